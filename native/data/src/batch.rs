@@ -8,27 +8,22 @@ use std::sync::Mutex;
 
 use sconce_nn::embedding::{INPUT_WIDTH, delay_features, input_features};
 use sconce_nn::heads::NONE;
+use sconce_nn::policy::{self, Frames};
 use sconce_nn::spec::{Embedding, HeadKind, Heads};
 use sconce_tensor::{Error, Result, memory, pool};
 
 use crate::view::{View, verify};
 
-/// Windows of embedded frames with their labels, row-major.
+/// Windows of frames, row-major, and columns of what is learned of them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
-    pub batch: usize,
-    pub window: usize,
-    /// `[batch, window, continuous_width]`.
-    pub continuous: Vec<f32>,
-    /// `[batch, window, num_ids]`.
-    pub ids: Vec<u32>,
-    /// `[batch, window, num_labels]`, [`NONE`] where there is none.
-    pub previous: Vec<u16>,
-    /// `[batch, window, queue_depth, num_labels]`, [`NONE`] where there is none.
+    /// `[b, t]`
+    pub frames: Frames,
+    /// `[b, t, queue_depth, num_labels]`, [`NONE`] where there is none.
     pub queue: Vec<u16>,
-    /// `[batch, window, num_labels]`.
+    /// `[b, t, num_labels]`
     pub labels: Vec<u16>,
-    /// `[batch, window]`, how much a frame counts; 0 for padding.
+    /// `[b, t]`, how much a frame counts; 0 for padding.
     pub weights: Vec<f32>,
 }
 
@@ -207,11 +202,13 @@ impl Reader {
     pub(crate) fn blank(&self, batch: usize, window: usize) -> Batch {
         let n = batch * window;
         Batch {
-            batch,
-            window,
-            continuous: memory::zeros(n * self.embedding.continuous_width()),
-            ids: memory::repeated(0, n * self.embedding.num_ids()),
-            previous: memory::repeated(NONE, n * self.heads.num_labels()),
+            frames: Frames {
+                batch,
+                time: window,
+                continuous: memory::zeros(n * self.embedding.continuous_width()),
+                ids: memory::repeated(0, n * self.embedding.num_ids()),
+                previous: memory::repeated(NONE, n * self.heads.num_labels()),
+            },
             queue: memory::repeated(NONE, n * self.queue_depth * self.heads.num_labels()),
             labels: memory::repeated(0, n * self.heads.num_labels()),
             weights: memory::repeated(1.0, n),
@@ -306,9 +303,27 @@ pub(crate) struct Shard<'a> {
 impl Batch {
     /// What it weighs.
     pub fn bytes(&self) -> u64 {
-        let words = self.continuous.len() + self.ids.len() + self.weights.len();
-        let halves = self.previous.len() + self.queue.len() + self.labels.len();
+        let Frames { continuous, ids, previous, .. } = &self.frames;
+        let words = continuous.len() + ids.len() + self.weights.len();
+        let halves = previous.len() + self.queue.len() + self.labels.len();
         (size_of::<f32>() * words + size_of::<u16>() * halves) as u64
+    }
+
+    /// How much a frame counts on average.
+    pub fn mean_weight(&self) -> f64 {
+        let total: f64 = self.weights.iter().map(|&weight| f64::from(weight)).sum();
+        total / self.weights.len().max(1) as f64
+    }
+
+    /// Frames `range` of the windows `rows`.
+    pub fn part(&self, rows: &Range<usize>, range: &Range<usize>) -> Batch {
+        let shape = [self.frames.batch, self.frames.time];
+        Batch {
+            frames: self.frames.part(rows, range),
+            queue: policy::part(&self.queue, shape, rows, range),
+            labels: policy::part(&self.labels, shape, rows, range),
+            weights: policy::part(&self.weights, shape, rows, range),
+        }
     }
 
     /// Cuts the batch into stretches of `frames`; the last may be shorter.
@@ -328,9 +343,9 @@ impl Batch {
 impl<'a> Shard<'a> {
     fn whole(batch: &'a mut Batch) -> Self {
         Shard {
-            continuous: &mut batch.continuous,
-            ids: &mut batch.ids,
-            previous: &mut batch.previous,
+            continuous: &mut batch.frames.continuous,
+            ids: &mut batch.frames.ids,
+            previous: &mut batch.frames.previous,
             queue: &mut batch.queue,
             labels: &mut batch.labels,
             weights: &mut batch.weights,

@@ -55,7 +55,7 @@ impl Draw for Draws {
         match self {
             Draws::Windows { sampler, batch_size, burn_in } => {
                 let mut batch = sampler.batch(step, *batch_size)?;
-                let window = batch.window.max(1);
+                let window = batch.frames.time.max(1);
                 for window in batch.weights.chunks_exact_mut(window) {
                     window.iter_mut().take(*burn_in).for_each(|weight| *weight = 0.0);
                 }

@@ -56,7 +56,7 @@ fn an_epoch_shows_each_stretch_once_and_windows_stay_inside_their_games() {
         let mut seen = HashSet::new();
         for step in 0..9 {
             let batch = sampler.batch(9 * epoch + step, 4).unwrap();
-            for (x, labels) in batch.continuous.chunks(10).zip(batch.labels.chunks(10)) {
+            for (x, labels) in batch.frames.continuous.chunks(10).zip(batch.labels.chunks(10)) {
                 assert!(x.windows(2).all(|w| w[1] == w[0] + 1.0), "{x:?}");
                 assert!(x[0] as u32 / 1000 == x[9] as u32 / 1000);
                 assert!(x.iter().zip(labels).all(|(x, &l)| (*x as u32 % 1000) % 5 == u32::from(l)));
@@ -91,7 +91,7 @@ fn mirroring_swaps_half_of_the_windows_whole() {
     let plain = Sampler::new(views.clone(), reader(0), options(20, 5)).unwrap();
     let mirrored = Sampler::new(views, reader(0), mirrored).unwrap();
     let (a, b) = (plain.batch(2, 64).unwrap(), mirrored.batch(2, 64).unwrap());
-    assert_eq!(a.ids, b.ids);
+    assert_eq!(a.frames.ids, b.frames.ids);
     let mut swapped = 0;
     for (a, b) in a.labels.chunks(20 * 13).zip(b.labels.chunks(20 * 13)) {
         let flip = a.chunks(13).zip(b.chunks(13)).all(|(a, b)| a[8] == 16 - b[8]);
@@ -99,7 +99,7 @@ fn mirroring_swaps_half_of_the_windows_whole() {
         swapped += usize::from(flip);
     }
     assert!((16..48).contains(&swapped), "{swapped}");
-    let previous = b.previous.chunks(13).skip(1).zip(b.labels.chunks(13));
+    let previous = b.frames.previous.chunks(13).skip(1).zip(b.labels.chunks(13));
     let follows = previous.enumerate().filter(|(i, _)| i % 20 != 19);
     assert!(follows.into_iter().all(|(_, (previous, label))| previous == label));
 }
@@ -144,14 +144,14 @@ fn a_queue_is_the_labels_of_the_inputs_before_the_answer_whatever_the_delay() {
             features(&labels)
         }
     };
-    for (t, row) in whole.continuous.chunks(width).enumerate() {
+    for (t, row) in whole.frames.continuous.chunks(width).enumerate() {
         for k in 0..4 {
             let got = &row[queue + 13 * k..][..13];
             assert_eq!(got, input((t + delay) as isize - 1 - k as isize), "{t} {k}");
         }
         let one_hot: Vec<f32> = (0..9).map(|i| f32::from(u8::from(i == delay))).collect();
         assert_eq!(row[delay_id..delay_id + 9], one_hot[..]);
-        let newest = &whole.previous[13 * t..][..13];
+        let newest = &whole.frames.previous[13 * t..][..13];
         assert_eq!(features(newest), row[queue..queue + 13]);
     }
     // Of one controller the previous action stays what led to the frame.
@@ -159,7 +159,7 @@ fn a_queue_is_the_labels_of_the_inputs_before_the_answer_whatever_the_delay() {
     let one = Reader { embedding: Embedding::Melee(one), ..reader.clone() };
     let shown = one.sequence(&views[0], 0..60).unwrap();
     let plain = Reader::new(Embedding::Melee(Melee::default()), reader.heads, 3);
-    assert_eq!(shown.previous, plain.sequence(&views[0], 0..60).unwrap().previous);
+    assert_eq!(shown.frames.previous, plain.sequence(&views[0], 0..60).unwrap().frames.previous);
 }
 
 #[test]
@@ -178,14 +178,14 @@ fn a_queue_is_mirrored_forgotten_and_delayed_with_its_window_on_any_number_of_th
     let batch = sampler.batch(1, 64).unwrap();
     let (mut forgotten, mut delays) = (0, HashSet::new());
     for b in 0..64 {
-        let rows = &batch.continuous[b * 20 * width..][..20 * width];
+        let rows = &batch.frames.continuous[b * 20 * width..][..20 * width];
         let row = |t: usize| &rows[t * width..][..width];
         let class = |t: usize| row(t)[delay_id..delay_id + 9].iter().position(|&v| v == 1.0);
         delays.insert(class(0).unwrap());
         for t in 4..20 {
             assert_eq!(class(t), class(0));
             let at = 13 * (20 * b + t);
-            let known = batch.previous[at] != NONE;
+            let known = batch.frames.previous[at] != NONE;
             forgotten += usize::from(!known);
             for k in 0..4 {
                 // The label of the frame before is the newest input, mirrored as the window is.
@@ -226,16 +226,16 @@ fn weights_follow_neutral_frames_and_changes() {
 fn windows_ending_at_a_frame_are_the_past_and_padding() {
     let (_dir, views, reader) = counted(&[30]);
     let batch = reader.windows_ending_at(&views[0], &[2, 0, 29], 5).unwrap();
-    assert_eq!((batch.batch, batch.window), (3, 5));
-    assert_eq!(batch.continuous[..5], [0.0, 0.0, 0.0, 1.0, 2.0]);
+    assert_eq!((batch.frames.batch, batch.frames.time), (3, 5));
+    assert_eq!(batch.frames.continuous[..5], [0.0, 0.0, 0.0, 1.0, 2.0]);
     assert_eq!(batch.weights[..5], [0.0, 0.0, 1.0, 1.0, 1.0]);
-    assert_eq!(batch.continuous[5..10], [0.0; 5]);
-    assert_eq!(batch.continuous[10..], [25.0, 26.0, 27.0, 28.0, 29.0]);
+    assert_eq!(batch.frames.continuous[5..10], [0.0; 5]);
+    assert_eq!(batch.frames.continuous[10..], [25.0, 26.0, 27.0, 28.0, 29.0]);
     assert_eq!(batch.labels[..5], [0, 0, 0, 1, 2]);
-    assert_eq!(batch.previous[..5], [NONE, NONE, NONE, 0, 1]);
+    assert_eq!(batch.frames.previous[..5], [NONE, NONE, NONE, 0, 1]);
     let beyond = reader.windows_ending_at(&views[0], &[30], 5);
     assert_eq!(beyond.map_err(|e| e.kind().name()), Err("out_of_range"));
-    assert_eq!(reader.windows_ending_at(&views[0], &[], 5).unwrap().batch, 0);
+    assert_eq!(reader.windows_ending_at(&views[0], &[], 5).unwrap().frames.batch, 0);
 }
 
 #[test]
@@ -244,12 +244,15 @@ fn a_sequence_is_the_game_and_windows_are_cut_from_it() {
     let reader = reader(2);
     let n = views[1].len(2);
     let whole = reader.sequence(&views[1], 0..n).unwrap();
-    assert_eq!((whole.batch, whole.window, whole.weights.len()), (1, n, n));
+    assert_eq!((whole.frames.batch, whole.frames.time, whole.weights.len()), (1, n, n));
     let ends = reader.windows_ending_at(&views[1], &[200, 201], 60).unwrap();
     let width = reader.embedding.continuous_width();
-    assert_eq!(ends.continuous[..60 * width], whole.continuous[141 * width..201 * width]);
+    assert_eq!(
+        ends.frames.continuous[..60 * width],
+        whole.frames.continuous[141 * width..201 * width]
+    );
     assert_eq!(ends.labels[60 * 13..], whole.labels[142 * 13..202 * 13]);
-    assert!(whole.continuous.iter().all(|v| v.is_finite()));
+    assert!(whole.frames.continuous.iter().all(|v| v.is_finite()));
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn games_are_what_the_manifest_says_in_every_dtype() {
             assert_eq!(n, view.frames() - 2);
             let batch = reader.sequence(view, 0..n).unwrap();
             let x: Vec<f32> = (start * WIDTH..(start + n) * WIDTH).map(number).collect();
-            assert_eq!(batch.continuous, x);
+            assert_eq!(batch.frames.continuous, x);
             for (t, labels) in batch.labels.chunks(13).enumerate() {
                 let [mask, axes @ ..] = label(start + t + 2);
                 let bits = (0..8).map(|i| u16::from(mask >> i & 1));
@@ -134,7 +134,7 @@ fn windows_stay_inside_games_and_both_players_on_one_side() {
     let options = SamplerOptions { window: 10, stride: 5, ..SamplerOptions::default() };
     let sampler = Sampler::new(corpus.views(&[0, 1, 2]).unwrap(), reader, options).unwrap();
     assert_eq!(sampler.windows(), (16 / 5 + 11 / 5) as u64 + 1);
-    assert_eq!(sampler.batch(0, 4).unwrap().continuous.len(), 4 * 10 * WIDTH);
+    assert_eq!(sampler.batch(0, 4).unwrap().frames.continuous.len(), 4 * 10 * WIDTH);
     for seed in 0..20 {
         let (train, held) = corpus.split(&Holdout::Fraction(0.4), seed).unwrap();
         assert!(train.contains(&0) == train.contains(&2), "{train:?} {held:?}");

@@ -124,7 +124,7 @@ impl Draw for Gate {
         let open = self.0.0.lock().unwrap();
         drop(self.0.1.wait_while(open, |open| *open <= step).unwrap());
         self.1.fetch_add(1, SeqCst);
-        let batch = Batch { batch: 1, window: 1, weights: vec![step as f32], ..Batch::default() };
+        let batch = Batch { weights: vec![step as f32], ..Batch::default() };
         Ok(Drawn { batch, tracks: vec![] })
     }
 

@@ -43,7 +43,7 @@ fn batches(sampler: &Sampler, steps: u64) -> Vec<Batch> {
 /// Windows of each game, by the thousands of their first number.
 fn by_game(batches: &[Batch]) -> BTreeMap<u32, usize> {
     let mut counts = BTreeMap::new();
-    for x in batches.iter().flat_map(|b| b.continuous.chunks(10)) {
+    for x in batches.iter().flat_map(|b| b.frames.continuous.chunks(10)) {
         assert!(x.windows(2).all(|w| w[1] == w[0] + 1.0), "{x:?}");
         *counts.entry(x[0] as u32 / 1000).or_default() += 1;
     }
@@ -133,7 +133,7 @@ fn characters_come_equally_often_and_only_those_that_are_wanted() {
     let ones = |sampling| {
         let sampler = Sampler::new(few.clone(), reader.clone(), options(sampling)).unwrap();
         let batches = batches(&sampler, 30);
-        let first = batches.iter().flat_map(|batch| batch.ids.chunks(10 * num_ids));
+        let first = batches.iter().flat_map(|batch| batch.frames.ids.chunks(10 * num_ids));
         first.filter(|ids| ids[slot] == 1).count() as f64 / 960.0
     };
     let (shuffled, balanced) = (ones(Sampling::Shuffled), ones(Sampling::Balanced));
@@ -161,7 +161,7 @@ fn every_window_has_a_delay_of_its_own() {
     assert_eq!(sampler.windows(), (300 - 18 - 10 + 1) / 10);
     let mut delays = BTreeMap::<u16, usize>::new();
     for batch in batches(&sampler, 30) {
-        for (w, x) in batch.continuous.chunks(10).enumerate() {
+        for (w, x) in batch.frames.continuous.chunks(10).enumerate() {
             let labels = &batch.labels[10 * w..10 * w + 10];
             let delay = |k: usize| (labels[k] + 60 - (x[k] as u16 % 60)) % 60;
             assert!((0..10).all(|k| delay(k) == delay(0)), "{labels:?}");
@@ -196,19 +196,25 @@ fn noise_and_forgetting_change_their_share_of_a_batch_and_nothing_else() {
     let plain = changed(|_| ());
     let noisy = changed(|o| (o.noise, o.noise_scale) = (0.3, 0.5));
     let width = reader.embedding.continuous_width();
-    let pairs = plain.continuous.chunks(10 * width).zip(noisy.continuous.chunks(10 * width));
+    let pairs =
+        plain.frames.continuous.chunks(10 * width).zip(noisy.frames.continuous.chunks(10 * width));
     let touched = pairs.filter(|(a, b)| a != b).count();
     assert!((10..30).contains(&touched), "{touched}");
-    let rest = |b: &Batch| (b.ids.clone(), b.previous.clone(), b.labels.clone());
+    let rest = |b: &Batch| (b.frames.ids.clone(), b.frames.previous.clone(), b.labels.clone());
     assert_eq!(rest(&plain), rest(&noisy));
 
     let forgetful = changed(|o| o.previous_dropout = 0.25);
-    let forgotten: Vec<bool> =
-        forgetful.previous.chunks(13).map(|p| p.iter().all(|&label| label == NONE)).collect();
+    let forgotten: Vec<bool> = forgetful
+        .frames
+        .previous
+        .chunks(13)
+        .map(|p| p.iter().all(|&label| label == NONE))
+        .collect();
     let share = forgotten.iter().filter(|f| **f).count() as f64 / 640.0;
     assert!((share - 0.25).abs() < 0.06, "{share}");
     // What is forgotten is not among the features either.
-    let features = plain.continuous.chunks(width).zip(forgetful.continuous.chunks(width));
+    let features =
+        plain.frames.continuous.chunks(width).zip(forgetful.frames.continuous.chunks(width));
     for ((a, b), forgotten) in features.zip(&forgotten) {
         assert_eq!(a != b, *forgotten);
     }

@@ -33,7 +33,7 @@ fn tracks(count: usize, skip: usize) -> (tempfile::TempDir, Tracks) {
 }
 
 fn row(batch: &Batch, track: usize) -> &[f32] {
-    &batch.continuous[track * WINDOW..(track + 1) * WINDOW]
+    &batch.frames.continuous[track * WINDOW..(track + 1) * WINDOW]
 }
 
 #[test]

@@ -322,13 +322,13 @@ struct Loaded {
 impl Answer for Loaded {
     fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
         let Loaded { step, batch, flow } = self;
-        let shape = (batch.batch, batch.window);
+        let shape = (batch.frames.batch, batch.frames.time);
         let batch = ResourceArc::new(BatchHandle(batch));
         let binary = |of: fn(&Batch) -> &[u8]| batch.make_binary(env, |batch| of(&batch.0));
         let numbers = (
-            binary(|b| bytemuck::cast_slice(&b.continuous)),
-            binary(|b| bytemuck::cast_slice(&b.ids)),
-            binary(|b| bytemuck::cast_slice(&b.previous)),
+            binary(|b| bytemuck::cast_slice(&b.frames.continuous)),
+            binary(|b| bytemuck::cast_slice(&b.frames.ids)),
+            binary(|b| bytemuck::cast_slice(&b.frames.previous)),
             binary(|b| bytemuck::cast_slice(&b.queue)),
             binary(|b| bytemuck::cast_slice(&b.labels)),
             binary(|b| bytemuck::cast_slice(&b.weights)),

@@ -28,7 +28,7 @@ pub use recorded::unrecorded;
 pub use stepped::Stepped;
 
 /// Frames as a policy reads them: `batch x time` rows, normalised by the embedding.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Frames {
     pub batch: usize,
     pub time: usize,

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::cuda_backend::cudarc::driver::{result, sys};
 use candle_core::{DType, Device, Tensor};
-use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_data::{Batch, Corpus, Schema, VectorGame};
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::policy::{Frames, unrecorded};
 use sconce_nn::sampling::{Draw, Sampling};
@@ -20,14 +20,13 @@ use sconce_nn::spec::{
 };
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
-use sconce_tensor::tensor;
-use sconce_tensor::{Error, Kind, Precision, Result, device};
+use sconce_tensor::{Error, Kind, Precision, Result, device, tensor};
 use sconce_train::bench::examples;
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::OptimiserConfig;
 use sconce_train::options::TrainOptions;
 use sconce_train::run::run;
-use sconce_train::step::{Examples, Stepper};
+use sconce_train::step::Stepper;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -249,8 +248,7 @@ fn full(small: bool) -> Result<String> {
     let spec = spec(Backbone::Gru(recurrent(if small { 16 } else { 256 })));
     let policy = Policy::init(&spec, 3)?.on(&device)?;
     let mut stepper = stepper(&policy, Precision::F32)?;
-    let (frames, labels, weights) = examples(&spec, 8, 20, 1);
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = &examples(&spec, 8, 20, 1);
     stepper.step(x, 0, 1e-3)?;
 
     let (mut taken, mut bytes, mut errors): (Vec<Tensor>, _, _) = (vec![], 1usize << 36, 0);
@@ -264,8 +262,7 @@ fn full(small: bool) -> Result<String> {
         }
     }
     let held: usize = taken.iter().map(Tensor::elem_count).sum();
-    let (large, labels_of_large, weights_of_large) = examples(&spec, 256, 60, 1);
-    let large = Examples { frames: &large, labels: &labels_of_large, weights: &weights_of_large };
+    let large = &examples(&spec, 256, 60, 1);
     match stepper.step(large, 1, 1e-3) {
         Err(error) if error.kind() == Kind::OutOfMemory => stepper.forget(),
         Err(error) => return Err(error),
@@ -294,8 +291,7 @@ fn cycles(small: bool) -> Result<String> {
     let stays = device::open(0)?;
     let count = if small { 5 } else { 100 };
     let spec = spec(Backbone::Gru(recurrent(if small { 16 } else { 256 })));
-    let (frames, labels, weights) = examples(&spec, 8, 20, 1);
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = &examples(&spec, 8, 20, 1);
     let game = joined(&[game(1, 5)]);
     let mut first = 0;
     for cycle in 0..count {
@@ -342,8 +338,7 @@ fn replay(small: bool) -> Result<String> {
         }
         most = most.max(same(&format!("logits of {name}"), &recorded, &launched)?);
 
-        let (frames, labels, weights) = examples(&spec, 8, 20, 1);
-        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+        let x = &examples(&spec, 8, 20, 1);
         let (mut eager, mut graph) =
             (stepper(&policy, Precision::F32)?, stepper(&policy, Precision::F32)?);
         if !graph.records(x) {
@@ -411,7 +406,7 @@ fn trained(policy: &Policy, precision: Precision, steps: u64) -> Result<f64> {
         let frames = joined(&games);
         let labels: Vec<u16> = games.iter().flat_map(|game| &game.labels).copied().collect();
         let weights = vec![1.0; games.len() * TIME];
-        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+        let x = &Batch { frames, labels, weights, ..Batch::default() };
         losses.push(stepper.step(x, step, 5e-3)?.losses.total);
     }
     let last = &losses[losses.len() - losses.len().div_ceil(10)..];

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use sconce_data::Batch;
 use sconce_nn::backbone::stack::{FeedForward, Residual, Stack};
 use sconce_nn::backbone::{Backbone, Cell, Context, Recurrent};
 use sconce_nn::heads::NONE;
@@ -17,12 +18,11 @@ use sconce_nn::{Policy, Spec};
 use sconce_ops::Activation;
 use sconce_ops::weights::{Builder, Source, Weight};
 use sconce_tensor::rng::Rng;
-use sconce_tensor::tape;
 use sconce_tensor::tensor::tensor;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Result, tape};
 use sconce_train::loss::LossOptions;
 use sconce_train::optimiser::OptimiserConfig;
-use sconce_train::step::{Examples, Stepper, Unroll};
+use sconce_train::step::{Stepper, Unroll};
 
 const INPUT: usize = 288;
 const HIDDEN: usize = 256;
@@ -90,7 +90,7 @@ fn policy(case: &Case, layers: usize, cell: fn(RecurrentConfig) -> spec::Backbon
     };
     let labels: Vec<u16> = (0..n as u64).map(|i| rng.below(i, 17) as u16).collect();
     let weights = vec![1.0; n];
-    let examples = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let examples = &Batch { frames, labels, weights, ..Batch::default() };
     let policy = Policy::init(&spec, 1)?;
     let mut stepper =
         Stepper::new(&policy, &LossOptions::plain(), OptimiserConfig::default(), 1.0, 1)?

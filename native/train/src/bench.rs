@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use sconce_data::Batch;
 use sconce_nn::backbone::Context;
 use sconce_nn::policy::Frames;
 use sconce_nn::spec::Backbone;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::loss::LossOptions;
 use crate::optimiser::OptimiserConfig;
-use crate::step::{Examples, Stepper};
+use crate::step::Stepper;
 
 /// Steps that warm caches and threads up and are not counted.
 const WARM_UP: usize = 2;
@@ -54,16 +55,13 @@ pub struct StepTimes {
 /// Trains a new policy of `spec` by the plain loss, again and again on the same examples.
 pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
     measured(spec, steps, |policy| {
-        let (frames, labels, weights) = examples(spec, steps.batch, steps.window, steps.seed);
+        let batch = examples(spec, steps.batch, steps.window, steps.seed);
         let config = OptimiserConfig::default();
         let loss = LossOptions::plain();
         let mut stepper = Stepper::new(&policy, &loss, config, MAX_GRAD_NORM, steps.seed)?
             .in_precision(steps.precision);
         drop(policy);
-        repeat(steps, |step| {
-            let examples = Examples { frames: &frames, labels: &labels, weights: &weights };
-            Ok(stepper.step(examples, step, LEARNING_RATE)?.losses.total)
-        })
+        repeat(steps, |step| Ok(stepper.step(&batch, step, LEARNING_RATE)?.losses.total))
     })
 }
 
@@ -71,7 +69,7 @@ pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
 /// frames; in place of a loss stands their sum.
 pub fn forward_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
     measured(spec, steps, |policy| {
-        let (frames, _, _) = examples(spec, steps.batch, steps.window, steps.seed);
+        let Batch { frames, .. } = examples(spec, steps.batch, steps.window, steps.seed);
         let state = policy.zero_state(steps.batch)?;
         repeat(steps, |_| {
             let (trunk, _) = policy.trunk(&frames, &state, &Context::default())?;
@@ -176,12 +174,7 @@ fn of_matrices(policy: &Policy) -> u64 {
 }
 
 /// Random frames, their labels and how much each counts, which is one.
-pub fn examples(
-    spec: &Spec,
-    batch: usize,
-    window: usize,
-    seed: u64,
-) -> (Frames, Vec<u16>, Vec<f32>) {
+pub fn examples(spec: &Spec, batch: usize, window: usize, seed: u64) -> Batch {
     let rows = batch * window;
     let rng = |purpose: &str| Rng::new(seed, purpose, 0);
     let numbers = rng("bench.continuous");
@@ -194,7 +187,8 @@ pub fn examples(
         ids: below(rng("bench.ids"), rows, slots.iter().map(|slot| slot.rows)),
         previous: choices(spec, rng("bench.previous"), rows),
     };
-    (frames, choices(spec, rng("bench.labels"), rows), vec![1.0; rows])
+    let labels = choices(spec, rng("bench.labels"), rows);
+    Batch { frames, labels, weights: vec![1.0; rows], ..Batch::default() }
 }
 
 /// Random labels of so many frames, `[rows, num_labels]`.

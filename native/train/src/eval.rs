@@ -2,12 +2,11 @@
 
 use std::sync::atomic::AtomicBool;
 
-use sconce_data::{Batch, Corpus, Reader, Schema, View};
+use sconce_data::{Corpus, Reader, Schema, View};
 use sconce_nn::Policy;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::embedding::melee;
 use sconce_nn::heads::NONE;
-use sconce_nn::policy::Frames;
 use sconce_nn::spec::{Embedding, HeadKind, Heads, Spec};
 use sconce_tensor::{Error, Kind, Precision, Result, device, pool, tensor};
 
@@ -255,16 +254,6 @@ fn answers(view: &View, ts: &[usize], delay: usize, heads: &Heads) -> Result<(Ve
     Ok((labels, before))
 }
 
-pub(crate) fn frames(batch: &mut Batch) -> Frames {
-    Frames {
-        batch: batch.batch,
-        time: batch.window,
-        continuous: std::mem::take(&mut batch.continuous),
-        ids: std::mem::take(&mut batch.ids),
-        previous: std::mem::take(&mut batch.previous),
-    }
-}
-
 struct Scorer<'a> {
     policy: &'a Policy,
     view: &'a View,
@@ -311,9 +300,8 @@ impl Scorer<'_> {
     ) -> Result<()> {
         let heads = &self.policy.spec().heads;
         self.parts(at_once, |ts| {
-            let mut batch =
-                self.reader.windows_ending_at(self.view, ts, self.options.window_size)?;
-            let frames = frames(&mut batch);
+            let batch = self.reader.windows_ending_at(self.view, ts, self.options.window_size)?;
+            let frames = batch.frames;
             let state = self.policy.zero_state(frames.batch)?;
             let (labels, before) = answers(self.view, ts, self.options.frame_delay, heads)?;
             let (logits, _) =
@@ -333,8 +321,8 @@ impl Scorer<'_> {
         let mut state = self.first_state()?;
         self.parts(at_once, |ts| {
             let (begin, end) = (ts[0], ts[0] + ts.len());
-            let mut batch = self.reader.sequence(self.view, begin..end)?;
-            let frames = frames(&mut batch);
+            let batch = self.reader.sequence(self.view, begin..end)?;
+            let frames = batch.frames;
             let (labels, before) = answers(self.view, ts, self.options.frame_delay, heads)?;
             let (logits, next) =
                 self.policy.forward(&frames, Some(&labels), &state, self.context)?;
@@ -351,8 +339,8 @@ impl Scorer<'_> {
         if copies == 0 || self.view.is_empty() {
             return Ok(zero);
         }
-        let mut batch = self.reader.windows_ending_at(self.view, &[0], copies)?;
-        let (_, state) = self.policy.trunk(&frames(&mut batch), &zero, self.context)?;
+        let batch = self.reader.windows_ending_at(self.view, &[0], copies)?;
+        let (_, state) = self.policy.trunk(&batch.frames, &zero, self.context)?;
         Ok(state)
     }
 }

@@ -8,7 +8,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use sconce_data::{Corpus, LoaderOptions, Reader};
+use sconce_data::{Batch, Corpus, LoaderOptions, Reader};
 use sconce_nn::backbone::Context;
 use sconce_nn::policy::{Frames, part};
 use sconce_nn::spec::HeadKind;
@@ -24,7 +24,7 @@ use crate::games::sides;
 use crate::options::{Mode, TrainOptions};
 use crate::scheduled::{Moment, Scheduled};
 use crate::source::Source;
-use crate::step::{Examples, Stepper};
+use crate::step::{Stepper, Task};
 
 /// Windows of the smaller step that is measured, and its frames: with fewer, shards are not full and
 /// scratch still grows with the rows. The other step has four times as many windows, enough for the
@@ -403,15 +403,13 @@ impl<'a> Probe<'a> {
     /// Gradients of a batch of so many windows.
     fn learn(&mut self, windows: usize) -> Result<()> {
         let Probe { spec, options, .. } = *self;
-        let (mut frames, labels, weights) =
-            examples(spec, windows, options.window_size, options.seed);
+        let mut batch = examples(spec, windows, options.window_size, options.seed);
         let zero = self.stepper.policy().zero_state(windows)?;
         if let Some(scheduled) = &self.scheduled {
             let at = Moment { update: u64::MAX, draw: self.steps, first: 0, windows };
-            scheduled.replace(&self.stepper, &mut frames, None, &zero, at)?;
+            scheduled.replace(&self.stepper, &mut batch.frames, None, &zero, at)?;
         }
-        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
-        self.stepper.learn(x, &zero, self.steps, 1.0)?;
+        self.stepper.learn(Task::new(&batch, &zero, self.steps))?;
         self.steps += 1;
         Ok(())
     }
@@ -442,7 +440,8 @@ impl<'a> Probe<'a> {
         let policy = Policy::from_weights(self.spec, weights)?;
         let pass = |windows: usize, time: usize| {
             self.stepper.go_on()?;
-            let (frames, labels, _) = examples(self.spec, windows, time, self.options.seed);
+            let Batch { frames, labels, .. } =
+                examples(self.spec, windows, time, self.options.seed);
             forward(&policy, &frames, &labels)
         };
         let passes = match self.options.validation_mode {

@@ -231,7 +231,7 @@ mod tests {
     fn replaced(options: &TrainOptions, learner: &Stepper, update: u64) -> (Frames, Frames) {
         let spec = learner.policy().spec();
         let scheduled = Scheduled::of(options, spec, None).unwrap().unwrap();
-        let (mut before, _, _) = examples(spec, WINDOWS, TIME, 3);
+        let mut before = examples(spec, WINDOWS, TIME, 3).frames;
         // One frame knows nothing of the past.
         let width = spec.heads.num_labels();
         before.previous[5 * width..6 * width].fill(NONE);
@@ -378,7 +378,7 @@ mod tests {
         let learner = learner(&own);
         let (before, after) = replaced(&options(0.5), &learner, 0);
         let scheduled = Scheduled::of(&options(0.5), &own, Some(&other)).unwrap().unwrap();
-        let (mut frames, mut seen) = (before.clone(), examples(&other, WINDOWS, TIME, 3).0);
+        let (mut frames, mut seen) = (before.clone(), examples(&other, WINDOWS, TIME, 3).frames);
         seen.previous.clone_from(&before.previous);
         let reading = Reading { spec: &other, frames: &mut seen };
         let zero = learner.policy().zero_state(WINDOWS).unwrap();

@@ -7,6 +7,7 @@ use sconce_data::{
     Batch, Drawn, Draws, Flow, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, Tracks, View,
 };
 use sconce_nn::Spec;
+use sconce_nn::policy::Frames;
 use sconce_nn::spec::{Embedding, Heads};
 use sconce_tensor::Result;
 
@@ -33,7 +34,7 @@ struct Feed {
 pub(crate) struct Loaded {
     pub batch: Batch,
     /// The same frames as the teacher reads them, if it does so in another way.
-    pub seen: Option<Batch>,
+    pub seen: Option<Frames>,
     /// Of tracks: which of them take a game that begins. Windows of their own all begin.
     pub fresh: Vec<bool>,
     /// Frames that are there: the windows at the end of games are shorter.
@@ -117,7 +118,7 @@ impl Source {
         go_on(cancel)?;
         let Drawn { batch, tracks } = self.own.next(step, cancel)?;
         let seen = self.teacher.as_mut().map(|feed| feed.next(step, cancel)).transpose()?;
-        let seen = seen.map(|drawn| drawn.batch);
+        let seen = seen.map(|drawn| drawn.batch.frames);
         let frames = match tracks.is_empty() {
             true => batch.weights.len(),
             false => tracks.iter().map(|track| track.frames).sum(),
@@ -221,9 +222,8 @@ mod tests {
             for step in 0..5 {
                 let Loaded { batch, seen, .. } = source.draw(step, &cancel).unwrap();
                 let seen = seen.unwrap();
-                assert_ne!(batch.continuous.len(), seen.continuous.len());
-                assert_eq!((&batch.labels, &batch.previous), (&seen.labels, &seen.previous));
-                assert_eq!(batch.weights, seen.weights);
+                assert_ne!(batch.frames.continuous.len(), seen.continuous.len());
+                assert_eq!(batch.frames.previous, seen.previous);
             }
             let views = corpus.views(&[0]).unwrap();
             let mut same = Source::new("test", views, &own, Some(&own), &options).unwrap();

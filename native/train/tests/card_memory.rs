@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
-use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_data::{Batch, Corpus, Schema, VectorGame};
 use sconce_nn::heads::NONE;
 use sconce_nn::policy::Frames;
 use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig};
@@ -23,7 +23,7 @@ use sconce_train::optimiser::{Kind as Rule, OptimiserConfig};
 use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
 use sconce_train::report::Event;
 use sconce_train::run::run;
-use sconce_train::step::{Examples, Stepper};
+use sconce_train::step::{Stepper, Task};
 use serde_json::{Value, json};
 
 /// A few times what a step takes.
@@ -113,7 +113,7 @@ fn a_step_without_room_changes_nothing_wherever_it_fails() {
     let Some((_alone, device)) = alone(BUDGET) else { return };
     let (frames, labels) = frames();
     let weights = vec![1.0; labels.len()];
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = &Batch { frames, labels, weights, ..Batch::default() };
     let policy = Policy::init(&spec(), 1).unwrap();
     for rule in [Rule::AdamW, Rule::Lamb, Rule::Sgd] {
         let policy = policy.copy_on(&device).unwrap();
@@ -127,10 +127,10 @@ fn a_step_without_room_changes_nothing_wherever_it_fails() {
 
             // Forward and backward.
             let full = ballast(&device);
-            assert_full(short.learn(x, &state, step, 1.0));
+            assert_full(short.learn(Task::new(x, &state, step)));
             drop(full);
             // The update, in the first step that of moments which are not there yet.
-            short.learn(x, &state, step, 1.0).unwrap();
+            short.learn(Task::new(x, &state, step)).unwrap();
             let (before, updates) = (numbers(&short), short.optimiser().updates());
             let full = ballast(&device);
             let updated = short.update(1e-2);
@@ -142,7 +142,7 @@ fn a_step_without_room_changes_nothing_wherever_it_fails() {
                     assert_full(full);
                     let unchanged = (numbers(&short), short.optimiser().updates());
                     assert_eq!(unchanged, (before, updates));
-                    short.learn(x, &state, step, 1.0).unwrap();
+                    short.learn(Task::new(x, &state, step)).unwrap();
                     short.update(1e-2).unwrap();
                 }
             }
@@ -164,7 +164,7 @@ fn a_step_that_cannot_be_recorded_is_made_all_the_same_and_so_are_those_after_it
     let Some((_alone, device)) = alone(BUDGET) else { return };
     let (frames, labels) = frames();
     let weights = vec![1.0; labels.len()];
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = &Batch { frames, labels, weights, ..Batch::default() };
     let policy = Policy::init(&spec(), 1).unwrap().copy_on(&device).unwrap();
     let config = OptimiserConfig::new(Rule::AdamW);
     let stepper = || Stepper::new(&policy, &LossOptions::plain(), config, 1.0, 7).unwrap();

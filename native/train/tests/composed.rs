@@ -25,7 +25,7 @@ use sconce_train::optimiser::{Kind, OptimiserConfig};
 use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
 use sconce_train::report::{Event, RunReport};
 use sconce_train::run::run;
-use sconce_train::step::{Examples, Stepper, Unroll};
+use sconce_train::step::{Stepper, Unroll};
 use serde_json::json;
 
 fn mlp() -> Backbone {
@@ -131,8 +131,7 @@ fn stepper(
 /// Five steps, each on from where the one before ended.
 fn steps(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: OptimiserConfig) -> Steps {
     let mut stepper = stepper(policy, loss, unroll, config);
-    let (frames, labels, weights) = examples(policy.spec(), BATCH, TIME, 3);
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = &examples(policy.spec(), BATCH, TIME, 3);
     let mut state = stepper.policy().zero_state(BATCH).unwrap();
     let (mut losses, mut norms) = (vec![], vec![]);
     for step in 0..5 {
@@ -180,8 +179,7 @@ fn steps_that_are_composed_are_those_of_our_own_ops() {
 #[cfg(feature = "cuda")]
 fn played(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: OptimiserConfig) -> Steps {
     let mut stepper = stepper(policy, loss, unroll, config);
-    let (frames, labels, weights) = examples(policy.spec(), BATCH, TIME, 3);
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = &examples(policy.spec(), BATCH, TIME, 3);
     let mut state = stepper.policy().zero_state(BATCH).unwrap();
     for step in 0..5 {
         assert!(stepper.records(x));
@@ -205,12 +203,11 @@ fn a_played_step_that_is_not_finite_is_told_as_itself_and_changes_nothing() {
     let policy = on(&Policy::init(&spec, 4).unwrap(), &device::open(0).unwrap());
     let loss = LossOptions::plain();
     let mut stepper = Stepper::new(&policy, &loss, OptimiserConfig::default(), 0.5, 7).unwrap();
-    let (mut frames, labels, weights) = examples(&spec, BATCH, TIME, 3);
+    let mut x = examples(&spec, BATCH, TIME, 3);
     let state = stepper.policy().zero_state(BATCH).unwrap();
     let mut begin = |stepper: &mut Stepper, number: f32| {
-        frames.continuous[0] = number;
-        let x = Examples { frames: &frames, labels: &labels, weights: &weights };
-        stepper.begin(x, &state, 0, 3e-3).unwrap();
+        x.frames.continuous[0] = number;
+        stepper.begin(&x, &state, 0, 3e-3).unwrap();
     };
     begin(&mut stepper, 0.5);
     assert!(stepper.results().unwrap().swap_remove(0).is_ok());
@@ -255,7 +252,7 @@ fn steps_that_are_recorded_and_played_are_those_that_are_launched_one_by_one() {
 
 /// Some frames one after the other: logits and choices of each, and the state after them.
 fn play(policy: &Policy, context: &Context) -> (Vec<f32>, Vec<u16>, Vec<f32>) {
-    let (frames, _, _) = examples(policy.spec(), BATCH, TIME, 5);
+    let frames = examples(policy.spec(), BATCH, TIME, 5).frames;
     let mut state = policy.zero_state(BATCH).unwrap();
     let (mut logits, mut choices) = (vec![], vec![]);
     for t in 0..TIME {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sconce_data::{Corpus, Schema, VectorGame};
+use sconce_data::{Batch, Corpus, Schema, VectorGame};
 use sconce_nn::policy::Frames;
 use sconce_nn::spec::{
     AttentionConfig, Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind,
@@ -19,7 +19,7 @@ use sconce_train::optimiser::OptimiserConfig;
 use sconce_train::options::{EvaluateOptions, LrSchedule, TrainOptions};
 use sconce_train::report::{Event, RunReport};
 use sconce_train::run::{Record, run};
-use sconce_train::step::{Examples, Stepper};
+use sconce_train::step::{Stepper, Task};
 
 const BATCH: usize = 20;
 const TIME: usize = 8;
@@ -77,7 +77,7 @@ fn trained(spec: &Spec, precision: Option<Precision>) -> (Vec<f64>, Vec<f32>) {
     let frames = Frames { batch: BATCH, time: TIME, continuous, ids: vec![], previous };
     let label = |i| [rng.below(3 * i, 2), rng.below(3 * i + 1, 2), rng.below(3 * i + 2, 3)];
     let labels: Vec<u16> = (0..n as u64).flat_map(label).map(|label| label as u16).collect();
-    let x = Examples { frames: &frames, labels: &labels, weights: &vec![1.0; n] };
+    let x = &Batch { frames, labels, weights: vec![1.0; n], ..Batch::default() };
     let (loss, config) = (LossOptions::plain(), OptimiserConfig::default());
     let policy = Policy::init(spec, 4).unwrap();
     let mut stepper = Stepper::new(&policy, &loss, config, 1.0, 7).unwrap();
@@ -139,13 +139,13 @@ fn stepper(precision: Precision, button_weight: f32) -> Stepper<'static> {
         .in_precision(precision)
 }
 
-fn examples() -> (Frames, Vec<u16>, Vec<f32>) {
+fn examples() -> Batch {
     let (rng, n) = (Rng::new(3, "examples", 0), BATCH * TIME);
     let continuous = (0..2 * n as u64).map(|i| rng.normal(i)).collect();
     let previous = vec![u16::MAX; 2 * n];
     let frames = Frames { batch: BATCH, time: TIME, continuous, ids: vec![], previous };
     let labels = (0..2 * n as u64).map(|i| rng.below(i, 2) as u16).collect();
-    (frames, labels, vec![1.0; n])
+    Batch { frames, labels, weights: vec![1.0; n], ..Batch::default() }
 }
 
 fn numbers(policy: &Policy) -> Vec<f32> {
@@ -154,8 +154,7 @@ fn numbers(policy: &Policy) -> Vec<f32> {
 
 #[test]
 fn a_scaled_loss_keeps_gradients_in_the_range_of_f16_and_what_overflows_changes_nothing_else() {
-    let (frames, labels, weights) = examples();
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = &examples();
     for (button_weight, overflows) in [(1e-5, false), (1.0, false), (1e6, true)] {
         let exact = stepper(Precision::F32, button_weight).step(x, 0, 1e-3).unwrap().grad_norm;
         let mut stepper = stepper(Precision::F16, button_weight);
@@ -183,7 +182,7 @@ fn a_scaled_loss_keeps_gradients_in_the_range_of_f16_and_what_overflows_changes_
 
         // What is told of gradients knows nothing of the scale.
         let zero = stepper.policy().zero_state(BATCH).unwrap();
-        stepper.learn(x, &zero, 1, 1.0).unwrap();
+        stepper.learn(Task::new(x, &zero, 1)).unwrap();
         let (norm, seen) = stepper.update_observed(1e-3).unwrap();
         let squares: f64 = seen.iter().map(|weight| weight.norm * weight.norm).sum();
         assert!((squares.sqrt() - norm).abs() < 1e-9 * norm, "{} is not {norm}", squares.sqrt());
@@ -192,8 +191,7 @@ fn a_scaled_loss_keeps_gradients_in_the_range_of_f16_and_what_overflows_changes_
 
 #[test]
 fn a_gradient_that_overflows_unscaled_too_is_a_fault_and_says_which_weight() {
-    let (frames, labels, weights) = examples();
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = &examples();
     stepper(Precision::F32, 1e12).step(x, 0, 1e-3).unwrap();
     let mut stepper = stepper(Precision::F16, 1e12);
     for _ in 0..16 {

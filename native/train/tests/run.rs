@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sconce_data::{Corpus, Reader, SamplerOptions, Schema, Tracks, VectorGame};
 use sconce_nn::backbone::Context;
 use sconce_nn::checkpoint::{self, Checkpoint};
-use sconce_nn::policy::Frames;
 use sconce_nn::spec::{
     Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
 };
@@ -656,13 +655,7 @@ fn a_lane_reads_a_game_as_one_pass_over_it_does() {
         let track = tracks.at(step as u64)[0];
         since = if track.fresh { track.start } else { since };
         let whole = reader.sequence(&views[track.view], since..track.start + track.frames).unwrap();
-        let frames = Frames {
-            batch: 1,
-            time: whole.window,
-            continuous: whole.continuous,
-            ids: whole.ids,
-            previous: whole.previous,
-        };
+        let frames = whole.frames;
         let zero = policy.zero_state(1).unwrap();
         let (logits, _) = policy.forward(&frames, None, &zero, &Context::default()).unwrap();
         let logits = sconce_tensor::tensor::to_vec(&logits).unwrap();

@@ -20,7 +20,7 @@ use sconce_train::bench::examples;
 use sconce_train::options::TrainOptions;
 use sconce_train::report::Event;
 use sconce_train::run::run;
-use sconce_train::step::{Examples, Stepper};
+use sconce_train::step::Stepper;
 use serde_json::{Value, json};
 
 use crate::games::Games;
@@ -155,7 +155,7 @@ fn backbones(times: &Times) -> [(&'static str, Backbone); 5] {
 
 /// A frame of each of so many games, logits to logits. The memories have read a window before.
 fn acted(policy: &Policy, batch: usize, times: &Times) -> Result<Us> {
-    let (mut frames, _, _) = examples(policy.spec(), batch, 1, 1);
+    let mut frames = examples(policy.spec(), batch, 1, 1).frames;
     frames.previous = vec![NONE; frames.previous.len()];
     let mut states = vec![policy.zero_state(1)?; batch];
     for _ in 0..times.frames.max(times.warm_up) {
@@ -184,8 +184,7 @@ fn trained(
     [batch, window]: [usize; 2],
     times: &Times,
 ) -> Result<(Us, bool)> {
-    let (frames, labels, weights) = examples(spec, batch, window, 1);
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = &examples(spec, batch, window, 1);
     let (recorded, zero) = (stepper.records(x), stepper.policy().zero_state(batch)?);
     let mut next = 0;
     let mut some = |count: usize| -> Result<f64> {

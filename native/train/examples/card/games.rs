@@ -267,9 +267,9 @@ impl Seen {
         let mut labels = vec![];
         for view in &views {
             let game = reader.sequence(view, 0..time)?;
-            frames.continuous.extend(game.continuous);
-            frames.ids.extend(game.ids);
-            frames.previous.extend(game.previous);
+            frames.continuous.extend(game.frames.continuous);
+            frames.ids.extend(game.frames.ids);
+            frames.previous.extend(game.frames.previous);
             labels.extend(game.labels);
         }
         // As games are played, frame after frame.

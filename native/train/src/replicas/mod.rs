@@ -26,14 +26,13 @@ use crate::lesson::States;
 use crate::loss::{Denominators, Sums};
 use crate::scheduled::{Moment, Scheduled};
 use crate::source::Loaded;
-use crate::step::{Losses, StepMetrics, Stepper, mean_weight};
+use crate::step::{Losses, StepMetrics, Stepper, Task};
 
 /// The same policy on one or more devices.
 pub(crate) struct Replicas<'s> {
     all: Vec<Replica<'s>>,
     sum: Option<Box<dyn AllReduce>>,
     scheduled: Option<Scheduled>,
-    /// Adds the gradient of examples, as [`Stepper::learn_among`] does.
     learn: Learn,
     /// Whether an update was made by some and not by others.
     torn: bool,
@@ -46,13 +45,11 @@ impl<'s> Replicas<'s> {
         sum: Option<Box<dyn AllReduce>>,
         scheduled: Option<Scheduled>,
     ) -> Self {
-        let learn: Learn = Box::new(|stepper, x, state, draw, share, lesson, among| {
-            stepper.learn_among(x, state, draw, share, lesson, among)
-        });
+        let learn: Learn = Box::new(|stepper, task| stepper.learn(task));
         Replicas { all, sum, scheduled, learn, torn: false }
     }
 
-    /// Learns in another way than [`Stepper::learn_among`].
+    /// Learns in another way than [`Stepper::learn`].
     #[cfg(test)]
     pub(crate) fn learning(self, learn: Learn) -> Self {
         Replicas { learn, ..self }
@@ -82,8 +79,8 @@ impl<'s> Replicas<'s> {
         draw: u64,
         alone: bool,
     ) -> Result<(Losses, f64)> {
-        let counts = if alone { 1.0 } else { mean_weight(&loaded.batch.weights) };
-        let at = Moment { update, draw, first: 0, windows: loaded.batch.batch };
+        let counts = if alone { 1.0 } else { loaded.batch.mean_weight() };
+        let at = Moment { update, draw, first: 0, windows: loaded.batch.frames.batch };
         let shares = Share::all(loaded, self.count());
         self.learn_shares(shares, at, counts)
     }
@@ -97,7 +94,7 @@ impl<'s> Replicas<'s> {
         draw: u64,
         learning_rate: f64,
     ) -> Result<Option<(Losses, f64)>> {
-        let at = Moment { update, draw, first: 0, windows: loaded.batch.batch };
+        let at = Moment { update, draw, first: 0, windows: loaded.batch.frames.batch };
         let mut shares = Share::all(loaded, self.count());
         if let ([replica], [share]) = (&mut self.all[..], &mut shares[..]) {
             replica.begin(share, self.scheduled.as_ref(), at)?;
@@ -139,7 +136,8 @@ impl<'s> Replicas<'s> {
     /// Those of a batch that several have a share of; one sees the whole batch itself. Of a batch that does not
     /// count at all there are none.
     fn denominators(&mut self, shares: &mut [Share], at: Moment) -> Result<Option<Denominators>> {
-        let weights = shares.iter().flat_map(|share| &share.weights).copied().collect::<Vec<_>>();
+        let weights =
+            shares.iter().flat_map(|share| &share.batch.weights).copied().collect::<Vec<_>>();
         if self.count() == 1 || weights.iter().all(|weight| *weight == 0.0) {
             return Ok(None);
         }
@@ -149,8 +147,8 @@ impl<'s> Replicas<'s> {
             let scheduled = self.scheduled.as_ref();
             let sums = each(&mut self.all, shares, |replica, share| {
                 replica.begin(share, scheduled, at)?;
-                let state = &share.states()?.learner;
-                replica.stepper.head_sums(share.examples(), state, at.draw, share.first)
+                let task = Task::new(&share.batch, &share.states()?.learner, at.draw);
+                replica.stepper.head_sums(Task { first: share.first, ..task })
             });
             for sums in sums {
                 match &mut heads {

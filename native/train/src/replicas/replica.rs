@@ -1,6 +1,5 @@
 //! All that learns on one device.
 
-use sconce_nn::backbone::State;
 use sconce_ops::weights::Weights;
 use sconce_tensor::digest::sha256;
 use sconce_tensor::{Result, Tensor, tensor};
@@ -10,23 +9,11 @@ use crate::gradients::WeightGradient;
 use crate::lesson::{Lesson, States};
 use crate::loss::Denominators;
 use crate::scheduled::{Moment, Reading, Scheduled};
-use crate::step::{Among, Examples, Learned, Losses, Stepper};
+use crate::step::{Learned, Losses, Stepper, Task};
 use crate::teacher::Teacher;
 
-/// Stepper, examples, state before them, draw, share, lesson and place: what [`Stepper::learn_among`] gives.
-pub(crate) type Learn = Box<
-    dyn Fn(
-            &mut Stepper<'_>,
-            Examples<'_>,
-            &State,
-            u64,
-            f64,
-            Option<Lesson<'_>>,
-            Option<Among<'_>>,
-        ) -> Result<Learned>
-        + Send
-        + Sync,
->;
+/// As [`Stepper::learn`].
+pub(crate) type Learn = Box<dyn Fn(&mut Stepper<'_>, Task<'_>) -> Result<Learned> + Send + Sync>;
 
 /// All that learns on one device.
 pub(crate) struct Replica<'s> {
@@ -59,14 +46,14 @@ impl<'s> Replica<'s> {
         if share.states.is_some() {
             return Ok(());
         }
-        let zero = self.zero(share.frames.batch)?;
+        let zero = self.zero(share.batch.frames.batch)?;
         let states = match &self.carried {
             Some(carried) if !share.fresh.is_empty() => carried.renewed(&zero, &share.fresh)?,
             _ => zero,
         };
         if let Some(scheduled) = scheduled {
             let reading = Reading::of(self.teacher.as_ref(), share.seen.as_mut());
-            let (at, frames) = (Moment { first: share.first, ..at }, &mut share.frames);
+            let (at, frames) = (Moment { first: share.first, ..at }, &mut share.batch.frames);
             scheduled.replace(&self.stepper, frames, reading, &states.learner, at)?;
         }
         share.states = Some(states);
@@ -81,11 +68,11 @@ impl<'s> Replica<'s> {
         learning_rate: f64,
     ) -> Result<bool> {
         let Replica { stepper, teacher, carried } = self;
-        let (x, states) = (share.examples(), share.states()?);
-        if teacher.is_some() || !stepper.records(x) {
+        let (batch, states) = (&share.batch, share.states()?);
+        if teacher.is_some() || !stepper.records(batch) {
             return Ok(false);
         }
-        if let Some(learner) = stepper.begin(x, &states.learner, draw, learning_rate)? {
+        if let Some(learner) = stepper.begin(batch, &states.learner, draw, learning_rate)? {
             *carried = Some(States { learner, teacher: None });
         }
         Ok(true)
@@ -101,15 +88,18 @@ impl<'s> Replica<'s> {
     ) -> Result<Losses> {
         let Replica { stepper, teacher, carried } = self;
         let states = share.states()?;
-        let lesson = Lesson::of(teacher.as_ref(), &share.frames, share.seen.as_ref(), states);
-        let among = denominators.map(|denominators| Among { first: share.first, denominators });
-        let x = share.examples();
-        let (losses, learner, teacher) =
-            learn(stepper, x, &states.learner, draw, counts, lesson, among)?;
-        if let Some(learner) = learner {
-            *carried = Some(States { learner, teacher }.hand_on()?);
+        let task = Task {
+            share: counts,
+            lesson: Lesson::of(teacher.as_ref(), &share.batch.frames, share.seen.as_ref(), states),
+            first: share.first,
+            denominators,
+            ..Task::new(&share.batch, &states.learner, draw)
+        };
+        let learned = learn(stepper, task)?;
+        if let Some(learner) = learned.state {
+            *carried = Some(States { learner, teacher: learned.taught }.hand_on()?);
         }
-        Ok(losses)
+        Ok(learned.losses)
     }
 
     /// Norm and looks of an update, see [`Stepper::update_observed`].

@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use sconce_data::Batch;
 use sconce_nn::Policy;
 use sconce_nn::checkpoint::Optimiser;
-use sconce_nn::policy::Frames;
 use sconce_nn::spec::{
     Backbone, Embedding, Heads, HeadsKind, Layout, Melee, RecurrentConfig, Spec,
 };
@@ -52,7 +50,7 @@ fn spec() -> Spec {
 
 /// Windows that count for nothing, as others, for more, and from their third frame on.
 fn loaded(draw: u64, carry: bool) -> Loaded {
-    let (frames, labels, _) = examples(&spec(), WINDOWS, TIME, draw);
+    let mut batch = examples(&spec(), WINDOWS, TIME, draw);
     let weight = |i: usize| match (i / TIME, i % TIME) {
         (0, _) | (3, 0..2) => 0.0,
         (2, t) => 2.0 + t as f32,
@@ -60,9 +58,7 @@ fn loaded(draw: u64, carry: bool) -> Loaded {
     };
     // The third track takes another game with the second batch.
     let fresh = |track: usize| draw == 0 || (draw == 1 && track == 2);
-    let Frames { batch, time: window, continuous, ids, previous } = frames;
-    let weights = (0..WINDOWS * TIME).map(weight).collect();
-    let batch = Batch { batch, window, continuous, ids, previous, queue: vec![], labels, weights };
+    batch.weights = (0..WINDOWS * TIME).map(weight).collect();
     let fresh = (0..if carry { WINDOWS } else { 0 }).map(fresh).collect();
     Loaded { batch, seen: None, fresh, frames: WINDOWS * TIME }
 }
@@ -187,13 +183,12 @@ fn lanes_go_on_where_they_were_saved_on_as_many_devices_as_there_are_then() {
 #[test]
 fn what_one_device_cannot_do_ends_the_step_of_all_at_once_and_leaves_nothing_to_the_next() {
     let after = |fail: Option<fn() -> Result<Learned>>| {
-        let learn: Learn =
-            Box::new(move |stepper, x, state, draw, share, lesson, among| {
-                match fail.filter(|_| draw == 1 && among.is_some_and(|among| among.first == 2)) {
-                    Some(fail) => fail(),
-                    None => stepper.learn_among(x, state, draw, share, lesson, among),
-                }
-            });
+        let learn: Learn = Box::new(move |stepper, task| {
+            match fail.filter(|_| task.draw == 1 && task.first == 2) {
+                Some(fail) => fail(),
+                None => stepper.learn(task),
+            }
+        });
         let mut all = replicas(&plain(), 4, InOrder).learning(learn);
         all.learn(loaded(0, false), 0, 0, true).unwrap();
         all.update(0.1, false).unwrap();

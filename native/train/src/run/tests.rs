@@ -28,6 +28,7 @@ use crate::options::Mode;
 use crate::replicas::Learn;
 use crate::replicas::tests::InOrder;
 use crate::report::{Pace, Stopped};
+use crate::step::Task;
 use crate::stop::NEVER;
 
 fn spec() -> Spec {
@@ -254,14 +255,14 @@ fn a_run_that_is_stopped_inside_a_step_goes_on_from_the_step_before_to_the_same_
             let mut run = prepare(&corpus, &options, &cut, &cancel);
             let first = run.progress.step * 4;
             let (made, stop) = (AtomicU64::new(first), cancel.clone());
-            let learn: Learn = Box::new(move |stepper, x, state, draw, share, lesson, among| {
+            let learn: Learn = Box::new(move |stepper, task| {
                 if made.fetch_add(1, Ordering::Relaxed) + 1 == batches {
                     stop.store(true, Ordering::Relaxed);
-                    let learned = stepper.learn_among(x, state, draw, share, lesson, among);
+                    let learned = stepper.learn(task);
                     assert!(matches!(learned, Err(Error::Cancelled)));
                     return learned;
                 }
-                stepper.learn_among(x, state, draw, share, lesson, among)
+                stepper.learn(task)
             });
             run.replicas = run.replicas.learning(learn);
             let stopped = run.train().unwrap();
@@ -529,10 +530,10 @@ fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
     let batches = AtomicU64::new(0);
     let mut run = learning(
         run,
-        Box::new(move |stepper, x, state, draw, share, lesson, among| {
+        Box::new(move |stepper, task| {
             let third = batches.fetch_add(1, Ordering::Relaxed) == 2;
-            let share = if third { f64::MAX } else { share };
-            stepper.learn_among(x, state, draw, share, lesson, among)
+            let share = if third { f64::MAX } else { task.share };
+            stepper.learn(Task { share, ..task })
         }),
     );
     run.step(1e-3).unwrap();
@@ -562,12 +563,12 @@ fn learning(run: Run<'_>, learn: Learn) -> Run<'_> {
 
 /// Steps of more than `windows` windows at a time have too little memory from draw `from` on.
 fn small_device(from: u64, windows: usize) -> Learn {
-    Box::new(move |stepper, x, state, draw, share, lesson, among| {
-        if draw >= from && stepper.micro_batch().is_none_or(|n| n > windows) {
+    Box::new(move |stepper, task| {
+        if task.draw >= from && stepper.micro_batch().is_none_or(|n| n > windows) {
             let text = "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")";
             return Err(sconce_tensor::candle::Error::Msg(text.into()).into());
         }
-        stepper.learn_among(x, state, draw, share, lesson, among)
+        stepper.learn(task)
     })
 }
 
@@ -691,10 +692,10 @@ fn a_step_that_takes_more_than_the_limit_is_refused_by_its_bytes() {
     let run = prepare(&corpus, &options, dir.path(), &cancel);
     assert_eq!(run.room.windows(), 4);
     // What the plan did not know of.
-    let waste: Learn = Box::new(move |stepper, x, state, draw, share, lesson, among| {
+    let waste: Learn = Box::new(move |stepper, task| {
         let wide = stepper.micro_batch().is_none_or(|n| n > 2);
         let more: Vec<u8> = vec![1; if wide { bytes as usize } else { 0 }];
-        let learned = stepper.learn_among(x, state, draw, share, lesson, among);
+        let learned = stepper.learn(task);
         drop(more);
         learned
     });
@@ -770,13 +771,10 @@ fn a_device_that_fails_ends_the_run_with_its_error_and_the_last_whole_step_is_th
         std::fs::create_dir_all(&out).unwrap();
         let folder = Folder::new(&out);
         let run = Run::prepare(machine, &corpus, &spec(), &options, folder, &|_| (), &cancel);
-        let learn: Learn =
-            Box::new(move |stepper, x, state, draw, share, lesson, among| {
-                match draw == 4 && among.is_some_and(|among| among.first == 3) {
-                    true => fail(),
-                    false => stepper.learn_among(x, state, draw, share, lesson, among),
-                }
-            });
+        let learn: Learn = Box::new(move |stepper, task| match task.draw == 4 && task.first == 3 {
+            true => fail(),
+            false => stepper.learn(task),
+        });
         let mut run = learning(run.unwrap(), learn);
         let began = Instant::now();
         let error = run.train().unwrap_err().to_string();

@@ -2,43 +2,44 @@
 
 use std::sync::OnceLock;
 
+use sconce_data::Batch;
 use sconce_ops::form::is_for_kernels;
 use sconce_tensor::{Error, Result, Tensor, pool, tensor};
 
-use super::examples::{Examples, rows};
 use super::stepper::Stepper;
+use super::task::rows;
 use crate::loss::{Denominators, Objective, SHARD_ROWS, Sums, card};
 use crate::teacher::Teacher;
 
 impl Stepper<'_> {
     /// Losses of the heads, added over the rows.
-    pub(super) fn sums(&self, logits: &Tensor, x: Examples<'_>) -> Result<Sums> {
+    pub(super) fn sums(&self, logits: &Tensor, batch: &Batch) -> Result<Sums> {
         if is_for_kernels(logits) {
-            let (loss, rows) = self.there(logits, x)?;
+            let (loss, rows) = self.there(logits, batch)?;
             loss.sums(rows, false)?;
             return Ok(Sums::of_totals(&loss.totals()?));
         }
         let (n, width) = logits.dims2()?;
-        tensor::read(logits, |logits| Ok(self.objective.sums(rows(logits, width, x)(0, n))))?
+        tensor::read(logits, |logits| Ok(self.objective.sums(rows(logits, width, batch)(0, n))))?
     }
 
     /// As [`loss_and_gradient`], with what a part adds to the loss in the total.
     pub(super) fn part(
         &self,
         logits: &Tensor,
-        x: Examples<'_>,
+        batch: &Batch,
         denominators: &Denominators,
         advice: Option<(&Teacher, Tensor)>,
         total: &mut Total,
     ) -> Result<(f64, Tensor)> {
         if is_for_kernels(logits) && advice.is_none() {
-            let (loss, rows) = self.there(logits, x)?;
+            let (loss, rows) = self.there(logits, batch)?;
             let gradient = loss.gradient(rows, &denominators.numbers(), total.there)?;
             total.there = true;
             return Ok((0.0, gradient));
         }
         let (sums, kl, gradient) =
-            loss_and_gradient(&self.objective, logits, x, denominators, advice)?;
+            loss_and_gradient(&self.objective, logits, batch, denominators, advice)?;
         add(&mut total.here, sums);
         Ok((kl, gradient))
     }
@@ -54,9 +55,9 @@ impl Stepper<'_> {
     fn there<'a>(
         &self,
         logits: &'a Tensor,
-        x: Examples<'a>,
+        batch: &'a Batch,
     ) -> Result<(&card::Loss, card::Rows<'a>)> {
-        let Examples { labels, weights, .. } = x;
+        let Batch { labels, weights, .. } = batch;
         self.objective.check_labels(labels, weights)?;
         let rows = card::Rows { logits, labels, weights };
         Ok((self.loss_on_card(logits)?, rows))
@@ -91,13 +92,13 @@ pub(super) fn add(total: &mut Option<Sums>, sums: Sums) {
 pub(super) fn loss_and_gradient(
     objective: &Objective,
     logits: &Tensor,
-    x: Examples<'_>,
+    batch: &Batch,
     denominators: &Denominators,
     advice: Option<(&Teacher, Tensor)>,
 ) -> Result<(Sums, f64, Tensor)> {
     let (n, width) = logits.dims2()?;
     let (sums, kl, gradient) = tensor::read(logits, |logits| {
-        let rows = rows(logits, width, x);
+        let rows = rows(logits, width, batch);
         let alone = |first, gradient: &mut [f32]| {
             objective.backward(rows(first, gradient.len() / width), denominators, gradient, None)
         };
@@ -110,7 +111,7 @@ pub(super) fn loss_and_gradient(
                 let (count, scale) = (gradient.len() / width, denominators.mean());
                 let advice = &advice[first * width..][..gradient.len()];
                 let logits = &logits[first * width..][..gradient.len()];
-                let weights = &x.weights[first..first + count];
+                let weights = &batch.weights[first..first + count];
                 Ok((sums, teacher.pull(logits, advice, weights, scale, gradient)))
             }))
         })

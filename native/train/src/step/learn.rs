@@ -1,98 +1,53 @@
 //! Learning from a batch: losses, and gradients that stay with the weights until an update.
 
-use sconce_nn::backbone::State;
+use sconce_data::Batch;
 use sconce_ops::weights::Weights;
 use sconce_tensor::tape::{self, Gradients};
 use sconce_tensor::{Error, Result, Tensor, memory};
 
-use super::examples::{Among, Examples};
 use super::gradient::{Total, add};
-use super::losses::Losses;
+use super::losses::{Learned, Losses};
 use super::stepper::Stepper;
-use crate::lesson::Lesson;
+use super::task::Task;
 use crate::loss::{Denominators, Sums};
 
-/// Losses, and the states of the learner and of a teacher after a batch.
-pub type Learned = (Losses, Option<State>, Option<State>);
-
 impl Stepper<'_> {
-    /// Adds `share` times the gradient of a batch to what the next [`update`](Self::update) takes; gives
-    /// the batch's losses, and the state after it as [`step_from`](Self::step_from). Dropout is drawn from
-    /// `draw`.
+    /// Adds the gradient of a batch, times its share, to what the next [`update`](Self::update) takes.
     ///
-    /// Batches whose shares are their [`mean_weight`](Examples::mean_weight)s have together the
+    /// Batches whose shares are their [`mean_weight`](Batch::mean_weight)s have together the
     /// gradient of one batch of all their rows, up to the order of sums; but what a loss takes from the
     /// whole of a batch, `head_normalize` and the entropy of rows of other weights, it takes from each.
     /// One whose frames all weigh nothing adds nothing, and has the loss 0.
-    pub fn learn(
-        &mut self,
-        x: Examples<'_>,
-        state: &State,
-        draw: u64,
-        share: f64,
-    ) -> Result<(Losses, Option<State>)> {
-        let (losses, state, _) = self.learn_from(x, state, draw, share, None)?;
-        Ok((losses, state))
-    }
-
-    /// As [`learn`](Self::learn), beside a teacher; gives the teacher's state after the batch too.
-    pub fn learn_from(
-        &mut self,
-        x: Examples<'_>,
-        state: &State,
-        draw: u64,
-        share: f64,
-        lesson: Option<Lesson<'_>>,
-    ) -> Result<Learned> {
-        self.learn_among(x, state, draw, share, lesson, None)
-    }
-
-    /// As [`learn_from`](Self::learn_from), from windows among those of a batch, which counts for `share`.
-    pub fn learn_among(
-        &mut self,
-        x: Examples<'_>,
-        state: &State,
-        draw: u64,
-        share: f64,
-        lesson: Option<Lesson<'_>>,
-        among: Option<Among<'_>>,
-    ) -> Result<Learned> {
-        if x.weights.iter().all(|weight| *weight == 0.0) {
-            let first = among.map_or(0, |among| among.first);
-            let (state, taught) = match self.unroll.carry {
-                true => self.pass(x, state, draw, first, lesson, |_, _, _| Ok(()))?,
-                false => (None, None),
-            };
+    pub fn learn(&mut self, task: Task<'_>) -> Result<Learned> {
+        if task.is_silent() {
+            let mut learned = Learned::default();
+            if self.unroll.carry {
+                (learned.state, learned.taught) = self.pass(task, |_, _, _| Ok(()))?;
+            }
             // Other windows of the batch count.
-            self.learned += among.map_or(0.0, |_| share);
-            return Ok((Losses::default(), state, taught));
+            self.learned += task.denominators.map_or(0.0, |_| task.share);
+            return Ok(learned);
         }
-        let scale = share * self.scale();
-        let learned = memory::caught(|| self.backward(x, state, draw, scale, lesson, among));
-        let learned = learned.and_then(|(losses, store, after, taught)| {
+        let scaled = Task { share: task.share * self.scale(), ..task };
+        let learned = memory::caught(|| self.backward(scaled));
+        let learned = learned.and_then(|(learned, store)| {
             census(self.policy.weights(), &store)?;
-            Ok((losses, after, taught))
+            Ok(learned)
         });
         match learned {
-            Ok(_) => self.learned += share,
+            Ok(_) => self.learned += task.share,
             Err(_) => self.forget(),
         }
         learned
     }
 
-    /// Losses of the heads of some windows of a batch, from window `first` on, added over the rows: what
-    /// an objective that [normalises](Objective::normalises) wants to know of all windows beforehand.
-    pub(crate) fn head_sums(
-        &self,
-        x: Examples<'_>,
-        state: &State,
-        draw: u64,
-        first: usize,
-    ) -> Result<Sums> {
+    /// Losses of the heads of some windows of a batch, added over the rows: what an objective that
+    /// [normalises](crate::loss::Objective::normalises) wants to know of all windows beforehand. No teacher looks on.
+    pub(crate) fn head_sums(&self, task: Task<'_>) -> Result<Sums> {
         let mut total = None;
         memory::caught(|| {
-            self.pass(x, state, draw, first, None, |x, logits, _| {
-                add(&mut total, self.sums(&logits, x)?);
+            self.pass(Task { lesson: None, ..task }, |batch, logits, _| {
+                add(&mut total, self.sums(&logits, batch)?);
                 Ok(())
             })
         })?;
@@ -101,32 +56,25 @@ impl Stepper<'_> {
 
     /// Forward and backward, part by part. Gradients are left with the weights, but for candle's of
     /// the last part.
-    pub(super) fn backward(
-        &self,
-        x: Examples<'_>,
-        state: &State,
-        step: u64,
-        share: f64,
-        lesson: Option<Lesson<'_>>,
-        among: Option<Among<'_>>,
-    ) -> Result<(Losses, Gradients, Option<State>, Option<State>)> {
-        let (first, mut denominators) = match among {
-            Some(among) => (among.first, Some(among.denominators.clone())),
-            None => (0, self.denominators(x, state, step)?),
+    pub(super) fn backward(&self, task: Task<'_>) -> Result<(Learned, Gradients)> {
+        let Task { lesson, share, .. } = task;
+        let mut denominators = match task.denominators {
+            Some(whole) => Some(whole.clone()),
+            None => self.denominators(task)?,
         };
         let (mut total, mut last, mut divergence) = (Total::default(), None::<Gradients>, 0.0);
         let tape = tape::record();
-        let (after, taught) = self.pass(x, state, step, first, lesson, |x, logits, advice| {
+        let (state, taught) = self.pass(task, |batch, logits, advice| {
             let denominators = match &denominators {
                 Some(known) => known,
-                None => denominators.insert(self.normalised(&logits, x)?),
+                None => denominators.insert(self.normalised(&logits, batch)?),
             };
             let advice = lesson.map(|lesson| lesson.teacher).zip(advice);
             let denominators = denominators.times(share);
-            let (kl, gradient) = self.part(&logits, x, &denominators, advice, &mut total)?;
+            let (kl, gradient) = self.part(&logits, batch, &denominators, advice, &mut total)?;
             divergence += kl;
             // Of a chunk of burn-in only the state is wanted.
-            if x.weights.iter().all(|weight| *weight == 0.0) {
+            if batch.weights.iter().all(|weight| *weight == 0.0) {
                 tape.forget();
                 return Ok(());
             }
@@ -143,32 +91,26 @@ impl Stepper<'_> {
         let teacher_kl = lesson.map(|_| divergence * denominators.mean());
         let pull = lesson.zip(teacher_kl).map_or(0.0, |(lesson, kl)| lesson.teacher.weight() * kl);
         let losses = Losses { total: loss.value + pull, heads: loss.per_head, teacher_kl };
-        Ok((losses, last.ok_or_else(rows)?, after, taught))
+        Ok((Learned { losses, state, taught }, last.ok_or_else(rows)?))
     }
 
     /// What every part has to know of the whole batch; none if the only part can tell itself.
-    fn denominators(
-        &self,
-        x: Examples<'_>,
-        state: &State,
-        step: u64,
-    ) -> Result<Option<Denominators>> {
-        let (batch, time) = (x.frames.batch, x.frames.time);
+    fn denominators(&self, task: Task<'_>) -> Result<Option<Denominators>> {
+        let Batch { frames, weights, .. } = task.batch;
         let mut first = None;
         if self.objective.normalises() {
-            if self.micro_batches(batch).count() * self.chunks(time).count() == 1 {
+            if self.micro_batches(frames.batch).count() * self.chunks(frames.time).count() == 1 {
                 return Ok(None);
             }
             // A pass of its own, with the same dropout and without a backward pass.
-            first = Some(self.head_sums(x, state, step, 0)?);
+            first = Some(self.head_sums(task)?);
         }
-        let weights = Some(x.weights);
-        self.objective.denominators(x.weights.len(), weights, first.as_ref()).map(Some)
+        self.objective.denominators(weights.len(), Some(weights), first.as_ref()).map(Some)
     }
 
-    pub(super) fn normalised(&self, logits: &Tensor, x: Examples<'_>) -> Result<Denominators> {
-        let first = self.sums(logits, x)?;
-        self.objective.denominators(x.weights.len(), Some(x.weights), Some(&first))
+    pub(super) fn normalised(&self, logits: &Tensor, batch: &Batch) -> Result<Denominators> {
+        let first = self.sums(logits, batch)?;
+        self.objective.denominators(batch.weights.len(), Some(&batch.weights), Some(&first))
     }
 }
 

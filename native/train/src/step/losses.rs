@@ -1,5 +1,6 @@
 //! What learning from a batch cost, and the figures of a step.
 
+use sconce_nn::backbone::State;
 use serde::{Deserialize, Serialize};
 
 use crate::gradients::WeightGradient;
@@ -32,6 +33,16 @@ impl Losses {
         self.teacher_kl = self.teacher_kl.map(|sum| sum / count);
         self
     }
+}
+
+/// What came of a batch.
+#[derive(Debug, Default)]
+pub struct Learned {
+    pub losses: Losses,
+    /// The learner's after the windows, cut from the graph, where they [carry](super::Unroll::carry) theirs on.
+    pub state: Option<State>,
+    /// The teacher's.
+    pub taught: Option<State>,
 }
 
 /// One step's figures.

@@ -1,6 +1,5 @@
 //! One training step: forward, loss, backward, clip, update.
 
-mod examples;
 mod gradient;
 mod learn;
 mod losses;
@@ -8,14 +7,13 @@ mod pass;
 mod recording;
 mod replay;
 mod stepper;
+mod task;
 mod update;
 
-pub(crate) use examples::mean_weight;
-pub use examples::{Among, Examples};
-pub use learn::Learned;
-pub use losses::{Losses, StepMetrics};
+pub use losses::{Learned, Losses, StepMetrics};
 pub use recording::MOST_PENDING;
 pub use stepper::Stepper;
+pub use task::Task;
 
 pub use crate::unroll::Unroll;
 

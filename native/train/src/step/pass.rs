@@ -2,44 +2,41 @@
 
 use std::ops::Range;
 
+use sconce_data::Batch;
 use sconce_nn::backbone::{Context, State};
 use sconce_tensor::{Result, Tensor};
 
-use super::examples::{Examples, Part};
 use super::stepper::Stepper;
-use crate::lesson::Lesson;
+use super::task::{Part, Task};
 use crate::unroll::stretches;
 
 impl Stepper<'_> {
-    /// Forward, part by part, of windows from `first` on of a batch: `each` gets the examples of a part, its
-    /// logits and a teacher's of them. Gives the states after the windows, where they are carried on.
+    /// Forward, part by part: `each` gets a part of the batch, its logits and a teacher's of them. Gives the states
+    /// after the windows, the learner's and the teacher's, where they are carried on.
     pub(super) fn pass(
         &self,
-        x: Examples<'_>,
-        state: &State,
-        step: u64,
-        first: usize,
-        lesson: Option<Lesson<'_>>,
-        mut each: impl FnMut(Examples<'_>, Tensor, Option<Tensor>) -> Result<()>,
+        task: Task<'_>,
+        mut each: impl FnMut(&Batch, Tensor, Option<Tensor>) -> Result<()>,
     ) -> Result<(Option<State>, Option<State>)> {
+        let Task { batch, lesson, .. } = task;
         let (mut after, mut taught_after) = (vec![], vec![]);
-        for rows in self.micro_batches(x.frames.batch) {
-            let mut state = state.rows(&rows)?;
+        for rows in self.micro_batches(batch.frames.batch) {
+            let mut state = task.state.rows(&rows)?;
             let mut taught = lesson.map(|lesson| lesson.state.rows(&rows)).transpose()?;
-            for range in self.chunks(x.frames.time) {
+            for range in self.chunks(batch.frames.time) {
                 self.go_on()?;
-                let part = Part::cut(x, rows.clone(), range.clone());
+                let part = Part::cut(batch, rows.clone(), range.clone());
                 let goes_on = self.goes_on(&part);
-                let (logits, next) = self.forward(&part, &state, step, first)?;
+                let (logits, next) = self.forward(&part, &state, task)?;
                 state = if goes_on { next.hand_on()? } else { next.detach() };
                 let mut advice = None;
                 if let (Some(lesson), Some(state)) = (lesson, &mut taught) {
                     let frames = lesson.part(&rows, &range);
                     let (logits, next) =
-                        lesson.teacher.logits(&frames, &part.labels, state, goes_on)?;
+                        lesson.teacher.logits(&frames, &part.batch.labels, state, goes_on)?;
                     (advice, *state) = (Some(logits), next);
                 }
-                each(part.examples(), logits, advice)?;
+                each(&part.batch, logits, advice)?;
             }
             if self.unroll.carry {
                 after.push(state);
@@ -62,25 +59,19 @@ impl Stepper<'_> {
         stretches(batch, self.unroll.micro_batch)
     }
 
-    /// Logits of a part of windows from `first` on.
-    fn forward(
-        &self,
-        part: &Part<'_>,
-        state: &State,
-        step: u64,
-        first: usize,
-    ) -> Result<(Tensor, State)> {
-        let context = Context::training(self.seed, step).in_precision(self.precision);
+    /// Logits of a part.
+    fn forward(&self, part: &Part<'_>, state: &State, task: Task<'_>) -> Result<(Tensor, State)> {
+        let context = Context::training(self.seed, task.draw).in_precision(self.precision);
         let mut context = context
             .chunk(part.window, part.range.start, part.range.len())
-            .from_window(first + part.rows.start);
+            .from_window(task.first + part.rows.start);
         if let Some(every) = self.unroll.recompute {
             context = context.recomputing(every);
         }
         if !self.goes_on(part) {
             context = context.forgetting();
         }
-        self.policy.forward(&part.frames, Some(&part.labels), state, &context)
+        self.policy.forward(&part.batch.frames, Some(&part.batch.labels), state, &context)
     }
 }
 

@@ -4,6 +4,7 @@
 //! on the batch before; the states that windows begin with; learning rate, denominators and the number that masks are
 //! drawn from. Losses and norms stay on the card until they are asked for.
 
+use sconce_data::Batch;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::policy::Frames;
 use sconce_ops::dropout::counted;
@@ -11,7 +12,6 @@ use sconce_ops::rows::{Intake, copy};
 use sconce_tensor::device::{Graph, Uploads, launch};
 use sconce_tensor::{DType, Device, Error, Result, Tensor, tape};
 
-use super::examples::Examples;
 use super::losses::{Losses, StepMetrics};
 use super::recording::{Buffers, MOST_PENDING, Pending, Recording, STATE};
 use super::stepper::Stepper;
@@ -19,9 +19,9 @@ use crate::loss::{Denominators, Sums, card};
 
 impl Stepper<'_> {
     /// Whether a step of such a batch is one that can be recorded: a whole update by kernels alone.
-    pub fn records(&self, x: Examples<'_>) -> bool {
-        let (batch, time) = (x.frames.batch, x.frames.time);
-        let same = |recorded: &Recording| recorded.shape == [batch, time];
+    pub fn records(&self, batch: &Batch) -> bool {
+        let (windows, time) = (batch.frames.batch, batch.frames.time);
+        let same = |recorded: &Recording| recorded.shape == [windows, time];
         let refused = |recorded: &Recording| same(recorded) && recorded.graph.is_none();
         let whole = |each: Option<usize>, all: usize| each.is_none_or(|each| each >= all);
         self.policy.device().is_cuda()
@@ -30,36 +30,38 @@ impl Stepper<'_> {
             && self.optimiser.has_kernels()
             && self.unroll.recompute.is_none()
             && whole(self.unroll.truncate_bptt, time)
-            && whole(self.unroll.micro_batch, batch)
+            && whole(self.unroll.micro_batch, windows)
             && self.learned == 0.0
             && !self.recorded.as_ref().is_some_and(refused)
             && (self.pending.is_empty() || self.recorded.as_ref().is_some_and(same))
-            && x.weights.iter().any(|weight| *weight != 0.0)
+            && batch.weights.iter().any(|weight| *weight != 0.0)
     }
 
     /// Begins a step that can be recorded; its figures come with [`results`](Self::results), which has to be called
     /// before there are more than [`MOST_PENDING`]. Gives the state after it as [`step_from`](Self::step_from).
     pub fn begin(
         &mut self,
-        x: Examples<'_>,
+        batch: &Batch,
         state: &State,
         draw: u64,
         learning_rate: f64,
     ) -> Result<Option<State>> {
-        let shape = [x.frames.batch, x.frames.time];
-        self.objective.check_labels(x.labels, x.weights)?;
-        let denominators =
-            self.objective.denominators(x.weights.len(), Some(x.weights), None)?.times(1.0);
+        let shape = [batch.frames.batch, batch.frames.time];
+        self.objective.check_labels(&batch.labels, &batch.weights)?;
+        let denominators = self
+            .objective
+            .denominators(batch.weights.len(), Some(&batch.weights), None)?
+            .times(1.0);
         let numbers = [1.0, self.max_grad_norm, learning_rate];
         let after = match self.recorded.take().filter(|recorded| recorded.shape == shape) {
             Some(mut recorded) => {
-                let after = self.play(&mut recorded, x, (state, draw), &denominators, numbers);
+                let after = self.play(&mut recorded, batch, (state, draw), &denominators, numbers);
                 // What waits to be told is there, whatever came of this one.
                 self.recorded = Some(recorded);
                 after?
             }
             None => {
-                let recorded = self.record(x, state, draw, &denominators, numbers)?;
+                let recorded = self.record(batch, state, draw, &denominators, numbers)?;
                 let after = self.keep(&recorded.buffers, 0)?;
                 self.recorded = Some(recorded);
                 after
@@ -72,7 +74,7 @@ impl Stepper<'_> {
     fn play(
         &mut self,
         recorded: &mut Recording,
-        x: Examples<'_>,
+        batch: &Batch,
         (state, draw): (&State, u64),
         denominators: &Denominators,
         numbers: [f64; 3],
@@ -80,7 +82,7 @@ impl Stepper<'_> {
         let Recording { graph: Some(graph), buffers, uploads, gradients, .. } = recorded else {
             return Err(Error::not_found("a recorded step"));
         };
-        let (frames, others) = self.words(x)?;
+        let (frames, others) = self.words(batch)?;
         uploads.send(&[frames, &others], &buffers.words)?;
         buffers.set(state, draw, self.unroll.carry)?;
         self.loss_there(buffers)?.prepare(&denominators.numbers())?;
@@ -125,7 +127,7 @@ impl Stepper<'_> {
     /// Makes a step and records it.
     fn record(
         &mut self,
-        x: Examples<'_>,
+        batch: &Batch,
         state: &State,
         draw: u64,
         denominators: &Denominators,
@@ -134,14 +136,14 @@ impl Stepper<'_> {
         let Device::Cuda(card) = self.policy.device().clone() else {
             return Err(Error::mismatch("device", "a card", "another"));
         };
-        let (frames, others) = self.words(x)?;
+        let (frames, others) = self.words(batch)?;
         let len = frames.len() + others.len();
-        let buffers = self.buffers(x, len)?;
+        let buffers = self.buffers(batch, len)?;
         let mut uploads = Uploads::new(&card, len)?;
         uploads.send(&[frames, &others], &buffers.words)?;
         buffers.set(state, draw, self.unroll.carry)?;
         self.loss_there(&buffers)?.prepare(&denominators.numbers())?;
-        let shape = [x.frames.batch, x.frames.time];
+        let shape = [batch.frames.batch, batch.frames.time];
         let mut gradients = vec![];
         let graph = Graph::record(&card, |recording| {
             let own = self.gradients(&buffers, shape)?;
@@ -163,25 +165,25 @@ impl Stepper<'_> {
     }
 
     /// Frames, labels and weights of a batch as the card takes them: the frames' numbers, and all else.
-    fn words<'a>(&self, x: Examples<'a>) -> Result<(&'a [u32], Vec<u32>)> {
-        let (frames, mut words) = self.policy.words(x.frames)?;
-        let pairs = x
+    fn words<'a>(&self, batch: &'a Batch) -> Result<(&'a [u32], Vec<u32>)> {
+        let (frames, mut words) = self.policy.words(&batch.frames)?;
+        let pairs = batch
             .labels
             .chunks(2)
             .map(|pair| u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or(0)) << 16);
         words.extend(pairs);
-        words.extend(x.weights.iter().map(|weight| weight.to_bits()));
+        words.extend(batch.weights.iter().map(|weight| weight.to_bits()));
         Ok((frames, words))
     }
 
-    fn buffers(&self, x: Examples<'_>, words: usize) -> Result<Buffers> {
-        let frames: &Frames = x.frames;
+    fn buffers(&self, batch: &Batch, words: usize) -> Result<Buffers> {
+        let frames: &Frames = &batch.frames;
         let placed = self.policy.place(frames)?;
         let device = self.policy.device();
         let before = self.policy.zero_state(frames.batch)?.hand_on()?;
         let sums = 3 * self.policy.spec().heads.parts.len();
-        let labels = Tensor::zeros(x.labels.len().div_ceil(2) * 4, DType::U8, device)?;
-        let weights = Tensor::zeros(x.weights.len(), DType::F32, device)?;
+        let labels = Tensor::zeros(batch.labels.len().div_ceil(2) * 4, DType::U8, device)?;
+        let weights = Tensor::zeros(batch.weights.len(), DType::F32, device)?;
         let tensors: Vec<&Tensor> = placed.tensors().chain([&labels, &weights]).collect();
         Ok(Buffers {
             words: Tensor::zeros(words, DType::U32, device)?,

@@ -3,14 +3,15 @@
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
+use sconce_data::Batch;
 use sconce_nn::backbone::State;
 use sconce_nn::{Policy, checkpoint};
 use sconce_ops::weights::Weight;
 use sconce_tensor::{Precision, Result, tensor};
 
-use super::examples::Examples;
-use super::losses::StepMetrics;
+use super::losses::{Learned, StepMetrics};
 use super::recording::{Pending, Recording};
+use super::task::Task;
 use crate::loss::{LossOptions, Objective, card};
 use crate::loss_scale::LossScale;
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter};
@@ -150,21 +151,21 @@ impl<'s> Stepper<'s> {
 
     /// Step `step` of a run, counted from 0. A weight that no gradient reaches is an error that
     /// names it, and nothing changes.
-    pub fn step(&mut self, x: Examples<'_>, step: u64, learning_rate: f64) -> Result<StepMetrics> {
-        let state = self.policy.zero_state(x.frames.batch)?;
-        Ok(self.step_from(x, &state, step, learning_rate)?.0)
+    pub fn step(&mut self, batch: &Batch, step: u64, learning_rate: f64) -> Result<StepMetrics> {
+        let state = self.policy.zero_state(batch.frames.batch)?;
+        Ok(self.step_from(batch, &state, step, learning_rate)?.0)
     }
 
     /// A step of windows that begin with `state`; gives the one after them, cut from the graph, where
     /// windows [`carry`](Unroll::carry) theirs on.
     pub fn step_from(
         &mut self,
-        x: Examples<'_>,
+        batch: &Batch,
         state: &State,
         step: u64,
         learning_rate: f64,
     ) -> Result<(StepMetrics, Option<State>)> {
-        let (losses, state) = self.learn(x, state, step, 1.0)?;
+        let Learned { losses, state, .. } = self.learn(Task::new(batch, state, step))?;
         let learned = self.learned > 0.0;
         let grad_norm = self.update(learning_rate)?;
         Ok((StepMetrics { losses, grad_norm, learned, gradients: vec![] }, state))

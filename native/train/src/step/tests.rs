@@ -1,9 +1,10 @@
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
+use sconce_data::Batch;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::heads::NONE;
-use sconce_nn::policy::{Frames, part};
+use sconce_nn::policy::Frames;
 use sconce_nn::spec::{self, HeadKind, RecurrentConfig};
 use sconce_nn::{Policy, Spec};
 use sconce_ops::weights::Weights;
@@ -50,7 +51,7 @@ fn spec() -> Spec {
     Spec { embedding, backbone, heads }
 }
 
-fn examples() -> (Frames, Vec<u16>, Vec<f32>) {
+fn examples() -> Batch {
     let (rng, n) = (Rng::new(2, "examples", 0), BATCH * TIME);
     let continuous = (0..4 * n as u64).map(|i| rng.normal(i)).collect();
     let previous = vec![NONE; 3 * n];
@@ -61,7 +62,7 @@ fn examples() -> (Frames, Vec<u16>, Vec<f32>) {
         .collect();
     // A burn-in of two frames, and some frames that count for more.
     let weights = (0..n).map(|i| if i % TIME < 2 { 0.0 } else { 1.0 + (i % 3) as f32 }).collect();
-    (frames, labels, weights)
+    Batch { frames, labels, weights, ..Batch::default() }
 }
 
 fn stepper(loss: &LossOptions, unroll: Unroll) -> Stepper<'static> {
@@ -83,34 +84,31 @@ fn gathered(stepper: &Stepper, store: &Gradients) -> Vec<(String, Vec<f32>)> {
 /// Loss and gradients of a step in chunks of so many frames.
 fn learned(loss: &LossOptions, unroll: Unroll) -> (f64, Vec<(String, Vec<f32>)>) {
     let stepper = stepper(loss, unroll);
-    let (frames, labels, weights) = examples();
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = examples();
     let zero = stepper.policy.zero_state(BATCH).unwrap();
-    let (loss, store, ..) = stepper.backward(x, &zero, 5, 1.0, None, None).unwrap();
-    (loss.total, gathered(&stepper, &store))
+    let (learned, store) = stepper.backward(Task::new(&x, &zero, 5)).unwrap();
+    (learned.losses.total, gathered(&stepper, &store))
 }
 
 /// The same from one graph over the whole window, in which the states are detached.
 fn reference(loss: &LossOptions, chunk: usize) -> (f64, Vec<(String, Vec<f32>)>) {
     let stepper = stepper(loss, Unroll::default());
-    let (frames, labels, weights) = examples();
+    let x = examples();
     let mut state = stepper.policy.zero_state(BATCH).unwrap();
     let (_tape, mut logits) = (tape::record(), vec![]);
     for from in (0..TIME).step_by(chunk) {
         let range = from..(from + chunk).min(TIME);
         let context = Context::training(7, 5).chunk(TIME, from, range.len());
-        let labels = part(&labels, [BATCH, TIME], &(0..BATCH), &range);
-        let frames = frames.part(&(0..BATCH), &range);
+        let Batch { frames, labels, .. } = x.part(&(0..BATCH), &range);
         let (part, next) =
             stepper.policy.forward(&frames, Some(&labels), &state, &context).unwrap();
         logits.push(part.reshape((BATCH, range.len(), part.dim(1).unwrap())).unwrap());
         state = next.detach();
     }
     let logits = Tensor::cat(&logits, 1).unwrap().flatten(0, 1).unwrap();
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
-    let denominators = stepper.normalised(&logits, x).unwrap();
+    let denominators = stepper.normalised(&logits, &x).unwrap();
     let (sums, _, gradient) =
-        loss_and_gradient(&stepper.objective, &logits, x, &denominators, None).unwrap();
+        loss_and_gradient(&stepper.objective, &logits, &x, &denominators, None).unwrap();
     let store = tape::backward(&logits, gradient).unwrap();
     let loss = stepper.objective.finish(&sums, &denominators).unwrap().value;
     (loss, gathered(&stepper, &store))
@@ -150,13 +148,12 @@ fn micro_batches_have_the_gradients_and_the_states_of_the_batch() {
             let after = |micro_batch| {
                 let unroll = Unroll { micro_batch, carry: true, ..unroll(truncate_bptt, None) };
                 let stepper = stepper(&loss, unroll);
-                let (frames, labels, weights) = examples();
-                let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+                let x = examples();
                 let zero = stepper.policy.zero_state(BATCH).unwrap();
-                let (losses, store, state, _) =
-                    stepper.backward(x, &zero, 5, 0.5, None, None).unwrap();
-                let state = ("state".to_string(), state.unwrap().to_vec().unwrap());
-                (losses.total, [gathered(&stepper, &store), vec![state]].concat())
+                let task = Task { share: 0.5, ..Task::new(&x, &zero, 5) };
+                let (learned, store) = stepper.backward(task).unwrap();
+                let state = ("state".to_string(), learned.state.unwrap().to_vec().unwrap());
+                (learned.losses.total, [gathered(&stepper, &store), vec![state]].concat())
             };
             let want = after(None);
             assert!(after(Some(BATCH)) == want);
@@ -190,17 +187,6 @@ fn a_chunk_as_long_as_the_window_and_recomputed_blocks_change_no_bit() {
     }
 }
 
-/// Rows `rows` of the examples.
-fn some(rows: Range<usize>) -> (Frames, Vec<u16>, Vec<f32>) {
-    let (frames, labels, weights) = examples();
-    let all = rows.start * TIME..rows.end * TIME;
-    let continuous = frames.continuous[4 * all.start..4 * all.end].to_vec();
-    let previous = frames.previous[3 * all.start..3 * all.end].to_vec();
-    let frames = Frames { batch: rows.len(), continuous, previous, ..frames };
-    let labels = labels[3 * all.start..3 * all.end].to_vec();
-    (frames, labels, weights[all].to_vec())
-}
-
 #[test]
 fn batches_that_are_accumulated_have_the_gradient_of_one_of_all_their_rows() {
     let mut without_dropout = spec();
@@ -212,13 +198,12 @@ fn batches_that_are_accumulated_have_the_gradient_of_one_of_all_their_rows() {
         let config = OptimiserConfig::default();
         let mut stepper = Stepper::new(&policy, &LossOptions::plain(), config, 0.1, 7).unwrap();
         for rows in parts {
-            let (frames, labels, mut weights) = some(rows.clone());
+            let mut x = examples().part(rows, &(0..TIME));
             // Rows of one batch count for more than those of another.
-            let first = weights.iter_mut().zip(rows.start * TIME..);
+            let first = x.weights.iter_mut().zip(rows.start * TIME..);
             first.filter(|(_, i)| *i < TIME).for_each(|(w, _)| *w *= 3.0);
-            let x = Examples { frames: &frames, labels: &labels, weights: &weights };
             let zero = stepper.policy.zero_state(rows.len()).unwrap();
-            stepper.learn(x, &zero, 0, x.mean_weight()).unwrap();
+            stepper.learn(Task { share: x.mean_weight(), ..Task::new(&x, &zero, 0) }).unwrap();
         }
         let gradients = stepper.policy.weights().iter();
         let gradients = gradients.map(|(name, weight)| {
@@ -246,19 +231,19 @@ fn numbers(policy: &Policy) -> Vec<f32> {
 
 #[test]
 fn a_batch_whose_frames_weigh_nothing_adds_nothing_and_hands_its_state_on() {
-    let (frames, labels, weights) = examples();
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
-    let nothing = vec![0.0; weights.len()];
-    let empty = Examples { weights: &nothing, ..x };
+    let x = examples();
+    let empty = Batch { weights: vec![0.0; x.weights.len()], ..x.clone() };
+    let (x, empty) = (&x, &empty);
     let numbers_of = |state: &Option<State>| state.as_ref().unwrap().to_vec().unwrap();
     for unroll in [unroll(None, None), unroll(Some(3), None)] {
         let unroll = Unroll { carry: true, ..unroll };
-        let after = |all: &[Examples]| {
+        let after = |all: &[&Batch]| {
             let mut stepper = stepper(&LossOptions::plain(), unroll);
             let zero = stepper.policy.zero_state(BATCH).unwrap();
             let mut states = vec![];
             for x in all {
-                states.push(stepper.learn(*x, &zero, 2, x.mean_weight()).unwrap());
+                let task = Task { share: x.mean_weight(), ..Task::new(x, &zero, 2) };
+                states.push(stepper.learn(task).unwrap());
             }
             let norm = stepper.update(1e-2).unwrap();
             (states, norm, numbers(&stepper.policy), stepper.optimiser.updates())
@@ -267,9 +252,9 @@ fn a_batch_whose_frames_weigh_nothing_adds_nothing_and_hands_its_state_on() {
         for all in [[empty, x], [x, empty]] {
             let (both, other, weights, _) = after(&all);
             assert_eq!((other, &weights), (norm, &changed));
-            let (losses, state) = &both[usize::from(all[0].weights[TIME - 1] != 0.0)];
-            assert_eq!(*losses, Losses::default());
-            assert_eq!(numbers_of(state), numbers_of(&alone[0].1));
+            let silent = &both[usize::from(all[0].weights[TIME - 1] != 0.0)];
+            assert_eq!(silent.losses, Losses::default());
+            assert_eq!(numbers_of(&silent.state), numbers_of(&alone[0].state));
         }
 
         // A step of nothing else: no decay, no moment, no count.
@@ -282,12 +267,11 @@ fn a_batch_whose_frames_weigh_nothing_adds_nothing_and_hands_its_state_on() {
 
 #[test]
 fn the_plain_losses_of_the_heads_add_up_to_the_loss() {
-    let (frames, labels, weights) = examples();
-    let alike: Vec<f32> = weights.iter().map(|w| w.min(1.0)).collect();
-    let x = Examples { frames: &frames, labels: &labels, weights: &alike };
+    let mut x = examples();
+    x.weights.iter_mut().for_each(|w| *w = w.min(1.0));
     for truncate_bptt in [None, Some(3)] {
         let losses = stepper(&LossOptions::plain(), unroll(truncate_bptt, None))
-            .step(x, 0, 1e-2)
+            .step(&x, 0, 1e-2)
             .unwrap()
             .losses;
         assert_eq!(losses.heads.len(), 2);
@@ -297,8 +281,7 @@ fn the_plain_losses_of_the_heads_add_up_to_the_loss() {
 
 #[test]
 fn a_step_that_is_asked_to_end_goes_through_no_further_part() {
-    let (frames, labels, weights) = examples();
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = examples();
     let cut =
         |micro_batch, truncate_bptt| Unroll { micro_batch, truncate_bptt, ..unroll(None, None) };
     for unroll in [cut(Some(1), None), cut(None, Some(3))] {
@@ -306,7 +289,7 @@ fn a_step_that_is_asked_to_end_goes_through_no_further_part() {
         let stepper = stepper(&LossOptions::plain(), unroll).stopped_by(&cancel);
         let zero = stepper.policy.zero_state(BATCH).unwrap();
         let mut parts = 0;
-        let passed = stepper.pass(x, &zero, 0, 0, None, |_, _, _| {
+        let passed = stepper.pass(Task::new(&x, &zero, 0), |_, _, _| {
             parts += 1;
             cancel.store(true, std::sync::atomic::Ordering::Relaxed);
             Ok(())
@@ -318,30 +301,28 @@ fn a_step_that_is_asked_to_end_goes_through_no_further_part() {
 
 #[test]
 fn a_batch_that_fails_leaves_nothing_to_the_next_update() {
-    let (frames, labels, weights) = examples();
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = examples();
     let after = |fail: bool| {
         let mut stepper = stepper(&LossOptions::plain(), Unroll::default());
         let zero = stepper.policy.zero_state(BATCH).unwrap();
         if fail {
-            stepper.learn(x, &zero, 0, 1.0).unwrap();
-            let wild = vec![f32::NAN; weights.len()];
-            assert!(stepper.learn(Examples { weights: &wild, ..x }, &zero, 1, 1.0).is_err());
+            stepper.learn(Task::new(&x, &zero, 0)).unwrap();
+            let wild = Batch { weights: vec![f32::NAN; x.weights.len()], ..x.clone() };
+            assert!(stepper.learn(Task::new(&wild, &zero, 1)).is_err());
         }
-        stepper.step(x, 2, 1e-2).unwrap().grad_norm
+        stepper.step(&x, 2, 1e-2).unwrap().grad_norm
     };
     assert_eq!(after(true), after(false));
 }
 
 #[test]
 fn the_averaged_policy_has_the_mean_of_the_weights_so_far() {
-    let (frames, labels, weights) = examples();
-    let x = Examples { frames: &frames, labels: &labels, weights: &weights };
+    let x = examples();
     let mut stepper = stepper(&LossOptions::plain(), Unroll::default()).averaging(Some(0.5));
     assert_eq!(numbers(&stepper.averaged().unwrap()), numbers(&stepper.policy));
     let after: Vec<Vec<f32>> = (0..3)
         .map(|step| {
-            stepper.step(x, step, 1e-2).unwrap();
+            stepper.step(&x, step, 1e-2).unwrap();
             numbers(&stepper.policy)
         })
         .collect();
