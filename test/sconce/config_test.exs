@@ -160,7 +160,7 @@ defmodule Sconce.ConfigTest do
 
   test "what is set without effect is named, with the reason" do
     environment(%{"EXPHIL_MEMORY_LEDGER" => "1", "XLA_FLAGS" => "--fast"})
-    environment(%{"SCONCE_THREAD" => "2", "SCONCE_QQQ" => "1"})
+    environment(%{"SCONCE_THREAD" => "2", "SCONCE_QQQ" => "1", "SCONCE_CPU" => "avx3"})
     Application.put_env(:sconce, :training_dtype, :bf16)
     Application.put_env(:sconce, :thread, 2)
 
@@ -169,6 +169,7 @@ defmodule Sconce.ConfigTest do
              {"EXPHIL_MEMORY_LEDGER", "1", "Sconce.GPU.ledger/1 is always there"},
              {"SCONCE_QQQ", "1", "there is no such variable"},
              {"SCONCE_THREAD", "2", "did you mean SCONCE_THREADS?"},
+             {"SCONCE_CPU", "avx3", "expected portable, avx2 or avx512" <> _},
              {"config :sconce, thread", "2", "did you mean :threads?"},
              {"config :sconce, training_dtype", ":bf16", "the option :precision of a run says it"}
            ] = Config.ignored()

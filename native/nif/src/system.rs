@@ -5,6 +5,8 @@ use std::path::Path;
 use rustler::{Binary, Env, Reference, Term};
 use sconce_tensor::fs;
 use sconce_tensor::pool::{self, Priority};
+#[cfg(target_arch = "x86_64")]
+use sconce_tensor::simd::{Level, level};
 use serde::Serialize;
 
 use crate::border::{self, Data, call, decode, perform};
@@ -26,6 +28,7 @@ struct NativeInfo {
     cpu: CpuFeatures,
 }
 
+/// What is used of the CPU.
 #[derive(Serialize)]
 struct CpuFeatures {
     avx2: bool,
@@ -41,12 +44,13 @@ struct CpuFeatures {
 impl CpuFeatures {
     #[cfg(target_arch = "x86_64")]
     fn detect() -> Self {
+        let wide = level() == Level::Avx512;
         Self {
-            avx2: is_x86_feature_detected!("avx2"),
-            fma: is_x86_feature_detected!("fma"),
-            avx512f: is_x86_feature_detected!("avx512f"),
-            avx512_bf16: is_x86_feature_detected!("avx512bf16"),
-            avx512_vnni: is_x86_feature_detected!("avx512vnni"),
+            avx2: level() >= Level::Avx2,
+            fma: level() >= Level::Avx2,
+            avx512f: wide,
+            avx512_bf16: wide && is_x86_feature_detected!("avx512bf16"),
+            avx512_vnni: wide && is_x86_feature_detected!("avx512vnni"),
             amx_bf16: sconce_ops::matmul::has_unit(),
             neon: false,
         }

@@ -1,18 +1,45 @@
 //! Loops over slices, compiled for the widest vectors that the CPU at hand has.
 //!
 //! Each body is written once in plain Rust; `dispatch!` compiles it for AVX-512, for AVX2 and for
-//! the baseline, and picks at run time. The same machine always picks the same one.
+//! the baseline, and picks at run time. The same machine always picks the same one, but for [`LIMIT`].
+
+use std::sync::OnceLock;
 
 /// Which copy of a loop runs here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Portable,
     Avx2,
     Avx512,
 }
 
-/// The widest copy of which the CPU has every feature that `dispatch!` turns on.
+/// The environment variable that says `portable`, `avx2` or `avx512`: nothing wider is used then, and no matrix unit. It
+/// shows what a CPU that has no more does.
+pub const LIMIT: &str = "SCONCE_CPU";
+
+fn limit() -> Option<Level> {
+    match std::env::var(LIMIT).ok()?.as_str() {
+        "portable" => Some(Level::Portable),
+        "avx2" => Some(Level::Avx2),
+        "avx512" => Some(Level::Avx512),
+        _ => None,
+    }
+}
+
+/// Whether [`LIMIT`] takes anything from the CPU.
+pub fn is_limited() -> bool {
+    limit().is_some()
+}
+
+/// The widest copy that may run here.
+#[inline]
 pub fn level() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(|| limit().unwrap_or(Level::Avx512).min(widest()))
+}
+
+/// The widest copy of which the CPU has every feature that `dispatch!` turns on.
+fn widest() -> Level {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f")
@@ -314,6 +341,30 @@ pub fn row_sum(sum: &mut [f32], dy: &[f32], accumulate: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_leaves_out_what_is_wider() {
+        const TOLD: &str = "SCONCE_TEST_LEVEL";
+        if std::env::var_os(TOLD).is_some() {
+            println!("{TOLD} {:?} {}", level(), is_limited());
+            return;
+        }
+        for (limit, level, limited) in [
+            ("portable", Level::Portable, true),
+            ("avx2", Level::Avx2, true),
+            ("avx512", Level::Avx512, true),
+            ("avx3", Level::Avx512, false),
+        ] {
+            let told = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "simd::tests::a_limit_leaves_out_what_is_wider", "--nocapture"])
+                .envs([(TOLD, "1"), (LIMIT, limit)])
+                .output()
+                .unwrap();
+            let told = String::from_utf8(told.stdout).unwrap();
+            let want = format!("{TOLD} {:?} {limited}", level.min(widest()));
+            assert!(told.contains(&want), "{limit}: {told}");
+        }
+    }
 
     fn worst(
         range: std::ops::Range<i32>,

@@ -30,7 +30,7 @@ use std::sync::OnceLock;
 use super::avx512::{lanes, pieces, turn, turn_ragged};
 use super::{Start, View};
 use crate::pool;
-use crate::simd::{Level, level};
+use crate::simd::{Level, is_limited, level};
 
 /// Rows of a tile, and numbers in a vector.
 const TILE: usize = 16;
@@ -71,7 +71,8 @@ type Lines = Box<[MaybeUninit<Line>]>;
 /// Whether this CPU has the unit and the system lets this process use it.
 pub(super) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| level() == Level::Avx512 && has_unit() && permitted())
+    let wanted = || level() == Level::Avx512 && !is_limited();
+    *AVAILABLE.get_or_init(|| wanted() && has_unit() && permitted())
 }
 
 fn has_unit() -> bool {
