@@ -11,8 +11,8 @@ use crate::projection::Projection;
 use crate::rng::Rng;
 use crate::{Error, Result, ops};
 
-/// The precision of products, dropout in training, missing frames, and on request: taps, a projection, blocks that are recomputed.
-/// What is not asked for costs nothing.
+/// The precision of products, dropout in training, missing frames, and on request: taps, a projection, blocks that are
+/// recomputed. What is not asked for costs nothing.
 #[derive(Default, Clone)]
 pub struct Context {
     precision: Precision,
