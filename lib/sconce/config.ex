@@ -82,8 +82,7 @@ defmodule Sconce.Config do
     SCONCE_TARGET_DIR: "cargo's target folder",
     SCONCE_REPLAYS: "a folder of real games, for tests",
     SCONCE_PEERS: "a folder of peers, for benchmarks",
-    SCONCE_CPU:
-      "portable, avx2 or avx512: no wider instructions are used, nor a matrix unit",
+    SCONCE_CPU: "portable, avx2 or avx512: no wider instructions are used, nor a matrix unit",
     SCONCE_EMULATED_CARDS: "how many cards the emulated one is, 1 by default",
     SCONCE_EMULATED_CARD_MB: "the memory of all of them, in MiB, 4096 by default"
   ]
@@ -224,7 +223,8 @@ defmodule Sconce.Config do
   def build_variables, do: @build
 
   defp unknown_cpu do
-    for cpu <- List.wrap(System.get_env("SCONCE_CPU")), cpu not in ~w(portable avx2 avx512),
+    for cpu <- List.wrap(System.get_env("SCONCE_CPU")),
+        cpu not in ~w(portable avx2 avx512),
         do: {"SCONCE_CPU", cpu, "expected portable, avx2 or avx512: all that the CPU has is used"}
   end
 
