@@ -52,11 +52,10 @@ fn near(a: &Tensor, b: &Tensor) -> bool {
     apart(a, b) <= 1e-5 * largest(b)
 }
 
-/// The same for a sequence beside its steps. RetNet norms what a head has read, however little that is: where the
-/// product of query and key almost cancels, its rounding shows (2.6e-5 with seed 326 and 4 rows).
-fn same_of(config: &spec::Backbone, a: &Tensor, b: &Tensor) -> bool {
-    let bound = if config.name() == "retnet" { 1e-4 } else { 1e-5 };
-    apart(a, b) <= bound * largest(b)
+/// Within 1e-5 of the largest number, or no farther than a sequence moves whose inputs move by some roundings: RetNet norms
+/// what a head has read, however little that is where the product of query and key almost cancels.
+fn near_or_sensitive(a: &Tensor, b: &Tensor, sensitive: f32) -> bool {
+    apart(a, b) <= sensitive.max(1e-5 * largest(b))
 }
 
 proptest! {
@@ -69,27 +68,34 @@ proptest! {
             let x = noise(&[batch, time, INPUT], seed);
             let zero = net.zero_state(batch).unwrap();
             let (whole, last) = net.forward(&x, &zero, &play()).unwrap();
+            let sensitive = match config.name() {
+                "retnet" => {
+                    let moved = (noise(&[batch, time, INPUT], seed + 2) * 3e-7).unwrap() + &x;
+                    apart(&net.forward(&moved.unwrap(), &zero, &play()).unwrap().0, &whole)
+                }
+                _ => 0.0,
+            };
 
             let mut state = zero.clone();
             for t in 0..time {
                 let frame = x.narrow(1, t, 1).unwrap().squeeze(1).unwrap();
                 let (y, next) = net.step(&frame, &state, &play()).unwrap();
                 let want = whole.narrow(1, t, 1).unwrap().squeeze(1).unwrap();
-                prop_assert!(same_of(&config, &y, &want), "{} at {t}: {} apart", config.name(), apart(&y, &want));
+                prop_assert!(near_or_sensitive(&y, &want, sensitive), "{} at {t}: {} apart", config.name(), apart(&y, &want));
                 state = next;
             }
             let cut = time / 2;
             let (a, middle) = net.forward(&x.narrow(1, 0, cut).unwrap(), &zero, &play()).unwrap();
             let (b, end) = net.forward(&x.narrow(1, cut, time - cut).unwrap(), &middle, &play()).unwrap();
             let parts = Tensor::cat(&[a, b], 1).unwrap();
-            prop_assert!(same_of(&config, &parts, &whole), "{} cut at {cut}: {} apart", config.name(), apart(&parts, &whole));
+            prop_assert!(near_or_sensitive(&parts, &whole, sensitive), "{} cut at {cut}: {} apart", config.name(), apart(&parts, &whole));
             // Whoever goes on sees no difference. Parts of a state may differ: of exponential gates the
             // exponent is kept apart, in steps of which the rest takes up one more or less.
             let more = noise(&[batch, 3, INPUT], seed + 1);
             let (want, _) = net.forward(&more, &last, &play()).unwrap();
             for state in [end, state] {
                 let (got, _) = net.forward(&more, &state, &play()).unwrap();
-                prop_assert!(same_of(&config, &got, &want), "{} goes on {} apart", config.name(), apart(&got, &want));
+                prop_assert!(near_or_sensitive(&got, &want, sensitive), "{} goes on {} apart", config.name(), apart(&got, &want));
             }
         }
     }
