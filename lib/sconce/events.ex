@@ -51,7 +51,9 @@ defmodule Sconce.Events do
         frames_per_second: "frames of the batches / second",
         step_seconds: "seconds that the step took",
         data_wait: "seconds of them that it waited for data",
-        teacher_kl: "nats a frame that its choices are from the teacher's, nil without one",
+        figures:
+          "what else its objectives tell, by name: `teacher_kl`, nats a frame that its choices are " <>
+            "from the teacher's",
         seconds: "seconds of training so far, those of earlier runs among them"
       ],
       metadata: [
@@ -96,7 +98,7 @@ defmodule Sconce.Events do
       measurements: [
         avg_loss: "nats, mean over the steps of the epoch",
         val_loss: "nats a frame of the latest validation, nil before the first",
-        teacher_kl: "the same of the divergence from the teacher, nil without one",
+        figures: "the means of those of the steps",
         epoch: "epochs that are over",
         step: "steps so far",
         seconds: "seconds of training so far"

@@ -257,7 +257,7 @@ defmodule Sconce.Trainer do
   `weights`, `micro_batch` (windows of a batch that were worked through together), `precision` (what was
   computed in), `skipped_updates` (steps whose gradient overflowed f16), `spec`, `options`,
   `train` and `validation` (`games`, `frames`), `history` (`step`; mean
-  `loss` since the point before and the `losses` of the heads, `teacher_kl` where there is one,
+  `loss` since the point before, the `losses` of the heads and the `figures` of the objectives,
   `frames_per_second` and `data_wait`, the share of the time, of the same
   steps; `learning_rate`; `nll` and that of the `heads` where a validation was made; `seconds`),
   `policy` (the scores of the best policy, nil where none were made), `baselines` (`name`, `report`),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sconce_data::Corpus;
 use sconce_tensor::{Error, Result};
-use sconce_train::loss::LossOptions;
+use sconce_train::objective::imitation::LossOptions;
 use sconce_train::options::TrainOptions;
 use sconce_train::report::Event;
 use sconce_train::run::{Record, read_gradients, read_report, run as train};

@@ -28,7 +28,7 @@ defmodule Sconce.Trainer.Curve do
   @nll "#ea580c"
   @rate "#7c3aed"
   @pace "#0d9488"
-  @kl "#db2777"
+  @figures ["#db2777", "#0891b2", "#65a30d", "#9333ea"]
   @baselines %{"marginal" => "#64748b", "repeat" => "#0d9488", "pairs" => "#9333ea"}
   @colors ~w(#0d9488 #1d4ed8 #3b82f6 #7c3aed #a855f7 #db2777 #b45309 #64748b)
 
@@ -76,7 +76,7 @@ defmodule Sconce.Trainer.Curve do
   def points(other, _key), do: Report.with!(other, [:history])
 
   defp rows(report) do
-    losses(report) ++ heads(report) ++ teacher(report) ++ [{@short, [rate(report), pace(report)]}]
+    losses(report) ++ heads(report) ++ figures(report) ++ [{@short, [rate(report), pace(report)]}]
   end
 
   # One panel, or NLL above loss when these are two quantities.
@@ -141,12 +141,19 @@ defmodule Sconce.Trainer.Curve do
     title |> panel(series) |> Map.put(:scale, :log)
   end
 
-  defp teacher(report) do
-    case points(report, :teacher_kl) do
-      [] -> []
-      points -> [{@short, [panel("KL to the teacher, nats a frame", [{:line, @kl, points}])]}]
+  # What else the objectives tell.
+  defp figures(report) do
+    history = for %{figures: %{} = figures, step: step} <- report.history, do: {step, figures}
+    names = for {_step, figures} <- history, {name, _figure} <- figures, uniq: true, do: name
+
+    for {name, color} <- names |> Enum.sort() |> Enum.zip(Stream.cycle(@figures)) do
+      points = for {step, %{^name => figure}} <- history, do: {step, figure}
+      {@short, [panel(title(name), [{:line, color, points}])]}
     end
   end
+
+  defp title(:teacher_kl), do: "KL to the teacher, nats a frame"
+  defp title(name), do: name |> to_string() |> String.replace("_", " ")
 
   defp rate(report),
     do: panel("learning rate", [{:trace, @rate, points(report, :learning_rate), nil}], "step")

@@ -242,7 +242,7 @@ defmodule Sconce.Trainer.Progress do
     [
       "step #{Figures.grouped(event.step)}/#{Figures.grouped(event.steps)}",
       "loss #{Scale.number(event.loss, 4)}",
-      teacher(event.teacher_kl),
+      figures(event.figures),
       "lr #{Scale.power(event.learning_rate)}",
       "#{pace(recent)} frames/s",
       "wait #{waiting(recent)} %",
@@ -252,8 +252,14 @@ defmodule Sconce.Trainer.Progress do
     |> Enum.join("  ")
   end
 
-  defp teacher(nil), do: ""
-  defp teacher(kl), do: "kl #{Scale.number(kl, 4)}"
+  defp figures(figures) do
+    Enum.map_join(figures, "  ", fn {name, figure} ->
+      "#{sign(name)} #{Scale.number(figure, 4)}"
+    end)
+  end
+
+  defp sign(:teacher_kl), do: "kl"
+  defp sign(name), do: name
 
   # From all steps of this run, validations included.
   defp eta(event, {first_step, first_s}) do

@@ -19,6 +19,8 @@ use crate::view::{View, verify};
 pub struct Batch {
     /// `[b, t]`
     pub frames: Frames,
+    /// The same frames as another policy that looks on reads them, if it does so in another way.
+    pub seen: Option<Frames>,
     /// `[b, t, queue_depth, num_labels]`, [`NONE`] where there is none.
     pub queue: Vec<u16>,
     /// `[b, t, num_labels]`
@@ -209,6 +211,7 @@ impl Reader {
                 ids: memory::repeated(0, n * self.embedding.num_ids()),
                 previous: memory::repeated(NONE, n * self.heads.num_labels()),
             },
+            seen: None,
             queue: memory::repeated(NONE, n * self.queue_depth * self.heads.num_labels()),
             labels: memory::repeated(0, n * self.heads.num_labels()),
             weights: memory::repeated(1.0, n),
@@ -304,7 +307,8 @@ impl Batch {
     /// What it weighs.
     pub fn bytes(&self) -> u64 {
         let Frames { continuous, ids, previous, .. } = &self.frames;
-        let words = continuous.len() + ids.len() + self.weights.len();
+        let seen = self.seen.as_ref().map_or(0, |seen| seen.continuous.len() + seen.ids.len());
+        let words = continuous.len() + ids.len() + self.weights.len() + seen;
         let halves = previous.len() + self.queue.len() + self.labels.len();
         (size_of::<f32>() * words + size_of::<u16>() * halves) as u64
     }
@@ -315,11 +319,22 @@ impl Batch {
         total / self.weights.len().max(1) as f64
     }
 
+    /// What is learned of all these batches together, without their frames.
+    pub fn columns<'a>(all: impl Iterator<Item = &'a Batch>) -> Batch {
+        let mut columns = Batch::default();
+        for batch in all {
+            columns.labels.extend(&batch.labels);
+            columns.weights.extend(&batch.weights);
+        }
+        columns
+    }
+
     /// Frames `range` of the windows `rows`.
     pub fn part(&self, rows: &Range<usize>, range: &Range<usize>) -> Batch {
         let shape = [self.frames.batch, self.frames.time];
         Batch {
             frames: self.frames.part(rows, range),
+            seen: self.seen.as_ref().map(|seen| seen.part(rows, range)),
             queue: policy::part(&self.queue, shape, rows, range),
             labels: policy::part(&self.labels, shape, rows, range),
             weights: policy::part(&self.weights, shape, rows, range),

@@ -22,7 +22,7 @@ use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Kind, Precision, Result, device, tensor};
 use sconce_train::bench::examples;
-use sconce_train::loss::LossOptions;
+use sconce_train::objective::imitation::LossOptions;
 use sconce_train::optimiser::OptimiserConfig;
 use sconce_train::options::TrainOptions;
 use sconce_train::run::run;
@@ -239,7 +239,7 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
 
 fn stepper(policy: &Policy, precision: Precision) -> Result<Stepper<'static>> {
     let (loss, config) = (LossOptions::plain(), OptimiserConfig::default());
-    Ok(Stepper::new(policy, &loss, config, 1.0, 7)?.in_precision(precision))
+    Ok(Stepper::imitating(policy, &loss, config, 1.0, 7)?.in_precision(precision))
 }
 
 /// A card that is full is told by an error, after which all goes on.
@@ -269,7 +269,7 @@ fn full(small: bool) -> Result<String> {
         Ok(_) => return Err(wrong("no memory for a step", "a step")),
     }
     drop(taken);
-    let loss = stepper.step(x, 1, 1e-3)?.losses.total;
+    let loss = stepper.step(x, 1, 1e-3)?.figures.total;
     match loss.is_finite() {
         true => {
             Ok(format!("{errors} errors with {held} bytes taken; then a step of loss {loss:.3}"))
@@ -347,11 +347,11 @@ fn replay(small: bool) -> Result<String> {
         let zero = policy.zero_state(8)?;
         let mut losses = (vec![], vec![]);
         for step in 0..5 {
-            losses.0.push(eager.step(x, step, 1e-3)?.losses.total as f32);
+            losses.0.push(eager.step(x, step, 1e-3)?.figures.total as f32);
             graph.begin(x, &zero, step, 1e-3)?;
         }
         for result in graph.results()? {
-            losses.1.push(result?.losses.total as f32);
+            losses.1.push(result?.figures.total as f32);
         }
         most = most.max(same(&format!("losses of {name}"), &losses.0, &losses.1)?);
         let all = |stepper: &Stepper| -> Result<Vec<f32>> {
@@ -407,7 +407,7 @@ fn trained(policy: &Policy, precision: Precision, steps: u64) -> Result<f64> {
         let labels: Vec<u16> = games.iter().flat_map(|game| &game.labels).copied().collect();
         let weights = vec![1.0; games.len() * TIME];
         let x = &Batch { frames, labels, weights, ..Batch::default() };
-        losses.push(stepper.step(x, step, 5e-3)?.losses.total);
+        losses.push(stepper.step(x, step, 5e-3)?.figures.total);
     }
     let last = &losses[losses.len() - losses.len().div_ceil(10)..];
     Ok(last.iter().sum::<f64>() / last.len() as f64)

@@ -20,7 +20,7 @@ use sconce_ops::weights::{Builder, Source, Weight};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::tensor::tensor;
 use sconce_tensor::{Error, Result, tape};
-use sconce_train::loss::LossOptions;
+use sconce_train::objective::imitation::LossOptions;
 use sconce_train::optimiser::OptimiserConfig;
 use sconce_train::step::{Stepper, Unroll};
 
@@ -93,7 +93,7 @@ fn policy(case: &Case, layers: usize, cell: fn(RecurrentConfig) -> spec::Backbon
     let examples = &Batch { frames, labels, weights, ..Batch::default() };
     let policy = Policy::init(&spec, 1)?;
     let mut stepper =
-        Stepper::new(&policy, &LossOptions::plain(), OptimiserConfig::default(), 1.0, 1)?
+        Stepper::imitating(&policy, &LossOptions::plain(), OptimiserConfig::default(), 1.0, 1)?
             .unrolling(case.unroll);
     timed(case.steps, |step| stepper.step(examples, step, 1e-4).map(drop))
 }

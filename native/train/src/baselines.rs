@@ -8,7 +8,7 @@ use sconce_nn::spec::{HeadKind, Heads};
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::loss::check_heads;
+use crate::objective::imitation::check_heads;
 
 /// Pairs of more classes than this are not counted: a table would take more than 128 MiB.
 const MAX_CLASSES: usize = 4096;

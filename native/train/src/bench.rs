@@ -11,7 +11,7 @@ use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Precision, Result, pool};
 use serde::{Deserialize, Serialize};
 
-use crate::loss::LossOptions;
+use crate::objective::imitation::LossOptions;
 use crate::optimiser::OptimiserConfig;
 use crate::step::Stepper;
 
@@ -58,10 +58,10 @@ pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
         let batch = examples(spec, steps.batch, steps.window, steps.seed);
         let config = OptimiserConfig::default();
         let loss = LossOptions::plain();
-        let mut stepper = Stepper::new(&policy, &loss, config, MAX_GRAD_NORM, steps.seed)?
+        let mut stepper = Stepper::imitating(&policy, &loss, config, MAX_GRAD_NORM, steps.seed)?
             .in_precision(steps.precision);
         drop(policy);
-        repeat(steps, |step| Ok(stepper.step(&batch, step, LEARNING_RATE)?.losses.total))
+        repeat(steps, |step| Ok(stepper.step(&batch, step, LEARNING_RATE)?.figures.total))
     })
 }
 

@@ -4,14 +4,12 @@
 
 pub mod baselines;
 pub mod bench;
-mod divergence;
 pub mod eval;
 mod games;
 pub mod gradients;
-mod lesson;
-pub mod loss;
 pub mod loss_scale;
 pub mod metrics;
+pub mod objective;
 pub mod optimiser;
 pub mod options;
 pub mod plan;
@@ -20,11 +18,11 @@ mod replicas;
 pub mod report;
 pub mod run;
 pub mod schedule;
-pub mod scheduled;
 mod source;
+mod states;
 pub mod step;
 mod stop;
-pub mod teacher;
+mod transform;
 pub mod tune;
 mod unroll;
 

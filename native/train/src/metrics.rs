@@ -5,7 +5,7 @@ use sconce_nn::spec::{HeadKind, Heads};
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::loss::{check_heads, nll};
+use crate::objective::imitation::{check_heads, nll};
 
 /// Plain NLL in nats a frame, accuracy, precision and recall. A share without a denominator is
 /// `None`.

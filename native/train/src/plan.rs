@@ -22,9 +22,9 @@ use crate::bench::examples;
 use crate::eval::{self, pool_of};
 use crate::games::sides;
 use crate::options::{Mode, TrainOptions};
-use crate::scheduled::{Moment, Scheduled};
 use crate::source::Source;
 use crate::step::{Stepper, Task};
+use crate::transform::{self, Moment, Transforms};
 
 /// Windows of the smaller step that is measured, and its frames: with fewer, shards are not full and
 /// scratch still grows with the rows. The other step has four times as many windows, enough for the
@@ -150,7 +150,7 @@ impl Data {
         eval::fits(corpus.schema(), spec)?;
         let ((_, train), (_, validation)) = sides(corpus, spec, options)?;
         let name = corpus.dir().display().to_string();
-        let source = Source::new(&name, train, spec, None, options)?;
+        let source = Source::new(&name, train, spec, &[], options)?;
         Ok(Data {
             epoch_steps: (source.steps_per_epoch() / options.accumulation_steps).max(1),
             bytes: corpus.games().iter().map(|game| game.bytes).sum(),
@@ -355,7 +355,7 @@ pub(crate) struct Probe<'a> {
     spec: &'a Spec,
     options: &'a TrainOptions,
     stepper: Stepper<'a>,
-    scheduled: Option<Scheduled>,
+    transforms: Transforms,
     steps: u64,
     /// Counts from before the first step on.
     meter: Meter,
@@ -374,13 +374,14 @@ impl<'a> Probe<'a> {
         let loss = options.loss.clone().with_press_rates(&vec![0.5; bits.sum()]);
         let config = options.optimiser()?;
         let policy = Policy::init(spec, options.seed)?;
-        let stepper = Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
-            .unrolling(options.unroll())
-            .averaging(options.ema_decay)
-            .in_precision(options.precision_here())
-            .stopped_by(cancel);
-        let scheduled = Scheduled::of(options, spec, None)?;
-        Ok(Probe { spec, options, stepper, scheduled, steps: 0, meter: Meter::start()? })
+        let stepper =
+            Stepper::imitating(&policy, &loss, config, options.max_grad_norm, options.seed)?
+                .unrolling(options.unroll())
+                .averaging(options.ema_decay)
+                .in_precision(options.precision_here())
+                .stopped_by(cancel);
+        let transforms = Transforms::of(&transform::Setup { options, spec, companions: &[] })?;
+        Ok(Probe { spec, options, stepper, transforms, steps: 0, meter: Meter::start()? })
     }
 
     /// The most that steps have taken so far beside the weights and what belongs to each of them.
@@ -405,10 +406,8 @@ impl<'a> Probe<'a> {
         let Probe { spec, options, .. } = *self;
         let mut batch = examples(spec, windows, options.window_size, options.seed);
         let zero = self.stepper.policy().zero_state(windows)?;
-        if let Some(scheduled) = &self.scheduled {
-            let at = Moment { update: u64::MAX, draw: self.steps, first: 0, windows };
-            scheduled.replace(&self.stepper, &mut batch.frames, None, &zero, at)?;
-        }
+        let at = Moment { update: u64::MAX, draw: self.steps, first: 0, windows };
+        self.transforms.apply(&mut batch, &self.stepper, &zero, at)?;
         self.stepper.learn(Task::new(&batch, &zero, self.steps))?;
         self.steps += 1;
         Ok(())

@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::eval::{self, pool_of};
 use crate::games::{first_policy, sides};
+use crate::objective::{self, Objectives};
 use crate::options::{TrainOptions, at_least};
 use crate::plan::check_room;
 use crate::replicas::{Replica, Replicas};
-use crate::scheduled::Scheduled;
 use crate::source::Source;
 use crate::step::Stepper;
-use crate::teacher::Teacher;
+use crate::transform::{self, Transforms};
 
 /// What the running mean of the loss keeps of itself, corrected for its beginning.
 const KEEP: f64 = 0.98;
@@ -157,7 +157,6 @@ impl<'a> Learner<'a> {
     ) -> Result<Self> {
         let ((_, views), _) = sides(corpus, spec, options)?;
         let counts = eval::count(&views, &spec.heads, options.frame_delay, cancel)?;
-        let loss = options.loss.clone().with_press_rates(&counts.press_rates());
         let new;
         let policy = match policy {
             Some(given) => given,
@@ -170,16 +169,20 @@ impl<'a> Learner<'a> {
             check_room(policy, options, options.batch_size, false, cancel)?;
         }
         let config = options.optimiser()?;
-        let stepper = Stepper::new(policy, &loss, config, options.max_grad_norm, options.seed)?
-            .unrolling(options.unroll())
-            .in_precision(options.precision_here())
-            .stopped_by(cancel);
+        let (press_rates, device) = (counts.press_rates(), policy.device());
+        let objectives = objective::Setup { options, spec, press_rates: &press_rates, device };
+        let objectives = Objectives::of(&objectives)?;
+        let specs: Vec<&Spec> = objectives.companions().map(|(_, own)| own.spec()).collect();
+        let transforms = Transforms::of(&transform::Setup { options, spec, companions: &specs })?;
+        let embeddings: Vec<_> = specs.iter().map(|spec| &spec.embedding).collect();
         let name = corpus.dir().display().to_string();
-        let teacher = Teacher::of(options, spec, policy.device())?;
-        let taught = teacher.as_ref().map(Teacher::spec);
-        let scheduled = Scheduled::of(options, spec, taught)?;
-        let source = Source::new(&name, views, spec, taught, options)?;
-        let replicas = Replicas::new(vec![Replica::new(stepper, teacher)], None, scheduled);
+        let source = Source::new(&name, views, spec, &embeddings, options)?;
+        let stepper =
+            Stepper::new(policy, objectives, config, options.max_grad_norm, options.seed)?
+                .unrolling(options.unroll())
+                .in_precision(options.precision_here())
+                .stopped_by(cancel);
+        let replicas = Replicas::new(vec![Replica::new(stepper)], None, transforms);
         Ok(Learner { options, replicas, source, cancel })
     }
 

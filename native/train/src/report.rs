@@ -1,6 +1,6 @@
 //! What a run and an evaluation tell: events on the way, a report at the end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use sconce_data::{Flow, View};
@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::gradients::WeightGradient;
 use crate::metrics::Report;
+use crate::objective::figures;
 use crate::options::{EvalOptions, TrainOptions};
 
 /// What happens, as it happens.
@@ -59,8 +60,8 @@ pub enum Event {
         /// and how much of that it waited for its batch.
         data_wait: f64,
         heads: Vec<HeadLoss>,
-        /// How far from the teacher it is, in nats.
-        teacher_kl: Option<f64>,
+        /// What else the objectives tell, by its name: `teacher_kl`, how far from the teacher it is, in nats.
+        figures: BTreeMap<String, f64>,
         seconds: f64,
     },
     /// A gradient overflowed f16, and nothing has changed but the scale of the loss.
@@ -93,7 +94,7 @@ pub enum Event {
         /// The latest validation.
         val_loss: Option<f64>,
         heads: Vec<HeadLoss>,
-        teacher_kl: Option<f64>,
+        figures: BTreeMap<String, f64>,
         seconds: f64,
     },
     /// A state that a run can go on from has been written.
@@ -122,9 +123,9 @@ pub struct Point {
     /// that of each head,
     #[serde(default)]
     pub losses: Vec<HeadLoss>,
-    /// and how far from the teacher it was, in nats.
-    #[serde(default)]
-    pub teacher_kl: Option<f64>,
+    /// and what else the objectives told, by its name.
+    #[serde(default, alias = "teacher_kl", deserialize_with = "figures")]
+    pub figures: BTreeMap<String, f64>,
     pub learning_rate: f64,
     /// Of the steps since the point before, without validations: frames a second,
     #[serde(default)]

@@ -7,17 +7,16 @@ use sconce_data::{
     Batch, Drawn, Draws, Flow, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, Tracks, View,
 };
 use sconce_nn::Spec;
-use sconce_nn::policy::Frames;
 use sconce_nn::spec::{Embedding, Heads};
-use sconce_tensor::Result;
+use sconce_tensor::{Error, Result};
 
 use crate::options::{Mode, TrainOptions};
 use crate::stop::go_on;
 
 pub(crate) struct Source {
     own: Feed,
-    /// Where it reads frames in another way.
-    teacher: Option<Feed>,
+    /// As those who look on read frames, where they do so in another way.
+    seen: Option<Feed>,
 }
 
 /// Batches of one reader, made ahead.
@@ -33,8 +32,6 @@ struct Feed {
 /// The batch of a step.
 pub(crate) struct Loaded {
     pub batch: Batch,
-    /// The same frames as the teacher reads them, if it does so in another way.
-    pub seen: Option<Frames>,
     /// Of tracks: which of them take a game that begins. Windows of their own all begin.
     pub fresh: Vec<bool>,
     /// Frames that are there: the windows at the end of games are shorter.
@@ -83,18 +80,26 @@ impl Feed {
 }
 
 impl Source {
-    /// `teacher` is the spec of one that looks on.
+    /// `companions` are the embeddings of those who look on.
+    ///
+    /// # Errors
+    /// `Mismatch` if these are several beside the learner's own.
     pub(crate) fn new(
         name: &str,
         views: Vec<View>,
         spec: &Spec,
-        teacher: Option<&Spec>,
+        companions: &[&Embedding],
         options: &TrainOptions,
     ) -> Result<Self> {
         let feed = |views, embedding| Feed::new(name, views, embedding, &spec.heads, options);
-        let other = teacher.filter(|teacher| teacher.embedding != spec.embedding);
-        let teacher = other.map(|teacher| feed(views.clone(), &teacher.embedding)).transpose()?;
-        Ok(Source { own: feed(views, &spec.embedding)?, teacher })
+        let mut others = companions.iter().filter(|other| ***other != spec.embedding);
+        let other = others.next();
+        if others.any(|more| Some(more) != other) {
+            let what = "embeddings of the policies that look on";
+            return Err(Error::mismatch(what, "one", "several"));
+        }
+        let seen = other.map(|embedding| feed(views.clone(), embedding)).transpose()?;
+        Ok(Source { own: feed(views, &spec.embedding)?, seen })
     }
 
     pub(crate) fn steps_per_epoch(&self) -> u64 {
@@ -116,15 +121,15 @@ impl Source {
     pub(crate) fn draw(&mut self, step: u64, cancel: &AtomicBool) -> Result<Loaded> {
         // The loader looks only while it waits.
         go_on(cancel)?;
-        let Drawn { batch, tracks } = self.own.next(step, cancel)?;
-        let seen = self.teacher.as_mut().map(|feed| feed.next(step, cancel)).transpose()?;
-        let seen = seen.map(|drawn| drawn.batch.frames);
+        let Drawn { mut batch, tracks } = self.own.next(step, cancel)?;
+        let seen = self.seen.as_mut().map(|feed| feed.next(step, cancel)).transpose()?;
+        batch.seen = seen.map(|drawn| drawn.batch.frames);
         let frames = match tracks.is_empty() {
             true => batch.weights.len(),
             false => tracks.iter().map(|track| track.frames).sum(),
         };
         let fresh = tracks.iter().map(|track| track.fresh).collect();
-        Ok(Loaded { batch, seen, fresh, frames })
+        Ok(Loaded { batch, fresh, frames })
     }
 
     /// Game and first frame of each window of batch `draw`.
@@ -145,10 +150,10 @@ impl Source {
         places.into_iter().filter_map(place).collect()
     }
 
-    /// What has been loaded, since this process began with it. Waits for the teacher's are in it.
+    /// What has been loaded, since this process began with it. Waits for those who look on are in it.
     pub(crate) fn flow(&self) -> Flow {
         let mut flow = self.own.flow();
-        flow.data_wait_seconds += self.teacher.as_ref().map_or(0.0, |t| t.flow().data_wait_seconds);
+        flow.data_wait_seconds += self.seen.as_ref().map_or(0.0, |t| t.flow().data_wait_seconds);
         flow
     }
 }
@@ -218,16 +223,17 @@ mod tests {
                 ..TrainOptions::default()
             };
             let views = corpus.views(&[0]).unwrap();
-            let mut source = Source::new("test", views, &own, Some(&teacher), &options).unwrap();
+            let mut source =
+                Source::new("test", views, &own, &[&teacher.embedding], &options).unwrap();
             for step in 0..5 {
-                let Loaded { batch, seen, .. } = source.draw(step, &cancel).unwrap();
-                let seen = seen.unwrap();
+                let Loaded { batch, .. } = source.draw(step, &cancel).unwrap();
+                let seen = batch.seen.unwrap();
                 assert_ne!(batch.frames.continuous.len(), seen.continuous.len());
                 assert_eq!(batch.frames.previous, seen.previous);
             }
             let views = corpus.views(&[0]).unwrap();
-            let mut same = Source::new("test", views, &own, Some(&own), &options).unwrap();
-            assert!(same.draw(0, &cancel).unwrap().seen.is_none());
+            let mut same = Source::new("test", views, &own, &[&own.embedding], &options).unwrap();
+            assert!(same.draw(0, &cancel).unwrap().batch.seen.is_none());
         }
     }
 }

@@ -11,7 +11,7 @@ use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, Norm};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::tensor::to_vec;
-use sconce_train::loss::{LossOptions, Reduction, imitation};
+use sconce_train::objective::imitation::{LossOptions, Reduction, imitation};
 use sconce_train::optimiser::{Kind, Optimiser, OptimiserConfig, Parameter};
 
 const INPUTS: usize = 24;

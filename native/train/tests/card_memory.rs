@@ -18,7 +18,7 @@ use sconce_tensor::device::{self, Budget};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Kind, tensor};
 use sconce_train::eval::evaluate;
-use sconce_train::loss::LossOptions;
+use sconce_train::objective::imitation::LossOptions;
 use sconce_train::optimiser::{Kind as Rule, OptimiserConfig};
 use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
 use sconce_train::report::Event;
@@ -118,7 +118,8 @@ fn a_step_without_room_changes_nothing_wherever_it_fails() {
     for rule in [Rule::AdamW, Rule::Lamb, Rule::Sgd] {
         let policy = policy.copy_on(&device).unwrap();
         let config = OptimiserConfig::new(rule);
-        let stepper = || Stepper::new(&policy, &LossOptions::plain(), config, 1.0, 7).unwrap();
+        let stepper =
+            || Stepper::imitating(&policy, &LossOptions::plain(), config, 1.0, 7).unwrap();
         let stepper = || stepper().averaging(Some(0.9));
         let (mut plain, mut short) = (stepper(), stepper());
         let state = plain.policy().zero_state(BATCH).unwrap();
@@ -167,7 +168,7 @@ fn a_step_that_cannot_be_recorded_is_made_all_the_same_and_so_are_those_after_it
     let x = &Batch { frames, labels, weights, ..Batch::default() };
     let policy = Policy::init(&spec(), 1).unwrap().copy_on(&device).unwrap();
     let config = OptimiserConfig::new(Rule::AdamW);
-    let stepper = || Stepper::new(&policy, &LossOptions::plain(), config, 1.0, 7).unwrap();
+    let stepper = || Stepper::imitating(&policy, &LossOptions::plain(), config, 1.0, 7).unwrap();
     let mut plain = stepper();
     let state = plain.policy().zero_state(BATCH).unwrap();
     plain.step_from(x, &state, 0, 1e-2).unwrap();

@@ -20,7 +20,7 @@ use sconce_tensor::rng::Rng;
 use sconce_tensor::{device, tensor};
 use sconce_train::bench::examples;
 use sconce_train::eval::evaluate;
-use sconce_train::loss::LossOptions;
+use sconce_train::objective::imitation::LossOptions;
 use sconce_train::optimiser::{Kind, OptimiserConfig};
 use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
 use sconce_train::report::{Event, RunReport};
@@ -124,7 +124,7 @@ fn stepper(
         HeadKind::Categorical(_) => 0,
     });
     let loss = loss.clone().with_press_rates(&vec![0.3; bits.sum()]);
-    let stepper = Stepper::new(policy, &loss, config, 0.5, 7).unwrap();
+    let stepper = Stepper::imitating(policy, &loss, config, 0.5, 7).unwrap();
     stepper.unrolling(unroll).averaging(Some(0.9))
 }
 
@@ -136,7 +136,7 @@ fn steps(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: OptimiserC
     let (mut losses, mut norms) = (vec![], vec![]);
     for step in 0..5 {
         let (stepped, after) = stepper.step_from(x, &state, step, 3e-3).unwrap();
-        losses.push(stepped.losses.total as f32);
+        losses.push(stepped.figures.total as f32);
         norms.push(stepped.grad_norm as f32);
         state = after.unwrap_or(state);
     }
@@ -187,7 +187,7 @@ fn played(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: Optimiser
     }
     assert_eq!(stepper.pending(), 5);
     let stepped = stepper.results().unwrap().into_iter().map(Result::unwrap);
-    let (losses, norms) = stepped.map(|s| (s.losses.total as f32, s.grad_norm as f32)).unzip();
+    let (losses, norms) = stepped.map(|s| (s.figures.total as f32, s.grad_norm as f32)).unzip();
     assert_eq!(stepper.optimiser().updates(), 5);
     let averages = numbers(&stepper.averaged().unwrap());
     let weights = numbers(stepper.policy());
@@ -202,7 +202,8 @@ fn a_played_step_that_is_not_finite_is_told_as_itself_and_changes_nothing() {
     let spec = controllers().swap_remove(0);
     let policy = on(&Policy::init(&spec, 4).unwrap(), &device::open(0).unwrap());
     let loss = LossOptions::plain();
-    let mut stepper = Stepper::new(&policy, &loss, OptimiserConfig::default(), 0.5, 7).unwrap();
+    let mut stepper =
+        Stepper::imitating(&policy, &loss, OptimiserConfig::default(), 0.5, 7).unwrap();
     let mut x = examples(&spec, BATCH, TIME, 3);
     let state = stepper.policy().zero_state(BATCH).unwrap();
     let mut begin = |stepper: &mut Stepper, number: f32| {

@@ -3,7 +3,7 @@
 mod support;
 
 use sconce_nn::spec::{Heads, HeadsKind};
-use sconce_train::loss::{
+use sconce_train::objective::imitation::{
     FocalHeads, LossOptions, PosWeight, Reduction, imitation, nll_rows, pos_weight_auto,
 };
 use sconce_train::optimiser::{Kind, Optimiser, OptimiserConfig, Parameter, clip, squared_norm};

@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 use sconce_nn::spec::{Head, HeadKind, Heads, HeadsKind};
 use sconce_tensor::Error;
-use sconce_train::loss::{
-    Denominators, FocalHeads, LabelledLogits, LossOptions, Objective, PosWeight, Reduction,
-    SHARD_ROWS, Sums, imitation, nll_rows,
+use sconce_train::objective::imitation::{
+    FocalHeads, Imitation, LossOptions, PosWeight, Reduction, imitation, nll_rows,
 };
+use sconce_train::objective::{Denominators, Objective, Rows, SHARD_ROWS, Sums};
 
 /// Two bernoulli heads, so that weights of bits are dealt out right; one stick, one other class.
 fn heads() -> Heads {
@@ -217,16 +217,15 @@ proptest! {
 
 /// As a caller with threads would: the last shard first, sums added in order.
 fn sharded(batch: &Batch, options: &LossOptions) -> (f64, Vec<f32>) {
-    let objective = Objective::new(&heads(), options).unwrap();
+    let imitation = Imitation::new(&heads(), options).unwrap();
     let n = batch.weights.len();
+    let Batch { labels, weights, .. } = batch.clone();
+    let whole = sconce_data::Batch { labels, weights, ..sconce_data::Batch::default() };
     let rows: Vec<_> = (0..n.div_ceil(SHARD_ROWS))
         .map(|s| {
-            let at = s * SHARD_ROWS..n.min((s + 1) * SHARD_ROWS);
-            LabelledLogits {
-                logits: &batch.logits[at.start * LOGITS..at.end * LOGITS],
-                labels: &batch.labels[at.start * LABELS..at.end * LABELS],
-                weights: Some(&batch.weights[at]),
-            }
+            let range = s * SHARD_ROWS..n.min((s + 1) * SHARD_ROWS);
+            let logits = &batch.logits[range.start * LOGITS..range.end * LOGITS];
+            Rows { logits, companion: &[], batch: &whole, range }
         })
         .collect();
     let add = |mut parts: Vec<Sums>| {
@@ -234,17 +233,16 @@ fn sharded(batch: &Batch, options: &LossOptions) -> (f64, Vec<f32>) {
         parts.iter().for_each(|p| total.add(p));
         total
     };
-    let first = objective
-        .normalises()
-        .then(|| add(rows.iter().map(|r| objective.sums(*r).unwrap()).collect()));
-    let denominators: Denominators =
-        objective.denominators(n, Some(&batch.weights), first.as_ref()).unwrap();
+    let unit = Denominators::of(&[1.0]).unwrap();
+    let alone = |rows| imitation.rows(rows, &unit, None).unwrap();
+    let first = imitation.two_passes().then(|| add(rows.iter().map(alone).collect()));
+    let denominators = imitation.denominators(&whole, first.as_ref()).unwrap();
     let mut grad = vec![f32::NAN; batch.logits.len()];
     let work = rows.iter().zip(grad.chunks_mut(SHARD_ROWS * LOGITS)).rev();
-    let parts = work.map(|(r, g)| objective.backward(*r, &denominators, g, None).unwrap());
+    let parts = work.map(|(r, g)| imitation.rows(r, &denominators, Some(g)).unwrap());
     let mut parts: Vec<_> = parts.collect();
     parts.reverse();
-    (objective.finish(&add(parts), &denominators).unwrap().value, grad)
+    (imitation.finish(&add(parts), &denominators).unwrap().total, grad)
 }
 
 fn one_row() -> Batch {

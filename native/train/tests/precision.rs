@@ -14,7 +14,7 @@ use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Precision, pool, tensor};
 use sconce_train::eval::evaluate;
-use sconce_train::loss::LossOptions;
+use sconce_train::objective::imitation::LossOptions;
 use sconce_train::optimiser::OptimiserConfig;
 use sconce_train::options::{EvaluateOptions, LrSchedule, TrainOptions};
 use sconce_train::report::{Event, RunReport};
@@ -80,11 +80,11 @@ fn trained(spec: &Spec, precision: Option<Precision>) -> (Vec<f64>, Vec<f32>) {
     let x = &Batch { frames, labels, weights: vec![1.0; n], ..Batch::default() };
     let (loss, config) = (LossOptions::plain(), OptimiserConfig::default());
     let policy = Policy::init(spec, 4).unwrap();
-    let mut stepper = Stepper::new(&policy, &loss, config, 1.0, 7).unwrap();
+    let mut stepper = Stepper::imitating(&policy, &loss, config, 1.0, 7).unwrap();
     if let Some(precision) = precision {
         stepper = stepper.in_precision(precision);
     }
-    let losses = (0..3).map(|step| stepper.step(x, step, 1e-3).unwrap().losses.total).collect();
+    let losses = (0..3).map(|step| stepper.step(x, step, 1e-3).unwrap().figures.total).collect();
     let weights = stepper.policy().weights().values();
     (losses, weights.flat_map(|w| tensor::to_vec(w).unwrap()).collect())
 }
@@ -133,7 +133,7 @@ fn weighing(button_weight: f32) -> LossOptions {
 fn stepper(precision: Precision, button_weight: f32) -> Stepper<'static> {
     let policy = Policy::init(&bits(), 4).unwrap();
     let (loss, config) = (weighing(button_weight), OptimiserConfig::default());
-    Stepper::new(&policy, &loss, config, 1.0, 7)
+    Stepper::imitating(&policy, &loss, config, 1.0, 7)
         .unwrap()
         .averaging(Some(0.9))
         .in_precision(precision)

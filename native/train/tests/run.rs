@@ -15,7 +15,7 @@ use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, device, tensor};
 use sconce_train::eval::evaluate;
-use sconce_train::loss::LossOptions;
+use sconce_train::objective::imitation::LossOptions;
 use sconce_train::optimiser::Kind;
 use sconce_train::options::{EvaluateOptions, LrSchedule, Mode, TrainOptions};
 use sconce_train::report::{Event, Stopped};

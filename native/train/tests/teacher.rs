@@ -12,11 +12,11 @@ use sconce_nn::spec::{
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Result, tensor};
-use sconce_train::loss::LossOptions;
+use sconce_train::objective::imitation::LossOptions;
+use sconce_train::objective::teacher::Direction;
 use sconce_train::options::{Mode, TrainOptions};
 use sconce_train::report::{Event, RunReport, Stopped};
 use sconce_train::run::run;
-use sconce_train::teacher::Direction;
 
 const FRAMES: usize = 70;
 
@@ -106,7 +106,8 @@ fn until(
 ) -> Result<(RunReport, Told)> {
     let (told, cancel) = (RefCell::new(vec![]), AtomicBool::new(false));
     let listen = |event| {
-        if let Event::Step { step, loss, heads, teacher_kl, .. } = event {
+        if let Event::Step { step, loss, heads, figures, .. } = event {
+            let teacher_kl = figures.get("teacher_kl").copied();
             told.borrow_mut().push((loss, heads.iter().map(|h| h.loss).sum(), teacher_kl));
             cancel.store(step >= last, Ordering::Relaxed);
         }
@@ -144,12 +145,12 @@ fn a_heavy_teacher_is_followed_and_the_divergence_is_in_the_loss() {
         for (loss, heads, kl) in &told {
             assert!((heads + 20.0 * kl.unwrap() - loss).abs() < 1e-9 * loss);
         }
-        let noted = report.history.last().unwrap().teacher_kl.unwrap();
+        let noted = report.history.last().unwrap().figures["teacher_kl"];
         assert!(noted < kl[0]);
     }
     let (report, told) = go(&corpus, &spec, &options(None), &dir.path().join("alone")).unwrap();
     assert!(told.iter().all(|(loss, heads, kl)| (loss - heads).abs() < 1e-9 && kl.is_none()));
-    assert!(report.history.iter().all(|point| point.teacher_kl.is_none()));
+    assert!(report.history.iter().all(|point| point.figures.is_empty()));
 }
 
 /// Only with the same states before each window do a policy and its copy agree.

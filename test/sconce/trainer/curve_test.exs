@@ -111,7 +111,7 @@ defmodule Sconce.Trainer.CurveTest do
   end
 
   test "the divergence from a teacher has a panel, and the loss is no NLL any more" do
-    history = for point <- report().history, do: Map.put(point, :teacher_kl, 0.5)
+    history = for point <- report().history, do: Map.put(point, :figures, %{teacher_kl: 0.5})
     options = %{loss: @plain, teacher: "teacher.safetensors"}
     svg = Curve.svg(report(%{history: history, options: options}))
     assert svg =~ "KL to the teacher, nats a frame"

@@ -23,7 +23,7 @@ defmodule Sconce.Trainer.ProgressTest do
       step_seconds: 0.1,
       data_wait: 0.0015,
       heads: [],
-      teacher_kl: nil,
+      figures: %{},
       seconds: seconds
     }
   end
@@ -68,7 +68,7 @@ defmodule Sconce.Trainer.ProgressTest do
   end
 
   test "the divergence from a teacher stands beside the loss" do
-    [line] = play(Progress.new(terminal: true), [%{step(1, 1.0) | teacher_kl: 0.25}])
+    [line] = play(Progress.new(terminal: true), [%{step(1, 1.0) | figures: %{teacher_kl: 0.25}}])
     assert line =~ "loss 1.2346  kl 0.2500  lr "
   end
 

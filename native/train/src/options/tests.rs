@@ -4,7 +4,7 @@ use sconce_tensor::{Error, Precision};
 
 use super::bounds::BOUNDS;
 use super::*;
-use crate::divergence::Direction;
+use crate::objective::teacher::Direction;
 use crate::optimiser::{Kind, OptimiserConfig};
 
 #[test]

@@ -7,8 +7,8 @@ use sconce_tensor::Precision;
 use serde::{Deserialize, Serialize};
 
 use super::evaluate::Mode;
-use crate::divergence::Direction;
-use crate::loss::LossOptions;
+use crate::objective::imitation::LossOptions;
+use crate::objective::teacher::Direction;
 use crate::optimiser::Kind;
 
 /// What a run may be told; names and meanings are those of `Sconce.Trainer`.

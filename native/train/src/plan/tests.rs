@@ -4,7 +4,7 @@ use sconce_nn::spec::{Backbone, Embedding, Heads, HeadsKind, Melee, RecurrentCon
 use sconce_tensor::Kind;
 
 use super::*;
-use crate::loss::LossOptions;
+use crate::objective::imitation::LossOptions;
 use crate::stop::NEVER;
 use crate::tune::{Reason, TuneOptions, tune};
 

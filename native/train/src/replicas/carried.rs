@@ -5,20 +5,21 @@ use sconce_nn::checkpoint::Optimiser;
 use sconce_tensor::{Device, Error, Result};
 
 use super::Replicas;
-use crate::lesson::States;
+use crate::states::States;
 
-/// Names of the tracks' states beside the moments.
+/// Names of the tracks' states beside the moments: the learner's, and with a dot and the objective's name behind it that
+/// of who looks on.
 const LEARNER: &str = "carried";
-pub(super) const TEACHER: &str = "carried.teacher";
 
 impl Replicas<'_> {
     /// Adds what a resumed run has to know of the tracks: the states come from weights that are no more.
     pub(crate) fn save(&self, numbers: &mut Optimiser) -> Result<()> {
-        let carried = self.all.iter().filter_map(|replica| replica.carried.as_ref());
-        let teachers = carried.clone().filter_map(|states| states.teacher.as_ref());
-        let learners = carried.map(|states| &states.learner);
-        save(numbers, LEARNER, learners)?;
-        save(numbers, TEACHER, teachers)
+        let carried = || self.all.iter().filter_map(|replica| replica.carried.as_ref());
+        save(numbers, LEARNER.into(), carried().map(|states| &states.learner))?;
+        for (i, name) in self.names().into_iter().enumerate() {
+            save(numbers, name, carried().filter_map(|states| states.companions.get(i)))?;
+        }
+        Ok(())
     }
 
     /// Goes on where tracks of so many windows were [saved](Self::save).
@@ -26,22 +27,33 @@ impl Replicas<'_> {
         let zero = self.all[0].zero(windows)?;
         let each = windows / self.count();
         let learner = saved(numbers, LEARNER, zero.learner)?;
-        let teacher = zero.teacher.map(|zero| saved(numbers, TEACHER, zero)).transpose()?;
+        let names = self.names();
+        let companions = names.iter().zip(zero.companions);
+        let companions = companions.map(|(name, zero)| saved(numbers, name, zero));
+        let companions = companions.collect::<Result<Vec<_>>>()?;
         for (i, replica) in self.all.iter_mut().enumerate() {
             let rows = i * each..(i + 1) * each;
             let zero = replica.zero(each)?;
             let own = |all: &State, zero: &State| zero.with_values(&all.rows(&rows)?.to_vec()?);
-            let teacher = teacher.as_ref().zip(zero.teacher.as_ref());
-            let teacher = teacher.map(|(all, zero)| own(all, zero)).transpose()?;
-            replica.carried = Some(States { learner: own(&learner, &zero.learner)?, teacher });
+            let beside = companions.iter().zip(&zero.companions).map(|(all, zero)| own(all, zero));
+            replica.carried = Some(States {
+                learner: own(&learner, &zero.learner)?,
+                companions: beside.collect::<Result<_>>()?,
+            });
         }
         Ok(())
+    }
+
+    /// Of the states of those who look on.
+    fn names(&self) -> Vec<String> {
+        let companions = self.stepper().objectives().companions();
+        companions.map(|(name, _)| format!("{LEARNER}.{name}")).collect()
     }
 }
 
 fn save<'a>(
     numbers: &mut Optimiser,
-    name: &str,
+    name: String,
     parts: impl Iterator<Item = &'a State>,
 ) -> Result<()> {
     let here = parts.map(|part| {
@@ -50,7 +62,7 @@ fn save<'a>(
     });
     let all = State::joined(&here.collect::<Result<Vec<_>>>()?)?;
     if !all.0.is_empty() {
-        numbers.insert(name.into(), all.to_vec()?);
+        numbers.insert(name, all.to_vec()?);
     }
     Ok(())
 }

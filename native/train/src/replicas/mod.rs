@@ -2,7 +2,7 @@
 //!
 //! 1. Each device has a replica, which is weights, moments and states of its own, and learns from windows
 //!    `i b/n ..` of each batch of b. Dropout and all else that is drawn belongs to a window's place in the batch.
-//! 2. Replicas weigh what they learn by the [`Denominators`] of the whole batch. So their losses and gradients add
+//! 2. Replicas weigh what they learn by the [`Denominators`] of the whole batch. So their figures and gradients add
 //!    up to those of one device with the same batch, up to the order of sums.
 //! 3. They work side by side, each on a thread of its own, and none waits for another: between two pieces of
 //!    work all of them are done, and what one of them could not do ends the step for all. Then their gradients
@@ -17,22 +17,23 @@ mod share;
 
 use each::each;
 pub(crate) use replica::{Learn, Replica};
+use sconce_data::Batch;
 use sconce_tensor::device::AllReduce;
 use sconce_tensor::{Device, Error, Result};
 use share::Share;
 
 use crate::gradients::WeightGradient;
-use crate::lesson::States;
-use crate::loss::{Denominators, Sums};
-use crate::scheduled::{Moment, Scheduled};
+use crate::objective::{Denominators, Figures, Sums};
 use crate::source::Loaded;
-use crate::step::{Losses, StepMetrics, Stepper, Task};
+use crate::states::States;
+use crate::step::{StepMetrics, Stepper, Task, add};
+use crate::transform::{Moment, Transforms};
 
 /// The same policy on one or more devices.
 pub(crate) struct Replicas<'s> {
     all: Vec<Replica<'s>>,
     sum: Option<Box<dyn AllReduce>>,
-    scheduled: Option<Scheduled>,
+    transforms: Transforms,
     learn: Learn,
     /// Whether an update was made by some and not by others.
     torn: bool,
@@ -43,10 +44,10 @@ impl<'s> Replicas<'s> {
     pub(crate) fn new(
         all: Vec<Replica<'s>>,
         sum: Option<Box<dyn AllReduce>>,
-        scheduled: Option<Scheduled>,
+        transforms: Transforms,
     ) -> Self {
         let learn: Learn = Box::new(|stepper, task| stepper.learn(task));
-        Replicas { all, sum, scheduled, learn, torn: false }
+        Replicas { all, sum, transforms, learn, torn: false }
     }
 
     /// Learns in another way than [`Stepper::learn`].
@@ -70,7 +71,7 @@ impl<'s> Replicas<'s> {
         self.torn
     }
 
-    /// Adds the gradient of a batch, which counts for its mean weight, or for 1 where it is `alone`: its losses,
+    /// Adds the gradient of a batch, which counts for its mean weight, or for 1 where it is `alone`: its figures,
     /// and what it counts for.
     pub(crate) fn learn(
         &mut self,
@@ -78,26 +79,25 @@ impl<'s> Replicas<'s> {
         update: u64,
         draw: u64,
         alone: bool,
-    ) -> Result<(Losses, f64)> {
+    ) -> Result<(Figures, f64)> {
         let counts = if alone { 1.0 } else { loaded.batch.mean_weight() };
         let at = Moment { update, draw, first: 0, windows: loaded.batch.frames.batch };
-        let shares = Share::all(loaded, self.count());
-        self.learn_shares(shares, at, counts)
+        self.learn_shares(Share::all(loaded, self.count()), at, counts)
     }
 
     /// As [`learn`](Self::learn) of a batch alone, or nothing where the whole update was made
-    /// [at once](Stepper::begin), at a learning rate: then its losses are among the [`results`](Self::results).
+    /// [at once](Stepper::begin), at a learning rate: then its figures are among the [`results`](Self::results).
     pub(crate) fn learn_at_once(
         &mut self,
         loaded: Loaded,
         update: u64,
         draw: u64,
         learning_rate: f64,
-    ) -> Result<Option<(Losses, f64)>> {
+    ) -> Result<Option<(Figures, f64)>> {
         let at = Moment { update, draw, first: 0, windows: loaded.batch.frames.batch };
         let mut shares = Share::all(loaded, self.count());
         if let ([replica], [share]) = (&mut self.all[..], &mut shares[..]) {
-            replica.begin(share, self.scheduled.as_ref(), at)?;
+            replica.begin(share, &self.transforms, at)?;
             if replica.begin_update(share, draw, learning_rate)? {
                 return Ok(None);
             }
@@ -110,18 +110,18 @@ impl<'s> Replicas<'s> {
         mut shares: Vec<Share>,
         at: Moment,
         counts: f64,
-    ) -> Result<(Losses, f64)> {
+    ) -> Result<(Figures, f64)> {
         let denominators = self.denominators(&mut shares, at)?;
-        let (learn, scheduled) = (&self.learn, self.scheduled.as_ref());
+        let (learn, transforms) = (&self.learn, &self.transforms);
         let learned = each(&mut self.all, &mut shares, |replica, share| {
-            replica.begin(share, scheduled, at)?;
-            replica.learn(learn, share, at.draw, counts, denominators.as_ref())
+            replica.begin(share, transforms, at)?;
+            replica.learn(learn, share, at.draw, counts, denominators.as_deref())
         });
-        let mut losses = Losses::default();
+        let mut figures = Figures::default();
         for part in learned.into_iter().collect::<Result<Vec<_>>>()? {
-            losses.add(&part, 1.0);
+            figures.add(&part, 1.0);
         }
-        Ok((losses, counts))
+        Ok((figures, counts))
     }
 
     /// The figures of the updates that were made at once since they were asked for last.
@@ -135,29 +135,32 @@ impl<'s> Replicas<'s> {
 
     /// Those of a batch that several have a share of; one sees the whole batch itself. Of a batch that does not
     /// count at all there are none.
-    fn denominators(&mut self, shares: &mut [Share], at: Moment) -> Result<Option<Denominators>> {
-        let weights =
-            shares.iter().flat_map(|share| &share.batch.weights).copied().collect::<Vec<_>>();
-        if self.count() == 1 || weights.iter().all(|weight| *weight == 0.0) {
+    fn denominators(
+        &mut self,
+        shares: &mut [Share],
+        at: Moment,
+    ) -> Result<Option<Vec<Denominators>>> {
+        let counts = |share: &Share| share.batch.weights.iter().any(|weight| *weight != 0.0);
+        if self.count() == 1 || !shares.iter().any(counts) {
             return Ok(None);
         }
-        let objective = self.stepper().objective().clone();
-        let mut heads = None::<Sums>;
-        if objective.normalises() {
-            let scheduled = self.scheduled.as_ref();
+        let mut first = None::<Vec<Sums>>;
+        if self.stepper().objectives().two_passes() {
+            let transforms = &self.transforms;
             let sums = each(&mut self.all, shares, |replica, share| {
-                replica.begin(share, scheduled, at)?;
+                replica.begin(share, transforms, at)?;
                 let task = Task::new(&share.batch, &share.states()?.learner, at.draw);
-                replica.stepper.head_sums(Task { first: share.first, ..task })
+                replica.stepper.first_pass(Task { first: share.first, ..task })
             });
             for sums in sums {
-                match &mut heads {
-                    Some(heads) => heads.add(&sums?),
-                    None => heads = Some(sums?),
+                match &mut first {
+                    Some(first) => add(first, &sums?),
+                    None => first = Some(sums?),
                 }
             }
         }
-        objective.denominators(weights.len(), Some(&weights), heads.as_ref()).map(Some)
+        let whole = Batch::columns(shares.iter().map(|share| &share.batch));
+        self.stepper().objectives().denominators(&whole, first.as_deref()).map(Some)
     }
 
     /// How much of what was learned waits for an update.

@@ -6,11 +6,10 @@ use sconce_tensor::{Result, Tensor, tensor};
 
 use super::share::Share;
 use crate::gradients::WeightGradient;
-use crate::lesson::{Lesson, States};
-use crate::loss::Denominators;
-use crate::scheduled::{Moment, Reading, Scheduled};
-use crate::step::{Learned, Losses, Stepper, Task};
-use crate::teacher::Teacher;
+use crate::objective::{Denominators, Figures};
+use crate::states::States;
+use crate::step::{Learned, Stepper, Task};
+use crate::transform::{Moment, Transforms};
 
 /// As [`Stepper::learn`].
 pub(crate) type Learn = Box<dyn Fn(&mut Stepper<'_>, Task<'_>) -> Result<Learned> + Send + Sync>;
@@ -18,14 +17,13 @@ pub(crate) type Learn = Box<dyn Fn(&mut Stepper<'_>, Task<'_>) -> Result<Learned
 /// All that learns on one device.
 pub(crate) struct Replica<'s> {
     pub(super) stepper: Stepper<'s>,
-    pub(super) teacher: Option<Teacher>,
     /// Where its tracks are after the last batch.
     pub(super) carried: Option<States>,
 }
 
 impl<'s> Replica<'s> {
-    pub(crate) fn new(stepper: Stepper<'s>, teacher: Option<Teacher>) -> Self {
-        Replica { stepper, teacher, carried: None }
+    pub(crate) fn new(stepper: Stepper<'s>) -> Self {
+        Replica { stepper, carried: None }
     }
 
     pub(super) fn weights(&self) -> &Weights {
@@ -33,14 +31,14 @@ impl<'s> Replica<'s> {
     }
 
     pub(super) fn zero(&self, windows: usize) -> Result<States> {
-        States::zero(self.stepper.policy(), self.teacher.as_ref(), windows)
+        States::zero(self.stepper.policy(), self.stepper.objectives(), windows)
     }
 
-    /// Finds the states before its windows, and puts inputs of its own in the place of recorded ones.
+    /// Finds the states before its windows, and makes of them what is learned from.
     pub(super) fn begin(
         &self,
         share: &mut Share,
-        scheduled: Option<&Scheduled>,
+        transforms: &Transforms,
         at: Moment,
     ) -> Result<()> {
         if share.states.is_some() {
@@ -51,11 +49,8 @@ impl<'s> Replica<'s> {
             Some(carried) if !share.fresh.is_empty() => carried.renewed(&zero, &share.fresh)?,
             _ => zero,
         };
-        if let Some(scheduled) = scheduled {
-            let reading = Reading::of(self.teacher.as_ref(), share.seen.as_mut());
-            let (at, frames) = (Moment { first: share.first, ..at }, &mut share.batch.frames);
-            scheduled.replace(&self.stepper, frames, reading, &states.learner, at)?;
-        }
+        let at = Moment { first: share.first, ..at };
+        transforms.apply(&mut share.batch, &self.stepper, &states.learner, at)?;
         share.states = Some(states);
         Ok(())
     }
@@ -67,13 +62,13 @@ impl<'s> Replica<'s> {
         draw: u64,
         learning_rate: f64,
     ) -> Result<bool> {
-        let Replica { stepper, teacher, carried } = self;
+        let Replica { stepper, carried } = self;
         let (batch, states) = (&share.batch, share.states()?);
-        if teacher.is_some() || !stepper.records(batch) {
+        if !stepper.records(batch) {
             return Ok(false);
         }
         if let Some(learner) = stepper.begin(batch, &states.learner, draw, learning_rate)? {
-            *carried = Some(States { learner, teacher: None });
+            *carried = Some(States { learner, companions: vec![] });
         }
         Ok(true)
     }
@@ -84,22 +79,22 @@ impl<'s> Replica<'s> {
         share: &Share,
         draw: u64,
         counts: f64,
-        denominators: Option<&Denominators>,
-    ) -> Result<Losses> {
-        let Replica { stepper, teacher, carried } = self;
+        denominators: Option<&[Denominators]>,
+    ) -> Result<Figures> {
+        let Replica { stepper, carried } = self;
         let states = share.states()?;
         let task = Task {
             share: counts,
-            lesson: Lesson::of(teacher.as_ref(), &share.batch.frames, share.seen.as_ref(), states),
+            companions: &states.companions,
             first: share.first,
             denominators,
             ..Task::new(&share.batch, &states.learner, draw)
         };
         let learned = learn(stepper, task)?;
-        if let Some(learner) = learned.state {
-            *carried = Some(States { learner, teacher: learned.taught }.hand_on()?);
+        if let Some(states) = learned.states {
+            *carried = Some(states.hand_on()?);
         }
-        Ok(learned.losses)
+        Ok(learned.figures)
     }
 
     /// Norm and looks of an update, see [`Stepper::update_observed`].

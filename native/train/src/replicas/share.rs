@@ -3,19 +3,16 @@
 use std::ops::Range;
 
 use sconce_data::Batch;
-use sconce_nn::policy::Frames;
 use sconce_tensor::{Error, Result};
 
-use crate::lesson::States;
 use crate::source::Loaded;
+use crate::states::States;
 
 /// What a replica has of a batch.
 pub(super) struct Share {
     /// Its first window.
     pub first: usize,
     pub batch: Batch,
-    /// As the teacher reads them, if it does so in another way.
-    pub seen: Option<Frames>,
     pub fresh: Vec<bool>,
     /// Before the windows, once a replica has begun with them.
     pub states: Option<States>,
@@ -24,8 +21,8 @@ pub(super) struct Share {
 impl Share {
     /// A batch in as many parts of as many windows each.
     pub(super) fn all(loaded: Loaded, parts: usize) -> Vec<Share> {
-        let Loaded { batch, seen, fresh, .. } = loaded;
-        let whole = Share { first: 0, batch, seen, fresh, states: None };
+        let Loaded { batch, fresh, .. } = loaded;
+        let whole = Share { first: 0, batch, fresh, states: None };
         if parts == 1 {
             return vec![whole];
         }
@@ -38,7 +35,6 @@ impl Share {
         Share {
             first: rows.start,
             batch: self.batch.part(&rows, &all),
-            seen: self.seen.as_ref().map(|seen| seen.part(&rows, &all)),
             fresh: self.fresh.get(rows).unwrap_or_default().to_vec(),
             states: None,
         }

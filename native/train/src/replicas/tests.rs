@@ -9,14 +9,14 @@ use sconce_nn::spec::{
 };
 use sconce_tensor::{Kind, Tensor, tensor};
 
-use super::carried::TEACHER;
 use super::*;
 use crate::bench::examples;
-use crate::loss::{LossOptions, PosWeight};
+use crate::objective::Objectives;
+use crate::objective::imitation::{LossOptions, PosWeight};
 use crate::optimiser::{self, OptimiserConfig};
 use crate::options::TrainOptions;
 use crate::step::{Learned, Unroll};
-use crate::teacher::Teacher;
+use crate::{objective, transform};
 
 /// Adds up in the order of the devices.
 pub(crate) struct InOrder;
@@ -60,7 +60,7 @@ fn loaded(draw: u64, carry: bool) -> Loaded {
     let fresh = |track: usize| draw == 0 || (draw == 1 && track == 2);
     batch.weights = (0..WINDOWS * TIME).map(weight).collect();
     let fresh = (0..if carry { WINDOWS } else { 0 }).map(fresh).collect();
-    Loaded { batch, seen: None, fresh, frames: WINDOWS * TIME }
+    Loaded { batch, fresh, frames: WINDOWS * TIME }
 }
 
 struct Case {
@@ -85,16 +85,27 @@ fn replicas(case: &Case, count: usize, sum: impl AllReduce + 'static) -> Replica
         teacher: case.taught.then_some(path),
         teacher_weight: 0.7,
         scheduled_sampling: case.scheduled,
+        loss: case.loss.clone(),
         ..TrainOptions::default()
     };
     let replica = |_| {
-        let stepper = Stepper::new(&policy, &case.loss, sgd, 1.0, 7).unwrap();
-        let teacher = Teacher::of(&options, &spec(), &Device::Cpu).unwrap();
-        Replica::new(stepper.unrolling(case.unroll), teacher)
+        let setup = objective::Setup {
+            options: &options,
+            spec: &spec(),
+            press_rates: &[],
+            device: &Device::Cpu,
+        };
+        let objectives = Objectives::of(&setup).unwrap();
+        let stepper = Stepper::new(&policy, objectives, sgd, 1.0, 7).unwrap();
+        Replica::new(stepper.unrolling(case.unroll))
     };
     let sum: Option<Box<dyn AllReduce>> = (count > 1).then(|| Box::new(sum) as _);
-    let scheduled = Scheduled::of(&options, &spec(), None).unwrap();
-    Replicas::new((0..count).map(replica).collect(), sum, scheduled)
+    let transforms = transform::Setup { options: &options, spec: &spec(), companions: &[] };
+    Replicas::new((0..count).map(replica).collect(), sum, Transforms::of(&transforms).unwrap())
+}
+
+fn kl(told: &Figures) -> f64 {
+    told.named.get("teacher_kl").copied().unwrap_or(0.0)
 }
 
 fn numbers(replica: &Replica) -> Vec<f32> {
@@ -108,7 +119,7 @@ fn steps(case: &Case, count: usize) -> Vec<(&'static str, Vec<f32>)> {
     for draw in 0..6 {
         let batch = loaded(draw, case.unroll.carry);
         let (told, counts) = all.learn(batch, draw / 2, draw, false).unwrap();
-        losses.extend([told.total, counts, told.teacher_kl.unwrap_or(0.0)].map(|v| v as f32));
+        losses.extend([told.total, counts, kl(&told)].map(|v| v as f32));
         losses.extend(told.heads.iter().map(|&loss| loss as f32));
         if draw % 2 == 1 {
             norms.push(all.update(0.1, false).unwrap().0 as f32);
@@ -175,7 +186,7 @@ fn lanes_go_on_where_they_were_saved_on_as_many_devices_as_there_are_then() {
         others.save(&mut again).unwrap();
         assert_eq!(again, saved);
     }
-    saved.remove(TEACHER);
+    saved.remove("carried.teacher").unwrap();
     let missing = two.load(&saved, WINDOWS).unwrap_err();
     assert_eq!(missing.kind(), Kind::NotFound);
 }

@@ -1,5 +1,6 @@
 //! The figures of steps: told, added up and put on the learning curve.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use sconce_tensor::Result;
@@ -42,8 +43,8 @@ impl Run<'_> {
         let Waiting { step, learning_rate, pace, seconds } = made;
         self.progress.pace.add(pace);
         if stepped.learned {
-            self.progress.recent_losses.add(&stepped.losses);
-            self.progress.epoch_losses.add(&stepped.losses);
+            self.progress.recent_losses.add(&stepped.figures);
+            self.progress.epoch_losses.add(&stepped.figures);
         }
         if self.notes_step(step) && !self.validation_is_due() {
             self.note(learning_rate, None, vec![]);
@@ -52,14 +53,14 @@ impl Run<'_> {
             step,
             steps: self.schedule.total_steps,
             epoch: step / self.epoch_steps.max(1),
-            loss: stepped.losses.total,
+            loss: stepped.figures.total,
             learning_rate,
             grad_norm: Some(stepped.grad_norm).filter(|norm| norm.is_finite()),
             frames_per_second: pace.frames_per_second(),
             step_seconds: pace.seconds,
             data_wait: pace.data_wait,
-            heads: self.by_head(stepped.losses.heads),
-            teacher_kl: stepped.losses.teacher_kl,
+            heads: self.by_head(stepped.figures.heads),
+            figures: stepped.figures.named,
             seconds,
         });
         self.report_overflow(stepped.grad_norm);
@@ -114,20 +115,20 @@ impl Run<'_> {
             avg_loss: losses.total,
             val_loss: self.progress.history.iter().rev().find_map(|point| point.nll),
             heads: self.by_head(losses.heads),
-            teacher_kl: losses.teacher_kl,
+            figures: losses.named,
             seconds: self.progress.seconds,
         });
     }
 
     /// A point of the learning curve.
     pub(super) fn note(&mut self, learning_rate: f64, nll: Option<f64>, heads: Vec<HeadNll>) {
-        let losses = self.progress.recent_losses.take();
-        let pace = losses.is_some().then(|| std::mem::take(&mut self.progress.pace));
+        let figures = self.progress.recent_losses.take();
+        let pace = figures.is_some().then(|| std::mem::take(&mut self.progress.pace));
         self.progress.history.push(Point {
             step: self.progress.step,
-            loss: losses.as_ref().map(|losses| losses.total),
-            teacher_kl: losses.as_ref().and_then(|losses| losses.teacher_kl),
-            losses: losses.map_or(vec![], |losses| self.by_head(losses.heads)),
+            loss: figures.as_ref().map(|figures| figures.total),
+            figures: figures.as_ref().map_or_else(BTreeMap::new, |figures| figures.named.clone()),
+            losses: figures.map_or(vec![], |figures| self.by_head(figures.heads)),
             learning_rate,
             frames_per_second: pace.map(|pace| pace.frames_per_second()),
             data_wait: pace.map(|pace| pace.waiting()),

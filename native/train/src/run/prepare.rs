@@ -17,14 +17,14 @@ use super::saver::Saver;
 use super::state::Run;
 use crate::eval;
 use crate::games::{digest, first_policy, sides};
+use crate::objective::{self, Companion, Objectives};
 use crate::options::{Mode, TrainOptions};
 use crate::plan::check_room;
 use crate::replicas::{Replica, Replicas};
 use crate::report::{Event, Side};
-use crate::scheduled::Scheduled;
 use crate::source::Source;
 use crate::step::Stepper;
-use crate::teacher::Teacher;
+use crate::transform::{self, Transforms};
 
 impl<'a> Run<'a> {
     pub(super) fn prepare(
@@ -40,18 +40,21 @@ impl<'a> Run<'a> {
         let ((train, train_views), (validation, validation_views)) = sides(corpus, spec, options)?;
         let Devices { all: devices, sum } = (machine.devices)(options)?;
         let counts = eval::count(&train_views, &spec.heads, options.frame_delay, cancel)?;
-        let loss = options.loss.clone().with_press_rates(&counts.press_rates());
         let train = Side::new(train, &train_views, options.frame_delay);
         let validation = Side::new(validation, &validation_views, options.frame_delay);
         let validation = (validation, validation_views);
         let digest = digest(&train_views, &validation.1);
         let first = first_policy(spec, options, &train_views, cancel)?;
-        let teacher = Teacher::of(options, spec, &devices[0])?;
+        let press_rates = counts.press_rates();
+        let device = &devices[0];
+        let objectives = objective::Setup { options, spec, press_rates: &press_rates, device };
+        let objectives = Objectives::of(&objectives)?;
+        let companions: Vec<&Companion> = objectives.companions().map(|(_, own)| own).collect();
+        let embeddings: Vec<_> = companions.iter().map(|c| &c.spec().embedding).collect();
         let name = corpus.dir().display().to_string();
-        let taught = teacher.as_ref().map(|teacher| teacher.spec().clone());
-        let source = Source::new(&name, train_views, spec, taught.as_ref(), options)?;
+        let source = Source::new(&name, train_views, spec, &embeddings, options)?;
         let epoch_steps = (source.steps_per_epoch() / options.accumulation_steps).max(1);
-        let known = teacher.as_ref().map(Teacher::digest);
+        let known = companions.first().map(|companion| companion.digest());
         let found = resumable(&folder, spec, options, (&digest, known), epoch_steps)?;
         let (policy, mut progress, moments) = match found {
             Some((policy, progress, moments)) => (policy, progress, Some(moments)),
@@ -61,7 +64,9 @@ impl<'a> Run<'a> {
             }
         };
         let options = progress.options.clone();
-        let scheduled = Scheduled::of(&options, spec, taught.as_ref())?;
+        let specs: Vec<&Spec> = companions.iter().map(|companion| companion.spec()).collect();
+        let transforms = transform::Setup { options: &options, spec, companions: &specs };
+        let transforms = Transforms::of(&transforms)?;
         options.check_steps(epoch_steps)?;
         let steps = options.total_steps(epoch_steps);
         let schedule = progress.schedule(steps);
@@ -77,9 +82,9 @@ impl<'a> Run<'a> {
         }
         let config = options.optimiser()?;
         let replica = |device| {
-            let policy = policy.copy_on(device)?;
+            let (policy, objectives) = (policy.copy_on(device)?, objectives.copy_on(device)?);
             let mut stepper =
-                Stepper::new(&policy, &loss, config, options.max_grad_norm, options.seed)?
+                Stepper::new(&policy, objectives, config, options.max_grad_norm, options.seed)?
                     .unrolling(options.unroll())
                     .averaging(options.ema_decay)
                     .in_precision(progress.precision)
@@ -88,11 +93,10 @@ impl<'a> Run<'a> {
                 stepper.load_moments(progress.updates, moments)?;
                 stepper.load_loss_scale(progress.loss_scale);
             }
-            let teacher = teacher.as_ref().map(|teacher| teacher.copy_on(device)).transpose()?;
-            Ok(Replica::new(stepper, teacher))
+            Ok(Replica::new(stepper))
         };
         let replicas = devices.iter().map(replica).collect::<Result<_>>()?;
-        let mut replicas = Replicas::new(replicas, sum, scheduled);
+        let mut replicas = Replicas::new(replicas, sum, transforms);
         if let Some(moments) = moments {
             if options.unroll == Mode::Carry && progress.step > 0 {
                 replicas.load(&moments, options.batch_size)?;

@@ -4,10 +4,10 @@ use sconce_tensor::Precision;
 use serde::{Deserialize, Serialize};
 
 use crate::loss_scale::LossScale;
+use crate::objective::Figures;
 use crate::options::TrainOptions;
 use crate::report::{Pace, Point};
 use crate::schedule::Schedule;
-use crate::step::Losses;
 
 /// What `last.safetensors` has of a run beside weights and moments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -58,18 +58,18 @@ pub(super) struct Progress {
 /// Losses of steps, added.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Tally {
-    losses: Losses,
+    losses: Figures,
     steps: u64,
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, losses: &Losses) {
+    pub(super) fn add(&mut self, losses: &Figures) {
         self.losses.add(losses, 1.0);
         self.steps += 1;
     }
 
     /// The means, and nothing is left; of no step there is none.
-    pub(super) fn take(&mut self) -> Option<Losses> {
+    pub(super) fn take(&mut self) -> Option<Figures> {
         let Tally { losses, steps } = std::mem::take(self);
         (steps > 0).then(|| losses.over(steps as f64))
     }

@@ -23,7 +23,7 @@ use super::saver::{Disk, Draft, Finished, Save, Saver};
 use super::train::MOST_WINDOWS;
 use super::*;
 use crate::eval;
-use crate::loss::LossOptions;
+use crate::objective::imitation::LossOptions;
 use crate::options::Mode;
 use crate::replicas::Learn;
 use crate::replicas::tests::InOrder;

@@ -6,15 +6,16 @@ use std::time::Instant;
 use sconce_tensor::{Error, Result, device};
 
 use super::state::Run;
+use crate::objective::Figures;
 use crate::report::{Pace, Stopped};
-use crate::step::{Losses, StepMetrics};
+use crate::step::StepMetrics;
 
 /// Windows that an error lists of a step that diverged. A step of many batches learns from more than a message holds.
 pub(super) const MOST_WINDOWS: usize = 1 << 12;
 
 /// What was learned from a batch: its losses and how much it counts, unless these wait on a card, and its frames.
 struct FromBatch {
-    part: Option<(Losses, f64)>,
+    part: Option<(Figures, f64)>,
     frames: usize,
 }
 
@@ -99,7 +100,7 @@ impl Run<'_> {
         if at_once.is_none() {
             self.settle()?;
         }
-        let (mut sum, mut frames) = (Losses::default(), 0);
+        let (mut sum, mut frames) = (Figures::default(), 0);
         for draw in self.progress.step * parts..(self.progress.step + 1) * parts {
             let learned = self.learn(draw, at_once).map_err(|e| self.diverged(e, step, draw, 1))?;
             frames += learned.frames;
@@ -112,8 +113,8 @@ impl Run<'_> {
         let updated = self.replicas.update(learning_rate, looks);
         let (grad_norm, gradients) = updated.map_err(|e| self.diverged(e, step, first, parts))?;
         let learned = shares > 0.0;
-        let losses = if learned { sum.over(shares) } else { Losses::default() };
-        Ok((Some(StepMetrics { losses, grad_norm, learned, gradients }), frames))
+        let figures = if learned { sum.over(shares) } else { Figures::default() };
+        Ok((Some(StepMetrics { figures, grad_norm, learned, gradients }), frames))
     }
 
     /// Adds to a number that is not finite where the step had it from: the batches from `first` on, of which the

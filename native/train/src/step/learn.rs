@@ -5,11 +5,10 @@ use sconce_ops::weights::Weights;
 use sconce_tensor::tape::{self, Gradients};
 use sconce_tensor::{Error, Result, Tensor, memory};
 
-use super::gradient::{Total, add};
-use super::losses::{Learned, Losses};
+use super::metrics::Learned;
 use super::stepper::Stepper;
 use super::task::Task;
-use crate::loss::{Denominators, Sums};
+use crate::objective::{Denominators, Sums, Total};
 
 impl Stepper<'_> {
     /// Adds the gradient of a batch, times its share, to what the next [`update`](Self::update) takes.
@@ -22,7 +21,7 @@ impl Stepper<'_> {
         if task.is_silent() {
             let mut learned = Learned::default();
             if self.unroll.carry {
-                (learned.state, learned.taught) = self.pass(task, |_, _, _| Ok(()))?;
+                learned.states = self.pass(task, true, |_, _| Ok(()))?;
             }
             // Other windows of the batch count.
             self.learned += task.denominators.map_or(0.0, |_| task.share);
@@ -41,13 +40,17 @@ impl Stepper<'_> {
         learned
     }
 
-    /// Losses of the heads of some windows of a batch, added over the rows: what an objective that
-    /// [normalises](crate::loss::Objective::normalises) wants to know of all windows beforehand. No teacher looks on.
-    pub(crate) fn head_sums(&self, task: Task<'_>) -> Result<Sums> {
+    /// Sums of a first pass over some windows of a batch, for objectives that want to know those of all windows
+    /// [beforehand](crate::objective::Objective::two_passes). Nobody looks on.
+    pub(crate) fn first_pass(&self, task: Task<'_>) -> Result<Vec<Sums>> {
         let mut total = None;
         memory::caught(|| {
-            self.pass(Task { lesson: None, ..task }, |batch, logits, _| {
-                add(&mut total, self.sums(&logits, batch)?);
+            self.pass(task, false, |batch, outputs| {
+                let sums = self.objectives.sums(&outputs.logits, batch)?;
+                match &mut total {
+                    None => total = Some(sums),
+                    Some(total) => add(total, &sums),
+                }
                 Ok(())
             })
         })?;
@@ -57,22 +60,19 @@ impl Stepper<'_> {
     /// Forward and backward, part by part. Gradients are left with the weights, but for candle's of
     /// the last part.
     pub(super) fn backward(&self, task: Task<'_>) -> Result<(Learned, Gradients)> {
-        let Task { lesson, share, .. } = task;
         let mut denominators = match task.denominators {
-            Some(whole) => Some(whole.clone()),
+            Some(whole) => Some(whole.to_vec()),
             None => self.denominators(task)?,
         };
-        let (mut total, mut last, mut divergence) = (Total::default(), None::<Gradients>, 0.0);
+        let (mut total, mut last) = (Total::default(), None::<Gradients>);
         let tape = tape::record();
-        let (state, taught) = self.pass(task, |batch, logits, advice| {
+        let states = self.pass(task, true, |batch, outputs| {
             let denominators = match &denominators {
                 Some(known) => known,
-                None => denominators.insert(self.normalised(&logits, batch)?),
+                None => denominators.insert(self.after_first_pass(&outputs.logits, batch)?),
             };
-            let advice = lesson.map(|lesson| lesson.teacher).zip(advice);
-            let denominators = denominators.times(share);
-            let (kl, gradient) = self.part(&logits, batch, &denominators, advice, &mut total)?;
-            divergence += kl;
+            let whole: Vec<_> = denominators.iter().map(|d| d.times(task.share)).collect();
+            let gradient = self.objectives.gradient(&outputs, batch, &whole, &mut total)?;
             // Of a chunk of burn-in only the state is wanted.
             if batch.weights.iter().all(|weight| *weight == 0.0) {
                 tape.forget();
@@ -82,36 +82,43 @@ impl Stepper<'_> {
                 self.policy.weights().values().try_for_each(|w| w.gather(&store).map(drop))?;
             }
             // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
-            last = Some(tape::backward(&logits, gradient)?);
+            last = Some(tape::backward(&outputs.logits, gradient)?);
             Ok(())
         })?;
         let rows = || Error::not_found("rows of a batch");
         let denominators = denominators.ok_or_else(rows)?;
-        let loss = self.objective.finish(&self.sums_of(total)?, &denominators)?;
-        let teacher_kl = lesson.map(|_| divergence * denominators.mean());
-        let pull = lesson.zip(teacher_kl).map_or(0.0, |(lesson, kl)| lesson.teacher.weight() * kl);
-        let losses = Losses { total: loss.value + pull, heads: loss.per_head, teacher_kl };
-        Ok((Learned { losses, state, taught }, last.ok_or_else(rows)?))
+        let figures = self.objectives.finish(&total, &denominators)?;
+        Ok((Learned { figures, states }, last.ok_or_else(rows)?))
     }
 
     /// What every part has to know of the whole batch; none if the only part can tell itself.
-    fn denominators(&self, task: Task<'_>) -> Result<Option<Denominators>> {
-        let Batch { frames, weights, .. } = task.batch;
+    fn denominators(&self, task: Task<'_>) -> Result<Option<Vec<Denominators>>> {
         let mut first = None;
-        if self.objective.normalises() {
+        if self.objectives.two_passes() {
+            let frames = &task.batch.frames;
             if self.micro_batches(frames.batch).count() * self.chunks(frames.time).count() == 1 {
                 return Ok(None);
             }
             // A pass of its own, with the same dropout and without a backward pass.
-            first = Some(self.head_sums(task)?);
+            first = Some(self.first_pass(task)?);
         }
-        self.objective.denominators(weights.len(), Some(weights), first.as_ref()).map(Some)
+        self.objectives.denominators(task.batch, first.as_deref()).map(Some)
     }
 
-    pub(super) fn normalised(&self, logits: &Tensor, batch: &Batch) -> Result<Denominators> {
-        let first = self.sums(logits, batch)?;
-        self.objective.denominators(batch.weights.len(), Some(&batch.weights), Some(&first))
+    /// Those of a batch that is a part by itself, whose first pass is this one.
+    pub(super) fn after_first_pass(
+        &self,
+        logits: &Tensor,
+        batch: &Batch,
+    ) -> Result<Vec<Denominators>> {
+        let first = self.objectives.sums(logits, batch)?;
+        self.objectives.denominators(batch, Some(&first))
     }
+}
+
+/// Adds the sums of other rows, objective by objective.
+pub(crate) fn add(total: &mut [Sums], sums: &[Sums]) {
+    total.iter_mut().zip(sums).for_each(|(total, sums)| total.add(sums));
 }
 
 /// Gathers the gradients, and refuses a model of which some weight would never learn, by the names of

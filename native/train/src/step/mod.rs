@@ -1,8 +1,7 @@
 //! One training step: forward, loss, backward, clip, update.
 
-mod gradient;
 mod learn;
-mod losses;
+mod metrics;
 mod pass;
 mod recording;
 mod replay;
@@ -10,7 +9,8 @@ mod stepper;
 mod task;
 mod update;
 
-pub use losses::{Learned, Losses, StepMetrics};
+pub(crate) use learn::add;
+pub use metrics::{Learned, StepMetrics};
 pub use recording::MOST_PENDING;
 pub use stepper::Stepper;
 pub use task::Task;

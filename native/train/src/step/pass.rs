@@ -8,42 +8,62 @@ use sconce_tensor::{Result, Tensor};
 
 use super::stepper::Stepper;
 use super::task::{Part, Task};
+use crate::objective::{Companion, Outputs};
+use crate::states::States;
 use crate::unroll::stretches;
 
 impl Stepper<'_> {
-    /// Forward, part by part: `each` gets a part of the batch, its logits and a teacher's of them. Gives the states
-    /// after the windows, the learner's and the teacher's, where they are carried on.
+    /// Forward, part by part: `each` gets a part of the batch and what is said to it, with `companions` by those who look
+    /// on too. Gives the states after the windows, where they are carried on.
     pub(super) fn pass(
         &self,
         task: Task<'_>,
-        mut each: impl FnMut(&Batch, Tensor, Option<Tensor>) -> Result<()>,
-    ) -> Result<(Option<State>, Option<State>)> {
-        let Task { batch, lesson, .. } = task;
-        let (mut after, mut taught_after) = (vec![], vec![]);
+        companions: bool,
+        mut each: impl FnMut(&Batch, Outputs) -> Result<()>,
+    ) -> Result<Option<States>> {
+        let batch = task.batch;
+        let companions = companions.then(|| self.objectives.companions());
+        let companions: Vec<&Companion> =
+            companions.into_iter().flatten().map(|(_, companion)| companion).collect();
+        let mut after = vec![];
         for rows in self.micro_batches(batch.frames.batch) {
             let mut state = task.state.rows(&rows)?;
-            let mut taught = lesson.map(|lesson| lesson.state.rows(&rows)).transpose()?;
+            let mut beside = self.beside(&companions, task, &rows)?;
             for range in self.chunks(batch.frames.time) {
                 self.go_on()?;
                 let part = Part::cut(batch, rows.clone(), range.clone());
                 let goes_on = self.goes_on(&part);
                 let (logits, next) = self.forward(&part, &state, task)?;
                 state = if goes_on { next.hand_on()? } else { next.detach() };
-                let mut advice = None;
-                if let (Some(lesson), Some(state)) = (lesson, &mut taught) {
-                    let frames = lesson.part(&rows, &range);
-                    let (logits, next) =
-                        lesson.teacher.logits(&frames, &part.batch.labels, state, goes_on)?;
-                    (advice, *state) = (Some(logits), next);
+                let mut outputs = Outputs { logits, companions: vec![] };
+                for (companion, state) in companions.iter().zip(&mut beside) {
+                    let Batch { frames, seen, labels, .. } = &*part.batch;
+                    let frames = seen.as_ref().unwrap_or(frames);
+                    let (logits, next) = companion.logits(frames, labels, state, goes_on)?;
+                    outputs.companions.push(logits);
+                    *state = next;
                 }
-                each(&part.batch, logits, advice)?;
+                each(&part.batch, outputs)?;
             }
             if self.unroll.carry {
-                after.push(state);
-                taught_after.extend(taught);
+                after.push(States { learner: state, companions: beside });
             }
         }
-        Ok((joined(&after)?, joined(&taught_after)?))
+        joined(after)
+    }
+
+    /// The states of those who look on, before some windows: where none are known, of games that begin.
+    fn beside(
+        &self,
+        companions: &[&Companion],
+        task: Task<'_>,
+        rows: &Range<usize>,
+    ) -> Result<Vec<State>> {
+        let state = |(i, companion): (usize, &&Companion)| match task.companions.get(i) {
+            Some(state) => state.rows(rows),
+            None => companion.zero_state(rows.len()),
+        };
+        companions.iter().enumerate().map(state).collect()
     }
 
     /// Whether somebody goes on where a part ends.
@@ -76,6 +96,16 @@ impl Stepper<'_> {
 }
 
 /// The states of some rows and of those after them, if there are any.
-fn joined(parts: &[State]) -> Result<Option<State>> {
-    if parts.is_empty() { Ok(None) } else { State::joined(parts).map(Some) }
+fn joined(parts: Vec<States>) -> Result<Option<States>> {
+    let Some(first) = parts.first() else { return Ok(None) };
+    let of = |state: &dyn Fn(&States) -> State| {
+        State::joined(&parts.iter().map(state).collect::<Vec<_>>())
+    };
+    let companions = 0..first.companions.len();
+    Ok(Some(States {
+        learner: of(&|states| states.learner.clone())?,
+        companions: companions
+            .map(|i| of(&|states| states.companions[i].clone()))
+            .collect::<Result<_>>()?,
+    }))
 }

@@ -6,7 +6,7 @@ use sconce_ops::rows::{Intake, copy};
 use sconce_tensor::device::{Graph, Uploads, launch};
 use sconce_tensor::{Result, Tensor, tensor};
 
-use crate::loss::Denominators;
+use crate::objective::Denominators;
 
 /// Steps whose figures may wait on a card.
 pub const MOST_PENDING: usize = 16;
@@ -40,7 +40,7 @@ pub(super) struct Buffers {
 
 /// A step whose figures are on the card.
 pub(super) struct Pending {
-    pub denominators: Denominators,
+    pub denominators: Vec<Denominators>,
 }
 
 /// Numbers of [`card::adamw::AdamW::state_there`].

@@ -12,10 +12,10 @@ use sconce_ops::rows::{Intake, copy};
 use sconce_tensor::device::{Graph, Uploads, launch};
 use sconce_tensor::{DType, Device, Error, Result, Tensor, tape};
 
-use super::losses::{Losses, StepMetrics};
+use super::metrics::StepMetrics;
 use super::recording::{Buffers, MOST_PENDING, Pending, Recording, STATE};
 use super::stepper::Stepper;
-use crate::loss::{Denominators, Sums, card};
+use crate::objective::{Denominators, OnCard, PlacedRows, Sums};
 
 impl Stepper<'_> {
     /// Whether a step of such a batch is one that can be recorded: a whole update by kernels alone.
@@ -25,7 +25,8 @@ impl Stepper<'_> {
         let refused = |recorded: &Recording| same(recorded) && recorded.graph.is_none();
         let whole = |each: Option<usize>, all: usize| each.is_none_or(|each| each >= all);
         self.policy.device().is_cuda()
-            && !self.objective.normalises()
+            && self.form().is_ok()
+            && !self.objectives.two_passes()
             && self.loss_scale.is_none()
             && self.optimiser.has_kernels()
             && self.unroll.recompute.is_none()
@@ -47,11 +48,8 @@ impl Stepper<'_> {
         learning_rate: f64,
     ) -> Result<Option<State>> {
         let shape = [batch.frames.batch, batch.frames.time];
-        self.objective.check_labels(&batch.labels, &batch.weights)?;
-        let denominators = self
-            .objective
-            .denominators(batch.weights.len(), Some(&batch.weights), None)?
-            .times(1.0);
+        self.objectives.check(batch)?;
+        let denominators = self.objectives.denominators(batch, None)?;
         let numbers = [1.0, self.max_grad_norm, learning_rate];
         let after = match self.recorded.take().filter(|recorded| recorded.shape == shape) {
             Some(mut recorded) => {
@@ -76,7 +74,7 @@ impl Stepper<'_> {
         recorded: &mut Recording,
         batch: &Batch,
         (state, draw): (&State, u64),
-        denominators: &Denominators,
+        denominators: &[Denominators],
         numbers: [f64; 3],
     ) -> Result<Option<State>> {
         let Recording { graph: Some(graph), buffers, uploads, gradients, .. } = recorded else {
@@ -85,7 +83,7 @@ impl Stepper<'_> {
         let (frames, others) = self.words(batch)?;
         uploads.send(&[frames, &others], &buffers.words)?;
         buffers.set(state, draw, self.unroll.carry)?;
-        self.loss_there(buffers)?.prepare(&denominators.numbers())?;
+        self.prepare(denominators)?;
         self.optimiser.at_once()?.point_at(gradients)?;
         self.optimiser.set_at_once(numbers)?;
         graph.play()?;
@@ -114,12 +112,12 @@ impl Stepper<'_> {
         }
         let stepped = pending.iter().zip(&rows).map(|(pending, row)| {
             let (totals, state) = row.split_at(row.len() - STATE);
-            let loss = self.objective.finish(&Sums::of_totals(totals), &pending.denominators)?;
+            let sums = [Sums(totals.to_vec())];
+            let figures = self.objectives.figures(&sums, &pending.denominators)?;
             if !state[1].is_finite() {
                 return Err(Error::NonFinite { what: "gradient".into(), value: state[1] });
             }
-            let losses = Losses { total: loss.value, heads: loss.per_head, teacher_kl: None };
-            Ok(StepMetrics { losses, grad_norm: state[1], learned: true, gradients: vec![] })
+            Ok(StepMetrics { figures, grad_norm: state[1], learned: true, gradients: vec![] })
         });
         Ok(stepped.collect())
     }
@@ -130,7 +128,7 @@ impl Stepper<'_> {
         batch: &Batch,
         state: &State,
         draw: u64,
-        denominators: &Denominators,
+        denominators: &[Denominators],
         numbers: [f64; 3],
     ) -> Result<Recording> {
         let Device::Cuda(card) = self.policy.device().clone() else {
@@ -142,7 +140,7 @@ impl Stepper<'_> {
         let mut uploads = Uploads::new(&card, len)?;
         uploads.send(&[frames, &others], &buffers.words)?;
         buffers.set(state, draw, self.unroll.carry)?;
-        self.loss_there(&buffers)?.prepare(&denominators.numbers())?;
+        self.prepare(denominators)?;
         let shape = [batch.frames.batch, batch.frames.time];
         let mut gradients = vec![];
         let graph = Graph::record(&card, |recording| {
@@ -181,7 +179,7 @@ impl Stepper<'_> {
         let placed = self.policy.place(frames)?;
         let device = self.policy.device();
         let before = self.policy.zero_state(frames.batch)?.hand_on()?;
-        let sums = 3 * self.policy.spec().heads.parts.len();
+        let sums = self.form()?.totals().elem_count();
         let labels = Tensor::zeros(batch.labels.len().div_ceil(2) * 4, DType::U8, device)?;
         let weights = Tensor::zeros(batch.weights.len(), DType::F32, device)?;
         let tensors: Vec<&Tensor> = placed.tensors().chain([&labels, &weights]).collect();
@@ -213,9 +211,8 @@ impl Stepper<'_> {
         let forward = || self.policy.forward_placed(placed, Some(labels), before, &context);
         let (logits, next) = counted(counter, forward)?;
         let logits = logits.contiguous()?;
-        let loss = self.loss_there(buffers)?;
-        let rows = card::Placed { logits: &logits.detach(), labels, weights };
-        let gradient = loss.gradient_placed(rows)?;
+        let rows = PlacedRows { logits: &logits.detach(), labels, weights };
+        let gradient = self.form()?.gradient(rows, false)?;
         let store = tape::backward(&logits, gradient)?;
         if self.unroll.carry {
             for (from, to) in next.0.iter().zip(&after.0) {
@@ -236,15 +233,22 @@ impl Stepper<'_> {
         }
     }
 
-    fn loss_there(&self, buffers: &Buffers) -> Result<&card::Loss> {
-        self.loss_on_card(&buffers.weights)
+    /// What is learned, as a card has it.
+    fn form(&self) -> Result<&dyn OnCard> {
+        let weight = self.policy.weights().values().next();
+        let form = weight.map(|weight| self.objectives.on_card(weight)).transpose()?.flatten();
+        form.ok_or_else(|| Error::not_found("a form of the objective on a card"))
+    }
+
+    fn prepare(&self, denominators: &[Denominators]) -> Result<()> {
+        denominators.iter().try_for_each(|whole| self.form()?.prepare(whole))
     }
 
     /// Keeps the figures of the last step; gives the state after it, where windows go on.
     fn keep(&self, buffers: &Buffers, row: usize) -> Result<Option<State>> {
         let row = buffers.results.narrow(0, row, 1)?.squeeze(0)?;
         let sums = row.elem_count() - STATE;
-        copy(self.loss_there(buffers)?.sums_there(), &row.narrow(0, 0, sums)?)?;
+        copy(self.form()?.totals(), &row.narrow(0, 0, sums)?)?;
         let state = self.optimiser.known_at_once()?.state_there();
         copy(state, &row.narrow(0, sums, STATE)?)?;
         match self.unroll.carry {

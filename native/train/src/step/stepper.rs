@@ -1,6 +1,5 @@
 //! Weights, and all that is needed to change them.
 
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use sconce_data::Batch;
@@ -9,20 +8,21 @@ use sconce_nn::{Policy, checkpoint};
 use sconce_ops::weights::Weight;
 use sconce_tensor::{Precision, Result, tensor};
 
-use super::losses::{Learned, StepMetrics};
+use super::metrics::{Learned, StepMetrics};
 use super::recording::{Pending, Recording};
 use super::task::Task;
-use crate::loss::{LossOptions, Objective, card};
 use crate::loss_scale::LossScale;
+use crate::objective::Objectives;
+use crate::objective::imitation::{Imitation, LossOptions};
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter};
 use crate::stop::{NEVER, go_on};
 use crate::unroll::Unroll;
 
-/// A policy that learns, its optimiser and its objective.
+/// A policy that learns, its optimiser and its objectives.
 pub struct Stepper<'s> {
     pub(super) policy: Policy,
     pub(super) optimiser: Optimiser,
-    pub(super) objective: Objective,
+    pub(super) objectives: Objectives,
     pub(super) max_grad_norm: f64,
     /// Dropout is drawn from it.
     pub(super) seed: u64,
@@ -35,8 +35,6 @@ pub struct Stepper<'s> {
     pub(super) learned: f64,
     /// Ends a step before its next part once it is set.
     pub(super) cancel: &'s AtomicBool,
-    /// The objective, where logits are on a card.
-    pub(super) on_card: OnceLock<card::Loss>,
     pub(super) recorded: Option<Recording>,
     pub(super) pending: Vec<Pending>,
 }
@@ -45,7 +43,7 @@ impl<'s> Stepper<'s> {
     /// Trains a copy of `policy`.
     pub fn new(
         policy: &Policy,
-        loss: &LossOptions,
+        objectives: Objectives,
         config: OptimiserConfig,
         max_grad_norm: f64,
         seed: u64,
@@ -53,11 +51,10 @@ impl<'s> Stepper<'s> {
         let policy = policy.trainable()?;
         let parameter = |(name, weight): (&String, &Weight)| Parameter::new(name, weight.dims());
         let optimiser = Optimiser::new(config, policy.weights().iter().map(parameter).collect());
-        let objective = Objective::new(&policy.spec().heads, loss)?;
         Ok(Stepper {
             policy,
             optimiser,
-            objective,
+            objectives,
             max_grad_norm,
             seed,
             unroll: Unroll::default(),
@@ -65,10 +62,22 @@ impl<'s> Stepper<'s> {
             loss_scale: None,
             learned: 0.0,
             cancel: &NEVER,
-            on_card: OnceLock::new(),
             recorded: None,
             pending: vec![],
         })
+    }
+
+    /// Trains a copy of `policy` by imitation alone.
+    pub fn imitating(
+        policy: &Policy,
+        loss: &LossOptions,
+        config: OptimiserConfig,
+        max_grad_norm: f64,
+        seed: u64,
+    ) -> Result<Self> {
+        let imitation = Imitation::new(&policy.spec().heads, loss)?;
+        let objectives = Objectives::new(vec![Box::new(imitation)]);
+        Self::new(policy, objectives, config, max_grad_norm, seed)
     }
 
     /// Learns with products of this precision. Weights, loss, norms and moments are f32 in each; in f16 the
@@ -165,14 +174,15 @@ impl<'s> Stepper<'s> {
         step: u64,
         learning_rate: f64,
     ) -> Result<(StepMetrics, Option<State>)> {
-        let Learned { losses, state, .. } = self.learn(Task::new(batch, state, step))?;
+        let Learned { figures, states } = self.learn(Task::new(batch, state, step))?;
         let learned = self.learned > 0.0;
         let grad_norm = self.update(learning_rate)?;
-        Ok((StepMetrics { losses, grad_norm, learned, gradients: vec![] }, state))
+        let state = states.map(|states| states.learner);
+        Ok((StepMetrics { figures, grad_norm, learned, gradients: vec![] }, state))
     }
 
-    pub(crate) fn objective(&self) -> &Objective {
-        &self.objective
+    pub(crate) fn objectives(&self) -> &Objectives {
+        &self.objectives
     }
 
     /// Sum of frame weights accumulated since the last update.

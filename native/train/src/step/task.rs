@@ -6,31 +6,31 @@ use std::ops::Range;
 use sconce_data::Batch;
 use sconce_nn::backbone::State;
 
-use crate::lesson::Lesson;
-use crate::loss::{Denominators, LabelledLogits};
+use crate::objective::Denominators;
 
 /// A batch to learn from, or windows of one.
 #[derive(Clone, Copy)]
 pub struct Task<'a> {
     pub batch: &'a Batch,
-    /// The learner's, before the windows.
+    /// The learner's, before the windows,
     pub state: &'a State,
+    /// and those of its objectives' companions; if none are given, of games that begin.
+    pub companions: &'a [State],
     /// Dropout is drawn from it.
     pub draw: u64,
     /// How much its gradient counts for in the next update.
     pub share: f64,
-    pub lesson: Option<Lesson<'a>>,
     /// The first of the windows in a batch of which others have the rest: dropout falls as it would in all of them
     /// together.
     pub first: usize,
     /// Those of that whole batch, so that what they learn, and the losses, add up to its own.
-    pub denominators: Option<&'a Denominators>,
+    pub denominators: Option<&'a [Denominators]>,
 }
 
 impl<'a> Task<'a> {
-    /// A whole batch, which counts for 1, without a teacher.
+    /// A whole batch, which counts for 1.
     pub fn new(batch: &'a Batch, state: &'a State, draw: u64) -> Self {
-        Task { batch, state, draw, share: 1.0, lesson: None, first: 0, denominators: None }
+        Task { batch, state, companions: &[], draw, share: 1.0, first: 0, denominators: None }
     }
 
     /// Whether no frame counts.
@@ -56,19 +56,5 @@ impl<'a> Part<'a> {
             false => Cow::Owned(batch.part(&rows, &range)),
         };
         Part { rows, range, window, batch }
-    }
-}
-
-/// Rows `first..first + count` of a batch whose logits are `[n, width]`.
-pub(super) fn rows<'a>(
-    logits: &'a [f32],
-    width: usize,
-    batch: &'a Batch,
-) -> impl Fn(usize, usize) -> LabelledLogits<'a> + Sync {
-    let labels = batch.labels.len() / batch.weights.len().max(1);
-    move |first, count| LabelledLogits {
-        logits: &logits[first * width..(first + count) * width],
-        labels: &batch.labels[first * labels..(first + count) * labels],
-        weights: Some(&batch.weights[first..first + count]),
     }
 }

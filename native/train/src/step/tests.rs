@@ -2,7 +2,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use sconce_data::Batch;
-use sconce_nn::backbone::{Context, State};
+use sconce_nn::backbone::Context;
 use sconce_nn::heads::NONE;
 use sconce_nn::policy::Frames;
 use sconce_nn::spec::{self, HeadKind, RecurrentConfig};
@@ -13,11 +13,12 @@ use sconce_tensor::rng::Rng;
 use sconce_tensor::tape::{self, Gradients};
 use sconce_tensor::{Device, Error, Tensor, tensor};
 
-use super::gradient::loss_and_gradient;
 use super::learn::census;
 use super::*;
-use crate::loss::LossOptions;
+use crate::objective::imitation::LossOptions;
+use crate::objective::{Figures, Outputs, Total};
 use crate::optimiser::OptimiserConfig;
+use crate::states::States;
 
 #[test]
 fn a_weight_that_no_gradient_reaches_is_named() {
@@ -67,7 +68,7 @@ fn examples() -> Batch {
 
 fn stepper(loss: &LossOptions, unroll: Unroll) -> Stepper<'static> {
     let policy = Policy::init(&spec(), 4).unwrap();
-    Stepper::new(&policy, loss, OptimiserConfig::default(), 1.0, 7).unwrap().unrolling(unroll)
+    Stepper::imitating(&policy, loss, OptimiserConfig::default(), 1.0, 7).unwrap().unrolling(unroll)
 }
 
 fn gathered(stepper: &Stepper, store: &Gradients) -> Vec<(String, Vec<f32>)> {
@@ -87,7 +88,7 @@ fn learned(loss: &LossOptions, unroll: Unroll) -> (f64, Vec<(String, Vec<f32>)>)
     let x = examples();
     let zero = stepper.policy.zero_state(BATCH).unwrap();
     let (learned, store) = stepper.backward(Task::new(&x, &zero, 5)).unwrap();
-    (learned.losses.total, gathered(&stepper, &store))
+    (learned.figures.total, gathered(&stepper, &store))
 }
 
 /// The same from one graph over the whole window, in which the states are detached.
@@ -106,11 +107,12 @@ fn reference(loss: &LossOptions, chunk: usize) -> (f64, Vec<(String, Vec<f32>)>)
         state = next.detach();
     }
     let logits = Tensor::cat(&logits, 1).unwrap().flatten(0, 1).unwrap();
-    let denominators = stepper.normalised(&logits, &x).unwrap();
-    let (sums, _, gradient) =
-        loss_and_gradient(&stepper.objective, &logits, &x, &denominators, None).unwrap();
-    let store = tape::backward(&logits, gradient).unwrap();
-    let loss = stepper.objective.finish(&sums, &denominators).unwrap().value;
+    let denominators = stepper.after_first_pass(&logits, &x).unwrap();
+    let (outputs, mut total) = (Outputs { logits, companions: vec![] }, Total::default());
+    let objectives = &stepper.objectives;
+    let gradient = objectives.gradient(&outputs, &x, &denominators, &mut total).unwrap();
+    let store = tape::backward(&outputs.logits, gradient).unwrap();
+    let loss = objectives.finish(&total, &denominators).unwrap().total;
     (loss, gathered(&stepper, &store))
 }
 
@@ -152,8 +154,9 @@ fn micro_batches_have_the_gradients_and_the_states_of_the_batch() {
                 let zero = stepper.policy.zero_state(BATCH).unwrap();
                 let task = Task { share: 0.5, ..Task::new(&x, &zero, 5) };
                 let (learned, store) = stepper.backward(task).unwrap();
-                let state = ("state".to_string(), learned.state.unwrap().to_vec().unwrap());
-                (learned.losses.total, [gathered(&stepper, &store), vec![state]].concat())
+                let state =
+                    ("state".to_string(), learned.states.unwrap().learner.to_vec().unwrap());
+                (learned.figures.total, [gathered(&stepper, &store), vec![state]].concat())
             };
             let want = after(None);
             assert!(after(Some(BATCH)) == want);
@@ -196,7 +199,8 @@ fn batches_that_are_accumulated_have_the_gradient_of_one_of_all_their_rows() {
     let policy = Policy::init(&without_dropout, 4).unwrap();
     let kept = |parts: &[Range<usize>]| {
         let config = OptimiserConfig::default();
-        let mut stepper = Stepper::new(&policy, &LossOptions::plain(), config, 0.1, 7).unwrap();
+        let mut stepper =
+            Stepper::imitating(&policy, &LossOptions::plain(), config, 0.1, 7).unwrap();
         for rows in parts {
             let mut x = examples().part(rows, &(0..TIME));
             // Rows of one batch count for more than those of another.
@@ -234,7 +238,7 @@ fn a_batch_whose_frames_weigh_nothing_adds_nothing_and_hands_its_state_on() {
     let x = examples();
     let empty = Batch { weights: vec![0.0; x.weights.len()], ..x.clone() };
     let (x, empty) = (&x, &empty);
-    let numbers_of = |state: &Option<State>| state.as_ref().unwrap().to_vec().unwrap();
+    let numbers_of = |states: &Option<States>| states.as_ref().unwrap().learner.to_vec().unwrap();
     for unroll in [unroll(None, None), unroll(Some(3), None)] {
         let unroll = Unroll { carry: true, ..unroll };
         let after = |all: &[&Batch]| {
@@ -253,8 +257,8 @@ fn a_batch_whose_frames_weigh_nothing_adds_nothing_and_hands_its_state_on() {
             let (both, other, weights, _) = after(&all);
             assert_eq!((other, &weights), (norm, &changed));
             let silent = &both[usize::from(all[0].weights[TIME - 1] != 0.0)];
-            assert_eq!(silent.losses, Losses::default());
-            assert_eq!(numbers_of(&silent.state), numbers_of(&alone[0].state));
+            assert_eq!(silent.figures, Figures::default());
+            assert_eq!(numbers_of(&silent.states), numbers_of(&alone[0].states));
         }
 
         // A step of nothing else: no decay, no moment, no count.
@@ -273,7 +277,7 @@ fn the_plain_losses_of_the_heads_add_up_to_the_loss() {
         let losses = stepper(&LossOptions::plain(), unroll(truncate_bptt, None))
             .step(&x, 0, 1e-2)
             .unwrap()
-            .losses;
+            .figures;
         assert_eq!(losses.heads.len(), 2);
         assert!((losses.heads.iter().sum::<f64>() - losses.total).abs() < 1e-9, "{losses:?}");
     }
@@ -289,7 +293,7 @@ fn a_step_that_is_asked_to_end_goes_through_no_further_part() {
         let stepper = stepper(&LossOptions::plain(), unroll).stopped_by(&cancel);
         let zero = stepper.policy.zero_state(BATCH).unwrap();
         let mut parts = 0;
-        let passed = stepper.pass(Task::new(&x, &zero, 0), |_, _, _| {
+        let passed = stepper.pass(Task::new(&x, &zero, 0), true, |_, _| {
             parts += 1;
             cancel.store(true, std::sync::atomic::Ordering::Relaxed);
             Ok(())

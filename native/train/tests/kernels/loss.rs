@@ -1,11 +1,12 @@
-//! `loss.cu` beside `loss::imitation`.
+//! `loss.cu` beside `objective::imitation`.
 
 use half::bf16;
 use sconce_nn::spec::{Head, HeadKind, Heads, HeadsKind};
 use sconce_tensor::rng::Rng;
-use sconce_train::loss::{
-    FocalHeads, Loss, LossOptions, Objective, PosWeight, Reduction, Sums, imitation,
+use sconce_train::objective::imitation::{
+    FocalHeads, Imitation, Loss, LossOptions, PosWeight, Reduction, imitation,
 };
+use sconce_train::objective::{Objective, Sums};
 
 use crate::emulated::Emulated;
 use crate::memory::Argument::{Float, Int, Long};
@@ -89,24 +90,23 @@ impl Batch {
         options: &LossOptions,
     ) -> (Loss, Vec<f32>) {
         let heads = heads();
-        let objective = Objective::new(&heads, options).unwrap();
-        let weights = Some(self.weights.as_slice());
+        let objective = Imitation::new(&heads, options).unwrap();
         let cut = ROWS + 5;
         let parts = [self.rows(0..cut), self.rows(cut..N)];
-        let first = objective.normalises().then(|| {
+        let first = objective.two_passes().then(|| {
             let mut card = Card::<T>::new(&objective, &vec![1.0; 2 + heads.parts.len()]);
             for (i, part) in parts.iter().enumerate() {
                 card.pass(kernels, part, false, i > 0);
             }
-            Sums::of_totals(card.totals.exact())
+            Sums(card.totals.exact().to_vec())
         });
-        let denominators = objective.denominators(N, weights, first.as_ref()).unwrap();
+        let denominators = objective.divisors(&self.weights, first.as_ref()).unwrap();
         let mut card = Card::<T>::new(&objective, &denominators.numbers());
         let gradients = parts.iter().enumerate();
         let gradients = gradients.map(|(i, part)| card.pass(kernels, part, true, i > 0).unwrap());
         let gradient = gradients.collect::<Vec<_>>().concat();
-        let sums = Sums::of_totals(card.totals.exact());
-        (objective.finish(&sums, &denominators).unwrap(), gradient)
+        let sums = Sums(card.totals.exact().to_vec());
+        (objective.loss(&sums, &denominators).unwrap(), gradient)
     }
 
     fn rows(&self, rows: std::ops::Range<usize>) -> Batch {
@@ -133,7 +133,7 @@ struct Card<T> {
 }
 
 impl<T: Element> Card<T> {
-    fn new(objective: &Objective, denominators: &[f64]) -> Self {
+    fn new(objective: &Imitation, denominators: &[f64]) -> Self {
         let table = objective.table();
         let places: Vec<f32> = table.places.iter().map(|place| *place as f32).collect();
         Card {
@@ -229,16 +229,15 @@ fn what_is_not_finite_or_no_class_is_a_nan(kernels: &impl Kernels) {
     let heads = heads();
     let (width, labels) = (heads.num_logits(), heads.num_labels());
     let options = LossOptions::plain();
-    let objective = Objective::new(&heads, &options).unwrap();
+    let objective = Imitation::new(&heads, &options).unwrap();
     let sums = |change: &dyn Fn(&mut Batch)| {
         let mut batch = Batch::new::<f32>();
         change(&mut batch);
-        let weights = Some(batch.weights.as_slice());
-        let denominators = objective.denominators(N, weights, None).unwrap();
+        let denominators = objective.divisors(&batch.weights, None).unwrap();
         let mut card = Card::<f32>::new(&objective, &denominators.numbers());
         let gradient = card.pass(kernels, &batch, true, false).unwrap();
         let row = gradient[width..2 * width].iter().any(|v| v.is_nan());
-        let error = objective.finish(&Sums::of_totals(card.totals.exact()), &denominators);
+        let error = objective.loss(&Sums(card.totals.exact().to_vec()), &denominators);
         (row, error.err().map(|error| error.to_string()))
     };
     let told = |head: &str| (true, Some(format!("loss of {head} is not finite (NaN)")));

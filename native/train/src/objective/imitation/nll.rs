@@ -4,8 +4,8 @@ use sconce_nn::spec::{HeadKind, Heads};
 use sconce_tensor::simd::exp;
 use sconce_tensor::{Error, Result};
 
-use super::objective::Objective;
 use super::options::LossOptions;
+use super::shaped::Imitation;
 use super::sums::LabelledLogits;
 use super::term::outside;
 
@@ -14,14 +14,14 @@ use super::term::outside;
 /// # Shapes
 /// `logits [n, num_logits]`, `labels [n, num_labels]` -> `out [n, heads]`
 pub fn nll_rows(heads: &Heads, logits: &[f32], labels: &[u16], out: &mut [f32]) -> Result<()> {
-    let objective = Objective::new(heads, &LossOptions::plain())?;
-    let n = objective.check(&LabelledLogits { logits, labels, weights: None }, None, None)?;
-    if out.len() != n * objective.terms.len() {
-        return Err(Error::mismatch("NLL", n * objective.terms.len(), out.len()));
+    let imitation = Imitation::new(heads, &LossOptions::plain())?;
+    let n = imitation.check(&LabelledLogits { logits, labels, weights: None }, None, None)?;
+    if out.len() != n * imitation.terms.len() {
+        return Err(Error::mismatch("NLL", n * imitation.terms.len(), out.len()));
     }
-    let rows = logits.chunks(objective.num_logits).zip(labels.chunks(objective.num_labels));
-    for ((x, labels), out) in rows.zip(out.chunks_mut(objective.terms.len())) {
-        for (term, out) in objective.terms.iter().zip(out) {
+    let rows = logits.chunks(imitation.num_logits).zip(labels.chunks(imitation.num_labels));
+    for ((x, labels), out) in rows.zip(out.chunks_mut(imitation.terms.len())) {
+        for (term, out) in imitation.terms.iter().zip(out) {
             let (x, labels) = (&x[term.logits.clone()], &labels[term.labels.clone()]);
             *out = nll(&term.name, term.kind, x, labels)? as f32;
         }

@@ -5,94 +5,90 @@
 //! independent of each other given what is recorded, so theirs are added. Autoregressive heads, the
 //! teacher's or the learner's, condition on the recorded action.
 
-use sconce_nn::backbone::{Context, State};
-use sconce_nn::policy::Frames;
+mod divergence;
+
+pub use divergence::Direction;
+use divergence::divergence;
 use sconce_nn::spec::{Embedding, Heads, Part};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::digest::of_file;
-use sconce_tensor::simd::non_finite;
-use sconce_tensor::{Device, Error, Precision, Result, Tensor, tensor};
+use sconce_tensor::{Device, Error, Result};
 
-pub use crate::divergence::Direction;
-use crate::divergence::divergence;
+use super::{Companion, Denominators, Figures, Objective, Rows, Setup, Sums};
 use crate::options::TrainOptions;
 
-/// A policy that does not learn.
+/// A policy to stay close to.
 pub struct Teacher {
-    policy: Policy,
+    companion: Companion,
     direction: Direction,
+    /// How much of the divergence is added to the loss.
     weight: f64,
-    digest: String,
+}
+
+/// The teacher of a run, if its options name one.
+///
+/// # Errors
+/// `Mismatch` for a teacher of another game, action space or frame delay. One whose file says nothing
+/// of its delay is taken to have the run's.
+pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
+    let Setup { options, spec, device, .. } = *setup;
+    let Some(path) = &options.teacher else { return Ok(None) };
+    let policy = Policy::load(path)?.on(device)?;
+    fits(&policy, spec, options)?;
+    let companion = Companion::new(policy, NAME, of_file(path)?);
+    let (direction, weight) = (options.teacher_direction, options.teacher_weight);
+    Ok(Some(Box::new(Teacher { companion, direction, weight })))
+}
+
+const NAME: &str = "teacher";
+
+impl Objective for Teacher {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn copy_on(&self, device: &Device) -> Result<Box<dyn Objective>> {
+        Ok(Box::new(Teacher { companion: self.companion.copy_on(device)?, ..*self }))
+    }
+
+    fn companion(&self) -> Option<&Companion> {
+        Some(&self.companion)
+    }
+
+    fn rows(
+        &self,
+        rows: &Rows<'_>,
+        whole: &Denominators,
+        gradient: Option<&mut [f32]>,
+    ) -> Result<Sums> {
+        let (x, y) = (rows.logits, rows.companion);
+        let mut none = vec![];
+        let gradient = match gradient {
+            Some(gradient) => gradient,
+            None => {
+                none.resize(x.len(), 0.0);
+                &mut none
+            }
+        };
+        gradient.fill(0.0);
+        Ok(Sums(vec![self.pull(x, y, rows.weights(), whole.mean(), gradient)]))
+    }
+
+    fn finish(&self, sums: &Sums, whole: &Denominators) -> Result<Figures> {
+        let kl = whole.mean() * sums.0.first().copied().unwrap_or(0.0);
+        let named = [("teacher_kl".to_string(), kl)].into_iter().collect();
+        Ok(Figures { total: self.weight * kl, named, ..Figures::default() })
+    }
 }
 
 impl Teacher {
-    /// The teacher of a run of `spec`, if its options name one.
-    ///
-    /// # Errors
-    /// `Mismatch` for a teacher of another game, action space or frame delay. One whose file says nothing
-    /// of its delay is taken to have the run's.
-    pub fn of(options: &TrainOptions, spec: &Spec, device: &Device) -> Result<Option<Self>> {
-        let Some(path) = &options.teacher else { return Ok(None) };
-        let policy = Policy::load(path)?.on(device)?;
-        fits(&policy, spec, options)?;
-        let (direction, weight) = (options.teacher_direction, options.teacher_weight);
-        Ok(Some(Teacher { policy, direction, weight, digest: of_file(path)? }))
-    }
-
-    /// The same teacher, on another device beside it.
-    pub fn copy_on(&self, device: &Device) -> Result<Self> {
-        let Teacher { direction, weight, .. } = *self;
-        let (policy, digest) = (self.policy.copy_on(device)?, self.digest.clone());
-        Ok(Teacher { policy, direction, weight, digest })
-    }
-
-    pub fn spec(&self) -> &Spec {
-        self.policy.spec()
-    }
-
-    /// Of its file, by which a resumed run knows it again.
-    pub fn digest(&self) -> &str {
-        &self.digest
-    }
-
-    pub fn zero_state(&self, batch: usize) -> Result<State> {
-        self.policy.zero_state(batch)
-    }
-
-    /// How much of the divergence is added to the loss.
-    pub fn weight(&self) -> f64 {
-        self.weight
-    }
-
-    /// Its logits `[b * t, num_logits]` of some frames, and the state after them, for those who go on.
-    pub fn logits(
-        &self,
-        frames: &Frames,
-        labels: &[u16],
-        state: &State,
-        goes_on: bool,
-    ) -> Result<(Tensor, State)> {
-        // Whatever the precision that its pupil learns in.
-        let context = Context::default().in_precision(Precision::F32);
-        let context = if goes_on { context } else { context.forgetting() };
-        let (logits, after) = self.policy.forward(frames, Some(labels), state, &context)?;
-        let wrong = tensor::read(&logits, |logits| Ok(non_finite(logits)))?;
-        match wrong {
-            Some(value) => {
-                Err(Error::NonFinite { what: "logit of the teacher".into(), value: value.into() })
-            }
-            None if goes_on => Ok((logits, after.hand_on()?)),
-            None => Ok((logits, after)),
-        }
-    }
-
-    /// Adds [`weight`](Self::weight) times `scale` times the gradient of the sum over rows, each times its
+    /// Adds its weight times `scale` times the gradient of the sum over rows, each times its
     /// own weight, to `grad`; gives that sum, in nats, without the factors.
     ///
     /// # Shapes
     /// `x`, the learner's logits, `y`, the teacher's, and `grad` `[n, num_logits]`, `weights [n]`
-    pub fn pull(&self, x: &[f32], y: &[f32], weights: &[f32], scale: f64, grad: &mut [f32]) -> f64 {
-        let heads = &self.policy.spec().heads;
+    fn pull(&self, x: &[f32], y: &[f32], weights: &[f32], scale: f64, grad: &mut [f32]) -> f64 {
+        let heads = &self.companion.spec().heads;
         let width = heads.num_logits().max(1);
         let parts: Vec<Part> = heads.iter().collect();
         let rows = x.chunks_exact(width).zip(y.chunks_exact(width)).zip(weights);
@@ -174,7 +170,8 @@ mod tests {
         });
         let spec = Spec { embedding: Embedding::Vector(2), backbone, heads };
         let policy = Policy::init(&spec, 1).unwrap();
-        Teacher { policy, direction, weight: 0.5, digest: String::new() }
+        let companion = Companion::new(policy, NAME, String::new());
+        Teacher { companion, direction, weight: 0.5 }
     }
 
     /// Log-probabilities of all actions: two bits, one of three, one of two.
@@ -250,25 +247,25 @@ mod tests {
     fn a_teacher_of_another_game_action_space_or_delay_is_refused_with_both_named() {
         let teacher = teacher(Direction::Forward);
         let options = TrainOptions { frame_delay: 2, ..TrainOptions::default() };
-        let spec = teacher.spec().clone();
-        assert!(fits(&teacher.policy, &spec, &options).is_ok());
+        let spec = teacher.companion.spec().clone();
+        assert!(fits(teacher.companion.policy(), &spec, &options).is_ok());
         let other = Spec { embedding: Embedding::Vector(3), ..spec.clone() };
-        let error = fits(&teacher.policy, &other, &options).unwrap_err().to_string();
+        let error = fits(teacher.companion.policy(), &other, &options).unwrap_err().to_string();
         assert_eq!(error, "game of the teacher: expected vectors of 3, got vectors of 2");
         let mut other = spec.clone();
         other.heads.parts[1].kind = HeadKind::Categorical(4);
-        let error = fits(&teacher.policy, &other, &options).unwrap_err().to_string();
+        let error = fits(teacher.companion.policy(), &other, &options).unwrap_err().to_string();
         assert!(error.starts_with("action space of the teacher: expected "), "{error}");
 
         let file = tempfile::tempdir().unwrap();
         let path = file.path().join("teacher.safetensors");
-        teacher.policy.save(&path, serde_json::json!({ "frame_delay": 1 })).unwrap();
+        teacher.companion.policy().save(&path, serde_json::json!({ "frame_delay": 1 })).unwrap();
         let error = fits(&Policy::load(&path).unwrap(), &spec, &options).unwrap_err().to_string();
         assert_eq!(error, "frame delay of the teacher: expected 2..=2, got 1..=1");
         let range = TrainOptions { frame_delay: 1, frame_delay_max: Some(3), ..options };
         assert!(fits(&Policy::load(&path).unwrap(), &spec, &range).is_err());
         let notes = serde_json::json!({ "frame_delay": 1, "frame_delay_max": 3 });
-        teacher.policy.save(&path, notes).unwrap();
+        teacher.companion.policy().save(&path, notes).unwrap();
         assert!(fits(&Policy::load(&path).unwrap(), &spec, &range).is_ok());
     }
 }

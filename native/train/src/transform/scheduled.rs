@@ -9,23 +9,23 @@
 
 use std::borrow::Cow;
 
+use sconce_data::Batch;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::heads::NONE;
 use sconce_nn::policy::Frames;
 use sconce_nn::sampling::{Draw, Sampling};
-use sconce_nn::spec::Embedding;
+use sconce_nn::spec::{Embedding, Heads};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 
-use crate::options::TrainOptions;
+use super::{BatchTransform, Moment, Setup};
 use crate::step::Stepper;
-use crate::teacher::Teacher;
 use crate::unroll::stretches;
 
 /// Which inputs are replaced, and where they stand.
 #[derive(Debug, Clone)]
-pub struct Scheduled {
+struct Scheduled {
     probability: f32,
     /// Updates until the probability is what it shall be.
     ramp: u64,
@@ -33,42 +33,22 @@ pub struct Scheduled {
     slots: usize,
     delay: usize,
     seed: u64,
+    /// How another that looks on reads frames, if in another way.
+    seen: Option<Embedding>,
 }
 
-/// When a batch is drawn, and which of its windows are there.
-#[derive(Debug, Clone, Copy)]
-pub struct Moment {
-    /// Updates that were made before it.
-    pub update: u64,
-    /// Batches.
-    pub draw: u64,
-    /// The first of those windows,
-    pub first: usize,
-    /// and how many the batch has.
-    pub windows: usize,
-}
-
-/// Frames as some policy reads them.
-pub struct Reading<'a> {
-    pub spec: &'a Spec,
-    pub frames: &'a mut Frames,
-}
-
-impl<'a> Reading<'a> {
-    /// Of a teacher who reads these frames, if there is one who reads them in its own way.
-    pub fn of(teacher: Option<&'a Teacher>, seen: Option<&'a mut Frames>) -> Option<Self> {
-        let (teacher, frames) = teacher.zip(seen)?;
-        Some(Reading { spec: teacher.spec(), frames })
-    }
+/// What the options of a run ask for.
+///
+/// # Errors
+/// `Mismatch` for a policy that reads no controller of its own, and where a previous action is as
+/// old as the delay of its window, which is not known.
+pub(super) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn BatchTransform>>> {
+    Ok(Scheduled::of(setup)?.map(|scheduled| Box::new(scheduled) as _))
 }
 
 impl Scheduled {
-    /// What the options of a run of `spec` ask for, beside a teacher of its own spec.
-    ///
-    /// # Errors
-    /// `Mismatch` for a policy that reads no controller of its own, and where a previous action is as
-    /// old as the delay of its window, which is not known.
-    pub fn of(options: &TrainOptions, spec: &Spec, teacher: Option<&Spec>) -> Result<Option<Self>> {
+    fn of(setup: &Setup<'_>) -> Result<Option<Self>> {
+        let Setup { options, spec, companions } = *setup;
         if options.scheduled_sampling == 0.0 {
             return Ok(None);
         }
@@ -78,7 +58,7 @@ impl Scheduled {
         }
         let shallow = |spec: &Spec| spec.embedding.queue_depth() == 1;
         let varies = options.frame_delay_max.is_some_and(|longest| longest > options.frame_delay);
-        if varies && (shallow(spec) || teacher.is_some_and(shallow)) {
+        if varies && (shallow(spec) || companions.iter().any(|spec| shallow(spec))) {
             return refuse("a queue_depth above 1 beside frame_delay_max", "1");
         }
         let depth = spec.embedding.queue_depth();
@@ -87,40 +67,23 @@ impl Scheduled {
             let (field, most) = ("scheduled_sampling_slots", depth as f64);
             return Err(Error::out_of_range(field, slots as f64, 1.0, most));
         }
+        let other = companions.iter().find(|other| other.embedding != spec.embedding);
         Ok(Some(Scheduled {
             probability: options.scheduled_sampling,
             ramp: options.scheduled_sampling_steps,
             slots,
             delay: options.frame_delay,
             seed: options.seed,
+            seen: other.map(|other| other.embedding.clone()),
         }))
     }
 
     /// Of an input that is replaced, in the batches of this update.
-    pub fn probability(&self, update: u64) -> f32 {
+    fn probability(&self, update: u64) -> f32 {
         match update < self.ramp {
             true => (f64::from(self.probability) * update as f64 / self.ramp as f64) as f32,
             false => self.probability,
         }
-    }
-
-    /// Replaces inputs in the frames of a batch by those of the policy that learns, and the same ones
-    /// where a teacher reads them in another way. `state` is the policy's before them.
-    pub fn replace(
-        &self,
-        learner: &Stepper,
-        own: &mut Frames,
-        teacher: Option<Reading<'_>>,
-        state: &State,
-        at: Moment,
-    ) -> Result<()> {
-        if self.probability(at.update) == 0.0 {
-            return Ok(());
-        }
-        let policy = learner.frozen()?;
-        let chosen = self.choices(&policy, own, state, at, learner)?;
-        self.write(Reading { spec: policy.spec(), frames: own }, &chosen)?;
-        teacher.map_or(Ok(()), |reading| self.write(reading, &chosen))
     }
 
     /// The places of frames, row-major, whose input is replaced, and the labels of what takes its place.
@@ -164,12 +127,18 @@ impl Scheduled {
         Ok(chosen)
     }
 
-    fn write(&self, reading: Reading<'_>, chosen: &[(usize, Vec<u16>)]) -> Result<()> {
-        let Reading { spec, frames } = reading;
-        let depth = spec.embedding.queue_depth();
+    /// Into frames that are read by this embedding.
+    fn write(
+        &self,
+        frames: &mut Frames,
+        embedding: &Embedding,
+        heads: &Heads,
+        chosen: &[(usize, Vec<u16>)],
+    ) -> Result<()> {
+        let depth = embedding.queue_depth();
         // The one controller of a frame is the input that led to it.
         let shown = if depth == 1 { self.delay } else { 0 };
-        let (width, wide) = (spec.heads.num_labels(), spec.embedding.continuous_width());
+        let (width, wide) = (heads.num_labels(), embedding.continuous_width());
         for (place, labels) in chosen {
             let end = (place / frames.time + 1) * frames.time;
             for slot in 0..self.slots.min(depth) {
@@ -185,10 +154,34 @@ impl Scheduled {
                     previous.copy_from_slice(labels);
                 }
                 let row = &mut frames.continuous[reader * wide..][..wide];
-                spec.embedding.write_input(slot, labels, &spec.heads, row)?;
+                embedding.write_input(slot, labels, heads, row)?;
             }
         }
         Ok(())
+    }
+}
+
+impl BatchTransform for Scheduled {
+    /// Puts inputs of the policy that learns in the place of recorded ones, and the same ones where another reads the frames
+    /// in its own way.
+    fn apply(
+        &self,
+        batch: &mut Batch,
+        learner: &Stepper<'_>,
+        state: &State,
+        at: Moment,
+    ) -> Result<()> {
+        if self.probability(at.update) == 0.0 {
+            return Ok(());
+        }
+        let policy = learner.frozen()?;
+        let (chosen, spec) =
+            (self.choices(&policy, &batch.frames, state, at, learner)?, policy.spec());
+        self.write(&mut batch.frames, &spec.embedding, &spec.heads, &chosen)?;
+        match (&mut batch.seen, &self.seen) {
+            (Some(frames), Some(embedding)) => self.write(frames, embedding, &spec.heads, &chosen),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -199,7 +192,8 @@ mod tests {
 
     use super::*;
     use crate::bench::examples;
-    use crate::loss::LossOptions;
+    use crate::objective::imitation::LossOptions;
+    use crate::options::TrainOptions;
 
     const TIME: usize = 8;
     const WINDOWS: usize = 6;
@@ -225,21 +219,25 @@ mod tests {
     fn learner(spec: &Spec) -> Stepper<'static> {
         let policy = Policy::init(spec, 2).unwrap();
         let config = TrainOptions::default().optimiser().unwrap();
-        Stepper::new(&policy, &LossOptions::plain(), config, 1.0, 4).unwrap()
+        Stepper::imitating(&policy, &LossOptions::plain(), config, 1.0, 4).unwrap()
+    }
+
+    fn scheduled(options: &TrainOptions, spec: &Spec, companions: &[&Spec]) -> Scheduled {
+        Scheduled::of(&Setup { options, spec, companions }).unwrap().unwrap()
     }
 
     fn replaced(options: &TrainOptions, learner: &Stepper, update: u64) -> (Frames, Frames) {
         let spec = learner.policy().spec();
-        let scheduled = Scheduled::of(options, spec, None).unwrap().unwrap();
+        let scheduled = scheduled(options, spec, &[]);
         let mut before = examples(spec, WINDOWS, TIME, 3).frames;
         // One frame knows nothing of the past.
         let width = spec.heads.num_labels();
         before.previous[5 * width..6 * width].fill(NONE);
-        let mut after = before.clone();
+        let mut after = Batch { frames: before.clone(), ..Batch::default() };
         let zero = learner.policy().zero_state(WINDOWS).unwrap();
         let at = Moment { update, draw: 7, first: 0, windows: WINDOWS };
-        scheduled.replace(learner, &mut after, None, &zero, at).unwrap();
-        (before, after)
+        scheduled.apply(&mut after, learner, &zero, at).unwrap();
+        (before, after.frames)
     }
 
     /// Frames with what `seen(frame, slot)` says, of all that are the frame of an input in the window.
@@ -323,7 +321,7 @@ mod tests {
         pool::set_threads(1).unwrap();
         assert!(same(&after, &share(1000).1));
         pool::set_threads(pool::available()).unwrap();
-        let scheduled = Scheduled::of(&options, learner.policy().spec(), None).unwrap().unwrap();
+        let scheduled = scheduled(&options, learner.policy().spec(), &[]);
         assert_eq!(
             [0, 1, 5, 10, 11].map(|t| scheduled.probability(t)),
             [0.0, 0.05, 0.25, 0.5, 0.5]
@@ -335,13 +333,14 @@ mod tests {
         let spec = spec(2, HeadsKind::Autoregressive);
         let (learner, options) = (learner(&spec), options(0.5));
         let (before, after) = replaced(&options, &learner, 0);
-        let scheduled = Scheduled::of(&options, &spec, None).unwrap().unwrap();
+        let scheduled = scheduled(&options, &spec, &[]);
         for rows in [0..2, 2..WINDOWS] {
-            let mut part = before.part(&rows, &(0..TIME));
+            let frames = before.part(&rows, &(0..TIME));
+            let mut part = Batch { frames, ..Batch::default() };
             let state = learner.policy().zero_state(rows.len()).unwrap();
             let at = Moment { update: 0, draw: 7, first: rows.start, windows: WINDOWS };
-            scheduled.replace(&learner, &mut part, None, &state, at).unwrap();
-            assert!(same(&part, &after.part(&rows, &(0..TIME))), "{rows:?}");
+            scheduled.apply(&mut part, &learner, &state, at).unwrap();
+            assert!(same(&part.frames, &after.part(&rows, &(0..TIME))), "{rows:?}");
         }
     }
 
@@ -349,7 +348,9 @@ mod tests {
     fn what_cannot_be_replaced_is_refused_with_what_it_wants() {
         let deep = spec(3, HeadsKind::Independent);
         let of = |options: &TrainOptions, spec: &Spec, teacher: Option<&Spec>| {
-            Scheduled::of(options, spec, teacher).map(|s| s.is_some()).map_err(|e| e.to_string())
+            let companions: Vec<&Spec> = teacher.into_iter().collect();
+            let setup = Setup { options, spec, companions: &companions };
+            Scheduled::of(&setup).map(|s| s.is_some()).map_err(|e| e.to_string())
         };
         assert_eq!(of(&options(0.0), &deep, None), Ok(false));
         assert_eq!(of(&options(0.1), &deep, None), Ok(true));
@@ -377,13 +378,14 @@ mod tests {
         let (own, other) = (spec(2, HeadsKind::Independent), spec(1, HeadsKind::Independent));
         let learner = learner(&own);
         let (before, after) = replaced(&options(0.5), &learner, 0);
-        let scheduled = Scheduled::of(&options(0.5), &own, Some(&other)).unwrap().unwrap();
-        let (mut frames, mut seen) = (before.clone(), examples(&other, WINDOWS, TIME, 3).frames);
+        let scheduled = scheduled(&options(0.5), &own, &[&other]);
+        let mut seen = examples(&other, WINDOWS, TIME, 3).frames;
         seen.previous.clone_from(&before.previous);
-        let reading = Reading { spec: &other, frames: &mut seen };
+        let mut batch = Batch { frames: before.clone(), seen: Some(seen), ..Batch::default() };
         let zero = learner.policy().zero_state(WINDOWS).unwrap();
         let at = Moment { update: 0, draw: 7, first: 0, windows: WINDOWS };
-        scheduled.replace(&learner, &mut frames, Some(reading), &zero, at).unwrap();
+        scheduled.apply(&mut batch, &learner, &zero, at).unwrap();
+        let (frames, seen) = (batch.frames, batch.seen.unwrap());
         assert!(same(&frames, &after));
         assert_eq!(seen.previous, after.previous);
         assert_ne!(seen.previous, before.previous);

@@ -1,42 +1,46 @@
-//! The loss over the heads of a policy, shard by shard.
+//! The imitation loss as an objective: over the heads of a policy, shard by shard.
 
+use std::sync::OnceLock;
+
+use sconce_data::Batch;
 use sconce_nn::spec::{HeadKind, Heads};
+use sconce_ops::form::is_for_kernels;
 use sconce_tensor::simd::exp;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Device, Error, Result, Tensor};
 
+use super::card;
 use super::options::{LossOptions, check_options, pos_weights};
-use super::sums::{Denominators, LabelledLogits, Loss, Sums, weigh};
+use super::sums::{LabelledLogits, Loss};
+use super::table::Table;
 use super::term::{Pair, Term, clip, outside};
+use crate::objective::{Denominators, Figures, Objective, OnCard, Rows, Setup, Sums};
 
 /// A head whose mean loss is below this is not scaled up any further by `head_normalize`.
 const NORMALISER_FLOOR: f64 = 0.1;
 
-/// What `loss.cu` is told of the heads.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Table {
-    /// `[heads, 4]`: whether it is categorical, its first logit, how many it has, its first label
-    pub places: Vec<i32>,
-    /// `[heads, 4]`: scale, smoothing, gamma, weight of an edge
-    pub terms: Vec<f32>,
-    /// `[num_logits]`
-    pub pos_weights: Vec<f32>,
-    pub num_labels: usize,
-    pub entropy_weight: f32,
-    pub clamp: f32,
-}
+/// Sums of a head: its loss, that by the weight of its rows, and its entropy.
+const SUMS: usize = 3;
 
-/// The loss over `heads`, with its options checked.
-#[derive(Debug, Clone)]
-pub struct Objective {
+/// The loss over `heads`, with its options checked. Its [`Sums`] are `[heads, 3]`: loss, weighted loss and entropy; its own
+/// [`Denominators`] are the scales of the heads.
+#[derive(Debug)]
+pub struct Imitation {
     pub(super) terms: Vec<Term>,
     pub(super) num_logits: usize,
     pub(super) num_labels: usize,
     head_normalize: bool,
     entropy_weight: f64,
     clamp: f32,
+    on_card: OnceLock<card::Loss>,
 }
 
-impl Objective {
+/// The imitation loss of a run.
+pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
+    let options = setup.options.loss.clone().with_press_rates(setup.press_rates);
+    Ok(Some(Box::new(Imitation::new(&setup.spec.heads, &options)?)))
+}
+
+impl Imitation {
     pub fn new(heads: &Heads, options: &LossOptions) -> Result<Self> {
         check_heads(heads)?;
         check_options(options)?;
@@ -51,13 +55,14 @@ impl Objective {
             };
             Term::new(part, options, own)
         });
-        Ok(Objective {
+        Ok(Imitation {
             terms: terms.collect(),
             num_logits: heads.num_logits(),
             num_labels: heads.num_labels(),
             head_normalize: options.head_normalize,
             entropy_weight: f64::from(options.entropy_weight),
             clamp: options.clamp,
+            on_card: OnceLock::new(),
         })
     }
 
@@ -100,83 +105,51 @@ impl Objective {
         Ok(())
     }
 
-    /// Whether [`denominators`](Self::denominators) needs the sums of a first pass.
-    pub fn normalises(&self) -> bool {
-        self.head_normalize
-    }
-
-    /// Sums of one shard, without a gradient.
-    pub fn sums(&self, rows: LabelledLogits) -> Result<Sums> {
-        self.pass(rows, &Denominators::unit(self.terms.len()), None, None)
-    }
-
-    /// Weights over the whole batch, and with `head_normalize` the means of the first pass.
-    pub fn denominators(
-        &self,
-        rows: usize,
-        weights: Option<&[f32]>,
-        first: Option<&Sums>,
-    ) -> Result<Denominators> {
-        let (count, total) = match weights {
-            None => (rows, rows as f64),
-            Some(w) if w.len() == rows => weigh(w)?,
-            Some(w) => return Err(Error::mismatch("frame weights", rows, w.len())),
-        };
-        if count == 0 {
-            return Err(Error::out_of_range("rows that count", 0.0, 1.0, f64::INFINITY));
+    /// The loss from the sums of all shards. One that is not finite is an error that names the head.
+    pub fn loss(&self, sums: &Sums, whole: &Denominators) -> Result<Loss> {
+        let heads = || sums.0.as_chunks::<SUMS>().0.iter();
+        let scaled = heads().zip(&whole.own).map(|([_, weighted, _], scale)| weighted * scale);
+        let total = scaled.sum::<f64>();
+        let entropy_bonus =
+            heads().map(|[_, _, entropy]| entropy).sum::<f64>() * whole.inverse_rows;
+        let value = total * whole.inverse_weight - self.entropy_weight * entropy_bonus;
+        if !value.is_finite() {
+            let mut named = self.terms.iter().zip(heads());
+            let head = named.find(|(_, [_, weighted, _])| !weighted.is_finite());
+            let what = head.map_or("loss".into(), |(term, _)| format!("loss of {}", term.name));
+            return Err(Error::NonFinite { what, value });
         }
-        let mut denominators = Denominators::unit(self.terms.len());
-        denominators.inverse_weight = 1.0 / total;
-        denominators.inverse_rows = 1.0 / count as f64;
+        let per_head = heads().map(|[loss, ..]| loss * whole.inverse_rows).collect();
+        Ok(Loss { value, per_head, entropy_bonus, per_sample: Vec::new() })
+    }
+
+    /// Of rows of these weights, and with `head_normalize` by the means of the first pass.
+    pub fn divisors(&self, weights: &[f32], first: Option<&Sums>) -> Result<Denominators> {
+        let whole = Denominators::of(weights)?;
+        let mut scales = vec![1.0; self.terms.len()];
         if self.head_normalize {
             let first = first.ok_or_else(|| {
                 Error::mismatch("head_normalize", "the sums of a first pass", "none")
             })?;
-            for (scale, sum) in denominators.head_scales.iter_mut().zip(&first.heads) {
-                *scale = 1.0 / (sum / count as f64).max(NORMALISER_FLOOR);
+            let count = weights.iter().filter(|weight| **weight != 0.0).count() as f64;
+            for (scale, [loss, ..]) in scales.iter_mut().zip(first.0.as_chunks::<SUMS>().0) {
+                *scale = 1.0 / (loss / count).max(NORMALISER_FLOOR);
             }
         }
-        Ok(denominators)
-    }
-
-    /// Sums of one shard, and the gradient of the whole batch's loss with respect to its logits.
-    pub fn backward(
-        &self,
-        rows: LabelledLogits,
-        denominators: &Denominators,
-        grad: &mut [f32],
-        per_sample: Option<&mut [f32]>,
-    ) -> Result<Sums> {
-        self.pass(rows, denominators, Some(grad), per_sample)
-    }
-
-    /// The loss from the sums of all shards. A loss that is not finite is an error that names the head.
-    pub fn finish(&self, sums: &Sums, denominators: &Denominators) -> Result<Loss> {
-        let heads = sums.weighted.iter().zip(&denominators.head_scales);
-        let total = heads.map(|(sum, scale)| sum * scale).sum::<f64>();
-        let entropy_bonus = sums.entropy * denominators.inverse_rows;
-        let value = total * denominators.inverse_weight - self.entropy_weight * entropy_bonus;
-        if !value.is_finite() {
-            let mut heads = self.terms.iter().zip(&sums.weighted);
-            let head = heads.find(|(_, sum)| !sum.is_finite());
-            let what = head.map_or("loss".into(), |(term, _)| format!("loss of {}", term.name));
-            return Err(Error::NonFinite { what, value });
-        }
-        let per_head = sums.heads.iter().map(|s| s * denominators.inverse_rows).collect();
-        Ok(Loss { value, per_head, entropy_bonus, per_sample: Vec::new() })
+        Ok(whole.with(scales))
     }
 
     pub(super) fn pass(
         &self,
         rows: LabelledLogits,
-        denominators: &Denominators,
+        whole: &Denominators,
         mut grad: Option<&mut [f32]>,
         mut per_sample: Option<&mut [f32]>,
     ) -> Result<Sums> {
         let n = self.check(&rows, grad.as_deref(), per_sample.as_deref())?;
         // Without a gradient to fill, a row's exponentials still need a place.
         let mut scratch = vec![0.0; if grad.is_none() { self.num_logits } else { 0 }];
-        let mut sums = Sums::zero(self.terms.len());
+        let mut sums = Sums(vec![0.0; SUMS * self.terms.len()]);
         for i in 0..n {
             let grad = match &mut grad {
                 Some(g) => &mut g[i * self.num_logits..][..self.num_logits],
@@ -189,7 +162,7 @@ impl Objective {
             } else {
                 let x = &rows.logits[i * self.num_logits..][..self.num_logits];
                 let labels = &rows.labels[i * self.num_labels..][..self.num_labels];
-                sample = self.row(x, labels, weight, denominators, grad, &mut sums)?;
+                sample = self.row(x, labels, weight, whole, grad, &mut sums)?;
             }
             if let Some(out) = &mut per_sample {
                 out[i] = sample as f32;
@@ -204,7 +177,7 @@ impl Objective {
         x: &[f32],
         labels: &[u16],
         weight: f64,
-        denominators: &Denominators,
+        whole: &Denominators,
         grad: &mut [f32],
         sums: &mut Sums,
     ) -> Result<f64> {
@@ -216,18 +189,20 @@ impl Objective {
         for (h, term) in self.terms.iter().enumerate() {
             let (x, grad) = (&x[term.logits.clone()], &mut grad[term.logits.clone()]);
             let labels = &labels[term.labels.clone()];
-            let scale = denominators.head_scales[h];
+            // Of a first pass there are none yet.
+            let scale = whole.own.get(h).copied().unwrap_or(1.0);
             let pull = Pair {
-                loss: weight * scale * denominators.inverse_weight,
-                entropy: self.entropy_weight * denominators.inverse_rows,
+                loss: weight * scale * whole.inverse_weight,
+                entropy: self.entropy_weight * whole.inverse_rows,
             };
             let value = match term.kind {
                 HeadKind::Bernoulli(_) => term.bernoulli(x, labels, self.clamp, pull, grad)?,
                 HeadKind::Categorical(_) => term.categorical(x, labels, self.clamp, pull, grad)?,
             };
-            sums.heads[h] += value.loss;
-            sums.weighted[h] += weight * value.loss;
-            sums.entropy += value.entropy;
+            let [loss, weighted, entropy] = &mut sums.0.as_chunks_mut::<SUMS>().0[h];
+            *loss += value.loss;
+            *weighted += weight * value.loss;
+            *entropy += value.entropy;
             sample += scale * value.loss;
         }
         Ok(sample)
@@ -267,6 +242,65 @@ impl Objective {
         let name = name.map_or("?", |t| t.name.as_str());
         let value = logits.get(at).copied().unwrap_or(f32::NAN);
         Err(Error::NonFinite { what: format!("logit of {name}"), value: value.into() })
+    }
+}
+
+impl Objective for Imitation {
+    fn name(&self) -> &'static str {
+        "imitation"
+    }
+
+    fn copy_on(&self, _device: &Device) -> Result<Box<dyn Objective>> {
+        let Imitation { num_logits, num_labels, head_normalize, entropy_weight, clamp, .. } = *self;
+        let (terms, on_card) = (self.terms.clone(), OnceLock::new());
+        Ok(Box::new(Imitation {
+            terms,
+            num_logits,
+            num_labels,
+            head_normalize,
+            entropy_weight,
+            clamp,
+            on_card,
+        }))
+    }
+
+    fn check(&self, batch: &Batch) -> Result<()> {
+        self.check_labels(&batch.labels, &batch.weights)
+    }
+
+    fn two_passes(&self) -> bool {
+        self.head_normalize
+    }
+
+    fn denominators(&self, batch: &Batch, first: Option<&Sums>) -> Result<Denominators> {
+        self.divisors(&batch.weights, first)
+    }
+
+    fn rows(
+        &self,
+        rows: &Rows<'_>,
+        whole: &Denominators,
+        gradient: Option<&mut [f32]>,
+    ) -> Result<Sums> {
+        let (logits, labels) = (rows.logits, rows.labels());
+        let rows = LabelledLogits { logits, labels, weights: Some(rows.weights()) };
+        self.pass(rows, whole, gradient, None)
+    }
+
+    fn finish(&self, sums: &Sums, whole: &Denominators) -> Result<Figures> {
+        let Loss { value, per_head, .. } = self.loss(sums, whole)?;
+        Ok(Figures { total: value, heads: per_head, ..Figures::default() })
+    }
+
+    fn on_card(&self, outputs: &Tensor) -> Result<Option<&dyn OnCard>> {
+        if !is_for_kernels(outputs) {
+            return Ok(None);
+        }
+        if let Some(loss) = self.on_card.get() {
+            return Ok(Some(loss));
+        }
+        let loss = card::Loss::new(&self.table(), outputs)?;
+        Ok(Some(self.on_card.get_or_init(|| loss)))
     }
 }
 

@@ -1,0 +1,68 @@
+//! What learning from a batch cost.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// What learning from a batch cost, in nats where nothing else is said.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// What is made small.
+    pub total: f64,
+    /// The mean of each head, of objectives that have such.
+    pub heads: Vec<f64>,
+    /// What else the objectives tell, by its name: `teacher_kl`, the mean divergence from the teacher.
+    #[serde(default, alias = "teacher_kl", deserialize_with = "figures")]
+    pub named: BTreeMap<String, f64>,
+}
+
+impl Figures {
+    /// Adds so many times those of another batch, or of another objective.
+    pub fn add(&mut self, other: &Figures, times: f64) {
+        self.total += times * other.total;
+        self.heads.resize(self.heads.len().max(other.heads.len()), 0.0);
+        self.heads.iter_mut().zip(&other.heads).for_each(|(sum, loss)| *sum += times * loss);
+        for (name, figure) in &other.named {
+            *self.named.entry(name.clone()).or_default() += times * figure;
+        }
+    }
+
+    /// The mean, of a sum of so many.
+    #[must_use]
+    pub fn over(mut self, count: f64) -> Figures {
+        self.total /= count;
+        self.heads.iter_mut().for_each(|sum| *sum /= count);
+        self.named.values_mut().for_each(|sum| *sum /= count);
+        self
+    }
+}
+
+/// Figures by their names, or the one of a teacher that files of before had in their place.
+pub fn figures<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Stored {
+        Named(BTreeMap<String, f64>),
+        Teacher(Option<f64>),
+    }
+    Ok(match Stored::deserialize(from)? {
+        Stored::Named(named) => named,
+        Stored::Teacher(kl) => kl.map(|kl| ("teacher_kl".to_string(), kl)).into_iter().collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_runs_before_there_were_names_are_read() {
+        let of = |text: &str| serde_json::from_str::<Figures>(text).unwrap().named;
+        let kl = BTreeMap::from([("teacher_kl".to_string(), 0.5)]);
+        assert_eq!(of(r#"{"total": 1.0, "heads": [], "teacher_kl": 0.5}"#), kl);
+        assert_eq!(of(r#"{"total": 1.0, "heads": [], "teacher_kl": null}"#), BTreeMap::new());
+        assert_eq!(of(r#"{"total": 1.0, "heads": []}"#), BTreeMap::new());
+        let figures = Figures { named: kl.clone(), ..Figures::default() };
+        assert_eq!(of(&serde_json::to_string(&figures).unwrap()), kl);
+    }
+}

@@ -1,0 +1,15 @@
+//! The imitation loss as kernels have it.
+
+/// What `loss.cu` is told of the heads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    /// `[heads, 4]`: whether it is categorical, its first logit, how many it has, its first label
+    pub places: Vec<i32>,
+    /// `[heads, 4]`: scale, smoothing, gamma, weight of an edge
+    pub terms: Vec<f32>,
+    /// `[num_logits]`
+    pub pos_weights: Vec<f32>,
+    pub num_labels: usize,
+    pub entropy_weight: f32,
+    pub clamp: f32,
+}

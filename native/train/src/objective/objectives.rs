@@ -1,0 +1,235 @@
+//! Objectives that are learned together.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use sconce_data::Batch;
+use sconce_tensor::simd::add_assign;
+use sconce_tensor::{Device, Error, Result, Tensor, pool, tensor};
+
+use super::{
+    Companion, Denominators, Figures, Objective, OnCard, Outputs, PlacedRows, Rows, SHARD_ROWS,
+    Setup, Sums, TABLE,
+};
+
+/// Objectives that are learned together: the sum of their losses.
+pub struct Objectives(Vec<Box<dyn Objective>>);
+
+/// Sums of the parts of a batch, added up here or on the card of their outputs.
+#[derive(Default)]
+pub(crate) struct Total {
+    here: Option<Vec<Sums>>,
+    there: Option<Tensor>,
+}
+
+impl Objectives {
+    pub fn new(all: Vec<Box<dyn Objective>>) -> Self {
+        Objectives(all)
+    }
+
+    /// Those that the options of a run ask for.
+    pub(crate) fn of(setup: &Setup<'_>) -> Result<Self> {
+        let all = TABLE.iter().filter_map(|make| make(setup).transpose());
+        Ok(Objectives(all.collect::<Result<_>>()?))
+    }
+
+    /// The same for a learner on another device.
+    pub(crate) fn copy_on(&self, device: &Device) -> Result<Self> {
+        let all = self.0.iter().map(|objective| objective.copy_on(device));
+        Ok(Objectives(all.collect::<Result<_>>()?))
+    }
+
+    /// Those who look on, with the names of the objectives that want them.
+    pub(crate) fn companions(&self) -> impl Iterator<Item = (&'static str, &Companion)> {
+        self.0.iter().filter_map(|objective| Some((objective.name(), objective.companion()?)))
+    }
+
+    /// Whether [`denominators`](Self::denominators) wants the sums of a first pass.
+    pub(crate) fn two_passes(&self) -> bool {
+        self.0.iter().any(|objective| objective.two_passes())
+    }
+
+    /// What a part of a batch has to know of all of it, for each objective.
+    pub(crate) fn denominators(
+        &self,
+        batch: &Batch,
+        first: Option<&[Sums]>,
+    ) -> Result<Vec<Denominators>> {
+        let all = self.0.iter().enumerate();
+        all.map(|(i, objective)| objective.denominators(batch, first.and_then(|f| f.get(i))))
+            .collect()
+    }
+
+    /// Sums of a first pass over some rows, for each objective that wants them. Nobody looks on.
+    pub(crate) fn sums(&self, logits: &Tensor, batch: &Batch) -> Result<Vec<Sums>> {
+        if let Some(form) = self.on_card(logits)? {
+            self.check(batch)?;
+            let placed = Placed::new(logits, batch)?;
+            form.sums(placed.rows(logits))?;
+            return Ok(vec![read(form.totals())?]);
+        }
+        let (n, _) = logits.dims2()?;
+        let unit = Denominators::of(&[1.0])?;
+        tensor::read(logits, |logits| {
+            let sums = self.0.iter().map(|objective| match objective.two_passes() {
+                true => objective.rows(&rows(logits, &[], batch, 0..n), &unit, None),
+                false => Ok(Sums::default()),
+            });
+            Ok(sums.collect())
+        })?
+    }
+
+    /// The gradient of the whole batch's loss at the outputs of a part of it, beside them; what that adds to the figures
+    /// goes to the total.
+    pub(crate) fn gradient(
+        &self,
+        outputs: &Outputs,
+        batch: &Batch,
+        whole: &[Denominators],
+        total: &mut Total,
+    ) -> Result<Tensor> {
+        let Outputs { logits, companions } = outputs;
+        if let (Some(form), [whole]) = (self.on_card(logits)?, whole) {
+            self.check(batch)?;
+            let placed = Placed::new(logits, batch)?;
+            form.prepare(whole)?;
+            let gradient = form.gradient(placed.rows(logits), total.there.is_some())?;
+            total.there = Some(form.totals().clone());
+            return Ok(gradient);
+        }
+        let shape = logits.dims2()?;
+        let (sums, gradient) = tensor::read(logits, |logits| {
+            Ok(self.in_shards(logits, shape, companions, batch, whole))
+        })??;
+        match &mut total.here {
+            Some(total) => total.iter_mut().zip(&sums).for_each(|(total, sums)| total.add(sums)),
+            None => total.here = Some(sums),
+        }
+        Ok(tensor::beside(logits, gradient, shape)?)
+    }
+
+    /// The loss and the figures of all objectives.
+    pub(crate) fn finish(&self, total: &Total, whole: &[Denominators]) -> Result<Figures> {
+        match (&total.here, &total.there) {
+            (_, Some(there)) => self.figures(&[read(there)?], whole),
+            (Some(here), None) => self.figures(here, whole),
+            (None, None) => Err(Error::not_found("rows of a batch")),
+        }
+    }
+
+    pub(crate) fn figures(&self, sums: &[Sums], whole: &[Denominators]) -> Result<Figures> {
+        let mut all = Figures::default();
+        for ((objective, sums), whole) in self.0.iter().zip(sums).zip(whole) {
+            all.add(&objective.finish(sums, whole)?, 1.0);
+        }
+        Ok(all)
+    }
+
+    /// What kernels do not look at.
+    pub(crate) fn check(&self, batch: &Batch) -> Result<()> {
+        self.0.iter().try_for_each(|objective| objective.check(batch))
+    }
+
+    /// The form where these outputs are, of one objective alone that has one.
+    pub(crate) fn on_card(&self, outputs: &Tensor) -> Result<Option<&dyn OnCard>> {
+        match &self.0[..] {
+            [alone] => alone.on_card(outputs),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// What a shard came to: the sums of each objective, or why there are none.
+type Shard = OnceLock<Result<Vec<Sums>>>;
+
+impl Objectives {
+    /// Sums and gradient of all objectives, in fixed shards of rows, on the CPU.
+    fn in_shards(
+        &self,
+        logits: &[f32],
+        (n, width): (usize, usize),
+        companions: &[Vec<f32>],
+        batch: &Batch,
+        whole: &[Denominators],
+    ) -> Result<(Vec<Sums>, Vec<f32>)> {
+        let mut gradient = vec![0.0; n * width];
+        let shards: Vec<Shard> = (0..n.div_ceil(SHARD_ROWS)).map(|_| OnceLock::new()).collect();
+        pool::for_each_rows(&mut gradient, width, SHARD_ROWS, |first, gradient| {
+            let range = first..first + gradient.len() / width.max(1);
+            let sums = self.shard(logits, companions, batch, range, whole, gradient);
+            let _ = shards[first / SHARD_ROWS].set(sums);
+        });
+        let mut total = vec![Sums::default(); self.0.len()];
+        for shard in shards.into_iter().filter_map(OnceLock::into_inner) {
+            total.iter_mut().zip(shard?).for_each(|(total, sums)| total.add(&sums));
+        }
+        Ok((total, gradient))
+    }
+
+    /// The first objective writes its gradient where it belongs; that of the others is added.
+    fn shard(
+        &self,
+        logits: &[f32],
+        companions: &[Vec<f32>],
+        batch: &Batch,
+        range: Range<usize>,
+        whole: &[Denominators],
+        gradient: &mut [f32],
+    ) -> Result<Vec<Sums>> {
+        let (mut companions, mut more) = (companions.iter(), vec![]);
+        let all = self.0.iter().zip(whole).enumerate();
+        let sums = all.map(|(i, (objective, whole))| {
+            let companion = objective.companion().and_then(|_| companions.next());
+            let companion = companion.map_or(&[][..], Vec::as_slice);
+            let rows = rows(logits, companion, batch, range.clone());
+            if i == 0 {
+                return objective.rows(&rows, whole, Some(gradient));
+            }
+            more.resize(gradient.len(), 0.0);
+            let sums = objective.rows(&rows, whole, Some(&mut more))?;
+            add_assign(gradient, &more);
+            Ok(sums)
+        });
+        sums.collect()
+    }
+}
+
+/// Rows of a batch from the outputs of all of it.
+fn rows<'a>(
+    logits: &'a [f32],
+    companion: &'a [f32],
+    batch: &'a Batch,
+    range: Range<usize>,
+) -> Rows<'a> {
+    let of = |outputs: &'a [f32]| {
+        let width = outputs.len() / batch.weights.len().max(1);
+        &outputs[range.start * width..range.end * width]
+    };
+    Rows { logits: of(logits), companion: of(companion), batch, range: range.clone() }
+}
+
+/// Sums that are on a card, which is waited for.
+fn read(totals: &Tensor) -> Result<Sums> {
+    Ok(Sums(totals.flatten_all()?.to_vec1()?))
+}
+
+/// Labels and weights of a batch on a card.
+struct Placed {
+    labels: Tensor,
+    weights: Tensor,
+}
+
+impl Placed {
+    fn new(logits: &Tensor, batch: &Batch) -> Result<Self> {
+        let (n, device) = (logits.dim(0)?, logits.device());
+        let bytes: Vec<u8> = batch.labels.iter().flat_map(|label| label.to_ne_bytes()).collect();
+        Ok(Placed {
+            labels: Tensor::from_slice(&bytes, bytes.len(), device)?,
+            weights: Tensor::from_slice(&batch.weights, n, device)?,
+        })
+    }
+
+    fn rows<'a>(&'a self, logits: &'a Tensor) -> PlacedRows<'a> {
+        PlacedRows { logits, labels: &self.labels, weights: &self.weights }
+    }
+}

@@ -1,0 +1,77 @@
+//! What shards of a batch add up, and what their sums are divided by.
+
+use sconce_tensor::{Error, Result};
+
+/// What a shard contributes: numbers of the objective's own meaning, which are added.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sums(pub Vec<f64>);
+
+impl Sums {
+    /// Adds another shard. The order of additions is part of the result.
+    pub fn add(&mut self, other: &Sums) {
+        self.0.resize(self.0.len().max(other.0.len()), 0.0);
+        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a += b);
+    }
+}
+
+/// What a shard has to know of the whole batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Denominators {
+    pub(super) inverse_weight: f64,
+    pub(super) inverse_rows: f64,
+    /// Numbers of the objective's own meaning.
+    pub(super) own: Vec<f64>,
+}
+
+impl Denominators {
+    /// Of rows that count so much.
+    ///
+    /// # Errors
+    /// `OutOfRange` for a weight that is no number from 0 on, or if all are 0.
+    pub fn of(weights: &[f32]) -> Result<Self> {
+        if let Some(&w) = weights.iter().find(|w| !(w.is_finite() && **w >= 0.0)) {
+            return Err(Error::out_of_range("frame weight", w.into(), 0.0, f32::MAX.into()));
+        }
+        let count = weights.iter().filter(|w| **w != 0.0).count();
+        Self::of_rows(count, weights.iter().map(|&w| f64::from(w)).sum())
+    }
+
+    /// Of so many rows that count, of so much weight in all.
+    pub(super) fn of_rows(count: usize, weight: f64) -> Result<Self> {
+        match count {
+            0 => Err(Error::out_of_range("rows that count", 0.0, 1.0, f64::INFINITY)),
+            _ => Ok(Self {
+                inverse_weight: 1.0 / weight,
+                inverse_rows: 1.0 / count as f64,
+                own: vec![],
+            }),
+        }
+    }
+
+    /// With numbers of an objective's own.
+    #[must_use]
+    pub fn with(self, own: Vec<f64>) -> Self {
+        Denominators { own, ..self }
+    }
+
+    /// What a sum over weighted rows is multiplied by for their mean.
+    pub fn mean(&self) -> f64 {
+        self.inverse_weight
+    }
+
+    /// Those of a batch whose loss counts for `share`.
+    #[must_use]
+    pub fn times(&self, share: f64) -> Self {
+        Denominators {
+            inverse_weight: share * self.inverse_weight,
+            inverse_rows: share * self.inverse_rows,
+            own: self.own.clone(),
+        }
+    }
+
+    /// As kernels have them.
+    pub fn numbers(&self) -> Vec<f64> {
+        let numbers = [self.inverse_weight, self.inverse_rows];
+        numbers.into_iter().chain(self.own.iter().copied()).collect()
+    }
+}

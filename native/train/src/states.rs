@@ -1,0 +1,38 @@
+//! The states of those who read a batch: of the policy that learns, and of those who look on.
+
+use sconce_nn::Policy;
+use sconce_nn::backbone::State;
+use sconce_tensor::Result;
+
+use crate::objective::{Companion, Objectives};
+
+/// Those of the policy that learns and of the companions of its objectives.
+#[derive(Debug, Clone)]
+pub struct States {
+    pub learner: State,
+    pub companions: Vec<State>,
+}
+
+impl States {
+    /// Those of games that begin.
+    pub fn zero(policy: &Policy, objectives: &Objectives, batch: usize) -> Result<States> {
+        let zero = |(_, companion): (&str, &Companion)| companion.zero_state(batch);
+        let companions = objectives.companions().map(zero).collect::<Result<_>>()?;
+        Ok(States { learner: policy.zero_state(batch)?, companions })
+    }
+
+    pub fn hand_on(&self) -> Result<States> {
+        let companions = self.companions.iter().map(State::hand_on).collect::<Result<_>>()?;
+        Ok(States { learner: self.learner.hand_on()?, companions })
+    }
+
+    /// Of games that begin, where `fresh [b]` says so, in the place of those that ended.
+    pub fn renewed(&self, zero: &States, fresh: &[bool]) -> Result<States> {
+        let companions = self.companions.iter().zip(&zero.companions);
+        let companions = companions.map(|(state, zero)| state.renewed(zero, fresh));
+        Ok(States {
+            learner: self.learner.renewed(&zero.learner, fresh)?,
+            companions: companions.collect::<Result<_>>()?,
+        })
+    }
+}

@@ -1,0 +1,72 @@
+//! What happens to a batch before it is learned from.
+//!
+//! A transform is a file here and a line in [`TABLE`].
+
+mod scheduled;
+
+use sconce_data::Batch;
+use sconce_nn::Spec;
+use sconce_nn::backbone::State;
+use sconce_tensor::Result;
+
+use crate::options::TrainOptions;
+use crate::step::Stepper;
+
+/// When a batch is drawn, and which of its windows are there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    /// Updates that were made before it.
+    pub update: u64,
+    /// Batches.
+    pub draw: u64,
+    /// The first of those windows,
+    pub first: usize,
+    /// and how many the batch has.
+    pub windows: usize,
+}
+
+/// What a transform of a run is made from.
+pub(crate) struct Setup<'a> {
+    pub options: &'a TrainOptions,
+    pub spec: &'a Spec,
+    /// Of those who look on.
+    pub companions: &'a [&'a Spec],
+}
+
+/// What happens to a batch before it is learned from.
+pub(crate) trait BatchTransform: Send + Sync {
+    /// Changes a batch, or windows of one, that `learner` is about to learn from; `state` is its own before them.
+    fn apply(
+        &self,
+        batch: &mut Batch,
+        learner: &Stepper<'_>,
+        state: &State,
+        at: Moment,
+    ) -> Result<()>;
+}
+
+/// Makes a transform, if the options of the run ask for it.
+type Make = fn(&Setup<'_>) -> Result<Option<Box<dyn BatchTransform>>>;
+
+/// All transforms, in the order in which they are applied.
+const TABLE: &[Make] = &[scheduled::of];
+
+/// Those of a run.
+pub(crate) struct Transforms(Vec<Box<dyn BatchTransform>>);
+
+impl Transforms {
+    pub(crate) fn of(setup: &Setup<'_>) -> Result<Self> {
+        let all = TABLE.iter().filter_map(|make| make(setup).transpose());
+        Ok(Transforms(all.collect::<Result<_>>()?))
+    }
+
+    pub(crate) fn apply(
+        &self,
+        batch: &mut Batch,
+        learner: &Stepper<'_>,
+        state: &State,
+        at: Moment,
+    ) -> Result<()> {
+        self.0.iter().try_for_each(|transform| transform.apply(batch, learner, state, at))
+    }
+}
