@@ -2,118 +2,14 @@ defmodule Sconce.Loader do
   alias Sconce.{Corpus, Error, Native, Options, Tensor}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
+  alias Sconce.Trainer.Table
 
-  @sampling [
-    sampling: [
-      type: {:in, [:shuffled, :weighted, :balanced, :transitions]},
-      default: :shuffled,
-      doc:
-        "Each window once an epoch; or drawn again and again: games by `:weights`, own characters " <>
-          "equally often; or shuffled, with windows around a changed action more often."
-    ],
-    weights: [
-      type: {:or, [{:list, :float}, nil]},
-      default: nil,
-      doc: "Of `:weighted`: one for each of `Sconce.Corpus.games/1`, for each of its windows."
-    ],
-    action_oversample: [
-      type: :float,
-      default: 3.0,
-      min: 1,
-      max: 1_000_000,
-      doc: "Of `:transitions`: how many times as often as others a changed action comes."
-    ],
-    characters: [
-      type: {:or, [{:list, {:or, [:non_neg_integer, :string]}}, nil]},
-      default: nil,
-      doc: "Only views of these own characters, by name or internal id."
-    ],
-    players: [
-      type: {:or, [{:list, :string}, nil]},
-      default: nil,
-      doc: "Only views of players with these tags."
-    ],
-    mirror: [
-      type: :float,
-      default: 0.0,
-      min: 0,
-      max: 1,
-      doc: "Probability of a left-right mirrored window; carried, of a mirrored game."
-    ],
-    noise: [
-      type: :float,
-      default: 0.0,
-      min: 0,
-      max: 1,
-      doc: "Probability of a window to whose numbers (not ids) noise is added."
-    ],
-    noise_scale: [
-      type: :float,
-      default: 0.01,
-      min: 0,
-      max: 1_000_000,
-      doc: "Standard deviation of the noise, beside features of about 1."
-    ],
-    previous_dropout: [
-      type: :float,
-      default: 0.0,
-      min: 0,
-      max: 1,
-      doc: "Probability of a frame whose previous action is forgotten."
-    ],
-    frame_delay: [
-      type: :non_neg_integer,
-      default: 0,
-      max: 10_000,
-      doc: "Frames between a state and the action to learn, beyond the next."
-    ],
-    frame_delay_max: [
-      type: {:or, [:non_neg_integer, nil]},
-      default: nil,
-      max: 10_000,
-      doc: "Each window has a delay from `:frame_delay` to this one; carried, each game."
-    ]
-  ]
-
-  @frame_weights [
-    neutral_weight: [
-      type: :float,
-      default: 1.0,
-      min: 0,
-      max: 1_000_000,
-      doc: "Weight of a frame without a button and with a centred main stick."
-    ],
-    transition_weight: [
-      type: :float,
-      default: 1.0,
-      min: 0,
-      max: 1_000_000,
-      doc: "Factor on a frame whose action differs from the one before."
-    ]
-  ]
-
-  @prefetch [
-    prefetch: [
-      type: :non_neg_integer,
-      default: 2,
-      max: 4096,
-      doc:
-        "Batches that are ready or in the making. With 0 each is made when it is asked for, and " <>
-          "what is said of threads, deadline and bytes means nothing."
-    ],
-    loader_threads: [
-      type: :pos_integer,
-      default: 1,
-      max: 4096,
-      doc: "Threads that make them. The batches are the same for any number."
-    ],
-    loader_deadline_ms: [
-      type: :pos_integer,
-      default: 60_000,
-      max: 4_294_967_295,
-      doc: "A batch that takes longer is an error."
-    ]
-  ]
+  # Those of a training.
+  @sampling Table.schema(
+              ~w(sampling weights action_oversample characters players mirror noise noise_scale
+                            previous_dropout frame_delay frame_delay_max neutral_weight transition_weight
+                            prefetch loader_threads loader_deadline_ms)a
+            )
 
   @stream [
             batch_size: [
@@ -174,7 +70,7 @@ defmodule Sconce.Loader do
               default: :auto,
               doc: "Nx tensors or maps of binaries; `:auto` is tensors where Nx is loaded."
             ]
-          ] ++ @frame_weights ++ @sampling ++ @prefetch
+          ] ++ @sampling
 
   @moduledoc """
   Batches of a corpus, for apps that train with something else than `Sconce.Trainer`.
@@ -288,12 +184,6 @@ defmodule Sconce.Loader do
     with {:ok, %Corpus{handle: handle}} <- corpus(corpus),
          do: Call.in_background(&Native.loader_info(handle, &1, options))
   end
-
-  @doc false
-  # The tables that a training run has as well.
-  def schema(:sampling), do: @sampling
-  def schema(:frame_weights), do: @frame_weights
-  def schema(:prefetch), do: @prefetch
 
   @doc false
   # How they cross, those that are there.

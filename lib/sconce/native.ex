@@ -113,6 +113,7 @@ defmodule Sconce.Native do
   # Trainer
   def train_start(_reference, _spec, _corpus, _out, _options), do: unavailable(:train)
   def train_record(_out), do: unavailable(:train)
+  def train_said(_path), do: unavailable(:options)
   def train_report(_out), do: unavailable(:report)
   def train_gradients(_out), do: unavailable(:gradients)
   def task_heard(_task), do: unavailable(:train)

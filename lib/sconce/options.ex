@@ -7,7 +7,7 @@ defmodule Sconce.Options do
     * `:type` - one of the types below, `:any` when left out;
     * `:default` - the value when the option is not given;
     * `:required` - `true` when it must be given;
-    * `:min`, `:max` - bounds of a number, both inclusive;
+    * `:min`, `:max` - bounds of a number, both inclusive, and `:above`, `:below`, both exclusive;
     * `:doc` - what it does, in a sentence.
 
   | type | accepts |
@@ -269,8 +269,11 @@ defmodule Sconce.Options do
 
   defp within?(value, _spec) when is_integer(value) and not crosses(value), do: false
 
-  defp within?(value, spec) when is_number(value),
-    do: value >= Keyword.get(spec, :min, value) and value <= Keyword.get(spec, :max, value)
+  defp within?(value, spec) when is_number(value) do
+    value >= Keyword.get(spec, :min, value) and value <= Keyword.get(spec, :max, value) and
+      value > Keyword.get(spec, :above, value - 1) and
+      value < Keyword.get(spec, :below, value + 1)
+  end
 
   defp within?(_value, _spec), do: true
 
@@ -379,13 +382,19 @@ defmodule Sconce.Options do
   # What a value must be, in words.
   @spec describe(keyword) :: String.t()
   def describe(spec) when is_list(spec) do
-    type_name(Keyword.get(spec, :type, :any)) <> bounds(spec[:min], spec[:max])
+    type_name(Keyword.get(spec, :type, :any)) <>
+      bounds(Keyword.take(spec, [:min, :max, :above, :below]))
   end
 
-  defp bounds(nil, nil), do: ""
-  defp bounds(min, nil), do: " of at least #{min}"
-  defp bounds(nil, max), do: " of at most #{max}"
-  defp bounds(min, max), do: " from #{min} to #{max}"
+  defp bounds(min: min, max: max), do: " from #{min} to #{max}"
+  defp bounds(max: max, min: min), do: " from #{min} to #{max}"
+  defp bounds([]), do: ""
+  defp bounds([bound | more]), do: bound(bound) <> Enum.map_join(more, &(" and" <> bound(&1)))
+
+  defp bound({:min, min}), do: " of at least #{min}"
+  defp bound({:max, max}), do: " of at most #{max}"
+  defp bound({:above, above}), do: " above #{above}"
+  defp bound({:below, below}), do: " below #{below}"
 
   defp type_name({:in, %Range{} = range}), do: "one of #{inspect(range)}"
   defp type_name({:in, [value]}), do: inspect(value)

@@ -1,6 +1,6 @@
 # Long: the docs of a run stand here, beside its API and its process.
 defmodule Sconce.Trainer do
-  alias Sconce.Trainer.{Catalogue, Optimiser, Settings}
+  alias Sconce.Trainer.{Catalogue, Optimiser, Settings, Table}
 
   @moduledoc """
   A training run: imitation of the games of a `Sconce.Corpus`, from a Spec to a checkpoint and a
@@ -83,6 +83,14 @@ defmodule Sconce.Trainer do
   the corpus' own unless named.
 
   #{Catalogue.docs(:run)}
+
+  Options may stand in their groups, as above, or by their names alone:
+
+      Sconce.Trainer.start_link(corpus: "corpus", out: "run", data: [batch_size: 32], steps: 500)
+
+  `:options` names a file with more of them: the `run.json` of another run, which says its corpus and its Spec too; JSON of
+  options; or an `.exs` file that is a keyword list. What is said beside it counts. The device, the folder and
+  `:resume` are never the file's.
 
   `:loss` is `:plain`, the negative log-likelihood of the recorded action and nothing else, or a
   keyword list, by default the whole stack that an app trains with:
@@ -643,7 +651,8 @@ defmodule Sconce.Trainer do
   defp whole(report, out) do
     stopped = Map.fetch!(@names, report.stopped)
     curve = if File.exists?(curve(out)), do: curve(out)
-    Map.merge(with_spec(report), %{stopped: stopped, out: out, curve: curve})
+    report = Map.update!(with_spec(report), :options, &Table.by_name/1)
+    Map.merge(report, %{stopped: stopped, out: out, curve: curve})
   end
 
   defp curve(out), do: Path.join(out, "curve.svg")

@@ -5,7 +5,7 @@ defmodule Sconce.TrainerTest do
 
   alias Sconce.{Corpus, Error, Native, Trainer}
   alias Sconce.Policy.Spec
-  alias Sconce.Trainer.{Catalogue, Meant, Optimiser, Settings}
+  alias Sconce.Trainer.{Catalogue, Optimiser, Settings, Table}
 
   @small [backbone: :gru, hidden_size: 8, num_layers: 1, head_hidden_size: 8, dropout: 0.0] ++
            [batch_size: 8, window_size: 8, stride: 4, loss: :plain, learning_rate: 0.01] ++
@@ -588,21 +588,16 @@ defmodule Sconce.TrainerTest do
 
     test "with options that mean nothing beside the others raises, with what they go with",
          context do
-      values = [5, 0.5, 5, 3, [1.0], 2.0, 0.5, :reverse, 0.5, 4, 1, true]
-      assert length(values) == length(Meant.beside())
+      values = [[1.0], 2.0, 0.5, 0.5, :reverse, 4, 1, 5, 0.5, 5, 3, true]
+      assert length(values) == length(Table.needs())
 
-      for {{name, {other, _values}}, value} <- Enum.zip(Meant.beside(), values) do
+      for {{name, {other, _values}}, value} <- Enum.zip(Table.needs(), values) do
         beside = if name == :decay_steps, do: [lr_schedule: :constant], else: []
 
         assert_raise ArgumentError,
                      ~r/option :#{name} means nothing (without option :teacher$|beside #{other}: .*goes with #{other}: )/,
                      fn -> Trainer.start_link(options(context, [{name, value}] ++ beside)) end
       end
-
-      source = File.read!("native/train/src/options/check.rs")
-      [_, rows] = Regex.run(~r/fn check_meant.*?let rows = \[(.*?)\];/s, source)
-      native = for [_, name] <- Regex.scan(~r/\(\s*"(\w+)"/, rows), do: String.to_atom(name)
-      assert native == Keyword.keys(Meant.beside())
     end
 
     test "with an integer that no 64 bits hold is named, as is a value that is none", context do
@@ -616,12 +611,11 @@ defmodule Sconce.TrainerTest do
         Trainer.start_link(options(context, lr_schedule: :cosin))
       end
 
-      run = start!(context, max_grad_norm: 0.0)
-      assert {:error, error} = Trainer.await(run)
-      assert Exception.message(error) == "train: max_grad_norm: 0 is not above 0"
-      run = start!(context, beta2: 1.0, out: Path.join(context.dir, "other"))
-      assert {:error, error} = Trainer.await(run)
-      assert Exception.message(error) == "train: beta2: 1 is not at least 0 and below 1"
+      for {name, value, said} <- [{:max_grad_norm, 0.0, "above 0"}, {:beta2, 1.0, "below 1"}] do
+        assert_raise ArgumentError, ~r/option :#{name}: expected .* #{said}, got: #{value}/, fn ->
+          Trainer.start_link(options(context, [{name, value}]))
+        end
+      end
     end
 
     test "with a Spec other than that of the run to go on with is a mismatch", context do
@@ -727,10 +721,9 @@ defmodule Sconce.TrainerTest do
         Trainer.start_link(options(context, optimizer: :adamm))
       end
 
-      run = start!(context, beta2: 1.0)
-
-      assert {:error, %Error{kind: :out_of_range, details: %{field: "beta2"}}} =
-               Trainer.await(run)
+      assert_raise ArgumentError, ~r/option :beta2: expected .* below 1, got: 1.0/, fn ->
+        Trainer.start_link(options(context, beta2: 1.0))
+      end
     end
   end
 
@@ -859,50 +852,117 @@ defmodule Sconce.TrainerTest do
     assert_receive {:sconce, ^ref, {:ok, %{options: native}}}, 60_000
     :ok = Native.train_stop(task)
 
-    assert options == native
+    assert options == Table.by_name(native)
     # The device is chosen before a run begins, and told with its options.
     {"cpu", options} = Map.pop!(options, :device)
     assert Enum.sort(Map.keys(options)) == Enum.sort(Keyword.keys(Catalogue.schema(:training)))
     assert Enum.sort(Map.keys(options.loss)) == Enum.sort(Keyword.keys(Catalogue.schema(:loss)))
   end
 
-  test "the bounds are those of the native side" do
-    source = File.read!("native/train/src/options/bounds.rs")
-    [_, rows] = Regex.run(~r/const BOUNDS.*?= &\[\n(.*?)^\];/ms, source)
+  test "what is beyond a bound is refused, whatever the option", context do
+    for {name, spec} <- Catalogue.schema(:training),
+        {bound, number} <- Keyword.take(spec, [:min, :max, :above, :below]) do
+      beyond = %{min: number - 1, max: number + 1, above: number, below: number}[bound]
 
-    constants =
-      for [_, n, v] <- Regex.scan(~r/^const (\w+): f64 = ([\d_.]+);/m, source), do: {n, v}
-
-    # The largest number below 1 is what the table of options calls 1.
-    constants = Map.new([{"ALMOST_ONE", "1.0"} | constants])
-
-    number = fn text ->
-      {number, ""} = constants |> Map.get(text, text) |> String.replace("_", "") |> Float.parse()
-      number
+      assert_raise ArgumentError, ~r/option :#{name}: expected .*, got: #{beyond}/, fn ->
+        Trainer.start_link(options(context, [{name, beyond}]))
+      end
     end
 
-    native =
-      for [_, name, min, max] <- Regex.scan(~r/\("(\w+)", ([^,]+), ([^)]+)\)/, rows),
-          do: {String.to_atom(name), {number.(min), number.(max)}}
-
-    schema = Catalogue.schema(:training)
-
-    for {name, {min, max}} <- native do
-      least = if inspect(schema[name][:type]) =~ ":pos_integer", do: 1, else: 0
-      assert_in_delta Keyword.get(schema[name], :min, least), min, 1.0e-9, "#{name}"
-      assert {name, schema[name][:max] / 1} == {name, max}
-    end
-
-    # Every other number is any of 64 bits, or has no largest.
-    bounded = Keyword.keys(native)
-
+    # Every other number is any of 64 bits.
     unbounded =
-      for {name, spec} <- schema,
-          name not in bounded,
+      for {name, spec} <- Catalogue.schema(:training),
           inspect(spec[:type]) =~ ~r/integer|^:float|\[:float/,
+          not Enum.any?([:max, :above, :below], &spec[&1]),
           do: name
 
-    assert Enum.sort(unbounded) == [:characters, :max_grad_norm, :seed]
+    assert Enum.sort(unbounded) == [:characters, :seed]
+  end
+
+  describe "a file of options" do
+    setup context do
+      write = fn name, text ->
+        path = Path.join(context.dir, name)
+        File.write!(path, text)
+        path
+      end
+
+      {:ok, write: write}
+    end
+
+    test "is the run.json of another run, whose games, Spec and losses it gives again", context do
+      loss = [label_smoothing: 0.2, focal_gamma: nil]
+      own = [optimizer: :sgd, momentum: 0.5, loss: loss, steps: 4]
+      first = train!(context, own)
+      file = Path.join(first.out, "run.json")
+      again = fn more -> [options: file, out: Path.join(context.dir, "again")] ++ more end
+
+      {:ok, run} = Trainer.start_link(again.([]))
+      {:ok, second} = Trainer.await(run, 60_000)
+      assert {second.options, second.spec} == {first.options, first.spec}
+      losses = &Enum.map(&1.history, fn point -> point.loss end)
+      assert losses.(second) == losses.(first)
+
+      said = Settings.new!(again.(steps: 2, hidden_size: 12, loss: [focal_gamma: 1.0]))
+      assert {:ok, {_corpus, %{backbone: {:gru, sizes}}}} = said.source
+      assert {said.options.steps, sizes[:hidden_size]} == {2, 12}
+      assert %{focal_gamma: 1.0, label_smoothing: 0.2} = said.options.loss
+    end
+
+    test "is JSON or Elixir, with groups or without", context do
+      for {name, text} <- [
+            {"a.json",
+             ~s({"data": {"batch_size": 3}, "lr_schedule": "linear", "loss": {"clamp": 9}})},
+            {"b.exs", "[data: [batch_size: 3], lr_schedule: :linear, loss: [clamp: 9]]"}
+          ] do
+        own = [corpus: context.corpus, out: "run", options: context.write.(name, text)]
+        assert %{batch_size: 3, lr_schedule: :linear, loss: loss} = Settings.new!(own).options
+        assert loss.clamp == 9.0
+      end
+    end
+
+    test "that is none, or says what nobody knows, is refused by what is wrong", context do
+      for {name, text, said} <- [
+            {"a.json", "{", ~r/^option :options: .*a.json: no options: EOF/},
+            {"b.json", ~s({"data": {"bacth_size": 3}}),
+             ~r/"bacth_size", did you mean "batch_size"/},
+            {"c.json", ~s({"batch_size": "many"}), ~r/:batch_size: expected a positive/},
+            {"d.exs", "[", ~r/^option :options: .*d.exs/},
+            {"e.exs", "3", ~r/no keyword list/},
+            {"f.exs", "[bacth_size: 3]", ~r/:bacth_size, did you mean :batch_size/},
+            {"g.exs", nil, ~r/^option :options: .*g.exs.*enoent/},
+            {"h.json", nil, ~r/^option :options: .*h.json.*not found/}
+          ] do
+        path = if text, do: context.write.(name, text), else: Path.join(context.dir, name)
+
+        assert_raise ArgumentError, said, fn ->
+          Trainer.start_link(corpus: context.corpus, out: "run", options: path)
+        end
+      end
+    end
+  end
+
+  test "options stand in their groups, by their names alone, or both", context do
+    flat = [batch_size: 8, window_size: 8, steps: 2, seed: 3, learning_rate: 0.01]
+
+    grouped = [
+      data: [batch_size: 8, window_size: 8],
+      schedule: [steps: 2, learning_rate: 0.01],
+      machine: [seed: 3]
+    ]
+
+    settings = fn opts -> Settings.new!([corpus: context.corpus, out: "run"] ++ opts).options end
+    assert settings.(flat) == settings.(grouped)
+    assert settings.([data: [batch_size: 8]] ++ tl(flat)) == settings.(flat)
+
+    for {opts, said} <- [
+          {[data: [bacth_size: 8]],
+           "unknown option of :data :bacth_size, did you mean :batch_size?"},
+          {[data: [steps: 8]], "unknown option of :data :steps"},
+          {[data: 3], "option :data: expected a keyword list, got: 3"},
+          {[dta: [batch_size: 8]], "unknown option :dta"}
+        ],
+        do: assert_raise(ArgumentError, ~r/^#{Regex.escape(said)}/, fn -> settings.(opts) end)
   end
 
   test "a number beyond its bounds is refused by its option", context do

@@ -13,7 +13,7 @@ use sconce_serve::Session;
 use sconce_serve::session::{Mode, Options, Overrides};
 use sconce_tensor::{Error, Result};
 use sconce_train::eval::evaluate;
-use sconce_train::options::{EvaluateOptions, TrainOptions};
+use sconce_train::options::{EvaluateOptions, ObjectiveOptions, TrainOptions};
 use sconce_train::report::Event;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -52,7 +52,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
     };
     let all = [
         train(&runs::small()),
-        train(&TrainOptions { teacher: Some(teacher().into()), ..runs::small() }),
+        train(&TrainOptions {
+            objective: ObjectiveOptions {
+                teacher: Some(teacher().into()),
+                ..runs::small().objective
+            },
+            ..runs::small()
+        }),
         json!({ "evaluate": { "mode": "window", "window_size": 4, "stride": 2, "threads": 1 } }),
         json!({ "import": { "min_frames": 1, "threads": 1 } }),
         session(Mode::Carry),

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sconce_data::Corpus;
 use sconce_tensor::{Error, Result};
 use sconce_train::objective::imitation::LossOptions;
-use sconce_train::options::TrainOptions;
+use sconce_train::options::{
+    DataOptions, MachineOptions, OptimiserOptions, SavingOptions, ScheduleOptions, TrainOptions,
+};
 use sconce_train::report::Event;
 use sconce_train::run::{Record, read_gradients, read_report, run as train};
 use serde_json::json;
@@ -26,14 +28,16 @@ const GRADIENTS: &str = "gradients.jsonl";
 /// Options of a run of a moment.
 pub fn small() -> TrainOptions {
     TrainOptions {
-        batch_size: 2,
-        window_size: 4,
-        stride: 2,
-        steps: Some(2),
-        warmup_steps: 1,
-        val_split: 0.5,
-        gradient_report: Some(1),
-        threads: Some(1),
+        data: DataOptions {
+            batch_size: 2,
+            window_size: 4,
+            stride: 2,
+            val_split: 0.5,
+            ..DataOptions::default()
+        },
+        schedule: ScheduleOptions { steps: Some(2), warmup_steps: 1, ..ScheduleOptions::default() },
+        saving: SavingOptions { gradient_report: Some(1), ..SavingOptions::default() },
+        machine: MachineOptions { threads: Some(1), ..MachineOptions::default() },
         loss: LossOptions::plain(),
         ..TrainOptions::default()
     }
@@ -54,10 +58,13 @@ fn file(bundle: &Bundle, name: &str) -> Vec<u8> {
 
 pub fn seeds() -> Vec<Vec<u8>> {
     let carried = TrainOptions {
-        unroll: sconce_train::options::Mode::Carry,
-        accumulation_steps: 2,
-        ema_decay: Some(0.9),
-        keep_best: 1,
+        data: DataOptions { unroll: sconce_train::options::Mode::Carry, ..small().data },
+        optimiser: OptimiserOptions {
+            accumulation_steps: 2,
+            ema_decay: Some(0.9),
+            ..small().optimiser
+        },
+        saving: SavingOptions { keep_best: 1, ..small().saving },
         ..small()
     };
     let of = |options: &TrainOptions| {

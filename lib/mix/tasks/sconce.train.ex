@@ -9,6 +9,11 @@ defmodule Mix.Tasks.Sconce.Train do
     corpus: [type: :path, doc: "Folder of the corpus to train on, required."],
     out: [type: :path, doc: "Folder of the run, required."],
     resume: [type: :path, doc: "Folder of a run to go on with; without one that of `--out`."],
+    options: [
+      type: :path,
+      doc:
+        "File of options, the `run.json` of another run for example; every switch counts over it."
+    ],
     preset: [
       type: {:or, [nil, :string]},
       doc: "Named settings, see below; every other switch is worth more."
@@ -149,7 +154,7 @@ defmodule Mix.Tasks.Sconce.Train do
 
       {:error, true} ->
         case Native.train_record(Path.expand(opts[:out])) do
-          {:ok, %{options: %{save_minutes: minutes}}} -> minutes
+          {:ok, %{options: %{saving: %{save_minutes: minutes}}}} -> minutes
           _no_record -> default
         end
 
@@ -192,7 +197,7 @@ defmodule Mix.Tasks.Sconce.Train do
     opts[:resume] &&
       raise ArgumentError, "--resume does not go with #{Switches.switch(action)}"
 
-    if action == :find_lr, do: needed!(opts, :corpus)
+    if action == :find_lr && !opts[:options], do: needed!(opts, :corpus)
     preset(opts)
   end
 
@@ -224,7 +229,7 @@ defmodule Mix.Tasks.Sconce.Train do
   defp folder!(opts) do
     case Keyword.pop(opts, :resume) do
       {nil, opts} ->
-        for name <- [:corpus, :out], do: needed!(opts, name)
+        for name <- [:corpus, :out], name == :out or !opts[:options], do: needed!(opts, name)
         preset(opts)
 
       {"", opts} ->

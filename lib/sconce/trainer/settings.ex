@@ -4,7 +4,7 @@ defmodule Sconce.Trainer.Settings do
 
   alias Sconce.{Config, Corpus, Device, Error, Loader, Native, Options, Preset, Temporal}
   alias Sconce.Policy.Spec
-  alias Sconce.Trainer.{Catalogue, Meant, Optimiser}
+  alias Sconce.Trainer.{Catalogue, Meant, Optimiser, OptionsFile, Table}
 
   @run Catalogue.schema(:run)
   @training Catalogue.schema(:training)
@@ -17,10 +17,32 @@ defmodule Sconce.Trainer.Settings do
   corpus that cannot be opened.
   """
   def new!(opts) do
-    known!(opts)
-    {preset, opts} = preset(opts)
+    {preset, opts} = opts |> known!() |> with_file() |> preset()
     {spec, own} = Keyword.split(opts, Spec.options() -- [:window_size])
     if own[:resume] == true, do: on!(spec, own, preset), else: anew!(spec, own, preset)
+  end
+
+  # What is given counts over what the file says.
+  defp with_file(opts) do
+    case Keyword.pop(opts, :options) do
+      {nil, opts} -> opts
+      {path, opts} -> path |> OptionsFile.read!() |> known!() |> over(opts)
+    end
+  end
+
+  defp over(said, opts) do
+    {spec, said} = Keyword.pop(said, :spec)
+    parts = Keyword.take(opts, Spec.options() -- [:window_size])
+
+    opts =
+      if spec && !opts[:spec],
+        do: [spec: respecified(spec, nil, parts)] ++ (opts -- parts),
+        else: opts
+
+    Keyword.merge(said, opts, fn
+      :loss, loss, own when is_list(loss) and is_list(own) -> Keyword.merge(loss, own)
+      _name, _said, own -> own
+    end)
   end
 
   defp anew!(spec, own, preset) do
@@ -116,11 +138,9 @@ defmodule Sconce.Trainer.Settings do
   native options, and the measurement's own, of the table `name`.
   """
   def measured!(spec, opts, name) do
-    {more, opts} =
-      opts |> Options.keyword!() |> Keyword.split(Keyword.keys(Catalogue.schema(name)))
+    {more, opts} = opts |> Table.flat() |> Keyword.split(Keyword.keys(Catalogue.schema(name)))
 
-    known!(opts)
-    {preset, opts} = preset(opts)
+    {preset, opts} = opts |> known!() |> with_file() |> preset()
     {parts, own} = Keyword.split(opts, Spec.options() -- [:window_size])
     parts = parts ++ attention_window(parts[:backbone], own)
     own = Options.validate!(own, Catalogue.schema(:measured))
@@ -151,9 +171,10 @@ defmodule Sconce.Trainer.Settings do
   def folder(other), do: Options.argument!("corpus", other, "a Sconce.Corpus or a path")
 
   defp known!(opts) do
-    Options.keyword!(opts)
+    opts = Table.flat(opts)
     names = Keyword.keys(@run) ++ Spec.options()
     for {name, _value} <- opts, do: Options.known!(name, names)
+    opts
   end
 
   defp preset(opts) do

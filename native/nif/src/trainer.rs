@@ -13,7 +13,7 @@ use sconce_train::options::{EvaluateOptions, TrainOptions};
 use sconce_train::plan::plan;
 use sconce_train::range_test::{RangeOptions, range_test};
 use sconce_train::report::Event;
-use sconce_train::run::{Record, read_gradients, read_report, run};
+use sconce_train::run::{Record, read_gradients, read_report, read_said, run};
 use sconce_train::tune::{TuneOptions, tune};
 use serde_json::Value;
 
@@ -43,6 +43,12 @@ fn give_way(on_cpu: bool) {
 #[rustler::nif(schedule = "DirtyIo")]
 fn train_record<'a>(env: Env<'a>, out: String) -> Term<'a> {
     call(env, "train", || Record::read(Path::new(&out)).map(Data))
+}
+
+/// What a file says of a run: `corpus` and `spec` (or nil), pairs of names and values in `options` and `loss`.
+#[rustler::nif(schedule = "DirtyIo")]
+fn train_said<'a>(env: Env<'a>, path: String) -> Term<'a> {
+    call(env, "options", || read_said(Path::new(&path)).map(Data))
 }
 
 /// Begins a run of these options, or one that goes on, to whose own options these are said.

@@ -24,7 +24,9 @@ use sconce_tensor::{Error, Kind, Precision, Result, device, tensor};
 use sconce_train::bench::examples;
 use sconce_train::objective::imitation::LossOptions;
 use sconce_train::optimiser::OptimiserConfig;
-use sconce_train::options::TrainOptions;
+use sconce_train::options::{
+    DataOptions, MachineOptions, SavingOptions, ScheduleOptions, TrainOptions,
+};
 use sconce_train::run::run;
 use sconce_train::step::Stepper;
 use serde_json::{Value, json};
@@ -136,14 +138,20 @@ fn learn(small: bool) -> Result<String> {
     let corpus =
         Corpus::build(&Schema::vector(SIZE, &spec.heads), &all, &folder.path().join("corpus"))?;
     let options = TrainOptions {
-        batch_size: if small { 8 } else { 64 },
-        window_size: 20,
-        stride: 10,
-        steps: Some(steps),
-        learning_rate: 1e-2,
-        val_split: 0.25,
-        validate_every: Some(steps / 4),
-        device: "cuda:0".into(),
+        data: DataOptions {
+            batch_size: if small { 8 } else { 64 },
+            window_size: 20,
+            stride: 10,
+            val_split: 0.25,
+            ..DataOptions::default()
+        },
+        schedule: ScheduleOptions {
+            steps: Some(steps),
+            learning_rate: 1e-2,
+            ..ScheduleOptions::default()
+        },
+        saving: SavingOptions { validate_every: Some(steps / 4), ..SavingOptions::default() },
+        machine: MachineOptions { device: "cuda:0".into(), ..MachineOptions::default() },
         ..TrainOptions::default()
     };
     let out = folder.path().join("run");

@@ -107,7 +107,10 @@ pub fn evaluate(
     let defaults = TrainOptions::default();
     let options = EvalOptions {
         mode: options.mode.unwrap_or(Mode::Window),
-        window_size: options.window_size.or(trained("window_size")).unwrap_or(defaults.window_size),
+        window_size: options
+            .window_size
+            .or(trained("window_size"))
+            .unwrap_or(defaults.data.window_size),
         stride: options.stride.unwrap_or(1),
         frame_delay: options.frame_delay.or(trained("frame_delay")).unwrap_or(0),
     };

@@ -25,7 +25,7 @@ pub(crate) fn sides(
 ) -> Result<(Games, Games)> {
     sampling(options).check_weights(corpus.games().len())?;
     let some = |side: &str, corpus: &Corpus, games: &[usize]| -> Result<Games> {
-        let chosen = select(corpus.views(games)?, &options.characters, &options.players);
+        let chosen = select(corpus.views(games)?, &options.data.characters, &options.data.players);
         let views = chosen.map_err(|e| match e {
             Error::NotFound { what } => Error::not_found(format!("{what} among the {side} games")),
             e => e,
@@ -35,7 +35,7 @@ pub(crate) fn sides(
     let all = |side: &str, corpus: &Corpus| {
         some(side, corpus, &(0..corpus.games().len()).collect::<Vec<_>>())
     };
-    if let Some(dir) = &options.validation {
+    if let Some(dir) = &options.data.validation {
         let validation = Corpus::open(dir)?;
         fits(validation.schema(), spec)?;
         let known: HashSet<_> = corpus.games().iter().map(|g| &g.digest).collect();
@@ -45,10 +45,11 @@ pub(crate) fn sides(
         }
         return Ok((all("training", corpus)?, all("validation", &validation)?));
     }
-    if options.val_split == 0.0 {
+    if options.data.val_split == 0.0 {
         return Ok((all("training", corpus)?, (0, vec![])));
     }
-    let (train, validation) = corpus.split(&Holdout::Fraction(options.val_split), options.seed)?;
+    let (train, validation) =
+        corpus.split(&Holdout::Fraction(options.data.val_split), options.machine.seed)?;
     Ok((some("training", corpus, &train)?, some("validation", corpus, &validation)?))
 }
 
@@ -73,14 +74,14 @@ pub(crate) fn first_policy(
     train: &[View],
     cancel: &AtomicBool,
 ) -> Result<Policy> {
-    let policy = Policy::init(spec, options.seed)?;
-    if !(spec.heads.prior && options.fit_prior) {
+    let policy = Policy::init(spec, options.machine.seed)?;
+    if !(spec.heads.prior && options.objective.fit_prior) {
         return Ok(policy);
     }
     // The prior reads the newest input there is: of a queue that before the label, else the one that the
     // state shows.
     let count = if spec.embedding.queue_depth() > 1 { eval::count } else { eval::count_answers };
-    let counts = count(train, &spec.heads, options.frame_delay, cancel)?;
+    let counts = count(train, &spec.heads, options.data.frame_delay, cancel)?;
     let mut weights = policy.weights().clone();
     for table in Baseline::fit(BaselineKind::Pairs, &counts).tables() {
         let name = format!("heads.prior.{}", table.head);
@@ -99,6 +100,7 @@ mod tests {
     use sconce_nn::spec::{self, Embedding, Heads, HeadsKind, Melee};
 
     use super::*;
+    use crate::options::DataOptions;
 
     #[test]
     fn the_prior_is_fitted_on_the_input_that_it_reads() {
@@ -108,7 +110,10 @@ mod tests {
         let (into, never) = (dir.path().join("corpus"), AtomicBool::new(false));
         import(&[replay], &into, &ImportOptions::default(), &|_| (), &never).unwrap();
         let views = Corpus::open(&into).unwrap().views(&[0]).unwrap();
-        let options = TrainOptions { frame_delay: 3, ..TrainOptions::default() };
+        let options = TrainOptions {
+            data: DataOptions { frame_delay: 3, ..DataOptions::default() },
+            ..TrainOptions::default()
+        };
         let config = spec::MlpConfig {
             hidden_sizes: vec![4],
             layer_norm: false,

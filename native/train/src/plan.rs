@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::bench::examples;
 use crate::eval::{self, pool_of};
 use crate::games::sides;
-use crate::options::{Mode, TrainOptions};
+use crate::options::{DataOptions, Mode, OptimiserOptions, TrainOptions};
 use crate::source::Source;
 use crate::step::{Stepper, Task};
 use crate::transform::{self, Moment, Transforms};
@@ -107,31 +107,31 @@ pub fn plan(
     cancel: &AtomicBool,
 ) -> Result<Plan> {
     options.validate_for(spec)?;
-    let _threads = pool_of(options.threads)?;
+    let _threads = pool_of(options.machine.threads)?;
     let data = corpus.map(|corpus| Data::of(corpus, spec, options)).transpose()?;
     let mut memory = Memory::measure(spec, options, cancel)?;
     let mut probe = Probe::new(spec, options, cancel)?;
     memory.validates(data.as_ref().map_or(options.may_validate(), |data| data.validates));
-    let micro_batch = memory.micro_batch(options.batch_size, options.memory_limit)?;
+    let micro_batch = memory.micro_batch(options.data.batch_size, options.machine.memory_limit)?;
     let owners = memory.owners(micro_batch);
     let step_seconds = probe.step_seconds(&memory)?;
-    let frames = options.batch_size as f64 * options.window_size as f64;
+    let frames = options.data.batch_size as f64 * options.data.window_size as f64;
     let epoch_steps = data.as_ref().map(|data| data.epoch_steps);
-    let steps = options.steps.or(epoch_steps.map(|steps| options.total_steps(steps)));
+    let steps = options.schedule.steps.or(epoch_steps.map(|steps| options.total_steps(steps)));
     Ok(Plan {
         num_weights: probe.stepper.policy().num_weights(),
-        batch_size: options.batch_size,
-        window_size: options.window_size,
-        accumulation_steps: options.accumulation_steps,
+        batch_size: options.data.batch_size,
+        window_size: options.data.window_size,
+        accumulation_steps: options.optimiser.accumulation_steps,
         micro_batch,
         threads: pool::threads(),
         precision: options.precision_here(),
         bytes: owners.total(),
         owners,
-        memory_limit: options.memory_limit,
+        memory_limit: options.machine.memory_limit,
         mapped: data.as_ref().map(|data| data.bytes),
         step_seconds,
-        frames_per_second: frames * options.accumulation_steps as f64 / step_seconds,
+        frames_per_second: frames * options.optimiser.accumulation_steps as f64 / step_seconds,
         epoch_steps,
         steps,
         seconds: steps.map(|steps| steps as f64 * step_seconds),
@@ -152,7 +152,7 @@ impl Data {
         let name = corpus.dir().display().to_string();
         let source = Source::new(&name, train, spec, &[], options)?;
         Ok(Data {
-            epoch_steps: (source.steps_per_epoch() / options.accumulation_steps).max(1),
+            epoch_steps: (source.steps_per_epoch() / options.optimiser.accumulation_steps).max(1),
             bytes: corpus.games().iter().map(|game| game.bytes).sum(),
             validates: !validation.is_empty(),
         })
@@ -171,21 +171,25 @@ pub(crate) fn check_room(
     validates: bool,
     cancel: &AtomicBool,
 ) -> Result<()> {
-    let (spec, time) = (policy.spec(), options.window_size);
-    let batches = Batches::new(spec, options).of(options.batch_size);
+    let (spec, time) = (policy.spec(), options.data.window_size);
+    let batches = Batches::new(spec, options).of(options.data.batch_size);
     let most = policy.most_step_bytes(windows.max(eval::WINDOWS), time);
     if memory::fits(most.saturating_add(batches)) || Meter::start().is_err() {
         return Ok(());
     }
     // What is kept of a window grows with its frames, unless it is worked through in chunks.
-    let short = if options.truncate_bptt.is_some() { time } else { time.min(FRAMES / WINDOWS) };
-    let burn_in = options.burn_in.min(short - 1);
-    let options = TrainOptions { window_size: short, burn_in, ..options.clone() };
+    let short =
+        if options.optimiser.truncate_bptt.is_some() { time } else { time.min(FRAMES / WINDOWS) };
+    let burn_in = options.data.burn_in.min(short - 1);
+    let options = TrainOptions {
+        data: DataOptions { window_size: short, burn_in, ..options.clone().data },
+        ..options.clone()
+    };
     let mut measured = Memory::measure(spec, &options, cancel)?;
     measured.validates(validates);
     let owners = measured.owners(windows);
     let whole = |bytes: u64| (bytes as f64 * time as f64 / short as f64) as u64;
-    let carries = options.validation_mode == Mode::Carry;
+    let carries = options.saving.validation_mode == Mode::Carry;
     let validation = if carries { owners.validation } else { whole(owners.validation) };
     let owners = Owners { batches, activations: whole(owners.activations), validation, ..owners };
     memory::room(&format!("a training with steps of {windows} x {time} frames"), owners.total())
@@ -240,7 +244,7 @@ impl Memory {
             })?;
             let moments = probe.stepper.optimiser().state()?;
             let moments = moments.iter().map(|(_, values)| 4 * values.len() as u64);
-            let average = if options.ema_decay.is_some() { weights } else { 0 };
+            let average = if options.optimiser.ema_decay.is_some() { weights } else { 0 };
             let state = weights + moments.sum::<u64>();
             let batches = Batches::new(probe.spec, options);
             let owners = Owners {
@@ -248,9 +252,9 @@ impl Memory {
                 gradients: weights,
                 moments: state - weights - average,
                 average,
-                activations: step.at(options.batch_size),
+                activations: step.at(options.data.batch_size),
                 validation: probe.validation(windows)?,
-                batches: batches.of(options.batch_size),
+                batches: batches.of(options.data.batch_size),
                 // The state beside its file, or beside the best policy and that one's.
                 checkpoints: state + state.max(2 * weights),
             };
@@ -316,8 +320,8 @@ struct Batches {
 impl Batches {
     fn new(spec: &Spec, options: &TrainOptions) -> Self {
         let Spec { embedding, heads, .. } = spec.clone();
-        let reader = Reader::new(embedding, heads, options.frame_delay);
-        Batches { window: reader.bytes(1, options.window_size), loader: options.loader() }
+        let reader = Reader::new(embedding, heads, options.data.frame_delay);
+        Batches { window: reader.bytes(1, options.data.window_size), loader: options.loader() }
     }
 
     fn of(&self, batch_size: usize) -> u64 {
@@ -327,8 +331,8 @@ impl Batches {
 }
 
 fn probes(options: &TrainOptions) -> [usize; 2] {
-    let few = FRAMES.div_ceil(options.window_size).max(WINDOWS);
-    [few, 4 * few].map(|windows| windows.min(options.batch_size))
+    let few = FRAMES.div_ceil(options.data.window_size).max(WINDOWS);
+    [few, 4 * few].map(|windows| windows.min(options.data.batch_size))
 }
 
 /// Does work on a thread of its own and on no other.
@@ -373,13 +377,18 @@ impl<'a> Probe<'a> {
         });
         let loss = options.loss.clone().with_press_rates(&vec![0.5; bits.sum()]);
         let config = options.optimiser()?;
-        let policy = Policy::init(spec, options.seed)?;
-        let stepper =
-            Stepper::imitating(&policy, &loss, config, options.max_grad_norm, options.seed)?
-                .unrolling(options.unroll())
-                .averaging(options.ema_decay)
-                .in_precision(options.precision_here())
-                .stopped_by(cancel);
+        let policy = Policy::init(spec, options.machine.seed)?;
+        let stepper = Stepper::imitating(
+            &policy,
+            &loss,
+            config,
+            options.optimiser.max_grad_norm,
+            options.machine.seed,
+        )?
+        .unrolling(options.unroll())
+        .averaging(options.optimiser.ema_decay)
+        .in_precision(options.precision_here())
+        .stopped_by(cancel);
         let transforms = Transforms::of(&transform::Setup { options, spec, companions: &[] })?;
         Ok(Probe { spec, options, stepper, transforms, steps: 0, meter: Meter::start()? })
     }
@@ -395,7 +404,7 @@ impl<'a> Probe<'a> {
         let mut once = || {
             let start = Instant::now();
             self.learn(windows)?;
-            self.stepper.update(self.options.learning_rate)?;
+            self.stepper.update(self.options.schedule.learning_rate)?;
             Ok::<_, Error>(start.elapsed().as_secs_f64())
         };
         Ok(once()?.min(once()?))
@@ -404,7 +413,7 @@ impl<'a> Probe<'a> {
     /// Gradients of a batch of so many windows.
     fn learn(&mut self, windows: usize) -> Result<()> {
         let Probe { spec, options, .. } = *self;
-        let mut batch = examples(spec, windows, options.window_size, options.seed);
+        let mut batch = examples(spec, windows, options.data.window_size, options.machine.seed);
         let zero = self.stepper.policy().zero_state(windows)?;
         let at = Moment { update: u64::MAX, draw: self.steps, first: 0, windows };
         self.transforms.apply(&mut batch, &self.stepper, &zero, at)?;
@@ -416,7 +425,11 @@ impl<'a> Probe<'a> {
     /// Seconds of a step of the run. Batches grow until they are the run's, or cost too much to try:
     /// then a window of the run's takes what one of the largest batch took.
     fn step_seconds(&mut self, memory: &Memory) -> Result<f64> {
-        let TrainOptions { batch_size, accumulation_steps, .. } = *self.options;
+        let TrainOptions {
+            data: DataOptions { batch_size, .. },
+            optimiser: OptimiserOptions { accumulation_steps, .. },
+            ..
+        } = *self.options;
         let clock = Instant::now();
         let [_, mut windows] = probes(self.options);
         let mut seconds = self.step(windows)?;
@@ -440,13 +453,13 @@ impl<'a> Probe<'a> {
         let pass = |windows: usize, time: usize| {
             self.stepper.go_on()?;
             let Batch { frames, labels, .. } =
-                examples(self.spec, windows, time, self.options.seed);
+                examples(self.spec, windows, time, self.options.machine.seed);
             forward(&policy, &frames, &labels)
         };
-        let passes = match self.options.validation_mode {
+        let passes = match self.options.saving.validation_mode {
             Mode::Carry => passing(|| pass(1, eval::CHUNK))?,
             Mode::Window => {
-                let time = self.options.window_size;
+                let time = self.options.data.window_size;
                 let line = Line::measure(windows, |windows| {
                     pass(windows, time)?;
                     passing(|| pass(windows, time))

@@ -92,7 +92,7 @@ pub fn range_test(
     options.validate_for(spec)?;
     range.validate()?;
     eval::fits(corpus.schema(), spec)?;
-    let _threads = pool_of(options.threads)?;
+    let _threads = pool_of(options.machine.threads)?;
     let mut learner = Learner::new(spec, policy, corpus, options, cancel)?;
     let (mut points, mut diverged) = (Vec::with_capacity(range.num_it), false);
     let mut mean = 0.0;
@@ -156,7 +156,7 @@ impl<'a> Learner<'a> {
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
         let ((_, views), _) = sides(corpus, spec, options)?;
-        let counts = eval::count(&views, &spec.heads, options.frame_delay, cancel)?;
+        let counts = eval::count(&views, &spec.heads, options.data.frame_delay, cancel)?;
         let new;
         let policy = match policy {
             Some(given) => given,
@@ -165,8 +165,8 @@ impl<'a> Learner<'a> {
                 &new
             }
         };
-        if options.memory_limit.is_none() && policy.device().is_cpu() {
-            check_room(policy, options, options.batch_size, false, cancel)?;
+        if options.machine.memory_limit.is_none() && policy.device().is_cpu() {
+            check_room(policy, options, options.data.batch_size, false, cancel)?;
         }
         let config = options.optimiser()?;
         let (press_rates, device) = (counts.press_rates(), policy.device());
@@ -177,18 +177,23 @@ impl<'a> Learner<'a> {
         let embeddings: Vec<_> = specs.iter().map(|spec| &spec.embedding).collect();
         let name = corpus.dir().display().to_string();
         let source = Source::new(&name, views, spec, &embeddings, options)?;
-        let stepper =
-            Stepper::new(policy, objectives, config, options.max_grad_norm, options.seed)?
-                .unrolling(options.unroll())
-                .in_precision(options.precision_here())
-                .stopped_by(cancel);
+        let stepper = Stepper::new(
+            policy,
+            objectives,
+            config,
+            options.optimiser.max_grad_norm,
+            options.machine.seed,
+        )?
+        .unrolling(options.unroll())
+        .in_precision(options.precision_here())
+        .stopped_by(cancel);
         let replicas = Replicas::new(vec![Replica::new(stepper)], None, transforms);
         Ok(Learner { options, replicas, source, cancel })
     }
 
     /// The loss of a step's batches before it; none where all of their frames weigh nothing.
     fn step(&mut self, step: u64, learning_rate: f64) -> Result<Option<f64>> {
-        let parts = self.options.accumulation_steps;
+        let parts = self.options.optimiser.accumulation_steps;
         let (mut loss, mut shares) = (0.0, 0.0);
         for draw in step * parts..(step + 1) * parts {
             let loaded = self.source.draw(draw, self.cancel)?;

@@ -10,7 +10,7 @@ use sconce_nn::Spec;
 use sconce_nn::spec::{Embedding, Heads};
 use sconce_tensor::{Error, Result};
 
-use crate::options::{Mode, TrainOptions};
+use crate::options::{DataOptions, Mode, TrainOptions};
 use crate::stop::go_on;
 
 pub(crate) struct Source {
@@ -46,14 +46,14 @@ impl Feed {
         heads: &Heads,
         options: &TrainOptions,
     ) -> Result<Self> {
-        let TrainOptions { batch_size, burn_in, .. } = *options;
+        let TrainOptions { data: DataOptions { batch_size, burn_in, .. }, .. } = *options;
         let sampling = sampling(options);
         let reader = Reader {
-            neutral_weight: options.neutral_weight,
-            transition_weight: options.transition_weight,
-            ..Reader::new(embedding.clone(), heads.clone(), options.frame_delay)
+            neutral_weight: options.data.neutral_weight,
+            transition_weight: options.data.transition_weight,
+            ..Reader::new(embedding.clone(), heads.clone(), options.data.frame_delay)
         };
-        let draws = match options.unroll {
+        let draws = match options.data.unroll {
             Mode::Window => {
                 let sampler = Sampler::new(views, reader, sampling)?;
                 Draws::Windows { sampler, batch_size, burn_in }
@@ -161,17 +161,17 @@ impl Source {
 /// How the windows of a run are drawn.
 pub(crate) fn sampling(options: &TrainOptions) -> SamplerOptions {
     SamplerOptions {
-        window: options.window_size,
-        stride: options.stride,
-        sampling: options.sampling,
-        weights: options.weights.clone(),
-        action_oversample: options.action_oversample,
-        mirror: options.mirror,
-        noise: options.noise,
-        noise_scale: options.noise_scale,
-        previous_dropout: options.previous_dropout,
-        frame_delay_max: options.frame_delay_max,
-        seed: options.seed,
+        window: options.data.window_size,
+        stride: options.data.stride,
+        sampling: options.data.sampling,
+        weights: options.data.weights.clone(),
+        action_oversample: options.data.action_oversample,
+        mirror: options.data.mirror,
+        noise: options.data.noise,
+        noise_scale: options.data.noise_scale,
+        previous_dropout: options.data.previous_dropout,
+        frame_delay_max: options.data.frame_delay_max,
+        seed: options.machine.seed,
     }
 }
 
@@ -213,13 +213,16 @@ mod tests {
         let cancel = AtomicBool::new(false);
         for unroll in [Mode::Window, Mode::Carry] {
             let options = TrainOptions {
-                unroll,
-                batch_size: 3,
-                window_size: 8,
-                mirror: 0.5,
-                previous_dropout: 0.4,
-                frame_delay_max: Some(3),
-                burn_in: 2,
+                data: DataOptions {
+                    unroll,
+                    batch_size: 3,
+                    window_size: 8,
+                    mirror: 0.5,
+                    previous_dropout: 0.4,
+                    frame_delay_max: Some(3),
+                    burn_in: 2,
+                    ..DataOptions::default()
+                },
                 ..TrainOptions::default()
             };
             let views = corpus.views(&[0]).unwrap();

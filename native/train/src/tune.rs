@@ -7,7 +7,7 @@ use sconce_tensor::{Precision, Result, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::eval::pool_of;
-use crate::options::{MAX_FRAMES, TrainOptions, at_least};
+use crate::options::{DataOptions, MAX_FRAMES, TrainOptions, at_least};
 use crate::plan::{Memory, Owners, Probe};
 use crate::stop::go_on;
 
@@ -78,17 +78,20 @@ pub fn tune(
     at_least("initial", tuning.initial as f64, 1.0, tuning.max as f64)?;
     at_least("max", tuning.max as f64, 1.0, MAX_BATCH)?;
     at_least("backoff", tuning.backoff, 0.01, 1.0)?;
-    let first = TrainOptions { batch_size: tuning.initial, ..options.clone() };
+    let first = TrainOptions {
+        data: DataOptions { batch_size: tuning.initial, ..options.clone().data },
+        ..options.clone()
+    };
     first.validate()?;
-    let _threads = pool_of(options.threads)?;
-    let room = options.memory_limit.map(|limit| (limit as f64 * tuning.backoff) as u64);
+    let _threads = pool_of(options.machine.threads)?;
+    let room = options.machine.memory_limit.map(|limit| (limit as f64 * tuning.backoff) as u64);
     let mut memory = Memory::measure(spec, &first, cancel)?;
     let mut probe = Probe::new(spec, &first, cancel)?;
     memory.validates(options.may_validate());
     let fits = |batch| room.is_none_or(|room| memory.of_batch(batch).total() <= room);
 
     // No step of a run has more frames.
-    let most = tuning.max.min(MAX_FRAMES / options.window_size.max(1));
+    let most = tuning.max.min(MAX_FRAMES / options.data.window_size.max(1));
     let mut batch = memory.batch_within(tuning.initial, room)?;
     let mut rows: Vec<Measurement> = vec![];
     let stopped = loop {
@@ -110,10 +113,10 @@ pub fn tune(
         batch_size: best.map_or(batch, |row| row.batch_size),
         rows,
         stopped,
-        window_size: options.window_size,
+        window_size: options.data.window_size,
         threads: pool::threads(),
         precision: options.precision_here(),
-        memory_limit: options.memory_limit,
+        memory_limit: options.machine.memory_limit,
     })
 }
 
@@ -125,7 +128,7 @@ fn measured(
 ) -> Result<Measurement> {
     let step_seconds = probe.step(batch)?;
     let owners = Owners { activations: probe.bytes(), ..memory.of_batch(batch) };
-    let frames = (batch * options.window_size) as f64;
+    let frames = (batch * options.data.window_size) as f64;
     Ok(Measurement {
         batch_size: batch,
         step_seconds,

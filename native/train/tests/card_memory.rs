@@ -20,7 +20,9 @@ use sconce_tensor::{Error, Kind, tensor};
 use sconce_train::eval::evaluate;
 use sconce_train::objective::imitation::LossOptions;
 use sconce_train::optimiser::{Kind as Rule, OptimiserConfig};
-use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
+use sconce_train::options::{
+    DataOptions, EvaluateOptions, MachineOptions, Mode, ScheduleOptions, TrainOptions,
+};
 use sconce_train::report::Event;
 use sconce_train::run::run;
 use sconce_train::step::{Stepper, Task};
@@ -206,12 +208,15 @@ fn a_step_that_cannot_be_recorded_is_made_all_the_same_and_so_are_those_after_it
 /// Of a few steps, of which each has all windows of a batch.
 fn options() -> TrainOptions {
     TrainOptions {
-        batch_size: BATCH,
-        window_size: TIME,
-        stride: 16,
-        steps: Some(4),
-        val_split: 0.0,
-        device: "cuda:0".into(),
+        data: DataOptions {
+            batch_size: BATCH,
+            window_size: TIME,
+            stride: 16,
+            val_split: 0.0,
+            ..DataOptions::default()
+        },
+        schedule: ScheduleOptions { steps: Some(4), ..ScheduleOptions::default() },
+        machine: MachineOptions { device: "cuda:0".into(), ..MachineOptions::default() },
         ..TrainOptions::default()
     }
 }

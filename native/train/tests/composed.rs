@@ -22,7 +22,10 @@ use sconce_train::bench::examples;
 use sconce_train::eval::evaluate;
 use sconce_train::objective::imitation::LossOptions;
 use sconce_train::optimiser::{Kind, OptimiserConfig};
-use sconce_train::options::{EvaluateOptions, Mode, TrainOptions};
+use sconce_train::options::{
+    DataOptions, EvaluateOptions, MachineOptions, Mode, OptimiserOptions, SavingOptions,
+    ScheduleOptions, TrainOptions,
+};
 use sconce_train::report::{Event, RunReport};
 use sconce_train::run::run;
 use sconce_train::step::{Stepper, Unroll};
@@ -289,20 +292,36 @@ fn decisions_that_are_composed_are_those_of_our_own_ops() {
 /// With options that they are trained by.
 fn backbones() -> Vec<(Backbone, TrainOptions)> {
     let options = || TrainOptions {
-        batch_size: 8,
-        window_size: 20,
-        stride: 10,
-        steps: Some(30),
-        warmup_steps: 2,
-        learning_rate: 1e-2,
-        val_split: 0.25,
-        validate_every: Some(10),
-        ema_decay: Some(0.9),
-        gradient_report: Some(10),
+        data: DataOptions {
+            batch_size: 8,
+            window_size: 20,
+            stride: 10,
+            val_split: 0.25,
+            ..DataOptions::default()
+        },
+        schedule: ScheduleOptions {
+            steps: Some(30),
+            warmup_steps: 2,
+            learning_rate: 1e-2,
+            ..ScheduleOptions::default()
+        },
+        saving: SavingOptions {
+            validate_every: Some(10),
+            gradient_report: Some(10),
+            ..SavingOptions::default()
+        },
+        optimiser: OptimiserOptions { ema_decay: Some(0.9), ..OptimiserOptions::default() },
         ..TrainOptions::default()
     };
-    let carried = TrainOptions { unroll: Mode::Carry, accumulation_steps: 2, ..options() };
-    let again = TrainOptions { gradient_checkpoint: true, ..options() };
+    let carried = TrainOptions {
+        data: DataOptions { unroll: Mode::Carry, ..options().data },
+        optimiser: OptimiserOptions { accumulation_steps: 2, ..options().optimiser },
+        ..options()
+    };
+    let again = TrainOptions {
+        machine: MachineOptions { gradient_checkpoint: true, ..options().machine },
+        ..options()
+    };
     vec![
         (mlp(), options()),
         (recurrent("gru"), carried.clone()),
@@ -372,7 +391,10 @@ fn a_run_on_a_card_learns_saves_goes_on_and_scores_as_one_on_a_cpu() {
         let go =
             |name, options: &TrainOptions, stop| trained(&corpus, &spec, options, &out(name), stop);
         let what = |of: &str| format!("{of} of {}, {i}", spec.backbone.name());
-        let there = TrainOptions { device: "cuda:0".into(), ..options.clone() };
+        let there = TrainOptions {
+            machine: MachineOptions { device: "cuda:0".into(), ..options.clone().machine },
+            ..options.clone()
+        };
         let (want, own) = go("cpu", &options, 0);
         let (got, on_card) = go("card", &there, 0);
         assert!(want.len() == 30 && want[29] < 0.8 * want[0], "{want:?}");
@@ -382,7 +404,10 @@ fn a_run_on_a_card_learns_saves_goes_on_and_scores_as_one_on_a_cpu() {
         }
 
         // Stopped and gone on with: the same bits, and after steps on the CPU the same numbers.
-        let resume = |options: &TrainOptions| TrainOptions { resume: true, ..options.clone() };
+        let resume = |options: &TrainOptions| TrainOptions {
+            machine: MachineOptions { resume: true, ..options.clone().machine },
+            ..options.clone()
+        };
         let mut cut = go("cut", &resume(&there), 13).0;
         cut.extend(go("cut", &resume(&there), 0).0);
         assert_eq!(cut, got, "{}", what("losses of the run that was cut"));

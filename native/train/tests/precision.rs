@@ -16,7 +16,10 @@ use sconce_tensor::{Error, Precision, pool, tensor};
 use sconce_train::eval::evaluate;
 use sconce_train::objective::imitation::LossOptions;
 use sconce_train::optimiser::OptimiserConfig;
-use sconce_train::options::{EvaluateOptions, LrSchedule, TrainOptions};
+use sconce_train::options::{
+    DataOptions, EvaluateOptions, LrSchedule, MachineOptions, SavingOptions, ScheduleOptions,
+    TrainOptions,
+};
 use sconce_train::report::{Event, RunReport};
 use sconce_train::run::{Record, run};
 use sconce_train::step::{Stepper, Task};
@@ -219,16 +222,21 @@ fn corpus(dir: &Path, first: u64) -> Corpus {
 
 fn options(precision: Precision, force_precision: bool) -> TrainOptions {
     TrainOptions {
-        precision,
-        force_precision,
-        batch_size: 8,
-        window_size: 20,
-        stride: 10,
-        steps: Some(30),
-        warmup_steps: 2,
-        learning_rate: 1e-2,
-        val_split: 0.25,
-        validate_every: Some(10),
+        machine: MachineOptions { precision, force_precision, ..MachineOptions::default() },
+        data: DataOptions {
+            batch_size: 8,
+            window_size: 20,
+            stride: 10,
+            val_split: 0.25,
+            ..DataOptions::default()
+        },
+        schedule: ScheduleOptions {
+            steps: Some(30),
+            warmup_steps: 2,
+            learning_rate: 1e-2,
+            ..ScheduleOptions::default()
+        },
+        saving: SavingOptions { validate_every: Some(10), ..SavingOptions::default() },
         loss: weighing(1.0),
         ..TrainOptions::default()
     }
@@ -281,7 +289,10 @@ fn a_run_that_gains_nothing_says_so_and_is_that_of_f32() {
     assert_eq!(asked(&told), [(Precision::F16, Precision::F32)]);
     let started = |event: &Event| matches!(event, Event::Start { precision: Precision::F32, .. });
     assert!(told.iter().any(started));
-    assert_eq!((report.precision, report.options.precision), (Precision::F32, Precision::F16));
+    assert_eq!(
+        (report.precision, report.options.machine.precision),
+        (Precision::F32, Precision::F16)
+    );
     assert_eq!(Record::read(&out("f16")).unwrap().precision, Precision::F32);
     assert!(state(&out("f16")) == state(&out("f32")));
 
@@ -296,7 +307,10 @@ fn a_run_in_bf16_learns_as_well_and_is_measured_as_it_plays() {
     let dir = tempfile::tempdir().unwrap();
     let (corpus, others) = (corpus(dir.path(), 0), corpus(&dir.path().join("others"), 8));
     let measured = |precision: Precision, force| TrainOptions {
-        validation: Some(others.dir().to_path_buf()),
+        data: DataOptions {
+            validation: Some(others.dir().to_path_buf()),
+            ..options(precision, force).data
+        },
         ..options(precision, force)
     };
     let out = dir.path().join("bf16");
@@ -332,9 +346,12 @@ fn a_run_goes_on_in_its_precision_to_the_same_bits_also_from_amid_overflows() {
     };
     for (precision, button_weight) in [(Precision::Bf16, 1.0), (Precision::F16, 1e6)] {
         let with = |threads| TrainOptions {
+            machine: MachineOptions {
+                threads: Some(threads),
+                resume: true,
+                ..options(precision, true).machine
+            },
             loss: weighing(button_weight),
-            threads: Some(threads),
-            resume: true,
             ..options(precision, true)
         };
         let (whole, parts) = (
@@ -363,15 +380,27 @@ fn a_run_goes_on_in_its_precision_to_the_same_bits_also_from_amid_overflows() {
 
         let refused = |options: TrainOptions| {
             let cancel = AtomicBool::new(false);
-            let options = TrainOptions { steps: Some(40), ..options };
+            let options = TrainOptions {
+                schedule: ScheduleOptions { steps: Some(40), ..options.schedule },
+                ..options
+            };
             run(&corpus, &bits(), &options, &parts, &|_| (), &cancel).unwrap_err().to_string()
         };
-        let error =
-            refused(TrainOptions { precision: Precision::F32, force_precision: false, ..with(1) });
+        let error = refused(TrainOptions {
+            machine: MachineOptions {
+                precision: Precision::F32,
+                force_precision: false,
+                ..with(1).machine
+            },
+            ..with(1)
+        });
         let want = format!("precision is {precision}, not f32 (precision {precision} goes on)");
         assert!(error.ends_with(&want), "{error}");
         if !sconce_ops::matmul::gains(precision) {
-            let error = refused(TrainOptions { force_precision: false, ..with(1) });
+            let error = refused(TrainOptions {
+                machine: MachineOptions { force_precision: false, ..with(1).machine },
+                ..with(1)
+            });
             let want = format!(
                 "precision is {precision}, not f32 ({precision} gains nothing on this machine, \
                  force_precision: true goes on in it)"
@@ -386,9 +415,12 @@ fn a_run_of_f32_goes_on_in_f32_whatever_was_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let (corpus, out) = (corpus(dir.path(), 0), dir.path().join("run"));
     let with = |precision, force, steps| TrainOptions {
-        resume: true,
-        steps: Some(steps),
-        lr_schedule: LrSchedule::Constant,
+        machine: MachineOptions { resume: true, ..options(precision, force).machine },
+        schedule: ScheduleOptions {
+            steps: Some(steps),
+            lr_schedule: LrSchedule::Constant,
+            ..options(precision, force).schedule
+        },
         ..options(precision, force)
     };
     go(&corpus, &with(Precision::F16, false, 5), &out, 5);

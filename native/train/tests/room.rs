@@ -10,7 +10,7 @@ use sconce_nn::spec::{self, Embedding, Head, HeadKind, Heads, HeadsKind};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::Result;
 use sconce_tensor::memory::Counted;
-use sconce_train::options::TrainOptions;
+use sconce_train::options::{DataOptions, MachineOptions, OptimiserOptions, TrainOptions};
 use sconce_train::plan::plan;
 use serde_json::{Value, json};
 
@@ -32,11 +32,14 @@ fn wide(config: &spec::Backbone) -> spec::Backbone {
 #[test]
 fn a_training_takes_no_more_than_its_bound() -> Result<()> {
     let options = TrainOptions {
-        batch_size: 16,
-        window_size: 40,
-        ema_decay: Some(0.99),
-        val_split: 0.0,
-        threads: Some(1),
+        data: DataOptions {
+            batch_size: 16,
+            window_size: 40,
+            val_split: 0.0,
+            ..DataOptions::default()
+        },
+        optimiser: OptimiserOptions { ema_decay: Some(0.99), ..OptimiserOptions::default() },
+        machine: MachineOptions { threads: Some(1), ..MachineOptions::default() },
         ..TrainOptions::default()
     };
     for config in backbones::configs() {

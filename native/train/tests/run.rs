@@ -17,7 +17,10 @@ use sconce_tensor::{Error, device, tensor};
 use sconce_train::eval::evaluate;
 use sconce_train::objective::imitation::LossOptions;
 use sconce_train::optimiser::Kind;
-use sconce_train::options::{EvaluateOptions, LrSchedule, Mode, TrainOptions};
+use sconce_train::options::{
+    DataOptions, EvaluateOptions, LrSchedule, MachineOptions, Mode, OptimiserOptions,
+    SavingOptions, ScheduleOptions, TrainOptions,
+};
 use sconce_train::report::{Event, Stopped};
 use sconce_train::run::{read_gradients, run};
 
@@ -59,14 +62,20 @@ fn corpus(dir: &Path) -> Corpus {
 
 fn options() -> TrainOptions {
     TrainOptions {
-        batch_size: 8,
-        window_size: 20,
-        stride: 10,
-        steps: Some(12),
-        warmup_steps: 2,
-        learning_rate: 1e-2,
-        val_split: 0.25,
-        validate_every: Some(5),
+        data: DataOptions {
+            batch_size: 8,
+            window_size: 20,
+            stride: 10,
+            val_split: 0.25,
+            ..DataOptions::default()
+        },
+        schedule: ScheduleOptions {
+            steps: Some(12),
+            warmup_steps: 2,
+            learning_rate: 1e-2,
+            ..ScheduleOptions::default()
+        },
+        saving: SavingOptions { validate_every: Some(5), ..SavingOptions::default() },
         loss: LossOptions::plain(),
         ..TrainOptions::default()
     }
@@ -91,10 +100,28 @@ fn two_seeded_runs_are_equal_on_any_number_of_threads_and_another_seed_is_not() 
         run(&corpus, &gru(), options, &out, &silent, &AtomicBool::new(false)).unwrap();
         weights(&out.join("last.safetensors"))
     };
-    let one = last("one", &TrainOptions { threads: Some(1), ..options() });
-    let two = last("two", &TrainOptions { threads: Some(2), ..options() });
+    let one = last(
+        "one",
+        &TrainOptions {
+            machine: MachineOptions { threads: Some(1), ..options().machine },
+            ..options()
+        },
+    );
+    let two = last(
+        "two",
+        &TrainOptions {
+            machine: MachineOptions { threads: Some(2), ..options().machine },
+            ..options()
+        },
+    );
     assert!(one == two, "runs differ");
-    assert!(one != last("three", &TrainOptions { seed: 1, ..options() }), "the seed does nothing");
+    assert!(
+        one != last(
+            "three",
+            &TrainOptions { machine: MachineOptions { seed: 1, ..options().machine }, ..options() }
+        ),
+        "the seed does nothing"
+    );
 }
 
 #[test]
@@ -108,7 +135,10 @@ fn a_stopped_run_goes_on_to_what_the_uninterrupted_one_reaches() {
     let cut = dir.path().join("cut");
     for stop_at in [3, 7, 12] {
         let cancel = AtomicBool::new(false);
-        let resume = TrainOptions { resume: true, ..options() };
+        let resume = TrainOptions {
+            machine: MachineOptions { resume: true, ..options().machine },
+            ..options()
+        };
         let listen = |event| match event {
             Event::Step { step, .. } if step == stop_at => cancel.store(true, Ordering::Relaxed),
             _ => {}
@@ -116,7 +146,8 @@ fn a_stopped_run_goes_on_to_what_the_uninterrupted_one_reaches() {
         let report = run(&corpus, &gru(), &resume, &cut, &listen, &cancel).unwrap();
         assert_eq!(report.steps, stop_at);
     }
-    let resume = TrainOptions { resume: true, ..options() };
+    let resume =
+        TrainOptions { machine: MachineOptions { resume: true, ..options().machine }, ..options() };
     let report = run(&corpus, &gru(), &resume, &cut, &silent, &AtomicBool::new(false)).unwrap();
     assert_eq!(report.stopped, Stopped::Finished);
     assert!(weights(&cut.join("last.safetensors")) == weights(&whole.join("last.safetensors")));
@@ -138,7 +169,10 @@ fn a_run_on_two_cards_learns_what_one_card_learns_and_goes_on_on_one() {
                 cancel.store(step >= until, Ordering::Relaxed);
             }
         };
-        let options = TrainOptions { device: device.into(), resume: true, ..options() };
+        let options = TrainOptions {
+            machine: MachineOptions { device: device.into(), resume: true, ..options().machine },
+            ..options()
+        };
         let out = dir.path().join(name);
         run(&corpus, &gru(), &options, &out, &listen, &cancel).unwrap();
         let weights = weights(&out.join("last.safetensors")).into_iter();
@@ -181,7 +215,11 @@ fn each_step_tells_the_loss_of_each_head_and_epochs_and_points_their_means_howev
 {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
-    let options = TrainOptions { accumulation_steps: 2, resume: true, ..options() };
+    let options = TrainOptions {
+        optimiser: OptimiserOptions { accumulation_steps: 2, ..options().optimiser },
+        machine: MachineOptions { resume: true, ..options().machine },
+        ..options()
+    };
     let go = |name: &str, stops: &[u64]| {
         let (steps, epochs) = (RefCell::new(vec![]), RefCell::new(vec![]));
         let cancel = AtomicBool::new(false);
@@ -220,8 +258,12 @@ fn each_step_tells_the_loss_of_each_head_and_epochs_and_points_their_means_howev
 fn gradients_are_looked_at_when_asked_each_step_once_and_change_no_bit() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
-    let looking =
-        TrainOptions { gradient_report: Some(4), max_grad_norm: 0.1, resume: true, ..options() };
+    let looking = TrainOptions {
+        saving: SavingOptions { gradient_report: Some(4), ..options().saving },
+        optimiser: OptimiserOptions { max_grad_norm: 0.1, ..options().optimiser },
+        machine: MachineOptions { resume: true, ..options().machine },
+        ..options()
+    };
     let go = |name: &str, options: &TrainOptions, stop: u64| {
         let (norms, seen) = (RefCell::new(vec![]), RefCell::new(vec![]));
         let cancel = AtomicBool::new(false);
@@ -244,7 +286,14 @@ fn gradients_are_looked_at_when_asked_each_step_once_and_change_no_bit() {
         run(&corpus, &gru(), options, &out, &listen, &cancel).unwrap();
         (out, seen.take())
     };
-    let (blind, seen) = go("blind", &TrainOptions { gradient_report: None, ..looking.clone() }, 0);
+    let (blind, seen) = go(
+        "blind",
+        &TrainOptions {
+            saving: SavingOptions { gradient_report: None, ..looking.clone().saving },
+            ..looking.clone()
+        },
+        0,
+    );
     assert!(seen.is_empty() && !blind.join("gradients.jsonl").exists());
     let (whole, seen) = go("whole", &looking, 0);
     assert_eq!(seen, [4, 8, 12]);
@@ -290,21 +339,28 @@ fn every_optimiser_goes_on_to_the_same_bits_with_averages_and_accumulated_batche
     for (optimizer, learning_rate) in OPTIMISERS {
         for unroll in [Mode::Window, Mode::Carry] {
             let options = TrainOptions {
-                optimizer,
-                learning_rate,
-                unroll,
-                batch_size: 4,
-                accumulation_steps: 3,
-                ema_decay: Some(0.9),
-                weight_decay: Some(0.01),
-                steps: Some(6),
-                validate_every: Some(4),
-                evaluate: false,
-                resume: true,
+                optimiser: OptimiserOptions {
+                    optimizer,
+                    accumulation_steps: 3,
+                    ema_decay: Some(0.9),
+                    weight_decay: Some(0.01),
+                    ..options().optimiser
+                },
+                schedule: ScheduleOptions { learning_rate, steps: Some(6), ..options().schedule },
+                data: DataOptions { unroll, batch_size: 4, ..options().data },
+                saving: SavingOptions {
+                    validate_every: Some(4),
+                    evaluate: false,
+                    ..options().saving
+                },
+                machine: MachineOptions { resume: true, ..options().machine },
                 ..options()
             };
             let folder = |name: &str| dir.path().join(format!("{optimizer:?} {unroll:?} {name}"));
-            let on = |threads| TrainOptions { threads: Some(threads), ..options.clone() };
+            let on = |threads| TrainOptions {
+                machine: MachineOptions { threads: Some(threads), ..options.clone().machine },
+                ..options.clone()
+            };
             run_to(6, &corpus, &on(2), &folder("whole"));
             run_to(3, &corpus, &on(2), &folder("cut"));
             run_to(6, &corpus, &on(1), &folder("cut"));
@@ -323,10 +379,9 @@ fn every_optimiser_brings_the_loss_down() {
     let corpus = corpus(&dir.path().join("corpus"));
     for (optimizer, learning_rate) in OPTIMISERS {
         let options = TrainOptions {
-            optimizer,
-            learning_rate,
-            steps: Some(200),
-            validate_every: Some(40),
+            optimiser: OptimiserOptions { optimizer, ..options().optimiser },
+            schedule: ScheduleOptions { learning_rate, steps: Some(200), ..options().schedule },
+            saving: SavingOptions { validate_every: Some(40), ..options().saving },
             ..options()
         };
         let out = dir.path().join(format!("{optimizer:?}"));
@@ -349,10 +404,13 @@ fn accumulated_batches_learn_what_one_of_all_their_windows_does() {
     }
     let steps = |batch_size, accumulation_steps| {
         let options = TrainOptions {
-            batch_size,
-            accumulation_steps,
-            // As far as the first epoch goes, which has whole batches of both.
-            steps: Some(3),
+            data: DataOptions { batch_size, ..options().data },
+            optimiser: OptimiserOptions { accumulation_steps, ..options().optimiser },
+            schedule: ScheduleOptions {
+                // As far as the first epoch goes, which has whole batches of both.
+                steps: Some(3),
+                ..options().schedule
+            },
             ..options()
         };
         let out = dir.path().join(format!("{accumulation_steps}"));
@@ -382,10 +440,9 @@ fn the_averaged_weights_are_validated_and_kept() {
     let out = dir.path().join("run");
     // Whatever comes first is the best.
     let options = TrainOptions {
-        ema_decay: Some(0.9),
-        steps: Some(4),
-        validate_every: Some(4),
-        validation_stride: 1,
+        optimiser: OptimiserOptions { ema_decay: Some(0.9), ..options().optimiser },
+        schedule: ScheduleOptions { steps: Some(4), ..options().schedule },
+        saving: SavingOptions { validate_every: Some(4), validation_stride: 1, ..options().saving },
         ..options()
     };
     let told = RefCell::new(None);
@@ -412,14 +469,39 @@ fn a_run_is_resumed_by_the_numbers_of_its_optimiser_said_or_not() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
-    let with = |weight_decay| TrainOptions { weight_decay, resume: true, ..options() };
+    let with = |weight_decay| TrainOptions {
+        optimiser: OptimiserOptions { weight_decay, ..options().optimiser },
+        machine: MachineOptions { resume: true, ..options().machine },
+        ..options()
+    };
     run_to(3, &corpus, &with(Some(0.01)), &out);
     run_to(6, &corpus, &with(None), &out);
     for (name, other) in [
         ("weight_decay", with(Some(0.02))),
-        ("optimizer", TrainOptions { optimizer: Kind::RAdam, ..with(Some(0.01)) }),
-        ("ema_decay", TrainOptions { ema_decay: Some(0.9), ..with(None) }),
-        ("accumulation_steps", TrainOptions { accumulation_steps: 2, ..with(None) }),
+        (
+            "optimizer",
+            TrainOptions {
+                optimiser: OptimiserOptions {
+                    optimizer: Kind::RAdam,
+                    ..with(Some(0.01)).optimiser
+                },
+                ..with(Some(0.01))
+            },
+        ),
+        (
+            "ema_decay",
+            TrainOptions {
+                optimiser: OptimiserOptions { ema_decay: Some(0.9), ..with(None).optimiser },
+                ..with(None)
+            },
+        ),
+        (
+            "accumulation_steps",
+            TrainOptions {
+                optimiser: OptimiserOptions { accumulation_steps: 2, ..with(None).optimiser },
+                ..with(None)
+            },
+        ),
     ] {
         let error = run(&corpus, &gru(), &other, &out, &silent, &AtomicBool::new(false));
         let text = error.unwrap_err().to_string();
@@ -435,13 +517,16 @@ fn batches_that_are_made_ahead_change_no_bit_and_every_report_counts_them() {
         let last = |prefetch: usize, loader_threads: usize| {
             let out = dir.path().join(format!("{unroll:?} {prefetch} {loader_threads}"));
             let options = TrainOptions {
-                unroll,
-                prefetch,
-                loader_threads,
-                validation_mode: unroll,
-                previous_dropout: 0.2,
-                noise: 0.5,
-                frame_delay_max: Some(3),
+                data: DataOptions {
+                    unroll,
+                    prefetch,
+                    loader_threads,
+                    previous_dropout: 0.2,
+                    noise: 0.5,
+                    frame_delay_max: Some(3),
+                    ..options().data
+                },
+                saving: SavingOptions { validation_mode: unroll, ..options().saving },
                 ..options()
             };
             let waits = RefCell::new(0.0);
@@ -498,10 +583,10 @@ fn states_saved_between_validations_go_on_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let options = TrainOptions {
-        save_every: Some(2),
-        ema_decay: Some(0.9),
-        unroll: Mode::Carry,
-        resume: true,
+        saving: SavingOptions { save_every: Some(2), ..options().saving },
+        optimiser: OptimiserOptions { ema_decay: Some(0.9), ..options().optimiser },
+        data: DataOptions { unroll: Mode::Carry, ..options().data },
+        machine: MachineOptions { resume: true, ..options().machine },
         ..options()
     };
     let (whole, never) = (dir.path().join("whole"), AtomicBool::new(false));
@@ -522,7 +607,10 @@ fn states_saved_between_validations_go_on_to_the_same_bits() {
     assert!(copies.iter().any(|(step, _)| step % 5 != 0 && *step < 12), "{copies:?}");
     for (step, copy) in copies {
         // Otherwise saved, which changes nothing.
-        let options = TrainOptions { save_every: None, keep_last: 3, ..options.clone() };
+        let options = TrainOptions {
+            saving: SavingOptions { save_every: None, keep_last: 3, ..options.clone().saving },
+            ..options.clone()
+        };
         run(&corpus, &gru(), &options, &copy, &silent, &never).unwrap();
         assert!(state(&copy) == state(&whole), "from {step}");
         let best = |folder: &Path| weights(&folder.join("best.safetensors"));
@@ -534,7 +622,10 @@ fn states_saved_between_validations_go_on_to_the_same_bits() {
 fn numbered_checkpoints_stay_for_the_latest_states_and_the_best_policies() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
-    let options = TrainOptions { validate_every: Some(2), evaluate: false, ..options() };
+    let options = TrainOptions {
+        saving: SavingOptions { validate_every: Some(2), evaluate: false, ..options().saving },
+        ..options()
+    };
     let go = |name: &str, options: &TrainOptions| {
         let out = dir.path().join(name);
         let report = run(&corpus, &gru(), options, &out, &silent, &AtomicBool::new(false)).unwrap();
@@ -547,7 +638,10 @@ fn numbered_checkpoints_stay_for_the_latest_states_and_the_best_policies() {
     let plain = ["best.safetensors", "last.safetensors", "lock", "report.json", "run.json"];
     assert_eq!(go("plain", &options).2, plain);
 
-    let options = TrainOptions { keep_last: 2, keep_best: 3, ..options };
+    let options = TrainOptions {
+        saving: SavingOptions { keep_last: 2, keep_best: 3, ..options.saving },
+        ..options
+    };
     let (report, out, names) = go("numbered", &options);
     let mut nlls: Vec<_> =
         report.history.iter().filter_map(|p| p.nll.map(|nll| (nll, p.step))).collect();
@@ -573,11 +667,9 @@ fn a_run_that_carries_its_state_goes_on_to_the_same_bits_however_it_is_computed(
     let corpus = corpus(&dir.path().join("corpus"));
     // Games of 90 frames in windows of 20: the last of each is a partial one.
     let carry = |truncate_bptt| TrainOptions {
-        unroll: Mode::Carry,
-        batch_size: 3,
-        truncate_bptt,
-        burn_in: 2,
-        validation_mode: Mode::Carry,
+        data: DataOptions { unroll: Mode::Carry, batch_size: 3, burn_in: 2, ..options().data },
+        optimiser: OptimiserOptions { truncate_bptt, ..options().optimiser },
+        saving: SavingOptions { validation_mode: Mode::Carry, ..options().saving },
         ..options()
     };
     for truncate_bptt in [None, Some(6)] {
@@ -598,10 +690,13 @@ fn a_run_that_carries_its_state_goes_on_to_the_same_bits_however_it_is_computed(
                 _ => {}
             };
             let options = TrainOptions {
-                resume: true,
-                gradient_checkpoint: stop_at > 3,
-                checkpoint_every: every,
-                threads: Some(threads),
+                machine: MachineOptions {
+                    resume: true,
+                    gradient_checkpoint: stop_at > 3,
+                    checkpoint_every: every,
+                    threads: Some(threads),
+                    ..options.clone().machine
+                },
                 ..options.clone()
             };
             let report = run(&corpus, &gru(), &options, &cut, &listen, &cancel).unwrap();
@@ -611,7 +706,11 @@ fn a_run_that_carries_its_state_goes_on_to_the_same_bits_however_it_is_computed(
             weights(&cut.join("last.safetensors")) == weights(&whole.join("last.safetensors")),
             "{truncate_bptt:?}"
         );
-        let other = TrainOptions { resume: true, unroll: Mode::Window, ..options };
+        let other = TrainOptions {
+            machine: MachineOptions { resume: true, ..options.machine },
+            data: DataOptions { unroll: Mode::Window, ..options.data },
+            ..options
+        };
         let error = run(&corpus, &gru(), &other, &cut, &silent, &AtomicBool::new(false));
         assert!(error.unwrap_err().to_string().contains("unroll is carry, not window"));
     }
@@ -628,12 +727,9 @@ fn a_lane_reads_a_game_as_one_pass_over_it_does() {
         config.dropout = 0.0;
     }
     let options = TrainOptions {
-        unroll: Mode::Carry,
-        batch_size: 1,
-        learning_rate: 0.0,
-        val_split: 0.0,
-        truncate_bptt: Some(7),
-        steps: Some(15),
+        data: DataOptions { unroll: Mode::Carry, batch_size: 1, val_split: 0.0, ..options().data },
+        schedule: ScheduleOptions { learning_rate: 0.0, steps: Some(15), ..options().schedule },
+        optimiser: OptimiserOptions { truncate_bptt: Some(7), ..options().optimiser },
         ..options()
     };
     let losses = RefCell::new(vec![]);
@@ -647,7 +743,8 @@ fn a_lane_reads_a_game_as_one_pass_over_it_does() {
     let policy = Policy::load(&out.join("last.safetensors")).unwrap();
     let views = corpus.views(&(0..8).collect::<Vec<_>>()).unwrap();
     let reader = Reader::new(spec.embedding.clone(), spec.heads.clone(), 0);
-    let sampling = SamplerOptions { window: 20, seed: options.seed, ..SamplerOptions::default() };
+    let sampling =
+        SamplerOptions { window: 20, seed: options.machine.seed, ..SamplerOptions::default() };
     let mut tracks = Tracks::new(views.clone(), reader.clone(), sampling, 1, 0).unwrap();
     let mut compared = 0;
     let mut since = 0;
@@ -682,7 +779,11 @@ fn a_folder_that_holds_a_run_is_not_overwritten_and_other_options_do_not_resume_
     };
     go(&options()).unwrap();
     assert!(matches!(go(&options()), Err(Error::Mismatch { .. })));
-    let other = TrainOptions { resume: true, learning_rate: 1.0, ..options() };
+    let other = TrainOptions {
+        machine: MachineOptions { resume: true, ..options().machine },
+        schedule: ScheduleOptions { learning_rate: 1.0, ..options().schedule },
+        ..options()
+    };
     assert!(matches!(go(&other), Err(Error::Fixed { .. })));
 }
 
@@ -700,23 +801,35 @@ fn a_run_that_is_lengthened_goes_on_with_the_schedule_that_it_had() {
     let never = AtomicBool::new(false);
     let go = |options: &TrainOptions| run(&corpus, &gru(), options, &out, &listen, &never);
     let lr_schedule = LrSchedule::Exponential;
-    let short = TrainOptions { lr_schedule, evaluate: false, warmup_steps: 4, ..options() };
-    let steps = short.steps.unwrap();
+    let short = TrainOptions {
+        schedule: ScheduleOptions { lr_schedule, warmup_steps: 4, ..options().schedule },
+        saving: SavingOptions { evaluate: false, ..options().saving },
+        ..options()
+    };
+    let steps = short.schedule.steps.unwrap();
     go(&short).unwrap();
     let longer = Some(steps + 6);
-    let long = TrainOptions { steps: longer, validate_every: Some(2), resume: true, ..short };
+    let long = TrainOptions {
+        schedule: ScheduleOptions { steps: longer, ..short.schedule },
+        saving: SavingOptions { validate_every: Some(2), ..short.saving },
+        machine: MachineOptions { resume: true, ..short.machine },
+        ..short
+    };
     let report = go(&long).unwrap();
-    assert_eq!((report.steps, report.options.steps), (steps + 6, longer));
-    assert_eq!(report.options.decay_steps, Some(steps - 4));
+    assert_eq!((report.steps, report.options.schedule.steps), (steps + 6, longer));
+    assert_eq!(report.options.schedule.decay_steps, Some(steps - 4));
     let decay = |s: u64| 0.95f64.powf((s - 4) as f64 / (steps - 4) as f64);
-    let want = long.learning_rate * decay(steps + 5);
+    let want = long.schedule.learning_rate * decay(steps + 5);
     assert!((rates.borrow().last().unwrap() - want).abs() < 1e-12);
     // Said no more, its steps are recorded, and its lengths are kept.
     let record = sconce_train::run::Record::read(&out).unwrap();
     let again = record.with(serde_json::json!({ "resume": true })).unwrap();
-    assert_eq!((again.steps, again.decay_steps), (longer, None));
+    assert_eq!((again.schedule.steps, again.schedule.decay_steps), (longer, None));
     let report = go(&again).unwrap();
-    assert_eq!((report.stopped, report.options.decay_steps), (Stopped::Finished, Some(steps - 4)));
+    assert_eq!(
+        (report.stopped, report.options.schedule.decay_steps),
+        (Stopped::Finished, Some(steps - 4))
+    );
 }
 
 #[test]
@@ -729,15 +842,23 @@ fn a_lengthened_run_goes_on_from_before_it_saved_and_when_it_is_told_the_same_ag
     };
     // A warm-up that is longer than the run is cut.
     let lr_schedule = LrSchedule::Constant;
-    let short = TrainOptions { lr_schedule, evaluate: false, warmup_steps: 100, ..options() };
-    let steps = short.steps.unwrap();
+    let short = TrainOptions {
+        schedule: ScheduleOptions { lr_schedule, warmup_steps: 100, ..options().schedule },
+        saving: SavingOptions { evaluate: false, ..options().saving },
+        ..options()
+    };
+    let steps = short.schedule.steps.unwrap();
     go(&short);
     let last = out.join("last.safetensors");
     let before = std::fs::read(&last).unwrap();
-    let long = TrainOptions { steps: Some(steps + 6), resume: true, ..short };
+    let long = TrainOptions {
+        schedule: ScheduleOptions { steps: Some(steps + 6), ..short.schedule },
+        machine: MachineOptions { resume: true, ..short.machine },
+        ..short
+    };
     let report = go(&long);
     let after = state(&out);
-    assert_eq!((report.steps, report.options.warmup_steps), (steps + 6, steps / 2));
+    assert_eq!((report.steps, report.options.schedule.warmup_steps), (steps + 6, steps / 2));
     assert_eq!(go(&long).stopped, Stopped::Finished);
 
     // As if it had been killed before its first save.
@@ -754,13 +875,22 @@ fn a_damaged_state_is_named_with_another_to_take() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
-    run_to(6, &corpus, &TrainOptions { keep_last: 1, ..options() }, &out);
+    run_to(
+        6,
+        &corpus,
+        &TrainOptions { saving: SavingOptions { keep_last: 1, ..options().saving }, ..options() },
+        &out,
+    );
     let last = out.join("last.safetensors");
     let bytes = std::fs::read(&last).unwrap();
     // Anew: the numbered one is the same file by another name.
     std::fs::remove_file(&last).unwrap();
     std::fs::write(&last, &bytes[..bytes.len() / 2]).unwrap();
-    let resume = TrainOptions { resume: true, keep_last: 1, ..options() };
+    let resume = TrainOptions {
+        machine: MachineOptions { resume: true, ..options().machine },
+        saving: SavingOptions { keep_last: 1, ..options().saving },
+        ..options()
+    };
     let error = run(&corpus, &gru(), &resume, &out, &silent, &AtomicBool::new(false));
     let text = error.unwrap_err().to_string();
     assert!(text.starts_with(&format!("{}: cut short, damaged", last.display())), "{text}");
@@ -773,12 +903,16 @@ fn a_run_resumes_with_any_learning_rate_but_not_on_other_games() {
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
     // A number that a careless JSON reader gives back one bit off.
-    let options = TrainOptions { learning_rate: 5.0 * 1e-5 * 3.0, ..options() };
+    let options = TrainOptions {
+        schedule: ScheduleOptions { learning_rate: 5.0 * 1e-5 * 3.0, ..options().schedule },
+        ..options()
+    };
     let go = |corpus: &Corpus, options: &TrainOptions| {
         run(corpus, &gru(), options, &out, &silent, &AtomicBool::new(false))
     };
     go(&corpus, &options).unwrap();
-    let resume = TrainOptions { resume: true, ..options };
+    let resume =
+        TrainOptions { machine: MachineOptions { resume: true, ..options.machine }, ..options };
     go(&corpus, &resume).unwrap();
 
     let game = |x: f32| VectorGame { x: vec![x; 2 * FRAMES], labels: vec![0; FRAMES] };
@@ -797,10 +931,9 @@ fn a_loss_that_is_not_finite_keeps_the_last_whole_step_and_a_killed_writer_leave
     let stale = out.join("best.safetensors.1-0.partial");
     std::fs::write(&stale, b"half").unwrap();
     let wild = TrainOptions {
-        learning_rate: 1e3,
-        max_grad_norm: 1e30,
-        validate_every: Some(100),
-        steps: Some(100),
+        schedule: ScheduleOptions { learning_rate: 1e3, steps: Some(100), ..options().schedule },
+        optimiser: OptimiserOptions { max_grad_norm: 1e30, ..options().optimiser },
+        saving: SavingOptions { validate_every: Some(100), ..options().saving },
         ..options()
     };
     let mlp = MlpConfig {
@@ -832,16 +965,22 @@ fn the_last_step_learns_too_and_patience_ends_a_run() {
     let out = |name: &str| dir.path().join(name);
     let cancel = AtomicBool::new(false);
     for steps in [1, 3] {
-        let options = TrainOptions { steps: Some(steps), ..options() };
+        let options = TrainOptions {
+            schedule: ScheduleOptions { steps: Some(steps), ..options().schedule },
+            ..options()
+        };
         run(&corpus, &gru(), &options, &out(&steps.to_string()), &listen, &cancel).unwrap();
     }
     assert!(rates.borrow().iter().all(|rate| *rate > 0.0), "{:?}", rates.borrow());
 
     let patient = TrainOptions {
-        patience: Some(2),
-        min_delta: 100.0,
-        validate_every: Some(1),
-        steps: Some(50),
+        schedule: ScheduleOptions {
+            patience: Some(2),
+            min_delta: 100.0,
+            steps: Some(50),
+            ..options().schedule
+        },
+        saving: SavingOptions { validate_every: Some(1), ..options().saving },
         ..options()
     };
     let report = run(&corpus, &gru(), &patient, &out("patient"), &silent, &cancel).unwrap();
@@ -852,7 +991,10 @@ fn the_last_step_learns_too_and_patience_ends_a_run() {
 fn a_validation_corpus_must_not_hold_what_is_trained_on() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
-    let options = TrainOptions { validation: Some(dir.path().join("corpus")), ..options() };
+    let options = TrainOptions {
+        data: DataOptions { validation: Some(dir.path().join("corpus")), ..options().data },
+        ..options()
+    };
     let out = dir.path().join("run");
     let error = run(&corpus, &gru(), &options, &out, &silent, &AtomicBool::new(false)).unwrap_err();
     assert!(error.to_string().starts_with("validation corpus"), "{error}");
@@ -878,7 +1020,11 @@ fn a_folder_in_use_is_busy() {
 fn memory_is_learned_and_a_memoryless_policy_does_not_pretend() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
-    let options = TrainOptions { steps: Some(250), validate_every: Some(50), ..options() };
+    let options = TrainOptions {
+        schedule: ScheduleOptions { steps: Some(250), ..options().schedule },
+        saving: SavingOptions { validate_every: Some(50), ..options().saving },
+        ..options()
+    };
     let mlp = MlpConfig {
         hidden_sizes: vec![32],
         layer_norm: false,
@@ -955,10 +1101,20 @@ fn options_out_of_bounds_are_named() {
             .to_string()
     };
     assert!(
-        go(TrainOptions { burn_in: 20, ..options() }).starts_with("burn_in: 20 is outside 0..19")
+        go(TrainOptions { data: DataOptions { burn_in: 20, ..options().data }, ..options() })
+            .starts_with("burn_in: 20 is outside 0..19")
     );
-    assert!(go(TrainOptions { mirror: f32::NAN, ..options() }).starts_with("mirror"));
-    assert!(go(TrainOptions { window_size: 500, stride: 1, ..options() }).contains("500 frames"));
+    assert!(
+        go(TrainOptions { data: DataOptions { mirror: f32::NAN, ..options().data }, ..options() })
+            .starts_with("mirror")
+    );
+    assert!(
+        go(TrainOptions {
+            data: DataOptions { window_size: 500, stride: 1, ..options().data },
+            ..options()
+        })
+        .contains("500 frames")
+    );
 }
 
 #[test]
@@ -981,14 +1137,17 @@ fn batches_whose_frames_weigh_nothing_are_passed_over_and_the_run_goes_on() {
     let spec = Spec { heads, ..gru() };
     for (unroll, accumulation_steps) in [(Mode::Window, 1), (Mode::Window, 3), (Mode::Carry, 2)] {
         let options = TrainOptions {
-            unroll,
-            accumulation_steps,
-            batch_size: 1,
-            window_size: 5,
-            stride: 5,
-            neutral_weight: 0.0,
-            steps: Some(24),
-            resume: true,
+            data: DataOptions {
+                unroll,
+                batch_size: 1,
+                window_size: 5,
+                stride: 5,
+                neutral_weight: 0.0,
+                ..options().data
+            },
+            optimiser: OptimiserOptions { accumulation_steps, ..options().optimiser },
+            schedule: ScheduleOptions { steps: Some(24), ..options().schedule },
+            machine: MachineOptions { resume: true, ..options().machine },
             ..options()
         };
         let told = RefCell::new(vec![]);

@@ -14,7 +14,10 @@ use sconce_tensor::rng::Rng;
 use sconce_tensor::{Result, tensor};
 use sconce_train::objective::imitation::LossOptions;
 use sconce_train::objective::teacher::Direction;
-use sconce_train::options::{Mode, TrainOptions};
+use sconce_train::options::{
+    DataOptions, MachineOptions, Mode, ObjectiveOptions, OptimiserOptions, SavingOptions,
+    ScheduleOptions, TrainOptions,
+};
 use sconce_train::report::{Event, RunReport, Stopped};
 use sconce_train::run::run;
 
@@ -62,17 +65,26 @@ fn corpus(dir: &Path) -> Corpus {
 
 fn options(teacher: Option<PathBuf>) -> TrainOptions {
     TrainOptions {
-        batch_size: 4,
-        window_size: 16,
-        stride: 8,
-        steps: Some(10),
-        warmup_steps: 2,
-        learning_rate: 1e-2,
-        val_split: 0.25,
-        validate_every: Some(5),
-        evaluate: false,
+        data: DataOptions {
+            batch_size: 4,
+            window_size: 16,
+            stride: 8,
+            val_split: 0.25,
+            ..DataOptions::default()
+        },
+        schedule: ScheduleOptions {
+            steps: Some(10),
+            warmup_steps: 2,
+            learning_rate: 1e-2,
+            ..ScheduleOptions::default()
+        },
+        saving: SavingOptions {
+            validate_every: Some(5),
+            evaluate: false,
+            ..SavingOptions::default()
+        },
+        objective: ObjectiveOptions { teacher, ..ObjectiveOptions::default() },
         loss: LossOptions::plain(),
-        teacher,
         ..TrainOptions::default()
     }
 }
@@ -132,10 +144,16 @@ fn a_heavy_teacher_is_followed_and_the_divergence_is_in_the_loss() {
     let path = teacher(dir.path(), &mlp(), 9);
     for direction in [Direction::Forward, Direction::Reverse] {
         let options = TrainOptions {
-            teacher_weight: 20.0,
-            teacher_direction: direction,
-            steps: Some(60),
-            max_grad_norm: 100.0,
+            objective: ObjectiveOptions {
+                teacher_weight: 20.0,
+                teacher_direction: direction,
+                ..options(Some(path.clone())).objective
+            },
+            schedule: ScheduleOptions { steps: Some(60), ..options(Some(path.clone())).schedule },
+            optimiser: OptimiserOptions {
+                max_grad_norm: 100.0,
+                ..options(Some(path.clone())).optimiser
+            },
             ..options(Some(path.clone()))
         };
         let out = dir.path().join(format!("{direction:?}"));
@@ -165,10 +183,15 @@ fn a_policy_agrees_with_itself_wherever_its_windows_begin_and_however_they_are_c
         for truncate_bptt in [None, Some(5)] {
             let out = dir.path().join(format!("{unroll:?} {truncate_bptt:?}"));
             let options = TrainOptions {
-                unroll,
-                truncate_bptt,
-                burn_in: 3,
-                learning_rate: 0.0,
+                data: DataOptions { unroll, burn_in: 3, ..options(Some(path.clone())).data },
+                optimiser: OptimiserOptions {
+                    truncate_bptt,
+                    ..options(Some(path.clone())).optimiser
+                },
+                schedule: ScheduleOptions {
+                    learning_rate: 0.0,
+                    ..options(Some(path.clone())).schedule
+                },
                 ..options(Some(path.clone()))
             };
             let (_, told) = go(&corpus, &spec, &options, &out).unwrap();
@@ -191,14 +214,20 @@ fn a_run_with_a_teacher_goes_on_to_the_same_bits_on_any_number_of_threads() {
     let spec = gru(8, 0.2, HeadsKind::Independent);
     let path = teacher(dir.path(), &gru(11, 0.3, HeadsKind::Autoregressive), 5);
     let options = TrainOptions {
-        unroll: Mode::Carry,
-        truncate_bptt: Some(7),
-        accumulation_steps: 2,
-        ema_decay: Some(0.9),
-        resume: true,
+        data: DataOptions { unroll: Mode::Carry, ..options(Some(path.clone())).data },
+        optimiser: OptimiserOptions {
+            truncate_bptt: Some(7),
+            accumulation_steps: 2,
+            ema_decay: Some(0.9),
+            ..options(Some(path.clone())).optimiser
+        },
+        machine: MachineOptions { resume: true, ..options(Some(path.clone())).machine },
         ..options(Some(path.clone()))
     };
-    let on = |threads| TrainOptions { threads: Some(threads), ..options.clone() };
+    let on = |threads| TrainOptions {
+        machine: MachineOptions { threads: Some(threads), ..options.clone().machine },
+        ..options.clone()
+    };
     let (whole, cut) = (dir.path().join("whole"), dir.path().join("cut"));
     let (_, told) = go(&corpus, &spec, &on(1), &whole).unwrap();
     assert!(state(&whole).iter().any(|(name, _)| name == "carried.teacher"));
@@ -208,7 +237,10 @@ fn a_run_with_a_teacher_goes_on_to_the_same_bits_on_any_number_of_threads() {
     std::fs::copy(&path, &moved).unwrap();
     let mut again = vec![];
     for stop in [3, 4, 8, u64::MAX] {
-        let options = TrainOptions { teacher: Some(moved.clone()), ..on(2) };
+        let options = TrainOptions {
+            objective: ObjectiveOptions { teacher: Some(moved.clone()), ..on(2).objective },
+            ..on(2)
+        };
         let (report, more) = until(stop, &corpus, &spec, &options, &cut).unwrap();
         again.extend(more);
         assert_eq!(report.stopped == Stopped::Finished, stop == u64::MAX);
@@ -217,7 +249,10 @@ fn a_run_with_a_teacher_goes_on_to_the_same_bits_on_any_number_of_threads() {
     assert!(state(&whole) == state(&cut));
 
     let refused = |teacher: Option<PathBuf>| {
-        let options = TrainOptions { teacher, ..options.clone() };
+        let options = TrainOptions {
+            objective: ObjectiveOptions { teacher, ..options.clone().objective },
+            ..options.clone()
+        };
         go(&corpus, &spec, &options, &cut).map(drop).unwrap_err().to_string()
     };
     let other = teacher(dir.path(), &spec, 6);

@@ -17,7 +17,9 @@ use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Precision, Result, device};
 use sconce_train::bench::examples;
-use sconce_train::options::TrainOptions;
+use sconce_train::options::{
+    DataOptions, MachineOptions, SavingOptions, ScheduleOptions, TrainOptions,
+};
 use sconce_train::report::Event;
 use sconce_train::run::run;
 use sconce_train::step::Stepper;
@@ -218,17 +220,20 @@ fn loader(times: &Times, small: bool) -> Result<()> {
     let (steps, warm) = if small { (6, 3) } else { (200, 100) };
     let threads = thread::available_parallelism().map_or(1, |processors| processors.get() / 2);
     let options = TrainOptions {
-        batch_size: times.batch,
-        window_size: times.frames,
-        stride: times.frames / 3,
-        steps: Some(steps),
-        mirror: 0.5,
-        noise: 0.3,
-        val_split: 0.0,
-        evaluate: false,
-        loader_threads: threads.max(1),
-        prefetch: 2 * threads.max(1),
-        device: "cuda:0".into(),
+        data: DataOptions {
+            batch_size: times.batch,
+            window_size: times.frames,
+            stride: times.frames / 3,
+            mirror: 0.5,
+            noise: 0.3,
+            val_split: 0.0,
+            loader_threads: threads.max(1),
+            prefetch: 2 * threads.max(1),
+            ..DataOptions::default()
+        },
+        schedule: ScheduleOptions { steps: Some(steps), ..ScheduleOptions::default() },
+        saving: SavingOptions { evaluate: false, ..SavingOptions::default() },
+        machine: MachineOptions { device: "cuda:0".into(), ..MachineOptions::default() },
         ..TrainOptions::default()
     };
     // Frames and seconds, and how many of these were waited.

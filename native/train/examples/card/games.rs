@@ -14,7 +14,10 @@ use sconce_tensor::{Error, Result, device};
 use sconce_train::eval::evaluate;
 use sconce_train::metrics::{Metrics, Report};
 use sconce_train::objective::imitation::LossOptions;
-use sconce_train::options::{EvaluateOptions, LrSchedule, Mode, TrainOptions};
+use sconce_train::options::{
+    DataOptions, EvaluateOptions, LrSchedule, MachineOptions, Mode, SavingOptions, ScheduleOptions,
+    TrainOptions,
+};
 use sconce_train::report::Event;
 use sconce_train::run::run;
 use tempfile::TempDir;
@@ -188,22 +191,34 @@ fn trained(
     steps: usize,
 ) -> Result<Trained> {
     let options = TrainOptions {
-        batch_size: amount.batch,
-        window_size: amount.window,
-        stride: amount.window / 2,
-        steps: Some(steps as u64),
-        learning_rate: amount.learning_rate,
-        lr_schedule: LrSchedule::Constant,
-        warmup_steps: 10,
-        mirror: 0.5,
-        validation: Some(games.validation.dir().into()),
-        validation_mode: Mode::Carry,
-        validate_every: Some(steps as u64),
-        evaluate: false,
+        data: DataOptions {
+            batch_size: amount.batch,
+            window_size: amount.window,
+            stride: amount.window / 2,
+            mirror: 0.5,
+            validation: Some(games.validation.dir().into()),
+            ..DataOptions::default()
+        },
+        schedule: ScheduleOptions {
+            steps: Some(steps as u64),
+            learning_rate: amount.learning_rate,
+            lr_schedule: LrSchedule::Constant,
+            warmup_steps: 10,
+            ..ScheduleOptions::default()
+        },
+        saving: SavingOptions {
+            validation_mode: Mode::Carry,
+            validate_every: Some(steps as u64),
+            evaluate: false,
+            ..SavingOptions::default()
+        },
+        machine: MachineOptions {
+            seed: 6,
+            device: device.into(),
+            resume: true,
+            ..MachineOptions::default()
+        },
         loss: LossOptions::plain(),
-        seed: 6,
-        device: device.into(),
-        resume: true,
         ..TrainOptions::default()
     };
     let losses = RefCell::new(vec![]);

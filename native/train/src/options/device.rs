@@ -10,14 +10,14 @@ impl TrainOptions {
     /// What a run computes in on this machine: what was asked for where that gains something or is to be
     /// whether or not, and else f32.
     pub fn precision_here(&self) -> Precision {
-        match self.force_precision || !self.is_on_cpu() || gains(self.precision) {
-            true => self.precision,
+        match self.machine.force_precision || !self.is_on_cpu() || gains(self.machine.precision) {
+            true => self.machine.precision,
             false => Precision::F32,
         }
     }
 
     pub fn is_on_cpu(&self) -> bool {
-        self.device.starts_with("cpu")
+        self.machine.device.starts_with("cpu")
     }
 
     /// Opens the devices that the run is on.
@@ -26,15 +26,15 @@ impl TrainOptions {
     /// As [`open_device`](Self::open_device), and `Mismatch` for a batch that they cannot share alike.
     pub(crate) fn open_devices(&self) -> Result<Devices> {
         self.check_device()?;
-        let (count, windows) = (device::count(&self.device), self.batch_size);
+        let (count, windows) = (device::count(&self.machine.device), self.data.batch_size);
         if !windows.is_multiple_of(count) {
             return Err(Error::mismatch(
                 "batch_size",
-                format!("a multiple of {count}, the cards of {}", self.device),
+                format!("a multiple of {count}, the cards of {}", self.machine.device),
                 windows,
             ));
         }
-        device::several(&self.device)
+        device::several(&self.machine.device)
     }
 
     /// Opens the one device that a measurement is on.
@@ -43,13 +43,13 @@ impl TrainOptions {
     /// `NoDevice` for one that is not there, `Unavailable` for an option that only a CPU has.
     pub(crate) fn open_device(&self) -> Result<Device> {
         self.check_device()?;
-        device::named(&self.device)
+        device::named(&self.machine.device)
     }
 
     fn check_device(&self) -> Result<()> {
-        if self.memory_limit.is_some() && !self.is_on_cpu() {
+        if self.machine.memory_limit.is_some() && !self.is_on_cpu() {
             return Err(Error::Unavailable {
-                what: format!("memory_limit on {}", self.device),
+                what: format!("memory_limit on {}", self.machine.device),
                 reason: "a card's is memory_budget, see Sconce.Config".into(),
             });
         }

@@ -3,13 +3,14 @@
 use sconce_tensor::{Device, Precision, Result, device};
 use serde::{Deserialize, Serialize};
 
-use super::bounds::bounded;
+use super::table::bounded;
 
 /// How much of the past the policy sees at each frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// The last frames alone, from a zero state, padded at the start with copies of the first.
+    #[default]
     Window,
     /// The whole game, its state carried through.
     Carry,

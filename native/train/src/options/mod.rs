@@ -1,15 +1,23 @@
 //! What a run and an evaluation may be told, and its bounds.
 
-mod bounds;
 mod check;
 mod device;
 mod evaluate;
+mod literal;
+mod loss;
 mod parts;
+mod table;
 mod train;
 
-pub(crate) use bounds::{MAX_FRAMES, at_least};
+pub(crate) use check::MAX_FRAMES;
 pub use evaluate::{EvalOptions, EvaluateOptions, Mode};
-pub use train::{LrSchedule, TrainOptions};
+pub use loss::{FocalHeads, PosWeight, Reduction};
+pub(crate) use table::{NAMED, at_least, rows};
+pub(crate) use train::nested;
+pub use train::{
+    DataOptions, LossOptions, LrSchedule, MachineOptions, ObjectiveOptions, OptimiserOptions,
+    SavingOptions, ScheduleOptions, TrainOptions,
+};
 
 #[cfg(test)]
 mod tests;

@@ -4,75 +4,84 @@ use sconce_data::LoaderOptions;
 use sconce_tensor::Result;
 
 use super::evaluate::{EvalOptions, Mode};
-use super::train::{LrSchedule, TrainOptions};
+use super::train::{LrSchedule, ScheduleOptions, TrainOptions};
 use crate::optimiser::OptimiserConfig;
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::unroll::Unroll;
 
 impl TrainOptions {
     pub(crate) fn optimiser(&self) -> Result<OptimiserConfig> {
-        let mut config = OptimiserConfig::new(self.optimizer);
-        config.set("beta1", self.beta1, |c| &mut c.beta1)?;
-        config.set("beta2", self.beta2, |c| &mut c.beta2)?;
-        config.set("eps", self.eps, |c| &mut c.eps)?;
-        config.set("momentum", self.momentum, |c| &mut c.momentum)?;
-        config.set("nesterov", self.nesterov.then_some(true), |c| &mut c.nesterov)?;
-        let weight_decay = self.weight_decay.unwrap_or(config.weight_decay);
+        let mut config = OptimiserConfig::new(self.optimiser.optimizer);
+        config.set("beta1", self.optimiser.beta1, |c| &mut c.beta1)?;
+        config.set("beta2", self.optimiser.beta2, |c| &mut c.beta2)?;
+        config.set("eps", self.optimiser.eps, |c| &mut c.eps)?;
+        config.set("momentum", self.optimiser.momentum, |c| &mut c.momentum)?;
+        config.set("nesterov", self.optimiser.nesterov.then_some(true), |c| &mut c.nesterov)?;
+        let weight_decay = self.optimiser.weight_decay.unwrap_or(config.weight_decay);
         Ok(OptimiserConfig { weight_decay, ..config })
+    }
+
+    /// As a record has them: a run that goes on is told so anew.
+    pub(crate) fn begun(&self) -> Self {
+        let mut options = self.clone();
+        options.machine.resume = false;
+        options
     }
 
     /// Whether there may be games to measure on.
     pub(crate) fn may_validate(&self) -> bool {
-        self.validation.is_some() || self.val_split > 0.0
+        self.data.validation.is_some() || self.data.val_split > 0.0
     }
 
     pub(crate) fn loader(&self) -> LoaderOptions {
         LoaderOptions {
-            prefetch: self.prefetch,
-            threads: self.loader_threads,
-            deadline_ms: self.loader_deadline_ms,
+            prefetch: self.data.prefetch,
+            threads: self.data.loader_threads,
+            deadline_ms: self.data.loader_deadline_ms,
             ..LoaderOptions::default()
         }
     }
 
     pub(crate) fn unroll(&self) -> Unroll {
         Unroll {
-            truncate_bptt: self.truncate_bptt,
-            recompute: self.gradient_checkpoint.then_some(self.checkpoint_every),
+            truncate_bptt: self.optimiser.truncate_bptt,
+            recompute: self.machine.gradient_checkpoint.then_some(self.machine.checkpoint_every),
             micro_batch: None,
-            carry: self.unroll == Mode::Carry,
+            carry: self.data.unroll == Mode::Carry,
         }
     }
 
     pub(crate) fn eval(&self, stride: usize) -> EvalOptions {
         EvalOptions {
-            mode: self.validation_mode,
-            window_size: self.window_size,
+            mode: self.saving.validation_mode,
+            window_size: self.data.window_size,
             stride,
-            frame_delay: self.frame_delay,
+            frame_delay: self.data.frame_delay,
         }
     }
 
     /// Updates of the run, where an epoch has so many.
     pub(crate) fn total_steps(&self, epoch_steps: u64) -> u64 {
-        self.steps.unwrap_or(self.epochs.saturating_mul(epoch_steps))
+        self.schedule.steps.unwrap_or(self.schedule.epochs.saturating_mul(epoch_steps))
     }
 
     pub(crate) fn schedule(&self, total_steps: u64) -> Schedule {
-        let kind = match self.lr_schedule {
+        let kind = match self.schedule.lr_schedule {
             LrSchedule::Constant => ScheduleKind::Constant,
             LrSchedule::Linear => ScheduleKind::Linear { min: 0.0 },
             LrSchedule::Cosine => ScheduleKind::Cosine { min: 0.0 },
             LrSchedule::CosineRestarts => ScheduleKind::CosineRestarts {
                 min: 0.0,
-                period: self.restart_period,
-                mult: self.restart_mult,
+                period: self.schedule.restart_period,
+                mult: self.schedule.restart_mult,
             },
-            LrSchedule::Exponential => ScheduleKind::Exponential { rate: self.decay_rate },
+            LrSchedule::Exponential => ScheduleKind::Exponential { rate: self.schedule.decay_rate },
         };
         // A short run still has more of a course than of a warm-up.
-        let warmup_steps = self.warmup_steps.min(total_steps / 2);
-        let TrainOptions { learning_rate: base, decay_steps, .. } = *self;
+        let warmup_steps = self.schedule.warmup_steps.min(total_steps / 2);
+        let TrainOptions {
+            schedule: ScheduleOptions { learning_rate: base, decay_steps, .. }, ..
+        } = *self;
         Schedule { kind, base, warmup_steps, total_steps, decay_steps }
     }
 }

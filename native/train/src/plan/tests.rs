@@ -5,6 +5,7 @@ use sconce_tensor::Kind;
 
 use super::*;
 use crate::objective::imitation::LossOptions;
+use crate::options::{DataOptions, MachineOptions, OptimiserOptions, ScheduleOptions};
 use crate::stop::NEVER;
 use crate::tune::{Reason, TuneOptions, tune};
 
@@ -27,10 +28,13 @@ fn spec() -> Spec {
 fn options() -> TrainOptions {
     // A validation would take more than these steps.
     TrainOptions {
-        batch_size: 80,
-        window_size: 12,
-        steps: Some(10),
-        val_split: 0.0,
+        data: DataOptions {
+            batch_size: 80,
+            window_size: 12,
+            val_split: 0.0,
+            ..DataOptions::default()
+        },
+        schedule: ScheduleOptions { steps: Some(10), ..ScheduleOptions::default() },
         loss: LossOptions::default(),
         ..TrainOptions::default()
     }
@@ -39,7 +43,11 @@ fn options() -> TrainOptions {
 #[test]
 fn what_a_larger_step_takes_lies_on_the_line_through_two_small_ones() {
     let (spec, own) = (spec(), options());
-    let cut = TrainOptions { truncate_bptt: Some(5), gradient_checkpoint: true, ..own.clone() };
+    let cut = TrainOptions {
+        optimiser: OptimiserOptions { truncate_bptt: Some(5), ..own.clone().optimiser },
+        machine: MachineOptions { gradient_checkpoint: true, ..own.clone().machine },
+        ..own.clone()
+    };
     for options in [own, cut] {
         let memory = Memory::measure(&spec, &options, &NEVER).unwrap();
         for windows in [20, 80, 160] {
@@ -68,11 +76,18 @@ fn what_belongs_to_the_weights_is_counted_from_their_number() {
     assert_eq!(planned.seconds, Some(10.0 * planned.step_seconds));
 
     let kind = crate::optimiser::Kind::Sgd;
-    let other =
-        TrainOptions { optimizer: kind, ema_decay: Some(0.9), accumulation_steps: 3, ..own };
+    let other = TrainOptions {
+        optimiser: OptimiserOptions {
+            optimizer: kind,
+            ema_decay: Some(0.9),
+            accumulation_steps: 3,
+            ..own.optimiser
+        },
+        ..own
+    };
     let planned = plan(&spec(), &other, None, &NEVER).unwrap().owners;
     assert_eq!([planned.moments, planned.average, planned.validation], [each, each, 0]);
-    let validated = TrainOptions { val_split: 0.1, ..other };
+    let validated = TrainOptions { data: DataOptions { val_split: 0.1, ..other.data }, ..other };
     let validated = plan(&spec(), &validated, None, &NEVER).unwrap().owners;
     assert!(validated.validation > each);
     let either = validated.activations.max(validated.validation);
@@ -83,7 +98,10 @@ fn what_belongs_to_the_weights_is_counted_from_their_number() {
 fn a_limit_halves_what_is_worked_through_together_and_one_window_is_the_end() {
     let (spec, own) = (spec(), options());
     let whole = plan(&spec, &own, None, &NEVER).unwrap();
-    let limited = |limit| TrainOptions { memory_limit: Some(limit), ..own.clone() };
+    let limited = |limit| TrainOptions {
+        machine: MachineOptions { memory_limit: Some(limit), ..own.clone().machine },
+        ..own.clone()
+    };
     assert_eq!(plan(&spec, &limited(whole.bytes), None, &NEVER).unwrap().micro_batch, 80);
     let half = plan(&spec, &limited(whole.bytes - 1), None, &NEVER).unwrap();
     assert_eq!(half.micro_batch, 40);
@@ -107,11 +125,15 @@ fn tuning_doubles_until_memory_or_the_largest_batch_ends_it() {
     assert!(tuned.rows.iter().all(|row| row.frames_per_second > 0.0 && row.bytes > 0));
 
     // Room for a batch of 6 is room for no more, also when 24 are the first.
-    let first = TrainOptions { batch_size: 24, ..own.clone() };
+    let first =
+        TrainOptions { data: DataOptions { batch_size: 24, ..own.clone().data }, ..own.clone() };
     let mut memory = Memory::measure(&spec, &first, &NEVER).unwrap();
     memory.validates(false);
     let limit = memory.of_batch(6).total();
-    let limited = TrainOptions { memory_limit: Some(limit), ..own };
+    let limited = TrainOptions {
+        machine: MachineOptions { memory_limit: Some(limit), ..own.machine },
+        ..own
+    };
     let tuned = tune(&spec, &limited, &TuneOptions { initial: 24, max: 24, backoff: 1.0 }, &never);
     let tuned = tuned.unwrap();
     assert_eq!(tuned.rows[0].batch_size, 6);

@@ -14,7 +14,7 @@ use crate::bench::examples;
 use crate::objective::Objectives;
 use crate::objective::imitation::{LossOptions, PosWeight};
 use crate::optimiser::{self, OptimiserConfig};
-use crate::options::TrainOptions;
+use crate::options::{ObjectiveOptions, TrainOptions};
 use crate::step::{Learned, Unroll};
 use crate::{objective, transform};
 
@@ -82,9 +82,12 @@ fn replicas(case: &Case, count: usize, sum: impl AllReduce + 'static) -> Replica
     let path = dir.path().join("teacher.safetensors");
     Policy::init(&spec(), 5).unwrap().save(&path, serde_json::json!({})).unwrap();
     let options = TrainOptions {
-        teacher: case.taught.then_some(path),
-        teacher_weight: 0.7,
-        scheduled_sampling: case.scheduled,
+        objective: ObjectiveOptions {
+            teacher: case.taught.then_some(path),
+            teacher_weight: 0.7,
+            scheduled_sampling: case.scheduled,
+            ..ObjectiveOptions::default()
+        },
         loss: case.loss.clone(),
         ..TrainOptions::default()
     };

@@ -35,12 +35,13 @@ impl Run<'_> {
     /// Where a save by the clock or by steps falls into another one's time, it is made after it.
     pub(super) fn save_is_due(&self) -> bool {
         let (step, (saved, at)) = (self.progress.step, self.saved);
-        let by_step = self.options.save_every.is_some_and(|every| step / every > saved / every);
+        let by_step =
+            self.options.saving.save_every.is_some_and(|every| step / every > saved / every);
         let by_clock = |minutes| step > saved && at.elapsed().as_secs_f64() >= 60.0 * minutes;
-        by_step || self.options.save_minutes.is_some_and(by_clock)
+        by_step || self.options.saving.save_minutes.is_some_and(by_clock)
     }
 
     fn validate_every(&self) -> u64 {
-        self.options.validate_every.unwrap_or(self.epoch_steps).max(1)
+        self.options.saving.validate_every.unwrap_or(self.epoch_steps).max(1)
     }
 }

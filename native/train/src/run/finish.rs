@@ -15,7 +15,10 @@ impl Run<'_> {
     pub(super) fn finish(mut self, mut stopped: Stopped) -> Result<RunReport> {
         let Finished { saves, unwritten, lost } = self.saver.finish(self.events);
         let (mut policy, mut baselines) = (None, vec![]);
-        if stopped != Stopped::Stopped && self.options.evaluate && !self.validation.1.is_empty() {
+        if stopped != Stopped::Stopped
+            && self.options.saving.evaluate
+            && !self.validation.1.is_empty()
+        {
             match self.scores(unwritten) {
                 Ok((report, others)) => (policy, baselines) = (Some(report), others),
                 Err(Error::Cancelled) => stopped = Stopped::Stopped,

@@ -12,6 +12,7 @@ mod prepare;
 mod progress;
 mod resume;
 mod room;
+mod said;
 mod save;
 mod saver;
 mod state;
@@ -27,6 +28,7 @@ use std::sync::atomic::AtomicBool;
 use folder::{Folder, MAX_REPORT};
 use machine::Machine;
 pub use resume::Record;
+pub use said::{Pairs, Said, read_said};
 use sconce_data::Corpus;
 use sconce_nn::Spec;
 use sconce_tensor::{Error, Result, fs};
@@ -87,7 +89,7 @@ fn run_on(
     let folder = Folder::new(out);
     // Dropped after the run, which waits for its last write.
     let _lock = folder.lock()?;
-    let _threads = pool_of(options.threads)?;
+    let _threads = pool_of(options.machine.threads)?;
     let mut run = Run::prepare(machine, corpus, spec, options, folder, events, cancel)?;
     match run.train() {
         Ok(stopped) => run.finish(stopped),

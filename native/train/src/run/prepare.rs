@@ -39,9 +39,9 @@ impl<'a> Run<'a> {
         let mut saver = Saver::start(folder.clone(), machine.disk)?;
         let ((train, train_views), (validation, validation_views)) = sides(corpus, spec, options)?;
         let Devices { all: devices, sum } = (machine.devices)(options)?;
-        let counts = eval::count(&train_views, &spec.heads, options.frame_delay, cancel)?;
-        let train = Side::new(train, &train_views, options.frame_delay);
-        let validation = Side::new(validation, &validation_views, options.frame_delay);
+        let counts = eval::count(&train_views, &spec.heads, options.data.frame_delay, cancel)?;
+        let train = Side::new(train, &train_views, options.data.frame_delay);
+        let validation = Side::new(validation, &validation_views, options.data.frame_delay);
         let validation = (validation, validation_views);
         let digest = digest(&train_views, &validation.1);
         let first = first_policy(spec, options, &train_views, cancel)?;
@@ -53,7 +53,7 @@ impl<'a> Run<'a> {
         let embeddings: Vec<_> = companions.iter().map(|c| &c.spec().embedding).collect();
         let name = corpus.dir().display().to_string();
         let source = Source::new(&name, train_views, spec, &embeddings, options)?;
-        let epoch_steps = (source.steps_per_epoch() / options.accumulation_steps).max(1);
+        let epoch_steps = (source.steps_per_epoch() / options.optimiser.accumulation_steps).max(1);
         let known = companions.first().map(|companion| companion.digest());
         let found = resumable(&folder, spec, options, (&digest, known), epoch_steps)?;
         let (policy, mut progress, moments) = match found {
@@ -75,7 +75,7 @@ impl<'a> Run<'a> {
             saver.fail(progress.step, folder.record(), &error, events);
         }
         let validates = !validation.1.is_empty();
-        let share = options.batch_size / devices.len();
+        let share = options.data.batch_size / devices.len();
         let room = Room::plan(spec, &options, share, validates, progress.micro_batch, cancel)?;
         if room.is_unlimited() && devices.iter().all(Device::is_cpu) {
             check_room(&policy, &options, room.windows(), validates, cancel)?;
@@ -83,12 +83,17 @@ impl<'a> Run<'a> {
         let config = options.optimiser()?;
         let replica = |device| {
             let (policy, objectives) = (policy.copy_on(device)?, objectives.copy_on(device)?);
-            let mut stepper =
-                Stepper::new(&policy, objectives, config, options.max_grad_norm, options.seed)?
-                    .unrolling(options.unroll())
-                    .averaging(options.ema_decay)
-                    .in_precision(progress.precision)
-                    .stopped_by(cancel);
+            let mut stepper = Stepper::new(
+                &policy,
+                objectives,
+                config,
+                options.optimiser.max_grad_norm,
+                options.machine.seed,
+            )?
+            .unrolling(options.unroll())
+            .averaging(options.optimiser.ema_decay)
+            .in_precision(progress.precision)
+            .stopped_by(cancel);
             if let Some(moments) = &moments {
                 stepper.load_moments(progress.updates, moments)?;
                 stepper.load_loss_scale(progress.loss_scale);
@@ -98,8 +103,8 @@ impl<'a> Run<'a> {
         let replicas = devices.iter().map(replica).collect::<Result<_>>()?;
         let mut replicas = Replicas::new(replicas, sum, transforms);
         if let Some(moments) = moments {
-            if options.unroll == Mode::Carry && progress.step > 0 {
-                replicas.load(&moments, options.batch_size)?;
+            if options.data.unroll == Mode::Carry && progress.step > 0 {
+                replicas.load(&moments, options.data.batch_size)?;
             }
             events(Event::Resumed { step: progress.step });
         }
@@ -117,7 +122,7 @@ impl<'a> Run<'a> {
             skipped_views: source.short_views(),
             precision: progress.precision,
         });
-        let (asked, used) = (options.precision, progress.precision);
+        let (asked, used) = (options.machine.precision, progress.precision);
         if asked != used {
             events(Event::Precision { asked, used });
         }

@@ -94,7 +94,7 @@ impl Progress {
             precision: options.precision_here(),
             loss_scale: None,
             history: vec![],
-            options: TrainOptions { resume: false, ..options.clone() },
+            options: options.begun(),
             said: None,
             digest,
             teacher,

@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 
 use super::folder::{Folder, Kind, MAX_RECORD, write_json};
 use super::progress::Progress;
-use crate::options::{LrSchedule, TrainOptions};
+use crate::options::{LrSchedule, NAMED, TrainOptions, nested, rows};
 use crate::schedule::Schedule;
 
 /// What a folder knows of its run from the start on.
@@ -37,7 +37,7 @@ pub struct Record {
 
 impl Record {
     pub fn new(corpus: &Path, spec: &Spec, options: &TrainOptions) -> Self {
-        let options = TrainOptions { resume: false, ..options.clone() };
+        let options = options.begun();
         let precision = options.precision_here();
         Record { corpus: Some(corpus.to_path_buf()), spec: spec.clone(), options, precision }
     }
@@ -73,17 +73,20 @@ impl Record {
 
     /// Its options, with those that are `said` in their place.
     pub fn with(self, said: Value) -> Result<TrainOptions> {
+        let wrong = |e: String| Error::mismatch("options", "those of a run", e);
+        let Value::Object(said) = said else { return Err(wrong(said.to_string())) };
+        let said = Value::Object(nested(said).map_err(wrong)?);
         let mut options = value(&self.options)?;
         // Steps go before epochs, so that epochs alone would say nothing.
-        if said.get("epochs").is_some() && said.get("steps").is_none() {
-            lay(&mut options, serde_json::json!({ "steps": null }));
+        if said.pointer("/schedule/epochs").is_some() && said.pointer("/schedule/steps").is_none() {
+            lay(&mut options, serde_json::json!({ "schedule": { "steps": null } }));
         }
         // Another precision is forced only if that is said too.
-        if said.get("precision").is_some() {
-            lay(&mut options, serde_json::json!({ "force_precision": false }));
+        if said.pointer("/machine/precision").is_some() {
+            lay(&mut options, serde_json::json!({ "machine": { "force_precision": false } }));
         }
         lay(&mut options, said);
-        serde_json::from_value(options).map_err(|e| Error::mismatch("options", "those of a run", e))
+        serde_json::from_value(options).map_err(|e| wrong(e.to_string()))
     }
 }
 
@@ -113,7 +116,7 @@ pub(super) fn resumable(
     epoch_steps: u64,
 ) -> Result<Option<Resumed>> {
     let path = folder.file(Kind::Last);
-    match (path.exists(), options.resume) {
+    match (path.exists(), options.machine.resume) {
         (false, _) => return Ok(None),
         (true, false) => {
             let what = format!("folder {}", folder.path().display());
@@ -142,7 +145,7 @@ fn go_on(progress: &mut Progress, now: &TrainOptions, epoch_steps: u64) -> Resul
     let before = progress.schedule(progress.options.total_steps(epoch_steps));
     progress.options = lengthened(progress, now, epoch_steps)?;
     progress.warmup_steps = Some(before.warmup_steps);
-    progress.said = Some(TrainOptions { resume: false, ..now.clone() });
+    progress.said = Some(now.begun());
     Ok(())
 }
 
@@ -165,8 +168,8 @@ fn differences(
         let kind = found.iter_mut().filter(|found| found.option == "heads");
         kind.for_each(|found| found.option = "heads_kind".into());
     }
-    let same = progress.said().optimizer == now.optimizer;
-    compare(&value(&fixed(progress.said(), same))?, &value(&fixed(now, same))?, "", &mut found);
+    let same = progress.said().optimiser.optimizer == now.optimiser.optimizer;
+    compare(&fixed(progress.said(), same)?, &fixed(now, same)?, "", &mut found);
     found.dedup();
     found.extend(rounded(progress.precision, now));
     if progress.digest != digest {
@@ -180,7 +183,7 @@ fn differences(
 /// that where the run began.
 fn rounded(recorded: Precision, now: &TrainOptions) -> Option<Difference> {
     let given = now.precision_here();
-    let why = match now.precision {
+    let why = match now.machine.precision {
         asked if asked == given => format!("precision {recorded} goes on"),
         asked if asked == recorded => {
             format!("{asked} gains nothing on this machine, force_precision: true goes on in it")
@@ -194,51 +197,30 @@ fn rounded(recorded: Precision, now: &TrainOptions) -> Option<Difference> {
     })
 }
 
-/// Options that may change are made equal, and of one optimiser the numbers that are said like those that
+/// Options that may change are left out, and of one optimiser the numbers that are said like those that
 /// are not; those of another follow from it.
-fn fixed(options: &TrainOptions, same_optimiser: bool) -> TrainOptions {
-    let own = TrainOptions::default();
-    let mut options = TrainOptions {
-        // When it ends,
-        steps: own.steps,
-        epochs: own.epochs,
-        max_minutes: own.max_minutes,
-        patience: own.patience,
-        min_delta: own.min_delta,
-        decay_steps: own.decay_steps,
-        evaluate: own.evaluate,
-        // when it is measured, saved and told of,
-        validate_every: own.validate_every,
-        save_every: own.save_every,
-        save_minutes: own.save_minutes,
-        keep_last: own.keep_last,
-        keep_best: own.keep_best,
-        gradient_report: own.gradient_report,
-        // how it is computed,
-        threads: own.threads,
-        device: own.device,
-        // (windows that were halved stay so)
-        memory_limit: own.memory_limit,
-        gradient_checkpoint: own.gradient_checkpoint,
-        checkpoint_every: own.checkpoint_every,
-        prefetch: own.prefetch,
-        loader_threads: own.loader_threads,
-        loader_deadline_ms: own.loader_deadline_ms,
-        // (what it is computed in is compared as such)
-        precision: own.precision,
-        force_precision: own.force_precision,
-        // and where its games and its teacher are, which are known by their digests.
-        validation: own.validation,
-        teacher: own.teacher,
-        resume: own.resume,
-        ..options.clone()
-    };
+fn fixed(options: &TrainOptions, same_optimiser: bool) -> Result<Value> {
+    let mut options = options.clone();
     if same_optimiser && let Ok(config) = options.optimiser() {
-        options.weight_decay = Some(config.weight_decay);
-        (options.beta1, options.beta2) = (config.beta1, config.beta2);
-        (options.eps, options.momentum) = (config.eps, config.momentum);
+        let own = &mut options.optimiser;
+        own.weight_decay = Some(config.weight_decay);
+        (own.beta1, own.beta2) = (config.beta1, config.beta2);
+        (own.eps, own.momentum) = (config.eps, config.momentum);
     }
-    options
+    let mut values = value(&options)?;
+    // By their names alone: a person says no groups.
+    let mut all = Map::new();
+    for row in rows()?.iter().filter(|row| !row.is_free()) {
+        let group = values.get_mut(&row.group);
+        match group.and_then(|group| group.get_mut(&row.name)) {
+            Some(own) if row.is_flat() => {
+                all.insert(row.name.clone(), own.take());
+            }
+            _ => (),
+        }
+    }
+    all.extend(values.get_mut(NAMED).map(|group| (NAMED.to_string(), group.take())));
+    Ok(Value::Object(all))
 }
 
 /// As JSON with the digits that a person wrote.
@@ -312,32 +294,32 @@ fn shown(value: &Value) -> String {
 fn lengthened(progress: &Progress, now: &TrainOptions, epoch_steps: u64) -> Result<TrainOptions> {
     let before = &progress.options;
     let (steps, total) = (before.total_steps(epoch_steps), now.total_steps(epoch_steps));
-    let mut options = TrainOptions { resume: false, ..now.clone() };
+    let mut options = now.begun();
     // What was said of the schedule may have been cut to a shorter run.
-    let again = now.decay_steps == progress.said().decay_steps;
+    let again = now.schedule.decay_steps == progress.said().schedule.decay_steps;
     let schedule = progress.schedule(steps);
     if !again {
         let warmup_steps = schedule.warmup_steps;
         Schedule { warmup_steps, ..now.schedule(total) }.check()?;
     }
     if total == steps {
-        options.warmup_steps = before.warmup_steps;
+        options.schedule.warmup_steps = before.schedule.warmup_steps;
         if again {
-            options.decay_steps = before.decay_steps;
+            options.schedule.decay_steps = before.schedule.decay_steps;
         }
         return Ok(options);
     }
-    let said = if now.steps.is_some() { "steps" } else { "epochs" };
+    let said = if now.schedule.steps.is_some() { "steps" } else { "epochs" };
     if total < progress.step {
         let made = format!("at least the {} steps that are made", progress.step);
         return Err(Error::mismatch(said, made, format!("{total} steps")));
     }
-    options.warmup_steps = schedule.warmup_steps;
-    if again && now.lr_schedule.falls() {
-        options.decay_steps = Some(schedule.decay_length());
+    options.schedule.warmup_steps = schedule.warmup_steps;
+    if again && now.schedule.lr_schedule.falls() {
+        options.schedule.decay_steps = Some(schedule.decay_length());
     }
     let end = schedule.warmup_steps + schedule.decay_length();
-    let dead = matches!(now.lr_schedule, LrSchedule::Linear | LrSchedule::Cosine);
+    let dead = matches!(now.schedule.lr_schedule, LrSchedule::Linear | LrSchedule::Cosine);
     if again && dead && total > steps.max(end) {
         let whole = total - schedule.warmup_steps;
         let expected = format!(
@@ -355,6 +337,7 @@ mod tests {
 
     use super::*;
     use crate::optimiser::Kind as Optimizer;
+    use crate::options::{DataOptions, MachineOptions, OptimiserOptions, ScheduleOptions};
 
     fn record(options: TrainOptions) -> Record {
         let text = json!({
@@ -369,19 +352,29 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_recorded_and_parts_of_a_loss_are_said_alone() {
-        let options = TrainOptions { steps: Some(5), mirror: 0.3, ..TrainOptions::default() };
+        let options = TrainOptions {
+            schedule: ScheduleOptions { steps: Some(5), ..ScheduleOptions::default() },
+            data: DataOptions { mirror: 0.3, ..DataOptions::default() },
+            ..TrainOptions::default()
+        };
         let said = json!({"loss": {"clamp": 9.0}, "epochs": 3, "resume": true});
         let with = record(options.clone()).with(said).unwrap();
-        assert_eq!((with.mirror, with.steps, with.epochs, with.resume), (0.3, None, 3, true));
+        assert_eq!(
+            (with.data.mirror, with.schedule.steps, with.schedule.epochs, with.machine.resume),
+            (0.3, None, 3, true)
+        );
         assert_eq!(with.loss.clamp, 9.0);
         assert_eq!(with.loss.button_weight, options.loss.button_weight);
         assert!(record(options).with(json!({"stepps": 3})).is_err());
         let forced = TrainOptions {
-            precision: Precision::Bf16,
-            force_precision: true,
+            machine: MachineOptions {
+                precision: Precision::Bf16,
+                force_precision: true,
+                ..MachineOptions::default()
+            },
             ..TrainOptions::default()
         };
-        let after = |said| record(forced.clone()).with(said).unwrap().force_precision;
+        let after = |said| record(forced.clone()).with(said).unwrap().machine.force_precision;
         assert!(after(json!({})) && !after(json!({"precision": "f32"})));
         assert!(after(json!({"precision": "f16", "force_precision": true})));
     }
@@ -391,7 +384,14 @@ mod tests {
     }
 
     fn cosine(steps: u64) -> TrainOptions {
-        TrainOptions { steps: Some(steps), warmup_steps: 100, ..TrainOptions::default() }
+        TrainOptions {
+            schedule: ScheduleOptions {
+                steps: Some(steps),
+                warmup_steps: 100,
+                ..ScheduleOptions::default()
+            },
+            ..TrainOptions::default()
+        }
     }
 
     #[test]
@@ -402,9 +402,13 @@ mod tests {
         if let sconce_nn::spec::Backbone::Mlp(config) = &mut spec.backbone {
             config.hidden_sizes = vec![16, 16];
         }
-        let mut now = TrainOptions { seed: 3, noise: 0.3, ..cosine(500) };
+        let mut now = TrainOptions {
+            machine: MachineOptions { seed: 3, ..cosine(500).machine },
+            data: DataOptions { noise: 0.3, ..cosine(500).data },
+            ..cosine(500)
+        };
         now.loss.clamp = 9.0;
-        now.threads = Some(2);
+        now.machine.threads = Some(2);
         let found = differences((&record.spec, &progress), (&spec, &now, "other")).unwrap();
         let rows = |d: &Difference| [d.option.clone(), d.recorded.clone(), d.given.clone()];
         let want = [
@@ -454,19 +458,37 @@ mod tests {
             ("/embedding/melee/action_embed_size", json!(0)),
         ];
         assert_eq!(told(&packed, cosine(5)), "embedding is learned, not packed");
-        let sgd = TrainOptions { optimizer: Optimizer::Sgd, momentum: Some(0.5), ..cosine(5) };
+        let sgd = TrainOptions {
+            optimiser: OptimiserOptions {
+                optimizer: Optimizer::Sgd,
+                momentum: Some(0.5),
+                ..cosine(5).optimiser
+            },
+            ..cosine(5)
+        };
         assert_eq!(told(&[], sgd), "momentum is none, not 0.5; optimizer is adamw, not sgd");
     }
 
     #[test]
     fn numbers_of_an_optimiser_are_the_same_said_or_not() {
-        let own = |beta1| TrainOptions { beta1, ..TrainOptions::default() };
-        let fixed = |options: &TrainOptions| fixed(options, true);
+        let own = |beta1| TrainOptions {
+            optimiser: OptimiserOptions { beta1, ..OptimiserOptions::default() },
+            ..TrainOptions::default()
+        };
+        let fixed = |options: &TrainOptions| fixed(options, true).unwrap();
         assert_eq!(fixed(&own(None)), fixed(&own(Some(0.9))));
         assert_ne!(fixed(&own(None)), fixed(&own(Some(0.8))));
         let sgd = |nesterov, momentum| {
             let optimizer = Optimizer::Sgd;
-            fixed(&TrainOptions { optimizer, nesterov, momentum, ..TrainOptions::default() })
+            fixed(&TrainOptions {
+                optimiser: OptimiserOptions {
+                    optimizer,
+                    nesterov,
+                    momentum,
+                    ..OptimiserOptions::default()
+                },
+                ..TrainOptions::default()
+            })
         };
         assert_eq!(sgd(false, None), sgd(false, Some(0.9)));
         assert_ne!(sgd(true, None), sgd(false, Some(0.9)));
@@ -474,16 +496,22 @@ mod tests {
 
     #[test]
     fn a_schedule_keeps_its_length_where_the_run_does_not() {
-        let linear = |steps| TrainOptions { lr_schedule: LrSchedule::Exponential, ..cosine(steps) };
+        let linear = |steps| TrainOptions {
+            schedule: ScheduleOptions {
+                lr_schedule: LrSchedule::Exponential,
+                ..cosine(steps).schedule
+            },
+            ..cosine(steps)
+        };
         let before = linear(60);
         let now = lengthened(&at(40, before.clone()), &linear(600), 10).unwrap();
         // A warm-up is at most half of the run, as it was when this one began.
-        assert_eq!((now.warmup_steps, now.decay_steps), (30, Some(30)));
+        assert_eq!((now.schedule.warmup_steps, now.schedule.decay_steps), (30, Some(30)));
         for step in 0..60 {
             assert_eq!(now.schedule(600).rate(step), before.schedule(60).rate(step), "{step}");
         }
         let same = lengthened(&at(40, before.clone()), &before, 10).unwrap();
-        assert_eq!((same.warmup_steps, same.decay_steps), (100, None));
+        assert_eq!((same.schedule.warmup_steps, same.schedule.decay_steps), (100, None));
     }
 
     #[test]
@@ -501,7 +529,10 @@ mod tests {
     #[test]
     fn a_decay_that_is_said_anew_and_ends_before_the_run_is_refused_with_both_numbers() {
         let progress = at(300, cosine(1200));
-        let said = |decay| TrainOptions { decay_steps: Some(decay), ..cosine(1200) };
+        let said = |decay| TrainOptions {
+            schedule: ScheduleOptions { decay_steps: Some(decay), ..cosine(1200).schedule },
+            ..cosine(1200)
+        };
         let text = lengthened(&progress, &said(500), 10).unwrap_err().to_string();
         assert_eq!(
             text,
@@ -519,12 +550,24 @@ mod tests {
         let with = |now: TrainOptions| lengthened(&at(1200, cosine(1200)), &now, 10);
         let text = with(cosine(2000)).unwrap_err().to_string();
         assert!(text.contains("at most 1200 steps") && text.contains("decay_steps 1900"), "{text}");
-        let stretched = TrainOptions { decay_steps: Some(1900), ..cosine(2000) };
-        assert_eq!(with(stretched).unwrap().decay_steps, Some(1900));
-        let epochs = TrainOptions { steps: None, epochs: 100, ..cosine(1) };
+        let stretched = TrainOptions {
+            schedule: ScheduleOptions { decay_steps: Some(1900), ..cosine(2000).schedule },
+            ..cosine(2000)
+        };
+        assert_eq!(with(stretched).unwrap().schedule.decay_steps, Some(1900));
+        let epochs = TrainOptions {
+            schedule: ScheduleOptions { steps: None, epochs: 100, ..cosine(1).schedule },
+            ..cosine(1)
+        };
         assert!(with(epochs).unwrap_err().to_string().starts_with("epochs: expected at least"));
-        let long = TrainOptions { decay_steps: Some(3000), ..cosine(1200) };
-        let now = TrainOptions { steps: Some(2000), ..long.clone() };
-        assert_eq!(lengthened(&at(1200, long), &now, 10).unwrap().decay_steps, Some(3000));
+        let long = TrainOptions {
+            schedule: ScheduleOptions { decay_steps: Some(3000), ..cosine(1200).schedule },
+            ..cosine(1200)
+        };
+        let now = TrainOptions {
+            schedule: ScheduleOptions { steps: Some(2000), ..long.clone().schedule },
+            ..long.clone()
+        };
+        assert_eq!(lengthened(&at(1200, long), &now, 10).unwrap().schedule.decay_steps, Some(3000));
     }
 }

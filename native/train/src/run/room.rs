@@ -34,7 +34,7 @@ impl Room {
         before: Option<usize>,
         cancel: &AtomicBool,
     ) -> Result<Room> {
-        let limit = options.memory_limit;
+        let limit = options.machine.memory_limit;
         let halved = before.filter(|&windows| windows < batch_size);
         if limit.is_none() {
             let windows = halved.unwrap_or(batch_size);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::folder::{Keep, Kind};
 use super::saver::{Draft, Save};
 use super::state::Run;
-use crate::options::TrainOptions;
+use crate::options::{DataOptions, SavingOptions, TrainOptions};
 
 impl Run<'_> {
     /// The file of a policy that was validated, unless it is neither the best nor among those to keep.
@@ -20,7 +20,7 @@ impl Run<'_> {
         nll: Option<f64>,
         best: bool,
     ) -> Result<Option<Draft>> {
-        let kept = self.progress.keep(nll, self.options.keep_best);
+        let kept = self.progress.keep(nll, self.options.saving.keep_best);
         let step = self.progress.step;
         let numbered = self.folder.numbered(Kind::Best, step);
         let (path, numbered) = match (best, kept) {
@@ -34,7 +34,10 @@ impl Run<'_> {
 
     /// What playing and scoring need to know of a policy of this step.
     fn notes(&self, nll: Option<f64>) -> Value {
-        let TrainOptions { frame_delay, frame_delay_max, window_size, .. } = self.options;
+        let TrainOptions {
+            data: DataOptions { frame_delay, frame_delay_max, window_size, .. },
+            ..
+        } = self.options;
         json!({
             "step": self.progress.step, "nll": nll, "frame_delay": frame_delay,
             "frame_delay_max": frame_delay_max, "window_size": window_size,
@@ -48,7 +51,7 @@ impl Run<'_> {
         self.saver.wait(self.events);
         let step = self.progress.step;
         self.saved = (step, Instant::now());
-        let TrainOptions { keep_last, .. } = self.options;
+        let TrainOptions { saving: SavingOptions { keep_last, .. }, .. } = self.options;
         let path = self.folder.file(Kind::Last);
         let snapshot = match self.snapshot() {
             // The run goes on, and the next save may have room.

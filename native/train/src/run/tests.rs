@@ -24,7 +24,9 @@ use super::train::MOST_WINDOWS;
 use super::*;
 use crate::eval;
 use crate::objective::imitation::LossOptions;
-use crate::options::Mode;
+use crate::options::{
+    DataOptions, MachineOptions, Mode, OptimiserOptions, SavingOptions, ScheduleOptions,
+};
 use crate::replicas::Learn;
 use crate::replicas::tests::InOrder;
 use crate::report::{Pace, Stopped};
@@ -58,14 +60,20 @@ fn corpus(dir: &Path) -> Corpus {
 
 fn options() -> TrainOptions {
     TrainOptions {
-        batch_size: 4,
-        window_size: 5,
-        stride: 5,
-        steps: Some(12),
-        val_split: 0.34,
-        validate_every: Some(3),
-        validation_stride: 1,
-        ema_decay: Some(0.9),
+        data: DataOptions {
+            batch_size: 4,
+            window_size: 5,
+            stride: 5,
+            val_split: 0.34,
+            ..DataOptions::default()
+        },
+        schedule: ScheduleOptions { steps: Some(12), ..ScheduleOptions::default() },
+        saving: SavingOptions {
+            validate_every: Some(3),
+            validation_stride: 1,
+            ..SavingOptions::default()
+        },
+        optimiser: OptimiserOptions { ema_decay: Some(0.9), ..OptimiserOptions::default() },
         loss: LossOptions::plain(),
         ..TrainOptions::default()
     }
@@ -109,7 +117,11 @@ fn a_state_with_a_bit_that_changed_is_named_with_what_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let never = AtomicBool::new(false);
-    let options = TrainOptions { keep_last: 1, resume: true, ..options() };
+    let options = TrainOptions {
+        saving: SavingOptions { keep_last: 1, ..options().saving },
+        machine: MachineOptions { resume: true, ..options().machine },
+        ..options()
+    };
     let out = dir.path().join("run");
     let go = || super::run(&corpus, &spec(), &options, &out, &|_| (), &never);
     go().unwrap();
@@ -157,7 +169,10 @@ fn a_record_and_a_report_that_are_damaged_are_named_with_what_to_do() {
 fn a_run_whose_rate_would_be_0_before_its_end_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
-    let options = TrainOptions { warmup_steps: 2, decay_steps: Some(4), ..options() };
+    let options = TrainOptions {
+        schedule: ScheduleOptions { warmup_steps: 2, decay_steps: Some(4), ..options().schedule },
+        ..options()
+    };
     let out = dir.path().join("run");
     let never = AtomicBool::new(false);
     let error = super::run(&corpus, &spec(), &options, &out, &|_| (), &never).unwrap_err();
@@ -244,7 +259,12 @@ fn a_run_that_is_stopped_inside_a_step_goes_on_from_the_step_before_to_the_same_
     let corpus = corpus(dir.path());
     let never = AtomicBool::new(false);
     for unroll in [Mode::Window, Mode::Carry] {
-        let options = TrainOptions { unroll, accumulation_steps: 4, resume: true, ..options() };
+        let options = TrainOptions {
+            data: DataOptions { unroll, ..options().data },
+            optimiser: OptimiserOptions { accumulation_steps: 4, ..options().optimiser },
+            machine: MachineOptions { resume: true, ..options().machine },
+            ..options()
+        };
         let folder = |name: &str| dir.path().join(format!("{name} {unroll:?}"));
         let (whole, cut) = (folder("whole"), folder("cut"));
         super::run(&corpus, &spec(), &options, &whole, &|_| (), &never).unwrap();
@@ -332,7 +352,10 @@ fn the_run_goes_on_while_the_disk_is_slow() {
         Event::Checkpoint { step, .. } => saved.borrow_mut().push(step),
         _ => {}
     };
-    let options = TrainOptions { save_every: Some(1), validate_every: Some(12), ..options() };
+    let options = TrainOptions {
+        saving: SavingOptions { save_every: Some(1), validate_every: Some(12), ..options().saving },
+        ..options()
+    };
     let out = dir.path().join("run");
     let cancel = AtomicBool::new(false);
     let disk = Arc::new(slow);
@@ -450,7 +473,8 @@ fn limit_address_space(beyond: Option<u64>) {
 fn asked_to_stop_amid_a_validation_a_run_ends_and_goes_on_with_that_validation() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
-    let options = TrainOptions { resume: true, ..options() };
+    let options =
+        TrainOptions { machine: MachineOptions { resume: true, ..options().machine }, ..options() };
     let (whole, cut) = (dir.path().join("whole"), dir.path().join("cut"));
     let never = AtomicBool::new(false);
     super::run(&corpus, &spec(), &options, &whole, &|_| (), &never).unwrap();
@@ -517,11 +541,14 @@ fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let options = TrainOptions {
-        unroll: Mode::Carry,
-        batch_size: 2,
-        window_size: 5,
-        accumulation_steps: 2,
-        val_split: 0.0,
+        data: DataOptions {
+            unroll: Mode::Carry,
+            batch_size: 2,
+            window_size: 5,
+            val_split: 0.0,
+            ..DataOptions::default()
+        },
+        optimiser: OptimiserOptions { accumulation_steps: 2, ..OptimiserOptions::default() },
         ..TrainOptions::default()
     };
     let cancel = AtomicBool::new(false);
@@ -588,7 +615,12 @@ fn a_step_without_memory_is_made_again_in_halves_and_the_run_goes_on_to_the_same
     let corpus = corpus(dir.path());
     let never = AtomicBool::new(false);
     for (i, unroll) in [Mode::Window, Mode::Carry].into_iter().enumerate() {
-        let options = TrainOptions { unroll, accumulation_steps: 2, resume: true, ..options() };
+        let options = TrainOptions {
+            data: DataOptions { unroll, ..options().data },
+            optimiser: OptimiserOptions { accumulation_steps: 2, ..options().optimiser },
+            machine: MachineOptions { resume: true, ..options().machine },
+            ..options()
+        };
         let out = |name: &str| dir.path().join(format!("{name}{i}"));
         super::run(&corpus, &spec(), &options, &out("whole"), &|_| (), &never).unwrap();
 
@@ -642,11 +674,15 @@ fn a_limit_that_the_plan_exceeds_is_kept_from_the_first_step_on_and_after_a_resu
     let corpus = corpus(dir.path());
     let spec = spec();
     // A validation would take more than these steps.
-    let options = TrainOptions { val_split: 0.0, ..options() };
+    let options =
+        TrainOptions { data: DataOptions { val_split: 0.0, ..options().data }, ..options() };
     let whole = crate::plan::plan(&spec, &options, Some(&corpus), &NEVER).unwrap();
     assert_eq!(whole.mapped, Some(corpus.games().iter().map(|game| game.bytes).sum()));
     let limit = whole.bytes - 1;
-    let limited = TrainOptions { memory_limit: Some(limit), resume: true, ..options };
+    let limited = TrainOptions {
+        machine: MachineOptions { memory_limit: Some(limit), resume: true, ..options.machine },
+        ..options
+    };
     // To its end, or to its first step.
     let go = |name: &str, options: &TrainOptions, whole: bool| {
         let (told, stop) = (RefCell::new(vec![]), AtomicBool::new(false));
@@ -666,7 +702,14 @@ fn a_limit_that_the_plan_exceeds_is_kept_from_the_first_step_on_and_after_a_resu
     assert_eq!((windows, told), (Some(2), vec![(0, 2)]));
     // The second part has all the memory that it wants, and keeps to the halves.
     go("parts", &limited, false);
-    let (windows, _, parts) = go("parts", &TrainOptions { memory_limit: None, ..limited }, true);
+    let (windows, _, parts) = go(
+        "parts",
+        &TrainOptions {
+            machine: MachineOptions { memory_limit: None, ..limited.machine },
+            ..limited
+        },
+        true,
+    );
     assert_eq!(windows, Some(2));
     assert!(numbers(&parts) == numbers(&straight));
 }
@@ -676,7 +719,10 @@ fn a_run_that_was_halved_keeps_its_parts_whatever_is_measured_when_it_goes_on() 
     let mut memory = crate::plan::Memory::measure(&spec(), &options(), &NEVER).unwrap();
     memory.validates(false);
     let limit = memory.owners(2).total() - 1;
-    let limited = TrainOptions { memory_limit: Some(limit), ..options() };
+    let limited = TrainOptions {
+        machine: MachineOptions { memory_limit: Some(limit), ..options().machine },
+        ..options()
+    };
     let windows =
         |before| Room::plan(&spec(), &limited, 4, false, before, &NEVER).unwrap().windows();
     assert_eq!([None, Some(4), Some(2)].map(windows), [1, 1, 2]);
@@ -687,7 +733,10 @@ fn a_step_that_takes_more_than_the_limit_is_refused_by_its_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let bytes = crate::plan::plan(&spec(), &options(), Some(&corpus), &NEVER).unwrap().bytes;
-    let options = TrainOptions { memory_limit: Some(bytes), ..options() };
+    let options = TrainOptions {
+        machine: MachineOptions { memory_limit: Some(bytes), ..options().machine },
+        ..options()
+    };
     let cancel = AtomicBool::new(false);
     let run = prepare(&corpus, &options, dir.path(), &cancel);
     assert_eq!(run.room.windows(), 4);
@@ -717,7 +766,12 @@ fn a_run_on_several_devices_is_that_on_one_and_goes_on_from_its_states_on_as_man
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     for (i, unroll) in [Mode::Window, Mode::Carry].into_iter().enumerate() {
-        let options = TrainOptions { unroll, accumulation_steps: 2, resume: true, ..options() };
+        let options = TrainOptions {
+            data: DataOptions { unroll, ..options().data },
+            optimiser: OptimiserOptions { accumulation_steps: 2, ..options().optimiser },
+            machine: MachineOptions { resume: true, ..options().machine },
+            ..options()
+        };
         let go = |name: &str, devices, until: u64| {
             let (losses, cancel) = (RefCell::<Vec<_>>::default(), AtomicBool::new(false));
             let listen = |event| {

@@ -40,7 +40,7 @@ impl Run<'_> {
             if self.saver.ready(self.events) && self.save_is_due() {
                 self.save(None)?;
             }
-            if self.options.patience.is_some_and(|p| self.progress.without_better >= p) {
+            if self.options.schedule.patience.is_some_and(|p| self.progress.without_better >= p) {
                 return Ok(Stopped::Early);
             }
             if self.progress.step >= self.schedule.total_steps {
@@ -93,9 +93,10 @@ impl Run<'_> {
     }
 
     fn update(&mut self, learning_rate: f64) -> Result<(Option<StepMetrics>, usize)> {
-        let parts = self.options.accumulation_steps;
+        let parts = self.options.optimiser.accumulation_steps;
         let step = self.progress.step + 1;
-        let looks = self.options.gradient_report.is_some_and(|every| step.is_multiple_of(every));
+        let looks =
+            self.options.saving.gradient_report.is_some_and(|every| step.is_multiple_of(every));
         let at_once = (parts == 1 && !looks).then_some(learning_rate);
         if at_once.is_none() {
             self.settle()?;
@@ -131,7 +132,7 @@ impl Run<'_> {
     fn learn(&mut self, draw: u64, at_once: Option<f64>) -> Result<FromBatch> {
         let loaded = self.source.draw(draw, self.cancel)?;
         let (frames, update) = (loaded.frames, self.progress.step);
-        let alone = self.options.accumulation_steps == 1;
+        let alone = self.options.optimiser.accumulation_steps == 1;
         let learn = || match at_once {
             Some(rate) => self.replicas.learn_at_once(loaded, update, draw, rate),
             None => self.replicas.learn(loaded, update, draw, alone).map(Some),
@@ -151,6 +152,9 @@ impl Run<'_> {
 
     /// Share of `max_minutes` that is gone.
     pub(super) fn spent(&self) -> f64 {
-        self.options.max_minutes.map_or(0.0, |minutes| self.progress.seconds / (60.0 * minutes))
+        self.options
+            .schedule
+            .max_minutes
+            .map_or(0.0, |minutes| self.progress.seconds / (60.0 * minutes))
     }
 }

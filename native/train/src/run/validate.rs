@@ -16,7 +16,7 @@ impl Run<'_> {
         let (nll, changed, accuracy, by_head) = match self.validation.1.is_empty() {
             true => (None, None, 0.0, vec![]),
             false => {
-                let options = self.options.eval(self.options.validation_stride);
+                let options = self.options.eval(self.options.saving.validation_stride);
                 let report = match eval::score(
                     &policy,
                     &self.validation.1,
@@ -39,7 +39,7 @@ impl Run<'_> {
             }
         };
         let (step, learning_rate) = (self.progress.step, self.learning_rate());
-        let best = self.progress.rate(nll, self.options.min_delta);
+        let best = self.progress.rate(nll, self.options.schedule.min_delta);
         self.note(learning_rate, nll, by_head.clone());
         let draft = self.draft(&policy, nll, best)?;
         self.save(draft)?;

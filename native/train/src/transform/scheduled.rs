@@ -49,7 +49,7 @@ pub(super) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn BatchTransform>>> {
 impl Scheduled {
     fn of(setup: &Setup<'_>) -> Result<Option<Self>> {
         let Setup { options, spec, companions } = *setup;
-        if options.scheduled_sampling == 0.0 {
+        if options.objective.scheduled_sampling == 0.0 {
             return Ok(None);
         }
         let refuse = |expected, got| Err(Error::mismatch("scheduled_sampling", expected, got));
@@ -57,23 +57,24 @@ impl Scheduled {
             return refuse("the Melee embedding and the controller heads", "others");
         }
         let shallow = |spec: &Spec| spec.embedding.queue_depth() == 1;
-        let varies = options.frame_delay_max.is_some_and(|longest| longest > options.frame_delay);
+        let varies =
+            options.data.frame_delay_max.is_some_and(|longest| longest > options.data.frame_delay);
         if varies && (shallow(spec) || companions.iter().any(|spec| shallow(spec))) {
             return refuse("a queue_depth above 1 beside frame_delay_max", "1");
         }
         let depth = spec.embedding.queue_depth();
-        let slots = options.scheduled_sampling_slots.unwrap_or(depth);
+        let slots = options.objective.scheduled_sampling_slots.unwrap_or(depth);
         if slots == 0 || slots > depth {
             let (field, most) = ("scheduled_sampling_slots", depth as f64);
             return Err(Error::out_of_range(field, slots as f64, 1.0, most));
         }
         let other = companions.iter().find(|other| other.embedding != spec.embedding);
         Ok(Some(Scheduled {
-            probability: options.scheduled_sampling,
-            ramp: options.scheduled_sampling_steps,
+            probability: options.objective.scheduled_sampling,
+            ramp: options.objective.scheduled_sampling_steps,
             slots,
-            delay: options.frame_delay,
-            seed: options.seed,
+            delay: options.data.frame_delay,
+            seed: options.machine.seed,
             seen: other.map(|other| other.embedding.clone()),
         }))
     }
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
     use crate::bench::examples;
     use crate::objective::imitation::LossOptions;
-    use crate::options::TrainOptions;
+    use crate::options::{DataOptions, MachineOptions, ObjectiveOptions, TrainOptions};
 
     const TIME: usize = 8;
     const WINDOWS: usize = 6;
@@ -213,7 +214,11 @@ mod tests {
     }
 
     fn options(scheduled_sampling: f32) -> TrainOptions {
-        TrainOptions { scheduled_sampling, seed: 4, ..TrainOptions::default() }
+        TrainOptions {
+            objective: ObjectiveOptions { scheduled_sampling, ..ObjectiveOptions::default() },
+            machine: MachineOptions { seed: 4, ..MachineOptions::default() },
+            ..TrainOptions::default()
+        }
     }
 
     fn learner(spec: &Spec) -> Stepper<'static> {
@@ -279,8 +284,11 @@ mod tests {
                 let spec = spec(depth, kind);
                 let learner = learner(&spec);
                 let options = TrainOptions {
-                    frame_delay: delay,
-                    scheduled_sampling_slots: slots,
+                    data: DataOptions { frame_delay: delay, ..options(1.0).data },
+                    objective: ObjectiveOptions {
+                        scheduled_sampling_slots: slots,
+                        ..options(1.0).objective
+                    },
                     ..options(1.0)
                 };
                 let (before, after) = replaced(&options, &learner, 0);
@@ -307,7 +315,10 @@ mod tests {
     #[test]
     fn a_share_of_the_inputs_is_replaced_which_rises_and_does_not_depend_on_threads() {
         let learner = learner(&spec(2, HeadsKind::Autoregressive));
-        let options = TrainOptions { scheduled_sampling_steps: 10, ..options(0.5) };
+        let options = TrainOptions {
+            objective: ObjectiveOptions { scheduled_sampling_steps: 10, ..options(0.5).objective },
+            ..options(0.5)
+        };
         let share = |update| {
             let (before, after) = replaced(&options, &learner, update);
             let rows = before.previous.chunks(13).zip(after.previous.chunks(13));
@@ -358,17 +369,32 @@ mod tests {
         let said =
             "scheduled_sampling: expected the Melee embedding and the controller heads, got others";
         assert_eq!(of(&options(0.1), &vectors, None), Err(said.into()));
-        let varies = TrainOptions { frame_delay_max: Some(3), ..options(0.1) };
+        let varies = TrainOptions {
+            data: DataOptions { frame_delay_max: Some(3), ..options(0.1).data },
+            ..options(0.1)
+        };
         let flat = spec(1, HeadsKind::Independent);
         let said =
             "scheduled_sampling: expected a queue_depth above 1 beside frame_delay_max, got 1";
         assert_eq!(of(&varies, &flat, None), Err(said.into()));
         assert_eq!(of(&varies, &deep, Some(&flat)), Err(said.into()));
         assert_eq!(of(&varies, &deep, None), Ok(true));
-        let slots = TrainOptions { scheduled_sampling_slots: Some(4), ..options(0.1) };
+        let slots = TrainOptions {
+            objective: ObjectiveOptions {
+                scheduled_sampling_slots: Some(4),
+                ..options(0.1).objective
+            },
+            ..options(0.1)
+        };
         let said = "scheduled_sampling_slots: 4 is outside 1..3";
         assert_eq!(of(&slots, &deep, None), Err(said.into()));
-        let alone = TrainOptions { scheduled_sampling_steps: 4, ..TrainOptions::default() };
+        let alone = TrainOptions {
+            objective: ObjectiveOptions {
+                scheduled_sampling_steps: 4,
+                ..ObjectiveOptions::default()
+            },
+            ..TrainOptions::default()
+        };
         let said = "scheduled_sampling_steps: expected scheduled_sampling above 0, got no such";
         assert_eq!(alone.validate().unwrap_err().to_string(), said);
     }

@@ -9,7 +9,7 @@ use sconce_tensor::simd::exp;
 use sconce_tensor::{Device, Error, Result, Tensor};
 
 use super::card;
-use super::options::{LossOptions, check_options, pos_weights};
+use super::options::{LossOptions, pos_weights};
 use super::sums::{LabelledLogits, Loss};
 use super::table::Table;
 use super::term::{Pair, Term, clip, outside};
@@ -43,7 +43,7 @@ pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
 impl Imitation {
     pub fn new(heads: &Heads, options: &LossOptions) -> Result<Self> {
         check_heads(heads)?;
-        check_options(options)?;
+        options.check()?;
         let bits = heads.parts.iter().filter(|h| matches!(h.kind, HeadKind::Bernoulli(_)));
         let bits = bits.map(|h| h.kind.logits()).sum();
         let pos_weight = pos_weights(&options.pos_weight, bits)?;

@@ -5,11 +5,12 @@ use sconce_tensor::simd::exp;
 use serde::{Deserialize, Serialize};
 
 /// Which distribution the expectation is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// KL(learner || teacher), the expectation over what the learner would do: it may leave out what the
     /// teacher does, and is punished for what the teacher would not do.
+    #[default]
     Forward,
     /// KL(teacher || learner): it is punished for what it leaves out.
     Reverse,

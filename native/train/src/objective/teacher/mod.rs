@@ -32,11 +32,12 @@ pub struct Teacher {
 /// of its delay is taken to have the run's.
 pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
     let Setup { options, spec, device, .. } = *setup;
-    let Some(path) = &options.teacher else { return Ok(None) };
+    let Some(path) = &options.objective.teacher else { return Ok(None) };
     let policy = Policy::load(path)?.on(device)?;
     fits(&policy, spec, options)?;
     let companion = Companion::new(policy, NAME, of_file(path)?);
-    let (direction, weight) = (options.teacher_direction, options.teacher_weight);
+    let (direction, weight) =
+        (options.objective.teacher_direction, options.objective.teacher_weight);
     Ok(Some(Box::new(Teacher { companion, direction, weight })))
 }
 
@@ -127,7 +128,10 @@ fn fits(teacher: &Policy, spec: &Spec, options: &TrainOptions) -> Result<()> {
     }
     let Some(delay) = teacher.noted("frame_delay") else { return Ok(()) };
     let longest = teacher.noted("frame_delay_max").unwrap_or(delay);
-    let wanted = (options.frame_delay, options.frame_delay_max.unwrap_or(options.frame_delay));
+    let wanted = (
+        options.data.frame_delay,
+        options.data.frame_delay_max.unwrap_or(options.data.frame_delay),
+    );
     let range = |(low, high): (usize, usize)| format!("{low}..={high}");
     let got = (delay, longest);
     same(wanted == got, "frame delay of the teacher", range(wanted), range(got))
@@ -152,6 +156,7 @@ mod tests {
     use sconce_tensor::rng::Rng;
 
     use super::*;
+    use crate::options::DataOptions;
 
     fn teacher(direction: Direction) -> Teacher {
         let part = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };
@@ -246,7 +251,10 @@ mod tests {
     #[test]
     fn a_teacher_of_another_game_action_space_or_delay_is_refused_with_both_named() {
         let teacher = teacher(Direction::Forward);
-        let options = TrainOptions { frame_delay: 2, ..TrainOptions::default() };
+        let options = TrainOptions {
+            data: DataOptions { frame_delay: 2, ..DataOptions::default() },
+            ..TrainOptions::default()
+        };
         let spec = teacher.companion.spec().clone();
         assert!(fits(teacher.companion.policy(), &spec, &options).is_ok());
         let other = Spec { embedding: Embedding::Vector(3), ..spec.clone() };
@@ -262,7 +270,10 @@ mod tests {
         teacher.companion.policy().save(&path, serde_json::json!({ "frame_delay": 1 })).unwrap();
         let error = fits(&Policy::load(&path).unwrap(), &spec, &options).unwrap_err().to_string();
         assert_eq!(error, "frame delay of the teacher: expected 2..=2, got 1..=1");
-        let range = TrainOptions { frame_delay: 1, frame_delay_max: Some(3), ..options };
+        let range = TrainOptions {
+            data: DataOptions { frame_delay: 1, frame_delay_max: Some(3), ..options.data },
+            ..options
+        };
         assert!(fits(&Policy::load(&path).unwrap(), &spec, &range).is_err());
         let notes = serde_json::json!({ "frame_delay": 1, "frame_delay_max": 3 });
         teacher.companion.policy().save(&path, notes).unwrap();

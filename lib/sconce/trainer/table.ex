@@ -1,0 +1,104 @@
+defmodule Sconce.Trainer.Table do
+  @moduledoc false
+  # The options of a training, which stand in one table: native/train/options.exs. native/train/src/options/table.rs
+  # says what a row may have. Here it becomes schemas in the form of `Sconce.Options`.
+
+  alias Sconce.Options
+
+  @path Path.expand("../../../native/train/options.exs", __DIR__)
+  @external_resource @path
+
+  # Names of native types are variables and aliases of Elixir.
+  named = fn
+    {:__aliases__, _meta, [name]} -> name
+    {name, _meta, nil} when is_atom(name) -> name
+    other -> other
+  end
+
+  {:options!, _meta, [groups]} = @path |> File.read!() |> Code.string_to_quoted!()
+  @groups Macro.prewalk(groups, named)
+
+  # Known by its name alone: options of the loss are too many to stand among the others.
+  @apart :loss
+
+  type = fn row ->
+    native = row[:value] || row[:optional] || row[:list]
+
+    one =
+      cond do
+        row[:type] -> row[:type]
+        native in [:usize, :u64] and row[:min] == 0 -> :non_neg_integer
+        native in [:usize, :u64] -> :pos_integer
+        native in [:f32, :f64] -> :float
+        native == :bool -> :boolean
+        native == :PathBuf -> :path
+      end
+
+    if row[:optional] && !row[:type], do: {:or, [one, nil]}, else: one
+  end
+
+  # What a type says itself is not said again.
+  least = fn row -> if type.(row) |> inspect() =~ "integer", do: [], else: [:min] end
+
+  rows =
+    for {group, rows} <- @groups, {name, row} <- rows do
+      known = least.(row) ++ [:max, :above, :below]
+      own = [type: type.(row), default: row[:default]] ++ Keyword.take(row, known)
+      {group, name, own ++ [doc: row[:doc]]}
+    end
+
+  needs =
+    for {_group, rows} <- @groups,
+        {name, row} <- rows,
+        {other, values} <- row[:needs] || [],
+        do: {name, {other, values}}
+
+  free = for {_group, rows} <- @groups, {name, row} <- rows, row[:resume] == :free, do: name
+
+  @free free
+  @rows rows
+  @needs needs
+
+  @doc "The groups, in their order."
+  def groups, do: Keyword.keys(@groups)
+
+  @doc "The schema of a group."
+  def group(group), do: for({^group, name, spec} <- @rows, do: {name, spec})
+
+  @doc "The schema of the options of all groups that are known by their names alone."
+  def schema, do: for({group, name, spec} <- @rows, group != @apart, do: {name, spec})
+
+  @doc "The schema of these options, in their order."
+  def schema(names), do: for(name <- names, do: {name, Keyword.fetch!(schema(), name)})
+
+  @doc "Each option that means nothing alone, what it stands beside, and the values that this has then."
+  def needs, do: @needs
+
+  @doc "The options that may change in a run that goes on."
+  def free, do: @free
+
+  @doc """
+  Options of which some stand in their groups, `data: [batch_size: 32]`, by their names alone.
+  """
+  def flat(opts) do
+    Enum.flat_map(Options.keyword!(opts), fn {group, own} ->
+      if group in groups() and group != @apart, do: of_group!(group, own), else: [{group, own}]
+    end)
+  end
+
+  @doc "The same of options as the native side tells them."
+  def by_name(%{} = options) do
+    {grouped, rest} = Map.split(options, groups() -- [@apart])
+    Enum.reduce(grouped, rest, fn {_group, own}, all -> Map.merge(all, own) end)
+  end
+
+  defp of_group!(group, own) do
+    Keyword.keyword?(own) ||
+      raise ArgumentError,
+            "option #{inspect(group)}: expected a keyword list, got: #{inspect(own)}"
+
+    names = Keyword.keys(group(group))
+    for {name, _value} <- own, do: Options.known!(name, names, "option of #{inspect(group)}")
+    own
+  end
+end

@@ -1,0 +1,156 @@
+//! The table of options, `options.exs`, which Elixir reads too.
+//!
+//! A row of it is the only place where an option is described. It is a literal of both languages: Elixir makes documentation,
+//! checks and switches of it; here a macro makes a field of each row, and what else a row says is looked up by its name.
+//!
+//! | key | what |
+//! |---|---|
+//! | `value`, `optional`, `list` | its type here, which may be absent, or of which there may be several |
+//! | `default`, `doc` | in this order |
+//! | `type` | in Elixir, where that does not follow from the type here |
+//! | `min`, `max`, `above`, `below` | bounds of a number; the latter two are outside |
+//! | `needs` | what another option has to be for this one to mean anything: some of its values, `:given` or `:above_zero` |
+//! | `resume` | `:free`: may change in a run that goes on |
+
+use std::sync::OnceLock;
+
+use sconce_tensor::{Error, Result};
+use serde_json::{Map, Value};
+
+use super::literal;
+
+const TEXT: &str = include_str!("../../options.exs");
+
+/// The group that has to be named: options of the loss are too many to stand among the others.
+pub(crate) const NAMED: &str = "loss";
+
+/// A row of the table.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub group: String,
+    pub name: String,
+    says: Map<String, Value>,
+}
+
+/// What another option has to be.
+pub(super) struct Need<'a> {
+    pub other: &'a str,
+    values: &'a Value,
+}
+
+impl Row {
+    /// Whether it may change in a run that goes on.
+    pub(crate) fn is_free(&self) -> bool {
+        self.says.get("resume").is_some_and(|resume| resume == "free")
+    }
+
+    /// Whether it is known by its name alone, without its group.
+    pub(crate) fn is_flat(&self) -> bool {
+        self.group != NAMED
+    }
+
+    /// What it is where nobody says anything.
+    pub(crate) fn default(&self) -> Value {
+        match (self.says.get("default"), self.says.contains_key("list")) {
+            (None | Some(Value::Null), true) => Value::Array(vec![]),
+            (value, _) => value.cloned().unwrap_or_default(),
+        }
+    }
+
+    pub(super) fn needs(&self) -> impl Iterator<Item = Need<'_>> {
+        let needs = self.says.get("needs").and_then(Value::as_object);
+        needs.into_iter().flatten().map(|(other, values)| Need { other, values })
+    }
+
+    fn number(&self, key: &str) -> Option<f64> {
+        self.says.get(key).and_then(Value::as_f64)
+    }
+
+    /// The least and the most that its number may be, both included.
+    pub(super) fn bounds(&self) -> Option<(f64, f64)> {
+        let least = self.number("min").or_else(|| Some(self.number("above")?.next_up()));
+        let most = self.number("max").or_else(|| Some(self.number("below")?.next_down()));
+        (least.is_some() || most.is_some())
+            .then(|| (least.unwrap_or(f64::MIN), most.unwrap_or(f64::MAX)))
+    }
+}
+
+impl Need<'_> {
+    pub(super) fn is_met(&self, value: &Value) -> bool {
+        match self.values.as_str() {
+            Some("given") => !value.is_null(),
+            Some(_above_zero) => value.as_f64().is_some_and(|number| number > 0.0),
+            None => self.values.as_array().is_some_and(|values| values.contains(value)),
+        }
+    }
+
+    /// In words.
+    pub(super) fn said(&self) -> String {
+        let other = self.other;
+        match self.values.as_str() {
+            Some("given") => format!("a {other}"),
+            Some(_above_zero) => format!("{other} above 0"),
+            None => {
+                let values = self.values.as_array().into_iter().flatten();
+                let values: Vec<_> = values.filter_map(Value::as_str).collect();
+                format!("{other} {}", values.join(" or "))
+            }
+        }
+    }
+}
+
+/// All rows, in their order.
+///
+/// # Errors
+/// `Corrupt` if the table cannot be read, which a test excludes.
+pub(crate) fn rows() -> Result<&'static [Row]> {
+    static ROWS: OnceLock<std::result::Result<Vec<Row>, String>> = OnceLock::new();
+    let rows = ROWS.get_or_init(|| {
+        let list = TEXT.trim().strip_prefix("options!(").and_then(|text| text.strip_suffix(");"));
+        let list = list.ok_or("no options!(..)")?;
+        let Value::Object(groups) = literal::parse(&format!("[{list}]"))? else {
+            return Err("no groups of options".into());
+        };
+        let mut rows = vec![];
+        for (group, options) in groups {
+            let Value::Object(options) = options else {
+                return Err(format!("{group} has no options"));
+            };
+            for (name, says) in options {
+                let Value::Object(says) = says else { return Err(format!("{name} says nothing")) };
+                rows.push(Row { group: group.clone(), name, says });
+            }
+        }
+        Ok(rows)
+    });
+    match rows {
+        Ok(rows) => Ok(rows),
+        Err(reason) => Err(Error::corrupt("options.exs", reason)),
+    }
+}
+
+/// Refuses a number outside the bounds of its option, if that has some.
+pub(super) fn check(option: &str, value: Option<f64>) -> Result<()> {
+    let row = rows()?.iter().find(|row| row.name == option);
+    match row.and_then(Row::bounds).zip(value) {
+        Some(((min, max), value)) => at_least(option, value, min, max),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a number outside the bounds of its option.
+pub(super) fn bounded(option: &str, value: f64) -> Result<()> {
+    let row = rows()?.iter().find(|row| row.name == option);
+    match row.and_then(Row::bounds) {
+        Some((min, max)) => at_least(option, value, min, max),
+        None => Err(Error::not_found(format!("bounds of {option}"))),
+    }
+}
+
+/// A number outside its bounds is an error that names it.
+pub(crate) fn at_least(field: &str, value: f64, min: f64, max: f64) -> Result<()> {
+    match value {
+        v if v >= min && v <= max => Ok(()),
+        v => Err(Error::out_of_range(field, v, min, max)),
+    }
+}
