@@ -16,6 +16,12 @@ defmodule Sconce.Events do
       ],
       metadata: [precision: ~s(what the run computes in, `"f32"`, `"bf16"` or `"f16"`)]
     ],
+    began: [
+      doc:
+        "A new run begins with the weights of the policy that `:policy` names; comes before `:start`.",
+      measurements: [taken: "weights that are its own, counted by their names"],
+      metadata: [policy: "its file", new: "names of the weights that it does not have"]
+    ],
     precision: [
       doc:
         "The `:precision` that was asked for gains nothing on this machine, and the run computes in f32; " <>

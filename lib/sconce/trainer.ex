@@ -76,6 +76,16 @@ defmodule Sconce.Trainer do
   at this step to where the longer schedule has it. What follows the clock of `:max_minutes` follows that of
   the new minutes.
 
+  ## Beginning with a policy
+
+  `policy: "best.safetensors"` gives a run the weights of a policy, and its Spec where no other is said. Embedding and backbone
+  have to be the policy's. Heads may be others: what the policy does not have is new, and the event `:began` names it.
+  `:freeze` lists parts that stay what they are, and need neither gradients nor moments: `:embedding`, `:backbone`, `:heads`,
+  or weights by their names and all that is below them, as in `["backbone", "heads.decode.buttons"]`. Weight decay leaves
+  them alone too.
+
+      Sconce.Trainer.start_link(corpus: "mine", out: "tuned", policy: "run/best.safetensors", freeze: [:backbone], steps: 500)
+
   ## Options
 
   `:corpus` and `:out` are required. Besides those below, every option of `Sconce.Policy.Spec` may

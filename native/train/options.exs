@@ -212,6 +212,11 @@ options!(
       max: 256,
       needs: [scheduled_sampling: :above_zero]
     ],
+    policy: [
+      optional: PathBuf,
+      default: nil,
+      doc: "File of a policy whose weights the run begins with, see below."
+    ],
     fit_prior: [
       value: bool,
       default: true,
@@ -270,6 +275,12 @@ options!(
       default: 1.0,
       doc: "A gradient of all weights that is longer is cut to this length.",
       above: 0
+    ],
+    freeze: [
+      list: String,
+      default: nil,
+      doc: "Parts of the policy that stay what they are, see below.",
+      type: {:or, [{:list, {:or, [:string, :atom]}}, nil]}
     ],
     ema_decay: [
       optional: f64,

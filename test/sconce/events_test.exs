@@ -29,6 +29,8 @@ defmodule Sconce.EventsTest do
         told(context, [steps: 10] ++ out ++ looks) ++
           told(context, [steps: 10, resume: true] ++ out)
 
+      policy = Path.join([context.dir, "run", "best.safetensors"])
+      told = told ++ told(context, steps: 1, policy: policy, out: Path.join(context.dir, "tuned"))
       # What stands in the way of a file cannot be replaced by it.
       stuck = Path.join(context.dir, "stuck")
       File.mkdir_p!(Path.join(stuck, "best.safetensors"))

@@ -879,6 +879,75 @@ defmodule Sconce.TrainerTest do
     assert Enum.sort(unbounded) == [:characters, :seed]
   end
 
+  describe "a run that begins with a policy" do
+    setup context do
+      first = train!(context, steps: 6, out: Path.join(context.dir, "first"))
+      {:ok, first: first, policy: Path.join(first.out, "best.safetensors")}
+    end
+
+    # Without any option of a Spec.
+    defp tuned!(context, more) do
+      test = self()
+
+      own =
+        Keyword.drop(@small, [:backbone, :hidden_size, :num_layers, :head_hidden_size, :dropout])
+
+      path = Path.join(context.dir, "tuned#{System.unique_integer([:positive])}")
+
+      opts = [
+        corpus: context.corpus,
+        out: path,
+        policy: context.policy,
+        progress: &send(test, {:told, &1})
+      ]
+
+      {:ok, run} = Trainer.start_link(Keyword.merge(own ++ opts, more))
+      Trainer.await(run, 60_000)
+    end
+
+    test "has its Spec, scores as it does while nothing is learned, and tells so", context do
+      {:ok, report} = tuned!(context, steps: 1, learning_rate: 0.0)
+      assert report.spec == context.first.spec
+      assert report.policy.nll == context.first.policy.nll
+      assert_receive {:told, %{event: :began, policy: _path, taken: taken, new: []}}
+      assert taken > 5
+    end
+
+    test "learns the heads that it does not have", context do
+      {:ok, report} = tuned!(context, steps: 2, heads_kind: :autoregressive, freeze: [:backbone])
+      assert report.spec.backbone == context.first.spec.backbone
+      assert_receive {:told, %{event: :began, new: [_ | _] = new}}
+      assert Enum.all?(new, &String.starts_with?(&1, "heads."))
+    end
+
+    test "of another backbone or input, with a part that is none, or without a file is refused",
+         context do
+      for {more, said} <- [
+            {[hidden_size: 12],
+             ~r/weight backbone.* of .*best.safetensors: expected \[36\], got \[24\]/},
+            {[freeze: [:backbon]],
+             ~r/freeze: expected backbone, heads or a name under one of them, got backbon/},
+            {[freeze: [:embedding]], ~r/freeze: expected backbone, heads/},
+            {[freeze: ["backbone", "heads"]], ~r/freeze: expected something left to learn/},
+            {[policy: Path.join(context.dir, "nowhere")], ~r/nowhere.* not found/},
+            {[policy: __ENV__.file], ~r/trainer_test.exs/}
+          ] do
+        assert {:error, %Error{} = error} = tuned!(context, more)
+        assert Exception.message(error) =~ said
+      end
+    end
+
+    test "goes on without the file", context do
+      {:ok, report} = tuned!(context, steps: 2, freeze: [:backbone], lr_schedule: :constant)
+      File.rm!(context.policy)
+      {:ok, run} = Trainer.start_link(resume: true, out: report.out, steps: 4)
+      assert {:ok, %{steps: 4, options: %{freeze: ["backbone"]}}} = Trainer.await(run, 60_000)
+      {:ok, run} = Trainer.start_link(resume: true, out: report.out, steps: 6, freeze: [:heads])
+      assert {:error, %Error{kind: :mismatch} = error} = Trainer.await(run, 60_000)
+      assert Exception.message(error) =~ "freeze is"
+    end
+  end
+
   describe "a file of options" do
     setup context do
       write = fn name, text ->

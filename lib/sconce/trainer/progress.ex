@@ -163,6 +163,7 @@ defmodule Sconce.Trainer.Progress do
   end
 
   defp shown(progress, %{event: :resumed, step: step}), do: {[], %{progress | resumed: step}}
+  defp shown(progress, %{event: :began} = event), do: stays(progress, began(event))
 
   defp shown(progress, %{event: :precision, asked: asked, used: used}),
     do: stays(progress, "#{asked} gains nothing on this machine: the run computes in #{used}")
@@ -274,6 +275,12 @@ defmodule Sconce.Trainer.Progress do
 
   defp waiting(%{seconds: seconds}) when seconds == 0, do: "-"
   defp waiting(%{waited: waited, seconds: s}), do: Scale.number(100 * waited / s, 1)
+
+  defp began(%{policy: path, new: []}), do: "begins with #{path}"
+
+  defp began(%{policy: path, new: new}),
+    do:
+      "begins with #{path}; new: #{new |> Enum.map(&Path.rootname/1) |> Enum.uniq() |> Enum.join(", ")}"
 
   defp resumed(nil, _event), do: []
 

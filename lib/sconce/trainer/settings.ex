@@ -2,7 +2,7 @@ defmodule Sconce.Trainer.Settings do
   @moduledoc false
   # The options of `Sconce.Trainer`, checked and as the native side takes them.
 
-  alias Sconce.{Config, Corpus, Device, Error, Loader, Native, Options, Preset, Temporal}
+  alias Sconce.{Config, Corpus, Device, Error, Loader, Native, Options, Policy, Preset, Temporal}
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Catalogue, Meant, Optimiser, OptionsFile, Table}
 
@@ -50,7 +50,16 @@ defmodule Sconce.Trainer.Settings do
     own = Options.validate!(own, @run)
     Optimiser.check!(own)
     Meant.check!(own, @training)
-    own[:corpus] |> source(own[:spec], spec) |> settings(own, preset, @loss)
+    own |> begun(spec) |> settings(own, preset, @loss)
+  end
+
+  # A run that begins with a policy is of its Spec, if no other is given whole.
+  defp begun(own, spec) do
+    case own[:policy] && own[:spec] == nil && Policy.load(own[:policy]) do
+      {:ok, %Policy{spec: first}} -> {:ok, {folder(own[:corpus]), respecified(first, nil, spec)}}
+      {:error, error} -> {:error, error}
+      _none -> source(own[:corpus], own[:spec], spec)
+    end
   end
 
   # Of a run that goes on only what is said crosses: the rest is its own.
@@ -118,14 +127,20 @@ defmodule Sconce.Trainer.Settings do
     own = Spec.to_options(recorded)
     # Another kind has other options.
     changed = for name <- [:backbone, :heads, :heads_kind], other?(own, options, name), do: name
-    own = if changed == [], do: own, else: Keyword.take(own, [:embedding, :heads] -- changed)
-    Spec.new(Keyword.merge(own, options))
+    gone = Enum.flat_map(changed, &options_of(&1, own[&1]))
+    own |> Keyword.drop(gone) |> Keyword.merge(options) |> Spec.new()
   end
 
   defp respecified(_recorded, spec, options) do
     {:ok, {_corpus, spec}} = source("", spec, options)
     spec
   end
+
+  defp options_of(:backbone, name), do: Keyword.keys(Temporal.options(name))
+  defp options_of(:heads_kind, _kind), do: [:head_hidden_size, :stream_size]
+
+  defp options_of(:heads, _heads),
+    do: [:heads_kind, :axis_buckets, :shoulder_buckets, :head_hidden_size, :stream_size]
 
   defp other?(own, options, name),
     do: Keyword.has_key?(options, name) and comparable(options[name]) != comparable(own[name])
@@ -265,6 +280,8 @@ defmodule Sconce.Trainer.Settings do
     |> Map.replace_lazy(:loss, &loss(&1, loss))
     |> Map.replace_lazy(:validation, &(&1 && folder(&1)))
     |> Map.replace_lazy(:teacher, &(&1 && Path.expand(&1)))
+    |> Map.replace_lazy(:policy, &(&1 && Path.expand(&1)))
+    |> Map.replace_lazy(:freeze, &(&1 || []))
   end
 
   defp threads(options) do

@@ -14,7 +14,7 @@ use crate::device::{self, Held, Owner};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads};
 use crate::sampling::Draw;
-use crate::weights::{Builder, Init, Source, Weight, Weights};
+use crate::weights::{Builder, Frozen, Init, Source, Weight, Weights};
 use crate::{Error, Kind, Result, Spec, memory};
 
 mod placed;
@@ -96,6 +96,13 @@ impl Parts {
     }
 }
 
+/// What of a policy is to learn.
+enum Learns {
+    Nothing,
+    /// All but what is frozen.
+    But(Option<Frozen>),
+}
+
 pub struct Policy {
     _held: Held,
     spec: Spec,
@@ -123,16 +130,17 @@ impl Drop for Policy {
 impl Policy {
     /// New weights, drawn from `seed`.
     pub fn init(spec: &Spec, seed: u64) -> Result<Self> {
-        Self::build(spec, Source::Seed(seed), false, Value::Null)
+        Self::build(spec, Source::Seed(seed), Learns::Nothing, Value::Null)
     }
 
-    /// The same weights as variables of the autograd.
-    pub fn trainable(&self) -> Result<Self> {
-        Self::build(&self.spec, Source::Stored(self.weights.clone()), true, self.notes.clone())
+    /// The same weights as variables of the autograd, but for those that are `frozen`.
+    pub fn trainable(&self, frozen: Option<Frozen>) -> Result<Self> {
+        let source = Source::Stored(self.weights.clone());
+        Self::build(&self.spec, source, Learns::But(frozen), self.notes.clone())
     }
 
     pub fn from_weights(spec: &Spec, weights: Weights) -> Result<Self> {
-        Self::build(spec, Source::Stored(weights), false, Value::Null)
+        Self::build(spec, Source::Stored(weights), Learns::Nothing, Value::Null)
     }
 
     /// The same policy, which computes on `device` from now on: its weights are copied there, and what it reads
@@ -165,7 +173,7 @@ impl Policy {
         });
         let bytes = size_of::<f32>() * self.num_weights();
         let weights = weights.map_err(|error| error.asking("a policy", bytes as u64))?;
-        Self::build(&self.spec, Source::Stored(weights), false, self.notes.clone())
+        Self::build(&self.spec, Source::Stored(weights), Learns::Nothing, self.notes.clone())
     }
 
     /// On a card passes are made one after the other: they share its stream, and what its libraries keep of a call.
@@ -188,7 +196,7 @@ impl Policy {
     }
 
     pub fn from_checkpoint(manifest: Manifest, weights: Weights) -> Result<Self> {
-        Self::build(&manifest.spec, Source::Stored(weights), false, manifest.notes)
+        Self::build(&manifest.spec, Source::Stored(weights), Learns::Nothing, manifest.notes)
     }
 
     /// `notes` go into the file's manifest.
@@ -202,7 +210,7 @@ impl Policy {
         Snapshot::new(Manifest::new(self.spec.clone(), notes), &self.weights, optimiser)
     }
 
-    fn build(spec: &Spec, source: Source, trainable: bool, notes: Value) -> Result<Self> {
+    fn build(spec: &Spec, source: Source, learns: Learns, notes: Value) -> Result<Self> {
         spec.validate()?;
         let numbers = match &source {
             Source::Seed(_) => {
@@ -210,16 +218,21 @@ impl Policy {
                 Parts::new(spec, &sizes)?;
                 sizes.total()
             }
-            Source::Stored(weights) if trainable => weights.values().map(|w| w.elem_count()).sum(),
+            Source::Stored(weights) if matches!(learns, Learns::But(_)) => {
+                weights.values().map(|w| w.elem_count()).sum()
+            }
             // These have their memory.
             Source::Sizes | Source::Stored(_) => 0,
         };
         memory::room("the weights of a policy", (size_of::<f32>() * numbers) as u64)?;
-        memory::caught(|| Self::built(spec, source, trainable, notes))
+        memory::caught(|| Self::built(spec, source, learns, notes))
     }
 
-    fn built(spec: &Spec, source: Source, trainable: bool, notes: Value) -> Result<Self> {
-        let b = Builder::new(source, trainable);
+    fn built(spec: &Spec, source: Source, learns: Learns, notes: Value) -> Result<Self> {
+        let b = match learns {
+            Learns::Nothing => Builder::new(source, false),
+            Learns::But(frozen) => Builder::new(source, true).freezing(frozen),
+        };
         let Parts { tables, backbone, heads } = Parts::new(spec, &b)?;
         let weights = b.finish()?;
         let place = weights.values().next().ok_or_else(|| Error::not_found("a weight"))?;

@@ -278,12 +278,17 @@ pub enum Source {
     Sizes,
 }
 
+/// Whether the weight of a name is not to learn.
+pub type Frozen = Rc<dyn Fn(&str) -> bool>;
+
 /// Hands out weights under a growing path and remembers them.
 #[derive(Clone)]
 pub struct Builder {
     source: Rc<Source>,
     /// Trainable weights are variables of candle's autograd; others keep no graph alive.
     trainable: bool,
+    /// Which of them stay what they are all the same.
+    frozen: Option<Frozen>,
     path: String,
     taken: Rc<RefCell<Weights>>,
     total: Rc<Cell<usize>>,
@@ -292,7 +297,14 @@ pub struct Builder {
 impl Builder {
     pub fn new(source: Source, trainable: bool) -> Self {
         let (taken, total) = Default::default();
-        Builder { source: Rc::new(source), trainable, path: String::new(), taken, total }
+        let (source, frozen) = (Rc::new(source), None);
+        Builder { source, trainable, frozen, path: String::new(), taken, total }
+    }
+
+    /// Hands out some weights as those of a policy that does not learn.
+    #[must_use]
+    pub fn freezing(self, frozen: Option<Frozen>) -> Self {
+        Builder { frozen, ..self }
     }
 
     /// The builder of a part named `name`.
@@ -326,10 +338,11 @@ impl Builder {
             }
             Source::Sizes => tensor::tensor(vec![0.0], ())?.broadcast_as(shape)?,
         };
-        if self.trainable || weight.is_variable() {
+        let learns = self.trainable && !self.frozen.as_ref().is_some_and(|frozen| frozen(&name));
+        if learns || weight.is_variable() {
             memory::granted(size_of::<f32>() * weight.elem_count());
         }
-        let weight = Weight::from(match self.trainable {
+        let weight = Weight::from(match learns {
             true => Var::from_tensor(&weight)?.into_inner(),
             // A copy of one that is trained: what was packed of it would not follow its changes.
             false if weight.is_variable() => weight.copy()?.detach(),

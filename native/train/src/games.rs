@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::baselines::{Baseline, BaselineKind};
 use crate::eval::{self, fits};
 use crate::options::TrainOptions;
+use crate::report::Event;
 use crate::source::sampling;
 
 /// A number of games, and their views.
@@ -68,7 +69,50 @@ pub(crate) fn digest(train: &[View], validation: &[View]) -> String {
     hex(&hash.finalize())
 }
 
+/// What a run begins with.
+pub(crate) struct First {
+    pub policy: Policy,
+    /// What is told of where its weights are from, if from another policy.
+    pub began: Option<Event>,
+}
+
+/// The policy that a run begins with: new weights, and in their place those of another where the options name one.
+///
+/// # Errors
+/// `Mismatch` for another policy whose embedding or backbone is not that of `spec`.
 pub(crate) fn first_policy(
+    spec: &Spec,
+    options: &TrainOptions,
+    train: &[View],
+    cancel: &AtomicBool,
+) -> Result<First> {
+    let policy = fitted(spec, options, train, cancel)?;
+    let Some(path) = &options.objective.policy else { return Ok(First { policy, began: None }) };
+    let from = Policy::load(path)?;
+    let what = |part: &str| format!("{part} of {}", path.display());
+    if from.spec().embedding != spec.embedding {
+        return Err(Error::mismatch(what("embedding"), "that of the run", "another"));
+    }
+    let (mut weights, mut new) = (policy.weights().clone(), vec![]);
+    for (name, weight) in &mut weights {
+        match from.weights().get(name) {
+            Some(own) if own.dims() == weight.dims() => *weight = own.clone(),
+            // Heads may be others.
+            _ if name.starts_with("heads.") => new.push(name.clone()),
+            own => {
+                let got = own.map_or("none".into(), |own| format!("{:?}", own.dims()));
+                let expected = format!("{:?}", weight.dims());
+                return Err(Error::mismatch(what(&format!("weight {name}")), expected, got));
+            }
+        }
+    }
+    let taken = weights.len() - new.len();
+    let began = Event::Began { policy: path.clone(), taken, new };
+    Ok(First { policy: Policy::from_weights(spec, weights)?, began: Some(began) })
+}
+
+/// New weights, with a prior that is fitted on the games.
+fn fitted(
     spec: &Spec,
     options: &TrainOptions,
     train: &[View],
@@ -127,7 +171,7 @@ mod tests {
             let (heads, backbone) = (heads.clone(), spec::Backbone::Mlp(config.clone()));
             let policy =
                 first_policy(&Spec { embedding, backbone, heads }, &options, &views, &never);
-            tensor::to_vec(&policy.unwrap().weights()["heads.prior.main_x"]).unwrap()
+            tensor::to_vec(&policy.unwrap().policy.weights()["heads.prior.main_x"]).unwrap()
         };
         let table = |counts: Result<crate::baselines::Counts>| {
             let pairs = Baseline::fit(BaselineKind::Pairs, &counts.unwrap());

@@ -25,6 +25,7 @@ mod stop;
 mod transform;
 pub mod tune;
 mod unroll;
+pub mod weights;
 
 /// Plans are tested, which count what they take.
 #[cfg(test)]

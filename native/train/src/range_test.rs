@@ -18,6 +18,7 @@ use crate::replicas::{Replica, Replicas};
 use crate::source::Source;
 use crate::step::Stepper;
 use crate::transform::{self, Transforms};
+use crate::weights::{self, WeightTransforms};
 
 /// What the running mean of the loss keeps of itself, corrected for its beginning.
 const KEEP: f64 = 0.98;
@@ -161,7 +162,8 @@ impl<'a> Learner<'a> {
         let policy = match policy {
             Some(given) => given,
             None => {
-                new = first_policy(spec, options, &views, cancel)?.on(&options.open_device()?)?;
+                let first = first_policy(spec, options, &views, cancel)?;
+                new = first.policy.on(&options.open_device()?)?;
                 &new
             }
         };
@@ -177,9 +179,11 @@ impl<'a> Learner<'a> {
         let embeddings: Vec<_> = specs.iter().map(|spec| &spec.embedding).collect();
         let name = corpus.dir().display().to_string();
         let source = Source::new(&name, views, spec, &embeddings, options)?;
+        let weights = weights::Setup { options, weights: policy.weights() };
         let stepper = Stepper::new(
             policy,
             objectives,
+            WeightTransforms::of(&weights)?,
             config,
             options.optimiser.max_grad_norm,
             options.machine.seed,

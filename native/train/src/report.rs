@@ -31,6 +31,12 @@ pub enum Event {
         skipped_views: usize,
         precision: Precision,
     },
+    /// A new run begins with the weights of a policy: so many are taken, and these are new.
+    Began {
+        policy: PathBuf,
+        taken: usize,
+        new: Vec<String>,
+    },
     /// The precision that was asked for gains nothing here, and the run computes in another.
     Precision {
         asked: Precision,

@@ -109,16 +109,16 @@ impl<'s> Replica<'s> {
         }
     }
 
-    /// The gradients of all weights, one after the other: `[num_weights]`, beside them.
+    /// The gradients of all weights that learn, one after the other, beside them.
     pub(super) fn gradient(&self) -> Result<Tensor> {
-        let all = self.weights().values().map(|weight| weight.flat_gradient());
+        let all = self.stepper.learning().values().map(|weight| weight.flat_gradient());
         Ok(Tensor::cat(&all.collect::<Result<Vec<_>>>()?, 0)?)
     }
 
     /// The reverse of [`gradient`](Self::gradient).
     pub(super) fn set_gradient(&self, all: &Tensor) -> Result<()> {
         let mut from = 0;
-        for weight in self.weights().values() {
+        for weight in self.stepper.learning().values() {
             let count = weight.elem_count();
             weight.set_gradient(&all.narrow(0, from, count)?)?;
             from += count;

@@ -16,6 +16,7 @@ use crate::objective::imitation::{LossOptions, PosWeight};
 use crate::optimiser::{self, OptimiserConfig};
 use crate::options::{ObjectiveOptions, TrainOptions};
 use crate::step::{Learned, Unroll};
+use crate::weights::WeightTransforms;
 use crate::{objective, transform};
 
 /// Adds up in the order of the devices.
@@ -99,7 +100,8 @@ fn replicas(case: &Case, count: usize, sum: impl AllReduce + 'static) -> Replica
             device: &Device::Cpu,
         };
         let objectives = Objectives::of(&setup).unwrap();
-        let stepper = Stepper::new(&policy, objectives, sgd, 1.0, 7).unwrap();
+        let stepper =
+            Stepper::new(&policy, objectives, WeightTransforms::default(), sgd, 1.0, 7).unwrap();
         Replica::new(stepper.unrolling(case.unroll))
     };
     let sum: Option<Box<dyn AllReduce>> = (count > 1).then(|| Box::new(sum) as _);

@@ -6,9 +6,9 @@ use std::time::Instant;
 use sconce_data::Corpus;
 use sconce_nn::Spec;
 use sconce_tensor::device::{Caching, Devices};
-use sconce_tensor::{Device, Result, pool};
+use sconce_tensor::{Device, Error, Result, pool};
 
-use super::folder::Folder;
+use super::folder::{Folder, Kind};
 use super::machine::Machine;
 use super::progress::Progress;
 use super::resume::{Record, resumable};
@@ -16,7 +16,7 @@ use super::room::Room;
 use super::saver::Saver;
 use super::state::Run;
 use crate::eval;
-use crate::games::{digest, first_policy, sides};
+use crate::games::{First, digest, first_policy, sides};
 use crate::objective::{self, Companion, Objectives};
 use crate::options::{Mode, TrainOptions};
 use crate::plan::check_room;
@@ -25,6 +25,7 @@ use crate::report::{Event, Side};
 use crate::source::Source;
 use crate::step::Stepper;
 use crate::transform::{self, Transforms};
+use crate::weights::{self, WeightTransforms};
 
 impl<'a> Run<'a> {
     pub(super) fn prepare(
@@ -44,7 +45,10 @@ impl<'a> Run<'a> {
         let validation = Side::new(validation, &validation_views, options.data.frame_delay);
         let validation = (validation, validation_views);
         let digest = digest(&train_views, &validation.1);
-        let first = first_policy(spec, options, &train_views, cancel)?;
+        // A run that goes on has its weights, wherever it had them from.
+        let goes_on = options.machine.resume && folder.file(Kind::Last).exists();
+        let first = || first_policy(spec, options, &train_views, cancel);
+        let first = (!goes_on).then(first).transpose()?;
         let press_rates = counts.press_rates();
         let device = &devices[0];
         let objectives = objective::Setup { options, spec, press_rates: &press_rates, device };
@@ -60,7 +64,10 @@ impl<'a> Run<'a> {
             Some((policy, progress, moments)) => (policy, progress, Some(moments)),
             None => {
                 options.schedule(options.total_steps(epoch_steps)).check()?;
-                (first, Progress::new(options, digest, known.map(String::from)), None)
+                let First { policy, began } =
+                    first.ok_or_else(|| Error::not_found("the last state of the run"))?;
+                began.map(events);
+                (policy, Progress::new(options, digest, known.map(String::from)), None)
             }
         };
         let options = progress.options.clone();
@@ -83,9 +90,11 @@ impl<'a> Run<'a> {
         let config = options.optimiser()?;
         let replica = |device| {
             let (policy, objectives) = (policy.copy_on(device)?, objectives.copy_on(device)?);
+            let weights = weights::Setup { options: &options, weights: policy.weights() };
             let mut stepper = Stepper::new(
                 &policy,
                 objectives,
+                WeightTransforms::of(&weights)?,
                 config,
                 options.optimiser.max_grad_norm,
                 options.machine.seed,

@@ -82,6 +82,6 @@ impl Run<'_> {
         let moments = self.replicas.stepper().optimiser().state()?.into_iter();
         let mut moments: Optimiser = moments.map(|(n, v)| (n, v.into_owned())).collect();
         self.replicas.save(&mut moments)?;
-        Ok(self.replicas.stepper().policy().snapshot(self.notes(None), moments)?.of_run(run))
+        Ok(self.replicas.stepper().snapshot(self.notes(None), moments)?.of_run(run))
     }
 }

@@ -30,7 +30,7 @@ impl Stepper<'_> {
         let scaled = Task { share: task.share * self.scale(), ..task };
         let learned = memory::caught(|| self.backward(scaled));
         let learned = learned.and_then(|(learned, store)| {
-            census(self.policy.weights(), &store)?;
+            census(&self.learning, &store)?;
             Ok(learned)
         });
         match learned {
@@ -79,7 +79,7 @@ impl Stepper<'_> {
                 return Ok(());
             }
             if let Some(store) = last.take() {
-                self.policy.weights().values().try_for_each(|w| w.gather(&store).map(drop))?;
+                self.learning.values().try_for_each(|w| w.gather(&store).map(drop))?;
             }
             // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
             last = Some(tape::backward(&outputs.logits, gradient)?);

@@ -33,6 +33,7 @@ impl Stepper<'_> {
             && whole(self.unroll.truncate_bptt, time)
             && whole(self.unroll.micro_batch, windows)
             && self.learned == 0.0
+            && self.own.is_empty()
             && !self.recorded.as_ref().is_some_and(refused)
             && (self.pending.is_empty() || self.recorded.as_ref().is_some_and(same))
             && batch.weights.iter().any(|weight| *weight != 0.0)
@@ -145,7 +146,7 @@ impl Stepper<'_> {
         let mut gradients = vec![];
         let graph = Graph::record(&card, |recording| {
             let own = self.gradients(&buffers, shape)?;
-            let weights = self.policy.weights().values();
+            let weights = self.learning.values();
             let given: Vec<(&Tensor, Tensor)> = weights.map(|w| &**w).zip(own).collect();
             if recording {
                 gradients = given
@@ -221,7 +222,7 @@ impl Stepper<'_> {
         }
         let mut missing = vec![];
         let mut all = vec![];
-        for (name, weight) in self.policy.weights() {
+        for (name, weight) in &self.learning {
             match store.get(weight) {
                 Some(gradient) => all.push(gradient.contiguous()?),
                 None => missing.push(name.clone()),
@@ -235,7 +236,7 @@ impl Stepper<'_> {
 
     /// What is learned, as a card has it.
     fn form(&self) -> Result<&dyn OnCard> {
-        let weight = self.policy.weights().values().next();
+        let weight = self.learning.values().next();
         let form = weight.map(|weight| self.objectives.on_card(weight)).transpose()?.flatten();
         form.ok_or_else(|| Error::not_found("a form of the objective on a card"))
     }

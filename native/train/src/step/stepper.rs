@@ -1,12 +1,16 @@
 //! Weights, and all that is needed to change them.
 
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use sconce_data::Batch;
+use sconce_nn::Policy;
 use sconce_nn::backbone::State;
-use sconce_nn::{Policy, checkpoint};
-use sconce_ops::weights::Weight;
+use sconce_nn::checkpoint::{self, Snapshot};
+use sconce_ops::weights::{Weight, Weights};
 use sconce_tensor::{Precision, Result, tensor};
+use serde_json::Value;
 
 use super::metrics::{Learned, StepMetrics};
 use super::recording::{Pending, Recording};
@@ -17,10 +21,17 @@ use crate::objective::imitation::{Imitation, LossOptions};
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter};
 use crate::stop::{NEVER, go_on};
 use crate::unroll::Unroll;
+use crate::weights::{Learned as Learnt, WeightTransforms};
 
 /// A policy that learns, its optimiser and its objectives.
 pub struct Stepper<'s> {
     pub(super) policy: Policy,
+    /// Those of its weights that learn,
+    pub(super) learning: Weights,
+    /// what forward passes make of them,
+    pub(super) transforms: Arc<WeightTransforms>,
+    /// and as they are learned, where that is something else.
+    pub(super) own: Learnt,
     pub(super) optimiser: Optimiser,
     pub(super) objectives: Objectives,
     pub(super) max_grad_norm: f64,
@@ -44,15 +55,25 @@ impl<'s> Stepper<'s> {
     pub fn new(
         policy: &Policy,
         objectives: Objectives,
+        transforms: WeightTransforms,
         config: OptimiserConfig,
         max_grad_norm: f64,
         seed: u64,
     ) -> Result<Self> {
-        let policy = policy.trainable()?;
+        let transforms = Arc::new(transforms);
+        let of = transforms.clone();
+        let policy = policy.trainable(Some(Rc::new(move |name: &str| !of.learns(name))))?;
+        let learns = |(name, _): &(&String, &Weight)| transforms.learns(name);
+        let learning = policy.weights().iter().filter(learns);
+        let learning: Weights = learning.map(|(name, w)| (name.clone(), w.clone())).collect();
+        let own = Learnt::new(&learning, &transforms)?;
         let parameter = |(name, weight): (&String, &Weight)| Parameter::new(name, weight.dims());
-        let optimiser = Optimiser::new(config, policy.weights().iter().map(parameter).collect());
+        let optimiser = Optimiser::new(config, learning.iter().map(parameter).collect());
         Ok(Stepper {
             policy,
+            learning,
+            transforms,
+            own,
             optimiser,
             objectives,
             max_grad_norm,
@@ -77,7 +98,8 @@ impl<'s> Stepper<'s> {
     ) -> Result<Self> {
         let imitation = Imitation::new(&policy.spec().heads, loss)?;
         let objectives = Objectives::new(vec![Box::new(imitation)]);
-        Self::new(policy, objectives, config, max_grad_norm, seed)
+        let transforms = WeightTransforms::default();
+        Self::new(policy, objectives, transforms, config, max_grad_norm, seed)
     }
 
     /// Learns with products of this precision. Weights, loss, norms and moments are f32 in each; in f16 the
@@ -146,13 +168,28 @@ impl<'s> Stepper<'s> {
         Policy::from_weights(self.policy.spec(), self.policy.weights().clone())
     }
 
+    /// The policy as it is learned, to go on from: of transformed weights not what is shown.
+    pub fn snapshot(&self, notes: Value, moments: checkpoint::Optimiser) -> Result<Snapshot> {
+        if self.own.is_empty() {
+            return self.policy.snapshot(notes, moments);
+        }
+        let weights = self.own.over(self.policy.weights());
+        Policy::from_weights(self.policy.spec(), weights)?.snapshot(notes, moments)
+    }
+
+    /// Those of its weights that learn.
+    pub(crate) fn learning(&self) -> &Weights {
+        &self.learning
+    }
+
     /// The policy to play and to measure, without the autograd, which would keep a whole game's graph
     /// for no backward pass. Its weights are the averages, where they are kept.
     pub fn averaged(&self) -> Result<Policy> {
         let mut weights = self.policy.weights().clone();
         if let Some(averages) = self.optimiser.averages()? {
-            for (weight, average) in weights.values_mut().zip(averages) {
-                *weight = tensor::beside(weight, average.into_owned(), weight.dims())?.into();
+            for ((name, weight), average) in self.learning.iter().zip(averages) {
+                let average = tensor::beside(weight, average.into_owned(), weight.dims())?;
+                weights.insert(name.clone(), self.transforms.forward(name, &average)?.into());
             }
         }
         Policy::from_weights(self.policy.spec(), weights)
@@ -192,7 +229,7 @@ impl<'s> Stepper<'s> {
 
     /// The next batch is the first of an update.
     pub fn forget(&mut self) {
-        self.policy.weights().values().for_each(Weight::forget);
+        self.learning.values().for_each(Weight::forget);
         self.learned = 0.0;
     }
 

@@ -14,7 +14,7 @@ impl Stepper<'_> {
     /// norm before the clip. Without a gradient nothing changes, and the norm is 0; nor does anything by one
     /// that overflowed f16, whose norm is infinite.
     pub fn update(&mut self, learning_rate: f64) -> Result<f64> {
-        let updated = self.descend(learning_rate, None);
+        let updated = self.as_learned(|stepper| stepper.descend(learning_rate, None));
         self.forget();
         updated
     }
@@ -22,9 +22,20 @@ impl Stepper<'_> {
     /// As [`update`](Self::update), with a look at the gradient and the change of each weight.
     pub fn update_observed(&mut self, learning_rate: f64) -> Result<(f64, Vec<WeightGradient>)> {
         let mut seen = vec![];
-        let updated = self.descend(learning_rate, Some(&mut seen));
+        let updated = self.as_learned(|stepper| stepper.descend(learning_rate, Some(&mut seen)));
         self.forget();
         Ok((updated?, seen))
+    }
+
+    /// Makes an update of weights as they are learned, where others are shown.
+    fn as_learned<T>(&mut self, update: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.own.is_empty() || self.learned == 0.0 {
+            return update(self);
+        }
+        self.own.reveal(&self.learning, &self.transforms)?;
+        let updated = update(self);
+        self.own.take(&self.learning, &self.transforms)?;
+        updated
     }
 
     fn descend(
@@ -40,7 +51,7 @@ impl Stepper<'_> {
             Some(_) => None,
             None => self.update_at_once([sum, self.max_grad_norm, learning_rate])?,
         };
-        let weights = self.policy.weights();
+        let weights = &self.learning;
         let clipped = match at_once {
             Some(norm) => clip(norm * norm, 1.0, self.max_grad_norm),
             None => clip(squares(weights)?, sum, self.max_grad_norm),
@@ -69,7 +80,7 @@ impl Stepper<'_> {
         learning_rate: f64,
         mut seen: Option<&mut Vec<WeightGradient>>,
     ) -> Result<()> {
-        let weights = self.policy.weights();
+        let weights = &self.learning;
         self.optimiser.begin();
         let nexts = nexts(&mut self.optimiser, weights, factor, learning_rate);
         let nexts = nexts.inspect_err(|_| self.optimiser.give_up())?;
@@ -96,7 +107,7 @@ impl Stepper<'_> {
     /// An update of all weights together by gradients that are a sum of so much, clipped to a norm, at a learning
     /// rate, where there are kernels for it: the norm of the mean gradient, which may not be finite.
     fn update_at_once(&mut self, numbers: [f64; 3]) -> Result<Option<f64>> {
-        let weights = self.policy.weights().values();
+        let weights = self.learning.values();
         let given = weights.map(|weight| {
             let gradient = weight.gradient_tensor()?;
             Some((&**weight, gradient))

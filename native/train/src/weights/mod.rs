@@ -1,0 +1,167 @@
+//! What happens to weights before a forward pass, and to their gradients after a backward one.
+//!
+//! A transform is a file here and a line in [`TABLE`]. A weight that is transformed is kept twice: as it is learned, which is
+//! what a run saves to go on from, and as forward passes see it, which is what is measured, kept as the best and played.
+
+mod freeze;
+
+use std::collections::BTreeMap;
+
+use sconce_ops::weights::{Weight, Weights};
+use sconce_tensor::{Error, Result, Tensor};
+
+use crate::options::TrainOptions;
+
+/// What a transform of a run is made from.
+pub(crate) struct Setup<'a> {
+    pub options: &'a TrainOptions,
+    /// Those of its policy.
+    pub weights: &'a Weights,
+}
+
+/// What happens to some weights before a forward pass.
+pub trait WeightTransform: Send + Sync {
+    /// Whether it is about the weight of this name.
+    fn covers(&self, name: &str) -> bool;
+
+    /// Whether what it covers learns at all.
+    fn learns(&self) -> bool {
+        true
+    }
+
+    /// What forward passes read in the place of a weight: of its shape, on its device.
+    fn forward(&self, weight: &Tensor) -> Result<Tensor> {
+        Ok(weight.clone())
+    }
+
+    /// The gradient at a weight by that at what was read in its place; as it is, where nothing else is said.
+    fn backward(&self, weight: &Tensor, gradient: Tensor) -> Result<Tensor> {
+        let _ = weight;
+        Ok(gradient)
+    }
+}
+
+/// Makes a transform, if the options of the run ask for it.
+type Make = fn(&Setup<'_>) -> Result<Option<Box<dyn WeightTransform>>>;
+
+/// All transforms, in the order in which they are applied.
+const TABLE: &[Make] = &[freeze::of];
+
+/// Those of a run.
+#[derive(Default)]
+pub struct WeightTransforms(Vec<Box<dyn WeightTransform>>);
+
+impl WeightTransforms {
+    pub fn new(all: Vec<Box<dyn WeightTransform>>) -> Self {
+        WeightTransforms(all)
+    }
+
+    /// Those that the options of a run ask for.
+    pub(crate) fn of(setup: &Setup<'_>) -> Result<Self> {
+        let all = TABLE.iter().filter_map(|make| make(setup).transpose());
+        Ok(WeightTransforms(all.collect::<Result<_>>()?))
+    }
+
+    fn covering<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> impl DoubleEndedIterator<Item = &'a dyn WeightTransform> {
+        self.0.iter().filter(|transform| transform.covers(name)).map(|transform| &**transform)
+    }
+
+    /// Whether a weight learns.
+    pub(crate) fn learns(&self, name: &str) -> bool {
+        self.covering(name).all(WeightTransform::learns)
+    }
+
+    /// What forward passes read in the place of a weight.
+    pub(crate) fn forward(&self, name: &str, weight: &Tensor) -> Result<Tensor> {
+        self.covering(name).try_fold(weight.clone(), |weight, transform| transform.forward(&weight))
+    }
+
+    /// The gradient at a weight by that at what was read in its place.
+    fn backward(&self, name: &str, weight: &Tensor, gradient: Tensor) -> Result<Tensor> {
+        let mut inputs = vec![(weight.clone(), None)];
+        for transform in self.covering(name) {
+            if let Some((weight, of)) = inputs.last_mut() {
+                *of = Some(transform);
+                let next = transform.forward(weight)?;
+                inputs.push((next, None));
+            }
+        }
+        let passed = inputs.iter().rev().filter_map(|(weight, of)| Some((weight, (*of)?)));
+        passed.into_iter().try_fold(gradient, |gradient, (weight, transform)| {
+            transform.backward(weight, gradient)
+        })
+    }
+}
+
+/// The weights that are transformed, as they are learned.
+#[derive(Default)]
+pub(crate) struct Learned(BTreeMap<String, Tensor>);
+
+impl Learned {
+    /// Puts what forward passes read in the place of the `learning` weights that are transformed.
+    pub(crate) fn new(learning: &Weights, transforms: &WeightTransforms) -> Result<Self> {
+        let mut own = BTreeMap::new();
+        for (name, weight) in learning {
+            if transforms.covering(name).next().is_some() {
+                own.insert(name.clone(), weight.copy()?.detach());
+            }
+        }
+        let learned = Learned(own);
+        learned.show(learning, transforms)?;
+        Ok(learned)
+    }
+
+    /// Whether no weight is transformed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As a policy of these weights learns them.
+    pub(crate) fn over(&self, weights: &Weights) -> Weights {
+        let own = self.0.iter().map(|(name, weight)| (name.clone(), weight.clone().into()));
+        let mut weights = weights.clone();
+        weights.extend(own);
+        weights
+    }
+
+    /// Before an update: weights as they are learned, and their own gradients.
+    pub(crate) fn reveal(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
+        for (weight, (name, own)) in self.among(learning) {
+            let shown = weight.flat_gradient()?.reshape(own.dims())?;
+            let gradient = transforms.backward(name, own, shown)?;
+            weight.set_gradient(&gradient.flatten_all()?)?;
+            weight.slice_set(own, 0, 0)?;
+        }
+        Ok(())
+    }
+
+    /// After it: keeps what was learned, and puts what forward passes read in its place.
+    pub(crate) fn take(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
+        for (weight, (_, own)) in self.among(learning) {
+            own.slice_set(&weight.detach(), 0, 0)?;
+        }
+        self.show(learning, transforms)
+    }
+
+    fn show(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
+        for (weight, (name, own)) in self.among(learning) {
+            let shown = transforms.forward(name, own)?;
+            if shown.dims() != own.dims() {
+                let (expected, got) = (format!("{:?}", own.dims()), format!("{:?}", shown.dims()));
+                return Err(Error::mismatch(format!("transformed weight {name}"), expected, got));
+            }
+            weight.slice_set(&shown.contiguous()?, 0, 0)?;
+        }
+        Ok(())
+    }
+
+    fn among<'a>(
+        &'a self,
+        learning: &'a Weights,
+    ) -> impl Iterator<Item = (&'a Weight, (&'a String, &'a Tensor))> {
+        self.0.iter().filter_map(|own| Some((learning.get(own.0)?, own)))
+    }
+}

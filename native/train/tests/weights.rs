@@ -1,0 +1,198 @@
+//! Weights that are frozen, and weights that forward passes see otherwise than they are learned.
+
+use std::collections::BTreeMap;
+
+use sconce_nn::Policy;
+use sconce_nn::backbone::Context;
+use sconce_nn::checkpoint;
+use sconce_nn::spec::{
+    Backbone, Embedding, Heads, HeadsKind, Layout, Melee, RecurrentConfig, Spec,
+};
+use sconce_tensor::{Result, Tensor, tensor};
+use sconce_train::bench::examples;
+use sconce_train::objective::Objectives;
+use sconce_train::objective::imitation::{Imitation, LossOptions};
+use sconce_train::optimiser::{Kind, OptimiserConfig};
+use sconce_train::step::Stepper;
+use sconce_train::weights::{WeightTransform, WeightTransforms};
+use serde_json::Value;
+
+/// No gradient is as long.
+const NO_CLIP: f64 = 1e9;
+
+fn spec() -> Spec {
+    let config = RecurrentConfig {
+        hidden_size: 8,
+        num_layers: 1,
+        layer_norm: true,
+        input_norm: true,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    let melee = Melee { layout: Layout::Learned, num_projectiles: 0, ..Melee::default() };
+    let heads = Heads::controller(HeadsKind::Autoregressive);
+    Spec { embedding: Embedding::Melee(melee), backbone: Backbone::Gru(config), heads }
+}
+
+fn stepper(
+    policy: &Policy,
+    kind: Kind,
+    transform: Option<Box<dyn WeightTransform>>,
+) -> Stepper<'static> {
+    let imitation = Imitation::new(&policy.spec().heads, &LossOptions::plain()).unwrap();
+    let objectives = Objectives::new(vec![Box::new(imitation)]);
+    let transforms = WeightTransforms::new(transform.into_iter().collect());
+    let config = OptimiserConfig { weight_decay: 0.1, ..OptimiserConfig::new(kind) };
+    Stepper::new(policy, objectives, transforms, config, NO_CLIP, 3).unwrap()
+}
+
+fn numbers(policy: &Policy) -> BTreeMap<String, Vec<f32>> {
+    let weights = policy.weights().iter();
+    weights.map(|(name, weight)| (name.clone(), tensor::to_vec(weight).unwrap())).collect()
+}
+
+/// Of the backbone.
+struct Frozen;
+
+impl WeightTransform for Frozen {
+    fn covers(&self, name: &str) -> bool {
+        name.starts_with("backbone.")
+    }
+
+    fn learns(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn what_is_frozen_stays_to_the_bit_and_all_else_learns_as_it_would() {
+    let (policy, batch) = (Policy::init(&spec(), 1).unwrap(), examples(&spec(), 3, 5, 2));
+    let before = numbers(&policy);
+    let mut all = stepper(&policy, Kind::AdamW, None);
+    let mut some = stepper(&policy, Kind::AdamW, Some(Box::new(Frozen)));
+    let whole = all.step(&batch, 0, 0.01).unwrap();
+    let part = some.step(&batch, 0, 0.01).unwrap();
+    assert_eq!(part.figures, whole.figures);
+    assert!(part.grad_norm > 0.0 && part.grad_norm < whole.grad_norm);
+    let (whole, part) = (numbers(all.policy()), numbers(some.policy()));
+    for (name, before) in &before {
+        assert_ne!(&whole[name], before, "{name}");
+        let want = if Frozen.covers(name) { before } else { &whole[name] };
+        assert_eq!(&part[name], want, "{name}");
+    }
+    for step in 1..5 {
+        some.step(&batch, step, 0.01).unwrap();
+    }
+    let after = numbers(some.policy());
+    assert!(before.iter().all(|(name, before)| !Frozen.covers(name) || after[name] == *before));
+    // Nothing is kept of them, and the policy that is played has them.
+    let kept = some.optimiser().state().unwrap();
+    assert!(kept.iter().all(|(name, _)| !name.contains("backbone.")) && !kept.is_empty());
+    assert_eq!(numbers(&some.averaged().unwrap()), after);
+}
+
+/// Weights of heads in eighths; gradients pass as they are.
+struct Eighths;
+
+impl WeightTransform for Eighths {
+    fn covers(&self, name: &str) -> bool {
+        name.starts_with("heads.")
+    }
+
+    fn forward(&self, weight: &Tensor) -> Result<Tensor> {
+        Ok(((weight * 8.0)?.round()? / 8.0)?)
+    }
+}
+
+#[test]
+fn what_is_shown_is_learned_beside_it_and_a_resumed_run_goes_on_with_what_is_learned() {
+    let (policy, batch) = (Policy::init(&spec(), 1).unwrap(), examples(&spec(), 3, 5, 2));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("last.safetensors");
+    let new = |policy: &Policy| stepper(policy, Kind::AdamW, Some(Box::new(Eighths)));
+    let mut straight = new(&policy);
+    for step in 0..3 {
+        straight.step(&batch, step, 1e-3).unwrap();
+    }
+    let moments = straight.optimiser().state().unwrap().into_iter();
+    let moments: checkpoint::Optimiser = moments.map(|(n, v)| (n, v.into_owned())).collect();
+    straight.snapshot(Value::Null, moments).unwrap().save(&path).unwrap();
+
+    let eighths = |x: &f32| (x * 8.0).fract() == 0.0;
+    let saved = Policy::load(&path).unwrap();
+    for (name, shown) in numbers(straight.policy()) {
+        let own = &numbers(&saved)[&name];
+        let rounds = Eighths.covers(&name);
+        assert_eq!(shown.iter().all(eighths) && !own.iter().all(eighths), rounds, "{name}");
+        assert_eq!(*own == shown, !rounds, "{name}");
+    }
+    assert_eq!(numbers(&straight.averaged().unwrap()), numbers(straight.policy()));
+    assert_eq!(numbers(&straight.frozen().unwrap()), numbers(straight.policy()));
+
+    let mut resumed = new(&saved);
+    let moments = checkpoint::load(&path).unwrap().optimiser;
+    resumed.load_moments(3, &moments).unwrap();
+    for step in 3..6 {
+        let want = straight.step(&batch, step, 1e-3).unwrap();
+        assert_eq!(resumed.step(&batch, step, 1e-3).unwrap(), want);
+    }
+    assert_eq!(numbers(resumed.policy()), numbers(straight.policy()));
+    // Small steps add up where rounding would have lost each of them.
+    straight.snapshot(Value::Null, checkpoint::Optimiser::new()).unwrap().save(&path).unwrap();
+    assert_ne!(numbers(&Policy::load(&path).unwrap()), numbers(&saved));
+}
+
+/// Twice each weight, with the gradient of that.
+struct Twice;
+
+impl WeightTransform for Twice {
+    fn covers(&self, name: &str) -> bool {
+        !name.contains("norm")
+    }
+
+    fn forward(&self, weight: &Tensor) -> Result<Tensor> {
+        Ok((weight * 2.0)?)
+    }
+
+    fn backward(&self, _weight: &Tensor, gradient: Tensor) -> Result<Tensor> {
+        Ok((gradient * 2.0)?)
+    }
+}
+
+#[test]
+fn a_gradient_is_that_of_what_was_read_through_the_transform() {
+    let (policy, batch) = (Policy::init(&spec(), 1).unwrap(), examples(&spec(), 3, 5, 2));
+    let doubled = policy.weights().iter().map(|(name, weight)| {
+        let weight =
+            if Twice.covers(name) { Twice.forward(weight).unwrap() } else { (**weight).clone() };
+        (name.clone(), weight.into())
+    });
+    let doubled = Policy::from_weights(&spec(), doubled.collect()).unwrap();
+    let (mut through, mut plain) =
+        (stepper(&policy, Kind::Sgd, Some(Box::new(Twice))), stepper(&doubled, Kind::Sgd, None));
+    assert_eq!(numbers(through.policy()), numbers(plain.policy()));
+    let zero = policy.zero_state(3).unwrap();
+    let logits = |policy: &Policy| {
+        let labels = Some(&batch.labels[..]);
+        let (logits, _) =
+            policy.forward(&batch.frames, labels, &zero, &Context::default()).unwrap();
+        tensor::to_vec(&logits).unwrap()
+    };
+    assert_eq!(logits(&through.frozen().unwrap()), logits(&doubled));
+    // w - lr (2 g + decay w) shown twice is 2 w - 4 lr g - lr decay 2 w: four times the rate, but for the decay.
+    let (before, rate) = (numbers(&doubled), 1e-3f32);
+    through.step(&batch, 0, rate.into()).unwrap();
+    plain.step(&batch, 0, rate.into()).unwrap();
+    let (through, plain) = (numbers(through.policy()), numbers(plain.policy()));
+    for (name, before) in before.iter().filter(|(name, _)| Twice.covers(name)) {
+        let decay = if policy.weights()[name].rank() >= 2 { 0.1 } else { 0.0 };
+        for ((w, plain), through) in before.iter().zip(&plain[name]).zip(&through[name]) {
+            let pulled = rate * decay * w;
+            let want = w - 4.0 * (w - pulled - plain) - pulled;
+            assert!(
+                (through - want).abs() < 2e-6 * want.abs().max(1.0),
+                "{name}: {through}, not {want}"
+            );
+        }
+    }
+}
