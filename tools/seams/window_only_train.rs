@@ -15,13 +15,15 @@ const SPEC: &str = r#"{
 
 #[test]
 fn what_hands_states_on_is_refused_by_name() {
-    let own = TrainOptions { window_size: 8, ..TrainOptions::default() };
-    let refused = [
-        TrainOptions { unroll: Mode::Carry, ..own.clone() },
-        TrainOptions { validation_mode: Mode::Carry, ..own.clone() },
-        TrainOptions { truncate_bptt: Some(4), ..own },
+    let refused: [fn(&mut TrainOptions); 3] = [
+        |options| options.data.unroll = Mode::Carry,
+        |options| options.saving.validation_mode = Mode::Carry,
+        |options| options.optimiser.truncate_bptt = Some(4),
     ];
-    for options in refused {
+    for refused in refused {
+        let mut options = TrainOptions::default();
+        options.data.window_size = 8;
+        refused(&mut options);
         let error = plan(&serde_json::from_str(SPEC).unwrap(), &options, None, &AtomicBool::new(false));
         let error = error.err().unwrap();
         assert_eq!(error.kind(), Kind::Mismatch);
