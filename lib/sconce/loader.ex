@@ -186,6 +186,10 @@ defmodule Sconce.Loader do
   end
 
   @doc false
+  # The options of a stream.
+  def schema, do: @stream
+
+  @doc false
   # How they cross, those that are there.
   def native_sampling(options) do
     options

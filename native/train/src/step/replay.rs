@@ -33,7 +33,7 @@ impl Stepper<'_> {
             && whole(self.unroll.truncate_bptt, time)
             && whole(self.unroll.micro_batch, windows)
             && self.learned == 0.0
-            && self.own.is_empty()
+            && self.masters.is_empty()
             && !self.recorded.as_ref().is_some_and(refused)
             && (self.pending.is_empty() || self.recorded.as_ref().is_some_and(same))
             && batch.weights.iter().any(|weight| *weight != 0.0)

@@ -21,7 +21,7 @@ use crate::objective::imitation::{Imitation, LossOptions};
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter};
 use crate::stop::{NEVER, go_on};
 use crate::unroll::Unroll;
-use crate::weights::{Learned as Learnt, WeightTransforms};
+use crate::weights::{Masters, WeightTransforms};
 
 /// A policy that learns, its optimiser and its objectives.
 pub struct Stepper<'s> {
@@ -31,7 +31,7 @@ pub struct Stepper<'s> {
     /// what forward passes make of them,
     pub(super) transforms: Arc<WeightTransforms>,
     /// and as they are learned, where that is something else.
-    pub(super) own: Learnt,
+    pub(super) masters: Masters,
     pub(super) optimiser: Optimiser,
     pub(super) objectives: Objectives,
     pub(super) max_grad_norm: f64,
@@ -66,14 +66,14 @@ impl<'s> Stepper<'s> {
         let learns = |(name, _): &(&String, &Weight)| transforms.learns(name);
         let learning = policy.weights().iter().filter(learns);
         let learning: Weights = learning.map(|(name, w)| (name.clone(), w.clone())).collect();
-        let own = Learnt::new(&learning, &transforms)?;
+        let masters = Masters::new(&learning, &transforms)?;
         let parameter = |(name, weight): (&String, &Weight)| Parameter::new(name, weight.dims());
         let optimiser = Optimiser::new(config, learning.iter().map(parameter).collect());
         Ok(Stepper {
             policy,
             learning,
             transforms,
-            own,
+            masters,
             optimiser,
             objectives,
             max_grad_norm,
@@ -170,10 +170,10 @@ impl<'s> Stepper<'s> {
 
     /// The policy as it is learned, to go on from: of transformed weights not what is shown.
     pub fn snapshot(&self, notes: Value, moments: checkpoint::Optimiser) -> Result<Snapshot> {
-        if self.own.is_empty() {
+        if self.masters.is_empty() {
             return self.policy.snapshot(notes, moments);
         }
-        let weights = self.own.over(self.policy.weights());
+        let weights = self.masters.over(self.policy.weights());
         Policy::from_weights(self.policy.spec(), weights)?.snapshot(notes, moments)
     }
 

@@ -29,12 +29,12 @@ impl Stepper<'_> {
 
     /// Makes an update of weights as they are learned, where others are shown.
     fn as_learned<T>(&mut self, update: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        if self.own.is_empty() || self.learned == 0.0 {
+        if self.masters.is_empty() || self.learned == 0.0 {
             return update(self);
         }
-        self.own.reveal(&self.learning, &self.transforms)?;
+        self.masters.reveal(&self.learning, &self.transforms)?;
         let updated = update(self);
-        self.own.take(&self.learning, &self.transforms)?;
+        self.masters.take(&self.learning, &self.transforms)?;
         updated
     }
 

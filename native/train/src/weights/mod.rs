@@ -96,11 +96,11 @@ impl WeightTransforms {
     }
 }
 
-/// The weights that are transformed, as they are learned.
+/// Master weights: those that are transformed, as they are learned.
 #[derive(Default)]
-pub(crate) struct Learned(BTreeMap<String, Tensor>);
+pub(crate) struct Masters(BTreeMap<String, Tensor>);
 
-impl Learned {
+impl Masters {
     /// Puts what forward passes read in the place of the `learning` weights that are transformed.
     pub(crate) fn new(learning: &Weights, transforms: &WeightTransforms) -> Result<Self> {
         let mut own = BTreeMap::new();
@@ -109,9 +109,9 @@ impl Learned {
                 own.insert(name.clone(), weight.copy()?.detach());
             }
         }
-        let learned = Learned(own);
-        learned.show(learning, transforms)?;
-        Ok(learned)
+        let masters = Masters(own);
+        masters.show(learning, transforms)?;
+        Ok(masters)
     }
 
     /// Whether no weight is transformed.

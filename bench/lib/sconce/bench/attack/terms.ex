@@ -277,12 +277,7 @@ defmodule Sconce.Bench.Attack.Terms do
   defp loaders(dir) do
     path = Path.join(dir, "corpus")
 
-    names =
-      Keyword.keys(
-        Loader.schema(:sampling) ++ Loader.schema(:frame_weights) ++ Loader.schema(:prefetch)
-      )
-
-    names = names ++ ~w(batch_size window_size epochs as seed frame_delay unroll)a
+    names = Keyword.keys(Loader.schema()) ++ [:unroll]
     small = [batch_size: 2, window_size: 5]
 
     [
