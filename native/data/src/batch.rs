@@ -306,11 +306,13 @@ pub(crate) struct Shard<'a> {
 impl Batch {
     /// What it weighs.
     pub fn bytes(&self) -> u64 {
-        let Frames { continuous, ids, previous, .. } = &self.frames;
-        let seen = self.seen.as_ref().map_or(0, |seen| seen.continuous.len() + seen.ids.len());
-        let words = continuous.len() + ids.len() + self.weights.len() + seen;
-        let halves = previous.len() + self.queue.len() + self.labels.len();
-        (size_of::<f32>() * words + size_of::<u16>() * halves) as u64
+        let frames = |frames: &Frames| {
+            let words = frames.continuous.len() + frames.ids.len();
+            size_of::<f32>() * words + size_of::<u16>() * frames.previous.len()
+        };
+        let halves = self.queue.len() + self.labels.len();
+        let own = size_of::<f32>() * self.weights.len() + size_of::<u16>() * halves;
+        (frames(&self.frames) + self.seen.as_ref().map_or(0, frames) + own) as u64
     }
 
     /// How much a frame counts on average.

@@ -72,7 +72,7 @@ pub(crate) fn digest(train: &[View], validation: &[View]) -> String {
 /// What a run begins with.
 pub(crate) struct First {
     pub policy: Policy,
-    /// What is told of where its weights are from, if from another policy.
+    /// The event that names the policy whose weights it has.
     pub began: Option<Event>,
 }
 

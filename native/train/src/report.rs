@@ -31,7 +31,7 @@ pub enum Event {
         skipped_views: usize,
         precision: Precision,
     },
-    /// A new run begins with the weights of a policy: so many are taken, and these are new.
+    /// A new run takes weights from a policy; `new` names those that the policy does not have.
     Began {
         policy: PathBuf,
         taken: usize,

@@ -196,3 +196,38 @@ fn a_gradient_is_that_of_what_was_read_through_the_transform() {
         }
     }
 }
+
+/// Gradients of some weights cannot be had while it refuses.
+struct Refuses(std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+impl WeightTransform for Refuses {
+    fn covers(&self, name: &str) -> bool {
+        Eighths.covers(name)
+    }
+
+    fn forward(&self, weight: &Tensor) -> Result<Tensor> {
+        Eighths.forward(weight)
+    }
+
+    fn backward(&self, weight: &Tensor, gradient: Tensor) -> Result<Tensor> {
+        match self.0.load(std::sync::atomic::Ordering::Relaxed) && weight.rank() == 2 {
+            true => Err(sconce_tensor::Error::not_found("a gradient")),
+            false => Ok(gradient),
+        }
+    }
+}
+
+#[test]
+fn an_update_that_fails_leaves_what_is_shown_and_what_is_learned_as_they_were() {
+    let (policy, batch) = (Policy::init(&spec(), 1).unwrap(), examples(&spec(), 3, 5, 2));
+    let refuses = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let mut failed = stepper(&policy, Kind::AdamW, Some(Box::new(Refuses(refuses.clone()))));
+    let before = numbers(failed.policy());
+    assert!(failed.step(&batch, 0, 1e-3).is_err());
+    assert_eq!(numbers(failed.policy()), before);
+    refuses.store(false, std::sync::atomic::Ordering::Relaxed);
+    let mut straight = stepper(&policy, Kind::AdamW, Some(Box::new(Eighths)));
+    let again = failed.step(&batch, 0, 1e-3).unwrap();
+    assert_eq!(again, straight.step(&batch, 0, 1e-3).unwrap());
+    assert_eq!(numbers(failed.policy()), numbers(straight.policy()));
+}

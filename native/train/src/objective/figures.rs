@@ -17,7 +17,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Adds so many times those of another batch, or of another objective.
+    /// Adds `times` the figures of another batch or another objective.
     pub fn add(&mut self, other: &Figures, times: f64) {
         self.total += times * other.total;
         self.heads.resize(self.heads.len().max(other.heads.len()), 0.0);
@@ -27,7 +27,7 @@ impl Figures {
         }
     }
 
-    /// The mean, of a sum of so many.
+    /// Divides a sum of `count` figures, which gives their mean.
     #[must_use]
     pub fn over(mut self, count: f64) -> Figures {
         self.total /= count;

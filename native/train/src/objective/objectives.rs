@@ -60,7 +60,7 @@ impl Objectives {
             .collect()
     }
 
-    /// Sums of a first pass over some rows, for each objective that wants them. Nobody looks on.
+    /// Sums of a first pass over some rows, for each objective that takes two. Companions do not run.
     pub(crate) fn sums(&self, logits: &Tensor, batch: &Batch) -> Result<Vec<Sums>> {
         if let Some(form) = self.on_card(logits)? {
             self.check(batch)?;

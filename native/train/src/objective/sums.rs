@@ -36,7 +36,7 @@ impl Denominators {
         Self::of_rows(count, weights.iter().map(|&w| f64::from(w)).sum())
     }
 
-    /// Of so many rows that count, of so much weight in all.
+    /// For `count` rows that count, whose weights add up to `weight`.
     pub(super) fn of_rows(count: usize, weight: f64) -> Result<Self> {
         match count {
             0 => Err(Error::out_of_range("rows that count", 0.0, 1.0, f64::INFINITY)),

@@ -21,7 +21,7 @@ impl TrainOptions {
         Ok(OptimiserConfig { weight_decay, ..config })
     }
 
-    /// As a record has them: a run that goes on is told so anew.
+    /// The options as a record keeps them, without `resume`.
     pub(crate) fn begun(&self) -> Self {
         let mut options = self.clone();
         options.machine.resume = false;

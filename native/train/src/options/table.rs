@@ -49,7 +49,7 @@ impl Row {
         self.group != NAMED
     }
 
-    /// What it is where nobody says anything.
+    /// The default value.
     pub(crate) fn default(&self) -> Value {
         match (self.says.get("default"), self.says.contains_key("list")) {
             (None | Some(Value::Null), true) => Value::Array(vec![]),
@@ -79,7 +79,8 @@ impl Need<'_> {
     pub(super) fn is_met(&self, value: &Value) -> bool {
         match self.values.as_str() {
             Some("given") => !value.is_null(),
-            Some(_above_zero) => value.as_f64().is_some_and(|number| number > 0.0),
+            Some("above_zero") => value.as_f64().is_some_and(|number| number > 0.0),
+            Some(_unknown) => false,
             None => self.values.as_array().is_some_and(|values| values.contains(value)),
         }
     }
@@ -89,7 +90,7 @@ impl Need<'_> {
         let other = self.other;
         match self.values.as_str() {
             Some("given") => format!("a {other}"),
-            Some(_above_zero) => format!("{other} above 0"),
+            Some(_) => format!("{other} above 0"),
             None => {
                 let values = self.values.as_array().into_iter().flatten();
                 let values: Vec<_> = values.filter_map(Value::as_str).collect();
@@ -99,7 +100,7 @@ impl Need<'_> {
     }
 }
 
-/// All rows, in their order.
+/// All rows.
 ///
 /// # Errors
 /// `Corrupt` if the table cannot be read, which a test excludes.

@@ -90,7 +90,7 @@ macro_rules! field {
     (list $type:ident) => { Vec<$type> };
 }
 
-/// A default. That of a type of ours is its own, which a test compares.
+/// A default. An enum has its own; a test compares it with the row.
 macro_rules! own {
     (value String $own:literal) => {
         $own.to_string()

@@ -32,7 +32,11 @@ impl Stepper<'_> {
         if self.masters.is_empty() || self.learned == 0.0 {
             return update(self);
         }
-        self.masters.reveal(&self.learning, &self.transforms)?;
+        if let Err(error) = self.masters.reveal(&self.learning, &self.transforms) {
+            // Those before it were revealed: nothing was learned, and all are shown again.
+            self.masters.show(&self.learning, &self.transforms)?;
+            return Err(error);
+        }
         let updated = update(self);
         self.masters.take(&self.learning, &self.transforms)?;
         updated

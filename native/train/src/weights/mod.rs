@@ -146,7 +146,8 @@ impl Masters {
         self.show(learning, transforms)
     }
 
-    fn show(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
+    /// Puts what forward passes read in the place of the weights.
+    pub(crate) fn show(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
         for (weight, (name, own)) in self.among(learning) {
             let shown = transforms.forward(name, own)?;
             if shown.dims() != own.dims() {

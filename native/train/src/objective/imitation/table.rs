@@ -1,6 +1,6 @@
 //! The imitation loss as kernels have it.
 
-/// What `loss.cu` is told of the heads.
+/// The heads as the kernel `loss.cu` reads them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
     /// `[heads, 4]`: whether it is categorical, its first logit, how many it has, its first label
