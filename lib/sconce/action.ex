@@ -1,5 +1,5 @@
 defmodule Sconce.Action do
-  alias Sconce.Error
+  alias Sconce.{Error, Game}
   alias Sconce.Policy.Spec
 
   @moduledoc """
@@ -10,13 +10,14 @@ defmodule Sconce.Action do
   | `buttons` | `%{a:, b:, x:, y:, z:, l:, r:, d_up:}`, true where pressed |
   | `main_stick`, `c_stick` | `%{x:, y:}` in 0..1, left and down 0, centre 0.5 |
   | `shoulder` | 0..1 |
+  | `input` | of a declared game the parts of its input by their names: flags as a map, numbers in the game's range |
   | `confidence` | 0..1 of `buttons`, `main`, `c`, `shoulder`, and `overall` |
   | `choices` | what each head chose, by its name as the Spec has it: a class, or a list of bits |
   | `logits` | a list of numbers for each head where they were asked for, or nil |
   | `frame` | the how-manieth decision of its session it is, from 1 |
 
   A policy with other heads than a controller's leaves buttons, sticks and shoulder nil, and its
-  `confidence` has a number for each head.
+  `confidence` has a number for each head. One whose heads are no game's leaves `input` nil.
 
   The confidence of buttons is the mean of `2 |p - 0.5|`, that of a stick the mean over its axes of the
   largest probability. `overall` weighs the four by 0.4, 0.3, 0.15 and 0.15.
@@ -24,7 +25,17 @@ defmodule Sconce.Action do
   An action can be the `previous_action` of a `Sconce.Frame`.
   """
 
-  defstruct [:buttons, :main_stick, :c_stick, :shoulder, :confidence, :choices, :logits, :frame]
+  defstruct [
+    :buttons,
+    :main_stick,
+    :c_stick,
+    :shoulder,
+    :input,
+    :confidence,
+    :choices,
+    :logits,
+    :frame
+  ]
 
   @type buttons :: %{atom => boolean}
   @type stick :: %{x: float, y: float}
@@ -33,6 +44,7 @@ defmodule Sconce.Action do
           main_stick: stick | nil,
           c_stick: stick | nil,
           shoulder: float | nil,
+          input: map | nil,
           confidence: %{Spec.head_name() => float},
           choices: %{Spec.head_name() => non_neg_integer | [0 | 1]},
           logits: %{Spec.head_name() => [float]} | nil,
@@ -45,14 +57,22 @@ defmodule Sconce.Action do
   def new(%Spec{heads: heads}, true, {labels, confidence, logits, frame}),
     do: controller(heads, labels, confidence, logits && logits(heads, logits), frame)
 
-  def new(%Spec{heads: heads}, false, {labels, confidence, logits, frame}) do
+  def new(%Spec{heads: heads} = spec, false, {labels, confidence, logits, frame}) do
+    choices = choices(heads, labels)
+
     %__MODULE__{
-      choices: choices(heads, labels),
+      choices: choices,
+      input: input(spec, choices),
       confidence: named(heads, confidence),
       logits: logits && logits(heads, logits),
       frame: frame
     }
   end
+
+  defp input(%{embedding: {%Game{} = game, _options}, heads: heads} = spec, choices),
+    do: if(Spec.reads_inputs?(spec), do: Game.Frame.chosen(game, heads, choices))
+
+  defp input(_spec, _choices), do: nil
 
   defp choices(heads, labels) do
     {choices, []} =

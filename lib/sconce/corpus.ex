@@ -1,11 +1,22 @@
 defmodule Sconce.Corpus do
-  alias Sconce.{Error, Figures, Native, Options, Tensor}
+  alias Sconce.{Error, Figures, Game, Native, Options, Tensor}
+  alias Sconce.Game.Declaration
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
 
   @import [
     into: [type: :path, required: true, doc: "Folder of the corpus, made where it is missing."],
-    min_frames: [type: :pos_integer, default: 600, doc: "Shorter games are left out."],
+    game: [
+      type: :any,
+      default: :melee,
+      doc:
+        "`:melee` reads replays; a `Sconce.Game` reads files of its games, `.csv` and `.jsonl`."
+    ],
+    min_frames: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Shorter games are left out; `nil` is 600 frames of a replay, and 1 of other games."
+    ],
     threads: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
@@ -29,8 +40,14 @@ defmodule Sconce.Corpus do
     into: [type: :path, required: true, doc: "Folder of the corpus, made where it is missing."],
     heads: [
       type: :any,
-      required: true,
-      doc: "What the labels are, such as `[move: {:categorical, 3}, fire: {:bernoulli, 1}]`."
+      default: nil,
+      doc:
+        "Of vectors: what the labels are, such as `[move: {:categorical, 3}, fire: {:bernoulli, 1}]`."
+    ],
+    columns: [
+      type: {:list, {:in, [:reward, :end, :weight]}},
+      default: [],
+      doc: "Of a declared game: what its rows have beside `frame` and `input`."
     ]
   ]
 
@@ -69,7 +86,7 @@ defmodule Sconce.Corpus do
   table has a row for.
   """
   @type info :: %{
-          schema: :melee | {:vector, pos_integer},
+          schema: :melee | {:vector, pos_integer} | Game.t(),
           games: non_neg_integer,
           frames: non_neg_integer,
           views: non_neg_integer,
@@ -152,6 +169,16 @@ defmodule Sconce.Corpus do
   the next one reads these last and one at a time, so that a second death has one cause, and reports them as
   `interrupted`. A replay that was being read at two deaths is skipped as `:fatal`, unless `:retry` is set.
 
+  ## Other games
+
+  With `:game` a file holds one game, a row a frame, oldest first: what was seen, and the input that answered it. CSV has
+  `Sconce.Game.columns/1` in its first line, in any order, and maybe more, which are not read. A JSON line is an object
+  of them, where `buttons.jump` may be `jump` of an object `buttons` or a name in the list `buttons`. What a field has a
+  default for may be left out. `reward` is what the input was rewarded with, `end` is 1 in the last row of a game that
+  ended and 0 where it was cut off, `weight` says how much a frame counts; whether they are there the first file says. A
+  file with anything wrong is skipped whole, and the reason names line and column. Files are read as they stream by; a
+  line has at most 1 MiB.
+
   #{Options.docs(@import)}
   """
   @spec import(Path.t() | [Path.t()], keyword) :: {:ok, t} | {:error, Error.t()}
@@ -160,13 +187,15 @@ defmodule Sconce.Corpus do
     paths = for path <- paths!(paths), do: path |> Options.path!() |> Path.expand()
     into = Path.expand(opts[:into])
 
+    least = if opts[:game] == :melee, do: 600, else: 1
+
     options = %{
-      min_frames: opts[:min_frames],
+      min_frames: opts[:min_frames] || least,
       threads: opts[:threads] || 0,
       retry: opts[:retry]
     }
 
-    start = &Native.corpus_import(&1, paths, into, options)
+    start = importer(opts[:game], paths, into, options)
 
     with {:ok, report} <- Call.in_background(start, teller(opts[:progress])),
          report = %{report | skipped: Enum.map(report.skipped, &named/1)},
@@ -174,6 +203,14 @@ defmodule Sconce.Corpus do
          {:ok, corpus} <- open(into) do
       {:ok, %{corpus | report: report}}
     end
+  end
+
+  defp importer(:melee, paths, into, options),
+    do: &Native.corpus_import(&1, paths, into, options)
+
+  defp importer(game, paths, into, options) do
+    game = game |> Game.of!() |> Declaration.to_native()
+    &Native.corpus_import_tables(&1, game, paths, into, options)
   end
 
   defp paths!(paths) when length(paths) >= 0, do: paths
@@ -200,12 +237,21 @@ defmodule Sconce.Corpus do
   frame is the action that answers it. A game that is none of this raises `ArgumentError` with its
   number.
 
+  Or it is a `Sconce.Game`, and `games` any enumerable of games, each an enumerable of rows: maps with `frame`, `input`,
+  and what `:columns` says. `input` answers `frame`. Games are written as they come, so that a stream of them takes the
+  memory of one.
+
+      rows = [%{frame: %{x: 0.5}, input: %{move: 1}, reward: 0.0}, ...]
+      {:ok, corpus} = Sconce.Corpus.build(MyGame, [rows], into: "corpus", columns: [:reward])
+
   #{Options.docs(@build)}
   """
-  @spec build({:vector, pos_integer}, [{term, term}], keyword) :: {:ok, t} | {:error, Error.t()}
+  @spec build({:vector, pos_integer} | Game.like(), Enumerable.t(), keyword) ::
+          {:ok, t} | {:error, Error.t()}
   def build({:vector, size}, games, opts)
       when size in 1..0xFFFF_FFFF and length(games) >= 0 do
     opts = Options.validate!(opts, @build)
+    opts[:columns] == [] || raise ArgumentError, "option :columns: vectors have none"
     heads = heads!(opts[:heads])
     games = games |> Enum.with_index() |> Enum.map(&game!/1)
     schema = %{name: "vector", size: size, heads: heads}
@@ -216,7 +262,71 @@ defmodule Sconce.Corpus do
   def build({:vector, size}, games, _opts) when size in 1..0xFFFF_FFFF,
     do: Options.argument!("games", games, "a list of {x, labels}")
 
-  def build(schema, _games, _opts), do: Options.argument!("schema", schema, "{:vector, n}")
+  def build(game, games, opts) do
+    Game.game?(game) || Options.argument!("schema", game, "{:vector, n} or a Sconce.Game")
+    opts = Options.validate!(opts, @build)
+    opts[:heads] == nil || raise ArgumentError, "option :heads: a game declares its input"
+    game = Game.of!(game)
+    beside = for name <- [:reward, :end, :weight], name in opts[:columns], do: name
+    schema = %{name: "game", game: Declaration.to_native(game), beside: beside}
+
+    with {:ok, builder} <- Native.builder_open(schema, Path.expand(opts[:into])),
+         :ok <- add_all(builder, game, beside, games),
+         {:ok, _made} <- Native.builder_finish(builder, true),
+         do: open(opts[:into])
+  end
+
+  # Whatever ends it early, nothing is left of what was begun.
+  defp add_all(builder, game, beside, games) do
+    games
+    |> Stream.with_index()
+    |> Enum.reduce_while(:ok, fn {rows, i}, :ok ->
+      with {:ok, rows} <- rows!(rows, i, game, beside),
+           {:ok, _added} <- Native.builder_add(builder, rows) do
+        {:cont, :ok}
+      else
+        {:error, _error} = refused -> {:halt, refused}
+      end
+    end)
+    |> case do
+      :ok ->
+        :ok
+
+      refused ->
+        Native.builder_finish(builder, false)
+        refused
+    end
+  catch
+    kind, reason ->
+      Native.builder_finish(builder, false)
+      :erlang.raise(kind, reason, __STACKTRACE__)
+  end
+
+  defp rows!(rows, i, game, beside) do
+    rows
+    |> Stream.with_index()
+    |> Enum.reduce_while([], fn {row, frame}, before ->
+      case Game.Frame.row(game, beside, row) do
+        {:ok, numbers} -> {:cont, [before, numbers]}
+        {:error, error} -> {:halt, {:error, located(error, i, frame)}}
+      end
+    end)
+    |> case do
+      {:error, _error} = refused -> refused
+      numbers -> {:ok, IO.iodata_to_binary(numbers)}
+    end
+  rescue
+    Protocol.UndefinedError -> Options.argument!("game #{i}", rows, "an enumerable of rows")
+  end
+
+  defp located(error, game, frame) do
+    at = "game #{game}, frame #{frame}, "
+
+    details =
+      Map.new(error.details, fn {k, v} -> {k, if(k in [:what, :field], do: at <> v, else: v)} end)
+
+    %{error | op: :build, details: details}
+  end
 
   @doc """
   Reads every byte of a corpus and compares the games with what was recorded when they were written.
@@ -413,6 +523,7 @@ defmodule Sconce.Corpus do
 
   defp schema(%{name: "vector", size: size}), do: {:vector, size}
   defp schema(%{name: "melee"}), do: :melee
+  defp schema(%{name: "game", game: game}), do: Declaration.from_native(game)
 
   defp heads!(heads) do
     Spec.named?(heads) || Options.argument!("option :heads", heads, "a list of {name, kind}")
@@ -472,7 +583,7 @@ defmodule Sconce.Corpus do
     do: raise(ArgumentError, "game #{game}: expected labels of 0..65535, got: #{inspect(x)}")
 
   defimpl Inspect do
-    alias Sconce.{Corpus, Figures, Text}
+    alias Sconce.{Corpus, Figures, Game, Text}
 
     @shown 3
 
@@ -489,6 +600,7 @@ defmodule Sconce.Corpus do
     end
 
     defp schema({:vector, n}), do: "vector #{n}"
+    defp schema(%Game{name: name, version: version}), do: "#{name} #{version}"
     defp schema(name), do: to_string(name)
 
     defp characters(counts) do

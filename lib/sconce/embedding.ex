@@ -1,5 +1,6 @@
 defmodule Sconce.Embedding do
-  alias Sconce.{Error, Frame, Native, Options, Tensor}
+  alias Sconce.{Error, Frame, Game, Native, Options, Tensor}
+  alias Sconce.Game.Declaration
 
   @size [type: :pos_integer, max: 65_536]
   @schema [
@@ -42,6 +43,20 @@ defmodule Sconce.Embedding do
   ]
   # What the packed layout has of them.
   @past [:queue_depth, :num_delays]
+  @declared [
+    layout: [
+      type: {:in, [:learned, :packed]},
+      default: :learned,
+      doc: "`:learned` looks ids up in trained tables; `:packed` has them as plain numbers."
+    ],
+    embed_sizes: [
+      type: :any,
+      default: [],
+      doc: "Widths of trained tables by their names, where they are not the game's own."
+    ],
+    queue_depth: @schema[:queue_depth],
+    num_delays: @schema[:num_delays]
+  ]
   @defaults for {name, option} <- @schema, do: {name, option[:default]}
   @packed Keyword.merge(@defaults, layout: :packed, num_player_names: 112)
 
@@ -50,11 +65,17 @@ defmodule Sconce.Embedding do
 
     * `{:vector, n}` - `n` numbers, taken as they are;
     * `:melee` or `{:melee, opts}` - a `Sconce.Frame`: continuous features, then the rows of trained
-      tables that its ids name.
+      tables that its ids name;
+    * a `Sconce.Game` or a module that uses it, alone or as `{game, opts}` - a frame of that game.
 
   The Melee embedding takes
 
   #{Options.docs(@schema)}
+
+  A declared game, `MyGame` or `{MyGame, opts}`, has its fields in order, then the previous input, then the rows of
+  trained tables. It takes
+
+  #{Options.docs(@declared)}
 
   What stands where in the vector is data, see `schema/1` and `print_schema/1`. One implementation
   serves corpora and live frames. Live ones are checked: a number that is not finite or an id that
@@ -75,7 +96,10 @@ defmodule Sconce.Embedding do
   """
 
   @typedoc "What an embedding is, with every option; `new!/1` makes it."
-  @type t :: {:vector, pos_integer} | {:melee, keyword}
+  @type t :: {:vector, pos_integer} | {:melee, keyword} | {Game.t(), keyword}
+
+  @typedoc "What may be said of it."
+  @type like :: :melee | Game.like() | {:melee | Game.like(), keyword} | {:vector, pos_integer}
 
   @type feature :: %{
           name: String.t(),
@@ -95,7 +119,7 @@ defmodule Sconce.Embedding do
       iex> Sconce.Embedding.new!({:melee, num_projectile: 2})
       ** (ArgumentError) unknown option :num_projectile, did you mean :num_projectiles?
   """
-  @spec new!(:melee | {:melee, keyword} | {:vector, pos_integer}) :: t
+  @spec new!(like) :: t
   def new!({:vector, n}) do
     [vector: n] = Options.validate!([vector: n], vector: @size)
     {:vector, n}
@@ -108,10 +132,37 @@ defmodule Sconce.Embedding do
     if options[:layout] == :packed, do: packed!(opts), else: {:melee, options}
   end
 
-  def new!(other) do
-    raise ArgumentError,
-          "expected an embedding, {:vector, n}, :melee or {:melee, opts}, got: #{inspect(other)}"
+  def new!({game, opts} = given) when is_list(opts) do
+    if Game.game?(game), do: declared!(Game.of!(game), opts), else: none!(given)
   end
+
+  def new!(given), do: if(Game.game?(given), do: new!({given, []}), else: none!(given))
+
+  defp none!(given) do
+    raise ArgumentError,
+          "expected an embedding, {:vector, n}, :melee, {:melee, opts} or a Sconce.Game, " <>
+            "got: #{inspect(given)}"
+  end
+
+  defp declared!(game, opts) do
+    options = Options.validate!(opts, @declared)
+    sizes = options[:embed_sizes]
+
+    (Keyword.keyword?(sizes) and Enum.all?(sizes, &match?({_, n} when n in 1..65_536, &1))) ||
+      raise ArgumentError, "option :embed_sizes: expected widths by names, got: #{inspect(sizes)}"
+
+    for {table, _width} <- sizes,
+        do: Options.known!(table, Enum.map(game.tables, & &1.name), "table")
+
+    {game, Keyword.replace!(options, :embed_sizes, Enum.sort(sizes))}
+  end
+
+  @doc false
+  # Whether it is what `new!/1` makes.
+  @spec whole?(term) :: boolean
+  def whole?({kind, _}) when kind in [:vector, :melee], do: true
+  def whole?({%Game{}, options}), do: Keyword.keyword?(options)
+  def whole?(_other), do: false
 
   defp packed!(opts) do
     for {name, _value} <- opts, name not in [:layout | @past] do
@@ -135,7 +186,15 @@ defmodule Sconce.Embedding do
       {:vector, n} -> %{vector: n}
       {:melee, [{:layout, :packed} | past]} -> %{melee: Map.new(Keyword.merge(@packed, past))}
       {:melee, options} -> %{melee: Map.new(options)}
+      {%Game{} = game, options} -> %{game: declared(game, options)}
     end
+  end
+
+  defp declared(game, options) do
+    options
+    |> Map.new()
+    |> Map.replace!(:embed_sizes, Map.new(options[:embed_sizes]))
+    |> Map.put(:game, Declaration.to_native(game))
   end
 
   @doc false
@@ -151,6 +210,22 @@ defmodule Sconce.Embedding do
     {:melee, for({name, _} <- @schema, do: {name, Map.fetch!(options, name)})}
   end
 
+  def from_native(%{game: %{game: game} = options}) do
+    sizes =
+      for {table, width} <- options.embed_sizes,
+          do: {Sconce.Policy.Spec.local(to_string(table)), width}
+
+    layout = if options.layout == "packed", do: :packed, else: :learned
+
+    {Declaration.from_native(game),
+     [
+       layout: layout,
+       embed_sizes: Enum.sort(sizes),
+       queue_depth: options.queue_depth,
+       num_delays: options.num_delays
+     ]}
+  end
+
   @doc """
   What stands at which offset of the embedded vector, in order and without a gap.
 
@@ -160,7 +235,7 @@ defmodule Sconce.Embedding do
       iex> List.last(features)
       %{name: "stage", offset: 420, width: 8, formula: "row of stage_embedding, 6 other"}
   """
-  @spec schema(t | :melee) :: {:ok, [feature]} | {:error, Error.t()}
+  @spec schema(like) :: {:ok, [feature]} | {:error, Error.t()}
   def schema(embedding), do: embedding |> to_native() |> Native.embedding_schema()
 
   @doc """
@@ -172,7 +247,7 @@ defmodule Sconce.Embedding do
        1      1  own.facing                    sign of facing
   ```
   """
-  @spec print_schema(t | :melee) :: :ok | {:error, Error.t()}
+  @spec print_schema(like) :: :ok | {:error, Error.t()}
   def print_schema(embedding) do
     with {:ok, features} <- schema(embedding) do
       longest = features |> Enum.map(&String.length(&1.name)) |> Enum.max() |> max(4)
@@ -202,7 +277,7 @@ defmodule Sconce.Embedding do
       iex> Sconce.Embedding.pack({:vector, 2}, [1, -0.5])
       {:ok, <<0, 0, 128, 63, 0, 0, 0, 191>>}
   """
-  @spec pack(t | :melee, term) :: {:ok, binary} | {:error, Error.t()}
+  @spec pack(like, term) :: {:ok, binary} | {:error, Error.t()}
   def pack(embedding, %{__struct__: Nx.Tensor} = tensor),
     do: pack(embedding, Tensor.floats(tensor))
 
@@ -212,7 +287,14 @@ defmodule Sconce.Embedding do
   def pack({:vector, n}, row) when byte_size(row) == 4 * n, do: {:ok, row}
   def pack({:vector, n}, other) when is_integer(n), do: {:error, misfit(n, other)}
   def pack(melee, frame) when melee == :melee or elem(melee, 0) == :melee, do: Frame.pack(frame)
-  def pack(other, _frame), do: new!(other) && Options.argument!("embedding", other, "a whole one")
+  def pack({%Game{} = game, _options}, frame), do: Game.Frame.pack(game, frame)
+
+  def pack(other, frame) do
+    case new!(other) do
+      {%Game{} = game, _options} -> Game.Frame.pack(game, frame)
+      _whole -> Options.argument!("embedding", other, "a whole one")
+    end
+  end
 
   defp pack_numbers(numbers) do
     {:ok, for(number <- numbers, into: <<>>, do: <<number::float-32-little>>)}
@@ -242,7 +324,7 @@ defmodule Sconce.Embedding do
       iex> Sconce.Embedding.embed({:vector, 2}, [1.0, 2.0])
       {:ok, {<<0, 0, 128, 63, 0, 0, 0, 64>>, []}}
   """
-  @spec embed(t | :melee, term) :: {:ok, {binary, [non_neg_integer]}} | {:error, Error.t()}
+  @spec embed(like, term) :: {:ok, {binary, [non_neg_integer]}} | {:error, Error.t()}
   def embed(embedding, frame) do
     native = to_native(embedding)
 

@@ -44,6 +44,10 @@ defmodule Sconce.Native do
 
   # Corpus
   def corpus_import(_reference, _paths, _dir, _options), do: unavailable(:import)
+  def corpus_import_tables(_reference, _game, _paths, _dir, _options), do: unavailable(:import)
+  def builder_open(_schema, _dir), do: unavailable(:build)
+  def builder_add(_builder, _rows), do: unavailable(:build)
+  def builder_finish(_builder, _whole), do: unavailable(:build)
   def corpus_build(_reference, _schema, _games, _dir), do: unavailable(:build)
   def corpus_verify(_reference, _dir), do: unavailable(:verify)
   def corpus_open(_dir), do: unavailable(:open)
@@ -60,6 +64,7 @@ defmodule Sconce.Native do
 
   # Embedding
   def embedding_schema(_embedding), do: unavailable(:embedding_schema)
+  def game_check(_declaration), do: unavailable(:game)
   def embed(_embedding, _raw), do: unavailable(:embed)
 
   # Policy

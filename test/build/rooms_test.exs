@@ -9,13 +9,14 @@ defmodule Sconce.RoomsTest do
     "tensor" => ~w(cuda),
     "ops" => ~w(tensor cuda),
     "realtime" => ~w(ops tensor),
-    "nn" => ~w(realtime ops tensor cuda),
+    "game" => ~w(tensor),
+    "nn" => ~w(realtime ops game tensor cuda),
     "fixtures" => ~w(tensor),
-    "data" => ~w(nn tensor),
+    "data" => ~w(nn game tensor),
     "env" => ~w(nn tensor),
-    "train" => ~w(data nn ops tensor cuda),
-    "serve" => ~w(nn realtime tensor),
-    "nif" => ~w(serve train data env fixtures nn realtime ops tensor cuda)
+    "train" => ~w(data nn ops game tensor cuda),
+    "serve" => ~w(nn realtime game tensor),
+    "nif" => ~w(serve train data env fixtures nn realtime ops game tensor cuda)
   }
 
   # Candle is the tensor's and the ops' affair, rustler the border's.

@@ -23,6 +23,7 @@ defmodule Sconce.OddTermsTest do
   @spec_options [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8]] ++
                   [heads: [fire: {:bernoulli, 1}]]
   # No folder, for anybody.
+  @game Sconce.Game.new!(name: :g, fields: [x: :number], input: [go: {:choice, 2}])
   @nowhere "/proc/no/\e[2Jsuch\u202Efolder"
 
   setup_all do
@@ -108,6 +109,9 @@ defmodule Sconce.OddTermsTest do
       {Sconce.GPU, :temperature, [0]},
       {Sconce.GPU, :utilization, [0]},
       {Sconce.GPU.Ledger, :taken, [%Sconce.GPU.Ledger{device: "cuda:0", total: 1}]},
+      {Sconce.Game, :columns, [@game]},
+      {Sconce.Game, :new!, [[name: :g, fields: [x: :number], input: [go: {:choice, 2}]]]},
+      {Sconce.Game, :of!, [@game]},
       {Sconce.Loader, :info, [corpus, [window_size: 4]]},
       {Sconce.Loader, :stream, [corpus, [window_size: 4, as: :binaries]]},
       {Sconce.Options, :docs, [[a: [type: :atom]]]},

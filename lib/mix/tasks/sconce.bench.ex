@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Bench do
-  alias Sconce.{Corpus, Figures, Frame, Policy, Session, Switches, Temporal, Trainer}
+  alias Sconce.{Corpus, Figures, Frame, Game, Policy, Session, Switches, Temporal, Trainer}
   alias Sconce.Frame.Player
   alias Sconce.Trainer.Report
 
@@ -91,7 +91,9 @@ defmodule Mix.Tasks.Sconce.Bench do
 
   defp made({:vector, n}, i), do: for(k <- 1..n, do: :math.sin(i * k))
 
-  defp made(_melee, i) do
+  defp made({%Game{} = game, _options}, i), do: Game.Frame.made(game, i)
+
+  defp made({:melee, _options}, i) do
     [own, opponent] =
       for side <- [-1, 1] do
         %Player{x: side * (20.0 + rem(i, 10)), y: rem(i, 30) / 1, facing: -side, stock: 4}

@@ -1,5 +1,6 @@
 defmodule Sconce.Policy.Spec do
-  alias Sconce.{Embedding, Options, Preset, Temporal, Text}
+  alias Sconce.{Embedding, Game, Options, Preset, Temporal, Text}
+  alias Sconce.Game.Declaration
 
   @size [type: :pos_integer, max: 65_536]
   @controller [axis_buckets: 16, shoulder_buckets: 4]
@@ -13,7 +14,8 @@ defmodule Sconce.Policy.Spec do
     embedding: [
       type: :any,
       default: :melee,
-      doc: "`:melee`, `{:melee, opts}` or `{:vector, n}`, see `Sconce.Embedding`."
+      doc:
+        "`:melee`, `{:vector, n}`, or a `Sconce.Game`, with options as in `{:melee, opts}`, see `Sconce.Embedding`."
     ],
     backbone: [
       type: :any,
@@ -24,7 +26,8 @@ defmodule Sconce.Policy.Spec do
       type: :any,
       default: :independent,
       doc:
-        "The controller's six, `:independent` or `:autoregressive`; or a list of heads, each " <>
+        "One for each part of the game's input (the controller's six), `:independent` or " <>
+          "`:autoregressive`; or a list of heads, each " <>
           "`{:bernoulli, n}` or `{:categorical, n}`."
     ],
     heads_kind: [
@@ -46,7 +49,8 @@ defmodule Sconce.Policy.Spec do
     prior: [
       type: :boolean,
       default: false,
-      doc: "Adds log P(action | previous action) to the logits of a Melee controller."
+      doc:
+        "Adds log P(action | previous action) to the logits, where heads choose what the game's inputs are made of."
     ],
     value_head: [type: {:in, [nil]}, default: nil, doc: "Reserved for actor-critic training."]
   ]
@@ -131,7 +135,7 @@ defmodule Sconce.Policy.Spec do
     {own, backbone} = Keyword.split(opts, Keyword.keys(@own))
     options = Options.validate!(own, @own)
     embedding = Embedding.new!(options[:embedding])
-    {heads, kind} = heads!(options, own)
+    {heads, kind} = heads!(options, own, embedding)
 
     queue!(%__MODULE__{
       embedding: embedding,
@@ -157,7 +161,7 @@ defmodule Sconce.Policy.Spec do
     whole? =
       match?(%{backbone: {name, _options}} when is_atom(name), spec) and
         Keyword.keyword?(elem(spec.backbone, 1)) and
-        match?({kind, _} when kind in [:vector, :melee], spec.embedding) and
+        Embedding.whole?(spec.embedding) and
         heads?(spec.heads)
 
     whole? || raise ArgumentError, "spec: expected what Sconce.Policy.Spec.new/1 makes"
@@ -188,10 +192,12 @@ defmodule Sconce.Policy.Spec do
     %{spec | heads: Enum.map(spec.heads, &%{&1 | name: name.(&1.name)})}
   end
 
+  @doc false
   # A name of a file as this VM has it. Nothing that a file says makes an atom.
-  defp local(name) when is_atom(name), do: name
+  @spec local(head_name) :: head_name
+  def local(name) when is_atom(name), do: name
 
-  defp local(name) do
+  def local(name) do
     String.to_existing_atom(name)
   rescue
     ArgumentError -> name
@@ -281,7 +287,7 @@ defmodule Sconce.Policy.Spec do
 
   defp input_norm(options, embedding) do
     case options[:input_norm] do
-      :auto -> Keyword.replace!(options, :input_norm, match?({:melee, _}, embedding))
+      :auto -> Keyword.replace!(options, :input_norm, not match?({:vector, _}, embedding))
       _given -> options
     end
   end
@@ -303,12 +309,12 @@ defmodule Sconce.Policy.Spec do
 
   # Heads
 
-  defp heads!(options, given) do
+  defp heads!(options, given, embedding) do
     case options[:heads] do
       kind when kind in [:independent, :autoregressive] ->
-        refuse!(given, [:heads_kind], "the controller: its kind is its name")
+        refuse!(given, [:heads_kind], "the heads of a game: their kind is their name")
         kind!(given, kind)
-        {controller(options), kind}
+        {of_game!(embedding, options, given), kind}
 
       [_ | _] = list ->
         refuse!(given, Keyword.keys(@controller), "a list of heads")
@@ -331,6 +337,23 @@ defmodule Sconce.Policy.Spec do
       raise ArgumentError, "option #{inspect(name)} does not apply to #{noun}"
     end
   end
+
+  defp of_game!({%Game{input: []} = game, _options}, _heads, _given) do
+    raise ArgumentError, "option :heads: #{game.name} declares no input, so they need a list"
+  end
+
+  defp of_game!({%Game{input: input}, _options}, options, given) do
+    refuse!(
+      given,
+      Keyword.keys(@controller),
+      "a declared game, whose axes have steps of their own"
+    )
+
+    for part <- input,
+        do: head(part.name, Declaration.kind_of_head(part), options[:head_hidden_size])
+  end
+
+  defp of_game!(_melee, options, _given), do: controller(options)
 
   defp controller(options) do
     size = options[:head_hidden_size]
@@ -387,12 +410,12 @@ defmodule Sconce.Policy.Spec do
 
   defp head(name, kind, hidden_size), do: %{name: name, kind: kind, hidden_size: hidden_size}
 
-  defp queue!(%{embedding: {:melee, options}} = spec) do
+  defp queue!(%{embedding: {_game, options}} = spec) when is_list(options) do
     depth = Keyword.get(options, :queue_depth, 1)
 
-    depth == 1 or controller?(spec) ||
+    depth == 1 or reads_inputs?(spec) ||
       raise ArgumentError,
-            "option :queue_depth of the Melee embedding: #{depth} needs the heads of the controller"
+            "option :queue_depth of the embedding: #{depth} needs #{needed(spec)}"
 
     prior!(spec)
   end
@@ -401,13 +424,23 @@ defmodule Sconce.Policy.Spec do
 
   defp prior!(%{prior: false} = spec), do: spec
 
-  defp prior!(%{embedding: embedding} = spec) do
-    (match?({:melee, _}, embedding) and controller?(spec)) ||
-      raise ArgumentError,
-            "option :prior needs the Melee embedding and the heads of the controller"
-
+  defp prior!(spec) do
+    reads_inputs?(spec) || raise ArgumentError, "option :prior needs #{needed(spec)}"
     spec
   end
+
+  defp needed(%{embedding: {:melee, _options}}), do: "the heads of the controller"
+  defp needed(%{embedding: {:vector, _n}}), do: "a game whose inputs are declared"
+  defp needed(%{embedding: {game, _options}}), do: "the heads of an input of #{game.name}"
+
+  @doc false
+  # Whether the heads choose what inputs of the game are made of, so that a previous one is read.
+  @spec reads_inputs?(t) :: boolean
+  def reads_inputs?(%__MODULE__{embedding: {:vector, _n}}), do: false
+  def reads_inputs?(%__MODULE__{embedding: {:melee, _options}} = spec), do: controller?(spec)
+
+  def reads_inputs?(%__MODULE__{embedding: {game, _options}, heads: heads}),
+    do: Declaration.chosen_by?(game, heads)
 
   # To the native side and back
 
@@ -471,6 +504,11 @@ defmodule Sconce.Policy.Spec do
   defp embedding_text({:melee, [layout: :packed]}, _width), do: "melee packed 288"
   defp embedding_text({:melee, [{:layout, :packed} | _]}, width), do: "melee packed#{width}"
   defp embedding_text({:melee, _options}, width), do: "melee#{width}"
+
+  defp embedding_text({game, options}, width) do
+    packed = if options[:layout] == :packed, do: " packed", else: ""
+    "#{game.name}#{packed}#{width}"
+  end
 
   defp heads_text(%{heads: heads, heads_kind: kind} = spec) do
     text =

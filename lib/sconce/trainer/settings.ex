@@ -3,6 +3,7 @@ defmodule Sconce.Trainer.Settings do
   # The options of `Sconce.Trainer`, checked and as the native side takes them.
 
   alias Sconce.{Config, Corpus, Device, Error, Loader, Native, Options, Policy, Preset, Temporal}
+  alias Sconce.Game.Declaration
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Catalogue, Meant, Optimiser, OptionsFile, Table}
 
@@ -269,6 +270,8 @@ defmodule Sconce.Trainer.Settings do
 
     [embedding: {:vector, size}, heads: heads]
   end
+
+  defp own(%{name: "game", game: game}), do: [embedding: Declaration.from_native(game)]
 
   defp own(_melee), do: []
 

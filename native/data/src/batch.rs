@@ -6,12 +6,14 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
-use sconce_nn::embedding::{INPUT_WIDTH, delay_features, input_features};
+use sconce_game::InputPart;
+use sconce_nn::embedding::delay_features;
 use sconce_nn::heads::NONE;
 use sconce_nn::policy::{self, Frames};
-use sconce_nn::spec::{Embedding, HeadKind, Heads};
+use sconce_nn::spec::{Embedding, Heads};
 use sconce_tensor::{Error, Result, memory, pool};
 
+use crate::schema::Beside;
 use crate::view::{View, verify};
 
 /// Windows of frames, row-major, and columns of what is learned of them.
@@ -39,7 +41,7 @@ pub struct Reader {
     /// How many of the latest inputs that the player has given stand beside a state, the newest first:
     /// with a delay those that it does not show yet.
     pub queue_depth: usize,
-    /// Weight of a frame without a button or a main stick off its centre (controller heads only).
+    /// Weight of a frame whose input is at rest, of a controller one without a button or a main stick off its centre.
     pub neutral_weight: f32,
     /// Factor on the weight of a frame whose action differs from the one before.
     pub transition_weight: f32,
@@ -70,7 +72,7 @@ struct Queue {
     place: Range<usize>,
     /// `[queue_depth, num_labels]`; of the older ones those of some earlier frame.
     labels: Vec<u16>,
-    /// `[queue_depth, INPUT_WIDTH]`
+    /// `[queue_depth, input_width]`
     features: Vec<f32>,
     /// The frame that they are of.
     frame: Option<usize>,
@@ -85,13 +87,15 @@ impl Queue {
         Ok(Some(Queue {
             place: reader.embedding.queue_place(reader.embedding.continuous_width())?,
             labels: vec![NONE; depth * reader.heads.num_labels()],
-            features: vec![0.0; depth * INPUT_WIDTH],
+            features: vec![0.0; depth * reader.embedding.input_width()],
             frame: None,
         }))
     }
 
     /// Goes to a frame of the window, which is looked at as all of them are.
-    fn go(&mut self, view: &View, t: usize, look: Look, heads: &Heads) -> Result<()> {
+    fn go(&mut self, view: &View, t: usize, look: Look, reader: &Reader) -> Result<()> {
+        let Reader { heads, embedding, .. } = reader;
+        let width = embedding.input_width().max(1);
         let follows = t > 0 && self.frame == Some(t - 1);
         // What is left halfway is no frame's.
         self.frame = None;
@@ -102,11 +106,11 @@ impl Queue {
         let labels = &mut self.labels[..new];
         view.queue(t, look.delay, look.mirror, heads, labels)?;
         if follows {
-            self.features.rotate_right(INPUT_WIDTH);
+            self.features.rotate_right(width);
         }
         let inputs = labels.chunks_exact(heads.num_labels().max(1));
-        for (labels, out) in inputs.zip(self.features.chunks_exact_mut(INPUT_WIDTH)) {
-            input_features(labels, heads, out)?;
+        for (labels, out) in inputs.zip(self.features.chunks_exact_mut(width)) {
+            embedding.input_features(labels, heads, out)?;
         }
         self.frame = Some(t);
         Ok(())
@@ -251,7 +255,7 @@ impl Reader {
         match queue {
             _ if forget => row.previous.fill(NONE),
             Some(queue) => {
-                queue.go(view, t, look, &self.heads)?;
+                queue.go(view, t, look, self)?;
                 row.previous.copy_from_slice(queue.newest(row.previous.len()));
                 row.continuous[queue.place.clone()].copy_from_slice(&queue.features);
             }
@@ -268,10 +272,13 @@ impl Reader {
 
     fn weight(&self, view: &View, t: usize, look: Look, labels: &[u16]) -> Result<f32> {
         let plain = self.neutral_weight == 1.0 && self.transition_weight == 1.0;
-        if plain || !self.heads.is_controller() {
-            return Ok(1.0);
+        let own = view.beside(Beside::Weight, t, look.delay)?.unwrap_or(1.0);
+        if plain {
+            return Ok(own);
         }
-        let mut weight = if self.is_neutral(labels) { self.neutral_weight } else { 1.0 };
+        let Some(parts) = self.embedding.parts(&self.heads) else { return Ok(own) };
+        let neutral = is_neutral(parts, &self.heads, labels);
+        let mut weight = if neutral { own * self.neutral_weight } else { own };
         let mut before = vec![0; labels.len()];
         let known = view.labels_before(t, look.delay, look.mirror, &self.heads, &mut before)?;
         if known && before != labels {
@@ -279,18 +286,18 @@ impl Reader {
         }
         Ok(weight)
     }
+}
 
-    /// No button, and the main stick in its middle bucket.
-    fn is_neutral(&self, labels: &[u16]) -> bool {
-        self.heads.iter().all(|part| {
-            let own = labels.get(part.labels..part.labels + part.head.kind.labels());
-            match (part.head.kind, part.head.name.as_str()) {
-                (HeadKind::Bernoulli(_), _) => own.is_some_and(|bits| bits.iter().all(|&b| b == 0)),
-                (HeadKind::Categorical(n), "main_x" | "main_y") => own == Some(&[(n / 2) as u16]),
-                _ => true,
-            }
-        })
-    }
+/// Whether every part that can be at rest is: of a controller no button, and the main stick in its middle bucket.
+fn is_neutral(parts: &[InputPart], heads: &Heads, labels: &[u16]) -> bool {
+    heads.iter().zip(parts).all(|(head, part)| {
+        let own = labels.iter().skip(head.labels).take(head.head.kind.labels());
+        let at_rest = |rest: f32| {
+            let label = part.kind.label(rest, head.head.kind.classes());
+            own.clone().all(|own| *own == label)
+        };
+        part.rest.is_none_or(at_rest)
+    })
 }
 
 /// Some frames of a batch, which one thread fills.

@@ -20,6 +20,7 @@ use serde::Deserialize;
 
 use crate::game::{GameInfo, MAX_GAMES};
 use crate::mapped::{self, Mapped};
+use crate::rows::LABEL_BYTES;
 use crate::schema::Schema;
 use crate::shard::{Extent, Shard, Stored};
 
@@ -32,8 +33,6 @@ const MAX_MANIFEST: u64 = 1 << 28;
 /// Of their headers.
 const EMBEDDINGS_HEADER: usize = 32;
 const LABELS_HEADER: usize = 24;
-/// Of a frame's labels.
-pub(crate) const LABEL_BYTES: usize = 6;
 
 /// Whether the folder holds such a corpus.
 pub(crate) fn is_there(dir: &Path) -> bool {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounded::at_most;
+use sconce_tensor::bounded::at_most;
 
 /// Games in a corpus.
 pub(crate) const MAX_GAMES: usize = 1 << 19;

@@ -11,18 +11,22 @@ use std::sync::{Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
+use sconce_game::Declaration;
 use sconce_tensor::digest::sha256;
 use sconce_tensor::pool::{Class, MAX_THREADS};
 use sconce_tensor::{Error, Result, fs as files};
 use serde::{Deserialize, Serialize};
 
+use crate::corpus::Corpus;
 use crate::corpus::Writer;
 use crate::game::{GameInfo, OtherIds};
 use crate::journal::{Interrupted, Journal, MAX_DEATHS};
 use crate::melee;
+use crate::reader::{Opened, Reader};
 use crate::refusal::{Reason, Refusal};
 use crate::replay::MAX_BYTES;
 use crate::schema::Schema;
+use crate::tables::{self, Tables};
 
 const MANIFEST_EVERY: Duration = Duration::from_secs(1);
 
@@ -82,6 +86,55 @@ pub struct Skipped {
     pub detail: String,
 }
 
+/// Slippi replays.
+struct Replays;
+
+impl Reader for Replays {
+    fn what(&self) -> &'static str {
+        "replays (.slp)"
+    }
+
+    fn reads(&self, path: &Path) -> bool {
+        path.extension().is_some_and(|e| e.eq_ignore_ascii_case("slp"))
+    }
+
+    fn open(&self, file: &Path) -> std::result::Result<Opened, Refusal> {
+        let bytes = load(file)?;
+        Ok(Opened { digest: sha256([&bytes]), bytes })
+    }
+
+    fn read(
+        &self,
+        _file: &Path,
+        opened: &Opened,
+        min_frames: usize,
+    ) -> std::result::Result<melee::Game, Refusal> {
+        melee::read(&opened.bytes, min_frames)
+    }
+}
+
+/// Adds files of a declared game to the corpus in `dir`, a game each: CSV or JSON lines, as [`import`] adds replays. What
+/// stands beside frames and inputs the corpus says, or the first of the files.
+pub fn import_tables(
+    game: &Declaration,
+    paths: &[PathBuf],
+    dir: &Path,
+    options: &ImportOptions,
+    progress: &(dyn Fn(Progress) + Sync),
+    cancel: &AtomicBool,
+) -> Result<ImportReport> {
+    let plain = Tables::new(tables::schema_of(game, None)?);
+    let mut skipped = Vec::new();
+    let files = find(&plain, paths, &mut skipped)?;
+    let there = Corpus::schema_at(dir)?.filter(|schema| schema.game().declaration() == game);
+    let schema = match there {
+        Some(schema) => schema,
+        None => tables::schema_of(game, files.first().map(PathBuf::as_path))?,
+    };
+    let reader = Tables::new(schema.clone());
+    added(&reader, &schema, (files, skipped), dir, options, progress, cancel)
+}
+
 /// Adds replays to the corpus in `dir`, which is made where it is missing. `paths` are replays, or
 /// folders that are searched for `.slp` files. `progress` is called from the threads that read.
 ///
@@ -99,18 +152,31 @@ pub fn import(
     progress: &(dyn Fn(Progress) + Sync),
     cancel: &AtomicBool,
 ) -> Result<ImportReport> {
+    let mut skipped = Vec::new();
+    let files = find(&Replays, paths, &mut skipped)?;
+    added(&Replays, &Schema::melee(), (files, skipped), dir, options, progress, cancel)
+}
+
+fn added(
+    reader: &dyn Reader,
+    schema: &Schema,
+    (files, skipped): (Vec<PathBuf>, Vec<Skipped>),
+    dir: &Path,
+    options: &ImportOptions,
+    progress: &(dyn Fn(Progress) + Sync),
+    cancel: &AtomicBool,
+) -> Result<ImportReport> {
     if options.threads > MAX_THREADS {
         let (asked, most) = (options.threads as f64, MAX_THREADS as f64);
         return Err(Error::out_of_range("threads", asked, 0.0, most));
     }
     let start = Instant::now();
-    let mut skipped = Vec::new();
-    let files = find(paths, &mut skipped)?;
-    let writer = Writer::open(dir, &Schema::Melee)?;
+    let writer = Writer::open(dir, schema)?;
     let found = writer.take_stock()?;
     let threads = pool(options.threads)?;
     let journal = Journal::open(dir, threads.current_num_threads())?;
     let job = Job {
+        reader,
         options,
         progress,
         start,
@@ -144,6 +210,7 @@ fn pool(threads: usize) -> Result<rayon::ThreadPool> {
 }
 
 struct Job<'a> {
+    reader: &'a dyn Reader,
     options: &'a ImportOptions,
     progress: &'a (dyn Fn(Progress) + Sync),
     start: Instant,
@@ -228,11 +295,11 @@ impl Job<'_> {
     }
 
     fn take(&self, file: &Path, company: Company) -> Result<Outcome> {
-        let bytes = match load(file) {
-            Ok(bytes) => bytes,
+        let opened = match self.reader.open(file) {
+            Ok(opened) => opened,
             Err(refusal) => return Ok(Outcome::Skipped(refusal)),
         };
-        let digest = sha256([&bytes]);
+        let digest = opened.digest.clone();
         match self.claim(&digest, file) {
             Some(Outcome::Known) if !self.is_whole(&digest) => {}
             Some(outcome) => return Ok(outcome),
@@ -242,7 +309,7 @@ impl Job<'_> {
             return Ok(outcome);
         }
         let reading = self.journal.reading(thread(), file, &digest)?;
-        let read = quietly(|| melee::read(&bytes, self.options.min_frames));
+        let read = quietly(|| self.reader.read(file, &opened, self.options.min_frames));
         self.clear(&digest);
         let mut game = match read {
             Ok(Ok(game)) => game,
@@ -407,16 +474,20 @@ fn load(file: &Path) -> std::result::Result<Vec<u8>, Refusal> {
     })
 }
 
-/// The replays under these paths, each once, in order of name. A folder without one is an error: it is
+/// The files under these paths, each once, in order of name. A folder without one is an error: it is
 /// more likely the wrong folder.
-fn find(paths: &[PathBuf], skipped: &mut Vec<Skipped>) -> Result<Vec<PathBuf>> {
+fn find(
+    reader: &dyn Reader,
+    paths: &[PathBuf],
+    skipped: &mut Vec<Skipped>,
+) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
         if fs::metadata(path).map_err(Error::io(path))?.is_dir() {
             let before = files.len() + skipped.len();
-            search(path, &mut HashSet::new(), &mut files, skipped);
+            search(reader, path, &mut HashSet::new(), &mut files, skipped);
             if files.len() + skipped.len() == before {
-                return Err(Error::not_found(format!("replays (.slp) in {}", path.display())));
+                return Err(Error::not_found(format!("{} in {}", reader.what(), path.display())));
             }
         } else {
             files.push(path.clone());
@@ -430,6 +501,7 @@ fn find(paths: &[PathBuf], skipped: &mut Vec<Skipped>) -> Result<Vec<PathBuf>> {
 /// A folder that cannot be listed is reported like a replay that cannot be read. One that links lead to
 /// again, as in a loop of them, is searched once.
 fn search(
+    reader: &dyn Reader,
     folder: &Path,
     seen: &mut HashSet<PathBuf>,
     files: &mut Vec<PathBuf>,
@@ -447,8 +519,8 @@ fn search(
     for entry in entries {
         let path = entry.path();
         if path.is_dir() {
-            search(&path, seen, files, skipped);
-        } else if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("slp")) {
+            search(reader, &path, seen, files, skipped);
+        } else if reader.reads(&path) {
             files.push(path);
         }
     }

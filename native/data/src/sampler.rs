@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use sconce_nn::spec::Embedding;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result, pool};
 
@@ -20,8 +19,10 @@ pub(crate) fn check_views(views: &[View], reader: &Reader, options: &SamplerOpti
         }
     }
     augment::check(options, reader.delay)?;
-    if options.mirror > 0.0 && matches!(reader.embedding, Embedding::Vector(_)) {
-        return Err(Error::mismatch("mirror", "the Melee embedding", "vector"));
+    let game = reader.embedding.game();
+    if options.mirror > 0.0 && !game.has_mirror() {
+        let got = format!("{}, which has none", game.name());
+        return Err(Error::mismatch("mirror", "a game with a mirror", got));
     }
     let width = reader.embedding.raw_width();
     if let Some(view) = views.iter().find(|v| v.raw_width() != width) {

@@ -6,48 +6,32 @@
 
 use std::sync::Arc;
 
-use sconce_nn::embedding::melee::{
-    self, DISTANCE, FRAME, NAME_ID, OPPONENT, OWN, PREVIOUS, PROJECTILE_WIDTH, PROJECTILES,
-    RAW_WIDTH, STAGE,
-};
+use sconce_game::{InputPart, mirror_input};
+use sconce_nn::embedding::{chooses, discretise_fitting, with_numbers};
 use sconce_nn::heads::NONE;
-use sconce_nn::spec::{HeadKind, Heads};
+use sconce_nn::spec::Heads;
 use sconce_tensor::{Error, Result};
 
-use crate::exphil::LABEL_BYTES;
 use crate::game::GameInfo;
 use crate::mapped::{Mapped, guarded};
-use crate::melee::place::{self, ITEM_SLOTS, NUM_ITEM, NUM_PLAYER};
-use crate::schema::Schema;
+use crate::melee;
+use crate::rows::{Rows, Table, Vectors};
+use crate::schema::{Beside, Form, Schema};
 use crate::shard::Shard;
-
-/// Players have control from frame -39 on; the state before it is the first that has a label.
-const FIRST_STATE: f32 = -40.0;
-const NUM_BUTTONS: usize = 8;
-/// A controller as numbers: eight buttons, four axes, the shoulder.
-pub type Controller = [f32; melee::CONTROLLER_WIDTH];
 
 /// One player's view of a game. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct View {
     shard: Arc<Shard>,
+    schema: Schema,
+    rows: Arc<dyn Rows>,
     game: usize,
-    kind: Kind,
+    player: usize,
     /// Row of state 0.
     first: usize,
     /// States.
     frames: usize,
 }
-
-#[derive(Debug, Clone)]
-enum Kind {
-    Melee { player: usize },
-    Vector { size: usize, heads: Arc<[(String, HeadKind)]>, labels: usize, packed: bool },
-}
-
-/// Columns of a vector's shard.
-const X: usize = 0;
-const LABELS: usize = 1;
 
 impl View {
     pub(crate) fn new(
@@ -56,21 +40,23 @@ impl View {
         game: usize,
         player: usize,
     ) -> Result<Self> {
-        let rows = shard.frames();
-        let (kind, first) = match schema {
-            Schema::Melee => {
-                let begun = |&row: &usize| shard.get(place::FRAME, row) >= FIRST_STATE;
-                let first = guarded(shard.files(), || (0..rows).find(begun).unwrap_or(rows));
-                (Kind::Melee { player }, first)
-            }
-            Schema::Vector { size, heads } => {
-                let labels = heads.iter().map(|h| h.1.labels()).sum();
-                let (heads, packed) = (heads.as_slice().into(), shard.is_packed(LABELS));
-                (Kind::Vector { size: *size, heads, labels, packed }, 0)
-            }
-        };
+        let (frames, rows) = (shard.frames(), rows_of(schema));
+        let first = guarded(shard.files(), || rows.first(&shard)).min(frames);
         shard.files().iter().try_for_each(|file| file.verify())?;
-        Ok(View { shard, game, kind, first, frames: rows - first })
+        Ok(View {
+            shard,
+            schema: schema.clone(),
+            rows,
+            game,
+            player,
+            first,
+            frames: frames - first,
+        })
+    }
+
+    /// What its games are.
+    pub fn schema(&self) -> &Schema {
+        &self.schema
     }
 
     /// Place of the game in its corpus.
@@ -78,26 +64,23 @@ impl View {
         self.game
     }
 
-    /// 0 or 1 for the players of a replay, 0 for vectors.
+    /// 0 or 1 for the players of a replay, 0 of a game with one view.
     pub fn player(&self) -> usize {
-        match self.kind {
-            Kind::Melee { player } => player,
-            Kind::Vector { .. } => 0,
-        }
+        self.player
     }
 
     pub fn info(&self) -> &GameInfo {
         &self.shard.game
     }
 
-    /// Internal id of the player's character after the first frame; vectors have none.
+    /// Internal id of the player's character after the first frame, of replays.
     pub fn character(&self) -> Option<u8> {
-        self.info().characters.get(self.player()).copied()
+        self.info().characters.get(self.player).copied()
     }
 
-    /// The player's tag; vectors have none.
+    /// The player's tag, of replays.
     pub fn tag(&self) -> Option<&str> {
-        self.info().tags.get(self.player()).map(String::as_str)
+        self.info().tags.get(self.player).map(String::as_str)
     }
 
     /// Number of states.
@@ -107,11 +90,7 @@ impl View {
 
     /// Number of states that have a label: those whose answer lies inside the game.
     pub fn len(&self, delay: usize) -> usize {
-        let answer = match self.kind {
-            Kind::Melee { .. } => 1 + delay,
-            Kind::Vector { .. } => delay,
-        };
-        self.frames.saturating_sub(answer)
+        self.frames.saturating_sub(self.rows.answers_after() + delay)
     }
 
     /// True without any labelled state.
@@ -119,14 +98,10 @@ impl View {
         self.len(0) == 0
     }
 
-    /// Frame number of state `t` as the game counts (vectors count from 0).
+    /// Frame number of state `t` as the game counts (from 0 where it does not say).
     pub fn frame_number(&self, t: usize) -> i32 {
-        match self.kind {
-            Kind::Melee { .. } => {
-                guarded(self.shard.files(), || self.shard.get(place::FRAME, self.first + t)) as i32
-            }
-            Kind::Vector { .. } => t as i32,
-        }
+        let row = self.first + t;
+        guarded(self.shard.files(), || self.rows.frame_number(&self.shard, row))
     }
 
     /// Whether all that was read of it was there. Of a file that was cut while it is in use zeros are read;
@@ -137,13 +112,10 @@ impl View {
 
     /// Numbers in a raw row.
     pub fn raw_width(&self) -> usize {
-        match self.kind {
-            Kind::Melee { .. } => RAW_WIDTH,
-            Kind::Vector { size, .. } => size,
-        }
+        self.schema.game().width()
     }
 
-    /// The raw row of state `t`: what the embedding reads, the previous action in it.
+    /// The raw row of state `t`: what the embedding reads, the previous input in it.
     ///
     /// # Shapes
     /// `out [raw_width]`.
@@ -152,56 +124,54 @@ impl View {
         if out.len() != self.raw_width() {
             return Err(Error::mismatch("raw row", self.raw_width(), out.len()));
         }
-        guarded(self.shard.files(), || match &self.kind {
-            Kind::Melee { player } => self.melee_row(*player, self.first + t, out),
-            Kind::Vector { size, .. } => self.shard.copy(X, t * size, out),
+        let game = self.schema.game();
+        guarded(self.shard.files(), || {
+            self.rows.state(&self.shard, self.player, self.first + t, out);
+            let place = game.previous_place();
+            if place.is_empty() {
+                return;
+            }
+            let led = self.led_to(t);
+            out[game.previous_column()] = f32::from(u8::from(led.is_some()));
+            match led {
+                Some(row) => self.rows.input(&self.shard, self.player, row, &mut out[place]),
+                None => out[place].fill(0.0),
+            }
         });
         Ok(())
     }
 
-    fn melee_row(&self, own: usize, row: usize, out: &mut [f32]) {
-        for (at, player) in [(OWN, own), (OPPONENT, 1 - own)] {
-            for i in 0..NUM_PLAYER {
-                out[at + i] = self.shard.get(place::player(player) + i, row);
-            }
-        }
-        out[STAGE] = self.shard.game.stage.into();
-        out[FRAME] = self.shard.get(place::FRAME, row);
-        // 0 lets the embedding compute it, and nobody's name is known.
-        out[DISTANCE] = 0.0;
-        out[NAME_ID] = 0.0;
-        out[PREVIOUS] = 1.0;
-        out[PREVIOUS + 1..PROJECTILES].copy_from_slice(&self.read_input(own, row));
-        out[PROJECTILES] = self.shard.get(place::ITEM_COUNT, row);
-        for slot in 0..ITEM_SLOTS {
-            let at = PROJECTILES + 1 + slot * PROJECTILE_WIDTH;
-            for i in 0..NUM_ITEM {
-                out[at + i] = self.shard.get(place::item(slot) + i, row);
-            }
-            out[at] = owner_for(own, out[at]);
-        }
+    /// The row of the input that led to state `t`.
+    fn led_to(&self, t: usize) -> Option<usize> {
+        (self.first + t + self.rows.answers_after()).checked_sub(1)
     }
 
-    fn input(&self, player: usize, row: usize) -> Controller {
-        guarded(self.shard.files(), || self.read_input(player, row))
-    }
-
-    fn read_input(&self, player: usize, row: usize) -> Controller {
-        let at = place::controller(player);
-        let mask = self.shard.get(at, row) as u8;
-        std::array::from_fn(|i| match i.checked_sub(NUM_BUTTONS) {
-            None => f32::from(mask >> i & 1),
-            Some(axis) => self.shard.get(at + 1 + axis, row),
-        })
-    }
-
-    /// The player's input that produced state `t`; 0 where there are no controllers.
-    pub fn controller(&self, t: usize) -> Result<Controller> {
+    /// The raw numbers of the player's input that produced state `t`; nothing where none is known.
+    pub fn input(&self, t: usize) -> Result<Option<Vec<f32>>> {
         self.check(t, self.frames)?;
-        match self.kind {
-            Kind::Melee { player } => Ok(self.input(player, self.first + t)),
-            Kind::Vector { .. } => Err(Error::mismatch("corpus", "melee", "vector")),
+        let mut numbers = vec![0.0; self.input_numbers()];
+        let Some(row) = self.led_to(t) else { return Ok(None) };
+        let read = || self.rows.input(&self.shard, self.player, row, &mut numbers);
+        guarded(self.shard.files(), read);
+        Ok(Some(numbers))
+    }
+
+    fn parts(&self) -> &[InputPart] {
+        self.schema.parts()
+    }
+
+    fn input_numbers(&self) -> usize {
+        self.parts().iter().map(|part| part.kind.numbers()).sum()
+    }
+
+    /// A number that stands beside the input which answers state `t`, where the corpus has such.
+    pub fn beside(&self, what: Beside, t: usize, delay: usize) -> Result<Option<f32>> {
+        if self.schema.beside().is_empty() {
+            return Ok(None);
         }
+        self.check(t, self.len(delay))?;
+        let row = self.first + t + delay + self.rows.answers_after();
+        Ok(guarded(self.shard.files(), || self.rows.beside(&self.shard, what, row)))
     }
 
     /// The label of state `t`: the player's input of frame `t + 1 + delay` (of a vector, the label
@@ -268,68 +238,54 @@ impl View {
     /// The action that led to state `t`, as labels; false where there is none.
     pub fn previous(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [u16]) -> Result<bool> {
         self.check(t, self.frames)?;
-        match (&self.kind, t.checked_sub(1)) {
-            (Kind::Melee { player }, _) => {
-                let input = self.input(*player, self.first + t);
-                discretise(input, mirror, heads, out).map(|()| true)
-            }
-            (Kind::Vector { .. }, Some(before)) => {
-                self.answer(before, mirror, heads, out).map(|()| true)
-            }
-            (Kind::Vector { .. }, None) => Ok(false),
+        match self.led_to(t) {
+            Some(row) => self.chosen(row, mirror, heads, out).map(|()| true),
+            None => Ok(false),
         }
     }
 
     /// The answer to state `t` at no delay, whose place the caller has checked.
     fn answer(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [u16]) -> Result<()> {
-        match &self.kind {
-            Kind::Melee { player } => {
-                discretise(self.input(*player, self.first + t + 1), mirror, heads, out)
+        self.chosen(self.first + t + self.rows.answers_after(), mirror, heads, out)
+    }
+
+    /// The input of a row, as labels.
+    fn chosen(&self, row: usize, mirror: bool, heads: &Heads, out: &mut [u16]) -> Result<()> {
+        self.check_heads(heads, out.len())?;
+        let parts = self.parts();
+        with_numbers(out.len(), |numbers| {
+            let read = || self.rows.input(&self.shard, self.player, row, numbers);
+            guarded(self.shard.files(), read);
+            if mirror {
+                mirror_input(parts, numbers)?;
             }
-            Kind::Vector { heads: own, labels, packed, .. } => {
-                self.check_heads(own, heads, out.len())?;
-                guarded(self.shard.files(), || match packed {
-                    true => self.unpack(t, out),
-                    false => {
-                        for (i, o) in out.iter_mut().enumerate() {
-                            *o = self.shard.get(LABELS, t * labels + i) as u16;
-                        }
-                    }
-                });
-                self.check_labels(t, heads, out)
-            }
+            discretise_fitting(parts, numbers, heads, out);
+            Result::Ok(())
+        })?;
+        match self.schema.stores_labels() {
+            true => self.check_labels(row, heads, out),
+            false => Ok(()),
         }
     }
 
-    /// Labels of which the eight bits of the first head are one number.
-    fn unpack(&self, t: usize, out: &mut [u16]) {
-        let number = |i: usize| self.shard.get(LABELS, t * LABEL_BYTES + i) as u16;
-        let mask = number(0);
-        for (i, out) in out.iter_mut().enumerate() {
-            *out = match i.checked_sub(NUM_BUTTONS) {
-                None => mask >> i & 1,
-                Some(axis) => number(1 + axis),
-            };
-        }
-    }
-
-    fn check_heads(&self, own: &[(String, HeadKind)], heads: &Heads, out: usize) -> Result<()> {
-        let same = own.len() == heads.parts.len()
-            && own.iter().zip(&heads.parts).all(|(a, b)| a.0 == b.name && a.1 == b.kind);
-        if same && out == heads.num_labels() {
+    fn check_heads(&self, heads: &Heads, labels: usize) -> Result<()> {
+        if chooses(self.parts(), heads) && labels == heads.num_labels() {
             return Ok(());
         }
-        let got: Vec<_> = heads.parts.iter().map(|h| (&h.name, h.kind)).collect();
-        Err(Error::mismatch("heads", format!("{own:?}"), format!("{got:?}")))
+        let kinds = |heads: &Heads| {
+            let each = heads.parts.iter().map(|h| format!("{} {:?}", h.name, h.kind));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        Err(Error::mismatch("heads", kinds(&self.schema.heads()), kinds(heads)))
     }
 
     /// A damaged file must not send a class beyond its head.
-    fn check_labels(&self, t: usize, heads: &Heads, labels: &[u16]) -> Result<()> {
+    fn check_labels(&self, row: usize, heads: &Heads, labels: &[u16]) -> Result<()> {
         let classes =
             heads.parts.iter().flat_map(|h| std::iter::repeat_n(h.kind.classes(), h.kind.labels()));
         match labels.iter().zip(classes).find(|(label, n)| usize::from(**label) >= *n) {
             Some((label, n)) => {
-                let reason = format!("label {label} of {n} classes at frame {t}");
+                let reason = format!("label {label} of {n} classes at frame {row}");
                 Err(Error::corrupt(self.shard.path().display().to_string(), reason))
             }
             None => Ok(()),
@@ -344,6 +300,19 @@ impl View {
     }
 }
 
+/// How the columns of a schema become rows.
+fn rows_of(schema: &Schema) -> Arc<dyn Rows> {
+    match schema.form() {
+        Form::Melee => Arc::new(melee::Replays),
+        Form::Vector { size, heads } => {
+            Arc::new(Vectors { size: *size, labels: heads.iter().map(|h| h.1.labels()).sum() })
+        }
+        Form::Game { beside, .. } => {
+            Arc::new(Table { game: schema.game().clone(), beside: beside.clone() })
+        }
+    }
+}
+
 /// Makes sure that what was read of these views was all there.
 pub(crate) fn verify<'a>(views: impl IntoIterator<Item = &'a View>) -> Result<()> {
     let mut files: Vec<&Arc<Mapped>> =
@@ -351,16 +320,4 @@ pub(crate) fn verify<'a>(views: impl IntoIterator<Item = &'a View>) -> Result<()
     files.sort_unstable_by_key(|file| Arc::as_ptr(file));
     files.dedup_by_key(|file| Arc::as_ptr(file));
     files.into_iter().try_for_each(|file| file.verify())
-}
-
-fn discretise(mut input: Controller, mirror: bool, heads: &Heads, out: &mut [u16]) -> Result<()> {
-    if mirror {
-        melee::mirror_controller(&mut input)?;
-    }
-    melee::discretise(&input, heads, out)
-}
-
-/// The shard counts owners by player (1 for p0, 2 for p1), a view by own (1) and opponent (2).
-fn owner_for(own: usize, owner: f32) -> f32 {
-    if own == 1 && owner > 0.0 { 3.0 - owner } else { owner }
 }

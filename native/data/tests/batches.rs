@@ -20,7 +20,7 @@ fn melee() -> (tempfile::TempDir, Vec<View>) {
 
 fn reader(delay: usize) -> Reader {
     let heads = Heads::controller(HeadsKind::Independent);
-    Reader::new(Embedding::Melee(Melee::default()), heads, delay)
+    Reader::new(Embedding::melee(Melee::default()), heads, delay)
 }
 
 fn options(window: usize, stride: usize) -> SamplerOptions {
@@ -39,10 +39,10 @@ fn counted(lengths: &[usize]) -> (tempfile::TempDir, Vec<View>, Reader) {
             labels: (0..n).map(|t| (t % 5) as u16).collect(),
         })
         .collect();
-    let schema = Schema::Vector { size: 1, heads };
+    let schema = Schema::vectors(1, heads);
     let corpus = Corpus::build(&schema, &games, dir.path()).unwrap();
     let all: Vec<_> = (0..games.len()).collect();
-    let reader = Reader::new(Embedding::Vector(1), corpus.schema().heads(), 0);
+    let reader = Reader::new(Embedding::vector(1), corpus.schema().heads(), 0);
     (dir, corpus.views(&all).unwrap(), reader)
 }
 
@@ -116,7 +116,7 @@ fn features(labels: &[u16]) -> Vec<f32> {
 fn queued(delay: usize) -> Reader {
     let melee = Melee { queue_depth: 4, num_delays: 9, ..Melee::default() };
     let heads = Heads::controller(HeadsKind::Independent);
-    Reader::new(Embedding::Melee(melee), heads, delay)
+    Reader::new(Embedding::melee(melee), heads, delay)
 }
 
 /// Where the controllers and the delay id of [`queued`] begin.
@@ -156,9 +156,9 @@ fn a_queue_is_the_labels_of_the_inputs_before_the_answer_whatever_the_delay() {
     }
     // Of one controller the previous action stays what led to the frame.
     let one = Melee { num_delays: 9, ..Melee::default() };
-    let one = Reader { embedding: Embedding::Melee(one), ..reader.clone() };
+    let one = Reader { embedding: Embedding::melee(one), ..reader.clone() };
     let shown = one.sequence(&views[0], 0..60).unwrap();
-    let plain = Reader::new(Embedding::Melee(Melee::default()), reader.heads, 3);
+    let plain = Reader::new(Embedding::melee(Melee::default()), reader.heads, 3);
     assert_eq!(shown.frames.previous, plain.sequence(&views[0], 0..60).unwrap().frames.previous);
 }
 
@@ -213,7 +213,7 @@ fn weights_follow_neutral_frames_and_changes() {
     let game = VectorGame { x: vec![0.0; 6], labels: actions.concat() };
     let corpus = Corpus::build(&Schema::vector(1, &heads), &[game], dir.path()).unwrap();
     let view = &corpus.views(&[0]).unwrap()[0];
-    let plain = Reader::new(Embedding::Vector(1), heads, 0);
+    let plain = Reader::new(Embedding::vector(1), heads, 0);
     let weighed = Reader { neutral_weight: 0.25, transition_weight: 3.0, ..plain.clone() };
     assert_eq!(plain.sequence(view, 0..6).unwrap().weights, [1.0; 6]);
     let weights = weighed.sequence(view, 0..6).unwrap().weights;

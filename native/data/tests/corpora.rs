@@ -340,7 +340,7 @@ fn vectors(n: usize) -> (Schema, Vec<VectorGame>) {
         x: (0..40).map(|i| (g * 100 + i) as f32).collect(),
         labels: (0..20).map(|i| ((g + i) % 3) as u16).collect(),
     };
-    (Schema::Vector { size: 2, heads }, (0..n).map(game).collect())
+    (Schema::vectors(2, heads), (0..n).map(game).collect())
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn building_again_replaces_and_never_overwrites_another_kind() {
     Corpus::build(&schema, &games, dir.path()).unwrap();
     let smaller = Corpus::build(&schema, &games[1..], dir.path()).unwrap();
     assert_eq!((smaller.games().len(), shards(dir.path()).len()), (2, 2));
-    let wider = Schema::Vector { size: 4, heads: vec![("move".into(), HeadKind::Categorical(3))] };
+    let wider = Schema::vectors(4, vec![("move".into(), HeadKind::Categorical(3))]);
     let game = VectorGame { x: vec![0.0; 4], labels: vec![0] };
     assert_eq!(kind(Corpus::build(&wider, &[game], dir.path())), Some(Kind::Mismatch));
     assert_eq!(kind(run(&[], dir.path())), Some(Kind::Mismatch));
@@ -408,7 +408,7 @@ fn vectors_that_do_not_fit_are_named() {
     assert_eq!(try_with(&|g| g.labels[7] = 3), Some(Kind::OutOfRange));
     assert_eq!(try_with(&|g| g.x.truncate(39)), Some(Kind::Mismatch));
     assert_eq!(try_with(&|g| g.labels.clear()), Some(Kind::Mismatch));
-    let empty = Schema::Vector { size: 0, heads: vec![] };
+    let empty = Schema::vectors(0, vec![]);
     assert_eq!(kind(Corpus::build(&empty, &[], dir.path())), Some(Kind::OutOfRange));
 }
 

@@ -109,7 +109,7 @@ fn games_are_what_the_manifest_says_in_every_dtype() {
         assert_eq!((corpus.info().frames, corpus.info().views), (55, 3));
 
         let views = corpus.views(&[0, 1, 2]).unwrap();
-        let reader = Reader::new(Embedding::Vector(WIDTH), corpus.schema().heads(), 2);
+        let reader = Reader::new(Embedding::vector(WIDTH), corpus.schema().heads(), 2);
         for (view, start) in views.iter().zip([20, 0, 45]) {
             let n = view.len(2);
             assert_eq!(n, view.frames() - 2);
@@ -130,7 +130,7 @@ fn games_are_what_the_manifest_says_in_every_dtype() {
 fn windows_stay_inside_games_and_both_players_on_one_side() {
     let (dir, corpus) = open(&Fixture::default());
     let corpus = corpus.unwrap();
-    let reader = Reader::new(Embedding::Vector(WIDTH), corpus.schema().heads(), 0);
+    let reader = Reader::new(Embedding::vector(WIDTH), corpus.schema().heads(), 0);
     let options = SamplerOptions { window: 10, stride: 5, ..SamplerOptions::default() };
     let sampler = Sampler::new(corpus.views(&[0, 1, 2]).unwrap(), reader, options).unwrap();
     assert_eq!(sampler.windows(), (16 / 5 + 11 / 5) as u64 + 1);
@@ -172,7 +172,7 @@ fn players_of_one_replay_are_one_game_of_a_split() {
 fn a_corpus_that_is_written_over_between_two_reads_is_named() {
     let (dir, corpus) = open(&Fixture::default());
     let corpus = corpus.unwrap();
-    let reader = Reader::new(Embedding::Vector(WIDTH), corpus.schema().heads(), 0);
+    let reader = Reader::new(Embedding::vector(WIDTH), corpus.schema().heads(), 0);
     let options = SamplerOptions { window: 10, stride: 5, ..SamplerOptions::default() };
     let sampler = Sampler::new(corpus.views(&[0, 1, 2]).unwrap(), reader, options).unwrap();
     assert!(sampler.batch(0, 4).is_ok());
@@ -239,7 +239,7 @@ fn whatever_lies_is_named() {
 #[test]
 fn a_class_beyond_its_head_and_a_file_that_is_cut_are_named() {
     let (dir, corpus) = open(&Fixture::default());
-    let reader = Reader::new(Embedding::Vector(WIDTH), corpus.unwrap().schema().heads(), 0);
+    let reader = Reader::new(Embedding::vector(WIDTH), corpus.unwrap().schema().heads(), 0);
     let labels = dir.path().join("labels.bin");
     let mut bytes = fs::read(&labels).unwrap();
     bytes[24 + 6 * 4 + 1] = 17;

@@ -33,7 +33,7 @@ fn games() -> (tempfile::TempDir, Corpus) {
 
 fn reader() -> Reader {
     let heads = Heads::controller(HeadsKind::Independent);
-    Reader::new(Embedding::Melee(Melee::default()), heads, 1)
+    Reader::new(Embedding::melee(Melee::default()), heads, 1)
 }
 
 fn windows(corpus: &Corpus) -> Draws {

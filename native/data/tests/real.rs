@@ -123,7 +123,7 @@ fn compare(view: &View, t: usize, frame: &Frame, own: usize) {
         assert_eq!(field("speed_y_self"), post.velocities.map_or(0.0, |v| v.self_y));
         assert_eq!(field("nana_x"), nana.map_or(0.0, |n| n.post.position.x));
     }
-    let (pre, input) = (&frame.ports[own].leader.pre, view.controller(t).unwrap());
+    let (pre, input) = (&frame.ports[own].leader.pre, view.input(t).unwrap().unwrap());
     let axes = [pre.joystick.x, pre.joystick.y, pre.cstick.x, pre.cstick.y];
     assert_eq!(input[8..12], axes.map(|v| (v + 1.0) / 2.0));
     assert_eq!(input[12], pre.triggers);

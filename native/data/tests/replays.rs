@@ -112,7 +112,7 @@ fn the_controller_is_physical_buttons_and_processed_sticks() {
     for (player, view) in views.iter().enumerate() {
         for t in 0..200 {
             let input = fixtures::input(4, player, t as i32 - 40);
-            let controller = view.controller(t).unwrap();
+            let controller = view.input(t).unwrap().unwrap();
             for (i, bit) in [8, 9, 10, 11, 4, 6, 5, 3].iter().enumerate() {
                 assert_eq!(controller[i], f32::from(input.buttons >> bit & 1), "button {i}");
             }
@@ -132,7 +132,7 @@ fn a_player_without_a_pad_has_processed_buttons() {
     let players = [false, true].map(|cpu| Player { character: 2, cpu }).to_vec();
     let (_dir, corpus, views) = views(Fixture { players, seed: 5, ..Fixture::default() });
     assert_eq!(corpus.games()[0].kinds, ["human", "cpu"]);
-    let pressed = (0..300).filter(|&t| views[1].controller(t).unwrap()[..8].contains(&1.0));
+    let pressed = (0..300).filter(|&t| views[1].input(t).unwrap().unwrap()[..8].contains(&1.0));
     assert!(pressed.count() > 50);
 }
 

@@ -23,8 +23,8 @@ fn counted(lengths: &[usize], of: fn(usize) -> u16) -> (tempfile::TempDir, Corpu
         labels: (0..n).map(of).collect(),
     };
     let games: Vec<_> = lengths.iter().enumerate().map(game).collect();
-    let corpus = Corpus::build(&Schema::Vector { size: 1, heads }, &games, dir.path()).unwrap();
-    let reader = Reader::new(Embedding::Vector(1), corpus.schema().heads(), 0);
+    let corpus = Corpus::build(&Schema::vectors(1, heads), &games, dir.path()).unwrap();
+    let reader = Reader::new(Embedding::vector(1), corpus.schema().heads(), 0);
     (dir, corpus, reader)
 }
 
@@ -109,7 +109,7 @@ fn windows_around_changes_come_more_often() {
 fn melee(fixtures: &[Fixture]) -> (tempfile::TempDir, Corpus, Reader) {
     let (dir, corpus) = corpus(fixtures);
     let heads = Heads::controller(HeadsKind::Independent);
-    (dir, corpus, Reader::new(Embedding::Melee(Melee::default()), heads, 0))
+    (dir, corpus, Reader::new(Embedding::melee(Melee::default()), heads, 0))
 }
 
 fn made(seed: u32) -> Fixture {

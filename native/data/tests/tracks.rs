@@ -20,9 +20,9 @@ fn counted() -> (tempfile::TempDir, Vec<View>, Reader) {
         labels: (0..n).map(|t| (t % 5) as u16).collect(),
     };
     let games: Vec<_> = LENGTHS.iter().enumerate().map(game).collect();
-    let corpus = Corpus::build(&Schema::Vector { size: 1, heads }, &games, dir.path()).unwrap();
+    let corpus = Corpus::build(&Schema::vectors(1, heads), &games, dir.path()).unwrap();
     let all: Vec<_> = (0..games.len()).collect();
-    let reader = Reader::new(Embedding::Vector(1), corpus.schema().heads(), 0);
+    let reader = Reader::new(Embedding::vector(1), corpus.schema().heads(), 0);
     (dir, corpus.views(&all).unwrap(), reader)
 }
 
@@ -125,7 +125,7 @@ fn a_game_is_mirrored_as_a_whole_on_any_number_of_threads() {
     let (_dir, corpus) = corpus(&[made(1), made(2)]);
     let views = corpus.views(&[0, 1]).unwrap();
     let heads = Heads::controller(HeadsKind::Independent);
-    let reader = Reader::new(Embedding::Melee(Melee::default()), heads, 2);
+    let reader = Reader::new(Embedding::melee(Melee::default()), heads, 2);
     let options = SamplerOptions { window: 50, mirror: 0.5, seed: 1, ..SamplerOptions::default() };
     let build = || Tracks::new(views.clone(), reader.clone(), options.clone(), 3, 0).unwrap();
     let (mut tracks, mut mirrored) = (build(), [0, 0]);

@@ -169,7 +169,7 @@ mod tests {
             stream_size: 8,
             prior: false,
         };
-        let spec = Spec { embedding: Embedding::Vector(inputs), backbone, heads };
+        let spec = Spec { embedding: Embedding::vector(inputs), backbone, heads };
         Policy::init(&spec, 3).unwrap()
     }
 

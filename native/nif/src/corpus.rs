@@ -1,9 +1,13 @@
 //! Games on disk: importing, building, opening, describing.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustler::{Binary, Env, NewBinary, Reference, Resource, ResourceArc, Term};
-use sconce_data::{Corpus, ImportOptions, Schema, VectorGame, fields, import, verify};
+use sconce_data::{
+    Builder, Corpus, ImportOptions, Schema, VectorGame, fields, import, import_tables, verify,
+};
+use sconce_game::Declaration;
 use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Result};
 
@@ -36,6 +40,75 @@ fn corpus_import<'a>(
             let tell = |progress| drop(events.progress(Data(progress)));
             import(&paths, Path::new(&dir), &options, &tell, cancelled).map(Data)
         })
+    })
+}
+
+/// Files of a declared game, a game each.
+#[rustler::nif]
+fn corpus_import_tables<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    game: Term<'a>,
+    paths: Vec<String>,
+    dir: String,
+    options: Term<'a>,
+) -> Term<'a> {
+    call(env, "import", || {
+        let options: ImportOptions = decode(options)?;
+        let game: Declaration = decode(game)?;
+        game.validate()?;
+        let paths: Vec<PathBuf> = paths.into_iter().map(PathBuf::from).collect();
+        Task::start(env, "import", reference, move |events, cancelled| {
+            Class::Background.enter();
+            let tell = |progress| drop(events.progress(Data(progress)));
+            import_tables(&game, &paths, Path::new(&dir), &options, &tell, cancelled).map(Data)
+        })
+    })
+}
+
+/// A corpus that is being made, game by game. Whatever is left of one that is not finished goes with its handle.
+pub(crate) struct BuilderHandle(Mutex<Option<Builder>>);
+
+#[rustler::resource_impl]
+impl Resource for BuilderHandle {}
+
+impl Handled for BuilderHandle {
+    const NOUN: &'static str = "corpus that is being made";
+}
+
+impl BuilderHandle {
+    fn lock(&self) -> MutexGuard<'_, Option<Builder>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[rustler::nif(schedule = "DirtyIo")]
+fn builder_open<'a>(env: Env<'a>, schema: Term<'a>, dir: String) -> Term<'a> {
+    call(env, "build", || {
+        let schema: Schema = decode(schema)?;
+        let builder = Builder::new(&schema, Path::new(&dir))?;
+        Ok(ResourceArc::new(BuilderHandle(Mutex::new(Some(builder)))))
+    })
+}
+
+/// Adds a game: rows of numbers, f32 little-endian.
+#[rustler::nif(schedule = "DirtyIo")]
+fn builder_add<'a>(env: Env<'a>, builder: Handle<BuilderHandle>, rows: Binary<'a>) -> Term<'a> {
+    call(env, "build", || {
+        let rows = from_binary("rows of a game", &rows, f32::from_le_bytes)?;
+        let builder = builder.get()?;
+        let mut builder = builder.lock();
+        let finished = || Error::not_found("corpus that is being made");
+        builder.as_mut().ok_or_else(finished)?.add_rows(&rows)
+    })
+}
+
+/// Makes the corpus, or with false nothing of it.
+#[rustler::nif(schedule = "DirtyIo")]
+fn builder_finish<'a>(env: Env<'a>, builder: Handle<BuilderHandle>, whole: bool) -> Term<'a> {
+    call(env, "build", || match builder.get()?.lock().take() {
+        Some(builder) if whole => builder.finish().map(drop),
+        _ => Ok(()),
     })
 }
 

@@ -1,6 +1,7 @@
 //! How a frame becomes a vector: `Sconce.Embedding` and the columns of `Sconce.Frame`.
 
 use rustler::{Binary, Encoder, Env, Term};
+use sconce_game::Game;
 use sconce_nn::spec::Embedding;
 use sconce_tensor::{Error, Result, memory};
 
@@ -9,6 +10,16 @@ use crate::border::{Data, call, decode, from_binary, inline, to_binary};
 #[rustler::nif(schedule = "DirtyCpu")]
 fn embedding_schema<'a>(env: Env<'a>, embedding: Term<'a>) -> Term<'a> {
     call(env, "embedding_schema", || Ok(Data(embedding_of(embedding)?.schema())))
+}
+
+/// The columns of a raw row of a game, or what is wrong with its declaration.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn game_check<'a>(env: Env<'a>, declaration: Term<'a>) -> Term<'a> {
+    call(env, "game", || {
+        let game: Game = decode(declaration)?;
+        game.validate()?;
+        Ok(Data(game.raw_columns().into_iter().map(|column| column.name).collect::<Vec<_>>()))
+    })
 }
 
 /// `{:ok, {continuous, ids}}`, as strict as with a live frame.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustler::{Env, Reference, Resource, ResourceArc, Term};
 use sconce_data::live_threads;
-use sconce_nn::embedding::melee;
+use sconce_game::melee;
 use sconce_serve::session;
 use sconce_tensor::{Error, Kind, Result};
 
@@ -134,7 +134,7 @@ fn error_kinds(env: Env) -> Term {
 #[rustler::nif]
 fn frame_columns(env: Env) -> Term {
     inline(env, "frame_columns", || {
-        Ok(melee::raw_columns().into_iter().map(|column| column.name).collect::<Vec<_>>())
+        Ok(melee::game().raw_columns().into_iter().map(|column| column.name).collect::<Vec<_>>())
     })
 }
 

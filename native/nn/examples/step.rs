@@ -188,7 +188,7 @@ fn main() -> Result<()> {
     let mut all = backbones();
     all.retain(|(name, _)| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name));
     for (name, backbone) in all {
-        let embedding = Embedding::Melee(Melee::packed());
+        let embedding = Embedding::melee(Melee::packed());
         let heads = Heads::controller(HeadsKind::Independent);
         let spec = Spec { embedding, backbone, heads };
         let policy = Policy::init(&spec, 1)?;

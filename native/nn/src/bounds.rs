@@ -10,6 +10,8 @@ pub const MAX_PARTS: usize = 64;
 pub const MAX_LAYERS: usize = 256;
 /// Numbers that a backbone remembers of one game: 1 GiB.
 pub const MAX_STATE: usize = 1 << 28;
+/// Inputs that a vector may have: a second of them and some.
+pub(crate) const MAX_QUEUE_DEPTH: usize = 64;
 /// Letters of a head's name.
 pub(crate) const MAX_HEAD_NAME: usize = 32;
 

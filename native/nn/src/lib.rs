@@ -1,6 +1,7 @@
 //! Numbers from numbers: the Spec, its layers, and the weights they hold.
 #![warn(unreachable_pub)]
 
+mod action;
 pub mod backbone;
 mod bounds;
 pub mod checkpoint;

@@ -240,7 +240,7 @@ impl Policy {
             _held: Held::of(Owner::Weights, weights.values().map(|weight| &**weight)),
             place: Tensor::clone(place),
             tables,
-            slots: spec.embedding.id_slots(),
+            slots: spec.embedding.id_slots().to_vec(),
             continuous: spec.embedding.continuous_width(),
             backbone,
             heads,

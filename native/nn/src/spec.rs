@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::action::{Head, HeadKind, Heads, HeadsKind, NONE, Part};
 pub use crate::backbone::config::*;
 pub use crate::backbone::table::Backbone;
 use crate::bounds::{MAX_HEAD_NAME, size, within};
 pub use crate::bounds::{MAX_LAYERS, MAX_PARTS, MAX_SIZE, MAX_STATE};
+pub use crate::embedding::{Declared, Embedding, Layout, Melee};
 use crate::{Error, Result};
 
 /// What a policy is, without its weights.
@@ -16,214 +18,8 @@ pub struct Spec {
     pub heads: Heads,
 }
 
-/// How a frame becomes a vector.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Embedding {
-    /// A vector of this many numbers, taken as it is.
-    Vector(usize),
-    Melee(Melee),
-}
-
-/// Options of the Melee embedding.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Melee {
-    pub layout: Layout,
-    pub action_embed_size: usize,
-    pub character_embed_size: usize,
-    pub stage_embed_size: usize,
-    /// Width of the one-hot of player names; 0 leaves the block out.
-    pub num_player_names: usize,
-    /// Projectile slots; 0 leaves the block out.
-    pub num_projectiles: usize,
-    /// Controllers in the vector. 1: the input that led to the frame. More: the inputs that the player
-    /// gave last, the newest first, whether the frame shows them yet or not.
-    #[serde(default = "one")]
-    pub queue_depth: usize,
-    /// Width of the one-hot of the frame delay, whose last class is that delay or a longer one; 0 leaves
-    /// the block out.
-    #[serde(default)]
-    pub num_delays: usize,
-}
-
-fn one() -> usize {
-    1
-}
-
-/// In labels of a previous action: there was none.
-pub const NONE: u16 = u16::MAX;
-
-/// Projectile slots of a frame.
-pub const MAX_PROJECTILES: usize = 5;
-
-/// Controllers that a vector may have: a second of them and some.
-pub const MAX_QUEUE_DEPTH: usize = 64;
 /// The longest delay of an action, in frames: nearly three minutes, far beyond any connection's.
 pub const MAX_DELAY: usize = 10_000;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Layout {
-    /// Continuous features, and ids looked up in trained tables.
-    Learned,
-    /// The application's 288-wide vector, ids as plain numbers.
-    Packed,
-}
-
-impl Default for Melee {
-    fn default() -> Self {
-        Melee {
-            layout: Layout::Learned,
-            action_embed_size: 64,
-            character_embed_size: 64,
-            stage_embed_size: 8,
-            num_player_names: 0,
-            num_projectiles: 5,
-            queue_depth: 1,
-            num_delays: 0,
-        }
-    }
-}
-
-impl Melee {
-    pub fn packed() -> Self {
-        Melee { layout: Layout::Packed, num_player_names: 112, ..Melee::default() }
-    }
-}
-
-/// The named parts of an action and how they are tied together.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Heads {
-    pub kind: HeadsKind,
-    pub parts: Vec<Head>,
-    /// Width of the residual stream of autoregressive heads.
-    pub stream_size: usize,
-    /// Adds to the logits a learned row per previous choice, which starts at log P(a_t | a_{t-1}).
-    pub prior: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HeadsKind {
-    /// Every head reads the trunk vector alone.
-    Independent,
-    /// Each head also sees what the heads before it chose.
-    Autoregressive,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Head {
-    pub name: String,
-    pub kind: HeadKind,
-    /// Width of the hidden layer of an independent head; 0: none has a hidden layer.
-    pub hidden_size: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HeadKind {
-    /// `n` independent bits.
-    Bernoulli(usize),
-    /// One of `n` classes.
-    Categorical(usize),
-}
-
-impl HeadKind {
-    /// Logits of the head.
-    pub fn logits(self) -> usize {
-        match self {
-            HeadKind::Bernoulli(n) | HeadKind::Categorical(n) => n,
-        }
-    }
-
-    /// Numbers in its label: a bit each, or one class.
-    pub fn labels(self) -> usize {
-        match self {
-            HeadKind::Bernoulli(n) => n,
-            HeadKind::Categorical(_) => 1,
-        }
-    }
-
-    /// Values that one number of its label can take.
-    pub fn classes(self) -> usize {
-        match self {
-            HeadKind::Bernoulli(_) => 2,
-            HeadKind::Categorical(n) => n,
-        }
-    }
-}
-
-/// A head and where its part of the logits and of the labels begins.
-#[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
-    pub head: &'a Head,
-    pub logits: usize,
-    pub labels: usize,
-}
-
-impl Heads {
-    /// The controller: eight buttons, two sticks of 17 positions an axis, a shoulder of 5 steps.
-    pub fn controller(kind: HeadsKind) -> Self {
-        let head = |name: &str, kind, hidden_size| Head { name: name.into(), kind, hidden_size };
-        let mut parts = vec![head("buttons", HeadKind::Bernoulli(8), 64)];
-        for axis in ["main_x", "main_y", "c_x", "c_y"] {
-            parts.push(head(axis, HeadKind::Categorical(17), 64));
-        }
-        parts.push(head("shoulder", HeadKind::Categorical(5), 32));
-        Heads { kind, parts, stream_size: 128, prior: false }
-    }
-
-    /// Whether independent heads read their logits straight from the trunk vector.
-    pub fn are_linear(&self) -> bool {
-        self.parts.iter().all(|head| head.hidden_size == 0)
-    }
-
-    /// Heads with the offsets of their logits and labels in one frame.
-    pub fn iter(&self) -> impl Iterator<Item = Part<'_>> {
-        self.parts.iter().scan((0, 0), |at, head| {
-            let part = Part { head, logits: at.0, labels: at.1 };
-            *at = (at.0 + head.kind.logits(), at.1 + head.kind.labels());
-            Some(part)
-        })
-    }
-
-    /// Logits of one frame, all heads side by side.
-    pub fn num_logits(&self) -> usize {
-        self.parts.iter().map(|h| h.kind.logits()).sum()
-    }
-
-    /// Numbers in the label of one frame.
-    pub fn num_labels(&self) -> usize {
-        self.parts.iter().map(|h| h.kind.labels()).sum()
-    }
-
-    /// Whether these are the six parts of a controller, whatever their buckets.
-    pub fn is_controller(&self) -> bool {
-        let names = ["buttons", "main_x", "main_y", "c_x", "c_y", "shoulder"];
-        self.parts.len() == names.len()
-            && self.parts.iter().zip(names).all(|(h, n)| h.name == n)
-            && self.parts[0].kind == HeadKind::Bernoulli(8)
-            && self.parts[1..].iter().all(|h| matches!(h.kind, HeadKind::Categorical(_)))
-    }
-}
-
-impl Embedding {
-    /// Checks every number before memory is taken for it.
-    pub fn validate(&self) -> Result<()> {
-        match self {
-            Embedding::Vector(n) => size("embedding.vector", *n, 1),
-            Embedding::Melee(m) => {
-                size("embedding.action_embed_size", m.action_embed_size, 1)?;
-                size("embedding.character_embed_size", m.character_embed_size, 1)?;
-                size("embedding.stage_embed_size", m.stage_embed_size, 1)?;
-                size("embedding.num_player_names", m.num_player_names, 0)?;
-                within("embedding.num_projectiles", m.num_projectiles, 0, MAX_PROJECTILES)?;
-                within("embedding.queue_depth", m.queue_depth, 1, MAX_QUEUE_DEPTH)?;
-                size("embedding.num_delays", m.num_delays, 0)
-            }
-        }
-    }
-}
 
 impl Spec {
     /// Checks every number before memory is taken for it.
@@ -265,14 +61,20 @@ impl Heads {
             size(&format!("heads.{name}.hidden_size"), head.hidden_size, least)?;
         }
         size("heads.stream_size", self.stream_size, 1)?;
-        let melee = matches!(embedding, Embedding::Melee(_));
-        if self.prior && !(melee && self.is_controller()) {
-            let expected = "the Melee embedding and the controller heads";
-            return Err(Error::mismatch("heads.prior", expected, "others"));
+        let reads = embedding.reads_inputs(self);
+        let refuse = |what: &str| {
+            let game = embedding.game();
+            let expected = match game.parts().is_empty() {
+                true => "a game whose inputs are declared".to_owned(),
+                false => format!("the heads of an input of {}", game.name()),
+            };
+            Err(Error::mismatch(what, expected, "others"))
+        };
+        if self.prior && !reads {
+            return refuse("heads.prior");
         }
-        if embedding.queue_depth() > 1 && !self.is_controller() {
-            let expected = "the controller heads";
-            return Err(Error::mismatch("embedding.queue_depth above 1", expected, "others"));
+        if embedding.queue_depth() > 1 && !reads {
+            return refuse("embedding.queue_depth above 1");
         }
         Ok(())
     }
@@ -286,7 +88,7 @@ mod tests {
         let kind = HeadKind::Categorical(classes);
         let parts = vec![Head { name: "move".into(), kind, hidden_size: 4 }];
         let heads = Heads { parts, ..Heads::controller(HeadsKind::Independent) };
-        let spec = Spec { embedding: Embedding::Vector(2), backbone, heads };
+        let spec = Spec { embedding: Embedding::vector(2), backbone, heads };
         spec.validate().err().map(|e| e.to_string())
     }
 
@@ -323,7 +125,7 @@ mod tests {
         let mut heads = Heads::controller(HeadsKind::Independent);
         heads.parts.iter_mut().for_each(|head| head.hidden_size = 0);
         let said = |heads: &Heads| {
-            let (embedding, heads) = (Embedding::Vector(2), heads.clone());
+            let (embedding, heads) = (Embedding::vector(2), heads.clone());
             let spec = Spec { embedding, backbone: mlp(1), heads };
             spec.validate().err().map(|e| e.to_string())
         };

@@ -49,7 +49,7 @@ fn a_step_takes_no_memory() -> Result<()> {
     ] {
         for (i, backbone) in BACKBONES.iter().enumerate() {
             let n = &mut Numbers::new(i as u64);
-            let embedding = Embedding::Melee(Melee::default());
+            let embedding = Embedding::melee(Melee::default());
             let heads = Heads { prior: true, ..Heads::controller(kind) };
             let spec = Spec { embedding, backbone: backbone(n), heads };
             let plan = Plan::of(&Policy::init(&spec, 1)?, format)?.expect("a plan");

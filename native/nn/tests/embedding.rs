@@ -6,7 +6,9 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use safetensors::{Dtype, SafeTensors};
-use sconce_nn::embedding::melee::{self, *};
+use sconce_game::melee::{self, *};
+use sconce_game::{Column, FieldKind, mirror_input};
+use sconce_nn::embedding::{discretise, undiscretise};
 use sconce_nn::heads::NONE;
 use sconce_nn::spec::{Backbone, Embedding, HeadKind, Heads, HeadsKind, Melee, MlpConfig, Spec};
 use sconce_tensor::{Kind, Result};
@@ -67,12 +69,20 @@ fn golden_rows(golden: &Golden) -> Vec<Vec<f32>> {
     (0..frames).map(|f| columns.iter().map(|c| value(&c.name, f)).collect()).collect()
 }
 
+fn raw_columns() -> Vec<Column> {
+    melee::game().raw_columns()
+}
+
+fn column(name: &str) -> Option<usize> {
+    melee::game().column(name)
+}
+
 fn learned() -> Embedding {
-    Embedding::Melee(Melee::default())
+    Embedding::melee(Melee::default())
 }
 
 fn packed() -> Embedding {
-    Embedding::Melee(Melee::packed())
+    Embedding::melee(Melee::packed())
 }
 
 fn embed(embedding: &Embedding, raw: &[f32], strict: bool) -> Result<(Vec<f32>, Vec<u32>)> {
@@ -136,8 +146,8 @@ fn the_schema_covers_the_vector_without_a_gap() {
     let few = Melee { num_player_names: 3, num_projectiles: 2, ..Melee::default() };
     let deep = Melee { queue_depth: 19, num_delays: 19, ..Melee::default() };
     let none = Melee { num_projectiles: 0, ..Melee::default() };
-    let melee = [few, none, deep].map(Embedding::Melee);
-    let others = [&melee[..], &[Embedding::Vector(7)]].concat();
+    let melee = [few, none, deep].map(Embedding::melee);
+    let others = [&melee[..], &[Embedding::vector(7)]].concat();
     for embedding in [learned(), packed()].iter().chain(&others) {
         let mut end = 0;
         for feature in embedding.schema() {
@@ -154,8 +164,12 @@ fn the_schema_covers_the_vector_without_a_gap() {
 
 #[test]
 fn each_table_has_one_row_more_than_it_has_ids() {
-    let tables: Vec<_> = learned().tables().iter().map(|t| (t.name, t.rows, t.width)).collect();
-    assert_eq!(tables, [("action", 400, 64), ("character", 34, 64), ("stage", 7, 8)]);
+    let tables: Vec<_> =
+        learned().tables().iter().map(|t| (t.name.clone(), t.rows, t.width)).collect();
+    assert_eq!(
+        tables,
+        [("action".into(), 400, 64), ("character".into(), 34, 64), ("stage".into(), 7, 8)]
+    );
     assert_eq!(learned().id_slots().len(), learned().num_ids());
     assert!(packed().tables().is_empty());
 }
@@ -245,7 +259,7 @@ fn flags_sticks_and_fractions_of_ids_are_checked_live() {
 
 #[test]
 fn a_name_is_checked_where_names_are_part_of_the_vector() {
-    let named = Embedding::Melee(Melee { num_player_names: 4, ..Melee::default() });
+    let named = Embedding::melee(Melee { num_player_names: 4, ..Melee::default() });
     let mut row = plain_row();
     row[NAME_ID] = 4.0;
     let error = embed(&named, &row, true).unwrap_err();
@@ -270,12 +284,12 @@ fn a_buffer_of_another_length_is_refused() {
     }
     assert!(tries.iter().all(|e| e.kind() == Kind::Mismatch));
     assert_eq!(tries[0].to_string(), "raw row: expected 99 numbers, got 98");
-    assert!(melee::mirror(&mut [0.0; 3]).is_err());
+    assert!(melee::game().mirror(&mut [0.0; 3]).is_err());
 }
 
 #[test]
 fn a_plain_vector_is_taken_as_it_is_but_finite_when_live() {
-    let vector = Embedding::Vector(3);
+    let vector = Embedding::vector(3);
     let (got, ids) = embed(&vector, &[1.0, -2.0, 1e9], true).unwrap();
     assert_eq!((got, ids), (vec![1.0, -2.0, 1e9], vec![]));
     let error = embed(&vector, &[1.0, f32::NAN, 0.0], true).unwrap_err();
@@ -290,9 +304,10 @@ fn discretisation_is_the_golden_one() {
     let heads = Heads::controller(HeadsKind::Independent);
     for (i, &value) in golden["input.value"].values.iter().enumerate() {
         let mut labels = [0; CONTROLLER_WIDTH];
-        melee::discretise(&[value as f32; CONTROLLER_WIDTH], &heads, &mut labels).unwrap();
+        discretise(melee::game().parts(), &[value as f32; CONTROLLER_WIDTH], &heads, &mut labels)
+            .unwrap();
         let mut back = [0.0; CONTROLLER_WIDTH];
-        melee::controller(&labels, &heads, &mut back).unwrap();
+        undiscretise(melee::game().parts(), &labels, &heads, &mut back).unwrap();
         assert!(labels[..8].iter().all(|&bit| bit == u16::from(value >= 0.5)));
         for (part, column) in [("axis", 8), ("axis", 11), ("shoulder", 12)] {
             let want = |what: &str| golden[&format!("output.{part}_{what}")].values[i];
@@ -307,13 +322,15 @@ fn discretisation_follows_the_classes_of_the_heads() {
     let mut heads = Heads::controller(HeadsKind::Independent);
     heads.parts[1].kind = HeadKind::Categorical(21);
     let mut labels = [0; CONTROLLER_WIDTH];
-    melee::discretise(&[1.0; CONTROLLER_WIDTH], &heads, &mut labels).unwrap();
+    discretise(melee::game().parts(), &[1.0; CONTROLLER_WIDTH], &heads, &mut labels).unwrap();
     assert_eq!(labels, [1, 1, 1, 1, 1, 1, 1, 1, 20, 16, 16, 16, 4]);
     labels[9] = 17;
-    let error = melee::controller(&labels, &heads, &mut [0.0; CONTROLLER_WIDTH]).unwrap_err();
+    let error = undiscretise(melee::game().parts(), &labels, &heads, &mut [0.0; CONTROLLER_WIDTH])
+        .unwrap_err();
     assert_eq!(error.to_string(), "main_y: 17 is outside 0..16");
     heads.parts.pop();
-    let error = melee::discretise(&[1.0; CONTROLLER_WIDTH], &heads, &mut labels).unwrap_err();
+    let error = discretise(melee::game().parts(), &[1.0; CONTROLLER_WIDTH], &heads, &mut labels)
+        .unwrap_err();
     assert_eq!(error.kind(), Kind::Mismatch);
 }
 
@@ -330,14 +347,14 @@ fn previous_labels_are_those_of_the_previous_action() {
     melee::set_previous(&mut row, &controller).unwrap();
     assert!(learned().previous_labels(&row, &heads, &mut labels).unwrap());
     assert_eq!(labels, [1, 0, 0, 0, 0, 0, 0, 1, 0, 8, 16, 4, 2]);
-    assert!(!Embedding::Vector(99).previous_labels(&row, &heads, &mut labels).unwrap());
+    assert!(!Embedding::vector(99).previous_labels(&row, &heads, &mut labels).unwrap());
 }
 
 #[test]
 fn a_queue_and_a_delay_id_stand_behind_the_previous_action_and_move_the_rest() {
     let heads = Heads::controller(HeadsKind::Independent);
     let deep = Melee { queue_depth: 4, num_delays: 9, ..Melee::packed() };
-    let deep = Embedding::Melee(deep);
+    let deep = Embedding::melee(deep);
     // The application's width of such a policy.
     assert_eq!((deep.width(), deep.queue_depth()), (336, 4));
     let row = plain_row();
@@ -382,7 +399,7 @@ fn a_queue_and_a_delay_id_stand_behind_the_previous_action_and_move_the_rest() {
 #[test]
 fn a_queue_is_bounded_and_needs_a_controller_and_old_specs_have_none() {
     let refused = |options: Melee, heads: &Heads| {
-        let embedding = Embedding::Melee(options);
+        let embedding = Embedding::melee(options);
         let backbone = Backbone::Mlp(MlpConfig {
             hidden_sizes: vec![4],
             layer_norm: false,
@@ -405,7 +422,7 @@ fn a_queue_is_bounded_and_needs_a_controller_and_old_specs_have_none() {
     assert_eq!(refused(wide, &heads).as_deref(), Some(said));
     heads.parts.pop();
     assert_eq!(refused(deep(1), &heads), None);
-    let said = "embedding.queue_depth above 1: expected the controller heads, got others";
+    let said = "embedding.queue_depth above 1: expected the heads of an input of melee, got others";
     assert_eq!(refused(deep(2), &heads).as_deref(), Some(said));
 
     let mut json = serde_json::to_value(Melee::default()).unwrap();
@@ -452,9 +469,9 @@ fn a_mirrored_stick_has_the_mirrored_class() {
     for class in 0..17 {
         let mut labels = [0, 1, 0, 0, 0, 0, 0, 0, class, 3, 16 - class, 5, 4];
         let mut raw = [0.0; CONTROLLER_WIDTH];
-        melee::controller(&labels, &heads, &mut raw).unwrap();
-        melee::mirror_controller(&mut raw).unwrap();
-        melee::discretise(&raw, &heads, &mut labels).unwrap();
+        undiscretise(melee::game().parts(), &labels, &heads, &mut raw).unwrap();
+        mirror_input(melee::game().parts(), &mut raw).unwrap();
+        discretise(melee::game().parts(), &raw, &heads, &mut labels).unwrap();
         assert_eq!(labels, [0, 1, 0, 0, 0, 0, 0, 0, 16 - class, 3, class, 5, 4]);
     }
 }
@@ -497,7 +514,7 @@ proptest! {
         mut row in prop::collection::vec(-1e30f32..1e30, RAW_WIDTH)
     ) {
         for (value, column) in row.iter_mut().zip(raw_columns()) {
-            if column.field.kind != FieldKind::Number {
+            if column.kind != FieldKind::Number {
                 *value = f32::from(u8::from(*value > 0.0));
             }
         }

@@ -221,7 +221,7 @@ fn the_heads_read_the_trunk_without_the_directions_that_are_projected_out() {
     let kind = spec::HeadKind::Categorical(3);
     let parts = vec![spec::Head { name: "action".into(), kind, hidden_size: 5 }];
     let spec = Spec {
-        embedding: spec::Embedding::Vector(2),
+        embedding: spec::Embedding::vector(2),
         backbone: spec::Backbone::Gru(config),
         heads: spec::Heads {
             kind: spec::HeadsKind::Independent,

@@ -39,8 +39,7 @@ impl EmbeddedFrame {
     pub fn read(&mut self, spec: &Spec, raw: &[f32]) -> Result<()> {
         spec.embedding.embed(raw, true, &mut self.continuous, &mut self.ids)?;
         self.previous.fill(NONE);
-        // Only the heads of a controller can read a frame's controller.
-        if spec.heads.is_controller() {
+        if spec.embedding.reads_inputs(&spec.heads) {
             spec.embedding.previous_labels(raw, &spec.heads, &mut self.previous)?;
         }
         Ok(())
@@ -209,7 +208,7 @@ mod tests {
             input_dropout: 0.0,
         };
         Spec {
-            embedding: Embedding::Vector(2),
+            embedding: Embedding::vector(2),
             backbone: Backbone::Mlp(config),
             heads: Heads::controller(HeadsKind::Independent),
         }

@@ -46,7 +46,7 @@ fn a_decision_takes_no_memory() {
             input_dropout: 0.0,
         };
         let spec = Spec {
-            embedding: Embedding::Melee(melee),
+            embedding: Embedding::melee(melee),
             backbone: Backbone::Gru(config),
             heads: Heads { prior: true, ..Heads::controller(HeadsKind::Autoregressive) },
         };
@@ -64,7 +64,7 @@ fn a_decision_takes_no_memory() {
         let policy = Arc::new(Policy::init(&spec, 1).unwrap());
         let mut session = Session::open(policy, options).unwrap();
         let mut raw = vec![0.0; melee::RAW_WIDTH];
-        raw[melee::column("own.stock").unwrap()] = 4.0;
+        raw[melee::game().column("own.stock").unwrap()] = 4.0;
         let mut act = |t: i64| {
             let overrides = Overrides { game_frame: Some(t), ..Overrides::default() };
             session.decide(&raw, &overrides).unwrap();

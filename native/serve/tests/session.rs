@@ -76,12 +76,12 @@ fn policy(embedding: Embedding, backbone: Backbone, heads: Heads) -> Arc<Policy>
 }
 
 fn vector(backbone: Backbone) -> Arc<Policy> {
-    policy(Embedding::Vector(3), backbone, heads(HeadsKind::Autoregressive))
+    policy(Embedding::vector(3), backbone, heads(HeadsKind::Autoregressive))
 }
 
 fn controller(backbone: Backbone) -> Arc<Policy> {
     let heads = Heads { prior: true, ..Heads::controller(HeadsKind::Independent) };
-    policy(Embedding::Melee(Melee::default()), backbone, heads)
+    policy(Embedding::melee(Melee::default()), backbone, heads)
 }
 
 fn options(mode: Mode) -> Options {
@@ -343,15 +343,13 @@ fn frame(x: f32) -> Vec<f32> {
         ("stage", 31.0),
         ("own.stock", 4.0),
     ] {
-        raw[melee::column(name).unwrap()] = value;
+        raw[melee::game().column(name).unwrap()] = value;
     }
     raw
 }
 
 fn with_previous(mut raw: Vec<f32>, labels: &[u16], heads: &Heads) -> Vec<f32> {
-    let mut controller = [0.0; melee::CONTROLLER_WIDTH];
-    melee::controller(labels, heads, &mut controller).unwrap();
-    melee::set_previous(&mut raw, &controller).unwrap();
+    Embedding::melee(Melee::default()).set_previous(labels, heads, &mut raw).unwrap();
     raw
 }
 
@@ -390,7 +388,7 @@ fn the_previous_action_is_the_calls_then_the_frames_then_the_sessions_own() {
 fn queued(depth: usize) -> Arc<Policy> {
     let melee = Melee { queue_depth: depth, num_delays: 9, ..Melee::default() };
     let heads = Heads::controller(HeadsKind::Independent);
-    policy(Embedding::Melee(melee), Backbone::Gru(recurrent(12)), heads)
+    policy(Embedding::melee(melee), Backbone::Gru(recurrent(12)), heads)
 }
 
 /// Logits of the last of these frames, each behind the inputs of its own, the newest first.
@@ -535,7 +533,7 @@ fn an_id_without_a_row_is_named_and_the_frame_refused() {
     let _turn = turn();
     let mut session = open(&controller(Backbone::Lstm(recurrent(12))), Mode::Carry);
     let mut raw = frame(0.0);
-    raw[melee::column("own.action").unwrap()] = 5000.0;
+    raw[melee::game().column("own.action").unwrap()] = 5000.0;
     let error = session.act(&raw, &Overrides::default()).unwrap_err();
     assert_eq!(error.to_string(), "own.action: 5000 is outside 0..398");
     assert_eq!(session.info().frames, 0);
@@ -682,7 +680,7 @@ fn a_session_that_steps_by_a_plan_chooses_and_remembers_as_one_that_steps_by_its
     for backbone in backbones() {
         for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
             let heads = Heads { prior: true, ..Heads::controller(kind) };
-            let policy = policy(Embedding::Melee(Melee::default()), backbone.clone(), heads);
+            let policy = policy(Embedding::melee(Melee::default()), backbone.clone(), heads);
             let mut unpacked = unpacked(&policy, Mode::Carry);
             let mut packed = open(&policy, Mode::Carry);
             assert_eq!((unpacked.info().path, packed.info().path), (Path::Ops, Path::Packed));

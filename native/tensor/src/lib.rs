@@ -1,6 +1,7 @@
 //! What numbers stand on: devices and their memory, launches, the tape, threads, randomness, vectors; errors and files.
 #![warn(unreachable_pub)]
 
+pub mod bounded;
 pub mod device;
 pub mod digest;
 pub mod error;

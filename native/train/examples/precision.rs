@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     sconce_tensor::pool::keep_libraries_single_threaded();
     println!("{:<12} {:>10} {:>18} {:>18}", "ms a step", "f32", "bf16", "f16");
     for (name, backbone, batch, window) in backbones() {
-        let embedding = Embedding::Melee(Melee::packed());
+        let embedding = Embedding::melee(Melee::packed());
         let heads = Heads::controller(HeadsKind::Independent);
         let spec = Spec { embedding, backbone, heads };
         let [f32, bf16, f16] = fastest(&spec, rounds, (batch, window, threads))?;

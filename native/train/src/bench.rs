@@ -222,7 +222,7 @@ mod tests {
         let heads = Heads { prior: true, ..Heads::controller(HeadsKind::Independent) };
         for embedding in [Melee::default(), Melee::packed()] {
             let spec = Spec {
-                embedding: Embedding::Melee(embedding),
+                embedding: Embedding::melee(embedding),
                 backbone: Backbone::Mlp(config.clone()),
                 heads: heads.clone(),
             };

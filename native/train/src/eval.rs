@@ -3,11 +3,11 @@
 use std::sync::atomic::AtomicBool;
 
 use sconce_data::{Corpus, Reader, Schema, View};
+use sconce_game::{InputKind, InputPart};
 use sconce_nn::Policy;
 use sconce_nn::backbone::{Context, State};
-use sconce_nn::embedding::melee;
 use sconce_nn::heads::NONE;
-use sconce_nn::spec::{Embedding, HeadKind, Heads, Spec};
+use sconce_nn::spec::{HeadKind, Heads, Spec};
 use sconce_tensor::{Error, Kind, Precision, Result, device, pool, tensor};
 
 use crate::baselines::{Baseline, BaselineKind, Counts};
@@ -147,33 +147,16 @@ pub fn evaluate(
 
 /// Refuses a corpus that does not hold what the spec reads and chooses.
 pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
-    let has = schema.heads();
-    let same = match (schema, &spec.embedding) {
-        (Schema::Melee, Embedding::Melee(_)) => spec.heads.is_controller(),
-        (Schema::Vector { size, .. }, Embedding::Vector(n)) => {
-            let kinds =
-                |h: &Heads| h.parts.iter().map(|p| (p.name.clone(), p.kind)).collect::<Vec<_>>();
-            size == n && kinds(&has) == kinds(&spec.heads)
-        }
-        _ => false,
-    };
-    match same {
-        true => Ok(()),
-        false => {
-            let heads = |h: &Heads| {
-                let part = |p: &sconce_nn::spec::Head| format!("{} {:?}", p.name, p.kind);
-                h.parts.iter().map(part).collect::<Vec<_>>().join(", ")
-            };
-            let expected = format!("{:?} with heads {}", spec.embedding, heads(&spec.heads));
-            let got = match schema {
-                Schema::Melee => "Melee replays".to_string(),
-                Schema::Vector { size, .. } => {
-                    format!("vectors of {size} with heads {}", heads(&has))
-                }
-            };
-            Err(Error::mismatch("corpus for this spec", expected, got))
-        }
+    spec.embedding.game().expect("game of the corpus for this spec", schema.game())?;
+    if schema.chosen_by(&spec.heads) {
+        return Ok(());
     }
+    let heads = |h: &Heads| {
+        let part = |p: &sconce_nn::spec::Head| format!("{} {:?}", p.name, p.kind);
+        h.parts.iter().map(part).collect::<Vec<_>>().join(", ")
+    };
+    let (expected, got) = (heads(&spec.heads), heads(&schema.heads()));
+    Err(Error::mismatch("heads of the corpus for this spec", expected, got))
 }
 
 /// Counts the actions of all frames, and the action that each state shows beside it: what a policy
@@ -225,11 +208,21 @@ fn metrics(spec: &Spec) -> Result<Metrics> {
         HeadKind::Bernoulli(n) => Some((h.name.as_str(), n)),
         HeadKind::Categorical(_) => None,
     });
-    let names = match spec.heads.is_controller() {
-        true => melee::BUTTONS.map(String::from).to_vec(),
-        false => bits.flat_map(|(name, n)| (0..n).map(move |i| format!("{name}_{i}"))).collect(),
-    };
+    let named =
+        spec.embedding.parts(&spec.heads).map(button_names).filter(|names| !names.is_empty());
+    let numbered =
+        || bits.flat_map(|(name, n)| (0..n).map(move |i| format!("{name}_{i}"))).collect();
+    let names = named.unwrap_or_else(numbered);
     Metrics::new(&spec.heads, Some(names))
+}
+
+/// Names of buttons, one for each bit of an input.
+fn button_names(parts: &[InputPart]) -> Vec<String> {
+    let names = parts.iter().filter_map(|part| match &part.kind {
+        InputKind::Flags(names) => Some(names.iter().map(ToString::to_string)),
+        InputKind::Bits(_) | InputKind::Axis { .. } | InputKind::Choice(_) => None,
+    });
+    names.flatten().collect()
 }
 
 /// The states of a view that are scored.

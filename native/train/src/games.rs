@@ -167,7 +167,7 @@ mod tests {
         };
         let heads = Heads { prior: true, ..Heads::controller(HeadsKind::Independent) };
         let fitted = |queue_depth| {
-            let embedding = Embedding::Melee(Melee { queue_depth, ..Melee::packed() });
+            let embedding = Embedding::melee(Melee { queue_depth, ..Melee::packed() });
             let (heads, backbone) = (heads.clone(), spec::Backbone::Mlp(config.clone()));
             let policy =
                 first_policy(&Spec { embedding, backbone, heads }, &options, &views, &never);

@@ -201,7 +201,7 @@ mod tests {
             input_dropout: 0.0,
         };
         let heads = Heads::controller(HeadsKind::Independent);
-        Spec { embedding: Embedding::Melee(melee), backbone: spec::Backbone::Mlp(config), heads }
+        Spec { embedding: Embedding::melee(melee), backbone: spec::Backbone::Mlp(config), heads }
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn attention() -> Backbone {
 
 /// Controllers of both kinds, with and without a hidden layer and a prior.
 fn controllers() -> Vec<Spec> {
-    let embedding = Embedding::Melee(Melee { queue_depth: 2, ..Melee::packed() });
+    let embedding = Embedding::melee(Melee { queue_depth: 2, ..Melee::packed() });
     let spec = |backbone, kind, prior, hidden_size| {
         let mut heads = Heads { prior, ..Heads::controller(kind) };
         heads.parts.iter_mut().for_each(|head| head.hidden_size = hidden_size);
@@ -386,7 +386,7 @@ fn a_run_on_a_card_learns_saves_goes_on_and_scores_as_one_on_a_cpu() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     for (i, (backbone, options)) in backbones().into_iter().enumerate() {
-        let spec = Spec { embedding: Embedding::Vector(2), backbone, heads: heads() };
+        let spec = Spec { embedding: Embedding::vector(2), backbone, heads: heads() };
         let out = |name: &str| dir.path().join(format!("{i}-{name}"));
         let go =
             |name, options: &TrainOptions, stop| trained(&corpus, &spec, options, &out(name), stop);

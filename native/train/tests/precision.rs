@@ -66,7 +66,7 @@ fn specs() -> [Spec; 3] {
     let parts = vec![part("go", HeadKind::Bernoulli(2)), part("to", HeadKind::Categorical(3))];
     let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 5, prior: false };
     backbones.map(|backbone| Spec {
-        embedding: Embedding::Vector(SIZE),
+        embedding: Embedding::vector(SIZE),
         backbone,
         heads: heads.clone(),
     })
@@ -125,7 +125,7 @@ fn bits() -> Spec {
         dropout: 0.1,
         input_dropout: 0.0,
     };
-    Spec { embedding: Embedding::Vector(2), backbone: Backbone::Gru(config), heads }
+    Spec { embedding: Embedding::vector(2), backbone: Backbone::Gru(config), heads }
 }
 
 /// A loss of gradients so many times as large.

@@ -41,7 +41,7 @@ fn gru() -> Spec {
         dropout: 0.1,
         input_dropout: 0.0,
     };
-    Spec { embedding: Embedding::Vector(2), backbone: Backbone::Gru(config), heads: heads() }
+    Spec { embedding: Embedding::vector(2), backbone: Backbone::Gru(config), heads: heads() }
 }
 
 /// The action is the sign of the number a frame ago: no memoryless policy can know it.
@@ -1071,12 +1071,12 @@ fn the_evaluation_of_a_file_equals_that_of_its_run_and_both_modes_count_every_fr
 fn a_corpus_of_something_else_is_refused_with_both_named() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
-    let spec = Spec { embedding: Embedding::Vector(3), ..gru() };
+    let spec = Spec { embedding: Embedding::vector(3), ..gru() };
     let out = dir.path().join("run");
     let error =
         run(&corpus, &spec, &options(), &out, &silent, &AtomicBool::new(false)).unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("Vector(3)") && text.contains("vectors of 2"), "{text}");
+    assert!(text.contains("vectors of 3") && text.contains("vectors of 2"), "{text}");
     assert!(!out.exists(), "a refused run leaves no folder");
 }
 

@@ -33,7 +33,7 @@ fn gru(hidden_size: usize, dropout: f32, kind: HeadsKind) -> Spec {
     let (num_layers, layer_norm, input_norm, input_dropout) = (1, true, false, 0.0);
     let config =
         RecurrentConfig { hidden_size, num_layers, layer_norm, input_norm, dropout, input_dropout };
-    let (embedding, backbone) = (Embedding::Vector(2), Backbone::Gru(config));
+    let (embedding, backbone) = (Embedding::vector(2), Backbone::Gru(config));
     Spec { embedding, backbone, heads: heads(kind) }
 }
 
@@ -45,7 +45,7 @@ fn mlp() -> Spec {
         dropout: 0.0,
         input_dropout: 0.0,
     };
-    let (embedding, backbone) = (Embedding::Vector(2), Backbone::Mlp(config));
+    let (embedding, backbone) = (Embedding::vector(2), Backbone::Mlp(config));
     Spec { embedding, backbone, heads: heads(HeadsKind::Independent) }
 }
 

@@ -154,11 +154,12 @@ defmodule Sconce.Policy.SpecTest do
           {[heads_kind: :independent], ~r/:heads_kind does not apply/},
           {[stream_size: 8], ~r/:stream_size does not apply to independent/},
           {[heads: :autoregressive, head_hidden_size: 8], ~r/:head_hidden_size does not apply/},
-          {[embedding: {:vector, 2}, prior: true], ~r/:prior needs the Melee embedding/},
+          {[embedding: {:vector, 2}, prior: true],
+           ~r/:prior needs a game whose inputs are declared/},
           {[prior: true, heads: bernoulli_shoulder()],
-           ~r/:prior needs the Melee embedding and the heads/},
+           ~r/:prior needs the heads of the controller/},
           {[embedding: {:melee, queue_depth: 2}, heads: @action],
-           ~r/:queue_depth of the Melee embedding: 2 needs the heads of the controller/},
+           ~r/:queue_depth of the embedding: 2 needs the heads of the controller/},
           {[value_head: true], ~r/:value_head is reserved/}
         ] do
       assert_raise ArgumentError, sentence, fn -> Spec.new(opts) end

@@ -132,7 +132,9 @@ defmodule Sconce.Trainer.QueueTest do
     only = Keyword.take(@options, [:steps, :batch_size, :window_size])
 
     assert {:error, error} = Trainer.plan(vector, only ++ [scheduled_sampling: 0.5])
-    assert Exception.message(error) =~ "scheduled_sampling: expected the Melee embedding"
+
+    assert Exception.message(error) =~
+             "scheduled_sampling: expected a game whose inputs are declared"
 
     # A run that goes on has the inputs that it has.
     trained!(context, "run", [])

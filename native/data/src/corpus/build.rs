@@ -1,8 +1,11 @@
-//! Corpora of vectors and labels, built from what the caller has.
+//! Corpora built from what the caller has: vectors and labels, or rows of a declared game as they come.
 
-use std::path::Path;
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sconce_game::FieldKind;
 use sconce_tensor::digest::hex;
 use sconce_tensor::{Error, Result};
 use sha2::{Digest, Sha256};
@@ -11,7 +14,7 @@ use super::open::Corpus;
 use super::writer::Writer;
 use crate::column::Column;
 use crate::game::GameInfo;
-use crate::schema::Schema;
+use crate::schema::{Beside, Schema};
 
 /// A game of vectors and labels, row by row.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,34 +39,99 @@ impl Corpus {
         dir: &Path,
         cancel: &AtomicBool,
     ) -> Result<Self> {
-        let Schema::Vector { size, heads } = schema else {
+        let Some(size) = schema.vector_size() else {
             return Err(Error::mismatch("schema", "vector", schema.name()));
         };
         schema.validate()?;
-        let classes: Vec<usize> = heads
-            .iter()
-            .flat_map(|(_, kind)| std::iter::repeat_n(kind.classes(), kind.labels()))
-            .collect();
-        let go_on = || match cancel.load(Ordering::Relaxed) {
-            true => Err(Error::Cancelled),
-            false => Ok(()),
-        };
+        let heads = schema.heads();
+        let kinds = heads.parts.iter().map(|head| head.kind);
+        let classes: Vec<usize> =
+            kinds.flat_map(|kind| std::iter::repeat_n(kind.classes(), kind.labels())).collect();
         for (i, game) in games.iter().enumerate() {
-            go_on()?;
-            check_game(i, game, *size, &classes)?;
+            go_on(cancel)?;
+            check_vectors(i, game, size, &classes)?;
         }
-        let writer = Writer::open(dir, schema)?;
-        let mut entries = Vec::with_capacity(games.len());
+        let mut builder = Builder::new(schema, dir)?;
         for (i, game) in games.iter().enumerate() {
-            go_on()?;
-            entries.push(write_game(&writer, i, game, *size)?);
+            go_on(cancel)?;
+            let columns = [Column::F32(game.x.clone()), Column::U16(game.labels.clone())];
+            builder.add(format!("game {i}"), game.x.len() / size, &columns)?;
         }
-        writer.replace(entries)?;
-        Corpus::open(dir)
+        builder.finish()
     }
 }
 
-fn check_game(i: usize, game: &VectorGame, size: usize, classes: &[usize]) -> Result<()> {
+fn go_on(cancel: &AtomicBool) -> Result<()> {
+    match cancel.load(Ordering::Relaxed) {
+        true => Err(Error::Cancelled),
+        false => Ok(()),
+    }
+}
+
+/// Makes a corpus of exactly the games that are added to it, one after the other. One of the same schema that lies
+/// there is replaced by [`finish`](Self::finish); without it nothing is changed there.
+pub struct Builder {
+    writer: Writer,
+    schema: Schema,
+    dir: PathBuf,
+    /// Shards of the corpus that lies there.
+    before: HashSet<String>,
+    games: Vec<GameInfo>,
+    finished: bool,
+}
+
+impl Builder {
+    pub fn new(schema: &Schema, dir: &Path) -> Result<Self> {
+        schema.validate()?;
+        let writer = Writer::open(dir, schema)?;
+        let before = writer.take_stock()?.games.into_iter().map(|game| game.file).collect();
+        let (schema, dir) = (schema.clone(), dir.to_path_buf());
+        Ok(Builder { writer, schema, dir, before, games: vec![], finished: false })
+    }
+
+    /// Adds a game of a declared game: rows of what was seen, what was done, and what stands beside it, in the order of
+    /// the declaration.
+    ///
+    /// # Shapes
+    /// `rows [n, fields + numbers of an input + columns beside them]`.
+    pub fn add_rows(&mut self, rows: &[f32]) -> Result<()> {
+        let source = format!("game {}", self.games.len());
+        let (frames, columns) = row_columns(&self.schema, &source, rows)?;
+        self.add(source, frames, &columns)
+    }
+
+    fn add(&mut self, source: String, frames: usize, columns: &[Column]) -> Result<()> {
+        let mut hash = Sha256::new();
+        // Two equal games are two games.
+        hash.update((self.games.len() as u64).to_le_bytes());
+        columns.iter().for_each(|c| hash.update(c.bytes()));
+        let digest = hex(&hash.finalize());
+        let game = GameInfo { digest, source, frames, ..GameInfo::default() };
+        self.games.push(self.writer.add(game, columns)?);
+        Ok(())
+    }
+
+    /// Makes the games those of the corpus.
+    pub fn finish(mut self) -> Result<Corpus> {
+        self.writer.replace(self.games.clone())?;
+        self.finished = true;
+        Corpus::open(&self.dir)
+    }
+}
+
+impl Drop for Builder {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        // What cannot be removed is no reason for an error.
+        let new = self.games.iter().filter(|game| !self.before.contains(&game.file));
+        new.for_each(|game| drop(fs::remove_file(self.dir.join(&game.file))));
+        self.writer.abandon();
+    }
+}
+
+fn check_vectors(i: usize, game: &VectorGame, size: usize, classes: &[usize]) -> Result<()> {
     let rows = game.labels.len() / classes.len().max(1);
     if rows == 0 || game.labels.len() != rows * classes.len() || game.x.len() != rows * size {
         let expected = format!("n x {size} numbers and n x {} labels", classes.len());
@@ -85,17 +153,56 @@ fn check_game(i: usize, game: &VectorGame, size: usize, classes: &[usize]) -> Re
     }
 }
 
-fn write_game(writer: &Writer, i: usize, game: &VectorGame, size: usize) -> Result<GameInfo> {
-    let columns = [Column::F32(game.x.clone()), Column::U16(game.labels.clone())];
-    let mut hash = Sha256::new();
-    // Two equal games are two games.
-    hash.update((i as u64).to_le_bytes());
-    columns.iter().for_each(|c| hash.update(c.bytes()));
-    let info = GameInfo {
-        digest: hex(&hash.finalize()),
-        source: format!("game {i}"),
-        frames: game.x.len() / size,
-        ..GameInfo::default()
+/// The columns of a game's rows, every number of which is one of its field's.
+pub(crate) fn row_columns(
+    schema: &Schema,
+    source: &str,
+    rows: &[f32],
+) -> Result<(usize, Vec<Column>)> {
+    let numbers = schema.numbers();
+    let width = numbers.len().max(1);
+    let frames = rows.len() / width;
+    if frames == 0 || rows.len() != frames * width {
+        let expected = format!("n x {width} numbers, at least one frame");
+        return Err(Error::mismatch(source, expected, rows.len()));
+    }
+    for (frame, row) in rows.chunks_exact(width).enumerate() {
+        check_row(&numbers, row, |name| format!("{source}, frame {frame}, {name}"))?;
+    }
+    check_end(schema, source, rows, width)?;
+    let mut at = 0;
+    let of = |spec: &crate::column::ColumnSpec| {
+        let own = at..at + spec.width.max(1);
+        at = own.end;
+        let values = rows.chunks_exact(width).flat_map(|row| row[own.clone()].iter().copied());
+        Column::collect(spec.dtype, values)
     };
-    writer.add(info, &columns)
+    Ok((frames, schema.columns().iter().map(of).collect()))
+}
+
+/// Checks the numbers of a row, of which the first that is none of its field's is named.
+fn check_row(
+    numbers: &[(String, FieldKind)],
+    row: &[f32],
+    name: impl Fn(&str) -> String,
+) -> Result<()> {
+    let each = numbers.iter().zip(row);
+    each.clone().try_for_each(|((of, kind), &value)| kind.check(value, || name(of)))
+}
+
+/// A game of a corpus is one game: it ends with its last row or not at all.
+fn check_end(schema: &Schema, source: &str, rows: &[f32], width: usize) -> Result<()> {
+    let beside = schema.beside();
+    let Some(end) = beside.iter().position(|beside| *beside == Beside::End) else { return Ok(()) };
+    let at = width - beside.len() + end;
+    let frames = rows.len() / width;
+    let early = rows.chunks_exact(width).take(frames - 1).position(|row| row[at] != 0.0);
+    match early {
+        Some(frame) => {
+            let (expected, got) =
+                ("an end in the last frame alone", format!("one in frame {frame}"));
+            Err(Error::mismatch(format!("{source} of {frames} frames"), expected, got))
+        }
+        None => Ok(()),
+    }
 }

@@ -7,11 +7,11 @@ use sconce_tensor::fs::{read, write_atomic};
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::bounded::at_most;
 use crate::column::ColumnSpec;
 use crate::game::{GameInfo, MAX_GAMES, OtherIds};
 use crate::schema::{MAX_COLUMNS, Schema, VERSION};
 use crate::shard;
+use sconce_tensor::bounded::at_most;
 
 pub(super) const MANIFEST: &str = "manifest.json";
 
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_manifest_of_more_games_than_may_be_read_does_not_replace_the_one_before() {
         let dir = tempfile::tempdir().unwrap();
-        let manifest = |games| Manifest::new(&Schema::Melee, games);
+        let manifest = |games| Manifest::new(&Schema::melee(), games);
         manifest(vec![]).write(dir.path()).unwrap();
         let path = dir.path().join(MANIFEST);
         let before = read(&path, MAX_MANIFEST).unwrap();

@@ -7,7 +7,8 @@ mod open;
 mod split;
 mod writer;
 
-pub use build::VectorGame;
+pub(crate) use build::row_columns;
+pub use build::{Builder, VectorGame};
 pub use info::{Count, Info};
 pub use open::Corpus;
 pub use split::Holdout;

@@ -30,6 +30,15 @@ impl Corpus {
         dir.join(MANIFEST).exists() || exphil::is_there(dir)
     }
 
+    /// What the games of a corpus in a folder are, if it has a manifest that can be read.
+    pub(crate) fn schema_at(dir: &Path) -> Result<Option<Schema>> {
+        match Manifest::read(dir) {
+            Ok(manifest) => Ok(Some(manifest.schema)),
+            Err(Error::NotFound { .. } | Error::Corrupt { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// A corpus of Sconce's, or one of ExPhil's, which can only be read. Every shard has to be there, as long as it
     /// was written; its header is checked when it is first used, its bytes by [`crate::verify`].
     pub fn open(dir: &Path) -> Result<Self> {

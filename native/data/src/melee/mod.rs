@@ -3,7 +3,9 @@
 mod fields;
 pub(crate) mod place;
 mod read;
+mod rows;
 
 pub(crate) use fields::columns;
 pub use fields::{Field, Group, fields};
-pub(crate) use read::read;
+pub(crate) use read::{Game, read};
+pub(crate) use rows::Replays;

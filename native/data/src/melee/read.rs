@@ -7,7 +7,7 @@ use peppi::frame::immutable::{Data, Frame, PortData};
 use peppi::game::immutable::Game as Replay;
 use peppi::game::{PlayerType, Start};
 use peppi::io::Error as PeppiError;
-use sconce_nn::embedding::melee::{ACTIONS, CHARACTERS, STAGES};
+use sconce_game::melee::{ACTIONS, CHARACTERS, STAGES};
 use serde_json::Value;
 
 use super::fields::{Field, Group, ItemRows, PlayerRows, Read, group, present};
@@ -214,7 +214,7 @@ fn count_others(stage: u16, columns: &[Column]) -> OtherIds {
 #[cfg(test)]
 mod tests {
     use sconce_fixtures::Fixture;
-    use sconce_nn::embedding::melee::PLAYER_FIELDS;
+    use sconce_game::melee::PLAYER_FIELDS;
 
     use super::*;
 
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn player_columns_are_the_raw_fields_of_the_embedding() {
         let ours: Vec<_> = group(Group::Player).map(|f| f.name).collect();
-        let theirs: Vec<_> = PLAYER_FIELDS.iter().map(|f| f.name).collect();
+        let theirs: Vec<_> = PLAYER_FIELDS.iter().map(|f| &*f.name).collect();
         assert_eq!(ours, theirs);
         assert_eq!((ours[ACTION], ours[CHARACTER]), ("action", "character"));
     }

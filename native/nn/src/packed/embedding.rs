@@ -31,7 +31,7 @@ pub(crate) struct Embedding {
 struct Lookup {
     /// Which of a frame's ids.
     slot: usize,
-    name: &'static str,
+    name: String,
     rows: usize,
     width: usize,
     table: Range<usize>,
@@ -52,7 +52,7 @@ impl Embedding {
             let own = slots.iter().enumerate().filter(|(_, slot)| slot.table == of.name);
             lookups.extend(own.map(|(slot, _)| Lookup {
                 slot,
-                name: of.name,
+                name: of.name.clone(),
                 rows: of.rows,
                 width: of.width,
                 table: table.clone(),
@@ -92,6 +92,6 @@ impl Lookup {
     fn row<'a>(&self, arena: &'a [f32], id: u32) -> Result<&'a [f32]> {
         let row = arena[self.table.clone()].chunks_exact(self.width).nth(id as usize);
         let max = self.rows as f64 - 1.0;
-        row.ok_or_else(|| Error::out_of_range(self.name, id.into(), 0.0, max))
+        row.ok_or_else(|| Error::out_of_range(&self.name, id.into(), 0.0, max))
     }
 }

@@ -60,7 +60,7 @@ impl Policy {
         }
         let tables = self.tables.iter().map(|(name, table)| {
             let of_table: Vec<usize> =
-                (0..self.slots.len()).filter(|&i| self.slots[i].table == name).collect();
+                (0..self.slots.len()).filter(|&i| self.slots[i].table == *name).collect();
             let rows = frames.ids.chunks_exact(self.slots.len());
             let ids: Arc<[u32]> = rows.flat_map(|row| of_table.iter().map(|&i| row[i])).collect();
             Ids::check(table, &ids, name)?;

@@ -18,7 +18,7 @@ const TOLERANCE: f32 = 1e-4;
 fn spec(backbone: &Backbone, layout: Layout, kind: HeadsKind) -> Spec {
     let melee = Melee { layout, ..Melee::packed() };
     let heads = Heads { prior: true, ..Heads::controller(kind) };
-    Spec { embedding: Embedding::Melee(melee), backbone: backbone.clone(), heads }
+    Spec { embedding: Embedding::melee(melee), backbone: backbone.clone(), heads }
 }
 
 /// Frame `t` of these games.

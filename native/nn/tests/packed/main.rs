@@ -25,9 +25,9 @@ use backbones::{BACKBONES, Numbers};
 
 fn embedding(n: &mut Numbers) -> Embedding {
     match n.below(3) {
-        0 => Embedding::Vector(1 + n.below(90)),
-        1 => Embedding::Melee(Melee { action_embed_size: 1 + n.below(20), ..Melee::default() }),
-        _ => Embedding::Melee(Melee::packed()),
+        0 => Embedding::vector(1 + n.below(90)),
+        1 => Embedding::melee(Melee { action_embed_size: 1 + n.below(20), ..Melee::default() }),
+        _ => Embedding::melee(Melee::packed()),
     }
 }
 
@@ -51,9 +51,9 @@ fn format(n: &mut Numbers) -> Format {
 
 fn heads(n: &mut Numbers, embedding: &Embedding) -> Heads {
     let kind = if n.flag() { HeadsKind::Autoregressive } else { HeadsKind::Independent };
-    let mut heads = match embedding {
-        Embedding::Melee(_) => Heads { prior: n.flag(), ..Heads::controller(kind) },
-        Embedding::Vector(_) => {
+    let mut heads = match embedding.game().name() {
+        "melee" => Heads { prior: n.flag(), ..Heads::controller(kind) },
+        _ => {
             let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 20 };
             let fire = head("fire", HeadKind::Bernoulli(1 + n.below(20)));
             let moves = head("move", HeadKind::Categorical(2 + n.below(80)));
@@ -323,7 +323,7 @@ fn int8_is_near_f32_and_beyond_its_bound_it_is_bf16() -> Result<()> {
 #[test]
 fn a_plan_tells_what_became_of_each_matrix() -> Result<()> {
     let n = &mut Numbers::new(5);
-    let policy = policy(&gru(Embedding::Vector(64)), n, Format::F32)?;
+    let policy = policy(&gru(Embedding::vector(64)), n, Format::F32)?;
     let packed = |bound| Plan::of(&policy, Format::Int8(bound));
     let plan = packed(1.0)?.expect("a plan");
     let names: Vec<&str> = plan.matrices().iter().map(|m| m.name.as_str()).collect();
@@ -359,7 +359,7 @@ fn gru(embedding: Embedding) -> Spec {
 #[test]
 fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> {
     let n = &mut Numbers::new(1);
-    let spec = gru(Embedding::Melee(Melee::default()));
+    let spec = gru(Embedding::melee(Melee::default()));
     let policy = policy(&spec, n, Format::F32)?;
     let plan = Plan::of(&policy, Format::F32)?.expect("a plan");
     let good = Frames { previous: vec![NONE; 13], ..frame(&spec, n) };
@@ -418,7 +418,7 @@ fn a_cache_that_says_what_none_can_is_refused_and_those_beside_it_go_on() -> Res
         dropout: 0.0,
         input_dropout: 0.0,
     };
-    let spec = Spec { backbone: Backbone::SlidingWindow(config), ..gru(Embedding::Vector(3)) };
+    let spec = Spec { backbone: Backbone::SlidingWindow(config), ..gru(Embedding::vector(3)) };
     let plan = Plan::of(&policy(&spec, n, Format::F32)?, Format::F32)?.expect("a plan");
     let (sampling, frames) = (Sampling::default(), frame(&spec, n));
     let (mut scratch, mut decisions) = (Scratch::default(), [plan.blank(), plan.blank()]);
@@ -449,7 +449,7 @@ fn a_cache_that_says_what_none_can_is_refused_and_those_beside_it_go_on() -> Res
 #[test]
 fn weights_that_are_not_finite_have_no_plan() -> Result<()> {
     let n = &mut Numbers::new(1);
-    let spec = gru(Embedding::Vector(3));
+    let spec = gru(Embedding::vector(3));
     let whole = policy(&spec, n, Format::F32)?;
     assert!(Plan::of(&whole, Format::F32)?.is_some());
     let mut weights = whole.weights().clone();

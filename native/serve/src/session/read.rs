@@ -1,8 +1,8 @@
 //! Reading what a decision needs: the frame, the inputs before it, how it is drawn.
 
-use sconce_nn::embedding::melee;
+use sconce_game::fits;
 use sconce_nn::heads::NONE;
-use sconce_nn::spec::{Embedding, Spec};
+use sconce_nn::spec::Spec;
 use sconce_tensor::Result;
 use sconce_tensor::rng::Rng;
 
@@ -81,12 +81,10 @@ impl Session {
         match past.get(delay) {
             // A frame's own stick need not stand in the middle of a bucket.
             Some(_) if has_own(spec, given_raw)? && !given => row.read(spec, given_raw)?,
-            Some(labels) if reads_controllers(spec) => {
-                let mut controller = [0.0; melee::CONTROLLER_WIDTH];
-                melee::controller(labels, &spec.heads, &mut controller)?;
+            Some(labels) if reads_inputs(spec) => {
                 raw.clear();
                 raw.extend_from_slice(given_raw);
-                melee::set_previous(raw, &controller)?;
+                spec.embedding.set_previous(labels, &spec.heads, raw)?;
                 row.read(spec, raw)?;
             }
             Some(labels) => {
@@ -104,9 +102,10 @@ impl Session {
 
 /// Whether a raw row says what led to it, and the heads can read that.
 fn has_own(spec: &Spec, raw: &[f32]) -> Result<bool> {
-    Ok(reads_controllers(spec) && melee::previous(melee::row(raw)?).is_some())
+    fits("frame", spec.embedding.raw_width(), raw.len())?;
+    Ok(reads_inputs(spec) && spec.embedding.game().previous(raw).is_some())
 }
 
-fn reads_controllers(spec: &Spec) -> bool {
-    matches!(spec.embedding, Embedding::Melee(_)) && spec.heads.is_controller()
+fn reads_inputs(spec: &Spec) -> bool {
+    spec.embedding.reads_inputs(&spec.heads)
 }

@@ -151,7 +151,7 @@ impl Session {
         let slots = spec.embedding.id_slots();
         for _ in 0..rows {
             row.continuous = read.finite(row.continuous.len())?;
-            row.ids = read.ids(&slots)?;
+            row.ids = read.ids(slots)?;
             row.previous = read.numbers(row.previous.len(), u16::from_le_bytes)?;
             if row.previous.first() != Some(&NONE) {
                 check_labels(&spec.heads, &row.previous).map_err(corrupt)?;
@@ -247,7 +247,7 @@ mod tests {
     fn session() -> Session {
         let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };
         let spec = Spec {
-            embedding: Embedding::Vector(2),
+            embedding: Embedding::vector(2),
             backbone: Backbone::Gru(RecurrentConfig {
                 hidden_size: 3,
                 num_layers: 1,

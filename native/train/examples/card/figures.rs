@@ -120,7 +120,7 @@ impl From<Us> for Value {
 fn spec(backbone: Backbone) -> Spec {
     let mut heads = Heads::controller(HeadsKind::Independent);
     heads.parts.iter_mut().for_each(|head| head.hidden_size = 0);
-    Spec { embedding: Embedding::Vector(INPUT), backbone, heads }
+    Spec { embedding: Embedding::vector(INPUT), backbone, heads }
 }
 
 fn backbones(times: &Times) -> [(&'static str, Backbone); 5] {
@@ -214,7 +214,7 @@ fn trained(
 fn loader(times: &Times, small: bool) -> Result<()> {
     let games = Games::found(small)?;
     let spec = Spec {
-        embedding: Embedding::Melee(Melee::packed()),
+        embedding: Embedding::melee(Melee::packed()),
         ..spec(Backbone::Mamba(MambaConfig { input_norm: false, ..mamba(times.hidden) }))
     };
     let (steps, warm) = if small { (6, 3) } else { (200, 100) };

@@ -96,7 +96,7 @@ fn corpus(replays: &Path, into: &Path, most: usize) -> Result<Corpus> {
 /// A policy as presets for cards have it.
 fn spec(hidden_size: usize) -> Spec {
     Spec {
-        embedding: Embedding::Melee(Melee::default()),
+        embedding: Embedding::melee(Melee::default()),
         backbone: Backbone::Mamba(mamba(hidden_size)),
         heads: Heads::controller(HeadsKind::Independent),
     }

@@ -19,7 +19,7 @@ fn spec() -> Spec {
         input_dropout: 0.0,
     };
     Spec {
-        embedding: Embedding::Melee(Melee::packed()),
+        embedding: Embedding::melee(Melee::packed()),
         backbone: Backbone::Gru(config),
         heads: Heads::controller(HeadsKind::Autoregressive),
     }

@@ -46,7 +46,7 @@ fn spec() -> Spec {
     };
     let melee = Melee { layout: Layout::Packed, queue_depth: 2, ..Melee::default() };
     let heads = Heads { prior: true, ..Heads::controller(HeadsKind::Autoregressive) };
-    Spec { embedding: Embedding::Melee(melee), backbone: Backbone::Gru(config), heads }
+    Spec { embedding: Embedding::melee(melee), backbone: Backbone::Gru(config), heads }
 }
 
 /// Windows that count for nothing, as others, for more, and from their third frame on.

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use sconce_nn::checkpoint::{self, Checkpoint, Manifest, Optimiser};
-use sconce_nn::spec::Embedding;
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::error::Difference;
 use sconce_tensor::{Error, Precision, Result, fs};
@@ -164,7 +163,7 @@ fn differences(
     let mut found = vec![];
     compare(&value(spec)?, &value(now_spec)?, "", &mut found);
     // The heads of a corpus of vectors are its own.
-    if matches!(spec.embedding, Embedding::Vector(_)) && spec.heads.kind != now_spec.heads.kind {
+    if spec.embedding.game().parts().is_empty() && spec.heads.kind != now_spec.heads.kind {
         let kind = found.iter_mut().filter(|found| found.option == "heads");
         kind.for_each(|found| found.option = "heads_kind".into());
     }

@@ -48,7 +48,7 @@ fn spec() -> Spec {
     let parts = vec![part("go", HeadKind::Bernoulli(2)), part("to", HeadKind::Categorical(3))];
     let kind = spec::HeadsKind::Autoregressive;
     let heads = spec::Heads { kind, parts, stream_size: 5, prior: false };
-    let (embedding, backbone) = (spec::Embedding::Vector(4), spec::Backbone::Gru(config));
+    let (embedding, backbone) = (spec::Embedding::vector(4), spec::Backbone::Gru(config));
     Spec { embedding, backbone, heads }
 }
 

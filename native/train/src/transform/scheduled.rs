@@ -53,8 +53,8 @@ impl Scheduled {
             return Ok(None);
         }
         let refuse = |expected, got| Err(Error::mismatch("scheduled_sampling", expected, got));
-        if !(matches!(spec.embedding, Embedding::Melee(_)) && spec.heads.is_controller()) {
-            return refuse("the Melee embedding and the controller heads", "others");
+        if !spec.embedding.reads_inputs(&spec.heads) {
+            return refuse("a game whose inputs are declared, and their heads", "others");
         }
         let shallow = |spec: &Spec| spec.embedding.queue_depth() == 1;
         let varies =
@@ -210,7 +210,7 @@ mod tests {
         };
         let melee = Melee { layout: Layout::Packed, queue_depth, ..Melee::default() };
         let heads = Heads { prior: true, ..Heads::controller(kind) };
-        Spec { embedding: Embedding::Melee(melee), backbone: Backbone::Gru(config), heads }
+        Spec { embedding: Embedding::melee(melee), backbone: Backbone::Gru(config), heads }
     }
 
     fn options(scheduled_sampling: f32) -> TrainOptions {
@@ -365,9 +365,9 @@ mod tests {
         };
         assert_eq!(of(&options(0.0), &deep, None), Ok(false));
         assert_eq!(of(&options(0.1), &deep, None), Ok(true));
-        let vectors = Spec { embedding: Embedding::Vector(3), ..deep.clone() };
-        let said =
-            "scheduled_sampling: expected the Melee embedding and the controller heads, got others";
+        let vectors = Spec { embedding: Embedding::vector(3), ..deep.clone() };
+        let said = "scheduled_sampling: expected a game whose inputs are declared, and their heads, \
+                    got others";
         assert_eq!(of(&options(0.1), &vectors, None), Err(said.into()));
         let varies = TrainOptions {
             data: DataOptions { frame_delay_max: Some(3), ..options(0.1).data },

@@ -9,7 +9,7 @@ mod divergence;
 
 pub use divergence::Direction;
 use divergence::divergence;
-use sconce_nn::spec::{Embedding, Heads, Part};
+use sconce_nn::spec::{Heads, Part};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::digest::of_file;
 use sconce_tensor::{Device, Error, Result};
@@ -111,16 +111,7 @@ impl Teacher {
 
 fn fits(teacher: &Policy, spec: &Spec, options: &TrainOptions) -> Result<()> {
     let (its, own) = (teacher.spec(), spec);
-    let same_game = match (&its.embedding, &own.embedding) {
-        (Embedding::Vector(a), Embedding::Vector(b)) => a == b,
-        (Embedding::Melee(_), Embedding::Melee(_)) => true,
-        _ => false,
-    };
-    let game = |spec: &Spec| match &spec.embedding {
-        Embedding::Vector(size) => format!("vectors of {size}"),
-        Embedding::Melee(_) => "Melee".to_string(),
-    };
-    same(same_game, "game of the teacher", game(own), game(its))?;
+    own.embedding.game().expect("game of the teacher", its.embedding.game())?;
     let (wanted, got) = (action_space(&own.heads), action_space(&its.heads));
     same(wanted == got, "action space of the teacher", wanted, got)?;
     if options.carries() {
@@ -152,7 +143,7 @@ fn action_space(heads: &Heads) -> String {
 
 #[cfg(test)]
 mod tests {
-    use sconce_nn::spec::{self, Head, HeadKind, HeadsKind};
+    use sconce_nn::spec::{self, Embedding, Head, HeadKind, HeadsKind};
     use sconce_tensor::rng::Rng;
 
     use super::*;
@@ -173,7 +164,7 @@ mod tests {
             dropout: 0.0,
             input_dropout: 0.0,
         });
-        let spec = Spec { embedding: Embedding::Vector(2), backbone, heads };
+        let spec = Spec { embedding: Embedding::vector(2), backbone, heads };
         let policy = Policy::init(&spec, 1).unwrap();
         let companion = Companion::new(policy, NAME, String::new());
         Teacher { companion, direction, weight: 0.5 }
@@ -257,7 +248,7 @@ mod tests {
         };
         let spec = teacher.companion.spec().clone();
         assert!(fits(teacher.companion.policy(), &spec, &options).is_ok());
-        let other = Spec { embedding: Embedding::Vector(3), ..spec.clone() };
+        let other = Spec { embedding: Embedding::vector(3), ..spec.clone() };
         let error = fits(teacher.companion.policy(), &other, &options).unwrap_err().to_string();
         assert_eq!(error, "game of the teacher: expected vectors of 3, got vectors of 2");
         let mut other = spec.clone();

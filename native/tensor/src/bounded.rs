@@ -7,9 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
 /// Reads a list of at most `N` entries, and takes no memory for one that is longer.
-pub(crate) fn at_most<'de, D, T, const N: usize>(
-    deserializer: D,
-) -> std::result::Result<Vec<T>, D::Error>
+pub fn at_most<'de, D, T, const N: usize>(deserializer: D) -> std::result::Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,

@@ -1,0 +1,221 @@
+defmodule Sconce.Game.Frame do
+  @moduledoc false
+  # Frames and inputs of a declared game as raw numbers, and choices of heads as inputs.
+
+  alias Sconce.{Action, Error, Game}
+  alias Sconce.Policy.Spec
+
+  # The largest number that a 32-bit float holds.
+  @max 3.4028234e38
+
+  @doc """
+  The raw row of a frame: its fields, then its previous action. A binary is such a row already, and is checked for its
+  size alone.
+  """
+  @spec pack(Game.t(), term) :: {:ok, binary} | {:error, Error.t()}
+  def pack(%Game{} = game, row) when is_binary(row) do
+    size = 4 * (numbers(game.fields) + previous_numbers(game))
+
+    if byte_size(row) == size,
+      do: {:ok, row},
+      else: {:error, mismatch("frame", "#{size} bytes", "#{byte_size(row)} bytes")}
+  end
+
+  def pack(%Game{} = game, frame) when is_map(frame) do
+    fields = fields(game, frame)
+    {:ok, IO.iodata_to_binary([fields, previous(game, get(frame, :previous_action))])}
+  catch
+    {:refused, error} -> {:error, error}
+  end
+
+  def pack(_game, other),
+    do: {:error, mismatch("frame", "a frame, a map or a binary", shown(other))}
+
+  @doc """
+  One row of a corpus: fields, input, and the numbers beside them.
+  """
+  @spec row(Game.t(), [atom], term) :: {:ok, iodata} | {:error, Error.t()}
+  def row(game, beside, %{} = row) do
+    frame = get(row, :frame) || refuse(missing("frame"))
+    is_map(frame) || refuse(mismatch("frame", "a map", shown(frame)))
+    input = get(row, :input) || refuse(missing("input"))
+
+    {:ok,
+     [fields(game, frame), input(game, input, ""), for(name <- beside, do: beside(row, name))]}
+  catch
+    {:refused, error} -> {:error, error}
+  end
+
+  def row(_game, _beside, other),
+    do: {:error, mismatch("row", "a map with frame and input", shown(other))}
+
+  defp beside(row, name) do
+    case get(row, name) do
+      nil when name == :weight -> float(1)
+      nil when name == :end -> float(0)
+      nil -> refuse(missing("#{name}"))
+      value -> number(value, "#{name}")
+    end
+  end
+
+  defp numbers(fields), do: fields |> Enum.map(&width/1) |> Enum.sum()
+  defp width(%{type: {:vector, n}}), do: n
+  defp width(_field), do: 1
+
+  defp previous_numbers(%{input: []}), do: 0
+  defp previous_numbers(%{input: input}), do: 1 + (input |> Enum.map(&part_width/1) |> Enum.sum())
+
+  defp part_width(%{type: {:flags, names}}), do: length(names)
+  defp part_width(_part), do: 1
+
+  @doc "A frame to measure with, another for each number."
+  @spec made(Game.t(), pos_integer) :: map
+  def made(%Game{fields: fields}, i) do
+    for {field, k} <- Enum.with_index(fields),
+        into: %{},
+        do: {field.name, made_of(field.type, i + k)}
+  end
+
+  defp made_of(:flag, i), do: rem(i, 2)
+  defp made_of({:range, min, max}, i), do: min + (max - min) * rem(i, 11) / 10
+  defp made_of({kind, n}, i) when kind in [:id, :one_hot], do: rem(i, n)
+  defp made_of({:vector, n}, i), do: for(k <- 1..n, do: :math.sin(i * k))
+  defp made_of(:number, i), do: :math.sin(i)
+
+  # Fields
+
+  defp fields(game, frame), do: Enum.map(game.fields, &field(&1, get(frame, &1.name)))
+
+  defp field(%{name: name, default: nil}, nil), do: refuse(missing("#{name}"))
+  defp field(%{default: default} = field, nil), do: field(%{field | default: nil}, default)
+
+  defp field(%{name: name, type: {:vector, n}}, values) when is_binary(values) do
+    if byte_size(values) == 4 * n,
+      do: values,
+      else: refuse(mismatch("#{name}", "#{4 * n} bytes", "#{byte_size(values)} bytes"))
+  end
+
+  # One number stands for as many.
+  defp field(%{name: name, type: {:vector, n}}, value) when is_number(value),
+    do: List.duplicate(number(value, "#{name}"), n)
+
+  defp field(%{name: name, type: {:vector, n}}, values) do
+    if is_list(values) and length(values) == n,
+      do: for({value, i} <- Enum.with_index(values), do: number(value, "#{name}[#{i}]")),
+      else: refuse(mismatch("#{name}", "#{n} numbers", shown(values)))
+  end
+
+  defp field(%{name: name}, value), do: number(value, "#{name}")
+
+  # Inputs
+
+  defp previous(%{input: []}, _action), do: []
+  defp previous(game, nil), do: <<0::size(previous_numbers(game) * 32)>>
+
+  defp previous(game, %Action{input: nil}),
+    do: refuse(mismatch("previous_action", "an input of #{game.name}", "a controller's"))
+
+  defp previous(game, %Action{input: input}), do: previous(game, input)
+  defp previous(game, %{} = input), do: [float(1), input(game, input, "previous_action.")]
+
+  defp previous(_game, other),
+    do: refuse(mismatch("previous_action", "an input or nil", shown(other)))
+
+  defp input(game, %Action{input: %{} = input}, at), do: input(game, input, at)
+
+  defp input(game, %{} = input, at),
+    do: for(part <- game.input, do: part(part, get(input, part.name), "#{at}#{part.name}"))
+
+  defp input(_game, other, at), do: refuse(mismatch("#{at}input", "a map", shown(other)))
+
+  defp part(%{rest: nil, type: {kind, _}}, nil, what) when kind != :flags,
+    do: refuse(missing(what))
+
+  defp part(%{rest: nil, type: {:axis, _min, _max}}, nil, what), do: refuse(missing(what))
+
+  defp part(%{type: {:flags, names}}, held, what) do
+    Enum.each(unknown(held, names), &refuse(mismatch(what, "its buttons", shown(&1))))
+    for name <- names, do: number(held?(held, name), "#{what}.#{name}")
+  end
+
+  defp part(%{rest: rest} = part, nil, what), do: part(%{part | rest: nil}, rest, what)
+  defp part(_part, value, what), do: number(value, what)
+
+  defp held?(nil, _name), do: false
+
+  defp held?(held, name) when is_list(held),
+    do: Enum.any?(held, &(Spec.text(&1) == Spec.text(name)))
+
+  defp held?(held, name), do: get(held, name) || false
+
+  defp unknown(nil, _names), do: []
+
+  defp unknown(held, names) when is_list(held) or is_map(held) do
+    known = Enum.map(names, &Spec.text/1)
+    given = if is_map(held), do: Map.keys(held), else: held
+    Enum.reject(given, &(Spec.text(&1) in known))
+  end
+
+  defp unknown(held, _names), do: [held]
+
+  @doc "What heads chose as an input, by the names of its parts."
+  @spec chosen(Game.t(), [map], map) :: map
+  def chosen(%Game{input: input}, heads, choices) do
+    input
+    |> Enum.zip(heads)
+    |> Map.new(fn {part, head} ->
+      {part.name, choice(part, head.kind, Map.fetch!(choices, head.name))}
+    end)
+  end
+
+  defp choice(%{type: {:flags, names}}, _kind, bits),
+    do: names |> Enum.zip(bits) |> Map.new(fn {name, bit} -> {name, bit == 1} end)
+
+  defp choice(%{type: {:axis, min, max}}, {:categorical, n}, label),
+    do: min + label / (n - 1) * (max - min)
+
+  defp choice(%{type: {:choice, _n}}, _kind, label), do: label
+
+  # Numbers
+
+  defp get(map, name) when is_atom(name) do
+    case map do
+      %{^name => value} -> value
+      _ -> Map.get(map, Atom.to_string(name))
+    end
+  end
+
+  # A name of a file that this VM had no atom for when it was read.
+  defp get(map, name) do
+    case map do
+      %{^name => value} -> value
+      _ -> Enum.find_value(map, fn {key, value} -> if Spec.text(key) == name, do: value end)
+    end
+  end
+
+  defp number(value, _what) when is_float(value) and abs(value) <= @max, do: float(value)
+  defp number(value, _what) when is_integer(value) and abs(value) <= @max, do: float(value)
+  defp number(true, _what), do: float(1)
+  defp number(false, _what), do: float(0)
+
+  defp number(value, what) when value in [:nan, :infinity, :neg_infinity],
+    do: refuse(error(:non_finite, %{what: what, value: value}))
+
+  defp number(value, what) when is_number(value),
+    do: refuse(error(:out_of_range, %{field: what, value: value, min: -@max, max: @max}))
+
+  defp number(value, what), do: refuse(mismatch(what, "a number", shown(value)))
+
+  defp float(value), do: <<value::float-32-little>>
+
+  @spec refuse(Error.t()) :: no_return
+  defp refuse(error), do: throw({:refused, error})
+
+  defp missing(what), do: error(:not_found, %{what: what})
+
+  defp mismatch(what, expected, got),
+    do: error(:mismatch, %{what: what, expected: expected, got: got})
+
+  defp error(kind, details), do: %Error{kind: kind, op: :frame, details: details}
+  defp shown(term), do: inspect(term, limit: 20, printable_limit: 80)
+end

@@ -1,0 +1,110 @@
+//! How the columns of a shard become rows: what a player saw, and what the player did.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sconce_game::Game;
+
+use crate::schema::Beside;
+use crate::shard::Shard;
+
+/// How the columns of a shard become rows. What is read is read inside [`crate::mapped::guarded`].
+pub(crate) trait Rows: fmt::Debug + Send + Sync {
+    /// The first row that a view begins with.
+    fn first(&self, _shard: &Shard) -> usize {
+        0
+    }
+
+    /// Rows from a state to the input that answers it: 0 where that stands beside it, 1 where a row has the input that
+    /// led to it.
+    fn answers_after(&self) -> usize {
+        0
+    }
+
+    /// Number of a frame as the game counts.
+    fn frame_number(&self, _shard: &Shard, row: usize) -> i32 {
+        i32::try_from(row).unwrap_or(i32::MAX)
+    }
+
+    /// Writes what a player saw, all but the previous input.
+    ///
+    /// # Shapes
+    /// `out [width]`.
+    fn state(&self, shard: &Shard, player: usize, row: usize, out: &mut [f32]);
+
+    /// Writes a player's input as raw numbers.
+    fn input(&self, shard: &Shard, player: usize, row: usize, out: &mut [f32]);
+
+    /// A number beside the frames, if there are such.
+    fn beside(&self, _shard: &Shard, _what: Beside, _row: usize) -> Option<f32> {
+        None
+    }
+}
+
+/// Vectors of numbers, each with labels beside it.
+#[derive(Debug)]
+pub(crate) struct Vectors {
+    pub(crate) size: usize,
+    /// Numbers of a row's labels.
+    pub(crate) labels: usize,
+}
+
+/// Bytes of a frame's labels in a corpus of ExPhil's.
+pub(crate) const LABEL_BYTES: usize = 6;
+/// Columns of a vector's shard.
+const X: usize = 0;
+const LABELS: usize = 1;
+/// Bits of the first of the labels that ExPhil packs into bytes.
+const NUM_BUTTONS: usize = 8;
+
+impl Rows for Vectors {
+    fn state(&self, shard: &Shard, _player: usize, row: usize, out: &mut [f32]) {
+        shard.copy(X, row * self.size, out);
+    }
+
+    fn input(&self, shard: &Shard, _player: usize, row: usize, out: &mut [f32]) {
+        if !shard.is_packed(LABELS) {
+            return shard.copy(LABELS, row * self.labels, out);
+        }
+        let number = |i: usize| shard.get(LABELS, row * LABEL_BYTES + i);
+        let mask = number(0) as u8;
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = match i.checked_sub(NUM_BUTTONS) {
+                None => f32::from(mask >> i & 1),
+                Some(axis) => number(1 + axis),
+            };
+        }
+    }
+}
+
+/// Frames and inputs of a declared game, a column for each field and part.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) game: Arc<Game>,
+    pub(crate) beside: Vec<Beside>,
+}
+
+impl Rows for Table {
+    fn state(&self, shard: &Shard, _player: usize, row: usize, out: &mut [f32]) {
+        for (column, (at, field)) in self.game.placed().enumerate() {
+            let width = field.kind.width();
+            shard.copy(column, row * width, &mut out[at..at + width]);
+        }
+    }
+
+    fn input(&self, shard: &Shard, _player: usize, row: usize, out: &mut [f32]) {
+        let (mut rest, first) = (out, self.game.fields().len());
+        for (i, part) in self.game.parts().iter().enumerate() {
+            let width = part.kind.numbers();
+            let (own, tail) = rest.split_at_mut(width);
+            shard.copy(first + i, row * width, own);
+            rest = tail;
+        }
+    }
+
+    fn beside(&self, shard: &Shard, what: Beside, row: usize) -> Option<f32> {
+        let column = self.beside.iter().position(|beside| *beside == what)?;
+        let first = self.game.fields().len() + self.game.parts().len();
+        Some(shard.get(first + column, row))
+    }
+}

@@ -1,0 +1,249 @@
+//! One part of an input: a row of buttons, an axis, a choice; as raw numbers, as labels, as features.
+
+use std::borrow::Cow;
+
+use sconce_tensor::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::check::{check_name, fits, within};
+use crate::field::{FieldKind, Scale, is_range, permuted};
+
+/// One part of an input, which a head of the same name chooses.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputPart {
+    pub name: Cow<'static, str>,
+    #[serde(default)]
+    pub meaning: Cow<'static, str>,
+    pub kind: InputKind,
+    #[serde(default)]
+    pub mirror: InputMirror,
+    /// How a number of it becomes a feature; a choice becomes a one-hot.
+    #[serde(default)]
+    pub scale: Scale,
+    /// Its number while nobody does anything. A frame is neutral when all parts that have one are at rest.
+    #[serde(default)]
+    pub rest: Option<f32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputKind {
+    /// Buttons by their names, each held or not.
+    Flags(Cow<'static, [Cow<'static, str>]>),
+    /// So many buttons without names.
+    Bits(usize),
+    /// A number of `min` to `max`, which heads choose in so many steps where they say nothing else.
+    Axis { min: f32, max: f32, classes: usize },
+    /// One of so many.
+    Choice(usize),
+}
+
+/// What swapping left and right does to a part.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputMirror {
+    #[default]
+    Keep,
+    /// `min + max - v`, of an axis.
+    Flip,
+    /// The button, or the choice, that each becomes.
+    Permute(Cow<'static, [u16]>),
+}
+
+impl InputKind {
+    /// Raw numbers, and labels.
+    pub fn numbers(&self) -> usize {
+        match self {
+            InputKind::Flags(names) => names.len(),
+            InputKind::Bits(n) => *n,
+            InputKind::Axis { .. } | InputKind::Choice(_) => 1,
+        }
+    }
+
+    /// Numbers of it among the features.
+    pub fn features(&self) -> usize {
+        match self {
+            InputKind::Flags(names) => names.len(),
+            InputKind::Axis { .. } => 1,
+            InputKind::Bits(n) | InputKind::Choice(n) => *n,
+        }
+    }
+
+    /// The values of each of its raw numbers.
+    pub fn values(&self) -> FieldKind {
+        match *self {
+            InputKind::Flags(_) | InputKind::Bits(_) => FieldKind::Flag,
+            InputKind::Axis { min, max, .. } => FieldKind::Range { min, max },
+            InputKind::Choice(n) => FieldKind::Id(n),
+        }
+    }
+
+    /// The label of a raw number in so many classes: of an axis the nearest, the upper one at a tie.
+    pub fn label(&self, value: f32, classes: usize) -> u16 {
+        match *self {
+            InputKind::Flags(_) | InputKind::Bits(_) => bucket(value, classes),
+            // The plain range is not computed with, which keeps its bits.
+            InputKind::Axis { min: 0.0, max: 1.0, .. } => bucket(value, classes),
+            InputKind::Axis { min, max, .. } => bucket((value - min) / (max - min), classes),
+            InputKind::Choice(_) => value as u16,
+        }
+    }
+
+    /// The raw number of a label, the way back of [`label`](Self::label).
+    pub fn value(&self, label: u16, classes: usize) -> f32 {
+        let share = || f32::from(label) / classes.saturating_sub(1) as f32;
+        match *self {
+            InputKind::Flags(_) | InputKind::Bits(_) => share(),
+            InputKind::Axis { min: 0.0, max: 1.0, .. } => share(),
+            InputKind::Axis { min, max, .. } => min + share() * (max - min),
+            InputKind::Choice(_) => label.into(),
+        }
+    }
+}
+
+/// Class of a value of 0..1 in so many classes.
+fn bucket(value: f32, classes: usize) -> u16 {
+    let buckets = classes.saturating_sub(1) as f32;
+    (value.clamp(0.0, 1.0) * buckets + 0.5) as u16
+}
+
+impl InputPart {
+    /// The name of each of its raw numbers.
+    pub fn number_names(&self) -> impl Iterator<Item = String> {
+        let of = |i: usize| match &self.kind {
+            InputKind::Flags(names) => {
+                format!("{}.{}", self.name, names.get(i).map_or("", |name| name))
+            }
+            InputKind::Bits(_) => format!("{}.{i}", self.name),
+            InputKind::Axis { .. } | InputKind::Choice(_) => self.name.to_string(),
+        };
+        (0..self.kind.numbers()).map(of)
+    }
+
+    /// Swaps left and right of its raw numbers.
+    pub(crate) fn swap_sides(&self, numbers: &mut [f32]) {
+        match (&self.mirror, &self.kind) {
+            (InputMirror::Keep, _) => {}
+            (InputMirror::Flip, InputKind::Axis { min: 0.0, max: 1.0, .. }) => {
+                numbers.iter_mut().for_each(|value| *value = 1.0 - *value);
+            }
+            (InputMirror::Flip, InputKind::Axis { min, max, .. }) => {
+                numbers.iter_mut().for_each(|value| *value = min + max - *value);
+            }
+            (InputMirror::Permute(to), InputKind::Flags(_) | InputKind::Bits(_)) => {
+                // Pairs at most, by validation: each is swapped once.
+                for (from, &to) in to.iter().enumerate().filter(|(i, to)| *i < usize::from(**to)) {
+                    numbers.swap(from, to.into());
+                }
+            }
+            (InputMirror::Permute(to), _) => {
+                numbers.iter_mut().for_each(|value| *value = permuted(to, *value));
+            }
+            (InputMirror::Flip, _) => {}
+        }
+    }
+
+    /// Writes the features of its raw numbers.
+    fn encode(&self, numbers: &[f32], out: &mut [f32]) {
+        match self.kind {
+            InputKind::Choice(_) => {
+                out.fill(0.0);
+                let chosen = numbers.first().filter(|value| **value >= 0.0);
+                if let Some(one) = chosen.and_then(|value| out.get_mut(*value as usize)) {
+                    *one = 1.0;
+                }
+            }
+            InputKind::Flags(_) | InputKind::Bits(_) | InputKind::Axis { .. } => {
+                for (out, &value) in out.iter_mut().zip(numbers) {
+                    *out = self.scale.apply(value);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let name = &self.name;
+        let what = || format!("input part {name}");
+        let not = |expected: &str, got: String| Err(Error::mismatch(what(), expected, got));
+        match &self.kind {
+            InputKind::Flags(names) => {
+                within(&format!("{} (buttons)", what()), names.len(), 1, MAX_NUMBERS)?;
+                for (i, button) in names.iter().enumerate() {
+                    check_name(&what(), button)?;
+                    if names[..i].contains(button) {
+                        return not("distinct buttons", format!("{button} twice"));
+                    }
+                }
+            }
+            InputKind::Axis { min, max, classes } => {
+                if !is_range(*min, *max) {
+                    return not("a range from a number to a greater one", format!("{min}..{max}"));
+                }
+                within(&format!("{} (classes)", what()), *classes, 2, MAX_CLASSES)?;
+            }
+            InputKind::Bits(n) => within(&format!("{} (buttons)", what()), *n, 1, MAX_NUMBERS)?,
+            InputKind::Choice(n) => within(&format!("{} (choices)", what()), *n, 2, MAX_CLASSES)?,
+        }
+        self.scale.check(&what())?;
+        match (&self.mirror, &self.kind) {
+            (InputMirror::Keep, _) | (InputMirror::Flip, InputKind::Axis { .. }) => {}
+            (InputMirror::Permute(to), InputKind::Flags(names)) => {
+                check_pairs(&what(), to, names.len())?
+            }
+            (InputMirror::Permute(to), InputKind::Bits(n) | InputKind::Choice(n)) => {
+                check_pairs(&what(), to, *n)?;
+            }
+            (InputMirror::Flip, _) => return not("an axis to flip", "another part".into()),
+            (InputMirror::Permute(_), _) => {
+                return not("buttons or choices to swap", "an axis".into());
+            }
+        }
+        match self.rest {
+            Some(rest) => self.kind.values().check(rest, || format!("{} (rest)", what())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Raw numbers of all parts together.
+pub(crate) const MAX_NUMBERS: usize = 1 << 10;
+/// The largest u16 is no class: it says that there is none.
+pub const MAX_CLASSES: usize = u16::MAX as usize;
+
+/// Left and right come in pairs: what is swapped twice is itself.
+pub(crate) fn check_pairs(what: &str, to: &[u16], size: usize) -> Result<()> {
+    let back = |(i, to_i): (usize, &u16)| {
+        to.get(usize::from(*to_i)).is_some_and(|back| usize::from(*back) == i)
+    };
+    match to.len() == size && to.iter().enumerate().all(back) {
+        true => Ok(()),
+        false => {
+            let expected = format!("a mirror of {size} in which pairs are swapped");
+            Err(Error::mismatch(what, expected, format!("{to:?}")))
+        }
+    }
+}
+
+/// Writes the features of an input's raw numbers.
+pub fn encode(parts: &[InputPart], mut numbers: &[f32], mut out: &mut [f32]) {
+    for part in parts {
+        let (own, rest) = numbers.split_at(part.kind.numbers().min(numbers.len()));
+        let width = part.kind.features().min(out.len());
+        let (here, tail) = std::mem::take(&mut out).split_at_mut(width);
+        part.encode(own, here);
+        (numbers, out) = (rest, tail);
+    }
+}
+
+/// Swaps left and right of an input's raw numbers.
+pub fn mirror_input(parts: &[InputPart], numbers: &mut [f32]) -> Result<()> {
+    fits("input", parts.iter().map(|part| part.kind.numbers()).sum(), numbers.len())?;
+    let mut rest = numbers;
+    for part in parts {
+        let (own, tail) = rest.split_at_mut(part.kind.numbers());
+        part.swap_sides(own);
+        rest = tail;
+    }
+    Ok(())
+}

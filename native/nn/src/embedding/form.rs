@@ -1,0 +1,127 @@
+//! An embedding as it is written down: which game, and what its users choose of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use sconce_game::melee::{Layout, Melee};
+use sconce_game::{Declaration, Game, features, melee};
+use serde::{Deserialize, Serialize};
+
+use super::layout;
+use crate::Result;
+use crate::bounds::{MAX_QUEUE_DEPTH, size, within};
+
+/// How a frame becomes a vector, as checkpoints have it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Form {
+    /// A vector of this many numbers, taken as it is.
+    Vector(usize),
+    Melee(Melee),
+    Game(Declared),
+}
+
+/// The embedding of a game by its declaration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Declared {
+    pub game: Declaration,
+    pub layout: Layout,
+    /// Widths of trained tables by their names, where they are not the game's.
+    #[serde(default)]
+    pub embed_sizes: BTreeMap<String, usize>,
+    #[serde(default = "one")]
+    pub queue_depth: usize,
+    #[serde(default)]
+    pub num_delays: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+impl Declared {
+    /// With every option as usual.
+    pub fn new(game: Declaration) -> Self {
+        let (layout, embed_sizes) = (Layout::Learned, BTreeMap::new());
+        Declared { game, layout, embed_sizes, queue_depth: 1, num_delays: 0 }
+    }
+}
+
+impl Form {
+    pub(super) fn game(&self) -> Arc<Game> {
+        match self {
+            Form::Vector(n) => Arc::new(Game::vector(*n)),
+            Form::Melee(_) => melee::game().clone(),
+            Form::Game(declared) => Arc::new(declared.game.clone().into()),
+        }
+    }
+
+    pub(super) fn queue_depth(&self) -> usize {
+        match self {
+            Form::Vector(_) => 1,
+            Form::Melee(options) => options.queue_depth,
+            Form::Game(options) => options.queue_depth,
+        }
+    }
+
+    pub(super) fn num_delays(&self) -> usize {
+        match self {
+            Form::Vector(_) => 0,
+            Form::Melee(options) => options.num_delays,
+            Form::Game(options) => options.num_delays,
+        }
+    }
+
+    /// What is made of a row, and the tables that its ids are looked up in.
+    pub(super) fn layout(&self, game: &Game) -> layout::Layout {
+        let (depth, delays) = (self.queue_depth(), self.num_delays());
+        let (blocks, packed) = match self {
+            Form::Vector(_) => (features(game, false, depth, delays), false),
+            Form::Melee(options) => (options.features(), options.layout == Layout::Packed),
+            Form::Game(options) => {
+                let packed = options.layout == Layout::Packed;
+                (features(game, packed, depth, delays), packed)
+            }
+        };
+        let width = |table: &str| match (self, table) {
+            (Form::Melee(options), "action") => Some(options.action_embed_size),
+            (Form::Melee(options), "character") => Some(options.character_embed_size),
+            (Form::Melee(options), "stage") => Some(options.stage_embed_size),
+            (Form::Game(options), table) => options.embed_sizes.get(table).copied(),
+            _ => None,
+        };
+        layout::Layout::new(game, blocks, packed, width)
+    }
+
+    /// Checks every number before memory is taken for it.
+    pub(super) fn validate(&self) -> Result<()> {
+        match self {
+            Form::Vector(n) => size("embedding.vector", *n, 1),
+            Form::Melee(m) => {
+                size("embedding.action_embed_size", m.action_embed_size, 1)?;
+                size("embedding.character_embed_size", m.character_embed_size, 1)?;
+                size("embedding.stage_embed_size", m.stage_embed_size, 1)?;
+                size("embedding.num_player_names", m.num_player_names, 0)?;
+                let slots = melee::NUM_PROJECTILES;
+                within("embedding.num_projectiles", m.num_projectiles, 0, slots)?;
+                within("embedding.queue_depth", m.queue_depth, 1, MAX_QUEUE_DEPTH)?;
+                size("embedding.num_delays", m.num_delays, 0)
+            }
+            Form::Game(options) => {
+                options.game.validate()?;
+                let tables = &options.game.tables;
+                for (name, width) in &options.embed_sizes {
+                    if tables.iter().all(|table| table.name != *name) {
+                        let known: Vec<_> = tables.iter().map(|table| &*table.name).collect();
+                        let (expected, got) = (format!("a table of {known:?}"), name);
+                        return Err(crate::Error::mismatch("embedding.embed_sizes", expected, got));
+                    }
+                    size(&format!("embedding.embed_sizes.{name}"), *width, 1)?;
+                }
+                within("embedding.queue_depth", options.queue_depth, 1, MAX_QUEUE_DEPTH)?;
+                size("embedding.num_delays", options.num_delays, 0)
+            }
+        }
+    }
+}
