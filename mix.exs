@@ -21,7 +21,10 @@ defmodule Sconce.MixProject do
       description:
         "Native policies for games: act 60 times a second, learn from replays and from play",
       package: package(),
-      docs: [main: "readme", extras: ["README.md", "SECURITY.md", "CHANGELOG.md"]]
+      docs: [
+        main: "readme",
+        extras: ["README.md", "guides/games.md", "SECURITY.md", "CHANGELOG.md"]
+      ]
     ]
   end
 
@@ -49,7 +52,8 @@ defmodule Sconce.MixProject do
     [
       licenses: ["Apache-2.0"],
       # Cargo wants every member of the workspace.
-      files: ~w(lib bin build tools native fuzz/Cargo.toml fuzz/src config Cargo.toml Cargo.lock
+      files:
+        ~w(lib bin build tools guides native fuzz/Cargo.toml fuzz/src config Cargo.toml Cargo.lock
                 mix.exs .formatter.exs README.md CHANGELOG.md SECURITY.md LICENSE)
     ]
   end
