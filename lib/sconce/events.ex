@@ -121,6 +121,11 @@ defmodule Sconce.Events do
       measurements: [step: "steps so far"],
       metadata: [path: "the file", reason: "why"]
     ],
+    callback_late: [
+      doc:
+        "What `:callback` was to say did not come in time; it is ended, and the run goes on as it was.",
+      measurements: [step: "steps so far"]
+    ],
     evaluating: [
       doc: "The best policy is being scored, at the end.",
       measurements: [done: "frames so far, the first time 0", total: "frames to score"]

@@ -116,7 +116,8 @@ defmodule Sconce.Native do
   def serving_info(_serving), do: unavailable(:info)
 
   # Trainer
-  def train_start(_reference, _spec, _corpus, _out, _options), do: unavailable(:train)
+  def train_start(_reference, _spec, _corpus, _out, _options, _asks), do: unavailable(:train)
+  def train_answer(_task, _number, _verdict), do: unavailable(:train)
   def train_record(_out), do: unavailable(:train)
   def train_said(_path), do: unavailable(:options)
   def train_report(_out), do: unavailable(:report)

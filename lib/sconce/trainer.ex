@@ -76,6 +76,26 @@ defmodule Sconce.Trainer do
   at this step to where the longer schedule has it. What follows the clock of `:max_minutes` follows that of
   the new minutes.
 
+  ## Callbacks
+
+  `callback: fun` is called between two steps, each `:callback_every` of them, with what was seen last:
+  `%{step: event, validation: event}`, the latter nil before the first. The run waits for what it returns, no longer than
+  `:callback_ms`:
+
+    * `:ok` goes on,
+    * `{:learning_rate, rate}` goes on with that rate, whatever the schedule says; it stays, also in a run that
+      goes on with `resume: true`,
+    * `:stop` ends the run as `stop/1` does.
+
+  It runs in a process of its own, so that it may ask the run (`info/1`) and wait. One that is late is ended and told by
+  `:callback_late`; one that raises, or returns anything else, is given up with a warning. Neither ends the run.
+
+      callback: fn
+        %{validation: %{nll: nll}} when nll < 1.2 -> :stop
+        %{step: %{loss: loss}} when loss > 3 -> {:learning_rate, 1.0e-4}
+        _seen -> :ok
+      end
+
   ## Beginning with a policy
 
   `policy: "best.safetensors"` gives a run the weights of a policy, and its Spec where no other is said. Embedding and backbone
@@ -296,7 +316,7 @@ defmodule Sconce.Trainer do
   alias Sconce.{Device, Error, Events, Memory, Native, Options, Policy, Preset, Text}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
-  alias Sconce.Trainer.{Curve, Gradients, Keeper, Plan, RangeTest, Report, Tuning}
+  alias Sconce.Trainer.{Callback, Curve, Gradients, Keeper, Plan, RangeTest, Report, Tuning}
 
   # How long a dying process waits for the native thread to save its state.
   @farewell_ms 20_000
@@ -522,6 +542,7 @@ defmodule Sconce.Trainer do
       seen: %{},
       subscribers: %{},
       waiting: %{},
+      asked: nil,
       result: nil
     }
 
@@ -534,7 +555,9 @@ defmodule Sconce.Trainer do
 
     with {:ok, {corpus, spec}} <- settings.source,
          :ok <- Widths.warn(spec),
-         {:ok, task} <- Native.train_start(ref, Spec.to_native(spec), corpus, out, options) do
+         native = Spec.to_native(spec),
+         asks = settings.callback != nil,
+         {:ok, task} <- Native.train_start(ref, native, corpus, out, options, asks) do
       {:noreply, %{state | task: task}}
     else
       {:error, error} -> {:noreply, finish(state, {:error, error})}
@@ -570,8 +593,19 @@ defmodule Sconce.Trainer do
   end
 
   @impl true
+  def handle_info({:sconce, ref, {:event, %{event: "asking"} = asked}}, %{ref: ref} = state) do
+    if state.task, do: Call.heard(state.task)
+    {:noreply, ask(state, asked.number)}
+  end
+
   def handle_info({:sconce, ref, {:event, event}}, %{ref: ref} = state) do
     event = named(event)
+
+    state =
+      if event.event == :callback_late,
+        do: %{state | asked: Callback.drop(state.asked)},
+        else: state
+
     state = publish(put_in(state.seen[event.event], event), event)
     if state.task, do: Call.heard(state.task)
     {:noreply, state}
@@ -579,6 +613,14 @@ defmodule Sconce.Trainer do
 
   def handle_info({:sconce, ref, answer}, %{ref: ref} = state),
     do: {:noreply, finish(state, reported(answer, state))}
+
+  def handle_info({:verdict, number, verdict}, state),
+    do: {:noreply, answer(state, number, verdict)}
+
+  def handle_info({:DOWN, monitor, :process, _, reason}, %{asked: {_, monitor, number}} = state) do
+    state = if reason == :normal, do: state, else: give_up(state, number, reason)
+    {:noreply, %{state | asked: nil}}
+  end
 
   def handle_info({:DOWN, monitor, :process, pid, _reason}, state) do
     waiting =
@@ -623,7 +665,7 @@ defmodule Sconce.Trainer do
       GenServer.reply(from, result)
     end
 
-    state = publish(state, %{event: :done, result: result})
+    state = publish(%{state | asked: Callback.drop(state.asked)}, %{event: :done, result: result})
     # Without the task's handle nothing native is held any more.
     %{state | result: result, waiting: %{}, task: nil}
   end
@@ -688,6 +730,25 @@ defmodule Sconce.Trainer do
       what = Exception.format_banner(kind, reason, __STACKTRACE__)
       Logger.warning("progress function given up: #{Text.lines(what)}")
       put_in(state.settings.progress, nil)
+  end
+
+  # One that was given up has nothing to say.
+  defp ask(%{settings: %{callback: nil}} = state, number), do: answer(state, number, %{})
+
+  defp ask(state, number),
+    do: %{state | asked: Callback.ask(state.settings.callback, number, state.seen)}
+
+  defp answer(%{task: nil} = state, _number, _verdict), do: state
+
+  defp answer(state, number, verdict) do
+    Native.train_answer(state.task, number, verdict)
+    state
+  end
+
+  # Hours of training do not end with what watches them either.
+  defp give_up(state, number, reason) do
+    Logger.warning("callback given up: #{Text.lines(Exception.format_exit(reason))}")
+    put_in(answer(state, number, %{}).settings.callback, nil)
   end
 
   defp summary(%{result: result, settings: settings, seen: seen}) do

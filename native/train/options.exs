@@ -465,6 +465,22 @@ options!(
       max: 1_000_000_000,
       resume: :free
     ],
+    callback_every: [
+      value: u64,
+      default: 100,
+      doc: "Steps between calls of `:callback`.",
+      min: 1,
+      max: 1_000_000_000,
+      resume: :free
+    ],
+    callback_ms: [
+      value: u64,
+      default: 5000,
+      doc: "How long a run waits for what `:callback` says.",
+      min: 1,
+      max: 3_600_000,
+      resume: :free
+    ],
     evaluate: [
       value: bool,
       default: true,

@@ -44,6 +44,14 @@ defmodule Sconce.EventsTest do
       told = told ++ told(context, half ++ [out: Path.join(context.dir, "half")])
       steep = [force_precision: true, loss: [entropy_weight: 1.0e7]]
       told = told ++ told(context, half ++ steep ++ [out: Path.join(context.dir, "steep")])
+      # What is never said.
+      late = [
+        callback: fn _seen -> Process.sleep(:infinity) end,
+        callback_every: 1,
+        callback_ms: 1
+      ]
+
+      told = told ++ told(context, [steps: 2, out: Path.join(context.dir, "late")] ++ late)
       assert told |> Enum.map(& &1.event) |> Enum.uniq() |> Enum.sort() == documented()
 
       for event <- told do

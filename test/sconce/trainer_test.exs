@@ -848,7 +848,7 @@ defmodule Sconce.TrainerTest do
     ref = make_ref()
     out = Path.join(context.dir, "native")
     own = %{window_size: 8, steps: 1}
-    {:ok, task} = Native.train_start(ref, spec, Path.join(context.dir, "corpus"), out, own)
+    {:ok, task} = Native.train_start(ref, spec, Path.join(context.dir, "corpus"), out, own, false)
     assert_receive {:sconce, ^ref, {:ok, %{options: native}}}, 60_000
     :ok = Native.train_stop(task)
 

@@ -34,6 +34,12 @@ defmodule Sconce.Trainer.Catalogue do
            type: {:or, [{:fun, 1}, nil]},
            default: nil,
            doc: "Called with each event, in the run's process."
+         ],
+         callback: [
+           type: {:or, [{:fun, 1}, nil]},
+           default: nil,
+           doc:
+             "Called between steps, see below; it may change the learning rate, and stop the run."
          ]
        ] ++ Device.run_option() ++ @training
 

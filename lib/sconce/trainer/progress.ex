@@ -180,6 +180,9 @@ defmodule Sconce.Trainer.Progress do
         "step #{Figures.grouped(step)}  not saved: #{Text.printable(reason, @most)}"
       )
 
+  defp shown(progress, %{event: :callback_late, step: step}),
+    do: stays(progress, "step #{Figures.grouped(step)}  the callback was late: nothing changes")
+
   defp shown(progress, %{event: :out_of_memory} = event),
     do: stays(progress, "step #{Figures.grouped(event.step)}  #{short(event)}")
 

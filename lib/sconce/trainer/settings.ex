@@ -11,7 +11,7 @@ defmodule Sconce.Trainer.Settings do
   @training Catalogue.schema(:training)
   @loss Catalogue.schema(:loss)
 
-  defstruct [:source, :out, :options, :progress, :preset]
+  defstruct [:source, :out, :options, :progress, :callback, :preset]
 
   @doc """
   What a run needs to start. `source` is `{:ok, {folder of the corpus, spec}}`, or the error of a
@@ -83,6 +83,7 @@ defmodule Sconce.Trainer.Settings do
       out: Path.expand(own[:out]),
       options: own |> Keyword.take(Keyword.keys(@training)) |> native(loss) |> Map.merge(device),
       progress: own[:progress],
+      callback: own[:callback],
       preset: preset
     }
   end

@@ -20,6 +20,7 @@ mod events;
 mod handle;
 mod outcome;
 pub(crate) mod pool;
+mod questions;
 mod reply;
 mod task;
 mod value;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use rustler::{Env, Reference, ResourceArc, Term};
 use sconce_data::Corpus;
@@ -13,8 +14,11 @@ use sconce_train::options::{EvaluateOptions, TrainOptions};
 use sconce_train::plan::plan;
 use sconce_train::range_test::{RangeOptions, range_test};
 use sconce_train::report::Event;
-use sconce_train::run::{Record, read_gradients, read_report, read_said, run};
+use sconce_train::run::{
+    Record, Verdict, Watch, read_gradients, read_report, read_said, run_watched,
+};
 use sconce_train::tune::{TuneOptions, tune};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::border::{Data, Events, Handle, Task, call, decode, perform};
@@ -29,6 +33,31 @@ fn tell(events: &Events) -> impl Fn(Event) + '_ {
         };
         drop(told);
     }
+}
+
+/// A question of a run, which its process answers by its number.
+#[derive(Serialize)]
+struct Asking {
+    event: &'static str,
+    step: u64,
+    number: u64,
+}
+
+/// Asks the process of a run what to do after a step.
+fn ask(events: &Events, step: u64, deadline: Duration, cancelled: &AtomicBool) -> Option<Verdict> {
+    // A question that cannot be told is not answered either.
+    let tell = |number| drop(events.tell(Data(Asking { event: "asking", step, number })));
+    let answer = events.questions().ask(deadline, cancelled, tell)?;
+    serde_json::from_value(answer).ok()
+}
+
+/// Answers a question of a run; false where it is not asked any more.
+#[rustler::nif]
+fn train_answer<'a>(env: Env<'a>, task: Handle<Task>, number: u64, verdict: Term<'a>) -> Term<'a> {
+    call(env, "train", || {
+        let verdict: Verdict = decode(verdict)?;
+        Ok(Data(task.get()?.answer(number, serde_json::json!(verdict))))
+    })
 }
 
 /// Gives way on a CPU. On a card the work is the card's: the thread takes locks there for which callers wait, and the
@@ -60,6 +89,7 @@ fn train_start<'a>(
     corpus: String,
     out: String,
     options: Term<'a>,
+    asks: bool,
 ) -> Term<'a> {
     call(env, "train", || {
         let spec: Spec = decode(spec)?;
@@ -73,7 +103,11 @@ fn train_start<'a>(
                 None => Record::read(&out)?.with(said)?,
             };
             give_way(options.is_on_cpu());
-            run(&corpus, &spec, &options, &out, &tell(events), cancelled).map(Data)
+            let deadline = Duration::from_millis(options.saving.callback_ms);
+            let ask = |step| ask(events, step, deadline, cancelled);
+            let tell = tell(events);
+            let watch = Watch { events: &tell, ask: if asks { Some(&ask) } else { None } };
+            run_watched(&corpus, &spec, &options, &out, watch, cancelled).map(Data)
         })
     })
 }

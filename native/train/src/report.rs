@@ -114,6 +114,10 @@ pub enum Event {
         step: u64,
         reason: String,
     },
+    /// Nobody said in time what to do after a step, and the run goes on as it was.
+    CallbackLate {
+        step: u64,
+    },
     Evaluating {
         done: usize,
         total: usize,

@@ -7,6 +7,7 @@ use rustler::{Env, Term};
 use sconce_tensor::Result;
 
 use super::answer::Answer;
+use super::questions::Questions;
 use super::reply::Reply;
 
 /// Progress that may wait in a mailbox, some megabyte of it: what a process misses in a second at a step a millisecond.
@@ -45,6 +46,7 @@ impl Unheard {
 pub(crate) struct Events {
     state: Mutex<State>,
     unheard: Arc<Unheard>,
+    questions: Arc<Questions>,
 }
 
 struct State {
@@ -56,8 +58,13 @@ struct State {
 type Event = Box<dyn for<'a> FnOnce(Env<'a>) -> Result<Term<'a>> + Send>;
 
 impl Events {
-    pub(crate) fn new(reply: Reply, unheard: Arc<Unheard>) -> Self {
-        Events { state: Mutex::new(State { reply, held: None }), unheard }
+    pub(crate) fn new(reply: Reply, unheard: Arc<Unheard>, questions: Arc<Questions>) -> Self {
+        Events { state: Mutex::new(State { reply, held: None }), unheard, questions }
+    }
+
+    /// What the process is asked.
+    pub(crate) fn questions(&self) -> &Questions {
+        &self.questions
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

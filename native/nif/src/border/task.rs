@@ -14,6 +14,7 @@ use super::answer::Answer;
 use super::events::{Events, Unheard};
 use super::handle::Handled;
 use super::outcome::guard;
+use super::questions::Questions;
 use super::reply::Reply;
 
 /// Deep autograd graphs are walked and dropped recursively: 320 KB, a scheduler's stack, overflow.
@@ -31,9 +32,11 @@ pub(crate) const REPLIES: usize = 1;
 ///    cannot be started answers by the error of [`Task::start`] alone.
 /// 4. The thread is of the background class. Work that drives no card gives way by [`Class::enter`].
 /// 5. The process acknowledges each event by [`Task::heard`]; one that falls behind gets fewer, see [`Events`].
+/// 6. What the work asks by [`Questions`] the process answers by [`Task::answer`].
 pub(crate) struct Task {
     cancelled: Arc<AtomicBool>,
     unheard: Arc<Unheard>,
+    questions: Arc<Questions>,
 }
 
 #[rustler::resource_impl]
@@ -56,13 +59,17 @@ impl Task {
         work: impl FnOnce(&Events, &AtomicBool) -> Result<T> + Send + 'static,
     ) -> Result<ResourceArc<Task>> {
         let (cancelled, unheard) = (Arc::<AtomicBool>::default(), Arc::<Unheard>::default());
-        let task =
-            ResourceArc::new(Task { cancelled: cancelled.clone(), unheard: unheard.clone() });
+        let questions = Arc::<Questions>::default();
+        let task = ResourceArc::new(Task {
+            cancelled: cancelled.clone(),
+            unheard: unheard.clone(),
+            questions: questions.clone(),
+        });
         let (sender, receiver) = sync_channel::<Reply>(REPLIES);
         let named = |what: &str| Builder::new().name(format!("sconce-{op}{what}"));
         let worker = named("").stack_size(STACK_BYTES).spawn(move || {
             Class::Background.enter_at_full_priority();
-            let events = Events::new(receiver.recv().ok()?, unheard);
+            let events = Events::new(receiver.recv().ok()?, unheard, questions);
             let result = guard(|| work(&events, &cancelled));
             Some((events.end(), result))
         });
@@ -86,6 +93,11 @@ impl Task {
 
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Answers a question of the work; false where it is not asked any more.
+    pub(crate) fn answer(&self, number: u64, answer: serde_json::Value) -> bool {
+        self.questions.answer(number, answer)
     }
 
     /// Acknowledges an event.

@@ -14,6 +14,7 @@ impl Run<'_> {
                 || self.notes_step(step)
                 || self.validation_is_due()
                 || self.save_is_due()
+                || self.ask_is_due()
                 || step.is_multiple_of(self.epoch_steps.max(1))
                 || step >= self.schedule.total_steps
                 || self.spent() >= 1.0

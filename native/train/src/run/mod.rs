@@ -3,6 +3,7 @@
 //! Everything random is a function of seed and step, so a run that goes on from `last.safetensors`
 //! does what the uninterrupted one would have done.
 
+mod ask;
 mod due;
 mod figures;
 mod finish;
@@ -18,6 +19,7 @@ mod saver;
 mod state;
 mod train;
 mod validate;
+mod watch;
 
 use std::fs::File;
 use std::io::Write;
@@ -33,6 +35,7 @@ use sconce_data::Corpus;
 use sconce_nn::Spec;
 use sconce_tensor::{Error, Result, fs};
 use state::Run;
+pub use watch::{Ask, Verdict, Watch};
 
 use crate::eval::{fits, pool_of};
 use crate::gradients::GradientReport;
@@ -69,9 +72,21 @@ pub fn run(
     events: &dyn Fn(Event),
     cancel: &AtomicBool,
 ) -> Result<RunReport> {
+    run_watched(corpus, spec, options, out, Watch::of(events), cancel)
+}
+
+/// [`run`], which asks between two steps what it is to do.
+pub fn run_watched(
+    corpus: &Corpus,
+    spec: &Spec,
+    options: &TrainOptions,
+    out: &Path,
+    watch: Watch<'_>,
+    cancel: &AtomicBool,
+) -> Result<RunReport> {
     let disk = |file: &mut File, bytes: &[u8]| file.write_all(bytes);
     let machine = Machine { disk: Arc::new(disk), devices: TrainOptions::open_devices };
-    run_on(machine, corpus, spec, options, out, events, cancel)
+    run_on(machine, corpus, spec, options, out, watch, cancel)
 }
 
 fn run_on(
@@ -80,7 +95,7 @@ fn run_on(
     spec: &Spec,
     options: &TrainOptions,
     out: &Path,
-    events: &dyn Fn(Event),
+    watch: Watch<'_>,
     cancel: &AtomicBool,
 ) -> Result<RunReport> {
     options.validate_for(spec)?;
@@ -90,7 +105,7 @@ fn run_on(
     // Dropped after the run, which waits for its last write.
     let _lock = folder.lock()?;
     let _threads = pool_of(options.machine.threads)?;
-    let mut run = Run::prepare(machine, corpus, spec, options, folder, events, cancel)?;
+    let mut run = Run::prepare(machine, corpus, spec, options, folder, watch, cancel)?;
     match run.train() {
         Ok(stopped) => run.finish(stopped),
         Err(error) => {
@@ -99,7 +114,7 @@ fn run_on(
             if run.progress.step > 0 && !run.replicas.torn() {
                 let _ = run.save(None);
             }
-            run.saver.finish(events);
+            run.saver.finish(watch.events);
             Err(error)
         }
     }

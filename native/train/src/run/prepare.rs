@@ -15,6 +15,7 @@ use super::resume::{Record, resumable};
 use super::room::Room;
 use super::saver::Saver;
 use super::state::Run;
+use super::watch::Watch;
 use crate::eval;
 use crate::games::{First, digest, first_policy, sides};
 use crate::objective::{self, Companion, Objectives};
@@ -34,7 +35,7 @@ impl<'a> Run<'a> {
         spec: &Spec,
         options: &TrainOptions,
         folder: Folder,
-        events: &'a dyn Fn(Event),
+        Watch { events, ask }: Watch<'a>,
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
         let mut saver = Saver::start(folder.clone(), machine.disk)?;
@@ -145,6 +146,7 @@ impl<'a> Run<'a> {
             saver,
             saved: (progress.step, Instant::now()),
             events,
+            ask,
             cancel,
             source,
             counts,

@@ -42,6 +42,12 @@ pub(super) struct Progress {
     pub precision: Precision,
     #[serde(default)]
     pub loss_scale: Option<LossScale>,
+    /// What a callback has put in the place of the schedule,
+    #[serde(default)]
+    pub learning_rate: Option<f64>,
+    /// and the step at which one was asked last.
+    #[serde(default)]
+    pub asked: u64,
     pub history: Vec<Point>,
     /// With the lengths of the schedule as they are kept to where the run was lengthened,
     pub options: TrainOptions,
@@ -93,6 +99,8 @@ impl Progress {
             warmup_steps: None,
             precision: options.precision_here(),
             loss_scale: None,
+            learning_rate: None,
+            asked: 0,
             history: vec![],
             options: options.begun(),
             said: None,

@@ -10,6 +10,7 @@ use super::folder::Folder;
 use super::progress::Progress;
 use super::room::Room;
 use super::saver::Saver;
+use super::watch::Ask;
 use crate::baselines::Counts;
 use crate::options::TrainOptions;
 use crate::replicas::Replicas;
@@ -26,6 +27,7 @@ pub(super) struct Run<'a> {
     /// The step of the last save, and when that was.
     pub saved: (u64, Instant),
     pub events: &'a dyn Fn(Event),
+    pub ask: Option<Ask<'a>>,
     pub cancel: &'a AtomicBool,
     pub replicas: Replicas<'a>,
     pub room: Room,

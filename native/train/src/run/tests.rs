@@ -109,7 +109,7 @@ fn prepare<'a>(
 ) -> Run<'a> {
     std::fs::create_dir_all(out).unwrap();
     let (machine, folder) = (on(good_disk()), Folder::new(out));
-    Run::prepare(machine, corpus, &spec(), options, folder, &|_| (), cancel).unwrap()
+    Run::prepare(machine, corpus, &spec(), options, folder, Watch::of(&|_| ()), cancel).unwrap()
 }
 
 #[test]
@@ -214,7 +214,8 @@ fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
             }
         };
         let out = dir.path().join(name);
-        let ended = run_on(on(disk), &corpus, &spec(), &options(), &out, &listen, &never);
+        let ended =
+            run_on(on(disk), &corpus, &spec(), &options(), &out, Watch::of(&listen), &never);
         (ended, out, told.into_inner())
     };
     let go = |name: &str, disk: Disk| {
@@ -359,7 +360,8 @@ fn the_run_goes_on_while_the_disk_is_slow() {
     let out = dir.path().join("run");
     let cancel = AtomicBool::new(false);
     let disk = Arc::new(slow);
-    let report = run_on(on(disk), &corpus, &spec(), &options, &out, &listen, &cancel).unwrap();
+    let report =
+        run_on(on(disk), &corpus, &spec(), &options, &out, Watch::of(&listen), &cancel).unwrap();
     assert!(met.load(Ordering::Relaxed), "the run waited for the disk");
     let saved = saved.into_inner();
     // None while the first was under way, and all of them whole.
@@ -637,7 +639,15 @@ fn a_step_without_memory_is_made_again_in_halves_and_the_run_goes_on_to_the_same
             let folder = Folder::new(&out(name));
             std::fs::create_dir_all(out(name)).unwrap();
             let machine = on(good_disk());
-            let run = Run::prepare(machine, &corpus, &spec(), &options, folder, &listen, &cancel);
+            let run = Run::prepare(
+                machine,
+                &corpus,
+                &spec(),
+                &options,
+                folder,
+                Watch::of(&listen),
+                &cancel,
+            );
             let mut run = learning(run.unwrap(), small_device(5, 1));
             let stopped = run.train().unwrap();
             let report = run.finish(stopped).unwrap();
@@ -782,7 +792,8 @@ fn a_run_on_several_devices_is_that_on_one_and_goes_on_from_its_states_on_as_man
             };
             let out = dir.path().join(format!("{name}{i}"));
             let machine = Machine { disk: good_disk(), devices };
-            let report = run_on(machine, &corpus, &spec(), &options, &out, &listen, &cancel);
+            let report =
+                run_on(machine, &corpus, &spec(), &options, &out, Watch::of(&listen), &cancel);
             (report.unwrap(), losses.into_inner(), out.join("last.safetensors"))
         };
         let (one, losses, last) = go("one", CPUS[0], u64::MAX);
@@ -824,7 +835,8 @@ fn a_device_that_fails_ends_the_run_with_its_error_and_the_last_whole_step_is_th
             (dir.path().join(name), Machine { disk: good_disk(), devices: CPUS[2] });
         std::fs::create_dir_all(&out).unwrap();
         let folder = Folder::new(&out);
-        let run = Run::prepare(machine, &corpus, &spec(), &options, folder, &|_| (), &cancel);
+        let run =
+            Run::prepare(machine, &corpus, &spec(), &options, folder, Watch::of(&|_| ()), &cancel);
         let learn: Learn = Box::new(move |stepper, task| match task.draw == 4 && task.first == 3 {
             true => fail(),
             false => stepper.learn(task),
@@ -846,7 +858,9 @@ fn a_device_without_memory_halves_the_windows_of_all() {
     let (options, cancel) = (options(), AtomicBool::new(false));
     let machine = Machine { disk: good_disk(), devices: CPUS[1] };
     let folder = Folder::new(dir.path());
-    let run = Run::prepare(machine, &corpus, &spec(), &options, folder, &|_| (), &cancel).unwrap();
+    let run =
+        Run::prepare(machine, &corpus, &spec(), &options, folder, Watch::of(&|_| ()), &cancel)
+            .unwrap();
     assert_eq!(run.room.windows(), 2);
     let mut run = learning(run, small_device(3, 1));
     let stopped = run.train().unwrap();

@@ -49,6 +49,10 @@ impl Run<'_> {
             if self.spent() >= 1.0 {
                 return Ok(Stopped::Budget);
             }
+            if self.ask_is_due() && self.ask()? {
+                self.save(None)?;
+                return Ok(Stopped::Stopped);
+            }
             let start = Instant::now();
             let learning_rate = self.learning_rate();
             let waited = self.source.flow().data_wait_seconds;
@@ -141,6 +145,9 @@ impl Run<'_> {
     }
 
     pub(super) fn learning_rate(&self) -> f64 {
+        if let Some(rate) = self.progress.learning_rate {
+            return rate;
+        }
         let step = self.progress.step;
         if step < self.schedule.warmup_steps {
             // The first update of a warm-up should not be lost on a rate of 0.
