@@ -57,7 +57,7 @@ defmodule Sconce.Trainer do
     * when the run ends: `:steps`, `:epochs`, `:max_minutes`, `:patience`, `:min_delta`, `:evaluate`, and
       with it `:decay_steps`, as below;
     * when it is measured, saved and told of: `:validate_every`, `:save_every`, `:save_minutes`,
-      `:keep_last`, `:keep_best`, `:gradient_report`, `:progress`;
+      `:keep_last`, `:keep_best`, `:gradient_report`, `:progress`, `:callback`, `:callback_every`, `:callback_ms`;
     * how it is computed: `:threads`, `:device`, `:memory_limit` (a batch that was cut into parts stays so),
       `:prefetch`, `:loader_threads`, `:loader_deadline_ms`, `:gradient_checkpoint`, `:checkpoint_every`;
       `:precision` and `:force_precision`, if the run still computes in what it did;
@@ -75,6 +75,13 @@ defmodule Sconce.Trainer do
   are refused unless `:decay_steps` is said beside them: it stretches the fall, and the learning rate jumps
   at this step to where the longer schedule has it. What follows the clock of `:max_minutes` follows that of
   the new minutes.
+
+  ## Several corpora
+
+  `mix: [{"ranked", 0.3}, {"old", 0.5, 0.1}]` draws 3 of 10 windows from the corpus in `ranked`, and from that in `old`
+  5 of 10 at first and 1 of 10 from step `:mix_steps` on; the others are the corpus' own. They are of the same game, read
+  and drawn as its windows are (by `:weights` only its own). Shares of more than 1 together are refused, and so is a corpus
+  with games that the run is measured on. On a command line: `--mix ranked=0.3,old=0.5..0.1`.
 
   ## Callbacks
 

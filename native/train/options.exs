@@ -71,6 +71,24 @@ options!(
       max: 1_000_000,
       needs: [sampling: [:transitions]]
     ],
+    mix: [
+      list: Mix,
+      default: nil,
+      doc:
+        "Other corpora whose windows are mixed in, `{folder, share}` or `{folder, first, last}` each, see below; the rest is the corpus' own.",
+      type:
+        {:or,
+         [{:list, {:or, [{:tuple, [:path, :float]}, {:tuple, [:path, :float, :float]}, :string, :map]}}, nil]},
+      needs: [unroll: [:window]]
+    ],
+    mix_steps: [
+      value: u64,
+      default: 1000,
+      doc: "Of `:mix`: steps in which a first share becomes the last.",
+      min: 1,
+      max: 1_000_000_000,
+      needs: [mix: :given]
+    ],
     characters: [
       list: u8,
       default: nil,

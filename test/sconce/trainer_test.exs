@@ -588,14 +588,15 @@ defmodule Sconce.TrainerTest do
 
     test "with options that mean nothing beside the others raises, with what they go with",
          context do
-      values = [[1.0], 2.0, 0.5, 0.5, :reverse, 4, 1, 5, 0.5, 5, 3, true]
+      values = [[1.0], 2.0, [{"folder", 0.5}], 5, 0.5, 0.5, :reverse, 4, 1, 5, 0.5, 5, 3, true]
       assert length(values) == length(Table.needs())
 
       for {{name, {other, _values}}, value} <- Enum.zip(Table.needs(), values) do
-        beside = if name == :decay_steps, do: [lr_schedule: :constant], else: []
+        besides = [decay_steps: [lr_schedule: :constant], mix: [unroll: :carry]]
+        beside = besides[name] || []
 
         assert_raise ArgumentError,
-                     ~r/option :#{name} means nothing (without option :teacher$|beside #{other}: .*goes with #{other}: )/,
+                     ~r/option :#{name} means nothing (without option :(teacher|mix)$|beside #{other}: .*goes with #{other}: )/,
                      fn -> Trainer.start_link(options(context, [{name, value}] ++ beside)) end
       end
     end

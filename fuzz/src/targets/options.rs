@@ -141,7 +141,7 @@ fn drawn(batch_size: usize, options: SamplerOptions, loader: &LoaderOptions) -> 
     }
     let loader = LoaderOptions { max_bytes: MOST_BYTES, ..loader.clone() };
     let sampler = Sampler::new(views, reader, options)?;
-    let draws = Draws::Windows { sampler, batch_size, burn_in: 0 };
+    let draws = Draws::Windows { sampler: sampler.into(), batch_size, burn_in: 0 };
     let mut loader = Loader::start("a corpus", draws, &loader, 0)?;
     loader.next(&AtomicBool::new(false)).map(drop)
 }

@@ -286,6 +286,38 @@ defmodule Sconce.Trainer.Settings do
     |> Map.replace_lazy(:teacher, &(&1 && Path.expand(&1)))
     |> Map.replace_lazy(:policy, &(&1 && Path.expand(&1)))
     |> Map.replace_lazy(:freeze, &(&1 || []))
+    |> Map.replace_lazy(:mix, fn mix -> Enum.map(mix || [], &mixed!/1) end)
+  end
+
+  defp mixed!({corpus, share}), do: mixed!({corpus, share, nil})
+
+  defp mixed!({corpus, share, to}), do: %{corpus: folder(corpus), share: share, to: to}
+
+  # As `run.json` has it.
+  defp mixed!(%{corpus: corpus, share: share} = mix), do: mixed!({corpus, share, mix[:to]})
+
+  defp mixed!(text) when is_binary(text) do
+    case Regex.run(~r/\A(.+)=([0-9.e-]+?)(?:\.\.([0-9.e-]+))?\z/, text) do
+      [_, corpus, share] -> mixed!({corpus, share!(share, text)})
+      [_, corpus, share, to] -> mixed!({corpus, share!(share, text), share!(to, text)})
+      nil -> unmixed!(text)
+    end
+  end
+
+  defp mixed!(other), do: unmixed!(other)
+
+  defp share!(share, text) do
+    case Float.parse(share) do
+      {share, ""} -> share
+      _other -> unmixed!(text)
+    end
+  end
+
+  @spec unmixed!(term) :: no_return
+  defp unmixed!(other) do
+    raise ArgumentError,
+          "option :mix: expected {folder, share}, {folder, first, last} or \"folder=share\", " <>
+            "got: #{inspect(other)}"
   end
 
   defp threads(options) do

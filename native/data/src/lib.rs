@@ -17,6 +17,7 @@ mod journal;
 mod loader;
 mod mapped;
 pub mod melee;
+mod mixture;
 mod permutation;
 mod reader;
 mod refusal;
@@ -39,6 +40,7 @@ pub use import::{ImportOptions, ImportReport, Progress, Skipped, import, import_
 pub use journal::Interrupted;
 pub use loader::{Draw, Drawn, Draws, Flow, Loader, LoaderOptions, live_threads};
 pub use melee::fields;
+pub use mixture::{Mixture, Share};
 pub use refusal::Reason;
 pub use sampler::{Sampler, select};
 pub use sampling::{SamplerOptions, Sampling};

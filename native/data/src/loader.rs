@@ -20,7 +20,7 @@ use sconce_tensor::{Error, Result, memory, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
-use crate::sampler::Sampler;
+use crate::mixture::Mixture;
 use crate::tracks::{Track, Tracks};
 
 /// What is made at a step: a batch, and what its rows are where they are tracks.
@@ -43,11 +43,11 @@ pub trait Draw: Clone + Send + 'static {
     }
 }
 
-/// Windows of a sampler, or tracks; no loss on the first `burn_in` frames of each window or game.
+/// Windows of one corpus or of several, or tracks; no loss on the first `burn_in` frames of each window or game.
 #[derive(Debug, Clone)]
 pub enum Draws {
-    Windows { sampler: Sampler, batch_size: usize, burn_in: usize },
-    Tracks { tracks: Tracks, burn_in: usize },
+    Windows { sampler: Mixture, batch_size: usize, burn_in: usize },
+    Tracks { tracks: Box<Tracks>, burn_in: usize },
 }
 
 impl Draw for Draws {

@@ -72,10 +72,10 @@ enum Order {
 
 /// A window of a batch.
 #[derive(Debug, Clone, Copy)]
-struct Window {
-    view: usize,
-    start: usize,
-    look: Look,
+pub(crate) struct Window {
+    pub view: usize,
+    pub start: usize,
+    pub look: Look,
 }
 
 impl Sampler {
@@ -195,30 +195,31 @@ impl Sampler {
     /// The batch of a step, counted from 0 over all epochs.
     pub fn batch(&self, step: u64, batch_size: usize) -> Result<Batch> {
         let windows = self.draw(step, batch_size);
+        let at = |window: &Window| Some((self.views.get(window.view)?, *window));
+        self.gather(step, &windows.iter().filter_map(at).collect::<Vec<_>>())
+    }
+
+    /// The batch of these windows, read and augmented as all of its own.
+    pub(crate) fn gather(&self, step: u64, windows: &[(&View, Window)]) -> Result<Batch> {
         let augment = Augment::new(&self.options, step);
-        let mut batch = self.reader.blank(batch_size, self.options.window);
+        let mut batch = self.reader.blank(windows.len(), self.options.window);
         let shards = batch.shards(self.options.window);
         fill(shards, |b, mut shard| {
             // An empty batch has one empty shard.
-            let Some(&Window { view, start, look }) = windows.get(b) else { return Ok(()) };
+            let Some(&(view, Window { start, look, .. })) = windows.get(b) else { return Ok(()) };
             let mut scratch = self.reader.scratch()?;
             for k in 0..shard.len() {
                 let look = augment.look(look, b, k);
-                self.reader.read(&self.views[view], start + k, look, &mut scratch, shard.row(k))?;
+                self.reader.read(view, start + k, look, &mut scratch, shard.row(k))?;
             }
             augment.finish(b, self.options.window, &mut shard);
             Ok(())
         })?;
-        verify(windows.iter().filter_map(|window| self.views.get(window.view)))?;
+        verify(windows.iter().map(|(view, _)| *view))?;
         Ok(batch)
     }
 
-    /// View and first frame of each window of a step's batch.
-    pub fn places(&self, step: u64, batch_size: usize) -> Vec<(usize, usize)> {
-        self.draw(step, batch_size).iter().map(|window| (window.view, window.start)).collect()
-    }
-
-    fn draw(&self, step: u64, batch_size: usize) -> Vec<Window> {
+    pub(crate) fn draw(&self, step: u64, batch_size: usize) -> Vec<Window> {
         let seed = self.options.seed;
         let epoch = step / self.steps_per_epoch(batch_size);
         let dice = Dice {

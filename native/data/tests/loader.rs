@@ -39,7 +39,7 @@ fn reader() -> Reader {
 fn windows(corpus: &Corpus) -> Draws {
     let options = SamplerOptions { window: 20, stride: 7, mirror: 0.5, ..Default::default() };
     let sampler = Sampler::new(corpus.views(&[0, 1]).unwrap(), reader(), options).unwrap();
-    Draws::Windows { sampler, batch_size: 8, burn_in: 3 }
+    Draws::Windows { sampler: sampler.into(), batch_size: 8, burn_in: 3 }
 }
 
 fn threads(prefetch: usize, threads: usize) -> LoaderOptions {
@@ -66,7 +66,7 @@ fn batches_are_those_of_their_steps_whatever_makes_them() {
     let tracks = {
         let options = SamplerOptions { window: 20, mirror: 0.5, ..Default::default() };
         let tracks = Tracks::new(corpus.views(&[0, 1]).unwrap(), reader(), options, 3, 0).unwrap();
-        Draws::Tracks { tracks, burn_in: 2 }
+        Draws::Tracks { tracks: Box::new(tracks), burn_in: 2 }
     };
     for draws in [windows(&corpus), tracks] {
         let mut own = draws.clone();
@@ -87,7 +87,7 @@ fn a_loader_on_its_way_to_a_far_step_ends_when_it_is_dropped_or_stopped() {
     let (_dir, corpus) = games();
     let options = SamplerOptions { window: 20, ..Default::default() };
     let tracks = Tracks::new(corpus.views(&[0, 1]).unwrap(), reader(), options, 3, 0).unwrap();
-    let draws = Draws::Tracks { tracks, burn_in: 0 };
+    let draws = Draws::Tracks { tracks: Box::new(tracks), burn_in: 0 };
     let far = 1 << 60;
     drop(Loader::start("games", draws.clone(), &threads(2, 2), far).unwrap());
     assert!(no_threads());

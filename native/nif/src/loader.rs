@@ -205,7 +205,7 @@ fn open(corpus: &CorpusHandle, options: StreamOptions, pid: &LocalPid) -> Result
     let sampler = options.sampler(&corpus.0)?;
     let info = StreamInfo::new(&sampler, options.batch_size);
     let StreamOptions { batch_size, burn_in, start, .. } = options;
-    let draws = Draws::Windows { sampler, batch_size, burn_in };
+    let draws = Draws::Windows { sampler: sampler.into(), batch_size, burn_in };
     let name = corpus.0.dir().display().to_string();
     let loader = Loader::start(name, draws, &options.loader, start)?;
     let (sender, requests) = sync_channel(REQUESTS);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::AtomicBool;
 
-use sconce_data::{Corpus, Holdout, View, select};
+use sconce_data::{Corpus, Holdout, Share, View, select};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::digest::hex;
 use sconce_tensor::{Error, Result, tensor};
@@ -13,7 +13,7 @@ use crate::baselines::{Baseline, BaselineKind};
 use crate::eval::{self, fits};
 use crate::options::TrainOptions;
 use crate::report::Event;
-use crate::source::sampling;
+use crate::source::{Mixed, sampling};
 
 /// A number of games, and their views.
 pub(crate) type Games = (usize, Vec<View>);
@@ -54,10 +54,30 @@ pub(crate) fn sides(
     Ok((some("training", corpus, &train)?, some("validation", corpus, &validation)?))
 }
 
-/// One digest of the games of both sides, by which a resumed run knows its data again.
-pub(crate) fn digest(train: &[View], validation: &[View]) -> String {
+/// What other corpora are mixed in, none of whose games is measured on.
+pub(crate) fn mixed(spec: &Spec, options: &TrainOptions, validation: &[View]) -> Result<Mixed> {
+    let measured: HashSet<_> = validation.iter().map(|view| &view.info().digest).collect();
+    let parts = options.data.mix.iter().map(|mix| {
+        let corpus = Corpus::open(&mix.corpus)?;
+        fits(corpus.schema(), spec)?;
+        if let Some(game) = corpus.games().iter().find(|game| measured.contains(&game.digest)) {
+            let (expected, dir) = ("games that are not measured on", mix.corpus.display());
+            return Err(Error::mismatch(format!("mix of {dir}"), expected, &game.source));
+        }
+        let games: Vec<usize> = (0..corpus.games().len()).collect();
+        let views = corpus.views(&games)?;
+        let views = select(views, &options.data.characters, &options.data.players)?;
+        let to = mix.to.unwrap_or(mix.share);
+        Ok((views, Share { from: mix.share, to, steps: options.mix_draws() }))
+    });
+    parts.collect()
+}
+
+/// One digest of the games of all sides, by which a resumed run knows its data again.
+pub(crate) fn digest(train: &[View], mixed: &Mixed, validation: &[View]) -> String {
     let mut hash = Sha256::new();
-    for views in [train, validation] {
+    let mixed = mixed.iter().map(|(views, _)| views.as_slice());
+    for views in [train, validation].into_iter().chain(mixed) {
         let of = |view: &View| (view.info().digest.clone(), view.info().contents.clone());
         let games: BTreeSet<_> = views.iter().map(of).collect();
         for (digest, contents) in &games {

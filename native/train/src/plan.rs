@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::bench::examples;
 use crate::eval::{self, pool_of};
-use crate::games::sides;
+use crate::games::{mixed, sides};
 use crate::options::{DataOptions, Mode, OptimiserOptions, TrainOptions};
 use crate::source::Source;
 use crate::step::{Stepper, Task};
@@ -150,7 +150,8 @@ impl Data {
         eval::fits(corpus.schema(), spec)?;
         let ((_, train), (_, validation)) = sides(corpus, spec, options)?;
         let name = corpus.dir().display().to_string();
-        let source = Source::new(&name, train, spec, &[], options)?;
+        let source =
+            Source::new(&name, train, mixed(spec, options, &validation)?, spec, &[], options)?;
         Ok(Data {
             epoch_steps: (source.steps_per_epoch() / options.optimiser.accumulation_steps).max(1),
             bytes: corpus.games().iter().map(|game| game.bytes).sum(),

@@ -10,7 +10,7 @@ use sconce_tensor::{Error, Kind, Precision, Result, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::eval::{self, pool_of};
-use crate::games::{first_policy, sides};
+use crate::games::{first_policy, mixed, sides};
 use crate::objective::{self, Objectives};
 use crate::options::{TrainOptions, at_least};
 use crate::plan::check_room;
@@ -156,7 +156,7 @@ impl<'a> Learner<'a> {
         options: &'a TrainOptions,
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
-        let ((_, views), _) = sides(corpus, spec, options)?;
+        let ((_, views), (_, validation)) = sides(corpus, spec, options)?;
         let counts = eval::count(&views, &spec.heads, options.data.frame_delay, cancel)?;
         let new;
         let policy = match policy {
@@ -178,7 +178,14 @@ impl<'a> Learner<'a> {
         let transforms = Transforms::of(&transform::Setup { options, spec, companions: &specs })?;
         let embeddings: Vec<_> = specs.iter().map(|spec| &spec.embedding).collect();
         let name = corpus.dir().display().to_string();
-        let source = Source::new(&name, views, spec, &embeddings, options)?;
+        let source = Source::new(
+            &name,
+            views,
+            mixed(spec, options, &validation)?,
+            spec,
+            &embeddings,
+            options,
+        )?;
         let weights = weights::Setup { options, weights: policy.weights() };
         let stepper = Stepper::new(
             policy,

@@ -4,7 +4,8 @@
 use std::sync::atomic::AtomicBool;
 
 use sconce_data::{
-    Batch, Drawn, Draws, Flow, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, Tracks, View,
+    Batch, Drawn, Draws, Flow, Loader, LoaderOptions, Mixture, Reader, Sampler, SamplerOptions,
+    Share, Tracks, View,
 };
 use sconce_nn::Spec;
 use sconce_nn::spec::{Embedding, Heads};
@@ -18,6 +19,9 @@ pub(crate) struct Source {
     /// As those who look on read frames, where they do so in another way.
     seen: Option<Feed>,
 }
+
+/// Views of other corpora, and how many windows are theirs.
+pub(crate) type Mixed = Vec<(Vec<View>, Share)>;
 
 /// Batches of one reader, made ahead.
 struct Feed {
@@ -41,7 +45,7 @@ pub(crate) struct Loaded {
 impl Feed {
     fn new(
         name: &str,
-        views: Vec<View>,
+        (views, mixed): (Vec<View>, Mixed),
         embedding: &Embedding,
         heads: &Heads,
         options: &TrainOptions,
@@ -55,12 +59,12 @@ impl Feed {
         };
         let draws = match options.data.unroll {
             Mode::Window => {
-                let sampler = Sampler::new(views, reader, sampling)?;
+                let sampler = Mixture::new(Sampler::new(views, reader, sampling)?, mixed)?;
                 Draws::Windows { sampler, batch_size, burn_in }
             }
             Mode::Carry => {
                 let tracks = Tracks::new(views, reader, sampling, batch_size, burn_in)?;
-                Draws::Tracks { tracks, burn_in }
+                Draws::Tracks { tracks: Box::new(tracks), burn_in }
             }
         };
         Ok(Feed { name: name.into(), draws, options: options.loader(), loader: None })
@@ -87,6 +91,7 @@ impl Source {
     pub(crate) fn new(
         name: &str,
         views: Vec<View>,
+        mixed: Mixed,
         spec: &Spec,
         companions: &[&Embedding],
         options: &TrainOptions,
@@ -98,8 +103,9 @@ impl Source {
             let what = "embeddings of the policies that look on";
             return Err(Error::mismatch(what, "one", "several"));
         }
-        let seen = other.map(|embedding| feed(views.clone(), embedding)).transpose()?;
-        Ok(Source { own: feed(views, &spec.embedding)?, seen })
+        let sides = (views, mixed);
+        let seen = other.map(|embedding| feed(sides.clone(), embedding)).transpose()?;
+        Ok(Source { own: feed(sides, &spec.embedding)?, seen })
     }
 
     pub(crate) fn steps_per_epoch(&self) -> u64 {
@@ -134,20 +140,18 @@ impl Source {
 
     /// Game and first frame of each window of batch `draw`.
     pub(crate) fn windows(&self, draw: u64) -> Vec<(String, i32)> {
-        let (views, places) = match &self.own.draws {
+        let place =
+            |(view, start): (&View, usize)| (view.info().source.clone(), view.frame_number(start));
+        match &self.own.draws {
             Draws::Windows { sampler, batch_size, .. } => {
-                (sampler.views(), sampler.places(draw, *batch_size))
+                sampler.places(draw, *batch_size).into_iter().map(place).collect()
             }
             Draws::Tracks { tracks, .. } => {
                 let at = tracks.clone().at(draw);
-                (tracks.views(), at.iter().map(|track| (track.view, track.start)).collect())
+                let at = at.iter().filter_map(|at| Some((tracks.views().get(at.view)?, at.start)));
+                at.map(place).collect()
             }
-        };
-        let place = |(view, start): (usize, usize)| {
-            let view = views.get(view)?;
-            Some((view.info().source.clone(), view.frame_number(start)))
-        };
-        places.into_iter().filter_map(place).collect()
+        }
     }
 
     /// What has been loaded, since this process began with it. Waits for those who look on are in it.
@@ -227,7 +231,7 @@ mod tests {
             };
             let views = corpus.views(&[0]).unwrap();
             let mut source =
-                Source::new("test", views, &own, &[&teacher.embedding], &options).unwrap();
+                Source::new("test", views, vec![], &own, &[&teacher.embedding], &options).unwrap();
             for step in 0..5 {
                 let Loaded { batch, .. } = source.draw(step, &cancel).unwrap();
                 let seen = batch.seen.unwrap();
@@ -235,7 +239,8 @@ mod tests {
                 assert_eq!(batch.frames.previous, seen.previous);
             }
             let views = corpus.views(&[0]).unwrap();
-            let mut same = Source::new("test", views, &own, &[&own.embedding], &options).unwrap();
+            let mut same =
+                Source::new("test", views, vec![], &own, &[&own.embedding], &options).unwrap();
             assert!(same.draw(0, &cancel).unwrap().batch.seen.is_none());
         }
     }

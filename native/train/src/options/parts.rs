@@ -10,6 +10,11 @@ use crate::schedule::{Schedule, ScheduleKind};
 use crate::unroll::Unroll;
 
 impl TrainOptions {
+    /// Batches in which the shares of a mix go from their first to their last.
+    pub(crate) fn mix_draws(&self) -> u64 {
+        self.data.mix_steps.saturating_mul(self.optimiser.accumulation_steps)
+    }
+
     pub(crate) fn optimiser(&self) -> Result<OptimiserConfig> {
         let mut config = OptimiserConfig::new(self.optimiser.optimizer);
         config.set("beta1", self.optimiser.beta1, |c| &mut c.beta1)?;

@@ -148,6 +148,17 @@ impl<T> Number for Vec<T> {}
 
 include!("../../options.exs");
 
+/// Another corpus that is mixed in, and its share of the windows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mix {
+    pub corpus: PathBuf,
+    pub share: f64,
+    /// The share that it comes to; not given, it stays.
+    #[serde(default)]
+    pub to: Option<f64>,
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LrSchedule {

@@ -17,7 +17,7 @@ use super::saver::Saver;
 use super::state::Run;
 use super::watch::Watch;
 use crate::eval;
-use crate::games::{First, digest, first_policy, sides};
+use crate::games::{First, digest, first_policy, mixed, sides};
 use crate::objective::{self, Companion, Objectives};
 use crate::options::{Mode, TrainOptions};
 use crate::plan::check_room;
@@ -45,7 +45,8 @@ impl<'a> Run<'a> {
         let train = Side::new(train, &train_views, options.data.frame_delay);
         let validation = Side::new(validation, &validation_views, options.data.frame_delay);
         let validation = (validation, validation_views);
-        let digest = digest(&train_views, &validation.1);
+        let mixed = mixed(spec, options, &validation.1)?;
+        let digest = digest(&train_views, &mixed, &validation.1);
         // A run that goes on has its weights, wherever it had them from.
         let goes_on = options.machine.resume && folder.file(Kind::Last).exists();
         let first = || first_policy(spec, options, &train_views, cancel);
@@ -57,7 +58,7 @@ impl<'a> Run<'a> {
         let companions: Vec<&Companion> = objectives.companions().map(|(_, own)| own).collect();
         let embeddings: Vec<_> = companions.iter().map(|c| &c.spec().embedding).collect();
         let name = corpus.dir().display().to_string();
-        let source = Source::new(&name, train_views, spec, &embeddings, options)?;
+        let source = Source::new(&name, train_views, mixed, spec, &embeddings, options)?;
         let epoch_steps = (source.steps_per_epoch() / options.optimiser.accumulation_steps).max(1);
         let known = companions.first().map(|companion| companion.digest());
         let found = resumable(&folder, spec, options, (&digest, known), epoch_steps)?;
