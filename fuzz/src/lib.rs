@@ -1,4 +1,4 @@
-//! Fuzzers with structure: odd replays, checkpoints, corpora, run folders, snapshots, frames and options.
+//! Fuzzers with structure: odd replays, checkpoints, corpora, run folders, snapshots, frames, options and tables.
 //!
 //! An input is made from a target's name, a seed and an index, so each can be made again. It must be accepted and
 //! then usable, or refused with a typed error. Anything else is a failure: a panic, an end of the process, no answer

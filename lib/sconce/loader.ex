@@ -6,7 +6,7 @@ defmodule Sconce.Loader do
 
   # Those of a training.
   @sampling Table.schema(
-              ~w(sampling weights action_oversample characters players mirror noise noise_scale
+              ~w(sampling weights balance action_oversample characters players mirror noise noise_scale
                             previous_dropout frame_delay frame_delay_max neutral_weight transition_weight
                             prefetch loader_threads loader_deadline_ms)a
             )
@@ -195,6 +195,7 @@ defmodule Sconce.Loader do
     options
     |> Map.replace_lazy(:weights, &(&1 || []))
     |> Map.replace_lazy(:players, &(&1 || []))
+    |> Map.replace_lazy(:balance, &(&1 && to_string(&1)))
     |> Map.replace_lazy(:characters, fn all -> Enum.map(all || [], &character!/1) end)
   end
 
@@ -211,8 +212,11 @@ defmodule Sconce.Loader do
     options = opts |> Map.new() |> native_sampling()
 
     sampler =
-      Map.take(options, ~w(stride sampling weights action_oversample mirror noise noise_scale
-                           previous_dropout frame_delay_max seed)a)
+      Map.take(
+        options,
+        ~w(stride sampling weights balance action_oversample mirror noise noise_scale
+                           previous_dropout frame_delay_max seed)a
+      )
 
     options
     |> Map.take(~w(batch_size start burn_in frame_delay queue_depth neutral_weight

@@ -53,7 +53,7 @@ options!(
       value: Sampling,
       default: :shuffled,
       doc:
-        "Each window once an epoch; or drawn again and again: games by `:weights`, own characters equally often; or shuffled, with windows around a changed action more often.",
+        "Each window once an epoch; or drawn again and again: games by `:weights`, own characters, or the values of `:balance`, equally often; or shuffled, with windows around a changed action more often.",
       type: {:in, [:shuffled, :weighted, :balanced, :transitions]}
     ],
     weights: [
@@ -62,6 +62,14 @@ options!(
       doc: "Of `:weighted`: one for each of `Sconce.Corpus.games/1`, for each of its windows.",
       type: {:or, [{:list, :float}, nil]},
       needs: [sampling: [:weighted]]
+    ],
+    balance: [
+      optional: String,
+      default: nil,
+      doc:
+        "Of `:balanced`: the column of a frame whose values come equally often, as they are when a game begins.",
+      type: {:or, [:string, :atom, nil]},
+      needs: [sampling: [:balanced]]
     ],
     action_oversample: [
       value: f64,

@@ -359,5 +359,90 @@ defmodule Sconce.GameTest do
       made = for i <- 1..30, do: Session.act(session, Game.Frame.made(Puck.__game__(), i))
       assert Enum.all?(made, &match?({:ok, _action}, &1))
     end
+
+    test "does not learn from frames that weigh nothing", %{tmp_dir: dir} do
+      # Every other frame is answered wrongly, and weighs nothing.
+      games =
+        for seed <- 1..6 do
+          for {row, i} <- Enum.with_index(steered(seed, 100)) do
+            if rem(i, 2) == 0, do: Map.put(row, :weight, 1), else: Map.merge(row, wrong(row))
+          end
+        end
+
+      small = [backbone: :mlp, hidden_sizes: [16], window_size: 10, batch_size: 16, steps: 200]
+      small = small ++ [learning_rate: 0.01, val_split: 0.0, loss: :plain, seed: 1]
+      {:ok, corpus} = Corpus.build(Puck, games, into: dir <> "/c", columns: [:weight])
+      {:ok, report} = train(corpus, small ++ [out: dir <> "/run"])
+      {:ok, plain} = Corpus.build(Puck, games, into: dir <> "/plain")
+      {:ok, all} = train(plain, small ++ [out: dir <> "/all"])
+      loss = &List.last(&1.history).loss
+      assert loss.(all) > 3 * loss.(report)
+    end
+
+    defp wrong(%{input: input} = row),
+      do: %{weight: 0, input: %{input | gear: rem(row.input.gear + 1, 3), push: -input.push}}
+
+    test "sees the values of a column equally often", %{tmp_dir: dir} do
+      # One game on ice 3, seven on ice 0, all of a gear by their ice.
+      game = fn ice ->
+        for i <- 1..60, do: %{frame: frame(x: i / 100, ice: ice), input: input(gear: rem(ice, 2))}
+      end
+
+      {:ok, corpus} =
+        Corpus.build(Puck, [game.(3) | List.duplicate(game.(0), 7)], into: dir <> "/c")
+
+      opts = [window_size: 10, batch_size: 64, sampling: :balanced, seed: 2]
+
+      gears = fn opts ->
+        for batch <- Sconce.Loader.stream(corpus, opts ++ [as: :binaries]) |> Enum.take(8),
+            <<_::binary-size(8), gear::16-little <- batch.actions.data>>,
+            do: gear
+      end
+
+      gears = gears.(opts ++ [balance: :ice])
+      assert_in_delta Enum.sum(gears) / length(gears), 0.5, 0.1
+
+      assert {:error, error} =
+               train(corpus, opts ++ [balance: "snow", backbone: :mlp, out: dir <> "/run"])
+
+      assert Exception.message(error) =~ "column snow of a frame of puck not found"
+      assert {:error, error} = train(corpus, opts ++ [backbone: :mlp, out: dir <> "/run"])
+      assert Exception.message(error) =~ "without a column (balance)"
+    end
+
+    test "that begins with another's weights learns more of a few games", %{tmp_dir: dir} do
+      opts = fn name ->
+        [
+          backbone: :gru,
+          hidden_size: 32,
+          num_layers: 1,
+          window_size: 20,
+          batch_size: 8,
+          loss: :plain
+        ] ++
+          [learning_rate: 0.003, validation: dir <> "/measured", seed: 1, out: dir <> "/" <> name]
+      end
+
+      # The same play, but for the gear on ice 3.
+      other = fn rows ->
+        for row <- rows, do: if(row.frame.ice == 3, do: put_in(row.input.gear, 2), else: row)
+      end
+
+      {:ok, many} = Corpus.build(Puck, Stream.map(1..20, &steered(&1, 100)), into: dir <> "/many")
+
+      {:ok, few} =
+        Corpus.build(Puck, Stream.map(31..32, &other.(steered(&1, 100))), into: dir <> "/few")
+
+      {:ok, _} =
+        Corpus.build(Puck, Stream.map(41..44, &other.(steered(&1, 100))), into: dir <> "/measured")
+
+      {:ok, _} = train(many, opts.("first") ++ [steps: 150])
+      {:ok, anew} = train(few, opts.("anew") ++ [steps: 40])
+
+      {:ok, tuned} =
+        train(few, opts.("tuned") ++ [steps: 40, policy: dir <> "/first/last.safetensors"])
+
+      assert tuned.policy.nll < anew.policy.nll - 0.3
+    end
   end
 end

@@ -588,7 +588,24 @@ defmodule Sconce.TrainerTest do
 
     test "with options that mean nothing beside the others raises, with what they go with",
          context do
-      values = [[1.0], 2.0, [{"folder", 0.5}], 5, 0.5, 0.5, :reverse, 4, 1, 5, 0.5, 5, 3, true]
+      values = [
+        [1.0],
+        "x",
+        2.0,
+        [{"folder", 0.5}],
+        5,
+        0.5,
+        0.5,
+        :reverse,
+        4,
+        1,
+        5,
+        0.5,
+        5,
+        3,
+        true
+      ]
+
       assert length(values) == length(Table.needs())
 
       for {{name, {other, _values}}, value} <- Enum.zip(Table.needs(), values) do

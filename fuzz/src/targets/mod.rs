@@ -8,6 +8,7 @@ mod replay;
 mod run;
 mod snapshot;
 mod specs;
+mod tables;
 
 use std::path::Path;
 
@@ -39,7 +40,7 @@ const MEMORY: usize = 200 << 20;
 /// How many times an input may lie in memory.
 pub const OF_INPUT: usize = 16;
 
-pub const ALL: [Target; 10] = [
+pub const ALL: [Target; 11] = [
     Target {
         name: "replay",
         seeds: replay::seeds,
@@ -117,6 +118,14 @@ pub const ALL: [Target; 10] = [
         seeds: options::seeds,
         mutate: crate::json::mutate_text,
         run: options::run,
+        stack: THREAD,
+        memory: MEMORY,
+    },
+    Target {
+        name: "tables",
+        seeds: tables::seeds,
+        mutate: tables::mutate,
+        run: tables::run,
         stack: THREAD,
         memory: MEMORY,
     },

@@ -1,5 +1,6 @@
 //! Which windows make a batch: drawn by place in views, never listed.
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use sconce_tensor::rng::Rng;
@@ -107,7 +108,7 @@ impl Sampler {
         sampler.order = match sampler.options.sampling {
             Sampling::Shuffled => Order::Shuffled,
             Sampling::Weighted => Order::Weighted(sampler.game_weights()?),
-            Sampling::Balanced => Order::Weighted(sampler.character_weights()?),
+            Sampling::Balanced => Order::Weighted(sampler.balanced_weights()?),
             Sampling::Transitions => Order::Transitions(Arc::new(sampler.transitions()?)),
         };
         Ok(sampler)
@@ -141,19 +142,38 @@ impl Sampler {
         sums(self.views.iter().enumerate().map(of).collect::<Result<Vec<_>>>()?)
     }
 
-    fn character_weights(&self) -> Result<Arc<[f64]>> {
-        let unknown = || Error::mismatch("sampling by character", "a corpus of replays", "vectors");
-        let mut windows = [0; 1 + u8::MAX as usize];
-        let mut characters = vec![];
-        for (i, view) in self.views.iter().enumerate() {
-            let character = usize::from(view.character().ok_or_else(unknown)?);
-            windows[character] += self.windows_of(i);
-            characters.push(character);
-        }
-        let weight = |(i, character): (usize, usize)| {
-            self.windows_of(i) as f64 / windows[character].max(1) as f64
+    /// What each view counts as where sorts of them come equally often.
+    fn sorts(&self) -> Result<Vec<u32>> {
+        let Some(name) = &self.options.balance else {
+            let unknown = "sampling by character without a column (balance)";
+            let unknown = || Error::mismatch(unknown, "a corpus of replays", "another");
+            let character = |view: &View| view.character().map(u32::from).ok_or_else(unknown);
+            return self.views.iter().map(character).collect();
         };
-        sums(characters.into_iter().enumerate().map(weight).collect())
+        let game = self.reader.embedding.game();
+        let column = game.column(name).ok_or_else(|| {
+            Error::not_found(format!("column {name} of a frame of {}", game.name()))
+        })?;
+        let mut raw = vec![0.0; game.width()];
+        let value = |view: &View| {
+            view.raw(0, &mut raw)?;
+            view.verify()?;
+            Ok(raw[column].to_bits())
+        };
+        self.views.iter().map(value).collect()
+    }
+
+    fn balanced_weights(&self) -> Result<Arc<[f64]>> {
+        let sorts = self.sorts()?;
+        let mut windows: HashMap<u32, u64> = HashMap::new();
+        for (i, sort) in sorts.iter().enumerate() {
+            *windows.entry(*sort).or_default() += self.windows_of(i);
+        }
+        let weight = |(i, sort): (usize, &u32)| {
+            let all = windows.get(sort).copied().unwrap_or(1).max(1);
+            self.windows_of(i) as f64 / all as f64
+        };
+        sums(sorts.iter().enumerate().map(weight).collect())
     }
 
     fn transitions(&self) -> Result<Transitions> {

@@ -12,7 +12,7 @@ pub enum Sampling {
     Shuffled,
     /// Games by `weights`, again and again.
     Weighted,
-    /// The own characters equally often, again and again.
+    /// The own characters, or the values of a column, equally often, again and again.
     Balanced,
     /// Shuffled, but a changed action `action_oversample` times as often as any other.
     Transitions,
@@ -29,6 +29,8 @@ pub struct SamplerOptions {
     pub sampling: Sampling,
     /// One for each game of the corpus.
     pub weights: Vec<f64>,
+    /// The column whose values come equally often, as they are when a game begins; the own character where none is named.
+    pub balance: Option<String>,
     /// At least 1, which changes nothing.
     pub action_oversample: f64,
     /// Share of windows shown with left and right swapped.
@@ -63,6 +65,7 @@ impl Default for SamplerOptions {
             stride: 60,
             sampling: Sampling::Shuffled,
             weights: vec![],
+            balance: None,
             action_oversample: 3.0,
             mirror: 0.0,
             noise: 0.0,

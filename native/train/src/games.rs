@@ -25,6 +25,11 @@ pub(crate) fn sides(
     options: &TrainOptions,
 ) -> Result<(Games, Games)> {
     sampling(options).check_weights(corpus.games().len())?;
+    // It would learn the row of a name that nobody has.
+    if spec.embedding.named() > 0 {
+        let expected = "0 where a run learns, as no corpus says who plays under which number";
+        return Err(Error::mismatch("num_player_names", expected, spec.embedding.named()));
+    }
     let some = |side: &str, corpus: &Corpus, games: &[usize]| -> Result<Games> {
         let chosen = select(corpus.views(games)?, &options.data.characters, &options.data.players);
         let views = chosen.map_err(|e| match e {

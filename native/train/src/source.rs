@@ -169,6 +169,7 @@ pub(crate) fn sampling(options: &TrainOptions) -> SamplerOptions {
         stride: options.data.stride,
         sampling: options.data.sampling,
         weights: options.data.weights.clone(),
+        balance: options.data.balance.clone(),
         action_oversample: options.data.action_oversample,
         mirror: options.data.mirror,
         noise: options.data.noise,

@@ -73,6 +73,13 @@ impl Form {
         }
     }
 
+    pub(super) fn names(&self) -> usize {
+        match self {
+            Form::Melee(options) if options.layout == Layout::Learned => options.num_names(),
+            Form::Melee(_) | Form::Vector(_) | Form::Game(_) => 0,
+        }
+    }
+
     /// What is made of a row, and the tables that its ids are looked up in.
     pub(super) fn layout(&self, game: &Game) -> layout::Layout {
         let (depth, delays) = (self.queue_depth(), self.num_delays());

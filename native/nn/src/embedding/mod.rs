@@ -157,6 +157,12 @@ impl Embedding {
         self.form.num_delays()
     }
 
+    /// Names that the vector tells apart and a corpus cannot give: those of trained layouts. The packed one has places for
+    /// them in any case, as the application's has.
+    pub fn named(&self) -> usize {
+        self.form.names()
+    }
+
     /// Features of one input.
     pub fn input_width(&self) -> usize {
         self.game.input_width()
