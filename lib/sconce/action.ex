@@ -1,6 +1,6 @@
 defmodule Sconce.Action do
   alias Sconce.{Error, Game}
-  alias Sconce.Policy.Spec
+  alias Sconce.Policy.{Head, Spec}
 
   @moduledoc """
   One controller input, as `Sconce.Session.act/3` chose it.
@@ -12,8 +12,8 @@ defmodule Sconce.Action do
   | `shoulder` | 0..1 |
   | `input` | of a declared game the parts of its input by their names: flags as a map, numbers in the game's range |
   | `confidence` | 0..1 of `buttons`, `main`, `c`, `shoulder`, and `overall` |
-  | `choices` | what each head chose, by its name as the Spec has it: a class, or a list of bits |
-  | `logits` | a list of numbers for each head where they were asked for, or nil |
+  | `choices` | what each head chose, by its name as the Spec has it: a class, a list of bits, or a list of numbers |
+  | `logits` | a list of numbers for each head where they were asked for, or nil; of numbers their means, then their logarithmic deviations before tanh; `value` of a policy that has one |
   | `frame` | the how-manieth decision of its session it is, from 1 |
 
   A policy with other heads than a controller's leaves buttons, sticks and shoulder nil, and its
@@ -46,7 +46,7 @@ defmodule Sconce.Action do
           shoulder: float | nil,
           input: map | nil,
           confidence: %{Spec.head_name() => float},
-          choices: %{Spec.head_name() => non_neg_integer | [0 | 1]},
+          choices: %{Spec.head_name() => non_neg_integer | [0 | 1] | [float]},
           logits: %{Spec.head_name() => [float]} | nil,
           frame: pos_integer
         }
@@ -54,8 +54,8 @@ defmodule Sconce.Action do
   @doc false
   # From what the native side answers: labels, a confidence of each head, logits, number.
   @spec new(Spec.t(), boolean, tuple) :: t
-  def new(%Spec{heads: heads}, true, {labels, confidence, logits, frame}),
-    do: controller(heads, labels, confidence, logits && logits(heads, logits), frame)
+  def new(%Spec{heads: heads} = spec, true, {labels, confidence, logits, frame}),
+    do: controller(heads, labels, confidence, logits && logits(spec, logits), frame)
 
   def new(%Spec{heads: heads} = spec, false, {labels, confidence, logits, frame}) do
     choices = choices(heads, labels)
@@ -64,7 +64,7 @@ defmodule Sconce.Action do
       choices: choices,
       input: input(spec, choices),
       confidence: named(heads, confidence),
-      logits: logits && logits(heads, logits),
+      logits: logits && logits(spec, logits),
       frame: frame
     }
   end
@@ -76,27 +76,27 @@ defmodule Sconce.Action do
 
   defp choices(heads, labels) do
     {choices, []} =
-      Enum.map_reduce(heads, labels, fn
-        %{name: name, kind: {:bernoulli, n}}, labels ->
-          {bits, rest} = Enum.split(labels, n)
-          {{name, bits}, rest}
-
-        %{name: name}, [class | rest] ->
-          {{name, class}, rest}
+      Enum.map_reduce(heads, labels, fn %{name: name, kind: kind}, labels ->
+        {choice, rest} = Head.choice(kind, labels)
+        {{name, choice}, rest}
       end)
 
     Map.new(choices)
   end
 
-  defp logits(heads, logits) do
-    {logits, <<>>} =
-      Enum.map_reduce(heads, logits, fn %{name: name, kind: {_kind, n}}, logits ->
-        <<own::binary-size(n * 4), rest::binary>> = logits
-        {{name, for(<<logit::float-32-little <- own>>, do: logit)}, rest}
+  defp logits(%Spec{heads: heads} = spec, logits) do
+    {logits, rest} =
+      Enum.map_reduce(heads, logits, fn %{name: name, kind: kind}, logits ->
+        size = 4 * Head.logits(kind)
+        <<own::binary-size(size), rest::binary>> = logits
+        {{name, floats(own)}, rest}
       end)
 
-    Map.new(logits)
+    logits = Map.new(logits)
+    if spec.value_head, do: Map.put(logits, :value, floats(rest)), else: logits
   end
+
+  defp floats(binary), do: for(<<number::float-32-little <- binary>>, do: number)
 
   # At sixty a second for each of many players: every part by one match, without a loop.
   defp controller(heads, labels, confidence, logits, frame) do
@@ -133,7 +133,8 @@ defmodule Sconce.Action do
     }
   end
 
-  defp confidence([buttons, main_x, main_y, c_x, c_y, shoulder]) do
+  # A value stands behind the others.
+  defp confidence([buttons, main_x, main_y, c_x, c_y, shoulder | _value]) do
     main = (main_x + main_y) / 2
     c = (c_x + c_y) / 2
 
@@ -176,7 +177,7 @@ defmodule Sconce.Action do
 
   def labels(%Spec{heads: heads}, what, choices) when is_map(choices) do
     choices = if named?(heads, choices), do: choices, else: renamed(heads, choices)
-    labels = Enum.flat_map(heads, &one_by_one(Map.get(choices, &1.name)))
+    labels = Enum.flat_map(heads, &one_by_one(&1.kind, Map.get(choices, &1.name)))
 
     if named?(heads, choices) and map_size(choices) == length(heads) and
          Enum.all?(labels, &label?/1),
@@ -197,18 +198,20 @@ defmodule Sconce.Action do
         do: {names[Spec.text(name)] || name, choice}
   end
 
-  defp one_by_one(bits) when length(bits) >= 0, do: bits
-  defp one_by_one(other), do: [other]
+  # An improper list is no choice.
+  defp one_by_one(kind, choice) when length(choice) >= 0, do: Head.labels_of(kind, choice)
+  defp one_by_one(_kind, [_ | _] = other), do: [other]
+  defp one_by_one(kind, choice), do: Head.labels_of(kind, choice)
 
-  defp label?(label), do: is_integer(label) and label in 0..65_535
+  defp label?(label) when is_integer(label), do: label in 0..65_535
+  defp label?(label), do: is_float(label) and abs(label) <= 3.4028234e38
 
   @doc false
   # Those of no action at all.
   @spec no_labels(Spec.t()) :: [65_535]
   def no_labels(%Spec{heads: heads}), do: Enum.flat_map(heads, &none/1)
 
-  defp none(%{kind: {:bernoulli, n}}), do: List.duplicate(65_535, n)
-  defp none(_head), do: [65_535]
+  defp none(%{kind: kind}), do: List.duplicate(65_535, Head.labels(kind))
 
   defp misfit(what, got) do
     got = inspect(got, limit: 20, printable_limit: 200)

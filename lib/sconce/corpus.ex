@@ -2,7 +2,7 @@ defmodule Sconce.Corpus do
   alias Sconce.{Error, Figures, Game, Native, Options, Tensor}
   alias Sconce.Game.Declaration
   alias Sconce.Native.Call
-  alias Sconce.Policy.Spec
+  alias Sconce.Policy.{Head, Spec}
 
   @import [
     into: [type: :path, required: true, doc: "Folder of the corpus, made where it is missing."],
@@ -232,8 +232,9 @@ defmodule Sconce.Corpus do
   replaced.
 
   The schema is `{:vector, n}`. A game is `{x, labels}`: `x` holds `n` numbers a frame, `labels` one
-  class a frame for each `{:categorical, k}` and `k` bits for each `{:bernoulli, k}`. Either is a
-  binary (f32 and u16, little-endian), a list (nested as you like) or an Nx tensor. The label of a
+  class a frame for each `{:categorical, k}`, `k` bits for each `{:bernoulli, k}` and `k` numbers for each
+  `{:gaussian, k, low, high}`. Either is a binary (f32 and u16, little-endian; labels too are f32 where one of them is a
+  number), a list (nested as you like) or an Nx tensor. The label of a
   frame is the action that answers it. A game that is none of this raises `ArgumentError` with its
   number.
 
@@ -253,8 +254,10 @@ defmodule Sconce.Corpus do
     opts = Options.validate!(opts, @build)
     opts[:columns] == [] || raise ArgumentError, "option :columns: vectors have none"
     heads = heads!(opts[:heads])
-    games = games |> Enum.with_index() |> Enum.map(&game!/1)
-    schema = %{name: "vector", size: size, heads: heads}
+    type = if words?(heads), do: :u16, else: :f32
+    games = games |> Enum.with_index() |> Enum.map(&game!(&1, type))
+    native = for [name, kind] <- heads, do: [name, Head.to_native(kind)]
+    schema = %{name: "vector", size: size, heads: native}
     start = &Native.corpus_build(&1, schema, games, Path.expand(opts[:into]))
     with {:ok, _info} <- Call.in_background(start), do: open(opts[:into])
   end
@@ -405,7 +408,7 @@ defmodule Sconce.Corpus do
       for {frame, _labels} <- recording, do: Sconce.Session.act(session, frame)
   """
   @spec recording(t, non_neg_integer, 0 | 1) ::
-          {:ok, [{binary, [non_neg_integer]}]} | {:error, Error.t()}
+          {:ok, [{binary, [number]}]} | {:error, Error.t()}
   def recording(%__MODULE__{handle: handle}, game, player \\ 0) do
     (is_integer(game) and game in 0..0xFFFF_FFFF) ||
       Options.argument!("game", game, "0 or more")
@@ -415,7 +418,14 @@ defmodule Sconce.Corpus do
     with {:ok, {rows, numbers, labels, width}} <- Native.corpus_recording(handle, game, player) do
       size = 4 * numbers
       frames = for <<row::binary-size(size) <- rows>>, do: row
-      labels = for <<label::16-little <- labels>>, do: label
+      # Of bits and classes 16 bits each, else of numbers.
+      words? = byte_size(labels) == 2 * width * length(frames)
+
+      labels =
+        if words?,
+          do: for(<<label::16-little <- labels>>, do: label),
+          else: for(<<label::float-32-little <- labels>>, do: label)
+
       {:ok, Enum.zip(frames, Enum.chunk_every(labels, width))}
     end
   end
@@ -525,22 +535,24 @@ defmodule Sconce.Corpus do
   defp schema(%{name: "melee"}), do: :melee
   defp schema(%{name: "game", game: game}), do: Declaration.from_native(game)
 
+  defp words?(heads),
+    do: Head.type(for([_name, kind] <- heads, do: %{kind: kind})) == {:u, 16}
+
   defp heads!(heads) do
     Spec.named?(heads) || Options.argument!("option :heads", heads, "a list of {name, kind}")
     for {name, kind} <- heads, do: [Spec.name!(name), head!(name, kind)]
   end
 
-  defp head!(_name, {kind, size}) when kind in [:bernoulli, :categorical] and is_integer(size),
-    do: {kind, size}
+  # Sizes the native side looks at.
+  defp head!(_name, {kind, size} = head)
+       when kind in [:bernoulli, :categorical] and is_integer(size),
+       do: head
 
-  defp head!(name, other) do
-    expected = "{:bernoulli, n} or {:categorical, n}"
-    raise ArgumentError, "head #{inspect(name)}: expected #{expected}, got: #{inspect(other)}"
-  end
+  defp head!(name, other), do: Head.kind!(name, other)
 
-  defp game!({{x, labels}, game}), do: {binary!(x, :f32, game), binary!(labels, :u16, game)}
+  defp game!({{x, labels}, game}, type), do: {binary!(x, :f32, game), binary!(labels, type, game)}
 
-  defp game!({other, game}),
+  defp game!({other, game}, _type),
     do:
       raise(ArgumentError, "game #{game}: expected {x, labels}, got: #{inspect(other, limit: 5)}")
 

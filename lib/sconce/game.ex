@@ -55,12 +55,14 @@ defmodule Sconce.Game do
   | `{:flags, names}` | a map of names to booleans, or a list of those held | `{:bernoulli, n}` |
   | `{:axis, min, max}` | that range | `{:categorical, steps}` |
   | `{:choice, n}` | 0..n-1 | `{:categorical, n}` |
+  | `{:continuous, min, max}` | that range, as it is | `{:gaussian, 1, min, max}` |
+  | `{:continuous, n, min, max}` | a list of n such numbers | `{:gaussian, n, min, max}` |
 
   ## Mirror
 
   Training swaps left and right where `:mirror` of a run says so. Of a field it negates a number (`:negate`), turns a
   range around (`:flip`, `min + max - v`), swaps it with another field (`{:swap, name}`) or ids with each other
-  (`[{1, 2}]`); of an input it turns an axis around (`:flip`) and swaps buttons or choices (`[left: :right]`,
+  (`[{1, 2}]`); of an input it turns an axis or numbers around (`:flip`) and swaps buttons or choices (`[left: :right]`,
   `[{0, 2}]`). What says nothing stays.
 
   ## Version
@@ -124,8 +126,8 @@ defmodule Sconce.Game do
   def game?(_other), do: false
 
   @doc """
-  The columns of a file of its games, as `Sconce.Corpus.import/2` reads them: fields, then the input; `reward`, `end` and
-  `weight` may follow.
+  The columns of a file of its games, as `Sconce.Corpus.import/2` reads them: fields, then the input; `reward`, `end`,
+  `weight` and `log_likelihood` may follow.
 
       iex> game = Sconce.Game.new!(name: :walk, fields: [x: [type: :number]], input: [go: [type: {:flags, [:l, :r]}]])
       iex> Sconce.Game.columns(game)
@@ -144,6 +146,9 @@ defmodule Sconce.Game do
 
   defp part_columns(%{name: name, type: {:flags, buttons}}),
     do: for(b <- buttons, do: "#{name}.#{b}")
+
+  defp part_columns(%{name: name, type: {:continuous, n, _min, _max}}) when n > 1,
+    do: for(i <- 0..(n - 1), do: "#{name}[#{i}]")
 
   defp part_columns(%{name: name}), do: ["#{name}"]
 

@@ -103,9 +103,9 @@ defmodule Sconce.Loader do
   | `step` | its number, counted from 0 over all epochs | |
   | `states` | embedded frames | `{b, w, continuous}` f32 |
   | `ids` | rows of the tables that an embedding learns | `{b, w, ids}` u32 |
-  | `previous` | labels of the action that led to a frame, of an embedding with a queue those of the latest input; 65535 where there is none | `{b, w, labels}` u16 |
-  | `queue` | labels of the latest inputs before the action to learn | `{b, w, queue_depth, labels}` u16 |
-  | `actions` | labels to learn, a column for each class and for each bit of the heads in their order | `{b, w, labels}` u16 |
+  | `previous` | labels of the action that led to a frame, of an embedding with a queue those of the latest input; 65535, of f32 infinity, where there is none | `{b, w, labels}` as `actions` |
+  | `queue` | labels of the latest inputs before the action to learn | `{b, w, queue_depth, labels}` as `actions` |
+  | `actions` | labels to learn, a column for each class, bit and number of the heads in their order | `{b, w, labels}` u16, or f32 where a head chooses numbers |
   | `frame_weights` | how much a frame counts | `{b, w}` f32 |
   | `flow` | what went through the loader, see below | |
 
@@ -256,25 +256,30 @@ defmodule Sconce.Loader do
 
   defp next!(loader, tensor) do
     case Call.run(&Native.loader_next(loader, &1)) do
-      {:ok, {step, shape, numbers, flow}} -> batch(step, shape, numbers, flow, tensor)
-      {:error, error} -> raise error
+      {:ok, {step, shape, words?, numbers, flow}} ->
+        label = if words?, do: {{:u, 16}, 2}, else: {{:f, 32}, 4}
+        batch(step, shape, label, numbers, flow, tensor)
+
+      {:error, error} ->
+        raise error
     end
   end
 
-  defp batch(step, {b, w}, {states, ids, previous, queue, labels, weights}, flow, tensor) do
+  defp batch(step, {b, w}, {label, bytes}, numbers, flow, tensor) do
+    {states, ids, previous, queue, labels, weights} = numbers
     rows = b * w
     width = fn binary, bytes -> div(byte_size(binary), bytes * rows) end
     wide = fn binary, type, bytes -> tensor.(binary, type, {b, w, width.(binary, bytes)}) end
-    labels_width = width.(labels, 2)
-    depth = div(width.(queue, 2), labels_width)
+    labels_width = width.(labels, bytes)
+    depth = div(width.(queue, bytes), labels_width)
 
     %{
       step: step,
       states: wide.(states, {:f, 32}, 4),
       ids: wide.(ids, {:u, 32}, 4),
-      previous: wide.(previous, {:u, 16}, 2),
-      queue: tensor.(queue, {:u, 16}, {b, w, depth, labels_width}),
-      actions: wide.(labels, {:u, 16}, 2),
+      previous: wide.(previous, label, bytes),
+      queue: tensor.(queue, label, {b, w, depth, labels_width}),
+      actions: wide.(labels, label, bytes),
       frame_weights: tensor.(weights, {:f, 32}, {b, w}),
       flow: flow
     }

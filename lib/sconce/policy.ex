@@ -1,7 +1,7 @@
 defmodule Sconce.Policy do
   alias Sconce.{Device, Embedding, Error, Native, Options, Projection}
   alias Sconce.Native.Call
-  alias Sconce.Policy.{Spec, Widths}
+  alias Sconce.Policy.{Head, Spec, Widths}
 
   @seed [type: :non_neg_integer, max: 2 ** 64 - 1]
   @device Device.option()
@@ -274,7 +274,7 @@ defmodule Sconce.Policy do
           {:ok, output} | {:error, Error.t()}
   def pass(policy, frames, options, run) do
     with {:ok, rows, batch, time} <- rows(policy, frames, options[:batch]),
-         {:ok, given} <- given(options),
+         {:ok, given} <- given(policy, options),
          {:ok, {logits, state, taps}} <- run.(rows, {batch, time}, given, look(options)) do
       shape =
         if options[:return_sequences],
@@ -365,9 +365,11 @@ defmodule Sconce.Policy do
     end
   end
 
-  defp given(options) do
-    with {:ok, labels} <- labels(options[:labels]),
-         {:ok, queue} <- labels(options[:queue]),
+  defp given(policy, options) do
+    type = Head.type(policy.spec.heads)
+
+    with {:ok, labels} <- labels(options[:labels], type),
+         {:ok, queue} <- labels(options[:queue], type),
          {:ok, project_out} <- Projection.pack(options[:project_out]),
          do: {:ok, {labels, queue, options[:state], project_out}}
   end
@@ -383,20 +385,29 @@ defmodule Sconce.Policy do
   defp names(taps) when is_list(taps), do: Enum.map(taps, &Spec.text/1)
   defp names(taps), do: taps
 
-  defp labels(labels) when is_nil(labels) or is_binary(labels), do: {:ok, labels}
+  defp labels(labels, _type) when is_nil(labels) or is_binary(labels), do: {:ok, labels}
 
-  defp labels(labels) when is_list(labels) do
+  defp labels(labels, type) when is_list(labels) do
     flat = List.flatten(labels)
 
-    if Enum.all?(flat, &(is_integer(&1) and &1 in 0..65_535)),
-      do: {:ok, for(label <- flat, into: <<>>, do: <<label::16-little>>)},
-      else: {:error, mismatch("labels of 0..65535", shown(labels))}
+    if Enum.all?(flat, &label?(&1, type)),
+      do: {:ok, for(label <- flat, into: <<>>, do: packed(label, type))},
+      else: {:error, mismatch("labels of #{allowed(type)}", shown(labels))}
   rescue
     # An improper list.
     _error in [FunctionClauseError, ArgumentError] -> {:error, mismatch("labels", shown(labels))}
   end
 
-  defp labels(other), do: {:error, mismatch("labels", shown(other))}
+  defp labels(other, _type), do: {:error, mismatch("labels", shown(other))}
+
+  defp label?(label, {:u, 16}), do: is_integer(label) and label in 0..65_535
+  defp label?(label, {:f, 32}), do: is_number(label) and abs(label) <= 3.4028234e38
+
+  defp allowed({:u, 16}), do: "0..65535"
+  defp allowed({:f, 32}), do: "32 bits"
+
+  defp packed(label, {:u, 16}), do: <<label::16-little>>
+  defp packed(label, {:f, 32}), do: <<label::float-32-little>>
 
   defp mismatch(expected, got) do
     details = %{what: "frames", expected: expected, got: got}

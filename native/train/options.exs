@@ -238,6 +238,38 @@ options!(
       max: 256,
       needs: [scheduled_sampling: :above_zero]
     ],
+    advantage_temperature: [
+      optional: f64,
+      default: nil,
+      doc:
+        "Weighs what is imitated by `exp(advantage / temperature)`, for corpora with rewards and heads with a value, see below.",
+      min: 0.000001,
+      max: 1_000_000
+    ],
+    advantage_max_weight: [
+      value: f64,
+      default: 20.0,
+      doc: "What that weight is held below.",
+      min: 0.000001,
+      max: 1_000_000,
+      needs: [advantage_temperature: :given]
+    ],
+    discount: [
+      value: f64,
+      default: 0.99,
+      doc: "How much less a reward of the next frame counts than one of this frame.",
+      min: 0,
+      max: 1,
+      needs: [advantage_temperature: :given]
+    ],
+    value_weight: [
+      value: f64,
+      default: 0.5,
+      doc: "Factor on the loss of the value, half the squared error of the return.",
+      min: 0,
+      max: 1_000_000,
+      needs: [advantage_temperature: :given]
+    ],
     policy: [
       optional: PathBuf,
       default: nil,

@@ -91,7 +91,7 @@ defmodule Sconce.LoaderTest do
       flow = corpus |> Loader.stream(@small) |> Enum.at(-1) |> Map.fetch!(:flow)
       assert %{batches: 9, rows: 180, dropped: 0, prefetch: 2, threads: 1} = flow
       assert flow.rows_per_second > 0 and flow.making_seconds > 0
-      assert flow.bytes == 180 * (4 + 4 + 2 + 2)
+      assert flow.bytes == 180 * (4 + 4 + 4 + 4)
     end
 
     test "waits for a slow consumer with no more than it may prefetch", %{corpus: corpus} do

@@ -796,7 +796,7 @@ defmodule Sconce.SessionTest do
     assert %{lane: :inline, window_lane: :inline} = info
     assert info.step_us > 0 and info.window_us > 0
     # State, and five frames of two numbers and three labels, and the last choice.
-    assert info.bytes == 2 * (2 * 8 * 4 + 3 * 2) + 5 * (2 * 4 + 3 * 2)
+    assert info.bytes == 2 * (2 * 8 * 4 + 3 * 4) + 5 * (2 * 4 + 3 * 4)
 
     assert inspect(session) =~
              ~r/^#Sconce.Session<vector 2 -> gru 8x2 -> fire\(2\) move\(4\) · resync 4 · packed f32, inline, \d+ us a decision>$/

@@ -24,7 +24,7 @@ const FRAMES: usize = 12;
 pub fn build(dir: &Path) -> Result<Corpus> {
     let game = |game: usize| VectorGame {
         x: (0..2 * FRAMES).map(|i| (i + game) as f32 / 8.0).collect(),
-        labels: (0..FRAMES).flat_map(|t| [(t % 2) as u16, 1, (t % 3) as u16]).collect(),
+        labels: (0..FRAMES).flat_map(|t| [(t % 2) as f32, 1.0, (t % 3) as f32]).collect(),
     };
     let games: Vec<VectorGame> = (0..4).map(game).collect();
     Corpus::build(&Schema::vector(2, &specs::heads(HeadsKind::Independent)), &games, dir)

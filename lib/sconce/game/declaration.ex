@@ -4,7 +4,7 @@ defmodule Sconce.Game.Declaration do
 
   alias Sconce.{Error, Game, Native, Options}
   alias Sconce.Game.Catalogue
-  alias Sconce.Policy.Spec
+  alias Sconce.Policy.{Head, Spec}
 
   @width 16
   @steps 17
@@ -135,6 +135,12 @@ defmodule Sconce.Game.Declaration do
   defp part_type({:axis, min, max}) when is_number(min) and is_number(max),
     do: {:axis, single(min), single(max)}
 
+  defp part_type({:continuous, min, max}), do: part_type({:continuous, 1, min, max})
+
+  defp part_type({:continuous, n, min, max})
+       when n in 1..1024 and is_number(min) and is_number(max),
+       do: {:continuous, n, single(min), single(max)}
+
   defp part_type({:choice, n}) when n in 2..65_535, do: {:choice, n}
 
   defp part_type({:flags, [_ | _] = names}),
@@ -207,21 +213,22 @@ defmodule Sconce.Game.Declaration do
       meaning: part.doc,
       kind: native_part_kind(part),
       mirror: native_mirror(part),
-      scale:
-        if(match?({:axis, _, _}, part.type),
-          do: native_scale(default_scale(range(part.type))),
-          else: :as_is
-        ),
+      scale: part.type |> range() |> default_scale() |> native_scale(),
       rest: number(part.rest)
     }
   end
 
   defp range({:axis, min, max}), do: {:range, min, max}
+  defp range({:continuous, _n, min, max}), do: {:range, min, max}
+  defp range(other), do: other
 
   defp native_part_kind(%{type: {:flags, names}}), do: %{flags: Enum.map(names, &Spec.text/1)}
 
   defp native_part_kind(%{type: {:axis, min, max}, steps: steps}),
     do: %{axis: %{min: min, max: max, classes: steps}}
+
+  defp native_part_kind(%{type: {:continuous, n, min, max}}),
+    do: %{continuous: %{size: n, min: min, max: max}}
 
   defp native_part_kind(%{type: {:choice, n}}), do: %{choice: n}
 
@@ -311,6 +318,9 @@ defmodule Sconce.Game.Declaration do
   defp part_kind(%{axis: %{min: min, max: max, classes: steps}}),
     do: {{:axis, single(min), single(max)}, steps}
 
+  defp part_kind(%{continuous: %{size: n, min: min, max: max}}),
+    do: {{:continuous, n, single(min), single(max)}, nil}
+
   defp part_kind(%{flags: names}), do: {{:flags, Enum.map(names, &Spec.local/1)}, nil}
   defp part_kind(%{} = kind), do: {kind |> Map.to_list() |> hd(), nil}
 
@@ -370,9 +380,10 @@ defmodule Sconce.Game.Declaration do
   def kind_of_head(%{type: {:flags, names}}), do: {:bernoulli, length(names)}
   def kind_of_head(%{type: {:choice, n}}), do: {:categorical, n}
   def kind_of_head(%{type: {:axis, _min, _max}, steps: steps}), do: {:categorical, steps}
+  def kind_of_head(%{type: {:continuous, n, min, max}}), do: {:gaussian, n, min, max}
 
   @doc "Logits of that head."
-  def logits(part), do: part |> kind_of_head() |> elem(1)
+  def logits(part), do: part |> kind_of_head() |> Head.logits()
 
   @doc "Whether these heads choose what its inputs are made of."
   def chosen_by?(%Game{input: input}, heads) do

@@ -132,13 +132,24 @@ defmodule Sconce.Game.Frame do
     do: refuse(missing(what))
 
   defp part(%{rest: nil, type: {:axis, _min, _max}}, nil, what), do: refuse(missing(what))
+  defp part(%{rest: nil, type: {:continuous, _, _, _}}, nil, what), do: refuse(missing(what))
 
   defp part(%{type: {:flags, names}}, held, what) do
     Enum.each(unknown(held, names), &refuse(mismatch(what, "its buttons", shown(&1))))
     for name <- names, do: number(held?(held, name), "#{what}.#{name}")
   end
 
+  defp part(%{rest: rest, type: {:continuous, n, _, _}} = part, nil, what),
+    do: part(%{part | rest: nil}, List.duplicate(rest, n), what)
+
   defp part(%{rest: rest} = part, nil, what), do: part(%{part | rest: nil}, rest, what)
+
+  defp part(%{type: {:continuous, n, _min, _max}}, values, what) when length(values) == n,
+    do: for({value, i} <- Enum.with_index(values), do: number(value, "#{what}[#{i}]"))
+
+  defp part(%{type: {:continuous, n, _min, _max}}, other, what) when n > 1,
+    do: refuse(mismatch(what, "#{n} numbers", shown(other)))
+
   defp part(_part, value, what), do: number(value, what)
 
   defp held?(nil, _name), do: false
@@ -175,6 +186,8 @@ defmodule Sconce.Game.Frame do
     do: min + label / (n - 1) * (max - min)
 
   defp choice(%{type: {:choice, _n}}, _kind, label), do: label
+  defp choice(%{type: {:continuous, 1, _min, _max}}, _kind, [number]), do: number
+  defp choice(%{type: {:continuous, _n, _min, _max}}, _kind, numbers), do: numbers
 
   # Numbers
 

@@ -1,6 +1,7 @@
 defmodule Sconce.Policy.Spec do
   alias Sconce.{Embedding, Game, Options, Preset, Temporal, Text}
   alias Sconce.Game.Declaration
+  alias Sconce.Policy.Head
 
   @size [type: :pos_integer, max: 65_536]
   @controller [axis_buckets: 16, shoulder_buckets: 4]
@@ -28,7 +29,7 @@ defmodule Sconce.Policy.Spec do
       doc:
         "One for each part of the game's input (the controller's six), `:independent` or " <>
           "`:autoregressive`; or a list of heads, each " <>
-          "`{:bernoulli, n}` or `{:categorical, n}`."
+          "`{:bernoulli, n}`, `{:categorical, n}` or `{:gaussian, n, low, high}`."
     ],
     heads_kind: [
       type: {:in, [:independent, :autoregressive]},
@@ -52,7 +53,12 @@ defmodule Sconce.Policy.Spec do
       doc:
         "Adds log P(action | previous action) to the logits, where heads choose what the game's inputs are made of."
     ],
-    value_head: [type: {:in, [nil]}, default: nil, doc: "Reserved for actor-critic training."]
+    value_head: [
+      type: :boolean,
+      default: false,
+      doc:
+        "A head beside the others, which says what a frame is worth: the discounted return. It reads the trunk, and is the last of the logits."
+    ]
   ]
   @backbone_names Temporal.backbones()
                   |> Enum.flat_map(&Keyword.keys(Temporal.options(&1)))
@@ -91,10 +97,15 @@ defmodule Sconce.Policy.Spec do
   """
 
   @enforce_keys [:embedding, :backbone, :heads, :heads_kind, :stream_size, :prior]
-  # Reserved, so that a Spec of today equals one that may say more.
-  defstruct @enforce_keys ++ [value_head: nil]
+  defstruct @enforce_keys ++ [value_head: false]
 
-  @type head_kind :: {:bernoulli, pos_integer} | {:categorical, pos_integer}
+  @typedoc """
+  `n` bits; one of `n` classes; or `n` numbers from `low` to `high`, drawn from a Gaussian that tanh squashes into them.
+  """
+  @type head_kind ::
+          {:bernoulli, pos_integer}
+          | {:categorical, pos_integer}
+          | {:gaussian, pos_integer, low :: float, high :: float}
   @typedoc "An atom where this VM has it, see above."
   @type head_name :: atom | String.t()
   @type head :: %{name: head_name, kind: head_kind, hidden_size: non_neg_integer}
@@ -105,7 +116,7 @@ defmodule Sconce.Policy.Spec do
           heads_kind: :independent | :autoregressive,
           stream_size: pos_integer,
           prior: boolean,
-          value_head: nil
+          value_head: boolean
         }
 
   @controller_heads [:buttons, :main_x, :main_y, :c_x, :c_y, :shoulder]
@@ -131,7 +142,8 @@ defmodule Sconce.Policy.Spec do
     Options.keyword!(opts)
     for {name, _value} <- opts, do: Options.known!(name, @names)
     opts = Preset.model(opts)
-    reserved!(opts[:value_head])
+    # Nothing is no value.
+    opts = Keyword.replace_lazy(opts, :value_head, &(&1 || false))
     {own, backbone} = Keyword.split(opts, Keyword.keys(@own))
     options = Options.validate!(own, @own)
     embedding = Embedding.new!(options[:embedding])
@@ -152,7 +164,7 @@ defmodule Sconce.Policy.Spec do
   # The options that make a Spec: those of `new/1`, which gives it again.
   @spec to_options(t) :: keyword
   def to_options(%__MODULE__{backbone: {name, options}} = spec) do
-    [embedding: spec.embedding, prior: spec.prior, backbone: name] ++
+    [embedding: spec.embedding, prior: spec.prior, value_head: spec.value_head, backbone: name] ++
       options ++ kind_options(spec) ++ head_options(spec, controller?(spec))
   end
 
@@ -170,9 +182,8 @@ defmodule Sconce.Policy.Spec do
   defp heads?(heads) when length(heads) > 0, do: Enum.all?(heads, &head?/1)
   defp heads?(_other), do: false
 
-  defp head?(%{name: name, kind: {kind, n}, hidden_size: size}),
-    do:
-      (is_atom(name) or is_binary(name)) and is_atom(kind) and is_integer(n) and is_integer(size)
+  defp head?(%{name: name, kind: kind, hidden_size: size}),
+    do: (is_atom(name) or is_binary(name)) and Head.kind?(kind) and is_integer(size)
 
   defp head?(_other), do: false
 
@@ -246,14 +257,6 @@ defmodule Sconce.Policy.Spec do
   def controller?(%__MODULE__{heads: [_ | _] = heads}) do
     Enum.map(heads, & &1.name) == @controller_heads and hd(heads).kind == {:bernoulli, 8} and
       Enum.all?(tl(heads), &match?(%{kind: {:categorical, _}}, &1))
-  end
-
-  defp reserved!(nil), do: :ok
-
-  defp reserved!(other) do
-    raise ArgumentError,
-          "option :value_head is reserved for actor-critic training and must be nil, " <>
-            "got: #{inspect(other)}"
   end
 
   # Backbone
@@ -378,7 +381,7 @@ defmodule Sconce.Policy.Spec do
     list == Enum.uniq_by(list, &elem(&1, 0)) ||
       raise ArgumentError, "two heads have one name: #{inspect(for {name, _} <- list, do: name)}"
 
-    for {name, kind} <- list, do: head(name, kind!(name, kind, list), size)
+    for {name, kind} <- list, do: head(name, Head.kind!(name, kind), size)
   end
 
   @doc false
@@ -389,23 +392,6 @@ defmodule Sconce.Policy.Spec do
             "a head's name has a-z, 0-9, _ and at most 32 of them, got: #{inspect(name)}"
 
     name
-  end
-
-  defp kind!(_name, {:bernoulli, n} = kind, _list) when n in 1..65_536, do: kind
-  defp kind!(_name, {:categorical, n} = kind, _list) when n in 2..65_536, do: kind
-
-  defp kind!(name, {kind, _n} = given, _list) when is_atom(kind) do
-    Options.known!(kind, [:bernoulli, :categorical], "kind of head")
-
-    raise ArgumentError,
-          "head #{inspect(name)}: expected 1..65536 bits or 2..65536 classes, " <>
-            "got: #{inspect(given)}"
-  end
-
-  defp kind!(name, other, _list) do
-    raise ArgumentError,
-          "head #{inspect(name)}: expected {:bernoulli, n} or {:categorical, n}, " <>
-            "got: #{inspect(other)}"
   end
 
   defp head(name, kind, hidden_size), do: %{name: name, kind: kind, hidden_size: hidden_size}
@@ -455,33 +441,46 @@ defmodule Sconce.Policy.Spec do
       backbone: %{name => Map.new(options)},
       heads: %{
         kind: spec.heads_kind,
-        parts: spec.heads,
+        parts: native_heads(spec),
         stream_size: spec.stream_size,
         prior: spec.prior
       }
     }
   end
 
+  # A value is a head like others there.
+  defp native_heads(%{heads: heads} = spec) do
+    heads = for head <- heads, do: %{head | kind: Head.to_native(head.kind)}
+    heads ++ value(spec)
+  end
+
+  defp value(%{value_head: true, heads: [%{hidden_size: size} | _]}),
+    do: [head(:value, {:value, 1}, size)]
+
+  defp value(_spec), do: []
+
   @doc false
   @spec from_native(map) :: t
   def from_native(%{embedding: embedding, backbone: backbone, heads: heads}) do
     [{name, options}] = Map.to_list(backbone)
     options = for {option, _} <- Temporal.options(name), do: {option, Map.fetch!(options, option)}
+    heads_of = Enum.map(heads.parts, &head_from_native/1)
+    {values, choosing} = Enum.split_with(heads_of, &match?(%{kind: {:value, _n}}, &1))
 
     %__MODULE__{
       embedding: Embedding.from_native(embedding),
       backbone: {name, rounded(options)},
-      heads: Enum.map(heads.parts, &head_from_native/1),
+      heads: choosing,
       heads_kind: if(heads.kind == "autoregressive", do: :autoregressive, else: :independent),
       stream_size: heads.stream_size,
-      prior: heads.prior
+      prior: heads.prior,
+      value_head: values != []
     }
   end
 
   # The native side has checked the names, but whoever wrote the file has chosen them.
   defp head_from_native(%{name: name, kind: kind, hidden_size: size}) do
-    [{kind, n}] = Map.to_list(kind)
-    head(local(name), {kind, n}, size)
+    head(local(name), Head.from_native(kind), size)
   end
 
   # In one line
@@ -516,10 +515,11 @@ defmodule Sconce.Policy.Spec do
         do: "controller(#{heads |> Enum.map(&logits/1) |> Enum.sum()})",
         else: Enum.map_join(heads, " ", &"#{&1.name}(#{logits(&1)})")
 
+    text = if spec.value_head, do: text <> " value", else: text
     if kind == :autoregressive, do: "autoregressive " <> text, else: text
   end
 
-  defp logits(%{kind: {_kind, n}}), do: n
+  defp logits(%{kind: kind}), do: Head.logits(kind)
 
   defimpl Inspect do
     def inspect(spec, _opts), do: "#Sconce.Policy.Spec<#{Sconce.Policy.Spec.summary(spec)}>"

@@ -4,7 +4,7 @@ defmodule Sconce.Trainer.Settings do
 
   alias Sconce.{Config, Corpus, Device, Error, Loader, Native, Options, Policy, Preset, Temporal}
   alias Sconce.Game.Declaration
-  alias Sconce.Policy.Spec
+  alias Sconce.Policy.{Head, Spec}
   alias Sconce.Trainer.{Catalogue, Meant, Optimiser, OptionsFile, Table}
 
   @run Catalogue.schema(:run)
@@ -267,7 +267,7 @@ defmodule Sconce.Trainer.Settings do
 
   # Embedding and heads as the games have them.
   defp own(%{name: "vector", size: size, heads: heads}) do
-    heads = for [name, kind] <- heads, [{kind, n}] = Map.to_list(kind), do: {name, {kind, n}}
+    heads = for [name, kind] <- heads, do: {name, Head.from_native(kind)}
 
     [embedding: {:vector, size}, heads: heads]
   end

@@ -24,11 +24,25 @@ pub struct Batch {
     /// The same frames as another policy that looks on reads them, if it does so in another way.
     pub seen: Option<Frames>,
     /// `[b, t, queue_depth, num_labels]`, [`NONE`] where there is none.
-    pub queue: Vec<u16>,
+    pub queue: Vec<f32>,
     /// `[b, t, num_labels]`
-    pub labels: Vec<u16>,
+    pub labels: Vec<f32>,
     /// `[b, t]`, how much a frame counts; 0 for padding.
     pub weights: Vec<f32>,
+    /// `[b, t]` each: what of it was asked for.
+    pub beside: Columns,
+}
+
+/// Columns of a batch beside labels and weights, by what they are: nothing of what was not asked for.
+pub type Columns = Vec<(Extra, Vec<f32>)>;
+
+/// What can stand beside the labels of a frame.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Extra {
+    /// As the corpus has it.
+    Stored(Beside),
+    /// Of rewards, discounted so much by each frame.
+    Return { discount: f32 },
 }
 
 /// How views become batches.
@@ -45,6 +59,8 @@ pub struct Reader {
     pub neutral_weight: f32,
     /// Factor on the weight of a frame whose action differs from the one before.
     pub transition_weight: f32,
+    /// What else a batch has of its frames.
+    pub beside: Vec<Extra>,
 }
 
 /// How a frame is looked at.
@@ -71,7 +87,7 @@ struct Queue {
     /// Where they stand among the continuous features.
     place: Range<usize>,
     /// `[queue_depth, num_labels]`; of the older ones those of some earlier frame.
-    labels: Vec<u16>,
+    labels: Vec<f32>,
     /// `[queue_depth, input_width]`
     features: Vec<f32>,
     /// The frame that they are of.
@@ -116,7 +132,7 @@ impl Queue {
         Ok(())
     }
 
-    fn newest(&self, num_labels: usize) -> &[u16] {
+    fn newest(&self, num_labels: usize) -> &[f32] {
         &self.labels[..num_labels]
     }
 }
@@ -125,23 +141,24 @@ impl Queue {
 pub(crate) struct FrameMut<'a> {
     continuous: &'a mut [f32],
     ids: &'a mut [u32],
-    previous: &'a mut [u16],
-    queue: &'a mut [u16],
-    labels: &'a mut [u16],
+    previous: &'a mut [f32],
+    queue: &'a mut [f32],
+    labels: &'a mut [f32],
     pub(crate) weight: &'a mut f32,
 }
 
 impl Reader {
     pub fn new(embedding: Embedding, heads: Heads, delay: usize) -> Self {
         let (neutral_weight, transition_weight) = (1.0, 1.0);
-        Reader { embedding, heads, delay, queue_depth: 0, neutral_weight, transition_weight }
+        let beside = vec![];
+        Reader { embedding, heads, delay, queue_depth: 0, neutral_weight, transition_weight, beside }
     }
 
     /// What a batch of such windows weighs.
     pub fn bytes(&self, batch: usize, window: usize) -> u64 {
         let labels = (2 + self.queue_depth) * self.heads.num_labels();
         let numbers = self.embedding.continuous_width() + self.embedding.num_ids() + 1;
-        let row = size_of::<f32>() * numbers + size_of::<u16>() * labels;
+        let row = size_of::<f32>() * (numbers + labels + self.beside.len());
         (batch as u64).saturating_mul(window as u64).saturating_mul(row as u64)
     }
 
@@ -217,8 +234,9 @@ impl Reader {
             },
             seen: None,
             queue: memory::repeated(NONE, n * self.queue_depth * self.heads.num_labels()),
-            labels: memory::repeated(0, n * self.heads.num_labels()),
+            labels: memory::zeros(n * self.heads.num_labels()),
             weights: memory::repeated(1.0, n),
+            beside: self.beside.iter().map(|extra| (*extra, memory::zeros(n))).collect(),
         }
     }
 
@@ -270,7 +288,30 @@ impl Reader {
         Ok(())
     }
 
-    fn weight(&self, view: &View, t: usize, look: Look, labels: &[u16]) -> Result<f32> {
+    /// Fills what stands beside the first `frames` frames of a window, which answer state `t` and those behind it.
+    pub(crate) fn read_beside(
+        &self,
+        view: &View,
+        t: usize,
+        delay: usize,
+        frames: usize,
+        window: &mut Shard<'_>,
+    ) -> Result<()> {
+        for (extra, out) in self.beside.iter().zip(&mut window.beside) {
+            let out = &mut out[..frames];
+            match *extra {
+                Extra::Return { discount } => view.returns(t, delay, discount, out)?,
+                Extra::Stored(what) => {
+                    for (k, out) in out.iter_mut().enumerate() {
+                        *out = view.beside(what, t + k, delay)?.unwrap_or(0.0);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn weight(&self, view: &View, t: usize, look: Look, labels: &[f32]) -> Result<f32> {
         let plain = self.neutral_weight == 1.0 && self.transition_weight == 1.0;
         let own = view.beside(Beside::Weight, t, look.delay)?.unwrap_or(1.0);
         if plain {
@@ -279,7 +320,7 @@ impl Reader {
         let Some(parts) = self.embedding.parts(&self.heads) else { return Ok(own) };
         let neutral = is_neutral(parts, &self.heads, labels);
         let mut weight = if neutral { own * self.neutral_weight } else { own };
-        let mut before = vec![0; labels.len()];
+        let mut before = vec![0.0; labels.len()];
         let known = view.labels_before(t, look.delay, look.mirror, &self.heads, &mut before)?;
         if known && before != labels {
             weight *= self.transition_weight;
@@ -289,8 +330,9 @@ impl Reader {
 }
 
 /// Whether every part that can be at rest is: of a controller no button, and the main stick in its middle bucket.
-fn is_neutral(parts: &[InputPart], heads: &Heads, labels: &[u16]) -> bool {
-    heads.iter().zip(parts).all(|(head, part)| {
+fn is_neutral(parts: &[InputPart], heads: &Heads, labels: &[f32]) -> bool {
+    let heads = heads.iter().filter(|head| head.head.kind.labels() > 0);
+    heads.zip(parts).all(|(head, part)| {
         let own = labels.iter().skip(head.labels).take(head.head.kind.labels());
         let at_rest = |rest: f32| {
             let label = part.kind.label(rest, head.head.kind.classes());
@@ -304,22 +346,23 @@ fn is_neutral(parts: &[InputPart], heads: &Heads, labels: &[u16]) -> bool {
 pub(crate) struct Shard<'a> {
     continuous: &'a mut [f32],
     ids: &'a mut [u32],
-    previous: &'a mut [u16],
-    queue: &'a mut [u16],
-    labels: &'a mut [u16],
+    previous: &'a mut [f32],
+    queue: &'a mut [f32],
+    labels: &'a mut [f32],
     weights: &'a mut [f32],
+    beside: Vec<&'a mut [f32]>,
 }
 
 impl Batch {
     /// What it weighs.
     pub fn bytes(&self) -> u64 {
         let frames = |frames: &Frames| {
-            let words = frames.continuous.len() + frames.ids.len();
-            size_of::<f32>() * words + size_of::<u16>() * frames.previous.len()
+            frames.continuous.len() + frames.ids.len() + frames.previous.len()
         };
-        let halves = self.queue.len() + self.labels.len();
-        let own = size_of::<f32>() * self.weights.len() + size_of::<u16>() * halves;
-        (frames(&self.frames) + self.seen.as_ref().map_or(0, frames) + own) as u64
+        let beside: usize = self.beside.iter().map(|(_, column)| column.len()).sum();
+        let own = self.queue.len() + self.labels.len() + self.weights.len() + beside;
+        let words = frames(&self.frames) + self.seen.as_ref().map_or(0, frames) + own;
+        (size_of::<f32>() * words) as u64
     }
 
     /// How much a frame counts on average.
@@ -334,6 +377,12 @@ impl Batch {
         for batch in all {
             columns.labels.extend(&batch.labels);
             columns.weights.extend(&batch.weights);
+            for (i, (extra, numbers)) in batch.beside.iter().enumerate() {
+                match columns.beside.get_mut(i) {
+                    Some((_, all)) => all.extend(numbers),
+                    None => columns.beside.push((*extra, numbers.clone())),
+                }
+            }
         }
         columns
     }
@@ -347,7 +396,18 @@ impl Batch {
             queue: policy::part(&self.queue, shape, rows, range),
             labels: policy::part(&self.labels, shape, rows, range),
             weights: policy::part(&self.weights, shape, rows, range),
+            beside: self
+                .beside
+                .iter()
+                .map(|(extra, all)| (*extra, policy::part(all, shape, rows, range)))
+                .collect(),
         }
+    }
+
+    /// A column beside labels and weights, if it was asked for.
+    pub fn column(&self, wanted: impl Fn(Extra) -> bool) -> Option<&[f32]> {
+        let found = self.beside.iter().find(|(extra, _)| wanted(*extra));
+        found.map(|(_, numbers)| numbers.as_slice())
     }
 
     /// Cuts the batch into stretches of `frames`; the last may be shorter.
@@ -373,6 +433,7 @@ impl<'a> Shard<'a> {
             queue: &mut batch.queue,
             labels: &mut batch.labels,
             weights: &mut batch.weights,
+            beside: batch.beside.iter_mut().map(|(_, numbers)| numbers.as_mut_slice()).collect(),
         }
     }
 
@@ -395,6 +456,8 @@ impl<'a> Shard<'a> {
         let (queue, queue_2) = split(self.queue, len, frames);
         let (labels, labels_2) = split(self.labels, len, frames);
         let (weights, weights_2) = split(self.weights, len, frames);
+        let beside = self.beside.into_iter().map(|column| split(column, len, frames));
+        let (beside, beside_2) = beside.unzip();
         let tail = Shard {
             continuous: continuous_2,
             ids: ids_2,
@@ -402,8 +465,9 @@ impl<'a> Shard<'a> {
             queue: queue_2,
             labels: labels_2,
             weights: weights_2,
+            beside: beside_2,
         };
-        (Shard { continuous, ids, previous, queue, labels, weights }, tail)
+        (Shard { continuous, ids, previous, queue, labels, weights, beside }, tail)
     }
 
     pub(crate) fn row(&mut self, k: usize) -> FrameMut<'_> {

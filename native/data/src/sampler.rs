@@ -232,6 +232,8 @@ impl Sampler {
                 let look = augment.look(look, b, k);
                 self.reader.read(view, start + k, look, &mut scratch, shard.row(k))?;
             }
+            let frames = shard.len();
+            self.reader.read_beside(view, start, look.delay, frames, &mut shard)?;
             augment.finish(b, self.options.window, &mut shard);
             Ok(())
         })?;
@@ -357,7 +359,7 @@ impl Transitions {
 
 fn changes(view: &View, reader: &Reader, delay: usize) -> Result<Vec<u32>> {
     let heads = &reader.heads;
-    let (mut now, mut last) = (vec![0; heads.num_labels()], vec![0; heads.num_labels()]);
+    let (mut now, mut last) = (vec![0.0; heads.num_labels()], vec![0.0; heads.num_labels()]);
     let mut found = vec![];
     for t in 0..view.len(delay) {
         view.labels(t, reader.delay, false, heads, &mut now)?;

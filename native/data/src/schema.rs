@@ -7,7 +7,7 @@ use sconce_game::{
     Declaration, Field, FieldKind, Game, InputKind, InputPart, MAX_CLASSES, melee as melee_game,
 };
 use sconce_nn::embedding::chooses;
-use sconce_nn::spec::{Declared, Embedding, HeadKind, Heads, HeadsKind, Melee};
+use sconce_nn::spec::{Declared, Embedding, Gaussian, HeadKind, Heads, HeadsKind, Melee};
 use sconce_tensor::bounded::at_most;
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -54,22 +54,26 @@ pub enum Beside {
     End,
     /// How much the row counts in a loss, at least 0.
     Weight,
+    /// Natural logarithm of the probability, of numbers the density, by which the input of a row was chosen.
+    LogLikelihood,
 }
 
 impl Beside {
-    pub const ALL: [Beside; 3] = [Beside::Reward, Beside::End, Beside::Weight];
+    pub const ALL: [Beside; 4] =
+        [Beside::Reward, Beside::End, Beside::Weight, Beside::LogLikelihood];
 
     pub fn name(self) -> &'static str {
         match self {
             Beside::Reward => "reward",
             Beside::End => "end",
             Beside::Weight => "weight",
+            Beside::LogLikelihood => "log_likelihood",
         }
     }
 
     fn values(self) -> FieldKind {
         match self {
-            Beside::Reward => FieldKind::Number,
+            Beside::Reward | Beside::LogLikelihood => FieldKind::Number,
             Beside::End => FieldKind::Flag,
             Beside::Weight => FieldKind::Range { min: 0.0, max: f32::MAX },
         }
@@ -77,7 +81,7 @@ impl Beside {
 
     pub(crate) fn dtype(self) -> Dtype {
         match self {
-            Beside::Reward | Beside::Weight => Dtype::F32,
+            Beside::Reward | Beside::Weight | Beside::LogLikelihood => Dtype::F32,
             Beside::End => Dtype::U8,
         }
     }
@@ -100,7 +104,7 @@ struct Flat {
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
-        deserialize_with = "at_most::<_, _, 3>"
+        deserialize_with = "at_most::<_, _, 4>"
     )]
     beside: Vec<Beside>,
 }
@@ -169,6 +173,11 @@ fn part_of((name, kind): &(String, HeadKind)) -> InputPart {
         kind: match *kind {
             HeadKind::Bernoulli(n) => InputKind::Bits(n),
             HeadKind::Categorical(n) => InputKind::Choice(n),
+            HeadKind::Gaussian(Gaussian { size, low, high }) => {
+                InputKind::Continuous { size, min: low, max: high }
+            }
+            // No label says what a frame is worth: `validate` refuses it.
+            HeadKind::Value(_) => InputKind::Bits(0),
         },
         mirror: Default::default(),
         scale: Default::default(),
@@ -191,6 +200,8 @@ fn part_column(part: &InputPart) -> ColumnSpec {
         InputKind::Flags(_) | InputKind::Bits(_) => (Dtype::U8, part.kind.numbers()),
         InputKind::Axis { .. } => (Dtype::F32, 0),
         InputKind::Choice(_) => (Dtype::U16, 0),
+        InputKind::Continuous { size: 1, .. } => (Dtype::F32, 0),
+        InputKind::Continuous { size, .. } => (Dtype::F32, *size),
     };
     ColumnSpec { name: format!("input.{}", part.name), dtype, width }
 }
@@ -270,7 +281,7 @@ impl Schema {
             Form::Vector { size, heads } => {
                 let labels = heads.iter().map(|head| head.1.labels());
                 let labels = labels.fold(0, usize::saturating_add);
-                vec![column("x", Dtype::F32, *size), column("labels", Dtype::U16, labels)]
+                vec![column("x", Dtype::F32, *size), column("labels", self.label_dtype(), labels)]
             }
             Form::Game { beside, .. } => {
                 let fields = self.game.fields().iter().map(field_column);
@@ -278,6 +289,12 @@ impl Schema {
                 fields.chain(self.game.parts().iter().map(part_column)).chain(beside).collect()
             }
         }
+    }
+
+    /// The type of a vector's labels: bits and classes are small, numbers are not.
+    pub(crate) fn label_dtype(&self) -> Dtype {
+        let whole = |part: &InputPart| !matches!(part.kind, InputKind::Continuous { .. });
+        if self.parts().iter().all(whole) { Dtype::U16 } else { Dtype::F32 }
     }
 
     /// Name and values of each number of a row, of a declared game: fields, input, and what stands beside them.
@@ -332,6 +349,7 @@ impl Schema {
                 self.heads().validate(&self.embedding())?;
                 for (name, kind) in heads {
                     within(&format!("heads.{name}.size"), kind.logits(), 1, MAX_CLASSES)?;
+                    within(&format!("heads.{name} (labels)"), kind.labels(), 1, MAX_CLASSES)?;
                 }
                 Ok(())
             }

@@ -189,6 +189,7 @@ impl Tracks {
                     *shard.row(k).weight = 0.0;
                 }
             }
+            self.reader.read_beside(&self.views[view], start, delay, frames, &mut shard)?;
             augment.finish(i, frames, &mut shard);
             Ok(())
         })?;

@@ -87,7 +87,7 @@ fn damaged(shard: &Shard, reason: &str) -> Error {
 fn readable(corpus: &Corpus, shard: &Arc<Shard>, game: usize) -> Result<()> {
     let heads = corpus.schema().heads();
     for view in corpus.views_of(shard, game)? {
-        let (mut raw, mut labels) = (vec![0.0; view.raw_width()], vec![0; heads.num_labels()]);
+        let (mut raw, mut labels) = (vec![0.0; view.raw_width()], vec![0.0; heads.num_labels()]);
         for t in 0..view.len(0) {
             view.raw(t, &mut raw)?;
             view.labels(t, 0, false, &heads, &mut labels)?;

@@ -174,6 +174,26 @@ impl View {
         Ok(guarded(self.shard.files(), || self.rows.beside(&self.shard, what, row)))
     }
 
+    /// The returns of as many inputs as `out` has numbers, those that answer state `t` and the states behind it: rewards
+    /// until the game ends, each frame later by `discount` less (Sutton & Barto 2018, equation 3.8). Of a game that was
+    /// cut off nothing is known of what would have come. Zeros where the corpus has no rewards.
+    pub fn returns(&self, t: usize, delay: usize, discount: f32, out: &mut [f32]) -> Result<()> {
+        let Some(last) = out.len().checked_sub(1) else { return Ok(()) };
+        self.check(t + last, self.len(delay))?;
+        let first = self.first + t + delay + self.rows.answers_after();
+        guarded(self.shard.files(), || {
+            let mut sum = 0.0;
+            for row in (first..self.first + self.frames).rev() {
+                let reward = self.rows.beside(&self.shard, Beside::Reward, row).unwrap_or(0.0);
+                sum = f64::from(reward) + f64::from(discount) * sum;
+                if let Some(out) = out.get_mut(row - first) {
+                    *out = sum as f32;
+                }
+            }
+        });
+        Ok(())
+    }
+
     /// The label of state `t`: the player's input of frame `t + 1 + delay` (of a vector, the label
     /// beside row `t + delay`), mirrored if asked for.
     ///
@@ -185,7 +205,7 @@ impl View {
         delay: usize,
         mirror: bool,
         heads: &Heads,
-        out: &mut [u16],
+        out: &mut [f32],
     ) -> Result<()> {
         self.check(t, self.len(delay))?;
         self.answer(t + delay, mirror, heads, out)
@@ -198,7 +218,7 @@ impl View {
         delay: usize,
         mirror: bool,
         heads: &Heads,
-        out: &mut [u16],
+        out: &mut [f32],
     ) -> Result<bool> {
         self.check(t, self.len(delay))?;
         match (t + delay).checked_sub(1) {
@@ -218,7 +238,7 @@ impl View {
         delay: usize,
         mirror: bool,
         heads: &Heads,
-        out: &mut [u16],
+        out: &mut [f32],
     ) -> Result<()> {
         self.check(t, self.len(delay))?;
         for (k, out) in out.chunks_exact_mut(heads.num_labels().max(1)).enumerate() {
@@ -236,7 +256,7 @@ impl View {
     }
 
     /// The action that led to state `t`, as labels; false where there is none.
-    pub fn previous(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [u16]) -> Result<bool> {
+    pub fn previous(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [f32]) -> Result<bool> {
         self.check(t, self.frames)?;
         match self.led_to(t) {
             Some(row) => self.chosen(row, mirror, heads, out).map(|()| true),
@@ -245,12 +265,12 @@ impl View {
     }
 
     /// The answer to state `t` at no delay, whose place the caller has checked.
-    fn answer(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [u16]) -> Result<()> {
+    fn answer(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [f32]) -> Result<()> {
         self.chosen(self.first + t + self.rows.answers_after(), mirror, heads, out)
     }
 
     /// The input of a row, as labels.
-    fn chosen(&self, row: usize, mirror: bool, heads: &Heads, out: &mut [u16]) -> Result<()> {
+    fn chosen(&self, row: usize, mirror: bool, heads: &Heads, out: &mut [f32]) -> Result<()> {
         self.check_heads(heads, out.len())?;
         let parts = self.parts();
         with_numbers(out.len(), |numbers| {
@@ -279,13 +299,12 @@ impl View {
         Err(Error::mismatch("heads", kinds(&self.schema.heads()), kinds(heads)))
     }
 
-    /// A damaged file must not send a class beyond its head.
-    fn check_labels(&self, row: usize, heads: &Heads, labels: &[u16]) -> Result<()> {
-        let classes =
-            heads.parts.iter().flat_map(|h| std::iter::repeat_n(h.kind.classes(), h.kind.labels()));
-        match labels.iter().zip(classes).find(|(label, n)| usize::from(**label) >= *n) {
-            Some((label, n)) => {
-                let reason = format!("label {label} of {n} classes at frame {row}");
+    /// A damaged file must not send a label beyond its head.
+    fn check_labels(&self, row: usize, heads: &Heads, labels: &[f32]) -> Result<()> {
+        let kinds = heads.parts.iter().flat_map(|h| std::iter::repeat_n(h, h.kind.labels()));
+        match labels.iter().zip(kinds).find(|(label, head)| !head.kind.is_label(**label)) {
+            Some((label, head)) => {
+                let reason = format!("label {label} of {} at frame {row}", head.name);
                 Err(Error::corrupt(self.shard.path().display().to_string(), reason))
             }
             None => Ok(()),

@@ -36,7 +36,7 @@ fn counted(lengths: &[usize]) -> (tempfile::TempDir, Vec<View>, Reader) {
         .enumerate()
         .map(|(g, &n)| VectorGame {
             x: (0..n).map(|t| (1000 * g + t) as f32).collect(),
-            labels: (0..n).map(|t| (t % 5) as u16).collect(),
+            labels: (0..n).map(|t| (t % 5) as f32).collect(),
         })
         .collect();
     let schema = Schema::vectors(1, heads);
@@ -59,7 +59,7 @@ fn an_epoch_shows_each_stretch_once_and_windows_stay_inside_their_games() {
             for (x, labels) in batch.frames.continuous.chunks(10).zip(batch.labels.chunks(10)) {
                 assert!(x.windows(2).all(|w| w[1] == w[0] + 1.0), "{x:?}");
                 assert!(x[0] as u32 / 1000 == x[9] as u32 / 1000);
-                assert!(x.iter().zip(labels).all(|(x, &l)| (*x as u32 % 1000) % 5 == u32::from(l)));
+                assert!(x.iter().zip(labels).all(|(x, &l)| (*x as u32 % 1000) % 5 == l as u32));
                 assert!(x.iter().all(|x| seen.insert(*x as u32)), "a frame twice in an epoch");
             }
         }
@@ -94,7 +94,7 @@ fn mirroring_swaps_half_of_the_windows_whole() {
     assert_eq!(a.frames.ids, b.frames.ids);
     let mut swapped = 0;
     for (a, b) in a.labels.chunks(20 * 13).zip(b.labels.chunks(20 * 13)) {
-        let flip = a.chunks(13).zip(b.chunks(13)).all(|(a, b)| a[8] == 16 - b[8]);
+        let flip = a.chunks(13).zip(b.chunks(13)).all(|(a, b)| a[8] == 16.0 - b[8]);
         assert!(flip || a == b);
         swapped += usize::from(flip);
     }
@@ -105,12 +105,11 @@ fn mirroring_swaps_half_of_the_windows_whole() {
 }
 
 /// The features of a controller's labels, by hand: bits, axes from -1 to 1, the shoulder from 0 to 1.
-fn features(labels: &[u16]) -> Vec<f32> {
+fn features(labels: &[f32]) -> Vec<f32> {
     let (bits, rest) = labels.split_at(8);
     let (axes, shoulder) = rest.split_at(4);
-    let axis = |l: &u16| (f32::from(*l) / 16.0 - 0.5) * 2.0;
-    let bits = bits.iter().map(|&b| f32::from(b));
-    bits.chain(axes.iter().map(axis)).chain([f32::from(shoulder[0]) / 4.0]).collect()
+    let axis = |l: &f32| (l / 16.0 - 0.5) * 2.0;
+    bits.iter().copied().chain(axes.iter().map(axis)).chain([shoulder[0] / 4.0]).collect()
 }
 
 fn queued(delay: usize) -> Reader {
@@ -133,13 +132,13 @@ fn a_queue_is_the_labels_of_the_inputs_before_the_answer_whatever_the_delay() {
     let width = reader.embedding.continuous_width();
     let whole = reader.sequence(&views[0], 0..60).unwrap();
     // The input of the frame before answer `i`; that of the first state has none before.
-    let mut first = vec![0; 13];
+    let mut first = vec![0.0; 13];
     assert!(views[0].previous(0, false, &reader.heads, &mut first).unwrap());
     let input = |i: isize| match i {
         -1 => features(&first),
         i if i < -1 => vec![0.0; 13],
         i => {
-            let mut labels = vec![0; 13];
+            let mut labels = vec![0.0; 13];
             views[0].labels(i as usize, 0, false, &reader.heads, &mut labels).unwrap();
             features(&labels)
         }
@@ -206,9 +205,9 @@ fn a_queue_is_mirrored_forgotten_and_delayed_with_its_window_on_any_number_of_th
 fn weights_follow_neutral_frames_and_changes() {
     let dir = tempfile::tempdir().unwrap();
     let heads = Heads::controller(HeadsKind::Independent);
-    let rest = [0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 3, 8, 0];
+    let rest = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 8.0, 8.0, 3.0, 8.0, 0.0];
     let (mut press, mut lean) = (rest, rest);
-    (press[1], lean[9]) = (1, 9);
+    (press[1], lean[9]) = (1.0, 9.0);
     let actions = [rest, rest, press, press, lean, rest];
     let game = VectorGame { x: vec![0.0; 6], labels: actions.concat() };
     let corpus = Corpus::build(&Schema::vector(1, &heads), &[game], dir.path()).unwrap();
@@ -231,8 +230,8 @@ fn windows_ending_at_a_frame_are_the_past_and_padding() {
     assert_eq!(batch.weights[..5], [0.0, 0.0, 1.0, 1.0, 1.0]);
     assert_eq!(batch.frames.continuous[5..10], [0.0; 5]);
     assert_eq!(batch.frames.continuous[10..], [25.0, 26.0, 27.0, 28.0, 29.0]);
-    assert_eq!(batch.labels[..5], [0, 0, 0, 1, 2]);
-    assert_eq!(batch.frames.previous[..5], [NONE, NONE, NONE, 0, 1]);
+    assert_eq!(batch.labels[..5], [0.0, 0.0, 0.0, 1.0, 2.0]);
+    assert_eq!(batch.frames.previous[..5], [NONE, NONE, NONE, 0.0, 1.0]);
     let beyond = reader.windows_ending_at(&views[0], &[30], 5);
     assert_eq!(beyond.map_err(|e| e.kind().name()), Err("out_of_range"));
     assert_eq!(reader.windows_ending_at(&views[0], &[], 5).unwrap().frames.batch, 0);

@@ -252,7 +252,7 @@ fn no_damage_to_a_shard_makes_reading_it_panic() {
         fs::write(&path, bytes).unwrap();
         let heads = whole.schema().heads();
         for view in Corpus::open(whole.dir())?.views(&[0])? {
-            let (mut raw, mut labels) = (vec![0.0; view.raw_width()], vec![0; heads.num_labels()]);
+            let (mut raw, mut labels) = (vec![0.0; view.raw_width()], vec![0.0; heads.num_labels()]);
             for t in (0..view.len(3)).step_by(37) {
                 view.raw(t, &mut raw)?;
                 view.labels(t, 3, true, &heads, &mut labels)?;
@@ -338,7 +338,7 @@ fn vectors(n: usize) -> (Schema, Vec<VectorGame>) {
     let heads = vec![("move".to_owned(), HeadKind::Categorical(3))];
     let game = |g: usize| VectorGame {
         x: (0..40).map(|i| (g * 100 + i) as f32).collect(),
-        labels: (0..20).map(|i| ((g + i) % 3) as u16).collect(),
+        labels: (0..20).map(|i| ((g + i) % 3) as f32).collect(),
     };
     (Schema::vectors(2, heads), (0..n).map(game).collect())
 }
@@ -355,12 +355,12 @@ fn a_corpus_of_vectors_gives_them_back() {
             games.iter().enumerate().find(|(g, _)| view.info().source == format!("game {g}"));
         let (g, game) = game.unwrap();
         assert_eq!((view.frames(), view.len(0), view.len(2)), (20, 20, 18));
-        let (mut x, mut label, mut previous) = ([0.0; 2], [9], [9]);
+        let (mut x, mut label, mut previous) = ([0.0; 2], [9.0], [9.0]);
         for t in 0..18 {
             view.raw(t, &mut x).unwrap();
             assert_eq!(x, game.x[2 * t..2 * t + 2]);
             view.labels(t, 2, false, &heads, &mut label).unwrap();
-            assert_eq!(usize::from(label[0]), (g + t + 2) % 3);
+            assert_eq!(label[0] as usize, (g + t + 2) % 3);
             let known = view.previous(t, false, &heads, &mut previous).unwrap();
             assert_eq!(known, t > 0);
             assert!(t == 0 || previous[0] == game.labels[t - 1]);
@@ -376,7 +376,7 @@ fn building_again_replaces_and_never_overwrites_another_kind() {
     let smaller = Corpus::build(&schema, &games[1..], dir.path()).unwrap();
     assert_eq!((smaller.games().len(), shards(dir.path()).len()), (2, 2));
     let wider = Schema::vectors(4, vec![("move".into(), HeadKind::Categorical(3))]);
-    let game = VectorGame { x: vec![0.0; 4], labels: vec![0] };
+    let game = VectorGame { x: vec![0.0; 4], labels: vec![0.0] };
     assert_eq!(kind(Corpus::build(&wider, &[game], dir.path())), Some(Kind::Mismatch));
     assert_eq!(kind(run(&[], dir.path())), Some(Kind::Mismatch));
     assert_eq!(Corpus::open(dir.path()).unwrap().games().len(), 2);
@@ -405,7 +405,7 @@ fn vectors_that_do_not_fit_are_named() {
         kind(Corpus::build(&schema, &[game], dir.path()))
     };
     assert_eq!(try_with(&|g| g.x[7] = f32::NAN), Some(Kind::NonFinite));
-    assert_eq!(try_with(&|g| g.labels[7] = 3), Some(Kind::OutOfRange));
+    assert_eq!(try_with(&|g| g.labels[7] = 3.0), Some(Kind::OutOfRange));
     assert_eq!(try_with(&|g| g.x.truncate(39)), Some(Kind::Mismatch));
     assert_eq!(try_with(&|g| g.labels.clear()), Some(Kind::Mismatch));
     let empty = Schema::vectors(0, vec![]);

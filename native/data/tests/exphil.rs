@@ -118,8 +118,8 @@ fn games_are_what_the_manifest_says_in_every_dtype() {
             assert_eq!(batch.frames.continuous, x);
             for (t, labels) in batch.labels.chunks(13).enumerate() {
                 let [mask, axes @ ..] = label(start + t + 2);
-                let bits = (0..8).map(|i| u16::from(mask >> i & 1));
-                let expected: Vec<u16> = bits.chain(axes.map(u16::from)).collect();
+                let bits = (0..8).map(|i| f32::from(mask >> i & 1));
+                let expected: Vec<f32> = bits.chain(axes.map(f32::from)).collect();
                 assert_eq!(labels, expected);
             }
         }
@@ -247,11 +247,11 @@ fn a_class_beyond_its_head_and_a_file_that_is_cut_are_named() {
     let check = || sconce_data::verify(dir.path(), &|_| (), &AtomicBool::new(false)).unwrap();
     let found = check();
     assert_eq!((found.damaged.len(), found.unrecorded), (1, found.games - 1));
-    assert!(found.damaged[0].reason.contains("label 17 of 17 classes"), "{:?}", found.damaged);
+    assert!(found.damaged[0].reason.contains("label 17 of main_x"), "{:?}", found.damaged);
     let corpus = Corpus::open(dir.path()).unwrap();
     let view = &corpus.views(&[1]).unwrap()[0];
     let error = reader.sequence(view, 0..20).unwrap_err().to_string();
-    assert!(error.contains("label 17 of 17 classes at frame 4"), "{error}");
+    assert!(error.contains("label 17 of main_x at frame 4"), "{error}");
     assert!(reader.sequence(view, 0..4).is_ok());
     for name in ["embeddings.bin", "labels.bin"] {
         Fixture::default().write(dir.path());

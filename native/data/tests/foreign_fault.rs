@@ -16,7 +16,7 @@ extern "C" fn handle(_signal: libc::c_int) {
 fn it_goes_to_the_handler_before_us_and_ours_stays() {
     let dir = tempfile::tempdir().unwrap();
     let schema = Schema::vectors(64, vec![("go".into(), HeadKind::Bernoulli(1))]);
-    let games = [VectorGame { x: vec![1.0; 64 * 1000], labels: vec![0; 1000] }];
+    let games = [VectorGame { x: vec![1.0; 64 * 1000], labels: vec![0.0; 1000] }];
     // SAFETY: a plain call of the C library; the handler adds to a number and nothing else.
     unsafe { libc::signal(libc::SIGBUS, handle as *const () as usize) };
     let corpus = Corpus::build(&schema, &games, dir.path()).unwrap();

@@ -11,7 +11,7 @@ fn heads() -> Heads {
 
 /// A corpus of which each label is its number.
 fn corpus(dir: &std::path::Path, number: u16, games: usize) -> Corpus {
-    let game = |i: usize| VectorGame { x: vec![i as f32; 50], labels: vec![number; 50] };
+    let game = |i: usize| VectorGame { x: vec![i as f32; 50], labels: vec![number.into(); 50] };
     let games: Vec<_> = (0..games).map(game).collect();
     Corpus::build(&Schema::vector(1, &heads()), &games, &dir.join(number.to_string())).unwrap()
 }
@@ -34,7 +34,7 @@ fn drawn(mixture: &Mixture, steps: std::ops::Range<u64>) -> [f64; 3] {
         let batch = mixture.batch(step, 32).unwrap();
         for window in batch.labels.chunks_exact(5) {
             assert!(window.iter().all(|label| *label == window[0]), "a window is of one corpus");
-            counts[usize::from(window[0])] += 1.0;
+            counts[window[0] as usize] += 1.0;
         }
     }
     counts

@@ -31,8 +31,8 @@ fn heads() -> Heads {
     Heads::controller(HeadsKind::Independent)
 }
 
-fn label(view: &View, t: usize, delay: usize, mirror: bool) -> Vec<u16> {
-    let mut labels = vec![0; 13];
+fn label(view: &View, t: usize, delay: usize, mirror: bool) -> Vec<f32> {
+    let mut labels = vec![0.0; 13];
     view.labels(t, delay, mirror, &heads(), &mut labels).unwrap();
     labels
 }
@@ -165,7 +165,7 @@ fn a_delay_moves_labels_and_nothing_else() {
         for t in [0, 1, 50, view.len(delay) - 1] {
             assert_eq!(label(view, t, delay, false), label(view, t + delay, 0, false));
         }
-        let mut out = vec![0; 13];
+        let mut out = vec![0.0; 13];
         let beyond = view.labels(view.len(delay), delay, false, &heads(), &mut out);
         assert_eq!(beyond.map_err(|e| e.kind().name()), Err("out_of_range"));
     }
@@ -177,9 +177,9 @@ fn a_mirrored_label_is_the_mirrored_stick() {
     for t in 0..100 {
         let (plain, mirrored) = (label(&views[0], t, 0, false), label(&views[0], t, 0, true));
         assert_eq!(plain[..8], mirrored[..8]);
-        assert_eq!((16 - plain[8], plain[9]), (mirrored[8], mirrored[9]));
+        assert_eq!((16.0 - plain[8], plain[9]), (mirrored[8], mirrored[9]));
         assert_eq!(
-            (16 - plain[10], plain[11], plain[12]),
+            (16.0 - plain[10], plain[11], plain[12]),
             (mirrored[10], mirrored[11], mirrored[12])
         );
     }

@@ -15,7 +15,7 @@ use sconce_tensor::pool;
 use support::corpus;
 
 /// Games of one number a frame, 1000 times the game plus the frame; the label is `of(frame)`.
-fn counted(lengths: &[usize], of: fn(usize) -> u16) -> (tempfile::TempDir, Corpus, Reader) {
+fn counted(lengths: &[usize], of: fn(usize) -> f32) -> (tempfile::TempDir, Corpus, Reader) {
     let dir = tempfile::tempdir().unwrap();
     let heads = vec![("move".to_owned(), HeadKind::Categorical(60))];
     let game = |(g, &n): (usize, &usize)| VectorGame {
@@ -52,7 +52,7 @@ fn by_game(batches: &[Batch]) -> BTreeMap<u32, usize> {
 
 #[test]
 fn weighted_games_come_by_their_weights() {
-    let (_dir, corpus, reader) = counted(&[100, 300, 200], |_| 0);
+    let (_dir, corpus, reader) = counted(&[100, 300, 200], |_| 0.0);
     // A corpus has its games in an order of its own.
     let weight = |source: &str| match source {
         "game 0" => 0.0,
@@ -83,7 +83,7 @@ fn weighted_games_come_by_their_weights() {
 #[test]
 fn windows_around_changes_come_more_often() {
     // Every 50th frame the action changes.
-    let (_dir, corpus, reader) = counted(&[1000, 500], |t| (t / 50) as u16);
+    let (_dir, corpus, reader) = counted(&[1000, 500], |t| (t / 50) as f32);
     let new = |options| Sampler::new(views(&corpus), reader.clone(), options);
     let by =
         |action_oversample| SamplerOptions { action_oversample, ..options(Sampling::Transitions) };
@@ -147,29 +147,29 @@ fn characters_come_equally_often_and_only_those_that_are_wanted() {
     assert!(of(&[], std::slice::from_ref(&tag)).unwrap().iter().all(|v| v.tag() == Some(&tag)));
     assert_eq!(of(&[], &[]).unwrap().len(), 6);
     assert_eq!(of(&[77], &[]).map(drop).unwrap_err().kind().name(), "not_found");
-    let (_dir, vectors, one) = counted(&[100], |_| 0);
+    let (_dir, vectors, one) = counted(&[100], |_| 0.0);
     let error = Sampler::new(views(&vectors), one, options(Sampling::Balanced)).unwrap_err();
     assert_eq!(error.kind().name(), "mismatch");
 }
 
 #[test]
 fn every_window_has_a_delay_of_its_own() {
-    let (_dir, corpus, reader) = counted(&[300], |t| (t % 60) as u16);
+    let (_dir, corpus, reader) = counted(&[300], |t| (t % 60) as f32);
     let delayed = SamplerOptions { frame_delay_max: Some(18), ..options(Sampling::Shuffled) };
     let reader = Reader { delay: 2, queue_depth: 4, ..reader };
     let sampler = Sampler::new(views(&corpus), reader.clone(), delayed.clone()).unwrap();
     assert_eq!(sampler.windows(), (300 - 18 - 10 + 1) / 10);
-    let mut delays = BTreeMap::<u16, usize>::new();
+    let mut delays = BTreeMap::<usize, usize>::new();
     for batch in batches(&sampler, 30) {
         for (w, x) in batch.frames.continuous.chunks(10).enumerate() {
             let labels = &batch.labels[10 * w..10 * w + 10];
-            let delay = |k: usize| (labels[k] + 60 - (x[k] as u16 % 60)) % 60;
+            let delay = |k: usize| (labels[k] as usize + 60 - x[k] as usize % 60) % 60;
             assert!((0..10).all(|k| delay(k) == delay(0)), "{labels:?}");
             *delays.entry(delay(0)).or_default() += 1;
             // What was pressed since, newest first: the labels before.
             let queue = &batch.queue[40 * w..40 * w + 4];
-            let before = |k: u16| match (x[0] as u16 + delay(0)).checked_sub(k + 1) {
-                Some(t) => t % 60,
+            let before = |k: usize| match (x[0] as usize + delay(0)).checked_sub(k + 1) {
+                Some(t) => (t % 60) as f32,
                 None => NONE,
             };
             assert_eq!(queue, [before(0), before(1), before(2), before(3)]);

@@ -17,7 +17,7 @@ fn counted() -> (tempfile::TempDir, Vec<View>, Reader) {
     let heads = vec![("move".to_owned(), HeadKind::Categorical(5))];
     let game = |(g, &n): (usize, &usize)| VectorGame {
         x: (0..n).map(|t| (1000 * g + t) as f32 + 0.5).collect(),
-        labels: (0..n).map(|t| (t % 5) as u16).collect(),
+        labels: (0..n).map(|t| (t % 5) as f32).collect(),
     };
     let games: Vec<_> = LENGTHS.iter().enumerate().map(game).collect();
     let corpus = Corpus::build(&Schema::vectors(1, heads), &games, dir.path()).unwrap();

@@ -170,7 +170,7 @@ impl Default for Demonstrations {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Game {
     pub x: Vec<f32>,
-    pub labels: Vec<u16>,
+    pub labels: Vec<f32>,
 }
 
 /// More demonstrations than anybody needs for CartPole, and some 100 MB.
@@ -219,7 +219,7 @@ impl Demonstrations {
             env.observe(&mut frame)?;
             let wanted = expert(&env.state());
             game.x.extend_from_slice(&frame);
-            game.labels.push(wanted as u16);
+            game.labels.push(wanted as f32);
             // Indices 0 and 1 chose the start, so each step has two of its own from 2 on.
             let disturbed = rng.uniform(2 * t) < self.perturb;
             let action = if disturbed { rng.u32(2 * t + 1) as usize & 1 } else { wanted };
@@ -344,7 +344,7 @@ mod tests {
                 let state = std::array::from_fn(|i| f64::from(x[i]) * scales[i]);
                 let sum: f64 = GAINS.iter().zip(&state).map(|(g, v): (_, &f64)| g * v).sum();
                 // Near 0 the rounding of the row to f32 may turn the expert round.
-                assert!(sum.abs() < 1e-6 || expert(&state) == usize::from(*label));
+                assert!(sum.abs() < 1e-6 || expert(&state) == *label as usize);
             }
         }
     }

@@ -105,7 +105,7 @@ impl Play {
             let (decision, next) = policy.act(&frames, &state, draw, &Context::default())?;
             times.push(begun.elapsed().as_nanos() as u64);
             (state, previous) = (next, decision.choices);
-            let step = env.step(previous.first().copied().map_or(0, usize::from))?;
+            let step = env.step(previous.first().map_or(0, |class| *class as usize))?;
             total += step.reward;
             if step.is_last() {
                 return Ok(total);
@@ -115,7 +115,7 @@ impl Play {
 }
 
 /// One observation, as a batch of one window of one frame.
-fn frames(policy: &Policy, observation: &[f32], previous: &[u16]) -> Result<Frames> {
+fn frames(policy: &Policy, observation: &[f32], previous: &[f32]) -> Result<Frames> {
     let embedding = &policy.spec().embedding;
     let mut frames = Frames {
         batch: 1,
@@ -250,7 +250,7 @@ mod tests {
             time: 3,
             continuous: vec![1.0, 0.0, 0.0],
             ids: vec![],
-            previous: vec![heads::NONE, 0, 0],
+            previous: vec![heads::NONE, 0.0, 0.0],
         };
         let state = policy.zero_state(1).unwrap();
         let (logits, _) = policy.forward(&frames, None, &state, &Default::default()).unwrap();

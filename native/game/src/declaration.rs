@@ -71,7 +71,7 @@ impl Declaration {
         let numbers = self.input.iter().map(|part| part.kind.numbers()).sum();
         within("numbers of an input", numbers, 0, MAX_NUMBERS)?;
         let beside = BESIDE.iter().copied();
-        let numbers: Vec<String> = self.input.iter().flat_map(InputPart::number_names).collect();
+        let numbers: Vec<String> = self.input.iter().flat_map(InputPart::column_names).collect();
         let fields = self.fields.iter().map(|field| &*field.name);
         distinct("a column", fields.chain(numbers.iter().map(String::as_str)).chain(beside))?;
         self.tables.iter().try_for_each(check_table)?;

@@ -37,6 +37,8 @@ pub enum InputKind {
     Axis { min: f32, max: f32, classes: usize },
     /// One of so many.
     Choice(usize),
+    /// So many numbers of `min` to `max`, chosen as they are.
+    Continuous { size: usize, min: f32, max: f32 },
 }
 
 /// What swapping left and right does to a part.
@@ -58,6 +60,7 @@ impl InputKind {
             InputKind::Flags(names) => names.len(),
             InputKind::Bits(n) => *n,
             InputKind::Axis { .. } | InputKind::Choice(_) => 1,
+            InputKind::Continuous { size, .. } => *size,
         }
     }
 
@@ -67,6 +70,7 @@ impl InputKind {
             InputKind::Flags(names) => names.len(),
             InputKind::Axis { .. } => 1,
             InputKind::Bits(n) | InputKind::Choice(n) => *n,
+            InputKind::Continuous { size, .. } => *size,
         }
     }
 
@@ -74,38 +78,42 @@ impl InputKind {
     pub fn values(&self) -> FieldKind {
         match *self {
             InputKind::Flags(_) | InputKind::Bits(_) => FieldKind::Flag,
-            InputKind::Axis { min, max, .. } => FieldKind::Range { min, max },
+            InputKind::Axis { min, max, .. } | InputKind::Continuous { min, max, .. } => {
+                FieldKind::Range { min, max }
+            }
             InputKind::Choice(n) => FieldKind::Id(n),
         }
     }
 
-    /// The label of a raw number in so many classes: of an axis the nearest, the upper one at a tie.
-    pub fn label(&self, value: f32, classes: usize) -> u16 {
+    /// The label of a raw number: a bit, a class of so many, of an axis the nearest and the upper one at a tie, or the
+    /// number itself.
+    pub fn label(&self, value: f32, classes: usize) -> f32 {
         match *self {
             InputKind::Flags(_) | InputKind::Bits(_) => bucket(value, classes),
             // The plain range is not computed with, which keeps its bits.
             InputKind::Axis { min: 0.0, max: 1.0, .. } => bucket(value, classes),
             InputKind::Axis { min, max, .. } => bucket((value - min) / (max - min), classes),
-            InputKind::Choice(_) => value as u16,
+            InputKind::Choice(_) => f32::from(value as u16),
+            InputKind::Continuous { min, max, .. } => value.clamp(min, max),
         }
     }
 
     /// The raw number of a label, the way back of [`label`](Self::label).
-    pub fn value(&self, label: u16, classes: usize) -> f32 {
-        let share = || f32::from(label) / classes.saturating_sub(1) as f32;
+    pub fn value(&self, label: f32, classes: usize) -> f32 {
+        let share = || label / classes.saturating_sub(1) as f32;
         match *self {
             InputKind::Flags(_) | InputKind::Bits(_) => share(),
             InputKind::Axis { min: 0.0, max: 1.0, .. } => share(),
             InputKind::Axis { min, max, .. } => min + share() * (max - min),
-            InputKind::Choice(_) => label.into(),
+            InputKind::Choice(_) | InputKind::Continuous { .. } => label,
         }
     }
 }
 
 /// Class of a value of 0..1 in so many classes.
-fn bucket(value: f32, classes: usize) -> u16 {
+fn bucket(value: f32, classes: usize) -> f32 {
     let buckets = classes.saturating_sub(1) as f32;
-    (value.clamp(0.0, 1.0) * buckets + 0.5) as u16
+    f32::from((value.clamp(0.0, 1.0) * buckets + 0.5) as u16)
 }
 
 impl InputPart {
@@ -116,9 +124,19 @@ impl InputPart {
                 format!("{}.{}", self.name, names.get(i).map_or("", |name| name))
             }
             InputKind::Bits(_) => format!("{}.{i}", self.name),
+            InputKind::Continuous { size, .. } if *size > 1 => format!("{}[{i}]", self.name),
+            InputKind::Continuous { .. } => self.name.to_string(),
             InputKind::Axis { .. } | InputKind::Choice(_) => self.name.to_string(),
         };
         (0..self.kind.numbers()).map(of)
+    }
+
+    /// Those names, of a vector of numbers its own.
+    pub(crate) fn column_names(&self) -> Vec<String> {
+        match self.kind {
+            InputKind::Continuous { .. } => vec![self.name.to_string()],
+            _ => self.number_names().collect(),
+        }
     }
 
     /// Swaps left and right of its raw numbers.
@@ -128,7 +146,10 @@ impl InputPart {
             (InputMirror::Flip, InputKind::Axis { min: 0.0, max: 1.0, .. }) => {
                 numbers.iter_mut().for_each(|value| *value = 1.0 - *value);
             }
-            (InputMirror::Flip, InputKind::Axis { min, max, .. }) => {
+            (
+                InputMirror::Flip,
+                InputKind::Axis { min, max, .. } | InputKind::Continuous { min, max, .. },
+            ) => {
                 numbers.iter_mut().for_each(|value| *value = min + max - *value);
             }
             (InputMirror::Permute(to), InputKind::Flags(_) | InputKind::Bits(_)) => {
@@ -154,7 +175,10 @@ impl InputPart {
                     *one = 1.0;
                 }
             }
-            InputKind::Flags(_) | InputKind::Bits(_) | InputKind::Axis { .. } => {
+            InputKind::Flags(_)
+            | InputKind::Bits(_)
+            | InputKind::Axis { .. }
+            | InputKind::Continuous { .. } => {
                 for (out, &value) in out.iter_mut().zip(numbers) {
                     *out = self.scale.apply(value);
                 }
@@ -182,12 +206,19 @@ impl InputPart {
                 }
                 within(&format!("{} (classes)", what()), *classes, 2, MAX_CLASSES)?;
             }
+            InputKind::Continuous { size, min, max } => {
+                if !is_range(*min, *max) {
+                    return not("a range from a number to a greater one", format!("{min}..{max}"));
+                }
+                within(&format!("{} (size)", what()), *size, 1, MAX_NUMBERS)?;
+            }
             InputKind::Bits(n) => within(&format!("{} (buttons)", what()), *n, 1, MAX_NUMBERS)?,
             InputKind::Choice(n) => within(&format!("{} (choices)", what()), *n, 2, MAX_CLASSES)?,
         }
         self.scale.check(&what())?;
         match (&self.mirror, &self.kind) {
-            (InputMirror::Keep, _) | (InputMirror::Flip, InputKind::Axis { .. }) => {}
+            (InputMirror::Keep, _)
+            | (InputMirror::Flip, InputKind::Axis { .. } | InputKind::Continuous { .. }) => {}
             (InputMirror::Permute(to), InputKind::Flags(names)) => {
                 check_pairs(&what(), to, names.len())?
             }

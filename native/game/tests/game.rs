@@ -108,13 +108,13 @@ fn left_and_right_are_swapped_in_every_way_and_twice_is_nothing() {
 #[test]
 fn labels_and_numbers_of_an_axis_go_both_ways() {
     let axis = InputKind::Axis { min: -1.0, max: 3.0, classes: 5 };
-    for (label, value) in [(0, -1.0), (1, 0.0), (2, 1.0), (3, 2.0), (4, 3.0)] {
+    for (label, value) in [(0.0, -1.0), (1.0, 0.0), (2.0, 1.0), (3.0, 2.0), (4.0, 3.0)] {
         assert_eq!(axis.value(label, 5), value);
         assert_eq!(axis.label(value, 5), label);
         assert_eq!(axis.label(value + 0.4, 5), label);
     }
     // What a corpus has beyond the range is held within it.
-    assert_eq!((axis.label(-9.0, 5), axis.label(9.0, 5)), (0, 4));
+    assert_eq!((axis.label(-9.0, 5), axis.label(9.0, 5)), (0.0, 4.0));
 }
 
 #[test]

@@ -26,7 +26,7 @@ mod task;
 mod value;
 
 pub(crate) use answer::{Answer, Bytes, Data};
-pub(crate) use binary::{from_binary, to_binary};
+pub(crate) use binary::{from_binary, labels_from, labels_to, to_binary};
 pub(crate) use call::{call, inline, next_turn, perform, timed};
 pub(crate) use events::Events;
 #[cfg(feature = "fixtures")]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustler::{Binary, Env, NewBinary, Reference, Resource, ResourceArc, Term};
+use rustler::{Binary, Env, Reference, Resource, ResourceArc, Term};
 use sconce_data::{
     Builder, Corpus, ImportOptions, Schema, VectorGame, fields, import, import_tables, verify,
 };
@@ -11,7 +11,9 @@ use sconce_game::Declaration;
 use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Result};
 
-use crate::border::{Data, Handle, Handled, Task, call, decode, encode, from_binary, to_binary};
+use crate::border::{
+    Data, Handle, Handled, Task, call, decode, encode, from_binary, labels_from, labels_to, to_binary,
+};
 
 /// An open corpus; its shards stay mapped as long as it lives.
 pub(crate) struct CorpusHandle(pub Corpus);
@@ -112,7 +114,7 @@ fn builder_finish<'a>(env: Env<'a>, builder: Handle<BuilderHandle>, whole: bool)
     })
 }
 
-/// Each game is a pair of binaries: numbers (f32) and labels (u16), both little-endian.
+/// Each game is a pair of binaries: numbers (f32) and labels, both little-endian.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn corpus_build<'a>(
     env: Env<'a>,
@@ -123,13 +125,14 @@ fn corpus_build<'a>(
 ) -> Term<'a> {
     call(env, "build", || {
         let schema: Schema = decode(schema)?;
+        let words = schema.heads().are_words();
         let games = games
             .iter()
             .enumerate()
             .map(|(i, (x, labels))| {
                 let game = format!("game {i}");
                 let x = from_binary(&game, x, f32::from_le_bytes)?;
-                Ok(VectorGame { x, labels: from_binary(&game, labels, u16::from_le_bytes)? })
+                Ok(VectorGame { x, labels: labels_from(&game, labels, words)? })
             })
             .collect::<Result<Vec<_>>>()?;
         Task::start(env, "build", reference, move |_events, cancelled| {
@@ -167,7 +170,7 @@ fn corpus_games<'a>(env: Env<'a>, corpus: Handle<CorpusHandle>) -> Term<'a> {
     call(env, "games", || encode(env, &corpus.get()?.0.games()))
 }
 
-/// One player's view of a game: `{raw rows (f32), numbers a row, labels (u16), numbers a label}`.
+/// One player's view of a game: `{raw rows (f32), numbers a row, labels, numbers a label}`.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn corpus_recording<'a>(
     env: Env<'a>,
@@ -184,15 +187,14 @@ fn corpus_recording<'a>(
         let heads = corpus.0.schema().heads();
         let (n, width) = (view.len(0), heads.num_labels());
         let mut rows = vec![0.0; n * view.raw_width()];
-        let mut labels = vec![0; n * width];
+        let mut labels = vec![0.0; n * width];
         let each = rows.chunks_exact_mut(view.raw_width()).zip(labels.chunks_exact_mut(width));
         for (t, (row, label)) in each.enumerate() {
             view.raw(t, row)?;
             view.labels(t, 0, false, &heads, label)?;
         }
         view.verify()?;
-        let labels: Vec<u8> = labels.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let labels = Term::from(NewBinary::from_slice(env, &labels));
+        let labels = labels_to(env, &labels, heads.are_words());
         Ok((to_binary(env, &rows), view.raw_width(), labels, width))
     })
 }

@@ -1,9 +1,9 @@
 //! Environments: `Sconce.Env.CartPole`.
 
-use rustler::{Encoder, Env, NewBinary, Reference, Term};
+use rustler::{Encoder, Env, Reference, Term};
 use sconce_env::{CartPole, Demonstrations, Game, Play};
 
-use crate::border::{Data, Handle, Task, call, decode, to_binary};
+use crate::border::{Data, Handle, Task, call, decode, labels_to, to_binary};
 use crate::policy::PolicyHandle;
 
 struct Games(Vec<Game>);
@@ -11,9 +11,7 @@ struct Games(Vec<Game>);
 impl Encoder for Games {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
         let game = |game: &Game| {
-            let labels: Vec<u8> = game.labels.iter().flat_map(|l| l.to_le_bytes()).collect();
-            let labels: Term = NewBinary::from_slice(env, &labels).into();
-            (to_binary(env, &game.x), labels)
+            (to_binary(env, &game.x), labels_to(env, &game.labels, true))
         };
         self.0.iter().map(game).collect::<Vec<_>>().encode(env)
     }

@@ -14,7 +14,9 @@ use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::border::{Answer, Data, Handle, Handled, REPLIES, Reply, decode, guard, perform};
+use crate::border::{
+    Answer, Data, Handle, Handled, REPLIES, Reply, decode, guard, labels_to, perform,
+};
 use crate::corpus::CorpusHandle;
 
 /// A stream of batches and the process that it belongs to.
@@ -204,6 +206,7 @@ fn loader_open<'a>(
 fn open(corpus: &CorpusHandle, options: StreamOptions, pid: &LocalPid) -> Result<(Opened, Served)> {
     let sampler = options.sampler(&corpus.0)?;
     let info = StreamInfo::new(&sampler, options.batch_size);
+    let words = sampler.reader().heads.are_words();
     let StreamOptions { batch_size, burn_in, start, .. } = options;
     let draws = Draws::Windows { sampler: sampler.into(), batch_size, burn_in };
     let name = corpus.0.dir().display().to_string();
@@ -216,7 +219,7 @@ fn open(corpus: &CorpusHandle, options: StreamOptions, pid: &LocalPid) -> Result
         cancelled: cancelled.clone(),
     });
     match handle.monitor(None, pid) {
-        Some(_) => Ok((Opened { handle, info }, Served { loader, requests, asked, cancelled })),
+        Some(_) => Ok((Opened { handle, info }, Served { loader, requests, asked, cancelled, words })),
         None => Err(Error::Cancelled),
     }
 }
@@ -230,18 +233,21 @@ struct Served {
     requests: Receiver<Reply>,
     asked: Arc<AtomicBool>,
     cancelled: Arc<AtomicBool>,
+    /// Whether labels are bits and classes.
+    words: bool,
 }
 
 impl Served {
     /// Answers requests until there can be no more.
     fn serve(self) {
-        let Served { mut loader, requests, asked, cancelled } = self;
+        let Served { mut loader, requests, asked, cancelled, words } = self;
         for reply in requests {
             let step = loader.step();
             let drawn = guard(|| loader.next(&cancelled));
             // Before the answer: who has it may ask again.
             asked.store(false, Ordering::Release);
-            reply.send(drawn.map(|drawn| Loaded { step, batch: drawn.batch, flow: loader.flow() }));
+            let flow = loader.flow();
+            reply.send(drawn.map(|drawn| Loaded { step, batch: drawn.batch, flow, words }));
         }
     }
 }
@@ -315,25 +321,26 @@ struct Loaded {
     step: u64,
     batch: Batch,
     flow: Flow,
+    words: bool,
 }
 
-/// `{step, {batch, window}, numbers, flow}`: each of the numbers is `{bits, binary}` of
-/// [`Batch`]'s fields in their order.
+/// `{step, {batch, window}, words, numbers, flow}`: whether labels have 16 bits, and the numbers of each column.
 impl Answer for Loaded {
     fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
-        let Loaded { step, batch, flow } = self;
+        let Loaded { step, batch, flow, words } = self;
         let shape = (batch.frames.batch, batch.frames.time);
         let batch = ResourceArc::new(BatchHandle(batch));
         let binary = |of: fn(&Batch) -> &[u8]| batch.make_binary(env, |batch| of(&batch.0));
+        let labels = |labels| labels_to(env, labels, words);
         let numbers = (
             binary(|b| bytemuck::cast_slice(&b.frames.continuous)),
             binary(|b| bytemuck::cast_slice(&b.frames.ids)),
-            binary(|b| bytemuck::cast_slice(&b.frames.previous)),
-            binary(|b| bytemuck::cast_slice(&b.queue)),
-            binary(|b| bytemuck::cast_slice(&b.labels)),
+            labels(&batch.0.frames.previous),
+            labels(&batch.0.queue),
+            labels(&batch.0.labels),
             binary(|b| bytemuck::cast_slice(&b.weights)),
         );
-        Ok((step, shape, numbers, Data(flow).into_term(env)?).encode(env))
+        Ok((step, shape, words, numbers, Data(flow).into_term(env)?).encode(env))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use rustler::{Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
 use sconce_nn::checkpoint::bytes;
+use sconce_nn::spec::Heads;
 use sconce_nn::{Policy, Spec};
 use sconce_serve::pass::{Forward, Pass};
 use sconce_serve::{Format, Model};
@@ -14,7 +15,7 @@ use sconce_tensor::{Error, Result, device};
 use serde_json::Value;
 
 use crate::border::{
-    Bytes, Handle, Handled, call, decode, encode, from_binary, inline, perform, pool, to_binary,
+    Bytes, Handle, Handled, call, decode, encode, from_binary, labels_from, inline, perform, pool, to_binary,
 };
 
 /// There are as many formats as bounds. One that is forgotten lives as long as its sessions.
@@ -170,15 +171,16 @@ fn policy_weight(env: Env, policy: Handle<PolicyHandle>, name: String) -> Term {
 pub(crate) type Given<'a> =
     (Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>);
 
-/// A pass over `rows [batch, time, raw_width]` f32, with labels and queue of u16 and the others of f32.
+/// A pass over `rows [batch, time, raw_width]` f32, with labels and queue of these heads.
 pub(crate) fn pass<'a>(
+    heads: &Heads,
     rows: Binary<'a>,
     (batch, time): (usize, usize),
     (labels, queue, state, project_out): Given<'a>,
     look: Term<'a>,
 ) -> Result<Pass> {
     let labels_of = |what, given: Option<Binary>| {
-        given.map(|binary| from_binary(what, &binary, u16::from_le_bytes)).transpose()
+        given.map(|binary| labels_from(what, &binary, heads.are_words())).transpose()
     };
     let numbers_of = |what, given: Option<Binary>| {
         given.map(|binary| from_binary(what, &binary, f32::from_le_bytes)).transpose()
@@ -209,8 +211,8 @@ fn policy_forward<'a>(
     look: Term<'a>,
 ) -> Term<'a> {
     perform(env, "forward", || {
-        let pass = pass(rows, shape, given, look)?;
         let policy = policy.get()?.policy().clone();
+        let pass = pass(&policy.spec().heads, rows, shape, given, look)?;
         pool::submit(env, "forward", reference, move || pass.run(&policy).map(Looked))
     })
 }

@@ -374,7 +374,8 @@ fn submit_forward<'a>(
     let server = &serving.0;
     let deadline = deadline_ms.map(Deadline::after_ms);
     server.check(deadline)?;
-    let pass = pass(rows, shape, given, look)?;
+    let model = server.model();
+    let pass = pass(&model.policy().spec().heads, rows, shape, given, look)?;
     let (ticket, caller) = (Ticket::default(), env.pid());
     let waiting = Waiting::new(env, "forward", reference, ticket.clone(), &server.outbox);
     let handle = ResourceArc::new(TicketHandle { ticket, server: server.clone(), caller });

@@ -371,6 +371,12 @@ impl Encoder for Answered<'_> {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
         let Decision { logits, choices, confidence } = &*self.decision;
         let logits = self.logits.then(|| to_binary(env, logits));
+        // Bits and classes are integers; of numbers Elixir knows which they are.
+        let label = |label: &f32| match label.fract() == 0.0 {
+            true => (*label as i64).encode(env),
+            false => label.encode(env),
+        };
+        let choices: Vec<Term> = choices.iter().map(label).collect();
         (choices, confidence, logits, self.frame).encode(env)
     }
 }

@@ -3,8 +3,7 @@
 use sconce_game::{InputKind, InputPart};
 use serde::{Deserialize, Serialize};
 
-/// In labels of a previous action: there was none.
-pub const NONE: u16 = u16::MAX;
+use crate::head::{Gaussian, HeadKind};
 
 /// The named parts of an action and how they are tied together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,40 +31,6 @@ pub struct Head {
     pub kind: HeadKind,
     /// Width of the hidden layer of an independent head; 0: none has a hidden layer.
     pub hidden_size: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HeadKind {
-    /// `n` independent bits.
-    Bernoulli(usize),
-    /// One of `n` classes.
-    Categorical(usize),
-}
-
-impl HeadKind {
-    /// Logits of the head.
-    pub fn logits(self) -> usize {
-        match self {
-            HeadKind::Bernoulli(n) | HeadKind::Categorical(n) => n,
-        }
-    }
-
-    /// Numbers in its label: a bit each, or one class.
-    pub fn labels(self) -> usize {
-        match self {
-            HeadKind::Bernoulli(n) => n,
-            HeadKind::Categorical(_) => 1,
-        }
-    }
-
-    /// Values that one number of its label can take.
-    pub fn classes(self) -> usize {
-        match self {
-            HeadKind::Bernoulli(_) => 2,
-            HeadKind::Categorical(n) => n,
-        }
-    }
 }
 
 /// A head and where its part of the logits and of the labels begins.
@@ -98,6 +63,9 @@ impl Heads {
                 }
                 InputKind::Axis { classes, .. } => HeadKind::Categorical(classes),
                 InputKind::Choice(n) => HeadKind::Categorical(n),
+                InputKind::Continuous { size, min, max } => {
+                    HeadKind::Gaussian(Gaussian { size, low: min, high: max })
+                }
             },
             hidden_size: 64,
         };
@@ -107,6 +75,16 @@ impl Heads {
     /// Whether independent heads read their logits straight from the trunk vector.
     pub fn are_linear(&self) -> bool {
         self.parts.iter().all(|head| head.hidden_size == 0)
+    }
+
+    /// Those that choose something.
+    pub fn choosing(&self) -> impl Iterator<Item = &Head> {
+        self.parts.iter().filter(|head| head.kind.labels() > 0)
+    }
+
+    /// Whether all labels are bits and classes, which files and Elixir have as 16 bits each; others are f32.
+    pub fn are_words(&self) -> bool {
+        self.choosing().all(|head| head.kind.classes() > 0)
     }
 
     /// Heads with the offsets of their logits and labels in one frame.
@@ -121,6 +99,12 @@ impl Heads {
     /// Logits of one frame, all heads side by side.
     pub fn num_logits(&self) -> usize {
         self.parts.iter().map(|h| h.kind.logits()).sum()
+    }
+
+    /// The least labels that there are, of one frame.
+    pub fn least_labels(&self) -> Vec<f32> {
+        let of = |head: &Head| std::iter::repeat_n(head.kind.least(), head.kind.labels());
+        self.parts.iter().flat_map(of).collect()
     }
 
     /// Numbers in the label of one frame.

@@ -6,6 +6,7 @@ pub mod backbone;
 mod bounds;
 pub mod checkpoint;
 pub mod embedding;
+pub mod head;
 pub mod heads;
 pub mod layer;
 pub mod packed;

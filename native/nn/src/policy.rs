@@ -37,7 +37,7 @@ pub struct Frames {
     /// `[b, t, id slots]`
     pub ids: Vec<u32>,
     /// `[b, t, num_labels]`, [`crate::heads::NONE`] where there was no previous action.
-    pub previous: Vec<u16>,
+    pub previous: Vec<f32>,
 }
 
 impl Frames {
@@ -346,7 +346,7 @@ impl Policy {
     pub fn forward(
         &self,
         frames: &Frames,
-        labels: Option<&[u16]>,
+        labels: Option<&[f32]>,
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
@@ -369,7 +369,7 @@ impl Policy {
     fn pass(
         &self,
         frames: &Frames,
-        labels: Option<&[u16]>,
+        labels: Option<&[f32]>,
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
@@ -382,7 +382,7 @@ impl Policy {
     pub fn forward_last(
         &self,
         frames: &Frames,
-        labels: Option<&[u16]>,
+        labels: Option<&[f32]>,
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
@@ -428,7 +428,7 @@ impl Policy {
         state: &State,
         draw: Draw,
         context: &Context,
-    ) -> Result<Vec<u16>> {
+    ) -> Result<Vec<f32>> {
         if draw.rngs.len() != places.len() {
             return Err(Error::mismatch("generators", places.len(), draw.rngs.len()));
         }
@@ -438,7 +438,7 @@ impl Policy {
             let at = Tensor::from_vec(at, places.len(), trunk.device())?;
             let trunk = self.seen(trunk.flatten(0, 1)?.index_select(&at, 0)?, context)?;
             let width = self.spec.heads.num_labels();
-            let previous: Vec<u16> = places
+            let previous: Vec<f32> = places
                 .iter()
                 .flat_map(|place| frames.previous.iter().skip(place * width).take(width))
                 .copied()
@@ -447,7 +447,7 @@ impl Policy {
         })
     }
 
-    fn last_previous(&self, frames: &Frames) -> Vec<u16> {
+    fn last_previous(&self, frames: &Frames) -> Vec<f32> {
         let width = self.spec.heads.num_labels();
         let windows = frames.previous.chunks_exact((frames.time * width).max(1));
         windows.flat_map(|w| &w[w.len() - width..]).copied().collect()

@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::action::{Head, HeadKind, Heads, HeadsKind, NONE, Part};
+pub use crate::action::{Head, Heads, HeadsKind, Part};
 pub use crate::backbone::config::*;
 pub use crate::backbone::table::Backbone;
 use crate::bounds::{MAX_HEAD_NAME, size, within};
 pub use crate::bounds::{MAX_LAYERS, MAX_PARTS, MAX_SIZE, MAX_STATE};
 pub use crate::embedding::{Declared, Embedding, Layout, Melee};
+pub use crate::head::{Gaussian, HeadKind, NONE};
 use crate::{Error, Result};
 
 /// What a policy is, without its weights.
@@ -50,12 +51,7 @@ impl Heads {
             if self.parts[..i].iter().any(|h| h.name == *name) {
                 return Err(Error::mismatch("heads", "distinct names", format!("{name} twice")));
             }
-            let (least, most) = match head.kind {
-                HeadKind::Bernoulli(_) => (1, MAX_SIZE),
-                // The largest u16 is no class: it says that there is none.
-                HeadKind::Categorical(_) => (2, usize::from(NONE)),
-            };
-            within(&format!("heads.{name}.size"), head.kind.logits(), least, most)?;
+            head.kind.validate(&format!("heads.{name}"))?;
             // Of independent heads none has a hidden layer, or each.
             let least = usize::from(!self.are_linear());
             size(&format!("heads.{name}.hidden_size"), head.hidden_size, least)?;

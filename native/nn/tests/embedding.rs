@@ -303,12 +303,12 @@ fn discretisation_is_the_golden_one() {
     let golden = golden("controller_discretise");
     let heads = Heads::controller(HeadsKind::Independent);
     for (i, &value) in golden["input.value"].values.iter().enumerate() {
-        let mut labels = [0; CONTROLLER_WIDTH];
+        let mut labels = [0.0; CONTROLLER_WIDTH];
         discretise(melee::game().parts(), &[value as f32; CONTROLLER_WIDTH], &heads, &mut labels)
             .unwrap();
         let mut back = [0.0; CONTROLLER_WIDTH];
         undiscretise(melee::game().parts(), &labels, &heads, &mut back).unwrap();
-        assert!(labels[..8].iter().all(|&bit| bit == u16::from(value >= 0.5)));
+        assert!(labels[..8].iter().all(|&bit| bit == f32::from(u8::from(value >= 0.5))));
         for (part, column) in [("axis", 8), ("axis", 11), ("shoulder", 12)] {
             let want = |what: &str| golden[&format!("output.{part}_{what}")].values[i];
             assert_eq!(f64::from(labels[column]), want("index"), "{part} of {value}");
@@ -321,10 +321,10 @@ fn discretisation_is_the_golden_one() {
 fn discretisation_follows_the_classes_of_the_heads() {
     let mut heads = Heads::controller(HeadsKind::Independent);
     heads.parts[1].kind = HeadKind::Categorical(21);
-    let mut labels = [0; CONTROLLER_WIDTH];
+    let mut labels = [0.0; CONTROLLER_WIDTH];
     discretise(melee::game().parts(), &[1.0; CONTROLLER_WIDTH], &heads, &mut labels).unwrap();
-    assert_eq!(labels, [1, 1, 1, 1, 1, 1, 1, 1, 20, 16, 16, 16, 4]);
-    labels[9] = 17;
+    assert_eq!(labels, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 20.0, 16.0, 16.0, 16.0, 4.0]);
+    labels[9] = 17.0;
     let error = undiscretise(melee::game().parts(), &labels, &heads, &mut [0.0; CONTROLLER_WIDTH])
         .unwrap_err();
     assert_eq!(error.to_string(), "main_y: 17 is outside 0..16");
@@ -338,15 +338,15 @@ fn discretisation_follows_the_classes_of_the_heads() {
 fn previous_labels_are_those_of_the_previous_action() {
     let heads = Heads::controller(HeadsKind::Independent);
     let mut row = plain_row();
-    let mut labels = [9; CONTROLLER_WIDTH];
+    let mut labels = [9.0; CONTROLLER_WIDTH];
     row[PREVIOUS] = 0.0;
     assert!(!learned().previous_labels(&row, &heads, &mut labels).unwrap());
-    assert_eq!(labels, [9; CONTROLLER_WIDTH]);
+    assert_eq!(labels, [9.0; CONTROLLER_WIDTH]);
 
     let controller = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.5, 1.0, 0.25, 0.5];
     melee::set_previous(&mut row, &controller).unwrap();
     assert!(learned().previous_labels(&row, &heads, &mut labels).unwrap());
-    assert_eq!(labels, [1, 0, 0, 0, 0, 0, 0, 1, 0, 8, 16, 4, 2]);
+    assert_eq!(labels, [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 8.0, 16.0, 4.0, 2.0]);
     assert!(!Embedding::vector(99).previous_labels(&row, &heads, &mut labels).unwrap());
 }
 
@@ -371,9 +371,9 @@ fn a_queue_and_a_delay_id_stand_behind_the_previous_action_and_move_the_rest() {
     assert_eq!(end, 336);
 
     let before = got.clone();
-    let input = [1, 0, 0, 0, 0, 0, 0, 1, 0, 8, 16, 4, 2];
+    let input = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 8.0, 16.0, 4.0, 2.0];
     let none = [NONE; 13];
-    let queue = [input, none, [0, 1, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 4]].concat();
+    let queue = [input, none, [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 8.0, 8.0, 8.0, 8.0, 4.0]].concat();
     deep.write_queue(&queue, &heads, &mut got).unwrap();
     let features = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, -1.0, 0.0, 1.0, -0.5, 0.5];
     assert_eq!(got[start..start + 13], features);
@@ -387,7 +387,7 @@ fn a_queue_and_a_delay_id_stand_behind_the_previous_action_and_move_the_rest() {
     }
     assert_eq!((&got[..start], &got[start + 61..]), (&before[..start], &before[start + 61..]));
     let mut class = input;
-    class[12] = 5;
+    class[12] = 5.0;
     let error = deep.write_queue(&class, &heads, &mut got).unwrap_err();
     assert_eq!(error.to_string(), "shoulder: 5 is outside 0..4");
     // Without places for them nothing is written.
@@ -466,13 +466,13 @@ fn the_mirror_swaps_left_and_right_and_nothing_else() {
 #[test]
 fn a_mirrored_stick_has_the_mirrored_class() {
     let heads = Heads::controller(HeadsKind::Independent);
-    for class in 0..17 {
-        let mut labels = [0, 1, 0, 0, 0, 0, 0, 0, class, 3, 16 - class, 5, 4];
+    for class in (0..17).map(|class| class as f32) {
+        let mut labels = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, class, 3.0, 16.0 - class, 5.0, 4.0];
         let mut raw = [0.0; CONTROLLER_WIDTH];
         undiscretise(melee::game().parts(), &labels, &heads, &mut raw).unwrap();
         mirror_input(melee::game().parts(), &mut raw).unwrap();
         discretise(melee::game().parts(), &raw, &heads, &mut labels).unwrap();
-        assert_eq!(labels, [0, 1, 0, 0, 0, 0, 0, 0, 16 - class, 3, class, 5, 4]);
+        assert_eq!(labels, [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 16.0 - class, 3.0, class, 5.0, 4.0]);
     }
 }
 

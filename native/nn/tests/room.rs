@@ -46,7 +46,7 @@ fn spec(backbone: spec::Backbone) -> Spec {
 fn frames(batch: usize, time: usize) -> Frames {
     let rows = batch * time;
     let continuous = (0..rows * INPUT).map(|i| (i % 13) as f32 / 13.0).collect();
-    Frames { batch, time, continuous, ids: vec![], previous: vec![0; rows * 5] }
+    Frames { batch, time, continuous, ids: vec![], previous: vec![0.0; rows * 5] }
 }
 
 /// Bytes that a pass takes at its most.

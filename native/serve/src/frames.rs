@@ -15,7 +15,7 @@ pub struct EmbeddedFrame {
     /// `[num_ids]`
     pub ids: Vec<u32>,
     /// Labels of the previous action, `[num_labels]`; [`NONE`] where there was none.
-    pub previous: Vec<u16>,
+    pub previous: Vec<f32>,
 }
 
 impl EmbeddedFrame {
@@ -47,7 +47,7 @@ impl EmbeddedFrame {
 
     /// Puts the inputs that the player gave last, `[k, num_labels]`, the newest first, in the place of
     /// those that the row has.
-    pub fn write_queue(&mut self, spec: &Spec, queue: &[u16]) -> Result<()> {
+    pub fn write_queue(&mut self, spec: &Spec, queue: &[f32]) -> Result<()> {
         let newest = self.previous.len();
         match queue.get(..newest) {
             Some(newest) => self.previous.copy_from_slice(newest),
@@ -80,7 +80,7 @@ pub struct Beyond<'a> {
     /// `[batch, time, queue_depth, num_labels]`, the inputs that the player gave last before each frame, the
     /// newest first, [`NONE`] where there is none. Not given, they are the previous actions of the rows,
     /// which with a delay are older.
-    pub queue: Option<&'a [u16]>,
+    pub queue: Option<&'a [f32]>,
     pub delay: usize,
 }
 
@@ -142,9 +142,9 @@ pub fn embed(
 }
 
 /// The previous actions of each row and of those before it in its window, `[rows, depth, num_labels]`.
-fn queues(rows: &[EmbeddedFrame], time: usize, depth: usize) -> Vec<u16> {
+fn queues(rows: &[EmbeddedFrame], time: usize, depth: usize) -> Vec<f32> {
     let windows = rows.chunks(time.max(1));
-    let of_row = |window: &[EmbeddedFrame], t: usize| -> Vec<u16> {
+    let of_row = |window: &[EmbeddedFrame], t: usize| -> Vec<f32> {
         let none = vec![NONE; window[t].previous.len()];
         let input = |k: usize| t.checked_sub(k).map_or(&none, |before| &window[before].previous);
         (0..depth).flat_map(|k| input(k).clone()).collect()
@@ -153,7 +153,7 @@ fn queues(rows: &[EmbeddedFrame], time: usize, depth: usize) -> Vec<u16> {
 }
 
 /// Checks the inputs before `frames` frames.
-fn check_queue(spec: &Spec, queue: &[u16], frames: usize) -> Result<()> {
+fn check_queue(spec: &Spec, queue: &[f32], frames: usize) -> Result<()> {
     let (depth, labels) = (spec.embedding.queue_depth(), spec.heads.num_labels());
     let expected = frames.saturating_mul(depth).saturating_mul(labels);
     if queue.len() != expected {
@@ -166,25 +166,20 @@ fn check_queue(spec: &Spec, queue: &[u16], frames: usize) -> Result<()> {
 }
 
 /// Checks that labels are as many as one action has, and each one of its head's.
-pub fn check_labels(heads: &Heads, labels: &[u16]) -> Result<()> {
+pub fn check_labels(heads: &Heads, labels: &[f32]) -> Result<()> {
     let expected = heads.num_labels();
     if labels.len() != expected {
         return Err(Error::mismatch("labels of an action", expected, labels.len()));
     }
-    for part in heads.iter() {
-        let classes = part.head.kind.classes();
-        for label in labels.iter().skip(part.labels).take(part.head.kind.labels()) {
-            if usize::from(*label) >= classes {
-                let max = classes as f64 - 1.0;
-                return Err(Error::out_of_range(&part.head.name, (*label).into(), 0.0, max));
-            }
-        }
-    }
-    Ok(())
+    heads.iter().try_for_each(|part| {
+        let (kind, name) = (part.head.kind, || part.head.name.clone());
+        let mut own = labels.iter().skip(part.labels).take(kind.labels());
+        own.try_for_each(|label| kind.check(*label, name))
+    })
 }
 
 /// Checks the labels of so many actions, `[actions, num_labels]`.
-pub fn check_actions(heads: &Heads, labels: &[u16], actions: usize) -> Result<()> {
+pub fn check_actions(heads: &Heads, labels: &[f32], actions: usize) -> Result<()> {
     let expected = actions.saturating_mul(heads.num_labels());
     if labels.len() != expected {
         return Err(Error::mismatch("labels", expected, labels.len()));
@@ -231,10 +226,10 @@ mod tests {
     #[test]
     fn a_label_outside_of_its_head_is_named() {
         let heads = spec().heads;
-        let neutral = [0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 0];
+        let neutral = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 8.0, 8.0, 8.0, 8.0, 0.0];
         assert!(check_labels(&heads, &neutral).is_ok());
         let mut wrong = neutral;
-        wrong[12] = 5;
+        wrong[12] = 5.0;
         let error = check_labels(&heads, &wrong).unwrap_err();
         assert_eq!(error.to_string(), "shoulder: 5 is outside 0..4");
         assert_eq!(check_labels(&heads, &neutral[1..]).unwrap_err().kind(), Kind::Mismatch);

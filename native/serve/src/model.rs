@@ -218,7 +218,7 @@ impl Model {
         let heads = &self.policy.spec().heads;
         Decision {
             logits: vec![0.0; heads.num_logits()],
-            choices: vec![0; heads.num_labels()],
+            choices: heads.least_labels(),
             confidence: vec![0.0; heads.parts.len()],
         }
     }

@@ -30,8 +30,8 @@ pub struct Pass {
     pub rows: Vec<f32>,
     pub batch: usize,
     pub time: usize,
-    pub labels: Option<Vec<u16>>,
-    pub queue: Option<Vec<u16>>,
+    pub labels: Option<Vec<f32>>,
+    pub queue: Option<Vec<f32>>,
     pub state: Option<Vec<f32>>,
     pub project_out: Option<Vec<f32>>,
     pub look: Look,
@@ -202,7 +202,7 @@ fn join(policy: &Policy, passes: &[&Pass], widths: &[usize]) -> Result<Pass> {
         states.extend(pass.states(policy, widths)?);
     }
     let first = passes.first().copied().cloned().unwrap_or_default();
-    let labels = |of: fn(&Pass) -> Option<&Vec<u16>>| {
+    let labels = |of: fn(&Pass) -> Option<&Vec<f32>>| {
         of(&first).map(|_| passes.iter().filter_map(|pass| of(pass)).flatten().copied().collect())
     };
     Ok(Pass {
@@ -320,7 +320,7 @@ fn merge(states: &[Vec<f32>], widths: &[usize]) -> Vec<f32> {
 }
 
 /// Of `labels [b, t, n]` those of the last frames, `[b, n]`.
-fn last_labels(labels: &[u16], batch: usize, width: usize) -> Vec<u16> {
+fn last_labels(labels: &[f32], batch: usize, width: usize) -> Vec<f32> {
     let game = labels.len() / batch.max(1);
     labels.chunks_exact(game.max(1)).flat_map(|game| &game[game.len() - width..]).copied().collect()
 }

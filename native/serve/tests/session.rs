@@ -113,7 +113,7 @@ fn raw(t: usize) -> Vec<f32> {
 
 /// Logits of the last frame of a window, of a pass that gives those of all, its autoregressive heads fed with
 /// `choices`.
-fn logits(policy: &Policy, raw: &[Vec<f32>], choices: &[u16]) -> Vec<f32> {
+fn logits(policy: &Policy, raw: &[Vec<f32>], choices: &[f32]) -> Vec<f32> {
     let frames = embedded(policy, raw);
     let state = policy.zero_state(1).unwrap();
     let labels = choices.repeat(raw.len());
@@ -193,7 +193,7 @@ fn a_resync_begins_again_from_the_last_window() {
 #[test]
 fn the_same_seed_makes_the_same_actions_and_another_does_not() {
     let _turn = turn();
-    let play = |session: &mut Session, seed: Option<u64>| -> Vec<u16> {
+    let play = |session: &mut Session, seed: Option<u64>| -> Vec<f32> {
         let overrides = Overrides { seed, ..Overrides::default() };
         (0..40).flat_map(|t| session.act(&raw(t), &overrides).unwrap().decision.choices).collect()
     };
@@ -256,7 +256,7 @@ fn a_refused_frame_leaves_the_session_as_it_was() {
         for t in 0..WINDOW + 2 {
             let before = session.snapshot().unwrap();
             let hot = Overrides { temperature: Some(f32::NAN), ..Overrides::default() };
-            let held = Overrides { previous: Some(vec![0, 1, 4]), ..Overrides::default() };
+            let held = Overrides { previous: Some(vec![0.0, 1.0, 4.0]), ..Overrides::default() };
             for (frame, overrides, kind) in [
                 (vec![0.0, f32::NAN, 0.0], Overrides::default(), Kind::NonFinite),
                 (vec![0.0; 2], Overrides::default(), Kind::Mismatch),
@@ -309,7 +309,7 @@ fn a_state_that_overflows_before_the_logits_do_leaves_the_session_as_it_was() {
     let before = session.snapshot().unwrap();
 
     let window = [tiny(0), tiny(0), tiny(0), tiny(1), raw(2)];
-    assert!(logits(&policy, &window, &[0, 0, 0]).iter().all(|v| v.is_finite()));
+    assert!(logits(&policy, &window, &[0.0, 0.0, 0.0]).iter().all(|v| v.is_finite()));
     let error = act(&mut session, &raw(2)).unwrap_err();
     assert_eq!(error.kind(), Kind::NonFinite);
     assert!(error.to_string().starts_with("state[0] is not finite"), "{error}");
@@ -348,7 +348,7 @@ fn frame(x: f32) -> Vec<f32> {
     raw
 }
 
-fn with_previous(mut raw: Vec<f32>, labels: &[u16], heads: &Heads) -> Vec<f32> {
+fn with_previous(mut raw: Vec<f32>, labels: &[f32], heads: &Heads) -> Vec<f32> {
     Embedding::melee(Melee::default()).set_previous(labels, heads, &mut raw).unwrap();
     raw
 }
@@ -358,7 +358,7 @@ fn the_previous_action_is_the_calls_then_the_frames_then_the_sessions_own() {
     let _turn = turn();
     let policy = controller(Backbone::Gru(recurrent(12)));
     let heads = policy.spec().heads.clone();
-    let given = [1, 0, 1, 0, 0, 0, 0, 1, 16, 0, 3, 8, 4];
+    let given = [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 16.0, 0.0, 3.0, 8.0, 4.0];
     let mut session = open(&policy, Mode::Window);
     let first = session.act(&frame(0.0), &Overrides::default()).unwrap().decision;
     // At the start there is none: the padded window repeats a frame without one.
@@ -392,7 +392,7 @@ fn queued(depth: usize) -> Arc<Policy> {
 }
 
 /// Logits of the last of these frames, each behind the inputs of its own, the newest first.
-fn behind(policy: &Policy, raw: &[Vec<f32>], queues: &[Vec<Vec<u16>>], delay: usize) -> Vec<f32> {
+fn behind(policy: &Policy, raw: &[Vec<f32>], queues: &[Vec<Vec<f32>>], delay: usize) -> Vec<f32> {
     let queue = queues.concat().concat();
     let beyond = Beyond { queue: Some(&queue), delay };
     let frames = frames::embed(policy.spec(), &raw.concat(), 1, raw.len(), beyond).unwrap();
@@ -409,7 +409,7 @@ fn a_queue_holds_the_latest_decisions_the_newest_first_whatever_the_frame_shows(
     let mut session = Session::open(policy.clone(), options.clone()).unwrap();
     assert_eq!(session.info().frame_delay, delay);
     let none = vec![NONE; 13];
-    let mut past: Vec<Vec<u16>> = vec![none.clone(); 4];
+    let mut past: Vec<Vec<f32>> = vec![none.clone(); 4];
     let mut queues = vec![past.clone(); WINDOW];
     let mut rows = vec![frame(0.0); WINDOW];
     for t in 0..2 * WINDOW {
@@ -446,12 +446,14 @@ fn who_calls_or_sends_a_frame_may_know_the_inputs_better_and_later_frames_rememb
     let _turn = turn();
     let (policy, delay) = (queued(4), 2);
     let heads = policy.spec().heads.clone();
-    let input = |n: u16| vec![n & 1, 0, 0, 0, 0, 0, 0, 0, n, 8, 8, 8, 0];
+    let input = |n: u16| -> Vec<f32> {
+        [n & 1, 0, 0, 0, 0, 0, 0, 0, n, 8, 8, 8, 0].map(f32::from).to_vec()
+    };
     let one = Options { frame_delay: Some(delay), window_size: 1, ..options(Mode::Window) };
     let mut session = Session::open(policy.clone(), one).unwrap();
     let none = vec![NONE; 13];
-    let see = |session: &mut Session, raw: &[f32], overrides: &Overrides, queue: [&[u16]; 4]| {
-        let queue = queue.map(<[u16]>::to_vec).to_vec();
+    let see = |session: &mut Session, raw: &[f32], overrides: &Overrides, queue: [&[f32]; 4]| {
+        let queue = queue.map(<[f32]>::to_vec).to_vec();
         let act = session.act(raw, overrides).unwrap().decision;
         let want = behind(&policy, &[raw.to_vec()], &[queue], delay);
         assert_close(&act.logits, &want, &format!("{overrides:?}"));
@@ -467,8 +469,8 @@ fn who_calls_or_sends_a_frame_may_know_the_inputs_better_and_later_frames_rememb
     let led = Overrides { previous: Some(input(7)), ..Overrides::default() };
     see(&mut session, &frame(2.0), &led, [&second, &input(9), &input(7), &input(5)]);
     for (queue, said) in [
-        (vec![0; 5 * 13], "queue (inputs): 5 is outside 0..4"),
-        (vec![0; 14], "labels of an action: expected 13, got 1"),
+        (vec![0.0; 5 * 13], "queue (inputs): 5 is outside 0..4"),
+        (vec![0.0; 14], "labels of an action: expected 13, got 1"),
         (input(99), "main_x: 99 is outside 0..16"),
     ] {
         let given = Overrides { queue: Some(queue), ..Overrides::default() };
@@ -486,7 +488,7 @@ fn with_a_delay_the_previous_action_is_the_one_that_led_to_the_frame() {
     let heads = policy.spec().heads.clone();
     let options = Options { frame_delay: Some(1), window_size: 1, ..options(Mode::Window) };
     let mut session = Session::open(policy.clone(), options).unwrap();
-    let mut chosen: Vec<Vec<u16>> = vec![];
+    let mut chosen: Vec<Vec<f32>> = vec![];
     for t in 0..5 {
         let raw = frame(t as f32);
         let act = session.act(&raw, &Overrides::default()).unwrap().decision;
@@ -504,20 +506,20 @@ fn held_buttons_follow_their_thresholds() {
     let _turn = turn();
     let policy = vector(Backbone::Gru(recurrent(12)));
     let mut session = open(&policy, Mode::Carry);
-    let pressed = |session: &mut Session, press, release, held: u16| {
+    let pressed = |session: &mut Session, press, release, held: f32| {
         let overrides = Overrides {
             deterministic: Some(true),
             press_threshold: Some(press),
             release_threshold: Some(release),
-            previous: Some(vec![held, held, 0]),
+            previous: Some(vec![held, held, 0.0]),
             ..Overrides::default()
         };
         session.act(&raw(0), &overrides).unwrap().decision.choices[..2].to_vec()
     };
-    assert_eq!(pressed(&mut session, 1.0, 0.0, 1), [1, 1], "held stays held");
-    assert_eq!(pressed(&mut session, 1.0, 0.0, 0), [0, 0], "released stays released");
-    assert_eq!(pressed(&mut session, 0.0, 1.0, 1), [0, 0]);
-    assert_eq!(pressed(&mut session, 0.0, 1.0, 0), [1, 1]);
+    assert_eq!(pressed(&mut session, 1.0, 0.0, 1.0), [1.0, 1.0], "held stays held");
+    assert_eq!(pressed(&mut session, 1.0, 0.0, 0.0), [0.0, 0.0], "released stays released");
+    assert_eq!(pressed(&mut session, 0.0, 1.0, 1.0), [0.0, 0.0]);
+    assert_eq!(pressed(&mut session, 0.0, 1.0, 0.0), [1.0, 1.0]);
     // Without a given one the session's own last output is what is held.
     let sticky = Overrides {
         deterministic_buttons: Some(true),
@@ -525,7 +527,7 @@ fn held_buttons_follow_their_thresholds() {
         release_threshold: Some(0.0),
         ..Overrides::default()
     };
-    assert_eq!(session.act(&raw(1), &sticky).unwrap().decision.choices[..2], [1, 1]);
+    assert_eq!(session.act(&raw(1), &sticky).unwrap().decision.choices[..2], [1.0, 1.0]);
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn numbers(game: u64, frames: usize) -> Vec<f32> {
 }
 
 /// What is to be told of each frame: of the frame before it as well, so that a memory is of use.
-fn labels(x: &[f32]) -> Vec<u16> {
+fn labels(x: &[f32]) -> Vec<f32> {
     let frame = |t: usize| {
         let now = &x[t * SIZE..][..SIZE];
         let before = &x[t.saturating_sub(1) * SIZE..][..SIZE];
@@ -412,7 +412,7 @@ fn trained(policy: &Policy, precision: Precision, steps: u64) -> Result<f64> {
     for step in 0..steps {
         let games: Vec<VectorGame> = (0..GAMES).map(|i| game(step * GAMES + i, TIME)).collect();
         let frames = joined(&games);
-        let labels: Vec<u16> = games.iter().flat_map(|game| &game.labels).copied().collect();
+        let labels: Vec<f32> = games.iter().flat_map(|game| &game.labels).copied().collect();
         let weights = vec![1.0; games.len() * TIME];
         let x = &Batch { frames, labels, weights, ..Batch::default() };
         losses.push(stepper.step(x, step, 5e-3)?.figures.total);

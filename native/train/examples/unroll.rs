@@ -88,7 +88,7 @@ fn policy(case: &Case, layers: usize, cell: fn(RecurrentConfig) -> spec::Backbon
         ids: vec![],
         previous: vec![NONE; n],
     };
-    let labels: Vec<u16> = (0..n as u64).map(|i| rng.below(i, 17) as u16).collect();
+    let labels: Vec<f32> = (0..n as u64).map(|i| rng.below(i, 17) as f32).collect();
     let weights = vec![1.0; n];
     let examples = &Batch { frames, labels, weights, ..Batch::default() };
     let policy = Policy::init(&spec, 1)?;

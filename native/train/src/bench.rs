@@ -5,7 +5,7 @@ use std::time::Instant;
 use sconce_data::Batch;
 use sconce_nn::backbone::Context;
 use sconce_nn::policy::Frames;
-use sconce_nn::spec::Backbone;
+use sconce_nn::spec::{Backbone, HeadKind};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Precision, Result, pool};
@@ -192,10 +192,15 @@ pub fn examples(spec: &Spec, batch: usize, window: usize, seed: u64) -> Batch {
 }
 
 /// Random labels of so many frames, `[rows, num_labels]`.
-fn choices(spec: &Spec, rng: Rng, rows: usize) -> Vec<u16> {
-    let heads = &spec.heads.parts;
-    let classes = heads.iter().flat_map(|h| std::iter::repeat_n(h.kind.classes(), h.kind.labels()));
-    below(rng, rows, classes).into_iter().map(|label| label as u16).collect()
+fn choices(spec: &Spec, rng: Rng, rows: usize) -> Vec<f32> {
+    let kinds = spec.heads.parts.iter().map(|head| head.kind);
+    let each = kinds.flat_map(|kind| std::iter::repeat_n(kind, kind.labels()));
+    let each = std::iter::repeat_n(each, rows).flatten();
+    let of = |(i, kind): (usize, HeadKind)| match kind.classes() {
+        0 => kind.least() + rng.uniform(i as u64) * (kind.largest() - kind.least()),
+        classes => rng.below(i as u64, classes as u64) as f32,
+    };
+    each.enumerate().map(of).collect()
 }
 
 /// In each row a random number below each of the bounds.

@@ -7,7 +7,7 @@ use sconce_game::{InputKind, InputPart};
 use sconce_nn::Policy;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::heads::NONE;
-use sconce_nn::spec::{HeadKind, Heads, Spec};
+use sconce_nn::spec::{Heads, Spec};
 use sconce_tensor::{Error, Kind, Precision, Result, device, pool, tensor};
 
 use crate::baselines::{Baseline, BaselineKind, Counts};
@@ -171,7 +171,7 @@ pub fn count_answers(
     let width = heads.num_labels();
     for view in views {
         go_on(cancel)?;
-        let (mut label, mut known) = (vec![0; width], vec![0; width]);
+        let (mut label, mut known) = (vec![0.0; width], vec![0.0; width]);
         for t in 0..view.len(delay) {
             view.labels(t, delay, false, heads, &mut label)?;
             if !view.previous(t, false, heads, &mut known)? {
@@ -204,23 +204,16 @@ impl Drop for Threads {
 }
 
 fn metrics(spec: &Spec) -> Result<Metrics> {
-    let bits = spec.heads.parts.iter().filter_map(|h| match h.kind {
-        HeadKind::Bernoulli(n) => Some((h.name.as_str(), n)),
-        HeadKind::Categorical(_) => None,
-    });
     let named =
         spec.embedding.parts(&spec.heads).map(button_names).filter(|names| !names.is_empty());
-    let numbered =
-        || bits.flat_map(|(name, n)| (0..n).map(move |i| format!("{name}_{i}"))).collect();
-    let names = named.unwrap_or_else(numbered);
-    Metrics::new(&spec.heads, Some(names))
+    Metrics::new(&spec.heads, named)
 }
 
 /// Names of buttons, one for each bit of an input.
 fn button_names(parts: &[InputPart]) -> Vec<String> {
     let names = parts.iter().filter_map(|part| match &part.kind {
         InputKind::Flags(names) => Some(names.iter().map(ToString::to_string)),
-        InputKind::Bits(_) | InputKind::Axis { .. } | InputKind::Choice(_) => None,
+        _ => None,
     });
     names.flatten().collect()
 }
@@ -235,9 +228,9 @@ fn scored(view: &View, options: &EvalOptions) -> impl Iterator<Item = usize> + u
 }
 
 /// Labels of some states, and the labels before them: `[n, num_labels]` both.
-fn answers(view: &View, ts: &[usize], delay: usize, heads: &Heads) -> Result<(Vec<u16>, Vec<u16>)> {
+fn answers(view: &View, ts: &[usize], delay: usize, heads: &Heads) -> Result<(Vec<f32>, Vec<f32>)> {
     let width = heads.num_labels();
-    let mut labels = vec![0; ts.len() * width];
+    let mut labels = vec![0.0; ts.len() * width];
     let mut before = vec![NONE; ts.len() * width];
     let rows = labels.chunks_exact_mut(width).zip(before.chunks_exact_mut(width));
     for ((label, before), &t) in rows.zip(ts) {

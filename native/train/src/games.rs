@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::baselines::{Baseline, BaselineKind};
 use crate::eval::{self, fits};
+use crate::objective::check_columns;
 use crate::options::TrainOptions;
 use crate::report::Event;
 use crate::source::{Mixed, sampling};
@@ -25,6 +26,7 @@ pub(crate) fn sides(
     options: &TrainOptions,
 ) -> Result<(Games, Games)> {
     sampling(options).check_weights(corpus.games().len())?;
+    check_columns(options, corpus.schema().beside())?;
     // It would learn the row of a name that nobody has.
     if spec.embedding.named() > 0 {
         let expected = "0 where a run learns, as no corpus says who plays under which number";
@@ -65,6 +67,7 @@ pub(crate) fn mixed(spec: &Spec, options: &TrainOptions, validation: &[View]) ->
     let parts = options.data.mix.iter().map(|mix| {
         let corpus = Corpus::open(&mix.corpus)?;
         fits(corpus.schema(), spec)?;
+        check_columns(options, corpus.schema().beside())?;
         if let Some(game) = corpus.games().iter().find(|game| measured.contains(&game.digest)) {
             let (expected, dir) = ("games that are not measured on", mix.corpus.display());
             return Err(Error::mismatch(format!("mix of {dir}"), expected, &game.source));
@@ -200,8 +203,8 @@ mod tests {
         };
         let table = |counts: Result<crate::baselines::Counts>| {
             let pairs = Baseline::fit(BaselineKind::Pairs, &counts.unwrap());
-            let tables = pairs.tables();
-            tables.iter().find(|table| table.head == "main_x").unwrap().values.clone()
+            let mut tables = pairs.tables();
+            tables.find(|table| table.head == "main_x").unwrap().values.clone()
         };
         // With a queue what came right before the answer, without one what the state shows.
         let (newest, shown) = (

@@ -1,7 +1,7 @@
 //! How well logits predict recorded actions: the one scorer of policies and of baselines.
 
-use sconce_nn::heads::NONE;
-use sconce_nn::spec::{HeadKind, Heads};
+use sconce_nn::head::NONE;
+use sconce_nn::spec::Heads;
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::objective::imitation::{check_heads, nll};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub frames: u64,
-    /// All heads added, a bernoulli head summed over its bits.
+    /// All heads added, each summed over its bits or numbers.
     pub nll: f64,
     /// On frames whose action is not the one before: where copying fails.
     pub nll_changed: Option<f64>,
@@ -25,7 +25,7 @@ pub struct Report {
 pub struct HeadReport {
     pub name: String,
     pub nll: f64,
-    /// Frames whose most likely value is the recorded one; of a bernoulli head, in every bit.
+    /// Frames whose most likely value is the recorded one, in every bit; of a number, near it.
     pub accuracy: f64,
     pub nll_changed: Option<f64>,
     pub accuracy_changed: Option<f64>,
@@ -67,7 +67,7 @@ struct Bit {
 }
 
 impl Metrics {
-    /// `bit_names` are those of all bernoulli bits in order; without them a bit is `head_index`.
+    /// `bit_names` are those of all bits in order; without them a bit is `head_index`.
     pub fn new(heads: &Heads, bit_names: Option<Vec<String>>) -> Result<Self> {
         check_heads(heads)?;
         let own = bit_names_of(heads);
@@ -92,7 +92,7 @@ impl Metrics {
     ///
     /// # Errors
     /// `Mismatch` for lengths, `OutOfRange` for a label, `NonFinite` for a logit.
-    pub fn add(&mut self, logits: &[f32], labels: &[u16], previous: &[u16]) -> Result<()> {
+    pub fn add(&mut self, logits: &[f32], labels: &[f32], previous: &[f32]) -> Result<()> {
         let (wide, narrow) = (self.heads.num_logits().max(1), self.heads.num_labels().max(1));
         let n = labels.len() / narrow;
         for (what, expected, got) in [
@@ -112,29 +112,25 @@ impl Metrics {
         Ok(())
     }
 
-    fn row(&mut self, x: &[f32], label: &[u16], changed: bool) -> Result<()> {
+    fn row(&mut self, x: &[f32], label: &[f32], changed: bool) -> Result<()> {
         let (all, mut changed) = (&mut self.all, changed.then_some(&mut self.changed));
         let mut bit = 0;
         for (h, part) in self.heads.iter().enumerate() {
             let kind = part.head.kind;
             let x = &x[part.logits..][..kind.logits()];
             let label = &label[part.labels..][..kind.labels()];
-            let nats = nll(&part.head.name, kind, x, label)?;
+            let nats = nll(&part, x, label)?;
             if !nats.is_finite() {
                 let what = format!("NLL of {}", part.head.name);
                 return Err(Error::NonFinite { what, value: nats });
             }
-            let right = is_right(kind, x, label);
+            let right = kind.is_likely(x, label);
             for tally in std::iter::once(&mut *all).chain(changed.as_deref_mut()) {
                 tally.nll[h] += nats;
                 tally.right[h] += u64::from(right);
-                if matches!(kind, HeadKind::Bernoulli(_)) {
-                    count_bits(&mut tally.bits[bit..], x, label);
-                }
+                count_bits(&mut tally.bits[bit..bit + kind.bits()], x, label);
             }
-            if let HeadKind::Bernoulli(n) = kind {
-                bit += n;
-            }
+            bit += kind.bits();
         }
         all.frames += 1;
         changed.into_iter().for_each(|t| t.frames += 1);
@@ -160,7 +156,9 @@ impl Metrics {
         }
         let mean = |sum: f64| sum / all.frames as f64;
         let mean_changed = |sum: f64| share(sum, changed.frames);
-        let heads = self.heads.parts.iter().enumerate().map(|(h, head)| HeadReport {
+        // What chooses nothing is not scored.
+        let heads = self.heads.parts.iter().enumerate().filter(|(_, head)| head.kind.labels() > 0);
+        let heads = heads.map(|(h, head)| HeadReport {
             name: head.name.clone(),
             nll: mean(all.nll[h]),
             accuracy: mean(all.right[h] as f64),
@@ -216,28 +214,15 @@ fn share(part: f64, whole: u64) -> Option<f64> {
 
 fn bit_names_of(heads: &Heads) -> Vec<String> {
     let bits = heads.parts.iter().flat_map(|head| {
-        let n = if let HeadKind::Bernoulli(n) = head.kind { n } else { 0 };
-        (0..n).map(move |i| format!("{}_{i}", head.name))
+        (0..head.kind.bits()).map(move |i| format!("{}_{i}", head.name))
     });
     bits.collect()
 }
 
-/// A bit is guessed when its probability is above one half; of equal classes the first is.
-fn is_right(kind: HeadKind, x: &[f32], label: &[u16]) -> bool {
-    match kind {
-        HeadKind::Bernoulli(_) => x.iter().zip(label).all(|(x, bit)| (*x > 0.0) == (*bit == 1)),
-        HeadKind::Categorical(_) => {
-            let best = x.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, &v)| {
-                if v > best.1 { (i, v) } else { best }
-            });
-            label.first().is_some_and(|l| usize::from(*l) == best.0)
-        }
-    }
-}
-
-fn count_bits(bits: &mut [Bit], x: &[f32], label: &[u16]) {
+/// A bit is guessed when its probability is above one half.
+fn count_bits(bits: &mut [Bit], x: &[f32], label: &[f32]) {
     for ((bit, x), label) in bits.iter_mut().zip(x).zip(label) {
-        let (guessed, pressed) = (*x > 0.0, *label == 1);
+        let (guessed, pressed) = (*x > 0.0, *label == 1.0);
         bit.guessed += u64::from(guessed);
         bit.pressed += u64::from(pressed);
         bit.hit += u64::from(guessed && pressed);
@@ -246,7 +231,7 @@ fn count_bits(bits: &mut [Bit], x: &[f32], label: &[u16]) {
 
 #[cfg(test)]
 mod tests {
-    use sconce_nn::spec::{Head, HeadsKind};
+    use sconce_nn::spec::{Head, HeadKind, HeadsKind};
 
     use super::*;
 
@@ -274,8 +259,8 @@ mod tests {
         let mut metrics = Metrics::new(&heads(), Some(names)).unwrap();
         let x = [logits(), logits(), logits()].concat();
         // Right in all; B and the stick missed after a change; A missed without one before.
-        let labels = [1, 0, 0, 1, 1, 2, 0, 0, 0];
-        let previous = [1, 0, 0, 1, 0, 0, NONE, 0, 0];
+        let labels = [1.0, 0.0, 0.0, 1.0, 1.0, 2.0, 0.0, 0.0, 0.0];
+        let previous = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, NONE, 0.0, 0.0];
         metrics.add(&x, &labels, &previous).unwrap();
         metrics
     }
@@ -315,8 +300,8 @@ mod tests {
         let (mut twice, mut whole) = (scored(), scored());
         twice.merge(&scored()).unwrap();
         let x = [logits(), logits(), logits()].concat();
-        let previous = [1, 0, 0, 1, 0, 0, NONE, 0, 0];
-        whole.add(&x, &[1, 0, 0, 1, 1, 2, 0, 0, 0], &previous).unwrap();
+        let previous = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, NONE, 0.0, 0.0];
+        whole.add(&x, &[1.0, 0.0, 0.0, 1.0, 1.0, 2.0, 0.0, 0.0, 0.0], &previous).unwrap();
         let (a, b) = (twice.report().unwrap(), whole.report().unwrap());
         assert_eq!((a.frames, &a.buttons), (b.frames, &b.buttons));
         assert!(close(a.nll, b.nll));
@@ -326,13 +311,13 @@ mod tests {
     fn bad_input_is_named() {
         let mut metrics = Metrics::new(&heads(), None).unwrap();
         assert_eq!(metrics.report().unwrap_err().to_string(), "a frame to score not found");
-        let error = metrics.add(&logits(), &[0, 0, 3], &[0, 0, 0]).unwrap_err();
+        let error = metrics.add(&logits(), &[0.0, 0.0, 3.0], &[0.0; 3]).unwrap_err();
         assert_eq!(error.to_string(), "label of stick: 3 is outside 0..2");
-        let error = metrics.add(&[0.0; 4], &[0, 0, 1], &[0, 0, 0]).unwrap_err();
+        let error = metrics.add(&[0.0; 4], &[0.0, 0.0, 1.0], &[0.0; 3]).unwrap_err();
         assert_eq!(error.to_string(), "logits: expected 5, got 4");
         let mut x = logits();
         x[1] = f32::NAN;
-        let error = metrics.add(&x, &[0, 0, 1], &[0, 0, 0]).unwrap_err();
+        let error = metrics.add(&x, &[0.0, 0.0, 1.0], &[0.0; 3]).unwrap_err();
         assert!(matches!(error, Error::NonFinite { .. }));
         assert!(Metrics::new(&heads(), Some(vec!["A".into()])).is_err());
     }

@@ -11,7 +11,6 @@ use std::time::Instant;
 use sconce_data::{Batch, Corpus, LoaderOptions, Reader};
 use sconce_nn::backbone::Context;
 use sconce_nn::policy::{Frames, part};
-use sconce_nn::spec::HeadKind;
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::memory::{self, Meter};
 use sconce_tensor::pool::Class;
@@ -372,11 +371,8 @@ impl<'a> Probe<'a> {
         options: &'a TrainOptions,
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
-        let bits = spec.heads.parts.iter().map(|head| match head.kind {
-            HeadKind::Bernoulli(bits) => bits,
-            HeadKind::Categorical(_) => 0,
-        });
-        let loss = options.loss.clone().with_press_rates(&vec![0.5; bits.sum()]);
+        let bits = spec.heads.parts.iter().map(|head| head.kind.bits()).sum();
+        let loss = options.loss.clone().with_press_rates(&vec![0.5; bits]);
         let config = options.optimiser()?;
         let policy = Policy::init(spec, options.machine.seed)?;
         let stepper = Stepper::imitating(
@@ -472,14 +468,14 @@ impl<'a> Probe<'a> {
     }
 }
 
-fn forward(policy: &Policy, frames: &Frames, labels: &[u16]) -> Result<()> {
+fn forward(policy: &Policy, frames: &Frames, labels: &[f32]) -> Result<()> {
     let zero = policy.zero_state(frames.batch)?;
     policy.forward_last(frames, Some(&last(labels, frames)), &zero, &Context::default())?;
     Ok(())
 }
 
 /// Labels of the last frame of each window.
-fn last(labels: &[u16], frames: &Frames) -> Vec<u16> {
+fn last(labels: &[f32], frames: &Frames) -> Vec<f32> {
     let time = frames.time.max(1);
     part(labels, [frames.batch, time], &(0..frames.batch), &(time - 1..time))
 }

@@ -11,6 +11,7 @@ use sconce_nn::Spec;
 use sconce_nn::spec::{Embedding, Heads};
 use sconce_tensor::{Error, Result};
 
+use crate::objective;
 use crate::options::{DataOptions, Mode, TrainOptions};
 use crate::stop::go_on;
 
@@ -55,6 +56,7 @@ impl Feed {
         let reader = Reader {
             neutral_weight: options.data.neutral_weight,
             transition_weight: options.data.transition_weight,
+            beside: objective::columns(options),
             ..Reader::new(embedding.clone(), heads.clone(), options.data.frame_delay)
         };
         let draws = match options.data.unroll {

@@ -90,15 +90,15 @@ fn losses_and_their_gradients() {
         vec![head("fire", HeadKind::Bernoulli(bits)), head("move", HeadKind::Categorical(classes))];
     let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 1, prior: false };
     let logits = Var::from_tensor(&noise(&[rows, bits + classes], 10)).unwrap();
-    let pressed = |row: usize, bit: usize| ((row + bit) % 2) as u16;
-    let chosen = |row: usize| (row * 2 % classes) as u16;
-    let labels: Vec<u16> = (0..rows)
+    let pressed = |row: usize, bit: usize| ((row + bit) % 2) as f32;
+    let chosen = |row: usize| (row * 2 % classes) as f32;
+    let labels: Vec<f32> = (0..rows)
         .flat_map(|row| (0..bits).map(move |bit| pressed(row, bit)).chain([chosen(row)]))
         .collect();
     let targets: Vec<f32> =
-        (0..rows).flat_map(|row| (0..bits).map(move |bit| f32::from(pressed(row, bit)))).collect();
+        (0..rows).flat_map(|row| (0..bits).map(move |bit| pressed(row, bit))).collect();
     let targets = Tensor::from_vec(targets, (rows, bits), &Device::Cpu).unwrap();
-    let classes_of: Vec<u32> = (0..rows).map(|row| u32::from(chosen(row))).collect();
+    let classes_of: Vec<u32> = (0..rows).map(|row| chosen(row) as u32).collect();
     let classes_of = Tensor::new(classes_of, &Device::Cpu).unwrap();
 
     let fire = logits.narrow(1, 0, bits).unwrap();

@@ -70,7 +70,7 @@ fn spec() -> Spec {
 const BATCH: usize = 8;
 const TIME: usize = 32;
 
-fn frames() -> (Frames, Vec<u16>) {
+fn frames() -> (Frames, Vec<f32>) {
     let (rows, rng) = (BATCH * TIME, Rng::new(3, "frames", 0));
     let frames = Frames {
         batch: BATCH,
@@ -79,7 +79,7 @@ fn frames() -> (Frames, Vec<u16>) {
         ids: vec![],
         previous: vec![NONE; rows],
     };
-    (frames, (0..rows).map(|i| (i % 3) as u16).collect())
+    (frames, (0..rows).map(|i| (i % 3) as f32).collect())
 }
 
 /// Takes all that is left of a card.
@@ -225,7 +225,7 @@ fn corpus(dir: &Path) -> Corpus {
     let game = |game: u64| {
         let rng = Rng::new(1, "game", game);
         let x = (0..2 * 300).map(|i| rng.uniform(i) - 0.5).collect();
-        VectorGame { x, labels: (0..300).map(|t| (t % 3) as u16).collect() }
+        VectorGame { x, labels: (0..300).map(|t| (t % 3) as f32).collect() }
     };
     let games: Vec<VectorGame> = (0..8).map(game).collect();
     Corpus::build(&Schema::vector(2, &spec().heads), &games, dir).unwrap()

@@ -122,11 +122,8 @@ fn stepper(
     unroll: Unroll,
     config: OptimiserConfig,
 ) -> Stepper<'static> {
-    let bits = policy.spec().heads.parts.iter().map(|head| match head.kind {
-        HeadKind::Bernoulli(bits) => bits,
-        HeadKind::Categorical(_) => 0,
-    });
-    let loss = loss.clone().with_press_rates(&vec![0.3; bits.sum()]);
+    let bits = policy.spec().heads.parts.iter().map(|head| head.kind.bits()).sum();
+    let loss = loss.clone().with_press_rates(&vec![0.3; bits]);
     let stepper = Stepper::imitating(policy, &loss, config, 0.5, 7).unwrap();
     stepper.unrolling(unroll).averaging(Some(0.9))
 }
@@ -255,7 +252,7 @@ fn steps_that_are_recorded_and_played_are_those_that_are_launched_one_by_one() {
 }
 
 /// Some frames one after the other: logits and choices of each, and the state after them.
-fn play(policy: &Policy, context: &Context) -> (Vec<f32>, Vec<u16>, Vec<f32>) {
+fn play(policy: &Policy, context: &Context) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     let frames = examples(policy.spec(), BATCH, TIME, 5).frames;
     let mut state = policy.zero_state(BATCH).unwrap();
     let (mut logits, mut choices) = (vec![], vec![]);
@@ -344,7 +341,7 @@ fn corpus(dir: &Path) -> Corpus {
         let x: Vec<f32> = (0..180).map(|i| rng.normal(i)).collect();
         let labels = x.chunks_exact(2).flat_map(|x| {
             let sign = if x[0].abs() < 0.1 { 2 } else { u16::from(x[0] > 0.0) };
-            [sign, u16::from(x[0].abs() > 1.0), u16::from(x[1].abs() > 0.5)]
+            [sign, u16::from(x[0].abs() > 1.0), u16::from(x[1].abs() > 0.5)].map(f32::from)
         });
         VectorGame { labels: labels.collect(), x }
     };

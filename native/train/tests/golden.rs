@@ -116,7 +116,7 @@ fn automatic_weights_of_pressed_bits() {
     let golden = Golden::open("pos_weight_auto");
     let pressed = golden.labels("input.pressed");
     let n = (pressed.len() / 8) as f64;
-    let count = |b: usize| pressed.iter().skip(b).step_by(8).filter(|p| **p == 1).count();
+    let count = |b: usize| pressed.iter().skip(b).step_by(8).filter(|p| **p == 1.0).count();
     let rates: Vec<f64> = (0..8).map(|b| count(b) as f64 / n).collect();
     golden.check("output.rate", rates.iter().copied());
     golden.check("output.pos_weight", wide(&pos_weight_auto(&rates)));

@@ -33,7 +33,7 @@ fn softplus(x: f64) -> f64 {
 }
 
 /// Loss and entropy of one head in one row, term by term as the formulas are printed.
-fn reference_head(head: &Head, o: &LossOptions, x: &[f64], t: &[u16], pos: &[f32]) -> (f64, f64) {
+fn reference_head(head: &Head, o: &LossOptions, x: &[f64], t: &[f32], pos: &[f32]) -> (f64, f64) {
     let clamp = f64::from(o.clamp);
     let x: Vec<f64> = x.iter().map(|v| v.clamp(-clamp, clamp)).collect();
     let gamma = o.focal_gamma.map(f64::from);
@@ -52,7 +52,7 @@ fn reference_head(head: &Head, o: &LossOptions, x: &[f64], t: &[u16], pos: &[f32
             (f64::from(o.button_weight) * loss / bits, entropy / n as f64)
         }
         HeadKind::Categorical(n) => {
-            let (t, smoothing) = (usize::from(t[0]), f64::from(o.label_smoothing));
+            let (t, smoothing) = (t[0] as usize, f64::from(o.label_smoothing));
             let total = log_sum_exp(&x);
             let share = |j| if j == t { 1.0 - smoothing } else { smoothing / (n - 1) as f64 };
             let mut loss: f64 = (0..n).map(|j| share(j) * (total - x[j])).sum();
@@ -65,13 +65,14 @@ fn reference_head(head: &Head, o: &LossOptions, x: &[f64], t: &[u16], pos: &[f32
             }
             (loss, x.iter().map(|v| (v - total).exp() * (total - v)).sum())
         }
+        other => panic!("no head here is {other:?}"),
     }
 }
 
 /// Everything of the loss that a gradient flows through; `scales` are the normalisers.
 fn reference(
     x: &[f64],
-    labels: &[u16],
+    labels: &[f32],
     weights: &[f32],
     o: &LossOptions,
     scales: &[f64; 4],
@@ -124,14 +125,14 @@ fn any_options() -> impl Strategy<Value = LossOptions> {
 #[derive(Debug, Clone)]
 struct Batch {
     logits: Vec<f32>,
-    labels: Vec<u16>,
+    labels: Vec<f32>,
     weights: Vec<f32>,
 }
 
 fn any_batch(rows: std::ops::Range<usize>) -> impl Strategy<Value = Batch> {
     rows.prop_flat_map(|n| {
         let labels = (0u16..2, 0u16..2, 0u16..2, 0u16..5, 0u16..2, 0u16..2)
-            .prop_map(|(a, b, c, d, e, f)| [a, b, c, d, e, f]);
+            .prop_map(|(a, b, c, d, e, f)| [a, b, c, d, e, f].map(f32::from));
         let weight = prop_oneof![4 => 0.1f32..3.0, 1 => Just(0.0f32)];
         (
             prop::collection::vec(-6.0f32..6.0, n * LOGITS),
@@ -246,7 +247,7 @@ fn sharded(batch: &Batch, options: &LossOptions) -> (f64, Vec<f32>) {
 }
 
 fn one_row() -> Batch {
-    Batch { logits: vec![0.5; LOGITS], labels: vec![0, 1, 0, 4, 1, 0], weights: vec![1.0] }
+    Batch { logits: vec![0.5; LOGITS], labels: vec![0.0, 1.0, 0.0, 4.0, 1.0, 0.0], weights: vec![1.0] }
 }
 
 fn error(batch: &Batch, options: &LossOptions) -> Error {
@@ -271,7 +272,7 @@ fn beyond_the_clamp_there_is_no_gradient() {
 fn a_row_of_weight_zero_is_no_part_of_the_batch() {
     let (one, mut two) = (one_row(), one_row());
     two.logits.extend([3.0; LOGITS]);
-    two.labels.extend([u16::MAX; LABELS]);
+    two.labels.extend([f32::INFINITY; LABELS]);
     two.weights.push(0.0);
     let options = LossOptions { head_normalize: true, ..LossOptions::default() }
         .with_press_rates(&[0.1, 0.2, 0.3, 0.4]);
@@ -286,10 +287,10 @@ fn a_row_of_weight_zero_is_no_part_of_the_batch() {
 fn bad_input_is_named() {
     let plain = LossOptions::plain();
     let mut batch = one_row();
-    batch.labels[3] = 5;
+    batch.labels[3] = 5.0;
     assert_eq!(error(&batch, &plain).to_string(), "label of main_x: 5 is outside 0..4");
-    batch.labels[3] = 0;
-    batch.labels[4] = 2;
+    batch.labels[3] = 0.0;
+    batch.labels[4] = 2.0;
     assert_eq!(error(&batch, &plain).to_string(), "label of taps: 2 is outside 0..1");
     let mut batch = one_row();
     batch.logits[4] = f32::INFINITY;

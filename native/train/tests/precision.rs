@@ -76,10 +76,10 @@ fn specs() -> [Spec; 3] {
 fn trained(spec: &Spec, precision: Option<Precision>) -> (Vec<f64>, Vec<f32>) {
     let (rng, n) = (Rng::new(2, "examples", 0), BATCH * TIME);
     let continuous = (0..(SIZE * n) as u64).map(|i| rng.normal(i)).collect();
-    let previous = vec![u16::MAX; 3 * n];
+    let previous = vec![f32::INFINITY; 3 * n];
     let frames = Frames { batch: BATCH, time: TIME, continuous, ids: vec![], previous };
     let label = |i| [rng.below(3 * i, 2), rng.below(3 * i + 1, 2), rng.below(3 * i + 2, 3)];
-    let labels: Vec<u16> = (0..n as u64).flat_map(label).map(|label| label as u16).collect();
+    let labels: Vec<f32> = (0..n as u64).flat_map(label).map(|label| label as f32).collect();
     let x = &Batch { frames, labels, weights: vec![1.0; n], ..Batch::default() };
     let (loss, config) = (LossOptions::plain(), OptimiserConfig::default());
     let policy = Policy::init(spec, 4).unwrap();
@@ -145,9 +145,9 @@ fn stepper(precision: Precision, button_weight: f32) -> Stepper<'static> {
 fn examples() -> Batch {
     let (rng, n) = (Rng::new(3, "examples", 0), BATCH * TIME);
     let continuous = (0..2 * n as u64).map(|i| rng.normal(i)).collect();
-    let previous = vec![u16::MAX; 2 * n];
+    let previous = vec![f32::INFINITY; 2 * n];
     let frames = Frames { batch: BATCH, time: TIME, continuous, ids: vec![], previous };
-    let labels = (0..2 * n as u64).map(|i| rng.below(i, 2) as u16).collect();
+    let labels = (0..2 * n as u64).map(|i| rng.below(i, 2) as f32).collect();
     Batch { frames, labels, weights: vec![1.0; n], ..Batch::default() }
 }
 
@@ -214,7 +214,7 @@ fn corpus(dir: &Path, first: u64) -> Corpus {
     let game = |game: u64| {
         let rng = Rng::new(1, "games", game);
         let x: Vec<f32> = (0..180).map(|i| rng.uniform(i) * 2.0 - 1.0).collect();
-        VectorGame { labels: x.iter().map(|x| u16::from(*x > 0.0)).collect(), x }
+        VectorGame { labels: x.iter().map(|x| f32::from(u8::from(*x > 0.0))).collect(), x }
     };
     let games: Vec<VectorGame> = (first..first + 8).map(game).collect();
     Corpus::build(&Schema::vector(2, &bits().heads), &games, &dir.join("corpus")).unwrap()

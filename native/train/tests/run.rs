@@ -51,8 +51,8 @@ fn corpus(dir: &Path) -> Corpus {
             let rng = Rng::new(1, "test", game);
             let x: Vec<f32> = (0..2 * FRAMES as u64).map(|i| rng.uniform(i) * 2.0 - 1.0).collect();
             let label = |t: usize| match t.checked_sub(1).map(|t| x[2 * t]) {
-                None => 2,
-                Some(v) => u16::from(v > 0.0),
+                None => 2.0,
+                Some(v) => f32::from(u8::from(v > 0.0)),
             };
             VectorGame { labels: (0..FRAMES).map(label).collect(), x }
         })
@@ -759,7 +759,7 @@ fn a_lane_reads_a_game_as_one_pass_over_it_does() {
         let nll = |t: usize| {
             let row = &logits[3 * t..3 * t + 3];
             let total: f64 = row.iter().map(|v| f64::from(*v).exp()).sum();
-            total.ln() - f64::from(row[usize::from(whole.labels[t])])
+            total.ln() - f64::from(row[whole.labels[t] as usize])
         };
         let window = frames.time - track.frames..frames.time;
         let want = window.map(nll).sum::<f64>() / track.frames as f64;
@@ -915,7 +915,7 @@ fn a_run_resumes_with_any_learning_rate_but_not_on_other_games() {
         TrainOptions { machine: MachineOptions { resume: true, ..options.machine }, ..options };
     go(&corpus, &resume).unwrap();
 
-    let game = |x: f32| VectorGame { x: vec![x; 2 * FRAMES], labels: vec![0; FRAMES] };
+    let game = |x: f32| VectorGame { x: vec![x; 2 * FRAMES], labels: vec![0.0; FRAMES] };
     let games: Vec<VectorGame> = (0..8).map(|i| game(i as f32)).collect();
     let other = Corpus::build(&Schema::vector(2, &heads()), &games, &dir.path().join("other"));
     let error = go(&other.unwrap(), &resume).unwrap_err();
@@ -1125,9 +1125,9 @@ fn batches_whose_frames_weigh_nothing_are_passed_over_and_the_run_goes_on() {
     // The sticks rest and nothing is pressed, but at each game's end.
     let games: Vec<VectorGame> = (0..4)
         .map(|game| {
-            let label = |t: usize| -> [u16; 13] {
+            let label = |t: usize| -> [f32; 13] {
                 let press = u16::from(t >= 35 && (t + game).is_multiple_of(2));
-                [press, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 0]
+                [press, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 0].map(f32::from)
             };
             VectorGame { x: vec![0.5; 80], labels: (0..40).flat_map(label).collect() }
         })

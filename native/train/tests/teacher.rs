@@ -13,7 +13,7 @@ use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Result, tensor};
 use sconce_train::objective::imitation::LossOptions;
-use sconce_train::objective::teacher::Direction;
+use sconce_nn::head::Direction;
 use sconce_train::options::{
     DataOptions, MachineOptions, Mode, ObjectiveOptions, OptimiserOptions, SavingOptions,
     ScheduleOptions, TrainOptions,
@@ -55,8 +55,8 @@ fn corpus(dir: &Path) -> Corpus {
         .map(|game| {
             let (rng, frames) = (Rng::new(1, "test", game), FRAMES + 5 * game as usize);
             let x: Vec<f32> = (0..2 * frames as u64).map(|i| rng.normal(i)).collect();
-            let bit = |v: f32| u16::from(v > 0.0);
-            let label = |t: usize| [bit(x[2 * t]), bit(x[2 * t + 1]), bit(x[2 * (t / 2)]) + 1];
+            let bit = |v: f32| f32::from(u8::from(v > 0.0));
+            let label = |t: usize| [bit(x[2 * t]), bit(x[2 * t + 1]), bit(x[2 * (t / 2)]) + 1.0];
             VectorGame { labels: (0..frames).flat_map(label).collect(), x }
         })
         .collect();

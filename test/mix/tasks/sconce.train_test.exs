@@ -316,7 +316,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     names = Keyword.keys(Train.schema())
     wanted = Keyword.keys(Catalogue.schema(:training) ++ Catalogue.schema(:loss))
     assert wanted -- names == []
-    assert Sconce.Policy.Spec.options() -- names == [:value_head]
+    assert Sconce.Policy.Spec.options() -- names == []
     assert names == Enum.uniq(names)
   end
 

@@ -33,7 +33,7 @@ defmodule Sconce.Policy.SpecTest do
            ]
 
     assert {spec.heads_kind, spec.stream_size, spec.prior} == {:independent, 128, false}
-    assert spec.value_head == nil
+    assert spec.value_head == false
     assert Spec.new(value_head: nil) == spec
   end
 
@@ -160,7 +160,9 @@ defmodule Sconce.Policy.SpecTest do
            ~r/:prior needs the heads of the controller/},
           {[embedding: {:melee, queue_depth: 2}, heads: @action],
            ~r/:queue_depth of the embedding: 2 needs the heads of the controller/},
-          {[value_head: true], ~r/:value_head is reserved/}
+          {[value_head: 1], ~r/:value_head/},
+          {[heads: [a: {:gaussian, 2, 1, 1}]], ~r/head :a: expected .*gaussian/},
+          {[heads: [a: {:gausian, 2}]], ~r/did you mean :gaussian/}
         ] do
       assert_raise ArgumentError, sentence, fn -> Spec.new(opts) end
     end

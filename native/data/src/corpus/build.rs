@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sconce_game::FieldKind;
+use sconce_nn::spec::HeadKind;
 use sconce_tensor::digest::hex;
 use sconce_tensor::{Error, Result};
 use sha2::{Digest, Sha256};
@@ -22,7 +23,7 @@ pub struct VectorGame {
     /// `[n, size]`.
     pub x: Vec<f32>,
     /// `[n, num_labels]`.
-    pub labels: Vec<u16>,
+    pub labels: Vec<f32>,
 }
 
 impl Corpus {
@@ -45,16 +46,18 @@ impl Corpus {
         schema.validate()?;
         let heads = schema.heads();
         let kinds = heads.parts.iter().map(|head| head.kind);
-        let classes: Vec<usize> =
-            kinds.flat_map(|kind| std::iter::repeat_n(kind.classes(), kind.labels())).collect();
+        let labels: Vec<HeadKind> =
+            kinds.flat_map(|kind| std::iter::repeat_n(kind, kind.labels())).collect();
+        let dtype = schema.label_dtype();
         for (i, game) in games.iter().enumerate() {
             go_on(cancel)?;
-            check_vectors(i, game, size, &classes)?;
+            check_vectors(i, game, size, &labels)?;
         }
         let mut builder = Builder::new(schema, dir)?;
         for (i, game) in games.iter().enumerate() {
             go_on(cancel)?;
-            let columns = [Column::F32(game.x.clone()), Column::U16(game.labels.clone())];
+            let labels = Column::collect(dtype, game.labels.iter().copied());
+            let columns = [Column::F32(game.x.clone()), labels];
             builder.add(format!("game {i}"), game.x.len() / size, &columns)?;
         }
         builder.finish()
@@ -131,10 +134,10 @@ impl Drop for Builder {
     }
 }
 
-fn check_vectors(i: usize, game: &VectorGame, size: usize, classes: &[usize]) -> Result<()> {
-    let rows = game.labels.len() / classes.len().max(1);
-    if rows == 0 || game.labels.len() != rows * classes.len() || game.x.len() != rows * size {
-        let expected = format!("n x {size} numbers and n x {} labels", classes.len());
+fn check_vectors(i: usize, game: &VectorGame, size: usize, kinds: &[HeadKind]) -> Result<()> {
+    let rows = game.labels.len() / kinds.len().max(1);
+    if rows == 0 || game.labels.len() != rows * kinds.len() || game.x.len() != rows * size {
+        let expected = format!("n x {size} numbers and n x {} labels", kinds.len());
         let got = format!("{} and {}", game.x.len(), game.labels.len());
         return Err(Error::mismatch(format!("game {i}"), expected, got));
     }
@@ -142,15 +145,11 @@ fn check_vectors(i: usize, game: &VectorGame, size: usize, classes: &[usize]) ->
         let what = format!("game {i}, frame {}, x[{}]", at / size, at % size);
         return Err(Error::NonFinite { what, value: value.into() });
     }
-    let labels = game.labels.iter().zip(classes.iter().cycle());
-    match labels.enumerate().find(|(_, (label, classes))| usize::from(**label) >= **classes) {
-        Some((at, (&label, &n))) => {
-            let (frame, label_at) = (at / classes.len(), at % classes.len());
-            let field = format!("game {i}, frame {frame}, label {label_at}");
-            Err(Error::out_of_range(field, label.into(), 0.0, n as f64 - 1.0))
-        }
-        None => Ok(()),
+    for (at, (&label, kind)) in game.labels.iter().zip(kinds.iter().cycle()).enumerate() {
+        let (frame, number) = (at / kinds.len(), at % kinds.len());
+        kind.check(label, || format!("game {i}, frame {frame}, label {number}"))?;
     }
+    Ok(())
 }
 
 /// The columns of a game's rows, every number of which is one of its field's.

@@ -16,7 +16,8 @@ pub use sconce_game::melee;
 use sconce_game::{Game, InputKind, InputPart, encode, fits};
 use serde::{Deserialize, Serialize};
 
-use crate::action::{Head, HeadKind, Heads, NONE};
+use crate::action::{Head, Heads};
+use crate::head::{Gaussian, HeadKind, NONE};
 use crate::{Error, Result};
 
 /// How the frames of a game become vectors.
@@ -217,7 +218,7 @@ impl Embedding {
     ///
     /// # Shapes
     /// `raw [raw_width]`, `out [num_labels]`.
-    pub fn previous_labels(&self, raw: &[f32], heads: &Heads, out: &mut [u16]) -> Result<bool> {
+    pub fn previous_labels(&self, raw: &[f32], heads: &Heads, out: &mut [f32]) -> Result<bool> {
         fits("frame", self.raw_width(), raw.len())?;
         match self.game.previous(raw) {
             Some(numbers) => discretise(self.game.parts(), numbers, heads, out).map(|()| true),
@@ -229,7 +230,7 @@ impl Embedding {
     ///
     /// # Shapes
     /// `labels [num_labels]`, `raw [raw_width]`.
-    pub fn set_previous(&self, labels: &[u16], heads: &Heads, raw: &mut [f32]) -> Result<()> {
+    pub fn set_previous(&self, labels: &[f32], heads: &Heads, raw: &mut [f32]) -> Result<()> {
         with_numbers(self.game.input_numbers(), |numbers| {
             undiscretise(self.game.parts(), labels, heads, numbers)?;
             self.game.set_previous(raw, numbers)
@@ -242,7 +243,7 @@ impl Embedding {
     /// # Shapes
     /// `queue [k, num_labels]`, the newest first, `k` at most [`Self::queue_depth`];
     /// `continuous [continuous_width]`.
-    pub fn write_queue(&self, queue: &[u16], heads: &Heads, continuous: &mut [f32]) -> Result<()> {
+    pub fn write_queue(&self, queue: &[f32], heads: &Heads, continuous: &mut [f32]) -> Result<()> {
         let place = self.queue_place(continuous.len())?;
         let places = continuous[place].chunks_exact_mut(self.input_width().max(1));
         let inputs = queue.chunks_exact(heads.num_labels().max(1));
@@ -256,7 +257,7 @@ impl Embedding {
     pub fn write_input(
         &self,
         slot: usize,
-        labels: &[u16],
+        labels: &[f32],
         heads: &Heads,
         continuous: &mut [f32],
     ) -> Result<()> {
@@ -273,7 +274,7 @@ impl Embedding {
     ///
     /// # Shapes
     /// `labels [num_labels]`, `out [input_width]`.
-    pub fn input_features(&self, labels: &[u16], heads: &Heads, out: &mut [f32]) -> Result<()> {
+    pub fn input_features(&self, labels: &[f32], heads: &Heads, out: &mut [f32]) -> Result<()> {
         if labels.first() == Some(&NONE) {
             out.fill(0.0);
             return Ok(());
@@ -322,7 +323,8 @@ impl Embedding {
     }
 }
 
-/// Whether heads choose what inputs are made of: part by part a head of its name, of an axis with any number of steps.
+/// Whether heads choose what inputs are made of: part by part a head of its name, of an axis with any number of steps. Heads
+/// that choose nothing may stand beside them.
 pub fn chooses(parts: &[InputPart], heads: &Heads) -> bool {
     let fits = |(part, head): (&InputPart, &Head)| {
         part.name == head.name
@@ -332,12 +334,15 @@ pub fn chooses(parts: &[InputPart], heads: &Heads) -> bool {
                 }
                 (InputKind::Axis { .. }, HeadKind::Categorical(_)) => true,
                 (InputKind::Choice(n), HeadKind::Categorical(classes)) => *n == classes,
+                (&InputKind::Continuous { size, min, max }, HeadKind::Gaussian(head)) => {
+                    head == Gaussian { size, low: min, high: max }
+                }
                 _ => false,
             }
     };
     !parts.is_empty()
-        && parts.len() == heads.parts.len()
-        && parts.iter().zip(&heads.parts).all(fits)
+        && parts.len() == heads.choosing().count()
+        && parts.iter().zip(heads.choosing()).all(fits)
 }
 
 /// Raw numbers of an input to compute with; few are on the stack.
@@ -349,7 +354,7 @@ pub fn with_numbers<R>(count: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
     }
 }
 
-/// Labels of an input's raw numbers: a bit for each button, a class for each axis and choice.
+/// Labels of an input's raw numbers: a bit for each button, a class for each axis and choice, numbers as they are.
 ///
 /// # Shapes
 /// `numbers` as many as the parts have, `out [num_labels]`, which are as many.
@@ -357,7 +362,7 @@ pub fn discretise(
     parts: &[InputPart],
     numbers: &[f32],
     heads: &Heads,
-    out: &mut [u16],
+    out: &mut [f32],
 ) -> Result<()> {
     input_fits(parts, heads, numbers.len(), out.len())?;
     discretise_fitting(parts, numbers, heads, out);
@@ -365,9 +370,9 @@ pub fn discretise(
 }
 
 /// [`discretise`], of heads that are known to choose these parts, and lengths that are known to fit.
-pub fn discretise_fitting(parts: &[InputPart], numbers: &[f32], heads: &Heads, out: &mut [u16]) {
+pub fn discretise_fitting(parts: &[InputPart], numbers: &[f32], heads: &Heads, out: &mut [f32]) {
     let mut rest = out.iter_mut().zip(numbers);
-    for (part, head) in parts.iter().zip(&heads.parts) {
+    for (part, head) in parts.iter().zip(heads.choosing()) {
         let classes = head.kind.classes();
         for (label, &value) in rest.by_ref().take(head.kind.labels()) {
             *label = part.kind.label(value, classes);
@@ -381,30 +386,19 @@ pub fn discretise_fitting(parts: &[InputPart], numbers: &[f32], heads: &Heads, o
 /// `labels [num_labels]`, `out` as many.
 pub fn undiscretise(
     parts: &[InputPart],
-    labels: &[u16],
+    labels: &[f32],
     heads: &Heads,
     out: &mut [f32],
 ) -> Result<()> {
     input_fits(parts, heads, out.len(), labels.len())?;
-    let values = out.iter_mut().zip(labels).zip(kinds(parts, heads));
-    for (i, ((value, &label), (kind, classes))) in values.enumerate() {
-        let most = classes.saturating_sub(1);
-        if usize::from(label) > most {
-            let name = parts.iter().flat_map(InputPart::number_names).nth(i).unwrap_or_default();
-            return Err(Error::out_of_range(name, label.into(), 0.0, most as f64));
+    let mut rest = out.iter_mut().zip(labels);
+    for (part, Head { kind, .. }) in parts.iter().zip(heads.choosing()) {
+        for (i, (value, &label)) in rest.by_ref().take(kind.labels()).enumerate() {
+            kind.check(label, || part.number_names().nth(i).unwrap_or_default())?;
+            *value = part.kind.value(label, kind.classes());
         }
-        *value = kind.value(label, classes);
     }
     Ok(())
-}
-
-/// The part and the classes of each label.
-fn kinds<'a>(
-    parts: &'a [InputPart],
-    heads: &'a Heads,
-) -> impl Iterator<Item = (&'a InputKind, usize)> {
-    let parts = parts.iter().zip(&heads.parts);
-    parts.flat_map(|(part, h)| std::iter::repeat_n((&part.kind, h.kind.classes()), h.kind.labels()))
 }
 
 fn input_fits(parts: &[InputPart], heads: &Heads, numbers: usize, labels: usize) -> Result<()> {

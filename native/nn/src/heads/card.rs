@@ -7,7 +7,8 @@ use sconce_tensor::{DType, Tensor};
 use crate::device::launch::{Launch, pointer, unwritten};
 use crate::rng::Rng;
 use crate::sampling::{Draw, Sampling};
-use crate::spec::{HeadKind, Heads, NONE};
+use crate::head::{HeadKind, NONE, to_word};
+use crate::spec::Heads;
 use crate::weights::Weight;
 
 /// Threads of a block, numbers of a stream and logits of a head, at most, as decide.cu has them.
@@ -39,9 +40,10 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Whether heads are of a size that the kernel takes.
+    /// Whether heads are of kinds and of a size that the kernel takes.
     pub(crate) fn takes(spec: &Heads) -> bool {
-        spec.stream_size <= STREAM && spec.parts.iter().all(|head| head.kind.logits() <= LOGITS)
+        let takes = |kind: HeadKind| kind.classes() > 0 && kind.logits() <= LOGITS;
+        spec.stream_size <= STREAM && spec.parts.iter().all(|head| takes(head.kind))
     }
 
     /// Of the heads of a spec, in their order: they stay as long as this is used.
@@ -106,18 +108,19 @@ impl Rows {
 /// The words of rows, whose labels before are `previous`, if there are any: each row has a draw of one row.
 pub(crate) fn row_words(
     draws: &[Draw<'_>],
-    previous: &[u16],
+    previous: &[f32],
     num_labels: usize,
     words: &mut Vec<u32>,
 ) {
-    let none = std::iter::repeat_n(u32::from(NONE), num_labels);
+    let word = |label: &f32| u32::from(to_word(*label));
+    let none = std::iter::repeat_n(word(&NONE), num_labels);
     match previous.is_empty() {
         true => draws.iter().for_each(|_| words.extend(none.clone())),
-        false => words.extend(previous.iter().map(|label| u32::from(*label))),
+        false => words.extend(previous.iter().map(word)),
     }
     for draw in draws {
         match draw.given {
-            Some(given) => words.extend(given.iter().map(|label| u32::from(*label))),
+            Some(given) => words.extend(given.iter().map(word)),
             None => words.extend(none.clone()),
         }
     }

@@ -7,12 +7,13 @@ mod packed;
 mod prior;
 
 pub(crate) use packed::Packed;
+pub(crate) use prior::Read;
 use sconce_tensor::{Tensor, tensor};
 
 use crate::layer::Linear;
-use crate::ops::{self, Activation, Branch, Dense, Ids, arrange};
-pub use crate::spec::NONE;
-use crate::spec::{self, HeadsKind};
+use crate::ops::{self, Activation, Branch, Dense, arrange};
+pub use crate::head::NONE;
+use crate::spec::{self, Head, HeadsKind};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
@@ -21,8 +22,8 @@ use crate::{Error, Result};
 pub struct Decision {
     /// `[n, num_logits]`
     pub logits: Vec<f32>,
-    /// `[n, num_labels]`: bits and classes.
-    pub choices: Vec<u16>,
+    /// `[n, num_labels]`: bits, classes and numbers.
+    pub choices: Vec<f32>,
     /// `[n, heads]`, each 0..1.
     pub confidence: Vec<f32>,
 }
@@ -39,8 +40,8 @@ enum Layers {
     /// `logits = W_2 relu(W_1 x)` per head; weights `NAME_hidden`, `NAME_logits`.
     Independent(Vec<Branch>),
     /// A residual stream: each head reads its logits from it and adds an encoding of its choice
-    /// (Vinyals et al. 2019). Weights `stream_in`, `decode.NAME`, `encode.NAME` (all but the last).
-    Autoregressive { stream: Linear, decode: Vec<Linear>, encode: Vec<Linear> },
+    /// (Vinyals et al. 2019). Weights `stream_in`, `decode.NAME`, and `encode.NAME` where a head behind it reads that.
+    Autoregressive { stream: Linear, decode: Vec<Linear>, encode: Vec<Option<Linear>> },
 }
 
 impl Heads {
@@ -65,10 +66,10 @@ impl Heads {
     pub fn forward(
         &self,
         trunk: &Tensor,
-        labels: Option<&[u16]>,
-        previous: &[u16],
+        labels: Option<&[f32]>,
+        previous: &[f32],
     ) -> Result<Tensor> {
-        self.check_classes(previous, true)?;
+        self.check_labels(previous, true)?;
         let rows = tensor::rows(trunk.dims()).0;
         let mut logits = match &self.layers {
             Layers::Linear(layer) => layer.forward(&by_row(trunk, rows)?)?,
@@ -78,11 +79,11 @@ impl Heads {
                     labels.ok_or_else(|| Error::not_found("labels for autoregressive heads"))?;
                 let trunk = by_row(trunk, rows)?;
                 self.check_rows(rows, labels)?;
-                let given = |at, _: &Tensor| Ok(self.part(labels, at));
+                let given = |at, logits: &Tensor| Ok((self.part(labels, at), logits.clone()));
                 arrange::join(&self.unroll(&trunk, given)?.iter().collect::<Vec<_>>())?
             }
         };
-        if let Some(prior) = self.prior_logits(rows, &self.prior_rows(rows, previous)?)? {
+        if let Some(prior) = self.prior_logits(rows, &self.prior_reads(rows, previous)?)? {
             logits = arrange::add(&logits, &prior)?;
         }
         Ok(logits)
@@ -93,11 +94,11 @@ impl Heads {
         !matches!(self.layers, Layers::Autoregressive { .. })
     }
 
-    /// [`forward`](Self::forward) from what was uploaded before; `labels` are u16, as bytes, on a card.
+    /// [`forward`](Self::forward) from what was uploaded before; `labels` are on a card.
     pub(crate) fn of_placed(
         &self,
         trunk: &Tensor,
-        prior: &[Ids],
+        prior: &[Read],
         labels: Option<&Tensor>,
     ) -> Result<Tensor> {
         let rows = tensor::rows(trunk.dims()).0;
@@ -134,18 +135,15 @@ fn independent(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Vec<Bran
 
 fn autoregressive(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Layers> {
     let stream = Linear::new(input, spec.stream_size, Activation::None, &b.under("stream_in"))?;
+    let last = spec.parts.iter().rposition(|head| head.kind.labels() > 0);
     let (mut decode, mut encode) = (vec![], vec![]);
-    for (i, head) in spec.parts.iter().enumerate() {
-        let n = head.kind.logits();
-        decode.push(Linear::new(
-            spec.stream_size,
-            n,
-            Activation::None,
-            &b.under("decode").under(&head.name),
-        )?);
-        if i + 1 < spec.parts.len() {
-            encode.push(Linear::zero(n, spec.stream_size, &b.under("encode").under(&head.name))?);
-        }
+    for (i, Head { name, kind, .. }) in spec.parts.iter().enumerate() {
+        let (width, under) = (spec.stream_size, b.under("decode").under(name));
+        decode.push(Linear::new(width, kind.logits(), Activation::None, &under)?);
+        let is_read = kind.labels() > 0 && last != Some(i);
+        let under = b.under("encode").under(name);
+        let zero = || Linear::zero(kind.features(), width, &under);
+        encode.push(is_read.then(zero).transpose()?);
     }
     Ok(Layers::Autoregressive { stream, decode, encode })
 }

@@ -4,9 +4,7 @@ use sconce_tensor::{DType, Tensor, tensor};
 
 use super::{Decision, Heads, Layers, by_row, card};
 use crate::ops::arrange;
-use crate::ops::gather::one_hot;
 use crate::sampling::Draw;
-use crate::spec::HeadKind;
 use crate::{Error, Result, spec};
 
 impl Heads {
@@ -16,13 +14,13 @@ impl Heads {
             return Err(Error::mismatch("heads", "autoregressive", "independent"));
         };
         let all_labels = [trunk.dim(0)?, self.spec.num_labels()];
-        let (mut stream, mut logits) = (stream.forward(trunk)?, vec![]);
-        for (i, (part, decode)) in self.spec.iter().zip(decode).enumerate() {
-            logits.push(decode.forward(&stream)?);
-            if let Some(encode) = encode.get(i) {
-                let kind = part.head.kind;
-                let classes = matches!(kind, HeadKind::Categorical(_));
-                let chosen = one_hot(labels, all_labels, part.labels, kind.logits(), classes)?;
+        let first = stream.forward(trunk)?;
+        let (mut stream, mut logits) = (first.clone(), vec![]);
+        for ((part, decode), encode) in self.spec.iter().zip(decode).zip(encode) {
+            let chooses = part.head.kind.labels() > 0;
+            logits.push(decode.forward(if chooses { &stream } else { &first })?);
+            if let Some(encode) = encode {
+                let chosen = part.head.kind.encode_there(labels, all_labels, part.labels)?;
                 let chosen = chosen.to_dtype(stream.dtype())?;
                 stream = arrange::add(&stream, &encode.forward(&chosen)?)?;
             }
@@ -38,7 +36,8 @@ impl Heads {
             return Ok(None);
         }
         let head = |(i, part): (usize, spec::Part<'_>)| {
-            let encode = encode.get(i).map(|layer| layer.plain()).transpose()?;
+            let encode = encode.get(i).and_then(Option::as_ref);
+            let encode = encode.map(|layer| layer.plain()).transpose()?;
             let decode = decode.get(i).ok_or_else(|| Error::not_found("head"))?.plain()?;
             let bias = decode.bias.ok_or_else(|| Error::not_found("bias of a head"))?;
             let prior = self.prior.get(i).cloned();
@@ -62,7 +61,7 @@ impl Heads {
         &self,
         table: &card::Table,
         trunk: &Tensor,
-        previous: &[u16],
+        previous: &[f32],
         draw: Draw,
     ) -> Result<Decision> {
         let (rows, labels) = (trunk.dim(0)?, self.spec.num_labels());
@@ -86,7 +85,7 @@ impl Heads {
     pub(crate) fn row_words(
         &self,
         draws: &[Draw<'_>],
-        previous: &[u16],
+        previous: &[f32],
         words: &mut Vec<u32>,
     ) -> Result<()> {
         let labels = self.spec.num_labels();
@@ -94,10 +93,10 @@ impl Heads {
         if !none && previous.len() != draws.len() * labels {
             return Err(Error::mismatch("previous labels", draws.len() * labels, previous.len()));
         }
-        self.check_classes(previous, true)?;
+        self.check_labels(previous, true)?;
         for given in draws.iter().filter_map(|draw| draw.given) {
             self.check_rows(1, given)?;
-            self.check_classes(given, false)?;
+            self.check_labels(given, false)?;
         }
         card::row_words(draws, previous, labels, words);
         Ok(())
@@ -123,7 +122,7 @@ impl Heads {
         let (mut logits, mut choices) = (vec![], vec![]);
         for row in decided.chunks_exact(width + labels) {
             logits.extend(&row[..width]);
-            choices.extend(row[width..].iter().map(|label| *label as u16));
+            choices.extend(&row[width..]);
         }
         self.decision(logits, choices)
     }

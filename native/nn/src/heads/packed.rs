@@ -8,16 +8,18 @@ use sconce_tensor::simd::add_assign;
 use sconce_tensor::{Error, Result};
 
 use super::{Decision, Heads, Layers, NONE};
+use crate::embedding::with_numbers;
+use crate::head::{Chance, known};
+use crate::layer::Linear;
 use crate::packed::Game;
-use crate::sampling::confidence;
-use crate::spec::{self, HeadKind, Part};
+use crate::spec::{self, Part};
 
 /// [`Heads`], one frame at a time.
 pub(crate) struct Packed {
     spec: spec::Heads,
     layers: PackedLayers,
-    /// A table for each head, if there is a prior.
-    prior: Vec<Range<usize>>,
+    /// Where the table of each head that chooses something is, if there is a prior.
+    prior: Vec<Option<Range<usize>>>,
 }
 
 enum PackedLayers {
@@ -26,7 +28,8 @@ enum PackedLayers {
     /// The hidden layers of all heads in one matrix; each head reads its own part of what it gives.
     Independent { hidden: Matrix, heads: Vec<(Range<usize>, Matrix)> },
     /// A stream from which each head reads, and to which it adds a row of its table for its choice.
-    Autoregressive { stream: Matrix, decode: Vec<Matrix>, encode: Vec<Range<usize>> },
+    /// Heads that choose nothing read it before any choice is in it.
+    Autoregressive { stream: Matrix, decode: Vec<Matrix>, encode: Vec<Option<Range<usize>>> },
 }
 
 impl Heads {
@@ -50,18 +53,24 @@ impl Heads {
             Layers::Autoregressive { stream, decode, encode } => {
                 let stream = stream.pack(packer)?;
                 let (mut decoders, mut tables) = (vec![], vec![]);
-                for (i, layer) in decode.iter().enumerate() {
+                for (layer, encode) in decode.iter().zip(encode) {
                     decoders.push(layer.pack(packer)?);
-                    if let Some(encode) = encode.get(i) {
+                    let mut table = |encode: &Linear| -> Result<Range<usize>> {
                         let weight = encode.plain()?.weight;
                         let numbers = packer.read(&weight)?;
-                        tables.push(packer.lay(&turned(&numbers, weight.dim(1)?)));
-                    }
+                        Ok(packer.lay(&turned(&numbers, weight.dim(1)?)))
+                    };
+                    tables.push(encode.as_ref().map(&mut table).transpose()?);
                 }
                 PackedLayers::Autoregressive { stream, decode: decoders, encode: tables }
             }
         };
-        let prior = self.prior.iter().map(|table| packer.keep(table)).collect::<Result<_>>()?;
+        let mut tables = self.prior.iter();
+        let table = |head: &spec::Head| match head.kind.labels() {
+            0 => Ok(None),
+            _ => tables.next().map(|table| packer.keep(table)).transpose(),
+        };
+        let prior = self.spec.parts.iter().map(table).collect::<Result<_>>()?;
         Ok(Packed { spec: self.spec.clone(), layers, prior })
     }
 }
@@ -71,7 +80,7 @@ impl Packed {
     pub(crate) fn blank(&self) -> Decision {
         Decision {
             logits: vec![0.0; self.spec.num_logits()],
-            choices: vec![0; self.spec.num_labels()],
+            choices: self.spec.least_labels(),
             confidence: vec![0.0; self.spec.parts.len()],
         }
     }
@@ -103,7 +112,7 @@ impl Packed {
                 stream.apply(arena, input, y);
             }
         }
-        for (i, part) in self.spec.iter().enumerate() {
+        for (i, part) in self.in_order() {
             if let PackedLayers::Autoregressive { decode, .. } = &self.layers {
                 decode[i].read(input, y, rows);
                 decode[i].apply(arena, input, z);
@@ -114,12 +123,12 @@ impl Packed {
                     self.add_prior(arena, i, &part, game);
                     choose(&part, game);
                     let logits = logits(&part, game.decision);
-                    game.decision.confidence[i] = confidence(part.head.kind, logits);
+                    game.decision.confidence[i] = part.head.kind.confidence(logits);
                     Ok(())
                 });
             }
             if let PackedLayers::Autoregressive { stream, encode, .. } = &self.layers
-                && let Some(table) = encode.get(i)
+                && let Some(table) = &encode[i]
             {
                 let streams = y.chunks_exact_mut(stream.outputs());
                 for (game, y) in games.iter().zip(streams).filter(|(game, _)| game.outcome.is_ok())
@@ -150,44 +159,42 @@ impl Packed {
         Ok(())
     }
 
-    /// Labels are as many as one action has, each a class of its head; previous ones may be [`NONE`].
-    fn check_labels(&self, labels: &[u16], previous: bool) -> Result<()> {
+    /// The heads and their places: those that choose nothing first.
+    fn in_order(&self) -> impl Iterator<Item = (usize, Part<'_>)> {
+        let heads = |chooses: bool| {
+            let all = self.spec.iter().enumerate();
+            all.filter(move |(_, part)| (part.head.kind.labels() > 0) == chooses)
+        };
+        heads(false).chain(heads(true))
+    }
+
+    /// Labels are as many as one action has, each of its head; previous ones may be [`NONE`].
+    fn check_labels(&self, labels: &[f32], previous: bool) -> Result<()> {
         let (what, before) =
             if previous { ("previous labels", "previous ") } else { ("labels", "") };
         if labels.len() != self.spec.num_labels() {
             return Err(Error::mismatch(what, self.spec.num_labels(), labels.len()));
         }
         for part in self.spec.iter() {
-            let classes = part.head.kind.classes();
-            let wrong = |l: &&u16| usize::from(**l) >= classes && !(previous && **l == NONE);
-            if let Some(&label) = own(&part, labels).iter().find(wrong) {
-                let field = format!("{before}{}", part.head.name);
-                return Err(Error::out_of_range(&field, label.into(), 0.0, classes as f64 - 1.0));
+            let own = own(&part, labels).iter();
+            for label in own.filter(|label| !(previous && **label == NONE)) {
+                part.head.kind.check(*label, || format!("{before}{}", part.head.name))?;
             }
         }
         Ok(())
     }
 
-    /// Adds to a head's logits the rows of its table that belong to the previous choice.
+    /// Adds to a head's logits what its table says of the previous choice.
     fn add_prior(&self, arena: &[f32], head: usize, part: &Part<'_>, game: &mut Game<'_>) {
-        let Some(table) = self.prior.get(head) else { return };
-        let (table, previous) = (&arena[table.clone()], own(part, game.frame.previous));
-        let n = part.head.kind.logits();
-        let row = |label: u16, classes: usize| usize::from(label).min(classes) * n;
-        let logits = &mut game.decision.logits[part.logits..][..n];
-        match part.head.kind {
-            HeadKind::Categorical(n) => add_assign(logits, &table[row(previous[0], n)..][..n]),
-            HeadKind::Bernoulli(_) => {
-                for (i, (logit, label)) in logits.iter_mut().zip(previous).enumerate() {
-                    *logit += table[row(*label, 2) + i];
-                }
-            }
-        }
+        let Some(Some(table)) = self.prior.get(head) else { return };
+        let (kind, previous) = (part.head.kind, own(part, game.frame.previous));
+        let logits = &mut game.decision.logits[part.logits..][..kind.logits()];
+        kind.add_prior(&arena[table.clone()], known(previous), logits);
     }
 }
 
 /// A head's part of labels.
-fn own<'a>(part: &Part<'_>, labels: &'a [u16]) -> &'a [u16] {
+fn own<'a>(part: &Part<'_>, labels: &'a [f32]) -> &'a [f32] {
     &labels[part.labels..][..part.head.kind.labels()]
 }
 
@@ -209,24 +216,28 @@ fn choose(part: &Part<'_>, game: &mut Game<'_>) {
     if game.given.is_some() {
         return;
     }
-    let held = Some(own(part, game.frame.previous)).filter(|held| held.first() != Some(&NONE));
+    let held = known(own(part, game.frame.previous));
     let (kind, decision) = (part.head.kind, &mut *game.decision);
     let logits = &decision.logits[part.logits..][..kind.logits()];
     let out = &mut decision.choices[part.labels..][..kind.labels()];
-    game.sampling.choose(kind, logits, &game.rng, part.labels as u64, held, out);
+    let (sampling, rng) = (game.sampling, &game.rng);
+    kind.choose(logits, &Chance { sampling, rng, index: part.labels as u64, held }, out);
 }
 
-/// Adds the encoding of a head's choice: the row of its class, or of each bit that is set.
-fn add_choice(stream: &mut [f32], table: &[f32], part: &Part<'_>, choices: &[u16]) {
-    let chosen = own(part, choices);
-    let n = stream.len();
-    let mut add = |row: usize| add_assign(stream, &table[row * n..][..n]);
-    match part.head.kind {
-        HeadKind::Categorical(_) => add(usize::from(chosen[0])),
-        HeadKind::Bernoulli(_) => {
-            (0..chosen.len()).filter(|bit| chosen[*bit] == 1).for_each(&mut add);
+/// Adds the encoding of a head's choice: each feature times its row.
+fn add_choice(stream: &mut [f32], table: &[f32], part: &Part<'_>, choices: &[f32]) {
+    let (kind, n, chosen) = (part.head.kind, stream.len(), own(part, choices));
+    with_numbers(kind.features(), |features| {
+        kind.encode(chosen, features);
+        let rows = features.iter().zip(table.chunks_exact(n));
+        for (feature, row) in rows.filter(|(feature, _)| **feature != 0.0) {
+            match feature {
+                // Of bits and classes.
+                1.0 => add_assign(stream, row),
+                _ => stream.iter_mut().zip(row).for_each(|(sum, number)| *sum += feature * number),
+            }
         }
-    }
+    });
 }
 
 /// The columns of a matrix of so many, one after the other.

@@ -2,77 +2,120 @@
 
 use std::sync::Arc;
 
-use sconce_tensor::Tensor;
+use sconce_tensor::{Tensor, tensor};
 
 use super::Heads;
-use crate::ops::{Ids, arrange};
-use crate::spec::HeadKind;
+use crate::head::{PriorRead, known};
+use crate::ops::{Activation, Ids, arrange};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result, ops, spec};
 
+/// What of previous labels a prior reads.
+pub(crate) enum Read {
+    /// Rows of its table.
+    Rows(Ids),
+    /// `[n, ..]`, which the table multiplies.
+    Numbers(Tensor),
+}
+
+impl Read {
+    /// Where it is, for words to go there.
+    pub(crate) fn tensor(&self) -> Option<&Tensor> {
+        match self {
+            Read::Rows(Ids::There(ids)) => Some(ids),
+            Read::Rows(Ids::Here(_)) => None,
+            Read::Numbers(numbers) => Some(numbers),
+        }
+    }
+}
+
 impl Heads {
-    /// The rows of the prior tables that belong to the previous choices, by head.
-    pub(crate) fn prior_rows(&self, rows: usize, previous: &[u16]) -> Result<Vec<Ids>> {
-        let ids = self.prior_ids(rows, previous)?.into_iter();
-        let heads = self.spec.iter().zip(&self.prior).zip(ids);
-        let of_head = |((part, table), ids): ((spec::Part<'_>, &Weight), Arc<[u32]>)| {
-            Ids::of(&flat_prior(part.head.kind, table)?, ids, &part.head.name)
+    /// What the priors read of previous choices, by head.
+    pub(crate) fn prior_reads(&self, rows: usize, previous: &[f32]) -> Result<Vec<Read>> {
+        let keys = self.prior_keys(rows, previous)?.into_iter();
+        let of_head = |((part, table), key): ((spec::Part<'_>, &Weight), Vec<u32>)| match part
+            .head
+            .kind
+            .prior_read()
+        {
+            PriorRead::Rows(width) => {
+                let key: Arc<[u32]> = key.into();
+                Ok(Read::Rows(Ids::of(&by_rows(table, width)?, key, &part.head.name)?))
+            }
+            PriorRead::Product(inputs) => {
+                let numbers = key.into_iter().map(f32::from_bits).collect();
+                let shape = (rows, inputs);
+                Ok(Read::Numbers(tensor::beside(table, numbers, shape)?))
+            }
         };
-        heads.map(of_head).collect()
+        self.priors().zip(keys).map(of_head).collect()
     }
 
-    /// The same as numbers.
-    pub(crate) fn prior_ids(&self, rows: usize, previous: &[u16]) -> Result<Vec<Arc<[u32]>>> {
+    /// The same as words: ids, or the bits of numbers.
+    pub(crate) fn prior_keys(&self, rows: usize, previous: &[f32]) -> Result<Vec<Vec<u32>>> {
         let width = self.spec.num_labels();
         if !self.prior.is_empty() && previous.len() != rows * width {
             return Err(Error::mismatch("previous labels", rows * width, previous.len()));
         }
-        self.check_classes(previous, true)?;
+        self.check_labels(previous, true)?;
         let of_head = |(part, _): (spec::Part<'_>, &Weight)| {
-            let previous = previous.chunks_exact(width).map(|row| &row[part.labels..]);
-            match part.head.kind {
-                HeadKind::Categorical(n) => previous.map(|p| row(p[0], n)).collect(),
-                // Each bit has a row for off, on and none.
-                HeadKind::Bernoulli(n) => previous
-                    .flat_map(|p| (0..n).map(move |i| row(p[i], 2) * n as u32 + i as u32))
-                    .collect(),
+            let (kind, mut key) = (part.head.kind, vec![]);
+            for row in previous.chunks_exact(width.max(1)) {
+                kind.prior_key(known(&row[part.labels..][..kind.labels()]), &mut key);
             }
+            key
         };
-        Ok(self.spec.iter().zip(&self.prior).map(of_head).collect())
+        Ok(self.priors().map(of_head).collect())
     }
 
-    /// These rows, `[n, num_logits]`.
-    pub(super) fn prior_logits(&self, rows: usize, ids: &[Ids]) -> Result<Option<Tensor>> {
+    /// What they say, `[n, num_logits]`.
+    pub(super) fn prior_logits(&self, rows: usize, reads: &[Read]) -> Result<Option<Tensor>> {
         if self.prior.is_empty() {
             return Ok(None);
         }
-        let heads = self.spec.iter().zip(&self.prior).zip(ids);
-        let parts = heads.map(|((part, table), ids)| {
-            let logits = ops::gather_of(&flat_prior(part.head.kind, table)?, ids)?;
-            arrange::reshape(&logits, [rows, part.head.kind.logits()])
-        });
-        let parts = parts.collect::<Result<Vec<Tensor>>>()?;
+        let mut reads = self.priors().zip(reads);
+        let mut parts = Vec::with_capacity(self.spec.parts.len());
+        for head in &self.spec.parts {
+            let width = head.kind.logits();
+            if head.kind.labels() == 0 {
+                parts.push(tensor::beside(&self.prior[0], vec![0.0; rows * width], (rows, width))?);
+                continue;
+            }
+            let Some(((part, table), read)) = reads.next() else {
+                return Err(Error::mismatch("reads of the prior", "one for each head", "fewer"));
+            };
+            let logits = match (read, part.head.kind.prior_read()) {
+                (Read::Rows(ids), PriorRead::Rows(width)) => {
+                    ops::gather_of(&by_rows(table, width)?, ids)?
+                }
+                (Read::Numbers(numbers), _) => {
+                    ops::linear(numbers, table, None, Activation::None)?
+                }
+                (Read::Rows(_), PriorRead::Product(_)) => {
+                    return Err(Error::mismatch("read of the prior", "numbers", "rows"));
+                }
+            };
+            parts.push(arrange::reshape(&logits, [rows, width])?);
+        }
         Ok(Some(arrange::join(&parts.iter().collect::<Vec<_>>())?))
     }
-}
 
-/// A head's prior table as rows: that of n bits, `[3, n]`, as `[3 n, 1]`.
-pub(super) fn flat_prior(kind: HeadKind, table: &Weight) -> Result<Tensor> {
-    match kind {
-        HeadKind::Categorical(_) => Ok(Tensor::clone(table)),
-        HeadKind::Bernoulli(n) => Ok(table.reshape((3 * n, 1))?),
+    /// Heads that choose something, with their tables; none without a prior.
+    pub(super) fn priors(&self) -> impl Iterator<Item = (spec::Part<'_>, &Weight)> {
+        self.spec.iter().filter(|part| part.head.kind.labels() > 0).zip(&self.prior)
     }
 }
 
-/// The row of a prior table: the previous value, or the last row where there was none.
-pub(super) fn row(previous: u16, classes: usize) -> u32 {
-    u32::from(previous).min(classes as u32)
+/// A prior's table as rows of a width: that of n bits, `[3, n]`, as `[3 n, 1]`.
+fn by_rows(table: &Weight, width: usize) -> Result<Tensor> {
+    match table.dims() {
+        [_, columns] if *columns == width => Ok(Tensor::clone(table)),
+        _ => Ok(table.reshape((table.elem_count() / width.max(1), width))?),
+    }
 }
 
-/// A table per head, zero until the trainer fits it: `[n + 1, n]`, for bits `[3, n]`.
+/// A table for each head that chooses something, zero until the trainer fits it.
 pub(super) fn tables(spec: &spec::Heads, b: &Builder) -> Result<Vec<Weight>> {
-    let table = |h: &spec::Head| {
-        b.get(&h.name, &[h.kind.classes() + 1, h.kind.logits()], Init::Constant(0.0))
-    };
-    spec.parts.iter().map(table).collect()
+    let choosing = spec.parts.iter().filter(|head| head.kind.labels() > 0);
+    choosing.map(|head| b.get(&head.name, &head.kind.prior(), Init::Constant(0.0))).collect()
 }

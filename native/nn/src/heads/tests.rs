@@ -4,9 +4,9 @@ use crate::sampling::{Draw, Sampling};
 use crate::weights::Source;
 
 /// A controller: eight buttons, four axes, a shoulder.
-const NEUTRAL: [u16; 13] = [0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 0];
+const NEUTRAL: [f32; 13] = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 8.0, 8.0, 8.0, 8.0, 0.0];
 
-fn changed(at: usize, label: u16) -> [u16; 13] {
+fn changed(at: usize, label: f32) -> [f32; 13] {
     let mut labels = NEUTRAL;
     labels[at] = label;
     labels
@@ -16,13 +16,13 @@ fn changed(at: usize, label: u16) -> [u16; 13] {
 fn a_label_that_is_no_class_is_named_by_its_head_and_none_may_stand_before() -> Result<()> {
     let (sampling, rngs) = (Sampling::default(), [Rng::new(1, "act", 0)]);
     let said = |e: Result<()>| e.err().map(|e| e.to_string());
-    let (button, stick) = (changed(3, 2), changed(9, 17));
+    let (button, stick) = (changed(3, 2.0), changed(9, 17.0));
     for (kind, prior) in [(HeadsKind::Independent, true), (HeadsKind::Autoregressive, false)] {
         let spec = spec::Heads { prior, ..spec::Heads::controller(kind) };
         let heads = Heads::new(&spec, 4, &Builder::new(Source::Seed(1), false))?;
         let trunk = tensor::tensor(vec![0.5; 4], (1, 4))?;
-        let forward = |previous: &[u16]| heads.forward(&trunk, Some(&NEUTRAL), previous);
-        let act = |previous: &[u16], given: Option<[u16; 13]>| {
+        let forward = |previous: &[f32]| heads.forward(&trunk, Some(&NEUTRAL), previous);
+        let act = |previous: &[f32], given: Option<[f32; 13]>| {
             let given = given.as_ref().map(|labels| labels.as_slice());
             heads.act(&trunk, previous, Draw { sampling: &sampling, rngs: &rngs, given })
         };

@@ -16,7 +16,7 @@ pub struct Frame<'a> {
     /// `[id slots]`
     pub ids: &'a [u32],
     /// `[num_labels]`, [`NONE`](crate::heads::NONE) where there was no previous action.
-    pub previous: &'a [u16],
+    pub previous: &'a [f32],
 }
 
 /// Continuous features, then the looked-up rows of each table.

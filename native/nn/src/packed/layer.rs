@@ -19,7 +19,7 @@ pub struct Game<'a> {
     pub sampling: &'a Sampling,
     pub rng: Rng,
     /// Labels of an action: nothing is drawn.
-    pub given: Option<&'a [u16]>,
+    pub given: Option<&'a [f32]>,
     pub projection: Option<&'a Projection>,
     /// Of `Plan::blank`.
     pub decision: &'a mut Decision,

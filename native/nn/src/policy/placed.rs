@@ -6,6 +6,7 @@ use sconce_tensor::{Tensor, tensor};
 
 use super::{Frames, Policy};
 use crate::backbone::{Context, State};
+use crate::heads::Read;
 use crate::ops::{self, Ids, arrange};
 use crate::{Error, Result, memory};
 
@@ -16,11 +17,11 @@ pub struct Placed {
     continuous: Tensor,
     /// Rows of each table.
     ids: Vec<Ids>,
-    /// Rows of each head's prior.
-    prior: Vec<Ids>,
+    /// What each head's prior reads.
+    prior: Vec<Read>,
 }
 
-type Read<'a> = (&'a [f32], Vec<Arc<[u32]>>);
+type Taken<'a> = (&'a [f32], Vec<Arc<[u32]>>);
 
 impl Policy {
     /// What a pass reads of frames, beside the weights.
@@ -29,7 +30,7 @@ impl Policy {
     /// `Mismatch` for fewer or more numbers than so many frames have, `OutOfRange` for an id that a table has not.
     pub fn place(&self, frames: &Frames) -> Result<Placed> {
         let rows = frames.batch * frames.time;
-        Ok(Placed { prior: self.heads.prior_rows(rows, &frames.previous)?, ..self.input(frames)? })
+        Ok(Placed { prior: self.heads.prior_reads(rows, &frames.previous)?, ..self.input(frames)? })
     }
 
     /// The same without what the heads read.
@@ -48,7 +49,7 @@ impl Policy {
     }
 
     /// Continuous features, and the rows of each table.
-    fn read<'a>(&self, frames: &'a Frames) -> Result<Read<'a>> {
+    fn read<'a>(&self, frames: &'a Frames) -> Result<Taken<'a>> {
         let rows = frames.batch * frames.time;
         for (what, expected, got) in [
             ("continuous features", rows * self.continuous, frames.continuous.len()),
@@ -84,7 +85,7 @@ impl Policy {
     }
 
     /// Logits `[n, num_logits]` of all frames or, by a context that says so, of the last ones; and the state after them.
-    /// Heads that read each other's choices read them of `labels [n, num_labels]`: u16, as bytes, on a card.
+    /// Heads that read each other's choices read them of `labels [n, num_labels]`, on a card.
     pub fn forward_placed(
         &self,
         placed: &Placed,
@@ -116,6 +117,7 @@ mod words {
 
     use super::Placed;
     use crate::Result;
+    use crate::heads::Read;
     use crate::ops::Ids;
     use crate::policy::{Frames, Policy};
 
@@ -123,9 +125,9 @@ mod words {
         /// Frames as words of 32 bits, in the order of [`Placed::tensors`]: the numbers where they are, which are
         /// nearly all, and what is behind them.
         pub fn words<'a>(&self, frames: &'a Frames) -> Result<(&'a [u32], Vec<u32>)> {
-            let prior = self.heads.prior_ids(frames.batch * frames.time, &frames.previous)?;
+            let prior = self.heads.prior_keys(frames.batch * frames.time, &frames.previous)?;
             let (numbers, mut others) = self.input_words(frames)?;
-            others.extend(prior.iter().flat_map(|ids| ids.iter()));
+            others.extend(prior.iter().flatten());
             Ok((numbers, others))
         }
 
@@ -142,11 +144,12 @@ mod words {
     impl Placed {
         /// Where its words go, one tensor after the other.
         pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-            let ids = self.ids.iter().chain(&self.prior).filter_map(|ids| match ids {
+            let ids = self.ids.iter().filter_map(|ids| match ids {
                 Ids::There(ids) => Some(ids),
                 Ids::Here(_) => None,
             });
-            std::iter::once(&self.continuous).chain(ids)
+            let prior = self.prior.iter().filter_map(Read::tensor);
+            std::iter::once(&self.continuous).chain(ids).chain(prior)
         }
 
         /// How many words it has.

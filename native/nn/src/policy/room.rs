@@ -140,10 +140,10 @@ impl Policy {
         Ok(Some(Plane { pass: rest, game, frame }))
     }
 
-    /// Frames of zeros, and labels for them.
-    fn blank(&self, batch: usize, time: usize) -> (Frames, Vec<u16>) {
+    /// Frames of zeros, and the least labels for them.
+    fn blank(&self, batch: usize, time: usize) -> (Frames, Vec<f32>) {
         let rows = batch * time;
-        let labels = vec![0; rows * self.spec.heads.num_labels()];
+        let labels = self.spec.heads.least_labels().repeat(rows);
         let frames = Frames {
             batch,
             time,

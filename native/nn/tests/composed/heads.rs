@@ -38,8 +38,8 @@ fn decide(kind: HeadsKind, prior: bool, sampling: &Sampling, place: Place) -> De
     let trunk = there(&noise(&[ROWS, WIDTH], 7), place);
     let rngs: Vec<Rng> = (0..ROWS as u64).map(|row| Rng::new(row, "act", 3)).collect();
     let labels = spec.num_labels();
-    let previous = |i: usize| if i / labels % 3 == 1 { NONE } else { (i % 2) as u16 };
-    let previous: Vec<u16> = (0..ROWS * labels).map(previous).collect();
+    let previous = |i: usize| if i / labels % 3 == 1 { NONE } else { (i % 2) as f32 };
+    let previous: Vec<f32> = (0..ROWS * labels).map(previous).collect();
     let draw = Draw { sampling, rngs: &rngs, given: None };
     heads.act(&trunk, &previous, draw).unwrap()
 }

@@ -30,7 +30,7 @@ fn frames(spec: &Spec, games: &[usize], t: usize) -> Frames {
         let rng = Rng::new(*game as u64, "frame", t as u64);
         frames.continuous.extend((0..width as u64).map(|i| rng.uniform(i)));
         frames.ids.extend((0..ids as u64).map(|i| (rng.uniform(1000 + i) * 5.0) as u32));
-        frames.previous.extend((0..labels).map(|i| ((t + game + i) % 2) as u16));
+        frames.previous.extend((0..labels).map(|i| ((t + game + i) % 2) as f32));
     }
     frames
 }
@@ -40,12 +40,12 @@ fn sampling(game: usize) -> Sampling {
     Sampling { temperature: if game == 2 { 0.5 } else { 1.0 }, ..Sampling::default() }
 }
 
-fn given(spec: &Spec, game: usize) -> Option<Vec<u16>> {
-    (game == 3).then(|| (0..spec.heads.num_labels()).map(|i| (i % 2) as u16).collect())
+fn given(spec: &Spec, game: usize) -> Option<Vec<f32>> {
+    (game == 3).then(|| (0..spec.heads.num_labels()).map(|i| (i % 2) as f32).collect())
 }
 
 /// Logits and choices of each frame, and the state after all.
-type Played = (Vec<f32>, Vec<u16>, Vec<f32>);
+type Played = (Vec<f32>, Vec<f32>, Vec<f32>);
 
 /// Each game stepped alone by `act`.
 fn alone(policy: &Policy) -> Vec<Played> {

@@ -109,26 +109,25 @@ fn lstm_and_gru_agree_as_sequence_and_step_also_over_512_frames_of_strong_decay(
 }
 
 /// Labels of golden, 13 a row.
-fn labels(golden: &Golden, prefix: &str, spec: &spec::Heads) -> Vec<u16> {
+fn labels(golden: &Golden, prefix: &str, spec: &spec::Heads) -> Vec<f32> {
     let rows = golden.shape("input.x")[0];
-    let mut labels = vec![0; rows * spec.num_labels()];
+    let mut labels = vec![0.0; rows * spec.num_labels()];
     for part in spec.iter() {
         let width = part.head.kind.labels();
         let numbers = golden.numbers(&format!("{prefix}.{}", part.head.name));
         for (row, from) in labels.chunks_mut(spec.num_labels()).zip(numbers.chunks(width)) {
-            row[part.labels..][..width].iter_mut().zip(from).for_each(|(l, v)| *l = *v as u16);
+            row[part.labels..][..width].iter_mut().zip(from).for_each(|(l, v)| *l = *v as f32);
         }
     }
     labels
 }
 
 /// Log-probability and entropy of one head, by candle's differentiable ops.
-fn likelihood(logits: &Tensor, kind: spec::HeadKind, labels: &[u16]) -> (Tensor, Tensor) {
+fn likelihood(logits: &Tensor, kind: spec::HeadKind, labels: &[f32]) -> (Tensor, Tensor) {
     let (n, k) = logits.dims2().unwrap();
     match kind {
         spec::HeadKind::Bernoulli(_) => {
-            let t: Vec<f32> = labels.iter().map(|&v| f32::from(v)).collect();
-            let t = Tensor::from_vec(t, (n, k), logits.device()).unwrap();
+            let t = Tensor::from_vec(labels.to_vec(), (n, k), logits.device()).unwrap();
             // log sigmoid(x) = -log(1 + e^-x)
             let log_on = ((logits.neg().unwrap().exp().unwrap() + 1.0).unwrap().log().unwrap())
                 .neg()
@@ -147,11 +146,12 @@ fn likelihood(logits: &Tensor, kind: spec::HeadKind, labels: &[u16]) -> (Tensor,
             let log_p = logits
                 .broadcast_sub(&logits.log_sum_exp(1).unwrap().unsqueeze(1).unwrap())
                 .unwrap();
-            let ids: Vec<u32> = labels.iter().map(|&v| v.into()).collect();
+            let ids: Vec<u32> = labels.iter().map(|&v| v as u32).collect();
             let ids = Tensor::from_vec(ids, (n, 1), logits.device()).unwrap();
             let entropy = (log_p.exp().unwrap() * &log_p).unwrap().sum(1).unwrap().neg().unwrap();
             (log_p.gather(&ids, 1).unwrap().squeeze(1).unwrap(), entropy)
         }
+        other => panic!("the golden heads have no {other:?}"),
     }
 }
 
@@ -172,7 +172,7 @@ fn heads(case: &str, kind: HeadsKind) {
             let own = logits.narrow(1, part.logits, part.head.kind.logits()).unwrap();
             golden.check(&format!("output.logits.{name}"), &own);
             let width = part.head.kind.labels();
-            let own_labels: Vec<u16> = given
+            let own_labels: Vec<f32> = given
                 .chunks(spec.num_labels())
                 .flat_map(|r| &r[part.labels..][..width])
                 .copied()

@@ -1,7 +1,7 @@
-//! `decide.cu` beside `Sampling::choose`, head after head.
+//! `decide.cu` beside the kinds of heads, head after head.
 
+use sconce_nn::head::{Chance, HeadKind, NONE, to_word};
 use sconce_nn::sampling::Sampling;
-use sconce_nn::spec::{HeadKind, NONE};
 use sconce_tensor::rng::Rng;
 
 use crate::emulated::Emulated;
@@ -66,8 +66,8 @@ struct Case {
     heads: Vec<Head>,
     with_prior: bool,
     streams: Vec<f32>,
-    previous: Option<Vec<u16>>,
-    given: Vec<u16>,
+    previous: Option<Vec<f32>>,
+    given: Vec<f32>,
     rngs: Vec<Rng>,
 }
 
@@ -76,7 +76,7 @@ impl Case {
         let rng = Rng::new(2, "labels", 0);
         // Rows of nothing before among them, and rows whose choices are given.
         let label = |i: usize, of: u64, every: usize| {
-            if i / LABELS % every == 1 { NONE } else { (rng.u32(i as u64 + (of << 32)) % 2) as u16 }
+            if i / LABELS % every == 1 { NONE } else { (rng.u32(i as u64 + (of << 32)) % 2) as f32 }
         };
         let given = |i: usize| if i / LABELS % 5 == 3 { label(i, 2, 6) } else { NONE };
         let rows = 0..ROWS * LABELS;
@@ -98,12 +98,12 @@ impl Case {
             let mut first = 0;
             for head in &self.heads {
                 let (n, count) = (head.kind.logits(), head.kind.labels());
-                let part = |all: &[u16]| all[row * LABELS + first..][..count].to_vec();
+                let part = |all: &[f32]| all[row * LABELS + first..][..count].to_vec();
                 let previous = self.previous.as_deref().map(part);
                 let prior = |i: usize| {
                     let label = if head.kind.classes() == n { 0 } else { i };
                     let known = previous.as_ref().map_or(NONE, |previous| previous[label]);
-                    head.prior[usize::from(known).min(head.kind.classes()) * n + i]
+                    head.prior[(known as usize).min(head.kind.classes()) * n + i]
                 };
                 let own: Vec<f32> = (0..n)
                     .map(|i| {
@@ -116,20 +116,17 @@ impl Case {
                 if chosen[0] == NONE {
                     let held = previous.filter(|held| held[0] != NONE);
                     let sampling = &samplings()[row % 4];
-                    let (rng, at) = (&self.rngs[row], first as u64);
-                    sampling.choose(head.kind, &own, rng, at, held.as_deref(), &mut chosen);
+                    let (rng, index) = (&self.rngs[row], first as u64);
+                    let chance = Chance { sampling, rng, index, held: held.as_deref() };
+                    head.kind.choose(&own, &chance, &mut chosen);
                 }
-                let flat: Vec<f32> = match head.kind {
-                    HeadKind::Bernoulli(_) => chosen.iter().map(|bit| f32::from(*bit)).collect(),
-                    HeadKind::Categorical(_) => {
-                        (0..n).map(|i| f32::from(u8::from(usize::from(chosen[0]) == i))).collect()
-                    }
-                };
+                let mut flat = vec![0.0; n];
+                head.kind.encode(&chosen, &mut flat);
                 for (s, encode) in stream.iter_mut().zip(head.encode.chunks(n)) {
                     *s += encode.iter().zip(&flat).map(|(w, v)| w * v).sum::<f32>();
                 }
                 logits.extend(own);
-                labels.extend(chosen.into_iter().map(f32::from));
+                labels.extend(chosen);
                 first += count;
             }
         }
@@ -137,7 +134,7 @@ impl Case {
     }
 
     fn launched(&self, kernels: &impl Kernels) -> [Vec<f32>; 2] {
-        let words = |labels: &[u16]| labels.iter().map(|l| u32::from(*l)).collect::<Vec<u32>>();
+        let words = |labels: &[f32]| labels.iter().map(|l| to_word(*l).into()).collect::<Vec<u32>>();
         let mut streams = Memory::<f32>::of(&self.streams);
         let mut previous = self.previous.as_ref().map(|labels| Memory::exactly(&words(labels)));
         let mut given = Memory::exactly(&words(&self.given));

@@ -107,10 +107,10 @@ fn frame(spec: &Spec, n: &mut Numbers) -> Frames {
     Frames { batch: 1, time: 1, continuous, ids, previous }
 }
 
-fn labels(spec: &Spec, n: &mut Numbers) -> Vec<u16> {
+fn labels(spec: &Spec, n: &mut Numbers) -> Vec<f32> {
     let kinds = spec.heads.parts.iter().map(|head| head.kind);
     let classes = kinds.flat_map(|kind| std::iter::repeat_n(kind.classes(), kind.labels()));
-    classes.map(|classes| n.below(classes) as u16).collect()
+    classes.map(|classes| n.below(classes) as f32).collect()
 }
 
 fn view(frames: &Frames) -> Frame<'_> {
@@ -288,7 +288,7 @@ fn a_game_has_the_same_bits_alone_and_in_company() -> Result<()> {
 }
 
 /// The logits of a few frames, choices given.
-fn logits(policy: &Policy, format: Format, frames: &[(Frames, Vec<u16>)]) -> Result<Vec<f32>> {
+fn logits(policy: &Policy, format: Format, frames: &[(Frames, Vec<f32>)]) -> Result<Vec<f32>> {
     let plan = Plan::of(policy, format)?.expect("a plan");
     let (mut scratch, mut state) = (Scratch::default(), plan.zero_state().to_vec());
     let sampling = Sampling::default();
@@ -367,7 +367,7 @@ fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> 
     let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
     let (mut other, mut beside) = (plan.blank(), plan.zero_state().to_vec());
     // Beside a game that is well.
-    let mut step = |frames: &Frames, state: &mut [f32], given: Option<&[u16]>| {
+    let mut step = |frames: &Frames, state: &mut [f32], given: Option<&[f32]>| {
         let rng = || Rng::new(1, "act", 0);
         let mut games = [
             Game::new(view(frames), state, &sampling, rng(), &mut decision),
@@ -388,7 +388,7 @@ fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> 
     };
     for (frames, said) in [
         (changed(|f| f.ids[0] = 9999), "action: 9999 is outside 0..399"),
-        (changed(|f| f.previous[12] = 5), "previous shoulder: 5 is outside 0..4"),
+        (changed(|f| f.previous[12] = 5.0), "previous shoulder: 5 is outside 0..4"),
         (changed(|f| f.continuous.truncate(3)), "continuous features: expected"),
         (changed(|f| f.ids.truncate(3)), "ids: expected"),
         (changed(|f| f.previous.truncate(3)), "previous labels: expected 13, got 3"),
@@ -397,7 +397,7 @@ fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> 
         assert!(error.starts_with(said), "{error} is not {said}");
     }
     assert!(step(&good, &mut state[1..], None).is_err());
-    assert!(step(&good, &mut state, Some(&[2; 13])).is_err());
+    assert!(step(&good, &mut state, Some(&[2.0; 13])).is_err());
     let hot = changed(|f| f.continuous.fill(f32::NAN));
     let error = step(&hot, &mut state, None).unwrap_err();
     assert_eq!((error.kind(), error.to_string().contains("logits")), (Kind::NonFinite, true));

@@ -22,8 +22,8 @@ pub(super) fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
     apply(Gather { ids: ids.contiguous()? }, &[table])
 }
 
-/// f32 `[n, w]` of labels `[n, num_labels]` on the card, u16 as bytes, from column `first` on: one of w classes as
-/// one-hot, or w bits as numbers.
+/// f32 `[n, w]` of labels `[n, num_labels]` on the card, from column `first` on: one of w classes as one-hot, or w bits as
+/// numbers.
 pub fn one_hot(
     labels: &Tensor,
     [n, num_labels]: [usize; 2],
@@ -31,8 +31,8 @@ pub fn one_hot(
     w: usize,
     classes: bool,
 ) -> Result<Tensor> {
-    if labels.dtype() != DType::U8 || labels.elem_count() < 2 * n * num_labels {
-        return Err(Error::mismatch("labels", 2 * n * num_labels, labels.elem_count()));
+    if labels.dtype() != DType::F32 || labels.elem_count() != n * num_labels {
+        return Err(Error::mismatch("labels", n * num_labels, labels.elem_count()));
     }
     let y = unwritten((n, w), DType::F32, labels)?;
     let launch = Launch::of(GATHER, "one_hot", labels)?.tensor(labels)?.tensor(&y)?.long(n).int(w);

@@ -95,15 +95,15 @@ extern "C" __global__ void gather_runs(const unsigned *__restrict__ ids, unsigne
   runs[2 * warp() + 1] = most;
 }
 
-// What a head chose, as those behind it read it: y [n, w] of labels u16 [n, all], its own from `first` on. A class is
+// What a head chose, as those behind it read it: y [n, w] of labels f32 [n, all], its own from `first` on. A class is
 // one-hot, bits are numbers; of a label that is none, all are 0. A thread for each number.
-extern "C" __global__ void one_hot(const unsigned short *__restrict__ labels, float *__restrict__ y, long long n, int w,
-                                   int all, int first, int classes) {
+extern "C" __global__ void one_hot(const float *__restrict__ labels, float *__restrict__ y, long long n, int w, int all,
+                                   int first, int classes) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i >= n * w) return;
   const int column = int(i % w);
-  const unsigned short *own = labels + i / w * all + first;
-  y[i] = classes ? (own[0] == column ? 1.0f : 0.0f) : (own[column] == 1 ? 1.0f : 0.0f);
+  const float *own = labels + i / w * all + first;
+  y[i] = classes ? (own[0] == column ? 1.0f : 0.0f) : (own[column] == 1.0f ? 1.0f : 0.0f);
 }
 
 #define GATHER(name, T)                                                                                               \

@@ -113,8 +113,8 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
 /// Of three heads: bits, a class, bits.
 fn labels_are_one_hot(kernels: &impl Kernels) {
     let (rows, all) = (70, 6);
-    let label = |i: usize| if i % all == 3 { i % 17 } else { i % 2 } as u16;
-    let labels: Vec<u16> = (0..rows * all).map(label).collect();
+    let label = |i: usize| if i % all == 3 { i % 17 } else { i % 2 } as f32;
+    let labels: Vec<f32> = (0..rows * all).map(label).collect();
     for (first, w, classes) in [(0, 3, false), (3, 17, true), (4, 2, false)] {
         let mut there = Memory::exactly(&labels);
         let mut y = Memory::<f32>::unwritten(rows * w);
@@ -126,7 +126,7 @@ fn labels_are_one_hot(kernels: &impl Kernels) {
         for (i, got) in y.read().into_iter().enumerate() {
             let (row, column) = (i / w, i % w);
             let own = &labels[row * all + first..];
-            let want = if classes { usize::from(own[0]) == column } else { own[column] == 1 };
+            let want = if classes { own[0] as usize == column } else { own[column] == 1.0 };
             assert_eq!(got, f32::from(u8::from(want)), "row {row}, column {column}");
         }
     }

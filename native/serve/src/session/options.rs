@@ -1,9 +1,10 @@
 //! How a session decides: options, and what one call changes about one decision.
 
+use sconce_nn::head::of_word;
 use sconce_nn::sampling::Sampling;
 use sconce_realtime::Format;
 use sconce_tensor::{Error, Result};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// How much of the past a decision sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,15 +107,34 @@ pub struct Overrides {
     /// what it decided.
     pub game_frame: Option<i64>,
     /// Labels of the action that led to the frame.
-    pub previous: Option<Vec<u16>>,
+    #[serde(deserialize_with = "labels")]
+    pub previous: Option<Vec<f32>>,
     /// Labels of the inputs that were given last, the newest first; [`NONE`] for
     /// one that the session shall know itself.
-    pub queue: Option<Vec<u16>>,
+    #[serde(deserialize_with = "labels")]
+    pub queue: Option<Vec<f32>>,
     /// Labels of an action to score: it becomes the decision, and nothing is drawn.
-    pub choices: Option<Vec<u16>>,
+    #[serde(deserialize_with = "labels")]
+    pub choices: Option<Vec<f32>>,
     /// Instead of those of the session; none if empty.
     #[serde(skip)]
     pub project_out: Option<Vec<f32>>,
+}
+
+/// Labels as Elixir has them: bits and classes are integers, of which the largest of 16 bits stands for none.
+fn labels<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Option<Vec<f32>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Label {
+        Whole(u16),
+        Number(f32),
+    }
+    let labels = Option::<Vec<Label>>::deserialize(from)?;
+    let label = |label| match label {
+        Label::Whole(word) => of_word(word),
+        Label::Number(number) => number,
+    };
+    Ok(labels.map(|labels| labels.into_iter().map(label).collect()))
 }
 
 impl Overrides {

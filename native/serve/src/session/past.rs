@@ -11,7 +11,7 @@ use crate::frames::check_labels;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Past {
     width: usize,
-    labels: Vec<u16>,
+    labels: Vec<f32>,
 }
 
 impl Past {
@@ -21,7 +21,7 @@ impl Past {
     }
 
     /// Takes the place of what is known with these labels, which must be as many.
-    pub(super) fn load(&mut self, labels: &[u16], heads: &Heads) -> Result<()> {
+    pub(super) fn load(&mut self, labels: &[f32], heads: &Heads) -> Result<()> {
         if labels.len() != self.labels.len() {
             return Err(Error::mismatch("labels of inputs", self.labels.len(), labels.len()));
         }
@@ -36,7 +36,7 @@ impl Past {
     }
 
     /// Writes those of these inputs that are known, the newest first, over its own.
-    pub(super) fn give(&mut self, labels: &[u16], heads: &Heads) -> Result<()> {
+    pub(super) fn give(&mut self, labels: &[f32], heads: &Heads) -> Result<()> {
         let (most, given) = (self.labels.len() / self.width, labels.len().div_ceil(self.width));
         if given > most {
             let most = most as f64;
@@ -51,9 +51,9 @@ impl Past {
     /// The inputs that are known, checked, and their places.
     fn known<'a>(
         &self,
-        labels: &'a [u16],
+        labels: &'a [f32],
         heads: &Heads,
-    ) -> Result<impl Iterator<Item = (usize, &'a [u16])> + use<'a>> {
+    ) -> Result<impl Iterator<Item = (usize, &'a [f32])> + use<'a>> {
         let inputs = labels.chunks(self.width).enumerate();
         let known = inputs.filter(|(_, input)| input.iter().any(|label| *label != NONE));
         known.clone().try_for_each(|(_, input)| check_labels(heads, input))?;
@@ -61,22 +61,22 @@ impl Past {
     }
 
     /// All of it.
-    pub(super) fn labels(&self) -> &[u16] {
+    pub(super) fn labels(&self) -> &[f32] {
         &self.labels
     }
 
     /// The newest `inputs`.
-    pub(super) fn newest(&self, inputs: usize) -> &[u16] {
+    pub(super) fn newest(&self, inputs: usize) -> &[f32] {
         &self.labels[..(inputs * self.width).min(self.labels.len())]
     }
 
     /// The input `k` before the newest, if it is known.
-    pub(super) fn get(&self, k: usize) -> Option<&[u16]> {
+    pub(super) fn get(&self, k: usize) -> Option<&[f32]> {
         let input = self.labels.chunks_exact(self.width).nth(k)?;
         (input.first() != Some(&NONE)).then_some(input)
     }
 
-    pub(super) fn set(&mut self, k: usize, input: &[u16]) {
+    pub(super) fn set(&mut self, k: usize, input: &[f32]) {
         if let Some(own) = self.labels.chunks_exact_mut(self.width).nth(k) {
             own.copy_from_slice(input);
         }
@@ -86,14 +86,14 @@ impl Past {
     pub(super) fn set_from(
         &mut self,
         k: usize,
-        write: impl FnOnce(&mut [u16]) -> Result<()>,
+        write: impl FnOnce(&mut [f32]) -> Result<()>,
     ) -> Result<()> {
         let own = self.labels.chunks_exact_mut(self.width).nth(k);
         own.map_or(Ok(()), write)
     }
 
     /// A new newest one; the oldest is forgotten.
-    pub(super) fn push(&mut self, input: &[u16]) {
+    pub(super) fn push(&mut self, input: &[f32]) {
         self.labels.rotate_right(self.width);
         self.set(0, input);
     }

@@ -73,7 +73,7 @@ impl Session {
         let (spec, delay) = (model.policy().spec(), *delay);
         let past = &moments.next().1.past;
         let depth = spec.embedding.queue_depth();
-        let says = |queue: &Vec<u16>| {
+        let says = |queue: &Vec<f32>| {
             let mut inputs = queue.chunks(spec.heads.num_labels().max(1));
             inputs.nth(delay).is_some_and(|input| input.iter().any(|label| *label != NONE))
         };

@@ -14,7 +14,7 @@ pub(super) struct Ring {
     next: usize,
     continuous: Storage<f32>,
     ids: Storage<u32>,
-    previous: Storage<u16>,
+    previous: Storage<f32>,
 }
 
 /// One kind of number, `width` of it in each row.
@@ -110,10 +110,10 @@ mod tests {
     use super::*;
 
     fn row(n: u16) -> EmbeddedFrame {
-        EmbeddedFrame { continuous: vec![n.into(), 0.5], ids: vec![n.into()], previous: vec![n] }
+        EmbeddedFrame { continuous: vec![n.into(), 0.5], ids: vec![n.into()], previous: vec![n.into()] }
     }
 
-    fn kept(ring: &Ring) -> Vec<u16> {
+    fn kept(ring: &Ring) -> Vec<f32> {
         ring.newest(9).map(|row| row.previous[0]).collect()
     }
 
@@ -122,19 +122,19 @@ mod tests {
         let mut ring = Ring::new(3, &row(0)).unwrap();
         assert!(kept(&ring).is_empty());
         (1..=2).for_each(|n| ring.push(row(n).frame()));
-        assert_eq!(kept(&ring), [1, 2]);
+        assert_eq!(kept(&ring), [1.0, 2.0]);
         (3..=5).for_each(|n| ring.push(row(n).frame()));
-        assert_eq!(kept(&ring), [3, 4, 5]);
+        assert_eq!(kept(&ring), [3.0, 4.0, 5.0]);
         let last = ring.newest(1).last().unwrap();
         assert_eq!((last.continuous, last.ids), (&[5.0, 0.5][..], &[5][..]));
         ring.forget(2);
-        assert_eq!(kept(&ring), [3]);
+        assert_eq!(kept(&ring), [3.0]);
         (6..=7).for_each(|n| ring.push(row(n).frame()));
-        assert_eq!(kept(&ring), [3, 6, 7]);
-        assert_eq!(ring.newest(2).map(|row| row.previous[0]).collect::<Vec<_>>(), [6, 7]);
+        assert_eq!(kept(&ring), [3.0, 6.0, 7.0]);
+        assert_eq!(ring.newest(2).map(|row| row.previous[0]).collect::<Vec<_>>(), [6.0, 7.0]);
         ring.clear();
         ring.push(row(9).frame());
-        assert_eq!(kept(&ring), [9]);
+        assert_eq!(kept(&ring), [9.0]);
     }
 
     #[test]

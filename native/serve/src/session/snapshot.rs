@@ -10,15 +10,19 @@
 //! | 8, 8 | whether frames have the game's numbers, and that of the last one |
 //! | 4, 2, 4 each | logits, labels and confidence of the last decision |
 //! | 2 each | labels of the latest inputs, newest first, 2^16 - 1 where none is known |
+
 //! | 8, 4 each | count and numbers of the state |
 //! | 8, then per row | count of the frames kept, oldest first: continuous, ids, labels |
 //! | 8 | digest of all bytes before |
+//!
+//! Where a head chooses numbers, a label is 4 bytes, those of a number, and infinite where none is known.
 //!
 //! The weights are not in it, nor the options of sampling: a session goes on from a snapshot with its
 //! own.
 
 use sconce_nn::embedding::IdSlot;
-use sconce_nn::heads::{Decision, NONE};
+use sconce_nn::head::{NONE, of_word, to_word};
+use sconce_nn::heads::Decision;
 use sconce_tensor::{Error, Result};
 
 use super::carried::Carried;
@@ -51,9 +55,9 @@ impl Session {
         }
         let Decision { logits, choices, confidence } = &now.decision;
         out.extend(logits.iter().flat_map(|number| number.to_le_bytes()));
-        out.extend(choices.iter().flat_map(|label| label.to_le_bytes()));
+        write(choices, self.are_words(), &mut out);
         out.extend(confidence.iter().flat_map(|number| number.to_le_bytes()));
-        out.extend(now.past.labels().iter().flat_map(|label| label.to_le_bytes()));
+        write(now.past.labels(), self.are_words(), &mut out);
         let state = now.state.to_vec()?;
         out.extend_from_slice(&(state.len() as u64).to_le_bytes());
         out.extend(state.iter().flat_map(|number| number.to_le_bytes()));
@@ -62,7 +66,7 @@ impl Session {
         for row in self.ring.newest(kept) {
             out.extend(row.continuous.iter().flat_map(|number| number.to_le_bytes()));
             out.extend(row.ids.iter().flat_map(|id| id.to_le_bytes()));
-            out.extend(row.previous.iter().flat_map(|label| label.to_le_bytes()));
+            write(row.previous, self.are_words(), &mut out);
         }
         out.extend_from_slice(&digest(&out).to_le_bytes());
         Ok(out)
@@ -76,6 +80,11 @@ impl Session {
         self.moments.begin(now);
         self.asked.way = Way::Made(0);
         Ok(())
+    }
+
+    /// Whether labels are bits and classes, 16 bits each.
+    fn are_words(&self) -> bool {
+        self.policy().spec().heads.are_words()
     }
 
     /// Frames that a decision sees besides its own.
@@ -123,7 +132,7 @@ impl Session {
         let Decision { logits, choices, confidence } = self.model.blank();
         let decision = Decision {
             logits: read.finite(logits.len())?,
-            choices: read.numbers(choices.len(), u16::from_le_bytes)?,
+            choices: read.labels(choices.len(), self.are_words())?,
             confidence: read.finite(confidence.len())?,
         };
         check_labels(&self.policy().spec().heads, &decision.choices).map_err(corrupt)?;
@@ -132,7 +141,7 @@ impl Session {
 
     fn read_past_of(&self, read: &mut Reader<'_>, frames: u64) -> Result<Past> {
         let mut past = self.moments.now().past.clone();
-        let labels = read.numbers(past.labels().len(), u16::from_le_bytes)?;
+        let labels = read.labels(past.labels().len(), self.are_words())?;
         past.load(&labels, &self.policy().spec().heads).map_err(corrupt)?;
         if past.get(0).is_some() != (frames > 0) {
             return Err(corrupt("an action before the first frame, or none after it"));
@@ -152,7 +161,7 @@ impl Session {
         for _ in 0..rows {
             row.continuous = read.finite(row.continuous.len())?;
             row.ids = read.ids(slots)?;
-            row.previous = read.numbers(row.previous.len(), u16::from_le_bytes)?;
+            row.previous = read.labels(row.previous.len(), self.are_words())?;
             if row.previous.first() != Some(&NONE) {
                 check_labels(&spec.heads, &row.previous).map_err(corrupt)?;
             }
@@ -178,6 +187,13 @@ fn open(bytes: &[u8]) -> Result<&[u8]> {
         return Err(corrupt("cut off or changed: its digest does not fit"));
     }
     before.get(MAGIC.len() + size_of::<u32>()..).ok_or_else(|| corrupt("too short"))
+}
+
+fn write(labels: &[f32], words: bool, out: &mut Vec<u8>) {
+    match words {
+        true => out.extend(labels.iter().flat_map(|label| to_word(*label).to_le_bytes())),
+        false => out.extend(labels.iter().flat_map(|label| label.to_le_bytes())),
+    }
 }
 
 fn corrupt(reason: impl ToString) -> Error {
@@ -207,6 +223,13 @@ impl<'a> Reader<'a> {
         let bytes = count.checked_mul(N).ok_or_else(|| corrupt("too long"))?;
         let (numbers, _) = self.take(bytes)?.as_chunks();
         Ok(numbers.iter().map(|number| of(*number)).collect())
+    }
+
+    fn labels(&mut self, count: usize, words: bool) -> Result<Vec<f32>> {
+        match words {
+            true => self.numbers(count, |bytes| of_word(u16::from_le_bytes(bytes))),
+            false => self.numbers(count, f32::from_le_bytes),
+        }
     }
 
     fn finite(&mut self, count: usize) -> Result<Vec<f32>> {

@@ -267,8 +267,8 @@ fn played(policy: &Policy, games: &Games, frames: usize) -> Result<String> {
 struct Seen {
     frames: Frames,
     /// `[t, b, num_labels]`
-    labels: Vec<u16>,
-    previous: Vec<u16>,
+    labels: Vec<f32>,
+    previous: Vec<f32>,
 }
 
 impl Seen {
@@ -290,7 +290,7 @@ impl Seen {
         // As games are played, frame after frame.
         let (shape, rows) = ([frames.batch, time], 0..frames.batch);
         let by_time =
-            |data: &[u16]| (0..time).flat_map(|t| part(data, shape, &rows, &(t..t + 1))).collect();
+            |data: &[f32]| (0..time).flat_map(|t| part(data, shape, &rows, &(t..t + 1))).collect();
         let (labels, previous) = (by_time(&labels), by_time(&frames.previous));
         Ok(Seen { frames, labels, previous })
     }

@@ -4,8 +4,8 @@ use sconce_tensor::{Result, Tensor};
 
 use super::Denominators;
 
-/// Rows of a batch whose labels and weights are on the card: `logits [n, num_logits]`, `labels` the bytes of u16,
-/// `weights [n]` f32.
+/// Rows of a batch whose labels and weights are on the card: `logits [n, num_logits]`, `labels
+/// [n, num_labels]` and `weights [n]` f32.
 #[derive(Debug, Clone, Copy)]
 pub struct PlacedRows<'a> {
     pub logits: &'a Tensor,

@@ -47,7 +47,7 @@ impl Companion {
     pub fn logits(
         &self,
         frames: &Frames,
-        labels: &[u16],
+        labels: &[f32],
         state: &State,
         goes_on: bool,
     ) -> Result<(Vec<f32>, State)> {

@@ -12,6 +12,7 @@
 //! 3. [`Objective::rows`] of every shard, its sums added in order;
 //! 4. [`Objective::finish`].
 
+pub mod advantage;
 mod card;
 mod companion;
 mod figures;
@@ -27,9 +28,9 @@ pub use figures::{Figures, figures};
 pub use objectives::Objectives;
 pub(crate) use objectives::Total;
 pub use rows::{Outputs, Rows};
-use sconce_data::Batch;
+use sconce_data::{Batch, Beside, Extra};
 use sconce_nn::Spec;
-use sconce_tensor::{Device, Result, Tensor};
+use sconce_tensor::{Device, Error, Result, Tensor};
 pub use sums::{Denominators, Sums};
 
 use crate::options::TrainOptions;
@@ -49,8 +50,46 @@ pub(crate) struct Setup<'a> {
 /// Makes an objective, if the options of the run ask for it.
 type Make = fn(&Setup<'_>) -> Result<Option<Box<dyn Objective>>>;
 
+/// What it then reads of frames beside their labels.
+type Reads = fn(&TrainOptions) -> Vec<Extra>;
+
 /// All objectives, in the order in which their gradients are added.
-pub(crate) const TABLE: &[Make] = &[imitation::of, teacher::of];
+pub(crate) const TABLE: &[(Make, Reads)] = &[
+    (imitation::of, nothing),
+    (advantage::of, advantage::columns),
+    (teacher::of, nothing),
+];
+
+/// Of an objective that reads labels alone.
+fn nothing(_options: &TrainOptions) -> Vec<Extra> {
+    vec![]
+}
+
+/// What the objectives of a run read of frames beside their labels.
+pub(crate) fn columns(options: &TrainOptions) -> Vec<Extra> {
+    let mut all: Vec<Extra> = vec![];
+    for extra in TABLE.iter().flat_map(|(_, reads)| reads(options)) {
+        if !all.contains(&extra) {
+            all.push(extra);
+        }
+    }
+    all
+}
+
+/// Refuses a corpus without the columns that the objectives of a run read.
+///
+/// # Errors
+/// `NotFound`
+pub(crate) fn check_columns(options: &TrainOptions, has: &[Beside]) -> Result<()> {
+    let stored = |extra: &Extra| match extra {
+        Extra::Return { .. } => Beside::Reward,
+        Extra::Stored(column) => *column,
+    };
+    match columns(options).iter().map(stored).find(|column| !has.contains(column)) {
+        Some(column) => Err(Error::not_found(format!("column {} of the corpus", column.name()))),
+        None => Ok(()),
+    }
+}
 
 /// What is learned from a batch.
 pub trait Objective: Send + Sync {

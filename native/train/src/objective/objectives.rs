@@ -29,7 +29,7 @@ impl Objectives {
 
     /// Those that the options of a run ask for.
     pub(crate) fn of(setup: &Setup<'_>) -> Result<Self> {
-        let all = TABLE.iter().filter_map(|make| make(setup).transpose());
+        let all = TABLE.iter().filter_map(|(make, _)| make(setup).transpose());
         Ok(Objectives(all.collect::<Result<_>>()?))
     }
 
@@ -222,9 +222,8 @@ struct Placed {
 impl Placed {
     fn new(logits: &Tensor, batch: &Batch) -> Result<Self> {
         let (n, device) = (logits.dim(0)?, logits.device());
-        let bytes: Vec<u8> = batch.labels.iter().flat_map(|label| label.to_ne_bytes()).collect();
         Ok(Placed {
-            labels: Tensor::from_slice(&bytes, bytes.len(), device)?,
+            labels: Tensor::from_slice(&batch.labels, batch.labels.len(), device)?,
             weights: Tensor::from_slice(&batch.weights, n, device)?,
         })
     }

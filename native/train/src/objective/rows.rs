@@ -29,7 +29,7 @@ pub struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     /// `[n, num_labels]`
-    pub fn labels(&self) -> &'a [u16] {
+    pub fn labels(&self) -> &'a [f32] {
         self.of(&self.batch.labels)
     }
 
@@ -39,7 +39,7 @@ impl<'a> Rows<'a> {
     }
 
     /// These rows of a column.
-    fn of<T>(&self, column: &'a [T]) -> &'a [T] {
+    pub(super) fn of<T>(&self, column: &'a [T]) -> &'a [T] {
         let width = column.len() / self.batch.weights.len().max(1);
         &column[self.range.start * width..self.range.end * width]
     }

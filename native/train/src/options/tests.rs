@@ -3,7 +3,7 @@ use sconce_nn::spec::MAX_DELAY;
 use sconce_tensor::{Error, Precision};
 
 use super::*;
-use crate::objective::teacher::Direction;
+use sconce_nn::head::Direction;
 use crate::optimiser::{Kind, OptimiserConfig};
 
 #[test]

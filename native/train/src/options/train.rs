@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::evaluate::Mode;
 use super::loss::{FocalHeads, PosWeight, Reduction};
 use super::table;
-use crate::objective::teacher::Direction;
+use sconce_nn::head::Direction;
 use crate::optimiser::Kind as Optimiser;
 
 /// What a run may be told; names and meanings are those of `Sconce.Trainer`. It is read from its groups, from the names of

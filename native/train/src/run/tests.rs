@@ -51,7 +51,7 @@ fn spec() -> Spec {
 fn corpus(dir: &Path) -> Corpus {
     let game = |i: u16| VectorGame {
         x: (0..30).map(|t| f32::from((t * (i + 3)) % 7)).collect(),
-        labels: (0..30).map(|t| (t * (i + 3)) % 7 / 4).collect(),
+        labels: (0..30).map(|t| ((t * (i + 3)) % 7 / 4).into()).collect(),
     };
     let games: Vec<VectorGame> = (0..6).map(game).collect();
     let folder = dir.join("corpus");

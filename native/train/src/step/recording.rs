@@ -26,7 +26,6 @@ pub(super) struct Buffers {
     pub words: Tensor,
     pub intake: Intake,
     pub placed: Placed,
-    /// u16, as bytes in whole words.
     pub labels: Tensor,
     pub weights: Tensor,
     /// What windows begin with and end with.

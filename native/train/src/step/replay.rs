@@ -166,12 +166,7 @@ impl Stepper<'_> {
     /// Frames, labels and weights of a batch as the card takes them: the frames' numbers, and all else.
     fn words<'a>(&self, batch: &'a Batch) -> Result<(&'a [u32], Vec<u32>)> {
         let (frames, mut words) = self.policy.words(&batch.frames)?;
-        let pairs = batch
-            .labels
-            .chunks(2)
-            .map(|pair| u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or(0)) << 16);
-        words.extend(pairs);
-        words.extend(batch.weights.iter().map(|weight| weight.to_bits()));
+        words.extend(batch.labels.iter().chain(&batch.weights).map(|number| number.to_bits()));
         Ok((frames, words))
     }
 
@@ -181,7 +176,7 @@ impl Stepper<'_> {
         let device = self.policy.device();
         let before = self.policy.zero_state(frames.batch)?.hand_on()?;
         let sums = self.form()?.totals().elem_count();
-        let labels = Tensor::zeros(batch.labels.len().div_ceil(2) * 4, DType::U8, device)?;
+        let labels = Tensor::zeros(batch.labels.len(), DType::F32, device)?;
         let weights = Tensor::zeros(batch.weights.len(), DType::F32, device)?;
         let tensors: Vec<&Tensor> = placed.tensors().chain([&labels, &weights]).collect();
         Ok(Buffers {

@@ -59,7 +59,7 @@ fn examples() -> Batch {
     let frames = Frames { batch: BATCH, time: TIME, continuous, ids: vec![], previous };
     let labels = (0..n as u64)
         .flat_map(|i| [rng.below(3 * i, 2), rng.below(3 * i + 1, 2), rng.below(3 * i + 2, 3)])
-        .map(|label| label as u16)
+        .map(|label| label as f32)
         .collect();
     // A burn-in of two frames, and some frames that count for more.
     let weights = (0..n).map(|i| if i % TIME < 2 { 0.0 } else { 1.0 + (i % 3) as f32 }).collect();

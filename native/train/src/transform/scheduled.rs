@@ -95,7 +95,7 @@ impl Scheduled {
         state: &State,
         at: Moment,
         learner: &Stepper,
-    ) -> Result<Vec<(usize, Vec<u16>)>> {
+    ) -> Result<Vec<(usize, Vec<f32>)>> {
         let coin = Rng::new(self.seed, "scheduled.coin", at.draw);
         let probability = self.probability(at.update);
         let all = (at.windows * frames.time) as u64;
@@ -122,7 +122,7 @@ impl Scheduled {
             let state = state.rows(&rows)?;
             let labels = policy.choose(&part, &places, &state, draw, &Context::default())?;
             let width = policy.spec().heads.num_labels().max(1);
-            let labels = labels.chunks_exact(width).map(<[u16]>::to_vec);
+            let labels = labels.chunks_exact(width).map(<[f32]>::to_vec);
             chosen.extend(places.iter().map(|place| first + place).zip(labels));
         }
         Ok(chosen)
@@ -134,7 +134,7 @@ impl Scheduled {
         frames: &mut Frames,
         embedding: &Embedding,
         heads: &Heads,
-        chosen: &[(usize, Vec<u16>)],
+        chosen: &[(usize, Vec<f32>)],
     ) -> Result<()> {
         let depth = embedding.queue_depth();
         // The one controller of a frame is the input that led to it.
@@ -251,7 +251,7 @@ mod tests {
         spec: &Spec,
         shown: usize,
         slots: usize,
-        input: impl Fn(usize) -> Vec<u16>,
+        input: impl Fn(usize) -> Vec<f32>,
     ) -> Frames {
         let mut frames = before.clone();
         let (width, wide) = (spec.heads.num_labels(), spec.embedding.continuous_width());

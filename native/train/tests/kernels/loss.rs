@@ -54,7 +54,7 @@ fn ways() -> [LossOptions; 4] {
 /// Logits that T has, labels, weights of rows.
 struct Batch {
     logits: Vec<f32>,
-    labels: Vec<u16>,
+    labels: Vec<f32>,
     weights: Vec<f32>,
 }
 
@@ -62,11 +62,9 @@ impl Batch {
     fn new<T: Element>() -> Self {
         let (rng, heads) = (Rng::new(1, "loss", 0), heads());
         let logit = |i: usize| T::of(2.0 * rng.normal(i as u64)).value();
-        let label = |(i, classes): (usize, usize)| rng.below(i as u64, classes as u64) as u16;
-        let classes = heads.parts.iter().flat_map(|head| match head.kind {
-            HeadKind::Bernoulli(bits) => vec![2; bits],
-            HeadKind::Categorical(classes) => vec![classes],
-        });
+        let label = |(i, classes): (usize, usize)| rng.below(i as u64, classes as u64) as f32;
+        let kinds = heads.parts.iter().map(|head| head.kind);
+        let classes = kinds.flat_map(|kind| vec![kind.classes(); kind.labels()]);
         let classes: Vec<usize> = classes.collect();
         Batch {
             logits: (0..N * heads.num_logits()).map(logit).collect(),
@@ -161,7 +159,7 @@ impl<T: Element> Card<T> {
         let blocks = n.div_ceil(ROWS);
         let mut logits = Memory::<T>::of(&batch.logits);
         let labels: Vec<f32> = batch.labels.iter().map(|label| f32::from(*label)).collect();
-        let mut labels = Memory::<u16>::of(&labels);
+        let mut labels = Memory::<f32>::of(&labels);
         let mut weights = Memory::<f32>::of(&batch.weights);
         let mut slope = Memory::<T>::unwritten(batch.logits.len());
         let mut parts = Memory::<f64>::unwritten(blocks * count * SUMS);
@@ -247,9 +245,9 @@ fn what_is_not_finite_or_no_class_is_a_nan(kernels: &impl Kernels) {
         assert_eq!(sums(&|batch| batch.logits[width + 3] = bad), told("buttons"));
         assert_eq!(sums(&|batch| batch.logits[width + 9] = bad), told("main_x"));
     }
-    assert_eq!(sums(&|batch| batch.labels[labels] = 2), told("buttons"));
-    assert_eq!(sums(&|batch| batch.labels[labels + 8] = 17), told("main_x"));
-    assert_eq!(sums(&|batch| batch.labels[8] = 17), (false, None));
+    assert_eq!(sums(&|batch| batch.labels[labels] = 2.0), told("buttons"));
+    assert_eq!(sums(&|batch| batch.labels[labels + 8] = 17.0), told("main_x"));
+    assert_eq!(sums(&|batch| batch.labels[8] = 17.0), (false, None));
 }
 
 #[test]

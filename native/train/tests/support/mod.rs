@@ -37,11 +37,11 @@ impl Golden {
     }
 
     /// Integers of one or eight bytes as labels.
-    pub(crate) fn labels(&self, name: &str) -> Vec<u16> {
+    pub(crate) fn labels(&self, name: &str) -> Vec<f32> {
         let tensors = self.tensors();
         let view = tensors.tensor(name).expect(name);
         let width = view.data().len() / view.shape().iter().product::<usize>();
-        view.data().chunks(width).map(|b| u16::from(b[0])).collect()
+        view.data().chunks(width).map(|b| f32::from(b[0])).collect()
     }
 
     /// The file's rule `scaled`: `max |got - want| <= tolerance * max |want| + floor`.

@@ -51,7 +51,7 @@ impl Loss {
         let (logits, heads) = (logits.contiguous()?, self.totals.dim(0)?);
         let (n, num_logits) = logits.dims2()?;
         let sizes = [num_logits, labels.elem_count(), weights.elem_count()];
-        let (least, all) = (n * self.num_labels * size_of::<u16>(), self.pos_weights.elem_count());
+        let (least, all) = (n * self.num_labels, self.pos_weights.elem_count());
         if sizes[0] != all || sizes[1] < least || sizes[2] != n {
             bail!("logits, labels and weights of {n} rows are {sizes:?}");
         }

@@ -5,7 +5,7 @@
 //   loss            sums of every part of the rows and, where it is wanted, the gradient
 //   loss_totals     the sums of the parts
 //
-// logits and their gradient [rows, num_logits] are of type T, labels [rows, num_labels] u16, weights of rows [rows] f32.
+// logits and their gradient [rows, num_logits] are of type T, labels [rows, num_labels] f32, weights of rows [rows] f32.
 // Of a row of weight 0 neither logits nor label is looked at. Exponentials and their sums are f32; what is made of them
 // is f64, one row of one head at a time, because 1 - p must not cancel. A logit that is not finite, or a label that is
 // no class, makes a NaN of its head's loss and gradient.
@@ -73,7 +73,7 @@ struct Pair {
 // One row of one head: logits, labels, weights of pressed bits; gradient if it is wanted.
 template <typename T> struct Row {
   const T *x;
-  const unsigned short *labels;
+  const float *labels;
   const float *pos_weights;
   T *gradient;
   int count;
@@ -86,11 +86,11 @@ template <typename T> __device__ Pair bernoulli(const Row<T> &row, const Terms &
   const double share = 1.0 / row.count;
   const float pull_loss = float(pull.loss), pull_entropy = float(pull.entropy * share);
   for (int i = threadIdx.x % WARP; i < row.count; i += WARP) {
-    const unsigned bit = row.labels[i];
-    const float x = read(row.x + i), side = bit == 0 ? 1.0f : bit == 1 ? -1.0f : NAN;
+    const float bit = row.labels[i];
+    const float x = read(row.x + i), side = bit == 0.0f ? 1.0f : bit == 1.0f ? -1.0f : NAN;
     const float z = side * clip(x, row.clamp);
     const float e = expf(z), miss = e / (1.0f + e), hit = 1.0f / (1.0f + e), nll = log1pf(e);
-    const float weight = bit == 0 ? terms.scale : terms.scale * row.pos_weights[i];
+    const float weight = bit == 0.0f ? terms.scale : terms.scale * row.pos_weights[i];
     const float factor = weight * float(power(miss, terms.gamma));
     loss += double(factor * nll);
     entropy += double(nll - z * miss);
@@ -103,9 +103,9 @@ template <typename T> __device__ Pair bernoulli(const Row<T> &row, const Terms &
 // The loss is S (1 - p)^gamma, S the smoothed cross-entropy; with q = e / (sum of the others) for other classes and 0 for
 // the true one, its gradient is (1 - p)^gamma (p_j - target_j + gamma S (q_j - p_j)).
 template <typename T> __device__ Pair categorical(const Row<T> &row, const Terms &terms, Pair pull) {
-  const int lane = threadIdx.x % WARP, target = row.labels[0];
+  const int lane = threadIdx.x % WARP, target = int(row.labels[0]);
   // Summed without the true class, because 1 - p must not cancel.
-  float of_target = target < row.count ? 0.0f : NAN, target_x = 0.0f, of_others = 0.0f, weighted = 0.0f, all = 0.0f;
+  float of_target = unsigned(target) < unsigned(row.count) ? 0.0f : NAN, target_x = 0.0f, of_others = 0.0f, weighted = 0.0f, all = 0.0f;
   for (int i = lane; i < row.count; i += WARP) {
     const float v = clip(read(row.x + i), row.clamp), e = expf(v);
     all += v;
@@ -143,7 +143,7 @@ template <typename T> __device__ Pair categorical(const Row<T> &row, const Terms
 }
 
 template <typename T>
-__device__ void loss(const T *logits, const unsigned short *labels, const float *weights, const Place *places,
+__device__ void loss(const T *logits, const float *labels, const float *weights, const Place *places,
                      const Terms *all_terms, const float *pos_weights, const Denominators *denominators, T *gradient,
                      double *parts, long long rows, int num_logits, int num_labels, float entropy_weight, float clamp) {
   __shared__ double sums[WARPS][SUMS];
@@ -190,7 +190,7 @@ __device__ void loss(const T *logits, const unsigned short *labels, const float 
 // parts [gridDim.x, heads, SUMS]. A block of WARPS warps for each part of ROWS rows, blockIdx.y is the head.
 #define LOSS(name, T)                                                                                                  \
   extern "C" __global__ void name(                                                                                     \
-      const T *__restrict__ logits, const unsigned short *__restrict__ labels, const float *__restrict__ weights,      \
+      const T *__restrict__ logits, const float *__restrict__ labels, const float *__restrict__ weights,               \
       const Place *__restrict__ places, const Terms *__restrict__ terms, const float *__restrict__ pos_weights,        \
       const Denominators *__restrict__ denominators, T *__restrict__ gradient, double *__restrict__ parts,             \
       long long rows, int num_logits, int num_labels, float entropy_weight, float clamp) {                             \

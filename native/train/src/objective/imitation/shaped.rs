@@ -3,16 +3,16 @@
 use std::sync::OnceLock;
 
 use sconce_data::Batch;
-use sconce_nn::spec::{HeadKind, Heads};
+use sconce_nn::head::Pair;
+use sconce_nn::spec::Heads;
 use sconce_ops::form::is_for_kernels;
-use sconce_tensor::simd::exp;
 use sconce_tensor::{Device, Error, Result, Tensor};
 
 use super::card;
 use super::options::{LossOptions, pos_weights};
 use super::sums::{LabelledLogits, Loss};
 use super::table::Table;
-use super::term::{Pair, Term, clip, outside};
+use super::term::{Term, check};
 use crate::objective::{Denominators, Figures, Objective, OnCard, Rows, Setup, Sums};
 
 /// A head whose mean loss is below this is not scaled up any further by `head_normalize`.
@@ -34,8 +34,18 @@ pub struct Imitation {
     on_card: OnceLock<card::Loss>,
 }
 
-/// The imitation loss of a run.
+/// The imitation loss of a run, but where its frames are weighed by what they were worth.
+///
+/// # Errors
+/// `Mismatch` for a head that would never learn.
 pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
+    if setup.options.objective.advantage_temperature.is_some() {
+        return Ok(None);
+    }
+    if let Some(head) = setup.spec.heads.parts.iter().find(|head| head.kind.labels() == 0) {
+        let (what, expected) = (format!("heads.{}", head.name), "an advantage_temperature with it");
+        return Err(Error::mismatch(what, expected, "imitation alone, of which it learns nothing"));
+    }
     let options = setup.options.loss.clone().with_press_rates(setup.press_rates);
     Ok(Some(Box::new(Imitation::new(&setup.spec.heads, &options)?)))
 }
@@ -44,16 +54,12 @@ impl Imitation {
     pub fn new(heads: &Heads, options: &LossOptions) -> Result<Self> {
         check_heads(heads)?;
         options.check()?;
-        let bits = heads.parts.iter().filter(|h| matches!(h.kind, HeadKind::Bernoulli(_)));
-        let bits = bits.map(|h| h.kind.logits()).sum();
+        let bits = heads.parts.iter().map(|head| head.kind.bits()).sum();
         let pos_weight = pos_weights(&options.pos_weight, bits)?;
         let mut rest = pos_weight.as_slice();
         let terms = heads.iter().map(|part| {
-            let own = match part.head.kind {
-                HeadKind::Bernoulli(n) => rest.split_off(..n).unwrap_or_default().to_vec(),
-                HeadKind::Categorical(_) => Vec::new(),
-            };
-            Term::new(part, options, own)
+            let own = rest.split_off(..part.head.kind.bits()).unwrap_or_default();
+            Term::new(part, options, own.to_vec())
         });
         Ok(Imitation {
             terms: terms.collect(),
@@ -64,6 +70,13 @@ impl Imitation {
             clamp: options.clamp,
             on_card: OnceLock::new(),
         })
+    }
+
+    /// The same, on whatever device it is first used.
+    pub(in crate::objective) fn again(&self) -> Self {
+        let Imitation { num_logits, num_labels, head_normalize, entropy_weight, clamp, .. } = *self;
+        let (terms, on_card) = (self.terms.clone(), OnceLock::new());
+        Imitation { terms, num_logits, num_labels, head_normalize, entropy_weight, clamp, on_card }
     }
 
     /// The heads, for kernels.
@@ -77,7 +90,7 @@ impl Imitation {
             clamp: self.clamp,
         };
         for term in &self.terms {
-            let kind = i32::from(matches!(term.kind, HeadKind::Categorical(_)));
+            let kind = i32::from(term.kind.bits() == 0);
             let places = [term.logits.start, term.logits.len(), term.labels.start];
             table.places.push(kind);
             table.places.extend(places.map(|place| place as i32));
@@ -91,15 +104,11 @@ impl Imitation {
     }
 
     /// That labels of rows that count are classes of their heads, as a pass over the rows would say.
-    pub fn check_labels(&self, labels: &[u16], weights: &[f32]) -> Result<()> {
+    pub fn check_labels(&self, labels: &[f32], weights: &[f32]) -> Result<()> {
         let rows = labels.chunks_exact(self.num_labels.max(1)).zip(weights);
         for (labels, _) in rows.filter(|(_, weight)| **weight != 0.0) {
             for term in &self.terms {
-                let max = term.kind.classes() - 1;
-                let mut own = labels[term.labels.clone()].iter();
-                if let Some(&label) = own.find(|label| usize::from(**label) > max) {
-                    return Err(outside(&term.name, label, max));
-                }
+                check(&term.name, term.kind, &labels[term.labels.clone()])?;
             }
         }
         Ok(())
@@ -139,7 +148,7 @@ impl Imitation {
         Ok(whole.with(scales))
     }
 
-    pub(super) fn pass(
+    pub(in crate::objective) fn pass(
         &self,
         rows: LabelledLogits,
         whole: &Denominators,
@@ -147,7 +156,7 @@ impl Imitation {
         mut per_sample: Option<&mut [f32]>,
     ) -> Result<Sums> {
         let n = self.check(&rows, grad.as_deref(), per_sample.as_deref())?;
-        // Without a gradient to fill, a row's exponentials still need a place.
+        // Without a gradient to fill, a row's still needs a place.
         let mut scratch = vec![0.0; if grad.is_none() { self.num_logits } else { 0 }];
         let mut sums = Sums(vec![0.0; SUMS * self.terms.len()]);
         for i in 0..n {
@@ -175,16 +184,12 @@ impl Imitation {
     fn row(
         &self,
         x: &[f32],
-        labels: &[u16],
+        labels: &[f32],
         weight: f64,
         whole: &Denominators,
         grad: &mut [f32],
         sums: &mut Sums,
     ) -> Result<f64> {
-        // Of clamped logits neither an exponential nor a sum of them overflows.
-        for (e, &v) in grad.iter_mut().zip(x) {
-            *e = exp(clip(v, self.clamp));
-        }
         let mut sample = 0.0;
         for (h, term) in self.terms.iter().enumerate() {
             let (x, grad) = (&x[term.logits.clone()], &mut grad[term.logits.clone()]);
@@ -195,10 +200,8 @@ impl Imitation {
                 loss: weight * scale * whole.inverse_weight,
                 entropy: self.entropy_weight * whole.inverse_rows,
             };
-            let value = match term.kind {
-                HeadKind::Bernoulli(_) => term.bernoulli(x, labels, self.clamp, pull, grad)?,
-                HeadKind::Categorical(_) => term.categorical(x, labels, self.clamp, pull, grad)?,
-            };
+            // Of clamped logits neither an exponential nor a sum of them overflows.
+            let value = term.learn(x, labels, self.clamp, pull, grad)?;
             let [loss, weighted, entropy] = &mut sums.0.as_chunks_mut::<SUMS>().0[h];
             *loss += value.loss;
             *weighted += weight * value.loss;
@@ -251,17 +254,7 @@ impl Objective for Imitation {
     }
 
     fn copy_on(&self, _device: &Device) -> Result<Box<dyn Objective>> {
-        let Imitation { num_logits, num_labels, head_normalize, entropy_weight, clamp, .. } = *self;
-        let (terms, on_card) = (self.terms.clone(), OnceLock::new());
-        Ok(Box::new(Imitation {
-            terms,
-            num_logits,
-            num_labels,
-            head_normalize,
-            entropy_weight,
-            clamp,
-            on_card,
-        }))
+        Ok(Box::new(self.again()))
     }
 
     fn check(&self, batch: &Batch) -> Result<()> {
@@ -293,7 +286,9 @@ impl Objective for Imitation {
     }
 
     fn on_card(&self, outputs: &Tensor) -> Result<Option<&dyn OnCard>> {
-        if !is_for_kernels(outputs) {
+        // Kernels know bits and classes.
+        let known = self.terms.iter().all(|term| term.kind.classes() > 0);
+        if !known || !is_for_kernels(outputs) {
             return Ok(None);
         }
         if let Some(loss) = self.on_card.get() {

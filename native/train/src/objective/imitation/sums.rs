@@ -20,6 +20,6 @@ pub struct Loss {
 #[derive(Debug, Clone, Copy)]
 pub struct LabelledLogits<'a> {
     pub logits: &'a [f32],
-    pub labels: &'a [u16],
+    pub labels: &'a [f32],
     pub weights: Option<&'a [f32]>,
 }

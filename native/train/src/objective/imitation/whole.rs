@@ -18,7 +18,7 @@ use crate::objective::{Denominators, Objective, SHARD_ROWS, Sums};
 pub fn imitation(
     heads: &Heads,
     logits: &[f32],
-    labels: &[u16],
+    labels: &[f32],
     frame_weights: Option<&[f32]>,
     options: &LossOptions,
     mut grad: Option<&mut [f32]>,

@@ -5,10 +5,7 @@
 //! independent of each other given what is recorded, so theirs are added. Autoregressive heads, the
 //! teacher's or the learner's, condition on the recorded action.
 
-mod divergence;
-
-pub use divergence::Direction;
-use divergence::divergence;
+use sconce_nn::head::Direction;
 use sconce_nn::spec::{Heads, Part};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::digest::of_file;
@@ -101,7 +98,7 @@ impl Teacher {
             let of_head = |part: &Part| {
                 let span = part.logits..part.logits + part.head.kind.logits();
                 let (x, y, grad) = (&x[span.clone()], &y[span.clone()], &mut grad[span]);
-                divergence(part.head.kind, self.direction, x, y, scale, grad)
+                part.head.kind.divergence(self.direction, x, y, scale, grad)
             };
             weight * parts.iter().map(of_head).sum::<f64>()
         });

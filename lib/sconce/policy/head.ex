@@ -1,0 +1,90 @@
+defmodule Sconce.Policy.Head do
+  @moduledoc false
+  # Kinds of heads: what they are made of in logits and labels, and their form on the native side.
+
+  alias Sconce.Game.Declaration
+  alias Sconce.Options
+
+  @type kind ::
+          {:bernoulli, pos_integer}
+          | {:categorical, pos_integer}
+          | {:gaussian, pos_integer, low :: float, high :: float}
+          | {:value, 1}
+
+  @kinds [:bernoulli, :categorical, :gaussian]
+
+  @doc "A kind as it was given, with everything filled in."
+  @spec kind!(term, term) :: kind
+  def kind!(_name, {:bernoulli, n} = kind) when n in 1..65_536, do: kind
+  def kind!(_name, {:categorical, n} = kind) when n in 2..65_536, do: kind
+  def kind!(name, {:gaussian, n}), do: kind!(name, {:gaussian, n, -1, 1})
+
+  def kind!(_name, {:gaussian, n, low, high})
+      when n in 1..32_768 and is_number(low) and is_number(high) and low < high,
+      do: {:gaussian, n, Declaration.single(low), Declaration.single(high)}
+
+  def kind!(name, given) do
+    kind = is_tuple(given) and tuple_size(given) > 1 and elem(given, 0)
+    if is_atom(kind) and kind, do: Options.known!(kind, @kinds, "kind of head")
+
+    raise ArgumentError,
+          "head #{inspect(name)}: expected 1..65536 bits, 2..65536 classes or " <>
+            "{:gaussian, 1..32768, low, high}, got: #{inspect(given)}"
+  end
+
+  @doc "Whether it is a kind as `kind!/2` makes it."
+  @spec kind?(term) :: boolean
+  def kind?({kind, n}) when kind in [:bernoulli, :categorical, :value], do: is_integer(n)
+
+  def kind?({:gaussian, n, low, high}),
+    do: is_integer(n) and is_float(low) and is_float(high)
+
+  def kind?(_other), do: false
+
+  @doc "Numbers that a policy says of it."
+  @spec logits(kind) :: pos_integer
+  def logits({:gaussian, n, _low, _high}), do: 2 * n
+  def logits({_kind, n}), do: n
+
+  @doc "Numbers of its label."
+  @spec labels(kind) :: pos_integer
+  def labels({:bernoulli, n}), do: n
+  def labels({:categorical, _n}), do: 1
+  def labels({:gaussian, n, _low, _high}), do: n
+
+  @doc "The bits of a number of the labels of these heads, whole or not."
+  @spec type([%{kind: kind}]) :: {:u, 16} | {:f, 32}
+  def type(heads),
+    do:
+      if(Enum.any?(heads, &match?(%{kind: {:gaussian, _, _, _}}, &1)),
+        do: {:f, 32},
+        else: {:u, 16}
+      )
+
+  @doc "What a head chose, of the labels that begin with its own, and the labels of the others."
+  @spec choice(kind, [number]) :: {number | [number], [number]}
+  def choice({:bernoulli, n}, labels), do: Enum.split(labels, n)
+  def choice({:categorical, _n}, [class | rest]), do: {class, rest}
+
+  def choice({:gaussian, n, _low, _high}, labels) do
+    {numbers, rest} = Enum.split(labels, n)
+    {Enum.map(numbers, &(&1 * 1.0)), rest}
+  end
+
+  @doc "Labels of a choice; what is none of its own stays what it is."
+  @spec labels_of(kind, term) :: [term]
+  def labels_of({:gaussian, _n, _low, _high}, choice),
+    do: choice |> List.wrap() |> Enum.map(&if(is_integer(&1), do: &1 * 1.0, else: &1))
+
+  def labels_of(_kind, choice), do: List.wrap(choice)
+
+  @spec to_native(kind) :: tuple
+  def to_native({:gaussian, n, low, high}), do: {:gaussian, %{size: n, low: low, high: high}}
+  def to_native(kind), do: kind
+
+  @spec from_native(map) :: kind
+  def from_native(%{gaussian: %{size: n, low: low, high: high}}),
+    do: {:gaussian, n, Declaration.single(low), Declaration.single(high)}
+
+  def from_native(%{} = kind), do: kind |> Map.to_list() |> hd()
+end

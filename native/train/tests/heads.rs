@@ -1,0 +1,261 @@
+//! Kinds of heads, and imitation weighed by advantages, against vectors made in float64.
+
+mod support;
+
+use std::ops::Range;
+
+use sconce_data::{Batch, Extra};
+use sconce_nn::head::{Direction, Gaussian, Pair, Shape};
+use sconce_nn::spec::{Head, HeadKind, Heads, HeadsKind};
+use sconce_train::objective::advantage::{Advantage, AdvantageOptions};
+use sconce_train::objective::imitation::LossOptions;
+use sconce_train::objective::{Denominators, Objective, Rows};
+use support::Golden;
+
+/// One head of a case: a Gaussian of each number, as each has bounds of its own.
+struct Part {
+    name: &'static str,
+    kind: HeadKind,
+    /// Of a Gaussian, which of its name's numbers it is.
+    number: Option<usize>,
+}
+
+/// The parts that a case has.
+fn parts(golden: &Golden) -> Vec<Part> {
+    let mut all = vec![];
+    let width = |name: &str, rows: usize| golden.optional(name).map(|all| all.len() / rows);
+    let rows = golden.config["batch"].as_u64().unwrap() as usize;
+    for name in ["choice", "slot"] {
+        if let Some(n) = width(&format!("input.logits.{name}"), rows) {
+            all.push(Part { name, kind: HeadKind::Categorical(n), number: None });
+        }
+    }
+    if let Some(n) = width("input.logits.bits", rows) {
+        all.push(Part { name: "bits", kind: HeadKind::Bernoulli(n), number: None });
+    }
+    if let Some(low) = golden.optional("input.low.stick") {
+        let bounds = low.into_iter().zip(golden.f32("input.high.stick")).enumerate();
+        all.extend(bounds.map(|(i, (low, high))| {
+            let kind = HeadKind::Gaussian(Gaussian { size: 1, low, high });
+            Part { name: "stick", kind, number: Some(i) }
+        }));
+    }
+    all
+}
+
+impl Part {
+    /// Its logits in one row; `prefix` is empty or `other.`.
+    fn logits(&self, golden: &Golden, prefix: &str, row: usize, rows: usize) -> Vec<f32> {
+        let of = |name: &str| golden.f32(&format!("input.{prefix}{name}.{}", self.name));
+        let Some(number) = self.number else {
+            return part(&of("logits"), row, rows).to_vec();
+        };
+        let log_stds = of("log_std");
+        let means = of("mean");
+        let own = part(&means, row, rows);
+        // One for all rows, or one for each.
+        let log_std = match log_stds.len() == own.len() {
+            true => log_stds[number],
+            false => part(&log_stds, row, rows)[number],
+        };
+        vec![own[number], log_std]
+    }
+
+    fn label(&self, golden: &Golden, row: usize, rows: usize) -> Vec<f32> {
+        let name = format!("input.action.{}", self.name);
+        match self.number {
+            Some(number) => vec![part(&golden.f32(&name), row, rows)[number]],
+            None => part(&golden.labels(&name), row, rows).to_vec(),
+        }
+    }
+}
+
+fn part(all: &[f32], row: usize, rows: usize) -> &[f32] {
+    let width = all.len() / rows;
+    &all[row * width..][..width]
+}
+
+/// Adds gradients of a part's rows to those of its name, as the case has them.
+fn add(golden: &Golden, part: &Part, gradients: &[Vec<f32>], out: &mut Vec<(String, Vec<f64>)>) {
+    let mut sum = |name: String, at: Vec<usize>, gradients: Vec<f64>| {
+        let len = golden.f32(&name.replace("grad.", "")).len();
+        let place = out.iter().position(|(known, _)| *known == name);
+        let place = place.unwrap_or_else(|| {
+            out.push((name, vec![0.0; len]));
+            out.len() - 1
+        });
+        at.iter().zip(gradients).for_each(|(at, gradient)| out[place].1[*at] += gradient);
+    };
+    let rows = gradients.len();
+    let Some(number) = part.number else {
+        let all: Vec<f64> = gradients.iter().flatten().map(|v| f64::from(*v)).collect();
+        return sum(format!("grad.input.logits.{}", part.name), (0..all.len()).collect(), all);
+    };
+    for (i, name) in ["mean", "log_std"].into_iter().enumerate() {
+        let width = golden.f32(&format!("input.{name}.{}", part.name)).len();
+        let numbers = golden.f32(&format!("input.low.{}", part.name)).len();
+        let place = |row: usize| if width == numbers { number } else { row * numbers + number };
+        let own = gradients.iter().map(|row| f64::from(row[i])).collect();
+        sum(format!("grad.input.{name}.{}", part.name), (0..rows).map(place).collect(), own);
+    }
+}
+
+fn likelihoods(case: &str) {
+    let golden = Golden::open(case);
+    let rows = golden.config["batch"].as_u64().unwrap() as usize;
+    let cotangent = |name: &str| golden.f32(&format!("input.cotangent.{name}"));
+    let pulls = ["log_prob.total", "entropy.total", "kl.total"].map(cotangent);
+    let of_mode = golden.optional("input.cotangent.mode.stick");
+    let (mut totals, mut gradients) = (vec![[0.0; 3]; rows], vec![]);
+    let mut stick = vec![[0.0; 3]; rows];
+    for part_of in parts(&golden) {
+        let mut own = vec![];
+        for row in 0..rows {
+            let (x, y) = (
+                part_of.logits(&golden, "", row, rows),
+                part_of.logits(&golden, "other.", row, rows),
+            );
+            let label = part_of.label(&golden, row, rows);
+            let pull = Pair { loss: -f64::from(pulls[0][row]), entropy: -f64::from(pulls[1][row]) };
+            let mut gradient = vec![f32::NAN; x.len()];
+            let kind = part_of.kind;
+            let shape = Shape::default();
+            let told = kind.learn(&x, &label, &shape, pull, &mut gradient);
+            let scale = f64::from(pulls[2][row]);
+            let kl = kind.divergence(Direction::Forward, &x, &y, scale, &mut gradient);
+            assert!((told.loss - kind.nll(&x, &label)).abs() < 1e-5 * told.loss.abs().max(1.0));
+            assert!((told.entropy - kind.entropy(&x)).abs() < 1e-5, "{case}: {told:?}");
+            if let (Some(number), Some(of_mode), HeadKind::Gaussian(bounds)) =
+                (part_of.number, &of_mode, kind)
+            {
+                // What the mode adds to the gradient of the mean.
+                let slope = 0.5 * (bounds.high - bounds.low) * (1.0 - x[0].tanh().powi(2));
+                gradient[0] += slope * part(of_mode, row, rows)[number];
+            }
+            let figures = [-told.loss, told.entropy, kl];
+            totals[row].iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure);
+            if part_of.number.is_some() {
+                stick[row].iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure);
+            }
+            own.push(gradient);
+        }
+        add(&golden, &part_of, &own, &mut gradients);
+    }
+    for (i, name) in ["log_prob", "entropy", "kl"].into_iter().enumerate() {
+        golden.check(&format!("output.{name}.total"), totals.iter().map(|row| row[i]));
+        if of_mode.is_some() {
+            golden.check(&format!("output.{name}.stick"), stick.iter().map(|row| row[i]));
+        }
+    }
+    for (name, gradient) in gradients {
+        golden.check(&name, gradient);
+    }
+}
+
+#[test]
+fn likelihood_entropy_divergence_and_gradient_of_each_kind_are_those_of_float64() {
+    let cases = ["categorical", "bernoulli", "tanh_state", "tanh_free", "mixed", "mixed_state"];
+    cases.iter().for_each(|case| likelihoods(&format!("play_{case}")));
+}
+
+#[test]
+fn numbers_next_to_a_bound_have_a_likelihood() {
+    let golden = Golden::open("play_tanh_near_bounds");
+    let [means, log_stds, low, high, actions] =
+        ["mean", "log_std", "low", "high", "action"].map(|name| golden.f32(&format!("input.{name}")));
+    let n = low.len();
+    let log_prob = actions.chunks(n).zip(means.chunks(n)).map(|(actions, means)| {
+        let of = |i: usize| {
+            let kind = HeadKind::Gaussian(Gaussian { size: 1, low: low[i], high: high[i] });
+            -kind.nll(&[means[i], log_stds[i]], &[actions[i]])
+        };
+        (0..n).map(of).sum::<f64>()
+    });
+    golden.check("output.log_prob", log_prob.collect::<Vec<_>>());
+    // At the bound itself it is that of the nearest number within.
+    let kind = HeadKind::Gaussian(Gaussian { size: 1, low: -1.0, high: 1.0 });
+    assert_eq!(kind.nll(&[0.0, 0.0], &[1.0]), kind.nll(&[0.0, 0.0], &[1f32.next_down()]));
+}
+
+/// Rows of a batch whose returns are its advantages, as the value of each is 0.
+fn batch(golden: &Golden, parts: &[Part], rows: usize) -> (Vec<f32>, Batch) {
+    let (mut logits, mut labels) = (vec![], vec![]);
+    for row in 0..rows {
+        logits.extend(parts.iter().flat_map(|part| part.logits(golden, "", row, rows)));
+        logits.push(0.0);
+        labels.extend(parts.iter().flat_map(|part| part.label(golden, row, rows)));
+    }
+    let masked = golden.config.get("mask").is_some_and(|mask| mask == true);
+    let weights = if masked { golden.labels("input.mask") } else { vec![1.0; rows] };
+    let beside = vec![(Extra::Return { discount: 1.0 }, golden.f32("input.advantage"))];
+    (logits, Batch { labels, weights, beside, ..Batch::default() })
+}
+
+#[test]
+fn imitation_is_weighed_by_advantages_as_in_float64() {
+    for case in ["categorical", "tanh", "mixed"] {
+        let golden = Golden::open(&format!("play_awr_{case}"));
+        let (rows, parts) = (golden.config["batch"].as_u64().unwrap() as usize, parts(&golden));
+        let head = |(i, kind): (usize, HeadKind)| Head {
+            name: format!("part_{i}"),
+            kind,
+            hidden_size: 0,
+        };
+        let kinds = parts.iter().map(|part| part.kind).chain([HeadKind::Value(1)]);
+        let heads = Heads {
+            kind: HeadsKind::Independent,
+            parts: kinds.enumerate().map(head).collect(),
+            stream_size: 1,
+            prior: false,
+        };
+        let options = AdvantageOptions {
+            temperature: golden.config["beta"].as_f64().unwrap(),
+            max_weight: golden.config["weight_max"].as_f64().unwrap(),
+            value_weight: 0.0,
+        };
+        let objective = Advantage::new(&heads, &LossOptions::plain(), options).unwrap();
+        let (logits, batch) = batch(&golden, &parts, rows);
+        let range: Range<usize> = 0..rows;
+        let whole = objective.denominators(&batch, None).unwrap();
+        let all = Rows { logits: &logits, companion: &[], batch: &batch, range };
+        let mut gradient = vec![f32::NAN; logits.len()];
+        let sums = objective.rows(&all, &whole, Some(&mut gradient)).unwrap();
+        golden.check("output.loss", [objective.finish(&sums, &whole).unwrap().total]);
+        let (mut named, mut from, width) = (vec![], 0, logits.len() / rows);
+        for part in &parts {
+            let span = from..from + part.kind.logits();
+            from = span.end;
+            let own: Vec<_> =
+                gradient.chunks(width).map(|row| row[span.clone()].to_vec()).collect();
+            add(&golden, part, &own, &mut named);
+        }
+        named.into_iter().for_each(|(name, gradient)| golden.check(&name, gradient));
+    }
+}
+
+#[test]
+fn the_loss_of_a_value_is_that_of_float64() {
+    for case in ["play_value", "play_value_weighted"] {
+        let golden = Golden::open(case);
+        let [values, returns] = ["value", "return"].map(|name| golden.f32(&format!("input.{name}")));
+        let rows = values.len();
+        let weights = golden.optional("input.weight").unwrap_or_else(|| vec![1.0; rows]);
+        let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 0 };
+        let parts = vec![head("go", HeadKind::Bernoulli(1)), head("value", HeadKind::Value(1))];
+        let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 1, prior: false };
+        // Nothing is imitated: weights are held below next to nothing.
+        let options = AdvantageOptions { temperature: 1.0, max_weight: 1e-30, value_weight: 1.0 };
+        let objective = Advantage::new(&heads, &LossOptions::plain(), options).unwrap();
+        let logits: Vec<f32> = values.iter().flat_map(|value| [0.0, *value]).collect();
+        let beside = vec![(Extra::Return { discount: 1.0 }, returns)];
+        let batch = Batch { labels: vec![0.0; rows], weights, beside, ..Batch::default() };
+        let whole = Denominators::of(&batch.weights).unwrap().with(vec![1.0; 2]);
+        let all = Rows { logits: &logits, companion: &[], batch: &batch, range: 0..rows };
+        let mut gradient = vec![f32::NAN; logits.len()];
+        let sums = objective.rows(&all, &whole, Some(&mut gradient)).unwrap();
+        let figures = objective.finish(&sums, &whole).unwrap();
+        golden.check("output.loss", [figures.named["value_loss"]]);
+        let of_values = gradient.iter().skip(1).step_by(2).map(|v| f64::from(*v));
+        golden.check("grad.input.value", of_values.collect::<Vec<_>>());
+    }
+}
