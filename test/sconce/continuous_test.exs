@@ -258,10 +258,11 @@ defmodule Sconce.ContinuousTest do
       options =
         [
           steps: 1500,
+          window_size: 4,
+          stride: 1,
           max_grad_norm: 1000,
           out: dir <> "/run",
-          hidden_sizes: [32, 32],
-          learning_rate: 0.003
+          hidden_sizes: [32, 32]
         ] ++
           [value_head: true, advantage_temperature: 1, discount: 0.9, value_weight: 1]
 
@@ -269,13 +270,13 @@ defmodule Sconce.ContinuousTest do
       {:ok, policy} = Policy.load(dir <> "/run/last.safetensors")
       {:ok, session} = Session.open(policy)
 
-      for wind <- 0..2, left <- [1, 4, 12, 24] do
+      for wind <- 0..2, left <- [4, 8, 12, 18] do
         # Before the first frame nothing was done.
         before = if left < frames, do: %{steer: 0.1, boost: %{}, gear: 0}
         frame = %Cart.Frame{x: 0.0, wind: wind, left: left, previous_action: before}
         {:ok, action} = Session.act(session, frame, logits: true)
         expected = wind / 4 * (1 - 0.9 ** left) / 0.1
-        assert_in_delta hd(action.logits.value), expected, 0.35
+        assert_in_delta hd(action.logits.value), expected, 0.2 + 0.12 * expected
       end
     end
 
