@@ -37,6 +37,11 @@ pub(super) trait Distribution {
         least <= label && label <= largest && whole
     }
 
+    /// Its number in `heads.cuh`, if its loss has a form on a card.
+    fn on_card(&self) -> Option<i32> {
+        None
+    }
+
     /// Checks every number before memory is taken for it; errors name `field`.
     fn validate(&self, field: &str) -> Result<()>;
 

@@ -99,6 +99,11 @@ impl HeadKind {
         self.with(|head| head.validate(field))
     }
 
+    /// Its number among the heads whose loss has a form on a card.
+    pub fn on_card(self) -> Option<i32> {
+        self.with(|head| head.on_card())
+    }
+
     /// Draws a label, or takes the most likely one.
     pub fn choose(self, logits: &[f32], chance: &Chance<'_>, out: &mut [f32]) {
         self.with(|head| head.choose(logits, chance, out))

@@ -1,7 +1,7 @@
 //! `loss.cu` beside `objective::imitation`.
 
 use half::bf16;
-use sconce_nn::spec::{Head, HeadKind, Heads, HeadsKind};
+use sconce_nn::spec::{Gaussian, Head, HeadKind, Heads, HeadsKind};
 use sconce_tensor::rng::Rng;
 use sconce_train::objective::imitation::{
     FocalHeads, Imitation, Loss, LossOptions, PosWeight, Reduction, imitation,
@@ -30,6 +30,8 @@ fn heads() -> Heads {
         head("warp", HeadKind::Categorical(32)),
         head("more", HeadKind::Categorical(77)),
         head("bits", HeadKind::Bernoulli(40)),
+        head("aim", HeadKind::Gaussian(Gaussian { size: 3, low: -1.5, high: 2.0 })),
+        head("value", HeadKind::Value(1)),
     ];
     Heads { kind: HeadsKind::Independent, parts, stream_size: 0, prior: false }
 }
@@ -62,13 +64,17 @@ impl Batch {
     fn new<T: Element>() -> Self {
         let (rng, heads) = (Rng::new(1, "loss", 0), heads());
         let logit = |i: usize| T::of(2.0 * rng.normal(i as u64)).value();
-        let label = |(i, classes): (usize, usize)| rng.below(i as u64, classes as u64) as f32;
+        // Numbers are at their bounds, too.
+        let label = |(i, kind): (usize, HeadKind)| match kind.classes() {
+            0 if i % 7 == 0 => kind.least(),
+            0 => kind.least() + rng.uniform(i as u64) * (kind.largest() - kind.least()),
+            classes => rng.below(i as u64, classes as u64) as f32,
+        };
         let kinds = heads.parts.iter().map(|head| head.kind);
-        let classes = kinds.flat_map(|kind| vec![kind.classes(); kind.labels()]);
-        let classes: Vec<usize> = classes.collect();
+        let kinds: Vec<HeadKind> = kinds.flat_map(|kind| vec![kind; kind.labels()]).collect();
         Batch {
             logits: (0..N * heads.num_logits()).map(logit).collect(),
-            labels: (0..N).flat_map(|_| classes.clone()).enumerate().map(label).collect(),
+            labels: (0..N).flat_map(|_| kinds.clone()).enumerate().map(label).collect(),
             weights: (0..N).map(|i| [0.0, 1.0, 2.5, 1.0][i % 4]).collect(),
         }
     }
@@ -158,8 +164,7 @@ impl<T: Element> Card<T> {
         let (n, count) = (batch.weights.len(), heads.parts.len());
         let blocks = n.div_ceil(ROWS);
         let mut logits = Memory::<T>::of(&batch.logits);
-        let labels: Vec<f32> = batch.labels.iter().map(|label| f32::from(*label)).collect();
-        let mut labels = Memory::<f32>::of(&labels);
+        let mut labels = Memory::<f32>::of(&batch.labels);
         let mut weights = Memory::<f32>::of(&batch.weights);
         let mut slope = Memory::<T>::unwritten(batch.logits.len());
         let mut parts = Memory::<f64>::unwritten(blocks * count * SUMS);
@@ -208,7 +213,7 @@ fn losses_are_those_of_the_cpu<T: Element>(kernels: &impl Kernels, rounding: f32
         let (want, slope) = batch.on_cpu(options);
         let (got, got_slope) = batch.launched::<T>(kernels, options);
         let near = |got: f64, want: f64, what: &str| {
-            assert!((got - want).abs() < 1e-6 * want.abs(), "{what}, way {way}: {got}, not {want}");
+            assert!((got - want).abs() <= 1e-6 * want.abs(), "{what}, way {way}: {got}, not {want}");
         };
         near(got.value, want.value, "loss");
         near(got.entropy_bonus, want.entropy_bonus, "entropy");

@@ -40,6 +40,10 @@ impl Distribution for Bernoulli {
         [0.0, 1.0]
     }
 
+    fn on_card(&self) -> Option<i32> {
+        Some(0)
+    }
+
     fn validate(&self, field: &str) -> Result<()> {
         within(&format!("{field}.size"), self.0, 1, MAX_SIZE)
     }

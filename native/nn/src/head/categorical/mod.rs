@@ -33,6 +33,10 @@ impl Distribution for Categorical {
         [0.0, self.0 as f32 - 1.0]
     }
 
+    fn on_card(&self) -> Option<i32> {
+        Some(1)
+    }
+
     /// The largest of 16 bits is no class: it says that there is none.
     fn validate(&self, field: &str) -> Result<()> {
         within(&format!("{field}.size"), self.0, 2, u16::MAX.into())

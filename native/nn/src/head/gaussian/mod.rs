@@ -126,6 +126,10 @@ impl Distribution for Gaussian {
         [self.low, self.high]
     }
 
+    fn on_card(&self) -> Option<i32> {
+        Some(2)
+    }
+
     fn validate(&self, field: &str) -> Result<()> {
         within(&format!("{field}.size"), self.size, 1, MAX_SIZE / 2)?;
         let finite = self.low.is_finite() && self.high.is_finite();

@@ -23,6 +23,10 @@ impl Distribution for Value {
         [f32::MIN, f32::MAX]
     }
 
+    fn on_card(&self) -> Option<i32> {
+        Some(3)
+    }
+
     fn validate(&self, field: &str) -> Result<()> {
         within(&format!("{field}.size"), self.0, 1, 1)
     }

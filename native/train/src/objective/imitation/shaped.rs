@@ -90,13 +90,16 @@ impl Imitation {
             clamp: self.clamp,
         };
         for term in &self.terms {
-            let kind = i32::from(term.kind.bits() == 0);
+            // None is asked for where one has no form there.
+            let kind = term.kind.on_card().unwrap_or(-1);
             let places = [term.logits.start, term.logits.len(), term.labels.start];
             table.places.push(kind);
             table.places.extend(places.map(|place| place as i32));
             let terms = [term.smoothing, term.gamma, term.edge.unwrap_or(1.0)];
+            let bounds = [term.kind.least(), term.kind.largest()];
             table.terms.push(term.scale);
             table.terms.extend(terms.map(|number| number as f32));
+            table.terms.extend(bounds);
             let weights = table.pos_weights[term.logits.clone()].iter_mut();
             weights.zip(&term.pos_weight).for_each(|(to, weight)| *to = *weight);
         }
@@ -286,8 +289,7 @@ impl Objective for Imitation {
     }
 
     fn on_card(&self, outputs: &Tensor) -> Result<Option<&dyn OnCard>> {
-        // Kernels know bits and classes.
-        let known = self.terms.iter().all(|term| term.kind.classes() > 0);
+        let known = self.terms.iter().all(|term| term.kind.on_card().is_some());
         if !known || !is_for_kernels(outputs) {
             return Ok(None);
         }

@@ -1,0 +1,39 @@
+// Loss, entropy and gradient of numbers within bounds, a Gaussian squashed by tanh.
+#pragma once
+#include "head.cuh"
+
+namespace {
+
+// What logarithmic deviations are held within.
+constexpr double LEAST_LOG_STD = -5.0, MOST_LOG_STD = 2.0;
+constexpr double HALF_LOG_TAU = 0.9189385332046727;
+
+// Beyond those bounds only what leads back.
+__device__ inline double held(double slope, float log_std) {
+  if (log_std < LEAST_LOG_STD) return fmin(slope, 0.0);
+  return log_std > MOST_LOG_STD ? fmax(slope, 0.0) : slope;
+}
+
+// count / 2 means, then as many logarithmic deviations. A label outside the bounds makes a NaN.
+template <typename T> __device__ Pair gaussian(const Row<T> &row, const Terms &terms, Pair pull) {
+  double loss = 0.0, entropy = 0.0;
+  const int numbers = row.count / 2;
+  for (int i = threadIdx.x % WARP; i < numbers; i += WARP) {
+    const float label = row.labels[i], raw = read(row.x + numbers + i);
+    const bool is_label = terms.low <= label && label <= terms.high;
+    // The nearest number within, as at a bound u is infinite.
+    const float value = fminf(fmaxf(label, nextafterf(terms.low, INFINITY)), nextafterf(terms.high, -INFINITY));
+    const double above = double(value) - terms.low, below = double(terms.high) - value;
+    const double u = 0.5 * (log(above) - log(below)), slope = log(2.0 * above * below / (double(terms.high) - terms.low));
+    const double log_std = fmin(fmax(double(raw), LEAST_LOG_STD), MOST_LOG_STD), std = exp(log_std);
+    const double z = is_label ? (u - read(row.x + i)) / std : NAN;
+    loss += 0.5 * z * z + log_std + HALF_LOG_TAU + slope;
+    entropy += log_std + HALF_LOG_TAU + 0.5;
+    if (!row.gradient) continue;
+    write(row.gradient + i, float(-pull.loss * z / std));
+    write(row.gradient + numbers + i, float(held(pull.loss * (1.0 - z * z) - pull.entropy, raw)));
+  }
+  return {sum_of_lanes(loss), sum_of_lanes(entropy)};
+}
+
+} // namespace

@@ -1,0 +1,20 @@
+// Every kind of head that has a loss on a card, by the numbers that `table.rs` and its folders say.
+#pragma once
+#include "bernoulli.cuh"
+#include "categorical.cuh"
+#include "gaussian.cuh"
+
+namespace {
+
+template <typename T> __device__ Pair loss_of(int kind, const Row<T> &row, const Terms &terms, Pair pull) {
+  switch (kind) {
+  case 0: return bernoulli(row, terms, pull);
+  case 1: return categorical(row, terms, pull);
+  case 2: return gaussian(row, terms, pull);
+  }
+  // A head that chooses nothing.
+  for (int i = threadIdx.x % WARP; row.gradient && i < row.count; i += WARP) write(row.gradient + i, 0.0f);
+  return {0.0, 0.0};
+}
+
+} // namespace
