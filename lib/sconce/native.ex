@@ -68,6 +68,7 @@ defmodule Sconce.Native do
   def embed(_embedding, _raw), do: unavailable(:embed)
 
   # Policy
+  def head_sizes(_kind), do: unavailable(:head)
   def policy_init(_spec, _seed), do: unavailable(:init)
   def policy_load(_path), do: unavailable(:load)
   def policy_on(_policy, _reference, _device), do: unavailable(:device)

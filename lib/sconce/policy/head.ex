@@ -1,9 +1,10 @@
 defmodule Sconce.Policy.Head do
   @moduledoc false
-  # Kinds of heads: what they are made of in logits and labels, and their form on the native side.
+  # Kinds of heads: what they are made of in logits and labels, and their form on the native side, whose table has them
+  # all. Those that have nothing of their own here are `{name, n}`.
 
   alias Sconce.Game.Declaration
-  alias Sconce.Options
+  alias Sconce.{Native, Options}
 
   @type kind ::
           {:bernoulli, pos_integer}
@@ -23,7 +24,16 @@ defmodule Sconce.Policy.Head do
       when n in 1..32_768 and is_number(low) and is_number(high) and low < high,
       do: {:gaussian, n, Declaration.single(low), Declaration.single(high)}
 
-  def kind!(name, given) do
+  def kind!(name, {kind, n} = given) when is_atom(kind) and kind not in [:value | @kinds] do
+    case is_integer(n) && Native.head_sizes(given) do
+      {:ok, _sizes} -> given
+      _unknown -> wrong!(name, given)
+    end
+  end
+
+  def kind!(name, given), do: wrong!(name, given)
+
+  defp wrong!(name, given) do
     kind = is_tuple(given) and tuple_size(given) > 1 and elem(given, 0)
     if is_atom(kind) and kind, do: Options.known!(kind, @kinds, "kind of head")
 
@@ -34,7 +44,7 @@ defmodule Sconce.Policy.Head do
 
   @doc "Whether it is a kind as `kind!/2` makes it."
   @spec kind?(term) :: boolean
-  def kind?({kind, n}) when kind in [:bernoulli, :categorical, :value], do: is_integer(n)
+  def kind?({kind, n}) when is_atom(kind), do: is_integer(n)
 
   def kind?({:gaussian, n, low, high}),
     do: is_integer(n) and is_float(low) and is_float(high)
@@ -44,22 +54,29 @@ defmodule Sconce.Policy.Head do
   @doc "Numbers that a policy says of it."
   @spec logits(kind) :: pos_integer
   def logits({:gaussian, n, _low, _high}), do: 2 * n
-  def logits({_kind, n}), do: n
+  def logits({kind, n}) when kind in [:bernoulli, :categorical], do: n
+  def logits(kind), do: kind |> sizes() |> elem(0)
 
   @doc "Numbers of its label."
   @spec labels(kind) :: pos_integer
   def labels({:bernoulli, n}), do: n
   def labels({:categorical, _n}), do: 1
   def labels({:gaussian, n, _low, _high}), do: n
+  def labels(kind), do: kind |> sizes() |> elem(1)
+
+  defp sizes(kind) do
+    {:ok, sizes} = Native.head_sizes(kind)
+    sizes
+  end
+
+  defp whole?({:gaussian, _n, _low, _high}), do: false
+  defp whole?({kind, _n}) when kind in [:bernoulli, :categorical], do: true
+  defp whole?(kind), do: kind |> sizes() |> elem(2)
 
   @doc "The bits of a number of the labels of these heads, whole or not."
   @spec type([%{kind: kind}]) :: {:u, 16} | {:f, 32}
   def type(heads),
-    do:
-      if(Enum.any?(heads, &match?(%{kind: {:gaussian, _, _, _}}, &1)),
-        do: {:f, 32},
-        else: {:u, 16}
-      )
+    do: if(Enum.all?(heads, &whole?(&1.kind)), do: {:u, 16}, else: {:f, 32})
 
   @doc "What a head chose, of the labels that begin with its own, and the labels of the others."
   @spec choice(kind, [number]) :: {number | [number], [number]}
@@ -69,6 +86,13 @@ defmodule Sconce.Policy.Head do
   def choice({:gaussian, n, _low, _high}, labels) do
     {numbers, rest} = Enum.split(labels, n)
     {Enum.map(numbers, &(&1 * 1.0)), rest}
+  end
+
+  def choice(kind, labels) do
+    case Enum.split(labels, labels(kind)) do
+      {[label], rest} -> {label, rest}
+      split -> split
+    end
   end
 
   @doc "Labels of a choice; what is none of its own stays what it is."

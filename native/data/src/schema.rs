@@ -7,7 +7,7 @@ use sconce_game::{
     Declaration, Field, FieldKind, Game, InputKind, InputPart, MAX_CLASSES, melee as melee_game,
 };
 use sconce_nn::embedding::chooses;
-use sconce_nn::spec::{Declared, Embedding, Gaussian, HeadKind, Heads, HeadsKind, Melee};
+use sconce_nn::spec::{Declared, Embedding, HeadKind, Heads, HeadsKind, Melee};
 use sconce_tensor::bounded::at_most;
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -170,14 +170,13 @@ fn part_of((name, kind): &(String, HeadKind)) -> InputPart {
     InputPart {
         name: name.clone().into(),
         meaning: "".into(),
-        kind: match *kind {
-            HeadKind::Bernoulli(n) => InputKind::Bits(n),
-            HeadKind::Categorical(n) => InputKind::Choice(n),
-            HeadKind::Gaussian(Gaussian { size, low, high }) => {
-                InputKind::Continuous { size, min: low, max: high }
+        kind: match (kind.bits(), kind.classes()) {
+            (0, 0) => {
+                let (min, max) = (kind.least(), kind.largest());
+                InputKind::Continuous { size: kind.labels(), min, max }
             }
-            // No label says what a frame is worth: `validate` refuses it.
-            HeadKind::Value(_) => InputKind::Bits(0),
+            (0, classes) => InputKind::Choice(classes),
+            (bits, _) => InputKind::Bits(bits),
         },
         mirror: Default::default(),
         scale: Default::default(),

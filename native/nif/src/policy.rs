@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use rustler::{Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
 use sconce_nn::checkpoint::bytes;
-use sconce_nn::spec::Heads;
+use sconce_nn::spec::{HeadKind, Heads};
 use sconce_nn::{Policy, Spec};
 use sconce_serve::pass::{Forward, Pass};
 use sconce_serve::{Format, Model};
@@ -164,6 +164,16 @@ fn policy_weight(env: Env, policy: Handle<PolicyHandle>, name: String) -> Term {
         let weight = policy.policy().weights().get(&name);
         let weight = weight.ok_or_else(|| Error::not_found(format!("weight {name}")))?;
         Ok(Bytes(bytes(&to_vec(weight)?)))
+    })
+}
+
+/// Logits and labels of a kind of head, and whether these are bits or classes.
+#[rustler::nif]
+fn head_sizes<'a>(env: Env<'a>, kind: Term<'a>) -> Term<'a> {
+    inline(env, "head", || {
+        let kind: HeadKind = decode(kind)?;
+        kind.validate("head")?;
+        Ok((kind.logits(), kind.labels(), kind.classes() > 0))
     })
 }
 

@@ -17,7 +17,7 @@ use sconce_game::{Game, InputKind, InputPart, encode, fits};
 use serde::{Deserialize, Serialize};
 
 use crate::action::{Head, Heads};
-use crate::head::{Gaussian, HeadKind, NONE};
+use crate::head::NONE;
 use crate::{Error, Result};
 
 /// How the frames of a game become vectors.
@@ -327,17 +327,17 @@ impl Embedding {
 /// that choose nothing may stand beside them.
 pub fn chooses(parts: &[InputPart], heads: &Heads) -> bool {
     let fits = |(part, head): (&InputPart, &Head)| {
+        let kind = head.kind;
+        let class = || kind.bits() == 0 && kind.labels() == 1 && kind.classes() > 0;
         part.name == head.name
-            && match (&part.kind, head.kind) {
-                (InputKind::Flags(_) | InputKind::Bits(_), HeadKind::Bernoulli(n)) => {
-                    part.kind.numbers() == n
+            && match part.kind {
+                InputKind::Flags(_) | InputKind::Bits(_) => kind.bits() == part.kind.numbers(),
+                InputKind::Axis { .. } => class(),
+                InputKind::Choice(n) => class() && kind.classes() == n,
+                InputKind::Continuous { size, min, max } => {
+                    (kind.classes(), kind.labels()) == (0, size)
+                        && (kind.least(), kind.largest()) == (min, max)
                 }
-                (InputKind::Axis { .. }, HeadKind::Categorical(_)) => true,
-                (InputKind::Choice(n), HeadKind::Categorical(classes)) => *n == classes,
-                (&InputKind::Continuous { size, min, max }, HeadKind::Gaussian(head)) => {
-                    head == Gaussian { size, low: min, high: max }
-                }
-                _ => false,
             }
     };
     !parts.is_empty()

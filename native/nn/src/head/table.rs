@@ -95,7 +95,7 @@ impl HeadKind {
     }
 
     /// Checks every number before memory is taken for it; errors name `field`.
-    pub(crate) fn validate(self, field: &str) -> Result<()> {
+    pub fn validate(self, field: &str) -> Result<()> {
         self.with(|head| head.validate(field))
     }
 

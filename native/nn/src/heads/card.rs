@@ -16,6 +16,10 @@ const THREADS: usize = 256;
 const STREAM: usize = 2048;
 const LOGITS: usize = 1024;
 
+/// Kinds of heads that it knows, by their numbers in heads.cuh.
+const BITS: i32 = 0;
+const CLASSES: i32 = 1;
+
 /// Words of what a row is drawn by.
 const DRAW: usize = 8;
 
@@ -42,7 +46,10 @@ pub(crate) struct Table {
 impl Table {
     /// Whether heads are of kinds and of a size that the kernel takes.
     pub(crate) fn takes(spec: &Heads) -> bool {
-        let takes = |kind: HeadKind| kind.classes() > 0 && kind.logits() <= LOGITS;
+        let takes = |kind: HeadKind| match kind.on_card() {
+            Some(BITS | CLASSES) => kind.logits() <= LOGITS,
+            _ => false,
+        };
         spec.stream_size <= STREAM && spec.parts.iter().all(|head| takes(head.kind))
     }
 
@@ -54,7 +61,7 @@ impl Table {
         for Head { kind, first, decode, bias, encode, prior } in heads {
             words.extend([place(Some(decode))?, place(Some(bias))?]);
             words.extend([place(encode.as_ref())?, place(prior.as_ref())?, kind.logits() as i64]);
-            words.push(i64::from(matches!(kind, HeadKind::Categorical(_))));
+            words.push(i64::from(kind.on_card() == Some(CLASSES)));
             words.extend(first.map(|first| first as i64));
         }
         Ok(Table {
