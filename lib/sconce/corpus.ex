@@ -45,7 +45,7 @@ defmodule Sconce.Corpus do
         "Of vectors: what the labels are, such as `[move: {:categorical, 3}, fire: {:bernoulli, 1}]`."
     ],
     columns: [
-      type: {:list, {:in, [:reward, :end, :weight]}},
+      type: {:list, {:in, [:reward, :end, :weight, :log_likelihood]}},
       default: [],
       doc: "Of a declared game: what its rows have beside `frame` and `input`."
     ]
@@ -175,8 +175,8 @@ defmodule Sconce.Corpus do
   `Sconce.Game.columns/1` in its first line, in any order, and maybe more, which are not read. A JSON line is an object
   of them, where `buttons.jump` may be `jump` of an object `buttons` or a name in the list `buttons`. What a field has a
   default for may be left out. `reward` is what the input was rewarded with, `end` is 1 in the last row of a game that
-  ended and 0 where it was cut off, `weight` says how much a frame counts; whether they are there the first file says. A
-  file with anything wrong is skipped whole, and the reason names line and column. Files are read as they stream by; a
+  ended and 0 where it was cut off, `weight` says how much a frame counts, `log_likelihood` how likely its input was to whoever chose it; whether they are
+  there the first file says. A file with anything wrong is skipped whole, and the reason names line and column. Files are read as they stream by; a
   line has at most 1 MiB.
 
   #{Options.docs(@import)}
@@ -270,7 +270,10 @@ defmodule Sconce.Corpus do
     opts = Options.validate!(opts, @build)
     opts[:heads] == nil || raise ArgumentError, "option :heads: a game declares its input"
     game = Game.of!(game)
-    beside = for name <- [:reward, :end, :weight], name in opts[:columns], do: name
+
+    beside =
+      for name <- [:reward, :end, :weight, :log_likelihood], name in opts[:columns], do: name
+
     schema = %{name: "game", game: Declaration.to_native(game), beside: beside}
 
     with {:ok, builder} <- Native.builder_open(schema, Path.expand(opts[:into])),

@@ -228,6 +228,22 @@ defmodule Sconce.Trainer do
   not say its delay is taken to have the run's. A resumed run knows its teacher by the file's digest,
   wherever it lies.
 
+  ## Advantages
+
+  A corpus of a declared game with rewards (the column `reward`) holds more than what was done: how it went. With
+  `advantage_temperature: t` a frame counts in the loss by its advantage A (Peng et al. 2019):
+
+      mean over frames of min(exp(A / t), advantage_max_weight) * imitation
+        + value_weight * (value - R)^2 / 2,    A = R - value
+
+  R is the discounted return of the input that answers the frame (`:discount`), up to the end of its game; of a game that
+  was cut off what would have come is not known, and counts as nothing. The value is that of the policy's own
+  `value_head: true`, whose estimate is the last of the logits. The weights have no gradient, and nothing is divided by
+  their sum. A small temperature imitates what went best, a large one everything. Events and history have the figures
+  `value_loss`, half the mean squared error of the value, and `advantage_weight`, the mean of the weights.
+
+  A corpus without rewards, heads without a value, and a value that nothing trains are errors that name them.
+
   ## Long unrolls
 
   With `unroll: :window` a step learns from windows of any games, each from a zero state: what lies

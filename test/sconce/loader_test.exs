@@ -224,7 +224,10 @@ defmodule Sconce.LoaderTest do
       assert {:error, %Error{kind: :busy}} = Native.loader_next(loader, make_ref())
       assert {:error, %Error{kind: :busy}} = Native.loader_next(loader, make_ref())
       assert_receive {:sconce, ^first, {:ok, {0, _shape, _words?, _numbers, _flow}}}, 60_000
-      assert {:ok, {1, _shape, _words?, _numbers, _flow}} = Call.run(&Native.loader_next(loader, &1))
+
+      assert {:ok, {1, _shape, _words?, _numbers, _flow}} =
+               Call.run(&Native.loader_next(loader, &1))
+
       refute_received {:sconce, _ref, _answer}
       :ok = Native.loader_close(loader)
       assert ended?()
