@@ -170,6 +170,9 @@ defmodule Sconce.Action do
       Enum.all?(choices, &label?/1) ->
         {:ok, choices}
 
+      numbers?(spec, choices) ->
+        {:ok, Enum.map(choices, &(&1 * 1.0))}
+
       true ->
         misfit(what, choices)
     end
@@ -186,6 +189,10 @@ defmodule Sconce.Action do
   end
 
   def labels(_spec, what, other), do: misfit(what, other)
+
+  # Whole numbers below 0 and beyond 16 bits are numbers of a head that has such.
+  defp numbers?(%Spec{heads: heads}, choices),
+    do: Head.type(heads) == {:f, 32} and Enum.all?(choices, &is_number/1)
 
   defp named?(heads, choices), do: Enum.all?(heads, &is_map_key(choices, &1.name))
 

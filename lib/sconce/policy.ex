@@ -15,14 +15,15 @@ defmodule Sconce.Policy do
       default: nil,
       doc:
         "`[b, t, num_labels]`, the actions that autoregressive heads condition on: lists of " <>
-          "integers, or a binary of 16-bit ones, little-endian."
+          "integers, or a binary of 16-bit ones, little-endian; where a head chooses numbers, lists of " <>
+          "numbers, or a binary of 32-bit floats."
     ],
     queue: [
       type: :any,
       default: nil,
       doc:
         "`[b, t, queue_depth, num_labels]`, the inputs that were given last before each frame, newest " <>
-          "first and 65535 for none, as `labels`; `nil` takes them from the previous actions of the frames."
+          "first and the integer 65535 for none (in a binary of floats infinity), as `labels`; `nil` takes them from the previous actions of the frames."
     ],
     frame_delay: [
       type: {:or, [:non_neg_integer, nil]},
@@ -407,6 +408,8 @@ defmodule Sconce.Policy do
   defp allowed({:f, 32}), do: "32 bits"
 
   defp packed(label, {:u, 16}), do: <<label::16-little>>
+  # None: infinity, which no Erlang float is.
+  defp packed(65_535, {:f, 32}), do: <<0, 0, 128, 127>>
   defp packed(label, {:f, 32}), do: <<label::float-32-little>>
 
   defp mismatch(expected, got) do

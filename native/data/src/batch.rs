@@ -234,7 +234,8 @@ impl Reader {
             },
             seen: None,
             queue: memory::repeated(NONE, n * self.queue_depth * self.heads.num_labels()),
-            labels: memory::zeros(n * self.heads.num_labels()),
+            // Frames that are not there have labels that could be.
+            labels: self.heads.least_labels().repeat(n),
             weights: memory::repeated(1.0, n),
             beside: self.beside.iter().map(|extra| (*extra, memory::zeros(n))).collect(),
         }

@@ -331,7 +331,12 @@ impl Schema {
 
     /// The heads that labels are for: those of an input's parts, or the schema's own.
     pub fn heads(&self) -> Heads {
-        Heads::of_parts(self.parts(), HeadsKind::Independent)
+        match &self.form {
+            Form::Vector { heads, .. } => Heads::of_kinds(heads),
+            Form::Melee | Form::Game { .. } => {
+                Heads::of_parts(self.parts(), HeadsKind::Independent)
+            }
+        }
     }
 
     /// Whether these heads choose what its inputs are made of.

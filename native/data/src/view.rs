@@ -176,14 +176,16 @@ impl View {
 
     /// The returns of as many inputs as `out` has numbers, those that answer state `t` and the states behind it: rewards
     /// until the game ends, each frame later by `discount` less (Sutton & Barto 2018, equation 3.8). Of a game that was
-    /// cut off nothing is known of what would have come. Zeros where the corpus has no rewards.
+    /// cut off nothing is known of what would have come. Rewards that count for less than a billionth are left out, and
+    /// all are where the corpus has none.
     pub fn returns(&self, t: usize, delay: usize, discount: f32, out: &mut [f32]) -> Result<()> {
         let Some(last) = out.len().checked_sub(1) else { return Ok(()) };
         self.check(t + last, self.len(delay))?;
         let first = self.first + t + delay + self.rows.answers_after();
         guarded(self.shard.files(), || {
             let mut sum = 0.0;
-            for row in (first..self.first + self.frames).rev() {
+            let seen = first.saturating_add(out.len()).saturating_add(horizon(discount));
+            for row in (first..seen.min(self.first + self.frames)).rev() {
                 let reward = self.rows.beside(&self.shard, Beside::Reward, row).unwrap_or(0.0);
                 sum = f64::from(reward) + f64::from(discount) * sum;
                 if let Some(out) = out.get_mut(row - first) {
@@ -316,6 +318,15 @@ impl View {
             return Ok(());
         }
         Err(Error::out_of_range("frame of a view", t as f64, 0.0, len as f64 - 1.0))
+    }
+}
+
+/// Frames until a reward counts for less than a billionth.
+fn horizon(discount: f32) -> usize {
+    match discount {
+        discount if discount >= 1.0 => usize::MAX,
+        discount if discount <= 0.0 => 0,
+        discount => (1e-9f64.ln() / f64::from(discount).ln()).ceil() as usize,
     }
 }
 

@@ -135,10 +135,10 @@ fn fits(policy: &Policy, env: &impl Environment) -> Result<()> {
         return Err(Error::mismatch("observation of the policy", shows, reads));
     }
     let wanted = HeadKind::Categorical(env.actions());
-    match spec.heads.parts.as_slice() {
-        [head] if head.kind == wanted => Ok(()),
-        heads => {
-            let got: Vec<_> = heads.iter().map(|h| h.kind).collect();
+    let got: Vec<_> = spec.heads.choosing().map(|head| head.kind).collect();
+    match got == [wanted] {
+        true => Ok(()),
+        false => {
             Err(Error::mismatch("heads of the policy", format!("{wanted:?}"), format!("{got:?}")))
         }
     }

@@ -20,7 +20,7 @@ pub(crate) const MAX_PARTS: usize = 64;
 pub(crate) const MAX_SIZE: usize = 1 << 16;
 
 /// Columns that stand beside frames and inputs: no field and no part of an input has their name.
-const BESIDE: [&str; 3] = ["reward", "end", "weight"];
+const BESIDE: [&str; 4] = ["reward", "end", "weight", "log_likelihood"];
 
 /// A game as it is written down.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

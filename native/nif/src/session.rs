@@ -372,7 +372,7 @@ impl Encoder for Answered<'_> {
         let Decision { logits, choices, confidence } = &*self.decision;
         let logits = self.logits.then(|| to_binary(env, logits));
         // Bits and classes are integers; of numbers Elixir knows which they are.
-        let label = |label: &f32| match label.fract() == 0.0 {
+        let label = |label: &f32| match label.fract() == 0.0 && (0.0..65_536.0).contains(label) {
             true => (*label as i64).encode(env),
             false => label.encode(env),
         };

@@ -72,6 +72,17 @@ impl Heads {
         Heads { kind, parts: parts.iter().map(head).collect(), stream_size: 128, prior: false }
     }
 
+    /// Independent heads of these names and kinds, with a hidden layer of 64.
+    pub fn of_kinds(heads: &[(String, HeadKind)]) -> Self {
+        let head = |(name, kind): &(String, HeadKind)| Head {
+            name: name.clone(),
+            kind: *kind,
+            hidden_size: 64,
+        };
+        let parts = heads.iter().map(head).collect();
+        Heads { kind: HeadsKind::Independent, parts, stream_size: 128, prior: false }
+    }
+
     /// Whether independent heads read their logits straight from the trunk vector.
     pub fn are_linear(&self) -> bool {
         self.parts.iter().all(|head| head.hidden_size == 0)

@@ -56,6 +56,7 @@ impl Heads {
             let least = usize::from(!self.are_linear());
             size(&format!("heads.{name}.hidden_size"), head.hidden_size, least)?;
         }
+        self.check_values()?;
         size("heads.stream_size", self.stream_size, 1)?;
         let reads = embedding.reads_inputs(self);
         let refuse = |what: &str| {
@@ -75,6 +76,23 @@ impl Heads {
         Ok(())
     }
 }
+
+impl Heads {
+    /// A head that chooses nothing stands alone behind the others.
+    fn check_values(&self) -> Result<()> {
+        let choosing = self.choosing().count();
+        within("heads (that choose something)", choosing, 1, MAX_PARTS)?;
+        let (values, last) = (self.parts.len() - choosing, self.parts.last());
+        let fits = values == 1 && last.is_some_and(|head| head.name == VALUE && head.kind.labels() == 0);
+        if values == 0 || fits {
+            return Ok(());
+        }
+        Err(Error::mismatch("heads", "one value at most, the last, of that name", "another"))
+    }
+}
+
+/// The name of the head that chooses nothing.
+const VALUE: &str = "value";
 
 #[cfg(test)]
 mod tests {

@@ -115,7 +115,9 @@ pub fn range_test(
         let smoothed = mean / (1.0 - KEEP.powi(points.len() as i32 + 1));
         points.push(RangePoint { learning_rate, loss, smoothed });
         best = best.min(smoothed);
-        diverged = smoothed - best > (AWAY - 1.0) * best.abs();
+        // Of densities the loss may cross 0.
+        let first = points.first().map_or(best, |point: &RangePoint| point.smoothed);
+        diverged = smoothed - best > (AWAY - 1.0) * best.abs().max(first - best);
         if diverged {
             break;
         }

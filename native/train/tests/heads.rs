@@ -172,9 +172,18 @@ fn numbers_next_to_a_bound_have_a_likelihood() {
         (0..n).map(of).sum::<f64>()
     });
     golden.check("output.log_prob", log_prob.collect::<Vec<_>>());
-    // At the bound itself it is that of the nearest number within.
-    let kind = HeadKind::Gaussian(Gaussian { size: 1, low: -1.0, high: 1.0 });
-    assert_eq!(kind.nll(&[0.0, 0.0], &[1.0]), kind.nll(&[0.0, 0.0], &[1f32.next_down()]));
+    // A bound is as far away wherever the range lies, also at 0, next to which numbers of 32 bits are next to nothing.
+    let at_bound = |low: f32, high: f32, label: f32| {
+        let kind = HeadKind::Gaussian(Gaussian { size: 1, low, high });
+        kind.nll(&[0.0, 0.0], &[label]) - f64::from(high - low).ln()
+    };
+    let expected = at_bound(-1.0, 1.0, 1.0);
+    for (low, high) in [(-1.0, 1.0), (0.0, 1.0), (-1.0, 0.0), (0.0, 1000.0)] {
+        for label in [low, high] {
+            let nll = at_bound(low, high, label);
+            assert!((nll - expected).abs() < 1e-6, "{label} of {low}..{high}: {nll}");
+        }
+    }
 }
 
 /// Rows of a batch whose returns are its advantages, as the value of each is 0.

@@ -146,9 +146,9 @@ pub struct Chance<'a> {
 /// How a likelihood is shaped before it is learned from. The plain one is the likelihood.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape<'a> {
-    /// Factor on the loss of bits,
+    /// Factor on the loss of bits.
     pub scale: f32,
-    /// and on that of each bit where it is set.
+    /// Factor on the loss of each bit where it is set.
     pub pos_weight: &'a [f32],
     /// Share of the target that other classes have together.
     pub smoothing: f64,
@@ -158,7 +158,7 @@ pub struct Shape<'a> {
     pub edge: Option<f64>,
     /// Factor on the entropy.
     pub entropy: f64,
-    /// Logits beyond it are taken as it, and have no gradient.
+    /// Logits of bits and classes beyond it are taken as it, and have no gradient.
     pub clamp: f32,
 }
 

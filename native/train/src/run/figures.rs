@@ -78,16 +78,10 @@ impl Run<'_> {
 
     /// Losses with the names of their heads.
     pub(super) fn by_head(&self, losses: Vec<f64>) -> Vec<HeadLoss> {
-        let names = self
-            .replicas
-            .stepper()
-            .policy()
-            .spec()
-            .heads
-            .parts
-            .iter()
-            .map(|head| head.name.clone());
-        names.zip(losses).map(|(name, loss)| HeadLoss { name, loss }).collect()
+        let heads = self.replicas.stepper().policy().spec().heads.parts.iter().zip(losses);
+        // What chooses nothing is not imitated.
+        let choosing = heads.filter(|(head, _)| head.kind.labels() > 0);
+        choosing.map(|(head, loss)| HeadLoss { name: head.name.clone(), loss }).collect()
     }
 
     /// Notes and tells what was seen of the gradients, if anybody looked.

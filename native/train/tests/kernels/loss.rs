@@ -249,6 +249,8 @@ fn what_is_not_finite_or_no_class_is_a_nan(kernels: &impl Kernels) {
         assert_eq!(sums(&|batch| batch.logits[0] = bad), (false, None));
         assert_eq!(sums(&|batch| batch.logits[width + 3] = bad), told("buttons"));
         assert_eq!(sums(&|batch| batch.logits[width + 9] = bad), told("main_x"));
+        let deviations = heads.iter().find(|part| part.head.name == "aim").unwrap().logits + 3;
+        assert_eq!(sums(&|batch| batch.logits[width + deviations] = bad), told("aim"));
     }
     assert_eq!(sums(&|batch| batch.labels[labels] = 2.0), told("buttons"));
     assert_eq!(sums(&|batch| batch.labels[labels + 8] = 17.0), told("main_x"));

@@ -192,7 +192,7 @@ impl Distribution for Bernoulli {
 /// The row of the prior's table for the previous value of a bit.
 fn row(previous: Option<&[f32]>, bit: usize) -> usize {
     let value = previous.and_then(|previous| previous.get(bit));
-    value.map_or(CLASSES, |value| *value as usize)
+    value.map_or(CLASSES, |value| (*value as usize).min(CLASSES))
 }
 
 /// The logit of the second of two probabilities.

@@ -4,8 +4,10 @@
 
 namespace {
 
-// What logarithmic deviations are held within.
+// Bounds of logarithmic deviations.
 constexpr double LEAST_LOG_STD = -5.0, MOST_LOG_STD = 2.0;
+// Share of the range that a number is at least from both bounds.
+constexpr double MARGIN = 1.0 / (1 << 28);
 constexpr double HALF_LOG_TAU = 0.9189385332046727;
 
 // Beyond those bounds only what leads back.
@@ -21,17 +23,19 @@ template <typename T> __device__ Pair gaussian(const Row<T> &row, const Terms &t
   for (int i = threadIdx.x % WARP; i < numbers; i += WARP) {
     const float label = row.labels[i], raw = read(row.x + numbers + i);
     const bool is_label = terms.low <= label && label <= terms.high;
-    // The nearest number within, as at a bound u is infinite.
-    const float value = fminf(fmaxf(label, nextafterf(terms.low, INFINITY)), nextafterf(terms.high, -INFINITY));
-    const double above = double(value) - terms.low, below = double(terms.high) - value;
-    const double u = 0.5 * (log(above) - log(below)), slope = log(2.0 * above * below / (double(terms.high) - terms.low));
-    const double log_std = fmin(fmax(double(raw), LEAST_LOG_STD), MOST_LOG_STD), std = exp(log_std);
+    // At a bound u is infinite.
+    const double width = double(terms.high) - terms.low, margin = MARGIN * width;
+    const double above = fmax(double(label) - terms.low, margin), below = fmax(double(terms.high) - label, margin);
+    const double u = 0.5 * (log(above) - log(below)), slope = log(2.0 * above * below / width);
+    const bool finite = fabsf(raw) < INFINITY;
+    const double log_std = finite ? fmin(fmax(double(raw), LEAST_LOG_STD), MOST_LOG_STD) : NAN, std = exp(log_std);
     const double z = is_label ? (u - read(row.x + i)) / std : NAN;
     loss += 0.5 * z * z + log_std + HALF_LOG_TAU + slope;
     entropy += log_std + HALF_LOG_TAU + 0.5;
     if (!row.gradient) continue;
     write(row.gradient + i, float(-pull.loss * z / std));
-    write(row.gradient + numbers + i, float(held(pull.loss * (1.0 - z * z) - pull.entropy, raw)));
+    const double by_log_std = held(pull.loss * (1.0 - z * z) - pull.entropy, raw);
+    write(row.gradient + numbers + i, finite ? float(by_log_std) : NAN);
   }
   return {sum_of_lanes(loss), sum_of_lanes(entropy)};
 }

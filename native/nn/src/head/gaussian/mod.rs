@@ -4,7 +4,7 @@
 //! logarithmic deviations s, which count as the nearest of [`LOG_STD`] where they lie beyond it. So
 //! `log p(a) = log N(u) - log |da/du|` with `|da/du| = 2 (a - low) (high - a) / (high - low)`, equations 20 and 21 there.
 //!
-//! A number at a bound has an infinite u. It is taken as the nearest number of 32 bits within.
+//! A number at a bound has an infinite u: numbers nearer to a bound than [`MARGIN`] of the range count as so near.
 
 mod moments;
 
@@ -17,7 +17,7 @@ use super::distribution::{
 use crate::bounds::{MAX_SIZE, within};
 use crate::{Error, Result};
 
-/// So many numbers from `low` to `high`, independent of each other.
+/// `size` numbers from `low` to `high`, independent of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gaussian {
@@ -26,12 +26,15 @@ pub struct Gaussian {
     pub high: f32,
 }
 
-/// What the logarithm of a deviation is held within. Of an expert that never varies the likelihood has no maximum: below
-/// the lower bound gradients through the mean would grow without end.
+/// Bounds of a logarithmic deviation. The likelihood of an expert that never varies has no maximum: below the lower bound
+/// gradients through the mean would grow without end.
 const LOG_STD: [f64; 2] = [-5.0, 2.0];
 
 /// A label is a likely one where it is no further from the mode than half a step of a stick of 17 positions.
 const LIKELY: f32 = 1.0 / 32.0;
+
+/// Share of the range that a number is at least from both bounds.
+const MARGIN: f64 = 1.0 / (1u64 << 28) as f64;
 
 /// Where the random numbers of normals begin: no other head's share a block of the generator with them.
 const NORMALS: u64 = 1 << 32;
@@ -91,11 +94,11 @@ impl Gaussian {
 
     /// Distances of a number from both bounds, neither of which is 0.
     fn within(&self, value: f32) -> [f64; 2] {
-        let value = value.clamp(self.low.next_up(), self.high.next_down());
-        [f64::from(value) - f64::from(self.low), f64::from(self.high) - f64::from(value)]
+        let (value, margin) = (f64::from(value), MARGIN * self.width());
+        [value - f64::from(self.low), f64::from(self.high) - value].map(|far| far.max(margin))
     }
 
-    /// What tanh makes of which a number is.
+    /// The number before tanh: u.
     fn pre(&self, value: f32) -> f64 {
         let [above, below] = self.within(value);
         0.5 * (above.ln() - below.ln())
@@ -132,8 +135,8 @@ impl Distribution for Gaussian {
 
     fn validate(&self, field: &str) -> Result<()> {
         within(&format!("{field}.size"), self.size, 1, MAX_SIZE / 2)?;
-        let finite = self.low.is_finite() && self.high.is_finite();
-        if finite && self.low.next_up() < self.high.next_down() {
+        let width = self.high - self.low;
+        if width.is_finite() && width > 0.0 && (2.0 / width).is_finite() {
             return Ok(());
         }
         let got = format!("{}..{}", self.low, self.high);
@@ -304,7 +307,7 @@ impl Distribution for Gaussian {
 }
 
 impl Gaussian {
-    /// What the table of a prior is multiplied by.
+    /// Numbers that the table of a prior is multiplied by.
     fn known<'a>(&'a self, previous: Option<&'a [f32]>) -> impl Iterator<Item = f32> + 'a {
         let of = move |i: usize| {
             let number = previous.and_then(|previous| previous.get(i));

@@ -144,8 +144,11 @@ impl Imitation {
                 Error::mismatch("head_normalize", "the sums of a first pass", "none")
             })?;
             let count = weights.iter().filter(|weight| **weight != 0.0).count() as f64;
-            for (scale, [loss, ..]) in scales.iter_mut().zip(first.0.as_chunks::<SUMS>().0) {
-                *scale = 1.0 / (loss / count).max(NORMALISER_FLOOR);
+            let means = first.0.as_chunks::<SUMS>().0.iter().map(|[loss, ..]| loss / count);
+            // A density's likelihood has no least value that its loss could be measured by.
+            let heads = scales.iter_mut().zip(&self.terms).zip(means);
+            for ((scale, _), mean) in heads.filter(|((_, term), _)| term.kind.classes() > 0) {
+                *scale = 1.0 / mean.max(NORMALISER_FLOOR);
             }
         }
         Ok(whole.with(scales))

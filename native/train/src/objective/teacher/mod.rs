@@ -6,7 +6,7 @@
 //! teacher's or the learner's, condition on the recorded action.
 
 use sconce_nn::head::Direction;
-use sconce_nn::spec::{Heads, Part};
+use sconce_nn::spec::{Head, HeadKind, Heads};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::digest::of_file;
 use sconce_tensor::{Device, Error, Result};
@@ -17,6 +17,7 @@ use crate::options::TrainOptions;
 /// A policy to stay close to.
 pub struct Teacher {
     companion: Companion,
+    spans: Spans,
     direction: Direction,
     /// How much of the divergence is added to the loss.
     weight: f64,
@@ -35,7 +36,8 @@ pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
     let companion = Companion::new(policy, NAME, of_file(path)?);
     let (direction, weight) =
         (options.objective.teacher_direction, options.objective.teacher_weight);
-    Ok(Some(Box::new(Teacher { companion, direction, weight })))
+    let spans = Spans::new(&spec.heads, &companion.spec().heads);
+    Ok(Some(Box::new(Teacher { companion, spans, direction, weight })))
 }
 
 const NAME: &str = "teacher";
@@ -46,7 +48,8 @@ impl Objective for Teacher {
     }
 
     fn copy_on(&self, device: &Device) -> Result<Box<dyn Objective>> {
-        Ok(Box::new(Teacher { companion: self.companion.copy_on(device)?, ..*self }))
+        let (companion, spans) = (self.companion.copy_on(device)?, self.spans.clone());
+        Ok(Box::new(Teacher { companion, spans, ..*self }))
     }
 
     fn companion(&self) -> Option<&Companion> {
@@ -86,23 +89,42 @@ impl Teacher {
     /// # Shapes
     /// `x`, the learner's logits, `y`, the teacher's, and `grad` `[n, num_logits]`, `weights [n]`
     fn pull(&self, x: &[f32], y: &[f32], weights: &[f32], scale: f64, grad: &mut [f32]) -> f64 {
-        let heads = &self.companion.spec().heads;
-        let width = heads.num_logits().max(1);
-        let parts: Vec<Part> = heads.iter().collect();
-        let rows = x.chunks_exact(width).zip(y.chunks_exact(width)).zip(weights);
-        let rows = rows.zip(grad.chunks_exact_mut(width));
+        let Spans { heads, own, theirs } = &self.spans;
+        let rows = x.chunks_exact(*own).zip(y.chunks_exact(*theirs)).zip(weights);
+        let rows = rows.zip(grad.chunks_exact_mut(*own));
         let counted = rows.filter(|((_, weight), _)| **weight != 0.0);
         let sums = counted.map(|(((x, y), &weight), grad)| {
             let weight = f64::from(weight);
             let scale = self.weight * scale * weight;
-            let of_head = |part: &Part| {
-                let span = part.logits..part.logits + part.head.kind.logits();
-                let (x, y, grad) = (&x[span.clone()], &y[span.clone()], &mut grad[span]);
-                part.head.kind.divergence(self.direction, x, y, scale, grad)
+            let of_head = |(kind, own, theirs): &(HeadKind, usize, usize)| {
+                let span = |from: usize| from..from + kind.logits();
+                let (x, y, grad) = (&x[span(*own)], &y[span(*theirs)], &mut grad[span(*own)]);
+                kind.divergence(self.direction, x, y, scale, grad)
             };
-            weight * parts.iter().map(of_head).sum::<f64>()
+            weight * heads.iter().map(of_head).sum::<f64>()
         });
         sums.sum()
+    }
+}
+
+/// Heads that choose something, and where their logits are in a row of each policy.
+#[derive(Debug, Clone)]
+struct Spans {
+    heads: Vec<(HeadKind, usize, usize)>,
+    /// Logits of a row.
+    own: usize,
+    theirs: usize,
+}
+
+impl Spans {
+    fn new(own: &Heads, theirs: &Heads) -> Self {
+        let choosing = |heads: &Heads| -> Vec<(HeadKind, usize)> {
+            let parts = heads.iter().filter(|part| part.head.kind.labels() > 0);
+            parts.map(|part| (part.head.kind, part.logits)).collect()
+        };
+        let pairs = choosing(own).into_iter().zip(choosing(theirs));
+        let heads = pairs.map(|((kind, own), (_, theirs))| (kind, own, theirs)).collect();
+        Spans { heads, own: own.num_logits().max(1), theirs: theirs.num_logits().max(1) }
     }
 }
 
@@ -134,13 +156,13 @@ fn same(same: bool, what: &str, expected: String, got: String) -> Result<()> {
 
 /// What there is to choose, in words; how it is chosen does not matter.
 fn action_space(heads: &Heads) -> String {
-    let part = |part: Part| format!("{} {:?}", part.head.name, part.head.kind);
-    heads.iter().map(part).collect::<Vec<_>>().join(", ")
+    let part = |head: &Head| format!("{} {:?}", head.name, head.kind);
+    heads.choosing().map(part).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
-    use sconce_nn::spec::{self, Embedding, Head, HeadKind, HeadsKind};
+    use sconce_nn::spec::{self, Embedding, HeadsKind};
     use sconce_tensor::rng::Rng;
 
     use super::*;
@@ -164,7 +186,8 @@ mod tests {
         let spec = Spec { embedding: Embedding::vector(2), backbone, heads };
         let policy = Policy::init(&spec, 1).unwrap();
         let companion = Companion::new(policy, NAME, String::new());
-        Teacher { companion, direction, weight: 0.5 }
+        let spans = Spans::new(&spec.heads, &spec.heads);
+        Teacher { companion, spans, direction, weight: 0.5 }
     }
 
     /// Log-probabilities of all actions: two bits, one of three, one of two.
