@@ -210,6 +210,10 @@ impl Baseline {
         self.kind
     }
 
+    pub fn heads(&self) -> &Heads {
+        &self.heads
+    }
+
     /// The tables by head; those of [`BaselineKind::Pairs`] are where a policy's prior starts.
     pub fn tables(&self) -> &[Table] {
         &self.tables

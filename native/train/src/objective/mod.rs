@@ -17,6 +17,7 @@ mod companion;
 mod figures;
 pub mod imitation;
 mod objectives;
+mod prior;
 mod rows;
 mod sums;
 pub mod teacher;
@@ -32,6 +33,7 @@ use sconce_nn::Spec;
 use sconce_tensor::{Device, Result, Tensor};
 pub use sums::{Denominators, Sums};
 
+use crate::baselines::Baseline;
 use crate::options::TrainOptions;
 
 /// Rows of a shard. Part of the result's last bits, so it is not an option.
@@ -44,13 +46,15 @@ pub(crate) struct Setup<'a> {
     /// How often each bit of the heads is set in the training games.
     pub press_rates: &'a [f64],
     pub device: &'a Device,
+    /// P(a_t given a_{t-1}) in the training games, for a run that stays close to it.
+    pub prior: Option<&'a Baseline>,
 }
 
 /// Makes an objective, if the options of the run ask for it.
 type Make = fn(&Setup<'_>) -> Result<Option<Box<dyn Objective>>>;
 
 /// All objectives, in the order in which their gradients are added.
-pub(crate) const TABLE: &[Make] = &[imitation::of, teacher::of];
+pub(crate) const TABLE: &[Make] = &[imitation::of, teacher::of, prior::of];
 
 /// What is learned from a batch.
 pub trait Objective: Send + Sync {
