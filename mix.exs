@@ -23,7 +23,13 @@ defmodule Sconce.MixProject do
       package: package(),
       docs: [
         main: "readme",
-        extras: ["README.md", "guides/games.md", "SECURITY.md", "CHANGELOG.md"]
+        extras: [
+          "README.md",
+          "guides/games.md",
+          "guides/imitation.md",
+          "SECURITY.md",
+          "CHANGELOG.md"
+        ]
       ]
     ]
   end

@@ -59,7 +59,7 @@ defmodule Sconce.Events do
         data_wait: "seconds of them that it waited for data",
         figures:
           "what else its objectives tell, by name: `teacher_kl`, nats a frame that its choices are " <>
-            "from the teacher's",
+            "from the teacher's, `prior_kl` from the prior's",
         seconds: "seconds of training so far, those of earlier runs among them"
       ],
       metadata: [

@@ -244,6 +244,15 @@ defmodule Sconce.Trainer do
 
   A corpus without rewards, heads without a value, and a value that nothing trains are errors that name them.
 
+  ## Closeness to the prior
+
+  Of few games a policy learns by heart when a button is let go, and is as sure of it in games that go on otherwise.
+  `prior_weight: w` adds `w` times the mean over frames of KL(prior || policy) to the loss, where the prior is the table
+  P(a_t given a_{t-1}) of the training games, as it was counted: up to a constant this is the NLL of labels of which the
+  prior has the share `w / (1 + w)`. Heads need no `prior: true` for it, and validations do not know of it. The
+  report's `figures` have the divergence as `prior_kl`. `bench/learning/left_out.txt` has what 0.25 does to games that
+  were left out.
+
   ## Long unrolls
 
   With `unroll: :window` a step learns from windows of any games, each from a zero state: what lies

@@ -215,6 +215,13 @@ options!(
       type: {:in, [:forward, :reverse]},
       needs: [teacher: :given]
     ],
+    prior_weight: [
+      value: f64,
+      default: 0.0,
+      doc: "How much of the divergence from P(a_t given a_{t-1}) is added to the loss, see below.",
+      min: 0,
+      max: 1_000_000
+    ],
     scheduled_sampling: [
       value: f32,
       default: 0.0,

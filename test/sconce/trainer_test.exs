@@ -827,6 +827,22 @@ defmodule Sconce.TrainerTest do
     assert mlp.policy.nll > 0.6
   end
 
+  test "a policy stays closer to the prior the more that weighs, and goes on so", context do
+    run = fn weight, more ->
+      out = Path.join(context.dir, "prior-#{weight}")
+      train!(context, Keyword.merge([steps: 8, prior_weight: weight, out: out], more))
+    end
+
+    reports = for weight <- [0.1, 10], do: run.(weight, [])
+    [far, near] = for report <- reports, do: List.last(report.history).figures.prior_kl
+    assert near < far
+    assert [%{options: %{prior_weight: 0.1}} = report | _near] = reports
+    assert File.read!(report.curve) =~ "prior kl"
+
+    assert %{steps: 9, options: %{prior_weight: 10.0}} =
+             run.(10, steps: 9, resume: true, decay_steps: 9)
+  end
+
   test "a teacher is followed, its divergence told, and one of another action space refused",
        context do
     teacher = train!(context, steps: 2, out: Path.join(context.dir, "teacher"))

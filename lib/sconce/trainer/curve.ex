@@ -101,6 +101,7 @@ defmodule Sconce.Trainer.Curve do
   end
 
   defp plain?(%{teacher: path}) when path != nil, do: false
+  defp plain?(%{prior_weight: weight}) when weight > 0, do: false
   defp plain?(%{loss: loss}), do: Catalogue.plain?(loss)
   defp plain?(_options), do: false
 

@@ -151,7 +151,15 @@ impl Reader {
     pub fn new(embedding: Embedding, heads: Heads, delay: usize) -> Self {
         let (neutral_weight, transition_weight) = (1.0, 1.0);
         let beside = vec![];
-        Reader { embedding, heads, delay, queue_depth: 0, neutral_weight, transition_weight, beside }
+        Reader {
+            embedding,
+            heads,
+            delay,
+            queue_depth: 0,
+            neutral_weight,
+            transition_weight,
+            beside,
+        }
     }
 
     /// What a batch of such windows weighs.
@@ -357,9 +365,8 @@ pub(crate) struct Shard<'a> {
 impl Batch {
     /// What it weighs.
     pub fn bytes(&self) -> u64 {
-        let frames = |frames: &Frames| {
-            frames.continuous.len() + frames.ids.len() + frames.previous.len()
-        };
+        let frames =
+            |frames: &Frames| frames.continuous.len() + frames.ids.len() + frames.previous.len();
         let beside: usize = self.beside.iter().map(|(_, column)| column.len()).sum();
         let own = self.queue.len() + self.labels.len() + self.weights.len() + beside;
         let words = frames(&self.frames) + self.seen.as_ref().map_or(0, frames) + own;

@@ -252,7 +252,8 @@ fn no_damage_to_a_shard_makes_reading_it_panic() {
         fs::write(&path, bytes).unwrap();
         let heads = whole.schema().heads();
         for view in Corpus::open(whole.dir())?.views(&[0])? {
-            let (mut raw, mut labels) = (vec![0.0; view.raw_width()], vec![0.0; heads.num_labels()]);
+            let (mut raw, mut labels) =
+                (vec![0.0; view.raw_width()], vec![0.0; heads.num_labels()]);
             for t in (0..view.len(3)).step_by(37) {
                 view.raw(t, &mut raw)?;
                 view.labels(t, 3, true, &heads, &mut labels)?;

@@ -12,7 +12,8 @@ use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Result};
 
 use crate::border::{
-    Data, Handle, Handled, Task, call, decode, encode, from_binary, labels_from, labels_to, to_binary,
+    Data, Handle, Handled, Task, call, decode, encode, from_binary, labels_from, labels_to,
+    to_binary,
 };
 
 /// An open corpus; its shards stay mapped as long as it lives.

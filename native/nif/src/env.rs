@@ -10,9 +10,7 @@ struct Games(Vec<Game>);
 
 impl Encoder for Games {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
-        let game = |game: &Game| {
-            (to_binary(env, &game.x), labels_to(env, &game.labels, true))
-        };
+        let game = |game: &Game| (to_binary(env, &game.x), labels_to(env, &game.labels, true));
         self.0.iter().map(game).collect::<Vec<_>>().encode(env)
     }
 }

@@ -219,7 +219,9 @@ fn open(corpus: &CorpusHandle, options: StreamOptions, pid: &LocalPid) -> Result
         cancelled: cancelled.clone(),
     });
     match handle.monitor(None, pid) {
-        Some(_) => Ok((Opened { handle, info }, Served { loader, requests, asked, cancelled, words })),
+        Some(_) => {
+            Ok((Opened { handle, info }, Served { loader, requests, asked, cancelled, words }))
+        }
         None => Err(Error::Cancelled),
     }
 }

@@ -15,7 +15,8 @@ use sconce_tensor::{Error, Result, device};
 use serde_json::Value;
 
 use crate::border::{
-    Bytes, Handle, Handled, call, decode, encode, from_binary, labels_from, inline, perform, pool, to_binary,
+    Bytes, Handle, Handled, call, decode, encode, from_binary, inline, labels_from, perform, pool,
+    to_binary,
 };
 
 /// There are as many formats as bounds. One that is forgotten lives as long as its sessions.

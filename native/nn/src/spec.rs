@@ -83,7 +83,8 @@ impl Heads {
         let choosing = self.choosing().count();
         within("heads (that choose something)", choosing, 1, MAX_PARTS)?;
         let (values, last) = (self.parts.len() - choosing, self.parts.last());
-        let fits = values == 1 && last.is_some_and(|head| head.name == VALUE && head.kind.labels() == 0);
+        let fits =
+            values == 1 && last.is_some_and(|head| head.name == VALUE && head.kind.labels() == 0);
         if values == 0 || fits {
             return Ok(());
         }

@@ -373,7 +373,8 @@ fn a_queue_and_a_delay_id_stand_behind_the_previous_action_and_move_the_rest() {
     let before = got.clone();
     let input = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 8.0, 16.0, 4.0, 2.0];
     let none = [NONE; 13];
-    let queue = [input, none, [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 8.0, 8.0, 8.0, 8.0, 4.0]].concat();
+    let queue =
+        [input, none, [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 8.0, 8.0, 8.0, 8.0, 4.0]].concat();
     deep.write_queue(&queue, &heads, &mut got).unwrap();
     let features = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, -1.0, 0.0, 1.0, -0.5, 0.5];
     assert_eq!(got[start..start + 13], features);
@@ -467,12 +468,16 @@ fn the_mirror_swaps_left_and_right_and_nothing_else() {
 fn a_mirrored_stick_has_the_mirrored_class() {
     let heads = Heads::controller(HeadsKind::Independent);
     for class in (0..17).map(|class| class as f32) {
-        let mut labels = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, class, 3.0, 16.0 - class, 5.0, 4.0];
+        let mut labels =
+            [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, class, 3.0, 16.0 - class, 5.0, 4.0];
         let mut raw = [0.0; CONTROLLER_WIDTH];
         undiscretise(melee::game().parts(), &labels, &heads, &mut raw).unwrap();
         mirror_input(melee::game().parts(), &mut raw).unwrap();
         discretise(melee::game().parts(), &raw, &heads, &mut labels).unwrap();
-        assert_eq!(labels, [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 16.0 - class, 3.0, class, 5.0, 4.0]);
+        assert_eq!(
+            labels,
+            [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 16.0 - class, 3.0, class, 5.0, 4.0]
+        );
     }
 }
 

@@ -1,8 +1,8 @@
 //! What a policy has to beat: distributions that were counted on the training labels. How labels of a head are counted,
 //! and what a baseline makes of it, its kind says.
 
-use sconce_nn::head::known;
 pub use sconce_nn::head::BaselineKind;
+use sconce_nn::head::known;
 use sconce_nn::spec::{Heads, Part};
 use sconce_tensor::{Error, Result};
 
@@ -104,6 +104,10 @@ impl Baseline {
 
     pub fn kind(&self) -> BaselineKind {
         self.kind
+    }
+
+    pub fn heads(&self) -> &Heads {
+        &self.heads
     }
 
     /// The tables by head, those without numbers left out; those of [`BaselineKind::Pairs`] are where a policy's prior

@@ -150,12 +150,8 @@ fn fitted(
     if !(spec.heads.prior && options.objective.fit_prior) {
         return Ok(policy);
     }
-    // The prior reads the newest input there is: of a queue that before the label, else the one that the
-    // state shows.
-    let count = if spec.embedding.queue_depth() > 1 { eval::count } else { eval::count_answers };
-    let counts = count(train, &spec.heads, options.data.frame_delay, cancel)?;
     let mut weights = policy.weights().clone();
-    for table in Baseline::fit(BaselineKind::Pairs, &counts).tables() {
+    for table in pairs(spec, options, train, cancel)?.tables() {
         let name = format!("heads.prior.{}", table.head);
         let fitted = tensor::tensor(table.values.clone(), (table.rows, table.columns))?;
         if weights.insert(name.clone(), fitted.into()).is_none() {
@@ -163,6 +159,30 @@ fn fitted(
         }
     }
     Policy::from_weights(spec, weights)
+}
+
+/// P(a_t given a_{t-1}) by the newest input that a prior reads: of a queue that before the label, else the one that the
+/// state shows.
+fn pairs(
+    spec: &Spec,
+    options: &TrainOptions,
+    train: &[View],
+    cancel: &AtomicBool,
+) -> Result<Baseline> {
+    let count = if spec.embedding.queue_depth() > 1 { eval::count } else { eval::count_answers };
+    let counts = count(train, &spec.heads, options.data.frame_delay, cancel)?;
+    Ok(Baseline::fit(BaselineKind::Pairs, &counts))
+}
+
+/// The same for a run that stays close to it.
+pub(crate) fn prior(
+    spec: &Spec,
+    options: &TrainOptions,
+    train: &[View],
+    cancel: &AtomicBool,
+) -> Result<Option<Baseline>> {
+    let weighs = options.objective.prior_weight > 0.0;
+    weighs.then(|| pairs(spec, options, train, cancel)).transpose()
 }
 
 #[cfg(test)]

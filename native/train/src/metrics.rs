@@ -213,9 +213,10 @@ fn share(part: f64, whole: u64) -> Option<f64> {
 }
 
 fn bit_names_of(heads: &Heads) -> Vec<String> {
-    let bits = heads.parts.iter().flat_map(|head| {
-        (0..head.kind.bits()).map(move |i| format!("{}_{i}", head.name))
-    });
+    let bits = heads
+        .parts
+        .iter()
+        .flat_map(|head| (0..head.kind.bits()).map(move |i| format!("{}_{i}", head.name)));
     bits.collect()
 }
 

@@ -10,7 +10,7 @@ use sconce_tensor::{Error, Kind, Precision, Result, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::eval::{self, pool_of};
-use crate::games::{first_policy, mixed, sides};
+use crate::games::{first_policy, mixed, prior, sides};
 use crate::objective::{self, Objectives};
 use crate::options::{TrainOptions, at_least};
 use crate::plan::check_room;
@@ -174,7 +174,9 @@ impl<'a> Learner<'a> {
         }
         let config = options.optimiser()?;
         let (press_rates, device) = (counts.press_rates(), policy.device());
-        let objectives = objective::Setup { options, spec, press_rates: &press_rates, device };
+        let prior = prior(spec, options, &views, cancel)?;
+        let (press_rates, prior) = (press_rates.as_slice(), prior.as_ref());
+        let objectives = objective::Setup { options, spec, press_rates, device, prior };
         let objectives = Objectives::of(&objectives)?;
         let specs: Vec<&Spec> = objectives.companions().map(|(_, own)| own.spec()).collect();
         let transforms = Transforms::of(&transform::Setup { options, spec, companions: &specs })?;

@@ -161,8 +161,8 @@ fn likelihood_entropy_divergence_and_gradient_of_each_kind_are_those_of_float64(
 #[test]
 fn numbers_next_to_a_bound_have_a_likelihood() {
     let golden = Golden::open("play_tanh_near_bounds");
-    let [means, log_stds, low, high, actions] =
-        ["mean", "log_std", "low", "high", "action"].map(|name| golden.f32(&format!("input.{name}")));
+    let [means, log_stds, low, high, actions] = ["mean", "log_std", "low", "high", "action"]
+        .map(|name| golden.f32(&format!("input.{name}")));
     let n = low.len();
     let log_prob = actions.chunks(n).zip(means.chunks(n)).map(|(actions, means)| {
         let of = |i: usize| {
@@ -205,11 +205,8 @@ fn imitation_is_weighed_by_advantages_as_in_float64() {
     for case in ["categorical", "tanh", "mixed"] {
         let golden = Golden::open(&format!("play_awr_{case}"));
         let (rows, parts) = (golden.config["batch"].as_u64().unwrap() as usize, parts(&golden));
-        let head = |(i, kind): (usize, HeadKind)| Head {
-            name: format!("part_{i}"),
-            kind,
-            hidden_size: 0,
-        };
+        let head =
+            |(i, kind): (usize, HeadKind)| Head { name: format!("part_{i}"), kind, hidden_size: 0 };
         let kinds = parts.iter().map(|part| part.kind).chain([HeadKind::Value(1)]);
         let heads = Heads {
             kind: HeadsKind::Independent,
@@ -246,7 +243,8 @@ fn imitation_is_weighed_by_advantages_as_in_float64() {
 fn the_loss_of_a_value_is_that_of_float64() {
     for case in ["play_value", "play_value_weighted"] {
         let golden = Golden::open(case);
-        let [values, returns] = ["value", "return"].map(|name| golden.f32(&format!("input.{name}")));
+        let [values, returns] =
+            ["value", "return"].map(|name| golden.f32(&format!("input.{name}")));
         let rows = values.len();
         let weights = golden.optional("input.weight").unwrap_or_else(|| vec![1.0; rows]);
         let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 0 };

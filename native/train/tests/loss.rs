@@ -247,7 +247,11 @@ fn sharded(batch: &Batch, options: &LossOptions) -> (f64, Vec<f32>) {
 }
 
 fn one_row() -> Batch {
-    Batch { logits: vec![0.5; LOGITS], labels: vec![0.0, 1.0, 0.0, 4.0, 1.0, 0.0], weights: vec![1.0] }
+    Batch {
+        logits: vec![0.5; LOGITS],
+        labels: vec![0.0, 1.0, 0.0, 4.0, 1.0, 0.0],
+        weights: vec![1.0],
+    }
 }
 
 fn error(batch: &Batch, options: &LossOptions) -> Error {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sconce_data::{Corpus, Schema, VectorGame};
 use sconce_nn::checkpoint::{self, Checkpoint};
+use sconce_nn::head::Direction;
 use sconce_nn::spec::{
     Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
 };
@@ -13,7 +14,6 @@ use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Result, tensor};
 use sconce_train::objective::imitation::LossOptions;
-use sconce_nn::head::Direction;
 use sconce_train::options::{
     DataOptions, MachineOptions, Mode, ObjectiveOptions, OptimiserOptions, SavingOptions,
     ScheduleOptions, TrainOptions,

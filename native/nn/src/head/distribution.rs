@@ -63,16 +63,12 @@ pub(super) trait Distribution {
     fn encode(&self, label: &[f32], out: &mut [f32]);
 
     /// [`encode`](Self::encode) where labels are: the columns from `first` on of `labels [n, all]`, f32 on a card.
-    fn encode_there(
-        &self,
-        labels: &Tensor,
-        [n, all]: [usize; 2],
-        first: usize,
-    ) -> Result<Tensor> {
+    fn encode_there(&self, labels: &Tensor, [n, all]: [usize; 2], first: usize) -> Result<Tensor> {
         let own = labels.reshape((n, all))?.narrow(1, first, self.labels())?;
         let (own, width) = (tensor::to_vec(&own.contiguous()?)?, self.features());
         let mut features = memory::zeros(n * width);
-        let rows = own.chunks_exact(self.labels().max(1)).zip(features.chunks_exact_mut(width.max(1)));
+        let rows =
+            own.chunks_exact(self.labels().max(1)).zip(features.chunks_exact_mut(width.max(1)));
         rows.for_each(|(label, out)| self.encode(label, out));
         Ok(tensor::beside(labels, features, (n, width))?)
     }

@@ -6,9 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bernoulli::Bernoulli;
 use super::categorical::Categorical;
-use super::distribution::{
-    BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape,
-};
+use super::distribution::{BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape};
 use super::gaussian::Gaussian;
 use super::value::Value;
 use crate::{Error, Result};

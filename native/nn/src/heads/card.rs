@@ -5,9 +5,9 @@ use sconce_tensor::candle::Result;
 use sconce_tensor::{DType, Tensor};
 
 use crate::device::launch::{Launch, pointer, unwritten};
+use crate::head::{HeadKind, NONE, to_word};
 use crate::rng::Rng;
 use crate::sampling::{Draw, Sampling};
-use crate::head::{HeadKind, NONE, to_word};
 use crate::spec::Heads;
 use crate::weights::Weight;
 

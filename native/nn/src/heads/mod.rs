@@ -10,9 +10,9 @@ pub(crate) use packed::Packed;
 pub(crate) use prior::Read;
 use sconce_tensor::{Tensor, tensor};
 
+pub use crate::head::NONE;
 use crate::layer::Linear;
 use crate::ops::{self, Activation, Branch, Dense, arrange};
-pub use crate::head::NONE;
 use crate::spec::{self, Head, HeadsKind};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};

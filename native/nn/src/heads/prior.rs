@@ -88,9 +88,7 @@ impl Heads {
                 (Read::Rows(ids), PriorRead::Rows(width)) => {
                     ops::gather_of(&by_rows(table, width)?, ids)?
                 }
-                (Read::Numbers(numbers), _) => {
-                    ops::linear(numbers, table, None, Activation::None)?
-                }
+                (Read::Numbers(numbers), _) => ops::linear(numbers, table, None, Activation::None)?,
                 (Read::Rows(_), PriorRead::Product(_)) => {
                     return Err(Error::mismatch("read of the prior", "numbers", "rows"));
                 }

@@ -134,7 +134,8 @@ impl Case {
     }
 
     fn launched(&self, kernels: &impl Kernels) -> [Vec<f32>; 2] {
-        let words = |labels: &[f32]| labels.iter().map(|l| to_word(*l).into()).collect::<Vec<u32>>();
+        let words =
+            |labels: &[f32]| labels.iter().map(|l| to_word(*l).into()).collect::<Vec<u32>>();
         let mut streams = Memory::<f32>::of(&self.streams);
         let mut previous = self.previous.as_ref().map(|labels| Memory::exactly(&words(labels)));
         let mut given = Memory::exactly(&words(&self.given));

@@ -110,7 +110,11 @@ mod tests {
     use super::*;
 
     fn row(n: u16) -> EmbeddedFrame {
-        EmbeddedFrame { continuous: vec![n.into(), 0.5], ids: vec![n.into()], previous: vec![n.into()] }
+        EmbeddedFrame {
+            continuous: vec![n.into(), 0.5],
+            ids: vec![n.into()],
+            previous: vec![n.into()],
+        }
     }
 
     fn kept(ring: &Ring) -> Vec<f32> {

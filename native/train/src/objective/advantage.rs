@@ -124,11 +124,8 @@ impl Objective for Advantage {
             (weight * (-error / temperature).exp().min(max_weight)) as f32
         };
         let weights: Vec<f32> = self.errors(rows, returns).map(weigh).collect();
-        let labelled = LabelledLogits {
-            logits: rows.logits,
-            labels: rows.labels(),
-            weights: Some(&weights),
-        };
+        let labelled =
+            LabelledLogits { logits: rows.logits, labels: rows.labels(), weights: Some(&weights) };
         let mut sums = self.imitation.pass(labelled, whole, gradient.as_deref_mut(), None)?;
         let squares: f64 =
             self.errors(rows, returns).map(|(error, weight)| weight * error * error).sum();
@@ -136,7 +133,9 @@ impl Objective for Advantage {
         if let Some(gradient) = gradient {
             let scale = self.options.value_weight * whole.mean();
             let rows = self.errors(rows, returns).zip(gradient.chunks_exact_mut(self.num_logits));
-            rows.for_each(|((error, weight), row)| row[self.value] = (scale * weight * error) as f32);
+            rows.for_each(|((error, weight), row)| {
+                row[self.value] = (scale * weight * error) as f32
+            });
         }
         Ok(sums)
     }

@@ -18,6 +18,7 @@ mod companion;
 mod figures;
 pub mod imitation;
 mod objectives;
+mod prior;
 mod rows;
 mod sums;
 pub mod teacher;
@@ -33,6 +34,7 @@ use sconce_nn::Spec;
 use sconce_tensor::{Device, Error, Result, Tensor};
 pub use sums::{Denominators, Sums};
 
+use crate::baselines::Baseline;
 use crate::options::TrainOptions;
 
 /// Rows of a shard. Part of the result's last bits, so it is not an option.
@@ -45,6 +47,8 @@ pub(crate) struct Setup<'a> {
     /// How often each bit of the heads is set in the training games.
     pub press_rates: &'a [f64],
     pub device: &'a Device,
+    /// P(a_t given a_{t-1}) in the training games, for a run that stays close to it.
+    pub prior: Option<&'a Baseline>,
 }
 
 /// Makes an objective, if the options of the run ask for it.
@@ -58,6 +62,7 @@ pub(crate) const TABLE: &[(Make, Reads)] = &[
     (imitation::of, nothing),
     (advantage::of, advantage::columns),
     (teacher::of, nothing),
+    (prior::of, nothing),
 ];
 
 /// Of an objective that reads labels alone.

@@ -33,6 +33,11 @@ impl<'a> Rows<'a> {
         self.of(&self.batch.labels)
     }
 
+    /// The inputs before, `[n, num_labels]`, [`NONE`](sconce_nn::heads::NONE) where there was none.
+    pub fn previous(&self) -> &'a [f32] {
+        self.of(&self.batch.frames.previous)
+    }
+
     /// How much each counts, `[n]`; one of weight 0 is not part of the batch at all.
     pub fn weights(&self) -> &'a [f32] {
         self.of(&self.batch.weights)

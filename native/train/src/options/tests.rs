@@ -3,8 +3,8 @@ use sconce_nn::spec::MAX_DELAY;
 use sconce_tensor::{Error, Precision};
 
 use super::*;
-use sconce_nn::head::Direction;
 use crate::optimiser::{Kind, OptimiserConfig};
+use sconce_nn::head::Direction;
 
 #[test]
 fn options_of_runs_before_there_were_other_optimisers_are_adamw() {

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use super::evaluate::Mode;
 use super::loss::{FocalHeads, PosWeight, Reduction};
 use super::table;
-use sconce_nn::head::Direction;
 use crate::optimiser::Kind as Optimiser;
+use sconce_nn::head::Direction;
 
 /// What a run may be told; names and meanings are those of `Sconce.Trainer`. It is read from its groups, from the names of
 /// options alone, as all were before there were groups, or from both.

@@ -98,6 +98,7 @@ fn replicas(case: &Case, count: usize, sum: impl AllReduce + 'static) -> Replica
             spec: &spec(),
             press_rates: &[],
             device: &Device::Cpu,
+            prior: None,
         };
         let objectives = Objectives::of(&setup).unwrap();
         let stepper =

@@ -213,7 +213,10 @@ fn losses_are_those_of_the_cpu<T: Element>(kernels: &impl Kernels, rounding: f32
         let (want, slope) = batch.on_cpu(options);
         let (got, got_slope) = batch.launched::<T>(kernels, options);
         let near = |got: f64, want: f64, what: &str| {
-            assert!((got - want).abs() <= 1e-6 * want.abs(), "{what}, way {way}: {got}, not {want}");
+            assert!(
+                (got - want).abs() <= 1e-6 * want.abs(),
+                "{what}, way {way}: {got}, not {want}"
+            );
         };
         near(got.value, want.value, "loss");
         near(got.entropy_bonus, want.entropy_bonus, "entropy");

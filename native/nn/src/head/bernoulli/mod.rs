@@ -8,8 +8,8 @@ use super::distribution::{
     BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape, clip, power,
 };
 use crate::Result;
-use crate::ops::gather::one_hot;
 use crate::bounds::{MAX_SIZE, within};
+use crate::ops::gather::one_hot;
 use crate::sampling::Sampling;
 
 /// So many bits.
@@ -202,8 +202,7 @@ fn logit(p: &[f64]) -> f32 {
 
 fn pressed(sampling: &Sampling, logit: f32, held: bool, uniform: impl FnOnce() -> f32) -> bool {
     if sampling.deterministic || sampling.deterministic_buttons {
-        let threshold =
-            if held { sampling.release_threshold } else { sampling.press_threshold };
+        let threshold = if held { sampling.release_threshold } else { sampling.press_threshold };
         return sigmoid(logit) > threshold;
     }
     uniform() < sigmoid(logit / sampling.temperature)

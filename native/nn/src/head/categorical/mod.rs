@@ -9,8 +9,8 @@ use super::distribution::{
 };
 use super::label::NONE;
 use crate::Result;
-use crate::ops::gather::one_hot;
 use crate::bounds::within;
+use crate::ops::gather::one_hot;
 
 /// One of so many classes.
 #[derive(Debug, Clone, Copy)]

@@ -11,9 +11,7 @@ mod moments;
 use sconce_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::distribution::{
-    BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape,
-};
+use super::distribution::{BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape};
 use crate::bounds::{MAX_SIZE, within};
 use crate::{Error, Result};
 
@@ -181,21 +179,15 @@ impl Distribution for Gaussian {
         }
     }
 
-    fn encode_there(
-        &self,
-        labels: &Tensor,
-        [n, all]: [usize; 2],
-        first: usize,
-    ) -> Result<Tensor> {
+    fn encode_there(&self, labels: &Tensor, [n, all]: [usize; 2], first: usize) -> Result<Tensor> {
         let own = labels.reshape((n, all))?.narrow(1, first, self.size)?;
         let scale = 2.0 / self.width();
         Ok(own.affine(scale, -1.0 - scale * f64::from(self.low))?)
     }
 
     fn nll(&self, logits: &[f32], label: &[f32]) -> f64 {
-        let of_number = |(normal, label): (Normal, &f32)| {
-            normal.nll(self.pre(*label)) + self.log_slope(*label)
-        };
+        let of_number =
+            |(normal, label): (Normal, &f32)| normal.nll(self.pre(*label)) + self.log_slope(*label);
         self.normals(logits).zip(label).map(of_number).sum()
     }
 

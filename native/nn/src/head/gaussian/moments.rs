@@ -77,7 +77,10 @@ mod tests {
         assert!((slope - 0.7).abs() < 0.02 && (offset - 0.2).abs() < 0.02, "{slope} {offset}");
         assert!((log_std.exp() - 0.5).abs() < 0.01, "{log_std}");
         // Of such a walk the mean is 0.2 / 0.3, and the variance 0.25 / (1 - 0.49).
-        assert!((none[0] - 2.0 / 3.0).abs() < 0.05 && (none[1].exp() - 0.7).abs() < 0.02, "{none:?}");
+        assert!(
+            (none[0] - 2.0 / 3.0).abs() < 0.05 && (none[1].exp() - 0.7).abs() < 0.02,
+            "{none:?}"
+        );
         let repeat = fit(BaselineKind::Repeat, &sums);
         assert_eq!((repeat.slope, repeat.known[0]), (1.0, 0.0));
         let marginal = fit(BaselineKind::Marginal, &sums);

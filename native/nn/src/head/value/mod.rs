@@ -1,8 +1,6 @@
 //! What a frame is worth: an estimate of the return, which no action is made of.
 
-use super::distribution::{
-    BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape,
-};
+use super::distribution::{BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape};
 use crate::Result;
 use crate::bounds::within;
 

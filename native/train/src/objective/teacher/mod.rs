@@ -62,17 +62,7 @@ impl Objective for Teacher {
         whole: &Denominators,
         gradient: Option<&mut [f32]>,
     ) -> Result<Sums> {
-        let (x, y) = (rows.logits, rows.companion);
-        let mut none = vec![];
-        let gradient = match gradient {
-            Some(gradient) => gradient,
-            None => {
-                none.resize(x.len(), 0.0);
-                &mut none
-            }
-        };
-        gradient.fill(0.0);
-        Ok(Sums(vec![self.pull(x, y, rows.weights(), whole.mean(), gradient)]))
+        Ok(Sums(vec![self.pull().rows(rows, rows.companion, whole, gradient)]))
     }
 
     fn finish(&self, sums: &Sums, whole: &Denominators) -> Result<Figures> {
@@ -83,13 +73,47 @@ impl Objective for Teacher {
 }
 
 impl Teacher {
+    fn pull(&self) -> Pull<'_> {
+        Pull { spans: &self.spans, direction: self.direction, weight: self.weight }
+    }
+}
+
+/// A pull of the learner towards other logits.
+pub(crate) struct Pull<'a> {
+    pub spans: &'a Spans,
+    pub direction: Direction,
+    /// How much of the divergence is added to the loss.
+    pub weight: f64,
+}
+
+impl Pull<'_> {
+    /// The divergence of these rows from those of `y`, summed; writes the gradient that it adds to the loss of the batch.
+    pub(crate) fn rows(
+        &self,
+        rows: &Rows<'_>,
+        y: &[f32],
+        whole: &Denominators,
+        gradient: Option<&mut [f32]>,
+    ) -> f64 {
+        let mut none = vec![];
+        let gradient = match gradient {
+            Some(gradient) => gradient,
+            None => {
+                none.resize(rows.logits.len(), 0.0);
+                &mut none
+            }
+        };
+        gradient.fill(0.0);
+        self.add(rows.logits, y, rows.weights(), whole.mean(), gradient)
+    }
+
     /// Adds its weight times `scale` times the gradient of the sum over rows, each times its
     /// own weight, to `grad`; gives that sum, in nats, without the factors.
     ///
     /// # Shapes
-    /// `x`, the learner's logits, `y`, the teacher's, and `grad` `[n, num_logits]`, `weights [n]`
-    fn pull(&self, x: &[f32], y: &[f32], weights: &[f32], scale: f64, grad: &mut [f32]) -> f64 {
-        let Spans { heads, own, theirs } = &self.spans;
+    /// `x`, the learner's logits, `y`, the others, and `grad` `[n, num_logits]`, `weights [n]`
+    fn add(&self, x: &[f32], y: &[f32], weights: &[f32], scale: f64, grad: &mut [f32]) -> f64 {
+        let Spans { heads, own, theirs } = self.spans;
         let rows = x.chunks_exact(*own).zip(y.chunks_exact(*theirs)).zip(weights);
         let rows = rows.zip(grad.chunks_exact_mut(*own));
         let counted = rows.filter(|((_, weight), _)| **weight != 0.0);
@@ -109,7 +133,7 @@ impl Teacher {
 
 /// Heads that choose something, and where their logits are in a row of each policy.
 #[derive(Debug, Clone)]
-struct Spans {
+pub(crate) struct Spans {
     heads: Vec<(HeadKind, usize, usize)>,
     /// Logits of a row.
     own: usize,
@@ -117,7 +141,7 @@ struct Spans {
 }
 
 impl Spans {
-    fn new(own: &Heads, theirs: &Heads) -> Self {
+    pub(crate) fn new(own: &Heads, theirs: &Heads) -> Self {
         let choosing = |heads: &Heads| -> Vec<(HeadKind, usize)> {
             let parts = heads.iter().filter(|part| part.head.kind.labels() > 0);
             parts.map(|part| (part.head.kind, part.logits)).collect()
@@ -225,7 +249,7 @@ mod tests {
         let weights = [1.0, 0.0, 2.0, 0.5, 1.0, 3.0];
         for direction in [Direction::Forward, Direction::Reverse] {
             let mut grad = vec![10.0; x.len()];
-            let sum = teacher(direction).pull(&x, &y, &weights, 0.25, &mut grad);
+            let sum = teacher(direction).pull().add(&x, &y, &weights, 0.25, &mut grad);
             let mut wanted = 0.0;
             for (row, &weight) in weights.iter().enumerate() {
                 let row_of = |v: &[f32]| -> Vec<f64> {
@@ -254,7 +278,7 @@ mod tests {
         let x = [90.0, -90.0, 80.0, -80.0, 0.0, 0.25, -0.25];
         for direction in [Direction::Forward, Direction::Reverse] {
             let mut grad = [0.0; 7];
-            assert_eq!(teacher(direction).pull(&x, &x, &[1.0], 1.0, &mut grad), 0.0);
+            assert_eq!(teacher(direction).pull().add(&x, &x, &[1.0], 1.0, &mut grad), 0.0);
             assert_eq!(grad, [0.0; 7]);
         }
     }
