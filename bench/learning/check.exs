@@ -2,137 +2,14 @@
 #
 #     SCONCE_REPLAYS=replays mix run learning/check.exs
 #
-# An MLP and a GRU learn a hundred steps from real games, by us and by `check.py`: from the same weights,
-# of the same batches in the same order, with AdamW at the same rates. Losses must agree within 1e-3 of
-# themselves at every step: status 1 where they do not. The curves go into `check.svg` beside this file.
-# `PEERS_DIR` is PyTorch's environment, see bench/peers/README.md.
+# An MLP and a GRU learn a hundred steps from real games, here and in `check.py`. Losses must agree within 1e-3 of
+# themselves at every step. See steps.exs.
 
 Code.require_file("../games.exs", __DIR__)
+Code.require_file("steps.exs", __DIR__)
 
-defmodule Check do
-  alias Sconce.Trainer.Curve.{Page, Scale}
-  alias Sconce.{Loader, Policy, Trainer}
-
-  @steps 100
-  @tolerance 1.0e-3
-  # Dropout draws from generators that are not the same.
-  @policies [
-    mlp: [backbone: :mlp, dropout: 0.0],
-    gru: [backbone: :gru, heads: :autoregressive, dropout: 0.0]
-  ]
-  @batches [batch_size: 32, window_size: 60, stride: 30, mirror: 0.5, seed: 3]
-  @ours "#2563eb"
-  @theirs "#ea580c"
-
-  def main do
-    dir = Path.join(System.tmp_dir!(), "sconce-check-#{System.pid()}")
-
-    try do
-      corpus = Games.corpus!(dir)
-
-      checked =
-        for {name, spec} <- @policies, do: check(name, spec, corpus, Path.join(dir, "#{name}"))
-
-      :ok = checked |> svg() |> Page.write(Path.join(__DIR__, "check.svg"), :write_curve)
-      if Enum.any?(checked, &(&1.worst > @tolerance)), do: System.halt(1)
-    after
-      File.rm_rf!(dir)
-    end
-  end
-
-  defp check(name, spec, corpus, dir) do
-    File.mkdir_p!(dir)
-    {:ok, policy} = Policy.init(spec, seed: @batches[:seed])
-    :ok = Policy.save(policy, Path.join(dir, "initial.safetensors"))
-    {ours, rates} = ours(corpus, spec, dir)
-    File.write!(Path.join(dir, "rates"), Enum.map(rates, &"#{&1}\n"))
-    export(corpus, dir)
-    said(name, ours, theirs(dir))
-  end
-
-  # Losses and rates of a run's steps.
-  defp ours(corpus, spec, dir) do
-    caller = self()
-
-    opts =
-      [corpus: corpus, out: Path.join(dir, "run"), steps: @steps, loss: :plain, val_split: 0.0] ++
-        [evaluate: false, progress: &send(caller, &1)]
-
-    {:ok, run} = Trainer.start_link(opts ++ @batches ++ spec)
-    {:ok, %{stopped: :finished}} = Trainer.await(run)
-
-    Enum.unzip(
-      for _step <- 1..@steps, do: receive(do: (%{event: :step} = e -> {e.loss, e.learning_rate}))
-    )
-  end
-
-  # The batches that such a run learns from, see `Sconce.Loader`.
-  defp export(corpus, dir) do
-    batches = Loader.stream(corpus, @batches ++ [epochs: :infinity, as: :binaries])
-
-    for batch <- Enum.take(batches, @steps) do
-      tensors = Map.take(batch, [:states, :ids, :actions, :frame_weights])
-      File.write!(Path.join(dir, "#{batch.step}.safetensors"), safetensors(tensors))
-    end
-  end
-
-  defp safetensors(tensors) do
-    {entries, _end} =
-      Enum.map_reduce(tensors, 0, fn {name, %{data: data, type: type, shape: shape}}, from ->
-        to = from + byte_size(data)
-        {kind, bits} = type
-        dtype = String.upcase("#{kind}#{bits}")
-        shape = shape |> Tuple.to_list() |> Enum.join(",")
-        at = ~s("data_offsets":[#{from},#{to}])
-        {~s("#{name}":{"dtype":"#{dtype}","shape":[#{shape}],#{at}}), to}
-      end)
-
-    header = "{" <> Enum.join(entries, ",") <> "}"
-    [<<byte_size(header)::64-little>>, header, for({_name, t} <- tensors, do: t.data)]
-  end
-
-  defp theirs(dir) do
-    home = System.get_env("PEERS_DIR", Path.expand("~/.cache/sconce-peers"))
-    python = Path.join(home, "venv/bin/python")
-    {losses, 0} = System.cmd(python, [Path.join(__DIR__, "check.py"), dir])
-    losses |> String.split() |> Enum.map(&String.to_float/1)
-  end
-
-  defp said(name, ours, theirs) when length(ours) == length(theirs) do
-    apart = Enum.zip_with(ours, theirs, fn a, b -> abs(a - b) / abs(b) end)
-    worst = Enum.max(apart)
-    step = Enum.find_index(apart, &(&1 == worst)) + 1
-
-    text =
-      "#{name}: #{@steps} steps, furthest apart #{exponential(worst)} of the loss, at step #{step}"
-
-    IO.puts("#{text}; loss #{Scale.number(hd(ours), 4)} to #{Scale.number(List.last(ours), 4)}")
-    %{name: name, ours: ours, theirs: theirs, apart: apart, worst: worst, text: text}
-  end
-
-  defp exponential(number), do: :io_lib.format("~.2e", [number])
-
-  defp svg(checked) do
-    losses =
-      for run <- checked do
-        theirs = run.theirs |> points() |> Enum.take_every(5)
-        series = [{:points, @theirs, theirs, nil, nil}, {:trace, @ours, points(run.ours), nil}]
-        {220, [%{title: "#{run.name}: loss, nats a frame", x: nil, series: series}]}
-      end
-
-    apart =
-      for run <- checked do
-        millionths = for {step, apart} <- points(run.apart), do: {step, 1.0e6 * apart}
-        title = "#{run.name}: apart, millionths of the loss"
-        %{title: title, x: "step", series: [{:trace, @ours, millionths, nil}], from: [0]}
-      end
-
-    legend = [{"Sconce", @ours, :line}, {"PyTorch", @theirs, :points}]
-    summary = "The same weights, batches and optimiser; every fifth loss of PyTorch is shown."
-    Page.svg("A hundred steps beside PyTorch", summary, legend, losses ++ [{130, apart}])
-  end
-
-  defp points(numbers), do: Enum.with_index(numbers, &{&2 + 1, &1})
-end
-
-Check.main()
+# Without dropout: the two libraries draw it from different generators.
+Steps.main("check", &Games.corpus!/1, [
+  {:mlp, [backbone: :mlp, dropout: 0.0], []},
+  {:gru, [backbone: :gru, heads: :autoregressive, dropout: 0.0], []}
+])

@@ -38,9 +38,11 @@ def linear(name, weights):
 class Policy(nn.Module):
     """Modules under the names of the checkpoint, whose tensors are loaded into them, none left over."""
 
-    def __init__(self, weights):
+    def __init__(self, weights, ids, names):
+        """ids: those that each learned table is read with; names: of the heads."""
         super().__init__()
-        self.tables = nn.ModuleDict({t: nn.Embedding(*weights[f"{t}_embedding.weight"].shape) for t in TABLES})
+        self.ids, self.names = ids, names
+        self.tables = nn.ModuleDict({t: nn.Embedding(*weights[f"{t}_embedding.weight"].shape) for t in ids})
         self.recurrent = "backbone.weight_ih_l0" in weights
         self.modules_of = {f"{t}_embedding": m for t, m in self.tables.items()}
         if self.recurrent:
@@ -78,8 +80,8 @@ class Policy(nn.Module):
         return self.heads[f"heads/{name}"](x)
 
     def forward(self, states, ids, actions):
-        """states [b, t, n], ids [b, t, 5], actions by head -> logits by head."""
-        x = torch.cat([states, *(self.tables[t](ids[..., at]).flatten(-2) for t, at in TABLES.items())], -1)
+        """states [b, t, n], ids [b, t, m], actions by head -> logits by head."""
+        x = torch.cat([states, *(self.tables[t](ids[..., at]).flatten(-2) for t, at in self.ids.items())], -1)
         if self.recurrent:
             x = self.input_norm(x)
             for layer, norm in zip(self.layers, self.norms):
@@ -88,7 +90,7 @@ class Policy(nn.Module):
             for layer in self.layers:
                 x = F.relu(layer(x))
         if "heads/stream_in" not in self.heads:
-            return {n: self.head(f"{n}_logits", F.relu(self.head(f"{n}_hidden", x))) for n in HEADS}
+            return {n: self.head(f"{n}_logits", F.relu(self.head(f"{n}_hidden", x))) for n in self.names}
         stream, logits = self.head("stream_in", x), {}
         for n, size in HEADS.items():
             logits[n] = self.head(f"decode/{n}", stream)
@@ -107,18 +109,13 @@ def nll(logits, actions):
     return total
 
 
-def main(folder):
-    policy = Policy(load(folder / "initial.safetensors"))
+def learn(folder, policy, loss_of):
+    """Prints the loss of each batch, and makes the step."""
     decay = [p for p in policy.parameters() if p.dim() > 1]
     plain = [p for p in policy.parameters() if p.dim() <= 1]
     optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}])
     for step, rate in enumerate((folder / "rates").read_text().split()):
-        batch = load(folder / f"{step}.safetensors")
-        if not (batch["frame_weights"] == 1).all():
-            raise ValueError("frames of other weights")
-        columns = batch["actions"].split([8, 1, 1, 1, 1, 1], -1)
-        actions = {n: c if n == "buttons" else c[..., 0] for n, c in zip(HEADS, columns)}
-        loss = nll(policy(batch["states"], batch["ids"], actions), actions)
+        loss = loss_of(load(folder / f"{step}.safetensors"))
         print(repr(loss.item()), flush=True)
         optimizer.zero_grad()
         loss.backward()
@@ -128,6 +125,18 @@ def main(folder):
         optimizer.step()
 
 
+def main(folder):
+    policy = Policy(load(folder / "initial.safetensors"), TABLES, HEADS)
+
+    def loss(batch):
+        if not (batch["frame_weights"] == 1).all():
+            raise ValueError("frames of other weights")
+        columns = batch["actions"].split([8, 1, 1, 1, 1, 1], -1)
+        actions = {n: c if n == "buttons" else c[..., 0] for n, c in zip(HEADS, columns)}
+        return nll(policy(batch["states"], batch["ids"], actions), actions)
+
+    learn(folder, policy, loss)
+
+
 if __name__ == "__main__":
-    torch.set_num_threads(2)
     main(Path(sys.argv[1]))
