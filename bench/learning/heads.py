@@ -27,8 +27,9 @@ def gaussian_nll(logits, labels):
     # Beyond the bounds the gradient of Sconce differs from that of a clamp, and this is not checked here.
     if log_stds.min() < LOG_STD[0] or log_stds.max() > LOG_STD[1]:
         raise ValueError("a deviation is out of bounds")
-    # A label at a bound has no finite inverse: the nearest number within counts.
-    inside = labels.clamp(torch.nextafter(LOW, HIGH), torch.nextafter(HIGH, LOW)).double()
+    # A label at a bound has no finite inverse: it counts as a little away from it.
+    margin = (HIGH - LOW).double() / 2**25
+    inside = labels.double().clamp(LOW.double() + margin, HIGH.double() - margin)
     half = (HIGH - LOW).item() / 2
     squash = [TanhTransform(), AffineTransform(LOW.item() + half, half)]
     return -TransformedDistribution(Normal(means, log_stds.exp()), squash).log_prob(inside).sum(-1)

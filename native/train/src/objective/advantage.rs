@@ -121,7 +121,9 @@ impl Objective for Advantage {
         let returns = self.returns(rows)?;
         let weigh = |(error, weight): (f64, f64)| {
             let AdvantageOptions { temperature, max_weight, .. } = self.options;
-            (weight * (-error / temperature).exp().min(max_weight)) as f32
+            let weighed = weight * (-error / temperature).exp().min(max_weight);
+            // A frame that counts stays one of the batch, whatever it was worth.
+            if weight > 0.0 { (weighed as f32).max(f32::MIN_POSITIVE) } else { 0.0 }
         };
         let weights: Vec<f32> = self.errors(rows, returns).map(weigh).collect();
         let labelled =

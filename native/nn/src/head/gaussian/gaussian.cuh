@@ -6,8 +6,8 @@ namespace {
 
 // Bounds of logarithmic deviations.
 constexpr double LEAST_LOG_STD = -5.0, MOST_LOG_STD = 2.0;
-// Share of the range that a number is at least from both bounds.
-constexpr double MARGIN = 1.0 / (1 << 28);
+// Share of the range that a number at a bound is taken to be away from it.
+constexpr double MARGIN = 1.0 / (1 << 25);
 constexpr double HALF_LOG_TAU = 0.9189385332046727;
 
 // Beyond those bounds only what leads back.
@@ -24,8 +24,9 @@ template <typename T> __device__ Pair gaussian(const Row<T> &row, const Terms &t
     const float label = row.labels[i], raw = read(row.x + numbers + i);
     const bool is_label = terms.low <= label && label <= terms.high;
     // At a bound u is infinite.
-    const double width = double(terms.high) - terms.low, margin = MARGIN * width;
-    const double above = fmax(double(label) - terms.low, margin), below = fmax(double(terms.high) - label, margin);
+    const double width = double(terms.high) - terms.low;
+    const double above = label > terms.low ? double(label) - terms.low : MARGIN * width;
+    const double below = label < terms.high ? double(terms.high) - label : MARGIN * width;
     const double u = 0.5 * (log(above) - log(below)), slope = log(2.0 * above * below / width);
     const bool finite = fabsf(raw) < INFINITY;
     const double log_std = finite ? fmin(fmax(double(raw), LEAST_LOG_STD), MOST_LOG_STD) : NAN, std = exp(log_std);

@@ -4,7 +4,8 @@
 //! logarithmic deviations s, which count as the nearest of [`LOG_STD`] where they lie beyond it. So
 //! `log p(a) = log N(u) - log |da/du|` with `|da/du| = 2 (a - low) (high - a) / (high - low)`, equations 20 and 21 there.
 //!
-//! A number at a bound has an infinite u: numbers nearer to a bound than [`MARGIN`] of the range count as so near.
+//! A number at a bound has an infinite u: it counts as one that is [`MARGIN`] of the range away, wherever the range lies.
+//! The nearest number of 32 bits would not do, as next to 0 that is next to nothing.
 
 mod moments;
 
@@ -31,8 +32,8 @@ const LOG_STD: [f64; 2] = [-5.0, 2.0];
 /// A label is a likely one where it is no further from the mode than half a step of a stick of 17 positions.
 const LIKELY: f32 = 1.0 / 32.0;
 
-/// Share of the range that a number is at least from both bounds.
-const MARGIN: f64 = 1.0 / (1u64 << 28) as f64;
+/// Share of the range that a number at a bound is taken to be away from it: a rounding error of 32 bits.
+const MARGIN: f64 = 1.0 / (1u64 << 25) as f64;
 
 /// Where the random numbers of normals begin: no other head's share a block of the generator with them.
 const NORMALS: u64 = 1 << 32;
@@ -93,7 +94,8 @@ impl Gaussian {
     /// Distances of a number from both bounds, neither of which is 0.
     fn within(&self, value: f32) -> [f64; 2] {
         let (value, margin) = (f64::from(value), MARGIN * self.width());
-        [value - f64::from(self.low), f64::from(self.high) - value].map(|far| far.max(margin))
+        [value - f64::from(self.low), f64::from(self.high) - value]
+            .map(|far| if far > 0.0 { far } else { margin })
     }
 
     /// The number before tanh: u.
