@@ -256,7 +256,7 @@ options!(
     advantage_max_weight: [
       value: f64,
       default: 20.0,
-      doc: "What that weight is held below.",
+      doc: "The largest that such a weight may be.",
       min: 0.000001,
       max: 1_000_000,
       needs: [advantage_temperature: :given]

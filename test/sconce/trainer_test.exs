@@ -599,6 +599,9 @@ defmodule Sconce.TrainerTest do
         :reverse,
         4,
         1,
+        3.0,
+        0.5,
+        0.7,
         5,
         0.5,
         5,
@@ -613,7 +616,7 @@ defmodule Sconce.TrainerTest do
         beside = besides[name] || []
 
         assert_raise ArgumentError,
-                     ~r/option :#{name} means nothing (without option :(teacher|mix)$|beside #{other}: .*goes with #{other}: )/,
+                     ~r/option :#{name} means nothing (without option :(teacher|mix|advantage_temperature)$|beside #{other}: .*goes with #{other}: )/,
                      fn -> Trainer.start_link(options(context, [{name, value}] ++ beside)) end
       end
     end

@@ -21,7 +21,8 @@ defmodule Sconce.Trainer.Switches do
     shoulder_buckets: [type: :pos_integer, doc: "Steps of the shoulder."],
     head_hidden_size: [type: :non_neg_integer, doc: "Hidden layer of a head; 0 is none."],
     stream_size: [type: :pos_integer, doc: "Residual stream of autoregressive heads."],
-    prior: [type: :boolean, doc: "Adds log P(action | previous action) to the logits."]
+    prior: [type: :boolean, doc: "Adds log P(action | previous action) to the logits."],
+    value_head: [type: :boolean, doc: "A head that says what a frame is worth."]
   ]
 
   @doc "The schema of the Spec's switches, those of every backbone among them."
