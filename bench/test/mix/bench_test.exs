@@ -129,7 +129,7 @@ defmodule Mix.Tasks.BenchTest do
       output = capture_io(fn -> backbones(["--only", "^min_gru$", "--json", json]) end)
       {titles, [row]} = table(output)
       assert titles == @titles
-      assert row =~ ~r/^min_gru +256x2 +[\d,]+ +- +- +[\d.,]+ +4.1 KB +[\d.,]+ +/
+      assert row =~ ~r/^min_gru +256x2 +[\d,]+ +- +- +[\d.,]+ +4.2 KB +[\d.,]+ +/
 
       assert [line] = json |> File.read!() |> String.split("\n", trim: true)
       for text <- [~s("name":"min_gru"), ~s("ok":true), ~s("threads":1)], do: assert(line =~ text)

@@ -144,7 +144,7 @@ fn no_state_tells_the_input_that_answers_it() {
         let n = view.len(0);
         assert_eq!(n, view.frames() - 1);
         let told = |t: usize| at(&raw(view, t), OWN, "action") - f32::from(ACTION_BASE);
-        let main_x = |t: usize| f32::from(label(view, t, 0, false)[8]);
+        let main_x = |t: usize| label(view, t, 0, false)[8];
         // The leak is there: the next state tells this label, this state the action before.
         assert!((0..n).all(|t| told(t + 1) == main_x(t)));
         assert!((1..n).all(|t| told(t) == main_x(t - 1)));
