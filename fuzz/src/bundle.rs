@@ -1,13 +1,13 @@
-//! Several files as one input.
+//! Encodes several files as one input.
 
 use std::path::{Component, Path};
 
-/// Names and contents, in their order.
+/// Names and contents of files, in order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Bundle(pub Vec<(String, Vec<u8>)>);
 
 impl Bundle {
-    /// Of any bytes: what cannot be read is left out.
+    /// Parses any bytes; a malformed rest is ignored.
     pub fn parse(mut bytes: &[u8]) -> Self {
         let mut files = vec![];
         while let Some((name, rest)) = take(bytes) {
@@ -27,7 +27,7 @@ impl Bundle {
             .collect()
     }
 
-    /// The files below a folder, in order of name.
+    /// Reads the files below a folder, sorted by name.
     pub fn read(dir: &Path) -> std::io::Result<Self> {
         let mut files = vec![];
         collect(dir, dir, &mut files)?;
@@ -35,14 +35,14 @@ impl Bundle {
         Ok(Bundle(files))
     }
 
-    /// Writes the files into a folder, none outside of it.
+    /// Writes the files into a folder. Names that lead out of it are ignored.
     pub fn write(&self, dir: &Path) -> std::io::Result<()> {
         for (name, content) in &self.0 {
             let inside =
                 Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
             let path = dir.join(name);
             if inside && !name.is_empty() && !name.contains('\0') {
-                // A name may be that of a folder by now.
+                // The name may be that of a folder created before.
                 let _ = path.parent().map(std::fs::create_dir_all);
                 let _ = std::fs::write(path, content);
             }

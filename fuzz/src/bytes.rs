@@ -1,8 +1,8 @@
-//! Mutations that know nothing of a format.
+//! Mutations that ignore the format.
 
 use crate::rng::Rng;
 
-/// Numbers at which readers tend to break.
+/// Numbers that often break readers.
 pub const ODD: [u64; 14] = [
     0,
     1,
@@ -52,7 +52,7 @@ pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Writes an odd number of one to eight bytes over what is there.
+/// Overwrites bytes with an odd number of one to eight bytes.
 fn overwrite(rng: &mut Rng, bytes: &mut [u8], at: usize) {
     let number = rng.pick(&ODD).wrapping_add(rng.below(3) as u64).wrapping_sub(1);
     let size = *rng.pick(&[1, 2, 4, 8]);

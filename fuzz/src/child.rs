@@ -1,5 +1,5 @@
-//! The process that reads the inputs. It tells its parent on standard output which input it begins with, and what
-//! became of it, so that the parent knows the input at which the child died.
+//! The process that reads the inputs. It reports the start and the outcome of each input on standard
+//! output, so that the parent knows at which input the child died.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -15,10 +15,10 @@ use crate::runner::{Job, Source};
 use crate::targets::{OF_INPUT, Target};
 use crate::{memory, scratch};
 
-/// The input that is being read, in the child's folder.
+/// Name of the current input's file in the child's folder.
 pub const INPUT: &str = "input.bin";
 
-/// What became of an input.
+/// Outcome of one input.
 #[derive(Debug)]
 pub struct Outcome {
     pub verdict: Verdict,
@@ -29,26 +29,26 @@ pub struct Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Accepted,
-    /// With an error of this kind, and its words.
+    /// Refused with a typed error: its kind and message.
     Refused(&'static str, String),
     Broke(String),
 }
 
-/// What the last panic said, and where.
+/// Message and location of the last panic.
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
 fn said() -> String {
     PANIC.lock().unwrap_or_else(|e| e.into_inner()).clone()
 }
 
-/// Reads an input in an empty folder.
+/// Runs an input in an empty folder.
 fn execute(target: &Target, input: &[u8], dir: &Path) -> Outcome {
     let (before, begin) = (memory::reset(), Instant::now());
     let result = catch_unwind(AssertUnwindSafe(|| (target.run)(input, dir)));
     let (peak, micros) = (memory::peak(before), begin.elapsed().as_micros());
     let most = target.memory + OF_INPUT * input.len();
     let verdict = match result {
-        // A buffer that was refused unwinds, and is an error by the time that a caller hears of it.
+        // A refused allocation unwinds; a caller gets it as an error.
         Err(payload) => match Error::of_panic(payload) {
             Error::Panic { .. } => Verdict::Broke(format!("panic: {}", said())),
             error => refused(&error),
@@ -60,7 +60,7 @@ fn execute(target: &Target, input: &[u8], dir: &Path) -> Outcome {
     Outcome { verdict, peak, micros }
 }
 
-/// An error that a caller can do something about, or one that only a bug can cause.
+/// Classifies an error. Errors that only a bug can cause count as broken.
 fn refused(error: &Error) -> Verdict {
     match error {
         Error::Tensor(_) | Error::Panic { .. } if error.kind() != Kind::OutOfMemory => {
@@ -70,7 +70,7 @@ fn refused(error: &Error) -> Verdict {
     }
 }
 
-/// Reads all inputs of a job on a thread with the target's stack.
+/// Runs all inputs of a job on a thread with the target's stack size.
 pub fn run(job: Job) {
     panic::set_hook(Box::new(|info| {
         let text = info.to_string().replace('\n', " ");
@@ -78,9 +78,9 @@ pub fn run(job: Job) {
         *PANIC.lock().unwrap_or_else(|e| e.into_inner()) = text;
     }));
     let stack = job.target.stack;
-    // Instrumented code has larger frames.
+    // Instrumented code has larger stack frames.
     let stack = if cfg!(feature = "coverage") { 4 * stack } else { stack };
-    // Made here: models are built by Sconce itself, on threads of any size.
+    // Seeds are made on this thread, because Sconce may build models on threads of any stack size.
     let seeds = (job.target.seeds)();
     let work = thread::Builder::new().stack_size(stack).spawn(move || inputs(&job, &seeds));
     work.map(thread::JoinHandle::join).expect("a thread").expect("no panic");
@@ -111,22 +111,22 @@ fn inputs(job: &Job, seeds: &[Vec<u8>]) {
 
 pub struct Reader {
     target: &'static Target,
-    /// Of the input's files.
+    /// Folder for the files of the input.
     dir: PathBuf,
     root: PathBuf,
 }
 
 impl Reader {
-    /// Reads an input, and tells the parent of it.
+    /// Runs an input, and reports it to the parent.
     pub fn read(&self, index: u64, input: &[u8]) -> Outcome {
         self.check(index, input, |verdict| verdict)
     }
 
-    /// The same with an input that has to be accepted.
+    /// Like `read`, for an input that must be accepted.
     pub fn read_seed(&self, index: u64, input: &[u8]) -> Outcome {
         self.check(index, input, |verdict| match verdict {
             Verdict::Refused(kind, text) => {
-                Verdict::Broke(format!("an input to begin with is refused: {kind}: {text}"))
+                Verdict::Broke(format!("a seed is refused: {kind}: {text}"))
             }
             verdict => verdict,
         })
@@ -155,7 +155,7 @@ impl Reader {
 
 pub fn tell(line: impl Display) {
     let mut out = std::io::stdout().lock();
-    // A parent that is gone wants to know nothing.
+    // The parent has died, so the child exits.
     if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
     }

@@ -1,5 +1,5 @@
-//! Which code an input reaches, for builds whose code counts that: `fuzz/long` makes them with the coverage pass of
-//! LLVM, which stable compilers have. The runtime of that pass is the two functions below, and nothing else.
+//! Coverage of inputs, for builds with instrumented code: `fuzz/long` builds with LLVM's coverage pass,
+//! which stable compilers have. The whole runtime of that pass is the two functions below.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -13,14 +13,14 @@ use crate::rng::Rng;
 use crate::runner::{Job, kept};
 use crate::targets::Target;
 
-/// Where the counters of each module lie: address and length.
+/// Address and length of the counters of each module.
 static COUNTERS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 /// Called by each instrumented module before `main`.
 ///
 /// # Safety
-/// `start..stop` are the module's counters, which live as long as the process.
-// SAFETY: no other function of this name is linked in: the compiler's own runtime is not.
+/// `start..stop` must be the module's counters, which live as long as the process.
+// SAFETY: no other function of this name is linked in, because the compiler's own runtime is not linked.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop: *mut u8) {
     let (start, stop) = (start as usize, stop as usize);
@@ -30,16 +30,16 @@ pub unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop
     }
 }
 
-/// Called with the addresses of the code beside the counters, which nothing here reads.
+/// Called with the code addresses of the counters, which are not used here.
 // SAFETY: no other function of this name is linked in.
 #[unsafe(no_mangle)]
 pub extern "C" fn __sanitizer_cov_pcs_init(_start: *const usize, _stop: *const usize) {}
 
-/// What inputs have reached so far.
+/// Coverage of all inputs so far.
 struct Seen {
-    /// For each counter the classes of counts that it has had.
+    /// The classes of counts that each counter has had, as a bit mask.
     classes: Vec<u8>,
-    /// Classes in all.
+    /// Count of classes over all counters.
     features: usize,
 }
 
@@ -50,14 +50,15 @@ impl Seen {
         Seen { classes: vec![0; length], features: 0 }
     }
 
-    /// Adds what the counters have, and sets them to 0; how many features are new.
+    /// Adds the counters' classes and resets the counters. Returns the count of new features.
     fn add(&mut self) -> usize {
         let counters = COUNTERS.lock().unwrap_or_else(|e| e.into_inner());
         let mut classes = self.classes.iter_mut();
         let mut new = 0;
         for (start, length) in counters.iter() {
-            // SAFETY: the module said where its counters lie. They are static bytes that instrumented code adds to;
-            // a count that another thread adds meanwhile may get lost, as it may between two such threads.
+            // SAFETY: the module registered this range of counters. They are static bytes that instrumented
+            // code increments; a concurrent increment may be lost, as it may between two instrumented
+            // threads.
             let counts = unsafe { slice::from_raw_parts_mut(*start as *mut u8, *length) };
             for (count, classes) in counts.iter_mut().zip(classes.by_ref()) {
                 if *count != 0 {
@@ -73,7 +74,7 @@ impl Seen {
     }
 }
 
-/// The classes of counts: 1, 2, 3, 4 to 7, 8 to 15, 16 to 31, 32 to 127, more.
+/// The class of a count: 1, 2, 3, 4 to 7, 8 to 15, 16 to 31, 32 to 127, or more.
 fn class(count: u8) -> u8 {
     match count {
         0 => 0,
@@ -88,15 +89,16 @@ fn class(count: u8) -> u8 {
     }
 }
 
-/// How often the parent hears of it.
+/// Interval of the reports to the parent.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Mutates what reached something new until the second since 1970 at which the job's range ends, also behind an input
-/// that ended a child. What is found lies in `found/` and is begun with the next time.
+/// Mutates the inputs that reached new code, until the end of the job's range, in seconds since 1970. A
+/// restarted child continues after an input that killed the one before. Inputs that reach new code are
+/// written to `found/`, and are among the first inputs of the next run.
 pub fn explore(job: &Job, seed: u64, seeds: &[Vec<u8>], reader: &Reader) {
     let (target, begin) = (job.target, Instant::now());
     let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("found").join(target.name);
-    fs::create_dir_all(&found).expect("a folder for what is found");
+    fs::create_dir_all(&found).expect("a folder for new inputs");
     let mut pool = Pool { seen: Seen::new(), inputs: vec![], index: job.range.start };
     pool.seen.add();
     for input in beginnings(target, seeds, &found) {
@@ -110,7 +112,7 @@ pub fn explore(job: &Job, seed: u64, seeds: &[Vec<u8>], reader: &Reader) {
         if rng.one_in(3) {
             (target.mutate)(&mut rng, &mut input);
         }
-        // Small inputs are read more often.
+        // Small inputs run faster, so more of them are tried.
         input.truncate(1 << 18);
         if pool.read(reader, input.clone()) {
             let name: String = sha256([&input]).chars().take(16).collect();
@@ -129,7 +131,7 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// What is mutated first: the target's own, those that broke it, those that were found before.
+/// The first inputs: the target's seeds, inputs that once broke it, and inputs found before.
 fn beginnings(target: &Target, seeds: &[Vec<u8>], found: &Path) -> Vec<Vec<u8>> {
     let entries = fs::read_dir(found).into_iter().flatten().flatten().map(|entry| entry.path());
     let files = kept(target).into_iter().chain(entries);
@@ -143,7 +145,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// Whether the input reached something new. One that broke something is not mutated further.
+    /// Runs an input. Returns whether it reached new code. An input that broke something is not mutated
+    /// further.
     fn read(&mut self, reader: &Reader, input: Vec<u8>) -> bool {
         let Outcome { verdict, .. } = reader.read(self.index, &input);
         self.index += 1;

@@ -1,4 +1,5 @@
-//! JSON as a tree that can hold what no parser would make: two keys of one name, numbers beyond all types.
+//! A JSON tree that can hold text which no serializer would write: duplicate keys, and numbers beyond all
+//! types.
 
 use serde_json::Value;
 
@@ -6,7 +7,7 @@ use crate::rng::Rng;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Node {
-    /// Numbers and literals as they are written.
+    /// A number or literal, verbatim.
     Raw(String),
     Text(String),
     List(Vec<Node>),
@@ -47,7 +48,7 @@ impl Node {
         }
     }
 
-    /// Puts `node` under `name`, in the place of what is there.
+    /// Sets `node` under `name`, replacing an earlier value.
     pub fn set(&mut self, name: &str, node: Node) {
         let Node::Map(entries) = self else { return };
         match entries.iter_mut().find(|(key, _)| key == name) {
@@ -95,7 +96,7 @@ impl Node {
         }
     }
 
-    /// Node `at` in the order of writing.
+    /// Node `at` in writing order.
     fn nth(&mut self, at: &mut usize) -> Option<&mut Node> {
         if *at == 0 {
             return Some(self);
@@ -151,7 +152,7 @@ const TEXTS: [&str; 12] = [
     "cuda:0",
 ];
 
-/// Changes one node, or a few that belong together.
+/// Changes one node or a few related nodes.
 pub fn mutate(rng: &mut Rng, root: &mut Node) {
     let count = root.count();
     let other = root.nth(&mut rng.below(count)).cloned();
@@ -162,7 +163,7 @@ pub fn mutate(rng: &mut Rng, root: &mut Node) {
         (0..2, Node::List(list)) if !list.is_empty() => drop(list.remove(rng.below(list.len()))),
         (2..4, Node::List(list)) if !list.is_empty() => {
             let (times, node) = (1 + rng.up_to(512), rng.pick(list).clone());
-            // Not more than some hundred kilobytes.
+            // Limits the growth to some hundred kilobytes.
             let times = times.min(1 + 100_000 / node.write().len().max(1));
             list.extend(std::iter::repeat_n(node, times));
         }
@@ -212,14 +213,14 @@ fn odd_text(rng: &mut Rng, text: &str) -> String {
 }
 
 fn nested(rng: &mut Rng, node: Node) -> Node {
-    // Written by a recursion of its own, so not too deep; far deeper than a parser goes.
+    // The depth is limited because `write_to` is recursive, but it is far beyond the limit of parsers.
     (0..1 + rng.up_to(400)).fold(node, |inner, _| match rng.one_in(2) {
         true => Node::List(vec![inner]),
         false => Node::Map(vec![("a".into(), inner)]),
     })
 }
 
-/// Mutates JSON text as a tree, or as bytes where it is none.
+/// Mutates JSON text as a tree, or as bytes if it does not parse.
 pub fn mutate_text(rng: &mut Rng, text: &mut Vec<u8>) {
     match Node::parse(text) {
         Some(mut root) => {

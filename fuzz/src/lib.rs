@@ -1,9 +1,11 @@
-//! Fuzzers with structure: odd replays, checkpoints, corpora, run folders, snapshots, frames, options and tables.
+//! Structure-aware fuzzers for replays, checkpoints, corpora, run folders, snapshots, frames, options and
+//! tables.
 //!
-//! An input is made from a target's name, a seed and an index, so each can be made again. It must be accepted and
-//! then usable, or refused with a typed error. Anything else is a failure: a panic, an end of the process, no answer
-//! for [`runner::PATIENCE`], or more memory than [`targets::Target::memory`] beside [`targets::OF_INPUT`] times its
-//! own size. Inputs that failed once stay in `corpus/` as tests.
+//! An input is determined by a target's name, a seed and an index, so it can be reproduced. It must be
+//! accepted and then work, or be refused with a typed error. Anything else is a failure: a panic, the end
+//! of the process, no answer within [`runner::PATIENCE`], or more memory than [`targets::Target::memory`]
+//! plus [`targets::OF_INPUT`] times the size of the input. Inputs that failed once stay in `corpus/` as
+//! tests.
 #![allow(clippy::disallowed_methods, reason = "the fuzzer opens files that it wrote itself")]
 
 mod bundle;

@@ -1,5 +1,5 @@
-//! Attacks the targets that are named, or all of them, and prints a table of what became of the inputs. The exit
-//! status is 1 where an input broke something.
+//! Fuzzes the named targets, or all of them, and prints a table of the outcomes. The exit status is 1 if an
+//! input broke something.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -10,10 +10,10 @@ use sconce_fuzz::targets::{ALL, Target};
 
 const USAGE: &str = "sconce-fuzz [--count N] [--seed N] [--kept] [TARGET..]
   --count N    inputs of each target (5000)
-  --seed N     what they are drawn from (1)
+  --seed N     seed of the mutants (1)
   --show N     writes input N of the one target to standard output
-  --kept       the inputs that broke something once, and no others
-  --covered N  for N seconds, by what inputs reach: for builds of fuzz/long";
+  --kept       runs only the inputs that once broke something
+  --covered N  fuzzes for N seconds with coverage feedback; needs a build by fuzz/long";
 
 struct Asked {
     count: u64,
@@ -29,7 +29,7 @@ fn parse(arguments: &[String]) -> Result<Asked, String> {
     while let Some(word) = words.next() {
         let mut number = || -> Result<u64, String> {
             let number = words.next().and_then(|word| word.parse().ok());
-            number.ok_or_else(|| format!("{word} wants a number"))
+            number.ok_or_else(|| format!("{word} needs a number"))
         };
         match word.as_str() {
             "--count" => count = number()?,
@@ -38,7 +38,7 @@ fn parse(arguments: &[String]) -> Result<Asked, String> {
             "--kept" => kept = true,
             name => targets.push(Target::find(name).ok_or_else(|| {
                 let names = ALL.iter().map(|target| target.name).collect::<Vec<_>>().join(", ");
-                format!("{USAGE}\n\n{name} is none of the targets: {names}")
+                format!("{USAGE}\n\n{name} is not a target; the targets are {names}")
             })?),
         }
     }
@@ -51,7 +51,7 @@ fn parse(arguments: &[String]) -> Result<Asked, String> {
         #[cfg(feature = "coverage")]
         (false, _) => Source::Covered { seed },
         #[cfg(not(feature = "coverage"))]
-        (false, _) => return Err("--covered is for builds of fuzz/long".into()),
+        (false, _) => return Err("--covered needs a build by fuzz/long".into()),
     };
     Ok(Asked { count, source, seconds, targets })
 }
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Input N of `--show N [--seed N] TARGET`.
+/// Makes input N for `--show N [--seed N] TARGET`.
 fn shown(arguments: &[String]) -> Option<Vec<u8>> {
     let (first, rest) = arguments.split_first()?;
     let (index, rest) = rest.split_first().filter(|_| first == "--show")?;
@@ -93,7 +93,7 @@ fn shown(arguments: &[String]) -> Option<Vec<u8>> {
     Some(target.input(&(target.seeds)(), seed, index.parse().ok()?))
 }
 
-/// Runs as many targets at once as there are processors.
+/// Runs targets in parallel, as many at once as there are processors.
 fn attack(asked: Asked) -> ExitCode {
     let program = std::env::current_exe().expect("the path of this program");
     let threads = thread::available_parallelism().map_or(1, usize::from).min(asked.targets.len());

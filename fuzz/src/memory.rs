@@ -1,4 +1,4 @@
-//! An allocator that counts what the whole process takes, and refuses more than a limit.
+//! An allocator that counts the allocated bytes of the process, and refuses to exceed a limit.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that no input may reach: an allocation beyond is refused, which ends a process that does not ask
-/// by `try_reserve`. The machine keeps its memory.
+/// Maximum allocated bytes of the process. A larger allocation is refused, which ends a process that does
+/// not use `try_reserve`. The limit protects the machine's memory.
 const LIMIT: usize = 1536 << 20;
 
 pub struct Counted;
@@ -23,14 +23,14 @@ fn add(bytes: usize) -> bool {
     true
 }
 
-// SAFETY: every request is handed to the system's allocator as it came, or refused with a null pointer, as an
-// allocator may. Counting neither allocates nor unwinds.
+// SAFETY: every request is forwarded unchanged to the system's allocator, or refused with a null pointer,
+// as an allocator may. Counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !add(layout.size()) {
             return ptr::null_mut();
         }
-        // SAFETY: the caller's promise is that of `alloc`.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -38,13 +38,13 @@ unsafe impl GlobalAlloc for Counted {
         if !add(layout.size()) {
             return ptr::null_mut();
         }
-        // SAFETY: the caller's promise is that of `alloc_zeroed`.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         TAKEN.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the memory comes from `alloc`, which is the system's, with this layout.
+        // SAFETY: the memory was allocated by `alloc`, hence by the system's allocator, with this layout.
         unsafe { System.dealloc(memory, layout) }
     }
 
@@ -52,19 +52,19 @@ unsafe impl GlobalAlloc for Counted {
         if !add(size) {
             return ptr::null_mut();
         }
-        // SAFETY: the memory comes from `alloc`, which is the system's, with this layout.
+        // SAFETY: the memory was allocated by `alloc`, hence by the system's allocator, with this layout.
         let moved = unsafe { System.realloc(memory, layout, size) };
         TAKEN.fetch_sub(if moved.is_null() { size } else { layout.size() }, Relaxed);
         moved
     }
 }
 
-/// Bytes at their most since the last [`reset`], beyond those at that time.
+/// Peak of allocated bytes since the last [`reset`], beyond `before`.
 pub fn peak(before: usize) -> usize {
     PEAK.load(Relaxed).saturating_sub(before)
 }
 
-/// Begins to count anew; what is taken now.
+/// Resets the peak, and returns the bytes allocated now.
 pub fn reset() -> usize {
     let taken = TAKEN.load(Relaxed);
     PEAK.store(taken, Relaxed);

@@ -1,5 +1,5 @@
-//! Replays (`.slp`), taken apart and put together again: a UBJSON map of `raw`, which is a table of payload sizes
-//! and events, and `metadata`.
+//! Parses and encodes replays (`.slp`): a UBJSON map of `raw`, which holds a table of payload sizes and the
+//! events, and `metadata`.
 
 use crate::bytes;
 use crate::rng::Rng;
@@ -11,11 +11,11 @@ const PAYLOADS: u8 = 0x35;
 /// UBJSON as a tree.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Node {
-    /// A value as it is written, with its type.
+    /// A value with its type, verbatim.
     Raw(Vec<u8>),
     Map(Vec<(Vec<u8>, Node)>),
     List(Vec<Node>),
-    /// The number of levels, and the bytes that open each; no level is closed.
+    /// Nested levels that are never closed: the bytes that open one, and the count.
     Deep(Vec<u8>, usize),
 }
 
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// Node `at` in the order of writing.
+    /// Node `at` in writing order.
     fn nth(&mut self, at: &mut usize) -> Option<&mut Node> {
         if *at == 0 {
             return Some(self);
@@ -77,7 +77,7 @@ impl Node {
     }
 }
 
-/// What recorders write.
+/// Metadata as recorders write it.
 pub fn metadata() -> Node {
     let names = |name: &str| {
         let names = Node::map(vec![("netplay", Node::text(name)), ("code", Node::text("A#1"))]);
@@ -93,17 +93,17 @@ pub fn metadata() -> Node {
 
 #[derive(Debug, Clone)]
 pub struct Replay {
-    /// What the file says of the length of `raw`; as long as it is if not given.
+    /// The length of `raw` in the header; `None` writes the real one.
     pub length: Option<u32>,
     pub sizes: Vec<(u8, u16)>,
     pub events: Vec<(u8, Vec<u8>)>,
     pub metadata: Option<Node>,
-    /// Behind `metadata`, or all behind `raw` where that is not given.
+    /// Bytes after `metadata`, or after `raw` if `metadata` is `None`.
     pub rest: Vec<u8>,
 }
 
 impl Replay {
-    /// Metadata is not read but left in the rest.
+    /// Parses a replay. Metadata is not parsed, but stays in `rest`.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (length, body) = bytes.strip_prefix(HEAD)?.split_first_chunk()?;
         let (raw, rest) = body.split_at_checked(u32::from_be_bytes(*length) as usize)?;
@@ -165,7 +165,7 @@ fn change(rng: &mut Rng, replay: &mut Replay) {
         3 if any => replay.events[at].0 = replay.events[to].0,
         4 if any => frame_number(rng, &mut replay.events[at].1),
         5 if any => bytes::mutate(rng, &mut replay.events[at].1),
-        // Payloads keep their sizes.
+        // The payload keeps its size.
         6..8 if any => {
             let size = replay.events[at].1.len();
             bytes::mutate(rng, &mut replay.events[at].1);
@@ -184,7 +184,7 @@ fn change(rng: &mut Rng, replay: &mut Replay) {
     }
 }
 
-/// Another number in the first four bytes, which are those of frames.
+/// Changes the first four bytes, which hold the frame number.
 fn frame_number(rng: &mut Rng, payload: &mut [u8]) {
     if let Some(number) = payload.first_chunk_mut() {
         let old = i32::from_be_bytes(*number);
@@ -193,7 +193,7 @@ fn frame_number(rng: &mut Rng, payload: &mut [u8]) {
     }
 }
 
-/// Another size of an event, with payloads that fit it or not.
+/// Changes the size of an event in the table, with or without resizing its payloads.
 fn sizes(rng: &mut Rng, replay: &mut Replay) {
     let at = rng.below(replay.sizes.len());
     match rng.below(4) {

@@ -1,6 +1,6 @@
-//! Random choices that a seed repeats.
+//! Reproducible random numbers.
 
-/// SplitMix64: the same numbers on every platform.
+/// SplitMix64: generates the same numbers on every platform.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
@@ -28,7 +28,7 @@ impl Rng {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    /// True once in `n` times.
+    /// True with probability 1 / `n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
@@ -37,7 +37,7 @@ impl Rng {
         &from[self.below(from.len())]
     }
 
-    /// A count whose size is spread over its powers of two.
+    /// A count up to `most`, spread evenly over powers of two.
     pub fn up_to(&mut self, most: usize) -> usize {
         let bits = self.below(usize::BITS as usize - most.leading_zeros() as usize + 1);
         self.below(1usize << bits).min(most)

@@ -1,4 +1,4 @@
-//! Runs children over inputs, begins anew behind an input that ended one, and counts what became of them.
+//! Runs child processes over inputs, restarts after an input that killed one, and counts the outcomes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,38 +17,44 @@ use crate::child::INPUT;
 use crate::scratch;
 use crate::targets::Target;
 
-/// An input without an answer for so long hangs.
+/// An input without an outcome for this long counts as hung.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// Inputs that are kept of those that break a target with the same words.
+/// Maximum inputs kept for the same failure message.
 const KEPT_ALIKE: usize = 3;
-/// Children of one job: one that breaks at each input is not worth more.
+/// Maximum child processes of one job. A target that breaks at every input needs no more.
 const MOST_CHILDREN: usize = 200;
 
-/// Inputs of a target.
+/// A range of inputs for one target.
 #[derive(Clone)]
 pub struct Job {
+    /// The target that reads the inputs.
     pub target: &'static Target,
+    /// Source of the inputs.
     pub source: Source,
+    /// Indices of the inputs. With coverage feedback, the end is a time in seconds since 1970.
     pub range: Range<u64>,
 }
 
-/// Where inputs come from.
+/// Source of inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
+    /// Mutants of the target's seeds.
     Mutants {
+        /// Seed of the random choices.
         seed: u64,
     },
-    /// Those that once broke something.
+    /// Inputs that once broke something.
     Kept,
-    /// Mutants of what reached code that nothing before it did.
+    /// Mutants of inputs that reached new code.
     #[cfg(feature = "coverage")]
     Covered {
+        /// Seed of the random choices.
         seed: u64,
     },
 }
 
 impl Job {
-    /// What a child is started with, see [`Job::parse`].
+    /// Arguments of a child, see [`Job::parse`].
     fn arguments(&self) -> Vec<String> {
         let (source, seed) = match self.source {
             Source::Mutants { seed } => ("mutants", seed),
@@ -65,6 +71,7 @@ impl Job {
             .collect()
     }
 
+    /// Parses the arguments of a child after `--child`; `None` if they are malformed.
     pub fn parse(arguments: &[String]) -> Option<Self> {
         let [name, source, seed, start, end] = arguments else { return None };
         let number = |text: &String| text.parse::<u64>().ok();
@@ -80,26 +87,33 @@ impl Job {
     }
 }
 
-/// What became of the inputs of a target.
+/// Outcomes of the inputs of a target.
 #[derive(Debug, Default)]
 pub struct Tally {
+    /// Count of inputs that ran.
     pub inputs: u64,
+    /// Count of inputs that were accepted.
     pub accepted: u64,
+    /// Counts of refused inputs by kind of error.
     pub refused: BTreeMap<String, u64>,
-    /// Bytes at their most, and of which input.
+    /// Peak memory in bytes, and the index of its input.
     pub peak: (usize, u64),
-    /// Microseconds and index of the slowest inputs, the slowest first.
+    /// Microseconds and index of the slowest inputs, slowest first.
     pub slowest: Vec<(u128, u64)>,
+    /// Inputs that broke something.
     pub broken: Vec<Broken>,
-    /// What a child that looks at coverage told last.
+    /// The last coverage report of a child.
     pub coverage: String,
 }
 
+/// An input that broke something.
 #[derive(Debug)]
 pub struct Broken {
+    /// Index of the input.
     pub index: u64,
+    /// The failure in words.
     pub reason: String,
-    /// Where the input lies, unless enough of its like do.
+    /// Path of the kept input; `None` if enough similar inputs are kept.
     pub path: Option<PathBuf>,
 }
 
@@ -112,7 +126,7 @@ impl Tally {
         self.slowest.truncate(3);
     }
 
-    /// A row of [`HEADING`]'s table.
+    /// A row of the table under [`HEADING`].
     pub fn row(&self, name: &str) -> String {
         let mut row = format!(
             "{name:<11} {:>7} {:>8} {:>6} {:>9.1} ",
@@ -130,6 +144,7 @@ impl Tally {
     }
 }
 
+/// Heading of the table of outcomes.
 pub const HEADING: &str = "target       inputs accepted  broke   peak MB  slowest";
 
 /// The folder of inputs that broke a target.
@@ -137,7 +152,7 @@ pub fn corpus(target: &Target) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
 }
 
-/// The inputs in it.
+/// The inputs kept for a target, sorted by path.
 pub fn kept(target: &Target) -> Vec<PathBuf> {
     let entries = fs::read_dir(corpus(target)).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -145,7 +160,7 @@ pub fn kept(target: &Target) -> Vec<PathBuf> {
     paths
 }
 
-/// Runs a job to its end, whatever its inputs do to the children. `progress` hears of each child's lines of coverage.
+/// Runs a job to its end, restarting children that die. `progress` receives the coverage reports.
 pub fn run(program: &Path, mut job: Job, progress: &dyn Fn(&str)) -> Tally {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -182,10 +197,11 @@ pub fn run(program: &Path, mut job: Job, progress: &dyn Fn(&str)) -> Tally {
     tally
 }
 
-/// How a child's lines came to an end.
+/// The end of a child's output.
 enum Ended {
-    /// All at once, between two inputs or within one.
+    /// The child closed its output, while running this input or between inputs.
     Silent(Option<u64>),
+    /// The child gave no answer for [`PATIENCE`].
     Hung(u64),
 }
 
@@ -266,7 +282,7 @@ fn ended<'a>(tally: &mut Tally, job: &Job, mut words: impl Iterator<Item = &'a s
     }
 }
 
-/// Notes an input that broke something, and keeps it for the tests.
+/// Counts an input that broke something, and keeps it as a test.
 fn keep(tally: &mut Tally, job: &Job, index: u64, reason: String, input: &Path) {
     let alike = |broken: &&Broken| digits_off(&broken.reason) == digits_off(&reason);
     let known = tally.broken.iter().filter(alike).count();
@@ -283,7 +299,7 @@ fn keep(tally: &mut Tally, job: &Job, index: u64, reason: String, input: &Path) 
     tally.broken.push(Broken { index, reason, path });
 }
 
-/// Words without their numbers.
+/// The text without digits.
 fn digits_off(text: &str) -> String {
     text.chars().filter(|c| !c.is_ascii_digit()).collect()
 }

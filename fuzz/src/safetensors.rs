@@ -1,4 +1,4 @@
-//! Safetensors files, taken apart and put together again, consistent or not.
+//! Parses and encodes safetensors files, consistent or not.
 
 use sconce_tensor::digest::sha256;
 
@@ -6,7 +6,7 @@ use crate::bytes;
 use crate::json::{self, Node};
 use crate::rng::Rng;
 
-/// Key of Sconce's text in the header.
+/// Key of Sconce's text in the header's metadata.
 const KEY: &str = "sconce";
 const SIGNATURE: &str = "\"sha256\":\"\"";
 
@@ -27,7 +27,7 @@ impl File {
         [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &self.data].concat()
     }
 
-    /// Sconce's text in the header, as a tree.
+    /// Sconce's text in the header, as a JSON tree.
     pub fn text(&self) -> Option<Node> {
         match self.header.get("__metadata__")?.get(KEY)? {
             Node::Text(text) => Node::parse(text.as_bytes()),
@@ -41,7 +41,7 @@ impl File {
         }
     }
 
-    /// Makes the digest of a checkpoint fit what the file holds now.
+    /// Updates the digest of a checkpoint to match the contents.
     pub fn sign(&mut self) {
         let Some(mut text) = self.text() else { return };
         text.set("sha256", Node::Text(String::new()));
@@ -60,7 +60,7 @@ impl File {
     }
 }
 
-/// Mutates a safetensors file: its tensors' entries, Sconce's text, or the numbers.
+/// Mutates a safetensors file: its tensor entries, Sconce's text, or the data.
 pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     let Some(mut file) = File::parse(bytes) else { return bytes::mutate(rng, bytes) };
     for _ in 0..1 + rng.up_to(2) {
@@ -79,13 +79,13 @@ pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     }
     *bytes = file.encode();
     if rng.one_in(16) {
-        // The length of the header alone.
+        // Changes only the length of the header.
         let length = rng.pick(&bytes::ODD).to_le_bytes();
         bytes.iter_mut().zip(length).for_each(|(byte, new)| *byte = new);
     }
 }
 
-/// Puts an odd number in the place of one.
+/// Replaces one number with an odd one.
 pub fn numbers(rng: &mut Rng, data: &mut [u8]) {
     const ODD: [f32; 8] =
         [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e-45, 1e30, -0.0];

@@ -1,9 +1,9 @@
-//! Folders of this process.
+//! Temporary folders of this process.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The environment variable that names the folder of a child process, which its parent removes.
+/// The environment variable that names a child's folder. The parent removes the folder.
 pub const VARIABLE: &str = "SCONCE_FUZZ_SCRATCH";
 
 fn root() -> &'static PathBuf {
@@ -17,13 +17,13 @@ fn name() -> String {
     format!("sconce-fuzz-{}", std::process::id())
 }
 
-/// Memory where the system has such a folder: files are written by the thousand, and synced.
+/// A folder in memory if the system has one, because thousands of files are written and synced.
 fn base() -> PathBuf {
     let shared = PathBuf::from("/dev/shm");
     if shared.is_dir() { shared } else { std::env::temp_dir() }
 }
 
-/// An empty folder below the process's own.
+/// Creates an empty folder below the folder of the process.
 pub fn folder(name: &str) -> PathBuf {
     let dir = root().join(name);
     let _ = std::fs::remove_dir_all(&dir);
@@ -31,7 +31,7 @@ pub fn folder(name: &str) -> PathBuf {
     dir
 }
 
-/// Removes a folder, and the process's own where that is empty then.
+/// Removes a folder, and then the folder of the process if it is empty.
 pub fn remove(dir: &Path) {
     let _ = std::fs::remove_dir_all(dir);
     let _ = std::fs::remove_dir(root());

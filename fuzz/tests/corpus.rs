@@ -1,4 +1,4 @@
-//! Inputs that once broke something.
+//! Inputs that once broke something, and the seeds of all targets.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use sconce_fuzz::runner::{Job, Source, kept, run};
 use sconce_fuzz::targets::ALL;
 
 #[test]
-fn inputs_that_broke_something_once_are_read_or_refused() {
+fn inputs_that_once_broke_something_are_accepted_or_refused() {
     let program = Path::new(env!("CARGO_BIN_EXE_sconce-fuzz"));
     for target in &ALL {
         let files = kept(target);
@@ -21,14 +21,14 @@ fn inputs_that_broke_something_once_are_read_or_refused() {
 }
 
 #[test]
-fn inputs_to_begin_with_are_accepted_and_some_mutants_are_not() {
+fn seeds_are_accepted_and_some_mutants_are_refused() {
     let program = Path::new(env!("CARGO_BIN_EXE_sconce-fuzz"));
     for target in &ALL {
         let job = Job { target, source: Source::Mutants { seed: 2 }, range: 0..100 };
         let tally = run(program, job, &|_| ());
         assert!(tally.broken.is_empty(), "{}: {:#?}", target.name, tally.broken);
         assert!(tally.accepted > 0 && tally.inputs == 100, "{}: {tally:?}", target.name);
-        // Of gradients the lines before the first damaged one are read.
+        // A reader of gradients returns the lines before the first damaged one, so it refuses nothing.
         let refuses = target.name != "gradients";
         assert!(!refuses || !tally.refused.is_empty(), "{}: {tally:?}", target.name);
     }

@@ -1,11 +1,11 @@
-//! Compiles the kernels for builds with CUDA, by `tools/cuda-kernels`.
+//! Compiles the kernels with `tools/cuda-kernels` in builds with CUDA.
 
 use std::path::Path;
 use std::process::Command;
 use std::{env, error};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
-    // Its table names the kernels: a new one is compiled when its line is written.
+    // The table in kernels.rs names the kernels, so a new entry triggers a build.
     println!("cargo::rerun-if-changed=src/kernels.rs");
     println!("cargo::rerun-if-env-changed=NVCC");
     if env::var_os("CARGO_FEATURE_CUDA").is_none() {

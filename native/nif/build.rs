@@ -1,10 +1,10 @@
-//! Hands the exact versions this library was built with to `system.rs`.
+//! Passes the exact versions of the build to `system.rs`.
 #![allow(clippy::disallowed_methods)]
 
 use std::process::Command;
 use std::{env, fs};
 
-/// Environment variable of the compilation, and the package in `Cargo.lock` it names.
+/// Environment variables of the compilation, each with its package in `Cargo.lock`.
 const LOCKED: [(&str, &str); 2] =
     [("SCONCE_TENSORS_VERSION", "candle-core"), ("SCONCE_RUSTLER_VERSION", "rustler")];
 
@@ -26,7 +26,7 @@ fn version_in<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
     after.split('"').next()
 }
 
-/// `rustc 1.95.0 (f2d3ce0bd 2026-03-21)` becomes `1.95.0`.
+/// The compiler's version: `1.95.0` from `rustc 1.95.0 (f2d3ce0bd 2026-03-21)`.
 fn rustc() -> Option<String> {
     let output = Command::new(env::var("RUSTC").ok()?).arg("--version").output().ok()?;
     String::from_utf8(output.stdout).ok()?.split(' ').nth(1).map(str::to_owned)

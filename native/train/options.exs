@@ -10,14 +10,15 @@ options!(
     window_size: [
       value: usize,
       default: 60,
-      doc: "Frames in a window; each has its loss. Attention sees as many.",
+      doc: "Frames in a window; each has its loss. Attention backbones see as many by default.",
       min: 1,
       max: 65_536
     ],
     stride: [
       value: usize,
       default: 30,
-      doc: "Frames between the starts of neighbouring windows; carried, they follow each other.",
+      doc:
+        "Frames between the starts of neighbouring windows. With `unroll: :carry` windows do not overlap, and it has no effect.",
       min: 1,
       max: 1_000_000_000
     ],
@@ -25,27 +26,30 @@ options!(
       value: Mode,
       default: :window,
       doc:
-        "Windows from anywhere, each from a zero state; or each row of the batch walks through whole games, its state handed on from step to step.",
+        "`:window`: windows from anywhere, each from a zero state. `:carry`: each row of the batch walks through whole games and carries its state from step to step.",
       type: {:in, [:window, :carry]}
     ],
     burn_in: [
       value: usize,
       default: 0,
-      doc: "Frames at the start of a window that carry no loss; carried, at the start of a game.",
+      doc:
+        "Frames at the start of a window that carry no loss; with `unroll: :carry`, at the start of a game.",
       min: 0,
       max: 65_535
     ],
     frame_delay: [
       value: usize,
       default: 0,
-      doc: "Frames between a state and the action to learn, beyond the next.",
+      doc:
+        "Delay in frames: the state of frame t is paired with the action of frame t + 1 + `:frame_delay`.",
       min: 0,
       max: 10_000
     ],
     frame_delay_max: [
       optional: usize,
       default: nil,
-      doc: "Each window has a delay from `:frame_delay` to this one; carried, each game.",
+      doc:
+        "Each window draws its delay between `:frame_delay` and this; with `unroll: :carry`, each game does. `nil`: all have `:frame_delay`.",
       min: 0,
       max: 10_000
     ],
@@ -53,13 +57,14 @@ options!(
       value: Sampling,
       default: :shuffled,
       doc:
-        "Each window once an epoch; or drawn again and again: games by `:weights`, own characters, or the values of `:balance`, equally often; or shuffled, with windows around a changed action more often.",
+        "How windows are drawn. `:shuffled`: each once an epoch. `:weighted`: games by `:weights`, with replacement. `:balanced`: own characters, or the values of `:balance`, equally often, with replacement. `:transitions`: shuffled, with windows around a changed action more often.",
       type: {:in, [:shuffled, :weighted, :balanced, :transitions]}
     ],
     weights: [
       list: f64,
       default: nil,
-      doc: "Of `:weighted`: one for each of `Sconce.Corpus.games/1`, for each of its windows.",
+      doc:
+        "For `sampling: :weighted`: one weight for each game of `Sconce.Corpus.games/1`. Each window of the game has it.",
       type: {:or, [{:list, :float}, nil]},
       needs: [sampling: [:weighted]]
     ],
@@ -67,14 +72,15 @@ options!(
       optional: String,
       default: nil,
       doc:
-        "Of `:balanced`: the column of a frame whose values come equally often, as they are when a game begins.",
+        "For `sampling: :balanced`: the frame column whose values come equally often, read at the start of each game. `nil`: own characters.",
       type: {:or, [:string, :atom, nil]},
       needs: [sampling: [:balanced]]
     ],
     action_oversample: [
       value: f64,
       default: 3.0,
-      doc: "Of `:transitions`: how many times as often as others a changed action comes.",
+      doc:
+        "For `sampling: :transitions`: factor by which a changed action comes more often than any other.",
       min: 1,
       max: 1_000_000,
       needs: [sampling: [:transitions]]
@@ -83,16 +89,20 @@ options!(
       list: Mix,
       default: nil,
       doc:
-        "Other corpora whose windows are mixed in, `{folder, share}` or `{folder, first, last}` each, see below; the rest is the corpus' own.",
+        "Other corpora to mix in, each `{folder, share}` or `{folder, first, last}`, see below. The remaining windows come from `:corpus`.",
       type:
         {:or,
-         [{:list, {:or, [{:tuple, [:path, :float]}, {:tuple, [:path, :float, :float]}, :string, :map]}}, nil]},
+         [
+           {:list,
+            {:or, [{:tuple, [:path, :float]}, {:tuple, [:path, :float, :float]}, :string, :map]}},
+           nil
+         ]},
       needs: [unroll: [:window]]
     ],
     mix_steps: [
       value: u64,
       default: 1000,
-      doc: "Of `:mix`: steps in which a first share becomes the last.",
+      doc: "For `:mix`: steps in which a share moves from its first value to its last.",
       min: 1,
       max: 1_000_000_000,
       needs: [mix: :given]
@@ -100,33 +110,34 @@ options!(
     characters: [
       list: u8,
       default: nil,
-      doc: "Only views of these own characters, by name or internal id.",
+      doc: "Uses only views of these own characters, by name or internal id.",
       type: {:or, [{:list, {:or, [:non_neg_integer, :string]}}, nil]}
     ],
     players: [
       list: String,
       default: nil,
-      doc: "Only views of players with these tags.",
+      doc: "Uses only views of players with these tags.",
       type: {:or, [{:list, :string}, nil]}
     ],
     mirror: [
       value: f32,
       default: 0.0,
-      doc: "Probability of a left-right mirrored window; carried, of a mirrored game.",
+      doc:
+        "Probability that a window is mirrored left to right; with `unroll: :carry`, that a game is.",
       min: 0,
       max: 1
     ],
     noise: [
       value: f32,
       default: 0.0,
-      doc: "Probability of a window to whose numbers (not ids) noise is added.",
+      doc: "Probability that noise is added to the numbers of a window. Ids get none.",
       min: 0,
       max: 1
     ],
     noise_scale: [
       value: f32,
       default: 0.01,
-      doc: "Standard deviation of the noise, beside features of about 1.",
+      doc: "Standard deviation of the noise. Features are about 1.",
       min: 0,
       max: 1_000_000,
       needs: [noise: :above_zero]
@@ -134,21 +145,21 @@ options!(
     previous_dropout: [
       value: f32,
       default: 0.0,
-      doc: "Probability of a frame whose previous action is forgotten.",
+      doc: "Probability that the previous action of a frame is masked.",
       min: 0,
       max: 1
     ],
     neutral_weight: [
       value: f32,
       default: 1.0,
-      doc: "Weight of a frame without a button and with a centred main stick.",
+      doc: "Loss weight of a frame without a button and with a centred main stick.",
       min: 0,
       max: 1_000_000
     ],
     transition_weight: [
       value: f32,
       default: 1.0,
-      doc: "Factor on a frame whose action differs from the one before.",
+      doc: "Factor on the loss weight of a frame whose action differs from the one before.",
       min: 0,
       max: 1_000_000
     ],
@@ -156,14 +167,14 @@ options!(
       value: f64,
       default: 0.1,
       doc:
-        "Share of the games that is measured on and never trained on. Games are dealt out before `:characters` and `:players` choose among the views of each side.",
+        "Share of the games that is held out for validation. The split comes first; `:characters` and `:players` then select views on each side.",
       min: 0,
       max: 1
     ],
     validation: [
       optional: PathBuf,
       default: nil,
-      doc: "A corpus of its own to measure on; then no game of the other is held back.",
+      doc: "A separate corpus for validation. No game of `:corpus` is then held out.",
       type: :any,
       resume: :free
     ],
@@ -171,7 +182,7 @@ options!(
       value: usize,
       default: 2,
       doc:
-        "Batches that are ready or in the making. With 0 each is made when it is asked for, and what is said of threads, deadline and bytes means nothing.",
+        "Batches that are prepared ahead. With 0 each batch is made on request, and the loader's threads, deadline and byte limit have no effect.",
       min: 0,
       max: 4096,
       resume: :free
@@ -179,7 +190,7 @@ options!(
     loader_threads: [
       value: usize,
       default: 1,
-      doc: "Threads that make them. The batches are the same for any number.",
+      doc: "Threads that prepare batches. The batches are the same for any number of threads.",
       min: 1,
       max: 4096,
       resume: :free
@@ -187,7 +198,7 @@ options!(
     loader_deadline_ms: [
       value: u64,
       default: 60000,
-      doc: "A batch that takes longer is an error.",
+      doc: "Deadline for a batch in milliseconds. A batch that takes longer is an error.",
       min: 1,
       max: 4_294_967_295,
       resume: :free
@@ -203,7 +214,7 @@ options!(
     teacher_weight: [
       value: f64,
       default: 0.1,
-      doc: "How much of the divergence from it is added to the loss.",
+      doc: "Factor on the divergence from the teacher, which is added to the loss.",
       min: 0,
       max: 1_000_000,
       needs: [teacher: :given]
@@ -211,28 +222,29 @@ options!(
     teacher_direction: [
       value: Direction,
       default: :forward,
-      doc: "KL(policy || teacher), or the other way round.",
+      doc: "`:forward` is KL(policy || teacher), `:reverse` is KL(teacher || policy).",
       type: {:in, [:forward, :reverse]},
       needs: [teacher: :given]
     ],
     prior_weight: [
       value: f64,
       default: 0.0,
-      doc: "How much of the divergence from P(a_t given a_{t-1}) is added to the loss, see below.",
+      doc:
+        "Factor on the divergence from P(a_t given a_{t-1}), which is added to the loss, see below.",
       min: 0,
       max: 1_000_000
     ],
     scheduled_sampling: [
       value: f32,
       default: 0.0,
-      doc: "Probability of an input that is read as the policy would have given it, see below.",
+      doc: "Probability that an input is replaced by one that the policy samples, see below.",
       min: 0,
       max: 1
     ],
     scheduled_sampling_steps: [
       value: u64,
       default: 0,
-      doc: "Steps in which that rises evenly from 0.",
+      doc: "Steps in which that probability rises linearly from 0.",
       min: 0,
       max: 1_000_000_000,
       needs: [scheduled_sampling: :above_zero]
@@ -240,7 +252,8 @@ options!(
     scheduled_sampling_slots: [
       optional: usize,
       default: nil,
-      doc: "Of the inputs that a frame reads how many it concerns, newest first; `nil` is all.",
+      doc:
+        "How many of the inputs that a frame reads may be replaced, newest first; `nil` is all.",
       min: 1,
       max: 256,
       needs: [scheduled_sampling: :above_zero]
@@ -249,14 +262,14 @@ options!(
       optional: f64,
       default: nil,
       doc:
-        "Weighs what is imitated by `exp(advantage / temperature)`, for corpora with rewards and heads with a value, see below.",
+        "Weights the imitation loss of each frame by `exp(advantage / temperature)`, see below. The corpus needs rewards, and the heads a value.",
       min: 0.000001,
       max: 1_000_000
     ],
     advantage_max_weight: [
       value: f64,
       default: 20.0,
-      doc: "The largest that such a weight may be.",
+      doc: "Largest weight that its advantage gives a frame.",
       min: 0.000001,
       max: 1_000_000,
       needs: [advantage_temperature: :given]
@@ -264,7 +277,7 @@ options!(
     discount: [
       value: f64,
       default: 0.99,
-      doc: "How much less a reward of the next frame counts than one of this frame.",
+      doc: "Discount factor of a reward for each frame that it lies ahead.",
       min: 0,
       max: 1,
       needs: [advantage_temperature: :given]
@@ -272,7 +285,7 @@ options!(
     value_weight: [
       value: f64,
       default: 0.5,
-      doc: "Factor on the loss of the value, half the squared error of the return.",
+      doc: "Factor on the value loss, which is half the squared error of the return.",
       min: 0,
       max: 1_000_000,
       needs: [advantage_temperature: :given]
@@ -280,85 +293,87 @@ options!(
     policy: [
       optional: PathBuf,
       default: nil,
-      doc: "File of a policy whose weights the run begins with, see below."
+      doc: "File of a policy whose weights the run starts with, see below."
     ],
     fit_prior: [
       value: bool,
       default: true,
-      doc: "Starts a `prior: true` of the heads at log P(a_t given a_{t-1})."
+      doc: "Initialises the prior of heads with `prior: true` to log P(a_t given a_{t-1})."
     ]
   ],
   optimiser: [
     optimizer: [
       value: Optimiser,
       default: :adamw,
-      doc: "What moves the weights.",
+      doc: "Update rule of the weights, see below.",
       type: {:in, [:adamw, :adam, :sgd, :rmsprop, :radam, :lamb, :adabelief, :yogi, :lion]}
     ],
     weight_decay: [
       optional: f64,
       default: nil,
-      doc: "Of matrices, never of biases and norms; `nil` is the optimizer's own.",
+      doc:
+        "Weight decay of matrices; biases and norms have none. `nil` is the optimizer's default.",
       min: 0,
       max: 1000
     ],
     beta1: [
       optional: f64,
       default: nil,
-      doc: "What the mean of gradients keeps of itself; `nil` is the optimizer's own.",
+      doc: "Decay rate of the mean of gradients; `nil` is the optimizer's default.",
       min: 0,
       below: 1
     ],
     beta2: [
       optional: f64,
       default: nil,
-      doc: "What the mean of squares keeps of itself; `nil` is the optimizer's own.",
+      doc: "Decay rate of the mean of squared gradients; `nil` is the optimizer's default.",
       min: 0,
       below: 1
     ],
     eps: [
       optional: f64,
       default: nil,
-      doc: "Added to what an update is divided by; `nil` is the optimizer's own.",
+      doc: "Added to the denominator of an update; `nil` is the optimizer's default.",
       min: 1.0e-30,
       max: 1
     ],
     momentum: [
       optional: f64,
       default: nil,
-      doc: "Of `:sgd`; `nil` is its own.",
+      doc: "Momentum of `:sgd`; `nil` is its default.",
       min: 0,
       below: 1
     ],
     nesterov: [
       value: bool,
       default: false,
-      doc: "Looks a step of `:momentum` ahead."
+      doc: "Uses Nesterov momentum, which looks one step ahead."
     ],
     max_grad_norm: [
       value: f64,
       default: 1.0,
-      doc: "A gradient of all weights that is longer is cut to this length.",
+      doc:
+        "Largest norm of the gradient of all weights together. A longer gradient is scaled down to it.",
       above: 0
     ],
     freeze: [
       list: String,
       default: nil,
-      doc: "Parts of the policy that stay what they are, see below.",
+      doc: "Parts of the policy whose weights never change, see below.",
       type: {:or, [{:list, {:or, [:string, :atom]}}, nil]}
     ],
     ema_decay: [
       optional: f64,
       default: nil,
       doc:
-        "Keeps an average of the weights over the steps, by which the policy is validated and saved as the best, see below.",
+        "Decay rate of an average of the weights over the steps. Validations and the best checkpoint use the average, see below. `nil` keeps none.",
       min: 0,
       below: 1
     ],
     accumulation_steps: [
       value: u64,
       default: 1,
-      doc: "Batches whose mean gradient makes one step, in the memory of one.",
+      doc: "Batches whose mean gradient makes one step. A step takes the memory of one batch.",
       min: 1,
       max: 65_536
     ],
@@ -391,7 +406,8 @@ options!(
     max_minutes: [
       optional: f64,
       default: nil,
-      doc: "Ends the run; the schedule then follows the clock where that is ahead of the steps.",
+      doc:
+        "Minutes after which the run ends. The schedule follows the clock where the clock is ahead of the steps.",
       min: 0.001,
       max: 1_000_000,
       resume: :free
@@ -399,20 +415,20 @@ options!(
     learning_rate: [
       value: f64,
       default: 0.001,
-      doc: "At the end of the warm-up.",
+      doc: "Learning rate at the end of the warm-up.",
       min: 0,
       max: 1000
     ],
     lr_schedule: [
       value: LrSchedule,
       default: :cosine,
-      doc: "How it falls after the warm-up, see below.",
+      doc: "Decay of the learning rate after the warm-up, see below.",
       type: {:in, [:constant, :linear, :cosine, :cosine_restarts, :exponential]}
     ],
     warmup_steps: [
       value: u64,
       default: 100,
-      doc: "Steps in which it rises; never more than half of the run.",
+      doc: "Steps in which the learning rate rises linearly from 0; at most half of the run.",
       min: 0,
       max: 1_000_000_000
     ],
@@ -420,7 +436,7 @@ options!(
       optional: u64,
       default: nil,
       doc:
-        "Steps in which it falls; `nil` is all that are left of the run, of one that goes on those that were left when it began.",
+        "Steps of the decay. `nil`: all steps after the warm-up. A resumed run keeps the number that it began with.",
       min: 1,
       max: 1_000_000_000,
       needs: [lr_schedule: [:linear, :cosine, :exponential]],
@@ -429,7 +445,7 @@ options!(
     decay_rate: [
       value: f64,
       default: 0.95,
-      doc: "What `:exponential` leaves of it after `:decay_steps`.",
+      doc: "Share of the learning rate that `:exponential` leaves after `:decay_steps`.",
       min: 0,
       max: 1,
       needs: [lr_schedule: [:exponential]]
@@ -445,7 +461,7 @@ options!(
     restart_mult: [
       value: u64,
       default: 2,
-      doc: "How many times as long as the one before each further period is.",
+      doc: "Factor by which each period of `:cosine_restarts` is longer than the one before.",
       min: 1,
       max: 1000,
       needs: [lr_schedule: [:cosine_restarts]]
@@ -453,7 +469,8 @@ options!(
     patience: [
       optional: u64,
       default: nil,
-      doc: "Validations without a better one before the run ends early.",
+      doc:
+        "Validations in a row without a better one before the run ends early; `nil` is no limit.",
       min: 1,
       max: 1_000_000_000,
       resume: :free
@@ -461,7 +478,7 @@ options!(
     min_delta: [
       value: f64,
       default: 0.0,
-      doc: "How much better is better, in nats.",
+      doc: "Least improvement in nats that makes a validation better.",
       min: 0,
       max: 1_000_000,
       resume: :free
@@ -479,7 +496,8 @@ options!(
     validation_mode: [
       value: Mode,
       default: :window,
-      doc: "The policy on the last window, or its memory carried through the game.",
+      doc:
+        "`:window` scores the policy on the last window; `:carry` carries its memory through the game.",
       type: {:in, [:window, :carry]}
     ],
     validation_stride: [
@@ -500,7 +518,8 @@ options!(
     save_minutes: [
       optional: f64,
       default: 5.0,
-      doc: "Minutes between them, beside or instead of `:save_every`; `nil` is none.",
+      doc:
+        "Minutes between saves of the state, beside or instead of `:save_every`; `nil` is none.",
       min: 0,
       max: 1_000_000,
       resume: :free
@@ -525,7 +544,7 @@ options!(
       optional: u64,
       default: nil,
       doc:
-        "Steps between looks at the gradient of each weight, see `gradients/1`; `nil` never looks.",
+        "Steps between reports on the gradient of each weight, see `gradients/1`; `nil` is none.",
       min: 1,
       max: 1_000_000_000,
       resume: :free
@@ -541,7 +560,7 @@ options!(
     callback_ms: [
       value: u64,
       default: 5000,
-      doc: "How long a run waits for what `:callback` says.",
+      doc: "Milliseconds that a run waits for the result of `:callback`.",
       min: 1,
       max: 3_600_000,
       resume: :free
@@ -557,13 +576,14 @@ options!(
     seed: [
       value: u64,
       default: 0,
-      doc: "Of everything random.",
+      doc: "Seed of all random numbers.",
       min: 0
     ],
     threads: [
       optional: usize,
       default: nil,
-      doc: "Of the native side; `nil` is that of `Sconce.Config`, or leaves them as they are.",
+      doc:
+        "Threads of the native side; `nil` is the number in `Sconce.Config`, or no change if none is set there.",
       min: 1,
       max: 4096,
       resume: :free
@@ -571,7 +591,7 @@ options!(
     device: [
       value: String,
       default: "cpu",
-      doc: "What it runs on.",
+      doc: "Device that the run computes on.",
       type: :string,
       resume: :free
     ],
@@ -579,7 +599,7 @@ options!(
       optional: u64,
       default: nil,
       doc:
-        "Bytes that the run may take, as in `\"8GB\"`, see below. `nil` cuts no batch: a run for which less is available than it needs is refused.",
+        "Bytes that the run may take, as in `\"8GB\"`, see below. `nil` cuts no batch, and refuses a run that needs more memory than is available.",
       type: {:or, [nil, :bytes]},
       resume: :free
     ],
@@ -587,14 +607,14 @@ options!(
       value: Precision,
       default: :f32,
       doc:
-        "What operands of products are rounded to, see below; all else is f32. What gains nothing on this machine gives way to f32: on a CPU all but `:bf16` on a matrix unit.",
+        "Format that operands of products are rounded to, see below; all else is f32. A format that is not faster on this machine is replaced by f32: on a CPU, all but `:bf16` on a matrix unit.",
       type: {:in, [:f32, :bf16, :f16]},
       resume: :free
     ],
     force_precision: [
       value: bool,
       default: false,
-      doc: "Computes in `:precision` also where that is slower than f32.",
+      doc: "Computes in `:precision` even where that is slower than f32.",
       needs: [precision: [:bf16, :f16]],
       resume: :free
     ],
@@ -602,13 +622,13 @@ options!(
       value: bool,
       default: false,
       doc:
-        "On a CPU: keeps of each block only what it read and runs it again, for less memory and more time.",
+        "On a CPU: keeps only the input of each block and computes the block again in the backward pass. This takes less memory and more time.",
       resume: :free
     ],
     checkpoint_every: [
       value: usize,
       default: 1,
-      doc: "Blocks that `:gradient_checkpoint` runs again together.",
+      doc: "Blocks that `:gradient_checkpoint` computes again together.",
       min: 1,
       max: 1024,
       resume: :free
@@ -616,7 +636,8 @@ options!(
     resume: [
       value: bool,
       default: false,
-      doc: "Goes on with the run in `:out`, whose options are its own, see below.",
+      doc:
+        "Resumes the run in `:out`. Options that are not given are the recorded ones, see below.",
       resume: :free
     ]
   ],
@@ -624,62 +645,62 @@ options!(
     button_weight: [
       value: f32,
       default: 2.0,
-      doc: "Factor on heads of bits.",
+      doc: "Factor on the loss of bit heads.",
       min: 0
     ],
     bernoulli_reduction: [
       value: Reduction,
       default: :mean,
-      doc: "Over the bits of a head.",
+      doc: "Reduction of the loss over the bits of a head.",
       type: {:in, [:mean, :sum]}
     ],
     pos_weight: [
       value: PosWeight,
       default: :auto,
-      doc: "Factor on pressed bits; `:auto` takes it from how rare they are.",
+      doc: "Factor on the loss of pressed bits. `:auto` derives it from how rare presses are.",
       type: {:or, [:auto, nil, {:list, :float}]}
     ],
     label_smoothing: [
       value: f32,
       default: 0.1,
-      doc: "Of classes, never bits.",
+      doc: "Label smoothing of classes; bits have none.",
       min: 0,
       max: 1
     ],
     focal_gamma: [
       optional: f32,
       default: 3.0,
-      doc: "Exponent of the focal factor.",
+      doc: "Exponent of the focal factor; `nil` is no focal factor.",
       min: 0,
       max: 100
     ],
     focal_heads: [
       value: FocalHeads,
       default: :all,
-      doc: "Heads that have it.",
+      doc: "Heads that have the focal factor.",
       type: {:in, [:all, :bernoulli]}
     ],
     stick_edge_weight: [
       optional: f32,
       default: 2.0,
-      doc: "Weight of the main stick at its edge; 1 at its centre.",
+      doc: "Loss weight of the main stick at its edge; 1 at its centre. `nil` is 1 everywhere.",
       min: 0
     ],
     entropy_weight: [
       value: f32,
       default: 0.01,
-      doc: "Of the entropy, which is subtracted.",
+      doc: "Factor on the entropy, which is subtracted from the loss.",
       min: 0
     ],
     head_normalize: [
       value: bool,
       default: false,
-      doc: "Divides each head by its mean loss."
+      doc: "Divides the loss of each head by its mean."
     ],
     clamp: [
       value: f32,
       default: 60.0,
-      doc: "Logits are cut to this on both sides.",
+      doc: "Logits are clamped to this on both sides.",
       min: 0.001,
       max: 70
     ]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Libraries to link with in the place of CUDA's own.
+"""Writes stub libraries that the linker uses instead of CUDA's own.
 
 usage: stubs.py CUDARC OUT
 
 Writes OUT/lib{cuda,cublas,cublasLt,curand,nvrtc,nccl}.a with every function that the crate in the folder CUDARC
-declares. Each opens the real library when it is first called and jumps there, with all arguments where they
-were; where there is none it returns a status. So one library of ours loads with and without CUDA.
+declares. On its first call, each function opens the real library and jumps there with its arguments unchanged. Without
+that library it returns an error status. So one build of Sconce loads with and without CUDA.
 """
 
 import pathlib
@@ -29,10 +29,10 @@ LIBRARIES = {
     "nccl": ("nccl", "nccl", "libnccl.so.2", 2, 5),
 }
 
-# What the system knows first, then where containers and WSL have them.
+# Folders of the libraries: the system's search path first, then those of containers and WSL.
 FOLDERS = ["", "/usr/local/cuda/lib64/", "/usr/local/nvidia/lib64/", "/usr/lib/wsl/lib/"]
 
-# Those that return no status: text, or a number of which 0 is none.
+# Functions that return no status: text, or a number that is 0 without the library.
 TEXTS = {
     "cublasGetStatusName",
     "cublasGetStatusString",
@@ -55,7 +55,7 @@ def functions(crate, folder, prefix):
 
 
 def assembly(names):
-    """A jump through the table for each function, by way of `resolve` while its place is empty."""
+    """A jump through the table for each function, which calls `resolve` first while its entry is empty."""
     lines = [".text"]
     for i, name in enumerate(names):
         lines += [f".globl {name}", f".hidden {name}", f".type {name}, @function", f"{name}:"]
@@ -106,7 +106,7 @@ static void *open_library(void) {{
   return NULL;
 }}
 
-/* Two threads may do this at a time: both find the same. What is not there is looked for once. */
+/* Two threads may run this at once: both find the same. A missing library is searched for once. */
 __attribute__((used)) static void *resolve(unsigned i) {{
   static void *_Atomic library;
   static atomic_bool looked;

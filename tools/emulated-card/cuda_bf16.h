@@ -1,4 +1,4 @@
-// What kernels use of CUDA's header of this name.
+// The part of CUDA's header of this name that kernels use.
 #pragma once
 #include "sixteen_bits.h"
 
@@ -7,7 +7,7 @@ namespace emulate {
 struct Bfloat {
   static float value(uint16_t bits) { return __uint_as_float(uint32_t(bits) << 16); }
 
-  // To the nearest, halves to even; a NaN stays one.
+  // Rounds to nearest, ties to even. NaN stays NaN.
   static uint16_t round(float f) {
     const uint32_t bits = __float_as_uint(f);
     if (f != f) return uint16_t(bits >> 16 | 0x40);

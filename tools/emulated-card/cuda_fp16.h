@@ -1,4 +1,4 @@
-// What kernels use of CUDA's header of this name.
+// The part of CUDA's header of this name that kernels use.
 #pragma once
 #include "sixteen_bits.h"
 

@@ -1,4 +1,4 @@
-// What kernels use of CUDA's header of this name.
+// The part of CUDA's header of this name that kernels use.
 #pragma once
 #include "cuda_fp16.h"
 
@@ -6,7 +6,7 @@ enum __nv_fp8_interpretation_t { __NV_E4M3 };
 
 namespace emulate {
 
-// A sign, four bits of exponent and three of mantissa; there is no infinity, and the last number is NaN.
+// A sign, four bits of exponent and three of mantissa. There is no infinity; the largest magnitude is NaN.
 inline float e4m3_value(unsigned char bits) {
   const int exponent = bits >> 3 & 15, mantissa = bits & 7;
   float v = exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
@@ -14,7 +14,7 @@ inline float e4m3_value(unsigned char bits) {
   return bits & 0x80 ? -v : v;
 }
 
-// To the nearest, halves to even; what is larger than the largest is the largest.
+// Rounds to nearest, ties to even, and saturates at the largest number.
 inline unsigned char e4m3_round(float f) {
   if (f != f) return 0x7f;
   const unsigned char sign = std::signbit(f) ? 0x80 : 0;

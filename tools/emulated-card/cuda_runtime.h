@@ -1,4 +1,4 @@
-// What nvcc knows without a header.
+// The types and functions that nvcc offers without a header.
 #pragma once
 #include <cassert>
 #include <cfloat>
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <type_traits>
 
-// As the kernels' own PTX.
+// The target of the kernels' PTX.
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
 #define __CUDA_ARCH__ 800
@@ -22,11 +22,11 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-// A block's own: blocks run one after another, so one copy is enough. What a launch says how much it is of, a
-// kernel declares as `extern __shared__`, see bin/emulated-card.
+// Memory of a block. Blocks run one after another, so one copy is enough. For dynamic shared memory, declared as
+// `extern __shared__`, see bin/emulated-card.
 #define __shared__ static
 
-// A library's own, so that two of them in a process share none.
+// Local to a library, so that two libraries in a process share nothing.
 #define HIDDEN __attribute__((visibility("hidden")))
 
 struct dim3 {
@@ -149,7 +149,7 @@ template <typename T> void __stcs(T *p, T v) { *p = v; }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
-// One thread at a time: nothing comes between.
+// Threads run one at a time, so plain operations are atomic.
 template <typename T> T atomicExch(T *p, std::type_identity_t<T> v) {
   const T old = *p;
   *p = v;

@@ -1,13 +1,13 @@
-// Runs kernels on a CPU, one thread at a time, so that tests see each index that they touch: the same source,
-// compiled as C++ with this header before it.
+// Runs kernels on a CPU, one thread at a time, so that tests see each index that they access. The kernels are the same
+// source, compiled as C++ after this header.
 //
-// A block's threads are coroutines. One runs until it ends or waits, at `__syncthreads` for its block or in a
-// shuffle for its warp, and goes on when all others wait there too. Threads that wait for one that has ended, or
-// that waits elsewhere, end the process with a sentence, where a card would hang or answer anything.
+// The threads of a block are coroutines. A thread runs until it ends or waits, at `__syncthreads` for its block or in a
+// shuffle for its warp, and resumes when all others wait there too. If a thread waits for one that has ended or that
+// waits elsewhere, the process ends with a message, where a card would hang or return undefined results.
 //
-// Between two waits they run in any order, as a card's do: in their own, backwards, or shuffled, as
-// SCONCE_EMULATED_ORDER says (`backwards`, or a number to shuffle by). What a kernel gives is the same in all of them
-// unless a wait is missing.
+// Between two waits threads run in any order, as on a card: forwards, backwards or shuffled. SCONCE_EMULATED_ORDER sets
+// the order (`backwards`, or the seed of a shuffle). The results of a kernel do not depend on it unless a wait is
+// missing.
 #pragma once
 #include "cuda_runtime.h"
 #include <algorithm>
@@ -28,7 +28,7 @@ namespace emulate {
 constexpr unsigned WARP = 32;
 constexpr size_t PAGE = 4096, STACK = 64 << 10;
 
-// A stack that a thread runs on until it ends, and all of those after it that end without waiting.
+// A stack for a thread. Threads that end without waiting leave it to the next one.
 struct Fiber {
   void *top;
 };
@@ -39,7 +39,7 @@ struct Thread {
   State state;
   dim3 index;
   Fiber *fiber;
-  // The lanes that it waits for in a warp, what it shows them, and what was shown when all were there.
+  // The lanes of the warp that it waits for, the value that it shows them, and the value shown when all had arrived.
   unsigned lanes;
   uint64_t shown, seen;
 };
@@ -47,7 +47,8 @@ struct Thread {
 struct Block {
   const char *kernel = "";
   std::vector<Thread> threads;
-  // Whose turn it is, warp by warp: those from `begun` on have not begun, and those from `end` on are not to yet.
+  // The order of the threads, warp by warp. Threads from `begun` on have not begun, and threads from `end` on may not
+  // begin yet.
   std::vector<size_t> turns;
   size_t current = 0, begun = 0, end = 0;
   Fiber *running = nullptr;
@@ -57,14 +58,14 @@ struct Block {
   const void *arguments = nullptr;
 };
 
-// One launch at a time: what a block shares is in memory of which there is one copy. It is there until the process is
-// gone: threads may still run when it ends.
+// The running block. Launches run one at a time, because there is one copy of shared memory. Never destroyed: threads
+// may still run when the process ends.
 HIDDEN inline Block &block = *new Block;
 HIDDEN inline std::mutex one_at_a_time;
 
 #ifdef __x86_64__
-// Goes on with the stack `to`; what a call keeps lies on top of a stack that waits. It jumps back, as a processor
-// takes a return for one to where the last call came from.
+// Switches to the stack `to`. A waiting stack has the callee-saved registers on top. It resumes by a jump, because a
+// processor would mispredict a return.
 [[gnu::naked, gnu::noinline]] inline void swap_stacks(void **, void *) {
   asm("push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
       "mov %rsp, (%rdi)\n mov %rsi, %rsp\n"
@@ -76,7 +77,7 @@ HIDDEN inline std::mutex one_at_a_time;
 
 inline void switch_to(Fiber &from, Fiber &to) { swap_stacks(&from.top, to.top); }
 
-// Runs threads that have not begun, one after another.
+// Runs threads that have not begun, one after the other.
 inline void run_threads() {
   for (;;) {
     while (block.begun < block.end) {
@@ -90,8 +91,8 @@ inline void run_threads() {
   }
 }
 
-// A new stack has a page before it that none may touch. Its top is somewhere in a page, so that not all stacks want
-// the same places of a cache.
+// A new stack, preceded by an inaccessible page. The offset of its top within a page varies, so that stacks do not
+// compete for the same cache lines.
 inline Fiber *new_fiber() {
   static size_t count = 0;
   constexpr int HOW = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -101,7 +102,7 @@ inline Fiber *new_fiber() {
     abort();
   }
   char *end = static_cast<char *>(memory) + PAGE + STACK - count++ * 320 % PAGE / 16 * 16;
-  // As if called by nobody, with nothing in the six registers that a call keeps.
+  // The initial stack has no caller, and zeros for the six callee-saved registers.
   void **top = reinterpret_cast<void **>(end) - 8;
   top[6] = reinterpret_cast<void *>(run_threads);
   return new Fiber{top};
@@ -120,7 +121,7 @@ inline void run_on(Fiber *fiber) {
   switch_to(block.scheduler, *fiber);
 }
 
-// The lanes of a warp that wait together with that of `lane`, or none if one of them is elsewhere.
+// The lanes that `lane` waits for, or 0 if one of them does not wait for the same lanes.
 inline unsigned together(const Thread *warp, unsigned count, unsigned lane) {
   const unsigned lanes = warp[lane].lanes;
   for (unsigned i = 0; i < count; i++)
@@ -143,7 +144,7 @@ inline bool release_warp(Thread *warp, unsigned count) {
   return any;
 }
 
-// The threads of a block in the order in which they run: of its warps, and of the threads of each.
+// Sets the order of a block's threads: the order of its warps, and of the threads in each warp.
 inline void take_turns(size_t count) {
   static const char *given = getenv("SCONCE_EMULATED_ORDER");
   static const std::string order = given ? given : "";
@@ -163,8 +164,8 @@ inline void take_turns(size_t count) {
   }
 }
 
-// Runs the threads of a warp, whose turns begin at `turn`, until each has ended or waits for other warps, or for nobody:
-// how many it has.
+// Runs the threads of the warp whose turns begin at `turn` until none of them can continue within the warp. Returns the
+// number of its threads.
 inline size_t run_warp(size_t turn) {
   const size_t first = block.turns[turn] / WARP * WARP, count = std::min(size_t(WARP), block.threads.size() - first);
   const size_t end = block.end = turn + count;
@@ -186,7 +187,7 @@ inline size_t run_warp(size_t turn) {
   return count;
 }
 
-// Lets all threads go on, if all wait for that.
+// Resumes all threads if all of them wait for the block.
 inline bool release_block() {
   auto &threads = block.threads;
   auto at_block = [](const Thread &thread) { return thread.state == State::AtBlock; };
@@ -214,8 +215,7 @@ inline void run_block() {
     }
 }
 
-// What a block shares beside what its kernel declares, before a page that none may touch. It is NaN when a block
-// begins, whatever the block before left.
+// The dynamic shared memory of a block, followed by an inaccessible page. It is NaN when a block begins.
 class Dynamic {
 public:
   explicit Dynamic(size_t bytes) : bytes(bytes), pages((bytes + PAGE - 1) / PAGE) {
@@ -256,7 +256,7 @@ inline void run(const char *kernel, void (*call)(const void *), const void *argu
   block.kernel = "";
 }
 
-// As cuLaunchKernel: `arguments` point to what the kernel takes.
+// Launches a kernel as cuLaunchKernel does: `arguments` are pointers to its arguments.
 template <typename... A>
 void launch(const char *name, void (*kernel)(A...), dim3 grid, dim3 shape, size_t shared, void **arguments) {
   auto call = [&]<size_t... I>(std::index_sequence<I...>) {
@@ -285,8 +285,8 @@ template <typename... A> bool know(const char *name, void (*)(A...), decltype(Ke
   return kernels().emplace(name, Kernel{launch, {Parameter{sizeof(A), std::is_pointer_v<A>}...}}).second;
 }
 
-// Exchanges among the threads of a warp: each shows its value, and reads another's when all have. What a lane
-// shows that is not there is NaN.
+// An exchange within a warp: each thread shows its value, and reads the value of lane `from` when all have arrived. A
+// missing lane shows NaN.
 template <typename T> T exchange(unsigned lanes, T value, unsigned from) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
   const size_t own = block.current, first = own / WARP * WARP;
@@ -300,7 +300,7 @@ template <typename T> T exchange(unsigned lanes, T value, unsigned from) {
 
 inline unsigned lane() { return unsigned(block.current % WARP); }
 
-// The lanes of those in which a condition holds.
+// The lanes in which a condition holds, as a mask.
 inline unsigned vote(unsigned lanes, bool holds) {
   const size_t own = block.current, first = own / WARP * WARP;
   block.threads[own].shown = holds;
@@ -316,7 +316,7 @@ inline unsigned vote(unsigned lanes, bool holds) {
 inline void __syncthreads() { emulate::wait(emulate::State::AtBlock); }
 inline void __syncwarp(unsigned lanes = ~0u) { emulate::wait(emulate::State::AtWarp, lanes); }
 
-// As a card's: within parts of `width` lanes, and one's own value where the other would be in another part.
+// As on a card: within parts of `width` lanes. A thread reads its own value if the source is in another part.
 template <typename T> T __shfl_sync(unsigned lanes, T value, int from, int width = 32) {
   const unsigned own = emulate::lane(), part = own & ~unsigned(width - 1);
   return emulate::exchange(lanes, value, part + (unsigned(from) & unsigned(width - 1)));
@@ -341,9 +341,8 @@ inline unsigned __ballot_sync(unsigned lanes, int holds) { return emulate::vote(
 inline int __any_sync(unsigned lanes, int holds) { return emulate::vote(lanes, holds != 0) != 0; }
 inline int __all_sync(unsigned lanes, int holds) { return emulate::vote(lanes, holds == 0) == 0; }
 
-// Makes a kernel known: to tests, as a function that takes the shapes of grid and block, three numbers each, how
-// much its blocks share beside what it declares, in bytes, and pointers to its arguments; to the emulated card, by
-// its name.
+// Exports a kernel: to tests, as a function of the shapes of grid and block (three numbers each), the bytes of dynamic
+// shared memory, and pointers to the arguments; to the emulated card, under its name.
 #define EMULATED(kernel)                                                                                              \
   extern "C" void emulated_##kernel(const unsigned *grid, const unsigned *block, size_t shared, void **arguments) {   \
     emulate::launch(#kernel, kernel, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared, arguments); \

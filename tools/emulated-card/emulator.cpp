@@ -1,7 +1,7 @@
-// Kernels that come out right only where threads wait for each other as on a card.
+// Kernels whose results are right only if threads wait for each other as on a card.
 #include "emulate.h"
 
-// out [gridDim.x]: the sum of each block's numbers of x, by halves in its shared memory.
+// out: [gridDim.x], the sum of each block's numbers of x, reduced by halves in shared memory.
 static void __global__ block_sum(const float *x, float *out) {
   __shared__ float sums[256];
   sums[threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x];
@@ -12,19 +12,19 @@ static void __global__ block_sum(const float *x, float *out) {
   if (threadIdx.x == 0) out[blockIdx.x] = sums[0];
 }
 
-// y: each thread has the number of its neighbour, in its own warp, twice over.
+// y: each thread gets the number of the next thread but one in its warp, by two shuffles.
 static void __global__ rotate(const float *x, float *y) {
   float v = x[threadIdx.x];
   for (int i = 0; i < 2; i++) v = __shfl_sync(0xffffffffu, v, (threadIdx.x + 1) % 32);
   y[threadIdx.x] = v;
 }
 
-// Every other thread waits for those that have ended.
+// Every other thread waits for threads that have ended.
 static void __global__ half_a_barrier(float *) {
   if (threadIdx.x % 2 == 1) __syncthreads();
 }
 
-// y: each thread has the number of the next one of its block, for which it does not wait.
+// y: each thread gets the number of the next thread in its block, without waiting for it.
 static void __global__ no_barrier(const float *x, float *y) {
   __shared__ float numbers[64];
   numbers[threadIdx.x] = 0.0f;
@@ -33,7 +33,7 @@ static void __global__ no_barrier(const float *x, float *y) {
   y[threadIdx.x] = numbers[(threadIdx.x + 1) % 64];
 }
 
-// sum: of the numbers that are pointed at, one for each thread, or none.
+// sum: the sum of four numbers behind pointers. A null pointer counts as 0.
 static void __global__ sum_of_pointers(const float *const *x, float *sum) {
   __shared__ float numbers[4];
   numbers[threadIdx.x] = x[threadIdx.x] ? *x[threadIdx.x] : 0.0f;
@@ -41,7 +41,7 @@ static void __global__ sum_of_pointers(const float *const *x, float *sum) {
   if (threadIdx.x == 0) *sum = numbers[0] + numbers[1] + numbers[2] + numbers[3];
 }
 
-// y: of each half of a warp the sum of its numbers, by itself, and whether any of it is negative, as 100.
+// y: the sum of each half of a warp, plus 100 if any of its numbers is negative. The halves do not wait for each other.
 static void __global__ halves(const float *x, float *y) {
   const unsigned half = threadIdx.x / 16, lanes = 0xffffu << 16 * half;
   float sum = x[threadIdx.x];

@@ -1,6 +1,5 @@
-// Plain kernels with the names, arguments, blocks and results of those in flash_attention.cuh, which
-// are written in instructions of a card's tensor cores. They test how these are launched and with what arguments, and
-// say nothing about their code.
+// Plain kernels with the names, arguments, blocks and results of those in flash_attention.cuh, which use instructions
+// of tensor cores. They test the launches and arguments of those kernels, not their code.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -15,7 +14,7 @@ __device__ inline void write(__half *p, float v) { *p = __float2half(v); }
 // Queries of a block.
 constexpr int ROWS = 64;
 
-// A thread for each query; the other half of a block has nothing to do.
+// One thread per query. The other half of a block is idle.
 template <typename T, int D>
 __device__ void forward(const T *q, const T *k, const T *v, T *y, float *log_sums, long long q_batch, long long q_time,
                         long long q_head, long long k_batch, long long k_time, long long k_head, long long v_batch,

@@ -1,4 +1,4 @@
-// All that a kernel may include.
+// All headers that a kernel may include.
 #pragma once
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"

@@ -1,4 +1,4 @@
-// Numbers of 16 bits: each operation is one of f32, rounded.
+// Numbers of 16 bits. Each operation is done in f32 and rounded.
 #pragma once
 #include "cuda_runtime.h"
 #include <concepts>
@@ -37,7 +37,7 @@ template <typename Format> struct Sixteen {
   friend bool operator>=(Sixteen a, Sixteen b) { return float(a) >= float(b); }
 };
 
-// Two beside each other.
+// A pair of numbers.
 template <typename Format> struct alignas(4) SixteenTwice {
   Sixteen<Format> x, y;
 };

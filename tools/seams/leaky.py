@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the golden file of the backbone of `leaky.rs`: its numbers in float64, kept as float32."""
+"""Writes the golden file of the backbone in `leaky.rs`: computed in float64, stored as float32."""
 import json
 import math
 import struct

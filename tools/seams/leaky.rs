@@ -1,4 +1,4 @@
-//! Leaky integrators: each number fades at a rate of its own, whatever it reads.
+//! Leaky integrators: each number decays at its own rate, independent of the input.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
 use crate::weights::{Builder, Init, Weight};
 
-/// `h_t = a h_{t-1} + W x_t + b` with `a = sigmoid(rate)`, `x [b, t, h]` to the same.
+/// `h_t = a h_{t-1} + W x_t + b` with `a = sigmoid(rate)`, from `x: [b, t, h]` to `[b, t, h]`.
 ///
-/// State: h `[b, h]`. Weights `linear`, `rate [h]`.
+/// State: `h: [b, h]`. Weights: `linear`, `rate: [h]`.
 struct Leaky {
     linear: Linear,
     rate: Weight,
@@ -54,7 +54,7 @@ impl Backbone for Leaky {
     }
 }
 
-/// [`Leaky`], one frame at a time.
+/// The step of [`Leaky`] for one frame.
 struct Packed {
     linear: Matrix,
     decay: Range<usize>,
@@ -81,9 +81,9 @@ impl Step for Packed {
     }
 }
 
-/// `x + leaky(norm(x))` for each layer, then a LayerNorm. Weights `layers.I.{norm, mixer}`, `norm`.
+/// `x + leaky(norm(x))` for each layer, then a LayerNorm. Weights: `layers.I.{norm, mixer}`, `norm`.
 ///
-/// State: h `[b, h]` of each layer: 4 bytes x `hidden_size` x layers.
+/// State: `h: [b, h]` of each layer, 4 bytes x `hidden_size` x layers.
 pub(super) fn stack(config: &StackConfig, input: usize, b: &Builder) -> Result<Stack> {
     let (trunk, h) = (config.trunk(), config.hidden_size);
     let layer = |i: usize| {
@@ -104,7 +104,7 @@ mod tests {
     use crate::weights::Source;
 
     #[test]
-    fn a_layer_has_the_numbers_of_its_golden_file() -> Result<()> {
+    fn a_layer_reproduces_its_golden_file() -> Result<()> {
         let bytes = include_bytes!("../../../../test/golden/leaky.safetensors");
         let file = SafeTensors::deserialize(bytes).unwrap();
         let read = |name: &str| {

@@ -1,4 +1,4 @@
-# A policy learns how often something is done, scores and plays it; nothing in Elixir knows the kind of its head.
+# Trains a policy on counts, scores it and plays it. No Elixir code knows the kind of its head.
 alias Sconce.{Corpus, Policy, Session, Trainer}
 
 dir = Path.join(System.tmp_dir!(), "sconce-poisson-#{System.pid()}")

@@ -1,4 +1,4 @@
-//! Weights of matrices that are nearly 0 are read as 0, and go on learning.
+//! Pruning: weights of matrices that are nearly 0 are read as 0 and still receive gradients.
 
 use sconce_tensor::{Result, Tensor};
 
@@ -6,7 +6,7 @@ use super::{Setup, WeightTransform};
 
 struct Prune(f64);
 
-/// What the options of a run ask for.
+/// The transform that the options of a run request, if any.
 pub(super) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn WeightTransform>>> {
     let below = setup.options.optimiser.prune_below;
     Ok((below > 0.0).then(|| Box::new(Prune(below)) as _))

@@ -1,4 +1,4 @@
-//! The mean of a window: it has no step.
+//! The mean of a window: a backbone without a step.
 
 use sconce_tensor::Tensor;
 use serde::{Deserialize, Serialize};
@@ -11,8 +11,10 @@ use crate::layer::Linear;
 use crate::ops::Activation;
 use crate::weights::Builder;
 
+/// Options of the backbone `window_mean`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WindowMeanConfig {
+    /// Width of the output.
     pub hidden_size: usize,
 }
 
@@ -30,7 +32,7 @@ impl Config for WindowMeanConfig {
     }
 }
 
-/// `y = relu(W mean_t(x_t) + b)` for each frame of a window `x [b, t, d]`. Weights `linear`.
+/// `y = relu(W mean_t(x_t) + b)` for each frame of a window `x: [b, t, d]`. Weights: `linear`.
 pub(super) struct WindowMean {
     linear: Linear,
 }

@@ -1,4 +1,4 @@
-//! A policy whose backbone is window-only plays on windows, and refuses to carry a state.
+//! A policy with a window-only backbone plays on windows and refuses to carry a state.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn it_plays_on_windows_and_carries_no_state() {
     let mut act = |x: [f32; 2]| session.act(&x, &Overrides::default()).unwrap().decision.logits;
     let first = act([1.0, -1.0]);
     act([4.0, 2.0]);
-    // It sees the frame before; four frames later it does not.
+    // The decision depends on the previous frame, and no longer four frames later.
     assert_ne!(act([1.0, -1.0]), first);
     act([1.0, -1.0]);
     assert_eq!(act([1.0, -1.0]), first);

@@ -1,4 +1,4 @@
-//! No run hands on the state of a policy whose backbone is window-only: from batch to batch, or within a window.
+//! A run refuses to carry the state of a window-only backbone, from batch to batch and within a window.
 
 use std::sync::atomic::AtomicBool;
 
@@ -14,7 +14,7 @@ const SPEC: &str = r#"{
 }"#;
 
 #[test]
-fn what_hands_states_on_is_refused_by_name() {
+fn options_that_carry_state_are_refused_by_name() {
     let refused: [fn(&mut TrainOptions); 3] = [
         |options| options.data.unroll = Mode::Carry,
         |options| options.saving.validation_mode = Mode::Carry,

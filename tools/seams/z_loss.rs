@@ -1,5 +1,5 @@
-//! Logits whose exponentials add up to much are pulled back: `z_loss` times the mean of `log(sum e^x)^2`, over the
-//! categorical heads (Chowdhery et al. 2022, section 5).
+//! The z-loss, which keeps logits small: `z_loss` times the mean of `log(sum e^x)^2` over the categorical heads
+//! (Chowdhery et al. 2022, section 5).
 
 use sconce_nn::spec::{HeadKind, Heads};
 use sconce_tensor::{Device, Result};
@@ -11,7 +11,7 @@ struct ZLoss {
     factor: f64,
 }
 
-/// What the options of a run ask for.
+/// The objective that the options of a run request, if any.
 pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
     let (heads, factor) = (setup.spec.heads.clone(), setup.options.objective.z_loss);
     Ok((factor > 0.0).then(|| Box::new(ZLoss { heads, factor }) as _))
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_gradient_is_that_of_differences() {
+    fn the_gradient_agrees_with_finite_differences() {
         let heads = Heads::controller(HeadsKind::Independent);
         let logits: Vec<f32> = (0..heads.num_logits()).map(|i| (i as f32 * 0.7).sin()).collect();
         let loss = ZLoss { heads, factor: 0.3 };

@@ -1,4 +1,4 @@
-//! A checkpoint is loaded, and its policy acts.
+//! Loads a checkpoint and lets its policy act.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
 
 pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     safetensors::mutate(rng, bytes);
-    // Most mutants are to get past the digest.
+    // Most mutants get a valid digest.
     if let (false, Some(mut file)) = (rng.one_in(6), File::parse(bytes)) {
         file.sign();
         *bytes = file.encode();
@@ -44,13 +44,13 @@ pub fn run(bytes: &[u8], dir: &Path) -> Result<()> {
     let head = checkpoint::manifest(&path);
     let whole = checkpoint::load(&path);
     let policy = Policy::load(&path)?;
-    // Each way to read it takes what the others take, but for numbers that it does not look at.
+    // The other readers must accept the file too; they ignore some of its numbers.
     head?;
     whole?;
     play(Arc::new(policy), Format::F32)
 }
 
-/// Decisions of each mode.
+/// Takes decisions in each mode.
 pub fn play(policy: Arc<Policy>, weights: Format) -> Result<()> {
     let (raw, model) = (frame(&policy), Arc::new(Model::new(policy, weights)?));
     for mode in [Mode::Carry, Mode::Window] {
@@ -76,7 +76,7 @@ pub fn options(mode: Mode) -> Options {
     }
 }
 
-/// A frame that every policy of these games reads.
+/// A frame that the policy accepts.
 pub fn frame(policy: &Policy) -> Vec<f32> {
     vec![0.0; policy.spec().embedding.raw_width()]
 }

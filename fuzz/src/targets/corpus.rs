@@ -1,4 +1,4 @@
-//! A corpus is opened, checked, split and sampled.
+//! Opens, verifies, splits and samples a corpus.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ use crate::{bytes, scratch};
 
 const FRAMES: usize = 12;
 
-/// Games of two numbers a frame.
+/// Builds a corpus with two numbers per frame.
 pub fn build(dir: &Path) -> Result<Corpus> {
     let game = |game: usize| VectorGame {
         x: (0..2 * FRAMES).map(|i| (i + game) as f32 / 8.0).collect(),
@@ -30,7 +30,7 @@ pub fn build(dir: &Path) -> Result<Corpus> {
     Corpus::build(&Schema::vector(2, &specs::heads(HeadsKind::Independent)), &games, dir)
 }
 
-/// One that stays for the process, to train on.
+/// A corpus of vectors to train on, built once per process.
 pub fn of_vectors() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -40,7 +40,7 @@ pub fn of_vectors() -> &'static Path {
     })
 }
 
-/// One of two Melee games.
+/// A corpus of two Melee games, built once per process.
 pub fn of_melee() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -59,12 +59,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let whole = |dir: &Path| Bundle::read(dir).expect("files");
     let mut small = whole(of_vectors());
     small.0.truncate(2);
-    // Its manifest comes last.
+    // The manifest of `small` comes last, so the truncation removed it.
     let two = whole(of_vectors());
     vec![two.encode(), relisted(small).encode(), whole(of_melee()).encode()]
 }
 
-/// The same with a manifest of the games that are there, as long as they are.
+/// The bundle with a manifest that matches its shards and their sizes.
 fn relisted(mut bundle: Bundle) -> Bundle {
     let entry = |(name, content): &(String, Vec<u8>)| {
         let mut game = File::parse(content)?.text()?.get("game")?.clone();
@@ -131,7 +131,7 @@ pub fn run(input: &[u8], dir: &Path) -> Result<()> {
     Bundle::parse(input).write(dir).map_err(Error::io(dir))?;
     let cancel = AtomicBool::new(false);
     let verified = verify(dir, &|_| (), &cancel)?;
-    // What is damaged has been named.
+    // `verify` has listed any damage.
     let corpus = Corpus::open(dir)?;
     match verified.damaged.first() {
         Some(damage) => Err(Error::corrupt(&damage.file, &damage.reason)),
@@ -139,7 +139,7 @@ pub fn run(input: &[u8], dir: &Path) -> Result<()> {
     }
 }
 
-/// Takes a batch of windows and one of tracks.
+/// Draws a batch of windows and a batch of tracks.
 pub fn read(corpus: &Corpus) -> Result<()> {
     let _ = corpus.info();
     let (train, validation) = corpus.split(&Holdout::Fraction(0.5), 1)?;
@@ -161,7 +161,7 @@ pub fn read(corpus: &Corpus) -> Result<()> {
 
 const WIDTH: usize = 3;
 
-/// What ExPhil writes: rows of all games, their labels, and a line for each game.
+/// Corpora as ExPhil writes them: rows of all games, their labels, and one line per game.
 pub fn exphil_seeds() -> Vec<Vec<u8>> {
     [(1u32, 4), (2, 2), (3, 2)].map(|(dtype, size)| exphil(dtype, size).encode()).into()
 }
@@ -194,7 +194,7 @@ pub fn mutate_exphil(rng: &mut Rng, input: &mut Vec<u8>) {
     let at = rng.below(bundle.0.len());
     match bundle.0.get_mut(at) {
         Some((name, content)) if name.ends_with(".jsonl") => super::run::mutate_lines(rng, content),
-        // Headers are a hundredth of the bytes, and most of what is read.
+        // Headers are a hundredth of the bytes, but most of what is parsed.
         Some((_, content)) if rng.one_in(2) => {
             let mut header = content.drain(..content.len().min(32)).collect();
             bytes::mutate(rng, &mut header);

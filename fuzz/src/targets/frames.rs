@@ -1,4 +1,4 @@
-//! Rows of frames and what a call may say beside them.
+//! Rows of frames, and the options of a call.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::json;
 use crate::rng::Rng;
 use crate::safetensors::numbers;
 
-/// Which session, the length of the text behind, that text (what the call says), and the row.
+/// Encodes an input: the session, the length of the options, the options of the call as JSON, and the row.
 fn join(session: u8, says: &[u8], row: &[u8]) -> Vec<u8> {
     [&[session], &(says.len() as u16).to_le_bytes()[..], says, row].concat()
 }
@@ -36,7 +36,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let of =
         |session: u8| says.iter().map(move |says| join(session, says.as_bytes(), &row(session)));
     let all = (0..9).flat_map(of);
-    // An action of the last three models has more labels.
+    // Actions of the last three models have more labels than the options above.
     all.chain((9..12).map(|session| join(session, b"{}", &row(session)))).collect()
 }
 
@@ -49,7 +49,7 @@ pub fn mutate(rng: &mut Rng, input: &mut Vec<u8>) {
         1 => crate::bytes::mutate(rng, &mut row),
         2 => (0..1 + rng.up_to(8)).for_each(|_| numbers(rng, &mut row)),
         _ => {
-            // Ids and flags of a frame are small whole numbers.
+            // Ids and flags in a frame are small integers.
             let (chunks, _) = row.as_chunks_mut();
             for chunk in chunks.iter_mut() {
                 *chunk = (rng.up_to(1 << 16) as f32 - rng.below(3) as f32).to_le_bytes();
@@ -67,12 +67,12 @@ pub fn run(input: &[u8], _dir: &Path) -> Result<()> {
             row.as_chunks().0.iter().map(|number| f32::from_le_bytes(*number)).collect();
         let embedded = embed(session.policy().spec(), &row, 1, 1, Beyond::default());
         let says: Overrides = serde_json::from_slice(says)
-            .map_err(|e| sconce_tensor::Error::corrupt("what the call says", e))?;
+            .map_err(|e| sconce_tensor::Error::corrupt("options of a call", e))?;
         session.reset(Some(1))?;
         let before = session.snapshot()?;
         let acted = session.act(&row, &says);
         if acted.is_err() {
-            assert!(session.snapshot()? == before, "a frame that was refused changed the session");
+            assert!(session.snapshot()? == before, "a refused frame changed the session");
         }
         session.reset(Some(1))?;
         session.act(good, &Overrides::default())?;

@@ -1,4 +1,4 @@
-//! What is attacked: a table of targets, each with inputs to begin with, a mutator, and what reads an input.
+//! The table of targets. Each has seeds, a mutator, and a function that reads an input.
 
 mod checkpoint;
 mod corpus;
@@ -16,30 +16,32 @@ use sconce_tensor::{Error, Result};
 
 use crate::rng::Rng;
 
-/// Something that reads what others wrote.
+/// A reader of foreign data.
 pub struct Target {
+    /// Name of the target on the command line and in `corpus/`.
     pub name: &'static str,
-    /// Inputs that are accepted.
+    /// Makes valid inputs, which are also the first to run.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Changes an input, mostly along its structure.
+    /// Changes an input, mostly within its structure.
     pub mutate: fn(&mut Rng, &mut Vec<u8>),
-    /// Reads an input, in a folder of its own. What is accepted is used as well.
+    /// Reads an input in an empty folder, and uses it if it is accepted.
     pub run: fn(&[u8], &Path) -> Result<()>,
-    /// Bytes of the stack that it is read on.
+    /// Bytes of the stack on which it runs.
     pub stack: usize,
-    /// Bytes that an input may take beside [`OF_INPUT`] times its own size.
+    /// Bytes that it may allocate, plus [`OF_INPUT`] times the size of the input.
     pub memory: usize,
 }
 
-/// What dirty schedulers of the VM have.
+/// Stack bytes of the VM's dirty schedulers.
 const DIRTY: usize = 320 << 10;
-/// What rayon's threads have.
+/// Stack bytes of rayon's threads.
 const THREAD: usize = 2 << 20;
-/// What the issue allows.
+/// Bytes that any target may allocate.
 const MEMORY: usize = 200 << 20;
-/// How many times an input may lie in memory.
+/// Bytes that may be allocated per byte of input.
 pub const OF_INPUT: usize = 16;
 
+/// All targets.
 pub const ALL: [Target; 11] = [
     Target {
         name: "replay",
@@ -132,11 +134,12 @@ pub const ALL: [Target; 11] = [
 ];
 
 impl Target {
+    /// The target of this name.
     pub fn find(name: &str) -> Option<&'static Target> {
         ALL.iter().find(|target| target.name == name)
     }
 
-    /// Input `index` of a seed: the first are the inputs to begin with as they are, all others mutants of them.
+    /// Input `index` of a seed. The first inputs are the target's seeds; all others are mutants of them.
     pub fn input(&self, seeds: &[Vec<u8>], seed: u64, index: u64) -> Vec<u8> {
         if let Some(input) = seeds.get(index as usize) {
             return input.clone();
@@ -145,6 +148,7 @@ impl Target {
         self.mutant(&mut rng, seeds)
     }
 
+    /// A mutant of one of the inputs in `from`.
     pub fn mutant(&self, rng: &mut Rng, from: &[Vec<u8>]) -> Vec<u8> {
         let mut input = rng.pick(from).clone();
         match rng.below(8) {
@@ -165,7 +169,7 @@ impl Target {
     }
 }
 
-/// A file of the input's bytes.
+/// Writes the input to a file.
 fn write(dir: &Path, name: &str, bytes: &[u8]) -> Result<std::path::PathBuf> {
     let path = dir.join(name);
     std::fs::write(&path, bytes).map_err(Error::io(&path))?;

@@ -1,4 +1,4 @@
-//! Options as they come from a program: they are parsed, checked, and used for a moment.
+//! Options from a caller: parses, checks and briefly uses them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use super::checkpoint::{frame, options};
 use super::{corpus, replay, run as runs, specs};
 
-/// One of those of a kind.
+/// Options of one kind.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Input {
@@ -74,7 +74,7 @@ fn policy() -> &'static Arc<Policy> {
     POLICY.get_or_init(|| Policy::init(&specs::of_vectors("gru"), 1).expect("a policy").into())
 }
 
-/// A file of a policy that others may learn from.
+/// The file of a policy that can be a teacher.
 fn teacher() -> &'static str {
     static FILE: OnceLock<String> = OnceLock::new();
     FILE.get_or_init(|| {
@@ -97,12 +97,12 @@ pub fn run(input: &[u8], dir: &Path) -> Result<()> {
 }
 
 fn parse<T: DeserializeOwned>(said: Value) -> Result<T> {
-    serde_json::from_value(said).map_err(|e| Error::mismatch("options", "those of their kind", e))
+    serde_json::from_value(said).map_err(|e| Error::mismatch("options", "options of that kind", e))
 }
 
 fn scored(options: &EvaluateOptions) -> Result<()> {
     let corpus = Corpus::open(corpus::of_vectors())?;
-    // Longer windows are work without end that a program may ask for.
+    // Longer windows are valid, but take too long here.
     if let Some(frames) = options.window_size.filter(|frames| *frames > MOST_FRAMES) {
         return Err(Error::out_of_range("window_size", frames as f64, 1.0, MOST_FRAMES as f64));
     }
@@ -123,9 +123,9 @@ fn acted(options: Options) -> Result<()> {
     session.snapshot().map(drop)
 }
 
-/// Frames of a window that is scored here.
+/// Maximum frames of a window that is scored here.
 const MOST_FRAMES: usize = 1 << 12;
-/// Bytes of a batch; the border has a bound as well.
+/// Maximum bytes of a batch. The NIF has a bound too.
 const MOST_BYTES: u64 = 16 << 20;
 
 fn drawn(batch_size: usize, options: SamplerOptions, loader: &LoaderOptions) -> Result<()> {

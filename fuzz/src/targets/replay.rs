@@ -1,4 +1,4 @@
-//! A replay is imported, and its corpus read.
+//! Imports a replay and reads its corpus.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +10,7 @@ use sconce_tensor::{Error, Result};
 use crate::replay::{Replay, metadata};
 use crate::rng::Rng;
 
-/// Players control their characters from the 85th frame on.
+/// Frames of a fixture. Players have control from the 85th frame on.
 const FRAMES: usize = 96;
 
 pub fn fixtures() -> Vec<Fixture> {

@@ -1,4 +1,4 @@
-//! What a run left in its folder: it is read, and the run goes on until it is asked to stop, which is at once.
+//! Reads the files of a run, and resumes the run, which is stopped before its first step.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ const STATE: &str = "last.safetensors";
 const REPORT: &str = "report.json";
 const GRADIENTS: &str = "gradients.jsonl";
 
-/// Options of a run of a moment.
+/// Options of a very short run.
 pub fn small() -> TrainOptions {
     TrainOptions {
         data: DataOptions {
@@ -73,7 +73,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         bundle.encode()
     };
     let (whole, carried) = (of(&small()), of(&carried));
-    // A checkpoint that was carried elsewhere, and a run that has saved nothing.
+    // A checkpoint without its record, and a run without a checkpoint.
     let alone = |name: &str| {
         let mut bundle = Bundle::parse(&whole);
         bundle.0.retain(|(other, _)| other == name);
@@ -99,7 +99,7 @@ pub fn mutate(rng: &mut Rng, input: &mut Vec<u8>) {
     *input = bundle.encode();
 }
 
-/// Changes the text of the last state, and makes its digest fit.
+/// Changes the text of the last checkpoint, and updates its digest.
 fn of_state(bundle: &mut Bundle, change: impl FnOnce(&mut Node)) {
     let Some(content) = bundle.get_mut(STATE) else { return };
     let Some(mut file) = File::parse(content) else { return };
@@ -110,7 +110,7 @@ fn of_state(bundle: &mut Bundle, change: impl FnOnce(&mut Node)) {
     *content = file.encode();
 }
 
-/// Changes Spec or options in all places alike, so that the run may go on with them.
+/// Changes the Spec or the options consistently in all files, so that the run may resume.
 fn options(rng: &mut Rng, bundle: &mut Bundle) {
     let Some(text) = bundle.get_mut(RECORD) else {
         return of_state(bundle, |text| json::mutate(rng, text));
@@ -139,7 +139,7 @@ pub fn run(input: &[u8], dir: &Path) -> Result<()> {
     go(&spec, &options, dir)
 }
 
-/// Prepares all of a run, and stops it before its first step.
+/// Prepares a run, and stops it before its first step.
 pub fn go(spec: &sconce_nn::Spec, options: &TrainOptions, out: &Path) -> Result<()> {
     let corpus = Corpus::open(corpus::of_vectors())?;
     let stop = AtomicBool::new(false);
@@ -158,7 +158,7 @@ pub fn report_seeds() -> Vec<Vec<u8>> {
 pub fn report(input: &[u8], dir: &Path) -> Result<()> {
     super::write(dir, REPORT, input)?;
     let report = read_report(dir)?;
-    // As it goes to the caller.
+    // Encodes the report as for the caller.
     serde_json::to_vec(&report).map(drop).map_err(|e| Error::corrupt(REPORT, e))
 }
 
@@ -172,7 +172,7 @@ pub fn gradients(input: &[u8], dir: &Path) -> Result<()> {
     serde_json::to_vec(&reports).map(drop).map_err(|e| Error::corrupt(GRADIENTS, e))
 }
 
-/// Mutates JSON, a text a line.
+/// Mutates JSON lines.
 pub fn mutate_lines(rng: &mut Rng, text: &mut Vec<u8>) {
     let mut lines: Vec<Vec<u8>> = text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
     let at = rng.below(lines.len());

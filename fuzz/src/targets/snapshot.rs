@@ -1,4 +1,4 @@
-//! A session goes on from a snapshot.
+//! Resumes a session from a snapshot.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -18,7 +18,7 @@ thread_local! {
     static SESSIONS: RefCell<Vec<(Session, Vec<f32>)>> = RefCell::new(sessions());
 }
 
-/// Sessions of a few models and modes, and a frame for each.
+/// Sessions of a few models and modes, each with a frame.
 fn sessions() -> Vec<(Session, Vec<f32>)> {
     let modes = [Mode::Carry, Mode::Window, Mode::Resync(3)];
     let specs = [
@@ -35,7 +35,7 @@ fn sessions() -> Vec<(Session, Vec<f32>)> {
     specs.iter().flat_map(|spec| modes.map(|mode| (spec, mode))).map(open).collect()
 }
 
-/// Calls `work` with a session that the first byte chooses, and what follows that.
+/// Calls `work` with the session that the first byte selects, its frame, and the rest of the input.
 pub fn with<T>(
     input: &[u8],
     work: impl FnOnce(&mut Session, &[f32], &[u8]) -> Result<T>,
@@ -65,7 +65,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
 
 pub fn mutate(rng: &mut Rng, input: &mut Vec<u8>) {
     match rng.one_in(3) {
-        // Where most numbers are whole ones of eight bytes.
+        // Changes one of the eight-byte integers at the start.
         true if input.len() > 81 => {
             let at = 1 + 8 * rng.below(10);
             let odd = rng.pick(&bytes::ODD).to_le_bytes();
@@ -83,7 +83,7 @@ pub fn mutate(rng: &mut Rng, input: &mut Vec<u8>) {
     }
 }
 
-/// Makes the digest at the end fit: FNV-1a of all bytes before.
+/// Updates the digest at the end: FNV-1a of all bytes before it.
 fn sign(input: &mut [u8]) {
     let split = input.len().saturating_sub(8);
     if split < 1 {
@@ -101,13 +101,10 @@ pub fn run(input: &[u8], _dir: &Path) -> Result<()> {
         session.reset(Some(1))?;
         let before = session.snapshot()?;
         if let Err(error) = session.restore(bytes) {
-            assert!(
-                session.snapshot()? == before,
-                "a snapshot that was refused changed the session"
-            );
+            assert!(session.snapshot()? == before, "a refused snapshot changed the session");
             return Err(error);
         }
-        // Numbers of a state may be finite and yet lead to some that are not.
+        // Finite numbers in a state may still lead to non-finite ones.
         session.act(raw, &Overrides::default())?;
         session.act(raw, &Overrides::default())?;
         session.snapshot().map(drop)

@@ -1,4 +1,4 @@
-//! Small models, one of each backbone.
+//! Small models, one for each backbone.
 
 use sconce_nn::Spec;
 use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Layout, Melee};
@@ -44,20 +44,20 @@ pub const BACKBONES: [&str; 24] = [
     "causal_transformer",
 ];
 
-/// Two bits and one of three.
+/// Heads for two bits and one choice of three.
 pub fn heads(kind: HeadsKind) -> Heads {
     let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };
     let parts = vec![head("go", HeadKind::Bernoulli(2)), head("to", HeadKind::Categorical(3))];
     Heads { kind, parts, stream_size: 4, prior: false }
 }
 
-/// Reads vectors of two numbers.
+/// A model of vectors of two numbers.
 pub fn of_vectors(name: &str) -> Spec {
     let heads = heads(HeadsKind::Independent);
     Spec { embedding: Embedding::vector(2), backbone: backbone(name), heads }
 }
 
-/// Reads Melee frames, as far as one does that is to be small.
+/// A small model of Melee frames.
 pub fn of_melee(name: &str) -> Spec {
     let melee = Melee {
         layout: Layout::Learned,

@@ -1,6 +1,7 @@
-//! Declarations of games, and games of them as text.
+//! Declarations of games, and their games as text.
 //!
-//! An input is a declaration as JSON, an empty line, and a file: CSV, or JSON lines where it begins with a brace.
+//! An input is a declaration as JSON, an empty line, and a file. The file is JSON lines if it begins with a
+//! brace, otherwise CSV.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +47,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     [csv, lines].map(|text| format!("{}\n\n{text}", declaration()).into_bytes()).into()
 }
 
-/// Changes the declaration along its structure, or cells of the text.
+/// Changes the declaration within its structure, or cells of the text.
 pub fn mutate(rng: &mut Rng, input: &mut Vec<u8>) {
     let text = String::from_utf8_lossy(input).into_owned();
     let (declaration, rows) = text.split_once("\n\n").unwrap_or((&text, ""));
@@ -88,7 +89,7 @@ pub fn run(bytes: &[u8], dir: &Path) -> Result<()> {
         let said = report.skipped.first().map(|file| file.detail.clone()).unwrap_or_default();
         return Err(Error::corrupt("game", said));
     }
-    // What is kept is read as training reads it.
+    // Reads the corpus as training does.
     let corpus = Corpus::open(&into)?;
     let heads = corpus.schema().heads();
     let reader = Reader { queue_depth: 2, ..Reader::new(embedding.clone(), heads, 0) };
@@ -102,7 +103,7 @@ pub fn run(bytes: &[u8], dir: &Path) -> Result<()> {
             embedding.mirror(&mut raw)?;
             embedding.mirror(&mut raw)?;
             let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-4 * a.abs().max(1.0);
-            assert!(raw.iter().zip(&before).all(close), "mirrored twice");
+            assert!(raw.iter().zip(&before).all(close), "mirroring twice changes the row");
         }
     }
     Ok(())

@@ -1,9 +1,9 @@
-//! What the driver of NVIDIA's GPUs tells, through NVML.
+//! Reports of NVIDIA's driver about its GPUs, through NVML.
 //!
-//! GPUs are numbered from 0 as `nvidia-smi` numbers them, by their place on the bus. CUDA may number them
-//! otherwise, and hide some (`CUDA_VISIBLE_DEVICES`). Nothing is remembered: each answer is the driver's at the time
-//! of the question, which takes microseconds to milliseconds, seconds where the driver has to wake a card, and
-//! for ever where a card hangs.
+//! GPUs are numbered from 0 in the order of `nvidia-smi`, that is by bus address. CUDA may number them differently and
+//! hide some (`CUDA_VISIBLE_DEVICES`). Nothing is cached: each answer comes from the driver at the time of the call. A
+//! call takes microseconds to milliseconds, seconds if the driver has to wake a card, and never returns if a card
+//! hangs.
 //!
 //! Source: NVIDIA's NVML API reference, <https://docs.nvidia.com/deploy/nvml-api/>.
 
@@ -20,83 +20,109 @@ use serde::Serialize;
 
 use crate::{Cause, Error, Result};
 
-/// Characters of a process's name.
+/// Maximum bytes of a process's name.
 const NAME_CHARS: usize = 1024;
 
-/// NVML, opened.
+/// An open NVML library.
 pub struct Driver {
     nvml: Nvml,
     library: PathBuf,
 }
 
+/// Versions of the driver and its libraries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Versions {
-    /// As in `580.159.03`.
+    /// The driver, such as `580.159.03`.
     pub driver: String,
+    /// NVML, such as `13.580.159.03`.
     pub nvml: String,
-    /// The newest CUDA that the driver runs, as in `13.0`; none where it lacks its library for CUDA.
+    /// The newest CUDA version that the driver supports, such as `13.0`. `None` without the driver's CUDA library.
     pub cuda: Option<String>,
+    /// The path of the NVML library.
     pub library: String,
 }
 
-/// What does not change while a GPU is in place.
+/// Fixed properties of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Card {
+    /// The number of the GPU, counted from 0.
     pub index: u32,
+    /// The product name.
     pub name: String,
+    /// Physical memory, in bytes.
     pub memory_bytes: u64,
+    /// The GPU's unique id, if the driver reports one.
     pub uuid: Option<String>,
+    /// The address on the PCI bus, such as `00000000:01:00.0`.
     pub pci_bus_id: Option<String>,
-    /// Major and minor number.
+    /// Major and minor compute capability.
     pub compute_capability: Option<(i32, i32)>,
-    /// Cut into instances (MIG), which CUDA sees in place of the card.
+    /// Whether the GPU is divided into instances (MIG), which CUDA shows instead of the GPU.
     pub mig: bool,
 }
 
-/// Bytes. What the driver keeps for itself is `reserved`, and no part of `used`.
+/// The memory of a GPU, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Memory {
+    /// Physical memory.
     pub total: u64,
+    /// Memory in use by processes, without `reserved`.
     pub used: u64,
+    /// Memory that can be allocated.
     pub free: u64,
+    /// Memory that the driver keeps for itself.
     pub reserved: u64,
 }
 
-/// Percent of the last sixth of a second to second in which kernels ran, and in which memory was read or
-/// written.
+/// Busy times in percent of the last sampling period, which lasts between a sixth of a second and a second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Utilization {
+    /// Time in which a kernel ran.
     pub gpu: u32,
+    /// Time in which memory was read or written.
     pub memory: u32,
 }
 
+/// The power of a GPU, in watts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Power {
+    /// The current draw.
     pub draw_watts: f64,
-    /// What the card is held to.
+    /// The enforced limit, if the driver reports one.
     pub limit_watts: Option<f64>,
 }
 
-/// At present, and at most.
+/// Current and maximum clock rates in MHz. `None` if the driver does not report one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Clocks {
+    /// Current clock of the graphics units.
     pub graphics_mhz: Option<u32>,
+    /// Current clock of the streaming multiprocessors.
     pub sm_mhz: Option<u32>,
+    /// Current clock of the memory.
     pub memory_mhz: Option<u32>,
+    /// Maximum clock of the graphics units.
     pub max_graphics_mhz: Option<u32>,
+    /// Maximum clock of the streaming multiprocessors.
     pub max_sm_mhz: Option<u32>,
+    /// Maximum clock of the memory.
     pub max_memory_mhz: Option<u32>,
 }
 
+/// A process that uses a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Process {
+    /// The process id.
     pub pid: u32,
-    /// None of a process that this one may not see, as of another container.
+    /// The path of the program. `None` for a process that is not visible from here, such as one of another container.
     pub name: Option<String>,
+    /// Memory on the GPU in bytes, if the driver reports it.
     pub memory_bytes: Option<u64>,
+    /// Whether the process has a compute context.
     pub compute: bool,
+    /// Whether the process has a graphics context.
     pub graphics: bool,
-    /// Where the card is cut into instances.
+    /// The instance of the GPU, if it is divided into instances.
     pub mig_instance: Option<u32>,
 }
 
@@ -105,6 +131,7 @@ impl Driver {
         Driver { nvml, library: library.to_path_buf() }
     }
 
+    /// Versions of the driver and its libraries.
     pub fn versions(&self) -> Result<Versions> {
         let cuda = match self.nvml.sys_cuda_driver_version() {
             Ok(version) => Some(version),
@@ -122,10 +149,12 @@ impl Driver {
         })
     }
 
+    /// The number of GPUs.
     pub fn count(&self) -> Result<u32> {
         self.nvml.device_count().map_err(Error::nvml("NVML"))
     }
 
+    /// Fixed properties of a GPU.
     pub fn card(&self, index: u32) -> Result<Card> {
         self.ask(index, |device| {
             let compute_capability = told(device.cuda_compute_capability())?;
@@ -142,6 +171,7 @@ impl Driver {
         })
     }
 
+    /// The memory of a GPU.
     pub fn memory(&self, index: u32) -> Result<Memory> {
         self.ask(index, |device| {
             let memory = device.memory_info()?;
@@ -154,8 +184,10 @@ impl Driver {
         })
     }
 
+    /// The utilization of a GPU.
+    ///
     /// # Errors
-    /// `NotSupported` of a card that is cut into instances.
+    /// `NotSupported` for a GPU that is divided into instances.
     pub fn utilization(&self, index: u32) -> Result<Utilization> {
         self.ask(index, |device| {
             let rates = device.utilization_rates()?;
@@ -163,11 +195,12 @@ impl Driver {
         })
     }
 
-    /// Of the chip, in degrees Celsius.
+    /// The temperature of the chip in degrees Celsius.
     pub fn temperature(&self, index: u32) -> Result<u32> {
         self.ask(index, |device| device.temperature(TemperatureSensor::Gpu))
     }
 
+    /// The power draw of a GPU.
     pub fn power(&self, index: u32) -> Result<Power> {
         self.ask(index, |device| {
             let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
@@ -178,6 +211,7 @@ impl Driver {
         })
     }
 
+    /// The clock rates of a GPU.
     pub fn clocks(&self, index: u32) -> Result<Clocks> {
         self.ask(index, |device| {
             let now = |clock| told(device.clock_info(clock));
@@ -193,7 +227,7 @@ impl Driver {
         })
     }
 
-    /// By process id.
+    /// The processes on a GPU, sorted by process id.
     pub fn processes(&self, index: u32) -> Result<Vec<Process>> {
         self.ask(index, |device| {
             let mut found = BTreeMap::new();
@@ -207,7 +241,8 @@ impl Driver {
         })
     }
 
-    /// A process that computes and draws is in both of the driver's lists, with the same memory.
+    /// The entry of a process. One with compute and graphics contexts is in both of the driver's lists, with the same
+    /// memory.
     fn note<'a>(
         &self,
         found: &'a mut BTreeMap<(u32, Option<u32>), Process>,
@@ -245,7 +280,7 @@ impl Driver {
     }
 }
 
-/// None where this card, or a driver of this age, does not tell.
+/// `None` for an answer that this card or this version of the driver does not support.
 fn told<T>(answer: std::result::Result<T, NvmlError>) -> std::result::Result<Option<T>, NvmlError> {
     match answer {
         Ok(value) => Ok(Some(value)),

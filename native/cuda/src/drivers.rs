@@ -1,10 +1,10 @@
-//! Where the driver's library lies, and when it is looked for.
+//! The search for the driver's library.
 //!
-//! 1. A library that opened stays open, and is not opened again.
-//! 2. That there is none is found out anew by each question, some 20 us: a driver that is installed or
+//! 1. A library that opened stays open and is not opened again.
+//! 2. A missing library is searched for again by each call, which takes about 20 us: a driver that is installed or
 //!    mounted later is found.
-//! 3. A library that was opened and refuses is asked again after a while, [`RETRY`]: its refusal may have
-//!    taken long, since it tries to load kernel modules.
+//! 3. A library that refuses to initialise is tried again after [`RETRY`]: a refusal may take long, because the library
+//!    tries to load kernel modules.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use nvml_wrapper::error::NvmlError;
 
 use crate::{Cause, Driver, Error, Result};
 
-/// How long a refusal counts.
+/// The time for which a refusal is cached.
 pub const RETRY: Duration = Duration::from_secs(1);
 
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// Folders of drivers that the loader may not know: of containers whose host mounts its driver, of WSL, of
-/// NixOS, and of driver containers.
+/// Folders of drivers that the dynamic loader may not search: those of containers with a mounted host driver, of WSL,
+/// of NixOS and of driver containers.
 const FOLDERS: [&str; 6] = [
     "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
@@ -30,7 +30,7 @@ const FOLDERS: [&str; 6] = [
     "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
 ];
 
-/// The libraries of this process, each by the path that was asked for; `None` is wherever the system has it.
+/// The open libraries of this process by requested path. `None` stands for the search in the system.
 pub struct Drivers {
     retry: Duration,
     opened: Vec<(Option<PathBuf>, Driver)>,
@@ -44,11 +44,12 @@ struct Refusal {
 }
 
 impl Drivers {
+    /// No open library. `retry` is the time for which a refusal is cached.
     pub const fn new(retry: Duration) -> Self {
         Drivers { retry, opened: vec![], refused: vec![] }
     }
 
-    /// The driver's library, opened if need be. `path` is a file or its folder, and then nothing else is tried.
+    /// The driver's library, opened on first use. `path` is a file or its folder; if given, no other place is searched.
     pub fn driver(&mut self, path: Option<&Path>) -> Result<&Driver> {
         let known = self.opened.iter().position(|(of, _)| of.as_deref() == path);
         let at = match known {
@@ -77,7 +78,7 @@ impl Drivers {
     }
 }
 
-/// What to open, the loader's own choice first.
+/// The files to try, starting with the dynamic loader's own search.
 fn candidates(path: Option<&Path>) -> Vec<PathBuf> {
     match path {
         Some(folder) if folder.is_dir() => vec![folder.join(LIBRARY)],
@@ -90,8 +91,8 @@ fn candidates(path: Option<&Path>) -> Vec<PathBuf> {
     }
 }
 
-/// The first that answers. An image may hold libraries of another version than the driver that its host
-/// mounts, so one that refuses is not the last; of errors a refusal says more than a missing file.
+/// Opens the first library that initialises. A container image may hold a library of another version than the driver of
+/// its host, so a refusal does not end the search. The error of a refusal takes precedence over a missing file.
 fn open_first(files: &[PathBuf]) -> Result<Driver> {
     let mut failure: Option<Error> = None;
     for file in files {
@@ -110,7 +111,7 @@ fn open_first(files: &[PathBuf]) -> Result<Driver> {
 fn open_file(file: &Path) -> Result<Driver> {
     match Nvml::builder().lib_path(file.as_os_str()).init() {
         Ok(nvml) => Ok(Driver::new(nvml, file)),
-        // The first function that is called.
+        // The missing symbol is the first function that is called.
         Err(NvmlError::FailedToLoadSymbol(reason)) => {
             Err(Error::new("NVML", Cause::NotNvml, reason))
         }
@@ -126,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// A library that answers its opening with `code`.
+    /// Compiles a library whose initialisation returns `code`.
     fn library(folder: &Path, code: i32) -> PathBuf {
         let (source, file) = (folder.join("nvml.c"), folder.join(format!("{code}.so")));
         let text = format!(
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_libraries_the_first_that_answers_counts() {
+    fn the_first_library_that_initialises_is_used() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("missing.so");
         let files = [missing, library(folder.path(), 18), library(folder.path(), 0)];
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_more_than_a_missing_file_and_the_first_of_them_counts() {
+    fn the_first_refusal_takes_precedence_over_a_missing_file() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("missing.so");
         let files = [missing.clone(), library(folder.path(), 18), library(folder.path(), 9)];
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loaders_own_choice_comes_first_and_a_path_that_was_said_alone() {
+    fn the_loader_s_search_comes_first_and_a_given_path_is_the_only_candidate() {
         assert_eq!(candidates(None)[0], Path::new(LIBRARY));
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(candidates(Some(folder.path())), [folder.path().join(LIBRARY)]);

@@ -1,44 +1,51 @@
-//! Why the driver has no answer.
+//! Errors of the driver.
 
 use nvml_wrapper::error::NvmlError;
 
+/// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// An error of the driver.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {reason}")]
 pub struct Error {
-    /// Whose answer is missing: `NVML` or `GPU 0`.
+    /// The library or GPU that failed, such as `NVML` or `GPU 0`.
     pub what: String,
+    /// The cause, for callers that match on data.
     pub cause: Cause,
-    /// In the words of whoever refused.
+    /// The message of the driver or the loader.
     pub reason: String,
 }
 
-/// What a caller can tell apart, and do something about.
+/// The cause of an error. Each has its own remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// No library of the driver is found, or none can be opened.
+    /// No library of the driver was found, or none could be opened.
     NoLibrary,
-    /// What was opened is another library.
+    /// The opened file is another library.
     NotNvml,
-    /// The driver does not have the function yet.
+    /// The driver is too old for a function.
     TooOld,
-    /// The library is there, its kernel module is not loaded.
+    /// The library exists but its kernel module is not loaded.
     NoDriver,
+    /// The process may not access the GPU.
     NoPermission,
-    /// Kernel module and library are of different versions, as after an update without a restart.
+    /// Kernel module and library have different versions, as after an update without a restart.
     VersionMismatch,
+    /// There is no GPU of this number.
     NoDevice,
     /// The card fell off the bus.
     Lost,
+    /// The GPU has to be reset.
     ResetRequired,
-    /// This card does not tell it.
+    /// The GPU does not report this value.
     NotSupported,
+    /// Any other cause.
     Other,
 }
 
 impl Cause {
-    /// The atom in Elixir.
+    /// The name of the atom in Elixir.
     pub fn name(self) -> &'static str {
         match self {
             Cause::NoLibrary => "no_library",
@@ -61,7 +68,7 @@ impl Error {
         Error { what: what.into(), cause, reason: reason.to_string() }
     }
 
-    /// For `map_err` on what NVML was asked.
+    /// For `map_err` on a call of NVML.
     pub(crate) fn nvml(what: impl Into<String>) -> impl FnOnce(NvmlError) -> Self {
         |error| Error::new(what, cause(&error), error)
     }
@@ -72,7 +79,7 @@ fn cause(error: &NvmlError) -> Cause {
         NvmlError::LibloadingError(_) => Cause::NoLibrary,
         NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound => Cause::TooOld,
         NvmlError::DriverNotLoaded => Cause::NoDriver,
-        // The second is said where a cgroup denies the device.
+        // NVML returns `OperatingSystem` if a cgroup denies the device.
         NvmlError::NoPermission | NvmlError::OperatingSystem => Cause::NoPermission,
         NvmlError::LibRmVersionMismatch => Cause::VersionMismatch,
         NvmlError::GpuLost => Cause::Lost,

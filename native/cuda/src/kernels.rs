@@ -1,15 +1,18 @@
-//! The kernels of each `.cu` file under `native/`, as PTX: text that the driver compiles when it loads it.
+//! The kernels of each `.cu` file under `native/`, as PTX text, which the driver compiles when it loads it.
 
-/// The kernels of one file; in a build without CUDA their text is empty.
+/// The kernels of one file.
 #[derive(Debug, Clone, Copy)]
 pub struct Module {
+    /// The name of the module: `sconce_` and the name of the file.
     pub name: &'static str,
+    /// The PTX text; empty in a build without CUDA.
     pub ptx: &'static str,
 }
 
 macro_rules! modules {
     ($($constant:ident $name:literal)*) => {
-        $(pub const $constant: Module = Module {
+        $(#[doc = concat!("The kernels of the module `", $name, "`.")]
+        pub const $constant: Module = Module {
             name: concat!("sconce_", $name),
             #[cfg(feature = "cuda")]
             ptx: include_str!(concat!(env!("OUT_DIR"), "/", $name, ".ptx")),

@@ -1,7 +1,7 @@
-//! NVIDIA's GPUs: what their driver reports about them, and Sconce's kernels for them.
+//! NVIDIA GPUs: reports of their driver, and Sconce's kernels for them.
 //!
-//! The driver's library is opened when it is first needed, so every build contains this and it costs nothing without a
-//! GPU. Builds with the feature `cuda` contain the kernels, others their names.
+//! The driver's library is opened on first use, so every build contains this crate, without cost on a machine without a
+//! GPU. Builds with the feature `cuda` contain the kernels; others contain only their names.
 #![warn(unreachable_pub)]
 
 mod driver;

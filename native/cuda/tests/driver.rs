@@ -1,4 +1,4 @@
-//! Against a library that stands in for the driver's (`fake/nvml.c`), and without any.
+//! Tests of the driver against a fake library (`fake/nvml.c`) and without a library.
 #![allow(clippy::disallowed_methods)]
 
 use std::fs;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
 
-/// A folder with a fake of its own, which answers as its settings say.
+/// A folder with its own fake library, controlled by a settings file.
 struct Fake(TempDir);
 
 impl Fake {
@@ -37,7 +37,7 @@ impl Fake {
         self.0.path().join("libnvidia-ml.so.1")
     }
 
-    /// How often the library was asked to begin.
+    /// The number of initialisations of the library.
     fn inits(&self) -> usize {
         fs::read(self.0.path().join("inits")).map_or(0, |bytes| bytes.len())
     }
@@ -55,7 +55,7 @@ fn refusal(drivers: &mut Drivers, path: &Path) -> Error {
 }
 
 #[test]
-fn it_tells_what_each_card_is() {
+fn each_card_has_its_properties() {
     let fake = Fake::new("");
     let mut drivers = Drivers::new(RETRY);
     let driver = drivers.driver(Some(fake.folder())).unwrap();
@@ -67,12 +67,12 @@ fn it_tells_what_each_card_is() {
     assert_eq!(first.compute_capability, Some((8, 9)));
     assert_eq!(first.pci_bus_id.as_deref(), Some("00000000:01:00.0"));
     assert_eq!(first.uuid.as_deref(), Some("GPU-00000000-0000-0000-0000-000000000000"));
-    assert!(!first.mig, "a card that cannot be cut into instances");
+    assert!(!first.mig, "a card without instances");
     assert_eq!((second.index, second.compute_capability, second.mig), (1, Some((9, 0)), true));
 }
 
 #[test]
-fn it_tells_memory_utilization_temperature_power_and_clocks() {
+fn memory_utilization_temperature_power_and_clocks_are_reported() {
     let fake = Fake::new("");
     let mut drivers = Drivers::new(RETRY);
     let driver = drivers.driver(Some(&fake.library())).unwrap();
@@ -98,7 +98,7 @@ fn it_tells_memory_utilization_temperature_power_and_clocks() {
 }
 
 #[test]
-fn each_process_is_told_once_with_what_it_does() {
+fn each_process_is_listed_once_with_its_kinds_of_work() {
     let fake = Fake::new("");
     let mut drivers = Drivers::new(RETRY);
     let driver = drivers.driver(Some(fake.folder())).unwrap();
@@ -123,7 +123,7 @@ fn each_process_is_told_once_with_what_it_does() {
 }
 
 #[test]
-fn it_tells_the_versions_also_without_the_library_for_cuda() {
+fn versions_are_reported_also_without_the_cuda_library() {
     let fake = Fake::new("");
     let mut drivers = Drivers::new(RETRY);
     let driver = drivers.driver(Some(fake.folder())).unwrap();
@@ -140,7 +140,7 @@ fn it_tells_the_versions_also_without_the_library_for_cuda() {
 }
 
 #[test]
-fn a_card_that_is_not_there_or_does_not_tell_is_named() {
+fn a_missing_card_and_an_unsupported_value_are_named_in_the_error() {
     let fake = Fake::new("");
     let mut drivers = Drivers::new(RETRY);
     let driver = drivers.driver(Some(fake.folder())).unwrap();
@@ -153,7 +153,7 @@ fn a_card_that_is_not_there_or_does_not_tell_is_named() {
 }
 
 #[test]
-fn a_lost_card_is_an_error_of_its_own_and_the_other_still_answers() {
+fn a_lost_card_has_its_own_error_and_the_other_still_answers() {
     let fake = Fake::new("");
     let mut drivers = Drivers::new(RETRY);
     let driver = drivers.driver(Some(fake.folder())).unwrap();
@@ -166,11 +166,11 @@ fn a_lost_card_is_an_error_of_its_own_and_the_other_still_answers() {
         assert_eq!(driver.temperature(0).unwrap(), 61);
     }
     fake.set("");
-    assert_eq!(driver.temperature(1).unwrap(), 30, "nothing is remembered of it");
+    assert_eq!(driver.temperature(1).unwrap(), 30, "the error is not cached");
 }
 
 #[test]
-fn a_code_of_a_later_driver_is_an_error_and_no_more() {
+fn an_unknown_code_of_a_later_driver_is_an_error() {
     let fake = Fake::new("memory=4711");
     let mut drivers = Drivers::new(RETRY);
     let error = drivers.driver(Some(fake.folder())).unwrap().memory(0).unwrap_err();
@@ -179,7 +179,7 @@ fn a_code_of_a_later_driver_is_an_error_and_no_more() {
 }
 
 #[test]
-fn a_driver_that_refuses_says_why() {
+fn a_refusal_of_the_driver_has_its_cause() {
     let cases = [
         (9, Cause::NoDriver),
         (18, Cause::VersionMismatch),
@@ -207,7 +207,7 @@ fn a_library_is_opened_once() {
 }
 
 #[test]
-fn a_refusal_counts_for_a_while_and_then_the_driver_is_asked_again() {
+fn a_refusal_is_cached_for_a_while_and_then_the_driver_is_tried_again() {
     let fake = Fake::new("init=9");
     let mut patient = Drivers::new(Duration::from_secs(3600));
     let first = refusal(&mut patient, fake.folder());
@@ -220,7 +220,7 @@ fn a_refusal_counts_for_a_while_and_then_the_driver_is_asked_again() {
 }
 
 #[test]
-fn a_library_that_is_not_there_is_found_when_it_comes() {
+fn a_missing_library_is_found_once_it_is_installed() {
     let folder = tempfile::tempdir().unwrap();
     let mut drivers = Drivers::new(Duration::from_secs(3600));
     let missing = refusal(&mut drivers, folder.path());
@@ -245,7 +245,7 @@ fn another_library_or_file_is_refused() {
 }
 
 #[test]
-fn a_driver_of_before_a_function_is_too_old_for_it() {
+fn a_driver_without_a_function_is_too_old() {
     let folder = tempfile::tempdir().unwrap();
     let (source, library) = (folder.path().join("old.c"), folder.path().join("old.so"));
     let old = "int nvmlInit_v2(void) { return 0; }\n\

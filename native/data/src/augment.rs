@@ -1,8 +1,7 @@
-//! What is done to windows on their way into a batch: left and right swapped, noise, a forgotten
-//! previous action, a delay of their own.
+//! Changes to windows on their way into a batch: left-right mirroring, noise, dropped previous actions and
+//! a random label delay.
 //!
-//! All of it is arithmetic on (seed, step, place in the batch), in the one copy of the frames that the
-//! batch is.
+//! Every draw depends only on (seed, step, position in the batch). The changes are made in place, in the batch.
 
 use sconce_nn::spec::MAX_DELAY;
 use sconce_tensor::rng::{Rng, unit};
@@ -12,7 +11,7 @@ use sconce_tensor::{Error, Result};
 use crate::batch::{Look, Shard};
 use crate::sampling::SamplerOptions;
 
-/// The draws of one step.
+/// The random draws of one step.
 pub(crate) struct Augment<'a> {
     options: &'a SamplerOptions,
     gate: Rng,
@@ -27,14 +26,15 @@ impl<'a> Augment<'a> {
         Augment { options, gate, noise, forget }
     }
 
-    /// How frame `k` of window `b` is looked at.
+    /// The options with which frame `k` of window `b` is read.
     pub(crate) fn look(&self, look: Look, b: usize, k: usize) -> Look {
         let dropout = self.options.previous_dropout;
         let place = (b * self.options.window + k) as u64;
         Look { forget: dropout > 0.0 && self.forget.uniform(place) < dropout, ..look }
     }
 
-    /// Adds noise to the numbers of the first `frames` frames of window `b`, if it is one that gets some.
+    /// Adds noise to the continuous features of the first `frames` frames of window `b`, if the draw
+    /// selects that window.
     pub(crate) fn finish(&self, b: usize, frames: usize, shard: &mut Shard) {
         if self.options.noise > 0.0 && self.gate.uniform(b as u64) < self.options.noise {
             let numbers = shard.numbers(frames);
@@ -43,18 +43,19 @@ impl<'a> Augment<'a> {
     }
 }
 
-/// Lanes of a call to [`Rng::blocks`], and the numbers that it makes: two of a word.
+/// Blocks drawn by one call to [`Rng::blocks`]. Each word of a block makes two numbers.
 const BLOCKS: usize = 16;
 const WORDS: usize = 4 * BLOCKS;
 
 dispatch! {
-    /// Adds numbers of mean 0 and standard deviation `scale`, those of stream `b`.
+    /// Adds noise of mean 0 and standard deviation `scale` from stream `b`.
     ///
-    /// A number is the sum of four random numbers from 0 to 15 (Irwin and Hall's distribution), at most
-    /// 3.25 standard deviations: near enough to a normal one for noise, and a twentieth of the cost.
+    /// Each number is the sum of four uniform integers from 0 to 15 (an Irwin-Hall distribution). It lies
+    /// within 3.25 standard deviations of the mean. That is close enough to a normal distribution for
+    /// noise. It costs a twentieth of one.
     fn add_noise(values: &mut [f32], scale: f32, rng: &Rng, b: u64) {
         const NIBBLES: u32 = 0x0F0F_0F0F;
-        // Mean and variance of one of the four: 15 / 2, (16^2 - 1) / 12.
+        // The sum has mean 4 * 15 / 2 and variance 4 * (16^2 - 1) / 12.
         const MEAN: f32 = 4.0 * 15.0 / 2.0;
         let scale = scale / (4.0_f32 * 255.0 / 12.0).sqrt();
         for (i, values) in values.chunks_mut(2 * WORDS).enumerate() {
@@ -73,7 +74,7 @@ dispatch! {
     }
 }
 
-/// Frames between a state and its label beyond the next, one of `low..=high`.
+/// Draws the frames between a state and its label beyond the next, from `low..=high`.
 pub(crate) fn delay(low: usize, high: usize, rng: &Rng, place: u64) -> usize {
     match high.saturating_sub(low) {
         0 => low,
@@ -81,7 +82,7 @@ pub(crate) fn delay(low: usize, high: usize, rng: &Rng, place: u64) -> usize {
     }
 }
 
-/// Refuses shares that are none.
+/// Checks that probabilities are in `[0, 1]` and that the noise scale and the delay are in range.
 pub(crate) fn check(options: &SamplerOptions, delay: usize) -> Result<()> {
     let shares = [
         ("mirror", options.mirror),
@@ -104,7 +105,7 @@ pub(crate) fn check(options: &SamplerOptions, delay: usize) -> Result<()> {
     }
 }
 
-/// Uniform in `[0, 1)` with 48 bits.
+/// A uniform number in `[0, 1)` with 48 bits.
 pub(crate) fn share(rng: &Rng, place: u64) -> f64 {
     let [high, low, ..] = rng.block(place);
     f64::from(unit(high)) + f64::from(unit(low)) / 16_777_216.0
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn noise_has_the_moments_that_it_should() {
+    fn noise_has_the_expected_mean_and_standard_deviation() {
         let rng = Rng::new(3, "noise", 0);
         let mut values = vec![0.0; 100_001];
         add_noise(&mut values, 0.5, &rng, 7);
@@ -126,7 +127,7 @@ mod tests {
         assert!(mean.abs() < 0.005 && (variance.sqrt() - 0.5).abs() < 0.005, "{mean} {variance}");
         let mut others = vec![0.0; 100_001];
         add_noise(&mut others, 0.5, &rng, 8);
-        // There are 61 numbers, of which two are the same one time in 33.
+        // A number takes one of 61 values; two numbers are equal one time in 33.
         assert!(values.iter().zip(&others).filter(|(a, b)| a == b).count() < 3500);
     }
 }

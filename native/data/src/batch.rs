@@ -1,7 +1,7 @@
-//! Views into batches: windows gathered, mirrored, embedded and labelled.
+//! Batches of views: windows are gathered, mirrored, embedded and labelled.
 //!
-//! All of it is arithmetic on (seed, step): a batch is the same on any number of threads, and a run
-//! that resumes at a step needs nothing else to go on.
+//! A batch depends only on (seed, step). It is the same on any number of threads, and a resumed run needs
+//! only the step.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -16,81 +16,88 @@ use sconce_tensor::{Error, Result, memory, pool};
 use crate::schema::Beside;
 use crate::view::{View, verify};
 
-/// Windows of frames, row-major, and columns of what is learned of them.
+/// Windows of frames and the columns to learn from, all row-major.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
-    /// `[b, t]`
+    /// Embedded frames, `[b, t]`.
     pub frames: Frames,
-    /// The same frames as another policy that looks on reads them, if it does so in another way.
+    /// The same frames as read by another policy, such as a teacher, if its embedding differs; `[b, t]`.
     pub seen: Option<Frames>,
-    /// `[b, t, queue_depth, num_labels]`, [`NONE`] where there is none.
+    /// Labels of the inputs that are not visible yet, `[b, t, queue_depth, num_labels]`; [`NONE`] where
+    /// there is no input.
     pub queue: Vec<f32>,
-    /// `[b, t, num_labels]`
+    /// Labels of the input to predict, `[b, t, num_labels]`.
     pub labels: Vec<f32>,
-    /// `[b, t]`, how much a frame counts; 0 for padding.
+    /// Frame weights of the loss, `[b, t]`; 0 for padding.
     pub weights: Vec<f32>,
-    /// `[b, t]` each: what of it was asked for.
+    /// The requested extra columns, `[b, t]` each.
     pub beside: Columns,
 }
 
-/// Columns of a batch beside labels and weights, by what they are: nothing of what was not asked for.
+/// Extra columns of a batch by kind; only those that were requested.
 pub type Columns = Vec<(Extra, Vec<f32>)>;
 
-/// What can stand beside the labels of a frame.
+/// An extra column beside the labels of a frame.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Extra {
-    /// As the corpus has it.
+    /// A column that the corpus stores.
     Stored(Beside),
-    /// Of rewards, discounted so much by each frame.
-    Return { discount: f32 },
+    /// The discounted return.
+    Return {
+        /// Discount of the rewards per frame.
+        discount: f32,
+    },
 }
 
 /// How views become batches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reader {
+    /// The embedding that turns raw rows into features.
     pub embedding: Embedding,
+    /// The heads that the labels are made for.
     pub heads: Heads,
     /// Frames between a state and its label beyond the next.
     pub delay: usize,
-    /// How many of the latest inputs that the player has given stand beside a state, the newest first:
-    /// with a delay those that it does not show yet.
+    /// Latest inputs beside a state, newest first. With a delay, these are the inputs that the state does
+    /// not show yet.
     pub queue_depth: usize,
-    /// Weight of a frame whose input is at rest, of a controller one without a button or a main stick off its centre.
+    /// Weight of a frame whose input is at rest. A controller is at rest if no button is held and the main
+    /// stick is centred.
     pub neutral_weight: f32,
-    /// Factor on the weight of a frame whose action differs from the one before.
+    /// Factor on the weight of a frame whose action differs from the previous one.
     pub transition_weight: f32,
-    /// What else a batch has of its frames.
+    /// Extra columns of the batch.
     pub beside: Vec<Extra>,
 }
 
-/// How a frame is looked at.
+/// The options with which a frame is read.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Look {
     pub mirror: bool,
     pub delay: usize,
-    /// As if nobody knew the actions before.
+    /// Reads the frame as if the previous actions were unknown.
     pub forget: bool,
 }
 
-/// What reading the frames of one window, one after the other, needs beside their places.
+/// Scratch space for reading the frames of one window in order.
 pub(crate) struct Scratch {
     /// `[raw_width]`
     raw: Vec<f32>,
-    /// Where the delay id stands among the continuous features.
+    /// Range of the delay id within the continuous features.
     delay: Range<usize>,
-    /// Of an embedding with more controllers than the previous action.
+    /// Present if the embedding reads more inputs than the previous action.
     queue: Option<Queue>,
 }
 
-/// The latest inputs before the answer of a frame. One frame's are those of the frame before and one more.
+/// The latest inputs before the answer to a frame. The next frame drops the oldest and adds one.
 struct Queue {
-    /// Where they stand among the continuous features.
+    /// Range of the inputs within the continuous features.
     place: Range<usize>,
-    /// `[queue_depth, num_labels]`; of the older ones those of some earlier frame.
+    /// `[queue_depth, num_labels]`; after an incremental update only the newest row is current.
     labels: Vec<f32>,
     /// `[queue_depth, input_width]`
     features: Vec<f32>,
-    /// The frame that they are of.
+    /// The frame that the inputs belong to; `None` after a failure.
     frame: Option<usize>,
 }
 
@@ -108,12 +115,12 @@ impl Queue {
         }))
     }
 
-    /// Goes to a frame of the window, which is looked at as all of them are.
+    /// Moves to frame `t` of the window. All frames of a window are read with the same `look`.
     fn go(&mut self, view: &View, t: usize, look: Look, reader: &Reader) -> Result<()> {
         let Reader { heads, embedding, .. } = reader;
         let width = embedding.input_width().max(1);
         let follows = t > 0 && self.frame == Some(t - 1);
-        // What is left halfway is no frame's.
+        // A failure halfway leaves no valid frame.
         self.frame = None;
         let new = match follows {
             true => heads.num_labels(),
@@ -137,7 +144,7 @@ impl Queue {
     }
 }
 
-/// Where each part of one frame ends up.
+/// Destination of each part of one frame.
 pub(crate) struct FrameMut<'a> {
     continuous: &'a mut [f32],
     ids: &'a mut [u32],
@@ -148,6 +155,7 @@ pub(crate) struct FrameMut<'a> {
 }
 
 impl Reader {
+    /// A reader without extra columns, whose frames all have weight 1. `delay` is in frames.
     pub fn new(embedding: Embedding, heads: Heads, delay: usize) -> Self {
         let (neutral_weight, transition_weight) = (1.0, 1.0);
         let beside = vec![];
@@ -162,7 +170,7 @@ impl Reader {
         }
     }
 
-    /// What a batch of such windows weighs.
+    /// Bytes of a batch of `batch` windows of `window` frames.
     pub fn bytes(&self, batch: usize, window: usize) -> u64 {
         let labels = (2 + self.queue_depth) * self.heads.num_labels();
         let numbers = self.embedding.continuous_width() + self.embedding.num_ids() + 1;
@@ -170,7 +178,7 @@ impl Reader {
         (batch as u64).saturating_mul(window as u64).saturating_mul(row as u64)
     }
 
-    /// States `range` of a view as one window, for evaluation that carries its memory.
+    /// States `range` of a view as one window, for evaluation with carried memory.
     pub fn sequence(&self, view: &View, range: Range<usize>) -> Result<Batch> {
         let window = range.len();
         let mut batch = self.blank(1, window);
@@ -179,7 +187,7 @@ impl Reader {
         }
         self.check(view, range.end - 1)?;
         let look = Look { delay: self.delay, ..Look::default() };
-        // A fixed number of frames a shard, like a window in training.
+        // A fixed number of frames per shard, as in training.
         const SHARD: usize = 64;
         let shards = batch.shards(SHARD.min(window));
         fill(shards, |i, mut shard| {
@@ -193,8 +201,8 @@ impl Reader {
         Ok(batch)
     }
 
-    /// For each `t` the `window` states that end there, as the memory of a player who looks back so
-    /// far; before the view begins stand copies of its first state, of weight 0.
+    /// For each `t`, the window of `window` states that ends at `t`, as seen by a policy with that memory.
+    /// Positions before the start of the view hold copies of its first state, with weight 0.
     pub fn windows_ending_at(&self, view: &View, ts: &[usize], window: usize) -> Result<Batch> {
         let mut batch = self.blank(ts.len(), window);
         let (Some(&low), Some(&high)) = (ts.iter().min(), ts.iter().max()) else {
@@ -242,14 +250,14 @@ impl Reader {
             },
             seen: None,
             queue: memory::repeated(NONE, n * self.queue_depth * self.heads.num_labels()),
-            // Frames that are not there have labels that could be.
+            // Padding has valid labels.
             labels: self.heads.least_labels().repeat(n),
             weights: memory::repeated(1.0, n),
             beside: self.beside.iter().map(|extra| (*extra, memory::zeros(n))).collect(),
         }
     }
 
-    /// For the caller of [`Self::read`] to keep from frame to frame of a window.
+    /// Scratch space that the caller of [`Self::read`] keeps from frame to frame of a window.
     pub(crate) fn scratch(&self) -> Result<Scratch> {
         let continuous = self.embedding.continuous_width();
         Ok(Scratch {
@@ -259,7 +267,7 @@ impl Reader {
         })
     }
 
-    /// One frame: raw row, mirror, embedding, labels, weight.
+    /// Reads one frame: raw row, mirroring, embedding, labels, weight.
     pub(crate) fn read(
         &self,
         view: &View,
@@ -297,7 +305,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Fills what stands beside the first `frames` frames of a window, which answer state `t` and those behind it.
+    /// Fills the extra columns of the first `frames` frames of a window, which answer state `t` and the
+    /// states after it.
     pub(crate) fn read_beside(
         &self,
         view: &View,
@@ -338,7 +347,8 @@ impl Reader {
     }
 }
 
-/// Whether every part that can be at rest is: of a controller no button, and the main stick in its middle bucket.
+/// Whether every part that has a rest value is at rest. For a controller: no button, and the main stick in
+/// its middle bucket.
 fn is_neutral(parts: &[InputPart], heads: &Heads, labels: &[f32]) -> bool {
     let heads = heads.iter().filter(|head| head.head.kind.labels() > 0);
     heads.zip(parts).all(|(head, part)| {
@@ -351,7 +361,7 @@ fn is_neutral(parts: &[InputPart], heads: &Heads, labels: &[f32]) -> bool {
     })
 }
 
-/// Some frames of a batch, which one thread fills.
+/// A range of frames of a batch, filled by one thread.
 pub(crate) struct Shard<'a> {
     continuous: &'a mut [f32],
     ids: &'a mut [u32],
@@ -363,7 +373,7 @@ pub(crate) struct Shard<'a> {
 }
 
 impl Batch {
-    /// What it weighs.
+    /// Bytes of the batch.
     pub fn bytes(&self) -> u64 {
         let frames =
             |frames: &Frames| frames.continuous.len() + frames.ids.len() + frames.previous.len();
@@ -373,13 +383,13 @@ impl Batch {
         (size_of::<f32>() * words) as u64
     }
 
-    /// How much a frame counts on average.
+    /// Mean weight of a frame.
     pub fn mean_weight(&self) -> f64 {
         let total: f64 = self.weights.iter().map(|&weight| f64::from(weight)).sum();
         total / self.weights.len().max(1) as f64
     }
 
-    /// What is learned of all these batches together, without their frames.
+    /// Concatenates labels, weights and extra columns of these batches, without their frames.
     pub fn columns<'a>(all: impl Iterator<Item = &'a Batch>) -> Batch {
         let mut columns = Batch::default();
         for batch in all {
@@ -395,7 +405,7 @@ impl Batch {
         columns
     }
 
-    /// Frames `range` of the windows `rows`.
+    /// Frames `range` of windows `rows`, copied.
     pub fn part(&self, rows: &Range<usize>, range: &Range<usize>) -> Batch {
         let shape = [self.frames.batch, self.frames.time];
         Batch {
@@ -412,13 +422,13 @@ impl Batch {
         }
     }
 
-    /// A column beside labels and weights, if it was asked for.
+    /// The extra column of the wanted kind, if it was requested.
     pub fn column(&self, wanted: impl Fn(Extra) -> bool) -> Option<&[f32]> {
         let found = self.beside.iter().find(|(extra, _)| wanted(*extra));
         found.map(|(_, numbers)| numbers.as_slice())
     }
 
-    /// Cuts the batch into stretches of `frames`; the last may be shorter.
+    /// Splits the batch into shards of `frames` frames; the last may be shorter.
     pub(crate) fn shards(&mut self, frames: usize) -> Vec<Shard<'_>> {
         let mut rest = Shard::whole(self);
         let mut shards = Vec::new();
@@ -449,7 +459,7 @@ impl<'a> Shard<'a> {
         self.weights.len()
     }
 
-    /// The continuous features of its first frames.
+    /// The continuous features of the first `frames` frames.
     pub(crate) fn numbers(&mut self, frames: usize) -> &mut [f32] {
         let width = self.continuous.len() / self.len().max(1);
         let end = (frames * width).min(self.continuous.len());
@@ -512,7 +522,8 @@ fn split<T>(data: &mut [T], len: usize, rows: usize) -> (&mut [T], &mut [T]) {
     data.split_at_mut(rows * width)
 }
 
-/// Fills shards on the pool; of several failures the first shard's is told, on any thread count.
+/// Fills shards on the thread pool. If several fail, returns the failure of the first shard, on any thread
+/// count.
 pub(crate) fn fill<'a>(
     shards: Vec<Shard<'a>>,
     work: impl Fn(usize, Shard<'a>) -> Result<()> + Sync + Send,

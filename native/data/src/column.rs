@@ -1,4 +1,4 @@
-//! Typed columns: what they are, and their numbers before they are on disk.
+//! Typed columns: their types, and their numbers before they are written.
 
 use safetensors::Dtype as TensorType;
 use serde::{Deserialize, Serialize};
@@ -7,15 +7,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dtype {
+    /// 32-bit float.
     F32,
+    /// Signed 32-bit integer.
     I32,
+    /// Unsigned 16-bit integer.
     U16,
+    /// Unsigned 8-bit integer.
     U8,
-    /// Not a column: a value of the game's entry.
+    /// A value of the game's metadata, not a column.
     Json,
 }
 
 impl Dtype {
+    /// The type's name in a manifest, such as `"f32"`.
     pub fn name(self) -> &'static str {
         match self {
             Dtype::F32 => "f32",
@@ -26,7 +31,7 @@ impl Dtype {
         }
     }
 
-    /// Bytes of one number.
+    /// Bytes of one number; 0 for [`Dtype::Json`].
     pub fn size(self) -> usize {
         match self {
             Dtype::F32 | Dtype::I32 => 4,
@@ -46,17 +51,21 @@ impl Dtype {
     }
 }
 
-/// The numbers of a column, before they are on disk.
+/// The numbers of a column before they are written, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Column {
+    /// 32-bit floats.
     F32(Vec<f32>),
+    /// Signed 32-bit integers.
     I32(Vec<i32>),
+    /// Unsigned 16-bit integers.
     U16(Vec<u16>),
+    /// Unsigned 8-bit integers.
     U8(Vec<u8>),
 }
 
 impl Column {
-    /// Numbers beyond the range of a small type become its nearest.
+    /// Converts numbers to `dtype`; a number out of its range is clamped.
     pub fn collect(dtype: Dtype, values: impl Iterator<Item = f32>) -> Self {
         match dtype {
             Dtype::F32 => Column::F32(values.collect()),
@@ -66,10 +75,12 @@ impl Column {
         }
     }
 
+    /// A column of `len` zeros.
     pub fn zeros(dtype: Dtype, len: usize) -> Self {
         Column::collect(dtype, std::iter::repeat_n(0.0, len))
     }
 
+    /// Number `i`, or `None` past the end.
     pub fn get(&self, i: usize) -> Option<f32> {
         match self {
             Column::F32(v) => v.get(i).copied(),
@@ -79,6 +90,7 @@ impl Column {
         }
     }
 
+    /// Count of numbers: rows times width.
     pub fn len(&self) -> usize {
         match self {
             Column::F32(v) => v.len(),
@@ -88,15 +100,17 @@ impl Column {
         }
     }
 
+    /// Whether the column has no numbers.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// All numbers in order, as `f32`.
     pub fn iter(&self) -> impl Iterator<Item = f32> + '_ {
         (0..self.len()).filter_map(|i| self.get(i))
     }
 
-    /// Little-endian, as safetensors wants it.
+    /// Little-endian bytes, the layout of safetensors.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         match self {
             Column::F32(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -107,10 +121,13 @@ impl Column {
     }
 }
 
-/// A column as the schema wants it; `width` 0 is a plain list, otherwise rows of that many.
+/// Declaration of a column in a schema.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnSpec {
+    /// Name of the column in a shard.
     pub name: String,
+    /// Type of its numbers.
     pub dtype: Dtype,
+    /// Numbers in a row; 0 for a plain list of one number per frame.
     pub width: usize,
 }

@@ -1,13 +1,13 @@
-//! Corpora of ExPhil, read as they are: frames that are embedded already, and their labels.
+//! Corpora of ExPhil, read in place: frames that are already embedded, and their labels.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `embeddings.bin` | `EMBD`, u32 version 1, u64 frames, u64 width, u32 dtype (1 f32, 2 f16, 3 bf16), u32; rows |
 //! | `labels.bin` | `LBLS`, u32 version 1, u64 frames, u32 width 6, u32; 6 bytes a frame: a mask of the buttons, the classes of main x and y, C x and y, shoulder |
 //! | `manifest.jsonl` | a line for each player of a game: `path`, `start`, `frames`, `port` |
 //!
-//! Numbers are little-endian. Every count is checked against the files before it is trusted; a file that
-//! is longer than it says is refused like one that is shorter.
+//! Numbers are little-endian. Every count is checked against the file sizes before it is trusted. A file of
+//! another size than its header says is refused.
 
 use std::ops::Range;
 use std::path::Path;
@@ -28,13 +28,13 @@ const EMBEDDINGS: &str = "embeddings.bin";
 const LABELS: &str = "labels.bin";
 const MANIFEST: &str = "manifest.jsonl";
 const VERSION: u32 = 1;
-/// Bytes of the manifest.
+/// Maximum bytes of the manifest.
 const MAX_MANIFEST: u64 = 1 << 28;
-/// Of their headers.
+/// Bytes of the headers.
 const EMBEDDINGS_HEADER: usize = 32;
 const LABELS_HEADER: usize = 24;
 
-/// Whether the folder holds such a corpus.
+/// Whether the folder holds a corpus of ExPhil.
 pub(crate) fn is_there(dir: &Path) -> bool {
     dir.join(EMBEDDINGS).exists()
 }
@@ -48,7 +48,7 @@ struct Line {
     port: Option<u8>,
 }
 
-/// What the games are, and each of them.
+/// The schema of the games, and their shards.
 pub(crate) fn open(dir: &Path) -> Result<(Schema, Vec<Shard>)> {
     let rows = FrameFiles::open(dir)?;
     let schema = Schema::vector(rows.width, &Heads::controller(HeadsKind::Independent));
@@ -60,7 +60,7 @@ pub(crate) fn open(dir: &Path) -> Result<(Schema, Vec<Shard>)> {
     Ok((schema, shards))
 }
 
-/// All frames of all games.
+/// The frames of all games.
 struct FrameFiles {
     embeddings: Arc<Mapped>,
     labels: Arc<Mapped>,
@@ -74,7 +74,7 @@ impl FrameFiles {
         let open = |name| Mapped::open(&dir.join(name)).map(Arc::new);
         let files = [open(EMBEDDINGS)?, open(LABELS)?];
         let rows = mapped::guarded(&files, || FrameFiles::read(&files));
-        // If one was cut meanwhile, that is what is wrong with it.
+        // If a file was cut meanwhile, the error says so.
         files.iter().try_for_each(|file| file.verify())?;
         rows
     }
@@ -106,7 +106,7 @@ impl FrameFiles {
         Ok(FrameFiles { embeddings, labels, frames, width, stored })
     }
 
-    /// A game: a stretch of both files, which is known to lie inside them.
+    /// The shard of one game: a range of both files, already known to lie inside them.
     fn shard(&self, line: &Line) -> Shard {
         let row = self.width * self.stored.size();
         let x = Extent {
@@ -123,8 +123,8 @@ impl FrameFiles {
         };
         let info = GameInfo {
             file: EMBEDDINGS.into(),
-            // Of the path alone: both players of a game lie on the same side of a split, and those of
-            // other games stay where they are when more come.
+            // The path alone: both players of a game fall on the same side of a split, and the side does
+            // not change when games are added.
             digest: sha256([&line.path]),
             source: line.path.clone(),
             ports: line.port.into_iter().collect(),
@@ -137,8 +137,8 @@ impl FrameFiles {
     }
 }
 
-/// A digest of a game's labels and of its first, middle and last row: it tells other contents from these
-/// in a hundredth of the time that all bytes would take.
+/// A digest of a game's labels and of its first, middle and last row. It detects changed contents in a
+/// hundredth of the time that hashing all bytes would take.
 fn contents(x: &Extent, labels: &Extent, row: usize) -> String {
     let rows: Vec<&[u8]> = x.bytes().chunks_exact(row.max(1)).collect();
     let some = [0, rows.len() / 2, rows.len().saturating_sub(1)];
@@ -146,7 +146,7 @@ fn contents(x: &Extent, labels: &Extent, row: usize) -> String {
     sha256([labels.bytes()].into_iter().chain(some))
 }
 
-/// The first bytes of a file.
+/// The header of a file.
 struct Header<'a> {
     file: &'a Mapped,
     size: usize,
@@ -180,7 +180,7 @@ impl<'a> Header<'a> {
         self.bytes(at).map(u32::from_le_bytes)
     }
 
-    /// A count, which has to be one of this machine.
+    /// Reads a count, which must fit in `usize`.
     fn long(&self, at: usize) -> Result<usize> {
         let count = u64::from_le_bytes(self.bytes(at)?);
         usize::try_from(count).map_err(|_| self.corrupt(format!("a count of {count}")))
@@ -191,7 +191,7 @@ impl<'a> Header<'a> {
         bytes.ok_or_else(|| self.corrupt(format!("no {N} bytes at {at}")))
     }
 
-    /// Whether so many rows follow, and nothing else.
+    /// Checks that exactly `rows` rows follow the header.
     fn holds(&self, rows: usize, row: Option<usize>) -> Result<()> {
         let bytes = self.file.bytes().len();
         let expected = row.and_then(|row| row.checked_mul(rows)?.checked_add(self.size));
@@ -206,7 +206,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The lines of the manifest, none of which leads out of the rows or into another's.
+/// The lines of the manifest. Each range lies inside the rows, and no two overlap.
 fn lines(path: &Path, frames: usize) -> Result<Vec<Line>> {
     let text = fs::read(path, MAX_MANIFEST)?;
     let corrupt = |reason: String| Error::corrupt(path.display().to_string(), reason);
@@ -234,7 +234,7 @@ fn lines(path: &Path, frames: usize) -> Result<Vec<Line>> {
     }
 }
 
-/// Lines whose frames are not theirs alone.
+/// The first two lines whose ranges overlap.
 fn overlap(mut ranges: Vec<(Range<usize>, usize)>) -> Option<(usize, usize)> {
     ranges.retain(|(range, _)| !range.is_empty());
     ranges.sort_by_key(|(range, _)| range.start);

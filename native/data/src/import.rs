@@ -1,4 +1,4 @@
-//! Replays into a corpus, on all cores, once each.
+//! Imports replays into a corpus on all cores, each replay once.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -30,14 +30,15 @@ use crate::tables::{self, Tables};
 
 const MANIFEST_EVERY: Duration = Duration::from_secs(1);
 
+/// Options of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ImportOptions {
-    /// Games with fewer frames are left out.
+    /// Skips games with fewer frames.
     pub min_frames: usize,
-    /// Threads that read, at most [`MAX_THREADS`]; 0 takes one for each processor.
+    /// Reader threads, at most [`MAX_THREADS`]; 0 uses one per processor.
     pub threads: usize,
-    /// Reads also the replays that earlier imports died of, see [`Reason::Fatal`].
+    /// Reads also the replays that are otherwise skipped as [`Reason::Fatal`].
     pub retry: bool,
 }
 
@@ -47,46 +48,60 @@ impl Default for ImportOptions {
     }
 }
 
-/// How far an import is.
+/// Progress of an import.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Progress {
+    /// Files processed.
     pub done: usize,
+    /// Files to process.
     pub total: usize,
+    /// Games added.
     pub added: usize,
+    /// Files whose game was already in the corpus.
     pub known: usize,
+    /// Files skipped.
     pub skipped: usize,
-    /// Of the games added.
+    /// Frames of the games added.
     pub frames: u64,
+    /// Seconds since the start of the import.
     pub seconds: f64,
 }
 
-/// What an import did.
+/// Result of an import.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ImportReport {
+    /// Games added.
     pub added: usize,
-    /// Replays whose game was there before.
+    /// Files whose game was already in the corpus.
     pub known: usize,
-    /// Games that a killed import had finished.
+    /// Complete games left unlisted by a killed import.
     pub adopted: usize,
+    /// Files skipped, with the reasons, sorted by file.
     pub skipped: Vec<Skipped>,
     /// Replays that were being read when an earlier import died.
     pub interrupted: Vec<Interrupted>,
-    /// Of the games added, like the three that follow.
+    /// Frames of the games added.
     pub frames: u64,
+    /// Bytes of the shards of the games added.
     pub bytes: u64,
+    /// Ids in the games added that no table knows.
     pub other_ids: OtherIds,
+    /// Seconds that the import took.
     pub seconds: f64,
 }
 
-/// A replay left out.
+/// A file that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Skipped {
+    /// Path of the file.
     pub file: String,
+    /// Category of the reason.
     pub reason: Reason,
+    /// Details of the reason.
     pub detail: String,
 }
 
-/// Slippi replays.
+/// Reader of Slippi replays.
 struct Replays;
 
 impl Reader for Replays {
@@ -113,8 +128,9 @@ impl Reader for Replays {
     }
 }
 
-/// Adds files of a declared game to the corpus in `dir`, a game each: CSV or JSON lines, as [`import`] adds replays. What
-/// stands beside frames and inputs the corpus says, or the first of the files.
+/// Adds files of a declared game to the corpus in `dir`, one game per file: CSV or JSON lines. Otherwise it
+/// works as [`import`] does. The corpus decides which columns exist beside frames and inputs; for a new
+/// corpus, the first file does.
 pub fn import_tables(
     game: &Declaration,
     paths: &[PathBuf],
@@ -135,16 +151,16 @@ pub fn import_tables(
     added(&reader, &schema, (files, skipped), dir, options, progress, cancel)
 }
 
-/// Adds replays to the corpus in `dir`, which is made where it is missing. `paths` are replays, or
-/// folders that are searched for `.slp` files. `progress` is called from the threads that read.
+/// Adds replays to the corpus in `dir`, which is created if missing. `paths` are replays, or folders that
+/// are searched for `.slp` files. `progress` is called from the reader threads.
 ///
-/// Every finished game is kept whatever happens next: a cancelled or killed import loses only the
-/// files it was reading, and the next one goes on from there. A failing disk ends the import with
-/// an error; a failing replay is skipped and reported. A game that is there already is read again if
-/// its shard has not the bytes that it was written with. Where nothing can be kept no corpus is made.
+/// Every finished game is kept. A cancelled or killed import loses only the files in flight, and the next
+/// import resumes from there. A disk error ends the import; an error in a replay skips the replay and is
+/// reported. A game that is already in the corpus is read again if its shard does not have the bytes that
+/// were written. If no game can be kept, no corpus is created.
 ///
-/// Replays that were being read when an import died are read last and one at a time. Those that were
-/// being read at two deaths are skipped, unless [`ImportOptions::retry`] is set.
+/// Replays that were being read when an import died are read last, one at a time. Replays that were being
+/// read at two deaths are skipped, unless [`ImportOptions::retry`] is set.
 pub fn import(
     paths: &[PathBuf],
     dir: &Path,
@@ -188,7 +204,7 @@ fn added(
         journal,
     };
     let outcome = threads.install(|| job.run(&files, cancel));
-    // Also after a failure: what is finished is finished.
+    // Games that were finished before a failure are listed too.
     let listed = job.close();
     outcome?;
     listed?;
@@ -217,31 +233,31 @@ struct Job<'a> {
     total: usize,
     state: Mutex<State>,
     ledger: Mutex<Ledger>,
-    /// Games that may not be what was written, see [`crate::corpus::Found`].
+    /// Games whose shards may be damaged, see [`crate::corpus::Found`].
     doubtful: HashSet<String>,
     writer: Writer,
     journal: Journal,
 }
 
-/// Counts and claims, held briefly by every thread.
+/// Counts and claims. Each thread holds the lock briefly.
 struct State {
     /// Games of the corpus before this run.
     known: HashSet<String>,
-    /// Digests taken in this run, with the file that has them.
+    /// Digests claimed in this run, with the file that claimed each.
     claimed: HashMap<String, PathBuf>,
-    /// Replays that may have ended an earlier import, which are read when no other is.
+    /// Replays that may have killed an earlier import. They are read last, one at a time.
     suspects: Vec<PathBuf>,
-    /// Digests of those that were read in this run.
+    /// Digests of the suspects that were read in this run.
     cleared: HashSet<String>,
     done: usize,
     report: ImportReport,
 }
 
-/// The games so far. Held while the manifest is written, which is why it has a lock of its own.
+/// The games listed so far. It has its own lock, because the lock is held while the manifest is written.
 struct Ledger {
     games: Vec<GameInfo>,
     written: Instant,
-    /// What the last write took.
+    /// Duration of the last write of the manifest.
     cost: Duration,
 }
 
@@ -253,12 +269,12 @@ impl State {
     }
 }
 
-/// What became of a file.
+/// Outcome for one file.
 enum Outcome {
     Added(Box<GameInfo>),
     Known,
     Skipped(Refusal),
-    /// It may have ended an earlier import.
+    /// The file may have killed an earlier import.
     Suspect,
 }
 
@@ -278,14 +294,14 @@ impl Job<'_> {
             let outcome = self.take(file, company)?;
             self.record(file, outcome)
         };
-        // One at a time: files differ too much in size to be dealt out ahead.
+        // Work is split file by file, because files differ too much in size for larger chunks.
         files.par_iter().with_max_len(1).try_for_each(|file| one(file, Company::Others))?;
         let mut suspects = std::mem::take(&mut lock(&self.state).suspects);
         if suspects.is_empty() {
             return Ok(());
         }
         suspects.sort();
-        // A death from here on leaves a corpus that opens.
+        // The manifest is written first, so that a death from here on leaves a corpus that opens.
         let ledger = lock(&self.ledger);
         if !ledger.games.is_empty() {
             self.writer.write_manifest(&ledger.games)?;
@@ -323,7 +339,7 @@ impl Job<'_> {
         self.writer.add(game.info, &game.columns).map(|info| Outcome::Added(Box::new(info)))
     }
 
-    /// What a replay that earlier imports died with comes to without being read now.
+    /// The outcome of a replay that earlier imports died on, if it is not read now.
     fn suspected(&self, digest: &str, company: Company) -> Option<Outcome> {
         let deaths = self.journal.interrupted.get(digest)?.deaths;
         if deaths >= MAX_DEATHS && !self.options.retry {
@@ -343,7 +359,7 @@ impl Job<'_> {
         !self.doubtful.contains(digest) && self.writer.is_whole(digest)
     }
 
-    /// Takes a digest for this file, unless it is in the corpus or taken already.
+    /// Claims a digest for this file, unless it is in the corpus or another file claimed it.
     fn claim(&self, digest: &str, file: &Path) -> Option<Outcome> {
         let mut state = lock(&self.state);
         if state.known.contains(digest) {
@@ -369,7 +385,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// How far the import is; `None` for a file that is put off.
+    /// Counts an outcome and returns the progress; `None` for a file that is postponed.
     fn count(&self, file: &Path, outcome: Outcome) -> Option<Progress> {
         let mut state = lock(&self.state);
         if let Outcome::Suspect = outcome {
@@ -401,8 +417,8 @@ impl Job<'_> {
         })
     }
 
-    /// Enters a game, and writes the manifest once a second; less often where a write takes long,
-    /// so that a large corpus is not rewritten all the time.
+    /// Lists a game, and writes the manifest at most once a second. The interval grows with the duration of
+    /// a write, so that a large corpus is not rewritten all the time.
     fn list(&self, game: GameInfo) -> Result<()> {
         let again = lock(&self.state).known.contains(&game.digest);
         let mut ledger = lock(&self.ledger);
@@ -420,7 +436,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Lists the games; where there is none among these files, and was none before, no corpus is left.
+    /// Writes the final manifest. If there are no games and there was no manifest, the corpus is removed.
     fn close(&self) -> Result<()> {
         let state = lock(&self.state);
         let noted = self
@@ -448,7 +464,7 @@ impl Job<'_> {
     }
 }
 
-/// A thread that panicked holding the lock left counts, which are whole between two statements.
+/// Locks a mutex, poisoned or not. The counts behind it are consistent between any two statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
@@ -458,7 +474,7 @@ fn skip(file: &Path, refusal: Refusal) -> Skipped {
     Skipped { file: file.display().to_string(), reason, detail }
 }
 
-/// The number of the thread among those of the import.
+/// Index of the current thread among those of the import.
 fn thread() -> usize {
     rayon::current_thread_index().unwrap_or(0)
 }
@@ -474,8 +490,8 @@ fn load(file: &Path) -> std::result::Result<Vec<u8>, Refusal> {
     })
 }
 
-/// The files under these paths, each once, in order of name. A folder without one is an error: it is
-/// more likely the wrong folder.
+/// The files under these paths, without duplicates, sorted by path. A folder without matching files is an
+/// error, because it is probably the wrong folder.
 fn find(
     reader: &dyn Reader,
     paths: &[PathBuf],
@@ -498,8 +514,8 @@ fn find(
     Ok(files)
 }
 
-/// A folder that cannot be listed is reported like a replay that cannot be read. One that links lead to
-/// again, as in a loop of them, is searched once.
+/// Searches a folder. A folder that cannot be listed is reported like an unreadable replay. A folder that
+/// is reached again through links, as in a loop, is searched once.
 fn search(
     reader: &dyn Reader,
     folder: &Path,
@@ -530,8 +546,8 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs what may panic on a bad file, without the panic's report on stderr: the file is named in
-/// ours. Other threads, and this one outside the call, keep the hook they had.
+/// Runs code that may panic on a bad file, without the panic message on stderr: the report of the import
+/// names the file. Outside of this call, and on other threads, panics print as before.
 fn quietly<T>(work: impl FnOnce() -> T) -> std::result::Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -552,6 +568,6 @@ fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
     let text = text.unwrap_or_else(|| "the reader gave up".to_owned());
-    // On one line, as in a report.
+    // The report shows one line per file.
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

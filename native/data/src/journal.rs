@@ -1,10 +1,12 @@
-//! Which replays an import is reading, on disk, so that the next import knows what a dead one died of.
+//! The journal of replays that an import is reading. The next import learns from it which replays were in
+//! flight when an import died.
 //!
-//! A line of fixed width for each thread is written over before a replay is read and blanked after it:
-//! one write each, which outlives the process because it is in the system's memory by then. A death
-//! leaves the lines of all replays that were being read, of which any may be the cause. The next import
-//! reads these last and one at a time, so that a second death has one cause. A replay that was being read
-//! at [`MAX_DEATHS`] deaths is left out from then on; it stays in the journal until it is read again.
+//! Each thread has a line of fixed width. The line is overwritten before a replay is read and blanked after
+//! it, in one write each. Such a write survives the death of the process, because it is in the kernel's
+//! page cache. A death leaves the lines of all replays in flight, and any of them may be the cause. The
+//! next import reads these last and one at a time, so that a second death has one cause. A replay that was
+//! in flight at [`MAX_DEATHS`] deaths is skipped from then on. It stays in the journal until it is read
+//! again.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,17 +19,17 @@ use sconce_tensor::pool::MAX_THREADS;
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// Its name in the folder of a corpus.
+/// Name of the journal in the folder of a corpus.
 pub(crate) const JOURNAL: &str = "journal";
-/// Deaths with a replay that are no accident.
+/// Deaths after which a replay is skipped.
 pub(crate) const MAX_DEATHS: u32 = 2;
-/// Bytes of a line, its end included.
+/// Bytes of a line, including the newline.
 const LINE: usize = 512;
-/// Bytes of the file's name in a line; a longer name is cut.
+/// Maximum bytes of a file name in a line; a longer name is cut.
 const MAX_NAME: usize = 256;
-/// Replays that the journal remembers.
+/// Maximum replays in the journal.
 const MAX_SUSPECTS: usize = 1024;
-/// Bytes of a journal: every suspect and every thread has a line.
+/// Maximum bytes of a journal: one line for each suspect and each thread.
 const MAX_BYTES: u64 = ((MAX_SUSPECTS + MAX_THREADS) * LINE) as u64;
 
 /// A replay that was being read when an import died.
@@ -35,24 +37,24 @@ const MAX_BYTES: u64 = ((MAX_SUSPECTS + MAX_THREADS) * LINE) as u64;
 pub struct Interrupted {
     /// Name of the file.
     pub file: String,
-    /// SHA-256 of its bytes.
+    /// SHA-256 of the file.
     pub digest: String,
-    /// Imports that died while they read it.
+    /// Imports that died while they read the file.
     pub deaths: u32,
 }
 
-/// The journal of one import, which holds the lock of the corpus.
+/// The journal of one import. The import holds the lock of the corpus.
 pub(crate) struct Journal {
     path: PathBuf,
     file: Mutex<File>,
-    /// Lines before those of the threads.
+    /// Lines of suspects, which come before the lines of the threads.
     suspects: usize,
-    /// By digest.
+    /// The suspects of earlier imports, by digest.
     pub interrupted: BTreeMap<String, Interrupted>,
 }
 
 impl Journal {
-    /// Takes over what earlier imports left, and makes a line for each of `threads`.
+    /// Reads the suspects that earlier imports left, and creates a line for each of `threads`.
     pub(crate) fn open(corpus: &Path, threads: usize) -> Result<Self> {
         let path = corpus.join(JOURNAL);
         let interrupted = interrupted(&path)?;
@@ -64,7 +66,7 @@ impl Journal {
         Ok(Journal { path, file, suspects, interrupted })
     }
 
-    /// Notes that a thread reads a replay, until the answer is dropped.
+    /// Records that a thread reads a replay, until the returned guard is dropped.
     pub(crate) fn reading(&self, thread: usize, file: &Path, digest: &str) -> Result<Reading<'_>> {
         let deaths = self.interrupted.get(digest).map_or(0, |found| found.deaths);
         let entry = Interrupted { file: name(file), digest: digest.to_owned(), deaths: deaths + 1 };
@@ -80,8 +82,8 @@ impl Journal {
         file.write_all(line)
     }
 
-    /// Ends the journal of an import that did not die. What it has not read of earlier imports' suspects
-    /// stays; a journal without any goes.
+    /// Ends the journal of an import that did not die. Suspects that it did not read are kept; an empty
+    /// journal is removed.
     pub(crate) fn close(&self, read: impl Fn(&str) -> bool) -> Result<()> {
         let kept = self.interrupted.values().filter(|suspect| !read(&suspect.digest));
         let text: Vec<u8> = kept.flat_map(line).collect();
@@ -100,12 +102,12 @@ pub(crate) struct Reading<'a> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        // A line that stays blames a replay of a death to come, which then is read once more, alone.
+        // If this write fails, a later death blames this replay too. The replay is then read once more, alone.
         let _ = self.journal.write(self.thread, &blank());
     }
 }
 
-/// The replays of a journal. A line that is none of this version's counts for nothing.
+/// The replays in a journal. Lines that this version cannot parse are ignored.
 fn interrupted(path: &Path) -> Result<BTreeMap<String, Interrupted>> {
     let text = match read(path, MAX_BYTES) {
         Ok(text) => text,
@@ -132,7 +134,7 @@ fn blank() -> Vec<u8> {
     line
 }
 
-/// A replay in a line. One whose name fills more than the line loses the name.
+/// The line of a replay. If the entry is too long, the file name is dropped.
 fn line(entry: &Interrupted) -> Vec<u8> {
     let whole = serde_json::to_vec(entry).ok().filter(|text| text.len() < LINE);
     let nameless = || Interrupted { file: String::new(), ..entry.clone() };
@@ -162,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_being_read_at_a_death_is_known_to_the_next_import() {
+    fn replays_in_flight_at_a_death_are_known_to_the_next_import() {
         let dir = tempfile::tempdir().unwrap();
         let open = || Journal::open(dir.path(), 2).unwrap();
         let journal = open();
         let slow = journal.reading(0, Path::new("x/a.slp"), DIGESTS[0]).unwrap();
         drop(journal.reading(1, Path::new("b.slp"), DIGESTS[1]).unwrap());
         let other = journal.reading(1, Path::new(&"c".repeat(999)), DIGESTS[2]).unwrap();
-        // As a death leaves it.
+        // Forgotten guards leave their lines, as a death does.
         std::mem::forget((slow, other));
         let journal = open();
         let long = "c".repeat(MAX_NAME);
@@ -177,7 +179,7 @@ mod tests {
         std::mem::forget(journal.reading(1, Path::new("a.slp"), DIGESTS[0]).unwrap());
         let journal = open();
         assert_eq!(deaths(&journal), [("a.slp".to_string(), 2), (long, 1)]);
-        // The second was read at last.
+        // The second replay has been read, so only the first is kept.
         journal.close(|digest| digest == DIGESTS[2]).unwrap();
         assert_eq!(deaths(&open()), [("a.slp".to_string(), 2)]);
         open().close(|_| true).unwrap();

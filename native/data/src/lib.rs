@@ -1,8 +1,8 @@
 //! Replays -> corpus -> views -> batches.
 //!
-//! [`import()`] reads replays into a [`Corpus`] on disk; a [`View`] is one player's game in it; a
-//! [`Sampler`] draws batches of windows from views, [`Tracks`] walk through them, a [`Loader`] makes
-//! either's batches ahead, and a [`Reader`] cuts views for evaluation.
+//! [`import()`] reads replays into a [`Corpus`] on disk. A [`View`] is one player's game in it. A
+//! [`Sampler`] draws batches of windows from views, and [`Tracks`] walk through views in order. A
+//! [`Loader`] prefetches the batches of either, and a [`Reader`] cuts views for evaluation.
 
 #![warn(unreachable_pub)]
 

@@ -1,12 +1,12 @@
-//! Batches that are made ahead of whoever takes them, by threads of their own.
+//! Prefetches batches on background threads.
 //!
-//! 1. Thread i of n makes the batches i, i + n, i + 2n, ... into a channel of its own, and they are
-//!    taken from the channels in turn: what is taken, and in what order, does not depend on n.
-//! 2. There are at most `prefetch` batches, made or in the making, beside the one that was taken.
-//! 3. A failure takes its batch's place, a panic as well; it is the last that its thread tells. A batch
-//!    that does not come in time is an error that names the source.
-//! 4. A loader that is dropped ends its threads, each with the batch that it is at. Nobody waits for
-//!    them: one that hangs in a read would hold its waiter too.
+//! 1. Thread i of n makes the batches i, i + n, i + 2n, ... into its own channel. The channels are read in
+//!    turn, so the batches and their order do not depend on n.
+//! 2. At most `prefetch` batches are ready or in the making, beside the one that was taken.
+//! 3. A failure or a panic takes the place of its batch, and is the last message of its thread. A batch
+//!    that misses the deadline is an error that names the source.
+//! 4. Dropping a loader stops its threads, each after its current batch. The drop does not wait for them,
+//!    because a thread that hangs in a read would block it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,31 +23,49 @@ use crate::batch::Batch;
 use crate::mixture::Mixture;
 use crate::tracks::{Track, Tracks};
 
-/// What is made at a step: a batch, and what its rows are where they are tracks.
+/// The result of a step: a batch and, for tracks, what each row shows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Drawn {
+    /// The batch of the step.
     pub batch: Batch,
+    /// One entry per row for [`Draws::Tracks`], otherwise empty.
     pub tracks: Vec<Track>,
 }
 
-/// Something that makes the batch of any step, always the same one.
+/// A deterministic source that makes the batch of any step.
 pub trait Draw: Clone + Send + 'static {
+    /// Makes the batch of `step`; always the same for the same step.
     fn draw(&mut self, step: u64) -> Result<Drawn>;
 
-    /// What a batch of it weighs.
+    /// Bytes of one batch.
     fn bytes(&self) -> u64;
 
-    /// Goes a bounded part of the way to a step; whether the batch of that step can be made now.
+    /// Moves a bounded part of the way to a step. Returns whether the batch of that step can be made now.
     fn approach(&mut self, _step: u64) -> bool {
         true
     }
 }
 
-/// Windows of one corpus or of several, or tracks; no loss on the first `burn_in` frames of each window or game.
+/// Windows of one or several corpora, or tracks. The first `burn_in` frames of each window or game have
+/// weight 0.
 #[derive(Debug, Clone)]
 pub enum Draws {
-    Windows { sampler: Mixture, batch_size: usize, burn_in: usize },
-    Tracks { tracks: Box<Tracks>, burn_in: usize },
+    /// Windows drawn at random.
+    Windows {
+        /// The corpora and their shares.
+        sampler: Mixture,
+        /// Windows in a batch.
+        batch_size: usize,
+        /// Frames of weight 0 at the start of each window.
+        burn_in: usize,
+    },
+    /// Games walked in order.
+    Tracks {
+        /// One track per row of the batch.
+        tracks: Box<Tracks>,
+        /// Frames of weight 0 at the start of each game.
+        burn_in: usize,
+    },
 }
 
 impl Draw for Draws {
@@ -85,18 +103,18 @@ impl Draw for Draws {
     }
 }
 
-/// How batches are made ahead.
+/// Options of a loader.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoaderOptions {
-    /// Batches that may be ready or in the making. With 0 each is made when it is asked for, by the
-    /// threads of the pool, and none of the numbers below means anything.
+    /// Batches that may be ready or in the making. With 0, each batch is made on demand by the thread pool,
+    /// and the other options have no effect.
     pub prefetch: usize,
-    /// Bytes of these batches; one is made ahead whatever it weighs.
+    /// Maximum bytes of the prefetched batches. One batch is prefetched even if it is larger.
     pub max_bytes: u64,
-    /// Threads that make them, at most as many as there may be batches.
+    /// Background threads, at most one per prefetched batch.
     pub threads: usize,
-    /// After so long a batch that is not there is an error.
+    /// Milliseconds after which a missing batch is an error.
     pub deadline_ms: u64,
 }
 
@@ -107,13 +125,14 @@ impl Default for LoaderOptions {
 }
 
 impl LoaderOptions {
+    /// Checks the bounds of the options.
     pub fn validate(&self) -> Result<()> {
         within("prefetch", self.prefetch as u64, 0, MAX_PREFETCH)?;
         within("loader_threads", self.threads as u64, 1, pool::MAX_THREADS as u64)?;
         within("deadline_ms", self.deadline_ms, 1, u64::from(u32::MAX))
     }
 
-    /// Batches that may be there, of such a size.
+    /// Batches to prefetch if each has this many bytes.
     pub fn depth(&self, bytes: u64) -> usize {
         let fit = usize::try_from(self.max_bytes / bytes.max(1)).unwrap_or(usize::MAX);
         self.prefetch.min(fit.max(1))
@@ -128,37 +147,41 @@ fn within(field: &str, value: u64, min: u64, max: u64) -> Result<()> {
 }
 
 const MAX_PREFETCH: u64 = 4096;
-/// How often one who waits looks whether it still should.
+/// Interval at which a waiting caller checks for cancellation.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What went through a loader since it started.
+/// Throughput of a loader since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
-    /// Taken.
+    /// Batches taken.
     pub batches: u64,
-    /// Frames in them, and their bytes.
+    /// Frames of the batches taken.
     pub rows: u64,
+    /// Bytes of the batches taken.
     pub bytes: u64,
-    /// Made and not taken yet.
+    /// Batches made but not taken yet.
     pub ready: u64,
-    /// Steps that were passed without their batch: none, ever.
+    /// Steps skipped without a batch; always 0.
     pub dropped: u64,
-    /// From the start to the last batch that was taken.
+    /// Seconds from the start to the last batch taken.
     pub seconds: f64,
-    /// How long the taker waited for batches,
+    /// Seconds that the caller waited for batches.
     pub data_wait_seconds: f64,
-    /// and how long the threads waited for room, all of them together.
+    /// Seconds that the threads waited for room in their channels, summed over threads.
     pub room_wait_seconds: f64,
-    /// How long they were making batches.
+    /// Seconds spent making batches, summed over threads.
     pub making_seconds: f64,
+    /// Frames taken per second.
     pub rows_per_second: f64,
+    /// Bytes taken per second.
     pub bytes_per_second: f64,
-    /// Batches that may be there, and the threads that make them.
+    /// Maximum batches ready or in the making.
     pub prefetch: usize,
+    /// Background threads.
     pub threads: usize,
 }
 
-/// Nanoseconds that threads spent, and batches that they made.
+/// Nanoseconds spent by the threads, and the count of batches made.
 #[derive(Default)]
 struct Spent {
     making: AtomicU64,
@@ -168,25 +191,25 @@ struct Spent {
     gone: AtomicBool,
 }
 
-/// Threads of all loaders of this process.
+/// Background threads of all loaders of this process.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// How many threads make batches in this process.
+/// Background threads of all loaders of this process.
 pub fn live_threads() -> usize {
     LIVE.load(Ordering::Acquire)
 }
 
-/// Makes the batches of one step after the other.
+/// Makes batches in the order of their steps.
 pub struct Loader<D: Draw> {
     name: String,
     options: LoaderOptions,
     maker: Maker<D>,
     first: u64,
-    /// The step whose batch comes next.
+    /// The step of the next batch.
     step: u64,
     spent: Arc<Spent>,
     started: Instant,
-    /// When the last batch was taken, since then.
+    /// Time from `started` to the last batch taken.
     taken: Duration,
     waited: Duration,
     batches: u64,
@@ -195,7 +218,7 @@ pub struct Loader<D: Draw> {
 }
 
 enum Maker<D> {
-    /// Until a panic left it half done.
+    /// Batches are made on the caller's thread; `None` after a panic.
     Caller(Option<D>),
     Threads {
         turns: Vec<Receiver<Made>>,
@@ -203,11 +226,11 @@ enum Maker<D> {
     },
 }
 
-/// A step and its batch.
+/// A step and its result.
 type Made = (u64, Result<Drawn>);
 
 impl<D: Draw> Loader<D> {
-    /// Starts at the batch of step `first`. `name` is what errors call the source.
+    /// Starts at the batch of step `first`. Errors name the source by `name`.
     pub fn start(
         name: impl Into<String>,
         draw: D,
@@ -251,13 +274,13 @@ impl<D: Draw> Loader<D> {
         })
     }
 
-    /// The step whose batch [`Self::next`] gives.
+    /// The step of the batch that [`Self::next`] returns.
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// The next batch. [`Error::Cancelled`] soon after `cancel` is set (without prefetch, if it is before
-    /// the batch is begun), and then nothing is lost.
+    /// The next batch. Returns [`Error::Cancelled`] soon after `cancel` is set; without prefetch, only if
+    /// it is set before the batch is begun. A cancelled call loses no batch.
     pub fn next(&mut self, cancel: &AtomicBool) -> Result<Drawn> {
         let asked = Instant::now();
         let made = self.take(asked, cancel);
@@ -302,7 +325,7 @@ impl<D: Draw> Loader<D> {
         }
     }
 
-    /// Its thread told a failure before this batch, and nothing after it.
+    /// The error if the thread ended because of a failure at an earlier batch.
     fn ended(&self) -> Error {
         let reason = format!("it ended before batch {}", self.step);
         Error::Unavailable { what: format!("loader of {}", self.name), reason }
@@ -314,6 +337,7 @@ impl<D: Draw> Loader<D> {
         Error::Deadline { what, deadline_ms: self.options.deadline_ms, waited_ms }
     }
 
+    /// Throughput so far.
     pub fn flow(&self) -> Flow {
         let seconds = self.taken.as_secs_f64();
         let spent = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / 1e9;
@@ -345,7 +369,7 @@ impl<D: Draw> Drop for Loader<D> {
     }
 }
 
-/// A thread that makes every `steps.1`-th batch from `steps.0` on.
+/// A thread that makes every `steps.1`-th batch, starting at step `steps.0`.
 struct Producer<D> {
     name: String,
     draw: D,
@@ -361,7 +385,7 @@ impl<D: Draw> Producer<D> {
         let spawned = thread.spawn(move || {
             let _live = live;
             class.enter();
-            // What it computes is small: it stays off the pool, where the step is computed.
+            // The work is small, so it stays off the pool, which computes the training step.
             pool::serial(|| self.work());
         });
         let failed = |e: std::io::Error| Error::Unavailable {
@@ -386,7 +410,8 @@ impl<D: Draw> Producer<D> {
     }
 }
 
-/// The batch of a step; a panic in its making is an error, and so is a `cancel` that is set before it is begun.
+/// Makes the batch of a step. A panic becomes an error. Returns [`Error::Cancelled`] if `cancel` is set
+/// before the batch is begun.
 fn make<D: Draw>(
     step: u64,
     name: &str,
@@ -403,7 +428,7 @@ fn make<D: Draw>(
             return draw.draw(step);
         }
     };
-    // What a panic left half done is not used again: the producer ends.
+    // After a panic `draw` may be inconsistent and is not used again, because the producer ends.
     let drawn = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
         let batch = format!("batch {step} of {name}");
         Err(match Error::of_panic(payload) {
@@ -423,7 +448,7 @@ fn count(nanos: &AtomicU64, since: Instant) {
     nanos.fetch_add(elapsed, Ordering::Relaxed);
 }
 
-/// One of [`live_threads`].
+/// Counts one of [`live_threads`] while it exists.
 struct Live;
 
 impl Live {

@@ -1,9 +1,10 @@
-//! Files mapped into memory, whose reading cannot end the process.
+//! Memory-mapped files whose reads cannot kill the process.
 //!
-//! A page of a map that its file no longer has raises SIGBUS when it is read. Shards are replaced by
-//! rename and never cut, but a disk is everybody's: so what reads a map does it inside [`guarded`], and
-//! there a page that is gone becomes one of zeros and the map is marked. [`Mapped::verify`] then names
-//! the file, before anybody uses what was read; it names one that was written over or replaced as well.
+//! Reading a mapped page that the file no longer has raises SIGBUS. Shards are replaced by rename and never
+//! cut, but other programs may cut them. Every read of a map therefore runs inside [`guarded`]. There, a
+//! missing page is replaced by a page of zeros, and the map is marked as cut. [`Mapped::verify`] then
+//! returns an error that names the file, before the data is used. It also detects a file that was
+//! overwritten or replaced.
 
 use std::cmp::Ordering::Less;
 use std::fs::Metadata;
@@ -17,23 +18,23 @@ use std::time::SystemTime;
 use memmap2::Mmap;
 use sconce_tensor::{Error, Result};
 
-/// A file in memory.
+/// A memory-mapped file.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     path: PathBuf,
     map: Mmap,
-    /// When it was opened.
+    /// Identity of the file when it was opened.
     stamp: Stamp,
-    /// A page of it was gone.
+    /// Set when a page was missing.
     cut: AtomicBool,
 }
 
-/// What tells a file from another of its name, and from itself once it was written to.
+/// Identity of a file: differs between files of the same name, and changes when the file is written.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp {
     length: u64,
     modified: Option<SystemTime>,
-    /// Its device and its number there.
+    /// Device and inode.
     place: (u64, u64),
 }
 
@@ -52,9 +53,9 @@ impl Mapped {
         let file = sconce_tensor::fs::open(path)?;
         let stamp = Stamp::of(file.metadata());
         fault::watch();
-        // SAFETY: files of a corpus are only ever replaced by rename, so the pages of this map keep
-        // their bytes. One that is cut by somebody else loses pages: reads inside `guarded` survive that,
-        // and what they read is thrown away.
+        // SAFETY: files of a corpus are only ever replaced by rename, so the pages of this map keep their
+        // bytes. If another program cuts the file, pages are lost; reads inside `guarded` survive that, and
+        // the data read is discarded.
         let map = unsafe { Mmap::map(file.file()) }.map_err(Error::io(path))?;
         Ok(Mapped { path: path.to_path_buf(), map, stamp, cut: AtomicBool::new(false) })
     }
@@ -63,13 +64,13 @@ impl Mapped {
         &self.path
     }
 
-    /// To be read inside [`guarded`].
+    /// The bytes of the file. Read them only inside [`guarded`].
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.map
     }
 
-    /// Whether the file is there and is what was opened, and all of it was there whenever it was read.
+    /// Checks that the file exists and is unchanged, and that no page was missing when it was read.
     pub(crate) fn verify(&self) -> Result<()> {
         let now = Stamp::of(&std::fs::metadata(&self.path).map_err(Error::io(&self.path))?);
         let same = now == self.stamp;
@@ -86,10 +87,10 @@ impl Mapped {
     }
 }
 
-/// Files that one piece of work may read.
+/// Maximum files that one closure may read.
 pub(crate) const MOST: usize = 2;
 
-/// Runs `work`, which reads these files and no others, at most [`MOST`].
+/// Runs `work`, which reads only these files, at most [`MOST`].
 #[inline]
 pub(crate) fn guarded<T>(files: &[Arc<Mapped>], work: impl FnOnce() -> T) -> T {
     let ranges = std::array::from_fn(|i| files.get(i).map_or(fault::Guard::NONE, fault_guard));
@@ -110,7 +111,7 @@ mod fault {
 
     use crate::mapped::MOST;
 
-    /// Where a thread reads a map, and what it marks there.
+    /// The address range of a map that a thread reads, and the flag to set if a page is missing.
     #[derive(Clone, Copy)]
     pub(super) struct Guard {
         pub begin: usize,
@@ -123,8 +124,8 @@ mod fault {
     }
 
     thread_local! {
-        /// Without a destructor and set before any fault: reading it in a signal handler takes no lock and
-        /// no memory.
+        /// It has no destructor and is set before any fault, so a signal handler can read it without
+        /// locking or allocating.
         static GUARDS: Cell<[Guard; MOST]> = const { Cell::new([Guard::NONE; MOST]) };
     }
 
@@ -140,21 +141,21 @@ mod fault {
     #[inline]
     pub(super) fn within<T>(guards: [Guard; MOST], work: impl FnOnce() -> T) -> T {
         let _before = Restore(GUARDS.replace(guards));
-        // The handler runs on this thread, in the midst of `work`: no read of a map may move to before
-        // its guard is set, or to after it is gone.
+        // The handler runs on this thread, in the middle of `work`. No read of a map may move before its
+        // guard is set or after it is removed.
         compiler_fence(Ordering::SeqCst);
         work()
     }
 
-    /// What handled the signal before.
+    /// The previous handler of the signal.
     static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
     static PAGE: AtomicUsize = AtomicUsize::new(0);
 
-    /// Handles SIGBUS from now on, once a process.
+    /// Installs the SIGBUS handler, once per process.
     pub(super) fn watch() {
         BEFORE.get_or_init(|| {
-            // SAFETY: plain calls of the C library with pointers to values that live through them. The
-            // handler only does what a handler may; the page size is set before it can run.
+            // SAFETY: these are plain calls of the C library with pointers to values that outlive the
+            // calls. The handler is async-signal-safe, and the page size is set before it can run.
             unsafe {
                 PAGE.store(libc::sysconf(libc::_SC_PAGESIZE) as usize, Ordering::SeqCst);
                 let mut before: libc::sigaction = std::mem::zeroed();
@@ -169,45 +170,46 @@ mod fault {
         });
     }
 
-    /// A fault inside a guard of this thread: marks its map and puts a page of zeros there, and the read
-    /// goes on. Any other: as it was before us.
+    /// Handles a fault. Inside a guard of this thread it marks the map as cut and maps a page of zeros
+    /// there, and the read continues. Any other fault is passed to the previous handler.
     extern "C" fn handle(
         signal: libc::c_int,
         info: *mut libc::siginfo_t,
         context: *mut libc::c_void,
     ) {
-        // SAFETY: the kernel gives a valid `info` to a handler with SA_SIGINFO.
+        // SAFETY: the kernel passes a valid `info` to a handler with SA_SIGINFO.
         let address = unsafe { (*info).si_addr() } as usize;
         let guards = GUARDS.get();
         let guard = guards.iter().find(|g| (g.begin..g.end).contains(&address));
         if let Some(guard) = guard
             && !guard.cut.is_null()
         {
-            // SAFETY: the guard's map, and the flag beside it, live as long as the guard is set. Marked
-            // before the page is there: who reads its zeros finds the mark.
+            // SAFETY: the guarded map, and the flag beside it, live as long as the guard is set. The flag
+            // is set before the page is mapped, so a reader that sees its zeros finds the flag set.
             unsafe { (*guard.cut).store(true, Ordering::SeqCst) };
             let size = PAGE.load(Ordering::SeqCst);
             let page = address - address % size;
             let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_ANONYMOUS;
-            // SAFETY: the page lies in a map of ours that is read only and stays mapped; it is
-            // replaced by one that is read as zeros, and goes when the whole map does.
+            // SAFETY: the page lies in our own read-only map, which stays mapped. The new page reads as
+            // zeros, and is unmapped with the whole map.
             let put = unsafe { libc::mmap(page as *mut _, size, libc::PROT_READ, flags, -1, 0) };
             if put != libc::MAP_FAILED {
                 return;
             }
         }
         if let Some(before) = BEFORE.get() {
-            // SAFETY: what the kernel gave us goes on to whom it would have gone to.
+            // SAFETY: the arguments are exactly those that the kernel passed to this handler.
             unsafe { pass_on(before, signal, info, context) };
         }
     }
 
-    /// To the handler before us. Where there was none the signal is left to the system for good: the
-    /// fault comes again, and what it does by default ends the process.
+    /// Calls the previous handler. If there was none, the default action is restored for good: the fault is
+    /// raised again, and the default action ends the process.
     ///
     /// # Safety
     ///
-    /// To be called by a handler, with what it was called with and an action that was in force.
+    /// Must be called from a signal handler, with that handler's arguments and an action that was installed
+    /// before.
     unsafe fn pass_on(
         before: &libc::sigaction,
         signal: libc::c_int,
@@ -218,16 +220,16 @@ mod fault {
         type Full = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
         match before.sa_sigaction {
             libc::SIG_DFL | libc::SIG_IGN => {
-                // SAFETY: what the C library itself gave us.
+                // SAFETY: `before` was returned by the C library itself.
                 unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
             }
             handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
-                // SAFETY: the flag says that the address is one of such a function.
+                // SAFETY: SA_SIGINFO means that the address is a function of this type.
                 let handler = unsafe { std::mem::transmute::<usize, Full>(handler) };
                 handler(signal, info, context);
             }
             handler => {
-                // SAFETY: without the flag it is one of a function of the signal alone.
+                // SAFETY: without SA_SIGINFO the address is a function of the signal alone.
                 let handler = unsafe { std::mem::transmute::<usize, Plain>(handler) };
                 handler(signal);
             }
@@ -235,7 +237,7 @@ mod fault {
     }
 }
 
-/// Where a mapped file cannot be cut, there is nothing to guard against.
+/// A mapped file cannot be cut on this platform, so there is nothing to guard against.
 #[cfg(not(unix))]
 mod fault {
     use std::sync::atomic::AtomicBool;
@@ -264,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_that_are_gone_are_read_as_zeros_and_named() {
+    fn missing_pages_read_as_zeros_and_the_file_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, vec![7; 1 << 20]).unwrap();
@@ -274,7 +276,7 @@ mod tests {
         assert_eq!(sum(), 7 << 20);
         assert!(files[0].verify().is_ok());
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 19).unwrap();
-        // On several threads at once.
+        // Several threads fault at once.
         std::thread::scope(|scope| {
             let sums: Vec<_> = (0..4).map(|_| scope.spawn(sum)).collect();
             for found in sums {
@@ -282,13 +284,13 @@ mod tests {
                 assert_eq!(files[0].verify().unwrap_err().kind().name(), "corrupt");
             }
         });
-        // Grown again, it is still not what it was.
+        // The file has its old size again, but it has been modified.
         std::fs::write(&path, vec![7; 1 << 20]).unwrap();
         assert!(files[0].verify().is_err());
     }
 
     #[test]
-    fn a_file_that_is_written_over_or_replaced_is_named_at_its_old_size() {
+    fn an_overwritten_or_replaced_file_is_named_at_its_old_size() {
         let dir = tempfile::tempdir().unwrap();
         let (path, other) = (dir.path().join("file"), dir.path().join("other"));
         std::fs::write(&path, [7; 100]).unwrap();
@@ -297,7 +299,7 @@ mod tests {
             format!("{}: changed while it was read, from 100 to 100 bytes", path.display());
 
         let file = Mapped::open(&path).unwrap();
-        // More than the clock of a file system moves by.
+        // Longer than the timestamp resolution of a file system.
         std::thread::sleep(std::time::Duration::from_millis(50));
         std::fs::write(&path, [8; 100]).unwrap();
         assert_eq!(reason(&file), expected);

@@ -1,4 +1,4 @@
-//! Windows of several corpora in one batch, each by its share.
+//! Mixes windows of several corpora in one batch, by shares.
 
 use std::sync::Arc;
 
@@ -11,12 +11,15 @@ use crate::sampler::{Sampler, Window};
 use crate::sampling::{SamplerOptions, Sampling};
 use crate::view::View;
 
-/// Of the windows of a batch, how many are a corpus' on average: `from` at the first step, `to` after `steps` of them and
-/// from then on, in a straight line between.
+/// Expected share of a batch's windows that come from a corpus. It changes linearly from `from` at step 0
+/// to `to` at step `steps`, and then stays.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
+    /// Share at step 0, in `[0, 1]`.
     pub from: f64,
+    /// Share from step `steps` on, in `[0, 1]`.
     pub to: f64,
+    /// Steps of the linear change.
     pub steps: u64,
 }
 
@@ -32,7 +35,7 @@ impl Share {
 /// Draws batches of windows from one corpus, or from several at once.
 #[derive(Debug, Clone)]
 pub struct Mixture {
-    /// The first has what the shares of the others leave.
+    /// The first corpus gets the rest of the shares of the others.
     parts: Arc<[Sampler]>,
     shares: Arc<[Share]>,
 }
@@ -44,10 +47,10 @@ impl From<Sampler> for Mixture {
 }
 
 impl Mixture {
-    /// Adds the views of other corpora, read and drawn as the first sampler's are.
+    /// Adds views of other corpora, with the reader and options of the first sampler.
     ///
     /// # Errors
-    /// `OutOfRange` for shares below 0, or of more than 1 together at any step.
+    /// `OutOfRange` if a share is outside `[0, 1]`, or if the shares add up to more than 1 at any step.
     pub fn new(first: Sampler, others: Vec<(Vec<View>, Share)>) -> Result<Self> {
         let all = |at: fn(&Share) -> f64| others.iter().map(|(_, share)| at(share)).sum::<f64>();
         for (i, (_, share)) in others.iter().enumerate() {
@@ -58,14 +61,14 @@ impl Mixture {
             }
         }
         for sum in [all(|share| share.from), all(|share| share.to)] {
-            // What decimal fractions leave of a whole is no share.
+            // The tolerance allows for rounding error in decimal fractions.
             if sum > 1.0 + 1e-9 {
                 return Err(Error::out_of_range("shares of mix together", sum, 0.0, 1.0));
             }
         }
         let shares = others.iter().map(|(_, share)| *share).collect();
         let (reader, mut options) = (first.reader().clone(), first.options().clone());
-        // Weights are of the first corpus' games.
+        // The weights refer to games of the first corpus only.
         if options.sampling == Sampling::Weighted {
             options.sampling = Sampling::Shuffled;
         }
@@ -78,20 +81,22 @@ impl Mixture {
         &self.parts[0]
     }
 
+    /// The reader of the first sampler, used for all corpora.
     pub fn reader(&self) -> &Reader {
         self.first().reader()
     }
 
+    /// The options of the first sampler.
     pub fn options(&self) -> &SamplerOptions {
         self.first().options()
     }
 
-    /// Views left out because they are shorter than a window.
+    /// Views skipped because they are shorter than a window.
     pub fn short_views(&self) -> usize {
         self.parts.iter().map(Sampler::short_views).sum()
     }
 
-    /// Batches in an epoch, which is over when as many windows were drawn as all corpora have.
+    /// Batches in an epoch. An epoch draws as many windows as all corpora contain.
     pub fn steps_per_epoch(&self, batch_size: usize) -> u64 {
         let windows: u64 = self.parts.iter().map(Sampler::windows).sum();
         (windows / batch_size.max(1) as u64).max(1)
@@ -102,7 +107,7 @@ impl Mixture {
         self.first().gather(step, &self.draw(step, batch_size))
     }
 
-    /// View and first frame of each window of a step's batch.
+    /// View and first frame of each window in the batch of a step.
     pub fn places(&self, step: u64, batch_size: usize) -> Vec<(&View, usize)> {
         self.draw(step, batch_size).into_iter().map(|(view, window)| (view, window.start)).collect()
     }
@@ -119,7 +124,7 @@ impl Mixture {
         (0..batch_size).filter_map(window).collect()
     }
 
-    /// The corpus of window `b`.
+    /// Index of the corpus that window `b` is drawn from.
     fn part(&self, step: u64, dice: &Rng, b: u64) -> usize {
         if self.shares.is_empty() {
             return 0;
@@ -140,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_goes_straight_from_one_to_the_other_and_stays() {
+    fn a_share_changes_linearly_and_then_stays() {
         let share = Share { from: 0.2, to: 0.6, steps: 4 };
         let at: Vec<f64> = (0..6).map(|step| share.at(step)).collect();
         for (got, want) in at.iter().zip([0.2, 0.3, 0.4, 0.5, 0.6, 0.6]) {

@@ -1,11 +1,11 @@
-//! A random order of `0..n` that is computed place by place: no list, however many windows.
+//! A random order of `0..n`, computed element by element without storing a list.
 
 use sconce_tensor::rng::Rng;
 
 const ROUNDS: u64 = 6;
 
-/// A Feistel network over the smallest even number of bits that holds `n`, walked until it lands
-/// inside (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
+/// A Feistel network over the smallest even number of bits that holds `n`. It is iterated until the value
+/// falls below `n` (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Permutation {
     n: u64,
@@ -19,10 +19,10 @@ impl Permutation {
         Permutation { n, half_bits: bits.div_ceil(2).max(1), rng }
     }
 
-    /// What stands at `place`, which must be below `n`.
+    /// The value at `place`, which must be below `n`.
     pub(crate) fn get(&self, place: u64) -> u64 {
         let mut value = self.shuffle(place);
-        // At most four times as many values as places, so the walk is short.
+        // The domain is at most four times `n`, so few iterations are needed.
         while value >= self.n && self.n > 0 {
             value = self.shuffle(value);
         }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_stands_at_one_place_and_places_look_random() {
+    fn every_value_occurs_once_in_an_order_that_looks_random() {
         for n in [1, 2, 3, 7, 64, 1000, 1025] {
             let order = Permutation::new(n, Rng::new(5, "shuffle", 1));
             let mut values: Vec<u64> = (0..n).map(|i| order.get(i)).collect();

@@ -1,19 +1,19 @@
-//! What makes games of files: of replays, of tables.
+//! The trait of readers that turn files into games: replays and tables.
 
 use std::path::Path;
 
 use crate::melee;
 use crate::refusal::Refusal;
 
-/// What makes games of files.
+/// Turns files into games.
 pub(crate) trait Reader: Sync {
-    /// The files that a folder is searched for, in words.
+    /// A description of the files that are searched for in a folder.
     fn what(&self) -> &'static str;
 
-    /// Whether it is such a file, by its name.
+    /// Whether the file name matches.
     fn reads(&self, path: &Path) -> bool;
 
-    /// What is known of a file before it is read.
+    /// Opens a file and computes its digest.
     fn open(&self, file: &Path) -> std::result::Result<Opened, Refusal>;
 
     fn read(
@@ -24,7 +24,7 @@ pub(crate) trait Reader: Sync {
     ) -> std::result::Result<melee::Game, Refusal>;
 }
 
-/// A file by its digest, and its bytes where they are read at once.
+/// The digest of a file, and its bytes if they were read at once.
 pub(crate) struct Opened {
     pub digest: String,
     pub bytes: Vec<u8>,

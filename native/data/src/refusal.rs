@@ -1,26 +1,30 @@
-//! Why a replay is left out of a corpus.
+//! Reasons to skip a replay.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a replay is left out of a corpus.
+/// The reason why a replay was skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
+    /// The file is malformed.
     Corrupt,
+    /// The file ends too early.
     Truncated,
+    /// The game does not have exactly two players.
     NotTwoPlayers,
+    /// The game has fewer frames than the import asks for.
     TooShort,
-    /// The same bytes as another file of this run.
+    /// The file has the same bytes as another file of this import.
     Duplicate,
-    /// The system would not let us read it.
+    /// The file could not be read from disk.
     Unreadable,
-    /// Imports died while they read it.
+    /// Several imports died while they read the file.
     Fatal,
 }
 
-/// A replay left out, with the particulars in words.
+/// A skipped replay: the reason, and its details in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub reason: Reason,

@@ -1,27 +1,27 @@
-//! The bounds of a replay, which are checked in loops before peppi reads it.
+//! Checks the bounds of a replay in loops, before peppi reads it.
 //!
-//! Peppi reads nested metadata by recursion, whose overflow of the stack nothing catches, takes memory for
-//! lengths that a file claims, and gives every frame rows of all its players, also where the file has
-//! none. This module walks the bytes in peppi's order and compares each of these with a bound. What is
-//! wrong in another way is left to peppi, which stops at the same byte with an error of its own.
+//! Peppi reads nested metadata by recursion, and a stack overflow cannot be caught. It allocates memory for
+//! lengths that a file claims, and rows of all players for every frame, even if the file has none. This
+//! module walks the bytes in peppi's order and checks each of these against a bound. Other errors are left
+//! to peppi, which stops at the same byte with its own error.
 
 use peppi::io::slippi::FILE_SIGNATURE;
 
 use crate::refusal::{Reason, Refusal};
 
-/// Bytes of a replay: six times a game of 8 minutes with four players and items.
+/// Maximum bytes of a replay: six times an 8-minute game with four players and items.
 pub(crate) const MAX_BYTES: u64 = 1 << 28;
-/// Frames, each counted as often as it was played: 72 minutes.
+/// Maximum frames, including rolled-back ones: 72 minutes.
 pub(crate) const MAX_FRAMES: usize = 1 << 18;
-/// Events: 32 for each of [`MAX_FRAMES`].
+/// Maximum events: 32 for each of [`MAX_FRAMES`].
 const MAX_EVENTS: usize = 1 << 23;
-/// Frames that have no input of any player.
+/// Maximum frames without any player input.
 const MAX_EMPTY_FRAMES: usize = 600;
-/// Bytes between the end of the game and the metadata: recorders have left a second end event there.
+/// Maximum bytes between the end of the game and the metadata. Some recorders leave a second end event there.
 const MAX_EXTRA: usize = 1 << 16;
-/// Bytes of the metadata. Real ones have less than 2,000.
+/// Maximum bytes of the metadata. Real metadata has less than 2,000.
 const MAX_METADATA: usize = 1 << 20;
-/// Maps in each other in the metadata. Real ones have four.
+/// Maximum nesting of maps in the metadata. Real metadata has four levels.
 const MAX_DEPTH: usize = 32;
 
 const MESSAGE_SPLITTER: u8 = 0x10;
@@ -30,17 +30,18 @@ const GAME_START: u8 = 0x36;
 const FRAME_PRE: u8 = 0x37;
 const GAME_END: u8 = 0x39;
 const FRAME_START: u8 = 0x3A;
-/// A part of a message: 512 bytes, their number, the event that they belong to, whether it is the last.
+/// Payload bytes of a message part: 512 bytes of data, their count, the event code, and whether the part is
+/// the last.
 const SPLITTER_BYTES: usize = 516;
 
-/// Bytes of the start event before the first player, and of each player.
+/// Offset of the first player in the start event, and bytes per player.
 const PLAYERS_AT: usize = 4 + 0x60;
 const PLAYER_BYTES: usize = 36;
 const PORTS: usize = 4;
-/// Kinds of player from this one on stand for an empty port.
+/// Player kinds from this value on mean an empty port.
 const NO_PLAYER: u8 = 3;
 
-/// Checks that a replay asks for no more memory, stack or time than its bounds allow.
+/// Checks that reading a replay takes bounded memory, stack and time.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), Refusal> {
     let mut cursor = Cursor { bytes, at: FILE_SIGNATURE.len() };
     let Some(raw) = cursor.array().map(u32::from_be_bytes) else {
@@ -87,7 +88,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Walks to the end of the raw element; `None` where peppi will stop before.
+/// Walks to the end of the raw element. Returns `None` if peppi will stop earlier.
 fn events(cursor: &mut Cursor, raw: usize) -> Result<Option<()>, Refusal> {
     let begin = cursor.at;
     let Some((sizes, start)) = first_events(cursor) else { return Ok(None) };
@@ -96,7 +97,7 @@ fn events(cursor: &mut Cursor, raw: usize) -> Result<Option<()>, Refusal> {
         return Err(Refusal::new(Reason::NotTwoPlayers, format!("{n} players")));
     }
     let mut seen = Seen::default();
-    // A recording that was not finished has the length 0.
+    // An unfinished recording has length 0.
     while raw == 0 || cursor.at - begin < raw {
         let Some(code) = cursor.byte() else { return Ok(None) };
         let size = sizes.get(usize::from(code)).copied().unwrap_or(0);
@@ -115,7 +116,7 @@ fn events(cursor: &mut Cursor, raw: usize) -> Result<Option<()>, Refusal> {
     Ok(cursor.slice(extra).map(drop))
 }
 
-/// Payload sizes by event, 0 for none, and the payload of the start event.
+/// Payload sizes by event code (0 if absent), and the payload of the start event.
 fn first_events<'a>(cursor: &mut Cursor<'a>) -> Option<([usize; 256], &'a [u8])> {
     let code = cursor.byte()?;
     let table = usize::from(cursor.byte()?);
@@ -132,19 +133,19 @@ fn first_events<'a>(cursor: &mut Cursor<'a>) -> Option<([usize; 256], &'a [u8])>
     (code == GAME_START).then_some((sizes, start))
 }
 
-/// Players in the start event, if it is long enough to say.
+/// Count of players in the start event; `None` if the event is too short.
 fn players(start: &[u8]) -> Option<usize> {
     let kinds = start.get(PLAYERS_AT..)?.chunks_exact(PLAYER_BYTES).take(PORTS);
     let kinds: Vec<u8> = kinds.filter_map(|player| player.get(1).copied()).collect();
     (kinds.len() == PORTS).then(|| kinds.iter().filter(|kind| **kind < NO_PLAYER).count())
 }
 
-/// Whether frames begin with the input of their first player, for want of an event of their own.
+/// Whether frames begin with the input of their first player, because the version has no frame start event.
 fn is_before_2_2(start: &[u8]) -> bool {
     matches!(start, [0 | 1, ..] | [2, 0 | 1, ..])
 }
 
-/// The event that a payload is of: of a message in parts, whose end it is, the message's own.
+/// The event code of a payload. The last part of a split message has the code of the whole message.
 fn unwrapped(code: u8, payload: &[u8]) -> Option<u8> {
     match (code, payload) {
         (MESSAGE_SPLITTER, [.., own, last]) if payload.len() == SPLITTER_BYTES => {
@@ -155,13 +156,13 @@ fn unwrapped(code: u8, payload: &[u8]) -> Option<u8> {
     }
 }
 
-/// Counts of what was walked over.
+/// Counts of the events walked so far.
 #[derive(Default)]
 struct Seen {
     events: usize,
     frames: usize,
     inputs: usize,
-    /// The frame that was opened last.
+    /// Id of the last frame that was started.
     id: Option<[u8; 4]>,
 }
 
@@ -200,7 +201,7 @@ impl Seen {
     }
 }
 
-/// Walks the metadata, whose maps may lie in each other.
+/// Walks the metadata, whose maps may be nested.
 fn metadata(cursor: &mut Cursor) -> Result<(), Refusal> {
     const OPENING: &[u8] = b"U\x08metadata{";
     if cursor.slice(OPENING.len()) != Some(OPENING) {
@@ -226,7 +227,7 @@ fn metadata(cursor: &mut Cursor) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// How deep the rest of the metadata goes, for the report.
+/// Total depth of the metadata, for the error message.
 fn deeper(cursor: &mut Cursor, mut depth: usize) -> usize {
     let mut deepest = depth;
     while depth > 0 {
@@ -242,15 +243,15 @@ fn deeper(cursor: &mut Cursor, mut depth: usize) -> usize {
 }
 
 enum Value {
-    /// A map begins.
+    /// Start of a map.
     Map,
-    /// A map ends.
+    /// End of a map.
     End,
-    /// A number or a string is over.
+    /// A complete number or string.
     Leaf,
 }
 
-/// The next entry of a map: a key and what its value begins with. `None` for what is none to peppi.
+/// The next entry of a map: a key and the start of its value. Returns `None` for anything peppi rejects.
 fn value(cursor: &mut Cursor) -> Option<Value> {
     match cursor.byte()? {
         b'}' => return Some(Value::End),
@@ -280,7 +281,7 @@ mod tests {
         check(bytes).err().map(|r| format!("{:?}: {}", r.reason, r.detail))
     }
 
-    /// A replay without its last brace, to which metadata can be added.
+    /// A replay without its closing brace, so that metadata can be appended.
     fn open_ended() -> Vec<u8> {
         let mut bytes = Fixture { frames: 10, ..Fixture::default() }.bytes().unwrap();
         assert_eq!(bytes.pop(), Some(b'}'));
@@ -303,7 +304,7 @@ mod tests {
             let fixture = Fixture { version, rollback_every, items: true, ..Fixture::default() };
             let bytes = fixture.bytes().unwrap();
             assert_eq!(refusal(&bytes), None, "{version:?}");
-            // The last bytes are peppi's to miss.
+            // A cut within the last bytes is found by peppi instead.
             for n in (15..bytes.len() - 16).step_by(bytes.len() / 50) {
                 let cut = refusal(&bytes[..n]);
                 assert!(cut.is_some_and(|r| r.starts_with("Truncated")), "{version:?} {n}");
@@ -314,26 +315,26 @@ mod tests {
     }
 
     #[test]
-    fn metadata_may_be_nested_so_deep_and_no_deeper() {
+    fn metadata_may_be_nested_up_to_a_bound() {
         assert_eq!(refusal(&nested(MAX_DEPTH)), None);
         let said = |n| format!("Corrupt: metadata {n} levels deep, more than 32");
         for levels in [MAX_DEPTH + 1, 3_000, 1_000_000] {
             assert_eq!(refusal(&nested(levels)), Some(said(levels)));
         }
-        // Levels that nothing closes.
+        // These levels are never closed.
         let open = [open_ended(), b"U\x08metadata{".to_vec(), b"U\x01a{".repeat(5_000)].concat();
         assert_eq!(refusal(&open), Some(said(5_001)));
     }
 
     #[test]
-    fn metadata_has_a_bound_of_bytes() {
+    fn metadata_is_bounded_in_bytes() {
         let string = [b"U\x01aSU\xFF".as_slice(), &[b'x'; 255]].concat();
         assert_eq!(refusal(&with_metadata(&string.repeat(4_000))), None);
         let long = refusal(&with_metadata(&string.repeat(4_100)));
         assert_eq!(long.as_deref(), Some("Corrupt: metadata of more than 1048576 bytes"));
     }
 
-    /// The bytes of a replay with these events in the place of its own.
+    /// The bytes of a replay with its events replaced by these.
     fn replay(events: &[u8]) -> Vec<u8> {
         let bytes = open_ended();
         let table = 2 + usize::from(bytes[16]) - 1;
@@ -344,7 +345,7 @@ mod tests {
         [&FILE_SIGNATURE[..], &raw, head, events, b"}"].concat()
     }
 
-    /// As many bytes of an event as its replay says.
+    /// An event of zeros, as long as the replay's table says.
     fn event(code: u8) -> Vec<u8> {
         let bytes = open_ended();
         let mut cursor = Cursor { bytes: &bytes, at: 15 };
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_and_what_follows_the_game_are_bounded() {
+    fn frames_and_bytes_after_the_game_are_bounded() {
         let frame = [event(FRAME_START), event(FRAME_PRE)].concat();
         assert_eq!(refusal(&replay(&frame.repeat(MAX_FRAMES))), None);
         let many = refusal(&replay(&frame.repeat(MAX_FRAMES + 1)));

@@ -1,4 +1,4 @@
-//! How the columns of a shard become rows: what a player saw, and what the player did.
+//! Converts the columns of a shard into rows: the frame that a player saw, and the player's input.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,25 +8,25 @@ use sconce_game::Game;
 use crate::schema::Beside;
 use crate::shard::Shard;
 
-/// How the columns of a shard become rows. What is read is read inside [`crate::mapped::guarded`].
+/// Converts the columns of a shard into rows. Must be called inside [`crate::mapped::guarded`].
 pub(crate) trait Rows: fmt::Debug + Send + Sync {
-    /// The first row that a view begins with.
+    /// The first row of a view.
     fn first(&self, _shard: &Shard) -> usize {
         0
     }
 
-    /// Rows from a state to the input that answers it: 0 where that stands beside it, 1 where a row has the input that
-    /// led to it.
+    /// Offset in rows from a state to the input that answers it: 0 if a row holds the answer to its state,
+    /// 1 if it holds the input that led to its state.
     fn answers_after(&self) -> usize {
         0
     }
 
-    /// Number of a frame as the game counts.
+    /// The game's own frame number of a row.
     fn frame_number(&self, _shard: &Shard, row: usize) -> i32 {
         i32::try_from(row).unwrap_or(i32::MAX)
     }
 
-    /// Writes what a player saw, all but the previous input.
+    /// Writes the frame that a player saw, without the previous input.
     ///
     /// # Shapes
     /// `out [width]`.
@@ -35,26 +35,26 @@ pub(crate) trait Rows: fmt::Debug + Send + Sync {
     /// Writes a player's input as raw numbers.
     fn input(&self, shard: &Shard, player: usize, row: usize, out: &mut [f32]);
 
-    /// A number beside the frames, if there are such.
+    /// A number from a column beside the frames, if the column exists.
     fn beside(&self, _shard: &Shard, _what: Beside, _row: usize) -> Option<f32> {
         None
     }
 }
 
-/// Vectors of numbers, each with labels beside it.
+/// Rows of vectors with labels.
 #[derive(Debug)]
 pub(crate) struct Vectors {
     pub(crate) size: usize,
-    /// Numbers of a row's labels.
+    /// Labels in a row.
     pub(crate) labels: usize,
 }
 
-/// Bytes of a frame's labels in a corpus of ExPhil's.
+/// Bytes of a frame's labels in a corpus of ExPhil.
 pub(crate) const LABEL_BYTES: usize = 6;
-/// Columns of a vector's shard.
+/// Column indices in a shard of vectors.
 const X: usize = 0;
 const LABELS: usize = 1;
-/// Bits of the first of the labels that ExPhil packs into bytes.
+/// Buttons in the first label byte of ExPhil, one bit each.
 const NUM_BUTTONS: usize = 8;
 
 impl Rows for Vectors {
@@ -77,7 +77,7 @@ impl Rows for Vectors {
     }
 }
 
-/// Frames and inputs of a declared game, a column for each field and part.
+/// Rows of a declared game, with one column per field and part.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) game: Arc<Game>,

@@ -1,4 +1,4 @@
-//! Which windows make a batch: drawn by place in views, never listed.
+//! Selects the windows of a batch. Windows are computed by index and never listed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,7 @@ use crate::permutation::Permutation;
 use crate::sampling::{SamplerOptions, Sampling};
 use crate::view::{View, verify};
 
-/// Refuses options that make no sense, and views of something else than the reader reads.
+/// Checks the options, and that the reader can read the views.
 pub(crate) fn check_views(views: &[View], reader: &Reader, options: &SamplerOptions) -> Result<()> {
     for (field, n) in [("window", options.window), ("stride", options.stride)] {
         if n == 0 {
@@ -32,8 +32,8 @@ pub(crate) fn check_views(views: &[View], reader: &Reader, options: &SamplerOpti
     Ok(())
 }
 
-/// The views of these own characters (internal ids after the first frame) and of these players (their
-/// tags); empty lists leave all.
+/// The views whose own character (internal id after the first frame) and player tag are listed. An empty
+/// list allows all.
 pub fn select(views: Vec<View>, characters: &[u8], players: &[String]) -> Result<Vec<View>> {
     let wanted = |view: &View| {
         let character = view.character().is_some_and(|id| characters.contains(&id));
@@ -56,7 +56,7 @@ pub struct Sampler {
     views: Arc<[View]>,
     reader: Reader,
     options: SamplerOptions,
-    /// Windows before each view's first.
+    /// Count of windows in the views before each view.
     before: Arc<[u64]>,
     windows: u64,
     short: usize,
@@ -66,7 +66,7 @@ pub struct Sampler {
 #[derive(Debug, Clone)]
 enum Order {
     Shuffled,
-    /// Sums of the views' weights, each with those before it.
+    /// Cumulative sums of the views' weights.
     Weighted(Arc<[f64]>),
     Transitions(Arc<Transitions>),
 }
@@ -80,7 +80,7 @@ pub(crate) struct Window {
 }
 
 impl Sampler {
-    /// Views shorter than a window are left out; [`Self::short_views`] counts them.
+    /// Creates a sampler. Views shorter than a window are skipped; [`Self::short_views`] counts them.
     pub fn new(views: Vec<View>, reader: Reader, options: SamplerOptions) -> Result<Self> {
         check_views(&views, &reader, &options)?;
         let all = views.len();
@@ -118,7 +118,7 @@ impl Sampler {
         self.options.frame_delay_max.unwrap_or(self.reader.delay)
     }
 
-    /// First frames that a window of this view may have.
+    /// Count of possible first frames of a window in this view.
     fn starts(&self, view: usize) -> usize {
         self.views[view].len(self.longest_delay()) + 1 - self.options.window
     }
@@ -127,7 +127,7 @@ impl Sampler {
         (self.starts(view) / self.options.stride).max(1) as u64
     }
 
-    /// A game's weight is for each of its windows.
+    /// Weights of the views: the game's weight times its windows.
     fn game_weights(&self) -> Result<Arc<[f64]>> {
         let weights = &self.options.weights;
         let of = |(i, view): (usize, &View)| -> Result<f64> {
@@ -142,7 +142,7 @@ impl Sampler {
         sums(self.views.iter().enumerate().map(of).collect::<Result<Vec<_>>>()?)
     }
 
-    /// What each view counts as where sorts of them come equally often.
+    /// The class of each view for balanced sampling.
     fn sorts(&self) -> Result<Vec<u32>> {
         let Some(name) = &self.options.balance else {
             let unknown = "sampling by character without a column (balance)";
@@ -184,19 +184,22 @@ impl Sampler {
         Transitions::find(&self.views, &self.reader, self.longest_delay(), oversample)
     }
 
+    /// The reader of the views.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
 
+    /// The options of the sampler.
     pub fn options(&self) -> &SamplerOptions {
         &self.options
     }
 
+    /// The views that are long enough for a window.
     pub fn views(&self) -> &[View] {
         &self.views
     }
 
-    /// Views left out because they are shorter than a window.
+    /// Views skipped because they are shorter than a window.
     pub fn short_views(&self) -> usize {
         self.short
     }
@@ -206,8 +209,8 @@ impl Sampler {
         self.windows
     }
 
-    /// Batches in an epoch. What does not fill a batch waits for another epoch's order; fewer
-    /// windows than one batch has are repeated within it.
+    /// Batches in an epoch. Windows that do not fill a batch are left to other epochs. If there are fewer
+    /// windows than one batch needs, they are repeated within it.
     pub fn steps_per_epoch(&self, batch_size: usize) -> u64 {
         (self.windows / batch_size.max(1) as u64).max(1)
     }
@@ -219,7 +222,7 @@ impl Sampler {
         self.gather(step, &windows.iter().filter_map(at).collect::<Vec<_>>())
     }
 
-    /// The batch of these windows, read and augmented as all of its own.
+    /// The batch of these windows, read and augmented with this sampler's options.
     pub(crate) fn gather(&self, step: u64, windows: &[(&View, Window)]) -> Result<Batch> {
         let augment = Augment::new(&self.options, step);
         let mut batch = self.reader.blank(windows.len(), self.options.window);
@@ -263,7 +266,7 @@ impl Sampler {
             .collect()
     }
 
-    /// View and first frame of window `b`.
+    /// View and first frame of window `b` of a batch.
     fn place(&self, dice: &Dice, b: u64, batch_size: u64) -> (usize, usize) {
         match &self.order {
             Order::Weighted(sums) => {
@@ -284,7 +287,7 @@ impl Sampler {
         }
     }
 
-    /// View and first frame of a window of the epoch.
+    /// View and first frame of a window in an epoch.
     fn locate(&self, window: u64, offsets: &Rng) -> (usize, usize) {
         let view = self.before.partition_point(|&b| b <= window) - 1;
         let k = (window - self.before[view]) as usize;
@@ -294,7 +297,7 @@ impl Sampler {
     }
 }
 
-/// What the windows of a step are drawn with.
+/// The random state from which the windows of a step are drawn.
 struct Dice {
     step_in_epoch: u64,
     order: Permutation,
@@ -303,7 +306,7 @@ struct Dice {
     places: Rng,
 }
 
-/// Each with those before it.
+/// Cumulative sums.
 fn sums(weights: Vec<f64>) -> Result<Arc<[f64]>> {
     let mut total = 0.0;
     let sums: Arc<[f64]> = weights
@@ -319,14 +322,14 @@ fn sums(weights: Vec<f64>) -> Result<Arc<[f64]>> {
     }
 }
 
-/// Frames whose action differs from the one before: four bytes each.
+/// Frames whose action differs from the previous one, four bytes each.
 #[derive(Debug)]
 struct Transitions {
-    /// Of all views, one after the other.
+    /// The frames of all views, concatenated.
     frames: Vec<u32>,
-    /// How many there are before each view's first.
+    /// Count of frames in the views before each view.
     before: Vec<usize>,
-    /// Of the windows that are drawn around one.
+    /// Share of the windows that are drawn around such a frame.
     share: f64,
 }
 
@@ -343,13 +346,13 @@ impl Transitions {
             frames.extend(changes?);
         }
         let all: usize = views.iter().map(|view| view.len(delay)).sum();
-        // The others of the windows are drawn from all frames, these among them.
+        // The remaining windows are drawn from all frames, including these.
         let more = (oversample - 1.0) * frames.len() as f64 / all.max(1) as f64;
         let share = more / (1.0 + more);
         Ok(Transitions { frames, before, share })
     }
 
-    /// View and frame of a random one; there is one wherever their share is not 0.
+    /// View and frame of a random transition. There is one whenever `share` is not 0.
     fn get(&self, rng: &Rng, place: u64) -> (usize, usize) {
         let i = rng.below(place, self.frames.len() as u64) as usize;
         let view = self.before.partition_point(|&b| b <= i) - 1;

@@ -1,52 +1,57 @@
-//! How windows are drawn, and what is done to them, as options.
+//! Options of sampling and augmentation.
 
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// What windows are drawn by.
+/// Order in which windows are drawn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampling {
-    /// Each window once an epoch, in random order.
+    /// Each window once per epoch, in random order.
     #[default]
     Shuffled,
-    /// Games by `weights`, again and again.
+    /// Games are drawn by `weights`, with replacement.
     Weighted,
-    /// The own characters, or the values of a column, equally often, again and again.
+    /// Own characters, or the values of a column, are equally frequent. Games are drawn with replacement.
     Balanced,
-    /// Shuffled, but a changed action `action_oversample` times as often as any other.
+    /// Shuffled, but a change of action is drawn `action_oversample` times as often as other frames.
     Transitions,
 }
 
-/// How windows are drawn, and what is done to them.
+/// Options of sampling and augmentation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplerOptions {
+    /// Frames in a window.
     pub window: usize,
-    /// Frames between the starts of two windows of a view; their common offset is drawn anew each
-    /// epoch. An epoch therefore shows each frame about `window / stride` times.
+    /// Frames between the starts of two windows of a view. Their common offset is drawn anew each epoch, so
+    /// an epoch shows each frame about `window / stride` times.
     pub stride: usize,
+    /// Order in which windows are drawn.
     pub sampling: Sampling,
-    /// One for each game of the corpus.
+    /// Weights of the games in the corpus, for [`Sampling::Weighted`].
     pub weights: Vec<f64>,
-    /// The column whose values come equally often, as they are when a game begins; the own character where none is named.
+    /// Column whose values are balanced, as they are in the first frame of a game. `None` balances the own
+    /// character.
     pub balance: Option<String>,
-    /// At least 1, which changes nothing.
+    /// Factor on the frequency of action changes, at least 1.
     pub action_oversample: f64,
-    /// Share of windows shown with left and right swapped.
+    /// Share of windows that are mirrored left to right, in `[0, 1]`.
     pub mirror: f32,
-    /// Share of windows whose numbers get noise of the standard deviation `noise_scale`.
+    /// Share of windows with noise on their continuous features, in `[0, 1]`.
     pub noise: f32,
+    /// Standard deviation of the noise.
     pub noise_scale: f32,
-    /// Share of frames whose previous action is forgotten.
+    /// Share of frames whose previous action is dropped, in `[0, 1]`.
     pub previous_dropout: f32,
-    /// Each window has a delay from the reader's to this one.
+    /// Maximum delay in frames: each window has a delay between the reader's and this one.
     pub frame_delay_max: Option<usize>,
+    /// Seed of all draws.
     pub seed: u64,
 }
 
 impl SamplerOptions {
-    /// Refuses weights whose number is not the number of games in the corpus.
+    /// Checks that there is one weight per game of the corpus.
     pub fn check_weights(&self, games: usize) -> Result<()> {
         match self.sampling == Sampling::Weighted && self.weights.len() != games {
             true => {

@@ -1,4 +1,4 @@
-//! What the games of a corpus are: the game, its columns, and how views read them.
+//! The schema of a corpus: the game, its columns, and how views read them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use serde::{Deserialize, Serialize};
 use crate::column::{ColumnSpec, Dtype};
 use crate::melee;
 
-/// Raised whenever a column changes its meaning; readers refuse another number.
+/// Raised whenever the meaning of a column changes. Readers refuse other versions.
 pub(crate) const VERSION: u32 = 1;
 
-/// Numbers of a vector, and logits of a head.
+/// Maximum numbers in a vector.
 const MAX_SIZE: usize = 1 << 16;
 const MAX_HEADS: usize = 64;
-/// Columns of a corpus: fields, parts of an input, and what is learned of a frame beside them.
+/// Maximum columns of a corpus: fields, parts of an input, and columns beside them.
 pub(crate) const MAX_COLUMNS: usize = 1 << 11;
 
-/// What the games of a corpus are.
+/// The schema of the games in a corpus.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "Flat", into = "Flat")]
 pub struct Schema {
     form: Form,
     game: Arc<Game>,
-    /// Of a vector, which has no input of its own.
+    /// Parts of the input of a vector schema, whose game declares no input.
     parts: Option<Arc<[InputPart]>>,
 }
 
@@ -38,30 +38,33 @@ pub struct Schema {
 pub(crate) enum Form {
     /// Replays: two players' raw fields and inputs, see [`melee::fields`].
     Melee,
-    /// Vectors of `size` numbers, each with a label of these heads.
+    /// Vectors of `size` numbers, with labels for these heads.
     Vector { size: usize, heads: Vec<(String, HeadKind)> },
     /// Frames and inputs of a declared game, and more columns beside them.
     Game { declaration: Declaration, beside: Vec<Beside> },
 }
 
-/// A column beside frames and inputs.
+/// A column of a declared game beside frames and inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Beside {
-    /// What the input of a row was rewarded with.
+    /// Reward of the input in a row.
     Reward,
-    /// 1 where the game ended with the row, 0 where it was cut off.
+    /// 1 if the game ended in this row, 0 if not. A game without an end was cut off.
     End,
-    /// How much the row counts in a loss, at least 0.
+    /// Weight of the row in a loss, at least 0.
     Weight,
-    /// Natural logarithm of the probability, of numbers the density, by which the input of a row was chosen.
+    /// Natural logarithm of the probability (of the density, for continuous inputs) with which the input
+    /// was chosen.
     LogLikelihood,
 }
 
 impl Beside {
+    /// All columns of this kind, in the order of a shard.
     pub const ALL: [Beside; 4] =
         [Beside::Reward, Beside::End, Beside::Weight, Beside::LogLikelihood];
 
+    /// Name of the column in a shard and in tables.
     pub fn name(self) -> &'static str {
         match self {
             Beside::Reward => "reward",
@@ -87,7 +90,7 @@ impl Beside {
     }
 }
 
-/// A schema as it is written: a tagged enum would keep a whole object of any size before it looks at it.
+/// The serialized form of a schema. A tagged enum would buffer an object of any size before checking it.
 #[derive(Default, Serialize, Deserialize)]
 struct Flat {
     name: String,
@@ -165,7 +168,7 @@ impl From<Form> for Schema {
     }
 }
 
-/// What the head of a vector's label chooses.
+/// The part of an input that a label head of a vector schema chooses.
 fn part_of((name, kind): &(String, HeadKind)) -> InputPart {
     InputPart {
         name: name.clone().into(),
@@ -206,21 +209,22 @@ fn part_column(part: &InputPart) -> ColumnSpec {
 }
 
 impl Schema {
+    /// The schema of Melee replays.
     pub fn melee() -> Self {
         Form::Melee.into()
     }
 
-    /// Vectors of so many numbers, each with a label of these heads.
+    /// The schema of vectors of `size` numbers, with labels for `heads`.
     pub fn vector(size: usize, heads: &Heads) -> Self {
         Schema::vectors(size, heads.parts.iter().map(|h| (h.name.clone(), h.kind)).collect())
     }
 
-    /// [`vector`](Self::vector), with heads as they are written.
+    /// Like [`vector`](Self::vector), with heads in their serialized form.
     pub fn vectors(size: usize, heads: Vec<(String, HeadKind)>) -> Self {
         Form::Vector { size, heads }.into()
     }
 
-    /// Frames and inputs of a declared game, with these columns beside them.
+    /// The schema of a declared game, with these columns beside frames and inputs.
     pub fn declared(declaration: Declaration, beside: &[Beside]) -> Self {
         let mut beside = beside.to_vec();
         beside.sort();
@@ -228,6 +232,7 @@ impl Schema {
         Form::Game { declaration, beside }.into()
     }
 
+    /// Name of the schema's form: `melee`, `vector` or `game`.
     pub fn name(&self) -> &'static str {
         match self.form {
             Form::Melee => "melee",
@@ -236,7 +241,7 @@ impl Schema {
         }
     }
 
-    /// Numbers of a vector, where these are vectors.
+    /// Numbers in a vector; `None` unless this is a vector schema.
     pub fn vector_size(&self) -> Option<usize> {
         match self.form {
             Form::Vector { size, .. } => Some(size),
@@ -244,17 +249,17 @@ impl Schema {
         }
     }
 
-    /// Whether labels stand in its files as they are, so that a damaged one may have any.
+    /// Whether the files store labels directly, so that a damaged file may hold invalid ones.
     pub(crate) fn stores_labels(&self) -> bool {
         !matches!(self.form, Form::Melee)
     }
 
-    /// The game whose frames these are.
+    /// The game that the frames belong to.
     pub fn game(&self) -> &Arc<Game> {
         &self.game
     }
 
-    /// What stands beside frames and inputs.
+    /// The columns beside frames and inputs.
     pub fn beside(&self) -> &[Beside] {
         match &self.form {
             Form::Game { beside, .. } => beside,
@@ -266,11 +271,12 @@ impl Schema {
         &self.form
     }
 
-    /// What inputs are made of.
+    /// The parts of an input.
     pub(crate) fn parts(&self) -> &[InputPart] {
         self.parts.as_deref().unwrap_or(self.game.parts())
     }
 
+    /// The columns of a shard, in order.
     pub fn columns(&self) -> Vec<ColumnSpec> {
         let column = |name: &str, dtype, width| ColumnSpec { name: name.into(), dtype, width };
         match &self.form {
@@ -290,13 +296,15 @@ impl Schema {
         }
     }
 
-    /// The type of a vector's labels: bits and classes are small, numbers are not.
+    /// The type of a vector's labels: 16-bit integers for bits and classes, 32-bit floats for continuous
+    /// labels.
     pub(crate) fn label_dtype(&self) -> Dtype {
         let whole = |part: &InputPart| !matches!(part.kind, InputKind::Continuous { .. });
         if self.parts().iter().all(whole) { Dtype::U16 } else { Dtype::F32 }
     }
 
-    /// Name and values of each number of a row, of a declared game: fields, input, and what stands beside them.
+    /// Name and valid values of each number in a row of a declared game: fields, input, and the columns
+    /// beside them.
     pub(crate) fn numbers(&self) -> Vec<(String, FieldKind)> {
         let previous = self.game.previous_column();
         let known = self.game.previous_place().end - previous;
@@ -310,7 +318,7 @@ impl Schema {
         numbers
     }
 
-    /// How frames are embedded where nobody says otherwise.
+    /// The default embedding of frames.
     pub fn embedding(&self) -> Embedding {
         match &self.form {
             Form::Melee => Embedding::melee(Melee::default()),
@@ -321,7 +329,7 @@ impl Schema {
         }
     }
 
-    /// Views of one game.
+    /// Count of views per game.
     pub fn views(&self) -> usize {
         match self.form {
             Form::Melee => 2,
@@ -329,7 +337,7 @@ impl Schema {
         }
     }
 
-    /// The heads that labels are for: those of an input's parts, or the schema's own.
+    /// The heads that match the labels: those of the input's parts, or the heads of a vector schema.
     pub fn heads(&self) -> Heads {
         match &self.form {
             Form::Vector { heads, .. } => Heads::of_kinds(heads),
@@ -339,11 +347,12 @@ impl Schema {
         }
     }
 
-    /// Whether these heads choose what its inputs are made of.
+    /// Whether these heads choose all parts of the input.
     pub fn chosen_by(&self, heads: &Heads) -> bool {
         chooses(self.parts(), heads)
     }
 
+    /// Checks the schema's bounds and its heads.
     pub fn validate(&self) -> Result<()> {
         match &self.form {
             Form::Melee => Ok(()),

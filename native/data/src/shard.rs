@@ -1,4 +1,4 @@
-//! One game on disk: a safetensors file of columns, with the game's entry in its header.
+//! One game on disk: a safetensors file of columns, with the game's metadata in its header.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -19,12 +19,12 @@ use crate::schema::{Schema, VERSION};
 
 /// Folder of the shards inside a corpus.
 pub(crate) const FOLDER: &str = "games";
-/// Hexadecimal digits of the digest in a shard's name.
+/// Hexadecimal digits of the digest in the name of a shard.
 const NAME_DIGITS: usize = 16;
-/// Key of our entry in the safetensors header.
+/// Key of the metadata entry in the safetensors header.
 const KEY: &str = "sconce";
 
-/// What the header says of the game, enough to rebuild the manifest from the shards.
+/// The metadata entry in the header. It suffices to rebuild the manifest from the shards.
 #[derive(Serialize, Deserialize)]
 struct Entry {
     version: u32,
@@ -35,7 +35,7 @@ struct Entry {
 /// Hexadecimal digits of a SHA-256.
 const DIGEST_DIGITS: usize = 64;
 
-/// A digest names a file: text that somebody made up must not lead out of the corpus.
+/// Checks a digest. It becomes part of a file name, and must not lead out of the corpus.
 pub(crate) fn check_digest(what: String, digest: &str) -> Result<()> {
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     match digest.len() == DIGEST_DIGITS && digest.bytes().all(hex) {
@@ -44,7 +44,7 @@ pub(crate) fn check_digest(what: String, digest: &str) -> Result<()> {
     }
 }
 
-/// A count that no file has would overflow what is computed of it.
+/// Checks a count of frames. A larger count could overflow later computations.
 pub(crate) fn check_frames(what: String, game: &GameInfo) -> Result<()> {
     match game.frames <= MAX_FRAMES {
         true => Ok(()),
@@ -55,12 +55,12 @@ pub(crate) fn check_frames(what: String, game: &GameInfo) -> Result<()> {
     }
 }
 
-/// Path of a shard relative to the corpus.
+/// Path of a shard, relative to the corpus.
 pub(crate) fn name(digest: &str) -> String {
     format!("{FOLDER}/{}.safetensors", digest.get(..NAME_DIGITS).unwrap_or(digest))
 }
 
-/// Writes a game's shard and returns what is then known of the game.
+/// Writes a game's shard. Returns the metadata with the file name, size and digest filled in.
 pub(crate) fn write(
     corpus: &Path,
     schema: &Schema,
@@ -94,37 +94,38 @@ fn shape(spec: &ColumnSpec, frames: usize) -> Vec<usize> {
     if spec.width == 0 { vec![frames] } else { vec![frames, spec.width] }
 }
 
-/// A game's columns, mapped into memory.
+/// A game's columns, memory-mapped.
 #[derive(Debug)]
 pub struct Shard {
-    /// What the columns lie in, each once.
+    /// The files that hold the columns, without duplicates.
     files: Vec<Arc<Mapped>>,
     path: PathBuf,
+    /// Metadata of the game.
     pub game: GameInfo,
     columns: Vec<Extent>,
-    /// Whether what wrote it recorded the digest of its columns.
+    /// Whether the digest of the columns was recorded when the shard was written.
     recorded: bool,
 }
 
-/// Where a column's numbers lie.
+/// Location of a column's numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Extent {
     pub file: Arc<Mapped>,
     pub stored: Stored,
     pub begin: usize,
-    /// Numbers in it.
+    /// Count of numbers.
     pub len: usize,
 }
 
 impl Extent {
-    /// To be read inside [`mapped::guarded`].
+    /// The bytes of the column. Must be called inside [`mapped::guarded`].
     pub(crate) fn bytes(&self) -> &[u8] {
         let end = self.begin + self.len * self.stored.size();
         self.file.bytes().get(self.begin..end).unwrap_or_default()
     }
 }
 
-/// How a number lies in a file, little-endian.
+/// Storage format of a number, little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stored {
     F32,
@@ -136,7 +137,7 @@ pub(crate) enum Stored {
 }
 
 impl Stored {
-    /// Bytes of one.
+    /// Bytes of one number.
     pub(crate) fn size(self) -> usize {
         match self {
             Stored::F32 | Stored::I32 => 4,
@@ -156,12 +157,12 @@ impl Stored {
 }
 
 impl Shard {
-    /// Maps the file and checks that it holds what the schema asks for, so that every later read
-    /// stays inside it.
+    /// Maps the file and checks that it holds the columns of the schema, so that every later read stays
+    /// inside it.
     pub(crate) fn open(path: &Path, schema: &Schema) -> Result<Self> {
         let file = Arc::new(Mapped::open(path)?);
         let shard = mapped::guarded(std::slice::from_ref(&file), || Shard::read(&file, schema));
-        // If it was cut meanwhile, that is what is wrong with it.
+        // If the file was cut meanwhile, the error says so.
         file.verify()?;
         shard
     }
@@ -198,7 +199,7 @@ impl Shard {
         Ok(Shard { files, path, game: entry.game, columns, recorded })
     }
 
-    /// A game whose columns lie where their places say, in at most [`mapped::MOST`] files.
+    /// A shard whose columns lie at these locations, in at most [`mapped::MOST`] files.
     pub(crate) fn of_columns(game: GameInfo, columns: Vec<Extent>) -> Self {
         let mut files: Vec<Arc<Mapped>> = vec![];
         for place in &columns {
@@ -210,16 +211,17 @@ impl Shard {
         Shard { files, path, game, columns, recorded: false }
     }
 
+    /// Count of frames.
     pub fn frames(&self) -> usize {
         self.game.frames
     }
 
-    /// Whether [`Self::contents`] are to be those of the game's entry.
+    /// Whether [`Self::contents`] can be compared with the digest in the metadata.
     pub(crate) fn is_recorded(&self) -> bool {
         self.recorded
     }
 
-    /// SHA-256 of the columns, one after the other.
+    /// SHA-256 of the concatenated columns.
     pub(crate) fn contents(&self) -> Result<String> {
         let columns = || self.columns.iter().map(Extent::bytes);
         let found = mapped::guarded(&self.files, || sha256(columns()));
@@ -227,22 +229,23 @@ impl Shard {
         Ok(found)
     }
 
+    /// Path of the first file that holds the columns.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the labels are bytes, the bits of a head packed into one of them.
+    /// Whether the labels are packed into bytes, with the bits of a head in one byte.
     pub(crate) fn is_packed(&self, column: usize) -> bool {
         self.columns.get(column).is_some_and(|place| place.stored == Stored::U8)
     }
 
-    /// What it lies in.
+    /// The files that hold the columns.
     pub(crate) fn files(&self) -> &[Arc<Mapped>] {
         &self.files
     }
 
-    /// A number of a column; the column's own place and row are the caller's to keep in range, and
-    /// 0 stands for what lies outside. To be called inside [`mapped::guarded`], as [`Self::copy`] is.
+    /// Number `i` of a column; 0 if out of range. Must be called inside [`mapped::guarded`], as must
+    /// [`Self::copy`].
     #[inline]
     pub(crate) fn get(&self, column: usize, i: usize) -> f32 {
         let Some(place) = self.columns.get(column).filter(|p| i < p.len) else { return 0.0 };
@@ -258,7 +261,7 @@ impl Shard {
         }
     }
 
-    /// Numbers `from..from + out.len()` of a column.
+    /// Copies numbers `from..from + out.len()` of a column to `out`.
     pub(crate) fn copy(&self, column: usize, from: usize, out: &mut [f32]) {
         let whole = |place: &&Extent| from + out.len() <= place.len && place.stored == Stored::F32;
         let Some(place) = self.columns.get(column).filter(whole) else {
@@ -304,7 +307,7 @@ pub(crate) fn describe(schema: &Schema) -> String {
     serde_json::to_string(schema).unwrap_or_else(|_| schema.name().to_owned())
 }
 
-/// Where the numbers of a column begin in the data, and how many they are.
+/// Offset of a column in the data, in bytes, and its count of numbers.
 fn locate(
     header: &Metadata,
     spec: &ColumnSpec,

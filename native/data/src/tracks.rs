@@ -1,9 +1,8 @@
-//! Games walked from their first frame to their last, side by side, for training that carries its
-//! memory.
+//! Walks games in order, several side by side, for training with carried memory.
 //!
-//! A row of the batch is a track. A track shows the windows of one view one after the other, step after
-//! step; then it takes the next view of a random order that never ends. Which view, window and mirror
-//! a track has at a step is a function of (seed, step) alone.
+//! Each row of the batch is a track. A track shows the windows of one view in order, one per step, and then
+//! takes the next view of an endless random order. The view, window and mirroring of a track at a step
+//! depend only on (seed, step).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,21 +18,26 @@ use crate::sampler::check_views;
 use crate::sampling::{SamplerOptions, Sampling};
 use crate::view::{View, verify};
 
-/// What a track shows at a step: frames `start..start + frames` of a view, the rest of the window empty.
+/// The part of a view that a track shows at a step: frames `start..start + frames`. The rest of the window
+/// is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Track {
+    /// Index of the view in [`Tracks::views`].
     pub view: usize,
+    /// First frame shown.
     pub start: usize,
-    /// At least 1; less than a window at the end of a game.
+    /// Frames shown: at least 1, and less than a window only at the end of a game.
     pub frames: usize,
-    /// Whether the track has just taken this view: its state is that of a game that begins.
+    /// Whether the track has just taken this view, so that its memory must be reset.
     pub fresh: bool,
+    /// Whether the view is mirrored left to right.
     pub mirror: bool,
     /// Frames between a state and its label beyond the next.
     pub delay: usize,
 }
 
-/// Steps at which tracks take games, passed before a walk to a far step looks whether it shall go on.
+/// Maximum steps at which tracks take views, in one call of [`Tracks::approach`]. The caller checks for
+/// cancellation between calls.
 const STRETCH: usize = 1 << 12;
 
 /// Draws the windows of all tracks, step by step.
@@ -42,28 +46,28 @@ pub struct Tracks {
     views: Arc<[View]>,
     reader: Reader,
     options: SamplerOptions,
-    /// No view is this short.
+    /// Every view has more frames than this.
     skip: usize,
     short: usize,
     walk: Walk,
 }
 
-/// Where the tracks are. Recomputed from the beginning when a step before it is asked for.
+/// Position of the tracks. It is recomputed from step 0 when an earlier step is requested.
 #[derive(Debug, Clone)]
 struct Walk {
     step: u64,
-    /// The view of each track, and the step at which it had or would have had its first window.
+    /// The view that each track has taken.
     tracks: Vec<Taken>,
-    /// Steps at which tracks become free; of those at one step the first track is the first to take.
+    /// Steps at which tracks become free. Tracks that become free at the same step take views in track order.
     free: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Views that were taken.
+    /// Count of views taken.
     taken: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     view: usize,
-    /// Window of the view at step `from`.
+    /// Index of the window of the view that is shown at step `from`.
     first: u64,
     from: u64,
     mirror: bool,
@@ -71,8 +75,9 @@ struct Taken {
 }
 
 impl Tracks {
-    /// `tracks` rows of a batch. Views with no more than `skip` frames are left out: burn-in would leave
-    /// nothing of them to learn from. The stride of the options is a window.
+    /// Creates the walk of `tracks` tracks, one per row of a batch. Views with at most `skip` frames are
+    /// skipped, because burn-in would leave nothing to learn from. The stride of the options is ignored:
+    /// windows are adjacent.
     pub fn new(
         views: Vec<View>,
         reader: Reader,
@@ -102,21 +107,22 @@ impl Tracks {
         Ok(tracks)
     }
 
+    /// The views that are long enough.
     pub fn views(&self) -> &[View] {
         &self.views
     }
 
-    /// Views left out because they are too short.
+    /// Views skipped because they are too short.
     pub fn short_views(&self) -> usize {
         self.short
     }
 
-    /// What a batch of it weighs.
+    /// Bytes of one batch.
     pub fn bytes(&self) -> u64 {
         self.reader.bytes(self.walk.tracks.len(), self.options.window)
     }
 
-    /// Frames of a view that have a label at every delay.
+    /// Frames of a view that have a label at every allowed delay.
     fn len(&self, view: usize) -> usize {
         self.views[view].len(self.options.frame_delay_max.unwrap_or(self.reader.delay))
     }
@@ -125,19 +131,20 @@ impl Tracks {
         self.len(view).div_ceil(self.options.window) as u64
     }
 
-    /// Steps in which as many windows are shown as all views have.
+    /// Steps in an epoch. An epoch shows as many windows as all views contain.
     pub fn steps_per_epoch(&self) -> u64 {
         let windows: u64 = (0..self.views.len()).map(|view| self.windows_of(view)).sum();
         (windows / self.walk.tracks.len() as u64).max(1)
     }
 
-    /// Walks towards `step` by at most [`STRETCH`] games; whether it is there.
+    /// Walks towards `step`, past at most [`STRETCH`] steps at which tracks take views. Returns whether the
+    /// walk is at `step`.
     pub fn approach(&mut self, step: u64) -> bool {
         if step < self.walk.step {
             self.walk = Walk::new(self.walk.tracks.len());
             self.walk_to(0);
         }
-        // Between two of these steps every track shows the next window of its view.
+        // Between two such steps, every track shows the next window of its view.
         for _ in 0..STRETCH {
             match self.walk.free.peek() {
                 Some(&Reverse((free, _))) if free <= step => self.walk_to(free),
@@ -150,7 +157,7 @@ impl Tracks {
         false
     }
 
-    /// What each track shows at `step`. Steps in their order cost least.
+    /// The part of a view that each track shows at `step`. Ascending steps are cheapest.
     pub fn at(&mut self, step: u64) -> Vec<Track> {
         while !self.approach(step) {}
         let window = self.options.window;
@@ -169,8 +176,8 @@ impl Tracks {
         self.walk.tracks.iter().map(track).collect()
     }
 
-    /// The windows of a step, `[tracks, window]`. Frames after the end of a game are zeros of weight 0,
-    /// and so is the weight of the first `burn_in` frames of a view.
+    /// The windows of a step, `[tracks, window]`. Frames after the end of a game are zeros with weight 0.
+    /// The first `burn_in` frames of a view also have weight 0.
     pub fn batch(&mut self, step: u64, burn_in: usize) -> Result<(Batch, Vec<Track>)> {
         let tracks = self.at(step);
         let augment = Augment::new(&self.options, step);
@@ -197,7 +204,7 @@ impl Tracks {
         Ok((batch, tracks))
     }
 
-    /// Tracks that are free at `step`, which follows the last one, take their next views.
+    /// Tracks that are free at `step` take their next views. `step` follows the last one.
     fn walk_to(&mut self, step: u64) {
         self.walk.step = step;
         while let Some(&Reverse((free, track))) = self.walk.free.peek()
@@ -220,7 +227,7 @@ impl Tracks {
         let delays = Rng::new(seed, "lanes.delay", epoch);
         let longest = self.options.frame_delay_max.unwrap_or(self.reader.delay);
         let delay = delay(self.reader.delay, longest, &delays, place);
-        // Tracks that all began with a game's beginning would go on in step where games have one length.
+        // Random first windows keep games of equal length from starting in lockstep.
         let first = match step {
             0 => {
                 let room = (self.len(view) - self.skip).div_ceil(self.options.window);

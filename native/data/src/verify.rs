@@ -1,4 +1,4 @@
-//! Whether the bytes of a corpus are still those that were written.
+//! Verifies that the bytes of a corpus are those that were written.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,36 +12,48 @@ use crate::corpus::Corpus;
 use crate::shard::Shard;
 use crate::view::View;
 
-/// How far a check is.
+/// Progress of a verification.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Checked {
+    /// Games checked.
     pub done: usize,
+    /// Games to check.
     pub total: usize,
+    /// Bytes of the games checked.
     pub bytes: u64,
+    /// Damaged games found.
     pub damaged: usize,
 }
 
-/// What a check found.
+/// Result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Verification {
+    /// Games checked.
     pub games: usize,
+    /// Bytes of the games checked.
     pub bytes: u64,
-    /// Games of which no digest is recorded: of these it is known that they can be read.
+    /// Games without a recorded digest. They are checked only for readability.
     pub unrecorded: usize,
+    /// Damaged games.
     pub damaged: Vec<Damage>,
+    /// Seconds that the verification took.
     pub seconds: f64,
 }
 
-/// A game that is not what was written.
+/// A game whose bytes differ from those that were written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Damage {
+    /// Path of the shard, relative to the corpus.
     pub file: String,
+    /// Name of the source file.
     pub source: String,
+    /// The error.
     pub reason: String,
 }
 
-/// Reads every byte of the games in a folder, and compares their digests with those recorded when they
-/// were written; where none are, every number has to be finite and every label one of its head.
+/// Reads every byte of the games in a folder, and compares their digests with those recorded when they were
+/// written. For games without a digest, checks that every number is finite and every label is valid for its
+/// head.
 pub fn verify(dir: &Path, progress: &dyn Fn(Checked), cancel: &AtomicBool) -> Result<Verification> {
     let start = Instant::now();
     let corpus = Corpus::open_unchecked(dir)?;
@@ -65,7 +77,7 @@ pub fn verify(dir: &Path, progress: &dyn Fn(Checked), cancel: &AtomicBool) -> Re
     Ok(found)
 }
 
-/// Whether there was a digest to compare with.
+/// Checks a game. Returns whether a digest was recorded.
 fn check(corpus: &Corpus, game: usize) -> Result<bool> {
     corpus.check_size(game)?;
     let shard = corpus.passing_shard(game)?;

@@ -1,8 +1,8 @@
 //! One player's view of a game: states, and the inputs that answered them.
 //!
-//! What is before what: the input of frame f produces the state after frame f. State `t` is the
-//! state after frame `first + t`, with the input that produced it as its previous action; its label
-//! is the player's input of frame `first + t + 1 + delay`. So no state holds its label's frame.
+//! Time order: the input of frame f produces the state after frame f. State `t` is the state after frame
+//! `first + t`, and its previous action is the input that produced it. Its label is the player's input of
+//! frame `first + t + 1 + delay`. So no state contains the frame of its label.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub struct View {
     player: usize,
     /// Row of state 0.
     first: usize,
-    /// States.
+    /// Count of states.
     frames: usize,
 }
 
@@ -54,58 +54,59 @@ impl View {
         })
     }
 
-    /// What its games are.
+    /// The schema of its corpus.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
 
-    /// Place of the game in its corpus.
+    /// Index of the game in its corpus.
     pub fn game(&self) -> usize {
         self.game
     }
 
-    /// 0 or 1 for the players of a replay, 0 of a game with one view.
+    /// Player index: 0 or 1 in a replay, 0 in a game with one view.
     pub fn player(&self) -> usize {
         self.player
     }
 
+    /// Metadata of the game.
     pub fn info(&self) -> &GameInfo {
         &self.shard.game
     }
 
-    /// Internal id of the player's character after the first frame, of replays.
+    /// Internal id of the player's character after the first frame; `None` unless a replay.
     pub fn character(&self) -> Option<u8> {
         self.info().characters.get(self.player).copied()
     }
 
-    /// The player's tag, of replays.
+    /// The player's tag; `None` unless a replay.
     pub fn tag(&self) -> Option<&str> {
         self.info().tags.get(self.player).map(String::as_str)
     }
 
-    /// Number of states.
+    /// Count of states.
     pub fn frames(&self) -> usize {
         self.frames
     }
 
-    /// Number of states that have a label: those whose answer lies inside the game.
+    /// Count of states with a label: those whose answer lies inside the game.
     pub fn len(&self, delay: usize) -> usize {
         self.frames.saturating_sub(self.rows.answers_after() + delay)
     }
 
-    /// True without any labelled state.
+    /// Whether no state has a label.
     pub fn is_empty(&self) -> bool {
         self.len(0) == 0
     }
 
-    /// Frame number of state `t` as the game counts (from 0 where it does not say).
+    /// The game's own frame number of state `t`; counted from 0 if the game has none.
     pub fn frame_number(&self, t: usize) -> i32 {
         let row = self.first + t;
         guarded(self.shard.files(), || self.rows.frame_number(&self.shard, row))
     }
 
-    /// Whether all that was read of it was there. Of a file that was cut while it is in use zeros are read;
-    /// batches have been checked.
+    /// Checks that no data was missing when this view was read. If a file is cut while in use, its missing
+    /// bytes read as zeros. Batches are already checked.
     pub fn verify(&self) -> Result<()> {
         verify([self])
     }
@@ -115,7 +116,7 @@ impl View {
         self.schema.game().width()
     }
 
-    /// The raw row of state `t`: what the embedding reads, the previous input in it.
+    /// Writes the raw row of state `t`: the numbers that the embedding reads, including the previous input.
     ///
     /// # Shapes
     /// `out [raw_width]`.
@@ -146,7 +147,7 @@ impl View {
         (self.first + t + self.rows.answers_after()).checked_sub(1)
     }
 
-    /// The raw numbers of the player's input that produced state `t`; nothing where none is known.
+    /// The raw numbers of the player's input that produced state `t`, or `None` if it is unknown.
     pub fn input(&self, t: usize) -> Result<Option<Vec<f32>>> {
         self.check(t, self.frames)?;
         let mut numbers = vec![0.0; self.input_numbers()];
@@ -164,7 +165,8 @@ impl View {
         self.parts().iter().map(|part| part.kind.numbers()).sum()
     }
 
-    /// A number that stands beside the input which answers state `t`, where the corpus has such.
+    /// The number in column `what` beside the input that answers state `t`; `None` if the corpus has no
+    /// such column.
     pub fn beside(&self, what: Beside, t: usize, delay: usize) -> Result<Option<f32>> {
         if self.schema.beside().is_empty() {
             return Ok(None);
@@ -174,10 +176,10 @@ impl View {
         Ok(guarded(self.shard.files(), || self.rows.beside(&self.shard, what, row)))
     }
 
-    /// The returns of as many inputs as `out` has numbers, those that answer state `t` and the states behind it: rewards
-    /// until the game ends, each frame later by `discount` less (Sutton & Barto 2018, equation 3.8). Of a game that was
-    /// cut off nothing is known of what would have come. Rewards that count for less than a billionth are left out, and
-    /// all are where the corpus has none.
+    /// The discounted returns of `out.len()` consecutive inputs, the first of which answers state `t`. Each
+    /// is the sum of the rewards until the game ends, with a factor of `discount` per frame (Sutton & Barto
+    /// 2018, equation 3.8). If a game was cut off, later rewards count as 0. Rewards whose factor is below
+    /// 1e-9 are left out. Without a reward column all returns are 0.
     pub fn returns(&self, t: usize, delay: usize, discount: f32, out: &mut [f32]) -> Result<()> {
         let Some(last) = out.len().checked_sub(1) else { return Ok(()) };
         self.check(t + last, self.len(delay))?;
@@ -196,8 +198,8 @@ impl View {
         Ok(())
     }
 
-    /// The label of state `t`: the player's input of frame `t + 1 + delay` (of a vector, the label
-    /// beside row `t + delay`), mirrored if asked for.
+    /// Writes the label of state `t`: the player's input of frame `t + 1 + delay` (in a vector corpus, the
+    /// label of row `t + delay`), optionally mirrored.
     ///
     /// # Shapes
     /// `out [num_labels]`.
@@ -213,7 +215,7 @@ impl View {
         self.answer(t + delay, mirror, heads, out)
     }
 
-    /// The label before that of state `t`, the one it may repeat; false where there is none.
+    /// Writes the label before that of state `t`. Returns false if there is none.
     pub fn labels_before(
         &self,
         t: usize,
@@ -229,8 +231,8 @@ impl View {
         }
     }
 
-    /// The latest inputs before the label of state `t`, the newest first and [`NONE`] where there is none:
-    /// with a delay a player knows them while the state does not show them yet.
+    /// Writes the latest inputs before the label of state `t`, newest first, [`NONE`] where there is no
+    /// input. With a delay, the player knows these inputs before the state shows them.
     ///
     /// # Shapes
     /// `out [depth, num_labels]`.
@@ -246,7 +248,7 @@ impl View {
         for (k, out) in out.chunks_exact_mut(heads.num_labels().max(1)).enumerate() {
             let known = match (t + delay).checked_sub(k + 1) {
                 Some(before) => self.answer(before, mirror, heads, out).map(|()| true)?,
-                // What led to the first state is as old as a view knows.
+                // The input that led to the first state is the oldest known input.
                 None if t + delay == k => self.previous(0, mirror, heads, out)?,
                 None => false,
             };
@@ -257,7 +259,7 @@ impl View {
         Ok(())
     }
 
-    /// The action that led to state `t`, as labels; false where there is none.
+    /// Writes the action that led to state `t`, as labels. Returns false if there is none.
     pub fn previous(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [f32]) -> Result<bool> {
         self.check(t, self.frames)?;
         match self.led_to(t) {
@@ -266,7 +268,7 @@ impl View {
         }
     }
 
-    /// The answer to state `t` at no delay, whose place the caller has checked.
+    /// The label of state `t` with delay 0. The caller has checked `t`.
     fn answer(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [f32]) -> Result<()> {
         self.chosen(self.first + t + self.rows.answers_after(), mirror, heads, out)
     }
@@ -301,7 +303,7 @@ impl View {
         Err(Error::mismatch("heads", kinds(&self.schema.heads()), kinds(heads)))
     }
 
-    /// A damaged file must not send a label beyond its head.
+    /// Checks that a damaged file does not produce a label that is invalid for its head.
     fn check_labels(&self, row: usize, heads: &Heads, labels: &[f32]) -> Result<()> {
         let kinds = heads.parts.iter().flat_map(|h| std::iter::repeat_n(h, h.kind.labels()));
         match labels.iter().zip(kinds).find(|(label, head)| !head.kind.is_label(**label)) {
@@ -321,7 +323,7 @@ impl View {
     }
 }
 
-/// Frames until a reward counts for less than a billionth.
+/// Frames after which the factor of a reward is below 1e-9.
 fn horizon(discount: f32) -> usize {
     match discount {
         discount if discount >= 1.0 => usize::MAX,
@@ -330,7 +332,7 @@ fn horizon(discount: f32) -> usize {
     }
 }
 
-/// How the columns of a schema become rows.
+/// The row reader of a schema.
 fn rows_of(schema: &Schema) -> Arc<dyn Rows> {
     match schema.form() {
         Form::Melee => Arc::new(melee::Replays),
@@ -343,7 +345,7 @@ fn rows_of(schema: &Schema) -> Arc<dyn Rows> {
     }
 }
 
-/// Makes sure that what was read of these views was all there.
+/// Checks that no data was missing when these views were read.
 pub(crate) fn verify<'a>(views: impl IntoIterator<Item = &'a View>) -> Result<()> {
     let mut files: Vec<&Arc<Mapped>> =
         views.into_iter().flat_map(|view| view.shard.files()).collect();

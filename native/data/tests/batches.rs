@@ -27,7 +27,7 @@ fn options(window: usize, stride: usize) -> SamplerOptions {
     SamplerOptions { window, stride, seed: 3, ..SamplerOptions::default() }
 }
 
-/// Games of one number a frame: 1000 times the game, plus the frame.
+/// Games with one number per frame: 1000 times the game, plus the frame.
 fn counted(lengths: &[usize]) -> (tempfile::TempDir, Vec<View>, Reader) {
     let dir = tempfile::tempdir().unwrap();
     let heads = vec![("move".to_owned(), HeadKind::Categorical(5))];
@@ -47,7 +47,7 @@ fn counted(lengths: &[usize]) -> (tempfile::TempDir, Vec<View>, Reader) {
 }
 
 #[test]
-fn an_epoch_shows_each_stretch_once_and_windows_stay_inside_their_games() {
+fn an_epoch_shows_each_window_once_and_windows_stay_inside_their_games() {
     let (_dir, views, reader) = counted(&[100, 57, 9, 10, 233]);
     let sampler = Sampler::new(views, reader, options(10, 10)).unwrap();
     assert_eq!((sampler.short_views(), sampler.windows()), (1, 9 + 4 + 1 + 22));
@@ -60,7 +60,7 @@ fn an_epoch_shows_each_stretch_once_and_windows_stay_inside_their_games() {
                 assert!(x.windows(2).all(|w| w[1] == w[0] + 1.0), "{x:?}");
                 assert!(x[0] as u32 / 1000 == x[9] as u32 / 1000);
                 assert!(x.iter().zip(labels).all(|(x, &l)| (*x as u32 % 1000) % 5 == l as u32));
-                assert!(x.iter().all(|x| seen.insert(*x as u32)), "a frame twice in an epoch");
+                assert!(x.iter().all(|x| seen.insert(*x as u32)), "a frame is shown twice");
             }
         }
         assert_eq!(seen.len(), 360);
@@ -104,7 +104,7 @@ fn mirroring_swaps_half_of_the_windows_whole() {
     assert!(follows.into_iter().all(|(_, (previous, label))| previous == label));
 }
 
-/// The features of a controller's labels, by hand: bits, axes from -1 to 1, the shoulder from 0 to 1.
+/// Features expected for a controller's labels: bits, axes from -1 to 1, the shoulder from 0 to 1.
 fn features(labels: &[f32]) -> Vec<f32> {
     let (bits, rest) = labels.split_at(8);
     let (axes, shoulder) = rest.split_at(4);
@@ -118,20 +118,20 @@ fn queued(delay: usize) -> Reader {
     Reader::new(Embedding::melee(melee), heads, delay)
 }
 
-/// Where the controllers and the delay id of [`queued`] begin.
+/// Offsets of the inputs and of the delay id in the features of [`queued`].
 fn places(reader: &Reader) -> (usize, usize) {
     let at = |name| reader.embedding.schema().iter().find(|f| f.name == name).unwrap().offset;
     (at("prev_buttons.a"), at("delay_id"))
 }
 
 #[test]
-fn a_queue_is_the_labels_of_the_inputs_before_the_answer_whatever_the_delay() {
+fn a_queue_holds_the_labels_of_the_inputs_before_the_answer_at_any_delay() {
     let (_dir, views) = melee();
     let (reader, delay) = (queued(3), 3);
     let (queue, delay_id) = places(&reader);
     let width = reader.embedding.continuous_width();
     let whole = reader.sequence(&views[0], 0..60).unwrap();
-    // The input of the frame before answer `i`; that of the first state has none before.
+    // The input of the frame before answer `i`. Before the first state's input there is none.
     let mut first = vec![0.0; 13];
     assert!(views[0].previous(0, false, &reader.heads, &mut first).unwrap());
     let input = |i: isize| match i {
@@ -153,7 +153,7 @@ fn a_queue_is_the_labels_of_the_inputs_before_the_answer_whatever_the_delay() {
         let newest = &whole.frames.previous[13 * t..][..13];
         assert_eq!(features(newest), row[queue..queue + 13]);
     }
-    // Of one controller the previous action stays what led to the frame.
+    // With a queue depth of 1, the previous action is still the input that led to the frame.
     let one = Melee { num_delays: 9, ..Melee::default() };
     let one = Reader { embedding: Embedding::melee(one), ..reader.clone() };
     let shown = one.sequence(&views[0], 0..60).unwrap();
@@ -187,7 +187,7 @@ fn a_queue_is_mirrored_forgotten_and_delayed_with_its_window_on_any_number_of_th
             let known = batch.frames.previous[at] != NONE;
             forgotten += usize::from(!known);
             for k in 0..4 {
-                // The label of the frame before is the newest input, mirrored as the window is.
+                // The label of the frame before is the newest input, mirrored with its window.
                 let label = &batch.labels[at - 13 * (k + 1)..][..13];
                 let want = if known { features(label) } else { vec![0.0; 13] };
                 assert_eq!(row(t)[queue + 13 * k..][..13], want[..]);
@@ -255,7 +255,7 @@ fn a_sequence_is_the_game_and_windows_are_cut_from_it() {
 }
 
 #[test]
-fn a_sampler_refuses_what_makes_no_sense() {
+fn a_sampler_refuses_invalid_options_and_views() {
     let (_dir, views, reader) = counted(&[30]);
     let kind = |views: &[View], options| {
         Sampler::new(views.to_vec(), reader.clone(), options).map_err(|e| e.kind().name()).err()

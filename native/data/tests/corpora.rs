@@ -1,4 +1,4 @@
-//! Corpora on disk: imports that are refused, repeated, cancelled and killed; damaged files.
+//! Corpora on disk: refused, repeated, cancelled and killed imports, and damaged files.
 #![allow(clippy::disallowed_methods)]
 
 mod support;
@@ -35,7 +35,7 @@ fn kind<T>(result: Result<T, Error>) -> Option<Kind> {
 }
 
 #[test]
-fn what_cannot_be_used_is_named_with_its_reason() {
+fn skipped_files_are_reported_with_their_reasons() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("replays");
     fixtures::write_all(&folder).unwrap();
@@ -102,7 +102,7 @@ fn a_killed_import_loses_nothing_that_was_finished() {
     let (folder, into) = (replays(dir.path(), 4), dir.path().join("corpus"));
     run(slice::from_ref(&folder), &into).unwrap();
     let whole = fs::read(into.join("manifest.json")).unwrap();
-    // As a kill leaves it: no manifest yet, a file under way, and one shard less.
+    // The state after a kill: no manifest, one partial file, and one shard missing.
     fs::remove_file(into.join("manifest.json")).unwrap();
     let lost = shards(&into).remove(0);
     let partial = lost.with_extension("safetensors.123-0.partial");
@@ -114,7 +114,7 @@ fn a_killed_import_loses_nothing_that_was_finished() {
 }
 
 #[test]
-fn shards_that_are_gone_or_damaged_are_imported_anew() {
+fn missing_or_damaged_shards_are_imported_again() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, into) = (replays(dir.path(), 3), dir.path().join("corpus"));
     run(slice::from_ref(&folder), &into).unwrap();
@@ -135,14 +135,14 @@ fn shards_that_are_gone_or_damaged_are_imported_anew() {
 }
 
 #[test]
-fn a_shard_with_a_bit_that_changed_is_written_anew_from_its_replay() {
+fn a_shard_with_a_changed_bit_is_written_again_from_its_replay() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, into) = (replays(dir.path(), 3), dir.path().join("corpus"));
     run(slice::from_ref(&folder), &into).unwrap();
     let manifest = fs::read(into.join("manifest.json")).unwrap();
     let shard = shards(&into).remove(1);
     let whole = fs::read(&shard).unwrap();
-    // In the game's numbers and in what is said of it.
+    // Damages the game's numbers, then its metadata.
     let tag = whole.windows(8).position(|text| text == b"Player 0").unwrap();
     for at in [whole.len() - 1, tag] {
         let mut bytes = whole.clone();
@@ -163,7 +163,7 @@ fn an_import_that_keeps_nothing_leaves_nothing() {
     let go = |into: &Path| run(slice::from_ref(&bad), into).unwrap();
     assert_eq!(go(&into).skipped.len(), 1);
     assert!(!into.exists());
-    // A folder that was there stays, as it was.
+    // A folder that existed before stays unchanged.
     fs::create_dir(&into).unwrap();
     go(&into);
     assert_eq!(fs::read_dir(&into).unwrap().count(), 0);
@@ -203,7 +203,7 @@ fn a_broken_manifest_is_an_error_to_read_and_rebuilt_by_an_import() {
 }
 
 #[test]
-fn a_digest_that_is_none_leads_nowhere() {
+fn an_invalid_digest_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, into) = (replays(dir.path(), 1), dir.path().join("corpus"));
     run(&[folder], &into).unwrap();
@@ -224,7 +224,7 @@ fn a_digest_that_is_none_leads_nowhere() {
 }
 
 #[test]
-fn a_shard_beside_the_games_is_not_one_of_them() {
+fn a_shard_outside_the_games_folder_is_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, into) = (replays(dir.path(), 2), dir.path().join("corpus"));
     run(slice::from_ref(&folder), &into).unwrap();
@@ -235,7 +235,7 @@ fn a_shard_beside_the_games_is_not_one_of_them() {
 }
 
 #[test]
-fn an_import_by_more_threads_than_can_be_is_refused() {
+fn an_import_with_too_many_threads_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let options = ImportOptions { threads: 1 << 20, ..ImportOptions::default() };
     let refused = import(&[], dir.path(), &options, &|_| (), &AtomicBool::new(false));
@@ -243,7 +243,7 @@ fn an_import_by_more_threads_than_can_be_is_refused() {
 }
 
 #[test]
-fn no_damage_to_a_shard_makes_reading_it_panic() {
+fn no_damage_to_a_shard_makes_a_read_panic() {
     let (_dir, whole) = corpus(&[Fixture { frames: 600, ..Fixture::default() }]);
     let path = whole.dir().join(&whole.games()[0].file);
     let bytes = fs::read(&path).unwrap();
@@ -270,7 +270,7 @@ fn no_damage_to_a_shard_makes_reading_it_panic() {
         for flip in [0x01, 0x80, 0xFF] {
             let mut damaged = bytes.clone();
             damaged[at] ^= flip;
-            // A name or a tag may change unseen; what must not happen is a panic.
+            // A changed name or tag may go unnoticed, but no read may panic.
             let _ = read(&damaged);
         }
     }
@@ -290,7 +290,7 @@ fn no_damage_to_a_replay_ends_an_import() {
     fs::create_dir(&folder).unwrap();
     for i in 0..150usize {
         let mut damaged = bytes.clone();
-        // Among the payload sizes, in the start block, and all over the frames.
+        // Damages payload sizes, the start event, and frames throughout the file.
         let at = if i < 60 { 11 + 9 * i } else { i * bytes.len() / 150 };
         damaged[at] ^= 1 << (i % 8);
         if i % 3 == 0 {
@@ -307,7 +307,7 @@ fn no_damage_to_a_replay_ends_an_import() {
 }
 
 #[test]
-fn one_importer_at_a_time() {
+fn only_one_importer_runs_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, into) = (replays(dir.path(), 1), dir.path().join("corpus"));
     run(slice::from_ref(&folder), &into).unwrap();
@@ -345,7 +345,7 @@ fn vectors(n: usize) -> (Schema, Vec<VectorGame>) {
 }
 
 #[test]
-fn a_corpus_of_vectors_gives_them_back() {
+fn a_corpus_of_vectors_returns_the_vectors() {
     let dir = tempfile::tempdir().unwrap();
     let (schema, games) = vectors(3);
     let built = Corpus::build(&schema, &games, dir.path()).unwrap();
@@ -370,7 +370,7 @@ fn a_corpus_of_vectors_gives_them_back() {
 }
 
 #[test]
-fn building_again_replaces_and_never_overwrites_another_kind() {
+fn building_again_replaces_a_corpus_but_not_one_of_another_schema() {
     let dir = tempfile::tempdir().unwrap();
     let (schema, games) = vectors(3);
     Corpus::build(&schema, &games, dir.path()).unwrap();
@@ -384,7 +384,7 @@ fn building_again_replaces_and_never_overwrites_another_kind() {
 }
 
 #[test]
-fn a_cancelled_build_leaves_the_corpus_that_was_there() {
+fn a_cancelled_build_leaves_the_earlier_corpus() {
     let dir = tempfile::tempdir().unwrap();
     let (schema, games) = vectors(3);
     let before = Corpus::build(&schema, &games[..2], dir.path()).unwrap();
@@ -397,7 +397,7 @@ fn a_cancelled_build_leaves_the_corpus_that_was_there() {
 }
 
 #[test]
-fn vectors_that_do_not_fit_are_named() {
+fn vectors_that_do_not_fit_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (schema, games) = vectors(1);
     let try_with = |change: &dyn Fn(&mut VectorGame)| {
@@ -414,7 +414,7 @@ fn vectors_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn a_split_is_by_game_and_adding_games_moves_no_other() {
+fn a_split_is_by_game_and_adding_games_does_not_move_others() {
     let dir = tempfile::tempdir().unwrap();
     let (schema, games) = vectors(60);
     let digests = |corpus: &Corpus, side: &[usize]| -> Vec<String> {
@@ -438,7 +438,7 @@ fn a_split_is_by_game_and_adding_games_moves_no_other() {
 }
 
 #[test]
-fn a_single_bit_that_changed_is_found_and_its_replay_named() {
+fn a_single_changed_bit_is_found_and_its_replay_is_named() {
     let (_dir, corpus) = corpus(&[Fixture::default(), Fixture { seed: 5, ..Fixture::default() }]);
     let check = || {
         let seen = std::cell::Cell::new(0);
@@ -467,7 +467,7 @@ fn a_single_bit_that_changed_is_found_and_its_replay_named() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_game_that_was_checked_is_mapped_no_more() {
+fn a_verified_game_does_not_stay_mapped() {
     let (_dir, corpus) = corpus(&[Fixture::default(), Fixture { seed: 5, ..Fixture::default() }]);
     let folder = corpus.dir().display().to_string();
     let mapped = |_| {
@@ -479,12 +479,12 @@ fn a_game_that_was_checked_is_mapped_no_more() {
 }
 
 #[test]
-fn a_corpus_does_not_move_in_with_other_things() {
+fn a_corpus_is_not_written_into_a_folder_with_other_files() {
     let dir = tempfile::tempdir().unwrap();
     let folder = replays(dir.path(), 1);
     let into = dir.path().join("home");
     fs::create_dir_all(&into).unwrap();
-    // A manifest of an app of the web, not a broken one of ours.
+    // This manifest belongs to a web app; it is not a damaged manifest of a corpus.
     for name in ["manifest.json", "letter.txt"] {
         fs::write(into.join(name), b"{}").unwrap();
         let refused = run(slice::from_ref(&folder), &into);
@@ -499,7 +499,7 @@ fn a_corpus_does_not_move_in_with_other_things() {
 
 #[cfg(unix)]
 #[test]
-fn links_that_lead_back_are_not_followed_again() {
+fn links_in_a_loop_are_followed_once() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, into) = (replays(dir.path(), 2), dir.path().join("corpus"));
     for name in ["loop", "other loop"] {

@@ -1,4 +1,4 @@
-//! ExPhil's corpora, read as they are; one that lies is refused.
+//! Corpora of ExPhil are read in place; inconsistent ones are refused.
 #![allow(clippy::disallowed_methods)]
 
 use std::fs;
@@ -11,7 +11,7 @@ use sconce_nn::spec::{Embedding, Heads, HeadsKind};
 const WIDTH: usize = 3;
 const FRAMES: usize = 60;
 
-/// What a fixture may say that is not so.
+/// A corpus of ExPhil with fields that can be made inconsistent.
 struct Fixture {
     magic: [&'static [u8; 4]; 2],
     version: u32,
@@ -21,12 +21,12 @@ struct Fixture {
     labels: u64,
     label_bytes: u32,
     manifest: String,
-    /// Bytes missing at the ends (or too many, where negative).
+    /// Bytes missing at the end of each file; negative for extra bytes.
     missing: [i64; 2],
 }
 
 fn lines() -> String {
-    // Out of order, a blank line, a key that we do not know, and frames that belong to nobody.
+    // Ranges out of order, a blank line, an unknown key, and frames outside every range.
     "{\"path\":\"b.slp\",\"start\":20,\"frames\":25,\"port\":2,\"more\":1}\n\n\
      {\"path\":\"a.slp\",\"start\":0,\"frames\":20,\"port\":1}\n\
      {\"path\":\"b.slp\",\"start\":45,\"frames\":10,\"port\":3}\n"
@@ -97,7 +97,7 @@ fn open(fixture: &Fixture) -> (tempfile::TempDir, sconce_tensor::Result<Corpus>)
 }
 
 #[test]
-fn games_are_what_the_manifest_says_in_every_dtype() {
+fn games_match_the_manifest_in_every_dtype() {
     for dtype in [1, 2, 3] {
         let (_dir, corpus) = open(&Fixture { dtype, ..Fixture::default() });
         let corpus = corpus.unwrap();
@@ -127,7 +127,7 @@ fn games_are_what_the_manifest_says_in_every_dtype() {
 }
 
 #[test]
-fn windows_stay_inside_games_and_both_players_on_one_side() {
+fn windows_stay_inside_games_and_both_players_are_on_one_side_of_a_split() {
     let (dir, corpus) = open(&Fixture::default());
     let corpus = corpus.unwrap();
     let reader = Reader::new(Embedding::vector(WIDTH), corpus.schema().heads(), 0);
@@ -140,14 +140,14 @@ fn windows_stay_inside_games_and_both_players_on_one_side() {
         assert!(train.contains(&0) == train.contains(&2), "{train:?} {held:?}");
         assert!(!train.is_empty() && !held.is_empty());
     }
-    // It is theirs: nothing is written into it.
+    // A corpus of ExPhil is read-only: nothing is written into its folder.
     let refused = Corpus::build(corpus.schema(), &[], dir.path()).map(drop).unwrap_err();
     assert_eq!(refused.kind().name(), "mismatch");
     assert!(!dir.path().join("games").exists());
 }
 
 #[test]
-fn players_of_one_replay_are_one_game_of_a_split() {
+fn players_of_one_replay_count_as_one_game_in_a_split() {
     let line = |path: &str, start: usize, port: u8| {
         format!("{{\"path\":\"{path}\",\"start\":{start},\"frames\":20,\"port\":{port}}}\n")
     };
@@ -157,7 +157,7 @@ fn players_of_one_replay_are_one_game_of_a_split() {
         let (train, held) = corpus.split(&Holdout::Fraction(fraction), seed).unwrap();
         assert_eq!((train.len(), held.len()), (2, 0));
     }
-    // Whichever of the two replays comes first in the draw.
+    // Either of the two replays may come first in the draw.
     let both = Fixture { manifest: alone + &line("b.slp", 40, 1), ..Fixture::default() };
     let corpus = open(&both).1.unwrap();
     let mut sides = std::collections::BTreeSet::new();
@@ -169,14 +169,14 @@ fn players_of_one_replay_are_one_game_of_a_split() {
 }
 
 #[test]
-fn a_corpus_that_is_written_over_between_two_reads_is_named() {
+fn a_corpus_that_is_overwritten_between_two_reads_is_named() {
     let (dir, corpus) = open(&Fixture::default());
     let corpus = corpus.unwrap();
     let reader = Reader::new(Embedding::vector(WIDTH), corpus.schema().heads(), 0);
     let options = SamplerOptions { window: 10, stride: 5, ..SamplerOptions::default() };
     let sampler = Sampler::new(corpus.views(&[0, 1, 2]).unwrap(), reader, options).unwrap();
     assert!(sampler.batch(0, 4).is_ok());
-    // More than the clock of a file system moves by.
+    // Longer than the timestamp resolution of a file system.
     std::thread::sleep(std::time::Duration::from_millis(50));
     Fixture::default().write(dir.path());
     let error = sampler.batch(1, 4).unwrap_err();
@@ -185,7 +185,7 @@ fn a_corpus_that_is_written_over_between_two_reads_is_named() {
 }
 
 #[test]
-fn whatever_lies_is_named() {
+fn inconsistent_files_are_named() {
     let d = Fixture::default;
     let manifest = |line: &str| Fixture { manifest: lines() + line, ..d() };
     let cases: [(Fixture, &str, &str); 15] = [
@@ -237,7 +237,7 @@ fn whatever_lies_is_named() {
 }
 
 #[test]
-fn a_class_beyond_its_head_and_a_file_that_is_cut_are_named() {
+fn an_invalid_class_and_a_cut_file_are_named() {
     let (dir, corpus) = open(&Fixture::default());
     let reader = Reader::new(Embedding::vector(WIDTH), corpus.unwrap().schema().heads(), 0);
     let labels = dir.path().join("labels.bin");
@@ -270,7 +270,7 @@ fn a_class_beyond_its_head_and_a_file_that_is_cut_are_named() {
 }
 
 #[test]
-fn the_same_paths_with_other_contents_are_other_games_on_the_same_side() {
+fn changed_contents_change_the_digest_of_contents_but_not_the_side_of_a_split() {
     let (dir, corpus) = open(&Fixture::default());
     let entries = |corpus: &Corpus| {
         let of = |game: &sconce_data::GameInfo| (game.digest.clone(), game.contents.clone());

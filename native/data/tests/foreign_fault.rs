@@ -1,4 +1,4 @@
-//! A SIGBUS that is none of ours, where somebody handled it before us.
+//! A SIGBUS outside every guard, in a process that already has a handler for it.
 #![cfg(unix)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,16 +13,16 @@ extern "C" fn handle(_signal: libc::c_int) {
 }
 
 #[test]
-fn it_goes_to_the_handler_before_us_and_ours_stays() {
+fn a_foreign_fault_goes_to_the_previous_handler_and_ours_stays_installed() {
     let dir = tempfile::tempdir().unwrap();
     let schema = Schema::vectors(64, vec![("go".into(), HeadKind::Bernoulli(1))]);
     let games = [VectorGame { x: vec![1.0; 64 * 1000], labels: vec![0.0; 1000] }];
-    // SAFETY: a plain call of the C library; the handler adds to a number and nothing else.
+    // SAFETY: a plain call of the C library; the handler only adds to an atomic number.
     unsafe { libc::signal(libc::SIGBUS, handle as *const () as usize) };
     let corpus = Corpus::build(&schema, &games, dir.path()).unwrap();
     let view = corpus.views(&[0]).unwrap().remove(0);
     for count in 1..=2 {
-        // SAFETY: it is handled.
+        // SAFETY: the signal has a handler.
         unsafe { libc::raise(libc::SIGBUS) };
         assert_eq!(SEEN.load(Ordering::SeqCst), count);
     }

@@ -1,5 +1,5 @@
-//! The loader: the same batches in the same order however they are made, bounded, and an end to
-//! whatever goes wrong.
+//! The loader: batches and their order do not depend on how they are made, prefetching is bounded, and
+//! failures end it.
 
 mod support;
 
@@ -17,7 +17,7 @@ use sconce_nn::spec::{Embedding, Heads, HeadsKind, Melee};
 use sconce_tensor::{Error, Result};
 use support::corpus;
 
-/// Tests of this file count threads, so only one of them runs at a time.
+/// Held by each test that counts threads, so that only one of them runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> std::sync::MutexGuard<'static, ()> {
@@ -46,7 +46,7 @@ fn threads(prefetch: usize, threads: usize) -> LoaderOptions {
     LoaderOptions { prefetch, threads, ..LoaderOptions::default() }
 }
 
-/// Until all loaders' threads are gone, which none may outlive by more than the batch it is at.
+/// Waits until the threads of all loaders have ended; each may first finish its current batch.
 fn no_threads() -> bool {
     let until = Instant::now() + Duration::from_secs(20);
     while live_threads() > 0 && Instant::now() < until {
@@ -60,7 +60,7 @@ fn take(loader: &mut Loader<Draws>, steps: usize) -> Vec<Drawn> {
 }
 
 #[test]
-fn batches_are_those_of_their_steps_whatever_makes_them() {
+fn batches_depend_only_on_their_steps() {
     let _alone = alone();
     let (_dir, corpus) = games();
     let tracks = {
@@ -82,7 +82,7 @@ fn batches_are_those_of_their_steps_whatever_makes_them() {
 }
 
 #[test]
-fn a_loader_on_its_way_to_a_far_step_ends_when_it_is_dropped_or_stopped() {
+fn a_loader_on_its_way_to_a_far_step_ends_when_dropped_or_cancelled() {
     let _alone = alone();
     let (_dir, corpus) = games();
     let options = SamplerOptions { window: 20, ..Default::default() };
@@ -98,13 +98,13 @@ fn a_loader_on_its_way_to_a_far_step_ends_when_it_is_dropped_or_stopped() {
 }
 
 #[test]
-fn frames_of_burn_in_carry_no_weight() {
+fn burn_in_frames_have_no_weight() {
     let (_dir, corpus) = games();
     let weights = windows(&corpus).draw(0).unwrap().batch.weights;
     assert!(weights.chunks(20).all(|w| w[..3] == [0.0; 3] && w[3..] == [1.0; 17]));
 }
 
-/// Makes batches of one row, when it is let, and counts them.
+/// Makes batches of one row up to the step that the test allows, and counts them.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<u64>, Condvar)>, Arc<AtomicU64>);
 
@@ -134,7 +134,7 @@ impl Draw for Gate {
 }
 
 #[test]
-fn there_are_never_more_batches_than_there_may_be() {
+fn prefetched_batches_never_exceed_their_bound() {
     let _alone = alone();
     let bytes = |max_bytes| LoaderOptions { max_bytes, ..threads(4, 2) };
     for (options, bound) in
@@ -161,7 +161,7 @@ fn there_are_never_more_batches_than_there_may_be() {
 }
 
 #[test]
-fn a_source_that_stalls_is_named_and_its_batch_is_there_when_it_comes() {
+fn a_stalled_source_is_named_and_its_batch_arrives_later() {
     let _alone = alone();
     for n in [1, 2] {
         let gate = Gate::default();
@@ -170,11 +170,11 @@ fn a_source_that_stalls_is_named_and_its_batch_is_there_when_it_comes() {
         let mut loader = Loader::start("the slow disk", gate.clone(), &options, 0).unwrap();
         assert!(loader.next(&GO).is_ok());
         let late = loader.next(&GO).unwrap_err();
-        let said = "batch 1 of the slow disk is late by the deadline of 50 ms, after ";
+        let said = "batch 1 of the slow disk missed its deadline of 50 ms, after ";
         assert!(late.to_string().starts_with(said), "{late}");
         assert_eq!(late.kind().name(), "deadline");
         assert!(loader.flow().data_wait_seconds >= 0.05);
-        // One who is told to stop does not wait so long.
+        // A cancelled caller does not wait for the deadline.
         let cancelled = loader.next(&AtomicBool::new(true));
         assert!(matches!(cancelled, Err(Error::Cancelled)));
         gate.open(u64::MAX);
@@ -209,7 +209,7 @@ impl Draw for Panics {
 }
 
 #[test]
-fn a_panic_takes_its_batchs_place_and_is_named() {
+fn a_panic_takes_the_place_of_its_batch_and_is_named() {
     let _alone = alone();
     for (prefetch, n) in [(0, 1), (1, 1), (4, 3)] {
         let mut loader = Loader::start("games", Panics(5), &threads(prefetch, n), 0).unwrap();
@@ -218,7 +218,7 @@ fn a_panic_takes_its_batchs_place_and_is_named() {
         assert_eq!(error.to_string(), "panic: batch 5 of games: no such page");
         assert_eq!(loader.step(), 5);
         let again = loader.next(&GO).unwrap_err();
-        // Of several threads another may come to the same end.
+        // With several threads, another thread may report a panic of its own.
         let ended = matches!(again, Error::Unavailable { .. });
         assert!(ended || n > 1 && matches!(again, Error::Panic { .. }), "{again}");
     }
@@ -229,7 +229,7 @@ fn a_panic_takes_its_batchs_place_and_is_named() {
 }
 
 #[test]
-fn a_shard_that_is_cut_or_gone_is_named() {
+fn a_cut_or_missing_shard_is_named() {
     let _alone = alone();
     type Harm = fn(&std::path::Path);
     let cut: Harm = |path| {
@@ -247,7 +247,7 @@ fn a_shard_that_is_cut_or_gone_is_named() {
         let error = (0..10).find_map(|_| loader.next(&GO).err()).unwrap();
         assert_eq!(error.kind().name(), kind);
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
-        // Evaluation reads by the same rule.
+        // Evaluation reads follow the same rule.
         assert_eq!(reader().sequence(&view, 0..5).unwrap_err().kind().name(), kind);
     }
     assert!(no_threads());

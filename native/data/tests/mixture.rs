@@ -1,4 +1,4 @@
-//! Windows of several corpora in one batch.
+//! Mixtures: windows of several corpora in one batch.
 #![allow(clippy::disallowed_methods)]
 
 use sconce_data::{Corpus, Mixture, Reader, Sampler, SamplerOptions, Schema, Share, VectorGame};
@@ -9,7 +9,7 @@ fn heads() -> Heads {
     Heads { parts: vec![head], ..Heads::controller(HeadsKind::Independent) }
 }
 
-/// A corpus of which each label is its number.
+/// A corpus whose labels are all `number`.
 fn corpus(dir: &std::path::Path, number: u16, games: usize) -> Corpus {
     let game = |i: usize| VectorGame { x: vec![i as f32; 50], labels: vec![number.into(); 50] };
     let games: Vec<_> = (0..games).map(game).collect();
@@ -27,13 +27,13 @@ fn fixed(share: f64) -> Share {
     Share { from: share, to: share, steps: 1 }
 }
 
-/// Windows of each corpus in some steps.
+/// Counts the windows of each corpus over some steps.
 fn drawn(mixture: &Mixture, steps: std::ops::Range<u64>) -> [f64; 3] {
     let mut counts = [0.0; 3];
     for step in steps {
         let batch = mixture.batch(step, 32).unwrap();
         for window in batch.labels.chunks_exact(5) {
-            assert!(window.iter().all(|label| *label == window[0]), "a window is of one corpus");
+            assert!(window.iter().all(|label| *label == window[0]), "a window mixes two corpora");
             counts[window[0] as usize] += 1.0;
         }
     }
@@ -53,12 +53,12 @@ fn windows_are_drawn_by_their_shares() {
         let expected = share * total;
         (count - expected).powi(2) / expected
     });
-    // 99.9 % of a chi-square of two degrees of freedom.
+    // The 99.9 % quantile of the chi-square distribution with two degrees of freedom.
     let chi: f64 = squares.sum();
     assert!(chi < 13.82, "{counts:?} has a chi-square of {chi}");
     assert_eq!(mixture.batch(7, 32).unwrap(), mixture.batch(7, 32).unwrap());
     assert_ne!(mixture.batch(7, 32).unwrap(), mixture.batch(8, 32).unwrap());
-    // Three games of each, of nine windows each.
+    // Three corpora, three games each, nine windows per game.
     assert_eq!(mixture.steps_per_epoch(1), 3 * 3 * 9);
 }
 
@@ -76,7 +76,7 @@ fn a_share_changes_over_the_steps() {
 }
 
 #[test]
-fn one_corpus_alone_is_drawn_as_by_its_sampler() {
+fn a_mixture_of_one_corpus_equals_its_sampler() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path(), 0, 4);
     let (sampler, alone) = (sampler(&corpus), Mixture::from(sampler(&corpus)));
@@ -86,7 +86,7 @@ fn one_corpus_alone_is_drawn_as_by_its_sampler() {
 }
 
 #[test]
-fn shares_that_cannot_be_are_refused_by_name() {
+fn invalid_shares_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let all = [0, 1, 2].map(|i| corpus(dir.path(), i, 2));
     let refused = |shares: [Share; 2]| {

@@ -1,4 +1,4 @@
-//! Files that are none, replays that would end the process, and imports after one that died.
+//! Special files, replays that would crash the process, and imports after one that died.
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods)]
 
@@ -34,7 +34,7 @@ fn folder(dir: &Path, n: u32) -> PathBuf {
 
 fn pipe(path: &Path) {
     let text = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: the path is a string that ends in a zero and lives through the call.
+    // SAFETY: the path is a NUL-terminated string that lives through the call.
     assert_eq!(unsafe { libc::mkfifo(text.as_ptr(), 0o600) }, 0);
 }
 
@@ -44,7 +44,7 @@ fn hole(path: &Path, bytes: u64) {
 
 type Make = fn(&Path);
 
-/// What may lie where a file is expected.
+/// File types that may be found where a regular file is expected.
 const ODD: [(&str, Make); 5] = [
     ("pipe", |path| pipe(path)),
     ("folder", |path| fs::create_dir(path).unwrap()),
@@ -86,7 +86,7 @@ fn a_replay_that_would_overflow_the_stack_is_skipped_and_the_others_are_kept() {
 }
 
 #[test]
-fn what_is_no_replay_stops_no_import() {
+fn special_files_do_not_stop_an_import() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, into) = (folder(dir.path(), 1), dir.path().join("corpus"));
     for (name, make) in ODD.into_iter().filter(|odd| odd.0 != "folder") {
@@ -105,7 +105,7 @@ fn what_is_no_replay_stops_no_import() {
 }
 
 #[test]
-fn what_lies_in_the_place_of_a_corpus_file_is_a_typed_error() {
+fn a_special_file_at_the_path_of_a_corpus_file_is_a_typed_error() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, into) = (folder(dir.path(), 1), dir.path().join("corpus"));
     run(slice::from_ref(&folder), &into).unwrap();
@@ -154,7 +154,7 @@ fn what_lies_in_the_place_of_a_corpus_file_is_a_typed_error() {
 }
 
 #[test]
-fn numbers_of_a_manifest_have_bounds() {
+fn numbers_in_a_manifest_are_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, into) = (folder(dir.path(), 1), dir.path().join("corpus"));
     run(&[folder], &into).unwrap();
@@ -186,7 +186,7 @@ fn numbers_of_a_manifest_have_bounds() {
     }
 }
 
-/// A line of the journal as a death leaves it.
+/// A journal line as a death leaves it.
 fn line(replay: &Path, deaths: u32) -> String {
     let (file, digest) = (replay.file_name().unwrap().display(), of_file(replay).unwrap());
     let text = format!(r#"{{"file":"{file}","digest":"{digest}","deaths":{deaths}}}"#);
@@ -194,13 +194,13 @@ fn line(replay: &Path, deaths: u32) -> String {
 }
 
 #[test]
-fn an_import_knows_what_was_being_read_when_one_died() {
+fn an_import_knows_the_replays_in_flight_when_an_earlier_one_died() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, into) = (folder(dir.path(), 4), dir.path().join("corpus"));
     run(&[folder.join("3.slp")], &into).unwrap();
     let journal = into.join("journal");
     assert!(!journal.exists());
-    // Two were being read at a death, and one of them at a death before.
+    // Two replays were in flight at a death, one of them also at an earlier death.
     let lines = [line(&folder.join("0.slp"), 2), line(&folder.join("1.slp"), 1)];
     fs::write(&journal, lines.concat()).unwrap();
     let report = run(slice::from_ref(&folder), &into).unwrap();
@@ -211,10 +211,10 @@ fn an_import_knows_what_was_being_read_when_one_died() {
     assert_eq!((report.added, report.known), (2, 1));
     assert_eq!(reasons(&report), [("0.slp".to_string(), Reason::Fatal)]);
     assert!(report.skipped[0].detail.starts_with("2 imports died while they read it"));
-    // It stays out, and the one that was read is forgotten.
+    // The fatal replay stays skipped, and the one that was read is no longer a suspect.
     let again = run(slice::from_ref(&folder), &into).unwrap();
     assert_eq!((again.interrupted.len(), again.skipped.len(), again.known), (1, 1, 3));
-    // Until it is asked for.
+    // With `retry` it is read again.
     let options = ImportOptions { retry: true, ..ImportOptions::default() };
     let cancel = AtomicBool::new(false);
     let retried = import(slice::from_ref(&folder), &into, &options, &|_| (), &cancel).unwrap();
@@ -224,7 +224,7 @@ fn an_import_knows_what_was_being_read_when_one_died() {
 }
 
 #[test]
-fn replays_under_suspicion_are_read_one_at_a_time_after_all_others() {
+fn suspect_replays_are_read_one_at_a_time_after_all_others() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, into) = (folder(dir.path(), 6), dir.path().join("corpus"));
     fs::create_dir_all(into.join("games")).unwrap();
@@ -238,7 +238,7 @@ fn replays_under_suspicion_are_read_one_at_a_time_after_all_others() {
     };
     let report = import(&[folder], &into, &options, &look, &AtomicBool::new(false)).unwrap();
     assert_eq!((report.added, report.interrupted.len()), (6, 2));
-    // When they are read, the manifest has all others.
+    // When the suspects are read, the manifest lists all other games.
     let seen = seen.into_inner().unwrap();
     assert!(seen.iter().filter(|(done, _)| *done > 4).all(|(_, games)| *games >= 4), "{seen:?}");
 }

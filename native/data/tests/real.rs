@@ -1,4 +1,4 @@
-//! Real games, where `SCONCE_REPLAYS` names a folder with train/, validation/ and edge/.
+//! Real games. Runs only if `SCONCE_REPLAYS` names a folder with train/, validation/ and edge/.
 #![allow(clippy::disallowed_methods)]
 
 mod support;
@@ -16,7 +16,7 @@ use support::run;
 fn replays() -> Option<PathBuf> {
     let found = std::env::var_os("SCONCE_REPLAYS").map(PathBuf::from);
     if found.is_none() {
-        eprintln!("skipped: SCONCE_REPLAYS names no folder of real games");
+        eprintln!("skipped: SCONCE_REPLAYS is not set to a folder of real games");
     }
     found
 }
@@ -52,7 +52,7 @@ fn every_edge_case_is_imported_or_refused_for_its_reason() {
 }
 
 #[test]
-fn the_training_games_import_whole() {
+fn all_training_games_are_imported() {
     let Some(root) = replays() else { return };
     let dir = tempfile::tempdir().unwrap();
     let report = run(&[root.join("train")], dir.path()).unwrap();
@@ -75,9 +75,9 @@ fn the_training_games_import_whole() {
     }
 }
 
-/// Row by row against peppi's own view of the same frames.
+/// Compares each row with peppi's own frame.
 #[test]
-fn raw_rows_say_what_peppi_says() {
+fn raw_rows_match_peppi() {
     let Some(root) = replays() else { return };
     for name in ["rollback_frames", "ics2", "nintendont", "throw_grab"] {
         let file = root.join("train").join(name).with_extension("slp");

@@ -1,4 +1,4 @@
-//! Replays to views: values, versions, rollbacks, and what is before what.
+//! Views of replays: values, versions, rollbacks, and the order of states and inputs.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn label(view: &View, t: usize, delay: usize, mirror: bool) -> Vec<f32> {
     labels
 }
 
-/// What a raw row must say of a player whose version knows everything.
+/// The expected raw fields of a player, for a replay version that records all fields.
 fn expect(state: &State) -> Vec<(&'static str, f32)> {
     let v = state.velocities;
     vec![
@@ -62,7 +62,7 @@ fn expect(state: &State) -> Vec<(&'static str, f32)> {
     ]
 }
 
-/// Fields that a version lacks, which take their fallback.
+/// Fields that a version lacks; they take their fallback.
 fn missing(version: (u8, u8)) -> Vec<&'static str> {
     let fields = sconce_data::fields().iter().filter(|f| f.group == Group::Player);
     fields.filter(|f| f.since > version).map(|f| f.name).collect()
@@ -90,7 +90,7 @@ fn check_states(fixture: Fixture) {
 }
 
 #[test]
-fn what_a_replay_says_comes_back_from_both_sides() {
+fn both_views_return_the_states_of_a_replay() {
     check_states(Fixture { seed: 1, ..Fixture::default() });
 }
 
@@ -102,12 +102,12 @@ fn old_and_new_versions_import_with_their_fallbacks() {
 }
 
 #[test]
-fn of_a_rolled_back_frame_the_last_row_counts() {
+fn the_last_row_of_a_rolled_back_frame_is_kept() {
     check_states(Fixture { rollback_every: 7, seed: 3, ..Fixture::default() });
 }
 
 #[test]
-fn the_controller_is_physical_buttons_and_processed_sticks() {
+fn an_input_has_physical_buttons_and_processed_sticks() {
     let (_dir, _corpus, views) = views(Fixture { seed: 4, ..Fixture::default() });
     for (player, view) in views.iter().enumerate() {
         for t in 0..200 {
@@ -136,20 +136,20 @@ fn a_player_without_a_pad_has_processed_buttons() {
     assert!(pressed.count() > 50);
 }
 
-/// The data leaks on purpose: the action after frame f tells the stick of frame f.
+/// The fixture leaks on purpose: the action after frame f encodes the stick of frame f.
 #[test]
-fn no_state_tells_the_input_that_answers_it() {
+fn no_state_reveals_the_input_that_answers_it() {
     let (_dir, _corpus, views) = views(Fixture { seed: 6, frames: 4000, ..Fixture::default() });
     for (player, view) in views.iter().enumerate() {
         let n = view.len(0);
         assert_eq!(n, view.frames() - 1);
         let told = |t: usize| at(&raw(view, t), OWN, "action") - f32::from(ACTION_BASE);
         let main_x = |t: usize| label(view, t, 0, false)[8];
-        // The leak is there: the next state tells this label, this state the action before.
+        // The leak exists: the next state reveals this label, and this state reveals the previous one.
         assert!((0..n).all(|t| told(t + 1) == main_x(t)));
         assert!((1..n).all(|t| told(t) == main_x(t - 1)));
         assert!((0..n).all(|t| (raw(view, t)[PREVIOUS + 9] * 16.0).round() == told(t)));
-        // Of its own label a state tells no more than chance, 1 in 17, does.
+        // A state predicts its own label no better than chance, 1 in 17.
         let guessed = (0..n).filter(|&t| told(t) == main_x(t)).count() as f64 / n as f64;
         assert!((guessed - 1.0 / 17.0).abs() < 0.015, "{guessed}");
         assert_eq!(main_x(0), f32::from(fixtures::main_x_bucket(6, player, -39)));
@@ -186,7 +186,7 @@ fn a_mirrored_label_is_the_mirrored_stick() {
 }
 
 #[test]
-fn the_first_five_items_stand_in_order_of_their_ids() {
+fn the_first_five_items_are_in_order_of_their_ids() {
     let (_dir, _corpus, views) = views(Fixture { items: true, seed: 9, ..Fixture::default() });
     for (own, view) in views.iter().enumerate() {
         let row = raw(view, 60);
@@ -217,7 +217,7 @@ fn versions_without_items_or_owners_have_none() {
 }
 
 #[test]
-fn nana_is_there_when_she_is() {
+fn nana_has_values_only_while_she_exists() {
     let climbers = Player { character: fixtures::ICE_CLIMBERS, cpu: false };
     let players = vec![climbers, Player { character: 2, cpu: false }];
     let (_dir, _corpus, views) = views(Fixture { players, seed: 11, ..Fixture::default() });
@@ -235,7 +235,7 @@ fn nana_is_there_when_she_is() {
 }
 
 #[test]
-fn a_game_is_described_and_its_other_ids_are_counted() {
+fn a_game_has_metadata_and_its_unknown_ids_are_counted() {
     let usual = Fixture::default();
     let odd = Fixture { odd_ids: true, stage: 30, version: (3, 18), seed: 12, ..usual.clone() };
     let (_dir, corpus) = corpus(&[usual, odd]);
@@ -244,7 +244,7 @@ fn a_game_is_described_and_its_other_ids_are_counted() {
     assert_eq!((&info.ports[..], &info.characters[..]), (&[1, 2][..], &[1, 2][..]));
     assert_eq!(info.start_characters, [2, 9]);
     assert_eq!(info.tags, ["Player 0", "Player 1"]);
-    // Frames -100, 0, 100, ..., 600 of both players.
+    // Frames -100, 0, 100, ..., 600, for both players.
     assert_eq!((info.other_ids.actions, info.other_ids.stages), (16, 1));
     assert_eq!(corpus.info().other_ids, info.other_ids);
     let views = corpus.views(&[game(&corpus, 1)]).unwrap();

@@ -1,4 +1,4 @@
-//! Columns beside labels: rewards and the returns that they add up to.
+//! Extra columns: stored columns, and returns computed from rewards.
 
 use sconce_data::{Beside, Builder, Extra, Reader, Sampler, SamplerOptions, Schema};
 use sconce_game::Declaration;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 /// Three games of 20, 30 and 7 frames; the reward of frame t is t + 1.
 #[test]
-fn a_batch_has_the_returns_of_its_frames_until_their_game_ends() {
+fn a_batch_has_the_discounted_returns_of_its_frames() {
     let declaration: Declaration = serde_json::from_value(json!({
         "name": "walk", "version": 1,
         "fields": [{"name": "t", "kind": {"range": {"min": 0.0, "max": 100.0}},
@@ -19,7 +19,7 @@ fn a_batch_has_the_returns_of_its_frames_until_their_game_ends() {
     let mut builder = Builder::new(&schema, &dir.path().join("corpus")).unwrap();
     let lengths = [20, 30, 7];
     for frames in lengths {
-        // A frame, an input, a reward and how likely the input was.
+        // A frame, an input, a reward, and the log-likelihood of the input.
         let row = |t: usize| [t as f32, 1.0, t as f32 + 1.0, -0.5];
         builder.add_rows(&(0..frames).flat_map(row).collect::<Vec<_>>()).unwrap();
     }
@@ -38,7 +38,7 @@ fn a_batch_has_the_returns_of_its_frames_until_their_game_ends() {
             assert!(likely.iter().all(|number| *number == -0.5));
             let width = batch.frames.continuous.len() / returns.len();
             for (row, got) in batch.frames.continuous.chunks(width).zip(returns) {
-                // Without a tomorrow a return is the reward of the answer.
+                // With discount 0, a return is the reward of the answer.
                 let t = (row[0] + 1.0) * 50.0;
                 let near = (got - (t + delay as f32 + 1.0)).abs() < 1e-3;
                 assert!(near || discount > 0.0, "{got} at {t}");

@@ -1,4 +1,4 @@
-//! Which windows are drawn, and what is done to them.
+//! Sampling and augmentation of windows.
 
 mod support;
 
@@ -14,7 +14,7 @@ use sconce_nn::spec::{Embedding, HeadKind, Heads, HeadsKind, Melee};
 use sconce_tensor::pool;
 use support::corpus;
 
-/// Games of one number a frame, 1000 times the game plus the frame; the label is `of(frame)`.
+/// Games with one number per frame, 1000 times the game plus the frame. The label is `of(frame)`.
 fn counted(lengths: &[usize], of: fn(usize) -> f32) -> (tempfile::TempDir, Corpus, Reader) {
     let dir = tempfile::tempdir().unwrap();
     let heads = vec![("move".to_owned(), HeadKind::Categorical(60))];
@@ -40,7 +40,7 @@ fn batches(sampler: &Sampler, steps: u64) -> Vec<Batch> {
     (0..steps).map(|step| sampler.batch(step, 32).unwrap()).collect()
 }
 
-/// Windows of each game, by the thousands of their first number.
+/// Counts the windows of each game, by the thousands of their first number.
 fn by_game(batches: &[Batch]) -> BTreeMap<u32, usize> {
     let mut counts = BTreeMap::new();
     for x in batches.iter().flat_map(|b| b.frames.continuous.chunks(10)) {
@@ -51,9 +51,9 @@ fn by_game(batches: &[Batch]) -> BTreeMap<u32, usize> {
 }
 
 #[test]
-fn weighted_games_come_by_their_weights() {
+fn weighted_games_are_drawn_by_their_weights() {
     let (_dir, corpus, reader) = counted(&[100, 300, 200], |_| 0.0);
-    // A corpus has its games in an order of its own.
+    // A corpus sorts its games by digest.
     let weight = |source: &str| match source {
         "game 0" => 0.0,
         "game 1" => 1.0,
@@ -63,7 +63,7 @@ fn weighted_games_come_by_their_weights() {
     let weighted = SamplerOptions { weights: weights.clone(), ..options(Sampling::Weighted) };
     let sampler = Sampler::new(views(&corpus), reader.clone(), weighted).unwrap();
     let counts = by_game(&batches(&sampler, 100));
-    // 30 windows of weight 1, 20 of 4.5: one in four.
+    // 30 windows of weight 1 and 20 of weight 4.5: one in four has weight 1.
     assert_eq!(counts.get(&0), None);
     let share = counts[&1] as f64 / 3200.0;
     assert!((share - 0.25).abs() < 0.03, "{counts:?}");
@@ -81,8 +81,8 @@ fn weighted_games_come_by_their_weights() {
 }
 
 #[test]
-fn windows_around_changes_come_more_often() {
-    // Every 50th frame the action changes.
+fn windows_around_changes_are_drawn_more_often() {
+    // The action changes every 50 frames.
     let (_dir, corpus, reader) = counted(&[1000, 500], |t| (t / 50) as f32);
     let new = |options| Sampler::new(views(&corpus), reader.clone(), options);
     let by =
@@ -96,10 +96,10 @@ fn windows_around_changes_come_more_often() {
     };
     let (plain, often) = (share(1.0), share(50.0));
     assert!((plain - 0.18).abs() < 0.05, "{plain}");
-    // 28 changes in 1500 frames: 49 * 28 / (1500 + 49 * 28) of the windows are drawn around one, 1 in 10
-    // of these begins with it.
+    // There are 28 changes in 1500 frames. A share of 49 * 28 / (1500 + 49 * 28) of the windows is drawn
+    // around a change, and one in ten of these begins with it.
     assert!((often - (0.478 * 0.9 + 0.522 * 0.18)).abs() < 0.06, "{often}");
-    // Once as often is as often as ever.
+    // A factor of 1 equals shuffling.
     let (once, shuffled) = (new(by(1.0)).unwrap(), new(options(Sampling::Shuffled)).unwrap());
     assert_eq!(batches(&once, 5), batches(&shuffled, 5));
     let error = new(by(0.9)).unwrap_err().to_string();
@@ -117,11 +117,11 @@ fn made(seed: u32) -> Fixture {
 }
 
 #[test]
-fn characters_come_equally_often_and_only_those_that_are_wanted() {
+fn characters_are_balanced_and_views_can_be_selected() {
     let (_dir, corpus, reader) = melee(&[made(1), made(2), made(3)]);
     let all = views(&corpus);
     let of = |characters: &[u8], players: &[String]| select(all.clone(), characters, players);
-    // Three views of the one character, one of the other.
+    // Three views of one character, one of the other.
     let few: Vec<View> = of(&[1], &[])
         .unwrap()
         .into_iter()
@@ -153,7 +153,7 @@ fn characters_come_equally_often_and_only_those_that_are_wanted() {
 }
 
 #[test]
-fn every_window_has_a_delay_of_its_own() {
+fn every_window_has_its_own_delay() {
     let (_dir, corpus, reader) = counted(&[300], |t| (t % 60) as f32);
     let delayed = SamplerOptions { frame_delay_max: Some(18), ..options(Sampling::Shuffled) };
     let reader = Reader { delay: 2, queue_depth: 4, ..reader };
@@ -166,7 +166,7 @@ fn every_window_has_a_delay_of_its_own() {
             let delay = |k: usize| (labels[k] as usize + 60 - x[k] as usize % 60) % 60;
             assert!((0..10).all(|k| delay(k) == delay(0)), "{labels:?}");
             *delays.entry(delay(0)).or_default() += 1;
-            // What was pressed since, newest first: the labels before.
+            // The queue holds the labels before, newest first.
             let queue = &batch.queue[40 * w..40 * w + 4];
             let before = |k: usize| match (x[0] as usize + delay(0)).checked_sub(k + 1) {
                 Some(t) => (t % 60) as f32,
@@ -186,7 +186,7 @@ fn every_window_has_a_delay_of_its_own() {
 }
 
 #[test]
-fn noise_and_forgetting_change_their_share_of_a_batch_and_nothing_else() {
+fn noise_and_dropout_change_their_share_of_a_batch_and_nothing_else() {
     let (_dir, corpus, reader) = melee(&[made(1), made(2)]);
     let changed = |change: fn(&mut SamplerOptions)| {
         let mut options = options(Sampling::Shuffled);
@@ -212,7 +212,7 @@ fn noise_and_forgetting_change_their_share_of_a_batch_and_nothing_else() {
         .collect();
     let share = forgotten.iter().filter(|f| **f).count() as f64 / 640.0;
     assert!((share - 0.25).abs() < 0.06, "{share}");
-    // What is forgotten is not among the features either.
+    // A dropped action is also missing from the features.
     let features =
         plain.frames.continuous.chunks(width).zip(forgetful.frames.continuous.chunks(width));
     for ((a, b), forgotten) in features.zip(&forgotten) {
@@ -222,7 +222,7 @@ fn noise_and_forgetting_change_their_share_of_a_batch_and_nothing_else() {
 }
 
 #[test]
-fn every_way_to_draw_is_a_function_of_seed_and_step() {
+fn every_sampling_depends_only_on_seed_and_step() {
     let (_dir, corpus, reader) = melee(&[made(1), made(2)]);
     for sampling in
         [Sampling::Shuffled, Sampling::Weighted, Sampling::Balanced, Sampling::Transitions]

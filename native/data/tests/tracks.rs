@@ -1,4 +1,4 @@
-//! Tracks: whole games, in their order, each frame once.
+//! Tracks: whole games, in order, with each frame once.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::corpus;
 const LENGTHS: [usize; 6] = [25, 7, 40, 10, 31, 1];
 const WINDOW: usize = 10;
 
-/// Games of one number a frame: 1000 times the game, plus the frame, plus a half.
+/// Games with one number per frame: 1000 times the game, plus the frame, plus a half.
 fn counted() -> (tempfile::TempDir, Vec<View>, Reader) {
     let dir = tempfile::tempdir().unwrap();
     let heads = vec![("move".to_owned(), HeadKind::Categorical(5))];
@@ -37,12 +37,12 @@ fn row(batch: &Batch, track: usize) -> &[f32] {
 }
 
 #[test]
-fn a_walk_to_a_far_step_passes_only_steps_at_which_a_track_takes_a_game() {
+fn a_walk_to_a_far_step_visits_only_steps_at_which_a_track_takes_a_game() {
     let (_dir, mut slow) = tracks(3, 0);
     let (_other, mut fast) = tracks(3, 0);
     let last = (0..2000).map(|step| slow.at(step)).last().unwrap();
     assert_eq!(fast.at(1999), last);
-    // One call goes a bounded part of the way, and the next goes on from there.
+    // One call moves a bounded part of the way, and the next call resumes there.
     let far = 1 << 40;
     assert!((0..100).all(|_| !fast.approach(far)));
     assert_eq!(fast.at(1999), last);
@@ -51,7 +51,7 @@ fn a_walk_to_a_far_step_passes_only_steps_at_which_a_track_takes_a_game() {
 #[test]
 fn a_track_walks_games_to_their_ends_and_shows_no_frame_twice() {
     let (_dir, mut tracks) = tracks(2, 0);
-    // A corpus has its games in an order of its own.
+    // A corpus sorts its games by digest.
     let lengths: Vec<usize> = tracks.views().iter().map(|view| view.len(0)).collect();
     let game = |view: usize| LENGTHS.iter().position(|n| *n == lengths[view]).unwrap();
     let mut before: Vec<Option<Track>> = vec![None; 2];
@@ -82,7 +82,7 @@ fn a_track_walks_games_to_their_ends_and_shows_no_frame_twice() {
             before[i] = Some(*track);
         }
     }
-    // Each epoch has each game once, in an order of its own.
+    // Each epoch shows each game once, in its own order.
     let epochs: Vec<&[usize]> = shown.chunks_exact(LENGTHS.len()).collect();
     assert!(epochs.len() > 5);
     for epoch in &epochs {
@@ -96,7 +96,7 @@ fn a_track_walks_games_to_their_ends_and_shows_no_frame_twice() {
 }
 
 #[test]
-fn a_step_is_the_same_whichever_step_was_asked_for_before() {
+fn a_step_is_the_same_after_any_other_step() {
     let (_dir, mut first) = tracks(3, 0);
     let in_order: Vec<_> = (0..50).map(|step| first.at(step)).collect();
     for step in [49, 20, 21, 0, 33, 33] {
@@ -106,7 +106,7 @@ fn a_step_is_the_same_whichever_step_was_asked_for_before() {
 }
 
 #[test]
-fn burn_in_takes_the_beginnings_of_games_and_games_of_nothing_else_are_left_out() {
+fn burn_in_covers_the_starts_of_games_and_shorter_games_are_skipped() {
     let (_dir, mut tracks) = tracks(2, 7);
     assert_eq!((tracks.short_views(), tracks.views().len()), (2, 4));
     for step in 0..60 {

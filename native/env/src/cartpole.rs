@@ -11,25 +11,25 @@ use crate::environment::{Environment, Step};
 const GRAVITY: f64 = 9.8;
 const POLE_MASS: f64 = 0.1;
 const TOTAL_MASS: f64 = 1.1;
-/// Half of the pole's length, in metres.
+/// Half the length of the pole, in metres.
 const LENGTH: f64 = 0.5;
 const POLE_MASS_LENGTH: f64 = POLE_MASS * LENGTH;
 const FORCE: f64 = 10.0;
-/// Seconds a step.
+/// Seconds per step.
 const TAU_S: f64 = 0.02;
 const MAX_X: f64 = 2.4;
-/// Twelve degrees.
+/// Twelve degrees, in radians.
 const MAX_THETA: f64 = 12.0 * TAU / 360.0;
 const MAX_STEPS: u32 = 500;
-/// An episode begins with every number of the state within this of 0.
+/// Bound of each number of the state at the beginning of an episode.
 const RESET: f64 = 0.05;
-/// Velocities that an observation shows as 1.
+/// The velocity, in m/s or rad/s, that an observation shows as 1.
 const SPEED: f64 = 2.0;
 
-/// Cart position (m), its velocity, pole angle (rad, 0 is upright), its velocity.
+/// Position of the cart (m), its velocity (m/s), angle of the pole (rad, 0 is upright), its velocity (rad/s).
 pub(crate) type State = [f64; 4];
 
-/// The environment. Actions: 0 pushes to the left, 1 to the right; each step is worth 1.
+/// The CartPole environment. Action 0 pushes to the left, action 1 to the right. The reward of each step is 1.
 #[derive(Debug, Clone)]
 pub struct CartPole {
     state: State,
@@ -39,19 +39,20 @@ pub struct CartPole {
 }
 
 impl CartPole {
-    /// Without `velocities` an observation is position and angle alone, and whoever wants to
-    /// balance the pole has to remember. Begins like `reset(0)`.
+    /// An environment at the beginning of the episode of seed 0. Without `velocities` an observation has position and
+    /// angle only, so that a policy needs memory to balance the pole.
     pub fn new(velocities: bool) -> Self {
         let mut env = CartPole { state: [0.0; 4], steps: 0, ended: false, velocities };
         env.reset(0);
         env
     }
 
-    /// Begins an episode in a given state.
+    /// Begins an episode in the given state.
     pub fn reset_to(&mut self, state: State) {
         (self.state, self.steps, self.ended) = (state, 0, false);
     }
 
+    /// The full state of the world.
     pub fn state(&self) -> State {
         self.state
     }
@@ -72,8 +73,8 @@ impl Environment for CartPole {
         self.reset_to([draw(0), draw(1), draw(2), draw(3)]);
     }
 
-    /// `[x, theta]` or `[x, x_dot, theta, theta_dot]`; 1 is where an episode ends, or 2 m/s and
-    /// 2 rad/s.
+    /// Writes `[x, theta]`, or `[x, x_dot, theta, theta_dot]` with velocities. 1 stands for the bound at which an
+    /// episode ends, for 2 m/s and for 2 rad/s.
     fn observe(&self, out: &mut [f32]) -> Result<()> {
         let [x, x_dot, theta, theta_dot] = self.state;
         let (x, theta) = (x / MAX_X, theta / MAX_THETA);
@@ -106,7 +107,8 @@ impl Environment for CartPole {
     }
 }
 
-/// One step of explicit Euler. The order of operations is the published one, to the last bit.
+/// One step of the explicit Euler method. The order of operations is that of the published simulator, so that results
+/// agree to the last bit.
 fn advance([x, x_dot, theta, theta_dot]: State, action: usize) -> State {
     let force = if action == 1 { FORCE } else { -FORCE };
     let (sin, cos) = theta.sin_cos();
@@ -122,30 +124,32 @@ fn advance([x, x_dot, theta, theta_dot]: State, action: usize) -> State {
     ]
 }
 
-/// Push towards the side that this sum of the state is on: the gains of the linear-quadratic
-/// regulator (state cost 1, 0, 10, 0; force cost 0.1), which scale does not matter to.
+/// Gains of the linear-quadratic regulator (state cost 1, 0, 10, 0; force cost 0.1), up to a common factor: only the
+/// sign of the weighted sum decides the action.
 const GAINS: State = [0.072, 0.104, 1.0, 0.249];
 
-/// The action of an expert that sees the full state.
+/// The action of an expert that knows the full state.
 pub fn expert(state: &State) -> usize {
     let sum: f64 = GAINS.iter().zip(state).map(|(gain, value)| gain * value).sum();
     usize::from(sum > 0.0)
 }
 
-/// How an expert's games are made.
+/// Options of games that the expert plays.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Demonstrations {
+    /// Number of games, at most 10,000.
     pub games: usize,
-    /// Most frames of a game, at most 500.
+    /// Maximum frames of a game, at most 500.
     pub steps: usize,
-    /// A game that ends before it has this many is left out and another one is played.
+    /// Minimum frames of a game. A shorter game is discarded and another one is played.
     pub min_steps: usize,
-    /// Share of actions that are drawn at random instead of the expert's. The label stays the
-    /// expert's, so that a policy also learns the way back from where the expert never goes.
+    /// Share of actions, 0..1, that are drawn at random instead of the expert's. The label stays the expert's action,
+    /// so that a policy learns to recover from states that the expert never reaches.
     pub perturb: f32,
-    /// Whether the frames show velocities; the expert always sees them.
+    /// Whether frames include velocities; the expert always knows them.
     pub velocities: bool,
+    /// Seed of all games.
     pub seed: u64,
 }
 
@@ -162,23 +166,27 @@ impl Default for Demonstrations {
     }
 }
 
-/// One episode.
+/// One episode of the expert.
 ///
 /// # Shapes
-/// `x [steps, observation_size]`, `labels [steps]`; `labels[t]` is what the expert does on seeing
-/// the state of `x[t]`, before anything random.
+/// `x: [steps, observation_size]`, `labels: [steps]`. `labels[t]` is the expert's action in the state of `x[t]`, before
+/// any random replacement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Game {
+    /// The observations, row by row.
     pub x: Vec<f32>,
+    /// The expert's actions, 0 or 1.
     pub labels: Vec<f32>,
 }
 
-/// More demonstrations than anybody needs for CartPole, and some 100 MB.
+/// Maximum number of games: about 100 MB.
 const MAX_GAMES: usize = 10_000;
 
 impl Demonstrations {
+    /// Plays the games. The first games do not depend on `games`.
+    ///
     /// # Errors
-    /// `OutOfRange` for `steps` and `perturb`, or if too few games grow as long as `min_steps`.
+    /// `OutOfRange` for `games`, `steps` and `perturb`, and if too few games reach `min_steps` frames.
     pub fn play(&self) -> Result<Vec<Game>> {
         let most = f64::from(MAX_STEPS);
         let steps = self.steps as f64;
@@ -196,7 +204,7 @@ impl Demonstrations {
             if games.len() == self.games {
                 break;
             }
-            // Most games of a sane setting are long enough; a hopeless one must come to an end.
+            // With sensible options most games are long enough. The bound ends the loop for other options.
             if episode >= 20 * self.games as u64 + 100 {
                 let long = games.len() as f64;
                 return Err(Error::out_of_range("long games", long, self.games as f64, most));
@@ -220,7 +228,7 @@ impl Demonstrations {
             let wanted = expert(&env.state());
             game.x.extend_from_slice(&frame);
             game.labels.push(wanted as f32);
-            // Indices 0 and 1 chose the start, so each step has two of its own from 2 on.
+            // Indices 0 and 1 chose the start state. Each step uses two of its own from 2 on.
             let disturbed = rng.uniform(2 * t) < self.perturb;
             let action = if disturbed { rng.u32(2 * t + 1) as usize & 1 } else { wanted };
             if env.step(action)?.is_last() {
@@ -235,7 +243,7 @@ impl Demonstrations {
 mod tests {
     use super::*;
 
-    /// Return of an episode in which a share of the expert's actions is random.
+    /// The return of an episode in which a share of the expert's actions is random.
     fn play(seed: u64, perturb: f32) -> f64 {
         let mut env = CartPole::new(false);
         env.reset(seed);
@@ -284,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn resets_are_equal_for_a_seed_small_and_centred() {
+    fn resets_repeat_for_a_seed_and_are_small_and_centred() {
         let start = |seed| {
             let mut env = CartPole::new(true);
             env.reset(seed);
@@ -298,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_observation_is_scaled_to_the_limits_and_hides_velocities() {
+    fn an_observation_is_scaled_to_the_bounds_and_may_hide_velocities() {
         let state = [2.4, 1.0, -MAX_THETA / 2.0, -3.0];
         let (mut full, mut hidden) = ([0.0; 4], [0.0; 2]);
         for (velocities, out) in [(true, full.as_mut_slice()), (false, hidden.as_mut_slice())] {
@@ -312,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_episode_is_cut_at_500_steps_and_takes_none_after_its_end() {
+    fn an_episode_is_truncated_at_500_steps_and_refuses_steps_after_its_end() {
         let mut env = CartPole::new(true);
         for t in 1..=500 {
             let step = env.step(expert(&env.state())).unwrap();
@@ -323,18 +331,18 @@ mod tests {
     }
 
     #[test]
-    fn demonstrations_are_equal_for_a_seed_and_differ_between_seeds() {
+    fn demonstrations_repeat_for_a_seed_and_differ_between_seeds() {
         let some = Demonstrations { games: 5, seed: 3, ..Demonstrations::default() };
         let games = some.play().unwrap();
         assert_eq!(games, some.play().unwrap());
         assert_ne!(games, Demonstrations { seed: 4, ..some }.play().unwrap());
         assert_ne!(games[0], games[1]);
-        // The first games are the same however many follow.
+        // The first games do not depend on the number of games.
         assert_eq!(games[..2], Demonstrations { games: 2, ..some }.play().unwrap());
     }
 
     #[test]
-    fn a_label_is_what_the_expert_does_on_seeing_its_row() {
+    fn a_label_is_the_expert_s_action_for_its_row() {
         let options =
             Demonstrations { games: 3, perturb: 0.3, velocities: true, ..Default::default() };
         for game in options.play().unwrap() {
@@ -343,14 +351,14 @@ mod tests {
                 let scales = [MAX_X, SPEED, MAX_THETA, SPEED];
                 let state = std::array::from_fn(|i| f64::from(x[i]) * scales[i]);
                 let sum: f64 = GAINS.iter().zip(&state).map(|(g, v): (_, &f64)| g * v).sum();
-                // Near 0 the rounding of the row to f32 may turn the expert round.
+                // Near 0 the rounding of the row to f32 may change the expert's action.
                 assert!(sum.abs() < 1e-6 || expert(&state) == *label as usize);
             }
         }
     }
 
     #[test]
-    fn short_games_are_left_out_and_hopeless_settings_refused() {
+    fn short_games_are_discarded_and_options_without_long_games_refused() {
         let wild = Demonstrations { games: 20, perturb: 0.5, ..Demonstrations::default() };
         let games = wild.play().unwrap();
         assert_eq!(games.len(), 20);

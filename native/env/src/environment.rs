@@ -1,37 +1,41 @@
-//! What an environment is.
+//! The interface of environments.
 
 use sconce_tensor::Result;
 
-/// A world that is observed as a vector and takes one of a few actions.
+/// A world with a vector of numbers as observation and a fixed number of actions.
 pub trait Environment {
-    /// Numbers in an observation.
+    /// The width of an observation.
     fn observation_size(&self) -> usize;
 
-    /// Number of actions; they are `0..actions()`.
+    /// The number of actions, which are `0..actions()`.
     fn actions(&self) -> usize;
 
-    /// Begins an episode. The same seed begins the same one.
+    /// Begins an episode. Equal seeds begin equal episodes.
     fn reset(&mut self, seed: u64);
 
-    /// Writes the observation into `out [observation_size]`.
+    /// Writes the observation to `out: [observation_size]`.
     fn observe(&self, out: &mut [f32]) -> Result<()>;
 
+    /// Performs an action.
+    ///
     /// # Errors
-    /// `OutOfRange` for an action, `Mismatch` after the end of the episode.
+    /// `OutOfRange` for an unknown action, `Mismatch` after the end of the episode.
     fn step(&mut self, action: usize) -> Result<Step>;
 }
 
-/// What an action brought.
+/// The result of an action.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
+    /// The reward of the step.
     pub reward: f64,
-    /// The episode ended by the rules of the world.
+    /// Whether the episode ended by the rules of the world.
     pub terminated: bool,
-    /// The episode was cut by its time limit.
+    /// Whether the episode ended at its time limit.
     pub truncated: bool,
 }
 
 impl Step {
+    /// Whether the episode has ended.
     pub fn is_last(&self) -> bool {
         self.terminated || self.truncated
     }

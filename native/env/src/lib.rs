@@ -1,4 +1,4 @@
-//! Environments to play in, the data that an expert makes there, and policies at play.
+//! Environments, an expert's demonstrations in them, and the evaluation of policies by play.
 
 #![warn(unreachable_pub)]
 

@@ -1,4 +1,4 @@
-//! A policy that plays by itself, and how well and how fast it did.
+//! Evaluation of a policy by play in an environment: its returns and its latency.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -14,17 +14,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
 
-/// More than this takes so long that it should be asked for in parts.
+/// Maximum episodes of one call. More take too long for a single call.
 const MAX_EPISODES: usize = 1000;
 
-/// How a policy plays.
+/// Options of an evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Play {
+    /// Number of episodes, 1..1000.
     pub episodes: usize,
-    /// Of where the episodes begin, and of what is sampled.
+    /// Seed of the start states and of sampled actions.
     pub seed: u64,
-    /// The most likely action instead of a sampled one.
+    /// Whether to choose the most likely action instead of a sampled one.
     pub deterministic: bool,
 }
 
@@ -34,25 +35,28 @@ impl Default for Play {
     }
 }
 
-/// What came of it.
+/// The results of an evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Played {
-    /// Rewards of each episode, added.
+    /// The sum of rewards of each episode.
     pub returns: Vec<f64>,
+    /// The mean of the returns.
     pub mean: f64,
+    /// The number of decisions in all episodes.
     pub decisions: usize,
-    /// Time of a decision, from the observation to the action.
+    /// Median time of a decision, from observation to action, in microseconds.
     pub median_us: f64,
+    /// The 99th percentile of that time, in microseconds.
     pub p99_us: f64,
 }
 
 impl Play {
-    /// Plays the episodes one after the other. Each begins with an empty memory, as the windows do
-    /// that a policy learns from. Ends early, after an episode, when `cancelled`.
+    /// Plays the episodes one after the other. Each begins with a zero state, like the windows of training. Stops
+    /// before the next episode if `cancelled`.
     ///
     /// # Errors
-    /// `Mismatch` for a policy that does not read this world's observations or that chooses anything
-    /// but one of its actions, `OutOfRange` for `episodes`, `Cancelled`.
+    /// `Mismatch` for a policy that does not fit the observations or the actions of the environment, `OutOfRange` for
+    /// `episodes`, `Cancelled`.
     pub fn run(
         &self,
         policy: &Policy,
@@ -144,7 +148,7 @@ fn fits(policy: &Policy, env: &impl Environment) -> Result<()> {
     }
 }
 
-/// In microseconds, of sorted nanoseconds.
+/// A quantile of sorted times in nanoseconds, in microseconds.
 fn quantile(sorted: &[u64], q: f64) -> f64 {
     let at = (sorted.len().saturating_sub(1) as f64 * q).round() as usize;
     sorted.get(at).map_or(0.0, |&ns| ns as f64 / 1000.0)
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_plays_the_same_and_another_differs() {
+    fn equal_seeds_play_equal_episodes_and_another_seed_differs() {
         let (policy, mut env) = (policy(4, 2, mlp()), CartPole::new(true));
         let mut returns = |seed| {
             let play = Play { episodes: 5, seed, deterministic: false };
@@ -217,8 +221,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_carried_within_an_episode_and_empty_at_its_beginning() {
-        /// Shows a 1 on the first step and zeros after it; lasts three steps.
+    fn state_is_carried_within_an_episode_and_zero_at_its_beginning() {
+        /// A world that shows 1 on its first step and 0 after it, and ends after three steps.
         struct Flash(usize);
         impl Environment for Flash {
             fn observation_size(&self) -> usize {
@@ -239,11 +243,11 @@ mod tests {
                 Ok(crate::Step { reward: action as f64, terminated: self.0 == 3, truncated: false })
             }
         }
-        // With argmax and one world, episodes differ only if memory leaks from one into the next.
+        // With argmax and one world, episodes differ only if state leaks from one into the next.
         let play = Play { episodes: 6, ..Play::default() };
         let played = play.run(&policy(1, 2, gru()), &mut Flash(0), &GO).unwrap();
         assert!(played.returns.iter().all(|r| r == &played.returns[0]));
-        // And the steps are those of the sequence form over the whole episode.
+        // The steps agree with the sequence form over the whole episode.
         let policy = policy(1, 2, gru());
         let frames = Frames {
             batch: 1,
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_play_has_no_result() {
+    fn a_cancelled_evaluation_has_no_result() {
         let policy = policy(2, 2, mlp());
         let result =
             Play::default().run(&policy, &mut CartPole::new(false), &AtomicBool::new(true));

@@ -1,4 +1,4 @@
-//! CartPole against a table of single transitions of the reference simulator.
+//! Comparison of CartPole with single transitions of the reference simulator.
 #![allow(clippy::disallowed_methods)]
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use safetensors::SafeTensors;
 use sconce_env::{CartPole, Environment};
 
 #[test]
-fn cartpole_makes_the_transitions_of_the_table() {
+fn cartpole_reproduces_the_transitions_of_the_reference() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test/golden");
     let bytes = std::fs::read(folder.join("env_cartpole.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();

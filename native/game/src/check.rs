@@ -1,11 +1,11 @@
-//! What numbers, lengths and names may be.
+//! Bounds of numbers, lengths and names.
 
 use sconce_tensor::{Error, Result};
 
-/// Letters of a name.
+/// Maximum length of a name, in characters.
 const MAX_NAME: usize = 64;
 
-/// Names reach terminals, files and Elixir: they are short and plain, wherever they come from.
+/// Names reach terminals, files and Elixir. They are short and plain, whatever their source.
 pub(crate) fn check_name(of: &str, name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '.';
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {
@@ -23,7 +23,7 @@ pub(crate) fn within(field: &str, n: usize, min: usize, max: usize) -> Result<()
     }
 }
 
-/// Refuses another length than is expected.
+/// Returns an error unless `got` equals `expected`.
 pub fn fits(what: &str, expected: usize, got: usize) -> Result<()> {
     match expected == got {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! A game as it is written down, and what makes it sound.
+//! A game as plain data, and its validation.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,30 +14,33 @@ use crate::table::{Ids, Table};
 
 const MAX_FIELDS: usize = 1 << 10;
 const MAX_TABLES: usize = 64;
-/// Parts of an input: as many as an action has heads.
+/// Maximum number of parts of an input, and therefore of heads of an action.
 pub(crate) const MAX_PARTS: usize = 64;
-/// Ids of a table, numbers of a vector, and all columns of a row.
+/// Maximum number of ids of a table, of numbers of a vector, and of columns of a row.
 pub(crate) const MAX_SIZE: usize = 1 << 16;
 
-/// Columns that stand beside frames and inputs: no field and no part of an input has their name.
+/// Columns stored beside frames and inputs. No field and no part of an input may have one of these names.
 const BESIDE: [&str; 4] = ["reward", "end", "weight", "log_likelihood"];
 
-/// A game as it is written down.
+/// A game as plain data: its fields, tables and input.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Declaration {
+    /// Name of the game, in `[a-z0-9_.]`.
     pub name: Cow<'static, str>,
-    /// Raised by whoever declares it when a field changes its meaning.
+    /// Increased by the author of the declaration when a field changes its meaning.
     #[serde(default)]
     pub version: u32,
+    /// Fields of a frame, in the order of the raw row.
     #[serde(deserialize_with = "at_most::<_, _, MAX_FIELDS>")]
     pub fields: Vec<Field>,
+    /// Trained tables that fields look their ids up in.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_TABLES>")]
     pub tables: Vec<Table>,
-    /// What an input is made of; empty where nobody knows.
+    /// Parts of an input; empty where inputs are unknown.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_PARTS>")]
     pub input: Vec<InputPart>,
-    /// Fields that stand before the previous input in a raw row; not given, all do.
+    /// Number of fields before the previous input in a raw row. All fields come before it if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_after: Option<usize>,
 }
@@ -58,7 +61,7 @@ fn distinct<'a>(of: &str, names: impl Iterator<Item = &'a str>) -> Result<()> {
 }
 
 impl Declaration {
-    /// Checks every number and that nothing contradicts itself; the first that does is named.
+    /// Checks that every number is in its bounds and that the parts agree. The error names the first fault.
     pub fn validate(&self) -> Result<()> {
         check_name("a game", &self.name)?;
         within("fields of a game", self.fields.len(), 1, MAX_FIELDS)?;
@@ -105,7 +108,7 @@ impl Declaration {
             match field.kind {
                 FieldKind::Id(_) if known => {}
                 FieldKind::Id(_) => return not("a table of the game", table.to_string()),
-                _ => return not("an id, as it names a table", format!("{:?}", field.kind)),
+                _ => return not("an id (it names a table)", format!("{:?}", field.kind)),
             }
         }
         self.check_mirror(field, &what)

@@ -1,4 +1,4 @@
-//! What is made of a raw row: blocks of features, as data.
+//! Blocks of features, computed from a raw row and declared as data.
 
 use std::borrow::Cow;
 
@@ -7,111 +7,145 @@ use crate::input::{InputKind, InputPart, encode};
 use crate::row::Game;
 use crate::table::Ids;
 
-/// A stretch of the vector that stands or falls with one condition.
+/// A range of the embedded vector whose features share one condition.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {
-    /// Stands before the names of its features.
+    /// Prefix of the names of its features.
     pub prefix: Cow<'static, str>,
+    /// Frames in which the features are computed; they are zeros in all others.
     pub live: Live,
+    /// Features in the order of the vector.
     pub features: Vec<Feature>,
 }
 
-/// Which frames give a block its values; the others give it zeros.
+/// Frames for which a block has values. In all other frames its features are zeros.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Live {
+    /// Every frame.
     Always,
-    /// Where this column is not 0.
+    /// Frames in which this column is not 0.
     Where(usize),
-    /// Where this column is so much or more.
+    /// Frames in which this column is at least this number.
     From(usize, f32),
 }
 
-/// A feature, or several of one name.
+/// A feature, or several features with one name.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Feature {
-    /// A field of the game by its scale, from this column on.
+    /// A field of the game with its scale applied.
     Field {
+        /// Index of the field in the declaration.
         field: usize,
+        /// First column of the field in the raw row.
         column: usize,
     },
-    /// A number of one or several columns.
+    /// A number computed from one or several columns.
     Value {
+        /// Name of the feature, without the prefix of its block.
         name: Cow<'static, str>,
+        /// Formula as text, for descriptions.
         text: Cow<'static, str>,
+        /// Computes the number.
         formula: Formula,
     },
-    /// As many features as classes, one of which is 1.
+    /// One feature per class: 1 for the class of the row and 0 for the others.
     OneHot {
+        /// Name of the feature, without the prefix of its block.
         name: Cow<'static, str>,
+        /// Formula as text, for descriptions.
         text: Cow<'static, str>,
+        /// Number of classes.
         width: usize,
+        /// Computes the class.
         class: Class,
     },
+    /// Padding that is always zero.
     Zeros {
+        /// Name of the feature, without the prefix of its block.
         name: Cow<'static, str>,
+        /// Number of zeros.
         width: usize,
     },
     /// The input that led to the frame.
     Previous,
-    /// The inputs before it, which a raw row does not tell: zeros until somebody writes them.
+    /// Earlier inputs, which a raw row does not contain. Zeros until the caller writes them.
     Queue {
+        /// Number of inputs.
         inputs: usize,
     },
-    /// The one-hot of the frame delay, zeros until somebody writes it.
+    /// The one-hot of the frame delay. Zeros until the caller writes it.
     Delay {
+        /// Number of classes.
         width: usize,
     },
 }
 
-/// A number of columns.
+/// A number computed from columns.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Formula {
+    /// The constant 1.
     One,
-    /// `(constant + sum of terms) / by`, held within `min` and `max`.
+    /// `(constant + sum of terms) / by`, clamped to `min..=max`.
     Sum {
+        /// Constant added to the sum.
         constant: f32,
+        /// Summands.
         terms: Vec<Term>,
+        /// Divisor.
         by: f32,
+        /// Lower bound of the result.
         min: f32,
+        /// Upper bound of the result.
         max: f32,
     },
     /// 1 where the column is below the number.
     Below(usize, f32),
-    /// 1 where the band of the column is one of these.
+    /// 1 where the band of the column is one of the listed bands.
     InBands(usize, Bands, &'static [usize]),
     /// 1 where two columns are in the same band.
     SameBand(usize, usize, Bands),
-    /// The distance that the column has, else of two points, `/ by`, held within `min` and `max`.
+    /// The distance in column `given` if it is positive, else the Euclidean distance between two points. The result
+    /// is divided by `by` and clamped to `min..=max`.
     Distance {
+        /// Column with a known distance, or 0.
         given: usize,
+        /// Columns x and y of the first point.
         from: [usize; 2],
+        /// Columns x and y of the second point.
         to: [usize; 2],
+        /// Divisor.
         by: f32,
+        /// Lower bound of the result.
         min: f32,
+        /// Upper bound of the result.
         max: f32,
     },
-    /// The row of an id in a table.
+    /// The row of the column's id in a table, as a number.
     Row(usize, Ids),
 }
 
 /// A column times a factor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Term {
+    /// Column of the raw row.
     pub column: usize,
+    /// Factor of the column.
     pub factor: f32,
-    /// Of its absolute value.
+    /// Multiplies the absolute value of the column.
     pub abs: bool,
 }
 
-/// The last value of each band but the last, which holds the rest.
+/// The last value of each band except the last band, which holds all greater values.
 pub(crate) type Bands = &'static [u16];
 
-/// Which of the features is 1.
+/// The feature of a one-hot that is 1.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Class {
+    /// The band of a column.
     Band(usize, Bands),
+    /// The row of a column's id in a table.
     Row(usize, Ids),
-    /// The id itself; 0 for what is none of them.
+    /// The id in a column; 0 for an id outside the one-hot.
     Known(usize),
 }
 
@@ -123,7 +157,7 @@ fn flag(value: bool) -> f32 {
     f32::from(u8::from(value))
 }
 
-/// A number of a row whose length is known to fit.
+/// The number in a column. The caller has checked the length of the row.
 fn at(row: &[f32], column: usize) -> f32 {
     row.get(column).copied().unwrap_or(0.0)
 }
@@ -172,6 +206,7 @@ impl Class {
 }
 
 impl Live {
+    /// True for a row whose block has values.
     pub fn holds(&self, row: &[f32]) -> bool {
         match *self {
             Live::Always => true,
@@ -180,7 +215,7 @@ impl Live {
         }
     }
 
-    /// What a formula adds to say so.
+    /// Suffix of a feature's formula that states the condition.
     pub fn condition(&self, game: &Game) -> String {
         match *self {
             Live::Always => String::new(),
@@ -194,6 +229,7 @@ impl Live {
 }
 
 impl Feature {
+    /// Number of features.
     pub fn width(&self, game: &Game) -> usize {
         match self {
             Feature::Field { field, .. } => game.field(*field).map_or(0, |f| f.kind.features()),
@@ -205,7 +241,7 @@ impl Feature {
         }
     }
 
-    /// Writes it; `out` is as wide as [`width`](Self::width) says.
+    /// Writes the features to `out`, which has [`width`](Self::width) numbers.
     pub fn write(&self, game: &Game, row: &[f32], out: &mut [f32]) {
         match self {
             Feature::Field { field, column } => {
@@ -234,7 +270,7 @@ impl Feature {
         }
     }
 
-    /// Name and formula of each stretch of it, with its width.
+    /// Name, width and formula of each part of the feature.
     pub fn describe(&self, game: &Game) -> Vec<(String, usize, String)> {
         let base = |name: &str| name.rsplit_once('.').map_or(name, |(_, base)| base).to_owned();
         let one =
@@ -291,8 +327,8 @@ fn one_hot(class: usize, out: &mut [f32]) {
     }
 }
 
-/// Features of the fields as they are, where a game has none of its own making: those of each field but ids with a
-/// table, then the previous input and what a row does not tell.
+/// The default features of a game: those of each field, except of ids with a table, then the previous input, the
+/// queue of earlier inputs and the frame delay.
 pub fn features(game: &Game, packed: bool, queue_depth: usize, num_delays: usize) -> Vec<Block> {
     let looked_up = |field: &Field| field.table.is_some() && !packed;
     let fields = game.placed().enumerate().filter(|(_, (_, field))| !looked_up(field));

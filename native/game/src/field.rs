@@ -1,28 +1,31 @@
-//! One field of a frame: its values, its feature, its mirror image.
+//! One field of a frame: its values, its features and its mirror image.
 
 use std::borrow::Cow;
 
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// One field of a frame: a column of the raw row, or several that belong together.
+/// One field of a frame: one column of the raw row, or several columns with one meaning.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Field {
-    /// As in `own.percent`.
+    /// Name, for example `own.percent`.
     pub name: Cow<'static, str>,
-    /// What it is, with its unit.
+    /// Meaning and unit.
     #[serde(default)]
     pub meaning: Cow<'static, str>,
+    /// Values that the field can have.
     pub kind: FieldKind,
+    /// Conversion from a value to a feature.
     #[serde(default)]
     pub scale: Scale,
+    /// Change of the value when left and right are swapped.
     #[serde(default)]
     pub mirror: Mirror,
-    /// The table that has a trained row for each of its ids.
+    /// Table with a trained row for each id of the field.
     #[serde(default)]
     pub table: Option<Cow<'static, str>>,
-    /// Its value in a frame that does not say it; without one a frame has to.
+    /// Value for a frame that does not give this field. Without a default every frame must give it.
     #[serde(default)]
     pub default: Option<f32>,
 }
@@ -33,15 +36,20 @@ pub struct Field {
 pub enum FieldKind {
     /// Any finite number.
     Number,
-    /// A number of `min` to `max`.
-    Range { min: f32, max: f32 },
+    /// A number in `min..=max`.
+    Range {
+        /// Smallest value.
+        min: f32,
+        /// Largest value.
+        max: f32,
+    },
     /// 0 or 1.
     Flag,
-    /// A whole number below so many.
+    /// A whole number below this count of ids.
     Id(usize),
-    /// The same, as a feature each.
+    /// A whole number below this count of classes, encoded as a one-hot.
     OneHot(usize),
-    /// So many finite numbers.
+    /// A vector of this many finite numbers.
     Vector(usize),
 }
 
@@ -49,40 +57,50 @@ pub enum FieldKind {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
+    /// The value itself.
     #[default]
     AsIs,
-    /// -1, 0 or 1.
+    /// The sign of the value: -1, 0 or 1.
     Sign,
-    /// From 0..1 to -1..1.
+    /// Maps 0..1 to -1..1.
     Centred,
+    /// `value / by`, clamped to `min..=max`.
     Over {
+        /// Divisor.
         by: f32,
+        /// Lower bound of the feature.
         min: f32,
+        /// Upper bound of the feature.
         max: f32,
     },
-    /// From `min..max` to -1..1, held within.
+    /// Maps `min..max` to -1..1 and clamps the result.
     Between {
+        /// Value that becomes -1.
         min: f32,
+        /// Value that becomes 1.
         max: f32,
     },
 }
 
-/// What swapping left and right does to a value.
+/// Change of a value when left and right are swapped.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mirror {
+    /// The value does not change.
     #[default]
     Keep,
+    /// `-v`.
     Negate,
-    /// `min + max - v`, of a range.
+    /// `min + max - v`, for a range.
     Flip,
-    /// The value of another field, which takes this one's.
+    /// Exchanges the values of this field and the named field.
     Swap(Cow<'static, str>),
-    /// The id or class that each becomes.
+    /// Replacement of each id or class, by id.
     Permute(Cow<'static, [u16]>),
 }
 
 impl Scale {
+    /// The feature of a value.
     pub fn apply(self, value: f32) -> f32 {
         match self {
             Scale::AsIs => value,
@@ -97,6 +115,7 @@ impl Scale {
         }
     }
 
+    /// The formula of the feature, as text. `name` is the name of the value.
     pub fn formula(self, name: &str) -> String {
         match self {
             Scale::AsIs => name.to_owned(),
@@ -108,7 +127,7 @@ impl Scale {
         }
     }
 
-    /// Refuses numbers by which a value becomes none.
+    /// Returns an error if the parameters would turn a finite value into a non-finite one.
     pub(crate) fn check(self, of: &str) -> Result<()> {
         let sound = match self {
             Scale::AsIs | Scale::Sign | Scale::Centred => true,
@@ -129,7 +148,7 @@ pub(crate) fn is_range(min: f32, max: f32) -> bool {
 }
 
 impl FieldKind {
-    /// Columns of the raw row.
+    /// Number of columns in the raw row.
     pub fn width(self) -> usize {
         match self {
             FieldKind::Vector(size) => size,
@@ -137,7 +156,7 @@ impl FieldKind {
         }
     }
 
-    /// Features where nothing else is made of it.
+    /// Number of features that the default layout makes from the field.
     pub fn features(self) -> usize {
         match self {
             FieldKind::Vector(size) | FieldKind::OneHot(size) => size,
@@ -145,7 +164,7 @@ impl FieldKind {
         }
     }
 
-    /// An error that names the field, unless the value is one of its own.
+    /// Returns an error with the name of the field if it cannot have this value.
     #[inline]
     pub fn check(self, value: f32, name: impl FnOnce() -> String) -> Result<()> {
         let (min, max, whole) = match self {
@@ -170,13 +189,13 @@ impl FieldKind {
     }
 }
 
-/// The number that prints as these 32 bits do.
+/// The f64 with the same shortest decimal form as this f32.
 fn shown(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(value.into())
 }
 
 impl Mirror {
-    /// What becomes of a value that keeps its place.
+    /// The mirrored value. Swapped fields are left to the caller.
     pub(crate) fn apply(&self, kind: FieldKind, value: f32) -> f32 {
         match (self, kind) {
             (Mirror::Negate, _) => -value,
@@ -187,7 +206,7 @@ impl Mirror {
     }
 }
 
-/// The id that another becomes; one that no row speaks of stays.
+/// The replacement of an id. An id outside the list stays as it is.
 pub(crate) fn permuted(to: &[u16], value: f32) -> f32 {
     match value >= 0.0 {
         true => to.get(value as usize).map_or(value, |&id| id.into()),

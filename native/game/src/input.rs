@@ -1,4 +1,4 @@
-//! One part of an input: a row of buttons, an axis, a choice; as raw numbers, as labels, as features.
+//! One part of an input: a set of buttons, an axis or a choice, as raw numbers, as labels and as features.
 
 use std::borrow::Cow;
 
@@ -8,53 +8,73 @@ use serde::{Deserialize, Serialize};
 use crate::check::{check_name, fits, within};
 use crate::field::{FieldKind, Scale, is_range, permuted};
 
-/// One part of an input, which a head of the same name chooses.
+/// One part of an input. A head with the same name chooses it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InputPart {
+    /// Name, for example `main_x`.
     pub name: Cow<'static, str>,
+    /// Meaning and unit.
     #[serde(default)]
     pub meaning: Cow<'static, str>,
+    /// Values that the part can have.
     pub kind: InputKind,
+    /// Change of the part when left and right are swapped.
     #[serde(default)]
     pub mirror: InputMirror,
-    /// How a number of it becomes a feature; a choice becomes a one-hot.
+    /// Conversion from a raw number to a feature. A choice becomes a one-hot instead.
     #[serde(default)]
     pub scale: Scale,
-    /// Its number while nobody does anything. A frame is neutral when all parts that have one are at rest.
+    /// Value of the part at rest. A frame is neutral when every part that has a rest value is at rest.
     #[serde(default)]
     pub rest: Option<f32>,
 }
 
+/// Values of a part of an input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InputKind {
-    /// Buttons by their names, each held or not.
+    /// Named buttons, each held or released.
     Flags(Cow<'static, [Cow<'static, str>]>),
-    /// So many buttons without names.
+    /// This many buttons without names.
     Bits(usize),
-    /// A number of `min` to `max`, which heads choose in so many steps where they say nothing else.
-    Axis { min: f32, max: f32, classes: usize },
-    /// One of so many.
+    /// A number in `min..=max`. Heads divide the range into `classes` steps by default.
+    Axis {
+        /// Smallest value.
+        min: f32,
+        /// Largest value.
+        max: f32,
+        /// Default number of steps, both ends included.
+        classes: usize,
+    },
+    /// One of this many choices.
     Choice(usize),
-    /// So many numbers of `min` to `max`, chosen as they are.
-    Continuous { size: usize, min: f32, max: f32 },
+    /// A vector of `size` numbers in `min..=max`, chosen without steps.
+    Continuous {
+        /// Length of the vector.
+        size: usize,
+        /// Smallest value.
+        min: f32,
+        /// Largest value.
+        max: f32,
+    },
 }
 
-/// What swapping left and right does to a part.
+/// Change of a part when left and right are swapped.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InputMirror {
+    /// The part does not change.
     #[default]
     Keep,
-    /// `min + max - v`, of an axis.
+    /// `min + max - v`, for an axis.
     Flip,
-    /// The button, or the choice, that each becomes.
+    /// Replacement of each button or choice, by index.
     Permute(Cow<'static, [u16]>),
 }
 
 impl InputKind {
-    /// Raw numbers, and labels.
+    /// Number of raw numbers, and of labels.
     pub fn numbers(&self) -> usize {
         match self {
             InputKind::Flags(names) => names.len(),
@@ -64,7 +84,7 @@ impl InputKind {
         }
     }
 
-    /// Numbers of it among the features.
+    /// Number of features.
     pub fn features(&self) -> usize {
         match self {
             InputKind::Flags(names) => names.len(),
@@ -74,7 +94,7 @@ impl InputKind {
         }
     }
 
-    /// The values of each of its raw numbers.
+    /// The values that each raw number can have.
     pub fn values(&self) -> FieldKind {
         match *self {
             InputKind::Flags(_) | InputKind::Bits(_) => FieldKind::Flag,
@@ -85,12 +105,12 @@ impl InputKind {
         }
     }
 
-    /// The label of a raw number: a bit, a class of so many, of an axis the nearest and the upper one at a tie, or the
-    /// number itself.
+    /// The label of a raw number. It is a bit, a class below `classes`, or the number itself. For an axis it is the
+    /// nearest class, and the upper one at a tie.
     pub fn label(&self, value: f32, classes: usize) -> f32 {
         match *self {
             InputKind::Flags(_) | InputKind::Bits(_) => bucket(value, classes),
-            // The plain range is not computed with, which keeps its bits.
+            // A range of 0..1 skips the arithmetic, which keeps the exact bits.
             InputKind::Axis { min: 0.0, max: 1.0, .. } => bucket(value, classes),
             InputKind::Axis { min, max, .. } => bucket((value - min) / (max - min), classes),
             InputKind::Choice(_) => f32::from(value as u16),
@@ -98,7 +118,7 @@ impl InputKind {
         }
     }
 
-    /// The raw number of a label, the way back of [`label`](Self::label).
+    /// The raw number of a label, the inverse of [`label`](Self::label).
     pub fn value(&self, label: f32, classes: usize) -> f32 {
         let share = || label / classes.saturating_sub(1) as f32;
         match *self {
@@ -110,14 +130,14 @@ impl InputKind {
     }
 }
 
-/// Class of a value of 0..1 in so many classes.
+/// The class below `classes` of a value in 0..1.
 fn bucket(value: f32, classes: usize) -> f32 {
     let buckets = classes.saturating_sub(1) as f32;
     f32::from((value.clamp(0.0, 1.0) * buckets + 0.5) as u16)
 }
 
 impl InputPart {
-    /// The name of each of its raw numbers.
+    /// The name of each raw number.
     pub fn number_names(&self) -> impl Iterator<Item = String> {
         let of = |i: usize| match &self.kind {
             InputKind::Flags(names) => {
@@ -131,7 +151,7 @@ impl InputPart {
         (0..self.kind.numbers()).map(of)
     }
 
-    /// Those names, of a vector of numbers its own.
+    /// The same names, except that a vector has one name for all its numbers.
     pub(crate) fn column_names(&self) -> Vec<String> {
         match self.kind {
             InputKind::Continuous { .. } => vec![self.name.to_string()],
@@ -139,7 +159,7 @@ impl InputPart {
         }
     }
 
-    /// Swaps left and right of its raw numbers.
+    /// Swaps left and right in the raw numbers of this part.
     pub(crate) fn swap_sides(&self, numbers: &mut [f32]) {
         match (&self.mirror, &self.kind) {
             (InputMirror::Keep, _) => {}
@@ -153,7 +173,7 @@ impl InputPart {
                 numbers.iter_mut().for_each(|value| *value = min + max - *value);
             }
             (InputMirror::Permute(to), InputKind::Flags(_) | InputKind::Bits(_)) => {
-                // Pairs at most, by validation: each is swapped once.
+                // Validation allows only pairs, so that each pair is swapped once.
                 for (from, &to) in to.iter().enumerate().filter(|(i, to)| *i < usize::from(**to)) {
                     numbers.swap(from, to.into());
                 }
@@ -165,7 +185,7 @@ impl InputPart {
         }
     }
 
-    /// Writes the features of its raw numbers.
+    /// Writes the features of the raw numbers.
     fn encode(&self, numbers: &[f32], out: &mut [f32]) {
         match self.kind {
             InputKind::Choice(_) => {
@@ -237,12 +257,12 @@ impl InputPart {
     }
 }
 
-/// Raw numbers of all parts together.
+/// Maximum number of raw numbers of all parts together.
 pub(crate) const MAX_NUMBERS: usize = 1 << 10;
-/// The largest u16 is no class: it says that there is none.
+/// Maximum number of classes. The largest u16 is not a class; it marks a missing label.
 pub const MAX_CLASSES: usize = u16::MAX as usize;
 
-/// Left and right come in pairs: what is swapped twice is itself.
+/// Checks that the mirror is its own inverse.
 pub(crate) fn check_pairs(what: &str, to: &[u16], size: usize) -> Result<()> {
     let back = |(i, to_i): (usize, &u16)| {
         to.get(usize::from(*to_i)).is_some_and(|back| usize::from(*back) == i)
@@ -267,7 +287,7 @@ pub fn encode(parts: &[InputPart], mut numbers: &[f32], mut out: &mut [f32]) {
     }
 }
 
-/// Swaps left and right of an input's raw numbers.
+/// Swaps left and right in the raw numbers of an input.
 pub fn mirror_input(parts: &[InputPart], numbers: &mut [f32]) -> Result<()> {
     fits("input", parts.iter().map(|part| part.kind.numbers()).sum(), numbers.len())?;
     let mut rest = numbers;

@@ -1,8 +1,9 @@
-//! What a frame and an input of a game are, as data.
+//! Frames and inputs of a game, declared as data.
 //!
-//! A [`Game`] is a table: the [`Field`]s of a frame, the [`InputPart`]s of an input, and the tables that ids are looked up
-//! in. Of it follow the raw row and its checks, what left and right mean, how inputs become labels and back, and the
-//! features of a frame. Melee is one such table, in [`melee`]; a game of plain vectors is the smallest.
+//! A [`Game`] is a table: the [`Field`]s of a frame, the [`InputPart`]s of an input, and the tables that ids are
+//! looked up in. It determines the raw row and its checks, the mirror image, the conversion between inputs and
+//! labels, and the features of a frame. Melee is one such table, in [`melee`]; a game of plain vectors is the
+//! smallest.
 
 #![warn(unreachable_pub)]
 

@@ -1,4 +1,4 @@
-//! The raw row: one frame from the viewpoint of who acts, in the game's own units.
+//! The raw row: one frame from the viewpoint of the acting player, in the game's own units.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,27 +11,28 @@ use crate::declaration::Declaration;
 use crate::field::{Field, FieldKind, Mirror};
 use crate::input::{InputMirror, InputPart, mirror_input};
 
-/// A game: its declaration, and where everything stands in a raw row.
+/// A game: its declaration and the columns of its raw row.
 ///
-/// A raw row has the numbers of the fields, in order, and at one place of it the previous input: a flag that says
-/// whether one is known, and its raw numbers. Ids are whole numbers, which f32 holds exactly.
+/// A raw row holds the numbers of the fields, in order. Between two fields, or at the end, it holds the previous
+/// input: a flag that is 1 if the input is known, then its raw numbers. Ids are whole numbers, which f32 represents
+/// exactly.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(from = "Declaration", into = "Declaration")]
 pub struct Game {
     declaration: Declaration,
     /// First column of each field.
     columns: Vec<usize>,
-    /// The column that says whether a previous input is known; its numbers follow. At the end where no input is
-    /// declared.
+    /// Column of the flag that is 1 if a previous input is known. The numbers of the input follow it. It equals the
+    /// width of the row if no input is declared.
     previous: usize,
     width: usize,
     numbers: usize,
     input_width: usize,
-    /// What each frame asks of the fields, close together: their values,
+    /// Kind of each field, with its first column. Kept apart from the declaration because each frame reads it.
     kinds: Vec<(usize, FieldKind)>,
-    /// the mirror of those that keep their place, by first column,
+    /// Mirror of each field that is not swapped and not kept, with its first column and kind.
     mirrors: Vec<(usize, FieldKind, Mirror)>,
-    /// and columns that swap with others, each pair once.
+    /// Pairs of columns that swap their values, each pair once.
     swaps: Vec<(usize, usize)>,
     has_mirror: bool,
 }
@@ -39,8 +40,9 @@ pub struct Game {
 /// A column of the raw row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Column {
-    /// As in `own.percent`, `prev_main_x`, `vector[3]`.
+    /// Name, for example `own.percent`, `prev_main_x` or `vector[3]`.
     pub name: String,
+    /// Values that the column can have.
     pub kind: FieldKind,
 }
 
@@ -74,7 +76,7 @@ impl From<Game> for Declaration {
     }
 }
 
-/// Of a declaration that contradicts itself too, which [`Game::validate`] tells.
+/// Accepts a contradictory declaration too; [`Game::validate`] reports it.
 impl From<Declaration> for Game {
     fn from(declaration: Declaration) -> Self {
         let Declaration { fields, input, previous_after, .. } = &declaration;
@@ -104,7 +106,7 @@ impl From<Declaration> for Game {
         let wide = |(a, b): (usize, usize)| {
             let width = fields[a].kind.width().min(fields[b].kind.width());
             let (a, b) = (columns[a], columns[b]);
-            // A declaration that is not sound has no columns to list.
+            // An invalid width must not allocate an unbounded list of columns.
             (0..width.min(crate::declaration::MAX_SIZE)).map(move |k| (a + k, b + k))
         };
         let swaps = pairs.flat_map(wide).collect();
@@ -131,7 +133,7 @@ impl From<Declaration> for Game {
 }
 
 impl Game {
-    /// Vectors of so many numbers, of which nothing else is known.
+    /// A game of plain vectors of `size` numbers, without an input.
     pub fn vector(size: usize) -> Self {
         let field = Field {
             name: "vector".into(),
@@ -146,31 +148,37 @@ impl Game {
             .into()
     }
 
+    /// Checks the declaration. The error names the first fault.
     pub fn validate(&self) -> Result<()> {
         self.declaration.validate()
     }
 
+    /// The declaration that this game was built from.
     pub fn declaration(&self) -> &Declaration {
         &self.declaration
     }
 
+    /// Name of the game.
     pub fn name(&self) -> &str {
         &self.declaration.name
     }
 
+    /// Version of the declaration.
     pub fn version(&self) -> u32 {
         self.declaration.version
     }
 
-    /// Numbers in a raw row.
+    /// Number of columns of a raw row.
     pub fn width(&self) -> usize {
         self.width
     }
 
+    /// Fields of a frame, in order.
     pub fn fields(&self) -> &[Field] {
         &self.declaration.fields
     }
 
+    /// The field with index `i`.
     pub fn field(&self, i: usize) -> Option<&Field> {
         self.declaration.fields.get(i)
     }
@@ -180,32 +188,32 @@ impl Game {
         self.columns.iter().copied().zip(&self.declaration.fields)
     }
 
-    /// The parts of an input; none where nobody knows what an input is.
+    /// The parts of an input; empty where inputs are unknown.
     pub fn parts(&self) -> &[InputPart] {
         &self.declaration.input
     }
 
-    /// Raw numbers of an input.
+    /// Number of raw numbers of an input.
     pub fn input_numbers(&self) -> usize {
         self.numbers
     }
 
-    /// Features of an input.
+    /// Number of features of an input.
     pub fn input_width(&self) -> usize {
         self.input_width
     }
 
-    /// Whether left and right mean anything.
+    /// True if swapping left and right changes any field or input.
     pub fn has_mirror(&self) -> bool {
         self.has_mirror
     }
 
-    /// The column that says whether a previous input is known.
+    /// Column of the flag that is 1 if a previous input is known.
     pub fn previous_column(&self) -> usize {
         self.previous
     }
 
-    /// Where the raw numbers of the previous input stand in a row.
+    /// Columns of the raw numbers of the previous input.
     pub fn previous_place(&self) -> Range<usize> {
         match self.parts().is_empty() {
             true => self.previous..self.previous,
@@ -213,7 +221,7 @@ impl Game {
         }
     }
 
-    /// The row, column by column.
+    /// All columns of the row, in order.
     pub fn raw_columns(&self) -> Vec<Column> {
         let mut all: Vec<Column> = vec![];
         for (column, field) in self.placed() {
@@ -243,17 +251,17 @@ impl Game {
         }
     }
 
-    /// The place of a column by its name.
+    /// The index of a column, by name.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.raw_columns().iter().position(|column| column.name == name)
     }
 
-    /// The name of a column, empty beyond the last.
+    /// The name of a column; empty beyond the last column.
     pub fn column_name(&self, column: usize) -> String {
         self.raw_columns().into_iter().nth(column).map(|c| c.name).unwrap_or_default()
     }
 
-    /// Checks every value against its field; the first that does not fit is named.
+    /// Checks every value against its field. The error names the first invalid column.
     pub fn check(&self, row: &[f32]) -> Result<()> {
         fits("frame", self.width, row.len())?;
         for &(column, kind) in &self.kinds {
@@ -270,7 +278,7 @@ impl Game {
         for part in self.parts() {
             let (values, width) = (part.kind.values(), part.kind.numbers());
             for &value in row.iter().skip(column).take(width) {
-                // The zeros of an input that nobody knows mean nothing.
+                // An unknown input has zeros, which need not be valid values.
                 if known != 0.0 || value != 0.0 {
                     values.check(value, || self.column_name(column))?;
                 }
@@ -280,13 +288,13 @@ impl Game {
         Ok(())
     }
 
-    /// Raw numbers of the input that led to a frame, if one is known.
+    /// Raw numbers of the input that led to the frame, if it is known.
     pub fn previous<'a>(&self, row: &'a [f32]) -> Option<&'a [f32]> {
         let known = !self.parts().is_empty() && row.get(self.previous).is_some_and(|v| *v != 0.0);
         row.get(self.previous_place()).filter(|_| known)
     }
 
-    /// Makes raw numbers the previous input of a row.
+    /// Sets the raw numbers of the previous input of a row.
     pub fn set_previous(&self, row: &mut [f32], numbers: &[f32]) -> Result<()> {
         fits("frame", self.width, row.len())?;
         fits("input", self.numbers, numbers.len())?;
@@ -297,14 +305,14 @@ impl Game {
         Ok(())
     }
 
-    /// Makes a row one of which nobody knows the input that led to it.
+    /// Marks the previous input of a row as unknown.
     pub fn forget_previous(&self, row: &mut [f32]) -> Result<()> {
         fits("frame", self.width, row.len())?;
         row[self.previous..self.previous_place().end].fill(0.0);
         Ok(())
     }
 
-    /// Swaps left and right of a row, as if the game were played in a mirror.
+    /// Swaps left and right in a row, as if the game were played in a mirror.
     pub fn mirror(&self, row: &mut [f32]) -> Result<()> {
         if !self.has_mirror() {
             let got = format!("{}, which has none", self.name());
@@ -317,14 +325,14 @@ impl Game {
             }
         }
         self.swaps.iter().for_each(|&(a, b)| row.swap(a, b));
-        // Without a previous input its numbers are zeros that mean nothing.
+        // An unknown previous input has zeros, which must not be mirrored.
         match self.previous(row).is_some() {
             true => mirror_input(self.parts(), &mut row[self.previous_place()]),
             false => Ok(()),
         }
     }
 
-    /// Refuses another game, and another declaration of this one.
+    /// Returns an error if `got` is another game or another declaration of this game.
     pub fn expect(&self, what: &str, got: &Game) -> Result<()> {
         if self == got {
             return Ok(());
@@ -338,7 +346,7 @@ impl Game {
                 (version(self), version(got))
             }
             (true, true) if self.width == got.width => {
-                (self.to_string(), format!("{got}, declared in another way"))
+                (self.to_string(), format!("{got}, with another declaration"))
             }
             (true, true) => (self.to_string(), got.to_string()),
         };

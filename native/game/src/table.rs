@@ -1,31 +1,33 @@
-//! The rows that ids have in a trained table.
+//! Trained tables and the row of each id.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-/// A trained table, with a row for each of its ids and one more for every other.
+/// A trained table with one row per listed id and one more row that all other ids share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
+    /// Name of the table.
     pub name: Cow<'static, str>,
+    /// Ids that have a row of their own.
     pub ids: Ids,
-    /// Numbers in a row where nothing else is said.
+    /// Default number of columns.
     pub width: usize,
 }
 
-/// Which ids have a row of their own.
+/// The ids that have a row of their own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ids {
-    /// Those below a number.
+    /// All ids below this number.
     Below(usize),
-    /// These, in this order.
+    /// These ids, in row order.
     Listed(Cow<'static, [u16]>),
 }
 
 impl Ids {
-    /// How many have a row of their own.
+    /// Number of ids that have a row of their own.
     pub fn len(&self) -> usize {
         match self {
             Ids::Below(n) => *n,
@@ -33,11 +35,12 @@ impl Ids {
         }
     }
 
+    /// True if no id has a row of its own.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The row of an id; what has none of its own takes the row after the last.
+    /// The row of an id. An id without its own row has the row after the last.
     pub fn row(&self, value: f32) -> usize {
         match self {
             Ids::Below(n) if value >= 0.0 && value < *n as f32 => value as usize,

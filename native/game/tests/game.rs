@@ -1,4 +1,4 @@
-//! Declared games: where everything stands in a row, and what left and right do to it.
+//! Declared games: the columns of a row, and the effect of a mirror on it.
 #![allow(clippy::disallowed_methods)]
 
 use sconce_game::{
@@ -21,7 +21,7 @@ fn flags(names: &[&'static str]) -> InputKind {
     InputKind::Flags(names.iter().map(|name| (*name).into()).collect())
 }
 
-/// A field and a part of every kind, the previous input between fields.
+/// A field and a part of every kind, with the previous input between fields.
 fn declaration() -> Declaration {
     let range = FieldKind::Range { min: -2.0, max: 6.0 };
     let swap = |name: &'static str| Mirror::Swap(name.into());
@@ -51,7 +51,7 @@ const ROW: [f32; 15] =
     [7.0, -1.0, 1.0, 1.0, 0.0, 1.0, 2.5, 0.0, 10.0, 20.0, 30.0, 40.0, 1.0, 2.0, 1.0];
 
 #[test]
-fn a_row_has_its_fields_and_the_previous_input_at_its_place() {
+fn a_row_has_the_previous_input_between_its_fields() {
     let game = Game::from(declaration());
     game.validate().unwrap();
     let names: Vec<_> = game.raw_columns().into_iter().map(|c| c.name).collect();
@@ -87,7 +87,7 @@ fn a_row_has_its_fields_and_the_previous_input_at_its_place() {
 }
 
 #[test]
-fn left_and_right_are_swapped_in_every_way_and_twice_is_nothing() {
+fn a_mirror_swaps_left_and_right_and_is_its_own_inverse() {
     let game = Game::from(declaration());
     let mut row = ROW;
     game.mirror(&mut row).unwrap();
@@ -106,19 +106,19 @@ fn left_and_right_are_swapped_in_every_way_and_twice_is_nothing() {
 }
 
 #[test]
-fn labels_and_numbers_of_an_axis_go_both_ways() {
+fn labels_of_an_axis_convert_to_numbers_and_back() {
     let axis = InputKind::Axis { min: -1.0, max: 3.0, classes: 5 };
     for (label, value) in [(0.0, -1.0), (1.0, 0.0), (2.0, 1.0), (3.0, 2.0), (4.0, 3.0)] {
         assert_eq!(axis.value(label, 5), value);
         assert_eq!(axis.label(value, 5), label);
         assert_eq!(axis.label(value + 0.4, 5), label);
     }
-    // What a corpus has beyond the range is held within it.
+    // Values of a corpus outside the range are clamped.
     assert_eq!((axis.label(-9.0, 5), axis.label(9.0, 5)), (0.0, 4.0));
 }
 
 #[test]
-fn an_input_becomes_features_a_choice_a_one_hot() {
+fn an_input_becomes_features_and_a_choice_becomes_a_one_hot() {
     let game = Game::from(declaration());
     let mut out = [9.0; 7];
     encode(game.parts(), &[1.0, 0.0, 1.0, 2.5, 2.0], &mut out);
@@ -135,7 +135,7 @@ fn a_declaration_is_the_same_after_json() {
 }
 
 #[test]
-fn melee_is_a_declaration_like_any() {
+fn melee_is_a_valid_declaration() {
     melee::game().validate().unwrap();
     assert_eq!(melee::game().width(), melee::RAW_WIDTH);
     assert_eq!(melee::game().previous_column(), melee::PREVIOUS);
@@ -143,7 +143,7 @@ fn melee_is_a_declaration_like_any() {
 }
 
 #[test]
-fn lists_of_a_file_are_bounded_before_they_are_kept() {
+fn lists_in_a_file_are_bounded_before_they_are_allocated() {
     let field = serde_json::to_value(&declaration().fields[0]).unwrap();
     let mut json = serde_json::to_value(declaration()).unwrap();
     json["fields"] = serde_json::Value::Array(vec![field; 1025]);
@@ -152,7 +152,7 @@ fn lists_of_a_file_are_bounded_before_they_are_kept() {
 }
 
 #[test]
-fn what_contradicts_itself_is_named_and_never_panics() {
+fn a_contradictory_declaration_is_an_error_and_never_a_panic() {
     let range = |min, max| FieldKind::Range { min, max };
     let with = |fields: Vec<Field>, input: Vec<InputPart>| Declaration {
         name: "g".into(),
@@ -196,13 +196,13 @@ fn what_contradicts_itself_is_named_and_never_panics() {
         let game = Game::from(declaration);
         let error = game.validate().unwrap_err();
         assert_eq!(error.kind(), kind, "case {i}: {error}");
-        // What reads it before it is checked takes no memory that it asks for.
+        // Code that reads a declaration before validation allocates only bounded memory.
         let _ = (game.width(), game.input_width(), features(&game, true, 3, 2).len());
     }
 }
 
 #[test]
-fn features_are_as_wide_as_they_say() {
+fn features_have_the_width_that_they_declare() {
     let game = Game::from(declaration());
     let mut total = 0;
     for block in features(&game, false, 3, 4) {
@@ -219,6 +219,6 @@ fn features_are_as_wide_as_they_say() {
             }
         }
     }
-    // Fields, a one-hot of three among them, the previous input, two more, and the delay.
+    // Fields with a one-hot of three, the previous input, two earlier inputs, and the delay.
     assert_eq!(total, 2 + 4 + 1 + 3 + 1 + 7 + 14 + 4);
 }

@@ -1,5 +1,4 @@
-//! Measurements for `mix bench`: no-op controls, what the machine could do, and what is timed on the
-//! native side.
+//! Measurements for `mix bench`: no-op controls, the machine's limits, and native timings.
 
 use std::time::Instant;
 
@@ -13,25 +12,25 @@ use serde::Serialize;
 
 use crate::border::{Data, Task, call, decode, from_binary, perform, pool};
 
-/// What a call costs that does nothing.
+/// A no-op, to measure the cost of a call.
 #[rustler::nif]
 fn bench_noop() -> Atom {
     rustler::types::atom::ok()
 }
 
-/// The same on a dirty scheduler.
+/// A no-op on a dirty scheduler.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn bench_dirty() -> Atom {
     rustler::types::atom::ok()
 }
 
-/// The same on a thread of ours, answered by message.
+/// A no-op on a native thread, answered by message.
 #[rustler::nif]
 fn bench_worker<'a>(env: Env<'a>, reference: Reference<'a>) -> Term<'a> {
     perform(env, "bench", || pool::submit(env, "bench", reference, || Ok(true)))
 }
 
-/// Bytes a second that `threads` threads read from `bytes` in all.
+/// Bytes per second that `threads` threads read from a total of `bytes`.
 #[rustler::nif]
 fn bench_bandwidth<'a>(
     env: Env<'a>,
@@ -43,7 +42,7 @@ fn bench_bandwidth<'a>(
     start(env, reference, move || Ok(Data(ceilings::read_bandwidth(bytes, threads, seconds))))
 }
 
-/// Floating-point operations a second of `threads` threads.
+/// Floating-point operations per second of `threads` threads.
 #[rustler::nif]
 fn bench_flops<'a>(
     env: Env<'a>,
@@ -54,7 +53,7 @@ fn bench_flops<'a>(
     start(env, reference, move || Ok(Data(ceilings::peak_flops(threads, seconds))))
 }
 
-/// Exponentials a second of `threads` threads.
+/// Exponentials per second of `threads` threads.
 #[rustler::nif]
 fn bench_exponentials<'a>(
     env: Env<'a>,
@@ -100,12 +99,13 @@ fn times<'a>(
 
 #[derive(Serialize)]
 struct FrameTimes {
-    /// Microseconds of reading all packed rows into numbers, of each pass.
+    /// Microseconds of each pass that reads all packed rows into numbers.
     read_us: Vec<f64>,
-    /// Of embedding them.
+    /// Microseconds of each pass that embeds them.
     embed_us: Vec<f64>,
-    /// Numbers and ids of one frame that came out.
+    /// Numbers of one embedded frame.
     width: usize,
+    /// Ids of one embedded frame.
     ids: usize,
 }
 
@@ -146,7 +146,7 @@ fn frame_times(spec: &Spec, bytes: &[u8], seconds: f64) -> Result<FrameTimes> {
     }
 }
 
-/// What the last call gave, and the microseconds of each.
+/// The result of the last call, and the microseconds of each.
 fn timed<T>(seconds: f64, mut work: impl FnMut() -> Result<T>) -> Result<(T, Vec<f64>)> {
     const FEWEST: usize = 5;
     let mut last = work()?;
@@ -168,7 +168,7 @@ fn start<'a, T: crate::border::Answer + Send + 'static>(
     call(env, "bench", || task(env, reference, work))
 }
 
-/// On a thread of its own; nothing ends a measurement early.
+/// Runs `work` on a thread of its own; a measurement cannot be cancelled.
 fn task<T: crate::border::Answer + Send + 'static>(
     env: Env,
     reference: Reference,

@@ -1,7 +1,7 @@
-//! What every file of this crate shares: running the work of a NIF, errors as terms, data as terms,
-//! and answers from threads of our own.
+//! The shared parts of this crate: running the work of a NIF, errors as terms, data as terms, and answers from native
+//! threads.
 //!
-//! A NIF decodes its arguments, says what to do inside [`call`] and returns what `call` gave:
+//! A NIF decodes its arguments and does its work inside [`call`], and returns the result of `call`:
 //!
 //! ```ignore
 //! #[rustler::nif(schedule = "DirtyIo")]

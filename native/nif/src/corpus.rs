@@ -1,4 +1,4 @@
-//! Games on disk: importing, building, opening, describing.
+//! Corpora: `Sconce.Corpus`, to import, build, open and describe games on disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::border::{
     to_binary,
 };
 
-/// An open corpus; its shards stay mapped as long as it lives.
+/// An open corpus; its shards stay mapped until it is dropped.
 pub(crate) struct CorpusHandle(pub Corpus);
 
 #[rustler::resource_impl]
@@ -39,14 +39,14 @@ fn corpus_import<'a>(
         let paths: Vec<PathBuf> = paths.into_iter().map(PathBuf::from).collect();
         Task::start(env, "import", reference, move |events, cancelled| {
             Class::Background.enter();
-            // Progress that cannot be told is not worth an import.
+            // Progress that cannot be sent is dropped: it must not end the import.
             let tell = |progress| drop(events.progress(Data(progress)));
             import(&paths, Path::new(&dir), &options, &tell, cancelled).map(Data)
         })
     })
 }
 
-/// Files of a declared game, a game each.
+/// Imports files of a declared game, one game per file.
 #[rustler::nif]
 fn corpus_import_tables<'a>(
     env: Env<'a>,
@@ -69,14 +69,14 @@ fn corpus_import_tables<'a>(
     })
 }
 
-/// A corpus that is being made, game by game. Whatever is left of one that is not finished goes with its handle.
+/// A corpus that is being built, game by game. An unfinished corpus is removed when its handle is dropped.
 pub(crate) struct BuilderHandle(Mutex<Option<Builder>>);
 
 #[rustler::resource_impl]
 impl Resource for BuilderHandle {}
 
 impl Handled for BuilderHandle {
-    const NOUN: &'static str = "corpus that is being made";
+    const NOUN: &'static str = "corpus builder";
 }
 
 impl BuilderHandle {
@@ -101,12 +101,12 @@ fn builder_add<'a>(env: Env<'a>, builder: Handle<BuilderHandle>, rows: Binary<'a
         let rows = from_binary("rows of a game", &rows, f32::from_le_bytes)?;
         let builder = builder.get()?;
         let mut builder = builder.lock();
-        let finished = || Error::not_found("corpus that is being made");
+        let finished = || Error::not_found("corpus builder (finished)");
         builder.as_mut().ok_or_else(finished)?.add_rows(&rows)
     })
 }
 
-/// Makes the corpus, or with false nothing of it.
+/// Finishes the corpus, or discards it if `whole` is false.
 #[rustler::nif(schedule = "DirtyIo")]
 fn builder_finish<'a>(env: Env<'a>, builder: Handle<BuilderHandle>, whole: bool) -> Term<'a> {
     call(env, "build", || match builder.get()?.lock().take() {
@@ -115,7 +115,7 @@ fn builder_finish<'a>(env: Env<'a>, builder: Handle<BuilderHandle>, whole: bool)
     })
 }
 
-/// Each game is a pair of binaries: numbers (f32) and labels, both little-endian.
+/// Builds a corpus. Each game is a pair of binaries: numbers (f32) and labels, both little-endian.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn corpus_build<'a>(
     env: Env<'a>,
@@ -144,7 +144,7 @@ fn corpus_build<'a>(
     })
 }
 
-/// Reads every byte of the games in a folder, and tells how far it is.
+/// Reads and checks all bytes of the games in a folder, and reports progress.
 #[rustler::nif]
 fn corpus_verify<'a>(env: Env<'a>, reference: Reference<'a>, dir: String) -> Term<'a> {
     call(env, "verify", || {
@@ -171,7 +171,7 @@ fn corpus_games<'a>(env: Env<'a>, corpus: Handle<CorpusHandle>) -> Term<'a> {
     call(env, "games", || encode(env, &corpus.get()?.0.games()))
 }
 
-/// One player's view of a game: `{raw rows (f32), numbers a row, labels, numbers a label}`.
+/// One player's view of a game: `{raw rows (f32), numbers per row, labels, labels per row}`.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn corpus_recording<'a>(
     env: Env<'a>,

@@ -1,18 +1,18 @@
-//! Where work is done: `Sconce.Device`, and what of a card's memory: `Sconce.GPU.Ledger`.
+//! Devices (`Sconce.Device`) and the memory of cards (`Sconce.GPU.Ledger`).
 
 use rustler::{Env, Reference, Term};
 use sconce_tensor::device::{self, Budget};
 
 use crate::border::{Data, decode, perform, pool};
 
-/// `:ok` where policies run on these cards.
-// A driver takes its time to wake up.
+/// Returns `:ok` if policies can run on these cards.
+// Dirty: a driver takes time to wake up.
 #[rustler::nif(schedule = "DirtyIo")]
 fn device_check(env: Env, ordinals: Vec<usize>) -> Term {
     perform(env, "device", || device::check(&ordinals))
 }
 
-/// What all of this VM may take of a card's memory.
+/// Sets the memory of a card that this VM may use.
 #[rustler::nif]
 fn device_allow<'a>(env: Env<'a>, budget: Term<'a>) -> Term<'a> {
     perform(env, "device", || {
@@ -21,8 +21,8 @@ fn device_allow<'a>(env: Env<'a>, budget: Term<'a>) -> Term<'a> {
     })
 }
 
-/// `{:ok, memory}` by message.
-// The driver may be busy with an allocation of somebody else's.
+/// Sends `{:ok, memory}` by message.
+// On a worker: the driver may be busy with an allocation of another process.
 #[rustler::nif]
 fn device_memory<'a>(env: Env<'a>, reference: Reference<'a>, ordinal: usize) -> Term<'a> {
     perform(env, "ledger", || {
@@ -30,7 +30,7 @@ fn device_memory<'a>(env: Env<'a>, reference: Reference<'a>, ordinal: usize) -> 
     })
 }
 
-/// `{:ok, bytes}` by message, once all work on the card is done.
+/// Returns free memory of a card to its driver. Sends `{:ok, bytes}` by message, once all work on the card is done.
 #[rustler::nif]
 fn device_release<'a>(env: Env<'a>, reference: Reference<'a>, ordinal: usize) -> Term<'a> {
     perform(env, "release", || {

@@ -1,4 +1,4 @@
-//! How a frame becomes a vector: `Sconce.Embedding` and the columns of `Sconce.Frame`.
+//! Embedding of frames: `Sconce.Embedding`, and the columns of `Sconce.Frame`.
 
 use rustler::{Binary, Encoder, Env, Term};
 use sconce_game::Game;
@@ -12,7 +12,7 @@ fn embedding_schema<'a>(env: Env<'a>, embedding: Term<'a>) -> Term<'a> {
     call(env, "embedding_schema", || Ok(Data(embedding_of(embedding)?.schema())))
 }
 
-/// The columns of a raw row of a game, or what is wrong with its declaration.
+/// The columns of a raw row of a game, or the error in its declaration.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn game_check<'a>(env: Env<'a>, declaration: Term<'a>) -> Term<'a> {
     call(env, "game", || {
@@ -22,7 +22,7 @@ fn game_check<'a>(env: Env<'a>, declaration: Term<'a>) -> Term<'a> {
     })
 }
 
-/// `{:ok, {continuous, ids}}`, as strict as with a live frame.
+/// Returns `{:ok, {continuous, ids}}`, with the checks of a live frame.
 #[rustler::nif]
 fn embed<'a>(env: Env<'a>, embedding: Term<'a>, raw: Binary<'a>) -> Term<'a> {
     inline(env, "embed", || {
@@ -35,7 +35,7 @@ fn embed<'a>(env: Env<'a>, embedding: Term<'a>, raw: Binary<'a>) -> Term<'a> {
     })
 }
 
-/// Checked before memory is taken for it.
+/// Decodes and validates an embedding, before memory is allocated for it.
 fn embedding_of(term: Term) -> Result<Embedding> {
     let embedding: Embedding = decode(term)?;
     embedding.validate()?;
@@ -52,7 +52,7 @@ fn raw_row(embedding: &Embedding, bytes: &[u8]) -> Result<Vec<f32>> {
     from_binary("frame", bytes, f32::from_le_bytes)
 }
 
-/// So many zeros, or an error where a Spec asks for more than there is.
+/// `length` zeros, or `OutOfMemory` if a Spec needs more memory than is available.
 fn numbers(length: usize) -> Result<Vec<f32>> {
     let bytes = (length as u64).saturating_mul(size_of::<f32>() as u64);
     memory::caught(|| Ok(memory::zeros(length))).map_err(|error| error.asking("embedding", bytes))

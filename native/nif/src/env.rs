@@ -15,7 +15,7 @@ impl Encoder for Games {
     }
 }
 
-/// `{:ok, [{x, labels}]}`, by message.
+/// Plays demonstrations. Sends `{:ok, [{x, labels}]}` by message.
 ///
 /// # Shapes
 /// `x [steps, observation_size]` f32, `labels [steps]` u16.
@@ -33,8 +33,8 @@ fn cartpole_demonstrations<'a>(
     })
 }
 
-/// `{:ok, %{returns, mean, decisions, median_us, p99_us}}`, by message. With `velocities` the policy
-/// is shown the full state.
+/// Plays a policy. Sends `{:ok, %{returns, mean, decisions, median_us, p99_us}}` by message. With `velocities` the
+/// policy sees the full state.
 #[rustler::nif]
 fn cartpole_play<'a>(
     env: Env<'a>,

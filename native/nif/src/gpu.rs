@@ -1,8 +1,8 @@
-//! Questions to the driver of NVIDIA's GPUs.
+//! Queries to the driver of NVIDIA's GPUs.
 //!
-//! A thread of their own asks them, and answers by message: a driver takes microseconds for most, milliseconds
-//! for some, seconds where it has to wake a card first, and for ever where a card hangs. Then that thread
-//! hangs, and no scheduler and no worker does; who waits gives up at its deadline ([`gpu_abandon`]).
+//! One separate thread sends all queries and answers by message. A driver takes microseconds for most, milliseconds for
+//! some, seconds if it must wake a card first, and never returns if a card hangs. Then only that thread hangs, no
+//! scheduler and no worker; callers give up at their deadlines ([`gpu_abandon`]).
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -20,16 +20,16 @@ use crate::session::Ticket;
 static DRIVERS: Mutex<Drivers> = Mutex::new(Drivers::new(RETRY));
 static WATCH: LazyPool = LazyPool::new("sconce-nvml");
 
-/// The library's path, where one is said, and the number of a GPU.
+/// The path of the driver's library, if given, and the number of a GPU.
 type At = (Option<String>, u32);
 
-/// A question that waits for its answer.
+/// A query in flight.
 pub(crate) struct Asked(Ticket);
 
 #[rustler::resource_impl]
 impl Resource for Asked {}
 
-/// Gives up waiting: true if no answer will come, false if it is on the way or there already.
+/// Gives up waiting: true if no answer will come, false if it is in flight or has arrived.
 #[rustler::nif]
 fn gpu_abandon(asked: ResourceArc<Asked>) -> bool {
     asked.0.claim()
@@ -80,7 +80,7 @@ fn gpu_processes<'a>(env: Env<'a>, reference: Reference<'a>, (library, index): A
     ask(env, "processes", reference, library, move |driver| driver.processes(index))
 }
 
-/// `{:ok, asked}`; the answer comes by message.
+/// Returns `{:ok, asked}`; the answer comes by message.
 fn ask<'a, T: Serialize>(
     env: Env<'a>,
     op: &'static str,

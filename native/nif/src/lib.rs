@@ -1,6 +1,6 @@
 //! The border between the BEAM and Rust: terms in, terms out, resources. It owns no algorithm.
 //!
-//! One file for each Elixir noun, named like it; `border` holds what they share.
+//! Each Elixir noun has one file of the same name; `border` holds the shared parts.
 
 #![warn(unreachable_pub)]
 
@@ -29,9 +29,9 @@ use mimalloc::MiMalloc;
 use rustler::{Env, Term};
 use sconce_tensor::memory::{self, Counted};
 
-/// Of everything native. A training step frees what the next one takes: this allocator gives freed
-/// pages back to the system a second later at the earliest, where the C library's has the kernel zero
-/// them anew at every step. What a training takes of it is counted, see `Sconce.Trainer.plan/2`.
+/// The allocator of all native memory. A training step frees the memory that the next one allocates. This allocator
+/// returns freed pages to the system after a second at the earliest; with the C library's the kernel would zero them
+/// again at each step. Allocations of a training are counted, see `Sconce.Trainer.plan/2`.
 #[global_allocator]
 static ALLOCATOR: Counted<MiMalloc> = Counted(MiMalloc);
 
@@ -40,12 +40,12 @@ unsafe extern "C" {
     fn mi_stats_get_json(size: usize, buffer: *mut c_char) -> *mut c_char;
 }
 
-/// Gives free memory back to the system at once, and tells how many bytes of address space the allocator has
-/// reserved and can hand out again.
+/// Returns free memory to the system at once. The result is the bytes of address space that the allocator has reserved
+/// and can hand out again.
 fn release() -> u64 {
     mi_collect(true);
     let mut text = vec![0 as c_char; 64 << 10];
-    // SAFETY: the text is cut to what fits, with a zero at its end, and lies in the buffer.
+    // SAFETY: the text is truncated to the buffer's length, ends with a zero, and lies in the buffer.
     let text = unsafe {
         let text = mi_stats_get_json(text.len(), text.as_mut_ptr());
         (!text.is_null()).then(|| CStr::from_ptr(text))

@@ -1,4 +1,4 @@
-//! Batches for Elixir: `Sconce.Loader`.
+//! Streams of batches: `Sconce.Loader`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -21,15 +21,15 @@ use crate::corpus::CorpusHandle;
 
 /// A stream of batches and the process that it belongs to.
 ///
-/// 1. It has a thread, which opens it, waits for requests and answers each by a message with the next
-///    batch. The threads that make batches are the loader's, which that thread owns.
-/// 2. One request at a time: one that comes before the answer to another is `:busy`.
-/// 3. Closing ends that thread and with it the loader: by a call, by the death of the process that
-///    opened the stream, or with the last reference to the handle. Nobody waits for the threads' end. A
-///    request under way is answered `:cancelled`.
+/// 1. The stream has a thread, which opens it, waits for requests and answers each by message with the next batch. That
+///    thread owns the loader, whose threads make the batches.
+/// 2. One request at a time: a request before the answer to another is `:busy`.
+/// 3. Closing ends that thread and with it the loader. The stream closes by a call, by the death of the process that
+///    opened it, or with the last reference to the handle. Closing does not wait for the threads to end. A request in
+///    flight is answered `:cancelled`.
 pub(crate) struct LoaderHandle {
     requests: Mutex<Option<SyncSender<Reply>>>,
-    /// A request has no answer yet.
+    /// Whether a request is in flight.
     asked: Arc<AtomicBool>,
     cancelled: Arc<AtomicBool>,
 }
@@ -58,13 +58,13 @@ impl Drop for LoaderHandle {
     }
 }
 
-/// A batch whose bytes Elixir's binaries are: they are not copied, and each of them holds all of it.
+/// A batch whose memory Elixir's binaries share without a copy; each binary keeps the whole batch alive.
 pub(crate) struct BatchHandle(Batch);
 
 #[rustler::resource_impl]
 impl Resource for BatchHandle {}
 
-/// What a stream is told; names and meanings are those of `Sconce.Loader`.
+/// Options of a stream; names and meanings are those of `Sconce.Loader`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StreamOptions {
@@ -127,19 +127,20 @@ impl StreamOptions {
     }
 }
 
-/// Of a batch.
+/// Most frames of a batch.
 const MAX_FRAMES: usize = 1 << 20;
+/// Most bytes of a batch.
 const MAX_BYTES: u64 = 2 << 30;
-/// No step that is counted from there on comes near the end of 64 bits.
+/// Largest first step. Steps counted from there do not overflow 64 bits.
 const MAX_START: u64 = (1 << 48) - 1;
 
-/// What a stream will give.
+/// Sizes of a stream.
 #[derive(Serialize)]
 struct StreamInfo {
-    /// Of an epoch.
+    /// Windows of an epoch.
     windows: u64,
     steps_per_epoch: u64,
-    /// Views left out because they are shorter than a window.
+    /// Number of views left out because they are shorter than a window.
     short_views: usize,
     /// Bytes of a batch.
     batch_bytes: u64,
@@ -156,11 +157,11 @@ impl StreamInfo {
     }
 }
 
-/// Streams of this VM that are open.
+/// Number of open streams in this VM.
 pub(crate) static STREAMS: AtomicUsize = AtomicUsize::new(0);
 
-/// Does `work` on a thread of its own, as games are mapped and looked through there: the pool's are for
-/// what is short. The reply is made when there is a thread, and answers for itself where it is dropped.
+/// Runs `work` on a thread of its own, because it maps and scans games; the pool is for short work. The reply is made
+/// after the thread has started, and answers if it is dropped.
 fn on_a_thread(
     env: Env,
     reference: Reference,
@@ -179,7 +180,7 @@ fn on_a_thread(
     Ok(())
 }
 
-/// `{handle, info}`.
+/// Opens a stream. Sends `{:ok, {handle, info}}` by message.
 #[rustler::nif]
 fn loader_open<'a>(
     env: Env<'a>,
@@ -226,10 +227,10 @@ fn open(corpus: &CorpusHandle, options: StreamOptions, pid: &LocalPid) -> Result
     }
 }
 
-/// Requests that wait for a stream's thread: `asked` lets one through at a time, and the next is `:busy`.
+/// Capacity of the channel to a stream's thread: `asked` admits one request at a time, and the next is `:busy`.
 const REQUESTS: usize = 1;
 
-/// What a stream's thread has.
+/// The data of a stream's thread.
 struct Served {
     loader: Loader<Draws>,
     requests: Receiver<Reply>,
@@ -240,13 +241,13 @@ struct Served {
 }
 
 impl Served {
-    /// Answers requests until there can be no more.
+    /// Answers requests until the stream is closed.
     fn serve(self) {
         let Served { mut loader, requests, asked, cancelled, words } = self;
         for reply in requests {
             let step = loader.step();
             let drawn = guard(|| loader.next(&cancelled));
-            // Before the answer: who has it may ask again.
+            // Cleared before the answer is sent: its receiver may ask again at once.
             asked.store(false, Ordering::Release);
             let flow = loader.flow();
             reply.send(drawn.map(|drawn| Loaded { step, batch: drawn.batch, flow, words }));
@@ -265,7 +266,7 @@ impl Answer for Opened {
     }
 }
 
-/// What a stream with these options would give.
+/// Sends the sizes of a stream with these options by message, without opening it.
 #[rustler::nif]
 fn loader_info<'a>(
     env: Env<'a>,
@@ -326,7 +327,8 @@ struct Loaded {
     words: bool,
 }
 
-/// `{step, {batch, window}, words, numbers, flow}`: whether labels have 16 bits, and the numbers of each column.
+/// Encodes `{step, {batch, window}, words, numbers, flow}`: `words` says whether labels have 16 bits, `numbers` holds
+/// one binary per column.
 impl Answer for Loaded {
     fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
         let Loaded { step, batch, flow, words } = self;
@@ -346,6 +348,6 @@ impl Answer for Loaded {
     }
 }
 
-/// The numbers of a batch lie in memory as they cross the border.
+/// The numbers of a batch cross the border in their memory layout.
 #[cfg(not(target_endian = "little"))]
-compile_error!("batches cross to Elixir as they lie in memory, which has to be little-endian");
+compile_error!("batches cross to Elixir in their memory layout, which must be little-endian");

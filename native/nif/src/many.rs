@@ -12,11 +12,11 @@ mod atoms {
     rustler::atoms! { queued }
 }
 
-/// A session, its frame, whether its logits are wanted, what its decision is told, and directions.
+/// A session, its frame, whether its logits are returned, the overrides, and directions.
 type Asked<'a> = (Handle<SessionHandle>, Binary<'a>, bool, Term<'a>, Option<Binary<'a>>);
 
-/// `{:ok, [answer]}`, each as `session_act` gives it, or `:queued` when they come by message. One ticket is that of
-/// all: they are given up together. Reading so many games takes a while, which the scheduler is told.
+/// Returns `{:ok, [answer]}`, each as from `session_act`, or `:queued` if they come by message. All share one ticket,
+/// so they are given up together. Reading many games takes time, which is reported to the scheduler.
 #[rustler::nif]
 fn session_act_many<'a>(
     env: Env<'a>,
@@ -57,17 +57,17 @@ fn queue(
             many.decide();
             Ok(())
         });
-        // Only who claims may change the sessions, and only one answers.
+        // Only the claimant may change the sessions and answer.
         if !ticket.claim() {
             return reply.dismiss();
         }
-        // All are back in their places before their owner hears of it and calls again.
+        // The sessions are put back before the answer is sent: their owner may then call again.
         reply.send(decided.map(|()| many.answers()));
     });
     Ok(())
 }
 
-/// What one session is asked, or why it cannot be.
+/// The decision of one session, or the error of taking the session or of reading its arguments.
 struct One {
     taken: Result<Taken>,
     raw: Vec<f32>,
@@ -98,7 +98,7 @@ impl One {
         One { taken, raw, overrides, logits, outcome: Ok(()) }
     }
 
-    /// Commits, if it decided.
+    /// Commits the decision, if there is one, and returns it.
     fn answer(self) -> Result<Answered<'static>> {
         let mut taken = self.taken?;
         self.outcome?;

@@ -1,11 +1,11 @@
-//! Answers of a serving, on their way to their callers.
+//! Answers of a serving that wait to be sent to their callers.
 //!
-//! A message that a thread of ours sends has memory of no scheduler, which each receiver hands back by waking another
-//! thread: some ten microseconds of the VM's for each. So a worker leaves its answers here and tells a process of the
-//! serving, once for all of them, and that process sends them from its scheduler.
+//! The memory of a message from a native thread belongs to no scheduler. Each receiver returns it by waking another
+//! thread, which costs the VM about ten microseconds per message. So a worker stores its answers here and notifies one
+//! process of the serving, once for all of them; that process sends them from its scheduler.
 //!
-//! 1. An answer that was put here is sent, whatever ends: after [`Outbox::close`] by the thread that puts it.
-//! 2. The process is told when there is something and it was not told already.
+//! 1. A stored answer is always sent; after [`Outbox::close`] the thread that stores it sends it at once.
+//! 2. The process is notified when there are answers and no notification is pending.
 
 use std::sync::{Mutex, MutexGuard};
 use std::{mem, thread};
@@ -20,23 +20,24 @@ mod atoms {
     rustler::atoms! { deliver }
 }
 
-/// Answers that one call sends: a moment of a scheduler.
+/// Most answers that one call sends, a short time of a scheduler.
 const AT_ONCE: usize = 64;
 
-/// A request that is answered from here.
+/// A request whose answer goes through the outbox.
 pub(crate) trait Deliver: Send + 'static {
-    /// Answers, from a thread of ours or as the process that makes the present call.
+    /// Sends the answer from a native thread or, with `process`, from the calling process.
     fn send(self, answer: Result<Answer>, process: Option<Env>);
 }
 
+/// The answers of one serving.
 pub(crate) struct Outbox<R> {
-    /// Who sends them.
+    /// The process that sends them.
     sender: LocalPid,
     state: Mutex<State<R>>,
 }
 
 struct State<R> {
-    /// At most one answer of each session, which is taken until its answer is sent.
+    /// At most one answer per session: a session stays taken until its answer is sent.
     answers: Vec<(R, Result<Answer>)>,
     told: bool,
     closed: bool,
@@ -52,7 +53,7 @@ impl<R: Deliver> Outbox<R> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// From threads of ours.
+    /// Stores an answer and notifies the process. For native threads only.
     pub(crate) fn put(&self, request: R, answer: Result<Answer>) {
         let mut state = self.state();
         if state.closed {
@@ -71,7 +72,7 @@ impl<R: Deliver> Outbox<R> {
         }
     }
 
-    /// Sends some of what there is, as the process that is told; true if there is more.
+    /// Sends at most [`AT_ONCE`] answers from the notified process; true if more are left.
     pub(crate) fn deliver(&self, env: Env<'_>) -> bool {
         let mut state = self.state();
         let count = state.answers.len().min(AT_ONCE);
@@ -83,7 +84,7 @@ impl<R: Deliver> Outbox<R> {
         more
     }
 
-    /// Sends what there is, and from now on nothing is left here.
+    /// Sends all stored answers; later ones are sent as they are put.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -92,7 +93,7 @@ impl<R: Deliver> Outbox<R> {
         let send =
             move || left.into_iter().for_each(|(request, answer)| request.send(answer, None));
         match is_scheduler_thread() {
-            // Without memory for a thread each answers for itself as it is dropped.
+            // If the thread cannot start, each request answers as it is dropped.
             true => drop(thread::Builder::new().spawn(send)),
             false => send(),
         }

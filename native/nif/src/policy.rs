@@ -1,4 +1,4 @@
-//! The weights of a Spec: `Sconce.Policy`.
+//! Policies: `Sconce.Policy`, the weights of a Spec.
 
 use std::mem::{self, ManuallyDrop};
 use std::path::Path;
@@ -19,13 +19,14 @@ use crate::border::{
     to_binary,
 };
 
-/// There are as many formats as bounds. One that is forgotten lives as long as its sessions.
+/// Most packed models that a policy keeps: each bound of int8 is a format of its own. A dropped model lives as long as
+/// its sessions.
 const MOST_MODELS: usize = 4;
 
-/// A policy that never changes, shared by all who hold it, and what steps it in each format once a session
-/// wants one. It leaves a card on a thread of ours: the end of a handle comes on a scheduler.
+/// An immutable policy, shared by all its references, and its models, each packed when a session first needs its
+/// format. A handle may be dropped on a scheduler, so memory on a card is freed on a native thread.
 pub(crate) struct PolicyHandle {
-    /// Taken out at the end alone.
+    /// Taken only by the destructor.
     policy: ManuallyDrop<Arc<Policy>>,
     models: Mutex<Vec<(Format, Arc<Model>)>>,
 }
@@ -33,7 +34,7 @@ pub(crate) struct PolicyHandle {
 impl Drop for PolicyHandle {
     fn drop(&mut self) {
         let models = mem::take(self.models.get_mut().unwrap_or_else(|e| e.into_inner()));
-        // SAFETY: nobody sees the handle after this.
+        // SAFETY: this is the destructor, so the field is taken once and never read again.
         let policy = unsafe { ManuallyDrop::take(&mut self.policy) };
         device::leave(policy.device().clone(), (policy, models));
     }
@@ -56,8 +57,8 @@ impl PolicyHandle {
         &self.policy
     }
 
-    /// What steps the policy with its weights in a format. Packing takes a while, and the lock: on threads of ours
-    /// alone.
+    /// The model of this policy with weights in `format`. Packing takes time and holds the lock, so call it only on
+    /// native threads.
     pub(crate) fn model(&self, format: Format) -> Result<Arc<Model>> {
         let mut models = self.models.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, model)) = models.iter().find(|(of, _)| *of == format) {
@@ -82,8 +83,8 @@ fn policy_load(env: Env, path: String) -> Term {
     call(env, "load", || Ok(PolicyHandle::new(Policy::load(Path::new(&path))?)))
 }
 
-/// `{:ok, policy}` by message: the same policy on the device of this name.
-// A card is opened there, which takes a while, and what is on a card is work for threads of ours.
+/// Copies a policy to the device of this name. Sends `{:ok, policy}` by message.
+// On a worker: opening a card takes time, and only native threads work with a card.
 #[rustler::nif]
 fn policy_on<'a>(
     env: Env<'a>,
@@ -95,7 +96,7 @@ fn policy_on<'a>(
         let policy = policy.get()?.policy().clone();
         pool::submit(env, "device", reference, move || {
             let copy = device::named(&device).and_then(|device| policy.copy_on(&device));
-            // Of one for which there was no room.
+            // Frees a copy that failed for lack of memory.
             device::settle();
             copy.map(PolicyHandle::new)
         })
@@ -116,9 +117,11 @@ fn policy_save<'a>(
 struct PolicyInfo<'a> {
     spec: &'a Spec,
     num_weights: usize,
-    /// Numbers of a raw row, of an embedded frame, and of the trunk vector.
+    /// Numbers of a raw row.
     raw_width: usize,
+    /// Numbers of an embedded frame.
     width: usize,
+    /// Numbers of the trunk's output.
     trunk_width: usize,
     num_logits: usize,
     num_labels: usize,
@@ -126,7 +129,7 @@ struct PolicyInfo<'a> {
     state_size: usize,
 }
 
-/// `{:ok, {info, notes}}`
+/// Returns `{:ok, {info, notes}}`.
 #[rustler::nif]
 fn policy_info(env: Env, policy: Handle<PolicyHandle>) -> Term {
     inline(env, "info", || {
@@ -148,7 +151,7 @@ fn policy_info(env: Env, policy: Handle<PolicyHandle>) -> Term {
     })
 }
 
-/// `{:ok, [{name, shape}]}`
+/// Returns `{:ok, [{name, shape}]}`.
 #[rustler::nif]
 fn policy_weights(env: Env, policy: Handle<PolicyHandle>) -> Term {
     inline(env, "weights", || {
@@ -168,7 +171,7 @@ fn policy_weight(env: Env, policy: Handle<PolicyHandle>, name: String) -> Term {
     })
 }
 
-/// Logits and labels of a kind of head, and whether these are bits or classes.
+/// Numbers of logits and labels of a kind of head, and whether its labels are bits or classes.
 #[rustler::nif]
 fn head_sizes<'a>(env: Env<'a>, kind: Term<'a>) -> Term<'a> {
     inline(env, "head", || {
@@ -178,11 +181,11 @@ fn head_sizes<'a>(env: Env<'a>, kind: Term<'a>) -> Term<'a> {
     })
 }
 
-/// What of a pass may be left out: labels, queue, state, directions.
+/// Optional inputs of a pass: labels, queue, state, directions.
 pub(crate) type Given<'a> =
     (Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>);
 
-/// A pass over `rows [batch, time, raw_width]` f32, with labels and queue of these heads.
+/// A pass over `rows [batch, time, raw_width]` (f32), with labels and queue in the format of `heads`.
 pub(crate) fn pass<'a>(
     heads: &Heads,
     rows: Binary<'a>,
@@ -208,9 +211,9 @@ pub(crate) fn pass<'a>(
     })
 }
 
-/// Logits, the state after the last frame and taps, `{:ok, {logits, state, [{name, shape, numbers}]}}`,
-/// by message.
-// Copying the rows of many frames takes longer than a scheduler has.
+/// Sends logits, the state after the last frame and taps by message, as
+/// `{:ok, {logits, state, [{name, shape, numbers}]}}`.
+// Dirty: copying the rows of many frames takes too long for a scheduler.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn policy_forward<'a>(
     env: Env<'a>,
@@ -241,7 +244,7 @@ impl Encoder for Looked {
     }
 }
 
-/// JSON as a term whose maps have text as keys: a file's words must not become atoms.
+/// Encodes JSON as a term whose maps have binaries as keys: names from a file must not become atoms.
 fn text_keys<'a>(env: Env<'a>, value: &Value) -> Term<'a> {
     match value {
         Value::Array(items) => {
@@ -250,10 +253,10 @@ fn text_keys<'a>(env: Env<'a>, value: &Value) -> Term<'a> {
         Value::Object(fields) => {
             let keys: Vec<_> = fields.keys().map(|key| key.encode(env)).collect();
             let values: Vec<_> = fields.values().map(|value| text_keys(env, value)).collect();
-            // Keys of an object are distinct, which is all that could fail.
+            // The call fails only for duplicate keys, and keys of an object are distinct.
             Term::map_from_term_arrays(env, &keys, &values).unwrap_or_else(|_| Term::map_new(env))
         }
-        // Numbers, text, booleans and null look the same in both forms.
+        // Numbers, text, booleans and null have the same term in both encodings.
         plain => encode(env, &plain).unwrap_or_else(|_| rustler::types::atom::nil().to_term(env)),
     }
 }

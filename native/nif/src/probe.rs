@@ -1,4 +1,4 @@
-//! Calls of tests and benchmarks alone.
+//! Functions for tests and benchmarks only.
 
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::border::{
 use crate::loader::STREAMS;
 use crate::serving::ServingHandle;
 
-/// Term to value and back.
+/// Converts a term to a value and back.
 #[rustler::nif]
 fn probe_echo<'a>(env: Env<'a>, term: Term<'a>) -> Term<'a> {
     inline(env, "probe_echo", || decode::<serde_json::Value>(term).map(Data))
@@ -32,7 +32,7 @@ fn probe_panic<'a>(env: Env<'a>, message: String) -> Term<'a> {
     call(env, "probe_panic", || -> Result<()> { panic!("{message}") })
 }
 
-/// Answers from a thread of ours in the way that `how` asks for.
+/// Answers from a native thread in the way that `how` names.
 #[rustler::nif]
 #[allow(clippy::panic)]
 fn probe_reply<'a>(env: Env<'a>, reference: Reference<'a>, how: String) -> Term<'a> {
@@ -62,8 +62,8 @@ fn probe_reply<'a>(env: Env<'a>, reference: Reference<'a>, how: String) -> Term<
     })
 }
 
-/// Tells `progress` numbers as progress and then `events` numbers one by one, and answers with the bounds of both. No
-/// call of it waits for the process.
+/// Sends `progress` numbers as progress, then `events` numbers as events, then progress again. Answers with the bounds
+/// of both. No call waits for the process.
 #[rustler::nif]
 fn probe_events<'a>(
     env: Env<'a>,
@@ -81,8 +81,8 @@ fn probe_events<'a>(
     })
 }
 
-/// The next batch of a serving takes so much longer, and panics if no time is given. It does so without the
-/// lines on stderr that each panic has: there may be thousands.
+/// Delays the next batch of a serving by `sleep_ms`; without a time the batch panics. The panic prints nothing on
+/// stderr, because there may be thousands.
 #[rustler::nif]
 fn probe_batch(env: Env, serving: ResourceArc<ServingHandle>, sleep_ms: Option<u64>) -> Term {
     perform(env, "probe_batch", || {
@@ -94,13 +94,13 @@ fn probe_batch(env: Env, serving: ResourceArc<ServingHandle>, sleep_ms: Option<u
     })
 }
 
-/// What holds a batch until it is opened, or gone.
+/// Holds a batch until the gate is opened or dropped.
 struct Gate(Mutex<Option<SyncSender<()>>>);
 
 #[rustler::resource_impl]
 impl Resource for Gate {}
 
-/// The next batch of a serving waits at a gate.
+/// Holds the next batch of a serving at a gate.
 #[rustler::nif]
 fn probe_hold(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
     call(env, "probe_hold", || {
@@ -120,7 +120,7 @@ fn probe_open(env: Env, gate: ResourceArc<Gate>) -> Term {
     })
 }
 
-/// Writes replays of every kind into a folder.
+/// Writes replays of each kind into a folder.
 #[rustler::nif(schedule = "DirtyIo")]
 fn corpus_fixtures(env: Env, dir: String) -> Term {
     perform(env, "fixtures", || sconce_fixtures::write_all(Path::new(&dir)))
@@ -138,13 +138,13 @@ fn frame_columns(env: Env) -> Term {
     })
 }
 
-/// Sessions of this VM that hold memory.
+/// Number of sessions alive in this VM.
 #[rustler::nif]
 fn session_count() -> usize {
     session::live()
 }
 
-/// `{open streams, threads that make batches}`.
+/// Returns the numbers of open streams and of threads that make batches.
 #[rustler::nif]
 fn loader_count(env: Env) -> Term {
     call(env, "stream", || Ok((STREAMS.load(Ordering::Acquire), live_threads())))

@@ -1,4 +1,4 @@
-//! One policy shared by many callers: `Sconce.Serving`.
+//! Servings: `Sconce.Serving`, one policy shared by many callers.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ mod atoms {
     rustler::atoms! { ok, queued }
 }
 
-/// A serving, and the way of its answers.
+/// A serving with the outbox of its answers.
 #[derive(Clone)]
 pub(crate) struct Server {
     serving: Arc<Serving<Queued>>,
@@ -37,8 +37,8 @@ impl Deref for Server {
     }
 }
 
-/// A serving, which ends with the process that started it, and with this handle. Sessions that were opened
-/// over it outlive it: their memory is theirs.
+/// A serving, which ends with the process that started it or with this handle. Its sessions outlive it, because they
+/// own their memory.
 pub(crate) struct ServingHandle(pub Server);
 
 #[rustler::resource_impl]
@@ -65,27 +65,28 @@ impl Drop for ServingHandle {
     }
 }
 
-/// A request, and who waits for its answer.
+/// A queued request with its reply.
 pub(crate) enum Queued {
     Act(Box<Acting>),
     Forward(Box<Looking>),
 }
 
-/// The order of the fields is that of their end: the session is back before its owner hears of it.
+/// A queued decision. Fields drop in order: the session is put back before its owner gets an answer.
 pub(crate) struct Acting {
     request: Request,
-    /// Whether the session read it already.
+    /// Whether the session has already read the request.
     asked: bool,
     taken: Taken,
     waiting: Waiting,
 }
 
+/// A queued forward pass.
 pub(crate) struct Looking {
     pass: Pass,
     waiting: Waiting,
 }
 
-/// An answer that is owed, unless the ticket was claimed by another.
+/// A pending answer. Dropping it answers, unless the ticket was claimed elsewhere.
 struct Waiting {
     ticket: Ticket,
     claimed: bool,
@@ -116,7 +117,7 @@ impl Drop for Waiting {
         let claimed = self.claim();
         match self.reply.take() {
             Some(reply) if !claimed => reply.dismiss(),
-            // Answers for itself.
+            // The reply answers as it is dropped.
             unanswered => drop(unanswered),
         }
     }
@@ -147,7 +148,7 @@ impl Deliver for Queued {
                 let session = acting.taken.session();
                 let answer = session.map(|session| Answered::of(session, logits));
                 let message = reply.prepare(answer, process);
-                // The session is back in its place before its owner hears of it and calls again.
+                // The session is put back before the answer is sent: its owner may then call again.
                 drop(acting);
                 message.send();
             }
@@ -182,7 +183,7 @@ impl serving::Request for Queued {
 
     fn answer(mut self, result: Result<Answer>) {
         match &self {
-            // Too large for a scheduler to encode.
+            // Encoding the outputs takes too long for a scheduler.
             Queued::Forward(_) => self.send(result, None),
             Queued::Act(_) => {
                 let outbox = self.waiting().outbox.clone();
@@ -220,7 +221,7 @@ impl Decider for Server {
                 told(queued.map(|()| atoms::queued().encode(env)))
             }),
             decided => {
-                // Callers take turns, here as in the queue.
+                // Callers take turns, as in the queue.
                 next_turn(env);
                 told(decided.map(|answer| (atoms::ok(), answer).encode(env)))
             }
@@ -240,18 +241,18 @@ fn submit_act(
     mut taken: Taken,
     deadline: Option<Deadline>,
 ) -> Result<()> {
-    // Here, where there are more schedulers than workers.
+    // The frame is read here: there are more schedulers than workers.
     let asked = server.ask(taken.session()?, &request.raw, &request.overrides)?;
     let waiting = Waiting::new(env, "act", reference, taken.ticket.clone(), &server.outbox);
     let acting = Box::new(Acting { request, asked, taken, waiting });
     server.submit(env.pid(), deadline, Queued::Act(acting))
 }
 
-/// Frames of a window whose cost is known from the start.
+/// Frames of the window whose cost is measured at the start.
 const WINDOW: usize = 60;
 
-/// Starts on a thread of ours, where packing and measuring take nobody's time. Answers with the handle. `sender` is
-/// told by `:deliver` that there are answers, for `serving_deliver`.
+/// Starts a serving on a native thread, where packing and measuring delay no scheduler, and sends its handle. The
+/// process `sender` gets `:deliver` when there are answers, and then calls `serving_deliver`.
 #[rustler::nif]
 fn serving_start<'a>(
     env: Env<'a>,
@@ -275,13 +276,13 @@ fn serving_start<'a>(
     })
 }
 
-/// Sends some of the answers; true if there are more.
+/// Sends some of the answers; true if more are left.
 #[rustler::nif]
 fn serving_deliver(env: Env, serving: Handle<ServingHandle>) -> Term {
     timed(env, || serving.get().is_ok_and(|serving| serving.0.outbox.deliver(env)).encode(env))
 }
 
-/// A session whose decisions the serving makes. Opens on a thread of ours: the first may measure.
+/// Opens a session whose decisions the serving makes. Opens on a native thread, because the first session may measure.
 #[rustler::nif]
 fn serving_open<'a>(
     env: Env<'a>,
@@ -306,7 +307,7 @@ fn serving_open<'a>(
     })
 }
 
-/// One forward pass that waits in a serving: what gives it up, and its caller's death.
+/// The handle of a queued forward pass, by which its caller gives it up. The caller's death gives it up as well.
 pub(crate) struct TicketHandle {
     ticket: Ticket,
     server: Server,
@@ -330,10 +331,10 @@ impl TicketHandle {
     }
 }
 
-/// How a pass is made, and until when.
+/// The `Look` of a pass, and its deadline in milliseconds.
 type How<'a> = (Term<'a>, Option<u64>);
 
-/// `{:ok, ticket}`; the answer comes by message, as of `policy_forward`.
+/// Returns `{:ok, ticket}`; the answer comes by message, as from `policy_forward`.
 #[rustler::nif]
 fn serving_forward<'a>(
     env: Env<'a>,
@@ -347,7 +348,7 @@ fn serving_forward<'a>(
     inline(env, "forward", || submit_forward(env, serving, reference, rows, shape, given, how))
 }
 
-/// The same of so many rows that copying them takes longer than a scheduler has.
+/// As `serving_forward`, for rows whose copying takes too long for a scheduler.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn serving_forward_many<'a>(
     env: Env<'a>,
@@ -384,7 +385,7 @@ fn submit_forward<'a>(
     Ok(handle)
 }
 
-/// Gives up waiting for a pass: true if no answer will come, false if it is on the way or there already.
+/// Gives up waiting for a pass: true if no answer will come, false if it is in flight or has arrived.
 #[rustler::nif]
 fn serving_abandon(ticket: ResourceArc<TicketHandle>) -> bool {
     ticket.give_up(GaveUp::Late)
@@ -402,14 +403,14 @@ fn serving_swap<'a>(
         pool::submit(env, "swap", reference, move || {
             let server = &serving.0;
             let model = policy.model(server.options().weights)?;
-            // Here, where nobody waits for a batch.
+            // Measured here, before the swap, so that no batch waits for it.
             model.cost(WINDOW)?;
             server.swap(model).map(|()| true)
         })
     })
 }
 
-/// Answers when all that came before is done.
+/// Answers when all earlier work is done.
 #[rustler::nif]
 fn serving_drain<'a>(
     env: Env<'a>,
@@ -439,7 +440,7 @@ struct Stats {
     waiting: usize,
 }
 
-/// Since the start, or since it was last asked for news.
+/// Statistics since the start or, with `news`, since the last call with `news`.
 #[rustler::nif]
 fn serving_stats(env: Env, serving: Handle<ServingHandle>, news: bool) -> Term {
     inline(env, "stats", || {
@@ -450,7 +451,7 @@ fn serving_stats(env: Env, serving: Handle<ServingHandle>, news: bool) -> Term {
     })
 }
 
-/// Requests that wait in its queue or are at work; or why it takes no more.
+/// Number of requests in the queue or in flight, or the reason why the serving takes no more.
 #[rustler::nif]
 fn serving_load(env: Env, serving: Handle<ServingHandle>) -> Term {
     inline(env, "load", || {
@@ -463,7 +464,7 @@ fn serving_load(env: Env, serving: Handle<ServingHandle>) -> Term {
 struct Info {
     #[serde(flatten)]
     options: Options,
-    /// Whether its plan makes the decisions.
+    /// Whether a plan makes the decisions.
     packed: bool,
     step_us: f64,
 }

@@ -1,4 +1,4 @@
-//! The memory of a running game: `Sconce.Session`.
+//! Sessions: `Sconce.Session`, the memory of a running game.
 
 use std::borrow::Cow;
 use std::mem;
@@ -22,26 +22,26 @@ mod atoms {
     rustler::atoms! { queued }
 }
 
-/// A session and the process it belongs to.
+/// A session and the process that owns it.
 ///
-/// 1. It is `Idle`, or `Working` while one call has it, or `Closed`. A call takes it out, so no lock
-///    is held while it computes, and puts it back; a second call finds it `Working` and is `:busy`.
+/// 1. It is `Idle`, or `Working` while a call has it, or `Closed`. A call takes the session out, so no lock is held
+///    while it computes, and puts it back; a second call finds it `Working` and is `:busy`.
 /// 2. Calls of a process that is not the owner are `:busy`. The owner's death closes the session.
-/// 3. Closing frees its memory, at once or when the call that has it ends; so does the end of the
-///    handle itself. Calls on a closed session are `:not_found`.
-/// 4. A queued decision has a [`Ticket`], which is claimed once: by the thread, which then commits the
-///    decision and answers, or by the caller that gives up or dies, and then nothing changes and no message
-///    comes. In a serving it then leaves the queue.
+/// 3. Closing frees the memory, at once or when the call that has the session ends; so does dropping the handle. Calls
+///    on a closed session are `:not_found`.
+/// 4. A queued decision has a [`Ticket`], which is claimed once. If the thread claims it, it commits the decision and
+///    answers. If the caller gives up or dies and claims it, the session is unchanged and no message comes; in a
+///    serving the request then leaves the queue.
 pub(crate) struct SessionHandle {
     slot: Mutex<Slot>,
     owner: Mutex<Owner>,
-    /// Makes its decisions, instead of the lane that it would take.
+    /// Makes the session's decisions, instead of its own lane.
     decider: Option<Arc<dyn Decider>>,
 }
 
-/// Makes the decisions of sessions that were opened over it.
+/// A serving, as its sessions use it.
 pub(crate) trait Decider: Send + Sync {
-    /// Decides at once, or queues it. Refused, it leaves the session as it was.
+    /// Decides at once, or queues the request. A refused request leaves the session unchanged.
     fn act<'a>(
         &self,
         env: Env<'a>,
@@ -51,7 +51,7 @@ pub(crate) trait Decider: Send + Sync {
         deadline: Option<Deadline>,
     ) -> Term<'a>;
 
-    /// Takes the decision of a ticket, which is claimed, out of its queue.
+    /// Removes the request of a claimed ticket from the queue.
     fn give_up(&self, caller: LocalPid, why: GaveUp, ticket: &Ticket);
 }
 
@@ -66,11 +66,12 @@ struct Owner {
     monitor: Option<Monitor>,
 }
 
+/// The right to end a request, claimed once.
 #[derive(Clone, Default)]
 pub(crate) struct Ticket(Arc<AtomicBool>);
 
 impl Ticket {
-    /// True for the first who asks.
+    /// True for the first claim.
     pub(crate) fn claim(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
@@ -83,7 +84,7 @@ impl Ticket {
 #[rustler::resource_impl]
 impl Resource for SessionHandle {
     fn down<'a>(&'a self, _env: Env<'a>, _pid: LocalPid, monitor: Monitor) {
-        // A former owner's death is none of the session's business.
+        // The death of a former owner is ignored.
         if self.owner().monitor == Some(monitor) {
             self.close();
         }
@@ -118,13 +119,13 @@ impl SessionHandle {
         if let Slot::Working(ticket) = &before {
             self.give_up(ticket, GaveUp::Died);
         }
-        // Freed here, after the lock.
+        // The session is freed after the lock is released.
         if let Slot::Idle(session) = before {
             session.leave();
         }
     }
 
-    /// True if the decision of this ticket will not be made.
+    /// Gives up the decision of this ticket; true if it will not be made.
     fn give_up(&self, ticket: &Ticket, why: GaveUp) -> bool {
         let claimed = ticket.claim();
         if claimed && let Some(decider) = &self.decider {
@@ -137,7 +138,7 @@ impl SessionHandle {
         matches!(*self.slot(), Slot::Closed)
     }
 
-    /// A session for a process, which it ends with. For threads of ours.
+    /// A session that process `pid` owns. For native threads only.
     pub(crate) fn open(
         session: Session,
         pid: LocalPid,
@@ -148,7 +149,7 @@ impl SessionHandle {
             owner: Mutex::new(Owner { pid, monitor: None }),
             decider,
         });
-        // Held until the monitor is written down, so that the death is known as the owner's.
+        // The lock is held until the monitor is stored, so that `down` recognises the owner's death.
         let mut owner = handle.owner();
         owner.monitor = handle.monitor(None, &pid);
         let alive = owner.monitor.is_some();
@@ -167,8 +168,7 @@ pub(crate) fn closed() -> Error {
     Error::not_found("session (closed)")
 }
 
-/// A session that one call has taken. It goes back when this is dropped, unless it was closed
-/// meanwhile.
+/// A session that one call has taken. Dropping this puts the session back, unless it was closed meanwhile.
 pub(crate) struct Taken {
     handle: ResourceArc<SessionHandle>,
     session: Option<Box<Session>>,
@@ -180,7 +180,7 @@ impl Taken {
         Taken::with(env, handle, Ticket::default())
     }
 
-    /// With the ticket of more than one.
+    /// Takes a session with a ticket that other sessions share.
     pub(crate) fn with(
         env: Env,
         handle: ResourceArc<SessionHandle>,
@@ -221,14 +221,14 @@ impl Drop for Taken {
         if matches!(*slot, Slot::Working(_)) {
             *slot = Slot::Idle(session);
         } else {
-            // Closed: freed after the lock.
+            // Closed meanwhile: the session is freed after the lock is released.
             drop(slot);
             session.leave();
         }
     }
 }
 
-/// Opens on a thread of ours, where the measuring takes nobody's time.
+/// Opens a session on a native thread, where measuring delays no scheduler.
 #[rustler::nif]
 fn session_open<'a>(
     env: Env<'a>,
@@ -251,7 +251,7 @@ pub(crate) fn vectors(binary: Option<Binary>) -> Result<Option<Vec<f32>>> {
     binary.map(|binary| from_binary("project_out", &binary, f32::from_le_bytes)).transpose()
 }
 
-/// `{:ok, answer}`, or `:queued` when the answer comes by message.
+/// Returns `{:ok, answer}`, or `:queued` if the answer comes by message.
 #[rustler::nif]
 fn session_act<'a>(
     env: Env<'a>,
@@ -303,7 +303,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Decides, and commits if the claim holds.
+    /// Decides, and commits if the claim succeeds.
     fn answer(
         &self,
         session: &mut Session,
@@ -332,7 +332,7 @@ fn queue(
         let mut claimed = false;
         let result = guard(|| {
             start?;
-            // Its owner may have died while the job was waiting.
+            // The owner may have died while the job was queued.
             if taken.is_closed() {
                 return Err(closed());
             }
@@ -341,7 +341,7 @@ fn queue(
                 claimed
             })
         });
-        // Back in its place before its owner hears of it and calls again.
+        // The session is put back before the answer is sent: its owner may then call again.
         drop(taken);
         if claimed || ticket.claim() { reply.send(result) } else { reply.dismiss() }
     });
@@ -366,12 +366,12 @@ impl<'s> Answered<'s> {
     }
 }
 
-/// `{choices, confidence, logits or nil, frame}`
+/// Encodes `{choices, confidence, logits or nil, frame}`.
 impl Encoder for Answered<'_> {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
         let Decision { logits, choices, confidence } = &*self.decision;
         let logits = self.logits.then(|| to_binary(env, logits));
-        // Bits and classes are integers; of numbers Elixir knows which they are.
+        // Bits and classes become integers. So does a whole number of a head of numbers; Elixir knows those heads.
         let label = |label: &f32| match label.fract() == 0.0 && (0.0..65_536.0).contains(label) {
             true => (*label as i64).encode(env),
             false => label.encode(env),
@@ -381,8 +381,8 @@ impl Encoder for Answered<'_> {
     }
 }
 
-/// Gives up waiting for a queued decision: true if it will not be made, false if its answer is on the
-/// way or there already. Nobody else's call can be given up.
+/// Gives up waiting for a queued decision: true if it will not be made, false if its answer is in flight or has
+/// arrived. Only the owner can give up a call.
 #[rustler::nif]
 fn session_abandon(env: Env, handle: Handle<SessionHandle>) -> bool {
     let owned = handle.get().and_then(|handle| handle.check_owner(env).map(|()| handle));
@@ -399,20 +399,20 @@ fn session_reset(env: Env, handle: Handle<SessionHandle>, seed: Option<u64>) -> 
     perform(env, "reset", || Taken::new(env, handle.get()?)?.session()?.reset(seed))
 }
 
-/// Takes back the decisions of a game's frame and of those after it; answers how many.
+/// Takes back the decisions of a game frame and of later ones; returns their number.
 #[rustler::nif]
 fn session_rollback(env: Env, handle: Handle<SessionHandle>, game_frame: i64) -> Term {
     call(env, "rollback", || Taken::new(env, handle.get()?)?.session()?.rollback(game_frame))
 }
 
-/// Takes back what was decided after the first `frames` decisions.
+/// Takes back the decisions after the first `frames`.
 #[rustler::nif]
 fn session_back_to(env: Env, handle: Handle<SessionHandle>, frames: u64) -> Term {
     perform(env, "act", || Taken::new(env, handle.get()?)?.session()?.back_to(frames))
 }
 
-/// The answer comes by message. A dirty call builds its answer on the heap of a process that may be ending meanwhile,
-/// which ends the VM (OTP 25.2) where a connection to another node holds that end up.
+/// Sends a snapshot by message. A dirty call would build its answer on the heap of a process that may be exiting; that
+/// crashes the VM (OTP 25.2) if a connection to another node delays the exit.
 #[rustler::nif]
 fn session_snapshot<'a>(
     env: Env<'a>,
@@ -425,7 +425,7 @@ fn session_snapshot<'a>(
     })
 }
 
-/// As [`session_snapshot`] answers; `{:ok, true}`.
+/// Restores a snapshot. Sends `{:ok, true}` by message, as [`session_snapshot`] does.
 #[rustler::nif]
 fn session_restore<'a>(
     env: Env<'a>,
@@ -452,7 +452,7 @@ fn session_transfer(env: Env, handle: Handle<SessionHandle>, pid: LocalPid) -> T
     perform(env, "transfer", || {
         let handle = handle.get()?;
         handle.check_owner(env)?;
-        // Held until the new owner is written down, so that its death is not taken for another's.
+        // The lock is held until the new owner is stored, so that `down` recognises its death.
         let mut owner = handle.owner();
         let monitor = handle.monitor(Some(env), &pid).ok_or_else(|| Error::not_found("process"))?;
         let before = mem::replace(&mut *owner, Owner { pid, monitor: Some(monitor) });

@@ -1,4 +1,4 @@
-//! What this library was built with and what it found on this machine.
+//! The build of this library, and the machine that it runs on.
 
 use std::path::Path;
 
@@ -19,16 +19,16 @@ struct NativeInfo {
     rustc: &'static str,
     target: &'static str,
     profile: &'static str,
-    /// Whether it computes on NVIDIA's cards.
+    /// Whether the build supports NVIDIA's cards.
     cuda: bool,
-    /// Whether it has flash attention for them.
+    /// Whether the build has flash attention for them.
     flash_attn: bool,
-    /// Threads that the operating system gives this process.
+    /// Number of threads that the operating system grants this process.
     threads: usize,
     cpu: CpuFeatures,
 }
 
-/// What is used of the CPU.
+/// The CPU's instruction sets that Sconce uses.
 #[derive(Serialize)]
 struct CpuFeatures {
     avx2: bool,
@@ -36,7 +36,7 @@ struct CpuFeatures {
     avx512f: bool,
     avx512_bf16: bool,
     avx512_vnni: bool,
-    /// There is a matrix unit, and this process may use it.
+    /// Whether the CPU has a matrix unit and this process may use it.
     amx_bf16: bool,
     neon: bool,
 }
@@ -74,7 +74,7 @@ impl CpuFeatures {
     }
 }
 
-/// `{:ok, nil}`, or `{:ok, %{bytes: bytes, bound: text}}`: the memory that this process can still take.
+/// The memory that this process can still allocate: `{:ok, %{bytes: bytes, bound: text}}`, or `{:ok, nil}` if unknown.
 #[rustler::nif(schedule = "DirtyIo")]
 fn memory_available(env: Env) -> Term {
     call(env, "memory_available", || Ok(Data(sconce_tensor::memory::available())))
@@ -98,13 +98,13 @@ fn native_info(env: Env) -> Term {
     })
 }
 
-/// Writes a file that is whole or not there.
+/// Writes a file atomically: on failure no part of it is written.
 #[rustler::nif(schedule = "DirtyIo")]
 fn file_write<'a>(env: Env<'a>, path: String, bytes: Binary<'a>) -> Term<'a> {
     perform(env, "write", || fs::write_file(Path::new(&path), bytes.as_slice()))
 }
 
-/// How threads that train and import give way, from those on that start next.
+/// Sets the priority of threads that train and import, for threads that start later.
 #[rustler::nif]
 fn background_set<'a>(env: Env<'a>, priority: Term<'a>) -> Term<'a> {
     perform(env, "background", || {
@@ -113,7 +113,7 @@ fn background_set<'a>(env: Env<'a>, priority: Term<'a>) -> Term<'a> {
     })
 }
 
-/// `{:ok, given}` by message: whether this system lets them.
+/// Sends `{:ok, given}` by message: whether this system allows the lower priority.
 #[rustler::nif]
 fn background_given<'a>(env: Env<'a>, reference: Reference<'a>) -> Term<'a> {
     perform(env, "background", || {

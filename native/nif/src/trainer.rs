@@ -15,7 +15,7 @@ use sconce_train::plan::plan;
 use sconce_train::range_test::{RangeOptions, range_test};
 use sconce_train::report::Event;
 use sconce_train::run::{
-    Record, Verdict, Watch, read_gradients, read_report, read_said, run_watched,
+    Record, Verdict, Watch, read_gradients, read_progress, read_report, read_said, run_watched,
 };
 use sconce_train::tune::{TuneOptions, tune};
 use serde::Serialize;
@@ -24,7 +24,8 @@ use serde_json::Value;
 use crate::border::{Data, Events, Handle, Task, call, decode, perform};
 use crate::policy::PolicyHandle;
 
-/// Events that cannot be told are not worth a run. Each step tells of itself what the one before it told.
+/// Sends the events of a run. A failed event is dropped: it must not end the run. A step's event may replace the one
+/// before it.
 fn tell(events: &Events) -> impl Fn(Event) + '_ {
     |event| {
         let told = match event {
@@ -35,7 +36,7 @@ fn tell(events: &Events) -> impl Fn(Event) + '_ {
     }
 }
 
-/// A question of a run, which its process answers by its number.
+/// A question of a run. Its process answers by the number.
 #[derive(Serialize)]
 struct Asking {
     event: &'static str,
@@ -45,13 +46,13 @@ struct Asking {
 
 /// Asks the process of a run what to do after a step.
 fn ask(events: &Events, step: u64, deadline: Duration, cancelled: &AtomicBool) -> Option<Verdict> {
-    // A question that cannot be told is not answered either.
+    // A question that cannot be sent gets no answer.
     let tell = |number| drop(events.tell(Data(Asking { event: "asking", step, number })));
     let answer = events.questions().ask(deadline, cancelled, tell)?;
     serde_json::from_value(answer).ok()
 }
 
-/// Answers a question of a run; false where it is not asked any more.
+/// Answers a question of a run; false if the question is no longer open.
 #[rustler::nif]
 fn train_answer<'a>(env: Env<'a>, task: Handle<Task>, number: u64, verdict: Term<'a>) -> Term<'a> {
     call(env, "train", || {
@@ -60,27 +61,27 @@ fn train_answer<'a>(env: Env<'a>, task: Handle<Task>, number: u64, verdict: Term
     })
 }
 
-/// Gives way on a CPU. On a card the work is the card's: the thread takes locks there for which callers wait, and the
-/// threads that read for it give way by themselves.
+/// Lowers the thread's priority if the run is on a CPU. For a run on a card the thread holds locks for which callers
+/// wait; there its reading threads lower their own priority.
 fn give_way(on_cpu: bool) {
     if on_cpu {
         Class::Background.enter();
     }
 }
 
-/// What the run in a folder was told: `corpus` (or nil), `spec`, `options`.
+/// The recorded arguments of the run in a folder: `corpus` (or nil), `spec`, `options`.
 #[rustler::nif(schedule = "DirtyIo")]
 fn train_record<'a>(env: Env<'a>, out: String) -> Term<'a> {
     call(env, "train", || Record::read(Path::new(&out)).map(Data))
 }
 
-/// What a file says of a run: `corpus` and `spec` (or nil), pairs of names and values in `options` and `loss`.
+/// The arguments in a file of a run: `corpus` and `spec` (or nil), pairs of names and values in `options` and `loss`.
 #[rustler::nif(schedule = "DirtyIo")]
 fn train_said<'a>(env: Env<'a>, path: String) -> Term<'a> {
     call(env, "options", || read_said(Path::new(&path)).map(Data))
 }
 
-/// Begins a run of these options, or one that goes on, to whose own options these are said.
+/// Starts a run with these options, or resumes one; `options` then override the recorded ones.
 #[rustler::nif]
 fn train_start<'a>(
     env: Env<'a>,
@@ -112,13 +113,19 @@ fn train_start<'a>(
     })
 }
 
-/// The report in the folder of a run that is over.
+/// The report of a finished run in a folder.
 #[rustler::nif(schedule = "DirtyIo")]
 fn train_report<'a>(env: Env<'a>, out: String) -> Term<'a> {
     call(env, "report", || read_report(&PathBuf::from(out)).map(Data))
 }
 
-/// What a run in the folder saw of its gradients.
+/// The last saved state of the run in the folder, without its weights.
+#[rustler::nif(schedule = "DirtyIo")]
+fn train_progress<'a>(env: Env<'a>, out: String) -> Term<'a> {
+    call(env, "progress", || read_progress(&PathBuf::from(out)).map(Data))
+}
+
+/// The gradient figures of the run in a folder.
 #[rustler::nif(schedule = "DirtyIo")]
 fn train_gradients<'a>(env: Env<'a>, out: String) -> Term<'a> {
     call(env, "gradients", || read_gradients(&PathBuf::from(out)).map(Data))

@@ -1,5 +1,5 @@
-//! Microseconds of a step of core and of a plan, what reading the weights once would take at a rate, and a
-//! decision of core on a whole window:
+//! Microseconds of a step by the ops ("core") and by a plan, the memory rate of reading all weights once in that
+//! time, and a decision of the ops on a whole window:
 //!
 //! ```text
 //! cargo build --release --workspace --examples
@@ -24,12 +24,12 @@ use sconce_tensor::Result;
 use sconce_tensor::pool;
 use sconce_tensor::rng::Rng;
 
-/// Games in one call.
+/// Number of games in one call.
 const BATCH: usize = 32;
-/// Frames of a window.
+/// Number of frames in a window.
 const WINDOW: usize = 60;
 
-/// Two layers of 256, or as much of an MLP.
+/// Each backbone with two layers of 256, or an MLP of similar size.
 fn backbones() -> Vec<(&'static str, Backbone)> {
     let (hidden_size, num_layers, input_norm) = (256, 2, false);
     let (dropout, input_dropout) = (0.0, 0.0);
@@ -170,7 +170,7 @@ fn backbones() -> Vec<(&'static str, Backbone)> {
     ]
 }
 
-/// The least microseconds of a call, over so many seconds.
+/// The minimum microseconds of a call, over this many seconds.
 fn least(seconds: f64, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let start = Instant::now();
     let mut least = f64::INFINITY;

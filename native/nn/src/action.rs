@@ -1,48 +1,57 @@
-//! What a policy chooses: the named parts of an action, and how they are tied together.
+//! The named parts of an action, and the way in which they are tied together.
 
 use sconce_game::{InputKind, InputPart};
 use serde::{Deserialize, Serialize};
 
 use crate::head::{Gaussian, HeadKind};
 
-/// The named parts of an action and how they are tied together.
+/// The heads of a policy: the named parts of an action, and the way in which they are tied together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Heads {
+    /// Independent or autoregressive.
     pub kind: HeadsKind,
+    /// Heads in the order in which they choose.
     pub parts: Vec<Head>,
     /// Width of the residual stream of autoregressive heads.
     pub stream_size: usize,
-    /// Adds to the logits a learned row per previous choice, which starts at log P(a_t | a_{t-1}).
+    /// Adds a learned row for the previous choice to the logits. The row starts as log P(a_t | a_{t-1}).
     pub prior: bool,
 }
 
+/// Dependence of heads on each other's choices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeadsKind {
     /// Every head reads the trunk vector alone.
     Independent,
-    /// Each head also sees what the heads before it chose.
+    /// Each head also reads the choices of the heads before it.
     Autoregressive,
 }
 
+/// One named part of an action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Head {
+    /// Name in `[a-z0-9_]`.
     pub name: String,
+    /// Distribution of the part.
     pub kind: HeadKind,
-    /// Width of the hidden layer of an independent head; 0: none has a hidden layer.
+    /// Width of the hidden layer of an independent head. 0 for all heads makes them linear.
     pub hidden_size: usize,
 }
 
-/// A head and where its part of the logits and of the labels begins.
+/// A head with the offsets of its logits and labels in one frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
+    /// The head.
     pub head: &'a Head,
+    /// Offset of its first logit.
     pub logits: usize,
+    /// Offset of its first label.
     pub labels: usize,
 }
 
 impl Heads {
-    /// The controller: eight buttons, two sticks of 17 positions an axis, a shoulder of 5 steps.
+    /// Heads of a Melee controller: eight buttons, four stick axes of 17 positions, a shoulder of 5 steps.
     pub fn controller(kind: HeadsKind) -> Self {
         let head = |name: &str, kind, hidden_size| Head { name: name.into(), kind, hidden_size };
         let mut parts = vec![head("buttons", HeadKind::Bernoulli(8), 64)];
@@ -72,7 +81,7 @@ impl Heads {
         Heads { kind, parts: parts.iter().map(head).collect(), stream_size: 128, prior: false }
     }
 
-    /// Independent heads of these names and kinds, with a hidden layer of 64.
+    /// Independent heads with these names and kinds, with a hidden layer of 64.
     pub fn of_kinds(heads: &[(String, HeadKind)]) -> Self {
         let head = |(name, kind): &(String, HeadKind)| Head {
             name: name.clone(),
@@ -83,17 +92,17 @@ impl Heads {
         Heads { kind: HeadsKind::Independent, parts, stream_size: 128, prior: false }
     }
 
-    /// Whether independent heads read their logits straight from the trunk vector.
+    /// True if independent heads read their logits directly from the trunk vector.
     pub fn are_linear(&self) -> bool {
         self.parts.iter().all(|head| head.hidden_size == 0)
     }
 
-    /// Those that choose something.
+    /// Heads that choose an action; a value head does not.
     pub fn choosing(&self) -> impl Iterator<Item = &Head> {
         self.parts.iter().filter(|head| head.kind.labels() > 0)
     }
 
-    /// Whether all labels are bits and classes, which files and Elixir have as 16 bits each; others are f32.
+    /// True if all labels are bits or classes, which files and Elixir store in 16 bits. Other labels are f32.
     pub fn are_words(&self) -> bool {
         self.choosing().all(|head| head.kind.classes() > 0)
     }
@@ -107,18 +116,18 @@ impl Heads {
         })
     }
 
-    /// Logits of one frame, all heads side by side.
+    /// Number of logits of one frame, all heads side by side.
     pub fn num_logits(&self) -> usize {
         self.parts.iter().map(|h| h.kind.logits()).sum()
     }
 
-    /// The least labels that there are, of one frame.
+    /// The smallest valid label of each number of one frame.
     pub fn least_labels(&self) -> Vec<f32> {
         let of = |head: &Head| std::iter::repeat_n(head.kind.least(), head.kind.labels());
         self.parts.iter().flat_map(of).collect()
     }
 
-    /// Numbers in the label of one frame.
+    /// Number of labels of one frame.
     pub fn num_labels(&self) -> usize {
         self.parts.iter().map(|h| h.kind.labels()).sum()
     }

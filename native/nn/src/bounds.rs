@@ -1,18 +1,18 @@
-//! What the numbers of a Spec may be.
+//! Bounds of the numbers of a Spec.
 
 use crate::{Error, Result};
 
-/// Each width, each number of heads, states, taps or frames: of a product of four no 64 bits overflow.
+/// Maximum of each width and of each number of heads, states, taps or frames. A product of four fits in 64 bits.
 pub const MAX_SIZE: usize = 1 << 16;
-/// Heads of an action.
+/// Maximum number of heads of an action.
 pub const MAX_PARTS: usize = 64;
-/// Layers of a backbone. A graph is walked and dropped recursively: its depth must fit a stack.
+/// Maximum number of layers of a backbone. A graph is walked and dropped recursively, so its depth must fit a stack.
 pub const MAX_LAYERS: usize = 256;
-/// Numbers that a backbone remembers of one game: 1 GiB.
+/// Maximum number of f32 in the state of one game: 1 GiB.
 pub const MAX_STATE: usize = 1 << 28;
-/// Inputs that a vector may have: a second of them and some.
+/// Maximum number of inputs in a vector: slightly more than one second.
 pub(crate) const MAX_QUEUE_DEPTH: usize = 64;
-/// Letters of a head's name.
+/// Maximum length of a head's name, in characters.
 pub(crate) const MAX_HEAD_NAME: usize = 32;
 
 pub(crate) fn within(field: &str, n: usize, min: usize, max: usize) -> Result<()> {

@@ -1,9 +1,9 @@
 //! A policy as one safetensors file, with its Spec and a manifest in the metadata.
 //!
-//! A file to go on training from holds the optimiser's state beside the weights, under names that
-//! begin with `optimiser.`.
+//! A file that training can resume from also holds the state of the optimiser, under names that begin with
+//! `optimiser.`.
 //!
-//! The metadata has a SHA-256 of itself and of all numbers: a bit that changed since is found.
+//! The metadata holds a SHA-256 of itself and of all numbers, which detects any changed bit.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -22,35 +22,38 @@ use crate::digest::sha256;
 use crate::weights::{Weight, Weights};
 use crate::{Error, Result, Spec, fs, header, memory};
 
-/// Readers refuse files of a later version.
+/// Version of the format. Readers reject files of a later version.
 pub const VERSION: u32 = 1;
 const KEY: &str = "sconce";
 
-/// What stands in the metadata beside the weights.
+/// Metadata stored beside the weights.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Manifest {
+    /// Version of the format, [`VERSION`].
     pub version: u32,
+    /// The Spec of the policy.
     pub spec: Spec,
-    /// What the writer wants to tell: step, metrics, what the policy was trained for.
+    /// Notes of the writer: step, metrics, purpose of the training.
     #[serde(default)]
     pub notes: Value,
-    /// All that a run needs to go on, and nobody else.
+    /// State that a run needs to resume. Null in a file that is only played.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub run: Value,
 }
 
 impl Manifest {
+    /// A manifest of the current version, without the state of a run.
     pub fn new(spec: Spec, notes: Value) -> Self {
         Manifest { version: VERSION, spec, notes, run: Value::Null }
     }
 }
 
-/// The manifest as it is written.
+/// The manifest in the form in which it is written.
 #[derive(Serialize)]
 struct Signed<'a> {
     #[serde(flatten)]
     manifest: &'a Manifest,
-    /// Of this text with none in its place, and of the numbers behind it.
+    /// Digest of this text with an empty digest, and of the numbers after it.
     sha256: &'a str,
 }
 
@@ -59,7 +62,8 @@ fn signed(manifest: &Manifest, sha256: &str) -> Result<String> {
     serde_json::to_string(&signed).map_err(|e| Error::corrupt("manifest", e))
 }
 
-/// Of the manifest, the tensors' names in their order, and their numbers. Shapes have to fit these anyhow.
+/// Digest of the manifest, the sorted names of the tensors and their numbers. Shapes need no digest, because they must
+/// fit the Spec and the numbers.
 fn digest<'a>(
     unsigned: &'a str,
     names: impl Iterator<Item = &'a String>,
@@ -69,20 +73,23 @@ fn digest<'a>(
     sha256(iter::once(unsigned.as_bytes().into()).chain(names).chain(numbers))
 }
 
-/// What a file holds.
+/// Content of a checkpoint file.
 #[derive(Debug)]
 pub struct Checkpoint {
+    /// Metadata.
     pub manifest: Manifest,
+    /// Weights by name.
     pub weights: Weights,
+    /// State of the optimiser.
     pub optimiser: Optimiser,
 }
 
-/// The optimiser's numbers by name; empty in a file that is only to be played.
+/// Numbers of the optimiser by name. Empty in a file that is only played.
 pub type Optimiser = BTreeMap<String, Vec<f32>>;
 
 const OPTIMISER: &str = "optimiser.";
 
-/// All of a file in memory of its own: who goes on changing the weights does not change it.
+/// The content of a file, copied to memory of its own. Later changes of the weights do not affect it.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     manifest: Manifest,
@@ -96,6 +103,7 @@ struct Numbers {
 }
 
 impl Snapshot {
+    /// Copies the weights to memory of its own.
     pub fn new(manifest: Manifest, weights: &Weights, optimiser: Optimiser) -> Result<Self> {
         let weight = |(name, t): (&String, &Weight)| {
             Ok((name.clone(), Numbers { dims: t.dims().to_vec(), values: to_vec(t)? }))
@@ -108,13 +116,13 @@ impl Snapshot {
         Ok(Snapshot { manifest, tensors })
     }
 
-    /// The same with what a run needs to go on.
+    /// Adds the state that a run needs to resume.
     pub fn of_run(mut self, run: Value) -> Self {
         self.manifest.run = run;
         self
     }
 
-    /// The bytes of the file. A number that is not finite is an error: [`load`] would refuse the file.
+    /// The bytes of the file. A non-finite number is an error, because [`load`] would reject the file.
     pub fn encode(&self) -> Result<Vec<u8>> {
         for (name, numbers) in &self.tensors {
             if let Some(value) = non_finite(&numbers.values) {
@@ -122,7 +130,7 @@ impl Snapshot {
             }
         }
         let mut tensors: Vec<_> = self.tensors.iter().map(|(name, t)| (name, t)).collect();
-        // Tensors of one type stand in the file in the order of their names.
+        // Tensors of one type are stored in the order of their names.
         tensors.sort_by_key(|(name, _)| *name);
         let bytes: usize = self.tensors.iter().map(|(_, t)| size_of_val(t.values.as_slice())).sum();
         memory::room("the bytes of a checkpoint", bytes as u64)?;
@@ -139,19 +147,19 @@ impl Snapshot {
         memory::granted(numbers);
         let bytes = safetensors::serialize(tensors.iter().copied(), metadata)
             .map_err(|e| Error::corrupt("checkpoint", e))?;
-        // What a reader would refuse does not replace a file that can be read.
+        // A file that readers would reject must not replace a readable one.
         header::of_bytes(&bytes).map_err(|e| Error::corrupt("checkpoint", e))?;
         Ok(bytes)
     }
 
-    /// Writes beside `path`, syncs and renames. What a killed save left there is removed.
+    /// Writes a file beside `path`, syncs it and renames it. Removes partial files of an interrupted save.
     pub fn save(&self, path: &Path) -> Result<()> {
         let bytes = self.encode()?;
         fs::clear_partials_of(path);
         fs::write_atomic(path, |file| file.write_all(&bytes))
     }
 
-    /// The policy's part.
+    /// The manifest and the weights, without the optimiser.
     pub fn into_weights(self) -> Result<(Manifest, Weights)> {
         let own = self.tensors.into_iter().filter(|(name, _)| !name.starts_with(OPTIMISER));
         let weights = own
@@ -179,14 +187,13 @@ impl View for &Numbers {
     }
 }
 
-/// Reads a checkpoint: the header first, and the numbers only if the header accounts for every byte of the
-/// file. All numbers must be finite and those that were written, which of files without a digest is not
-/// known.
+/// Reads a checkpoint. The numbers are read only if the header accounts for every byte of the file. All numbers must
+/// be finite and match the digest. A file without a digest is accepted.
 pub fn load(path: &Path) -> Result<Checkpoint> {
     decode(&path.display().to_string(), &whole(path)?)
 }
 
-/// Reads the policy of a checkpoint: the optimiser's numbers are left where they are.
+/// Reads the policy of a checkpoint and skips the numbers of the optimiser.
 pub fn load_policy(path: &Path) -> Result<(Manifest, Weights)> {
     let (what, bytes) = (path.display().to_string(), whole(path)?);
     let (manifest, weights, _) = decode_if(&what, &bytes, |name| !name.starts_with(OPTIMISER))?;
@@ -204,16 +211,16 @@ pub fn manifest(path: &Path) -> Result<Manifest> {
 /// The bytes of a file whose header accounts for all of them.
 fn whole(path: &Path) -> Result<Vec<u8>> {
     let (mut file, header, mut bytes) = opened(path)?;
-    // A file of another format, or of a later version, is refused before its numbers are read.
+    // A file of another format or of a later version is rejected before its numbers are read.
     let what = path.display().to_string();
     metadata(&what, &header)?;
-    // The bytes, and the numbers that are made of them.
+    // Room for the bytes and for the numbers decoded from them.
     memory::room(&what, file.length().saturating_mul(2))?;
     file.read(file.length() - bytes.len() as u64, &mut bytes)?;
     Ok(bytes)
 }
 
-/// A file after its header, what the header says, and the bytes read so far.
+/// Opens a file and reads its header. Returns the file, the header, and the bytes read so far.
 fn opened(path: &Path) -> Result<(fs::Regular, Metadata, Vec<u8>)> {
     let what = path.display().to_string();
     let mut file = fs::open(path)?;
@@ -226,6 +233,7 @@ fn opened(path: &Path) -> Result<(fs::Regular, Metadata, Vec<u8>)> {
     Ok((file, header, bytes))
 }
 
+/// Decodes a checkpoint from the bytes of a file. Errors name it `what`.
 pub fn decode(what: &str, bytes: &[u8]) -> Result<Checkpoint> {
     let (manifest, weights, optimiser) = decode_if(what, bytes, |_| true)?;
     Ok(Checkpoint { manifest, weights, optimiser })
@@ -252,13 +260,13 @@ fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<
     Ok((manifest, weights, optimiser))
 }
 
-/// Its text, and what that says.
+/// The text of the manifest and its parsed JSON.
 fn metadata<'a>(what: &str, header: &'a Metadata) -> Result<(&'a str, Value)> {
     let text = header.metadata().as_ref().and_then(|m| m.get(KEY));
-    let none = "a safetensors file, but no checkpoint of Sconce: it has no manifest";
+    let none = "a safetensors file, but not a Sconce checkpoint: it has no manifest";
     let text = text.ok_or_else(|| Error::corrupt(what, none))?;
     let raw: Value = serde_json::from_str(text).map_err(|e| damaged(what, e))?;
-    // The version first: a later one may have a manifest that this reader cannot parse.
+    // The version is checked first, because a later version may have a manifest that cannot be parsed here.
     let version = raw.get("version").and_then(Value::as_u64).unwrap_or(0);
     if version != u64::from(VERSION) {
         return Err(Error::mismatch(format!("version of {what}"), VERSION, version));
@@ -266,7 +274,7 @@ fn metadata<'a>(what: &str, header: &'a Metadata) -> Result<(&'a str, Value)> {
     Ok((text, raw))
 }
 
-/// Whether manifest, names and numbers are those that were written.
+/// Checks manifest, names and numbers against the digest.
 fn check(what: &str, (text, raw): (&str, &Value), names: &[String], numbers: &[u8]) -> Result<()> {
     let Some(sha256) = raw.get("sha256").and_then(Value::as_str) else { return Ok(()) };
     let unsigned = text.replacen(sha256, "", 1);
@@ -282,7 +290,7 @@ fn parse(what: &str, raw: Value) -> Result<Manifest> {
     Ok(manifest)
 }
 
-/// The reason in plain words, with the parser's own behind them.
+/// A readable reason, followed by the message of the parser.
 fn damaged(what: &str, parser: impl Display) -> Error {
     Error::corrupt(what, format!("cut short, damaged, or no checkpoint ({parser})"))
 }
@@ -306,7 +314,7 @@ fn read(what: &str, name: &str, info: &TensorInfo, body: &[u8]) -> Result<Vec<f3
     Ok(data)
 }
 
-/// f32, little-endian.
+/// The numbers as little-endian f32.
 pub fn bytes(numbers: &[f32]) -> Vec<u8> {
     let mut bytes = memory::with_capacity(size_of_val(numbers));
     bytes.extend(numbers.iter().flat_map(|v| v.to_le_bytes()));

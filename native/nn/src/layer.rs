@@ -1,4 +1,4 @@
-//! The small layers that backbones and heads are made of.
+//! Small layers of which backbones and heads are built.
 
 use sconce_realtime::{self as packed, Matrix, Packer};
 use sconce_tensor::Tensor;
@@ -8,7 +8,7 @@ use crate::ops::{self, Activation};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
-/// `y = activation(x W^T + b)`, `x [.., in]` -> `[.., out]`; weights `weight [out, in]`, `bias [out]`.
+/// `y = activation(x W^T + b)`, `x [.., in]` -> `[.., out]`. Weights: `weight [out, in]`, `bias [out]`.
 pub struct Linear {
     weight: Weight,
     bias: Option<Weight>,
@@ -16,43 +16,46 @@ pub struct Linear {
 }
 
 impl Linear {
+    /// A layer with a bias.
     pub fn new(input: usize, output: usize, activation: Activation, b: &Builder) -> Result<Self> {
         let bias = b.get("bias", &[output], Init::fan_in(input))?;
         Ok(Linear { bias: Some(bias), activation, ..Self::without_bias(input, output, b)? })
     }
 
+    /// A layer without a bias or an activation.
     pub fn without_bias(input: usize, output: usize, b: &Builder) -> Result<Self> {
         let weight = b.get("weight", &[output, input], Init::fan_in(input))?;
         Ok(Linear { weight, bias: None, activation: Activation::None })
     }
 
-    /// With a bias drawn in a way of its own.
+    /// A layer without an activation whose bias starts as `bias` says.
     pub fn with_bias(input: usize, output: usize, bias: Init, b: &Builder) -> Result<Self> {
         let bias = b.get("bias", &[output], bias)?;
         Ok(Linear { bias: Some(bias), ..Self::without_bias(input, output, b)? })
     }
 
-    /// Without a bias, and zero at first: it adds nothing until it has learned to.
+    /// A layer without a bias whose weight starts as zero: its initial output is zero.
     pub fn zero(input: usize, output: usize, b: &Builder) -> Result<Self> {
         let weight = b.get("weight", &[output, input], Init::Constant(0.0))?;
         Ok(Linear { weight, bias: None, activation: Activation::None })
     }
 
-    /// The same with an activation.
+    /// This layer with another activation.
     pub fn activated(self, activation: Activation) -> Self {
         Linear { activation, ..self }
     }
 
+    /// `x [.., in]` -> `[.., out]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         ops::linear(x, &self.weight, self.bias.as_ref(), self.activation)
     }
 
-    /// `then(self(x))` in one op; `then` has no activation.
+    /// `then(self(x))` in one op. `then` has no activation.
     pub fn forward_then(&self, x: &Tensor, then: &Linear) -> Result<Tensor> {
         ops::feed_forward(x, &self.affine(), self.activation, &then.plain()?)
     }
 
-    /// `x + dropout(then(self(norm(x))))` in one op; `then` has no activation.
+    /// `x + dropout(then(self(norm(x))))` in one op. `then` has no activation.
     pub fn residual_then(
         &self,
         x: &Tensor,
@@ -62,7 +65,7 @@ impl Linear {
         ops::feed_forward_residual(x, residual, &self.affine(), self.activation, &then.plain()?)
     }
 
-    /// For one frame at a time; the activation is the step's.
+    /// Packs the weights for single frames. The step applies the activation.
     pub(crate) fn pack(&self, packer: &mut Packer) -> Result<Matrix> {
         Matrix::dense(packer, &self.weight, self.bias.as_ref())
     }
@@ -80,63 +83,65 @@ impl Linear {
         ops::Affine { weight: self.weight.clone(), bias: self.bias.clone() }
     }
 
-    /// The weights of a layer that has no activation.
+    /// The weights; an error if the layer has an activation.
     pub(crate) fn plain(&self) -> Result<ops::Affine> {
         match self.activation {
             Activation::None => Ok(self.affine()),
             other => {
                 let got = format!("{other:?}");
-                Err(Error::mismatch("activation of a layer that should have none", "None", got))
+                Err(Error::mismatch("activation of a layer that must not have one", "None", got))
             }
         }
     }
 
-    /// `activation(norm(x W^T + b))`
+    /// `activation(norm(x W^T + b))`.
     pub fn forward_norm(&self, x: &Tensor, norm: &Norm) -> Result<Tensor> {
         ops::linear_norm(x, &self.weight, self.bias.as_ref(), &norm.0, self.activation)
     }
 }
 
-/// LayerNorm or RMSNorm over the last dimension, eps 1e-5; weights `weight [d]`, and of a LayerNorm
-/// `bias [d]`.
+/// LayerNorm or RMSNorm over the last dimension, eps 1e-5. Weights: `weight [d]`, and `bias [d]` for a LayerNorm.
 pub struct Norm(ops::Norm);
 
-/// What a norm adds to the variance.
+/// Added to the variance by every norm.
 pub const EPS: f32 = 1e-5;
 
 impl Norm {
+    /// A LayerNorm over `size` numbers.
     pub fn layer(size: usize, b: &Builder) -> Result<Self> {
         let bias = b.get("bias", &[size], Init::Constant(0.0))?;
         let Norm(rms) = Norm::rms(size, b)?;
         Ok(Norm(ops::Norm { bias: Some(bias), ..rms }))
     }
 
+    /// An RMSNorm over `size` numbers.
     pub fn rms(size: usize, b: &Builder) -> Result<Self> {
         let weight = b.get("weight", &[size], Init::Constant(1.0))?;
         Ok(Norm(ops::Norm { weight, bias: None, eps: EPS }))
     }
 
+    /// Normalises the rows of `x [.., d]`; the shape is kept.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         ops::row_norm(x, &self.0)
     }
 
-    /// For one frame at a time.
+    /// Packs the weights for single frames.
     pub(crate) fn pack(&self, packer: &mut Packer) -> Result<packed::Norm> {
         packed::Norm::new(packer, &self.0.weight, self.0.bias.as_ref())
     }
 
-    /// For each head of queries or keys.
+    /// The norms of each head's queries and keys.
     pub(crate) fn of_heads(queries: Norm, keys: Norm) -> ops::HeadNorms {
         ops::HeadNorms { queries: queries.0, keys: keys.0 }
     }
 
-    /// What stands around a layer that reads what this norm gives.
+    /// The residual connection around a layer that reads the output of this norm.
     pub fn residual(&self, dropout: Option<Dropout>) -> ops::Residual {
         ops::Residual { norm: self.0.clone(), dropout }
     }
 }
 
-/// Several dense layers over one input, their outputs side by side in the order of the names.
+/// Several dense layers with one input. Their outputs lie side by side in the order of the names.
 pub struct Projection {
     layers: Vec<(Weight, Option<Weight>)>,
 }
@@ -153,7 +158,7 @@ impl Projection {
         Ok(Projection { layers: outputs.iter().map(layer).collect::<Result<_>>()? })
     }
 
-    /// For one frame at a time.
+    /// Packs the weights for single frames.
     pub(crate) fn pack(&self, packer: &mut Packer) -> Result<Matrix> {
         Matrix::side_by_side(packer, &self.parts())
     }

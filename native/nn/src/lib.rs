@@ -1,4 +1,4 @@
-//! Numbers from numbers: the Spec, its layers, and the weights they hold.
+//! The Spec of a policy, its layers and weights, and the forward pass.
 #![warn(unreachable_pub)]
 
 mod action;

@@ -1,4 +1,4 @@
-//! Weights of a Spec, and what they compute.
+//! The weights of a Spec on a device, and the passes that they compute.
 
 use std::ops::Range;
 use std::path::Path;
@@ -27,16 +27,18 @@ pub use placed::Placed;
 pub use recorded::unrecorded;
 pub use stepped::Stepped;
 
-/// Frames as a policy reads them: `batch x time` rows, normalised by the embedding.
+/// Frames as a policy reads them: `batch x time` rows, embedded by the embedding of the Spec.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Frames {
+    /// Number of windows.
     pub batch: usize,
+    /// Number of frames in each window.
     pub time: usize,
-    /// `[b, t, continuous_width]`
+    /// Continuous features `[b, t, continuous_width]`.
     pub continuous: Vec<f32>,
-    /// `[b, t, id slots]`
+    /// Ids `[b, t, id slots]`.
     pub ids: Vec<u32>,
-    /// `[b, t, num_labels]`, [`crate::heads::NONE`] where there was no previous action.
+    /// Previous labels `[b, t, num_labels]`; [`crate::heads::NONE`] without a previous action.
     pub previous: Vec<f32>,
 }
 
@@ -73,7 +75,7 @@ pub fn part<T: Copy>(
     windows.flat_map(|row| &row[range.start * width..range.end * width]).copied().collect()
 }
 
-/// What reads the weights of a policy.
+/// The parts of a policy that read weights.
 struct Parts {
     tables: Vec<(String, Weight)>,
     backbone: Box<dyn Backbone>,
@@ -85,7 +87,7 @@ impl Parts {
         let mut tables = vec![];
         for table in spec.embedding.tables() {
             let under = b.under(format!("{}_embedding", table.name));
-            // Small: an id that training never showed should not shout.
+            // A small spread, so that an id never seen in training has little effect.
             let weight = under.get("weight", &[table.rows, table.width], Init::Normal(0.1))?;
             tables.push((table.name.to_string(), weight));
         }
@@ -96,18 +98,19 @@ impl Parts {
     }
 }
 
-/// What of a policy is to learn.
+/// The weights that are trained.
 enum Learns {
     Nothing,
-    /// All but what is frozen.
+    /// All weights except frozen ones.
     But(Option<Frozen>),
 }
 
+/// A policy: weights of a Spec on a device.
 pub struct Policy {
     _held: Held,
     spec: Spec,
     weights: Weights,
-    /// Any of them: what is made on the way to the logits is made beside it.
+    /// Any weight; tensors of a pass are created on its device and with its type.
     place: Tensor,
     tables: Vec<(String, Weight)>,
     slots: Vec<IdSlot>,
@@ -120,7 +123,7 @@ pub struct Policy {
     recorded: recorded::Steps,
 }
 
-/// Whoever has it last, on whatever thread, frees what it has on a card.
+/// The last owner may be on any thread. Attaching that thread lets the memory on a card be freed.
 impl Drop for Policy {
     fn drop(&mut self) {
         device::attach(self.place.device());
@@ -133,18 +136,18 @@ impl Policy {
         Self::build(spec, Source::Seed(seed), Learns::Nothing, Value::Null)
     }
 
-    /// The same weights as variables of the autograd, but for those that are `frozen`.
+    /// The same weights as variables of the autograd, except those that are `frozen`.
     pub fn trainable(&self, frozen: Option<Frozen>) -> Result<Self> {
         let source = Source::Stored(self.weights.clone());
         Self::build(&self.spec, source, Learns::But(frozen), self.notes.clone())
     }
 
+    /// A policy with these weights, on their device.
     pub fn from_weights(spec: &Spec, weights: Weights) -> Result<Self> {
         Self::build(spec, Source::Stored(weights), Learns::Nothing, Value::Null)
     }
 
-    /// The same policy, which computes on `device` from now on: its weights are copied there, and what it reads
-    /// follows them.
+    /// Moves the policy to `device`. Its weights are copied there.
     pub fn on(self, device: &Device) -> Result<Self> {
         match self.device().same_device(device) {
             true => Ok(self),
@@ -152,19 +155,19 @@ impl Policy {
         }
     }
 
-    /// [`on`](Self::on), beside the policy as it is.
+    /// A copy of the policy on `device`.
     pub fn copy_on(&self, device: &Device) -> Result<Self> {
         let moved = |(name, weight): (&String, &Weight)| {
             let mut weight = weight.detach();
             if !weight.device().same_device(device) {
-                // Between two cards, or two streams of one, nothing waits for what is still under way.
+                // Between two cards, or two streams of one card, a direct copy does not wait for work in flight.
                 weight = weight.to_device(&Device::Cpu)?.to_device(device)?;
             }
             Ok((name.clone(), weight.into()))
         };
         let all = || self.weights.iter().map(moved).collect::<Result<_>>();
         let weights = all().or_else(|error| {
-            // What is kept there for later work may be the room that it needs.
+            // On out of memory, free the buffers that the device caches and try again.
             if error.kind() != Kind::OutOfMemory {
                 return Err(error);
             }
@@ -176,7 +179,7 @@ impl Policy {
         Self::build(&self.spec, Source::Stored(weights), Learns::Nothing, self.notes.clone())
     }
 
-    /// On a card passes are made one after the other: they share its stream, and what its libraries keep of a call.
+    /// Serialises passes on a card: they share its stream and the state of its libraries.
     fn turn(&self) -> Option<MutexGuard<'_, ()>> {
         let turn = || {
             device::attach(self.device());
@@ -185,26 +188,28 @@ impl Policy {
         (!self.device().is_cpu()).then(turn)
     }
 
-    /// Where its weights are.
+    /// The device of the weights.
     pub fn device(&self) -> &Device {
         self.place.device()
     }
 
+    /// Reads the policy of a checkpoint file.
     pub fn load(path: &Path) -> Result<Self> {
         let (manifest, weights) = checkpoint::load_policy(path)?;
         Self::from_checkpoint(manifest, weights)
     }
 
+    /// A policy from the parts of a checkpoint.
     pub fn from_checkpoint(manifest: Manifest, weights: Weights) -> Result<Self> {
         Self::build(&manifest.spec, Source::Stored(weights), Learns::Nothing, manifest.notes)
     }
 
-    /// `notes` go into the file's manifest.
+    /// Writes a checkpoint file with `notes` in its manifest.
     pub fn save(&self, path: &Path, notes: Value) -> Result<()> {
         self.snapshot(notes, Optimiser::new())?.save(path)
     }
 
-    /// What a file of it will hold, beside the numbers of its optimiser.
+    /// A copy of the policy for a file, with the numbers of an optimiser.
     pub fn snapshot(&self, notes: Value, optimiser: Optimiser) -> Result<Snapshot> {
         let _turn = self.turn();
         Snapshot::new(Manifest::new(self.spec.clone(), notes), &self.weights, optimiser)
@@ -221,7 +226,7 @@ impl Policy {
             Source::Stored(weights) if matches!(learns, Learns::But(_)) => {
                 weights.values().map(|w| w.elem_count()).sum()
             }
-            // These have their memory.
+            // The memory of these weights is already allocated.
             Source::Sizes | Source::Stored(_) => 0,
         };
         memory::room("the weights of a policy", (size_of::<f32>() * numbers) as u64)?;
@@ -266,45 +271,49 @@ impl Policy {
         &self.heads
     }
 
+    /// The Spec of the policy.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
 
+    /// All weights by name.
     pub fn weights(&self) -> &Weights {
         &self.weights
     }
 
-    /// What the checkpoint's writer noted; null for a policy that was never saved.
+    /// Notes of the checkpoint's writer; null for a policy that was never saved.
     pub fn notes(&self) -> &Value {
         &self.notes
     }
 
-    /// A number that a run noted of how it trained the policy: the last state of a run notes all its options,
-    /// the best one those that play needs.
+    /// A number that a run noted about the training of this policy. The last state of a run notes all options; the
+    /// best state notes only those that play needs.
     pub fn noted(&self, key: &str) -> Option<usize> {
         let noted = self.notes.get(key).or_else(|| self.notes.get("options")?.get(key))?;
         noted.as_u64().and_then(|number| usize::try_from(number).ok())
     }
 
+    /// Number of f32 in all weights.
     pub fn num_weights(&self) -> usize {
         self.weights.values().map(|weight| weight.elem_count()).sum()
     }
 
+    /// The state of `batch` games that have not begun.
     pub fn zero_state(&self, batch: usize) -> Result<State> {
         device::apart(self.device(), || self.backbone.zero_state(batch)?.beside(&self.place))
     }
 
-    /// Numbers of the state of one game.
+    /// Number of f32 in the state of one game.
     pub fn state_size(&self) -> Result<usize> {
         Ok(self.backbone.zero_state(1)?.0.iter().map(Tensor::elem_count).sum())
     }
 
-    /// Continuous features, then the looked-up rows of each id slot: `[b, t, width]`.
+    /// Embedded frames `[b, t, width]`: continuous features, then the looked-up row of each id slot.
     pub fn embed(&self, frames: &Frames) -> Result<Tensor> {
         self.embedded(&self.input(frames)?)
     }
 
-    /// Numbers of a trunk vector.
+    /// Width of a trunk vector.
     pub fn trunk_width(&self) -> usize {
         self.spec.backbone.output_size(self.spec.embedding.width())
     }
@@ -326,7 +335,7 @@ impl Policy {
         self.backbone.forward(&x, state, context)
     }
 
-    /// What the heads read of trunk vectors `[n, h]`.
+    /// Trunk vectors `[n, h]` after the projection of the context, as the heads read them.
     fn seen(&self, trunk: Tensor, context: &Context) -> Result<Tensor> {
         match context.projection() {
             Some(projection) => projection.apply(&trunk),
@@ -334,15 +343,15 @@ impl Policy {
         }
     }
 
-    /// What the heads read of the last frame of each window, `[b, h]`, and the state after it.
+    /// The vector that the heads read for the last frame of each window, `[b, h]`, and the state after it.
     fn last(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let (trunk, state) = self.passed(frames, state, &context.clone().of_last())?;
         let last = trunk.narrow(1, trunk.dim(1)? - 1, 1)?.squeeze(1)?;
         Ok((self.seen(last, context)?, state))
     }
 
-    /// Logits `[b * t, num_logits]` of every frame, and the state after the last. `labels` are the
-    /// actions that autoregressive heads condition on; independent heads do not look at them.
+    /// Logits `[b * t, num_logits]` of every frame, and the state after the last. Autoregressive heads are
+    /// conditioned on `labels`; independent heads ignore them.
     pub fn forward(
         &self,
         frames: &Frames,
@@ -353,7 +362,7 @@ impl Policy {
         self.admitted(frames, context, || self.pass(frames, labels, state, context))
     }
 
-    /// Makes a pass that has room, on a card in its turn. A buffer that is refused in it is an error.
+    /// Runs a pass after a check of its memory, on a card in its turn. A refused buffer is an error.
     fn admitted<T>(
         &self,
         frames: &Frames,
@@ -365,7 +374,7 @@ impl Policy {
         memory::caught(|| context.run(pass))
     }
 
-    /// [`forward`](Self::forward), of a pass for which there is room.
+    /// [`forward`](Self::forward) without the check of memory.
     fn pass(
         &self,
         frames: &Frames,
@@ -392,12 +401,12 @@ impl Policy {
         })
     }
 
-    /// One whole decision for the last frame of each window: embed, remember, choose.
+    /// One decision for the last frame of each window: embed, step the backbone, choose.
     ///
     /// # Errors
-    /// `NonFinite` for logits or a state after the last frame with a number that is not finite. A state
-    /// can overflow before the logits do: a decision that only they speak for would cost the memory, where it
-    /// is [not forgotten](Context::forgetting).
+    /// `NonFinite` for a non-finite number in the logits or in the state after the last frame. The state is checked
+    /// too, because it can overflow before the logits do, and the next step would read it. It is not checked in a
+    /// [forgetting](Context::forgetting) pass.
     pub fn act(
         &self,
         frames: &Frames,
@@ -419,7 +428,7 @@ impl Policy {
         })
     }
 
-    /// A choice for each of these places of `[b, t]`, row-major, with a generator for each:
+    /// A choice for each of these row-major indices of `[b, t]`, each with a generator of its own:
     /// `[places, num_labels]`.
     pub fn choose(
         &self,

@@ -1,4 +1,4 @@
-//! Directions that the heads do not see.
+//! Directions that are removed from the trunk vector before the heads read it.
 
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::{axpy, dot};
@@ -8,10 +8,10 @@ use crate::ops::{self, Activation, arrange};
 use crate::weights::Weight;
 use crate::{Error, Result};
 
-/// Takes the span of some vectors out of others: `x - sum_i (x . u_i) u_i`, with `u` an orthonormal
-/// basis of the span; of a single vector `x - (x . u) u`.
+/// Removes the span of some vectors: `x - sum_i (x . u_i) u_i`, where `u` is an orthonormal basis of the span. For a
+/// single vector this is `x - (x . u) u`.
 pub struct Projection {
-    /// The numbers of `basis`.
+    /// The numbers of `basis`, row by row.
     rows: Vec<f32>,
     /// `[n, width]`
     basis: Weight,
@@ -19,12 +19,11 @@ pub struct Projection {
     back: Weight,
 }
 
-/// A vector of which less than this is left beside those before it adds no direction.
+/// Smallest residual norm of a unit vector that still adds a direction to the basis.
 const DEPENDENT: f64 = 1e-6;
 
 impl Projection {
-    /// `vectors [n, width]`, of any length but 0 each. One that lies in the span of those before it
-    /// changes nothing.
+    /// `vectors [n, width]` may have any length except 0. A vector in the span of those before it adds no direction.
     pub fn new(vectors: &[f32], width: usize) -> Result<Self> {
         if width == 0 || vectors.is_empty() || !vectors.len().is_multiple_of(width) {
             let expected = format!("vectors of {width} numbers");
@@ -44,7 +43,7 @@ impl Projection {
         })
     }
 
-    /// [`apply`](Self::apply) to one vector, where it lies.
+    /// [`apply`](Self::apply) to one vector `x [width]`, in place.
     pub fn apply_to(&self, x: &mut [f32]) -> Result<()> {
         let width = self.basis.dim(1)?;
         if x.len() != width {
@@ -57,7 +56,7 @@ impl Projection {
         Ok(())
     }
 
-    /// `x [.., width]`, the same shape back.
+    /// Projects each row of `x [.., width]`; the shape is kept.
     pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let (basis, back) = (self.basis.beside(x)?, self.back.beside(x)?);
         let along = ops::linear(x, &basis, None, Activation::None)?;
@@ -65,7 +64,7 @@ impl Projection {
     }
 }
 
-/// What a vector adds to a basis: a unit vector orthogonal to all of it, or nothing.
+/// The unit vector that a vector adds to an orthonormal basis, or none if it lies in its span.
 fn direction(vector: &[f32], basis: &[Vec<f64>]) -> Result<Option<Vec<f64>>> {
     if let Some(value) = vector.iter().find(|v| !v.is_finite()) {
         let value = f64::from(*value);
@@ -83,7 +82,7 @@ fn direction(vector: &[f32], basis: &[Vec<f64>]) -> Result<Option<Vec<f64>>> {
         return Err(Error::out_of_range(field, 0.0, f64::MIN_POSITIVE, f64::INFINITY));
     }
     let mut rest = unit(given, length);
-    // Twice is enough (Parlett 1998, section 6-9).
+    // Two passes of Gram-Schmidt suffice (Parlett 1998, section 6-9).
     for u in basis.iter().chain(basis) {
         let along = dot(&rest, u);
         rest.iter_mut().zip(u).for_each(|(r, u)| *r -= along * u);
@@ -104,30 +103,30 @@ mod tests {
         let mut one = x.to_vec();
         projection.apply_to(&mut one).unwrap();
         for (one, all) in one.iter().zip(to_vec(&all).unwrap()) {
-            assert!((one - all).abs() < 1e-6, "{one} is not {all}");
+            assert!((one - all).abs() < 1e-6, "one vector: {one}, batch: {all}");
         }
         one
     }
 
     #[test]
-    fn nothing_is_left_along_any_given_vector_and_the_rest_stays() {
+    fn given_directions_are_removed_and_the_rest_is_kept() {
         let (u, v) = ([3.0, 0.0, 4.0f32], [1.0, 2.0, 2.0f32]);
         let y = apply(&u, &[1.0, 5.0, 2.0]);
         // (x . u) u = 2.2 (0.6, 0, 0.8)
         for (y, want) in y.iter().zip([1.0 - 1.32, 5.0, 2.0 - 1.76]) {
-            assert!((y - want).abs() < 1e-6, "{y} is not {want}");
+            assert!((y - want).abs() < 1e-6, "got {y}, want {want}");
         }
         let both = apply(&[u, v, u].concat(), &[1.0, 5.0, 2.0]);
         for vector in [u, v] {
             let along: f32 = both.iter().zip(vector).map(|(a, b)| a * b).sum();
             assert!(along.abs() < 1e-5, "{along}");
         }
-        // A third direction is all that two leave of three.
+        // Two directions of three are removed; the third remains.
         assert!(both.iter().map(|v| v * v).sum::<f32>() > 0.1);
     }
 
     #[test]
-    fn a_vector_of_another_length_of_zeros_or_of_no_numbers_is_refused() {
+    fn a_vector_of_wrong_length_of_zeros_or_with_a_nan_is_an_error() {
         let said = |vectors: &[f32]| Projection::new(vectors, 3).err().map(|e| e.to_string());
         let wrong = "project_out: expected vectors of 3 numbers, got 4";
         assert_eq!(said(&[1.0; 4]).as_deref(), Some(wrong));

@@ -1,33 +1,35 @@
-//! From logits to a choice, with the randomness given from outside.
+//! Options of the choice that is drawn from logits, and its source of randomness.
 
 use serde::{Deserialize, Serialize};
 
 use crate::rng::Rng;
 use crate::{Error, Result};
 
-/// How a choice is drawn. The defaults sample what the policy believes.
+/// Options of drawing a choice. The defaults sample from the policy's distribution.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sampling {
-    /// Logits are divided by it, of every head: towards 0 the choice becomes the most likely one.
+    /// Divides the logits of every head. Towards 0 the choice becomes the most likely one.
     pub temperature: f32,
-    /// The most likely choice of every head.
+    /// Takes the most likely choice of every head.
     pub deterministic: bool,
-    /// The most likely bits, sampled classes.
+    /// Takes the most likely bits and samples classes.
     pub deterministic_buttons: bool,
-    /// A released bit is pressed above this probability; for deterministic bits.
+    /// With deterministic bits, a released bit is pressed above this probability.
     pub press_threshold: f32,
-    /// A held bit is released at or below this probability; for deterministic bits.
+    /// With deterministic bits, a held bit is released at or below this probability.
     pub release_threshold: f32,
 }
 
-/// Where choices come from: drawn, each row with a generator of its own, or given.
+/// Source of choices: drawn, with one generator per row, or given.
 #[derive(Debug, Clone, Copy)]
 pub struct Draw<'a> {
+    /// Options of drawing.
     pub sampling: &'a Sampling,
+    /// One generator per row.
     pub rngs: &'a [Rng],
-    /// `[n, num_labels]`: nothing is drawn, and logits are those of this action. Of autoregressive
-    /// heads that is the only way to score an action.
+    /// Given labels `[n, num_labels]`. Nothing is drawn, and the logits are conditioned on these labels. This is the
+    /// only way to score an action of autoregressive heads.
     pub given: Option<&'a [f32]>,
 }
 
@@ -44,6 +46,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
+    /// Checks that every option is in its range.
     pub fn validate(&self) -> Result<()> {
         let bounded = |field: &str, value: f32, min: f32, max: f32| match value {
             v if v >= min && v <= max => Ok(()),

@@ -11,19 +11,22 @@ pub use crate::embedding::{Declared, Embedding, Layout, Melee};
 pub use crate::head::{Gaussian, HeadKind, NONE};
 use crate::{Error, Result};
 
-/// What a policy is, without its weights.
+/// The description of a policy, without its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
+    /// Conversion from a frame to a vector.
     pub embedding: Embedding,
+    /// The network that reads the vectors and keeps the memory.
     pub backbone: Backbone,
+    /// The parts of an action.
     pub heads: Heads,
 }
 
-/// The longest delay of an action, in frames: nearly three minutes, far beyond any connection's.
+/// Maximum delay of an action, in frames: nearly three minutes, far beyond any connection's.
 pub const MAX_DELAY: usize = 10_000;
 
 impl Spec {
-    /// Checks every number before memory is taken for it.
+    /// Checks every number before any memory is allocated for it.
     pub fn validate(&self) -> Result<()> {
         self.embedding.validate()?;
         self.backbone.validate()?;
@@ -31,7 +34,7 @@ impl Spec {
     }
 }
 
-/// Names of heads reach terminals, files and Elixir: they are short and plain, wherever they come from.
+/// Names of heads reach terminals, files and Elixir. They are short and plain, whatever their source.
 fn check_head_name(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if name.is_empty() || name.len() > MAX_HEAD_NAME || !name.chars().all(plain) {
@@ -42,7 +45,7 @@ fn check_head_name(name: &str) -> Result<()> {
 }
 
 impl Heads {
-    /// Checks every number before memory is taken for it.
+    /// Checks every number before any memory is allocated for it.
     pub fn validate(&self, embedding: &Embedding) -> Result<()> {
         within("heads (number)", self.parts.len(), 1, MAX_PARTS)?;
         for (i, head) in self.parts.iter().enumerate() {
@@ -52,7 +55,7 @@ impl Heads {
                 return Err(Error::mismatch("heads", "distinct names", format!("{name} twice")));
             }
             head.kind.validate(&format!("heads.{name}"))?;
-            // Of independent heads none has a hidden layer, or each.
+            // Either all independent heads have a hidden layer or none has.
             let least = usize::from(!self.are_linear());
             size(&format!("heads.{name}.hidden_size"), head.hidden_size, least)?;
         }
@@ -65,7 +68,7 @@ impl Heads {
                 true => "a game whose inputs are declared".to_owned(),
                 false => format!("the heads of an input of {}", game.name()),
             };
-            Err(Error::mismatch(what, expected, "others"))
+            Err(Error::mismatch(what, expected, "other heads"))
         };
         if self.prior && !reads {
             return refuse("heads.prior");
@@ -78,21 +81,21 @@ impl Heads {
 }
 
 impl Heads {
-    /// A head that chooses nothing stands alone behind the others.
+    /// At most one head is a value. It is the last head and is named `value`.
     fn check_values(&self) -> Result<()> {
         let choosing = self.choosing().count();
-        within("heads (that choose something)", choosing, 1, MAX_PARTS)?;
+        within("heads (that choose an action)", choosing, 1, MAX_PARTS)?;
         let (values, last) = (self.parts.len() - choosing, self.parts.last());
         let fits =
             values == 1 && last.is_some_and(|head| head.name == VALUE && head.kind.labels() == 0);
         if values == 0 || fits {
             return Ok(());
         }
-        Err(Error::mismatch("heads", "one value at most, the last, of that name", "another"))
+        Err(Error::mismatch("heads", "at most one value head, named value and last", "another"))
     }
 }
 
-/// The name of the head that chooses nothing.
+/// Name of the value head.
 const VALUE: &str = "value";
 
 #[cfg(test)]
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_that_stands_for_none_is_no_class() {
+    fn the_marker_of_a_missing_label_is_not_a_class() {
         assert_eq!(refused(mlp(1), 65_535), None);
         let said = "heads.move.size: 65536 is outside 2..65535";
         assert_eq!(refused(mlp(1), 65_536).as_deref(), Some(said));
@@ -184,14 +187,14 @@ mod tests {
         let attention = |config: &AttentionConfig| Backbone::SlidingWindow(config.clone());
         let said = refused(attention(&config), 2).unwrap();
         assert!(said.starts_with("the state of a sliding_window for one game needs"), "{said}");
-        // The largest of the catalogue's orders, far within.
+        // The order of magnitude of the largest configurations in use, far below the limit.
         let large = AttentionConfig { num_layers: 4, num_heads: 16, head_dim: 64, ..config };
         let large = AttentionConfig { hidden_size: 1024, window_size: 4096, ..large };
         assert_eq!(refused(attention(&large), 2), None);
     }
 
     #[test]
-    fn the_first_name_of_the_causal_transformer_is_read_and_no_longer_written() {
+    fn the_former_name_of_the_causal_transformer_is_read_but_not_written() {
         let config = r#"{"hidden_size":4,"num_layers":1,"num_heads":1,"head_dim":2,"window_size":3,"qk_layernorm":true,"input_norm":false,"dropout":0.1,"input_dropout":0.0}"#;
         let named = |name: &str| format!(r#"{{"{name}":{config}}}"#);
         let backbone: Backbone = serde_json::from_str(&named("decision_transformer")).unwrap();

@@ -1,4 +1,4 @@
-//! A step takes no memory. In a program of its own: every allocation of the process is counted.
+//! A step allocates no memory. This is a separate program, because every allocation of the process is counted.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -23,11 +23,11 @@ thread_local! {
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every request is handed to the system's allocator as it came, and its answer is returned.
+// SAFETY: every request goes unchanged to the system's allocator, and its result is returned.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
-        // SAFETY: the caller's promise is that of `alloc`.
+        // SAFETY: the caller fulfils the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[test]
-fn a_step_takes_no_memory() -> Result<()> {
+fn a_step_allocates_no_memory() -> Result<()> {
     for (kind, format) in [
         (HeadsKind::Independent, Format::F32),
         (HeadsKind::Autoregressive, Format::F32),
@@ -79,7 +79,7 @@ fn a_step_takes_no_memory() -> Result<()> {
                 step(1 + i % 2)?;
             }
             assert_eq!(CALLS.get() - before, 0);
-            // The count counts.
+            // The counter works.
             drop(std::hint::black_box(vec![1u8]));
             assert_eq!(CALLS.get() - before, 1);
         }

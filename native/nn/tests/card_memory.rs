@@ -1,4 +1,4 @@
-//! The memory of a card, where `SCONCE_TEST_CARD` is set.
+//! The memory of a card. Runs only where `SCONCE_TEST_CARD` is set.
 #![cfg(feature = "cuda")]
 
 #[path = "../../ops/tests/common/mod.rs"]
@@ -17,7 +17,7 @@ use sconce_tensor::{Error, Kind};
 
 const MB: u64 = 1 << 20;
 
-/// A card that nobody else uses meanwhile, and nothing is on.
+/// A card without other users and without allocations.
 fn alone() -> Option<(MutexGuard<'static, ()>, Device)> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +31,7 @@ fn told() -> Memory {
     device::memory(0).unwrap()
 }
 
-/// What is left to the card's own thread is gone some time later.
+/// Waits until the condition holds. The card's own thread frees memory some time after it was handed over.
 fn until(holds: impl Fn(&Memory) -> bool) {
     let start = Instant::now();
     while !holds(&told()) {
@@ -61,13 +61,13 @@ fn policy() -> Policy {
 }
 
 #[test]
-fn a_card_is_told_by_owner_and_what_leaves_it_goes_back_to_the_driver() {
+fn memory_is_counted_by_owner_and_freed_memory_returns_to_the_driver() {
     let Some((_alone, device)) = alone() else { return };
     let before = told();
     let here = policy();
     let there = here.copy_on(&device).unwrap();
     let weights = 4 * here.num_weights() as u64;
-    // The same weights once more are no more weights.
+    // A second policy with the same weights does not count them again.
     let again = Policy::from_weights(there.spec(), there.weights().clone()).unwrap();
     assert_eq!(told().kept.weights, weights);
 
@@ -86,7 +86,7 @@ fn a_card_is_told_by_owner_and_what_leaves_it_goes_back_to_the_driver() {
 }
 
 #[test]
-fn what_is_cached_is_kept_for_the_next_step_and_goes_back_when_it_is_asked_for() {
+fn cached_memory_is_kept_for_the_next_step_and_freed_on_request() {
     let Some((_alone, device)) = alone() else { return };
     let caching = Caching::on(&device);
     drop(bytes(300 * MB, &device).unwrap());
@@ -96,7 +96,7 @@ fn what_is_cached_is_kept_for_the_next_step_and_goes_back_when_it_is_asked_for()
     assert!(given >= 300 * MB, "{given}");
     assert_eq!((told().taken(), device::release(0).unwrap()), (0, 0));
 
-    // Without a run little of it is kept, and nothing without anybody on the card.
+    // Without a run only a little is cached, and without any user of the card nothing is.
     drop(bytes(300 * MB, &device).unwrap());
     drop(caching);
     assert!(told().cached <= 256 * MB, "{:?}", told());
@@ -105,7 +105,7 @@ fn what_is_cached_is_kept_for_the_next_step_and_goes_back_when_it_is_asked_for()
 }
 
 #[test]
-fn a_full_card_is_an_error_with_its_numbers_and_goes_on() {
+fn a_full_card_is_an_error_with_numbers_and_stays_usable() {
     let Some((_alone, device)) = alone() else { return };
     drop(device);
     device::allow(Budget { bytes: Some(64 * MB), ..Budget::default() });
@@ -118,7 +118,7 @@ fn a_full_card_is_an_error_with_its_numbers_and_goes_on() {
     assert!((40 * MB..64 * MB).contains(&memory.activations), "{memory:?}");
     assert!(memory.remedies().contains(&"a larger memory_fraction or memory_budget"));
 
-    // The budget is of what is in use; another one has to wait for that.
+    // A budget applies to the memory in use. Another budget takes effect once that is free.
     device::allow(Budget::default());
     let other = card().unwrap();
     assert_eq!(told().budget, Some(64 * MB));
@@ -140,7 +140,7 @@ fn a_full_card_is_an_error_with_its_numbers_and_goes_on() {
     until(|memory| memory.taken() == 0);
 }
 
-/// Work with so many bytes that are nobody's afterwards, and a product of `x [n, n]`.
+/// Records `count` bytes of scratch without an owner, and a product of `x [n, n]`.
 fn recorded(x: &Tensor, count: u64) -> Option<Graph> {
     let Device::Cuda(card) = x.device() else { panic!("{x:?} is on no card") };
     let work = |_| {
@@ -155,7 +155,7 @@ fn matrix(device: &Device) -> Tensor {
 }
 
 #[test]
-fn what_graphs_have_is_told_and_goes_back_when_they_are_gone() {
+fn memory_of_graphs_is_counted_and_freed_with_them() {
     let Some((_alone, device)) = alone() else { return };
     let x = matrix(&device);
     let first = recorded(&x, MB).expect("a graph");
@@ -164,9 +164,9 @@ fn what_graphs_have_is_told_and_goes_back_when_they_are_gone() {
     graphs.iter().for_each(|graph| graph.play().unwrap());
     device.synchronize().unwrap();
     let memory = told();
-    // They are played one after the other, and have it together.
+    // The graphs are replayed one after the other and share their memory.
     assert!((40 * MB..80 * MB).contains(&memory.activations), "{memory:?}");
-    // What cuBLAS works in is there once for all.
+    // The workspace of cuBLAS exists only once.
     assert_eq!(memory.others, before.others);
     drop((first, graphs, x));
     device::leave(device, ());
@@ -174,18 +174,18 @@ fn what_graphs_have_is_told_and_goes_back_when_they_are_gone() {
 }
 
 #[test]
-fn a_graph_for_which_there_is_no_room_in_a_budget_is_none() {
+fn a_graph_beyond_the_budget_is_not_recorded() {
     let Some((_alone, device)) = alone() else { return };
     drop(device);
     device::allow(Budget { bytes: Some(64 * MB), ..Budget::default() });
     let device = card().unwrap();
-    // Streams share no graphs' memory.
+    // Graphs of different streams do not share memory.
     let other = card().unwrap();
     let (x, y, some) = (matrix(&device), matrix(&other), bytes(30 * MB, &device).unwrap());
     let graph = recorded(&y, 20 * MB).expect("a graph");
     let refusals = device::refusals().len();
     assert!(recorded(&x, 20 * MB).is_none());
-    assert!(device::refusals()[refusals].contains("beyond the budget"));
+    assert!(device::refusals()[refusals].contains("exceeds the budget"));
     assert!(told().taken() < 64 * MB, "{:?}", told());
     graph.play().unwrap();
     drop((graph, x, y, some));
@@ -194,7 +194,7 @@ fn a_graph_for_which_there_is_no_room_in_a_budget_is_none() {
     until(|memory| memory.taken() == 0);
 }
 
-/// Waits for what was left to the card's own thread before.
+/// Waits for all work that was handed to the card's own thread before.
 fn left(device: &Device) {
     let (last, gone) = std::sync::mpsc::sync_channel::<()>(0);
     device::leave(device.clone(), last);
@@ -202,7 +202,7 @@ fn left(device: &Device) {
 }
 
 #[test]
-fn a_hundred_policies_that_come_and_go_leave_what_the_first_left() {
+fn a_hundred_policies_in_turn_leak_no_memory() {
     let Some((_alone, device)) = alone() else { return };
     let here = policy();
     let mut after_first = None;

@@ -1,4 +1,4 @@
-//! What a file of a policy is when its bytes are not those that were written.
+//! Files of policies whose bytes have changed since they were written.
 #![allow(clippy::disallowed_methods)]
 
 use std::path::Path;
@@ -23,7 +23,7 @@ fn policy() -> Policy {
     Policy::init(&spec, 1).unwrap()
 }
 
-/// A saved policy, its bytes, and where its numbers begin.
+/// A saved policy, its bytes, and the offset of its numbers.
 fn saved(path: &Path) -> (Vec<u8>, usize) {
     policy().save(path, json!({ "step": 10 })).unwrap();
     let bytes = std::fs::read(path).unwrap();
@@ -32,7 +32,7 @@ fn saved(path: &Path) -> (Vec<u8>, usize) {
 }
 
 #[test]
-fn a_bit_that_changed_since_it_was_written_is_found() {
+fn a_changed_bit_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("policy.safetensors");
     let (whole, numbers) = saved(&path);
@@ -52,7 +52,7 @@ fn a_bit_that_changed_since_it_was_written_is_found() {
 }
 
 #[test]
-fn a_file_without_a_digest_is_read_as_it_is() {
+fn a_file_without_a_digest_is_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("policy.safetensors");
     let (mut bytes, numbers) = saved(&path);
@@ -66,7 +66,7 @@ fn a_file_without_a_digest_is_read_as_it_is() {
     assert_eq!(loaded.notes(), &json!({ "step": 10 }));
 }
 
-/// A file whose header of `json` is followed by a hole of `body` bytes.
+/// A file with a header of `json`, followed by a hole of `body` bytes.
 fn sparse(path: &Path, json: &str, body: u64) {
     let bytes = [&(json.len() as u64).to_le_bytes()[..], json.as_bytes()].concat();
     std::fs::write(path, &bytes).unwrap();
@@ -89,11 +89,11 @@ fn numbers_are_read_only_after_the_header_accounts_for_them() {
         }
         errors[0].as_ref().unwrap().to_string()
     };
-    // Nine gigabytes of a hole: to read them would fill memory.
+    // A hole of nine gigabytes, which would fill the memory if it were read.
     sparse(&path, "", 9 << 30);
     assert!(refused().contains("cut short, damaged, or no checkpoint"));
     sparse(&path, "{}", 9 << 30);
-    assert!(refused().contains("its header speaks of 10"), "{}", refused());
+    assert!(refused().contains("its header describes 10"), "{}", refused());
     let bytes = 9u64 << 30;
     let tensor = format!(r#"{{"dtype":"F32","shape":[{}],"data_offsets":[0,{bytes}]}}"#, bytes / 4);
     sparse(&path, &format!(r#"{{"w":{tensor}}}"#), bytes);
@@ -115,7 +115,7 @@ fn a_manifest_is_read_without_the_numbers() {
 
 #[cfg(unix)]
 #[test]
-fn a_checkpoint_that_is_no_file_is_refused_without_waiting() {
+fn a_path_that_is_not_a_regular_file_is_an_error_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let zero = dir.path().join("zero");
     std::os::unix::fs::symlink("/dev/zero", &zero).unwrap();

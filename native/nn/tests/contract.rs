@@ -1,4 +1,4 @@
-//! What every backbone promises: by properties, not by examples.
+//! The contract of every backbone, checked by properties instead of examples.
 
 mod backbones;
 #[path = "../../ops/tests/common/mod.rs"]
@@ -16,18 +16,18 @@ use sconce_ops::weights::{Builder, Source};
 use serde_json::json;
 
 #[test]
-fn every_backbone_of_a_spec_is_among_them() {
+fn every_backbone_of_a_spec_is_tested() {
     let error = serde_json::from_value::<spec::Backbone>(json!({ "none": {} })).unwrap_err();
     let error = error.to_string();
     let known: BTreeSet<&str> = error.split('`').skip(3).step_by(2).collect();
     let configs = configs();
     assert!(known.len() > 20, "{error}");
-    // Read as the causal transformer's, for files that have it.
+    // An alias of the causal transformer, for older files.
     let alias = "decision_transformer";
     assert_eq!(known, configs.iter().map(spec::Backbone::name).chain([alias]).collect());
 }
 
-/// The same of weights that nobody trains, as in play.
+/// The backbone with weights that are not trained, as in play.
 fn frozen(config: &spec::Backbone, seed: u64) -> Box<dyn Backbone> {
     let (_, weights) = build(config, seed);
     backbone::new(config, INPUT, &Builder::new(Source::Stored(weights), false)).unwrap()
@@ -42,18 +42,18 @@ fn play() -> Context {
     Context::default()
 }
 
-/// The largest number; 1 where all are smaller.
+/// The largest absolute value, at least 1.
 fn largest(x: &Tensor) -> f32 {
     values(x).iter().fold(1.0f32, |m, v| m.max(v.abs()))
 }
 
-/// Within 1e-5 of the largest number.
+/// True within 1e-5 of the largest number.
 fn near(a: &Tensor, b: &Tensor) -> bool {
     apart(a, b) <= 1e-5 * largest(b)
 }
 
-/// Within 1e-5 of the largest number, or no farther than a sequence moves whose inputs move by some roundings: RetNet norms
-/// what a head has read, however little that is where the product of query and key almost cancels.
+/// True within 1e-5 of the largest number, or within the change that rounding errors of the inputs cause. RetNet
+/// normalises the output of a head, which is tiny where the product of query and key almost cancels.
 fn near_or_sensitive(a: &Tensor, b: &Tensor, sensitive: f32) -> bool {
     apart(a, b) <= sensitive.max(1e-5 * largest(b))
 }
@@ -89,24 +89,24 @@ proptest! {
             let (b, end) = net.forward(&x.narrow(1, cut, time - cut).unwrap(), &middle, &play()).unwrap();
             let parts = Tensor::cat(&[a, b], 1).unwrap();
             prop_assert!(near_or_sensitive(&parts, &whole, sensitive), "{} cut at {cut}: {} apart", config.name(), apart(&parts, &whole));
-            // Whoever goes on sees no difference. Parts of a state may differ: of exponential gates the
-            // exponent is kept apart, in steps of which the rest takes up one more or less.
+            // Later outputs must agree. Parts of a state may differ: with exponential gates the exponent is stored
+            // separately in steps, and the rest compensates for a step more or less.
             let more = noise(&[batch, 3, INPUT], seed + 1);
             let (want, _) = net.forward(&more, &last, &play()).unwrap();
             for state in [end, state] {
                 let (got, _) = net.forward(&more, &state, &play()).unwrap();
-                prop_assert!(near_or_sensitive(&got, &want, sensitive), "{} goes on {} apart", config.name(), apart(&got, &want));
+                prop_assert!(near_or_sensitive(&got, &want, sensitive), "{} later frames {} apart", config.name(), apart(&got, &want));
             }
         }
     }
 
     #[test]
-    fn a_pass_of_the_last_frame_gives_it_and_the_state_as_the_whole_does(seed in 0u64..1000, batch in 1usize..4, time in 1usize..80) {
+    fn a_pass_of_the_last_frame_equals_the_end_of_the_whole_pass(seed in 0u64..1000, batch in 1usize..4, time in 1usize..80) {
         for config in configs() {
             let net = frozen(&config, seed);
             let x = noise(&[batch, time, INPUT], seed);
             let zero = net.zero_state(batch).unwrap();
-            // Behind a state that is not zero too.
+            // Also from a state that is not zero.
             let (_, begun) = net.forward(&noise(&[batch, 3, INPUT], seed + 1), &zero, &play()).unwrap();
             for state in [zero, begun] {
                 let (whole, after) = net.forward(&x, &state, &play()).unwrap();
@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_the_batch_does_not_matter(seed in 0u64..1000, time in 1usize..9) {
+    fn the_order_of_the_batch_does_not_change_the_results(seed in 0u64..1000, time in 1usize..9) {
         for config in configs() {
             let (net, _) = build(&config, seed);
             let x = noise(&[3, time, INPUT], seed);
@@ -133,13 +133,13 @@ proptest! {
     }
 
     #[test]
-    fn missing_frames_leave_a_sequence_as_if_they_were_not_there(seed in 0u64..1000, gaps in 0u32..512) {
+    fn missing_frames_do_not_affect_the_rest_of_a_sequence(seed in 0u64..1000, gaps in 0u32..512) {
         for config in configs() {
             let (net, _) = build(&config, seed);
             let time = 9;
             let x = noise(&[2, time, INPUT], seed);
             let zero = net.zero_state(2).unwrap();
-            // Any frames of the first row are missing; the second row has all.
+            // Arbitrary frames of the first row are missing; the second row is complete.
             let present: Vec<usize> = (0..time).filter(|t| gaps >> t & 1 == 0).collect();
             let mask: Vec<bool> = (0..2 * time).map(|i| i >= time || present.contains(&i)).collect();
             let (y, last) = net.forward(&x, &zero, &Context::masked(Some(mask.into()))).unwrap();
@@ -172,7 +172,7 @@ proptest! {
 }
 
 #[test]
-fn a_pass_of_the_last_frame_gives_no_other_unless_more_than_numbers_is_asked() {
+fn a_pass_of_the_last_frame_returns_only_that_frame_unless_it_has_options() {
     for config in configs().iter().filter(|config| !matches!(config.name(), "lstm" | "gru")) {
         let (net, _) = build(config, 1);
         let (x, zero) = (noise(&[2, 5, INPUT], 1), net.zero_state(2).unwrap());
@@ -187,7 +187,7 @@ fn a_pass_of_the_last_frame_gives_no_other_unless_more_than_numbers_is_asked() {
 }
 
 #[test]
-fn every_weight_gets_a_finite_gradient_also_with_dropout() {
+fn every_weight_has_a_finite_gradient_even_with_dropout() {
     record();
     for config in configs() {
         let (net, weights) = build(&config, 5);
@@ -204,7 +204,7 @@ fn every_weight_gets_a_finite_gradient_also_with_dropout() {
 }
 
 #[test]
-fn gradients_of_a_last_frame_are_those_of_the_whole_pass() {
+fn gradients_of_the_last_frame_equal_those_of_the_whole_pass() {
     record();
     for config in configs() {
         let gradients = |context: Context| {
@@ -224,7 +224,7 @@ fn gradients_of_a_last_frame_are_those_of_the_whole_pass() {
 }
 
 #[test]
-fn one_thread_and_two_give_the_same_bits() {
+fn the_number_of_threads_does_not_change_the_bits() {
     record();
     for config in configs() {
         let mut seen: Option<Vec<Vec<u32>>> = None;
@@ -247,9 +247,9 @@ fn one_thread_and_two_give_the_same_bits() {
 }
 
 #[test]
-fn blocks_that_are_recomputed_give_the_same_bits() {
+fn recomputed_blocks_give_the_same_bits() {
     record();
-    // Of few frames ops round otherwise where no backward pass follows.
+    // Ops over few frames round differently where no backward pass follows.
     for (config, time) in
         configs().into_iter().flat_map(|config| [(config.clone(), 9), (config, 3)])
     {
@@ -269,7 +269,7 @@ fn blocks_that_are_recomputed_give_the_same_bits() {
         let plain = run(Context::training(3, 7));
         for every in [1, 2, 9] {
             let again = run(Context::training(3, 7).recomputing(every));
-            // Gradients of weights that stand in a group more than once are added in another order.
+            // Gradients of a weight that occurs several times in a group are added in another order.
             let shared = config.name() == "zamba";
             let same = |(a, b): (&u32, &u32)| {
                 let (a, b) = (f32::from_bits(*a), f32::from_bits(*b));
@@ -282,7 +282,7 @@ fn blocks_that_are_recomputed_give_the_same_bits() {
 }
 
 #[test]
-fn dropout_fires_in_training_and_not_in_play() {
+fn dropout_is_active_in_training_and_not_in_play() {
     record();
     for config in configs() {
         let (net, _) = build(&config, 1);
@@ -297,7 +297,7 @@ fn dropout_fires_in_training_and_not_in_play() {
 }
 
 #[test]
-fn a_trunk_vector_can_be_tapped() {
+fn the_trunk_vector_can_be_tapped() {
     let (net, _) = build(&configs()[3], 1);
     let context = Context::tapped();
     let (y, _) =
@@ -306,7 +306,7 @@ fn a_trunk_vector_can_be_tapped() {
 }
 
 #[test]
-fn a_state_of_another_backbone_is_an_error_that_gives_both() {
+fn a_state_of_another_backbone_is_an_error_with_both_lengths() {
     let (net, _) = build(&configs()[1], 1);
     let wrong = net.forward(&noise(&[2, 3, INPUT], 1), &State(vec![]), &play()).unwrap_err();
     assert_eq!(wrong.to_string(), "parts of a state: expected 4, got 0");

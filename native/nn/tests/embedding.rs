@@ -1,4 +1,4 @@
-//! The Melee embedding against its golden file, and its promises on good and bad rows.
+//! The Melee embedding against its golden file, and its behaviour on valid and invalid rows.
 #![allow(clippy::disallowed_methods)]
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use sconce_nn::heads::NONE;
 use sconce_nn::spec::{Backbone, Embedding, HeadKind, Heads, HeadsKind, Melee, MlpConfig, Spec};
 use sconce_tensor::{Kind, Result};
 
-/// A tensor of a golden file: its numbers, row-major, and the width of a row.
+/// A tensor of a golden file: its numbers, row-major, and its row width.
 struct Table {
     values: Vec<f64>,
     width: usize,
@@ -86,14 +86,14 @@ fn packed() -> Embedding {
 }
 
 fn embed(embedding: &Embedding, raw: &[f32], strict: bool) -> Result<(Vec<f32>, Vec<u32>)> {
-    // What is not written would show.
+    // NaN and u32::MAX reveal numbers that are not written.
     let mut continuous = vec![f32::NAN; embedding.continuous_width()];
     let mut ids = vec![u32::MAX; embedding.num_ids()];
     embedding.embed(raw, strict, &mut continuous, &mut ids)?;
     Ok((continuous, ids))
 }
 
-/// A row that a live game could give.
+/// A row of a valid live frame.
 fn plain_row() -> Vec<f32> {
     let mut row = golden_rows(&golden("embedding_frames"))[7].clone();
     row[STAGE] = 31.0;
@@ -105,7 +105,7 @@ fn at(name: &str) -> usize {
 }
 
 #[test]
-fn the_packed_vector_is_the_golden_one() {
+fn the_packed_vector_equals_the_golden_one() {
     let golden = golden("embedding_frames");
     let want = &golden["output.vector"];
     for (frame, row) in golden_rows(&golden).iter().enumerate() {
@@ -114,13 +114,13 @@ fn the_packed_vector_is_the_golden_one() {
         assert_eq!(got.len(), want.width);
         for (i, (got, want)) in got.iter().zip(&want.values[frame * want.width..]).enumerate() {
             let error = (f64::from(*got) - want).abs();
-            assert!(error <= 2e-6 * want.abs().max(1.0), "{frame}, {i}: {got} for {want}");
+            assert!(error <= 2e-6 * want.abs().max(1.0), "{frame}, {i}: got {got}, want {want}");
         }
     }
 }
 
 #[test]
-fn the_learned_features_are_the_packed_ones_without_stage_names_and_ids() {
+fn the_learned_features_equal_the_packed_ones_except_stage_names_and_ids() {
     let (packed_schema, learned_schema) = (packed().schema(), learned().schema());
     for row in golden_rows(&golden("embedding_frames")) {
         let (packed, _) = embed(&packed(), &row, false).unwrap();
@@ -163,7 +163,7 @@ fn the_schema_covers_the_vector_without_a_gap() {
 }
 
 #[test]
-fn each_table_has_one_row_more_than_it_has_ids() {
+fn each_table_has_one_row_more_than_ids() {
     let tables: Vec<_> =
         learned().tables().iter().map(|t| (t.name.clone(), t.rows, t.width)).collect();
     assert_eq!(
@@ -175,7 +175,7 @@ fn each_table_has_one_row_more_than_it_has_ids() {
 }
 
 #[test]
-fn every_column_is_found_by_its_name_and_the_offsets_are_theirs() {
+fn every_column_is_found_by_name_and_the_offsets_match() {
     let columns = raw_columns();
     assert_eq!(columns.len(), RAW_WIDTH);
     for (i, c) in columns.iter().enumerate() {
@@ -203,7 +203,7 @@ fn every_column_is_found_by_its_name_and_the_offsets_are_theirs() {
 }
 
 #[test]
-fn an_id_beyond_its_table_is_an_error_live_and_the_last_row_in_a_corpus() {
+fn an_id_outside_its_table_is_an_error_live_and_the_last_row_in_a_corpus() {
     let cases = [("own.action", 398.0, 0), ("opponent.character", 32.0, 3), ("stage", 32.0, 4)];
     for (name, max, slot) in cases {
         for value in [5000.0, -1.0, max + 1.0] {
@@ -219,14 +219,14 @@ fn an_id_beyond_its_table_is_an_error_live_and_the_last_row_in_a_corpus() {
 }
 
 #[test]
-fn a_stage_without_a_row_of_its_own_is_other_even_live() {
+fn a_stage_without_a_row_of_its_own_is_other_even_in_a_live_frame() {
     let mut row = plain_row();
     row[STAGE] = 29.0;
     assert_eq!(embed(&learned(), &row, true).unwrap().1[4], 6);
 }
 
 #[test]
-fn a_value_that_is_not_finite_is_named() {
+fn a_non_finite_value_is_an_error_that_names_its_column() {
     for c in raw_columns() {
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut row = plain_row();
@@ -239,7 +239,7 @@ fn a_value_that_is_not_finite_is_named() {
 }
 
 #[test]
-fn flags_sticks_and_fractions_of_ids_are_checked_live() {
+fn flags_sticks_and_fractional_ids_are_checked_in_live_frames() {
     let refused = [
         ("own.on_ground", 2.0, Kind::OutOfRange),
         ("own.on_ground", 0.5, Kind::Mismatch),
@@ -258,7 +258,7 @@ fn flags_sticks_and_fractions_of_ids_are_checked_live() {
 }
 
 #[test]
-fn a_name_is_checked_where_names_are_part_of_the_vector() {
+fn a_name_is_checked_if_names_are_part_of_the_vector() {
     let named = Embedding::melee(Melee { num_player_names: 4, ..Melee::default() });
     let mut row = plain_row();
     row[NAME_ID] = 4.0;
@@ -272,7 +272,7 @@ fn a_name_is_checked_where_names_are_part_of_the_vector() {
 }
 
 #[test]
-fn a_buffer_of_another_length_is_refused() {
+fn a_buffer_of_the_wrong_length_is_an_error() {
     let row = plain_row();
     let embedding = learned();
     let (width, ids) = (embedding.continuous_width(), embedding.num_ids());
@@ -288,7 +288,7 @@ fn a_buffer_of_another_length_is_refused() {
 }
 
 #[test]
-fn a_plain_vector_is_taken_as_it_is_but_finite_when_live() {
+fn a_plain_vector_is_used_unchanged_and_must_be_finite_when_live() {
     let vector = Embedding::vector(3);
     let (got, ids) = embed(&vector, &[1.0, -2.0, 1e9], true).unwrap();
     assert_eq!((got, ids), (vec![1.0, -2.0, 1e9], vec![]));
@@ -299,7 +299,7 @@ fn a_plain_vector_is_taken_as_it_is_but_finite_when_live() {
 }
 
 #[test]
-fn discretisation_is_the_golden_one() {
+fn discretisation_equals_the_golden_one() {
     let golden = golden("controller_discretise");
     let heads = Heads::controller(HeadsKind::Independent);
     for (i, &value) in golden["input.value"].values.iter().enumerate() {
@@ -318,7 +318,7 @@ fn discretisation_is_the_golden_one() {
 }
 
 #[test]
-fn discretisation_follows_the_classes_of_the_heads() {
+fn discretisation_uses_the_classes_of_the_heads() {
     let mut heads = Heads::controller(HeadsKind::Independent);
     heads.parts[1].kind = HeadKind::Categorical(21);
     let mut labels = [0.0; CONTROLLER_WIDTH];
@@ -335,7 +335,7 @@ fn discretisation_follows_the_classes_of_the_heads() {
 }
 
 #[test]
-fn previous_labels_are_those_of_the_previous_action() {
+fn previous_labels_equal_the_previous_action() {
     let heads = Heads::controller(HeadsKind::Independent);
     let mut row = plain_row();
     let mut labels = [9.0; CONTROLLER_WIDTH];
@@ -351,7 +351,7 @@ fn previous_labels_are_those_of_the_previous_action() {
 }
 
 #[test]
-fn a_queue_and_a_delay_id_stand_behind_the_previous_action_and_move_the_rest() {
+fn a_queue_and_a_delay_id_follow_the_previous_action_and_shift_the_rest() {
     let heads = Heads::controller(HeadsKind::Independent);
     let deep = Melee { queue_depth: 4, num_delays: 9, ..Melee::packed() };
     let deep = Embedding::melee(deep);
@@ -362,7 +362,7 @@ fn a_queue_and_a_delay_id_stand_behind_the_previous_action_and_move_the_rest() {
     let (mut got, _) = embed(&deep, &row, true).unwrap();
     let start = packed().schema().iter().find(|f| f.name == "prev_buttons.a").unwrap().offset;
     assert_eq!(got[..start + 13], plain[..start + 13]);
-    assert_eq!(got[start + 13..start + 61], [0.0; 48], "what a row does not say");
+    assert_eq!(got[start + 13..start + 61], [0.0; 48], "features that a row does not contain");
     assert_eq!(got[start + 61..336], plain[start + 13..288]);
     let names: Vec<_> = deep.schema().into_iter().map(|f| (f.name, f.offset, f.width)).collect();
     assert!(names.contains(&("queue".into(), start + 13, 39)));
@@ -391,14 +391,14 @@ fn a_queue_and_a_delay_id_stand_behind_the_previous_action_and_move_the_rest() {
     class[12] = 5.0;
     let error = deep.write_queue(&class, &heads, &mut got).unwrap_err();
     assert_eq!(error.to_string(), "shoulder: 5 is outside 0..4");
-    // Without places for them nothing is written.
+    // A vector without these features stays unchanged.
     let mut plain = plain.clone();
     packed().write_delay(3, &mut plain).unwrap();
     assert_eq!(plain, embed(&packed(), &row, true).unwrap().0);
 }
 
 #[test]
-fn a_queue_is_bounded_and_needs_a_controller_and_old_specs_have_none() {
+fn a_queue_is_bounded_needs_a_controller_and_is_absent_in_old_specs() {
     let refused = |options: Melee, heads: &Heads| {
         let embedding = Embedding::melee(options);
         let backbone = Backbone::Mlp(MlpConfig {
@@ -423,7 +423,8 @@ fn a_queue_is_bounded_and_needs_a_controller_and_old_specs_have_none() {
     assert_eq!(refused(wide, &heads).as_deref(), Some(said));
     heads.parts.pop();
     assert_eq!(refused(deep(1), &heads), None);
-    let said = "embedding.queue_depth above 1: expected the heads of an input of melee, got others";
+    let said =
+        "embedding.queue_depth above 1: expected the heads of an input of melee, got other heads";
     assert_eq!(refused(deep(2), &heads).as_deref(), Some(said));
 
     let mut json = serde_json::to_value(Melee::default()).unwrap();
@@ -434,7 +435,7 @@ fn a_queue_is_bounded_and_needs_a_controller_and_old_specs_have_none() {
 }
 
 #[test]
-fn the_mirror_swaps_left_and_right_and_nothing_else() {
+fn the_mirror_swaps_left_and_right_only() {
     let mut row = plain_row();
     row[PREVIOUS] = 1.0;
     row[at("prev_main_x")] = 0.25;
@@ -483,7 +484,7 @@ fn a_mirrored_stick_has_the_mirrored_class() {
 
 proptest! {
     #[test]
-    fn mirrored_twice_a_row_is_itself(
+    fn mirroring_twice_restores_a_row(
         values in prop::collection::vec(-300.0f32..300.0, RAW_WIDTH),
         sticks in prop::collection::vec(0.0f32..=1.0, CONTROLLER_WIDTH),
     ) {
@@ -493,13 +494,13 @@ proptest! {
         learned().mirror(&mut row).unwrap();
         learned().mirror(&mut row).unwrap();
         for (now, then) in row.iter().zip(&before) {
-            // A stick of less than a half loses a bit in 1 - v.
+            // A stick below one half loses a bit in 1 - v.
             prop_assert!((now - then).abs() <= 1e-7);
         }
     }
 
     #[test]
-    fn any_numbers_at_all_embed_or_are_refused(
+    fn arbitrary_numbers_embed_or_give_a_typed_error(
         row in prop::collection::vec(prop::num::f32::ANY, RAW_WIDTH)
     ) {
         for embedding in [learned(), packed()] {

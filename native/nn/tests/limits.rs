@@ -1,5 +1,4 @@
-//! Specs from a file that nobody has checked: typed errors before memory is taken, and no depth that a
-//! stack cannot hold.
+//! Unchecked specs from a file give typed errors before memory is allocated, and no depth that overflows a stack.
 
 #[path = "../../ops/tests/common/mod.rs"]
 mod common;
@@ -29,7 +28,7 @@ fn attention(heads: usize, head_dim: usize, window: usize) -> Value {
 const MOST: usize = 1 << 16;
 
 #[test]
-fn a_state_that_no_machine_holds_is_refused_before_memory_is_taken_for_it() {
+fn an_oversized_state_is_an_error_before_memory_is_allocated() {
     let heads =
         json!({ "hidden_size": 1, "num_heads": 1, "head_dim": MOST, "expand_factor": MOST });
     let mamba_2 = json!({
@@ -39,7 +38,7 @@ fn a_state_that_no_machine_holds_is_refused_before_memory_is_taken_for_it() {
     for (name, own) in [
         ("sliding_window", attention(256, 256, MOST)),
         ("lstm_hybrid", attention(256, 256, MOST)),
-        // A table of rotations is memory too.
+        // A table of rotations takes memory too.
         ("sliding_window", attention(1, MOST, MOST)),
         ("mamba_2", mamba_2),
         ("gla", heads),
@@ -58,7 +57,7 @@ fn a_state_that_no_machine_holds_is_refused_before_memory_is_taken_for_it() {
 }
 
 #[test]
-fn heads_that_do_not_fit_are_errors_that_give_the_numbers() {
+fn heads_that_do_not_divide_the_width_are_errors_with_both_numbers() {
     let heads = json!({ "hidden_size": 7, "num_heads": 3, "head_dim": 4, "expand_factor": 1 });
     let griffin = json!({
         "hidden_size": 7, "num_heads": 3, "expand_factor": 1, "conv_size": 1, "attention_every": 1,
@@ -84,11 +83,11 @@ fn heads_that_do_not_fit_are_errors_that_give_the_numbers() {
     }
 }
 
-/// A quarter of what the threads have that train.
+/// A quarter of the stack of the training threads, in bytes.
 const STACK: usize = 16 << 20;
 
 #[test]
-fn the_graph_of_the_deepest_stack_is_walked_and_dropped_within_a_thread() {
+fn the_graph_of_the_deepest_backbone_fits_the_stack_of_a_thread() {
     let deep = || {
         let heads = json!({ "num_layers": 256, "num_heads": 2, "head_dim": 2, "expand_factor": 1 });
         let mut jamba = attention(1, 2, 3);

@@ -1,4 +1,4 @@
-//! Blocks that run again in the backward pass, and what surrounds a pass: chunks, taps, directions.
+//! Blocks that run again in the backward pass, and the options of a pass: chunks, taps, projections.
 
 #[path = "../../ops/tests/common/mod.rs"]
 mod common;
@@ -35,7 +35,7 @@ fn cell(cell: Cell, b: &Builder) -> Recurrent {
     Recurrent::new(cell, &config, HIDDEN, b).unwrap()
 }
 
-/// Six residuals; the feed-forward one stands twice.
+/// Six residuals. The feed-forward one occurs twice.
 fn stack() -> (Stack, Weights) {
     let b = Builder::new(Source::Seed(3), true);
     let norm = |name: &str| Norm::layer(HIDDEN, &b.under(name)).unwrap();
@@ -68,7 +68,7 @@ fn bits(t: &Tensor) -> Vec<u32> {
     values(t).iter().map(|v| v.to_bits()).collect()
 }
 
-/// Everything that comes out of a pass and its backward pass, the state's gradients among it.
+/// All results of a pass and of its backward pass, the gradients of the state included.
 fn run(context: &Context, through_the_state: bool) -> Vec<(String, Vec<u32>)> {
     let (stack, weights) = stack();
     let x = Var::from_tensor(&noise(&[3, 8, INPUT], 1)).unwrap();
@@ -100,7 +100,7 @@ fn run(context: &Context, through_the_state: bool) -> Vec<(String, Vec<u32>)> {
 }
 
 #[test]
-fn a_stack_that_is_recomputed_gives_the_same_bits_also_through_its_state() {
+fn a_recomputed_stack_gives_the_same_bits_even_through_its_state() {
     record();
     for through_the_state in [false, true] {
         let plain = run(&Context::training(5, 2), through_the_state);
@@ -114,7 +114,7 @@ fn a_stack_that_is_recomputed_gives_the_same_bits_also_through_its_state() {
 }
 
 #[test]
-fn an_input_without_a_gradient_and_weights_alone_are_enough() {
+fn weights_have_gradients_even_if_the_input_has_none() {
     record();
     let config = RecurrentConfig {
         hidden_size: HIDDEN,
@@ -137,7 +137,7 @@ fn an_input_without_a_gradient_and_weights_alone_are_enough() {
 }
 
 #[test]
-fn chunks_of_a_window_are_dropped_out_as_the_window_is() {
+fn dropout_of_chunks_equals_dropout_of_the_whole_window() {
     let (stack, _) = stack();
     let x = noise(&[3, 9, INPUT], 4);
     let training = || Context::training(1, 1);
@@ -155,7 +155,7 @@ fn chunks_of_a_window_are_dropped_out_as_the_window_is() {
 }
 
 #[test]
-fn taps_are_named_by_their_layer_and_an_unknown_one_by_those_there_are() {
+fn taps_are_named_by_layer_and_an_unknown_name_lists_those_that_exist() {
     struct Tapped;
     impl Backbone for Tapped {
         fn zero_state(&self, _: usize) -> sconce_tensor::Result<State> {
@@ -207,7 +207,7 @@ fn taps_are_named_by_their_layer_and_an_unknown_one_by_those_there_are() {
 }
 
 #[test]
-fn the_heads_read_the_trunk_without_the_directions_that_are_projected_out() {
+fn the_heads_read_the_trunk_without_the_projected_directions() {
     use sconce_nn::policy::Frames;
     use sconce_nn::{Policy, Spec};
     let config = RecurrentConfig {
@@ -248,7 +248,7 @@ fn the_heads_read_the_trunk_without_the_directions_that_are_projected_out() {
     let taps = context.taps().unwrap();
     assert_eq!(taps["embedding"].dims(), [1, 3, 2]);
     let trunk = values(&taps["trunk"]);
-    // Gram and Schmidt by hand, then the head as it stands in the checkpoint.
+    // Gram-Schmidt by hand, then the head from its weights.
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     let without = |x: &[f32], u: &[f32]| -> Vec<f32> {
         let along = dot(x, u) / dot(u, u);
@@ -265,7 +265,7 @@ fn the_heads_read_the_trunk_without_the_directions_that_are_projected_out() {
         let seen = without(&without(trunk, u1), &u2);
         let hidden: Vec<f32> = linear(&seen, "action_hidden").iter().map(|v| v.max(0.0)).collect();
         for (want, got) in linear(&hidden, "action_logits").iter().zip(logits) {
-            assert!((want - got).abs() < 1e-5, "{got} is not {want}");
+            assert!((want - got).abs() < 1e-5, "got {got}, want {want}");
         }
     }
     let (plain, untouched) = forward(&Context::default());
@@ -274,7 +274,7 @@ fn the_heads_read_the_trunk_without_the_directions_that_are_projected_out() {
 }
 
 #[test]
-fn blocks_that_are_recomputed_give_the_same_gradients_again() {
+fn recomputed_blocks_give_the_same_gradients_twice() {
     record();
     let (stack, weights) = stack();
     let x = Var::from_tensor(&noise(&[2, 4, INPUT], 1)).unwrap();

@@ -1,4 +1,4 @@
-//! What a pass takes is known before it begins, for every backbone.
+//! The memory of a pass is known before it begins, for every backbone.
 
 mod backbones;
 #[path = "../../ops/tests/common/mod.rs"]
@@ -19,10 +19,10 @@ use serde_json::{Value, json};
 static ALLOCATOR: Counted<System> = Counted(System);
 
 const INPUT: usize = 40;
-/// Buffers below this are lost among those of a fixed size.
+/// Smaller buffers do not matter beside buffers of a fixed size.
 const SMALL: u64 = 256 << 10;
 
-/// The backbone with layers eight times as wide.
+/// The backbone with a hidden size eight times as large.
 fn wide(config: &spec::Backbone) -> spec::Backbone {
     let mut value = serde_json::to_value(config).unwrap();
     for config in value.as_object_mut().unwrap().values_mut() {
@@ -49,14 +49,14 @@ fn frames(batch: usize, time: usize) -> Frames {
     Frames { batch, time, continuous, ids: vec![], previous: vec![0.0; rows * 5] }
 }
 
-/// Bytes that a pass takes at its most.
+/// The peak bytes of a pass.
 fn taken(policy: &Policy, batch: usize, time: usize, tapped: bool) -> Result<u64> {
     let (frames, context) = (frames(batch, time), || match tapped {
         true => Context::tapped(),
         false => Context::default(),
     });
     let pass = || policy.forward(&frames, None, &policy.zero_state(batch)?, &context());
-    // The first packs the weights.
+    // The first pass packs the weights.
     pass()?;
     let meter = Meter::start()?;
     pass()?;
@@ -73,7 +73,7 @@ fn the_memory_of_a_pass_is_known_before_it_begins() -> Result<()> {
                 let planned = policy.pass_bytes(batch, time, tapped)?.unwrap();
                 let most = policy.most_bytes(batch, time, tapped);
                 let case = format!("{} {batch} x {time} {tapped}", config.name());
-                let case = format!("{case}: {taken} taken, {planned} planned, {most} at most");
+                let case = format!("{case}: {taken} used, {planned} planned, bound {most}");
                 println!(
                     "{case} {:.2} {:.1}",
                     planned as f64 / taken as f64,
@@ -91,7 +91,7 @@ fn the_memory_of_a_pass_is_known_before_it_begins() -> Result<()> {
 }
 
 #[test]
-fn weights_that_no_machine_holds_are_refused_before_memory_is_taken_for_them() {
+fn oversized_weights_are_an_error_before_memory_is_allocated() {
     let mlp = |sizes: Value| {
         let config = json!({ "mlp": {
             "hidden_sizes": sizes, "layer_norm": false, "residual": false,

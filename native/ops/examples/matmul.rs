@@ -1,5 +1,5 @@
-//! GFLOP/s of products by the `gemm` crate, by `matmul` and by a `Packed` right operand, beside what
-//! one thread can do at best, on the shapes of a policy and its training.
+//! GFLOP/s of products by the `gemm` crate, by `matmul` and by a `Packed` right operand, compared with the peak of one
+//! thread, for the shapes of a policy and its training.
 //!
 //! `cargo run --release -p sconce-ops --example matmul [name]`
 
@@ -12,7 +12,7 @@ use sconce_ops::matmul::{Packed, View, matmul};
 /// Seconds spent on one shape.
 const SECONDS: f64 = 0.2;
 
-/// How the operands lie: `y = x W^T`, `dx = dy W`, `dW = dy^T x`.
+/// The operands of a product: `y = x W^T`, `dx = dy W`, `dW = dy^T x`.
 #[derive(Clone, Copy)]
 enum Form {
     Forward,
@@ -94,8 +94,8 @@ fn main() {
     }
 }
 
-/// GFLOP/s of the three, which take turns so that other work on the machine meets all of them; the
-/// best stretch of each counts, because only other work makes one slower.
+/// GFLOP/s of the three, measured in turn so that other load on the machine affects all of them. The fastest run of
+/// each counts, because other load only slows a run.
 fn rates(form: Form, m: usize, n: usize, k: usize) -> [f64; 3] {
     let a: Vec<f32> = (0..m * k).map(|i| (i as f32 * 0.37).sin()).collect();
     let b: Vec<f32> = (0..n * k).map(|i| (i as f32 * 0.71).cos()).collect();
@@ -110,7 +110,7 @@ fn rates(form: Form, m: usize, n: usize, k: usize) -> [f64; 3] {
     let packed = Packed::new(right);
     let mut out = vec![0.0; m * n];
     let flops = 2.0 * (m * n * k) as f64;
-    // A stretch is long enough for the clock, however small the product.
+    // A run is long enough for the clock, however small the product.
     let repeats = (1e7 / flops).ceil() as usize;
     let mut best = [f64::INFINITY; 3];
     let clock = Instant::now();

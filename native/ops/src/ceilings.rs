@@ -1,4 +1,4 @@
-//! What the machine could do at best: the limits that benchmarks measure themselves by.
+//! Upper bounds of the machine, against which benchmarks are compared.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -6,21 +6,21 @@ use std::time::Instant;
 use crate::matmul;
 use crate::simd::{dispatch, exp_with};
 
-/// Sums that one loop keeps in registers: twelve vectors of 16, enough to hide the four cycles that a
-/// multiply-add takes on two ports.
+/// Sums that one loop keeps in registers: twelve vectors of 16, enough to hide the four cycles that a multiply-add
+/// takes on two ports.
 const STRIDE: usize = 12 * 16;
-/// Multiply-adds of each lane in one timed stretch.
+/// Multiply-adds of each lane in one timed run.
 const ROUNDS: usize = 20_000;
-/// Exponentials of each lane in one: each takes the time of some ten multiply-adds.
+/// Exponentials of each lane in one timed run; each takes about as long as ten multiply-adds.
 const EXPONENTIALS: usize = ROUNDS / 10;
 
-/// Bytes a second of `threads` threads, each of which reads its own `bytes / threads` over and over
-/// for about `seconds`: the best stretch of many, because only other work makes one slower.
+/// Bytes per second read by `threads` threads. Each reads its own `bytes / threads` repeatedly for about `seconds`. The
+/// fastest run counts, because only other load on the machine slows a run.
 pub fn read_bandwidth(bytes: usize, threads: usize, seconds: f64) -> f64 {
     let numbers = (bytes / size_of::<f32>() / threads.max(1)).max(STRIDE);
     together(threads, || {
         let data = vec![1.0f32; numbers];
-        // A stretch is long enough for the clock, however small the data.
+        // The data is read often enough that the clock resolves a run.
         let repeats = ((1 << 20) / numbers).max(1);
         let best = best_of(seconds, || {
             let mut sum = 0.0;
@@ -31,8 +31,8 @@ pub fn read_bandwidth(bytes: usize, threads: usize, seconds: f64) -> f64 {
     })
 }
 
-/// Floating-point operations in f32 a second, a multiply-add counted as two: of the matrix unit where
-/// there is one, else of the vectors.
+/// f32 operations per second, a multiply-add counted as two: of the matrix unit where there is one, otherwise of the
+/// vector units.
 pub fn peak_flops(threads: usize, seconds: f64) -> f64 {
     together(threads, || {
         if matmul::spin(0).is_some() {
@@ -47,7 +47,7 @@ pub fn peak_flops(threads: usize, seconds: f64) -> f64 {
     })
 }
 
-/// Exponentials a second, of numbers in registers.
+/// Exponentials per second, of numbers in registers.
 pub fn peak_exponentials(threads: usize, seconds: f64) -> f64 {
     together(threads, || {
         let mut numbers = [1.0f32; STRIDE];
@@ -57,7 +57,7 @@ pub fn peak_exponentials(threads: usize, seconds: f64) -> f64 {
     })
 }
 
-/// The rates of so many threads at the same time, added up.
+/// The sum of the rates of `threads` concurrent threads.
 fn together(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
     std::thread::scope(|scope| {
         let handles: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(&rate)).collect();
@@ -66,7 +66,7 @@ fn together(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
     })
 }
 
-/// Seconds of the fastest call.
+/// Seconds of the fastest call within about `seconds`.
 fn best_of(seconds: f64, mut work: impl FnMut()) -> f64 {
     let clock = Instant::now();
     let mut best = f64::INFINITY;
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_does_something() {
+    fn every_rate_is_positive() {
         assert!(read_bandwidth(1 << 16, 2, 0.01) > 1e8);
         assert!(peak_flops(1, 0.01) > 1e8);
         assert!(peak_exponentials(1, 0.01) > 1e7);

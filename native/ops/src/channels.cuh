@@ -1,10 +1,10 @@
-// Which channel of which row a thread has, where each row has blocks of its own: all of them lie along x, the only side
-// of a grid that has room for more than 65,535.
+// The row and channel of a thread, where each row has its own blocks. All blocks lie along x, the only side of a grid
+// that may exceed 65,535.
 #pragma once
 
 struct Channel {
   long long row;
-  // One behind the last where a row ends within a block.
+  // At least the number of channels for a thread past the end of the row.
   int channel;
 };
 

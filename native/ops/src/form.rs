@@ -1,16 +1,16 @@
-//! Which form of an op runs. The front door of an op picks it once, by where its input lies; a form calls no other.
+//! The form of an op. The front door of an op picks it once, by the device of its input; a form calls no other form.
 
 use candle_core::{DType, Tensor};
 
 /// A form of an op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Sconce's own, on slices of f32.
+    /// Sconce's own code on f32 slices.
     Cpu,
-    /// Kernels, on an NVIDIA card, of f32 and bf16.
+    /// Kernels on an NVIDIA card, for f32 and bf16.
     Card,
-    /// Made of other ops and of candle's, on any device and of any type: what the others are compared with in f64, and
-    /// what a card runs where an op has no kernel for a size.
+    /// Composed of other ops and candle's, on any device and for any type. In f64 it is the reference of the other
+    /// forms; a card runs it where an op has no kernel for a size.
     Composed,
 }
 
@@ -26,7 +26,7 @@ impl Form {
     }
 }
 
-/// Whether kernels take this tensor.
+/// Whether kernels accept this tensor.
 pub fn is_for_kernels(x: &Tensor) -> bool {
     x.device().is_cuda() && matches!(x.dtype(), DType::F32 | DType::BF16)
 }

@@ -1,4 +1,4 @@
-//! How many frames the rows of a batch have.
+//! The number of frames in each row of a batch.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use candle_core::{Device, Tensor};
 
 use crate::{Error, Result};
 
-/// How many frames each row has, `[b]`; `None`: all of them. Frames from there on do not exist: their
-/// outputs mean nothing, they give no gradient, and the state after the sequence is the one before them.
+/// Frames of each row, `[b]`; `None` means that every row has all frames. Later frames do not exist: their outputs are
+/// undefined, they give no gradient, and the state after the sequence is the state after the last frame.
 pub type Lengths = Option<Arc<[usize]>>;
 
-/// Checks that there is a length for each row, and none beyond the sequence.
+/// Checks that each row has a length, and that none exceeds the sequence.
 pub fn check_lengths(lengths: &Lengths, batch: usize, time: usize) -> Result<()> {
     let Some(lengths) = lengths else { return Ok(()) };
     if lengths.len() != batch {
@@ -22,14 +22,14 @@ pub fn check_lengths(lengths: &Lengths, batch: usize, time: usize) -> Result<()>
     }
 }
 
-/// Which frames exist, `[b, t, 1]` of 0 and 1; `None` where all do.
+/// A mask of the frames that exist, `[b, t, 1]` of 0 and 1; `None` where all exist.
 pub(crate) fn present(lengths: &Lengths, time: usize, device: &Device) -> Result<Option<Tensor>> {
     let Some(lengths) = lengths else { return Ok(None) };
     let frames = lengths.iter().flat_map(|&length| (0..time).map(move |t| u8::from(t < length)));
     Ok(Some(Tensor::from_iter(frames, device)?.reshape((lengths.len(), time, 1))?))
 }
 
-/// `y [b, t, c]` with 0 in the frames that do not exist.
+/// `y [b, t, c]` with zeros in the frames that do not exist.
 pub(crate) fn blank(y: Tensor, lengths: &Lengths) -> Result<Tensor> {
     match present(lengths, y.dim(1)?, y.device())? {
         Some(present) => Ok(present.broadcast_as(y.shape())?.where_cond(&y, &y.zeros_like()?)?),
@@ -37,23 +37,23 @@ pub(crate) fn blank(y: Tensor, lengths: &Lengths) -> Result<Tensor> {
     }
 }
 
-/// Frames of each row on the card of `x`, i32 `[b]`; nothing where all have all.
+/// Frames of each row on the card of `x`, i32 `[b]`; `None` where every row has all frames.
 pub(crate) fn on_card(lengths: &Lengths, x: &Tensor) -> Result<Option<Tensor>> {
     let Some(lengths) = lengths else { return Ok(None) };
     let lengths: Vec<i32> = lengths.iter().map(|&n| i32::try_from(n).unwrap_or(i32::MAX)).collect();
     Ok(Some(Tensor::from_slice(&lengths, lengths.len(), x.device())?))
 }
 
-/// Which rows go on, frame by frame.
+/// The rows that still have a frame, by time step.
 pub(crate) struct Rows(Option<Tensor>);
 
 impl Rows {
-    /// Of a sequence `x [b, t, c]`.
+    /// The mask of a sequence `x [b, t, c]`.
     pub(crate) fn of(x: &Tensor, lengths: &Lengths) -> Result<Self> {
         Ok(Rows(present(lengths, x.dim(1)?, x.device())?))
     }
 
-    /// The state `new [b, ..]` of the rows that have frame t, and `old` of those that have ended.
+    /// The state `new [b, ..]` in rows that have frame t, and `old` in rows that have ended.
     pub(crate) fn step(&self, t: usize, new: &Tensor, old: &Tensor) -> Result<Tensor> {
         match &self.0 {
             Some(present) => {

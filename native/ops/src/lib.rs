@@ -1,42 +1,42 @@
 //! Few, fused ops: each with a backward, a golden file and a finite-difference check.
 //!
-//! Candle stays the tensor type; the arithmetic and the autograd ([`tape`]) are here. An op without a backward
-//! does not enter: candle's own `LayerNorm` and `softmax_last_dim` stop gradients without a word.
+//! Candle stays the tensor type; the arithmetic and the autograd ([`tape`]) are here. Every op has a backward pass:
+//! candle's own `LayerNorm` and `softmax_last_dim` stop gradients silently.
 //!
-//! All of an op lies in its folder; ops that share a kernel share one. Callers say `ops::NAME`.
+//! All files of an op lie in its folder; ops that share a kernel share a folder. Callers say `ops::NAME`.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
-//! | `mod.rs`, or one of the op's name | the front door: what it computes, its source, shapes; it picks the [`form`] by device, once |
+//! | `mod.rs`, or a file named after the op | the front door: formula, source, shapes; it picks the [`form`] by device, once |
 //! | beside it | the CPU form: [`op::Op`] on slices |
 //! | `card.rs` | the form on an NVIDIA card: the launches of its kernels |
 //! | `NAME.cu` | the kernels; `tools/cuda-kernels` finds them |
-//! | `composed.rs` | the op made of candle's and of other ops, short rather than fast |
+//! | `composed.rs` | the op composed of candle's and other ops: short rather than fast |
 //!
-//! 1. A form has the name, the arguments and the result of its op. It calls no other form of it; an op that is made of
-//!    others calls their front doors.
-//! 2. A launch depends on sizes alone. Lengths, seeds and the like lie on the card, so that what was captured once as a
-//!    graph may be played again, and nothing is read back. All work on a card is in the order of its one stream.
-//! 3. What is composed takes f64, in which no other form does: tests compare the others with it, values and gradients. A
-//!    card runs it where an op has no kernel for a size.
+//! 1. A form has the name, the arguments and the result of its op. It calls no other form of that op; an op that is
+//!    made of other ops calls their front doors.
+//! 2. A launch depends on sizes alone. Lengths and seeds lie on the card and nothing is read back, so a captured graph
+//!    can be replayed. All work on a card is in the order of its one stream.
+//! 3. Only the composed form accepts f64: tests compare the values and gradients of the other forms with it. A card
+//!    runs it where an op has no kernel for a size.
 //!
-//! | folder | what it computes |
+//! | folder | op |
 //! |---|---|
 //! | [`dense`], [`gather`] | linear layers, tables of rows |
-//! | [`activation`], [`dropout`] | functions of each number, gates, skips |
-//! | [`norm`] | LayerNorm, RMSNorm, norms of heads |
+//! | [`activation`], [`dropout`] | elementwise functions, gates, skips |
+//! | [`norm`] | LayerNorm, RMSNorm, group norm, norms of heads |
 //! | [`frames`] | causal convolution, token shift, the last frame |
 //! | [`recurrent`] | LSTM, GRU, sLSTM |
 //! | [`linear_recurrence`], [`lower_bound`] | linear recurrences by channel: minGRU, HGRN, RG-LRU, S4D, S5 |
 //! | [`selective_scan`], [`mamba`] | Mamba |
 //! | [`wkv`] | RWKV |
 //! | [`matrix_state`] | recurrences whose state is a matrix: Mamba-2, RetNet, GLA, mLSTM |
-//! | [`attention`] | attention over a window that slides, softmax |
-//! | [`matmul`] | the one door to products |
+//! | [`attention`] | attention over a sliding window, softmax |
+//! | [`matmul`] | all matrix products |
 //!
-//! What they are made with: [`tensor`] (tensors as slices), [`op`] (what an op implements), [`tape`] (the autograd), [`simd`]
-//! (loops for the widest vectors at hand), [`residual`] (what stands around a layer), [`columns`] (shards of channels),
-//! [`lengths`] (frames of each row), [`rows`] (what a recorded step moves).
+//! Shared parts: [`tensor`] (tensors as slices), [`op`] (the interface of an op), [`tape`] (the autograd), [`simd`]
+//! (loops over the widest available vectors), [`residual`] (the norm, dropout and sum around a layer), [`columns`]
+//! (shards of channels), [`lengths`] (frames of each row), [`rows`] (copies that a recorded step makes).
 #![warn(unreachable_pub)]
 
 pub mod activation;

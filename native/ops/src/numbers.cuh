@@ -1,4 +1,4 @@
-// Numbers as they lie in memory, f32 or bf16: arithmetic is f32.
+// Numbers in memory are f32 or bf16; arithmetic is f32.
 #pragma once
 #include <cuda_bf16.h>
 

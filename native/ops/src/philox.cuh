@@ -1,4 +1,4 @@
-// Philox 4x32-10 (Salmon et al. 2011), the same words as `native/tensor/src/rng.rs`.
+// Philox 4x32-10 (Salmon et al. 2011), with the same words as `native/tensor/src/rng.rs`.
 #pragma once
 
 // Four random words.
@@ -17,5 +17,5 @@ __device__ inline Words philox(Words counter, unsigned key0, unsigned key1) {
   return counter;
 }
 
-// A number in [0, 1), of the upper 24 bits.
+// A number in [0, 1), from the upper 24 bits.
 __device__ inline float unit(unsigned word) { return float(word >> 8) / 16777216.0f; }

@@ -1,9 +1,9 @@
-//! Stabilisers of exponential gates, which are multiples of 1/64.
+//! Stabilisers of exponential gates: multiples of 1/64.
 
 use candle_core::Tensor;
 
-/// The least multiple of 1/64 that is not below x. Stabilisers are such: their differences are then
-/// exact, and hundreds of frames add no rounding to the decays that are computed from them.
+/// The least multiple of 1/64 that is not below x. Differences of such stabilisers are exact, so
+/// decays computed from them accumulate no rounding error over hundreds of frames.
 #[inline(always)]
 pub(crate) fn unit(x: f32) -> f32 {
     (x * 64.0).ceil() / 64.0

@@ -1,17 +1,17 @@
-//! Writes to memory that holds nothing yet.
+//! Writes to uninitialised memory.
 
 use std::mem::MaybeUninit;
 
 use crate::simd::LANES;
 
-/// `x = from`, for memory that holds nothing yet.
+/// `x = from`, into uninitialised memory.
 pub(crate) fn copy(x: &mut [MaybeUninit<f32>], from: &[f32]) {
     for (x, v) in x.iter_mut().zip(from) {
         x.write(*v);
     }
 }
 
-/// [`simd::store`](crate::simd::store), to memory that holds nothing yet.
+/// [`simd::store`](crate::simd::store), into uninitialised memory.
 #[inline(always)]
 pub(crate) fn store(x: &mut [MaybeUninit<f32>], at: usize, n: usize, lanes: [f32; LANES]) {
     if n == LANES
@@ -23,17 +23,17 @@ pub(crate) fn store(x: &mut [MaybeUninit<f32>], at: usize, n: usize, lanes: [f32
     copy(&mut x[at..at + n], &lanes);
 }
 
-/// The numbers of `from`, in memory that held nothing.
+/// Copies `from` into uninitialised memory and returns it as initialised.
 pub(crate) fn copied<'a>(x: &'a mut [MaybeUninit<f32>], from: &[f32]) -> &'a mut [f32] {
-    assert_eq!(x.len(), from.len(), "numbers to be copied");
+    assert_eq!(x.len(), from.len(), "length of a copy");
     copy(x, from);
-    // SAFETY: `copy` wrote as many numbers as there are.
+    // SAFETY: the lengths are equal, so `copy` wrote every number.
     unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), x.len()) }
 }
 
-/// Zeros, in memory that held nothing.
+/// Fills uninitialised memory with zeros and returns it as initialised.
 pub(crate) fn zeroed(x: &mut [MaybeUninit<f32>]) -> &mut [f32] {
     x.fill(MaybeUninit::new(0.0));
-    // SAFETY: all of it has just been written.
+    // SAFETY: every number has just been written.
     unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), x.len()) }
 }

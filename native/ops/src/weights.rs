@@ -1,4 +1,4 @@
-//! Weights by path: a path is the weight's name in the checkpoint, so renaming one breaks old files.
+//! Weights by path. A path is the weight's name in the checkpoint, so renaming one breaks old files.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,16 +15,16 @@ use crate::rng::Rng;
 use crate::tape::Gradients;
 use crate::{Error, Precision, Result, memory, tensor};
 
-/// 4 GiB of f32: a spec that wants more is a slip, or a hostile file.
+/// The most numbers that a policy may have: 4 GiB of f32. A larger spec is a mistake, or a hostile file.
 pub const MAX_NUMBERS: usize = 1 << 30;
 
 /// All weights of a policy, in the order of their names.
 pub type Weights = BTreeMap<String, Weight>;
 
-/// A tensor of weights, and the place where large ops leave its gradient.
+/// A tensor of weights, and the buffer in which large ops accumulate its gradient.
 ///
 /// A product can write its gradient where the optimiser reads it ([`Weight::accumulate`]); such an op gives the tape no
-/// gradient of the weight. The gradients of all other ops come with the tape's ([`Weight::gather`]).
+/// gradient of the weight. All other ops give theirs to the tape, and [`Weight::gather`] adds it.
 #[derive(Clone)]
 pub struct Weight {
     tensor: Tensor,
@@ -32,8 +32,8 @@ pub struct Weight {
     operands: Arc<Mutex<Vec<Kept>>>,
 }
 
-/// Rows of a weight as they were packed, whether they were turned, for products of how many rows, and in
-/// which precision.
+/// Packed rows of a weight, with the key they are found by: the rows, whether they are transposed, whether they serve
+/// products of [`MANY`] rows, and the precision.
 struct Kept {
     rows: Range<usize>,
     turned: bool,
@@ -42,7 +42,7 @@ struct Kept {
     packed: Arc<Packed>,
 }
 
-/// So many rows of a product pay for packing the weight.
+/// Rows of a product from which on packing the weight pays.
 pub const WORTH_PACKING: usize = 24;
 
 impl fmt::Debug for Weight {
@@ -54,9 +54,9 @@ impl fmt::Debug for Weight {
 #[derive(Debug, Default)]
 struct Gradient {
     values: Vec<f32>,
-    /// Whether `values` is a gradient, and not what the last step left.
+    /// Whether `values` holds a gradient of this step, not of an earlier one.
     filled: bool,
-    /// In the place of `values`, of a weight whose ops are composed: on its device.
+    /// Replaces `values` for a weight whose ops are not those of the CPU: a tensor on its device.
     tensor: Option<Tensor>,
 }
 
@@ -75,7 +75,7 @@ impl Deref for Weight {
 }
 
 impl Weight {
-    /// The weight on the device of `x` and of its type; where it is so already, itself.
+    /// The weight on the device of `x` and of its type; the weight itself if it is so already.
     pub fn beside(&self, x: &Tensor) -> Result<Weight> {
         match self.device().same_device(x.device()) && self.dtype() == x.dtype() {
             true => Ok(self.clone()),
@@ -83,10 +83,10 @@ impl Weight {
         }
     }
 
-    /// Rows of the weight, whose numbers are `values [n, k]`, as the right operand W of products with
-    /// `uses` rows in all, or with `turned` W^T.
+    /// Rows of the weight, whose numbers are `values [n, k]`, as the right operand W of products with `uses` rows in
+    /// all; W^T if `turned`.
     ///
-    /// A weight that is not trained keeps what was packed for the next time.
+    /// A weight that is not trained keeps the packed rows for the next call.
     pub fn operand<'a>(
         &self,
         values: &'a [f32],
@@ -97,8 +97,7 @@ impl Weight {
         self.operand_of(values, rows, turned, uses, uses)
     }
 
-    /// [`operand`](Self::operand) of products that cannot be put together: of the `uses` rows each has
-    /// `each`.
+    /// [`operand`](Self::operand) for separate products that cannot be merged: each has `each` of the `uses` rows.
     pub fn operand_of<'a>(
         &self,
         values: &'a [f32],
@@ -125,7 +124,7 @@ impl Weight {
         if let Some(kept) = place().iter().find(same) {
             return Operand::Packed(kept.packed.clone());
         }
-        // Not under the lock: packing may wait for threads that wait for it.
+        // The lock is not held here: packing may wait for threads that wait for the lock.
         let packed = pack();
         let mut all = place();
         if !all.iter().any(|kept| same(&kept)) {
@@ -135,8 +134,8 @@ impl Weight {
         Operand::Packed(packed)
     }
 
-    /// Calls `add(gradient, accumulate)`: with `accumulate` it has to add to what is there, without
-    /// it to write over it. A weight that is not trained has no gradient: nothing is called.
+    /// Calls `add(gradient, accumulate)`, which adds to the gradient if `accumulate` and overwrites it otherwise. A
+    /// weight that is not trained has no gradient, so `add` is not called.
     pub fn accumulate(&self, add: impl FnOnce(&mut [f32], bool)) {
         if !self.tensor.track_op() {
             return;
@@ -148,8 +147,7 @@ impl Weight {
         *filled = true;
     }
 
-    /// Adds what a backward pass found to what ops have left here: `true` if there is a
-    /// gradient at all.
+    /// Adds the tape's gradient to the one that ops accumulated here. Returns whether there is a gradient at all.
     pub fn gather(&self, store: &Gradients) -> Result<bool> {
         if self.is_elsewhere() {
             return self.gather_tensor(store);
@@ -166,7 +164,7 @@ impl Weight {
         Ok(self.gradient.lock().unwrap_or_else(|e| e.into_inner()).filled)
     }
 
-    /// Of a weight whose ops are composed: all of its gradient is the tape's.
+    /// [`gather`](Self::gather) for a weight whose whole gradient is on the tape.
     fn gather_tensor(&self, store: &Gradients) -> Result<bool> {
         let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(given) = store.get(&self.tensor) {
@@ -178,22 +176,22 @@ impl Weight {
         Ok(gradient.tensor.is_some())
     }
 
-    /// Whether its gradient is a tensor beside it, and not numbers of the CPU.
+    /// Whether the gradient is a tensor on the weight's device, not numbers in `values`.
     fn is_elsewhere(&self) -> bool {
         Form::of(&self.tensor) != Form::Cpu
     }
 
-    /// What was gathered, to be read or changed.
+    /// Calls `with` with the accumulated gradient, which it may change.
     pub fn gradient<R>(&self, with: impl FnOnce(&mut [f32]) -> R) -> R {
         with(&mut self.gradient.lock().unwrap_or_else(|e| e.into_inner()).values)
     }
 
-    /// What was gathered of a weight whose ops are composed, on its device.
+    /// The accumulated gradient on the weight's device, for a weight that is not an f32 on the CPU.
     pub fn gradient_tensor(&self) -> Option<Tensor> {
         self.gradient.lock().unwrap_or_else(|e| e.into_inner()).tensor.clone()
     }
 
-    /// What was gathered as a tensor of one dimension beside the weight, zeros where nothing was.
+    /// The accumulated gradient as a tensor `[n]` on the weight's device, zeros where there is none.
     pub fn flat_gradient(&self) -> Result<Tensor> {
         let n = self.tensor.elem_count();
         if self.is_elsewhere() {
@@ -207,7 +205,7 @@ impl Weight {
         Ok(tensor::tensor(values, n)?)
     }
 
-    /// Takes a gradient beside the weight, of as many numbers, in the place of what was gathered.
+    /// Replaces the accumulated gradient by `gradient`, a tensor on the weight's device with as many numbers.
     pub fn set_gradient(&self, gradient: &Tensor) -> Result<()> {
         if self.is_elsewhere() {
             let gradient = gradient.reshape(self.tensor.dims())?;
@@ -221,7 +219,7 @@ impl Weight {
         })?)
     }
 
-    /// Calls `with` with what was gathered, wherever it is.
+    /// Calls `with` with the accumulated gradient, on whatever device it is.
     pub fn read_gradient<R>(&self, with: impl FnOnce(&[f32]) -> R) -> Result<R> {
         match self.gradient_tensor() {
             Some(gradient) => Ok(tensor::read(&gradient, |numbers| Ok(with(numbers)))?),
@@ -229,23 +227,25 @@ impl Weight {
         }
     }
 
-    /// The next backward pass begins anew.
+    /// Discards the accumulated gradient: the next backward pass starts from zero.
     pub fn forget(&self) {
         let mut gradient = self.gradient.lock().unwrap_or_else(|e| e.into_inner());
         (gradient.filled, gradient.tensor) = (false, None);
     }
 }
 
-/// How a new weight is drawn.
+/// The initial values of a new weight.
 #[derive(Debug, Clone, Copy)]
 pub enum Init {
+    /// Every number is this.
     Constant(f32),
     /// Uniform in `-bound..bound`.
     Uniform(f32),
+    /// Normal with mean 0 and this standard deviation.
     Normal(f32),
-    /// A function of the index and of the stream of numbers that belongs to the name.
+    /// A function of the index and of the random stream that belongs to the weight's name.
     With(fn(&Rng, u64) -> f32),
-    /// `ln(1 + column)` of rows of so many columns.
+    /// `ln(1 + column)` in rows of this many columns.
     LogOfColumn(usize),
 }
 
@@ -270,15 +270,17 @@ impl Init {
     }
 }
 
-/// Where a layer gets its weights from.
+/// The source of a layer's weights.
 pub enum Source {
+    /// New weights, drawn from this seed.
     Seed(u64),
+    /// Weights of a checkpoint, by path.
     Stored(Weights),
-    /// Weights of the right shapes that take no memory: what reads them is built to count them.
+    /// Weights of the right shapes that take no memory: a layer built from them is only counted.
     Sizes,
 }
 
-/// Whether the weight of a name is not to learn.
+/// Returns whether the weight of this name is frozen, so that training leaves it unchanged.
 pub type Frozen = Rc<dyn Fn(&str) -> bool>;
 
 /// Hands out weights under a growing path and remembers them.
@@ -287,7 +289,7 @@ pub struct Builder {
     source: Rc<Source>,
     /// Trainable weights are variables of candle's autograd; others keep no graph alive.
     trainable: bool,
-    /// Which of them stay what they are all the same.
+    /// Selects weights that are frozen even if `trainable`.
     frozen: Option<Frozen>,
     path: String,
     taken: Rc<RefCell<Weights>>,
@@ -295,19 +297,20 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// A builder at the root path; its weights are trainable if `trainable`.
     pub fn new(source: Source, trainable: bool) -> Self {
         let (taken, total) = Default::default();
         let (source, frozen) = (Rc::new(source), None);
         Builder { source, trainable, frozen, path: String::new(), taken, total }
     }
 
-    /// Hands out some weights as those of a policy that does not learn.
+    /// Treats the weights that `frozen` selects as those of a policy that does not learn.
     #[must_use]
     pub fn freezing(self, frozen: Option<Frozen>) -> Self {
         Builder { frozen, ..self }
     }
 
-    /// The builder of a part named `name`.
+    /// The builder of the part named `name`.
     pub fn under(&self, name: impl std::fmt::Display) -> Self {
         Builder { path: self.name(name), ..self.clone() }
     }
@@ -316,6 +319,11 @@ impl Builder {
         if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) }
     }
 
+    /// The weight `name` under this path, of this shape: drawn by `init` or taken from the checkpoint.
+    ///
+    /// # Errors
+    /// `NotFound` or `Mismatch` for a stored weight that is missing or of another shape; `OutOfMemory` from
+    /// [`reserve`](Self::reserve).
     pub fn get(&self, name: &str, shape: &[usize], init: Init) -> Result<Weight> {
         let name = self.name(name);
         self.reserve(&name, shape)?;
@@ -344,7 +352,7 @@ impl Builder {
         }
         let weight = Weight::from(match learns {
             true => Var::from_tensor(&weight)?.into_inner(),
-            // A copy of one that is trained: what was packed of it would not follow its changes.
+            // A frozen weight is a copy of the trained one: its packed rows would not follow the training.
             false if weight.is_variable() => weight.copy()?.detach(),
             false => weight.detach(),
         });
@@ -352,17 +360,17 @@ impl Builder {
         Ok(weight)
     }
 
-    /// All weights handed out so far, whatever the path.
+    /// All weights handed out so far, under any path.
     pub fn taken(&self) -> Arc<[Weight]> {
         self.taken.borrow().values().cloned().collect()
     }
 
-    /// Numbers of all weights so far.
+    /// Numbers in all weights so far.
     pub fn total(&self) -> usize {
         self.total.get()
     }
 
-    /// Counts a weight, or what else a policy keeps, before memory is taken for it.
+    /// Counts a weight, or other memory that a policy keeps, before it is allocated.
     pub fn reserve(&self, name: &str, shape: &[usize]) -> Result<()> {
         let count = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
         let total = self.total.get().saturating_add(count);
@@ -374,7 +382,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The weights handed out; a stored one that no layer asked for is a mismatch.
+    /// The weights handed out. A stored weight that no layer asked for is a mismatch.
     pub fn finish(self) -> Result<Weights> {
         let taken = self.taken.take();
         if let Source::Stored(stored) = &*self.source
@@ -398,7 +406,7 @@ mod tests {
     use crate::tape;
 
     #[test]
-    fn a_spec_that_no_machine_holds_is_refused_before_memory_is_taken() {
+    fn a_spec_that_exceeds_the_limit_is_refused_before_it_allocates() {
         let b = Builder::new(Source::Seed(1), false);
         let huge = b.get("w", &[1 << 18, 1 << 16], Init::Constant(0.0));
         assert!(matches!(huge, Err(Error::OutOfMemory { bytes, .. }) if bytes == 1 << 36));
@@ -407,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gradient_is_read_flat_and_replaced_wherever_ops_leave_it() -> Result<()> {
+    fn a_gradient_is_read_flat_and_replaced_in_every_form() -> Result<()> {
         let there_and_back = |dtype| {
             let w = tensor::tensor(vec![1.0; 6], (2, 3))?.to_dtype(dtype)?;
             let w = Weight::from(Var::from_tensor(&w)?.into_inner());
@@ -430,8 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_of_a_weight_outlives_the_training_of_the_one_it_was_taken_from() -> Result<()>
-    {
+    fn packed_rows_of_a_frozen_weight_do_not_follow_its_training() -> Result<()> {
         let trained = Builder::new(Source::Seed(1), true);
         trained.get("w", &[3, 5], Init::Normal(1.0))?;
         let trained = trained.finish()?;
@@ -449,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_that_is_not_trained_gathers_no_gradient() -> Result<()> {
+    fn a_weight_that_is_not_trained_accumulates_no_gradient() -> Result<()> {
         let weight = Weight::from(tensor::tensor(vec![2.0; 6], (2, 3))?);
         let x = Var::from_tensor(&tensor::tensor(vec![1.0; 3], (1, 3))?)?;
         let _tape = tape::record();

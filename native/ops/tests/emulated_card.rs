@@ -1,5 +1,5 @@
-//! What a card punishes and the emulated one tells (`bin/emulated-card`, `bin/test-cuda`): with its folder on
-//! LD_LIBRARY_PATH these run when they are asked for, and say nothing of a card.
+//! Errors that a card does not report and the emulated card does (`bin/emulated-card`, `bin/test-cuda`). These tests
+//! run if its folder is on LD_LIBRARY_PATH and they are requested; they say nothing about a real card.
 #![cfg(feature = "cuda")]
 
 use std::process::{Command, Output};
@@ -19,11 +19,11 @@ use sconce_tensor::{Error, Kind, device};
 fn open() -> CudaDevice {
     match device::open(0).unwrap() {
         Device::Cuda(card) => card,
-        other => panic!("{other:?} is no card"),
+        other => panic!("{other:?} is not a card"),
     }
 }
 
-/// Runs `work` in a process of its own, the test of this name, on two cards of 64 MiB together.
+/// Runs `work`, which is part of the test of this name, in a process of its own, on two cards that share 64 MiB.
 fn child(test: &str, work: impl FnOnce()) -> Output {
     const CHILD: &str = "SCONCE_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {
@@ -39,10 +39,10 @@ fn child(test: &str, work: impl FnOnce()) -> Output {
         .unwrap()
 }
 
-/// What a process said that ended in the middle of its work.
+/// The output of a process that aborts during `work`.
 fn told(test: &str, work: impl FnOnce()) -> String {
     let output = child(test, work);
-    assert!(!output.status.success(), "nothing was told");
+    assert!(!output.status.success(), "no error was reported");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -50,20 +50,20 @@ fn first(memory: &CudaSlice<f32>) -> u64 {
     memory.device_ptr(memory.stream()).0
 }
 
-/// Candle's kernel that writes `count` numbers from `first` on.
+/// Launches candle's kernel that writes `count` numbers from `first` on.
 fn fill(card: &CudaDevice, first: u64, count: usize) {
     let fill = card.get_or_load_func("fill_f32", &kernels::FILL).unwrap();
     let mut launch = fill.builder();
     launch.arg(&first).arg(&1f32).arg(&count);
-    // SAFETY: on a card it would not be safe.
+    // SAFETY: this holds on the emulated card only.
     unsafe { launch.launch(LaunchConfig::for_num_elems(count as u32)) }.unwrap();
     card.cuda_stream().synchronize().unwrap();
 }
 
 #[test]
 #[ignore = "needs the emulated card"]
-fn a_kernel_that_leaves_its_memory_is_told() {
-    let said = told("a_kernel_that_leaves_its_memory_is_told", || {
+fn an_access_outside_an_allocation_is_reported() {
+    let said = told("an_access_outside_an_allocation_is_reported", || {
         let card = open();
         let memory = card.cuda_stream().alloc_zeros::<f32>(100).unwrap();
         fill(&card, first(&memory), 200);
@@ -74,8 +74,8 @@ fn a_kernel_that_leaves_its_memory_is_told() {
 
 #[test]
 #[ignore = "needs the emulated card"]
-fn a_number_that_is_not_aligned_is_told() {
-    let said = told("a_number_that_is_not_aligned_is_told", || {
+fn an_unaligned_access_is_reported() {
+    let said = told("an_unaligned_access_is_reported", || {
         let card = open();
         let memory = card.cuda_stream().alloc_zeros::<f32>(100).unwrap();
         fill(&card, first(&memory) + 2, 10);
@@ -84,24 +84,24 @@ fn a_number_that_is_not_aligned_is_told() {
     assert!(said.contains("touches a number that is not aligned"), "{said}");
 }
 
-/// Less than a page behind, which is seen when it is freed.
+/// An overrun by less than a page, which is found when the memory is freed.
 #[test]
 #[ignore = "needs the emulated card"]
-fn a_number_behind_an_allocation_is_told() {
-    let said = told("a_number_behind_an_allocation_is_told", || {
+fn a_write_past_an_allocation_is_reported() {
+    let said = told("a_write_past_an_allocation_is_reported", || {
         let card = open();
         let memory = card.cuda_stream().alloc_zeros::<f32>(100).unwrap();
         fill(&card, first(&memory), 101);
         drop(memory);
         card.cuda_stream().synchronize().unwrap();
     });
-    assert!(said.contains("wrote behind an allocation of 400 bytes"), "{said}");
+    assert!(said.contains("wrote past the end of an allocation of 400 bytes"), "{said}");
 }
 
 #[test]
 #[ignore = "needs the emulated card"]
-fn memory_that_is_no_more_or_never_was_the_card_s_is_told() {
-    let name = "memory_that_is_no_more_or_never_was_the_card_s_is_told";
+fn freed_memory_and_host_memory_are_reported() {
+    let name = "freed_memory_and_host_memory_are_reported";
     let said = told(name, || {
         let card = open();
         let memory = card.cuda_stream().alloc_zeros::<f32>(100).unwrap();
@@ -114,8 +114,8 @@ fn memory_that_is_no_more_or_never_was_the_card_s_is_told() {
 
 #[test]
 #[ignore = "needs the emulated card"]
-fn a_ptx_that_is_not_its_source_s_is_told() {
-    let said = told("a_ptx_that_is_not_its_source_s_is_told", || {
+fn a_ptx_that_differs_from_its_source_is_reported() {
+    let said = told("a_ptx_that_differs_from_its_source_is_reported", || {
         let ptx = kernels::FILL.ptx().replace("u64 fill_u8_param_2", "u32 fill_u8_param_2");
         open().get_or_load_custom_func("fill_u8", "stale", &ptx).unwrap();
     });
@@ -124,8 +124,8 @@ fn a_ptx_that_is_not_its_source_s_is_told() {
 
 #[test]
 #[ignore = "needs the emulated card"]
-fn more_than_there_is_is_refused_and_what_is_freed_is_there_again() {
-    let name = "more_than_there_is_is_refused_and_what_is_freed_is_there_again";
+fn an_allocation_beyond_the_memory_is_refused_and_freed_memory_is_reused() {
+    let name = "an_allocation_beyond_the_memory_is_refused_and_freed_memory_is_reused";
     let output = child(name, || {
         let device = Device::Cuda(open());
         let megabytes = |n: usize| Tensor::zeros(n << 20, DType::U8, &device);
@@ -141,8 +141,8 @@ fn more_than_there_is_is_refused_and_what_is_freed_is_there_again() {
 
 #[test]
 #[ignore = "needs the emulated card"]
-fn two_cards_add_up_what_they_have_and_a_third_is_not_there() {
-    let name = "two_cards_add_up_what_they_have_and_a_third_is_not_there";
+fn two_cards_sum_their_numbers_and_a_third_card_is_missing() {
+    let name = "two_cards_sum_their_numbers_and_a_third_card_is_missing";
     let output = child(name, || {
         let Devices { all, sum } = device::several("cuda:1,0").unwrap();
         let part = |i: usize| {
@@ -152,7 +152,7 @@ fn two_cards_add_up_what_they_have_and_a_third_is_not_there() {
         let sums = sum.unwrap().sum(&[part(0), part(1)]).unwrap();
         for (sum, device) in sums.iter().zip(&all) {
             assert!(sum.device().same_device(device));
-            // x + 0.5 and 2 (x + 10) + 0.5
+            // The sum of x + 0.5 and 2 (x + 10) + 0.5.
             let want: Vec<f32> = (0..500).map(|x| 3.0 * x as f32 + 21.0).collect();
             assert_eq!(sum.to_vec1::<f32>().unwrap(), want);
         }
@@ -165,8 +165,8 @@ fn two_cards_add_up_what_they_have_and_a_third_is_not_there() {
 
 #[test]
 #[ignore = "needs the emulated card"]
-fn what_is_in_use_is_counted() {
-    let output = child("what_is_in_use_is_counted", || {
+fn memory_in_use_is_counted() {
+    let output = child("memory_in_use_is_counted", || {
         let stream = open().cuda_stream();
         let free = || {
             stream.synchronize().unwrap();
@@ -174,7 +174,7 @@ fn what_is_in_use_is_counted() {
         };
         let before = free();
         let memory = stream.alloc_zeros::<u8>(1000).unwrap();
-        // What a pool takes at a time.
+        // A pool grows by 2 MiB.
         assert_eq!(before - free(), 2 << 20);
         drop(memory);
         device::release(0).unwrap();
@@ -183,13 +183,13 @@ fn what_is_in_use_is_counted() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The driver's functions, without what candle waits for on its own.
+/// The driver's functions, without the waits that candle adds.
 struct Raw;
 
 impl Raw {
     fn open() -> Self {
         result::init().unwrap();
-        // SAFETY: there is a card 0.
+        // SAFETY: card 0 exists.
         unsafe { ctx::set_current(primary_ctx::retain(0).unwrap()) }.unwrap();
         Raw
     }
@@ -199,25 +199,25 @@ impl Raw {
     }
 
     fn number(&self, stream: CUstream) -> CUdeviceptr {
-        // SAFETY: the stream is one.
+        // SAFETY: the stream is valid.
         unsafe { result::malloc_async(stream, 4) }.unwrap()
     }
 
-    /// Memory of the host that the card may read and write whenever it likes.
+    /// Host memory that the card may access at any time.
     fn pinned(&self) -> &'static mut [f32] {
-        // SAFETY: it is never freed, and any bytes are numbers.
+        // SAFETY: it is never freed, and any bytes are valid numbers.
         unsafe { std::slice::from_raw_parts_mut(result::malloc_host(4, 0).unwrap().cast(), 1) }
     }
 }
 
 #[test]
 #[ignore = "needs the emulated card"]
-fn who_does_not_wait_does_not_see() {
+fn without_a_wait_a_copy_is_not_visible() {
     let raw = Raw::open();
     let (stream, there, back) = (raw.stream(), raw.pinned(), raw.pinned());
     let number = raw.number(stream);
     there[0] = 1.0;
-    // SAFETY: all of it lives until the end.
+    // SAFETY: all memory lives until the end.
     unsafe {
         result::memcpy_htod_async(number, there, stream).unwrap();
         result::memcpy_dtoh_async(back, number, stream).unwrap();
@@ -231,13 +231,13 @@ fn who_does_not_wait_does_not_see() {
 
 #[test]
 #[ignore = "needs the emulated card"]
-fn a_stream_that_does_not_wait_for_another_does_not_see_its_work() {
+fn without_a_wait_another_streams_work_is_not_visible() {
     let raw = Raw::open();
     let (first, second) = (raw.stream(), raw.stream());
     let seen = |wait: bool| {
         let number = raw.number(first);
         let mut back = [0f32];
-        // SAFETY: all of it lives until the end.
+        // SAFETY: all memory lives until the end.
         unsafe {
             result::memset_d8_async(number, 0, 4, first).unwrap();
             let event = event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING).unwrap();
@@ -260,7 +260,7 @@ fn a_thread_without_a_context_is_refused() {
     let raw = Raw::open();
     let stream = raw.stream();
     let (number, place) = (raw.number(stream), stream as usize);
-    // SAFETY: the stream is one.
+    // SAFETY: the stream is valid.
     let free = move || unsafe { result::free_async(number, place as CUstream) };
     let refused = std::thread::spawn(free).join().unwrap();
     assert_eq!(refused, Err(DriverError(CUresult::CUDA_ERROR_INVALID_CONTEXT)));
@@ -269,26 +269,26 @@ fn a_thread_without_a_context_is_refused() {
 
 #[test]
 #[ignore = "needs the emulated card"]
-fn a_block_of_more_threads_than_its_kernel_says_is_refused() {
+fn a_block_with_more_threads_than_its_kernel_declares_is_refused() {
     let module = sconce_cuda::kernels::ATTENTION;
     let kernel = "attention_f32_32_last";
     let last = open().get_or_load_custom_func(kernel, module.name, module.ptx).unwrap();
     let (grid_dim, block_dim) = ((1, 1, 1), (256, 1, 1));
     let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
-    // SAFETY: it is refused before its arguments are looked at.
+    // SAFETY: the launch is refused before its arguments are read.
     let launched = unsafe { last.builder().launch(config) };
     assert_eq!(launched.err(), Some(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)));
 }
 
-/// A free that is recorded is one of memory that was taken within the record.
+/// A recorded free must be of memory that was allocated while recording.
 #[test]
 #[ignore = "needs the emulated card"]
-fn a_capture_that_frees_what_was_there_before_is_lost() {
+fn a_capture_that_frees_earlier_memory_is_invalidated() {
     let raw = Raw::open();
     let stream = raw.stream();
     let number = raw.number(stream);
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-    // SAFETY: the stream is one, and the number is freed once.
+    // SAFETY: the stream is valid, and the number is freed once.
     unsafe {
         stream::begin_capture(stream, mode).unwrap();
         let refused = result::free_async(number, stream);
@@ -302,11 +302,11 @@ fn a_capture_that_frees_what_was_there_before_is_lost() {
 
 #[test]
 #[ignore = "needs the emulated card"]
-fn pinned_memory_that_is_freed_before_it_was_read_is_told() {
-    let said = told("pinned_memory_that_is_freed_before_it_was_read_is_told", || {
+fn pinned_memory_that_is_freed_before_it_is_read_is_reported() {
+    let said = told("pinned_memory_that_is_freed_before_it_is_read_is_reported", || {
         let card = open();
         let stream = card.cuda_stream();
-        // SAFETY: on a card it would not be safe.
+        // SAFETY: this holds on the emulated card only.
         unsafe {
             let pinned: *mut f32 = result::malloc_host(400, 0).unwrap().cast();
             let fill = card.get_or_load_func("fill_f32", &kernels::FILL).unwrap();
@@ -324,11 +324,11 @@ fn pinned_memory_that_is_freed_before_it_was_read_is_told() {
 
 #[test]
 #[ignore = "needs the emulated card"]
-fn memory_is_freed_once() {
+fn a_second_free_is_refused() {
     let raw = Raw::open();
     let stream = raw.stream();
     let number = raw.number(stream);
-    // SAFETY: the second is refused.
+    // SAFETY: the second free is refused.
     let free = || unsafe { result::free_async(number, stream) };
     free().unwrap();
     assert_eq!(free(), Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)));

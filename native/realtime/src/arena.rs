@@ -1,4 +1,4 @@
-//! Where the weights of a plan lie: one stretch of memory, in the order in which a step reads it.
+//! The memory of a plan's weights: one contiguous block, in the order in which a step reads it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,16 +10,17 @@ use sconce_tensor::{Result, memory, tensor};
 
 use crate::format::{Format, Packed};
 
-/// Numbers in a cache line.
+/// f32 numbers in a cache line.
 const LINE: usize = 16;
 
-/// Numbers that begin at a cache line.
+/// A block of numbers that begins at a cache line.
 pub struct Arena {
     memory: Vec<f32>,
     first: usize,
 }
 
 impl Arena {
+    /// All numbers of the arena.
     pub fn numbers(&self) -> &[f32] {
         &self.memory[self.first..]
     }
@@ -33,9 +34,9 @@ impl Arena {
     }
 }
 
-/// Reads weights and lays them one after the other.
+/// Builds an arena: reads weights and appends them one after the other.
 pub struct Packer<'a> {
-    /// For the report on matrices.
+    /// The names of the weights, for [`Packed::name`].
     names: HashMap<TensorId, &'a str>,
     numbers: Vec<f32>,
     format: Format,
@@ -45,41 +46,42 @@ pub struct Packer<'a> {
 }
 
 impl<'a> Packer<'a> {
-    /// `format` is that of matrices; all else is f32.
+    /// An empty packer. `format` applies to matrices; everything else is f32.
     pub fn new(weights: &'a Weights, format: Format) -> Self {
         let names = weights.iter().map(|(name, weight)| (weight.id(), name.as_str())).collect();
         let (numbers, matrices) = (vec![], vec![]);
         Packer { names, numbers, format, matrices, widest: 0, finite: true }
     }
 
+    /// The format of matrices.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// The path of a weight.
+    /// The path of a weight in the policy.
     pub fn name(&self, weight: &Weight) -> &'a str {
         self.names.get(&weight.id()).copied().unwrap_or_default()
     }
 
-    /// The numbers of a weight, row after row.
+    /// The numbers of a weight, row by row.
     pub fn read(&mut self, weight: &Weight) -> Result<Vec<f32>> {
         let numbers = tensor::to_vec(weight)?;
         self.check(&numbers);
         Ok(numbers)
     }
 
-    /// [`lay`](Self::lay) of a whole weight.
+    /// Appends a whole weight ([`lay`](Self::lay)).
     pub fn keep(&mut self, weight: &Weight) -> Result<Range<usize>> {
         let numbers = self.read(weight)?;
         Ok(self.lay(&numbers))
     }
 
-    /// Notes whether all numbers are finite.
+    /// Records whether all numbers are finite.
     pub fn check(&mut self, numbers: &[f32]) {
         self.finite &= non_finite(numbers).is_none();
     }
 
-    /// Lays numbers behind the others, at a cache line.
+    /// Appends numbers at the next cache line. Returns their range in the arena.
     pub fn lay(&mut self, numbers: &[f32]) -> Range<usize> {
         let at = self.numbers.len().next_multiple_of(LINE);
         memory::reserve(&mut self.numbers, LINE + numbers.len());
@@ -88,23 +90,23 @@ impl<'a> Packer<'a> {
         at..self.numbers.len()
     }
 
-    /// Notes what became of a matrix.
+    /// Adds the report of a packed matrix.
     pub fn packed(&mut self, matrix: Packed) {
         self.matrices.push(matrix);
     }
 
-    /// Notes a vector of so many numbers that a step holds.
+    /// Records that a step holds a vector of `width` numbers.
     pub fn holds(&mut self, width: usize) {
         self.widest = self.widest.max(width);
     }
 
-    /// The longest vector that a step holds.
+    /// The length of the longest vector that a step holds.
     pub fn widest(&self) -> usize {
         self.widest
     }
 
-    /// All that was laid, and what became of each matrix. None if a weight is not finite: what is not multiplied by
-    /// zeros would be lost.
+    /// The arena and the reports of its matrices. `None` if a weight is not finite: products with 0 are skipped, so
+    /// that NaN and infinity in a weight could be lost.
     pub fn finish(self) -> Option<(Arena, Vec<Packed>)> {
         self.finite.then(|| (Arena::new(&self.numbers), self.matrices))
     }

@@ -1,4 +1,4 @@
-//! A causal depthwise convolution, one frame at a time.
+//! A causal depthwise convolution in steps of one frame.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use sconce_tensor::simd::dispatch;
 
 use crate::arena::Packer;
 
-/// `f(bias + sum of weight * x)` over each channel's last k inputs, as `sconce_ops::causal_conv`.
+/// `f(bias + sum of weight * x)` over the last `k` inputs of each channel; the step form of `sconce_ops::causal_conv`.
 pub struct Conv {
     /// `[c, k]`
     weight: Range<usize>,
@@ -20,7 +20,7 @@ pub struct Conv {
 }
 
 impl Conv {
-    /// Of weights `[c, 1, k]` and `[c]`.
+    /// Packs the weights `weight: [c, 1, k]` and `bias: [c]`.
     pub fn new(
         packer: &mut Packer,
         weight: &Weight,
@@ -32,16 +32,16 @@ impl Conv {
         Ok(Conv { weight, bias, kernel, activation })
     }
 
-    /// Of the last inputs, `[c, k - 1]`.
+    /// The length of the state: the last inputs, `[c, k - 1]`.
     pub fn state_len(&self) -> usize {
         self.bias.len() * (self.kernel - 1)
     }
 
-    /// `x [c]` becomes what comes out; the state takes in what was there.
+    /// Replaces the input `x: [c]` by the output, and appends the input to the state.
     pub fn step(&self, arena: &[f32], x: &mut [f32], state: &mut [f32]) {
         let (weight, bias) = (&arena[self.weight.clone()], &arena[self.bias.clone()]);
         match self.kernel {
-            // The published width, with loops whose length is known.
+            // The published kernel width has loops of constant length.
             4 => convolve(x, bias, weight, state.as_chunks_mut::<3>().0),
             kernel => convolve_any(x, bias, weight, state, kernel),
         }
@@ -64,7 +64,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// The same of any width.
+    /// [`convolve`] for any kernel width.
     fn convolve_any(x: &mut [f32], bias: &[f32], weight: &[f32], state: &mut [f32], kernel: usize) {
         let before = kernel - 1;
         for (c, (x, bias)) in x.iter_mut().zip(bias).enumerate() {

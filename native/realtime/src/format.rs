@@ -1,46 +1,56 @@
-//! How weights are written.
+//! Formats of packed weights.
 
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// How the matrices of a plan are to be written.
+/// The requested format of a plan's matrices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
+    /// 32-bit floats.
     #[default]
     F32,
+    /// bfloat16.
     Bf16,
-    /// In 8 bits those whose [`Packed::error`] then is within a bound, and that are read in less time so; the others
-    /// as `Bf16`.
+    /// 8 bits for matrices whose [`Packed::error`] is within this bound, and which the CPU reads faster in 8 bits;
+    /// `Bf16` for the others.
     Int8(f64),
 }
 
-/// How a weight is written.
+/// The encoding of one packed matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Encoding {
+    /// 32-bit floats.
     F32,
-    /// Rounded to 8 bits of its number, and read as f32: what it is multiplied with is not rounded.
+    /// Weights rounded to 8 bits of significand. The vectors stay f32.
     Bf16,
-    /// One of 255 multiples of a number that the weights of an output share; what it is multiplied with is rounded to
-    /// 16 bits.
+    /// Weights rounded to one of 255 multiples of a scale per output. The vectors are rounded to 16 bits.
     Int8,
 }
 
-/// What became of a matrix.
+/// The report of a packed matrix.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Packed {
-    /// Of its weight.
+    /// The name of the weight.
     pub name: String,
+    /// Rows of the weight.
     pub outputs: usize,
+    /// Columns of the weight.
     pub inputs: usize,
+    /// The encoding that was chosen.
     #[serde(rename = "weights")]
     pub encoding: Encoding,
-    /// `|w - written w| / |w|` over the weights `w` of an output, of the one where it is largest.
+    /// The relative rounding error `|w - packed w| / |w|` over the weights `w` of an output: the largest of all
+    /// outputs.
     pub error: f64,
 }
 
 impl Format {
+    /// Checks the bound of [`Format::Int8`].
+    ///
+    /// # Errors
+    /// `OutOfRange` for a bound outside of 0..1.
     pub fn validate(self) -> Result<()> {
         match self {
             Format::Int8(bound) if !(0.0..=1.0).contains(&bound) => {

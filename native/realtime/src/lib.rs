@@ -1,14 +1,15 @@
-//! The CPU fast path: what steps one frame at a time are made of. It knows no architecture.
+//! The CPU fast path: building blocks of steps of one frame. It knows no architecture.
 //!
-//! Weights lie in the order in which a step reads them; a step takes no memory, no lock and no thread.
+//! Weights are stored in the order in which a step reads them. A step allocates no memory, takes no lock and starts no
+//! thread.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | `arena` | where the weights lie |
-//! | `format` | how weights are written |
-//! | `gemv` | a matrix times vectors |
+//! | `arena` | the memory of the weights |
+//! | `format` | the formats of weights |
+//! | `gemv` | products of a matrix and vectors |
 //! | `norm`, `conv` | LayerNorm, RMSNorm, norms of heads; a causal convolution |
-//! | `scratch` | where the numbers of a step lie |
+//! | `scratch` | the memory of a step |
 #![warn(unreachable_pub)]
 
 mod arena;

@@ -1,4 +1,4 @@
-//! Norms over vectors.
+//! Normalisations of vectors.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use sconce_tensor::simd::{LANES, dispatch};
 
 use crate::arena::Packer;
 
-/// What a norm adds to the variance.
+/// The constant added to the variance.
 const EPS: f32 = 1e-5;
 
-/// `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al. 2016, eq. 3 and 4), or without a bias
-/// `x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019, eq. 4).
+/// LayerNorm, `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al. 2016, eq. 3 and 4), or without a bias
+/// RMSNorm, `x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019, eq. 4).
 #[derive(Clone)]
 pub struct Norm {
     weight: Range<usize>,
@@ -22,13 +22,13 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// A LayerNorm, or without a bias an RMSNorm.
+    /// Packs a LayerNorm, or an RMSNorm if there is no bias.
     pub fn new(packer: &mut Packer, weight: &Weight, bias: Option<&Weight>) -> Result<Self> {
         let weight = packer.keep(weight)?;
         Ok(Norm { weight, bias: bias.map(|bias| packer.keep(bias)).transpose()? })
     }
 
-    /// Each of so many vectors of its own width.
+    /// Normalises `rows` vectors: `x` and `y` are `[rows, d]`, with `d` the width of the weight.
     pub fn apply(&self, arena: &[f32], rows: usize, x: &[f32], y: &mut [f32]) {
         let weight = &arena[self.weight.clone()];
         let n = rows * weight.len();
@@ -40,18 +40,19 @@ impl Norm {
     }
 }
 
-/// A norm of each head by itself, as `sconce_ops::group_norm`.
+/// A norm of each head separately; the step form of `sconce_ops::group_norm`.
 pub struct HeadNorm {
     weight: Range<usize>,
     norm: GroupNorm,
 }
 
 impl HeadNorm {
+    /// Packs the norm's weight.
     pub fn new(packer: &mut Packer, weight: &Weight, norm: GroupNorm) -> Result<Self> {
         Ok(HeadNorm { weight: packer.keep(weight)?, norm })
     }
 
-    /// All heads of one vector.
+    /// Normalises all heads of one vector.
     pub fn apply(&self, arena: &[f32], x: &[f32], y: &mut [f32]) {
         group_norm::forward(y, x, &arena[self.weight.clone()], self.norm);
     }
@@ -61,7 +62,7 @@ dispatch! {
     fn rms(y: &mut [f32], x: &[f32], weight: &[f32]) {
         let d = weight.len();
         for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
-            // In one lane each addition would wait for the one before.
+            // With a single sum each addition would wait for the previous one.
             let mut sums = [0.0f64; LANES];
             for x in x.chunks(LANES) {
                 for (sum, x) in sums.iter_mut().zip(x) {

@@ -1,24 +1,28 @@
-//! Where the numbers of a step lie while it runs.
+//! The memory of a step.
 
 use crate::gemv::Input;
 
-/// Vectors as long as the longest of a plan, for each of the games that are stepped at once; taken at the first
-/// step. What a step leaves in them means nothing: it serves any plan.
+/// Vectors as long as the longest of a plan, for each game that is stepped at once. They are allocated at the first
+/// step. Their contents mean nothing between steps, so one scratch serves any plan.
 #[derive(Default)]
 pub struct Scratch {
-    /// What one layer gives to the next.
+    /// The output of one layer and input of the next, `[rows, width]`.
     pub x: Vec<f32>,
+    /// Intermediate results.
     pub y: Vec<f32>,
+    /// Intermediate results.
     pub z: Vec<f32>,
-    /// To what residuals are added.
+    /// The residual stream.
     pub stream: Vec<f32>,
+    /// The vectors that a matrix reads.
     pub input: Input,
     widest: usize,
     rows: usize,
 }
 
 impl Scratch {
-    /// Makes room for so many games of a plan whose longest vector has so many numbers, if there is none yet.
+    /// Grows the vectors for `rows` games of a plan whose longest vector has `widest` numbers. A no-op if they are
+    /// large enough.
     pub fn fit(&mut self, widest: usize, rows: usize) {
         if self.widest < widest || self.rows < rows {
             let (widest, rows) = (widest.max(self.widest), rows.max(self.rows));

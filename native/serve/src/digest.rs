@@ -3,14 +3,14 @@
 use sconce_nn::Spec;
 use sconce_tensor::{Error, Result};
 
-/// FNV-1a, 64 bits: it tells accidents, not forgers.
+/// FNV-1a, 64 bits: it detects accidental changes, not forged ones.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
     })
 }
 
-/// Of the Spec as JSON, in which a backbone has the name that it had in the first snapshots.
+/// Digest of the Spec as JSON, in which a backbone has the name that it had in the first snapshots.
 pub(crate) fn spec_digest(spec: &Spec) -> Result<u64> {
     let text = serde_json::to_string(spec).map_err(|e| Error::corrupt("Spec", e))?;
     let [now, first] =

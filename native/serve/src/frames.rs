@@ -1,4 +1,4 @@
-//! Live frames as a policy reads them.
+//! Live frames, embedded for a policy.
 
 use sconce_nn::heads::NONE;
 use sconce_nn::packed::Frame;
@@ -10,16 +10,16 @@ use sconce_tensor::{Error, Result};
 /// One embedded frame.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddedFrame {
-    /// `[continuous_width]`
+    /// Numbers, `[continuous_width]`.
     pub continuous: Vec<f32>,
-    /// `[num_ids]`
+    /// Rows of the id tables, `[num_ids]`.
     pub ids: Vec<u32>,
-    /// Labels of the previous action, `[num_labels]`; [`NONE`] where there was none.
+    /// Labels of the previous action, `[num_labels]`; [`NONE`] where there is none.
     pub previous: Vec<f32>,
 }
 
 impl EmbeddedFrame {
-    /// Zeros, and no previous action: a frame to measure with.
+    /// A frame of zeros without a previous action.
     pub fn blank(spec: &Spec) -> Self {
         EmbeddedFrame {
             continuous: vec![0.0; spec.embedding.continuous_width()],
@@ -28,14 +28,14 @@ impl EmbeddedFrame {
         }
     }
 
-    /// Embeds a raw row; a value that is not its field's is an error that names it.
+    /// Embeds a raw row. A value outside its field's range is an error that names the field.
     pub fn embed(spec: &Spec, raw: &[f32]) -> Result<Self> {
         let mut row = EmbeddedFrame::blank(spec);
         row.read(spec, raw)?;
         Ok(row)
     }
 
-    /// As [`embed`](Self::embed), over what the row was.
+    /// As [`embed`](Self::embed), in place.
     pub fn read(&mut self, spec: &Spec, raw: &[f32]) -> Result<()> {
         spec.embedding.embed(raw, true, &mut self.continuous, &mut self.ids)?;
         self.previous.fill(NONE);
@@ -45,8 +45,7 @@ impl EmbeddedFrame {
         Ok(())
     }
 
-    /// Puts the inputs that the player gave last, `[k, num_labels]`, the newest first, in the place of
-    /// those that the row has.
+    /// Replaces the row's inputs with the latest inputs of the player, `[k, num_labels]`, newest first.
     pub fn write_queue(&mut self, spec: &Spec, queue: &[f32]) -> Result<()> {
         let newest = self.previous.len();
         match queue.get(..newest) {
@@ -56,13 +55,13 @@ impl EmbeddedFrame {
         spec.embedding.write_queue(queue, &spec.heads, &mut self.continuous)
     }
 
-    /// As a plan reads it.
+    /// The frame as a plan reads it, by reference.
     pub fn frame(&self) -> Frame<'_> {
         Frame { continuous: &self.continuous, ids: &self.ids, previous: &self.previous }
     }
 }
 
-/// Rows, oldest first, as one window.
+/// One window of these rows, oldest first.
 pub fn window<'a>(rows: impl Iterator<Item = Frame<'a>>) -> Frames {
     let mut frames = Frames { batch: 1, ..Frames::default() };
     for row in rows {
@@ -74,25 +73,26 @@ pub fn window<'a>(rows: impl Iterator<Item = Frame<'a>>) -> Frames {
     frames
 }
 
-/// What raw rows do not say.
+/// Inputs of the policy that raw rows do not contain.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beyond<'a> {
-    /// `[batch, time, queue_depth, num_labels]`, the inputs that the player gave last before each frame, the
-    /// newest first, [`NONE`] where there is none. Not given, they are the previous actions of the rows,
-    /// which with a delay are older.
+    /// The latest inputs of the player before each frame, `[batch, time, queue_depth, num_labels]`, newest first,
+    /// [`NONE`] where there is none. The default is the previous actions of the rows, which are older where there is a
+    /// delay.
     pub queue: Option<&'a [f32]>,
+    /// Frame delay at which the policy plays, in frames beyond the next.
     pub delay: usize,
 }
 
-/// The frame delay at which a policy plays: the one that is given, or that of its training.
+/// The frame delay at which a policy plays: the given one, or that of its training.
 ///
 /// # Errors
-/// `Mismatch` where none is given to a policy that reads which it is and has learned several.
+/// `Mismatch` if none is given to a policy that reads its delay and was trained with several.
 pub fn delay_of(policy: &Policy, given: Option<usize>) -> Result<usize> {
     let learned = policy.noted("frame_delay").unwrap_or(0);
     let longest = policy.noted("frame_delay_max").unwrap_or(learned);
     if given.is_none() && longest > learned && policy.spec().embedding.num_delays() > 0 {
-        let expected = format!("one of {learned}..={longest}, as the policy reads which");
+        let expected = format!("one of {learned}..={longest}, because the policy reads its delay");
         return Err(Error::mismatch("frame_delay", expected, "none"));
     }
     let delay = given.unwrap_or(learned);
@@ -102,7 +102,7 @@ pub fn delay_of(policy: &Policy, given: Option<usize>) -> Result<usize> {
     }
 }
 
-/// Embeds `batch x time` raw rows, as strictly as a session does.
+/// Embeds `batch x time` raw rows, with the checks of a session.
 ///
 /// # Shapes
 /// `raw [batch, time, raw_width]`.
@@ -141,7 +141,7 @@ pub fn embed(
     Ok(Frames { batch, time, ..window(rows.iter().map(EmbeddedFrame::frame)) })
 }
 
-/// The previous actions of each row and of those before it in its window, `[rows, depth, num_labels]`.
+/// The previous actions of each row and of the rows before it in its window, `[rows, depth, num_labels]`.
 fn queues(rows: &[EmbeddedFrame], time: usize, depth: usize) -> Vec<f32> {
     let windows = rows.chunks(time.max(1));
     let of_row = |window: &[EmbeddedFrame], t: usize| -> Vec<f32> {
@@ -152,7 +152,7 @@ fn queues(rows: &[EmbeddedFrame], time: usize, depth: usize) -> Vec<f32> {
     windows.flat_map(|window| (0..window.len()).flat_map(move |t| of_row(window, t))).collect()
 }
 
-/// Checks the inputs before `frames` frames.
+/// Checks the inputs before `frames` frames, `[frames, queue_depth, num_labels]`.
 fn check_queue(spec: &Spec, queue: &[f32], frames: usize) -> Result<()> {
     let (depth, labels) = (spec.embedding.queue_depth(), spec.heads.num_labels());
     let expected = frames.saturating_mul(depth).saturating_mul(labels);
@@ -165,7 +165,7 @@ fn check_queue(spec: &Spec, queue: &[f32], frames: usize) -> Result<()> {
     known.try_for_each(|input| check_labels(&spec.heads, input))
 }
 
-/// Checks that labels are as many as one action has, and each one of its head's.
+/// Checks the labels of one action: their number, and the range of each label's head.
 pub fn check_labels(heads: &Heads, labels: &[f32]) -> Result<()> {
     let expected = heads.num_labels();
     if labels.len() != expected {
@@ -178,7 +178,7 @@ pub fn check_labels(heads: &Heads, labels: &[f32]) -> Result<()> {
     })
 }
 
-/// Checks the labels of so many actions, `[actions, num_labels]`.
+/// Checks the labels of `actions` actions, `[actions, num_labels]`.
 pub fn check_actions(heads: &Heads, labels: &[f32], actions: usize) -> Result<()> {
     let expected = actions.saturating_mul(heads.num_labels());
     if labels.len() != expected {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_outside_of_its_head_is_named() {
+    fn a_label_outside_its_heads_range_is_named() {
         let heads = spec().heads;
         let neutral = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 8.0, 8.0, 8.0, 8.0, 0.0];
         assert!(check_labels(&heads, &neutral).is_ok());

@@ -1,4 +1,4 @@
-//! When work runs, on which thread, and for whom state is kept.
+//! Worker threads, sessions and servings: when work runs, on which thread, and which state each caller keeps.
 
 #![warn(unreachable_pub)]
 

@@ -1,4 +1,4 @@
-//! What sessions step by: a policy, and the same packed.
+//! A policy with its packed form, shared by the sessions that step by it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -18,21 +18,21 @@ use serde::Serialize;
 use crate::digest::spec_digest;
 use crate::frames::{EmbeddedFrame, window};
 
-/// A policy, its plan if it can be packed, and what decisions cost here: all that its sessions share.
+/// A policy, its plan if it can be packed, and the measured cost of a decision. Sessions share it.
 pub struct Model {
     policy: Arc<Policy>,
     plan: Option<Plan>,
     _held: Held,
-    /// The state before any frame.
+    /// The state before the first frame.
     zero: State,
     spec_digest: u64,
     costs: Mutex<Costs>,
 }
 
-/// Frames of a window that are measured.
+/// Most frames of a window that are measured.
 const MEASURED: usize = 256;
 
-/// What cheap calls are measured for.
+/// Least time for which calls are measured.
 const LEAST_MEASURED: Duration = Duration::from_millis(2);
 
 /// Microseconds, measured once.
@@ -40,23 +40,24 @@ const LEAST_MEASURED: Duration = Duration::from_millis(2);
 struct Costs {
     step: Option<f64>,
     game: Option<f64>,
-    /// By the frames of a window.
+    /// Pairs of window size in frames and cost.
     windows: Vec<(usize, f64)>,
 }
 
-/// Games whose common step is measured.
+/// Number of games in the step whose cost per game is measured.
 const COMPANY: usize = 32;
 
-/// Measured on one thread: the least of a few calls, to which other work on the machine adds nothing.
+/// Cost of a decision, measured on one thread: the minimum of a few calls, which other load on the machine hardly
+/// raises.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cost {
-    /// A decision that steps the state by one frame.
+    /// Microseconds of a decision that steps the state by one frame.
     pub step_us: f64,
-    /// A decision that looks at a whole window.
+    /// Microseconds of a decision that reads a whole window.
     pub window_us: f64,
 }
 
-/// Whoever has it last, on whatever thread, frees what it has on a card.
+/// The last reference may be dropped on any thread; that thread frees the memory on the card.
 impl Drop for Model {
     fn drop(&mut self) {
         device::attach(self.policy.device());
@@ -64,7 +65,10 @@ impl Drop for Model {
 }
 
 impl Model {
-    /// Packs a policy where it can be. On another device than a CPU it is not, and has weights of one format.
+    /// Packs a policy where possible. On a device other than a CPU the policy is not packed, and its weights are f32.
+    ///
+    /// # Errors
+    /// `Unavailable` for another format there.
     pub fn new(policy: Arc<Policy>, weights: Format) -> Result<Self> {
         if !policy.device().is_cpu() {
             return match weights {
@@ -81,21 +85,24 @@ impl Model {
         Ok(model)
     }
 
-    /// A policy that steps by its own ops.
+    /// A policy without a plan, stepped by its own ops.
     pub fn unpacked(policy: Arc<Policy>) -> Result<Self> {
         let (zero, spec_digest) = (policy.zero_state(1)?, spec_digest(policy.spec())?);
         let _held = Held::of(Owner::Sessions, &zero.0);
         Ok(Model { policy, plan: None, _held, zero, spec_digest, costs: Mutex::default() })
     }
 
+    /// The policy, as loaded.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
+    /// The packed policy; `None` if it is stepped by its own ops.
     pub fn plan(&self) -> Option<&Plan> {
         self.plan.as_ref()
     }
 
+    /// The state of one game before its first frame.
     pub fn zero_state(&self) -> &State {
         &self.zero
     }
@@ -105,8 +112,8 @@ impl Model {
         !self.zero.0.is_empty() || self.policy.spec().backbone.is_window_only()
     }
 
-    /// What a decision costs, with windows of so many frames. The first caller measures; concurrent callers do not wait
-    /// for it, and measure too.
+    /// Cost of a decision, with windows of `window_size` frames. The first caller measures it; concurrent callers do
+    /// not wait for the result and measure as well.
     pub fn cost(&self, window_size: usize) -> Result<Cost> {
         let step_us = self.step_us()?;
         if !self.remembers() {
@@ -117,7 +124,7 @@ impl Model {
         if let Some(window_us) = known(&self.costs()) {
             return Ok(Cost { step_us, window_us });
         }
-        // Of a long window a part, which is as slow.
+        // Only a part of a long window is measured: the cost of a frame is the same.
         let frames = window_size.min(MEASURED);
         let context = Context::default().forgetting();
         let window_us = self.pass_us(frames, 3, &context)? * (window_size as f64 / frames as f64);
@@ -128,15 +135,14 @@ impl Model {
         Ok(Cost { step_us, window_us })
     }
 
-    /// What a decision by a step costs.
+    /// Microseconds of a decision by one step.
     pub fn step_us(&self) -> Result<f64> {
         let known = self.costs().step;
         let us = known.map_or_else(|| self.steps_us(1), Ok)?;
         Ok(*self.costs().step.get_or_insert(us))
     }
 
-    /// What a step costs each of many games that are stepped at once, in microseconds; measured when it is first
-    /// asked for.
+    /// Microseconds of a step for each of many games that are stepped together. Measured on the first call.
     pub fn game_us(&self) -> Result<f64> {
         let known = self.costs().game;
         let us = known.map_or_else(|| self.steps_us(COMPANY), Ok)?;
@@ -147,7 +153,7 @@ impl Model {
         self.costs.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A frame to measure with. Half of its numbers are 0, which a plan steps over, as in a game's.
+    /// A frame to measure with. Half of its numbers are 0, as in a frame of a game; a plan skips zeros.
     fn frame(&self) -> EmbeddedFrame {
         let mut row = EmbeddedFrame::blank(self.policy.spec());
         let rng = Rng::new(0, "measure", 0);
@@ -157,7 +163,7 @@ impl Model {
         row
     }
 
-    /// A step of so many games at once, each.
+    /// Microseconds per game of a step of `games` games together.
     fn steps_us(&self, games: usize) -> Result<f64> {
         let Some(plan) = &self.plan else {
             return match self.policy.steps_games() {
@@ -182,7 +188,8 @@ impl Model {
         Ok(us / games as f64)
     }
 
-    /// What is recorded to be played again is so by then: no decision waits for it.
+    /// As [`steps_us`](Self::steps_us), by the policy's own ops. A device that records its launches has recorded this
+    /// step afterwards, so no decision waits for the recording.
     fn games_us(&self, games: usize) -> Result<f64> {
         let row = self.frame();
         let frames = window(std::iter::repeat_n(row.frame(), games));
@@ -208,12 +215,12 @@ impl Model {
         })
     }
 
-    /// What tells the Spec from others, in snapshots.
+    /// Digest of the Spec, by which a snapshot identifies it.
     pub fn spec_digest(&self) -> u64 {
         self.spec_digest
     }
 
-    /// A decision to write to.
+    /// A decision of the right shape, to be overwritten.
     pub fn blank(&self) -> Decision {
         let heads = &self.policy.spec().heads;
         Decision {
@@ -224,9 +231,9 @@ impl Model {
     }
 }
 
-/// The least time of so many calls, or of those of two milliseconds, whose first ones warm the caches. Other work on
-/// the machine makes calls longer and never shorter, so the least flaps least. Numbers that are not finite take their
-/// time too.
+/// The minimum time of a call in microseconds, over more than `calls` calls and at least [`LEAST_MEASURED`]. The first
+/// calls warm the caches. Other load on the machine only makes calls longer, so the minimum is the most stable figure.
+/// A call whose numbers are not finite counts as well.
 fn least_us(calls: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut call = || match call() {
         Err(Error::NonFinite { .. }) => Ok(()),

@@ -1,4 +1,4 @@
-//! Forward passes of callers who keep the state themselves.
+//! Forward passes whose callers keep the state themselves.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::frames::{self, Beyond, delay_of};
 use crate::model::Model;
 use crate::session::SCRATCH;
 
-/// One forward pass, and what of it is wanted.
+/// One forward pass, and the outputs that it returns.
 ///
 /// # Shapes
 /// `rows [batch, time, raw_width]`, `labels [batch, time, num_labels]`,
@@ -27,31 +27,43 @@ use crate::session::SCRATCH;
 /// `project_out [n, trunk_width]`.
 #[derive(Debug, Clone, Default)]
 pub struct Pass {
+    /// Raw frames.
     pub rows: Vec<f32>,
+    /// Number of games.
     pub batch: usize,
+    /// Frames of each game.
     pub time: usize,
+    /// Labels of actions, which autoregressive heads read.
     pub labels: Option<Vec<f32>>,
+    /// Inputs before each frame, as in [`Beyond::queue`].
     pub queue: Option<Vec<f32>>,
+    /// The state before the first frame; `None` is the zero state.
     pub state: Option<Vec<f32>>,
+    /// Directions that the heads do not see.
     pub project_out: Option<Vec<f32>>,
+    /// Outputs to return, and the frame delay.
     pub look: Look,
 }
 
+/// Outputs of a pass to return, and its frame delay.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Look {
-    /// Logits of all frames, or of the last of each game alone.
+    /// Whether logits are those of all frames, or only of the last frame of each game.
     pub return_sequences: bool,
-    /// None: as the policy was trained.
+    /// Frame delay; `None` is that of the training.
     pub frame_delay: Option<usize>,
+    /// Activations to return.
     pub taps: Taps,
 }
 
+/// Activations that a pass returns.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Taps {
-    /// All there are, or none.
+    /// All taps, or none.
     All(bool),
+    /// The taps with these names.
     Named(Vec<String>),
 }
 
@@ -61,14 +73,14 @@ impl Default for Look {
     }
 }
 
-/// What a pass gives.
+/// Outputs of a pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forward {
-    /// `[batch, time, num_logits]`, or `[batch, num_logits]`.
+    /// Logits, `[batch, time, num_logits]` or `[batch, num_logits]`.
     pub logits: Vec<f32>,
-    /// After the last frame.
+    /// State after the last frame.
     pub state: Vec<f32>,
-    /// Name, shape and numbers.
+    /// Activations: name, shape and numbers of each.
     pub taps: Vec<(String, Vec<usize>, Vec<f32>)>,
 }
 
@@ -84,6 +96,7 @@ impl Pass {
         Ok(context.projecting(projection.map(Arc::new)))
     }
 
+    /// Runs the pass by the policy's own ops.
     pub fn run(&self, policy: &Policy) -> Result<Forward> {
         let (batch, time) = (self.batch, self.time);
         let spec = policy.spec();
@@ -119,9 +132,9 @@ impl Pass {
     }
 }
 
-/// [`Pass::run`] of each. Those of one frame are steps of the plan, all at once, and as exact as that; of others
-/// those that are alike are one pass of the policy's own ops, whose numbers may differ by their last bits from those of each alone.
-/// What is wrong with one is its own matter.
+/// Runs every pass; an error in one does not affect the others. Passes of one frame are steps of the plan, made
+/// together with the same numbers as alone. Of the others, similar passes become one pass of the policy's own ops,
+/// whose numbers may differ from those of each alone by rounding error.
 pub fn run_many(model: &Model, passes: &[&Pass]) -> Vec<Result<Forward>> {
     let made: Vec<Option<Forward>> = match model.plan() {
         Some(plan) => step(model, plan, passes),
@@ -145,17 +158,17 @@ pub fn run_many(model: &Model, passes: &[&Pass]) -> Vec<Result<Forward>> {
         };
         match all {
             Some(all) => kin.iter().zip(all).for_each(|(j, one)| made[*j] = Some(Ok(one))),
-            // Which of them an error speaks of is not said: each finds out for itself.
+            // The error does not say which pass caused it, so each runs alone.
             None => kin.iter().for_each(|j| made[*j] = Some(passes[*j].run(policy))),
         }
     }
     passes.iter().zip(made).map(|(pass, made)| made.unwrap_or_else(|| pass.run(policy))).collect()
 }
 
-/// Frames that are one pass, at most: more save no time, and take memory.
+/// Most frames in one joined pass: more save no time and take memory.
 const TOGETHER: usize = 4096;
 
-/// Whether two can be one pass: of as many frames, with as much given, and without a look inside.
+/// Whether two passes can be joined: the same number of frames, the same optional inputs, and no taps.
 fn alike(a: &Pass, b: &Pass) -> bool {
     a.time == b.time
         && a.look == b.look
@@ -181,7 +194,7 @@ fn run_together(policy: &Policy, passes: &[&Pass]) -> Result<Vec<Forward>> {
     Ok(passes.iter().map(part).collect())
 }
 
-/// All games of them as the games of one pass.
+/// One pass with the games of all `passes`.
 fn join(policy: &Policy, passes: &[&Pass], widths: &[usize]) -> Result<Pass> {
     let width = policy.spec().embedding.raw_width();
     let mut states = Vec::new();
@@ -215,7 +228,7 @@ fn join(policy: &Policy, passes: &[&Pass], widths: &[usize]) -> Result<Pass> {
     })
 }
 
-/// Games of a pass that a plan steps.
+/// The games of one pass, stepped by a plan.
 struct Steps {
     games: usize,
     frames: Frames,
@@ -223,7 +236,8 @@ struct Steps {
     decisions: Vec<Decision>,
 }
 
-/// Those that are steps, all in one call; None for the others, and for what the policy's own ops are to say an error of.
+/// Makes all passes that are steps in one call. `None` for the others and for passes that fail: the policy's own ops
+/// then return the error.
 fn step(model: &Model, plan: &Plan, passes: &[&Pass]) -> Vec<Option<Forward>> {
     let policy = model.policy();
     let Ok(widths) = widths(policy) else { return passes.iter().map(|_| None).collect() };
@@ -254,12 +268,12 @@ impl Pass {
         }
     }
 
-    /// None if it is more than one frame of each game, or something that only the policy's own ops do.
+    /// The steps of this pass. `None` if it has several frames of a game, or needs the policy's own ops.
     fn steps(&self, model: &Model, widths: &[usize]) -> Result<Option<Steps>> {
         let (policy, given) = (model.policy(), self.labels.is_some() || self.queue.is_some());
         let spec = policy.spec();
         let plain = self.look.taps == Taps::All(false) && self.project_out.is_none() && !given;
-        // Of others the logits are those of an action.
+        // The logits of other heads depend on an action.
         if self.time != 1 || !plain || spec.heads.kind != HeadsKind::Independent {
             return Ok(None);
         }
@@ -289,7 +303,7 @@ impl Steps {
     }
 }
 
-/// Numbers of each part of a game's state.
+/// Count of numbers in each part of a game's state.
 fn widths(policy: &Policy) -> Result<Vec<usize>> {
     Ok(policy.zero_state(1)?.0.iter().map(|part| part.elem_count()).collect())
 }
@@ -319,7 +333,7 @@ fn merge(states: &[Vec<f32>], widths: &[usize]) -> Vec<f32> {
     all
 }
 
-/// Of `labels [b, t, n]` those of the last frames, `[b, n]`.
+/// The labels of the last frames, `[b, n]`, from `labels [b, t, n]`.
 fn last_labels(labels: &[f32], batch: usize, width: usize) -> Vec<f32> {
     let game = labels.len() / batch.max(1);
     labels.chunks_exact(game.max(1)).flat_map(|game| &game[game.len() - width..]).copied().collect()

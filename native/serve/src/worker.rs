@@ -1,15 +1,14 @@
-//! Threads of our own behind a queue of fixed length.
+//! A thread pool behind a queue of fixed length.
 //!
-//! 1. A [`Pool`] starts its threads when it is made. They live until it is dropped; a panic in a job
-//!    ends the job alone.
-//! 2. A place in the queue is taken first ([`Pool::permit`], or [`Error::Busy`]) and used or given
-//!    back after. So a full queue is known before a job is made, and no job is ever handed back.
-//! 3. A job is called exactly once: with `Ok` when a thread has taken it in time, with
-//!    [`Error::Deadline`] when its deadline had passed by then, with [`Error::Cancelled`] when the pool
-//!    ended first. It answers its caller itself. How long it runs is its own affair.
-//! 4. The place is free again when the job is taken from the queue, not when it is done.
-//! 5. Dropping the pool cancels what is queued, waits for the jobs that run, and ends the threads. A
-//!    pool that is dropped by one of its own jobs does not wait for that one.
+//! 1. A new [`Pool`] starts its threads. They live until the pool is dropped; a panic in a job ends only that job.
+//! 2. The caller first reserves a place in the queue ([`Pool::permit`], or [`Error::Busy`]), then uses or releases it.
+//!    So a full queue is known before a job is made, and no job is ever handed back.
+//! 3. A job is called exactly once: with `Ok` if a thread takes it in time, with [`Error::Deadline`] if its deadline
+//!    has passed by then, with [`Error::Cancelled`] if the pool ends first. The job answers its caller itself. Its
+//!    running time is not limited.
+//! 4. The place is free again when a thread takes the job from the queue, before the job runs.
+//! 5. Dropping the pool cancels queued jobs, waits for running ones, and ends the threads. A job that drops its own
+//!    pool is not waited for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,10 +20,10 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Result};
 
-/// Candle walks and drops its graphs recursively; deep ones overflow a stack of the usual size.
+/// Stack size of a thread. Candle walks and drops its graphs recursively; deep graphs overflow the default size.
 pub(crate) const STACK_BYTES: usize = 64 << 20;
 
-/// When an answer is of no use any more.
+/// The time after which an answer is no longer useful.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     from: Instant,
@@ -33,19 +32,21 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// So many milliseconds from now.
+    /// A deadline `ms` milliseconds from now.
     pub fn after_ms(ms: u64) -> Self {
         let now = Instant::now();
-        // A century from now stands for a time that no clock can hold.
+        // A time beyond the clock's range becomes a century from now.
         let at = now.checked_add(Duration::from_millis(ms));
         let century = Duration::from_secs(100 * 366 * 24 * 3600);
         Deadline { from: now, at: at.unwrap_or(now + century), ms }
     }
 
+    /// Whether the deadline has passed at `now`.
     pub fn is_past(&self, now: Instant) -> bool {
         now >= self.at
     }
 
+    /// Returns [`Error::Deadline`] if the deadline has passed.
     pub fn check(&self) -> Result<()> {
         match Instant::now() {
             now if self.is_past(now) => Err(self.error(now)),
@@ -53,7 +54,7 @@ impl Deadline {
         }
     }
 
-    /// For an answer that is still missing.
+    /// The error for an answer that is still missing at `now`.
     pub fn error(&self, now: Instant) -> Error {
         let waited = now.saturating_duration_since(self.from);
         Error::Deadline {
@@ -72,6 +73,7 @@ struct Entry {
     job: Job,
 }
 
+/// A thread pool with a bounded queue of jobs.
 pub struct Pool {
     sender: Option<Sender<Entry>>,
     threads: Vec<JoinHandle<()>>,
@@ -81,7 +83,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `threads` threads named `NAME-0`, `NAME-1`, ... and a queue of `capacity` jobs.
+    /// Starts `threads` threads named `NAME-0`, `NAME-1`, ... behind a queue of `capacity` jobs.
     pub fn new(name: &str, threads: usize, capacity: usize) -> Result<Self> {
         let (sender, receiver) = bounded(capacity);
         let mut pool = Pool {
@@ -109,7 +111,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// A place in the queue, or [`Error::Busy`] when it is full.
+    /// Reserves a place in the queue, or returns [`Error::Busy`] if it is full.
     pub fn permit(&self) -> Result<Permit<'_>> {
         let one_more = |n: usize| (n < self.capacity).then_some(n + 1);
         match self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
@@ -118,7 +120,7 @@ impl Pool {
         }
     }
 
-    /// Queues a job, or [`Error::Busy`] when the queue is full; then the job was not called.
+    /// Queues a job. Returns [`Error::Busy`] if the queue is full; the job is then not called.
     pub fn try_submit(
         &self,
         deadline: Option<Deadline>,
@@ -134,29 +136,30 @@ impl Drop for Pool {
         self.sender = None;
         for thread in self.threads.drain(..) {
             if thread.thread().id() != thread::current().id() {
-                // Only a panic outside of a job could be lost here, and there is no code for one.
+                // A thread that panicked outside a job returns an error here; no code there panics.
                 let _ = thread.join();
             }
         }
     }
 }
 
-/// A place in the queue; dropped unused it is free again.
+/// A reserved place in the queue. Dropping it unused frees the place.
 pub struct Permit<'a> {
     pool: &'a Pool,
     place: Reservation,
 }
 
 impl Permit<'_> {
+    /// Queues a job in the reserved place. Does not wait.
     pub fn submit(self, deadline: Option<Deadline>, job: impl FnOnce(Result<()>) + Send + 'static) {
         let entry = Entry { place: self.place, deadline, job: Box::new(job) };
         let refused = match &self.pool.sender {
-            // Entries in the channel hold places, of which there are no more than it has room for:
-            // this does not wait.
+            // Each entry in the channel holds a place, and there are as many places as the channel has room for: this
+            // does not wait.
             Some(sender) => sender.send(entry).err().map(|refused| refused.into_inner()),
             None => Some(entry),
         };
-        // A pool that is borrowed has its sender and its threads.
+        // Unreachable: a borrowed pool has its sender and its threads.
         if let Some(entry) = refused {
             (entry.job)(Err(Error::Cancelled));
         }
@@ -179,7 +182,7 @@ fn work(receiver: &Receiver<Entry>, closing: &AtomicBool) {
             Some(deadline) => deadline.check(),
             None => Ok(()),
         };
-        // A job answers for its own panics; here they only must not end the thread.
+        // A job handles its own panics; this only keeps the thread alive.
         let _ = catch_unwind(AssertUnwindSafe(|| job(start)));
     }
 }
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_is_taken_too_late_is_told_so() {
+    fn a_job_that_is_taken_too_late_gets_a_deadline_error() {
         let pool = Pool::new("test", 1, 4).unwrap();
         let late = answer(&pool, Some(Deadline::after_ms(0))).recv().unwrap().unwrap_err();
         assert!(matches!(late, Error::Deadline { deadline_ms: 0, .. }));
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_the_pool_cancels_what_waits_and_ends_the_threads() {
+    fn dropping_the_pool_cancels_queued_jobs_and_ends_the_threads() {
         let pool = Pool::new("test", 2, 8).unwrap();
         let gates = [occupy(&pool), occupy(&pool)];
         let queued = answer(&pool, None);

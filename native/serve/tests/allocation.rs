@@ -1,4 +1,4 @@
-//! A decision by a step takes no memory. In a program of its own: every allocation of the process is counted.
+//! A decision by a step allocates no memory. The test has a program of its own, because it counts allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -17,11 +17,11 @@ thread_local! {
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every request is handed to the system's allocator as it came, and its answer is returned.
+// SAFETY: each request is passed unchanged to the system's allocator, and its result is returned unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
-        // SAFETY: the caller's promise is that of `alloc`.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -35,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[test]
-fn a_decision_takes_no_memory() {
+fn a_decision_allocates_no_memory() {
     for melee in [Melee::default(), Melee { queue_depth: 3, num_delays: 4, ..Melee::packed() }] {
         let config = RecurrentConfig {
             hidden_size: 40,
@@ -74,12 +74,12 @@ fn a_decision_takes_no_memory() {
             }
             assert!(session.last().1 > 0);
         };
-        // The first sees a window, and thirty more fill what the session keeps.
+        // The first decision reads a window; the next ones fill the storage that the session keeps.
         (1..30).for_each(&mut act);
         let before = CALLS.get();
         (30..130).for_each(&mut act);
         assert_eq!(CALLS.get() - before, 0);
-        // The count counts.
+        // The counter sees an allocation.
         drop(std::hint::black_box(vec![1u8]));
         assert_eq!(CALLS.get() - before, 1);
     }

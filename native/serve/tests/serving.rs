@@ -1,4 +1,4 @@
-//! What callers get of a serving, against sessions that decide alone.
+//! Answers of a serving, against sessions that decide alone.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -16,7 +16,7 @@ use sconce_serve::session::{self, Act, Call, Mode, Overrides, Session, decide_ma
 use sconce_serve::{Deadline, Format, Model};
 use sconce_tensor::{Error, Kind, Result};
 
-/// What a batch is, is known with one worker.
+/// Options with one worker, so that a test knows the content of each batch.
 const ONE: Options =
     Options { max_batch: 64, max_queue: 1024, workers: 1, weights: Format::F32, lane: None };
 
@@ -129,7 +129,7 @@ fn start(model: &Arc<Model>, options: Options) -> Arc<Serving<Caller>> {
     Serving::start(model.clone(), options).unwrap()
 }
 
-/// Asks and waits.
+/// Submits a request and waits for its answer.
 fn act(serving: &Serving<Caller>, caller: u64, own: Session, t: u64) -> (Session, Result<Act>) {
     let (request, answers) = Caller::acting(own, t);
     serving.submit(caller, None, request).unwrap();
@@ -142,7 +142,7 @@ fn act(serving: &Serving<Caller>, caller: u64, own: Session, t: u64) -> (Session
     (session, answer)
 }
 
-/// Keeps the worker at its next batch until the sender is dropped; tells when it is there.
+/// Holds the next batch until the returned sender is dropped; the receiver gets a message when the batch has begun.
 fn hold(serving: &Serving<Caller>) -> (mpsc::SyncSender<()>, mpsc::Receiver<()>) {
     let (gate, wait) = mpsc::sync_channel::<()>(1);
     let (begun, begins) = mpsc::sync_channel(1);
@@ -154,7 +154,7 @@ fn hold(serving: &Serving<Caller>) -> (mpsc::SyncSender<()>, mpsc::Receiver<()>)
 }
 
 #[test]
-fn many_callers_get_what_each_would_have_got_alone() {
+fn many_callers_get_the_same_answers_as_each_alone() {
     for (backbone, workers) in [(mlp(), 1), (gru(), 1), (gru(), 2)] {
         let model = model(backbone, 3);
         let serving = start(&model, Options { workers, max_batch: 5, ..ONE });
@@ -189,7 +189,7 @@ fn many_callers_get_what_each_would_have_got_alone() {
 }
 
 #[test]
-fn what_waits_for_a_worker_is_one_batch() {
+fn all_queued_requests_become_one_batch() {
     let model = model(mlp(), 3);
     let serving = start(&model, ONE);
     let (gate, begins) = hold(&serving);
@@ -213,7 +213,7 @@ fn what_waits_for_a_worker_is_one_batch() {
 }
 
 #[test]
-fn a_full_queue_is_busy_and_the_session_is_untouched() {
+fn a_full_queue_is_busy() {
     let model = model(mlp(), 3);
     let serving = start(&model, Options { max_queue: 1, ..ONE });
     let (gate, begins) = hold(&serving);
@@ -234,7 +234,7 @@ fn a_full_queue_is_busy_and_the_session_is_untouched() {
 }
 
 #[test]
-fn what_is_late_is_told_how_long_it_waited() {
+fn a_late_request_gets_its_waiting_time() {
     let model = model(gru(), 3);
     let serving = start(&model, ONE);
     let (gate, begins) = hold(&serving);
@@ -248,16 +248,16 @@ fn what_is_late_is_told_how_long_it_waited() {
     assert!(first_answer.recv().unwrap().1.is_ok());
     let (own, answer) = late_answer.recv().unwrap();
     let Err(Error::Deadline { deadline_ms: 2, waited_ms, .. }) = answer else {
-        panic!("it is late");
+        panic!("expected a deadline error");
     };
     assert!(waited_ms >= 5.0);
-    assert_eq!(own.unwrap().info().frames, 0, "it stays as it was");
+    assert_eq!(own.unwrap().info().frames, 0, "the session is unchanged");
     assert_eq!(serving.statistics().report().counted.late, 1);
     serving.stop();
 }
 
 #[test]
-fn who_gives_up_is_not_answered_and_keeps_the_session_as_it_was() {
+fn a_caller_that_gives_up_gets_no_answer() {
     let model = model(gru(), 3);
     let serving = start(&model, ONE);
     let (gate, begins) = hold(&serving);
@@ -276,7 +276,7 @@ fn who_gives_up_is_not_answered_and_keeps_the_session_as_it_was() {
     let (waits, neither) = submit(1);
     give_up(1, &waits, GaveUp::Died);
     assert_eq!(serving.waiting(), 0);
-    assert!(neither.recv().is_err(), "it left the queue at once");
+    assert!(neither.recv().is_err(), "the request left the queue at once");
     give_up(0, &in_batch, GaveUp::Late);
     drop(gate);
     assert!(no_answer.recv().is_err());
@@ -286,13 +286,13 @@ fn who_gives_up_is_not_answered_and_keeps_the_session_as_it_was() {
 }
 
 #[test]
-fn a_panic_answers_its_batch_and_the_worker_lives_on() {
+fn a_panic_answers_its_batch_and_the_worker_continues() {
     let model = model(gru(), 3);
     let serving = start(&model, ONE);
     let (own, first) = act(&serving, 0, session(&model, 0), 0);
     serving.with_next_batch(|| panic!("on purpose"));
     let (own, answer) = act(&serving, 0, own, 1);
-    let Err(Error::Panic { message }) = answer else { panic!("it panicked") };
+    let Err(Error::Panic { message }) = answer else { panic!("expected a panic error") };
     assert_eq!(message, "on purpose");
     assert_eq!(own.info().frames, 1);
     let (_, again) = act(&serving, 0, own, 1);
@@ -304,7 +304,7 @@ fn a_panic_answers_its_batch_and_the_worker_lives_on() {
 }
 
 #[test]
-fn weights_change_between_two_batches_and_memories_stay() {
+fn weights_change_between_two_batches_and_sessions_keep_their_memory() {
     let (old, new) = (model(gru(), 3), model(gru(), 4));
     let serving = start(&old, Options::default());
     let mut alone = session(&old, 7);
@@ -324,7 +324,7 @@ fn weights_change_between_two_batches_and_memories_stay() {
 }
 
 #[test]
-fn passes_with_states_are_those_of_the_policy_and_one_that_is_wrong_fails_alone() {
+fn passes_equal_those_of_the_policy_and_a_wrong_one_fails_alone() {
     let model = model(gru(), 3);
     let serving = start(&model, ONE);
     let (gate, begins) = hold(&serving);
@@ -374,14 +374,14 @@ fn passes_with_states_are_those_of_the_policy_and_one_that_is_wrong_fails_alone(
                 }
             }
             (Err(got), Err(want)) => assert_eq!(got.to_string(), want.to_string()),
-            _ => panic!("not what the policy says"),
+            _ => panic!("the serving and the policy differ"),
         }
     }
     serving.stop();
 }
 
 #[test]
-fn draining_finishes_what_came_before_and_stopping_cancels_it() {
+fn draining_finishes_earlier_requests_and_stopping_cancels_them() {
     for drains in [true, false] {
         let model = model(mlp(), 3);
         let serving = start(&model, ONE);
@@ -401,7 +401,7 @@ fn draining_finishes_what_came_before_and_stopping_cancels_it() {
         assert_eq!(submit(2).err().unwrap().kind(), Kind::Unavailable);
         assert!(serving.check_open().is_err());
         if !drains {
-            // While the worker is still at its batch.
+            // The worker still holds its batch.
             let (_, cancelled) = second.recv().unwrap();
             assert_eq!(cancelled.err().unwrap().kind(), Kind::Cancelled);
             drop(gate);
@@ -412,7 +412,7 @@ fn draining_finishes_what_came_before_and_stopping_cancels_it() {
         drop(gate);
         told.recv().unwrap();
         for answers in [first, second] {
-            assert!(answers.try_recv().unwrap().1.is_ok(), "done before it was told");
+            assert!(answers.try_recv().unwrap().1.is_ok(), "answered before the callback");
         }
         serving.stop();
     }
@@ -431,10 +431,9 @@ fn options_out_of_bounds_are_refused() {
     }
 }
 
-/// Callers that give up, batches that panic, weights that change, and at last an end: each request has one
-/// outcome, and all of them are counted.
+/// Callers give up, batches panic, weights change, and the serving ends; all outcomes are counted.
 #[test]
-fn every_request_has_one_outcome_whatever_happens() {
+fn each_request_has_exactly_one_outcome() {
     let models = [model(gru(), 3), model(gru(), 4)];
     let options = Options { workers: 2, max_queue: 6, max_batch: 4, ..ONE };
     let serving = start(&models[0], options);
@@ -509,7 +508,7 @@ fn every_request_has_one_outcome_whatever_happens() {
 }
 
 #[test]
-fn a_step_on_its_callers_thread_is_waited_for_by_a_drain_and_none_follows() {
+fn a_drain_waits_for_steps_on_callers_threads_and_admits_no_more() {
     let model = model(mlp(), 1);
     let serving = start(&model, Options { lane: Some(session::Lane::Inline), ..ONE });
     let mut session = session(&model, 1);
@@ -535,21 +534,21 @@ fn a_step_on_its_callers_thread_is_waited_for_by_a_drain_and_none_follows() {
 }
 
 #[test]
-fn what_takes_long_is_a_workers_though_steps_are_inline() {
+fn long_decisions_are_left_to_a_worker_in_the_inline_lane() {
     let (old, new) = (model(gru(), 1), model(gru(), 2));
     let serving = start(&old, Options { lane: Some(session::Lane::Inline), ..ONE });
     let mut session = session(&old, 1);
     let plain = Overrides::default();
     let act =
         |session: &mut Session, overrides| serving.act(session, &frame(0), overrides).unwrap();
-    // The first decision looks at a window.
+    // The first decision reads a window.
     assert_eq!(act(&mut session, &plain), None);
     session.act(&frame(0), &plain).unwrap();
     assert_eq!(act(&mut session, &plain), Some(()));
     let directions = Overrides { project_out: Some(vec![1.0; 12]), ..Overrides::default() };
     assert_eq!(act(&mut session, &directions), None);
     assert!(!serving.ask(&mut session, &frame(0), &directions).unwrap());
-    // A session takes over other weights on a worker.
+    // A session adopts other weights on a worker.
     serving.swap(new.clone()).unwrap();
     assert_eq!(act(&mut session, &plain), None);
     assert!(session.adopt(&new).unwrap());
@@ -559,7 +558,7 @@ fn what_takes_long_is_a_workers_though_steps_are_inline() {
 }
 
 #[test]
-fn what_a_session_was_asked_is_asked_again_where_the_weights_changed_meanwhile() {
+fn a_session_reads_its_frame_again_after_the_weights_changed() {
     let (old, new) = (model(gru(), 1), model(gru(), 2));
     let overrides = Overrides::default();
     let sessions = || {

@@ -1,4 +1,4 @@
-//! What a session decides, against the policy it stands on.
+//! Decisions of a session, against the policy that it steps.
 
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, RwLock, mpsc};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use sconce_tensor::{Kind, pool, tensor};
 
 const WINDOW: usize = 5;
 
-/// The count of live sessions is the process's: tests that open sessions take turns.
+/// Live sessions are counted per process, so tests that open sessions run one at a time.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(|e| e.into_inner())
@@ -50,7 +50,7 @@ fn backbones() -> [Backbone; 3] {
     [Backbone::Mlp(mlp), Backbone::Lstm(recurrent(12)), Backbone::Gru(recurrent(12))]
 }
 
-/// With a window shorter than the tests' games: its rings wrap around.
+/// Attention with a window shorter than the games of the tests, so that its rings wrap around.
 fn attention() -> Backbone {
     Backbone::SlidingWindow(AttentionConfig {
         hidden_size: 16,
@@ -111,8 +111,7 @@ fn raw(t: usize) -> Vec<f32> {
     (0..3).map(|i| ((t * 3 + i) as f32 * 0.7).sin() * 2.0).collect()
 }
 
-/// Logits of the last frame of a window, of a pass that gives those of all, its autoregressive heads fed with
-/// `choices`.
+/// Logits of the last frame, from a pass over the whole window whose autoregressive heads read `choices`.
 fn logits(policy: &Policy, raw: &[Vec<f32>], choices: &[f32]) -> Vec<f32> {
     let frames = embedded(policy, raw);
     let state = policy.zero_state(1).unwrap();
@@ -134,7 +133,7 @@ fn assert_close(got: &[f32], want: &[f32], about: &str) {
     }
 }
 
-/// The last frames of `0..=t`, padded at the start with copies of the first.
+/// The last [`WINDOW`] frames of `0..=t`, padded at the start with copies of the first.
 fn padded(t: usize) -> Vec<Vec<f32>> {
     (0..WINDOW).map(|k| raw((t + 1 + k).saturating_sub(WINDOW))).collect()
 }
@@ -155,7 +154,7 @@ fn a_window_is_the_model_on_the_last_frames_padded_with_the_first() {
 }
 
 #[test]
-fn a_carried_state_is_one_long_run_that_begins_with_a_window_of_the_first_frame() {
+fn a_carried_state_is_one_long_pass_that_begins_with_a_window_of_the_first_frame() {
     let _turn = turn();
     for backbone in backbones() {
         let policy = vector(backbone);
@@ -191,7 +190,7 @@ fn a_resync_begins_again_from_the_last_window() {
 }
 
 #[test]
-fn the_same_seed_makes_the_same_actions_and_another_does_not() {
+fn the_same_seed_draws_the_same_actions_and_another_seed_does_not() {
     let _turn = turn();
     let play = |session: &mut Session, seed: Option<u64>| -> Vec<f32> {
         let overrides = Overrides { seed, ..Overrides::default() };
@@ -205,11 +204,11 @@ fn the_same_seed_makes_the_same_actions_and_another_does_not() {
     session.reset(Some(6)).unwrap();
     assert_ne!(play(&mut session, None), first);
     session.reset(Some(6)).unwrap();
-    assert_eq!(play(&mut session, Some(5)), first, "a call's seed stands in for the session's");
+    assert_eq!(play(&mut session, Some(5)), first, "a call's seed replaces the session's");
 }
 
 #[test]
-fn a_snapshot_goes_on_exactly_where_it_was_taken() {
+fn a_restored_session_continues_exactly_where_the_snapshot_was_taken() {
     let _turn = turn();
     for backbone in backbones() {
         let policy = vector(backbone);
@@ -248,7 +247,7 @@ fn a_snapshot_of_another_model_mode_or_window_is_a_mismatch() {
 }
 
 #[test]
-fn a_refused_frame_leaves_the_session_as_it_was() {
+fn a_refused_frame_leaves_the_session_unchanged() {
     let _turn = turn();
     let policy = vector(Backbone::Lstm(recurrent(12)));
     for mode in [Mode::Carry, Mode::Window, Mode::Resync(2)] {
@@ -273,8 +272,8 @@ fn a_refused_frame_leaves_the_session_as_it_was() {
     }
 }
 
-/// A RetNet whose keys and values are so large that their product overflows on any frame but tiny ones,
-/// which its first norm leaves tiny, and whose queries are so small that a window is read all the same.
+/// A RetNet whose keys and values are so large that their product overflows on any frame that is not tiny. The first
+/// norm keeps tiny frames tiny. Its queries are so small that the logits of a window stay finite.
 fn overflowing() -> Arc<Policy> {
     let policy = vector(Backbone::Retnet(HeadsConfig {
         hidden_size: 4,
@@ -297,7 +296,7 @@ fn overflowing() -> Arc<Policy> {
 }
 
 #[test]
-fn a_state_that_overflows_before_the_logits_do_leaves_the_session_as_it_was() {
+fn a_state_that_overflows_before_the_logits_leaves_the_session_unchanged() {
     let _turn = turn();
     let policy = overflowing();
     let tiny = |t: usize| raw(t).iter().map(|v| v * 1e-10).collect::<Vec<f32>>();
@@ -321,7 +320,7 @@ fn a_state_that_overflows_before_the_logits_do_leaves_the_session_as_it_was() {
 }
 
 #[test]
-fn a_state_that_overflows_is_nothing_to_a_session_of_windows() {
+fn a_session_of_windows_ignores_a_state_that_overflows() {
     let _turn = turn();
     let policy = overflowing();
     let [mut session, mut other] = [0, 1].map(|_| open(&policy, Mode::Window));
@@ -354,14 +353,14 @@ fn with_previous(mut raw: Vec<f32>, labels: &[f32], heads: &Heads) -> Vec<f32> {
 }
 
 #[test]
-fn the_previous_action_is_the_calls_then_the_frames_then_the_sessions_own() {
+fn the_previous_action_comes_from_the_call_else_the_frame_else_the_session() {
     let _turn = turn();
     let policy = controller(Backbone::Gru(recurrent(12)));
     let heads = policy.spec().heads.clone();
     let given = [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 16.0, 0.0, 3.0, 8.0, 4.0];
     let mut session = open(&policy, Mode::Window);
     let first = session.act(&frame(0.0), &Overrides::default()).unwrap().decision;
-    // At the start there is none: the padded window repeats a frame without one.
+    // The first frame has no previous action, and neither have its copies in the padded window.
     let want = logits(&policy, &vec![frame(0.0); WINDOW], &[]);
     assert_close(&first.logits, &want, "no previous action");
 
@@ -391,7 +390,7 @@ fn queued(depth: usize) -> Arc<Policy> {
     policy(Embedding::melee(melee), Backbone::Gru(recurrent(12)), heads)
 }
 
-/// Logits of the last of these frames, each behind the inputs of its own, the newest first.
+/// Logits of the last of these frames; each frame has a queue of inputs, newest first.
 fn behind(policy: &Policy, raw: &[Vec<f32>], queues: &[Vec<Vec<f32>>], delay: usize) -> Vec<f32> {
     let queue = queues.concat().concat();
     let beyond = Beyond { queue: Some(&queue), delay };
@@ -402,7 +401,7 @@ fn behind(policy: &Policy, raw: &[Vec<f32>], queues: &[Vec<Vec<f32>>], delay: us
 }
 
 #[test]
-fn a_queue_holds_the_latest_decisions_the_newest_first_whatever_the_frame_shows() {
+fn a_queue_holds_the_latest_decisions_newest_first_whatever_the_frame_shows() {
     let _turn = turn();
     let (policy, delay) = (queued(4), 3);
     let options = Options { frame_delay: Some(delay), ..options(Mode::Window) };
@@ -424,7 +423,7 @@ fn a_queue_holds_the_latest_decisions_the_newest_first_whatever_the_frame_shows(
         past.insert(0, act.choices);
         past.truncate(4);
     }
-    // What is under way is part of the memory: another session goes on from it, and back again.
+    // Inputs in flight are part of the memory: another session continues from a snapshot, and so does this one.
     let snapshot = session.snapshot().unwrap();
     let mut other = Session::open(policy.clone(), options.clone()).unwrap();
     other.restore(&snapshot).unwrap();
@@ -442,7 +441,7 @@ fn a_queue_holds_the_latest_decisions_the_newest_first_whatever_the_frame_shows(
 }
 
 #[test]
-fn who_calls_or_sends_a_frame_may_know_the_inputs_better_and_later_frames_remember_it() {
+fn inputs_given_by_a_call_or_a_frame_replace_the_decisions_and_are_remembered() {
     let _turn = turn();
     let (policy, delay) = (queued(4), 2);
     let heads = policy.spec().heads.clone();
@@ -459,7 +458,7 @@ fn who_calls_or_sends_a_frame_may_know_the_inputs_better_and_later_frames_rememb
         assert_close(&act.logits, &want, &format!("{overrides:?}"));
         act.choices
     };
-    // The frame's own is the input that led to it, two before the newest.
+    // The frame's own input is the one that led to it, two before the newest.
     let shown = with_previous(frame(0.0), &input(3), &heads);
     let first = see(&mut session, &shown, &Overrides::default(), [&none, &none, &input(3), &none]);
     let queue = [input(9), vec![NONE; 13], input(5)].concat();
@@ -520,7 +519,7 @@ fn held_buttons_follow_their_thresholds() {
     assert_eq!(pressed(&mut session, 1.0, 0.0, 0.0), [0.0, 0.0], "released stays released");
     assert_eq!(pressed(&mut session, 0.0, 1.0, 1.0), [0.0, 0.0]);
     assert_eq!(pressed(&mut session, 0.0, 1.0, 0.0), [1.0, 1.0]);
-    // Without a given one the session's own last output is what is held.
+    // If the call gives no previous action, the session's last output is held.
     let sticky = Overrides {
         deterministic_buttons: Some(true),
         press_threshold: Some(1.0),
@@ -531,7 +530,7 @@ fn held_buttons_follow_their_thresholds() {
 }
 
 #[test]
-fn an_id_without_a_row_is_named_and_the_frame_refused() {
+fn a_frame_with_an_id_out_of_range_is_refused_and_the_field_named() {
     let _turn = turn();
     let mut session = open(&controller(Backbone::Lstm(recurrent(12))), Mode::Carry);
     let mut raw = frame(0.0);
@@ -542,7 +541,7 @@ fn an_id_without_a_row_is_named_and_the_frame_refused() {
 }
 
 #[test]
-fn frames_that_know_no_previous_action_have_none() {
+fn a_frame_without_a_previous_action_has_none_when_embedded() {
     let spec = controller(Backbone::Gru(recurrent(12))).spec().clone();
     let row = frames::EmbeddedFrame::embed(&spec, &frame(0.0)).unwrap();
     assert_eq!(row.previous, vec![NONE; 13]);
@@ -566,7 +565,7 @@ fn options_out_of_range_are_refused_by_name() {
 }
 
 #[test]
-fn the_lane_is_the_one_asked_for_or_follows_the_cost() {
+fn the_lane_is_the_option_or_follows_the_cost() {
     let _turn = turn();
     let small = vector(Backbone::Mlp(MlpConfig {
         hidden_sizes: vec![4],
@@ -589,7 +588,7 @@ fn the_lane_is_the_one_asked_for_or_follows_the_cost() {
 }
 
 #[test]
-fn no_decision_beyond_a_millisecond_is_inline_though_that_was_asked_for() {
+fn a_decision_beyond_a_millisecond_is_never_inline() {
     let _turn = turn();
     let wide = vector(Backbone::Gru(recurrent(256)));
     let inline = |mode| Options { window_size: 4000, lane: Some(Lane::Inline), ..options(mode) };
@@ -597,7 +596,7 @@ fn no_decision_beyond_a_millisecond_is_inline_though_that_was_asked_for() {
     assert_eq!(refused.kind(), Kind::OutOfRange);
     assert!(refused.to_string().contains("lane: inline"), "{refused}");
     assert!(refused.to_string().ends_with("is outside 0..1000"), "{refused}");
-    // Of one that steps, the window that warms it runs on a worker.
+    // In a session that steps, the window that warms the state runs on a worker.
     let session = Session::open(wide, inline(Mode::Carry)).unwrap();
     let info = session.info();
     assert_eq!((info.lane, info.window_lane), (Lane::Inline, Lane::Worker));
@@ -605,7 +604,7 @@ fn no_decision_beyond_a_millisecond_is_inline_though_that_was_asked_for() {
 }
 
 #[test]
-fn many_inline_decisions_of_one_call_are_a_workers_beyond_a_millisecond_together() {
+fn inline_decisions_of_one_call_run_on_a_worker_if_they_sum_to_over_a_millisecond() {
     let _turn = turn();
     let small = vector(Backbone::Gru(recurrent(12)));
     let options = Options { lane: Some(Lane::Inline), ..options(Mode::Carry) };
@@ -619,7 +618,7 @@ fn many_inline_decisions_of_one_call_are_a_workers_beyond_a_millisecond_together
 #[test]
 fn an_inline_decision_waits_for_no_other_thread() {
     let _turn = turn();
-    // Rows of many shards, and an opening that measures them.
+    // The window has many shards, and opening the session measures it.
     let policy = vector(Backbone::Gru(recurrent(12)));
     let options = Options { window_size: 256, lane: Some(Lane::Inline), ..options(Mode::Window) };
     let (both, gate) = (Barrier::new(3), RwLock::new(()));
@@ -646,7 +645,7 @@ fn an_inline_decision_waits_for_no_other_thread() {
 }
 
 #[test]
-fn sessions_are_counted_and_their_storage_is_taken_once() {
+fn sessions_are_counted_and_their_storage_is_allocated_once() {
     let _turn = turn();
     let before = live();
     let policy = vector(Backbone::Gru(recurrent(12)));
@@ -664,7 +663,7 @@ fn sessions_are_counted_and_their_storage_is_taken_once() {
 
 #[test]
 fn a_state_of_copies_is_the_state_of_the_trunk() {
-    // The warm start in the words of the backbone: one forward over the copies, then one step.
+    // The warm start, done by hand: one forward pass over the copies, then one step.
     let policy = vector(Backbone::Gru(recurrent(12)));
     let zero = policy.zero_state(1).unwrap();
     let copies = embedded(&policy, &vec![raw(0); WINDOW - 1]);
@@ -677,7 +676,7 @@ fn a_state_of_copies_is_the_state_of_the_trunk() {
 }
 
 #[test]
-fn a_session_that_steps_by_a_plan_chooses_and_remembers_as_one_that_steps_by_its_ops() {
+fn a_session_with_a_plan_chooses_and_remembers_as_a_session_without() {
     let _turn = turn();
     for backbone in backbones() {
         for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
@@ -688,7 +687,7 @@ fn a_session_that_steps_by_a_plan_chooses_and_remembers_as_one_that_steps_by_its
             assert_eq!((unpacked.info().path, packed.info().path), (Path::Ops, Path::Packed));
             let frame = |t: usize| frame((t as f32 * 0.3).sin() * 40.0);
             for t in 0..40 {
-                // A snapshot of either is one of both.
+                // Each session restores a snapshot of the other.
                 if t % 16 == 8 {
                     let (own, other) = (packed.snapshot().unwrap(), unpacked.snapshot().unwrap());
                     assert_eq!(own.len(), other.len());
@@ -710,7 +709,7 @@ fn of_game(frame: i64) -> Overrides {
 }
 
 #[test]
-fn one_frame_of_a_game_has_one_decision_however_often_it_is_asked() {
+fn one_game_frame_has_one_decision_however_often_it_is_asked() {
     let _turn = turn();
     for mode in [Mode::Carry, Mode::Window, Mode::Resync(3)] {
         let policy = vector(Backbone::Gru(recurrent(12)));
@@ -720,7 +719,7 @@ fn one_frame_of_a_game_has_one_decision_however_often_it_is_asked() {
         for t in 0..20 {
             made.push(session.act(&raw(t), &of_game(t as i64)).unwrap());
             let before = session.snapshot().unwrap();
-            // Whatever the frame looks like by now, up to eight decisions back.
+            // The same decision comes back for another raw frame, up to eight decisions back.
             for (back, act) in made.iter().rev().take(9).enumerate() {
                 let again = session.act(&raw(77), &of_game((t - back) as i64)).unwrap();
                 assert_eq!(&again, act, "{back} before {t}");
@@ -735,7 +734,7 @@ fn one_frame_of_a_game_has_one_decision_however_often_it_is_asked() {
 }
 
 #[test]
-fn what_was_rolled_back_was_never_decided() {
+fn a_rollback_leaves_no_trace_of_the_decisions() {
     let _turn = turn();
     for mode in [Mode::Carry, Mode::Window, Mode::Resync(3), Mode::Resync(7)] {
         for backbone in backbones().into_iter().chain([attention()]) {
@@ -751,7 +750,7 @@ fn what_was_rolled_back_was_never_decided() {
                 let first = next + 10 - round;
                 assert_eq!(session.rollback(first as i64 - 123).unwrap(), round);
                 assert_eq!(session.rollback(first as i64 - 123).unwrap(), 0);
-                // The other never saw the frames that were taken back.
+                // The other session never saw the frames that were taken back.
                 for t in next..first {
                     other.act(&raw(t + 500), &of_game(t as i64 - 123)).unwrap();
                 }
@@ -769,7 +768,7 @@ fn what_was_rolled_back_was_never_decided() {
 }
 
 #[test]
-fn a_game_can_be_rolled_back_to_its_start_and_begins_anew() {
+fn a_game_rolled_back_to_its_start_replays_the_same_decisions() {
     let _turn = turn();
     for mode in [Mode::Carry, Mode::Window, Mode::Resync(3)] {
         let policy = vector(Backbone::Gru(recurrent(12)));
@@ -786,7 +785,7 @@ fn a_game_can_be_rolled_back_to_its_start_and_begins_anew() {
 }
 
 #[test]
-fn what_a_snapshot_has_is_decided_once_and_what_it_has_not_cannot_be_taken_back() {
+fn a_restored_session_repeats_its_last_decision_and_takes_back_none_before_it() {
     let _turn = turn();
     let policy = vector(Backbone::Gru(recurrent(12)));
     let wanted = Options { rollback: 8, ..options(Mode::Carry) };
@@ -795,7 +794,7 @@ fn what_a_snapshot_has_is_decided_once_and_what_it_has_not_cannot_be_taken_back(
         (90..=100).map(|t| session.act(&raw(t), &of_game(t as i64)).unwrap()).collect();
     let mut other = Session::open(policy, wanted).unwrap();
     other.restore(&session.snapshot().unwrap()).unwrap();
-    // The failed node's last frame, asked again of the next.
+    // The last frame before a node failed, asked again on the next node.
     assert_eq!(&other.act(&raw(7), &of_game(100)).unwrap(), made.last().unwrap());
     (101..=103).for_each(|t| drop(other.act(&raw(t), &of_game(t as i64)).unwrap()));
     assert_eq!(other.rollback(99).unwrap_err().kind(), Kind::NotFound);
@@ -805,7 +804,7 @@ fn what_a_snapshot_has_is_decided_once_and_what_it_has_not_cannot_be_taken_back(
 }
 
 #[test]
-fn a_decision_without_a_number_goes_with_the_one_before() {
+fn a_decision_without_a_number_belongs_to_the_one_before() {
     let _turn = turn();
     let policy = vector(Backbone::Gru(recurrent(12)));
     let wanted = Options { rollback: 8, ..options(Mode::Carry) };
@@ -817,14 +816,14 @@ fn a_decision_without_a_number_goes_with_the_one_before() {
     assert_eq!(session.act(&raw(0), &of_game(5)).unwrap(), made);
     assert_eq!(session.rollback(5).unwrap(), 2);
     assert_eq!(session.snapshot().unwrap(), before);
-    // A new game counts from its own start.
+    // A new game has frame numbers of its own.
     session.reset(None).unwrap();
     session.act(&raw(0), &of_game(-123)).unwrap();
     assert_eq!(session.rollback(-123).unwrap(), 1);
 }
 
 #[test]
-fn windows_of_many_sessions_have_the_bits_of_one() {
+fn windows_of_many_sessions_equal_bit_for_bit_those_of_one() {
     let _turn = turn();
     let policy = vector(Backbone::Gru(recurrent(64)));
     let model = Arc::new(Model::new(policy, Format::F32).unwrap());
@@ -858,7 +857,7 @@ fn windows_of_many_sessions_have_the_bits_of_one() {
 }
 
 #[test]
-fn a_decision_that_nobody_heard_of_is_taken_back() {
+fn a_decision_that_its_caller_never_received_is_taken_back() {
     let _turn = turn();
     for mode in [Mode::Carry, Mode::Window, Mode::Resync(3)] {
         for backbone in backbones() {
@@ -881,7 +880,7 @@ fn a_decision_that_nobody_heard_of_is_taken_back() {
 }
 
 #[test]
-fn a_state_that_is_caught_up_with_is_the_one_that_is_stepped() {
+fn a_state_that_catches_up_equals_the_state_that_is_stepped() {
     let _turn = turn();
     let policy = vector(attention());
     for rollback in [0, 1, 8] {
@@ -889,7 +888,7 @@ fn a_state_that_is_caught_up_with_is_the_one_that_is_stepped() {
         let mut session = Session::open(policy.clone(), wanted).unwrap();
         let mut unpacked = unpacked(&policy, Mode::Carry);
         for t in 0..40 {
-            // What is refused leaves a half-made moment behind.
+            // A refused frame leaves the next moment half made.
             if t % 5 == 3 {
                 assert!(session.act(&[f32::NAN; 3], &Overrides::default()).is_err());
             }
@@ -910,7 +909,7 @@ fn a_state_that_is_caught_up_with_is_the_one_that_is_stepped() {
 }
 
 #[test]
-fn many_sessions_decide_in_one_call_what_each_decides_alone() {
+fn sessions_decide_in_one_call_as_each_decides_alone() {
     let _turn = turn();
     let policies: Vec<Arc<Policy>> = backbones().into_iter().map(vector).collect();
     let models: Vec<Arc<Model>> = policies
@@ -931,7 +930,7 @@ fn many_sessions_decide_in_one_call_what_each_decides_alone() {
     };
     let (mut together, mut alone) = (sessions(), sessions());
     for t in 0..10 {
-        // One of them is asked what is wrong.
+        // One session gets a wrong frame.
         let raws: Vec<Vec<f32>> =
             (0..12).map(|i| if i == t { vec![f32::NAN; 3] } else { raw(t + 100 * i) }).collect();
         let overrides = Overrides::default();
@@ -960,7 +959,7 @@ fn many_sessions_decide_in_one_call_what_each_decides_alone() {
 }
 
 #[test]
-fn a_session_goes_on_with_other_weights_from_its_own_memory() {
+fn a_session_adopts_other_weights_and_keeps_its_memory() {
     let _turn = turn();
     let policy = vector(Backbone::Gru(recurrent(12)));
     let other = Arc::new(Policy::init(policy.spec(), 12).unwrap());

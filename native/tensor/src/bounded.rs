@@ -1,4 +1,4 @@
-//! Lists of a file, whose length is checked while they are read.
+//! Lists in files, with a limit on their length that is checked during parsing.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
-/// Reads a list of at most `N` entries, and takes no memory for one that is longer.
+/// Deserialises a list of at most `N` entries. A longer list is an error before memory is taken for more than `N`.
 pub fn at_most<'de, D, T, const N: usize>(deserializer: D) -> std::result::Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,4 +1,4 @@
-//! Where tensors live. A CPU is always there; an NVIDIA card has to be looked for, and what is missing is said.
+//! Devices of tensors. A CPU is always present. An NVIDIA card is looked up, and an error names what is missing.
 
 use candle_core::{Device, Tensor};
 
@@ -27,28 +27,29 @@ pub use ledger::Held;
 pub use memory::{Budget, Kept, Memory, Owner, allow, budget};
 pub use missing::Missing;
 
-/// Whether this build computes on cards at all.
+/// Whether this build supports CUDA.
 pub const CUDA: bool = cfg!(feature = "cuda");
 
-/// Devices that work together.
+/// Devices that hold replicas of one policy.
 pub struct Devices {
+    /// The devices, in the order of their name, such as `cuda:0,1`.
     pub all: Vec<Device>,
-    /// Where they are several.
+    /// The sum across devices. `None` for a single device.
     pub sum: Option<Box<dyn AllReduce>>,
 }
 
-/// Adds up what several devices have.
+/// Sums tensors across devices.
 pub trait AllReduce {
-    /// The sum of `parts`, of which each device has its own, on each of them: the same bits everywhere, in an
-    /// order of additions that is the implementation's own.
+    /// Returns the sum of `parts` on every device. `parts` holds one tensor per device. The sums have the same bits on
+    /// all devices; the order of additions depends on the implementation.
     ///
     /// # Shapes
-    /// `[n]` each, as the sums
+    /// `[n]` for each part and each sum.
     fn sum(&self, parts: &[Tensor]) -> Result<Vec<Tensor>>;
 }
 
-/// Whether policies run on cards, by their numbers among those that the driver shows, and together where they are
-/// several. Whatever is missing is told before a context is made, which would take memory there.
+/// Checks that policies can run on the cards with these ordinals (as the driver numbers them), and together if there
+/// are several. Fails before a context is created, because a context takes memory on the card.
 pub fn check(ordinals: &[usize]) -> Result<()> {
     look(ordinals).map_err(|missing| {
         let numbers: Vec<_> = ordinals.iter().map(usize::to_string).collect();
@@ -56,11 +57,11 @@ pub fn check(ordinals: &[usize]) -> Result<()> {
     })
 }
 
-/// The device of a name, `cpu` or `cuda:` and the number of a card. Words after it, such as who chose it, are
-/// not read.
+/// The device of a name: `cpu`, or `cuda:` and the ordinal of a card. Words after the name are ignored, such as
+/// `(auto)`.
 ///
 /// # Errors
-/// `NoDevice` for a card on which policies do not run, `Mismatch` for another name.
+/// `NoDevice` if policies cannot run on the card, `Mismatch` for any other name.
 pub fn named(text: &str) -> Result<Device> {
     match parse(text).as_deref() {
         Some([]) => Ok(Device::Cpu),
@@ -69,10 +70,10 @@ pub fn named(text: &str) -> Result<Device> {
     }
 }
 
-/// The devices of a name: the one of [`named`], or the cards of `cuda:0,1`.
+/// The devices of a name: one device as [`named`] accepts it, or the cards of a list such as `cuda:0,1`.
 ///
 /// # Errors
-/// As [`named`], also for a card that is there twice.
+/// As for [`named`], and `Mismatch` if a card is listed twice.
 pub fn several(text: &str) -> Result<Devices> {
     match parse(text).as_deref() {
         Some(ordinals @ [_, _, ..]) => {
@@ -84,12 +85,12 @@ pub fn several(text: &str) -> Result<Devices> {
     }
 }
 
-/// How many devices a name is of.
+/// The number of devices in a name.
 pub fn count(text: &str) -> usize {
     parse(text).map_or(1, |ordinals| ordinals.len().max(1))
 }
 
-/// The cards of a name, none of the CPU's.
+/// The ordinals of the cards in a name; empty for the CPU, `None` for an unknown name.
 fn parse(text: &str) -> Option<Vec<usize>> {
     let name = text.split(' ').next().unwrap_or_default();
     if name == "cpu" {
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_known_by_its_name_and_a_card_that_is_not_there_is_told() {
+    fn a_device_is_found_by_name_and_a_missing_card_is_named_in_the_error() {
         for name in ["cpu", "cpu (auto)"] {
             assert!(named(name).is_ok_and(|device| device.is_cpu()), "{name}");
         }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn several_cards_are_known_by_their_numbers_each_of_which_is_there_once() {
+    fn several_cards_are_listed_by_ordinal_without_repeats() {
         assert!(
             several("cpu").is_ok_and(|devices| devices.all.len() == 1 && devices.sum.is_none())
         );

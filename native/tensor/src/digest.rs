@@ -1,4 +1,4 @@
-//! By what bytes are known again.
+//! SHA-256 digests of bytes and files.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,22 +7,22 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, Result, fs};
 
-/// Bytes of a file that are in memory at once.
+/// Bytes of a file that are read at once.
 const CHUNK: usize = 1 << 16;
 
-/// SHA-256 of these parts, one after the other, in hexadecimal digits.
+/// SHA-256 of the concatenated `parts`, in hexadecimal digits.
 pub fn sha256<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> String {
     let mut hash = Sha256::new();
     parts.into_iter().for_each(|part| hash.update(part));
     hex(&hash.finalize())
 }
 
-/// In hexadecimal digits.
+/// The bytes in hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// SHA-256 of the bytes that a file had when it was opened.
+/// SHA-256 of a file, up to the length that it had when it was opened, in hexadecimal digits.
 pub fn of_file(path: &Path) -> Result<String> {
     let file = fs::open(path)?;
     let (mut hash, mut chunk) = (Sha256::new(), vec![0; CHUNK]);

@@ -1,7 +1,7 @@
-//! One error type for every room below the border.
+//! The error type of all crates below the NIF.
 //!
-//! A variant carries data, not prose: the border turns it into `%Sconce.Error{kind, op, details}`
-//! and Elixir renders the sentence.
+//! A variant carries fields, not prose: the NIF turns it into `%Sconce.Error{kind, op, details}`, and Elixir renders
+//! the message.
 
 use std::any::Any;
 use std::fmt;
@@ -16,25 +16,39 @@ use crate::device::missing::Missing;
 use crate::memory::available::{Available, available};
 use crate::memory::refused::Refused;
 
-/// The closed list of kinds, the same in Rust and in `Sconce.Error` (a test compares them).
+/// The closed list of error kinds, the same in Rust and in `Sconce.Error` (a test compares them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// A file, a name or an entry does not exist.
     NotFound,
+    /// A file or buffer is invalid.
     Corrupt,
+    /// Two things do not fit each other.
     Mismatch,
+    /// A number is outside of its bounds.
     OutOfRange,
+    /// A number is NaN or infinite.
     NonFinite,
+    /// A weight gets no gradient.
     NoGradient,
+    /// Something is in use or full.
     Busy,
+    /// A deadline has passed.
     Deadline,
+    /// The work was cancelled.
     Cancelled,
+    /// Memory of the host or of a card is insufficient.
     OutOfMemory,
+    /// A device, a driver or a feature is missing.
     Unavailable,
+    /// The system reported an error on a file.
     Io,
+    /// Rust code panicked: a bug.
     Panic,
 }
 
 impl Kind {
+    /// All kinds.
     pub const ALL: [Kind; 13] = [
         Kind::NotFound,
         Kind::Corrupt,
@@ -51,7 +65,7 @@ impl Kind {
         Kind::Panic,
     ];
 
-    /// The atom in Elixir.
+    /// The name of the atom in Elixir.
     pub fn name(self) -> &'static str {
         match self {
             Kind::NotFound => "not_found",
@@ -71,90 +85,198 @@ impl Kind {
     }
 }
 
+/// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// An error of the native library. The fields are data for `%Sconce.Error{}`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Something does not exist.
     #[error("{what} not found")]
-    NotFound { what: String },
-    /// A file or buffer that cannot be what it claims to be.
+    NotFound {
+        /// The thing, such as a path.
+        what: String,
+    },
+    /// A file or buffer does not hold what its format demands.
     #[error("{what}: {reason}")]
-    Corrupt { what: String, reason: String },
-    /// Two things that do not fit each other: a shape, a width, a Spec.
+    Corrupt {
+        /// The file or buffer.
+        what: String,
+        /// The fault.
+        reason: String,
+    },
+    /// Two things do not fit each other: shapes, widths, Specs.
     #[error("{what}: expected {expected}, got {got}")]
-    Mismatch { what: String, expected: String, got: String },
-    /// A run that goes on cannot have these.
+    Mismatch {
+        /// The thing that was compared.
+        what: String,
+        /// The expected value.
+        expected: String,
+        /// The value that was given.
+        got: String,
+    },
+    /// Options differ that a resumed run cannot change.
     #[error("{what}: {}", .differences.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
-    Fixed { what: String, differences: Vec<Difference> },
+    Fixed {
+        /// The run.
+        what: String,
+        /// The options that differ.
+        differences: Vec<Difference>,
+    },
+    /// A number is outside of its bounds.
     #[error("{field}: {value} is outside {min}..{max}")]
-    OutOfRange { field: String, value: f64, min: f64, max: f64 },
+    OutOfRange {
+        /// The name of the number.
+        field: String,
+        /// The number.
+        value: f64,
+        /// The lowest number allowed.
+        min: f64,
+        /// The highest number allowed.
+        max: f64,
+    },
+    /// A number is NaN or infinite.
     #[error("{what} is not finite ({value})")]
-    NonFinite { what: String, value: f64 },
-    /// A step of a training of which nothing good comes.
+    NonFinite {
+        /// The name of the number.
+        what: String,
+        /// The number.
+        value: f64,
+    },
+    /// The loss diverged: a figure of a training step is not finite.
     #[error("{what} is not finite ({value}) in step {step}, whose batch {batch} begins with {}",
         .windows.first().map_or("nothing".into(), |(game, frame)| format!("{game}, frame {frame}")))]
     Diverged {
+        /// The figure, such as the loss.
         what: String,
+        /// Its value: NaN or infinite.
         value: f64,
+        /// The training step, counted from 1.
         step: u64,
-        /// The first that the step learned from, counted from 0.
+        /// The first batch of the step, counted from 0.
         batch: u64,
-        /// Game and first frame of each window.
+        /// Name of the game and first frame of each window in the batch.
         windows: Vec<(String, i32)>,
     },
+    /// No gradient reaches some weights.
     #[error("no gradient reaches {}", .weights.join(", "))]
-    NoGradient { weights: Vec<String> },
+    NoGradient {
+        /// The names of the weights.
+        weights: Vec<String>,
+    },
+    /// Something is in use.
     #[error("{what} is in use")]
-    Busy { what: String },
-    #[error("{what} is late by the deadline of {deadline_ms} ms, after {waited_ms} ms")]
-    Deadline { what: String, deadline_ms: u64, waited_ms: f64 },
+    Busy {
+        /// The thing in use.
+        what: String,
+    },
+    /// A deadline has passed.
+    #[error("{what} missed its deadline of {deadline_ms} ms, after {waited_ms} ms")]
+    Deadline {
+        /// The call.
+        what: String,
+        /// The deadline of the whole call, in milliseconds.
+        deadline_ms: u64,
+        /// The time that the call has waited, in milliseconds.
+        waited_ms: f64,
+    },
+    /// The caller cancelled the work.
     #[error("cancelled")]
     Cancelled,
-    /// More than there is.
+    /// Work needs more memory than is available.
     #[error("{what} needs {bytes} bytes{}", .available.map_or(String::new(), |available|
         format!(", and {} are available ({:?})", available.bytes, available.bound)))]
     OutOfMemory {
+        /// The work or the buffer.
         what: String,
+        /// Bytes that it needs.
         bytes: u64,
-        /// None for what is more than Sconce ever takes.
+        /// The available memory. `None` if the system names no bound below `bytes`.
         available: Option<Available>,
     },
-    /// More than was allowed.
+    /// Work needs more memory than its limit.
     #[error("{what} needs {bytes} bytes, and may have {limit}")]
-    OverLimit { what: String, bytes: u64, limit: u64 },
-    /// A card that has no room left.
+    OverLimit {
+        /// The work.
+        what: String,
+        /// Bytes that it needs.
+        bytes: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// A card is out of memory.
     #[error("{what} is out of memory")]
     CardFull {
+        /// The card, preceded by the work if that is known.
         what: String,
-        /// What was asked for, where that is known.
+        /// Bytes that the work needs, if known.
         bytes: Option<u64>,
+        /// The card's memory at the time of the failure.
         memory: Box<Memory>,
     },
+    /// A resource or a feature is unavailable.
     #[error("{what}: {reason}")]
-    Unavailable { what: String, reason: String },
-    /// No such card to compute on.
+    Unavailable {
+        /// The resource or feature.
+        what: String,
+        /// The reason.
+        reason: String,
+    },
+    /// Policies cannot run on a card.
     #[error("{device}: {missing}")]
-    NoDevice { device: String, missing: Missing },
-    /// A GPU's driver that is not there, or refuses. By the name of the cause Elixir knows what mends it.
+    NoDevice {
+        /// The name of the device.
+        device: String,
+        /// The thing that is missing.
+        missing: Missing,
+    },
+    /// A GPU's driver is missing or reports an error. Elixir chooses the remedy by `cause`.
     #[error("{what}: {reason}")]
-    Driver { what: String, cause: &'static str, reason: String },
+    Driver {
+        /// The driver or the GPU.
+        what: String,
+        /// The name of the cause.
+        cause: &'static str,
+        /// The driver's text.
+        reason: String,
+    },
+    /// The system reported an error on a file.
     #[error("{}: {source}", .path.display())]
-    Io { path: PathBuf, source: std::io::Error },
-    /// None of the states of a run reached the disk: the last file that failed, and what the run ended with.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// No state of a run could be saved.
     #[error("{}: {reason}; no state of the run was saved", .path.display())]
-    Unsaved { path: PathBuf, reason: String, report: Box<Value> },
+    Unsaved {
+        /// The last file that failed.
+        path: PathBuf,
+        /// The reason of that failure.
+        reason: String,
+        /// The final report of the run.
+        report: Box<Value>,
+    },
+    /// Rust code panicked: a bug.
     #[error("panic: {message}")]
-    Panic { message: String },
-    /// Candle's own refusal, which only a bug of ours can cause.
+    Panic {
+        /// The message of the panic.
+        message: String,
+    },
+    /// An error of candle, which only a bug in Sconce can cause.
     #[error("tensor: {}", words(.0))]
     Tensor(#[source] candle_core::Error),
 }
 
-/// An option with the value that is recorded and another that was given.
+/// An option whose given value differs from the recorded one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
+    /// The name of the option.
     pub option: String,
+    /// The recorded value.
     pub recorded: String,
+    /// The value that was given.
     pub given: String,
 }
 
@@ -165,29 +287,33 @@ impl fmt::Display for Difference {
 }
 
 impl Error {
+    /// A [`Error::Mismatch`] from displayable values.
     pub fn mismatch(what: impl Into<String>, expected: impl ToString, got: impl ToString) -> Self {
         Error::Mismatch { what: what.into(), expected: expected.to_string(), got: got.to_string() }
     }
 
+    /// A [`Error::Corrupt`] from a displayable reason.
     pub fn corrupt(what: impl Into<String>, reason: impl ToString) -> Self {
         Error::Corrupt { what: what.into(), reason: reason.to_string() }
     }
 
+    /// An [`Error::OutOfRange`].
     pub fn out_of_range(field: impl Into<String>, value: f64, min: f64, max: f64) -> Self {
         Error::OutOfRange { field: field.into(), value, min, max }
     }
 
+    /// A [`Error::NotFound`].
     pub fn not_found(what: impl Into<String>) -> Self {
         Error::NotFound { what: what.into() }
     }
 
-    /// More bytes than there are, or than there may be.
+    /// An [`Error::OutOfMemory`] for `bytes` bytes. It carries the available memory if that is less.
     pub fn out_of_memory(what: impl Into<String>, bytes: u64) -> Self {
         let available = available().filter(|available| available.bytes < bytes);
         Error::OutOfMemory { what: what.into(), bytes, available }
     }
 
-    /// What unwound: a buffer that was refused is `OutOfMemory`, all else `Panic`.
+    /// The error of a panic: `OutOfMemory` for a refused buffer, `Panic` for anything else.
     pub fn of_panic(payload: Box<dyn Any + Send>) -> Self {
         match payload.downcast_ref::<Refused>() {
             Some(refused) => Error::OutOfMemory {
@@ -207,6 +333,7 @@ impl Error {
         }
     }
 
+    /// The kind of the error.
     pub fn kind(&self) -> Kind {
         match self {
             Error::NotFound { .. } => Kind::NotFound,
@@ -230,7 +357,7 @@ impl Error {
         }
     }
 
-    /// Says what the memory was for, and how many bytes that are in all.
+    /// Adds to an out-of-memory error what the memory was for, and how many bytes the whole work needs.
     pub fn asking(self, what: &str, bytes: u64) -> Self {
         match self {
             Error::OutOfMemory { available, .. } => {
@@ -312,20 +439,20 @@ impl Error {
     }
 }
 
-/// What candle says, without the backtrace that it appends where RUST_BACKTRACE is set.
+/// Candle's message without the backtrace that it appends if RUST_BACKTRACE is set.
 fn words(error: &candle_core::Error) -> String {
     let text = error.to_string();
     text.split("\n   0: ").next().unwrap_or(&text).trim_end().to_owned()
 }
 
-/// A device that has no memory left says so in the words of its driver, or of its libraries, alone.
+/// Whether a device is out of memory. Candle passes this on only as text of the driver or of its libraries.
 fn is_out_of_memory(error: &candle_core::Error) -> bool {
     let text = error.to_string().to_lowercase();
     let words = ["out of memory", "out_of_memory", "alloc_failed", "allocation_failed"];
     words.into_iter().any(|words| text.contains(words))
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub fn panic_message(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&str>() {
         (*text).to_owned()
@@ -338,18 +465,18 @@ pub fn panic_message(payload: &(dyn Any + Send)) -> String {
     }
 }
 
-/// The number and the memory of a card that is full, if one is.
+/// Returns the ordinal and the memory of the card that is full, if there is one.
 type FullCard = fn() -> Option<(usize, Memory)>;
 
 static FULL_CARD: OnceLock<FullCard> = OnceLock::new();
 
-/// Says how to see which card is full, and its memory.
+/// Sets the function that finds the full card and its memory. Only the first call has an effect.
 pub fn set_full_card(look: FullCard) {
-    // Set once: every card is looked at in the same way.
+    // One function serves all cards.
     let _ = FULL_CARD.set(look);
 }
 
-/// A card that is full is told by its memory as it was then.
+/// Converts candle's error. If a card is full, the error carries the card's memory at this moment.
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
         match is_out_of_memory(&error).then(|| FULL_CARD.get()?()).flatten() {
@@ -363,7 +490,7 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// So that `?` works inside candle's traits, where it becomes text: what a caller can do wrong is
+/// Converts errors so that `?` works inside candle's traits. The fields become text there; errors of a caller are
 /// checked before.
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
@@ -379,7 +506,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentence_of_candle_comes_without_its_backtrace() {
+    fn candle_s_message_comes_without_its_backtrace() {
         let backtrace = Box::new(std::backtrace::Backtrace::force_capture());
         let inner = Box::new(candle_core::Error::Msg("shape mismatch in add".into()));
         let error = Error::Tensor(candle_core::Error::WithBacktrace { inner, backtrace });
@@ -388,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_is_full_tells_who_has_it_and_what_makes_room() {
+    fn the_error_of_a_full_card_has_its_owners_and_remedies() {
         let kept = crate::device::Kept { weights: 7, ..Default::default() };
         let memory = Memory::of_pool((100, Some(50)), Some(40), kept, [30, 40]);
         let full = Error::CardFull { what: "cuda:0".into(), bytes: None, memory: memory.into() };
@@ -407,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_memory_is_of_that_kind_whatever_it_calls_it() {
+    fn out_of_memory_is_recognised_in_the_texts_of_all_libraries() {
         let kind = |text: &str| Error::Tensor(candle_core::Error::Msg(text.into())).kind();
         assert_eq!(kind("DriverError(CUDA_ERROR_OUT_OF_MEMORY)"), Kind::OutOfMemory);
         assert_eq!(kind("Metal error: Out of memory"), Kind::OutOfMemory);

@@ -1,7 +1,7 @@
-//! The one way to open users' files, and to write files that are whole or absent.
+//! All access to users' files: checked opens, and writes that leave a whole file or none.
 //!
-//! [`open`], [`read`], [`append`] and [`lock`] never wait for the other end of a named pipe, and refuse
-//! whatever is not a regular file. Memory is taken only for bytes that a file of bounded length has.
+//! [`open`], [`read`], [`append`] and [`lock`] never wait for the other end of a named pipe, and refuse everything but
+//! regular files. Memory is taken only for bytes that a file of bounded length has.
 #![allow(clippy::disallowed_methods)]
 
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ pub struct Regular {
     metadata: Metadata,
 }
 
-/// Opens a file for reading. A link to a regular file is followed.
+/// Opens a file for reading. Links to regular files are followed.
 ///
 /// # Errors
 /// `Mismatch` for a folder, a named pipe, a socket or a device.
@@ -29,12 +29,16 @@ pub fn open(path: &Path) -> Result<Regular> {
     Ok(Regular { path: path.to_path_buf(), file, metadata })
 }
 
-/// All bytes of a file that has at most `limit` of them.
+/// Reads a whole file of at most `limit` bytes.
+///
+/// # Errors
+/// `Corrupt` for a longer file, and those of [`open`].
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let mut file = open(path)?;
     let length = file.length();
     if length > limit {
-        let reason = format!("{length} bytes, more than the {limit} that such a file may have");
+        let reason =
+            format!("{length} bytes, more than the {limit} bytes that such a file may have");
         return Err(Error::corrupt(path.display().to_string(), reason));
     }
     let mut bytes = Vec::new();
@@ -42,39 +46,41 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a file for writing at its end, and creates it where it is missing.
+/// Opens a file for appending, and creates it if it is missing.
 pub fn append(path: &Path) -> Result<File> {
     open_regular(path, OpenOptions::new().append(true).create(true)).map(|(file, _)| file)
 }
 
-/// Opens a file that is there, to write over parts of it.
+/// Opens an existing file to overwrite parts of it.
 pub fn open_to_write(path: &Path) -> Result<File> {
     open_regular(path, OpenOptions::new().write(true)).map(|(file, _)| file)
 }
 
 impl Regular {
+    /// The path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
+    /// The open file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// What the file was when it was opened.
+    /// The metadata of the file when it was opened.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Bytes of the file when it was opened.
+    /// The length of the file when it was opened, in bytes.
     pub fn length(&self) -> u64 {
         self.metadata.len()
     }
 
-    /// Adds the next `bytes` of the file to `buffer`. The caller has compared them with its length.
+    /// Appends the next `bytes` bytes of the file to `buffer`. The caller has checked `bytes` against the length.
     ///
     /// # Errors
-    /// `Corrupt` where the file ends before, `OutOfMemory` where there is no room for them.
+    /// `Corrupt` if the file ends before, `OutOfMemory` if `buffer` cannot grow.
     pub fn read(&mut self, bytes: u64, buffer: &mut Vec<u8>) -> Result<()> {
         let what = || self.path.display().to_string();
         let room = usize::try_from(bytes).ok().and_then(|n| buffer.try_reserve_exact(n).ok());
@@ -90,17 +96,17 @@ impl Regular {
     }
 }
 
-/// Opens without waiting, then looks at what was opened: what the path names may change in between.
+/// Opens without waiting, then checks the open file. Checking the path first would race with a change of the path.
 fn open_regular(path: &Path, options: &mut OpenOptions) -> Result<(File, Metadata)> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
-        // On a regular file the flag has no effect. A terminal does not become the process's own.
+        // On a regular file O_NONBLOCK has no effect. O_NOCTTY keeps a terminal from becoming the controlling one.
         options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     }
     let file = match options.open(path) {
         Ok(file) => file,
-        // A socket, or a pipe that nothing reads, refuses in words that name no cause.
+        // For a socket or a pipe without a reader, the system's error does not name the cause.
         Err(error) => match fs::metadata(path) {
             Ok(found) if !found.is_file() => return Err(not_regular(path, found.file_type())),
             _ => return Err(Error::io(path)(error)),
@@ -131,16 +137,16 @@ fn kind_name(kind: FileType) -> &'static str {
     if kind.is_dir() { "a folder" } else { "something else" }
 }
 
-/// Ending of files under way. One that is left over belongs to a writer that died.
+/// Extension of files being written. A leftover belongs to a writer that died.
 pub const PARTIAL: &str = "partial";
 
-/// Writes a file beside `path`, syncs it and renames it into place, so that at any moment `path` is
-/// the old file or the whole new one, also after a crash. A failure leaves nothing behind; what a
-/// killed process leaves is for [`clear_partials`] or [`clear_partials_of`].
+/// Writes a file beside `path`, syncs it and renames it into place. At any moment, also after a crash, `path` is the
+/// old file or the whole new one. On failure nothing is left behind. Leftovers of killed processes are removed by
+/// [`clear_partials`] and [`clear_partials_of`].
 pub fn write_atomic(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
     let (mut file, partial) = create_partial(path).map_err(Error::io(path))?;
     let written = write(&mut file).and_then(|()| file.sync_all());
-    // The lock goes with the last handle, and lasts until the file has its name. Windows renames no open file.
+    // The lock ends with the last handle, so the handle lives until the rename. Windows cannot rename an open file.
     let locked = cfg!(unix).then_some(file);
     let renamed = written.and_then(|()| fs::rename(&partial, path));
     drop(locked);
@@ -152,10 +158,10 @@ pub fn write_atomic(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>
     sync_folder(path)
 }
 
-/// Writes bytes as [`write_atomic`] does, to the file that a link leads to.
+/// Writes bytes as [`write_atomic`] does. Links are followed.
 ///
 /// # Errors
-/// `Mismatch` where something else than a regular file has the name: a rename would take a device's place.
+/// `Mismatch` if `path` exists and is not a regular file: a rename would replace a device.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     if target.exists() && !target.is_file() {
@@ -166,8 +172,8 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     write_atomic(&target, |file| file.write_all(bytes))
 }
 
-/// Gives a whole file a second name, in place of what may have it: a link, or a copy where the file
-/// system has no links. The file may then be replaced, as [`write_atomic`] does, and not changed.
+/// Gives a file a second name and replaces any file of that name. The second name is a hard link, or a copy if the file
+/// system has no links. Replace the file afterwards, as [`write_atomic`] does; do not modify it in place.
 pub fn link_atomic(from: &Path, to: &Path) -> Result<()> {
     let source = open(from)?;
     let (file, partial) = create_partial(to).map_err(Error::io(to))?;
@@ -175,19 +181,19 @@ pub fn link_atomic(from: &Path, to: &Path) -> Result<()> {
     let linked = fs::remove_file(&partial)
         .and_then(|()| fs::hard_link(from, &partial))
         .and_then(|()| fs::rename(&partial, to));
-    // Renaming a file to another name of the same file leaves both: the partial one is removed then, too.
+    // A rename between two names of one file is a no-op that keeps both names, so the partial one is removed.
     let _ = fs::remove_file(&partial);
     match linked {
         Ok(()) => sync_folder(to),
-        // Also where another writer of `to` took the link, which has no lock, for a leftover.
+        // Also taken if another writer of `to` removed the link, which has no lock, as a leftover.
         Err(_) => write_atomic(to, |file| {
             io::copy(&mut source.file().take(source.length()), file).map(drop)
         }),
     }
 }
 
-/// Takes the lock of a folder, which lasts until the returned file is dropped; a process that dies
-/// gives it back. A lock that is held elsewhere is [`Error::Busy`].
+/// Locks a folder until the returned file is dropped. The lock of a process that dies is released. A lock held
+/// elsewhere is [`Error::Busy`].
 pub fn lock(folder: &Path, name: &str) -> Result<File> {
     let path = folder.join(name);
     let options = &mut OpenOptions::new();
@@ -201,8 +207,8 @@ pub fn lock(folder: &Path, name: &str) -> Result<File> {
     }
 }
 
-/// Removes what killed writers left in a folder. The caller holds the folder's lock: with another
-/// writer at work its file would go too.
+/// Removes leftovers of killed writers in a folder. The caller holds the folder's lock; without it, the file of a
+/// running writer would be removed too.
 pub fn clear_partials(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(Error::io(folder))? {
         let path = entry.map_err(Error::io(folder))?.path();
@@ -213,9 +219,9 @@ pub fn clear_partials(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes what killed writers of one file left beside it, for folders that have no lock. A writer holds the lock
-/// of its partial file as long as it lives, on whatever machine it runs. What cannot be locked or removed stays: it
-/// is in the way of no other writer.
+/// Removes leftovers of killed writers of one file, for folders without a lock. A writer holds the lock of its partial
+/// file as long as it lives, on any machine. Files that cannot be locked or removed stay; they do not hinder other
+/// writers.
 pub fn clear_partials_of(path: &Path) {
     let (true, Some(name), Ok(entries)) =
         (cfg!(unix), path.file_name(), fs::read_dir(folder_of(path)))
@@ -234,7 +240,7 @@ pub fn clear_partials_of(path: &Path) {
     }
 }
 
-/// Whether a name is one that [`partial_path`] gives for `name`.
+/// Whether `partial` is a result of [`partial_path`] for `name`.
 fn is_partial_of(partial: &OsStr, name: &OsStr) -> bool {
     let numbers = |partial: &[u8]| {
         let rest = partial.strip_prefix(name.as_encoded_bytes())?.strip_prefix(b".")?;
@@ -247,8 +253,8 @@ fn is_partial_of(partial: &OsStr, name: &OsStr) -> bool {
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// A file beside `path` that no other writer uses at this time: process and count. A name that is
-/// taken is a dead process's, whose number came round again as it does in containers.
+/// Creates a partial file beside `path` that no other writer uses. Its name has the process id and a count. A name that
+/// exists belongs to a dead process with the same id, as happens in containers.
 fn create_partial(path: &Path) -> io::Result<(File, PathBuf)> {
     loop {
         let partial = partial_path(path, COUNT.fetch_add(1, Ordering::Relaxed));
@@ -256,14 +262,14 @@ fn create_partial(path: &Path) -> io::Result<(File, PathBuf)> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
             Ok(file) if is_claimed(&file) => return Ok((file, partial)),
-            // Another writer took it for a leftover before it was locked, and removes it.
+            // Another writer took the file for a leftover before it was locked, and removes it.
             Ok(_) => {}
         }
     }
 }
 
-/// Locks a file of a living writer against [`clear_partials_of`]. Where a file system has no locks there is nothing to
-/// be claimed, and nothing is cleared.
+/// Locks the partial file of a running writer against [`clear_partials_of`]. On a file system without locks, claiming
+/// always succeeds and nothing is cleared.
 #[cfg(unix)]
 fn is_claimed(file: &File) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -285,7 +291,7 @@ fn partial_path(path: &Path, n: u64) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Makes the rename itself last. Only Unix can sync a folder.
+/// Makes the rename durable. Only Unix can sync a folder.
 fn sync_folder(path: &Path) -> Result<()> {
     if cfg!(unix) {
         let folder = folder_of(path);
@@ -358,14 +364,14 @@ mod tests {
         }
         assert_eq!(read(&at("link"), 4)?, b"text");
         assert_eq!(read(&at("dangling"), 4).map_err(|e| e.kind()), Err(Kind::NotFound));
-        // What is in the way of a file that is written anew is replaced.
+        // An atomic write replaces a pipe of that name.
         write_atomic(&at("pipe"), |file| file.write_all(b"new"))?;
         assert_eq!(read(&at("pipe"), 4)?, b"new");
         Ok(())
     }
 
     #[test]
-    fn a_file_beyond_its_bound_is_refused_by_its_length_alone() -> Result<()> {
+    fn a_file_beyond_its_limit_is_refused_by_its_length_alone() -> Result<()> {
         let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
         let path = folder.path().join("sparse");
         File::create(&path).and_then(|f| f.set_len(9 << 30)).map_err(Error::io(&path))?;
@@ -384,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_go_to_a_regular_file_alone_also_through_a_link() -> Result<()> {
+    fn bytes_are_written_to_regular_files_only_also_through_a_link() -> Result<()> {
         let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
         let (file, link) = (folder.path().join("a"), folder.path().join("link"));
         write_file(&file, b"old")?;
@@ -404,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_name_keeps_the_file_when_the_first_is_written_anew() -> Result<()> {
+    fn a_second_name_keeps_the_old_file_when_the_first_is_replaced() -> Result<()> {
         let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
         let (a, b) = (folder.path().join("a"), folder.path().join("b"));
         write_atomic(&b, |f| f.write_all(b"in the way"))?;
@@ -422,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_of_a_dead_process_stop_no_write_and_stay_until_they_are_cleared() -> Result<()> {
+    fn leftovers_of_a_dead_process_do_not_block_writes_and_stay_until_cleared() -> Result<()> {
         let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
         let path = folder.path().join("a");
         let next = COUNT.load(Ordering::Relaxed);
@@ -441,7 +447,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_next_save_clears_what_killed_ones_left_and_nothing_else() -> Result<()> {
+    fn the_next_save_clears_leftovers_of_killed_writers_and_nothing_else() -> Result<()> {
         let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
         let at = |name: &str| folder.path().join(name);
         let names = || {
@@ -466,7 +472,7 @@ mod tests {
         left.extend(["a", "a.3-4.partial", "a.5-6.partial", living]);
         left.sort();
         assert_eq!(names(), left);
-        // The writer that lives goes on, and is a leftover once it is gone.
+        // The partial file of a running writer stays, and is a leftover once the writer is dropped.
         writing.write_all(b"half").unwrap();
         clear_partials_of(&at("a"));
         assert_eq!(names(), left);
@@ -478,9 +484,9 @@ mod tests {
         Ok(())
     }
 
-    /// Writers clear beside each other all the time.
+    /// Four writers write and clear leftovers concurrently.
     #[test]
-    fn writers_of_one_file_do_not_take_each_other_for_killed_ones() -> Result<()> {
+    fn writers_of_one_file_do_not_remove_each_other_s_partial_files() -> Result<()> {
         let folder = tempfile::tempdir().map_err(Error::io(Path::new("tempdir")))?;
         let (path, first) = (folder.path().join("a"), folder.path().join("first"));
         write_file(&first, b"whole")?;

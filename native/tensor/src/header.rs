@@ -1,27 +1,27 @@
-//! The header of a safetensors file, which is checked before memory is taken for what it says.
+//! The header of a safetensors file, checked before memory is taken for its tensors.
 //!
 //! | bytes | content |
 //! |---|---|
 //! | 0..8 | length n of the header, u64 little-endian |
-//! | 8..8 + n | JSON: metadata, and dtype, shape and place of each tensor |
-//! | 8 + n.. | the numbers, without a gap |
+//! | 8..8 + n | JSON: metadata, and dtype, shape and offsets of each tensor |
+//! | 8 + n.. | the numbers, without gaps |
 
 use safetensors::tensor::{Metadata, TensorInfo};
 
-/// Bytes before the header, which hold its length.
+/// Bytes of the prefix, which holds the length of the header.
 pub const PREFIX: usize = 8;
-/// Bytes of a header. A history of 30,000 points with six heads fits.
+/// Maximum bytes of a header. A history of 30,000 points with six heads fits.
 pub const MAX_BYTES: usize = 1 << 25;
-/// JSON values in a header, which take up to a hundred bytes of memory each.
+/// Maximum number of JSON values in a header. Each takes up to a hundred bytes of memory.
 pub const MAX_VALUES: usize = 1 << 21;
-/// Tensors in a file: more than a policy of [`crate::spec::MAX_LAYERS`] has with its optimiser's state.
+/// Maximum number of tensors in a file: more than the deepest policy has together with its optimiser state.
 pub const MAX_TENSORS: usize = 1 << 16;
-/// Bytes in the name of a tensor.
+/// Maximum bytes in the name of a tensor.
 pub const MAX_NAME: usize = 256;
-/// Dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 pub const MAX_RANK: usize = 8;
 
-/// The length of the header in a file of `file` bytes.
+/// The length of the header in a file of `file` bytes, from the file's first 8 bytes.
 pub fn length(prefix: &[u8], file: u64) -> Result<usize, String> {
     let prefix: [u8; PREFIX] = prefix.try_into().map_err(|_| format!("{file} bytes"))?;
     let bytes = u64::from_le_bytes(prefix);
@@ -34,7 +34,7 @@ pub fn length(prefix: &[u8], file: u64) -> Result<usize, String> {
     }
 }
 
-/// What a header says, if the tensors that it lists fill a file of `file` bytes exactly.
+/// Parses a header. Fails unless its tensors fill a file of `file` bytes exactly.
 pub fn parse(json: &[u8], file: u64) -> Result<Metadata, String> {
     check_values(json)?;
     let header: Metadata = serde_json::from_slice(json).map_err(|e| e.to_string())?;
@@ -45,12 +45,12 @@ pub fn parse(json: &[u8], file: u64) -> Result<Metadata, String> {
     tensors.iter().try_for_each(|(name, info)| check_tensor(name, info))?;
     match (PREFIX + json.len()).checked_add(header.data_len()) {
         Some(expected) if expected as u64 == file => Ok(header),
-        Some(expected) => Err(format!("{file} bytes, and its header speaks of {expected}")),
-        None => Err(format!("{file} bytes, and its header speaks of more than 2^64")),
+        Some(expected) => Err(format!("{file} bytes, and its header describes {expected}")),
+        None => Err(format!("{file} bytes, and its header describes more than 2^64")),
     }
 }
 
-/// The header of a file that is in memory: its length and what it says.
+/// Parses the header of a file in memory. Returns its length and its contents.
 pub fn of_bytes(bytes: &[u8]) -> Result<(usize, Metadata), String> {
     let file = bytes.len() as u64;
     let n = length(bytes.get(..PREFIX).unwrap_or_default(), file)?;
@@ -58,7 +58,7 @@ pub fn of_bytes(bytes: &[u8]) -> Result<(usize, Metadata), String> {
     Ok((n, header))
 }
 
-/// Counts what can begin a JSON value, also inside strings: a bound from above.
+/// Checks an upper bound of the number of JSON values: the characters that can begin one, also inside strings.
 fn check_values(json: &[u8]) -> Result<(), String> {
     let values = json.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
     match values <= MAX_VALUES {
@@ -76,7 +76,7 @@ fn check_tensor(name: &str, info: &TensorInfo) -> Result<(), String> {
     }
     // A dimension of 0 hides a product that overflows as soon as strides are computed.
     let all = info.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1)));
-    all.map(drop).ok_or_else(|| format!("{name} has more numbers than can be counted"))
+    all.map(drop).ok_or_else(|| format!("{name} has a size that overflows"))
 }
 
 #[cfg(test)]
@@ -98,11 +98,11 @@ mod tests {
         for n in 0..whole.len() {
             assert!(of_bytes(&whole[..n]).is_err(), "{n}");
         }
-        assert!(of_bytes(&[&whole[..], &[0]].concat()).unwrap_err().contains("speaks of"));
+        assert!(of_bytes(&[&whole[..], &[0]].concat()).unwrap_err().contains("describes"));
     }
 
     #[test]
-    fn what_a_header_may_say_is_bounded() {
+    fn sizes_in_a_header_are_bounded() {
         let said = |json: String| of_bytes(&file(&json, 0)).unwrap_err();
         let mut long = (1u64 << 40).to_le_bytes().to_vec();
         long.resize(100, b'{');
@@ -111,11 +111,11 @@ mod tests {
         assert!(said(tensor(&"n".repeat(257), "[0]", 0)).contains("257 bytes"));
         assert!(said(tensor("w", "[0,1,1,1,1,1,1,1,1]", 0)).contains("9 dimensions"));
         let wide = tensor("w", "[0,4294967296,4294967296]", 0);
-        assert!(said(wide).contains("more numbers than can be counted"));
+        assert!(said(wide).contains("a size that overflows"));
         let many = (0..=MAX_TENSORS).map(|i| tensor(&i.to_string(), "[0]", 0));
         let many: Vec<_> = many.map(|t| t[1..t.len() - 1].to_string()).collect();
         assert!(said(format!("{{{}}}", many.join(","))).contains("65537 tensors"));
-        // Deeper than its parser goes.
+        // Nested deeper than the parser's recursion limit.
         assert!(said(format!(r#"{{"w":{}"#, "[".repeat(100_000))).contains("recursion limit"));
     }
 }

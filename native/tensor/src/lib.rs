@@ -1,4 +1,5 @@
-//! What numbers stand on: devices and their memory, launches, the tape, threads, randomness, vectors; errors and files.
+//! The foundation of all numeric code: devices and their memory, kernel launches, the tape, threads, random numbers,
+//! SIMD; errors and files.
 #![warn(unreachable_pub)]
 
 pub mod bounded;
@@ -15,7 +16,7 @@ pub mod simd;
 pub mod tape;
 pub mod tensor;
 
-/// What the rooms above take of candle, which none of them names.
+/// The types of candle that crates above use. They do not depend on candle themselves.
 pub use candle_core::{self as candle, DType, Device, Shape, Tensor};
 pub use error::{Error, Kind, Result};
 pub use precision::Precision;

@@ -1,10 +1,9 @@
-//! What a thread takes of memory, counted where it is taken; what the process can still take; and refusal.
+//! Memory counted per thread, memory available to the process, and refusal of large requests.
 //!
-//! A tensor belongs to whoever runs the op that makes it: ops take their results and what a backward
-//! pass reads on the thread that calls them, and only the scratch of a shard elsewhere. What one thread
-//! took is therefore what one training takes, whatever else the process is doing. (Layers of one game's
-//! window that walk side by side, of a policy that does not learn, take theirs where they run: that is less
-//! than a window's numbers.)
+//! An op allocates its result, and the activations that its backward pass reads, on the thread that calls it. Only the
+//! scratch of a shard is allocated on other threads. The bytes counted on a training thread are therefore the bytes of
+//! that training, whatever else the process does. (Exception: during inference over a window, layers that run in
+//! parallel allocate on the threads where they run. That is less than the numbers of a window.)
 
 pub(crate) mod available;
 pub(crate) mod refused;
@@ -21,18 +20,18 @@ pub use self::room::{
 };
 use crate::{Error, Result};
 
-/// An allocator that counts for each thread what it takes and gives back.
+/// An allocator that counts the bytes that each thread allocates and frees.
 ///
-/// Programs make it their own by `#[global_allocator]`; without it [`Meter::start`] is an error.
+/// A program installs it with `#[global_allocator]`. Without it [`Meter::start`] returns an error.
 pub struct Counted<A>(pub A);
 
-/// Less is a rounding error, and not worth counting.
+/// Smaller requests are not counted: they are negligible.
 const LEAST: usize = 1024;
 
 thread_local! {
-    /// Bytes that this thread took less those that it gave back, some of which others may have taken.
+    /// Bytes that this thread allocated, less the bytes that it freed. It may free memory of other threads.
     static TAKEN: Cell<isize> = const { Cell::new(0) };
-    /// The most that `TAKEN` was since the latest meter began.
+    /// The maximum of `TAKEN` since the latest meter started.
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
@@ -40,33 +39,32 @@ fn count(bytes: usize, sign: isize) {
     if bytes < LEAST {
         return;
     }
-    // A thread at its end has no locals any more, and nobody who asks for them.
+    // A thread that is ending has no thread-locals any more, and no meter reads them.
     let _ = TAKEN.try_with(|taken| {
         taken.set(taken.get() + sign * bytes as isize);
         PEAK.try_with(|peak| peak.set(peak.get().max(taken.get())))
     });
 }
 
-/// Counts what the allocator gave; a refusal takes nothing.
+/// Counts an allocation unless the allocator refused it.
 fn count_taken(memory: *mut u8, bytes: usize) {
     if !memory.is_null() {
         count(bytes, 1);
     }
 }
 
-// SAFETY: every request is handed to `A`, an allocator, as it came, and its answer is returned. Counting
-// touches two numbers of the thread, which have no destructor and no lazy beginning: it neither
-// allocates nor unwinds.
+// SAFETY: every request is passed unchanged to the allocator `A`, and its answer is returned. Counting accesses two
+// thread-locals that have neither a destructor nor lazy initialisation, so that it neither allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise is that of `alloc`.
+        // SAFETY: the caller upholds the contract of `alloc`.
         let memory = unsafe { self.0.alloc(layout) };
         count_taken(memory, layout.size());
         memory
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise is that of `alloc_zeroed`.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         let memory = unsafe { self.0.alloc_zeroed(layout) };
         count_taken(memory, layout.size());
         memory
@@ -74,12 +72,12 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count(layout.size(), -1);
-        // SAFETY: the memory comes from `self.alloc`, which is `A`'s, with this layout.
+        // SAFETY: the memory comes from `self.alloc`, that is from `A`, with this layout.
         unsafe { self.0.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the memory comes from `self.alloc`, which is `A`'s, with this layout.
+        // SAFETY: the memory comes from `self.alloc`, that is from `A`, with this layout.
         let moved = unsafe { self.0.realloc(memory, layout, size) };
         if !moved.is_null() {
             count(size, 1);
@@ -89,14 +87,16 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
     }
 }
 
-/// Watches what its thread takes from its start on.
+/// Measures the memory that its thread allocates from its start on.
 pub struct Meter {
     before: isize,
-    /// The peak of the meter around this one.
+    /// The peak of the enclosing meter.
     outer: isize,
 }
 
 impl Meter {
+    /// Starts a meter on this thread. Meters may be nested.
+    ///
     /// # Errors
     /// `Unavailable` in a program whose allocator does not count.
     pub fn start() -> Result<Meter> {
@@ -113,17 +113,17 @@ impl Meter {
         }
     }
 
-    /// Bytes at their most, beyond those before.
+    /// Peak bytes in use since the start.
     pub fn peak(&self) -> u64 {
         positive(PEAK.get() - self.before)
     }
 
-    /// Bytes that were not given back.
+    /// Bytes allocated since the start and not freed.
     pub fn kept(&self) -> u64 {
         positive(TAKEN.get() - self.before)
     }
 
-    /// Bytes that were taken for a while, at their most.
+    /// Peak bytes of temporary allocations: the peak less the bytes kept.
     pub fn passing(&self) -> u64 {
         positive(PEAK.get() - TAKEN.get().max(self.before))
     }
@@ -149,7 +149,7 @@ mod tests {
     static ALLOCATOR: Counted<System> = Counted(System);
 
     #[test]
-    fn a_meter_tells_the_peak_and_what_was_kept_of_its_own_thread() {
+    fn a_meter_measures_the_peak_and_the_kept_bytes_of_its_own_thread() {
         let outer = Meter::start().unwrap();
         let kept: Vec<u8> = vec![1; 10_000];
         let inner = Meter::start().unwrap();
@@ -158,7 +158,7 @@ mod tests {
         grown.reserve_exact(40_000);
         drop(grown);
         std::thread::spawn(|| drop(black_box(vec![0u8; 1 << 20]))).join().unwrap();
-        // The old place of what grows stands until the new one is there.
+        // When a vector grows, the old buffer exists until the new one is filled.
         assert_eq!((inner.peak(), inner.kept(), inner.passing()), (70_000, 0, 70_000));
         drop(inner);
         assert_eq!((outer.peak(), outer.kept(), outer.passing()), (80_000, 10_000, 70_000));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_keeps_its_numbers_through_the_counting() {
+    fn counting_does_not_change_the_contents_of_memory() {
         let mut numbers: Vec<u64> = (0..1000).collect();
         numbers.extend(1000..100_000);
         numbers.shrink_to_fit();

@@ -1,15 +1,15 @@
-//! The threads of the native side.
+//! Worker threads that share out numeric work.
 //!
-//! Work is cut into shards whose number and borders depend on the work alone, never on the number
-//! of threads, and nothing is reduced across shards but in a fixed order: one thread and ten give
-//! the same bits. What runs inside a shard is single-threaded.
-
-//! The thread that has the work takes part in it, and waits for nobody but those who have taken a shard:
-//! where all threads are busy with something else, it does all of it.
+//! Work is cut into shards whose number and borders depend on the work alone, not on the number of threads, and sums
+//! across shards are added in a fixed order: the bits are the same for any number of threads. A shard runs on one
+//! thread.
 //!
-//! Every thread has a [`Class`], and each class has its own workers. Background threads give way to all others
+//! The calling thread takes shards too, and waits only for threads that have taken a shard. If all workers are busy, it
+//! runs every shard itself.
+//!
+//! Every thread has a [`Class`], and each class has its own workers. Background threads yield to all others
 //! ([`Priority`]), so a foreground thread must never wait for one: neither for a shard nor for a lock. A thread that
-//! gave way cannot take its priority back without a privilege: it serves no caller afterwards, and it starts no
+//! has lowered its priority cannot raise it again without a privilege. It must serve no caller afterwards and start no
 //! thread that does.
 
 mod affinity;
@@ -25,39 +25,39 @@ use workers::Workers;
 
 use crate::{Error, Result};
 
-/// More threads than this are a slip of the keyboard.
+/// The largest number of threads that [`set_threads`] accepts; more is taken for a typing error.
 pub const MAX_THREADS: usize = 4096;
 
-/// Whose work a thread does.
+/// The class of a thread's work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Class {
-    /// A caller waits for it, as for a decision or a forward pass.
+    /// Work that a caller waits for, such as a decision or a forward pass.
     #[default]
     Foreground,
-    /// Training, evaluation, import, and the threads that read for them.
+    /// Training, evaluation and import, and the threads that read for them.
     Background,
 }
 
-/// The workers of a class. No thread computes or waits while it holds this lock: work has a share of the workers.
+/// The workers of a class. The lock is held only to clone or replace the `Arc`, never while a thread computes or waits.
 type Shared = RwLock<Option<Arc<Workers>>>;
 
 static FOREGROUND: Shared = RwLock::new(None);
 static BACKGROUND: Shared = RwLock::new(None);
 
 thread_local! {
-    /// Whether work stays on this thread.
+    /// Whether shards of this thread's work stay on it.
     static SERIAL: Cell<bool> = const { Cell::new(false) };
     static CLASS: Cell<Class> = const { Cell::new(Class::Foreground) };
 }
 
 impl Class {
-    /// That of the present thread. A new thread is in the foreground.
+    /// The class of the current thread. A new thread is in the foreground.
     pub fn current() -> Self {
         CLASS.get()
     }
 
-    /// Puts the present thread into this class until it ends; the first thing that a thread does. A background thread
-    /// gives way from here on, and either may run on all processors of the process.
+    /// Puts the current thread into this class until it ends. Call it first on a new thread. A background thread lowers
+    /// its priority. In either class the thread may run on all processors of the process.
     pub fn enter(self) {
         self.enter_at_full_priority();
         if self == Class::Background {
@@ -65,14 +65,14 @@ impl Class {
         }
     }
 
-    /// Puts the present thread into this class, at the priority that it has. For a background thread that drives a
-    /// card: callers wait for the locks that it takes there.
+    /// Puts the current thread into this class without a change of priority. For background threads that drive a card,
+    /// because callers wait for the locks that they hold there.
     pub fn enter_at_full_priority(self) {
         affinity::release();
         CLASS.set(self);
     }
 
-    /// `work` for another thread, which then is of the class of the present one.
+    /// Wraps `work` for another thread, so that it runs in the class of the current thread.
     pub fn inherit<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
         let class = Class::current();
         move || {
@@ -89,17 +89,17 @@ impl Class {
     }
 }
 
-/// How background threads that start from now on give way.
+/// Sets the priority of background threads that start from now on.
 pub fn set_background(priority: Priority) {
     priority::set(priority);
 }
 
-/// Whether this system lets background threads give way as they are to.
+/// Whether this system grants the priority set for background threads.
 pub fn gives_way() -> bool {
     priority::is_given()
 }
 
-/// Logical processors this process may use, also where the calling thread is bound to one of them.
+/// The number of logical processors that this process may use, even if the calling thread is bound to one of them.
 pub fn available() -> usize {
     static N: OnceLock<usize> = OnceLock::new();
     let count = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -113,50 +113,47 @@ pub fn available() -> usize {
     })
 }
 
-/// Keeps the pools on which candle runs some of its loops to one thread: shards of ours run beside
-/// each other instead. Its elementwise operations of 64 K numbers and more have a pool of their own,
-/// whose threads spin while they wait; on a busy machine most of a training step went by in that.
+/// Limits candle's own thread pools to one thread, because shards of this pool run in parallel instead. Candle runs
+/// elementwise operations of 64 K numbers and more on a pool of its own, whose threads spin while they wait; on a busy
+/// machine that took most of a training step.
 ///
-/// To be called once, as early as the program can. The pools are those inside this library and no
-/// other's of the process.
+/// Call it once, as early as possible. It affects only the pools inside this library.
 pub fn keep_libraries_single_threaded() {
-    // It fails only where the pool exists already, and then nothing can be changed any more.
+    // Fails only if the pool exists already; then nothing can be changed any more.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(1).build_global();
-    // SAFETY: no thread may read the environment meanwhile but through Rust, which takes a lock.
-    // Erlang's own variables are a copy of its own, so that what is left is a `getenv` in foreign
-    // code of the process at this very moment, while the library is loaded. It is in danger only
-    // where the C library then frees or moves the list that is being read: glibc before 2.41 does
-    // if some other code has added a variable before; the list that a process starts with is copied
-    // and stays. Candle has no other way to say it.
+    // SAFETY: other threads may read the environment meanwhile only through Rust, which takes a lock. Erlang keeps its
+    // own copy of the variables. There remains a `getenv` in foreign code of the process at this moment, while the
+    // library is loaded. It is in danger only if the C library frees or moves the list that is being read. glibc before
+    // 2.41 does so if other code has added a variable before; the list that a process starts with is copied and stays.
+    // Candle has no other way to set this.
     unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
-    // Made now, it never looks at the environment again.
+    // Creates the pool now, so that it does not read the environment later.
     candle_core::utils::barrier_pool();
 }
 
-/// Sets the number of threads of the caller's class, the caller among them; the default is [`available`]. Work that
-/// is under way ends on the threads it began on.
+/// Sets the number of threads of the caller's class, including the caller. The default is [`available`]. Work in flight
+/// finishes on the threads that it began on.
 pub fn set_threads(threads: usize) -> Result<()> {
     let class = Class::current();
     let workers = Arc::new(build(threads, class)?);
     let before = class.shared().write().unwrap_or_else(|e| e.into_inner()).replace(workers);
-    // Its threads are told to end here, after the lock, or by the last work that has a share.
+    // The old workers end here, after the lock is released, or with the last work that uses them.
     drop(before);
     Ok(())
 }
 
-/// Threads of the caller's class.
+/// The number of threads of the caller's class, including the caller.
 pub fn threads() -> usize {
     let workers = Class::current().shared().read().unwrap_or_else(|e| e.into_inner());
     workers.as_ref().map_or_else(available, |workers| workers.threads() + 1)
 }
 
-/// Whether shards of work from here may run beside each other.
+/// Whether shards of work from this thread may run in parallel.
 pub fn is_shared() -> bool {
     !SERIAL.get() && threads() > 1
 }
 
-/// A share of the workers of the caller's class. The first call makes them; there are none where no threads are to
-/// be had.
+/// The workers of the caller's class. The first call starts them. There are none if no threads can be started.
 fn share() -> Arc<Workers> {
     let class = Class::current();
     if let Some(workers) = &*class.shared().read().unwrap_or_else(|e| e.into_inner()) {
@@ -170,15 +167,15 @@ fn build(threads: usize, class: Class) -> Result<Workers> {
     if threads > MAX_THREADS {
         return Err(Error::out_of_range("threads", threads as f64, 1.0, MAX_THREADS as f64));
     }
-    // As many as there are stand for 0.
+    // 0 stands for all available processors.
     let threads = if threads == 0 { available() } else { threads };
     Workers::new(threads - 1, class)
         .map_err(|e| Error::Unavailable { what: "threads".into(), reason: e.to_string() })
 }
 
-/// Runs `work(shard)` for every shard, on the workers as well if there is more than one.
+/// Runs `work(shard)` for every shard, in parallel on the workers if there is more than one.
 pub fn for_each(shards: usize, work: impl Fn(usize) + Sync + Send) {
-    // Inside a shard and inside `serial` work stays where it is.
+    // Inside a shard and inside `serial`, work stays on its thread.
     if shards > 1 && !SERIAL.get() {
         let workers = share();
         if workers.threads() > 0 {
@@ -188,8 +185,8 @@ pub fn for_each(shards: usize, work: impl Fn(usize) + Sync + Send) {
     (0..shards).for_each(work);
 }
 
-/// Runs `work` with all its shards on the thread that calls: it takes longer, and never waits for
-/// another thread. The numbers are the same.
+/// Runs `work` with all its shards on the calling thread. It takes longer and never waits for another thread. The
+/// results are the same.
 pub fn serial<T>(work: impl FnOnce() -> T) -> T {
     struct Before(bool);
     impl Drop for Before {
@@ -201,7 +198,8 @@ pub fn serial<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Hands out `rows` rows of `width` in shards of at most `per_shard` rows.
+/// Runs `work(first, rows)` for shards of at most `per_shard` rows of `width` values each. `first` is the index of the
+/// shard's first row.
 pub fn for_each_rows<T: Send>(
     data: &mut [T],
     width: usize,
@@ -212,8 +210,8 @@ pub fn for_each_rows<T: Send>(
     hand_out(shards, |i, rows| work(i * per_shard, rows));
 }
 
-/// [`for_each_rows`] where each shard also has a part of a sum, which begins as `zero()`: the parts,
-/// at least one, in the order of the shards.
+/// [`for_each_rows`] where each shard also has a partial sum, which starts as `zero()`. Returns the partial sums in the
+/// order of the shards, at least one.
 pub fn sum_rows<T: Send, P: Send>(
     data: &mut [T],
     width: usize,
@@ -228,7 +226,8 @@ pub fn sum_rows<T: Send, P: Send>(
     parts
 }
 
-/// Cuts buffers `[batch, ..]` of several widths into the same shards of at most `rows` rows.
+/// Cuts buffers `[batch, width]` of several widths into the same shards of at most `rows` rows, and runs `work` on each
+/// shard with its range of rows.
 pub fn for_each_shard<const N: usize>(
     batch: usize,
     rows: usize,
@@ -242,7 +241,7 @@ pub fn for_each_shard<const N: usize>(
     });
 }
 
-/// [`for_each_shard`] where each shard also has a part of a sum, as in [`sum_rows`].
+/// [`for_each_shard`] where each shard also has a partial sum, as in [`sum_rows`].
 pub fn sum_shards<const N: usize, P: Send>(
     batch: usize,
     rows: usize,
@@ -279,7 +278,7 @@ fn cut<const N: usize>(
     shards
 }
 
-/// Gives each of the shards to one call of `work`.
+/// Passes each shard to one call of `work`.
 fn hand_out<S: Send>(shards: Vec<S>, work: impl Fn(usize, S) + Sync + Send) {
     let cells: Vec<_> = shards.into_iter().map(|s| Mutex::new(Some(s))).collect();
     for_each(cells.len(), |i| {
@@ -309,7 +308,7 @@ mod tests {
         assert!(data.chunks(3).enumerate().all(|(i, row)| row == [i; 3]));
     }
     #[test]
-    fn shards_within_shards_end_while_the_number_of_threads_changes() {
+    fn nested_shards_finish_while_the_number_of_threads_changes() {
         let (sender, ended) = std::sync::mpsc::sync_channel(1);
         std::thread::spawn(move || {
             let visits = AtomicUsize::new(0);
@@ -343,13 +342,13 @@ mod tests {
         assert!(!SERIAL.get());
     }
 
-    /// Held by tests that set the number of background threads.
+    /// A lock for tests that set the number of background threads.
     fn alone() -> std::sync::MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// What `work` gives on a thread of a class.
+    /// The result of `work` on a new thread of a class.
     fn of_class<T: Send>(class: Class, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -361,8 +360,8 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_background_threads_is_not_that_of_callers() {
-        // More than any test beside this one sets for callers.
+    fn the_numbers_of_background_and_foreground_threads_are_independent() {
+        // More than any other test sets for the foreground.
         let many = available() + 7;
         let callers = of_class(Class::Background, || {
             let _alone = alone();
@@ -394,7 +393,7 @@ mod tests {
                 of_class(Class::Foreground, || {
                     let workers = Workers::new(1, Class::Foreground).unwrap();
                     let both = std::sync::Barrier::new(2);
-                    // Two shards that wait for each other: the owner alone would never end.
+                    // Two shards that wait for each other: one thread alone would never finish.
                     serial(|| workers.run(2, &|_| _ = both.wait()));
                 });
                 release.wait();
@@ -403,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_has_the_class_of_the_one_that_started_it_where_it_inherits() {
+    fn inherited_work_runs_in_the_class_of_the_thread_that_wrapped_it() {
         let inherited = of_class(Class::Background, || {
             let work = Class::inherit(Class::current);
             std::thread::spawn(work).join().unwrap()
@@ -414,7 +413,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn workers_of_callers_never_give_way_though_background_threads_set_their_number_first() {
+    fn foreground_workers_keep_their_priority_after_background_threads_have_lowered_theirs() {
         let nice = |class| {
             let workers = Workers::new(1, class).unwrap();
             let seen = Mutex::new(vec![]);
@@ -436,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn more_threads_than_there_can_be_are_refused() {
+    fn too_many_threads_are_refused() {
         assert!(set_threads(MAX_THREADS + 1).is_err());
     }
 }

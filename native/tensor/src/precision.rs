@@ -1,8 +1,8 @@
-//! How exact the operands of products are.
+//! The precision of matrix products.
 //!
-//! In bf16 and f16 both operands of a product are rounded to the nearest number of that format, ties to
-//! even; products and sums of them, and all else, stay f32 (Micikevicius et al. 2018, "Mixed precision
-//! training"). Weights keep their f32: what is rounded is a copy.
+//! In bf16 and f16 both operands of a product are rounded to the nearest number of that format, ties to even. The
+//! products, their sums and everything else stay f32 (Micikevicius et al. 2018, "Mixed precision training"). Weights
+//! stay f32; copies of them are rounded.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,14 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::simd::dispatch;
 
+/// The precision of the operands of matrix products.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
+    /// 24 bits of significand: no rounding.
     #[default]
     F32,
-    /// 8 bits of the number, the range of f32: what the matrix units of CPUs multiply.
+    /// 8 bits of significand and the range of f32: the format of the matrix units of CPUs.
     Bf16,
-    /// 11 bits, from 6e-8 to 65504.
+    /// 11 bits of significand, magnitudes from 6e-8 to 65504.
     F16,
 }
 
@@ -27,12 +29,12 @@ thread_local! {
 }
 
 impl Precision {
-    /// That of the products that this thread begins.
+    /// The precision of products that this thread begins.
     pub fn current() -> Self {
         CURRENT.get()
     }
 
-    /// Runs `work` with products of this precision, on whatever threads its shards are.
+    /// Runs `work` with products of this precision, including shards on other threads.
     pub fn during<T>(self, work: impl FnOnce() -> T) -> T {
         struct Before(Precision);
         impl Drop for Before {
@@ -44,7 +46,7 @@ impl Precision {
         work()
     }
 
-    /// Writes the numbers of `from` to `to` as this precision has them.
+    /// Writes the numbers of `from` to `to`, rounded to this precision.
     pub fn round(self, to: &mut [f32], from: &[f32]) {
         match self {
             Precision::F32 => to.copy_from_slice(from),
@@ -76,21 +78,21 @@ dispatch! {
     }
 }
 
-/// Without its last `BITS` bits.
+/// `x` rounded to the nearest number without its last `BITS` bits, ties to even.
 #[inline(always)]
 fn nearest<const BITS: u32>(x: f32) -> f32 {
     let bits = x.to_bits();
     let last = bits >> BITS & 1;
-    // A carry goes on into the exponent, as it should; of NaN it could go on into the sign.
+    // A carry into the exponent is correct. For NaN it could reach the sign bit, so NaN is handled apart.
     let rounded = bits.wrapping_add((1 << (BITS - 1)) - 1 + last) & (u32::MAX << BITS);
     if x.is_nan() { f32::NAN } else { f32::from_bits(rounded) }
 }
 
 #[inline(always)]
 fn f16(x: f32) -> f32 {
-    /// Half a step beyond the largest.
+    /// Half a step beyond the largest finite f16; from here on numbers round to infinity.
     const ENDLESS: f32 = 65520.0;
-    /// Below it steps are 2^-24, as those of f32 from 0.5 to 1 are.
+    /// The smallest normal f16. Steps below it are 2^-24, like those of f32 between 0.5 and 1.
     const LEAST_NORMAL: f32 = 6.103_515_6e-5;
     let size = x.abs();
     let normal = if size >= ENDLESS { f32::INFINITY } else { nearest::<13>(size) };
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_to_the_nearest_of_the_format_and_from_the_middle_to_the_even_one() {
+    fn numbers_round_to_the_nearest_of_the_format_and_ties_to_even() {
         let bf16 = |x| rounded(Precision::Bf16, x);
         let step = 2f32.powi(-7);
         assert_eq!(bf16(1.0 + 0.5 * step), 1.0);
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_have_the_precision_of_the_work_they_belong_to() {
+    fn shards_have_the_precision_of_their_caller() {
         let mut seen = vec![Precision::F32; 64];
         let look = |seen: &mut Vec<Precision>| {
             pool::for_each_rows(seen, 1, 1, |_, seen| seen.fill(Precision::current()));

@@ -1,7 +1,7 @@
-//! One counter-based generator for everything random: Philox 4x32-10.
+//! The counter-based generator of all random numbers: Philox 4x32-10.
 //!
-//! Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3". A number depends on seed,
-//! purpose, step and index alone, so results do not depend on thread count, order or device.
+//! Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3". A number depends only on seed, purpose, step and
+//! index, so results do not depend on the number of threads, the order or the device.
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
@@ -24,7 +24,7 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// A stream of numbers for one purpose at one step.
+/// A stream of random numbers for one purpose at one step.
 #[derive(Debug, Clone, Copy)]
 pub struct Rng {
     key: [u32; 2],
@@ -32,7 +32,8 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// `purpose` separates streams of one seed: "init", "shuffle", "dropout.0", "sample", ...
+    /// The stream of a seed, a purpose and a step. `purpose` separates streams of one seed: "init", "shuffle",
+    /// "dropout.0", "sample", ...
     pub fn new(seed: u64, purpose: &str, step: u64) -> Self {
         // FNV-1a of the purpose, mixed with the seed by Philox itself.
         let hash = purpose.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |h, b| {
@@ -43,20 +44,20 @@ impl Rng {
         Rng { key: [mixed[0], mixed[1]], step }
     }
 
-    /// All there is to it, as kernels read it: its key, then its step, the lower words first.
+    /// The state as kernels read it: the key, then the step, low words first.
     pub fn words(&self) -> [u32; 4] {
         [self.key[0], self.key[1], self.step as u32, (self.step >> 32) as u32]
     }
 
-    /// Four words at a block index.
+    /// The four words of a block.
     pub fn block(&self, index: u64) -> [u32; 4] {
         let counter =
             [index as u32, (index >> 32) as u32, self.step as u32, (self.step >> 32) as u32];
         philox(counter, self.key)
     }
 
-    /// The same for the blocks `index..index + N`, word by word: `[w][i]` is word w of block
-    /// `index + i`. Written for loops that become vector code.
+    /// The words of the blocks `index..index + N`, transposed: `[w][i]` is word `w` of block `index + i`. Written for
+    /// loops that compile to vector code.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // one lane of all words at a time
     pub fn blocks<const N: usize>(&self, index: u64) -> [[u32; N]; 4] {
@@ -80,16 +81,17 @@ impl Rng {
         words
     }
 
+    /// The word at `index`: uniform over all 32-bit numbers.
     pub fn u32(&self, index: u64) -> u32 {
         self.block(index / 4)[(index % 4) as usize]
     }
 
-    /// Uniform in `[0, 1)` with 24 bits.
+    /// A uniform number in `[0, 1)` with 24 random bits.
     pub fn uniform(&self, index: u64) -> f32 {
         unit(self.u32(index))
     }
 
-    /// Standard normal by Box and Muller.
+    /// A standard normal number by the Box-Muller transform.
     pub fn normal(&self, index: u64) -> f32 {
         let words = self.block(index);
         // 1 - u lies in (0, 1], so the logarithm is finite.
@@ -98,7 +100,7 @@ impl Rng {
         (radius * angle.cos()) as f32
     }
 
-    /// Uniform in `0..n`; `n` must not be 0. The bias is below n / 2^64.
+    /// A uniform number in `0..n`; `n` must not be 0. The bias is below n / 2^64.
     pub fn below(&self, index: u64, n: u64) -> u64 {
         let words = self.block(index);
         let wide = u64::from(words[0]) << 32 | u64::from(words[1]);
@@ -106,7 +108,7 @@ impl Rng {
     }
 }
 
-/// The upper 24 bits as a number in `[0, 1)`.
+/// The upper 24 bits of `word` as a number in `[0, 1)`.
 pub fn unit(word: u32) -> f32 {
     (word >> 8) as f32 / 16_777_216.0
 }
@@ -116,8 +118,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn philox_gives_the_published_vectors() {
-        // Random123's known answers for philox4x32-10.
+    fn philox_returns_the_published_vectors() {
+        // Known answers of Random123 for philox4x32-10.
         assert_eq!(philox([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
         let ones = philox([u32::MAX; 4], [u32::MAX; 2]);
         assert_eq!(ones, [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_together_are_the_blocks_alone() {
+    fn blocks_computed_together_equal_single_blocks() {
         let rng = Rng::new(5, "test", 1 << 40);
         let first = u64::from(u32::MAX) - 3;
         let words = rng.blocks::<8>(first);

@@ -1,20 +1,23 @@
-//! Loops over slices, compiled for the widest vectors that the CPU at hand has.
+//! Loops over slices, compiled for the widest vectors of the CPU.
 //!
-//! Each body is written once in plain Rust; `dispatch!` compiles it for AVX-512, for AVX2 and for
-//! the baseline, and picks at run time. The same machine always picks the same one, but for [`LIMIT`].
+//! Each body is written once in plain Rust. `dispatch!` compiles it for AVX-512, for AVX2 and for the baseline, and
+//! chooses one copy at run time. The choice is always the same on one machine, except under [`LIMIT`].
 
 use std::sync::OnceLock;
 
-/// Which copy of a loop runs here.
+/// The instruction set of the copy of a loop that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
+    /// The baseline of the target.
     Portable,
+    /// AVX2 and FMA.
     Avx2,
+    /// AVX-512 F, VL, DQ and BW, and FMA.
     Avx512,
 }
 
-/// The environment variable that says `portable`, `avx2` or `avx512`: nothing wider is used then, and no matrix unit. It
-/// shows what a CPU that has no more does.
+/// The environment variable that limits the instruction set to `portable`, `avx2` or `avx512`. Under a limit matrix
+/// units are not used either. It reproduces the behaviour of a smaller CPU.
 pub const LIMIT: &str = "SCONCE_CPU";
 
 fn limit() -> Option<Level> {
@@ -26,19 +29,19 @@ fn limit() -> Option<Level> {
     }
 }
 
-/// Whether [`LIMIT`] takes anything from the CPU.
+/// Whether [`LIMIT`] is set to a known value.
 pub fn is_limited() -> bool {
     limit().is_some()
 }
 
-/// The widest copy that may run here.
+/// The widest instruction set that may be used.
 #[inline]
 pub fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(|| limit().unwrap_or(Level::Avx512).min(widest()))
 }
 
-/// The widest copy of which the CPU has every feature that `dispatch!` turns on.
+/// The widest instruction set of which the CPU has every feature that `dispatch!` enables.
 fn widest() -> Level {
     #[cfg(target_arch = "x86_64")]
     {
@@ -57,8 +60,8 @@ fn widest() -> Level {
     Level::Portable
 }
 
-/// `dispatch!(pub fn name(args) { body })` runs `body` in the widest available version. In it the
-/// constant `FMA` says whether [`mul_add`] is one instruction.
+/// `dispatch!(pub fn name(args) { body })` defines a function that runs the widest available copy of `body`. In the
+/// body, the constant `FMA` says whether [`mul_add`] is one instruction.
 #[macro_export]
 macro_rules! dispatch {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
@@ -74,7 +77,7 @@ macro_rules! dispatch {
                 #[target_feature(enable = "avx2,fma")]
                 fn avx2($($arg: $ty),*) { body::<true>($($arg),*) }
                 match $crate::simd::level() {
-                    // SAFETY: `level` found these features on the CPU that runs this.
+                    // SAFETY: `level` found these features on this CPU.
                     $crate::simd::Level::Avx512 => return unsafe { avx512($($arg),*) },
                     // SAFETY: as above.
                     $crate::simd::Level::Avx2 => return unsafe { avx2($($arg),*) },
@@ -84,7 +87,7 @@ macro_rules! dispatch {
             body::<false>($($arg),*)
         }
     };
-    // With the generics once as they are declared and once as they are passed on.
+    // With the generics twice: as they are declared and as they are passed on.
     ($(#[$meta:meta])* $vis:vis fn $name:ident<[$($generic:tt)*], [$($param:tt)*]>($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
@@ -99,7 +102,7 @@ macro_rules! dispatch {
                 #[target_feature(enable = "avx2,fma")]
                 fn avx2<$($generic)*>($($arg: $ty),*) { body::<$($param)*, true>($($arg),*) }
                 match $crate::simd::level() {
-                    // SAFETY: `level` found these features on the CPU that runs this.
+                    // SAFETY: `level` found these features on this CPU.
                     $crate::simd::Level::Avx512 => return unsafe { avx512::<$($param)*>($($arg),*) },
                     // SAFETY: as above.
                     $crate::simd::Level::Avx2 => return unsafe { avx2::<$($param)*>($($arg),*) },
@@ -112,20 +115,19 @@ macro_rules! dispatch {
 }
 pub use dispatch;
 
-/// `a * b + c`, in one rounding where `FMA` is true: the constant that `dispatch!` gives its bodies,
-/// true in those for CPUs that have the instruction.
+/// `a * b + c`, rounded once if `FMA` is true. `dispatch!` sets `FMA` to true in copies for CPUs with the instruction.
 #[inline(always)]
 pub fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// What [`exp_with`] and [`expm1_with`] share: `e^x = 2^n (1 + r + r^2 q)` as `(2^n, r, q)`, |x| <= 87,
-/// saturating beyond. Reduction by ln 2 in two parts, and the `q(r)` of degree 4 whose largest relative
-/// error is least (3e-9). Branch-free, so that a loop over it becomes vector code.
+/// The common part of [`exp_with`] and [`expm1_with`]: `e^x = 2^n (1 + r + r^2 q)` as `(2^n, r, q)` for |x| <= 87,
+/// saturating beyond. The argument is reduced by ln 2 in two parts, and `q(r)` is the polynomial of degree 4 with the
+/// smallest maximum relative error (3e-9). Without branches, so that loops over it compile to vector code.
 #[inline(always)]
 fn exp_parts<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     let x = x.clamp(-87.0, 88.0);
-    // Adding 1.5 * 2^23 rounds to the nearest whole number, which then is in the lowest bits.
+    // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
     let shifted = mul_add::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
@@ -138,38 +140,40 @@ fn exp_parts<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     (f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23)), r, q)
 }
 
-/// e^x to 2 ulp.
+/// e^x with an error of at most 2 ulp.
 #[inline(always)]
 pub fn exp_with<const FMA: bool>(x: f32) -> f32 {
     let (power, r, q) = exp_parts::<FMA>(x);
     mul_add::<FMA>(mul_add::<FMA>(q, r, 1.0), r, 1.0) * power
 }
 
-/// e^x - 1 to a few ulp also near 0, where `exp(x) - 1` cancels: the one is taken off before the power
-/// of two is multiplied in, as `2^n - 1`, which is exact.
+/// e^x - 1 with an error of a few ulp, also near 0, where `exp(x) - 1` cancels: the 1 is subtracted from the power of
+/// two, and `2^n - 1` is exact.
 #[inline(always)]
 pub fn expm1_with<const FMA: bool>(x: f32) -> f32 {
     let (power, r, q) = exp_parts::<FMA>(x);
     mul_add::<FMA>(mul_add::<FMA>(q * r, r, r), power, power - 1.0)
 }
 
-/// [`exp_with`] for loops that have no `FMA`.
+/// [`exp_with`] for loops outside of `dispatch!`.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     exp_with::<false>(x)
 }
 
+/// The logistic function, `1 / (1 + e^-x)`.
 #[inline(always)]
 pub fn sigmoid_with<const FMA: bool>(x: f32) -> f32 {
     1.0 / (1.0 + exp_with::<FMA>(-x))
 }
 
+/// [`sigmoid_with`] for loops outside of `dispatch!`.
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
     sigmoid_with::<false>(x)
 }
 
-/// ln(1 + u) for u in 0..=1, relative error near 1e-7: `2 artanh(u / (2 + u))` by its series.
+/// ln(1 + u) for u in 0..=1 with a relative error near 1e-7, by the series of `2 artanh(u / (2 + u))`.
 #[inline(always)]
 pub fn ln_1p_with<const FMA: bool>(u: f32) -> f32 {
     let s = u / (2.0 + u);
@@ -181,29 +185,31 @@ pub fn ln_1p_with<const FMA: bool>(u: f32) -> f32 {
     2.0 * mul_add::<FMA>(s * z, p, s)
 }
 
+/// [`ln_1p_with`] for loops outside of `dispatch!`.
 #[inline(always)]
 pub fn ln_1p(u: f32) -> f32 {
     ln_1p_with::<false>(u)
 }
 
-/// `ln(1 + e^x)`, also where it is nearly 0 or nearly x.
+/// `ln(1 + e^x)`, accurate also where it is nearly 0 or nearly x.
 #[inline(always)]
 pub fn softplus_with<const FMA: bool>(x: f32) -> f32 {
     x.max(0.0) + ln_1p_with::<FMA>(exp_with::<FMA>(-x.abs()))
 }
 
+/// [`softplus_with`] for loops outside of `dispatch!`.
 #[inline(always)]
 pub fn softplus(x: f32) -> f32 {
     softplus_with::<false>(x)
 }
 
-/// tanh(x) with a relative error near 1e-7 also around 0, where `1 - 2 / (e^2x + 1)` cancels.
+/// tanh(x) with a relative error near 1e-7, also around 0, where `1 - 2 / (e^2x + 1)` cancels.
 #[inline(always)]
 #[allow(clippy::excessive_precision)] // the published coefficients
 pub fn tanh_with<const FMA: bool>(x: f32) -> f32 {
     let a = x.abs();
     let big = 1.0 - 2.0 / (exp_with::<FMA>(2.0 * a) + 1.0);
-    // Cephes `tanhf` below 0.625.
+    // Cephes `tanhf` for |x| below 0.625.
     let z = x * x;
     let p = mul_add::<FMA>(-5.704_988_727_45e-3, z, 2.063_908_884_97e-2);
     let p = mul_add::<FMA>(p, z, -5.373_971_551_31e-2);
@@ -213,16 +219,17 @@ pub fn tanh_with<const FMA: bool>(x: f32) -> f32 {
     if a < 0.625 { small } else { big.copysign(x) }
 }
 
+/// [`tanh_with`] for loops outside of `dispatch!`.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     tanh_with::<false>(x)
 }
 
-/// Numbers that a loop works on side by side: the widest vector there is.
+/// Numbers that a loop processes at once: the f32 lanes of the widest vectors.
 pub const LANES: usize = 16;
 
-/// `n <= LANES` numbers of `row`, and zeros after them. A loop over vectors is fast where it calls its body once with the
-/// constant `LANES`, for the whole ones, and once for the rest of a row.
+/// Loads `n <= LANES` numbers of `row` from `at` on, followed by zeros. A loop is fast if it passes the constant
+/// `LANES` for all whole vectors and calls its body once more for the rest of a row.
 #[inline(always)]
 pub fn load(row: &[f32], at: usize, n: usize) -> [f32; LANES] {
     if n == LANES
@@ -235,7 +242,7 @@ pub fn load(row: &[f32], at: usize, n: usize) -> [f32; LANES] {
     lanes
 }
 
-/// The reverse of [`load`].
+/// Stores the first `n` lanes to `row` from `at` on: the reverse of [`load`].
 #[inline(always)]
 pub fn store(row: &mut [f32], at: usize, n: usize, lanes: [f32; LANES]) {
     if n == LANES
@@ -247,7 +254,7 @@ pub fn store(row: &mut [f32], at: usize, n: usize, lanes: [f32; LANES]) {
     row[at..at + n].copy_from_slice(&lanes[..n]);
 }
 
-/// The sum of all lanes, pair by pair.
+/// The sum of all lanes, added pairwise.
 #[inline(always)]
 pub fn sum(lanes: [f32; LANES]) -> f32 {
     let mut lanes = lanes;
@@ -261,6 +268,7 @@ pub fn sum(lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
+/// The dot product `sum of a[i] b[i]`, in an order of additions that does not depend on the CPU.
 #[inline(always)]
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -273,7 +281,7 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     sum(lanes) + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>()
 }
 
-/// `y[i] += a x[i]`
+/// `y[i] += a x[i]`.
 #[inline(always)]
 pub fn axpy(y: &mut [f32], a: f32, x: &[f32]) {
     for (y, x) in y.iter_mut().zip(x) {
@@ -282,7 +290,7 @@ pub fn axpy(y: &mut [f32], a: f32, x: &[f32]) {
 }
 
 dispatch! {
-    /// `x[i] *= factor`
+    /// `x[i] *= factor`.
     pub fn scale_all(x: &mut [f32], factor: f32) {
         for x in x.iter_mut() {
             *x *= factor;
@@ -291,7 +299,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `a[i] += b[i]`
+    /// `a[i] += b[i]`.
     pub fn add_assign(a: &mut [f32], b: &[f32]) {
         for (a, b) in a.iter_mut().zip(b) {
             *a += b;
@@ -300,7 +308,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// Adds each of the rows of `x` to `sum`, in order.
+    /// Adds each row of `x: [m, n]` to `sum: [n]`, in order.
     pub fn add_rows(sum: &mut [f32], x: &[f32]) {
         for row in x.chunks_exact(sum.len()) {
             for (s, v) in sum.iter_mut().zip(row) {
@@ -311,8 +319,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// The largest of `bits` and those of the numbers without their signs. What is not finite has the
-    /// largest of all.
+    /// Raises `bits` to the largest bit pattern of |x[i]|. Infinity and NaN have the largest patterns.
     fn largest(bits: &mut u32, x: &[f32]) {
         for v in x {
             *bits = (*bits).max(v.abs().to_bits());
@@ -320,7 +327,7 @@ dispatch! {
     }
 }
 
-/// The first number that is not finite.
+/// The first number that is NaN or infinite.
 pub fn non_finite(x: &[f32]) -> Option<f32> {
     let mut bits = 0;
     largest(&mut bits, x);
@@ -330,7 +337,7 @@ pub fn non_finite(x: &[f32]) -> Option<f32> {
     }
 }
 
-/// `sum [n] (+)= the rows of dy [m, n]`
+/// Sums the rows of `dy: [m, n]` into `sum: [n]`, added to its contents if `accumulate`.
 pub fn row_sum(sum: &mut [f32], dy: &[f32], accumulate: bool) {
     if !accumulate {
         sum.fill(0.0);
@@ -343,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_leaves_out_what_is_wider() {
+    fn a_limit_excludes_wider_instruction_sets() {
         const CHILD: &str = "SCONCE_TEST_CHILD";
         let limits =
             [("portable", Level::Portable), ("avx2", Level::Avx2), ("avx512", Level::Avx512)];
@@ -356,7 +363,7 @@ mod tests {
         }
         for limit in limits.map(|(name, _)| name).into_iter().chain(["avx3"]) {
             let child = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "simd::tests::a_limit_leaves_out_what_is_wider"])
+                .args(["--exact", "simd::tests::a_limit_excludes_wider_instruction_sets"])
                 .envs([(CHILD, "1"), (LIMIT, limit)])
                 .output()
                 .unwrap();
@@ -401,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_number_that_is_not_finite_is_found_wherever_it_lies() {
+    fn the_first_number_that_is_not_finite_is_found_at_any_place() {
         let mut x = [f32::MAX, -f32::MAX, -0.0, f32::MIN_POSITIVE].repeat(2 * LANES);
         assert_eq!((non_finite(&x), non_finite(&[])), (None, None));
         for at in 0..x.len() {
@@ -416,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_stays_one() {
+    fn nan_stays_nan() {
         assert!(exp(f32::NAN).is_nan() && sigmoid(f32::NAN).is_nan() && tanh(f32::NAN).is_nan());
     }
 }

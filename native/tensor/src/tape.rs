@@ -1,13 +1,14 @@
-//! The one autograd: the steps of a pass in their order, which the backward pass walks in reverse.
+//! Reverse-mode automatic differentiation: a tape of the ops of a forward pass, which the backward pass walks in
+//! reverse.
 //!
-//! Each op adds a step where an input of it wants a gradient ([`op`](super::op) on a CPU, `card::op` on an NVIDIA card).
-//! A step is walked back in the precision that it was made in, whatever that of the thread that asks.
-//! A gradient is kept as it comes and added to only where a tensor was used twice; a step is dropped once it was walked,
-//! and the memory that it kept with it. Gradients of weights stay with the weights where an op leaves them there
-//! ([`Weight::accumulate`](crate::weights::Weight::accumulate)).
+//! An op adds a step if one of its inputs requires a gradient (`op` on a CPU, `card::op` on an NVIDIA card). The
+//! backward pass runs each step in the precision that it was recorded in, whatever the precision of the calling thread.
+//! The first gradient of a tensor is stored as it is; further ones are added to it. A step and the activations that it
+//! kept are dropped once it has run. An op may leave the gradient of a weight with the weight (`Weight::accumulate`).
 //!
-//! Candle's ops between these are graphs of candle's own. Each ends at outputs of steps, which are variables to candle;
-//! the tape notes the graph where an op uses it first, and has candle walk it back.
+//! Candle's own ops between the steps form graphs of candle. Each graph begins at outputs of steps, which are variables
+//! to candle. The tape records the end of such a graph where an op uses it first, and calls candle's backward pass on
+//! it.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -23,39 +24,40 @@ thread_local! {
     static STEPS: RefCell<Option<Steps>> = const { RefCell::new(None) };
 }
 
-/// Gradients of a step's inputs from those of its outputs; `None` for a gradient that is not there, or was left with a
-/// weight.
+/// Maps the gradients of a step's outputs to those of its inputs. `None` stands for no gradient, or for one that was
+/// left with a weight.
 type Back = dyn FnOnce(&[Option<Tensor>]) -> Result<Vec<Option<Tensor>>>;
 
 #[derive(Default)]
 struct Steps {
     all: Vec<Step>,
-    /// Outputs of steps. Other tensors with a gradient are variables, or made by candle.
+    /// Outputs of steps and ends of candle's graphs that are on the tape. Other tensors with a gradient are variables,
+    /// or candle made them.
     made: HashSet<TensorId>,
 }
 
 enum Step {
     Op {
         outputs: Vec<TensorId>,
-        /// `None` for an input without a gradient.
+        /// The inputs; `None` for an input that requires no gradient.
         inputs: Vec<Option<TensorId>>,
-        /// Of its products, which is that of their gradients too.
+        /// The precision of the step's products and of their gradients.
         precision: Precision,
         back: Box<Back>,
     },
-    /// The end of a graph of candle's.
+    /// The end of a graph of candle.
     Candle(Tensor),
 }
 
-/// As long as it lives, passes of its thread are recorded.
+/// A guard during which forward passes of its thread are recorded.
 #[must_use]
 pub struct Tape {
-    /// The steps that the thread had recorded before.
+    /// The steps of the enclosing tape of this thread.
     outer: Option<Steps>,
     _of_this_thread: PhantomData<*const ()>,
 }
 
-/// Records the passes of this thread from now on. A tape that was recording goes on when this one is dropped.
+/// Records forward passes of this thread from now on. An enclosing tape resumes when this one is dropped.
 pub fn record() -> Tape {
     Tape { outer: STEPS.replace(Some(Steps::default())), _of_this_thread: PhantomData }
 }
@@ -67,21 +69,22 @@ impl Drop for Tape {
 }
 
 impl Tape {
-    /// Drops what was recorded so far.
+    /// Drops the steps recorded so far.
     pub fn forget(&self) {
         STEPS.with_borrow_mut(|steps| steps.as_mut().map(std::mem::take));
     }
 }
 
-/// The backward pass from `y` on, whose gradient is given, over what this thread has recorded. The tape is empty after it.
+/// Runs the backward pass over the steps that this thread has recorded, starting with `gradient` as the gradient of
+/// `y`. The tape is empty afterwards.
 ///
 /// # Errors
-/// `NotFound` where nothing records.
+/// `NotFound` without a tape.
 pub fn backward(y: &Tensor, gradient: Tensor) -> Result<Gradients> {
     backward_from([(y.clone(), gradient)])
 }
 
-/// [`backward`] from several tensors together.
+/// [`backward`] from several tensors at once.
 pub fn backward_from(ends: impl IntoIterator<Item = (Tensor, Tensor)>) -> Result<Gradients> {
     let steps = STEPS.with_borrow_mut(|steps| steps.as_mut().map(std::mem::take));
     let mut steps = steps.ok_or_else(|| Error::not_found("a tape of the pass"))?;
@@ -127,7 +130,7 @@ impl Step {
 }
 
 impl Steps {
-    /// Notes what candle made where it is used first: all other uses come after it.
+    /// Records the end of candle's graph at the first use of `x`. All other uses come later.
     fn know(&mut self, x: &Tensor) {
         if !x.is_variable() && self.made.insert(x.id()) {
             self.all.push(Step::Candle(x.clone()));
@@ -135,12 +138,12 @@ impl Steps {
     }
 }
 
-/// Whether a tensor wants a gradient: none does where nothing is recorded.
+/// Whether a tensor requires a gradient; always false without a tape.
 pub fn wants(x: &Tensor) -> bool {
     x.track_op() && STEPS.with_borrow(Option::is_some)
 }
 
-/// Adds a step that made `outputs` of `inputs`, of which at least one [wants](wants) a gradient.
+/// Records a step that computed `outputs` from `inputs`. At least one input [requires](wants) a gradient.
 pub fn note(
     inputs: &[Tensor],
     outputs: &[Tensor],
@@ -157,7 +160,8 @@ pub fn note(
     });
 }
 
-/// `y`, which has the numbers of `x` in another shape or place; `back` gives a gradient of y the shape of x.
+/// Records `y`, which has the numbers of `x` in another shape or layout, and returns it. `back` maps the gradient of
+/// `y` to the shape of `x`.
 pub fn view(
     x: &Tensor,
     y: Tensor,
@@ -173,17 +177,17 @@ pub fn view(
     y
 }
 
-/// The numbers of `x` without gaps.
+/// `x` in a contiguous layout.
 pub fn contiguous(x: &Tensor) -> Result<Tensor> {
     Ok(view(x, x.contiguous()?, |d| Ok(d.clone())))
 }
 
-/// The gradients of a backward pass, by variable: a tensor that neither a step nor candle made.
+/// The gradients of a backward pass by variable. A variable is a tensor that neither a step nor candle computed.
 #[derive(Default)]
 pub struct Gradients(HashMap<TensorId, Tensor>);
 
 impl Gradients {
-    /// The gradient of a variable, in its shape and type.
+    /// The gradient of a variable, in the variable's shape and dtype.
     pub fn get(&self, x: &Tensor) -> Option<&Tensor> {
         self.0.get(&x.id())
     }
@@ -198,7 +202,7 @@ impl Gradients {
     }
 }
 
-/// One number in the place of a loss, of which only the gradient is known.
+/// An op from a tensor to a scalar with a given gradient: it replaces a loss of which only the gradient is known.
 struct Start(Tensor);
 
 impl CustomOp1 for Start {
@@ -212,7 +216,7 @@ impl CustomOp1 for Start {
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, y: &CudaStorage, _: &Layout) -> candle_core::Result<(CudaStorage, Shape)> {
-        // SAFETY: it is never read.
+        // SAFETY: the number is never read.
         let number = unsafe { y.device.alloc::<f32>(1) }?;
         Ok((CudaStorage::wrap_cuda_slice(number, y.device.clone()), Shape::from(())))
     }

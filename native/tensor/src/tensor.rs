@@ -1,4 +1,4 @@
-//! Between candle's tensors and slices.
+//! Conversions between candle's tensors and slices.
 
 use std::fmt::Display;
 use std::sync::Mutex;
@@ -9,23 +9,24 @@ use candle_core::{
 
 use crate::{Error, memory, pool, simd};
 
-/// Makes sure of the memory for a tensor as large as these together, which candle takes as if it always came. A card
-/// answers for its own.
+/// Checks that memory for a tensor as large as these together can be allocated, before candle, which cannot handle a
+/// refusal, allocates it. Tensors on a card are ignored: the card reports its own errors.
 pub fn granted(tensors: &[&Tensor]) {
     let here = tensors.iter().filter(|tensor| tensor.device().is_cpu());
     memory::granted(here.map(|tensor| bytes(tensor)).sum());
 }
 
+/// The size of a tensor's numbers in bytes.
 pub fn bytes(tensor: &Tensor) -> usize {
     tensor.dtype().size_in_bytes() * tensor.elem_count()
 }
 
-/// The numbers of a contiguous CPU f32 storage.
+/// The numbers of a contiguous f32 storage on a CPU.
 pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     let all = storage.as_slice::<f32>()?;
     match layout.contiguous_offsets() {
         Some((begin, end)) => Ok(&all[begin..end]),
-        None => bail!("an op of ours got a tensor that is not contiguous"),
+        None => bail!("an op got a tensor that is not contiguous"),
     }
 }
 
@@ -42,7 +43,7 @@ pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R
     }
 }
 
-/// A tensor's numbers without gaps: itself, or a copy that is part of no graph.
+/// The tensor in a contiguous layout, detached from candle's graph. Copies the numbers only if they are not contiguous.
 pub fn contiguous(tensor: &Tensor) -> crate::Result<Tensor> {
     if !tensor.is_contiguous() {
         memory::granted(bytes(tensor));
@@ -63,38 +64,39 @@ pub fn with_all<R>(
     f(&slices.collect::<Result<Vec<_>>>()?)
 }
 
-/// Calls `f` with the numbers of a tensor on any device and of any type: what is not here, and f32, is copied.
+/// Calls `f` with the numbers of a tensor on any device and of any dtype. Copies them unless they are f32 on the CPU.
 pub fn read<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
-    // A copy from there takes all that lies in the same place.
+    // A copy from a card copies the whole storage, so the tensor is made contiguous first.
     let tensor = if tensor.device().is_cpu() { tensor.clone() } else { tensor.contiguous()? };
     with(&tensor.to_device(&Device::Cpu)?.to_dtype(DType::F32)?, f)
 }
 
-/// A tensor of numbers, on the CPU.
+/// A tensor of `data` on the CPU.
 pub fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
     Tensor::from_vec(data, shape.into(), &Device::Cpu)
 }
 
-/// A tensor of numbers, on the device of `x` and of its type.
+/// A tensor of `data` with the device and dtype of `x`.
 pub fn beside(x: &Tensor, data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
     moved(&Tensor::from_vec(data, shape.into(), x.device())?, x)
 }
 
-/// A tensor on the device of `x` and of its type; where it is so already, itself.
+/// The tensor with the device and dtype of `x`. A no-op if it has them already.
 pub fn moved(tensor: &Tensor, x: &Tensor) -> Result<Tensor> {
     tensor.to_device(x.device())?.to_dtype(x.dtype())
 }
 
+/// A tensor of zeros on the CPU.
 pub fn zeros(dims: &[usize]) -> Result<Tensor> {
     tensor(memory::zeros(dims.iter().product()), dims)
 }
 
-/// A tensor's numbers as a vector of their own, whatever its device.
+/// A copy of a tensor's numbers as f32, from any device.
 pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
     read(t, |s| Ok(memory::copied(s)))
 }
 
-/// Rows and the width of the last dimension.
+/// The number of rows, and the width of the last dimension.
 pub fn rows(dims: &[usize]) -> (usize, usize) {
     let width = dims.last().copied().unwrap_or(1);
     (dims.iter().rev().skip(1).product(), width)
@@ -109,7 +111,7 @@ pub fn with_width(x: &Tensor, width: usize) -> Vec<usize> {
     dims
 }
 
-/// Refuses a shape that is not the expected one; `what` names the tensor.
+/// Returns `Mismatch` unless the shapes are equal; `what` names the tensor.
 pub fn check_shape(what: impl Display, expected: &[usize], got: &[usize]) -> crate::Result<()> {
     match got == expected {
         true => Ok(()),
@@ -119,7 +121,7 @@ pub fn check_shape(what: impl Display, expected: &[usize], got: &[usize]) -> cra
     }
 }
 
-/// Refuses a shape whose last dimension is not `width`.
+/// Returns `Mismatch` unless the last dimension is `width`; `what` names the tensor.
 pub fn check_width(what: impl Display, width: usize, got: &[usize]) -> crate::Result<()> {
     match got.last() == Some(&width) {
         true => Ok(()),
@@ -129,13 +131,13 @@ pub fn check_width(what: impl Display, width: usize, got: &[usize]) -> crate::Re
     }
 }
 
-/// Changes a tensor's numbers where they lie, outside the autograd.
+/// Changes a tensor's numbers in place, without recording.
 pub fn update<R>(t: &Tensor, change: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
     let op = Update { change: Mutex::new(Some(change)), result: Mutex::new(None) };
     t.inplace_op1(&op)?;
     match op.result.into_inner().unwrap_or_else(|e| e.into_inner()) {
         Some(result) => Ok(result),
-        None => bail!("an update in place did not run"),
+        None => bail!("an in-place update did not run"),
     }
 }
 
@@ -161,7 +163,7 @@ impl<R, F: FnOnce(&mut [f32]) -> R> InplaceOp1 for Update<F, R> {
     }
 }
 
-/// `x + y` of tensors of one shape and type, outside the autograd.
+/// `x + y` of tensors with equal shapes and dtypes, without recording.
 pub fn sum(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
     granted(&[x]);
     if !x.device().is_cpu() || x.dtype() != DType::F32 || x.dims() != y.dims() {
@@ -173,7 +175,7 @@ pub fn sum(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
     )?)
 }
 
-/// The sum of two slices of one length.
+/// The sum of two slices of equal length.
 pub fn sum_of(x: &[f32], y: &[f32]) -> Vec<f32> {
     const SHARD: usize = 1 << 14;
     let mut sum = memory::copied(x);

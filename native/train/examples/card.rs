@@ -1,6 +1,6 @@
-//! What a build with CUDA does on the first card: `card SUBJECT [--small]`, which `bin/card` runs one by one. Each ends
-//! with what was seen, or with an error. `figures` tells one JSON line a figure: microseconds of a step, and of frames
-//! and the loader what they tell of theirs.
+//! Checks of a build with CUDA on the first card: `card SUBJECT [--small]`. `bin/card` runs the subjects one by one.
+//! Each ends with a line of results, or with an error. `figures` prints a JSON line for each figure: microseconds of a
+//! step, frames a second, and the figures of the loader.
 
 #[path = "card/figures.rs"]
 mod figures;
@@ -52,7 +52,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What was found is not what was to be.
+/// The error of a result other than the expected one.
 fn wrong(expected: impl ToString, got: impl ToString) -> Error {
     Error::mismatch("what a card does", expected, got)
 }
@@ -62,7 +62,7 @@ fn name() -> Result<Value> {
     let card = result::device::get(0).map_err(candle_core::Error::wrap)?;
     let name = result::device::get_name(card).map_err(candle_core::Error::wrap)?;
     let attribute = |which| {
-        // SAFETY: the card is one that the driver has just given.
+        // SAFETY: the driver has just returned this card.
         unsafe { result::device::get_attribute(card, which) }.map_err(candle_core::Error::wrap)
     };
     let major = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
@@ -73,7 +73,7 @@ fn name() -> Result<Value> {
     }))
 }
 
-/// So many numbers a frame, of which heads tell the sign of one and whether two are large.
+/// Numbers of a frame. Heads predict the sign of one and whether two are large.
 const SIZE: usize = 6;
 
 fn spec(backbone: Backbone) -> Spec {
@@ -113,7 +113,7 @@ fn numbers(game: u64, frames: usize) -> Vec<f32> {
     (0..(frames * SIZE) as u64).map(|i| rng.normal(i)).collect()
 }
 
-/// What is to be told of each frame: of the frame before it as well, so that a memory is of use.
+/// Labels of each frame. One depends on the frame before, so that a memory is needed.
 fn labels(x: &[f32]) -> Vec<f32> {
     let frame = |t: usize| {
         let now = &x[t * SIZE..][..SIZE];
@@ -129,7 +129,7 @@ fn game(game: u64, frames: usize) -> VectorGame {
     VectorGame { labels: labels(&x), x }
 }
 
-/// A run on a card learns, and its policy, loaded again, plays there as on the CPU, and rightly.
+/// A run on a card learns. Its policy, loaded again, plays there as on the CPU, with the right choices.
 fn learn(small: bool) -> Result<String> {
     let (games, frames, steps, hidden) = if small { (8, 90, 40, 16) } else { (40, 600, 400, 128) };
     let folder = folder()?;
@@ -184,7 +184,7 @@ fn learn(small: bool) -> Result<String> {
     }
 }
 
-/// A folder, until it is dropped.
+/// A temporary folder.
 fn folder() -> Result<TempDir> {
     let none = |error: std::io::Error| Error::Unavailable {
         what: "a folder for a corpus".into(),
@@ -193,7 +193,7 @@ fn folder() -> Result<TempDir> {
     tempfile::tempdir().map_err(none)
 }
 
-/// Games of as many frames each.
+/// Games of equally many frames as one batch.
 fn joined(games: &[VectorGame]) -> Frames {
     let continuous: Vec<f32> = games.iter().flat_map(|game| &game.x).copied().collect();
     let rows = continuous.len() / SIZE;
@@ -224,7 +224,7 @@ fn play(policy: &Policy, games: &Frames) -> Result<Vec<f32>> {
     Ok(logits)
 }
 
-/// The share of frames of which the most likely sign is the right one.
+/// Share of frames whose most likely sign is the right one.
 fn signs(logits: &[f32], games: &[VectorGame]) -> f64 {
     const LOGITS: usize = 5;
     let rows = logits.chunks_exact(LOGITS).enumerate();
@@ -236,11 +236,11 @@ fn signs(logits: &[f32], games: &[VectorGame]) -> f64 {
     right.count() as f64 / (logits.len() / LOGITS).max(1) as f64
 }
 
-/// The largest difference, of the largest number.
+/// Largest difference, relative to the largest number.
 fn apart(a: &[f32], b: &[f32]) -> f32 {
     let scale = a.iter().fold(1e-6f32, |most, v| most.max(v.abs()));
     let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
-    // What is not a number is as far as can be.
+    // A NaN is kept as the largest difference.
     let most = differences.fold(0.0f32, |most, v| if v <= most { most } else { v });
     if a.len() == b.len() { most / scale } else { f32::INFINITY }
 }
@@ -250,7 +250,7 @@ fn stepper(policy: &Policy, precision: Precision) -> Result<Stepper<'static>> {
     Ok(Stepper::imitating(policy, &loss, config, 1.0, 7)?.in_precision(precision))
 }
 
-/// A card that is full is told by an error, after which all goes on.
+/// A full card causes an error, after which steps succeed again.
 fn full(small: bool) -> Result<String> {
     let device = device::open(0)?;
     let spec = spec(Backbone::Gru(recurrent(if small { 16 } else { 256 })));
@@ -286,14 +286,14 @@ fn full(small: bool) -> Result<String> {
     }
 }
 
-/// Bytes in use on the card that is this thread's, by whomever.
+/// Bytes in use on this thread's card, by any process.
 fn in_use(device: &Device) -> Result<usize> {
     device.synchronize()?;
     let (free, total) = result::mem_get_info().map_err(candle_core::Error::wrap)?;
     Ok(total - free)
 }
 
-/// Opened, trained on, played on and closed: what is in use after a hundred times is what was after the first.
+/// Opens, trains, plays and closes a hundred times: the memory in use after the last cycle is that after the first.
 fn cycles(small: bool) -> Result<String> {
     // Context and cuBLAS stay.
     let stays = device::open(0)?;
@@ -306,7 +306,7 @@ fn cycles(small: bool) -> Result<String> {
         let device = device::open(0)?;
         let policy = Policy::init(&spec, cycle)?.on(&device)?;
         stepper(&policy, Precision::F32)?.step(x, 0, 1e-3)?;
-        // A thread of its own has its graphs, and lets them go.
+        // A separate thread owns its graphs, and frees them at its end.
         std::thread::scope(|scope| scope.spawn(|| play(&policy, &game)).join())
             .map_err(|_| wrong("a game", "a panic"))??;
         drop((policy, device));
@@ -319,7 +319,7 @@ fn cycles(small: bool) -> Result<String> {
     if last <= first { Ok(seen) } else { Err(wrong("no more than after the first", seen)) }
 }
 
-/// Steps of games and of training that are played from what was recorded are those that are launched one by one.
+/// Recorded steps of games and of training give the same as steps that are launched one by one.
 fn replay(small: bool) -> Result<String> {
     let device = device::open(0)?;
     let hidden = if small { 16 } else { 256 };
@@ -384,7 +384,7 @@ fn same(what: &str, a: &[f32], b: &[f32]) -> Result<f32> {
     }
 }
 
-/// Trained in bf16, a policy is as good on new frames as one trained in f32.
+/// A policy trained in bf16 is as good on new frames as one trained in f32.
 fn bf16(small: bool) -> Result<String> {
     let device = device::open(0)?;
     let (steps, hidden) = if small { (12, 16) } else { (300, 128) };
@@ -403,7 +403,7 @@ fn bf16(small: bool) -> Result<String> {
     Ok(seen.join("; "))
 }
 
-/// The mean loss of the last tenth of the steps, each of which sees new frames.
+/// Mean loss of the last tenth of the steps. Each step sees new frames.
 fn trained(policy: &Policy, precision: Precision, steps: u64) -> Result<f64> {
     const GAMES: u64 = 16;
     const TIME: usize = 20;

@@ -1,6 +1,6 @@
-//! Training steps in each precision, in turn, so that what else the machine does meets all of them alike:
-//! `precision [ROUNDS [THREADS]]`. Fastest steps of 32 windows of 60 frames (of an MLP 256 single frames), and
-//! how many times as fast as in f32 they are.
+//! Times of training steps in each precision, in turn, so that other load of the machine affects all of them alike:
+//! `precision [ROUNDS [THREADS]]`. Prints the fastest steps of 32 windows of 60 frames (256 single frames for an MLP),
+//! and their speed relative to f32.
 
 use sconce_nn::Spec;
 use sconce_nn::spec::{
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Milliseconds in each precision.
+/// Milliseconds of the fastest step in each precision.
 fn fastest(
     spec: &Spec,
     rounds: usize,

@@ -144,7 +144,7 @@ fn stacked(case: &Case, layers: usize) -> Result<f64> {
     })
 }
 
-/// The time of all threads in a step, without the first one, in milliseconds.
+/// CPU time of a step over all threads in milliseconds, without the first step.
 fn timed(steps: usize, mut step: impl FnMut(u64) -> Result<()>) -> Result<f64> {
     step(0)?;
     let before = cpu_ms();
@@ -153,14 +153,14 @@ fn timed(steps: usize, mut step: impl FnMut(u64) -> Result<()>) -> Result<f64> {
     Ok((cpu_ms() - before) / (steps - 1) as f64)
 }
 
-/// Linux counts in hundredths of a second.
+/// CPU time of the process; Linux counts it in hundredths of a second.
 fn cpu_ms() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() * 10.0
 }
 
-/// The largest resident size of the process so far.
+/// Peak resident size of the process so far, in KiB.
 fn peak_kb() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM"))?;

@@ -1,5 +1,5 @@
-//! What a policy has to beat: distributions that were counted on the training labels. How labels of a head are counted,
-//! and what a baseline makes of it, its kind says.
+//! Baselines that a policy has to beat: distributions counted on the training labels. The kind of a head defines how
+//! its labels are counted and how a baseline is fitted.
 
 pub use sconce_nn::head::BaselineKind;
 use sconce_nn::head::known;
@@ -8,18 +8,20 @@ use sconce_tensor::{Error, Result};
 
 use crate::objective::imitation::check_heads;
 
-/// Pairs of more classes than this are not counted: a table would take more than 128 MiB.
+/// Largest number of classes of a head. The pairs of more would take a table of over 128 MiB.
 const MAX_CLASSES: usize = 4096;
 
-/// Labels, and pairs of a label and the one before, counted.
+/// Counts of labels, and of pairs of a label and the one before.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counts {
     heads: Heads,
-    /// Of each head.
+    /// The counts of each head.
     numbers: Vec<Vec<f64>>,
 }
 
 impl Counts {
+    /// Zero counts over these heads.
+    ///
     /// # Errors
     /// `OutOfRange` for a head of more than 4096 classes.
     pub fn new(heads: &Heads) -> Result<Self> {
@@ -35,7 +37,7 @@ impl Counts {
         Ok(Counts { heads: heads.clone(), numbers })
     }
 
-    /// Counts frames. A row of `previous` that begins with [`NONE`](sconce_nn::head::NONE) is not a pair.
+    /// Counts frames. A row of `previous` that begins with [`NONE`](sconce_nn::head::NONE) is no pair.
     ///
     /// # Shapes
     /// `previous` and `labels` `[n, num_labels]`
@@ -57,7 +59,7 @@ impl Counts {
         Ok(())
     }
 
-    /// Adds what was counted elsewhere over the same heads.
+    /// Adds other counts over the same heads.
     pub fn merge(&mut self, other: &Counts) -> Result<()> {
         if self.heads != other.heads {
             return Err(Error::mismatch("heads of counts", "the same heads", "others"));
@@ -75,7 +77,7 @@ impl Counts {
     }
 }
 
-/// A fitted baseline: for every previous action a distribution of each head.
+/// A fitted baseline: a distribution of each head for each previous action.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Baseline {
     kind: BaselineKind,
@@ -83,16 +85,21 @@ pub struct Baseline {
     tables: Vec<Table>,
 }
 
-/// What a baseline says of one head, as the table of a prior.
+/// The distributions of one head, in the layout of a prior's table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
+    /// Name of the head.
     pub head: String,
+    /// Number of previous actions, including an unknown one.
     pub rows: usize,
+    /// Logits of the head.
     pub columns: usize,
+    /// Logits, `[rows, columns]` row-major; empty for a head without a prior.
     pub values: Vec<f32>,
 }
 
 impl Baseline {
+    /// Fits a baseline of this kind to counts.
     pub fn fit(kind: BaselineKind, counts: &Counts) -> Self {
         let tables = counts.heads.parts.iter().zip(&counts.numbers).map(|(head, counts)| {
             let [rows, columns] = head.kind.prior();
@@ -102,21 +109,22 @@ impl Baseline {
         Baseline { kind, heads: counts.heads.clone(), tables: tables.collect() }
     }
 
+    /// The kind of the baseline.
     pub fn kind(&self) -> BaselineKind {
         self.kind
     }
 
+    /// The heads that the baseline predicts.
     pub fn heads(&self) -> &Heads {
         &self.heads
     }
 
-    /// The tables by head, those without numbers left out; those of [`BaselineKind::Pairs`] are where a policy's prior
-    /// starts.
+    /// The tables of the heads that have one. Those of [`BaselineKind::Pairs`] initialise a policy's prior.
     pub fn tables(&self) -> impl Iterator<Item = &Table> {
         self.tables.iter().filter(|table| !table.values.is_empty())
     }
 
-    /// What the baseline says after each previous action, as logits for `Metrics::add`.
+    /// Logits after each previous action, for `Metrics::add`.
     ///
     /// # Shapes
     /// `previous [n, num_labels]` -> `[n, num_logits]`
@@ -194,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_marginal_has_one_count_more_of_everything() {
+    fn the_marginal_has_one_more_count_of_each_value() {
         let baseline = Baseline::fit(BaselineKind::Marginal, &counts());
         // Three zeros and two ones; three 0, two 1, no 2.
         let want = [(3f64 / 4.0).ln(), (4f64 / 8.0).ln(), (3f64 / 8.0).ln(), (1f64 / 8.0).ln()];

@@ -1,4 +1,4 @@
-//! How long training steps and whole windows take, on examples that are random but always the same.
+//! Times of training steps, and of forward passes over whole windows. Examples are random but always the same.
 
 use std::time::Instant;
 
@@ -15,44 +15,50 @@ use crate::objective::imitation::LossOptions;
 use crate::optimiser::OptimiserConfig;
 use crate::step::Stepper;
 
-/// Steps that warm caches and threads up and are not counted.
+/// Steps that warm up caches and threads and are not timed.
 const WARM_UP: usize = 2;
 const LEARNING_RATE: f64 = 1e-3;
 const MAX_GRAD_NORM: f64 = 1.0;
 
-/// How much of what is timed.
+/// Size and length of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Steps {
+    /// Windows in a batch.
     pub batch: usize,
+    /// Frames in a window.
     pub window: usize,
+    /// Threads of the pool.
     pub threads: usize,
+    /// Seed of weights and examples.
     pub seed: u64,
-    /// Steps go on for so long,
+    /// Least time that steps are repeated for, in seconds.
     pub seconds: f64,
-    /// and at least so many are made.
+    /// Least number of timed steps.
     pub min_steps: usize,
-    /// What training steps compute in.
+    /// Precision of training steps.
     #[serde(default)]
     pub precision: Precision,
 }
 
+/// Times of steps, and the work of one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepTimes {
-    /// Of each step.
+    /// Microseconds of each timed step.
     pub us: Vec<f64>,
-    /// Losses of the first step and of the last one.
+    /// Loss of the first step.
     pub first_loss: f64,
+    /// Loss of the last step.
     pub last_loss: f64,
-    /// Multiply-adds of one forward pass: of the matrices that every frame goes through, and of what a memory does
-    /// without a matrix.
+    /// Multiply-adds of one forward pass: those of the matrices, and those of a memory outside of matrices.
     pub multiply_adds: u64,
-    /// Exponentials of a memory in one forward pass, and in the backward pass behind it.
+    /// Exponentials of a memory: in one forward pass, and in its backward pass.
     pub exponentials: [u64; 2],
+    /// Number of weights.
     pub weights: usize,
 }
 
-/// Trains a new policy of `spec` by the plain loss, again and again on the same examples.
+/// Times training steps of a new policy of `spec`, with the plain loss and always the same examples.
 pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
     measured(spec, steps, |policy| {
         let batch = examples(spec, steps.batch, steps.window, steps.seed);
@@ -65,8 +71,8 @@ pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
     })
 }
 
-/// Reads whole windows with a new policy of `spec`, from empty memories to the trunk vectors of all
-/// frames; in place of a loss stands their sum.
+/// Times forward passes of a new policy of `spec` over whole windows, from zero states to the trunk vectors of all
+/// frames. The result has the sum of these vectors instead of a loss.
 pub fn forward_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
     measured(spec, steps, |policy| {
         let Batch { frames, .. } = examples(spec, steps.batch, steps.window, steps.seed);
@@ -78,7 +84,7 @@ pub fn forward_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
     })
 }
 
-/// Microseconds of each repetition that counts, and what each of them all gave.
+/// Microseconds of each timed repetition, and the value of every repetition.
 type Times = (Vec<f64>, Vec<f64>);
 
 fn measured(
@@ -123,7 +129,7 @@ fn repeat(steps: &Steps, mut work: impl FnMut(u64) -> Result<f64>) -> Result<Tim
     Ok((us, values))
 }
 
-/// What a memory does for one frame beside its matrices. Of a backbone that is not counted, nothing: its limit is low.
+/// Work of a memory for one frame outside of its matrices. It is 0 for backbones that are not counted.
 #[derive(Default)]
 struct Work {
     multiply_adds: u64,
@@ -133,14 +139,14 @@ struct Work {
 impl Work {
     fn of(backbone: &Backbone, window: u64) -> Self {
         match backbone {
-            // The gates; backward keeps them.
+            // The gates, whose values the backward pass reads again.
             Backbone::Lstm(c) => Self::kept(5 * (c.num_layers * c.hidden_size) as u64),
             Backbone::Gru(c) => Self::kept(3 * (c.num_layers * c.hidden_size) as u64),
             Backbone::Mamba(c) => {
                 let inner = c.num_layers * c.hidden_size * c.expand_factor;
                 let states = (inner * c.state_size) as u64;
-                // A softplus and two SiLUs of each channel, and a decay of each of its states. Backward makes them again: to
-                // keep the decays would take as many bytes as all states of all frames.
+                // A softplus and two SiLUs of each channel, and a decay of each of its states. The backward pass
+                // computes them again: to keep the decays would take as many bytes as all states of all frames.
                 let exponentials = states + 3 * inner as u64;
                 Work {
                     multiply_adds: 3 * states + (inner * c.conv_size) as u64,
@@ -149,7 +155,7 @@ impl Work {
             }
             Backbone::SlidingWindow(c) => {
                 let most = c.window_size as u64;
-                // Frames that one sees, its own among them, times those that see.
+                // Pairs of a frame and one that it sees, itself included.
                 let seen: u64 = (1..=window).map(|frames| frames.min(most)).sum();
                 let layers = (c.num_layers * c.num_heads) as u64;
                 Work {
@@ -166,14 +172,14 @@ impl Work {
     }
 }
 
-/// Multiply-adds of one frame. Looked-up rows and tables of a prior cost none.
+/// Multiply-adds of the matrices for one frame. Rows of embeddings and tables of a prior are looked up and cost none.
 fn of_matrices(policy: &Policy) -> u64 {
     let is_table = |name: &str| name.contains("_embedding.") || name.contains("prior.");
     let matrices = policy.weights().iter().filter(|(name, w)| w.rank() == 2 && !is_table(name));
     matrices.map(|(_, weight)| weight.elem_count() as u64).sum()
 }
 
-/// Random frames, their labels and how much each counts, which is one.
+/// Random frames with labels; each frame has the weight 1.
 pub fn examples(spec: &Spec, batch: usize, window: usize, seed: u64) -> Batch {
     let rows = batch * window;
     let rng = |purpose: &str| Rng::new(seed, purpose, 0);
@@ -191,7 +197,7 @@ pub fn examples(spec: &Spec, batch: usize, window: usize, seed: u64) -> Batch {
     Batch { frames, labels, weights: vec![1.0; rows], ..Batch::default() }
 }
 
-/// Random labels of so many frames, `[rows, num_labels]`.
+/// Random labels, `[rows, num_labels]`.
 fn choices(spec: &Spec, rng: Rng, rows: usize) -> Vec<f32> {
     let kinds = spec.heads.parts.iter().map(|head| head.kind);
     let each = kinds.flat_map(|kind| std::iter::repeat_n(kind, kind.labels()));
@@ -203,7 +209,7 @@ fn choices(spec: &Spec, rng: Rng, rows: usize) -> Vec<f32> {
     each.enumerate().map(of).collect()
 }
 
-/// In each row a random number below each of the bounds.
+/// Random numbers, one below each bound in each row, `[rows, bounds]`.
 fn below(rng: Rng, rows: usize, bounds: impl Iterator<Item = usize> + Clone) -> Vec<u32> {
     let bounds = std::iter::repeat_n(bounds, rows).flatten();
     bounds.enumerate().map(|(i, n)| rng.below(i as u64, n as u64) as u32).collect()

@@ -1,4 +1,4 @@
-//! A policy, and what copying alone would score, on the same recorded frames.
+//! Scores of a policy, and of baselines that know only the previous action, on the same recorded frames.
 
 use std::sync::atomic::AtomicBool;
 
@@ -21,7 +21,7 @@ pub(crate) const WINDOWS: usize = 128;
 /// Frames of one forward pass when the state is carried.
 pub(crate) const CHUNK: usize = 256;
 
-/// Scores `policy` on these views, with products of this precision. `progress(done, total)` counts frames.
+/// Scores `policy` on these views, with products in this precision. `progress(done, total)` counts frames.
 pub fn score(
     policy: &Policy,
     views: &[View],
@@ -57,7 +57,7 @@ pub fn score(
     metrics.report()
 }
 
-/// What the three baselines score on the same frames.
+/// Scores the three baselines on the same frames.
 pub fn score_baselines(
     counts: &Counts,
     spec: &Spec,
@@ -79,8 +79,8 @@ pub fn score_baselines(
     BaselineKind::ALL.into_iter().map(score).collect()
 }
 
-/// Counts the actions of all frames of these views, and the action a frame before each. The baselines
-/// are fitted on these: with a frame delay they know what no policy can.
+/// Counts the actions of all frames of these views, each with the action one frame before. Baselines are fitted on
+/// these counts: with a frame delay they know an action that no policy sees.
 pub fn count(views: &[View], heads: &Heads, delay: usize, cancel: &AtomicBool) -> Result<Counts> {
     let mut counts = Counts::new(heads)?;
     for view in views {
@@ -145,7 +145,7 @@ pub fn evaluate(
     })
 }
 
-/// Refuses a corpus that does not hold what the spec reads and chooses.
+/// Refuses a corpus of another game than the spec reads, or with other actions than it chooses.
 pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
     spec.embedding.game().expect("game of the corpus for this spec", schema.game())?;
     if schema.chosen_by(&spec.heads) {
@@ -159,8 +159,8 @@ pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
     Err(Error::mismatch("heads of the corpus for this spec", expected, got))
 }
 
-/// Counts the actions of all frames, and the action that each state shows beside it: what a policy
-/// can know, which with a delay is older than the action before.
+/// Counts the actions of all frames, each with the action that its state shows. A policy can know that one; with a
+/// frame delay it is older than the action one frame before.
 pub fn count_answers(
     views: &[View],
     heads: &Heads,
@@ -184,7 +184,7 @@ pub fn count_answers(
     Ok(counts)
 }
 
-/// Threads of the pool for the time of one piece of work.
+/// Restores the number of pool threads when it is dropped.
 pub(crate) struct Threads(Option<usize>);
 
 pub(crate) fn pool_of(threads: Option<usize>) -> Result<Threads> {
@@ -197,7 +197,7 @@ pub(crate) fn pool_of(threads: Option<usize>) -> Result<Threads> {
 impl Drop for Threads {
     fn drop(&mut self) {
         if let Some(before) = self.0 {
-            // Threads that were there a moment ago; without them the present ones do the work.
+            // These threads existed a moment ago. On failure the present ones do the work.
             let _ = pool::set_threads(before);
         }
     }
@@ -218,7 +218,7 @@ fn button_names(parts: &[InputPart]) -> Vec<String> {
     names.flatten().collect()
 }
 
-/// The states of a view that are scored.
+/// Indices of the states of a view that are scored.
 fn scored(view: &View, options: &EvalOptions) -> impl Iterator<Item = usize> + use<> {
     let stride = match options.mode {
         Mode::Window => options.stride.max(1),
@@ -252,7 +252,7 @@ struct Scorer<'a> {
 }
 
 impl Scorer<'_> {
-    /// Scores the states in their order, `at_once` of them together: fewer from where a card has too little memory on.
+    /// Scores the states in order, `at_once` of them together; halves `at_once` where a card has too little memory.
     fn parts(
         &self,
         at_once: &mut usize,
@@ -263,7 +263,7 @@ impl Scorer<'_> {
         while !rest.is_empty() {
             let (part, after) = rest.split_at(rest.len().min(*at_once));
             match score(part) {
-                // On a CPU free memory never decides how many are scored together.
+                // On a CPU, free memory never changes how many are scored together.
                 Err(error)
                     if error.kind() == Kind::OutOfMemory
                         && part.len() > 1
@@ -321,7 +321,7 @@ impl Scorer<'_> {
         })
     }
 
-    /// A game that begins has been standing still: the first frame, a window long, less itself.
+    /// The state after `window_size - 1` copies of the first frame.
     fn first_state(&self) -> Result<State> {
         let zero = self.policy.zero_state(1)?;
         let copies = self.options.window_size.saturating_sub(1);

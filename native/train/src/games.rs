@@ -1,4 +1,4 @@
-//! What a run learns from and is measured on, and the policy that it begins with.
+//! The games of a run, for training and for validation, and the policy that the run starts with.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::AtomicBool;
@@ -19,7 +19,7 @@ use crate::source::{Mixed, sampling};
 /// A number of games, and their views.
 pub(crate) type Games = (usize, Vec<View>);
 
-/// What is trained on and what is measured on, split by game.
+/// Training and validation views, split by game.
 pub(crate) fn sides(
     corpus: &Corpus,
     spec: &Spec,
@@ -27,9 +27,9 @@ pub(crate) fn sides(
 ) -> Result<(Games, Games)> {
     sampling(options).check_weights(corpus.games().len())?;
     check_columns(options, corpus.schema().beside())?;
-    // It would learn the row of a name that nobody has.
+    // It would learn an embedding row for a name that no player has.
     if spec.embedding.named() > 0 {
-        let expected = "0 where a run learns, as no corpus says who plays under which number";
+        let expected = "0 in a training run, as no corpus has player numbers";
         return Err(Error::mismatch("num_player_names", expected, spec.embedding.named()));
     }
     let some = |side: &str, corpus: &Corpus, games: &[usize]| -> Result<Games> {
@@ -61,7 +61,7 @@ pub(crate) fn sides(
     Ok((some("training", corpus, &train)?, some("validation", corpus, &validation)?))
 }
 
-/// What other corpora are mixed in, none of whose games is measured on.
+/// The views of corpora that are mixed in. A validation game among theirs is refused.
 pub(crate) fn mixed(spec: &Spec, options: &TrainOptions, validation: &[View]) -> Result<Mixed> {
     let measured: HashSet<_> = validation.iter().map(|view| &view.info().digest).collect();
     let parts = options.data.mix.iter().map(|mix| {
@@ -81,7 +81,7 @@ pub(crate) fn mixed(spec: &Spec, options: &TrainOptions, validation: &[View]) ->
     parts.collect()
 }
 
-/// One digest of the games of all sides, by which a resumed run knows its data again.
+/// Digest of the games of all sides. A resumed run recognises its data by it.
 pub(crate) fn digest(train: &[View], mixed: &Mixed, validation: &[View]) -> String {
     let mut hash = Sha256::new();
     let mixed = mixed.iter().map(|(views, _)| views.as_slice());
@@ -97,17 +97,17 @@ pub(crate) fn digest(train: &[View], mixed: &Mixed, validation: &[View]) -> Stri
     hex(&hash.finalize())
 }
 
-/// What a run begins with.
+/// The policy that a run starts with.
 pub(crate) struct First {
     pub policy: Policy,
-    /// The event that names the policy whose weights it has.
+    /// The event that names the policy file of the weights, if they come from one.
     pub began: Option<Event>,
 }
 
-/// The policy that a run begins with: new weights, and in their place those of another where the options name one.
+/// The policy that a run starts with: new weights, replaced by those of a policy file if the options name one.
 ///
 /// # Errors
-/// `Mismatch` for another policy whose embedding or backbone is not that of `spec`.
+/// `Mismatch` for a policy file whose embedding or backbone is not that of `spec`.
 pub(crate) fn first_policy(
     spec: &Spec,
     options: &TrainOptions,
@@ -125,7 +125,7 @@ pub(crate) fn first_policy(
     for (name, weight) in &mut weights {
         match from.weights().get(name) {
             Some(own) if own.dims() == weight.dims() => *weight = own.clone(),
-            // Heads may be others.
+            // Heads may differ.
             _ if name.starts_with("heads.") => new.push(name.clone()),
             own => {
                 let got = own.map_or("none".into(), |own| format!("{:?}", own.dims()));
@@ -139,7 +139,7 @@ pub(crate) fn first_policy(
     Ok(First { policy: Policy::from_weights(spec, weights)?, began: Some(began) })
 }
 
-/// New weights, with a prior that is fitted on the games.
+/// New weights, with a prior fitted on the training games.
 fn fitted(
     spec: &Spec,
     options: &TrainOptions,
@@ -161,8 +161,8 @@ fn fitted(
     Policy::from_weights(spec, weights)
 }
 
-/// P(a_t given a_{t-1}) by the newest input that a prior reads: of a queue that before the label, else the one that the
-/// state shows.
+/// P(a_t given a_{t-1}), where a_{t-1} is the newest input that a prior reads: with a queue the one before the label,
+/// otherwise the one that the state shows.
 fn pairs(
     spec: &Spec,
     options: &TrainOptions,
@@ -174,7 +174,7 @@ fn pairs(
     Ok(Baseline::fit(BaselineKind::Pairs, &counts))
 }
 
-/// The same for a run that stays close to it.
+/// The same baseline for a run with a `prior_weight`.
 pub(crate) fn prior(
     spec: &Spec,
     options: &TrainOptions,
@@ -226,7 +226,7 @@ mod tests {
             let mut tables = pairs.tables();
             tables.find(|table| table.head == "main_x").unwrap().values.clone()
         };
-        // With a queue what came right before the answer, without one what the state shows.
+        // With a queue the input right before the label; without one the input that the state shows.
         let (newest, shown) = (
             table(eval::count(&views, &heads, 3, &never)),
             table(eval::count_answers(&views, &heads, 3, &never)),

@@ -1,46 +1,50 @@
-//! What the gradient of each weight looks like, and how far an update moves it.
+//! Statistics of the gradient of each weight, and how far an update moves it.
 
 use serde::{Deserialize, Serialize};
 
-/// Classes of a histogram: class `i` has the numbers from `10^(LOWEST + i)` to ten times that. The first
-/// has all that are smaller too, but for zeros, the last all that are larger.
+/// Number of classes of a histogram. Class `i` counts magnitudes from `10^(LOWEST + i)` to ten times that. The first
+/// also counts all smaller ones except zeros, the last all larger ones.
 pub const DECADES: usize = 16;
 
 /// The power of ten at which the first class begins.
 pub const LOWEST: i32 = -12;
 
-/// A weight in one update.
+/// Statistics of a weight in one update.
 ///
-/// The gradient is the mean of the step's batches before it is clipped.
+/// The gradient is the mean over the batches of the step, before the clip.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WeightGradient {
+    /// Name of the weight.
     pub name: String,
-    /// How many it has.
+    /// Number of elements.
     pub numbers: u64,
-    /// Euclidean length of the gradient,
+    /// Euclidean norm of the gradient.
     pub norm: f64,
-    /// the mean and the largest of its absolute numbers,
+    /// Mean magnitude of the gradient's elements.
     pub mean_abs: f64,
+    /// Largest magnitude of the gradient's elements.
     pub max_abs: f64,
-    /// and the share of those that are 0.
+    /// Share of the gradient's elements that are 0.
     pub zeros: f64,
-    /// Absolute numbers other than 0 by their power of ten, see [`DECADES`].
+    /// Nonzero magnitudes by their power of ten, see [`DECADES`].
     pub histogram: Vec<u64>,
-    /// Length of the weight before the update,
+    /// Euclidean norm of the weight before the update.
     pub weight_norm: f64,
-    /// and that of its change over it; none of a weight that was 0.
+    /// Norm of the change over `weight_norm`; `None` for a weight that was 0.
     pub update_ratio: Option<f64>,
 }
 
-/// All weights in one update; a line of `gradients.jsonl`.
+/// Statistics of all weights in one update; a line of `gradients.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GradientReport {
+    /// Step of the update, counted from 1.
     pub step: u64,
+    /// Statistics of each weight.
     pub weights: Vec<WeightGradient>,
 }
 
 impl WeightGradient {
-    /// Of a sum of gradients of which so much is `learned`, and the weight `before` and `after` it.
+    /// Statistics of the mean gradient `gradient / learned`, and of the weight `before` and `after` the update.
     ///
     /// # Shapes
     /// `gradient`, `before`, `after` `[n]`
@@ -101,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn each_number_is_in_the_class_of_its_power_of_ten_and_the_last_ones_are_open() {
+    fn each_magnitude_is_in_the_class_of_its_power_of_ten_and_the_first_and_last_are_open() {
         let gradient = [1e-30, 2e-12, 0.5, -1.5, 20.0, 1e30];
         let seen = WeightGradient::new("w", &gradient, 1.0, &[0.0; 6], &[1.0; 6]);
         let mut expected = vec![0; DECADES];

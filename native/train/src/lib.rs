@@ -1,4 +1,4 @@
-//! What changes weights: losses, optimisers, schedules, and what they are measured with.
+//! Training: objectives, optimisers, schedules, runs, and the metrics of policies.
 
 #![warn(unreachable_pub)]
 
@@ -27,7 +27,7 @@ pub mod tune;
 mod unroll;
 pub mod weights;
 
-/// Plans are tested, which count what they take.
+/// Tests of plans need an allocator that counts memory.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: sconce_tensor::memory::Counted<std::alloc::System> =

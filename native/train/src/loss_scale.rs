@@ -1,23 +1,24 @@
-//! A factor on the loss of steps in f16, so that small gradients do not vanish from it: it is as large as
-//! gradients allow (Micikevicius et al. 2018, section 3.2).
+//! Dynamic scale of the loss of steps in f16, so that small gradients do not underflow. It is as large as gradients
+//! allow (Micikevicius et al. 2018, section 3.2).
 //!
-//! Numbers and rules are those of PyTorch's `GradScaler`: a gradient that is not finite is dropped and the
-//! factor halved, and after 2000 updates in a row it is doubled. There is an end, though: what overflows
-//! without a factor is no fault of f16.
+//! Numbers and rules are those of PyTorch's `GradScaler`: a gradient that is not finite is dropped and the scale
+//! halved, and after 2000 updates in a row the scale is doubled. Unlike there, the scale does not fall below 1: a
+//! gradient that overflows without a scale does not overflow because of f16.
 
 use serde::{Deserialize, Serialize};
 
 const FIRST: f64 = 65536.0;
 const LEAST: f64 = 1.0;
-/// Updates in a row after which more is tried.
+/// Updates in a row after which the scale is doubled.
 const INTERVAL: u64 = 2000;
 
+/// The scale of the loss, and the updates that it depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {
     factor: f64,
-    /// Updates since it changed.
+    /// Updates since the scale changed.
     updates: u64,
-    /// Gradients that were dropped.
+    /// Gradients that were dropped as not finite.
     skipped: u64,
 }
 
@@ -28,27 +29,29 @@ impl Default for LossScale {
 }
 
 impl LossScale {
+    /// The factor on the loss.
     pub fn factor(&self) -> f64 {
         self.factor
     }
 
-    /// Updates that were not made.
+    /// Updates that were skipped because their gradient was not finite.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// Counts an update.
+    /// Counts an update, and doubles the scale after enough of them.
     pub fn updated(&mut self) {
         self.updates += 1;
         let more = 2.0 * self.factor;
         if self.updates == INTERVAL {
             self.updates = 0;
-            // Gradients are f32.
+            // Gradients are f32, so the scale stays within f32.
             self.factor = if more > f64::from(f32::MAX) { self.factor } else { more };
         }
     }
 
-    /// Whether a gradient that is not finite may be dropped, as the next one has a smaller factor.
+    /// Halves the scale and returns true, for a gradient that is not finite to be dropped. Returns false at the least
+    /// scale.
     pub fn halve(&mut self) -> bool {
         if self.factor <= LEAST {
             return false;
@@ -68,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn it_doubles_after_2000_updates_in_a_row_and_no_fewer() {
+    fn the_scale_doubles_after_2000_updates_in_a_row_and_no_fewer() {
         let scale = LossScale::default();
         assert_eq!(after(1999, scale).factor(), 65536.0);
         assert_eq!(after(2000, scale).factor(), 131_072.0);
@@ -80,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_a_number_of_f32_and_does_not_fall_below_1() {
+    fn the_scale_stays_within_f32_and_does_not_fall_below_1() {
         let scale = after(2000 * 200, LossScale::default());
         assert_eq!(scale.factor(), 2f64.powi(127));
         let mut scale = LossScale::default();

@@ -1,4 +1,4 @@
-//! How well logits predict recorded actions: the one scorer of policies and of baselines.
+//! Scores of logits against recorded actions, for policies and baselines alike.
 
 use sconce_nn::head::NONE;
 use sconce_nn::spec::Heads;
@@ -11,34 +11,49 @@ use crate::objective::imitation::{check_heads, nll};
 /// `None`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
+    /// Number of scored frames.
     pub frames: u64,
-    /// All heads added, each summed over its bits or numbers.
+    /// NLL in nats a frame, summed over heads, bits and numbers.
     pub nll: f64,
-    /// On frames whose action is not the one before: where copying fails.
+    /// NLL on frames whose action differs from the one before, where copying fails.
     pub nll_changed: Option<f64>,
+    /// Number of frames whose action differs from the one before.
     pub changed_frames: u64,
+    /// Scores of each head that has labels.
     pub heads: Vec<HeadReport>,
+    /// Scores of each bit.
     pub buttons: Vec<ButtonReport>,
 }
 
+/// Scores of one head.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HeadReport {
+    /// Name of the head.
     pub name: String,
+    /// NLL in nats a frame.
     pub nll: f64,
-    /// Frames whose most likely value is the recorded one, in every bit; of a number, near it.
+    /// Share of frames whose most likely value is the recorded one, in every bit; for a number, close to it.
     pub accuracy: f64,
+    /// `nll` on frames whose action changed.
     pub nll_changed: Option<f64>,
+    /// `accuracy` on frames whose action changed.
     pub accuracy_changed: Option<f64>,
 }
 
+/// Scores of one bit, which is predicted where its probability exceeds one half.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ButtonReport {
+    /// Name of the bit.
     pub name: String,
+    /// Share of predicted presses that are recorded.
     pub precision: Option<f64>,
+    /// Share of recorded presses that are predicted.
     pub recall: Option<f64>,
+    /// `precision` on frames whose action changed.
     pub precision_changed: Option<f64>,
+    /// `recall` on frames whose action changed.
     pub recall_changed: Option<f64>,
-    /// Frames on which the bit is set.
+    /// Number of frames on which the bit is set.
     pub presses: u64,
 }
 
@@ -67,7 +82,7 @@ struct Bit {
 }
 
 impl Metrics {
-    /// `bit_names` are those of all bits in order; without them a bit is `head_index`.
+    /// Metrics of no frames yet. `bit_names` are the names of all bits in order; without them a bit is `head_index`.
     pub fn new(heads: &Heads, bit_names: Option<Vec<String>>) -> Result<Self> {
         check_heads(heads)?;
         let own = bit_names_of(heads);
@@ -85,7 +100,7 @@ impl Metrics {
         Ok(Metrics { heads: heads.clone(), bit_names, all: tally.clone(), changed: tally })
     }
 
-    /// Adds frames. A row of `previous` that begins with [`NONE`] is not a changed frame.
+    /// Adds frames. A row of `previous` that begins with [`NONE`] makes no changed frame.
     ///
     /// # Shapes
     /// `logits [n, num_logits]`, `labels` and `previous` `[n, num_labels]`
@@ -137,7 +152,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// Adds the frames of another one over the same heads.
+    /// Adds the frames of other metrics over the same heads.
     pub fn merge(&mut self, other: &Metrics) -> Result<()> {
         if self.heads != other.heads {
             return Err(Error::mismatch("heads of metrics", "the same heads", "others"));
@@ -147,6 +162,8 @@ impl Metrics {
         Ok(())
     }
 
+    /// The scores of all frames so far.
+    ///
     /// # Errors
     /// `NotFound` before the first frame.
     pub fn report(&self) -> Result<Report> {
@@ -156,7 +173,7 @@ impl Metrics {
         }
         let mean = |sum: f64| sum / all.frames as f64;
         let mean_changed = |sum: f64| share(sum, changed.frames);
-        // What chooses nothing is not scored.
+        // A head without labels is not scored.
         let heads = self.heads.parts.iter().enumerate().filter(|(_, head)| head.kind.labels() > 0);
         let heads = heads.map(|(h, head)| HeadReport {
             name: head.name.clone(),
@@ -220,7 +237,7 @@ fn bit_names_of(heads: &Heads) -> Vec<String> {
     bits.collect()
 }
 
-/// A bit is guessed when its probability is above one half.
+/// Counts predicted and recorded bits. A bit is predicted as set where its probability is above one half.
 fn count_bits(bits: &mut [Bit], x: &[f32], label: &[f32]) {
     for ((bit, x), label) in bits.iter_mut().zip(x).zip(label) {
         let (guessed, pressed) = (*x > 0.0, *label == 1.0);
@@ -236,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    /// Two bits and one of three classes.
+    /// A head of two bits and a head of three classes.
     fn heads() -> Heads {
         let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };
         Heads {
@@ -259,7 +276,7 @@ mod tests {
         let names = vec!["A".to_string(), "B".to_string()];
         let mut metrics = Metrics::new(&heads(), Some(names)).unwrap();
         let x = [logits(), logits(), logits()].concat();
-        // Right in all; B and the stick missed after a change; A missed without one before.
+        // All right; B and the stick missed after a change; A missed without a previous action.
         let labels = [1.0, 0.0, 0.0, 1.0, 1.0, 2.0, 0.0, 0.0, 0.0];
         let previous = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, NONE, 0.0, 0.0];
         metrics.add(&x, &labels, &previous).unwrap();
@@ -297,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_parts_report_what_the_whole_does() {
+    fn merged_metrics_report_the_same_as_the_whole() {
         let (mut twice, mut whole) = (scored(), scored());
         twice.merge(&scored()).unwrap();
         let x = [logits(), logits(), logits()].concat();

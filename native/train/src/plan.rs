@@ -1,9 +1,9 @@
-//! What a run will take of memory and of time, from a few steps of a few windows.
+//! Memory and time of a run, estimated from a few steps of a few windows.
 //!
-//! What stays (weights and what belongs to each of them) is counted from their number. What a step
-//! takes beside, above all what its backward pass reads again, is measured: steps of two small
-//! batches are made, and the rest is a line through both, as every op takes so much for a window. The
-//! probe itself takes the weights with all that stays beside them, and steps of a few windows.
+//! Memory that stays (weights, gradients, moments, averages) is counted from the number of weights. Other memory of a
+//! step, above all the activations that its backward pass reads, is measured: in steps of two small batches, with a
+//! line through both for other sizes, as every op takes the same memory for each window. The measurement itself takes
+//! the memory that stays, and that of steps of a few windows.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -25,80 +25,92 @@ use crate::source::Source;
 use crate::step::{Stepper, Task};
 use crate::transform::{self, Moment, Transforms};
 
-/// Windows of the smaller step that is measured, and its frames: with fewer, shards are not full and
-/// scratch still grows with the rows. The other step has four times as many windows, enough for the
-/// products of many rows.
+/// Smallest number of windows in the smaller step that is measured. The larger step has four times as many windows,
+/// enough for the products of many rows.
 const WINDOWS: usize = 4;
+/// Smallest number of frames in that step. With fewer, shards are not full and scratch still grows with the rows.
 const FRAMES: usize = 240;
-/// Steps are timed with ever larger batches while this many seconds are not over,
+/// Seconds after which no larger batch is timed.
 const SECONDS: f64 = 0.3;
-/// and while one takes no more than so many bytes.
+/// Bytes of a step above which no larger batch is timed.
 const BYTES: u64 = 256 << 20;
 
 /// Bytes by their owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Owners {
+    /// The weights.
     pub weights: u64,
+    /// Gradients of the weights.
     pub gradients: u64,
-    /// Of the optimiser.
+    /// Moments of the optimiser.
     pub moments: u64,
-    /// Of the weights over the updates.
+    /// Average of the weights over the updates.
     pub average: u64,
-    /// What steps take beside: above all what a backward pass reads again.
+    /// Other memory of a step, above all the activations that its backward pass reads.
     pub activations: u64,
-    /// What a validation takes and gives back, which no step is beside.
+    /// Memory of a validation, which never runs beside a step.
     pub validation: u64,
-    /// The one that is learned from, and those that are made ahead.
+    /// The batch of a step, and those that are made ahead.
     pub batches: u64,
-    /// Copies of which checkpoints are written while the run goes on.
+    /// Copies from which checkpoints are written while the run continues.
     pub checkpoints: u64,
 }
 
 impl Owners {
-    /// At the peak.
+    /// Bytes at the peak.
     pub fn total(&self) -> u64 {
         self.lasting() + self.activations.max(self.validation)
     }
 
-    /// Without what is given back.
+    /// Bytes that stay from step to step.
     pub fn lasting(&self) -> u64 {
         let state = self.weights + self.gradients + self.moments + self.average;
         state + self.batches + self.checkpoints
     }
 }
 
+/// Memory and time of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
-    /// How many weights there are.
+    /// Number of weights.
     pub num_weights: usize,
+    /// Windows in a batch.
     pub batch_size: usize,
+    /// Frames in a window.
     pub window_size: usize,
+    /// Batches in a step.
     pub accumulation_steps: u64,
-    /// Windows that are worked through together, of each batch.
+    /// Windows of a batch that are computed together.
     pub micro_batch: usize,
+    /// Threads of the pool.
     pub threads: usize,
-    /// What the run would compute in on this machine.
+    /// Precision of the run on this machine.
     pub precision: Precision,
+    /// Bytes by owner.
     pub owners: Owners,
-    /// Of all owners, at the peak.
+    /// Bytes of all owners at the peak.
     pub bytes: u64,
+    /// The limit that the options set, in bytes.
     pub memory_limit: Option<u64>,
-    /// Of the corpus: files that the system reads into its cache and drops again as it likes.
+    /// Bytes of the corpus, whose files the system caches and evicts by itself; `None` without a corpus.
     pub mapped: Option<u64>,
-    /// Of one step, an update of the weights.
+    /// Seconds of one step, an update of the weights.
     pub step_seconds: f64,
+    /// Frames of a step over its seconds.
     pub frames_per_second: f64,
+    /// Steps of an epoch; `None` without a corpus.
     pub epoch_steps: Option<u64>,
-    /// Of the run, where a number is given or the corpus known; their time, without validations.
+    /// Steps of the run; `None` without a given number and without a corpus.
     pub steps: Option<u64>,
+    /// Seconds of these steps, without validations.
     pub seconds: Option<f64>,
 }
 
-/// What a run of `spec` takes, on `corpus` or on one that is not known yet.
+/// Plans a run of `spec`, on `corpus` or on one that is not known yet.
 ///
 /// # Errors
-/// `OutOfMemory` where not even one window at a time keeps within `memory_limit`; `Unavailable` in a
-/// program whose memory is not counted.
+/// `OutOfMemory` if one window at a time already exceeds `memory_limit`; `Unavailable` in a program that does not
+/// count its memory.
 pub fn plan(
     spec: &Spec,
     options: &TrainOptions,
@@ -137,7 +149,7 @@ pub fn plan(
     })
 }
 
-/// What a plan has to know of a corpus.
+/// Figures of a corpus that a plan needs.
 struct Data {
     epoch_steps: u64,
     bytes: u64,
@@ -159,11 +171,12 @@ impl Data {
     }
 }
 
-/// Refuses a training that has no room, where no limit cuts its batches: one that `policy` begins with, on a CPU,
-/// with so many windows at a time. A bound tells that most trainings fit; of others a few short steps are measured.
+/// Refuses a run that needs more memory than is available, on a CPU and without a limit that cuts batches. The run
+/// starts with `policy` and computes `windows` at a time. A quick bound shows that most runs fit; for others a few
+/// short steps are measured.
 ///
 /// # Errors
-/// `OutOfMemory` with what the training takes at its peak, and what is available.
+/// `OutOfMemory` with the bytes of the run at its peak, and the bytes available.
 pub(crate) fn check_room(
     policy: &Policy,
     options: &TrainOptions,
@@ -177,7 +190,7 @@ pub(crate) fn check_room(
     if memory::fits(most.saturating_add(batches)) || Meter::start().is_err() {
         return Ok(());
     }
-    // What is kept of a window grows with its frames, unless it is worked through in chunks.
+    // Activations grow with the frames of a window, unless it is cut into chunks.
     let short =
         if options.optimiser.truncate_bptt.is_some() { time } else { time.min(FRAMES / WINDOWS) };
     let burn_in = options.data.burn_in.min(short - 1);
@@ -192,10 +205,10 @@ pub(crate) fn check_room(
     let carries = options.saving.validation_mode == Mode::Carry;
     let validation = if carries { owners.validation } else { whole(owners.validation) };
     let owners = Owners { batches, activations: whole(owners.activations), validation, ..owners };
-    memory::room(&format!("a training with steps of {windows} x {time} frames"), owners.total())
+    memory::room(&format!("a run with steps of {windows} x {time} frames"), owners.total())
 }
 
-/// Bytes of a step by the number of its windows: a line through two that were measured.
+/// Bytes of a step by its number of windows: a line through two measurements.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     windows: [usize; 2],
@@ -217,18 +230,18 @@ impl Line {
     }
 }
 
-/// What steps of a Spec take of memory, with batches of any size.
+/// Memory of steps of a Spec, with batches of any size.
 #[derive(Debug, Clone)]
 pub struct Memory {
-    /// Of the whole batch at a time.
+    /// Bytes by owner, for whole batches at a time.
     owners: Owners,
     step: Line,
     batches: Batches,
 }
 
 impl Memory {
-    /// Measures it on one thread, so that their number changes nothing, and on a new one, which keeps no
-    /// scratch of earlier work.
+    /// Measures on one thread, so that the number of threads does not matter, and on a new one, which holds no scratch
+    /// of earlier work.
     pub(crate) fn measure(
         spec: &Spec,
         options: &TrainOptions,
@@ -255,42 +268,43 @@ impl Memory {
                 activations: step.at(options.data.batch_size),
                 validation: probe.validation(windows)?,
                 batches: batches.of(options.data.batch_size),
-                // The state beside its file, or beside the best policy and that one's.
+                // A copy of the state with the bytes of its file, or with a copy of the best policy and the bytes of
+                // that file.
                 checkpoints: state + state.max(2 * weights),
             };
             Ok(Memory { owners, step, batches })
         })
     }
 
-    /// Whether there are games to measure on.
+    /// Sets whether the run has validation games.
     pub fn validates(&mut self, validates: bool) {
         if !validates {
             self.owners.validation = 0;
         }
     }
 
-    /// Bytes by owner of a run that works through so many windows at a time.
+    /// Bytes by owner of a run that computes `micro_batch` windows at a time.
     pub fn owners(&self, micro_batch: usize) -> Owners {
         Owners { activations: self.step.at(micro_batch), ..self.owners.clone() }
     }
 
-    /// Bytes by owner of a run with batches of so many windows.
+    /// Bytes by owner of a run with `batch_size` windows in a batch.
     pub fn of_batch(&self, batch_size: usize) -> Owners {
         Owners { batches: self.batches.of(batch_size), ..self.owners(batch_size) }
     }
 
-    /// How many windows of a batch keep within the limit together: all, half of them, a quarter ...
+    /// Windows of a batch that fit the limit together: all of them, half, a quarter ...
     ///
     /// # Errors
-    /// `OverLimit` where not even one does.
+    /// `OverLimit` if one window already exceeds it.
     pub fn micro_batch(&self, batch_size: usize, limit: Option<u64>) -> Result<usize> {
         halved(batch_size, limit, |windows| self.owners(windows).total())
     }
 
-    /// A batch that keeps within the limit: of so many windows, half of them, a quarter ...
+    /// Windows of a batch that fits the limit: `batch_size`, half of it, a quarter ...
     ///
     /// # Errors
-    /// `OverLimit` where not even one does.
+    /// `OverLimit` if one window already exceeds it.
     pub fn batch_within(&self, batch_size: usize, limit: Option<u64>) -> Result<usize> {
         halved(batch_size, limit, |windows| self.of_batch(windows).total())
     }
@@ -309,10 +323,10 @@ fn halved(windows: usize, limit: Option<u64>, bytes: impl Fn(usize) -> u64) -> R
     Ok(windows)
 }
 
-/// Batches of a run: the one that is learned from, and those that are made meanwhile.
+/// Bytes of the batches of a run: that of the step, and those that are made ahead.
 #[derive(Debug, Clone)]
 struct Batches {
-    /// Of one window.
+    /// Bytes of one window.
     window: u64,
     loader: LoaderOptions,
 }
@@ -335,7 +349,7 @@ fn probes(options: &TrainOptions) -> [usize; 2] {
     [few, 4 * few].map(|windows| windows.min(options.data.batch_size))
 }
 
-/// Does work on a thread of its own and on no other.
+/// Runs `work` on a new thread, and on no other.
 fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         // A graph is walked and dropped recursively.
@@ -347,21 +361,21 @@ fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     })
 }
 
-/// What `work` takes and gives back.
+/// Bytes that `work` allocates and frees again.
 fn passing(work: impl FnOnce() -> Result<()>) -> Result<u64> {
     let meter = Meter::start()?;
     work()?;
     Ok(meter.passing())
 }
 
-/// A training of a new policy on examples that are random but always the same.
+/// A training run of a new policy on examples that are random but always the same.
 pub(crate) struct Probe<'a> {
     spec: &'a Spec,
     options: &'a TrainOptions,
     stepper: Stepper<'a>,
     transforms: Transforms,
     steps: u64,
-    /// Counts from before the first step on.
+    /// Counts memory from before the first step.
     meter: Meter,
 }
 
@@ -390,13 +404,13 @@ impl<'a> Probe<'a> {
         Ok(Probe { spec, options, stepper, transforms, steps: 0, meter: Meter::start()? })
     }
 
-    /// The most that steps have taken so far beside the weights and what belongs to each of them.
+    /// Peak bytes of the steps so far, without weights, gradients and moments.
     pub(crate) fn bytes(&self) -> u64 {
         let gradients = 4 * self.stepper.policy().num_weights() as u64;
         self.meter.peak().saturating_sub(gradients)
     }
 
-    /// Seconds of a step of so many windows, the better of two.
+    /// Seconds of a step of `windows` windows, the better of two.
     pub(crate) fn step(&mut self, windows: usize) -> Result<f64> {
         let mut once = || {
             let start = Instant::now();
@@ -407,7 +421,7 @@ impl<'a> Probe<'a> {
         Ok(once()?.min(once()?))
     }
 
-    /// Gradients of a batch of so many windows.
+    /// Computes the gradients of a batch of `windows` windows.
     fn learn(&mut self, windows: usize) -> Result<()> {
         let Probe { spec, options, .. } = *self;
         let mut batch = examples(spec, windows, options.data.window_size, options.machine.seed);
@@ -419,8 +433,8 @@ impl<'a> Probe<'a> {
         Ok(())
     }
 
-    /// Seconds of a step of the run. Batches grow until they are the run's, or cost too much to try:
-    /// then a window of the run's takes what one of the largest batch took.
+    /// Seconds of a step of the run. Batches grow up to that of the run, or until they cost too much to try. Then a
+    /// window of the run takes as long as one of the largest batch that was tried.
     fn step_seconds(&mut self, memory: &Memory) -> Result<f64> {
         let TrainOptions {
             data: DataOptions { batch_size, .. },
@@ -441,8 +455,8 @@ impl<'a> Probe<'a> {
         Ok(seconds * batch_size as f64 / windows as f64 * accumulation_steps as f64)
     }
 
-    /// What a validation takes: weights of its own, and passes without a graph over many windows or
-    /// over a long stretch of one game.
+    /// Bytes of a validation: its own weights, and passes without a graph over many windows or over a long stretch of
+    /// one game.
     fn validation(&self, windows: [usize; 2]) -> Result<u64> {
         let weights = self.stepper.policy().weights().clone();
         let meter = Meter::start()?;

@@ -1,6 +1,6 @@
 //! The learning rate by a range test (Smith 2017, "Cyclical learning rates for training neural
 //! networks", section 3.3): a few steps at a rate that grows by the same factor each time, until the
-//! loss runs away.
+//! loss diverges.
 
 use std::sync::atomic::AtomicBool;
 
@@ -20,24 +20,29 @@ use crate::step::Stepper;
 use crate::transform::{self, Transforms};
 use crate::weights::{self, WeightTransforms};
 
-/// What the running mean of the loss keeps of itself, corrected for its beginning.
+/// Decay rate of the running mean of the loss, which is corrected for its initial bias.
 const KEEP: f64 = 0.98;
-/// The loss has run away where its mean is so many times as far above 0 as at its best.
+/// The loss has diverged where its mean is this many times as high as at its best.
 const AWAY: f64 = 4.0;
-/// Of the ends, where the mean is young or the loss runs away, nothing is suggested.
+/// Share of the steps at the start, where the mean is young, that give no suggestion.
 const YOUNG: f64 = 0.1;
+/// Number of points at the end, where the loss may diverge, that give no suggestion.
 const LAST: usize = 5;
 
-/// The largest learning rate that is tried, which is the largest of a run, and the most of them.
+/// Largest learning rate, as in a run.
 const MAX_RATE: f64 = 1000.0;
+/// Largest number of rates.
 const MAX_RATES: f64 = 1_000_000.0;
 
+/// Options of a range test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RangeOptions {
+    /// First learning rate.
     pub start_lr: f64,
+    /// Last learning rate.
     pub end_lr: f64,
-    /// Steps from one to the other.
+    /// Number of steps, each with its own rate.
     pub num_it: usize,
 }
 
@@ -60,24 +65,31 @@ impl RangeOptions {
     }
 }
 
+/// A step of a range test.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RangePoint {
+    /// Learning rate of the step.
     pub learning_rate: f64,
+    /// Loss of its batches before the update.
     pub loss: f64,
+    /// Running mean of the loss.
     pub smoothed: f64,
 }
 
+/// Result of a range test.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RangeTest {
+    /// The steps in order.
     pub points: Vec<RangePoint>,
-    /// The rate at which the smoothed loss fell most, on its way down.
+    /// Rate at which the smoothed loss falls most, before its minimum.
     pub steepest: Option<f64>,
-    /// A tenth of the rate at which it was lowest.
+    /// A tenth of the rate at which the smoothed loss is lowest.
     pub minimum: Option<f64>,
-    /// Whether the loss ran away before the last rate.
+    /// Whether the loss diverged before the last rate.
     pub diverged: bool,
+    /// Threads of the pool.
     pub threads: usize,
-    /// What steps computed in.
+    /// Precision of the steps.
     pub precision: Precision,
 }
 
@@ -101,7 +113,7 @@ pub fn range_test(
     for step in 0..range.num_it {
         let learning_rate = range.rate(step);
         let loss = match learner.step(step as u64, learning_rate) {
-            // The first step's fault is not its rate's.
+            // An error of the first step does not come from its rate.
             Err(error) if step > 0 && error.kind() == Kind::NonFinite => {
                 diverged = true;
                 break;
@@ -115,7 +127,7 @@ pub fn range_test(
         let smoothed = mean / (1.0 - KEEP.powi(points.len() as i32 + 1));
         points.push(RangePoint { learning_rate, loss, smoothed });
         best = best.min(smoothed);
-        // Of densities the loss may cross 0.
+        // The loss of a density may cross 0.
         let first = points.first().map_or(best, |point: &RangePoint| point.smoothed);
         diverged = smoothed - best > (AWAY - 1.0) * best.abs().max(first - best);
         if diverged {
@@ -133,16 +145,16 @@ fn suggestions(points: &[RangePoint], steps: usize) -> (Option<f64>, Option<f64>
     let points = points.get(young..end).unwrap_or_default();
     let smoothed = |i: &usize| points[*i].smoothed;
     let lowest = (0..points.len()).min_by(|a, b| smoothed(a).total_cmp(&smoothed(b)));
-    // What begins at its lowest never fell.
+    // A loss that is lowest at its beginning never falls.
     let Some(lowest) = lowest.filter(|i| *i > 0) else { return (None, None) };
-    // Rates are as far apart as their logarithms, everywhere.
+    // The logarithms of neighbouring rates differ by a constant.
     let fall = |i: &usize| smoothed(&(i + 1)) - smoothed(i);
     let steepest = (0..lowest).min_by(|a, b| fall(a).total_cmp(&fall(b)));
     let rate = |i: usize| points[i].learning_rate;
     (steepest.map(rate), Some(rate(lowest) / 10.0))
 }
 
-/// A training that leaves nothing.
+/// A training run that writes nothing.
 struct Learner<'a> {
     options: &'a TrainOptions,
     replicas: Replicas<'a>,
@@ -206,7 +218,8 @@ impl<'a> Learner<'a> {
         Ok(Learner { options, replicas, source, cancel })
     }
 
-    /// The loss of a step's batches before it; none where all of their frames weigh nothing.
+    /// Makes a step. Returns the loss of its batches before the update; `None` if no frame has a weight above 0.
+    /// 0.
     fn step(&mut self, step: u64, learning_rate: f64) -> Result<Option<f64>> {
         let parts = self.options.optimiser.accumulation_steps;
         let (mut loss, mut shares) = (0.0, 0.0);

@@ -1,4 +1,4 @@
-//! What a run and an evaluation tell: events on the way, a report at the end.
+//! Events and reports of a run and of an evaluation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,111 +15,170 @@ use crate::metrics::Report;
 use crate::objective::figures;
 use crate::options::{EvalOptions, TrainOptions};
 
-/// What happens, as it happens.
+/// An event of a run or of an evaluation.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
+    /// The run begins, or continues.
     Start {
+        /// Steps of the whole run.
         steps: u64,
+        /// Steps of an epoch.
         epoch_steps: u64,
+        /// Number of weights.
         weights: usize,
+        /// Games to train on.
         train_games: usize,
+        /// Frames of the views to train on.
         train_frames: usize,
+        /// Games to validate on.
         validation_games: usize,
+        /// Frames of the views to validate on.
         validation_frames: usize,
+        /// Threads of the pool.
         threads: usize,
+        /// Views that are too short to learn from.
         skipped_views: usize,
+        /// Precision of the steps.
         precision: Precision,
     },
-    /// A new run takes weights from a policy; `new` names those that the policy does not have.
+    /// A new run takes weights from a policy.
     Began {
+        /// File of the policy.
         policy: PathBuf,
+        /// Number of weight tensors that come from it.
         taken: usize,
+        /// Names of weights that the policy does not have, which are new.
         new: Vec<String>,
     },
-    /// The precision that was asked for gains nothing here, and the run computes in another.
+    /// The requested precision is not faster on this machine, and the run computes in another.
     Precision {
+        /// Precision of the options.
         asked: Precision,
+        /// Precision of the run.
         used: Precision,
     },
+    /// An earlier run continues from its last state.
     Resumed {
+        /// Step of that state.
         step: u64,
     },
-    /// Less of a batch is worked through together from now on.
+    /// Fewer windows of a batch are computed together from now on.
     OutOfMemory {
+        /// Steps so far.
         step: u64,
+        /// Windows that are computed together.
         micro_batch: usize,
+        /// Bytes that a step takes, where they were measured or planned.
         bytes: Option<u64>,
+        /// The limit that the options set, in bytes.
         memory_limit: Option<u64>,
     },
+    /// A step was made.
     Step {
+        /// Steps so far, this one included.
         step: u64,
+        /// Steps of the whole run.
         steps: u64,
+        /// Epochs completed so far.
         epoch: u64,
+        /// Training loss.
         loss: f64,
+        /// Learning rate of the step.
         learning_rate: f64,
-        /// None of a gradient that overflowed.
+        /// Norm of the gradient before the clip; `None` for a gradient that overflowed.
         grad_norm: Option<f64>,
+        /// Frames of the step over its seconds.
         frames_per_second: f64,
-        /// How long it took,
+        /// Duration of the step in seconds.
         step_seconds: f64,
-        /// and how much of that it waited for its batch.
+        /// Seconds of the step in which it waited for its batch.
         data_wait: f64,
+        /// Training loss of each head.
         heads: Vec<HeadLoss>,
-        /// What else the objectives tell, by its name: `teacher_kl`, how far from the teacher it is, in nats.
+        /// Other figures of the objectives by name, such as `teacher_kl`, the divergence from the teacher in nats.
         figures: BTreeMap<String, f64>,
+        /// Seconds of training.
         seconds: f64,
     },
-    /// A gradient overflowed f16, and nothing has changed but the scale of the loss.
+    /// A gradient overflowed f16: the scale of the loss was halved, and nothing else changed.
     Overflow {
+        /// Steps so far, this one included.
         step: u64,
+        /// The new scale of the loss.
         loss_scale: f64,
+        /// Updates that were skipped so far.
         skipped_updates: u64,
     },
-    /// What the gradients of a step looked like; only where it was asked for.
+    /// Statistics of the gradients of a step, on request.
     Gradients {
+        /// Steps so far, this one included.
         step: u64,
+        /// Statistics of each weight.
         weights: Vec<WeightGradient>,
     },
+    /// A validation was made.
     Validation {
+        /// Steps so far.
         step: u64,
+        /// Epochs completed so far.
         epoch: u64,
+        /// NLL in nats a frame.
         nll: f64,
+        /// NLL on frames whose action differs from the one before.
         nll_changed: Option<f64>,
+        /// Accuracy, as a mean over heads.
         accuracy: f64,
+        /// NLL of each head.
         heads: Vec<HeadNll>,
+        /// Whether it is the best validation so far.
         best: bool,
+        /// Duration of the validation in seconds.
         seconds: f64,
     },
-    /// After the last step of an epoch and a validation there.
+    /// An epoch ended, with its last step and a validation if one is due there.
     Epoch {
+        /// Steps so far.
         step: u64,
+        /// Epochs completed so far, this one included.
         epoch: u64,
         /// Mean training loss of its steps.
         avg_loss: f64,
-        /// The latest validation.
+        /// NLL of the latest validation.
         val_loss: Option<f64>,
+        /// Mean training loss of each head.
         heads: Vec<HeadLoss>,
+        /// Means of the other figures of the objectives by name.
         figures: BTreeMap<String, f64>,
+        /// Seconds of training.
         seconds: f64,
     },
-    /// A state that a run can go on from has been written.
+    /// A state from which a run can be resumed was written.
     Checkpoint {
+        /// Its file.
         path: PathBuf,
+        /// Step of the state.
         step: u64,
     },
-    /// A file that could not be written; the run goes on, and the one before it stays.
+    /// A file could not be written. The run continues, and the earlier file stays.
     SaveFailed {
+        /// The file.
         path: PathBuf,
+        /// Step of the save.
         step: u64,
+        /// The error as text.
         reason: String,
     },
-    /// Nobody said in time what to do after a step, and the run goes on as it was.
+    /// The callback did not answer in time after a step. The run continues unchanged.
     CallbackLate {
+        /// Steps so far.
         step: u64,
     },
+    /// Progress of an evaluation.
     Evaluating {
+        /// Frames that are done.
         done: usize,
+        /// Frames in all.
         total: usize,
     },
 }
@@ -127,98 +186,116 @@ pub enum Event {
 /// A point of the learning curve.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
+    /// Steps so far.
     pub step: u64,
-    /// Mean training loss since the point before.
+    /// Mean training loss since the point before; `None` without steps since then.
     pub loss: Option<f64>,
-    /// that of each head,
+    /// Mean training loss of each head since the point before.
     #[serde(default)]
     pub losses: Vec<HeadLoss>,
-    /// and what else the objectives told, by its name.
+    /// Means of the other figures of the objectives by name, since the point before.
     #[serde(default, alias = "teacher_kl", deserialize_with = "figures")]
     pub figures: BTreeMap<String, f64>,
+    /// Learning rate at this point.
     pub learning_rate: f64,
-    /// Of the steps since the point before, without validations: frames a second,
+    /// Frames a second of the steps since the point before, without validations.
     #[serde(default)]
     pub frames_per_second: Option<f64>,
-    /// and the share of their time in which they waited for data.
+    /// Share of the time of these steps in which they waited for data.
     #[serde(default)]
     pub data_wait: Option<f64>,
-    /// Validation, where one was made.
+    /// NLL of a validation at this step, in nats a frame.
     pub nll: Option<f64>,
+    /// NLL of each head in that validation.
     #[serde(default)]
     pub heads: Vec<HeadNll>,
+    /// Seconds of training.
     pub seconds: f64,
 }
 
-/// What a head has of the NLL.
+/// The NLL of a head.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HeadNll {
+    /// Name of the head.
     pub name: String,
+    /// NLL in nats a frame.
     pub nll: f64,
 }
 
-/// What a head has of the training loss: its mean over frames and steps, without the frames' weights.
+/// The training loss of a head: its mean over frames and steps, without the frames' weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HeadLoss {
+    /// Name of the head.
     pub name: String,
+    /// Mean loss.
     pub loss: f64,
 }
 
-/// What steps went through, and what it took.
+/// Frames of some steps, and the time that they took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
+    /// Number of frames.
     pub frames: u64,
+    /// Seconds of the steps.
     pub seconds: f64,
-    /// Of these it waited for data.
+    /// Seconds in which the steps waited for data.
     pub data_wait: f64,
 }
 
 impl Pace {
+    /// Adds the frames and times of other steps.
     pub fn add(&mut self, other: Pace) {
         self.frames += other.frames;
         self.seconds += other.seconds;
         self.data_wait += other.data_wait;
     }
 
+    /// Frames a second.
     pub fn frames_per_second(&self) -> f64 {
         self.frames as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// Share of the time.
+    /// Share of the time in which the steps waited for data.
     pub fn waiting(&self) -> f64 {
         self.data_wait / self.seconds.max(f64::MIN_POSITIVE)
     }
 }
 
+/// The reason why a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stopped {
+    /// All steps were made.
     Finished,
-    /// No better validation for `patience` times.
+    /// `patience` validations in a row were not better.
     Early,
     /// `max_minutes` are over.
     Budget,
-    /// Somebody asked.
+    /// The run was cancelled, or stopped by its callback.
     Stopped,
 }
 
+/// The games of one side of a split.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Side {
+    /// Number of games.
     pub games: usize,
+    /// Number of frames in their views.
     pub frames: usize,
-    /// Of the frames that are seen: what was measured on others is not to be compared.
+    /// Digest of the frames. Scores on frames of another digest are not comparable.
     #[serde(default)]
     pub digest: Option<String>,
 }
 
 impl Side {
+    /// A side of `games` games with these views.
     pub fn new(games: usize, views: &[View], frame_delay: usize) -> Self {
         let frames = views.iter().map(|view| view.len(frame_delay)).sum();
         Side { games, frames, digest: Some(digest_of_frames(views, frame_delay)) }
     }
 }
 
-/// Digest of the frames that some views show: their games, players and lengths.
+/// Digest of the frames of some views: their games, players and lengths.
 fn digest_of_frames(views: &[View], delay: usize) -> String {
     let of = |view: &View| {
         let info = view.info();
@@ -229,75 +306,101 @@ fn digest_of_frames(views: &[View], delay: usize) -> String {
     hex(&hash.finalize())
 }
 
-/// How the checkpoints of a run were written, since this process began with it.
+/// Saves of a run since this process started or resumed it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Saves {
+    /// Number of states that were written.
     pub written: u64,
-    /// The step of the last state that was.
+    /// Step of the last written state.
     pub step: Option<u64>,
-    /// What writing took beside the run,
+    /// Seconds of writing, in parallel to the run.
     pub seconds: f64,
-    /// and how long the run waited for it.
+    /// Seconds in which the run waited for writes.
     pub wait_seconds: f64,
+    /// Files that could not be written.
     pub failed: Vec<SaveFailure>,
 }
 
 /// A file that could not be written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SaveFailure {
+    /// The file.
     pub path: PathBuf,
+    /// The error as text.
     pub reason: String,
-    /// The last time.
+    /// Step of the last failure.
     pub step: u64,
+    /// Number of failures.
     pub times: u64,
 }
 
-/// What a run ends with; `report.json` in its folder.
+/// The report at the end of a run; `report.json` in its folder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunReport {
+    /// Why the run ended.
     pub stopped: Stopped,
+    /// Steps so far.
     pub steps: u64,
+    /// Step of the best validation.
     pub best_step: Option<u64>,
+    /// Seconds of training.
     pub seconds: f64,
+    /// Number of weights.
     pub weights: usize,
-    /// Windows that were worked through together at the end.
+    /// Windows that were computed together at the end.
     #[serde(default)]
     pub micro_batch: Option<usize>,
-    /// What it computed in; the options have what was asked for.
+    /// Precision of the steps; the options have the requested one.
     #[serde(default)]
     pub precision: Precision,
     /// Steps whose gradient overflowed f16.
     #[serde(default)]
     pub skipped_updates: u64,
+    /// Spec of the policy.
     pub spec: Spec,
+    /// Options of the run.
     pub options: TrainOptions,
-    /// Of this process: a run that was resumed counts anew.
+    /// Figures of the loader in this process; a resumed run counts anew.
     pub loader: Flow,
+    /// Saves in this process.
     #[serde(default)]
     pub saves: Saves,
+    /// Scores of the best policy; `None` if it was not evaluated.
     pub policy: Option<Report>,
+    /// Scores of the baselines.
     pub baselines: Vec<BaselineReport>,
+    /// Points of the learning curve.
     pub history: Vec<Point>,
+    /// Training games.
     pub train: Side,
+    /// Validation games.
     pub validation: Side,
 }
 
-/// What `mix sconce.eval` prints.
+/// The scores of a policy, which `mix sconce.eval` prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
+    /// Options of the evaluation.
     pub options: EvalOptions,
+    /// Precision of the products.
     pub precision: Precision,
+    /// Number of weights.
     pub weights: usize,
+    /// Spec of the policy.
     pub spec: Spec,
+    /// Scores of the policy.
     pub policy: Report,
-    /// Fitted on the training games; empty without them.
+    /// Scores of baselines fitted on the training games; empty without these games.
     pub baselines: Vec<BaselineReport>,
+    /// The scored games.
     pub validation: Side,
 }
 
-/// A baseline's name and score.
+/// A baseline's name and scores.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BaselineReport {
+    /// Name of the baseline.
     pub name: String,
+    /// Its scores.
     pub report: Report,
 }

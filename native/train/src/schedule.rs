@@ -6,36 +6,47 @@ use serde::{Deserialize, Serialize};
 /// Linear warm-up, then the named decay.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
+    /// The decay after the warm-up.
     pub kind: ScheduleKind,
     /// Rate at the end of the warm-up.
     pub base: f64,
+    /// Updates of the warm-up.
     pub warmup_steps: u64,
     /// Updates of the whole run, warm-up included.
     pub total_steps: u64,
-    /// Updates of the decay after the warm-up; if not given it ends where the run does.
+    /// Updates of the decay after the warm-up; `None` is all updates after it.
     pub decay_steps: Option<u64>,
 }
 
+/// The decay of a learning rate. `min` is the rate at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScheduleKind {
+    /// No decay.
     Constant,
+    /// A linear fall.
     Linear {
+        /// Rate at the end.
         min: f64,
     },
     /// Half a period of a cosine (Loshchilov & Hutter 2017, equation 5).
     Cosine {
+        /// Rate at the end.
         min: f64,
     },
-    /// Halves of cosines one after another, each `mult` times as long as the one before, the first of
-    /// `period` updates (SGDR, Loshchilov & Hutter 2017, section 3).
+    /// Half periods of a cosine, one after another, with restarts at the full rate (SGDR, Loshchilov & Hutter 2017,
+    /// section 3).
     CosineRestarts {
+        /// Rate at the end of each period.
         min: f64,
+        /// Updates of the first period.
         period: u64,
+        /// Factor by which each period is longer than the one before.
         mult: u64,
     },
-    /// `rate` to the power of how much of the decay is over, which goes on beyond its end.
+    /// `rate` to the power of the share of the decay that is over. It continues beyond the end.
     Exponential {
+        /// Factor on the learning rate over the whole decay.
         rate: f64,
     },
 }
@@ -46,7 +57,7 @@ impl Schedule {
         self.decay_steps.unwrap_or(self.total_steps.saturating_sub(self.warmup_steps))
     }
 
-    /// A run whose rate falls to 0 before its end is refused: what comes after would change nothing.
+    /// Refuses a run whose rate falls to 0 before its end: later updates would change nothing.
     pub fn check(&self) -> Result<()> {
         let end = self.warmup_steps.saturating_add(self.decay_length());
         let falls = match self.kind {
@@ -84,12 +95,12 @@ impl Schedule {
     }
 }
 
-/// From 1 to 0, as its argument goes from 0 to 1.
+/// Falls from 1 to 0 while its argument rises from 0 to 1.
 fn half_cosine(over: f64) -> f64 {
     0.5 * (1.0 + (std::f64::consts::PI * over).cos())
 }
 
-/// How much of the period that `step` is in is over.
+/// Share of its period that is over at `step`.
 fn since_restart(mut step: u64, period: u64, mult: u64) -> f64 {
     let mut period = period.max(1);
     if mult <= 1 {

@@ -1,5 +1,4 @@
-//! What the steps of a run learn from: windows of their own, or tracks that walk through games, made
-//! ahead by a loader.
+//! Batches of a run: independent windows, or tracks that walk through games, made ahead by a loader.
 
 use std::sync::atomic::AtomicBool;
 
@@ -15,31 +14,32 @@ use crate::objective;
 use crate::options::{DataOptions, Mode, TrainOptions};
 use crate::stop::go_on;
 
+/// Batches of a run.
 pub(crate) struct Source {
     own: Feed,
-    /// As those who look on read frames, where they do so in another way.
+    /// The same frames as companions read them, if they read them in another way.
     seen: Option<Feed>,
 }
 
-/// Views of other corpora, and how many windows are theirs.
+/// Views of other corpora, and their shares of the windows.
 pub(crate) type Mixed = Vec<(Vec<View>, Share)>;
 
 /// Batches of one reader, made ahead.
 struct Feed {
-    /// What errors call it.
+    /// Name in errors.
     name: String,
     draws: Draws,
     options: LoaderOptions,
-    /// Runs from the first step that is asked for.
+    /// Started at the first requested step.
     loader: Option<Loader<Draws>>,
 }
 
 /// The batch of a step.
 pub(crate) struct Loaded {
     pub batch: Batch,
-    /// Of tracks: which of them take a game that begins. Windows of their own all begin.
+    /// For tracks: whether each begins a new game. Empty for independent windows, which all start from a zero state.
     pub fresh: Vec<bool>,
-    /// Frames that are there: the windows at the end of games are shorter.
+    /// Number of frames without padding: windows at the end of games are shorter.
     pub frames: usize,
 }
 
@@ -86,10 +86,10 @@ impl Feed {
 }
 
 impl Source {
-    /// `companions` are the embeddings of those who look on.
+    /// Batches of these views. `companions` are the embeddings of the companions.
     ///
     /// # Errors
-    /// `Mismatch` if these are several beside the learner's own.
+    /// `Mismatch` if companions have several embeddings other than the learner's.
     pub(crate) fn new(
         name: &str,
         views: Vec<View>,
@@ -102,7 +102,7 @@ impl Source {
         let mut others = companions.iter().filter(|other| ***other != spec.embedding);
         let other = others.next();
         if others.any(|more| Some(more) != other) {
-            let what = "embeddings of the policies that look on";
+            let what = "embeddings of the companions";
             return Err(Error::mismatch(what, "one", "several"));
         }
         let sides = (views, mixed);
@@ -127,7 +127,7 @@ impl Source {
 
     /// The examples of step `step`.
     pub(crate) fn draw(&mut self, step: u64, cancel: &AtomicBool) -> Result<Loaded> {
-        // The loader looks only while it waits.
+        // The loader checks only while it waits.
         go_on(cancel)?;
         let Drawn { mut batch, tracks } = self.own.next(step, cancel)?;
         let seen = self.seen.as_mut().map(|feed| feed.next(step, cancel)).transpose()?;
@@ -156,7 +156,7 @@ impl Source {
         }
     }
 
-    /// What has been loaded, since this process began with it. Waits for those who look on are in it.
+    /// Figures of the loader since this process started the run, with the waits for the companions' frames.
     pub(crate) fn flow(&self) -> Flow {
         let mut flow = self.own.flow();
         flow.data_wait_seconds += self.seen.as_ref().map_or(0.0, |t| t.flow().data_wait_seconds);

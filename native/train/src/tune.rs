@@ -1,4 +1,4 @@
-//! The batch size that goes through most frames a second within a limit of memory.
+//! The batch size of the most frames a second within a memory limit.
 
 use std::sync::atomic::AtomicBool;
 
@@ -11,18 +11,20 @@ use crate::options::{DataOptions, MAX_FRAMES, TrainOptions, at_least};
 use crate::plan::{Memory, Owners, Probe};
 use crate::stop::go_on;
 
-/// The largest `max`, which is the largest `batch_size` of a run.
+/// Largest value of `max`: the largest `batch_size` of a run.
 const MAX_BATCH: f64 = 65_536.0;
-/// A batch twice as large that does not bring so much more is not worth its memory.
+/// Least gain in speed for which a doubled batch is worth its memory.
 const GAIN: f64 = 1.03;
 
+/// Options of the search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TuneOptions {
-    /// The first batch, and the largest.
+    /// Windows of the first batch.
     pub initial: usize,
+    /// Windows of the largest batch.
     pub max: usize,
-    /// Share of the limit that a batch may take.
+    /// Share of the memory limit that a batch may take.
     pub backoff: f64,
 }
 
@@ -32,43 +34,55 @@ impl Default for TuneOptions {
     }
 }
 
-/// Steps of one batch size.
+/// A measurement of one batch size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Measurement {
+    /// Windows in the batch.
     pub batch_size: usize,
+    /// Seconds of a step.
     pub step_seconds: f64,
+    /// Frames of the batch over these seconds.
     pub frames_per_second: f64,
-    /// Of the whole run, with what a step was measured to take.
+    /// Bytes of the whole run at its peak, with the measured activations of a step.
     pub bytes: u64,
 }
 
-/// Why no larger batch was tried.
+/// The reason why no larger batch was tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
+    /// A doubled batch exceeds the memory limit.
     Memory,
+    /// The last batch was hardly faster than the one before.
     Throughput,
+    /// A doubled batch exceeds the largest size.
     Max,
 }
 
+/// Result of the search.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Tuning {
-    /// In the order of their size.
+    /// Measurements in the order of batch sizes.
     pub rows: Vec<Measurement>,
+    /// Batch size of the most frames a second.
     pub batch_size: usize,
+    /// Why no larger batch was tried.
     pub stopped: Reason,
+    /// Frames in a window.
     pub window_size: usize,
+    /// Threads of the pool.
     pub threads: usize,
-    /// What steps computed in.
+    /// Precision of the steps.
     pub precision: Precision,
+    /// The limit that the options set, in bytes.
     pub memory_limit: Option<u64>,
 }
 
-/// Measures steps of batches that double, beginning with a smaller one where the first would take too
-/// much. What a batch takes is planned before it is tried.
+/// Measures steps of batches that double. The first is smaller if it would exceed the limit. The memory of a batch is
+/// planned before the batch is tried.
 ///
 /// # Errors
-/// `OverLimit` where a batch of one window takes too much.
+/// `OverLimit` if a batch of one window already exceeds the limit.
 pub fn tune(
     spec: &Spec,
     options: &TrainOptions,

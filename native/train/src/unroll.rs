@@ -1,23 +1,23 @@
-//! How much of a batch is worked through together.
+//! Parts of a batch that are computed one after another.
 
 use std::ops::Range;
 
-/// How a window is worked through.
+/// The parts in which a batch is computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unroll {
-    /// Frames whose backward pass is made before the next ones' forward pass (truncated BPTT, Williams
-    /// & Peng 1990): the state goes on, its gradient does not. `None`: the whole window.
+    /// Frames of a chunk: its backward pass runs before the forward pass of the next (truncated BPTT, Williams & Peng
+    /// 1990). The state passes from chunk to chunk, its gradient does not. `None`: the whole window.
     pub truncate_bptt: Option<usize>,
-    /// Blocks that the backward pass runs again together, instead of keeping what they computed.
+    /// Blocks that the backward pass computes again together, instead of keeping their activations. `None` keeps them.
     pub recompute: Option<usize>,
-    /// Windows of a batch that are worked through together, the others after them: the micro-batch.
-    /// Gradients are those of the whole batch up to the order of sums. `None`: all.
+    /// Windows of a micro-batch, which are computed together. Gradients are those of the whole batch up to the order
+    /// of sums. `None`: all windows.
     pub micro_batch: Option<usize>,
-    /// Whether another window goes on where this one ends.
+    /// Whether the next batch continues the windows of this one.
     pub carry: bool,
 }
 
-/// `0..all` in stretches of so many, the last maybe shorter.
+/// `0..all` in ranges of length `each`; the last may be shorter.
 pub(crate) fn stretches(all: usize, each: Option<usize>) -> impl Iterator<Item = Range<usize>> {
     let each = each.unwrap_or(all).clamp(1, all.max(1));
     (0..all).step_by(each).map(move |from| from..(from + each).min(all))

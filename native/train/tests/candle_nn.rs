@@ -1,4 +1,4 @@
-//! Layers, losses and AdamW beside those of candle-nn, which nothing but tests and benchmarks calls.
+//! Layers, losses and AdamW compared with those of candle-nn, which only tests and benchmarks use.
 
 use std::collections::HashMap;
 
@@ -51,7 +51,7 @@ fn norms() {
     check("RMS norm", &ops::row_norm(&x, &norm(None)).unwrap(), &theirs.forward(&x).unwrap());
 }
 
-/// The weights of a recurrent layer: as ours takes them, and by the names that candle-nn gives them.
+/// The weights of a recurrent layer: in Sconce's form, and by candle-nn's names.
 fn recurrent(gates: usize) -> (Gates, VarBuilder<'static>) {
     let all = [
         ("weight_ih_l0", noise(&[gates * WIDTH, INPUTS], 4)),
@@ -77,7 +77,7 @@ fn recurrent_layers() {
     let (gates, weights) = recurrent(3);
     let theirs = candle_nn::gru(INPUTS, WIDTH, GRUConfig::default(), weights).unwrap();
     let (y, _) = ops::gru(&x, &gates, &zero, None).unwrap();
-    // Theirs lie side by side.
+    // The states of candle-nn lie side by side.
     let states = theirs.states_to_tensor(&theirs.seq(&x).unwrap()).unwrap();
     check("GRU", &y, &states.reshape((3, 11, WIDTH)).unwrap());
 }

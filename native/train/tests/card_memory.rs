@@ -1,6 +1,6 @@
 //! Training on a card with too little memory, where `SCONCE_TEST_CARD` is set.
 //!
-//! What is in use there is the process's: one test at a time.
+//! Memory in use is counted for the whole process, so one test runs at a time.
 
 #![cfg(feature = "cuda")]
 
@@ -28,10 +28,10 @@ use sconce_train::run::run;
 use sconce_train::step::{Stepper, Task};
 use serde_json::{Value, json};
 
-/// A few times what a step takes.
+/// Bytes: a few times the memory of a step.
 const BUDGET: u64 = 16 << 20;
 
-/// Alone on a card with a budget, if there is one.
+/// A card with a budget for one test at a time, if there is a card.
 fn alone(budget: u64) -> Option<(MutexGuard<'static, ()>, Device)> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,7 +39,7 @@ fn alone(budget: u64) -> Option<(MutexGuard<'static, ()>, Device)> {
     Some((alone, limited(Some(budget))))
 }
 
-/// Leaves a card, and waits until it has.
+/// Leaves a card, and waits until it is closed.
 fn left(device: Device) {
     let (last, gone) = std::sync::mpsc::sync_channel::<()>(0);
     device::leave(device, last);
@@ -82,7 +82,7 @@ fn frames() -> (Frames, Vec<f32>) {
     (frames, (0..rows).map(|i| (i % 3) as f32).collect())
 }
 
-/// Takes all that is left of a card.
+/// Takes all free memory of a card.
 fn ballast(device: &Device) -> Vec<Tensor> {
     let (mut taken, mut bytes) = (vec![], BUDGET as usize);
     while bytes >= 256 {
@@ -111,7 +111,7 @@ fn assert_full<T>(result: sconce_tensor::Result<T>) {
 }
 
 #[test]
-fn a_step_without_room_changes_nothing_wherever_it_fails() {
+fn a_step_without_memory_changes_nothing_wherever_it_fails() {
     let Some((_alone, device)) = alone(BUDGET) else { return };
     let (frames, labels) = frames();
     let weights = vec![1.0; labels.len()];
@@ -132,14 +132,14 @@ fn a_step_without_room_changes_nothing_wherever_it_fails() {
             let full = ballast(&device);
             assert_full(short.learn(Task::new(x, &state, step)));
             drop(full);
-            // The update, in the first step that of moments which are not there yet.
+            // The update; in the first step it creates the moments.
             short.learn(Task::new(x, &state, step)).unwrap();
             let (before, updates) = (numbers(&short), short.optimiser().updates());
             let full = ballast(&device);
             let updated = short.update(1e-2);
             drop(full);
             match updated {
-                // By kernels, once the moments are there.
+                // With kernels, once the moments exist.
                 Ok(_) => assert!(rule == Rule::AdamW && step > 0),
                 full => {
                     assert_full(full);
@@ -153,7 +153,7 @@ fn a_step_without_room_changes_nothing_wherever_it_fails() {
         }
         let memory = device::memory(0).unwrap();
         let kept: usize = numbers(&plain).iter().map(|v| 4 * v.len()).sum();
-        // Those of the policy itself, too.
+        // The weights of the policy itself count too.
         let weights = 4 * policy.num_weights() as u64;
         assert_eq!(memory.kept.weights, 3 * weights);
         assert_eq!(memory.kept.optimiser, 2 * (kept as u64 - weights));
@@ -161,9 +161,9 @@ fn a_step_without_room_changes_nothing_wherever_it_fails() {
     left(device);
 }
 
-/// Who waits for all of a card spoils what is recorded there.
+/// Another thread that synchronises the context invalidates a recording.
 #[test]
-fn a_step_that_cannot_be_recorded_is_made_all_the_same_and_so_are_those_after_it() {
+fn a_step_that_cannot_be_recorded_is_launched_and_so_are_later_steps() {
     let Some((_alone, device)) = alone(BUDGET) else { return };
     let (frames, labels) = frames();
     let weights = vec![1.0; labels.len()];
@@ -188,7 +188,7 @@ fn a_step_that_cannot_be_recorded_is_made_all_the_same_and_so_are_those_after_it
                 let _ = context.synchronize();
             }
         });
-        // A recording may be over before anybody waited.
+        // A recording may end before the other thread synchronises.
         let other = (0..1000).find_map(|_| begin());
         over.store(true, Ordering::Relaxed);
         other
@@ -205,7 +205,7 @@ fn a_step_that_cannot_be_recorded_is_made_all_the_same_and_so_are_those_after_it
     left(device);
 }
 
-/// Of a few steps, of which each has all windows of a batch.
+/// Options of a run of a few steps.
 fn options() -> TrainOptions {
     TrainOptions {
         data: DataOptions {
@@ -232,7 +232,7 @@ fn corpus(dir: &Path) -> Corpus {
 }
 
 #[test]
-fn a_run_halves_its_batches_until_they_fit_and_ends_with_an_error_where_none_does() {
+fn a_run_halves_its_batches_until_they_fit_and_fails_if_no_batch_fits() {
     let Some((_alone, device)) = alone(BUDGET) else { return };
     drop(device);
     let dir = tempfile::tempdir().unwrap();
@@ -244,7 +244,7 @@ fn a_run_halves_its_batches_until_they_fit_and_ends_with_an_error_where_none_doe
         let told: Mutex<Vec<Event>> = Mutex::default();
         let listen = |event| told.lock().unwrap().push(event);
         let report = run(&corpus, &spec(), &options, &out, &listen, &never);
-        // All of it has left the card, and went back to the driver.
+        // All memory of the run is back with the driver.
         assert_eq!(device::memory(0).unwrap().taken(), 0);
         let halved = told.into_inner().unwrap().into_iter().filter_map(|event| match event {
             Event::OutOfMemory { micro_batch, .. } => Some(micro_batch),
@@ -282,7 +282,7 @@ fn a_run_halves_its_batches_until_they_fit_and_ends_with_an_error_where_none_doe
 }
 
 #[test]
-fn runs_that_come_and_go_leave_nothing_on_the_card() {
+fn finished_runs_leave_no_memory_on_the_card() {
     let Some((_alone, device)) = alone(BUDGET) else { return };
     drop(device);
     let dir = tempfile::tempdir().unwrap();
@@ -293,7 +293,7 @@ fn runs_that_come_and_go_leave_nothing_on_the_card() {
             let out = dir.path().join(format!("{name}{number}"));
             run(&corpus, &spec, &options, &out, &|_| (), &never).unwrap();
             let memory = device::memory(0).unwrap();
-            // But for what candle keeps of a stream that anything was recorded on.
+            // Except for what candle keeps of a stream that was recorded on.
             let kept = memory.taken() - memory.activations;
             assert!(kept == 0 && memory.activations < 16 << 10, "{name}, run {number}: {memory:?}");
             (memory.activations, memory.others)
@@ -306,7 +306,7 @@ fn runs_that_come_and_go_leave_nothing_on_the_card() {
 }
 
 #[test]
-fn what_is_scored_at_once_is_what_there_is_room_for() {
+fn as_many_frames_are_scored_together_as_fit() {
     let Some((_alone, device)) = alone(BUDGET) else { return };
     drop(device);
     let dir = tempfile::tempdir().unwrap();
@@ -335,7 +335,7 @@ fn what_is_scored_at_once_is_what_there_is_room_for() {
             got.is_ok()
         };
         let least = budgets.take_while(within).last().unwrap();
-        // What one layer makes of all that would be scored at once.
+        // Bytes of one layer's outputs for all that would be scored together.
         let layer = if mode == Mode::Window { 128 * TIME } else { 256 } * 64 * size_of::<f32>();
         assert!(least < layer as u64, "{mode:?}: {least} of {layer}");
     }
@@ -353,7 +353,7 @@ fn backbones() -> Vec<(&'static str, Spec)> {
             "sliding_window",
             json!({ "num_heads": 2, "head_dim": 8, "window_size": 8, "qk_layernorm": false }),
         ),
-        // Recorded with strided operands of candle's own kernels.
+        // These are recorded with strided operands of candle's own kernels.
         ("rwkv", json!({ "expand_factor": 2 })),
         ("xlstm", json!({ "num_heads": 2, "expand_factor": 2 })),
         ("gla", json!({ "num_heads": 2, "expand_factor": 2, "head_dim": 8 })),

@@ -1,7 +1,7 @@
-//! Steps and decisions whose ops are composed of candle's, beside those of our own ops; runs on a card too.
+//! Steps and decisions composed of candle's ops, compared with those of Sconce's own ops; on a card too.
 //!
-//! What is composed runs in numbers of 64 bits. No other form of an op takes these, and no tensor of 32 goes
-//! together with them: as on another device, all that is made on the way has to be made beside the weights.
+//! The composed form runs in f64. No other form of an op takes f64, and no f32 tensor can be combined with it: every
+//! tensor made on the way has to be of the weights' kind, as on another device.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -71,14 +71,14 @@ fn controllers() -> Vec<Spec> {
     ]
 }
 
-/// The policy with weights of a type.
+/// The policy with weights of this type.
 fn of_type(policy: &Policy, dtype: DType) -> Policy {
     let weights = policy.weights().iter();
     let typed = |(name, w): (&String, &Weight)| (name.clone(), w.to_dtype(dtype).unwrap().into());
     Policy::from_weights(policy.spec(), weights.map(typed).collect()).unwrap()
 }
 
-/// The policy in numbers of 64 bits, and on the card where `SCONCE_TEST_CARD` is set.
+/// The policy in f64, and on the card if `SCONCE_TEST_CARD` is set.
 fn elsewhere(policy: &Policy) -> Vec<(String, Policy)> {
     let wide = ("f64".to_string(), of_type(policy, DType::F64));
     let card = std::env::var_os("SCONCE_TEST_CARD").map(|_| device::open(0).unwrap());
@@ -94,13 +94,13 @@ fn assert_near(got: &[f32], want: &[f32], tolerance: f32, what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
     let scale = want.iter().fold(1e-6f32, |m, v| m.max(v.abs()));
     for (got, want) in got.iter().zip(want) {
-        // Not so if one of them is not a number.
+        // False if one of them is NaN.
         let near = (got - want).abs() <= tolerance * scale;
         assert!(near, "{what}: {got} is not {want} at a scale of {scale}");
     }
 }
 
-/// What some steps give.
+/// Results of some steps.
 struct Steps {
     losses: Vec<f32>,
     norms: Vec<f32>,
@@ -128,7 +128,7 @@ fn stepper(
     stepper.unrolling(unroll).averaging(Some(0.9))
 }
 
-/// Five steps, each on from where the one before ended.
+/// Five steps, each from the state after the one before.
 fn steps(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: OptimiserConfig) -> Steps {
     let mut stepper = stepper(policy, loss, unroll, config);
     let x = &examples(policy.spec(), BATCH, TIME, 3);
@@ -146,7 +146,7 @@ fn steps(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: OptimiserC
 }
 
 #[test]
-fn steps_that_are_composed_are_those_of_our_own_ops() {
+fn composed_steps_are_those_of_sconces_own_ops() {
     let full = LossOptions { head_normalize: true, ..LossOptions::default() };
     let carried = Unroll { carry: true, ..Unroll::default() };
     let parts = Unroll { truncate_bptt: Some(3), micro_batch: Some(2), ..carried };
@@ -194,10 +194,10 @@ fn played(policy: &Policy, loss: &LossOptions, unroll: Unroll, config: Optimiser
     Steps { losses, norms, weights, averages, state: state.to_vec().unwrap() }
 }
 
-/// On the card alone.
+/// On a card only.
 #[cfg(feature = "cuda")]
 #[test]
-fn a_played_step_that_is_not_finite_is_told_as_itself_and_changes_nothing() {
+fn a_played_step_that_is_not_finite_fails_alone_and_changes_nothing() {
     let Some(_) = std::env::var_os("SCONCE_TEST_CARD") else { return };
     let spec = controllers().swap_remove(0);
     let policy = on(&Policy::init(&spec, 4).unwrap(), &device::open(0).unwrap());
@@ -226,10 +226,10 @@ fn a_played_step_that_is_not_finite_is_told_as_itself_and_changes_nothing() {
     assert!(numbers(stepper.policy()) == before && before.iter().all(|v| v.is_finite()));
 }
 
-/// On the card alone.
+/// On a card only.
 #[cfg(feature = "cuda")]
 #[test]
-fn steps_that_are_recorded_and_played_are_those_that_are_launched_one_by_one() {
+fn recorded_and_played_steps_equal_steps_that_are_launched_one_by_one() {
     let Some(_) = std::env::var_os("SCONCE_TEST_CARD") else { return };
     let card = device::open(0).unwrap();
     let carried = Unroll { carry: true, ..Unroll::default() };
@@ -251,7 +251,7 @@ fn steps_that_are_recorded_and_played_are_those_that_are_launched_one_by_one() {
     }
 }
 
-/// Some frames one after the other: logits and choices of each, and the state after them.
+/// Plays some frames: logits and choices of each, and the state after them.
 fn play(policy: &Policy, context: &Context) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     let frames = examples(policy.spec(), BATCH, TIME, 5).frames;
     let mut state = policy.zero_state(BATCH).unwrap();
@@ -269,7 +269,7 @@ fn play(policy: &Policy, context: &Context) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
 }
 
 #[test]
-fn decisions_that_are_composed_are_those_of_our_own_ops() {
+fn composed_decisions_are_those_of_sconces_own_ops() {
     for spec in controllers() {
         let policy = Policy::init(&spec, 4).unwrap();
         let direction: Vec<f32> = (0..policy.trunk_width()).map(|i| (i as f32).sin()).collect();
@@ -286,7 +286,7 @@ fn decisions_that_are_composed_are_those_of_our_own_ops() {
     }
 }
 
-/// With options that they are trained by.
+/// Backbones with the options of their runs.
 fn backbones() -> Vec<(Backbone, TrainOptions)> {
     let options = || TrainOptions {
         data: DataOptions {
@@ -334,7 +334,7 @@ fn heads() -> Heads {
     Heads { kind: HeadsKind::Independent, parts, stream_size: 8, prior: false }
 }
 
-/// Two numbers a frame; to be told are the sign of the one and whether they are large.
+/// Two numbers a frame. Labels are the sign of one, and whether each is large.
 fn corpus(dir: &Path) -> Corpus {
     let game = |game: u64| {
         let rng = Rng::new(1, "test", game);
@@ -349,7 +349,7 @@ fn corpus(dir: &Path) -> Corpus {
     Corpus::build(&Schema::vector(2, &heads()), &games, dir).unwrap()
 }
 
-/// A run until `stop`: the loss of each step, and its report.
+/// A run to step `stop`: the loss of each step, and the report.
 fn trained(
     corpus: &Corpus,
     spec: &Spec,
@@ -376,7 +376,7 @@ fn saved(out: &Path) -> Vec<(String, Vec<f32>)> {
 }
 
 #[test]
-fn a_run_on_a_card_learns_saves_goes_on_and_scores_as_one_on_a_cpu() {
+fn a_run_on_a_card_learns_saves_resumes_and_scores_as_one_on_a_cpu() {
     if std::env::var_os("SCONCE_TEST_CARD").is_none() {
         return;
     }
@@ -400,7 +400,7 @@ fn a_run_on_a_card_learns_saves_goes_on_and_scores_as_one_on_a_cpu() {
             assert_near(got, want, 2e-2, &what(name));
         }
 
-        // Stopped and gone on with: the same bits, and after steps on the CPU the same numbers.
+        // Stopped and resumed: the same bits, and after steps on the CPU the same numbers.
         let resume = |options: &TrainOptions| TrainOptions {
             machine: MachineOptions { resume: true, ..options.clone().machine },
             ..options.clone()
@@ -413,7 +413,7 @@ fn a_run_on_a_card_learns_saves_goes_on_and_scores_as_one_on_a_cpu() {
         mixed.extend(go("mixed", &resume(&there), 0).0);
         assert_near(&mixed, &want, 1e-3, &what("losses of both"));
 
-        // Wherever a policy was trained, it scores the same on either.
+        // A policy scores the same on both devices, wherever it was trained.
         let nll = |report: &RunReport| report.policy.as_ref().unwrap().nll as f32;
         assert_near(&[nll(&on_card)], &[nll(&own)], 1e-3, &what("NLL"));
         let best = Policy::load(&out("card").join("best.safetensors")).unwrap();

@@ -1,4 +1,4 @@
-//! Losses, optimiser and schedules against vectors made in float64.
+//! Losses, optimisers and schedules against golden data in float64.
 
 mod support;
 
@@ -122,7 +122,7 @@ fn automatic_weights_of_pressed_bits() {
     golden.check("output.pos_weight", wide(&pos_weight_auto(&rates)));
 }
 
-/// Every number that the golden file names, in place of the default.
+/// The numbers of the golden file, in place of the defaults.
 fn optimiser(golden: &Golden, kind: Kind) -> Optimiser {
     let config = &golden.config;
     let own = OptimiserConfig::new(kind);
@@ -138,7 +138,7 @@ fn optimiser(golden: &Golden, kind: Kind) -> Optimiser {
         weight_decay: config["weight_decay"].as_f64().unwrap_or(0.0),
         kind,
     };
-    // The references let every parameter decay.
+    // In the references every parameter decays.
     let parameter = |name: &str| Parameter {
         name: name.into(),
         len: golden.f32(&format!("param.{name}")).len(),
@@ -196,7 +196,7 @@ optimiser_cases!(
     optim_lion: Lion,
 );
 
-/// Steps of 1 from 0 show the gradients as they are taken.
+/// SGD with steps of 1 from 0, whose weights are the negated gradients that were taken.
 fn descent(lens: &[usize]) -> Optimiser {
     let config = OptimiserConfig { momentum: Some(0.0), ..OptimiserConfig::new(Kind::Sgd) };
     let parameter = |(i, len): (usize, &usize)| Parameter::new(i.to_string(), &[*len]);
@@ -231,7 +231,7 @@ fn accumulated_gradients_are_averaged_and_then_clipped() {
     let micro = names.map(|n| golden.f32(&format!("output.micro_{n}")));
     let config =
         OptimiserConfig { weight_decay: number("weight_decay"), ..OptimiserConfig::default() };
-    // The reference lets every parameter decay.
+    // In the reference every parameter decays.
     let parameter =
         |i: usize| Parameter { name: names[i].into(), len: params[i].len(), decay: true };
     let mut adam = Optimiser::new(config, vec![parameter(0), parameter(1)]);
@@ -261,7 +261,7 @@ fn accumulated_gradients_are_averaged_and_then_clipped() {
 }
 
 #[test]
-fn the_average_of_the_weights_is_that_without_bias() {
+fn the_average_of_the_weights_has_no_initial_bias() {
     let golden = Golden::open("ema");
     let decay = golden.config["decay"].as_f64().unwrap();
     let (path, start) = (golden.f32("input.param"), golden.f32("input.start"));
@@ -269,7 +269,7 @@ fn the_average_of_the_weights_is_that_without_bias() {
     let mut descent = descent(&[len]).averaging(Some(decay));
     let (mut corrected, mut from_zero, mut from_start) = (vec![], vec![], vec![]);
     for (t, at) in path.chunks(len).enumerate() {
-        // A step without a gradient, where the path goes.
+        // A step without a gradient, at the next point of the path.
         descent.step(&mut [&mut at.to_vec()], &[&vec![0.0; len]], 1.0).unwrap();
         let left = decay.powi(t as i32 + 1);
         for (average, &start) in wide(&descent.averages().unwrap().unwrap()[0]).zip(&start) {
@@ -299,7 +299,7 @@ fn schedules_give_the_rate_of_every_update() {
     ];
     for (label, kind) in kinds {
         for (suffix, warmup_steps) in [("", 0), ("_warmup", number("warmup") as u64)] {
-            // The golden length is that of the decay alone.
+            // The length in the golden file is that of the decay alone.
             let decay = number("total") as u64;
             let run = Schedule {
                 kind,

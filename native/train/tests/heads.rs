@@ -1,4 +1,4 @@
-//! Kinds of heads, and imitation weighed by advantages, against vectors made in float64.
+//! Kinds of heads, and advantage-weighted imitation, against golden data in float64.
 
 mod support;
 
@@ -12,15 +12,15 @@ use sconce_train::objective::imitation::LossOptions;
 use sconce_train::objective::{Denominators, Objective, Rows};
 use support::Golden;
 
-/// One head of a case: a Gaussian of each number, as each has bounds of its own.
+/// One head of a case. A Gaussian has one number, as each number has its own bounds.
 struct Part {
     name: &'static str,
     kind: HeadKind,
-    /// Of a Gaussian, which of its name's numbers it is.
+    /// Index of a Gaussian among the numbers of its name.
     number: Option<usize>,
 }
 
-/// The parts that a case has.
+/// The parts of a case.
 fn parts(golden: &Golden) -> Vec<Part> {
     let mut all = vec![];
     let width = |name: &str, rows: usize| golden.optional(name).map(|all| all.len() / rows);
@@ -44,7 +44,7 @@ fn parts(golden: &Golden) -> Vec<Part> {
 }
 
 impl Part {
-    /// Its logits in one row; `prefix` is empty or `other.`.
+    /// Logits of the head in one row; `prefix` is empty or `other.`.
     fn logits(&self, golden: &Golden, prefix: &str, row: usize, rows: usize) -> Vec<f32> {
         let of = |name: &str| golden.f32(&format!("input.{prefix}{name}.{}", self.name));
         let Some(number) = self.number else {
@@ -53,7 +53,7 @@ impl Part {
         let log_stds = of("log_std");
         let means = of("mean");
         let own = part(&means, row, rows);
-        // One for all rows, or one for each.
+        // One standard deviation for all rows, or one for each.
         let log_std = match log_stds.len() == own.len() {
             true => log_stds[number],
             false => part(&log_stds, row, rows)[number],
@@ -75,7 +75,7 @@ fn part(all: &[f32], row: usize, rows: usize) -> &[f32] {
     &all[row * width..][..width]
 }
 
-/// Adds gradients of a part's rows to those of its name, as the case has them.
+/// Adds the gradients of a part's rows to those of its name, in the layout of the case.
 fn add(golden: &Golden, part: &Part, gradients: &[Vec<f32>], out: &mut Vec<(String, Vec<f64>)>) {
     let mut sum = |name: String, at: Vec<usize>, gradients: Vec<f64>| {
         let len = golden.f32(&name.replace("grad.", "")).len();
@@ -128,7 +128,7 @@ fn likelihoods(case: &str) {
             if let (Some(number), Some(of_mode), HeadKind::Gaussian(bounds)) =
                 (part_of.number, &of_mode, kind)
             {
-                // What the mode adds to the gradient of the mean.
+                // The part of the mode in the gradient of the mean.
                 let slope = 0.5 * (bounds.high - bounds.low) * (1.0 - x[0].tanh().powi(2));
                 gradient[0] += slope * part(of_mode, row, rows)[number];
             }
@@ -172,7 +172,7 @@ fn numbers_next_to_a_bound_have_a_likelihood() {
         (0..n).map(of).sum::<f64>()
     });
     golden.check("output.log_prob", log_prob.collect::<Vec<_>>());
-    // A bound is as far away wherever the range lies, also at 0, next to which numbers of 32 bits are next to nothing.
+    // The distance to a bound does not depend on the range, even at 0, where f32 numbers are very dense.
     let at_bound = |low: f32, high: f32, label: f32| {
         let kind = HeadKind::Gaussian(Gaussian { size: 1, low, high });
         kind.nll(&[0.0, 0.0], &[label]) - f64::from(high - low).ln()
@@ -201,7 +201,7 @@ fn batch(golden: &Golden, parts: &[Part], rows: usize) -> (Vec<f32>, Batch) {
 }
 
 #[test]
-fn imitation_is_weighed_by_advantages_as_in_float64() {
+fn advantage_weighted_imitation_is_that_of_float64() {
     for case in ["categorical", "tanh", "mixed"] {
         let golden = Golden::open(&format!("play_awr_{case}"));
         let (rows, parts) = (golden.config["batch"].as_u64().unwrap() as usize, parts(&golden));
@@ -250,7 +250,7 @@ fn the_loss_of_a_value_is_that_of_float64() {
         let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 0 };
         let parts = vec![head("go", HeadKind::Bernoulli(1)), head("value", HeadKind::Value(1))];
         let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 1, prior: false };
-        // Nothing is imitated: weights are held below next to nothing.
+        // Nothing is imitated: the largest weight is almost 0.
         let options = AdvantageOptions { temperature: 1.0, max_weight: 1e-30, value_weight: 1.0 };
         let objective = Advantage::new(&heads, &LossOptions::plain(), options).unwrap();
         let logits: Vec<f32> = values.iter().flat_map(|value| [0.0, *value]).collect();

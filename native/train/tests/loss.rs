@@ -1,4 +1,4 @@
-//! The loss over random heads, options and batches, against its own definition in f64.
+//! The loss over random heads, options and batches, compared with its definition in f64.
 
 use proptest::prelude::*;
 use sconce_nn::spec::{Head, HeadKind, Heads, HeadsKind};
@@ -8,7 +8,7 @@ use sconce_train::objective::imitation::{
 };
 use sconce_train::objective::{Denominators, Objective, Rows, SHARD_ROWS, Sums};
 
-/// Two bernoulli heads, so that weights of bits are dealt out right; one stick, one other class.
+/// Two bernoulli heads, so that an error in the order of bit weights shows; one stick, and one other class.
 fn heads() -> Heads {
     let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };
     let parts = vec![
@@ -69,7 +69,7 @@ fn reference_head(head: &Head, o: &LossOptions, x: &[f64], t: &[f32], pos: &[f32
     }
 }
 
-/// Everything of the loss that a gradient flows through; `scales` are the normalisers.
+/// The part of the loss that has a gradient; `scales` are the normalisers.
 fn reference(
     x: &[f64],
     labels: &[f32],
@@ -216,7 +216,7 @@ proptest! {
     }
 }
 
-/// As a caller with threads would: the last shard first, sums added in order.
+/// The loss in shards, as with threads: the last shard is computed first, and sums are added in order.
 fn sharded(batch: &Batch, options: &LossOptions) -> (f64, Vec<f32>) {
     let imitation = Imitation::new(&heads(), options).unwrap();
     let n = batch.weights.len();
@@ -260,7 +260,7 @@ fn error(batch: &Batch, options: &LossOptions) -> Error {
 }
 
 #[test]
-fn beyond_the_clamp_there_is_no_gradient() {
+fn logits_beyond_the_clamp_have_no_gradient() {
     let mut batch = one_row();
     for (i, x) in [(0, 61.0), (3, -61.0), (7, 300.0)] {
         batch.logits[i] = x;
@@ -273,7 +273,7 @@ fn beyond_the_clamp_there_is_no_gradient() {
 }
 
 #[test]
-fn a_row_of_weight_zero_is_no_part_of_the_batch() {
+fn a_row_of_weight_zero_is_not_part_of_the_batch() {
     let (one, mut two) = (one_row(), one_row());
     two.logits.extend([3.0; LOGITS]);
     two.labels.extend([f32::INFINITY; LABELS]);

@@ -1,4 +1,4 @@
-//! Steps and runs whose products are less exact than f32.
+//! Steps and runs with products in less than f32.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -28,7 +28,7 @@ const BATCH: usize = 20;
 const TIME: usize = 8;
 const SIZE: usize = 40;
 
-/// Of widths that a matrix unit takes.
+/// Specs with widths that a matrix unit takes.
 fn specs() -> [Spec; 3] {
     let (hidden_size, num_layers, input_norm) = (96, 2, true);
     let (dropout, input_dropout, num_heads) = (0.1, 0.0, 2);
@@ -93,7 +93,7 @@ fn trained(spec: &Spec, precision: Option<Precision>) -> (Vec<f64>, Vec<f32>) {
 }
 
 #[test]
-fn less_exact_steps_learn_alike_and_have_the_same_bits_on_any_number_of_threads() {
+fn steps_in_less_precision_learn_alike_with_the_same_bits_on_any_number_of_threads() {
     let before = pool::threads();
     for spec in specs() {
         let exact = trained(&spec, None);
@@ -113,7 +113,7 @@ fn less_exact_steps_learn_alike_and_have_the_same_bits_on_any_number_of_threads(
     pool::set_threads(before).unwrap();
 }
 
-/// Two bits of a frame, from what it shows.
+/// A policy that predicts two bits of a frame from its numbers.
 fn bits() -> Spec {
     let parts = vec![Head { name: "go".into(), kind: HeadKind::Bernoulli(2), hidden_size: 8 }];
     let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 5, prior: false };
@@ -128,7 +128,7 @@ fn bits() -> Spec {
     Spec { embedding: Embedding::vector(2), backbone: Backbone::Gru(config), heads }
 }
 
-/// A loss of gradients so many times as large.
+/// A loss whose gradients are `button_weight` times as large.
 fn weighing(button_weight: f32) -> LossOptions {
     LossOptions { button_weight, ..LossOptions::plain() }
 }
@@ -156,7 +156,7 @@ fn numbers(policy: &Policy) -> Vec<f32> {
 }
 
 #[test]
-fn a_scaled_loss_keeps_gradients_in_the_range_of_f16_and_what_overflows_changes_nothing_else() {
+fn a_scaled_loss_keeps_gradients_in_the_range_of_f16_and_an_overflow_changes_nothing_else() {
     let x = &examples();
     for (button_weight, overflows) in [(1e-5, false), (1.0, false), (1e6, true)] {
         let exact = stepper(Precision::F32, button_weight).step(x, 0, 1e-3).unwrap().grad_norm;
@@ -183,7 +183,7 @@ fn a_scaled_loss_keeps_gradients_in_the_range_of_f16_and_what_overflows_changes_
         assert_eq!(stepper.optimiser().updates(), 1);
         assert!(numbers(stepper.policy()) != first);
 
-        // What is told of gradients knows nothing of the scale.
+        // Reported gradients do not include the scale.
         let zero = stepper.policy().zero_state(BATCH).unwrap();
         stepper.learn(Task::new(x, &zero, 1)).unwrap();
         let (norm, seen) = stepper.update_observed(1e-3).unwrap();
@@ -193,7 +193,7 @@ fn a_scaled_loss_keeps_gradients_in_the_range_of_f16_and_what_overflows_changes_
 }
 
 #[test]
-fn a_gradient_that_overflows_unscaled_too_is_a_fault_and_says_which_weight() {
+fn a_gradient_that_overflows_without_a_scale_is_an_error_that_names_the_weight() {
     let x = &examples();
     stepper(Precision::F32, 1e12).step(x, 0, 1e-3).unwrap();
     let mut stepper = stepper(Precision::F16, 1e12);
@@ -204,7 +204,7 @@ fn a_gradient_that_overflows_unscaled_too_is_a_fault_and_says_which_weight() {
         Error::NonFinite { what, .. } => assert!(what.starts_with("gradient of "), "{what}"),
         other => panic!("{other}"),
     }
-    // Of a gradient of nothing no factor comes.
+    // A step without a gradient does not change the scale.
     assert_eq!(stepper.update(1e-3).unwrap(), 0.0);
     assert_eq!(stepper.loss_scale().map(|scale| scale.factor()), Some(1.0));
 }
@@ -242,10 +242,10 @@ fn options(precision: Precision, force_precision: bool) -> TrainOptions {
     }
 }
 
-/// No step is after it.
+/// A step that no run reaches.
 const END: u64 = u64::MAX;
 
-/// A run up to a step, and what it told.
+/// A run to a step, and its events.
 fn go(corpus: &Corpus, options: &TrainOptions, out: &Path, last: u64) -> (RunReport, Vec<Event>) {
     let (told, cancel) = (RefCell::new(vec![]), AtomicBool::new(false));
     let listen = |event| {
@@ -272,7 +272,7 @@ fn losses(report: &RunReport) -> Vec<f64> {
 }
 
 #[test]
-fn a_run_that_gains_nothing_says_so_and_is_that_of_f32() {
+fn a_precision_that_is_not_faster_is_reported_and_the_run_is_in_f32() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path(), 0);
     let out = |name: &str| dir.path().join(name);
@@ -334,7 +334,7 @@ fn a_run_in_bf16_learns_as_well_and_is_measured_as_it_plays() {
 }
 
 #[test]
-fn a_run_goes_on_in_its_precision_to_the_same_bits_also_from_amid_overflows() {
+fn a_run_resumes_in_its_precision_to_the_same_bits_even_between_overflows() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path(), 0);
     let overflows = |told: &[Event]| {
@@ -362,7 +362,7 @@ fn a_run_goes_on_in_its_precision_to_the_same_bits_also_from_amid_overflows() {
         let all = overflows(&told);
         assert_eq!((report.skipped_updates, report.steps), (all.len() as u64, 30));
         match precision {
-            // One after another until it fits.
+            // Overflows in a row until the scale fits.
             Precision::F16 => {
                 assert!(state(&whole).0.contains("updates"));
                 assert!(all.len() >= 3, "{all:?}");
@@ -394,7 +394,7 @@ fn a_run_goes_on_in_its_precision_to_the_same_bits_also_from_amid_overflows() {
             },
             ..with(1)
         });
-        let want = format!("precision is {precision}, not f32 (precision {precision} goes on)");
+        let want = format!("precision is {precision}, not f32 (resume with precision {precision})");
         assert!(error.ends_with(&want), "{error}");
         if !sconce_ops::matmul::gains(precision) {
             let error = refused(TrainOptions {
@@ -402,8 +402,8 @@ fn a_run_goes_on_in_its_precision_to_the_same_bits_also_from_amid_overflows() {
                 ..with(1)
             });
             let want = format!(
-                "precision is {precision}, not f32 ({precision} gains nothing on this machine, \
-                 force_precision: true goes on in it)"
+                "precision is {precision}, not f32 ({precision} gains nothing on this machine; \
+                 resume with force_precision: true)"
             );
             assert!(error.ends_with(&want), "{error}");
         }
@@ -411,7 +411,7 @@ fn a_run_goes_on_in_its_precision_to_the_same_bits_also_from_amid_overflows() {
 }
 
 #[test]
-fn a_run_of_f32_goes_on_in_f32_whatever_was_asked_for() {
+fn a_run_in_f32_resumes_in_f32_whatever_precision_is_requested() {
     let dir = tempfile::tempdir().unwrap();
     let (corpus, out) = (corpus(dir.path(), 0), dir.path().join("run"));
     let with = |precision, force, steps| TrainOptions {
@@ -427,7 +427,7 @@ fn a_run_of_f32_goes_on_in_f32_whatever_was_asked_for() {
     let cancel = AtomicBool::new(false);
     let forced = with(Precision::F16, true, 6);
     let error = run(&corpus, &bits(), &forced, &out, &|_| (), &cancel).unwrap_err().to_string();
-    assert!(error.ends_with("precision is f32, not f16 (precision f32 goes on)"), "{error}");
+    assert!(error.ends_with("precision is f32, not f16 (resume with precision f32)"), "{error}");
     for (steps, precision) in [(6, Precision::F16), (7, Precision::F32)] {
         let (report, _) = go(&corpus, &with(precision, false, steps), &out, steps);
         assert_eq!((report.steps, report.precision), (steps, Precision::F32));

@@ -1,4 +1,4 @@
-//! A training that fits by the bound of its weights' shapes fits: nothing else is measured then.
+//! The bound on a training's memory, from the shapes of its weights. A training within the bound is not measured.
 
 #[path = "../../nn/tests/backbones/mod.rs"]
 mod backbones;

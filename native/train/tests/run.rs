@@ -1,4 +1,4 @@
-//! Whole runs on a small corpus: what is random repeats, what was interrupted goes on.
+//! Whole runs on a small corpus: they repeat bit by bit, and resume where they were interrupted.
 #![allow(clippy::disallowed_methods)]
 
 use std::cell::RefCell;
@@ -44,7 +44,7 @@ fn gru() -> Spec {
     Spec { embedding: Embedding::vector(2), backbone: Backbone::Gru(config), heads: heads() }
 }
 
-/// The action is the sign of the number a frame ago: no memoryless policy can know it.
+/// The action is the sign of the number one frame ago, which a policy without memory cannot know.
 fn corpus(dir: &Path) -> Corpus {
     let games: Vec<VectorGame> = (0..8)
         .map(|game| {
@@ -125,7 +125,7 @@ fn two_seeded_runs_are_equal_on_any_number_of_threads_and_another_seed_is_not() 
 }
 
 #[test]
-fn a_stopped_run_goes_on_to_what_the_uninterrupted_one_reaches() {
+fn a_stopped_run_resumes_to_the_same_result_as_the_uninterrupted_one() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let whole = dir.path().join("whole");
@@ -155,10 +155,10 @@ fn a_stopped_run_goes_on_to_what_the_uninterrupted_one_reaches() {
     assert_eq!(report.policy, uninterrupted.policy);
 }
 
-/// Also on emulated ones, `SCONCE_EMULATED_CARDS=2` (`bin/test-cuda`).
+/// Emulated cards serve too: `SCONCE_EMULATED_CARDS=2` (`bin/test-cuda`).
 #[test]
 #[ignore = "needs two cards"]
-fn a_run_on_two_cards_learns_what_one_card_learns_and_goes_on_on_one() {
+fn a_run_on_two_cards_learns_the_same_as_on_one_card_and_resumes_on_one() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let go = |name: &str, device: &str, until: u64| {
@@ -211,8 +211,7 @@ const OPTIMISERS: [(Kind, f64); 9] = [
 ];
 
 #[test]
-fn each_step_tells_the_loss_of_each_head_and_epochs_and_points_their_means_however_often_it_stops()
-{
+fn each_step_reports_the_loss_of_each_head_and_epochs_and_points_their_means() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let options = TrainOptions {
@@ -227,7 +226,7 @@ fn each_step_tells_the_loss_of_each_head_and_epochs_and_points_their_means_howev
             Event::Step { step, loss, heads, .. } => {
                 assert_eq!(heads.len(), 1);
                 assert_eq!(heads[0].name, "action");
-                // The plain loss of one head is all there is.
+                // The plain loss has no part but that of the one head.
                 assert!((heads[0].loss - loss).abs() < 1e-9, "{} is not {loss}", heads[0].loss);
                 steps.borrow_mut().push(loss);
                 cancel.store(stops.contains(&step), Ordering::Relaxed);
@@ -255,7 +254,7 @@ fn each_step_tells_the_loss_of_each_head_and_epochs_and_points_their_means_howev
 }
 
 #[test]
-fn gradients_are_looked_at_when_asked_each_step_once_and_change_no_bit() {
+fn gradient_reports_are_made_on_request_once_a_step_and_change_no_bit() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let looking = TrainOptions {
@@ -273,7 +272,7 @@ fn gradients_are_looked_at_when_asked_each_step_once_and_change_no_bit() {
                 cancel.store(step == stop, Ordering::Relaxed);
             }
             Event::Gradients { step, weights } => {
-                // All together they are the norm before the clip.
+                // Together they give the norm before the clip.
                 let squares: f64 = weights.iter().map(|w| w.norm * w.norm).sum();
                 let norm = *norms.borrow().last().unwrap();
                 assert!((squares.sqrt() - norm).abs() < 1e-9 * norm, "{} {norm}", squares.sqrt());
@@ -300,7 +299,7 @@ fn gradients_are_looked_at_when_asked_each_step_once_and_change_no_bit() {
     let last = |out: &Path| weights(&out.join("last.safetensors"));
     assert!(last(&whole) == last(&blind));
 
-    // What was seen after the last save of a killed run comes again; a line may have been cut.
+    // Reports after the last save of a killed run are made again; a line may be incomplete.
     let lines = |out: &Path| std::fs::read_to_string(out.join("gradients.jsonl")).unwrap();
     let (cut, _) = go("cut", &looking, 6);
     assert_eq!(lines(&cut), lines(&whole).split_inclusive('\n').take(1).collect::<String>());
@@ -312,7 +311,7 @@ fn gradients_are_looked_at_when_asked_each_step_once_and_change_no_bit() {
     assert_eq!(steps, [4, 8, 12]);
 }
 
-/// All that a run goes on from, to the bit.
+/// The whole state from which a run resumes, as bits.
 fn state(folder: &Path) -> Vec<(String, Vec<u32>)> {
     let Checkpoint { optimiser, .. } = checkpoint::load(&folder.join("last.safetensors")).unwrap();
     let bits = |(name, v): (String, Vec<f32>)| (name, v.iter().map(|v| v.to_bits()).collect());
@@ -333,7 +332,7 @@ fn run_to(step: u64, corpus: &Corpus, options: &TrainOptions, out: &Path) {
 }
 
 #[test]
-fn every_optimiser_goes_on_to_the_same_bits_with_averages_and_accumulated_batches() {
+fn every_optimiser_resumes_to_the_same_bits_with_averages_and_accumulated_batches() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     for (optimizer, learning_rate) in OPTIMISERS {
@@ -389,13 +388,13 @@ fn every_optimiser_brings_the_loss_down() {
             run(&corpus, &gru(), &options, &out, &silent, &AtomicBool::new(false)).unwrap();
         let nll = report.policy.unwrap().nll;
         eprintln!("{optimizer:?} {nll}");
-        // Without memory 0.69 is the least.
+        // Without memory the NLL is at least 0.69.
         assert!(nll < 0.65, "{optimizer:?}: {nll}");
     }
 }
 
 #[test]
-fn accumulated_batches_learn_what_one_of_all_their_windows_does() {
+fn accumulated_batches_learn_the_same_as_one_batch_of_all_their_windows() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let mut spec = gru();
@@ -407,7 +406,7 @@ fn accumulated_batches_learn_what_one_of_all_their_windows_does() {
             data: DataOptions { batch_size, ..options().data },
             optimiser: OptimiserOptions { accumulation_steps, ..options().optimiser },
             schedule: ScheduleOptions {
-                // As far as the first epoch goes, which has whole batches of both.
+                // Within the first epoch, which has whole batches of both sizes.
                 steps: Some(3),
                 ..options().schedule
             },
@@ -438,7 +437,7 @@ fn the_averaged_weights_are_validated_and_kept() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
-    // Whatever comes first is the best.
+    // The only validation is the best.
     let options = TrainOptions {
         optimiser: OptimiserOptions { ema_decay: Some(0.9), ..options().optimiser },
         schedule: ScheduleOptions { steps: Some(4), ..options().schedule },
@@ -465,7 +464,7 @@ fn the_averaged_weights_are_validated_and_kept() {
 }
 
 #[test]
-fn a_run_is_resumed_by_the_numbers_of_its_optimiser_said_or_not() {
+fn a_run_is_resumed_with_the_numbers_of_its_optimiser_given_or_not() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
@@ -552,7 +551,7 @@ fn batches_that_are_made_ahead_change_no_bit_and_every_report_counts_them() {
 }
 
 #[test]
-fn a_shard_that_goes_or_is_cut_while_a_run_learns_ends_it_by_its_name_with_its_state_saved() {
+fn a_shard_removed_or_cut_during_a_run_ends_it_with_the_shards_name_and_a_saved_state() {
     let gone = |path: &Path| std::fs::remove_file(path).unwrap();
     let cut = |path: &Path| {
         let file = std::fs::File::options().write(true).open(path).unwrap();
@@ -577,9 +576,9 @@ fn a_shard_that_goes_or_is_cut_while_a_run_learns_ends_it_by_its_name_with_its_s
     }
 }
 
-/// What a process that is killed leaves is what the latest save wrote.
+/// A killed process leaves the files of its latest save.
 #[test]
-fn states_saved_between_validations_go_on_to_the_same_bits() {
+fn states_saved_between_validations_resume_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let options = TrainOptions {
@@ -595,7 +594,7 @@ fn states_saved_between_validations_go_on_to_the_same_bits() {
         if let Event::Checkpoint { path, step } = event {
             let copy = dir.path().join(format!("from {step}"));
             std::fs::create_dir_all(&copy).unwrap();
-            // Before the first validation there is no best policy.
+            // There is no best policy before the first validation.
             for name in ["last.safetensors", "best.safetensors"] {
                 let _ = std::fs::copy(path.with_file_name(name), copy.join(name));
             }
@@ -606,7 +605,7 @@ fn states_saved_between_validations_go_on_to_the_same_bits() {
     let copies = copies.into_inner();
     assert!(copies.iter().any(|(step, _)| step % 5 != 0 && *step < 12), "{copies:?}");
     for (step, copy) in copies {
-        // Otherwise saved, which changes nothing.
+        // Other options of saving change no bit.
         let options = TrainOptions {
             saving: SavingOptions { save_every: None, keep_last: 3, ..options.clone().saving },
             ..options.clone()
@@ -662,10 +661,10 @@ fn numbered_checkpoints_stay_for_the_latest_states_and_the_best_policies() {
 }
 
 #[test]
-fn a_run_that_carries_its_state_goes_on_to_the_same_bits_however_it_is_computed() {
+fn a_run_that_carries_its_state_resumes_to_the_same_bits_however_it_is_computed() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
-    // Games of 90 frames in windows of 20: the last of each is a partial one.
+    // Games of 90 frames in windows of 20: the last window of each is partial.
     let carry = |truncate_bptt| TrainOptions {
         data: DataOptions { unroll: Mode::Carry, batch_size: 3, burn_in: 2, ..options().data },
         optimiser: OptimiserOptions { truncate_bptt, ..options().optimiser },
@@ -679,7 +678,7 @@ fn a_run_that_carries_its_state_goes_on_to_the_same_bits_however_it_is_computed(
         run(&corpus, &gru(), &options, &whole, &silent, &AtomicBool::new(false)).unwrap();
 
         let cut = name("cut");
-        // Otherwise computed each time, and stopped between windows of a game.
+        // Computed in another way each time, and stopped between windows of a game.
         for (stop_at, every, threads) in [(0, 1, 2), (3, 1, 2), (7, 2, 1), (12, 1, 1)] {
             let cancel = AtomicBool::new(false);
             let listen = |event| match event {
@@ -718,7 +717,7 @@ fn a_run_that_carries_its_state_goes_on_to_the_same_bits_however_it_is_computed(
 
 /// Without learning, the losses of the steps are those of one pass over the games.
 #[test]
-fn a_lane_reads_a_game_as_one_pass_over_it_does() {
+fn a_track_reads_a_game_as_one_pass_over_it_does() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
@@ -788,7 +787,7 @@ fn a_folder_that_holds_a_run_is_not_overwritten_and_other_options_do_not_resume_
 }
 
 #[test]
-fn a_run_that_is_lengthened_goes_on_with_the_schedule_that_it_had() {
+fn a_lengthened_run_keeps_the_schedule_that_it_had() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
@@ -821,7 +820,7 @@ fn a_run_that_is_lengthened_goes_on_with_the_schedule_that_it_had() {
     let decay = |s: u64| 0.95f64.powf((s - 4) as f64 / (steps - 4) as f64);
     let want = long.schedule.learning_rate * decay(steps + 5);
     assert!((rates.borrow().last().unwrap() - want).abs() < 1e-12);
-    // Said no more, its steps are recorded, and its lengths are kept.
+    // Without new options, the recorded steps and lengths are kept.
     let record = sconce_train::run::Record::read(&out).unwrap();
     let again = record.with(serde_json::json!({ "resume": true })).unwrap();
     assert_eq!((again.schedule.steps, again.schedule.decay_steps), (longer, None));
@@ -833,14 +832,14 @@ fn a_run_that_is_lengthened_goes_on_with_the_schedule_that_it_had() {
 }
 
 #[test]
-fn a_lengthened_run_goes_on_from_before_it_saved_and_when_it_is_told_the_same_again() {
+fn a_lengthened_run_resumes_from_before_its_first_save_and_with_the_same_options_again() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
     let go = |options: &TrainOptions| {
         run(&corpus, &gru(), options, &out, &silent, &AtomicBool::new(false)).unwrap()
     };
-    // A warm-up that is longer than the run is cut.
+    // A warm-up that is longer than half of the run is cut.
     let lr_schedule = LrSchedule::Constant;
     let short = TrainOptions {
         schedule: ScheduleOptions { lr_schedule, warmup_steps: 100, ..options().schedule },
@@ -861,7 +860,7 @@ fn a_lengthened_run_goes_on_from_before_it_saved_and_when_it_is_told_the_same_ag
     assert_eq!((report.steps, report.options.schedule.warmup_steps), (steps + 6, steps / 2));
     assert_eq!(go(&long).stopped, Stopped::Finished);
 
-    // As if it had been killed before its first save.
+    // As if the run had been killed before its first save.
     std::fs::remove_file(&last).unwrap();
     std::fs::write(&last, before).unwrap();
     let record = sconce_train::run::Record::read(&out).unwrap();
@@ -871,7 +870,7 @@ fn a_lengthened_run_goes_on_from_before_it_saved_and_when_it_is_told_the_same_ag
 }
 
 #[test]
-fn a_damaged_state_is_named_with_another_to_take() {
+fn a_damaged_state_is_named_with_another_to_use() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
@@ -883,7 +882,7 @@ fn a_damaged_state_is_named_with_another_to_take() {
     );
     let last = out.join("last.safetensors");
     let bytes = std::fs::read(&last).unwrap();
-    // Anew: the numbered one is the same file by another name.
+    // A new file, as the numbered name is a link to the same one.
     std::fs::remove_file(&last).unwrap();
     std::fs::write(&last, &bytes[..bytes.len() / 2]).unwrap();
     let resume = TrainOptions {
@@ -902,7 +901,7 @@ fn a_run_resumes_with_any_learning_rate_but_not_on_other_games() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
-    // A number that a careless JSON reader gives back one bit off.
+    // A number that an inexact JSON reader returns one bit off.
     let options = TrainOptions {
         schedule: ScheduleOptions { learning_rate: 5.0 * 1e-5 * 3.0, ..options().schedule },
         ..options()
@@ -923,7 +922,7 @@ fn a_run_resumes_with_any_learning_rate_but_not_on_other_games() {
 }
 
 #[test]
-fn a_loss_that_is_not_finite_keeps_the_last_whole_step_and_a_killed_writer_leaves_no_trouble() {
+fn a_loss_that_is_not_finite_keeps_the_last_whole_step_and_partial_files_do_no_harm() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
@@ -988,7 +987,7 @@ fn the_last_step_learns_too_and_patience_ends_a_run() {
 }
 
 #[test]
-fn a_validation_corpus_must_not_hold_what_is_trained_on() {
+fn a_validation_corpus_must_not_have_training_games() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let options = TrainOptions {
@@ -1017,7 +1016,7 @@ fn a_folder_in_use_is_busy() {
 }
 
 #[test]
-fn memory_is_learned_and_a_memoryless_policy_does_not_pretend() {
+fn a_policy_with_memory_learns_what_one_without_memory_cannot() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let options = TrainOptions {
@@ -1044,7 +1043,7 @@ fn memory_is_learned_and_a_memoryless_policy_does_not_pretend() {
 }
 
 #[test]
-fn the_evaluation_of_a_file_equals_that_of_its_run_and_both_modes_count_every_frame() {
+fn the_evaluation_of_a_file_equals_that_of_its_run_and_both_modes_score_every_frame() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let out = dir.path().join("run");
@@ -1068,7 +1067,7 @@ fn the_evaluation_of_a_file_equals_that_of_its_run_and_both_modes_count_every_fr
 }
 
 #[test]
-fn a_corpus_of_something_else_is_refused_with_both_named() {
+fn a_corpus_of_another_game_is_refused_with_both_named() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let spec = Spec { embedding: Embedding::vector(3), ..gru() };
@@ -1081,7 +1080,7 @@ fn a_corpus_of_something_else_is_refused_with_both_named() {
 }
 
 #[test]
-fn a_run_does_not_move_into_a_corpus() {
+fn a_run_in_the_folder_of_a_corpus_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("corpus");
     let corpus = corpus(&out);
@@ -1118,11 +1117,11 @@ fn options_out_of_bounds_are_named() {
 }
 
 #[test]
-fn batches_whose_frames_weigh_nothing_are_passed_over_and_the_run_goes_on() {
+fn batches_of_frames_of_weight_0_are_skipped_and_the_run_continues() {
     let dir = tempfile::tempdir().unwrap();
     let mut heads = Heads::controller(HeadsKind::Independent);
     heads.parts.iter_mut().for_each(|part| part.hidden_size = 4);
-    // The sticks rest and nothing is pressed, but at each game's end.
+    // The sticks are centred and nothing is pressed, except at the end of each game.
     let games: Vec<VectorGame> = (0..4)
         .map(|game| {
             let label = |t: usize| -> [f32; 13] {

@@ -96,7 +96,7 @@ fn teacher(dir: &Path, spec: &Spec, seed: u64) -> PathBuf {
     path
 }
 
-/// Loss, loss of the heads and divergence of each step.
+/// Loss, imitation loss and divergence of each step.
 type Told = Vec<(f64, f64, Option<f64>)>;
 
 fn go(
@@ -137,7 +137,7 @@ fn state(folder: &Path) -> Vec<(String, Vec<u32>)> {
 }
 
 #[test]
-fn a_heavy_teacher_is_followed_and_the_divergence_is_in_the_loss() {
+fn a_teacher_of_large_weight_is_followed_and_its_divergence_is_in_the_loss() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let spec = gru(8, 0.0, HeadsKind::Autoregressive);
@@ -171,13 +171,13 @@ fn a_heavy_teacher_is_followed_and_the_divergence_is_in_the_loss() {
     assert!(report.history.iter().all(|point| point.figures.is_empty()));
 }
 
-/// Only with the same states before each window do a policy and its copy agree.
+/// A policy and its copy agree only with the same states before each window.
 #[test]
 fn a_policy_agrees_with_itself_wherever_its_windows_begin_and_however_they_are_cut() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let spec = gru(8, 0.0, HeadsKind::Autoregressive);
-    // The policy that a run of seed 0 begins with.
+    // The policy that a run of seed 0 starts with.
     let path = teacher(dir.path(), &spec, 0);
     for unroll in [Mode::Window, Mode::Carry] {
         for truncate_bptt in [None, Some(5)] {
@@ -201,14 +201,14 @@ fn a_policy_agrees_with_itself_wherever_its_windows_begin_and_however_they_are_c
             }
         }
     }
-    // Nor is that so of any two policies.
+    // Two different policies do not agree.
     let other = teacher(dir.path(), &spec, 1);
     let (_, told) = go(&corpus, &spec, &options(Some(other)), &dir.path().join("other")).unwrap();
     assert!(told[0].2.unwrap() > 1e-3);
 }
 
 #[test]
-fn a_run_with_a_teacher_goes_on_to_the_same_bits_on_any_number_of_threads() {
+fn a_run_with_a_teacher_resumes_to_the_same_bits_on_any_number_of_threads() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let spec = gru(8, 0.2, HeadsKind::Independent);
@@ -232,7 +232,7 @@ fn a_run_with_a_teacher_goes_on_to_the_same_bits_on_any_number_of_threads() {
     let (_, told) = go(&corpus, &spec, &on(1), &whole).unwrap();
     assert!(state(&whole).iter().any(|(name, _)| name == "carried.teacher"));
 
-    // Of the same teacher under another name, too.
+    // With the same teacher in another file, too.
     let moved = dir.path().join("moved.safetensors");
     std::fs::copy(&path, &moved).unwrap();
     let mut again = vec![];
@@ -262,7 +262,7 @@ fn a_run_with_a_teacher_goes_on_to_the_same_bits_on_any_number_of_threads() {
 }
 
 #[test]
-fn a_teacher_that_is_not_there_or_chooses_something_else_is_an_error_before_the_first_step() {
+fn a_missing_teacher_or_one_of_another_action_space_is_an_error_before_the_first_step() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     let mut other = mlp();

@@ -1,4 +1,4 @@
-//! Weights that are frozen, and weights that forward passes see otherwise than they are learned.
+//! Frozen weights, and weights that are transformed before forward passes.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use sconce_train::step::Stepper;
 use sconce_train::weights::{WeightTransform, WeightTransforms};
 use serde_json::Value;
 
-/// No gradient is as long.
+/// A norm that no gradient reaches.
 const NO_CLIP: f64 = 1e9;
 
 fn spec() -> Spec {
@@ -51,7 +51,7 @@ fn numbers(policy: &Policy) -> BTreeMap<String, Vec<f32>> {
     weights.map(|(name, weight)| (name.clone(), tensor::to_vec(weight).unwrap())).collect()
 }
 
-/// Of the backbone.
+/// Freezes the backbone.
 struct Frozen;
 
 impl WeightTransform for Frozen {
@@ -65,7 +65,7 @@ impl WeightTransform for Frozen {
 }
 
 #[test]
-fn what_is_frozen_stays_to_the_bit_and_all_else_learns_as_it_would() {
+fn frozen_weights_keep_their_bits_and_the_others_learn_as_before() {
     let (policy, batch) = (Policy::init(&spec(), 1).unwrap(), examples(&spec(), 3, 5, 2));
     let before = numbers(&policy);
     let mut all = stepper(&policy, Kind::AdamW, None);
@@ -85,13 +85,13 @@ fn what_is_frozen_stays_to_the_bit_and_all_else_learns_as_it_would() {
     }
     let after = numbers(some.policy());
     assert!(before.iter().all(|(name, before)| !Frozen.covers(name) || after[name] == *before));
-    // Nothing is kept of them, and the policy that is played has them.
+    // They have no moments, and the policy that is played has them.
     let kept = some.optimiser().state().unwrap();
     assert!(kept.iter().all(|(name, _)| !name.contains("backbone.")) && !kept.is_empty());
     assert_eq!(numbers(&some.averaged().unwrap()), after);
 }
 
-/// Weights of heads in eighths; gradients pass as they are.
+/// Rounds weights of heads to eighths; gradients pass unchanged.
 struct Eighths;
 
 impl WeightTransform for Eighths {
@@ -105,7 +105,7 @@ impl WeightTransform for Eighths {
 }
 
 #[test]
-fn what_is_shown_is_learned_beside_it_and_a_resumed_run_goes_on_with_what_is_learned() {
+fn master_weights_learn_beside_the_shown_ones_and_a_resumed_run_continues_from_them() {
     let (policy, batch) = (Policy::init(&spec(), 1).unwrap(), examples(&spec(), 3, 5, 2));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("last.safetensors");
@@ -137,12 +137,12 @@ fn what_is_shown_is_learned_beside_it_and_a_resumed_run_goes_on_with_what_is_lea
         assert_eq!(resumed.step(&batch, step, 1e-3).unwrap(), want);
     }
     assert_eq!(numbers(resumed.policy()), numbers(straight.policy()));
-    // Small steps add up where rounding would have lost each of them.
+    // Small steps add up that rounding would lose one by one.
     straight.snapshot(Value::Null, checkpoint::Optimiser::new()).unwrap().save(&path).unwrap();
     assert_ne!(numbers(&Policy::load(&path).unwrap()), numbers(&saved));
 }
 
-/// Twice each weight, with the gradient of that.
+/// Doubles each weight, with the matching gradient.
 struct Twice;
 
 impl WeightTransform for Twice {
@@ -160,7 +160,7 @@ impl WeightTransform for Twice {
 }
 
 #[test]
-fn a_gradient_is_that_of_what_was_read_through_the_transform() {
+fn a_gradient_is_that_of_the_transformed_weight_through_the_transform() {
     let (policy, batch) = (Policy::init(&spec(), 1).unwrap(), examples(&spec(), 3, 5, 2));
     let doubled = policy.weights().iter().map(|(name, weight)| {
         let weight =
@@ -179,7 +179,7 @@ fn a_gradient_is_that_of_what_was_read_through_the_transform() {
         tensor::to_vec(&logits).unwrap()
     };
     assert_eq!(logits(&through.frozen().unwrap()), logits(&doubled));
-    // w - lr (2 g + decay w) shown twice is 2 w - 4 lr g - lr decay 2 w: four times the rate, but for the decay.
+    // w - lr (2 g + decay w), doubled, is 2 w - 4 lr g - lr decay 2 w: four times the rate, except for the decay.
     let (before, rate) = (numbers(&doubled), 1e-3f32);
     through.step(&batch, 0, rate.into()).unwrap();
     plain.step(&batch, 0, rate.into()).unwrap();
@@ -197,7 +197,7 @@ fn a_gradient_is_that_of_what_was_read_through_the_transform() {
     }
 }
 
-/// Gradients of some weights cannot be had while it refuses.
+/// Fails to transform gradients of some weights while the flag is set.
 struct Refuses(std::sync::Arc<std::sync::atomic::AtomicBool>);
 
 impl WeightTransform for Refuses {
@@ -218,7 +218,7 @@ impl WeightTransform for Refuses {
 }
 
 #[test]
-fn an_update_that_fails_leaves_what_is_shown_and_what_is_learned_as_they_were() {
+fn an_update_that_fails_changes_neither_shown_nor_master_weights() {
     let (policy, batch) = (Policy::init(&spec(), 1).unwrap(), examples(&spec(), 3, 5, 2));
     let refuses = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     let mut failed = stepper(&policy, Kind::AdamW, Some(Box::new(Refuses(refuses.clone()))));

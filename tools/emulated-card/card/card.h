@@ -1,4 +1,4 @@
-// What the libraries of the emulated card share: memory, and streams of work.
+// Shared code of the emulated card's libraries: memory, and streams of work.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace card {
 
-// Cards, which are as many as SCONCE_EMULATED_CARDS says: one by default.
+// The largest number of cards. SCONCE_EMULATED_CARDS sets the number; the default is 1.
 constexpr int MOST_CARDS = 8;
 
-// As CUresult.
+// Values of CUresult.
 enum Status {
   SUCCESS = 0,
   INVALID_VALUE = 1,
@@ -38,12 +38,13 @@ enum Status {
   CAPTURE_WRONG_THREAD = 908,
 };
 
-// Until the process is gone: threads may still call when it ends.
+// A value that is never destroyed: threads may still make calls when the process ends.
 template <typename T> T &lasting() { return *new T; }
 
-// One call at a time. What a call throws it returns.
+// Serialises the driver's calls.
 extern std::recursive_mutex lock;
 
+// Runs a call under the lock, and returns the status that it throws.
 template <typename Call> int answer(Call call) {
   std::lock_guard guard(lock);
   try {
@@ -58,13 +59,13 @@ inline void check(bool holds, Status otherwise) {
   if (!holds) throw otherwise;
 }
 
-// Says what went wrong where a card would go on with anything, and ends the process.
+// Prints the fault and ends the process, where a card would continue with undefined results.
 [[noreturn, gnu::format(printf, 1, 2), gnu::visibility("default")]] void die(const char *format, ...);
 
 #define ABSENT(function)                                                                                              \
   extern "C" __attribute__((visibility("default"))) void function() { card::die("there is no " #function); }
 
-// What is waited for, in order.
+// A piece of work in a queue.
 struct Work {
   const char *name;
   std::function<void()> run;
@@ -72,65 +73,70 @@ struct Work {
 
 struct Pool;
 
-// Of the thread's context, which most calls need.
+// The card of the thread's context, or -1 without a context, which most calls need.
 __attribute__((visibility("default"))) int current_card();
-// Waits for all of a card, which is an error while any of its streams is captured: what libraries do when they begin and
-// end.
+// Synchronises a card, as libraries do when they are created and destroyed. An error while any stream of the card is
+// being captured.
 __attribute__((visibility("default"))) int wait_for_card();
-// Memory of the card for a library's own use.
+// Allocates and frees memory of the card for a library's own use.
 __attribute__((visibility("default"))) uintptr_t lend(size_t bytes);
 __attribute__((visibility("default"))) void take_back(uintptr_t address);
-// Whether kernels of another card may touch what lies there.
+// Whether kernels of a card may access the memory at an address.
 __attribute__((visibility("default"))) bool reaches(int card, const void *address);
 
 namespace memory {
 
 constexpr size_t ALIGNMENT = 256;
 
-// Where its bytes lie, at the end of whole pages, behind which is one that none may touch.
+// The bytes lie at the end of whole pages, followed by an inaccessible page.
 struct Allocation {
   uintptr_t pages;
   size_t page_count, bytes;
   uintptr_t address;
-  // Whether there is memory, and whether somebody has asked to free it.
+  // Whether the memory exists, and whether its release was requested.
   bool there = false, freed = false;
-  // That it is of, if of any.
+  // Its pool, if any.
   Pool *pool = nullptr;
-  // It is a graph's, which has it at this address in each launch, of memory that its streams have.
+  // Whether it belongs to a graph, which has it at this address in each launch, in memory that the graph's streams
+  // keep.
   bool of_graph = false;
-  // It counts as in use.
+  // Whether it counts as in use.
   bool counted = false;
 };
 
+// A size rounded up to the alignment.
 size_t rounded(size_t bytes);
 
+// Bytes of the card.
 size_t total();
-// Bytes that are in use, or kept by a pool.
+// Bytes in use or kept by a pool.
 size_t used();
+// A new address without memory.
 uintptr_t address_of(size_t bytes);
-// Gives and takes the memory of an address, and ends its use.
+// Attach memory to an address, detach it, and end the use of the address.
 void give(uintptr_t address);
 void take(uintptr_t address);
 void forget(uintptr_t address);
-// The allocation in which all of these lie, if they lie in one that is there.
+// The allocation that contains all of these bytes, if there is one that was not freed.
 Allocation *around(uintptr_t address, size_t bytes);
-// The allocation that begins there.
+// The allocation that begins at an address.
 Allocation &at(uintptr_t address);
 
-// Memory of the host that the card may read whenever it likes.
+// Pinned memory of the host, which the card may access at any time.
 void *pin(size_t bytes);
 void unpin(void *pointer);
 bool pinned(const void *pointer, size_t bytes);
 
-// Tells what was touched that is not there.
+// Installs signal handlers that report invalid accesses.
 void watch();
 
 } // namespace memory
 
 struct Capture;
 
-// A queue. Nothing in it runs until somebody waits for it, so that who forgets to wait sees it, or until it is as
-// long as a card's. What the graphs take that it plays it keeps for the next one.
+// A stream: a queue of work. Nothing in it runs until a call waits for it, so that a missing wait has a visible effect,
+// or until the queue is as long as a card's. `of_graphs` counts the memory that its graphs took, which it keeps for the
+// next graph.
 struct Stream {
   bool waits_for_legacy;
   int card;
@@ -141,12 +147,11 @@ struct Stream {
 };
 
 Stream &stream(void *handle);
-// For libraries beside the driver: work of theirs.
+// Adds work of a library.
 __attribute__((visibility("default"))) void add(void *stream, const char *name, std::function<void()> run);
-// The number of what is captured of it, or 0.
+// The number of the stream's capture, or 0.
 __attribute__((visibility("default"))) uint64_t capture_of(void *stream);
-// Work that begins in some streams together: once, when one of them comes to it and all others have done what is
-// before it.
+// Adds work to several streams that runs once, as soon as one stream reaches it, after the earlier work of all of them.
 __attribute__((visibility("default"))) void together(const std::vector<void *> &streams, const char *name,
                                                      std::function<void()> run);
 void add(Stream &stream, const char *name, std::function<void()> run);

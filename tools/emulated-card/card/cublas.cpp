@@ -1,4 +1,4 @@
-// The functions of libcublas.so.13 that candle calls. Sums are in the order of k, whatever the sizes around it.
+// The functions of libcublas.so.13 that candle calls. Sums are added in the order of k for all shapes.
 #include "../cuda_bf16.h"
 #include "../cuda_fp16.h"
 #include "card.h"
@@ -8,17 +8,17 @@
 
 namespace {
 
-// As cublasStatus_t.
+// Values of cublasStatus_t.
 enum { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, EXECUTION_FAILED = 13, INTERNAL_ERROR = 14, NOT_SUPPORTED = 15 };
 
-// Bytes.
+// Bytes that a library takes when it is created, and for each capture.
 constexpr size_t OWN = 1 << 20, WORKSPACE = 8 << 20;
 
-// As cudaDataType.
+// Values of cudaDataType.
 enum Type { F32 = 0, F64 = 1, F16 = 2, BF16 = 14 };
 
-// What a library has of a card. In each capture it takes memory for what it works in, and keeps it while it is there,
-// unless it was given some.
+// A cuBLAS handle. Unless it was given a workspace, it allocates one for each capture and keeps it until it is
+// destroyed.
 struct Library {
   void *stream = nullptr;
   int card = card::current_card();
@@ -27,7 +27,7 @@ struct Library {
   uint64_t captured = 0;
 };
 
-// Columns one after another: element (i, j) of a matrix, or of its transpose, lies at i + j * ld.
+// A column-major matrix: element (i, j) of the matrix, or of its transpose, lies at i + j * ld.
 struct Matrix {
   char *first;
   bool transposed;
@@ -41,7 +41,7 @@ struct Product {
   int count;
 };
 
-// A matrix in parts of WIDE rows, or columns if `across`: [part, k, WIDE], zeros behind the last.
+// A matrix in parts of WIDE rows, or columns if `across`: [part, k, WIDE], padded with zeros.
 template <typename T, typename S, int WIDE>
 std::vector<S> parts_of(const Matrix &matrix, int of, bool across, int count, int k) {
   const T *first = reinterpret_cast<const T *>(matrix.first) + of * matrix.stride;
@@ -56,7 +56,7 @@ std::vector<S> parts_of(const Matrix &matrix, int of, bool across, int count, in
 constexpr int COLUMNS = 4;
 template <typename S> constexpr int ROWS = 64 / sizeof(S);
 
-// sums [COLUMNS, ROWS] of a part of rows and one of columns.
+// sums: [COLUMNS, ROWS], the product of one part of rows and one part of columns.
 template <typename S>
 __attribute__((target_clones("avx512f", "avx2", "default"))) void multiply(const S *a, const S *b, int k, S *sums) {
   typedef S Rows __attribute__((vector_size(64), aligned(sizeof(S)), may_alias));
@@ -68,7 +68,7 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void multiply(const
   memcpy(sums, columns, sizeof columns);
 }
 
-// Operands of T, a result of C, summed in S.
+// A product with operands of type T, a result of type C and sums of type S.
 template <typename T, typename C, typename S> void multiply(const Product &p, int of) {
   const auto a = parts_of<T, S, ROWS<S>>(p.a, of, false, p.m, p.k);
   const auto b = parts_of<T, S, COLUMNS>(p.b, of, true, p.n, p.k);
@@ -80,7 +80,7 @@ template <typename T, typename C, typename S> void multiply(const Product &p, in
       for (int j = left; j < std::min(left + COLUMNS, p.n); j++)
         for (int i = top; i < std::min(top + ROWS<S>, p.m); i++) {
           C &to = c[i + j * p.c.ld];
-          // What is there is not read where nothing of it stays.
+          // With beta 0 the previous result is not read.
           const S before = p.beta == 0 ? S(0) : S(p.beta) * S(to);
           to = C(S(p.alpha) * sums[(j - left) * ROWS<S> + i - top] + before);
         }
@@ -93,7 +93,8 @@ template <typename T, typename C, typename S> void multiply(const Product &p) {
 
 using Run = void (*)(const Product &);
 
-// Operands and result are of one type, but that those of 16 bits may have a result of f32; nothing for others.
+// The product for the types of operands and result: equal types, or 16-bit operands with an f32 result. Null for other
+// types.
 Run product(int of, int result) {
   if (of == F32 && result == F32) return multiply<float, float, float>;
   if (of == F64 && result == F64) return multiply<double, double, double>;
@@ -118,7 +119,7 @@ int add(Library &library, Run run, const Product &p) {
   return SUCCESS;
 }
 
-// What alpha and beta are in goes with what is summed in.
+// Reads alpha or beta, whose type follows from the compute type.
 bool scale(int compute, const void *number, double &value) {
   if (compute == 64 || compute == 65) value = float(*static_cast<const __half *>(number));
   else if (compute == 68 || compute == 69 || compute == 74 || compute == 75 || compute == 77)
@@ -145,7 +146,7 @@ CUBLAS int cublasDestroy_v2(void *handle) {
   for (uintptr_t address : library->own) card::take_back(address);
   return delete library, SUCCESS;
 }
-// What it was given to work in was given for the stream before.
+// A workspace applies only to the stream that was set before it.
 CUBLAS int cublasSetStream_v2(void *handle, void *stream) {
   Library *library = static_cast<Library *>(handle);
   return library->stream = stream, library->given = false, SUCCESS;

@@ -1,4 +1,5 @@
-// The functions of libcurand.so.10 that candle calls. Other numbers than NVIDIA's come for a seed, of the same kind.
+// The functions of libcurand.so.10 that candle calls. The numbers of a seed differ from NVIDIA's; their distributions
+// agree.
 #include "card.h"
 #include <cmath>
 
@@ -6,7 +7,7 @@
 
 namespace {
 
-// As curandStatus_t.
+// Values of curandStatus_t.
 enum { SUCCESS = 0, LENGTH_NOT_MULTIPLE = 105 };
 
 struct Generator {
@@ -14,7 +15,7 @@ struct Generator {
   uint64_t seed = 0, offset = 0;
 };
 
-// SplitMix64 (Steele et al. 2014) of a place in the sequence.
+// SplitMix64 (Steele et al. 2014) at a place of the sequence.
 uint64_t bits(uint64_t seed, uint64_t place) {
   uint64_t v = seed * 0x9e3779b97f4a7c15 + (place + 1) * 0xd1342543de82ef95;
   v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9;
@@ -22,10 +23,10 @@ uint64_t bits(uint64_t seed, uint64_t place) {
   return v ^ v >> 31;
 }
 
-// Above 0, and 1 at most.
+// A uniform number in (0, 1].
 double uniform(uint64_t seed, uint64_t place) { return double((bits(seed, place) >> 11) + 1) * 0x1p-53; }
 
-// Box & Muller 1958.
+// A standard normal number (Box & Muller 1958).
 double normal(uint64_t seed, uint64_t place) {
   const uint64_t pair = place & ~uint64_t(1);
   const double radius = std::sqrt(-2 * std::log(uniform(seed, pair))), angle = 2 * M_PI * uniform(seed, pair + 1);
@@ -43,7 +44,7 @@ template <typename T, typename Number> int generate(void *handle, T *to, size_t 
 }
 
 template <typename T> int uniforms(void *handle, T *to, size_t count) {
-  // As f32 all are above 0 too.
+  // Rounded to f32 all numbers are still above 0.
   return generate(handle, to, count, uniform);
 }
 

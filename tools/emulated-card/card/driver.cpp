@@ -1,4 +1,4 @@
-// The driver's functions, as libcuda.so.1 has them. Names and types are those of NVIDIA's cuda.h.
+// The driver's functions in libcuda.so.1. Names and types follow NVIDIA's cuda.h.
 #include "../emulate.h"
 #include "pools.h"
 #include "streams.h"
@@ -33,7 +33,7 @@ void check_device(Device device) {
   check(device >= 0 && device < cards(), INVALID_DEVICE);
 }
 
-// What a call needs that has to do with a stream, or with memory.
+// Runs a call that needs a context, as calls on streams and memory do.
 template <typename Call> int in_context(const char *function, Call call) {
   return answer([&] {
     if (current == nullptr) fprintf(stderr, "emulated card: %s by a thread without a context\n", function);
@@ -45,13 +45,14 @@ template <typename Call> int in_context(const char *function, Call call) {
 
 using Sizes = std::vector<size_t>;
 
-// What a PTX says of a kernel: its parameters, the threads that a block may have, and what it declares to share.
+// A kernel's entry in a PTX: bytes of its parameters, the maximum threads of a block, and bytes of declared shared
+// memory.
 struct Entry {
   Sizes parameters;
   size_t threads = 1024, shared = 0;
 };
 
-// A kernel of a PTX, or rather of the source that it was made of.
+// A kernel of a PTX, run from its source.
 struct Function {
   std::string name;
   const emulate::Kernel *kernel;
@@ -86,7 +87,7 @@ template <typename T> void destroy(std::set<T *> &all, Handle handle) {
   delete gone;
 }
 
-// Of a parameter such as `.param .align 2 .b8 name[2]`.
+// The bytes of a parameter such as `.param .align 2 .b8 name[2]`.
 size_t size_of(const std::string &parameter) {
   size_t type = 0;
   while (!strchr("usfb", parameter.at(type + 1)) || !isdigit(parameter.at(type + 2)))
@@ -102,7 +103,7 @@ Sizes sizes_of(const std::string &parameters) {
   return sizes;
 }
 
-// The number behind `mark`, or of each of them their product, up to `;` or a new line.
+// The product of the comma-separated numbers after `mark`, up to the end of the line.
 size_t product_after(const std::string &text, const std::string &mark, size_t otherwise) {
   size_t at = text.find(mark);
   if (at == std::string::npos) return otherwise;
@@ -116,7 +117,7 @@ size_t product_after(const std::string &text, const std::string &mark, size_t ot
   return product;
 }
 
-// What is declared as shared, by name, such as `.shared .align 4 .b8 name[1024];`.
+// Bytes of declared shared memory by name, from lines such as `.shared .align 4 .b8 name[1024];`.
 std::map<std::string, size_t> shared_in(const std::string &text) {
   std::map<std::string, size_t> found;
   const std::string mark = ".shared .align ";
@@ -132,7 +133,7 @@ std::map<std::string, size_t> shared_in(const std::string &text) {
 
 Module *read(const std::string &ptx) {
   if (ptx.find(".version") == std::string::npos || ptx.find(".target") == std::string::npos) {
-    fprintf(stderr, "emulated card: a module that is no PTX\n");
+    fprintf(stderr, "emulated card: a module is not PTX\n");
     throw INVALID_IMAGE;
   }
   const std::string mark = ".entry ";
@@ -166,7 +167,7 @@ Function &function_of(Module &module, const std::string &name) {
   return module.functions.emplace(name, Function{name, &kernel->second, entry->second}).first->second;
 }
 
-// A launch's arguments, which the driver copies when it is asked for.
+// Copies the arguments of a launch, as the driver does at the call.
 std::vector<std::vector<char>> copied(const Function &function, void **arguments) {
   std::vector<std::vector<char>> copies;
   for (const auto &parameter : function.kernel->parameters) {
@@ -212,7 +213,7 @@ void copy_within(Pointer to, Pointer from, size_t bytes, Stream &stream) {
   add(stream, "a copy", [to = in_card(to, bytes), from = in_card(from, bytes), bytes] { memmove(to, from, bytes); });
 }
 
-// From memory that is not pinned the driver reads before it returns.
+// Copies to the card. Memory that is not pinned has been read when the driver returns.
 void copy_there(Pointer to, const void *from, size_t bytes, Stream &stream) {
   if (bytes == 0) return;
   void *there = in_card(to, bytes);
@@ -227,7 +228,7 @@ void copy_there(Pointer to, const void *from, size_t bytes, Stream &stream) {
   });
 }
 
-// To memory that is not pinned it has written when it returns.
+// Copies to the host. Memory that is not pinned has been written when the driver returns.
 void copy_back(void *to, Pointer from, size_t bytes, Stream &stream) {
   if (bytes == 0) return;
   const bool pinned = memory::pinned(to, bytes);
@@ -242,7 +243,7 @@ template <typename T> void fill(Pointer to, T value, size_t count, Stream &strea
   add(stream, "a fill", [first, value, count] { std::fill_n(first, count, value); });
 }
 
-// What has no stream is done in the one of all, and waited for.
+// Runs work without a stream in the legacy stream, and waits for it.
 template <typename Call> int at_once(Call call) {
   return in_context("a copy", [&] {
     nothing_captured();
@@ -290,7 +291,7 @@ int message(int status, const char **text, const char *Message::*part) {
   return *text = nullptr, INVALID_VALUE;
 }
 
-// Of CUdevice_attribute, what a card of compute 9.0 answers; the others are 0.
+// Values of CUdevice_attribute for a card of compute 9.0. Other attributes are 0.
 const std::map<int, int> &ATTRIBUTES = *new std::map<int, int>{
     {1, 1024},          // threads of a block
     {2, 1024},          // x of a block
@@ -305,21 +306,21 @@ const std::map<int, int> &ATTRIBUTES = *new std::map<int, int>{
     {13, 1000000},      // clock, kHz
     {14, 512},          // alignment of textures
     {16, 132},          // multiprocessors
-    {31, 1},            // kernels at a time
+    {31, 1},            // concurrent kernels
     {36, 1000000},      // clock of memory, kHz
     {37, 5120},         // width of memory, bits
     {38, 50 << 20},     // L2, bytes
     {39, 2048},         // threads of a multiprocessor
-    {40, 1},            // engines for copies
-    {41, 1},            // addresses are those of the host's kind
+    {40, 1},            // copy engines
+    {41, 1},            // one address space with the host
     {75, 9},            // compute capability
     {76, 0},            //
     {81, 228 << 10},    // bytes that the blocks of a multiprocessor share
     {82, 65536},        // registers of a multiprocessor
-    {95, 1},            // launches whose blocks wait for each other
-    {97, int(SHARED_ON_REQUEST)},  // bytes that a block shares if a kernel asks for it
+    {95, 1},            // cooperative launches
+    {97, int(SHARED_ON_REQUEST)},  // bytes that a block shares if a kernel opts in
     {106, 32},          // blocks of a multiprocessor
-    {115, 1},           // memory in the order of a stream
+    {115, 1},           // allocation in stream order
 };
 
 } // namespace
@@ -436,7 +437,7 @@ DRIVER int cuMemFree_v2(Pointer pointer) {
     if (pointer != 0) release(pointer, legacy), wait_for(legacy);
   });
 }
-// Of nothing it is null, where cuMemAlloc fails.
+// A request of 0 bytes returns null; cuMemAlloc would fail.
 DRIVER int cuMemAllocAsync(Pointer *pointer, size_t bytes, Handle handle) {
   return IN_CONTEXT({
     check(bytes > 0 || !stream(handle).capture, INVALID_VALUE);
@@ -457,7 +458,7 @@ DRIVER int cuMemHostAlloc(void **pointer, size_t bytes, unsigned) {
 DRIVER int cuMemFreeHost(void *pointer) {
   return IN_CONTEXT({
     nothing_captured();
-    // A card's driver does not say that it waits for who still reads it.
+    // A card's driver does not promise to wait for work that still reads the memory.
     memory::unpin(pointer);
   });
 }
@@ -541,7 +542,7 @@ DRIVER int cuEventQuery(Handle handle) {
     check(!event.stream || event.stream->done >= event.position, NOT_READY);
   });
 }
-// Of the emulation, which says nothing of a card.
+// Times of the emulation, which say nothing about a card.
 DRIVER int cuEventElapsedTime_v2(float *milliseconds, Handle first, Handle second) {
   return IN_CONTEXT({
     Event &from = known(events, first), &to = known(events, second);
@@ -576,7 +577,8 @@ DRIVER int cuModuleGetFunction(Handle *function, Handle module, const char *name
 DRIVER int cuFuncGetAttribute(int *value, int attribute, Handle function) {
   return IN_CONTEXT({
     const auto &[_, __, entry, dynamic] = *static_cast<Function *>(function);
-    // Threads of a block, bytes that it shares, and those that it may share beside them; the others are 0.
+    // Threads of a block, bytes of declared shared memory, and the limit of dynamic shared memory; other attributes are
+    // 0.
     *value = attribute == 0 ? int(entry.threads) : attribute == 1 ? int(entry.shared) : attribute == 8 ? int(dynamic) : 0;
   });
 }
@@ -632,7 +634,7 @@ DRIVER int cuGraphInstantiateWithFlags(Handle *executable, Handle handle, unsign
     const auto &graph = known(graphs, handle);
     check(flags <= ALL && !(flags & FREES_ON_LAUNCH && flags & ON_CARD), INVALID_VALUE);
     check(!(flags & ON_CARD), NOT_SUPPORTED);
-    // One that allocates has one address for each.
+    // A graph that allocates can have only one executable, because its allocations have fixed addresses.
     check(graph->memory.empty() || graph->executables == 0, NOT_SUPPORTED);
     graph->executables++;
     make(executables, executable, new Executable{graph, (flags & FREES_ON_LAUNCH) != 0});
@@ -662,7 +664,7 @@ DRIVER int cuDeviceGraphMemTrim(Device device) {
 DRIVER int cuDeviceGetGraphMemAttribute(Device device, int attribute, uint64_t *value) {
   return answer([&] {
     check_device(device);
-    // In use, or kept; not the most that ever was.
+    // Bytes in use or kept; peaks are not supported.
     check(attribute == 0 || attribute == 2, NOT_SUPPORTED);
     *value = of_graphs(device);
   });

@@ -21,22 +21,22 @@ namespace memory {
 namespace {
 
 using emulate::PAGE;
-// Addresses, not memory: more than are used in the life of a process.
+// Reserved address space, not memory: more than a process uses.
 constexpr size_t ADDRESSES = size_t(1) << 44;
-// As numbers of any type NaN, or very large.
+// Bytes of this value are NaN in every float type, and -1 or the maximum in integer types.
 constexpr int UNWRITTEN = 0xff;
 
 uintptr_t first, next;
 auto &allocations = lasting<std::map<uintptr_t, Allocation>>();
-// Addresses that nobody has any more, by their pages; the longest unused are taken first.
+// Unused addresses by number of pages. The longest unused address is reused first.
 auto &unused = lasting<std::map<size_t, std::deque<uintptr_t>>>();
 auto &pins = lasting<std::map<uintptr_t, size_t>>();
-// But for what pools have.
+// Bytes in use without those of pools.
 size_t in_use = 0;
 
 void reserve() {
   void *found = mmap(nullptr, ADDRESSES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (found == MAP_FAILED) die("no addresses are to be had");
+  if (found == MAP_FAILED) die("the reservation of addresses failed");
   first = next = reinterpret_cast<uintptr_t>(found);
 }
 
@@ -54,18 +54,18 @@ uintptr_t pages_of(size_t count) {
   return pages;
 }
 
-// Whether allocations are kept apart: the system has no room for some ten thousand.
+// Whether allocations are guarded by page protection. The system's limit is some ten thousand.
 bool guarded = true;
 
 void protect(const Allocation &a, int how) {
   if (!guarded || mprotect(reinterpret_cast<void *>(a.pages), a.page_count * PAGE, how) == 0) return;
   guarded = false;
-  fprintf(stderr, "emulated card: there are too many allocations to guard each of them\n");
+  fprintf(stderr, "emulated card: too many allocations to guard each of them\n");
   if (errno != ENOMEM || mprotect(reinterpret_cast<void *>(first), ADDRESSES, PROT_READ | PROT_WRITE) != 0)
     die("mprotect of %zu bytes: %s", a.page_count * PAGE, strerror(errno));
 }
 
-// What lies around an allocation's bytes in its pages is as it was at first.
+// Checks that the bytes around an allocation in its pages are unchanged.
 void check_margins(const Allocation &a) {
   auto untouched = [](uintptr_t from, uintptr_t to) {
     for (uintptr_t p = from; p < to; p++)
@@ -74,7 +74,7 @@ void check_margins(const Allocation &a) {
   };
   if (!untouched(a.pages, a.address)) die("something wrote before an allocation of %zu bytes", a.bytes);
   if (!untouched(a.address + a.bytes, a.pages + a.page_count * PAGE))
-    die("something wrote behind an allocation of %zu bytes", a.bytes);
+    die("something wrote past the end of an allocation of %zu bytes", a.bytes);
 }
 
 Allocation *near(uintptr_t address) {
@@ -82,7 +82,7 @@ Allocation *near(uintptr_t address) {
   return after == allocations.begin() ? nullptr : &std::prev(after)->second;
 }
 
-// A signal's stack is small: its sentence is made elsewhere.
+// The message of a signal handler, whose stack is small.
 char sentence[512];
 
 [[gnu::format(printf, 1, 2)]] void tell(const char *format, ...) {
@@ -116,7 +116,7 @@ void told(int signal, siginfo_t *info, void *) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
   const bool ours = first <= address && address < first + ADDRESSES;
   if (!ours && emulate::block.kernel[0] == 0) {
-    // Somebody else's: as it was without this.
+    // The fault is not in a kernel, so the previous handler takes it.
     sigaction(signal, &before, nullptr);
     return;
   }
@@ -126,7 +126,7 @@ void told(int signal, siginfo_t *info, void *) {
   abort();
 }
 
-// Kernels are compiled to end so where they touch a number that does not lie on a multiple of its size.
+// Kernels are compiled to trap on misaligned accesses.
 void trapped(int signal, siginfo_t *, void *) {
   if (emulate::block.kernel[0] == 0) {
     sigaction(signal, &before_trap, nullptr);

@@ -1,5 +1,4 @@
-// The functions of libnccl.so.2 by which the cards of one process add up what they have. Parts are added in the order
-// of the cards.
+// The functions of libnccl.so.2 that sum across the cards of one process. Parts are added in the order of the cards.
 #include "card.h"
 #include <map>
 
@@ -7,7 +6,7 @@
 
 namespace {
 
-// As ncclResult_t, ncclDataType_t and ncclRedOp_t.
+// Values of ncclResult_t, ncclDataType_t and ncclRedOp_t.
 enum { SUCCESS = 0, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
 enum { FLOAT32 = 7 };
 enum { SUM = 0 };
@@ -29,21 +28,21 @@ struct Part {
 };
 
 thread_local int depth = 0;
-// What a group has asked for, by card.
+// The requests of the current group by card.
 thread_local std::map<std::shared_ptr<Team>, std::map<size_t, Part>> asked;
 
 void begin(const Team &team, const std::map<size_t, Part> &parts) {
   const size_t count = team.cards.size();
   if (parts.size() != count)
-    card::die("a sum of %zu cards, of which %zu come: the others would wait for ever", count, parts.size());
+    card::die("a sum across %zu cards has parts of only %zu, and the cards would wait forever", count, parts.size());
   std::vector<Part> all;
   std::vector<void *> streams;
   for (const auto &[_, part] : parts) {
     if (part.count != parts.begin()->second.count) card::die("a sum of parts of different lengths");
-    // Cards of one process read each other's memory where it lies.
+    // Cards of one process read each other's memory in place.
     for (int card : team.cards)
       if (!card::reaches(card, part.from) || !card::reaches(card, part.to))
-        card::die("a part of a sum lies where card %d may not read", card);
+        card::die("a part of a sum lies in memory that card %d may not access", card);
     all.push_back(part);
     streams.push_back(part.stream);
   }
@@ -81,7 +80,7 @@ NCCL int ncclGroupEnd() {
 
 NCCL int ncclAllReduce(const void *from, void *to, size_t count, int type, int what, void *handle, void *stream) {
   if (type != FLOAT32 || what != SUM) return INVALID_ARGUMENT;
-  if (depth == 0) card::die("one card alone asks for a sum of several: it would wait for ever");
+  if (depth == 0) card::die("a single card requests a sum across several, and would wait forever");
   const auto &[team, card] = *static_cast<Communicator *>(handle);
   asked[team][card] = {static_cast<const float *>(from), static_cast<float *>(to), count, stream};
   return SUCCESS;

@@ -11,12 +11,12 @@ using Handle = void *;
 
 namespace {
 
-// What a pool takes at a time.
+// Bytes by which a pool grows.
 constexpr size_t CHUNK = 2 << 20;
 
-// Cards have their memory together.
+// The default pools, and the current pool of each card. All cards share one memory.
 Pool standard[MOST_CARDS], *chosen[MOST_CARDS];
-// Those that were destroyed stay until all of theirs is free.
+// A destroyed pool stays until its last allocation is free.
 auto &all = lasting<std::set<Pool *>>(), &destroyed = lasting<std::set<Pool *>>();
 
 [[maybe_unused]] const bool begun = [] {
@@ -58,7 +58,7 @@ namespace card::pools {
 
 Pool &current(int card) { return *chosen[card]; }
 
-// Whoever wants memory gets what pools have and nobody uses.
+// Takes unused memory of pools if the card is full.
 void make_room(size_t bytes) {
   if (fits(bytes)) return;
   for (Pool *pool : all) trim(*pool, 0);
@@ -144,7 +144,7 @@ DRIVER int cuMemPoolSetAttribute(Handle handle, int attribute, uint64_t *value) 
   return answer([&] {
     Pool &pool = known(handle);
     switch (attribute) {
-    // How freed memory is used again: here always.
+    // Policies for the reuse of freed memory: here it is always reused.
     case 1: case 2: case 3: break;
     case 4: pool.threshold = *value; break;
     case 6: check(*value == 0, INVALID_VALUE), pool.reserved_high = pool.reserved; break;
@@ -173,7 +173,7 @@ DRIVER int cuDeviceSetMemPool(Device device, Handle pool) {
   });
 }
 
-// What a pool has only its own card may touch, unless others are named.
+// Only the pool's own card may access its memory, unless others are added here.
 DRIVER int cuMemPoolSetAccess(Handle handle, const int *descriptions, size_t count) {
   return answer([&] {
     constexpr int DEVICE = 1, READ_AND_WRITE = 3;

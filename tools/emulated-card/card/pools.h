@@ -1,4 +1,4 @@
-// Pools of memory that streams take theirs from, which has a limit and is kept when it is free.
+// Memory pools of streams, with a limit and a cache of freed memory.
 #pragma once
 #include "card.h"
 
@@ -6,26 +6,26 @@ namespace card {
 
 struct Pool {
   int card;
-  // Bytes that it may have; 0 is no limit. How many it keeps when somebody waits.
+  // Maximum bytes, 0 for no limit, and the bytes that it keeps when a stream is synchronised.
   size_t most, threshold = 0;
-  // Bytes in use, and those that it has of the card.
+  // Bytes in use, and bytes taken from the card, with their peaks.
   size_t used = 0, reserved = 0, used_high = 0, reserved_high = 0;
-  // Other cards that may touch what is of it.
+  // Other cards that may access its memory.
   std::set<int> others = {};
 };
 
 namespace pools {
 
-// That of a card's allocations that name none.
+// The pool of a card's allocations that name no pool.
 Pool &current(int card);
-// Makes room for so many bytes that are no pool's.
+// Makes room for bytes outside of pools.
 void make_room(size_t bytes);
-// Of all pools.
+// Bytes that all pools have taken from the card.
 size_t reserved();
-// Takes and gives back memory of a pool, or of the card where there is none.
+// Takes and returns memory of a pool, or of the card for a null pool.
 void take(Pool *pool, size_t bytes);
 void put(Pool *pool, size_t bytes);
-// Somebody has waited.
+// Trims pools to their thresholds. Called after each synchronisation.
 void settle();
 
 // Bytes that streams keep for graphs.

@@ -13,10 +13,10 @@ namespace {
 
 auto &captures = lasting<std::set<Capture *>>();
 
-// What streams that are no more kept for graphs, by card.
+// Graph memory of streams that have ended, by card.
 size_t left_of_graphs[MOST_CARDS] = {};
 
-// What a card's queue holds at most; who adds more waits.
+// The length of a card's queue. Adding more work waits.
 constexpr size_t DEPTH = 1024;
 
 const char *name = "the host";
@@ -62,7 +62,7 @@ double milliseconds() {
 const char *running() { return name; }
 
 Stream &stream(void *handle) {
-  // Those of a thread of its own are one: candle does not use them.
+  // The per-thread default stream is the legacy stream here, because candle does not use it.
   if (reinterpret_cast<uintptr_t>(handle) <= 2) return legacy;
   Stream *stream = static_cast<Stream *>(handle);
   check(streams.count(stream), INVALID_HANDLE);
@@ -177,11 +177,11 @@ void provide(Executable &executable, Stream &stream) {
 void end_stream(Stream &gone) {
   wait_for(gone);
   left_of_graphs[gone.card] += gone.of_graphs;
-  // Events may still name it.
+  // Not freed, because events may still refer to it.
   streams.erase(&gone);
 }
 
-// What is played, or waits for that, keeps its memory.
+// Streams with work in flight keep their graph memory.
 void trim_graphs(int card) {
   left_of_graphs[card] = 0;
   for (Stream *stream : streams)
@@ -201,7 +201,7 @@ void record(Event &event, Stream &stream) {
   event.position = stream.added;
 }
 
-// A capture's work is kept in the order in which it was asked for, which is one that its events allow.
+// A capture keeps its work in the order of the calls, which is an order that its events allow.
 void wait_for(Stream &stream, Event &event) {
   if (event.captured) {
     auto capture = event.capture.lock();
@@ -211,7 +211,7 @@ void wait_for(Stream &stream, Event &event) {
     stream.capture = capture;
     capture->unjoined.erase(event.stream);
   } else if (stream.capture) {
-    // What was recorded before the capture is not in it.
+    // An event recorded before the capture is not part of it.
     if (event.stream != nullptr) spoil(*stream.capture, CAPTURE_ISOLATION);
   } else if (event.stream != nullptr && event.stream != &stream) {
     push_wait(stream, *event.stream, event.position);
@@ -235,7 +235,7 @@ std::shared_ptr<Graph> end(Stream &stream) {
     if (other->capture == capture) other->capture.reset();
   check(!capture->invalid, CAPTURE_INVALIDATED);
   check(capture->unjoined.empty(), CAPTURE_UNJOINED);
-  // Not there before it is launched.
+  // The allocations do not exist before the first launch.
   for (uintptr_t address : capture->graph->kept) memory::at(address).freed = true;
   return capture->graph;
 }
@@ -244,7 +244,7 @@ Graph::~Graph() {
   for (uintptr_t address : memory) {
     memory::Allocation &a = memory::at(address);
     a.of_graph = false;
-    // What it left to others is theirs to free.
+    // Allocations that the graph did not free are freed by their users.
     if (!a.there) memory::forget(address);
   }
 }
@@ -272,7 +272,7 @@ uintptr_t allocate(size_t bytes, Pool *pool) {
   try {
     memory::give(address);
   } catch (Status) {
-    // What is to be freed is free when all is done that comes before.
+    // Run all queued work, which includes pending frees, and try again.
     wait_for_all();
     try {
       memory::give(address);
@@ -307,7 +307,7 @@ void release(uintptr_t address, Stream &stream) {
     kept.erase(found);
     stream.capture->graph->bytes -= memory::rounded(a.bytes);
   } else {
-    // What a graph has stays its own.
+    // The address of a graph's allocation stays with the graph.
     add(stream, "a free", [address] {
       memory::at(address).of_graph ? memory::take(address) : memory::forget(address);
     });

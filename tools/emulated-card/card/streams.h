@@ -1,4 +1,4 @@
-// Graphs of work that streams do not run but keep.
+// Captures of streams, and the graphs made from them.
 #pragma once
 #include "card.h"
 #include <thread>
@@ -7,9 +7,9 @@ namespace card {
 
 struct Graph {
   std::vector<Work> work;
-  // What it allocates, and of that what it does not free.
+  // Its allocations, and those of them that it does not free.
   std::vector<uintptr_t> memory, kept;
-  // Bytes that it has at once, where it is recorded and at most.
+  // Bytes allocated at the current point of the capture, and their peak.
   size_t bytes = 0, most = 0;
   int executables = 0;
   ~Graph();
@@ -24,7 +24,7 @@ struct Capture {
   uint64_t id;
   bool invalid = false;
   std::shared_ptr<Graph> graph = std::make_shared<Graph>();
-  // Streams that wait for its events, and whose own it waited for.
+  // Streams that joined the capture and have not been waited for by another of its streams.
   std::set<Stream *> unjoined = {};
 };
 
@@ -33,23 +33,23 @@ struct Executable {
   bool frees_on_launch;
 };
 
-// A place in a stream, or in a capture.
+// A position in a stream or in a capture.
 struct Event {
   Stream *stream = nullptr;
   uint64_t position = 0;
   std::weak_ptr<Capture> capture;
   bool captured = false;
-  // When it was passed, in ms.
+  // The time at which it was passed, in ms.
   std::shared_ptr<double> passed;
 };
 
 extern Stream &legacy;
 extern std::set<Stream *> &streams;
 
-// Fails, and spoils what is captured, where a card's driver would: waiting, and what may have to wait.
+// Fail and invalidate captures, as a card's driver does for calls that wait or may wait.
 void not_captured(Stream &stream);
 void nothing_captured();
-// The same of what is waited for with all of a card.
+// The same for the synchronisation of a whole card.
 void none_of_card_captured(int card);
 
 void record(Event &event, Stream &stream);
@@ -57,14 +57,14 @@ void wait_for(Stream &stream, Event &event);
 void begin(Stream &stream, Mode mode);
 std::shared_ptr<Graph> end(Stream &stream);
 void launch(Executable &executable, Stream &stream);
-// Has the stream keep what its graph takes.
+// Reserves the memory of a graph in a stream.
 void provide(Executable &executable, Stream &stream);
-// Ends a stream, whose graphs' memory stays until it is trimmed.
+// Ends a stream. The memory of its graphs stays until it is trimmed.
 void end_stream(Stream &stream);
 void trim_graphs(int card);
 size_t of_graphs(int card);
 
-// Of a pool, or of the card alone.
+// Allocates from a pool, from the card for a null pool, or in the order of a stream.
 uintptr_t allocate(size_t bytes, Pool *pool);
 uintptr_t allocate(size_t bytes, Stream &stream);
 void release(uintptr_t address, Stream &stream);

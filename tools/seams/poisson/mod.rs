@@ -1,16 +1,16 @@
-//! How often something is done, 0 up to a most: a Poisson distribution that is cut off there. Its logit is the logarithm of
-//! its rate.
+//! A count from 0 to a maximum: a Poisson distribution truncated at the maximum. Its logit is the logarithm of its
+//! rate.
 
 use super::counter::{self, Counter};
 use super::distribution::{BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape};
 use crate::Result;
 use crate::bounds::within;
 
-/// At most so often.
+/// The head's distribution. Holds the largest count.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Poisson(pub(super) usize);
 
-/// Logarithms of the probabilities of each count.
+/// The log-probabilities of all counts.
 fn log_probabilities(most: usize, x: f32) -> Vec<f64> {
     let (mut log_factorial, mut logs) = (0.0, Vec::with_capacity(most + 1));
     for count in 0..=most {
@@ -26,7 +26,7 @@ fn mean(logs: &[f64]) -> f64 {
     logs.iter().enumerate().map(|(count, log)| count as f64 * log.exp()).sum()
 }
 
-/// The derivative at x of the sum of `of` by the probabilities, `of` itself aside.
+/// The derivative with respect to x of the expectation of `of`, with `of` held constant.
 fn slope(logs: &[f64], of: impl Fn(usize) -> f64) -> f64 {
     let mean = mean(logs);
     let each = logs.iter().enumerate();
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gradients_are_those_of_differences() {
+    fn gradients_agree_with_finite_differences() {
         let (head, x, label) = (Poisson(5), 0.7f32, [3.0]);
         let pull = Pair { loss: 1.5, entropy: 0.4 };
         let at = |x: f32| 1.5 * head.nll(&[x], &label) - 0.4 * head.entropy(&[x]);

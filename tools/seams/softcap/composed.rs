@@ -1,4 +1,4 @@
-//! The same composed of candle's ops.
+//! The softcap composed of candle's ops.
 
 use candle_core::Tensor;
 

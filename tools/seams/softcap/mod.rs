@@ -1,4 +1,4 @@
-//! Numbers that cannot leave a range.
+//! A smooth bound on numbers.
 
 mod composed;
 
@@ -9,10 +9,11 @@ use crate::form::Form;
 use crate::op::{self, Op, Pass};
 use crate::pool::for_each_rows;
 
-/// Numbers of one shard.
+/// Numbers per shard.
 const SHARD: usize = 1 << 14;
 
-/// `cap tanh(x / cap)` of each number, `x [..]` to the same (Gemma 2, 2024, section 2). A card composes it of candle's ops.
+/// `cap tanh(x / cap)` of each number, from `x: [..]` to `[..]` (Gemma 2, 2024, section 2). On a card it is composed of
+/// candle's ops.
 pub fn softcap(x: &Tensor, cap: f32) -> Result<Tensor> {
     match Form::of(x) {
         Form::Cpu => op::apply(Softcap { cap }, &[x], x.shape()),
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
     use crate::tape;
 
-    /// Results and gradients, as f64.
+    /// Outputs and gradients, as f64.
     fn both(x: &Tensor, dtype: DType) -> Result<[Vec<f64>; 2]> {
         let x = Var::from_tensor(&x.to_dtype(dtype)?)?.into_inner();
         let _tape = tape::record();
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_gradients_are_those_in_f64() -> Result<()> {
+    fn values_and_gradients_agree_with_f64() -> Result<()> {
         let x = Tensor::arange(-40f32, 40.0, &Device::Cpu)?.affine(0.25, 0.1)?;
         let [got, want] = [both(&x, DType::F32)?, both(&x, DType::F64)?];
         for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {

@@ -1,13 +1,13 @@
-/* Stands in for NVIDIA's libnvidia-ml.so.1 where there is no GPU: two cards with known numbers.
+/* A fake of NVIDIA's libnvidia-ml.so.1 for tests without a GPU: two cards with known numbers.
  *
- * `fake.conf` beside the library changes what it says, one setting a line, read at each call:
+ * `fake.conf` beside the library sets its answers, one setting a line, read at each call:
  *
- *   init=CODE      what nvmlInit_v2 answers; each call leaves a byte in the file `inits`
+ *   init=CODE      result of nvmlInit_v2; each call appends a byte to the file `inits`
  *   count=N        number of cards, at most 2
- *   card0=CODE     what every question about that card is answered with
- *   cuda=CODE      what the question for CUDA's version is answered with
- *   memory=CODE    what questions for memory are answered with
- *   sleep_ms=N     how long a question for the temperature takes
+ *   card0=CODE     result of every call about card 0, and card1 for card 1
+ *   cuda=CODE      result of the call for CUDA's version
+ *   memory=CODE    result of calls for memory
+ *   sleep_ms=N     duration of a call for the temperature
  *
  * Codes are those of nvmlReturn_t; layouts are those of nvml.h.
  */
@@ -84,7 +84,7 @@ int nvmlSystemGetDriverVersion(char *out, unsigned size) { return said("580.159.
 int nvmlSystemGetNVMLVersion(char *out, unsigned size) { return said("13.580.159.03", out, size); }
 
 int nvmlSystemGetCudaDriverVersion_v2(int *version) {
-  *version = 13000;
+ *version = 13000;
   return setting("cuda", SUCCESS);
 }
 
@@ -93,13 +93,13 @@ int nvmlSystemGetProcessName(unsigned pid, char *out, unsigned size) {
 }
 
 int nvmlDeviceGetCount_v2(unsigned *count) {
-  *count = setting("count", 2);
+ *count = setting("count", 2);
   return SUCCESS;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, card **card) {
   if (index >= (unsigned)setting("count", 2)) return INVALID_ARGUMENT;
-  *card = &cards[index];
+ *card = &cards[index];
   return state(*card);
 }
 
@@ -115,13 +115,13 @@ int nvmlDeviceGetPciInfo_v3(card *card, pci *info) {
 }
 
 int nvmlDeviceGetCudaComputeCapability(card *card, int *major, int *minor) {
-  *major = card->major;
-  *minor = card->minor;
+ *major = card->major;
+ *minor = card->minor;
   return SUCCESS;
 }
 
 int nvmlDeviceGetMigMode(card *card, unsigned *now, unsigned *pending) {
-  *now = *pending = card->mig;
+ *now = *pending = card->mig;
   return card->mig ? SUCCESS : NOT_SUPPORTED;
 }
 
@@ -135,47 +135,47 @@ int nvmlDeviceGetMemoryInfo_v2(card *card, memory *info) {
 }
 
 int nvmlDeviceGetUtilizationRates(card *card, rates *out) {
-  *out = (rates){45, 20};
+ *out = (rates){45, 20};
   return card->mig ? NOT_SUPPORTED : SUCCESS;
 }
 
 int nvmlDeviceGetTemperature(card *card, int sensor, unsigned *celsius) {
   usleep(1000 * setting("sleep_ms", 0));
-  *celsius = card->temperature;
+ *celsius = card->temperature;
   return sensor ? INVALID_ARGUMENT : SUCCESS;
 }
 
 int nvmlDeviceGetPowerUsage(card *card, unsigned *milliwatts) {
-  *milliwatts = card->milliwatts;
+ *milliwatts = card->milliwatts;
   return SUCCESS;
 }
 
 int nvmlDeviceGetEnforcedPowerLimit(card *card, unsigned *milliwatts) {
-  *milliwatts = card->limit;
+ *milliwatts = card->limit;
   return SUCCESS;
 }
 
 int nvmlDeviceGetClockInfo(card *card, unsigned clock, unsigned *mhz) {
   if (clock > 2) return NOT_SUPPORTED;
-  *mhz = card->clocks[clock];
+ *mhz = card->clocks[clock];
   return SUCCESS;
 }
 
 int nvmlDeviceGetMaxClockInfo(card *card, unsigned clock, unsigned *mhz) {
   if (clock > 2) return NOT_SUPPORTED;
-  *mhz = card->max_clocks[clock];
+ *mhz = card->max_clocks[clock];
   return SUCCESS;
 }
 
 static int list(const process *from, unsigned n, unsigned *count, process *out) {
   int fits = n <= *count;
-  *count = n;
+ *count = n;
   if (!fits) return INSUFFICIENT_SIZE;
   memcpy(out, from, n * sizeof *from);
   return SUCCESS;
 }
 
-/* One that computes and draws, one of another container, one that only draws. */
+/* A process with compute and graphics contexts, one of another container, one with a graphics context only. */
 int nvmlDeviceGetComputeRunningProcesses_v3(card *card, unsigned *count, process *out) {
   static const process found[] = {{4242, 4000 * MIB, ~0u, ~0u}, {77, ~0ULL, ~0u, ~0u}};
   static const process in_instance[] = {{4242, 10 * MIB, 3, 0}};

@@ -1,4 +1,4 @@
-//! Corpora built from what the caller has: vectors and labels, or rows of a declared game as they come.
+//! Builds corpora from memory: vectors with labels, or rows of a declared game.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,23 +17,23 @@ use crate::column::Column;
 use crate::game::GameInfo;
 use crate::schema::{Beside, Schema};
 
-/// A game of vectors and labels, row by row.
+/// A game of vectors and labels, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VectorGame {
-    /// `[n, size]`.
+    /// Frames, `[n, size]`.
     pub x: Vec<f32>,
-    /// `[n, num_labels]`.
+    /// Labels, `[n, num_labels]`.
     pub labels: Vec<f32>,
 }
 
 impl Corpus {
-    /// Makes the corpus of exactly these games. One of the same schema that lay there is replaced.
+    /// Builds a corpus of exactly these games. It replaces a corpus of the same schema in `dir`.
     pub fn build(schema: &Schema, games: &[VectorGame], dir: &Path) -> Result<Self> {
         Corpus::build_cancellable(schema, games, dir, &AtomicBool::new(false))
     }
 
-    /// [`Corpus::build`] that ends between two games once `cancel` is set. The corpus that lay there
-    /// is then the one that lies there still.
+    /// Like [`Corpus::build`], but stops between two games once `cancel` is set. An earlier corpus in `dir`
+    /// is then kept.
     pub fn build_cancellable(
         schema: &Schema,
         games: &[VectorGame],
@@ -71,19 +71,20 @@ fn go_on(cancel: &AtomicBool) -> Result<()> {
     }
 }
 
-/// Makes a corpus of exactly the games that are added to it, one after the other. One of the same schema that lies
-/// there is replaced by [`finish`](Self::finish); without it nothing is changed there.
+/// Builds a corpus of exactly the games added to it, in order. [`finish`](Self::finish) replaces a corpus
+/// of the same schema in the folder; without it the folder is left unchanged.
 pub struct Builder {
     writer: Writer,
     schema: Schema,
     dir: PathBuf,
-    /// Shards of the corpus that lies there.
+    /// Shard files of the earlier corpus in the folder.
     before: HashSet<String>,
     games: Vec<GameInfo>,
     finished: bool,
 }
 
 impl Builder {
+    /// Opens `dir` for writing, and takes its lock.
     pub fn new(schema: &Schema, dir: &Path) -> Result<Self> {
         schema.validate()?;
         let writer = Writer::open(dir, schema)?;
@@ -92,8 +93,8 @@ impl Builder {
         Ok(Builder { writer, schema, dir, before, games: vec![], finished: false })
     }
 
-    /// Adds a game of a declared game: rows of what was seen, what was done, and what stands beside it, in the order of
-    /// the declaration.
+    /// Adds one game of a declared game. A row holds the frame, the input and the columns beside them, in
+    /// the order of the declaration.
     ///
     /// # Shapes
     /// `rows [n, fields + numbers of an input + columns beside them]`.
@@ -105,7 +106,7 @@ impl Builder {
 
     fn add(&mut self, source: String, frames: usize, columns: &[Column]) -> Result<()> {
         let mut hash = Sha256::new();
-        // Two equal games are two games.
+        // The index makes two equal games distinct.
         hash.update((self.games.len() as u64).to_le_bytes());
         columns.iter().for_each(|c| hash.update(c.bytes()));
         let digest = hex(&hash.finalize());
@@ -114,7 +115,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Makes the games those of the corpus.
+    /// Makes the added games the games of the corpus.
     pub fn finish(mut self) -> Result<Corpus> {
         self.writer.replace(self.games.clone())?;
         self.finished = true;
@@ -127,7 +128,7 @@ impl Drop for Builder {
         if self.finished {
             return;
         }
-        // What cannot be removed is no reason for an error.
+        // A file that cannot be removed is not an error.
         let new = self.games.iter().filter(|game| !self.before.contains(&game.file));
         new.for_each(|game| drop(fs::remove_file(self.dir.join(&game.file))));
         self.writer.abandon();
@@ -152,7 +153,7 @@ fn check_vectors(i: usize, game: &VectorGame, size: usize, kinds: &[HeadKind]) -
     Ok(())
 }
 
-/// The columns of a game's rows, every number of which is one of its field's.
+/// The columns of a game's rows. Every number must be valid for its field.
 pub(crate) fn row_columns(
     schema: &Schema,
     source: &str,
@@ -179,7 +180,7 @@ pub(crate) fn row_columns(
     Ok((frames, schema.columns().iter().map(of).collect()))
 }
 
-/// Checks the numbers of a row, of which the first that is none of its field's is named.
+/// Checks the numbers of a row; the error names the first invalid one.
 fn check_row(
     numbers: &[(String, FieldKind)],
     row: &[f32],
@@ -189,7 +190,7 @@ fn check_row(
     each.clone().try_for_each(|((of, kind), &value)| kind.check(value, || name(of)))
 }
 
-/// A game of a corpus is one game: it ends with its last row or not at all.
+/// Checks that a game ends in its last row or not at all.
 fn check_end(schema: &Schema, source: &str, rows: &[f32], width: usize) -> Result<()> {
     let beside = schema.beside();
     let Some(end) = beside.iter().position(|beside| *beside == Beside::End) else { return Ok(()) };

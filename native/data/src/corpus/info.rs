@@ -1,4 +1,4 @@
-//! A corpus in a few numbers.
+//! Summary of a corpus.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +8,42 @@ use super::open::Corpus;
 use crate::game::OtherIds;
 use crate::schema::Schema;
 
-/// A corpus in a few numbers.
+/// Summary of a corpus.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Info {
+    /// Schema of its games.
     pub schema: Schema,
+    /// Count of games.
     pub games: usize,
+    /// Count of frames, over all games.
     pub frames: u64,
-    /// A player's view of a game each.
+    /// Count of views: one for each player of a game.
     pub views: usize,
-    /// Frames times views a game.
+    /// Count of frames, over all views.
     pub view_frames: u64,
+    /// Bytes of all shards.
     pub bytes: u64,
-    /// Players by internal character id, stages and versions over games; the most frequent first.
+    /// Counts of players by internal character id, most frequent first.
     pub characters: Vec<Count>,
+    /// Counts of games by stage id, most frequent first.
     pub stages: Vec<Count>,
+    /// Counts of games by version of the replay format, most frequent first.
     pub versions: Vec<Count>,
+    /// Ids that no table knows.
     pub other_ids: OtherIds,
 }
 
+/// A value and its frequency.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Count {
+    /// The value as text.
     pub value: String,
+    /// How often it occurs.
     pub count: usize,
 }
 
 impl Corpus {
+    /// Summarises the corpus from its manifest.
     pub fn info(&self) -> Info {
         let frames = self.games.iter().map(|g| g.frames as u64).sum();
         Info {

@@ -1,4 +1,4 @@
-//! The manifest of a corpus, as it is on disk.
+//! The manifest of a corpus.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,10 +17,10 @@ pub(super) const MANIFEST: &str = "manifest.json";
 
 const FORMAT: &str = "sconce corpus";
 
-/// Bytes of a manifest: a thousand for each of [`MAX_GAMES`].
+/// Maximum bytes of a manifest: about 1000 for each of [`MAX_GAMES`].
 const MAX_MANIFEST: u64 = 1 << 29;
 
-/// The manifest as it is on disk.
+/// The manifest as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Manifest {
     format: String,
@@ -35,7 +35,7 @@ pub(super) struct Manifest {
 
 impl Manifest {
     pub(super) fn new(schema: &Schema, mut games: Vec<GameInfo>) -> Self {
-        // An order of its own, so that the order of import changes nothing.
+        // Sorted by digest, so that the order of import does not matter.
         games.sort_by(|a, b| a.digest.cmp(&b.digest));
         let mut other_ids = OtherIds::default();
         games.iter().for_each(|g| other_ids.add(&g.other_ids));
@@ -77,7 +77,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// What could not be read again does not take the place of what can.
+    /// Writes the manifest, unless it is too large to be read again.
     pub(super) fn write(&self, dir: &Path) -> Result<()> {
         let path = dir.join(MANIFEST);
         let within = |what: &str, n: usize, most: f64| match n as f64 <= most {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_of_more_games_than_may_be_read_does_not_replace_the_one_before() {
+    fn a_manifest_with_too_many_games_does_not_replace_the_one_before() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = |games| Manifest::new(&Schema::melee(), games);
         manifest(vec![]).write(dir.path()).unwrap();
@@ -115,7 +115,7 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert_eq!(read(&path, MAX_MANIFEST).unwrap(), before);
-        // Neither is a part of a file left.
+        // No partial file is left.
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

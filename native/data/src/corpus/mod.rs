@@ -1,4 +1,4 @@
-//! Games on disk: a manifest and one shard a game.
+//! Games on disk: a manifest, and one shard per game.
 
 mod build;
 mod info;

@@ -14,7 +14,7 @@ use crate::schema::Schema;
 use crate::shard::Shard;
 use crate::view::View;
 
-/// The games of a corpus, open for reading. Shards are mapped when they are first asked for.
+/// The games of a corpus, open for reading. Each shard is mapped on first use.
 #[derive(Debug)]
 pub struct Corpus {
     dir: PathBuf,
@@ -30,7 +30,7 @@ impl Corpus {
         dir.join(MANIFEST).exists() || exphil::is_there(dir)
     }
 
-    /// What the games of a corpus in a folder are, if it has a manifest that can be read.
+    /// The schema of the corpus in a folder, or `None` if it has no readable manifest.
     pub(crate) fn schema_at(dir: &Path) -> Result<Option<Schema>> {
         match Manifest::read(dir) {
             Ok(manifest) => Ok(Some(manifest.schema)),
@@ -39,8 +39,8 @@ impl Corpus {
         }
     }
 
-    /// A corpus of Sconce's, or one of ExPhil's, which can only be read. Every shard has to be there, as long as it
-    /// was written; its header is checked when it is first used, its bytes by [`crate::verify`].
+    /// Opens a corpus of Sconce, or one of ExPhil (read-only). Every shard must exist and have the size
+    /// that was written. Its header is checked on first use, and its bytes by [`crate::verify`].
     pub fn open(dir: &Path) -> Result<Self> {
         let corpus = Corpus::open_unchecked(dir)?;
         (0..corpus.games.len()).try_for_each(|game| corpus.check_size(game))?;
@@ -64,7 +64,7 @@ impl Corpus {
         Ok(Corpus { dir: dir.to_path_buf(), schema, games, other_ids, shards })
     }
 
-    /// Whether the shard of a game is there and has all of its bytes.
+    /// Checks that the shard of a game exists and has its full size.
     pub(crate) fn check_size(&self, game: usize) -> Result<()> {
         let Some(info) = self.games.get(game).filter(|_| self.is_ours()) else { return Ok(()) };
         let path = self.dir.join(&info.file);
@@ -84,20 +84,22 @@ impl Corpus {
         }
     }
 
-    /// Whether there is a shard for each game.
+    /// Whether this is a corpus of Sconce, with one shard per game.
     fn is_ours(&self) -> bool {
         self.dir.join(MANIFEST).exists()
     }
 
+    /// The schema of the games.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
 
+    /// The folder of the corpus.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What is known of the games, in the order that every index here means.
+    /// The games in index order; every game index refers to this order.
     pub fn games(&self) -> &[GameInfo] {
         &self.games
     }
@@ -112,11 +114,11 @@ impl Corpus {
             return Ok(shard.clone());
         }
         let shard = self.open_shard(info)?;
-        // Another thread may have been first; both map the same file.
+        // Another thread may have stored a map of the same file first; that one is kept.
         Ok(cell.get_or_init(|| shard).clone())
     }
 
-    /// One that stays mapped only as long as the caller has it, unless it was mapped before.
+    /// Like [`Self::shard`], but a shard that is not mapped yet is mapped only as long as the caller holds it.
     pub(crate) fn passing_shard(&self, game: usize) -> Result<Arc<Shard>> {
         match (self.games.get(game), self.shards.get(game).and_then(OnceLock::get)) {
             (Some(info), None) => self.open_shard(info),
@@ -127,7 +129,7 @@ impl Corpus {
     fn open_shard(&self, info: &GameInfo) -> Result<Arc<Shard>> {
         let path = self.dir.join(&info.file);
         let shard = Shard::open(&path, &self.schema)?;
-        // Its own entry was written before its size was known.
+        // The size in the shard's own entry was written before it was known.
         if (GameInfo { bytes: info.bytes, ..shard.game.clone() }) != *info {
             let reason = format!(
                 "its header is not what the manifest says of the game: import or build {} again",

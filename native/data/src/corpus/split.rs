@@ -1,4 +1,4 @@
-//! Which games are kept for validation.
+//! Splits a corpus into training and validation games.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -9,23 +9,22 @@ use sha2::{Digest, Sha256};
 
 use super::open::Corpus;
 
-/// Which games are kept for validation.
+/// The games held out for validation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holdout {
-    /// About this share of the games; at least one, and not all, where there are two or more. One that
-    /// is alone is trained on, unless the share is 1. Games of one digest, as the players of a replay
-    /// of ExPhil's are, count as one.
+    /// About this share of the games. With two or more games, each side gets at least one. A single game is
+    /// used for training, unless the share is 1. Games with the same digest count as one, as the players of
+    /// an ExPhil replay do.
     Fraction(f64),
-    /// These, by their place in [`Corpus::games`].
+    /// The games at these indices of [`Corpus::games`].
     Games(Vec<usize>),
 }
 
 impl Corpus {
-    /// Games to train on and games to measure on. Which side a game falls on depends on its digest
-    /// and the seed alone, so that adding games moves no other: with one exception. Where the draw
-    /// leaves a side empty it is given the game that came nearest; that one may go back to the other
-    /// side when more games come.
+    /// Indices of the training games and of the validation games. A game's side depends only on its digest
+    /// and the seed, so adding games does not move the others, with one exception. If the draw leaves a
+    /// side empty, the game closest to the threshold is moved there; it may move back when games are added.
     pub fn split(&self, holdout: &Holdout, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
         let held: HashSet<usize> = match holdout {
             Holdout::Games(games) => {
@@ -45,7 +44,7 @@ impl Corpus {
 
     fn hold_out(&self, fraction: f64, seed: u64) -> HashSet<usize> {
         let lots: Vec<u64> = self.games.iter().map(|game| lot(&game.digest, seed)).collect();
-        // Games of one digest have one lot and stay together: sides are counted in lots.
+        // Games with the same digest have the same draw and stay together, so sides are counted in draws.
         let order = BTreeSet::from_iter(lots.iter().copied());
         let below = |&&lot: &&u64| (lot as f64) < fraction * u64::MAX as f64;
         let mut count = order.iter().filter(below).count();
@@ -58,7 +57,7 @@ impl Corpus {
     }
 }
 
-/// A game's draw in the split: uniform over 64 bits.
+/// The draw of a game in the split: uniform over 64 bits.
 fn lot(digest: &str, seed: u64) -> u64 {
     let hash = Sha256::digest(digest.as_bytes());
     let word = |i: usize| {

@@ -18,27 +18,27 @@ use crate::shard::{self, Shard};
 
 const LOCK: &str = "lock";
 
-/// The one writer of a corpus. Dropping it frees the corpus for the next.
+/// The one writer of a corpus. Dropping it releases the lock.
 pub(crate) struct Writer {
     dir: PathBuf,
     schema: Schema,
-    /// Whether the folder was not there.
+    /// Whether the writer created the folder.
     made: bool,
-    /// Held for its lock alone.
+    /// Kept open for its lock.
     _lock: File,
 }
 
-/// What lay in the corpus when its writer came.
+/// The games found in a corpus when its writer opened it.
 pub(crate) struct Found {
     pub games: Vec<GameInfo>,
-    /// Games whose shard no manifest named: their importer was killed.
+    /// Games with a shard but no entry in the manifest, because their import was killed.
     pub adopted: usize,
-    /// Digests of those of which manifest and shard say different things.
+    /// Digests of games whose manifest entry and shard header differ.
     pub doubtful: HashSet<String>,
 }
 
-/// Whether a folder is one of a corpus, or holds nothing else: another program's manifest is not written
-/// over.
+/// Checks that a folder belongs to a corpus or holds nothing else, so that the manifest of another program
+/// is not overwritten.
 fn only_of_a_corpus(dir: &Path) -> Result<()> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -61,7 +61,7 @@ fn only_of_a_corpus(dir: &Path) -> Result<()> {
 }
 
 impl Writer {
-    /// Makes the folder where it is missing, and takes its lock.
+    /// Creates the folder if it is missing, and takes its lock.
     pub(crate) fn open(dir: &Path, schema: &Schema) -> Result<Self> {
         if exphil::is_there(dir) {
             let what = dir.display().to_string();
@@ -77,7 +77,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// A corpus of something else is not overwritten. A broken manifest is: the shards know all.
+    /// Refuses a corpus of another schema. A damaged manifest is accepted, because the shards can rebuild it.
     fn check_schema(&self) -> Result<()> {
         match Manifest::read(&self.dir) {
             Ok(manifest) if manifest.schema != self.schema => Err(Error::mismatch(
@@ -90,8 +90,8 @@ impl Writer {
         }
     }
 
-    /// Clears what a killed writer left half-done, and lists every whole game: those of the
-    /// manifest and those that never came to stand in it.
+    /// Removes partial files of a killed writer, and lists every complete game, also those missing from the
+    /// manifest.
     pub(crate) fn take_stock(&self) -> Result<Found> {
         let listed: HashMap<String, GameInfo> = match Manifest::read(&self.dir) {
             Ok(manifest) => manifest.games.into_iter().map(|g| (g.file.clone(), g)).collect(),
@@ -111,7 +111,7 @@ impl Writer {
         Ok(found)
     }
 
-    /// A shard that cannot be read is left out, so that its replay is imported anew.
+    /// Counts a shard in. A shard that cannot be read is ignored, so that its replay is imported again.
     fn count_in(&self, path: &Path, listed: &HashMap<String, GameInfo>, found: &mut Found) {
         let Ok(shard) = Shard::open(path, &self.schema) else { return };
         let mut game = shard.game.clone();
@@ -128,8 +128,7 @@ impl Writer {
         found.games.push(game);
     }
 
-    /// Whether the shard of a game that was taken stock of has the bytes that it was written with, as far
-    /// as they are recorded.
+    /// Whether the shard of a listed game has the bytes that were written, as far as their digest is recorded.
     pub(crate) fn is_whole(&self, digest: &str) -> bool {
         let shard = Shard::open(&self.dir.join(shard::name(digest)), &self.schema);
         let intact = |shard: Shard| {
@@ -147,7 +146,7 @@ impl Writer {
         Manifest::new(&self.schema, games.to_vec()).write(&self.dir)
     }
 
-    /// Leaves nothing of a corpus that has neither games nor a manifest; false where it has one.
+    /// Removes an empty corpus without a manifest. Returns false if there is a manifest.
     pub(crate) fn abandon(&self) -> bool {
         if self.dir.join(MANIFEST).exists() {
             return false;
@@ -155,7 +154,7 @@ impl Writer {
         if fs::remove_dir(self.dir.join(shard::FOLDER)).is_err() {
             return true;
         }
-        // What cannot be removed is no reason for another error.
+        // A file that cannot be removed is not another error.
         let _ = fs::remove_file(self.dir.join(LOCK));
         if self.made {
             let _ = fs::remove_dir(&self.dir);
@@ -163,7 +162,7 @@ impl Writer {
         true
     }
 
-    /// Makes these the games of the corpus, then removes the shards of others.
+    /// Makes these the games of the corpus, then removes the shards of all others.
     pub(crate) fn replace(&self, games: Vec<GameInfo>) -> Result<()> {
         let before = self.take_stock()?;
         self.write_manifest(&games)?;

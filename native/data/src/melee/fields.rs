@@ -1,4 +1,4 @@
-//! The table of what is read from a replay, with the code that reads an entry beside it.
+//! The table of the fields that are read from a replay, each with the code that reads it.
 
 use std::fmt;
 
@@ -12,33 +12,37 @@ use crate::column::Dtype;
 
 /// One entry of the table.
 pub struct Field {
+    /// Where the field belongs.
     pub group: Group,
+    /// Name of the field; column names are made from it, see [`Group`].
     pub name: &'static str,
-    /// Where it lies in a replay, in peppi's words.
+    /// Path of the value in peppi's data structures.
     pub source: &'static str,
-    /// First replay version that has it.
+    /// First replay version that records the field.
     pub since: (u8, u8),
-    /// Its value where a replay lacks it, where the character is absent, and instead of NaN and
-    /// infinity.
+    /// Value if the replay lacks the field or the character is absent, and in place of NaN and infinity.
     pub fallback: f32,
+    /// Conversion applied to the value, in words.
     pub conversion: &'static str,
+    /// Type of the column.
     pub dtype: Dtype,
     pub(super) read: Read,
 }
 
-/// Where a field belongs, which is also how its column is named.
+/// Group of a field, which determines the names of its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
-    /// Once a game: the game's entry in the manifest.
+    /// Once per game: an entry in the manifest.
     Game,
-    /// Once a frame: column `name`.
+    /// Once per frame: column `name`.
     Frame,
-    /// For each player after each frame: columns `p0.name` and `p1.name`.
+    /// Per player, after each frame: columns `p0.name` and `p1.name`.
     Player,
     /// The input of each player that produced the frame: columns `p0.name` and `p1.name`.
     Controller,
-    /// For each of the first five items alive after the frame, by spawn id: `item0.name` and on.
+    /// Per item, for the first five items by spawn id that are alive after the frame: `item0.name` to
+    /// `item4.name`.
     Item,
 }
 
@@ -50,32 +54,32 @@ pub(super) enum Read {
     Item(fn(&ItemRows, usize) -> Option<f32>),
 }
 
-/// Bits of a pad's button mask, in the order of the controller: A B X Y Z L R D_UP.
+/// Bits of the pad's button mask, in the order of [`Group::Controller`] buttons: A B X Y Z L R D_UP.
 const BUTTON_BITS: [u8; 8] = [8, 9, 10, 11, 4, 6, 5, 3];
-/// In the fourth byte of the state flags; misc_as counts hitstun only while it is set.
+/// Bit in the fourth byte of the state flags. `misc_as` holds hitstun only while the bit is set.
 const HITSTUN_FLAG: u8 = 0x02;
 
-/// A player's rows in a replay.
+/// A player's data in a replay.
 pub(super) struct PlayerRows<'a> {
     pub(super) leader: &'a Data,
     pub(super) follower: Option<&'a Data>,
     pub(super) has_pad: bool,
 }
 
-/// The items of a replay, and which player holds which port.
+/// The items of a replay, and the ports of the two players.
 pub(super) struct ItemRows<'a> {
     pub(super) item: &'a Item,
     pub(super) ports: [i8; 2],
 }
 
-/// A peppi array at a row, as f32; `None` beyond its end.
+/// Element of a peppi array at a row, as f32; `None` past its end.
 macro_rules! at {
     ($array:expr, $row:expr) => {
         $array.values().get($row).map(|&v| v as f32)
     };
 }
 
-/// The same for an array that old versions lack.
+/// Like `at!`, for an array that old replay versions lack.
 macro_rules! maybe {
     ($array:expr, $row:expr) => {
         $array.as_ref().and_then(|a| at!(a, $row))
@@ -99,12 +103,12 @@ impl PlayerRows<'_> {
     }
 }
 
-/// False for a character that is absent in this frame.
+/// Whether the character exists in this frame.
 pub(super) fn present(data: &Data, row: usize) -> bool {
     data.validity.as_ref().is_none_or(|v| row < v.len() && v.get_bit(row))
 }
 
-/// A stick axis of -1..1 as 0..1.
+/// Maps a stick axis from -1..1 to 0..1.
 fn axis(value: Option<f32>) -> Option<f32> {
     value.filter(|v| v.is_finite()).map(|v| (v.clamp(-1.0, 1.0) + 1.0) / 2.0)
 }
@@ -189,7 +193,7 @@ const fn frame(
 
 use Dtype::{F32, I32, U8, U16};
 
-/// Everything that is read, in the order of the columns.
+/// All fields, in the order of the columns.
 #[rustfmt::skip]
 static FIELDS: [Field; 6 + 2 + NUM_PLAYER + NUM_CONTROLLER + NUM_ITEM] = [
     game("version", "start.slippi.version", (0, 1), "major.minor.build",
@@ -278,7 +282,7 @@ static FIELDS: [Field; 6 + 2 + NUM_PLAYER + NUM_CONTROLLER + NUM_ITEM] = [
     controller("shoulder", F32, "pre.triggers", 0.0, "held within 0..1",
         |p, i| at!(p.leader.pre.triggers, i).map(|v| v.clamp(0.0, 1.0))),
 
-    item("owner", U8, "item.owner", (3, 6), "0 nobody, 1 the player p0, 2 the player p1",
+    item("owner", U8, "item.owner", (3, 6), "0 none, 1 player p0, 2 player p1",
         |t, i| {
             let owner = *t.item.owner.as_ref()?.values().get(i)?;
             t.ports.iter().position(|&p| p == owner).map(|p| p as f32 + 1.0)
@@ -295,7 +299,7 @@ static FIELDS: [Field; 6 + 2 + NUM_PLAYER + NUM_CONTROLLER + NUM_ITEM] = [
         |t, i| at!(t.item.velocity.y, i)),
 ];
 
-/// The table of everything that is read from a replay. It prints with [`Field`]'s `Display`.
+/// The table of all fields that are read from a replay. [`Field`] implements `Display`.
 pub fn fields() -> &'static [Field] {
     &FIELDS
 }
@@ -320,7 +324,7 @@ impl Serialize for Field {
             "name": self.name,
             "source": self.source,
             "since": format!("{}.{}", self.since.0, self.since.1),
-            // What stands once a game has no number to fall back on.
+            // A game's entry has no numeric fallback.
             "fallback": (self.group != Group::Game).then_some(self.fallback),
             "conversion": self.conversion,
             "dtype": self.dtype.name(),
@@ -349,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_lie_where_their_places_say() {
+    fn columns_have_the_indices_of_the_place_module() {
         let names: Vec<_> = columns().into_iter().map(|c| c.0).collect();
         assert_eq!(names[place::FRAME], "frame");
         assert_eq!(names[place::ITEM_COUNT], "item_count");

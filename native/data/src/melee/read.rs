@@ -1,4 +1,4 @@
-//! Reading a replay: the rows that count, and columns by the table.
+//! Reads a replay: selects the final rows, and builds columns from the table of fields.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -17,14 +17,13 @@ use crate::game::{GameInfo, OtherIds};
 use crate::refusal::{Reason, Refusal};
 use crate::replay;
 
-/// A game as the corpus keeps it. `file`, `digest`, `source` and `bytes` of the info are the
-/// importer's to fill.
+/// A game as the corpus stores it. The importer fills `file`, `digest`, `source` and `bytes` of the info.
 pub(crate) struct Game {
     pub info: GameInfo,
     pub columns: Vec<Column>,
 }
 
-/// Reads a replay. It may panic where peppi does: the importer catches that for each file.
+/// Reads a replay. May panic where peppi does; the importer catches panics per file.
 pub(crate) fn read(bytes: &[u8], min_frames: usize) -> Result<Game, Refusal> {
     replay::check(bytes)?;
     let replay = peppi::io::slippi::read(Cursor::new(bytes), None).map_err(refuse)?;
@@ -48,13 +47,13 @@ fn refuse(error: PeppiError) -> Refusal {
     Refusal::new(reason, error)
 }
 
-/// Rows to keep: the last one of each frame id, in order of id.
+/// Rows to keep: the last row of each frame id, in order of id.
 fn final_rows(replay: &Replay) -> Result<Vec<(i32, usize)>, Refusal> {
     let frames = &replay.frames;
     let ids = frames.id.values();
     let ends = frames.ports.iter().map(|p| p.leader.pre.random_seed.len().min(rows_of(&p.leader)));
     let whole = ends.min().unwrap_or(0).min(ids.len());
-    // A recording may stop inside its last frame; anything more is a broken file.
+    // A recording may stop within its last frame; more missing rows mean a corrupt file.
     if whole + 1 < ids.len() {
         let detail = format!("{whole} rows of players for {} frames", ids.len());
         return Err(Refusal::new(Reason::Corrupt, detail));
@@ -102,7 +101,7 @@ fn assemble(
     Ok(Game { info, columns })
 }
 
-/// The start with its players in the order of the frames' ports.
+/// The start event with its players in the order of the frames' ports.
 fn in_order(start: &Start, ports: [&PortData; 2]) -> Result<Start, Refusal> {
     let player = |port: &PortData| {
         let found = start.players.iter().find(|p| p.port == port.port);
@@ -122,7 +121,7 @@ fn player_column(field: &Field, player: &PlayerRows, rows: &[(i32, usize)]) -> C
     Column::collect(field.dtype, rows.iter().map(value))
 }
 
-/// For each kept frame its items.
+/// The items of each kept frame.
 struct Items<'a> {
     rows: Option<ItemRows<'a>>,
     slots: Vec<Slots>,
@@ -131,9 +130,9 @@ struct Items<'a> {
 /// The items of one frame.
 #[derive(Default)]
 struct Slots {
-    /// All that are alive.
+    /// Count of items alive.
     count: usize,
-    /// Rows of the first by spawn id.
+    /// Rows of the first items by spawn id.
     rows: [Option<usize>; ITEM_SLOTS],
 }
 
@@ -174,7 +173,7 @@ fn slots_of(frames: &Frame, row: usize) -> Slots {
     slots
 }
 
-/// The game's entry, by the table.
+/// Metadata of the game, built from the table of fields.
 fn describe(start: &Start, frames: usize, columns: &[Column]) -> GameInfo {
     let entry: serde_json::Map<_, _> = group(Group::Game)
         .filter_map(|f| match f.read {
@@ -189,7 +188,7 @@ fn describe(start: &Start, frames: usize, columns: &[Column]) -> GameInfo {
     info
 }
 
-/// Places of two ids among a player's columns.
+/// Offsets of two ids among a player's columns.
 const ACTION: usize = 4;
 const CHARACTER: usize = 5;
 
@@ -197,7 +196,7 @@ fn first(columns: &[Column], place: usize) -> f32 {
     columns.get(place).and_then(|c| c.get(0)).unwrap_or(0.0)
 }
 
-/// Ids beyond their tables, which the embedding maps to its row "other".
+/// Counts ids without a row in their table; the embedding maps them to its "other" row.
 fn count_others(stage: u16, columns: &[Column]) -> OtherIds {
     let beyond = |place: usize, rows: usize| -> u64 {
         let column = columns.get(place);
@@ -219,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn players_are_found_by_their_ports_whatever_their_order() {
+    fn players_are_matched_by_port_in_any_order() {
         let mut fixture = Fixture { frames: 600, ..Fixture::default() };
         fixture.players[1].cpu = true;
         let bytes = fixture.bytes().unwrap();

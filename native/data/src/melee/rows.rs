@@ -1,4 +1,4 @@
-//! One player's view of a replay: the own player first, whoever that is.
+//! One player's view of a replay, with that player's fields first.
 
 use sconce_game::melee::{
     DISTANCE, FRAME, NAME_ID, OPPONENT, OWN, PROJECTILE_WIDTH, PROJECTILES, STAGE,
@@ -8,11 +8,11 @@ use super::place::{self, ITEM_SLOTS, NUM_ITEM, NUM_PLAYER};
 use crate::rows::Rows;
 use crate::shard::Shard;
 
-/// Players have control from frame -39 on; the state before it is the first that has a label.
+/// Players have control from frame -39 on, so the state before it is the first with a label.
 const FIRST_STATE: f32 = -40.0;
 const NUM_BUTTONS: usize = 8;
 
-/// Replays: the input of a row's frame produced the state after it, so the next row's input answers the state.
+/// Rows of a replay. The input of a frame produced the state after it, so the next row's input answers a state.
 #[derive(Debug)]
 pub(crate) struct Replays;
 
@@ -38,7 +38,7 @@ impl Rows for Replays {
         }
         out[STAGE] = shard.game.stage.into();
         out[FRAME] = shard.get(place::FRAME, row);
-        // 0 lets the embedding compute it, and nobody's name is known.
+        // The embedding computes the distance if it is 0. Names are unknown.
         out[DISTANCE] = 0.0;
         out[NAME_ID] = 0.0;
         out[PROJECTILES] = shard.get(place::ITEM_COUNT, row);
@@ -63,7 +63,8 @@ impl Rows for Replays {
     }
 }
 
-/// The shard counts owners by player (1 for p0, 2 for p1), a view by own (1) and opponent (2).
+/// Converts an item owner from player numbers (1 for p0, 2 for p1) to 1 for the own player and 2 for the
+/// opponent.
 fn owner_for(own: usize, owner: f32) -> f32 {
     if own == 1 && owner > 0.0 { 3.0 - owner } else { owner }
 }

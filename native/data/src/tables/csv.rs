@@ -1,4 +1,4 @@
-//! Rows of CSV, whose first line names the columns.
+//! Reads CSV files. The first line names the columns.
 
 use std::io::Read;
 
@@ -9,7 +9,7 @@ use super::{Refusal, Rows, Wanted, broken, corrupt};
 
 type Outcome<T> = std::result::Result<T, Refusal>;
 
-/// Reads all rows. Columns that nobody wants are left out.
+/// Reads all rows. Unknown columns are ignored.
 pub(super) fn read<R: Read>(
     text: &mut Bounded<R>,
     wanted: &[Wanted],
@@ -32,7 +32,7 @@ pub(super) fn read<R: Read>(
     Ok(())
 }
 
-/// The names of the columns, as far as they can be read.
+/// The column names, as far as the header can be read.
 pub(super) fn names<R: Read>(text: &mut Bounded<R>) -> Vec<String> {
     let mut reader = reader(text);
     let name = |cell: &[u8]| String::from_utf8_lossy(cell).trim().to_owned();
@@ -48,13 +48,13 @@ fn text_of<'a>(cell: &'a [u8], wanted: &Wanted, line: u64) -> Outcome<&'a str> {
     std::str::from_utf8(cell).map_err(not)
 }
 
-/// Where each number stands in a row; nowhere what has a default and is left out.
+/// Index of each wanted number in a row; `None` for a missing column with a default.
 fn places(header: &ByteRecord, wanted: &[Wanted]) -> Outcome<Vec<Option<usize>>> {
     let mut names = vec![];
     for cell in header {
         let name = std::str::from_utf8(cell).map_err(|_| corrupt("line 1: not UTF-8"))?.trim();
         if names.contains(&name) {
-            return Err(corrupt(format!("line 1: the column {name} twice")));
+            return Err(corrupt(format!("line 1: column {name} occurs twice")));
         }
         names.push(name);
     }

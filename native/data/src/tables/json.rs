@@ -1,4 +1,4 @@
-//! JSON lines: an object a frame.
+//! Reads JSON lines, one object per frame.
 
 use std::io::Read;
 
@@ -9,8 +9,9 @@ use super::{Refusal, Rows, Wanted, broken, corrupt};
 
 type Outcome<T> = std::result::Result<T, Refusal>;
 
-/// Reads all rows. `buttons.jump` is a key of its own, or `jump` of the object `buttons`, or a name of the list
-/// `buttons`; `rays[2]` is a key, or the third of the list `rays`.
+/// Reads all rows. `buttons.jump` is looked up as a key, as key `jump` of the object `buttons`, or as a
+/// string in the list `buttons`. `rays[2]` is looked up as a key, or as the third element of the list
+/// `rays`.
 pub(super) fn read<R: Read>(
     text: &mut Bounded<R>,
     wanted: &[Wanted],
@@ -34,7 +35,7 @@ pub(super) fn read<R: Read>(
     }
 }
 
-/// The keys of the first object, as far as it can be read.
+/// The keys of the first object, as far as it can be parsed.
 pub(super) fn names<R: Read>(text: &mut Bounded<R>) -> Vec<String> {
     let mut bytes = vec![];
     let first = text.next(&mut bytes).ok().and_then(|_| serde_json::from_slice(&bytes).ok());
@@ -47,14 +48,14 @@ fn number(object: &Map<String, Value>, wanted: &Wanted, line: u64) -> Outcome<f3
     match find(object, &wanted.name) {
         Some(Found::Value(Value::Bool(held))) => wanted.checked(f32::from(u8::from(*held)), line),
         Some(Found::Value(Value::Number(number))) => {
-            // A number beyond 32 bits is an infinity, which no field takes.
+            // A number out of the range of f32 becomes an infinity, which no field accepts.
             let value = number.as_f64().map_or(f32::NAN, |value| value as f32);
             wanted.checked(value, line)
         }
         Some(Found::Held(held)) => wanted.checked(f32::from(u8::from(held)), line),
         Some(Found::Value(Value::Null)) | None => match wanted.default {
             Some(default) => Ok(default),
-            None => Err(refuse("not there")),
+            None => Err(refuse("missing")),
         },
         Some(Found::Value(Value::String(text))) => wanted.of_text(text, line),
         Some(Found::Value(_)) => Err(refuse("not a number")),
@@ -63,7 +64,7 @@ fn number(object: &Map<String, Value>, wanted: &Wanted, line: u64) -> Outcome<f3
 
 enum Found<'a> {
     Value(&'a Value),
-    /// Whether a list of names has it.
+    /// Whether a list of names contains the name.
     Held(bool),
 }
 
@@ -78,7 +79,7 @@ fn find<'a>(object: &'a Map<String, Value>, name: &str) -> Option<Found<'a>> {
     let (outer, inner) = name.rsplit_once('.')?;
     match find(object, outer)? {
         Found::Value(Value::Object(part)) => {
-            // A button that is not spoken of is not held.
+            // A button missing from the object is not held.
             Some(part.get(inner).map_or(Found::Held(false), Found::Value))
         }
         Found::Value(Value::Array(held)) => {

@@ -1,20 +1,20 @@
-//! Text as it streams by: lines of bounded length, with a digest of all bytes.
+//! Streams text in lines of bounded length, and hashes all bytes.
 
 use std::io::{self, BufRead, BufReader, Read};
 
 use sconce_tensor::digest::hex;
 use sha2::{Digest, Sha256};
 
-/// Bytes of a line.
+/// Maximum bytes of a line.
 const MAX_LINE: usize = 1 << 20;
-/// What says that a text is in UTF-8.
+/// The byte order mark of UTF-8.
 const MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// Text whose lines are bounded. An error of kind `InvalidData` says what is wrong with it.
+/// Text with lines of bounded length. An error of kind `InvalidData` describes what is wrong with the text.
 pub(super) struct Bounded<R> {
     source: BufReader<R>,
     hash: Sha256,
-    /// Bytes since the last end of a line.
+    /// Bytes since the last newline.
     line: usize,
     begun: bool,
 }
@@ -29,9 +29,9 @@ impl<R: Read> Bounded<R> {
         Bounded { source, hash: Sha256::new(), line: 0, begun: false }
     }
 
-    /// SHA-256 of what was read, and of the rest.
+    /// SHA-256 of all bytes, including those not read yet.
     pub(super) fn digest(&mut self) -> String {
-        // What cannot be read makes another digest.
+        // After a read error the digest differs.
         while let Ok(rest) = self.source.fill_buf() {
             let bytes = rest.len();
             if bytes == 0 {
@@ -43,7 +43,7 @@ impl<R: Read> Bounded<R> {
         hex(&self.hash.finalize_reset())
     }
 
-    /// What is there to be read, which is nothing at the end.
+    /// The buffered bytes; empty at the end of the text.
     fn ahead(&mut self) -> io::Result<&[u8]> {
         let ahead = self.source.fill_buf()?;
         match (self.begun, ahead) {
@@ -52,14 +52,14 @@ impl<R: Read> Bounded<R> {
         }
     }
 
-    /// These bytes were read.
+    /// Consumes `bytes` bytes: checks the line length and updates the digest.
     fn took(&mut self, bytes: usize) -> io::Result<()> {
         let taken = self.source.buffer().get(..bytes).unwrap_or_default();
         let mut line = self.line;
         for part in taken.split_inclusive(|byte| *byte == b'\n') {
             line += part.len();
             if line > MAX_LINE {
-                return Err(invalid(format!("more than {MAX_LINE} bytes without an end")));
+                return Err(invalid(format!("more than {MAX_LINE} bytes in a line")));
             }
             if part.ends_with(b"\n") {
                 line = 0;
@@ -71,7 +71,7 @@ impl<R: Read> Bounded<R> {
         Ok(())
     }
 
-    /// The next line without its end; false at the end of the text.
+    /// Reads the next line without its newline. Returns false at the end of the text.
     pub(super) fn next(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
         out.clear();
         let first = !self.begun;
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_without_their_ends_and_marks_and_are_hashed_as_they_are() {
+    fn lines_come_without_newlines_and_byte_order_mark_but_all_bytes_are_hashed() {
         let text = b"\xEF\xBB\xBFone\r\n\ntwo";
         let mut lines = Bounded::new(&text[..]);
         let mut line = vec![];
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_takes_no_more_than_it_may() {
+    fn a_line_without_an_end_takes_bounded_memory() {
         let mut lines = Bounded::new(io::repeat(b'7'));
         let mut line = vec![];
         let error = lines.next(&mut line).unwrap_err();

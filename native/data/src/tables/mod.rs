@@ -1,7 +1,7 @@
-//! Games of a declared game as text, a file each: rows of CSV, or JSON lines.
+//! Games of a declared game as text, one file per game: CSV or JSON lines.
 //!
-//! A file is read as it streams by: what is in memory of it is a line, and the numbers of the game. Anything wrong is
-//! named with its line and column.
+//! A file is streamed: only one line of text and the game's numbers are in memory. Every error names its
+//! line and column.
 
 mod csv;
 mod json;
@@ -20,23 +20,23 @@ use crate::reader::{Opened, Reader};
 use crate::refusal::{Reason, Refusal};
 use crate::schema::{Beside, Schema};
 
-/// Numbers of one game: 1 GiB.
+/// Maximum numbers of one game: 1 GiB.
 const MAX_NUMBERS: usize = 1 << 28;
 
-/// Reads tables of a schema.
+/// Reads the tables of a schema.
 pub(crate) struct Tables {
     schema: Schema,
     wanted: Vec<Wanted>,
 }
 
-/// A number of a row, and what stands for it where a file does not say it.
+/// A number of a row, and its default if the file lacks it.
 pub(crate) struct Wanted {
     name: String,
     kind: FieldKind,
     default: Option<f32>,
 }
 
-/// How a file is written.
+/// Format of a file.
 #[derive(Clone, Copy, PartialEq)]
 enum Format {
     Csv,
@@ -82,7 +82,7 @@ impl Tables {
     }
 }
 
-/// The rows so far.
+/// The rows read so far, concatenated.
 pub(crate) struct Rows {
     numbers: Vec<f32>,
     width: usize,
@@ -117,7 +117,7 @@ fn unreadable(error: Error) -> Refusal {
     }
 }
 
-/// Of an error while a file streams by.
+/// The refusal for an error while a file is streamed.
 fn broken(line: u64, error: &io::Error) -> Refusal {
     match error.kind() {
         io::ErrorKind::InvalidData => corrupt(format!("line {line}: {error}")),
@@ -126,13 +126,13 @@ fn broken(line: u64, error: &io::Error) -> Refusal {
 }
 
 impl Wanted {
-    /// A number of a file, checked.
+    /// Checks a number read from a file.
     fn checked(&self, value: f32, line: u64) -> std::result::Result<f32, Refusal> {
         let named = || format!("line {line}, column {}", self.name);
         self.kind.check(value, named).map(|()| value).map_err(corrupt)
     }
 
-    /// The number of a text.
+    /// Parses a number.
     fn of_text(&self, text: &str, line: u64) -> std::result::Result<f32, Refusal> {
         let text = text.trim();
         let value = match (text, self.default) {
@@ -187,14 +187,14 @@ impl Reader for Tables {
     }
 }
 
-/// The schema of the games in these files: what stands beside frames and inputs the first of them says.
+/// The schema of the games in these files. The first file determines the columns beside frames and inputs.
 pub(crate) fn schema_of(declaration: &Declaration, first: Option<&Path>) -> Result<Schema> {
     let plain = Schema::declared(declaration.clone(), &[]);
     plain.validate()?;
     let Some(first) = first else { return Ok(plain) };
     let opened = fs::open(first)?;
     let mut text = lines::Bounded::new(opened.file());
-    // What is wrong with it is told when it is read.
+    // Errors in the file are reported when it is read as a game.
     let names = match format(first) {
         Some(Format::JsonLines) => json::names(&mut text),
         _ => csv::names(&mut text),

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers shared by the tests.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(crate) fn run(paths: &[PathBuf], dir: &Path) -> Result<ImportReport> {
     import(paths, dir, &ImportOptions::default(), &|_| (), &cancel)
 }
 
-/// A corpus of these games in a folder of its own.
+/// A corpus of these games, in its own temporary folder.
 pub(crate) fn corpus(fixtures: &[Fixture]) -> (tempfile::TempDir, Corpus) {
     let dir = tempfile::tempdir().unwrap();
     let replays = dir.path().join("replays");
@@ -33,7 +33,7 @@ pub(crate) fn corpus(fixtures: &[Fixture]) -> (tempfile::TempDir, Corpus) {
     (dir, corpus)
 }
 
-/// Place of the game that came from this fixture.
+/// Index of the game imported from this fixture.
 pub(crate) fn game(corpus: &Corpus, fixture: usize) -> usize {
     let name = format!("{fixture}.slp");
     corpus.games().iter().position(|g| g.source == name).unwrap()

@@ -1,4 +1,4 @@
-//! The embedded vector of a Melee frame, as blocks of features. The file is long because that list is one table.
+//! The embedded vector of a Melee frame, as blocks of features. The list is one table, which makes the file long.
 
 use std::borrow::Cow;
 
@@ -10,20 +10,24 @@ use crate::feature::{Bands, Block, Class, Feature, Formula, Live, Term};
 /// Options of the Melee embedding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Melee {
+    /// Order and form of the vector.
     pub layout: Layout,
+    /// Columns of the table of action states.
     pub action_embed_size: usize,
+    /// Columns of the table of characters.
     pub character_embed_size: usize,
+    /// Columns of the table of stages.
     pub stage_embed_size: usize,
     /// Width of the one-hot of player names; 0 leaves the block out.
     pub num_player_names: usize,
     /// Projectile slots; 0 leaves the block out.
     pub num_projectiles: usize,
-    /// Controllers in the vector. 1: the input that led to the frame. More: the inputs that the player
-    /// gave last, the newest first, whether the frame shows them yet or not.
+    /// Number of inputs in the vector. 1 gives the input that led to the frame. A greater number gives the last
+    /// inputs of the player, newest first, including those that the frame does not show yet.
     #[serde(default = "one")]
     pub queue_depth: usize,
-    /// Width of the one-hot of the frame delay, whose last class is that delay or a longer one; 0 leaves
-    /// the block out.
+    /// Width of the one-hot of the frame delay; 0 leaves the block out. The last class covers its own delay and all
+    /// longer ones.
     #[serde(default)]
     pub num_delays: usize,
 }
@@ -32,12 +36,13 @@ fn one() -> usize {
     1
 }
 
+/// Order and form of the embedded vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {
-    /// Continuous features, and ids looked up in trained tables.
+    /// Continuous features, then rows of trained tables for the ids.
     Learned,
-    /// Ids as plain numbers, of Melee the application's 288-wide vector.
+    /// Ids as plain numbers. For Melee this is the 288-wide vector of the ExPhil application.
     Packed,
 }
 
@@ -56,15 +61,16 @@ impl Default for Melee {
     }
 }
 
-/// Names of the packed vector, whatever the options say.
+/// Classes of the name one-hot in the packed vector, independent of the options.
 const PACKED_NAMES: usize = 112;
 
 impl Melee {
+    /// The packed vector with its fixed number of names.
     pub fn packed() -> Self {
         Melee { layout: Layout::Packed, num_player_names: PACKED_NAMES, ..Melee::default() }
     }
 
-    /// Classes of the one-hot of names.
+    /// Number of classes of the name one-hot.
     pub fn num_names(&self) -> usize {
         match self.layout {
             Layout::Packed => PACKED_NAMES,
@@ -72,7 +78,7 @@ impl Melee {
         }
     }
 
-    /// The vector, in order.
+    /// The blocks of the vector, in order.
     pub fn features(&self) -> Vec<Block> {
         let packed = self.layout == Layout::Packed;
         let mut blocks = vec![];
@@ -113,8 +119,8 @@ impl Melee {
         ]
     }
 
-    /// Zeros that make the packed vector a multiple of 8 numbers, as the application has it: 288, and 336
-    /// with a queue of 4 and a delay id of 9.
+    /// Zeros that pad the packed vector to a multiple of 8 numbers, as in the application: 288 in total, and 336 with
+    /// a queue of 4 and 9 delay classes.
     fn padding(&self) -> usize {
         const UNPADDED: usize = 287;
         let queue = self.queue_depth.saturating_sub(1).saturating_mul(CONTROLLER_WIDTH);
@@ -136,7 +142,7 @@ const NANA_EXISTS: usize = place(PLAYER_FIELDS, "nana_exists");
 const NANA_Y: usize = place(PLAYER_FIELDS, "nana_y");
 const NANA_ACTION: usize = place(PLAYER_FIELDS, "nana_action");
 
-/// The last action state of each category but the last, which holds the rest.
+/// The last action state of each category except the last category, which holds all greater states.
 const CATEGORIES: Bands = &[
     0x0A, 0x0D, 0x14, 0x18, 0x1E, 0x22, 0x2C, 0x36, 0x3C, 0x42, 0x54, 0x60, 0x6B, 0x7F, 0x93, 0xA7,
     0xBB, 0xC7, 0xD3, 0xDF, 0xED, 0xFF, 0x130, 0x160,
@@ -150,9 +156,9 @@ fn value(name: &'static str, text: &'static str, formula: Formula) -> Feature {
     Feature::Value { name: name.into(), text: text.into(), formula }
 }
 
-/// The field of a column.
+/// The feature of the field in this column.
 fn field(column: usize) -> Feature {
-    // Fields are a column each, and the previous input stands between two of them.
+    // Each field has one column, and the previous input lies between two fields.
     let behind = if column > PREVIOUS { 1 + CONTROLLER_WIDTH } else { 0 };
     Feature::Field { field: column - behind, column }
 }

@@ -1,7 +1,7 @@
-//! Melee: one raw row, as a table.
+//! Melee: its raw row and its controller, as one table.
 //!
-//! A raw row is what one frame is from the viewpoint of the own player: both players, the scene, the previous input
-//! and up to five projectiles.
+//! A raw row is one frame from the viewpoint of the own player: both players, the scene, the previous input and up to
+//! five projectiles.
 
 mod features;
 
@@ -18,21 +18,21 @@ use crate::input::{InputKind, InputMirror, InputPart};
 use crate::row::Game;
 use crate::table::{Ids, Table};
 
-/// Action states; the row after the last of its table is "other".
+/// Number of action states. The row after the last one of the table is "other".
 pub const ACTIONS: usize = 399;
-/// Internal character ids.
+/// Number of internal character ids.
 pub const CHARACTERS: usize = 33;
-/// Stages with a row of their own, as the game start names them; every other one is "other".
+/// Stages with a row of their own, by the id in the game start. All others share the row "other".
 pub const STAGES: [u16; 6] = [2, 3, 8, 28, 31, 32];
-/// Stage ids of the versus mode.
+/// Number of stage ids of the versus mode.
 pub const STAGE_IDS: usize = 33;
-/// Projectile slots of a row.
+/// Number of projectile slots in a row.
 pub const NUM_PROJECTILES: usize = 5;
 /// The buttons of a controller, in the order of their head.
 pub const BUTTONS: [&str; 8] = ["a", "b", "x", "y", "z", "l", "r", "d_up"];
 
 const UNBOUNDED: (f32, f32) = (f32::NEG_INFINITY, f32::INFINITY);
-/// Far beyond any blast zone: holds back what a glitch or a wrong unit would do to the network.
+/// Far beyond any blast zone. Limits the effect of a glitch or a wrong unit on the network.
 const FAR: (f32, f32) = (-10.0, 10.0);
 
 const fn over(by: f32, (min, max): (f32, f32)) -> Scale {
@@ -67,7 +67,7 @@ const fn id(name: &'static str, ids: usize, meaning: &'static str) -> Field {
     field(name, FieldKind::Id(ids), Scale::AsIs, Mirror::Keep, meaning)
 }
 
-/// An id with a row in a table.
+/// An id that is looked up in a table.
 const fn looked_up(
     name: &'static str,
     ids: usize,
@@ -80,7 +80,7 @@ const fn looked_up(
     Field { name, meaning, kind, scale, mirror, table, default }
 }
 
-/// One player. Distances are in the game's units, speeds in units a frame.
+/// Fields of one player. Distances are in the game's units, speeds in units per frame.
 pub const PLAYER_FIELDS: &[Field] = &[
     number("percent", over(100.0, (0.0, 5.0)), "damage, percent"),
     sideways("facing", Scale::Sign, "1 right, -1 left, 0 unknown"),
@@ -109,7 +109,7 @@ pub const PLAYER_FIELDS: &[Field] = &[
     id("nana_action", ACTIONS, "partner: action state"),
 ];
 
-/// What the players share.
+/// Fields that both players share.
 const FRAME_FIELDS: &[Field] = &[
     looked_up("stage", STAGE_IDS, "stage", "stage id as the game start gives it"),
     number("frame", over(28800.0, (0.0, 1.0)), "frame number, 60 a second, 0 at GO"),
@@ -123,7 +123,7 @@ const COUNT_FIELDS: &[Field] = &[number(
     "projectiles on the stage, of which five have slots",
 )];
 
-/// One projectile slot.
+/// Fields of one projectile slot.
 const PROJECTILE_FIELDS: &[Field] = &[
     field(
         "owner",
@@ -139,7 +139,7 @@ const PROJECTILE_FIELDS: &[Field] = &[
     number("speed_y", over(2.0, UNBOUNDED), "vertical speed"),
 ];
 
-/// The controller: eight buttons, two sticks, a trigger.
+/// Parts of the controller: eight buttons, two sticks, a trigger.
 fn controller_parts() -> Vec<InputPart> {
     let axis = |name: &'static str, mirror, rest, meaning: &'static str| InputPart {
         name: name.into(),
@@ -173,7 +173,7 @@ fn controller_parts() -> Vec<InputPart> {
     ]
 }
 
-/// The game, whose tables never change while a VM runs.
+/// The game. Its tables are constant.
 pub fn game() -> &'static Arc<Game> {
     static GAME: OnceLock<Arc<Game>> = OnceLock::new();
     GAME.get_or_init(|| Arc::new(declaration().into()))
@@ -209,7 +209,7 @@ fn declaration() -> Declaration {
     }
 }
 
-/// Place of a field in its table. Runs in the compiler, which refuses a name that is not there.
+/// Index of a field in its table. Evaluated at compile time, where an unknown name is a compile error.
 const fn place(fields: &[Field], name: &str) -> usize {
     let mut i = 0;
     while i < fields.len() {
@@ -231,26 +231,33 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
     i == a.len() && i == b.len()
 }
 
+/// Number of columns of one player.
 pub const PLAYER_WIDTH: usize = PLAYER_FIELDS.len();
-/// The own player's first column.
+/// First column of the own player.
 pub const OWN: usize = 0;
+/// First column of the opponent.
 pub const OPPONENT: usize = OWN + PLAYER_WIDTH;
 const SCENE: usize = OPPONENT + PLAYER_WIDTH;
+/// Column of the stage id.
 pub const STAGE: usize = SCENE + place(FRAME_FIELDS, "stage");
+/// Column of the frame number.
 pub const FRAME: usize = SCENE + place(FRAME_FIELDS, "frame");
+/// Column of the distance between the players.
 pub const DISTANCE: usize = SCENE + place(FRAME_FIELDS, "distance");
+/// Column of the player name or style.
 pub const NAME_ID: usize = SCENE + place(FRAME_FIELDS, "name_id");
-/// `prev_exists`; the controller's numbers follow it.
+/// Column of `prev_exists`. The numbers of the controller follow it.
 pub const PREVIOUS: usize = SCENE + FRAME_FIELDS.len();
-/// A controller as raw numbers: eight buttons, main x and y, C x and y, shoulder.
+/// Number of raw numbers of a controller: eight buttons, main x and y, C x and y, shoulder.
 pub const CONTROLLER_WIDTH: usize = BUTTONS.len() + 5;
-/// `projectile_count`; the slots follow it.
+/// Column of `projectile_count`. The slots follow it.
 pub const PROJECTILES: usize = PREVIOUS + 1 + CONTROLLER_WIDTH;
+/// Number of columns of one projectile slot.
 pub const PROJECTILE_WIDTH: usize = PROJECTILE_FIELDS.len();
-/// Numbers in a raw row.
+/// Number of columns of a raw row.
 pub const RAW_WIDTH: usize = PROJECTILES + 1 + NUM_PROJECTILES * PROJECTILE_WIDTH;
 
-/// Makes a controller's raw numbers the previous action of a row.
+/// Sets the previous input of a row to the raw numbers of a controller.
 pub fn set_previous(raw: &mut [f32], controller: &[f32]) -> Result<()> {
     fits("controller", CONTROLLER_WIDTH, controller.len())?;
     game().set_previous(raw, controller)

@@ -1,4 +1,4 @@
-//! What work may answer with.
+//! Types that work may answer with.
 
 use rustler::{Encoder, Env, NewBinary, Term};
 use sconce_tensor::Result;
@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use super::value::encode;
 
-/// What work may answer with: whatever rustler encodes (numbers, strings, handles, terms), [`Data`]
-/// and [`Bytes`].
+/// A result of work: any type that rustler encodes (numbers, strings, handles, terms), [`Data`] or [`Bytes`].
 pub(crate) trait Answer {
     fn into_term(self, env: Env<'_>) -> Result<Term<'_>>;
 }
@@ -18,7 +17,7 @@ impl<T: Encoder> Answer for T {
     }
 }
 
-/// Any serialisable value, as [`encode`] turns it into a term.
+/// Any serialisable value, encoded by [`encode`].
 pub(crate) struct Data<T>(pub T);
 
 impl<T: Serialize> Answer for Data<T> {
@@ -27,8 +26,8 @@ impl<T: Serialize> Answer for Data<T> {
     }
 }
 
-/// Bytes that become one binary, where a `Vec<u8>` would become a list. Copies: for more than some
-/// 100 KB let a resource own the bytes and use `ResourceArc::make_binary`.
+/// Bytes encoded as one binary; a `Vec<u8>` would become a list. The bytes are copied: above about 100 KB let a
+/// resource own them and use `ResourceArc::make_binary`.
 pub(crate) struct Bytes<T>(pub T);
 
 impl<T: AsRef<[u8]>> Answer for Bytes<T> {

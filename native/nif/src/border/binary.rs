@@ -4,7 +4,7 @@ use rustler::{Env, NewBinary, Term};
 use sconce_nn::head::{of_word, to_word};
 use sconce_tensor::{Error, Result};
 
-/// The numbers of a binary, which must be a whole number of them.
+/// Reads numbers of `N` bytes; the binary's length must be a multiple of `N`.
 pub(crate) fn from_binary<T, const N: usize>(
     what: &str,
     bytes: &[u8],
@@ -19,7 +19,7 @@ pub(crate) fn from_binary<T, const N: usize>(
     }
 }
 
-/// Labels of heads: words, or f32 where a head chooses numbers.
+/// Reads labels of heads: 16-bit words, or f32 if a head chooses numbers.
 pub(crate) fn labels_from(what: &str, bytes: &[u8], words: bool) -> Result<Vec<f32>> {
     match words {
         true => from_binary(what, bytes, |bytes| of_word(u16::from_le_bytes(bytes))),
@@ -27,7 +27,7 @@ pub(crate) fn labels_from(what: &str, bytes: &[u8], words: bool) -> Result<Vec<f
     }
 }
 
-/// The way back of [`labels_from`].
+/// Writes labels: the inverse of [`labels_from`].
 pub(crate) fn labels_to<'a>(env: Env<'a>, labels: &[f32], words: bool) -> Term<'a> {
     if !words {
         return to_binary(env, labels);

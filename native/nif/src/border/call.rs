@@ -1,4 +1,4 @@
-//! A NIF's work: run, timed and turned into a term.
+//! Runs the work of a NIF, times it and turns the result into a term.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use sconce_tensor::Result;
 use super::answer::Answer;
 use super::outcome::{atoms, error, guard, outcome};
 
-/// `{:ok, answer}` or `{:error, %Sconce.Error{op: op}}`; a panic inside is an error of kind `:panic`.
+/// Returns `{:ok, answer}` or `{:error, %Sconce.Error{op: op}}`; a panic in `work` is an error of kind `:panic`.
 pub(crate) fn call<'a, T: Answer>(
     env: Env<'a>,
     op: &str,
@@ -17,7 +17,7 @@ pub(crate) fn call<'a, T: Answer>(
     outcome(env, op, guard(|| work()?.into_term(env)))
 }
 
-/// `:ok` or `{:error, %Sconce.Error{op: op}}`, for work that is done for its effect.
+/// Returns `:ok` or `{:error, %Sconce.Error{op: op}}`, for work without a result.
 pub(crate) fn perform<'a>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<()>) -> Term<'a> {
     match guard(work) {
         Ok(()) => atoms::ok().to_term(env),
@@ -25,8 +25,8 @@ pub(crate) fn perform<'a>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<
     }
 }
 
-/// [`call`] on the caller's own scheduler. It reports the time that it took, so that the scheduler turns to other
-/// processes after many such calls in a row.
+/// [`call`] on the caller's scheduler. Reports its running time, so that the scheduler switches to other processes
+/// after many such calls.
 pub(crate) fn inline<'a, T: Answer>(
     env: Env<'a>,
     op: &str,
@@ -35,19 +35,19 @@ pub(crate) fn inline<'a, T: Answer>(
     timed(env, || call(env, op, work))
 }
 
-/// Any call; it reports the time that it took to the scheduler.
+/// Runs `call` and reports its running time to the scheduler.
 pub(crate) fn timed<'a>(env: Env<'a>, call: impl FnOnce() -> Term<'a>) -> Term<'a> {
     let start = Instant::now();
     let term = call();
-    // A timeslice is 4000 reductions: some 40 us of plain Elixir, and seldom over 100. At two percent for
-    // each microsecond whoever waits behind such calls waits about as long as behind anybody else. By the
-    // millisecond of the documentation of `enif_consume_timeslice` it would be twenty times that.
+    // A timeslice is 4000 reductions: about 40 us of plain Elixir, seldom over 100. At two percent per microsecond
+    // other processes wait about as long behind such calls as behind plain Elixir. The millisecond that the
+    // documentation of `enif_consume_timeslice` names would make them wait twenty times as long.
     let percent = (2 * start.elapsed().as_micros()).clamp(1, 100) as i32;
     rustler::schedule::consume_timeslice(env, percent);
     term
 }
 
-/// Lets other processes of the scheduler go on before the caller, once the present call has returned.
+/// Ends the caller's timeslice: other processes of the scheduler run first after the present call.
 pub(crate) fn next_turn(env: Env) {
     rustler::schedule::consume_timeslice(env, 100);
 }

@@ -1,4 +1,4 @@
-//! Events of long work, on their way to the process that waits for its answer.
+//! Events of long work, sent to the process that waits for its answer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,12 +10,12 @@ use super::answer::Answer;
 use super::questions::Questions;
 use super::reply::Reply;
 
-/// Progress that may wait in a mailbox, some megabyte of it: what a process misses in a second at a step a millisecond.
-/// A process that is further behind cannot keep up, and the latest serves it as well.
+/// Most unacknowledged events before progress is held back, about a megabyte of a mailbox: a second of steps at one per
+/// millisecond. A process further behind cannot keep up, and needs only the latest progress.
 pub(crate) const MOST_PROGRESS: usize = 1024;
 
-/// Events that may wait in a mailbox. All but progress are rare and meant to be read one by one: a process with so
-/// many of them no longer reads, and the report has what they say.
+/// Most unacknowledged events. Events other than progress are rare and read one by one, so a process this far behind no
+/// longer reads; the report contains the same facts.
 pub(crate) const MOST_EVENTS: usize = 4096;
 
 /// Events that were sent and not yet acknowledged.
@@ -31,18 +31,18 @@ impl Unheard {
         self.0.load(Ordering::Acquire)
     }
 
-    /// More acknowledgements than events change nothing.
+    /// Acknowledges one event; a surplus acknowledgement is a no-op.
     pub(crate) fn remove(&self) {
         let one_less = |n: usize| n.checked_sub(1);
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
     }
 }
 
-/// Events of one piece of work, from any of its threads. No call waits for the process.
+/// The events of one task, sent from any of its threads. No call waits for the process.
 ///
-/// 1. Progress beyond [`MOST_PROGRESS`] unacknowledged events is held back: the latest replaces the one before it, and
-///    is sent ahead of the next event of another kind and of the answer.
-/// 2. Beyond [`MOST_EVENTS`] nothing is sent but the answer.
+/// 1. From [`MOST_PROGRESS`] unacknowledged events on, progress is held back: the latest replaces the one before, and
+///    is sent ahead of the next other event and of the answer.
+/// 2. From [`MOST_EVENTS`] on, only the answer is sent.
 pub(crate) struct Events {
     state: Mutex<State>,
     unheard: Arc<Unheard>,
@@ -51,7 +51,7 @@ pub(crate) struct Events {
 
 struct State {
     reply: Reply,
-    /// The latest progress that was not sent.
+    /// The latest progress that is held back.
     held: Option<Event>,
 }
 
@@ -62,7 +62,7 @@ impl Events {
         Events { state: Mutex::new(State { reply, held: None }), unheard, questions }
     }
 
-    /// What the process is asked.
+    /// Questions to the process.
     pub(crate) fn questions(&self) -> &Questions {
         &self.questions
     }
@@ -71,7 +71,7 @@ impl Events {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// An event that the next one of its kind replaces.
+    /// Sends progress, which later progress may replace.
     pub(crate) fn progress<T: Answer + Send + 'static>(&self, value: T) -> Result<()> {
         let mut state = self.state();
         if self.unheard.count() >= MOST_PROGRESS {
@@ -82,16 +82,16 @@ impl Events {
         self.send(&state.reply, |env| value.into_term(env))
     }
 
-    /// An event of its own.
+    /// Sends an event that no other replaces.
     pub(crate) fn tell<T: Answer>(&self, value: T) -> Result<()> {
         let mut state = self.state();
         self.send_held(&mut state)?;
         self.send(&state.reply, |env| value.into_term(env))
     }
 
-    /// The reply, once the last progress is sent.
+    /// Sends held progress and returns the reply.
     pub(crate) fn end(self) -> Reply {
-        // Progress that cannot be encoded is not worth the answer.
+        // Progress that cannot be encoded is dropped: the answer must still be sent.
         let _ = self.send_held(&mut self.state());
         self.state.into_inner().unwrap_or_else(|e| e.into_inner()).reply
     }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn acknowledgements_never_count_below_none() {
+    fn surplus_acknowledgements_leave_the_count_at_zero() {
         let unheard = Unheard::default();
         unheard.remove();
         unheard.add();

@@ -3,14 +3,14 @@
 use rustler::{Decoder, NifResult, Resource, ResourceArc, Term};
 use sconce_tensor::{Error, Result};
 
-/// A resource whose handle a caller keeps in a struct.
+/// A resource whose handle Elixir keeps in a struct.
 pub(crate) trait Handled: Resource {
     /// The name in errors.
     const NOUN: &'static str;
 }
 
-/// The argument of a NIF that should be a handle. Any term decodes as one, so that a handle of another VM, which
-/// arrives as a plain reference, is a typed error of [`Handle::get`] and not a bare `badarg`.
+/// An argument of a NIF that should be a handle. Any term decodes, so that a handle of another VM, which arrives as a
+/// plain reference, is a typed error of [`Handle::get`] instead of a `badarg`.
 pub(crate) struct Handle<T: Handled>(Option<ResourceArc<T>>);
 
 impl<T: Handled> Handle<T> {
@@ -20,9 +20,8 @@ impl<T: Handled> Handle<T> {
 
     /// The resource, or [`Error::NotFound`].
     pub(crate) fn get(self) -> Result<ResourceArc<T>> {
-        self.0.ok_or_else(|| {
-            Error::not_found(format!("{} (this is no handle of one in this VM)", T::NOUN))
-        })
+        self.0
+            .ok_or_else(|| Error::not_found(format!("{} (the handle is not of this VM)", T::NOUN)))
     }
 }
 

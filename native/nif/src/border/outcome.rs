@@ -1,4 +1,4 @@
-//! Results as terms: `{:ok, answer}`, or an error; a panic is one.
+//! Results as terms: `{:ok, answer}` or an error. A panic is an error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,8 +11,8 @@ pub(super) mod atoms {
     rustler::atoms! { ok, error, event, sconce, kind, op, details, exception = "__exception__" }
 }
 
-/// Runs `work` and turns a panic into an error, that of a refused buffer into `OutOfMemory`. Values that the panic left
-/// half-changed must not be used again, so work owns what it changes.
+/// Runs `work` and turns a panic into an error; a panic of a failed allocation becomes `OutOfMemory`. A panic may leave
+/// values half changed, and these must not be used again: `work` owns all values that it changes.
 pub(crate) fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Error::of_panic(payload)))
 }

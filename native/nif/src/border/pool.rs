@@ -1,4 +1,4 @@
-//! The threads that calls hand their work to.
+//! Thread pools for the work of calls.
 
 use std::sync::OnceLock;
 
@@ -9,10 +9,10 @@ use sconce_tensor::{Error, Result, pool};
 use super::answer::Answer;
 use super::reply::Reply;
 
-/// Calls that may wait at one time; the next one is `:busy`.
+/// Most queued calls; the next one is `:busy`.
 const QUEUE: usize = 4096;
 
-/// Threads that the first call which needs them starts.
+/// A pool that starts its threads at the first call.
 pub(crate) struct LazyPool {
     name: &'static str,
     pool: OnceLock<std::result::Result<Pool, String>>,
@@ -32,13 +32,13 @@ impl LazyPool {
     }
 }
 
-/// The pool of this VM, of as many threads as the native side computes with.
+/// The pool of this VM, with as many threads as native computation uses.
 pub(crate) fn shared() -> Result<&'static Pool> {
     static SHARED: LazyPool = LazyPool::new("sconce-worker");
     SHARED.pool(pool::threads())
 }
 
-/// Queues `work`, whose result answers `reference`; [`Error::Busy`] when too much is queued.
+/// Queues `work`, whose result answers `reference`. Returns [`Error::Busy`] if the queue is full.
 pub(crate) fn submit<T: Answer>(
     env: Env,
     op: &'static str,

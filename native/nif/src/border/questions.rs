@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a wait looks whether it was cancelled.
+/// Interval at which a waiting question checks for cancellation.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// One question after the other, each with a number: an answer that comes late is no other question's.
+/// Numbered questions, one at a time: a late answer never answers a later question.
 #[derive(Default)]
 pub(crate) struct Questions {
     state: Mutex<State>,
@@ -16,7 +16,7 @@ pub(crate) struct Questions {
 
 #[derive(Default)]
 struct State {
-    /// The question that is asked; 0 between two of them.
+    /// Number of the open question; 0 if there is none.
     asked: u64,
     last: u64,
     answer: Option<serde_json::Value>,
@@ -27,8 +27,8 @@ impl Questions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks by `tell`, which is given the question's number, and waits for the answer: until the deadline, or until
-    /// nobody wants it any more.
+    /// Asks by `tell`, which gets the question's number, and waits for the answer until the deadline or until
+    /// `cancelled` is set.
     pub(crate) fn ask(
         &self,
         deadline: Duration,
@@ -53,7 +53,7 @@ impl Questions {
         }
     }
 
-    /// Answers a question; false where it is not asked any more.
+    /// Answers a question; false if the question is no longer open.
     pub(crate) fn answer(&self, number: u64, answer: serde_json::Value) -> bool {
         let mut state = self.state();
         let asked = number != 0 && state.asked == number && state.answer.is_none();
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_its_own_questions_and_none_waits_beyond_its_deadline() {
+    fn an_answer_matches_its_question_and_no_question_waits_beyond_its_deadline() {
         let (questions, never) = (Questions::default(), AtomicBool::new(false));
         let (short, long) = (Duration::from_millis(1), Duration::from_secs(60));
         assert!(!questions.answer(0, json!(0)));

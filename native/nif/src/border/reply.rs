@@ -1,4 +1,4 @@
-//! Answers from threads of our own.
+//! Answers from native threads.
 
 use std::thread;
 
@@ -13,34 +13,32 @@ use super::outcome::{atoms, error, guard, outcome};
 
 /// The one answer that a caller waits for: `{:sconce, reference, {:ok, answer} | {:error, error}}`.
 ///
-/// 1. Made in the NIF, on the caller's scheduler; it then moves to the thread that does the work.
+/// 1. A reply is made in the NIF, on the caller's scheduler, and then moves to the thread that does the work.
 /// 2. `send`, `run` and `dismiss` consume it, so it cannot answer twice.
-/// 3. Dropped unused it answers for itself, `:panic` while its thread unwinds and `:cancelled`
-///    otherwise, so no caller waits for good.
-/// 4. A caller that died is no error: the message goes nowhere.
+/// 3. A reply that is dropped unused sends an error: `:panic` while its thread unwinds, `:cancelled` otherwise. So no
+///    caller waits forever.
+/// 4. A dead caller is no error: the message is lost.
 pub(crate) struct Reply {
     pid: LocalPid,
     op: &'static str,
-    /// The reference, in the environment of the message that will bear it. None once that is sent.
+    /// The reference, in the environment of the future message. `None` once the answer is made.
     unanswered: Option<(OwnedEnv, SavedTerm)>,
 }
 
 impl Reply {
-    /// For the process that makes the present call. `reference` is the caller's, by which it finds
-    /// the answer in its mailbox.
+    /// A reply to the calling process. `reference` identifies the answer in its mailbox.
     pub(crate) fn new(env: Env, op: &'static str, reference: Reference) -> Self {
         let owned = OwnedEnv::new();
         let reference = owned.save(reference);
         Self { pid: env.pid(), op, unanswered: Some((owned, reference)) }
     }
 
-    /// Answers.
+    /// Sends the answer.
     pub(crate) fn send<T: Answer>(self, result: Result<T>) {
         self.prepare(result, None).send();
     }
 
-    /// The answer, for the moment when it may be sent: by a thread of ours, or by the process that makes the present
-    /// call.
+    /// Builds the answer, to be sent later by a native thread or, with `process`, by the calling process.
     pub(crate) fn prepare<T: Answer>(mut self, result: Result<T>, process: Option<Env>) -> Message {
         let op = self.op;
         match (process, self.unanswered.take()) {
@@ -56,14 +54,14 @@ impl Reply {
         }
     }
 
-    /// Does the work and answers with its result; a panic inside is an error of kind `:panic`.
+    /// Runs the work and sends its result; a panic inside is an error of kind `:panic`.
     pub(crate) fn run<T: Answer>(self, work: impl FnOnce() -> Result<T>) {
         let result = guard(work);
         self.send(result);
     }
 
-    /// Sends `{:sconce, reference, {:event, value}}` ahead of the answer, from a native thread only: on a
-    /// scheduler it is not sent. Long work sends its events by [`Events`](super::events::Events), which bounds them.
+    /// Sends `{:sconce, reference, {:event, value}}` ahead of the answer; a no-op on a scheduler. Long work sends its
+    /// events through [`Events`](super::events::Events), which bounds them.
     pub(crate) fn event(
         &self,
         value: impl for<'a> FnOnce(Env<'a>) -> Result<Term<'a>>,
@@ -78,12 +76,12 @@ impl Reply {
             let reference = own.run(|own| reference.load(own).in_env(env));
             Ok(owned.save((atoms::sconce(), reference, event)))
         })?;
-        // The only failure is a receiver that no longer lives.
+        // Sending fails only if the receiver is dead.
         let _ = owned.send_and_clear(&self.pid, |env| message.load(env));
         Ok(())
     }
 
-    /// For a NIF that answers by returning, as when the queue is full.
+    /// Drops the reply unsent, for a NIF that returns its answer, as when the queue is full.
     pub(crate) fn dismiss(mut self) {
         self.unanswered = None;
     }
@@ -102,14 +100,14 @@ fn made<'a, T: Answer>(env: Env<'a>, op: &str, result: Result<T>) -> Term<'a> {
     outcome(env, op, guard(|| result?.into_term(env)))
 }
 
-/// An answer that is made, and not sent.
+/// An answer that is built and not yet sent.
 #[must_use]
 pub(crate) struct Message<'a> {
     pid: LocalPid,
     message: Option<Made<'a>>,
 }
 
-/// Where a message lies.
+/// A message and the environment that holds it.
 enum Made<'a> {
     InOwn(OwnedEnv, SavedTerm),
     InProcess(Term<'a>),
@@ -121,7 +119,7 @@ impl Message<'_> {
         let (mut own, message) = match message {
             None => return,
             Some(Made::InProcess(message)) => {
-                // The only failure is a receiver that no longer lives.
+                // Sending fails only if the receiver is dead.
                 let _ = message.get_env().send(&pid, message);
                 return;
             }
@@ -130,9 +128,9 @@ impl Message<'_> {
         let mut deliver = move || {
             let _ = own.send_and_clear(&pid, |env| message.load(env));
         };
-        // The VM forbids this kind of send on its own threads, where destructors may run.
+        // The VM forbids this kind of send on scheduler threads, where destructors may run.
         if is_scheduler_thread() {
-            // Without memory for one more thread the answer is lost, and so is much else.
+            // If the thread cannot start, the answer is lost.
             let _ = thread::Builder::new().spawn(deliver);
         } else {
             deliver();

@@ -1,4 +1,4 @@
-//! Long work: a thread of its own, events on the way, one answer, and an end when nobody waits.
+//! Long work: a thread of its own, events, one answer, and cancellation when no process waits.
 
 use std::io;
 use std::sync::Arc;
@@ -17,22 +17,23 @@ use super::outcome::guard;
 use super::questions::Questions;
 use super::reply::Reply;
 
-/// Deep autograd graphs are walked and dropped recursively: 320 KB, a scheduler's stack, overflow.
+/// Stack size of the thread. Deep autograd graphs are walked and dropped recursively, which overflows the 320 KB of a
+/// scheduler's stack.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Replies on their way to the thread: the one that it is started for, whose sender never waits.
+/// Capacity of the channel that brings a new thread its one reply; the sender never waits.
 pub(crate) const REPLIES: usize = 1;
 
 /// The handle of running work.
 ///
-/// 1. The work sees `cancelled` and ends soon after it is set.
-/// 2. It is set by [`Task::cancel`], by the death of the process that started the work, and when
-///    the last reference to the handle is gone.
-/// 3. Whatever way it ends, the [`Reply`] answers once. It is made when there is a thread: one that
-///    cannot be started answers by the error of [`Task::start`] alone.
-/// 4. The thread is of the background class. Work that drives no card gives way by [`Class::enter`].
-/// 5. The process acknowledges each event by [`Task::heard`]; one that falls behind gets fewer, see [`Events`].
-/// 6. What the work asks by [`Questions`] the process answers by [`Task::answer`].
+/// 1. The work checks `cancelled` and ends soon after it is set.
+/// 2. It is set by [`Task::cancel`], by the death of the process that started the work, and by the drop of the last
+///    reference to the handle.
+/// 3. The [`Reply`] answers exactly once, however the work ends. It is made after the thread has started: if the thread
+///    cannot start, only [`Task::start`] returns the error.
+/// 4. The thread has the background class. Work that drives no card lowers its priority by [`Class::enter`].
+/// 5. The process acknowledges each event by [`Task::heard`]. A process that falls behind gets fewer, see [`Events`].
+/// 6. The process answers each question of [`Questions`] by [`Task::answer`].
 pub(crate) struct Task {
     cancelled: Arc<AtomicBool>,
     unheard: Arc<Unheard>,
@@ -76,7 +77,8 @@ impl Task {
         let unavailable =
             |e: io::Error| Error::Unavailable { what: "a thread".into(), reason: e.to_string() };
         let worker = worker.map_err(unavailable)?;
-        // What a thread keeps of a card leaves it with the thread: the caller finds the card free after the answer.
+        // A thread's memory on a card is freed when the thread ends. So the answer is sent after the join: the caller
+        // then finds the card free.
         let teller = named("-end").spawn(move || {
             Class::Foreground.enter();
             if let Ok(Some((reply, result))) = worker.join() {
@@ -86,7 +88,7 @@ impl Task {
         });
         teller.map_err(unavailable)?;
         env.monitor(&task, &env.pid());
-        // The thread waits for it; a reply that is not taken answers for itself.
+        // The thread waits for the reply; a reply that it does not take is dropped, which answers.
         drop(sender.send(Reply::new(env, op, reference)));
         Ok(task)
     }
@@ -95,7 +97,7 @@ impl Task {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Answers a question of the work; false where it is not asked any more.
+    /// Answers a question of the work; false if the question is no longer open.
     pub(crate) fn answer(&self, number: u64, answer: serde_json::Value) -> bool {
         self.questions.answer(number, answer)
     }

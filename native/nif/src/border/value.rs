@@ -1,5 +1,5 @@
-//! Terms to and from serde's data model, by way of `serde_json::Value`. Both directions are total:
-//! what has no counterpart is a typed error, never a panic.
+//! Converts terms to and from serde's data model through `serde_json::Value`. Both directions are total: a term or
+//! value without a counterpart is a typed error, never a panic.
 //!
 //! | term | value |
 //! |---|---|
@@ -11,9 +11,9 @@
 //! | `{:tag, value}` | `{"tag": value}`, serde's form of an enum's variant |
 //! | any other tuple | array |
 //!
-//! On the way back objects become maps with *atom* keys and strings become binaries. Atoms are never
-//! collected, so keys must be names in our own source (fields, variants); what a user named goes
-//! into a value, as in a list of `{name, count}` objects. A float that is not finite becomes `nil`.
+//! From value to term, objects become maps with *atom* keys and strings become binaries. Atoms are never collected, so
+//! keys must be names in Sconce's source (fields, variants); a user's names go into values, as in a list of
+//! `{name, count}` objects. A float that is not finite becomes `nil`.
 
 use rustler::{Atom, Binary, Encoder, Env, MapIterator, Term, TermType};
 use sconce_tensor::{Error, Result};
@@ -21,13 +21,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
 
-/// Deeper terms are refused: a scheduler's stack is small.
+/// Deepest nesting of a term: a scheduler's stack is small.
 const MAX_DEPTH: usize = 64;
+/// Most characters of a term that an error shows.
 const SHOWN_CHARS: usize = 80;
-/// What an error calls a term that has no name.
+/// Name of a nameless term in errors.
 const TERM: &str = "term";
 
-/// A term as a `T`.
+/// Decodes a term to a `T`.
 pub(crate) fn decode<T: DeserializeOwned>(term: Term) -> Result<T> {
     let value = from_term(term, 0)?;
     serde_json::from_value(value).map_err(|error| {
@@ -37,7 +38,7 @@ pub(crate) fn decode<T: DeserializeOwned>(term: Term) -> Result<T> {
     })
 }
 
-/// A `T` as a term.
+/// Encodes a `T` as a term.
 pub(crate) fn encode<'a>(env: Env<'a>, value: &impl Serialize) -> Result<Term<'a>> {
     let value = serde_json::to_value(value).map_err(|error| Error::corrupt("answer", error))?;
     Ok(to_term(env, &value))
@@ -133,7 +134,7 @@ fn unfit(term: Term, expected: &str) -> Error {
     Error::mismatch(TERM, expected, shown)
 }
 
-/// An error of a term by the name that it stands under.
+/// Names the key in an error of its value.
 fn under(name: &str, error: Error) -> Error {
     match error {
         Error::Mismatch { what, expected, got } if what == TERM => {
@@ -143,7 +144,7 @@ fn under(name: &str, error: Error) -> Error {
     }
 }
 
-/// The way back. Values come from `T: Serialize` types of ours, whose depth is theirs.
+/// A value as a term. The depth is not checked: values come from `Serialize` types of Sconce.
 pub(super) fn to_term<'a>(env: Env<'a>, value: &Value) -> Term<'a> {
     match value {
         Value::Null => rustler::types::atom::nil().to_term(env),
@@ -169,8 +170,8 @@ fn number_to_term<'a>(env: Env<'a>, number: &Number) -> Term<'a> {
     }
 }
 
-/// An atom for a name of ours. A text that cannot be an atom (beyond Latin-1 or 255 bytes, which no
-/// name of ours is) stays a binary.
+/// An atom for a name in Sconce's source. A text that cannot be an atom (beyond Latin-1 or 255 bytes, which no such
+/// name is) becomes a binary.
 pub(super) fn atom<'a>(env: Env<'a>, name: &str) -> Term<'a> {
     Atom::from_str(env, name).map_or_else(|_| name.encode(env), |atom| atom.to_term(env))
 }
@@ -178,6 +179,6 @@ pub(super) fn atom<'a>(env: Env<'a>, name: &str) -> Term<'a> {
 /// A map of distinct keys.
 pub(super) fn map<'a>(env: Env<'a>, pairs: impl Iterator<Item = (Term<'a>, Term<'a>)>) -> Term<'a> {
     let (keys, values): (Vec<_>, Vec<_>) = pairs.unzip();
-    // It fails only for a key given twice.
+    // The call fails only if a key is given twice.
     Term::map_from_term_arrays(env, &keys, &values).unwrap_or_else(|_| Term::map_new(env))
 }

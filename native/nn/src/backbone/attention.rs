@@ -1,4 +1,4 @@
-//! Attention over the last frames, alone and behind an LSTM.
+//! Attention over the last frames, in a transformer and after an LSTM.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,13 +25,17 @@ const FFN: usize = 4;
 /// Sizes of an [`Attention`].
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
+    /// Width of the input and of the output.
     pub hidden_size: usize,
+    /// Number of heads.
     pub num_heads: usize,
+    /// Width of a key and of a value of one head.
     pub head_dim: usize,
-    /// Frames that a query sees, its own among them.
+    /// Number of frames that a query sees, its own frame included.
     pub window_size: usize,
     /// LayerNorm of each query and key.
     pub qk_layernorm: bool,
+    /// Pairs of numbers that a rotation turns.
     pub pairing: Pairing,
 }
 
@@ -48,13 +52,13 @@ impl From<&AttentionConfig> for Sizes {
     }
 }
 
-/// `W_out attend(norm(W_q x), norm(W_k x), W_v x)`, causal and within the last `window_size` frames,
-/// positions by rotation (see [`ops::attention`]): a layer `[b, t, hidden_size]` to the same.
+/// `W_out attend(norm(W_q x), norm(W_k x), W_v x)`, causal and within the last `window_size` frames, with rotary
+/// positions (see [`ops::attention`]). A layer `[b, t, hidden_size]` -> `[b, t, hidden_size]`.
 ///
-/// State: keys and values of the last frames, two rings `[b, window_size, num_heads * head_dim]`, and
-/// how many frames were seen, `[b, 1]`: 8 bytes x `window_size` x `num_heads` x `head_dim`.
+/// State: keys and values of the last frames, two rings `[b, window_size, num_heads * head_dim]`, and the number of
+/// frames seen, `[b, 1]`. It takes 8 bytes x `window_size` x `num_heads` x `head_dim`.
 ///
-/// Tap: `attention_weights [b, heads, t, window_size]` by age.
+/// Tap: `attention_weights [b, heads, t, window_size]`, by age.
 pub struct Attention {
     qkv: Linear,
     norms: Option<ops::HeadNorms>,
@@ -63,7 +67,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Weights `qkv` (queries, keys, values; head after head), `out`, and `q_norm`, `k_norm`.
+    /// Weights: `qkv` (queries, keys, values; head after head), `out`, and `q_norm`, `k_norm`.
     pub fn new(sizes: &Sizes, b: &Builder) -> Result<Self> {
         let Sizes { num_heads, head_dim, window_size, pairing, hidden_size, .. } = *sizes;
         b.reserve("rotations", &Window::table(head_dim, window_size))?;
@@ -81,7 +85,7 @@ impl Attention {
 }
 
 impl Attention {
-    /// Queries, keys and values.
+    /// Queries, keys and values `[b, t, 3 * heads * head_dim]`.
     fn qkv(&self, x: &Tensor) -> Result<Tensor> {
         let qkv = self.qkv.forward(x)?;
         self.norms.as_ref().map_or(Ok(qkv.clone()), |norms| ops::head_norm(&qkv, norms))
@@ -160,11 +164,11 @@ impl Backbone for Attention {
     }
 }
 
-/// [`Attention`], one frame at a time. Pairs that turn are the halves of a head: those of every backbone are.
+/// [`Attention`] packed for one frame at a time. Rotations must pair the halves of a head, as in every backbone.
 struct PackedAttention {
     /// Queries, keys and values.
     qkv: Matrix,
-    /// Of queries and of keys.
+    /// Norms of queries and of keys.
     norms: Option<[packed::Norm; 2]>,
     out: Matrix,
     window: Arc<Window>,
@@ -173,13 +177,13 @@ struct PackedAttention {
 }
 
 impl PackedAttention {
-    /// Numbers of a ring of keys, and of one of values.
+    /// Numbers in the ring of keys, and in the ring of values.
     fn ring(&self) -> usize {
         self.window.frames() * self.window.width()
     }
 
-    /// Takes the keys and values of a frame into the state, and makes `y [heads * head_dim]` of what its
-    /// queries see there.
+    /// Stores the keys and values of a frame in the state, and computes the attention of its queries,
+    /// `y [heads * head_dim]`.
     fn attend(
         &self,
         qkv: &mut [f32],
@@ -207,12 +211,12 @@ impl PackedAttention {
 }
 
 impl Step for PackedAttention {
-    /// Keys and values, and how many frames were seen.
+    /// Keys, values, and the number of frames seen.
     fn state_len(&self) -> usize {
         2 * self.ring() + 1
     }
 
-    /// Of each ring the places of the last frames.
+    /// The slots of the last frames in each ring.
     fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
         let (frames, width) = (self.window.frames(), self.window.width());
         let Ok(seen) = frames_seen(state[at + 2 * self.ring()], frames) else {
@@ -247,8 +251,8 @@ impl Step for PackedAttention {
 }
 
 dispatch! {
-    /// `q . R(age) k` of each head and key (Su et al. 2021, eq. 34); frame `now` has age 0. Rows of scores are so
-    /// long that each ends with a whole vector.
+    /// `q . R(age) k` for each head and key (Su et al. 2021, eq. 34). Frame `now` has age 0. Rows of scores are
+    /// padded to whole SIMD vectors.
     fn score(scores: &mut [f32], of: &PackedAttention, query: &[f32], keys: &[f32], now: usize) {
         let (dim, half, width) = (of.head_dim, of.head_dim / 2, of.window.width());
         let (frames, stride) = (keys.len() / width, scores.len() / of.heads);
@@ -264,7 +268,7 @@ dispatch! {
     }
 }
 
-/// Of the halves of a query and of a key, and the cosines and sines of an angle.
+/// The product of a query and a rotated key, from the halves of both and the cosines and sines of an angle.
 #[inline(always)]
 fn product<const FMA: bool>(parts: [&[f32]; 6]) -> f32 {
     let parts = parts.map(<[f32]>::as_chunks::<LANES>);
@@ -282,7 +286,7 @@ fn product<const FMA: bool>(parts: [&[f32]; 6]) -> f32 {
     product
 }
 
-/// One pair's share, on top of what there is already.
+/// Adds the product of one pair to `sum`.
 #[inline(always)]
 fn turned<const FMA: bool>([p, q, a, b, cos, sin]: [f32; 6], sum: f32) -> f32 {
     let along = mul_add::<FMA>(p, a, q * b);
@@ -291,7 +295,7 @@ fn turned<const FMA: bool>([p, q, a, b, cos, sin]: [f32; 6], sum: f32) -> f32 {
 }
 
 dispatch! {
-    /// `softmax(scores) v` of each head (Vaswani et al. 2017, eq. 1).
+    /// `softmax(scores) v` for each head (Vaswani et al. 2017, eq. 1).
     fn mix(y: &mut [f32], of: &PackedAttention, scores: &mut [f32], values: &[f32]) {
         let (dim, width) = (of.head_dim, of.window.width());
         let (frames, stride) = (values.len() / width, scores.len() / of.heads);
@@ -320,14 +324,14 @@ fn after(Cache { keys, values, seen }: Cache) -> State {
     State(vec![keys, values, seen])
 }
 
-/// A feed-forward layer `W_2 gelu(W_1 x)`; weights `ffn1`, `ffn2`.
+/// A feed-forward layer `W_2 gelu(W_1 x)`. Weights: `ffn1`, `ffn2`.
 pub fn feed_forward(hidden_size: usize, inner: usize, b: &Builder) -> Result<FeedForward> {
     let up = Linear::new(hidden_size, inner, Activation::Gelu, &b.under("ffn1"))?;
     let down = Linear::new(inner, hidden_size, Activation::None, &b.under("ffn2"))?;
     Ok(FeedForward::new(up, down))
 }
 
-/// The two residuals of a block of a transformer, `norm1` and attention, `norm2` and feed-forward.
+/// The two residuals of a transformer block: `norm1` with attention, `norm2` with a feed-forward layer.
 pub fn block(sizes: &Sizes, inner: usize, b: &Builder) -> Result<[Arc<Residual>; 2]> {
     let norm = |name| Norm::layer(sizes.hidden_size, &b.under(name));
     Ok([
@@ -336,17 +340,17 @@ pub fn block(sizes: &Sizes, inner: usize, b: &Builder) -> Result<[Arc<Residual>;
     ])
 }
 
-/// A causal transformer over frames, each of which sees the last `window_size` of a layer below it
-/// (Vaswani et al. 2017, pre-norm as Xiong et al. 2020, window as Beltagy et al. 2020):
+/// A causal transformer over frames. Each frame sees the last `window_size` frames of the layer below (Vaswani et al.
+/// 2017, pre-norm as in Xiong et al. 2020, window as in Beltagy et al. 2020):
 ///
 /// ```text
 /// x = x + attention(norm1(x))    x = x + W_2 gelu(W_1 norm2(x))    and at the end norm(x)
 /// ```
 ///
-/// `x [b, t, input]` -> `[b, t, hidden_size]`. `:causal_transformer` is the same with other
-/// sizes. Rotation stands for a table of time steps, so that nothing depends on how long a game has been running.
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. `:causal_transformer` is the same with other sizes. Rotations replace
+/// a table of time steps, so that the result does not depend on the length of the game.
 ///
-/// State: that of an [`Attention`] for each layer.
+/// State: one state of an [`Attention`] for each layer.
 ///
 /// Weights: `input`, `layers.I.{norm1, qkv, out, norm2, ffn1, ffn2}`, `norm`.
 pub fn transformer(config: &AttentionConfig, input: usize, b: &Builder) -> Result<Stack> {
@@ -360,24 +364,24 @@ pub fn transformer(config: &AttentionConfig, input: usize, b: &Builder) -> Resul
     Stack::new(&config.trunk(), input, residuals, Some(norm), b)
 }
 
-/// An LSTM that attends to what it said:
+/// An LSTM followed by attention over its outputs:
 ///
 /// ```text
 /// u = W lstm(x)    y = norm(u + attention(u))
 /// ```
 ///
-/// `x [b, t, input]` -> `[b, t, hidden_size]`. State: h and c of each layer of the LSTM, then that of
-/// the [`Attention`]. Weights: `lstm.{weight,bias}_{ih,hh}_lI`, `dense`, `qkv`, `out`, `norm`.
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. State: h and c of each LSTM layer, then the state of the
+/// [`Attention`]. Weights: `lstm.{weight,bias}_{ih,hh}_lI`, `dense`, `qkv`, `out`, `norm`.
 pub struct LstmHybrid {
     lstm: Recurrent,
-    /// Parts of the LSTM's state.
+    /// Number of tensors in the LSTM's state.
     parts: usize,
     head: Arc<Head>,
-    /// All that the head may use.
+    /// All weights that the head may use.
     weights: Arc<[Weight]>,
 }
 
-/// What comes after the LSTM.
+/// The layers after the LSTM.
 struct Head {
     dense: Linear,
     attention: Attention,
@@ -386,6 +390,7 @@ struct Head {
 }
 
 impl LstmHybrid {
+    /// The hybrid for vectors of `input` numbers.
     pub fn new(config: &AttentionConfig, input: usize, b: &Builder) -> Result<Self> {
         let h = config.hidden_size;
         let lstm = RecurrentConfig {
@@ -454,7 +459,7 @@ impl Backbone for LstmHybrid {
     }
 }
 
-/// [`LstmHybrid`], one frame at a time.
+/// [`LstmHybrid`] packed for one frame at a time.
 struct PackedLstmHybrid {
     lstm: recurrent::Packed,
     dense: Matrix,
@@ -463,7 +468,7 @@ struct PackedLstmHybrid {
 }
 
 impl Step for PackedLstmHybrid {
-    /// h and c of each layer of the LSTM, then that of the attention.
+    /// The states h and c of each LSTM layer, then the state of the attention.
     fn state_len(&self) -> usize {
         self.lstm.state_len() + self.attention.state_len()
     }

@@ -1,4 +1,4 @@
-//! Missing frames, taken out before a backbone sees them.
+//! Removal of missing frames before a backbone reads them.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::packed::Step;
 use crate::weights::MAX_NUMBERS;
 use crate::{Error, Result, ops};
 
-/// Moves the present frames of each row together, so that a backbone knows sequences of several
-/// lengths and nothing of gaps. Refuses states that no machine holds before memory is taken for them:
-/// a window or a head may be large where every weight is small.
+/// Moves the present frames of each row together, so that a backbone handles sequences of different lengths but no
+/// gaps. Rejects oversized states before any memory is allocated for them: a window or a head may be large although
+/// every weight is small.
 pub(super) struct Compact {
     net: Box<dyn Backbone>,
-    /// Numbers of the state of one game.
+    /// Number of f32 in the state of one game.
     numbers: usize,
 }
 
@@ -24,7 +24,7 @@ impl Compact {
     pub(super) fn new(net: Box<dyn Backbone>) -> Result<Self> {
         let numbers =
             |part: &Tensor| part.dims().iter().skip(1).fold(1usize, |n, d| n.saturating_mul(*d));
-        // The state of no game has the shapes and takes nothing.
+        // The state of 0 games has the same shapes and takes no memory.
         let parts = net.zero_state(0)?.0;
         let numbers = parts.iter().map(numbers).fold(0, usize::saturating_add);
         let net = Compact { net, numbers };
@@ -72,16 +72,16 @@ impl Backbone for Compact {
     }
 }
 
-/// Frames of `x [b, t, d]` by their index in `b * t`.
+/// Frames of `x [b, t, d]`, by their indices in `b * t`.
 fn pick(x: &Tensor, ids: Arc<[u32]>) -> Result<Tensor> {
     let (b, t, d) = x.dims3()?;
     reshape(&ops::gather(&reshape(x, [b * t, d])?, ids, "frames")?, [b, t, d])
 }
 
 struct Moves {
-    /// Where a frame of the compact sequence comes from; beyond the end, from anywhere in its row.
+    /// Source of each frame of the compact sequence. Beyond its end, any frame of the row.
     together: Arc<[u32]>,
-    /// Where the output of a frame is found: at itself, or at the last present one before it.
+    /// Position of each frame's output: its own, or that of the last present frame before it.
     apart: Arc<[u32]>,
     lengths: Arc<[usize]>,
 }

@@ -1,4 +1,4 @@
-//! What surrounds one forward pass.
+//! The options of one forward pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,13 +11,13 @@ use crate::projection::Projection;
 use crate::rng::Rng;
 use crate::{Error, Result, ops};
 
-/// The precision of products, dropout in training, missing frames, and on request: taps, a projection, blocks that are
-/// recomputed. What is not asked for costs nothing.
+/// Options of a pass: the precision of products, dropout in training, missing frames, taps, a projection, recomputed
+/// blocks. Unused options cost nothing.
 #[derive(Default, Clone)]
 pub struct Context {
     precision: Precision,
     dropout: Option<(u64, u64)>,
-    /// Of a window that is worked through in chunks: its frames, those before this chunk, the chunk's.
+    /// For a window that is processed in chunks: frames of the window, frames before this chunk, frames of the chunk.
     chunk: Option<[usize; 3]>,
     pub(super) mask: Mask,
     lengths: Lengths,
@@ -26,59 +26,59 @@ pub struct Context {
     last: bool,
     projection: Option<Arc<Projection>>,
     taps: Option<Arc<Mutex<Taps>>>,
-    /// Of the layer at work, in front of the names of taps and of dropout.
+    /// Path of the current layer, the prefix of the names of taps and of dropout.
     path: String,
 }
 
 #[derive(Default)]
 struct Taps {
-    /// `None`: all.
+    /// Names to keep; `None` keeps all.
     wanted: Option<BTreeSet<String>>,
     kept: BTreeMap<String, Tensor>,
     passed: BTreeSet<String>,
 }
 
 impl Context {
-    /// A pass of training step `step`: dropout fires, drawn from `seed`.
+    /// A pass of training step `step`: dropout is active and drawn from `seed`.
     pub fn training(seed: u64, step: u64) -> Self {
         Context { dropout: Some((seed, step)), ..Context::default() }
     }
 
-    /// A pass whose products have this precision, and its backward pass with it.
+    /// Sets the precision of the products of the pass and of its backward pass.
     pub fn in_precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
         self
     }
 
-    /// Makes the pass.
+    /// Runs the pass.
     pub(crate) fn run<T>(&self, pass: impl FnOnce() -> T) -> T {
         self.precision.during(pass)
     }
 
-    /// A pass over windows of which some frames are missing.
+    /// A pass over windows with missing frames.
     pub fn masked(mask: Mask) -> Self {
         Context { mask, ..Context::default() }
     }
 
-    /// How many frames each row has. Backbones see no missing frames before present ones.
+    /// Number of frames in each row. A backbone never sees a missing frame before a present one.
     pub fn lengths(&self) -> Lengths {
         self.lengths.clone()
     }
 
-    /// A pass over the present frames of each row alone.
+    /// A pass over only the present frames of each row.
     pub(super) fn compact(&self, lengths: Arc<[usize]>) -> Self {
         Context { mask: None, lengths: Some(lengths), ..self.clone() }
     }
 
-    /// A pass over frames `before..before + frames` of a window of `window`: dropout falls as it would
-    /// in a pass over all of them.
+    /// A pass over frames `before..before + frames` of a window of `window` frames. Dropout is the same as in a pass
+    /// over the whole window.
     pub fn chunk(mut self, window: usize, before: usize, frames: usize) -> Self {
         self.chunk = Some([window, before, frames]);
         self
     }
 
-    /// A pass over some windows of a batch, from window `first` on, which follows on what
-    /// [`chunk`](Self::chunk) said: dropout falls as it would in a pass over all of them.
+    /// A pass over some windows of a batch, from window `first` on. Call it after [`chunk`](Self::chunk). Dropout is
+    /// the same as in a pass over all windows.
     pub fn from_window(mut self, first: usize) -> Self {
         if let Some([window, before, _]) = &mut self.chunk {
             *before += first * *window;
@@ -90,24 +90,25 @@ impl Context {
         self.chunk.map_or(0, |[window, before, _]| before / window.max(1))
     }
 
-    /// Of each `every` blocks only what they read is kept; the backward pass runs them again.
+    /// Keeps only the input of each group of `every` blocks; the backward pass runs them again.
     pub fn recomputing(mut self, every: usize) -> Self {
         self.recompute = Some(every.max(1));
         self
     }
 
-    /// A pass after which nobody asks for the state: a backbone may give back the one it got.
+    /// A pass whose final state is not read. A backbone may return the state that it got.
     pub fn forgetting(mut self) -> Self {
         self.forgetful = true;
         self
     }
 
+    /// True if the final state is not read.
     pub fn is_forgetful(&self) -> bool {
         self.forgetful
     }
 
-    /// A pass of which only the output of the last frame is read: a backbone may give that one alone. Where more
-    /// is asked of the pass than numbers it gives all.
+    /// A pass of which only the last frame's output is read. A backbone may return that one alone. Ignored unless the
+    /// pass [is bare](Self::is_bare).
     pub fn of_last(mut self) -> Self {
         self.last = self.is_bare();
         self
@@ -122,8 +123,8 @@ impl Context {
         Context { last: false, ..self.clone() }
     }
 
-    /// Of the frames `x [b, t, d]` those whose outputs are read: all, or the last. To be called where no memory
-    /// reads them any more.
+    /// Of the frames `x [b, t, d]` those whose outputs are read: all, or the last one. Call it after the last memory
+    /// that reads `x`.
     pub(super) fn read_of(&self, x: &Tensor) -> Result<Tensor> {
         match (self.last, x.dim(1)?) {
             (true, time) if time > 1 => Ok(x.narrow(1, time - 1, 1)?),
@@ -131,34 +132,35 @@ impl Context {
         }
     }
 
-    /// How many blocks are recomputed together, if any are.
+    /// Number of blocks that are recomputed together, if any are.
     pub fn recompute_every(&self) -> Option<usize> {
         self.recompute
     }
 
-    /// Takes directions out of the trunk vector before the heads read it.
+    /// Removes directions from the trunk vector before the heads read it.
     pub fn projecting(mut self, projection: Option<Arc<Projection>>) -> Self {
         self.projection = projection;
         self
     }
 
+    /// Directions that are removed from the trunk vector, if any are.
     pub fn projection(&self) -> Option<&Projection> {
         self.projection.as_deref()
     }
 
-    /// Keeps all named activations of this pass.
+    /// A pass that keeps all named activations.
     pub fn tapped() -> Self {
         Context { taps: Some(Arc::default()), ..Context::default() }
     }
 
-    /// Keeps these activations of this pass.
+    /// Keeps the activations with these names.
     pub fn tapping(mut self, names: impl IntoIterator<Item = String>) -> Self {
         let taps = Taps { wanted: Some(names.into_iter().collect()), ..Taps::default() };
         self.taps = Some(Arc::new(Mutex::new(taps)));
         self
     }
 
-    /// What was kept. A name that nothing bore is an error that tells those there were.
+    /// The kept activations. A name that no activation has is an error that lists the existing names.
     pub fn taps(&self) -> Result<BTreeMap<String, Tensor>> {
         let Some(mut taps) = self.open_taps() else { return Ok(BTreeMap::new()) };
         let missing = taps.wanted.iter().flatten().find(|name| !taps.passed.contains(*name));
@@ -173,16 +175,17 @@ impl Context {
         self.taps.as_ref().map(|taps| taps.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
-    /// A pass through a block that is recomputed as a whole: its own layers are not once more.
+    /// A pass through a block that is recomputed as a whole; its own layers are not recomputed separately.
     pub(super) fn within_block(&self) -> Self {
         Context { recompute: None, ..self.clone() }
     }
 
-    /// A pass that computes the same and keeps no activation.
+    /// A pass that computes the same and keeps no activations.
     pub(super) fn untapped(&self) -> Self {
         Context { taps: None, ..self.clone() }
     }
 
+    /// Keeps `value` under `name`, if it is wanted.
     pub fn tap(&self, name: &str, value: &Tensor) {
         let Some(mut taps) = self.open_taps() else { return };
         let name = self.name(name);
@@ -192,18 +195,18 @@ impl Context {
         taps.passed.insert(name);
     }
 
-    /// Whether taps were asked for, so that what an op would hide has to be shown.
+    /// True if activations are kept, so that ops must not hide them by fusion.
     pub fn is_tapped(&self) -> bool {
         self.taps.is_some()
     }
 
-    /// A pass of nothing but numbers: no dropout, no taps, no missing frames, no blocks that are recomputed.
+    /// True for a pass without dropout, taps, missing frames and recomputed blocks.
     pub fn is_bare(&self) -> bool {
         let recorded = self.dropout.is_some() || self.taps.is_some() || self.recompute.is_some();
         !recorded && self.lengths.is_none() && self.mask.is_none()
     }
 
-    /// As [`Context::tap`] for what has to be computed first: it is if taps were asked for.
+    /// Like [`Context::tap`], for a value that is computed only if activations are kept.
     pub fn tap_with(&self, name: &str, value: impl FnOnce() -> Result<Tensor>) -> Result<()> {
         if self.taps.is_some() {
             self.tap(name, &value()?);
@@ -211,9 +214,9 @@ impl Context {
         Ok(())
     }
 
-    /// The context of a part: its taps are `part.NAME`, and its dropout is its own.
+    /// The context of a part. Its taps are named `part.NAME`, and its dropout has numbers of its own.
     pub fn under(&self, part: impl std::fmt::Display) -> Self {
-        // Nobody asks for names where there is neither.
+        // Without taps and dropout the name is never read.
         let path = match self.taps.is_some() || self.dropout.is_some() {
             true => self.name(part),
             false => String::new(),
@@ -230,8 +233,7 @@ impl Context {
         Some(Rng::new(seed, &format!("dropout.{}", self.name(name)), step))
     }
 
-    /// What drops numbers of rows that are frames of this pass, with probability `p`, in training
-    /// only.
+    /// Dropout with probability `p` for rows that are frames of this pass; none outside of training.
     pub fn dropping(&self, p: f32, name: &str) -> Option<Dropout> {
         let origin = self.chunk.map_or(Origin::default(), |[window, before, frames]| Origin {
             window,
@@ -242,12 +244,12 @@ impl Context {
         Some(Dropout::new(p, rng?, origin))
     }
 
-    /// Drops numbers of `x [.., d]`, frames of this pass row by row.
+    /// Applies dropout to `x [.., d]`, whose rows are frames of this pass.
     pub fn dropout(&self, x: &Tensor, p: f32, name: &str) -> Result<Tensor> {
         self.dropping(p, name).map_or(Ok(x.clone()), |dropout| dropout.apply(x))
     }
 
-    /// Drops whole columns of each window of `x [b, t, d]`, in training only.
+    /// Drops whole columns of each window of `x [b, t, d]`, only in training.
     pub fn dropout_columns(&self, x: &Tensor, p: f32, name: &str) -> Result<Tensor> {
         match self.rng(name) {
             Some(rng) => ops::dropout_columns(x, p, rng, self.first_window()),

@@ -1,4 +1,4 @@
-//! A Mamba layer with one gate a channel.
+//! A Mamba layer with one state per channel and gates instead of dt, B and C.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
 use crate::weights::{Builder, Init, Weight};
 
-/// A Mamba layer with one state a channel: an input gate and a forget gate in place of dt, B and C,
-/// `[b, t, h]` to the same:
+/// A Mamba layer with one state per channel. An input gate and a forget gate replace dt, B and C. `[b, t, h]` ->
+/// `[b, t, h]`:
 ///
 /// ```text
 /// x, z = W_in u            x = silu(conv(x))        f, i = W_x x, of rank h / 16 each
@@ -26,10 +26,10 @@ use crate::weights::{Builder, Init, Weight};
 /// s_t = a_t s_{t-1} + (1 - a_t) g_t x_t             W_out (s * silu(z))
 /// ```
 ///
-/// with c = `expand_factor` h channels. b_a begins so that a lies between 0.9 and 0.999.
+/// There are c = `expand_factor` h channels. b_a begins so that a lies between 0.9 and 0.999.
 ///
-/// State: the last inputs of the convolution `[b, c, conv_size - 1]`, and s `[b, c]`: 4 c `conv_size`
-/// bytes. Taps: `pre_conv`, `post_conv`, `gate` (z) and `ssm_out` (s), all `[b, t, c]`.
+/// State: the last inputs of the convolution `[b, c, conv_size - 1]`, and s `[b, c]`, together 4 c `conv_size` bytes.
+/// Taps: `pre_conv`, `post_conv`, `gate` (z) and `ssm_out` (s), all `[b, t, c]`.
 pub(super) struct GatedSsm {
     in_proj: Weight,
     conv: Conv,
@@ -42,7 +42,7 @@ pub(super) struct GatedSsm {
 }
 
 impl GatedSsm {
-    /// Weights `in_proj`, `conv1d`, `x_proj`, `decay_proj`, `input_proj`, `out_proj`.
+    /// Weights: `in_proj`, `conv1d`, `x_proj`, `decay_proj`, `input_proj`, `out_proj`.
     pub(super) fn new(config: &HawkConfig, b: &Builder) -> Result<Self> {
         let h = config.hidden_size;
         let (c, rank) = (config.expand_factor * h, h.div_ceil(RANK));
@@ -103,7 +103,7 @@ impl Backbone for GatedSsm {
     }
 }
 
-/// [`GatedSsm`], one frame at a time.
+/// [`GatedSsm`] packed for one frame at a time.
 struct PackedGatedSsm {
     in_proj: Matrix,
     conv: packed::Conv,
@@ -115,7 +115,7 @@ struct PackedGatedSsm {
 }
 
 impl Step for PackedGatedSsm {
-    /// The last inputs of the convolution `[c, k - 1]`, and `[c]`.
+    /// The last inputs of the convolution `[c, k - 1]`, and s `[c]`.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.channels
     }
@@ -147,8 +147,8 @@ impl Step for PackedGatedSsm {
 }
 
 dispatch! {
-    /// `s = a s + (1 - a) g u` and `u = s silu(z)` of each channel, with a and g the sigmoids of the first two
-    /// parts, and z the third.
+    /// `s = a s + (1 - a) g u` and `u = s silu(z)` for each channel. a and g are the sigmoids of the first two parts;
+    /// z is the third.
     fn gated(u: &mut [f32], parts: [&[f32]; 3], state: &mut [f32]) {
         let n = u.len();
         let ([decay, input, gate], state) = (parts.map(|part| &part[..n]), &mut state[..n]);
@@ -161,9 +161,9 @@ dispatch! {
     }
 }
 
-/// `:gated_ssm`: `x = x + gated_ssm(norm(x))` for each layer, norms RMS; no last norm.
+/// `:gated_ssm`: `x = x + gated_ssm(norm(x))` for each layer, with RMS norms and no final norm.
 ///
-/// State: that of each [`GatedSsm`]. Weights: `input`, `layers.I.{norm, mixer}`.
+/// State: the state of each [`GatedSsm`]. Weights: `input`, `layers.I.{norm, mixer}`.
 pub(super) fn gated_ssm(config: &HawkConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let layer = |i| {

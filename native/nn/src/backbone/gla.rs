@@ -1,4 +1,4 @@
-//! Gated linear attention: every key channel forgets by a gate of its own.
+//! Gated linear attention: every key channel has a forget gate of its own.
 
 use sconce_ops::activation::multiply;
 use sconce_ops::matrix_state::key::recur;
@@ -25,8 +25,8 @@ use crate::{Error, Result};
 /// S = S diag(alpha) + v k^T        y = S q / sqrt(d)        out = W_o (norm(y) * silu(g))
 /// ```
 ///
-/// with a norm of each head. Heads have keys of `head_dim` and values of
-/// `expand_factor * hidden_size / heads` numbers. State: S `[b, heads, value, key]`.
+/// Each head has a norm, keys of `head_dim` numbers, and values of `expand_factor * hidden_size / heads` numbers.
+/// State: S `[b, heads, value, key]`.
 pub struct GatedLinearAttention {
     qkvg: Weight,
     low: Linear,
@@ -38,15 +38,15 @@ pub struct GatedLinearAttention {
     value: usize,
 }
 
-/// Width between the two factors of the gate's weight.
+/// Inner width of the low-rank projection of the gates.
 pub const LOW_RANK: usize = 16;
-/// The root that is taken of the gates: they begin near 1.
+/// Root taken of the gates, so that they begin near 1.
 pub const ROOT: f32 = 16.0;
-/// Of the norm of each head.
+/// Eps of each head's norm.
 pub const EPS: f32 = 1e-5;
 
 impl GatedLinearAttention {
-    /// Weights `qkvg_proj`, `gate_low`, `gate_high`, `norm`, `out_proj`.
+    /// Weights: `qkvg_proj`, `gate_low`, `gate_high`, `norm`, `out_proj`.
     pub fn new(config: &GlaConfig, b: &Builder) -> Result<Self> {
         let (width, heads, key) = (config.hidden_size, config.num_heads, config.head_dim);
         let inner = width * config.expand_factor;
@@ -68,8 +68,7 @@ impl GatedLinearAttention {
         })
     }
 
-    /// Residual blocks `layers.I.norm`, `layers.I.mixer` and `layers.I.ffn_norm`, `layers.I.ffn`, and a last
-    /// `norm`.
+    /// Residual blocks `layers.I.norm`, `layers.I.mixer` and `layers.I.ffn_norm`, `layers.I.ffn`, and a final `norm`.
     pub fn stack(config: &GlaConfig, input: usize, b: &Builder) -> Result<Stack> {
         let mixer = |b: &Builder| GatedLinearAttention::new(config, b);
         mixed(&config.trunk(), config.expand_factor, Activation::Silu, mixer, input, b)
@@ -114,9 +113,9 @@ impl Backbone for GatedLinearAttention {
     }
 }
 
-/// [`GatedLinearAttention`], one frame at a time.
+/// [`GatedLinearAttention`] packed for one frame at a time.
 struct Packed {
-    /// q, k, v, g, and what [`decay`](Self::decay) reads.
+    /// q, k, v, g, and the input of [`decay`](Self::decay).
     projection: Matrix,
     decay: Matrix,
     norm: HeadNorm,
@@ -127,7 +126,7 @@ struct Packed {
 }
 
 dispatch! {
-    /// `sigmoid(x)^(1 / ROOT)`
+    /// `sigmoid(x)^(1 / ROOT)`, in place.
     fn fade(x: &mut [f32]) {
         for x in x {
             *x = exp_with::<FMA>(-softplus_with::<FMA>(-*x) / ROOT);
@@ -164,7 +163,7 @@ impl Step for Packed {
             for (((state, fades), (q, k)), (v, z)) in heads.zip(keys).zip(values) {
                 recur(z, state, q, k, v, fades);
             }
-            // In the place of the values, which were read.
+            // Overwrites the values, which are no longer needed.
             self.norm.apply(arena, z, v);
             let gate = &mut gate[..inner];
             Activation::Silu.apply(gate);

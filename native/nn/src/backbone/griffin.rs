@@ -21,11 +21,11 @@ use crate::rng::Rng;
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
-/// `W_out (gelu(W_gate x) * rglru(conv(W_value x)))` (fig. 2c), with `r` and `i` of the RG-LRU read from
-/// what comes out of the convolution (eq. 1 to 4); see [`ops::rg_lru`].
+/// `W_out (gelu(W_gate x) * rglru(conv(W_value x)))` (fig. 2c). The gates `r` and `i` of the RG-LRU read the output
+/// of the convolution (eq. 1 to 4); see [`ops::rg_lru`].
 ///
-/// State: the last `conv_size - 1` values `[b, inner, conv_size - 1]` and h `[b, inner]`. Weights
-/// `linear_gate`, `linear_value`, `conv1d`, `rglru.{Lambda, gate_a, gate_x}`, `linear_out`.
+/// State: the last `conv_size - 1` values `[b, inner, conv_size - 1]` and h `[b, inner]`. Weights: `linear_gate`,
+/// `linear_value`, `conv1d`, `rglru.{Lambda, gate_a, gate_x}`, `linear_out`.
 pub struct RecurrentBlock {
     gate: Linear,
     value: Linear,
@@ -39,6 +39,7 @@ pub struct RecurrentBlock {
 }
 
 impl RecurrentBlock {
+    /// A block `[b, t, width]` -> `[b, t, width]` with a recurrence of `inner` channels.
     pub fn new(width: usize, inner: usize, conv_size: usize, b: &Builder) -> Result<Self> {
         let linear =
             |input, output, name| Linear::new(input, output, Activation::None, &b.under(name));
@@ -105,14 +106,14 @@ impl Backbone for RecurrentBlock {
     }
 }
 
-/// [`RecurrentBlock`], one frame at a time.
+/// [`RecurrentBlock`] packed for one frame at a time.
 struct Packed {
-    /// Of the value and of the gate.
+    /// Rows of the value and of the gate.
     projection: Matrix,
     conv: Conv,
-    /// r and i.
+    /// Rows of the gates r and i.
     gates: Matrix,
-    /// What the cell makes of Lambda.
+    /// The parameter of the cell, computed from Lambda.
     decay: Range<usize>,
     output: Matrix,
 }
@@ -147,13 +148,14 @@ impl Step for Packed {
     }
 }
 
-/// `W_down (gelu(W_gate x) * W_up x)` (fig. 2b): no memory. Weights `mlp_gate`, `mlp_up`, `mlp_down`.
+/// `W_down (gelu(W_gate x) * W_up x)` (fig. 2b), without memory. Weights: `mlp_gate`, `mlp_up`, `mlp_down`.
 pub struct GatedMlp {
     up: Projection,
     down: Linear,
 }
 
 impl GatedMlp {
+    /// A layer `[b, t, width]` -> `[b, t, width]` with an inner width of `inner`.
     pub fn new(width: usize, inner: usize, b: &Builder) -> Result<Self> {
         Ok(GatedMlp {
             up: Projection::new(width, &[("mlp_gate", inner), ("mlp_up", inner)], b)?,
@@ -181,7 +183,7 @@ impl Backbone for GatedMlp {
     }
 }
 
-/// `x + mixer(rmsnorm(x))`, then `x + gated_mlp(rmsnorm(x))` for each layer, then an RMSNorm. Weights
+/// For each layer `x + mixer(rmsnorm(x))`, then `x + gated_mlp(rmsnorm(x))`; finally an RMSNorm. Weights:
 /// `layers.I.{norm1, mixer, norm2, mlp_gate, mlp_up, mlp_down}`, `norm`.
 fn stack(
     trunk: Trunk,
@@ -207,21 +209,20 @@ fn recurrent(width: usize, conv_size: usize, b: &Builder) -> Result<Residual> {
     Residual::new(norm, RecurrentBlock::new(width, width, conv_size, &b.under("mixer"))?)
 }
 
-/// Griffin without attention.
+/// Hawk: Griffin without attention.
 ///
-/// State of each layer: `[b, h, conv_size - 1]` and `[b, h]`, 4 bytes x `hidden_size` x `conv_size` x
-/// layers.
+/// State of each layer: `[b, h, conv_size - 1]` and `[b, h]`, together 4 bytes x `hidden_size` x `conv_size`.
 pub(super) fn hawk(config: &HawkConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let mixer = |_, b: &Builder| recurrent(trunk.hidden_size, config.conv_size, b);
     stack(trunk, config.expand_factor, input, b, mixer)
 }
 
-/// Every `attention_every`th block attends to the last `window_size` frames, the others are those of
-/// [`hawk`]. Heads are `hidden_size / num_heads` wide, each with keys and values of its own (published:
-/// shared by all heads). Weights of an attending block: `mixer.qkv`, `mixer.out`.
+/// Griffin: every `attention_every`th block attends to the last `window_size` frames; all others are those of
+/// [`hawk`]. Heads have a width of `hidden_size / num_heads`, and each has keys and values of its own. The published
+/// ones are shared by all heads. Weights of an attention block: `mixer.qkv`, `mixer.out`.
 ///
-/// State of an attending block: see [`Attention`].
+/// State of an attention block: see [`Attention`].
 pub(super) fn griffin(config: &GriffinConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let (h, heads) = (trunk.hidden_size, config.num_heads);

@@ -1,5 +1,5 @@
-//! HGRN (Qin et al. 2023): forget gates that cannot fall below a bound, which grows with the layer, so
-//! that upper layers remember for longer.
+//! HGRN (Qin et al. 2023): forget gates have a lower bound that grows with the layer, so that upper layers remember
+//! for longer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::packed::{Game, Step};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Result, memory};
 
-/// `W_out (rmsnorm(h) * silu(W_gate x))` over the recurrence of [`ops::hgrn`] with `s` numbers of state,
-/// on the real line (the published one turns its state by a learned angle as well).
+/// `W_out (rmsnorm(h) * silu(W_gate x))` over the recurrence of [`ops::hgrn`] with `s` real numbers of state. The
+/// published recurrence also rotates its state by a learned angle.
 ///
-/// State: h `[b, s]`. Weights `linear_f`, `linear_i`, `linear_v`, `linear_gate`, `norm`, `linear_out`.
+/// State: h `[b, s]`. Weights: `linear_f`, `linear_i`, `linear_v`, `linear_gate`, `norm`, `linear_out`.
 struct Hgrn {
     projection: Projection,
     gate: Linear,
     norm: Norm,
     output: Linear,
-    /// `[layers, s]`, shared by all layers, and which of them this is.
+    /// `[layers, s]`, shared by all layers, and the index of this layer.
     bounds: Option<(Weight, usize)>,
     size: usize,
 }
@@ -93,11 +93,11 @@ impl Backbone for Hgrn {
     }
 }
 
-/// [`Hgrn`], one frame at a time.
+/// [`Hgrn`] packed for one frame at a time.
 struct Packed {
-    /// Of the forget gate, the input gate, the value and the gate.
+    /// Rows of the forget gate, the input gate, the value and the output gate.
     projection: Matrix,
-    /// The least forget gates.
+    /// Lower bounds of the forget gates.
     bound: Range<usize>,
     norm: packed::Norm,
     output: Matrix,
@@ -132,11 +132,11 @@ impl Step for Packed {
 /// Inner width of the feed-forward layers over `hidden_size`.
 const EXPAND: usize = 4;
 
-/// `x + hgrn(norm(x))`, then `x + W_2 silu(W_1 norm(x))` for each layer, then a LayerNorm. Weights
-/// `layers.I.{norm1, mixer, norm2, ffn1, ffn2}`, `norm`, and `lower_bounds [layers, s]`
-/// ([`ops::lower_bound`]) where there is more than one layer.
+/// For each layer `x + hgrn(norm(x))`, then `x + W_2 silu(W_1 norm(x))`; finally a LayerNorm. Weights:
+/// `layers.I.{norm1, mixer, norm2, ffn1, ffn2}`, `norm`, and `lower_bounds [layers, s]` ([`ops::lower_bound`]) if
+/// there is more than one layer.
 ///
-/// State: h `[b, s]` of each layer with `s = expand_factor * hidden_size`: 4 bytes x s x layers.
+/// State: h `[b, s]` of each layer with `s = expand_factor * hidden_size`, 4 bytes x s x layers.
 pub(super) fn stack(config: &ExpandConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let (h, layers) = (trunk.hidden_size, trunk.num_layers);

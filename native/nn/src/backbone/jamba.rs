@@ -1,4 +1,4 @@
-//! Mamba and attention in turn.
+//! Hybrids of Mamba and attention layers.
 
 use super::attention::{self, Sizes};
 use super::config::{JambaConfig, Layered, MambaConfig};
@@ -8,11 +8,11 @@ use crate::layer::Norm;
 use crate::weights::Builder;
 use crate::{Result, ops};
 
-/// Inner width of the feed-forward layers of the hybrids over `hidden_size`.
+/// Inner width of the feed-forward layers over `hidden_size`.
 const FFN: usize = 4;
 
 impl JambaConfig {
-    /// Of the Mamba layers.
+    /// Config of the Mamba layers.
     pub fn mamba(&self) -> MambaConfig {
         MambaConfig {
             hidden_size: self.hidden_size,
@@ -26,7 +26,7 @@ impl JambaConfig {
         }
     }
 
-    /// Of the attending layers.
+    /// Sizes of the attention layers.
     pub fn attention(&self) -> Sizes {
         Sizes {
             hidden_size: self.hidden_size,
@@ -39,11 +39,11 @@ impl JambaConfig {
     }
 }
 
-/// `:jamba`: Mamba and attention in turn (Lieber et al. 2024). Each `attention_every`th layer is a
-/// block of a transformer over the last `window_size` frames, its FFN four times as wide; the others
-/// are those of [`mamba`]. A LayerNorm ends the stack.
+/// `:jamba`: alternating Mamba and attention layers (Lieber et al. 2024). Every `attention_every`th layer is a
+/// transformer block over the last `window_size` frames, whose feed-forward layer is four times as wide. All other
+/// layers are those of [`mamba`]. A LayerNorm ends the stack.
 ///
-/// State: those of the layers, see [`Mamba`] and [`attention::Attention`]. Weights: `input`,
+/// State: the states of the layers, see [`Mamba`] and [`attention::Attention`]. Weights: `input`,
 /// `layers.I.{norm, mixer}` or `layers.I.{norm1, qkv, out, norm2, ffn1, ffn2}`, `norm`.
 pub fn jamba(config: &JambaConfig, input: usize, b: &Builder) -> Result<Stack> {
     let (trunk, mamba, sizes) = (config.trunk(), config.mamba(), config.attention());
@@ -59,17 +59,16 @@ pub fn jamba(config: &JambaConfig, input: usize, b: &Builder) -> Result<Stack> {
     Stack::new(&trunk, input, residuals, Some(Norm::layer(h, &b.under("norm"))?), b)
 }
 
-/// `:zamba`: a stack of Mamba layers, and one block of a transformer that comes after every
-/// `attention_every` of them, each time with the same weights and a memory of its own (Glorioso et al.
-/// 2024). A LayerNorm ends the stack.
+/// `:zamba`: a stack of Mamba layers with one transformer block after every `attention_every` of them. The block has
+/// the same weights each time and a state of its own (Glorioso et al. 2024). A LayerNorm ends the stack.
 ///
-/// State: those of the layers in their order. Weights: `input`, `layers.I.{norm, mixer}`,
+/// State: the states of the layers, in their order. Weights: `input`, `layers.I.{norm, mixer}`,
 /// `shared.{norm1, qkv, out, norm2, ffn1, ffn2}`, `norm`.
 pub fn zamba(config: &JambaConfig, input: usize, b: &Builder) -> Result<Stack> {
     let (trunk, mamba) = (config.trunk(), config.mamba());
     let h = trunk.hidden_size;
     let every = config.attention_every;
-    // A block that no layer comes to would be weights without a gradient.
+    // An unused block would have weights without a gradient.
     let block = || attention::block(&config.attention(), FFN * h, &b.under("shared"));
     let shared = (trunk.num_layers >= every).then(block).transpose()?;
     let mut residuals = vec![];

@@ -1,4 +1,4 @@
-//! Selective state spaces: Mamba.
+//! Mamba: selective state spaces.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::packed::{Game, Step};
 use crate::rng::Rng;
 use crate::weights::{Builder, Init, Weight};
 
-/// Widths of a layer for each number of a low-rank projection.
+/// Width of a layer over the rank of its low-rank projections.
 pub(super) const RANK: usize = 16;
 
-/// A causal depthwise convolution with SiLU; weights `weight [c, 1, k]`, `bias [c]`.
+/// A causal depthwise convolution with SiLU. Weights: `weight [c, 1, k]`, `bias [c]`.
 pub(super) struct Conv {
     weight: Weight,
     bias: Weight,
@@ -57,24 +57,24 @@ impl Conv {
     }
 }
 
-/// A number between `low` and `high`, evenly spread in its logarithm.
+/// A log-uniform number between `low` and `high`.
 pub(super) fn log_uniform(rng: &Rng, i: u64, low: f32, high: f32) -> f32 {
     let (low, high) = (low.ln(), high.ln());
     (low + (high - low) * rng.uniform(i)).exp()
 }
 
-/// The bias whose softplus is a step size between 1e-3 and 0.1 (Gu and Dao 2023, section 3.6).
+/// The bias whose softplus is a log-uniform step size between 1e-3 and 0.1 (Gu and Dao 2023, section 3.6).
 pub(super) fn softplus_of_a_step(rng: &Rng, i: u64) -> f32 {
     let dt = log_uniform(rng, i, 1e-3, 0.1);
     dt + (-(-dt).exp_m1()).ln()
 }
 
-/// The logarithm of such a step size.
+/// The logarithm of a log-uniform step size between 1e-3 and 0.1.
 pub(super) fn log_of_a_step(rng: &Rng, i: u64) -> f32 {
     log_uniform(rng, i, 1e-3, 0.1).ln()
 }
 
-/// The S6 layer of Mamba (Gu and Dao 2023, section 3 and fig. 3), `[b, t, h]` to the same:
+/// The S6 layer of Mamba (Gu and Dao 2023, section 3 and fig. 3), `[b, t, h]` -> `[b, t, h]`:
 ///
 /// ```text
 /// x, z = W_in u            x = silu(conv(x))        dt, B, C = W_x x
@@ -83,12 +83,12 @@ pub(super) fn log_of_a_step(rng: &Rng, i: u64) -> f32 {
 /// W_out (y * silu(z))
 /// ```
 ///
-/// with c = `expand_factor` h channels of n = `state_size` states, and dt of rank h / 16. A_log, D
-/// and a step size of each channel are learned; they begin as 1..n (S4D-Real: Gu et al. 2022), 1 and
+/// There are c = `expand_factor` h channels with n = `state_size` states each, and dt has rank h / 16. A_log, D and
+/// one step size per channel are learned. A begins as -1..-n (S4D-Real: Gu et al. 2022), D as 1, and step sizes
 /// between 1e-3 and 0.1.
 ///
-/// State: the last `conv_size - 1` inputs of the convolution `[b, c, conv_size - 1]`, and s
-/// `[b, c, n]`: 4 c (n + conv_size - 1) bytes, 38 KB for 256 wide.
+/// State: the last `conv_size - 1` inputs of the convolution `[b, c, conv_size - 1]`, and s `[b, c, n]`, together 4 c
+/// (n + conv_size - 1) bytes: 38 KB for a width of 256.
 ///
 /// Taps: `pre_conv`, `post_conv`, `gate` (z) and `ssm_out` (y, gated), all `[b, t, c]`.
 pub struct Mamba {
@@ -104,7 +104,7 @@ pub struct Mamba {
 }
 
 impl Mamba {
-    /// Weights `in_proj`, `conv1d`, `x_proj`, `dt_proj`, `A_log`, `D`, `out_proj`.
+    /// Weights: `in_proj`, `conv1d`, `x_proj`, `dt_proj`, `A_log`, `D`, `out_proj`.
     pub fn new(h: usize, config: &MambaConfig, b: &Builder) -> Result<Self> {
         let (c, n, rank) = (config.expand_factor * h, config.state_size, h.div_ceil(RANK));
         let project =
@@ -122,7 +122,7 @@ impl Mamba {
         })
     }
 
-    /// `x + mamba(norm(x))`; weights `norm`, `mixer`.
+    /// `x + mamba(norm(x))`. Weights: `norm`, `mixer`.
     pub(super) fn residual(h: usize, config: &MambaConfig, b: &Builder) -> Result<Arc<Residual>> {
         let mixer = Mamba::new(h, config, &b.under("mixer"))?;
         Ok(Arc::new(Residual::new(Norm::rms(h, &b.under("norm"))?, mixer)?))
@@ -176,7 +176,7 @@ impl Backbone for Mamba {
     }
 }
 
-/// [`Mamba`], one frame at a time.
+/// [`Mamba`] packed for one frame at a time.
 struct Packed {
     in_proj: Matrix,
     conv: packed::Conv,
@@ -184,7 +184,7 @@ struct Packed {
     dt_proj: Matrix,
     /// A, `-exp(A_log)`, `[c, n]`.
     a: Range<usize>,
-    /// `[c]`
+    /// D `[c]`.
     d: Range<usize>,
     out_proj: Matrix,
     channels: usize,
@@ -193,7 +193,7 @@ struct Packed {
 }
 
 impl Step for Packed {
-    /// The last inputs of the convolution `[c, k - 1]`, and `[c, n]`.
+    /// The last inputs of the convolution `[c, k - 1]`, and s `[c, n]`.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.channels * self.states
     }
@@ -229,8 +229,8 @@ impl Step for Packed {
 }
 
 dispatch! {
-    /// `s = exp(dt A) s + dt B u` and `u = (C s + D u) * gate` of each channel (Gu and Dao 2023, eq. 2a
-    /// and 2b); the parts are A, B, C, D and the gate.
+    /// `s = exp(dt A) s + dt B u` and `u = (C s + D u) * gate` for each channel (Gu and Dao 2023, eq. 2a and 2b). The
+    /// parts are A, B, C, D and the gate.
     fn selective(u: &mut [f32], dt: &[f32], parts: [&[f32]; 5], state: &mut [f32]) {
         let [a, b, c, d, gate] = parts;
         let n = b.len();
@@ -255,8 +255,8 @@ dispatch! {
     }
 }
 
-/// 16 states of a channel, and what C reads of them; a function of its own, for which none of its arguments lie
-/// on one another.
+/// Updates [`LANES`] states of a channel and adds their product with C to `read`. It is a separate function so that
+/// the compiler knows that its arguments do not alias.
 #[inline(always)]
 fn vector<const FMA: bool>(
     read: &mut [f32; LANES],
@@ -286,7 +286,7 @@ impl Mamba {
         }
     }
 
-    /// The same with all that lies between as tensors.
+    /// The same as separate ops, with all intermediate values as tensors.
     fn op_by_op(
         &self,
         x: &Tensor,
@@ -317,10 +317,10 @@ impl Mamba {
     }
 }
 
-/// `:mamba`: `x = x + mamba(norm(x))` for each layer, norms RMS; no last norm.
+/// `:mamba`: `x = x + mamba(norm(x))` for each layer, with RMS norms and no final norm.
 ///
-/// `x [b, t, input]` -> `[b, t, hidden_size]`; `input` is projected where it has another width. State:
-/// that of each [`Mamba`]. Weights: `input`, `layers.I.{norm, mixer}`.
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. `input` is projected if it has another width. State: the state of each
+/// [`Mamba`]. Weights: `input`, `layers.I.{norm, mixer}`.
 pub fn mamba(config: &MambaConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let layer = |i| Mamba::residual(trunk.hidden_size, config, &b.under("layers").under(i));

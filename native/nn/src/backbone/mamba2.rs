@@ -1,4 +1,4 @@
-//! Mamba-2: one decay a head, and a matrix as its state.
+//! Mamba-2: state spaces with one decay per head and a matrix as their state.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use crate::rng::Rng;
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
-/// The block of Dao & Gu 2024 (section 7.1, fig. 6), one group of keys and queries:
+/// The block of Dao and Gu 2024 (section 7.1, fig. 6), with one group of keys and queries:
 ///
 /// ```text
 /// z, x, B, C, dt = in_proj(u)        x, B, C = silu(conv1d(x, B, C))
@@ -29,7 +29,7 @@ use crate::{Error, Result};
 /// out = out_proj(norm(y * silu(z)))
 /// ```
 ///
-/// State: the inputs `[b, inner + 2 state_size, conv_size - 1]` of the convolution and S
+/// State: the last inputs of the convolution `[b, inner + 2 state_size, conv_size - 1]` and S
 /// `[b, heads, head_dim, state_size]`.
 pub struct Mamba2 {
     in_proj: Weight,
@@ -54,7 +54,7 @@ fn a_log(rng: &Rng, i: u64) -> f32 {
 }
 
 impl Mamba2 {
-    /// Weights `in_proj`, `conv1d`, `dt_bias`, `A_log`, `D`, `norm`, `out_proj`.
+    /// Weights: `in_proj`, `conv1d`, `dt_bias`, `A_log`, `D`, `norm`, `out_proj`.
     pub fn new(config: &Mamba2Config, b: &Builder) -> Result<Self> {
         let (width, state_size) = (config.hidden_size, config.state_size);
         let inner = width * config.expand_factor;
@@ -88,7 +88,7 @@ impl Mamba2 {
         })
     }
 
-    /// Residual blocks `layers.I.norm`, `layers.I.mixer` of such mixers; no norm behind the last.
+    /// Residual blocks `layers.I.norm`, `layers.I.mixer`, without a final norm.
     pub fn stack(config: &Mamba2Config, input: usize, b: &Builder) -> Result<Stack> {
         let layers = (0..config.num_layers).map(|i| {
             let b = b.under("layers").under(i);
@@ -162,16 +162,16 @@ impl Backbone for Mamba2 {
     }
 }
 
-/// [`Mamba2`], one frame at a time.
+/// [`Mamba2`] packed for one frame at a time.
 struct Packed {
-    /// z, then what is convolved (values, keys, queries), then dt.
+    /// Rows of z, of the inputs of the convolution (values, keys, queries), and of dt.
     in_proj: Matrix,
     conv: Conv,
-    /// `[heads]`
+    /// Bias of dt, `[heads]`.
     dt_bias: Range<usize>,
     /// A, `-exp(A_log)`, `[heads]`.
     a: Range<usize>,
-    /// D of each value, `[inner]`.
+    /// D repeated for each value, `[inner]`.
     skip: Range<usize>,
     norm: packed::Norm,
     out_proj: Matrix,
@@ -181,7 +181,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// What the heads read of their states, `read [inner]`; `gates` is room for `[2 * heads]`.
+    /// Updates the states and writes the output of the heads to `read [inner]`. `gates` is scratch of `[2 * heads]`.
     fn scan(
         &self,
         arena: &[f32],
@@ -205,7 +205,7 @@ impl Packed {
 }
 
 impl Step for Packed {
-    /// The last inputs of the convolution, and a matrix `[head_dim, state_size]` of each head.
+    /// The last inputs of the convolution, and a matrix `[head_dim, state_size]` for each head.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.inner * self.key
     }

@@ -1,4 +1,4 @@
-//! minGRU and minLSTM (Feng et al. 2024): gates that read the input alone.
+//! minGRU and minLSTM (Feng et al. 2024): the gates read only the input.
 
 use std::sync::Arc;
 
@@ -15,18 +15,19 @@ use crate::packed::{Game, Step};
 use crate::weights::Builder;
 use crate::{Result, ops};
 
+/// The recurrence of a [`MinRnn`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MinCell {
-    /// `z = sigmoid(W_z x)`, `h = (1 - z) h + z W_h x`
+    /// `z = sigmoid(W_z x)`, `h = (1 - z) h + z W_h x`.
     Gru,
-    /// `f, i = sigmoid(W_f x), sigmoid(W_i x)`, each over `f + i + 1e-6`; `h = f h + i W_h x`
+    /// `f, i = sigmoid(W_f x), sigmoid(W_i x)`, each divided by `f + i + 1e-6`; `h = f h + i W_h x`.
     Lstm,
 }
 
 /// One cell, `x [b, t, d]` -> `[b, t, h]`.
 ///
-/// State: h `[b, h]`. Tap: `hidden [b, t, h]`. Weights `linear_z` or `linear_f` and `linear_i`, then
-/// `linear_h`.
+/// State: h `[b, h]`. Tap: `hidden [b, t, h]`. Weights: `linear_z` for minGRU or `linear_f` and `linear_i` for
+/// minLSTM, then `linear_h`.
 pub struct MinRnn {
     cell: MinCell,
     projection: Projection,
@@ -35,8 +36,10 @@ pub struct MinRnn {
 }
 
 impl MinRnn {
+    /// Added to the sum of the gates of minLSTM.
     pub const EPS: f32 = 1e-6;
 
+    /// A cell for vectors of `input` numbers.
     pub fn new(cell: MinCell, input: usize, hidden_size: usize, b: &Builder) -> Result<Self> {
         let names: &[&str] = match cell {
             MinCell::Gru => &["linear_z", "linear_h"],
@@ -79,7 +82,7 @@ impl Backbone for MinRnn {
     }
 }
 
-/// A [`MinRnn`], one frame at a time.
+/// A [`MinRnn`] packed for one frame at a time.
 struct Packed<C, const N: usize> {
     projection: Matrix,
     cell: C,
@@ -105,19 +108,19 @@ impl<C: Cell<N, 0>, const N: usize> Step for Packed<C, N> {
     }
 }
 
-/// minGRU layers.
+/// A stack of minGRU layers.
 pub(super) fn min_gru(config: &StackConfig, input: usize, b: &Builder) -> Result<Stack> {
     stack(MinCell::Gru, config, input, b)
 }
 
-/// minLSTM layers.
+/// A stack of minLSTM layers.
 pub(super) fn min_lstm(config: &StackConfig, input: usize, b: &Builder) -> Result<Stack> {
     stack(MinCell::Lstm, config, input, b)
 }
 
-/// `x + cell(norm(x))` for each layer, then a LayerNorm. Weights `layers.I.norm`, `layers.I.cell`, `norm`.
+/// For each layer `x + cell(norm(x))`; finally a LayerNorm. Weights: `layers.I.norm`, `layers.I.cell`, `norm`.
 ///
-/// State: h `[b, h]` of each layer: 4 bytes x `hidden_size` x layers.
+/// State: h `[b, h]` of each layer, 4 bytes x `hidden_size` x layers.
 fn stack(cell: MinCell, config: &StackConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let h = trunk.hidden_size;

@@ -1,4 +1,4 @@
-//! No memory: each frame on its own.
+//! A multilayer perceptron: each frame on its own, without memory.
 
 use std::mem;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::ops::arrange::add;
 use crate::packed::{Game, Step};
 use crate::weights::{Builder, Weight};
 
-/// Per layer `dropout(relu(norm(dense(x)))) + skip`. The skip of a residual layer is projected for
-/// layer 0 and where the width changes (He et al. 2016, eq. 1 and 2); the norm and the residual are
-/// options. Taps: `I.hidden [b, t, size]`, what layer I gives.
+/// Each layer is `dropout(relu(norm(dense(x)))) + skip`. The norm and the skip are optional. The skip is projected in
+/// layer 0 and where the width changes (He et al. 2016, eq. 1 and 2). Taps: `I.hidden [b, t, size]`, the output of
+/// layer I.
 pub struct Mlp {
     layers: Vec<Arc<Layer>>,
     input_dropout: f32,
@@ -35,7 +35,7 @@ struct Layer {
 }
 
 impl Mlp {
-    /// Weights `layers.I.dense`, `layers.I.norm`, `layers.I.proj`.
+    /// Weights: `layers.I.dense`, `layers.I.norm`, `layers.I.proj`.
     pub fn new(config: &MlpConfig, input: usize, b: &Builder) -> Result<Self> {
         let mut width = input;
         let mut layers = Vec::with_capacity(config.hidden_sizes.len());
@@ -94,7 +94,7 @@ impl Layer {
     }
 }
 
-/// Layers `first..` one after the other.
+/// Runs layers `first..`.
 fn run(layers: &[Arc<Layer>], first: usize, x: &Tensor, context: &Context) -> Result<Tensor> {
     let mut x = x.clone();
     for (i, layer) in layers.iter().enumerate() {
@@ -116,7 +116,7 @@ fn run(layers: &[Arc<Layer>], first: usize, x: &Tensor, context: &Context) -> Re
     Ok(x)
 }
 
-/// An [`Mlp`], one frame at a time.
+/// An [`Mlp`] packed for one frame at a time.
 struct Packed {
     layers: Vec<Dense>,
 }

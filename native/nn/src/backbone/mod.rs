@@ -1,4 +1,4 @@
-//! How vectors become memory.
+//! Backbones: networks that turn a sequence of vectors into memory.
 
 pub mod attention;
 mod compact;
@@ -43,24 +43,24 @@ use crate::packed::Step;
 use crate::weights::Builder;
 use crate::{Error, Result, device, memory, ops, spec};
 
-/// `true` for a frame that exists, `[b, t]`; a missing frame leaves the state as it was, and its output
-/// is that of the frame before.
+/// `true` for each present frame, `[b, t]`. A missing frame leaves the state unchanged, and its output is that of the
+/// frame before.
 pub type Mask = Option<Arc<[bool]>>;
 
-/// What a backbone remembers: tensors `[b, ..]`, in an order that is the backbone's own.
+/// The memory of a backbone: tensors `[b, ..]`, in an order that each backbone defines.
 #[derive(Debug, Clone)]
 pub struct State(pub Vec<Tensor>);
 
-/// One contract for every memory: the sequence form and the step form agree to 1e-5.
+/// The contract of every backbone: its sequence form and its step form agree to 1e-5.
 pub trait Backbone: Send + Sync {
-    /// The memory of `batch` games that have not begun.
+    /// The state of `batch` games that have not begun.
     fn zero_state(&self, batch: usize) -> Result<State>;
 
-    /// `x [b, t, d]` -> `(y [b, t, h], state after the last frame)`; y may be `[b, 1, h]`, the output of the last
-    /// frame, [where that is all that is read](Context::of_last).
+    /// `x [b, t, d]` -> `(y [b, t, h], state after the last frame)`. y may be `[b, 1, h]`, the output of the last
+    /// frame, if [only that one is read](Context::of_last).
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)>;
 
-    /// `x + dropout(self(norm(x)))` of a layer `[b, t, h]` to the same, at once where it can.
+    /// `x + dropout(self(norm(x)))` for a layer `[b, t, h]` -> `[b, t, h]`, fused where possible.
     fn residual(
         &self,
         x: &Tensor,
@@ -71,11 +71,11 @@ pub trait Backbone: Send + Sync {
         residual_by_parts(self, x, residual, state, context)
     }
 
-    /// The same for one frame at a time of one game or of many, with its weights packed for the CPU. One that its config
-    /// declares window-only is never asked.
+    /// The step form, for one frame at a time of one or several games, with weights packed for the CPU. Never called
+    /// for a backbone whose config declares it window-only.
     fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let _ = packer;
-        let reason = "the backbone reads whole windows alone".into();
+        let reason = "the backbone reads only whole windows".into();
         Err(Error::Unavailable { what: "a step".into(), reason })
     }
 
@@ -86,7 +86,7 @@ pub trait Backbone: Send + Sync {
     }
 }
 
-/// [`Backbone::residual`], one after the other.
+/// [`Backbone::residual`] as separate ops.
 fn residual_by_parts(
     layer: &(impl Backbone + ?Sized),
     x: &Tensor,
@@ -102,26 +102,26 @@ fn residual_by_parts(
     Ok((add(&context.read_of(x)?, &context.read_of(&y)?)?, state))
 }
 
-/// Builds the backbone of a spec, which reads vectors of `input` numbers.
+/// Builds the backbone of a spec for vectors of `input` numbers.
 pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn Backbone>> {
     let net = config.build(input, b)?;
     Ok(Box::new(compact::Compact::new(net)?))
 }
 
 impl State {
-    /// The parts of a state that has `N`.
+    /// The parts of a state that has exactly `N`.
     pub fn parts<const N: usize>(&self) -> Result<&[Tensor; N]> {
         <&[Tensor; N]>::try_from(&self.0[..])
             .map_err(|_| Error::mismatch("parts of a state", N, self.0.len()))
     }
 
-    /// Zeros of these widths for each of `batch` rows.
+    /// Zeros, one part `[batch, width]` for each of these widths.
     pub fn zeros(batch: usize, widths: &[usize]) -> Result<State> {
         let part = |&n: &usize| Ok(tensor(memory::zeros(batch * n), (batch, n))?);
         widths.iter().map(part).collect::<Result<_>>().map(State)
     }
 
-    /// The state on the device of `x` and of its type; where it is so already, itself.
+    /// The state on the device of `x` and with its type; no copy if it is there already.
     pub fn beside(self, x: &Tensor) -> Result<State> {
         let part = |part: &Tensor| Ok(moved(part, x)?);
         self.0.iter().map(part).collect::<Result<_>>().map(State)
@@ -146,7 +146,7 @@ impl State {
     }
 
     /// # Errors
-    /// `NonFinite` for a part with a number that is not finite: nothing good comes of it any more.
+    /// `NonFinite` for a part with a non-finite number; such a state is useless from then on.
     pub fn check_finite(&self) -> Result<()> {
         if self.is_finite_elsewhere()? {
             return Ok(());
@@ -159,18 +159,18 @@ impl State {
         Ok(())
     }
 
-    /// Whether the parts are on another device, and each number is finite: one number is read from there.
+    /// True if the parts are on another device and all numbers are finite. Reads one number from there.
     fn is_finite_elsewhere(&self) -> Result<bool> {
         if self.0.iter().all(|part| part.device().is_cpu()) {
             return Ok(false);
         }
-        // 0 times a number that is not finite is none.
+        // 0 times a non-finite number is NaN.
         let zeros = self.0.iter().map(|part| (part.contiguous()? * 0.0)?.sum_all());
         let zeros = Tensor::stack(&zeros.collect::<sconce_tensor::candle::Result<Vec<_>>>()?, 0)?;
         Ok(read(&zeros.sum_all()?, |sum| Ok(sum.iter().all(|v| *v == 0.0)))?)
     }
 
-    /// The reverse of [`State::to_vec`], with the shapes of `self`.
+    /// The inverse of [`State::to_vec`], with the shapes of `self`.
     pub fn with_values(&self, values: &[f32]) -> Result<State> {
         let expected: usize = self.0.iter().map(Tensor::elem_count).sum();
         if values.len() != expected {
@@ -188,13 +188,13 @@ impl State {
         })
     }
 
-    /// Cuts the graph: what comes after does not reach back through this state.
+    /// Cuts the graph: later gradients do not pass through this state.
     pub fn detach(&self) -> State {
         State(self.0.iter().map(Tensor::detach).collect())
     }
 
-    /// Cut from the graph and from the memory of what it may be a part of: all that a chunk leaves to
-    /// the next.
+    /// A copy without graph, in memory of its own, which does not keep a larger tensor alive. A chunk passes this to
+    /// the next chunk.
     pub fn hand_on(&self) -> Result<State> {
         let own = |part: &Tensor| {
             sconce_tensor::tensor::granted(&[part]);
@@ -203,14 +203,14 @@ impl State {
         self.0.iter().map(own).collect::<Result<_>>().map(State)
     }
 
-    /// Of the windows `rows`.
+    /// The states of the windows `rows`.
     pub fn rows(&self, rows: &Range<usize>) -> Result<State> {
-        // No copy: a state that stands for zeros of many games stays the one number that it is.
+        // No copy: an expanded zero for many games stays one number.
         let cut = |part: &Tensor| Ok(part.narrow(0, rows.start, rows.len())?);
         self.0.iter().map(cut).collect::<Result<_>>().map(State)
     }
 
-    /// The reverse of [`State::rows`], of parts in their order.
+    /// The inverse of [`State::rows`], for parts in their order.
     pub fn joined(parts: &[State]) -> Result<State> {
         let [first, rest @ ..] = parts else { return Ok(State(vec![])) };
         if rest.is_empty() {
@@ -224,9 +224,9 @@ impl State {
         (0..first.0.len()).map(join).collect::<Result<_>>().map(State)
     }
 
-    /// The states of games that begin, where `fresh [b]` says so, in the place of those that ended.
+    /// Replaces the states of games that begin, those with `fresh [b]`, by zeros.
     pub fn renewed(&self, zero: &State, fresh: &[bool]) -> Result<State> {
-        // Of the state, and below it of the zeros.
+        // The rows of the state, followed by the rows of the zeros.
         let row = |(row, begins): (usize, &bool)| (row + usize::from(*begins) * fresh.len()) as u32;
         let rows: Vec<u32> = fresh.iter().enumerate().map(row).collect();
         let pick = |(part, zero): (&Tensor, &Tensor)| -> Result<Tensor> {

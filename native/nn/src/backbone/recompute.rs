@@ -1,6 +1,5 @@
-//! Blocks that keep what they read and nothing else, and run once more when the backward pass asks
-//! for the rest: gradient checkpointing (Chen et al. 2016, "Training deep nets with sublinear memory
-//! cost").
+//! Gradient checkpointing (Chen et al. 2016, "Training deep nets with sublinear memory cost"): a block keeps only its
+//! inputs, and the backward pass runs it again.
 
 use std::sync::Arc;
 
@@ -11,13 +10,13 @@ use super::{Context, State};
 use crate::Result;
 use crate::weights::Weight;
 
-/// Whatever a block computes; twice, with the same result.
+/// The computation of a block. Two runs give the same result.
 type Block = dyn Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)>;
 
-/// `block(x, state, context)`, which keeps `x` and `state` for the backward pass and nothing else.
+/// `block(x, state, context)`, which keeps only `x` and `state` for the backward pass.
 ///
-/// `weights` are all that the block may use; their gradients are left with them, as those of large
-/// ops are. The numbers are those of the block itself, and so are the gradients.
+/// `weights` are all weights that the block may use. Their gradients are accumulated in them, as with fused ops.
+/// Numbers and gradients equal those of the block itself.
 pub fn recomputed(
     x: &Tensor,
     state: &State,
@@ -28,14 +27,15 @@ pub fn recomputed(
     let inputs: Vec<Tensor> = std::iter::once(x).chain(&state.0).cloned().collect();
     let values: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
     let context = context.within_block();
-    // A weight that learns ties the block to the tape where none of the inputs does.
+    // A trainable weight connects the block to the tape if none of the inputs does.
     let mut tied = inputs;
     tied.extend(weights.iter().find(|weight| tape::wants(weight)).map(|weight| (**weight).clone()));
     let wanted: Vec<bool> = tied.iter().map(tape::wants).collect();
     if !wanted.contains(&true) {
         return block(&values[0], &state_of(&values), &context);
     }
-    // Recorded as the second run is, and dropped: an op of a few frames rounds otherwise where nothing records it.
+    // The first run is recorded like the second one and then dropped, because an op over a few frames rounds
+    // differently when it is not recorded.
     let first_run = tape::record();
     let outputs = join(block(&values[0], &state_of(&values), &context)?);
     drop(first_run);
@@ -45,7 +45,7 @@ pub fn recomputed(
     part(outputs)
 }
 
-/// The numbers of `x`, part of no graph, with a gradient of their own.
+/// The numbers of `x` as a new variable, detached from the graph.
 fn variable(x: &Tensor) -> Result<Tensor> {
     Ok(Var::from_tensor(x)?.into_inner())
 }
@@ -68,14 +68,15 @@ struct Run {
     block: Box<Block>,
     /// `x` and the parts of the state.
     values: Vec<Tensor>,
-    /// Which of them want a gradient, and whether the weight does that ties the block to the tape.
+    /// Marks the values that want a gradient, and then the weight that connects the block to the tape, if there is
+    /// one.
     wanted: Vec<bool>,
     weights: Arc<[Weight]>,
     context: Context,
 }
 
 impl Run {
-    /// Runs the block again, and its backward pass.
+    /// Runs the block again, then its backward pass.
     fn backward(&self, given: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
         let _tape = tape::record();
         let leaf = |(value, wanted): (&Tensor, &bool)| match wanted {

@@ -1,4 +1,4 @@
-//! LSTM and GRU stacks in PyTorch's conventions (gates i, f, g, o and r, z, n).
+//! Stacks of LSTM and GRU layers in PyTorch's conventions (gates i, f, g, o and r, z, n).
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,9 +16,12 @@ use crate::packed::{Game, Step};
 use crate::weights::{Builder, Init, WORTH_PACKING, Weight};
 use crate::{Error, Result, pool};
 
+/// The recurrence of a [`Recurrent`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cell {
+    /// Long short-term memory, with the states h and c.
     Lstm,
+    /// Gated recurrent unit, with the state h.
     Gru,
 }
 
@@ -30,7 +33,7 @@ impl Cell {
         }
     }
 
-    /// Tensors of the state of one layer: h, and for the LSTM c.
+    /// Number of tensors in the state of one layer: h, and c for an LSTM.
     pub fn states(self) -> usize {
         match self {
             Cell::Lstm => 2,
@@ -39,11 +42,11 @@ impl Cell {
     }
 }
 
-/// `norm(x) -> [cell -> norm -> dropout] x layers`; the norms are options (`input_norm`, `layer_norm`).
+/// `norm(x) -> [cell -> norm -> dropout] x layers`. The norms are optional (`input_norm`, `layer_norm`).
 ///
-/// Taps: `I.hidden [b, t, h]`, what the cell of layer I gives.
+/// Taps: `I.hidden [b, t, h]`, the output of the cell of layer I.
 ///
-/// State: h `[b, h]` of each layer, for the LSTM h and c: 4 or 8 bytes x `hidden_size` x layers.
+/// State: h `[b, h]` of each layer, for an LSTM h and c: 4 or 8 bytes x `hidden_size` x layers.
 pub struct Recurrent {
     cell: Cell,
     hidden_size: usize,
@@ -61,7 +64,7 @@ struct Layer {
 }
 
 impl Recurrent {
-    /// Weights `weight_ih_lI`, `weight_hh_lI`, `bias_ih_lI`, `bias_hh_lI`, `input_norm`, `norms.I`.
+    /// Weights: `weight_ih_lI`, `weight_hh_lI`, `bias_ih_lI`, `bias_hh_lI`, `input_norm`, `norms.I`.
     pub fn new(cell: Cell, config: &RecurrentConfig, input: usize, b: &Builder) -> Result<Self> {
         let (h, rows) = (config.hidden_size, cell.gates() * config.hidden_size);
         let norm =
@@ -89,18 +92,18 @@ impl Recurrent {
     }
 }
 
-/// An LSTM of these sizes.
+/// A stack of LSTM layers.
 pub(super) fn lstm(config: &RecurrentConfig, input: usize, b: &Builder) -> Result<Recurrent> {
     Recurrent::new(Cell::Lstm, config, input, b)
 }
 
-/// A GRU of these sizes.
+/// A stack of GRU layers.
 pub(super) fn gru(config: &RecurrentConfig, input: usize, b: &Builder) -> Result<Recurrent> {
     Recurrent::new(Cell::Gru, config, input, b)
 }
 
 impl Layer {
-    /// States after each frame, and the last ones.
+    /// The outputs of all frames, and the next state.
     fn cell(
         &self,
         x: &Tensor,
@@ -122,7 +125,7 @@ impl Layer {
     }
 }
 
-/// Layers `first..` one after the other; gives the parts of their next states.
+/// Runs layers `first..` and returns the parts of their next states.
 fn run(
     layers: &[Arc<Layer>],
     first: usize,
@@ -146,15 +149,15 @@ fn run(
     Ok((x, next))
 }
 
-/// The least frames of a stretch: as many as pay for packing a weight.
+/// Minimum frames of a stretch: with this many, packing a weight pays.
 const STRETCH: usize = WORTH_PACKING;
-/// Games that one shard of a layer takes together.
+/// Games that one shard of a layer processes together.
 const GAMES: usize = 16;
 
 impl Recurrent {
-    /// How many stretches of [`wave`](Self::wave) there are, where it pays: with few games a layer is work
-    /// for one thread. Only where a frame has the same bits whatever frames are beside it, as with no fewer
-    /// than [`STRETCH`] it has.
+    /// Number of stretches for [`wave`](Self::wave), or none if it does not pay or changes the bits. It pays with few
+    /// games, where a layer is work for one thread. The result of a frame must not depend on the frames beside it,
+    /// which holds from [`STRETCH`] frames on.
     fn stretches(&self, x: &Tensor, context: &Context) -> Result<Option<usize>> {
         let (batch, time, _) = x.dims3()?;
         let few = batch <= GAMES && time >= 2 * STRETCH && self.layers.len() > 1;
@@ -163,7 +166,7 @@ impl Recurrent {
         Ok(shared.then_some(time / STRETCH))
     }
 
-    /// [`run`] of all layers side by side, each a stretch of frames behind the one before it.
+    /// [`run`] with all layers in parallel, each one stretch of frames behind the layer below.
     fn wave(
         &self,
         x: &Tensor,
@@ -174,7 +177,7 @@ impl Recurrent {
         let (time, layers) = (x.dim(1)?, self.layers.len());
         let begin = |i: usize| i * time / count;
         let cut = (0..count).map(|i| x.narrow(1, begin(i), begin(i + 1) - begin(i)));
-        // What each layer reads, stretch by stretch, and what the last one gives.
+        // Inputs of each layer, by stretch, and the outputs of the last layer.
         let mut given = vec![cut.collect::<sconce_tensor::candle::Result<Vec<_>>>()?];
         given.resize(layers + 1, vec![]);
         let mut states: Vec<_> = state.chunks(self.cell.states()).map(<[_]>::to_vec).collect();
@@ -263,7 +266,7 @@ impl Recurrent {
     }
 }
 
-/// A [`Recurrent`], one frame at a time.
+/// A [`Recurrent`] packed for one frame at a time.
 pub(super) struct Packed {
     cell: Cell,
     hidden: usize,
@@ -280,7 +283,7 @@ struct PackedLayer {
 }
 
 impl Step for Packed {
-    /// h of each layer, for the LSTM h and c.
+    /// The state h of each layer, or h and c for an LSTM.
     fn state_len(&self) -> usize {
         self.cell.states() * self.hidden * self.layers.len()
     }
@@ -318,8 +321,8 @@ impl Step for Packed {
 }
 
 dispatch! {
-    /// The next state of what both matrices gave, gates in the order r, z, n (Cho et al. 2014, the reset
-    /// gate after the product).
+    /// The next state from the outputs of both matrices. Gates are in the order r, z, n (Cho et al. 2014, with the
+    /// reset gate after the product).
     fn gru_frame(h: &mut [f32], input: &[f32], state: &[f32]) {
         let n = h.len();
         let (xr, xz, xn) = (&input[..n], &input[n..2 * n], &input[2 * n..3 * n]);
@@ -334,7 +337,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// The next state of what both matrices gave, gates in the order i, f, g, o (Hochreiter and
+    /// The next state from the outputs of both matrices. Gates are in the order i, f, g, o (Hochreiter and
     /// Schmidhuber 1997, with the forget gate of Gers et al. 2000).
     fn lstm_frame(h: &mut [f32], c: &mut [f32], input: &[f32], state: &[f32]) {
         let n = h.len();
@@ -362,7 +365,7 @@ mod tests {
     use crate::rng::Rng;
 
     #[test]
-    fn layers_side_by_side_give_the_bits_of_one_after_the_other() -> Result<()> {
+    fn layers_in_parallel_give_the_same_bits_as_in_sequence() -> Result<()> {
         pool::set_threads(2)?;
         for (cell, num_layers, batch, time) in [
             (Cell::Lstm, 2, 1, 60),

@@ -1,4 +1,4 @@
-//! LSTM layers that add to a residual stream, as slippi-ai plays with.
+//! LSTM layers on a residual stream, as in slippi-ai.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::ops::Activation;
 use crate::packed::{Game, Step};
 use crate::weights::Builder;
 
-/// `W_out lstm(x)`, `W_out` zero at first: a layer that says nothing until it has learned to. Without
-/// that a stack of them diverges.
+/// `W_out lstm(x)`, where `W_out` starts as zero, so that the initial output of the layer is zero. Otherwise training
+/// a stack of them diverges.
 struct Lstm {
     lstm: Recurrent,
     out: Linear,
@@ -54,7 +54,7 @@ impl Backbone for Lstm {
     }
 }
 
-/// [`Lstm`], one frame at a time.
+/// [`Lstm`] packed for one frame at a time.
 struct Packed {
     lstm: recurrent::Packed,
     out: Matrix,
@@ -79,10 +79,10 @@ fn lstm(h: usize, b: &Builder) -> Result<Arc<Residual>> {
     Ok(Arc::new(Residual::new(norm, Lstm::new(h, b)?)?))
 }
 
-/// `x = x + W_out lstm(norm1(x))` for each layer, with `W_out` zero at first (slippi-ai's `res_lstm`).
+/// `x = x + W_out lstm(norm1(x))` for each layer. `W_out` starts as zero (slippi-ai's `res_lstm`).
 ///
-/// `x [b, t, input]` -> `[b, t, hidden_size]`. State: h and c of each layer, 8 bytes x `hidden_size` x
-/// layers. Weights: `input`, `layers.I.{norm1, lstm, out}`.
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. State: h and c of each layer, 8 bytes x `hidden_size` x layers.
+/// Weights: `input`, `layers.I.{norm1, lstm, out}`.
 pub(super) fn res_lstm(config: &StackConfig, input: usize, b: &Builder) -> Result<Stack> {
     let layers = b.under("layers");
     let layer = |i| lstm(config.hidden_size, &layers.under(i));
@@ -90,8 +90,8 @@ pub(super) fn res_lstm(config: &StackConfig, input: usize, b: &Builder) -> Resul
     Stack::new(&config.trunk(), input, residuals, None, b)
 }
 
-/// As [`res_lstm`], and after each layer `x = x + W_2 gelu(W_1 norm2(x))` with an inner width of
-/// `expand_factor * hidden_size` and `W_2` zero at first (slippi-ai's `tx_like`).
+/// [`res_lstm`] with `x = x + W_2 gelu(W_1 norm2(x))` after each layer. The inner width is
+/// `expand_factor * hidden_size`, and `W_2` starts as zero (slippi-ai's `tx_like`).
 ///
 /// Weights: `input`, `layers.I.{norm1, lstm, out, norm2, ffn1, ffn2}`.
 pub(super) fn tx_like(config: &ExpandConfig, input: usize, b: &Builder) -> Result<Stack> {

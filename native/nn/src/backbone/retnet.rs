@@ -1,4 +1,4 @@
-//! RetNet: each head forgets at a rate of its own that nothing changes, and places frames by rotation.
+//! RetNet: each head has a constant decay of its own, and rotations give the positions of frames.
 
 use std::sync::Arc;
 
@@ -22,19 +22,19 @@ use crate::packed::{Game, Step};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
-/// Multi-scale retention (Sun et al. 2023, eq. 5, 6 and 8), in its recurrent and chunked form:
+/// Multi-scale retention (Sun et al. 2023, eq. 5, 6 and 8), in its recurrent and its chunked form:
 ///
 /// ```text
 /// q, k, v, g = x W        S = gamma_h S R + v k^T / sqrt(d)        y = S q
 /// out = W_o (norm(y) * silu(g))        gamma_h = 1 - 2^(-5 - h)
 /// ```
 ///
-/// with a norm of each head. Heads have keys of `hidden_size / heads` numbers, an even count, and values
-/// of `expand_factor` times as many. R turns the keys in S by one frame (RoPE, angles
-/// `10000^(-2i / d)`), which is what is left of the absolute positions in the paper's eq. 5: how far
-/// apart two frames are is in gamma and in R, and no frame knows how many came before it.
+/// Each head has a norm, keys of `hidden_size / heads` numbers, an even count, and values of `expand_factor` times as
+/// many. R rotates the keys in S by one frame (RoPE, angles `10000^(-2i / d)`). It replaces the absolute positions in
+/// the paper's eq. 5: gamma and R depend on the distance between two frames, and the result does not depend on the
+/// number of frames before.
 ///
-/// State: S R, what the next query sees, `[b, heads, value, key]`.
+/// State: S R, which the next query reads, `[b, heads, value, key]`.
 pub struct Retention {
     qkvg: Weight,
     norm: Weight,
@@ -46,7 +46,7 @@ pub struct Retention {
     rotary: Arc<Rotary>,
 }
 
-/// Of the norm of each head.
+/// Eps of each head's norm.
 pub const EPS: f32 = 1e-5;
 
 /// The logarithm of a head's gamma.
@@ -55,7 +55,7 @@ pub fn log_gamma(head: usize) -> f32 {
 }
 
 impl Retention {
-    /// Weights `qkvg_proj`, `norm`, `out_proj`.
+    /// Weights: `qkvg_proj`, `norm`, `out_proj`.
     pub fn new(config: &HeadsConfig, b: &Builder) -> Result<Self> {
         let (width, heads) = (config.hidden_size, config.num_heads);
         if !width.is_multiple_of(heads) {
@@ -79,16 +79,15 @@ impl Retention {
         })
     }
 
-    /// Residual blocks `layers.I.norm`, `layers.I.mixer` and `layers.I.ffn_norm`, `layers.I.ffn`, and a last
-    /// `norm`.
+    /// Residual blocks `layers.I.norm`, `layers.I.mixer` and `layers.I.ffn_norm`, `layers.I.ffn`, and a final `norm`.
     pub fn stack(config: &HeadsConfig, input: usize, b: &Builder) -> Result<Stack> {
         let mixer = |b: &Builder| Retention::new(config, b);
         mixed(&config.trunk(), config.expand_factor, Activation::Gelu, mixer, input, b)
     }
 }
 
-/// A stack in which a feed-forward layer follows each mixer: `layers.I.{norm, mixer, ffn_norm, ffn}` and a
-/// last `norm`.
+/// A stack in which a feed-forward layer follows each mixer: `layers.I.{norm, mixer, ffn_norm, ffn}` and a final
+/// `norm`.
 pub(super) fn mixed<M: Backbone + 'static>(
     trunk: &Trunk,
     expand: usize,
@@ -110,7 +109,7 @@ pub(super) fn mixed<M: Backbone + 'static>(
     Stack::new(trunk, input, layers, norm, b)
 }
 
-/// `down(activation(up(x)))`, `expand` times as wide within; weights `up`, `down`.
+/// `down(activation(up(x)))` with an inner width of `expand * width`. Weights: `up`, `down`.
 pub(super) fn feed_forward(
     width: usize,
     expand: usize,
@@ -160,11 +159,11 @@ impl Backbone for Retention {
     }
 }
 
-/// [`Retention`], one frame at a time.
+/// [`Retention`] packed for one frame at a time.
 struct Packed {
-    /// q, k, v and g.
+    /// Rows of q, k, v and g.
     projection: Matrix,
-    /// gamma of each head.
+    /// Decay gamma of each head.
     gammas: Vec<f32>,
     rotary: Rotary,
     norm: HeadNorm,
@@ -174,7 +173,7 @@ struct Packed {
 }
 
 impl Step for Packed {
-    /// S R, what the next query sees, `[heads, value, key]`.
+    /// S R, which the next query reads, `[heads, value, key]`.
     fn state_len(&self) -> usize {
         self.gammas.len() * self.value * self.key
     }
@@ -198,7 +197,7 @@ impl Step for Packed {
                 recur(z, state, q, k, v, *gamma, scale);
                 self.rotary.turn(state, 1, Way::Back);
             }
-            // In the place of the values, which were read.
+            // Overwrites the values, which are no longer needed.
             self.norm.apply(arena, z, v);
             Activation::Silu.apply(gate);
             multiply(v, gate);

@@ -20,7 +20,7 @@ use crate::rng::Rng;
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
-/// Each frame mixed with the one before, once for each row of `mix [n, h]`.
+/// Mixtures of each frame with the previous one, one mixture for each row of `mix [n, h]`.
 struct Shift {
     mix: Weight,
 }
@@ -31,7 +31,7 @@ impl Shift {
         Ok(Shift { mix: b.get("mix", &[n, width], init)? })
     }
 
-    /// The mixes and the last frame.
+    /// The mixtures and the last frame.
     fn forward<const N: usize>(
         &self,
         x: &Tensor,
@@ -49,15 +49,16 @@ impl Shift {
     }
 }
 
-/// [`Shift`], one frame at a time.
+/// [`Shift`] packed for one frame at a time.
 struct PackedShift {
-    /// `[mixes, h]`
+    /// Weights of the mixtures, `[mixes, h]`.
     mix: Range<usize>,
     width: usize,
 }
 
 impl PackedShift {
-    /// Makes a mix of the frames `scratch.x` the input; the states begin with the frames before.
+    /// Reads mixture `mix` of the frames `scratch.x` into `scratch.input`. The state at `at` holds the previous
+    /// frame.
     fn read(
         &self,
         arena: &[f32],
@@ -75,7 +76,7 @@ impl PackedShift {
         input.read(z.chunks_exact(h).take(games.len()));
     }
 
-    /// The frames `x` become those before.
+    /// Stores the frames `x` as the previous ones.
     fn keep(&self, games: &mut [Game<'_>], at: usize, x: &[f32]) {
         for (game, x) in games.iter_mut().zip(x.chunks_exact(self.width)) {
             game.state(at, self.width).copy_from_slice(x);
@@ -83,10 +84,10 @@ impl PackedShift {
     }
 }
 
-/// `W_out (sigmoid(W_r x_r) * wkv(W_k x_k, W_v x_v))` (eq. 11 to 17), the average as [`ops::wkv()`].
+/// `W_out (sigmoid(W_r x_r) * wkv(W_k x_k, W_v x_v))` (eq. 11 to 17). The average is [`ops::wkv()`].
 ///
-/// State: the last frame, the mean and the logarithm of its weight, `[b, h]` each. Weights `mix [3, h]`,
-/// `linear_r`, `linear_k`, `linear_v`, `linear_out`, `decay [h]`, `bonus [h]`.
+/// State: the last frame, the mean and the logarithm of its weight, `[b, h]` each. Weights: `mix [3, h]`, `linear_r`,
+/// `linear_k`, `linear_v`, `linear_out`, `decay [h]`, `bonus [h]`.
 struct TimeMix {
     shift: Shift,
     receptance: Linear,
@@ -101,7 +102,7 @@ struct TimeMix {
 impl TimeMix {
     fn new(width: usize, b: &Builder) -> Result<Self> {
         let linear = |name| Linear::without_bias(width, width, &b.under(name));
-        // Decays from e^-5 to e^3 nats a frame, as published, in no order of the channels.
+        // Decays from e^-5 to e^3 nats per frame, as published, but in random order of the channels.
         let decay = |rng: &Rng, i| -5.0 + 8.0 * rng.uniform(i);
         let bonus = |_: &Rng, i: u64| 0.3f32.ln() + 0.5 * ((i + 1) % 3) as f32 - 0.5;
         Ok(TimeMix {
@@ -153,10 +154,10 @@ impl Backbone for TimeMix {
     }
 }
 
-/// [`TimeMix`], one frame at a time.
+/// [`TimeMix`] packed for one frame at a time.
 struct PackedTimeMix {
     shift: PackedShift,
-    /// Of r, k and v.
+    /// Matrices of r, k and v.
     parts: [Matrix; 3],
     /// `exp(decay)` and the bonus, `[h]` each.
     weights: [Range<usize>; 2],
@@ -195,7 +196,7 @@ impl Step for PackedTimeMix {
 
 /// `sigmoid(W_r x_r) * W_v relu(W_k x_k)^2` (eq. 18 to 20).
 ///
-/// State: the last frame `[b, h]`. Weights `mix [2, h]`, `linear_r`, `linear_k`, `linear_v`.
+/// State: the last frame `[b, h]`. Weights: `mix [2, h]`, `linear_r`, `linear_k`, `linear_v`.
 struct ChannelMix {
     shift: Shift,
     receptance: Linear,
@@ -239,7 +240,7 @@ impl Backbone for ChannelMix {
     }
 }
 
-/// [`ChannelMix`], one frame at a time.
+/// [`ChannelMix`] packed for one frame at a time.
 struct PackedChannelMix {
     shift: PackedShift,
     receptance: Matrix,
@@ -269,10 +270,10 @@ impl Step for PackedChannelMix {
     }
 }
 
-/// `x + time_mix(norm(x))`, then `x + channel_mix(norm(x))` for each layer, then a LayerNorm. Weights
+/// For each layer `x + time_mix(norm(x))`, then `x + channel_mix(norm(x))`; finally a LayerNorm. Weights:
 /// `layers.I.{norm1, mixer, norm2, channel}`, `norm`.
 ///
-/// State: four times `[b, h]` of each layer: 16 bytes x `hidden_size` x layers.
+/// State: four tensors `[b, h]` for each layer, 16 bytes x `hidden_size` x layers.
 pub(super) fn stack(config: &ExpandConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let h = trunk.hidden_size;

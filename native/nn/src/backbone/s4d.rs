@@ -21,7 +21,7 @@ use crate::weights::{Builder, Init, Weight};
 /// Inner width of the gated feed-forward layers over `hidden_size`.
 pub const FFN: usize = 4;
 
-/// S4D-Real (Gu et al. 2022, section 4), with B and C read off the input, `[b, t, h]` to the same:
+/// S4D-Real (Gu et al. 2022, section 4) with B and C computed from the input, `[b, t, h]` -> `[b, t, h]`:
 ///
 /// ```text
 /// B, C = W_bc x            A = -exp(A_log)          dt = exp(log_dt)
@@ -29,7 +29,7 @@ pub const FFN: usize = 4;
 /// W_out gelu(y) + b_out
 /// ```
 ///
-/// with n = `state_size` states of each channel. A begins as -1..-n, dt between 1e-3 and 0.1.
+/// Each channel has n = `state_size` states. A begins as -1..-n, dt between 1e-3 and 0.1.
 ///
 /// State: s `[b, h, n]`, 4 h n bytes. Tap: `ssm_out` (y, `[b, t, h]`).
 pub struct S4d {
@@ -41,7 +41,7 @@ pub struct S4d {
 }
 
 impl S4d {
-    /// Weights `bc_proj`, `A_log`, `log_dt`, `D`, `out_proj`.
+    /// Weights: `bc_proj`, `A_log`, `log_dt`, `D`, `out_proj`.
     pub fn new(config: &StateConfig, b: &Builder) -> Result<Self> {
         let (h, n) = (config.hidden_size, config.state_size);
         Ok(S4d {
@@ -103,15 +103,15 @@ impl Backbone for S4d {
     }
 }
 
-/// [`S4d`], one frame at a time.
+/// [`S4d`] packed for one frame at a time.
 struct Packed {
-    /// B and C.
+    /// Rows of B and C.
     projection: Matrix,
     /// `exp(dt A)`, `[h, n]`.
     decay: Range<usize>,
-    /// `[h]`
+    /// Step sizes `[h]`.
     dt: Range<usize>,
-    /// `[h]`
+    /// D `[h]`.
     d: Range<usize>,
     output: Matrix,
     channels: usize,
@@ -119,7 +119,7 @@ struct Packed {
 }
 
 dispatch! {
-    /// `exp(-exp(a) dt)` in the place of a.
+    /// Replaces a by `exp(-exp(a) dt)`.
     fn decays(a: &mut [f32], dt: &[f32]) {
         for (a, dt) in a.chunks_exact_mut(a.len() / dt.len()).zip(dt) {
             for a in a {
@@ -130,7 +130,7 @@ dispatch! {
 }
 
 impl Step for Packed {
-    /// `[h, n]`
+    /// s `[h, n]`.
     fn state_len(&self) -> usize {
         self.channels * self.states
     }
@@ -152,8 +152,8 @@ impl Step for Packed {
 }
 
 dispatch! {
-    /// `s = exp(dt A) s + dt B u` and `u = C s + D u` of each channel; the parts are the decays, dt and D,
-    /// behind B lies C.
+    /// `s = exp(dt A) s + dt B u` and `u = C s + D u` for each channel. The parts are the decays, dt and D; `bc`
+    /// holds B, then C.
     fn scan(u: &mut [f32], parts: [&[f32]; 3], bc: &[f32], state: &mut [f32]) {
         let ([decay, dt, d], (b, c)) = (parts, bc.split_at(bc.len() / 2));
         let n = b.len();
@@ -168,8 +168,8 @@ dispatch! {
     }
 }
 
-/// `W_down (W_up x * silu(W_gate x))` (Shazeer 2020, SwiGLU), `[b, t, h]` to the same; weights `up`
-/// (`W_up` over `W_gate`, `[2 inner, h]`), `down`.
+/// `W_down (W_up x * silu(W_gate x))` (Shazeer 2020, SwiGLU), `[b, t, h]` -> `[b, t, h]`. Weights: `up` (`W_up` above
+/// `W_gate`, `[2 inner, h]`), `down`.
 struct GatedFeedForward {
     up: Weight,
     down: Linear,
@@ -200,9 +200,9 @@ impl Backbone for GatedFeedForward {
     }
 }
 
-/// `:s4d`: for each layer `x = x + s4d(norm1(x))`, `x = x + ffn(norm2(x))`, and a LayerNorm at the end.
+/// `:s4d`: for each layer `x = x + s4d(norm1(x))`, then `x = x + ffn(norm2(x))`; finally a LayerNorm.
 ///
-/// `x [b, t, input]` -> `[b, t, hidden_size]`. State: that of each [`S4d`]. Weights: `input`,
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. State: the state of each [`S4d`]. Weights: `input`,
 /// `layers.I.{norm1, mixer, norm2, ffn}`, `norm`.
 pub fn s4d(config: &StateConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();

@@ -1,4 +1,4 @@
-//! S5 (Smith et al. 2023): one state space of many inputs and outputs instead of one a channel.
+//! S5 (Smith et al. 2023): one state space with many inputs and outputs instead of one per channel.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,13 +19,12 @@ use crate::packed::{Game, Step};
 use crate::rng::Rng;
 use crate::weights::{Builder, Init, Weight};
 
-/// `u = gelu(C h + D x)`, `y = u * sigmoid(W u)`, with h as [`ops::diagonal_ssm`] of `B x`.
+/// `u = gelu(C h + D x)`, `y = u * sigmoid(W u)`, where h is [`ops::diagonal_ssm`] of `B x`.
 ///
-/// The diagonal is real: it decays and does not turn. The published one is complex and starts as the
-/// eigenvalues of a HiPPO matrix; here rates start at 1, 2, .. N, steps log-uniform in 0.001..0.1.
+/// The diagonal is real: the state decays and does not rotate. The published diagonal is complex and starts as the
+/// eigenvalues of a HiPPO matrix. Here rates start at 1, 2, .. N, and steps are log-uniform in 0.001..0.1.
 ///
-/// State: h `[b, n]`. Weights `linear_b [n, h]`, `linear_c [h, n]`, `a_log [n]`, `dt_log [n]`, `d [h]`,
-/// `gate`.
+/// State: h `[b, n]`. Weights: `linear_b [n, h]`, `linear_c [h, n]`, `a_log [n]`, `dt_log [n]`, `d [h]`, `gate`.
 struct S5 {
     input: Linear,
     output: Linear,
@@ -89,10 +88,10 @@ impl Backbone for S5 {
     }
 }
 
-/// [`S5`], one frame at a time.
+/// [`S5`] packed for one frame at a time.
 struct Packed {
     input: Matrix,
-    /// The decays and what an input is multiplied with, `[n]` each.
+    /// The decays and the factors of the input, `[n]` each.
     parameters: [Range<usize>; 2],
     output: Matrix,
     d: Range<usize>,
@@ -129,10 +128,10 @@ impl Step for Packed {
 /// Inner width of the feed-forward layers over `hidden_size`.
 const EXPAND: usize = 4;
 
-/// `x + s5(norm(x))`, then `x + W_2 gelu(W_1 norm(x))` for each layer, then a LayerNorm. Weights
+/// For each layer `x + s5(norm(x))`, then `x + W_2 gelu(W_1 norm(x))`; finally a LayerNorm. Weights:
 /// `layers.I.{norm1, mixer, norm2, ffn1, ffn2}`, `norm`.
 ///
-/// State: h `[b, n]` of each layer: 4 bytes x `state_size` x layers.
+/// State: h `[b, n]` of each layer, 4 bytes x `state_size` x layers.
 pub(super) fn stack(config: &StateConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let h = trunk.hidden_size;

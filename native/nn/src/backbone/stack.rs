@@ -1,4 +1,4 @@
-//! Layers on top of each other, each added to what it reads: `x + layer(norm(x))`.
+//! Residual layers on top of each other: `x + layer(norm(x))`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,28 +17,29 @@ use crate::packed::{Game, Step};
 use crate::weights::{Builder, Weight};
 use crate::{Error, Result};
 
-/// `x + dropout(layer(norm(x)))`, pre-norm (Xiong et al. 2020). A layer reads and gives `[b, t, h]`;
-/// feed-forward layers are layers without a state.
+/// `x + dropout(layer(norm(x)))`, pre-norm (Xiong et al. 2020). A layer maps `[b, t, h]` to `[b, t, h]`. Feed-forward
+/// layers are layers without a state.
 pub struct Residual {
     norm: Norm,
     layer: Box<dyn Backbone>,
-    /// Parts of the layer's state.
+    /// Number of tensors in the layer's state.
     parts: usize,
 }
 
 impl Residual {
+    /// A residual around `layer`, which reads the output of `norm`.
     pub fn new(norm: Norm, layer: impl Backbone + 'static) -> Result<Self> {
-        // The memory of no game: as many tensors, and no numbers in them.
+        // The state of 0 games has the same number of tensors and takes no memory.
         let parts = layer.zero_state(0)?.0.len();
         Ok(Residual { norm, layer: Box::new(layer), parts })
     }
 }
 
-/// `norm(x) -> dense to h -> residuals -> norm`; the input norm is an option, the dense layer stands
-/// where the widths differ, the last norm where the family has one.
+/// `norm(x) -> dense to h -> residuals -> norm`. The input norm is optional. The dense layer exists where the widths
+/// differ. The last norm exists where the published architecture has one.
 ///
-/// State: those of the layers, in their order. A layer that stands twice has two states. Taps of
-/// layer `i` are named `i.NAME`.
+/// State: the states of the layers, in their order. A layer that occurs twice has two states. Taps of layer `i` are
+/// named `i.NAME`.
 pub struct Stack {
     input_norm: Option<Norm>,
     input: Option<Linear>,
@@ -47,13 +48,13 @@ pub struct Stack {
     dropout: f32,
     input_dropout: f32,
     width: usize,
-    /// All that the residuals may use.
+    /// All weights that the residuals may use.
     weights: Arc<[Weight]>,
 }
 
 impl Stack {
-    /// Weights `input_norm`, `input`; those of the residuals and of the norm are their own, handed out
-    /// by the same builder before.
+    /// Weights: `input_norm`, `input`. The residuals and the norm have created their own weights with the same
+    /// builder before.
     pub fn new(
         trunk: &Trunk,
         input: usize,
@@ -89,7 +90,7 @@ impl Stack {
     }
 }
 
-/// Residuals `first..` one after the other; gives the parts of their next states.
+/// Runs residuals `first..` and returns the parts of their next states.
 fn run(
     residuals: &[Arc<Residual>],
     first: usize,
@@ -100,7 +101,7 @@ fn run(
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let mut x = x.clone();
     let (mut next, mut rest) = (Vec::with_capacity(state.len()), state);
-    // Of a layer below it a memory reads all outputs.
+    // A layer with memory reads all outputs of the layers below it.
     let highest = residuals.iter().rposition(|residual| residual.parts > 0).unwrap_or(0);
     for (i, residual) in residuals.iter().enumerate() {
         let (own, others) = rest.split_at(residual.parts);
@@ -167,7 +168,7 @@ impl Backbone for Stack {
         packer.holds(self.width);
         let mut residuals: Vec<(packed::Norm, Arc<dyn Step>)> = vec![];
         for (i, residual) in self.residuals.iter().enumerate() {
-            // What stands at several places is packed once.
+            // A layer that occurs several times is packed once.
             let before = self.residuals[..i].iter().position(|other| Arc::ptr_eq(other, residual));
             if let Some((norm, step)) = before.and_then(|j| residuals.get(j)).cloned() {
                 residuals.push((norm, step));
@@ -181,7 +182,7 @@ impl Backbone for Stack {
     }
 }
 
-/// A [`Stack`], one frame at a time.
+/// A [`Stack`] packed for one frame at a time.
 struct Packed {
     width: usize,
     input_norm: Option<packed::Norm>,
@@ -231,13 +232,14 @@ impl Step for Packed {
     }
 }
 
-/// `W_2 act(W_1 x)`: no memory.
+/// `W_2 act(W_1 x)`, without memory.
 pub struct FeedForward {
     up: Linear,
     down: Linear,
 }
 
 impl FeedForward {
+    /// A feed-forward layer; `up` holds the activation.
     pub fn new(up: Linear, down: Linear) -> Self {
         FeedForward { up, down }
     }
@@ -269,7 +271,7 @@ impl Backbone for FeedForward {
     }
 }
 
-/// A [`FeedForward`], one frame at a time.
+/// A [`FeedForward`] packed for one frame at a time.
 struct PackedFeedForward {
     up: Matrix,
     activation: Activation,
@@ -291,7 +293,7 @@ impl Step for PackedFeedForward {
     }
 }
 
-/// `W_down (W_up x * act(W_gate x))`: no memory.
+/// `W_down (W_up x * act(W_gate x))`, without memory.
 pub(super) struct PackedGatedFeedForward {
     up: Matrix,
     activation: Activation,
@@ -299,7 +301,7 @@ pub(super) struct PackedGatedFeedForward {
 }
 
 impl PackedGatedFeedForward {
-    /// `up` is `W_up` over `W_gate`.
+    /// `up` holds the rows of `W_up`, then those of `W_gate`.
     pub(super) fn new(up: Matrix, activation: Activation, down: Matrix) -> Self {
         PackedGatedFeedForward { up, activation, down }
     }

@@ -1,15 +1,16 @@
-//! Every backbone: its name, its config and what builds it. This is the one list of them: a new one is a file and a row.
+//! Every backbone: its name, its config and its constructor. This is the only list of them: a new one is a file and a
+//! row.
 
 use serde::{Deserialize, Serialize};
 
 use super::config::*;
-// Rows name files of this folder.
+// The rows name files of this folder.
 use super::*;
 use crate::bounds::MAX_STATE;
 
 macro_rules! backbones {
     ($($(#[$meta:meta])* $name:literal $variant:ident($config:ty) = $build:path,)*) => {
-        /// How vectors become memory.
+        /// A backbone with its config, as in a Spec.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         pub enum Backbone {
             $($(#[$meta])* #[serde(rename = $name)] $variant($config),)*
@@ -19,6 +20,7 @@ macro_rules! backbones {
             /// All names, in the order of the table.
             pub const NAMES: &[&str] = &[$($name),*];
 
+            /// Name, as in files and in Elixir.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Backbone::$variant(_) => $name,)*
@@ -31,7 +33,7 @@ macro_rules! backbones {
                 }
             }
 
-            /// The network, which reads vectors of `input` numbers.
+            /// Builds the network for vectors of `input` numbers.
             pub(super) fn build(
                 &self,
                 input: usize,
@@ -46,30 +48,53 @@ macro_rules! backbones {
 }
 
 backbones! {
+    /// A multilayer perceptron without memory.
     "mlp" Mlp(MlpConfig) = mlp::Mlp::new,
+    /// A stack of LSTM layers.
     "lstm" Lstm(RecurrentConfig) = recurrent::lstm,
+    /// A stack of GRU layers.
     "gru" Gru(RecurrentConfig) = recurrent::gru,
+    /// A transformer with attention over the last frames.
     "sliding_window" SlidingWindow(AttentionConfig) = attention::transformer,
+    /// Mamba: selective state spaces.
     "mamba" Mamba(MambaConfig) = mamba::mamba,
+    /// Mamba-2: state spaces with a matrix state and one decay per head.
     "mamba_2" Mamba2(Mamba2Config) = mamba2::Mamba2::stack,
+    /// minGRU: a GRU whose gates read only the input.
     "min_gru" MinGru(StackConfig) = min_rnn::min_gru,
+    /// minLSTM: an LSTM whose gates read only the input.
     "min_lstm" MinLstm(StackConfig) = min_rnn::min_lstm,
+    /// An LSTM followed by attention over its outputs.
     "lstm_hybrid" LstmHybrid(AttentionConfig) = attention::LstmHybrid::new,
+    /// Jamba: alternating Mamba and attention layers.
     "jamba" Jamba(JambaConfig) = jamba::jamba,
+    /// Griffin: gated linear recurrences and local attention.
     "griffin" Griffin(GriffinConfig) = griffin::griffin,
+    /// Hawk: gated linear recurrences.
     "hawk" Hawk(HawkConfig) = griffin::hawk,
+    /// Residual LSTM layers, as in slippi-ai.
     "res_lstm" ResLstm(StackConfig) = residual_lstm::res_lstm,
+    /// Residual LSTM and feed-forward layers, as in slippi-ai.
     "tx_like" TxLike(ExpandConfig) = residual_lstm::tx_like,
+    /// HGRN: gated recurrences with lower-bounded forget gates.
     "hgrn" Hgrn(ExpandConfig) = hgrn::stack,
+    /// S4D: diagonal state spaces, one per channel.
     "s4d" S4d(StateConfig) = s4d::s4d,
+    /// S5: one diagonal state space for all channels.
     "s5" S5(StateConfig) = s5::stack,
+    /// RetNet: retention with a constant decay per head.
     "retnet" Retnet(HeadsConfig) = retnet::Retention::stack,
+    /// RWKV-4: a decaying weighted average per channel.
     "rwkv" Rwkv(ExpandConfig) = rwkv::stack,
+    /// Gated linear attention.
     "gla" Gla(GlaConfig) = gla::GatedLinearAttention::stack,
+    /// xLSTM: alternating mLSTM and sLSTM layers.
     "xlstm" Xlstm(HeadsConfig) = xlstm::stack,
+    /// Zamba: Mamba layers with one shared attention block.
     "zamba" Zamba(JambaConfig) = jamba::zamba,
+    /// A Mamba layer with one gate and one state per channel.
     "gated_ssm" GatedSsm(HawkConfig) = gated_ssm::gated_ssm,
-    /// Files may have the name that it had first.
+    /// A causal transformer. Files may contain its former name.
     #[serde(alias = "decision_transformer")]
     "causal_transformer" CausalTransformer(AttentionConfig) = attention::transformer,
 }
@@ -80,13 +105,15 @@ impl Backbone {
         self.config().output_size(input)
     }
 
-    /// Whether it reads whole windows alone: it has no step.
+    /// True if it reads only whole windows and has no step form.
     pub fn is_window_only(&self) -> bool {
         self.config().window_only()
     }
 
+    /// Returns an error for a backbone whose state a game cannot carry.
+    ///
     /// # Errors
-    /// `Mismatch` for a backbone that reads whole windows alone: no game carries its state.
+    /// `Mismatch` for a window-only backbone.
     pub fn check_carried(&self) -> Result<()> {
         if self.is_window_only() {
             return Err(Error::mismatch(format!("memory of a {}", self.name()), "window", "carry"));
@@ -94,7 +121,7 @@ impl Backbone {
         Ok(())
     }
 
-    /// Checks every number before memory is taken for it.
+    /// Checks every number before any memory is allocated for it.
     pub(crate) fn validate(&self) -> Result<()> {
         self.config().validate()?;
         let numbers = self.config().state();

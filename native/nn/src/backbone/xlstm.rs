@@ -1,4 +1,4 @@
-//! xLSTM: LSTMs with exponential gates, and with a matrix as their state.
+//! xLSTM: LSTMs with exponential gates, in one variant with a matrix as their state.
 
 use std::ops::Range;
 
@@ -24,8 +24,8 @@ use crate::packed::{Game, Step};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
-/// The mLSTM block of Beck et al. 2024 (eq. 19 to 27, fig. 11), with dense instead of block-diagonal
-/// projections and sigmoid forget gates:
+/// The mLSTM block of Beck et al. 2024 (eq. 19 to 27, fig. 11), with dense instead of block-diagonal projections and
+/// with sigmoid forget gates:
 ///
 /// ```text
 /// x, z = up(u)        c = silu(conv1d(x))        q, k = qk_proj(c)        v = v_proj(x)
@@ -33,8 +33,9 @@ use crate::{Error, Result};
 /// out = down((norm(h) + skip * c) * silu(z))
 /// ```
 ///
-/// with `i = e^i~`, `f = sigmoid(f~)` from c, and a LayerNorm of each head without a bias. State: the inputs
-/// `[b, inner, 3]` of the convolution; `e^-m` times C with n as one more row `[b, heads, value + 1, key]`; m `[b, heads]`.
+/// The gates `i = e^i~` and `f = sigmoid(f~)` are computed from c. Each head has a LayerNorm without a bias. State:
+/// the last inputs of the convolution `[b, inner, 3]`; `e^-m` times C with n as one more row,
+/// `[b, heads, value + 1, key]`; m `[b, heads]`.
 pub struct Mlstm {
     up: Weight,
     conv_weight: Weight,
@@ -50,8 +51,8 @@ pub struct Mlstm {
     heads: usize,
 }
 
-/// The sLSTM of Beck et al. 2024 (eq. 8 to 18, fig. 10, without the optional convolution), and a
-/// LayerNorm of each head without a bias. State: h, c, n and m, each `[b, h]`.
+/// The sLSTM of Beck et al. 2024 (eq. 8 to 18, fig. 10), without the optional convolution. Each head has a LayerNorm
+/// without a bias. State: h, c, n and m, each `[b, h]`.
 pub struct Slstm {
     input: Linear,
     recurrent: Weight,
@@ -60,9 +61,9 @@ pub struct Slstm {
     width: usize,
 }
 
-/// Taps of the convolution.
+/// Number of frames that the convolution reads.
 pub const CONV: usize = 4;
-/// Of the norms of each head.
+/// Eps of each head's norm.
 pub const EPS: f32 = 1e-5;
 
 fn check_heads(what: &str, width: usize, heads: usize) -> Result<()> {
@@ -73,13 +74,13 @@ fn check_heads(what: &str, width: usize, heads: usize) -> Result<()> {
 }
 
 impl Mlstm {
-    /// Weights `up_proj`, `conv1d`, `qk_proj`, `v_proj`, `igate`, `fgate`, `norm`, `skip`, `down_proj`.
+    /// Weights: `up_proj`, `conv1d`, `qk_proj`, `v_proj`, `igate`, `fgate`, `norm`, `skip`, `down_proj`.
     pub fn new(config: &HeadsConfig, b: &Builder) -> Result<Self> {
         let (width, heads) = (config.hidden_size, config.num_heads);
         let inner = width * config.expand_factor;
         check_heads("inner width of an mLSTM", inner, heads)?;
         let conv = b.under("conv1d");
-        // The forget gates begin open, from 0.95 to 0.998 (the authors' code).
+        // The forget gates begin open, from 0.95 to 0.998, as in the authors' code.
         let open = Init::With(|rng, i| 3.0 + 3.0 * rng.uniform(i));
         Ok(Mlstm {
             up: b.under("up_proj").get("weight", &[2 * inner, width], Init::fan_in(width))?,
@@ -138,7 +139,7 @@ impl Backbone for Mlstm {
 
     fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let gates = [self.qk.parts(), self.input_gate.parts(), self.forget_gate.parts()];
-        // What the heads read lies behind them.
+        // The outputs of the heads are stored after these numbers.
         packer.holds(3 * self.inner + 2 * self.heads);
         let norm = GroupNorm { size: self.inner / self.heads, center: true, eps: EPS };
         Ok(Box::new(PackedMlstm {
@@ -155,13 +156,13 @@ impl Backbone for Mlstm {
     }
 }
 
-/// [`Mlstm`], one frame at a time.
+/// [`Mlstm`] packed for one frame at a time.
 struct PackedMlstm {
-    /// What is convolved, and the gate.
+    /// Rows of the convolution's input and of the gate.
     up: Matrix,
     conv: Conv,
     v: Matrix,
-    /// q, k, and the input and forget gates of all heads.
+    /// Rows of q, k, and the input and forget gates of all heads.
     qk_gates: Matrix,
     norm: HeadNorm,
     skip: Range<usize>,
@@ -171,7 +172,7 @@ struct PackedMlstm {
 }
 
 impl PackedMlstm {
-    /// What the heads read of their states, from `qk_gates` and the values.
+    /// Updates the states from `qk_gates` and the values, and writes the outputs of the heads to `read`.
     fn remember(&self, qk_gates: &[f32], v: &[f32], state: &mut [f32], read: &mut [f32]) {
         let size = self.inner / self.heads;
         let (qk, gates) = qk_gates.split_at(2 * self.inner);
@@ -185,8 +186,8 @@ impl PackedMlstm {
     }
 }
 
-/// One frame of one head: `C = f C + i v k^T / sqrt(d)`, `n = f n + i k / sqrt(d)` and `C q / max(|n q|, 1)`, all
-/// but the last kept as `e^-m` of what they are (eq. 15 to 21). `state` is C, and n as one more row.
+/// One frame of one head: `C = f C + i v k^T / sqrt(d)`, `n = f n + i k / sqrt(d)` and the output
+/// `C q / max(|n q|, 1)` (eq. 15 to 21). C and n are stored scaled by `e^-m`. `state` is C, then n as one more row.
 fn remember(
     [i, f]: [f32; 2],
     [q, k, v]: [&[f32]; 3],
@@ -206,7 +207,7 @@ fn remember(
 }
 
 impl Step for PackedMlstm {
-    /// The inputs of the convolution, C and n of each head, m of each head.
+    /// The last inputs of the convolution, C and n of each head, then m of each head.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.inner * (self.inner / self.heads + 1) + self.heads
     }
@@ -231,7 +232,7 @@ impl Step for PackedMlstm {
             let (c, gate) = y.split_at_mut(inner);
             let state = game.state(at + past, self.state_len() - past);
             self.remember(z, x, state, read);
-            // In the place of the values, which were read.
+            // Overwrites the values, which are no longer needed.
             self.norm.apply(arena, read, x);
             skip::forward(x, c, &arena[self.skip.clone()]);
             Activation::Silu.apply(gate);
@@ -243,7 +244,7 @@ impl Step for PackedMlstm {
 }
 
 impl Slstm {
-    /// Weights `input`, `weight_hh`, `norm`.
+    /// Weights: `input`, `weight_hh`, `norm`.
     pub fn new(config: &HeadsConfig, b: &Builder) -> Result<Self> {
         let (width, heads) = (config.hidden_size, config.num_heads);
         check_heads("width of an sLSTM", width, heads)?;
@@ -287,10 +288,10 @@ impl Backbone for Slstm {
     }
 }
 
-/// [`Slstm`], one frame at a time.
+/// [`Slstm`] packed for one frame at a time.
 struct PackedSlstm {
     input: Matrix,
-    /// Of each head its four gates, side by side.
+    /// The four gates of each head, side by side.
     recurrent: Vec<Matrix>,
     norm: HeadNorm,
     width: usize,
@@ -326,8 +327,8 @@ impl Step for PackedSlstm {
     }
 }
 
-/// Residual blocks `layers.I.norm`, `layers.I.mixer`: an mLSTM where I is even; where it is odd an sLSTM,
-/// and behind it `layers.I.ffn_norm`, `layers.I.ffn`. A last `norm`.
+/// Residual blocks `layers.I.norm`, `layers.I.mixer`, and a final `norm`. An even I is an mLSTM. An odd I is an sLSTM
+/// followed by `layers.I.ffn_norm`, `layers.I.ffn`.
 pub fn stack(config: &HeadsConfig, input: usize, b: &Builder) -> Result<Stack> {
     let width = config.hidden_size;
     let mut layers = vec![];

@@ -1,4 +1,4 @@
-//! An embedding as it is written down: which game, and what its users choose of it.
+//! An embedding as files store it: the game and the options of its vector.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,27 +11,31 @@ use super::layout;
 use crate::Result;
 use crate::bounds::{MAX_QUEUE_DEPTH, size, within};
 
-/// How a frame becomes a vector, as checkpoints have it.
+/// Form of an embedding, as checkpoints store it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Form {
-    /// A vector of this many numbers, taken as it is.
+    /// A vector of this many numbers, used without change.
     Vector(usize),
     Melee(Melee),
     Game(Declared),
 }
 
-/// The embedding of a game by its declaration.
+/// Options of the embedding of a declared game.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Declared {
+    /// Fields, tables and input of the game.
     pub game: Declaration,
+    /// Layout of ids: trained tables or plain numbers.
     pub layout: Layout,
-    /// Widths of trained tables by their names, where they are not the game's.
+    /// Widths of trained tables by name, where they differ from those of the game.
     #[serde(default)]
     pub embed_sizes: BTreeMap<String, usize>,
+    /// Number of inputs in the vector, the previous one included.
     #[serde(default = "one")]
     pub queue_depth: usize,
+    /// Width of the one-hot of the frame delay; 0 leaves it out.
     #[serde(default)]
     pub num_delays: usize,
 }
@@ -41,7 +45,7 @@ fn one() -> usize {
 }
 
 impl Declared {
-    /// With every option as usual.
+    /// Default options for a game.
     pub fn new(game: Declaration) -> Self {
         let (layout, embed_sizes) = (Layout::Learned, BTreeMap::new());
         Declared { game, layout, embed_sizes, queue_depth: 1, num_delays: 0 }
@@ -80,7 +84,7 @@ impl Form {
         }
     }
 
-    /// What is made of a row, and the tables that its ids are looked up in.
+    /// The blocks of the vector, and the tables that ids are looked up in.
     pub(super) fn layout(&self, game: &Game) -> layout::Layout {
         let (depth, delays) = (self.queue_depth(), self.num_delays());
         let (blocks, packed) = match self {
@@ -101,7 +105,7 @@ impl Form {
         layout::Layout::new(game, blocks, packed, width)
     }
 
-    /// Checks every number before memory is taken for it.
+    /// Checks every number before any memory is allocated for it.
     pub(super) fn validate(&self) -> Result<()> {
         match self {
             Form::Vector(n) => size("embedding.vector", *n, 1),

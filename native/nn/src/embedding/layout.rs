@@ -1,4 +1,4 @@
-//! The embedded vector of a game: what stands where in it, and what its ids are looked up in.
+//! The embedded vector of a game: the offsets of its features, and the tables of its ids.
 
 use std::ops::Range;
 
@@ -7,23 +7,23 @@ use sconce_game::{Block, Class, Feature, FieldKind, Game, Ids, Live, Scale};
 use super::{Described, IdSlot};
 use crate::Result;
 
-/// Where everything stands in the vector of a game.
+/// Offsets of all parts of a game's vector.
 pub(super) struct Layout {
     blocks: Vec<Block>,
-    /// What each block does, in the shape that a frame asks for.
+    /// Steps of each block, in the form that is fastest for a frame.
     steps: Vec<Steps>,
     pub(super) width: usize,
-    /// Where the inputs stand, the newest first.
+    /// Range of the inputs, newest first.
     pub(super) queue: Range<usize>,
     pub(super) delay: Range<usize>,
     pub(super) slots: Vec<IdSlot>,
-    /// The column and the table of each slot.
+    /// Column and table of each slot.
     lookups: Vec<(usize, Ids)>,
-    /// Columns whose ids have to be known where they are live.
+    /// Columns whose ids a live frame must have in the given number of classes.
     known: Vec<(usize, usize)>,
 }
 
-/// What a block does to a row.
+/// Steps that compute a block from a row.
 struct Steps {
     live: Live,
     width: usize,
@@ -31,9 +31,9 @@ struct Steps {
 }
 
 enum Step {
-    /// One column by its scale, as most features are.
+    /// One scaled column, as most features are.
     Scale(usize, Scale),
-    /// Anything else, so wide.
+    /// Any other feature, with its width.
     Made(Feature, usize),
 }
 
@@ -55,7 +55,7 @@ impl Step {
 }
 
 impl Layout {
-    /// `width_of` says how wide the rows of a table are, where that is not the game's own width.
+    /// `width_of` returns the columns of a table where they differ from those of the game.
     pub(super) fn new(
         game: &Game,
         blocks: Vec<Block>,
@@ -79,7 +79,7 @@ impl Layout {
                 layout.width = start.saturating_add(feature.width(game));
                 match feature {
                     Feature::Previous => layout.queue = start..layout.width,
-                    // The newest input stands before the others.
+                    // The newest input comes before the others.
                     Feature::Queue { .. } => layout.queue.end = layout.width,
                     Feature::Delay { .. } => layout.delay = start..layout.width,
                     Feature::OneHot { width, class: Class::Known(column), .. } if *width > 0 => {
@@ -120,7 +120,7 @@ impl Layout {
         }
     }
 
-    /// Writes the continuous features of a row of the game; `out` is [`width`](Self::width) wide.
+    /// Writes the continuous features of a row; `out` has [`width`](Self::width) numbers.
     pub(super) fn write(&self, game: &Game, row: &[f32], out: &mut [f32]) {
         let mut rest = out;
         for Steps { live, width, steps } in &self.steps {
@@ -146,14 +146,14 @@ impl Layout {
         }
     }
 
-    /// Writes the ids; `out` is as long as the slots.
+    /// Writes the ids; `out` has one number for each slot.
     pub(super) fn write_ids(&self, row: &[f32], out: &mut [u32]) {
         for (id, (column, ids)) in out.iter_mut().zip(&self.lookups) {
             *id = ids.row(row.get(*column).copied().unwrap_or(-1.0)) as u32;
         }
     }
 
-    /// Checks a live frame: every value is one of its field's, names are the vector's.
+    /// Checks a live frame: every value is valid for its field, and ids are in their one-hots.
     pub(super) fn check(&self, game: &Game, row: &[f32]) -> Result<()> {
         game.check(row)?;
         self.known.iter().try_for_each(|&(column, classes)| {
@@ -162,7 +162,7 @@ impl Layout {
         })
     }
 
-    /// What stands at which offset, the looked-up rows behind the features.
+    /// Name, offset, width and formula of each part of the vector: features, then looked-up rows.
     pub(super) fn describe(&self, game: &Game) -> Vec<Described> {
         let mut all: Vec<Described> = vec![];
         let mut add = |name: String, width: usize, formula: String| {

@@ -1,7 +1,7 @@
-//! How a frame becomes a vector: raw numbers to continuous features, and ids for trained tables.
+//! Embedding of a frame: from raw numbers to continuous features, and to ids for trained tables.
 //!
-//! A corpus and a live frame take the same path, [`Embedding::embed`]; only a live one is strict. What a frame and an
-//! input are the [`Game`] says; nothing here knows which game it is.
+//! A corpus and a live frame take the same path, [`Embedding::embed`], which is strict for live frames only. The
+//! [`Game`] defines frames and inputs; no code here depends on a particular game.
 
 mod form;
 mod layout;
@@ -20,7 +20,7 @@ use crate::action::{Head, Heads};
 use crate::head::NONE;
 use crate::{Error, Result};
 
-/// How the frames of a game become vectors.
+/// Conversion of the frames of a game to vectors.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(from = "Form", into = "Form")]
 pub struct Embedding {
@@ -57,80 +57,88 @@ impl From<Embedding> for Form {
 /// An id that is looked up in a trained table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct IdSlot {
-    /// As in `own.action`.
+    /// Name, for example `own.action`.
     pub name: String,
+    /// Name of the table.
     pub table: String,
-    /// Rows of the table, the last one for whatever has no row of its own.
+    /// Rows of the table. All ids without a row of their own share the last one.
     pub rows: usize,
-    /// Numbers in a row of the table.
+    /// Columns of the table.
     pub width: usize,
 }
 
-/// A trained table; its weight is `{name}_embedding.weight`, `[rows, width]`.
+/// A trained table. Its weight is `{name}_embedding.weight`, `[rows, width]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Table {
+    /// Name of the table.
     pub name: String,
+    /// Number of rows.
     pub rows: usize,
+    /// Number of columns.
     pub width: usize,
 }
 
-/// A stretch of the embedded vector.
+/// A named range of the embedded vector.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Described {
+    /// Name of the feature.
     pub name: String,
+    /// Index of its first number.
     pub offset: usize,
+    /// Number of its numbers.
     pub width: usize,
-    /// How it comes about from the raw row.
+    /// Formula from the raw row.
     pub formula: String,
 }
 
 impl Embedding {
-    /// A vector of so many numbers, taken as it is.
+    /// A vector of `size` numbers, used without change.
     pub fn vector(size: usize) -> Self {
         Form::Vector(size).into()
     }
 
+    /// The embedding of Melee.
     pub fn melee(options: Melee) -> Self {
         Form::Melee(options).into()
     }
 
-    /// By the declaration of a game.
+    /// The embedding of a declared game.
     pub fn declared(declared: Declared) -> Self {
         Form::Game(declared).into()
     }
 
-    /// Checks every number before memory is taken for it.
+    /// Checks every number before any memory is allocated for it.
     pub fn validate(&self) -> Result<()> {
         self.form.validate()
     }
 
-    /// The game whose frames it reads.
+    /// The game whose frames are embedded.
     pub fn game(&self) -> &Arc<Game> {
         &self.game
     }
 
-    /// Numbers in a raw row.
+    /// Number of columns of a raw row.
     pub fn raw_width(&self) -> usize {
         self.game.width()
     }
 
-    /// Numbers of the embedded vector that come straight from the raw row.
+    /// Number of continuous features, which are computed from the raw row.
     pub fn continuous_width(&self) -> usize {
         self.layout.width
     }
 
-    /// Ids of one frame, as many as [`Self::id_slots`].
+    /// Number of ids of one frame, one for each of [`Self::id_slots`].
     pub fn num_ids(&self) -> usize {
         self.layout.slots.len()
     }
 
-    /// Ids of one frame, in the order in which [`Self::embed`] writes them and in which their rows
-    /// follow the continuous features.
+    /// Ids of one frame, in the order in which [`Self::embed`] writes them. Their rows follow the continuous features
+    /// in the same order.
     pub fn id_slots(&self) -> &[IdSlot] {
         &self.layout.slots
     }
 
-    /// Width of the embedded vector, continuous features and looked-up rows.
+    /// Width of the embedded vector: continuous features and looked-up rows.
     pub fn width(&self) -> usize {
         let widths = self.id_slots().iter().map(|slot| slot.width);
         widths.fold(self.continuous_width(), usize::saturating_add)
@@ -147,35 +155,33 @@ impl Embedding {
         tables
     }
 
-    /// Inputs in the vector, the one that led to the frame among them; a plain vector knows none but through the
-    /// labels beside it.
+    /// Number of inputs in the vector, the previous input included. A plain vector has no inputs; the labels beside
+    /// it hold the previous one.
     pub fn queue_depth(&self) -> usize {
         self.form.queue_depth()
     }
 
-    /// Classes of the delay id; none where the vector does not have it.
+    /// Number of classes of the delay id; 0 if the vector has none.
     pub fn num_delays(&self) -> usize {
         self.form.num_delays()
     }
 
-    /// Names that the vector tells apart and a corpus cannot give: those of trained layouts. The packed one has places for
-    /// them in any case, as the application's has.
+    /// Number of player names in a trained layout, which a corpus cannot provide. 0 for the packed layout, whose
+    /// width includes names in any case, as in the application.
     pub fn named(&self) -> usize {
         self.form.names()
     }
 
-    /// Features of one input.
+    /// Number of features of one input.
     pub fn input_width(&self) -> usize {
         self.game.input_width()
     }
 
-    /// Turns one raw row into continuous features and ids. A row says nothing of inputs before the
-    /// previous one nor of a delay: these are zeros, for [`Self::write_queue`] and
-    /// [`Self::write_delay`].
+    /// Converts one raw row to continuous features and ids. A raw row contains neither the inputs before the previous
+    /// one nor a delay. These features become zeros; [`Self::write_queue`] and [`Self::write_delay`] write them.
     ///
-    /// Strict, for live frames: a value that is not finite, or is none of its field's, is an error
-    /// that names it. Not strict, for corpora, whose import has counted them: an id without a row
-    /// takes the table's last.
+    /// Strict for live frames: a non-finite or invalid value is an error that names its field. Not strict for
+    /// corpora, whose import counts such values: an id without a row of its own gets the last row of its table.
     ///
     /// # Shapes
     /// `raw [raw_width]`, `continuous [continuous_width]`, `ids [num_ids]`.
@@ -197,24 +203,24 @@ impl Embedding {
         Ok(())
     }
 
-    /// What stands at which offset of the embedded vector, without a gap.
+    /// Name, offset and formula of each part of the embedded vector, without gaps.
     pub fn schema(&self) -> Vec<Described> {
         self.layout.describe(&self.game)
     }
 
-    /// Whether these heads choose what the game's inputs are made of: then a previous input is read, and one that was
-    /// chosen can be shown.
+    /// True if these heads choose the parts of the game's input. Then a previous input is read, and a chosen one can
+    /// be written.
     pub fn reads_inputs(&self, heads: &Heads) -> bool {
         chooses(self.game.parts(), heads)
     }
 
-    /// The parts of an input that these heads choose, where they are known. Vectors can have a controller's labels
-    /// beside them.
+    /// The parts of an input that these heads choose, if they are known. Labels of a Melee controller can accompany
+    /// plain vectors.
     pub fn parts(&self, heads: &Heads) -> Option<&[InputPart]> {
         [self.game.parts(), melee::game().parts()].into_iter().find(|parts| chooses(parts, heads))
     }
 
-    /// Labels of the previous input; false, and `out` left alone, if the row has none.
+    /// Writes the labels of the previous input. Returns false and leaves `out` unchanged if the row has none.
     ///
     /// # Shapes
     /// `raw [raw_width]`, `out [num_labels]`.
@@ -226,7 +232,7 @@ impl Embedding {
         }
     }
 
-    /// Makes labels the previous input of a raw row.
+    /// Sets the previous input of a raw row from labels.
     ///
     /// # Shapes
     /// `labels [num_labels]`, `raw [raw_width]`.
@@ -237,12 +243,10 @@ impl Embedding {
         })
     }
 
-    /// Writes these inputs over the newest ones of an embedded row; one of [`NONE`] is zeros. A plain
-    /// vector has no place for any.
+    /// Overwrites the newest inputs of an embedded row. An input of [`NONE`] becomes zeros. No-op for a plain vector.
     ///
     /// # Shapes
-    /// `queue [k, num_labels]`, the newest first, `k` at most [`Self::queue_depth`];
-    /// `continuous [continuous_width]`.
+    /// `queue [k, num_labels]`, newest first, `k` at most [`Self::queue_depth`]; `continuous [continuous_width]`.
     pub fn write_queue(&self, queue: &[f32], heads: &Heads, continuous: &mut [f32]) -> Result<()> {
         let place = self.queue_place(continuous.len())?;
         let places = continuous[place].chunks_exact_mut(self.input_width().max(1));
@@ -250,7 +254,7 @@ impl Embedding {
         places.zip(inputs).try_for_each(|(place, labels)| self.input_features(labels, heads, place))
     }
 
-    /// Writes one input of an embedded row, the one so many places behind the newest.
+    /// Writes one input of an embedded row. `slot` counts from the newest, 0.
     ///
     /// # Shapes
     /// `labels [num_labels]`, `continuous [continuous_width]`.
@@ -270,7 +274,7 @@ impl Embedding {
         self.input_features(labels, heads, place)
     }
 
-    /// Features of an input, which are zeros of [`NONE`].
+    /// Features of an input; zeros for [`NONE`].
     ///
     /// # Shapes
     /// `labels [num_labels]`, `out [input_width]`.
@@ -286,14 +290,14 @@ impl Embedding {
         })
     }
 
-    /// Where the inputs of an embedded row with so many continuous features stand, the newest first,
-    /// [`Self::input_width`] numbers each; nowhere in a plain vector.
+    /// Range of the inputs in an embedded row of `continuous` features: newest first, [`Self::input_width`] numbers
+    /// each. Empty for a plain vector.
     pub fn queue_place(&self, continuous: usize) -> Result<Range<usize>> {
         fits("continuous features", self.continuous_width(), continuous)?;
         Ok(self.layout.queue.clone())
     }
 
-    /// Writes the delay id of an embedded row, if it has a place for one.
+    /// Writes the delay id of an embedded row, if the vector has one.
     ///
     /// # Shapes
     /// `continuous [continuous_width]`.
@@ -303,28 +307,28 @@ impl Embedding {
         Ok(())
     }
 
-    /// Where the delay id stands, as [`Self::queue_place`].
+    /// Range of the delay id; see [`Self::queue_place`].
     pub fn delay_place(&self, continuous: usize) -> Result<Range<usize>> {
         fits("continuous features", self.continuous_width(), continuous)?;
         Ok(self.layout.delay.clone())
     }
 
-    /// Makes a raw row one of which nobody knows the input that led to it.
+    /// Marks the previous input of a raw row as unknown.
     pub fn forget_previous(&self, raw: &mut [f32]) -> Result<()> {
         self.game.forget_previous(raw)
     }
 
-    /// Swaps left and right of a raw row.
+    /// Swaps left and right in a raw row.
     ///
     /// # Errors
-    /// `Mismatch` of a game that has neither, as plain vectors.
+    /// `Mismatch` for a game without a mirror, such as plain vectors.
     pub fn mirror(&self, raw: &mut [f32]) -> Result<()> {
         self.game.mirror(raw)
     }
 }
 
-/// Whether heads choose what inputs are made of: part by part a head of its name, of an axis with any number of steps. Heads
-/// that choose nothing may stand beside them.
+/// True if each part of an input is chosen by a head of its name and kind, in order. An axis may have any number of
+/// steps. Value heads are ignored.
 pub fn chooses(parts: &[InputPart], heads: &Heads) -> bool {
     let fits = |(part, head): (&InputPart, &Head)| {
         let kind = head.kind;
@@ -345,7 +349,7 @@ pub fn chooses(parts: &[InputPart], heads: &Heads) -> bool {
         && parts.iter().zip(heads.choosing()).all(fits)
 }
 
-/// Raw numbers of an input to compute with; few are on the stack.
+/// Calls `work` with `count` zeros. Small counts use the stack.
 pub fn with_numbers<R>(count: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
     let mut few = [0.0; 32];
     match few.get_mut(..count) {
@@ -354,10 +358,10 @@ pub fn with_numbers<R>(count: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
     }
 }
 
-/// Labels of an input's raw numbers: a bit for each button, a class for each axis and choice, numbers as they are.
+/// Labels of an input's raw numbers: a bit for each button, a class for each axis and choice, numbers without change.
 ///
 /// # Shapes
-/// `numbers` as many as the parts have, `out [num_labels]`, which are as many.
+/// `numbers` and `out` both have `[num_labels]`.
 pub fn discretise(
     parts: &[InputPart],
     numbers: &[f32],
@@ -369,7 +373,7 @@ pub fn discretise(
     Ok(())
 }
 
-/// [`discretise`], of heads that are known to choose these parts, and lengths that are known to fit.
+/// [`discretise`] without checks. The caller has checked that the heads choose these parts, and the lengths.
 pub fn discretise_fitting(parts: &[InputPart], numbers: &[f32], heads: &Heads, out: &mut [f32]) {
     let mut rest = out.iter_mut().zip(numbers);
     for (part, head) in parts.iter().zip(heads.choosing()) {
@@ -380,10 +384,10 @@ pub fn discretise_fitting(parts: &[InputPart], numbers: &[f32], heads: &Heads, o
     }
 }
 
-/// Raw numbers of labels, the way back of [`discretise`].
+/// Raw numbers of labels, the inverse of [`discretise`].
 ///
 /// # Shapes
-/// `labels [num_labels]`, `out` as many.
+/// `labels` and `out` both have `[num_labels]`.
 pub fn undiscretise(
     parts: &[InputPart],
     labels: &[f32],
@@ -405,14 +409,14 @@ fn input_fits(parts: &[InputPart], heads: &Heads, numbers: usize, labels: usize)
     if !chooses(parts, heads) {
         let wanted: Vec<_> = parts.iter().map(|part| &*part.name).collect();
         let names: Vec<_> = heads.parts.iter().map(|h| h.name.as_str()).collect();
-        let expected = format!("those of an input, {}", wanted.join(", "));
+        let expected = format!("the heads of an input, {}", wanted.join(", "));
         return Err(Error::mismatch("heads", expected, names.join(", ")));
     }
     fits("input", parts.iter().map(|part| part.kind.numbers()).sum(), numbers)?;
     fits("labels", heads.num_labels(), labels)
 }
 
-/// The one-hot of a frame delay; the last class is that delay or a longer one.
+/// The one-hot of a frame delay. The last class covers its own delay and all longer ones.
 pub fn delay_features(delay: usize, out: &mut [f32]) {
     out.fill(0.0);
     if let Some(last) = out.len().checked_sub(1) {

@@ -1,7 +1,6 @@
-//! Labels that are classes, and pairs of a class and the one before it, counted.
+//! Counts of classes, and of pairs of a class and the previous one.
 //!
-//! One count is added to every class, so that a button never pressed in training costs much when it is, but not
-//! infinitely much.
+//! One is added to the count of every class, so that a button never pressed in training has a large but finite cost.
 
 use super::distribution::BaselineKind;
 
@@ -11,12 +10,12 @@ pub(super) struct Counter<'a> {
     pairs: &'a [f64],
 }
 
-/// Numbers of a [`Counter`].
+/// Length of the counts of a [`Counter`].
 pub(super) fn len(classes: usize) -> usize {
     classes.saturating_add(classes.saturating_mul(classes))
 }
 
-/// Counts a class, and the pair with the one before it.
+/// Counts a class, and its pair with the previous class.
 pub(super) fn count(previous: Option<f32>, class: f32, classes: usize, counts: &mut [f64]) {
     let class = class as usize;
     counts[class] += 1.0;
@@ -31,7 +30,7 @@ impl<'a> Counter<'a> {
         Counter { labels, pairs }
     }
 
-    /// Share of labels that are of this class.
+    /// Share of the labels that have this class.
     pub(super) fn rate(&self, class: usize) -> f64 {
         self.labels[class] / self.total().max(1.0)
     }
@@ -45,7 +44,7 @@ impl<'a> Counter<'a> {
         self.labels.iter().map(|n| (n + 1.0) / total).collect()
     }
 
-    /// Probabilities `[classes + 1, classes]`; the last row is for no previous class.
+    /// Probabilities `[classes + 1, classes]`. The last row applies without a previous class.
     pub(super) fn table(&self, kind: BaselineKind) -> Vec<f64> {
         let (classes, marginal) = (self.labels.len(), self.marginal());
         let repeat = if kind == BaselineKind::Repeat { self.repeat(&marginal) } else { 0.0 };
@@ -63,8 +62,8 @@ impl<'a> Counter<'a> {
         table
     }
 
-    /// Maximum likelihood by EM (Dempster, Laird & Rubin 1977): the share of frames which copying
-    /// explains. Kept one count away from 1, where a change would be impossible.
+    /// Maximum likelihood by EM (Dempster, Laird & Rubin 1977): the share of frames that copying explains. It is kept
+    /// one count below 1, because at 1 a change would have no probability.
     fn repeat(&self, marginal: &[f64]) -> f64 {
         let total = self.pairs.iter().sum::<f64>();
         if total == 0.0 {
@@ -85,8 +84,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeat_has_the_probability_of_the_greatest_likelihood() {
-        // A stick at 0 0 0 1 1: of four pairs 0 0, 0 0, 0 1, 1 1.
+    fn repeat_maximises_the_likelihood() {
+        // A stick at 0 0 0 1 1 has the four pairs 0 0, 0 0, 0 1, 1 1.
         let mut counts = vec![0.0; len(3)];
         for (i, class) in [0.0, 0.0, 0.0, 1.0, 1.0].into_iter().enumerate() {
             let before = [None, Some(0.0), Some(0.0), Some(0.0), Some(1.0)][i];

@@ -1,4 +1,4 @@
-//! What a kind of head has to be: a distribution over labels, whose parameters are logits.
+//! The interface of a kind of head: a distribution over labels, whose parameters are logits.
 
 use sconce_tensor::{Tensor, tensor};
 use serde::{Deserialize, Serialize};
@@ -7,28 +7,28 @@ use crate::rng::Rng;
 use crate::sampling::Sampling;
 use crate::{Result, memory};
 
-/// A distribution over the labels of one head. Logits are its parameters, whatever those are, and labels its values: a
-/// bit each, a class, or numbers within bounds.
+/// A distribution over the labels of one head. Logits are its parameters, of whatever kind. Labels are its values:
+/// one bit each, a class, or bounded numbers.
 ///
-/// Slices have the lengths that [`logits`](Self::logits) and [`labels`](Self::labels) say.
+/// Slices have the lengths [`logits`](Self::logits) and [`labels`](Self::labels).
 pub(super) trait Distribution {
-    /// Parameters of the distribution.
+    /// Number of parameters of the distribution.
     fn logits(&self) -> usize;
 
-    /// Numbers of a label. A head without any chooses nothing, and reads the trunk before any choice is made.
+    /// Number of labels. A head with 0 labels chooses no action and reads the trunk before any choice is made.
     fn labels(&self) -> usize;
 
-    /// Values that one number of a label can take; 0 where it is any number within bounds.
+    /// Number of values of one label; 0 for a bounded number.
     fn classes(&self) -> usize {
         0
     }
 
-    /// Numbers of a label that are bits: buttons, where a game has such.
+    /// Number of labels that are bits, such as buttons.
     fn bits(&self) -> usize {
         0
     }
 
-    /// The least and the largest number of a label.
+    /// The smallest and the largest label.
     fn bounds(&self) -> [f32; 2];
 
     fn is_label(&self, label: f32) -> bool {
@@ -37,32 +37,33 @@ pub(super) trait Distribution {
         least <= label && label <= largest && whole
     }
 
-    /// Its number in `heads.cuh`, if its loss has a form on a card.
+    /// Kind number in `heads.cuh`, if its loss has a kernel.
     fn on_card(&self) -> Option<i32> {
         None
     }
 
-    /// Checks every number before memory is taken for it; errors name `field`.
+    /// Checks every number before any memory is allocated for it. Errors name `field`.
     fn validate(&self, field: &str) -> Result<()>;
 
     /// Draws a label, or takes the most likely one.
     fn choose(&self, logits: &[f32], chance: &Chance<'_>, out: &mut [f32]);
 
-    /// How sure it is, 0..1.
+    /// Certainty in 0..1.
     fn confidence(&self, logits: &[f32]) -> f32;
 
-    /// Whether a label is what the distribution takes for the most likely one.
+    /// True if the label is the most likely one.
     fn is_likely(&self, logits: &[f32], label: &[f32]) -> bool;
 
-    /// Numbers that heads behind this one read of a label.
+    /// Number of features that later heads read of a label.
     fn features(&self) -> usize {
         self.logits()
     }
 
-    /// Writes what heads behind this one read of a label.
+    /// Writes the features that later heads read of a label.
     fn encode(&self, label: &[f32], out: &mut [f32]);
 
-    /// [`encode`](Self::encode) where labels are: the columns from `first` on of `labels [n, all]`, f32 on a card.
+    /// [`encode`](Self::encode) on the device of the labels: the columns from `first` on of `labels [n, all]`, f32 on
+    /// a card.
     fn encode_there(&self, labels: &Tensor, [n, all]: [usize; 2], first: usize) -> Result<Tensor> {
         let own = labels.reshape((n, all))?.narrow(1, first, self.labels())?;
         let (own, width) = (tensor::to_vec(&own.contiguous()?)?, self.features());
@@ -73,14 +74,14 @@ pub(super) trait Distribution {
         Ok(tensor::beside(labels, features, (n, width))?)
     }
 
-    /// Negative log-likelihood of a label, in nats; of numbers that of a density.
+    /// Negative log-likelihood of a label in nats, or negative log-density of numbers.
     fn nll(&self, logits: &[f32], label: &[f32]) -> f64;
 
-    /// Entropy in nats; of numbers that of a density.
+    /// Entropy in nats, differential for numbers.
     fn entropy(&self, logits: &[f32]) -> f64;
 
-    /// Loss and entropy of a label, and the gradient of `pull.loss * loss - pull.entropy * entropy`, which takes the place
-    /// of what is in `gradient`.
+    /// Loss and entropy of a label. Writes the gradient of `pull.loss * loss - pull.entropy * entropy` to `gradient`,
+    /// which is overwritten.
     fn learn(
         &self,
         logits: &[f32],
@@ -90,8 +91,8 @@ pub(super) trait Distribution {
         gradient: &mut [f32],
     ) -> Pair;
 
-    /// Kullback-Leibler divergence between the distributions of `x`, that of a learner, and `y`, in nats; adds `scale`
-    /// times its gradient at `x`.
+    /// Kullback-Leibler divergence in nats between the distributions of `x`, the learner, and `y`. Adds `scale` times
+    /// its gradient at `x` to `gradient`.
     fn divergence(
         &self,
         direction: Direction,
@@ -101,107 +102,114 @@ pub(super) trait Distribution {
         gradient: &mut [f32],
     ) -> f64;
 
-    /// Rows and columns of the table of a prior, zero at first. What it adds to the logits depends on the previous label.
+    /// Rows and columns of the table of a prior, which starts as zero. It gives an offset of the logits for each
+    /// previous label.
     fn prior(&self) -> [usize; 2];
 
-    /// How previous labels read that table.
+    /// The way in which previous labels read that table.
     fn prior_read(&self) -> PriorRead;
 
-    /// The ids or, as bits, the numbers of a previous label for [`prior_read`](Self::prior_read).
+    /// Appends the ids, or the bits of the numbers, of a previous label for [`prior_read`](Self::prior_read).
     fn prior_key(&self, previous: Option<&[f32]>, out: &mut Vec<u32>);
 
-    /// Adds to the logits what a table says after a previous label.
+    /// Adds the offset of a previous label to the logits.
     fn add_prior(&self, table: &[f32], previous: Option<&[f32]>, logits: &mut [f32]);
 
-    /// Numbers that labels are counted into, which are added where parts were counted apart.
+    /// Length of the counts of labels. Counts of separate parts are summed.
     fn counts(&self) -> usize;
 
-    /// Counts a label, and the pair with the one before it.
+    /// Counts a label, and its pair with the previous label.
     fn count(&self, previous: Option<&[f32]>, label: &[f32], counts: &mut [f64]);
 
-    /// The table of a prior that says what a baseline does.
+    /// The table of a prior that makes the head equal to a baseline.
     fn fit(&self, baseline: BaselineKind, counts: &[f64]) -> Vec<f32>;
 
-    /// Of what was counted the share of labels on which each bit is set.
+    /// Share of the counted labels with each bit set.
     fn press_rates(&self, _counts: &[f64]) -> Vec<f64> {
         vec![]
     }
 }
 
-/// What a label is drawn by.
+/// Sources of a random choice.
 #[derive(Clone, Copy)]
 pub struct Chance<'a> {
+    /// Options of drawing.
     pub sampling: &'a Sampling,
+    /// Generator of the row.
     pub rng: &'a Rng,
-    /// The first random number that it may use.
+    /// Index of the first random number of this head.
     pub index: u64,
     /// The previous label, if there is one.
     pub held: Option<&'a [f32]>,
 }
 
-/// How a likelihood is shaped before it is learned from. The plain one is the likelihood.
+/// Options of a loss. The default gives the plain negative log-likelihood.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape<'a> {
-    /// Factor on the loss of bits.
+    /// Factor of the loss of bits.
     pub scale: f32,
-    /// Factor on the loss of each bit where it is set.
+    /// Factor of the loss of each bit that is set.
     pub pos_weight: &'a [f32],
-    /// Share of the target that other classes have together.
+    /// Share of the target spread over the other classes.
     pub smoothing: f64,
     /// Exponent of the focal factor.
     pub gamma: f64,
-    /// Weight of a class at the edge, 1 being that of the one in the centre.
+    /// Weight of a class at the edge, relative to 1 for the class in the centre.
     pub edge: Option<f64>,
-    /// Factor on the entropy.
+    /// Factor of the entropy.
     pub entropy: f64,
-    /// Logits of bits and classes beyond it are taken as it, and have no gradient.
+    /// Bound of the absolute value of logits of bits and classes. Logits beyond it have no gradient.
     pub clamp: f32,
 }
 
 /// Loss and entropy of one head in one row, or the factors of their gradients.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pair {
+    /// The loss in nats, or its factor.
     pub loss: f64,
+    /// The entropy in nats, or its factor.
     pub entropy: f64,
 }
 
-/// Which distribution the expectation of a divergence is over.
+/// The distribution over which a divergence is averaged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// KL(learner || teacher), the expectation over what the learner would do: it may leave out what the
-    /// teacher does, and is punished for what the teacher would not do.
+    /// KL(learner || teacher), averaged over the learner. The learner may leave out choices of the teacher, and is
+    /// punished for choices that the teacher would not make.
     #[default]
     Forward,
-    /// KL(teacher || learner): it is punished for what it leaves out.
+    /// KL(teacher || learner), averaged over the teacher. The learner is punished for choices that it leaves out.
     Reverse,
 }
 
-/// How a previous label reads the table of a prior.
+/// The way in which a previous label reads the table of a prior.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PriorRead {
-    /// Rows of so many numbers, by ids.
+    /// Rows of this many numbers, by ids.
     Rows(usize),
-    /// The table times so many numbers.
+    /// The product of the table with this many numbers.
     Product(usize),
 }
 
-/// What a policy has to beat.
+/// Baselines of a policy, which it has to beat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BaselineKind {
-    /// How often each value occurs.
+    /// Frequency of each value.
     Marginal,
     /// The previous value with a fitted probability, otherwise the marginal.
     Repeat,
-    /// How often each value follows each other one.
+    /// Frequency of each value after each previous value.
     Pairs,
 }
 
 impl BaselineKind {
+    /// All baselines.
     pub const ALL: [BaselineKind; 3] =
         [BaselineKind::Marginal, BaselineKind::Repeat, BaselineKind::Pairs];
 
+    /// Name, for example `marginal`.
     pub fn name(self) -> &'static str {
         match self {
             BaselineKind::Marginal => "marginal",
@@ -225,13 +233,13 @@ impl Default for Shape<'_> {
     }
 }
 
-/// A logit within the clamp.
+/// A logit clamped to `-clamp..=clamp`.
 #[inline]
 pub(super) fn clip(x: f32, clamp: f32) -> f32 {
     x.max(-clamp).min(clamp)
 }
 
-/// `base^gamma`; whole exponents, the usual ones, are a few multiplications.
+/// `base^gamma`. Whole exponents, the usual ones, take a few multiplications.
 pub(super) fn power(base: f64, gamma: f64) -> f64 {
     match gamma {
         0.0 => 1.0,

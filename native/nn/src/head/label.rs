@@ -1,14 +1,14 @@
-//! What an action is in numbers: a bit, a class or a value is one f32.
+//! Labels: a bit, a class or a value is one f32.
 
-/// In labels of a previous action: there was none. No bit, class or value is infinite.
+/// Marks a missing previous label. No bit, class or value is infinite.
 pub const NONE: f32 = f32::INFINITY;
 
-/// A bit or a class as the 16 bits that it has in files and in Elixir; the largest stands for [`NONE`].
+/// A bit or a class as the 16 bits that files and Elixir store. The largest word marks [`NONE`].
 pub fn to_word(label: f32) -> u16 {
     label as u16
 }
 
-/// The way back of [`to_word`].
+/// The label of a word, the inverse of [`to_word`].
 pub fn of_word(word: u16) -> f32 {
     match word {
         u16::MAX => NONE,
@@ -16,7 +16,7 @@ pub fn of_word(word: u16) -> f32 {
     }
 }
 
-/// A head's part of a previous action; nothing where there was none.
+/// A head's part of a previous action, or none if there was no previous action.
 pub fn known(labels: &[f32]) -> Option<&[f32]> {
     (labels.first() != Some(&NONE)).then_some(labels)
 }

@@ -1,6 +1,7 @@
-//! Kinds of heads: what a policy says of one part of an action, and how it is chosen, learned and scored.
+//! Kinds of heads: the distribution of one part of an action, with its choice, likelihood and gradient.
 //!
-//! A kind is a folder here, its `mod` line and a row of the table. Its form on a card, if it has one, lies beside it.
+//! A kind is a folder here, its `mod` line and a row of the table. Its kernel for a card, if it has one, lies in its
+//! folder.
 
 mod bernoulli;
 mod categorical;

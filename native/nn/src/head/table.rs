@@ -1,5 +1,5 @@
-//! Every kind of head: its name, what files say of it, and its distribution. This is the one list of them: a new kind is
-//! a folder and a row.
+//! Every kind of head: its name in files, its config and its distribution. This is the only list of them: a new kind
+//! is a folder and a row.
 
 use sconce_tensor::Tensor;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 macro_rules! heads {
     ($($(#[$meta:meta])* $name:literal $kind:ident($config:ty) = $distribution:expr,)*) => {
-        /// A kind of head, as a Spec has it.
+        /// A kind of head, as in a Spec.
         #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
         pub enum HeadKind {
             $($(#[$meta])* #[serde(rename = $name)] $kind($config),)*
@@ -23,7 +23,7 @@ macro_rules! heads {
             /// All names, in the order of the table.
             pub const NAMES: &[&str] = &[$($name),*];
 
-            /// What its distribution says.
+            /// Calls `of` with the distribution.
             #[inline]
             fn with<R>(self, of: impl FnOnce(&dyn Distribution) -> R) -> R {
                 match self {
@@ -35,52 +35,53 @@ macro_rules! heads {
 }
 
 heads! {
-    /// So many independent bits.
+    /// Independent bits, this many.
     "bernoulli" Bernoulli(usize) = Bernoulli,
-    /// One of so many classes.
+    /// One of this many classes.
     "categorical" Categorical(usize) = Categorical,
-    /// Numbers within bounds.
+    /// Bounded numbers.
     "gaussian" Gaussian(Gaussian) = std::convert::identity,
     /// An estimate of the return.
     "value" Value(usize) = Value,
 }
 
 impl HeadKind {
-    /// Parameters of its distribution.
+    /// Number of parameters of its distribution.
     pub fn logits(self) -> usize {
         self.with(|head| head.logits())
     }
 
-    /// Numbers in its label; none of a head that chooses nothing.
+    /// Number of labels; 0 for a head that chooses no action.
     pub fn labels(self) -> usize {
         self.with(|head| head.labels())
     }
 
-    /// Values that one number of its label can take; 0 where it is any number within bounds.
+    /// Number of values of one label; 0 for a bounded number.
     pub fn classes(self) -> usize {
         self.with(|head| head.classes())
     }
 
-    /// Numbers of its label that are bits.
+    /// Number of labels that are bits.
     pub fn bits(self) -> usize {
         self.with(|head| head.bits())
     }
 
-    /// The least number of its label.
+    /// The smallest label.
     pub fn least(self) -> f32 {
         self.with(|head| head.bounds())[0]
     }
 
-    /// The largest one.
+    /// The largest label.
     pub fn largest(self) -> f32 {
         self.with(|head| head.bounds())[1]
     }
 
+    /// True if the number is a label of this head.
     pub fn is_label(self, label: f32) -> bool {
         self.with(|head| head.is_label(label))
     }
 
-    /// Refuses what is no number of its label, which the error calls `field`.
+    /// Returns an error that names `field` unless the number is a label of this head.
     ///
     /// # Errors
     /// `OutOfRange`.
@@ -92,12 +93,12 @@ impl HeadKind {
         Err(Error::out_of_range(field(), label.into(), least, largest))
     }
 
-    /// Checks every number before memory is taken for it; errors name `field`.
+    /// Checks every number before any memory is allocated for it. Errors name `field`.
     pub fn validate(self, field: &str) -> Result<()> {
         self.with(|head| head.validate(field))
     }
 
-    /// Its number among the heads whose loss has a form on a card.
+    /// Kind number in `heads.cuh`, if its loss has a kernel.
     pub fn on_card(self) -> Option<i32> {
         self.with(|head| head.on_card())
     }
@@ -107,26 +108,27 @@ impl HeadKind {
         self.with(|head| head.choose(logits, chance, out))
     }
 
-    /// How sure it is, 0..1.
+    /// Certainty in 0..1.
     pub fn confidence(self, logits: &[f32]) -> f32 {
         self.with(|head| head.confidence(logits))
     }
 
+    /// True if the label is the most likely one.
     pub fn is_likely(self, logits: &[f32], label: &[f32]) -> bool {
         self.with(|head| head.is_likely(logits, label))
     }
 
-    /// Numbers that heads behind this one read of a label.
+    /// Number of features that later heads read of a label.
     pub fn features(self) -> usize {
         self.with(|head| head.features())
     }
 
-    /// Writes them.
+    /// Writes these features.
     pub fn encode(self, label: &[f32], out: &mut [f32]) {
         self.with(|head| head.encode(label, out))
     }
 
-    /// As [`Distribution::encode_there`].
+    /// See [`Distribution::encode_there`].
     pub(crate) fn encode_there(
         self,
         labels: &Tensor,
@@ -136,7 +138,7 @@ impl HeadKind {
         self.with(|head| head.encode_there(labels, shape, first))
     }
 
-    /// Negative log-likelihood of a label, in nats.
+    /// Negative log-likelihood of a label in nats.
     pub fn nll(self, logits: &[f32], label: &[f32]) -> f64 {
         self.with(|head| head.nll(logits, label))
     }
@@ -146,7 +148,7 @@ impl HeadKind {
         self.with(|head| head.entropy(logits))
     }
 
-    /// As [`Distribution::learn`].
+    /// See [`Distribution::learn`].
     pub fn learn(
         self,
         logits: &[f32],
@@ -158,7 +160,7 @@ impl HeadKind {
         self.with(|head| head.learn(logits, label, shape, pull, gradient))
     }
 
-    /// As [`Distribution::divergence`].
+    /// See [`Distribution::divergence`].
     pub fn divergence(
         self,
         direction: Direction,
@@ -183,26 +185,27 @@ impl HeadKind {
         self.with(|head| head.prior_key(previous, out))
     }
 
-    /// Adds to the logits what a table says after a previous label.
+    /// Adds the offset of a previous label to the logits.
     pub fn add_prior(self, table: &[f32], previous: Option<&[f32]>, logits: &mut [f32]) {
         self.with(|head| head.add_prior(table, previous, logits))
     }
 
-    /// Numbers that labels are counted into.
+    /// Length of the counts of labels.
     pub fn counts(self) -> usize {
         self.with(|head| head.counts())
     }
 
+    /// Counts a label, and its pair with the previous label.
     pub fn count(self, previous: Option<&[f32]>, label: &[f32], counts: &mut [f64]) {
         self.with(|head| head.count(previous, label, counts))
     }
 
-    /// The table of a prior that says what a baseline does.
+    /// The table of a prior that makes the head equal to a baseline.
     pub fn fit(self, baseline: BaselineKind, counts: &[f64]) -> Vec<f32> {
         self.with(|head| head.fit(baseline, counts))
     }
 
-    /// Of what was counted the share of labels on which each bit is set.
+    /// Share of the counted labels with each bit set.
     pub fn press_rates(self, counts: &[f64]) -> Vec<f64> {
         self.with(|head| head.press_rates(counts))
     }

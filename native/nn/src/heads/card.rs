@@ -1,4 +1,4 @@
-//! Choices of heads that read each other's, made on the card.
+//! Choices of autoregressive heads, made on the card.
 
 use sconce_cuda::kernels::DECIDE;
 use sconce_tensor::candle::Result;
@@ -11,19 +11,20 @@ use crate::sampling::{Draw, Sampling};
 use crate::spec::Heads;
 use crate::weights::Weight;
 
-/// Threads of a block, numbers of a stream and logits of a head, at most, as decide.cu has them.
+/// Threads of a block, and the maximum numbers of a stream and logits of a head. The constants of decide.cu are
+/// equal.
 const THREADS: usize = 256;
 const STREAM: usize = 2048;
 const LOGITS: usize = 1024;
 
-/// Kinds of heads that it knows, by their numbers in heads.cuh.
+/// Kinds of heads that the kernel supports, by their numbers in heads.cuh.
 const BITS: i32 = 0;
 const CLASSES: i32 = 1;
 
-/// Words of what a row is drawn by.
+/// Words of the drawing options of a row.
 const DRAW: usize = 8;
 
-/// A head: its first logit and its first label, and its weights as `heads.rs` has them.
+/// A head: the offsets of its first logit and first label, and its weights as in `heads/mod.rs`.
 pub(crate) struct Head {
     pub kind: HeadKind,
     pub first: [usize; 2],
@@ -33,7 +34,7 @@ pub(crate) struct Head {
     pub prior: Option<Weight>,
 }
 
-/// Where the kernel finds heads.
+/// The heads, as the kernel reads them.
 pub(crate) struct Table {
     /// i64, eight for each head.
     words: Tensor,
@@ -44,7 +45,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Whether heads are of kinds and of a size that the kernel takes.
+    /// True if the kernel supports the kinds and sizes of the heads.
     pub(crate) fn takes(spec: &Heads) -> bool {
         let takes = |kind: HeadKind| match kind.on_card() {
             Some(BITS | CLASSES) => kind.logits() <= LOGITS,
@@ -53,7 +54,7 @@ impl Table {
         spec.stream_size <= STREAM && spec.parts.iter().all(|head| takes(head.kind))
     }
 
-    /// Of the heads of a spec, in their order: they stay as long as this is used.
+    /// The heads of a spec, in their order. Their weights must live as long as the table.
     pub(crate) fn new(spec: &Heads, heads: &[Head], beside: &Tensor) -> Result<Self> {
         let place =
             |weight: Option<&Weight>| Result::Ok(weight.map_or(Ok(0), |w| pointer(w))? as i64);
@@ -74,9 +75,9 @@ impl Table {
     }
 }
 
-/// What rows are decided by, beside their streams: all u32.
+/// Inputs of the decision of each row, except the streams. All are u32.
 pub(crate) struct Rows {
-    /// `[n, num_labels]`
+    /// `[n, num_labels]`; so is `given`.
     previous: Tensor,
     given: Tensor,
     /// `[n, DRAW]`
@@ -84,13 +85,13 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// So many, to be written.
+    /// Inputs of `rows` rows, zero until they are written.
     pub(crate) fn zeros(rows: usize, num_labels: usize, beside: &Tensor) -> Result<Self> {
         let of = |width: usize| Tensor::zeros((rows, width), DType::U32, beside.device());
         Ok(Rows { previous: of(num_labels)?, given: of(num_labels)?, draws: of(DRAW)? })
     }
 
-    /// Those of rows with so many labels.
+    /// Uploads the inputs of `rows` rows from words in the order of [`row_words`].
     pub(crate) fn of(
         words: &[u32],
         rows: usize,
@@ -106,13 +107,14 @@ impl Rows {
         Ok(Rows { previous: next(num_labels)?, given: next(num_labels)?, draws: next(DRAW)? })
     }
 
-    /// In the order of [`row_words`].
+    /// The tensors, in the order of [`row_words`].
     pub(crate) fn tensors(&self) -> [&Tensor; 3] {
         [&self.previous, &self.given, &self.draws]
     }
 }
 
-/// The words of rows, whose labels before are `previous`, if there are any: each row has a draw of one row.
+/// Appends the words of rows: previous labels (none if `previous` is empty), given labels, and the draw of each row,
+/// which has one row.
 pub(crate) fn row_words(
     draws: &[Draw<'_>],
     previous: &[f32],
@@ -143,7 +145,7 @@ fn drawn_by(sampling: &Sampling, rng: Option<&Rng>) -> [u32; DRAW] {
     [key0, key1, step0, step1, temperature, press, release, flags]
 }
 
-/// Of streams `[n, size]`, `[n, num_logits + num_labels]`: logits, then labels as numbers.
+/// Streams `[n, size]` -> `[n, num_logits + num_labels]`: logits, then labels as numbers.
 pub(crate) fn decide(table: &Table, streams: &Tensor, rows: &Rows) -> Result<Tensor> {
     let (n, streams) = (streams.dim(0)?, streams.contiguous()?);
     let out = unwritten((n, table.logits + table.labels), DType::F32, &streams)?;
@@ -151,7 +153,7 @@ pub(crate) fn decide(table: &Table, streams: &Tensor, rows: &Rows) -> Result<Ten
     let launch = launch.tensor(&rows.previous)?.tensor(&rows.given)?.tensor(&rows.draws)?;
     let launch = launch.tensor(&out)?.int(table.heads).int(table.stream);
     let launch = launch.int(table.logits).int(table.labels);
-    // SAFETY: as decide.cu says: a block for each row, and heads of sizes that it takes.
+    // SAFETY: one block for each row, and heads of supported sizes, as decide.cu requires.
     unsafe { launch.run([n, 1, 1], [THREADS, 1, 1], 0) }?;
     Ok(out)
 }

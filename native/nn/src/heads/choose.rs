@@ -1,4 +1,4 @@
-//! Choices by logits, head after head.
+//! Choices from logits, one head after another.
 
 use sconce_tensor::{Device, Tensor, tensor};
 
@@ -9,7 +9,7 @@ use crate::sampling::Draw;
 use crate::{Error, Result, memory, spec};
 
 impl Heads {
-    /// Chooses for each row.
+    /// Chooses an action for each row.
     pub fn act(&self, trunk: &Tensor, previous: &[f32], draw: Draw) -> Result<Decision> {
         if self.are_independent() {
             return self.decide(
@@ -39,12 +39,12 @@ impl Heads {
         Ok(self.decision(tensor::to_vec(&Tensor::cat(&logits, 1)?)?, choices))
     }
 
-    /// Whether games are decided together on a device: on a card also where heads read each other's choices.
+    /// True if games can be decided together on a device. A card can do so for autoregressive heads too.
     pub fn decide_together(&self, device: &Device) -> bool {
         self.are_independent() || (device.is_cuda() && card::Table::takes(&self.spec))
     }
 
-    /// Chooses for each row by logits `[n, num_logits]`, of heads that do not read each other's choices.
+    /// Chooses an action for each row from logits `[n, num_logits]` of independent heads.
     pub fn decide(&self, logits: Vec<f32>, previous: &[f32], draw: Draw) -> Result<Decision> {
         self.check_labels(previous, true)?;
         let width = self.spec.num_logits();
@@ -57,7 +57,7 @@ impl Heads {
         Ok(self.decision(logits, choices))
     }
 
-    /// Labels to write choices to: those that are given, if any are.
+    /// Destination of the choices; holds the given labels, if there are any.
     pub(super) fn given(&self, rows: usize, draw: Draw) -> Result<Vec<f32>> {
         let Some(given) = draw.given else { return Ok(vec![0.0; rows * self.spec.num_labels()]) };
         self.check_rows(rows, given)?;
@@ -65,7 +65,7 @@ impl Heads {
         Ok(given.to_vec())
     }
 
-    /// One head's choices by its logits of each row, unless they are given.
+    /// Chooses for one head from its logits of each row, unless the labels are given.
     pub(super) fn choose<'a>(
         &self,
         part: spec::Part<'_>,
@@ -98,8 +98,8 @@ impl Heads {
         Decision { logits, choices, confidence }
     }
 
-    /// Walks the stream; `choice(head, its logits)` gives what that head chose, and the logits by which it did. Heads that
-    /// choose nothing read the stream before any choice is in it.
+    /// Runs the residual stream. `choice(head, its logits)` returns the choice of that head and the logits that it
+    /// used. A value head reads the stream before any choice is added.
     pub(super) fn unroll(
         &self,
         trunk: &Tensor,
@@ -143,7 +143,7 @@ impl Heads {
         Ok(())
     }
 
-    /// Rows of labels hold labels of their heads; previous ones may be [`NONE`] as well.
+    /// Checks that each label is valid for its head. Previous labels may also be [`NONE`].
     pub(super) fn check_labels(&self, labels: &[f32], previous: bool) -> Result<()> {
         for part in self.spec.iter() {
             let (kind, numbers) = (part.head.kind, part.head.kind.labels());
@@ -158,7 +158,7 @@ impl Heads {
     }
 }
 
-/// What heads behind this one read of its labels: `[n, features]`, on the device of `x`.
+/// The features that later heads read of a head's labels, `[n, features]`, on the device of `x`.
 fn features(head: &spec::Head, labels: &[f32], x: &Tensor) -> Result<Tensor> {
     let (kind, width) = (head.kind, head.kind.features());
     let labels = labels.chunks_exact(kind.labels().max(1));

@@ -1,9 +1,9 @@
-// Decisions of heads that read each other's choices: `native/nn/src/heads/mod.rs` and `sampling.rs` on a card, by the same
-// random numbers (Philox 4x32-10, Salmon et al. 2011).
+// Decisions of autoregressive heads. Counterpart of `native/nn/src/heads/mod.rs` and `sampling.rs` on a card, with
+// the same random numbers (Philox 4x32-10, Salmon et al. 2011).
 //
-// All heads read a row's residual stream [size] (Vinyals et al. 2019): head after head takes its logits from it, chooses,
-// and adds an encoding of its choice for those behind it. One after the other they would be three launches each, of which
-// none has work for long.
+// All heads read the residual stream [size] of a row (Vinyals et al. 2019). Each head takes its logits from the
+// stream, chooses, and adds an encoding of its choice for the heads after it. Separate launches would be three short
+// ones per head.
 
 #include "philox.cuh"
 
@@ -11,20 +11,20 @@ namespace {
 
 constexpr int WARP = 32, THREADS = 256;
 constexpr unsigned ALL_LANES = 0xffffffffu;
-// Numbers of a stream, and logits of a head, at most.
+// Maximum numbers of a stream and logits of a head.
 constexpr int STREAM = 2048, LOGITS = 1024;
-// Stands for no label.
+// Marks a missing label.
 constexpr unsigned NONE = 0xffff;
 
-// A head: logits [width] = decode [width, size] stream + bias [width], and the row of `prior` that its previous label
-// says, or for bits, each number of one, if there is a prior; the last row stands for no label. encode [size, width], or
-// none of the last head.
+// A head: logits [width] = decode [width, size] stream + bias [width] + a row of `prior`, if there is one. The
+// previous label selects the row; for bits, each bit selects the row of its own logit. The last row is for a missing
+// label. encode [size, width] is null for the last head.
 struct Head {
   const float *decode, *bias, *encode, *prior;
   long long width, classes, first_logit, first_label;
 };
 
-// How a row's choices are drawn: its generator, and how likely they have to be.
+// Drawing options of a row: its generator, temperature and thresholds.
 struct Draw {
   unsigned key0, key1, step0, step1;
   float temperature, press_threshold, release_threshold;
@@ -35,7 +35,7 @@ struct Draw {
 
   __device__ float uniform(unsigned index) const {
     const Words words = philox({{index / 4, 0, step0, step1}}, key0, key1);
-    // Chosen one by one: an index would put them in local memory.
+    // Selected without an array index, which would put the words in local memory.
     const unsigned lower = index % 2 == 0 ? words.of[0] : words.of[1];
     const unsigned upper = index % 2 == 0 ? words.of[2] : words.of[3];
     return unit(index % 4 < 2 ? lower : upper);
@@ -44,14 +44,14 @@ struct Draw {
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// What a head has of the labels of a row: none where there are none.
+// A head's part of the labels of a row; null if there are no labels.
 __device__ inline const unsigned *own(const unsigned *labels, long long row, int width, const Head &head) {
   return labels ? labels + row * width + head.first_label : nullptr;
 }
 
 __device__ inline bool known(const unsigned *labels) { return labels && labels[0] != NONE; }
 
-// The number of a row of the prior table.
+// Row index in the prior table.
 __device__ inline unsigned row_of(const unsigned *previous, long long i, unsigned classes) {
   return previous ? min(previous[i], classes) : classes;
 }
@@ -68,7 +68,7 @@ __device__ inline bool pressed(const Draw &draw, float logit, bool holds, unsign
   return draw.uniform(index) < sigmoid(logit / draw.temperature);
 }
 
-// The class at which the cumulative probability passes a number. A warp asks together.
+// The class at which the cumulative probability passes a random number. Called by a whole warp.
 __device__ inline int drawn(const Draw &draw, const float *logits, float *weights, int width, unsigned index) {
   int best = 0;
   for (int i = 1; i < width; i++)
@@ -90,8 +90,8 @@ __device__ inline int drawn(const Draw &draw, const float *logits, float *weight
 } // namespace
 
 // For each row of streams [n, size], out [n, num_logits + num_labels]: logits of all heads, then labels as numbers.
-// `heads` and `draws` [n] are those above, as words. previous [n, num_labels] or none; what is `given` [n, num_labels],
-// if anything is, is not drawn. A block for each row.
+// `heads` and `draws` [n] are the structs above, as words. previous [n, num_labels] may be null. Labels in given [n,
+// num_labels] are not drawn; it may be null. One block for each row.
 extern "C" __global__ void __launch_bounds__(THREADS)
     decide(const float *__restrict__ streams, const unsigned long long *__restrict__ heads,
            const unsigned *__restrict__ previous, const unsigned *__restrict__ given,

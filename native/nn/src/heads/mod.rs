@@ -20,14 +20,15 @@ use crate::{Error, Result};
 /// One action for each row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// `[n, num_logits]`
+    /// Logits `[n, num_logits]`.
     pub logits: Vec<f32>,
-    /// `[n, num_labels]`: bits, classes and numbers.
+    /// Labels `[n, num_labels]`: bits, classes and numbers.
     pub choices: Vec<f32>,
-    /// `[n, heads]`, each 0..1.
+    /// Confidence `[n, heads]`, each in 0..1.
     pub confidence: Vec<f32>,
 }
 
+/// The heads of a policy, with their weights.
 pub struct Heads {
     spec: spec::Heads,
     layers: Layers,
@@ -35,16 +36,17 @@ pub struct Heads {
 }
 
 enum Layers {
-    /// `logits = W x` of all heads; weight `logits`.
+    /// `logits = W x` for all heads together. Weight: `logits`.
     Linear(Linear),
-    /// `logits = W_2 relu(W_1 x)` per head; weights `NAME_hidden`, `NAME_logits`.
+    /// `logits = W_2 relu(W_1 x)` for each head. Weights: `NAME_hidden`, `NAME_logits`.
     Independent(Vec<Branch>),
-    /// A residual stream: each head reads its logits from it and adds an encoding of its choice
-    /// (Vinyals et al. 2019). Weights `stream_in`, `decode.NAME`, and `encode.NAME` where a head behind it reads that.
+    /// A residual stream: each head reads its logits from it and adds an encoding of its choice (Vinyals et al.
+    /// 2019). Weights: `stream_in`, `decode.NAME`, and `encode.NAME` if a later head reads the choice.
     Autoregressive { stream: Linear, decode: Vec<Linear>, encode: Vec<Option<Linear>> },
 }
 
 impl Heads {
+    /// Heads that read trunk vectors of `input` numbers.
     pub fn new(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Self> {
         let layers = match spec.kind {
             HeadsKind::Independent if spec.are_linear() => {
@@ -61,8 +63,8 @@ impl Heads {
         Ok(Heads { spec: spec.clone(), layers, prior })
     }
 
-    /// `trunk [.., w]`, n vectors -> `[n, num_logits]`. `labels [n, num_labels]` feed autoregressive heads
-    /// (teacher forcing), `previous [n, num_labels]` the prior; [`NONE`] stands for no previous.
+    /// Logits `[n, num_logits]` of n trunk vectors `[.., w]`. Autoregressive heads read `labels [n, num_labels]`
+    /// (teacher forcing). The prior reads `previous [n, num_labels]`, with [`NONE`] for a missing label.
     pub fn forward(
         &self,
         trunk: &Tensor,
@@ -89,12 +91,12 @@ impl Heads {
         Ok(logits)
     }
 
-    /// Whether no head reads another's choice.
+    /// True if no head reads the choice of another.
     pub fn are_independent(&self) -> bool {
         !matches!(self.layers, Layers::Autoregressive { .. })
     }
 
-    /// [`forward`](Self::forward) from what was uploaded before; `labels` are on a card.
+    /// [`forward`](Self::forward) with uploaded inputs; `labels` are on a card.
     pub(crate) fn of_placed(
         &self,
         trunk: &Tensor,
@@ -148,7 +150,7 @@ fn autoregressive(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Layer
     Ok(Layers::Autoregressive { stream, decode, encode })
 }
 
-/// `[rows, width]` of a trunk of so many rows.
+/// The trunk as `[rows, width]`.
 fn by_row(trunk: &Tensor, rows: usize) -> Result<Tensor> {
     arrange::reshape(trunk, [rows, trunk.elem_count() / rows.max(1)])
 }

@@ -1,4 +1,4 @@
-//! Heads that read each other's choices, decided on an NVIDIA card.
+//! Autoregressive heads, decided on an NVIDIA card.
 
 use sconce_tensor::{DType, Tensor, tensor};
 
@@ -8,7 +8,7 @@ use crate::sampling::Draw;
 use crate::{Error, Result, spec};
 
 impl Heads {
-    /// Logits where all choices are known, and on the card: `labels [n, num_labels]`.
+    /// Logits for known labels `[n, num_labels]` on the card (teacher forcing).
     pub(super) fn forced(&self, trunk: &Tensor, labels: &Tensor) -> Result<Tensor> {
         let Layers::Autoregressive { stream, decode, encode } = &self.layers else {
             return Err(Error::mismatch("heads", "autoregressive", "independent"));
@@ -28,7 +28,7 @@ impl Heads {
         arrange::join(&logits.iter().collect::<Vec<_>>())
     }
 
-    /// Heads that read each other's choices, as they are found on the card of `x`, where choices are made there.
+    /// The table of autoregressive heads on the card of `x`; none if choices are not made there.
     pub(crate) fn table(&self, x: &Tensor) -> Result<Option<card::Table>> {
         let Layers::Autoregressive { decode, encode, .. } = &self.layers else { return Ok(None) };
         let f32_there = x.device().is_cuda() && x.dtype() == DType::F32;
@@ -56,7 +56,7 @@ impl Heads {
         Ok(Some(card::Table::new(&self.spec, &heads?, x)?))
     }
 
-    /// [`act`](Self::act) of heads that read each other's choices, which are read back when all are made.
+    /// [`act`](Self::act) of autoregressive heads. The choices are read back once all are made.
     pub(super) fn act_on_card(
         &self,
         table: &card::Table,
@@ -81,7 +81,7 @@ impl Heads {
         Ok(self.read(&tensor::to_vec(&self.decided(trunk, table, &rows)?)?))
     }
 
-    /// What rows are decided by, as words.
+    /// Appends the inputs of the decision of each row, as words.
     pub(crate) fn row_words(
         &self,
         draws: &[Draw<'_>],
@@ -116,7 +116,7 @@ impl Heads {
         Ok(card::decide(table, &stream.forward(&trunk)?, rows)?)
     }
 
-    /// What was [decided](Self::decided).
+    /// Converts the output of [`decided`](Self::decided) to decisions.
     pub(crate) fn read(&self, decided: &[f32]) -> Decision {
         let (width, labels) = (self.spec.num_logits(), self.spec.num_labels());
         let (mut logits, mut choices) = (vec![], vec![]);

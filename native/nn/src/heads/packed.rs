@@ -1,4 +1,4 @@
-//! Heads, one frame at a time.
+//! Heads for one frame at a time.
 
 use std::ops::Range;
 
@@ -14,21 +14,21 @@ use crate::layer::Linear;
 use crate::packed::Game;
 use crate::spec::{self, Part};
 
-/// [`Heads`], one frame at a time.
+/// [`Heads`] packed for one frame at a time.
 pub(crate) struct Packed {
     spec: spec::Heads,
     layers: PackedLayers,
-    /// Where the table of each head that chooses something is, if there is a prior.
+    /// Range of each choosing head's prior table in the arena, if there is a prior.
     prior: Vec<Option<Range<usize>>>,
 }
 
 enum PackedLayers {
     /// All heads in one matrix.
     Linear(Matrix),
-    /// The hidden layers of all heads in one matrix; each head reads its own part of what it gives.
+    /// The hidden layers of all heads in one matrix. Each head reads its own range of the output.
     Independent { hidden: Matrix, heads: Vec<(Range<usize>, Matrix)> },
-    /// A stream from which each head reads, and to which it adds a row of its table for its choice.
-    /// Heads that choose nothing read it before any choice is in it.
+    /// A stream from which each head reads its logits. Each head adds the row of its table for its choice. Value
+    /// heads read the stream before any choice is added.
     Autoregressive { stream: Matrix, decode: Vec<Matrix>, encode: Vec<Option<Range<usize>>> },
 }
 
@@ -76,7 +76,7 @@ impl Heads {
 }
 
 impl Packed {
-    /// A decision to write to.
+    /// A blank decision to write to.
     pub(crate) fn blank(&self) -> Decision {
         Decision {
             logits: vec![0.0; self.spec.num_logits()],
@@ -139,7 +139,7 @@ impl Packed {
         }
     }
 
-    /// What must fit before anything is computed; what was given is the choice.
+    /// Checks lengths and labels before anything is computed. Given labels become the choice.
     pub(crate) fn check(&self, game: &mut Game<'_>) -> Result<()> {
         let decision = &mut *game.decision;
         for (what, expected, got) in [
@@ -159,7 +159,7 @@ impl Packed {
         Ok(())
     }
 
-    /// The heads and their places: those that choose nothing first.
+    /// The heads and their indices, value heads first.
     fn in_order(&self) -> impl Iterator<Item = (usize, Part<'_>)> {
         let heads = |chooses: bool| {
             let all = self.spec.iter().enumerate();
@@ -168,7 +168,7 @@ impl Packed {
         heads(false).chain(heads(true))
     }
 
-    /// Labels are as many as one action has, each of its head; previous ones may be [`NONE`].
+    /// Checks that there is one action of valid labels. Previous labels may also be [`NONE`].
     fn check_labels(&self, labels: &[f32], previous: bool) -> Result<()> {
         let (what, before) =
             if previous { ("previous labels", "previous ") } else { ("labels", "") };
@@ -184,7 +184,7 @@ impl Packed {
         Ok(())
     }
 
-    /// Adds to a head's logits what its table says of the previous choice.
+    /// Adds the prior's offset for the previous choice to a head's logits.
     fn add_prior(&self, arena: &[f32], head: usize, part: &Part<'_>, game: &mut Game<'_>) {
         let Some(Some(table)) = self.prior.get(head) else { return };
         let (kind, previous) = (part.head.kind, own(part, game.frame.previous));
@@ -202,7 +202,7 @@ fn logits<'a>(part: &Part<'_>, decision: &'a Decision) -> &'a [f32] {
     &decision.logits[part.logits..][..part.head.kind.logits()]
 }
 
-/// Puts numbers `[games, n]` among the logits of each game.
+/// Copies numbers `[games, n]` to the logits of each game.
 fn give(games: &mut [Game<'_>], numbers: &[f32], n: usize, at: usize) {
     for (game, numbers) in games.iter_mut().zip(numbers.chunks_exact(n)) {
         if game.outcome.is_ok() {
@@ -232,7 +232,7 @@ fn add_choice(stream: &mut [f32], table: &[f32], part: &Part<'_>, choices: &[f32
         let rows = features.iter().zip(table.chunks_exact(n));
         for (feature, row) in rows.filter(|(feature, _)| **feature != 0.0) {
             match feature {
-                // Of bits and classes.
+                // Bits and classes have the feature 1.
                 1.0 => add_assign(stream, row),
                 _ => stream.iter_mut().zip(row).for_each(|(sum, number)| *sum += feature * number),
             }
@@ -240,7 +240,7 @@ fn add_choice(stream: &mut [f32], table: &[f32], part: &Part<'_>, choices: &[f32
     });
 }
 
-/// The columns of a matrix of so many, one after the other.
+/// The columns of a matrix, one after the other.
 fn turned(weight: &[f32], columns: usize) -> Vec<f32> {
     let column = |j| weight.iter().skip(j).step_by(columns).copied();
     (0..columns).flat_map(column).collect()

@@ -1,4 +1,4 @@
-//! What a head adds to its logits for its last choice.
+//! The offset that a head adds to its logits for its previous choice.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::ops::{Activation, Ids, arrange};
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result, ops, spec};
 
-/// What of previous labels a prior reads.
+/// Inputs of a prior, made from previous labels.
 pub(crate) enum Read {
-    /// Rows of its table.
+    /// Row indices of its table.
     Rows(Ids),
-    /// `[n, ..]`, which the table multiplies.
+    /// Factors `[n, ..]` of the table.
     Numbers(Tensor),
 }
 
 impl Read {
-    /// Where it is, for words to go there.
+    /// The tensor on the device, as a destination for words.
     pub(crate) fn tensor(&self) -> Option<&Tensor> {
         match self {
             Read::Rows(Ids::There(ids)) => Some(ids),
@@ -30,7 +30,7 @@ impl Read {
 }
 
 impl Heads {
-    /// What the priors read of previous choices, by head.
+    /// Inputs of the priors for previous labels, by head.
     pub(crate) fn prior_reads(&self, rows: usize, previous: &[f32]) -> Result<Vec<Read>> {
         let keys = self.prior_keys(rows, previous)?.into_iter();
         let of_head = |((part, table), key): ((spec::Part<'_>, &Weight), Vec<u32>)| match part
@@ -68,7 +68,7 @@ impl Heads {
         Ok(self.priors().map(of_head).collect())
     }
 
-    /// What they say, `[n, num_logits]`.
+    /// Offsets of the logits, `[n, num_logits]`; none without a prior.
     pub(super) fn prior_logits(&self, rows: usize, reads: &[Read]) -> Result<Option<Tensor>> {
         if self.prior.is_empty() {
             return Ok(None);
@@ -98,13 +98,13 @@ impl Heads {
         Ok(Some(arrange::join(&parts.iter().collect::<Vec<_>>())?))
     }
 
-    /// Heads that choose something, with their tables; none without a prior.
+    /// Choosing heads with their tables; none without a prior.
     pub(super) fn priors(&self) -> impl Iterator<Item = (spec::Part<'_>, &Weight)> {
         self.spec.iter().filter(|part| part.head.kind.labels() > 0).zip(&self.prior)
     }
 }
 
-/// A prior's table as rows of a width: that of n bits, `[3, n]`, as `[3 n, 1]`.
+/// A prior's table as rows of `width`. The table of n bits, `[3, n]`, becomes `[3 n, 1]`.
 fn by_rows(table: &Weight, width: usize) -> Result<Tensor> {
     match table.dims() {
         [_, columns] if *columns == width => Ok(Tensor::clone(table)),
@@ -112,7 +112,7 @@ fn by_rows(table: &Weight, width: usize) -> Result<Tensor> {
     }
 }
 
-/// A table for each head that chooses something, zero until the trainer fits it.
+/// A table for each choosing head, zero until the trainer fits it.
 pub(super) fn tables(spec: &spec::Heads, b: &Builder) -> Result<Vec<Weight>> {
     let choosing = spec.parts.iter().filter(|head| head.kind.labels() > 0);
     choosing.map(|head| b.get(&head.name, &head.kind.prior(), Init::Constant(0.0))).collect()

@@ -3,7 +3,7 @@ use crate::rng::Rng;
 use crate::sampling::{Draw, Sampling};
 use crate::weights::Source;
 
-/// A controller: eight buttons, four axes, a shoulder.
+/// Labels of a controller at rest: eight buttons, four axes, a shoulder.
 const NEUTRAL: [f32; 13] = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 8.0, 8.0, 8.0, 8.0, 0.0];
 
 fn changed(at: usize, label: f32) -> [f32; 13] {
@@ -13,7 +13,7 @@ fn changed(at: usize, label: f32) -> [f32; 13] {
 }
 
 #[test]
-fn a_label_that_is_no_class_is_named_by_its_head_and_none_may_stand_before() -> Result<()> {
+fn an_invalid_label_is_an_error_that_names_its_head() -> Result<()> {
     let (sampling, rngs) = (Sampling::default(), [Rng::new(1, "act", 0)]);
     let said = |e: Result<()>| e.err().map(|e| e.to_string());
     let (button, stick) = (changed(3, 2.0), changed(9, 17.0));
@@ -38,7 +38,7 @@ fn a_label_that_is_no_class_is_named_by_its_head_and_none_may_stand_before() -> 
             assert_eq!(said(act(&wrong, None).map(drop)), previous);
             let given = said(act(&NEUTRAL, Some(wrong)).map(drop));
             assert_eq!(given.as_deref(), Some(name));
-            // Independent heads do not look at labels.
+            // Independent heads ignore labels.
             if kind == HeadsKind::Autoregressive {
                 let forced = heads.forward(&trunk, Some(&wrong), &NEUTRAL);
                 assert_eq!(said(forced.map(drop)).as_deref(), Some(name));

@@ -8,14 +8,14 @@ use sconce_tensor::{Error, Result};
 
 use crate::spec::Spec;
 
-/// One frame, as `crate::policy::Frames` has many.
+/// One frame; `crate::policy::Frames` holds many.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
-    /// `[continuous_width]`
+    /// Continuous features `[continuous_width]`.
     pub continuous: &'a [f32],
-    /// `[id slots]`
+    /// Ids `[id slots]`.
     pub ids: &'a [u32],
-    /// `[num_labels]`, [`NONE`](crate::heads::NONE) where there was no previous action.
+    /// Previous labels `[num_labels]`; [`NONE`](crate::heads::NONE) without a previous action.
     pub previous: &'a [f32],
 }
 
@@ -24,12 +24,12 @@ pub(crate) struct Embedding {
     continuous: usize,
     width: usize,
     slots: usize,
-    /// In the order of the tables.
+    /// Lookups in the order of the tables.
     lookups: Vec<Lookup>,
 }
 
 struct Lookup {
-    /// Which of a frame's ids.
+    /// Index among the ids of a frame.
     slot: usize,
     name: String,
     rows: usize,
@@ -38,7 +38,7 @@ struct Lookup {
 }
 
 impl Embedding {
-    /// Of a policy's tables, in their order.
+    /// Packs the tables of a policy, in their order.
     pub(crate) fn new(
         spec: &Spec,
         tables: &[(String, Weight)],
@@ -67,7 +67,7 @@ impl Embedding {
         self.width
     }
 
-    /// Writes `x [width]`.
+    /// Writes the vector `x [width]` of a frame.
     pub(crate) fn write(&self, arena: &[f32], frame: &Frame<'_>, x: &mut [f32]) -> Result<()> {
         for (what, expected, got) in [
             ("continuous features", self.continuous, frame.continuous.len()),

@@ -1,4 +1,4 @@
-//! What all parts of a backbone are.
+//! The interface of all parts of a packed backbone.
 
 use std::ops::Range;
 
@@ -11,24 +11,28 @@ use crate::heads::Decision;
 use crate::projection::Projection;
 use crate::sampling::Sampling;
 
-/// One frame of one game, and where its decision goes.
+/// One frame of one game, and the destination of its decision.
 pub struct Game<'a> {
+    /// The frame.
     pub frame: Frame<'a>,
-    /// `[state_len]`; becomes the one after the frame. After an error it is worth nothing.
+    /// State `[state_len]`; replaced by the state after the frame. Undefined after an error.
     pub state: &'a mut [f32],
+    /// Options of drawing.
     pub sampling: &'a Sampling,
+    /// Generator of the game.
     pub rng: Rng,
-    /// Labels of an action: nothing is drawn.
+    /// Labels of a given action; nothing is drawn.
     pub given: Option<&'a [f32]>,
+    /// Directions that are removed before the heads read the trunk vector.
     pub projection: Option<&'a Projection>,
-    /// Of `Plan::blank`.
+    /// Destination, created by `Plan::blank`.
     pub decision: &'a mut Decision,
-    /// What became of it; an error of one game is none of another's.
+    /// Result of the step. An error of one game does not affect the others.
     pub outcome: Result<()>,
 }
 
 impl<'a> Game<'a> {
-    /// A decision drawn as `sampling` says from the numbers of `rng`.
+    /// A game whose decision is drawn with the options `sampling` and the generator `rng`.
     pub fn new(
         frame: Frame<'a>,
         state: &'a mut [f32],
@@ -40,14 +44,14 @@ impl<'a> Game<'a> {
         Game { frame, state, sampling, rng, given, projection, decision, outcome }
     }
 
-    /// Does what may fail, unless something did.
+    /// Runs `f` unless the game already has an error.
     pub(crate) fn then(&mut self, f: impl FnOnce(&mut Self) -> Result<()>) {
         if self.outcome.is_ok() {
             self.outcome = f(self);
         }
     }
 
-    /// The part of its state from `at` on.
+    /// The `len` numbers of the state that begin at `at`.
     pub(crate) fn state(&mut self, at: usize, len: usize) -> &mut [f32] {
         &mut self.state[at..at + len]
     }
@@ -60,19 +64,19 @@ impl<'a> Game<'a> {
     }
 }
 
-/// A part of a backbone, which steps many games at once.
+/// A part of a backbone that steps several games at once.
 pub trait Step: Send + Sync {
-    /// Numbers of its state in the state of a game.
+    /// Number of f32 in the part's state of one game.
     fn state_len(&self) -> usize;
 
-    /// Where the last `steps` steps may have changed numbers of its state, which begins at `at` in `state`: everywhere,
-    /// unless it knows better. `steps` is at least 1.
+    /// Reports the ranges of the state that the last `steps` steps may have changed, by default the whole part, which
+    /// begins at `at` in `state`. `steps` is at least 1.
     fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
         let _ = (state, steps);
         each(at..at + self.state_len());
     }
 
-    /// From `scratch.x [games, inputs]` to `scratch.x [games, outputs]`. Its part of the state of each game begins
-    /// at `at`. It may use all of the scratch but the stream.
+    /// From `scratch.x [games, inputs]` to `scratch.x [games, outputs]`. The part's state begins at `at` in the state
+    /// of each game. It may use all of the scratch except the stream.
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch);
 }

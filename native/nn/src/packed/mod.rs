@@ -1,4 +1,4 @@
-//! A policy packed for the CPU at hand, for one frame at a time, of one game or of many.
+//! A policy packed for the CPU, for one frame at a time of one or several games.
 
 mod embedding;
 mod layer;

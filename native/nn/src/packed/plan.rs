@@ -10,11 +10,12 @@ use crate::heads::Decision;
 use crate::spec::Spec;
 use crate::{Policy, heads};
 
-/// A policy packed for the CPU at hand: its weights once more, in one arena.
+/// A policy packed for the CPU: a second copy of its weights in one arena.
 ///
-/// In f32 its logits and states are those of `Policy::act` to 1e-5 of the largest; in bf16 so are those of
-/// the policy whose matrices are rounded, and in int8 to 1e-3, as what a matrix reads is rounded to 16 bits. Its choices are drawn from the same numbers. A game has the same
-/// decision, to the bit, in whatever company it is stepped.
+/// In f32 its logits and states equal those of `Policy::act` to 1e-5 of the largest number. In bf16 they equal those
+/// of the policy with rounded matrices to the same tolerance. In int8 the tolerance is 1e-3, because the inputs of a
+/// matrix are rounded to 16 bits. Its choices use the same random numbers. The decision of a game does not depend on
+/// the games stepped with it, to the bit.
 pub struct Plan {
     format: Format,
     matrices: Vec<Packed>,
@@ -24,26 +25,26 @@ pub struct Plan {
     heads: heads::Packed,
     trunk: usize,
     zero: Vec<f32>,
-    /// Widths of the parts of a state.
+    /// Number of f32 in each part of a state.
     parts: Vec<usize>,
     widest: usize,
 }
 
-/// Games that are stepped together: by then each weight that is read serves enough of them.
+/// Games stepped together. With this many, each weight that is read serves enough games.
 const AT_ONCE: usize = 64;
 
 impl Plan {
-    /// None for a policy that only its own ops can step: its backbone is window-only, or a weight is not finite.
+    /// None for a policy that cannot be packed: its backbone is window-only, or a weight is not finite.
     ///
     /// # Errors
-    /// `OutOfRange` for a bound that is not one.
+    /// `OutOfRange` for an invalid bound of the format.
     pub fn of(policy: &Policy, format: Format) -> Result<Option<Self>> {
         format.validate()?;
         let spec = policy.spec();
         if spec.backbone.is_window_only() {
             return Ok(None);
         }
-        // Laid out one after the other, then at the border of a cache line.
+        // Once in the order of packing, and once more aligned to a cache line.
         let bytes = (2 * size_of::<f32>() * policy.num_weights()) as u64;
         memory::room("packed weights", bytes)?;
         memory::caught(|| Self::packed(policy, spec, format))
@@ -78,12 +79,12 @@ impl Plan {
         }))
     }
 
-    /// How its matrices were to be written.
+    /// The requested format of the matrices.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// How they are: in int8 if any is.
+    /// The encoding in use: int8 if any matrix uses it.
     pub fn encoding(&self) -> Encoding {
         match self.format {
             Format::F32 => Encoding::F32,
@@ -92,7 +93,7 @@ impl Plan {
         }
     }
 
-    /// How each of them is.
+    /// The encoding of each matrix.
     pub fn matrices(&self) -> &[Packed] {
         &self.matrices
     }
@@ -102,25 +103,24 @@ impl Plan {
         self.heads.blank()
     }
 
-    /// The state of a game that has not begun: the parts of a `crate::backbone::State`, one after the
-    /// other.
+    /// The state of a game that has not begun: the parts of a `crate::backbone::State`, one after the other.
     pub fn zero_state(&self) -> &[f32] {
         &self.zero
     }
 
-    /// Bytes of the weights.
+    /// Bytes of the packed weights.
     pub fn bytes(&self) -> usize {
         size_of_val(self.arena.numbers())
     }
 
-    /// One decision for one frame of each game. What is wrong with one is its outcome, and touches no other.
+    /// One decision for one frame of each game. An error is the outcome of its game and affects no other.
     ///
     /// # Errors of a game
-    /// `NonFinite` for logits or a number of the state that became not finite, `OutOfRange` and `Mismatch` for what
-    /// is not of this policy.
+    /// `NonFinite` for non-finite logits or a non-finite number in the state. `OutOfRange` and `Mismatch` for inputs
+    /// that do not fit the policy.
     pub fn step(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
         if games.iter().any(|game| game.state.len() != self.zero.len()) {
-            // One at a time: the layers count on it.
+            // Games are stepped one at a time, because layers rely on equal state lengths.
             return self.step_those_that_fit(games, scratch);
         }
         for games in games.chunks_mut(AT_ONCE) {
@@ -180,10 +180,10 @@ impl Plan {
         Err(Error::NonFinite { what: format!("state[{part}]"), value })
     }
 
-    /// Makes of the state that a game had so many steps before `now` the state `now`.
+    /// Updates `old`, the state of a game `steps` steps before `now`, to the state `now`.
     ///
     /// # Shapes
-    /// Both `[state_len]`; `steps` is at least 1.
+    /// Both have `[state_len]`. `steps` is at least 1.
     pub fn catch_up(&self, old: &mut [f32], now: &[f32], steps: usize) {
         self.backbone.changed(now, 0, steps, &mut |range| {
             old[range.clone()].copy_from_slice(&now[range]);

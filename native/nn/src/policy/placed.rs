@@ -1,4 +1,4 @@
-//! Frames where a policy reads them.
+//! Frames uploaded to the device of a policy.
 
 use std::sync::Arc;
 
@@ -13,27 +13,27 @@ use crate::{Error, Result, memory};
 /// Frames on the device of a policy's weights.
 pub struct Placed {
     shape: (usize, usize),
-    /// `[b * t, continuous_width]`
+    /// Continuous features `[b * t, continuous_width]`.
     continuous: Tensor,
-    /// Rows of each table.
+    /// Row indices of each table.
     ids: Vec<Ids>,
-    /// What each head's prior reads.
+    /// Inputs of each head's prior.
     prior: Vec<Read>,
 }
 
 type Taken<'a> = (&'a [f32], Vec<Arc<[u32]>>);
 
 impl Policy {
-    /// What a pass reads of frames, beside the weights.
+    /// Uploads frames to the device of the weights.
     ///
     /// # Errors
-    /// `Mismatch` for fewer or more numbers than so many frames have, `OutOfRange` for an id that a table has not.
+    /// `Mismatch` for a wrong number of features or ids, `OutOfRange` for an id that a table does not have.
     pub fn place(&self, frames: &Frames) -> Result<Placed> {
         let rows = frames.batch * frames.time;
         Ok(Placed { prior: self.heads.prior_reads(rows, &frames.previous)?, ..self.input(frames)? })
     }
 
-    /// The same without what the heads read.
+    /// The same without the inputs of priors.
     pub(super) fn input(&self, frames: &Frames) -> Result<Placed> {
         let (continuous, ids) = self.read(frames)?;
         let shape = (frames.batch * frames.time, self.continuous);
@@ -48,7 +48,7 @@ impl Policy {
         })
     }
 
-    /// Continuous features, and the rows of each table.
+    /// Continuous features, and the row indices of each table.
     fn read<'a>(&self, frames: &'a Frames) -> Result<Taken<'a>> {
         let rows = frames.batch * frames.time;
         for (what, expected, got) in [
@@ -84,8 +84,8 @@ impl Policy {
         arrange::reshape(&x, [b, t, self.spec.embedding.width()])
     }
 
-    /// Logits `[n, num_logits]` of all frames or, by a context that says so, of the last ones; and the state after them.
-    /// Heads that read each other's choices read them of `labels [n, num_labels]`, on a card.
+    /// Logits `[n, num_logits]` of all frames, or of the last frames if the context says so, and the state after
+    /// them. Autoregressive heads are conditioned on `labels [n, num_labels]`, which are on the card.
     pub fn forward_placed(
         &self,
         placed: &Placed,
@@ -99,7 +99,7 @@ impl Policy {
         })
     }
 
-    /// What heads read of them, and the state after them.
+    /// The trunk vectors and the state after them.
     pub(super) fn trunk_placed(
         &self,
         placed: &Placed,
@@ -122,8 +122,8 @@ mod words {
     use crate::policy::{Frames, Policy};
 
     impl Policy {
-        /// Frames as words of 32 bits, in the order of [`Placed::tensors`]: the numbers where they are, which are
-        /// nearly all, and what is behind them.
+        /// Frames as words of 32 bits, in the order of [`Placed::tensors`]. The continuous features, nearly all of
+        /// the words, are borrowed; the words after them are copied.
         pub fn words<'a>(&self, frames: &'a Frames) -> Result<(&'a [u32], Vec<u32>)> {
             let prior = self.heads.prior_keys(frames.batch * frames.time, &frames.previous)?;
             let (numbers, mut others) = self.input_words(frames)?;
@@ -131,18 +131,18 @@ mod words {
             Ok((numbers, others))
         }
 
-        /// The same without what the heads read.
+        /// The same without the inputs of priors.
         pub fn input_words<'a>(&self, frames: &'a Frames) -> Result<(&'a [u32], Vec<u32>)> {
             let (continuous, ids) = self.read(frames)?;
             let ids = ids.iter().flat_map(|ids| ids.iter().copied());
-            // SAFETY: so many words of 32 bits begin there, of which each is a u32.
+            // SAFETY: every f32 of the slice is a valid u32 with the same size and alignment.
             let words = unsafe { from_raw_parts(continuous.as_ptr().cast(), continuous.len()) };
             Ok((words, ids.collect()))
         }
     }
 
     impl Placed {
-        /// Where its words go, one tensor after the other.
+        /// Destinations of the words, in order.
         pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
             let ids = self.ids.iter().filter_map(|ids| match ids {
                 Ids::There(ids) => Some(ids),
@@ -152,11 +152,12 @@ mod words {
             std::iter::once(&self.continuous).chain(ids).chain(prior)
         }
 
-        /// How many words it has.
+        /// Number of words.
         pub fn len(&self) -> usize {
             self.tensors().map(Tensor::elem_count).sum()
         }
 
+        /// True if there are no words.
         pub fn is_empty(&self) -> bool {
             self.len() == 0
         }

@@ -1,9 +1,9 @@
-//! Steps of many games at once on a card, each number of games recorded when it is first asked for.
+//! Steps of several games on a card. The first step with a given number of games is recorded as a graph.
 //!
-//! A step is one graph, whatever the backbone, which reads words and writes an answer that the host has too. The words
-//! are where the states of the games lie, where those after the step go, and what the pass reads. The graph gathers the
-//! states, makes the pass, puts the new states in their places and the logits in the answer; behind them the choices,
-//! where heads read each other's and therefore make them there.
+//! A step is one graph for every backbone. It reads words and writes an answer into memory shared with the host. The
+//! words hold the addresses of the states of the games, the addresses of the states after the step, and the inputs of
+//! the pass. The graph gathers the states, runs the pass, and writes the new states to their addresses and the logits
+//! to the answer. Autoregressive heads choose on the card, and their choices follow the logits in the answer.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,22 +19,22 @@ use crate::ops::rows::{Intake, end_step};
 use crate::sampling::Draw;
 use crate::{Error, Result};
 
-/// Games of one step; more are several.
+/// Maximum number of games in one step. More games take several steps.
 const MOST: usize = 256;
 
-/// Words of a place.
+/// Words of an address.
 const PLACE: usize = 2;
 
-/// Steps of this process that the card did not let be recorded, each counted once: they are slower.
+/// Number of steps in this process that the card refused to record. Each is counted once. They run slower.
 pub fn unrecorded() -> usize {
     device::refusals().len()
 }
 
-/// Steps of a policy, which leave the card with it.
+/// Recorded steps of a policy. Their memory on the card is freed with the policy.
 #[derive(Default)]
 pub(super) struct Steps(Mutex<Vec<Recorded>>);
 
-/// A step of games of `frames [b, 1]`, as [`Policy::step_games`].
+/// A step of games of `frames [b, 1]`, as in [`Policy::step_games`].
 pub(super) fn step(
     policy: &Policy,
     frames: &Frames,
@@ -54,7 +54,7 @@ pub(super) fn step(
     Ok(stepped)
 }
 
-/// What is asked of a step.
+/// Inputs of a step.
 #[derive(Clone, Copy)]
 struct Games<'a> {
     frames: &'a Frames,
@@ -62,10 +62,10 @@ struct Games<'a> {
     draws: &'a [Draw<'a>],
 }
 
-/// No more than [`MOST`].
+/// Steps at most [`MOST`] games.
 fn some(policy: &Policy, games: Games<'_>) -> Result<Vec<Result<Stepped>>> {
     let batch = games.states.len().next_power_of_two();
-    // Passes of a policy are made one after the other: nobody waits here.
+    // Passes of a policy run one at a time, so the lock is not contended.
     let mut all = policy.recorded.0.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(one) = all.iter().find(|one| one.batch == batch) {
         return one.step(policy, games);
@@ -75,7 +75,7 @@ fn some(policy: &Policy, games: Games<'_>) -> Result<Vec<Result<Stepped>>> {
     let Device::Cuda(card) = policy.device() else {
         return Err(Error::mismatch("device", "a card", "another"));
     };
-    // What cannot be recorded is launched one by one.
+    // Work that cannot be recorded is launched op by op.
     let mut memory = Workspace::default();
     let graph = Graph::record(card, |recording| match recording {
         true => memory.reuse(|| buffers.work(policy)),
@@ -90,11 +90,11 @@ fn some(policy: &Policy, games: Games<'_>) -> Result<Vec<Result<Stepped>>> {
     stepped
 }
 
-/// A step of so many games of a policy.
+/// A step of `batch` games of a policy.
 struct Recorded {
     graph: Option<Graph>,
     _held: Held,
-    /// What the graph works in.
+    /// Memory that the graph works in.
     _memory: Option<Workspace>,
     batch: usize,
     buffers: Buffers,
@@ -103,7 +103,7 @@ struct Recorded {
 impl Recorded {
     fn step(&self, policy: &Policy, games: Games<'_>) -> Result<Vec<Result<Stepped>>> {
         let asked = self.buffers.ask(policy, games)?;
-        // Of what fails midway some is launched, and reads words that the next step writes over.
+        // After a failure some work is in flight and still reads the words, which the next step overwrites.
         self.play(policy).inspect_err(|_| drop(policy.device().synchronize()))?;
         self.buffers.answer(policy, asked, games)
     }
@@ -116,27 +116,27 @@ impl Recorded {
     }
 }
 
-/// Whose places were told: what is there stays until the answer has come.
+/// Tensors whose addresses were given to the card. They live until the answer has arrived.
 struct Asked {
     before: Vec<Tensor>,
-    /// The states after the step, of all games, part after part.
+    /// The states after the step: each part, with its rows of all games.
     after: Tensor,
 }
 
-/// What a step reads and writes, at its fixed places.
+/// Inputs and outputs of a step, at fixed addresses.
 struct Buffers {
     _held: Held,
-    /// Places of each part of the states, of each game; places of each part after it, of all games; what the
-    /// pass reads.
+    /// Address of each part of each game's state, address of each part of the states after the step, then the inputs
+    /// of the pass.
     words: Shared,
     intake: Intake,
     placed: Placed,
-    /// Of heads that choose on the card.
+    /// Present if the heads choose on the card.
     heads: Option<(Table, Rows)>,
-    /// Gathered.
+    /// The gathered states of all games.
     state: State,
-    /// f32 `[batch, width + 1]`: logits, choices that are made there, and whether the state after them has a number that
-    /// is not finite.
+    /// f32 `[batch, width + 1]`: logits, choices made on the card, and a flag that is not 0 if the state after them
+    /// has a non-finite number.
     answer: Shared,
     batch: usize,
     width: usize,
@@ -172,11 +172,11 @@ impl Buffers {
         Ok(Buffers { _held, words, intake, placed, heads, state, answer, batch, width })
     }
 
-    /// All that the card does.
+    /// All work on the card.
     fn work(&self, policy: &Policy) -> Result<()> {
         let Buffers { words, intake, placed, heads, state, answer, .. } = self;
         let (words, answer) = (words.place(), answer.place());
-        // SAFETY: these are places of parts of states that the caller holds.
+        // SAFETY: these are addresses of parts of states that the caller holds.
         unsafe { intake.take(words, Some((answer, self.width))) }?;
         let (given, next) = match heads {
             None => policy.forward_placed(placed, None, state, &last())?,
@@ -191,12 +191,12 @@ impl Buffers {
             .map(Tensor::contiguous)
             .collect::<sconce_tensor::candle::Result<Vec<_>>>()?;
         let after = words + (size_of::<u64>() * next.len() * self.batch) as u64;
-        // SAFETY: these are the places of tensors of that shape, which wait for the answer.
+        // SAFETY: these are the addresses of tensors of that shape, which live until the answer has arrived.
         unsafe { end_step(after, &next, &given.contiguous()?, answer) }?;
         Ok(())
     }
 
-    /// Says what a step reads. Games that are too few are followed by others like the first.
+    /// Writes the inputs of a step. Missing games up to `batch` are copies of the first.
     fn ask(&self, policy: &Policy, games: Games<'_>) -> Result<Asked> {
         let (batch, Games { frames, states, draws }) = (self.batch, games);
         let mut before = vec![];
@@ -231,12 +231,12 @@ impl Buffers {
             policy.heads.row_words(&draws, &frames.previous, &mut others)?;
         }
         words.extend(numbers.iter().chain(&others));
-        // SAFETY: a step is over when its answer is there or it has failed, and there is one at a time.
+        // SAFETY: one step runs at a time, and it has ended when its answer has arrived or it has failed.
         unsafe { self.words.write(&words) }?;
         Ok(Asked { before, after })
     }
 
-    /// What came of it.
+    /// Waits for the answer and splits it by game.
     fn answer(
         &self,
         policy: &Policy,
@@ -246,7 +246,7 @@ impl Buffers {
         asked.after.device().synchronize()?;
         let Asked { before, after } = asked;
         drop(before);
-        // SAFETY: the card is through with it.
+        // SAFETY: the card has finished its work.
         let answer: Vec<f32> =
             unsafe { self.answer.read() }.into_iter().map(f32::from_bits).collect();
         let (mut parts, mut first) = (vec![], 0);
@@ -278,7 +278,7 @@ impl Buffers {
     }
 }
 
-/// Rows of frames, by their numbers.
+/// Rows of frames, by their indices.
 fn padded(frames: &Frames, batch: usize, row: impl Fn(usize) -> usize) -> Frames {
     fn rows<T: Copy>(
         all: &[T],

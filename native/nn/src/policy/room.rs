@@ -1,7 +1,7 @@
-//! What a pass takes of memory, before it begins.
+//! Memory of a pass, checked before it begins.
 //!
-//! A bound from the shapes of the weights tells that nearly every pass fits. Only a pass that may not is measured:
-//! three passes over a few frames give a plane, as every op takes so much for a game and so much for a frame.
+//! A bound from the shapes of the weights shows that nearly every pass fits. Only other passes are measured. Three
+//! passes over a few frames determine a plane, because every op needs a constant amount per game and per frame.
 
 use std::sync::OnceLock;
 
@@ -11,15 +11,15 @@ use crate::heads::NONE;
 use crate::memory::{self, Meter};
 use crate::{Result, pool};
 
-/// Frames of the smallest pass that is measured: enough rows for the products of many.
+/// Frames of the smallest measured pass: enough rows for the matrix products of large passes.
 const FRAMES: usize = 32;
-/// Numbers that a pass holds for each that a weight reads or makes, where nothing is given back.
+/// Numbers that a pass holds for each number that a weight reads or produces, if nothing is freed.
 const HELD: u64 = 4;
-/// The same of a pass with a graph, and of its backward pass.
+/// The same for a pass with a graph and its backward pass.
 const STEP: u64 = 12;
-/// Frames for which a graph keeps one state.
+/// Number of frames per stored state in a graph.
 const STATE: u64 = 8;
-/// Numbers that a training keeps for each weight: gradient, moments, average, copies for checkpoints.
+/// Numbers that training keeps for each weight: gradient, moments, average, copies for checkpoints.
 const WEIGHTS: u64 = 16;
 /// Buffers of the widest layer that a pass holds at once.
 const LAYER: u64 = 32;
@@ -32,29 +32,29 @@ struct Plane {
     frame: f64,
 }
 
-/// What is known of a policy's passes.
+/// Known sizes of a policy's passes.
 #[derive(Default)]
 pub(super) struct Room {
     sizes: OnceLock<Sizes>,
-    /// Without taps, and with all of them.
+    /// Planes without taps and with all taps.
     planes: [OnceLock<Option<Plane>>; 2],
 }
 
-/// Numbers that bound a pass.
+/// Numbers that bound the memory of a pass.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
-    /// All dimensions of all weights, and the largest.
+    /// Sum of all dimensions of all weights, and the largest dimension.
     widths: u64,
     widest: u64,
-    /// Numbers of the state of one game, and of the weights.
+    /// Numbers in the state of one game, and numbers in the weights.
     state: u64,
     weights: u64,
 }
 
 impl Policy {
-    /// Refuses a pass without a graph that has no room.
+    /// Returns an error if a pass without a graph does not fit in memory.
     pub(super) fn check_room(&self, frames: &Frames, context: &Context) -> Result<()> {
-        // A card has a count of its own, a training a plan.
+        // A card counts its own memory, and training has its own plan.
         if !self.device().is_cpu() || self.place.is_variable() {
             return Ok(());
         }
@@ -69,12 +69,12 @@ impl Policy {
         }
     }
 
-    /// A bound of what a pass without a graph takes, from the shapes of the weights.
+    /// Upper bound of the bytes of a pass without a graph, from the shapes of the weights.
     pub fn most_bytes(&self, batch: usize, time: usize, tapped: bool) -> u64 {
         let (batch, rows) = (batch as u64, (batch as u64).saturating_mul(time as u64));
         let Sizes { widths, widest, state, weights } =
             *self.room.sizes.get_or_init(|| self.sizes());
-        // Layers follow each other: only taps keep what each of them made.
+        // Layers run one after the other, and only taps keep their outputs.
         let held = match tapped {
             true => HELD.saturating_mul(widths),
             false => widths.min(LAYER.saturating_mul(widest)),
@@ -83,7 +83,7 @@ impl Policy {
         4u64.saturating_mul(numbers.saturating_add(2 * weights))
     }
 
-    /// A bound of what a step of a training takes, with its gradients, moments and average.
+    /// Upper bound of the bytes of a training step, with gradients, moments and average.
     pub fn most_step_bytes(&self, batch: usize, time: usize) -> u64 {
         let Sizes { widths, state, weights, .. } = *self.room.sizes.get_or_init(|| self.sizes());
         let rows = (batch as u64).saturating_mul(time as u64);
@@ -102,8 +102,7 @@ impl Policy {
         }
     }
 
-    /// What a pass without a graph takes, as measured on a few frames; none where the program's memory is not
-    /// counted.
+    /// Bytes of a pass without a graph, measured on a few frames. None if the process does not count its memory.
     pub fn pass_bytes(&self, batch: usize, time: usize, tapped: bool) -> Result<Option<u64>> {
         let known = &self.room.planes[usize::from(tapped)];
         let plane = match known.get() {
@@ -122,7 +121,7 @@ impl Policy {
             return Ok(None);
         }
         let packed = size_of::<f32>() * self.num_weights();
-        memory::room("the weights as passes read them", packed as u64)?;
+        memory::room("the packed weights of a pass", packed as u64)?;
         let pass = |batch, time| -> Result<f64> {
             let (frames, labels) = self.blank(batch, time);
             let context = if tapped { Context::tapped() } else { Context::default() };
@@ -131,7 +130,7 @@ impl Policy {
             drop(self.pass(&frames, Some(&labels), &zero, &context)?);
             Ok(meter.peak() as f64)
         };
-        // What is packed for the first of them is there for the others.
+        // The first pass packs weights, which later passes reuse; it is not measured.
         pass(1, FRAMES)?;
         let [one, longer, more] = [pass(1, FRAMES)?, pass(1, 2 * FRAMES)?, pass(2, FRAMES)?];
         let frame = (longer - one).max(0.0) / FRAMES as f64;
@@ -140,7 +139,7 @@ impl Policy {
         Ok(Some(Plane { pass: rest, game, frame }))
     }
 
-    /// Frames of zeros, and the least labels for them.
+    /// Frames of zeros with the smallest valid labels.
     fn blank(&self, batch: usize, time: usize) -> (Frames, Vec<f32>) {
         let rows = batch * time;
         let labels = self.spec.heads.least_labels().repeat(rows);

@@ -1,12 +1,12 @@
-//! What a step of a game gives.
+//! The result of a step of one game.
 
 use crate::backbone::{Context, State};
 use crate::heads::Decision;
 
-/// A decision, and the state after it.
+/// A decision and the state after it.
 pub type Stepped = (Decision, State);
 
-/// The context of a step: of its last frame, which is its only one.
+/// The context of a step: only the last frame is needed, and it is the only one.
 pub(super) fn last() -> Context {
     Context::default().of_last()
 }

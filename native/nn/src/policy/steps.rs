@@ -1,4 +1,4 @@
-//! Decisions of many games at once.
+//! Decisions of several games in one step.
 
 use super::stepped::{Stepped, last};
 use super::{Frames, Policy, check_logits};
@@ -7,15 +7,16 @@ use crate::sampling::Draw;
 use crate::{Error, Result, memory};
 
 impl Policy {
-    /// Whether games are stepped together: on another device than a CPU that is worth it.
+    /// True if games should be stepped together, which pays on every device except a CPU.
     pub fn steps_games(&self) -> bool {
         !self.device().is_cpu() && self.heads.decide_together(self.device())
     }
 
-    /// Steps games of `frames [b, 1]`, whose states `[1, ..]` are apart, each with a draw of one row. Each comes out as
-    /// alone, up to the last bits of products. Logits or a state that are not finite are the error of their game alone.
+    /// Steps games of `frames [b, 1]`. Their states `[1, ..]` are separate, and each game has a draw of one row. Each
+    /// result equals the result of a single step, up to rounding errors of products. Non-finite logits or a
+    /// non-finite state are an error of that game only.
     ///
-    /// On a card each number of games is recorded when it is first asked for, and played from then on.
+    /// On a card, the first step with a given number of games is recorded as a graph; later steps replay it.
     pub fn step_games(
         &self,
         frames: &Frames,

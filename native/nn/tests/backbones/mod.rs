@@ -1,5 +1,5 @@
-//! Specs of backbones.
-#![allow(dead_code, reason = "each test uses some of it")]
+//! Specs of all backbones.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use sconce_nn::backbone::{self, Backbone};
 use sconce_nn::spec;
@@ -7,10 +7,10 @@ use sconce_ops::weights::{Builder, Source, Weights};
 use sconce_tensor::rng::Rng;
 use serde_json::{Value, json};
 
-/// Numbers of what they read.
+/// Width of their input.
 pub const INPUT: usize = 11;
 
-/// Every backbone, small, in sizes that no vector divides.
+/// Every backbone with small sizes that are not multiples of a SIMD vector.
 pub fn configs() -> Vec<spec::Backbone> {
     let attention =
         json!({ "num_heads": 3, "head_dim": 6, "window_size": 7, "qk_layernorm": true });
@@ -74,12 +74,12 @@ fn config(name: &str, own: &[Value]) -> spec::Backbone {
     serde_json::from_value(json!({ name: all })).unwrap()
 }
 
-/// A backbone with trained weights.
+/// A backbone with trainable weights.
 pub fn build(config: &spec::Backbone, seed: u64) -> (Box<dyn Backbone>, Weights) {
     let b = Builder::new(Source::Seed(seed), true);
     let net = backbone::new(config, INPUT, &b).unwrap();
     let weights = b.finish().unwrap();
-    // What is zero at first hides what lies behind it.
+    // Weights that start as zero would hide errors of the layers after them.
     for (name, weight) in weights.iter().filter(|(_, w)| w.rank() == 2) {
         let rng = Rng::new(seed, name, 0);
         let fill = |v: &mut [f32]| {

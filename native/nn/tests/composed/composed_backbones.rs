@@ -1,7 +1,7 @@
-//! Backbones whose ops are composed of candle's, beside themselves.
+//! Backbones with composed ops against the same backbones with fused ops.
 //!
-//! What is composed runs in numbers of 64 bits. No other form of an op takes these, and none of them goes together
-//! with a tensor of 32: as on another device, all that a pass makes has to be made beside what it reads.
+//! Composed ops run in f64. No fused op accepts f64, and candle does not mix f64 with f32. A pass must therefore
+//! create every tensor beside its inputs, as on another device.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ const HERE: Place = (&Device::Cpu, DType::F32);
 const BATCH: usize = 3;
 const TIME: usize = 44;
 
-/// Of the largest number.
+/// Relative to the largest number.
 const TOLERANCE: f32 = 1e-4;
 
-/// Where numbers are, and of which type.
+/// A device and a type of numbers.
 type Place<'a> = (&'a Device, DType);
 
-/// The same with weights of a type, on a device.
+/// The backbone with weights of this type on this device.
 fn of_type(config: &spec::Backbone, place: Place) -> (Box<dyn Backbone>, Weights) {
     let typed = |(name, weight): (String, Weight)| (name, cast(&weight, place).into());
     let stored = build(config, 5).1.into_iter().map(typed).collect();
@@ -43,7 +43,7 @@ fn variable(t: &Tensor) -> Tensor {
     Var::from_tensor(t).unwrap().into_inner()
 }
 
-/// Every third frame of some rows is missing.
+/// In all rows but one, every third frame is missing.
 fn mask() -> Arc<[bool]> {
     (0..BATCH * TIME).map(|i| i / TIME == 1 || i % 3 != 0).collect()
 }
@@ -57,8 +57,8 @@ fn contexts() -> [(&'static str, Context); 4] {
     ]
 }
 
-/// Outputs, the state after them, and the gradients of input, state and weights, from a state that is not
-/// the zero one.
+/// Outputs, the state after them, and the gradients of input, state and weights. The pass begins from a non-zero
+/// state.
 fn run(config: &spec::Backbone, place: Place, context: &Context) -> Vec<(String, Tensor)> {
     let (net, weights) = of_type(config, place);
     let x = variable(&cast(&noise(&[BATCH, TIME, INPUT], 1), place));
@@ -89,7 +89,7 @@ fn run(config: &spec::Backbone, place: Place, context: &Context) -> Vec<(String,
 }
 
 #[test]
-fn a_backbone_that_is_composed_has_the_numbers_and_the_gradients_of_its_own_ops() {
+fn a_backbone_of_composed_ops_has_the_numbers_and_gradients_of_fused_ops() {
     for config in &configs() {
         for (pass, context) in contexts() {
             let want = run(config, HERE, &context);
@@ -107,7 +107,7 @@ fn a_backbone_that_is_composed_has_the_numbers_and_the_gradients_of_its_own_ops(
                     let scale = want.iter().fold(1e-6f32, |m, v| m.max(v.abs()));
                     for (got, want) in got.iter().zip(&want) {
                         let near = (got - want).abs() <= TOLERANCE * scale;
-                        assert!(near, "{what}, {name}: {got} is not {want} at a scale of {scale}");
+                        assert!(near, "{what}, {name}: got {got}, want {want} (scale {scale})");
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! Decisions of heads, composed of candle's ops and on a card, beside those of a CPU.
+//! Decisions of heads with composed ops and on a card, against those on a CPU.
 
 use candle_core::{DType, Device, Tensor};
 use sconce_nn::heads::{Decision, Heads, NONE};
@@ -13,14 +13,14 @@ use crate::common::{apart, noise};
 const ROWS: usize = 9;
 const WIDTH: usize = 6;
 
-/// Where numbers are, and of which type.
+/// A device and a type of numbers.
 type Place<'a> = (&'a Device, DType);
 
 fn there(t: &Tensor, (device, dtype): Place) -> Tensor {
     t.to_device(device).unwrap().to_dtype(dtype).unwrap()
 }
 
-/// Weights of heads that are nowhere zero, on a device.
+/// Random weights of heads without zeros, on a device.
 fn weights(spec: &spec::Heads, place: Place) -> Weights {
     let b = Builder::new(Source::Seed(1), false);
     Heads::new(spec, WIDTH, &b).unwrap();
@@ -45,7 +45,7 @@ fn decide(kind: HeadsKind, prior: bool, sampling: &Sampling, place: Place) -> De
 }
 
 #[test]
-fn heads_choose_elsewhere_as_on_a_cpu_whether_or_not_they_read_each_other() {
+fn independent_and_autoregressive_heads_choose_the_same_on_every_device() {
     let plain = Sampling { temperature: 0.7, ..Sampling::default() };
     let sure = Sampling { deterministic: true, ..plain.clone() };
     let buttons = Sampling { deterministic_buttons: true, press_threshold: 0.8, ..plain.clone() };

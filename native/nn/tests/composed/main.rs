@@ -1,5 +1,5 @@
-//! Backbones, decisions and steps whose ops are composed of candle's, or that kernels do, beside those of the CPU. Where
-//! `SCONCE_TEST_CARD` is set, on the card too.
+//! Backbones, decisions and steps with composed ops or kernels against those of the CPU. Where `SCONCE_TEST_CARD` is
+//! set, they also run on the card.
 
 #[path = "../backbones/mod.rs"]
 mod backbones;

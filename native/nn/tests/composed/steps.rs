@@ -1,4 +1,4 @@
-//! Steps of many games at once are those of each game alone, also on a card where it is asked for.
+//! Games stepped together give the results of each game alone, also on a card where one is requested.
 
 use candle_core::Device;
 use sconce_nn::backbone::{Context, State};
@@ -35,7 +35,7 @@ fn frames(spec: &Spec, games: &[usize], t: usize) -> Frames {
     frames
 }
 
-/// How a game draws: one of them at another temperature, and one that is told what it does.
+/// Drawing options of a game. One game has another temperature, and one has a given action.
 fn sampling(game: usize) -> Sampling {
     Sampling { temperature: if game == 2 { 0.5 } else { 1.0 }, ..Sampling::default() }
 }
@@ -44,7 +44,7 @@ fn given(spec: &Spec, game: usize) -> Option<Vec<f32>> {
     (game == 3).then(|| (0..spec.heads.num_labels()).map(|i| (i % 2) as f32).collect())
 }
 
-/// Logits and choices of each frame, and the state after all.
+/// Logits and choices of each frame, and the final state.
 type Played = (Vec<f32>, Vec<f32>, Vec<f32>);
 
 /// Each game stepped alone by `act`.
@@ -66,7 +66,7 @@ fn alone(policy: &Policy) -> Vec<Played> {
     (0..GAMES).map(game).collect()
 }
 
-/// The same in company, whose size changes from frame to frame.
+/// The same games stepped together in groups, whose size changes from frame to frame.
 fn together(policy: &Policy) -> Vec<Played> {
     let mut states: Vec<State> = (0..GAMES).map(|_| policy.zero_state(1).unwrap()).collect();
     let (mut all, mut choices) = (vec![vec![]; GAMES], vec![vec![]; GAMES]);
@@ -105,12 +105,12 @@ fn assert_near(what: &str, got: &[f32], want: &[f32]) {
     let scale = want.iter().fold(1e-6f32, |most, v| most.max(v.abs()));
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
         let near = (got - want).abs() <= TOLERANCE * scale;
-        assert!(near, "{what}, number {i}: {got} is not {want} at a scale of {scale}");
+        assert!(near, "{what}, number {i}: got {got}, want {want} (scale {scale})");
     }
 }
 
 #[test]
-fn games_that_are_stepped_together_come_out_as_each_alone() {
+fn games_stepped_together_equal_each_game_alone() {
     let kinds = [HeadsKind::Independent, HeadsKind::Autoregressive];
     for config in &configs() {
         let layouts = [Layout::Packed, Layout::Learned].into_iter().zip(kinds);
@@ -118,7 +118,7 @@ fn games_that_are_stepped_together_come_out_as_each_alone() {
         let all = layouts.chain(some.iter().map(|kind| (Layout::Packed, *kind)));
         for (layout, kind) in all {
             let policy = Policy::init(&spec(config, layout, kind), 3).unwrap();
-            // What encodes a choice is zero at first.
+            // The encoders of choices start as zero.
             for (name, weight) in policy.weights().iter().filter(|(n, _)| n.contains("encode")) {
                 let rng = Rng::new(3, name, 0);
                 let fill = |v: &mut [f32]| {
@@ -145,7 +145,7 @@ fn games_that_are_stepped_together_come_out_as_each_alone() {
 }
 
 #[test]
-fn a_game_that_spoils_its_state_is_told_and_no_other() {
+fn a_non_finite_state_is_an_error_of_its_game_only() {
     let gru = configs().into_iter().find(|config| config.name() == "gru").unwrap();
     let policy = Policy::init(&spec(&gru, Layout::Packed, HeadsKind::Independent), 3).unwrap();
     for device in std::iter::once(Device::Cpu).chain(card()) {

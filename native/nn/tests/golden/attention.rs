@@ -1,4 +1,4 @@
-//! Attention and the backbones made of it and of LSTM blocks against PyTorch's float64 vectors.
+//! Attention and the backbones made of it, and residual LSTMs, against PyTorch's float64 vectors.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use sconce_ops::weights::{Builder, Source};
 
 use crate::common::{Golden, apart};
 
-/// Steps one by one from `start`, against a whole run.
+/// Steps frame by frame from `start` and compares with a whole pass.
 fn steps(net: &dyn Backbone, x: &Tensor, start: &State, y: &Tensor, last: &State) {
     let mut now = start.clone();
     for t in 0..x.dim(1).unwrap() {
@@ -26,7 +26,7 @@ fn steps(net: &dyn Backbone, x: &Tensor, start: &State, y: &Tensor, last: &State
     }
 }
 
-/// Blocks alone: no projection of the input, no norm at the end.
+/// Blocks alone, without a projection of the input and without a final norm.
 fn blocks(case: &str, num_layers: usize, sizes: Sizes, inner: usize) {
     for golden in Golden::everywhere(case) {
         let b = golden.builder();
@@ -70,8 +70,8 @@ fn blocks_agree_as_sequence_and_step() {
     }
 }
 
-/// A whole backbone from a given state. `parts` are golden's names of the parts of the state before and
-/// after, those of `[layer, b, h]` tensors with the layer behind a slash.
+/// A whole backbone from a given state. `parts` are the golden names of the parts of the state before and after. A
+/// name of a `[layer, b, h]` tensor ends with a slash and the layer.
 fn given(case: &str, config: spec::Backbone, parts: &[(String, String)]) {
     for golden in Golden::everywhere(case) {
         let b = golden.builder();
@@ -130,7 +130,7 @@ fn cache(i: usize) -> Vec<(String, String)> {
     ["keys", "values", "seen"].map(|part| (format!("{part}{i}"), format!("{part}{i}"))).into()
 }
 
-/// h and c of layers of an LSTM.
+/// The states h and c of the layers of an LSTM.
 fn lstm(layers: usize) -> Vec<(String, String)> {
     let part = |i| ["h", "c"].map(|part| (format!("{part}0/{i}"), format!("{part}_n/{i}")));
     (0..layers).flat_map(part).collect()
@@ -166,7 +166,7 @@ fn transformers_agree_from_a_carried_cache() {
 }
 
 #[test]
-fn attention_behind_an_lstm_agrees_from_a_given_state_also_with_strong_decay() {
+fn attention_after_an_lstm_agrees_from_a_given_state_even_with_strong_decay() {
     let config = spec::Backbone::LstmHybrid(attention(10, 2, [2, 4, 4], true));
     given("lstm_hybrid", config, &[lstm(2), cache(0)].concat());
     let config = spec::Backbone::LstmHybrid(attention(8, 1, [2, 4, 13], false));
@@ -176,7 +176,7 @@ fn attention_behind_an_lstm_agrees_from_a_given_state_also_with_strong_decay() {
 }
 
 #[test]
-fn residual_lstms_agree_from_a_given_state_also_with_strong_decay() {
+fn residual_lstms_agree_from_a_given_state_even_with_strong_decay() {
     for (name, hidden_size, num_layers) in [("", 10, 2), ("_w60", 8, 1), ("_w512_strong", 6, 2)] {
         let (input_norm, dropout, input_dropout) = (false, 0.0, 0.0);
         let config = StackConfig { hidden_size, num_layers, input_norm, dropout, input_dropout };
@@ -195,7 +195,7 @@ fn residual_lstms_agree_from_a_given_state_also_with_strong_decay() {
 }
 
 #[test]
-fn weights_of_attention_can_be_looked_at() {
+fn weights_of_attention_can_be_tapped() {
     let config = spec::Backbone::SlidingWindow(attention(12, 2, [3, 4, 5], true));
     let b = Builder::new(Source::Seed(1), false);
     let net = backbone::new(&config, 6, &b).unwrap();

@@ -59,7 +59,7 @@ fn s5(hidden_size: usize, num_layers: usize, state_size: usize) -> Config {
     })
 }
 
-/// A net and the parts of the state from which it begins, by golden's names.
+/// A net and the parts of its initial state, by their golden names.
 struct Case {
     golden: Golden,
     net: Box<dyn Backbone>,
@@ -87,7 +87,7 @@ impl Case {
         let mut inputs = vec![("x", &x)];
         for ((name, before), after) in first.iter().zip(&end.0) {
             golden.check(&format!("output.{name}"), after);
-            // How many frames a cache has seen has no gradient.
+            // The number of frames that a cache has seen has no gradient.
             if golden.has(&format!("grad.input.{name}")) {
                 outputs.push((name, after));
                 inputs.push((name, before));
@@ -175,7 +175,7 @@ fn a_block_of_griffin_agrees_with_float64() {
 }
 
 #[test]
-fn gradients_are_finite_differences_also_with_lengths() {
+fn gradients_equal_finite_differences_even_with_lengths() {
     let n = |shape: &[usize], seed| (noise(shape, seed) * 0.7).unwrap();
     for lengths in [None, Some(std::sync::Arc::from([4usize, 0, 2]))] {
         let own: ops::lengths::Lengths = lengths.clone();
@@ -205,7 +205,7 @@ fn gradients_are_finite_differences_also_with_lengths() {
 }
 
 #[test]
-fn the_average_of_rwkv_stands_any_key() {
+fn the_average_of_rwkv_is_stable_for_any_key() {
     let full = |v: f32| Tensor::full(v, (1, 3, 20), &Device::Cpu).unwrap();
     let part = |v: f32| Tensor::full(v, (1, 20), &Device::Cpu).unwrap();
     let v = noise(&[1, 3, 20], 1);
@@ -224,7 +224,7 @@ fn the_average_of_rwkv_stands_any_key() {
 }
 
 #[test]
-fn layers_side_by_side_equal_layers_on_their_own() {
+fn layers_side_by_side_equal_separate_layers() {
     let [x, w1, w2, b1] = [&[7, 9][..], &[5, 9], &[20, 9], &[5]].map(|s| noise(s, s[0] as u64));
     let [w1, w2, b1] = [w1, w2, b1].map(sconce_ops::weights::Weight::from);
     let both = ops::project(&x, &[(&w1, Some(&b1)), (&w2, None)]).unwrap();
@@ -266,7 +266,7 @@ fn timings() {
         let (net, weights) = build(true);
         let x = noise(&[32, 60, 288], 1);
         let zero = net.zero_state(32).unwrap();
-        // Two products a weight and frame, thrice: forward, and backward for inputs and weights.
+        // Two operations per weight and frame, three times: forward, and backward for inputs and weights.
         let products: usize =
             weights.values().map(|w| if w.dims().len() == 2 { w.elem_count() } else { 0 }).sum();
         let flops = 2.0 * 3.0 * products as f64 * 1920.0;

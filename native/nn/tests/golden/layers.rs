@@ -1,4 +1,4 @@
-//! Layers against PyTorch's float64 vectors, forward and gradient.
+//! Layers against PyTorch's float64 vectors, forward and backward.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn mlp(case: &str, hidden_sizes: &[usize], layer_norm: bool, residual: bool) {
 }
 
 #[test]
-fn the_mlp_agrees_in_every_form() {
+fn the_mlp_agrees_in_every_variant() {
     mlp("mlp_plain", &[24, 24], false, false);
     mlp("mlp_norm", &[40, 16], true, false);
     mlp("mlp_residual", &[40, 40, 24], false, true);
@@ -40,7 +40,7 @@ fn the_mlp_agrees_in_every_form() {
     mlp("mlp_288", &[64, 48], true, true);
 }
 
-/// `[layers, b, h]` tensors of golden, as the parts of our state.
+/// Golden tensors `[layers, b, h]` as the parts of a state.
 fn state(layers: usize, parts: &[&Tensor]) -> State {
     let part = |i: usize| parts.iter().map(move |t| t.get(i).unwrap());
     State((0..layers).flat_map(part).collect())
@@ -98,7 +98,7 @@ fn recurrent(cell: Cell, case: &str, num_layers: usize, hidden_size: usize, give
 }
 
 #[test]
-fn lstm_and_gru_agree_as_sequence_and_step_also_over_512_frames_of_strong_decay() {
+fn lstm_and_gru_agree_as_sequence_and_step_even_over_512_frames_of_strong_decay() {
     for (name, cell) in [("lstm", Cell::Lstm), ("gru", Cell::Gru)] {
         recurrent(cell, &format!("{name}_l1_zero"), 1, 40, false);
         recurrent(cell, &format!("{name}_l1_state"), 1, 17, true);
@@ -108,7 +108,7 @@ fn lstm_and_gru_agree_as_sequence_and_step_also_over_512_frames_of_strong_decay(
     }
 }
 
-/// Labels of golden, 13 a row.
+/// Golden labels, 13 per row.
 fn labels(golden: &Golden, prefix: &str, spec: &spec::Heads) -> Vec<f32> {
     let rows = golden.shape("input.x")[0];
     let mut labels = vec![0.0; rows * spec.num_labels()];
@@ -128,7 +128,7 @@ fn likelihood(logits: &Tensor, kind: spec::HeadKind, labels: &[f32]) -> (Tensor,
     match kind {
         spec::HeadKind::Bernoulli(_) => {
             let t = Tensor::from_vec(labels.to_vec(), (n, k), logits.device()).unwrap();
-            // log sigmoid(x) = -log(1 + e^-x)
+            // log sigmoid(x) = -log(1 + e^-x).
             let log_on = ((logits.neg().unwrap().exp().unwrap() + 1.0).unwrap().log().unwrap())
                 .neg()
                 .unwrap();
@@ -218,7 +218,7 @@ fn controller_heads_agree_teacher_forced_and_greedy() {
 }
 
 #[test]
-fn looked_up_rows_agree_and_repeated_ids_add_their_gradients() {
+fn looked_up_rows_agree_and_gradients_of_repeated_ids_add_up() {
     for golden in Golden::everywhere("embedding_tables") {
         let continuous = golden.variable("input.continuous");
         let (b, t, _) = continuous.dims3().unwrap();

@@ -1,5 +1,5 @@
 //! Layers and backbones against PyTorch's float64 vectors: forward, gradient and carried state. Where
-//! `SCONCE_TEST_CARD` is set, on the card too.
+//! `SCONCE_TEST_CARD` is set, they also run on the card.
 
 #[path = "../../../ops/tests/common/mod.rs"]
 mod common;

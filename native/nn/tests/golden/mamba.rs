@@ -1,4 +1,4 @@
-//! Selective state spaces against PyTorch's float64 vectors, forward, gradient and carried state.
+//! Selective state spaces against PyTorch's float64 vectors: forward, gradient and carried state.
 
 use candle_core::Tensor;
 use sconce_nn::backbone::mamba::Mamba;
@@ -11,7 +11,7 @@ use sconce_tensor::Result;
 
 use crate::common::Golden;
 
-/// Golden's block, `x + mixer(norm(x))`.
+/// The golden block, `x + mixer(norm(x))`.
 struct Block(Norm, Mamba);
 
 impl Backbone for Block {
@@ -25,7 +25,7 @@ impl Backbone for Block {
     }
 }
 
-/// Values, gradients and steps; and once more as it is computed when taps are asked for, op by op.
+/// Checks values, gradients and steps, fused and, with taps, op by op.
 fn check(golden: &Golden, net: &dyn Backbone, weights: &Weights, parts: &[&str]) {
     check_in(&Context::default(), golden, net, weights, parts);
     let tapped = Context::tapped();
@@ -75,7 +75,7 @@ fn check_in(
 }
 
 #[test]
-fn the_mamba_block_agrees_also_where_a_channel_keeps_or_forgets_all() {
+fn the_mamba_block_agrees_even_if_a_channel_keeps_or_forgets_everything() {
     for case in ["mamba_w7", "mamba_w60", "mamba_w60_state", "mamba_w512_extreme"] {
         for golden in Golden::everywhere(case) {
             let b = golden.builder();
@@ -127,7 +127,7 @@ fn jamba(hidden_size: usize, num_layers: usize, attention_every: usize) -> Jamba
 }
 
 #[test]
-fn hybrids_with_attention_agree_also_with_strong_decay() {
+fn hybrids_with_attention_agree_even_with_strong_decay() {
     backbone("jamba", spec::Backbone::Jamba(jamba(12, 3, 2)));
     backbone("jamba_w512_strong", spec::Backbone::Jamba(jamba(6, 3, 2)));
     backbone("zamba", spec::Backbone::Zamba(jamba(12, 4, 2)));
@@ -135,7 +135,7 @@ fn hybrids_with_attention_agree_also_with_strong_decay() {
 }
 
 #[test]
-fn the_gated_recurrence_and_s4d_agree_also_with_strong_decay() {
+fn the_gated_recurrence_and_s4d_agree_even_with_strong_decay() {
     let gated = |hidden_size| HawkConfig {
         hidden_size,
         num_layers: 2,

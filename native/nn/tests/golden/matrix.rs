@@ -1,4 +1,4 @@
-//! Mamba-2, RetNet, GLA and xLSTM against PyTorch's float64 vectors, and sLSTM by differences.
+//! Mamba-2, RetNet, GLA and xLSTM against PyTorch's float64 vectors, and sLSTM against finite differences.
 
 use candle_core::{Tensor, Var};
 use sconce_nn::backbone::mamba2::Mamba2;
@@ -60,7 +60,7 @@ fn mamba2(case: &str, config: Mamba2Config) {
 }
 
 #[test]
-fn mamba_2_agrees_with_golden_at_every_length_of_a_chunk() {
+fn mamba_2_agrees_with_golden_for_every_chunk_size() {
     for chunk in [1, 7, 16, 32, 60] {
         mamba2("mamba2_w7", mamba2_config(24, 5, 3, chunk));
         mamba2("mamba2_w60", mamba2_config(40, 16, 4, chunk));
@@ -68,7 +68,7 @@ fn mamba_2_agrees_with_golden_at_every_length_of_a_chunk() {
     }
 }
 
-/// A whole backbone; `fixed` parts of its state have no gradient.
+/// A whole backbone. The `fixed` parts of its state have no gradient.
 fn whole(case: &str, config: spec::Backbone, fixed: &[usize]) {
     for golden in Golden::everywhere(case) {
         let b = golden.builder();
@@ -187,7 +187,7 @@ fn gradients_flow_through_a_carried_state() {
 }
 
 #[test]
-fn gradients_of_slstm_are_its_differences() {
+fn gradients_of_slstm_equal_finite_differences() {
     let n = |shape: &[usize], seed| (noise(shape, seed) * 0.7).unwrap();
     let positive = (n(&[3, 6], 5).abs().unwrap() + 0.5).unwrap();
     let m = n(&[3, 6], 6);
@@ -202,7 +202,7 @@ fn gradients_of_slstm_are_its_differences() {
                 m: m.clone(),
             };
             let (y, last) = slstm(&t[0], &t[1], 2, &state, lengths.clone()).unwrap();
-            // c / n does not depend on the units that m chose.
+            // c / n is independent of m, which only scales both.
             let ratio = (&last.c / &last.n).unwrap();
             Tensor::cat(&[y, last.h.unsqueeze(1).unwrap(), ratio.unsqueeze(1).unwrap()], 1).unwrap()
         });

@@ -1,4 +1,4 @@
-//! `decide.cu` beside the kinds of heads, head after head.
+//! `decide.cu` against the kinds of heads on the CPU, one head after another.
 
 use sconce_nn::head::{Chance, HeadKind, NONE, to_word};
 use sconce_nn::sampling::Sampling;
@@ -21,7 +21,7 @@ const LOGITS: usize = 8 + 17 + 150 + 3;
 const LABELS: usize = 8 + 1 + 1 + 3;
 const DRAW: usize = 8;
 
-/// Rows have one after the other.
+/// Assigned to the rows in turn.
 fn samplings() -> [Sampling; 4] {
     let plain = Sampling::default();
     let thresholds = Sampling { press_threshold: 0.6, release_threshold: 0.3, ..plain.clone() };
@@ -46,7 +46,7 @@ struct Head {
     prior: Vec<f32>,
 }
 
-/// The last head encodes nothing.
+/// The last head has no encoder.
 fn heads() -> Vec<Head> {
     let head = |(i, kind): (usize, HeadKind)| {
         let n = kind.logits();
@@ -74,7 +74,7 @@ struct Case {
 impl Case {
     fn new(with_prior: bool, with_previous: bool) -> Self {
         let rng = Rng::new(2, "labels", 0);
-        // Rows of nothing before among them, and rows whose choices are given.
+        // Some rows have no previous labels, and some have given choices.
         let label = |i: usize, of: u64, every: usize| {
             if i / LABELS % every == 1 { NONE } else { (rng.u32(i as u64 + (of << 32)) % 2) as f32 }
         };
@@ -188,7 +188,7 @@ impl Case {
     }
 }
 
-fn decisions_are_those_of_the_cpu(kernels: &impl Kernels) {
+fn decisions_equal_those_of_the_cpu(kernels: &impl Kernels) {
     for (with_prior, with_previous) in [(true, true), (false, true), (true, false), (false, false)]
     {
         let case = Case::new(with_prior, with_previous);
@@ -199,14 +199,14 @@ fn decisions_are_those_of_the_cpu(kernels: &impl Kernels) {
 }
 
 #[test]
-fn decisions_of_heads_that_read_each_other_are_those_of_the_cpu() {
-    decisions_are_those_of_the_cpu(&Emulated::compile("decide"));
+fn decisions_of_autoregressive_heads_equal_those_of_the_cpu() {
+    decisions_equal_those_of_the_cpu(&Emulated::compile("decide"));
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn decisions_on_a_card_are_those_of_the_cpu() {
+fn decisions_on_a_card_equal_those_of_the_cpu() {
     let ptx = sconce_cuda::kernels::DECIDE.ptx;
-    decisions_are_those_of_the_cpu(&crate::card::Card::open("decide", ptx));
+    decisions_equal_those_of_the_cpu(&crate::card::Card::open("decide", ptx));
 }

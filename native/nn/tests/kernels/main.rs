@@ -1,4 +1,4 @@
-//! CUDA kernels of a decision beside what the CPU does, as in `native/ops/tests/kernels`.
+//! CUDA kernels of a decision against the CPU, as in `native/ops/tests/kernels`.
 
 #[cfg(feature = "cuda")]
 #[path = "../../../ops/tests/kernels/card.rs"]

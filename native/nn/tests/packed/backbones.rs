@@ -1,4 +1,4 @@
-//! Every backbone, of random sizes.
+//! Every backbone with random sizes.
 
 use sconce_nn::spec::{
     AttentionConfig, Backbone, ExpandConfig, GlaConfig, GriffinConfig, HawkConfig, HeadsConfig,
@@ -6,7 +6,7 @@ use sconce_nn::spec::{
 };
 use sconce_tensor::rng::Rng;
 
-/// Numbers that tests draw, each from its own place.
+/// Random numbers of a test. Each has an index of its own.
 pub struct Numbers {
     rng: Rng,
     next: u64,
@@ -32,8 +32,8 @@ impl Numbers {
     }
 }
 
-/// One for each: of odd sizes too, of one layer and of several. A norm over a few numbers makes much of little, so
-/// none is over fewer than 6.
+/// One generator per backbone. Sizes include odd ones, and stacks have one or more layers. No norm has fewer than 6
+/// numbers, because a norm over a few numbers can amplify rounding errors.
 pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| {
         Backbone::Mlp(MlpConfig {
@@ -120,7 +120,7 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::CausalTransformer(attention(n)),
 ];
 
-/// Of heads whose width is even.
+/// Heads have an even width.
 fn heads(n: &mut Numbers) -> HeadsConfig {
     let num_heads = 1 + n.below(4);
     HeadsConfig {
@@ -177,7 +177,7 @@ fn recurrent(n: &mut Numbers) -> RecurrentConfig {
     }
 }
 
-/// Windows end within 30 frames, or do not.
+/// A window may be shorter or longer than 30 frames.
 fn attention(n: &mut Numbers) -> AttentionConfig {
     AttentionConfig {
         hidden_size: 6 + n.below(65),
@@ -192,7 +192,7 @@ fn attention(n: &mut Numbers) -> AttentionConfig {
     }
 }
 
-/// Of layers that are fewer than it takes to attend, or several times as many.
+/// Stacks may have fewer layers than it takes to reach an attention layer, or several times as many.
 fn jamba(n: &mut Numbers) -> JambaConfig {
     JambaConfig {
         hidden_size: 6 + n.below(35),

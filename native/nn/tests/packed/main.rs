@@ -1,4 +1,4 @@
-//! What a plan makes, against the policy it was packed from.
+//! Results of a plan against the policy that it was packed from.
 
 use std::ops::Range;
 
@@ -31,8 +31,8 @@ fn embedding(n: &mut Numbers) -> Embedding {
     }
 }
 
-/// Its backbones come in turn, so that each has its share of the seeds. In int8 they are of some width: a norm over a
-/// few numbers is now and then one over nearly equal ones, and makes much of what a rounding left.
+/// Backbones take turns, so that each has its share of the seeds. In int8 they have a minimum width: a norm over a
+/// few numbers may meet nearly equal ones and amplify a rounding error.
 fn spec(seed: u64, n: &mut Numbers, format: Format) -> Spec {
     let embedding = embedding(n);
     let heads = heads(n, &embedding);
@@ -66,7 +66,8 @@ fn heads(n: &mut Numbers, embedding: &Embedding) -> Heads {
     heads
 }
 
-/// A row that is the same in f32, bf16 and int8: multiples of a power of two up to 127, its largest 127.
+/// Rounds a row to numbers that are exact in f32, bf16 and int8: multiples of a power of two up to 127, the largest
+/// being 127.
 fn to_int8(row: &mut [f32]) {
     let most = row.iter().fold(0.0f32, |most, w| most.max(w.abs()));
     let scale = (most / 127.0).log2().ceil().exp2();
@@ -76,7 +77,7 @@ fn to_int8(row: &mut [f32]) {
     }
 }
 
-/// A policy in which no weight is 0 or 1, as some begin, and each is what a format can write.
+/// A policy without weights of exactly 0 or 1, as some start, and with weights that are exact in the format.
 fn policy(spec: &Spec, n: &mut Numbers, format: Format) -> Result<Policy> {
     let init = Policy::init(spec, 3)?;
     let mut weights = Weights::new();
@@ -86,7 +87,7 @@ fn policy(spec: &Spec, n: &mut Numbers, format: Format) -> Result<Policy> {
         match (format, weight.dims()) {
             (Format::F32, _) => {}
             (Format::Int8(_), [_, width]) => numbers.chunks_exact_mut(*width).for_each(to_int8),
-            // Also those of a few inputs, of each head, that int8 has in bf16.
+            // Matrices that int8 stores in bf16 are included: those with few inputs, and those of each head.
             (Format::Bf16 | Format::Int8(_), _) => Precision::Bf16.round(&mut numbers, &drawn),
         }
         weights.insert(name.clone(), Weight::from(tensor(numbers, weight.dims())?));
@@ -94,7 +95,7 @@ fn policy(spec: &Spec, n: &mut Numbers, format: Format) -> Result<Policy> {
     Policy::from_weights(spec, weights)
 }
 
-/// One frame: some of its numbers are zeros, and sometimes nobody knows the previous action.
+/// One frame. Some of its numbers are zeros, and sometimes the previous action is unknown.
 fn frame(spec: &Spec, n: &mut Numbers) -> Frames {
     let continuous = (0..spec.embedding.continuous_width())
         .map(|_| if n.below(3) == 0 { 0.0 } else { n.normal() })
@@ -118,17 +119,17 @@ fn view(frames: &Frames) -> Frame<'_> {
     Frame { continuous, ids, previous }
 }
 
-/// To so much of the largest.
+/// The tolerance is relative to the largest number.
 fn assert_close(got: &[f32], want: &[f32], tolerance: f32, about: &str) {
     assert_eq!(got.len(), want.len(), "{about}");
     let largest = want.iter().fold(1.0f32, |most, v| most.max(v.abs()));
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert!((g - w).abs() <= tolerance * largest, "{about}[{i}]: {g} is not {w}");
+        assert!((g - w).abs() <= tolerance * largest, "{about}[{i}]: got {g}, want {w}");
     }
 }
 
-/// The state of an xLSTM in the units of `want`. Its stabilisers are whole 64ths: where the last bit of a sum
-/// decides which, all that is divided by one is written differently, and means the same.
+/// The state of an xLSTM in the units of `want`. Its stabilisers are multiples of 1/64. Where the last bit of a sum
+/// decides between two of them, all numbers scaled by the stabiliser differ in form but not in meaning.
 fn in_units_of(want: &[f32], config: &HeadsConfig, state: &[f32]) -> Vec<f32> {
     let mut state = state.to_vec();
     let mut change = |m: usize, parts: [Range<usize>; 2]| {
@@ -161,7 +162,7 @@ fn in_units_of(want: &[f32], config: &HeadsConfig, state: &[f32]) -> Vec<f32> {
     state
 }
 
-/// Steps a plan and core side by side, each with its own state.
+/// Steps a plan and the policy side by side, each with its own state.
 struct Pair {
     policy: Policy,
     plan: Plan,
@@ -222,14 +223,14 @@ impl Pair {
 }
 
 #[test]
-fn many_steps_of_any_spec_are_those_of_its_ops() -> Result<()> {
+fn steps_of_a_plan_equal_those_of_the_policy() -> Result<()> {
     for seed in 0..30 * BACKBONES.len() as u64 {
         let n = &mut Numbers::new(seed);
         let format = format(n);
         let spec = spec(seed, n, format);
         if let (Format::Int8(_), Backbone::Xlstm(_)) = (format, &spec.backbone) {
-            // The norm of a head that reads next to nothing makes it large: in f32, too, weights that are off by
-            // 3e-5 change some of its steps by 1e-2.
+            // The norm of a head amplifies a tiny output. Even in f32, weights that are off by 3e-5 change some steps
+            // by 1e-2.
             continue;
         }
         let mut pair = Pair::new(&spec, n, format)?;
@@ -242,7 +243,7 @@ fn many_steps_of_any_spec_are_those_of_its_ops() -> Result<()> {
                 ..Sampling::default()
             };
             let given = labels(&spec, n);
-            // In int8 a draw may be so near to the border of two choices that it falls to the other.
+            // In int8 a draw near the border of two choices may give the other choice.
             let given = (t % 5 == 1 || matches!(format, Format::Int8(_))).then_some(&given[..]);
             let rngs = [Rng::new(seed, "act", t)];
             let draw = Draw { sampling: &sampling, rngs: &rngs, given };
@@ -253,7 +254,7 @@ fn many_steps_of_any_spec_are_those_of_its_ops() -> Result<()> {
 }
 
 #[test]
-fn a_game_has_the_same_bits_alone_and_in_company() -> Result<()> {
+fn a_game_has_the_same_bits_alone_and_beside_others() -> Result<()> {
     for seed in 0..15 * BACKBONES.len() as u64 {
         let n = &mut Numbers::new(1000 + seed);
         let format = format(n);
@@ -287,7 +288,7 @@ fn a_game_has_the_same_bits_alone_and_in_company() -> Result<()> {
     Ok(())
 }
 
-/// The logits of a few frames, choices given.
+/// The logits of a few frames with given choices.
 fn logits(policy: &Policy, format: Format, frames: &[(Frames, Vec<f32>)]) -> Result<Vec<f32>> {
     let plan = Plan::of(policy, format)?.expect("a plan");
     let (mut scratch, mut state) = (Scratch::default(), plan.zero_state().to_vec());
@@ -306,7 +307,7 @@ fn logits(policy: &Policy, format: Format, frames: &[(Frames, Vec<f32>)]) -> Res
 }
 
 #[test]
-fn int8_is_near_f32_and_beyond_its_bound_it_is_bf16() -> Result<()> {
+fn int8_is_near_f32_and_falls_back_to_bf16_beyond_its_bound() -> Result<()> {
     for seed in 0..4 * BACKBONES.len() as u64 {
         let n = &mut Numbers::new(2000 + seed);
         let spec = spec(seed, n, Format::Int8(1.0));
@@ -321,7 +322,7 @@ fn int8_is_near_f32_and_beyond_its_bound_it_is_bf16() -> Result<()> {
 }
 
 #[test]
-fn a_plan_tells_what_became_of_each_matrix() -> Result<()> {
+fn a_plan_lists_the_encoding_of_each_matrix() -> Result<()> {
     let n = &mut Numbers::new(5);
     let policy = policy(&gru(Embedding::vector(64)), n, Format::F32)?;
     let packed = |bound| Plan::of(&policy, Format::Int8(bound));
@@ -357,7 +358,7 @@ fn gru(embedding: Embedding) -> Spec {
 }
 
 #[test]
-fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> {
+fn mismatched_inputs_and_non_finite_numbers_are_errors_of_their_game() -> Result<()> {
     let n = &mut Numbers::new(1);
     let spec = gru(Embedding::melee(Melee::default()));
     let policy = policy(&spec, n, Format::F32)?;
@@ -366,7 +367,7 @@ fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> 
     let sampling = Sampling::default();
     let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
     let (mut other, mut beside) = (plan.blank(), plan.zero_state().to_vec());
-    // Beside a game that is well.
+    // Beside a game without errors.
     let mut step = |frames: &Frames, state: &mut [f32], given: Option<&[f32]>| {
         let rng = || Rng::new(1, "act", 0);
         let mut games = [
@@ -394,7 +395,7 @@ fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> 
         (changed(|f| f.previous.truncate(3)), "previous labels: expected 13, got 3"),
     ] {
         let error = step(&frames, &mut state, None).unwrap_err().to_string();
-        assert!(error.starts_with(said), "{error} is not {said}");
+        assert!(error.starts_with(said), "got {error}, want {said}");
     }
     assert!(step(&good, &mut state[1..], None).is_err());
     assert!(step(&good, &mut state, Some(&[2.0; 13])).is_err());
@@ -405,7 +406,7 @@ fn what_does_not_fit_is_named_and_what_is_not_finite_is_refused() -> Result<()> 
 }
 
 #[test]
-fn a_cache_that_says_what_none_can_is_refused_and_those_beside_it_go_on() -> Result<()> {
+fn an_impossible_frame_count_in_a_cache_is_an_error_of_its_game_only() -> Result<()> {
     let n = &mut Numbers::new(1);
     let config = AttentionConfig {
         hidden_size: 8,
@@ -447,13 +448,13 @@ fn a_cache_that_says_what_none_can_is_refused_and_those_beside_it_go_on() -> Res
 }
 
 #[test]
-fn weights_that_are_not_finite_have_no_plan() -> Result<()> {
+fn non_finite_weights_have_no_plan() -> Result<()> {
     let n = &mut Numbers::new(1);
     let spec = gru(Embedding::vector(3));
     let whole = policy(&spec, n, Format::F32)?;
     assert!(Plan::of(&whole, Format::F32)?.is_some());
     let mut weights = whole.weights().clone();
-    // The largest f32 is one, but too large for a bf16.
+    // The largest f32 is finite, but too large for bf16.
     for (value, in_f32) in [(f32::INFINITY, false), (f32::MAX, true)] {
         let broken = tensor(vec![value; 24 * 8], (24, 8))?;
         weights.insert("backbone.weight_hh_l1".into(), Weight::from(broken));

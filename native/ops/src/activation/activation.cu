@@ -1,25 +1,25 @@
-// Functions of each number on its own, and products of one branch with a gate (Dauphin et al. 2017; Shazeer 2020).
+// Elementwise functions, and products of one branch with a gate (Dauphin et al. 2017; Shazeer 2020).
 //
-//   activation   y = f(x + bias) + rest, bias [d] or none, rest or none
+// y = f(x + bias) + rest; bias [d] and rest are optional
 //   gated        y = x f(gate)
 //   glu          y = f(x[.., ..n]) x[.., n..]
 //   skip         y = x + d z, d [d]
 //
-// Numbers are of type T, arithmetic is f32. Sums over rows have an order that sizes alone decide.
+// Numbers are of type T, arithmetic is f32. Sums over rows have an order that depends on sizes alone.
 
 #include "activations.cuh"
 #include "numbers.cuh"
 
 namespace {
 
-// Numbers of a thread, a block's width apart: their reads wait together.
+// Numbers of a thread, a block's width apart: their reads overlap.
 constexpr int EACH = 2;
-// Columns and rows of a block that sums columns, and rows that a part has at least.
+// Columns and rows of a block that sums columns, and the least rows of a part.
 constexpr int COLUMNS = 32;
 constexpr int LINES = 8;
 constexpr int ROWS = 256;
 
-// put(i, get(i)) of the numbers of this thread.
+// Calls put(i, get(i)) for the numbers of this thread.
 template <typename Get, typename Put> __device__ void each(long long n, Get get, Put put) {
   const long long first = blockIdx.x * (long long)blockDim.x * EACH + threadIdx.x;
   decltype(get(first)) got[EACH];
@@ -29,17 +29,17 @@ template <typename Get, typename Put> __device__ void each(long long n, Get get,
     if (first + k * (long long)blockDim.x < n) put(first + k * (long long)blockDim.x, got[k]);
 }
 
-// A number and its gate, or its gradient, or what is added to it.
+// A number with its gate, its gradient, or an addend.
 struct Two {
   float x, g;
 };
 
-// The same and a gradient, or another number.
+// A number with its gate and a gradient, or three operands.
 struct Three {
   float x, g, dy;
 };
 
-// i / n, mostly of numbers that fit 32 bits, where it is quicker.
+// i / n; faster for numbers that fit 32 bits.
 __device__ inline long long quotient(long long i, int n) {
   return i <= 0xffffffffll ? (long long)(unsigned(i) / unsigned(n)) : i / n;
 }
@@ -58,12 +58,12 @@ template <typename T> __device__ void backward(const T *x, const T *dy, T *dx, l
   each(n, get, [=](long long i, Two v) { write(dx + i, v.g * slope(activation, v.x)); });
 }
 
-// The sums of what `of(i, weight)` is of each number i of a part of the rows, whose columns have weights.
+// The column sums of of(i, weight) over a part of the rows, with the weight of each column.
 template <typename T, typename Of>
 __device__ void sum_columns(const T *weights, float *parts, long long rows, int d, Of of) {
   __shared__ float sums[LINES][COLUMNS];
   const int column = blockIdx.x * COLUMNS + threadIdx.x, line = threadIdx.y;
-  // A grid has no more than 65,535 parts.
+  // A grid has at most 65,535 parts.
   const long long per_part = max((long long)ROWS, (rows + gridDim.y - 1) / gridDim.y);
   const long long first = blockIdx.y * per_part, last = min(rows, first + per_part);
   const float weight = column < d ? read(weights + column) : 0.0f;
@@ -77,7 +77,7 @@ __device__ void sum_columns(const T *weights, float *parts, long long rows, int 
   parts[blockIdx.y * (long long)d + column] = all;
 }
 
-// The gradients of a part of the rows of x, and their sums.
+// The gradients of a part of the rows of x, and their column sums.
 template <typename T>
 __device__ void bias_parts(const T *x, const T *bias, const T *dy, T *dx, float *parts, long long rows, int d,
                            int activation) {
@@ -91,7 +91,7 @@ __device__ void bias_parts(const T *x, const T *bias, const T *dy, T *dx, float 
   });
 }
 
-// Of a skip: dz = dy d, and the sums of dy z.
+// Backward of skip: dz = dy d, and the sums of dy z.
 template <typename T>
 __device__ void skip_parts(const T *z, const T *weights, const T *dy, T *dz, float *parts, long long rows, int d) {
   sum_columns(weights, parts, rows, d, [=](long long i, float weight) {
@@ -106,7 +106,7 @@ template <typename T> __device__ void skip(const T *x, const T *z, const T *weig
   each(n, get, [=](long long i, Three v) { write(y + i, v.x + v.g * v.dy); });
 }
 
-// Where number i of a product lies in x and in the gate.
+// Indices in x and in the gate of number i of a product.
 struct Same {
   __device__ long long x(long long i) const { return i; }
   __device__ long long gate(long long i) const { return i; }
@@ -136,8 +136,8 @@ __device__ void gated_backward(const T *x, const T *gate, const T *dy, T *dx, T 
 
 } // namespace
 
-// A thread for EACH numbers; of n of them rows have d, and of a glu's output. The sums of biases, parts
-// [gridDim.y, d], want blocks of COLUMNS x LINES threads; where no dx is wanted it is dy.
+// A thread has EACH numbers. n counts the numbers of rows of d; for a glu it counts its outputs. The bias sums, parts
+// [gridDim.y, d], want blocks of COLUMNS x LINES threads. If dx is not wanted it is the same pointer as dy.
 #define ACTIVATION(T, suffix)                                                                                          \
   extern "C" __global__ void activation_##suffix##_forward(const T *__restrict__ x, const T *__restrict__ bias,        \
                                                            const T *__restrict__ rest, T *__restrict__ y, long long n, \

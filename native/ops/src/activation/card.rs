@@ -1,4 +1,4 @@
-//! Functions of each number on its own, and gates.
+//! Elementwise functions and gates on a card.
 
 use candle_core::{D, DType, Result, Tensor, bail};
 use sconce_cuda::kernels::ACTIVATION;
@@ -8,10 +8,10 @@ use crate::device::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use crate::op::card::{Op, Pass, apply};
 use crate::{Activation, tensor};
 
-/// Threads of a block, and numbers of each.
+/// Threads of a block, and numbers of each thread.
 const THREADS: usize = 256;
 const EACH: usize = 2;
-/// Columns, and rows at a time, of a block that sums columns, and rows that a part has at least.
+/// Columns of a block that sums columns, rows that it reads at a time, and the least rows of a part.
 const COLUMNS: usize = 32;
 const LINES: usize = 8;
 const ROWS: usize = 256;
@@ -20,7 +20,7 @@ pub(crate) fn activate(x: &Tensor, activation: Activation) -> crate::Result<Tens
     finished(x, None, activation, None)
 }
 
-/// `activation(x + bias) + rest`, `bias [d]`
+/// `activation(x + bias) + rest`, `bias [d]`.
 pub(crate) fn finished(
     x: &Tensor,
     bias: Option<&Tensor>,
@@ -47,14 +47,14 @@ fn launch(op: &str, step: &str, x: &Tensor) -> Result<Launch> {
     Launch::of(ACTIVATION, &format!("{op}_{}_{step}", suffix(x)), x)
 }
 
-/// Of `n` numbers, with the activation that ends the arguments of all.
+/// Runs a launch over `n` numbers; the activation is the last argument of every kernel.
 fn run(launch: Launch, n: usize, activation: Activation) -> Result<()> {
     let launch = launch.int(activation as usize);
-    // SAFETY: as activation.cu says: a thread for EACH numbers.
+    // SAFETY: as activation.cu requires, a thread for EACH numbers.
     unsafe { launch.run([n.div_ceil(THREADS * EACH), 1, 1], [THREADS, 1, 1], 0) }
 }
 
-/// Parts of so many rows, each of which is summed on its own.
+/// The number of parts of `rows` rows; each part is summed on its own.
 fn parts_of(rows: usize) -> usize {
     rows.div_ceil(ROWS).min(MOST_ALONG_Y)
 }
@@ -63,7 +63,7 @@ fn like(x: &Tensor) -> Result<Tensor> {
     unwritten(x.shape(), x.dtype(), x)
 }
 
-/// `y = activation(x + bias) + rest`
+/// `y = activation(x + bias) + rest`.
 fn finish(
     x: &Tensor,
     [bias, rest]: [Option<&Tensor>; 2],
@@ -71,14 +71,14 @@ fn finish(
     y: &Tensor,
 ) -> Result<()> {
     if rest.is_some_and(|rest| (rest.shape(), rest.dtype()) != (x.shape(), x.dtype())) {
-        bail!("{x:?} and {rest:?} have no sum");
+        bail!("{x:?} and {rest:?} have different shapes or types");
     }
     let (n, (_, d)) = (x.elem_count(), tensor::rows(x.dims()));
     let launch = launch("activation", "forward", x)?.tensor(x)?.option(bias)?.option(rest)?;
     run(launch.tensor(y)?.long(n).int(d), n, activation)
 }
 
-/// Inputs x and those that are given of a bias and the rest.
+/// Inputs are x, and the bias and the rest where they are given.
 struct Activate {
     activation: Activation,
     bias: bool,
@@ -88,12 +88,12 @@ struct Activate {
 impl Activate {
     /// x, the bias and the rest.
     fn parts<'a>(&self, inputs: &'a [Tensor]) -> Result<(&'a Tensor, [Option<&'a Tensor>; 2])> {
-        let [x, given @ ..] = inputs else { bail!("a function has an argument") };
+        let [x, given @ ..] = inputs else { bail!("an activation takes at least one input") };
         let mut given = given.iter();
         Ok((x, [self.bias, self.rest].map(|is| if is { given.next() } else { None })))
     }
 
-    /// The gradients of numbers, which without an activation are those of the sum, and of their bias.
+    /// The gradients of x and of its bias; without an activation the first one is `dy`.
     fn with_bias(&self, x: &Tensor, bias: &Tensor, dy: &Tensor) -> Result<[Tensor; 2]> {
         let (rows, d) = tensor::rows(x.dims());
         let dx = (self.activation != Activation::None).then(|| like(x)).transpose()?;
@@ -101,7 +101,7 @@ impl Activate {
         let blocks = [d.div_ceil(COLUMNS), parts_of(rows), 1];
         let launch = launch("activation", "bias_parts", x)?.tensor(x)?.tensor(bias)?.tensor(dy)?;
         let launch = launch.option(dx.as_ref())?.tensor(&parts)?.long(rows).int(d);
-        // SAFETY: as activation.cu says: a block for COLUMNS of each part.
+        // SAFETY: as activation.cu requires, a block for COLUMNS of each part.
         unsafe { launch.int(self.activation as usize).run(blocks, [COLUMNS, LINES, 1], 0) }?;
         let dbias = sum_of_parts(&parts)?.to_dtype(bias.dtype())?;
         Ok([dx.unwrap_or_else(|| dy.clone()), dbias])
@@ -137,7 +137,7 @@ impl Op for Activate {
     }
 }
 
-/// `y + d x`, `d [c]`
+/// `y + d x`, `d [c]`.
 pub(crate) fn skip(y: &Tensor, x: &Tensor, d: &Tensor) -> crate::Result<Tensor> {
     apply(Skip, &[y, x, &d.to_dtype(x.dtype())?])
 }
@@ -146,23 +146,23 @@ struct Skip;
 
 impl Op for Skip {
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [y, x, d] = inputs else { bail!("a skip has a weight") };
+        let [y, x, d] = inputs else { bail!("a skip takes three inputs") };
         let (z, n) = (output(y.shape(), y.dtype(), y, track)?, y.elem_count());
         let launch = launch("skip", "forward", y)?.tensor(y)?.tensor(x)?.tensor(d)?.tensor(&z)?;
         let launch = launch.long(n).int(d.elem_count());
-        // SAFETY: as activation.cu says: a thread for EACH numbers.
+        // SAFETY: as activation.cu requires, a thread for EACH numbers.
         unsafe { launch.run([n.div_ceil(THREADS * EACH), 1, 1], [THREADS, 1, 1], 0) }?;
         Ok((z, vec![]))
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
-        let [_, x, d] = pass.inputs else { bail!("a skip has a weight") };
+        let [_, x, d] = pass.inputs else { bail!("a skip takes three inputs") };
         let ((rows, c), dx) = (tensor::rows(x.dims()), like(x)?);
         let parts = unwritten((parts_of(rows), c), DType::F32, x)?;
         let launch = launch("skip", "parts", x)?.tensor(x)?.tensor(d)?.tensor(pass.dy)?;
         let launch = launch.tensor(&dx)?.tensor(&parts)?.long(rows).int(c);
         let blocks = [c.div_ceil(COLUMNS), parts_of(rows), 1];
-        // SAFETY: as activation.cu says: a block for COLUMNS of each part.
+        // SAFETY: as activation.cu requires, a block for COLUMNS of each part.
         unsafe { launch.run(blocks, [COLUMNS, LINES, 1], 0) }?;
         let dd = sum_of_parts(&parts)?.to_dtype(d.dtype())?;
         Ok(vec![Some(pass.dy.clone()), Some(dx), Some(dd)])
@@ -173,7 +173,7 @@ struct Gated(Activation);
 
 impl Op for Gated {
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x, gate] = inputs else { bail!("a product has a gate") };
+        let [x, gate] = inputs else { bail!("a gated product takes two inputs") };
         let (y, n) = (output(x.shape(), x.dtype(), x, track)?, x.elem_count());
         let launch = launch("gated", "forward", x)?.tensor(x)?.tensor(gate)?;
         run(launch.tensor(&y)?.long(n), n, self.0)?;
@@ -181,7 +181,7 @@ impl Op for Gated {
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
-        let [x, gate] = pass.inputs else { bail!("a product has a gate") };
+        let [x, gate] = pass.inputs else { bail!("a gated product takes two inputs") };
         let (dx, dgate, n) = (like(x)?, like(gate)?, x.elem_count());
         let launch = launch("gated", "backward", x)?.tensor(x)?.tensor(gate)?.tensor(pass.dy)?;
         run(launch.tensor(&dx)?.tensor(&dgate)?.long(n), n, self.0)?;
@@ -189,12 +189,12 @@ impl Op for Gated {
     }
 }
 
-/// Of two halves that lie side by side.
+/// A gated product of two halves that lie side by side.
 struct Glu(Activation);
 
 impl Op for Glu {
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x] = inputs else { bail!("a gated linear unit has an argument") };
+        let [x] = inputs else { bail!("a gated linear unit takes one input") };
         let mut dims = x.dims().to_vec();
         let d = x.dim(D::Minus1)? / 2;
         if let Some(last) = dims.last_mut() {
@@ -208,7 +208,7 @@ impl Op for Glu {
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
         let ([x], dy) = (pass.inputs, pass.dy) else {
-            bail!("a gated linear unit has an argument")
+            bail!("a gated linear unit takes one input")
         };
         let (dx, n) = (like(x)?, dy.elem_count());
         let launch = launch("glu", "backward", x)?.tensor(x)?.tensor(dy)?.tensor(&dx)?;

@@ -18,25 +18,25 @@ pub(crate) fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     })
 }
 
-/// `activation(x + bias)`
+/// `activation(x + bias)`.
 pub(crate) fn biased(x: &Tensor, bias: Option<&Weight>, activation: Activation) -> Result<Tensor> {
     let Some(bias) = bias else { return activate(x, activation) };
     activate(&x.broadcast_add(bias)?, activation)
 }
 
-/// Candle's own makes 0 of what is not a number, and has a slope at 0.
+/// Candle's relu turns NaN into 0, and has a slope at 0.
 fn relu(x: &Tensor) -> candle_core::Result<Tensor> {
     let zeros = x.zeros_like()?;
     x.le(&zeros)?.where_cond(&zeros, x)
 }
 
-/// By way of a tanh: the slope of `1 / (1 + e^-x)` is not a number where `e^-x` is infinite.
+/// Computed from a tanh: the slope of `1 / (1 + e^-x)` is NaN where `e^-x` is infinite.
 fn sigmoid(x: &Tensor) -> candle_core::Result<Tensor> {
     (x * 0.5)?.tanh()?.affine(0.5, 0.5)
 }
 
-/// `max(x, 0) + ln(1 + u)` of `u = e^-|x|`, where no power is too large; what of u is lost in `w = 1 + u` is
-/// added to the logarithm. Candle has the slope of a relu at 0 as 1 and that of `|x|` too: the sum has 1/2.
+/// `max(x, 0) + ln(1 + u)` with `u = e^-|x|`, which never overflows; the rounding error of `w = 1 + u` is added to the
+/// logarithm. At 0 candle's relu and `|x|` have slope 1, so the sum has slope 1/2.
 fn softplus(x: &Tensor) -> candle_core::Result<Tensor> {
     let u = x.abs()?.neg()?.exp()?;
     let w = (&u + 1.0)?;

@@ -1,4 +1,4 @@
-//! Functions of each number on its own, and products of one branch with a gate.
+//! Elementwise functions, and products of one branch with a gate.
 
 pub(crate) mod card;
 pub(crate) mod composed;
@@ -15,27 +15,32 @@ use crate::{Result, memory, pool, tensor};
 /// Numbers of one shard.
 const SHARD: usize = 1 << 14;
 
+/// An elementwise function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
+    /// `x`.
     None,
+    /// `max(x, 0)`.
     Relu,
+    /// `1 / (1 + e^-x)`.
     Sigmoid,
+    /// `tanh(x)`.
     Tanh,
     /// `x sigmoid(x)` (Elfwing et al. 2018).
     Silu,
     /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))` (Hendrycks & Gimpel 2016), the tanh form.
     Gelu,
-    /// `ln(1 + e^x)`
+    /// `ln(1 + e^x)`.
     Softplus,
     /// `max(x, 0)^2` (So et al. 2021).
     SquaredRelu,
 }
 
-/// `sqrt(2 / pi)`
+/// `sqrt(2 / pi)`.
 const GELU: f32 = 0.797_884_6;
 const CUBE: f32 = 0.044_715;
 
-/// What is not a number stays that; `f32::max` would make 0 of it.
+/// NaN stays NaN; `f32::max` would turn it into 0.
 #[inline(always)]
 fn relu(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
@@ -103,7 +108,7 @@ each!(softplus_, softplus_d, softplus_both, |x| softplus(x), sigmoid(x));
 each!(squared_relu_, squared_relu_d, squared_relu_both, |x| relu(x) * relu(x), 2.0 * relu(x));
 
 dispatch! {
-    /// `dy *= slope`, from the output of a sigmoid.
+    /// `dy *= slope`, computed from the output of a sigmoid.
     fn sigmoid_from_output(dy: &mut [f32], y: &[f32]) {
         for (d, y) in dy.iter_mut().zip(y) {
             *d *= y * (1.0 - y);
@@ -112,7 +117,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `dy *= slope`, from the output of a tanh.
+    /// `dy *= slope`, computed from the output of a tanh.
     fn tanh_from_output(dy: &mut [f32], y: &[f32]) {
         for (d, y) in dy.iter_mut().zip(y) {
             *d *= 1.0 - y * y;
@@ -121,7 +126,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `y[i] *= x[i]`
+    /// `y[i] *= x[i]`.
     pub fn multiply(y: &mut [f32], x: &[f32]) {
         for (y, x) in y.iter_mut().zip(x) {
             *y *= x;
@@ -130,7 +135,7 @@ dispatch! {
 }
 
 impl Activation {
-    /// Whether the slope cannot be told from the output alone.
+    /// Whether the slope depends on the input and not on the output alone.
     pub fn needs_input(self) -> bool {
         matches!(
             self,
@@ -138,6 +143,7 @@ impl Activation {
         )
     }
 
+    /// `y = activation(y)`, in place.
     pub fn apply(self, y: &mut [f32]) {
         match self {
             Activation::None => {}
@@ -151,7 +157,7 @@ impl Activation {
         }
     }
 
-    /// `dy` times the slope at `x`.
+    /// Multiplies `dy` by the slope at `x`, in place.
     pub fn backward(self, dy: &mut [f32], x: &[f32]) {
         match self {
             Activation::None => {}
@@ -165,7 +171,7 @@ impl Activation {
         }
     }
 
-    /// `dy` times the slope at `x`, and `x` becomes the output.
+    /// Multiplies `dy` by the slope at `x`, and replaces `x` by the output.
     pub(crate) fn backward_and_apply(self, dy: &mut [f32], x: &mut [f32]) {
         match self {
             Activation::None => {}
@@ -179,19 +185,19 @@ impl Activation {
         }
     }
 
-    /// `dy` times the slope, told from the output `y`; see [`needs_input`](Self::needs_input).
+    /// Multiplies `dy` by the slope, computed from the output `y`; see [`needs_input`](Self::needs_input).
     pub(crate) fn backward_from_output(self, dy: &mut [f32], y: &[f32]) {
         match self {
-            // Where a relu is above zero, so is its input.
+            // The output of a relu is positive exactly where its input is.
             Activation::Relu => relu_d(dy, y),
             Activation::Sigmoid => sigmoid_from_output(dy, y),
             Activation::Tanh => tanh_from_output(dy, y),
-            _ => debug_assert!(!self.needs_input(), "{self:?} from its output"),
+            _ => debug_assert!(!self.needs_input(), "the slope of {self:?} needs its input"),
         }
     }
 }
 
-/// `activation(x)`, any shape.
+/// `activation(x)`, of any shape.
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     match Form::of(x) {
         Form::Cpu => {}
@@ -219,7 +225,7 @@ impl Op for Activate {
     }
 }
 
-/// `x * activation(gate)`, both of one shape (Dauphin et al. 2017; Shazeer 2020).
+/// `x * activation(gate)`, of one shape (Dauphin et al. 2017; Shazeer 2020).
 pub fn gated(x: &Tensor, gate: &Tensor, activation: Activation) -> Result<Tensor> {
     tensor::check_shape("gate", x.dims(), gate.dims())?;
     match Form::of(x) {

@@ -1,4 +1,4 @@
-//! `y + d * x`, a weight a channel.
+//! `y + d * x`, with one weight per channel.
 
 use candle_core::Tensor;
 
@@ -41,7 +41,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `dx *= d`, and the rows' parts of the gradient of `d`; `dx` holds `dy`.
+    /// `dx *= d`, and adds the rows' part of the gradient of `d` to `dd`; `dx` holds `dy` on entry.
     fn backward(dx: &mut [f32], dd: &mut [f32], x: &[f32], d: &[f32]) {
         for (dx, x) in dx.chunks_exact_mut(d.len()).zip(x.chunks_exact(d.len())) {
             for (((dx, x), d), dd) in dx.iter_mut().zip(x).zip(d).zip(dd.iter_mut()) {

@@ -1,4 +1,4 @@
-//! Numbers put beside each other, and taken apart.
+//! Concatenates tensors on a card, and splits them again.
 
 use candle_core::{D, Result, Tensor, bail};
 use sconce_cuda::kernels::ROWS;
@@ -10,7 +10,7 @@ use crate::tensor::{rows, with_width};
 
 const THREADS: usize = 256;
 
-/// Tensors side by side, along the last dimension.
+/// Concatenates tensors along the last dimension.
 pub(crate) fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
     apply(Join, parts)
 }
@@ -21,23 +21,23 @@ pub(crate) fn reshape(x: &Tensor, dims: Vec<usize>) -> Result<Tensor> {
     Ok(tape::view(x, y, move |dy| dy.reshape(own.as_slice())))
 }
 
-/// Copies columns of `from`, from its column `first` on, to those of `to` from its column `at` on: as many as the
-/// narrower one has.
+/// Copies columns of `from`, starting at its column `first`, to those of `to` starting at its column `at`: as many as
+/// the narrower one has.
 pub(crate) fn copy_columns(from: (&Tensor, usize), to: (&Tensor, usize)) -> Result<()> {
     let ([from, to], [first, at]) = ([from.0, to.0], [from.1, to.1]);
     let ((count, wide), (to_count, to_wide)) = (rows(from.dims()), rows(to.dims()));
     let n = (wide - first.min(wide)).min(to_wide - at.min(to_wide));
     if count != to_count || from.dtype() != to.dtype() {
-        bail!("columns of {from:?} are not copied to {to:?}");
+        bail!("columns of {from:?} cannot be copied to {to:?}");
     }
     let kernel = match from.dtype().size_in_bytes() {
         4 => "copy_columns_32",
         2 => "copy_columns_16",
-        other => bail!("columns of numbers of {other} bytes are not copied"),
+        other => bail!("columns of numbers of {other} bytes cannot be copied"),
     };
     let launch = Launch::of(ROWS, kernel, to)?.tensor(from)?.tensor(to)?.long(count);
     let launch = [n, wide, first, to_wide, at].into_iter().fold(launch, Launch::int);
-    // SAFETY: as rows.cu says: a thread for each number.
+    // SAFETY: as rows.cu requires, a thread for each number.
     unsafe { launch.run([(count * n).div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
 }
 
@@ -45,7 +45,7 @@ struct Join;
 
 impl Op for Join {
     fn forward(&self, parts: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let Some(beside) = parts.first() else { bail!("nothing is put side by side") };
+        let Some(beside) = parts.first() else { bail!("no tensors to join") };
         let widths = parts.iter().map(|part| part.dim(D::Minus1)).collect::<Result<Vec<_>>>()?;
         let y = output(with_width(beside, widths.iter().sum()), beside.dtype(), beside, track)?;
         let mut first = 0;

@@ -1,4 +1,4 @@
-//! Numbers in another shape, beside each other, and added up.
+//! Reshapes, concatenations and sums.
 
 pub(crate) mod card;
 
@@ -23,7 +23,7 @@ pub fn reshape(x: &Tensor, dims: impl Into<Vec<usize>>) -> crate::Result<Tensor>
     Ok(tape::view(x, y, move |d| d.reshape(shape)))
 }
 
-/// Tensors side by side, along the last dimension.
+/// Concatenates tensors along the last dimension.
 pub fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
     let Some(first) = parts.first() else { return Err(Error::not_found("tensors to join")) };
     match Form::of(first) {
@@ -41,7 +41,7 @@ pub fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
     }
 }
 
-/// Rows of these widths side by side.
+/// Concatenates rows of these widths.
 struct Join {
     widths: Vec<usize>,
 }
@@ -74,7 +74,7 @@ impl Op for Join {
     }
 }
 
-/// `x + y`, of the same shape.
+/// `x + y`, of one shape.
 pub fn add(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
     let form = Form::of(x);
     if form == Form::Card {

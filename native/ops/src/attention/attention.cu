@@ -1,20 +1,21 @@
-// softmax(rotate(q) rotate(k)^T / sqrt(head_dim)) v of each head over a window that slides (Vaswani et al. 2017, eq. 1;
-// RoPE: Su et al. 2021, eq. 34), block by block (Dao et al. 2022): no scores of a sequence ever exist at once.
+// softmax(rotate(q) rotate(k)^T / sqrt(head_dim)) v of each head over a sliding window (Vaswani et al. 2017, eq. 1;
+// RoPE: Su et al. 2021, eq. 34), block by block (Dao et al. 2022): the scores of a whole sequence never exist at once.
 //
-// qkv [b, t, 3 * heads * head_dim], rings of the cache [b, window, heads * head_dim], y and all gradients of these are
-// of type T; `seen` [b], tables of rotations [positions, head_dim / 2], log_sums and `along` [b, heads, t] are f32, as
-// is all arithmetic. The query of frame t sees the frames s with 0 <= t - s < window that exist: those of its row, of
-// `lengths` frames, all without any, and those in the cache, which are s = -1, -2 and so on, as many as the row has `seen`. Frame s
-// lies in slot (seen + s) % window of the ring.
+// qkv [b, t, 3 * heads * head_dim], rings of the cache [b, window, heads * head_dim], y, and all gradients of these are
+// of type T. `seen` [b], tables of rotations [positions, head_dim / 2], log_sums and `along` [b, heads, t], and all
+// arithmetic are f32. The query of frame t sees the frames s with 0 <= t - s < window that exist: the first `lengths`
+// frames of its row (all if `lengths` is null), and `seen` cached frames, which are s = -1, -2, .. Frame s lies in slot
+// (seen + s) % window of the ring.
 //
-// head_dim is even and at most D = 32, 64 or 128. Scores depend on the distance of two frames alone: a block counts
-// positions from its first frame, so that no position is `window` + 64 or more, however long the game.
+// head_dim is even and at most D = 32, 64 or 128. Scores depend only on the distance of two frames: a block counts
+// positions from its first frame, so every position is below `window` + 64, however long the game.
 //
-// A block works on a tile of frames of a head. Sums follow the order of the frames: no two launches differ by a bit.
+// A block computes a tile of frames of a head. Sums follow the order of the frames, so launches are reproducible bit by
+// bit.
 
 #include "numbers.cuh"
 
-// How many rounds of a loop become one, where the compiler would take all of them.
+// Unrolls a loop n times, where the compiler would unroll it completely.
 #ifdef __CUDACC__
 #define TEXT(x) #x
 #define UNROLL(n) _Pragma(TEXT(unroll n))
@@ -24,7 +25,7 @@
 
 namespace {
 
-// Threads of a block: so many lie across the columns of a tile, all of one half of a warp.
+// Threads of a block. ACROSS of them, one half of a warp, cover the columns of a tile.
 constexpr int THREADS = 128;
 constexpr int ACROSS = 16;
 constexpr int DOWN = THREADS / ACROSS;
@@ -32,10 +33,10 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 
 // Frames of a tile: four tiles of heads and two of weights fit into 48 KiB.
 template <int D> constexpr int TILE = D <= 64 ? 32 : 16;
-// Rows of a thread are DOWN apart, its columns of a tile of weights ACROSS.
+// Rows of a thread are DOWN apart, its columns of a tile of weights are ACROSS apart.
 template <int D> constexpr int ROWS = TILE<D> / DOWN;
 template <int D> constexpr int COLUMNS = TILE<D> / ACROSS;
-// Numbers of a thread in each row of a head: vectors of so many, ACROSS of them side by side.
+// Numbers of a thread in each row of a head: vectors of VECTOR numbers, ACROSS vectors side by side.
 template <int D> constexpr int NUMBERS = D / ACROSS;
 template <int D> constexpr int VECTOR = NUMBERS<D> < 4 ? NUMBERS<D> : 4;
 
@@ -43,7 +44,7 @@ template <int N> struct alignas(4 * N) Vector {
   float v[N];
 };
 
-// Rows are shifted against each other: four more than whole lines of banks.
+// Rows are padded by four numbers, so that they start in different banks.
 template <int D> struct alignas(16) Heads {
   float at[TILE<D>][D + 4];
 };
@@ -53,7 +54,7 @@ template <int D> struct alignas(16) Weights {
 
 template <int N> __device__ Vector<N> vector(const float *p) { return *reinterpret_cast<const Vector<N> *>(p); }
 
-// Over the threads of a row, the same in each of them.
+// The sum over the threads of a row, in each of them.
 __device__ inline float sum_across(float v) {
   for (int apart = ACROSS / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
   return v;
@@ -74,7 +75,7 @@ struct Sizes {
 
 // Numbers of one head in one row of the batch.
 template <typename T> struct Row {
-  // The queries; keys and values are `width` and twice that behind them.
+  // The queries; the keys start `width` behind them, and the values 2 * width.
   const T *qkv;
   const T *keys, *values;
   long long width;
@@ -100,14 +101,14 @@ template <typename T> struct Row {
   __device__ const T *query(int t) const { return qkv + t * 3 * width; }
   __device__ const T *key(int s) const { return s >= 0 ? query(s) + width : keys + slot(s); }
   __device__ const T *value(int s) const { return s >= 0 ? query(s) + 2 * width : values + slot(s); }
-  // Of a cached frame, -window at the least.
+  // The slot of a cached frame s, -window <= s < 0.
   __device__ long long slot(int s) const { return (seen + window + s) % window * width; }
   __device__ bool sees(int t, int s) const {
     return t < frames && s >= -past && s < frames && s <= t && t - s < window;
   }
 };
 
-// Tables of angles, and which numbers of a head are turned as pairs.
+// Tables of angles, and the pairs of numbers that are rotated together.
 struct Rotation {
   const float *cos, *sin;
   int half, interleaved;
@@ -115,7 +116,7 @@ struct Rotation {
   __device__ int first(int i) const { return interleaved ? 2 * i : i; }
   __device__ int second(int i) const { return interleaved ? 2 * i + 1 : half + i; }
 
-  // Pair i turned by the angle of a position.
+  // Rotates pair i by the angle of a position.
   __device__ void turn(float &a, float &b, int i, int position) const {
     const float c = cos[position * (long long)half + i], s = sin[position * (long long)half + i];
     const float turned = a * c - b * s;
@@ -131,7 +132,7 @@ struct Rotation {
   }
 };
 
-// `count` rows of a head, the others and what is behind its numbers 0.
+// Loads `count` rows of a head; the other rows, and columns from head_dim on, are 0.
 template <int D, typename Place> __device__ void load(Heads<D> &tile, int head_dim, int count, Place place) {
   const int column = threadIdx.x % D;
   UNROLL(2)
@@ -139,7 +140,7 @@ template <int D, typename Place> __device__ void load(Heads<D> &tile, int head_d
     tile.at[row][column] = row < count && column < head_dim ? read(place(row) + column) : 0.0f;
 }
 
-// The same turned by positions from `first` on, and scaled. Pairs lie as (i, i + D / 2): scores do not depend on the
+// Loads rows rotated by positions from `first` on, and scaled. Pairs lie as (i, i + D / 2): scores do not depend on the
 // order of the numbers.
 template <int D, typename Place>
 __device__ void load_turned(Heads<D> &tile, Rotation rotation, int count, int first, float scale, Place place) {
@@ -166,7 +167,7 @@ __device__ void store(const Heads<D> &tile, int head_dim, int count, Place place
   for (int row = threadIdx.x / D; row < count; row += THREADS / D) write(place(row) + column, tile.at[row][column]);
 }
 
-// The gradient of load_turned.
+// The backward pass of load_turned.
 template <int D, typename Place>
 __device__ void store_turned_back(const Heads<D> &tile, Rotation rotation, int count, int first, float scale,
                                   Place place) {
@@ -200,7 +201,7 @@ UNROLL(2)
   }
 };
 
-// This thread's part of a tile of heads: in each row vectors that lie ACROSS of them apart.
+// This thread's part of a tile of heads: in each row, vectors that are ACROSS vectors apart.
 template <int D> struct Mixed {
   float at[ROWS<D>][NUMBERS<D>] = {};
 
@@ -231,12 +232,12 @@ UNROLL(1)
   }
 };
 
-// What a block works on: a tile of frames from `first` on, of one head in one row of the batch.
+// The work of a block: a tile of frames from `first` on, of one head in one row of the batch.
 template <int D> struct Place {
   long long row;
   int head, first;
 
-  // Blocks lie tile after tile, head after head, row after row; the tiles of a row begin at `begin`.
+  // Blocks are numbered tile by tile, head by head, row by row; the tiles of a row start at `begin`.
   __device__ Place(Sizes sizes, int begin) {
     const int tiles = (sizes.time - begin + TILE<D> - 1) / TILE<D>;
     first = begin + int(blockIdx.x % tiles) * TILE<D>;
@@ -245,7 +246,7 @@ template <int D> struct Place {
   }
 };
 
-// A block for each tile of queries.
+// The grid has a block for each tile of queries.
 template <int D, typename T>
 __device__ void forward(Sizes sizes, const T *qkv, const T *keys, const T *values, const float *seen,
                         const int *lengths, const float *cos, const float *sin, T *y, float *log_sums) {
@@ -279,7 +280,7 @@ __device__ void forward(Sizes sizes, const T *qkv, const T *keys, const T *value
         largest = fmaxf(largest, masked[j]);
       }
       largest = most_across(largest);
-      // A query that has seen nothing so far.
+      // A query that has seen nothing so far has base 0.
       const float base = largest == -INFINITY ? 0.0f : largest;
       const float keep = expf(most[i] - base);
       most[i] = largest;
@@ -291,7 +292,7 @@ __device__ void forward(Sizes sizes, const T *qkv, const T *keys, const T *value
         weights.at[down + DOWN * i][across + ACROSS * j] = weight;
       }
     }
-    // The scores have been worked out: values take the place of the keys.
+    // The scores are complete: the values replace the keys.
     __syncthreads();
     load(others, sizes.head_dim, count, [&](int j) { return row.value(s + j); });
     __syncthreads();
@@ -313,8 +314,8 @@ __device__ void forward(Sizes sizes, const T *qkv, const T *keys, const T *value
               [&](int i) { return y + (begin + i) * row.width; });
 }
 
-// Gradients of the queries, and along = sum of dy * y, which the gradients of the keys need. A block for each tile of
-// queries. With weights P: dS = P * (dY V^T - along), dQ = dS K.
+// Gradients of the queries, and along = sum of dy * y, which the gradients of the keys need. The grid has a block for
+// each tile of queries. With weights P: dS = P * (dY V^T - along), dQ = dS K.
 template <int D, typename T>
 __device__ void backward_queries(Sizes sizes, const T *qkv, const T *keys, const T *values, const float *seen,
                                  const int *lengths, const float *cos, const float *sin, const T *y, const T *dy,
@@ -369,8 +370,8 @@ __device__ void backward_queries(Sizes sizes, const T *qkv, const T *keys, const
                           [&](int i) { return dqkv + (begin + i) * 3 * row.width; });
 }
 
-// Gradients of keys and values, those of the cache too if `cached`. A block for each tile of keys, from frame
-// -window on, or from 0. With weights P and dS as above: dV = P^T dY, dK = dS^T Q.
+// Gradients of keys and values, also of the cached ones if `cached`. The grid has a block for each tile of keys, from
+// frame -window on if `cached`, else from 0. With weights P and dS as above: dV = P^T dY, dK = dS^T Q.
 template <int D, typename T>
 __device__ void backward_keys(Sizes sizes, const T *qkv, const T *keys, const T *values, const float *seen,
                               const int *lengths, const float *cos, const float *sin, const T *dy,
@@ -382,7 +383,7 @@ __device__ void backward_keys(Sizes sizes, const T *qkv, const T *keys, const T 
   const Rotation rotation{cos, sin, sizes.head_dim / 2, sizes.interleaved};
   const int across = threadIdx.x % ACROSS, down = threadIdx.x / ACROSS;
   const int begin = place.first, count = min(TILE<D>, sizes.time - begin);
-  // Queries that see one of the keys.
+  // Queries before `end` see one of the keys.
   const int end = min(row.frames, begin + TILE<D> - 1 + sizes.window);
   const long long of_y = place.row * sizes.time * row.width + place.head * sizes.head_dim;
   const long long of_head = (place.row * sizes.heads + place.head) * sizes.time;
@@ -427,8 +428,8 @@ __device__ void backward_keys(Sizes sizes, const T *qkv, const T *keys, const T 
   });
 }
 
-// The last query of each row alone, y [b, 1, heads * head_dim]: 0 where there is no frame. A block for each head in
-// each row; the threads of a half of a warp have a frame at a time, by age.
+// The last query of each row alone, y [b, 1, heads * head_dim]: 0 where there is no frame. The grid has a block for
+// each head in each row; half a warp computes one frame at a time, in the order of age.
 template <int D, typename T>
 __device__ void last(Sizes sizes, const T *qkv, const T *keys, const T *values, const float *seen, const int *lengths,
                      const float *cos, const float *sin, T *y) {
@@ -449,7 +450,7 @@ __device__ void last(Sizes sizes, const T *qkv, const T *keys, const T *values, 
       b[n] = read(row.query(t) + rotation.second(i)) * sizes.scale();
     }
   float own[2 * PAIRS] = {}, own_most = -INFINITY, own_sum = 0.0f;
-  // All threads of a warp go through as many rounds.
+  // All threads of a warp execute the same number of rounds.
   for (int first = 0; first < frames; first += GROUPS) {
     const int age = first + group;
     const bool there = age < frames;
@@ -457,7 +458,7 @@ __device__ void last(Sizes sizes, const T *qkv, const T *keys, const T *values, 
     for (int n = 0; n < PAIRS; n++)
       if (const int i = across + ACROSS * n; there && i < rotation.half) {
         float c = read(row.key(t - age) + rotation.first(i)), d = read(row.key(t - age) + rotation.second(i));
-        // The query stands at position 0, the key `age` before it.
+        // The query has position 0, the key position -age.
         rotation.turn_back(c, d, i, age);
         score += a[n] * c + b[n] * d;
       }
@@ -489,10 +490,11 @@ __device__ void last(Sizes sizes, const T *qkv, const T *keys, const T *values, 
   }
 }
 
-// A number of the ring after a sequence, of the keys or of the values as `blockIdx.y` says, and what becomes of it.
-// A thread for each number.
+// A number of the ring after a sequence and its source; `blockIdx.y` selects keys or values. The grid has a thread for
+// each number.
 struct Slot {
-  // In the ring, none behind the last; and in qkv, none where the slot keeps what it has.
+  // `ring` is the index in the ring, negative past the end; `qkv` is that of the source, negative if the slot keeps its
+  // number.
   long long ring = -1, qkv = -1;
   bool first_of_row;
   long long row;
@@ -505,14 +507,14 @@ struct Slot {
     const long long column = i % width;
     const int slot = int(i / width % sizes.window), frames = lengths ? lengths[row] : sizes.time;
     first_of_row = column == 0 && slot == 0 && blockIdx.y == 0;
-    // How far the slot lies behind that of the last frame.
+    // Distance of the slot from that of the last frame.
     const int back = (int(seen[row]) % sizes.window + frames - 1 - slot + sizes.window) % sizes.window;
     if (back < frames) qkv = ((row * sizes.time + frames - 1 - back) * 3 + 1 + blockIdx.y) * width + column;
   }
 };
 
-// The rings after a sequence, which may be those before; one alone if the other is null. Rows have then seen `after`
-// frames: counted up to `window`, and from there on in window..2 * window.
+// Writes the rings after a sequence, which may be those before it in place; a null ring is skipped. `after` is the
+// count of frames seen: it rises to `window` and then stays in window..2 * window.
 template <typename T>
 __device__ void append(Sizes sizes, const T *qkv, const float *seen, const int *lengths, const T *keys,
                        const T *values, T *next_keys, T *next_values, float *after, long long batch) {
@@ -528,8 +530,8 @@ __device__ void append(Sizes sizes, const T *qkv, const float *seen, const int *
   }
 }
 
-// Of the gradients of the rings after a sequence those of the rings before, and those of the sequence; dqkv is 0 where
-// a frame is in no ring.
+// Splits the gradients of the rings after a sequence into those of the rings before it and those of the sequence; dqkv
+// is 0 for a frame that is in no ring.
 template <typename T>
 __device__ void append_backward(Sizes sizes, const float *seen, const int *lengths, const T *dnext_keys,
                                 const T *dnext_values, T *dkeys, T *dvalues, T *dqkv, long long batch) {

@@ -1,4 +1,4 @@
-//! Keys and values of the frames that a window still sees.
+//! Keys and values of the frames in the window.
 
 use candle_core::Tensor;
 
@@ -6,26 +6,27 @@ use super::window::Window;
 use crate::lengths::{Lengths, check_lengths};
 use crate::{Error, Result, tensor};
 
-/// Keys and values of the last frames, as they were before rotation.
+/// Keys and values of the last frames, before rotation.
 #[derive(Debug, Clone)]
 pub struct Cache {
-    /// A ring `[b, window, heads * head_dim]`: frame f of a game lies in slot `f % window`.
+    /// The keys, a ring `[b, window, heads * head_dim]`: frame f of a game lies in slot `f % window`.
     pub keys: Tensor,
+    /// The values, a ring laid out like `keys`.
     pub values: Tensor,
-    /// Frames seen, `[b, 1]`: counted up to `window`, and from there on in `window..2 * window`, so that
-    /// it never grows and `seen % window` is always the next slot.
+    /// Frames seen, `[b, 1]`. The count rises to `window` and from there on stays in `window..2 * window`: it is
+    /// bounded, and `seen % window` is always the next slot.
     pub seen: Tensor,
 }
 
 impl Cache {
     /// The cache of `batch` games that have not begun.
     pub fn empty(window: &Window, batch: usize) -> Result<Self> {
-        // One zero that stands for all of them.
+        // One zero, broadcast to the whole ring.
         let ring = tensor::zeros(&[1])?.broadcast_as((batch, window.window, window.width()))?;
         Ok(Cache { keys: ring.clone(), values: ring, seen: tensor::zeros(&[batch, 1])? })
     }
 
-    /// Whether this is what [`empty`](Self::empty) gave, on whatever device: a single number that stands for all.
+    /// Whether this is the result of [`empty`](Self::empty), on any device: a single broadcast number.
     #[cfg(any(test, feature = "flash-attn"))]
     pub(super) fn is_blank(&self) -> bool {
         [&self.keys, &self.values].into_iter().all(|ring| ring.stride().iter().all(|&n| n == 0))
@@ -38,7 +39,7 @@ impl Cache {
 }
 
 impl Window {
-    /// `[b, t]` of what fits together.
+    /// Checks the shapes of `qkv`, cache and lengths, and returns `[b, t]`.
     pub(crate) fn check(
         &self,
         qkv: &Tensor,
@@ -59,10 +60,10 @@ impl Window {
     }
 }
 
-/// The frames that a cache has seen of one row.
+/// The frames of one row that a cache has seen.
 ///
 /// # Errors
-/// `OutOfRange` for what no cache of such a window says.
+/// `OutOfRange` for a number that is not a count of such a window.
 pub fn frames_seen(seen: f32, window: usize) -> Result<usize> {
     match (0.0..2.0 * window as f32).contains(&seen) && seen.fract() == 0.0 {
         true => Ok(seen as usize),
@@ -73,7 +74,7 @@ pub fn frames_seen(seen: f32, window: usize) -> Result<usize> {
     }
 }
 
-/// Frames seen, as a [`Cache`] counts them, after `frames` more.
+/// The count of frames seen, as in [`Cache`], after `frames` more.
 pub fn count_on(seen: usize, frames: usize, window: usize) -> usize {
     match seen + frames {
         n if n < window => n,

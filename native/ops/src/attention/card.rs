@@ -1,4 +1,4 @@
-//! Attention over a window that slides.
+//! Attention over a sliding window on a card.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use crate::device::launch::{Launch, output, suffix, unwritten};
 use crate::lengths::{Lengths, on_card};
 use crate::op::card::{Op, Pass, apply};
 
-/// Threads of a block, all but of those that append.
+/// Threads of a block, except in the append kernels.
 const THREADS: usize = 128;
-/// Threads of a block that appends.
+/// Threads of a block in the append kernels.
 const COPIERS: usize = 256;
 
-/// Numbers of a head that there are kernels for.
+/// Head sizes for which there are kernels; a smaller head uses the next one.
 const WIDEST: [usize; 3] = [32, 64, 128];
 
-/// Whether there is a kernel for its heads.
+/// Whether there is a kernel for heads of this size.
 pub(super) fn has_heads_of(window: &Window) -> bool {
     widest(window).is_some()
 }
@@ -53,7 +53,7 @@ pub(super) fn attention(
     Ok((y, next))
 }
 
-/// Of what wants no gradient.
+/// [`attention()`](super::attention()) of the last query, for inputs without gradient.
 pub(super) fn attention_of_last(
     qkv: &Tensor,
     cache: &Cache,
@@ -66,7 +66,7 @@ pub(super) fn attention_of_last(
     Ok((attend.last(qkv, cache)?, next))
 }
 
-/// The cache in the type of what goes into it.
+/// The cache in the type of `qkv`.
 fn beside(cache: &Cache, qkv: &Tensor) -> Result<Cache> {
     let of_type = |ring: &Tensor| ring.to_dtype(qkv.dtype());
     Ok(Cache {
@@ -76,13 +76,14 @@ fn beside(cache: &Cache, qkv: &Tensor) -> Result<Cache> {
     })
 }
 
-/// What one call works on, and the kernels of it.
+/// The sizes and inputs of one call, and its kernels.
 #[derive(Clone)]
 struct Attend {
     window: Arc<Window>,
     batch: usize,
     time: usize,
-    /// Frames that rows have seen, f32 `[b, 1]`, and have now, i32 `[b]`.
+    /// Frames seen by each row, f32 `[b, 1]`; `lengths` are the frames of each row in the sequence,
+    /// i32 `[b]`.
     seen: Tensor,
     lengths: Option<Tensor>,
     rotations: [Tensor; 2],
@@ -101,10 +102,10 @@ impl Attend {
         })
     }
 
-    /// A kernel of heads, and what all of them are given first.
+    /// A launch of a kernel of heads, with the first arguments that all of them share.
     fn launch(&self, step: &str, given: &[Tensor]) -> candle_core::Result<Launch> {
         let Some(widest) = widest(&self.window) else {
-            candle_core::bail!("no kernel has heads of {} numbers", self.window.head_dim())
+            candle_core::bail!("no kernel for heads of {} numbers", self.window.head_dim())
         };
         let kernel = format!("attention_{}_{widest}_{step}", suffix(&given[0]));
         let launch = Launch::of(ATTENTION, &kernel, &given[0])?;
@@ -118,34 +119,35 @@ impl Attend {
         [self.time, w.heads(), w.head_dim(), w.frames()].into_iter().fold(launch, Launch::int)
     }
 
-    /// With the sizes that end the arguments of all kernels of heads.
+    /// Adds the sizes that end the arguments of all kernels of heads.
     fn all_sizes(&self, launch: Launch) -> Launch {
         self.sizes(launch).int(usize::from(self.window.pairing() == Pairing::Interleaved))
     }
 
-    /// A block for each tile of so many frames of each head.
+    /// A grid with a block for each tile of this many frames of each head.
     fn by_tile(&self, frames: usize) -> [usize; 3] {
         let tile = if self.window.head_dim() <= 64 { 32 } else { 16 };
         [frames.div_ceil(tile) * self.window.heads() * self.batch, 1, 1]
     }
 
-    /// A thread for each number of a ring, of keys and of values.
+    /// A grid with a thread for each number of a ring, for keys and for values.
     fn by_number(&self) -> [usize; 3] {
         let numbers = self.batch * self.window.frames() * self.window.width();
         [numbers.div_ceil(COPIERS), 2, 1]
     }
 
-    /// The last query of each row alone, `[b, 1, heads * head_dim]`, in no graph.
+    /// The output of the last query of each row alone, `[b, 1, heads * head_dim]`, outside any
+    /// graph.
     fn last(&self, qkv: &Tensor, cache: &Cache) -> Result<Tensor> {
         let y = unwritten((self.batch, 1, self.window.width()), qkv.dtype(), qkv)?;
         let given = [qkv.clone(), cache.keys.contiguous()?, cache.values.contiguous()?];
         let launch = self.all_sizes(self.launch("last", &given)?.tensor(&y)?);
-        // SAFETY: as attention.cu says: a block for each head of each row.
+        // SAFETY: as attention.cu requires, a block for each head of each row.
         unsafe { launch.run([self.window.heads() * self.batch, 1, 1], [THREADS, 1, 1], 0) }?;
         Ok(y)
     }
 
-    /// The cache after the sequence, in the graph if it is `tracked`.
+    /// The cache after the sequence, part of the graph if `tracked`.
     fn next(&self, qkv: &Tensor, cache: &Cache, tracked: bool) -> Result<Cache> {
         let seen = unwritten((self.batch, 1), DType::F32, qkv)?;
         let of_part = |part, ring| apply(Append { attend: self.clone(), part }, &[ring, qkv]);
@@ -174,7 +176,7 @@ impl Attend {
         let launch =
             rings.into_iter().chain(next).chain([seen]).try_fold(launch, Launch::option)?;
         let launch = self.sizes(launch.long(self.batch));
-        // SAFETY: as attention.cu says: a thread for each number of both rings.
+        // SAFETY: as attention.cu requires, a thread for each number of both rings.
         unsafe { launch.run(self.by_number(), [COPIERS, 1, 1], 0) }
     }
 }
@@ -190,20 +192,20 @@ impl Op for Attend {
         let log_sums =
             unwritten((self.batch, self.window.heads(), self.time), DType::F32, &inputs[0])?;
         let launch = self.launch("forward", inputs)?.tensor(&y)?.tensor(&log_sums)?;
-        // SAFETY: as attention.cu says.
+        // SAFETY: the grid and block are those of attention.cu.
         unsafe { self.all_sizes(launch).run(self.by_tile(self.time), [THREADS, 1, 1], 0) }?;
         Ok((y, vec![log_sums]))
     }
 
     fn backward(&self, pass: &Pass) -> candle_core::Result<Vec<Option<Tensor>>> {
         let Pass { inputs, kept: [log_sums], y, dy, wanted, .. } = pass else {
-            candle_core::bail!("an attention keeps its denominators")
+            candle_core::bail!("the backward pass of attention needs the denominators")
         };
         let gradient = |x: &Tensor| unwritten(x.shape(), x.dtype(), x);
         let (dqkv, along) = (gradient(&inputs[0])?, gradient(log_sums)?);
         let launch = self.launch("backward_queries", inputs)?.tensor(y)?.tensor(dy)?;
         let launch = self.all_sizes(launch.tensor(log_sums)?.tensor(&dqkv)?.tensor(&along)?);
-        // SAFETY: as attention.cu says.
+        // SAFETY: the grid and block are those of attention.cu.
         unsafe { launch.run(self.by_tile(self.time), [THREADS, 1, 1], 0) }?;
 
         let cached = wanted[1..].contains(&true);
@@ -214,13 +216,14 @@ impl Op for Attend {
         let launch = launch.option(dkeys.as_ref())?.option(dvalues.as_ref())?;
         let launch = self.all_sizes(launch).int(usize::from(cached));
         let frames = self.time + if cached { self.window.frames() } else { 0 };
-        // SAFETY: as attention.cu says; it looks at the rings' gradients where they are wanted.
+        // SAFETY: the grid and block are those of attention.cu; the kernel writes the rings'
+        // gradients only if they are wanted.
         unsafe { launch.run(self.by_tile(frames), [THREADS, 1, 1], 0) }?;
         Ok(vec![Some(dqkv), dkeys, dvalues])
     }
 }
 
-/// Keys (0) or values (1) of the last frames go to their ring.
+/// Appends the keys (part 0) or values (part 1) of the last frames to their ring.
 struct Append {
     attend: Attend,
     part: usize,
@@ -238,7 +241,9 @@ impl Op for Append {
         inputs: &[Tensor],
         track: bool,
     ) -> candle_core::Result<(Tensor, Vec<Tensor>)> {
-        let [ring, qkv] = inputs else { candle_core::bail!("a ring and what goes into it") };
+        let [ring, qkv] = inputs else {
+            candle_core::bail!("an append takes a ring and a sequence")
+        };
         let next = output(ring.shape(), ring.dtype(), ring, track)?;
         self.attend.append(self.of_part(ring), qkv, self.of_part(&next), None)?;
         Ok((next, vec![]))
@@ -246,7 +251,7 @@ impl Op for Append {
 
     fn backward(&self, pass: &Pass) -> candle_core::Result<Vec<Option<Tensor>>> {
         let Pass { inputs: [ring, qkv], dy, .. } = pass else {
-            candle_core::bail!("a ring and what goes into it")
+            candle_core::bail!("an append takes a ring and a sequence")
         };
         let (attend, kernel) = (&self.attend, format!("attention_{}_append_backward", suffix(dy)));
         let (dring, dqkv) = (unwritten(ring.shape(), ring.dtype(), ring)?, qkv.zeros_like()?);
@@ -255,7 +260,7 @@ impl Op for Append {
         let launch = self.of_part(dy).into_iter().try_fold(launch, Launch::option)?;
         let launch = self.of_part(&dring).into_iter().try_fold(launch, Launch::option)?;
         let launch = attend.sizes(launch.tensor(&dqkv)?.long(attend.batch));
-        // SAFETY: as attention.cu says: a thread for each number of both rings.
+        // SAFETY: as attention.cu requires, a thread for each number of both rings.
         unsafe { launch.run(attend.by_number(), [COPIERS, 1, 1], 0) }?;
         Ok(vec![Some(dring), Some(dqkv)])
     }

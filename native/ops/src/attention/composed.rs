@@ -1,4 +1,4 @@
-//! Attention over a window that slides.
+//! Attention over a sliding window, composed of candle's ops.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::matmul::composed::product;
 use crate::rotary::composed::turn;
 
 pub(super) fn softmax(x: &Tensor) -> Result<Tensor> {
-    // A row of nothing but minus infinity is 0 throughout.
+    // A row of minus infinities gives zeros.
     let most = x.detach().max_keepdim(D::Minus1)?.maximum(f32::MIN)?;
     let e = x.broadcast_sub(&most)?.exp()?;
     let sum = e.sum_keepdim(D::Minus1)?;
@@ -25,13 +25,13 @@ pub(super) fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
     softmax_of(x, &Tensor::from_iter(mask, x.device())?.reshape(x.shape())?)
 }
 
-/// Of the numbers whose place in `wanted` is not 0; the others are 0.
+/// The softmax over the numbers whose entry in `wanted` is not 0; the others become 0.
 fn softmax_of(x: &Tensor, wanted: &Tensor) -> Result<Tensor> {
     let out = Tensor::new(f32::NEG_INFINITY, x.device())?.to_dtype(x.dtype())?;
     softmax(&wanted.where_cond(x, &out.broadcast_as(x.shape())?)?)
 }
 
-/// Attention, and the cache after it if that is wanted.
+/// Attention, and the cache after the sequence if it is wanted.
 pub(super) fn attend(
     qkv: &Tensor,
     cache: &Cache,
@@ -69,20 +69,20 @@ pub(super) fn attention_weights(
     Ok(held.transpose(1, 2)?.contiguous()?.detach())
 }
 
-/// What one call works on: the frames that a cache may have, in their order, and behind them those of
-/// the sequence. The query of frame t is so at place `window + t`.
+/// The inputs of one call: the frames that a cache can hold, in order, followed by those of the sequence. So the query
+/// of frame t is at place `window + t`.
 struct Pass<'a> {
     window: &'a Window,
     batch: usize,
     time: usize,
-    /// `[b, t, heads * head_dim]`
+    /// Queries `[b, t, heads * head_dim]`.
     queries: Tensor,
-    /// `[b, window + t, heads * head_dim]`, 0 where there is no such frame.
+    /// Keys `[b, window + t, heads * head_dim]`, 0 in frames that do not exist.
     keys: Tensor,
     values: Tensor,
-    /// The same as they lie in the cache, whatever stands where there is no frame.
+    /// Keys and values from the cache; frames that do not exist hold arbitrary numbers.
     rings: [Tensor; 2],
-    /// Whether there is such a frame, `[b, 1, 1, window + t]`.
+    /// Mask of the frames that exist, `[b, 1, 1, window + t]`.
     present: Tensor,
     cos: Tensor,
     sin: Tensor,
@@ -92,8 +92,8 @@ impl<'a> Pass<'a> {
     fn of(qkv: &Tensor, cache: &Cache, window: &'a Window, lengths: &Lengths) -> Result<Pass<'a>> {
         let [batch, time] = window.check(qkv, cache, lengths)?;
         let (d, size, device) = (window.width(), window.frames(), qkv.device());
-        // Place j is that of frame `seen - window + j` of a game, which lies in slot `(seen + j) % window`.
-        // What a cache says it has seen is not looked at: it stays on its device.
+        // Place j holds frame `seen - window + j` of a game, which lies in slot `(seen + j) % window`. `seen` is not
+        // read back and not checked: it stays on its device.
         let seen = cache.seen.detach().to_dtype(DType::F32)?;
         let places = seen.broadcast_add(&count(size, device)?)?;
         let slots = modulo(&places, size)?;
@@ -120,13 +120,13 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// `f(first query)` of each chunk, joined along the queries `[b, heads, t, ..]`.
+    /// `f(first query)` of each chunk, concatenated along the queries `[b, heads, t, ..]`.
     fn by_chunk(&self, f: impl Fn(usize) -> Result<Tensor>) -> Result<Tensor> {
         let chunks = (0..self.time).step_by(CHUNK).map(f).collect::<Result<Vec<_>>>()?;
         Ok(Tensor::cat(&chunks, 2)?)
     }
 
-    /// Weights of the chunk that begins with a query, `[b, heads, queries, window + queries]`.
+    /// Weights of the chunk that starts with query `begin`, `[b, heads, queries, window + queries]`.
     fn weights(&self, begin: usize) -> Result<Tensor> {
         let (n, size) = (CHUNK.min(self.time - begin), self.window.frames());
         let queries = self.turned(&self.queries.narrow(1, begin, n)?, size)?;
@@ -136,7 +136,7 @@ impl<'a> Pass<'a> {
         softmax_of(&scores, &seen.broadcast_as(scores.shape())?)
     }
 
-    /// Which places each of n queries sees, `[n, window + n]`.
+    /// Mask of the places that each of n queries sees, `[n, window + n]`.
     fn sees(&self, n: usize) -> Result<Tensor> {
         let size = self.window.frames();
         let sees =
@@ -144,20 +144,20 @@ impl<'a> Pass<'a> {
         Ok(Tensor::from_iter(sees, self.cos.device())?.reshape((n, size + n))?)
     }
 
-    /// The places of the frames that n queries see, by age, `[n, window]`.
+    /// Places of the frames that n queries see, by age, `[n, window]`.
     fn ages(&self, n: usize) -> Result<Tensor> {
         let size = self.window.frames();
         let places = (0..n).flat_map(|i| (0..size).map(move |age| (size + i - age) as u32));
         Ok(Tensor::from_iter(places, self.cos.device())?.reshape((n, size))?)
     }
 
-    /// `[b, n, heads * head_dim]` -> `[b, heads, n, head_dim]`
+    /// `[b, n, heads * head_dim]` -> `[b, heads, n, head_dim]`.
     fn heads(&self, x: &Tensor) -> Result<Tensor> {
         let (batch, n, _) = x.dims3()?;
         Ok(x.reshape((batch, n, self.window.heads(), ()))?.transpose(1, 2)?.contiguous()?)
     }
 
-    /// The same, turned by positions from `first` on.
+    /// Heads as [`heads`](Self::heads) returns them, rotated by positions from `first` on.
     fn turned(&self, x: &Tensor, first: usize) -> Result<Tensor> {
         let x = self.heads(x)?;
         let (n, half) = (x.dim(2)?, x.dim(3)? / 2);
@@ -178,7 +178,7 @@ impl<'a> Pass<'a> {
         let length = |row| lengths.as_ref().map_or(self.time, |lengths| lengths[row]) as f32;
         let frames = Tensor::from_iter((0..self.batch).map(length), device)?.unsqueeze(1)?;
         let seen = (cache.seen.detach().to_dtype(DType::F32)? + &frames)?;
-        // The last frames of a row begin at place `frames`; a slot's is so many behind it.
+        // The last frames of a row start at place `frames`; `behind` is the distance of a slot's frame from there.
         let behind = modulo(&count(size, device)?.broadcast_sub(&seen)?, size)?;
         let places = behind.broadcast_add(&frames)?;
         let [keys, values] = &self.rings;
@@ -194,19 +194,19 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// `[1, n]`: 0, 1 and so on.
+/// The numbers `0..n`, `[1, n]`.
 fn count(n: usize, device: &Device) -> Result<Tensor> {
     Ok(Tensor::arange(0f32, n as f32, device)?.unsqueeze(0)?)
 }
 
-/// Whole numbers modulo `n`, from 0 on.
+/// Integers modulo `n`, from 0 on.
 fn modulo(x: &Tensor, n: usize) -> Result<Tensor> {
-    // Half way between whole numbers no rounding of the quotient matters.
+    // Half-way between integers, rounding of the quotient has no effect.
     let times = ((x + 0.5)? / n as f64)?.floor()?;
     Ok((x - (times * n as f64)?)?)
 }
 
-/// Frames of `x [b, n, d]` by their places `[b, m]`.
+/// Frames of `x [b, n, d]` at the places `[b, m]`.
 fn pick(x: &Tensor, places: &Tensor) -> Result<Tensor> {
     let (batch, n) = places.dims2()?;
     let places = places.to_dtype(DType::U32)?.unsqueeze(2)?;
@@ -214,7 +214,7 @@ fn pick(x: &Tensor, places: &Tensor) -> Result<Tensor> {
     Ok(x.contiguous()?.gather(&places.contiguous()?, 1)?)
 }
 
-/// `x [b, n, d]`, 0 where `wanted [b, n]` is.
+/// `x [b, n, d]`, with zeros where `wanted [b, n]` is 0.
 fn hold(x: &Tensor, wanted: &Tensor) -> Result<Tensor> {
     let wanted = wanted.unsqueeze(2)?.broadcast_as(x.shape())?;
     Ok(wanted.where_cond(x, &x.zeros_like()?)?)

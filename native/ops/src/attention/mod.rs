@@ -1,4 +1,4 @@
-//! Causal attention over a window that slides, with the rotation of queries and keys inside.
+//! Causal attention over a sliding window, including the rotation of queries and keys.
 
 pub(crate) mod cache;
 mod card;
@@ -29,12 +29,11 @@ use crate::{Error, Result, memory, op, tape, tensor};
 /// `softmax(rotate(q) rotate(k)^T / sqrt(head_dim)) v` of each head, and the cache after the sequence
 /// (Vaswani et al. 2017, eq. 1; RoPE: Su et al. 2021, eq. 34; the window: Beltagy et al. 2020).
 ///
-/// `qkv [b, t, 3 * heads * head_dim]` holds queries, keys and values, each head after head; the result is
-/// `[b, t, heads * head_dim]`. The query of frame t sees the frames s with `0 <= t - s < window`, those
-/// in the cache among them.
+/// `qkv [b, t, 3 * heads * head_dim]` holds queries, keys and values, each head after head; the result is `[b, t, heads
+/// * head_dim]`. The query of frame t sees the frames s with `0 <= t - s < window`, including those in the cache.
 ///
-/// Scores exist for a block of queries at a time. What is kept for the backward pass is the logarithm
-/// of each softmax's denominator; scores are computed again from it (Dao et al. 2022).
+/// Scores exist for one block of queries at a time. The forward pass saves the logarithm of each softmax's denominator;
+/// the backward pass recomputes the scores from it (Dao et al. 2022).
 pub fn attention(
     qkv: &Tensor,
     cache: &Cache,
@@ -47,7 +46,7 @@ pub fn attention(
     }
 }
 
-/// [`attention()`], and the cache after the sequence where it is to be `cached`.
+/// [`attention()`], and the cache after the sequence if `cached`.
 pub(crate) fn attend(
     qkv: &Tensor,
     cache: &Cache,
@@ -82,8 +81,8 @@ fn append(pass: &Arc<Pass>, qkv: &Tensor, cache: &Cache) -> Result<Cache> {
     Ok(Cache { keys, values, seen: pass.seen_after()? })
 }
 
-/// [`attention()`] of the last query of each row alone, `[b, 1, heads * head_dim]`, and where it is to be
-/// `cached` the cache after the sequence. Where a gradient may be asked for it is that of all queries, cut.
+/// [`attention()`] of the last query of each row alone, `[b, 1, heads * head_dim]`, and if `cached` the cache after the
+/// sequence. If a gradient may be needed, this computes all queries and slices the last.
 pub fn attention_of_last(
     qkv: &Tensor,
     cache: &Cache,
@@ -107,8 +106,8 @@ pub fn attention_of_last(
     Ok((y, cached.then(|| append(&pass, &qkv, cache)).transpose()?))
 }
 
-/// The weights that [`attention`] gives to the frames a query sees, `[b, heads, t, window]`: the last
-/// index is the age of the frame, 0 the query's own. For looking at; not part of any graph, and slow.
+/// The weights that [`attention`] gives to the frames a query sees, `[b, heads, t, window]`. The last index is the age
+/// of the frame; age 0 is the query's own frame. For inspection: slow, and not part of any graph.
 pub fn attention_weights(
     qkv: &Tensor,
     cache: &Cache,
@@ -124,7 +123,7 @@ pub fn attention_weights(
     tensor::with(qkv, |qkv| {
         tensor::with(&cache.keys, |keys| {
             for (at, weights) in weights.chunks_exact_mut(t * size).enumerate() {
-                // Values are not looked at.
+                // The weights do not depend on values, so keys replace them.
                 let row = pass.row(at / heads, qkv, keys, keys);
                 weights_of_head(window, &row, at % heads, weights);
             }

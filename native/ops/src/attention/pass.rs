@@ -1,4 +1,4 @@
-//! Attention on a CPU: both passes over a batch, and the ring that the next sequence begins with.
+//! Attention on a CPU: both passes over a batch, and the ring at the end of a sequence.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::lengths::{Lengths, check_lengths};
 use crate::op::{self, Op};
 use crate::{Result, memory, simd, tensor};
 
-/// At most this many queries are worked on one by one: to lay the keys out for blocks would cost more.
+/// At most this many queries are computed one by one: laying the keys out for blocks would cost more.
 pub(super) const FEW: usize = 3;
 /// Shards of a batch, at most.
 pub(super) const SHARDS: usize = 16;
 
-/// What one call works on.
+/// The sizes, counts and lengths of one call.
 pub(super) struct Pass {
     pub(super) window: Arc<Window>,
     pub(super) batch: usize,
@@ -50,7 +50,7 @@ impl Pass {
         Ok(Pass { window: window.clone(), batch, time, lengths, seen })
     }
 
-    /// The keys and values of a cache; nothing where no row has seen a frame, of which none is read.
+    /// The keys and values of a cache; empty tensors if no row has seen a frame, as none is read then.
     pub(super) fn rings(&self, cache: &Cache) -> Result<[Tensor; 2]> {
         let [keys, values] = [&cache.keys, &cache.values];
         if self.seen.iter().any(|seen| *seen > 0) || keys.track_op() || values.track_op() {
@@ -106,7 +106,7 @@ impl Pass {
 }
 
 impl Pass {
-    /// What is mixed, and if `keep` the logarithm of each softmax's denominator, `[b, heads, t]`.
+    /// The attention output, and if `keep` the logarithm of each softmax's denominator, `[b, heads, t]`.
     pub(super) fn forward(&self, [qkv, keys, values]: [&[f32]; 3], keep: bool) -> [Vec<f32>; 2] {
         let Pass { window: w, batch, time, .. } = self;
         let kept = if keep { w.heads * time } else { 0 };
@@ -141,7 +141,7 @@ impl Pass {
         }
     }
 
-    /// What is mixed for the last query of each row, `[b, heads * head_dim]`.
+    /// The attention output of the last query of each row, `[b, heads * head_dim]`.
     pub(super) fn of_last(&self, all: &[&[f32]]) -> Vec<f32> {
         let (w, &[qkv, keys, values]) = (&*self.window, all) else { return vec![] };
         // SAFETY: the part is zeroed.
@@ -160,7 +160,7 @@ impl Pass {
         y
     }
 
-    /// Gradients of qkv, and of cached keys and values if `cached`.
+    /// Gradients of `qkv`, and of the cached keys and values if `cached`.
     pub(super) fn backward(
         &self,
         [qkv, keys, values]: [&[f32]; 3],
@@ -203,7 +203,7 @@ impl Pass {
     }
 }
 
-/// Frames of one part of queries, keys and values go to a ring.
+/// The part of the frames, keys or values, that a ring holds.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     Keys = 1,
@@ -211,16 +211,15 @@ pub(super) enum Part {
 }
 
 impl Pass {
-    /// The frame of a row that ends up in a slot of its ring, if one does.
+    /// The frame of a row that ends up in a slot of its ring, if any.
     pub(super) fn frame_in(&self, row: usize, slot: usize) -> Option<usize> {
         let (window, frames) = (self.window.window, self.frames_of(row));
-        // From the slot to that of the last frame.
+        // The distance from the slot to that of the last frame.
         let back = (self.seen[row] + frames + window - 1 - slot) % window;
         frames.checked_sub(1 + back)
     }
 
-    /// A ring with the last frames of a sequence in it; `ring` may hold nothing of rows that have seen
-    /// nothing.
+    /// A ring after the last frames of a sequence were written to it; `ring` may be empty if no row has seen a frame.
     pub(super) fn append(&self, part: Part, ring: &[f32], qkv: &[f32]) -> Vec<f32> {
         let (d, window) = (self.window.width(), self.window.window);
         // SAFETY: each slot is copied.
@@ -246,8 +245,8 @@ impl Pass {
         next
     }
 
-    /// Of the gradient of the ring after the sequence leaves that of the ring before in `d_ring`, and
-    /// adds the rest to that of `qkv`.
+    /// Splits the gradient of the ring after the sequence: `d_ring` keeps that of the ring before it, and the rest is
+    /// added to `d_qkv`.
     pub(super) fn append_backward(&self, part: Part, d_ring: &mut [f32], d_qkv: &mut [f32]) {
         let (d, window) = (self.window.width(), self.window.window);
         for (at, d_slot) in d_ring.chunks_exact_mut(d).enumerate() {
@@ -263,7 +262,7 @@ impl Pass {
 
 pub(super) struct Attend {
     pub(super) pass: Arc<Pass>,
-    /// Logarithm of each softmax's denominator, `[b, heads, t]`, for the backward pass.
+    /// Logarithm of each softmax's denominator, `[b, heads, t]`, saved for the backward pass.
     pub(super) log_sums: Vec<f32>,
 }
 
@@ -283,7 +282,7 @@ impl Op for Attend {
     }
 }
 
-/// Gradients of inputs, empty for an input that wants none.
+/// Gradients of the inputs; empty for an input that wants none.
 pub(super) fn only_wanted<const N: usize>(
     gradients: [Vec<f32>; N],
     wanted: &[bool],

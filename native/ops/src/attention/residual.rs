@@ -1,4 +1,4 @@
-//! A layer of attention with all that stands around it, as one op.
+//! An attention layer with its norm, dropout and residual sum, as one op.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,12 +22,14 @@ use crate::{Affine, Error, Residual, Result, memory, simd};
 /// Rows of one shard of a product.
 const ROWS: usize = 128;
 
-/// `W_out attend(norm(W_q x), norm(W_k x), W_v x)`: weights `qkv [3 * heads * head_dim, h]`, head after
-/// head, and `out [h, heads * head_dim]`.
+/// Weights of `W_out attend(norm(W_q x), norm(W_k x), W_v x)`.
 #[derive(Clone)]
 pub struct Projections {
+    /// Queries, keys and values, each head after head: weight `[3 * heads * head_dim, h]`.
     pub qkv: Affine,
+    /// Norms of the heads of queries and keys.
     pub norms: Option<HeadNorms>,
+    /// The output: weight `[h, heads * head_dim]`.
     pub out: Affine,
 }
 
@@ -43,11 +45,11 @@ impl Projections {
     }
 }
 
-/// `x + dropout(W_out attend(W_qkv norm(x)))` and, where it is to `append`, the cache after the sequence,
-/// `x [b, t, h]` -> the same: [`attention`](super::attention()) and [`Residual`] have the rest.
+/// `x + dropout(W_out attend(W_qkv norm(x)))`, `x [b, t, h]` -> `[b, t, h]`, and if `append` the cache after the
+/// sequence. See [`attention`](super::attention()) and [`Residual`].
 ///
-/// What is kept for the backward pass are the queries, keys and values, what was mixed of them, and
-/// the logarithms of the denominators. The gradients of the weights are left with them.
+/// The forward pass saves the queries, keys and values, the attention output, and the logarithms of the denominators.
+/// Gradients of weights accumulate in the weights.
 pub fn attention_residual(
     x: &Tensor,
     residual: &Residual,
@@ -86,7 +88,7 @@ pub fn attention_residual(
     Ok((y, Some(Cache { keys, values, seen: pass.seen_after()? })))
 }
 
-/// The same of other ops, on any device.
+/// The same layer made of other ops, on any device.
 fn by_parts(
     x: &Tensor,
     residual: &Residual,
@@ -111,7 +113,7 @@ fn by_parts(
 
 struct Layer {
     pass: Arc<Pass>,
-    /// Whether the cache after the sequence is among the outputs.
+    /// Whether the outputs include the cache after the sequence.
     append: bool,
     h: usize,
     residual: Residual,
@@ -119,13 +121,13 @@ struct Layer {
     norm: parameters::Values,
     heads: Option<head_norm::Values>,
     biases: [Option<Vec<f32>>; 2],
-    /// For the backward pass.
+    /// Saved for the backward pass.
     kept: Kept,
 }
 
 #[derive(Default)]
 struct Kept {
-    /// Before the norms of heads.
+    /// Queries, keys and values before the norms of heads.
     qkv: Vec<f32>,
     mixed: Vec<f32>,
     log_sums: Vec<f32>,
@@ -139,7 +141,7 @@ struct Sums {
 }
 
 impl Layer {
-    /// Width of the queries; also of the keys, and of the values.
+    /// Width of the queries, which is also that of the keys and of the values.
     fn width(&self) -> usize {
         self.pass.window.width()
     }
@@ -151,7 +153,7 @@ impl Layer {
     fn project(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
         let (h, n) = (self.h, 3 * self.width());
         let weight = self.projections.qkv.weight.operand(weight, 0..n, true, self.rows());
-        // SAFETY: the products fill what they are given.
+        // SAFETY: the products write every number of their outputs.
         let [qkv] = unsafe {
             filled(self.rows(), shard_of_rows(self.rows()), [n], |rows, [qkv]| {
                 let x = self.norm.rows(&x[rows.start * h..rows.end * h]);
@@ -171,7 +173,7 @@ impl Layer {
     fn output(&self, x: &[f32], weight: &[f32], mixed: &[f32]) -> Vec<f32> {
         let (h, d) = (self.h, self.width());
         let weight = self.projections.out.weight.operand(weight, 0..h, true, self.rows());
-        // SAFETY: the products fill what they are given.
+        // SAFETY: the products write every number of their outputs.
         let [y] = unsafe {
             filled(self.rows(), shard_of_rows(self.rows()), [h], |rows, [y]| {
                 let mixed = View::rows(&mixed[rows.start * d..], rows.len(), d);
@@ -182,11 +184,11 @@ impl Layer {
         y
     }
 
-    /// The gradient of what was mixed; those of the output's weights are left with them.
+    /// The gradient of the attention output; those of the output layer's weights accumulate in the weights.
     fn output_backward(&self, dy: &[f32], weight: &[f32], mixed: &[f32]) -> Vec<f32> {
         let (h, d, out) = (self.h, self.width(), &self.projections.out);
         let weight = out.weight.operand(weight, 0..h, false, self.rows());
-        // SAFETY: the products fill what they are given.
+        // SAFETY: the products write every number of their outputs.
         let ([d_mixed], sums) = unsafe {
             filled_and_summed(self.rows(), ROWS, [d], |rows, [d_mixed], sum| {
                 let dy = &dy[rows.start * h..rows.end * h];
@@ -199,7 +201,7 @@ impl Layer {
         d_mixed
     }
 
-    /// Gradients of queries, keys and values as they came out of the projection, and of the rings.
+    /// Gradients of queries, keys and values before the norms of heads, and of the rings.
     fn attend_backward(
         &self,
         inputs: &[&[f32]],
@@ -226,11 +228,11 @@ impl Layer {
         [d_qkv, d_keys, d_values]
     }
 
-    /// The gradient of `x`; those of the weights of projection and norm are left with them.
+    /// The gradient of `x`; those of the projection and the norm accumulate in the weights.
     fn input_backward(&self, x: &[f32], weight: &[f32], d_qkv: &[f32], dy: &[f32]) -> Vec<f32> {
         let (h, n, qkv) = (self.h, 3 * self.width(), &self.projections.qkv);
         let weight = qkv.weight.operand(weight, 0..n, false, self.rows());
-        // SAFETY: the products fill what they are given, the rest is zeroed.
+        // SAFETY: the products write every number of their outputs, the rest is zeroed.
         let ([dx, normed], sums) = unsafe {
             filled_and_summed(self.rows(), ROWS, [h, h], |rows, [dx, normed], sums: &mut Sums| {
                 let (d, span) =
@@ -277,7 +279,7 @@ impl Op for Layer {
     fn backward(&mut self, pass: &op::Pass<'_>) -> Result<Vec<Vec<f32>>> {
         let &op::Pass { inputs, gradients, wanted, .. } = pass;
         let kept = std::mem::take(&mut self.kept);
-        // Where nothing reads the frames, the gradient comes from the cache alone.
+        // If no later op reads the outputs, the gradient comes from the cache alone.
         let dy = gradients[0].map_or_else(|| memory::zeros(inputs[0].len()).into(), Cow::from);
         let of_layer = self.residual.of_layer(&dy, self.h);
         let d_mixed = self.output_backward(&of_layer, inputs[4], &kept.mixed);

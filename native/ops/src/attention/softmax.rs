@@ -1,4 +1,4 @@
-//! Softmax over the last dimension, of all numbers or of those that a mask leaves.
+//! Softmax over the last dimension, of all numbers or of those that a mask selects.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     Softmax { mask: None, width: tensor::rows(x.dims()).1 }.apply(x)
 }
 
-/// The same over the numbers whose place in `mask` (one for each of `x`) is `true`; the others are 0
-/// and get no gradient. A row without any is 0 throughout.
+/// [`softmax`] over the numbers whose entry in `mask` (one for each of `x`) is `true`; the others are 0 and get no
+/// gradient. A row without any gives zeros.
 pub fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
     if mask.len() != x.elem_count() {
         return Err(Error::mismatch("mask of a softmax", x.elem_count(), mask.len()));
@@ -37,7 +37,7 @@ pub fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
 
 struct Softmax {
     mask: Option<Arc<[bool]>>,
-    /// Of a row.
+    /// Numbers of a row.
     width: usize,
 }
 
@@ -47,7 +47,7 @@ impl Softmax {
     }
 }
 
-/// What is left out was made minus infinity; `exp` saturates there, so it is set to 0 by the caller.
+/// The softmax of a row. Masked numbers are minus infinity, where `exp` saturates, so the caller sets them to 0.
 #[inline(always)]
 fn normalise(y: &mut [f32]) {
     let most = y.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
@@ -72,7 +72,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `d` holds dy on entry and dx after.
+    /// `d` holds dy on entry and dx on return.
     fn backward(d: &mut [f32], y: &[f32], width: usize) {
         for (d, y) in d.chunks_exact_mut(width).zip(y.chunks_exact(width)) {
             let mut sums = [0.0f32; LANES];

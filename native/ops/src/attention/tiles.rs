@@ -7,10 +7,10 @@ use crate::matmul::{View, matmul};
 use crate::memory;
 use crate::simd::{LANES, dispatch, dot, exp, mul_add};
 
-/// Queries that are worked on at once.
+/// Queries of a block.
 pub(super) const BLOCK: usize = 16;
 
-/// One row of the batch. Its frames are counted from the oldest cached one that the first query sees.
+/// One row of the batch. Frames are counted from the oldest cached one that the first query sees.
 pub(super) struct Sequence<'a> {
     pub(super) qkv: &'a [f32],
     pub(super) keys: &'a [f32],
@@ -20,14 +20,14 @@ pub(super) struct Sequence<'a> {
     pub(super) frames: usize,
 }
 
-/// Reads a part of memory once, in the order in which it lies: a head's numbers lie hundreds of bytes
-/// apart, and no hardware fetches those ahead.
+/// Reads memory once in its order, so that it is in the cache: a head's numbers lie hundreds of bytes apart, and the
+/// hardware prefetches no such stride.
 pub(super) fn fetch(x: &[f32]) {
     let sum = x.iter().step_by(LANES).fold(0, |sum, v| sum ^ v.to_bits());
     std::hint::black_box(sum);
 }
 
-/// Where a frame lies: in a slot of the ring, or in the sequence.
+/// The location of a frame: a slot of the ring, or the sequence.
 pub(super) enum Source {
     Slot(usize),
     Frame(usize),
@@ -38,7 +38,7 @@ impl Sequence<'_> {
         (0..self.frames).step_by(CHUNK).map(|begin| Chunk::new(w, self, begin))
     }
 
-    /// Of the frames of a chunk, so that they are near for one head after the other.
+    /// Prefetches the frames of a chunk, which one head after the other reads.
     pub(super) fn fetch(&self, w: &Window, chunk: Chunk) {
         fetch(&self.qkv[3 * chunk.begin * w.width()..3 * chunk.end * w.width()]);
     }
@@ -75,10 +75,10 @@ impl Sequence<'_> {
     }
 }
 
-/// Memory for the head that is worked on: made once a shard. Rows are padded with zeros.
+/// Buffers for one head at a time, allocated once per shard. Rows are padded with zeros.
 #[derive(Default)]
 pub(super) struct Scratch {
-    /// Rotated keys of a chunk `[keys, padded_dim]`, and turned `[padded_dim, stride]`.
+    /// Rotated keys of a chunk `[keys, padded_dim]`; `keys_turned` is their transpose `[padded_dim, stride]`.
     pub(super) keys: Vec<f32>,
     pub(super) keys_turned: Vec<f32>,
     pub(super) values: Vec<f32>,
@@ -87,21 +87,21 @@ pub(super) struct Scratch {
     pub(super) queries: Vec<f32>,
     /// Scores of a block, then weights `[BLOCK, stride]`.
     pub(super) weights: Vec<f32>,
-    /// Result of a block `[BLOCK, padded_dim]`.
+    /// Output of a block `[BLOCK, padded_dim]`.
     pub(super) mixed: Vec<f32>,
-    /// Gradients of the same.
+    /// Gradient of the keys; each of the following fields is that of its namesake.
     pub(super) d_keys: Vec<f32>,
     pub(super) d_values: Vec<f32>,
     pub(super) d_queries: Vec<f32>,
     pub(super) d_mixed: Vec<f32>,
     pub(super) d_weights: Vec<f32>,
-    /// Of a row of turned keys and of scores: an odd number of cache lines, or the rows of one column
-    /// would share a few sets of the cache.
+    /// Length of a row of transposed keys and of scores: an odd number of cache lines, since otherwise the rows of one
+    /// column would share a few sets of the cache.
     pub(super) stride: usize,
 }
 
 impl Scratch {
-    /// `blocks`: for whole blocks, not for single queries. `backward`: with the gradients.
+    /// `blocks`: buffers for whole blocks, not only for single queries. `backward`: with the gradients.
     pub(super) fn new(
         w: &Window,
         frames: usize,
@@ -131,22 +131,22 @@ impl Scratch {
     }
 }
 
-/// Queries of one chunk and the frames they see.
+/// Queries of one chunk, and the frames that they see.
 #[derive(Clone, Copy)]
 pub(super) struct Chunk {
-    /// Queries `begin..end` of the sequence.
+    /// The queries are `begin..end` of the sequence.
     pub(super) begin: usize,
     pub(super) end: usize,
-    /// The first frame that one of them sees, and how many there are.
+    /// The first frame that one of them sees; `keys` counts the frames from there.
     pub(super) first: usize,
     pub(super) keys: usize,
 }
 
-/// Up to `BLOCK` queries of a chunk.
+/// At most `BLOCK` queries of a chunk.
 pub(super) struct Block {
     pub(super) begin: usize,
     pub(super) end: usize,
-    /// Keys of the chunk that one of the queries sees, in whole vectors.
+    /// Keys of the chunk that one of the queries sees, as whole vectors.
     pub(super) keys: Range<usize>,
 }
 
@@ -165,7 +165,7 @@ impl Chunk {
         Chunk { begin, end, first, keys: row.past + end - first }
     }
 
-    /// Where query t stands among the keys of the chunk: at its own frame.
+    /// The position of query t among the keys of the chunk: that of its own frame.
     #[inline(always)]
     pub(super) fn position(&self, row: &Sequence<'_>, t: usize) -> usize {
         row.past + t - self.first
@@ -187,7 +187,7 @@ impl Chunk {
     }
 }
 
-/// Rows of 16 numbers become columns: four rounds of the perfect shuffle.
+/// Transposes 16 rows of 16 numbers: four rounds of the perfect shuffle.
 #[inline(always)]
 pub(super) fn turn_tile(rows: [[f32; LANES]; LANES]) -> [[f32; LANES]; LANES] {
     let mut now = rows;
@@ -223,7 +223,7 @@ pub(super) fn turn(out: &mut [f32], stride: usize, x: &[f32], rows: usize, d: us
     }
 }
 
-/// One number of 16, by halves: one after the other each would wait for the one before.
+/// Reduces 16 numbers by halves: sequentially, each step would wait for the one before.
 #[inline(always)]
 pub(super) fn fold(lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     let eight: [f32; 8] = std::array::from_fn(|i| f(lanes[i], lanes[i + 8]));
@@ -231,11 +231,11 @@ pub(super) fn fold(lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     f(f(four[0], four[2]), f(four[1], four[3]))
 }
 
-/// `e^(x - largest)` where it stands, 0 outside of `seen`: their sum, and the largest. `x` is a multiple of 16
-/// long.
+/// `e^(x - largest)` in place, 0 outside of `seen`; returns the sum and the largest number. The length of `x` is a
+/// multiple of 16.
 #[inline(always)]
 pub fn exponentials(x: &mut [f32], seen: Range<usize>) -> (f32, f32) {
-    // One instruction, which `f32::max` with its care for what is not a number is not.
+    // This is one instruction; `f32::max` is not, because it handles NaN.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     x[..seen.start].fill(f32::NEG_INFINITY);
     x[seen.end..].fill(f32::NEG_INFINITY);
@@ -258,7 +258,7 @@ pub fn exponentials(x: &mut [f32], seen: Range<usize>) -> (f32, f32) {
     (fold(sums, |a, b| a + b), most)
 }
 
-/// Copies keys (rotated) and values of a chunk, and keys once more turned.
+/// Copies keys (rotated) and values of a chunk, and the transposed keys.
 #[inline(always)]
 pub(super) fn load(w: &Window, row: &Sequence<'_>, head: usize, chunk: Chunk, s: &mut Scratch) {
     let d = w.padded_dim();
@@ -291,8 +291,8 @@ pub(super) fn load_queries(
 }
 
 dispatch! {
-    /// The part of a chunk and a head in `y [t, heads * head_dim]`, and in `log_sums [t]` if they are
-    /// wanted.
+    /// Writes the output of a chunk and a head to `y [t, heads * head_dim]`, and to `log_sums [t]` unless that is
+    /// empty.
     pub(super) fn forward_chunk(w: &Window, row: &Sequence<'_>, chunk: Chunk, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
         let (d, width) = (w.padded_dim(), w.width());
         load(w, row, head, chunk, s);
@@ -326,7 +326,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// The same for a few queries, without laying the keys out for blocks of them; `y` is that of these alone.
+    /// [`forward_chunk`] for a few queries, without laying the keys out for blocks; `y` holds these queries alone.
     pub(super) fn forward_few(w: &Window, row: &Sequence<'_>, queries: Range<usize>, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
         let (hd, width) = (w.head_dim, w.width());
         let chunk = Chunk::new(w, row, queries.start);
@@ -378,21 +378,21 @@ dispatch! {
     }
 }
 
-/// What a backward pass reads beside the row, of one row of the batch.
+/// Inputs of a backward pass for one row of the batch, besides the row itself.
 pub(super) struct Given<'a> {
     pub(super) y: &'a [f32],
     pub(super) dy: &'a [f32],
     pub(super) log_sums: &'a [f32],
 }
 
-/// The gradients of one row; those of the ring are empty where they are not wanted.
+/// The gradients of one row; those of the ring are empty if not wanted.
 pub(super) struct Gradients<'a> {
     pub(super) qkv: &'a mut [f32],
     pub(super) keys: &'a mut [f32],
     pub(super) values: &'a mut [f32],
 }
 
-/// Adds the gradients of the keys and values of a chunk to where they came from.
+/// Adds the gradients of a chunk's keys and values to those of their source.
 #[inline(always)]
 pub(super) fn store(
     w: &Window,
@@ -425,8 +425,7 @@ pub(super) fn store(
 }
 
 dispatch! {
-    /// With the weights P computed again: `dV = P^T dY`, `dS = P * (dY V^T - sum of dY * Y)`,
-    /// `dQ = dS K`, `dK = dS^T Q`.
+    /// Recomputes the weights P: `dV = P^T dY`, `dS = P * (dY V^T - sum of dY * Y)`, `dQ = dS K`, `dK = dS^T Q`.
     pub(super) fn backward_chunk(w: &Window, row: &Sequence<'_>, chunk: Chunk, head: usize, s: &mut Scratch, given: &Given<'_>, out: &mut Gradients<'_>) {
         let (d, width, hd) = (w.padded_dim(), w.width(), w.head_dim);
         let time = given.log_sums.len() / w.heads;

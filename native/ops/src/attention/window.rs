@@ -7,43 +7,48 @@ use candle_core::{Device, Tensor};
 use crate::simd::LANES;
 use crate::{Error, Result, tensor};
 
-/// Which numbers of a head are turned as pairs.
+/// The pairs of numbers of a head that are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pairing {
-    /// `(i, i + head_dim / 2)`
+    /// Pairs `(i, i + head_dim / 2)`.
     Half,
-    /// `(2i, 2i + 1)`
+    /// Pairs `(2i, 2i + 1)`.
     Interleaved,
 }
 
 /// The base of the angles in Su et al. 2021.
 pub const THETA: f64 = 10_000.0;
 
-/// Sizes of an attention, and its table of rotations: made once, used at every pass.
+/// Sizes of an attention, and its table of rotations. It is made once and used in every pass.
 #[derive(Debug)]
 pub struct Window {
     pub(super) heads: usize,
     pub(super) head_dim: usize,
-    /// Frames that a query sees, its own among them.
+    /// Frames that a query sees, including its own.
     pub(super) window: usize,
     pub(super) pairing: Pairing,
-    /// Of the angles `position * theta^(-2i / head_dim)`, `[positions, head_dim / 2]`.
+    /// Cosines of the angles `position * theta^(-2i / head_dim)`, `[positions, head_dim / 2]`; `sin` has the sines.
     pub(super) cos: Vec<f32>,
     pub(super) sin: Vec<f32>,
-    /// The same on devices that were asked for it.
+    /// Copies of both tables on the devices that have used them.
     pub(super) on_devices: Mutex<Vec<[Tensor; 2]>>,
 }
 
-/// Queries that share one copy of the keys they see. Positions are counted from the first of these
-/// keys, so the table ends at `window + CHUNK` and angles are as small in a long game as in a short.
+/// Queries that share one copy of the keys they see. Positions are counted from the first of these keys, so the table
+/// ends at `window + CHUNK`, and angles stay small in a long game.
 pub(crate) const CHUNK: usize = 64;
 
 impl Window {
-    /// Shape of the numbers that it keeps.
+    /// Shape of the stored table.
     pub fn table(head_dim: usize, window: usize) -> [usize; 2] {
         [window.saturating_add(CHUNK), head_dim]
     }
 
+    /// Sizes of an attention and its table of rotations; `window` counts the frames that a query sees, `theta` is the
+    /// base of the angles.
+    ///
+    /// # Errors
+    /// `Mismatch` for no heads, an empty window, or an odd `head_dim`.
     pub fn new(
         heads: usize,
         head_dim: usize,
@@ -69,17 +74,17 @@ impl Window {
         Ok(Window { heads, head_dim, window, pairing, cos, sin, on_devices })
     }
 
-    /// Width of the queries of all heads side by side; also of the keys, and of the values.
+    /// Width of the queries of all heads side by side, which is also that of the keys and of the values.
     pub fn width(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// Frames that a query sees, its own among them.
+    /// Frames that a query sees, including its own.
     pub fn frames(&self) -> usize {
         self.window
     }
 
-    /// What scores are multiplied with.
+    /// The factor of scores, `1 / sqrt(head_dim)`.
     pub fn scale(&self) -> f32 {
         (1.0 / (self.head_dim as f64).sqrt()) as f32
     }
@@ -91,19 +96,22 @@ impl Window {
         (&self.cos[position * half..][..half], &self.sin[position * half..][..half])
     }
 
+    /// The number of heads.
     pub fn heads(&self) -> usize {
         self.heads
     }
 
+    /// Numbers of a head.
     pub fn head_dim(&self) -> usize {
         self.head_dim
     }
 
+    /// The pairs of numbers that are rotated together.
     pub fn pairing(&self) -> Pairing {
         self.pairing
     }
 
-    /// Cosines and sines of all positions, `[positions, head_dim / 2]`, which stay on the device.
+    /// Cosines and sines of all positions, `[positions, head_dim / 2]`, cached on the device.
     pub(crate) fn rotations(&self, device: &Device) -> Result<[Tensor; 2]> {
         let mut made = self.on_devices.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(tables) = made.iter().find(|[cos, _]| cos.device().same_device(device)) {
@@ -116,7 +124,7 @@ impl Window {
         Ok(tables)
     }
 
-    /// `[b, t]` of queries, keys and values that fit.
+    /// Checks the shape of queries, keys and values, and returns `[b, t]`.
     pub(super) fn check_streams(&self, qkv: &Tensor) -> Result<[usize; 2]> {
         let (batch, time, width) = qkv.dims3()?;
         let expected = [batch, time, 3 * self.width()];
@@ -130,8 +138,8 @@ impl Window {
 }
 
 impl Window {
-    /// `out = scale * rotation(position) x`, the pairs always laid out as halves: scores do not depend
-    /// on the order of the numbers.
+    /// `out = scale * rotation(position) x`. Pairs are always laid out as halves: scores do not depend on the order of
+    /// the numbers.
     #[inline(always)]
     pub(super) fn rotate(&self, out: &mut [f32], x: &[f32], position: usize, scale: f32) {
         let (half, (cos, sin)) = (self.head_dim / 2, self.rotation(position));
@@ -154,7 +162,7 @@ impl Window {
         }
     }
 
-    /// `dx += scale * rotation(-position) d`, the gradient of [`Window::rotate`].
+    /// `dx += scale * rotation(-position) d`, the backward pass of [`Window::rotate`].
     #[inline(always)]
     pub(super) fn rotate_back(&self, dx: &mut [f32], d: &[f32], position: usize, scale: f32) {
         let (half, (cos, sin)) = (self.head_dim / 2, self.rotation(position));

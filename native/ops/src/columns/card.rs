@@ -1,4 +1,4 @@
-//! Sums of columns.
+//! Sums of columns on a card.
 
 use candle_core::{DType, Result, Tensor};
 use sconce_cuda::kernels::COLUMNS;
@@ -8,11 +8,11 @@ use crate::tensor;
 
 /// Columns and lanes of a block.
 const BLOCK: [usize; 3] = [32, 8, 1];
-/// Parts of which no more are made, and rows of which none has fewer.
+/// The most parts, and the least rows of a part.
 const PARTS: usize = 64;
 const ROWS: usize = 64;
 
-/// `[n]` of `x [.., n]` over all rows, in f32.
+/// The sums `[n]` of `x [.., n]` over all rows, in f32.
 pub(crate) fn column_sums(x: &Tensor) -> Result<Tensor> {
     let (rows, n) = tensor::rows(x.dims());
     let per_part = rows.div_ceil(PARTS).max(ROWS);
@@ -33,7 +33,7 @@ fn sums(x: &Tensor, rows: usize, n: usize, per_part: usize) -> Result<Tensor> {
     let sums = unwritten((parts, n), DType::F32, x)?;
     let launch = Launch::of(COLUMNS, &format!("column_sums_{}", suffix(x)), x)?;
     let launch = launch.tensor(x)?.tensor(&sums)?.long(rows).int(n).int(per_part);
-    // SAFETY: as columns.cu says.
+    // SAFETY: the grid is that of columns.cu.
     unsafe { launch.run([n.div_ceil(BLOCK[0]), parts, 1], BLOCK, 0) }?;
     Ok(sums)
 }

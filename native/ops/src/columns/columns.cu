@@ -1,8 +1,8 @@
-// Sums of the columns of x [rows, n]: sums [gridDim.y, n], f32, of parts of `rows_per_part` rows each. Launched once
-// more on the sums of its parts, as one part, it gives those of all rows.
+// Sums of the columns of x [rows, n] over parts of `rows_per_part` rows each: sums [gridDim.y, n], f32. A second launch
+// on these sums, as one part, gives the sums over all rows.
 //
-// Blocks of 32 columns and LANES rows: within a part each lane adds up every LANES-th row, and then the lanes are added
-// in their order.
+// A block has 32 columns and LANES rows: each lane adds up every LANES-th row of a part, then the lanes are added in
+// order.
 
 #include "numbers.cuh"
 

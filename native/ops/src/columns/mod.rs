@@ -1,4 +1,4 @@
-//! Shards over rows of a batch and blocks of channels, and the outputs that they fill together.
+//! Shards over rows of a batch and blocks of channels, and the outputs that shards fill together.
 
 pub(crate) mod card;
 
@@ -12,15 +12,16 @@ use crate::lengths::{Lengths, check_lengths};
 pub(crate) use crate::uninit::{copied, copy, zeroed};
 use crate::{Result, matmul, memory, pool};
 
+/// The numbers of one vector.
 pub type Lanes = [f32; LANES];
 
-/// Numbers of a shard below which handing it to another thread costs more than it saves.
+/// Numbers of a shard below which another thread costs more than it saves.
 const WORTH: usize = 4096;
-/// From so many rows on there is no need to cut the channels as well.
+/// Rows from which on the channels need not be split.
 const ENOUGH_ROWS: usize = 4;
 
-/// `x[at..at + 16]`; if not `FULL`, with zeros beyond the end. Whole vectors and the rest are apart,
-/// so that a whole one is a single move.
+/// `x[at..at + 16]`; if not `FULL`, with zeros beyond the end. Whole vectors are a separate case so that one is a
+/// single move.
 #[inline(always)]
 pub fn load<const FULL: bool>(x: &[f32], at: usize) -> Lanes {
     let mut lanes = [0.0; LANES];
@@ -32,7 +33,7 @@ pub fn load<const FULL: bool>(x: &[f32], at: usize) -> Lanes {
     lanes
 }
 
-/// `x[at..at + 16] = lanes`; if not `FULL`, up to the end.
+/// `x[at..at + 16] = lanes`; if not `FULL`, up to the end of `x`.
 #[inline(always)]
 pub fn store<const FULL: bool>(x: &mut [f32], at: usize, lanes: &Lanes) {
     if FULL {
@@ -42,7 +43,7 @@ pub fn store<const FULL: bool>(x: &mut [f32], at: usize, lanes: &Lanes) {
     }
 }
 
-/// The same for memory that holds nothing yet.
+/// [`store`], into uninitialised memory.
 #[inline(always)]
 pub fn fill<const FULL: bool>(x: &mut [MaybeUninit<f32>], at: usize, lanes: &Lanes) {
     if FULL {
@@ -52,7 +53,7 @@ pub fn fill<const FULL: bool>(x: &mut [MaybeUninit<f32>], at: usize, lanes: &Lan
     }
 }
 
-/// An output `[.., width]` that shards fill side by side, before it holds anything.
+/// An uninitialised output `[.., width]` that shards fill side by side.
 #[derive(Clone, Copy)]
 pub struct Output<'a> {
     numbers: *mut MaybeUninit<f32>,
@@ -60,7 +61,7 @@ pub struct Output<'a> {
     buffer: PhantomData<&'a mut [MaybeUninit<f32>]>,
 }
 
-// SAFETY: the only way in is `range`, whose caller promises that no two ranges overlap.
+// SAFETY: the only access is `range`, whose caller promises that no two ranges overlap.
 unsafe impl Send for Output<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Output<'_> {}
@@ -70,16 +71,16 @@ impl<'a> Output<'a> {
     ///
     /// # Safety
     ///
-    /// While the slice lives nobody else may ask for a range that overlaps it.
+    /// While the slice lives, no other range that overlaps it may be requested.
     #[inline(always)]
     pub unsafe fn range(self, begin: usize, len: usize) -> &'a mut [MaybeUninit<f32>] {
         assert!(begin <= self.len && len <= self.len - begin);
-        // SAFETY: inside the buffer by the assertion, and nobody else's by the caller's promise.
+        // SAFETY: the range is inside the buffer by the assertion, and not aliased by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.numbers.add(begin), len) }
     }
 }
 
-/// Vectors of the given lengths, filled by `work`: large outputs are not zeroed first.
+/// Vectors of the given lengths, filled by `work`. Large outputs are not zeroed first.
 ///
 /// # Safety
 ///
@@ -94,14 +95,14 @@ pub unsafe fn outputs<const N: usize>(
         Output { numbers, len: *len, buffer: PhantomData }
     }));
     vectors.map(|(mut v, len)| {
-        // SAFETY: reserved above, written by the caller's promise.
+        // SAFETY: the memory is reserved above, and written by the caller's promise.
         unsafe { v.set_len(len) };
         v
     })
 }
 
-/// `rows` rows of the given widths, filled by `work(rows, [their part of each])` in shards of
-/// `per_shard` rows.
+/// `rows` rows of each of the given widths, filled by `work(rows, parts)` in shards of `per_shard` rows; `parts` are
+/// the shard's slices of each output.
 ///
 /// # Safety
 ///
@@ -124,11 +125,11 @@ pub unsafe fn filled<const N: usize>(
     }
 }
 
-/// [`filled`] where each shard also has a part of a sum: the parts, in the order of the shards.
+/// [`filled`] where each shard also returns a part of a sum. Returns the parts in the order of the shards.
 ///
 /// # Safety
 ///
-/// As there.
+/// The same as for [`filled`].
 pub unsafe fn filled_and_summed<const N: usize, P: Default + Send>(
     rows: usize,
     per_shard: usize,
@@ -148,8 +149,8 @@ pub unsafe fn filled_and_summed<const N: usize, P: Default + Send>(
     (all, parts.into_iter().map(inner).collect())
 }
 
-/// Rows of one shard of a product of so many: 128, or half of fewer, so that two threads share the window
-/// of one game. This alone looks at the threads, and only where a row has the same bits wherever it is cut.
+/// Rows of one shard of a product of `rows` rows: 128, or half of fewer, so that two threads share the window of one
+/// game. Only this function depends on the number of threads, and only where a row has the same bits in every shard.
 pub fn shard_of_rows(rows: usize) -> usize {
     match (33..256).contains(&rows) && pool::threads() > 1 && matmul::rows_are_apart() {
         true => rows.div_ceil(2).next_multiple_of(32).clamp(32, 128),
@@ -157,28 +158,33 @@ pub fn shard_of_rows(rows: usize) -> usize {
     }
 }
 
-/// A batch of sequences of `channels` numbers a frame, cut into shards.
+/// A batch of sequences with `channels` numbers per frame, cut into shards.
 #[derive(Debug, Clone)]
 pub struct Grid {
+    /// Rows b.
     pub batch: usize,
+    /// Frames t of each row.
     pub time: usize,
+    /// Numbers of a frame.
     pub channels: usize,
+    /// Frames that exist in each row.
     pub lengths: Lengths,
 }
 
 impl Grid {
+    /// A grid over `[batch, time, channels]`; checks the lengths.
     pub fn new(batch: usize, time: usize, channels: usize, lengths: Lengths) -> Result<Self> {
         check_lengths(&lengths, batch, time)?;
         Ok(Grid { batch, time, channels, lengths })
     }
 
-    /// Frames of a row that exist.
+    /// The number of frames that exist in a row.
     pub fn frames(&self, row: usize) -> usize {
         self.lengths.as_ref().map_or(self.time, |l| l[row])
     }
 
-    /// Calls `work(row, channels)` for every row and block of channels, in shards whose borders
-    /// depend on the shape alone.
+    /// Calls `work(row, channels)` for every row and block of channels, in shards whose borders depend on the shape
+    /// alone.
     pub fn for_each(&self, work: impl Fn(usize, Range<usize>) + Sync + Send) {
         let row = self.time * self.channels;
         let rows = WORTH.div_ceil(row.max(1));

@@ -1,4 +1,4 @@
-//! Several networks of one hidden layer that read the same vector.
+//! Several networks with one hidden layer that read the same vector.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const ROWS: usize = 128;
 
 /// `W_2 relu(W_1 x + b_1) + b_2` of all branches side by side, `x [.., k]` -> `[n, sum of outputs]`.
 ///
-/// One op, because each of its products is small, and their gradients would be joined and cut apart.
+/// This is one op because each product is small, and separate ops would concatenate and split their gradients.
 pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
     let k = tensor::rows(x.dims()).1;
     let mut all = Vec::with_capacity(branches.len());
@@ -49,7 +49,7 @@ pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
     op::apply(op, &[x, &first.hidden.weight], (tensor::rows(x.dims()).0, out))
 }
 
-/// A branch and its columns among those of all.
+/// A branch, and its columns among those of all branches.
 struct Part {
     branch: Branch,
     hidden: Range<usize>,
@@ -71,18 +71,18 @@ impl Part {
     }
 }
 
-/// The second argument ties the weights to the graph; their gradients are left with them.
+/// The second input ties the weights to the graph; their gradients accumulate in the weights.
 struct Branches {
     all: Vec<Part>,
     k: usize,
     hidden: usize,
     out: usize,
-    /// Hidden layers of all branches, for a backward pass.
+    /// Hidden layers of all branches, saved for the backward pass.
     kept: Vec<f32>,
 }
 
 impl Branches {
-    /// The result, and the hidden layers of all branches.
+    /// The output, and the hidden layers of all branches.
     fn outputs(&self, x: &[f32]) -> Result<[Vec<f32>; 2]> {
         let (k, hidden, out) = (self.k, self.hidden, self.out);
         let m = x.len() / k.max(1);
@@ -114,7 +114,7 @@ impl Branches {
         Ok([y, h])
     }
 
-    /// Leaves the gradients of the weights with them and gives that of `x`, if it is wanted.
+    /// Accumulates the gradients of the weights in the weights, and returns that of `x` if `wanted`.
     fn gradients(&self, x: &[f32], h: &[f32], dy: &[f32], wanted: bool) -> Result<Vec<f32>> {
         let (k, hidden, out) = (self.k, self.hidden, self.out);
         let m = x.len() / k.max(1);
@@ -129,7 +129,7 @@ impl Branches {
                     let dy = dy.columns(part.out.clone());
                     w2.matmul(&mut dh[part.hidden.start..], hidden, dy, false);
                 }
-                // Where a relu is above zero, so is its input.
+                // The output of a relu is positive exactly where its input is.
                 Activation::Relu.backward(dh, &h[rows.start * hidden..]);
                 if wanted {
                     let dh = View::rows(dh, count, hidden);

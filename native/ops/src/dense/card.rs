@@ -1,4 +1,4 @@
-//! Linear layers.
+//! Linear layers on a card.
 
 use candle_core::{D, Result, Tensor, bail};
 use sconce_cuda::kernels::FEW_ROWS;
@@ -12,13 +12,13 @@ use crate::op::card::{Op, Pass, apply, apply_all};
 use crate::tensor::{rows, with_width};
 use crate::{Activation, Precision, op, tape};
 
-/// Rows of which a kernel of ours has a whole layer.
+/// The most rows for which one kernel computes a whole layer.
 pub(crate) const FEW: usize = 8;
-/// Its threads of a block, and those of each column.
+/// Threads of a block of that kernel, and of each column.
 const THREADS: usize = 128;
 const WARP: usize = 32;
 
-/// `activation(x W^T + bias) + rest`
+/// `activation(x W^T + bias) + rest`.
 pub(crate) fn layer(
     x: &Tensor,
     w: &Tensor,
@@ -34,7 +34,7 @@ pub(crate) fn layer(
     finished(&linear(x, w)?, bias, activation, rest)
 }
 
-/// Of what wants no gradient.
+/// [`layer`] for inputs without gradient, as one kernel.
 fn few_rows(
     x: &Tensor,
     w: &Tensor,
@@ -45,7 +45,7 @@ fn few_rows(
     let ((rows, k), n) = (rows(x.dims()), w.dim(0)?);
     let y = unwritten(with_width(x, n), x.dtype(), x)?;
     if w.dim(1)? != k || rest.is_some_and(|rest| rest.elem_count() != rows * n) {
-        bail!("no layer of {x:?}, {w:?} and {rest:?}");
+        bail!("{x:?}, {w:?} and {rest:?} do not fit one layer");
     }
     let [x, w] = [x.contiguous()?, w.contiguous()?];
     let bias = bias.map(Tensor::contiguous).transpose()?;
@@ -53,18 +53,18 @@ fn few_rows(
     let launch = Launch::of(FEW_ROWS, &format!("few_rows_{}", suffix(&x)), &x)?;
     let launch = launch.tensor(&x)?.tensor(&w)?.option(bias.as_ref())?.option(rest.as_ref())?;
     let launch = launch.tensor(&y)?.int(rows).int(n).int(k).int(activation as usize);
-    // SAFETY: as few_rows.cu says: a warp for each column.
+    // SAFETY: as few_rows.cu requires, a warp for each column.
     unsafe { launch.run([(n * WARP).div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }?;
     Ok(y)
 }
 
-/// `x` times so many rows of `w` after each other, each product on its own: N times `[.., width]`.
+/// `x` times consecutive blocks of `widths` rows of `w`, each product on its own: N times `[.., width]`.
 pub(crate) fn linear_parts<const N: usize>(
     x: &Tensor,
     w: &Tensor,
     widths: [usize; N],
 ) -> crate::Result<[Tensor; N]> {
-    // Of one row the parts lie there without gaps.
+    // With one row, the parts of the whole product are contiguous.
     if rows(x.dims()).0 == 1 && !tape::wants(x) && !tape::wants(w) {
         let (y, mut end) = (layer(x, w, None, Activation::None, None)?, 0);
         let part = |width| {
@@ -76,7 +76,7 @@ pub(crate) fn linear_parts<const N: usize>(
     apply_all(Parts { precision: Precision::current(), widths: widths.to_vec() }, &[x, w])
 }
 
-/// `x W^T` of `x [.., k]` and `w [n, k]`, `[.., n]`, with operands as exact as [`Precision::current`] says, also in
+/// `x W^T` of `x [.., k]` and `w [n, k]`, `[.., n]`, with operands in the precision of [`Precision::current`], also in
 /// the backward pass.
 fn linear(x: &Tensor, w: &Tensor) -> crate::Result<Tensor> {
     apply(Linear(Precision::current()), &[x, w])
@@ -85,9 +85,9 @@ fn linear(x: &Tensor, w: &Tensor) -> crate::Result<Tensor> {
 struct Linear(Precision);
 
 impl Op for Linear {
-    /// Keeps the operands as they were rounded.
+    /// Saves the rounded operands.
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x, w] = inputs else { bail!("a product has two operands") };
+        let [x, w] = inputs else { bail!("a product takes two operands") };
         let ((m, k), n) = (rows(x.dims()), w.dim(0)?);
         let (a, b) = (rounded(x, self.0)?, rounded(w, self.0)?);
         let y = output(with_width(x, n), x.dtype(), x, track)?;
@@ -97,7 +97,7 @@ impl Op for Linear {
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
         let ([x, w], [a, b]) = (pass.inputs, pass.kept) else {
-            bail!("a product has two operands")
+            bail!("a product takes two operands")
         };
         let dy = rounded(pass.dy, self.0)?;
         let wanted = |i: usize| pass.wanted[i];
@@ -112,16 +112,16 @@ struct Parts {
     widths: Vec<usize>,
 }
 
-/// A product of fewer columns is not worth reading x for.
+/// Products with fewer columns do not pay for reading x again.
 const NARROW: usize = 64;
 
 impl Parts {
-    /// Whether there is a product for each; else there is one for all.
+    /// Whether each part has a product of its own; otherwise all share one.
     fn are_apart(&self) -> bool {
         self.widths.iter().all(|&width| width >= NARROW)
     }
 
-    /// The first row of each, and how many there are.
+    /// The first row and the number of rows of each part.
     fn stretches(&self) -> impl Iterator<Item = (usize, usize)> {
         self.widths.iter().scan(0, |end, &width| {
             *end += width;
@@ -129,7 +129,7 @@ impl Parts {
         })
     }
 
-    /// The gradients of all of them, side by side.
+    /// The gradients of all parts, side by side.
     fn joined(&self, gradients: &[Option<&Tensor>], x: &Tensor) -> Result<Tensor> {
         let all = with_width(x, self.widths.iter().sum());
         let d = match gradients.iter().all(Option::is_some) {
@@ -144,9 +144,9 @@ impl Parts {
 }
 
 impl Op for Parts {
-    /// Keeps the operands as they were rounded.
+    /// Saves the rounded operands.
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x, w] = inputs else { bail!("a product has two operands") };
+        let [x, w] = inputs else { bail!("a product takes two operands") };
         let (a, b) = (rounded(x, self.precision)?, rounded(w, self.precision)?);
         let (m, k) = rows(x.dims());
         let part = |(_, width)| output(with_width(x, width), x.dtype(), x, track);
@@ -170,7 +170,7 @@ impl Op for Parts {
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
         let ([x, w], [a, b]) = (pass.inputs, pass.kept) else {
-            bail!("a product has two operands")
+            bail!("a product takes two operands")
         };
         let (m, k) = rows(x.dims());
         let gradients: Vec<_> = std::iter::once(Some(pass.dy))

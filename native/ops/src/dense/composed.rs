@@ -7,7 +7,7 @@ use crate::matmul::composed::product;
 use crate::weights::Weight;
 use crate::{Activation, Result, op, tensor};
 
-/// `x W^T`
+/// `x W^T`.
 fn rows_product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let (rows, k) = tensor::rows(x.dims());
     let y = product(&x.reshape((rows, k))?, &weight.t()?)?;

@@ -1,4 +1,4 @@
-//! Several layers, made of [`linear`](crate::linear()) and other ops: what runs where they are not one op.
+//! Several layers composed of [`linear`](crate::linear()) and other ops, for devices where they are not one op.
 
 use candle_core::Tensor;
 
@@ -8,7 +8,7 @@ use crate::residual::composed::around;
 use crate::weights::Weight;
 use crate::{Activation, Residual, Result, arrange, tensor};
 
-/// `x W^T + b + rest`
+/// `x W^T + b + rest`.
 pub(crate) fn affine_to(x: &Tensor, affine: &Affine, rest: Option<&Tensor>) -> Result<Tensor> {
     let Affine { weight, bias } = affine;
     match rest {

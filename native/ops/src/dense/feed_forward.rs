@@ -16,15 +16,15 @@ use crate::op::{self, Op, Pass};
 use crate::weights::Weight;
 use crate::{Activation, Error, Residual, Result, simd, tensor};
 
-/// Rows of one shard: the hidden rows of 1024 numbers take a quarter of a second cache of 2 MiB.
+/// Rows of one shard: hidden rows of 1024 numbers take a quarter of a second-level cache of 2 MiB.
 const ROWS: usize = 128;
-/// Rows whose gradients at the hidden layer exist at a time.
+/// Rows whose hidden gradients exist at one time.
 const CHUNK: usize = 4 * ROWS;
 
 /// `W_2 activation(W_1 x + b_1) + b_2`, `x [.., k]` -> `[.., n]` (Vaswani et al. 2017, eq. 2).
 ///
-/// The hidden rows are at hand in a cache between the layers, and no graph has an edge for them. What
-/// is kept for the backward pass is `W_1 x + b_1`. The gradients of the weights are left with them.
+/// Hidden rows stay in the cache between the layers, and they have no edge in the graph. The forward pass saves `W_1 x
+/// + b_1`. Gradients of weights accumulate in the weights.
 pub fn feed_forward(
     x: &Tensor,
     up: &Affine,
@@ -34,8 +34,8 @@ pub fn feed_forward(
     apply(x, None, up, activation, down)
 }
 
-/// `x + dropout(W_2 activation(W_1 norm(x) + b_1) + b_2)`, `x [.., k]` -> `[.., k]`: as
-/// [`feed_forward`]. Normed rows are computed again by the backward pass.
+/// `x + dropout(W_2 activation(W_1 norm(x) + b_1) + b_2)`, `x [.., k]` -> `[.., k]`. As [`feed_forward`]; the backward
+/// pass recomputes the normed rows.
 pub fn feed_forward_residual(
     x: &Tensor,
     residual: &Residual,
@@ -81,7 +81,7 @@ fn apply(
     op::apply(op, &[x, &up.weight], tensor::with_width(x, n))
 }
 
-/// The second argument ties the weights to the graph.
+/// The second input ties the weights to the graph.
 struct FeedForward {
     residual: Option<Residual>,
     up: Affine,
@@ -90,12 +90,12 @@ struct FeedForward {
     k: usize,
     hidden: usize,
     n: usize,
-    /// The input of the activation, for the backward pass.
+    /// The input of the activation, saved for the backward pass.
     kept: Vec<f32>,
 }
 
-/// What a backward pass reads of some rows: the input, gradients of the result and of what the layers
-/// gave to it; the norm, and the right operands that turn gradients back.
+/// Inputs of a backward pass for some rows: x, the gradients of the output and of the layers' output, the norm, and the
+/// transposed right operands.
 struct Chunk<'a> {
     x: &'a [f32],
     dy: &'a [f32],
@@ -114,7 +114,7 @@ struct Sums {
 }
 
 impl FeedForward {
-    /// The result, and what the activation is applied to if it is to be kept.
+    /// The output, and if `keep` the input of the activation.
     fn outputs(&self, x: &[f32], keep: bool) -> candle_core::Result<[Vec<f32>; 2]> {
         let &FeedForward { k, hidden, n, .. } = self;
         let m = x.len() / k.max(1);
@@ -123,7 +123,7 @@ impl FeedForward {
             let first = self.up.weight.operand(w1, 0..hidden, true, m);
             let second = self.down.weight.operand(w2, 0..n, true, m);
             let kept = if keep { hidden } else { 0 };
-            // SAFETY: the products fill what they are given.
+            // SAFETY: the products write every number of their outputs.
             unsafe {
                 filled(m, shard_of_rows(m), [n, kept], |rows, [y, kept]| {
                     let x = &x[rows.start * k..rows.end * k];
@@ -148,18 +148,18 @@ impl FeedForward {
         })
     }
 
-    /// What the activation gives, row by row while one is at hand.
+    /// The output of the activation, computed row by row while a row is in the cache.
     fn activated<'a>(&self, h: &'a mut [MaybeUninit<f32>], kept: &[f32]) -> &'a [f32] {
         assert_eq!(h.len(), kept.len(), "hidden numbers");
         for (h, kept) in h.chunks_mut(self.hidden).zip(kept.chunks(self.hidden)) {
             self.activation.apply(copied(h, kept));
         }
-        // SAFETY: each row has just been copied; there are as many of them.
+        // SAFETY: each row has just been copied, and the lengths are equal.
         unsafe { std::slice::from_raw_parts(h.as_ptr().cast(), h.len()) }
     }
 
-    /// Leaves the gradients of the weights with them and gives that of `x`, if it is wanted; `h` is what the activation
-    /// was applied to.
+    /// Accumulates the gradients of the weights in the weights and returns that of `x` if `wanted`; `h` is the input of
+    /// the activation.
     fn gradients(
         &self,
         x: &[f32],
@@ -172,12 +172,12 @@ impl FeedForward {
         let norm = self.norm()?;
         let of_layer =
             self.residual.as_ref().map_or(dy.into(), |residual| residual.of_layer(dy, n));
-        // A norm's weights learn from the gradient of the rows, whoever else wants it.
+        // The norm's weights need the gradient of the rows even if `x` does not.
         let width = if wanted || norm.is_some() { k } else { 0 };
         self.with_weights(|[w1, w2]| {
             let first = self.up.weight.operand(w1, 0..hidden, false, m);
             let second = self.down.weight.operand(w2, 0..n, false, m);
-            // SAFETY: each chunk fills its rows.
+            // SAFETY: each chunk writes all of its rows.
             let [dx] = unsafe {
                 outputs([m * width], |[dx]| {
                     for (i, h) in h.chunks_mut(CHUNK * hidden).enumerate() {
@@ -198,8 +198,8 @@ impl FeedForward {
         })
     }
 
-    /// From what the activation was applied to, which becomes what it gave, fills `dx`, which may be
-    /// empty. Leaves the gradients of the weights with them.
+    /// Fills `dx`, which may be empty, and accumulates the gradients of the weights in the weights. `h` holds the input
+    /// of the activation on entry and its output on return.
     fn backward_chunk(&self, chunk: Chunk<'_>, h: &mut [f32], dx: &mut [MaybeUninit<f32>]) {
         let &FeedForward { k, hidden, n, .. } = self;
         let Chunk { x, dy, of_layer, norm, first, second } = chunk;
@@ -210,7 +210,7 @@ impl FeedForward {
         let places =
             h.chunks_mut(ROWS * hidden).zip(dx.chain(std::iter::repeat_with(Default::default)));
         let places: Vec<_> = places.map(Mutex::new).collect();
-        // SAFETY: the products fill what they are given, the rest is zeroed.
+        // SAFETY: the products write every number of their outputs, the rest is zeroed.
         let ([d, normed], sums) = unsafe {
             filled_and_summed(m, ROWS, [hidden, of_norm], |rows, [d, normed], sums: &mut Sums| {
                 let mut place = places[rows.start / ROWS].lock().unwrap_or_else(|e| e.into_inner());

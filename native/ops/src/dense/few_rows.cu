@@ -1,7 +1,8 @@
-// A linear layer of few rows: y = f(x W^T + bias) + rest of x [rows, k], W [n, k], bias [n] or none, and rest [rows, n]
-// or none. All that it takes is reading W once, so each warp has a row of it, and each lane every 32nd number of that.
+// A linear layer of few rows: y = f(x W^T + bias) + rest, with x [rows, k], W [n, k], and optional bias [n] and rest
+// [rows, n]. Reading W once takes nearly all of the time, so each warp has one row of W, and each lane every 32nd
+// number of it.
 //
-// Numbers are of type T, arithmetic is f32; sums are those of lanes, put together as in a tree.
+// Numbers are of type T, arithmetic is f32; the sums of lanes are reduced as a tree.
 
 #include "activations.cuh"
 #include "numbers.cuh"
@@ -10,12 +11,12 @@ namespace {
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
-// Rows that there are at most.
+// The most rows.
 constexpr int ROWS = 8;
-// Numbers of W that a lane waits for together.
+// Numbers of W that a lane loads at once.
 constexpr int EACH = 8;
 
-// With R rows at least: those behind the last are the last one again, and nobody writes them.
+// Computes R rows, at least `rows`: those past the last repeat it and are not written.
 template <typename T, int R>
 __device__ void few_rows(const T *x, const T *w, const T *bias, const T *rest, T *y, int rows, int n, int k,
                          int activation) {
@@ -57,7 +58,7 @@ __device__ void of_rows(const T *x, const T *w, const T *bias, const T *rest, T 
 
 } // namespace
 
-// Blocks of whole warps, a warp for each column.
+// The grid has blocks of whole warps, a warp for each column.
 extern "C" __global__ void few_rows_f32(const float *__restrict__ x, const float *__restrict__ w,
                                         const float *__restrict__ bias, const float *__restrict__ rest,
                                         float *__restrict__ y, int rows, int n, int k, int activation) {

@@ -4,10 +4,12 @@ use crate::simd::row_sum;
 use crate::weights::Weight;
 use crate::{Error, Result, memory, simd, tensor};
 
-/// One layer: `weight [n, k]`, `bias [n]`.
+/// One linear layer `W x + b` with k inputs and n outputs.
 #[derive(Clone)]
 pub struct Affine {
+    /// W, `[n, k]`.
     pub weight: Weight,
+    /// b, `[n]`, if the layer has one.
     pub bias: Option<Weight>,
 }
 
@@ -16,7 +18,7 @@ impl Affine {
         self.bias.as_ref().map(|bias| tensor::to_vec(bias)).transpose()
     }
 
-    /// The gradient of the bias over some rows; empty where there is none.
+    /// The gradient of the bias over some rows; empty if there is no bias.
     pub(crate) fn bias_gradient(&self, d: &[f32], n: usize) -> Vec<f32> {
         let mut sum = memory::zeros(if self.bias.is_some() { n } else { 0 });
         if self.bias.is_some() {
@@ -25,7 +27,7 @@ impl Affine {
         sum
     }
 
-    /// Leaves the gradient with the bias, summed in the order of the parts.
+    /// Accumulates the gradient of the bias in the bias, summed in the order of the parts.
     pub(crate) fn accumulate_bias<'a>(&self, parts: impl IntoIterator<Item = &'a Vec<f32>>) {
         let Some(bias) = &self.bias else { return };
         for (i, part) in parts.into_iter().enumerate() {
@@ -33,7 +35,7 @@ impl Affine {
         }
     }
 
-    /// The width of what comes out.
+    /// Checks the shapes against `input` numbers, and returns the output width.
     pub(crate) fn check(&self, what: &str, input: usize) -> Result<usize> {
         let (n, k) = self.weight.dims2()?;
         if k != input {
@@ -49,16 +51,20 @@ impl Affine {
     }
 }
 
-/// One layer: `weight [n, k]`, `bias [n]`.
+/// One linear layer with a bias, `W x + b`.
 #[derive(Clone)]
 pub struct Dense {
+    /// W, `[n, k]`.
     pub weight: Weight,
+    /// b, `[n]`.
     pub bias: Weight,
 }
 
-/// Two layers, with a relu between them.
+/// Two layers with a relu between them.
 #[derive(Clone)]
 pub struct Branch {
+    /// The first layer, followed by the relu.
     pub hidden: Dense,
+    /// The second layer.
     pub out: Dense,
 }

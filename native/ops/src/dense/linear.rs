@@ -20,9 +20,8 @@ const ROWS: usize = 128;
 const GRADIENT_SHARDS: usize = 4;
 
 /// `x [.., k]`, `weight [n, k]`, `bias [n]` -> `[.., n]`.
-///
-/// Backward: `dx = dy W`, `dW = dy^T x`, `db = sum of dy`, with `dy` times the slope of the activation
-/// first. The gradients of the weights are left with them ([`Weight::accumulate`]).
+/// Backward: `dx = dy W`, `dW = dy^T x`, `db = sum of dy`, after `dy` is multiplied by the slope of the activation.
+/// Gradients of weights accumulate in the weights ([`Weight::accumulate`]).
 pub fn linear(
     x: &Tensor,
     weight: &Weight,
@@ -32,8 +31,8 @@ pub fn linear(
     apply(x, weight, bias, None, activation)
 }
 
-/// [`linear`] with a [`row_norm`](crate::row_norm()) before the activation: one pass over each row
-/// while it is at hand.
+/// [`linear`] with a [`row_norm`](crate::row_norm()) before the activation: one pass over each row while it is in the
+/// cache.
 pub fn linear_norm(
     x: &Tensor,
     weight: &Weight,
@@ -44,7 +43,7 @@ pub fn linear_norm(
     apply(x, weight, bias, Some(norm), activation)
 }
 
-/// `activation(x W^T + b) + rest`
+/// `activation(x W^T + b) + rest`.
 pub(crate) fn linear_add(
     x: &Tensor,
     weight: &Weight,
@@ -92,12 +91,12 @@ struct Linear {
     bias: Option<Weight>,
     norm: Option<Norm>,
     activation: Activation,
-    /// The product before norm and activation, where the backward pass reads it.
+    /// The product before norm and activation, if the backward pass reads it.
     before: Option<Vec<f32>>,
 }
 
 impl Linear {
-    /// The result, and with `keep` what came out of the product.
+    /// The output, and if `keep` the product before norm and activation.
     fn outputs(&self, x: &[f32], weight: &[f32], keep: bool) -> candle_core::Result<[Vec<f32>; 2]> {
         let (n, k) = self.weight.dims2()?;
         let m = x.len() / k.max(1);
@@ -105,7 +104,7 @@ impl Linear {
         let bias = self.bias.as_ref().map(|bias| tensor::to_vec(bias)).transpose()?;
         let norm = self.norm.as_ref().map(Norm::values).transpose()?;
         let kept = if keep { n } else { 0 };
-        // SAFETY: products and copies of them fill what they are given.
+        // SAFETY: products and copies of them write every number of their outputs.
         let all = unsafe {
             filled(m, shard_of_rows(m), [n, kept], |rows, [y, before]| {
                 let x = View::rows(&x[rows.start * k..], rows.len(), k);
@@ -130,7 +129,7 @@ impl Linear {
         Ok(all)
     }
 
-    /// Makes of the gradient of `y` that of the product, in place.
+    /// Turns the gradient of `y` into that of the product, in place.
     fn slopes(&self, d: &mut [f32], y: &[f32]) -> candle_core::Result<()> {
         let n = self.weight.dims()[0];
         let before = self.before.as_deref().unwrap_or(y);
@@ -162,7 +161,7 @@ impl Linear {
         Ok(())
     }
 
-    /// Leaves the gradients of the weights with them and gives that of `x`, if it is wanted.
+    /// Accumulates the gradients of the weights in the weights, and returns that of `x` if `wanted`.
     fn gradients(&self, x: &[f32], w: &[f32], dy: &[f32], wanted: bool) -> Vec<f32> {
         let n = self.weight.dims()[0];
         let k = w.len() / n;
@@ -176,7 +175,7 @@ impl Linear {
             return vec![];
         }
         let w = self.weight.operand(w, 0..n, false, m);
-        // SAFETY: the products fill what they are given.
+        // SAFETY: the products write every number of their outputs.
         let [dx] = unsafe {
             filled(m, ROWS, [k], |rows, [dx]| {
                 w.fill(dx, View::rows(&dy[rows.start * n..], rows.len(), n), None);
@@ -186,8 +185,8 @@ impl Linear {
     }
 }
 
-/// `dW [n, k] (+)= dy^T x` of `dy [m, n]` and `x [m, k]`, cut over the rows of `dW`, so nothing is reduced
-/// across shards.
+/// `dW [n, k] (+)= dy^T x` of `dy [m, n]` and `x [m, k]`. Shards split the rows of `dW`, so nothing is reduced across
+/// shards.
 pub(crate) fn weight_gradient(dw: &mut [f32], dy: View<'_>, x: &Packed, accumulate: bool) {
     let (n, k) = (dy.width(), dw.len() / dy.width().max(1));
     pool::for_each_rows(dw, k, n.div_ceil(GRADIENT_SHARDS).next_multiple_of(32), |first, dw| {

@@ -1,6 +1,6 @@
-//! Weights times features: linear layers, alone or several at once.
+//! Linear layers, alone or several at once.
 //!
-//! What belongs here reads one frame at a time and is a product with a trained matrix.
+//! An op of this folder reads one frame at a time and is a product with a trained matrix.
 
 pub mod branches;
 pub(crate) mod card;

@@ -1,4 +1,4 @@
-//! A product whose result is cut into parts, without a copy of what lies between.
+//! A product whose output is split into parts, without a copy.
 
 use candle_core::Tensor;
 
@@ -15,11 +15,11 @@ use crate::{Error, Result, tensor};
 /// Rows of one shard of a product.
 const ROWS: usize = 128;
 
-/// `x W^T`, cut after `widths[0]`, `widths[1]` .. of its columns: `x [.., k]`, `weight [n, k]` with n
-/// the sum of the widths -> `[.., width]` each.
+/// `x W^T`, split after `widths[0]`, `widths[1]`, .. of its columns: `x [.., k]`, `weight [n, k]` with n the sum of the
+/// widths -> `[.., width]` each.
 ///
-/// Each part is a product with its own rows of the weight, so that backward has its gradients as they
-/// come and adds `dx` up where the next product reads it.
+/// Each part is a product with its own rows of the weight, so the backward pass uses its gradients in place, and the
+/// products accumulate `dx`.
 pub fn linear_parts<const N: usize>(
     x: &Tensor,
     weight: &Weight,
@@ -43,7 +43,7 @@ pub fn linear_parts<const N: usize>(
 pub(crate) struct Parts<const N: usize> {
     pub(crate) weight: Weight,
     pub(crate) widths: [usize; N],
-    /// Of the input.
+    /// Dimensions of the input.
     pub(crate) dims: Vec<usize>,
 }
 
@@ -56,7 +56,7 @@ impl<const N: usize> Parts<N> {
         self.dims.iter().rev().skip(1).product()
     }
 
-    /// For each part its first row of the weight and its width.
+    /// The first row of the weight and the width of each part.
     fn spans(&self) -> [(usize, usize); N] {
         let mut first = 0;
         self.widths.map(|width| {
@@ -76,7 +76,7 @@ impl<const N: usize> Parts<N> {
     pub(crate) fn products(&self, x: &[f32], weight: &[f32]) -> [Vec<f32>; N] {
         let (k, rows) = (self.depth(), self.rows());
         let weights = self.operands(weight, true);
-        // SAFETY: the products fill what they are given.
+        // SAFETY: the products write every number of their outputs.
         unsafe {
             filled(rows, ROWS, self.widths, |rows, parts| {
                 let x = View::rows(&x[rows.start * k..], rows.len(), k);
@@ -87,7 +87,7 @@ impl<const N: usize> Parts<N> {
         }
     }
 
-    /// Leaves the gradient of the weight with it.
+    /// Accumulates the gradient of the weight in the weight.
     pub(crate) fn weight_gradient(&self, x: &[f32], outputs: &[Option<&[f32]>]) {
         let (k, rows) = (self.depth(), self.rows());
         let x = Packed::new(View::rows(x, rows, k));
@@ -109,7 +109,7 @@ impl<const N: usize> Parts<N> {
     pub(crate) fn input_gradient(&self, weight: &[f32], outputs: &[Option<&[f32]>]) -> Vec<f32> {
         let weights = self.operands(weight, false);
         let k = self.depth();
-        // SAFETY: the first product fills what it is given, and so do zeros where there is none.
+        // SAFETY: the first product writes every number, or zeros do if there is no product.
         let [dx] = unsafe {
             filled(self.rows(), ROWS, [k], |rows, [dx]| {
                 let parts = self.widths.into_iter().zip(outputs).zip(&weights);
@@ -127,7 +127,7 @@ impl<const N: usize> Parts<N> {
         dx
     }
 
-    /// Adds the gradient of `x`.
+    /// Adds the gradient of `x` to `dx`.
     pub(crate) fn add_input_gradient(
         &self,
         dx: &mut [f32],

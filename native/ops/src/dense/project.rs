@@ -15,11 +15,11 @@ const ROWS: usize = 128;
 /// Shards of a weight gradient, over the rows of the weight.
 const GRADIENT_SHARDS: usize = 4;
 
-/// `x [.., k]`, layers of `weight [n_i, k]` and `bias [n_i]` -> `[.., n_1 + n_2 + ..]`: `x W_i^T + b_i`
-/// one after the other.
+/// `x W_i^T + b_i` of all layers side by side: `x [.., k]`, layers of `weight [n_i, k]` and `bias [n_i]` -> `[.., n_1 +
+/// n_2 + ..]`.
 ///
-/// As one op it reads `x` once and gives it one gradient, `dx = sum of dy_i W_i`; gradients of the
-/// weights are left with them ([`Weight::accumulate`]).
+/// As one op it reads `x` once and gives it one gradient, `dx = sum of dy_i W_i`. Gradients of weights accumulate in
+/// the weights ([`Weight::accumulate`]).
 pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tensor> {
     let Some((first, _)) = layers.first() else {
         return Err(Error::mismatch("layers of a projection", "at least 1", 0));
@@ -42,7 +42,7 @@ pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tens
     op::apply(Project { parts, k, width }, &[x, first], tensor::with_width(x, width))
 }
 
-/// One layer and where its outputs begin.
+/// One layer, and the first column of its outputs.
 struct Part {
     weight: Weight,
     bias: Option<Weight>,
@@ -74,7 +74,7 @@ impl Project {
         Ok(y)
     }
 
-    /// `rows` rows of all biases, to which the products are added.
+    /// `rows` copies of all biases, to which the products are added.
     fn biases(&self, rows: usize) -> candle_core::Result<Vec<f32>> {
         let mut row = Vec::with_capacity(self.width);
         for part in &self.parts {
@@ -91,7 +91,7 @@ impl Project {
         Ok(all)
     }
 
-    /// `dW_i (+)= dy_i^T x`, cut over the rows of `dW_i`; `db_i (+)= the rows of dy_i`.
+    /// `dW_i (+)= dy_i^T x`, with shards over the rows of `dW_i`; `db_i (+)= the sum of the rows of dy_i`.
     fn weights_backward(&self, x: &[f32], dy: &[f32]) {
         let (k, width) = (self.k, self.width);
         let rows = dy.len() / width;

@@ -1,4 +1,4 @@
-//! Dropout, whose masks are drawn where they are used.
+//! Dropout on a card. Masks are drawn where they are used.
 
 use std::cell::RefCell;
 
@@ -10,11 +10,11 @@ use crate::dropout::Dropout;
 use crate::op::card::{Op, Pass, apply};
 use crate::tensor;
 
-/// Threads of a block, and numbers of each.
+/// Threads of a block, and numbers of each thread.
 const THREADS: usize = 128;
 const EACH: usize = 4;
 
-/// `x` without what is dropped, and with a `residual`, which is whole.
+/// `x` after dropout, plus `residual`, which is not dropped, if there is one.
 pub(super) fn dropout(
     x: &Tensor,
     residual: Option<&Tensor>,
@@ -30,8 +30,8 @@ thread_local! {
     static COUNTER: RefCell<Option<Tensor>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, whose masks are those of so many steps more as `counter` says when they are drawn: one i64 on the
-/// card, so that what was recorded draws anew whenever it is played.
+/// Runs `work` with masks whose step is increased by `counter`, one i64 on the card, read when they are drawn. So a
+/// recorded graph draws new masks at every replay.
 pub fn counted<R>(counter: &Tensor, work: impl FnOnce() -> R) -> R {
     struct Back(Option<Tensor>);
     impl Drop for Back {
@@ -62,7 +62,7 @@ impl Masked {
         let launch = launch.long(rows).int(d).int(repeat).int(origin.window).int(origin.before);
         let launch = launch.int(origin.frames).float(p).float(1.0 / (1.0 - p));
         let blocks = (rows * d.div_ceil(EACH)).div_ceil(THREADS);
-        // SAFETY: as dropout.cu says: a thread for every EACH numbers of a row.
+        // SAFETY: as dropout.cu requires, a thread for every EACH numbers of a row.
         unsafe { launch.run([blocks, 1, 1], [THREADS, 1, 1], 0) }?;
         Ok(y)
     }
@@ -70,7 +70,7 @@ impl Masked {
 
 impl Op for Masked {
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x, residual @ ..] = inputs else { bail!("dropout has an argument") };
+        let [x, residual @ ..] = inputs else { bail!("dropout takes at least one input") };
         Ok((self.launch(x, residual.first(), track)?, vec![]))
     }
 

@@ -1,14 +1,14 @@
-// Dropout (Srivastava et al. 2014), inverted: what stays is scaled by 1 / (1 - p). The mask of a number is drawn by
-// Philox 4x32-10 (Salmon et al. 2011) from the stream's key, its step and the number's place, as on the CPU: it is the
-// same in both directions, and is nowhere kept.
+// Dropout (Srivastava et al. 2014), inverted: kept numbers are scaled by 1 / (1 - p). The mask of a number is drawn by
+// Philox 4x32-10 (Salmon et al. 2011) from the stream's key, its step and the number's index, as on the CPU. It is the
+// same in both passes and is never stored.
 //
-// x, residual, y [rows, d] are of type T, arithmetic is f32. A number counts on the card how far the step is, so that
-// launches that are recorded once draw anew whenever they are played.
+// x, residual, y [rows, d] are of type T, arithmetic is f32. A counter on the card advances the step, so that a
+// recorded launch draws new masks at every replay.
 
 #include "numbers.cuh"
 #include "philox.cuh"
 
-// Which rows share a mask, and where they stand in the windows they were cut from.
+// The rows that share a mask, and their positions in the windows from which they were cut.
 struct Rows {
   long long rows;
   int d, repeat, window, before, frames;
@@ -22,7 +22,7 @@ struct Stream {
 
 namespace {
 
-// A thread has four numbers of a row, of one block of words.
+// A thread computes four numbers of a row, from one block of words.
 template <typename T>
 __device__ void dropout(const T *x, const T *residual, T *y, Rows of, Stream stream, float p, float scale) {
   const unsigned long long blocks = (of.d + 3) / 4;
@@ -45,8 +45,8 @@ __device__ void dropout(const T *x, const T *residual, T *y, Rows of, Stream str
 
 } // namespace
 
-// y = x without what is dropped, and a residual if there is one. A thread for every four numbers of a row. The step is
-// `step`, and what `counter` says more, if there is one.
+// y = x after dropout, plus a residual if there is one. The grid has a thread for every four numbers of a row. The step
+// is `step` plus *counter, if there is a counter.
 #define DROPOUT(name, T)                                                                                               \
   extern "C" __global__ void name(const T *__restrict__ x, const T *__restrict__ residual, T *__restrict__ y,          \
                                   const long long *__restrict__ counter, long long step, int key0, int key1,           \

@@ -1,5 +1,5 @@
-//! Dropout with a counter-based generator (Srivastava et al. 2014), inverted: what stays is scaled
-//! by `1 / (1 - p)`, so that play needs no change.
+//! Dropout with a counter-based generator (Srivastava et al. 2014), inverted: kept numbers are scaled by `1 / (1 - p)`,
+//! so that play needs no scaling.
 
 mod card;
 mod composed;
@@ -16,17 +16,20 @@ use crate::{Result, arrange, memory, pool, tensor};
 /// Rows of one shard.
 const ROWS: usize = 64;
 
-/// Where the rows of a chunk stand in the windows they were cut from: row `i` is frame
-/// `before + i % frames` of window `i / frames`.
+/// The position of a chunk's rows in the windows from which they were cut: row `i` is frame `before + i % frames` of
+/// window `i / frames`.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin {
+    /// Frames of a window.
     pub window: usize,
+    /// Frames of the window before the chunk.
     pub before: usize,
+    /// Frames of the chunk.
     pub frames: usize,
 }
 
 impl Default for Origin {
-    /// Rows of their own.
+    /// Each row is a window of one frame.
     fn default() -> Self {
         Origin { window: 1, before: 0, frames: 1 }
     }
@@ -38,13 +41,13 @@ impl Origin {
     }
 }
 
-/// Every number of `x [.., d]` is dropped on its own.
+/// Dropout of each number of `x [.., d]` independently.
 pub fn dropout(x: &Tensor, p: f32, rng: Rng) -> Result<Tensor> {
     Dropout::new(p, rng, Origin::default()).apply(x)
 }
 
-/// The same columns of `x [b, t, d]` are missing in all frames of a window; `x` begins with window
-/// `first` of a batch.
+/// Dropout of whole columns of `x [b, t, d]`: a dropped column is 0 in all frames of a window. `first` is the index of
+/// the first window of `x` in its batch.
 pub fn dropout_columns(x: &Tensor, p: f32, rng: Rng, first: usize) -> Result<Tensor> {
     let (_, t, _) = x.dims3()?;
     let origin = Origin { before: first, ..Origin::default() };
@@ -55,8 +58,8 @@ pub fn dropout_columns(x: &Tensor, p: f32, rng: Rng, first: usize) -> Result<Ten
 const BLOCKS: usize = 16;
 
 dispatch! {
-    /// `y *= scale` where the random number that belongs to it is at least `p`, else 0. Four numbers
-    /// to a block, from block `first` on.
+    /// `y *= scale` where the number's random number is at least `p`, otherwise 0. A block has four numbers; the first
+    /// one is block `first`.
     fn mask_row(y: &mut [f32], rng: &Rng, first: u64, p: f32, scale: f32) {
         let mut index = first;
         for y in y.chunks_mut(4 * BLOCKS) {
@@ -75,7 +78,7 @@ dispatch! {
     }
 }
 
-/// One mask: the same whenever it is asked for.
+/// One mask. It is the same at every use.
 #[derive(Debug, Clone, Copy)]
 pub struct Dropout {
     pub(crate) p: f32,
@@ -86,12 +89,12 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Of numbers that are each dropped on their own, as a pass over the whole windows would.
+    /// A mask that drops each number independently; rows of a chunk get the mask of the whole windows.
     pub fn new(p: f32, rng: Rng, origin: Origin) -> Self {
         Dropout { p, rng, repeat: 1, origin }
     }
 
-    /// `x [.., d]` without what is dropped.
+    /// `x [.., d]` after dropout.
     pub fn apply(self, x: &Tensor) -> Result<Tensor> {
         if self.p <= 0.0 {
             return Ok(x.clone());
@@ -114,7 +117,7 @@ impl Dropout {
         }
     }
 
-    /// Rows `first..`, in place.
+    /// Masks rows `first..`, in place.
     pub(crate) fn mask_rows(&self, first: usize, y: &mut [f32], width: usize) {
         let (scale, blocks) = (1.0 / (1.0 - self.p), width.div_ceil(4) as u64);
         for (i, y) in y.chunks_exact_mut(width.max(1)).enumerate() {
@@ -133,7 +136,7 @@ impl Dropout {
     }
 }
 
-/// A mask over rows of a width.
+/// A mask over rows of `width` numbers.
 struct Masked {
     dropout: Dropout,
     width: usize,

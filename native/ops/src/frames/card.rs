@@ -1,4 +1,4 @@
-//! Along the frames of a game.
+//! Ops along the frames of a game, on a card.
 
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::{CAUSAL_CONV, LAST};
@@ -10,9 +10,9 @@ use crate::op::card::{Op, Pass, apply, apply_all};
 
 /// Threads of a block.
 const THREADS: usize = 128;
-/// Inputs that an output sees at most.
+/// The most inputs that an output sees.
 pub(super) const TAPS: usize = 8;
-/// Frames that a thread walks along, and how many parts of the weights' gradients there are at most.
+/// Frames of a stretch, which a thread walks, and the most parts of the weights' gradients.
 const STRETCH: usize = 16;
 const PARTS: usize = 256;
 
@@ -27,7 +27,7 @@ pub(super) fn causal_conv(
     convolve(x, weight, bias, state, Conv { silu, lengths: on_card(lengths, x)? })
 }
 
-/// A mix is a convolution of two taps.
+/// Token shift as a convolution of two taps, `m` and `1 - m`.
 pub(super) fn token_shift(
     x: &Tensor,
     before: &Tensor,
@@ -60,51 +60,51 @@ fn convolve(
     Ok((y, next))
 }
 
-/// Inputs x, weight, state and, if there is one, bias.
+/// Inputs are x, weight, state, and a bias if there is one.
 struct Conv {
     silu: bool,
     lengths: Option<Tensor>,
 }
 
-/// Of one pass.
+/// Sizes of one pass.
 struct Sizes {
     time: usize,
     channels: usize,
     taps: usize,
-    /// Of all rows.
+    /// Stretches of all rows.
     stretches: usize,
     threads: usize,
 }
 
 impl Sizes {
     fn of(inputs: &[Tensor]) -> Result<Self> {
-        let [x, weight, ..] = inputs else { bail!("a convolution has an input and a weight") };
+        let [x, weight, ..] = inputs else { bail!("a convolution takes an input and a weight") };
         let ((batch, time, channels), taps) = (x.dims3()?, weight.dim(2)?);
         let stretches = batch * time.div_ceil(STRETCH);
         let threads = channels.next_multiple_of(32).min(THREADS);
         Ok(Sizes { time, channels, taps, stretches, threads })
     }
 
-    /// With sizes that all launches have.
+    /// Adds the sizes that end the arguments of all launches.
     fn end(&self, launch: Launch, silu: bool) -> Launch {
         let launch = launch.int(self.taps).int(usize::from(silu)).long(self.stretches);
         launch.int(STRETCH).int(self.time).int(self.channels)
     }
 
-    /// A thread for each channel, and so many rows of them.
+    /// Runs a launch with a thread for each channel and `rows` rows of blocks.
     fn run(&self, launch: Launch, rows: usize) -> Result<()> {
         let grid = [self.channels.div_ceil(self.threads), rows, 1];
-        // SAFETY: as causal_conv.cu says.
+        // SAFETY: the grid and block are those of causal_conv.cu.
         unsafe { launch.run(grid, [self.threads, 1, 1], 0) }
     }
 }
 
 impl Conv {
-    /// With the arguments that both steps begin with.
+    /// A launch with the arguments that both kernels begin with.
     fn launch(&self, step: &str, inputs: &[Tensor]) -> Result<Launch> {
-        let [x, weight, state, bias @ ..] = inputs else { bail!("a convolution has a state") };
+        let [x, weight, state, bias @ ..] = inputs else { bail!("a convolution takes a state") };
         let launch = Launch::of(CAUSAL_CONV, &format!("causal_conv_{}_{step}", suffix(x)), x)?;
-        // Of one tap there is none.
+        // A convolution of one tap has no state.
         let state = (weight.dim(2)? > 1).then_some(state);
         let launch = launch.tensor(x)?.option(state)?.tensor(weight)?.option(bias.first())?;
         launch.option(self.lengths.as_ref())
@@ -112,9 +112,9 @@ impl Conv {
 }
 
 impl Op for Conv {
-    /// The other output is the state after the last frame.
+    /// The second output is the state after the last frame.
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x, _, state, ..] = inputs else { bail!("a convolution has a state") };
+        let [x, _, state, ..] = inputs else { bail!("a convolution takes a state") };
         let sizes = Sizes::of(inputs)?;
         let y = output(x.shape(), x.dtype(), x, track)?;
         let next = output(state.shape(), state.dtype(), x, track)?;
@@ -124,7 +124,9 @@ impl Op for Conv {
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
-        let [x, weight, state, bias @ ..] = pass.inputs else { bail!("a convolution has a state") };
+        let [x, weight, state, bias @ ..] = pass.inputs else {
+            bail!("a convolution takes a state")
+        };
         let sizes = Sizes::of(pass.inputs)?;
         let Sizes { channels, taps, stretches, .. } = sizes;
         let per_part = stretches.div_ceil(PARTS);
@@ -145,14 +147,14 @@ impl Op for Conv {
     }
 }
 
-/// Of rows of which some are shorter.
+/// [`last`](super::last()) for rows of unequal length.
 pub(super) fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> crate::Result<Tensor> {
     let lengths = on_card(lengths, states)?;
     let lengths = lengths.ok_or_else(|| crate::Error::not_found("lengths of rows"))?;
     apply(Last { lengths }, &[states, first])
 }
 
-/// Inputs states and the first one.
+/// Inputs are the states and the first state.
 struct Last {
     lengths: Tensor,
 }
@@ -163,14 +165,14 @@ impl Last {
         let threads = channels.next_multiple_of(32).min(THREADS);
         let grid = [channels.div_ceil(threads), batch.min(MOST_ALONG_Y), 1];
         let launch = launch.int(time).int(batch).int(channels);
-        // SAFETY: as last.cu says.
+        // SAFETY: the grid and block are those of last.cu.
         unsafe { launch.run(grid, [threads, 1, 1], 0) }
     }
 }
 
 impl Op for Last {
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [states, first] = inputs else { bail!("a sequence has states and a first one") };
+        let [states, first] = inputs else { bail!("`last` takes states and a first state") };
         let y = output(first.shape(), states.dtype(), states, track)?;
         let launch = Launch::of(LAST, &format!("last_{}_forward", suffix(states)), states)?;
         let launch = launch.tensor(states)?.tensor(first)?.tensor(&self.lengths)?.tensor(&y)?;
@@ -179,7 +181,7 @@ impl Op for Last {
     }
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
-        let [states, first] = pass.inputs else { bail!("a sequence has states and a first one") };
+        let [states, first] = pass.inputs else { bail!("`last` takes states and a first state") };
         let d_states = unwritten(states.shape(), states.dtype(), states)?;
         let d_first = unwritten(first.shape(), first.dtype(), states)?;
         let launch = Launch::of(LAST, &format!("last_{}_backward", suffix(states)), states)?;

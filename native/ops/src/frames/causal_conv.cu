@@ -1,30 +1,30 @@
-// A causal convolution of each channel with its own last inputs (Gu & Dao 2023, fig. 3), and SiLU or nothing after it:
+// A causal convolution of each channel over its own last inputs (Gu & Dao 2023, fig. 3), optionally followed by SiLU:
 // y[t] = f(bias + sum over j of weight[j] * x[t - (taps - 1) + j]).
 //
 // x, y [b, t, c] and the inputs before the first frame, oldest first, [b, c, taps - 1] are of type T; weight [c, taps],
-// bias [c] (or null) and their gradients are f32, as is all arithmetic. At most TAPS taps. Frames of a row from its
-// length on do not exist: they give 0, have no gradient, and do not enter the inputs that the row ends with; without
-// lengths all do.
+// bias [c] (or null) and their gradients, and all arithmetic, are f32. There are at most TAPS taps. Row r has
+// `lengths[r]` frames, all if `lengths` is null. Later frames do not exist: their output is 0, they have no gradient,
+// and the state after the row does not contain them.
 //
-// A thread for each channel (x) walks along stretches of `frames` frames and keeps in registers what goes from frame to
-// frame. Where a stretch begins it reads what lies before; the way back works out gradients that lie behind its end.
+// A thread for each channel (x) walks along stretches of `frames` frames and keeps the carried inputs in registers. At
+// the start of a stretch it reads the inputs before it; the backward pass recomputes gradients past its end.
 
 #include "numbers.cuh"
 
 namespace {
 
 constexpr int TAPS = 8;
-// Frames that a thread waits for together.
+// Frames that a thread loads at once.
 constexpr int AT_ONCE = 4;
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// What is convolved; of T, or of const T.
+// The inputs of a convolution, of type T or const T.
 template <typename T> struct Inputs {
   T *x, *state;
   int taps, time, channels;
 
-  // A frame of a row; those before the first one are numbered from -1 down.
+  // A frame of a row; frames before the first one are numbered from -1 down.
   __device__ T *at(long long row, int t, int channel) const {
     return t < 0 ? state + (row * channels + channel) * (taps - 1) + taps - 1 + t
                  : x + (row * time + t) * channels + channel;
@@ -32,7 +32,7 @@ template <typename T> struct Inputs {
 };
 
 struct Filter {
-  // The last `taps`, so that the newest input has the last one; 0 before.
+  // The last `taps` entries, aligned so that the newest input has the last one; 0 before.
   float weight[TAPS];
   float bias;
   bool silu;
@@ -43,7 +43,7 @@ struct Filter {
   }
 };
 
-// A channel of x [b, time, channels] in AT_ONCE frames of a row, 0 from frame `end` on.
+// A channel of x [b, time, channels] in AT_ONCE frames of a row; 0 from frame `end` on.
 template <typename T>
 __device__ void some(const T *x, long long row, int time, int channels, int channel, int t, int end,
                      float (&to)[AT_ONCE]) {
@@ -61,7 +61,7 @@ struct Window {
     last[TAPS - 1] = next;
   }
 
-  // What a frame t sees before its own.
+  // Loads the inputs that frame t sees before its own.
   template <typename T> __device__ void fill(const Inputs<T> &inputs, long long row, int t, int channel) {
     for (int i = 0; i < TAPS; i++) {
       const int back = TAPS - 1 - i;
@@ -76,7 +76,7 @@ struct Window {
   }
 };
 
-// A stretch of a row, and what it has of frames that exist.
+// A stretch of a row, and its frames that exist.
 struct Stretch {
   long long row;
   int first, last, present;
@@ -90,7 +90,7 @@ struct Stretch {
   }
 };
 
-// `next`: the inputs that a row ends with.
+// `next` is the state after a row: its last inputs.
 template <typename T>
 __device__ void forward(Inputs<const T> inputs, const float *weight, const float *bias, const int *lengths, T *y,
                         T *next, bool silu, long long stretches, int frames) {
@@ -125,8 +125,8 @@ __device__ void forward(Inputs<const T> inputs, const float *weight, const float
   }
 }
 
-// Gradients of the inputs, those that a row began with among them, and of weight and bias over the stretches of part
-// blockIdx.y, in their order: parts [gridDim.y, c * (taps + 1)], the bias behind the weight. `dnext` may be null.
+// Gradients of the inputs, including those before the first frame, and of weight and bias, summed over the stretches of
+// part blockIdx.y in order: parts [gridDim.y, c * (taps + 1)], the bias after the weight. `dnext` may be null.
 template <typename T>
 __device__ void backward(Inputs<const T> inputs, const float *weight, const float *bias, const int *lengths,
                          const T *dy, const T *dnext, Inputs<T> dinputs, float *parts, bool silu, long long stretches,
@@ -134,7 +134,7 @@ __device__ void backward(Inputs<const T> inputs, const float *weight, const floa
   const int channel = blockIdx.x * blockDim.x + threadIdx.x, taps = inputs.taps, past = taps - 1;
   if (channel >= inputs.channels) return;
   const Filter filter(weight, bias, taps, silu, channel);
-  // Weights with the newest input's last: here an input meets the gradients of the frames that saw it.
+  // Weights in reverse order: here an input meets the gradients of the frames that saw it.
   float turned[TAPS];
   for (int i = 0; i < TAPS; i++) turned[TAPS - 1 - i] = i < taps ? weight[channel * taps + i] : 0.0f;
   float dweight[TAPS] = {}, dbias = 0.0f;
@@ -168,7 +168,7 @@ __device__ void backward(Inputs<const T> inputs, const float *weight, const floa
           }
         }
         gradients.push(d);
-        // The input that no later frame sees: that of a stretch before is worked out there.
+        // The input that no later frame sees; the stretch that contains it computes its gradient.
         const int seen = t - past;
         if (seen < first && first > 0) continue;
         float sum = 0.0f;

@@ -20,9 +20,9 @@ use crate::{Error, Result, memory, tensor};
 /// y[t] = f(bias + sum over j < k of weight[:, 0, j] * x[t - (k - 1) + j])
 /// ```
 ///
-/// with `f` SiLU or the identity. `x [b, t, c]`, `weight [c, 1, k]`, `bias [c]`; `state [b, c, k - 1]`
-/// holds the inputs before the first frame, oldest first. Row r has `lengths[r]` frames: later ones
-/// give 0 and do not enter the state.
+/// Here `f` is SiLU or the identity. `x [b, t, c]`, `weight [c, 1, k]`, `bias [c]`; `state [b, c, k - 1]` holds the
+/// inputs before the first frame, oldest first. Row r has `lengths[r]` frames: later ones give 0 and do not enter the
+/// state.
 pub fn causal_conv(
     x: &Tensor,
     weight: &Tensor,
@@ -59,7 +59,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Checks everything against an input `[b, t, c]`.
+    /// Checks all shapes against an input `[b, t, c]`.
     pub(crate) fn of(
         [batch, time, channels]: [usize; 3],
         weight: &Tensor,
@@ -88,18 +88,18 @@ impl Window {
         Ok(Window { batch, time, channels, kernel, lengths })
     }
 
-    /// Frames of a row that exist.
+    /// The number of frames that exist in a row.
     fn length(&self, row: usize) -> usize {
         self.lengths.as_ref().map_or(self.time, |l| l[row])
     }
 
-    /// Rows of the batch in one shard: at most eight shards, none too small to be handed out.
+    /// Rows of the batch in one shard: at most eight shards, none so small that another thread does not pay.
     fn shard(&self) -> usize {
         const SMALLEST: usize = 1 << 14;
         self.batch.div_ceil(8).max(SMALLEST.div_ceil((self.time * self.channels).max(1)))
     }
 
-    /// The first frames, which still see the state: `[2 (k - 1), c]`, the state and then inputs.
+    /// The state, then the first inputs, `[2 (k - 1), c]`: all that the first frames, which see the state, read.
     fn head(&self, x: &[f32], state: &[f32]) -> Vec<f32> {
         let (c, past) = (self.channels, self.kernel - 1);
         let mut head = memory::zeros(2 * past * c);
@@ -122,7 +122,7 @@ fn turn(to: &mut [f32], from: &[f32], m: usize, n: usize) {
     }
 }
 
-/// Weights as `[k, c]`, so that channels lie side by side, and the bias.
+/// Weights as `[k, c]`, so that channels are contiguous, and the bias.
 struct Taps {
     weight: Vec<f32>,
     bias: Vec<f32>,
@@ -138,7 +138,7 @@ impl Taps {
     }
 }
 
-/// `bias + sum of weight * x` for some channels.
+/// `bias + sum of weight * x` for `n` channels from `at` on.
 #[inline(always)]
 fn convolve<const FMA: bool>(x: &[f32], taps: &Taps, at: usize, n: usize) -> [f32; LANES] {
     let c = taps.bias.len();
@@ -152,7 +152,7 @@ fn convolve<const FMA: bool>(x: &[f32], taps: &Taps, at: usize, n: usize) -> [f3
     sum
 }
 
-/// `n` numbers from `at` on of one frame, which sees the first frames of `x`.
+/// The output of one frame for `n` channels from `at` on; the frame sees the first frames of `x`.
 #[inline(always)]
 fn output<const FMA: bool>(
     y: &mut [MaybeUninit<f32>],
@@ -171,7 +171,7 @@ fn output<const FMA: bool>(
 }
 
 dispatch! {
-    /// Frames of one row; frame i of `y` sees frames i to i + k - 1 of `x`.
+    /// The frames of one row; frame i of `y` sees frames i to i + k - 1 of `x`.
     fn forward(y: &mut [MaybeUninit<f32>], x: &[f32], taps: &Taps) {
         let c = taps.bias.len();
         let whole = c - c % LANES;
@@ -186,7 +186,7 @@ dispatch! {
     }
 }
 
-/// Gradients to which frames add: of the inputs `[.., c]`, of the weight `[k, c]` and of the bias.
+/// Accumulated gradients of the inputs `[.., c]`, of the weight `[k, c]` and of the bias.
 struct Gradients<'a> {
     dx: &'a mut [f32],
     dw: &'a mut [f32],
@@ -194,7 +194,8 @@ struct Gradients<'a> {
 }
 
 impl Gradients<'_> {
-    /// Adds what `n` numbers from `at` on of a frame give, which sees the first frames of `x` and of `dx`.
+    /// Adds the gradients through one frame for `n` channels from `at` on; the frame sees the first frames of `x` and
+    /// `dx`.
     #[inline(always)]
     fn add<const FMA: bool>(
         &mut self,
@@ -234,7 +235,7 @@ impl Gradients<'_> {
 }
 
 dispatch! {
-    /// Adds what the frames of `dy` give to the gradients, whose `dx` is laid out as `x`.
+    /// Adds the gradients through the frames of `dy`; `dx` is laid out as `x`.
     fn backward(to: &mut Gradients<'_>, dy: &[f32], x: &[f32], taps: &Taps) {
         let c = taps.bias.len();
         let whole = c - c % LANES;
@@ -274,13 +275,13 @@ impl Conv {
         y
     }
 
-    /// Frames of a row that see the state.
+    /// The number of frames of a row that see the state.
     fn seeing_state(&self, row: usize) -> usize {
         self.window.length(row).min(self.window.kernel - 1)
     }
 
-    /// Gradients of `x`, the weight, the state and the bias; parts of those of the weights are summed
-    /// in the order of the shards.
+    /// Gradients of `x`, the weight, the state and the bias; parts of the weights' gradients are summed in the order of
+    /// the shards.
     fn gradients(&self, x: &[f32], taps: &Taps, state: &[f32], dy: &[f32]) -> [Vec<f32>; 4] {
         let Window { batch, time, channels: c, kernel, .. } = self.window;
         let past = kernel - 1;
@@ -340,7 +341,7 @@ impl Conv {
         next
     }
 
-    /// Adds the gradient of the state that was carried on.
+    /// Adds the gradient of the state after the sequence.
     fn carry_backward(&self, dx: &mut [f32], d_state: &mut [f32], d_next: &[f32]) {
         let Window { time, channels: c, kernel, .. } = self.window;
         let past = kernel - 1;
@@ -356,7 +357,7 @@ impl Conv {
         }
     }
 
-    /// For each slot of the state after a row, where its input lies.
+    /// The source of each slot of the state after a row.
     fn sources(&self, row: usize) -> impl Iterator<Item = (usize, Source)> {
         let (past, length) = (self.window.kernel - 1, self.window.length(row));
         (0..past).map(move |slot| match (slot + length).checked_sub(past) {
@@ -369,11 +370,11 @@ impl Conv {
 enum Source {
     /// A frame of this window.
     Frame(usize),
-    /// A slot of the state before.
+    /// A slot of the state before the sequence.
     Slot(usize),
 }
 
-/// Inputs x, weight, state and, if there is one, bias.
+/// Inputs are x, weight, state, and a bias if there is one.
 impl Op for Conv {
     fn forward(&mut self, inputs: &[&[f32]], _track: bool) -> Result<Vec<Vec<f32>>> {
         let (x, state) = (inputs[0], inputs[2]);

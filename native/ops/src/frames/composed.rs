@@ -1,12 +1,12 @@
-//! Along the frames of a game.
+//! Ops along the frames of a game, composed of candle's ops.
 
 use candle_core::Tensor;
 
 use crate::Result;
 use crate::lengths::{Lengths, blank};
 
-/// `[b, count, c]`: what each row of `x` ends with, where the first `count` frames of `x [b, count + t, c]` lie
-/// before the row's own.
+/// The last `count` frames of each row, `[b, count, c]`; in `x [b, count + t, c]` the first `count` frames precede the
+/// row's own.
 fn ends(x: &Tensor, lengths: &Lengths, count: usize) -> Result<Tensor> {
     let (batch, all, channels) = x.dims3()?;
     let length = |row: usize| lengths.as_ref().map_or(all - count, |lengths| lengths[row]);

@@ -1,7 +1,7 @@
-// The state that each row of states [b, t, c] ends with: the one after its last frame, or first [b, c] where it has
-// none. Numbers are copied as they are.
+// The state after each row of states [b, t, c]: that after its last frame, or first [b, c] where a row has no frame.
+// Numbers are copied unchanged.
 //
-// A thread for each channel (x) of a row (y, which walks over the rows).
+// The grid has a thread for each channel (x) of a row (y, which strides over the rows).
 
 #include "numbers.cuh"
 

@@ -1,4 +1,4 @@
-//! The state that a sequence of states ends with.
+//! The last state of a sequence of states.
 
 use candle_core::Tensor;
 
@@ -8,8 +8,8 @@ use crate::lengths::{Lengths, check_lengths};
 use crate::op::{self, Op, Pass};
 use crate::{Result, memory, tape, tensor};
 
-/// `[b, c]`: of each row of `states [b, t, c]` the one after its last frame, or `first [b, c]` where a
-/// row has no frame.
+/// For each row of `states [b, t, c]` the state after its last frame, or `first [b, c]` where the row has no frame;
+/// `[b, c]`.
 pub fn last(states: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Tensor> {
     let (batch, time, channels) = states.dims3()?;
     tensor::check_shape("first state", &[batch, channels], first.dims())?;
@@ -38,7 +38,7 @@ struct Last {
 }
 
 impl Last {
-    /// For each row its own numbers, and where its end lies among the states.
+    /// The index of each row's own numbers, and of its last state.
     fn rows(
         &self,
     ) -> impl Iterator<Item = (std::ops::Range<usize>, Option<std::ops::Range<usize>>)> {

@@ -1,6 +1,6 @@
-//! Frames beside one another: what a frame takes from its neighbours, and the last one of a window.
+//! Ops on neighbouring frames: convolutions, shifts, and the last frame of a window.
 //!
-//! What belongs here looks along the time by a fixed number of frames, without a state that decays.
+//! An op of this folder looks along time by a fixed number of frames, without a state that decays.
 
 mod card;
 pub mod causal_conv;

@@ -1,4 +1,4 @@
-//! Each frame mixed with the one before it (Peng et al. 2023, eq. 11 to 13).
+//! A mix of each frame with the frame before it (Peng et al. 2023, eq. 11 to 13).
 
 use candle_core::Tensor;
 
@@ -13,8 +13,7 @@ use crate::{Result, memory, tensor};
 
 /// For each row `m` of `mix [n, c]` one tensor `[b, t, c]` of `m * x_t + (1 - m) * x_{t-1}`.
 ///
-/// `x [b, t, c]`; `before [b, c]` is the frame before the first one. Frames of a row from its length on
-/// give 0.
+/// `x [b, t, c]`; `before [b, c]` is the frame before the first one. Frames of a row from its length on give 0.
 pub fn token_shift(
     x: &Tensor,
     before: &Tensor,
@@ -37,7 +36,7 @@ pub fn token_shift(
 
 struct Shift {
     grid: Grid,
-    /// Mixes.
+    /// The number of mixes.
     n: usize,
 }
 
@@ -51,7 +50,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// Adds to the gradients of one frame of one mix.
+    /// Adds the gradients of one frame of one mix.
     fn blend_backward(dx: &mut [f32], d_before: &mut [f32], dm: &mut [f32], dy: &[f32], x: &[f32], before: &[f32], mix: &[f32]) {
         let n = dx.len();
         let (d_before, dm, dy) = (&mut d_before[..n], &mut dm[..n], &dy[..n]);
@@ -65,7 +64,7 @@ dispatch! {
 }
 
 impl Shift {
-    /// Frame `t` of a row and the one before it.
+    /// Frame `t` of a row and the frame before it.
     fn pair<'a>(&self, row: usize, t: usize, x: &'a [f32], first: &'a [f32]) -> [&'a [f32]; 2] {
         let c = self.grid.channels;
         let at = (row * self.grid.time + t) * c;

@@ -1,4 +1,4 @@
-//! Rows of a table by id, and labels as rows of numbers.
+//! Rows of a table by id, and labels as one-hot rows, on a card.
 
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::GATHER;
@@ -10,20 +10,20 @@ use crate::{Error, Result};
 /// Threads of a block.
 const THREADS: usize = 128;
 const WARP: usize = 32;
-/// Ids of a run, of which parts are made.
+/// Ids of a run; parts are made of runs.
 const RUN: usize = 256;
 /// Columns of a warp.
 const COLUMNS: usize = 128;
-/// Numbers of all parts of a gradient, at most, where there is more than one.
+/// The most numbers in all parts of a gradient, if there is more than one part.
 const PARTS: usize = 1 << 22;
 
-/// `ids`: u32, on the table's device.
+/// `ids` are u32, on the table's device.
 pub(super) fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
     apply(Gather { ids: ids.contiguous()? }, &[table])
 }
 
-/// f32 `[n, w]` of labels `[n, num_labels]` on the card, from column `first` on: one of w classes as one-hot, or w bits as
-/// numbers.
+/// f32 `[n, w]` of labels `[n, num_labels]` on the card, from column `first` on: a class of w classes as one-hot, or w
+/// bits as numbers.
 pub fn one_hot(
     labels: &Tensor,
     [n, num_labels]: [usize; 2],
@@ -37,7 +37,7 @@ pub fn one_hot(
     let y = unwritten((n, w), DType::F32, labels)?;
     let launch = Launch::of(GATHER, "one_hot", labels)?.tensor(labels)?.tensor(&y)?.long(n).int(w);
     let launch = launch.int(num_labels).int(first).int(usize::from(classes));
-    // SAFETY: as gather.cu says: a thread for each number.
+    // SAFETY: as gather.cu requires, a thread for each number.
     unsafe { launch.run(by_number(n * w), [THREADS, 1, 1], 0) }?;
     Ok(y)
 }
@@ -46,7 +46,7 @@ struct Gather {
     ids: Tensor,
 }
 
-/// A thread for each of so many numbers.
+/// A grid with a thread for each of `n` numbers.
 fn by_number(n: usize) -> [usize; 3] {
     [n.div_ceil(THREADS), 1, 1]
 }
@@ -62,7 +62,7 @@ impl Gather {
         let runs = unwritten((n.div_ceil(RUN), 2), DType::U32, &self.ids)?;
         let launch = Launch::of(GATHER, "gather_runs", &self.ids)?;
         let launch = launch.tensor(&self.ids)?.tensor(&runs)?.long(n);
-        // SAFETY: as gather.cu says: a warp for each run.
+        // SAFETY: as gather.cu requires, a warp for each run.
         unsafe { launch.run(by_number(n.div_ceil(RUN) * WARP), [THREADS, 1, 1], 0) }?;
         Ok(runs)
     }
@@ -79,7 +79,7 @@ impl Op for Gather {
         let y = output((n, w), table.dtype(), table, track)?;
         let launch = self.launch("forward", table)?.tensor(table)?.tensor(&self.ids)?;
         let launch = launch.tensor(&y)?.long(n).int(w);
-        // SAFETY: as gather.cu says: a thread for each number, of ids that the table has.
+        // SAFETY: as gather.cu requires, a thread for each number, and ids that the table has.
         unsafe { launch.run(by_number(n * w), [THREADS, 1, 1], 0) }?;
         Ok((y, vec![]))
     }
@@ -96,13 +96,13 @@ impl Op for Gather {
         let launch = launch.tensor(pass.dy)?.tensor(&parts)?.long(n).int(rows).int(w);
         let launch = launch.int(count).int(runs_per_part);
         let warps = rows * w.div_ceil(COLUMNS) * count;
-        // SAFETY: as gather.cu says: a warp for each row, for each of its stretches, in each part.
+        // SAFETY: as gather.cu requires, a warp for each row, for each of its stretches, in each part.
         unsafe { launch.run(by_number(warps * WARP), [THREADS, 1, 1], 0) }?;
 
         let dtable = unwritten(table.shape(), table.dtype(), table)?;
         let launch = self.launch("sum", table)?.tensor(&parts)?.tensor(&dtable)?;
         let launch = launch.int(count).long(rows * w);
-        // SAFETY: as gather.cu says: a thread for each number.
+        // SAFETY: as gather.cu requires, a thread for each number.
         unsafe { launch.run(by_number(rows * w), [THREADS, 1, 1], 0) }?;
         Ok(vec![Some(dtable)])
     }

@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use crate::Result;
 
-/// `ids`: u32, on the table's device.
+/// `ids` are u32, on the table's device.
 pub(super) fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
     Ok(table.index_select(ids, 0)?)
 }

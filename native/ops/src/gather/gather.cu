@@ -1,10 +1,10 @@
-// Rows of a table by id, and the sum of what comes back to each row of it; labels one-hot, which are rows of a unit matrix.
+// Rows of a table by id, and their gradient summed by row; labels as one-hot rows.
 //
 // table and its gradient [rows, w], y and dy [n, w] are of type T; ids [n] are u32 and below `rows`; sums are f32.
 //
-// The gradient of a row follows the order of its ids: within a part of them, then part after part. Parts depend on
-// sizes alone, so no two launches differ by a bit. So that not every row looks at every id, runs of ids come with
-// their smallest and their largest first.
+// The gradient of a row follows the order of its ids within a part, and then the order of the parts. Parts depend on
+// sizes alone, so launches are reproducible bit by bit. The smallest and the largest id of each run of ids come first,
+// so that a row skips the runs that cannot contain it.
 
 #include "numbers.cuh"
 
@@ -14,22 +14,22 @@ constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 // Ids of a run.
 constexpr int RUN = 256;
-// Columns of a warp are WARP apart, so many of each lane.
+// Columns of each lane; they are WARP apart.
 constexpr int COLUMNS = 4;
-// Rows of dy that a warp asks for at once.
+// Rows of dy that a warp loads at once.
 constexpr int AT_ONCE = 4;
 
 __device__ inline long long warp() { return (blockIdx.x * (long long)blockDim.x + threadIdx.x) / WARP; }
 
-// A thread for each number of y.
+// The grid has a thread for each number of y.
 template <typename T>
 __device__ void forward(const T *table, const unsigned *ids, T *y, long long n, int w) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i < n * w) y[i] = table[ids[i / w] * (long long)w + i % w];
 }
 
-// parts [count, rows, w] of `runs_per_part` runs each. A warp for each row, for each WARP * COLUMNS columns of it, in
-// each part.
+// parts [count, rows, w] of `runs_per_part` runs each. The grid has a warp for each row, for each WARP * COLUMNS
+// columns of it, in each part.
 template <typename T>
 __device__ void backward(const unsigned *ids, const unsigned *runs, const T *dy, float *parts, long long n, int rows,
                          int w, int count, int runs_per_part) {
@@ -65,7 +65,7 @@ __device__ void backward(const unsigned *ids, const unsigned *runs, const T *dy,
     if (first + WARP * c < w) parts[(part * (long long)rows + row) * w + first + WARP * c] = sums[c];
 }
 
-// The sum of parts [count, n], in their order. A thread for each number.
+// The sum of parts [count, n] in order. The grid has a thread for each number.
 template <typename T> __device__ void sum(const float *parts, T *sums, int count, long long n) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i >= n) return;
@@ -76,7 +76,7 @@ template <typename T> __device__ void sum(const float *parts, T *sums, int count
 
 } // namespace
 
-// The smallest and the largest id of each run, [n / RUN, 2]. A warp for each.
+// The smallest and the largest id of each run, [n / RUN, 2]. The grid has a warp for each run.
 extern "C" __global__ void gather_runs(const unsigned *__restrict__ ids, unsigned *__restrict__ runs, long long n) {
   const long long first = warp() * RUN;
   if (first >= n) return;
@@ -95,8 +95,9 @@ extern "C" __global__ void gather_runs(const unsigned *__restrict__ ids, unsigne
   runs[2 * warp() + 1] = most;
 }
 
-// What a head chose, as those behind it read it: y [n, w] of labels f32 [n, all], its own from `first` on. A class is
-// one-hot, bits are numbers; of a label that is none, all are 0. A thread for each number.
+// The chosen actions of a head as later heads read them: y [n, w] from labels f32 [n, all]; those of the head begin at
+// `first`. A class is one-hot, bits are numbers; a label that is not a class gives zeros. The grid has a thread for
+// each number.
 extern "C" __global__ void one_hot(const float *__restrict__ labels, float *__restrict__ y, long long n, int w, int all,
                                    int first, int classes) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;

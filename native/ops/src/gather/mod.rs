@@ -12,19 +12,20 @@ use crate::form::Form;
 use crate::op::{self, Op, Pass};
 use crate::{Error, Result, memory, simd, tensor};
 
-/// Rows of a table, all of which it has.
+/// Ids of rows of a table, checked against its number of rows.
 #[derive(Clone)]
 pub enum Ids {
+    /// Ids in memory, for a table on the CPU.
     Here(Arc<[u32]>),
-    /// Beside a table whose ops are composed: u32 `[n]`.
+    /// Ids on the table's device, u32 `[n]`, for a table whose ops are not those of the CPU.
     There(Tensor),
 }
 
 impl Ids {
-    /// Ids of `table`, where that is.
+    /// Ids of `table`, on its device.
     ///
     /// # Errors
-    /// One outside the table is an error that names both (`what` is the table).
+    /// `OutOfRange` for an id outside the table; it names the id and the table, `what`.
     pub fn of(table: &Tensor, ids: Arc<[u32]>, what: &str) -> Result<Self> {
         Self::check(table, &ids, what)?;
         match Form::of(table) != Form::Cpu {
@@ -33,7 +34,7 @@ impl Ids {
         }
     }
 
-    /// Refuses ids as [`of`](Self::of) does.
+    /// Checks ids as [`of`](Self::of) does.
     pub fn check(table: &Tensor, ids: &[u32], what: &str) -> Result<()> {
         let rows = table.dims().first().copied().unwrap_or(0);
         match ids.iter().find(|&&id| id as usize >= rows) {
@@ -46,14 +47,15 @@ impl Ids {
     }
 }
 
-/// `table [rows, w]`, `ids [n]` -> `[n, w]`. Backward adds up the gradients of repeated ids.
+/// `table [rows, w]`, `ids [n]` -> `[n, w]`. The backward pass adds the gradients of repeated ids.
 ///
-/// An id outside the table is an error that names both (`what` is the table), never the nearest row.
+/// # Errors
+/// `OutOfRange` for an id outside the table; it names the id and the table, `what`.
 pub fn gather(table: &Tensor, ids: Arc<[u32]>, what: &str) -> Result<Tensor> {
     gather_of(table, &Ids::of(table, ids, what)?)
 }
 
-/// [`gather`] of ids that have been looked at.
+/// [`gather`] of checked ids.
 pub fn gather_of(table: &Tensor, ids: &Ids) -> Result<Tensor> {
     match ids {
         Ids::Here(ids) => {
@@ -69,7 +71,7 @@ pub fn gather_of(table: &Tensor, ids: &Ids) -> Result<Tensor> {
 
 struct Gather {
     ids: Arc<[u32]>,
-    /// Of a row.
+    /// Numbers of a row.
     width: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Linear recurrences by channel.
+//! Linear recurrences by channel, on a card.
 
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::LINEAR_RECURRENCE;
@@ -21,7 +21,7 @@ pub(super) fn linear_recurrence(
     recurrence("linear_recurrence", &[], [&[a, b], &[]], h0, lengths)
 }
 
-/// With one gate `a [c]` for all frames.
+/// A recurrence with one gate `a [c]` for all frames.
 pub(super) fn constant_recurrence(
     a: &Tensor,
     b: &Tensor,
@@ -73,7 +73,7 @@ pub(super) fn diagonal_ssm(
     recurrence("diagonal_ssm", &[], [&[u], &[a_log, dt_log]], h0, lengths)
 }
 
-/// By the kernels of a cell, whose inputs lie in tensors `x [b, t, n * c]`, its weights in `w [c]`.
+/// The states of a cell by its kernels; inputs are tensors `x [b, t, n * c]`, weights `w [c]`.
 fn recurrence(
     cell: &'static str,
     constants: &[f32],
@@ -92,14 +92,14 @@ fn recurrence(
 struct Recurrence {
     cell: &'static str,
     constants: Vec<f32>,
-    /// How many inputs are weights: those before the last one.
+    /// The number of inputs that are weights: those just before the last one.
     weights: usize,
     lengths: Option<Tensor>,
 }
 
-/// Rows, frames, channels, of inputs of which the last one is `h0 [b, c]`.
+/// Rows, frames and channels of the inputs; the last input is `h0 [b, c]`.
 fn sizes(inputs: &[Tensor]) -> candle_core::Result<[usize; 3]> {
-    let [x, .., h0] = inputs else { candle_core::bail!("a recurrence has inputs and a state") };
+    let [x, .., h0] = inputs else { candle_core::bail!("a recurrence takes inputs and a state") };
     Ok([x.dim(0)?, x.dim(1)?, h0.dim(1)?])
 }
 
@@ -111,13 +111,13 @@ impl Recurrence {
         inputs.iter().try_fold(launch, Launch::tensor)?.option(self.lengths.as_ref())
     }
 
-    /// With the sizes and constants that end the arguments of all.
+    /// Runs a launch after adding the sizes and constants that end the arguments of all kernels.
     fn run(&self, launch: Launch, [batch, time, channels]: [usize; 3]) -> candle_core::Result<()> {
         let launch = self
             .constants
             .iter()
             .fold(launch.int(time).int(channels), |launch, &value| launch.float(value));
-        // SAFETY: as linear_recurrence.cu says: a thread for each channel of each row.
+        // SAFETY: as linear_recurrence.cu requires, a thread for each channel of each row.
         unsafe { launch.run([channels.div_ceil(THREADS) * batch, 1, 1], [THREADS, 1, 1], 0) }
     }
 }

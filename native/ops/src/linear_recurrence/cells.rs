@@ -1,36 +1,42 @@
-//! The cells: how a channel's gate and addend come from its inputs of a frame, and the way back.
+//! The cells: the gate and the addend of a channel as functions of its inputs in a frame, and their
+//! backward pass.
 
 use crate::simd::{expm1_with, sigmoid, sigmoid_with, softplus_with};
 
-/// What a frame's gradient `g` of one channel's state becomes.
+/// Gradients through one frame of one channel, from the gradient `g` of the new state.
 pub struct Gradient<const N: usize, const K: usize> {
-    /// The gate: `a g` goes on to the frame before.
+    /// The gate `a`; the gradient of the previous state is `a g`.
     pub a: f32,
+    /// Gradients of the inputs.
     pub inputs: [f32; N],
+    /// Gradients of the parameters.
     pub parameters: [f32; K],
 }
 
-/// One channel of a cell with N inputs a frame and K parameters.
+/// One channel of a cell with N inputs per frame and K parameters.
 pub trait Cell<const N: usize, const K: usize>: Copy + Send + Sync + 'static {
+    /// The name in errors and of the kernels.
     const NAME: &'static str;
 
-    /// What the walk uses of a channel's weights: worked out once, not once a frame.
+    /// The parameters of a channel: functions of its weights, computed once and not once per frame.
     fn parameters(self, weights: [f32; K]) -> [f32; K] {
         weights
     }
 
-    /// Gradient of the weights from that of the parameters.
+    /// The gradient of the weights, from that of the parameters.
     fn weights_backward(self, _weights: [f32; K], d: [f32; K]) -> [f32; K] {
         d
     }
 
-    /// The gate and the addend.
+    /// The gate and the addend, from inputs x and parameters p.
     fn gates<const FMA: bool>(self, x: [f32; N], p: [f32; K]) -> (f32, f32);
 
-    /// For the gradient `g` of the new state; `h` is the state before.
+    /// The gradients through one frame; `g` is the gradient of the new state, `h` the previous
+    /// state.
     fn backward<const FMA: bool>(self, x: [f32; N], p: [f32; K], h: f32, g: f32) -> Gradient<N, K>;
 }
 
+/// Gate and addend are the inputs.
 #[derive(Clone, Copy)]
 pub struct Plain;
 
@@ -54,6 +60,7 @@ impl Cell<2, 0> for Plain {
     }
 }
 
+/// The gate is a weight, the addend the input.
 #[derive(Clone, Copy)]
 pub struct Constant;
 
@@ -77,6 +84,7 @@ impl Cell<1, 1> for Constant {
     }
 }
 
+/// The cell of [`min_gru`](super::min_gru()).
 #[derive(Clone, Copy)]
 pub struct MinGru;
 
@@ -102,8 +110,10 @@ impl Cell<2, 0> for MinGru {
     }
 }
 
+/// The cell of [`min_lstm`](super::min_lstm()).
 #[derive(Clone, Copy)]
 pub struct MinLstm {
+    /// Added to the sum of the gates, so that it is never 0.
     pub eps: f32,
 }
 
@@ -128,21 +138,22 @@ impl Cell<3, 0> for MinLstm {
         let (f, i) = (sigmoid_with::<FMA>(f), sigmoid_with::<FMA>(i));
         let scale = 1.0 / (f + i + self.eps);
         let (keep, take) = (f * scale, i * scale);
-        // d keep / d ln f = keep (1 - keep), d take / d ln f = -keep take, and the other way round.
+        // d keep / d ln f = keep (1 - keep), d take / d ln f = -keep take, and likewise for i.
         let df = g * (h * (1.0 - keep) - c * take) * keep;
         let di = g * (c * (1.0 - take) - h * keep) * take;
         Gradient { a: keep, inputs: [df * (1.0 - f), di * (1.0 - i), g * take], parameters: [] }
     }
 }
 
+/// The cell of [`rg_lru`](super::rg_lru()).
 #[derive(Clone, Copy)]
 pub struct RgLru;
 
 impl RgLru {
-    /// `c` of the paper.
+    /// The constant `c` of the paper.
     pub const POWER: f32 = 8.0;
 
-    /// `(a, sqrt(1 - a^2))` for `log a`, without the cancellation at a near 1.
+    /// `(a, sqrt(1 - a^2))` from `log a`, without cancellation for a near 1.
     #[inline(always)]
     fn decay<const FMA: bool>(log_a: f32) -> (f32, f32) {
         let less = expm1_with::<FMA>(log_a);
@@ -178,7 +189,7 @@ impl Cell<3, 1> for RgLru {
     ) -> Gradient<3, 1> {
         let (r, i) = (sigmoid_with::<FMA>(r), sigmoid_with::<FMA>(i));
         let (a, keep) = Self::decay::<FMA>(r * p);
-        // d keep / d log a = -a^2 / keep; at a = 1 nothing is kept, and nothing reaches the decay.
+        // d keep / d log a = -a^2 / keep; at a = 1 keep is 0, and no gradient reaches the decay.
         let slope = a * a / keep.max(1e-18);
         let d_log_a = g * (h * a - i * x * slope);
         let d_i = g * keep * x;
@@ -187,6 +198,7 @@ impl Cell<3, 1> for RgLru {
     }
 }
 
+/// The cell of [`hgrn`](super::hgrn()).
 #[derive(Clone, Copy)]
 pub struct Hgrn;
 
@@ -220,6 +232,7 @@ impl Cell<3, 1> for Hgrn {
     }
 }
 
+/// The cell of [`diagonal_ssm`](super::diagonal_ssm()).
 #[derive(Clone, Copy)]
 pub struct Diagonal;
 

@@ -1,7 +1,7 @@
 //! Linear recurrences by channel, composed of candle's ops.
 //!
-//! Nothing walks over the frames here: stretches of 1, 2, 4, .. frames are put together, those that end with any
-//! frame at once (Hillis & Steele 1986), so that a window of t frames is log2(t) steps and not t.
+//! This is a parallel scan (Hillis & Steele 1986): stretches of 1, 2, 4, .. frames are joined, for all last frames at
+//! once, so that a window of t frames takes log2(t) steps and not t.
 
 use candle_core::Tensor;
 
@@ -10,11 +10,11 @@ use crate::lengths::{Lengths, blank};
 use crate::linear_recurrence::cells::RgLru;
 use crate::{Activation, Result, op};
 
-/// Two numbers of each channel and frame, `[b, t, ..]`.
+/// Two numbers for each channel and frame, `[b, t, ..]`.
 pub(crate) type Pair = [Tensor; 2];
 
-/// What the frames up to each one come to, from what each is alone. `join(n, early, late)` puts together two
-/// stretches that touch, the late one of n frames.
+/// The combination of all frames up to each one, from the values of single frames. `join(n, early, late)` combines two
+/// adjacent stretches; the late one has n frames.
 pub(crate) fn prefixes(
     [mut a, mut b]: Pair,
     join: impl Fn(usize, Pair, Pair) -> Result<Pair>,
@@ -34,17 +34,17 @@ pub(crate) fn prefixes(
     Ok([a, b])
 }
 
-/// `h_t = a_t * h_{t-1} + b_t` of `a`, `b [b, t, ..]` and `h0 [b, ..]`.
+/// `h_t = a_t * h_{t-1} + b_t` for `a`, `b [b, t, ..]` and `h0 [b, ..]`.
 pub(crate) fn states(a: &Tensor, b: &Tensor, h0: &Tensor) -> Result<Tensor> {
     let time = b.dim(1)?;
-    // The first state is a frame that keeps nothing of those before it.
+    // The first state is a frame whose gate is 0.
     let a = a.pad_with_zeros(1, 1, 0)?;
     let b = Tensor::cat(&[&h0.unsqueeze(1)?, b], 1)?;
     let [_, h] = prefixes([a, b], |_, [a0, b0], [a, b]| Ok([(a0 * &a)?, ((a * b0)? + b)?]))?;
     Ok(h.narrow(1, 1, time)?)
 }
 
-/// N inputs that lie side by side, each `[b, t, c]`.
+/// Splits N inputs that lie side by side, each `[b, t, c]`.
 fn parts<const N: usize>(x: &Tensor) -> Result<[Tensor; N]> {
     op::take(x.chunk(N, 2)?)
 }
@@ -57,7 +57,7 @@ pub(crate) fn softplus(x: &Tensor) -> Result<Tensor> {
     activate(x, Activation::Softplus)
 }
 
-/// `1 - e^-x` of `x >= 0`, near 0 too.
+/// `1 - e^-x` for `x >= 0`, without cancellation near 0.
 fn one_less_exp(x: &Tensor) -> candle_core::Result<Tensor> {
     let t = (x * 0.5)?.tanh()?;
     (&t * 2.0)? / (t + 1.0)?
@@ -85,7 +85,8 @@ pub(crate) fn min_lstm(
     lengths: &Lengths,
 ) -> Result<Tensor> {
     let [f, i, candidate] = parts(projected)?;
-    // The logarithms of both gates and of eps, less the larger gate's: two closed gates have a ratio too.
+    // The logarithms of both gates and of eps, minus that of the larger gate: the ratio of two closed gates is then
+    // finite.
     let (f, i) = (softplus(&f.neg()?)?.neg()?, softplus(&i.neg()?)?.neg()?);
     let most = f.maximum(&i)?.detach();
     let (f, i) = ((f - &most)?.exp()?, (i - &most)?.exp()?);
@@ -106,7 +107,7 @@ pub(crate) fn rg_lru(
     let [r, i] = parts(gates)?;
     let log_a =
         sigmoid(&r)?.broadcast_mul(&(softplus(&lambda.neg()?)? * -f64::from(RgLru::POWER))?)?;
-    // 1 - a^2; where it is 0 a square root would have no slope.
+    // 1 - a^2, plus an offset: the square root has no slope at 0.
     let keep = (one_less_exp(&(&log_a * -2.0)?)? + 1e-36)?.sqrt()?;
     let b = ((keep * sigmoid(&i)?)? * x)?;
     blank(states(&log_a.exp()?, &b, h0)?, lengths)

@@ -1,20 +1,20 @@
-// h_t = a_t h_{t-1} + b_t, channel by channel (Martin & Cundy 2018, eq. 7), and cells that are made of it.
+// h_t = a_t h_{t-1} + b_t, channel by channel (Martin & Cundy 2018, eq. 7), and the cells built on it.
 //
-// Inputs and states [b, t, c] are of type T; weights [c], the first state h0 [b, c], their gradients and all
-// arithmetic are f32. A cell says how gate and addend of a channel come from its inputs of a frame; gates are worked
-// out within the walk over time, and again on the way back, where g_t = dh_t + a_{t+1} g_{t+1}. The walk is exact at
-// any gate and length. Gradients of weights come by row, parts [b, weights, c], to be summed.
+// Inputs and states [b, t, c] are of type T; weights [c], the first state h0 [b, c], their gradients and all arithmetic
+// are f32. A cell defines gate and addend of a channel as functions of its inputs in a frame; gates are computed within
+// the walk over time, and recomputed in the backward pass, where g_t = dh_t + a_{t+1} g_{t+1}. The walk is exact at any
+// gate and length. Gradients of weights are written by row, parts [b, weights, c], to be summed.
 //
-// A thread for each channel of a row, whole blocks of a row one after the other: neighbours read neighbours, and no
-// number but h goes from frame to frame. Frames of a row from its length on do not exist: their state is 0, and they
-// have no gradient; without lengths all have all.
+// The grid has a thread for each channel of a row, and whole blocks for one row after the other: neighbouring threads
+// read neighbouring numbers, and only h is carried from frame to frame. Frames of a row from its length on do not
+// exist: their state is 0, and they have no gradient. If `lengths` is null, all frames exist.
 
 #include "channels.cuh"
 #include "numbers.cuh"
 
 namespace {
 
-// What the walk uses of a channel's weights is worked out once, not once a frame: here it is the weights.
+// Parameters are functions of a channel's weights, computed once and not once per frame; here they are the weights.
 struct OwnWeights {
   __device__ void parameters(float *) const {}
   // From the gradients of the parameters to those of the weights w.
@@ -25,13 +25,13 @@ struct OwnWeights {
 struct Plain : OwnWeights {
   static constexpr int INPUTS = 2, WEIGHTS = 0;
 
-  // Of inputs x and parameters p.
+  // Gate and addend, from inputs x and parameters p.
   __device__ void gates(const float *x, const float *, float &a, float &b) const {
     a = x[0];
     b = x[1];
   }
 
-  // For the gradient g of the new state; h is the state before, a the gate. Adds to the parameters' gradients dp.
+  // Gradients from g, that of the new state; h is the previous state, a the gate. Adds to the parameters' gradients dp.
   __device__ void backward(const float *x, const float *, float h, float g, float &a, float *dx, float *) const {
     a = x[0];
     dx[0] = g * h;
@@ -58,7 +58,7 @@ struct Constant : OwnWeights {
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
-// h = (1 - sigmoid(z)) h + sigmoid(z) c of inputs z, c (Feng et al. 2024, section 3.1.3).
+// h = (1 - sigmoid(z)) h + sigmoid(z) c, with inputs z and c (Feng et al. 2024, section 3.1.3).
 struct MinGru : OwnWeights {
   static constexpr int INPUTS = 2, WEIGHTS = 0;
 
@@ -76,13 +76,14 @@ struct MinGru : OwnWeights {
   }
 };
 
-// h = f / (f + i + eps) h + i / (f + i + eps) c of inputs f, i, c, the first two under sigmoids (Feng et al. 2024,
-// section 3.2.4).
+// h = f / (f + i + eps) h + i / (f + i + eps) c, with inputs f, i and c, the first two under sigmoids (Feng et al.
+// 2024, section 3.2.4).
 struct MinLstm : OwnWeights {
   static constexpr int INPUTS = 3, WEIGHTS = 0;
   float eps;
 
-  // What stays of h, and what is taken of c. By logarithms, less the larger gate's: two closed gates have a ratio too.
+  // The factors of h and of c. They are computed from logarithms, minus that of the larger gate: the ratio of two
+  // closed gates is then finite.
   __device__ void shares(const float *x, float &keep, float &take) const {
     const float log_f = -softplus(-x[0]), log_i = -softplus(-x[1]), most = fmaxf(log_f, log_i);
     const float f = expf(log_f - most), i = expf(log_i - most);
@@ -101,15 +102,15 @@ struct MinLstm : OwnWeights {
     float keep, take;
     shares(x, keep, take);
     a = keep;
-    // d keep / d ln f = keep (1 - keep), d take / d ln f = -keep take, and the other way round.
+    // d keep / d ln f = keep (1 - keep), d take / d ln f = -keep take, and likewise for i.
     dx[0] = g * (h * (1.0f - keep) - x[2] * take) * keep * sigmoid(-x[0]);
     dx[1] = g * (x[2] * (1.0f - take) - h * keep) * take * sigmoid(-x[1]);
     dx[2] = g * take;
   }
 };
 
-// a = sigmoid(lambda)^(8 sigmoid(r)), h = a h + sqrt(1 - a^2) sigmoid(i) x of inputs r, i, x and the weight lambda (De
-// et al. 2024, eq. 1 to 4).
+// a = sigmoid(lambda)^(8 sigmoid(r)), h = a h + sqrt(1 - a^2) sigmoid(i) x, with inputs r, i, x and the weight lambda
+// (De et al. 2024, eq. 1 to 4).
 struct RgLru {
   static constexpr int INPUTS = 3, WEIGHTS = 1;
   static constexpr float POWER = 8.0f;
@@ -119,7 +120,7 @@ struct RgLru {
 
   __device__ void weights_backward(const float *w, float *d) const { d[0] *= POWER * sigmoid(-w[0]); }
 
-  // a and sqrt(1 - a^2), without the cancellation at a near 1.
+  // a and sqrt(1 - a^2), without cancellation for a near 1.
   __device__ static void decay(float log_a, float &a, float &keep) {
     const float less = expm1f(log_a);
     a = 1.0f + less;
@@ -136,7 +137,7 @@ struct RgLru {
     const float r = sigmoid(x[0]), i = sigmoid(x[1]);
     float keep;
     decay(r * p[0], a, keep);
-    // d keep / d ln a = -a^2 / keep; at a = 1 nothing is kept, and nothing reaches the decay.
+    // d keep / d ln a = -a^2 / keep; at a = 1 keep is 0, and no gradient reaches the decay.
     const float slope = a * a / fmaxf(keep, 1e-18f);
     const float d_log_a = g * (h * a - i * x[2] * slope);
     dx[0] = d_log_a * p[0] * r * (1.0f - r);
@@ -146,8 +147,8 @@ struct RgLru {
   }
 };
 
-// h = f h + sigmoid(i) silu(v) with f = bound + (1 - bound) sigmoid(f) of inputs f, i, v and the weight bound (Qin et
-// al. 2023, eq. 3 to 5, on the real line).
+// h = f h + sigmoid(i) silu(v) with f = bound + (1 - bound) sigmoid(f), inputs f, i, v and the weight bound (Qin et al.
+// 2023, eq. 3 to 5, on the real line).
 struct Hgrn : OwnWeights {
   static constexpr int INPUTS = 3, WEIGHTS = 1;
 
@@ -166,8 +167,8 @@ struct Hgrn : OwnWeights {
   }
 };
 
-// h' = -rate h + u with rate = exp(a_log), held over steps of dt = exp(dt_log), of the input u and the weights a_log,
-// dt_log (zero-order hold: Smith et al. 2023, eq. 6): a = exp(-rate dt), h = a h + (1 - a) / rate u.
+// h' = -rate h + u with rate = exp(a_log), discretised with steps of dt = exp(dt_log), with the input u and the weights
+// a_log, dt_log (zero-order hold: Smith et al. 2023, eq. 6): a = exp(-rate dt), h = a h + (1 - a) / rate u.
 struct Diagonal {
   static constexpr int INPUTS = 1, WEIGHTS = 2;
 
@@ -178,7 +179,7 @@ struct Diagonal {
     p[1] = -less / rate;
   }
 
-  // In double numbers: what is left of the second sum over a short step is far smaller than its terms.
+  // In f64: over a short step the second sum is far smaller than its terms.
   __device__ void weights_backward(const float *w, float *d) const {
     const double rate = exp(double(w[0])), dt = exp(double(w[1])), da = d[0], d_scale = d[1];
     const double a = exp(-rate * dt), less = expm1(-rate * dt);
@@ -199,7 +200,7 @@ struct Diagonal {
   }
 };
 
-// Inputs of a cell: where each begins, and how far apart its frames are.
+// Inputs of a cell: the first number of each, and the stride of its frames.
 template <typename T, int N> struct Inputs {
   T *first[N];
   long long stride[N];
@@ -207,7 +208,7 @@ template <typename T, int N> struct Inputs {
   __device__ T *at(int n, long long frame, int channel) const { return first[n] + frame * stride[n] + channel; }
 };
 
-// `n` inputs that lie beside each other in one tensor [b, t, n * c], as the inputs from `from` on.
+// Sets inputs from `from` on to `n` inputs that lie side by side in one tensor [b, t, n * c].
 template <int N, typename T> __device__ void beside(Inputs<T, N> &inputs, int from, int n, T *projected, int channels) {
   for (int i = 0; i < n; i++) {
     inputs.first[from + i] = projected + i * (long long)channels;
@@ -215,14 +216,14 @@ template <int N, typename T> __device__ void beside(Inputs<T, N> &inputs, int fr
   }
 }
 
-// All of them in one tensor.
+// All inputs in one tensor.
 template <int N, typename T> __device__ Inputs<T, N> in_one(T *projected, int channels) {
   Inputs<T, N> inputs;
   beside(inputs, 0, N, projected, channels);
   return inputs;
 }
 
-// The last one in a tensor of its own.
+// The last input in a tensor of its own.
 template <int N, typename T> __device__ Inputs<T, N> in_two(T *projected, T *last, int channels) {
   Inputs<T, N> inputs;
   beside(inputs, 0, N - 1, projected, channels);
@@ -230,7 +231,7 @@ template <int N, typename T> __device__ Inputs<T, N> in_two(T *projected, T *las
   return inputs;
 }
 
-// The weights of a cell, [c] each; one more, so that there is one.
+// The weights of a cell, [c] each; one more, so that the array is not empty.
 template <int K> struct Weights {
   const float *first[K + 1];
 
@@ -278,7 +279,7 @@ __device__ void backward(Cell cell, Inputs<const T, Cell::INPUTS> inputs, Weight
   weights.read(channel, p);
   cell.parameters(p);
   for (int k = 0; k < Cell::WEIGHTS; k++) dp[k] = 0.0f;
-  // a_{t+1} g_{t+1}
+  // carry = a_{t+1} g_{t+1}.
   float carry = 0.0f;
   for (int t = present - 1; t >= 0; t--) {
     float x[Cell::INPUTS], dx[Cell::INPUTS], a;

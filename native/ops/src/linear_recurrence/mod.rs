@@ -1,12 +1,11 @@
-//! `h_t = a_t * h_{t-1} + b_t`, channel by channel, and the cells that are made of it.
+//! `h_t = a_t * h_{t-1} + b_t`, channel by channel, and the cells built on it.
 //!
-//! A cell says how one channel's gate `a` and addend `b` come from its inputs of a frame; the walk
-//! over time, the vectors, the threads and the backward pass are the same for all. Gates are worked
-//! out within the walk and again within the backward one: that is cheaper than to write them out
-//! and read them back.
+//! A cell defines one channel's gate `a` and addend `b` as functions of its inputs in a frame; the walk over time, the
+//! vectors, the threads and the backward pass are shared. Gates are computed within the walk and recomputed in the
+//! backward pass, which is cheaper than storing them.
 //!
-//! The walk is sequential in time, so it is exact at any gate and length. The form
-//! `P_t * cumsum(b / P)` with the cumulative product `P` of the gates is not: P underflows.
+//! The walk is sequential in time, so it is exact at any gate and length. The form `P_t * cumsum(b / P)` with the
+//! cumulative product `P` of the gates is not: P underflows.
 
 mod card;
 pub mod cells;
@@ -26,8 +25,8 @@ use crate::{Result, memory, tensor};
 
 /// The states `h [b, t, c]` after each frame (Martin & Cundy 2018, eq. 7).
 ///
-/// `a [b, t, c]`, or `a [c]` for a gate that does not change; `b [b, t, c]`, `h0 [b, c]`. Any gate is
-/// allowed: 0 is a reset, a negative one alternates.
+/// `a [b, t, c]`, or `a [c]` for a constant gate; `b [b, t, c]`, `h0 [b, c]`. Any gate is allowed: 0 is a reset, a
+/// negative gate alternates.
 ///
 /// Backward, with `g_t = dh_t + a_{t+1} g_{t+1}`: `da_t = g_t h_{t-1}`, `db_t = g_t`,
 /// `dh0 = a_0 g_0`.
@@ -95,8 +94,8 @@ pub fn rg_lru(
 
 /// The HGRN's recurrence (Qin et al. 2023, eq. 3 to 5, on the real line) -> `[b, t, c]`.
 ///
-/// `projected [b, t, 3c]` holds the pre-activations of the forget gate, the input gate and the value,
-/// `bound [c]` the least forget gate, in 0..1, `h0 [b, c]` the first state:
+/// `projected [b, t, 3c]` holds the pre-activations of the forget gate, the input gate and the value, `bound [c]` the
+/// lower bound of the forget gate, in 0..1, `h0 [b, c]` the first state:
 ///
 /// ```text
 /// f = bound + (1 - bound) sigmoid(f)      h = f h + sigmoid(i) silu(v)
@@ -110,8 +109,8 @@ pub fn hgrn(projected: &Tensor, bound: &Tensor, h0: &Tensor, lengths: Lengths) -
     }
 }
 
-/// A real diagonal state space `h' = -exp(a_log) h + u`, held over steps of `dt = exp(dt_log)`
-/// (zero-order hold: Smith et al. 2023, eq. 6) -> `[b, t, c]`.
+/// A real diagonal state space `h' = -exp(a_log) h + u`, discretised with steps of `dt = exp(dt_log)` (zero-order hold:
+/// Smith et al. 2023, eq. 6) -> `[b, t, c]`.
 ///
 /// `u [b, t, c]`, `a_log [c]`, `dt_log [c]`, `h0 [b, c]`:
 ///
@@ -133,7 +132,7 @@ pub fn diagonal_ssm(
     }
 }
 
-/// The states of a cell over one or two tensors of inputs: of two, the second holds the last input.
+/// The states of a cell over one or two input tensors; the second one holds the last input.
 fn run<C: Cell<N, K>, const N: usize, const K: usize>(
     cell: C,
     grid: Grid,
@@ -166,7 +165,7 @@ fn grid<C: Cell<N, K>, const N: usize, const K: usize>(
     Grid::new(batch, time, channels, lengths)
 }
 
-/// The numbers of all inputs; the second source is empty where one tensor holds all inputs of a frame.
+/// The numbers of all inputs; the second source is empty if one tensor holds all inputs of a frame.
 struct Inputs<'a, const K: usize> {
     sources: [&'a [f32]; 2],
     weights: [&'a [f32]; K],
@@ -176,12 +175,12 @@ struct Inputs<'a, const K: usize> {
 struct Scan<C, const N: usize, const K: usize> {
     cell: C,
     grid: Grid,
-    /// Inputs that the first tensor holds.
+    /// The number of inputs in the first tensor.
     split: usize,
 }
 
 impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
-    /// Where input `n` lies: in which tensor, how far apart its frames are, and where they begin.
+    /// The location of input `n`: its tensor, the stride of its frames, and their first column.
     fn place(&self, n: usize) -> (usize, usize, usize) {
         let c = self.grid.channels;
         match n < self.split {
@@ -197,7 +196,7 @@ impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
         })
     }
 
-    /// The numbers of all inputs, as [`run`] puts them in order.
+    /// The numbers of all inputs, in the order of [`run`].
     fn inputs<'a>(&self, inputs: &[&'a [f32]]) -> Inputs<'a, K> {
         let sources = inputs.len() - K - 1;
         let second = if sources > 1 { inputs[1] } else { &[] };
@@ -225,7 +224,7 @@ impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
         let Grid { batch, time, channels: c, .. } = self.grid;
         let (parameters, h0) = (self.parameters(inputs.weights), inputs.h0);
         let inputs = self.parts(inputs.sources);
-        // SAFETY: the grid visits every row and column, and `walk` writes all frames of them.
+        // SAFETY: the grid visits every row and column, and `walk` writes all of their frames.
         let [y] = unsafe {
             outputs([batch * time * c], |[y]| {
                 let y = OutputPart { data: y, stride: c, offset: 0 };
@@ -247,8 +246,8 @@ impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
         let frames = batch * time;
         let sizes =
             [frames * self.split * c, frames * (N - self.split) * c, batch * c, batch * K * c];
-        // SAFETY: the grid visits every row and column, `walk_back` writes all frames of them, and
-        // what it leaves in `carry` and `dp` is written below.
+        // SAFETY: the grid visits every row and column, `walk_back` writes all of their frames, and `carry` and `dp`
+        // are written below.
         let [first, second, d_h0, d_rows] = unsafe {
             outputs(sizes, |[first, second, d_h0, d_rows]| {
                 let d_inputs = std::array::from_fn(|n| {
@@ -280,7 +279,7 @@ impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
         gradients
     }
 
-    /// `[c]` each, from the gradients of the parameters of each row, `[b, k, c]`.
+    /// Gradients of the weights, `[c]` each, from those of the parameters of each row, `[b, k, c]`.
     fn weight_gradients(&self, weights: [&[f32]; K], d_rows: &[f32]) -> [Vec<f32>; K] {
         let c = self.grid.channels;
         let mut sum = memory::zeros(K * c);

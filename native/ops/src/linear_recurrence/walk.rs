@@ -1,4 +1,4 @@
-//! The walk over the frames of one row, in vectors of channels, and the way back.
+//! The walk over the frames of one row, in vectors of channels, and its backward pass.
 
 use std::mem::MaybeUninit;
 
@@ -14,7 +14,7 @@ pub(super) struct Part<'a> {
     pub(super) offset: usize,
 }
 
-/// The same of a gradient.
+/// One input's gradient within a tensor `[.., stride]`: the columns from `offset` on.
 #[derive(Clone, Copy)]
 pub(super) struct OutputPart<'a> {
     pub(super) data: Output<'a>,
@@ -22,8 +22,8 @@ pub(super) struct OutputPart<'a> {
     pub(super) offset: usize,
 }
 
-/// Where a shard works: `frames` frames from `first` on (in all of the batch), of which only
-/// `present` exist, and the columns from `column` on.
+/// The work of a shard: `frames` frames from `first` on (counted over the whole batch), of which `present` exist, and
+/// the columns from `column` on.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     pub(super) first: usize,
@@ -37,7 +37,7 @@ fn lane<const N: usize>(x: &[Lanes; N], l: usize) -> [f32; N] {
     std::array::from_fn(|n| x[n][l])
 }
 
-/// Sixteen channels of a frame from `i` on; `h` goes from the state before to the one after.
+/// Sixteen channels of a frame from `i` on; `h` is the previous state on entry and the new state on return.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)] // lanes of several arrays at once
 fn frame<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, const FMA: bool>(
@@ -60,8 +60,8 @@ fn frame<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, const 
 }
 
 dispatch! {
-    /// One frame of one row: `h [c]` goes from the state before to the one after. Inputs and parameters (see
-    /// [`Cell::parameters`]) are `[c]` each.
+    /// One frame of one row; `h [c]` is the previous state on entry and the new state on return. Inputs and parameters
+    /// (see [`Cell::parameters`]) are `[c]` each.
     pub fn step<[C: Cell<N, K>, const N: usize, const K: usize], [C, N, K]>(
         cell: C,
         h: &mut [f32],
@@ -77,8 +77,8 @@ dispatch! {
     }
 }
 
-/// The way back through [`frame`]; `carry` goes from the gradient of the state after, without that
-/// of the output `dy`, to the one of the state `before`.
+/// The backward pass of [`frame`]. On entry `carry` is the gradient of the new state without that of the output, `dy`;
+/// on return it is that of the state `before`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, clippy::needless_range_loop)] // as above
 fn frame_back<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, const FMA: bool>(
@@ -118,13 +118,13 @@ fn frame_back<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, c
 }
 
 dispatch! {
-    /// Walks one row; `h` holds the first state and is used up.
+    /// Walks one row; `h` holds the first state on entry and is overwritten.
     pub(super) fn walk<[C: Cell<N, K>, const N: usize, const K: usize], [C, N, K]>(
         cell: C, y: OutputPart<'_>, h: &mut [f32], inputs: [Part<'_>; N], p: [&[f32]; K], span: Span,
     ) {
         let width = h.len();
         for t in span.first..span.first + span.frames {
-            // SAFETY: the columns of this row are this shard's alone.
+            // SAFETY: only this shard writes these columns of this row.
             let y = unsafe { y.data.range(t * y.stride + span.column, width) };
             if t >= span.first + span.present {
                 y.iter_mut().for_each(|v| _ = v.write(0.0));
@@ -143,8 +143,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// Walks one row back. `carry` holds zeros and becomes the gradient of the first state, `h0`;
-    /// `dp` holds zeros and becomes that of the parameters.
+    /// Walks one row backwards. `carry` and `dp` hold zeros on entry; on return they are the gradients of the first
+    /// state `h0` and of the parameters.
     pub(super) fn walk_back<[C: Cell<N, K>, const N: usize, const K: usize], [C, N, K]>(
         cell: C,
         d_inputs: [OutputPart<'_>; N],
@@ -159,7 +159,7 @@ dispatch! {
     ) {
         let width = carry.len();
         for t in (span.first..span.first + span.frames).rev() {
-            // SAFETY: the columns of this row are this shard's alone, and the inputs' columns lie apart.
+            // SAFETY: only this shard writes these columns of this row, and the columns of the inputs do not overlap.
             let mut dx = d_inputs.map(|d| unsafe {
                 d.data.range(t * d.stride + d.offset + span.column, width)
             });

@@ -1,4 +1,4 @@
-//! Least forget gates that grow from layer to layer (Qin et al. 2023, eq. 6 to 8).
+//! Lower bounds of forget gates that grow from layer to layer (Qin et al. 2023, eq. 6 to 8).
 
 mod composed;
 
@@ -9,8 +9,8 @@ use crate::op::{self, Op, Pass};
 use crate::simd::{add_assign, dispatch, exp_with};
 use crate::{Error, Result, memory};
 
-/// The bound of one layer, `[c]`, from `bounds [layers, c]`: with the softmax P over the layers,
-/// `P_1 + .. + P_layer`. The first layer, 0, has none, the last stays below 1.
+/// The bound of one layer, `[c]`, from `bounds [layers, c]`: `P_1 + .. + P_layer`, where P is the
+/// softmax over the layers. Layer 0 has the bound 0, and that of the last layer is below 1.
 pub fn lower_bound(bounds: &Tensor, layer: usize) -> Result<Tensor> {
     let (layers, channels) = bounds.dims2()?;
     if layer >= layers {
@@ -60,7 +60,7 @@ impl Op for LowerBound {
         Ok(vec![y])
     }
 
-    /// `dx_j = P_j (1[0 < j <= layer] - y) dy`
+    /// `dx_j = P_j (1[0 < j <= layer] - y) dy`.
     fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
         let (y, dy) = (pass.outputs[0], pass.gradient()?);
         let (mut dx, c) = (memory::copied(pass.inputs[0]), self.channels);

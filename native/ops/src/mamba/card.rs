@@ -1,4 +1,4 @@
-//! One frame of few games through a Mamba layer and what stands around it.
+//! One frame of a few games through a Mamba layer with its norm and residual sum, on a card.
 
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::MAMBA_STEP;
@@ -13,8 +13,8 @@ use crate::{Activation, MambaWeights, Precision, Residual, Result, tape};
 const THREADS: usize = 128;
 const WARP: usize = 32;
 
-/// `x + mamba(norm(x))` of `x [b, 1, h]` and the states after the frame, where there are kernels for it: none of what
-/// wants a gradient, of more games, and of products that are rounded.
+/// `x + mamba(norm(x))` of `x [b, 1, h]` and the states after the frame; `None` if there is no kernel: for inputs that
+/// want a gradient, for more games, and for products in a lower precision.
 pub(super) fn mamba_step(
     x: &Tensor,
     residual: &Residual,
@@ -43,7 +43,7 @@ pub(super) fn mamba_step(
     let launch = launch.tensor(in_proj)?.tensor(taps)?.tensor(weights.conv_bias)?.tensor(&conv)?;
     let launch = launch.tensor(&u)?.tensor(&z)?.tensor(&next_conv)?.int(rows).int(h).int(c);
     let blocks = |warps: usize| [(warps * WARP).div_ceil(THREADS), 1, 1];
-    // SAFETY: as mamba_step.cu says: a warp for each column.
+    // SAFETY: as mamba_step.cu requires, a warp for each column.
     unsafe { launch.int(taps_of).float(norm.eps).run(blocks(2 * c), [THREADS, 1, 1], 0) }?;
 
     let low = layer(&u, x_proj, None, Activation::None, None)?;
@@ -52,7 +52,7 @@ pub(super) fn mamba_step(
     let launch = launch.tensor(weights.dt_bias)?.tensor(a_log)?.tensor(weights.d)?.tensor(&u)?;
     let launch = launch.tensor(&z)?.tensor(&ssm)?.tensor(&y)?.tensor(&next_ssm)?;
     let launch = [rows, c, rank, n].into_iter().fold(launch, Launch::int);
-    // SAFETY: as mamba_step.cu says: a warp for each channel of each row.
+    // SAFETY: as mamba_step.cu requires, a warp for each channel of each row.
     unsafe { launch.run(blocks(rows * c), [THREADS, 1, 1], 0) }?;
     let y = layer(&y, out_proj, None, Activation::None, Some(&x))?;
     Ok(Some((y, [next_conv, next_ssm])))

@@ -32,7 +32,7 @@ pub(super) fn mamba_residual(
     Ok((y, after))
 }
 
-/// `mamba(x) + rest`
+/// `mamba(x) + rest`.
 fn mamba_to(
     x: &Tensor,
     [conv_state, ssm_state]: &[Tensor; 2],

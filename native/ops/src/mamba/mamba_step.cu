@@ -1,23 +1,23 @@
-// One frame of few games through a Mamba layer (Gu & Dao 2023, section 3), whose products are those of few_rows.cu: so
-// short that launches are most of it, so that what lies between two products is one with them.
+// One frame of a few games through a Mamba layer (Gu & Dao 2023, section 3); its products are those of few_rows.cu. A
+// frame is so short that launches take most of its time, so all ops between two products are one kernel.
 //
-//   inward   n = x / sqrt(mean(x^2) + eps) * norm, [u, z] = W_in n, u = silu(conv(u)), and the inputs that the
-//            convolution goes on with
-//   scan     dt = softplus(W_dt low + bias), h' = exp(dt A) h + dt B u, y = (C h' + D u) silu(z), A = -exp(a_log), of
-//            low, B, C [rows, rank + 2 n] side by side
+//   inward   n = x / sqrt(mean(x^2) + eps) * norm, [u, z] = W_in n, u = silu(conv(u)), and the state of
+//            the convolution after the frame
+//   scan     dt = softplus(W_dt low + bias), h' = exp(dt A) h + dt B u, y = (C h' + D u) silu(z), A = -exp(a_log);
+//            low, B, C [rows, rank + 2 n] lie side by side
 //
-// All is f32; sums are those of lanes, put together as in a tree. States are [rows, c, taps - 1] and [rows, c, n].
+// All numbers are f32; the sums of lanes are reduced as a tree. States are [rows, c, taps - 1] and [rows, c, n].
 
 namespace {
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
-// Numbers of W that a lane waits for together.
+// Numbers of W that a lane loads at once.
 constexpr int EACH = 8;
-// Of a channel's state that a lane has at most.
+// The most numbers of a channel's state in a lane.
 constexpr int STATES = 2;
 
-// The same in every lane.
+// The sum over a warp, in every lane.
 __device__ inline float sum_of_lanes(float v) {
   for (int apart = WARP / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
   return v;
@@ -28,13 +28,13 @@ __device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x
 
 __device__ inline long long warp() { return (blockIdx.x * (long long)blockDim.x + threadIdx.x) / WARP; }
 
-// A convolution of at most WARP taps; a bias or none.
+// A convolution of at most WARP taps; the bias is optional.
 struct Conv {
   const float *weight, *bias, *state;
   float *next;
   int taps, channels;
 
-  // Tap `lane` of a channel, and its input before the frame: the newest tap has none.
+  // Tap `lane` of a channel; `input` is its input before the frame, which the newest tap does not have.
   __device__ float tap(int channel) const {
     const int lane = threadIdx.x % WARP;
     return lane < taps ? weight[channel * taps + lane] : 0.0f;
@@ -44,7 +44,7 @@ struct Conv {
     return lane + 1 < taps ? state[(row * (long long)channels + channel) * (taps - 1) + lane] : 0.0f;
   }
 
-  // In every lane.
+  // The result is in every lane.
   __device__ float convolved(int row, int channel, float tap, float input, float newest) const {
     const int lane = threadIdx.x % WARP;
     const float seen = lane + 1 == taps ? newest : input;
@@ -54,7 +54,7 @@ struct Conv {
   }
 };
 
-// With R rows at least: those behind the last are the last one again, and nobody writes them.
+// Computes R rows, at least `rows`: those past the last repeat it and are not written.
 template <int R>
 __device__ void inward(const float *x, const float *norm, const float *w, Conv conv, float *u, float *z, int rows, int k,
                        float eps) {
@@ -62,7 +62,7 @@ __device__ void inward(const float *x, const float *norm, const float *w, Conv c
   if (column >= 2 * c) return;
   const bool convolves = column < c;
   w += column * (long long)k;
-  // On their way meanwhile.
+  // These loads overlap the product.
   float tap = 0.0f, inputs[R] = {};
   if (convolves) {
     tap = conv.tap(column);
@@ -104,7 +104,7 @@ __device__ void inward(const float *x, const float *norm, const float *w, Conv c
 
 } // namespace
 
-// Blocks of whole warps, a warp for each of the 2 c columns, of at most 8 rows.
+// The grid has blocks of whole warps, a warp for each of the 2 c columns; there are at most 8 rows.
 extern "C" __global__ void mamba_step_inward(const float *__restrict__ x, const float *__restrict__ norm,
                                              const float *__restrict__ w, const float *__restrict__ taps_of,
                                              const float *__restrict__ bias, const float *__restrict__ state,
@@ -117,7 +117,7 @@ extern "C" __global__ void mamba_step_inward(const float *__restrict__ x, const 
   else inward<8>(x, norm, w, conv, u, z, rows, k, eps);
 }
 
-// Blocks of whole warps, a warp for each channel of each row, of states of at most WARP * STATES numbers.
+// The grid has blocks of whole warps, a warp for each channel of each row; a state has at most WARP * STATES numbers.
 extern "C" __global__ void mamba_step_scan(const float *__restrict__ low, const float *__restrict__ w_dt,
                                            const float *__restrict__ bias, const float *__restrict__ a_log,
                                            const float *__restrict__ d, const float *__restrict__ u,
@@ -131,7 +131,7 @@ extern "C" __global__ void mamba_step_scan(const float *__restrict__ low, const 
   const float own_u = u[at], own_z = z[at];
   float raw = 0.0f;
   for (int i = lane; i < rank; i += WARP) raw += w_dt[channel * (long long)rank + i] * low[i];
-  // On its way meanwhile; 0 where there is none.
+  // These loads overlap the sum; numbers past the state are 0.
   float rate[STATES] = {}, before[STATES] = {}, in[STATES] = {}, read[STATES] = {};
 #pragma unroll
   for (int s = 0; s < STATES; s++) {

@@ -1,4 +1,4 @@
-//! A whole Mamba layer as one op: its products, convolution and scan, without a step of the tape and a gradient for
+//! A whole Mamba layer as one op. Its products, convolution and scan record no tape entry and no gradient tensor for
 //! each of the wide tensors between them.
 
 mod card;
@@ -16,26 +16,27 @@ use crate::selective_scan::Scan;
 use crate::weights::Weight;
 use crate::{Error, Residual, Result, arrange, tensor};
 
-/// Weights for h numbers a frame, c channels of n states, steps of rank r and a convolution over k.
+/// Weights of a layer with h numbers per frame, c channels of n states, steps of rank r and a convolution over k
+/// frames.
 #[derive(Clone, Copy)]
 pub struct MambaWeights<'a> {
-    /// `[2 c, h]`
+    /// Input projection `[2 c, h]`, to x and z.
     pub in_proj: &'a Weight,
-    /// `[c, 1, k]`
+    /// Convolution `[c, 1, k]`.
     pub conv: &'a Weight,
-    /// `[c]`
+    /// Bias of the convolution `[c]`.
     pub conv_bias: &'a Weight,
-    /// `[r + 2 n, c]`
+    /// Projection `[r + 2 n, c]` to dt, B and C.
     pub x_proj: &'a Weight,
-    /// `[c, r]`
+    /// Projection `[c, r]` of dt.
     pub dt_proj: &'a Weight,
-    /// `[c]`
+    /// Bias of dt `[c]`.
     pub dt_bias: &'a Weight,
-    /// `[c, n]`
+    /// Logarithm of -A, `[c, n]`.
     pub a_log: &'a Weight,
-    /// `[c]`
+    /// Skip D, `[c]`.
     pub d: &'a Weight,
-    /// `[h, c]`
+    /// Output projection `[h, c]`.
     pub out_proj: &'a Weight,
 }
 
@@ -69,8 +70,8 @@ pub fn mamba(
     Ok((y, [conv, ssm]))
 }
 
-/// `x + dropout(mamba(norm(x)))`, `x [b, t, h]` -> the same, and the states after the last frame: [`mamba`] and
-/// [`Residual`] have the rest.
+/// `x + dropout(mamba(norm(x)))`, `x [b, t, h]` -> `[b, t, h]`, and the states after the last frame. See [`mamba`] and
+/// [`Residual`].
 pub fn mamba_residual(
     x: &Tensor,
     residual: &Residual,
@@ -109,7 +110,7 @@ struct Mamba {
     kept: Kept,
 }
 
-/// What lies between and backward reads.
+/// Intermediate tensors that the backward pass reads.
 #[derive(Default)]
 struct Kept {
     x: Vec<f32>,
@@ -255,7 +256,7 @@ impl Op for Mamba {
             true => self.in_proj.input_gradient(w_in, &d_parts),
             false => vec![],
         };
-        // In the order of the inputs; products have left theirs with the weights.
+        // In the order of the inputs; the products accumulated their gradients in the weights.
         Ok(vec![
             d_input,
             d_conv_state,

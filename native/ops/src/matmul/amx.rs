@@ -1,23 +1,21 @@
-//! Products on the matrix unit of CPUs that have one (AMX), to the accuracy of f32.
+//! Products on the matrix unit (AMX) of CPUs that have one, with the accuracy of f32.
 //!
-//! The unit multiplies bf16 and adds in f32. A number is cut into three of eight bits each, `x = hi +
-//! mid + lo`, and of the nine products of the parts of two numbers the six that reach
-//! the last bit of f32 are added up (Henry, Tang & Heinecke 2019, "Leveraging the bfloat16 artificial
-//! intelligence datatype for higher-precision computations"). That is six operations for one, on a unit that is
-//! sixteen times as fast as the vectors. The file is long because each shape of tiles is instructions of its own.
+//! The unit multiplies bf16 and adds in f32. A number is split into three parts of eight bits each, `x = hi + mid +
+//! lo`. Of the nine products of the parts of two numbers, the six that reach the last bit of f32 are added (Henry, Tang
+//! & Heinecke 2019, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations"). That
+//! is six operations for one, on a unit that is sixteen times as fast as the vectors. The file is long because each
+//! shape of tiles has its own instructions.
 //!
-//! A tile of 16 rows by 32 steps of the depth is a line of 64 bytes for each row of `a`, and one for each
-//! pair of steps of `b`. Which steps make a pair is free as long as both operands agree: here `l` and
-//! `l + 16`, so that no number has to change its place in a vector.
+//! A tile of 16 rows by 32 steps of the depth has a line of 64 bytes for each row of `a`, and one for each pair of
+//! steps of `b`. Any pairing of steps works if both operands agree: here step `l` is paired with `l + 16`, so that no
+//! number moves within a vector.
 //!
-//! Every element is the same chain of sums wherever it falls, so the bits of a row do not depend on the
-//! rows beside it. They differ from those of `avx512`, within the rounding of f32: the
-//! parts are cut off and not rounded, so that the products left out are up to 2^-22 of theirs, towards 0. A
-//! part below the normal numbers of bf16 (1e-38) counts as 0, so that numbers below 1e-33 lose their last
-//! bits; an infinite operand gives NaN.
+//! Every element is the same chain of sums in every tile, so the bits of a row do not depend on the other rows. They
+//! differ from those of `avx512` by rounding errors of f32: the parts are truncated and not rounded, so the omitted
+//! products are up to 2^-22 of the product, towards 0. A part below the normal numbers of bf16 (1e-38) counts as 0, so
+//! numbers below 1e-33 lose their last bits; an infinite operand gives NaN.
 //!
-//! Where products of bf16 are wanted, a number is rounded to a single part, and the only product is that of
-//! the parts.
+//! In bf16, a number is rounded to a single part, and there is one product.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -36,27 +34,27 @@ use crate::simd::{Level, is_limited, level};
 const TILE: usize = 16;
 /// Steps of the depth in a tile.
 const STEPS: usize = 2 * TILE;
-/// Parts of a number.
+/// Parts of a number in f32.
 const PARTS: usize = 3;
-/// Lines of the tiles of all parts; in bf16 a number has one part, and they are `TILE`.
+/// Lines of the tiles of all parts; in bf16 a number has one part, and its tile has `TILE` lines.
 const LINES: usize = PARTS * TILE;
 /// Bytes of a line of a tile.
 const LINE: usize = 64;
 /// Rows and columns of a block: two tiles by two.
 const BLOCK: usize = 2 * TILE;
-/// Columns of a strip: a tile of rows by four of columns.
+/// Columns of a strip: one tile of rows by four tiles of columns.
 const STRIP: usize = 4 * TILE;
-/// Rows of `a`, and steps of them, that are cut at a time: 384 KiB of parts. A block of `out` is visited
-/// so many steps apart; its rows are far apart too, and visits cost more than parts that leave the first cache.
+/// Rows of `a`, and steps of them, that are split at a time: 384 KiB of parts. `DEPTH` steps lie between two visits to
+/// a block of `out`; its rows are far apart too, and visits cost more than parts that exceed the first-level cache.
 const ROWS: usize = 128;
 const DEPTH: usize = 512;
-/// Tiles of columns that are cut by one thread.
+/// Tiles of columns that are split by one thread.
 const COLUMN_TILES: usize = 4;
-/// Products of tiles for one sum between two stores. Where the unit has stored nothing for some
-/// 700 ns, the next store takes a quarter of a microsecond, measured; one that nobody reads takes 5 ns.
+/// Products of tiles for one sum between two stores. After the unit has stored nothing for about 700 ns, the next store
+/// takes 250 ns (measured); an extra store, whose result is not read, takes 5 ns.
 const AWAKE: usize = 24;
 
-/// Tiles of so many lines that are multiplied between two stores.
+/// Tiles of this many lines that are multiplied between two stores.
 const fn awake(lines: usize) -> usize {
     if lines == TILE { AWAKE } else { AWAKE / 6 }
 }
@@ -65,7 +63,7 @@ const fn awake(lines: usize) -> usize {
 #[repr(C, align(64))]
 struct Line([u16; STEPS]);
 
-/// Of these one reads only what was written.
+/// Only lines that were written are read.
 type Lines = Box<[MaybeUninit<Line>]>;
 
 /// Whether this CPU has the unit and the system lets this process use it.
@@ -80,44 +78,44 @@ fn has_unit() -> bool {
     __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & BF16_AND_TILES == BF16_AND_TILES
 }
 
-/// Linux keeps the 8 KiB of tiles of those processes alone that ask for it.
+/// Linux saves the 8 KiB of tiles only for processes that request it.
 fn permitted() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
     const TILE_DATA: libc::c_long = 18;
-    // SAFETY: it changes nothing but what this process may do.
+    // SAFETY: the call changes only the permissions of this process.
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
 }
 
-/// A right operand cut into parts: those of the columns `16 c..` and the steps `32 s..` begin at line
-/// `lines * (c * steps + s)`, where a tile has so many `lines` with all its parts. Beside the last columns
-/// and steps, 0 fills the tiles.
+/// A right operand split into parts: those of the columns `16 c..` and the steps `32 s..` begin at line `lines * (c *
+/// steps + s)`, where a tile with all its parts has `lines` lines. Tiles are padded with zeros past the last columns
+/// and steps.
 #[derive(Default)]
 pub(super) struct Tiles {
     lines: Lines,
     depth: usize,
     columns: usize,
-    /// To one part.
+    /// Whether numbers are rounded to one part.
     rounded: bool,
 }
 
 impl Tiles {
-    /// Cut into parts, for products to the accuracy of f32.
+    /// Splits `b` into three parts, for products with the accuracy of f32.
     ///
     /// # Safety
     ///
     /// The unit is available.
     pub(super) unsafe fn pack(&mut self, b: View<'_>) {
-        // SAFETY: the caller's.
+        // SAFETY: by the caller's promise.
         unsafe { self.pack_tiles::<LINES>(b) };
     }
 
-    /// Rounded to bf16, for products of those.
+    /// Rounds `b` to bf16, for products of bf16.
     ///
     /// # Safety
     ///
     /// The unit is available.
     pub(super) unsafe fn pack_rounded(&mut self, b: View<'_>) {
-        // SAFETY: the caller's.
+        // SAFETY: by the caller's promise.
         unsafe { self.pack_tiles::<TILE>(b) };
     }
 
@@ -135,7 +133,7 @@ impl Tiles {
         pool::for_each_rows(&mut self.lines, of_columns, COLUMN_TILES, |first, lines| {
             for (c, lines) in lines.chunks_exact_mut(of_columns).enumerate() {
                 for (s, lines) in lines.as_chunks_mut::<LINES>().0.iter_mut().enumerate() {
-                    // SAFETY: `b` has a column `TILE * (first + c)` and a step `STEPS * s`.
+                    // SAFETY: `b` has the column `TILE * (first + c)` and the step `STEPS * s`.
                     unsafe { cut_columns(lines, b, TILE * (first + c), STEPS * s) };
                 }
             }
@@ -151,7 +149,7 @@ impl Tiles {
     }
 }
 
-/// What a thread cuts rows of `a` into, and a block of `out` that is not whole.
+/// A thread's buffers: the split rows of `a`, and a block of `out` that is not whole.
 struct Scratch {
     rows: Lines,
     block: Box<Block>,
@@ -167,11 +165,11 @@ thread_local! {
     });
 }
 
-/// `out = start + a b`
+/// `out = start + a b`.
 ///
 /// # Safety
 ///
-/// The unit is available; else as for `avx512::matmul`.
+/// The unit is available; otherwise as for `avx512::matmul`.
 pub(super) unsafe fn matmul(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -179,7 +177,7 @@ pub(super) unsafe fn matmul(
     b: &Tiles,
     start: Start<'_>,
 ) {
-    // SAFETY: the caller's; the tiles have so many lines.
+    // SAFETY: by the caller's promise; the tiles have `LINES` lines.
     unsafe {
         match b.rounded {
             true => matmul_tiles::<TILE>(out, out_stride, a, b, start),
@@ -190,7 +188,7 @@ pub(super) unsafe fn matmul(
 
 /// # Safety
 ///
-/// As for `matmul`; the tiles of `b` have so many lines.
+/// As for `matmul`; the tiles of `b` have `LINES` lines.
 unsafe fn matmul_tiles<const LINES: usize>(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -201,8 +199,7 @@ unsafe fn matmul_tiles<const LINES: usize>(
     SCRATCH.with_borrow_mut(|Scratch { rows: cut, block }| {
         let out = out.as_mut_ptr().cast::<f32>();
         let mut product = Product::<LINES> { out, out_stride, b, start, cut, block };
-        // SAFETY: the unit is the caller's promise. Between here and `release` nothing but the
-        // functions below uses tiles.
+        // SAFETY: the caller promises the unit. From here to `release` only the functions below use tiles.
         unsafe { configure() };
         for steps in pieces(a.columns, DEPTH, STEPS) {
             for rows in pieces(a.rows, ROWS, BLOCK) {
@@ -210,18 +207,18 @@ unsafe fn matmul_tiles<const LINES: usize>(
                 unsafe { cut_rows::<LINES>(product.cut, a, rows.clone(), steps.clone()) };
                 let strip = if rows.len() == TILE { b.columns / STRIP * STRIP } else { 0 };
                 for column in (0..strip).step_by(STRIP) {
-                    // SAFETY: the columns are within `out`, and the rows have just been cut.
+                    // SAFETY: the columns are within `out`, and the rows have just been split.
                     unsafe { product.strip(rows.start, &steps, column) };
                 }
                 for column in (strip..b.columns).step_by(BLOCK) {
                     for within in (0..rows.len()).step_by(BLOCK) {
-                        // SAFETY: the block begins within `out`, and its rows have just been cut.
+                        // SAFETY: the block begins within `out`, and its rows have just been split.
                         unsafe { product.block(rows.clone(), within, &steps, column) };
                     }
                 }
             }
         }
-        // SAFETY: as above.
+        // SAFETY: as for `configure` above.
         unsafe { release() };
     });
 }
@@ -236,8 +233,7 @@ struct Product<'a, const LINES: usize> {
 }
 
 impl<const LINES: usize> Product<'_, LINES> {
-    /// Adds `steps` to a tile of rows by four of columns, which for so few rows are as many sums as in a
-    /// block.
+    /// Adds `steps` to one tile of rows by four tiles of columns: as many sums as in a block, for fewer rows.
     ///
     /// # Safety
     ///
@@ -245,7 +241,7 @@ impl<const LINES: usize> Product<'_, LINES> {
     unsafe fn strip(&mut self, row: usize, steps: &Range<usize>, column: usize) {
         let Product { out, out_stride, b, start, .. } = *self;
         let of_columns = b.depth.div_ceil(STEPS) * LINES;
-        // SAFETY: the caller's.
+        // SAFETY: by the caller's promise.
         unsafe {
             let first = (column / TILE) * of_columns + steps.start / STEPS * LINES;
             let b = b.lines.as_ptr().add(first);
@@ -262,7 +258,7 @@ impl<const LINES: usize> Product<'_, LINES> {
         }
     }
 
-    /// Adds `steps` to the block of `out` that begins at row `within` of `rows`, which have been cut, and at
+    /// Adds `steps` to the block of `out` that begins at row `within` of `rows`, which have been split, and at
     /// `column`.
     ///
     /// # Safety
@@ -279,11 +275,10 @@ impl<const LINES: usize> Product<'_, LINES> {
         let count = steps.len().div_ceil(STEPS);
         let (height, width) = (BLOCK.min(rows.len() - within), BLOCK.min(b.columns - column));
         let of_columns = b.depth.div_ceil(STEPS) * LINES;
-        // Of the second tiles there are none at an edge: the first stand for them, and nobody reads
-        // what becomes of them.
+        // At an edge there is no second tile: the first one replaces it, and the result is not read.
         let two = |at: usize, length: usize| [at / TILE, at / TILE + usize::from(length > TILE)];
         let first_step = steps.start / STEPS * LINES;
-        // SAFETY: the caller's, and the tiles are within `cut` and `b`.
+        // SAFETY: by the caller's promise, and the tiles are within `cut` and `b`.
         unsafe {
             let line = |i: usize| self.cut.as_ptr().add(i * count * LINES);
             let a_tiles = two(within, height).map(line);
@@ -317,16 +312,16 @@ impl<const LINES: usize> Product<'_, LINES> {
     }
 }
 
-/// Flops of one of the `rounds` of [`spin`]: what four products of tiles are worth in f32.
+/// Flops of one of the `rounds` of [`spin`]: the f32 equivalent of four products of tiles.
 pub(super) const SPIN_FLOPS: f64 = (4 * 2 * TILE * TILE * STEPS) as f64 / 6.0;
 
-/// Keeps the unit as busy as it can be, to measure what it could do at best.
+/// Keeps the unit fully busy, to measure its peak.
 ///
 /// # Safety
 ///
 /// The unit is available.
 pub(super) unsafe fn spin(rounds: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise.
     unsafe {
         configure();
         for _ in 0..rounds {
@@ -342,8 +337,8 @@ pub(super) unsafe fn spin(rounds: usize) {
     }
 }
 
-/// Gives the eight registers of tiles their shape, 16 lines of 64 bytes each. The compiler never touches
-/// these registers: they keep what one of the functions below leaves there for the next.
+/// Gives the eight tile registers their shape, 16 lines of 64 bytes each. The compiler never touches these registers:
+/// they carry values from one of the functions below to the next.
 ///
 /// # Safety
 ///
@@ -373,7 +368,7 @@ unsafe fn configure() {
         }
         config
     };
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly, preserves_flags)) };
 }
 
@@ -381,18 +376,18 @@ unsafe fn configure() {
 ///
 /// The unit is available.
 unsafe fn release() {
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise.
     unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
 }
 
-/// What the sums begin with, or 0 where there are none: two tiles side by side, and two more that begin
-/// `apart` numbers on; rows are `stride` numbers apart.
+/// Loads the start of the sums, or zeros if `from` is null: two tiles side by side, and two more `apart` numbers
+/// further; rows are `stride` numbers apart.
 ///
 /// # Safety
 ///
 /// The unit is configured, and these tiles are readable at `from` if it is not null.
 unsafe fn begin(from: *const f32, stride: usize, apart: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise.
     unsafe {
         if from.is_null() {
             asm!(
@@ -417,19 +412,19 @@ unsafe fn begin(from: *const f32, stride: usize, apart: usize) {
     }
 }
 
-/// Adds the products of `count` tiles of two rows of tiles with those of two columns of them.
+/// Adds the products of `count` tiles of two rows of tiles with those of two columns of tiles.
 ///
 /// # Safety
 ///
-/// The unit is configured, and there are as many tiles, `LINES` apart, of the parts hi, mid and lo, or of
-/// the only one.
+/// The unit is configured, and there are `count` tiles, `LINES` apart, of the parts hi, mid and lo, or of the only
+/// part.
 unsafe fn multiply<const LINES: usize>(
     count: usize,
     a: [*const MaybeUninit<Line>; 2],
     b: [*const MaybeUninit<Line>; 2],
 ) {
     for tiles in pieces(count, awake(LINES), 1) {
-        // SAFETY: the caller's.
+        // SAFETY: by the caller's promise.
         unsafe {
             let from = |tile: *const MaybeUninit<Line>| tile.add(tiles.start * LINES);
             match LINES == TILE {
@@ -441,14 +436,14 @@ unsafe fn multiply<const LINES: usize>(
     }
 }
 
-/// Stores what is in a tile of an operand, where nobody reads it.
+/// Stores a tile of an operand to memory that is not read.
 ///
 /// # Safety
 ///
 /// The unit is configured.
 unsafe fn stay_awake() {
     let mut lines = MaybeUninit::<[Line; TILE]>::uninit();
-    // SAFETY: the tile has as many lines.
+    // SAFETY: `lines` has as many lines as the tile.
     unsafe {
         asm!(
             "tilestored [{to} + {line}*1], tmm7",
@@ -459,18 +454,18 @@ unsafe fn stay_awake() {
     }
 }
 
-/// [`multiply`]: the smallest products first, and so that only one of the operands changes from one to the
+/// [`multiply`]: the smallest products first, in an order in which only one operand changes from one product to the
 /// next.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`multiply`].
 unsafe fn multiply_some(
     count: usize,
     a: [*const MaybeUninit<Line>; 2],
     b: [*const MaybeUninit<Line>; 2],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise.
     unsafe {
         asm!(
             "2:",
@@ -535,17 +530,17 @@ unsafe fn multiply_some(
     }
 }
 
-/// [`multiply_some`] of tiles of one part each.
+/// [`multiply_some`] for tiles of one part each.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`multiply`].
 unsafe fn multiply_some_rounded(
     count: usize,
     a: [*const MaybeUninit<Line>; 2],
     b: [*const MaybeUninit<Line>; 2],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise.
     unsafe {
         asm!(
             "2:",
@@ -574,8 +569,8 @@ unsafe fn multiply_some_rounded(
     }
 }
 
-/// The products of a part of a row of tiles with a part of four columns of them; the parts begin so many
-/// bytes into a tile.
+/// The products of one part of a row of tiles with one part of four columns of tiles; the arguments are the offsets of
+/// the parts in a tile, in bytes.
 macro_rules! strip_products {
     ($a:literal, $b:literal) => {
         concat!(
@@ -602,11 +597,11 @@ macro_rules! strip_products {
     };
 }
 
-/// As [`multiply`], of one row of tiles with four columns of them, `of_columns` lines apart.
+/// [`multiply`] for one row of tiles with four columns of tiles, which are `of_columns` lines apart.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`multiply`].
 unsafe fn multiply_strip<const LINES: usize>(
     count: usize,
     a: *const MaybeUninit<Line>,
@@ -615,7 +610,7 @@ unsafe fn multiply_strip<const LINES: usize>(
 ) {
     for tiles in pieces(count, awake(LINES), 1) {
         let from = tiles.start * LINES;
-        // SAFETY: the caller's.
+        // SAFETY: by the caller's promise.
         unsafe {
             let (a, b) = (a.add(from), b.add(from));
             match LINES == TILE {
@@ -636,11 +631,11 @@ unsafe fn multiply_some_of_strip(
     b: *const MaybeUninit<Line>,
     of_columns: usize,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise.
     unsafe {
         asm!(
             "2:",
-            // As there: lo hi, mid hi, mid mid, hi mid, hi lo, hi hi.
+            // In the order of `multiply_some`: lo hi, mid hi, mid mid, hi mid, hi lo, hi hi.
             strip_products!(2048, 0),
             strip_products!(1024, 0),
             strip_products!(1024, 1024),
@@ -666,7 +661,7 @@ unsafe fn multiply_some_of_strip(
     }
 }
 
-/// [`multiply_some_of_strip`] of tiles of one part each.
+/// [`multiply_some_of_strip`] for tiles of one part each.
 ///
 /// # Safety
 ///
@@ -677,7 +672,7 @@ unsafe fn multiply_some_of_rounded_strip(
     b: *const MaybeUninit<Line>,
     of_columns: usize,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise.
     unsafe {
         asm!(
             "2:",
@@ -701,13 +696,13 @@ unsafe fn multiply_some_of_rounded_strip(
     }
 }
 
-/// Where the sums go, as in [`begin`].
+/// Stores the sums, laid out as in [`begin`].
 ///
 /// # Safety
 ///
 /// The unit is configured, and these tiles are writable at `to`.
 unsafe fn store(to: *mut f32, stride: usize, apart: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise.
     unsafe {
         asm!(
             "tilestored [{first} + {stride}*1], tmm0",
@@ -722,7 +717,7 @@ unsafe fn store(to: *mut f32, stride: usize, apart: usize) {
     }
 }
 
-/// To the nearest bf16, ties to even, as the upper halves of the numbers.
+/// Rounds to the nearest bf16, ties to even; the results are the upper halves of the numbers.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn nearest(x: __m512) -> __m512 {
@@ -730,13 +725,13 @@ fn nearest(x: __m512) -> __m512 {
     let last = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
     let half = _mm512_add_epi32(last, _mm512_set1_epi32(0x7FFF));
     let rounded = _mm512_castsi512_ps(_mm512_add_epi32(bits, half));
-    // A carry of NaN could go on into the sign.
+    // The carry of a NaN could change the sign.
     let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
     _mm512_mask_mov_ps(rounded, nan, _mm512_set1_ps(f32::NAN))
 }
 
-/// Writes the parts of two vectors, of which one has the first and one the second numbers of the pairs,
-/// to line `i` of each of the tiles; where there is one tile, it gets the nearest bf16.
+/// Writes the parts of two vectors, which hold the first and the second numbers of the pairs, to line `i` of each tile;
+/// if there is one tile, it gets the nearest bf16.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn cut<const LINES: usize>(
@@ -754,7 +749,7 @@ fn cut<const LINES: usize>(
         // x >> 16 | y & upper
         let pairs = _mm512_ternarylogic_epi32::<0xF8>(_mm512_srli_epi32::<16>(x), y, upper);
         let line = lines[part * TILE + i].as_mut_ptr();
-        // SAFETY: a line has as many bytes as a vector, and begins as one should.
+        // SAFETY: a line has as many bytes as a vector, and its alignment.
         unsafe { _mm512_store_si512(line.cast(), pairs) };
         let less = |x: __m512, bits: __m512i| {
             _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(bits, upper)))
@@ -763,7 +758,7 @@ fn cut<const LINES: usize>(
     }
 }
 
-/// Sixteen columns and 32 steps of `b`, less where it ends.
+/// Splits sixteen columns and 32 steps of `b`, fewer at its end.
 ///
 /// # Safety
 ///
@@ -776,7 +771,7 @@ unsafe fn cut_columns<const LINES: usize>(
     step: usize,
 ) {
     let (columns, steps) = (TILE.min(b.columns - column), STEPS.min(b.rows - step));
-    // SAFETY: masks and counts end every line of `b` where the view does.
+    // SAFETY: masks and counts end every line of `b` where the view ends.
     unsafe {
         let data = b.data.as_ptr().add(step * b.row_stride + column * b.column_stride);
         if b.column_stride == 1 {
@@ -795,7 +790,7 @@ unsafe fn cut_columns<const LINES: usize>(
     }
 }
 
-/// `rows` and `steps` of `a`, tiles of the same rows one after the other.
+/// Splits `rows` and `steps` of `a`; tiles of the same rows follow each other.
 ///
 /// # Safety
 ///
@@ -809,7 +804,7 @@ unsafe fn cut_rows<const LINES: usize>(
 ) {
     let (tiles, _) = lines.as_chunks_mut::<LINES>();
     let of_row = steps.len().div_ceil(STEPS);
-    // Along the lines of memory: one line and the next may be in pages far apart.
+    // In memory order: consecutive lines may be in pages far apart.
     if a.column_stride == 1 {
         for (i, row) in rows.clone().step_by(TILE).enumerate() {
             let count = TILE.min(rows.end - row);
@@ -818,7 +813,7 @@ unsafe fn cut_rows<const LINES: usize>(
                 let (first, second) = (lanes(steps), lanes(steps.saturating_sub(TILE)));
                 let present = |i, mask| if i < count { mask } else { 0 };
                 let lines = &mut tiles[i * of_row + j];
-                // SAFETY: masks end every line of `a` where the view does.
+                // SAFETY: masks end every line of `a` where the view ends.
                 unsafe {
                     let data = a.data.as_ptr().add(row * a.row_stride + step);
                     for i in 0..TILE {
@@ -838,7 +833,7 @@ unsafe fn cut_rows<const LINES: usize>(
         for (i, row) in rows.clone().step_by(TILE).enumerate() {
             let count = TILE.min(rows.end - row);
             let lines = &mut tiles[i * of_row + j];
-            // SAFETY: counts end every line of `a` where the view does.
+            // SAFETY: counts end every line of `a` where the view ends.
             unsafe {
                 let data = a.data.as_ptr().add(row * a.row_stride + step * a.column_stride);
                 let half = |from: usize| {
@@ -855,8 +850,8 @@ unsafe fn cut_rows<const LINES: usize>(
     }
 }
 
-/// Of up to sixteen lines that begin `stride` apart the numbers `from..from + 16`, turned: vector i has the
-/// number `from + i` of each line. There are `count` lines of `length` numbers; 0 stands for the rest.
+/// Transposes the numbers `from..from + 16` of up to sixteen lines that are `stride` apart: vector i has the number
+/// `from + i` of each line. There are `count` lines of `length` numbers; the rest is 0.
 ///
 /// # Safety
 ///
@@ -874,7 +869,7 @@ unsafe fn turned(
     for (i, eight) in vectors.chunks_exact_mut(TILE / 2).enumerate() {
         let from = from + i * TILE / 2;
         let numbers = (TILE / 2).min(length.saturating_sub(from));
-        // SAFETY: the caller's.
+        // SAFETY: by the caller's promise.
         unsafe {
             match (count, numbers) {
                 (0, _) | (_, 0) => {}

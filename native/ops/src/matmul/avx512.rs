@@ -1,14 +1,13 @@
-//! Products in tiles of eight rows by three vectors of 16 columns. The file is long because each shape of tiles is
-//! instructions of its own.
+//! Products in tiles of eight rows by three vectors of 16 columns. The file is long because each shape of tiles has its
+//! own instructions.
 //!
-//! A tile keeps its 24 sums in registers and walks the depth `k` one step at a time: three vectors
-//! of `b`, and eight numbers of `a`, each broadcast and multiplied with the three. `b` is read from
-//! panels of 48 columns, in which the step `l + 1` follows the step `l`; `a` is read where it lies if
-//! its rows are contiguous.
+//! A tile keeps its 24 sums in registers and walks the depth `k` one step at a time: it loads three vectors of `b` and
+//! broadcasts eight numbers of `a`, each multiplied with the three vectors. `b` is read from panels of 48 columns, in
+//! which step `l + 1` follows step `l`; `a` is read in place if its rows are contiguous.
 //!
-//! Every element is the chain `fma(a[k-1], b[k-1], .. fma(a[0], b[0], start))` with `start` 0, a bias or what
-//! `out` held, whatever the tile it falls into: cutting the depth in blocks parks a sum in `out`,
-//! which loses nothing. So the bits of a row do not depend on the rows beside it.
+//! Every element is the chain `fma(a[k-1], b[k-1], .. fma(a[0], b[0], start))` in every tile, where `start` is 0, a
+//! bias or the number in `out`. Between blocks of the depth the sum is stored in `out`, which is exact. So the bits of
+//! a row do not depend on the other rows.
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -28,33 +27,33 @@ const VECTORS: usize = 3;
 const WIDTH: usize = VECTORS * LANES;
 /// Panels that are packed by one thread.
 const PANELS: usize = 4;
-/// Rows of a tile. Its 24 sums, three vectors of `b` and one of `a` take 28 of 32 registers, and a
-/// step has 11 loads for 24 multiply-adds, of which the CPU does two each a cycle.
+/// Rows of a tile. Its 24 sums, three vectors of `b` and one of `a` take 28 of 32 registers. A step has 11 loads for 24
+/// multiply-adds; the CPU executes two of each per cycle.
 const ROWS: usize = 8;
-/// Steps of a tile between two visits to `out`. The panel of 96 KiB stays in the second cache while
-/// the rows of `a` go by; a shorter one that fits the first loses more to visits than it gains.
+/// Steps of a tile between two visits to `out`. The panel of 96 KiB stays in the second-level cache while the rows of
+/// `a` pass; a shorter panel that fits the first level would lose more to visits than it gains.
 const DEPTH: usize = 512;
-/// The same where a panel is turned for one tile of rows: 12 KiB never leave the first cache.
+/// `DEPTH` for a panel that is transposed for one tile of rows: its 12 KiB stay in the first-level cache.
 const DEPTH_FOR_FEW: usize = 64;
-/// Steps between fetching `b` and using it, about a hundred cycles.
+/// Steps between prefetching `b` and using it, about a hundred cycles.
 const AHEAD: usize = 8;
 /// Rows of a transposed `a` packed at a time.
 const BLOCK: usize = 256;
-/// Rows that go into a block side by side: more streams of stores than the first cache has ways
-/// would push each other out of it.
+/// Rows that are packed into a block at once: with more store streams than the first-level cache has ways, the streams
+/// would evict each other.
 const GROUP: usize = 8 * ROWS;
-/// So few rows read a `b` stored by rows where it lies.
+/// Up to this many rows read a `b` stored by rows in place.
 const FEW: usize = 2 * ROWS;
 
 /// A cache line: a vector that begins with one never straddles two.
 #[repr(C, align(64))]
 struct Line([f32; LANES]);
 
-/// Of these one reads only what was written.
+/// Only lines that were written are read.
 type Lines = Box<[MaybeUninit<Line>]>;
 
-/// A right operand in panels: step `l` of panel `p` begins at line `VECTORS * (p * depth + l)`. Beside
-/// the last columns of the last panel, 0 fills the vector; vectors without any column are not written.
+/// A right operand in panels: step `l` of panel `p` begins at line `VECTORS * (p * depth + l)`. The last vector with
+/// columns is padded with zeros; vectors without any column are not written.
 #[derive(Default)]
 pub(super) struct Panels {
     lines: Lines,
@@ -75,8 +74,8 @@ impl Panels {
         let panel_lines = (b.rows * VECTORS).max(1);
         pool::for_each_rows(&mut self.lines, panel_lines, PANELS, |first, lines| {
             for (p, panel) in lines.chunks_exact_mut(panel_lines).enumerate() {
-                // SAFETY: the CPU is the caller's promise; the panel has all the steps of `b`, which
-                // has a column `(first + p) * WIDTH`.
+                // SAFETY: the caller promises the CPU; the panel has all the steps of `b`, which has a column `(first +
+                // p) * WIDTH`.
                 unsafe { pack_panel(panel, b, 0..b.rows, (first + p) * WIDTH) };
             }
         });
@@ -107,7 +106,7 @@ impl Right<'_> {
     }
 }
 
-/// What a thread packs into: a block of `a` and a panel of `b`.
+/// A thread's buffers: a block of `a` and a panel of `b`.
 struct Scratch {
     block: Lines,
     panel: Lines,
@@ -120,13 +119,13 @@ thread_local! {
     });
 }
 
-/// `out = start + a b`
+/// `out = start + a b`.
 ///
 /// # Safety
 ///
-/// The CPU has AVX-512 F and VL, `a.columns` is the depth of `b`, nothing is empty, and `out` has room
-/// for `a.rows` rows of as many numbers as `b` has columns, `out_stride` apart; it holds them already
-/// if they are the start, and a row that is has as many numbers.
+/// The CPU has AVX-512 F and VL, `a.columns` is the depth of `b`, and nothing is empty. `out` has room for `a.rows`
+/// rows of as many numbers as `b` has columns, `out_stride` apart. If `start` is `Out`, these numbers are initialised;
+/// a `Row` has as many numbers as `b` has columns.
 pub(super) unsafe fn matmul(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -147,7 +146,7 @@ pub(super) unsafe fn matmul(
             };
             for column in columns() {
                 for steps in pieces(a.columns, depth, ROWS) {
-                    // SAFETY: the ranges are within the operands; longer than `DEPTH` only with panels.
+                    // SAFETY: the ranges are within the operands; they exceed `DEPTH` only with panels.
                     unsafe { product.panel(0..a.rows, steps, column, None) };
                 }
             }
@@ -167,8 +166,7 @@ pub(super) unsafe fn matmul(
     });
 }
 
-/// `0..count` in pieces of nearly the same length, at most `longest` and in multiples of `unit` where they
-/// can be.
+/// `0..count` in pieces of nearly equal length, at most `longest`, and multiples of `unit` where possible.
 pub(super) fn pieces(
     count: usize,
     longest: usize,
@@ -188,13 +186,13 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Adds `steps` of `rows` times the panel of `b` that begins at `column`; `block` is those rows and
-    /// steps packed, and without it the rows of `a` are contiguous.
+    /// Adds `steps` of `rows` times the panel of `b` that begins at `column`. `block` holds those rows and steps
+    /// packed; without it the rows of `a` are contiguous.
     ///
     /// # Safety
     ///
-    /// As for `matmul`, and the ranges are within the operands, not empty, and `steps` no more than
-    /// `DEPTH` unless `b` is packed.
+    /// As for `matmul`. The ranges are within the operands and not empty, and `steps` has at most `DEPTH` steps unless
+    /// `b` is packed.
     unsafe fn panel(
         &mut self,
         rows: Range<usize>,
@@ -207,8 +205,8 @@ impl Product<'_> {
         let vectors = width.div_ceil(LANES);
         let depth = steps.len();
         let whole = width == vectors * LANES;
-        // SAFETY: `steps.start` and `column` are within `b`. Where it is read as it lies, `width` fills
-        // its vectors, so that they end inside the view.
+        // SAFETY: `steps.start` and `column` are within `b`. If `b` is read in place, `width` fills its vectors, so
+        // that they end inside the view.
         let (b, b_step, kernels) = unsafe {
             match b {
                 Right::Panels(b) => {
@@ -292,7 +290,7 @@ struct Tile {
     b_step: usize,
     out: *mut f32,
     out_stride: usize,
-    /// What the sums begin with, rows `start_stride` apart; null for 0.
+    /// The start of the sums, rows `start_stride` apart; null for 0.
     start: *const f32,
     start_stride: usize,
     /// Lanes of the last vector of each row that are columns of `out`.
@@ -312,7 +310,7 @@ const TILES: [[Kernel; VECTORS]; ROWS] = [
     [tile::<8, 1>, tile::<8, 2>, tile::<8, 3>],
 ];
 
-/// Those for so few rows that turning `b` by itself would be most of the work.
+/// The kernels for so few rows that transposing `b` separately would be most of the work.
 const TURNING_TILES: [[Kernel; VECTORS]; 4] = [
     [turning_tile::<1, 1>, turning_tile::<1, 2>, turning_tile::<1, 3>],
     [turning_tile::<2, 1>, turning_tile::<2, 2>, turning_tile::<2, 3>],
@@ -322,16 +320,16 @@ const TURNING_TILES: [[Kernel; VECTORS]; 4] = [
 
 /// # Safety
 ///
-/// The CPU has AVX-512 F. `a` is readable at R rows of `depth` steps, `b` at `depth` steps of V whole
-/// vectors, `out` writable at R rows of V vectors, the last of them where `last` says, and `start`, if
-/// it is not null, readable at the same.
+/// The CPU has AVX-512 F. `a` is readable at R rows of `depth` steps, `b` at `depth` steps of V whole vectors. `out` is
+/// writable at R rows of V vectors, the last one under the mask `last`; `start`, if it is not null, is readable at the
+/// same positions.
 #[target_feature(enable = "avx512f")]
 unsafe fn tile<const R: usize, const V: usize>(tile: &Tile) {
     let &Tile { depth, mut a, a_row, a_step, mut b, b_step, out, out_stride, last, .. } = tile;
     let mask = |v: usize| if v + 1 == V { last } else { !0 };
     let rows: [usize; R] = std::array::from_fn(|i| opaque(i * a_row));
     let mut sums = [[_mm512_setzero_ps(); V]; R];
-    // SAFETY: the caller's, for every address; fetching ahead may point anywhere.
+    // SAFETY: by the caller's promise, for every address; a prefetch may point anywhere.
     unsafe {
         if !tile.start.is_null() {
             for (i, sums) in sums.iter_mut().enumerate() {
@@ -364,19 +362,18 @@ unsafe fn tile<const R: usize, const V: usize>(tile: &Tile) {
     }
 }
 
-/// `x`, of which the compiler no longer knows how it came about. It would walk the rows of a tile by
-/// adding the stride again and again, on ports that the multiply-adds need.
+/// Hides from the compiler how `x` was computed. Otherwise it would walk the rows of a tile by repeated addition of the
+/// stride, on ports that the multiply-adds need.
 #[inline(always)]
 fn opaque(mut x: usize) -> usize {
-    // SAFETY: an empty instruction that touches nothing but the register it is given.
+    // SAFETY: an empty instruction that touches only its register.
     unsafe {
         std::arch::asm!("/* {0} */", inout(reg) x, options(pure, nomem, nostack, preserves_flags));
     }
     x
 }
 
-/// `rows` and `steps` of a transposed `a`, tile after tile, in each the eight numbers of a step side
-/// by side.
+/// Packs `rows` and `steps` of a transposed `a`, tile after tile; the eight numbers of a step are contiguous.
 ///
 /// # Safety
 ///
@@ -414,7 +411,7 @@ unsafe fn pack_block(
     }
 }
 
-/// `steps` of the panel of `b` that begins at `column`: every vector that has a column is written.
+/// Packs `steps` of the panel of `b` that begins at `column`: every vector that has a column is written.
 ///
 /// # Safety
 ///
@@ -430,7 +427,7 @@ unsafe fn pack_panel(
     debug_assert!(depth * VECTORS <= panel.len());
     let width = WIDTH.min(b.columns - column);
     let panel = panel.as_mut_ptr().cast::<f32>();
-    // SAFETY: the caller's; masks and counts end every row of `b` where the view does.
+    // SAFETY: by the caller's promise; masks and counts end every row of `b` where the view ends.
     unsafe {
         let data = b.data.as_ptr().add(steps.start * b.row_stride + column * b.column_stride);
         if b.column_stride == 1 {
@@ -465,8 +462,8 @@ unsafe fn pack_panel(
     }
 }
 
-/// As `tile` with a `b` whose columns are contiguous and begin `b_step` apart, at a whole number of
-/// eights in depth: turned in registers, which pays while few rows share the work.
+/// `tile` for a `b` whose columns are contiguous and begin `b_step` apart; the depth is a multiple of eight. `b` is
+/// transposed in registers, which pays while few rows share the work.
 ///
 /// # Safety
 ///
@@ -475,7 +472,7 @@ unsafe fn pack_panel(
 unsafe fn turning_tile<const R: usize, const V: usize>(tile: &Tile) {
     let &Tile { depth, mut a, a_row, a_step, b, b_step, out, out_stride, .. } = tile;
     let mut sums = [[_mm512_setzero_ps(); V]; R];
-    // SAFETY: the caller's, for every address.
+    // SAFETY: by the caller's promise, for every address.
     unsafe {
         if !tile.start.is_null() {
             for (i, sums) in sums.iter_mut().enumerate() {
@@ -505,8 +502,8 @@ unsafe fn turning_tile<const R: usize, const V: usize>(tile: &Tile) {
     }
 }
 
-/// Eight numbers of each of sixteen rows that begin `stride` apart, turned into eight vectors. Only 24
-/// shuffles, of which the CPU does one a cycle: rows j and j + 8 come together as they are loaded.
+/// Transposes eight numbers of each of sixteen rows that are `stride` apart into eight vectors. It takes only 24
+/// shuffles, of which the CPU executes one per cycle: rows j and j + 8 are combined as they are loaded.
 ///
 /// # Safety
 ///
@@ -515,12 +512,12 @@ unsafe fn turning_tile<const R: usize, const V: usize>(tile: &Tile) {
 #[inline]
 pub(super) unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
     let load = |j: usize| {
-        // SAFETY: the caller's.
+        // SAFETY: by the caller's promise.
         let [lower, upper] =
             unsafe { [j, j + EIGHT].map(|j| _mm256_loadu_pd(at.add(j * stride).cast())) };
         _mm512_castpd_ps(_mm512_insertf64x4::<1>(_mm512_castpd256_pd512(lower), upper))
     };
-    // The columns c and c + 4 of the rows j.. j + 4, then the same of the rows j + 8..j + 12.
+    // The columns c and c + 4 of the rows j..j + 4, then the same of the rows j + 8..j + 12.
     let four = |j: usize| {
         let (x0, x1, x2, x3) = (load(j), load(j + 1), load(j + 2), load(j + 3));
         let (a, b) = (_mm512_unpacklo_ps(x0, x1), _mm512_unpackhi_ps(x0, x1));
@@ -534,7 +531,7 @@ pub(super) unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
         .map(|x| _mm512_castps_pd(x))
     };
     let (first, second) = (four(0), four(4));
-    // Quarters of the one and the other: rows 0..4, 4..8, 8..12, 12..16 of a column.
+    // Quarters of both: rows 0..4, 4..8, 8..12, 12..16 of a column.
     let even = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
     let odd = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
     std::array::from_fn(|i| {
@@ -543,7 +540,7 @@ pub(super) unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
     })
 }
 
-/// As `turn` where there are only `count` rows of `steps` numbers: 0 stands for the rest.
+/// `turn` for `count` rows of `steps` numbers; the rest is 0.
 ///
 /// # Safety
 ///
@@ -556,7 +553,7 @@ pub(super) unsafe fn turn_ragged(
     steps: usize,
 ) -> [__m512; EIGHT] {
     let mut padded = [0.0; LANES * EIGHT];
-    // SAFETY: the caller's; the mask ends a row after `steps`.
+    // SAFETY: by the caller's promise; the mask ends a row after `steps`.
     unsafe {
         for (j, row) in padded.chunks_exact_mut(EIGHT).enumerate().take(count) {
             let numbers = _mm256_maskz_loadu_ps(lanes(steps) as __mmask8, at.add(j * stride));

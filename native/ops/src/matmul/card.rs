@@ -1,4 +1,4 @@
-//! Products of rows: sums are f32 whatever the operands are rounded to.
+//! Products of rows on a card; sums are f32 in every precision.
 
 use candle_core::{DType, Result, Tensor};
 
@@ -8,7 +8,7 @@ use crate::matmul::matrices::{Matrices, product};
 use crate::rows::copy;
 use crate::tensor::rows;
 
-/// The numbers of an operand as a precision has them; in f32 themselves.
+/// The numbers of an operand in a precision; the operand itself in f32.
 pub(crate) fn rounded(x: &Tensor, precision: Precision) -> Result<Tensor> {
     match (precision, x.dtype()) {
         (Precision::Bf16, DType::F32) => x.to_dtype(DType::BF16),
@@ -17,7 +17,7 @@ pub(crate) fn rounded(x: &Tensor, precision: Precision) -> Result<Tensor> {
     }
 }
 
-/// `a b^T [m, n]` of `a [.., k]`, m rows, and `b [n, k]`, as numbers of `dtype`.
+/// `a b^T [m, n]` of `a [.., k]`, m rows, and `b [n, k]`, in the type `dtype`.
 pub(crate) fn nt(a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
     let ((m, k), n) = (rows(a.dims()), rows(b.dims()).0);
     gemm([m, n, k], Matrices::rows(a, k), Matrices::rows(b, k).turned(), (a, dtype))
@@ -35,7 +35,7 @@ pub(crate) fn tn(a: &Tensor, b: &Tensor, dtype: DType) -> Result<Tensor> {
     gemm([m, n, k], Matrices::rows(a, m).turned(), Matrices::rows(b, n), (a, dtype))
 }
 
-/// `a b [m, n]` over k, beside a tensor and of a type.
+/// `a b [m, n]` over k, on the device of `beside` and in the type `dtype`.
 fn gemm(
     [m, n, k]: [usize; 3],
     a: Matrices,

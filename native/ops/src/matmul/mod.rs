@@ -1,14 +1,14 @@
-//! The one door to single-threaded products of row-major matrices with strides: our own kernels where
-//! the CPU has AVX-512 and, for what is packed for many rows, a matrix unit; `gemm` elsewhere.
+//! Single-threaded products of strided row-major matrices, all through this module: Sconce's kernels where the CPU has
+//! AVX-512 and, for operands packed for many rows, a matrix unit; `gemm` elsewhere.
 //!
-//! With each of our own kernels the bits of a row depend on that row alone, not on those beside it. The
-//! two agree to the rounding of f32.
+//! With each of Sconce's kernels the bits of a row depend on that row alone. AVX-512 and the matrix unit
+//! agree to the rounding error of f32.
 //!
-//! In a [`Precision`] below f32 both operands are rounded first. A matrix unit then multiplies bf16 as it
-//! is, one product for six; all other kernels multiply rounded numbers as they do others.
+//! In a [`Precision`] below f32 both operands are rounded first. A matrix unit then multiplies bf16 directly, one
+//! product in place of six; all other kernels multiply the rounded numbers as f32.
 //!
-//! Candle's own matmul is not called anywhere (clippy refuses it): it re-reads /proc/cpuinfo at
-//! every call where `RAYON_NUM_THREADS` is unset, and decides on threads by itself.
+//! Candle's own matmul is not called (clippy refuses it): it reads /proc/cpuinfo at every call if `RAYON_NUM_THREADS`
+//! is unset, and chooses its own threads.
 
 mod amx;
 #[cfg(target_arch = "x86_64")]
@@ -27,7 +27,7 @@ use super::simd::{Level, level};
 use crate::Precision;
 use crate::uninit::copy;
 
-/// A matrix seen through a slice: element (i, j) is `data[i * row_stride + j * column_stride]`.
+/// A matrix as a view of a slice: element (i, j) is `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     data: &'a [f32],
@@ -38,30 +38,34 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Rows lie one after the other.
+    /// A matrix of contiguous rows.
     pub fn rows(data: &'a [f32], rows: usize, columns: usize) -> Self {
         Self::strided(data, rows, columns, columns)
     }
 
-    /// Rows begin `row_stride` apart.
+    /// A matrix whose rows begin `row_stride` apart.
     pub fn strided(data: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
         assert!(columns <= row_stride || rows <= 1, "rows overlap");
-        assert!(span(rows, columns, row_stride) <= data.len(), "the matrix is too small");
+        assert!(
+            span(rows, columns, row_stride) <= data.len(),
+            "the slice is too small for the matrix"
+        );
         View { data, rows, columns, row_stride, column_stride: 1 }
     }
 
-    /// Columns.
+    /// The number of columns.
     pub fn width(self) -> usize {
         self.columns
     }
 
-    /// Some of its columns.
+    /// The columns in `range`.
     pub fn columns(self, range: std::ops::Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.columns, "no such columns");
+        assert!(range.start <= range.end && range.end <= self.columns, "columns out of range");
         let from = range.start * self.column_stride;
         View { data: self.data.get(from..).unwrap_or_default(), columns: range.len(), ..self }
     }
 
+    /// The transpose, without a copy.
     pub fn transposed(self) -> Self {
         View {
             rows: self.columns,
@@ -73,13 +77,13 @@ impl<'a> View<'a> {
     }
 }
 
-/// What the sums of a product begin with.
+/// The start of the sums of a product.
 #[derive(Clone, Copy)]
 enum Start<'a> {
     Zero,
-    /// What is there already.
+    /// The numbers in `out`.
     Out,
-    /// The same row for every row of the result.
+    /// One row, the same for every row of `out`.
     Row(&'a [f32]),
 }
 
@@ -94,18 +98,18 @@ pub fn matmul(out: &mut [f32], out_stride: usize, a: View<'_>, b: View<'_>, accu
     product(writable(out), out_stride, a, b, Start::new(accumulate), Precision::current());
 }
 
-/// Numbers as a place to write numbers to.
+/// The numbers of `out` as memory to write to.
 fn writable(out: &mut [f32]) -> &mut [MaybeUninit<f32>] {
-    // SAFETY: of the same layout; products write nothing but numbers.
+    // SAFETY: both types have the same layout, and products write only initialised numbers.
     unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), out.len()) }
 }
 
 thread_local! {
-    /// Where operands are rounded.
+    /// Buffers for rounded operands.
     static ROUNDED: RefCell<[Vec<f32>; 2]> = const { RefCell::new([const { vec![] }; 2]) };
 }
 
-/// The matrix with its numbers rounded, which lie as they did, in `memory`; in f32 itself.
+/// The matrix with its numbers rounded, in `memory` and in the same layout; the view itself in f32.
 fn rounded<'a>(view: View<'a>, precision: Precision, memory: &'a mut Vec<f32>) -> View<'a> {
     if precision == Precision::F32 {
         return view;
@@ -120,7 +124,7 @@ fn rounded<'a>(view: View<'a>, precision: Precision, memory: &'a mut Vec<f32>) -
     if turned { view.transposed() } else { view }
 }
 
-/// `out = start + a b`, both rounded; with `Start::Out` the caller has written every row of `out`.
+/// `out = start + a b`, both operands rounded; with `Start::Out` every row of `out` is initialised.
 fn product(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -138,7 +142,7 @@ fn product(
     });
 }
 
-/// Call only after `prepare`.
+/// The product without rounding. Requires `prepare`.
 fn multiply(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -148,13 +152,13 @@ fn multiply(
 ) {
     #[cfg(target_arch = "x86_64")]
     if level() == Level::Avx512 {
-        // SAFETY: `level` found what the kernels need; `prepare` has checked the shapes.
+        // SAFETY: `level` found the features that the kernels need; `prepare` has checked the shapes.
         return unsafe { avx512::matmul(out, out_stride, a, avx512::Right::View(b), start) };
     }
     portable(out, out_stride, a, b, start);
 }
 
-/// Numbers from the first of a matrix to its last; more than memory can hold where that overflows.
+/// The distance from the first number of a matrix to the end of its last; on overflow more than memory can hold.
 fn span(rows: usize, columns: usize, row_stride: usize) -> usize {
     match rows.checked_sub(1) {
         Some(before) if columns > 0 => before.saturating_mul(row_stride).saturating_add(columns),
@@ -162,8 +166,8 @@ fn span(rows: usize, columns: usize, row_stride: usize) -> usize {
     }
 }
 
-/// Whether there is anything to multiply; where there is not, the start is all of the result. Panics
-/// unless the shapes agree and `out` holds the result.
+/// Whether there is anything to multiply; if not, writes the start, which is the result. Panics unless the shapes agree
+/// and `out` holds the result.
 fn prepare(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -172,14 +176,14 @@ fn prepare(
     columns: usize,
     start: Start<'_>,
 ) -> bool {
-    assert_eq!(a.columns, depth, "inner dimensions");
+    assert_eq!(a.columns, depth, "inner dimensions of a product");
     if a.rows == 0 || columns == 0 {
         return false;
     }
-    assert!(columns <= out_stride || a.rows == 1, "rows of the result overlap");
-    assert!(span(a.rows, columns, out_stride) <= out.len(), "the result is too small");
+    assert!(columns <= out_stride || a.rows == 1, "rows of `out` overlap");
+    assert!(span(a.rows, columns, out_stride) <= out.len(), "`out` is too small for the product");
     if let Start::Row(row) = start {
-        assert_eq!(row.len(), columns, "the row to begin with");
+        assert_eq!(row.len(), columns, "length of the start row");
     }
     if depth == 0 {
         begin(out, out_stride, a.rows, columns, start);
@@ -187,7 +191,7 @@ fn prepare(
     depth > 0
 }
 
-/// Writes what the sums begin with.
+/// Writes the start of the sums.
 fn begin(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -204,7 +208,7 @@ fn begin(
     }
 }
 
-/// Call only after `prepare`.
+/// The product by `gemm`. Requires `prepare`.
 fn portable(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -214,8 +218,9 @@ fn portable(
 ) {
     begin(out, out_stride, a.rows, b.columns, start);
     let (m, n, k) = (a.rows, b.columns, a.columns);
-    // SAFETY: what is read of `out` is written; the checks above and in `View` keep every element that gemm touches inside its
-    // slice, `out` is borrowed mutably and so apart from `a` and `b`, and all strides are positive.
+    // SAFETY: every number of `out` that is read is initialised. The checks above and in `View` keep every element that
+    // gemm touches inside its slice, `out` is borrowed mutably and so does not alias `a` or `b`, and all strides are
+    // positive.
     unsafe {
         gemm::gemm(
             m,
@@ -241,7 +246,7 @@ fn portable(
     }
 }
 
-/// Whether each row of a product is the same to the bit whatever rows are beside it.
+/// Whether each row of a product has the same bits whatever the other rows are.
 pub fn rows_are_apart() -> bool {
     #[cfg(target_arch = "x86_64")]
     return level() == Level::Avx512;
@@ -257,13 +262,13 @@ pub fn has_unit() -> bool {
     false
 }
 
-/// Whether products of a precision are faster here than those of f32: those of bf16 on a matrix unit are. All others of a
-/// CPU are products of f32 whose operands have been rounded before.
+/// Whether products of a precision are faster on this CPU than those of f32: only bf16 on a matrix unit is. All others
+/// are products of f32 with rounded operands.
 pub fn gains(precision: Precision) -> bool {
     precision == Precision::Bf16 && has_unit()
 }
 
-/// Flops that a thread made in `rounds` of nothing but sums of products on the matrix unit, if there is one.
+/// Flops of one thread in `rounds` of multiply-adds on the matrix unit; `None` if there is no unit.
 pub(crate) fn spin(rounds: usize) -> Option<f64> {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     if amx::available() {
@@ -275,11 +280,11 @@ pub(crate) fn spin(rounds: usize) -> Option<f64> {
     None
 }
 
-/// So many rows, twice as many steps and four times as many columns keep a matrix unit busy.
+/// Rows that keep a matrix unit busy, with twice as many steps and four times as many columns.
 pub const MANY: usize = 16;
 
-/// A right operand that many products use, arranged once for the kernel of this CPU. Its products have the
-/// precision that it was packed in.
+/// A right operand of many products, packed once for the kernel of this CPU. Its products have the precision in which
+/// it was packed.
 pub struct Packed {
     arranged: Arranged,
     precision: Precision,
@@ -290,12 +295,12 @@ enum Arranged {
     Tiles(amx::Tiles),
     #[cfg(target_arch = "x86_64")]
     Panels(avx512::Panels),
-    /// Row after row.
+    /// Contiguous rows.
     Rows { data: Vec<f32>, rows: usize, columns: usize },
 }
 
 impl Packed {
-    /// For products of many rows each.
+    /// Packs for products of many rows each.
     pub fn new(b: View<'_>) -> Self {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         if b.rows >= 2 * MANY && b.columns >= 4 * MANY && amx::available() {
@@ -304,7 +309,7 @@ impl Packed {
         Self::for_few_rows(b)
     }
 
-    /// For products of fewer than [`MANY`] rows each.
+    /// Packs for products of fewer than [`MANY`] rows each.
     pub fn for_few_rows(b: View<'_>) -> Self {
         #[cfg(target_arch = "x86_64")]
         if level() == Level::Avx512 {
@@ -319,7 +324,7 @@ impl Packed {
         packed
     }
 
-    /// Packs another operand, into the same memory if it has the same shape.
+    /// Packs another operand, in place if it has the same shape.
     pub fn pack(&mut self, b: View<'_>) {
         self.precision = Precision::current();
         let mut memory = vec![];
@@ -334,13 +339,13 @@ impl Packed {
             // SAFETY: there are tiles only where the unit is available.
             Arranged::Tiles(tiles) => unsafe { tiles.pack(b) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: there are panels only where `level` found what the kernels need.
+            // SAFETY: there are panels only where `level` found the features that the kernels need.
             Arranged::Panels(panels) => unsafe { panels.pack(b) },
             rows => *rows = Arranged::rows(b),
         }
     }
 
-    /// As [`matmul`] with the `b` that was packed.
+    /// [`matmul`] with the packed operand as `b`.
     pub fn matmul(&self, out: &mut [f32], out_stride: usize, a: View<'_>, accumulate: bool) {
         self.product(writable(out), out_stride, a, Start::new(accumulate));
     }
@@ -366,10 +371,9 @@ impl Packed {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Arranged::Tiles(b) => {
                 if prepare(out, out_stride, a, b.depth(), b.columns(), start) {
-                    // The unit's bf16 are rounded as they are cut.
+                    // The unit's bf16 are rounded as they are split.
                     self.with_left(a, self.precision != Precision::Bf16, |a| {
-                        // SAFETY: there are tiles only where the unit is available; `prepare` has
-                        // checked the shapes.
+                        // SAFETY: there are tiles only where the unit is available; `prepare` has checked the shapes.
                         unsafe { amx::matmul(out, out_stride, a, b, start) }
                     });
                 }
@@ -379,7 +383,7 @@ impl Packed {
                 if prepare(out, out_stride, a, b.depth(), b.columns(), start) {
                     let b = avx512::Right::Panels(b);
                     self.with_left(a, true, |a| {
-                        // SAFETY: there are panels only where `level` found what the kernels need;
+                        // SAFETY: there are panels only where `level` found the features that the kernels need;
                         // `prepare` has checked the shapes.
                         unsafe { avx512::matmul(out, out_stride, a, b, start) }
                     });
@@ -394,21 +398,23 @@ impl Packed {
         }
     }
 
-    /// Calls `multiply` with the left operand, rounded if it `rounds`.
+    /// Calls `multiply` with the left operand, rounded if `rounds`.
     fn with_left(&self, a: View<'_>, rounds: bool, multiply: impl FnOnce(View<'_>)) {
         let precision = if rounds { self.precision } else { Precision::F32 };
         ROUNDED.with_borrow_mut(|[left, _]| multiply(rounded(a, precision, left)));
     }
 }
 
-/// A right operand, packed or as it lies.
+/// A right operand, packed or as a view.
 pub enum Operand<'a> {
+    /// Unpacked numbers.
     View(View<'a>),
+    /// Numbers packed for the kernel of this CPU.
     Packed(Arc<Packed>),
 }
 
 impl Operand<'_> {
-    /// As [`matmul`].
+    /// [`matmul`] with this operand as `b`.
     pub fn matmul(&self, out: &mut [f32], out_stride: usize, a: View<'_>, accumulate: bool) {
         match self {
             Operand::View(b) => matmul(out, out_stride, a, *b, accumulate),
@@ -416,7 +422,7 @@ impl Operand<'_> {
         }
     }
 
-    /// `out = bias + a b` into memory that may hold nothing yet, row after row: what was written.
+    /// `out = bias + a b` into uninitialised memory of contiguous rows; returns it as initialised.
     pub fn fill<'o>(
         &self,
         out: &'o mut [MaybeUninit<f32>],
@@ -428,12 +434,12 @@ impl Operand<'_> {
             Operand::View(b) => b.columns,
             Operand::Packed(b) => b.columns(),
         };
-        assert_eq!(a.rows * columns, out.len(), "numbers of the result");
+        assert_eq!(a.rows * columns, out.len(), "length of `out`");
         match self {
             Operand::View(b) => product(out, columns, a, *b, start, Precision::current()),
             Operand::Packed(b) => b.product(out, columns, a, start),
         }
-        // SAFETY: the product has as many rows and columns as fill `out`, and wrote each of them.
+        // SAFETY: the product has as many rows and columns as fill `out`, and wrote each number.
         unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), out.len()) }
     }
 }

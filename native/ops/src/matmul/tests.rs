@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::simd::{Level, level};
 
-/// How a matrix lies in memory.
+/// The layout of a matrix in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Rows,
@@ -14,7 +14,7 @@ enum Form {
 
 const FORMS: [Form; 4] = [Form::Rows, Form::Strided, Form::Transposed, Form::TransposedStrided];
 
-/// Numbers of a matrix and how to see them. What the view must not touch is not a number.
+/// Numbers of a matrix and its layout. Numbers outside the view are NaN.
 struct Matrix {
     data: Vec<f32>,
     rows: usize,
@@ -35,7 +35,7 @@ impl Matrix {
         matrix
     }
 
-    /// Lines in memory, their length, and how far apart they begin.
+    /// Lines in memory, their length, and their distance.
     fn layout(&self) -> (usize, usize, usize) {
         match self.form {
             Form::Rows => (self.rows, self.columns, self.columns),
@@ -54,7 +54,7 @@ impl Matrix {
         }
     }
 
-    /// A number as products see it.
+    /// A number as products read it.
     fn at(&self, i: usize, j: usize) -> f64 {
         let (view, mut rounded) = (self.view(), [0.0]);
         let at = i * view.row_stride + j * view.column_stride;
@@ -65,7 +65,7 @@ impl Matrix {
 
 const GAP: f32 = 7.5;
 
-/// A result whose rows lie `n + gap` apart, with what it held before.
+/// A product whose rows are `n + gap` apart; `out` holds numbers before.
 fn product(
     a: View<'_>,
     n: usize,
@@ -77,17 +77,17 @@ fn product(
     out.chunks_mut((n + gap).max(1)).for_each(|row| row[..n].fill(before));
     multiply(&mut out, n + gap);
     for row in out.chunks((n + gap).max(1)) {
-        assert!(row[n..].iter().all(|x| *x == GAP), "wrote beside the result");
+        assert!(row[n..].iter().all(|x| *x == GAP), "wrote outside the result");
     }
     out.chunks((n + gap).max(1)).flat_map(|row| row[..n].to_vec()).collect()
 }
 
-/// Packed for the kernel of CPUs that have none of ours.
+/// Packed for a CPU without Sconce's kernels.
 fn in_rows(b: View<'_>) -> Packed {
     Packed::arranged(Arranged::rows(b), b)
 }
 
-/// The product by every door, plain and added to what was there, against the definition in f64.
+/// The product by every function, plain and accumulated, against the definition in f64.
 fn check(m: usize, n: usize, k: usize, forms: (Form, Form), gap: usize) {
     let a = Matrix::new(m, k, forms.0, 0.37);
     let b = Matrix::new(k, n, forms.1, 0.71);
@@ -125,9 +125,9 @@ fn check(m: usize, n: usize, k: usize, forms: (Form, Form), gap: usize) {
     }
 }
 
-/// What is packed for many rows is not less exact for being cut into parts, whatever the sizes of numbers.
+/// An operand packed for many rows is as exact, for numbers of all sizes, as one that is not split.
 #[test]
-fn numbers_of_all_sizes_lose_no_more_than_a_chain_of_f32_does() {
+fn numbers_of_all_sizes_have_the_error_of_f32_sums_at_most() {
     let (m, n, k) = (40, 70, 600);
     let (mut a, mut b) =
         (Matrix::new(m, k, Form::Rows, 0.37), Matrix::new(k, n, Form::Transposed, 0.71));
@@ -146,9 +146,9 @@ fn numbers_of_all_sizes_lose_no_more_than_a_chain_of_f32_does() {
     }
 }
 
-/// A product that is filled in begins with the bias, to the bit as one that is added to it.
+/// A product filled into memory starts with the bias, and has the bits of one that is added to the bias.
 #[test]
-fn what_is_filled_begins_with_the_bias() {
+fn a_filled_product_starts_with_the_bias() {
     for (m, n, k) in [(1, 5, 0), (1, 100, 64), (3, 48, 8), (7, 17, 5), (70, 100, 600)] {
         for (a_form, b_form) in forms() {
             let (a, b) = (Matrix::new(m, k, a_form, 0.37), Matrix::new(k, n, b_form, 0.71));
@@ -177,7 +177,7 @@ fn forms() -> impl Iterator<Item = (Form, Form)> {
 }
 
 #[test]
-fn products_of_every_form_agree_with_the_definition() {
+fn products_of_every_layout_agree_with_the_definition() {
     let sizes = [1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 65];
     for forms in forms() {
         for (i, m) in sizes.into_iter().enumerate() {
@@ -189,7 +189,7 @@ fn products_of_every_form_agree_with_the_definition() {
 }
 
 #[test]
-fn products_deeper_or_taller_than_what_is_packed_at_a_time_agree_too() {
+fn products_deeper_or_taller_than_a_packed_block_agree_with_the_definition() {
     for forms in forms() {
         let slim = [(3, 50, 1100), (9, 33, 513), (260, 17, 30), (270, 49, 515)];
         // Wide and deep enough for a matrix unit.
@@ -216,7 +216,7 @@ fn products_of_rounded_operands_agree_with_the_definition() {
 }
 
 #[test]
-fn what_is_packed_keeps_its_precision() {
+fn a_packed_operand_keeps_its_precision() {
     let (m, n, k) = (40, 70, 90);
     let (a, b) = (Matrix::new(m, k, Form::Rows, 0.37), Matrix::new(k, n, Form::Rows, 0.71));
     let by = |packed: &Packed| {
@@ -235,7 +235,7 @@ fn what_is_packed_keeps_its_precision() {
 }
 
 #[test]
-fn a_product_without_depth_is_zero_or_leaves_what_is_there() {
+fn a_product_of_depth_0_is_zero_or_keeps_the_output() {
     for forms in forms() {
         check(3, 5, 0, forms, 2);
         check(0, 5, 3, forms, 0);
@@ -244,7 +244,7 @@ fn a_product_without_depth_is_zero_or_leaves_what_is_there() {
 }
 
 #[test]
-fn what_is_not_finite_reaches_its_row_and_column_only() {
+fn a_non_finite_number_reaches_only_its_row_and_column() {
     let (m, n, k) = (37, 70, 40);
     let mut a = Matrix::new(m, k, Form::Rows, 0.3);
     let mut b = Matrix::new(k, n, Form::Transposed, 0.4);
@@ -257,13 +257,13 @@ fn what_is_not_finite_reaches_its_row_and_column_only() {
         let (i, j) = (at / n, at % n);
         assert_eq!(plain[at].is_nan(), i == 2, "({i}, {j})");
         assert_eq!(plain[at].is_infinite(), i != 2 && j == 49, "({i}, {j})");
-        // A matrix unit makes NaN of an infinite number.
+        // A matrix unit turns an infinite number into NaN.
         assert_eq!(packed[at].is_finite(), i != 2 && j != 49, "({i}, {j})");
     }
 }
 
 #[test]
-fn another_operand_packs_into_the_same_memory() {
+fn another_operand_is_packed_in_place() {
     let (m, k) = (20, 40);
     let a = Matrix::new(m, k, Form::Rows, 0.2);
     let first = Matrix::new(k, 70, Form::Rows, 0.9);
@@ -294,9 +294,9 @@ fn a_result_that_does_not_fit_is_refused() {
 }
 
 proptest! {
-    /// It holds for our own kernel only.
+    /// This holds for Sconce's kernels only.
     #[test]
-    fn a_row_does_not_depend_on_the_rows_beside_it(
+    fn a_row_does_not_depend_on_the_other_rows(
         (m, n, k) in (1usize..300, 1usize..110, 0usize..700),
         (a, b) in (0usize..4, 0usize..4),
         (from, count) in (0usize..300, 1usize..20),

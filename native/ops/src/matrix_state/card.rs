@@ -1,4 +1,4 @@
-//! Recurrences whose state is a matrix.
+//! Recurrences whose state is a matrix, on a card.
 
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::MATRIX_STATE;
@@ -12,19 +12,20 @@ use crate::op::card::{Op, Pass, apply_all};
 use crate::rotary::Rotary;
 
 const WARP: usize = 32;
-/// Frames between kept states.
+/// Frames between saved states.
 const FRAMES: usize = 8;
-/// Rows of a state that a block has, and numbers of it that a thread has.
+/// Rows of a state in a block, and numbers of it in a thread.
 const VALUES: usize = 32;
 const TILE: usize = 16;
 /// Keys of a warp.
 const KEYS: usize = 16;
-/// Keys that kernels have at most.
+/// The most keys of each kernel.
 const MOST_KEYS: [usize; 2] = [64, 128];
-/// Threads of a block that gathers.
+/// Threads of a block of the gather kernel.
 const THREADS: usize = 128;
 
-/// Whether there is a kernel for such states: their keys are not too wide, and no column of the streams is two things.
+/// Whether there is a kernel for such states: the keys are not too wide, and the columns of queries, keys and values do
+/// not overlap.
 pub(super) fn has_states_of(options: &Options) -> bool {
     let Options { heads, key, value, q, k, v, .. } = *options;
     let keys = options.groups() * key;
@@ -37,7 +38,7 @@ fn most_keys(key: usize) -> Option<usize> {
     MOST_KEYS.into_iter().find(|&most| key <= most)
 }
 
-/// What the state gives, `[b, t, heads, wide]`, as it is before a readout, and the state after the last frame.
+/// The values read from the state before the readout, `[b, t, heads, wide]`, and the state after the last frame.
 pub(super) fn matrix_state(
     streams: &Tensor,
     gates: Option<&Tensor>,
@@ -59,8 +60,8 @@ pub(super) fn matrix_state(
     Ok((y, last.to_dtype(state.dtype())?))
 }
 
-/// Cosines and sines of the frames of a chunk and of the one after it, `[.., 2, key / 2]`. There are those that it
-/// has positions for: a sequence has no more.
+/// Cosines and sines of the frames of a chunk and of the frame after it, `[.., 2, key / 2]`. A sequence shorter than a
+/// chunk may have fewer positions.
 fn turns(rotary: &Rotary, x: &Tensor) -> Result<Tensor> {
     let positions = rotary.last().min(FRAMES) + 1;
     let turns: Vec<f32> = (0..positions).flat_map(|i| rotary.rotation(i).concat()).collect();
@@ -71,19 +72,19 @@ struct States {
     options: Options,
     /// Rows of a head's state.
     wide: usize,
-    /// The decays `[heads]` of all frames, where they are so.
+    /// Constant decays `[heads]`, if the decay is the same in all frames.
     constant: Option<Tensor>,
     turns: Option<Tensor>,
     lengths: Option<Tensor>,
 }
 
 impl States {
-    /// Blocks of a head.
+    /// The number of blocks of a head.
     fn slices(&self) -> usize {
         self.wide.div_ceil(VALUES)
     }
 
-    /// Blocks of a row.
+    /// The number of blocks of a row.
     fn blocks(&self) -> usize {
         self.options.heads * self.slices()
     }
@@ -92,7 +93,7 @@ impl States {
         self.options.key.div_ceil(KEYS) * WARP
     }
 
-    /// How the kernels count decays.
+    /// The number of the decay's kind in the kernels.
     fn kind(&self) -> usize {
         match self.options.decay {
             Decay::Constant(_) => 0,
@@ -102,11 +103,11 @@ impl States {
         }
     }
 
-    /// With the inputs but the state.
+    /// A launch with all inputs except the state.
     fn launch(&self, step: &str, inputs: &[Tensor]) -> candle_core::Result<Launch> {
         let streams = &inputs[0];
         let Some(most) = most_keys(self.options.key) else {
-            candle_core::bail!("no kernel has keys of {} numbers", self.options.key)
+            candle_core::bail!("no kernel for keys of {} numbers", self.options.key)
         };
         let kernel = format!("matrix_state_{}_{step}_{most}", suffix(streams));
         let launch = Launch::of(MATRIX_STATE, &kernel, streams)?.tensor(streams)?;
@@ -115,18 +116,19 @@ impl States {
         given.into_iter().try_fold(launch, Launch::option)
     }
 
-    /// With the sizes that end the arguments.
+    /// Runs a launch after adding the sizes that end its arguments.
     fn run(&self, launch: Launch, streams: &Tensor) -> candle_core::Result<()> {
         let Options { heads, heads_per_group, key, value, q, k, v, scale, .. } = self.options;
         let (batch, time, width) = streams.dims3()?;
         let sizes = [batch, time, width, heads, heads_per_group, key, value, self.wide];
         let sizes = sizes.into_iter().chain([q, k, v, self.kind()]);
         let launch = sizes.fold(launch, Launch::int).float(scale);
-        // SAFETY: as matrix_state.cu says: warps for all keys, slices of heads, rows.
+        // SAFETY: as matrix_state.cu requires, warps for all keys, slices of heads, rows.
         unsafe { launch.run([batch, self.blocks(), 1], [self.threads(), 1, 1], 0) }
     }
 
-    /// Gradients of queries and keys, f32 `[parts, frames, 2, keys]`, to their columns of those of the streams.
+    /// Sums the gradients of queries and keys, f32 `[parts, frames, 2, keys]`, into their columns of the streams'
+    /// gradient.
     fn gather(&self, d_keys: &Tensor, d_streams: &Tensor) -> candle_core::Result<()> {
         let Options { heads, value, q, k, v, .. } = self.options;
         let (parts, frames, _, keys) = d_keys.dims4()?;
@@ -136,20 +138,20 @@ impl States {
         let launch = launch.tensor(d_keys)?.tensor(d_streams)?.long(frames);
         let launch =
             [width, q, k, v, keys, heads * value, parts].into_iter().fold(launch, Launch::int);
-        // SAFETY: as matrix_state.cu says: a thread for each number.
+        // SAFETY: as matrix_state.cu requires, a thread for each number.
         unsafe { launch.run([(frames * width).div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
     }
 }
 
 impl Op for States {
-    /// What is kept are the states before each chunk.
+    /// Saves the states before each chunk.
     fn forward(
         &self,
         inputs: &[Tensor],
         track: bool,
     ) -> candle_core::Result<(Tensor, Vec<Tensor>)> {
         let [streams, state, ..] = inputs else {
-            candle_core::bail!("a recurrence has inputs and a state")
+            candle_core::bail!("a recurrence takes inputs and a state")
         };
         let (batch, time, _) = streams.dims3()?;
         let shape = (batch, time, self.options.heads, self.wide);
@@ -167,7 +169,7 @@ impl Op for States {
 
     fn backward(&self, pass: &Pass) -> candle_core::Result<Vec<Option<Tensor>>> {
         let Pass { inputs, kept: [kept], dy, d_others: [d_last], .. } = pass else {
-            candle_core::bail!("a recurrence keeps states and has two outputs")
+            candle_core::bail!("a recurrence saves states and has two outputs")
         };
         let (streams, options) = (&inputs[0], &self.options);
         let (batch, time, _) = streams.dims3()?;

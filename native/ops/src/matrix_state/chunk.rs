@@ -1,4 +1,4 @@
-//! The frames of one chunk, as the arithmetic reads them.
+//! The frames of one chunk, laid out for the kernels.
 
 use std::ops::Range;
 
@@ -9,11 +9,11 @@ use crate::memory;
 use crate::rotary::Way;
 use crate::simd::dispatch;
 
-/// Copies of parts of a chunk.
+/// Buffers for copies of parts of a chunk.
 pub(super) struct Scratch {
     /// Values, `[frames, heads, wide]`.
     v: Vec<f32>,
-    /// Queries and keys side by side, where they turn.
+    /// Queries and keys side by side, if they are rotated.
     turned: Vec<f32>,
 }
 
@@ -28,24 +28,23 @@ impl Scratch {
     }
 }
 
-/// Values and results of one chunk, `[frames, heads, wide]`, and what a kernel needs besides.
+/// Values and outputs of one chunk, `[frames, heads, wide]`, and the other inputs of a kernel.
 pub(super) struct Chunk<'a> {
     pub sizes: &'a Sizes,
     pub frames: usize,
-    /// The frames of the chunk with their queries and keys, `width` numbers each: those of the streams,
-    /// or turned ones. The first columns of queries and of keys are `q` and `k`.
+    /// The frames of the chunk with their queries and keys, `width` numbers each: those of the streams, or rotated
+    /// ones. The queries begin at column `q`, the keys at column `k`.
     pub streams: &'a [f32],
     pub width: usize,
     pub q: usize,
     pub k: usize,
     pub gates: &'a [f32],
-    /// The values; where there is a normaliser, with a 1 behind those of each head.
+    /// The values; with a normaliser, each head's values are followed by a 1.
     pub v: &'a [f32],
 }
 
 impl<'a> Chunk<'a> {
-    /// The frames `span` of a row of the streams, with their values copied and their queries and keys
-    /// turned.
+    /// The frames `span` of a row of the streams, with their values copied and their queries and keys rotated.
     pub(super) fn new(
         s: &'a Sizes,
         streams: &'a [f32],
@@ -66,7 +65,7 @@ impl<'a> Chunk<'a> {
         let frames = span.len();
         let v = &v[..frames * heads * s.wide];
         match &s.options.rotary {
-            // The first frame is at position 0.
+            // The first frame has position 0, so a single frame is not rotated.
             Some(rotary) if frames > 1 => {
                 let part = s.keys();
                 let turned = &mut turned[..frames * 2 * part];
@@ -103,7 +102,7 @@ impl<'a> Chunk<'a> {
 }
 
 dispatch! {
-    /// `to [rows, wide]` gets the rows of `from`, each followed by a 1 where `wide` leaves room.
+    /// Copies the rows of `from` to `to [rows, wide]`, each followed by a 1 if `wide` exceeds `value`.
     fn widen(to: &mut [f32], from: &[f32], wide: usize, value: usize) {
         for (to, from) in to.chunks_exact_mut(wide).zip(from.chunks_exact(value)) {
             to[..value].copy_from_slice(from);

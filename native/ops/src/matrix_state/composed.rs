@@ -1,4 +1,4 @@
-//! Recurrences whose state is a matrix.
+//! Recurrences whose state is a matrix, composed of candle's ops.
 
 use candle_core::Tensor;
 
@@ -30,7 +30,7 @@ pub(super) fn matrix_state(
         false => v.clone(),
     };
     let input = (input.broadcast_mul(&factors)? * f64::from(options.scale))?;
-    // Frames first.
+    // The time dimension comes first.
     let frames = |x: &Tensor| x.transpose(0, 1)?.contiguous();
     let (q, k, input, fade) = (frames(&q)?, frames(&k)?, frames(&input)?, frames(&logs.exp()?)?);
     let rows = Rows::of(&streams, lengths)?;
@@ -48,7 +48,7 @@ pub(super) fn matrix_state(
     Ok((results(&Tensor::stack(&reads, 1)?, &streams, &readout, options)?, state))
 }
 
-/// From what was read `[b, t, heads, wide]` to results `[b, t, heads * value]`, of the frames that exist.
+/// From the values read, `[b, t, heads, wide]`, to outputs `[b, t, heads * value]` in frames that exist.
 pub(super) fn results(
     read: &Tensor,
     streams: &Tensor,
@@ -78,7 +78,7 @@ fn values(streams: &Tensor, options: &Options) -> Result<Tensor> {
     Ok(streams.narrow(2, v, heads * value)?.reshape((batch, time, heads, value))?)
 }
 
-/// The queries or the keys of all heads, from a first column on, `[b, t, heads, key]`.
+/// The queries or the keys of all heads, from column `first` on, `[b, t, heads, key]`.
 fn keys(streams: &Tensor, first: usize, options: &Options) -> Result<Tensor> {
     let Options { heads, heads_per_group: shared, key, .. } = *options;
     let (batch, time, _) = streams.dims3()?;
@@ -88,7 +88,7 @@ fn keys(streams: &Tensor, first: usize, options: &Options) -> Result<Tensor> {
     Ok(all.reshape((batch, time, heads, key))?)
 }
 
-/// Logarithms of the decays `[b, t, heads, key or 1]`, and factors of the inputs `[b, t, heads, 1]`.
+/// Logarithms of the decays `[b, t, heads, key or 1]`, and input factors `[b, t, heads, 1]`.
 fn clock(v: &Tensor, gates: Option<&Tensor>, options: &Options) -> Result<(Tensor, Tensor)> {
     let (batch, time, heads, _) = v.dims4()?;
     let none = v.narrow(3, 0, 1)?.ones_like()?;
@@ -109,7 +109,7 @@ fn clock(v: &Tensor, gates: Option<&Tensor>, options: &Options) -> Result<(Tenso
     })
 }
 
-/// A state as the next query sees it, `[.., key]`.
+/// A state in the rotation of the next query, `[.., key]`.
 fn turn_back(state: &Tensor, rotary: &Rotary) -> Result<Tensor> {
     let half = rotary.dim() / 2;
     let [cos, sin] = rotary.rotation(1);
@@ -135,14 +135,14 @@ pub(super) fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Re
     let log_f = log_sigmoid(&f, 1.0)?;
     let (before, m) = stabilisers(&i.detach(), &log_f.detach(), &first.detach(), lengths)?;
     let log = ((&before - &m)? + log_f)?;
-    // What rounding leaves above 0.
+    // Removes positive rounding errors.
     let log = (&log - log.detach().relu()?)?;
     let gates = Tensor::cat(&[log, (i - &m)?.exp()?], 2)?;
     let last = m.narrow(1, time - 1, 1)?.squeeze(1)?;
     Ok(MlstmGates { gates, m, last })
 }
 
-/// m before each frame and after it, `[b, t, heads]`; beyond the length of a row it stays.
+/// The stabiliser m before and after each frame, `[b, t, heads]`; past the length of a row it is constant.
 fn stabilisers(
     i: &Tensor,
     log_f: &Tensor,

@@ -1,4 +1,4 @@
-//! How fast a matrix state fades: from what a layer computes to what [`matrix_state`](super::matrix_state()) reads.
+//! Gates of a matrix state: from a layer's projections to the inputs of [`matrix_state`](super::matrix_state()).
 
 use candle_core::Tensor;
 
@@ -62,9 +62,8 @@ impl Op for LogSigmoid {
     }
 }
 
-/// The gates of Mamba-2 (Dao & Gu 2024, section 7.1), `[b, t, 2 * heads]`: the logarithms `dt A`, then the
-/// factors dt, with `dt = softplus(raw + dt_bias)` and `A = -e^a_log`; `raw [b, t, heads]`, `dt_bias` and
-/// `a_log [heads]`.
+/// The gates of Mamba-2 (Dao & Gu 2024, section 7.1), `[b, t, 2 * heads]`: the logarithms `dt A`, then the factors dt,
+/// with `dt = softplus(raw + dt_bias)` and `A = -e^a_log`; `raw [b, t, heads]`, `dt_bias` and `a_log [heads]`.
 pub fn ssd_gates(raw: &Tensor, dt_bias: &Weight, a_log: &Weight) -> Result<Tensor> {
     let (batch, time, heads) = raw.dims3()?;
     for weight in [dt_bias, a_log] {
@@ -88,7 +87,7 @@ struct SsdGates {
 }
 
 dispatch! {
-    /// The gates of frames, see [`ssd_gates`]; `a` is `-e^a_log`.
+    /// The gates of some frames, see [`ssd_gates`]; `a` is `-e^a_log`.
     pub fn ssd_frames(gates: &mut [f32], raw: &[f32], bias: &[f32], a: &[f32]) {
         let heads = a.len();
         for (gates, raw) in gates.chunks_exact_mut(2 * heads).zip(raw.chunks_exact(heads)) {
@@ -102,7 +101,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `d_raw`, and for each frame the gradient of `a_log`.
+    /// Writes `d_raw`, and the gradient of `a_log` for each frame.
     fn ssd_frames_backward(d_raw: &mut [f32], d_a: &mut [f32], d: &[f32], raw: &[f32], gates: &[f32], bias: &[f32], a: &[f32]) {
         let heads = a.len();
         let frames = d_raw.chunks_exact_mut(heads).zip(d_a.chunks_exact_mut(heads)).zip(raw.chunks_exact(heads));
@@ -111,7 +110,7 @@ dispatch! {
             let ((d_logs, d_dts), logs) = (d.split_at(heads), &gates[..heads]);
             for h in 0..heads {
                 d_raw[h] = (d_dts[h] + d_logs[h] * a[h]) * sigmoid(raw[h] + bias[h]);
-                // a = -e^a_log is its own slope.
+                // The derivative of a = -e^a_log is a itself.
                 d_a[h] = d_logs[h] * logs[h];
             }
         }
@@ -147,10 +146,11 @@ impl Op for SsdGates {
 /// m_t >= max(log f_t + m_{t-1}, i_t)    log f'_t = log f_t + m_{t-1} - m_t    i'_t = e^(i_t - m_t)
 /// ```
 ///
-/// with `log f = log sigmoid(f)` and m the least multiple of 1/64. `raw [b, t, 2 * heads]` holds i, then f; `first [b, heads]` is m before.
+/// Here `log f = log sigmoid(f)`, and m is the least multiple of 1/64. `raw [b, t, 2 * heads]` holds i, then f; `first
+/// [b, heads]` is m before the first frame.
 ///
-/// m is a choice of units: state and normaliser are kept as `e^-m` of what they are, and no result of
-/// the mLSTM depends on it. So no gradient flows through m, and those of i and f are exact.
+/// The stabiliser m is a choice of units: state and normaliser are stored times `e^-m`, and no output of the mLSTM
+/// depends on it. So no gradient flows through m, and those of i and f are exact.
 pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<MlstmGates> {
     let (batch, time, width) = raw.dims3()?;
     check_lengths(lengths, batch, time)?;
@@ -180,17 +180,17 @@ pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<Ml
     Ok(MlstmGates { gates, m, last: tensor::tensor(last, (batch, heads))? })
 }
 
-/// m of one head after a frame.
+/// The stabiliser m of one head after a frame.
 #[inline(always)]
 pub fn stabiliser(i: f32, f: f32, before: f32) -> f32 {
     unit((before - softplus(-f)).max(i))
 }
 
-/// `log f'` and `i'` of one head, from m before the frame and after it.
+/// `log f'` and `i'` of one head, from m before and after the frame.
 #[inline(always)]
 pub fn stabilised(i: f32, f: f32, before: f32, m: f32) -> (f32, f32) {
     let log = (before - m) - softplus(-f);
-    // What is not a number stays that; `f32::min` would make 0 of it.
+    // NaN stays NaN; `f32::min` would turn it into 0.
     (if log > 0.0 { 0.0 } else { log }, exp(i - m))
 }
 
@@ -215,7 +215,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `d f = d log f' sigmoid(-f)`, `d i = d i' i'`
+    /// `d f = d log f' sigmoid(-f)`, `d i = d i' i'`.
     fn frame_backward(d_raw: &mut [f32], d: &[f32], raw: &[f32], gates: &[f32]) {
         let heads = d.len() / 2;
         for h in 0..heads {

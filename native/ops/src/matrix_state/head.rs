@@ -1,14 +1,14 @@
-//! Chunks of heads that fade as a whole: weights between frames are one number, and all is matrix
-//! products. The file is long because both passes share what a chunk has computed.
+//! Chunks of heads with one decay for the whole head: weights between frames are single numbers, and everything is a
+//! matrix product. The file is long because both passes share the intermediate results of a chunk.
 //!
-//! With `c_i` the summed logarithms up to frame i of the chunk and `s_j` the factor of input j, the
-//! weight of input j in frame i is `e_ij s_j = e^(c_i - c_j) s_j`; with `a_ij = q_i k_j e_ij s_j`
+//! With `c_i` the summed logarithms up to frame i of the chunk and `s_j` the factor of input j, the weight of input j
+//! in frame i is `e_ij s_j = e^(c_i - c_j) s_j`; with `a_ij = q_i k_j e_ij s_j`
 //!
 //! ```text
 //! y_i = e^c_i S q_i + sum_j<=i a_ij v_j        S' = e^c_L S + sum_j e^(c_L - c_j) s_j v_j k_j^T
 //! ```
 //!
-//! Matrices over pairs of frames are kept with the input j as their row.
+//! Matrices over pairs of frames are stored with the input j as the row.
 
 use super::chunk::Chunk;
 use super::sizes::Sizes;
@@ -18,13 +18,13 @@ use crate::memory;
 use crate::simd::{LANES, axpy, dispatch, dot, exp, scale_all, sum};
 
 pub(super) struct Kernel {
-    /// `k_j q_i` of a group, and of the heads of a group e, a s and their gradients, `[frames, frames]`.
+    /// `k_j q_i` of a group; then, for the heads of a group, e, a s and their gradients, `[frames, frames]` each.
     products: Vec<f32>,
     fade: Vec<f32>,
     scores: Vec<f32>,
     d_scores: Vec<f32>,
     d_products: Vec<f32>,
-    /// `[frames, heads of a group, wide]`
+    /// Buffers for the heads of a group, `[frames, heads of a group, wide]`.
     scaled: Vec<f32>,
     read: Vec<f32>,
     input: Vec<f32>,
@@ -33,21 +33,21 @@ pub(super) struct Kernel {
     before: Vec<f32>,
 }
 
-/// How one head fades over a chunk; each `[frames]`.
+/// The decay of one head over a chunk; each field is `[frames]`.
 #[derive(Default)]
 struct Clock {
-    /// Summed logarithms. Their differences are small where they are large: f64.
+    /// Summed logarithms, in f64: differences of large sums may be small.
     summed: Vec<f64>,
-    /// `e^c_i`, from the state before the chunk to frame i.
+    /// `e^c_i`, the decay from the state before the chunk to frame i.
     since: Vec<f32>,
-    /// `e^(c_L - c_j)`, from frame j to the state after the chunk.
+    /// `e^(c_L - c_j)`, the decay from frame j to the state after the chunk.
     until: Vec<f32>,
-    /// The factors s of the inputs, with the scale of the keys.
+    /// The input factors s, multiplied by the scale of the keys.
     input: Vec<f32>,
 }
 
 impl Clock {
-    /// The fading of the whole chunk.
+    /// The decay over the whole chunk.
     fn whole(&self) -> f32 {
         self.since.last().copied().unwrap_or(1.0)
     }
@@ -106,7 +106,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `a [j, i] = g e s_j`
+    /// `a [j, i] = g e s_j`.
     fn weigh(a: &mut [f32], g: &[f32], e: &[f32], s: &[f32]) {
         let n = s.len();
         let rows = a.chunks_exact_mut(n).zip(g.chunks_exact(n)).zip(e.chunks_exact(n));
@@ -118,8 +118,8 @@ dispatch! {
     }
 }
 
-/// What [`weigh_backward`] reads of one head: over pairs of frames the gradient of the scores, the
-/// products and the fading, and the factors of the inputs.
+/// Inputs of [`weigh_backward`] for one head: over pairs of frames the gradient of the scores, the products and the
+/// decay, and the input factors.
 #[derive(Clone, Copy)]
 struct Pairs<'a> {
     da: &'a [f32],
@@ -129,9 +129,9 @@ struct Pairs<'a> {
 }
 
 dispatch! {
-    /// From the gradient `da [j, i]` of the scores: `dg (+)= da e s`; adds to the gradients of s
-    /// and of the logarithms. A logarithm at t lies between the inputs before t and the frames from
-    /// t on: nothing else is summed for it, so that nothing has to cancel.
+    /// From the gradient `da [j, i]` of the scores: `dg (+)= da e s`; adds to the gradients of s and of the logarithms.
+    /// The logarithm at t is summed over the pairs of an input before t and a frame from t on, and only over these:
+    /// nothing cancels.
     fn weigh_backward(dg: &mut [f32], ds: &mut [f32], dc: &mut [f32], before: &mut [f32], pairs: Pairs<'_>, first: bool) {
         let Pairs { da, g, e, s } = pairs;
         let n = s.len();
@@ -178,7 +178,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `x *= factor`, for rows `wide` long that lie `stride` apart.
+    /// `x *= factor`, for rows of `wide` numbers that are `stride` apart.
     fn scale_rows_in_place(x: &mut [f32], factors: &[f32], wide: usize, stride: usize) {
         for (x, f) in x.chunks_mut(stride).zip(factors) {
             for x in &mut x[..wide] {
@@ -189,7 +189,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `sums[i] = factors[i] (a_i . b_i)`, for rows `wide` long.
+    /// `sums[i] = factors[i] (a_i . b_i)`, for rows of `wide` numbers.
     fn row_dots(sums: &mut [f32], a: &[f32], a_stride: usize, b: &[f32], b_stride: usize, factors: &[f32], wide: usize) {
         let rows = a.chunks(a_stride).zip(b.chunks(b_stride)).zip(factors);
         for (sum, ((a, b), f)) in sums.iter_mut().zip(rows) {
@@ -199,14 +199,14 @@ dispatch! {
 }
 
 dispatch! {
-    /// `sum[0] += factor (a . b)`
+    /// `sum[0] += factor (a . b)`.
     fn add_dot(sum: &mut [f32], a: &[f32], b: &[f32], factor: f32) {
         sum[0] += factor * dot(a, b);
     }
 }
 
 dispatch! {
-    /// `y_j += factor_j x_j`, for rows `wide` long.
+    /// `y_j += factor_j x_j`, for rows of `wide` numbers.
     fn add_rows_scaled(y: &mut [f32], y_stride: usize, x: &[f32], x_stride: usize, factors: &[f32], wide: usize) {
         for ((y, x), f) in y.chunks_mut(y_stride).zip(x.chunks(x_stride)).zip(factors) {
             axpy(&mut y[..wide], *f, &x[..wide]);
@@ -215,7 +215,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// One frame of one head, as the recurrence is written: `S = fade S + (s v) k^T`, `y = S q`.
+    /// One frame of one head by the recurrence itself: `S = fade S + (s v) k^T`, `y = S q`.
     pub fn recur(y: &mut [f32], state: &mut [f32], q: &[f32], k: &[f32], v: &[f32], fade: f32, s: f32) {
         for ((y, v), state) in y.iter_mut().zip(v).zip(state.chunks_exact_mut(k.len())) {
             let v = s * v;
@@ -227,7 +227,7 @@ dispatch! {
     }
 }
 
-/// Chunks of fewer frames go frame by frame: less is computed than in products of matrices.
+/// Chunks with fewer frames are computed frame by frame: that is less work than matrix products.
 const FEW: usize = 3;
 
 impl Kernel {
@@ -263,7 +263,7 @@ impl Kernel {
         }
     }
 
-    /// What only a backward pass needs.
+    /// Allocates the buffers of the backward pass.
     fn grow(&mut self, sizes: &Sizes) {
         let chunk = sizes.chunk();
         for pairs in [
@@ -359,7 +359,8 @@ impl Kernel {
         }
     }
 
-    /// What belongs to one head; leaves `sum of da e s`, `e^c dy` and `e^(c_L - c) s v` of the group.
+    /// The gradients of one head alone; leaves `sum of da e s`, `e^c dy` and `e^(c_L - c) s v` of the group in their
+    /// buffers.
     #[allow(clippy::too_many_arguments)]
     fn group_backward(
         &mut self,
@@ -378,7 +379,7 @@ impl Kernel {
         let (q, k) = (chunk.q(group), chunk.k(group));
         let products = &mut self.products[..n * n];
         matmul(products, n, k, q.transposed(), false);
-        // What each frame read from the state, and the gradient of what each left in it.
+        // The values that each frame read from the state, and the gradient of its contribution to the state.
         matmul(&mut self.read, own, q, View::rows(state, own, key).transposed(), false);
         matmul(&mut self.input, own, k, View::rows(d_state, own, key).transposed(), false);
         for h in 0..heads_per_group {
@@ -462,7 +463,7 @@ impl Kernel {
 }
 
 dispatch! {
-    /// `to_j = factor_j from_j`, for rows `wide` long.
+    /// `to_j = factor_j from_j`, for rows of `wide` numbers.
     fn copy_scaled(to: &mut [f32], to_stride: usize, from: &[f32], from_stride: usize, factors: &[f32], wide: usize) {
         for ((to, from), f) in to.chunks_mut(to_stride).zip(from.chunks(from_stride)).zip(factors) {
             for (to, from) in to[..wide].iter_mut().zip(&from[..wide]) {
@@ -473,7 +474,7 @@ dispatch! {
 }
 
 impl Clock {
-    /// `until` times the factors of the inputs: what an input is worth to the state after the chunk.
+    /// Multiplies `until` by the input factors: the weight of an input in the state after the chunk.
     fn weigh_inputs(&mut self) {
         for (until, s) in self.until.iter_mut().zip(&self.input) {
             *until *= s;
@@ -481,14 +482,14 @@ impl Clock {
     }
 }
 
-/// Gradients by frame of one head.
+/// Gradients of one head by frame.
 struct HeadGradients {
     logs: Vec<f32>,
     input: Vec<f32>,
-    /// Through `e^c_i` and, without the factor of the input, through `e^(c_L - c_j)`.
+    /// The gradients through `e^c_i`; `until` has those through `e^(c_L - c_j)`, without the input factor.
     since: Vec<f32>,
     until: Vec<f32>,
-    /// Through the fading of the state over the whole chunk.
+    /// The gradient through the decay of the state over the whole chunk.
     whole: [f32; 1],
 }
 
@@ -504,7 +505,7 @@ impl HeadGradients {
         }
     }
 
-    /// Sums what passed each frame, and leaves it in the gates.
+    /// Sums the gradients of each frame's logarithm, and writes them to the gates.
     fn leave(&mut self, clock: &Clock, d_gates: &mut [f32], head: usize, options: &Options) {
         let mut passed = 0.0;
         for (log, d) in self.logs.iter_mut().zip(&self.since).rev() {

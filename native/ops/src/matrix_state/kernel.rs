@@ -1,4 +1,4 @@
-//! Which arithmetic a chunk gets: by how its heads fade.
+//! The kernel of a chunk, chosen by the kind of its decay.
 
 use super::chunk::Chunk;
 use super::sizes::Sizes;
@@ -18,7 +18,7 @@ impl Kernel {
         }
     }
 
-    /// `read [frames, heads, wide]`; `state` moves on, and `kept` gets what it was.
+    /// Writes `read [frames, heads, wide]`, advances `state`, and copies the previous state to `kept`.
     pub(super) fn forward(
         &mut self,
         chunk: &Chunk<'_>,
@@ -35,8 +35,8 @@ impl Kernel {
         }
     }
 
-    /// Gradients of the queries and keys go to `d_streams`, of the gates to `d_gates`, of the values to
-    /// `dv`; `d_state` is that of the state after the chunk on entry, of the one before it after.
+    /// Writes the gradients of the queries and keys to `d_streams`, of the gates to `d_gates`, of the values to `dv`.
+    /// `d_state` is the gradient of the state after the chunk on entry, and of the state before it on return.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn backward(
         &mut self,

@@ -1,10 +1,9 @@
-//! Chunks of heads of which each key channel fades by itself.
+//! Chunks of heads with one decay for each key channel.
 //!
-//! The weight between an input and a frame is then a vector, and as a quotient of cumulated factors it
-//! would overflow. Here a key is carried from frame to frame, losing its factor at each (`fading` in
-//! the code: `k_j e^(c_i - c_j)`), and meets the query of each: a running product of factors in
-//! 0..1, which fades to nothing and never overflows. Around these short walks everything is matrix
-//! products, as where heads fade as a whole.
+//! The weight between an input and a frame is then a vector, and as a quotient of cumulative factors it would overflow.
+//! Here a key is carried from frame to frame, multiplied by the factor of each (`fading` in the code: `k_j e^(c_i -
+//! c_j)`), and its product with the query of each frame is taken: a running product of factors in 0..1 may underflow to
+//! 0 and never overflows. Apart from these short walks everything is a matrix product, as for heads with one decay.
 
 use super::Options;
 use super::chunk::Chunk;
@@ -13,18 +12,18 @@ use crate::matmul::{View, matmul};
 use crate::memory;
 use crate::simd::{LANES, dispatch, dot, exp, scale_all};
 
-/// Rows of `lanes` numbers, a multiple of [`LANES`]; those beyond the key are 0.
+/// Buffers of rows of `lanes` numbers, a multiple of [`LANES`]; numbers past the key are 0.
 pub(super) struct Kernel {
     lanes: usize,
     q: Vec<f32>,
     k: Vec<f32>,
     factors: Vec<f32>,
-    /// `q_i e^c_i` and `k_j e^(c_L - c_j)`.
+    /// `q_i e^c_i`; `until` is `k_j e^(c_L - c_j)`.
     since: Vec<f32>,
     until: Vec<f32>,
-    /// The fading over the whole chunk, one row.
+    /// The decay over the whole chunk, one row.
     whole: Vec<f32>,
-    /// Over pairs of frames, the input as the row.
+    /// Scores over pairs of frames, with the input as the row.
     scores: Vec<f32>,
     d_scores: Vec<f32>,
     d_since: Vec<f32>,
@@ -41,7 +40,7 @@ struct Gradients {
 }
 
 dispatch! {
-    /// `to [frames, lanes]` gets some columns of `from [frames, width]`.
+    /// Copies `count` columns from `first` on of `from [frames, width]` to `to [frames, lanes]`.
     fn gather(to: &mut [f32], lanes: usize, from: &[f32], width: usize, first: usize, count: usize) {
         for (to, from) in to.chunks_exact_mut(lanes).zip(from.chunks_exact(width)) {
             to[..count].copy_from_slice(&from[first..first + count]);
@@ -50,7 +49,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// The reverse of [`gather`].
+    /// The inverse of [`gather`].
     fn scatter(to: &mut [f32], width: usize, first: usize, from: &[f32], lanes: usize, count: usize) {
         for (to, from) in to.chunks_exact_mut(width).zip(from.chunks_exact(lanes)) {
             to[first..first + count].copy_from_slice(&from[..count]);
@@ -67,7 +66,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `scores [j, i] = sum of k_j e^(c_i - c_j) q_i`, and the keys as they are after the chunk.
+    /// `scores [j, i] = sum of k_j e^(c_i - c_j) q_i`, and the keys after the chunk.
     fn meet(scores: &mut [f32], until: &mut [f32], q: &[f32], k: &[f32], factors: &[f32], lanes: usize) {
         let n = k.len() / lanes;
         for (j, fading) in until.chunks_exact_mut(lanes).enumerate() {
@@ -87,7 +86,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `since_i = q_i e^c_i`, and the fading of the whole chunk.
+    /// `since_i = q_i e^c_i`, and the decay over the whole chunk.
     fn fade_state(since: &mut [f32], whole: &mut [f32], q: &[f32], factors: &[f32]) {
         let lanes = whole.len();
         whole.fill(1.0);
@@ -101,7 +100,7 @@ dispatch! {
     }
 }
 
-/// Some lanes of a row.
+/// `LANES` numbers of a row.
 #[inline(always)]
 fn load(x: &[f32], at: usize) -> [f32; LANES] {
     let mut lanes = [0.0; LANES];
@@ -110,8 +109,7 @@ fn load(x: &[f32], at: usize) -> [f32; LANES] {
 }
 
 dispatch! {
-    /// Gradients through the walk of a state that fades: `dq_i = e^c_i d_since_i`, and those of the
-    /// logarithms.
+    /// Gradients through the walk of a decaying state: `dq_i = e^c_i d_since_i`, and those of the logarithms.
     fn state_walk_backward(dq: &mut [f32], dlogs: &mut [f32], q: &[f32], factors: &[f32], d_since: &[f32], d_whole: &[f32]) {
         let lanes = d_whole.len();
         let n = q.len() / lanes;
@@ -119,7 +117,7 @@ dispatch! {
             let mut fading = [1.0f32; LANES];
             for i in 0..n {
                 let (f, d) = (load(factors, i * lanes + b), load(d_since, i * lanes + b));
-                // The walk is kept where the gradients of the logarithms will be.
+                // The walk is stored where the gradients of the logarithms will be.
                 for l in 0..LANES {
                     fading[l] *= f[l];
                     dq[i * lanes + b + l] = fading[l] * d[l];
@@ -139,7 +137,7 @@ dispatch! {
     }
 }
 
-/// What [`key_walks_backward`] reads: rows of `lanes` numbers, and the gradient of the scores.
+/// Inputs of [`key_walks_backward`]: rows of `lanes` numbers, and the gradient of the scores.
 #[derive(Clone, Copy)]
 struct Walks<'a> {
     q: &'a [f32],
@@ -151,8 +149,8 @@ struct Walks<'a> {
 }
 
 dispatch! {
-    /// Adds the gradients through the walk of each key to `dq` and `dlogs`, and leaves `dk`. `trail` is
-    /// room for one walk.
+    /// Adds the gradients through the walk of each key to `dq` and `dlogs`, and writes `dk`. `trail` is a buffer for
+    /// one walk.
     fn key_walks_backward(dq: &mut [f32], dk: &mut [f32], dlogs: &mut [f32], trail: &mut [f32], walks: Walks<'_>) {
         let Walks { q, k, factors, d_until, d_scores, lanes } = walks;
         let n = k.len() / lanes;
@@ -165,7 +163,7 @@ dispatch! {
                     let dq = &mut dq[at..at + LANES];
                     let trail = &mut trail[i * LANES..(i + 1) * LANES];
                     for l in 0..LANES {
-                        // The walk begins after the frame of the key itself.
+                        // The walk begins after the frame of the key.
                         fading[l] *= if i > j { f[l] } else { 1.0 };
                         dq[l] += d * fading[l];
                     }
@@ -205,7 +203,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `sums[i] = sum over the rows of a_i b_i`
+    /// `sums[i] = sum over the rows of a_i b_i`.
     fn column_dots(sums: &mut [f32], a: &[f32], b: &[f32]) {
         sums.fill(0.0);
         for (a, b) in a.chunks_exact(sums.len()).zip(b.chunks_exact(sums.len())) {
@@ -217,7 +215,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// One frame of one head, as the recurrence is written: `S = S diag(factors) + v k^T`, `y = S q`.
+    /// One frame of one head by the recurrence itself: `S = S diag(factors) + v k^T`, `y = S q`.
     pub fn recur(y: &mut [f32], state: &mut [f32], q: &[f32], k: &[f32], v: &[f32], factors: &[f32]) {
         for ((y, v), state) in y.iter_mut().zip(v).zip(state.chunks_exact_mut(k.len())) {
             for ((state, k), f) in state.iter_mut().zip(k).zip(factors) {
@@ -228,7 +226,7 @@ dispatch! {
     }
 }
 
-/// Chunks of fewer frames go frame by frame.
+/// Chunks with fewer frames are computed frame by frame.
 const FEW: usize = 3;
 
 impl Kernel {
@@ -253,7 +251,7 @@ impl Kernel {
         }
     }
 
-    /// What only a backward pass needs.
+    /// Allocates the buffers of the backward pass.
     fn grow(&mut self, sizes: &Sizes) {
         let chunk = sizes.chunk();
         let d = &mut self.d;
@@ -264,7 +262,7 @@ impl Kernel {
         self.d_scores.resize(chunk * chunk, 0.0);
     }
 
-    /// Reads the queries, keys and factors of a head.
+    /// Copies the queries, keys and factors of a head.
     fn read(&mut self, chunk: &Chunk<'_>, head: usize) {
         let Options { key, heads, .. } = chunk.sizes.options;
         let Chunk { width, q, k, .. } = *chunk;

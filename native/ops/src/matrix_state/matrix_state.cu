@@ -2,24 +2,25 @@
 //
 //   S_t = S_{t-1} diag(e^decay_t) + x_t k_t^T, x_t = scale factor_t v_t        y_t = S_t q_t
 //
-// with S [wide, key]. q, k, v lie in the streams [b, t, width] from columns of their own on, v of `value` numbers a
-// head: where wide is value + 1, the last number of each v is 1, of a normaliser. `shared` heads that lie beside each
-// other have the same q and k. Decays and factors are the gates, by `kind`: 0 one decay [heads] for all frames, 1 of
-// each head [b, t, heads], 2 with factors [b, t, 2 heads], 3 of each number of a key [b, t, heads * key]. Streams,
-// gates and y [b, t, heads, wide] are of type T, decays of kind 0, states [b, heads, wide, key] and all arithmetic are
-// f32. Frames of a row from its length on do not exist: y is 0 there, they have no gradient, and the last state is the
-// one before them; without lengths all have all.
+// S is [wide, key]. q, k, v lie in the streams [b, t, width] from columns of their own on; v has `value` numbers for
+// each head. If wide is value + 1, the last number of each v is the 1 of a normaliser. `shared` adjacent heads have the
+// same q and k. Decays and factors are the gates, by `kind`: 0 one decay [heads] for all frames, 1 for each head [b, t,
+// heads], 2 with factors [b, t, 2 heads], 3 for each number of a key [b, t, heads * key]. Streams, gates and y [b, t,
+// heads, wide] are of type T; decays of kind 0, states [b, heads, wide, key] and all arithmetic are f32. Frames of a
+// row from its length on do not exist: y is 0 there, they have no gradient, and the last state is that after the last
+// frame. If `lengths` is null, all frames exist.
 //
-// Where keys turn (Sun et al. 2023, eq. 5 and 6) S is turned as well after each frame, so that it is as the next query
-// sees it: turns [FRAMES + 1, 2, key / 2] has the cosines and sines of so many frames of the pairs (i, i + key / 2) of
-// a key, null where none turn. Within a chunk it is queries and keys that turn, after it the state; the two of a pair
-// lie side by side.
+// If keys are rotated (Sun et al. 2023, eq. 5 and 6), S is rotated as well after each frame, so that it has the
+// rotation of the next query. turns [FRAMES + 1, 2, key / 2] holds the cosines and sines of 0..FRAMES frames for the
+// pairs (i, i + key / 2) of a key; it is null without rotation. Within a chunk queries and keys are rotated, after it
+// the state; the two numbers of a pair lie side by side.
 //
-// A block for VALUES rows of the state of a head (y of the grid: heads, and slices of each) of a row (x): a warp for
-// each 16 keys, so that all of them are at least `key`, a thread for 4 keys of 4 rows. Frames go by chunks, whose
-// inputs lie in shared memory. Forward keeps the states before each chunk, in an order of its own, [b, chunks,
-// gridDim.y, 16, blockDim.x]; backward makes those between again, a part of the chunk at a time in registers. Nothing
-// is divided by a decay, and the gradient of one is what S gave to it. Sums have an order that the sizes alone decide.
+// A block computes VALUES rows of the state of a head (y of the grid: heads, and slices of each) of a row (x). It has a
+// warp for each 16 keys, enough for at least `key`; a thread has 4 keys of 4 rows. Frames are processed by chunks,
+// whose inputs lie in shared memory. The forward pass saves the states before each chunk, in an order of its own, [b,
+// chunks, gridDim.y, 16, blockDim.x]; the backward pass recomputes those in between, a part of the chunk at a time in
+// registers. Nothing is divided by a decay: the gradient of a decay is a product with S. Sums have an order that
+// depends on sizes alone.
 
 #include "numbers.cuh"
 
@@ -27,15 +28,15 @@ namespace {
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
-// Of a chunk, and of a part of it.
+// Frames of a chunk, and of a part of it.
 constexpr int FRAMES = 8, PART = 2;
-// Rows of a state that a block has.
+// Rows of a state in a block.
 constexpr int VALUES = 32;
 // Keys of a warp.
 constexpr int KEYS = 16;
 // Rows and keys of a thread.
 constexpr int TILE = 4;
-// A warp is so many threads wide in keys, and as deep in rows as that leaves.
+// Threads of a warp across its keys; the others are across its rows.
 constexpr int ACROSS = KEYS / TILE;
 
 enum Kind { CONSTANT, HEAD, HEAD_AND_INPUT, KEY };
@@ -51,10 +52,10 @@ template <typename T> struct Inputs {
   __device__ int present() const { return lengths ? lengths[blockIdx.x] : time; }
   __device__ int slices() const { return (wide + VALUES - 1) / VALUES; }
   __device__ int head() const { return blockIdx.y / slices(); }
-  // The first row of this block's.
+  // The first row of this block.
   __device__ int first_row() const { return blockIdx.y % slices() * VALUES; }
   __device__ int gate_count() const { return kind == KEY ? heads * key : kind == HEAD_AND_INPUT ? 2 * heads : heads; }
-  // A frame, of all rows.
+  // The index of frame t among those of all rows.
   __device__ long long frame(int t) const { return blockIdx.x * (long long)time + t; }
 
   __device__ float log_decay(int t, int j) const {
@@ -66,36 +67,36 @@ template <typename T> struct Inputs {
     return kind == HEAD_AND_INPUT ? read(gates + frame(t) * gate_count() + heads + head()) : 1.0f;
   }
 
-  // A number of v, of the row of a state.
+  // A number of v, by its row of the state.
   __device__ float value_of(int t, int row) const {
     return row < value ? read(streams + frame(t) * width + v + head() * value + row) : 1.0f;
   }
 
-  // Which number of a key lies at a place of its own.
+  // The number of a key at a place: with rotation, the two numbers of a pair lie side by side.
   __device__ int number(int place) const {
     return !turns ? place : place % 2 == 0 ? place / 2 : place / 2 + key / 2;
   }
 
-  // A number of q or k of the head, which lie in the streams from `first` on, after f turns.
+  // A number of q or k of the head, from column `first` of the streams on, after f rotations.
   __device__ float key_of(int t, int first, int place, int f) const {
     const T *from = streams + frame(t) * width + first + head() / shared * key;
     const float own = read(from + number(place));
     return turns ? turned(own, read(from + number(place ^ 1)), place, f, 1.0f) : own;
   }
 
-  // One of a pair, from it and the other, after f turns: there with `way` 1, back with -1.
+  // One number of a pair, from it and the other, after f rotations: forwards with `way` 1, backwards with -1.
   __device__ float turned(float own, float other, int place, int f, float way) const {
     const float *turn = turns + f * key + place / 2;
     return own * turn[0] + (place % 2 == 0 ? -way : way) * other * turn[key / 2];
   }
 };
 
-// The frames of a chunk. Those that do not exist, and keys and rows that do not, change no state.
+// The frames of a chunk. Frames, keys and rows that do not exist change no state.
 template <int MOST_KEYS> struct Chunk {
   alignas(16) float q[FRAMES][MOST_KEYS], k[FRAMES][MOST_KEYS], fade[FRAMES][MOST_KEYS];
   alignas(16) float x[FRAMES][VALUES];
 
-  // `count` frames from `first` on.
+  // Reads `count` frames from `first` on.
   template <typename T> __device__ void read_frames(const Inputs<T> &in, int first, int count, int present) {
     const int keys = blockDim.x / WARP * KEYS;
 #pragma unroll 1
@@ -115,7 +116,7 @@ template <int MOST_KEYS> struct Chunk {
   }
 };
 
-// Where a thread stands: its first row in the block, and its first key.
+// The position of a thread: its first row in the block, and its first key.
 struct Place {
   int row, key;
 
@@ -128,7 +129,7 @@ struct Place {
 
 using Tile = float[TILE][TILE];
 
-// Numbers of states [b, heads, wide, key], 0 where there are none.
+// Reads numbers of states [b, heads, wide, key], 0 where there are none.
 template <typename T> __device__ void read_state(const Inputs<T> &in, const Place &place, const float *from, Tile &s) {
   const long long head = (blockIdx.x * (long long)in.heads + in.head()) * in.wide;
   for (int i = 0; i < TILE; i++)
@@ -148,7 +149,7 @@ __device__ void write_state(const Inputs<T> &in, const Place &place, float *to, 
     }
 }
 
-// Turns a state, or its gradient, by f frames.
+// Rotates a state, or its gradient, by f frames.
 template <typename T> __device__ void turn(const Inputs<T> &in, const Place &place, int f, float way, Tile &s) {
   if (!in.turns) return;
   for (int j = 0; j < TILE; j += 2) {
@@ -161,13 +162,13 @@ template <typename T> __device__ void turn(const Inputs<T> &in, const Place &pla
   }
 }
 
-// The state that is kept before a chunk: numbers of this thread are blockDim.x apart.
+// The index of the state saved before a chunk: numbers of this thread are blockDim.x apart.
 __device__ inline long long kept_at(int time, int chunk) {
   const long long chunks = (time + FRAMES - 1) / FRAMES;
   return ((blockIdx.x * chunks + chunk) * gridDim.y + blockIdx.y) * (TILE * TILE * blockDim.x) + threadIdx.x;
 }
 
-// The state after frame f of a chunk.
+// Advances the state by frame f of a chunk.
 template <int MOST_KEYS>
 __device__ inline void step(const Chunk<MOST_KEYS> &chunk, const Place &place, int f, Tile &s) {
   for (int j = 0; j < TILE; j++) {
@@ -176,8 +177,8 @@ __device__ inline void step(const Chunk<MOST_KEYS> &chunk, const Place &place, i
   }
 }
 
-// The sums of 4 numbers each over the lanes whose places differ in `from`, `from / 2`, .. `to`: a thread is left with
-// one of them, in v[0]. Says which.
+// Sums 4 numbers each over the lanes whose places differ in `from`, `from / 2`, .. `to`. Each thread gets one of the
+// sums, in v[0]; returns its index.
 __device__ inline int sum_of_lanes(float (&v)[TILE], int from, int to) {
   int left = TILE, first = 0;
 #pragma unroll
@@ -199,21 +200,21 @@ __device__ inline int sum_of_lanes(float (&v)[TILE], int from, int to) {
   return first;
 }
 
-// The sum over the warp's keys, and over its rows.
+// The sum over the warp's keys; the second function sums over its rows.
 __device__ inline int sum_of_keys(float (&v)[TILE]) { return sum_of_lanes(v, ACROSS / 2, 1); }
 __device__ inline int sum_of_rows(float (&v)[TILE]) { return sum_of_lanes(v, WARP / 2, ACROSS); }
 
-// The sum over a warp, the same in every lane.
+// The sum over a warp, in every lane.
 __device__ inline float sum_of_warp(float v) {
   for (int apart = WARP / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
   return v;
 }
 
-// `kept` is null where no way back follows.
+// `kept` is null if no backward pass follows.
 template <int MOST_KEYS, typename T>
 __device__ void forward(const Inputs<T> &in, const float *first_state, T *y, float *last, float *kept) {
   __shared__ Chunk<MOST_KEYS> chunk;
-  // Of each warp's keys.
+  // The sums over each warp's keys.
   __shared__ float reads[FRAMES][MOST_KEYS / KEYS][VALUES];
   const Place place;
   const int present = in.present(), warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
@@ -259,17 +260,17 @@ template <typename T> __device__ float turned_back(const Inputs<T> &in, const fl
   return in.turns ? in.turned(d[place], d[place ^ 1], place, f, -1.0f) : d[place];
 }
 
-// Gradients: dy and d_last come in, the latter null where there is none. d_streams gets those of v, in their columns.
-// To be summed over their first dimension:
+// Gradients from dy and d_last, which is null if the last state has none. d_streams gets those of v, in their columns.
+// These are to be summed over their first dimension:
 //   d_keys  [shared * slices, b, t, 2, heads / shared * key], of q and of k
-//   d_gates [slices, b, t, gates], null where gates are constant
+//   d_gates [slices, b, t, gates], null if gates are constant
 template <int MOST_KEYS, typename T>
 __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, const float *d_last, T *d_streams,
                          float *d_first, float *d_keys, float *d_gates) {
   __shared__ Chunk<MOST_KEYS> chunk;
   alignas(16) __shared__ float d_read[FRAMES][VALUES];
   __shared__ float dq[FRAMES][MOST_KEYS], dk[FRAMES][MOST_KEYS], d_log[FRAMES][MOST_KEYS];
-  // Of each warp's keys.
+  // The sums over each warp's keys.
   __shared__ float dx[FRAMES][MOST_KEYS / KEYS][VALUES];
   const Place place;
   const int present = in.present(), warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP;
@@ -297,7 +298,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
 
 #pragma unroll 1
       for (int part = FRAMES - PART; part >= 0; part -= PART) {
-        // Before each frame of the part, and after the last one.
+        // States before each frame of the part, and after the last one.
         Tile s[PART + 1];
         for (int i = 0; i < TILE * TILE; i++)
           s[0][i / TILE][i % TILE] = kept[kept_at(in.time, first / FRAMES) + i * blockDim.x];
@@ -330,7 +331,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
           const int key = sum_of_rows(to_q);
           sum_of_rows(to_k);
           sum_of_rows(to_log);
-          // Lanes that differ in the last step alone have the same.
+          // Lanes that differ in the last step alone have the same sum.
           if ((lane & ACROSS) == 0) {
             dq[f][place.key + key] = to_q[0];
             dk[f][place.key + key] = to_k[0];
@@ -341,7 +342,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
       __syncthreads();
     }
 
-    // A warp for each frame.
+    // Each frame has a warp.
 #pragma unroll 1
     for (int f = warp; f < count; f += warps) {
       const int t = first + f, row = in.first_row() + lane;
@@ -379,8 +380,8 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
   write_state(in, place, d_first, ds);
 }
 
-// d_streams [frames, width]: the columns of q and of k from d_keys, summed over its `count` parts, each
-// [frames, 2, keys], in their order; zeros in all others but those of v, which are written. A thread for each.
+// d_streams [frames, width]: the columns of q and of k are the sums of d_keys over its `count` parts, each [frames, 2,
+// keys], in order. The columns of v are already written; all others become 0. The grid has a thread for each number.
 template <typename T>
 __device__ void gather(const float *d_keys, T *d_streams, long long frames, int width, int q, int k, int v, int keys,
                        int values, int count) {

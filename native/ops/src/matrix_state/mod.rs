@@ -1,12 +1,12 @@
 //! Recurrences whose state is a matrix: Mamba-2, RetNet, GLA, mLSTM, by chunks.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
-//! | `options` | where queries, keys and values lie, and which decay there is |
-//! | [`decay`] | from what a layer computes to gates |
-//! | `readout` | from what the state gives to results |
+//! | `options` | columns of queries, keys and values, and the kind of decay |
+//! | [`decay`] | from a layer's projections to gates |
+//! | `readout` | from the values read from the state to outputs |
 //! | `sizes`, `chunk` | the shapes of a run, the frames of one chunk |
-//! | `kernel` | the arithmetic of one chunk: `head` where a head fades as a whole, `key` where each key channel fades by itself |
+//! | `kernel` | one chunk: `head` for one decay per head, `key` for one per key channel |
 //! | `pass` | both passes over a batch |
 
 mod card;
@@ -34,26 +34,25 @@ use crate::form::Form;
 use crate::lengths::{Lengths, check_lengths};
 use crate::{Error, Result, op};
 
-/// `(y [b, t, heads * value], state after the last frame)` of the recurrence, for each head
+/// `(y [b, t, heads * value], state after the last frame)` of the recurrence of each head:
 ///
 /// ```text
 /// S_t = S_{t-1} diag(e^decay_t) + input_t v_t k_t^T        y_t = S_t q_t
 /// ```
 ///
-/// with S `[value, key]` (Mamba-2's `ssm_state`, the transpose of what the RetNet and GLA papers
-/// write). `streams [b, t, ..]` holds q, k and v (see [`Options`]), `gates` the decays and input factors
-/// (see [`Decay`]), `state [b, heads, value, key]` the first state.
+/// Here S is `[value, key]` (Mamba-2's `ssm_state`, the transpose of the state in the RetNet and GLA papers). `streams
+/// [b, t, ..]` holds q, k and v (see [`Options`]), `gates` the decays and input factors (see [`Decay`]), `state [b,
+/// heads, value, key]` the first state.
 ///
-/// With a [`Rotary`](super::rotary::Rotary) the recurrence is `S_t = e^decay_t S_{t-1} R + input_t v_t k_t^T`, where R turns keys by
-/// one frame, and states are handed on as `S R`: as the next query sees them. Results are those of
-/// queries and keys turned by their absolute positions (Sun et al. 2023, eq. 5 and 6), without a count.
+/// With a [`Rotary`](super::rotary::Rotary) the recurrence is `S_t = e^decay_t S_{t-1} R + input_t v_t k_t^T`, where R
+/// rotates keys by one frame, and states are returned as `S R`, in the rotation of the next query. The outputs are
+/// those of queries and keys rotated by their absolute positions (Sun et al. 2023, eq. 5 and 6), without a counter.
 ///
-/// By chunks (Dao & Gu 2024, section 6; Yang et al. 2023, section 4): inside one the products of q and
-/// k, weighted by how far the state faded between the two frames, times the values; between them
-/// the state. A weight is the exponential of a difference of summed logarithms (f64), or a running
-/// product of factors where each key channel fades by itself. Both are at most 1 and never divided
-/// by: exact at any decay and length. The gradient of a decay is a sum over the pairs of frames that
-/// it lies between, not a difference of larger sums.
+/// Computed by chunks (Dao & Gu 2024, section 6; Yang et al. 2023, section 4): within a chunk, the products of q and k,
+/// weighted by the decay between the two frames, times the values; between chunks, the state. A weight is the
+/// exponential of a difference of summed logarithms (f64), or a running product of factors where each key channel has
+/// its own decay. Both are at most 1, and nothing is divided by them: they are exact at any decay and length. The
+/// gradient of a decay is a sum over the pairs of frames on either side of it, not a difference of larger sums.
 pub fn matrix_state(
     streams: &Tensor,
     gates: Option<&Tensor>,
@@ -99,7 +98,7 @@ pub fn matrix_state(
     Ok(op::apply_all(MatrixState::new(sizes, reading), &inputs, shapes)?.into())
 }
 
-/// `matrix_state` of `q, k [b, t, heads, key]`, `v [b, t, heads, value]` that lie apart.
+/// [`matrix_state()`] of separate `q, k [b, t, heads, key]` and `v [b, t, heads, value]`.
 pub fn matrix_state_of(
     q: &Tensor,
     k: &Tensor,

@@ -1,4 +1,4 @@
-//! What there is to one recurrence: where its numbers lie, and how its state fades.
+//! Options of one recurrence: its columns in the streams, and its decay.
 
 use std::sync::Arc;
 
@@ -8,35 +8,36 @@ use crate::lengths::Lengths;
 use crate::rotary::Rotary;
 use crate::{Error, Result};
 
-/// The memory of a chunk grows with its square.
+/// The longest chunk: the memory of a chunk grows with the square of its length.
 pub(super) const MAX_CHUNK: usize = 256;
 
-/// How fast the state fades. All logarithms are of factors in 0..1, so at most 0.
+/// The decay of the state. All logarithms are of factors in 0..1, so at most 0.
 #[derive(Debug, Clone)]
 pub enum Decay {
-    /// A logarithm per head, the same at every frame (RetNet). The gates are not read.
+    /// A logarithm for each head, the same in every frame (RetNet). The gates are not read.
     Constant(Arc<[f32]>),
-    /// The gates are a logarithm per frame and head, `[b, t, heads]`.
+    /// The gates are a logarithm for each frame and head, `[b, t, heads]`.
     Head,
-    /// The gates are a logarithm and a factor of the key per frame and head, `[b, t, 2 * heads]`:
-    /// first the logarithms of all heads, then the factors (Mamba-2's dt, mLSTM's input gate).
+    /// The gates are a logarithm and an input factor for each frame and head, `[b, t, 2 * heads]`: first the logarithms
+    /// of all heads, then the factors (Mamba-2's dt, mLSTM's input gate).
     HeadAndInput,
-    /// The gates are a logarithm per frame, head and key channel, `[b, t, heads * key]` (GLA).
+    /// The gates are a logarithm for each frame, head and key channel, `[b, t, heads * key]` (GLA).
     Key,
 }
 
 impl Decay {
-    /// The length of a chunk that costs least. Where key channels fade by themselves the products
-    /// inside one are not matrix products, and half the length costs half.
+    /// The fastest length of a chunk, in frames. With a decay for each key channel the products within a chunk are not
+    /// matrix products, so half the length costs half.
     pub fn chunk(&self) -> usize {
         if matches!(self, Decay::Key) { 16 } else { 32 }
     }
 }
 
-/// Where the queries, keys and values of all heads lie in a frame of the streams `[b, t, ..]`, and
-/// what else there is to the recurrence.
+/// The columns of the queries, keys and values of all heads in a frame of the streams `[b, t, ..]`, and the other
+/// options of the recurrence.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// The number of heads.
     pub heads: usize,
     /// Heads that read the same queries and keys; they lie next to each other. A divisor of `heads`.
     pub heads_per_group: usize,
@@ -44,18 +45,21 @@ pub struct Options {
     pub key: usize,
     /// Numbers of a value of one head.
     pub value: usize,
-    /// First column of the queries `[heads / heads_per_group, key]`, of the keys, and of the values
-    /// `[heads, value]`.
+    /// First column of the queries, `[heads / heads_per_group, key]`.
     pub q: usize,
+    /// First column of the keys, `[heads / heads_per_group, key]`.
     pub k: usize,
+    /// First column of the values, `[heads, value]`.
     pub v: usize,
+    /// The decay of the state.
     pub decay: Decay,
-    /// Turns queries and keys by their position (RetNet). Not for keys that fade by channel.
+    /// Rotates queries and keys by their position (RetNet). Not for a decay by key channel.
     pub rotary: Option<Arc<Rotary>>,
-    /// What keys are multiplied with.
+    /// The factor of the keys.
     pub scale: f32,
-    /// Frames that are computed together; see [`Decay::chunk`].
+    /// Frames of a chunk; see [`Decay::chunk`].
     pub chunk: usize,
+    /// Frames that exist in each row.
     pub lengths: Lengths,
 }
 
@@ -99,7 +103,7 @@ impl Options {
             return Err(Error::mismatch(what, expected, self.heads));
         }
         if matches!(self.decay, Decay::Key) && self.heads_per_group != 1 {
-            let what = "heads that share keys which fade by channel";
+            let what = "heads per group with a decay by key channel";
             return Err(Error::mismatch(what, 1, self.heads_per_group));
         }
         if let Decay::Constant(logs) = &self.decay
@@ -124,11 +128,11 @@ impl Options {
     fn check_rotary(&self, time: usize) -> Result<()> {
         let Some(rotary) = &self.rotary else { return Ok(()) };
         if matches!(self.decay, Decay::Key) {
-            let what = "keys that turn";
+            let what = "rotated keys";
             return Err(Error::mismatch(what, "a decay for the whole head", "one by channel"));
         }
         if rotary.dim() != self.key {
-            return Err(Error::mismatch("numbers that turn", self.key, rotary.dim()));
+            return Err(Error::mismatch("numbers of a rotation", self.key, rotary.dim()));
         }
         let last = self.frames(time);
         if rotary.last() < last {
@@ -144,11 +148,12 @@ impl Options {
     }
 }
 
-/// The gates of an mLSTM, kept within the range of a float.
+/// The gates of an mLSTM, stabilised so that no exponential overflows.
 pub struct MlstmGates {
-    /// `[b, t, 2 * heads]`: the logarithms of the decays, then the factors of the inputs.
+    /// The logarithms of the decays, then the input factors, `[b, t, 2 * heads]`.
     pub gates: Tensor,
-    /// `m [b, t, heads]`, and after the last frame `[b, heads]`. Neither has a gradient.
+    /// The stabiliser m after each frame, `[b, t, heads]`. It has no gradient.
     pub m: Tensor,
+    /// The stabiliser m after the last frame, `[b, heads]`. It has no gradient.
     pub last: Tensor,
 }

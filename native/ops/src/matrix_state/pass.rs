@@ -1,4 +1,4 @@
-//! Both passes over a batch: rows side by side, the chunks of a row one after the other.
+//! Both passes over a batch: rows in parallel, the chunks of a row in sequence.
 
 use super::chunk::{Chunk, Scratch};
 use super::kernel::Kernel;
@@ -20,7 +20,7 @@ pub(super) struct MatrixState {
 struct Kept {
     /// The state before each chunk, `[b, chunks, heads, wide, key]`.
     states: Vec<f32>,
-    /// Under a normaliser: n q of each frame and head, `[b, t, heads]`.
+    /// With a normaliser: n q of each frame and head, `[b, t, heads]`.
     norms: Vec<f32>,
 }
 
@@ -29,7 +29,7 @@ impl MatrixState {
         MatrixState { sizes, reading, kept: Kept::default() }
     }
 
-    /// y, the last state, and what the backward pass reads.
+    /// y, the last state, and the tensors saved for the backward pass.
     fn run(
         &self,
         streams: &[f32],
@@ -149,7 +149,7 @@ struct Gradients {
     streams: Vec<f32>,
     gates: Vec<f32>,
     state: Vec<f32>,
-    /// Of the skip, for each row of the batch.
+    /// The gradient of the skip, for each row of the batch.
     skip: Vec<f32>,
 }
 

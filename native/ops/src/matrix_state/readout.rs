@@ -1,4 +1,4 @@
-//! From what the state gives to results, and back.
+//! From the values read from the state to outputs, and back.
 
 use candle_core::Tensor;
 
@@ -7,17 +7,17 @@ use crate::simd::{axpy, dispatch, dot};
 use crate::tensor::{check_shape, to_vec};
 use crate::weights::Weight;
 
-/// What is done to the values that were read.
+/// The last step of an output, after the values were read from the state.
 #[derive(Debug, Clone, Default)]
 pub enum Readout {
+    /// `y` is the values read.
     #[default]
     Plain,
-    /// `y + D v` with one weight a head (the skip of Mamba-2).
+    /// `y + D v` with one weight for each head (the skip of Mamba-2).
     Skip(Weight),
-    /// `y / max(|n q|, e^-m)`, where n is the state of a value that is always 1 and `m [b, t, heads]`
-    /// the logarithm by which the state is too small (Beck et al. 2024, eq. 21, stabilised). The
-    /// state has n as one more row: `[b, heads, value + 1, key]`. No gradient flows through m: y does
-    /// not depend on it.
+    /// `y / max(|n q|, e^-m)`, where n is the state of a value that is always 1, and `m [b, t, heads]` is the logarithm
+    /// of the units of the state (Beck et al. 2024, eq. 21, stabilised). n is one more row of the state: `[b, heads,
+    /// value + 1, key]`. No gradient flows through m: y does not depend on it.
     Normalised(Tensor),
 }
 
@@ -37,7 +37,7 @@ impl Readout {
     }
 }
 
-/// A readout with its weights as numbers: D of a skip, m of a normaliser.
+/// A readout with the numbers of its weights: D of a skip, m of a normaliser.
 pub(super) struct Reading {
     pub readout: Readout,
     weights: Vec<f32>,
@@ -53,8 +53,8 @@ impl Reading {
         Ok(Reading { readout, weights })
     }
 
-    /// From what the kernel read to y. Of the frames of all heads of all rows, `at` is the first one;
-    /// `value` numbers a head.
+    /// From the values read to y. `at` is the index of the first frame and head among those of all rows; a head has
+    /// `value` numbers.
     pub(super) fn read(
         &self,
         y: &mut [f32],
@@ -71,8 +71,7 @@ impl Reading {
         }
     }
 
-    /// The gradient of what the kernel read, from that of y; `y` and `norms` are those of
-    /// [`Reading::read`] for all frames.
+    /// The gradient of the values read, from that of y; `y` and `norms` are those of [`Reading::read`] for all frames.
     pub(super) fn read_backward(
         &self,
         d_read: &mut [f32],
@@ -90,7 +89,7 @@ impl Reading {
         }
     }
 
-    /// Adds what a skip gives to the gradients of the values and to those of its weights.
+    /// Adds the gradients through a skip to those of the values and of its weights.
     pub(super) fn skip_backward(
         &self,
         dv: &mut [f32],
@@ -106,7 +105,7 @@ impl Reading {
 }
 
 dispatch! {
-    /// `y = read + D v`
+    /// `y = read + D v`.
     fn read_skip(y: &mut [f32], read: &[f32], v: &[f32], weights: &[f32], value: usize) {
         let heads = y.chunks_exact_mut(value).zip(read.chunks_exact(value)).zip(v.chunks_exact(value));
         for (((y, read), v), d) in heads.zip(weights.iter().cycle()) {
@@ -118,7 +117,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `y = read / max(|n|, e^-m)`; leaves n in `norms`.
+    /// `y = read / max(|n|, e^-m)`; writes n to `norms`.
     fn read_normalised(y: &mut [f32], norms: &mut [f32], read: &[f32], m: &[f32], value: usize) {
         let heads = y.chunks_exact_mut(value).zip(read.chunks_exact(value + 1));
         for (((y, read), norm), m) in heads.zip(norms.iter_mut()).zip(m) {
@@ -132,7 +131,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// The gradient of what was read, from that of `y = read / max(|n|, e^-m)`.
+    /// The gradient of the values read, from that of `y = read / max(|n|, e^-m)`.
     fn read_normalised_backward(d: &mut [f32], dy: &[f32], y: &[f32], norms: &[f32], m: &[f32], value: usize) {
         let heads = d.chunks_exact_mut(value + 1).zip(dy.chunks_exact(value)).zip(y.chunks_exact(value));
         for (((d, dy), y), (norm, m)) in heads.zip(norms.iter().zip(m)) {

@@ -1,4 +1,4 @@
-//! Shapes of one run over a batch, and where its rows and chunks begin.
+//! Shapes of one run over a batch, and the ranges of its rows and chunks.
 
 use std::ops::Range;
 
@@ -34,20 +34,20 @@ impl Sizes {
         self.options.gates().unwrap_or(0)
     }
 
-    /// Columns of all queries; also of all keys.
+    /// Columns of all queries, which are as many as those of all keys.
     pub(super) fn keys(&self) -> usize {
         self.options.groups() * self.options.key
     }
 
-    /// Where keys turn: the state of a row, from how the first of some frames sees it to how the next one
-    /// after them does, or its gradient the other way.
+    /// Rotates the state of a row by `frames` frames, if keys are rotated: from the rotation of a first query to that
+    /// of the query `frames` later. For its gradient, `way` is the inverse.
     pub(super) fn turn_state(&self, state: &mut [f32], frames: usize, way: Way) {
         if let Some(rotary) = &self.options.rotary {
             rotary.turn(state, frames, way);
         }
     }
 
-    /// Where keys turn: from gradients of a chunk's turned queries and keys to those of the streams.
+    /// Turns the gradients of a chunk's rotated queries and keys into those of the streams, if keys are rotated.
     pub(super) fn turn_gradients(&self, d_streams: &mut [f32]) {
         if let Some(rotary) = &self.options.rotary {
             for first in [self.options.q, self.options.k] {
@@ -56,7 +56,7 @@ impl Sizes {
         }
     }
 
-    /// The gradients of the values, `[frames, heads, wide]`, to their columns of those of the streams.
+    /// Copies the gradients of the values, `[frames, heads, wide]`, to their columns of the streams' gradient.
     pub(super) fn leave_values(&self, d_streams: &mut [f32], dv: &[f32]) {
         let Options { heads, value, v: first, .. } = self.options;
         let frames = d_streams.chunks_exact_mut(self.width);

@@ -1,4 +1,4 @@
-//! Norms of rows.
+//! Norms of rows on a card.
 
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::NORM;
@@ -12,7 +12,7 @@ use crate::{Activation, Norm, Result, tape, tensor};
 const WARP: usize = 32;
 /// Threads of a block.
 const THREADS: usize = 128;
-/// Rows that one part of the weights' gradients has at least.
+/// The least rows of a part of the weights' gradients.
 const ROWS: usize = 64;
 
 pub(super) fn row_norm(x: &Tensor, norm: &Norm, activation: Activation) -> Result<Tensor> {
@@ -45,7 +45,7 @@ struct RowNorm {
     center: bool,
     eps: f32,
     groups: usize,
-    /// Of what wants no gradient.
+    /// The activation after the norm, for inputs without gradient.
     activation: Activation,
 }
 
@@ -55,7 +55,7 @@ impl RowNorm {
         Launch::of(NORM, &format!("{name}_{}_{step}", suffix(x)), x)
     }
 
-    /// Rows of all groups, and the width of a group.
+    /// The number of rows of all groups, and the width of a group.
     fn rows(&self, x: &Tensor) -> (usize, usize) {
         let (rows, width) = tensor::rows(x.dims());
         (rows * self.groups, width / self.groups)
@@ -68,7 +68,7 @@ impl Op for RowNorm {
         inputs: &[Tensor],
         track: bool,
     ) -> candle_core::Result<(Tensor, Vec<Tensor>)> {
-        let [x, weight, bias @ ..] = inputs else { candle_core::bail!("a norm has a weight") };
+        let [x, weight, bias @ ..] = inputs else { candle_core::bail!("a norm takes a weight") };
         let (rows, d) = self.rows(x);
         let y = output(x.shape(), x.dtype(), x, track)?;
         let kept = track.then(|| unwritten((rows, 2), DType::F32, x)).transpose()?;
@@ -76,20 +76,20 @@ impl Op for RowNorm {
         let launch = launch.tensor(x)?.tensor(weight)?.option(bias.first())?;
         let launch = launch.tensor(&y)?.option(kept.as_ref())?.long(rows).int(d).int(self.groups);
         let launch = launch.float(self.eps).int(self.activation as usize);
-        // SAFETY: as norm.cu says: a warp for each row.
+        // SAFETY: as norm.cu requires, a warp for each row.
         unsafe { launch.run([(rows * WARP).div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }?;
         Ok((y, kept.into_iter().collect()))
     }
 
     fn backward(&self, pass: &Pass) -> candle_core::Result<Vec<Option<Tensor>>> {
         let Pass { inputs: [x, weight, bias @ ..], kept: [kept], dy, wanted, .. } = pass else {
-            candle_core::bail!("a norm has a weight")
+            candle_core::bail!("a norm takes a weight")
         };
         let (rows, d) = self.rows(x);
         let dx = unwritten(x.shape(), x.dtype(), x)?;
         let launch = self.launch("backward", x)?.tensor(x)?.tensor(weight)?.tensor(kept)?;
         let launch = launch.tensor(dy)?.tensor(&dx)?.long(rows).int(d).int(self.groups);
-        // SAFETY: as norm.cu says: a warp for each row.
+        // SAFETY: as norm.cu requires, a warp for each row.
         unsafe { launch.run([(rows * WARP).div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }?;
 
         let mut gradients = vec![Some(dx)];
@@ -102,7 +102,7 @@ impl Op for RowNorm {
         let parts = unwritten((count, n, width), DType::F32, x)?;
         let launch = self.launch("weight_parts", x)?.tensor(x)?.tensor(kept)?.tensor(dy)?;
         let launch = launch.tensor(&parts)?.long(rows).int(d).int(self.groups).int(per_part);
-        // SAFETY: as norm.cu says: a thread for each column of each part.
+        // SAFETY: as norm.cu requires, a thread for each column of each part.
         unsafe { launch.run([width.div_ceil(THREADS), count, 1], [THREADS, 1, 1], 0) }?;
         let sums = sum_of_parts(&parts)?;
         gradients.extend((0..1 + bias.len()).map(|i| sums.get(i).ok()));

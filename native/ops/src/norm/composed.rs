@@ -1,10 +1,11 @@
-//! Norms of rows and groups.
+//! Norms of rows and groups, composed of candle's ops.
 
 use candle_core::{D, Tensor};
 
 use crate::{Norm, Result, tensor};
 
-/// `x / sqrt(mean(x^2) + eps)` over the last dimension; with `center` of `x - mean(x)`.
+/// `x / sqrt(mean(x^2) + eps)` over the last dimension; with `center` the mean is subtracted from x
+/// first.
 fn normed(x: &Tensor, center: bool, eps: f32) -> candle_core::Result<Tensor> {
     let x = match center {
         true => x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?,

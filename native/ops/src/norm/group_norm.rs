@@ -1,4 +1,4 @@
-//! Norms of each head by itself.
+//! Norms of each head separately.
 
 use candle_core::Tensor;
 
@@ -8,9 +8,9 @@ use crate::form::Form;
 use crate::simd::{LANES, dispatch};
 use crate::{Error, Result, tensor};
 
-/// `y = (x - mean) / sqrt(variance + eps) * weight`, mean and variance over each of the `groups` of the
-/// last dimension (Wu & He 2018, without a bias); without `center` the mean is not taken away, as
-/// in an RMSNorm of each group. `x [.., d]`, `weight [d]`.
+/// `y = (x - mean) / sqrt(variance + eps) * weight`, with mean and variance over each of the `groups` of the last
+/// dimension (Wu & He 2018, without a bias). Without `center` the mean is not subtracted: an RMSNorm of each group. `x
+/// [.., d]`, `weight [d]`.
 pub fn group_norm(
     x: &Tensor,
     weight: &Tensor,
@@ -31,17 +31,19 @@ pub fn group_norm(
     scaled(x, weight, GroupNorm { size: d / groups, center, eps })
 }
 
-/// See [`group_norm`].
+/// Options of a [`group_norm`].
 #[derive(Debug, Clone, Copy)]
 pub struct GroupNorm {
     /// Numbers of a group.
     pub size: usize,
+    /// Whether the mean is subtracted.
     pub center: bool,
+    /// Added to the variance.
     pub eps: f32,
 }
 
 dispatch! {
-    /// Rows as wide as the weight.
+    /// The norm of rows as wide as the weight.
     pub fn forward(y: &mut [f32], x: &[f32], weight: &[f32], norm: GroupNorm) {
         let groups = y.chunks_exact_mut(norm.size).zip(x.chunks_exact(norm.size));
         let weights = weight.chunks_exact(norm.size).cycle();

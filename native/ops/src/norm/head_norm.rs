@@ -1,4 +1,4 @@
-//! LayerNorm of each query and each key, before they are turned.
+//! LayerNorm of each query and each key, before rotation.
 
 use candle_core::Tensor;
 
@@ -11,9 +11,9 @@ use crate::{Error, Result, memory, pool, tensor};
 /// Frames of one shard.
 const ROWS: usize = 64;
 
-/// Norm of each head of the queries and of the keys in `qkv [.., 3 * heads * d]`; values stay as they
-/// are (Henry et al. 2020; Dehghani et al. 2023, section 2.1). Scores then have a bound whatever the
-/// projection does. The gradients of the weights are left with them.
+/// Norm of each head of the queries and of the keys in `qkv [.., 3 * heads * d]`; values are unchanged (Henry et al.
+/// 2020; Dehghani et al. 2023, section 2.1). It bounds the scores, whatever the projection is. Gradients of weights
+/// accumulate in the weights.
 pub fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
     let width = tensor::rows(qkv.dims()).1;
     norms.check(width)?;
@@ -24,7 +24,7 @@ pub fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
     op::apply(op, &[qkv, &norms.queries.weight], qkv.shape())
 }
 
-/// The norms of the queries, then those of the keys.
+/// The norms of the queries and of the keys by [`row_norm`](crate::row_norm()).
 fn by_rows(qkv: &Tensor, norms: &HeadNorms, width: usize) -> Result<Tensor> {
     let (rows, d) = (tensor::rows(qkv.dims()).0, norms.queries.weight.elem_count());
     let all = qkv.reshape((rows, 3, width / 3 / d, d))?;
@@ -36,7 +36,7 @@ fn by_rows(qkv: &Tensor, norms: &HeadNorms, width: usize) -> Result<Tensor> {
 
 struct HeadNorm {
     norms: HeadNorms,
-    /// Of a frame of queries, keys and values.
+    /// Width of the queries, keys and values of a frame.
     width: usize,
 }
 
@@ -44,7 +44,7 @@ struct HeadNorm {
 pub(crate) struct Values([parameters::Values; 2]);
 
 impl HeadNorms {
-    /// Whether they fit queries, keys and values that are together so wide.
+    /// Checks that the norms fit queries, keys and values of this total width.
     pub(crate) fn check(&self, width: usize) -> Result<()> {
         let d = self.queries.weight.elem_count();
         self.queries.check(d)?;
@@ -60,7 +60,7 @@ impl HeadNorms {
         Ok(Values([self.queries.values()?, self.keys.values()?]))
     }
 
-    /// Leaves gradients with the weights, summed in the order of the shards.
+    /// Accumulates gradients in the weights, summed in the order of the shards.
     pub(crate) fn accumulate(&self, parts: &[[Gradients; 2]]) {
         self.queries.accumulate(parts.iter().map(|[queries, _]| queries));
         self.keys.accumulate(parts.iter().map(|[_, keys]| keys));
@@ -81,7 +81,7 @@ impl Values {
         y
     }
 
-    /// Makes of the gradient of what comes out that of `qkv`, in place.
+    /// Turns the gradient of the output into that of `qkv`, in place.
     pub(crate) fn backward(&self, d: &mut [f32], qkv: &[f32], width: usize) -> Vec<[Gradients; 2]> {
         let part = width / 3;
         let zero = || self.0.each_ref().map(parameters::Values::zeros);

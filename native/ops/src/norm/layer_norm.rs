@@ -17,7 +17,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// Makes of `dy` for some rows `dx`, in place; adds their part to `dw` and `db`.
+    /// Turns `dy` of some rows into `dx`, in place; adds their part to `dw` and `db`.
     pub(crate) fn backward(dy: &mut [f32], dw: &mut [f32], db: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
         let d = weight.len();
         for (dy, x) in dy.chunks_exact_mut(d).zip(x.chunks_exact(d)) {

@@ -1,4 +1,4 @@
-//! Norms over the features of a frame, over all of them or head by head.
+//! Norms over the features of a frame: over all of them, or over each head.
 
 mod card;
 mod composed;
@@ -17,11 +17,11 @@ pub use row_norm::row_norm;
 
 use super::simd::LANES;
 
-/// Sum of `f` over a row, in f64 so that a large mean does not eat the variance.
+/// Sum of `f` over a row, in f64 so that a large mean does not cancel the variance.
 #[inline(always)]
 fn sum(x: &[f32], f: impl Fn(f64) -> f64) -> f64 {
     let (chunks, rest) = x.as_chunks::<LANES>();
-    // In one lane each addition would wait for the one before.
+    // With one lane each addition would wait for the previous one.
     let mut sums = [0.0f64; LANES];
     for chunk in chunks {
         for i in 0..LANES {
@@ -31,7 +31,7 @@ fn sum(x: &[f32], f: impl Fn(f64) -> f64) -> f64 {
     sums.iter().sum::<f64>() + rest.iter().map(|v| f(f64::from(*v))).sum::<f64>()
 }
 
-/// Mean, 0 unless `center`, and `1 / sqrt(variance + eps)`.
+/// The mean (0 unless `center`) and `1 / sqrt(variance + eps)`.
 #[inline(always)]
 fn moments(x: &[f32], center: bool, eps: f32) -> (f32, f32) {
     let n = x.len() as f64;

@@ -1,11 +1,11 @@
-// Norms of rows and an activation behind them: LayerNorm (Ba et al. 2016, eq. 3 and 4) and RMSNorm (Zhang & Sennrich
-// 2019, eq. 4) over the last dimension, or over each of its groups, which are the rows here then.
+// Norms of rows, followed by an activation: LayerNorm (Ba et al. 2016, eq. 3 and 4) and RMSNorm (Zhang & Sennrich 2019,
+// eq. 4) over the last dimension, or over each of its groups, which are then the rows.
 //
-// x, y, dy, dx [rows, d] are of type T; weight, bias and their gradients [groups, d], and what is kept of each row
-// [rows, 2] = (mean, 1 / sqrt(variance + eps)), are f32, as is all arithmetic. Rows are read where they lie.
+// x, y, dy, dx [rows, d] are of type T. Weight, bias and their gradients [groups, d], the saved statistics of each row
+// [rows, 2] = (mean, 1 / sqrt(variance + eps)), and all arithmetic are f32. Rows are read in place.
 //
-// Sums have an order that the sizes alone decide: within a row that of the 32 lanes of a warp, over rows that of
-// parts of `rows_per_part`. No two launches on a card differ by a bit, whatever the shape of the grid.
+// Sums have an order that depends on sizes alone: within a row that of the 32 lanes of a warp, over rows that of parts
+// of `rows_per_part`. Launches on a card are reproducible bit by bit, whatever the shape of the grid.
 
 #include "activations.cuh"
 #include "numbers.cuh"
@@ -15,19 +15,19 @@ namespace {
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-// The same in every lane.
+// The sum over a warp, in every lane.
 __device__ inline float sum_of_lanes(float v) {
   for (int apart = WARP / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
   return v;
 }
 
-// The row of this warp. A warp has one row, or none behind the last: its lanes leave together.
+// The row of this warp. A warp has one row, or none past the last: its lanes return together.
 __device__ inline long long row_of_warp() {
   return (blockIdx.x * (long long)blockDim.x + threadIdx.x) / WARP;
 }
 
-// y = f((x - mean) * scale * weight + bias). There may be no bias; nothing is kept where `kept` is null. Blocks of whole
-// warps, one for each row.
+// y = f((x - mean) * scale * weight + bias). The bias is optional; if `kept` is null, no statistics are saved. The grid
+// has blocks of whole warps, a warp for each row.
 template <typename T, bool CENTER>
 __device__ void forward(const T *x, const float *weight, const float *bias, T *y, float *kept,
                         long long rows, int d, int groups, float eps, int activation) {
@@ -44,7 +44,7 @@ __device__ void forward(const T *x, const float *weight, const float *bias, T *y
     for (int i = lane; i < d; i += WARP) sum += read(x + i);
     mean = sum_of_lanes(sum) / d;
   }
-  // Around the mean: the difference of two large sums would lose the variance.
+  // The mean is subtracted first: the difference of two large sums would lose the variance.
   float squares = 0.0f;
   for (int i = lane; i < d; i += WARP) {
     const float v = read(x + i) - mean;
@@ -62,8 +62,8 @@ __device__ void forward(const T *x, const float *weight, const float *bias, T *y
   }
 }
 
-// dx = (g - mean(g) - n * mean(g * n)) * scale with n = (x - mean) * scale and g = dy * weight; of an RMSNorm
-// without mean(g). Blocks of whole warps, one for each row.
+// dx = (g - mean(g) - n * mean(g * n)) * scale with n = (x - mean) * scale and g = dy * weight; an RMSNorm has no
+// mean(g). The grid has blocks of whole warps, a warp for each row.
 template <typename T, bool CENTER>
 __device__ void backward(const T *x, const float *weight, const float *kept, const T *dy, T *dx, long long rows,
                          int d, int groups) {
@@ -91,8 +91,8 @@ __device__ void backward(const T *x, const float *weight, const float *kept, con
   }
 }
 
-// dweight and dbias of the `rows` of all groups of part blockIdx.y, in their order: parts [gridDim.y, 2, groups * d], of
-// an RMSNorm [gridDim.y, 1, groups * d]. A thread for each column.
+// dweight and dbias over the `rows` of all groups in part blockIdx.y, in order: parts [gridDim.y, 2, groups * d], or
+// [gridDim.y, 1, groups * d] for an RMSNorm. The grid has a thread for each column.
 template <typename T, bool CENTER>
 __device__ void weight_parts(const T *x, const float *kept, const T *dy, float *parts, long long rows, int d,
                              int groups, int rows_per_part) {

@@ -5,12 +5,15 @@ use crate::simd::row_sum;
 use crate::weights::Weight;
 use crate::{Result, memory, tensor};
 
-/// Scale and shift of a norm, `[d]` each: with a shift it is a LayerNorm (Ba et al. 2016, eq. 3 and 4),
-/// without one an RMSNorm (Zhang & Sennrich 2019, eq. 4), which takes no mean away.
+/// Scale and shift of a norm. With a shift it is a LayerNorm (Ba et al. 2016, eq. 3 and 4), without one an RMSNorm
+/// (Zhang & Sennrich 2019, eq. 4), which subtracts no mean.
 #[derive(Clone)]
 pub struct Norm {
+    /// The scale, `[d]`.
     pub weight: Weight,
+    /// The shift of a LayerNorm, `[d]`.
     pub bias: Option<Weight>,
+    /// Added to the variance.
     pub eps: f32,
 }
 
@@ -21,7 +24,7 @@ pub(crate) struct Values {
     eps: f32,
 }
 
-/// The gradients of a norm's weights over some rows; that of a bias which is not there is not either.
+/// The gradients of a norm's weights over some rows; that of the bias is empty if there is no bias.
 #[derive(Default)]
 pub(crate) struct Gradients {
     weight: Vec<f32>,
@@ -42,7 +45,7 @@ impl Norm {
         Ok(Values { weight: tensor::to_vec(&self.weight)?, bias, eps: self.eps })
     }
 
-    /// Leaves gradients with the weights, summed in the order of the shards.
+    /// Accumulates gradients in the weights, summed in the order of the shards.
     pub(crate) fn accumulate<'a>(&self, parts: impl IntoIterator<Item = &'a Gradients>) {
         for (i, part) in parts.into_iter().enumerate() {
             self.weight.accumulate(|sum, adds| row_sum(sum, &part.weight, adds || i > 0));
@@ -61,14 +64,14 @@ impl Values {
         }
     }
 
-    /// What becomes of some rows.
+    /// The norm of some rows.
     pub(crate) fn rows(&self, x: &[f32]) -> Vec<f32> {
         let mut y = memory::zeros(x.len());
         self.forward(&mut y, x);
         y
     }
 
-    /// Makes of the gradient of y that of x, in place.
+    /// Turns the gradient of y into that of x, in place.
     pub(crate) fn backward(&self, d: &mut [f32], part: &mut Gradients, x: &[f32]) {
         let Gradients { weight, bias } = part;
         match &self.bias {
@@ -86,9 +89,11 @@ impl Values {
     }
 }
 
-/// Norms of queries and of keys, `[d]` wide, for all heads the same.
+/// Norms of queries and of keys, `[d]` wide, shared by all heads.
 #[derive(Clone)]
 pub struct HeadNorms {
+    /// The norm of each query.
     pub queries: Norm,
+    /// The norm of each key.
     pub keys: Norm,
 }

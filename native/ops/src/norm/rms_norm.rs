@@ -17,7 +17,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     sums.iter().sum::<f64>() + rest
 }
 
-/// `1 / sqrt(mean(x^2) + eps)`
+/// `1 / sqrt(mean(x^2) + eps)`.
 #[inline(always)]
 fn scale(x: &[f32], eps: f32) -> f32 {
     (1.0 / (dot(x, x) / x.len() as f64 + f64::from(eps)).sqrt()) as f32
@@ -36,7 +36,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// Makes of `dy` for some rows `dx`, in place; adds their part to `dw`.
+    /// Turns `dy` of some rows into `dx`, in place; adds their part to `dw`.
     pub(crate) fn backward(dy: &mut [f32], dw: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
         let d = weight.len();
         for (dy, x) in dy.chunks_exact_mut(d).zip(x.chunks_exact(d)) {

@@ -1,4 +1,4 @@
-//! Norms over the last dimension, and what other ops need to have one inside.
+//! Norms over the last dimension, as an op and as part of other ops.
 
 use candle_core::Tensor;
 
@@ -11,12 +11,11 @@ use crate::{Activation, Result, activate, memory, pool, tensor};
 /// Rows of one shard.
 const ROWS: usize = 256;
 
-/// `x [.., d]` -> `[.., d]`: `(x - mean) / sqrt(variance + eps) * weight + bias`, or without a bias
-/// `x / sqrt(mean(x^2) + eps) * weight`.
+/// `x [.., d]` -> `[.., d]`: `(x - mean) / sqrt(variance + eps) * weight + bias`, or without a bias `x / sqrt(mean(x^2)
+/// + eps) * weight`.
 ///
-/// Backward, with `n` what is scaled, `s` what it was divided by and `g = dy * weight`:
-/// `dx = (g - mean(g) - n * mean(g * n)) / s`, of an RMSNorm without `mean(g)`. The gradients of the
-/// weights are left with them.
+/// Backward, with `n` the normalised row, `s` its divisor and `g = dy * weight`: `dx = (g - mean(g) - n * mean(g * n))
+/// / s`; an RMSNorm has no `mean(g)`. Gradients of weights accumulate in the weights.
 pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
     norm.check(tensor::rows(x.dims()).1)?;
     match Form::of(x) {
@@ -27,7 +26,7 @@ pub fn row_norm(x: &Tensor, norm: &Norm) -> Result<Tensor> {
     op::apply(RowNorm(norm.clone()), &[x, &norm.weight], x.shape())
 }
 
-/// `activation(row_norm(x))`
+/// `activation(row_norm(x))`.
 pub(crate) fn row_norm_then(x: &Tensor, norm: &Norm, activation: Activation) -> Result<Tensor> {
     match Form::of(x) {
         Form::Card => card::row_norm(x, norm, activation),

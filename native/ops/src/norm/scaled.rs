@@ -1,5 +1,5 @@
-//! What norms with a scale and without a shift have in common: rows in shards, one gradient of the
-//! scale.
+//! The common part of norms with a scale and without a shift: rows in shards, and one gradient of
+//! the scale.
 
 use candle_core::Tensor;
 
@@ -14,11 +14,11 @@ pub(super) trait Rows: Send + Sync + 'static {
 
     fn forward(&self, y: &mut [f32], x: &[f32], weight: &[f32]);
 
-    /// `dx` for some rows; adds their part to `dw`.
+    /// `dx` of some rows; adds their part to `dw`.
     fn backward(&self, dx: &mut [f32], dw: &mut [f32], x: &[f32], dy: &[f32], weight: &[f32]);
 }
 
-/// `x [.., d]` by a norm of `weight [d]`.
+/// Applies a norm of `weight [d]` to `x [.., d]`.
 pub(super) fn scaled(x: &Tensor, weight: &Tensor, norm: impl Rows) -> Result<Tensor> {
     op::apply(Scaled(norm), &[x, weight], x.shape())
 }
@@ -26,7 +26,7 @@ pub(super) fn scaled(x: &Tensor, weight: &Tensor, norm: impl Rows) -> Result<Ten
 struct Scaled<N>(N);
 
 impl<N: Rows> Scaled<N> {
-    /// Parts of `dw` are summed in the order of the shards.
+    /// Gradients of x and of the weight; parts of `dw` are summed in the order of the shards.
     fn gradients(&self, x: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 2] {
         let d = w.len();
         let mut dx = memory::zeros(x.len());

@@ -1,38 +1,38 @@
-//! Ops of any number of tensors on a card.
+//! The card form of an op, over any number of tensors.
 
 use candle_core::{Result, Tensor};
 
 use crate::{op, tape};
 
-/// What such an op computes. All tensors that it is given are contiguous and part of no graph.
+/// The card form of an op. All of its input tensors are contiguous and outside any graph.
 pub(crate) trait Op: Send + Sync + 'static {
-    /// The output, and what a backward pass needs besides inputs and output; before that, where there is more than
-    /// one, the other outputs ([`apply_all`]). `track` says that a backward pass may follow: outputs are made by
-    /// [`output`](crate::device::launch::output).
+    /// Returns the output, and the tensors that a backward pass needs besides inputs and output. If there are several
+    /// outputs ([`apply_all`]), the others come first among these. `track` is true if a backward pass may follow:
+    /// outputs are allocated by [`output`](crate::device::launch::output).
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)>;
 
-    /// The gradients of the inputs, each as its input is in shape and type; what is not wanted may be `None`.
+    /// The gradients of the inputs, each of the shape and type of its input; an unwanted one may be `None`.
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>>;
 }
 
-/// What an op's backward pass has.
+/// Inputs of an op's backward pass.
 pub(crate) struct Pass<'a> {
     pub inputs: &'a [Tensor],
     pub kept: &'a [Tensor],
     pub y: &'a Tensor,
     pub dy: &'a Tensor,
-    /// Of the other outputs, those that have a gradient.
+    /// Gradients of the other outputs, `None` where there is none.
     pub d_others: &'a [Option<Tensor>],
     pub wanted: &'a [bool],
 }
 
-/// The output of an op.
+/// Runs an op and returns its output.
 pub(crate) fn apply(op: impl Op, inputs: &[&Tensor]) -> crate::Result<Tensor> {
     let [y] = apply_all(op, inputs)?;
     Ok(y)
 }
 
-/// All N outputs of an op.
+/// Runs an op and returns its N outputs.
 pub(crate) fn apply_all<const N: usize>(
     op: impl Op,
     inputs: &[&Tensor],

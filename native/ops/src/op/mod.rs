@@ -1,4 +1,4 @@
-//! The CPU form of an op, and how a pass applies it.
+//! The CPU form of an op, and its application in a forward and backward pass.
 
 pub(crate) mod card;
 
@@ -8,24 +8,26 @@ use candle_core::{CpuStorage, Shape, Storage, Tensor};
 use super::{tape, tensor};
 use crate::{Error, Result};
 
-/// The CPU form of an op: from slices, the numbers of contiguous f32 tensors, to numbers.
+/// The CPU form of an op, from the slices of contiguous f32 tensors to vectors of numbers.
 pub trait Op: 'static {
-    /// The numbers of all outputs; `track` says that [`backward`](Self::backward) may follow, so that the op keeps what
-    /// it needs for it.
+    /// The numbers of all outputs. If `track`, [`backward`](Self::backward) may follow, and the op saves what it needs
+    /// for it.
     fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>>;
 
-    /// Gradients of the inputs from those of the outputs; called once at most. Empty for what is not wanted, or was left
-    /// with a weight ([`Weight::accumulate`](crate::weights::Weight::accumulate)).
+    /// Gradients of the inputs from those of the outputs; called at most once. A gradient is empty if it is not wanted,
+    /// or if it was accumulated in a weight ([`Weight::accumulate`](crate::weights::Weight::accumulate)).
     fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>>;
 }
 
-/// Inputs, outputs and gradients that the backward pass of an op reads.
+/// Inputs of an op's backward pass.
 pub struct Pass<'a> {
+    /// The op's inputs.
     pub inputs: &'a [&'a [f32]],
+    /// The op's outputs.
     pub outputs: &'a [&'a [f32]],
-    /// Of the outputs; `None` for an output that no later op used.
+    /// Gradients of the outputs; `None` for an output that no later op used.
     pub gradients: &'a [Option<&'a [f32]>],
-    /// Which inputs want a gradient.
+    /// Whether each input wants a gradient.
     pub wanted: &'a [bool],
 }
 
@@ -42,24 +44,24 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// The N slices that an op is given, or their gradients.
+/// The N slices of an op's inputs, or their gradients.
 pub fn numbers<T: Copy, const N: usize>(all: &[T]) -> Result<[T; N]> {
     all.try_into().map_err(|_| Error::mismatch("inputs of an op", N, all.len()))
 }
 
-/// The N results of an op within another, in its order.
+/// The N results of an op that runs inside another, in its order.
 pub fn results<const N: usize>(all: Vec<Vec<f32>>) -> Result<[Vec<f32>; N]> {
     let count = all.len();
     all.try_into().map_err(|_| Error::mismatch("results of an op", N, count))
 }
 
-/// The output of an op that has one, of this shape.
+/// Runs an op with one output, of this shape.
 pub fn apply(op: impl Op, inputs: &[&Tensor], shape: impl Into<Shape>) -> Result<Tensor> {
     let [y] = apply_all(op, inputs, [shape.into()])?;
     Ok(y)
 }
 
-/// The outputs of an op, of these shapes.
+/// Runs an op with N outputs, of these shapes.
 pub fn apply_all<const N: usize>(
     op: impl Op,
     inputs: &[&Tensor],
@@ -68,7 +70,7 @@ pub fn apply_all<const N: usize>(
     take(apply_some(op, inputs, &shapes)?)
 }
 
-/// [`apply_all`] of an op whose number of outputs its input decides.
+/// [`apply_all`] for an op whose number of outputs depends on its input.
 pub fn apply_some(mut op: impl Op, inputs: &[&Tensor], shapes: &[Shape]) -> Result<Vec<Tensor>> {
     let tensors = inputs.iter().map(|x| tape::contiguous(x)).collect::<Result<Vec<_>>>()?;
     let wanted: Vec<bool> = tensors.iter().map(tape::wants).collect();
@@ -115,7 +117,7 @@ fn backward(
     })
 }
 
-/// An output of an op, a variable to candle where a backward pass may follow.
+/// An output of an op; a variable of candle if a backward pass may follow.
 pub(crate) fn output(data: Vec<f32>, shape: &Shape, track: bool) -> Result<Tensor> {
     if data.len() != shape.elem_count() {
         return Err(Error::mismatch("numbers of an output", shape.elem_count(), data.len()));
@@ -124,7 +126,7 @@ pub(crate) fn output(data: Vec<f32>, shape: &Shape, track: bool) -> Result<Tenso
     Ok(Tensor::from_storage(storage, shape, BackpropOp::none(), track))
 }
 
-/// N outputs of an op that has as many.
+/// The N outputs of an op with N outputs.
 pub fn take<const N: usize>(outputs: Vec<Tensor>) -> Result<[Tensor; N]> {
     let count = outputs.len();
     outputs.try_into().map_err(|_| Error::mismatch("outputs of an op", N, count))

@@ -1,8 +1,8 @@
-//! LSTM, GRU and sLSTM: for each frame a product with the recurrent weight, and a kernel of the cell; or one kernel of
-//! both, where the product is small. What can be done before all frames, or wait until they are through, is a product
-//! over all of them. The file is long because the three cells share one walk over the frames.
+//! LSTM, GRU and sLSTM on a card: for each frame a product with the recurrent weight and a kernel of the cell, or one
+//! kernel of both, if the product is small. Products that do not depend on the previous frame are computed over all
+//! frames at once, before or after. The file is long because the three cells share one walk over the frames.
 //!
-//! Operands of products are as exact as [`Precision::current`] says, except that those of f16 stay f32.
+//! Operands of products have the precision of [`Precision::current`], except that f16 uses f32.
 
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::RECURRENT;
@@ -20,13 +20,13 @@ use crate::weights::Weight;
 
 /// Threads of a block.
 const THREADS: usize = 128;
-/// Threads of a block that has a product too, and its rows of the batch and numbers of the state.
+/// Threads of a block that computes a product too, and its rows of the batch and numbers of the state.
 const WHOLE_THREADS: usize = 256;
 const TILE: [usize; 2] = [32, 16];
-/// Multiplications of a product that is small: with more of them cuBLAS, which tiles them better and has the units for
-/// bf16, makes up for its launch.
+/// Multiplications of a small product: above this, cuBLAS pays for its launch, because it tiles better and uses the
+/// units for bf16.
 const SMALL: usize = 1 << 26;
-/// Bytes that a kernel with a product reads at once.
+/// Bytes that a kernel with a product loads at once.
 const AT_ONCE: u64 = 16;
 
 pub(super) fn lstm(
@@ -75,12 +75,12 @@ fn f32s<const N: usize>(tensors: [&Tensor; N]) -> crate::Result<[Tensor; N]> {
     crate::op::take(tensors.collect::<Result<_>>()?)
 }
 
-/// `[b, h]` of `y [b, t, h]`.
+/// The last frame `[b, h]` of `y [b, t, h]`.
 fn last(y: &Tensor) -> Result<Tensor> {
     y.narrow(1, y.dim(1)? - 1, 1)?.squeeze(1)
 }
 
-/// Sequences of states `[b, t, h]`.
+/// Shapes of sequences of states `[b, t, h]`, and how their products are computed.
 struct Frames {
     batch: usize,
     time: usize,
@@ -90,7 +90,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// Of inputs `x [b, t, ..]` and first states `[b, h]`.
+    /// The shapes of inputs `x [b, t, ..]` and first states `[b, h]`.
     fn of(x: &Tensor, first: &Tensor, lengths: &Lengths) -> crate::Result<Self> {
         let precision = match Precision::current() {
             Precision::F16 => Precision::F32,
@@ -100,43 +100,43 @@ impl Frames {
         Ok(Frames { batch: x.dim(0)?, time: x.dim(1)?, width: first.dim(1)?, lengths, precision })
     }
 
-    /// The type of operands of products beside numbers x.
+    /// The type of the operands of products for inputs `x`.
     fn operands(&self, x: &Tensor) -> DType {
         if self.precision == Precision::Bf16 { DType::BF16 } else { x.dtype() }
     }
 
-    /// For `[b, t, parts * h]`, beside `x`.
+    /// An uninitialised `[b, t, parts * h]` on the device of `x`.
     fn sequence(&self, parts: usize, dtype: DType, x: &Tensor) -> Result<Tensor> {
         unwritten((self.batch, self.time, parts * self.width), dtype, x)
     }
 
-    /// An output `[b, t, h]`, beside `x`.
+    /// An output `[b, t, h]` on the device of `x`.
     fn output(&self, x: &Tensor, track: bool) -> Result<Tensor> {
         output((self.batch, self.time, self.width), x.dtype(), x, track)
     }
 
-    /// An output `[b, h]`, beside `x`.
+    /// An output `[b, h]` on the device of `x`.
     fn last(&self, dtype: DType, x: &Tensor, track: bool) -> Result<Tensor> {
         output((self.batch, self.width), dtype, x, track)
     }
 
-    /// For `[b, h]`, beside `x`.
+    /// An uninitialised `[b, h]` on the device of `x`.
     fn state(&self, dtype: DType, x: &Tensor) -> Result<Tensor> {
         unwritten((self.batch, self.width), dtype, x)
     }
 
-    /// For what products read of the states after a frame and before it, by turns: a kernel with a product must not write
-    /// what others of its blocks still read.
+    /// Two buffers for the states that products read, used alternately for the states before and after a frame: a
+    /// kernel with a product must not overwrite states that other blocks still read.
     fn two_states(&self, x: &Tensor) -> Result<[Tensor; 2]> {
         Ok([self.state(self.operands(x), x)?, self.state(self.operands(x), x)?])
     }
 
-    /// For the gates of a frame, `[b, parts * h]`, beside `x`.
+    /// A buffer for the gates of a frame, `[b, parts * h]`, on the device of `x`.
     fn gates(&self, parts: usize, dtype: DType, x: &Tensor) -> Result<Tensor> {
         unwritten((self.batch, parts * self.width), dtype, x)
     }
 
-    /// `x W^T`, `[b, t, n]`, of operands.
+    /// `x W^T`, `[b, t, n]`, from rounded operands.
     fn projected(&self, x: &Tensor, weight: &Tensor, dtype: DType) -> Result<Tensor> {
         nt(x, weight, dtype)?.reshape((self.batch, self.time, weight.dim(0)?))
     }
@@ -156,7 +156,8 @@ impl Frames {
         product(dh, d, weight, 1, [self.batch, width, n])
     }
 
-    /// Whether a kernel has a frame's product of such operands, with `gates` times the width, besides the cell.
+    /// Whether one kernel computes both the cell and the frame's product, with `gates` times the width, of these
+    /// operands.
     fn is_whole(&self, gates: usize, operands: &[&Tensor]) -> Result<bool> {
         let Frames { batch, width, .. } = *self;
         let fits = width.is_multiple_of(TILE[1]) && batch <= MOST_ALONG_Y * TILE[0];
@@ -171,7 +172,7 @@ impl Frames {
         Launch::of(RECURRENT, &format!("{cell}_{suffix}_{step}"), x)
     }
 
-    /// With what ends the arguments of all.
+    /// Adds the arguments with which all kernels end.
     fn end(&self, launch: Launch, t: usize) -> Result<Launch> {
         let launch = launch.option(self.lengths.as_ref())?.int(t).int(self.time);
         Ok(launch.int(self.batch).int(self.width))
@@ -179,7 +180,7 @@ impl Frames {
 
     fn run_whole(&self, launch: Launch, t: usize) -> Result<()> {
         let grid = [self.width.div_ceil(TILE[1]), self.batch.div_ceil(TILE[0]), 1];
-        // SAFETY: as frame_product.cuh says: a block for each tile of the batch's states.
+        // SAFETY: as frame_product.cuh requires, a block for each tile of the batch's states.
         unsafe { self.end(launch, t)?.run(grid, [WHOLE_THREADS, 1, 1], 0) }
     }
 
@@ -187,7 +188,7 @@ impl Frames {
         let threads = self.width.next_multiple_of(32).min(THREADS);
         let launch = self.end(launch, t)?;
         let grid = [self.width.div_ceil(threads), self.batch.min(MOST_ALONG_Y), 1];
-        // SAFETY: as recurrent.cu says: a thread for each channel, which walks over the rows.
+        // SAFETY: as recurrent.cu requires, a thread for each channel, which walks over the rows.
         unsafe { launch.run(grid, [threads, 1, 1], 0) }
     }
 }
@@ -196,38 +197,40 @@ fn all<'a>(launch: Launch, tensors: impl IntoIterator<Item = &'a Tensor>) -> Res
     tensors.into_iter().try_fold(launch, Launch::tensor)
 }
 
-/// The gradient of the first state: of what was carried there, and what came through the weight.
+/// The gradient of the first state: the carried gradient plus that through the weight.
 fn first_gradient(carried: &Tensor, through: &Tensor, first: &Tensor) -> Result<Tensor> {
     (carried + through)?.to_dtype(first.dtype())
 }
 
-/// Whether anything reads what comes of frame t through the weight, of an LSTM or a GRU: whole kernels make it where they
-/// need it, and behind the first frame there is the gradient of h0 alone.
+/// Whether the gradient through the weight is needed after frame t of an LSTM or a GRU: kernels with a product compute
+/// it themselves, and before the first frame it is needed only for the gradient of h0.
 fn reads_through(pass: &Pass, whole: bool, t: usize) -> bool {
     if t == 0 { pass.wanted[5] } else { !whole }
 }
 
-/// Operands that the products of an LSTM or a GRU have in common: x and both weights.
+/// Operands of the products of an LSTM or a GRU: x and both weights.
 fn operands(inputs: &[Tensor], frames: &Frames) -> Result<[Tensor; 3]> {
-    let [x, weight_ih, weight_hh, ..] = inputs else { bail!("a layer has an input and weights") };
+    let [x, weight_ih, weight_hh, ..] = inputs else {
+        bail!("a recurrent layer takes an input and weights")
+    };
     let round = |t| rounded(t, frames.precision);
     Ok([round(x)?, round(weight_ih)?, round(weight_hh)?])
 }
 
-/// Gradients of what LSTM and GRU have in common: x, both weights, both biases.
+/// Gradients that LSTM and GRU share: those of x, both weights and both biases.
 fn layer_gradients(
     pass: &Pass,
     [d_projected, d_recurrent, previous]: [&Tensor; 3],
 ) -> Result<Vec<Option<Tensor>>> {
     let ([x, weight_ih, weight_hh, ..], [x_operand, ih_operand, ..]) = (pass.inputs, pass.kept)
     else {
-        bail!("a layer has an input and weights")
+        bail!("a recurrent layer takes an input and weights")
     };
     let wanted = |i: usize| pass.wanted[i];
     let dx = || nn(d_projected, ih_operand, x.dtype())?.reshape(x.shape());
     let bias_ih = wanted(3).then(|| column_sums(d_projected)).transpose()?;
     let bias_hh = match &bias_ih {
-        // Each its own: whoever sums the gradients of several cards does it where they lie.
+        // Separate tensors: the sum of gradients over several cards is computed in place.
         Some(sums) if d_recurrent.id() == d_projected.id() => Some(sums.copy()?),
         _ => wanted(4).then(|| column_sums(d_recurrent)).transpose()?,
     };
@@ -240,18 +243,20 @@ fn layer_gradients(
     ])
 }
 
-/// Inputs x, both weights, both biases, h0 and c0.
+/// Inputs are x, both weights, both biases, h0 and c0.
 struct Lstm {
     frames: Frames,
 }
 
 impl Op for Lstm {
-    /// The other output is the last c.
+    /// The second output is the last c.
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x, _, _, bias_ih, bias_hh, h0, c0] = inputs else { bail!("an LSTM has seven inputs") };
+        let [x, _, _, bias_ih, bias_hh, h0, c0] = inputs else {
+            bail!("an LSTM takes seven inputs")
+        };
         let frames = &self.frames;
         let [x_operand, weight_ih, weight_hh] = operands(inputs, frames)?;
-        // Gates take the place of what they are made of.
+        // The gates overwrite the projected inputs.
         let gates = frames.projected(&x_operand, &weight_ih, x.dtype())?;
         let y = frames.output(x, track)?;
         let recurrent = frames.gates(4, DType::F32, x)?;
@@ -278,7 +283,7 @@ impl Op for Lstm {
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
         let ([x, .., h0, c0], [_, _, weight_hh, gates, cells]) = (pass.inputs, pass.kept) else {
-            bail!("an LSTM has seven inputs")
+            bail!("an LSTM takes seven inputs")
         };
         let frames = &self.frames;
         let of = frames.operands(x);
@@ -314,14 +319,14 @@ impl Op for Lstm {
     }
 }
 
-/// Inputs x, both weights, both biases and h0.
+/// Inputs are x, both weights, both biases and h0.
 struct Gru {
     frames: Frames,
 }
 
 impl Op for Gru {
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x, _, _, bias_ih, bias_hh, h0] = inputs else { bail!("a GRU has six inputs") };
+        let [x, _, _, bias_ih, bias_hh, h0] = inputs else { bail!("a GRU takes six inputs") };
         let frames = &self.frames;
         let [x_operand, weight_ih, weight_hh] = operands(inputs, frames)?;
         let gates = frames.projected(&x_operand, &weight_ih, x.dtype())?;
@@ -350,7 +355,7 @@ impl Op for Gru {
 
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>> {
         let ([x, .., h0], [_, _, weight_hh, gates, reset]) = (pass.inputs, pass.kept) else {
-            bail!("a GRU has six inputs")
+            bail!("a GRU takes six inputs")
         };
         let frames = &self.frames;
         let of = frames.operands(x);
@@ -385,7 +390,7 @@ impl Op for Gru {
     }
 }
 
-/// Inputs of the gates, the weight, and the first h, c and n.
+/// Inputs are those of the gates, the weight, and the first h, c and n.
 struct Slstm {
     frames: Frames,
     heads: usize,
@@ -398,14 +403,14 @@ impl Slstm {
         self.frames.width / self.heads
     }
 
-    /// The weight `[4h, w]` with the gates of a head beside each other, `[heads, 4w, w]`, as an operand.
+    /// The weight `[4h, w]` with the gates of each head side by side, `[heads, 4w, w]`, as an operand.
     fn blocks(&self, weight: &Tensor) -> Result<Tensor> {
         let w = self.head();
         let weight = rounded(weight, self.frames.precision)?.reshape((4, self.heads, w, w))?;
         weight.transpose(0, 1)?.contiguous()?.reshape((self.heads, 4 * w, w))
     }
 
-    /// The blocks, the gates of each head `[b, heads * 4w]`, and the part of each in `h [b, heads * w]`.
+    /// The blocks, the gates of each head `[b, heads * 4w]`, and each head's part of `h [b, heads * w]`.
     fn of_heads<'a>(
         &self,
         blocks: &'a Tensor,
@@ -420,21 +425,22 @@ impl Slstm {
         ]
     }
 
-    /// `gates = h R^T`
+    /// `gates = h R^T`.
     fn recur(&self, gates: &Tensor, h: &Tensor, blocks: &Tensor) -> Result<()> {
         let w = self.head();
         let [blocks, gates, h] = self.of_heads(blocks, gates, h);
         product(gates, h, blocks.turned(), self.heads, [self.frames.batch, 4 * w, w])
     }
 
-    /// `dh = gates R`
+    /// `dh = gates R`.
     fn back(&self, dh: &Tensor, gates: &Tensor, blocks: &Tensor) -> Result<()> {
         let w = self.head();
         let [blocks, gates, dh] = self.of_heads(blocks, gates, dh);
         product(dh, gates, blocks, self.heads, [self.frames.batch, w, 4 * w])
     }
 
-    /// `[4h, w]`: for each gate and head `d^T h` over all frames of `d [b, t, 4h]` and `previous [b, t, h]`.
+    /// The gradient of the weight, `[4h, w]`: for each gate and head `d^T h` over all frames of `d [b, t, 4h]` and
+    /// `previous [b, t, h]`.
     fn weight_gradient(&self, d: &Tensor, previous: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let (width, w) = (self.frames.width, self.head());
         let d = rounded(d, self.frames.precision)?;
@@ -452,12 +458,12 @@ impl Slstm {
 impl Op for Slstm {
     /// The other outputs are the last h, c, n and m.
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)> {
-        let [x, weight, h0, c0, n0] = inputs else { bail!("an sLSTM has five inputs") };
+        let [x, weight, h0, c0, n0] = inputs else { bail!("an sLSTM takes five inputs") };
         let frames = &self.frames;
         let blocks = self.blocks(weight)?;
         let y = frames.output(x, track)?;
         let recurrent = frames.gates(4, DType::F32, x)?;
-        // Gates, the slopes of the logarithm of one of them, c and n.
+        // Gates, the slopes of the logarithm of the forget gate, c and n.
         let mut kept = vec![];
         if track {
             for (parts, dtype) in [(4, x.dtype()), (1, x.dtype()), (1, DType::F32), (1, DType::F32)]
@@ -489,7 +495,7 @@ impl Op for Slstm {
         let ([x, weight, h0, c0, n0], [gates, slopes, cells, norms, blocks]) =
             (pass.inputs, pass.kept)
         else {
-            bail!("an sLSTM has five inputs")
+            bail!("an sLSTM takes five inputs")
         };
         let frames = &self.frames;
         let of = frames.operands(x);

@@ -1,4 +1,4 @@
-//! LSTM, GRU, sLSTM.
+//! LSTM, GRU and sLSTM, composed of candle's ops.
 
 use candle_core::Tensor;
 
@@ -104,7 +104,7 @@ pub(crate) fn slstm(
         let least = i.maximum(&(&m - &log)?)?;
         let new_m = units(&unseen.where_cond(&i, &least)?.detach())?;
         let input = (i - &new_m)?.exp()?;
-        // Where nothing was seen there is nothing to forget, however far m has been moved.
+        // Before the first frame there is nothing to forget, however far m has moved.
         let forget = unseen.where_cond(&nothing, &((&m - &new_m)? - log)?)?.exp()?;
         let new_c = ((&forget * &c)? + (&input * z.tanh()?)?)?;
         let new_n = ((forget * &n)? + input)?;

@@ -1,15 +1,15 @@
-// Products of a frame with a recurrent weight [gates * width, width], by blocks that have what becomes of them too: each
-// has ROWS rows of the batch and UNITS numbers of the state. cuBLAS would have a launch of its own for so small a
-// product, and so few blocks that most of a card waits; of a large one it makes more.
+// Products of a frame with a recurrent weight [gates * width, width], inside the kernel of the cell: each block has
+// ROWS rows of the batch and UNITS numbers of the state. For so small a product cuBLAS would need a launch of its own,
+// with so few blocks that most of a card would idle; for a large product cuBLAS is faster.
 //
-// width is a multiple of UNITS, and all that is read begins at a multiple of 16 bytes. Operands are of type O, sums are
-// f32; their order is that of the numbers within a thread's share of them, and then that of the shares.
+// width is a multiple of UNITS, and all inputs are aligned to 16 bytes. Operands are of type O, sums are f32: first
+// within a thread's share of the numbers, then over the shares.
 #pragma once
 #include "numbers.cuh"
 
 constexpr int WHOLE_THREADS = 256, ROWS = 32, UNITS = 16;
 
-// Four numbers that lie together.
+// Four contiguous numbers.
 template <typename N> struct alignas(4 * sizeof(N)) Four {
   N v[4];
 };
@@ -28,7 +28,7 @@ __device__ inline void keep_four(float *to, Four<float> v) { *reinterpret_cast<F
 // sum over k of h[row][k] * weight[n * width + unit][k], n < GATES, for the numbers of a thread.
 template <int GATES> struct GatesOfTile {
   static constexpr int NUMBERS = 2;
-  // Numbers of k that lie in shared memory, of which the halves of a block have one each.
+  // Numbers of k in shared memory; each half of a block sums one half of them.
   static constexpr int DEEP = 64, HALF = DEEP / 2, APART = DEEP + 4;
   static constexpr int LINES = WHOLE_THREADS / (DEEP / 4), READS = ROWS / LINES + GATES;
 
@@ -64,7 +64,7 @@ template <int GATES> struct GatesOfTile {
       }
     };
     read_next(0);
-    // Of four rows, before the other half's share is added.
+    // The sums of four rows, before the share of the other half is added.
     float sums[2 * NUMBERS][GATES] = {};
     for (int k = 0; k < width; k += DEEP) {
 #pragma unroll
@@ -72,7 +72,7 @@ template <int GATES> struct GatesOfTile {
 #pragma unroll
       for (int n = 0; n < GATES; n++) keep_four(of_weight[line + LINES * n] + column, next[ROWS / LINES + n]);
       __syncthreads();
-      // On their way while those before are multiplied.
+      // These loads overlap the product of the previous numbers.
       if (k + DEEP < width) read_next(k + DEEP);
 #pragma unroll 2
       for (int at = half * HALF; at < (half + 1) * HALF; at += 4) {
@@ -91,7 +91,7 @@ template <int GATES> struct GatesOfTile {
       __syncthreads();
     }
 
-    // Each half keeps two of the rows and gives the other two away.
+    // Each half keeps two of the rows and passes the other two on.
     float *given = of_weight[0];
     const int other = threadIdx.x ^ (WHOLE_THREADS / 2);
 #pragma unroll
@@ -113,7 +113,7 @@ template <int GATES> struct GatesOfTile {
 // sum over n of d[row * apart + n] * weight[n][unit], n < depth, for the numbers of a thread.
 struct StatesOfTile {
   static constexpr int NUMBERS = 2;
-  // Numbers of n that lie in shared memory, of which each warp has its share.
+  // Numbers of n in shared memory; each warp has its share.
   static constexpr int DEEP = 128, WARPS = WHOLE_THREADS / 32, SHARE = DEEP / WARPS, APART = DEEP + 4;
   static constexpr int OF_D = ROWS / WARPS, OF_WEIGHT = DEEP * UNITS / 4 / WHOLE_THREADS;
 

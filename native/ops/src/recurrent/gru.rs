@@ -9,8 +9,8 @@ use crate::lengths::Lengths;
 use crate::recurrent::{Cell, Gates, Kept, Layer, Piece, States};
 use crate::simd::{dispatch, sigmoid_with, tanh_with};
 
-/// `(y, h_n)`: the states `[b, t, h]` after each frame and `[b, h]` after the last (Cho et al. 2014, the
-/// reset gate after the product), of `x [b, t, d]` and `h0 [b, h]`. Gates in the order r, z, n.
+/// The states `y [b, t, h]` after each frame and `h_n [b, h]` after the last (Cho et al. 2014, with the reset gate
+/// after the product), from `x [b, t, d]` and `h0 [b, h]`. Gates have the order r, z, n.
 ///
 /// ```text
 /// r, z = sigmoid(W_ih x + b_ih + W_hh h + b_hh)    n = tanh(W_in x + b_in + r * (W_hn h + b_hn))
@@ -26,7 +26,7 @@ pub fn gru(x: &Tensor, gates: &Gates, h0: &Tensor, lengths: Lengths) -> Result<(
     Ok(layer.apply::<2>(x, gates, &[h0])?.into())
 }
 
-/// A frame is r, z, n and what r multiplies, `W_hn h + b_hn`.
+/// A frame holds r, z, n, and the factor of r, `W_hn h + b_hn`.
 struct Gru;
 
 impl Cell for Gru {

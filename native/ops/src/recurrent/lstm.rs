@@ -9,9 +9,9 @@ use crate::lengths::Lengths;
 use crate::recurrent::{Cell, Gates, Kept, Layer, Piece, States};
 use crate::simd::{dispatch, sigmoid_with, tanh_with};
 
-/// `(y, h_n, c_n)`: the states h `[b, t, h]` after each frame, and h and c `[b, h]` after the last
-/// (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000), of `x [b, t, d]` and
-/// `h0`, `c0 [b, h]`. Gates in the order i, f, g, o.
+/// The states `y [b, t, h]` after each frame, and `h_n` and `c_n [b, h]` after the last (Hochreiter and Schmidhuber
+/// 1997, with the forget gate of Gers et al. 2000), from `x [b, t, d]` and `h0`, `c0 [b, h]`. Gates have the order i,
+/// f, g, o.
 ///
 /// ```text
 /// i, f, o = sigmoid(W x + b_ih + W h + b_hh)    g = tanh(W_g x + b_g + W_g h + b_g)
@@ -33,7 +33,7 @@ pub fn lstm(
     Ok(layer.apply::<3>(x, gates, &[h0, c0])?.into())
 }
 
-/// A frame is i, f, g, o.
+/// A frame holds i, f, g, o.
 struct Lstm;
 
 impl Cell for Lstm {
@@ -88,7 +88,7 @@ dispatch! {
             let dg = dck * i[k] * (1.0 - g[k] * g[k]);
             let d_o = dh[k] * tc * o[k] * (1.0 - o[k]);
             dc[k] = dck * f[k];
-            // All of h' went into the gates; what reaches h comes back through the weight.
+            // h enters h' only through the gates, so its gradient comes through the weight alone.
             dh[k] = 0.0;
             (i[k], f[k], g[k], o[k]) = (di, df, dg, d_o);
             bi[k] += di;

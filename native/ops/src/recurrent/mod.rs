@@ -1,10 +1,9 @@
-//! What LSTM and GRU share: a layer's weights, and a sequence that is cut over the batch and walked
-//! over time.
+//! The common part of LSTM and GRU: a layer's weights, and a sequence that is split over the batch and walked over
+//! time.
 //!
-//! A frame of a row is four parts of h numbers. The input is projected into the first of them, the
-//! last state into those that the cell names; the cell turns them into its gates where they lie,
-//! and in the backward pass the gates into gradients. So the numbers of a frame are written once
-//! and changed in place, and products are all that is left.
+//! A frame of a row has four parts of h numbers. The input is projected into the first parts, the last state into those
+//! that the cell names. The cell turns them into its gates in place, and in the backward pass the gates into gradients.
+//! So the numbers of a frame are written once and changed in place, and all else is products.
 
 mod card;
 pub(crate) mod composed;
@@ -32,24 +31,28 @@ use crate::simd::{add_assign, row_sum};
 use crate::weights::Weight;
 use crate::{Error, Result, memory, tensor};
 
-/// Weights of a layer in PyTorch's layout, for a cell of g gates: `weight_ih [g h, d]`,
-/// `weight_hh [g h, h]`, `bias_ih [g h]`, `bias_hh [g h]`.
+/// Weights of a layer in PyTorch's layout, for a cell of g gates, d inputs and h numbers of state.
 #[derive(Clone)]
 pub struct Gates {
+    /// Weight of the input, `[g h, d]`.
     pub weight_ih: Weight,
+    /// Weight of the state, `[g h, h]`.
     pub weight_hh: Weight,
+    /// Bias of the input, `[g h]`.
     pub bias_ih: Weight,
+    /// Bias of the state, `[g h]`.
     pub bias_hh: Weight,
-    /// Buffers of steps that are done, for the next one.
+    /// Buffers of completed steps, for reuse.
     spare: Arc<Mutex<Vec<Trace>>>,
 }
 
 impl Gates {
+    /// The weights of a layer, with no spare buffers.
     pub fn new(weight_ih: Weight, weight_hh: Weight, bias_ih: Weight, bias_hh: Weight) -> Self {
         Gates { weight_ih, weight_hh, bias_ih, bias_hh, spare: Arc::default() }
     }
 
-    /// A trace of this many numbers each, with any values.
+    /// A trace with these lengths and arbitrary values.
     fn trace(&self, [frames, previous, cells]: [usize; 3]) -> Trace {
         let spare = self.spare.lock().unwrap_or_else(|e| e.into_inner()).pop();
         let mut trace = spare.unwrap_or_default();
@@ -64,44 +67,55 @@ impl Gates {
     }
 }
 
-/// Parts of a frame.
+/// Parts of a frame, of h numbers each.
 const PARTS: usize = 4;
 
-/// Gates of the recurrent weight, and the part of a frame that they begin at.
+/// Some gates of the recurrent weight, and their place in a frame.
 pub struct Piece {
+    /// The range of gates.
     pub gates: Range<usize>,
+    /// The first part of the frame that they write.
     pub part: usize,
-    /// Whether the input has been projected there already.
+    /// Whether the part already holds the projected input.
     pub adds: bool,
 }
 
-/// What is done with one frame of one row.
+/// The computation of one frame of one row.
 pub trait Cell: Send + Sync + 'static {
+    /// The name in errors.
     const NAME: &'static str;
+    /// The number of gates of the weights.
     const GATES: usize;
     /// Whether there is a second state, c.
     const CELLS: bool;
+    /// The pieces of the recurrent product.
     const RECURRENT: &'static [Piece];
 
-    /// The state h' after the one before, h; `c` is changed in place. `frame [4 h]` holds products on
-    /// entry, of which the bias is still lacking, and what the backward pass needs after.
+    /// The state h' from the previous state, h; `c` is changed in place. On entry `frame [4 h]` holds products without
+    /// the bias, on return what the backward pass needs.
     fn forward(h_new: &mut [f32], c: &mut [f32], frame: &mut [f32], bias: &[f32], h: &[f32]);
 
-    /// Turns the frame into gradients of what it held before `forward`, and adds them to `d_bias`.
-    /// `d` holds the gradients of the states after the frame on entry, and of those before it, but
-    /// for what comes through the weight, on return.
+    /// Turns the frame into gradients of its contents before `forward`, and adds them to `d_bias`. On entry `d` holds
+    /// the gradients of the states after the frame, on return those of the states before it, without the gradient
+    /// through the weight.
     fn backward(d: States<&mut [f32]>, frame: &mut [f32], d_bias: &mut [f32], kept: &Kept<'_>);
 }
 
+/// The states of a cell, or their gradients.
 pub struct States<T> {
+    /// The output state h, `[h]`.
     pub h: T,
+    /// The cell state c, `[h]`; empty if the cell has none.
     pub c: T,
 }
 
-/// States beside a frame: h and c before it, and c after it.
+/// Saved states of a frame: h and c before it, and c after it.
 pub struct Kept<'a> {
+    /// The state h before the frame.
     pub h: &'a [f32],
+    /// The state c before the frame; empty if the cell has none.
     pub c: &'a [f32],
+    /// The state c after the frame; empty if the cell has none.
     pub c_new: &'a [f32],
 }
 
@@ -116,19 +130,19 @@ struct Layer<C> {
     cell: PhantomData<C>,
 }
 
-/// The numbers that a forward pass keeps for the backward pass, which overwrites them.
+/// Numbers that a forward pass saves for the backward pass, which overwrites them.
 #[derive(Default)]
 struct Trace {
-    /// `[b, t, 4 h]`
+    /// Frames, `[b, t, 4 h]`.
     frames: Vec<f32>,
-    /// h before each frame, `[b, t, h]`.
+    /// The state h before each frame, `[b, t, h]`.
     previous: Vec<f32>,
-    /// c after each frame, `[b, t, h]`, where there is one.
+    /// The state c after each frame, `[b, t, h]`; empty if the cell has none.
     cells: Vec<f32>,
 }
 
-/// Rows that are projected together where nobody keeps them: 2 MiB of frames for 256 numbers, and of each of
-/// sixteen games as many frames as keep a matrix unit busy.
+/// Rows that are projected together if they are not saved: 2 MiB of frames for 256 numbers, and enough frames of each
+/// of sixteen games to keep a matrix unit busy.
 const CHUNK: usize = 512;
 
 impl<C: Cell> Layer<C> {
@@ -154,7 +168,7 @@ impl<C: Cell> Layer<C> {
         Ok(Layer { batch, time, input, hidden, lengths, gates, trace, cell: PhantomData })
     }
 
-    /// `(y [b, t, h], states after the last frame [b, h])` of a layer over `x [b, t, d]`.
+    /// The states `y [b, t, h]` and those after the last frame `[b, h]` of a layer over `x [b, t, d]`.
     fn apply<const N: usize>(
         self,
         x: &Tensor,
@@ -181,12 +195,12 @@ impl<C: Cell> Layer<C> {
         self.lengths.as_ref().is_none_or(|lengths| t < lengths[row])
     }
 
-    /// Width of c: nothing where there is none.
+    /// Width of c; 0 if the cell has none.
     fn cells(&self) -> usize {
         if C::CELLS { self.hidden } else { 0 }
     }
 
-    /// What is added to a frame, `[4 h]`.
+    /// The sum of both biases as it is added to a frame, `[4 h]`.
     fn bias(&self, bias_ih: &[f32], bias_hh: &[f32]) -> Vec<f32> {
         let h = self.hidden;
         let mut bias = memory::zeros(PARTS * h);
@@ -207,7 +221,7 @@ impl<C: Cell> Layer<C> {
         C::RECURRENT.iter().map(operand).collect()
     }
 
-    /// h after each frame `[b, t, h]` and c after the last `[b, h]`, with a trace that is empty unless
+    /// The state h after each frame `[b, t, h]` and c after the last `[b, h]`, and the trace, which is empty unless
     /// `keep`.
     fn run(&self, inputs: &Inputs<'_>, keep: bool) -> ((Vec<f32>, Vec<f32>), Trace) {
         let (batch, time, h, cells) = (self.batch, self.time, self.hidden, self.cells());
@@ -278,8 +292,8 @@ impl<C: Cell> Layer<C> {
         ((y, c), trace)
     }
 
-    /// Turns the frames of the trace into gradients, back through time; gives those of x, of the first
-    /// states and of the bias of each row.
+    /// Turns the frames of the trace into gradients, backwards through time. Returns those of x, of the first states
+    /// and of the bias for each row.
     fn through_time(
         &self,
         inputs: &Inputs<'_>,
@@ -348,7 +362,7 @@ impl<C: Cell> Layer<C> {
         [dx, dh, dc, d_bias]
     }
 
-    /// Leaves the gradients of the weights with them: `d^T x` and `d^T h` of the states before.
+    /// Accumulates the gradients of the weights in the weights: `d^T x`, and `d^T h` with the previous states.
     fn weight_gradients(&self, inputs: &Inputs<'_>, trace: &Trace, d_bias: &[f32]) {
         let (m, h) = (self.batch * self.time, self.hidden);
         let d = |part: usize, gates: usize| {
@@ -376,7 +390,7 @@ impl<C: Cell> Layer<C> {
     }
 }
 
-/// The numbers of all inputs; c is nothing where there is none.
+/// The numbers of all inputs; c is empty if the cell has none.
 struct Inputs<'a> {
     x: &'a [f32],
     weight_ih: &'a [f32],

@@ -1,19 +1,19 @@
 // One frame of an LSTM (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000), a GRU (Cho et al.
-// 2014, the reset gate after the product) and an sLSTM (Beck et al. 2024, eq. 8 to 17), between two products of cuBLAS:
-// forward, after that of the states before with the recurrent weight; backward, before that of the gradients of the
-// gates with it. Kernels that are called whole make the product too (frame_product.cuh): that of the frame forward, and
-// backward that of the gradients of the frame behind, from where these lie.
+// 2014, with the reset gate after the product) and an sLSTM (Beck et al. 2024, eq. 8 to 17). Forward, a kernel runs
+// after cuBLAS's product of the previous states with the recurrent weight; backward, it runs before that of the gates'
+// gradients with the weight. Kernels named `whole` compute the product too (frame_product.cuh): forward that of the
+// frame, backward that of the gradients of the following frame, in place.
 //
-// Numbers are of type T, and operands of products of type O; biases, what products give, the states c, n and m and the h
-// of a GRU, and gradients that go from frame to frame are f32, as is all arithmetic. What has frames is [b, time, ..],
-// what has none [b, ..]. Gates lie beside each other, in the order i, f, g, o, or r, z, n, or i, f, z, o.
+// Numbers are of type T, and operands of products of type O. Biases, results of products, the states c, n and m, the h
+// of a GRU, gradients carried between frames, and all arithmetic are f32. Tensors with frames are [b, time, ..], others
+// [b, ..]. Gates lie side by side, in the order i, f, g, o, or r, z, n, or i, f, z, o.
 //
-// A thread for each channel (x) of a row (y, which walks over the rows): neighbours read neighbours, and no number is
-// read by two threads, so that what a kernel writes may lie where what it reads lies. A row of which no frame is left
-// keeps its states; without lengths all have all. Of whole kernels a thread has two numbers of a block's tile, and what
-// the product reads of the states before the frame lies elsewhere than what becomes of them.
+// The grid has a thread for each channel (x) of a row (y, which strides over the rows). Neighbouring threads read
+// neighbouring numbers, and no number is read by two threads, so outputs may alias inputs. A row without further frames
+// keeps its states; if `lengths` is null, every row has all frames. In `whole` kernels a thread has two numbers of a
+// block's tile, and the previous states that the product reads must not alias the new states.
 //
-// Pointers that may be null say so.
+// Pointers that may be null are documented as such.
 
 #include "frame_product.cuh"
 #include "numbers.cuh"
@@ -25,24 +25,24 @@ __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 // ln(1 + e^x) at any x.
 __device__ inline float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
-// Which frame, and of what.
+// The index of a frame, and the shape of the sequence.
 struct Frame {
   const int *lengths;
   int t, time, batch, width;
 
   __device__ int channel() const { return blockIdx.x * blockDim.x + threadIdx.x; }
   __device__ bool present(long long row) const { return !lengths || t < lengths[row]; }
-  // Where the numbers of a row begin that has `parts` times the width in each frame.
+  // The index of a row's numbers in this frame, where a frame has `parts` times the width.
   __device__ long long at(long long row, int parts) const { return (row * time + t) * parts * width; }
 };
 
-// The state of a row before the frame: of a sequence y, whose first one is h0.
+// The state of a row before the frame: from the sequence y, or h0 before the first frame.
 template <typename T> __device__ float before(const Frame &frame, const T *h0, const T *y, long long row, int channel) {
   return read(frame.t > 0 ? y + frame.at(row, 1) - frame.width + channel : h0 + row * frame.width + channel);
 }
 
-// The gradient of a row's state after the frame: what is carried on (not from behind the last frame, where it is
-// null), what comes back through the weight or is that of the last state (or null), and that of the sequence (or null).
+// The gradient of a row's state after the frame: the carried gradient (null after the last frame), that through the
+// weight or of the last state (or null), and that of the sequence (or null).
 template <typename T>
 __device__ float gradient(const Frame &frame, const float *carried, const float *through, const T *dy, long long row,
                           int channel) {
@@ -57,11 +57,11 @@ template <typename O> __device__ void clear(O *gates, int count, int width) {
   for (int gate = 0; gate < count; gate++) write(gates + gate * (long long)width, 0.0f);
 }
 
-// A cell in one direction says what a number of the state needs `before` the product is there, so that it may be on its
-// way meanwhile, and what becomes of it `after`.
+// A cell in one direction has two functions: `before` loads the inputs of a number of the state, so that these loads
+// overlap the product, and `after` computes the number once the product is there.
 
-// c' = f * c + i * g and h' = o * tanh(c') of gates i, f, o under sigmoids and g under a tanh. operand: h'. What a way
-// back needs, gates and cells, may be null.
+// c' = f * c + i * g and h' = o * tanh(c') with gates i, f, o under sigmoids and g under a tanh. operand: h'. The
+// tensors saved for the backward pass, gates and cells, may be null.
 template <typename T, typename O> struct LstmForward {
   static constexpr int GATES = 4;
   const T *projected;
@@ -113,7 +113,7 @@ template <typename T, typename O> struct LstmForward {
   }
 };
 
-// dgates: of what is under the sigmoids and the tanh. previous: h before the frame.
+// dgates: gradients of the arguments of the sigmoids and the tanh. previous: h before the frame.
 template <typename T, typename O> struct LstmBackward {
   static constexpr int GATES = 4;
   const T *gates;
@@ -161,14 +161,14 @@ template <typename T, typename O> struct LstmBackward {
     write(dgates + first + width, cell * b.cell_before * f * (1.0f - f));
     write(dgates + first + 2LL * width, cell * i * (1.0f - g * g));
     write(dgates + first + 3LL * width, d * squashed * o * (1.0f - o));
-    // All of h' went into the gates; what reaches h comes back through the weight.
+    // h enters h' only through the gates, so its gradient comes through the weight alone.
     dh_before[state] = 0.0f;
     dc_before[state] = cell * f;
   }
 };
 
-// h' = (1 - z) * n + z * h of gates r, z under sigmoids and n = tanh(x_n + r * (h_n + b_hn)). The last state h is
-// kept beside y, which rounds it. `reset` is what r multiplies.
+// h' = (1 - z) * n + z * h with gates r, z under sigmoids and n = tanh(x_n + r * (h_n + b_hn)). The last state h is
+// stored besides y, which is rounded. `reset` is the factor of r.
 template <typename T, typename O> struct GruForward {
   static constexpr int GATES = 3;
   const T *projected;
@@ -214,8 +214,8 @@ template <typename T, typename O> struct GruForward {
   }
 };
 
-// Gradients of what is under the sigmoids and the tanh: of the projected input, and of the product with h and its bias,
-// which differ in n.
+// Gradients of the arguments of the sigmoids and the tanh: those of the projected input, and those of the product with
+// h and its bias, which differ in n.
 template <typename T, typename O> struct GruBackward {
   static constexpr int GATES = 3;
   const T *gates, *reset, *h0, *y, *dy;
@@ -264,7 +264,7 @@ template <typename T, typename O> struct GruBackward {
   }
 };
 
-// A frame forward behind the product: recurrent [batch, gates * width].
+// A forward frame after the product: recurrent [batch, gates * width].
 template <typename Cell> __device__ void forward(const Frame &frame, const Cell &cell, const float *recurrent) {
   const int k = frame.channel();
   if (k >= frame.width) return;
@@ -276,7 +276,7 @@ template <typename Cell> __device__ void forward(const Frame &frame, const Cell 
   }
 }
 
-// A frame back behind the product: through [batch, width], or null.
+// A backward frame after the product: through [batch, width], or null.
 template <typename Cell> __device__ void backward(const Frame &frame, const Cell &cell, const float *through) {
   const int k = frame.channel();
   if (k >= frame.width) return;
@@ -284,7 +284,7 @@ template <typename Cell> __device__ void backward(const Frame &frame, const Cell
     cell.after(frame, row, k, cell.before(frame, row, k), through ? through[row * frame.width + k] : 0.0f);
 }
 
-// A frame forward with its product, of h [batch, width], which is not where the cell has its operand.
+// A forward frame with its product, from h [batch, width], which must not alias the cell's operand.
 template <typename Cell, typename O>
 __device__ void whole_forward(const Frame &frame, const Cell &cell, const O *h, const O *weight) {
   using Tile = GatesOfTile<Cell::GATES>;
@@ -297,7 +297,7 @@ __device__ void whole_forward(const Frame &frame, const Cell &cell, const O *h, 
     if (tile.row(i) < frame.batch) cell.after(frame, tile.row(i), tile.unit(), before[i], tile.own[i]);
 }
 
-// A frame back with the product of the gradients of the gates of the frame behind it; of the last frame there is none.
+// A backward frame with the product of the gates' gradients of the following frame; the last frame has none.
 template <typename Cell, typename O>
 __device__ void whole_backward(const Frame &frame, const Cell &cell, const O *weight) {
   StatesOfTile tile;
@@ -312,15 +312,15 @@ __device__ void whole_backward(const Frame &frame, const Cell &cell, const O *we
     if (tile.row(i) < frame.batch) cell.after(frame, tile.row(i), tile.unit(), before[i], tile.own[i]);
 }
 
-// Where the gates of a channel lie in what heads of width w have beside each other, [b, heads, 4, w].
+// The index of a channel's gates in [b, heads, 4, w], where heads have width w.
 __device__ inline long long in_head(long long row, int width, int w, int channel) {
   return (row * width + channel / w * w) * 4 + channel % w;
 }
 
-// m' >= max(log sigmoid(f) + m, i), i' = e^(i - m'), f' = e^(log sigmoid(f) + m - m'), c' = f' c + i' tanh(z),
-// n' = f' n + i', h' = sigmoid(o) c' / n', with m' the least multiple of 1/64, so that it moves seldom; where n is 0
-// nothing was seen before, and m' >= i. `recurrent` has the gates of a head of width w beside each other. y is 0 in
-// frames that do not exist. `slopes`: of the logarithm of the forget gate.
+// m' >= max(log sigmoid(f) + m, i), i' = e^(i - m'), f' = e^(log sigmoid(f) + m - m'), c' = f' c + i' tanh(z), n' = f'
+// n + i', h' = sigmoid(o) c' / n'. m' is the least multiple of 1/64, so that it changes seldom; while n is 0 no frame
+// has been seen, and m' >= i. `recurrent` has the gates of each head of width w side by side. y is 0 in frames that do
+// not exist. `slopes`: those of the logarithm of the forget gate.
 template <typename T, typename O>
 __device__ void slstm_forward(Frame frame, int w, const T *projected, const float *recurrent, const T *h, const float *c,
                               const float *n, const float *m, T *y, T *h_new, float *c_new, float *n_new, float *m_new,
@@ -346,7 +346,7 @@ __device__ void slstm_forward(Frame frame, int w, const T *projected, const floa
     const float log = softplus(-forget), norm = n[state], unit = m[state];
     const float least = norm == 0.0f ? input : fmaxf(input, unit - log);
     const float units = ceilf(least * 64.0f) / 64.0f;
-    // Where nothing was seen there is nothing to forget, however far m has been moved.
+    // Before the first frame there is nothing to forget, however far m has moved.
     const float f = norm == 0.0f ? 0.0f : expf((unit - units) - log), i = expf(input - units);
     const float cell = f * c[state] + i * z, sum = f * norm + i;
     const float now = o * cell / sum;
@@ -368,7 +368,7 @@ __device__ void slstm_forward(Frame frame, int w, const T *projected, const floa
   }
 }
 
-// m is a choice of units on which no h depends: it has no gradient. `drecurrent` as `recurrent`.
+// m is a choice of units on which no h depends, so it has no gradient. `drecurrent` is laid out as `recurrent`.
 template <typename T, typename O>
 __device__ void slstm_backward(Frame frame, int w, const T *gates, const T *slopes, const float *c0, const float *n0,
                                const float *cells, const float *norms, const T *h0, const T *y, const T *dy,
@@ -403,7 +403,7 @@ __device__ void slstm_backward(Frame frame, int w, const T *gates, const T *slop
       write(dprojected + first + gate * (long long)width, of[gate]);
       write(drecurrent + head + gate * (long long)w, of[gate]);
     }
-    // All of h' went into the gates; what reaches h comes back through the weight.
+    // h enters h' only through the gates, so its gradient comes through the weight alone.
     dh_before[state] = 0.0f;
     dc_before[state] = cell * f;
     dn_before[state] = sum * f;
@@ -412,7 +412,7 @@ __device__ void slstm_backward(Frame frame, int w, const T *gates, const T *slop
 
 } // namespace
 
-// Which frame, the last arguments of each kernel.
+// The frame: the last arguments of each kernel.
 #define FRAME const int *lengths, int t, int time, int batch, int width
 
 #define RECURRENT(T, O, name)                                                                                         \
@@ -488,5 +488,5 @@ __device__ void slstm_backward(Frame frame, int w, const T *gates, const T *slop
 
 RECURRENT(float, float, f32)
 RECURRENT(__nv_bfloat16, __nv_bfloat16, bf16)
-// As above, but for products of bf16.
+// The same for products of bf16.
 RECURRENT(float, __nv_bfloat16, mixed)

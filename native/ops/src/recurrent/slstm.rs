@@ -1,4 +1,4 @@
-//! sLSTM over a whole sequence, with the input projection taken out of the loop.
+//! sLSTM over a whole sequence, with the input projection outside the loop.
 
 use candle_core::{Shape, Tensor};
 
@@ -14,11 +14,11 @@ use crate::stabiliser::unit;
 use crate::weights::Weight;
 use crate::{Error, Result, memory, pool, tensor};
 
-/// The states h `[b, t, h]` after each frame, and the state after the last (Beck et al. 2024,
-/// eq. 8 to 17, with sigmoid forget gates).
+/// The states h `[b, t, h]` after each frame, and the state after the last frame (Beck et al. 2024, eq. 8 to 17, with
+/// sigmoid forget gates).
 ///
-/// `projected [b, t, 4h] = W x + b` in the order i, f, z, o; `weight [4h, h / heads]` in the same order:
-/// its rows read the states of their own head only (block-diagonal R, eq. 18).
+/// `projected [b, t, 4h] = W x + b` in the order i, f, z, o; `weight [4h, h / heads]` in the same order. Its rows read
+/// only the states of their own head (block-diagonal R, eq. 18).
 ///
 /// ```text
 /// i, f, z, o = projected + R h       m' >= max(log sigmoid(f) + m, i)
@@ -26,8 +26,8 @@ use crate::{Error, Result, memory, pool, tensor};
 /// c' = f' c + i' tanh(z)             n' = f' n + i'            h' = sigmoid(o) c' / n'
 /// ```
 ///
-/// with m' the least multiple of 1/64; where n is 0 nothing was seen before, and m' >= i. The stabiliser
-/// m is a choice of units on which no h depends, so no gradient flows through it, and all others are exact.
+/// Here m' is the least multiple of 1/64. While n is 0, no frame has been seen, and m' >= i. The stabiliser m is a
+/// choice of units on which no h depends, so no gradient flows through it, and all others are exact.
 pub fn slstm(
     projected: &Tensor,
     weight: &Weight,
@@ -77,7 +77,7 @@ pub fn slstm(
     Ok((y, SlstmState { h, c, n, m: m.detach() }))
 }
 
-/// The weight `[4h, head]` with the four gates of a head next to each other: `[heads, 4 * head, head]`.
+/// The weight `[4h, head]` with the four gates of each head side by side: `[heads, 4 * head, head]`.
 pub fn turned(weight: &[f32], heads: usize) -> Vec<f32> {
     let mut turned = memory::zeros(weight.len());
     let block = (weight.len() / (4 * heads).max(1)).max(1);
@@ -99,32 +99,35 @@ struct Slstm {
     kept: Kept,
 }
 
-/// Of each frame, for a backward pass.
+/// Numbers of each frame, saved for the backward pass.
 #[derive(Default)]
 struct Kept {
-    /// c and n, `[b, t, 2h]`
+    /// The states c and n, `[b, t, 2h]`.
     cells: Vec<f32>,
-    /// i', f', tanh(z), sigmoid(o), `[b, t, 4h]`
+    /// The gates i', f', tanh(z), sigmoid(o), `[b, t, 4h]`.
     gates: Vec<f32>,
-    /// sigmoid(-f), the slope of the logarithm of the forget gate, `[b, t, h]`
+    /// The slope of the logarithm of the forget gate, sigmoid(-f), `[b, t, h]`.
     slopes: Vec<f32>,
 }
 
-/// One frame of one row and head: what is read, and what is kept.
+/// Inputs and outputs of one frame of one row and head.
 pub struct Frame<'a> {
-    /// `R h`, the four gates side by side; becomes i', f', tanh(z), sigmoid(o).
+    /// On entry `R h`, the four gates side by side; on return i', f', tanh(z), sigmoid(o).
     pub gates: &'a mut [f32],
-    /// Becomes sigmoid(-f).
+    /// On return sigmoid(-f).
     pub slopes: &'a mut [f32],
+    /// The cell state c before the frame, then after it.
     pub c: &'a mut [f32],
+    /// The normaliser n before the frame, then after it.
     pub n: &'a mut [f32],
+    /// The stabiliser m before the frame, then after it.
     pub m: &'a mut [f32],
-    /// Becomes h.
+    /// On return the output h.
     pub y: &'a mut [f32],
 }
 
 dispatch! {
-    /// `input` is the projected frame from the head's first column on, its gates `stride` apart.
+    /// Computes one frame. `input` is the projected frame from the head's first column on, its gates `stride` apart.
     pub fn cell(frame: Frame<'_>, input: &[f32], stride: usize) {
         let Frame { gates, slopes, c, n, m, y } = frame;
         let w = y.len();
@@ -138,7 +141,7 @@ dispatch! {
             let (pre, forget) = (xi[k] + i[k], xf[k] + f[k]);
             let log = softplus(-forget);
             let now = unit(if n[k] == 0.0 { pre } else { pre.max(m[k] - log) });
-            // Where nothing was seen there is nothing to forget, however far m has been moved.
+            // Before the first frame there is nothing to forget, however far m has moved.
             f[k] = if n[k] == 0.0 { 0.0 } else { exp((m[k] - now) - log) };
             i[k] = exp(pre - now);
             z[k] = tanh(xz[k] + z[k]);
@@ -152,21 +155,21 @@ dispatch! {
     }
 }
 
-/// What the backward pass of one frame of one row and head reads.
+/// Inputs of the backward pass of one frame of one row and head.
 #[derive(Clone, Copy)]
 struct Before<'a> {
-    /// i', f', tanh(z), sigmoid(o), `stride` apart.
+    /// The gates i', f', tanh(z), sigmoid(o), `stride` apart.
     gates: &'a [f32],
     stride: usize,
     slopes: &'a [f32],
-    /// The cell and normaliser after the frame and before it.
+    /// Cell and normaliser after the frame; `before` has those before it.
     after: [&'a [f32]; 2],
     before: [&'a [f32]; 2],
 }
 
 dispatch! {
-    /// Gradients of the four pre-activations, side by side in `d`, from that of h'. `dc` and `dn` hold
-    /// those of c' and n' on entry, of c and n after.
+    /// Writes the gradients of the four pre-activations, side by side, to `d`, from that of h'. `dc` and `dn` hold
+    /// those of c' and n' on entry, and of c and n on return.
     fn cell_backward(d: &mut [f32], dc: &mut [f32], dn: &mut [f32], dh: &[f32], from: Before<'_>) {
         let w = dh.len();
         let s = from.stride;
@@ -213,7 +216,7 @@ impl Slstm {
         View::rows(&self.turned[head * 4 * w * w..], 4 * w, w)
     }
 
-    /// y, then the last h, c, n and m; and what the backward pass reads.
+    /// The output y, the last h, c, n and m, and the numbers saved for the backward pass.
     fn run(&self, inputs: &[&[f32]], track: bool) -> ([Vec<f32>; 5], Kept) {
         let (time, h, w) = (self.time, self.h, self.head());
         let projected = inputs[0];
@@ -296,7 +299,7 @@ impl Slstm {
         ];
         for_each_shard(self.batch, self.shard(), buffers, |rows, [d_projected, dh, dc, dn]| {
             let count = rows.len();
-            // The four gates of a head side by side, and what goes back through the weight.
+            // The gradients of the four gates of a head side by side, and those through the weight.
             let mut d = memory::zeros(count * 4 * h);
             for t in (0..time).rev() {
                 for (i, row) in rows.clone().enumerate() {
@@ -335,7 +338,7 @@ impl Slstm {
                             to[gate * h + own..gate * h + end].copy_from_slice(d);
                         }
                     }
-                    // All of h' went into the gates; what reaches h comes back through the weight.
+                    // h enters h' only through the gates, so its gradient comes through the weight alone.
                     dh.fill(0.0);
                 }
                 for head in 0..self.heads {
@@ -357,7 +360,7 @@ impl Slstm {
         });
     }
 
-    /// h before each frame.
+    /// The state h before each frame.
     fn previous(&self, y: &[f32], first: &[f32]) -> Vec<f32> {
         let mut previous = memory::with_capacity(y.len());
         let rows = y.chunks_exact(self.time * self.h).zip(first.chunks_exact(self.h));

@@ -1,13 +1,16 @@
-//! What cells remember.
+//! States of cells.
 
 use candle_core::Tensor;
 
-/// What an sLSTM remembers, each `[b, h]`: hidden state, cell, normaliser and stabiliser. Before the
-/// first frame all are 0.
+/// The state of an sLSTM. Before the first frame all numbers are 0.
 #[derive(Debug, Clone)]
 pub struct SlstmState {
+    /// The hidden state, `[b, h]`.
     pub h: Tensor,
+    /// The cell state, `[b, h]`.
     pub c: Tensor,
+    /// The normaliser, `[b, h]`.
     pub n: Tensor,
+    /// The stabiliser, `[b, h]`.
     pub m: Tensor,
 }

@@ -1,10 +1,10 @@
-//! What stands around a layer.
+//! The norm, dropout and sum around a layer, composed of other ops.
 
 use candle_core::Tensor;
 
 use crate::{Residual, Result, row_norm};
 
-/// `x + dropout(layer(norm(x)))`; the layer adds what it is given to what it makes.
+/// `x + dropout(layer(norm(x)))`; without dropout the layer adds its second argument to its output.
 pub(crate) fn around(
     x: &Tensor,
     residual: &Residual,

@@ -1,4 +1,4 @@
-//! What stands around a layer.
+//! The norm, dropout and sum around a layer.
 
 pub(crate) mod composed;
 
@@ -8,16 +8,18 @@ use super::dropout::Dropout;
 use super::norm::Norm;
 use super::simd;
 
-/// `x + dropout(layer(norm(x)))`, pre-norm (Xiong et al. 2020), for an op that computes all of it: a
-/// graph then has one edge for the layer, and nothing that stands between its parts is kept.
+/// `x + dropout(layer(norm(x)))`, pre-norm (Xiong et al. 2020), for an op that computes all of it: a graph then has one
+/// edge for the layer, and no tensor between its parts is saved.
 #[derive(Clone)]
 pub struct Residual {
+    /// The norm before the layer.
     pub norm: Norm,
+    /// The dropout after the layer, if any.
     pub dropout: Option<Dropout>,
 }
 
 impl Residual {
-    /// Makes of what the layer gives for the rows `first..` the sum, in place.
+    /// Turns the layer's output for the rows `first..` into the residual sum, in place.
     pub(crate) fn add(&self, first: usize, y: &mut [f32], x: &[f32], width: usize) {
         if let Some(dropout) = &self.dropout {
             dropout.mask_rows(first, y, width);
@@ -25,7 +27,7 @@ impl Residual {
         simd::add_assign(y, x);
     }
 
-    /// The gradient of what the layer gives from that of the sum.
+    /// The gradient of the layer's output, from that of the sum.
     pub(crate) fn of_layer<'a>(&self, dy: &'a [f32], width: usize) -> Cow<'a, [f32]> {
         match &self.dropout {
             Some(dropout) => dropout.mask(dy, width).into(),

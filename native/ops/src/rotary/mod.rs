@@ -1,38 +1,41 @@
-//! Positions as rotations (RoPE), for states that turn from frame to frame instead of counting them.
+//! Positions as rotations (RoPE), for states that are rotated in every frame in place of a position counter.
 
 pub(crate) mod composed;
 
 use super::simd::dispatch;
 use crate::{Error, Result};
 
-/// The angles `n theta^(-2i / dim)` of positions n up to a chunk's length (Su et al. 2021, section
-/// 3.4.2). A vector of `dim` numbers is turned in the pairs `(i, i + dim / 2)`.
+/// The angles `n theta^(-2i / dim)` of positions n up to a chunk's length (Su et al. 2021, section 3.4.2). A vector of
+/// `dim` numbers is rotated in the pairs `(i, i + dim / 2)`.
 ///
-/// A query at position n and a key at m meet as `(R(n) q) . (R(m) k) = q . R(m - n) k`. A sum over
-/// keys may so be kept as the next query sees it, which is at position 0 again: it turns by `-1` a
-/// frame, no position is ever larger than a chunk, and nothing knows how long a game has lasted.
+/// A query at position n and a key at m have the score `(R(n) q) . (R(m) k) = q . R(m - n) k`. So a sum over keys may
+/// be stored in the rotation of the next query, whose position is 0 again: the sum rotates by `-1` per frame, no
+/// position exceeds a chunk, and no number depends on the length of a game.
 #[derive(Debug)]
 pub struct Rotary {
     dim: usize,
-    /// `[positions, dim / 2]`
+    /// Cosines of the angles, `[positions, dim / 2]`; `sin` has the sines.
     cos: Vec<f32>,
     sin: Vec<f32>,
 }
 
-/// Which way to turn: the gradient of one is the other.
+/// The direction of a rotation; the backward pass of one is the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// By the angle of the position.
+    /// Rotates by the angle of the position.
     There,
-    /// By its negative.
+    /// Rotates by the negative angle.
     Back,
 }
 
 impl Rotary {
-    /// For positions `0..=last`.
+    /// The angles of positions `0..=last`.
+    ///
+    /// # Errors
+    /// `Mismatch` for an odd `dim`.
     pub fn new(dim: usize, last: usize, theta: f64) -> Result<Self> {
         if dim == 0 || !dim.is_multiple_of(2) {
-            return Err(Error::mismatch("numbers that turn in pairs", "an even number", dim));
+            return Err(Error::mismatch("numbers of a rotation", "an even number", dim));
         }
         let half = dim / 2;
         let angles = (0..(last + 1) * half).map(|at| {
@@ -43,6 +46,7 @@ impl Rotary {
         Ok(Rotary { dim, cos, sin })
     }
 
+    /// Numbers of a rotated vector.
     pub fn dim(&self) -> usize {
         self.dim
     }
@@ -58,14 +62,14 @@ impl Rotary {
         [&self.cos[span.clone()], &self.sin[span]]
     }
 
-    /// Turns every vector of `rows [.., dim]` by one position.
+    /// Rotates every vector of `rows [.., dim]` by one position.
     pub fn turn(&self, rows: &mut [f32], position: usize, way: Way) {
         let [cos, sin] = self.rotation(position);
         turn(rows, cos, sin, way);
     }
 
-    /// Turns some columns of `frames [n, width]`, frame i by position i: `count` of them from `first` on,
-    /// a multiple of `dim`.
+    /// Rotates `count` columns from `first` on of `frames [n, width]`, frame i by position i; `count` is a multiple of
+    /// `dim`.
     pub fn turn_frames(
         &self,
         frames: &mut [f32],
@@ -110,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_turn_by_the_published_angles() {
+    fn pairs_rotate_by_the_published_angles() {
         let rotary = Rotary::new(6, 5, THETA).unwrap();
         let x = vector(6, 1);
         let y = turned(&rotary, &x, 5, Way::There);
@@ -123,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn products_know_the_distance_of_two_positions_and_nothing_else() {
+    fn scores_depend_on_the_distance_of_two_positions_only() {
         for dim in [2, 6, 34] {
             let rotary = Rotary::new(dim, 32, THETA).unwrap();
             let (q, k) = (vector(dim, 1), vector(dim, 2));
@@ -140,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn there_and_back_is_where_one_was() {
+    fn a_rotation_and_its_inverse_cancel() {
         let rotary = Rotary::new(34, 9, THETA).unwrap();
         let x = vector(3 * 34, 3);
         let y = turned(&rotary, &turned(&rotary, &x, 9, Way::There), 9, Way::Back);
@@ -148,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_turn_by_their_own_position_and_other_columns_stay() {
+    fn frames_rotate_by_their_own_position_and_other_columns_are_unchanged() {
         let rotary = Rotary::new(4, 2, THETA).unwrap();
         let x = vector(3 * 11, 5);
         let mut y = x.clone();
@@ -160,8 +164,8 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_number_has_no_pairs() {
+    fn an_odd_number_is_refused() {
         let said = Rotary::new(7, 3, THETA).unwrap_err().to_string();
-        assert_eq!(said, "numbers that turn in pairs: expected an even number, got 7");
+        assert_eq!(said, "numbers of a rotation: expected an even number, got 7");
     }
 }

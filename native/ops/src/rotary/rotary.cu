@@ -1,10 +1,10 @@
-// Queries, keys and values as kernels of 16 bits read them: queries and keys turned by their position (RoPE: Su et al.
-// 2021, eq. 34), values as they are, all rounded to type T.
+// Queries, keys and values for kernels with 16-bit operands: queries and keys are rotated by their position (RoPE: Su
+// et al. 2021, eq. 34), values are unchanged, and all are rounded to type T.
 //
-// qkv and out [rows, 3, heads, head_dim], rows of `time` frames each one after the other; tables of rotations
-// [positions, head_dim / 2], in which frame t has position t. Which numbers are turned as pairs is attention.cu's.
+// qkv and out are [rows, 3, heads, head_dim], where each `time` consecutive rows are the frames of one sequence; tables
+// of rotations are [positions, head_dim / 2], and frame t has position t. The pairs are those of attention.cu.
 //
-// A thread for each pair.
+// The grid has a thread for each pair.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

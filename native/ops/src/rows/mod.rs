@@ -1,4 +1,4 @@
-//! What a recorded step reads and writes: its buffers have fixed places, those of games and batches have not.
+//! Copies into and out of a recorded step: its buffers have fixed addresses, those of games and batches do not.
 
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::ROWS;
@@ -7,31 +7,31 @@ use crate::arrange::card::copy_columns;
 use crate::device::launch::{Launch, MOST_ALONG_Y, pointer};
 
 const THREADS: usize = 256;
-/// Words of a block, and parts of a launch, as rows.cu has them.
+/// Words of a block, and parts of a launch, as in rows.cu.
 const STRETCH: usize = 1024;
 const PARTS: usize = 4;
 
-/// Copies the numbers of a tensor over those of another of the same size and type.
+/// Copies the numbers of a tensor to another tensor of the same size and type.
 pub fn copy(from: &Tensor, to: &Tensor) -> Result<()> {
     let same = (from.elem_count(), from.dtype()) == (to.elem_count(), to.dtype());
     if !same || !to.is_contiguous() {
-        bail!("{from:?} is not copied over {to:?}");
+        bail!("{from:?} and {to:?} differ in size or type");
     }
     let from = from.contiguous()?;
     if to.dtype().size_in_bytes() == 2 {
-        // A word may begin or end within a word of 32 bits, which a card does not read where it lies.
+        // A 16-bit number may begin or end within a word of 32 bits, which a card cannot read unaligned.
         let column = |t: &Tensor| t.reshape((t.elem_count(), 1));
         return copy_columns((&column(&from)?, 0), (&column(to)?, 0));
     }
     let n = words(to);
     let launch = Launch::of(ROWS, "copy_words", to)?.tensor(&from)?.tensor(to)?;
-    // SAFETY: as rows.cu says: a thread for each word.
+    // SAFETY: as rows.cu requires, a thread for each word.
     unsafe { launch.long(n).run([n.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
 }
 
-/// Where what a step has uploaded goes, with one launch.
+/// Distributes the upload of a step to its buffers, with one launch.
 pub struct Intake {
-    /// A place and a width for each part of states, then a place, a first word and a count for each stretch.
+    /// An address and a width for each part of the states, then an address, a first word and a count for each stretch.
     table: Tensor,
     parts: usize,
     rows: usize,
@@ -40,8 +40,8 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// Of words that begin with the places of rows of parts of states, `[parts, rows]`, two words each. From word
-    /// `first` on the numbers of `tensors` lie one behind the other.
+    /// The distribution of an upload. Its first words are the addresses of the rows of the states' parts, `[parts,
+    /// rows]`, two words each. From word `first` on it holds the numbers of `tensors`, one after the other.
     pub fn new(rows: usize, parts: &[Tensor], tensors: &[&Tensor], first: usize) -> Result<Self> {
         let (mut table, mut longest, mut at) = (vec![], 0, first);
         for part in parts {
@@ -53,32 +53,35 @@ impl Intake {
             longest = longest.max(words(tensor));
             at += words(tensor);
         }
-        let Some(beside) = tensors.first() else { bail!("a step reads nothing") };
+        let Some(beside) = tensors.first() else { bail!("a step has no tensors to read") };
         let table = Tensor::from_slice(&table, table.len(), beside.device())?;
         Ok(Intake { table, parts: parts.len(), rows, stretches: tensors.len(), longest })
     }
 
-    /// Takes the words that lie at a place by then. Behind each row of an answer of so many logits ([`end_step`])
-    /// there is a 0 then.
+    /// Copies the words at the address `words` to the buffers. If an `answer` is given, with its number of logits
+    /// ([`end_step`]), the number after each row of it becomes 0.
     ///
     /// # Safety
-    /// Whoever plays this has so many words there, room for the answer, and rows of the parts at their places, of f32.
+    ///
+    /// When this runs or is replayed, the words are at `words`, there is room for the answer, and the rows of the parts
+    /// are f32 at their addresses.
     pub unsafe fn take(&self, words: u64, answer: Option<(u64, usize)>) -> Result<()> {
         let (answer, num_logits) = answer.unwrap_or_default();
         let launch = Launch::of(ROWS, "begin_step", &self.table)?.place(words);
         let launch = launch.tensor(&self.table)?.int(self.parts).int(self.rows);
         let launch = launch.place(answer).int(num_logits);
         let jobs = self.parts * self.rows + self.stretches;
-        // SAFETY: as rows.cu says: blocks for stretches of all that is moved.
+        // SAFETY: as rows.cu requires, blocks for stretches of everything that is copied.
         unsafe { launch.run([jobs, stretches(self.longest), 1], [THREADS, 1, 1], 0) }
     }
 }
 
-/// Ends a step: the rows of f32 `parts [n, ..]` go to the places that two words each say, the `logits [n, w]` to an
-/// answer `[n, w + 1]`, where a 1 stands behind a row then whose parts are not all finite.
+/// Ends a step: copies the rows of f32 `parts [n, ..]` to the addresses in `places`, two words each, and the `logits
+/// [n, w]` to an answer `[n, w + 1]`. The number after a row of the answer becomes 1 if its parts are not all finite.
 ///
 /// # Safety
-/// Whoever plays this has places there, and room.
+///
+/// When this runs or is replayed, the addresses are valid and have room.
 pub unsafe fn end_step(places: u64, parts: &[Tensor], logits: &Tensor, answer: u64) -> Result<()> {
     let (rows, num_logits) = logits.dims2()?;
     for at in (0..parts.len().max(1)).step_by(PARTS) {
@@ -90,21 +93,21 @@ pub unsafe fn end_step(places: u64, parts: &[Tensor], logits: &Tensor, answer: u
         let width = |i: usize| widths.get(i).copied().unwrap_or(0);
         let launch = (0..PARTS).fold(launch, |launch, i| launch.int(width(i))).int(some.len());
         let launch = launch.tensor(logits)?.place(answer).int(num_logits);
-        // The logits go with the first ones.
+        // The logits are part of the first launch.
         let jobs = some.len() + usize::from(at == 0);
         let longest = widths.iter().copied().fold(num_logits, usize::max);
-        // SAFETY: as rows.cu says: blocks for stretches of all that is moved.
+        // SAFETY: as rows.cu requires, blocks for stretches of everything that is copied.
         unsafe { launch.run([rows, jobs, stretches(longest)], [THREADS, 1, 1], 0) }?;
     }
     Ok(())
 }
 
-/// Blocks for so many words. Each walks on where a grid has no more.
+/// The number of blocks for `words` words. If a grid has no more blocks, each block strides on.
 fn stretches(words: usize) -> usize {
     words.div_ceil(STRETCH).min(MOST_ALONG_Y)
 }
 
-/// Words of 32 bits.
+/// The tensor's size in words of 32 bits.
 fn words(tensor: &Tensor) -> usize {
     tensor.elem_count() * tensor.dtype().size_in_bytes() / 4
 }
@@ -112,6 +115,6 @@ fn words(tensor: &Tensor) -> usize {
 fn width(rows: &Tensor) -> Result<usize> {
     match rows.dtype() {
         DType::F32 => Ok(rows.elem_count() / rows.dim(0)?.max(1)),
-        other => bail!("rows of {other:?} are not moved"),
+        other => bail!("rows of {other:?} cannot be copied"),
     }
 }

@@ -1,26 +1,26 @@
-// Numbers go from place to place: columns of rows, and what a recorded step reads and writes, whose buffers have fixed
-// places; those of games and batches have not.
+// Copies of numbers: columns of rows, and the reads and writes of a recorded step, whose buffers have fixed addresses,
+// while those of games and batches do not.
 //
-// But for columns of 16 bits they are moved as words of 32. Rows are one behind the other, `width` words each.
+// Numbers are copied as words of 32 bits, except columns of 16 bits. Rows are contiguous, with `width` words each.
 
 namespace {
 
 // Words of a block.
 constexpr int STRETCH = 1024;
 
-// The bits of a number that is not finite: its exponent is all ones.
+// A number that is not finite has an exponent of ones only.
 __device__ inline bool is_finite(unsigned word) { return (word & 0x7f800000u) != 0x7f800000u; }
 
 } // namespace
 
-// to [n] = from. A thread for each word.
+// to [n] = from. The grid has a thread for each word.
 extern "C" __global__ void copy_words(const unsigned *__restrict__ from, unsigned *__restrict__ to, long long n) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i < n) to[i] = from[i];
 }
 
-// n columns of from [rows, from_width], from `from_first` on, go to those of to [rows, to_width] from `to_first` on. A
-// thread for each number.
+// Copies n columns of from [rows, from_width], from `from_first` on, to those of to [rows, to_width] from `to_first`
+// on. The grid has a thread for each number.
 template <typename Word>
 __device__ void columns(const Word *from, Word *to, long long rows, int n, int from_width, int from_first,
                         int to_width, int to_first) {
@@ -43,12 +43,12 @@ extern "C" __global__ void copy_columns_16(const unsigned short *__restrict__ fr
   columns(from, to, rows, n, from_width, from_first, to_width, to_first);
 }
 
-// What a step reads goes to its places, in one launch: rows of parts of states that lie at `places [parts, rows]`, and
-// stretches of `words`. `table` has a place and a width for each part, then a place, a first word and a count for each
-// stretch. Behind each row of answer [rows, width + 1] there is a 0 then.
+// Copies the inputs of a step to its buffers, in one launch: rows of parts of states at the addresses `places [parts,
+// rows]`, and stretches of `words`. `table` has an address and a width for each part, then an address, a first word and
+// a count for each stretch. The number after each row of answer [rows, width + 1] becomes 0.
 //
-// A block for each so many words of each row of each part, and of each stretch (x): along y, walking on where a grid has
-// no more.
+// The grid has blocks (y) for the words of each row of each part, and of each stretch (x); if a grid has no more
+// blocks, each block strides on.
 extern "C" __global__ void begin_step(const unsigned *__restrict__ words, const unsigned long long *__restrict__ table,
                                       int parts, int rows, float *__restrict__ answer, int width) {
   const unsigned long long *places = reinterpret_cast<const unsigned long long *>(words);
@@ -75,12 +75,12 @@ extern "C" __global__ void begin_step(const unsigned *__restrict__ words, const 
     for (int row = threadIdx.x; row < rows; row += blockDim.x) answer[row * (width + 1LL) + width] = 0.0f;
 }
 
-// What a step gives: f32 parts of states [gridDim.x, n0] and so on, up to four of them, are written to where `places`
-// say, and logits [gridDim.x, width], if there are any, to answer [gridDim.x, width + 1], behind whose row there is a 1
-// then if one of its parts has a number that is not finite.
+// Copies the outputs of a step: f32 parts of states [gridDim.x, n0], .., up to four of them, to the addresses in
+// `places`, and logits [gridDim.x, width], if there are any, to answer [gridDim.x, width + 1]. The number after a row
+// of the answer becomes 1 if one of the row's parts has a number that is not finite.
 //
-// A block for each so many words of each part, the logits last (y), of each row (x): along z, walking on where a grid
-// has no more.
+// The grid has blocks (z) for the words of each part, the logits last (y), of each row (x); if a grid has no more
+// blocks, each block strides on.
 extern "C" __global__ void end_step(const unsigned long long *__restrict__ places, const unsigned *__restrict__ part0,
                                     const unsigned *__restrict__ part1, const unsigned *__restrict__ part2,
                                     const unsigned *__restrict__ part3, int n0, int n1, int n2, int n3, int parts,
@@ -97,7 +97,7 @@ extern "C" __global__ void end_step(const unsigned long long *__restrict__ place
     const long long end = min((long long)n, first + STRETCH);
     for (long long i = first + threadIdx.x; i < end; i += blockDim.x) {
       to[i] = from[i];
-      // Whoever writes here writes the same.
+      // Concurrent writers write the same value.
       if (is_part && !is_finite(from[i])) answer[row * (width + 1) + width] = 1.0f;
     }
   }

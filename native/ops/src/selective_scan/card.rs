@@ -1,4 +1,4 @@
-//! The selective scan.
+//! The selective scan on a card.
 
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::SELECTIVE_SCAN;
@@ -11,12 +11,12 @@ use crate::{Result, Selective};
 
 /// Threads of a block.
 const THREADS: usize = 64;
-/// Numbers of a state that a thread has.
+/// Numbers of a state in a thread.
 const STATES: usize = 8;
-/// Frames between kept states.
+/// Frames between saved states.
 const FRAMES: usize = 8;
 
-/// Numbers of a channel's state that a kernel has at most.
+/// The most numbers in a channel's state for which there is a kernel.
 pub(crate) const MOST_STATES: usize = 64;
 
 pub(crate) fn selective_scan(inputs: Selective<'_>, lengths: &Lengths) -> Result<(Tensor, Tensor)> {
@@ -41,9 +41,9 @@ pub(crate) fn selective_scan(inputs: Selective<'_>, lengths: &Lengths) -> Result
     Ok((y, last.to_dtype(h.dtype())?))
 }
 
-/// Inputs u, dt, a, b, c, h and those that are given of dt_bias, d, z.
+/// Inputs are u, dt, a, b, c, h, and those of dt_bias, d, z that are given.
 struct Scan {
-    /// One `dt` for all frames.
+    /// Whether one `dt` applies to all frames.
     steady: bool,
     softplus: bool,
     log: bool,
@@ -53,7 +53,7 @@ struct Scan {
     lengths: Option<Tensor>,
 }
 
-/// Rows, frames, channels and numbers of a channel's state.
+/// Rows, frames, channels, and numbers of a channel's state.
 struct Sizes {
     batch: usize,
     time: usize,
@@ -67,22 +67,22 @@ impl Sizes {
         Ok(Sizes { batch, time, channels, n: inputs[2].dim(1)? })
     }
 
-    /// Numbers of a state that the kernel has.
+    /// Numbers of a state in the kernel.
     fn width(&self) -> usize {
         self.n.next_power_of_two().max(16)
     }
 
-    /// Blocks of a row.
+    /// The number of blocks of a row.
     fn blocks(&self) -> usize {
         self.channels.div_ceil(THREADS * STATES / self.width())
     }
 }
 
 impl Scan {
-    /// With the inputs but the state.
+    /// A launch with all inputs except the state.
     fn launch(&self, step: &str, inputs: &[Tensor]) -> candle_core::Result<Launch> {
         let [u, dt, a, b, c, _, given @ ..] = inputs else {
-            candle_core::bail!("a scan has more inputs")
+            candle_core::bail!("a scan takes at least six inputs")
         };
         let mut given = given.iter();
         let [bias, d, z] =
@@ -93,19 +93,19 @@ impl Scan {
         launch.option(self.lengths.as_ref())
     }
 
-    /// With the sizes that end the arguments.
+    /// Runs a launch after adding the sizes that end its arguments.
     fn run(&self, launch: Launch, sizes: &Sizes) -> candle_core::Result<()> {
         let Sizes { batch, time, channels, n } = *sizes;
         let launch = [batch, time, channels, n].into_iter().fold(launch, Launch::int);
         let flags = [self.steady, self.softplus, self.log].map(usize::from);
         let launch = flags.into_iter().fold(launch, Launch::int);
-        // SAFETY: as selective_scan.cu says: blocks of a row, rows.
+        // SAFETY: as selective_scan.cu requires, the grid is blocks of a row by rows.
         unsafe { launch.run([batch, sizes.blocks(), 1], [THREADS, 1, 1], 0) }
     }
 }
 
 impl Op for Scan {
-    /// What is kept are the states before each chunk.
+    /// Saves the states before each chunk.
     fn forward(
         &self,
         inputs: &[Tensor],
@@ -126,7 +126,7 @@ impl Op for Scan {
 
     fn backward(&self, pass: &Pass) -> candle_core::Result<Vec<Option<Tensor>>> {
         let Pass { inputs, kept: [kept], dy, d_others: [d_last], .. } = pass else {
-            candle_core::bail!("a scan keeps states and has two outputs")
+            candle_core::bail!("a scan saves states and has two outputs")
         };
         let (u, sizes) = (&inputs[0], Sizes::of(inputs)?);
         let Sizes { batch, time, channels, n } = sizes;

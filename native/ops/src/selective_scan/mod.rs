@@ -22,27 +22,27 @@ use crate::{Error, Result, memory, tensor};
 /// Inputs of a scan over `t` frames of `c` channels with `n` numbers of state each.
 #[derive(Clone, Copy)]
 pub struct Selective<'a> {
-    /// `[b, t, c]`
+    /// Input, `[b, t, c]`.
     pub u: &'a Tensor,
-    /// Step size `[b, t, c]`, or `[c]` where it is the same in all frames.
+    /// Step size `[b, t, c]`, or `[c]` if it is the same in all frames.
     pub dt: &'a Tensor,
-    /// Is added to `dt`, `[c]`.
+    /// Added to `dt`, `[c]`.
     pub dt_bias: Option<&'a Tensor>,
-    /// Whether the step size is the softplus of that.
+    /// Whether the step size is the softplus of `dt` plus its bias.
     pub dt_softplus: bool,
-    /// `[c, n]`
+    /// A or its logarithm, `[c, n]`; see `a_log`.
     pub a: &'a Tensor,
-    /// Whether A is `-exp(a)`.
+    /// Whether A is `-exp(a)`; otherwise it is `a`.
     pub a_log: bool,
-    /// `[b, t, n]`
+    /// Input weights B, `[b, t, n]`.
     pub b: &'a Tensor,
-    /// `[b, t, n]`
+    /// Output weights C, `[b, t, n]`.
     pub c: &'a Tensor,
-    /// The skip `[c]`.
+    /// The skip D, `[c]`.
     pub d: Option<&'a Tensor>,
     /// The gate `[b, t, c]`.
     pub z: Option<&'a Tensor>,
-    /// `[b, c, n]`
+    /// The state before the first frame, `[b, c, n]`.
     pub h: &'a Tensor,
 }
 
@@ -52,11 +52,11 @@ pub struct Selective<'a> {
 /// h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t     y_t = (C_t h_t + D u_t) * silu(z_t)
 /// ```
 ///
-/// without the terms whose tensors are not given. Row r has `lengths[r]` frames: later ones give 0
-/// and leave the state as it is.
+/// Terms whose tensors are not given are omitted. Row r has `lengths[r]` frames: later ones give 0 and leave the state
+/// unchanged.
 ///
-/// Forward keeps the state of every sixteenth frame; backward makes those between again, so that what
-/// is kept is a sixteenth of the states, and nothing is ever divided by a decay.
+/// The forward pass saves the state of every sixteenth frame, and the backward pass recomputes those in between. So a
+/// sixteenth of the states is saved, and nothing is divided by a decay.
 pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
     let Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
     let (batch, time, channels) = u.dims3()?;
@@ -88,13 +88,13 @@ pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor
     Ok(op::apply_all(op, &all.collect::<Vec<_>>(), shapes)?.into())
 }
 
-/// Inputs u, dt, a, b, c, h and those that are given of dt_bias, d, z.
+/// Inputs are u, dt, a, b, c, h, and those of dt_bias, d, z that are given.
 pub(crate) struct Scan {
     pub(crate) batch: usize,
     pub(crate) time: usize,
     pub(crate) channels: usize,
     pub(crate) state: usize,
-    /// One `dt` for all frames.
+    /// Whether one `dt` applies to all frames.
     pub(crate) steady: bool,
     pub(crate) bias: bool,
     pub(crate) softplus: bool,
@@ -124,7 +124,7 @@ impl Scan {
         z.map_or(Ok(()), |z| check("z", &wide, z))?;
         check_lengths(&self.lengths, batch, time)?;
         if u.elem_count() * state == 0 {
-            let shape = format!("{:?} and {state} a channel", u.dims());
+            let shape = format!("{:?} and {state} per channel", u.dims());
             return Err(Error::mismatch("numbers of a selective scan", "at least 1", shape));
         }
         Ok(())
@@ -134,7 +134,7 @@ impl Scan {
         self.lengths.as_ref().map_or(self.time, |l| l[row])
     }
 
-    /// Rows of the batch in one shard: at most eight shards, none too small to be handed out.
+    /// Rows of the batch in one shard: at most eight shards, none so small that another thread does not pay.
     fn shard(&self) -> usize {
         const SMALLEST: usize = 1 << 15;
         let row = self.time * self.channels * self.state;
@@ -145,12 +145,12 @@ impl Scan {
         self.time.div_ceil(CHUNK)
     }
 
-    /// Numbers in a state that is packed in blocks of `LANES` channels.
+    /// Numbers of a state packed in blocks of `LANES` channels.
     fn packed(&self) -> usize {
         self.channels.div_ceil(LANES) * self.state * LANES
     }
 
-    /// `[c, n]` as `[block, n, LANES]`.
+    /// Packs `[c, n]` as `[block, n, LANES]`.
     fn pack(&self, from: &[f32]) -> Vec<f32> {
         let n = self.state;
         let mut to = memory::zeros(self.packed());
@@ -164,7 +164,7 @@ impl Scan {
         to
     }
 
-    /// The reverse of `pack`.
+    /// The inverse of `pack`.
     fn unpack(&self, to: &mut [f32], from: &[f32]) {
         let n = self.state;
         for (block, to) in from.chunks_exact(n * LANES).zip(to.chunks_mut(n * LANES)) {
@@ -208,7 +208,7 @@ impl Scan {
         }
     }
 
-    /// A as `[c, n]`.
+    /// The matrix A, `[c, n]`.
     fn decay_rates<'a>(&self, a: &'a [f32]) -> Cow<'a, [f32]> {
         if !self.log {
             return Cow::Borrowed(a);
@@ -227,7 +227,7 @@ dispatch! {
     }
 }
 
-/// Numbers of all inputs; `dt_bias`, `d` and `z` are empty where they were not given.
+/// Numbers of all inputs; `dt_bias`, `d` and `z` are empty if not given.
 #[derive(Clone, Copy)]
 struct Inputs<'a> {
     u: &'a [f32],
@@ -242,10 +242,10 @@ struct Inputs<'a> {
 }
 
 impl Scan {
-    /// So few frames are not worth packing, nor is anything kept of them.
+    /// Up to this many frames are computed without packing, and nothing is saved.
     const FEW: usize = 3;
 
-    /// The outputs, the last states and, where they are `tracked`, those that backward goes on from.
+    /// The outputs, the last states and, if `tracked`, the states saved for the backward pass.
     fn states(&self, tracked: bool, inputs: &Inputs<'_>) -> [Vec<f32>; 3] {
         let (wide, size) = (self.time * self.channels, self.channels * self.state);
         let few = !tracked && self.time <= Self::FEW;
@@ -277,7 +277,7 @@ impl Scan {
     }
 }
 
-/// What the rows of one shard add to the gradients of A, D and the bias of dt; None of a shard that has none.
+/// The contribution of one shard's rows to the gradients of A, D and the bias of dt; `None` if it contributes nothing.
 type Sums = Option<[Vec<f32>; 3]>;
 
 impl Op for Scan {

@@ -3,14 +3,16 @@
 //   h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t        y_t = (C_t h_t + D u_t) silu(z_t)
 //
 // u, dt, z, y [b, t, c] and B, C [b, t, n] are of type T; a [c, n], dt_bias, d [c], states [b, c, n] and all arithmetic
-// are f32. Null where there is none: dt_bias, d, z, lengths. With `steady` one dt [c], f32, is that of all frames; with
-// `softplus` the step is the softplus of dt; with `log` A is -exp(a). Frames of a row from its length on do not exist:
-// y is 0 there, they have no gradient, and the last state is the one before them; without lengths all have all.
+// are f32. dt_bias, d, z and lengths may be null. With `steady` one dt [c], f32, applies to all frames; with `softplus`
+// the step is the softplus of dt; with `log` A is -exp(a). Frames of a row from its length on do not exist: y is 0
+// there, they have no gradient, and the last state is that after the last frame. If `lengths` is null, all frames
+// exist.
 //
-// A block for THREADS / LANES channels (y of the grid) of a row (x): LANES threads have 8 numbers each of a channel's
-// state, in registers, so that a kernel has states of up to 8 * LANES numbers. Frames go by chunks, whose inputs lie
-// in shared memory. Forward keeps the states before each chunk, in an order of its own, [b, chunks, gridDim.y,
-// STATES, THREADS]; backward makes those between again. Sums have an order that the sizes alone decide.
+// A block has THREADS / LANES channels (y of the grid) of a row (x). LANES threads have 8 numbers each of a channel's
+// state, in registers, so a kernel has states of up to 8 * LANES numbers. Frames are processed by chunks, whose inputs
+// lie in shared memory. The forward pass saves the states before each chunk, in an order of its own, [b, chunks,
+// gridDim.y, STATES, THREADS]; the backward pass recomputes those in between. Sums have an order that depends on sizes
+// alone.
 
 #include "numbers.cuh"
 
@@ -19,15 +21,15 @@ namespace {
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 constexpr int THREADS = 64, WARPS = THREADS / WARP;
-// Of a thread.
+// Numbers of a state in a thread.
 constexpr int STATES = 8;
-// Of a chunk.
+// Frames of a chunk.
 constexpr int FRAMES = 8;
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
-// 2^x in one instruction: expf and __expf have four more, which a decay below 2^-126, that is 0 here, does not need.
+// 2^x in one instruction. expf and __expf have four more, for results below 2^-126, which are 0 here.
 __device__ inline float exp2_of(float x) {
 #ifdef __CUDACC__
   float y;
@@ -51,7 +53,7 @@ template <typename T> struct Inputs {
   int batch, time, channels, n, steady, softplus, log;
 };
 
-// The channel that a thread brings numbers of, for every LANESth frame of a chunk from its own on.
+// The channel whose numbers a thread loads, in every LANESth frame of a chunk from its own on.
 template <int LANES> struct Carrier {
   static constexpr int CHANNELS = THREADS / LANES, EACH = FRAMES / LANES;
   static_assert(FRAMES % LANES == 0, "all threads bring as many frames");
@@ -66,8 +68,8 @@ template <int LANES> struct Carrier {
     there = channel < channels;
   }
 
-  // Numbers of x [b, t, c] in a chunk of `count` frames, of which `first` is the first of all rows; 0 where there are
-  // none. All are on their way together.
+  // Loads numbers of x [b, t, c] in a chunk of `count` frames; `first` is the index of its first frame among those of
+  // all rows. Missing numbers are 0. The loads overlap.
   template <typename T> __device__ void bring(const T *x, int channels, long long first, int count,
                                               float (&to)[EACH]) const {
 #pragma unroll
@@ -78,7 +80,7 @@ template <int LANES> struct Carrier {
   }
 };
 
-// The inputs of a chunk that a thread brings, which may be on their way while the chunk before is worked on.
+// The inputs of a chunk that a thread loads, which may overlap the computation of the previous chunk.
 template <int LANES> struct Brought {
   static constexpr int WIDE = STATES * LANES, EACH = Carrier<LANES>::EACH, ROWS = FRAMES * WIDE / THREADS;
   float b[ROWS], c[ROWS], u[EACH], dt[EACH];
@@ -97,17 +99,17 @@ template <int LANES> struct Brought {
   }
 };
 
-// The frames of a chunk, of the channels of a block. Numbers of the state that there are not are 0 in B and C.
+// The frames of a chunk, for the channels of a block. B and C are 0 past the numbers of the state.
 template <int LANES> struct Chunk {
   static constexpr int CHANNELS = THREADS / LANES, WIDE = STATES * LANES;
 
   alignas(16) float b[FRAMES][WIDE];
   alignas(16) float c[FRAMES][WIDE];
   float u[FRAMES][CHANNELS], dt[FRAMES][CHANNELS];
-  // C h
+  // C h of each frame.
   float out[FRAMES][CHANNELS];
 
-  // `bias`: of the carrier's channel, or its steady dt.
+  // `bias` is that of the carrier's channel, or its steady dt.
   template <typename T>
   __device__ void lay(const Inputs<T> &in, const Carrier<LANES> &carrier, const Brought<LANES> &brought, float bias) {
 #pragma unroll
@@ -126,15 +128,15 @@ template <int LANES> struct Chunk {
   }
 };
 
-// What is added to a channel's dt, or with a steady one dt itself.
+// The bias of a channel's dt, or dt itself if it is steady.
 template <typename T> __device__ float bias_of(const Inputs<T> &in, int channel) {
   if (channel >= in.channels) return 0.0f;
   return (in.steady ? static_cast<const float *>(in.dt)[channel] : 0.0f) + (in.dt_bias ? in.dt_bias[channel] : 0.0f);
 }
 
-// Where a thread stands.
+// The position of a thread.
 template <int LANES> struct Place {
-  // The channel in the block, the thread's part of its state, the channel of all, and the first number of the part.
+  // The channel in the block, the thread's part of its state, the channel in the row, and the first number of the part.
   int own, part, channel, first;
 
   __device__ Place() {
@@ -152,7 +154,7 @@ template <int LANES> struct Place {
     return channel * (long long)in.n + first + i;
   }
 
-  // A, 0 where there is none, times log2(e): decays are powers of 2.
+  // A times log2(e), so that decays are powers of 2; 0 past the numbers of the state.
   template <typename T> __device__ void rates(const Inputs<T> &in, float (&a)[STATES]) const {
     for (int i = 0; i < STATES; i++) {
       a[i] = there(in, i) ? in.a[index(in, i)] : 0.0f;
@@ -161,7 +163,7 @@ template <int LANES> struct Place {
     }
   }
 
-  // Numbers of states [b, c, n] of this row, 0 where there are none.
+  // Reads numbers of states [b, c, n] of this row, 0 past the end.
   template <typename T> __device__ void read_states(const Inputs<T> &in, const float *from, float (&h)[STATES]) const {
     const long long row = blockIdx.x * (long long)in.channels * in.n;
     for (int i = 0; i < STATES; i++) h[i] = from && there(in, i) ? from[row + index(in, i)] : 0.0f;
@@ -174,20 +176,20 @@ template <int LANES> struct Place {
   }
 };
 
-// The states that are kept before a chunk: those of this thread are THREADS numbers apart.
+// The index of the states saved before a chunk: those of this thread are THREADS numbers apart.
 __device__ inline long long kept_at(int time, int chunk) {
   const long long chunks = (time + FRAMES - 1) / FRAMES;
   return ((blockIdx.x * chunks + chunk) * gridDim.y + blockIdx.y) * (STATES * THREADS) + threadIdx.x;
 }
 
-// The sum over the parts of a state, in each of their threads.
+// The sum over the parts of a state, in each thread of it.
 template <int LANES> __device__ inline float over_parts(float v) {
   for (int apart = LANES / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
   return v;
 }
 
-// Sums over the channels of a warp: of its 8 numbers a thread is left with LEFT, which are those from the returned
-// one on. Threads whose lanes differ in SAME alone are left with the same.
+// Sums over the channels of a warp. Of its 8 numbers each thread gets the sums of LEFT, from the returned one on.
+// Threads whose lanes differ only in SAME get the same sums.
 template <int LANES> struct OverChannels {
   static constexpr int LEFT = LANES < 4 ? 1 : STATES * LANES / WARP;
   static constexpr int SAME = 3 & ~(LANES - 1);
@@ -214,7 +216,7 @@ template <int LANES> struct OverChannels {
   }
 };
 
-// `kept` is null where no way back follows.
+// `kept` is null if no backward pass follows.
 template <int LANES, typename T>
 __device__ void forward(const Inputs<T> &in, const float *h0, T *y, float *last, float *kept) {
   __shared__ Chunk<LANES> chunk;
@@ -266,8 +268,8 @@ __device__ void forward(const Inputs<T> &in, const float *h0, T *y, float *last,
   place.write_states(in, last, h);
 }
 
-// Gradients: dy and d_last come in, the latter null where there is none. du, d_dt, dz are as what they are of, d_dt
-// null where dt is steady. To be summed over their first dimensions:
+// Gradients from dy and d_last, which is null if the last state has none. du, d_dt, dz have the layout of u, dt and z;
+// d_dt is null if dt is steady. These are to be summed over their first dimension:
 //   d_bc  [gridDim.y, 2, b, t, n], of B and C
 //   parts [b, (n + 2) * c]: of a [c, n], of dt_bias or the steady dt [c], and of D [c]
 template <int LANES, typename T>
@@ -276,9 +278,9 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
   using Sums = OverChannels<LANES>;
   constexpr int CHANNELS = Chunk<LANES>::CHANNELS, WIDE = Chunk<LANES>::WIDE;
   __shared__ Chunk<LANES> chunk;
-  // The gradient of C h + D u, and what reaches dt * u through the addend, and dt through the decays.
+  // The gradients of C h + D u, of dt * u through the addend, and of dt through the decays.
   __shared__ float d_out[FRAMES][CHANNELS], to_input[FRAMES][CHANNELS], to_decay[FRAMES][CHANNELS];
-  // Before each frame.
+  // States before each frame.
   __shared__ float states[FRAMES][STATES][THREADS];
   __shared__ float of_b[FRAMES][WARPS][WIDE], of_c[FRAMES][WARPS][WIDE];
   __shared__ float ends[2][THREADS];
@@ -289,7 +291,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
   const long long all = (long long)in.batch * in.time * in.n;
   d_bc += blockIdx.y * 2 * all;
 
-  // What a thread does for whole channels it does for its carrier's.
+  // Work for a whole channel is done by the thread that carries it.
   const int mine = carrier.channel;
   const bool has_mine = carrier.there;
   const float bias = bias_of(in, mine), skip = in.d && has_mine ? in.d[mine] : 0.0f;
@@ -396,7 +398,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
       write(du + index, dt * to_input[k][own] + skip * d_out[k][own]);
       dd += d_out[k][own] * u;
       float g = to_decay[k][own] + u * to_input[k][own];
-      // The slope of ln(1 + e^x) is 1 - e^-ln(1 + e^x).
+      // The slope of ln(1 + e^x), as a function of its value y, is 1 - e^-y.
       if (in.softplus) g *= -expm1f(-dt);
       d_bias += g;
       if (d_dt) write(d_dt + index, g);
@@ -424,7 +426,7 @@ __device__ void backward(const Inputs<T> &in, const float *kept, const T *dy, co
 
 } // namespace
 
-// BLOCKS: so many of a way back have room in shared memory at once, and are to have the registers too.
+// BLOCKS: as many blocks of the backward kernel as shared memory holds at once; registers are limited to suit.
 #define SELECTIVE_SCAN(T, name, LANES, size, BLOCKS)                                                                  \
   extern "C" __global__ void selective_scan_##name##_forward_##size(                                                  \
       const T *__restrict__ u, const void *__restrict__ dt, const float *__restrict__ dt_bias,                        \

@@ -1,4 +1,4 @@
-//! The walk over the frames of one row, and the way back over kept states.
+//! The walk over the frames of one row, and the backward pass over saved states.
 
 use std::ops::Range;
 
@@ -7,10 +7,11 @@ use crate::simd::{
     LANES, dispatch, exp_with, load, mul_add, sigmoid_with, softplus_with, store, sum,
 };
 
-/// Frames between kept states. Their states and decays, of one block of channels, fit the first two caches.
+/// Frames between saved states. The states and decays of a chunk, for one block of channels, fit the first two cache
+/// levels.
 pub(super) const CHUNK: usize = 16;
 
-/// One row of the batch; `a` is as the kernel wants it.
+/// One row of the batch; `a` is laid out for the kernel.
 pub(super) struct Sequence<'a> {
     pub(super) u: &'a [f32],
     pub(super) dt: &'a [f32],
@@ -27,13 +28,13 @@ pub(super) struct Sequence<'a> {
     pub(super) steady: bool,
 }
 
-/// What is worked out of a chunk of whole frames before the channels are walked in blocks: in order,
-/// so that the next numbers are on their way when they are asked for.
+/// Intermediate numbers of a chunk of whole frames, computed before the channels are walked in blocks: in memory order,
+/// so that the hardware prefetches.
 pub(super) struct Chunk {
     dt: Vec<f32>,
-    /// `dt * u`
+    /// Step size times input, `dt * u`.
     du: Vec<f32>,
-    /// `C h`
+    /// The product `C h`.
     out: Vec<f32>,
 }
 
@@ -43,7 +44,7 @@ impl Chunk {
         Chunk { dt: zeros(), du: zeros(), out: zeros() }
     }
 
-    /// Reads frames `span` of numbers.
+    /// Computes the numbers of the frames `span`.
     #[inline(always)]
     fn read<const FMA: bool>(&mut self, row: &Sequence<'_>, span: Range<usize>) {
         let c = row.channels;
@@ -66,7 +67,7 @@ impl Chunk {
     }
 }
 
-/// Adds the skip and puts the gate on, if they are there.
+/// Adds the skip and applies the gate, if they are given.
 #[inline(always)]
 fn finish<const FMA: bool>(y: &mut [f32], out: &[f32], row: &Sequence<'_>, first: usize) {
     let c = row.channels;
@@ -85,7 +86,7 @@ fn finish<const FMA: bool>(y: &mut [f32], out: &[f32], row: &Sequence<'_>, first
 }
 
 dispatch! {
-    /// All frames of one row. `h`, and what is kept, are packed; nothing is kept in an empty slice.
+    /// All frames of one row. `h` and the saved states are packed; if `kept` is empty, nothing is saved.
     pub(super) fn forward(y: &mut [f32], h: &mut [f32], kept: &mut [f32], scratch: &mut Chunk, row: &Sequence<'_>) {
         let (c, n) = (row.channels, row.state);
         let packed = h.len();
@@ -123,8 +124,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// As `forward` for a few frames, with `h` and `row.a` as they are given, `[c, n]`: the vectors
-    /// run over the numbers of one channel, and nothing need be packed.
+    /// [`forward`] for a few frames, with unpacked `h` and `row.a`, `[c, n]`: the vectors run over the numbers of one
+    /// channel.
     pub(super) fn forward_few(y: &mut [f32], h: &mut [f32], scratch: &mut Chunk, row: &Sequence<'_>) {
         let (c, n) = (row.channels, row.state);
         scratch.read::<FMA>(row, 0..row.length * c);
@@ -153,23 +154,23 @@ dispatch! {
     }
 }
 
-/// Gradients of one row, and of what all rows share (`a`, packed, `d` and `dt_bias`), to which rows add.
+/// Gradients of one row, and those that all rows share (`a`, packed, `d` and `dt_bias`), to which each row adds.
 pub(super) struct Gradients<'a> {
     pub(super) u: &'a mut [f32],
     pub(super) dt: &'a mut [f32],
-    /// Empty where there is no gate.
+    /// Empty if there is no gate.
     pub(super) z: &'a mut [f32],
     pub(super) b: &'a mut [f32],
     pub(super) c: &'a mut [f32],
-    /// Packed: on entry that of the last state, in the end that of the first.
+    /// Packed; the gradient of the last state on entry, and of the first state on return.
     pub(super) h: &'a mut [f32],
     pub(super) a: &'a mut [f32],
     pub(super) d: &'a mut [f32],
     pub(super) dt_bias: &'a mut [f32],
 }
 
-/// What backward works in: beside a chunk, the gradient of `C h + D u`, decays and states of one
-/// block, and gradients of B and C in lanes.
+/// Buffers of a backward pass: a chunk, the gradient of `C h + D u`, decays and states of one block, and gradients of B
+/// and C in lanes.
 pub(super) struct Scratch {
     chunk: Chunk,
     dy: Vec<f32>,
@@ -225,7 +226,7 @@ dispatch! {
                 states[..n]
                     .as_flattened_mut()
                     .copy_from_slice(&kept[first / CHUNK * packed..][span]);
-                // The states of the chunk once more.
+                // Recomputes the states of the chunk.
                 for k in 0..count {
                     let (dt, du) = (load(dt, k * c + at, width), load(chunk_du, k * c + at, width));
                     let at_t = (first + k) * n..(first + k + 1) * n;
@@ -234,7 +235,7 @@ dispatch! {
                     let decay = &mut decay[k * n..][..n];
                     let mut sum = [0.0; LANES];
                     for j in 0..n {
-                        // Copies, of which the compiler sees that they do not overlap.
+                        // Copies, so that the compiler sees that they do not alias.
                         let (b, c, a, mut now) = (b[j], c_t[j], a[j], before[j]);
                         let mut fades = [0.0; LANES];
                         for i in 0..LANES {
@@ -271,7 +272,7 @@ dispatch! {
                         }
                         (dh[j], da[j], db[j], dc[j]) = (to_h, to_a, to_b, to_c);
                     }
-                    // In place of `dt * u`, which nobody reads again.
+                    // Overwrites `dt * u`, which is no longer needed.
                     store(chunk_du, k * c + at, width, through_b);
                     store(through, k * c + at, width, through_a);
                 }
@@ -288,7 +289,7 @@ dispatch! {
 }
 
 impl Scratch {
-    /// Gradients of what each channel reads on its own.
+    /// Gradients of the inputs of single channels.
     #[inline(always)]
     fn end<const FMA: bool>(
         &self,
@@ -320,7 +321,7 @@ impl Scratch {
                 *to = mul_add::<FMA>(*u, *b, *a);
             }
             if row.softplus {
-                // Where dt = ln(1 + e^x), its slope is sigmoid(x).
+                // For dt = ln(1 + e^x), the slope is sigmoid(x).
                 if row.dt_bias.is_empty() {
                     for (to, raw) in d_dt.iter_mut().zip(raw) {
                         *to *= sigmoid_with::<FMA>(*raw);

@@ -1,4 +1,4 @@
-//! The weighted average of the past.
+//! The weighted average of the past, on a card.
 
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::WKV;
@@ -35,12 +35,12 @@ impl Average {
 
 fn run(launch: Launch, (batch, time, channels): (usize, usize, usize)) -> candle_core::Result<()> {
     let launch = launch.int(time).int(channels);
-    // SAFETY: as wkv.cu says: a thread for each channel of each row.
+    // SAFETY: as wkv.cu requires, a thread for each channel of each row.
     unsafe { launch.run([channels.div_ceil(THREADS) * batch, 1, 1], [THREADS, 1, 1], 0) }
 }
 
 impl Op for Average {
-    /// What is kept are the states before each frame.
+    /// Saves the states before each frame.
     fn forward(
         &self,
         inputs: &[Tensor],

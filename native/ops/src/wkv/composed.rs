@@ -7,8 +7,8 @@ use crate::lengths::{Lengths, blank};
 use crate::linear_recurrence::composed::{prefixes, sigmoid, softplus};
 use crate::{Result, Wkv};
 
-/// Of each stretch of frames the mean and the logarithm of its whole weight: two stretches have the mean of
-/// both, by their weights, and the sum of these, once the early one has faded over the late one.
+/// A parallel scan over stretches of frames. Each has a mean and the logarithm of its total weight; two stretches have
+/// the weighted mean of both and the sum of their weights, after the early one has decayed over the late one.
 pub(super) fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     let Wkv { k, v, w, u, mean, weight } = inputs;
     let (time, decay) = (k.dim(1)?, w.exp()?);

@@ -1,4 +1,4 @@
-//! The weighted average of the past that RWKV-4 reads (Peng et al. 2023, eq. 16).
+//! The weighted average of the past in RWKV-4 (Peng et al. 2023, eq. 16).
 
 mod card;
 mod composed;
@@ -14,34 +14,39 @@ use crate::op::{self, Op, Pass};
 use crate::simd::{LANES, add_rows, dispatch, exp_with, ln_1p, mul_add, sigmoid_with};
 use crate::{Result, memory, tensor};
 
-/// The logarithm of no weight at all: what a game that has not begun remembers.
+/// The logarithm of the weight 0: the state before the first frame of a game.
 pub const NOTHING: f32 = -1e30;
 
-/// `k, v [b, t, c]`; the decay `w [c]` and the bonus `u [c]` of the present frame; the state `mean`,
-/// `weight [b, c]` before the first frame.
+/// Inputs of a [`wkv()`].
 #[derive(Clone, Copy)]
 pub struct Wkv<'a> {
+    /// Keys, the logarithms of the weights of values, `[b, t, c]`.
     pub k: &'a Tensor,
+    /// Values, `[b, t, c]`.
     pub v: &'a Tensor,
+    /// Logarithm of the decay rate, `[c]`.
     pub w: &'a Tensor,
+    /// Bonus of the current frame, `[c]`.
     pub u: &'a Tensor,
+    /// Mean of the values before the first frame, `[b, c]`.
     pub mean: &'a Tensor,
+    /// Logarithm of their total weight, `[b, c]`.
     pub weight: &'a Tensor,
 }
 
 /// `y [b, t, c]` and the state after the last frame.
 ///
-/// A frame i before t weighs `exp(k_i - (t - 1 - i) exp(w))`, the present one `exp(u + k_t)`, and `y_t`
-/// is the average of the values `v`. The published form keeps the two sums, which overflow; here the
-/// state is their ratio, the mean m of the past, and the logarithm s of its whole weight:
+/// Frame i before t has the weight `exp(k_i - (t - 1 - i) exp(w))`, frame t has `exp(u + k_t)`, and `y_t` is the
+/// average of the values `v`. The published form keeps two sums, which overflow; here the state is their ratio, the
+/// mean m of the past, and the logarithm s of its total weight:
 ///
 /// ```text
 /// y = m + sigmoid(u + k - s) (v - m)
 /// g = sigmoid(k - (s - exp(w)))      m = m + g (v - m)      s = log(exp(s - exp(w)) + exp(k))
 /// ```
 ///
-/// Every term is bounded by what goes in, at any k, and smooth: there is no maximum to pass a gradient
-/// through. Frames of a row from its length on give 0 and leave the state as it is.
+/// Every term is bounded by the inputs, at any k, and smooth: no gradient passes through a maximum. Frames of a row
+/// from its length on give 0 and leave the state unchanged.
 pub fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     let Wkv { k, v, w, u, mean, weight } = inputs;
     let (batch, time, c) = k.dims3()?;
@@ -68,19 +73,19 @@ struct Average {
     grid: Grid,
 }
 
-/// One row's frames and a block of its channels, of `time` frames `stride` apart.
+/// Frames of one row in a block of its channels: `time` frames, `stride` apart.
 #[derive(Clone, Copy)]
 struct Block<'a> {
     k: &'a [f32],
     v: &'a [f32],
-    /// `exp(w)`
+    /// The decay rate `exp(w)`.
     decay: &'a [f32],
     u: &'a [f32],
     stride: usize,
     frames: usize,
 }
 
-/// One channel: the output and the next state.
+/// One frame of one channel: the output and the next state.
 #[inline(always)]
 fn frame<const FMA: bool>(k: f32, v: f32, decay: f32, u: f32, m: f32, s: f32) -> [f32; 3] {
     let y = mul_add::<FMA>(sigmoid_with::<FMA>(u + k - s), v - m, m);
@@ -92,8 +97,8 @@ fn frame<const FMA: bool>(k: f32, v: f32, decay: f32, u: f32, m: f32, s: f32) ->
 }
 
 dispatch! {
-    /// One frame of one row: its output, and of the mean and the weight those after it. `decay` is `exp(w)`;
-    /// everything is `[c]`.
+    /// One frame of one row: writes the output, and advances the mean and the weight. `decay` is `exp(w)`; all slices
+    /// are `[c]`.
     pub fn step(y: &mut [f32], state: [&mut [f32]; 2], inputs: [&[f32]; 2], weights: [&[f32]; 2]) {
         let c = y.len();
         let ([k, v], [decay, u]) = (inputs.map(|x| &x[..c]), weights.map(|w| &w[..c]));
@@ -105,8 +110,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// Walks a block; `y` is written if it is as long as the block, and `states`, `[time, 2, width]`, if
-    /// a way back needs them: the state before each frame.
+    /// Walks a block; `y` is written if given, and `states`, `[time, 2, width]`, get the state before each frame unless
+    /// they are empty.
     fn walk(block: Block<'_>, y: Option<(Output<'_>, usize)>, states: &mut [f32], m: &mut [f32], s: &mut [f32]) {
         let width = m.len();
         let whole = width - width % LANES;
@@ -118,7 +123,7 @@ dispatch! {
                 before_m.copy_from_slice(m);
                 before_s.copy_from_slice(s);
             }
-            // SAFETY: the columns of this row are this shard's alone.
+            // SAFETY: only this shard writes these columns of this row.
             let mut y = y.map(|(y, begin)| unsafe { y.range(begin + t * block.stride, width) });
             let mut lanes = |at: usize, full: bool| {
                 let get = |x: &[f32]| if full { load::<true>(x, at) } else { load::<false>(x, at) };
@@ -151,7 +156,7 @@ dispatch! {
     }
 }
 
-/// Gradients of a block: the state's `m`, `s`, those of `decay` and `u`, and where those of k, v go.
+/// Gradients of a block: those of the state's `m` and `s`, of `decay` and `u`, and the outputs for those of k and v.
 struct Back<'a> {
     dm: &'a mut [f32],
     ds: &'a mut [f32],
@@ -159,12 +164,12 @@ struct Back<'a> {
     du: &'a mut [f32],
     dk: Output<'a>,
     dv: Output<'a>,
-    /// Where this block begins in `dk` and `dv`.
+    /// The index of this block in `dk` and `dv`.
     begin: usize,
 }
 
 dispatch! {
-    /// Walks a block back over the `states` that [`walk`] has kept.
+    /// Walks a block backwards over the `states` that [`walk`] saved.
     fn walk_back(block: Block<'_>, back: Back<'_>, dy: Option<&[f32]>, states: &[f32]) {
         let width = back.dm.len();
         let whole = width - width % LANES;
@@ -174,9 +179,9 @@ dispatch! {
             let (k, v) = (&block.k[span.clone()], &block.v[span.clone()]);
             let dy = dy.map_or(&zeros[..], |dy| &dy[span.clone()]);
             let (m, s) = states[t * 2 * width..(t + 1) * 2 * width].split_at(width);
-            // SAFETY: the columns of this row are this shard's alone.
+            // SAFETY: only this shard writes these columns of this row.
             let dk = unsafe { back.dk.range(back.begin + t * block.stride, width) };
-            // SAFETY: as above.
+            // SAFETY: as for `dk`.
             let dv = unsafe { back.dv.range(back.begin + t * block.stride, width) };
             let mut lanes = |at: usize, full: bool| {
                 let get = |x: &[f32]| if full { load::<true>(x, at) } else { load::<false>(x, at) };
@@ -190,7 +195,8 @@ dispatch! {
                     let p = sigmoid_with::<FMA>(u[l] + k[l] - s[l]);
                     let dp = dy[l] * ahead * p * (1.0 - p);
                     let g = sigmoid_with::<FMA>(k[l] - (s[l] - d[l]));
-                    // The new s leans on k by g and on the old one by 1 - g, as the new m does on v and m.
+                    // The slope of the new s is g with respect to k and 1 - g with respect to the old s, as that of the
+                    // new m is for v and m.
                     let dg = dm[l] * ahead * g * (1.0 - g);
                     let past = ds[l] * (1.0 - g) - dg;
                     dks[l] = dp + ds[l] * g + dg;
@@ -242,11 +248,11 @@ impl Average {
         }
     }
 
-    /// Zeros for the frames of a row that do not exist.
+    /// Writes zeros to the frames of a row that do not exist.
     fn blank(&self, row: usize, columns: &Range<usize>, output: Output<'_>) {
         let Grid { time, channels: c, .. } = self.grid;
         for t in self.grid.frames(row)..time {
-            // SAFETY: the columns of this row are this shard's alone.
+            // SAFETY: only this shard writes these columns of this row.
             let range =
                 unsafe { output.range((row * time + t) * c + columns.start, columns.len()) };
             range.iter_mut().for_each(|v| _ = v.write(0.0));
@@ -264,8 +270,7 @@ impl Op for Average {
         let Grid { batch, time, channels: c, .. } = self.grid;
         let decay = decays(w);
         let sizes = [batch * time * c, batch * c, batch * c];
-        // SAFETY: the grid visits every row and column; `walk` writes the frames that exist, `blank`
-        // the others.
+        // SAFETY: the grid visits every row and column; `walk` writes the frames that exist, `blank` the others.
         let all = unsafe {
             outputs(sizes, |[y, last_m, last_s]| {
                 self.grid.for_each(|row, columns| {
@@ -284,14 +289,14 @@ impl Op for Average {
         Ok(all.into())
     }
 
-    /// The states are walked through again rather than kept.
+    /// Recomputes the states, which are not saved.
     fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
         let [k, v, w, u, mean, weight] = op::numbers(pass.inputs)?;
         let [dy, d_mean, d_weight] = op::numbers(pass.gradients)?;
         let Grid { batch, time, channels: c, .. } = self.grid;
         let decay = decays(w);
         let (long, short) = (batch * time * c, batch * c);
-        // SAFETY: as above, with `walk_back`.
+        // SAFETY: as in `forward`, with `walk_back`.
         let [dk, dv, dw, du, dm, ds] = unsafe {
             outputs([long, long, short, short, short, short], |[dk, dv, dw, du, dm, ds]| {
                 self.grid.for_each(|row, columns| {

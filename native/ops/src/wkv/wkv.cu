@@ -1,16 +1,16 @@
-// The weighted average of the past that RWKV-4 reads (Peng et al. 2023, eq. 16), channel by channel. The state is the
-// mean m of the past and the logarithm s of its whole weight, so that nothing overflows at any k:
+// The weighted average of the past in RWKV-4 (Peng et al. 2023, eq. 16), channel by channel. The state is the mean m of
+// the past and the logarithm s of its total weight, so that nothing overflows at any k:
 //
 //   y = m + sigmoid(u + k - s) (v - m)
 //   g = sigmoid(k - (s - exp(w)))      m = m + g (v - m)      s = log(exp(s - exp(w)) + exp(k))
 //
-// k, v, y [b, t, c] are of type T; the decay w and the bonus u [c], states [b, c] and all arithmetic are f32. Forward
-// keeps the states before each frame, [b, t, c] each, which backward reads. Gradients of w and u come by row, parts
-// [b, 2, c], to be summed.
+// k, v, y [b, t, c] are of type T; the decay w and the bonus u [c], states [b, c] and all arithmetic are f32. The
+// forward pass saves the states before each frame, [b, t, c] each, for the backward pass. Gradients of w and u are
+// written by row, parts [b, 2, c], to be summed.
 //
-// A thread for each channel of a row, whole blocks of a row one after the other. Frames of a row from its length on do
-// not exist: y is 0 there, they have no gradient, and the last state is the one before them; without lengths all have
-// all.
+// The grid has a thread for each channel of a row, and whole blocks for one row after the other. Frames of a row from
+// its length on do not exist: y is 0 there, they have no gradient, and the last state is that after the last frame. If
+// `lengths` is null, all frames exist.
 
 #include "channels.cuh"
 #include "numbers.cuh"
@@ -19,7 +19,7 @@ namespace {
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// kept_mean and kept_weight are null where no way back follows.
+// kept_mean and kept_weight are null if no backward pass follows.
 template <typename T>
 __device__ void forward(const T *k, const T *v, const float *w, const float *u, const float *mean, const float *weight,
                         const int *lengths, T *y, float *last_mean, float *last_weight, float *kept_mean,
@@ -48,7 +48,7 @@ __device__ void forward(const T *k, const T *v, const float *w, const float *u, 
   last_weight[own] = s;
 }
 
-// The gradients of the last state are null where there are none.
+// The gradients of the last state are null if there are none.
 template <typename T>
 __device__ void backward(const T *k, const T *v, const float *w, const float *u, const int *lengths,
                          const float *kept_mean, const float *kept_weight, const T *dy, const float *d_last_mean,
@@ -72,7 +72,8 @@ __device__ void backward(const T *k, const T *v, const float *w, const float *u,
     const float k_t = read(k + at), v_t = read(v + at), g_y = read(dy + at), m = kept_mean[at], s = kept_weight[at];
     const float ahead = v_t - m;
     const float p = sigmoid(bonus + k_t - s), dp = g_y * ahead * p * (1.0f - p);
-    // The new s leans on k by g and on the old one by 1 - g, as the new m does on v and m.
+    // The slope of the new s is g with respect to k and 1 - g with respect to the old s, as that of the new m is for v
+    // and m.
     const float g = sigmoid(k_t - (s - decay)), dg = dm * ahead * g * (1.0f - g);
     const float past = ds * (1.0f - g) - dg;
     write(dk + at, dp + ds * g + dg);

@@ -1,4 +1,4 @@
-//! Ops composed of candle's beside the ops themselves; on a card too, if that is asked for.
+//! Comparison of ops with their composed form, also on a card if tests run on one.
 
 use candle_core::{DType, Device, Tensor, Var};
 use sconce_ops::weights::Weight;
@@ -6,12 +6,12 @@ use sconce_tensor::{Precision, Result, tape};
 
 use super::{backward, card, gradient, noise, values};
 
-/// Of the largest number; of numbers of 16 bits, whose like have a precision of 2^-9.
+/// Tolerance relative to the largest number; `ROUNDED` is that of 16-bit numbers, whose precision is 2^-9.
 const TOLERANCE: f32 = 1e-4;
 const ROUNDED: f32 = 2e-2;
 
-/// What `op` makes of variables with these values, and the gradients of each of them, is the same when it
-/// is composed: of numbers of 64 bits, which no other form of an op takes. On a card its kernels have a part in it.
+/// Checks that `op` gives the same outputs, and the same gradients of all inputs, in f64, which only the composed form
+/// accepts. On a card this also checks the kernels.
 pub fn check(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
     let want = run(inputs, (&Device::Cpu, DType::F32), &op);
     for (device, dtype) in elsewhere() {
@@ -20,7 +20,7 @@ pub fn check(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec
         compare_all(&name, &got, &want, TOLERANCE);
     }
     let Some(card) = card() else { return };
-    // What wants no gradient goes other ways.
+    // Inputs without gradient take other code paths.
     let there: Vec<Weight> =
         inputs.iter().map(|t| Weight::from(t.to_device(&card).unwrap())).collect();
     for (i, y) in op(&there).unwrap().into_iter().enumerate() {
@@ -29,8 +29,8 @@ pub fn check(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec
     }
 }
 
-/// On a card, if that is asked for, `op` is the same but for rounding where operands of products are of bf16, and where
-/// all numbers are.
+/// On a card, if tests run on one, checks that `op` gives the same up to rounding errors with operands of products in
+/// bf16, and with all numbers in bf16.
 pub fn check_in_bf16(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
     let ways = [(Precision::Bf16, DType::F32), (Precision::F32, DType::BF16)];
     rounded(name, inputs, op, &ways);
@@ -43,7 +43,7 @@ fn compare_all(name: &str, got: &[(String, Tensor)], want: &[(String, Tensor)], 
     }
 }
 
-/// As [`check`], and on a card in numbers of 16 bits besides, where kernels have all of the arithmetic.
+/// [`check`], and on a card also in 16 bits, where kernels compute everything.
 pub fn check_kernels(name: &str, inputs: &[Tensor], op: impl Fn(&[Weight]) -> Result<Vec<Tensor>>) {
     check(name, inputs, &op);
     rounded(name, inputs, &op, &[(Precision::F32, DType::BF16)]);
@@ -65,7 +65,7 @@ fn rounded(
     }
 }
 
-/// Where, and in which numbers, ops have another form than on the CPU.
+/// The devices and types in which ops have another form than on the CPU.
 pub fn elsewhere() -> Vec<(Device, DType)> {
     let on_card = card().map(|card| (card, DType::F32));
     std::iter::once((Device::Cpu, DType::F64)).chain(on_card).collect()
@@ -75,15 +75,15 @@ fn compare(what: &str, got: &Tensor, want: &Tensor, tolerance: f32) {
     assert_eq!(got.dims(), want.dims(), "{what}");
     let (got, want) = (values(got), values(want));
     let scale = want.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-    assert!(scale > 0.0, "{what}: nothing but zeros");
+    assert!(scale > 0.0, "{what}: all numbers are zero");
     for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-        // Not so if one of them is not a number.
+        // False if one of the numbers is NaN.
         let near = (got - want).abs() <= tolerance * scale;
-        assert!(near, "{what}, number {i}: {got} for {want} at a scale of {scale}");
+        assert!(near, "{what}, number {i}: got {got}, expected {want}, scale {scale}");
     }
 }
 
-/// The outputs, then the gradients of the inputs under a loss that weights every number in its own way.
+/// The outputs, then the gradients of the inputs under a loss with a weight for every number.
 fn run(
     inputs: &[Tensor],
     (device, dtype): (&Device, DType),
@@ -104,7 +104,7 @@ fn run(
         let name = format!("gradient of input {i}");
         let gradient = match dtype {
             DType::F32 if device.is_cpu() => gradient(&name, variable, &store),
-            _ => store.get(variable).unwrap_or_else(|| panic!("{name}: none")).clone(),
+            _ => store.get(variable).unwrap_or_else(|| panic!("{name}: no gradient")).clone(),
         };
         (name, gradient)
     });

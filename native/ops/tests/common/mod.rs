@@ -1,4 +1,4 @@
-//! Golden files and the comparison they ask for; noise, and gradients by finite differences.
+//! Golden files and the comparison with them; noise, and gradients by finite differences.
 #![allow(clippy::disallowed_methods)]
 #![allow(dead_code)]
 
@@ -12,35 +12,35 @@ use sconce_ops::weights::{Builder, Source, Weight, Weights};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::tape::{self, Gradients};
 
-/// The card that tests are to run on as well, where `SCONCE_TEST_CARD` is set: one that is not there is an error.
+/// The card on which tests run too if `SCONCE_TEST_CARD` is set; a missing card is an error.
 pub fn card() -> Option<Device> {
     std::env::var_os("SCONCE_TEST_CARD").map(|_| sconce_tensor::device::open(0).unwrap())
 }
 
-/// Of what a card computes in f32.
+/// Tolerance of results that a card computes in f32.
 const ON_A_CARD: f64 = 1e-4;
 
 pub struct Golden {
     name: String,
     tensors: BTreeMap<String, (Vec<usize>, Vec<f64>)>,
     tolerance: serde_json::Value,
-    /// Where all of its tensors are.
+    /// The device of all its tensors.
     device: Device,
 }
 
 impl Golden {
-    /// On the CPU.
+    /// Opens a golden file on the CPU.
     pub fn open(name: &str) -> Self {
         Self::on(&Device::Cpu, name)
     }
 
-    /// On the CPU, and on the card that is asked for.
+    /// Opens a golden file on the CPU, and on the card if tests run on one.
     pub fn everywhere(name: &str) -> impl Iterator<Item = Self> {
         [Some(Device::Cpu), card()].into_iter().flatten().map(|device| Self::on(&device, name))
     }
 
     fn on(device: &Device, name: &str) -> Self {
-        // From the folder of the package, in which its tests run.
+        // The path is relative to the folder of the package, in which its tests run.
         let path = format!("../../test/golden/{name}.safetensors");
         let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
         let (_, header) = SafeTensors::read_metadata(&bytes).expect("a header");
@@ -94,12 +94,12 @@ impl Golden {
         Tensor::from_vec(data, self.shape(key), &self.device).expect("a tensor")
     }
 
-    /// An input as a variable, so that its gradient can be asked for.
+    /// An input as a variable, which has a gradient.
     pub fn variable(&self, key: &str) -> Tensor {
         Var::from_tensor(&self.tensor(key)).expect("a variable").into_inner()
     }
 
-    /// All parameters, as variables, under the names that a layer asks for.
+    /// All parameters as variables, under their names in a layer.
     pub fn builder(&self) -> Builder {
         let stored: Weights = self
             .tensors
@@ -110,12 +110,12 @@ impl Golden {
         Builder::new(Source::Stored(stored), true)
     }
 
-    /// `|got - want| <= tol * max|want| + floor`, the rule "scaled".
+    /// Checks the rule "scaled": `|got - want| <= tol * max|want| + floor`.
     pub fn check(&self, key: &str, got: &Tensor) {
         assert_eq!(self.tolerance["rule"], "scaled", "{}", self.name);
         let kind = if key.starts_with("grad.") { "grad" } else { "output" };
         let tolerance = self.tolerance[kind].as_f64().expect("a tolerance");
-        // Sums of f32 in another order than ours, which has wider ones.
+        // A card adds f32 in another order, so its tolerance is larger.
         let tolerance = if self.device.is_cpu() { tolerance } else { tolerance.max(ON_A_CARD) };
         let floor = self.tolerance["floor"].as_f64().expect("a floor");
         assert_eq!(got.dims(), self.shape(key), "{} {key}", self.name);
@@ -148,22 +148,25 @@ impl Golden {
         for (name, tensor) in inputs {
             let key = format!("grad.input.{name}");
             let gradient = gradients.get(tensor);
-            self.check(&key, gradient.unwrap_or_else(|| panic!("{}: none for {key}", self.name)));
+            self.check(
+                &key,
+                gradient.unwrap_or_else(|| panic!("{}: no gradient for {key}", self.name)),
+            );
         }
     }
 }
 
-/// Records all passes of this thread from now on, as long as the test lasts.
+/// Records all passes of this thread for the rest of the test.
 pub fn record() {
     Box::leak(Box::new(tape::record()));
 }
 
-/// The gradients of what a loss came from.
+/// The gradients of a loss.
 pub fn backward(loss: &Tensor) -> Gradients {
     tape::backward(loss, loss.ones_like().unwrap()).expect("a backward pass")
 }
 
-/// The gradient that a backward pass found for a weight.
+/// The gradient of a weight after a backward pass.
 pub fn gradient(name: &str, weight: &Weight, store: &Gradients) -> Tensor {
     assert!(weight.gather(store).expect("gradients"), "{name}: no gradient");
     let values = weight.read_gradient(|g| g.to_vec()).expect("numbers");
@@ -183,7 +186,7 @@ pub fn values(t: &Tensor) -> Vec<f32> {
     t.flatten_all().unwrap().to_dtype(DType::F32).unwrap().to_vec1().unwrap()
 }
 
-/// The same in f64, of which all ops are composed.
+/// The same numbers in f64, which select the composed form.
 pub fn wide(t: &Tensor) -> Tensor {
     t.to_dtype(DType::F64).unwrap()
 }
@@ -194,7 +197,7 @@ pub fn apart(a: &Tensor, b: &Tensor) -> f32 {
     values(a).iter().zip(values(b)).fold(0.0, |m, (a, b)| m.max((a - b).abs()))
 }
 
-/// Central differences of `sum(f(x) * c)` against the gradients that the ops give.
+/// Compares the gradients of `sum(f(x) * c)` with central differences.
 pub fn differences(inputs: Vec<Tensor>, f: impl Fn(&[Weight]) -> Tensor) {
     let variables: Vec<Weight> =
         inputs.iter().map(|t| Var::from_tensor(t).unwrap().into_inner().into()).collect();
@@ -222,7 +225,7 @@ pub fn differences(inputs: Vec<Tensor>, f: impl Fn(&[Weight]) -> Tensor) {
             let off = (slope - f64::from(gradient[i])).abs();
             assert!(
                 off < 2e-2 * f64::from(scale),
-                "input {k}, number {i}: {slope} by differences, {} by the op",
+                "input {k}, number {i}: {slope} by differences, the op gives {}",
                 gradient[i]
             );
         }

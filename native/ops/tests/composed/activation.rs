@@ -1,4 +1,4 @@
-//! Activations, gates, dropout and skips are the same composed of candle's ops.
+//! Activations, gates, dropout and skips equal their composed forms.
 
 use candle_core::{DType, Device, Tensor, Var};
 use sconce_ops::{self as ops, Activation};
@@ -19,7 +19,7 @@ const ACTIVATIONS: [Activation; 8] = [
 ];
 
 #[test]
-fn activations_and_gates_are_what_they_are() {
+fn activations_and_gates_equal_their_composed_forms() {
     let wide = |seed| (noise(&[2, 43, 6], seed) * 4.0).unwrap();
     for activation in ACTIVATIONS {
         check(&format!("{activation:?}"), &[wide(1)], |t| {
@@ -35,7 +35,7 @@ fn activations_and_gates_are_what_they_are() {
 }
 
 #[test]
-fn values_and_slopes_far_out_and_at_zero_are_what_they_are() {
+fn values_and_slopes_agree_at_zero_and_far_from_it() {
     record();
     for activation in ACTIVATIONS {
         for at in [-1e3f32, -100.0, -20.0, 0.0, 20.0, 100.0, 1e3] {
@@ -48,14 +48,14 @@ fn values_and_slopes_far_out_and_at_zero_are_what_they_are() {
             };
             for (got, want) in run(DType::F64).into_iter().zip(run(DType::F32)) {
                 let near = (got - want).abs() <= 1e-5 * want.abs() + 1e-7;
-                assert!(near, "{activation:?} at {at}: {got} for {want}");
+                assert!(near, "{activation:?} at {at}: got {got}, expected {want}");
             }
         }
     }
 }
 
 #[test]
-fn what_is_not_a_number_is_not_hidden() {
+fn nan_stays_nan() {
     let nan = Tensor::new(&[f64::NAN; 3], &Device::Cpu).unwrap();
     for activation in ACTIVATIONS {
         let y = ops::activate(&nan, activation).unwrap();
@@ -64,7 +64,7 @@ fn what_is_not_a_number_is_not_hidden() {
 }
 
 #[test]
-fn the_same_numbers_are_dropped() {
+fn the_composed_form_drops_the_same_numbers() {
     let (x, rng) = (noise(&[3, 43, 10], 1), Rng::new(1, "dropout", 5));
     check("dropout", std::slice::from_ref(&x), |t| Ok(vec![ops::dropout(&t[0], 0.4, rng)?]));
     check("dropout of columns", std::slice::from_ref(&x), |t| {
@@ -73,7 +73,7 @@ fn the_same_numbers_are_dropped() {
 }
 
 #[test]
-fn a_skip_is_what_it_is() {
+fn a_skip_equals_its_composed_form() {
     let all = [noise(&[2, 43, 6], 1), noise(&[2, 43, 6], 2), noise(&[6], 3)];
     check("skip", &all, |t| Ok(vec![ops::skip(&t[0], &t[1], &t[2])?]));
 }

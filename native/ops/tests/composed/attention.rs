@@ -1,4 +1,4 @@
-//! Attention and softmax composed of candle's ops beside the ops themselves.
+//! Attention and softmax compared with their composed forms.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use sconce_tensor::rng::Rng;
 use crate::common::composed::{check, check_kernels};
 use crate::common::{apart, backward, noise, record, values, wide};
 
-/// Frames that the rows of a batch have seen: none, some, and more than any window has.
+/// Frames seen by the rows of a batch: none, some, and more than any window holds.
 const SEEN: [usize; 3] = [0, 3, 997];
 
-/// Sizes of a case: heads, head_dim, window, frames of a sequence, and of each row.
+/// Sizes of a case: heads, head_dim, window, frames of the sequence, and frames of each row.
 type Case = (usize, usize, usize, usize, Option<[usize; 3]>);
 
 const CASES: [Case; 6] = [
@@ -29,12 +29,12 @@ const CASES: [Case; 6] = [
     (2, 8, 4, 1, None),
 ];
 
-/// One attention, and a cache before it.
+/// An attention, and the cache before the sequence.
 struct Attention {
     window: Arc<Window>,
     seen: Tensor,
     lengths: Lengths,
-    /// Queries, keys and values, then the cache's keys and values.
+    /// Queries, keys and values of the sequence, then the cached keys and values.
     inputs: [Tensor; 3],
 }
 
@@ -64,7 +64,7 @@ impl Attention {
         Ok(vec![y, keys, values, seen.to_dtype(qkv.dtype())?])
     }
 
-    /// The inputs as numbers of 64 bits, of which ops are composed.
+    /// The inputs in f64, which select the composed form.
     fn wide(&self) -> [Tensor; 3] {
         self.inputs.each_ref().map(wide)
     }
@@ -75,7 +75,7 @@ fn single(t: &Tensor) -> Tensor {
 }
 
 #[test]
-fn attention_its_cache_and_its_gradients_are_those_of_the_op() {
+fn attention_its_cache_and_its_gradients_equal_the_composed_form() {
     record();
     for pairing in [Pairing::Half, Pairing::Interleaved] {
         for case in CASES {
@@ -88,7 +88,7 @@ fn attention_its_cache_and_its_gradients_are_those_of_the_op() {
 }
 
 #[test]
-fn a_sequence_in_pieces_is_the_sequence_when_it_is_composed() {
+fn a_composed_sequence_in_pieces_equals_the_whole() {
     record();
     let attention = Attention::new((2, 8, 5, 23, None), Pairing::Half);
     let [qkv, keys, values] = attention.wide();
@@ -115,7 +115,7 @@ fn a_sequence_in_pieces_is_the_sequence_when_it_is_composed() {
 }
 
 #[test]
-fn the_last_query_is_that_of_the_op() {
+fn the_last_query_equals_the_composed_form() {
     record();
     for case in CASES {
         let attention = Attention::new((case.0, case.1, case.2, case.3, None), Pairing::Half);
@@ -135,7 +135,7 @@ fn the_last_query_is_that_of_the_op() {
 }
 
 #[test]
-fn weights_by_age_are_those_of_the_op() {
+fn weights_by_age_equal_the_composed_form() {
     record();
     for pairing in [Pairing::Half, Pairing::Interleaved] {
         for case in CASES {
@@ -150,7 +150,7 @@ fn weights_by_age_are_those_of_the_op() {
     }
 }
 
-/// What is beyond the length of a row is not a number.
+/// Sets the frames past the length of a row to NaN.
 fn cut(t: &Tensor, lengths: [usize; 3]) -> Tensor {
     let (_, time, width) = t.dims3().unwrap();
     let mut numbers = crate::common::values(t);
@@ -161,7 +161,7 @@ fn cut(t: &Tensor, lengths: [usize; 3]) -> Tensor {
 }
 
 #[test]
-fn what_is_not_seen_and_frames_that_are_not_there_do_not_matter() {
+fn unseen_frames_and_frames_past_a_length_have_no_effect() {
     record();
     let mut attention = Attention::new((2, 6, 5, 45, Some([45, 7, 0])), Pairing::Half);
     let [qkv, keys, values] = attention.inputs.clone();
@@ -178,10 +178,10 @@ fn what_is_not_seen_and_frames_that_are_not_there_do_not_matter() {
 }
 
 #[test]
-fn softmax_is_that_of_the_op_with_and_without_a_mask() {
+fn softmax_with_and_without_a_mask_equals_the_composed_form() {
     let x = (noise(&[3, 7, 37], 1) * 20.0).unwrap();
     check("softmax", std::slice::from_ref(&x), |t| Ok(vec![ops::softmax(&t[0])?]));
-    // Of the rows one has nothing left, and one has a single number.
+    // In one row the mask selects nothing, in another a single number.
     let wanted = |i: usize| match i / 37 {
         2 => false,
         3 => i % 37 == 5,
@@ -192,7 +192,7 @@ fn softmax_is_that_of_the_op_with_and_without_a_mask() {
 }
 
 #[test]
-fn a_softmax_of_minus_infinity_throughout_is_0_and_has_no_gradient() {
+fn a_softmax_of_only_minus_infinity_is_0_and_has_no_gradient() {
     record();
     let x = [f32::NEG_INFINITY, f32::NEG_INFINITY, 1.0, f32::NEG_INFINITY];
     let x = Tensor::new(&[[x[0], x[1]], [x[2], x[3]]], &Device::Cpu).unwrap();
@@ -204,7 +204,7 @@ fn a_softmax_of_minus_infinity_throughout_is_0_and_has_no_gradient() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_refused_in_the_same_words() {
+fn wrong_shapes_give_the_same_errors() {
     record();
     let attention = Attention::new((2, 8, 5, 3, None), Pairing::Half);
     let [qkv, keys, values] = &attention.inputs;
@@ -219,8 +219,8 @@ fn shapes_that_do_not_fit_are_refused_in_the_same_words() {
     }
 }
 
-/// A layer: `x`, the cache, then all weights; whether the norm has a shift, numbers are dropped, heads
-/// have norms.
+/// Runs a layer. `t` holds `x`, the cache, then all weights; `options` say whether the norm has a shift, whether there
+/// is dropout, and whether heads have norms.
 fn layer(attention: &Attention, t: &[Weight], options: [bool; 3]) -> Result<Vec<Tensor>> {
     let [shift, drops, heads] = options;
     let mut rest = t[7..].iter().cloned();
@@ -248,7 +248,7 @@ fn layer(attention: &Attention, t: &[Weight], options: [bool; 3]) -> Result<Vec<
 }
 
 #[test]
-fn a_residual_layer_and_its_gradients_are_those_of_the_op() {
+fn a_residual_layer_and_its_gradients_equal_the_composed_form() {
     let (h, case) = (7, (2, 4, 4, 45, Some([45, 20, 1])));
     for options in [[true, false, false], [false, true, true], [true, true, false]] {
         let attention = Attention::new(case, Pairing::Half);
@@ -264,16 +264,16 @@ fn a_residual_layer_and_its_gradients_are_those_of_the_op() {
     }
 }
 
-/// Where a card has them, the kernels of flash attention: numbers of 16 bits go to them and come back, so that the
-/// results are near and not the same. Frames that do not exist are 0 all the same.
+/// The kernels of flash attention, where a card has them. Their operands and results are rounded to 16 bits, so the
+/// results are close to those of the other kernels, and not equal. Frames that do not exist are 0.
 #[cfg(feature = "flash-attn")]
 #[test]
-fn flash_attention_of_a_window_is_the_op() {
+fn flash_attention_of_a_window_is_close_to_the_op() {
     record();
     use sconce_tensor::Precision;
 
     let Some(card) = crate::common::card() else { return };
-    // Less than a block of queries, more; all heads that there are.
+    // Fewer queries than a block has, and more; all head sizes.
     for (head_dim, time, pairing) in [
         (32, 60, Pairing::Half),
         (64, 150, Pairing::Half),
@@ -298,7 +298,11 @@ fn flash_attention_of_a_window_is_the_op() {
                 let name = format!("{head_dim}, {time}, {pairing:?}, {lengths:?}, {precision}");
                 let largest = values(&want[0]).into_iter().fold(0.0f32, |m, v| m.max(v.abs()));
                 assert!(apart(&got[0], &want[0]) < 2e-2 * largest, "{name}");
-                assert_ne!(values(&got[0]), values(&own[0]), "{name}: by kernels of our own");
+                assert_ne!(
+                    values(&got[0]),
+                    values(&own[0]),
+                    "{name}: not computed by flash attention"
+                );
                 for (got, own) in got[1..].iter().zip(&own[1..]) {
                     assert_eq!(values(got), values(own), "{name}");
                 }

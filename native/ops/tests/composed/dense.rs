@@ -1,4 +1,4 @@
-//! Linear layers and tables of rows are the same composed of candle's ops.
+//! Linear layers and tables of rows equal their composed forms.
 
 use candle_core::Tensor;
 use sconce_ops::dropout::{Dropout, Origin};
@@ -35,7 +35,7 @@ fn norm(weight: &Weight, bias: Option<&Weight>) -> Norm {
 }
 
 #[test]
-fn linear_layers_of_all_activations_are_what_they_are() {
+fn linear_layers_of_all_activations_equal_their_composed_forms() {
     for activation in ACTIVATIONS {
         check(&format!("linear, {activation:?}"), &inputs(&[&[7, 12], &[7]]), |t| {
             Ok(vec![ops::linear(&t[0], &t[1], Some(&t[2]), activation)?])
@@ -53,7 +53,7 @@ fn linear_layers_of_all_activations_are_what_they_are() {
 }
 
 #[test]
-fn linear_layers_with_a_norm_are_what_they_are() {
+fn linear_layers_with_a_norm_equal_their_composed_forms() {
     for activation in [Activation::Gelu, Activation::Tanh] {
         check("linear with a LayerNorm", &inputs(&[&[7, 12], &[7], &[7], &[7]]), |t| {
             let norm = norm(&t[3], Some(&t[4]));
@@ -66,7 +66,7 @@ fn linear_layers_with_a_norm_are_what_they_are() {
 }
 
 #[test]
-fn products_of_several_weights_are_what_they_are() {
+fn products_of_several_weights_equal_their_composed_forms() {
     check("parts", &inputs(&[&[10, 12]]), |t| {
         Ok(ops::linear_parts(&t[0], &t[1], [5, 2, 3])?.into())
     });
@@ -89,7 +89,7 @@ fn products_of_several_weights_are_what_they_are() {
 }
 
 #[test]
-fn two_layers_and_what_stands_around_them_are_what_they_are() {
+fn feed_forward_and_its_residual_form_equal_their_composed_forms() {
     for activation in ACTIVATIONS {
         let name = format!("feed-forward, {activation:?}");
         check(&name, &inputs(&[&[20, 12], &[20], &[5, 20], &[5]]), |t| {
@@ -114,14 +114,14 @@ fn two_layers_and_what_stands_around_them_are_what_they_are() {
 }
 
 #[test]
-fn rows_of_a_table_are_what_they_are_and_gather_the_gradients_of_all_who_read_them() {
+fn rows_of_a_table_and_the_sums_of_their_gradients_equal_the_composed_form() {
     let gather = |t: &[Weight]| Ok(vec![ops::gather(&t[0], vec![1, 5, 1, 0, 1].into(), "ids")?]);
     check("gather", &[noise(&[6, 3], 1)], gather);
     check_kernels("gather", &[noise(&[6, 3], 1)], gather);
 }
 
 #[test]
-fn sizes_that_do_not_fit_are_the_same_errors() {
+fn wrong_sizes_give_the_same_errors() {
     let x = noise(&[2, 5], 1);
     let linear = |x: &Tensor| ops::linear(x, &noise(&[3, 4], 1).into(), None, Activation::None);
     let gather = |x: &Tensor| ops::gather(x, vec![2].into(), "action");

@@ -1,4 +1,4 @@
-//! Ops along the frames of a game are the same composed of candle's ops.
+//! Ops along the frames of a game equal their composed forms.
 
 use sconce_ops as ops;
 use sconce_ops::weights::Weight;
@@ -7,8 +7,8 @@ use crate::common::composed::{check, check_in_bf16};
 use crate::common::{noise, values, wide};
 
 #[test]
-fn convolutions_are_what_they_are() {
-    // The last one is longer than a kernel's thread holds.
+fn convolutions_equal_their_composed_forms() {
+    // The last filter is longer than a kernel supports.
     for (time, kernel) in [(43, 4), (2, 4), (1, 2), (20, 9)] {
         let inputs = [
             noise(&[3, time, 6], 1),
@@ -44,7 +44,7 @@ fn a_convolution_over_one_frame_has_no_state() {
 }
 
 #[test]
-fn token_shifts_are_what_they_are() {
+fn token_shifts_equal_their_composed_forms() {
     for (time, lengths) in [(43, None), (43, Some([17, 0, 43])), (1, None)] {
         let inputs = [noise(&[3, time, 6], 1), noise(&[3, 6], 2), noise(&[5, 6], 3)];
         check(&format!("token shift of {time}, {lengths:?}"), &inputs, |t| {
@@ -54,13 +54,13 @@ fn token_shifts_are_what_they_are() {
 }
 
 #[test]
-fn last_states_are_what_they_are() {
+fn last_states_equal_their_composed_forms() {
     let inputs = [noise(&[3, 43, 6], 1), noise(&[3, 6], 2)];
     check("last", &inputs, |t| Ok(vec![ops::last(&t[0], &t[1], &Some([43, 0, 17].into()))?]));
 }
 
 #[test]
-fn frames_that_do_not_exist_may_be_anything() {
+fn frames_past_a_length_have_no_effect() {
     let x = noise(&[1, 3, 2], 1);
     let nan = (x.narrow(1, 2, 1).unwrap() * f64::NAN).unwrap();
     let x = candle_core::Tensor::cat(&[x.narrow(1, 0, 2).unwrap(), nan], 1).unwrap();

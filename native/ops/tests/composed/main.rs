@@ -1,5 +1,4 @@
-//! Ops that are composed of candle's, or that kernels do, beside those of the CPU. Where `SCONCE_TEST_CARD` is set, on the
-//! card too.
+//! Composed ops and kernels compared with the ops of the CPU, also on a card if `SCONCE_TEST_CARD` is set.
 
 #[path = "../common/mod.rs"]
 mod common;

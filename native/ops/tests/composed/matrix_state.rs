@@ -1,4 +1,4 @@
-//! Recurrences whose state is a matrix, composed of candle's ops beside the ops themselves.
+//! Recurrences whose state is a matrix, compared with their composed forms.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ enum Read {
     Normalised,
 }
 
-/// Factors from near 1 down to e^-20, as their logarithms.
+/// Logarithms of factors from near 1 down to e^-20.
 fn logarithms(shape: &[usize], seed: u64) -> Tensor {
     (noise(shape, seed).sqr().unwrap().sqr().unwrap() * -0.3).unwrap()
 }
@@ -38,7 +38,7 @@ fn lengths() -> [Lengths; 2] {
     [None, Some(Arc::from([TIME, 20, 0]))]
 }
 
-/// Values, states and all gradients of streams, state, gates and skip.
+/// Checks outputs, states and all gradients of streams, state, gates and skip.
 fn check_state(options: &Options, columns: usize, read: Read) {
     let Options { heads, key, value, .. } = *options;
     let wide = value + usize::from(read == Read::Normalised);
@@ -69,14 +69,14 @@ fn check_state(options: &Options, columns: usize, read: Read) {
         Ok(vec![y, last])
     };
     match read {
-        // What is divided is rounded before.
+        // The normaliser is a rounded divisor, so 16-bit kernels are not compared.
         Read::Normalised => check(&name, &inputs, op),
         _ => check_kernels(&name, &inputs, op),
     }
 }
 
 #[test]
-fn every_decay_and_readout_is_that_of_the_op() {
+fn every_decay_and_readout_equals_the_composed_form() {
     for decay in decays(2) {
         for read in [Read::Plain, Read::Skip, Read::Normalised] {
             for lengths in lengths() {
@@ -88,7 +88,7 @@ fn every_decay_and_readout_is_that_of_the_op() {
 }
 
 #[test]
-fn keys_that_turn_are_those_of_the_op() {
+fn rotated_keys_equal_the_composed_form() {
     let rotary = Some(Arc::new(Rotary::new(6, 32, THETA).unwrap()));
     for decay in decays(2).into_iter().filter(|decay| !matches!(decay, Decay::Key)) {
         for lengths in lengths() {
@@ -99,7 +99,7 @@ fn keys_that_turn_are_those_of_the_op() {
 }
 
 #[test]
-fn heads_that_share_keys_in_other_columns_are_those_of_the_op() {
+fn shared_keys_in_other_columns_equal_the_composed_form() {
     for decay in [Decay::Head, Decay::HeadAndInput] {
         let base = Options::side_by_side(6, 4, 5, decay);
         let options = Options { heads_per_group: 3, q: 9, k: 1, v: 17, ..base };
@@ -107,7 +107,7 @@ fn heads_that_share_keys_in_other_columns_are_those_of_the_op() {
     }
 }
 
-/// What is beyond the length of a row is not a number.
+/// Sets the frames past the length of a row to NaN.
 fn cut(t: &Tensor) -> Tensor {
     let (_, time, width) = t.dims3().unwrap();
     let mut numbers = crate::common::values(t);
@@ -118,7 +118,7 @@ fn cut(t: &Tensor) -> Tensor {
 }
 
 #[test]
-fn frames_that_are_not_there_do_not_matter() {
+fn frames_past_a_length_have_no_effect() {
     record();
     let [_, lengths] = lengths();
     let options = Options { lengths, ..Options::side_by_side(2, 3, 4, Decay::HeadAndInput) };
@@ -139,7 +139,7 @@ fn frames_that_are_not_there_do_not_matter() {
 }
 
 #[test]
-fn gates_are_those_of_the_ops() {
+fn gates_equal_their_composed_forms() {
     let x = (noise(&[3, TIME, 4], 1) * 5.0).unwrap();
     check("log sigmoid", std::slice::from_ref(&x), |t| Ok(vec![log_sigmoid(&t[0], 0.0625)?]));
     let weights = [noise(&[4], 2), noise(&[4], 3)];
@@ -148,11 +148,11 @@ fn gates_are_those_of_the_ops() {
 }
 
 #[test]
-fn gates_of_an_mlstm_are_those_of_the_op() {
+fn gates_of_an_mlstm_equal_their_composed_form() {
     let raw = (noise(&[3, TIME, 4], 1) * 3.0).unwrap();
     let first = ((noise(&[3, 2], 2) * 64.0).unwrap().round().unwrap() / 64.0).unwrap();
     for lengths in lengths() {
-        // What is beyond a length means nothing.
+        // Outputs past a length are undefined.
         let within = |x: Tensor| match &lengths {
             None => Ok(x),
             Some(lengths) => {
@@ -169,7 +169,7 @@ fn gates_of_an_mlstm_are_those_of_the_op() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_refused_in_the_same_words() {
+fn wrong_shapes_give_the_same_errors() {
     record();
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
     let options = Options::side_by_side(2, 3, 4, Decay::Head);

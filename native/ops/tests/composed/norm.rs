@@ -1,4 +1,4 @@
-//! Norms of rows and heads are the same composed of candle's ops.
+//! Norms of rows and heads equal their composed forms.
 
 use candle_core::Tensor;
 use sconce_ops::weights::Weight;
@@ -11,13 +11,13 @@ fn norm(weight: &Weight, bias: Option<&Weight>) -> Norm {
     Norm { weight: weight.clone(), bias: bias.cloned(), eps: 1e-5 }
 }
 
-/// Numbers around 3, so that a mean which is taken away, or not, is seen.
+/// Numbers around 3, so that subtracting the mean has an effect.
 fn aside(shape: &[usize], seed: u64) -> Tensor {
     (noise(shape, seed) + 3.0).unwrap()
 }
 
 #[test]
-fn norms_of_rows_are_what_they_are() {
+fn norms_of_rows_equal_their_composed_forms() {
     let mut all = vec![aside(&[2, 43, 24], 1), noise(&[24], 2)];
     check("RMSNorm", &all, |t| Ok(vec![ops::row_norm(&t[0], &norm(&t[1], None))?]));
     all.push(noise(&[24], 3));
@@ -25,7 +25,7 @@ fn norms_of_rows_are_what_they_are() {
 }
 
 #[test]
-fn norms_of_groups_are_what_they_are() {
+fn norms_of_groups_equal_their_composed_forms() {
     for groups in [1, 4] {
         for center in [true, false] {
             let name = format!("norm of {groups} groups, centred: {center}");
@@ -37,7 +37,7 @@ fn norms_of_groups_are_what_they_are() {
 }
 
 #[test]
-fn norms_of_queries_and_keys_are_what_they_are() {
+fn norms_of_queries_and_keys_equal_their_composed_forms() {
     // Two heads of four numbers.
     let mut all = vec![aside(&[2, 43, 3 * 2 * 4], 1), noise(&[4], 2), noise(&[4], 3)];
     check("RMSNorm of heads", &all, |t| {

@@ -1,4 +1,4 @@
-//! LSTM, GRU and sLSTM are the same composed of candle's ops.
+//! LSTM, GRU and sLSTM equal their composed forms.
 
 use candle_core::Tensor;
 use sconce_ops as ops;
@@ -10,10 +10,10 @@ use crate::common::noise;
 
 const LENGTHS: [Option<[usize; 3]>; 2] = [None, Some([43, 0, 17])];
 
-/// Without and with a kernel that has the products of frames too, on a card.
+/// Widths without and with a kernel on a card that computes the products of frames too.
 const WIDTHS: [usize; 2] = [6, 32];
 
-/// `x`, weights of so many gates, and as many states, of width h.
+/// Inputs: `x`, the weights of a layer with `gates` gates, and `states` states, of width h.
 fn layer(gates: usize, states: usize, h: usize) -> Vec<Tensor> {
     let d = 5;
     let small = |shape: &[usize], seed| (noise(shape, seed) * 0.4).unwrap();
@@ -33,7 +33,7 @@ fn gates(t: &[Weight]) -> Gates {
 }
 
 #[test]
-fn a_gru_is_what_it_is() {
+fn a_gru_equals_its_composed_form() {
     for lengths in LENGTHS {
         let op = |t: &[Weight]| {
             let (y, h) = ops::gru(&t[0], &gates(t), &t[5], lengths.map(Into::into))?;
@@ -48,7 +48,7 @@ fn a_gru_is_what_it_is() {
 }
 
 #[test]
-fn an_lstm_is_what_it_is() {
+fn an_lstm_equals_its_composed_form() {
     for lengths in LENGTHS {
         let op = |t: &[Weight]| {
             let (y, h, c) = ops::lstm(&t[0], &gates(t), &t[5], &t[6], lengths.map(Into::into))?;
@@ -63,12 +63,12 @@ fn an_lstm_is_what_it_is() {
 }
 
 #[test]
-fn an_slstm_is_what_it_is() {
+fn an_slstm_equals_its_composed_form() {
     let (h, heads) = (6, 2);
-    // The first row has seen nothing.
+    // The first row has seen no frame.
     let seen = Tensor::new(&[[0.0f32], [1.0], [1.0]], &candle_core::Device::Cpu).unwrap();
     let n = (noise(&[3, h], 5).abs().unwrap() + 0.5).unwrap().broadcast_mul(&seen).unwrap();
-    // e^100 is beyond all numbers.
+    // The number e^100 exceeds f32.
     for (large, lengths) in [0.0, 100.0].into_iter().zip(LENGTHS) {
         let projected = [(1, large), (7, 0.0), (8, 0.0), (9, 0.0)]
             .map(|(seed, mean)| noise(&[3, 43, h], seed).affine(2.0, mean).unwrap());
@@ -86,7 +86,7 @@ fn an_slstm_is_what_it_is() {
             let lengths = lengths.map(Into::into);
             let (y, state) = ops::slstm(&t[0], &t[1], heads, &state, lengths)?;
             let SlstmState { h, c, n, m } = state;
-            // c and n are in units of e^m, which rounding may tip over to the next one.
+            // c and n are in units of e^m, and rounding may move m to the next unit.
             Ok(vec![y, h, (c / &n)?, (n.log()? + m)?])
         };
         check(&format!("slstm, i around {large}, {lengths:?}"), &inputs, op);

@@ -1,4 +1,4 @@
-//! Linear recurrences are the same composed of candle's ops.
+//! Linear recurrences equal their composed forms.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ type Lengths = Option<Arc<[usize]>>;
 
 const C: usize = 6;
 
-/// More rows than a card's grid has blocks along y.
+/// More rows than a card's grid can have along y.
 const MANY: usize = 65_537;
 
-/// Windows of so many frames, and how many of them the rows have.
+/// Windows: their frames, and the frames of each row.
 fn windows() -> [(usize, Lengths); 4] {
     [(43, None), (43, Some([43, 0, 17].into())), (64, Some([3, 64, 63].into())), (1, None)]
 }
@@ -27,7 +27,8 @@ fn around(mean: f64, deviation: f64, shape: &[usize], seed: u64) -> Tensor {
     noise(shape, seed).affine(deviation, mean).unwrap()
 }
 
-/// Over all windows: `inputs` of `[3, t]` frames and the first state `[3, c]` as the last of all.
+/// Checks a cell in all windows; `inputs` have `[3, t]` frames, and the first state `[3, c]` is the
+/// last of all inputs.
 fn cell(
     name: &str,
     inputs: impl Fn(usize) -> Vec<Tensor>,
@@ -42,7 +43,7 @@ fn cell(
 }
 
 #[test]
-fn the_plain_recurrence_is_what_it_is() {
+fn the_plain_recurrence_equals_its_composed_form() {
     let gate = |shape: &[usize]| around(0.5, 1.0, shape, 1).tanh().unwrap();
     cell(
         "gates of each frame",
@@ -57,7 +58,7 @@ fn the_plain_recurrence_is_what_it_is() {
 }
 
 #[test]
-fn rows_that_no_side_of_a_grid_has_room_for_are_what_they_are() {
+fn more_rows_than_a_side_of_a_grid_equal_the_composed_form() {
     let (frames, states) = ([MANY, 1, 1], [MANY, 1]);
     let gate = around(0.5, 1.0, &frames, 1).tanh().unwrap();
     let inputs = [gate, noise(&frames, 2), noise(&states, 9)];
@@ -80,7 +81,7 @@ fn rows_that_no_side_of_a_grid_has_room_for_are_what_they_are() {
 }
 
 #[test]
-fn min_gru_and_min_lstm_are_what_they_are() {
+fn min_gru_and_min_lstm_equal_their_composed_forms() {
     cell(
         "minGRU",
         |t| vec![around(0.0, 2.0, &[3, t, 2 * C], 1)],
@@ -99,7 +100,7 @@ fn min_gru_and_min_lstm_are_what_they_are() {
 }
 
 #[test]
-fn an_rg_lru_is_what_it_is_also_where_next_to_nothing_is_forgotten() {
+fn an_rg_lru_equals_its_composed_form_also_for_decays_near_1() {
     for mean in [2.0, 9.0] {
         cell(
             &format!("RG-LRU, lambda around {mean}"),
@@ -127,7 +128,7 @@ fn a_decay_of_exactly_one_keeps_gradients_finite() {
 }
 
 #[test]
-fn an_hgrn_is_what_it_is() {
+fn an_hgrn_equals_its_composed_form() {
     cell(
         "HGRN",
         |t| {
@@ -139,7 +140,7 @@ fn an_hgrn_is_what_it_is() {
 }
 
 #[test]
-fn a_diagonal_state_space_is_what_it_is_also_over_short_steps() {
+fn a_diagonal_state_space_equals_its_composed_form_also_over_short_steps() {
     for step in [-1.0, -12.0] {
         cell(
             &format!("S5, steps around e^{step}"),
@@ -153,7 +154,7 @@ fn a_diagonal_state_space_is_what_it_is_also_over_short_steps() {
 }
 
 #[test]
-fn a_lower_bound_is_what_it_is() {
+fn a_lower_bound_equals_its_composed_form() {
     let bounds = around(0.0, 2.0, &[4, C], 1);
     for layer in 1..4 {
         check(&format!("bound of layer {layer}"), std::slice::from_ref(&bounds), |t| {
@@ -164,7 +165,7 @@ fn a_lower_bound_is_what_it_is() {
     assert_eq!(values(&first), [0.0; C]);
 }
 
-/// u, B, C, h, A, dt, its bias, D, z.
+/// The inputs u, B, C, h, A, dt, its bias, D and z.
 fn selective([b, t, c, n]: [usize; 4], dt: &[usize]) -> Vec<Tensor> {
     vec![
         noise(&[b, t, c], 1),
@@ -180,7 +181,7 @@ fn selective([b, t, c, n]: [usize; 4], dt: &[usize]) -> Vec<Tensor> {
 }
 
 #[test]
-fn a_selective_scan_with_everything_is_what_it_is() {
+fn a_selective_scan_with_all_inputs_equals_its_composed_form() {
     for (time, lengths) in windows() {
         for dt in [&[3, time, C][..], &[C]] {
             let name = format!("all of a scan, {time} frames, {lengths:?}, dt {dt:?}");
@@ -206,7 +207,7 @@ fn a_selective_scan_with_everything_is_what_it_is() {
 }
 
 #[test]
-fn a_selective_scan_with_nothing_more_than_it_needs_is_what_it_is() {
+fn a_selective_scan_with_required_inputs_equals_its_composed_form() {
     for (time, lengths) in windows() {
         let mut numbers = selective([3, time, C, 5], &[3, time, C]);
         numbers.truncate(6);
@@ -233,7 +234,7 @@ fn a_selective_scan_with_nothing_more_than_it_needs_is_what_it_is() {
 }
 
 #[test]
-fn a_mamba_layer_is_what_it_is() {
+fn a_mamba_layer_equals_its_composed_form() {
     let (h, n, rank, k) = (4, 5, 2, 3);
     let small = |shape: &[usize], seed| around(0.0, 0.5, shape, seed);
     for (time, lengths) in windows() {
@@ -270,7 +271,7 @@ fn a_mamba_layer_is_what_it_is() {
     }
 }
 
-/// k, v, w, u.
+/// The inputs k, v, w and u.
 fn rwkv(time: usize) -> Vec<Tensor> {
     vec![
         around(0.0, 3.0, &[3, time, C], 1),
@@ -281,7 +282,7 @@ fn rwkv(time: usize) -> Vec<Tensor> {
 }
 
 #[test]
-fn a_wkv_is_what_it_is() {
+fn a_wkv_equals_its_composed_form() {
     for (time, lengths) in windows() {
         let mut inputs = rwkv(time);
         inputs.extend([noise(&[3, C], 5), noise(&[3, C], 6)]);
@@ -293,7 +294,7 @@ fn a_wkv_is_what_it_is() {
 }
 
 #[test]
-fn a_wkv_of_games_that_have_not_begun_is_what_it_is() {
+fn a_wkv_from_the_first_frame_equals_its_composed_form() {
     check("wkv from nothing", &rwkv(43), |t| {
         let [k, v, w, u] = std::array::from_fn(|i| &*t[i]);
         let mean = k.narrow(1, 0, 1)?.squeeze(1)?.zeros_like()?;
@@ -304,7 +305,7 @@ fn a_wkv_of_games_that_have_not_begun_is_what_it_is() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_the_same_errors() {
+fn wrong_shapes_give_the_same_errors() {
     let (x, h0) = (noise(&[2, 5, 6], 1), noise(&[2, 3], 2));
     let wrong = |of: fn(&Tensor) -> Tensor| {
         let [x, h0] = [&x, &h0].map(of);

@@ -1,4 +1,4 @@
-//! Gradients find their way through ops of ours and candle's by turns.
+//! Gradients through alternating ops of Sconce and candle.
 
 use candle_core::{Tensor, Var};
 use sconce_ops::weights::Weight;
@@ -13,11 +13,12 @@ fn inputs() -> Vec<Tensor> {
 }
 
 #[test]
-fn what_ops_and_candle_both_read_has_the_gradients_of_both() {
+fn a_tensor_that_ops_and_candle_read_has_both_gradients() {
     check("an output, read by both", &inputs(), |t| {
         let (x, w, b) = (&t[0], &t[1], &t[2]);
         let y = ops::linear(x, w, Some(b), Activation::Tanh)?;
-        // The same weight again, behind ops of candle's that end twice, one in the other.
+        // The weight is read again by ops of candle with two outputs, one of which depends on the
+        // other.
         let first = (&y * &**x)?;
         let second = (&first + b.broadcast_as(x.shape())?.sin()?)?;
         let read = arrange::add(&first, &ops::linear(&second, w, None, Activation::Silu)?)?;
@@ -26,7 +27,7 @@ fn what_ops_and_candle_both_read_has_the_gradients_of_both() {
 }
 
 #[test]
-fn what_an_op_reads_twice_has_the_gradients_of_both_places() {
+fn a_tensor_that_an_op_reads_twice_has_both_gradients() {
     check("twice the same", &inputs(), |t| {
         let y = ops::linear(&t[0], &t[1], Some(&t[2]), Activation::None)?;
         let gated = ops::gated(&y, &y, Activation::Sigmoid)?;
@@ -35,7 +36,7 @@ fn what_an_op_reads_twice_has_the_gradients_of_both_places() {
 }
 
 #[test]
-fn views_of_views_have_their_gradients_wherever_they_are_read() {
+fn views_of_views_have_gradients_in_ops_and_in_candle() {
     check("views", &inputs(), |t| {
         let y = ops::linear(&t[0], &t[1], Some(&t[2]), Activation::Tanh)?;
         let view = arrange::reshape(&y, [43, 2, 12])?;
@@ -48,7 +49,7 @@ fn views_of_views_have_their_gradients_wherever_they_are_read() {
 }
 
 #[test]
-fn a_pass_within_another_one_has_gradients_of_its_own() {
+fn a_nested_pass_has_its_own_gradients() {
     check("a pass within a pass", &inputs(), |t| {
         let linear = |x: &Tensor| ops::linear(x, &t[1], Some(&t[2]), Activation::Tanh);
         let y = linear(&t[0])?;
@@ -63,7 +64,7 @@ fn a_pass_within_another_one_has_gradients_of_its_own() {
 }
 
 #[test]
-fn a_step_is_walked_back_in_the_precision_that_it_was_made_in() {
+fn a_backward_pass_has_the_precision_of_its_forward_pass() {
     let pass = |forward: Precision, back: Precision| {
         let x = Var::from_tensor(&noise(&[40, 96], 1)).unwrap().into_inner();
         let w: Weight = Var::from_tensor(&noise(&[96, 96], 2)).unwrap().into_inner().into();

@@ -1,4 +1,4 @@
-//! `activation.cu` beside `ops::{activate, gated, glu}`.
+//! `activation.cu` compared with `ops::{activate, gated, glu}`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
@@ -35,7 +35,7 @@ fn numbers<T: Element>(name: &str, count: usize) -> Vec<f32> {
     (0..count as u64).map(|i| T::of(2.0 * rng.normal(i)).value()).collect()
 }
 
-/// `op` of variables of these shapes: its value and gradients.
+/// The value of `op` for variables of these shapes, and the gradients.
 fn on_cpu(
     inputs: &[(&[f32], Vec<usize>)],
     dy: &[f32],
@@ -72,7 +72,7 @@ fn activated<T: Element>(kernels: &impl Kernels, a: usize, x: &[f32], dy: &[f32]
     vec![y.read(), dx.read()]
 }
 
-/// `relu(x) + rest`
+/// Checks `relu(x) + rest`.
 fn a_rest_is_added<T: Element>(kernels: &impl Kernels) {
     let n = 300;
     let (x, rest) = (numbers::<T>("x", n), numbers::<T>("rest", n));
@@ -85,7 +85,7 @@ fn a_rest_is_added<T: Element>(kernels: &impl Kernels) {
     assert_near("relu and a rest", &y.read(), &want, 1.0 / 256.0);
 }
 
-/// With a bias: its gradient is the last one, summed here.
+/// The value and gradients with a bias; the last one is that of the bias, summed here.
 fn biased<T: Element>(
     kernels: &impl Kernels,
     a: usize,
@@ -213,19 +213,19 @@ fn functions_are_the_ops<T: Element>(kernels: &impl Kernels, rounding: f32) {
 }
 
 #[test]
-fn functions_in_f32_are_those_of_the_cpu() {
+fn functions_in_f32_equal_the_cpu() {
     functions_are_the_ops::<f32>(&Emulated::compile("activation"), 2e-6);
 }
 
 #[test]
-fn functions_in_bf16_are_those_of_the_cpu_rounded_once() {
+fn functions_in_bf16_equal_the_cpu_rounded_once() {
     functions_are_the_ops::<bf16>(&Emulated::compile("activation"), 1.0 / 256.0);
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn functions_on_a_card_are_those_of_the_cpu() {
+fn functions_on_a_card_equal_the_cpu() {
     let module = sconce_cuda::kernels::ACTIVATION;
     let kernels = crate::card::Card::open(module.name, module.ptx);
     functions_are_the_ops::<f32>(&kernels, 2e-6);

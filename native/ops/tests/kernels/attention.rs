@@ -1,4 +1,4 @@
-//! `attention.cu` beside `ops::attention`.
+//! `attention.cu` compared with `ops::attention`.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use crate::memory::Argument::{Int, Long};
 use crate::memory::{Argument, Element, Memory};
 use crate::{Kernels, Shape, assert_near};
 
-/// Frames that the rows of a batch have seen: none, some, and more than any window has.
+/// Frames seen by the rows of a batch: none, some, and more than any window holds.
 const SEEN: [usize; 3] = [0, 3, 997];
 
-/// heads, head_dim, window, frames of a sequence, and of each row.
+/// Sizes of a case: heads, head_dim, window, frames of the sequence, and frames of each row.
 type Sizes = (usize, usize, usize, usize, [usize; 3]);
 
-/// Fewer frames than a tile has, as many, more; heads of all widths, and between them.
+/// Fewer frames than a tile has, as many, and more; head sizes of all kernels, and between them.
 const SIZES: [Sizes; 8] = [
     (2, 6, 5, 70, [70, 2, 0]),
     (1, 32, 40, 33, [33, 32, 1]),
@@ -32,7 +32,7 @@ const SIZES: [Sizes; 8] = [
     (1, 128, 18, 33, [33, 1, 20]),
 ];
 
-/// Threads of a block, and queries or keys that it works on.
+/// Threads of a block; `tile` is the number of its queries or keys.
 const THREADS: u32 = 128;
 
 fn tile(head_dim: usize) -> usize {
@@ -43,21 +43,21 @@ struct Case {
     sizes: Sizes,
     window: Arc<Window>,
     pairing: Pairing,
-    /// As a cache counts them.
+    /// Frames seen, as a cache counts them.
     seen: [f32; 3],
     /// Queries, keys and values `[b, t, 3 * width]`, then the cached keys and values `[b, window, width]`.
     qkv: Vec<f32>,
     rings: [Vec<f32>; 2],
-    /// What comes back: of `y [b, t, width]`, and of the rings after the sequence.
+    /// Gradients of `y [b, t, width]`; `dnext` are those of the rings after the sequence.
     dy: Vec<f32>,
     dnext: [Vec<f32>; 2],
 }
 
-/// Numbers by what they are of.
+/// Results by name.
 type Results = Vec<(&'static str, Vec<f32>)>;
 
 impl Case {
-    /// Numbers that T has, so that both sides read the same.
+    /// Inputs are rounded to T, so that both sides read the same numbers.
     fn new<T: Element>(sizes: Sizes, pairing: Pairing) -> Self {
         let (heads, head_dim, size, time, _) = sizes;
         let width = heads * head_dim;
@@ -116,7 +116,7 @@ impl Case {
         ]
     }
 
-    /// Of each row's `y`: 0 of a row without any.
+    /// The last frame of each row's `y`; 0 for a row without frames.
     fn last_of(&self, y: &[f32]) -> Vec<f32> {
         let (width, (_, _, _, time, lengths)) = (self.window.width(), self.sizes);
         let rows = y.chunks(time * width).zip(lengths);
@@ -194,7 +194,7 @@ impl Case {
         arguments.extend(sizes());
         kernels.launch(&kernel("last"), [3 * heads as u32, 1, 1], block, &mut arguments);
 
-        // Without those of the cache the gradients of the sequence are the same.
+        // Without the gradients of the cache, those of the sequence are the same.
         let mut alone = unwritten(&self.qkv);
         let mut arguments: Vec<Argument> = given!();
         arguments.extend([y.argument(), dy.argument(), log_sums.argument(), alone.argument()]);
@@ -247,7 +247,7 @@ impl Case {
     }
 }
 
-/// `rounding`: of what is written in T, the result among it, which the way back reads.
+/// `rounding` is the rounding error of results in T, including the output that the backward pass reads.
 fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
     for (i, sizes) in SIZES.into_iter().enumerate() {
         let pairing = if i % 2 == 0 { Pairing::Half } else { Pairing::Interleaved };
@@ -260,19 +260,19 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
 }
 
 #[test]
-fn attention_in_f32_is_that_of_the_cpu() {
+fn attention_in_f32_equals_the_cpu() {
     kernels_are_the_op::<f32>(&Emulated::compile("attention"), 2e-5);
 }
 
 #[test]
-fn attention_in_bf16_is_that_of_the_cpu_but_for_rounding() {
+fn attention_in_bf16_equals_the_cpu_up_to_rounding() {
     kernels_are_the_op::<bf16>(&Emulated::compile("attention"), 1.0 / 128.0);
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn attention_on_a_card_is_that_of_the_cpu() {
+fn attention_on_a_card_equals_the_cpu() {
     let ptx = sconce_cuda::kernels::ATTENTION.ptx;
     let kernels = crate::card::Card::open("attention", ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);

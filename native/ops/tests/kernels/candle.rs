@@ -1,4 +1,4 @@
-//! Candle's own kernels on a card beside candle on the CPU, those that ops of ours are composed of.
+//! Candle's own kernels that ops use, on a card, compared with candle on the CPU.
 #![allow(clippy::disallowed_methods)]
 
 use candle_core::{DType, Device, Result, Tensor};
@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::assert_near;
 use crate::card::open;
 
-/// An op of numbers `[6, 40]` and of others, and which it is.
+/// The name of an op, and the op of numbers `[6, 40]` and of others.
 type Op = (&'static str, fn(&Tensor, &Tensor) -> Result<Tensor>);
 
 const OPS: [Op; 25] = [
@@ -28,7 +28,7 @@ const OPS: [Op; 25] = [
     ("sum of rows", |x, _| x.sum(1)),
     ("max", |x, _| x.max(1)),
     ("min", |x, _| x.t()?.min(1)),
-    // By their numbers: some are the same in 16 bits.
+    // Compared by value: in 16 bits some numbers are equal, so indices may differ.
     ("argmax", |x, _| x.gather(&x.argmax_keepdim(1)?, 1)),
     ("sorted", |x, _| x.gather(&x.arg_sort_last_dim(true)?, 1)),
     ("rows by id", |x, _| x.index_select(&ids(x)?, 0)),
@@ -61,9 +61,9 @@ fn numbers(op: &Op, device: &Device, dtype: DType) -> Vec<f32> {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn candle_s_ops_on_a_card_are_those_of_the_cpu() {
+fn candles_ops_on_a_card_equal_the_cpu() {
     let card = open();
-    // Of types of 16 bits each step is rounded, there more often than here.
+    // In 16 bits each step is rounded, and a card rounds more often than the CPU.
     let types = [(DType::F32, 1e-5), (DType::F64, 1e-6), (DType::BF16, 0.03), (DType::F16, 0.004)];
     for op in &OPS {
         for (dtype, tolerance) in types {
@@ -75,7 +75,7 @@ fn candle_s_ops_on_a_card_are_those_of_the_cpu() {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn random_numbers_of_a_card_are_of_their_kind() {
+fn random_numbers_on_a_card_have_their_distribution() {
     let card = open();
     let moments = |numbers: Tensor| {
         let numbers = numbers.to_vec1::<f32>().unwrap();

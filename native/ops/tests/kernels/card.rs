@@ -11,7 +11,7 @@ use sconce_tensor::device;
 use crate::memory::Argument;
 use crate::{Kernels, Shape};
 
-/// Whoever records work by the driver's own calls has this alone: to open a card waits for all of it.
+/// Held exclusively while work is recorded through the driver's own calls, because opening a card waits for all of it.
 pub static OPENING: RwLock<()> = RwLock::new(());
 
 /// The first card.
@@ -31,7 +31,7 @@ impl Card {
     pub fn open(name: &'static str, ptx: &'static str) -> Self {
         match open() {
             Device::Cuda(device) => Card { device, name, ptx },
-            other => panic!("{other:?} is no card"),
+            other => panic!("{other:?} is not a card"),
         }
     }
 }
@@ -48,7 +48,7 @@ impl Kernels for Card {
         });
         let (grid_dim, block_dim) = (grid.into(), block.into());
         let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
-        // SAFETY: a test gives a kernel what its signature says.
+        // SAFETY: tests pass a kernel the arguments of its signature.
         unsafe { launch.launch(config) }.unwrap();
         let mut memories = there.memories.iter();
         arguments.iter_mut().for_each(|argument| read(argument, &stream, &mut memories));
@@ -56,7 +56,7 @@ impl Kernels for Card {
     }
 }
 
-/// What a launch has on the card.
+/// The arguments of a launch in the card's memory.
 struct There<'a> {
     stream: &'a Arc<CudaStream>,
     memories: Vec<CudaSlice<u8>>,
@@ -64,7 +64,7 @@ struct There<'a> {
 }
 
 impl There<'_> {
-    /// The bits of an argument, in the lowest bytes. What is around the numbers goes with them.
+    /// The bits of an argument, in the lowest bytes. Memory is copied together with its guard numbers.
     fn value(&mut self, argument: &Argument) -> u64 {
         match argument {
             Argument::Memory { bytes, first } => {
@@ -101,11 +101,11 @@ fn read<'a>(
     }
 }
 
-/// What the library links with is opened when it is called: driver, cuBLAS, and candle's kernels.
+/// Linked libraries are opened at the first call: driver, cuBLAS, and candle's kernels.
 #[test]
 #[ignore = "needs an NVIDIA card"]
 #[allow(clippy::disallowed_methods)]
-fn a_product_and_its_gradient_on_a_card_are_those_of_the_cpu() {
+fn a_product_and_its_gradient_on_a_card_equal_the_cpu() {
     let on = |device: &Device| {
         let x = Var::from_tensor(&Tensor::arange(0f32, 12.0, device)?.reshape((3, 4))?)?;
         let w = Tensor::arange(0f32, 8.0, device)?.reshape((4, 2))?;
@@ -115,8 +115,8 @@ fn a_product_and_its_gradient_on_a_card_are_those_of_the_cpu() {
         candle_core::Result::Ok((y.to_scalar::<f32>()?, dx.to_vec1::<f32>()?))
     };
     let (want, got) = (on(&Device::Cpu).unwrap(), on(&open()).unwrap());
-    assert!((want.0 - got.0).abs() < 1e-5, "{} is not {}", got.0, want.0);
+    assert!((want.0 - got.0).abs() < 1e-5, "got {}, expected {}", got.0, want.0);
     for (want, got) in want.1.iter().zip(&got.1) {
-        assert!((want - got).abs() < 1e-5, "{got} is not {want}");
+        assert!((want - got).abs() < 1e-5, "got {got}, expected {want}");
     }
 }

@@ -1,4 +1,4 @@
-//! `causal_conv.cu` beside `ops::causal_conv`.
+//! `causal_conv.cu` compared with `ops::causal_conv`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
@@ -11,8 +11,8 @@ use crate::memory::Argument::{Int, Long};
 use crate::memory::{Element, Memory, NULL};
 use crate::{Kernels, Shape, assert_near};
 
-/// `(batch, time, channels, taps)`: one of each, fewer frames than a filter has taps, as many taps as there may be,
-/// more channels than a block has threads.
+/// Sizes `(batch, time, channels, taps)`: one of each, fewer frames than taps, the most taps, more channels than a
+/// block has threads.
 const SIZES: [[usize; 4]; 6] =
     [[1, 1, 1, 1], [3, 2, 5, 4], [1, 1, 3, 8], [2, 23, 3, 8], [3, 20, 40, 4], [2, 9, 6, 1]];
 
@@ -25,16 +25,16 @@ struct Case {
     bias: Option<Vec<f32>>,
     state: Vec<f32>,
     dy: Vec<f32>,
-    /// None where nothing reads what a row ends with.
+    /// The gradient of the state after the sequence; `None` if that state is not used.
     d_next: Option<Vec<f32>>,
 }
 
-/// Numbers by what they are of.
+/// Results by name.
 type Results = Vec<(&'static str, Vec<f32>)>;
 
 impl Case {
-    /// Numbers that T has, so that both sides read the same. Without an activation there is no bias, and no gradient of
-    /// what a row ends with.
+    /// Inputs are rounded to T, so that both sides read the same numbers. Without an activation there is no bias, and
+    /// no gradient of the state after the sequence.
     fn new<T: Element>(sizes: [usize; 4], silu: bool) -> Self {
         let [batch, time, channels, taps] = sizes;
         let numbers = |name: &str, count: usize| {
@@ -88,7 +88,7 @@ impl Case {
         results
     }
 
-    /// A sequence whose frames are not a number where they do not exist.
+    /// A sequence with NaN in frames that do not exist.
     fn sequence<T: Element>(&self, all: &[f32]) -> Memory<T> {
         let [_, time, channels, _] = self.sizes;
         let there = |i: usize| i / channels % time < self.lengths[i / channels / time];
@@ -96,7 +96,7 @@ impl Case {
         Memory::of(&all.map(|(i, v)| if there(i) { *v } else { f32::NAN }).collect::<Vec<_>>())
     }
 
-    /// By stretches of so many frames, and parts of so many stretches.
+    /// Runs the kernels with stretches of `frames` frames, and several stretches in a part.
     fn launched<T: Element>(
         &self,
         kernels: &impl Kernels,
@@ -136,7 +136,7 @@ impl Case {
         arguments.push(bias.as_mut().map_or(NULL, Memory::argument));
         arguments.extend([lengths.argument(), y.argument(), next.argument()]);
         arguments.extend(sizes());
-        // Blocks walk over more than one stretch.
+        // Each block walks over several stretches.
         let grid = by_channel(stretches.div_ceil(2));
         kernels.launch(&name("forward"), grid, [threads, 1, 1], &mut arguments);
 
@@ -161,7 +161,7 @@ impl Case {
     }
 }
 
-/// `rounding`: of what is written in T; gradients of weights are f32 on both sides.
+/// `rounding` is the rounding error of results in T; gradients of weights are f32 on both sides.
 fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
     for (sizes, silu) in SIZES.into_iter().flat_map(|sizes| [(sizes, false), (sizes, true)]) {
         let case = Case::new::<T>(sizes, silu);
@@ -180,19 +180,19 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
 }
 
 #[test]
-fn convolutions_in_f32_are_those_of_the_cpu() {
+fn convolutions_in_f32_equal_the_cpu() {
     kernels_are_the_op::<f32>(&Emulated::compile("causal_conv"), 2e-5);
 }
 
 #[test]
-fn convolutions_in_bf16_are_those_of_the_cpu_rounded_once() {
+fn convolutions_in_bf16_equal_the_cpu_rounded_once() {
     kernels_are_the_op::<bf16>(&Emulated::compile("causal_conv"), 1.0 / 256.0);
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn convolutions_on_a_card_are_those_of_the_cpu() {
+fn convolutions_on_a_card_equal_the_cpu() {
     let ptx = sconce_cuda::kernels::CAUSAL_CONV.ptx;
     let kernels = crate::card::Card::open("causal_conv", ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);

@@ -1,4 +1,4 @@
-//! `columns.cu` beside sums in f64.
+//! `columns.cu` compared with sums in f64.
 
 use half::bf16;
 use sconce_tensor::rng::Rng;
@@ -8,7 +8,7 @@ use crate::memory::Argument::{Int, Long};
 use crate::memory::{Element, Memory};
 use crate::{Kernels, assert_near};
 
-/// Rows and columns: one of each, fewer rows than lanes, no multiple of anything.
+/// Rows and columns: one of each, fewer rows than lanes, and no multiple of a block.
 const SIZES: [(usize, usize); 4] = [(1, 1), (3, 40), (8, 32), (301, 77)];
 
 fn numbers<T: Element>(count: usize) -> Vec<f32> {
@@ -47,7 +47,7 @@ fn kernels_add_up<T: Element>(kernels: &impl Kernels) {
 }
 
 #[test]
-fn columns_are_added_up() {
+fn sums_of_columns_equal_the_cpu() {
     let kernels = Emulated::compile("columns");
     kernels_add_up::<f32>(&kernels);
     kernels_add_up::<bf16>(&kernels);
@@ -56,7 +56,7 @@ fn columns_are_added_up() {
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn columns_are_added_up_on_a_card() {
+fn sums_of_columns_on_a_card_equal_the_cpu() {
     let ptx = sconce_cuda::kernels::COLUMNS.ptx;
     let kernels = crate::card::Card::open("columns", ptx);
     kernels_add_up::<f32>(&kernels);

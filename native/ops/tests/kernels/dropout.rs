@@ -1,4 +1,4 @@
-//! `dropout.cu` beside `ops::dropout`.
+//! `dropout.cu` compared with `ops::dropout`.
 
 use candle_core::Tensor;
 use half::bf16;
@@ -14,15 +14,15 @@ use crate::memory::{Element, Memory};
 
 const P: f32 = 0.3;
 
-/// Rows of windows, and their numbers: fewer than a word has, as many, and no whole number of words.
+/// Rows of windows, and their numbers: fewer than a block of words, as many, and no whole number of blocks.
 const SIZES: [(usize, usize); 4] = [(1, 1), (6, 4), (12, 33), (3, 130)];
 
-/// Where a stream of random numbers begins; its step is more than 32 bits.
+/// A stream of random numbers whose step exceeds 32 bits.
 fn stream() -> Rng {
     Rng::new(7, "dropout.0", (5 << 32) + 3)
 }
 
-/// How rows share masks, and where they stand.
+/// The rows that share a mask, and their positions in a window.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     repeat: usize,
@@ -48,7 +48,7 @@ fn on_cpu(way: Way, x: &[f32], rows: usize, d: usize) -> Vec<f32> {
     tensor::to_vec(&y.unwrap()).unwrap()
 }
 
-/// The step is in part on the card, or all of it.
+/// Runs the kernel; if `counted`, part of the step is on the card.
 fn launched<T: Element>(
     kernels: &impl Kernels,
     way: Way,
@@ -114,19 +114,19 @@ fn the_same_numbers_are_dropped_as_on_the_cpu<T: Element>(kernels: &impl Kernels
 }
 
 #[test]
-fn the_same_numbers_of_f32_are_dropped_as_on_the_cpu() {
+fn dropout_in_f32_drops_the_numbers_of_the_cpu() {
     the_same_numbers_are_dropped_as_on_the_cpu::<f32>(&Emulated::compile("dropout"));
 }
 
 #[test]
-fn the_same_numbers_of_bf16_are_dropped_as_on_the_cpu() {
+fn dropout_in_bf16_drops_the_numbers_of_the_cpu() {
     the_same_numbers_are_dropped_as_on_the_cpu::<bf16>(&Emulated::compile("dropout"));
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn the_same_numbers_are_dropped_on_a_card() {
+fn dropout_on_a_card_drops_the_numbers_of_the_cpu() {
     let module = sconce_cuda::kernels::DROPOUT;
     let kernels = crate::card::Card::open(module.name, module.ptx);
     the_same_numbers_are_dropped_as_on_the_cpu::<f32>(&kernels);

@@ -1,4 +1,4 @@
-//! Kernels as functions of this process, see `tools/emulated-card`.
+//! Kernels as functions of this process; see `tools/emulated-card`.
 
 use std::ffi::{CStr, CString, c_void};
 use std::fs::{self, File};
@@ -10,21 +10,21 @@ use sconce_tensor::digest::sha256;
 use crate::memory::Argument;
 use crate::{Kernels, Shape};
 
-/// A library of kernels, which stays with the process.
+/// A library of kernels, which is never unloaded.
 pub struct Emulated(*mut c_void);
 
 type Launch = unsafe extern "C" fn(*const u32, *const u32, usize, *mut *mut c_void);
 
-/// How kernels are compiled.
+/// Flags of the compiler.
 const FLAGS: [&str; 7] =
     ["-std=c++20", "-O1", "-Wall", "-Wno-unknown-pragmas", "-Werror", "-shared", "-fPIC"];
 
 impl Emulated {
-    /// Compiles `tools/emulated-card/{name}.cpp`, unless a test has compiled the same text before.
+    /// Compiles `tools/emulated-card/{name}.cpp`, unless the same text was compiled before.
     pub fn compile(name: &str) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated");
         fs::create_dir_all(&folder).unwrap();
-        // One test at a time: the others that want it find it.
+        // One test compiles at a time; the others reuse the result.
         let lock = File::create(folder.join(format!("{name}.lock"))).unwrap();
         lock.lock().unwrap();
         let text = sha256([compiler(name, &["-E"]), FLAGS.concat().into_bytes()]);
@@ -35,14 +35,14 @@ impl Emulated {
             fs::rename(beside, &library).unwrap();
         }
         let path = CString::new(library.to_str().unwrap()).unwrap();
-        // SAFETY: what runs when it is loaded fills a table of its own.
+        // SAFETY: the library's initialisers only fill their own table.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{}", last_error());
         Emulated(handle)
     }
 }
 
-/// What the compiler prints when it is told more: with `-E` the whole text, that of headers as well.
+/// The output of the compiler with further flags; with `-E` it is the whole text, including headers.
 fn compiler(name: &str, more: &[&str]) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let emulation = root.join("tools/emulated-card");
@@ -59,7 +59,7 @@ fn compiler(name: &str, more: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// The folders below `folder` that have kernels, in `folders`.
+/// Collects the folders under `folder` that have kernels into `folders`.
 fn kernels(folder: &Path, folders: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -75,14 +75,14 @@ fn kernels(folder: &Path, folders: &mut Vec<PathBuf>) {
 impl Kernels for Emulated {
     fn launch(&self, kernel: &str, grid: Shape, block: Shape, arguments: &mut [Argument]) {
         let name = CString::new(format!("emulated_{kernel}")).unwrap();
-        // SAFETY: the handle is a library's, and the name ends with a zero.
+        // SAFETY: the handle is that of a library, and the name ends with a zero.
         let function = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         assert!(!function.is_null(), "{}", last_error());
         let mut tables = vec![];
         let mut values: Vec<u64> = arguments.iter_mut().map(|a| value(a, &mut tables)).collect();
         let mut pointers: Vec<*mut c_void> =
             values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
-        // SAFETY: all functions of that name have this type; a test gives a kernel what its signature says.
+        // SAFETY: all functions with such names have this type, and tests pass a kernel the arguments of its signature.
         unsafe {
             let launch: Launch = std::mem::transmute(function);
             launch(grid.as_ptr(), block.as_ptr(), 0, pointers.as_mut_ptr());
@@ -90,7 +90,7 @@ impl Kernels for Emulated {
     }
 }
 
-/// The bits of an argument, in the lowest bytes; pointers to pointers are to those that `tables` keep.
+/// The bits of an argument, in the lowest bytes; arrays of pointers are kept in `tables`.
 fn value(argument: &mut Argument, tables: &mut Vec<Vec<u64>>) -> u64 {
     match argument {
         Argument::Memory { bytes, first } => bytes[*first..].as_mut_ptr() as u64,
@@ -107,6 +107,6 @@ fn value(argument: &mut Argument, tables: &mut Vec<Vec<u64>>) -> u64 {
 }
 
 fn last_error() -> String {
-    // SAFETY: after a failure it is a text that stays until the next call.
+    // SAFETY: after a failure it is a string that is valid until the next call.
     unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy().into_owned()
 }

@@ -1,4 +1,4 @@
-//! That threads wait for each other as on a card.
+//! Checks that threads of the emulated card wait for each other as on a card.
 
 use std::process::{Command, Output};
 
@@ -7,13 +7,13 @@ use crate::emulated::Emulated;
 use crate::memory::Argument::{Long, Pointers};
 use crate::memory::Memory;
 
-/// Whole numbers, whose sums are exact.
+/// Integers as numbers, whose sums are exact.
 fn count(n: usize) -> Vec<f32> {
     (0..n).map(|i| i as f32).collect()
 }
 
 #[test]
-fn a_block_waits_for_all_of_its_threads() {
+fn a_block_waits_for_all_its_threads() {
     let mut x = Memory::<f32>::of(&count(3 * 256));
     let mut sums = Memory::<f32>::unwritten(3);
     let arguments = &mut [x.argument(), sums.argument()];
@@ -23,7 +23,7 @@ fn a_block_waits_for_all_of_its_threads() {
 }
 
 #[test]
-fn a_warp_shows_its_numbers_to_itself_alone() {
+fn a_warp_shares_numbers_only_within_itself() {
     let mut x = Memory::<f32>::of(&count(64));
     let mut y = Memory::<f32>::unwritten(64);
     let arguments = &mut [x.argument(), y.argument()];
@@ -33,7 +33,7 @@ fn a_warp_shows_its_numbers_to_itself_alone() {
 }
 
 #[test]
-fn pointers_lead_to_what_they_point_at() {
+fn pointers_to_pointers_are_resolved() {
     let mut parts = [1.0, 2.0, 3.0].map(|x| Memory::<f32>::of(&[x]));
     let mut sum = Memory::<f32>::unwritten(1);
     let mut all: Vec<_> = parts.iter_mut().map(Memory::argument).collect();
@@ -44,7 +44,7 @@ fn pointers_lead_to_what_they_point_at() {
 }
 
 #[test]
-fn lanes_that_wait_for_each_other_alone_go_on_alone() {
+fn lanes_that_wait_only_for_each_other_continue_alone() {
     let mut x = count(32);
     x[20] = -20.0;
     let (mut x, mut y) = (Memory::<f32>::of(&x), Memory::<f32>::unwritten(2));
@@ -54,7 +54,7 @@ fn lanes_that_wait_for_each_other_alone_go_on_alone() {
     assert_eq!(y.read(), sums);
 }
 
-/// Runs the test of a name in a process of its own, in which it is told that it is one by a variable.
+/// Runs the test of this name in a process of its own, which a variable marks as the child.
 fn child(test: &str, order: &str) -> Output {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
@@ -66,24 +66,24 @@ fn child(test: &str, order: &str) -> Output {
 
 const CHILD: &str = "SCONCE_TEST_CHILD";
 
-/// In a process of its own, which it ends.
+/// The test runs in a process of its own, which it aborts.
 #[test]
-fn threads_that_wait_for_nobody_are_told() {
+fn a_wait_for_ended_threads_is_reported() {
     if std::env::var_os(CHILD).is_some() {
         let mut out = Memory::<f32>::unwritten(1);
         let arguments = &mut [out.argument()];
         Emulated::compile("emulator").launch("half_a_barrier", [1, 1, 1], [32, 1, 1], arguments);
         return;
     }
-    let output = child("emulator::threads_that_wait_for_nobody_are_told", "");
+    let output = child("emulator::a_wait_for_ended_threads_is_reported", "");
     assert!(!output.status.success());
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("threads wait for others that have ended"), "{told}");
 }
 
-/// What a kernel sees that lacks a wait is another number in each of them.
+/// In a kernel without a wait, the number that a thread sees depends on the order.
 #[test]
-fn threads_run_in_any_order_between_two_waits() {
+fn threads_run_in_any_order_between_waits() {
     if std::env::var_os(CHILD).is_some() {
         let (mut x, mut y) = (Memory::<f32>::of(&count(64)), Memory::<f32>::unwritten(64));
         let arguments = &mut [x.argument(), y.argument()];
@@ -92,7 +92,7 @@ fn threads_run_in_any_order_between_two_waits() {
         return;
     }
     let saw = |order| {
-        let output = child("emulator::threads_run_in_any_order_between_two_waits", order);
+        let output = child("emulator::threads_run_in_any_order_between_waits", order);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let saw = said.split("saw ").nth(1).expect("a number").split_whitespace().next();
         saw.unwrap().parse::<usize>().unwrap()

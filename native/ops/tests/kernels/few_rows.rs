@@ -1,4 +1,4 @@
-//! `few_rows.cu` beside `ops::linear`.
+//! `few_rows.cu` compared with `ops::linear`.
 
 use candle_core::{Device, Tensor};
 use half::bf16;
@@ -11,7 +11,8 @@ use crate::memory::Argument::Int;
 use crate::memory::{Element, Memory, NULL};
 use crate::{Kernels, assert_near};
 
-/// Rows, columns and numbers of a row: one of each, all that there are kernels for, more than lanes wait for at once.
+/// Rows, columns and numbers of a row: one of each, all numbers of rows with a kernel, more numbers than lanes load at
+/// once.
 const SIZES: [[usize; 3]; 6] =
     [[1, 1, 1], [1, 7, 300], [2, 5, 33], [3, 9, 64], [4, 4, 31], [7, 6, 259]];
 
@@ -63,7 +64,7 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
 }
 
 #[test]
-fn layers_of_few_rows_are_those_of_the_cpu() {
+fn layers_of_few_rows_equal_the_cpu() {
     let kernels = Emulated::compile("few_rows");
     kernels_are_the_op::<f32>(&kernels, 1e-5);
     kernels_are_the_op::<bf16>(&kernels, 1.0 / 128.0);
@@ -72,7 +73,7 @@ fn layers_of_few_rows_are_those_of_the_cpu() {
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn layers_of_few_rows_on_a_card_are_those_of_the_cpu() {
+fn layers_of_few_rows_on_a_card_equal_the_cpu() {
     let ptx = sconce_cuda::kernels::FEW_ROWS.ptx;
     let kernels = crate::card::Card::open("few_rows", ptx);
     kernels_are_the_op::<f32>(&kernels, 1e-5);

@@ -1,4 +1,4 @@
-//! `gather.cu` beside `ops::gather`.
+//! `gather.cu` compared with `ops::gather`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
@@ -11,16 +11,16 @@ use crate::memory::Argument::{Int, Long};
 use crate::memory::{Element, Memory};
 use crate::{Kernels, assert_near};
 
-/// Ids of a run, whose smallest and largest are known.
+/// Ids of a run; the smallest and the largest id of each run are precomputed.
 const RUN: usize = 256;
 /// Columns of a warp.
 const COLUMNS: usize = 128;
 
-/// Rows and columns of the table, ids, and runs of a part: one of each, columns for two warps, rows that nobody asks
-/// for and one that most do, parts of which the last is shorter.
+/// Rows and columns of the table, ids, and runs of a part: one of each, columns for two warps, rows without an id and
+/// one with most of them, parts of which the last is shorter.
 const SIZES: [[usize; 4]; 4] = [[1, 1, 1, 1], [3, 130, 40, 1], [7, 5, 1500, 2], [400, 9, 900, 9]];
 
-/// `y`, and the gradient of the table.
+/// The output `y`, and the gradient of the table.
 type Results = [Vec<f32>; 2];
 
 struct Case {
@@ -38,7 +38,7 @@ impl Case {
             (0..count as u64).map(|i| T::of(rng.normal(i)).value()).collect::<Vec<_>>()
         };
         let rng = Rng::new(1, "ids", n as u64);
-        // Half of them are the first.
+        // Half of the ids are 0.
         let id = |i: u64| if i.is_multiple_of(2) { 0 } else { rng.below(i, rows as u64) as u32 };
         Case {
             sizes,
@@ -99,7 +99,7 @@ impl Case {
     }
 }
 
-/// `rounding`: of what is written in T.
+/// `rounding` is the rounding error of results in T.
 fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
     for sizes in SIZES {
         let case = Case::new::<T>(sizes);
@@ -110,7 +110,7 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
     }
 }
 
-/// Of three heads: bits, a class, bits.
+/// Labels of three heads: bits, a class, bits.
 fn labels_are_one_hot(kernels: &impl Kernels) {
     let (rows, all) = (70, 6);
     let label = |i: usize| if i % all == 3 { i % 17 } else { i % 2 } as f32;
@@ -133,24 +133,24 @@ fn labels_are_one_hot(kernels: &impl Kernels) {
 }
 
 #[test]
-fn labels_are_one_hot_as_those_of_the_cpu() {
+fn one_hot_labels_equal_the_cpu() {
     labels_are_one_hot(&Emulated::compile("gather"));
 }
 
 #[test]
-fn rows_by_id_in_f32_are_those_of_the_cpu() {
+fn rows_by_id_in_f32_equal_the_cpu() {
     kernels_are_the_op::<f32>(&Emulated::compile("gather"), 2e-5);
 }
 
 #[test]
-fn rows_by_id_in_bf16_are_those_of_the_cpu_rounded_once() {
+fn rows_by_id_in_bf16_equal_the_cpu_rounded_once() {
     kernels_are_the_op::<bf16>(&Emulated::compile("gather"), 1.0 / 256.0);
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn rows_by_id_on_a_card_are_those_of_the_cpu() {
+fn rows_by_id_on_a_card_equal_the_cpu() {
     let ptx = sconce_cuda::kernels::GATHER.ptx;
     let kernels = crate::card::Card::open("gather", ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);

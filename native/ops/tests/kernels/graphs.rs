@@ -1,4 +1,4 @@
-//! What a card does in the order of a stream, and what it keeps of it to do again.
+//! The order of work in a card's stream, and recorded graphs of it.
 
 use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 
@@ -15,14 +15,14 @@ const AUTO_FREE: Flags = Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
 
 fn open() -> (Device, Arc<CudaStream>) {
     let device = card::open();
-    let Device::Cuda(card) = &device else { panic!("{device:?} is no card") };
+    let Device::Cuda(card) = &device else { panic!("{device:?} is not a card") };
     // SAFETY: all work is in one stream.
     unsafe { card.disable_event_tracking() };
     let stream = card.cuda_stream();
     (device, stream)
 }
 
-/// Nobody opens a card before what this gives is dropped.
+/// Begins a capture. No other test opens a card until the returned guard is dropped.
 fn begin(stream: &CudaStream) -> RwLockWriteGuard<'static, ()> {
     let alone = card::OPENING.write().unwrap_or_else(PoisonError::into_inner);
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -40,17 +40,17 @@ fn numbers(tensor: &Tensor) -> Vec<f32> {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn a_graph_reads_what_is_there_when_it_is_launched() {
+fn a_graph_reads_the_numbers_at_its_launch() {
     let (device, stream) = open();
     let x = Var::new(&[1f32, 2.0, 3.0, 4.0], &device).unwrap();
-    // Tensors come and go, and one stays.
+    // Temporary tensors are freed; one remains.
     let work = || {
         let square = x.as_tensor().sqr().unwrap().reshape((2, 2)).unwrap();
         (square.t().unwrap().contiguous().unwrap() * 2.0).unwrap().sum(1).unwrap()
     };
     let Device::Cuda(card) = &device else { unreachable!() };
     let constants = card.enable_cuda_graph_htod_cache();
-    // Once before, for what it loads and uploads.
+    // A first run loads kernels and uploads constants.
     work();
     let alone = begin(&stream);
     let y = work();
@@ -66,7 +66,7 @@ fn a_graph_reads_what_is_there_when_it_is_launched() {
     }
 }
 
-/// Nobody waits, and nothing is done, while work is captured; nor is a graph of it.
+/// Checks that `spoil` is refused during a capture, that later work is refused too, and that no graph results.
 fn refused(spoil: impl Fn(&Arc<CudaStream>) -> Result<(), DriverError>) {
     let (device, stream) = open();
     let x = Tensor::new(&[1f32, 2.0], &device).unwrap();
@@ -82,20 +82,20 @@ fn refused(spoil: impl Fn(&Arc<CudaStream>) -> Result<(), DriverError>) {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn a_wait_while_work_is_captured_is_refused() {
+fn a_wait_during_a_capture_is_refused() {
     refused(|stream| stream.synchronize());
 }
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn a_copy_back_while_work_is_captured_is_refused() {
-    // SAFETY: it is not read.
+fn a_copy_to_the_host_during_a_capture_is_refused() {
+    // SAFETY: the memory is not read.
     refused(|stream| stream.clone_dtoh(&unsafe { stream.alloc::<f32>(1) }?).map(drop));
 }
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn work_that_is_not_recorded_is_told_and_the_card_goes_on() {
+fn a_failed_recording_is_reported_and_the_card_remains_usable() {
     let (device, stream) = open();
     let Device::Cuda(card) = &device else { unreachable!() };
     let x = Tensor::new(&[1f32, 2.0], &device).unwrap();
@@ -117,11 +117,11 @@ fn work_that_is_not_recorded_is_told_and_the_card_goes_on() {
     record(false).unwrap().expect("a graph").play().unwrap();
 }
 
-/// To open a card waits for all of it, as does the end of what was opened and that of pinned memory; and what is freed in
-/// the stream that is recorded would be part of that.
+/// Opening a card waits for all of its work, as does freeing what was opened, and pinned memory. A free in the recorded
+/// stream would become part of the recording.
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn others_come_and_go_while_work_is_recorded() {
+fn other_threads_open_and_free_during_a_recording() {
     let (device, _) = open();
     let Device::Cuda(card) = &device else { unreachable!() };
     let x = Tensor::new(&[1f32, 2.0], &device).unwrap();
@@ -153,10 +153,10 @@ fn others_come_and_go_while_work_is_recorded() {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn each_upload_arrives_however_far_the_card_is_behind() {
+fn each_upload_arrives_however_late_the_card_is() {
     let (device, _) = open();
     let Device::Cuda(card) = &device else { unreachable!() };
-    // More than one thread copies at a time.
+    // The upload is large enough for several copying threads.
     let words = |i: u32| (0..1 << 18).map(|k| k ^ i).collect::<Vec<u32>>();
     let to = Tensor::new(words(0), &device).unwrap();
     let mut uploads = Uploads::new(card, 1 << 18).unwrap();

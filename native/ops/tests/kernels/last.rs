@@ -1,4 +1,4 @@
-//! `last.cu` beside `ops::last`.
+//! `last.cu` compared with `ops::last`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
@@ -11,12 +11,13 @@ use crate::emulated::Emulated;
 use crate::memory::Argument::Int;
 use crate::memory::{Element, Memory};
 
-/// One row has no frame, one has all; more channels than a block has threads.
+/// Frames of each row: one row has none, one has all. There are more channels than a block has
+/// threads.
 const LENGTHS: [usize; 3] = [2, 0, 5];
 const TIME: usize = 5;
 const CHANNELS: usize = 40;
 
-/// Nothing is worked out, so that nothing is rounded.
+/// Numbers are copied, so nothing is rounded.
 fn kernels_are_the_op<T: Element>(kernels: &impl Kernels) {
     let batch = LENGTHS.len();
     let numbers = |name: &str, count: usize| {
@@ -43,7 +44,7 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels) {
     let mut d_first = Memory::<T>::unwritten(first.len());
     let (mut states, mut first) = (Memory::<T>::of(&states), Memory::<T>::of(&first));
     let sizes = || [TIME, batch, CHANNELS].map(|n| Int(n as i32));
-    // A row of the grid has more than one of the batch.
+    // Each row of the grid has several rows of the batch.
     let (grid, block) = ([(CHANNELS as u32).div_ceil(32), 2, 1], [32, 1, 1]);
     let mut arguments = vec![states.argument(), first.argument(), lengths.argument(), y.argument()];
     arguments.extend(sizes());
@@ -56,7 +57,7 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels) {
 }
 
 #[test]
-fn last_states_are_those_of_the_cpu() {
+fn last_states_equal_the_cpu() {
     let kernels = Emulated::compile("last");
     kernels_are_the_op::<f32>(&kernels);
     kernels_are_the_op::<bf16>(&kernels);
@@ -65,7 +66,7 @@ fn last_states_are_those_of_the_cpu() {
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn last_states_on_a_card_are_those_of_the_cpu() {
+fn last_states_on_a_card_equal_the_cpu() {
     let ptx = sconce_cuda::kernels::LAST.ptx;
     let kernels = crate::card::Card::open("last", ptx);
     kernels_are_the_op::<f32>(&kernels);

@@ -1,4 +1,4 @@
-//! `linear_recurrence.cu` beside `ops::linear_recurrence` and its cells.
+//! `linear_recurrence.cu` compared with `ops::linear_recurrence` and its cells.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
@@ -14,7 +14,7 @@ use crate::{Kernels, Shape, assert_near, sum};
 
 const EPS: f32 = 1e-3;
 
-/// `(batch, time, channels)`: one of each, and no multiple of a block's threads.
+/// Sizes `(batch, time, channels)`: one of each, and no multiple of a block's threads.
 const SIZES: [[usize; 3]; 3] = [[1, 1, 1], [2, 7, 5], [3, 20, 40]];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,7 +51,7 @@ impl Cell {
         }
     }
 
-    /// How many inputs lie beside each other in each of the tensors of inputs.
+    /// The number of inputs side by side in each tensor of inputs.
     fn tensors(self) -> &'static [usize] {
         match self {
             Cell::Plain => &[1, 1],
@@ -70,7 +70,7 @@ impl Cell {
         }
     }
 
-    /// A weight from a normal number: gates and bounds lie in 0..1.
+    /// A weight from a normal number: gates and bounds are in 0..1.
     fn weight(self, v: f32) -> f32 {
         match self {
             Cell::Constant | Cell::Hgrn => 0.5 + 0.5 * v.tanh(),
@@ -91,8 +91,8 @@ impl Cell {
     }
 }
 
-/// Inputs `[b, t, beside * c]` each, weights `[c]`, the first states `[b, c]`, and the gradient that comes back
-/// `[b, t, c]`.
+/// Inputs `[b, t, inputs * c]` each, weights `[c]`, the first states `[b, c]`, and the gradient of the output `[b, t,
+/// c]`.
 struct Case {
     cell: Cell,
     sizes: [usize; 3],
@@ -103,12 +103,12 @@ struct Case {
     dh: Vec<f32>,
 }
 
-/// Numbers by what they are of.
+/// Results by name.
 type Results = Vec<(&'static str, Vec<f32>)>;
 
 impl Case {
-    /// Numbers that T has, so that both sides read the same; the last row is as long as there are frames, the
-    /// others are shorter, the first one empty if there are two.
+    /// Inputs are rounded to T, so that both sides read the same numbers. The last row has all frames, the others
+    /// fewer; if there are two rows, the first has none.
     fn new<T: Element>(cell: Cell, sizes: [usize; 3]) -> Self {
         let [batch, time, channels] = sizes;
         let numbers = |name: &str, count: usize| {
@@ -199,7 +199,7 @@ impl Case {
     }
 }
 
-/// `rounding`: of what is written in T, states among it, which the way back reads.
+/// `rounding` is the rounding error of results in T, including the states, which the backward pass reads.
 fn kernels_are_the_ops<T: Element>(kernels: &impl Kernels, rounding: f32) {
     for (cell, sizes) in CELLS.into_iter().flat_map(|cell| SIZES.map(|sizes| (cell, sizes))) {
         let case = Case::new::<T>(cell, sizes);
@@ -213,19 +213,19 @@ fn kernels_are_the_ops<T: Element>(kernels: &impl Kernels, rounding: f32) {
 }
 
 #[test]
-fn recurrences_in_f32_are_those_of_the_cpu() {
+fn recurrences_in_f32_equal_the_cpu() {
     kernels_are_the_ops::<f32>(&Emulated::compile("linear_recurrence"), 2e-5);
 }
 
 #[test]
-fn recurrences_in_bf16_are_those_of_the_cpu_but_for_rounding() {
+fn recurrences_in_bf16_equal_the_cpu_up_to_rounding() {
     kernels_are_the_ops::<bf16>(&Emulated::compile("linear_recurrence"), 1.0 / 128.0);
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn recurrences_on_a_card_are_those_of_the_cpu() {
+fn recurrences_on_a_card_equal_the_cpu() {
     let ptx = sconce_cuda::kernels::LINEAR_RECURRENCE.ptx;
     let kernels = crate::card::Card::open("linear_recurrence", ptx);
     kernels_are_the_ops::<f32>(&kernels, 2e-5);

@@ -1,6 +1,6 @@
-//! CUDA kernels beside the ops of the CPU: each is compiled as C++ and run thread by thread, so that the indices
-//! it touches are seen where there is no card. With the feature `cuda` the same tests run on a card as well, if
-//! they are asked for: `-- --include-ignored`.
+//! CUDA kernels compared with the ops of the CPU. Each is compiled as C++ and run thread by thread, so that wrong
+//! indices are found without a card. With the feature `cuda` the same tests run on a card too, if requested: `--
+//! --include-ignored`.
 
 mod activation;
 mod attention;

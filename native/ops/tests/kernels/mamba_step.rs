@@ -1,4 +1,4 @@
-//! `mamba_step.cu` beside the ops that a Mamba layer is made of.
+//! `mamba_step.cu` compared with the ops of which a Mamba layer is composed.
 
 use candle_core::{Device, Tensor};
 use sconce_ops::{
@@ -12,7 +12,8 @@ use crate::memory::Argument::{Float, Int};
 use crate::memory::Memory;
 use crate::{Kernels, assert_near};
 
-/// Rows, numbers of x, channels, taps, rank and states: one of each; no multiple of a warp; all that lanes have.
+/// Rows, numbers of x, channels, taps, rank and states: one of each, no multiple of a warp, and the most that lanes
+/// hold.
 const SIZES: [[usize; 6]; 4] =
     [[1; 6], [1, 40, 33, 4, 3, 16], [3, 300, 7, 2, 40, 33], [7, 33, 5, 32, 1, 64]];
 const EPS: f32 = 1e-5;
@@ -109,14 +110,14 @@ fn kernels_are_the_ops(kernels: &impl Kernels) {
 }
 
 #[test]
-fn a_frame_of_a_layer_is_that_of_the_cpu() {
+fn a_frame_of_a_layer_equals_the_cpu() {
     kernels_are_the_ops(&Emulated::compile("mamba_step"));
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn a_frame_of_a_layer_on_a_card_is_that_of_the_cpu() {
+fn a_frame_of_a_layer_on_a_card_equals_the_cpu() {
     let ptx = sconce_cuda::kernels::MAMBA_STEP.ptx;
     kernels_are_the_ops(&crate::card::Card::open("mamba_step", ptx));
 }

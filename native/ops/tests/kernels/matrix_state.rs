@@ -1,4 +1,4 @@
-//! `matrix_state.cu` beside `ops::matrix_state`.
+//! `matrix_state.cu` compared with `ops::matrix_state`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
@@ -17,7 +17,7 @@ use crate::{Kernels, assert_near, sum};
 const FRAMES: usize = 8;
 const VALUES: usize = 32;
 const KEYS: usize = 16;
-/// Numbers of the state that a thread has.
+/// Numbers of the state in a thread.
 const TILE: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -30,8 +30,8 @@ struct Shape {
     value: usize,
 }
 
-/// One of each; keys and values that no warp and no block divides, parts of chunks, heads that share keys; more
-/// keys than the smaller kernels have.
+/// One of each; keys and values that are no multiple of a warp or block; parts of chunks; heads that share keys; and
+/// more keys than the smaller kernels have.
 const SHAPES: [Shape; 4] = [
     Shape { batch: 1, time: 1, heads: 1, shared: 1, key: 1, value: 1 },
     Shape { batch: 2, time: 11, heads: 2, shared: 1, key: 18, value: 35 },
@@ -41,14 +41,14 @@ const SHAPES: [Shape; 4] = [
 
 const SCALE: f32 = 0.7;
 
-/// Where each number of a key fades by itself, as the kernel counts.
+/// The kernel's number for a decay of each number of a key.
 const KEY: usize = 3;
 
 struct Case {
     shape: Shape,
-    /// As the kernel counts them.
+    /// The kernel's number for the decay.
     kind: usize,
-    /// Whether keys turn.
+    /// Whether keys are rotated.
     turns: bool,
     lengths: Vec<usize>,
     constant: Vec<f32>,
@@ -62,8 +62,8 @@ struct Case {
 type Results = Vec<(&'static str, Vec<f32>)>;
 
 impl Case {
-    /// Numbers that T has where a kernel reads T; the last row is as long as there are frames, the others are
-    /// shorter, the first one empty if there are two. Decays are near 1, middling, and next to nothing.
+    /// Inputs that a kernel reads in T are rounded to T. The last row has all frames, the others fewer; if there are
+    /// two rows, the first has none. Decays are near 1, middling, and near 0.
     fn new<T: Element>(shape: Shape, kind: usize, turns: bool) -> Self {
         let Shape { batch, time, heads, shared, key, value } = shape;
         let numbers = |name: &str, count: usize, number: &dyn Fn(f32) -> f32| {
@@ -102,7 +102,7 @@ impl Case {
         [0, heads, 2 * heads, heads * key][self.kind]
     }
 
-    /// One column more than there is use for, between keys and values.
+    /// The streams have an unused column between keys and values.
     fn options(&self) -> Options {
         let Shape { heads, shared, key, value, .. } = self.shape;
         let decays = [
@@ -125,7 +125,7 @@ impl Case {
         }
     }
 
-    /// Cosines and sines of the frames of a chunk, and of the one after it, where keys turn.
+    /// Cosines and sines of the frames of a chunk and of the frame after it, if keys are rotated.
     fn angles(&self) -> Vec<f32> {
         let half = self.shape.key / 2;
         let angle = |i: usize| {
@@ -246,7 +246,7 @@ impl Case {
     }
 }
 
-/// `rounding`: of what is written in T.
+/// `rounding` is the rounding error of results in T.
 fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
     for (shape, kind) in SHAPES.into_iter().flat_map(|shape| (0..4).map(move |kind| (shape, kind)))
     {
@@ -261,7 +261,7 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
             let (got, want) = (case.launched::<T>(kernels), case.on_cpu());
             assert_eq!(got.len(), want.len());
             for ((name, got), (_, want)) in got.into_iter().zip(want) {
-                let what = format!("{name} of {shape:?}, decay {kind}, turns: {turns}");
+                let what = format!("{name} of {shape:?}, decay {kind}, rotated: {turns}");
                 assert_near(&what, &got, &want, rounding);
             }
         }
@@ -269,19 +269,19 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
 }
 
 #[test]
-fn states_in_f32_are_those_of_the_cpu() {
+fn states_in_f32_equal_the_cpu() {
     kernels_are_the_op::<f32>(&Emulated::compile("matrix_state"), 2e-5);
 }
 
 #[test]
-fn states_in_bf16_are_those_of_the_cpu_rounded_once() {
+fn states_in_bf16_equal_the_cpu_rounded_once() {
     kernels_are_the_op::<bf16>(&Emulated::compile("matrix_state"), 1.0 / 256.0);
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn states_on_a_card_are_those_of_the_cpu() {
+fn states_on_a_card_equal_the_cpu() {
     let ptx = sconce_cuda::kernels::MATRIX_STATE.ptx;
     let kernels = crate::card::Card::open("matrix_state", ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);

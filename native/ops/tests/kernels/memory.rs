@@ -1,10 +1,10 @@
-//! What kernels are given.
+//! Arguments of kernels: memory with guards, and numbers.
 
 use half::{bf16, f16};
 
 /// Numbers of a device's type.
 pub trait Element: Copy {
-    /// How kernels of this type are called.
+    /// The suffix of kernels of this type.
     const NAME: &'static str;
     fn of(value: f32) -> Self;
     fn value(self) -> f32;
@@ -143,8 +143,8 @@ impl Element for u32 {
     }
 }
 
-/// Numbers with others before and behind that no kernel may touch. These are NaN, as is what nobody wrote: read,
-/// they show in what comes out.
+/// Numbers between guards that no kernel may touch. Guards and unwritten numbers are NaN, so a kernel that reads them
+/// shows it in its results.
 pub struct Memory<T>(Vec<T>);
 
 const GUARD: usize = 64;
@@ -163,12 +163,15 @@ impl<T: Element> Memory<T> {
         Self::of(&vec![f32::NAN; count])
     }
 
-    /// The numbers, after a look at those around them.
+    /// The numbers, after a check of the guards.
     pub fn exact(&self) -> &[T] {
         let end = self.0.len() - GUARD;
         let untouched = T::of(f32::NAN).bits();
         let around = self.0[..GUARD].iter().chain(&self.0[end..]);
-        assert!(around.into_iter().all(|v| v.bits() == untouched), "written outside");
+        assert!(
+            around.into_iter().all(|v| v.bits() == untouched),
+            "a kernel wrote outside its memory"
+        );
         &self.0[GUARD..end]
     }
 
@@ -178,7 +181,7 @@ impl<T: Element> Memory<T> {
 
     pub fn argument(&mut self) -> Argument<'_> {
         let bytes = size_of_val(&*self.0);
-        // SAFETY: these are its bytes, for as long as it is borrowed, and any bytes are numbers.
+        // SAFETY: these are its bytes, for the duration of the borrow, and any bytes are valid numbers.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), bytes) };
         Argument::Memory { bytes, first: GUARD * size_of::<T>() }
     }
@@ -186,17 +189,17 @@ impl<T: Element> Memory<T> {
 
 /// An argument of a kernel.
 pub enum Argument<'a> {
-    /// A pointer to the byte `first` of these.
+    /// A pointer to the byte `first` of `bytes`.
     Memory {
         bytes: &'a mut [u8],
         first: usize,
     },
-    /// A pointer to pointers to these; `Long(0)` where there is nothing.
+    /// A pointer to an array of these pointers; `Long(0)` is a null pointer.
     Pointers(Vec<Argument<'a>>),
     Long(i64),
     Int(i32),
     Float(f32),
 }
 
-/// A pointer to nothing.
+/// A null pointer.
 pub const NULL: Argument<'static> = Argument::Long(0);

@@ -1,4 +1,4 @@
-//! `norm.cu` beside `ops::row_norm`.
+//! `norm.cu` compared with `ops::row_norm`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
@@ -18,7 +18,7 @@ const EPS: f32 = 1e-5;
 /// Rows and columns: one of each, fewer than a warp has lanes, as many, and more that are no multiple.
 const SIZES: [(usize, usize); 5] = [(1, 1), (3, 5), (8, 32), (37, 100), (9, 257)];
 
-/// What a norm is made of, and the gradient that comes back.
+/// Inputs of a norm, and the gradient of its output.
 struct Case {
     rows: usize,
     d: usize,
@@ -28,7 +28,7 @@ struct Case {
     dy: Vec<f32>,
 }
 
-/// What comes out: of an RMSNorm without `dbias`.
+/// Results of a norm; an RMSNorm has no `dbias`.
 #[derive(Debug, PartialEq)]
 struct Results {
     y: Vec<f32>,
@@ -38,7 +38,7 @@ struct Results {
 }
 
 impl Case {
-    /// Numbers that T has, so that both sides read the same; their mean is not 0.
+    /// Inputs are rounded to T, so that both sides read the same numbers; their mean is not 0.
     fn new<T: Element>((rows, d): (usize, usize), center: bool) -> Self {
         let numbers = |name, count: usize, shift| {
             let rng = Rng::new(1, name, (rows * d) as u64);
@@ -79,7 +79,7 @@ impl Case {
         }
     }
 
-    /// By kernels whose blocks have so many threads.
+    /// Results of kernels with blocks of `threads` threads.
     fn launched<T: Element>(&self, kernels: &impl Kernels, threads: u32) -> Results {
         const ROWS_PER_PART: usize = 8;
         let center = self.bias.is_some();
@@ -157,7 +157,7 @@ impl Case {
     }
 }
 
-/// `rounding`: of what is written in T; gradients of weights are f32 on both sides.
+/// `rounding` is the rounding error of results in T; gradients of weights are f32 on both sides.
 fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
     for center in [true, false] {
         for sizes in SIZES {
@@ -183,12 +183,12 @@ fn the_grid_changes_no_bit(kernels: &impl Kernels) {
 }
 
 #[test]
-fn norms_in_f32_are_those_of_the_cpu() {
+fn norms_in_f32_equal_the_cpu() {
     kernels_are_the_op::<f32>(&Emulated::compile("norm"), 2e-5);
 }
 
 #[test]
-fn norms_in_bf16_are_those_of_the_cpu_rounded_once() {
+fn norms_in_bf16_equal_the_cpu_rounded_once() {
     kernels_are_the_op::<bf16>(&Emulated::compile("norm"), 1.0 / 256.0);
 }
 
@@ -200,7 +200,7 @@ fn the_shape_of_the_grid_changes_no_bit() {
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn norms_on_a_card_are_those_of_the_cpu_whatever_the_grid() {
+fn norms_on_a_card_equal_the_cpu_with_any_grid() {
     let kernels = crate::card::Card::open("norm", sconce_cuda::kernels::NORM.ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);
     kernels_are_the_op::<bf16>(&kernels, 1.0 / 256.0);

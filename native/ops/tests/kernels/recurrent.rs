@@ -1,5 +1,4 @@
-//! `recurrent.cu`, with the products between its frames, beside `ops::lstm`, `ops::gru` and
-//! `ops::slstm`.
+//! `recurrent.cu`, with the products between its frames, compared with `ops::lstm`, `ops::gru` and `ops::slstm`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
@@ -26,7 +25,7 @@ enum Cell {
 use Cell::{Gru, Lstm, Slstm};
 
 /// Batch, frames, heads, and the width of a head: one of each, no multiple of a block's threads, more than one block.
-/// Those of which there are whole kernels are the last: less than a tile, and more than one of them.
+/// The last sizes have `whole` kernels: less than a tile, and several tiles.
 const SIZES: [(Cell, [usize; 4]); 11] = [
     (Lstm, [1, 1, 1, 1]),
     (Lstm, [3, 9, 1, 37]),
@@ -41,41 +40,41 @@ const SIZES: [(Cell, [usize; 4]); 11] = [
     (Gru, [35, 3, 1, 80]),
 ];
 
-/// Threads of a block of a whole kernel, and its rows of the batch and numbers of the state.
+/// Threads of a block of a `whole` kernel, and its rows of the batch and numbers of the state.
 const WHOLE_THREADS: u32 = 256;
 const TILE: [u32; 2] = [32, 16];
 
-/// What a layer reads is its gates: its input weight is that of an identity.
+/// The inputs of a layer are its gates: its input weight is the identity.
 struct Case {
     cell: Cell,
     batch: usize,
     time: usize,
     heads: usize,
-    /// All heads together.
+    /// Width of all heads together.
     width: usize,
     lengths: Vec<usize>,
-    /// `[b, t, gates * width]`
+    /// Inputs, `[b, t, gates * width]`.
     x: Vec<f32>,
-    /// `[gates * width, width / heads]`
+    /// The recurrent weight, `[gates * width, width / heads]`.
     weight: Vec<f32>,
-    /// `[gates * width]`, none of an sLSTM.
+    /// Both biases, `[gates * width]`; empty for an sLSTM.
     biases: [Vec<f32>; 2],
-    /// First states `[b, width]`: h, then c, n and m as there are.
+    /// First states `[b, width]`: h, then c, n and m if the cell has them.
     states: Vec<Vec<f32>>,
-    /// What comes back of the sequence, and of the last states that have a gradient.
+    /// Gradient of the sequence; `d_states` are those of the last states that have one.
     dy: Vec<f32>,
     d_states: Vec<Vec<f32>>,
 }
 
-/// Numbers by what they are of.
+/// Results by name.
 type Results = Vec<(&'static str, Vec<f32>)>;
 
 const STATES: [&str; 4] = ["h", "c", "n", "m"];
 const D_STATES: [&str; 3] = ["dh0", "dc0", "dn0"];
 
 impl Case {
-    /// Numbers that T has, so that both sides read the same. The last row is as long as there are frames, the others
-    /// are shorter, the first one empty if there are two; nothing was seen before the second one.
+    /// Inputs are rounded to T, so that both sides read the same numbers. The last row has all frames, the others
+    /// fewer; if there are two rows, the first has none. The second row has seen no frame.
     fn new<T: Element>(cell: Cell, [batch, time, heads, w]: [usize; 4]) -> Self {
         let width = heads * w;
         let gates = if cell == Gru { 3 } else { 4 };
@@ -187,7 +186,7 @@ impl Case {
         results
     }
 
-    /// Where a gate of a channel lies in a product with the recurrent weight: of an sLSTM heads have theirs together.
+    /// The index of a gate of a channel in a product with the recurrent weight; an sLSTM groups the gates by head.
     fn place(&self, gate: usize, channel: usize) -> usize {
         let w = self.width / self.heads;
         match self.cell {
@@ -196,7 +195,8 @@ impl Case {
         }
     }
 
-    /// Each number of the recurrent weight with its place in the gates of a row, and the channel of h it is for.
+    /// Each number of the recurrent weight, with its index in the gates of a row, and the channel of h that it
+    /// multiplies.
     fn weights(&self) -> impl Iterator<Item = (f32, usize, usize)> {
         let w = self.width / self.heads;
         self.weight.iter().enumerate().map(move |(i, weight)| {
@@ -205,7 +205,7 @@ impl Case {
         })
     }
 
-    /// `[b, gates * width]`
+    /// The product with the recurrent weight, `[b, gates * width]`.
     fn product(&self, h: &[f32]) -> Vec<f32> {
         let rows = self.gates() * self.width;
         let mut gates = vec![0.0; self.batch * rows];
@@ -217,7 +217,7 @@ impl Case {
         gates
     }
 
-    /// What gates give to h, `[b, width]`.
+    /// The gradient of h from that of the gates, `[b, width]`.
     fn back(&self, gates: &[f32]) -> Vec<f32> {
         let mut dh = vec![0.0; self.batch * self.width];
         for (weight, from, to) in self.weights() {
@@ -229,7 +229,7 @@ impl Case {
         dh
     }
 
-    /// Frame t of what lies in a sequence.
+    /// Frame t of a sequence.
     fn frame(&self, all: &[f32], t: usize) -> Vec<f32> {
         let width = all.len() / self.batch / self.time;
         (0..self.batch)
@@ -238,7 +238,8 @@ impl Case {
             .collect()
     }
 
-    /// `dweight` of gradients `[b, t, gates * width]` that lie as those of the input, and the states before.
+    /// The gradient of the weight, from gradients `[b, t, gates * width]` laid out as the input's, and the previous
+    /// states.
     fn weight_gradient(&self, d: &[f32], previous: &[f32]) -> Vec<f32> {
         let (rows, w) = (self.gates() * self.width, self.width / self.heads);
         let mut dweight = vec![0.0; rows * w];
@@ -251,7 +252,7 @@ impl Case {
         dweight
     }
 
-    /// Over all frames.
+    /// The gradient of the bias, summed over all frames.
     fn bias_gradient(&self, d: &[f32]) -> Vec<f32> {
         let mut sum = vec![0.0; self.gates() * self.width];
         let frames = d.chunks(sum.len());
@@ -259,7 +260,7 @@ impl Case {
         sum
     }
 
-    /// Of whole kernels where no threads are said.
+    /// Results of the kernels; without a number of threads, of the `whole` kernels.
     fn launched<T: Element, O: Element>(
         &self,
         kernels: &impl Kernels,
@@ -268,7 +269,7 @@ impl Case {
         let lengths: Vec<f32> = self.lengths.iter().map(|n| *n as f32).collect();
         let launch = |way: &str, t: usize, arguments: Vec<Argument>| {
             let name = format!("{:?}_{}_{way}", self.cell, suffix::<T, O>()).to_lowercase();
-            // A row of the grid has more than one of the batch.
+            // Each row of the grid has several rows of the batch.
             let (width, batch) = (self.width as u32, self.batch as u32);
             let grid: Shape = match threads {
                 Some(threads) => [width.div_ceil(threads), 2.min(batch), 1],
@@ -308,7 +309,7 @@ impl Case {
         let (mut y, mut gates, mut cells) =
             (self.sequence::<T>(1), self.sequence::<T>(4), self.sequence::<f32>(1));
         let (mut c, mut c_new) = (Memory::<f32>::of(&self.states[1]), self.state::<f32>());
-        // A pass of which nothing is kept gives the same.
+        // A pass that saves nothing gives the same.
         for kept in [false, true] {
             c = Memory::of(&self.states[1]);
             let mut operand = Memory::<O>::of(&self.states[0]);
@@ -416,7 +417,7 @@ impl Case {
         results
     }
 
-    /// As [`lstm`](Self::lstm), with no product made here but that of the first state's gradient.
+    /// [`lstm`](Self::lstm) by `whole` kernels; the only product here is that of the first state's gradient.
     fn whole_lstm<T: Element, O: Element>(
         &self,
         launch: impl Fn(&str, usize, Vec<Argument>),
@@ -442,7 +443,7 @@ impl Case {
         let mut results =
             vec![("y", y.read()), ("h", self.frame(&y.read(), self.time - 1)), ("c", c.read())];
 
-        // The gradient of the last state is one of the last frame: here as a frame of a sequence's.
+        // The gradient of the last state is added to that of the sequence's last frame.
         let mut dy = Memory::<T>::of(&self.with_last_state());
         let (mut dgates, mut previous) = (self.sequence::<O>(4), self.sequence::<O>(1));
         let (mut dh, mut dh_before) = (self.state::<f32>(), self.state::<f32>());
@@ -467,7 +468,7 @@ impl Case {
         results
     }
 
-    /// `dy` and in its last frame what comes back of the last h.
+    /// The gradient `dy`, with that of the last h added in the last frame.
     fn with_last_state(&self) -> Vec<f32> {
         let mut dy = self.dy.clone();
         for (row, d) in self.d_states[0].chunks(self.width).enumerate() {
@@ -592,7 +593,7 @@ impl Case {
     }
 }
 
-/// How kernels of numbers T are called whose products have operands O.
+/// The suffix of kernels of numbers T whose products have operands O.
 fn suffix<T: Element, O: Element>() -> &'static str {
     if T::NAME == O::NAME { T::NAME } else { "mixed" }
 }
@@ -601,7 +602,7 @@ fn sum(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
 }
 
-/// `rounding`: of what is written in T and O, and goes through the weight from frame to frame.
+/// `rounding` is the rounding error of results in T and O, and of products carried from frame to frame.
 fn kernels_are_the_ops<T: Element, O: Element>(kernels: &impl Kernels, rounding: f32) {
     for (cell, sizes) in SIZES {
         let case = Case::new::<T>(cell, sizes);
@@ -622,12 +623,12 @@ fn kernels_are_the_ops<T: Element, O: Element>(kernels: &impl Kernels, rounding:
 }
 
 #[test]
-fn cells_in_f32_are_those_of_the_cpu() {
+fn cells_in_f32_equal_the_cpu() {
     kernels_are_the_ops::<f32, f32>(&Emulated::compile("recurrent"), 2e-5);
 }
 
 #[test]
-fn cells_in_bf16_are_those_of_the_cpu_but_for_rounding() {
+fn cells_in_bf16_equal_the_cpu_up_to_rounding() {
     let kernels = Emulated::compile("recurrent");
     kernels_are_the_ops::<bf16, bf16>(&kernels, 1.0 / 64.0);
     kernels_are_the_ops::<f32, bf16>(&kernels, 1.0 / 64.0);
@@ -636,7 +637,7 @@ fn cells_in_bf16_are_those_of_the_cpu_but_for_rounding() {
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn cells_on_a_card_are_those_of_the_cpu() {
+fn cells_on_a_card_equal_the_cpu() {
     let ptx = sconce_cuda::kernels::RECURRENT.ptx;
     let kernels = crate::card::Card::open("recurrent", ptx);
     kernels_are_the_ops::<f32, f32>(&kernels, 2e-5);

@@ -1,4 +1,4 @@
-//! `rotary.cu` beside the rotations of a window.
+//! `rotary.cu` compared with the rotations of a window.
 
 use half::{bf16, f16};
 use sconce_ops::attention::{Pairing, THETA, Window};
@@ -23,7 +23,7 @@ fn kernel_is_the_rotation<T: Element>(kernels: &impl Kernels) {
         let mut want = qkv.clone();
         for (row, frame) in want.chunks_exact_mut(3 * HEADS * head_dim).enumerate() {
             let (cos, sin) = window.rotation(row % TIME);
-            // Queries and keys alone.
+            // Only queries and keys are rotated.
             for head in frame.chunks_exact_mut(head_dim).take(2 * HEADS) {
                 for i in 0..half {
                     let (a, b) = match pairing {
@@ -50,7 +50,7 @@ fn kernel_is_the_rotation<T: Element>(kernels: &impl Kernels) {
         let kernel = format!("rotary_{}", T::NAME);
         kernels.launch(&kernel, grid, [THREADS as u32, 1, 1], &mut arguments);
         for (i, (got, want)) in out.read().into_iter().zip(want).enumerate() {
-            // Half a step of bf16.
+            // The tolerance is half a unit of bf16.
             assert!(
                 (got - want).abs() <= 2f32.powi(-8) * want.abs().max(1e-3),
                 "{i}: {got}, {want}"
@@ -60,7 +60,7 @@ fn kernel_is_the_rotation<T: Element>(kernels: &impl Kernels) {
 }
 
 #[test]
-fn turned_queries_and_keys_are_those_of_the_cpu() {
+fn rotated_queries_and_keys_equal_the_cpu() {
     let kernels = Emulated::compile("rotary");
     kernel_is_the_rotation::<bf16>(&kernels);
     kernel_is_the_rotation::<f16>(&kernels);
@@ -69,7 +69,7 @@ fn turned_queries_and_keys_are_those_of_the_cpu() {
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn turned_queries_and_keys_on_a_card_are_those_of_the_cpu() {
+fn rotated_queries_and_keys_on_a_card_equal_the_cpu() {
     let ptx = sconce_cuda::kernels::ROTARY.ptx;
     let kernels = crate::card::Card::open("rotary", ptx);
     kernel_is_the_rotation::<bf16>(&kernels);

@@ -1,5 +1,5 @@
-//! `rows.cu`: nothing is worked out, numbers go from place to place. What a step begins with has its
-//! places in a table, which only a card can be given: steps of policies on a card are its test.
+//! Checks `rows.cu`, which copies numbers and computes nothing. The begin of a step has its addresses in a table that
+//! only a card can read: the steps of policies on a card test it.
 
 use half::bf16;
 
@@ -12,7 +12,7 @@ fn counted(first: usize, count: usize) -> Vec<f32> {
     (first..first + count).map(|i| i as f32).collect()
 }
 
-/// Three columns from the second on become those from the first on, and what is around them stays.
+/// Three columns, from the second on, are copied to those from the first on; other columns are unchanged.
 fn columns_go_where_they_belong<T: Element>(kernels: &impl Kernels, kernel: &str) {
     let (rows, wide, to_wide) = (70, 6, 4);
     let mut from =
@@ -30,8 +30,8 @@ fn columns_go_where_they_belong<T: Element>(kernels: &impl Kernels, kernel: &str
     }
 }
 
-/// Three rows; the second one has a part that is not finite. One part is longer than a block's stretch: so many blocks
-/// have it.
+/// Three rows; the second one has a part that is not finite. One part is longer than a block's stretch, and `blocks`
+/// blocks copy it.
 fn a_step_ends_with_states_and_an_answer(kernels: &impl Kernels, blocks: u32) {
     let (rows, widths, width) = (3, [2, 1500], 5);
     let mut parts = widths.map(|width| counted(7, rows * width));
@@ -66,13 +66,13 @@ fn all(kernels: &impl Kernels) {
 }
 
 #[test]
-fn numbers_go_where_they_belong() {
+fn numbers_are_copied_to_their_place() {
     all(&Emulated::compile("rows"));
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn numbers_on_a_card_go_where_they_belong() {
+fn numbers_on_a_card_are_copied_to_their_place() {
     all(&crate::card::Card::open("rows", sconce_cuda::kernels::ROWS.ptx));
 }

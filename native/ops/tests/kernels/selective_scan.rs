@@ -1,4 +1,4 @@
-//! `selective_scan.cu` beside `ops::selective_scan`.
+//! `selective_scan.cu` compared with `ops::selective_scan`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
@@ -11,24 +11,24 @@ use crate::memory::Argument::{Int, Long};
 use crate::memory::{Argument, Element, Memory};
 use crate::{Kernels, assert_near, sum};
 
-/// `(batch, time, channels, state)`: one of each, chunks that end before their last frame, channels and states
-/// that no block and no thread divides, and each of the kernels.
+/// Sizes `(batch, time, channels, state)`: one of each, chunks that end early, channels and states that are no multiple
+/// of a block or thread, and each of the kernels.
 const SIZES: [[usize; 4]; 5] =
     [[1, 1, 1, 1], [2, 9, 5, 3], [3, 20, 40, 16], [2, 16, 17, 29], [2, 11, 9, 64]];
 
-/// Frames of a chunk, threads of a block, and numbers of a state that a thread has.
+/// Frames of a chunk, threads of a block, and numbers of a state in a thread.
 const FRAMES: usize = 8;
 const THREADS: usize = 64;
 const STATES: usize = 8;
 
-/// What there is beside the least.
+/// The optional inputs of a case.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Form {
-    /// Step sizes and A as they are, no skip, no gate.
+    /// Step sizes and A directly, no skip, no gate.
     Least,
     /// A bias and a softplus of the step sizes, the logarithm of -A, skip and gate.
     All,
-    /// As `All` with one step size for all frames.
+    /// The form `All` with one step size for all frames.
     Steady,
 }
 
@@ -51,12 +51,12 @@ struct Case {
     d_last: Vec<f32>,
 }
 
-/// Numbers by what they are of.
+/// Results by name.
 type Results = Vec<(&'static str, Vec<f32>)>;
 
 impl Case {
-    /// Numbers that T has where a kernel reads T; the last row is as long as there are frames, the others are
-    /// shorter, the first one empty if there are two.
+    /// Inputs that a kernel reads in T are rounded to T. The last row has all frames, the others fewer; if there are
+    /// two rows, the first has none.
     fn new<T: Element>(form: Form, sizes: [usize; 4]) -> Self {
         let [batch, time, channels, state] = sizes;
         let normal = |name: &str, count: usize| {
@@ -238,7 +238,7 @@ impl Case {
     }
 }
 
-/// `rounding`: of what is written in T.
+/// `rounding` is the rounding error of results in T.
 fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
     for (form, sizes) in FORMS.into_iter().flat_map(|form| SIZES.map(|sizes| (form, sizes))) {
         let case = Case::new::<T>(form, sizes);
@@ -251,19 +251,19 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
 }
 
 #[test]
-fn scans_in_f32_are_those_of_the_cpu() {
+fn scans_in_f32_equal_the_cpu() {
     kernels_are_the_op::<f32>(&Emulated::compile("selective_scan"), 2e-5);
 }
 
 #[test]
-fn scans_in_bf16_are_those_of_the_cpu_rounded_once() {
+fn scans_in_bf16_equal_the_cpu_rounded_once() {
     kernels_are_the_op::<bf16>(&Emulated::compile("selective_scan"), 1.0 / 256.0);
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn scans_on_a_card_are_those_of_the_cpu() {
+fn scans_on_a_card_equal_the_cpu() {
     let ptx = sconce_cuda::kernels::SELECTIVE_SCAN.ptx;
     let kernels = crate::card::Card::open("selective_scan", ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);

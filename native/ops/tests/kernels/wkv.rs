@@ -1,4 +1,4 @@
-//! `wkv.cu` beside `ops::wkv`.
+//! `wkv.cu` compared with `ops::wkv`.
 
 use candle_core::{Device, Tensor, Var};
 use half::bf16;
@@ -11,10 +11,11 @@ use crate::memory::Argument::Int;
 use crate::memory::{Element, Memory};
 use crate::{Kernels, assert_near, sum};
 
-/// `(batch, time, channels)`: one of each, and no multiple of a block's threads.
+/// Sizes `(batch, time, channels)`: one of each, and no multiple of a block's threads.
 const SIZES: [[usize; 3]; 3] = [[1, 1, 1], [2, 7, 5], [3, 20, 40]];
 
-/// k, v, w, u, mean, weight, and the gradients of y, of the last mean and of the last weight.
+/// Inputs k, v, w, u, mean and weight, and the gradients of y, of the last mean and of the last
+/// weight.
 struct Case {
     sizes: [usize; 3],
     lengths: Vec<usize>,
@@ -25,8 +26,8 @@ struct Case {
 type Results = Vec<(&'static str, Vec<f32>)>;
 
 impl Case {
-    /// Numbers that T has where a kernel reads T; the last row is as long as there are frames and
-    /// begins with nothing, the others are shorter, the first one empty if there are two.
+    /// Inputs that a kernel reads in T are rounded to T. The last row has all frames and no earlier
+    /// ones, the others have fewer; if there are two rows, the first has none.
     fn new<T: Element>(sizes: [usize; 3]) -> Self {
         let [batch, time, channels] = sizes;
         let normal = |name: &str, count: usize| {
@@ -160,7 +161,7 @@ impl Case {
     }
 }
 
-/// `rounding`: of what is written in T.
+/// `rounding` is the rounding error of results in T.
 fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
     for sizes in SIZES {
         let case = Case::new::<T>(sizes);
@@ -174,19 +175,19 @@ fn kernels_are_the_op<T: Element>(kernels: &impl Kernels, rounding: f32) {
 }
 
 #[test]
-fn averages_in_f32_are_those_of_the_cpu() {
+fn averages_in_f32_equal_the_cpu() {
     kernels_are_the_op::<f32>(&Emulated::compile("wkv"), 2e-5);
 }
 
 #[test]
-fn averages_in_bf16_are_those_of_the_cpu_rounded_once() {
+fn averages_in_bf16_equal_the_cpu_rounded_once() {
     kernels_are_the_op::<bf16>(&Emulated::compile("wkv"), 1.0 / 256.0);
 }
 
 #[cfg(feature = "cuda")]
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn averages_on_a_card_are_those_of_the_cpu() {
+fn averages_on_a_card_equal_the_cpu() {
     let kernels = crate::card::Card::open("wkv", sconce_cuda::kernels::WKV.ptx);
     kernels_are_the_op::<f32>(&kernels, 2e-5);
     kernels_are_the_op::<bf16>(&kernels, 1.0 / 256.0);

@@ -1,4 +1,4 @@
-//! What every op's gradient is, by finite differences, and what it refuses.
+//! Gradients of every op by finite differences, and the errors of wrong inputs.
 
 use candle_core::{Device, Tensor, Var};
 use sconce_ops::lengths::Lengths;
@@ -10,7 +10,7 @@ use sconce_tensor::rng::Rng;
 use crate::common::{apart, backward, differences, noise, record, values};
 
 #[test]
-fn dropout_keeps_the_mean_and_drops_whole_columns_where_asked() {
+fn dropout_keeps_the_mean_and_drops_whole_columns_if_requested() {
     let x = Tensor::ones((8, 10, 400), candle_core::DType::F32, &Device::Cpu).unwrap();
     let rng = Rng::new(1, "dropout", 0);
     let free = values(&ops::dropout(&x, 0.25, rng).unwrap());
@@ -20,11 +20,14 @@ fn dropout_keeps_the_mean_and_drops_whole_columns_where_asked() {
     for window in columns.chunks(10 * 400) {
         assert!(window.chunks(400).all(|frame| frame == &window[..400]));
     }
-    assert!(columns.chunks(4000).any(|w| w[..400] != columns[..400]), "all windows are alike");
+    assert!(
+        columns.chunks(4000).any(|w| w[..400] != columns[..400]),
+        "all windows have the same mask"
+    );
 }
 
 #[test]
-fn gradients_of_every_op_are_its_finite_differences() {
+fn gradients_of_every_op_equal_finite_differences() {
     let n = |shape: &[usize], seed| (noise(shape, seed) * 0.7).unwrap();
     differences(vec![n(&[3, 5], 1), n(&[4, 5], 2), n(&[4], 3)], |t| {
         ops::linear(&t[0], &t[1], Some(&t[2]), Activation::None).unwrap()
@@ -57,7 +60,7 @@ fn gradients_of_every_op_are_its_finite_differences() {
         };
         let gates =
             |t: &[Weight]| Gates::new(t[1].clone(), t[2].clone(), t[3].clone(), t[4].clone());
-        // States after the last frame stand beside those of all frames.
+        // The last states are concatenated to those of all frames.
         let beside = |y: &Tensor, last: &Tensor| Tensor::cat(&[y, &last.unsqueeze(1).unwrap()], 1);
         let own: Lengths = lengths.clone();
         differences(layer(3, 1), move |t| {
@@ -88,9 +91,9 @@ const ACTIVATIONS: [Activation; 8] = [
 ];
 
 #[test]
-fn activations_are_what_they_say_fused_or_not_with_their_slopes() {
+fn activations_and_their_slopes_equal_their_formulas_fused_or_not() {
     record();
-    // No number so near to 0 that a relu is bent within a difference.
+    // Numbers are not so near to 0 that a difference crosses the bend of a relu.
     let away = |shape: &[usize], seed| {
         let x = noise(shape, seed);
         (&x + x.sign().unwrap() * 0.1).unwrap()
@@ -142,7 +145,7 @@ fn activations_are_what_they_say_fused_or_not_with_their_slopes() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_errors_that_give_both() {
+fn errors_of_wrong_shapes_give_both_shapes() {
     let message = |e: sconce_tensor::Error| e.to_string();
     let x = noise(&[2, 5], 1);
     let wrong = ops::linear(&x, &noise(&[3, 4], 1).into(), None, Activation::None).unwrap_err();
@@ -152,7 +155,7 @@ fn shapes_that_do_not_fit_are_errors_that_give_both() {
 }
 
 #[test]
-fn a_layer_gives_the_same_gradients_again_and_keeps_no_old_weights() {
+fn a_layer_repeats_its_gradients_and_keeps_no_old_weights() {
     record();
     let variable = |shape: &[usize], seed| {
         Weight::from(Var::from_tensor(&noise(shape, seed)).unwrap().into_inner())
@@ -163,7 +166,7 @@ fn a_layer_gives_the_same_gradients_again_and_keeps_no_old_weights() {
         variable(&[9], 3),
         variable(&[9], 4),
     );
-    // Enough rows that the weights are packed.
+    // There are enough rows that the weights are packed.
     let (x, h0) = (noise(&[3, 20, 5], 5), noise(&[3, 3], 6));
     let forward = || ops::gru(&x, &gates, &h0, None).unwrap().0;
     let y = forward();
@@ -187,7 +190,7 @@ fn a_layer_gives_the_same_gradients_again_and_keeps_no_old_weights() {
 }
 
 #[test]
-fn what_is_not_a_number_is_not_hidden_by_an_activation_a_softmax_or_a_gate() {
+fn nan_stays_nan_in_an_activation_a_softmax_and_a_gate() {
     let nan = |shape: &[usize]| {
         let count = shape.iter().product();
         Tensor::from_vec(vec![f32::NAN; count], shape, &Device::Cpu).unwrap()

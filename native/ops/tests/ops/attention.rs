@@ -1,4 +1,4 @@
-//! Attention over a sliding window, softmax and the norm of heads against slow references.
+//! Attention over a sliding window, softmax and the norm of heads compared with slow references.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn sizes(heads: usize, head_dim: usize, window: usize) -> Sizes {
     Sizes { heads, head_dim, window, pairing: Pairing::Half }
 }
 
-/// A cache as it is after `seen` frames, of noise.
+/// A cache after `seen` frames of noise.
 fn cache(s: Sizes, seen: &[usize], seed: u64) -> Cache {
     let ring = [seen.len(), s.window, s.heads * s.head_dim];
     let wrapped = |&n: &usize| if n < s.window { n } else { s.window + n % s.window };
@@ -64,8 +64,8 @@ fn rotated(x: &[f64], position: usize, pairing: Pairing) -> Vec<f64> {
     out
 }
 
-/// The definition, frame by frame over the frames of a game that are remembered, in f64: results
-/// `[b, t, heads * head_dim]` and weights by age `[b, heads, t, window]`.
+/// The definition in f64, frame by frame over the remembered frames of a game: outputs `[b, t,
+/// heads * head_dim]` and weights by age `[b, heads, t, window]`.
 fn slow(s: Sizes, qkv: &Tensor, cache: &Cache, lengths: &Lengths) -> (Vec<f64>, Vec<f64>) {
     let (b, t, _) = qkv.dims3().unwrap();
     let d = s.heads * s.head_dim;
@@ -78,7 +78,7 @@ fn slow(s: Sizes, qkv: &Tensor, cache: &Cache, lengths: &Lengths) -> (Vec<f64>, 
         let past = count.min(s.window);
         let frames = lengths.as_ref().map_or(t, |l| l[row]);
         for head in 0..s.heads {
-            // Frame f of the remembered ones: part 0, 1, 2 of its query, key and value.
+            // The query, key or value (part 0, 1, 2) of the remembered frame f.
             let part = |f: usize, part: usize| -> &[f64] {
                 let at = head * s.head_dim;
                 if f < past {
@@ -124,7 +124,7 @@ fn off(got: &Tensor, want: &[f64]) -> f64 {
 const SEEN: [usize; 5] = [0, 1, 4, 7, 100];
 
 #[test]
-fn attention_and_its_weights_are_the_definition() {
+fn attention_and_its_weights_equal_the_definition() {
     for (heads, head_dim, window) in [(1, 2, 1), (2, 6, 5), (3, 8, 7), (2, 32, 60), (1, 64, 20)] {
         for pairing in [Pairing::Half, Pairing::Interleaved] {
             for time in [1, 2, 3, 4, 9, 70, 150] {
@@ -144,9 +144,9 @@ fn attention_and_its_weights_are_the_definition() {
     }
 }
 
-/// Cuts of a sequence, and how many frames of each row lie in each.
+/// Splits a sequence into pieces, with the frames of each row in each piece.
 #[test]
-fn a_sequence_in_pieces_is_the_sequence() {
+fn a_sequence_in_pieces_equals_the_whole() {
     for (s, time) in [(sizes(2, 8, 5), 23), (sizes(2, 32, 60), 150), (sizes(1, 4, 1), 4)] {
         let w = s.window();
         let qkv = noise(&[5, time, 3 * w.width()], 8);
@@ -169,7 +169,7 @@ fn a_sequence_in_pieces_is_the_sequence() {
 }
 
 #[test]
-fn frames_beyond_a_length_are_as_if_they_were_not_there() {
+fn frames_past_a_length_have_no_effect() {
     let s = sizes(2, 8, 5);
     let w = s.window();
     let qkv = noise(&[3, 9, 3 * w.width()], 1);
@@ -198,7 +198,7 @@ fn frames_beyond_a_length_are_as_if_they_were_not_there() {
 }
 
 #[test]
-fn gradients_of_attention_reach_the_cache_and_are_its_finite_differences() {
+fn gradients_of_attention_and_of_its_cache_equal_finite_differences() {
     for pairing in [Pairing::Half, Pairing::Interleaved] {
         for (heads, head_dim, window, time) in [(2, 6, 4, 7), (1, 8, 9, 70), (2, 4, 5, 2)] {
             let s = Sizes { heads, head_dim, window, pairing };
@@ -221,7 +221,7 @@ fn gradients_of_attention_reach_the_cache_and_are_its_finite_differences() {
 }
 
 #[test]
-fn gradients_through_two_chunks_are_those_of_one() {
+fn gradients_through_two_chunks_equal_those_of_one() {
     record();
     for (s, time, cut) in [(sizes(2, 8, 5), 12, 4), (sizes(1, 32, 60), 512, 200)] {
         let w = s.window();
@@ -244,7 +244,7 @@ fn gradients_through_two_chunks_are_those_of_one() {
 }
 
 #[test]
-fn large_scores_stay_finite_and_what_is_not_seen_does_not_matter() {
+fn large_scores_stay_finite_and_unseen_frames_have_no_effect() {
     record();
     let s = sizes(1, 8, 3);
     let w = s.window();
@@ -276,7 +276,7 @@ fn one_thread_and_three_give_the_same_bits() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_errors_that_give_both() {
+fn errors_of_wrong_shapes_give_both_shapes() {
     let s = sizes(2, 8, 5);
     let w = s.window();
     let start = Cache::empty(&w, 2).unwrap();
@@ -300,7 +300,7 @@ fn shapes_that_do_not_fit_are_errors_that_give_both() {
 }
 
 #[test]
-fn softmax_is_the_definition_and_leaves_out_what_the_mask_says() {
+fn softmax_equals_the_definition_and_obeys_its_mask() {
     let x = (noise(&[7, 37], 1) * 20.0).unwrap();
     let mask: Vec<bool> = (0..7 * 37).map(|i| i % 3 != 0 && i / 37 != 2).collect();
     let want = |mask: &dyn Fn(usize) -> bool| -> Vec<f64> {
@@ -325,7 +325,7 @@ fn softmax_is_the_definition_and_leaves_out_what_the_mask_says() {
 }
 
 #[test]
-fn the_norm_of_heads_is_a_layer_norm_of_each_query_and_key() {
+fn the_norm_of_heads_equals_a_layer_norm_of_each_query_and_key() {
     let (heads, d) = (3, 10);
     let qkv = noise(&[2, 70, 3 * heads * d], 1);
     let norm = |weight: &Tensor, bias: &Tensor| {
@@ -362,12 +362,13 @@ fn the_norm_of_heads_is_a_layer_norm_of_each_query_and_key() {
     assert_eq!(said, "width of queries, keys and values: expected a multiple of 12, got 90");
 }
 
-/// A layer of attention with what stands around it: `x`, the cache, then all weights.
+/// An attention layer with its norm, dropout and residual sum; its inputs are `x`, the cache, then
+/// all weights.
 struct Layer {
     s: Sizes,
     lengths: Lengths,
     seen: Vec<usize>,
-    /// Whether the norm has a shift, whether numbers are dropped, whether heads have norms.
+    /// Whether the norm has a shift, whether there is dropout, and whether heads have norms.
     options: [bool; 3],
 }
 
@@ -430,7 +431,7 @@ impl Layer {
         [(y + &*t[0]).unwrap(), next.keys, next.values]
     }
 
-    /// Frames and rings in one row.
+    /// The output and both rings as one vector.
     fn flat(parts: [Tensor; 3]) -> Tensor {
         Tensor::cat(&parts.map(|part| part.flatten_all().unwrap()), 0).unwrap()
     }
@@ -456,7 +457,7 @@ fn layers() -> impl Iterator<Item = Layer> {
 }
 
 #[test]
-fn a_residual_layer_as_one_op_is_its_parts() {
+fn a_residual_layer_as_one_op_equals_its_parts() {
     record();
     for layer in layers() {
         let tracked =
@@ -480,7 +481,7 @@ fn a_residual_layer_as_one_op_is_its_parts() {
 }
 
 #[test]
-fn gradients_of_a_residual_layer_are_its_finite_differences() {
+fn gradients_of_a_residual_layer_equal_finite_differences() {
     for layer in layers() {
         differences(layer.inputs(5), |t| Layer::flat(layer.fused(t)));
     }
@@ -525,7 +526,7 @@ fn a_residual_layer_of_another_width_is_refused() {
 }
 
 #[test]
-fn without_a_cache_to_come_a_residual_layer_gives_the_same() {
+fn a_residual_layer_gives_the_same_without_a_cache_output() {
     record();
     for layer in layers() {
         let inputs: Vec<Weight> = layer.inputs(5).into_iter().map(Weight::from).collect();

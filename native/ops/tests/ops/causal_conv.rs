@@ -1,4 +1,4 @@
-//! The causal convolution against plain loops in f64, in chunks, at every length.
+//! The causal convolution compared with plain loops in f64, in chunks, at every length.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Case {
         causal_conv(x, weight, bias.as_ref(), state, *silu, lengths.clone()).unwrap()
     }
 
-    /// Outputs and last state by the definition, for given numbers.
+    /// Outputs and last state by the definition, for given inputs.
     fn slow(&self, numbers: &[Vec<f64>; 4]) -> (Vec<f64>, Vec<f64>) {
         let [x, weight, bias, state] = numbers;
         let (b, t, c) = self.x.dims3().unwrap();
@@ -165,7 +165,7 @@ fn one_thread_and_three_give_the_same_bits() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_errors_that_give_both() {
+fn errors_of_wrong_shapes_give_both_shapes() {
     let (x, weight) = (noise(&[2, 3, 5], 1), noise(&[5, 1, 4], 2));
     let wrong = causal_conv(&x, &weight, None, &noise(&[2, 5, 2], 3), false, None).unwrap_err();
     assert_eq!(

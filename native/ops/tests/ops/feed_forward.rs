@@ -1,4 +1,5 @@
-//! Two dense layers as one op are those two layers, and so they are with what stands around them.
+//! Two dense layers as one op equal the separate layers, with and without norm, dropout and
+//! residual sum.
 
 use candle_core::{Tensor, Var};
 use sconce_ops::dropout::{Dropout, Origin};
@@ -20,7 +21,7 @@ const ACTIVATIONS: [Activation; 8] = [
     Activation::SquaredRelu,
 ];
 
-/// What may stand around the layers: a norm, with a bias or without, and dropout or none.
+/// The parts around the layers: a norm, with or without a bias, and dropout or none.
 const AROUND: [Option<(bool, bool)>; 5] =
     [None, Some((true, false)), Some((true, true)), Some((false, false)), Some((false, true))];
 
@@ -100,7 +101,7 @@ impl Layers {
 }
 
 #[test]
-fn one_op_is_the_two_layers_and_what_stands_around_them() {
+fn one_op_equals_the_two_layers_norm_dropout_and_sum() {
     record();
     for activation in ACTIVATIONS {
         for (rows, sizes, bias) in [
@@ -130,7 +131,7 @@ fn one_op_is_the_two_layers_and_what_stands_around_them() {
 }
 
 #[test]
-fn gradients_are_its_finite_differences() {
+fn gradients_equal_finite_differences() {
     let n = |shape: &[usize], seed| (noise(shape, seed) * 0.7).unwrap();
     let affine = |weight: &Weight, bias: Option<&Weight>| Affine {
         weight: weight.clone(),
@@ -162,7 +163,7 @@ fn gradients_are_its_finite_differences() {
 }
 
 #[test]
-fn bits_depend_neither_on_threads_nor_on_an_earlier_pass() {
+fn bits_depend_neither_on_threads_nor_on_earlier_passes() {
     record();
     for around in AROUND {
         let run = |threads: usize| {
@@ -183,7 +184,7 @@ fn bits_depend_neither_on_threads_nor_on_an_earlier_pass() {
 }
 
 #[test]
-fn weights_of_a_norm_learn_where_nobody_asks_for_the_gradient_of_what_it_reads() {
+fn weights_of_a_norm_learn_if_its_input_wants_no_gradient() {
     record();
     let layers = Layers::new(6, [5, 4, 5], true, Some((true, false)));
     let want = layers.gradients(&layers.fused(Activation::Gelu).unwrap());
@@ -197,7 +198,7 @@ fn weights_of_a_norm_learn_where_nobody_asks_for_the_gradient_of_what_it_reads()
 }
 
 #[test]
-fn sizes_that_do_not_fit_are_errors() {
+fn wrong_sizes_are_errors() {
     let affine = |n, k, bias: usize| Affine {
         weight: noise(&[n, k], 1).into(),
         bias: Some(noise(&[bias], 2).into()),

@@ -1,5 +1,5 @@
-//! The gated linear recurrence and its cells: against PyTorch's float64 vectors, against plain loops
-//! in f64, against finite differences, with lengths, and with any number of threads.
+//! The gated linear recurrence and its cells compared with PyTorch's float64 results, with plain loops in f64, and with
+//! finite differences; with lengths, and with any number of threads.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ fn the_cells_agree_with_float64() {
     }
 }
 
-/// A cell on a tensor of N inputs a frame, weights, and the first state.
+/// A cell as a function of a tensor with N inputs per frame, weights, and the first state.
 type Op = Box<dyn Fn(&[Tensor], Option<Arc<[usize]>>) -> Tensor>;
 /// The gate and addend of one channel, from its inputs of a frame and its weights.
 type Gates = fn(&[f64], &[f64]) -> (f64, f64);
@@ -182,7 +182,7 @@ fn forms() -> Vec<Form> {
 }
 
 impl Form {
-    /// Inputs, weights and a first state; the gates of the plain form reach 0 and below.
+    /// Inputs, weights and a first state; the gates of the plain form include 0 and negative numbers.
     fn example(&self, batch: usize, time: usize, channels: usize, scale: f64) -> Vec<Tensor> {
         let scaled = |t: Tensor| (t * scale).unwrap();
         let mut all = vec![scaled(noise(&[batch, time, self.inputs * channels], 1))];
@@ -190,7 +190,7 @@ impl Form {
             let weight = noise(&[channels], 2 + k as u64);
             all.push(match self.name {
                 "hgrn" => ((weight * 0.1).unwrap() + 0.5).unwrap(),
-                // Beyond 1 a constant gate would grow beyond all bounds.
+                // A constant gate above 1 would make the state grow without bound.
                 "constant" => weight.tanh().unwrap(),
                 _ => (weight * 0.7).unwrap(),
             });
@@ -199,7 +199,7 @@ impl Form {
         all
     }
 
-    /// Plain loops in f64.
+    /// The states by plain loops in f64.
     fn slow(&self, t: &[Tensor], lengths: Option<&[usize]>) -> Vec<f64> {
         let (batch, time, width) = t[0].dims3().unwrap();
         let c = width / self.inputs;
@@ -239,7 +239,7 @@ fn every_cell_equals_its_plain_loop_at_any_shape_length_and_saturation() {
         for (batch, time, channels) in
             [(1, 1, 1), (3, 7, 17), (1, 70, 300), (9, 40, 33), (2, 512, 40)]
         {
-            // The plain gate would grow beyond all bounds.
+            // Plain gates above 1 would make the state grow without bound.
             let scale = if form.name == "plain" && time > 60 { 0.3 } else { 1.0 };
             form.check(&form.example(batch, time, channels, scale), None);
         }
@@ -251,7 +251,7 @@ fn every_cell_equals_its_plain_loop_at_any_shape_length_and_saturation() {
 }
 
 #[test]
-fn gradients_are_finite_differences_also_with_lengths() {
+fn gradients_equal_finite_differences_also_with_lengths() {
     record();
     for form in forms() {
         for lengths in [None, Some(Arc::from([5usize, 0, 2]))] {
@@ -338,7 +338,7 @@ fn one_thread_and_three_give_the_same_bits() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_errors_that_give_both() {
+fn errors_of_wrong_shapes_give_both_shapes() {
     let message = |r: sconce_tensor::Result<Tensor>| r.unwrap_err().to_string();
     let h0 = noise(&[2, 3], 1);
     let wrong = message(ops::min_gru(&noise(&[2, 5, 7], 1), &h0, None));

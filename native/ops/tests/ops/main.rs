@@ -1,4 +1,4 @@
-//! Ops against slow references, by finite differences, and what they refuse.
+//! Ops compared with slow references and finite differences, and the errors of wrong inputs.
 
 #[path = "../common/mod.rs"]
 mod common;

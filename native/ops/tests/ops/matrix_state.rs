@@ -1,4 +1,4 @@
-//! The matrix state against a reference in plain f64 loops: values, and gradients by differences of it.
+//! The matrix state compared with plain f64 loops: values, and gradients by differences of these loops.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn draws(seed: u64, name: &str, count: usize, draw: impl Fn(&Rng, u64) -> f32) -
     (0..count as u64).map(|i| f64::from(draw(&rng, i))).collect()
 }
 
-/// A third of the decays each near 1, middling, and down to e^-100.
+/// A third each of the decays is near 1, middling, and down to e^-100.
 fn logarithm(rng: &Rng, i: u64) -> f32 {
     let u = rng.uniform(2 * i);
     -match (rng.uniform(2 * i + 1) * 3.0) as u32 {
@@ -46,7 +46,7 @@ fn logarithm(rng: &Rng, i: u64) -> f32 {
     }
 }
 
-/// Where the reference begins to count positions.
+/// The first position of the reference.
 const START: f64 = 1234.0;
 
 /// Su et al. 2021, eq. 34, for the pairs (i, i + dim / 2) of every `dim` numbers.
@@ -93,8 +93,8 @@ impl Problem {
         self.options.value + usize::from(self.read == Read::Normalised)
     }
 
-    /// The recurrence of queries and keys turned by absolute positions that begin at [`START`]; the
-    /// states are those that a query at position 0 sees.
+    /// The recurrence with queries and keys rotated by absolute positions from [`START`] on; states have the rotation
+    /// of a query at position 0.
     fn reference(&self) -> (Vec<f64>, Vec<f64>) {
         if self.options.rotary.is_none() {
             return self.recurrence();
@@ -118,7 +118,7 @@ impl Problem {
         (y, state)
     }
 
-    /// `(y, state)` as the recurrence is written.
+    /// The pair `(y, state)` by the recurrence itself.
     fn recurrence(&self) -> (Vec<f64>, Vec<f64>) {
         let Options { heads, heads_per_group, key, value, q, k, v, .. } = self.options;
         let frames = self.batch * self.time;
@@ -216,7 +216,7 @@ fn close(what: &str, got: &[f32], want: &[f64], tolerance: f64) {
     }
 }
 
-/// A part of a problem, to be moved.
+/// A part of a problem, for finite differences.
 type Part = fn(&mut Problem) -> &mut Vec<f64>;
 
 fn check(problem: &Problem, what: &str) {
@@ -280,7 +280,7 @@ fn decays(heads: usize) -> [Decay; 4] {
 }
 
 #[test]
-fn every_length_of_a_chunk_gives_the_recurrence_and_its_gradients() {
+fn chunks_of_every_length_give_the_recurrence_and_its_gradients() {
     for chunk in [1, 2, 3, 4, 7, 16, 32, 60, 64] {
         for decay in decays(2) {
             let options = Options { chunk, ..Options::side_by_side(2, 5, 6, decay) };
@@ -319,7 +319,7 @@ fn skip_and_normaliser_agree_with_every_decay() {
 }
 
 #[test]
-fn shorter_rows_end_where_they_end() {
+fn shorter_rows_end_at_their_length() {
     for decay in decays(2) {
         for read in [Read::Plain, Read::Normalised] {
             let base = Options::side_by_side(2, 5, 6, decay.clone());
@@ -333,27 +333,27 @@ fn rotary(dim: usize, last: usize) -> Option<Arc<Rotary>> {
     Some(Arc::new(Rotary::new(dim, last, THETA).unwrap()))
 }
 
-/// The decays of heads whose keys may turn.
+/// The decays of whole heads, with which keys may be rotated.
 fn decays_of_heads(heads: usize) -> impl Iterator<Item = Decay> {
     decays(heads).into_iter().filter(|decay| !matches!(decay, Decay::Key))
 }
 
 #[test]
-fn keys_that_turn_agree_with_absolute_positions_at_every_length_of_a_chunk() {
+fn rotated_keys_agree_with_absolute_positions_in_chunks_of_every_length() {
     for chunk in [1, 2, 3, 4, 7, 16, 32, 60, 64] {
         for decay in decays_of_heads(2) {
             let base = Options::side_by_side(2, 6, 5, decay);
             let options = Options { chunk, rotary: rotary(6, chunk), ..base };
             check(
                 &Problem::new(2, 60, options, Read::Plain, 23),
-                &format!("turning, chunk {chunk}"),
+                &format!("rotated, chunk {chunk}"),
             );
         }
     }
 }
 
 #[test]
-fn keys_that_turn_agree_in_other_columns_shared_and_in_shorter_rows() {
+fn rotated_keys_agree_in_other_columns_shared_and_in_shorter_rows() {
     for decay in decays_of_heads(6) {
         for read in [Read::Skip, Read::Normalised] {
             let base = Options::side_by_side(6, 4, 5, decay.clone());
@@ -367,17 +367,17 @@ fn keys_that_turn_agree_in_other_columns_shared_and_in_shorter_rows() {
                 lengths: Some([0, 9, 20, 1].into()),
                 ..base
             };
-            check(&Problem::new(4, 20, options, read, 29), "turning, shared");
+            check(&Problem::new(4, 20, options, read, 29), "rotated, shared");
         }
     }
 }
 
 #[test]
-fn a_long_window_of_keys_that_turn_agrees() {
+fn a_long_window_of_rotated_keys_agrees() {
     for decay in decays_of_heads(1) {
         let base = Options::side_by_side(1, 16, 4, decay);
         let options = Options { rotary: rotary(16, 32), ..base };
-        check(&Problem::new(1, 512, options, Read::Plain, 31), "turning, long");
+        check(&Problem::new(1, 512, options, Read::Plain, 31), "rotated, long");
     }
 }
 
@@ -454,20 +454,20 @@ fn the_ssd_scan_agrees_with_golden() {
 }
 
 #[test]
-fn separate_queries_keys_and_values_are_put_side_by_side() {
+fn separate_queries_keys_and_values_are_concatenated() {
     let noise = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
     let (q, k, v) = (noise(&[1, 4, 2, 3]), noise(&[1, 4, 2, 3]), noise(&[1, 4, 2, 5]));
     let zero = Tensor::zeros((1, 2, 5, 3), candle_core::DType::F32, &Device::Cpu).unwrap();
     let decay = Decay::Constant([0.0, -1.0].into());
     let (y, _) = matrix_state_of(&q, &k, &v, None, &zero, decay, None).unwrap();
-    // The first frame reads what it wrote: (q . k) v.
+    // The first frame reads its own input: (q . k) v.
     let (q, k, v, y) = (values(&q), values(&k), values(&v), values(&y));
     let product: f32 = (0..3).map(|i| q[i] * k[i]).sum();
     assert!((y[0] - product * v[0]).abs() < 1e-5);
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_errors_that_give_both() {
+fn errors_of_wrong_shapes_give_both_shapes() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, candle_core::DType::F32, &Device::Cpu);
     let options = Options::side_by_side(2, 3, 4, Decay::Head);
     let run = |width: usize, gates: usize, state: usize| {
@@ -484,7 +484,7 @@ fn shapes_that_do_not_fit_are_errors_that_give_both() {
 }
 
 #[test]
-fn rotations_that_do_not_fit_are_errors_that_say_why() {
+fn errors_of_wrong_rotations_give_the_reason() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, candle_core::DType::F32, &Device::Cpu);
     let run = |decay, rotary| {
         let options = Options { rotary, ..Options::side_by_side(2, 4, 3, decay) };
@@ -495,9 +495,9 @@ fn rotations_that_do_not_fit_are_errors_that_say_why() {
     };
     let constant = Decay::Constant([0.0, 0.0].into());
     let said = run(Decay::Key, rotary(4, 9));
-    assert_eq!(said, "keys that turn: expected a decay for the whole head, got one by channel");
+    assert_eq!(said, "rotated keys: expected a decay for the whole head, got one by channel");
     let said = run(constant.clone(), rotary(6, 9));
-    assert_eq!(said, "numbers that turn: expected 4, got 6");
+    assert_eq!(said, "numbers of a rotation: expected 4, got 6");
     let said = run(constant, rotary(4, 8));
     assert_eq!(said, "positions of a rotation: expected >= 9, got 8");
 }

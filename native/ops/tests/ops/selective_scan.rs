@@ -1,4 +1,4 @@
-//! The selective scan against golden vectors and against plain loops in f64.
+//! The selective scan compared with golden vectors and with plain loops in f64.
 
 use candle_core::{Device, Tensor, Var};
 use sconce_ops::weights::Weights;
@@ -8,7 +8,7 @@ use sconce_tensor::rng::Rng;
 use crate::common::{Golden, backward, record};
 
 #[test]
-fn it_agrees_with_pytorch_also_where_the_decay_underflows() {
+fn the_scan_agrees_with_pytorch_also_where_the_decay_underflows() {
     record();
     for case in ["selective_scan_w60", "selective_scan_w512_strong"] {
         let golden = Golden::open(case);
@@ -55,14 +55,14 @@ fn apart(got: &[f64], want: &[f64]) -> f64 {
     got.iter().zip(want).fold(0.0, |m, (a, b)| m.max((a - b).abs()))
 }
 
-/// u, dt, A, B, C, h, D, z, dt_bias in this order; the last three may be left out.
+/// The tensors u, dt, A, B, C, h, D, z and dt_bias, in this order; the last three are optional.
 struct Case {
     tensors: Vec<Tensor>,
     softplus: bool,
     skip: bool,
     gate: bool,
     lengths: Option<Vec<usize>>,
-    /// One `dt` for all frames, a bias on it, and A given as its logarithm.
+    /// Whether one `dt` applies to all frames, with a bias, and A is given as its logarithm.
     steady: bool,
 }
 
@@ -226,7 +226,7 @@ fn one_thread_and_three_give_the_same_bits() {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_errors_that_give_both() {
+fn errors_of_wrong_shapes_give_both_shapes() {
     let mut case = Case::new([2, 3, 5, 4], [false; 3], None);
     case.tensors[3] = noise(&[2, 3, 3], 1);
     let t = &case.tensors;

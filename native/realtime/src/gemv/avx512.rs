@@ -1,4 +1,4 @@
-//! Panels in vectors of 16.
+//! Kernels of panels for AVX-512.
 
 use std::arch::x86_64::*;
 
@@ -7,23 +7,23 @@ use sconce_tensor::simd::LANES;
 use super::int8::{Code, GROUP};
 use super::{AHEAD, Entry, Rows, Sums, Vector};
 
-/// Adds to the sums each row of a panel times what its entry says. The last [`AHEAD`] entries are not added.
+/// Adds to the sums the row of each entry times the entry's value. The last [`AHEAD`] entries are only prefetched.
 ///
 /// # Safety
-/// The CPU has AVX-512F, and all entries but the last [`AHEAD`] are of rows that there are.
+/// The CPU has AVX-512F, and all entries except for the last [`AHEAD`] have indices of `rows`.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn add<const T: usize>(
     sums: &mut [Vector; T],
     rows: &[[Vector; T]],
     entries: &[Entry],
 ) {
-    // SAFETY: reads the 16 numbers of arrays.
+    // SAFETY: reads the 16 numbers of each array.
     let mut all = sums.map(|sum| unsafe { _mm512_loadu_ps(sum.as_ptr()) });
     let count = entries.len().saturating_sub(AHEAD);
     for (now, later) in entries[..count].iter().zip(&entries[AHEAD.min(entries.len())..]) {
         fetch::<T>(rows.as_ptr().wrapping_add(later.row as usize).cast());
         let x = _mm512_set1_ps(now.value);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the index.
         let row = unsafe { rows.get_unchecked(now.row as usize) };
         for (sum, weights) in all.iter_mut().zip(row) {
             // SAFETY: reads the 16 numbers of an array.
@@ -36,10 +36,10 @@ pub(super) unsafe fn add<const T: usize>(
     }
 }
 
-/// [`add`] of rows whose words are two bf16.
+/// [`add`] for rows whose words hold two bf16.
 ///
 /// # Safety
-/// As of [`add`].
+/// As for [`add`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn add_pairs<const T: usize>(
     low: &mut [Vector; T],
@@ -47,17 +47,17 @@ pub(super) unsafe fn add_pairs<const T: usize>(
     rows: &[[Vector; T]],
     entries: &[Entry],
 ) {
-    // SAFETY: reads the 16 numbers of arrays.
+    // SAFETY: reads the 16 numbers of each array.
     let load = |sums: &[Vector; T]| sums.map(|sum| unsafe { _mm512_loadu_ps(sum.as_ptr()) });
     let (mut lows, mut highs) = (load(low), load(high));
     let count = entries.len().saturating_sub(AHEAD);
     for (now, later) in entries[..count].iter().zip(&entries[AHEAD.min(entries.len())..]) {
         fetch::<T>(rows.as_ptr().wrapping_add(later.row as usize).cast());
         let x = _mm512_set1_ps(now.value);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the index.
         let row = unsafe { rows.get_unchecked(now.row as usize) };
         for ((low, high), words) in lows.iter_mut().zip(&mut highs).zip(row) {
-            // SAFETY: an array's.
+            // SAFETY: `words` is an array of 16 words.
             let (first, second) = unsafe { halves(words) };
             *low = _mm512_fmadd_ps(first, x, *low);
             *high = _mm512_fmadd_ps(second, x, *high);
@@ -71,10 +71,11 @@ pub(super) unsafe fn add_pairs<const T: usize>(
     }
 }
 
-/// Adds to the sums of each of `R` vectors rows of a panel, of so many vectors each, times its numbers.
+/// Adds to the sums of each of `R` input vectors the rows of a panel times the vector's numbers. A row has `vectors`
+/// SIMD vectors.
 ///
 /// # Safety
-/// The CPU has AVX-512F, and the panel and the vectors have the inputs of these rows.
+/// The CPU has AVX-512F, and the panel and the input vectors have the inputs of these rows.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn tile<const R: usize, W: Rows>(
     sums: &mut [Sums; R],
@@ -87,7 +88,7 @@ pub(super) unsafe fn tile<const R: usize, W: Rows>(
     let mut at = 0;
     while at < vectors {
         let of = (panel.as_ptr().wrapping_add(at), vectors);
-        // SAFETY: the caller's promise, and `at` and so many vectors are in a row.
+        // SAFETY: the caller guarantees the rows, and the stripe ends within a row.
         at += unsafe {
             match vectors - at {
                 4.. => stripe::<4, R, _>(sums, at, of, x, rows),
@@ -99,10 +100,10 @@ pub(super) unsafe fn tile<const R: usize, W: Rows>(
     }
 }
 
-/// [`tile`] of the `T` vectors of sums from `at` on: they stay in registers.
+/// [`tile`] for the `T` SIMD vectors of sums from `at` on, which stay in registers.
 ///
 /// # Safety
-/// As of [`tile`]; the panel begins at its `at`-th vector, and `at + T <= vectors`.
+/// As for [`tile`]. `panel` points to its `at`-th SIMD vector, and `at + T <= vectors`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn stripe<const T: usize, const R: usize, W: Rows>(
@@ -123,11 +124,11 @@ unsafe fn stripe<const T: usize, const R: usize, W: Rows>(
         rows.fetch(i);
         let input = rows.input(i);
         let row = panel.wrapping_add(input * vectors);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the row.
         let weights: [__m512; T] =
             std::array::from_fn(|t| unsafe { _mm512_loadu_ps(row.add(t).cast()) });
         for (all, x) in all.iter_mut().zip(x) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the input.
             let x = _mm512_set1_ps(unsafe { *x.add(input) });
             for (sum, weights) in all.iter_mut().zip(weights) {
                 *sum = _mm512_fmadd_ps(weights, x, *sum);
@@ -143,10 +144,10 @@ unsafe fn stripe<const T: usize, const R: usize, W: Rows>(
     T
 }
 
-/// [`tile`] of rows whose words are two bf16.
+/// [`tile`] for rows whose words hold two bf16.
 ///
 /// # Safety
-/// As of [`tile`].
+/// As for [`tile`].
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn tile_pairs<const R: usize, W: Rows>(
     sums: &mut [Sums; R],
@@ -170,10 +171,10 @@ pub(super) unsafe fn tile_pairs<const R: usize, W: Rows>(
     }
 }
 
-/// As [`stripe`].
+/// [`stripe`] for rows whose words hold two bf16.
 ///
 /// # Safety
-/// As of [`stripe`].
+/// As for [`stripe`].
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn stripe_pairs<const T: usize, const R: usize, W: Rows>(
@@ -186,7 +187,7 @@ unsafe fn stripe_pairs<const T: usize, const R: usize, W: Rows>(
     let (mut lows, mut highs) = ([[_mm512_setzero_ps(); T]; R], [[_mm512_setzero_ps(); T]; R]);
     for ((low, high), sums) in lows.iter_mut().zip(&mut highs).zip(sums.iter()) {
         for t in 0..T {
-            // SAFETY: reads the 16 numbers of arrays.
+            // SAFETY: reads the 16 numbers of each array.
             (low[t], high[t]) = unsafe {
                 let high = sums[vectors + at + t].as_ptr();
                 (_mm512_loadu_ps(sums[at + t].as_ptr()), _mm512_loadu_ps(high))
@@ -197,10 +198,10 @@ unsafe fn stripe_pairs<const T: usize, const R: usize, W: Rows>(
         rows.fetch(i);
         let input = rows.input(i);
         let row = panel.wrapping_add(input * vectors);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the row.
         let words: [(__m512, __m512); T] = std::array::from_fn(|t| unsafe { halves(row.add(t)) });
         for ((low, high), x) in lows.iter_mut().zip(&mut highs).zip(x) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the input.
             let x = _mm512_set1_ps(unsafe { *x.add(input) });
             for ((low, high), (first, second)) in low.iter_mut().zip(high).zip(words) {
                 *low = _mm512_fmadd_ps(first, x, *low);
@@ -210,7 +211,7 @@ unsafe fn stripe_pairs<const T: usize, const R: usize, W: Rows>(
     }
     for ((low, high), sums) in lows.into_iter().zip(highs).zip(sums) {
         for t in 0..T {
-            // SAFETY: writes the 16 numbers of arrays.
+            // SAFETY: writes the 16 numbers of each array.
             unsafe {
                 _mm512_storeu_ps(sums[at + t].as_mut_ptr(), low[t]);
                 _mm512_storeu_ps(sums[vectors + at + t].as_mut_ptr(), high[t]);
@@ -220,26 +221,25 @@ unsafe fn stripe_pairs<const T: usize, const R: usize, W: Rows>(
     T
 }
 
-/// The bf16 of 16 words: those of the lower halves, and those of the upper ones.
+/// The bf16 numbers of 16 words: those of the lower halves, and those of the upper halves.
 ///
 /// # Safety
-/// There are 16 words.
+/// `words` points to 16 words.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn halves(words: *const Vector) -> (__m512, __m512) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the words.
     let words = unsafe { _mm512_loadu_si512(words.cast()) };
     let upper = _mm512_set1_epi32(0xFFFF_0000_u32 as i32);
     let low = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words));
     (low, _mm512_castsi512_ps(_mm512_and_si512(words, upper)))
 }
 
-/// The sums of each of `R` vectors: its parts times the rows of a panel that belong to these groups, of so many
-/// vectors each, times the scales of the outputs, and their bias. The last [`AHEAD`] groups are not added.
+/// The sums of each of `R` input vectors: its high and low parts times the rows of these groups, times the scales, plus
+/// the bias. A row has `vectors` SIMD vectors. The last [`AHEAD`] groups are only prefetched.
 ///
 /// # Safety
-/// The CPU has AVX-512 VNNI, and all groups but the last [`AHEAD`] are of rows that there are, and that the vectors
-/// have.
+/// The CPU has AVX-512 VNNI, and all groups except for the last [`AHEAD`] are in the panel and in the input vectors.
 #[target_feature(enable = "avx512f,avx512vnni")]
 pub(super) unsafe fn codes<const R: usize>(
     sums: &mut [Sums; R],
@@ -249,7 +249,7 @@ pub(super) unsafe fn codes<const R: usize>(
     groups: &[u32],
     (scales, bias): (&[f32], &[f32]),
 ) {
-    // Totals and weights have room in 32 registers.
+    // The sums and the weights fit in 32 registers.
     let most = match R {
         1 => 8,
         2 | 3 => 4,
@@ -274,10 +274,10 @@ pub(super) unsafe fn codes<const R: usize>(
     }
 }
 
-/// As [`stripe`].
+/// [`codes`] for the `T` SIMD vectors of sums from `at` on, which stay in registers.
 ///
 /// # Safety
-/// As of [`codes`], and `at + T <= vectors`.
+/// As for [`codes`], and `at + T <= vectors`.
 #[target_feature(enable = "avx512f,avx512vnni")]
 unsafe fn stripe_codes<const T: usize, const R: usize>(
     sums: &mut [Sums; R],
@@ -294,11 +294,11 @@ unsafe fn stripe_codes<const T: usize, const R: usize>(
     for (now, later) in groups[..count].iter().zip(&groups[AHEAD.min(groups.len())..]) {
         fetch::<T>(row(*later));
         let words = row(*now);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the group.
         let weights: [__m512i; T] =
             std::array::from_fn(|t| unsafe { _mm512_loadu_si512(words.add(t).cast()) });
         for ((highs, lows), x) in highs.iter_mut().zip(&mut lows).zip(&x) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the group.
             let (high, low) = unsafe { (four(x.high, *now), four(x.low, *now)) };
             for ((high_sum, low_sum), weights) in highs.iter_mut().zip(lows).zip(weights) {
                 *high_sum = _mm512_dpbusd_epi32(*high_sum, weights, high);
@@ -321,29 +321,29 @@ unsafe fn stripe_codes<const T: usize, const R: usize>(
     T
 }
 
-/// The 16 numbers of a vector; those that there are not are 0.
+/// The 16 numbers of a SIMD vector. Numbers beyond the end are 0.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn masked(numbers: &[f32], vector: usize) -> __m512 {
     let numbers = numbers.get(vector * LANES..).unwrap_or(&[]);
     let mask = u32::MAX.unbounded_shr(32 - numbers.len().min(LANES) as u32) as __mmask16;
-    // SAFETY: reads as many numbers as there are.
+    // SAFETY: the mask covers only the numbers of the slice.
     unsafe { _mm512_maskz_loadu_ps(mask, numbers.as_ptr()) }
 }
 
-/// A group in every word.
+/// The four numbers of a group, repeated in every word.
 ///
 /// # Safety
-/// There is such a group.
+/// `numbers` has the group.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn four(numbers: &[[i8; GROUP]], group: u32) -> __m512i {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the group.
     let numbers = unsafe { *numbers.get_unchecked(group as usize) };
     _mm512_set1_epi32(i32::from_le_bytes(numbers.map(i8::cast_unsigned)))
 }
 
-/// Fetches `T` vectors, which need not be there.
+/// Prefetches `T` SIMD vectors. The addresses need not be valid.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn fetch<const T: usize>(row: *const Vector) {

@@ -1,4 +1,4 @@
-//! Vectors as matrices read them.
+//! Input vectors in the forms that matrices read.
 
 use std::mem;
 
@@ -7,21 +7,21 @@ use sconce_tensor::simd::{LANES, dispatch};
 use super::int8::Codes;
 use super::{AHEAD, Encoding, Sums, VECTORS};
 
-/// What a vector has at one place.
+/// A number of a vector and its index.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Entry {
     pub row: u32,
     pub value: f32,
 }
 
-/// Vectors of one width, and room for what a panel makes of them.
+/// Vectors of one width, and memory for the sums of a panel.
 #[derive(Default)]
 pub struct Input {
     pub(super) vectors: Vectors,
     pub(super) sums: Vec<Sums>,
 }
 
-/// Vectors in the forms in which matrices read them, each made when it is first wanted.
+/// Vectors in the forms that matrices read. Each form is computed on first use.
 #[derive(Default)]
 pub(super) struct Vectors {
     numbers: Vec<f32>,
@@ -34,31 +34,31 @@ pub(super) struct Vectors {
     has_codes: bool,
 }
 
-/// Of one vector alone the numbers that are not 0 and their places.
+/// The nonzero numbers of a single vector with their indices.
 #[derive(Default)]
 struct Sparse {
-    /// Followed by [`AHEAD`] that only say what may be fetched.
+    /// The entries, followed by [`AHEAD`] entries that are only prefetched.
     entries: Vec<Entry>,
     count: usize,
 }
 
-/// Of several vectors the places where not all of them have 0.
+/// The indices at which several vectors are not all 0.
 #[derive(Default)]
 struct Columns {
     places: Vec<u32>,
     count: usize,
-    /// Bits of the numbers at each place.
+    /// The union of the bits of the numbers at each index.
     seen: Vec<u32>,
 }
 
 impl Input {
-    /// Room for so many vectors of up to `widest` numbers.
+    /// Memory for `rows` vectors of up to `widest` numbers.
     pub fn new(widest: usize, rows: usize) -> Self {
         let sums = vec![[[0.0; LANES]; VECTORS]; rows];
         Input { vectors: Vectors::new(widest, rows), sums }
     }
 
-    /// Takes the place of what was read before; vectors are of one width.
+    /// Replaces the vectors. All have the same width.
     pub fn read<'a>(&mut self, rows: impl IntoIterator<Item = &'a [f32]>) {
         self.vectors.read(rows);
     }
@@ -81,7 +81,7 @@ impl Vectors {
         }
     }
 
-    /// Makes the form that a matrix of this encoding reads.
+    /// Computes the form that a matrix of this encoding reads.
     pub(super) fn prepare(&mut self, encoding: Encoding) {
         let numbers = &self.numbers[..self.rows * self.width];
         if encoding == Encoding::Int8 {
@@ -104,13 +104,13 @@ impl Vectors {
         self.rows
     }
 
-    /// The vector, if it is one: its entries and [`AHEAD`] more.
+    /// The entries of a single vector, and [`AHEAD`] more; `None` for several vectors.
     pub(super) fn sparse(&self) -> Option<&[Entry]> {
         (self.rows == 1).then(|| &self.sparse.entries[..self.sparse.count + AHEAD])
     }
 
-    /// Of several vectors the places where not all of them have 0, if these are so few that reading the others takes
-    /// longer than stepping over them.
+    /// The indices at which several vectors are not all 0. `None` if these are more than 7/8 of all: reading all
+    /// weights is then faster than skipping some.
     pub(super) fn columns(&self) -> Option<&[u32]> {
         let few = self.columns.count < self.width - self.width / 8;
         few.then(|| &self.columns.places[..self.columns.count])
@@ -120,7 +120,7 @@ impl Vectors {
         &self.codes
     }
 
-    /// A vector of several.
+    /// One of the vectors.
     pub(super) fn row(&self, row: usize) -> &[f32] {
         &self.numbers[row * self.width..][..self.width]
     }
@@ -133,7 +133,7 @@ impl Sparse {
             self.entries[self.count] = Entry { row: row as u32, value };
             self.count += usize::from(value != 0.0);
         }
-        // Behind the last row of a panel begins the next.
+        // The next panel begins after the last row.
         for i in 0..AHEAD {
             self.entries[self.count + i] = Entry { row: (x.len() + i) as u32, value: 0.0 };
         }
@@ -154,7 +154,7 @@ impl Columns {
 }
 
 dispatch! {
-    /// Adds the bits of numbers, but for their signs, to those that were seen.
+    /// Adds the bits of numbers, without their signs, to `seen`.
     fn mark(seen: &mut [u32], x: &[f32]) {
         for (seen, x) in seen.iter_mut().zip(x) {
             *seen |= x.to_bits() << 1;

@@ -1,44 +1,44 @@
-//! Weights of 8 bits, times numbers of 16.
+//! Weights of 8 bits times vectors of 16 bits.
 //!
-//! A weight is `scale q`, q from -127 to 127, with a scale for each output. A vector is `scale (256 high + low)`,
-//! high and low of 8 bits each, with a scale of its own: at no cost, as the time is that of reading weights. Sums
-//! of such products are whole numbers, so their order makes no difference.
+//! A weight is `scale q` with q from -127 to 127 and one scale per output. A number of a vector is `scale (256 high +
+//! low)` with high and low of 8 bits each and one scale per vector. The 16 bits cost nothing, because the time is that
+//! of reading weights. Sums of the products are integers, so their order does not change the result.
 //!
-//! The instruction that adds four products at once (`vpdpbusd`) wants one side without a sign, so weights are kept
-//! as `q + 128`, and 128 times the sum of a vector is what its sums begin below.
+//! The instruction that adds four products at once (`vpdpbusd`) needs one unsigned operand. Weights are therefore
+//! stored as `q + 128`, and the sums of a vector start at -128 times the sum of its numbers.
 
 use sconce_tensor::simd::dispatch;
 
 use super::AHEAD;
 
-/// With more a sum of high parts would not fit.
+/// Maximum inputs: with more, a sum of high parts could overflow.
 pub(super) const MOST_INPUTS: usize = i32::MAX as usize / (127 * 128);
-/// Inputs of a word.
+/// Inputs per word.
 pub(super) const GROUP: usize = 4;
-/// Half of what a byte can be.
+/// The offset that makes weights unsigned.
 const ZERO: i32 = 128;
-/// The largest weight.
+/// The largest quantised weight.
 const MOST: f32 = 127.0;
-/// The largest number of a vector, whose high part is 127.
+/// The largest quantised number of a vector, whose high part is 127.
 const MOST_OF_A_VECTOR: f32 = 127.0 * 256.0;
 
-/// A matrix in 8 bits.
+/// A matrix quantised to 8 bits.
 pub(super) struct Quantised {
-    /// `[outputs, inputs]`, of -127 to 127.
+    /// `[outputs, inputs]`, from -127 to 127.
     pub weights: Vec<i8>,
     /// `[outputs]`
     pub scales: Vec<f32>,
 }
 
 impl Quantised {
-    /// Each row to the nearest multiple of a 127th of its largest.
+    /// Rounds each row to the nearest multiples of 1/127 of its largest magnitude.
     pub(super) fn new(weight: &[f32], inputs: usize) -> Self {
         let rows = weight.chunks_exact(inputs.max(1));
         let most = |row: &[f32]| row.iter().fold(0.0f32, |most, w| most.max(w.abs()));
         let scales: Vec<f32> = rows.clone().map(|row| most(row) / MOST).collect();
         let round = |(row, scale): (&[f32], &f32)| {
             let scale = *scale;
-            // Of a scale that is 0 or nearly so a quotient may be more than all; what is not a number is 0.
+            // With a scale of 0 or nearly 0 a quotient may be infinite or NaN. It is clamped, and NaN becomes 0.
             let nearest = move |w: &f32| (w / scale).round_ties_even().clamp(-MOST, MOST) as i8;
             row.iter().map(nearest).collect::<Vec<_>>()
         };
@@ -46,13 +46,13 @@ impl Quantised {
         Quantised { weights, scales }
     }
 
-    /// What the weights are now.
+    /// The dequantised weights.
     pub(super) fn numbers(&self, inputs: usize) -> Vec<f32> {
         let rows = self.weights.chunks_exact(inputs.max(1)).zip(&self.scales);
         rows.flat_map(|(row, scale)| row.iter().map(move |q| scale * f32::from(*q))).collect()
     }
 
-    /// The weights of an output for four inputs from `first` on; there may be fewer.
+    /// The weights of an output for four inputs from `first` on, in one word. Missing inputs have weight 0.
     pub(super) fn word(&self, output: usize, first: usize, inputs: usize) -> f32 {
         let row = self.weights.get(output * inputs..(output + 1) * inputs).unwrap_or(&[]);
         let byte = |j| (i32::from(row.get(first + j).copied().unwrap_or(0)) + ZERO) as u8;
@@ -60,31 +60,31 @@ impl Quantised {
     }
 }
 
-/// Vectors in 16 bits.
+/// Vectors quantised to 16 bits.
 #[derive(Default)]
 pub(super) struct Codes {
     /// `[rows, groups]`
     high: Vec<[i8; GROUP]>,
     low: Vec<[i8; GROUP]>,
     rows: Vec<Shared>,
-    /// The groups that are not zeros in all vectors, followed by [`AHEAD`] that only say what may be fetched.
+    /// The groups that are not 0 in all vectors, followed by [`AHEAD`] groups that are only prefetched.
     groups: Vec<u32>,
     count: usize,
     width: usize,
-    /// Bits of the numbers of each group.
+    /// The union of the bits of each group.
     seen: Vec<u32>,
 }
 
-/// What all of a vector shares.
+/// Per-vector parameters.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Shared {
     pub scale: f32,
-    /// What its sums of high parts begin with, and of low ones.
+    /// Start values of the sums of high and low parts.
     pub high: i32,
     pub low: i32,
 }
 
-/// One vector, group after group.
+/// One vector in groups.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Code<'a> {
     pub row: Shared,
@@ -93,7 +93,7 @@ pub(super) struct Code<'a> {
 }
 
 impl Codes {
-    /// Room for so many vectors of up to `widest` numbers.
+    /// Memory for `rows` vectors of up to `widest` numbers.
     pub(super) fn new(widest: usize, rows: usize) -> Self {
         let groups = widest.div_ceil(GROUP);
         let [high, low] = std::array::from_fn(|_| vec![[0; GROUP]; groups * rows]);
@@ -102,7 +102,7 @@ impl Codes {
         Codes { high, low, rows, groups, seen, ..Codes::default() }
     }
 
-    /// Takes the place of what was read before.
+    /// Replaces the vectors.
     pub(super) fn read(&mut self, numbers: &[f32], width: usize) {
         self.width = width.div_ceil(GROUP);
         let rows = numbers.chunks_exact(width.max(1));
@@ -133,13 +133,13 @@ impl Codes {
             self.groups[self.count] = group as u32;
             self.count += usize::from(*seen != 0);
         }
-        // Behind the last group of a panel begins the next.
+        // The next panel begins after the last group.
         for i in 0..AHEAD {
             self.groups[self.count + i] = (self.width + i) as u32;
         }
     }
 
-    /// Groups that count, and [`AHEAD`] more.
+    /// The groups that are not 0 in all vectors, and [`AHEAD`] more.
     pub(super) fn groups(&self) -> &[u32] {
         &self.groups[..self.count + AHEAD]
     }
@@ -151,7 +151,7 @@ impl Codes {
 }
 
 dispatch! {
-    /// Adds the bits of groups to those that were seen.
+    /// Adds the bits of groups to `seen`.
     fn mark(seen: &mut [u32], codes: &[[i8; GROUP]]) {
         for (seen, codes) in seen.iter_mut().zip(codes) {
             *seen |= u32::from_le_bytes(codes.map(i8::cast_unsigned));
@@ -160,12 +160,12 @@ dispatch! {
 }
 
 dispatch! {
-    /// A vector to the nearest multiples of a 32512th of its largest number. With one that is not finite none is
-    /// a number.
+    /// Rounds a vector to the nearest multiples of 1/32512 of its largest magnitude. If a number is not finite, the
+    /// scale is NaN, and so are all products.
     fn encode(x: &[f32], high: &mut [i8], low: &mut [i8], row: &mut Shared) {
-        // Adding 1.5 * 2^23 rounds to the nearest whole number, which then is in the lowest bits.
+        // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the lowest bits.
         const ROUND: f32 = 12_582_912.0;
-        // As whole numbers so that one that is not a number is the largest.
+        // Magnitudes are compared as integers, so that NaN is the largest.
         let most = x.iter().fold(0, |most, x| x.abs().to_bits().max(most));
         let most = f32::from_bits(most);
         let scale = if most.is_finite() { most / MOST_OF_A_VECTOR } else { f32::NAN };

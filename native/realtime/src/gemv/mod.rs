@@ -1,13 +1,12 @@
-//! Matrices times vectors.
+//! Products of a matrix and one or more vectors.
 //!
-//! `y = W x + b` of one vector reads each weight once, so its time is that of reading them. They lie in panels
-//! of up to 128 outputs, and in a panel input after input: what stands beside a zero is stepped over. Behind a
-//! relu, and in a vector of one-hots, that is half of them or more. Of several vectors a weight that was read
-//! serves up to six.
+//! `y = W x + b` for one vector reads each weight once, so its time is that of reading the weights. Weights are stored
+//! in panels of up to 128 outputs, and within a panel input by input, so that the weights of an input that is 0 are
+//! skipped. After a relu, and in a vector of one-hots, that is half of them or more. With several vectors, each weight
+//! that was read serves up to six of them.
 //!
-//! Each output is one sum in the order of the inputs, so that it is the same number in whatever company a vector
-//! comes: a zero that is stepped over adds nothing (but for the sign that a zero has). In 8 bits four inputs stand together and are stepped over
-//! together.
+//! Each output is one sum in the order of the inputs, so that it does not depend on the other vectors: skipping a 0
+//! changes nothing except for the sign of a zero. In 8 bits four inputs form a group and are skipped together.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -30,34 +29,35 @@ use written::{Written, has_vnni};
 use crate::arena::Packer;
 use crate::format::{Encoding, Packed};
 
-/// Vectors of sums that a panel makes.
+/// Maximum SIMD vectors of sums of a panel.
 const VECTORS: usize = 8;
-/// Outputs of a whole panel.
+/// Outputs of a full panel.
 const PANEL: usize = VECTORS * LANES;
-/// Vectors that a weight serves once it was read, and one of 8 bits, where each has two sums.
+/// Input vectors that each weight serves once it is read.
 const ROWS: usize = 6;
+/// The same for weights of 8 bits, where each vector has two sums.
 const ROWS_OF_INT8: usize = 4;
-/// Vectors of weights that lie at hand in the first cache: 32 KB.
+/// SIMD vectors of weights in a block, which stays in the first-level cache: 32 KB.
 const BLOCK: usize = 512;
-/// Inputs between fetching their weights and using them.
+/// Distance of the prefetch, in inputs.
 const AHEAD: usize = 8;
 
 type Vector = [f32; LANES];
-/// The sums of a panel for one vector.
+/// The sums of a panel for one input vector.
 type Sums = [Vector; VECTORS];
 
-/// `W [outputs, inputs]` and `b [outputs]` in the arena: the bias, then panel after panel.
+/// `W: [outputs, inputs]` and `b: [outputs]` in the arena: the bias, the scales, then the panels.
 pub struct Matrix {
     inputs: usize,
     outputs: usize,
     encoding: Encoding,
     bias: Range<usize>,
-    /// Of 8 bits, one for each output.
+    /// One scale per output in 8 bits; empty otherwise.
     scales: Range<usize>,
     panels: Range<usize>,
 }
 
-/// One name for weights side by side: what differs between theirs is joined by `+`.
+/// One name for concatenated weights: parts that differ between their names are joined by `+`.
 fn together(names: &[&str]) -> String {
     let [first, rest @ ..] = names else { return String::new() };
     let parts: Vec<Vec<&str>> = names.iter().map(|name| name.split('.').collect()).collect();
@@ -73,7 +73,7 @@ fn together(names: &[&str]) -> String {
 }
 
 impl Matrix {
-    /// Packs a weight of this name, row after row, and its bias.
+    /// Packs a weight, row by row, and its bias. `name` goes into the report.
     pub fn pack(packer: &mut Packer, name: &str, weight: &[f32], bias: &[f32]) -> Self {
         let inputs = weight.len() / bias.len().max(1);
         let (written, error) = Written::chosen(packer.format(), weight, inputs);
@@ -97,12 +97,12 @@ impl Matrix {
         }
     }
 
-    /// Packs a weight and its bias, or zeros in its place.
+    /// Packs a weight and its bias, or a bias of zeros.
     pub fn dense(packer: &mut Packer, weight: &Weight, bias: Option<&Weight>) -> Result<Self> {
         Self::side_by_side(packer, &[(weight, bias)])
     }
 
-    /// Packs weights that read one input, and their biases: the outputs of all side by side.
+    /// Packs weights that read the same input, and their biases, as one matrix with concatenated outputs.
     pub fn side_by_side(packer: &mut Packer, parts: &[(&Weight, Option<&Weight>)]) -> Result<Self> {
         let (mut weight, mut bias) = (vec![], vec![]);
         for (of, own) in parts {
@@ -116,30 +116,31 @@ impl Matrix {
         Ok(Self::pack(packer, &together(&names), &weight, &bias))
     }
 
+    /// The number of outputs.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
 
-    /// Makes `rows` vectors of its own width, which lie one after the other, its input.
+    /// Reads `rows` vectors of the matrix's width from `x: [rows, inputs]` into `input`.
     pub fn read(&self, input: &mut Input, x: &[f32], rows: usize) {
         input.read(x.chunks_exact(self.inputs).take(rows));
     }
 
-    /// `y [rows, outputs] = x W^T + b`
+    /// `y = x W^T + b` with `y: [rows, outputs]`.
     pub fn apply(&self, arena: &[f32], x: &mut Input, y: &mut [f32]) {
         self.each(arena, x, y, |sum| sum);
     }
 
-    /// `y [rows, outputs] = relu(x W^T + b)`
+    /// `y = relu(x W^T + b)` with `y: [rows, outputs]`.
     pub fn relu(&self, arena: &[f32], x: &mut Input, y: &mut [f32]) {
-        // What is not a number stays that.
+        // NaN stays NaN.
         self.each(arena, x, y, |sum| if sum < 0.0 { 0.0 } else { sum });
     }
 
     #[inline(always)]
     fn each(&self, arena: &[f32], x: &mut Input, y: &mut [f32], f: impl Fn(f32) -> f32) {
         let Input { vectors: x, sums } = x;
-        assert_eq!(x.width(), self.inputs, "numbers that a matrix reads");
+        assert_eq!(x.width(), self.inputs, "width of the input");
         x.prepare(self.encoding);
         let sums = &mut sums[..x.rows()];
         let (bias, scales) = (&arena[self.bias.clone()], &arena[self.scales.clone()]);
@@ -167,7 +168,8 @@ impl Matrix {
     }
 }
 
-/// Weights of up to 128 outputs: of each input, or of each four in 8 bits, `vectors` vectors of words.
+/// Weights of up to 128 outputs: `vectors` SIMD vectors of words for each input, or for each group of four inputs in 8
+/// bits.
 struct Panel<'a> {
     encoding: Encoding,
     level: Level,
@@ -177,7 +179,7 @@ struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// The sums of all vectors, which begin with the bias.
+    /// The sums of all input vectors, starting with the bias.
     fn sum(&self, sums: &mut [Sums], x: &Vectors, bias: &[f32]) {
         for sums in &mut *sums {
             sums.as_flattened_mut()[..bias.len()].copy_from_slice(bias);
@@ -185,8 +187,8 @@ impl Panel<'_> {
         self.add(sums, x);
     }
 
-    /// Adds to the sums of all vectors each weight times the number it stands beside. The sums of upper halves of
-    /// words follow those of lower ones.
+    /// Adds the products of weights and inputs to the sums of all input vectors. For words of two weights, the sums of
+    /// the upper halves follow those of the lower halves.
     fn add(&self, sums: &mut [Sums], x: &Vectors) {
         match (x.sparse(), sums) {
             (Some(entries), [sums]) => self.add_sparse(sums, entries),
@@ -211,20 +213,20 @@ impl Panel<'_> {
         }
     }
 
-    /// `entries` end with [`AHEAD`] that only say what may be fetched.
+    /// [`add`](Self::add) for one input vector and words of one weight. The last [`AHEAD`] entries are only prefetched.
     fn singles<const T: usize>(&self, sums: &mut Sums, entries: &[Entry]) {
         let Some(sums) = sums.first_chunk_mut::<T>() else { return };
         let rows = self.weights.as_chunks::<LANES>().0.as_chunks::<T>().0;
         #[cfg(target_arch = "x86_64")]
         if self.level == Level::Avx512 {
-            // SAFETY: `level` found what the kernel needs; entries that count are of inputs that there
-            // are.
+            // SAFETY: `level` found the features that the kernel needs, and the entries except for the last [`AHEAD`]
+            // have indices of inputs.
             return unsafe { avx512::add(sums, rows, entries) };
         }
         portable::add(sums, rows, &entries[..entries.len() - AHEAD]);
     }
 
-    /// As [`singles`](Self::singles), of words of two.
+    /// As [`singles`](Self::singles), for words of two weights.
     fn pairs<const T: usize>(&self, sums: &mut Sums, entries: &[Entry]) {
         let (low, high) = sums.split_at_mut(T);
         let (Some(low), Some(high)) = (low.first_chunk_mut::<T>(), high.first_chunk_mut::<T>())
@@ -240,17 +242,18 @@ impl Panel<'_> {
         portable::add_pairs(low, high, rows, &entries[..entries.len() - AHEAD]);
     }
 
-    /// Block after block, each of which serves all vectors while it is in the first cache.
+    /// [`add`](Self::add) for several input vectors: each block of weights serves all of them while it is in the
+    /// first-level cache.
     fn add_dense(&self, sums: &mut [Sums], x: &Vectors) {
         let most = match self.encoding {
-            // Half as large, and no faster in parts.
+            // Half as large, and not faster in blocks.
             Encoding::Bf16 => x.width().max(1),
             _ => BLOCK / self.vectors,
         };
         match x.columns() {
             None => (0..x.width()).step_by(most).for_each(|first| {
                 let len = most.min(x.width() - first);
-                // Behind a block begins the next, of this panel or of what is read after it.
+                // The next block begins after this one, in this panel or in the next.
                 let next = self.weights.as_ptr().cast::<Vector>();
                 let next = next.wrapping_add((first + len) * self.vectors);
                 self.add_block(sums, x, All { first, len, next });
@@ -275,15 +278,15 @@ impl Panel<'_> {
         }
     }
 
-    /// Adds what these rows make of the vectors from `first` on.
+    /// Adds the products of these rows to the sums of `R` input vectors from `first` on.
     fn tile<const R: usize>(&self, sums: &mut [Sums], x: &Vectors, first: usize, rows: impl Rows) {
         let Some(sums) = sums.first_chunk_mut::<R>() else { return };
         let x: [&[f32]; R] = std::array::from_fn(|r| x.row(first + r));
         let weights = self.weights.as_chunks::<LANES>().0;
         #[cfg(target_arch = "x86_64")]
         if self.level == Level::Avx512 {
-            // SAFETY: `level` found what the kernels need; rows are of inputs that there are, for each of which the
-            // panel has `vectors` vectors.
+            // SAFETY: `level` found the features that the kernels need. The rows have indices of inputs, and the panel
+            // has `vectors` SIMD vectors for each input.
             return unsafe {
                 match self.encoding {
                     Encoding::F32 => avx512::tile(sums, weights, self.vectors, x, rows),
@@ -297,7 +300,7 @@ impl Panel<'_> {
         }
     }
 
-    /// As [`sum`](Self::sum), of weights in 8 bits.
+    /// As [`sum`](Self::sum), for weights of 8 bits.
     fn sum_codes(&self, sums: &mut [Sums], x: &Codes, of: (&[f32], &[f32])) {
         for (sums, first) in tiles(sums, ROWS_OF_INT8) {
             match sums.len() {
@@ -321,7 +324,8 @@ impl Panel<'_> {
         let (weights, groups) = (self.weights.as_chunks::<LANES>().0, x.groups());
         #[cfg(target_arch = "x86_64")]
         if self.level == Level::Avx512 && self.has_vnni {
-            // SAFETY: `has_vnni` found what the kernel needs; groups that count are of rows that there are.
+            // SAFETY: `has_vnni` found the features that the kernel needs, and the groups except for the last [`AHEAD`]
+            // are in the panel.
             return unsafe {
                 avx512::codes(sums, weights, self.vectors, rows, groups, (scales, bias))
             };
@@ -331,21 +335,21 @@ impl Panel<'_> {
     }
 }
 
-/// Rows of a panel that are read one after the other.
+/// The rows of a panel that are read, in order.
 trait Rows: Copy {
     fn len(&self) -> usize;
 
-    /// The input of the `i`-th.
+    /// The input of the `i`-th row.
     fn input(&self, i: usize) -> usize;
 
-    /// Fetches something of what is read next.
+    /// Prefetches a part of the weights that are read next.
     fn fetch(&self, i: usize);
 
-    /// The same, but for what they fetch.
+    /// The same rows with the next part to prefetch.
     fn ahead(self) -> Self;
 }
 
-/// All of a block.
+/// All rows of a block.
 #[derive(Clone, Copy)]
 struct All {
     first: usize,
@@ -375,7 +379,7 @@ impl Rows for All {
     }
 }
 
-/// Those of some inputs.
+/// The rows of some inputs.
 impl Rows for &[u32] {
     #[inline(always)]
     fn len(&self) -> usize {
@@ -396,11 +400,11 @@ impl Rows for &[u32] {
     }
 }
 
-/// Fetches a vector, which need not be there.
+/// Prefetches a SIMD vector. The address need not be valid.
 #[inline(always)]
 fn fetch(vector: *const Vector) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every such CPU has it, and it reads nothing that is not there.
+    // SAFETY: every x86-64 CPU has the instruction, and it ignores invalid addresses.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(vector.cast());
@@ -409,7 +413,7 @@ fn fetch(vector: *const Vector) {
     let _ = vector;
 }
 
-/// Sums in parts of at most so many, as even as can be, each with the number of its first vector.
+/// Splits sums into parts of at most `most`, as equal as possible, each with the index of its first input vector.
 fn tiles(sums: &mut [Sums], most: usize) -> impl Iterator<Item = (&mut [Sums], usize)> {
     let (rows, parts) = (sums.len(), sums.len().div_ceil(most).max(1));
     let mut rest = sums;
@@ -432,7 +436,7 @@ mod tests {
 
     const ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::Bf16, Encoding::Int8];
 
-    /// What a vector is to a matrix of an encoding.
+    /// The vector that a matrix of an encoding reads: rounded for 8 bits.
     fn seen(encoding: Encoding, x: &[f32]) -> Vec<f32> {
         let scale = x.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 32512.0;
         if encoding != Encoding::Int8 || scale == 0.0 {
@@ -441,7 +445,7 @@ mod tests {
         x.iter().map(|x| (x * (1.0 / scale)).round_ties_even() * scale).collect()
     }
 
-    /// Numbers of which some are 0.
+    /// Random numbers, of which a third are 0.
     fn vector(rng: &Rng, count: usize) -> Vec<f32> {
         let number = |i| if rng.u32(i + 9000).is_multiple_of(3) { 0.0 } else { rng.normal(i) };
         (0..count as u64).map(number).collect()
@@ -454,7 +458,7 @@ mod tests {
         }
     }
 
-    /// `[rows, outputs]` in double precision.
+    /// The product in double precision, `[rows, outputs]`.
     fn product(w: &[f32], x: &[f32], b: &[f32], inputs: usize) -> Vec<f64> {
         let sum = |x: &[f32], i: usize| {
             let terms = w[i * inputs..][..inputs].iter().zip(x);
@@ -465,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_is_the_product_in_double_precision_and_a_row_alone_has_the_same_bits() {
+    fn every_shape_agrees_with_double_precision_and_a_single_row_has_the_same_bits() {
         let shapes = [1, 5, 16, 17, 33, 48, 64, 65, 81, 130, 300]
             .into_iter()
             .flat_map(|outputs| [1, 2, 7, 64, 99].map(|inputs| (outputs, inputs)));
@@ -475,7 +479,7 @@ mod tests {
                 let w: Vec<f32> = (0..(outputs * inputs) as u64).map(|i| rng.normal(i)).collect();
                 let rows = 1 + (outputs + inputs) % 14;
                 let (mut x, b) = (vector(&rng, inputs * rows), vector(&rng, outputs));
-                // Of some no vector has a number at every fourth place.
+                // In some cases every fourth input is 0 in all vectors.
                 if outputs % 2 == 1 {
                     let places = x.iter_mut().enumerate();
                     places.filter(|(i, _)| i % inputs % 4 == 3).for_each(|(_, x)| *x = 0.0);
@@ -513,7 +517,7 @@ mod tests {
         let rng = Rng::new(2, "gemv", 0);
         let numbers: Vec<f32> = (0..50 * 2 * 3 * LANES as u64).map(|i| rng.normal(i)).collect();
         let numbers = Written::new(Encoding::Bf16, &numbers, 1).numbers(1).into_owned();
-        // As two bf16 or as one f32, a number.
+        // Words that are valid as two bf16 and as one f32.
         let weights: Vec<f32> = numbers.chunks_exact(2).map(|of| pair(of[0], of[1])).collect();
         let mut input = Input::new(50, ROWS);
         for rows in 1..=ROWS {
@@ -537,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_of_8_bits_have_the_same_bits() {
+    fn the_kernels_for_8_bits_have_the_same_bits() {
         let rng = Rng::new(3, "gemv", 0);
         let (scales, bias) = (vector(&rng, PANEL), vector(&rng, PANEL));
         for vectors in 1..=VECTORS {
@@ -552,7 +556,7 @@ mod tests {
                     let mut sums = [[[0.5; LANES]; VECTORS]; ROWS];
                     let (encoding, level, weights) = (Encoding::Int8, level(), &weights[..]);
                     let panel = Panel { encoding, level, has_vnni, vectors, weights };
-                    // One output fewer than there is room for.
+                    // One output fewer than the vectors hold.
                     let outputs = vectors * LANES - 1;
                     let (scales, bias) = (&scales[..outputs], &bias[..outputs]);
                     panel.sum_codes(&mut sums[..rows], input.vectors.codes(), (scales, bias));
@@ -565,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_zeros_are_stepped_over_and_a_vector_of_zeros_makes_the_bias() {
+    fn groups_of_zeros_are_skipped_and_a_vector_of_zeros_returns_the_bias() {
         let weights = Weights::new();
         let mut packer = Packer::new(&weights, Format::F32);
         let written = Written::new(Encoding::Int8, &[1.0; 3 * 10], 10);
@@ -584,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn int8_is_for_matrices_within_the_bound_that_are_wide() {
+    fn int8_is_chosen_for_wide_matrices_within_the_bound() {
         let rng = Rng::new(4, "gemv", 0);
         let numbers: Vec<f32> = (0..64 * 64).map(|i| rng.normal(i)).collect();
         let packed = |bound: f64, inputs: usize| {
@@ -598,8 +602,8 @@ mod tests {
         let wide = if has_vnni() { Encoding::Int8 } else { Encoding::Bf16 };
         let (encoding, error) = packed(0.02, 64);
         assert_eq!(encoding, wide);
-        // A step is a 127th of a row's largest, about 2.4 of its RMS; its error is uniform over it. That of bf16 is a
-        // 128th of the power of two below a number.
+        // A step is 1/127 of a row's largest magnitude, which is about 2.4 times its RMS; the error is uniform over a
+        // step. A step of bf16 is 1/128 of the power of two below the number.
         let expected = if has_vnni() { 0.003..0.01 } else { 0.0009..0.003 };
         assert!(expected.contains(&error), "{error}");
         assert_eq!(packed(1e-3, 64).0, Encoding::Bf16);
@@ -607,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_comes_through() {
+    fn nan_and_infinity_reach_the_output() {
         for encoding in ENCODINGS {
             let weights = Weights::new();
             let mut packer = Packer::new(&weights, Format::F32);

@@ -1,4 +1,4 @@
-//! Panels in the vectors that the compiler finds.
+//! Kernels of panels that the compiler vectorises.
 
 use sconce_tensor::simd::{LANES, dispatch, mul_add};
 
@@ -6,7 +6,7 @@ use super::int8::Code;
 use super::{Entry, Rows, Sums};
 
 dispatch! {
-    /// Adds to the sums each row of a panel times what its entry says.
+    /// Adds to the sums the row of each entry times the entry's value.
     pub fn add<[const T: usize], [T]>(sums: &mut [[f32; LANES]; T], rows: &[[[f32; LANES]; T]], entries: &[Entry]) {
         let mut all = *sums;
         for entry in entries {
@@ -22,7 +22,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// [`add`] of rows whose words are two bf16.
+    /// [`add`] for rows whose words hold two bf16.
     pub fn add_pairs<[const T: usize], [T]>(low: &mut [[f32; LANES]; T], high: &mut [[f32; LANES]; T], rows: &[[[f32; LANES]; T]], entries: &[Entry]) {
         let (mut lows, mut highs) = (*low, *high);
         for entry in entries {
@@ -40,7 +40,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// Adds to the sums of each of `R` vectors rows of a panel, of so many vectors each, times its numbers.
+    /// Adds to the sums of each of `R` input vectors the rows of a panel times the vector's numbers. A row has
+    /// `vectors` SIMD vectors.
     pub fn tile<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[&[f32]; R], rows: impl Rows) {
         for (sums, x) in sums.iter_mut().zip(x) {
             for input in (0..rows.len()).map(|i| rows.input(i)) {
@@ -56,7 +57,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// [`tile`] of rows whose words are two bf16.
+    /// [`tile`] for rows whose words hold two bf16.
     pub fn tile_pairs<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[&[f32]; R], rows: impl Rows) {
         for (sums, x) in sums.iter_mut().zip(x) {
             let (lows, highs) = sums.split_at_mut(vectors);
@@ -75,8 +76,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// The sums of each of `R` vectors: its parts times the rows of a panel that belong to these groups, of so many
-    /// vectors each, times the scales of the outputs, and their bias.
+    /// The sums of each of `R` input vectors: its high and low parts times the rows of these groups, times the scales,
+    /// plus the bias. A row has `vectors` SIMD vectors.
     pub fn codes<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[Code; R], groups: &[u32], scales: &[f32], bias: &[f32]) {
         for (sums, x) in sums.iter_mut().zip(x) {
             let outputs = scales.chunks(LANES).zip(bias.chunks(LANES)).zip(sums);
@@ -105,7 +106,7 @@ fn product(a: [i32; 4], b: [i32; 4]) -> i32 {
     a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
 }
 
-/// The two bf16 of a word.
+/// The two bf16 numbers of a word.
 #[inline(always)]
 fn halves(word: f32) -> (f32, f32) {
     let word = word.to_bits();

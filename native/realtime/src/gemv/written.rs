@@ -1,4 +1,4 @@
-//! The weights of a matrix as a format writes them: words of panels, and what they lose.
+//! The weights of a matrix in a format: the words of its panels, and the rounding error.
 
 use std::borrow::Cow;
 
@@ -9,11 +9,11 @@ use super::PANEL;
 use super::int8::{self, GROUP, Quantised};
 use crate::format::{Encoding, Format};
 
-/// Fewer inputs than these are read in 8 bits in no less time than in 16.
+/// With fewer inputs, reading 8 bits is not faster than reading 16 bits.
 pub(super) const LEAST_INPUTS: usize = 32;
 
 impl Encoding {
-    /// Outputs of a word.
+    /// Outputs per word.
     fn in_a_word(self) -> usize {
         match self {
             Encoding::F32 | Encoding::Int8 => 1,
@@ -21,12 +21,12 @@ impl Encoding {
         }
     }
 
-    /// Vectors of words in a row of a panel, by the outputs that the panel makes.
+    /// SIMD vectors of words in a row of a panel with this many outputs.
     pub(super) fn vectors(self, outputs: usize) -> usize {
         outputs.min(PANEL).div_ceil(LANES * self.in_a_word())
     }
 
-    /// Rows of a panel, by the inputs that it reads.
+    /// Rows of a panel with this many inputs.
     pub(super) fn rows(self, inputs: usize) -> usize {
         match self {
             Encoding::F32 | Encoding::Bf16 => inputs,
@@ -35,7 +35,7 @@ impl Encoding {
     }
 }
 
-/// The weights of a matrix as they are written.
+/// The weights of a matrix in an encoding.
 pub(super) enum Written {
     F32(Vec<f32>),
     Bf16(Vec<f32>),
@@ -55,7 +55,7 @@ impl Written {
         }
     }
 
-    /// Those of a format, and their error.
+    /// The weights in the encoding that the format chooses, and their rounding error.
     pub(super) fn chosen(format: Format, weight: &[f32], inputs: usize) -> (Self, f64) {
         let written = |encoding| {
             let written = Written::new(encoding, weight, inputs);
@@ -79,7 +79,7 @@ impl Written {
         }
     }
 
-    /// What they are as f32.
+    /// The weights as f32 after rounding.
     pub(super) fn numbers(&self, inputs: usize) -> Cow<'_, [f32]> {
         match self {
             Written::F32(numbers) | Written::Bf16(numbers) => numbers.into(),
@@ -94,7 +94,7 @@ impl Written {
         }
     }
 
-    /// The words of panel after panel.
+    /// The words of all panels in order.
     pub(super) fn words(&self, outputs: usize, inputs: usize) -> Vec<f32> {
         let at = |numbers: &[f32], output: usize, input: usize| match output < outputs {
             true => numbers[output * inputs + input],
@@ -117,12 +117,12 @@ impl Written {
     }
 }
 
-/// Whether this CPU reads a matrix faster in 8 bits; that depends on its inputs.
+/// Whether this CPU reads a matrix with this many inputs faster in 8 bits.
 fn int8_gains(inputs: usize) -> bool {
     has_vnni() && (LEAST_INPUTS..=int8::MOST_INPUTS).contains(&inputs)
 }
 
-/// Whether the CPU adds four products of bytes at once.
+/// Whether the CPU has AVX-512 VNNI, which adds four products of bytes at once.
 pub(super) fn has_vnni() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -134,7 +134,7 @@ pub(super) fn has_vnni() -> bool {
     }
 }
 
-/// [`Packed::error`]
+/// The relative rounding error, as in [`Packed::error`](crate::format::Packed::error).
 fn error(weight: &[f32], written: &[f32], inputs: usize) -> f64 {
     let size = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|v| v * v).sum::<f64>().sqrt();
     let rows = weight.chunks_exact(inputs.max(1)).zip(written.chunks_exact(inputs.max(1)));
@@ -146,7 +146,7 @@ fn error(weight: &[f32], written: &[f32], inputs: usize) -> f64 {
     errors.fold(0.0, f64::max)
 }
 
-/// Two bf16, the first in the lower half of the word.
+/// A word of two bf16 numbers, the first in the lower half.
 pub(super) fn pair(low: f32, high: f32) -> f32 {
     f32::from_bits(high.to_bits() | low.to_bits() >> 16)
 }

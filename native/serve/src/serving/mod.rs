@@ -1,15 +1,15 @@
-//! One policy shared by many callers: their requests wait in a queue, and threads answer them by the batch.
+//! One policy shared by many callers: requests wait in a queue, and worker threads answer them in batches.
 //!
-//! 1. A request is answered once, by a worker or by the end of the serving, unless its caller gave up or
-//!    died first: whoever claims it ([`Request::claim`]) has the say.
-//! 2. A decision is the session's own only after the claim. A request that is late, refused, given up, or
-//!    hit by a panic leaves its session as it was.
-//! 3. A panic answers each request of its batch with [`Error::Panic`]; the worker lives on.
-//! 4. Weights change between two batches: each batch takes those that are served when it begins.
-//! 5. Where a step alone takes little more than one in company, its caller's own thread makes it ([`Serving::act`]), of
-//!    the same weights and into the same statistics. What may take long on it is a worker's: windows, weights that
-//!    the session has not yet, directions to be projected out.
-//! 6. Workers end with [`Serving::stop`], after the batch they have; what waits is [`Error::Cancelled`].
+//! 1. A request is answered once, by a worker or by the end of the serving, unless its caller gives up or dies first.
+//!    The first claim ([`Request::claim`]) decides.
+//! 2. A session commits a decision only after the claim. A request that is late, refused or given up, or whose batch
+//!    panics, leaves its session unchanged.
+//! 3. After a panic each request of the batch is answered with [`Error::Panic`]; the worker continues.
+//! 4. Weights change only between batches: a batch uses the weights that are served when it begins.
+//! 5. If a step alone takes little longer than a step in a batch, the caller's thread makes it ([`Serving::act`]), with
+//!    the same weights and statistics. Long work is left to a worker: windows, weights that are new to the session,
+//!    directions to be projected out.
+//! 6. [`Serving::stop`] ends the workers after their present batch; queued requests are [`Error::Cancelled`].
 
 mod options;
 mod queue;
@@ -39,6 +39,7 @@ use crate::worker::{Deadline, STACK_BYTES};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
+/// One policy with its queue, its workers and its statistics.
 pub struct Serving<R: Request> {
     options: Options,
     queue: Queue<R::Caller, R>,
@@ -52,13 +53,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Runs `work`; a panic, or a buffer that is refused, is an error.
+/// Runs `work`; a panic or a failed allocation becomes an error.
 fn guard<T>(work: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).map_err(Error::of_panic)
 }
 
 impl<R: Request> Serving<R> {
-    /// Starts the workers, threads named `sconce-serve-0`, ...
+    /// Starts the workers: threads named `sconce-serve-0`, ...
     pub fn start(model: Arc<Model>, options: Options) -> Result<Arc<Self>> {
         options.validate()?;
         let served = Served::new(model, &options)?;
@@ -87,7 +88,7 @@ impl<R: Request> Serving<R> {
         Ok(serving)
     }
 
-    /// Whether a call that begins now is in time: one that is not need not be made.
+    /// Returns [`Error::Deadline`] if the deadline has passed before the call begins, and counts the request as late.
     pub fn check(&self, deadline: Option<Deadline>) -> Result<()> {
         let checked = deadline.map_or(Ok(()), |deadline| deadline.check());
         let counters = &self.statistics.counters;
@@ -97,8 +98,8 @@ impl<R: Request> Serving<R> {
         checked
     }
 
-    /// What of a request need not wait for a worker: whether there is room for it, and reading its frame. False if that
-    /// is a worker's as well.
+    /// The part of a request that needs no worker: checks the room in the queue and reads the frame. False if a worker
+    /// must read the frame.
     pub fn ask(&self, session: &mut Session, raw: &[f32], overrides: &Overrides) -> Result<bool> {
         let counters = &self.statistics.counters;
         self.queue.check_room().inspect_err(|refusal| {
@@ -115,7 +116,7 @@ impl<R: Request> Serving<R> {
         asked.map(|()| true)
     }
 
-    /// A decision of the session on the present thread; None if a worker is to make it.
+    /// A decision of the session on the present thread; `None` if a worker must make it.
     pub fn act(
         &self,
         session: &mut Session,
@@ -123,7 +124,7 @@ impl<R: Request> Serving<R> {
         overrides: &Overrides,
     ) -> Result<Option<()>> {
         let Served { model, lane } = self.served();
-        // To take over other weights may measure them, and give back the memory of those before.
+        // A worker adopts new weights: that may measure them and free the memory of the old ones.
         let here = lane == Lane::Inline && session.is_of(&model) && session.steps();
         if !here || is_long(overrides) {
             return Ok(None);
@@ -142,7 +143,7 @@ impl<R: Request> Serving<R> {
         made.map(Some)
     }
 
-    /// Queues a request of this caller, or says why not; then it is dropped unanswered.
+    /// Queues a request of this caller. On failure the request is dismissed unanswered.
     pub fn submit(&self, caller: R::Caller, deadline: Option<Deadline>, request: R) -> Result<()> {
         let counters = &self.statistics.counters;
         match self.queue.push(caller, deadline, request) {
@@ -158,7 +159,7 @@ impl<R: Request> Serving<R> {
         }
     }
 
-    /// Takes a request, claimed by whoever gives up, out of the queue; one in a batch stays there.
+    /// Removes a request from the queue after its caller has claimed it to give up. A request in a batch stays there.
     pub fn give_up(&self, caller: R::Caller, why: GaveUp, is: impl Fn(&R) -> bool) {
         let counters = &self.statistics.counters;
         let counter = match why {
@@ -176,19 +177,19 @@ impl<R: Request> Serving<R> {
         }
         let served = Served::new(model, &self.options)?;
         let before = mem::replace(&mut *lock(&self.served), served);
-        // Freed after the lock, if nobody else has them.
+        // The old weights are dropped after the lock is released.
         drop(before);
         count(&self.statistics.counters.swaps, 1);
         Ok(())
     }
 
-    /// Takes no more work; `tell` is called once all that came before is done, or the serving has ended.
+    /// Stops taking work. `tell` is called once all earlier work is done, or the serving has ended.
     pub fn drain(&self, tell: impl FnOnce() + Send + 'static) {
         self.queue.drain(tell);
     }
 
-    /// Ends the serving. Waits for nothing: what is queued is cancelled on a thread of its own, workers end
-    /// with the batch they have.
+    /// Ends the serving without waiting: a separate thread cancels the queued requests, and workers end after their
+    /// present batch.
     pub fn stop(&self) {
         let left: Vec<R> = self.queue.close().into_iter().filter_map(claimed).collect();
         if left.is_empty() {
@@ -196,19 +197,21 @@ impl<R: Request> Serving<R> {
         }
         count(&self.statistics.counters.cancelled, left.len() as u64);
         let cancel = move || left.into_iter().for_each(|one| one.answer(Err(Error::Cancelled)));
-        // Without memory for a thread each answers as it is dropped.
+        // If the thread cannot start, each request answers as it is dropped.
         let _ = thread::Builder::new().name("sconce-serve-end".into()).spawn(cancel);
     }
 
+    /// The options of the start.
     pub fn options(&self) -> Options {
         self.options
     }
 
-    /// Where steps are made.
+    /// The lane of a step.
     pub fn lane(&self) -> Lane {
         self.served().lane
     }
 
+    /// The model that is served.
     pub fn model(&self) -> Arc<Model> {
         self.served().model
     }
@@ -217,35 +220,34 @@ impl<R: Request> Serving<R> {
         lock(&self.served).clone()
     }
 
-    /// Requests that wait.
+    /// Number of queued requests.
     pub fn waiting(&self) -> usize {
         self.queue.len()
     }
 
-    /// Requests that wait or are in a batch, but for those that were given up.
+    /// Number of requests that are queued or in a batch, without those given up.
     pub fn load(&self) -> u64 {
         self.statistics.counters.open()
     }
 
-    /// Whether it takes work, or why not.
+    /// Returns [`Error::Unavailable`] with the reason if the serving takes no work.
     pub fn check_open(&self) -> Result<()> {
         self.queue.check_open()
     }
 
-    /// All since the start.
+    /// Statistics since the start.
     pub fn statistics(&self) -> Snapshot {
         self.statistics.snapshot()
     }
 
-    /// What happened since the last call of this.
+    /// Statistics since the last call of `news`.
     pub fn news(&self) -> Snapshot {
         let now = self.statistics.snapshot();
         let before = mem::replace(&mut *lock(&self.told), now.clone());
         now.since(&before)
     }
 
-    /// Runs `hook` as a part of the next batch: for tests of what a batch that panics or takes long does
-    /// to its callers.
+    /// Runs `hook` as a part of the next batch. Tests use it for a batch that panics or takes long.
     pub fn with_next_batch(&self, hook: impl FnOnce() + Send + 'static) {
         *lock(&self.hook) = Some(Box::new(hook));
     }
@@ -265,7 +267,7 @@ impl<R: Request> Serving<R> {
     }
 }
 
-/// Whether reading such a request takes longer than a scheduler has: directions are made orthogonal first.
+/// Whether reading the request takes too long for a scheduler: directions are made orthogonal first.
 fn is_long(overrides: &Overrides) -> bool {
     overrides.project_out.as_ref().is_some_and(|vectors| !vectors.is_empty())
 }

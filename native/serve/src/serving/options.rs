@@ -1,4 +1,4 @@
-//! How many requests a serving takes, and with how many threads.
+//! Options of a serving.
 
 use sconce_realtime::Format;
 use sconce_tensor::{Error, Result};
@@ -6,17 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::session::Lane;
 
+/// Sizes of the queue and of its batches, number of workers, format of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// Requests in a batch, at most.
+    /// Most requests in a batch.
     pub max_batch: usize,
-    /// Requests that may wait.
+    /// Most requests in the queue.
     pub max_queue: usize,
-    /// Threads.
+    /// Number of worker threads.
     pub workers: usize,
+    /// Format of the packed weights.
     pub weights: Format,
-    /// Where steps are made, instead of the lane that their measured cost asks for.
+    /// The lane of steps; `None` chooses by measured cost.
     pub lane: Option<Lane>,
 }
 

@@ -1,14 +1,14 @@
-//! What waits for a worker: a queue of fixed length, fair between callers.
+//! A queue of requests for workers: bounded, and fair between callers.
 //!
-//! 1. A push never waits: a full queue is [`Error::Busy`], one that takes no more work
-//!    [`Error::Unavailable`].
-//! 2. A batch is what there is, up to its size, as soon as a worker asks for it: nobody waits for company. While
-//!    a worker is at work, the next batch grows, and another worker takes it when it is worth a batch of its own
-//!    or somebody has a deadline. Weights are read once a batch, so many small ones would take longer.
-//! 3. Callers take turns, one entry in each; the entries of one caller leave in the order they came.
-//! 4. An entry that waited beyond its deadline leaves beside the batch, and takes nobody's place in it.
-//! 5. A push wakes a worker only where one sleeps and none is on its way already.
-//! 6. A worker that asks again has done what it took before.
+//! 1. A push never waits: it returns [`Error::Busy`] if the queue is full and [`Error::Unavailable`] if the queue takes
+//!    no more work.
+//! 2. A worker that asks gets all entries, up to the batch size, without waiting for more. While one worker computes,
+//!    the next batch grows; another worker takes it once it has `worth` entries or an entry has a deadline. The weights
+//!    are read once per batch, so small batches take longer.
+//! 3. Callers take turns, one entry per turn; the entries of one caller leave in order.
+//! 4. An entry whose deadline has passed is returned apart from the batch and does not count towards its size.
+//! 5. A push wakes a worker only if one sleeps and none is already being woken.
+//! 6. A worker that asks again has finished its previous batch.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry as Line, HashMap};
@@ -21,20 +21,25 @@ use sconce_tensor::{Error, Result};
 
 use crate::worker::Deadline;
 
-/// Something that waits.
+/// A queued item.
 #[derive(Debug)]
 pub struct Entry<T> {
+    /// When it was queued.
     pub since: Instant,
+    /// The deadline of its caller, if any.
     pub deadline: Option<Deadline>,
+    /// The item itself.
     pub item: T,
 }
 
-/// What one [`Queue::take`] gives. It is a worker's own, and comes back with the next.
+/// The result of one [`Queue::take`]. A worker reuses its batch for the next call.
 #[derive(Debug)]
 pub struct Batch<T> {
+    /// Entries to compute.
     pub ready: Vec<Entry<T>>,
+    /// Entries whose deadline has passed.
     pub late: Vec<Entry<T>>,
-    /// When it was taken.
+    /// When the batch was taken.
     pub at: Instant,
     at_work: bool,
 }
@@ -45,11 +50,12 @@ impl<T> Default for Batch<T> {
     }
 }
 
+/// A bounded queue of items `T`, fair between callers `K`.
 pub struct Queue<K, T> {
     state: Mutex<State<K, T>>,
     filled: Condvar,
     capacity: usize,
-    /// Entries for which a second worker begins while another is at work.
+    /// Number of queued entries at which another worker begins while one computes.
     worth: usize,
 }
 
@@ -75,26 +81,29 @@ type Drained = Box<dyn FnOnce() + Send>;
 
 struct State<K, T> {
     phase: Phase,
-    /// Of each caller who waits for something.
+    /// The entries of each caller that has any.
     lines: HashMap<K, VecDeque<Entry<T>>>,
-    /// The same callers, the next one first.
+    /// The callers in `lines`, next one first.
     turns: VecDeque<K>,
-    /// Lines that ended, for callers to come.
+    /// Empty lines, kept for later callers.
     spare: Vec<VecDeque<Entry<T>>>,
+    /// Number of queued entries.
     len: usize,
-    /// Of them those with a deadline.
+    /// Number of queued entries with a deadline.
     hurried: usize,
-    /// Workers that wait for an entry, and how many of them were told of one.
+    /// Number of workers that wait for an entry.
     asleep: usize,
+    /// Number of sleeping workers that were notified.
     told: usize,
-    /// Batches that are out.
+    /// Number of batches in flight.
     at_work: usize,
-    /// Callers who help themselves.
+    /// Number of callers that compute on their own thread.
     inside: usize,
     drained: Vec<Drained>,
 }
 
 impl<K: Copy + Eq + Hash, T> Queue<K, T> {
+    /// A queue of at most `capacity` entries. While one worker computes, another begins at `worth` entries.
     pub fn new(capacity: usize, worth: usize) -> Self {
         let state = State {
             phase: Phase::Open,
@@ -116,7 +125,7 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Lets an item wait; one that is refused is handed back.
+    /// Queues an item; a refused item is handed back with the error.
     pub fn push(
         &self,
         caller: K,
@@ -138,7 +147,7 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
         Ok(())
     }
 
-    /// Takes at most `max` entries, and sleeps until there is one. False when the queue is closed.
+    /// Takes at most `max` entries; waits for the first one. False if the queue is closed.
     pub fn take(&self, max: usize, batch: &mut Batch<T>) -> bool {
         let mut state = self.state();
         if mem::take(&mut batch.at_work) {
@@ -169,8 +178,11 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
         }
     }
 
-    /// Lets a caller help itself to what a worker would do, if the queue takes work: it is not drained before that
-    /// is done.
+    /// Admits a caller that computes on its own thread instead of a worker's. The queue is not drained before the
+    /// returned guard is dropped.
+    ///
+    /// # Errors
+    /// `Unavailable` if the queue takes no work.
     pub fn enter(&self) -> Result<Inside<'_, K, T>> {
         let mut state = self.state();
         state.phase.check_open()?;
@@ -187,13 +199,13 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
         drained.into_iter().for_each(|tell| tell());
     }
 
-    /// Takes one that waits out of its line.
+    /// Removes one queued entry of this caller and returns its item.
     pub fn remove(&self, caller: K, is: impl Fn(&T) -> bool) -> Option<T> {
         self.state().remove(caller, is)
     }
 
-    /// Takes nothing more. `tell` is called once what waits, what is at work and who is inside is done, or the
-    /// queue closed.
+    /// Stops taking entries. `tell` is called once queued entries, batches in flight and callers inside are done, or
+    /// the queue is closed.
     pub fn drain(&self, tell: impl FnOnce() + Send + 'static) {
         let mut state = self.state();
         if state.phase == Phase::Open {
@@ -205,7 +217,7 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
         drained.into_iter().for_each(|tell| tell());
     }
 
-    /// Ends the queue: workers get no more of it. What waited is handed back.
+    /// Closes the queue: workers get no more batches. Returns the queued items.
     pub fn close(&self) -> Vec<T> {
         let mut state = self.state();
         state.phase = Phase::Closed;
@@ -219,27 +231,28 @@ impl<K: Copy + Eq + Hash, T> Queue<K, T> {
         left.into_values().flatten().map(|entry| entry.item).collect()
     }
 
-    /// Entries that wait.
+    /// Number of queued entries.
     pub fn len(&self) -> usize {
         self.state().len
     }
 
+    /// Whether no entry is queued.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it has room for one more, or why not.
+    /// Returns `Busy` or `Unavailable` if a push would fail now.
     pub fn check_room(&self) -> Result<()> {
         self.state().admit(self.capacity)
     }
 
-    /// Whether it takes work, or why not.
+    /// Returns `Unavailable` if the queue takes no work.
     pub fn check_open(&self) -> Result<()> {
         self.state().phase.check_open()
     }
 }
 
-/// A caller who helps itself, until this is dropped.
+/// Guard of a caller that computes on its own thread.
 pub struct Inside<'a, K: Copy + Eq + Hash, T>(&'a Queue<K, T>);
 
 impl<K: Copy + Eq + Hash, T> Drop for Inside<'_, K, T> {
@@ -257,7 +270,7 @@ impl<K: Copy + Eq + Hash, T> State<K, T> {
         }
     }
 
-    /// Whether one more worker should begin.
+    /// Whether another worker should begin.
     fn is_worth(&self, worth: usize) -> bool {
         self.len > 0 && (self.at_work == 0 || self.len >= worth || self.hurried > 0)
     }
@@ -302,7 +315,7 @@ impl<K: Copy + Eq + Hash, T> State<K, T> {
         let at = line.iter().position(|entry| is(&entry.item))?;
         let entry = line.remove(at)?;
         if line.is_empty() {
-            // So that a caller who is gone leaves nothing.
+            // A caller without entries leaves no state behind.
             self.lines.remove(&caller).into_iter().for_each(|line| keep(&mut self.spare, line));
             self.turns.retain(|other| *other != caller);
         }
@@ -311,7 +324,7 @@ impl<K: Copy + Eq + Hash, T> State<K, T> {
         Some(entry.item)
     }
 
-    /// Who is to be told that all is done, if it is.
+    /// The callbacks of drains that have ended.
     fn drained(&mut self) -> Vec<Drained> {
         let done = self.len == 0 && self.at_work == 0 && self.inside == 0;
         match self.phase {
@@ -322,7 +335,7 @@ impl<K: Copy + Eq + Hash, T> State<K, T> {
     }
 }
 
-/// Lines that are kept for later callers.
+/// Most empty lines kept for later callers.
 const SPARE: usize = 256;
 
 fn keep<T>(spare: &mut Vec<VecDeque<Entry<T>>>, line: VecDeque<Entry<T>>) {
@@ -332,6 +345,7 @@ fn keep<T>(spare: &mut Vec<VecDeque<Entry<T>>>, line: VecDeque<Entry<T>>) {
 }
 
 impl<T> Entry<T> {
+    /// Time from the push until `until`.
     pub fn waited(&self, until: Instant) -> Duration {
         until.saturating_duration_since(self.since)
     }
@@ -356,13 +370,13 @@ mod tests {
     fn take(queue: &Queue<u64, u32>, max: usize) -> Vec<u32> {
         let mut batch = Batch::default();
         assert!(queue.take(max, &mut batch));
-        // As a worker that has done it.
+        // As a worker that has finished the batch.
         queue.state().at_work -= 1;
         batch.ready.into_iter().map(|entry| entry.item).collect()
     }
 
     #[test]
-    fn a_full_queue_is_busy_until_something_left() {
+    fn a_full_queue_is_busy_until_an_entry_leaves() {
         let queue = filled(&[]);
         let queue = Queue { capacity: 2, ..queue };
         queue.push(1, None, 10).unwrap();
@@ -377,10 +391,10 @@ mod tests {
     }
 
     #[test]
-    fn callers_take_turns_and_each_ones_order_stays() {
+    fn callers_take_turns_and_entries_of_one_caller_stay_in_order() {
         let queue = filled(&[(1, 10), (1, 11), (1, 12), (2, 20), (3, 30), (3, 31)]);
         assert_eq!(take(&queue, 2), [10, 20]);
-        // Who came later than the flood of the first is not behind it.
+        // A later caller does not wait behind all entries of the first.
         queue.push(4, None, 40).unwrap();
         assert_eq!(take(&queue, 9), [30, 11, 40, 31, 12]);
         assert!(queue.is_empty());
@@ -388,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_leaves_its_place_and_no_trace() {
+    fn a_removed_entry_frees_its_place_and_leaves_no_state() {
         let queue = filled(&[(1, 10), (2, 20), (2, 21)]);
         assert_eq!(queue.remove(2, |item| *item == 21), Some(21));
         assert_eq!(queue.remove(1, |item| *item == 10), Some(10));
@@ -399,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_leaves_beside_the_batch() {
+    fn a_late_entry_is_returned_apart_from_the_batch() {
         let queue = filled(&[(1, 10)]);
         queue.push(2, Some(Deadline::after_ms(0)), 20).unwrap();
         queue.push(3, Some(Deadline::after_ms(60_000)), 30).unwrap();
@@ -410,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_queue_is_slept_at_until_something_comes() {
+    fn a_worker_sleeps_at_an_empty_queue_until_a_push() {
         let queue = Arc::new(filled(&[]));
         let (sender, receiver) = mpsc::sync_channel(1);
         let worker = thread::spawn({
@@ -431,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_worker_begins_when_it_is_worth_it_or_somebody_is_in_a_hurry() {
+    fn a_second_worker_begins_for_enough_entries_or_a_deadline() {
         let queue = filled(&[(1, 10)]);
         let mut first = Batch::default();
         assert!(queue.take(8, &mut first));
@@ -447,7 +461,7 @@ mod tests {
             });
             (2..5).for_each(|caller| queue.push(caller, None, caller as u32).unwrap());
             let waits = receiver.recv_timeout(Duration::from_millis(20));
-            assert!(waits.is_err(), "three are not worth it");
+            assert!(waits.is_err(), "three entries are too few for a second worker");
             queue.push(5, None, 5).unwrap();
             assert_eq!(receiver.recv().unwrap(), [2, 3, 4, 5]);
             queue.push(6, Some(Deadline::after_ms(60_000)), 6).unwrap();
@@ -455,7 +469,7 @@ mod tests {
             while queue.state().asleep == 0 {
                 thread::yield_now();
             }
-            // Not worth a second worker: who is done takes it.
+            // Too few for a second worker: the worker that has finished takes it.
             queue.push(7, None, 7).unwrap();
             first.ready.clear();
             assert!(queue.take(8, &mut first));
@@ -465,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_inside_is_waited_for_by_a_drain_and_let_in_before_it_alone() {
+    fn a_drain_waits_for_callers_inside_and_admits_no_more() {
         let queue = filled(&[]);
         let inside = [queue.enter().unwrap(), queue.enter().unwrap()];
         let (sender, receiver) = mpsc::sync_channel(1);
@@ -479,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draining_queue_refuses_the_new_and_tells_when_the_old_is_done() {
+    fn a_draining_queue_refuses_entries_and_calls_back_when_the_old_ones_are_done() {
         let queue = filled(&[(1, 10)]);
         let told = Arc::new(AtomicUsize::new(0));
         let tell = || {
@@ -493,21 +507,21 @@ mod tests {
         assert_eq!(refusal.kind(), Kind::Unavailable);
         let mut batch = Batch::default();
         assert!(queue.take(8, &mut batch));
-        assert_eq!(told.load(Ordering::SeqCst), 0, "the batch is out");
+        assert_eq!(told.load(Ordering::SeqCst), 0, "the batch is in flight");
         thread::scope(|scope| {
             let worker = scope.spawn(|| queue.take(8, &mut batch));
             while told.load(Ordering::SeqCst) == 0 {
                 thread::yield_now();
             }
             tell();
-            assert_eq!(told.load(Ordering::SeqCst), 2, "there is nothing to wait for");
+            assert_eq!(told.load(Ordering::SeqCst), 2, "nothing is left to wait for");
             assert!(queue.close().is_empty());
             assert!(!worker.join().unwrap());
         });
     }
 
     #[test]
-    fn a_closed_queue_hands_back_what_waited_and_wakes_everybody() {
+    fn a_closed_queue_returns_its_entries_and_refuses_more() {
         let queue = filled(&[(1, 10), (1, 11)]);
         let told = Arc::new(AtomicUsize::new(0));
         let mut left = queue.close();
@@ -525,16 +539,16 @@ mod tests {
         assert_eq!(told.load(Ordering::SeqCst), 1);
     }
 
-    /// Every item is taken, given back or removed, once; and those of a caller in their order.
+    /// Each item is taken, handed back or removed exactly once; the items of one caller stay in order.
     #[test]
-    fn nothing_is_lost_doubled_or_overtaken_by_many_threads() {
+    fn many_threads_lose_double_and_reorder_no_item() {
         const CALLERS: u64 = 8;
         const ITEMS: u32 = 4000;
         let queue = Queue::<u64, (u64, u32)>::new(16, 4);
         let served: Mutex<Vec<Vec<u32>>> = Mutex::new(vec![vec![]; CALLERS as usize]);
         let (removed, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
         thread::scope(|scope| {
-            // One worker: with two the order in which they note things would be theirs.
+            // One worker: two would record items in an order of their own.
             scope.spawn(|| {
                 let mut batch = Batch::default();
                 while queue.take(5, &mut batch) {

@@ -1,4 +1,4 @@
-//! What is asked of a serving, and by whom.
+//! Requests of callers to a serving.
 
 use std::hash::Hash;
 
@@ -7,49 +7,60 @@ use sconce_tensor::Result;
 use crate::pass::{Forward, Pass};
 use crate::session::{Overrides, Session};
 
-/// What is asked for.
+/// The work of a request.
 pub enum Work<'a> {
+    /// One decision of a session.
     Act {
+        /// The session of the caller.
         session: &'a mut Session,
+        /// Raw frame, `[raw_width]`.
         raw: &'a [f32],
+        /// Overrides of this decision.
         overrides: &'a Overrides,
-        /// Whether the session was [asked](Session::ask) this already.
+        /// Whether [`Session::ask`] has already read this frame.
         asked: bool,
     },
+    /// A forward pass.
     Forward(&'a Pass),
 }
 
+/// The result of a request.
 pub enum Answer {
-    /// The last one of the session.
+    /// The decision is [`Session::last`].
     Act,
+    /// The outputs of the pass.
     Forward(Forward),
 }
 
-/// A caller who waits. One that is dropped unanswered answers for itself, unless somebody else claimed it.
+/// The request of a caller that waits. Dropping an unanswered request answers its caller, unless it was claimed
+/// elsewhere.
 pub trait Request: Send + 'static {
-    /// What callers are told apart by.
+    /// Identifies a caller.
     type Caller: Copy + Eq + Hash + Send;
 
+    /// The work to do.
     fn work(&mut self) -> Result<Work<'_>>;
 
-    /// True for the first who asks, here or where its caller gives up: that one has the say.
+    /// True for the first claim, made here or where the caller gives up; the first claimant ends the request.
     fn claim(&mut self) -> bool;
 
-    /// Answers, after the claim.
+    /// Answers the caller, after the claim.
     fn answer(self, result: Result<Answer>);
 
-    /// Ends it without an answer: its caller knows.
+    /// Ends the request without an answer: its caller already knows the outcome.
     fn dismiss(self);
 }
 
-/// Why nobody waits any more.
+/// Why a caller no longer waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GaveUp {
+    /// Its deadline passed.
     Late,
+    /// Its process ended.
     Died,
 }
 
-/// The request if it may be answered; otherwise its caller has given up.
+/// The request if it may be answered; `None` if its caller has given up.
 pub(super) fn claimed<R: Request>(mut request: R) -> Option<R> {
     match request.claim() {
         true => Some(request),

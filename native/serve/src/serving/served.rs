@@ -1,4 +1,4 @@
-//! The weights that are served, and where steps by them are made.
+//! The served model and the lane of its steps.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use super::options::Options;
 use crate::model::Model;
 use crate::session::{INLINE_US, Lane, check_inline};
 
-/// A step alone that takes so many microseconds longer than one in company is worth a request's way to a worker and
-/// back. That way takes 9 of schedulers and worker (64 callers, two cores); the others are for that callers may be on
-/// as many schedulers, and wait for nobody.
+/// Microseconds by which a step alone must exceed a step in a batch before the round trip to a worker pays. The round
+/// trip takes 9 us of schedulers and worker (64 callers, two cores); the other 4 us allow for callers on different
+/// schedulers, which step in parallel without waiting.
 const TRIP_US: f64 = 13.0;
 
-/// Weights, and where steps by them are made.
+/// A model and the lane of its steps.
 #[derive(Clone)]
 pub(super) struct Served {
     pub model: Arc<Model>,
@@ -21,11 +21,11 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Measures the model, unless its cost is known or steps are a worker's anyway. The inline lane is refused for steps
-    /// beyond [`MAX_INLINE_US`](crate::session::MAX_INLINE_US).
+    /// Measures the model, unless its cost is known or workers make all steps anyway. The inline lane is refused for
+    /// steps longer than [`MAX_INLINE_US`](crate::session::MAX_INLINE_US).
     pub(super) fn new(model: Arc<Model>, options: &Options) -> Result<Self> {
         let lane = match options.lane {
-            // What is not packed has no steps that a scheduler could wait for.
+            // Only steps of a plan are short enough for a scheduler.
             _ if model.plan().is_none() => Lane::Worker,
             Some(Lane::Inline) => {
                 check_inline(options.lane, model.step_us()?)?;
@@ -39,7 +39,7 @@ impl Served {
     }
 }
 
-/// Whether a step is made where its caller is: of so many microseconds alone, and so many in company.
+/// Whether the caller's thread makes a step, from the microseconds of a step alone and of one in a batch.
 fn is_inline(alone: f64, together: f64) -> bool {
     alone < INLINE_US && alone < together + TRIP_US
 }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_inline_where_it_is_short_and_gains_little_by_company() {
+    fn a_step_is_inline_if_it_is_short_and_a_batch_saves_little() {
         for (alone, together, inline) in
             [(12.0, 6.0, true), (24.0, 12.0, true), (80.0, 12.0, false), (300.0, 299.0, false)]
         {

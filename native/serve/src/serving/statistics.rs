@@ -1,14 +1,14 @@
-//! What a serving did, in numbers: counters and log histograms, of fixed size and without a lock.
+//! Statistics of a serving: counters and logarithmic histograms, of fixed size and without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// Buckets of an octave: a value is known to a 64th of itself, and below 128 as it is.
+/// Buckets per octave: the width of a bucket is at most a 64th of its values; values below 128 are exact.
 const PARTS: u64 = 64;
 const PART_BITS: u32 = PARTS.ilog2();
-/// Values below [`PARTS`] have one bucket each, every octave above has [`PARTS`].
+/// Values below [`PARTS`] have one bucket each; each octave above has [`PARTS`].
 const BUCKETS: usize = (u64::BITS - PART_BITS + 1) as usize * PARTS as usize;
 
 fn bucket(value: u64) -> usize {
@@ -31,7 +31,7 @@ fn middle(bucket: usize) -> f64 {
     }
 }
 
-/// Numbers as they come, of any size.
+/// A histogram of `u64` values of any size.
 pub struct Histogram {
     counts: Box<[AtomicU64]>,
     sum: AtomicU64,
@@ -45,6 +45,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    /// Counts a value.
     pub fn record(&self, value: u64) {
         if let Some(count) = self.counts.get(bucket(value)) {
             count.fetch_add(1, Ordering::Relaxed);
@@ -52,6 +53,7 @@ impl Histogram {
         }
     }
 
+    /// Counts a time, in nanoseconds.
     pub fn record_time(&self, time: Duration) {
         self.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
@@ -72,7 +74,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// What came after `earlier`.
+    /// The values recorded after `earlier`.
     fn since(&self, earlier: &Counts) -> Counts {
         let before = earlier.counts.iter().copied().chain(std::iter::repeat(0));
         let counts = self.counts.iter().zip(before).map(|(now, then)| now - then).collect();
@@ -83,7 +85,7 @@ impl Counts {
         self.counts.iter().sum()
     }
 
-    /// The value that this share of all is not above, as near as buckets tell.
+    /// The quantile `share` (0 to 1) to the precision of a bucket; `None` if there are no values.
     fn quantile(&self, share: f64) -> Option<f64> {
         let total = self.total();
         let rank = ((share * total as f64).ceil() as u64).clamp(1, total.max(1));
@@ -95,7 +97,7 @@ impl Counts {
         self.counts.iter().position(reaches).map(middle)
     }
 
-    /// Divided by `unit`.
+    /// Mean and quantiles, divided by `unit`.
     fn summary(&self, unit: f64) -> Summary {
         let at = |share| self.quantile(share).map(|value| value / unit);
         let count = self.total();
@@ -111,24 +113,34 @@ impl Counts {
     }
 }
 
-/// None of a histogram that is empty. Quantiles and maximum are known to a 128th of themselves.
+/// Summary of a histogram; all but the count are `None` if it is empty. The relative error of quantiles and maximum is
+/// at most 1/128.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
+    /// Number of values.
     pub count: u64,
+    /// Exact mean.
     pub mean: Option<f64>,
+    /// Median.
     pub p50: Option<f64>,
+    /// 95th percentile.
     pub p95: Option<f64>,
+    /// 99th percentile.
     pub p99: Option<f64>,
+    /// 99.9th percentile.
     pub p999: Option<f64>,
+    /// Largest value.
     pub max: Option<f64>,
 }
 
-/// One line for each: the counters are the same here, in a snapshot and in a report.
+/// Defines the live counters and their values in snapshots and reports from one list.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Live counters.
         #[derive(Default)]
         pub struct Counters { $($(#[$doc])* pub $name: AtomicU64),* }
 
+        /// Values of the counters at one moment.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
         pub struct Counted { $($(#[$doc])* pub $name: u64),* }
 
@@ -147,15 +159,15 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Were let in.
+    /// Requests that were admitted.
     requests,
-    /// Got the answer of the policy, which may be an error.
+    /// Requests with an answer of the policy, which may be an error.
     answered,
-    /// Were refused by a full queue.
+    /// Requests that a full queue refused.
     busy,
-    /// Were over their deadline, before a worker had them or after.
+    /// Requests whose deadline passed, before or after a worker took them.
     late,
-    /// Whose caller or whose serving ended.
+    /// Requests whose caller or serving ended.
     cancelled,
     /// Batches that panicked.
     panics,
@@ -164,23 +176,25 @@ counters! {
 }
 
 impl Counters {
-    /// Requests that have no answer yet. One may be answered before it is counted.
+    /// Requests without an answer yet. A request may be answered before it is counted.
     pub fn open(&self) -> u64 {
         let read = self.read();
         read.requests.saturating_sub(read.answered + read.late + read.cancelled)
     }
 }
 
+/// Live statistics of a serving.
 #[derive(Default)]
 pub struct Statistics {
+    /// Counters of requests, panics and swaps.
     pub counters: Counters,
-    /// From the call to the batch.
+    /// Nanoseconds from the call to the batch.
     pub wait: Histogram,
-    /// Of a batch.
+    /// Nanoseconds of a batch.
     pub compute: Histogram,
-    /// From the call to the answer.
+    /// Nanoseconds from the call to the answer.
     pub latency: Histogram,
-    /// Requests of a batch.
+    /// Requests per batch.
     pub batch: Histogram,
 }
 
@@ -188,7 +202,7 @@ pub(super) fn count(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
-/// All numbers at one moment.
+/// Statistics at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     counted: Counted,
@@ -198,18 +212,24 @@ pub struct Snapshot {
     batch: Counts,
 }
 
-/// What is told of a serving. Times in microseconds.
+/// Statistics of a serving as its users read them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
+    /// Counters of requests, panics and swaps.
     #[serde(flatten)]
     pub counted: Counted,
+    /// Microseconds from the call to the batch.
     pub queue_wait_us: Summary,
+    /// Microseconds of a batch.
     pub compute_us: Summary,
+    /// Microseconds from the call to the answer.
     pub latency_us: Summary,
+    /// Requests per batch.
     pub batch_size: Summary,
 }
 
 impl Statistics {
+    /// The statistics at this moment.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             counted: self.counters.read(),
@@ -222,7 +242,7 @@ impl Statistics {
 }
 
 impl Snapshot {
-    /// What happened after `earlier`, of the same statistics.
+    /// The difference to `earlier`, a snapshot of the same statistics.
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
         Snapshot {
             counted: self.counted.since(&earlier.counted),
@@ -233,6 +253,7 @@ impl Snapshot {
         }
     }
 
+    /// Mean and quantiles of each histogram, with the counters.
     pub fn report(&self) -> Report {
         const NANOS: f64 = 1000.0;
         Report {
@@ -254,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_in_order_without_a_gap_and_their_middle_is_theirs() {
+    fn buckets_are_contiguous_and_their_middle_is_near_each_value() {
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
         let values = (0..65_536).chain((16..64).flat_map(|bits| [(1 << bits) - 1, 1 << bits]));
         let mut last = 0;
@@ -268,8 +289,8 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_the_numbers_to_a_bucket() {
-        // Over many octaves, as waiting times are.
+    fn quantiles_are_exact_to_a_bucket() {
+        // Values span many octaves, as waiting times do.
         let rng = Rng::new(5, "test", 0);
         let mut values: Vec<u64> =
             (0..20_000).map(|i| (100.0 * 1e5f64.powf(rng.uniform(i).into())) as u64).collect();
@@ -293,13 +314,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_histogram_says_nothing() {
+    fn an_empty_histogram_has_no_quantiles() {
         let summary = Histogram::default().read().summary(1.0);
         assert_eq!((summary.count, summary.mean, summary.p50, summary.max), (0, None, None, None));
     }
 
     #[test]
-    fn what_came_later_is_told_alone() {
+    fn a_difference_holds_only_later_values() {
         let statistics = Statistics::default();
         statistics.batch.record(1);
         count(&statistics.counters.requests, 1);
@@ -313,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_between_threads() {
+    fn concurrent_records_are_all_counted() {
         let histogram = Histogram::default();
         thread::scope(|scope| {
             for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! The workers: batches of requests, from the queue to their answers.
+//! The workers: they take batches from the queue and answer the requests.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ impl<R: Request> Serving<R> {
     pub(super) fn work(&self) {
         let mut batch = Batch::default();
         while self.queue.take(self.options.max_batch, &mut batch) {
-            // What is dropped by a panic answers for itself; the thread lives on.
+            // A request that a panic drops answers its caller; the thread continues.
             let ran = guard(|| {
                 self.refuse_late(&mut batch);
                 self.run(&mut batch);
@@ -40,8 +40,7 @@ impl<R: Request> Serving<R> {
         }
     }
 
-    /// Steps first, and all at once. Decisions that look at a window and passes of whole games take long: their
-    /// turn comes when those are answered.
+    /// Runs a batch: first all steps, together. Windows and passes take long, so they run after the steps are answered.
     fn run(&self, batch: &mut Batch<R>) {
         let model = self.model();
         let (mut steps, mut windows) = (Vec::with_capacity(batch.ready.len()), vec![]);
@@ -66,7 +65,7 @@ impl<R: Request> Serving<R> {
         self.serve(passes, |passes| forward(&model, passes), |_, made| Ok(Answer::Forward(made)));
     }
 
-    /// Computes for all of them, and makes each answer of what was made for it.
+    /// Computes results for all entries, then commits and answers each.
     fn serve<T>(
         &self,
         mut entries: Vec<Entry<R>>,
@@ -100,10 +99,10 @@ impl<R: Request> Serving<R> {
         commit: impl Fn(&mut R, T) -> Result<Answer>,
     ) {
         let Some(mut request) = claimed(entry.item) else { return };
-        // Before its caller hears of it and asks for the figures.
+        // Counted before the answer: the caller may read the statistics next.
         count(&self.statistics.counters.answered, 1);
         self.statistics.latency.record_time(entry.since.elapsed());
-        // A request whose answer panics is dropped by that, and answers for itself.
+        // A request whose answer panics is dropped, and then answers its caller.
         let answered = guard(|| {
             let answer = made.and_then(|made| commit(&mut request, made));
             request.answer(answer);
@@ -112,7 +111,7 @@ impl<R: Request> Serving<R> {
     }
 }
 
-/// A decision for each, all at once.
+/// A decision for each entry, made together.
 fn decide<R: Request>(model: &Arc<Model>, entries: &mut [Entry<R>]) -> Vec<Result<()>> {
     let mut calls = Vec::with_capacity(entries.len());
     let mut refused = vec![];
@@ -124,7 +123,7 @@ fn decide<R: Request>(model: &Arc<Model>, entries: &mut [Entry<R>]) -> Vec<Resul
     }
     decide_many(&mut calls);
     let mut outcomes: Vec<Result<()>> = calls.into_iter().map(|call| call.outcome).collect();
-    // In the order of their places, which so are right again.
+    // Inserted in ascending order, so that each outcome has the index of its entry.
     refused.into_iter().for_each(|(i, refusal)| outcomes.insert(i, Err(refusal)));
     outcomes
 }
@@ -146,7 +145,7 @@ fn commit<R: Request>(request: &mut R, (): ()) -> Result<Answer> {
     Ok(Answer::Act)
 }
 
-/// A pass for each, those that are alike at once.
+/// A pass for each entry; similar passes run together.
 fn forward<R: Request>(model: &Model, entries: &mut [Entry<R>]) -> Vec<Result<Forward>> {
     let mut passes = Vec::with_capacity(entries.len());
     for entry in entries {

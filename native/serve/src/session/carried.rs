@@ -1,4 +1,4 @@
-//! The state of a session, in the form of what steps it.
+//! The state of a session, in the form that its plan or its ops step.
 
 use std::mem;
 
@@ -7,15 +7,16 @@ use sconce_nn::packed::Plan;
 use sconce_tensor::Result;
 use sconce_tensor::device::{self, Held, Owner};
 
+/// The state of a session.
 #[derive(Debug, Clone)]
 pub(super) enum Carried {
-    /// Of the policy's own ops, in the ledger of its card.
+    /// State of the policy's own ops, counted in the ledger of its card.
     Tensors { _held: Held, state: State },
-    /// Of a plan: the numbers of all parts, one after the other.
+    /// State of a plan: the numbers of all parts, concatenated.
     Numbers(Vec<f32>),
 }
 
-/// Other sessions may be the first to step by their number meanwhile, which is recorded.
+/// Memory on a card is freed while no other thread records launches, as sessions that step together may.
 impl Drop for Carried {
     fn drop(&mut self) {
         let Carried::Tensors { _held, state } = self else { return };
@@ -27,7 +28,7 @@ impl Drop for Carried {
 }
 
 impl Carried {
-    /// What `plan`, or the policy's own ops without one, goes on from.
+    /// The form that `plan` steps, or without one the policy's own ops.
     pub(super) fn new(state: State, plan: Option<&Plan>) -> Result<Self> {
         match plan {
             Some(_) => Ok(Carried::Numbers(state.to_vec()?)),
@@ -35,7 +36,7 @@ impl Carried {
         }
     }
 
-    /// Of the policy's own ops.
+    /// The form that the policy's own ops step.
     pub(super) fn tensors(state: State) -> Self {
         Carried::Tensors { _held: Held::of(Owner::Sessions, &state.0), state }
     }

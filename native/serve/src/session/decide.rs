@@ -1,4 +1,4 @@
-//! Decisions: made beside the present moment, then committed; of one session, or of many at once.
+//! Decisions of one session or of many together: made next to the present moment, then committed.
 
 use std::sync::Arc;
 
@@ -16,15 +16,17 @@ use super::step::{SCRATCH, game};
 use crate::frames::window;
 use crate::model::Model;
 
-/// A decision, and which one it is since the session began, from 1.
+/// A committed decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Act {
+    /// Logits, choices and confidence.
     pub decision: Decision,
+    /// Number of the decision since the session began, from 1.
     pub frame: u64,
 }
 
 impl Session {
-    /// One decision for one raw row.
+    /// Decides for one raw row and commits.
     ///
     /// # Shapes
     /// `raw [raw_width]`.
@@ -35,8 +37,8 @@ impl Session {
         Ok(Act { decision: decision.clone(), frame })
     }
 
-    /// Makes the next decision; until [`Session::commit`] the session does not know of it. A step of a plan takes
-    /// no memory, unless directions come with the call.
+    /// Makes the next decision; the session is unchanged until [`Session::commit`]. A step of a plan allocates no
+    /// memory, unless the call brings directions.
     pub fn decide(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
         self.ask(raw, overrides)?;
         let made = match self.asked.way {
@@ -48,7 +50,7 @@ impl Session {
         made.inspect_err(|_| self.asked.way = Way::Made(0))
     }
 
-    /// Makes a decision of [`Session::decide`] the session's last one. Cannot fail halfway.
+    /// Makes the decision of [`Session::decide`] the session's last one. Cannot fail.
     pub fn commit(&mut self) {
         if matches!(self.asked.way, Way::Made(_)) {
             return;
@@ -61,7 +63,7 @@ impl Session {
         self.asked.way = Way::Made(0);
     }
 
-    /// The answer to the last call, and which decision it was, from 1; 0 if there is none.
+    /// The answer to the last call and the number of its decision, from 1; 0 if there is none.
     pub fn last(&self) -> (&Decision, u64) {
         let behind = match self.asked.way {
             Way::Made(behind) => behind,
@@ -72,19 +74,22 @@ impl Session {
     }
 }
 
-/// A session, what it is asked, and what becomes of it.
+/// One decision of [`decide_many`].
 pub struct Call<'a> {
+    /// The session that decides.
     pub session: &'a mut Session,
-    /// `[raw_width]`
+    /// Raw frame, `[raw_width]`.
     pub raw: &'a [f32],
+    /// Overrides of this decision.
     pub overrides: &'a Overrides,
-    /// Whether the session was [asked](Session::ask) this already.
+    /// Whether [`Session::ask`] has already read this frame.
     pub asked: bool,
+    /// The error of this decision, if any.
     pub outcome: Result<()>,
 }
 
-/// [`Session::decide`] of each call; those that step by one plan do it together. What is wrong with one is its
-/// outcome, and touches no other.
+/// [`Session::decide`] of each call; calls of one plan step together. An error is the outcome of its own call and does
+/// not affect the others.
 pub fn decide_many(calls: &mut [Call<'_>]) {
     for call in calls.iter_mut().filter(|call| !call.asked) {
         call.outcome = call.session.ask(call.raw, call.overrides);
@@ -95,7 +100,7 @@ pub fn decide_many(calls: &mut [Call<'_>]) {
             Way::Made(_) => {}
             Way::Plan => by_plan.push(call),
             Way::Games => by_games.push(call),
-            // Each alone: in company products of matrices end in other bits.
+            // Each runs alone: batched matrix products have other rounding errors.
             Way::Ops => call.outcome = call.session.step_by_ops(call.overrides),
         }
     }
@@ -112,8 +117,8 @@ fn by_model<'a, 'b>(calls: &mut [&'a mut Call<'b>], step: fn(&mut [&'a mut Call<
     calls.chunk_by_mut(|a, b| model(a) == model(b)).for_each(step);
 }
 
-/// Steps the sessions of one model together, on a card. Which of them an error of all speaks of is not said: then
-/// each finds out for itself.
+/// Steps the sessions of one model together, on a card. An error of the whole step does not say which session caused
+/// it, so each then steps alone.
 fn step_games(calls: &mut [&mut Call<'_>]) {
     match games(calls) {
         Ok(stepped) => {
@@ -143,14 +148,14 @@ fn games(calls: &[&mut Call<'_>]) -> Result<Vec<Result<Stepped>>> {
     policy.step_games(&frames, &states.iter().collect::<Vec<_>>(), &draws)
 }
 
-/// The decision of a session that [steps with others](Way::Games), alone.
+/// The decision of one session whose way is [`Way::Games`].
 fn decide_one(session: &mut Session, overrides: &Overrides) -> Result<()> {
     let mut call = Call { session, raw: &[], overrides, asked: true, outcome: Ok(()) };
     step_games(&mut [&mut call]);
     call.outcome
 }
 
-/// Steps the sessions of one model.
+/// Steps the sessions of one model by its plan.
 fn step(calls: &mut [&mut Call<'_>]) {
     let Some(first) = calls.first() else { return };
     let model: Arc<Model> = first.session.model.clone();

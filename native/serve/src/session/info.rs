@@ -1,4 +1,4 @@
-//! A session in a few numbers.
+//! Figures of a session.
 
 use sconce_nn::packed::Plan;
 use sconce_realtime::{Encoding, Packed};
@@ -8,30 +8,39 @@ use super::open::Session;
 use super::options::{Lane, Mode, Path};
 use crate::model::Cost;
 
+/// Options, size, lanes and cost of a session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Info {
+    /// How much of the past a decision sees.
     pub mode: Mode,
+    /// Frames of a window.
     pub window_size: usize,
+    /// Frames beyond the next until an input shows.
     pub frame_delay: usize,
+    /// Seed of all choices.
     pub seed: u64,
     /// Decisions made since the session was opened or reset.
     pub frames: u64,
+    /// Decisions that can be taken back.
     pub rollback: usize,
-    /// Bytes of the state and of the frames that are kept, without the weights.
+    /// Bytes of states and kept frames, without the weights.
     pub bytes: usize,
-    /// Where a decision by a step runs, and one by a window.
+    /// Lane of a decision by a step.
     pub lane: Lane,
+    /// Lane of a decision on a window.
     pub window_lane: Lane,
-    /// What makes most decisions; a window is computed by the policy's own ops.
+    /// Path of most decisions; a window is always computed by the policy's own ops.
     pub path: Path,
-    /// How the weights of that are written.
+    /// Encoding of the weights on that path.
     pub weights: Encoding,
-    /// How each matrix of that is.
+    /// Encoding of each matrix on that path; empty without a plan.
     pub matrices: Vec<Packed>,
+    /// Measured cost of a decision.
     pub cost: Cost,
 }
 
 impl Session {
+    /// The present figures.
     pub fn info(&self) -> Info {
         Info {
             mode: self.options.mode,
@@ -55,7 +64,7 @@ impl Session {
         if packed { Path::Packed } else { Path::Ops }
     }
 
-    /// What makes most decisions, if it is a plan.
+    /// The plan, if it makes most decisions.
     fn packed(&self) -> Option<&Plan> {
         self.model.plan().filter(|_| self.path() == Path::Packed)
     }

@@ -1,9 +1,9 @@
-//! Where the next decision runs, and how much of the past it looks at.
+//! The lane of the next decision, and how much of the past it reads.
 
 use super::open::Session;
 use super::options::{INLINE_US, Lane, MAX_INLINE_US, Mode};
 
-/// What a game costs beside its decision: reading its frame, encoding its answer.
+/// Microseconds of a game besides its decision: reading the frame and encoding the answer.
 const BORDER_US: f64 = 3.0;
 
 impl Session {
@@ -12,17 +12,17 @@ impl Session {
         self.model.plan().is_some() && !self.looks_back()
     }
 
-    /// Where the next decision runs.
+    /// The lane of the next decision.
     pub fn next_lane(&self) -> Lane {
         self.lane(self.next_us())
     }
 
-    /// What the next decision costs.
+    /// Microseconds of the next decision.
     pub(super) fn next_us(&self) -> f64 {
         if self.looks_back() { self.cost.window_us } else { self.cost.step_us }
     }
 
-    /// Whether every decision looks at a window, and nothing is remembered but its frames.
+    /// Whether every decision reads a window, so that only frames are remembered.
     pub(super) fn windows(&self) -> bool {
         self.options.mode == Mode::Window && self.model.remembers()
     }
@@ -37,8 +37,8 @@ impl Session {
         if cost_us < most { Lane::Inline } else { Lane::Worker }
     }
 
-    /// Whether the next decision looks at a whole window from a zero state. The first one always does:
-    /// a window full of copies of the first frame is how a cold state is warmed.
+    /// Whether the next decision reads a whole window from a zero state. The first one always does: a window of copies
+    /// of the first frame warms the state.
     pub(super) fn looks_back(&self) -> bool {
         let frames = self.moments.now().frames;
         self.model.remembers()
@@ -50,8 +50,8 @@ impl Session {
     }
 }
 
-/// Where the next decisions of these sessions run, made in one call: where each of them does, unless that is inline
-/// and they take too long together.
+/// The lane of one call that makes the next decisions of these sessions: inline if each of them is and their sum is
+/// short enough.
 pub fn lane<'a>(sessions: impl Iterator<Item = &'a Session>) -> Lane {
     let (mut us, mut forced) = (0.0, true);
     for session in sessions {

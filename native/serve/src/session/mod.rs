@@ -1,8 +1,8 @@
-//! The memory of one running game over a policy.
+//! Sessions: the memory of one running game over a policy.
 //!
-//! A decision is made in two parts: [`Session::decide`] makes the next moment beside the present one,
-//! [`Session::commit`] makes it the present. A frame that is refused, a decision that came too late or whose
-//! numbers are not finite, or a panic on the way so leaves the session as it was.
+//! A decision has two parts: [`Session::decide`] writes the next moment next to the present one, [`Session::commit`]
+//! makes it the present. So a refused frame, a late decision, numbers that are not finite, or a panic leave the session
+//! unchanged.
 
 mod carried;
 mod decide;

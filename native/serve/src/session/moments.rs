@@ -6,35 +6,35 @@ use sconce_tensor::{Result, memory};
 use super::carried::Carried;
 use super::past::Past;
 
-/// All that a decision leaves to the next but the frames of a window.
+/// The memory after a decision, without the frames of a window.
 #[derive(Debug, Clone)]
 pub(super) struct Moment {
     /// Decisions made since the start.
     pub frames: u64,
-    /// The number that the caller gave the last of them.
+    /// Game frame number of the last numbered decision.
     pub game_frame: Option<i64>,
     pub state: Carried,
-    /// The latest inputs: the session's decisions, unless a frame or its caller knew better.
+    /// The latest inputs: the session's decisions, unless a frame or its caller gave the real ones.
     pub past: Past,
-    /// The last of them.
+    /// The last decision.
     pub decision: Decision,
-    /// The run of steps that it is of, one after the other and none taken back. None while it is made.
+    /// Identifies the run of consecutive steps, none taken back, that made this moment. `None` while it is being made.
     pub run: Option<u64>,
 }
 
-/// The present moment, the next one while it is made, and some before the present, in storage that is taken once:
-/// what may become the next moment is not copied when it does.
+/// A ring of moments: the present one, the next one while it is being made, and earlier ones. The storage is allocated
+/// once; advancing copies nothing.
 #[derive(Debug)]
 pub(super) struct Moments {
     all: Vec<Moment>,
     now: usize,
-    /// Moments before the present one.
+    /// Number of moments kept before the present one.
     behind: usize,
     run: u64,
 }
 
 impl Moment {
-    /// How many steps it is before a later moment, if steps are all that lies between.
+    /// Number of steps from this moment to a later one; `None` if anything but steps lies between.
     pub(super) fn steps_to(&self, later: &Moment) -> Option<usize> {
         let same = self.run.is_some() && self.run == later.run;
         let steps = later.frames.checked_sub(self.frames)?;
@@ -43,10 +43,10 @@ impl Moment {
 }
 
 impl Moments {
-    /// From `first` on, with room for `behind` before the present one.
+    /// Starts at `first`, with room for `behind` earlier moments.
     ///
     /// # Errors
-    /// `OutOfMemory`: a state may be large, and there are `behind + 2` of them.
+    /// `OutOfMemory` if `behind + 2` states do not fit.
     pub(super) fn new(first: Moment, behind: usize) -> Result<Self> {
         let bytes = first.state.bytes().saturating_mul(behind + 2);
         memory::room("states of a session", bytes as u64)?;
@@ -63,7 +63,7 @@ impl Moments {
         &self.all[self.now]
     }
 
-    /// The present moment, and the place of the next.
+    /// The present moment, and the storage of the next.
     pub(super) fn next(&mut self) -> (&Moment, &mut Moment) {
         let next = (self.now + 1) % self.all.len();
         let (low, high) = self.all.split_at_mut(self.now.max(next));
@@ -73,7 +73,7 @@ impl Moments {
         }
     }
 
-    /// Makes the next moment the present one; `stepped`, if its state is a step after that of the present.
+    /// Makes the next moment the present one. `stepped` says whether its state is one step after the present state.
     pub(super) fn advance(&mut self, stepped: bool) {
         self.run += u64::from(!stepped);
         self.now = (self.now + 1) % self.all.len();
@@ -81,13 +81,13 @@ impl Moments {
         self.behind = (self.behind + 1).min(self.all.len() - 2);
     }
 
-    /// The present moment and those before it, newest first.
+    /// The present moment and the kept earlier ones, newest first.
     pub(super) fn latest(&self) -> impl Iterator<Item = &Moment> {
         let len = self.all.len();
         (0..=self.behind).map(move |k| &self.all[(self.now + len - k) % len])
     }
 
-    /// Forgets the last `count` decisions, which must be behind the present.
+    /// Takes back the last `count` decisions; `count` is at most the number of earlier moments.
     pub(super) fn back(&mut self, count: usize) {
         let len = self.all.len();
         self.now = (self.now + len - count) % len;
@@ -95,7 +95,7 @@ impl Moments {
         self.run += u64::from(count > 0);
     }
 
-    /// Begins anew from a moment that was not made here.
+    /// Restarts from a moment that was made elsewhere.
     pub(super) fn begin(&mut self, first: Moment) {
         self.run += 1;
         self.all[self.now] = Moment { run: Some(self.run), ..first };

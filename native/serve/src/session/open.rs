@@ -1,4 +1,4 @@
-//! A session over a model: how it begins, what it keeps, and how it ends.
+//! A session over a model: its fields, its start and its end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,10 +17,11 @@ use super::ring::Ring;
 use crate::frames::{EmbeddedFrame, delay_of};
 use crate::model::{Cost, Model};
 
+/// The memory of one running game over a [`Model`].
 pub struct Session {
     pub(super) model: Arc<Model>,
     pub(super) options: Options,
-    /// The input that led to a frame is so many before the newest.
+    /// Index of the input that led to a frame, counted back from the newest input.
     pub(super) delay: usize,
     pub(super) projection: Option<Arc<Projection>>,
     pub(super) cost: Cost,
@@ -32,14 +33,14 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session at the start of a game, with a plan of its own.
+    /// A session at the start of a game, with its own packed copy of the policy.
     pub fn open(policy: Arc<Policy>, options: Options) -> Result<Self> {
         let model = Model::new(policy, options.weights)?;
         Session::over(Arc::new(model), options)
     }
 
-    /// A session at the start of a game. The first over a model takes a few decisions' time to measure what they
-    /// cost.
+    /// A session at the start of a game. The first session over a model measures the cost of a decision, which takes
+    /// the time of a few decisions.
     pub fn over(model: Arc<Model>, options: Options) -> Result<Self> {
         options.validate()?;
         let policy = model.policy();
@@ -70,17 +71,18 @@ impl Session {
         Ok(Session { model, options, delay, projection, cost, seed, moments, ring, asked, _live })
     }
 
+    /// The policy that decides.
     pub fn policy(&self) -> &Policy {
         self.model.policy()
     }
 
-    /// Whether it decides by this model.
+    /// Whether the session decides by this model.
     pub fn is_of(&self, model: &Arc<Model>) -> bool {
         Arc::ptr_eq(&self.model, model)
     }
 
-    /// Goes on with the weights of another model of the same Spec; true if it is another. What the session was
-    /// [asked](Self::ask) is forgotten then.
+    /// Continues with the weights of another model of the same Spec. True if the model differs from the present one;
+    /// the pending [`ask`](Self::ask) is then forgotten.
     pub fn adopt(&mut self, model: &Arc<Model>) -> Result<bool> {
         if self.is_of(model) {
             return Ok(false);
@@ -92,7 +94,7 @@ impl Session {
             let now = self.moments.now().clone();
             let state = model.zero_state().with_values(&now.state.to_vec()?)?;
             let state = Carried::new(state, model.plan())?;
-            // Those before are in the form of the model before.
+            // Earlier moments have the state form of the old model and are dropped.
             self.moments = Moments::new(Moment { state, ..now }, self.options.rollback)?;
             self.cost = model.cost(self.options.window_size)?;
         }
@@ -100,12 +102,12 @@ impl Session {
         Ok(true)
     }
 
-    /// Ends it where that may take its time.
+    /// Drops the session where dropping may take time: for a card, on a thread of its own.
     pub fn leave(self: Box<Self>) {
         device::leave(self.policy().device().clone(), self);
     }
 
-    /// Back to the start of a game, with the same seed or another.
+    /// Returns to the start of a game, with the same seed or another.
     pub fn reset(&mut self, seed: Option<u64>) -> Result<()> {
         let first = beginning(&self.model, self.delay)?;
         self.seed = seed.unwrap_or(self.seed);
@@ -119,7 +121,7 @@ impl Session {
 /// The moment before the first frame.
 fn beginning(model: &Model, delay: usize) -> Result<Moment> {
     let spec = model.policy().spec();
-    // Those that the policy reads, and back to the one that led to the frame.
+    // Keeps the inputs that the policy reads, and the one that led to the frame.
     let inputs = spec.embedding.queue_depth().max(delay + 1);
     let past = Past::new(inputs, spec.heads.num_labels());
     let state = Carried::new(model.zero_state().clone(), model.plan())?;
@@ -127,7 +129,7 @@ fn beginning(model: &Model, delay: usize) -> Result<Moment> {
     Ok(Moment { frames: 0, game_frame: None, state, past, decision, run: None })
 }
 
-/// Directions for the heads of `policy`; no vectors are none.
+/// A projection for the heads of `policy`; `None` if there are no vectors.
 pub(super) fn projection(
     policy: &Policy,
     vectors: Option<&[f32]>,
@@ -138,7 +140,7 @@ pub(super) fn projection(
     }
 }
 
-/// Frames that must be kept besides the present one.
+/// Number of frames kept besides the present one.
 pub(super) fn kept_frames(model: &Model, options: &Options) -> usize {
     match options.mode {
         _ if !model.remembers() => 0,
@@ -149,7 +151,7 @@ pub(super) fn kept_frames(model: &Model, options: &Options) -> usize {
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Sessions that hold memory at this moment, in the whole process.
+/// Number of sessions alive in this process.
 pub fn live() -> usize {
     LIVE.load(Ordering::Acquire)
 }

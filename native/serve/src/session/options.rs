@@ -1,4 +1,4 @@
-//! How a session decides: options, and what one call changes about one decision.
+//! Options of a session, and overrides of one decision.
 
 use sconce_nn::head::of_word;
 use sconce_nn::sampling::Sampling;
@@ -10,11 +10,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// The whole game, its state carried through.
+    /// The whole game: the state is carried from frame to frame.
     Carry,
     /// The last `window_size` frames from a zero state, padded at the start with copies of the first.
     Window,
-    /// Carried, but every so many frames the state is that of `Window`.
+    /// As `Carry`, but every given number of frames the state is recomputed as in `Window`.
     Resync(u64),
 }
 
@@ -22,55 +22,61 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lane {
-    /// On the caller's thread alone: it waits for no other.
+    /// On the caller's thread, which waits for no other thread.
     Inline,
-    /// On a thread of ours.
+    /// On a native worker thread.
     Worker,
 }
 
-/// What steps the state by one frame.
+/// How the state is stepped by one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Path {
-    /// The policy's own ops, tensor by tensor.
+    /// By the policy's own ops, tensor by tensor.
     #[serde(rename = "core")]
     Ops,
-    /// The weights packed for this CPU.
+    /// By a plan: weights packed for this CPU.
     Packed,
 }
 
-/// More frames than a game of four minutes has are no window.
+/// Most frames of a window: more than four minutes of a game.
 const MAX_WINDOW: usize = 1 << 14;
 
-/// A second of a game, and the moment before a decision that came too late for a caller on another node.
+/// Most decisions that can be taken back: a second of a game, and one for a decision that came too late for a caller
+/// on another node.
 const MAX_ROLLBACK: usize = 61;
 
-/// A quarter of the millisecond that a call on a scheduler of the VM may take.
+/// Microseconds of a decision that may run on a scheduler: a quarter of the millisecond that a NIF may take.
 pub(crate) const INLINE_US: f64 = 250.0;
 
-/// That millisecond: no decision that takes longer runs on a scheduler, whatever lane was asked for. Decisions of
-/// 2.5 ms there delayed all other processes of the VM by 33 ms.
+/// Microseconds that no decision on a scheduler may exceed, whatever lane is set. Decisions of 2.5 ms there delayed all
+/// other processes of the VM by 33 ms.
 pub const MAX_INLINE_US: f64 = 1000.0;
 
+/// Options of a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
+    /// How much of the past a decision sees.
     pub mode: Mode,
+    /// Frames of a window.
     pub window_size: usize,
+    /// How choices are drawn from logits.
     pub sampling: Sampling,
+    /// Seed of all choices.
     pub seed: u64,
-    /// How a plan has the weights.
+    /// Format of the packed weights.
     #[serde(default)]
     pub weights: Format,
-    /// None: as measured. Inline is refused for decisions beyond [`MAX_INLINE_US`]; a window beyond it, of a session
-    /// that steps otherwise, runs on a worker.
+    /// Lane of decisions; `None` chooses by measured cost. `Inline` is refused for decisions beyond [`MAX_INLINE_US`].
+    /// In a session that steps otherwise, a window beyond it runs on a worker.
     pub lane: Option<Lane>,
-    /// Decisions that may be taken back.
+    /// Decisions that can be taken back.
     #[serde(default)]
     pub rollback: usize,
-    /// Frames until an input shows beyond the next. None: as the policy was trained.
+    /// Frames beyond the next until an input shows; `None` is the delay of the training.
     pub frame_delay: Option<usize>,
-    /// Directions `[n, trunk width]` that the heads do not see.
+    /// Directions that the heads do not see, `[n, trunk_width]`.
     #[serde(skip)]
     pub project_out: Option<Vec<f32>>,
 }
@@ -93,35 +99,40 @@ impl Options {
     }
 }
 
-/// What one call changes about one decision.
+/// Overrides of the session's options for one decision.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Overrides {
+    /// Divides the logits.
     pub temperature: Option<f32>,
+    /// Whether each head takes its most likely choice.
     pub deterministic: Option<bool>,
+    /// Whether bits take their most likely value while classes are drawn.
     pub deterministic_buttons: Option<bool>,
+    /// Probability above which a deterministic bit is pressed.
     pub press_threshold: Option<f32>,
+    /// Probability at or below which a held deterministic bit is released.
     pub release_threshold: Option<f32>,
+    /// Seed of this decision.
     pub seed: Option<u64>,
-    /// The game's number of the frame, which rises: asked again for one that the session remembers, it answers
-    /// what it decided.
+    /// Game frame number, which rises. For a number that was already decided, the session returns that decision.
     pub game_frame: Option<i64>,
     /// Labels of the action that led to the frame.
     #[serde(deserialize_with = "labels")]
     pub previous: Option<Vec<f32>>,
-    /// Labels of the inputs that were given last, the newest first; [`NONE`] for
-    /// one that the session shall know itself.
+    /// Labels of the latest inputs, `[k, num_labels]`, newest first; [`NONE`](sconce_nn::heads::NONE) for an input that
+    /// the session takes from its own memory.
     #[serde(deserialize_with = "labels")]
     pub queue: Option<Vec<f32>>,
-    /// Labels of an action to score: it becomes the decision, and nothing is drawn.
+    /// Labels of an action to score; it becomes the decision, and nothing is drawn.
     #[serde(deserialize_with = "labels")]
     pub choices: Option<Vec<f32>>,
-    /// Instead of those of the session; none if empty.
+    /// Directions instead of the session's, `[n, trunk_width]`; empty for none.
     #[serde(skip)]
     pub project_out: Option<Vec<f32>>,
 }
 
-/// Labels as Elixir has them: bits and classes are integers, of which the largest of 16 bits stands for none.
+/// Labels as Elixir sends them: bits and classes are 16-bit integers, and the largest of them means none.
 fn labels<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Option<Vec<f32>>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

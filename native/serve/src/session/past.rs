@@ -6,8 +6,7 @@ use sconce_tensor::{Error, Result};
 
 use crate::frames::check_labels;
 
-/// Labels of the latest inputs, `[inputs, num_labels]`, the newest first and [`NONE`] where none is
-/// known.
+/// Labels of the latest inputs, `[inputs, num_labels]`, newest first, [`NONE`] where none is known.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Past {
     width: usize,
@@ -15,12 +14,12 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Of so many inputs none is known.
+    /// Room for `inputs` inputs, none of them known.
     pub(super) fn new(inputs: usize, width: usize) -> Self {
         Past { width: width.max(1), labels: vec![NONE; inputs * width.max(1)] }
     }
 
-    /// Takes the place of what is known with these labels, which must be as many.
+    /// Replaces all labels with these, which must have the same count.
     pub(super) fn load(&mut self, labels: &[f32], heads: &Heads) -> Result<()> {
         if labels.len() != self.labels.len() {
             return Err(Error::mismatch("labels of inputs", self.labels.len(), labels.len()));
@@ -30,12 +29,12 @@ impl Past {
         Ok(())
     }
 
-    /// Takes the place of what is known with what another of the same size knows.
+    /// Replaces all labels with those of another `Past` of the same size.
     pub(super) fn copy(&mut self, other: &Past) {
         self.labels.copy_from_slice(&other.labels);
     }
 
-    /// Writes those of these inputs that are known, the newest first, over its own.
+    /// Overwrites its inputs with the known ones of these, newest first.
     pub(super) fn give(&mut self, labels: &[f32], heads: &Heads) -> Result<()> {
         let (most, given) = (self.labels.len() / self.width, labels.len().div_ceil(self.width));
         if given > most {
@@ -48,7 +47,7 @@ impl Past {
         Ok(())
     }
 
-    /// The inputs that are known, checked, and their places.
+    /// The known inputs with their indices, after a check of their labels.
     fn known<'a>(
         &self,
         labels: &'a [f32],
@@ -60,17 +59,17 @@ impl Past {
         Ok(known)
     }
 
-    /// All of it.
+    /// All labels.
     pub(super) fn labels(&self) -> &[f32] {
         &self.labels
     }
 
-    /// The newest `inputs`.
+    /// The labels of the newest `inputs` inputs.
     pub(super) fn newest(&self, inputs: usize) -> &[f32] {
         &self.labels[..(inputs * self.width).min(self.labels.len())]
     }
 
-    /// The input `k` before the newest, if it is known.
+    /// The input at `k`, counted back from the newest, if it is known.
     pub(super) fn get(&self, k: usize) -> Option<&[f32]> {
         let input = self.labels.chunks_exact(self.width).nth(k)?;
         (input.first() != Some(&NONE)).then_some(input)
@@ -82,7 +81,7 @@ impl Past {
         }
     }
 
-    /// Has the input `k` before the newest written.
+    /// Writes the input at `k` by `write`.
     pub(super) fn set_from(
         &mut self,
         k: usize,
@@ -92,7 +91,7 @@ impl Past {
         own.map_or(Ok(()), write)
     }
 
-    /// A new newest one; the oldest is forgotten.
+    /// Adds a newest input and drops the oldest.
     pub(super) fn push(&mut self, input: &[f32]) {
         self.labels.rotate_right(self.width);
         self.set(0, input);

@@ -1,4 +1,4 @@
-//! What the decision that is being made was asked for.
+//! The request for the decision in progress.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use sconce_tensor::rng::Rng;
 
 use crate::frames::EmbeddedFrame;
 
-/// What the decision that is being made was asked for.
+/// The request for the decision in progress.
 pub(super) struct Query {
     pub way: Way,
     pub row: EmbeddedFrame,
-    /// A raw row whose previous action was put in its place.
+    /// A raw row with its previous action written into it.
     pub raw: Vec<f32>,
     pub sampling: Sampling,
     pub rng: Rng,
@@ -22,12 +22,12 @@ pub(super) struct Query {
 /// How a decision is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// None is being made: the answer is the decision so many before the present one.
+    /// No decision is in progress: the answer is the decision at this index, counted back from the present one.
     Made(usize),
     /// By a step of the plan.
     Plan,
-    /// By a step together with other games, on a card.
+    /// By a step of several games together, on a card.
     Games,
-    /// By the policy's own ops, behind the state or on a window.
+    /// By the policy's own ops, from the state or on a window.
     Ops,
 }

@@ -1,4 +1,4 @@
-//! Reading what a decision needs: the frame, the inputs before it, how it is drawn.
+//! Reads the inputs of a decision: the frame, the inputs before it, and the sampling.
 
 use sconce_game::fits;
 use sconce_nn::heads::NONE;
@@ -12,8 +12,8 @@ use super::query::{Query, Way};
 use crate::frames::check_labels;
 
 impl Session {
-    /// Reads what a decision needs; after it the way is known. Who asks here decides by [`decide_many`], with
-    /// [`Call::asked`].
+    /// Reads the inputs of a decision and chooses its way. A caller of `ask` then decides by [`decide_many`] with
+    /// [`Call::asked`] set.
     pub fn ask(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
         self.asked.way = Way::Made(0);
         if let Some(behind) = self.made(overrides.game_frame)? {
@@ -30,8 +30,8 @@ impl Session {
         };
         self.read_past(raw, overrides)?;
         self.read(raw, overrides)?;
-        // The number of the decision keys the stream: a seed that is given anew with every call does
-        // not draw the same numbers at every frame.
+        // The number of the decision selects the random stream: a seed given with every call still draws other numbers
+        // at each frame.
         let seed = overrides.seed.unwrap_or(self.seed);
         self.asked.rng = Rng::new(seed, "act", self.moments.now().frames);
         self.asked.way = match self.looks_back() {
@@ -42,8 +42,8 @@ impl Session {
         Ok(())
     }
 
-    /// Writes to the next moment the inputs before a raw row. The one that led to it is what the call gives, else
-    /// the row's own; the others are what the call gives, else what the session decided.
+    /// Writes the inputs before a raw row to the next moment. The input that led to the row comes from the call, else
+    /// from the row; the other inputs come from the call, else from the session's decisions.
     fn read_past(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
         let Session { model, moments, delay, .. } = self;
         let (spec, delay) = (model.policy().spec(), *delay);
@@ -79,7 +79,7 @@ impl Session {
         };
         let given = overrides.previous.is_some() || overrides.queue.as_ref().is_some_and(says);
         match past.get(delay) {
-            // A frame's own stick need not stand in the middle of a bucket.
+            // The row's own values are used: a recorded stick need not lie in the middle of its bucket.
             Some(_) if has_own(spec, given_raw)? && !given => row.read(spec, given_raw)?,
             Some(labels) if reads_inputs(spec) => {
                 raw.clear();
@@ -100,7 +100,7 @@ impl Session {
     }
 }
 
-/// Whether a raw row says what led to it, and the heads can read that.
+/// Whether a raw row contains its previous action and the heads can read it.
 fn has_own(spec: &Spec, raw: &[f32]) -> Result<bool> {
     fits("frame", spec.embedding.raw_width(), raw.len())?;
     Ok(reads_inputs(spec) && spec.embedding.game().previous(raw).is_some())

@@ -5,19 +5,19 @@ use sconce_tensor::{Result, memory};
 
 use crate::frames::EmbeddedFrame;
 
-/// The last `capacity` rows, in storage that is taken once.
+/// The last `capacity` rows, in storage that is allocated once.
 #[derive(Debug)]
 pub(super) struct Ring {
     capacity: usize,
     len: usize,
-    /// Where the next row goes: the oldest one's place once the ring is full.
+    /// Index of the next row to write; once the ring is full, that of the oldest row.
     next: usize,
     continuous: Storage<f32>,
     ids: Storage<u32>,
     previous: Storage<f32>,
 }
 
-/// One kind of number, `width` of it in each row.
+/// One kind of number, `[rows, width]`.
 #[derive(Debug)]
 struct Storage<T> {
     width: usize,
@@ -48,7 +48,7 @@ impl<T: Copy + Default> Storage<T> {
 }
 
 impl Ring {
-    /// Room for `capacity` rows of the widths of `like`.
+    /// An empty ring of `capacity` rows, with the widths of `like`.
     pub(super) fn new(capacity: usize, like: &EmbeddedFrame) -> Result<Self> {
         Ok(Ring {
             capacity,
@@ -68,7 +68,7 @@ impl Ring {
         (self.len, self.next) = (0, 0);
     }
 
-    /// Keeps a row, over the oldest one if there is no room.
+    /// Appends a row; a full ring overwrites its oldest.
     pub(super) fn push(&mut self, row: Frame<'_>) {
         if self.capacity == 0 {
             return;
@@ -80,14 +80,14 @@ impl Ring {
         self.len = (self.len + 1).min(self.capacity);
     }
 
-    /// Forgets the newest `count` rows.
+    /// Drops the newest `count` rows.
     pub(super) fn forget(&mut self, count: usize) {
         let count = count.min(self.len);
         self.next = (self.next + self.capacity - count) % self.capacity.max(1);
         self.len -= count;
     }
 
-    /// The newest `count` rows or as many as there are, oldest first.
+    /// The newest rows, at most `count`, oldest first.
     pub(super) fn newest(&self, count: usize) -> impl Iterator<Item = Frame<'_>> {
         let count = count.min(self.len);
         (0..count).map(move |i| {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_out_oldest_first_and_the_oldest_makes_room() {
+    fn rows_come_out_oldest_first_and_the_oldest_is_overwritten() {
         let mut ring = Ring::new(3, &row(0)).unwrap();
         assert!(kept(&ring).is_empty());
         (1..=2).for_each(|n| ring.push(row(n).frame()));

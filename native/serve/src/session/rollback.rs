@@ -1,4 +1,4 @@
-//! Taking decisions back.
+//! Takes decisions back.
 
 use sconce_tensor::{Error, Result};
 
@@ -7,7 +7,10 @@ use super::open::Session;
 use super::query::Way;
 
 impl Session {
-    /// How many decisions ago that of a game's frame was made, if it was.
+    /// How many decisions ago this game frame was decided; `None` if it was not.
+    ///
+    /// # Errors
+    /// `NotFound` if it was decided but is no longer kept.
     pub(super) fn made(&self, game_frame: Option<i64>) -> Result<Option<usize>> {
         let (Some(asked), Some(last)) = (game_frame, self.moments.now().game_frame) else {
             return Ok(None);
@@ -15,7 +18,7 @@ impl Session {
         if asked > last {
             return Ok(None);
         }
-        // Decisions without a number go with the one before them.
+        // A decision without a number has the number of the one before.
         let made = self.moments.latest().enumerate().filter(|(_, m)| m.game_frame == Some(asked));
         match made.last() {
             Some((behind, _)) => Ok(Some(behind)),
@@ -23,17 +26,17 @@ impl Session {
         }
     }
 
-    /// The error for a frame of a game whose decision cannot be had any more.
+    /// The error for a game frame whose decision is no longer kept.
     fn not_kept(&self, game_frame: i64) -> Error {
         let numbers = self.moments.latest().filter_map(|moment| moment.game_frame);
-        let what = format!("decision for the game's frame {game_frame}");
+        let what = format!("decision for game frame {game_frame}");
         let kept: Vec<String> = numbers.map(|frame| frame.to_string()).collect();
-        let reason = format!("the session keeps those for {}, see rollback", kept.join(", "));
+        let reason = format!("the session keeps frames {}; see rollback", kept.join(", "));
         Error::not_found(format!("{what} ({reason})"))
     }
 
-    /// Takes back the decisions of a game's frame and of those after it, and says how many. They are drawn again
-    /// with the same numbers.
+    /// Takes back the decisions of a game frame and of later ones, and returns their number. The same frames decided
+    /// again draw the same random numbers.
     ///
     /// # Errors
     /// `NotFound` for a frame before the last `rollback` decisions.
@@ -47,7 +50,7 @@ impl Session {
         Ok(count)
     }
 
-    /// Takes back what was decided after the first `frames` decisions, for a caller that never heard of it.
+    /// Takes back the decisions after the first `frames`, for a caller that never received them.
     pub fn back_to(&mut self, frames: u64) -> Result<()> {
         let now = self.moments.now().frames;
         let oldest = now - (self.moments.latest().count() as u64 - 1).min(now);

@@ -1,24 +1,22 @@
 //! A session as bytes. Everything is little-endian.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 4 | `SCNS` |
 //! | 4 | version |
 //! | 8 | digest of the Spec |
 //! | 8, 8, 8 | resync interval (0 carry, 2^64 - 1 window), window size, frame delay |
-//! | 8, 8 | seed, decisions since the start |
-//! | 8, 8 | whether frames have the game's numbers, and that of the last one |
+//! | 8, 8 | seed, number of decisions since the start |
+//! | 8, 8 | 1 if frames have game frame numbers, else 0; the last game frame number |
 //! | 4, 2, 4 each | logits, labels and confidence of the last decision |
 //! | 2 each | labels of the latest inputs, newest first, 2^16 - 1 where none is known |
-
 //! | 8, 4 each | count and numbers of the state |
-//! | 8, then per row | count of the frames kept, oldest first: continuous, ids, labels |
+//! | 8, then per row | count of the kept frames, oldest first; continuous, ids, labels of each |
 //! | 8 | digest of all bytes before |
 //!
-//! Where a head chooses numbers, a label is 4 bytes, those of a number, and infinite where none is known.
+//! If a head chooses numbers, a label is a 4-byte float, infinite where none is known.
 //!
-//! The weights are not in it, nor the options of sampling: a session goes on from a snapshot with its
-//! own.
+//! A snapshot holds neither weights nor sampling options: the session that restores it uses its own.
 
 use sconce_nn::embedding::IdSlot;
 use sconce_nn::head::{NONE, of_word, to_word};
@@ -41,7 +39,7 @@ const VERSION: u32 = 3;
 const WHAT: &str = "snapshot";
 
 impl Session {
-    /// The session's memory as bytes, for [`Session::restore`].
+    /// Serialises the session's memory for [`Session::restore`].
     pub fn snapshot(&self) -> Result<Vec<u8>> {
         let now = self.moments.now();
         let mut out = Vec::with_capacity(128 + now.state.bytes() + self.ring.bytes());
@@ -72,8 +70,8 @@ impl Session {
         Ok(out)
     }
 
-    /// Goes on from a snapshot of a session with the same Spec, mode, window size and frame delay. Bytes that do
-    /// not fit are refused, and the session stays as it is.
+    /// Restores a snapshot of a session with the same Spec, mode, window size and frame delay. On failure the session
+    /// is unchanged.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<()> {
         let (seed, now, ring) = self.parse(bytes)?;
         (self.seed, self.ring) = (seed, ring);
@@ -82,17 +80,17 @@ impl Session {
         Ok(())
     }
 
-    /// Whether labels are bits and classes, 16 bits each.
+    /// Whether all labels are bits and classes, stored in 16 bits each.
     fn are_words(&self) -> bool {
         self.policy().spec().heads.are_words()
     }
 
-    /// Frames that a decision sees besides its own.
+    /// Number of frames that a decision sees besides its own.
     fn seen(&self) -> usize {
         kept_frames(&self.model, &self.options).saturating_sub(self.options.rollback)
     }
 
-    /// What a snapshot and the session that reads it must have in common.
+    /// Numbers that a snapshot and the session that restores it must share.
     fn identity(&self) -> [u64; 4] {
         let interval = match self.options.mode {
             Mode::Carry => 0,
@@ -117,7 +115,7 @@ impl Session {
         let game_frame = match (read.u64()?, read.u64()? as i64) {
             (0, 0) => None,
             (1, frame) if frames > 0 => Some(frame),
-            _ => return Err(corrupt("a number of a frame that there is not")),
+            _ => return Err(corrupt("a game frame number without a frame")),
         };
         let decision = self.read_decision(&mut read)?;
         let past = self.read_past_of(&mut read, frames)?;
@@ -155,7 +153,7 @@ impl Session {
         let mut ring = Ring::new(kept_frames(&self.model, &self.options), &row)?;
         let rows = read.u64()?;
         if rows != frames.min(self.seen() as u64) {
-            return Err(corrupt("not the frames that its mode keeps"));
+            return Err(corrupt("the number of kept frames does not fit its mode"));
         }
         let slots = spec.embedding.id_slots();
         for _ in 0..rows {
@@ -171,7 +169,7 @@ impl Session {
     }
 }
 
-/// Checks what surrounds the content and returns what lies between.
+/// Checks magic, version and digest, and returns the bytes between them.
 fn open(bytes: &[u8]) -> Result<&[u8]> {
     let mut read = Reader(bytes);
     if read.take(MAGIC.len())? != MAGIC {
@@ -184,7 +182,7 @@ fn open(bytes: &[u8]) -> Result<&[u8]> {
     let split = bytes.len().saturating_sub(size_of::<u64>());
     let (before, end) = bytes.split_at_checked(split).unwrap_or((bytes, &[]));
     if end != digest(before).to_le_bytes() {
-        return Err(corrupt("cut off or changed: its digest does not fit"));
+        return Err(corrupt("truncated or changed: its digest does not match"));
     }
     before.get(MAGIC.len() + size_of::<u32>()..).ok_or_else(|| corrupt("too short"))
 }
@@ -200,7 +198,7 @@ fn corrupt(reason: impl ToString) -> Error {
     Error::corrupt(WHAT, reason)
 }
 
-/// What has not been read yet.
+/// The unread bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -318,9 +316,9 @@ mod tests {
         }
     }
 
-    /// Every byte counts, also where the digest is made to fit again.
+    /// Tries every length and every flipped bit, also with a digest that matches again.
     #[test]
-    fn bytes_that_were_cut_or_changed_are_refused_or_read_but_never_panic() {
+    fn truncated_or_changed_bytes_are_refused_or_read_but_never_panic() {
         let mut session = session();
         for i in 0..6 {
             session.act(&[i as f32, 1.0], &Overrides::default()).unwrap();
@@ -350,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named_and_leaves_the_session_alone() {
+    fn an_error_names_the_wrong_part_and_leaves_the_session_unchanged() {
         let mut session = session();
         session.act(&[1.0, 2.0], &Overrides::default()).unwrap();
         let good = session.snapshot().unwrap();
@@ -362,7 +360,7 @@ mod tests {
             bad[split..].copy_from_slice(&end);
             bad
         };
-        // After magic, version and eight numbers: the decision, three labels, the state's count.
+        // Magic, version and eight numbers, then the decision, three labels and the count of the state.
         let choices = 4 + 4 + 8 * 8 + 5 * 4;
         let labels = choices + 3 * 2 + 2 * 4;
         let state = labels + 3 * 2;
@@ -370,7 +368,7 @@ mod tests {
             (change(4, &4u32.to_le_bytes()), "version of the snapshot: expected 3, got 4"),
             (change(8, &[0; 8]), "Spec of the snapshot: expected the session's, got another"),
             (change(16, &[0; 8]), "mode of the snapshot: expected the session's, got another"),
-            (change(56, &[1; 8]), "snapshot: a number of a frame that there is not"),
+            (change(56, &[1; 8]), "snapshot: a game frame number without a frame"),
             (change(72, &f32::NAN.to_le_bytes()), "snapshot: a number that is not finite"),
             (change(choices, &2u16.to_le_bytes()), "snapshot: a: 2 is outside 0..1"),
             (change(labels + 4, &3u16.to_le_bytes()), "snapshot: b: 3 is outside 0..2"),

@@ -17,12 +17,12 @@ use super::query::Query;
 use crate::frames::{EmbeddedFrame, window};
 
 thread_local! {
-    /// Of whatever plan this thread steps: sessions come and go by the thousand.
+    /// Scratch memory of this thread, for any plan: sessions are too many to have their own.
     pub(crate) static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 impl Session {
-    /// A step of the plan, once it was [asked](Self::ask) for.
+    /// A step of the plan, after [`ask`](Self::ask).
     pub(super) fn step(&mut self, overrides: &Overrides) -> Result<()> {
         let Session { model, moments, asked, .. } = self;
         let Some(plan) = model.plan() else { return Err(Error::not_found("plan")) };
@@ -33,20 +33,20 @@ impl Session {
         game.outcome
     }
 
-    /// How what was [asked](Self::ask) is drawn.
+    /// The sampling of the decision in progress.
     pub(super) fn draw<'a>(&'a self, overrides: &'a Overrides) -> Draw<'a> {
         let Query { sampling, rng, .. } = &self.asked;
         let given = overrides.choices.as_deref();
         Draw { sampling, rngs: std::slice::from_ref(rng), given }
     }
 
-    /// What a [step with others](Way::Games) gave.
+    /// Stores the result of a step of several games in the next moment.
     pub(super) fn stepped(&mut self, (decision, state): Stepped) {
         let (_, next) = self.moments.next();
         (next.decision, next.state) = (decision, Carried::tensors(state));
     }
 
-    /// A decision by the policy's own ops, on the row behind the state or on the window that ends with it.
+    /// A decision by the policy's own ops, on the row from the state or on the window that ends with the row.
     pub(super) fn step_by_ops(&mut self, overrides: &Overrides) -> Result<()> {
         let draw = self.draw(overrides);
         let mut context = Context::default().projecting(self.asked.projection.clone());
@@ -66,7 +66,7 @@ impl Session {
             Lane::Inline => pool::serial(act),
             Lane::Worker => act(),
         }?;
-        // Each window begins anew: what it ends with is nothing to the next.
+        // Each window begins at a zero state, so its last state is not kept.
         let state = (!windows).then(|| Carried::new(state, self.model.plan())).transpose()?;
         let (_, next) = self.moments.next();
         next.decision = decision;
@@ -87,7 +87,7 @@ impl Session {
     }
 }
 
-/// The game of a step of the plan, from the present state to the next moment.
+/// One game of a step of the plan: reads the present state and writes the next moment.
 pub(super) fn game<'a>(
     plan: &Plan,
     moments: &'a mut Moments,
@@ -102,7 +102,7 @@ pub(super) fn game<'a>(
         return None;
     };
     match steps {
-        // Of a state that was some steps before, what they changed.
+        // An older state of the same run: only the parts changed since are copied.
         Some(steps) => plan.catch_up(state, now, steps),
         None => state.copy_from_slice(now),
     }

@@ -1,5 +1,5 @@
-//! Launches of kernels on an NVIDIA card, and the tensors that they read and write. The API is part of every build: in
-//! one without CUDA there is no card, and each call answers so.
+//! Kernel launches on NVIDIA cards, and access to the tensors that kernels read and write. The API exists in every
+//! build. Without CUDA each call returns an error.
 
 use candle_core::{DType, Tensor};
 
@@ -11,7 +11,7 @@ pub use super::cuda::product::product;
 pub use super::none::launch::{Launch, output, overwrite, pointer, product, unwritten};
 pub use super::operand::{Address, MOST_ALONG_Y, Operand};
 
-/// The end of the names of the kernels for the type of a tensor's numbers.
+/// The suffix of kernel names for the dtype of `x`.
 pub fn suffix(x: &Tensor) -> &'static str {
     if x.dtype() == DType::BF16 { "bf16" } else { "f32" }
 }

@@ -1,15 +1,15 @@
-//! A thread that drops what takes its time to drop.
+//! A thread that drops values whose destructors are slow.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 
 type Drops = Box<dyn FnOnce() + Send>;
 
-/// What may wait to leave the cards. Sessions and policies end on schedulers, which must not wait: what finds no room is
-/// dropped by the thread that brings it, as it would be without the queue.
+/// Capacity of the queue. Sessions and policies end on BEAM schedulers, which must not wait. When the queue is full,
+/// the caller drops the value itself, as it would without a queue.
 const LEAVING: usize = 4096;
 
-/// The queue of the thread; none where it could not be started.
+/// The queue of the thread. `None` if the thread could not be started.
 pub(super) struct Leaving(Option<SyncSender<Drops>>);
 
 impl Leaving {
@@ -24,20 +24,20 @@ impl Leaving {
         Leaving(thread.ok().map(|_| sender))
     }
 
-    /// Calls `drops` on the thread, or here where the queue is full.
+    /// Calls `drops` on the thread, or on the caller's thread if the queue is full.
     pub(super) fn leave(&self, drops: impl FnOnce() + Send + 'static) {
         match &self.0 {
             Some(thread) => match thread.try_send(Box::new(drops)) {
                 Ok(()) => {}
                 Err(TrySendError::Full(drops)) => drops(),
-                // The thread has ended. It is dropped here.
+                // The thread has ended: the closure is dropped here.
                 Err(TrySendError::Disconnected(drops)) => drop(drops),
             },
             None => drops(),
         }
     }
 
-    /// Waits for all that is leaving.
+    /// Waits until everything queued so far has been dropped.
     pub(super) fn wait(&self) {
         if let Some(thread) = &self.0 {
             let (last, gone) = sync_channel::<()>(0);
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_the_queue_full_is_dropped_by_its_caller_and_all_else_in_order() {
+    fn a_full_queue_drops_on_the_caller_and_everything_else_in_order() {
         let leaving = Leaving::start("leaving");
         let (begun, under_way) = sync_channel::<()>(0);
         let (go_on, stopped) = sync_channel::<()>(0);
@@ -72,7 +72,7 @@ mod tests {
         };
         (0..LEAVING).for_each(|n| leaving.leave(drops(n)));
         assert_eq!(left.lock().unwrap().len(), 0);
-        // The thread is busy and its queue full.
+        // The thread is busy and its queue is full.
         let here = thread::current().id();
         leaving.leave(drops(LEAVING));
         assert_eq!(*left.lock().unwrap(), [(LEAVING, here)]);

@@ -1,4 +1,4 @@
-//! What owners keep on cards, tensor by tensor.
+//! Memory on cards by owner, counted per tensor.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,13 +7,13 @@ use candle_core::Tensor;
 
 use super::memory::{Kept, Owner};
 
-/// Where a tensor's numbers lie: on which card, and from which address on.
+/// The location of a tensor's storage: the ordinal of the card and the address.
 type Location = (usize, u64);
 
 struct Entry {
     owner: Owner,
     bytes: u64,
-    /// Tensors may share their numbers: who came first is their owner.
+    /// The number of [`Held`] that contain this storage. Tensors may share storage; the first owner is charged.
     holders: usize,
 }
 
@@ -59,22 +59,23 @@ impl Ledger {
     }
 }
 
-/// What owners keep on a card.
+/// Bytes on a card by owner.
 pub(super) fn kept(ordinal: usize) -> Kept {
     ledger().kept(ordinal)
 }
 
-/// Tensors in the ledgers of their cards, until this is dropped; those of a CPU are in none.
+/// Tensors entered in the ledgers of their cards until this value is dropped. Tensors on a CPU are not entered.
 ///
-/// It goes before the tensors do: what is at an address after them is somebody else's.
+/// Drop it before the tensors: once they are freed, another owner may take their addresses.
 #[derive(Debug, Default)]
 pub struct Held(Vec<Location>);
 
 impl Held {
+    /// Enters `tensors` in the ledgers of their cards under `owner`.
     pub fn of<'a>(owner: Owner, tensors: impl IntoIterator<Item = &'a Tensor>) -> Self {
         let found: Vec<_> = tensors.into_iter().filter_map(super::place).collect();
         let held = Held::at(owner, &found);
-        // What comes to stay; states of games come with every decision.
+        // Weights are long-lived. Session states change with every decision, so they do not adjust the cache.
         if let (Owner::Weights, Some(((card, _), _))) = (owner, found.first()) {
             super::grown(*card);
         }
@@ -115,8 +116,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ledger_has_every_owner_s_bytes_once_while_anybody_holds_them() {
-        // Of no card that any other test has.
+    fn a_ledger_counts_each_storage_once_for_its_owner_while_it_is_held() {
+        // An ordinal that no other test uses.
         let card = 1 << 20;
         let weights = Held::at(Owner::Weights, &[((card, 256), 100), ((card, 512), 20)]);
         let copy = Held::at(Owner::Sessions, &[((card, 512), 20), ((card, 1024), 7)]);

@@ -1,34 +1,38 @@
-//! The memory of a card by its owners, and how much of it this process may have.
+//! The memory of a card by owner, and this process's budget on it.
 
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// Who keeps tensors on a card. What is in use there beside that belongs to work under way: what a backward pass reads
-/// again, gradients, what libraries work in.
+/// An owner of long-lived tensors on a card. Memory in use that has no owner belongs to work in flight: activations
+/// kept for a backward pass, gradients, workspaces of libraries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// Policies.
+    /// Weights of policies.
     Weights,
-    /// Moments and averages of a run.
+    /// Optimiser state of a run: moments and averaged weights.
     Optimiser,
-    /// States of games.
+    /// Recurrent states of sessions.
     Sessions,
-    /// Batches that wait for their step.
+    /// Batches that wait for their training step.
     Loader,
 }
 
-/// What owners keep on a card, in bytes.
+/// Bytes on a card by owner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Kept {
+    /// Bytes of [`Owner::Weights`].
     pub weights: u64,
+    /// Bytes of [`Owner::Optimiser`].
     pub optimiser: u64,
+    /// Bytes of [`Owner::Sessions`].
     pub sessions: u64,
+    /// Bytes of [`Owner::Loader`].
     pub loader: u64,
 }
 
 impl Kept {
-    /// The part of an owner.
+    /// The bytes of one owner.
     pub fn of(&mut self, owner: Owner) -> &mut u64 {
         match owner {
             Owner::Weights => &mut self.weights,
@@ -38,6 +42,7 @@ impl Kept {
         }
     }
 
+    /// The bytes of all owners.
     pub fn total(&self) -> u64 {
         self.weights + self.optimiser + self.sessions + self.loader
     }
@@ -46,26 +51,28 @@ impl Kept {
 /// The memory of a card, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Memory {
+    /// Physical memory of the card.
     pub total: u64,
-    /// What nobody has; unknown of a card that this process has not opened.
+    /// Bytes that no process has taken. `None` for a card that this process has not opened.
     pub free: Option<u64>,
-    /// What all of this process's tensors may take, if that is limited.
+    /// The limit on all tensors of this process, if there is one.
     pub budget: Option<u64>,
+    /// Bytes of long-lived tensors by owner.
     #[serde(flatten)]
     pub kept: Kept,
-    /// In use by work under way.
+    /// Bytes in use by work in flight.
     pub activations: u64,
-    /// Taken from the driver, and not in use.
+    /// Bytes taken from the driver and not in use.
     pub cached: u64,
-    /// Other programs', other libraries' of this one, and what CUDA itself keeps.
+    /// Bytes of other processes, of other libraries in this process, and of CUDA itself.
     pub others: u64,
-    /// Whether a run is under way there.
+    /// Whether a training run is in progress on the card.
     #[serde(skip)]
     pub runs: bool,
 }
 
 impl Memory {
-    /// Of a card whose pool has taken `reserved` bytes from the driver, of which `used` are in use.
+    /// The memory of a card whose pool has taken `reserved` bytes from the driver, of which `used` are in use.
     pub fn of_pool(
         (total, free): (u64, Option<u64>),
         budget: Option<u64>,
@@ -78,15 +85,15 @@ impl Memory {
         Memory { total, free, budget, kept, activations, cached, others, runs: false }
     }
 
-    /// What this process's tensors take, in use or not.
+    /// Bytes that this process has taken for tensors, in use or cached.
     pub fn taken(&self) -> u64 {
         self.kept.total() + self.activations + self.cached
     }
 
-    /// What may make room, most likely first.
+    /// Remedies for a full card, most promising first.
     pub fn remedies(&self) -> Vec<&'static str> {
         let among = |part: u64, of: u64| part > of / 10;
-        // Runs give back by themselves what is cached.
+        // Runs release cached memory by themselves.
         let runs = self.runs;
         let bound =
             self.budget.is_some_and(|budget| self.free.is_some_and(|free| free > budget / 10));
@@ -104,15 +111,18 @@ impl Memory {
     }
 }
 
-/// What all tensors of this process may take of a card: the lesser of a share of it and of so many bytes.
+/// The limit on all tensors of this process on a card. The smaller of the two bounds holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Budget {
+    /// Share of the card's memory, 0..1. Values from 1 on are no limit.
     pub fraction: Option<f64>,
+    /// Bytes.
     pub bytes: Option<u64>,
 }
 
 impl Budget {
+    /// The limit in bytes on a card of `total` bytes; `None` for no limit.
     pub fn of(&self, total: u64) -> Option<u64> {
         let share =
             self.fraction.filter(|share| *share < 1.0).map(|share| (share * total as f64) as u64);
@@ -122,12 +132,12 @@ impl Budget {
 
 static BUDGET: Mutex<Budget> = Mutex::new(Budget { fraction: None, bytes: None });
 
-/// Limits cards that are opened from now on, and an open one once none of its memory is in use.
+/// Sets the budget of cards opened from now on. A card that is already open takes it once none of its memory is in use.
 pub fn allow(budget: Budget) {
     *BUDGET.lock().unwrap_or_else(PoisonError::into_inner) = budget;
 }
 
-/// What was [allowed](allow) last.
+/// The budget that [`allow`] set last.
 pub fn budget() -> Budget {
     *BUDGET.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -143,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_and_no_owner_s_is_work_s_and_what_is_not_in_use_is_cached() {
+    fn memory_in_use_without_an_owner_is_activations_and_memory_not_in_use_is_cached() {
         let kept = Kept { weights: 3 * GB, optimiser: 6 * GB, ..Kept::default() };
         let memory = memory(30 * GB, None, kept, 20 * GB, 32 * GB);
         assert_eq!((memory.activations, memory.cached), (11 * GB, 12 * GB));
@@ -151,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_the_lesser_of_a_share_and_of_bytes() {
+    fn a_budget_is_the_smaller_of_fraction_and_bytes() {
         let budget = |fraction, bytes| Budget { fraction, bytes }.of(1000);
         assert_eq!(budget(None, None), None);
         assert_eq!(budget(Some(1.0), None), None);
@@ -161,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn remedies_are_those_of_what_takes_the_room() {
+    fn remedies_follow_what_takes_the_memory() {
         let none = Kept::default();
         let names = |memory: Memory| memory.remedies().join("; ");
         let full = memory(0, None, none, 80 * GB, 80 * GB);

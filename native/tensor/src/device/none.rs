@@ -1,4 +1,4 @@
-//! A build without CUDA: there is no card.
+//! Replacements for the card's functions in a build without CUDA.
 
 pub(super) mod launch;
 
@@ -18,65 +18,68 @@ pub(super) fn look(_ordinals: &[usize]) -> std::result::Result<(), Missing> {
     Err(Missing::Build)
 }
 
-/// A card with one stream of its own.
+/// Opens a card with a stream of its own. Fails in this build.
 pub fn open(ordinal: usize) -> Result<Device> {
     Err(none(ordinal))
 }
 
-/// The memory of a card.
+/// The memory of a card. Fails in this build.
 pub fn memory(ordinal: usize) -> Result<Memory> {
     Err(none(ordinal))
 }
 
-/// Gives what is not in use of a card back to its driver: how many bytes.
+/// Returns unused memory of a card to the driver, and the number of bytes. Fails in this build.
 pub fn release(ordinal: usize) -> Result<u64> {
     Err(none(ordinal))
 }
 
-/// Gives back what nobody will want again, once something may have left a card.
+/// Returns memory that is not expected to be used again to the driver. A no-op in this build.
 pub fn settle() {}
 
-/// [`release`], of the card of a device, if it is one.
+/// [`release`] for the card of `device`. Returns 0 in this build.
 pub fn shrink(_device: &Device) -> u64 {
     0
 }
 
-/// Does on a device what takes, frees, reads or writes memory there.
+/// Runs work that takes, frees, reads or writes memory of a device while no work is being recorded.
 pub fn apart<R>(_device: &Device, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Has what this thread asks of a driver from now on be of the card of a device.
+/// Makes the card of `device` the current one of this thread. A no-op in this build.
 pub fn attach(_device: &Device) {}
 
-/// Drops what is on a device where that may take its time.
+/// Drops a value whose memory is on a device. Drops it at once in this build.
 pub fn leave<T: Send + 'static>(_device: Device, gone: T) {
     drop(gone);
 }
 
-/// Tensors in the ledgers of their cards.
+/// Tensors entered in the ledgers of their cards.
 #[derive(Debug, Clone, Default)]
 pub struct Held;
 
 impl Held {
+    /// Enters no tensor, because there is no card.
     pub fn of<'a>(_owner: Owner, _tensors: impl IntoIterator<Item = &'a Tensor>) -> Self {
         Held
     }
 }
 
-/// While it lives, its card keeps what is freed there for what is taken next.
+/// A guard during which its card keeps freed memory for the next allocation.
 pub struct Caching;
 
 impl Caching {
+    /// The guard for the card of a device.
     pub fn on(_device: &Device) -> Self {
         Caching
     }
 }
 
-/// Work on a card that is recorded once and played again.
+/// Work on a card that is recorded once and replayed.
 pub struct Graph(Infallible);
 
 impl Graph {
+    /// Records work. Fails in this build.
     pub fn record(
         _card: &CudaDevice,
         _work: impl FnMut(bool) -> Result<()> + Send,
@@ -84,67 +87,79 @@ impl Graph {
         Err(none(0))
     }
 
+    /// Replays the work.
     pub fn play(&self) -> Result<()> {
         match self.0 {}
     }
 }
 
-/// The memory that recorded work uses.
+/// Memory that recorded work reuses.
 #[derive(Default)]
 pub struct Workspace(());
 
 impl Workspace {
+    /// Runs `work` and keeps the tensors that it allocates on a card.
     pub fn keep<R>(&mut self, work: impl FnOnce() -> R) -> R {
         work()
     }
 
+    /// Runs the same work again in the tensors that were kept.
     pub fn reuse<R>(&self, work: impl FnOnce() -> R) -> R {
         work()
     }
 
+    /// The tensors that were kept.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         std::iter::empty()
     }
 }
 
-/// Why work of this process was not recorded.
+/// Reasons why work of this process was not recorded.
 pub fn refusals() -> Vec<String> {
     vec![]
 }
 
-/// Words that go to a card while it works.
+/// Transfers of 32-bit words to a card that overlap with its work.
 pub struct Uploads(Infallible);
 
 impl Uploads {
+    /// Takes the buffers for transfers of `_words` words each. Fails in this build.
     pub fn new(_card: &CudaDevice, _words: usize) -> Result<Self> {
         Err(none(0))
     }
 
+    /// Sends `_parts`, concatenated, to a tensor.
     pub fn send(&mut self, _parts: &[&[u32]], _to: &Tensor) -> Result<()> {
         match self.0 {}
     }
 }
 
-/// Memory of the host that kernels read and write where it lies.
+/// Host memory that kernels read and write in place.
 pub struct Shared(Infallible);
 
 impl Shared {
+    /// Takes zeroed memory of `_len` words. Fails in this build.
     pub fn zeros(_device: &Device, _len: usize) -> Result<Self> {
         Err(none(0))
     }
 
+    /// The address of the memory for kernels.
     pub fn place(&self) -> Address {
         match self.0 {}
     }
 
+    /// Writes all words.
+    ///
     /// # Safety
-    /// There is none.
+    /// No requirement in this build.
     pub unsafe fn write(&self, _words: &[u32]) -> Result<()> {
         match self.0 {}
     }
 
+    /// Returns all words.
+    ///
     /// # Safety
-    /// There is none.
+    /// No requirement in this build.
     pub unsafe fn read(&self) -> Vec<u32> {
         match self.0 {}
     }

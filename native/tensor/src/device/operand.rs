@@ -1,20 +1,24 @@
-//! What a launch is told of.
+//! Arguments of kernel launches and matrix products.
 
 use candle_core::DType;
 
-/// An address that kernels can reach.
+/// An address in a card's address space.
 pub type Address = u64;
 
-/// Blocks of a grid along y or z at most.
+/// The largest number of blocks of a grid along y or z.
 pub const MOST_ALONG_Y: usize = 65_535;
 
-/// Matrices of one size in a product: the address of the first, the numbers between two of them and between two rows.
+/// A batch of equally sized matrices in a product.
 #[derive(Debug, Clone, Copy)]
 pub struct Operand {
+    /// The address of the first matrix.
     pub place: Address,
+    /// Numbers from the start of one matrix to the start of the next.
     pub apart: usize,
+    /// Numbers from the start of one row to the start of the next.
     pub row: usize,
+    /// The type of the numbers.
     pub dtype: DType,
-    /// Whether each is read as its transpose.
+    /// Whether each matrix is transposed when it is read.
     pub turned: bool,
 }

@@ -1,27 +1,27 @@
-//! How much memory this process can still take.
+//! The memory that this process can still take.
 //!
-//! Three things bound it on Linux: the free memory of the machine, the cgroups that the process is in, and its
-//! limit of address space (`ulimit -v`). Where the system names none of them, as on macOS, the answer is `None`.
+//! On Linux it has three bounds: the free memory of the machine, the limits of the process's cgroups, and the limit of
+//! its address space (`ulimit -v`). If the system names none of them, as on macOS, the answer is `None`.
 
 use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
 
-/// What bounds the memory that is available.
+/// The bound on available memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// MemAvailable of the machine.
     Machine,
-    /// The limit of a cgroup less what its processes use, without the file cache that the kernel can drop.
+    /// The limit of a cgroup, less the memory of its processes without the file cache that the kernel can drop.
     Cgroup,
-    /// RLIMIT_AS less the address space in use.
+    /// RLIMIT_AS, less the address space in use.
     AddressSpace,
 }
 
 impl Bound {
-    /// What frees memory under this bound.
+    /// The remedy for this bound.
     pub fn mend(self) -> &'static str {
         match self {
             Bound::Machine => "work on less at once, or free memory of the machine",
@@ -31,20 +31,22 @@ impl Bound {
     }
 }
 
-/// Bytes that the process can take, and what bounds them.
+/// The memory that the process can take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Available {
+    /// The number of bytes.
     pub bytes: u64,
+    /// The bound that is lowest.
     pub bound: Bound,
 }
 
-/// The least of the three bounds at this moment.
+/// The lowest of the three bounds at this moment.
 pub fn available() -> Option<Available> {
     least(Path::new("/"), 0)
 }
 
-/// The least of the three bounds, as the files below `root` tell them. `held` is address space that the allocator
-/// has reserved and can hand out again.
+/// The lowest of the three bounds, read from the files below `root`. `held` is address space that the allocator has
+/// reserved and can reuse.
 pub(super) fn least(root: &Path, held: u64) -> Option<Available> {
     let space = address_space(root).map(|bytes| bytes.saturating_add(held));
     [(machine(root), Bound::Machine), (cgroup(root), Bound::Cgroup), (space, Bound::AddressSpace)]
@@ -61,17 +63,17 @@ fn address_space(root: &Path) -> Option<u64> {
     const LIMIT: &str = "Max address space";
     let limits = read(root, "proc/self/limits")?;
     let line = limits.lines().find(|line| line.starts_with(LIMIT))?;
-    // The soft limit; it is no number where there is none.
+    // The soft limit; it is `unlimited` if there is none.
     let limit: u64 = line[LIMIT.len()..].split_whitespace().next()?.parse().ok()?;
     Some(limit.saturating_sub(kilobytes(&read(root, "proc/self/status")?, "VmSize:")?))
 }
 
-/// A version of cgroups: where they are mounted, and the names of their files.
+/// A version of cgroups: its mount points and the names of its files.
 struct Version {
     mounts: &'static [&'static str],
     limits: &'static [&'static str],
     used: &'static str,
-    /// Of `memory.stat`: bytes of files that the kernel drops before it refuses memory.
+    /// Fields of `memory.stat`: file cache that the kernel drops before it refuses memory.
     cache: [&'static str; 2],
 }
 
@@ -89,7 +91,7 @@ const V2: Version = Version {
     cache: ["active_file", "inactive_file"],
 };
 
-/// The least that a cgroup of the process, or one around it, has left.
+/// The smallest remainder of the process's cgroups and their ancestors.
 fn cgroup(root: &Path) -> Option<u64> {
     let cgroups = read(root, "proc/self/cgroup")?;
     let left = |line: &str| {
@@ -106,7 +108,7 @@ fn cgroup(root: &Path) -> Option<u64> {
 
 impl Version {
     fn left(&self, root: &Path, path: &str) -> Option<u64> {
-        // A path outside the namespace of the process cannot be seen: its mount is then the cgroup itself.
+        // A path outside of the process's namespace is not visible. Its mount point is then the cgroup itself.
         let path = if path.split('/').any(|part| part == "..") { "" } else { path };
         let path = Path::new(path.trim_start_matches('/'));
         let levels = self
@@ -126,13 +128,13 @@ impl Version {
     }
 }
 
-/// A file of the kernel: its length says 0, and it ends by itself.
+/// Reads a file of the kernel, whose metadata has length 0.
 #[allow(clippy::disallowed_methods)]
 fn read(dir: &Path, name: &str) -> Option<String> {
     fs::read_to_string(dir.join(name)).ok()
 }
 
-/// The number behind a name at the beginning of a line.
+/// The number after `name` at the beginning of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     lines.find_map(|mut words| (words.next()? == name).then(|| words.next()?.parse().ok())?)
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_bounds_where_nothing_else_does() {
+    fn the_machine_is_the_bound_if_there_is_no_other() {
         let limits = "Limit  Soft Limit  Hard Limit  Units\n\
                       Max address space         unlimited            unlimited            bytes\n";
         let files = [
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn address_space_is_its_soft_limit_less_what_is_in_use_and_more_what_the_allocator_holds() {
+    fn address_space_is_the_soft_limit_less_use_plus_reserves_of_the_allocator() {
         let limits = "Max address space         4096000              8192000              bytes\n";
         let files = [
             MEMINFO,
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_has_left_its_least_limit_less_what_cannot_be_dropped() {
+    fn a_cgroup_has_its_lowest_limit_less_memory_that_cannot_be_dropped() {
         let files = [
             MEMINFO,
             ("proc/self/cgroup", "0::/slice/app\n"),
@@ -209,12 +211,12 @@ mod tests {
             ("sys/fs/cgroup/slice/memory.current", "80000\n"),
             ("sys/fs/cgroup/slice/memory.stat", "anon 1\nactive_file 10000\ninactive_file 20000\n"),
             ("sys/fs/cgroup/slice/app/memory.max", "90000\n"),
-            // A process at this limit is slowed down, and refused nothing.
+            // At memory.high a process is throttled, but gets its memory.
             ("sys/fs/cgroup/slice/app/memory.high", "10000\n"),
             ("sys/fs/cgroup/slice/app/memory.current", "10000\n"),
         ];
         assert_eq!(found(&files), Some((50_000, Bound::Cgroup)));
-        // One whose path is not below the mount is the mount itself.
+        // A cgroup whose path is not below the mount point is the mount point itself.
         let files = [
             ("proc/self/cgroup", "0::/../elsewhere\n"),
             ("sys/fs/cgroup/memory.max", "5000\n"),
@@ -239,7 +241,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn linux_says_what_is_available() {
+    fn linux_reports_available_memory() {
         assert!(available().is_some_and(|available| available.bytes > 1 << 20));
     }
 }

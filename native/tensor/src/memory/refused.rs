@@ -1,4 +1,4 @@
-//! The payload that a refused buffer unwinds with.
+//! The panic payload of a refused buffer.
 
 pub(crate) struct Refused {
     pub bytes: u64,

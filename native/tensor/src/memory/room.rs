@@ -1,11 +1,11 @@
-//! Refusal of memory as an error, before work begins and while it is under way.
+//! Refusal of memory as an error, before and during work.
 //!
-//! 1. Work whose memory can be estimated asks for [`room`] before it begins.
-//! 2. Large buffers are taken by [`zeros`], [`repeated`], [`with_capacity`] and [`copied`]. One that the system
-//!    refuses unwinds to [`caught`], or to what catches panics around it: the passes below have no way to
-//!    return an error out of the middle of a product, and an ordinary allocation would end the process.
+//! 1. Work whose memory can be estimated calls [`room`] before it begins.
+//! 2. Large buffers are allocated by [`zeros`], [`repeated`], [`with_capacity`] and [`copied`]. If the system refuses
+//!    one, they unwind to [`caught`] or to another handler of panics. Forward and backward passes cannot return an
+//!    error from the middle of a product, and an ordinary allocation failure would abort the process.
 //!
-//! Neither changes what is computed.
+//! Neither changes any result.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::mem::MaybeUninit;
@@ -18,26 +18,26 @@ use super::available::{Available, least};
 use super::refused::Refused;
 use crate::{Error, Result};
 
-/// Bytes of work that begins without a look at what is available: a look costs some tens of microseconds.
+/// Work of fewer bytes begins without a look at the available memory, which costs some tens of microseconds.
 pub const WORTH: u64 = 64 << 20;
-/// Bytes of a buffer that is taken by a request that may be refused.
+/// Buffers from this size on, in bytes, are allocated by a request that may be refused.
 const LARGE: usize = 1 << 20;
-/// The part of what is available that stays for the rest of the process: one in `SPARE`.
+/// `1 / SPARE` of the available memory is reserved for the rest of the process.
 const SPARE: u64 = 16;
 
 static RELEASE: OnceLock<fn() -> u64> = OnceLock::new();
 
-/// Says how the program's allocator gives freed memory back to the system. `release` answers how many bytes of
-/// address space the allocator still holds for later.
+/// Sets the function that makes the program's allocator return freed memory to the system. `release` returns the bytes
+/// of address space that the allocator still holds.
 pub fn set_release(release: fn() -> u64) {
-    // Set once, as the allocator is.
+    // Set once, because a program has one allocator.
     let _ = RELEASE.set(release);
 }
 
-/// Refuses work that takes more bytes than there are.
+/// Refuses work that needs more bytes than are available.
 ///
 /// # Errors
-/// `OutOfMemory` with the bytes, what is available and what bounds it.
+/// `OutOfMemory` with the bytes, the available memory and its bound.
 pub fn room(what: &str, bytes: u64) -> Result<()> {
     match lack(bytes) {
         None => Ok(()),
@@ -45,12 +45,12 @@ pub fn room(what: &str, bytes: u64) -> Result<()> {
     }
 }
 
-/// Whether work of these bytes has room beside what the allocator keeps.
+/// Whether `bytes` are available without a release by the allocator.
 pub fn fits(bytes: u64) -> bool {
     bytes < WORTH || is_plenty(bytes) || short(bytes, 0).is_none()
 }
 
-/// What is available, where that is less than these bytes even when the allocator gives back what it keeps.
+/// The available memory, if it is less than `bytes` even after the allocator has released what it holds.
 fn lack(bytes: u64) -> Option<Available> {
     match fits(bytes) {
         true => None,
@@ -58,7 +58,7 @@ fn lack(bytes: u64) -> Option<Available> {
     }
 }
 
-/// What is available, where that is less than these bytes. `held` is address space that the allocator keeps.
+/// The available memory, if it is less than `bytes`. `held` is address space that the allocator holds.
 fn short(bytes: u64, held: u64) -> Option<Available> {
     let all = least(Path::new("/"), held)?;
     let spared = Available { bytes: all.bytes - all.bytes / SPARE, ..all };
@@ -66,18 +66,20 @@ fn short(bytes: u64, held: u64) -> Option<Available> {
     (spared.bytes < bytes).then_some(spared)
 }
 
-/// What was available at the last look, and when that was.
+/// Time and result of the last look at the available memory.
 static SEEN: Mutex<Option<(Instant, u64)>> = Mutex::new(None);
-/// A look is good for this long, for work of at most half of what it saw.
+/// A look is valid for this time, for work of at most half of the memory that it found.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// Whether the last look, if it is fresh, saw twice these bytes: passes follow each other faster than memory goes.
+/// Whether the last look is fresh and found at least twice these bytes. Passes follow each other faster than memory
+/// fills.
 fn is_plenty(bytes: u64) -> bool {
     let seen = *SEEN.lock().unwrap_or_else(|e| e.into_inner());
     seen.is_some_and(|(at, available)| at.elapsed() < FRESH && bytes <= available / 2)
 }
 
-/// Calls `take` again after the allocator gave back what it keeps, and refuses if that does not help either.
+/// Calls `take`; if it fails, makes the allocator release memory and calls it again. Unwinds with [`Refused`] if that
+/// fails too.
 fn taken<T>(bytes: usize, mut take: impl FnMut() -> Option<T>) -> T {
     if let Some(taken) = take() {
         return taken;
@@ -87,7 +89,7 @@ fn taken<T>(bytes: usize, mut take: impl FnMut() -> Option<T>) -> T {
     }
     match take() {
         Some(taken) => taken,
-        // No panic hook is called: the error that this becomes has all there is to tell.
+        // The panic hook is not called: the resulting error has all facts.
         None => resume_unwind(Box::new(Refused { bytes: bytes as u64 })),
     }
 }
@@ -95,7 +97,7 @@ fn taken<T>(bytes: usize, mut take: impl FnMut() -> Option<T>) -> T {
 /// Runs work in which a buffer may be refused.
 ///
 /// # Errors
-/// `OutOfMemory` for a buffer that the system refused. Other panics go on.
+/// `OutOfMemory` for a buffer that the system refused. Other panics keep unwinding.
 pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| match payload.is::<Refused>() {
         true => Err(Error::of_panic(payload)),
@@ -111,9 +113,9 @@ pub fn zeros(count: usize) -> Vec<f32> {
     }
     taken(bytes, || {
         let layout = Layout::array::<f32>(count).ok()?;
-        // SAFETY: the layout has a size.
+        // SAFETY: the layout's size is not 0.
         let numbers = unsafe { alloc_zeroed(layout) };
-        // SAFETY: the global allocator gave memory of the layout of a vector of `count` numbers, and zero bits
+        // SAFETY: the global allocator returned memory with the layout of a vector of `count` numbers, and zero bits
         // are the number 0.
         (!numbers.is_null()).then(|| unsafe { Vec::from_raw_parts(numbers.cast(), count, count) })
     })
@@ -132,10 +134,10 @@ pub fn with_capacity<T>(count: usize) -> Vec<T> {
     })
 }
 
-/// Values that are not written yet.
+/// `count` uninitialised values.
 pub fn uninit<T>(count: usize) -> Box<[MaybeUninit<T>]> {
     let mut all = with_capacity::<MaybeUninit<T>>(count);
-    // SAFETY: there is room for `count` values, and one that may be uninitialised is one whatever its bytes are.
+    // SAFETY: the capacity is at least `count`, and `MaybeUninit` needs no initialisation.
     unsafe { all.set_len(count) };
     all.into_boxed_slice()
 }
@@ -147,7 +149,7 @@ pub fn repeated<T: Clone>(value: T, count: usize) -> Vec<T> {
     all
 }
 
-/// Makes room for more values, as [`Vec::reserve`] does.
+/// Reserves capacity for `more` values, as [`Vec::reserve`] does.
 pub fn reserve<T>(all: &mut Vec<T>, more: usize) {
     let count = all.len().saturating_add(more);
     if count > all.capacity() && count.saturating_mul(size_of::<T>()) >= LARGE {
@@ -155,20 +157,20 @@ pub fn reserve<T>(all: &mut Vec<T>, more: usize) {
     }
 }
 
-/// As many numbers as these, with zeros where there were fewer.
+/// Resizes a vector to `count` numbers. New numbers are 0.
 pub fn resize(numbers: &mut Vec<f32>, count: usize) {
     reserve(numbers, count.saturating_sub(numbers.len()));
     numbers.resize(count, 0.0);
 }
 
-/// A copy of these numbers.
+/// A copy of `numbers`.
 pub fn copied<T: Copy>(numbers: &[T]) -> Vec<T> {
     let mut all = with_capacity(numbers.len());
     all.extend_from_slice(numbers);
     all
 }
 
-/// Makes sure that these bytes can be taken, before code that cannot be refused takes them.
+/// Checks that `bytes` can be allocated, before code that cannot handle a refusal allocates them.
 pub fn granted(bytes: usize) {
     if bytes >= LARGE {
         drop(with_capacity::<u8>(bytes));
@@ -179,11 +181,11 @@ pub fn granted(bytes: usize) {
 mod tests {
     use super::*;
 
-    /// More than any address space.
+    /// More numbers than any address space holds.
     const TOO_MANY: usize = 1 << 58;
 
     #[test]
-    fn buffers_hold_what_a_vector_would() {
+    fn buffers_have_the_contents_of_a_plain_vector() {
         for count in [0, 3, LARGE] {
             assert_eq!(zeros(count), vec![0.0; count]);
             assert_eq!(repeated(7u16, count), vec![7; count]);
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_is_refused_is_an_error_with_its_bytes() {
+    fn a_refused_buffer_is_an_error_with_its_bytes() {
         let refusals: [fn(); 4] = [
             || drop(zeros(TOO_MANY)),
             || drop(with_capacity::<f32>(TOO_MANY)),
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_in_a_shard_reaches_the_work_around_it() {
+    fn a_refusal_in_a_shard_reaches_its_caller() {
         let work = |shard| {
             if shard == 5 {
                 drop(zeros(TOO_MANY))
@@ -227,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_no_refusal() {
+    fn other_panics_are_not_refusals() {
         let panicked = catch_unwind(|| caught::<()>(|| resume_unwind(Box::new("a bug"))));
         assert_eq!(panicked.unwrap_err().downcast_ref::<&str>(), Some(&"a bug"));
     }
 
     #[test]
-    fn work_that_no_machine_has_room_for_is_refused_with_numbers() {
+    fn work_beyond_any_machine_s_memory_is_refused_with_numbers() {
         assert!(room("a pass", WORTH - 1).is_ok());
         let refused = room("a pass", 1 << 60);
         if least(Path::new("/"), 0).is_none() {

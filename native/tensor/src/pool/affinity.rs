@@ -1,9 +1,9 @@
-//! On which processors threads run.
+//! Processor affinity of threads.
 //!
-//! On Linux a thread starts on the processors of the one that starts it. Where the VM binds its schedulers (`+sbt`) that
-//! is one processor, on which all threads that a scheduler starts would stay together.
+//! On Linux a thread inherits the affinity of the thread that starts it. If the VM binds its schedulers (`+sbt`), that
+//! is one processor, on which all threads that a scheduler starts would run.
 
-/// Lets the present thread run wherever the process may.
+/// Lets the current thread run on all processors of the process.
 #[cfg(target_os = "linux")]
 pub(super) fn release() {
     if let (Some(own), Some(process)) = (processors(0), processors(std::process::id()))
@@ -16,25 +16,25 @@ pub(super) fn release() {
 #[cfg(not(target_os = "linux"))]
 pub(super) fn release() {}
 
-/// A bit for each of the most processors that Linux can have.
+/// One bit for each processor, up to the largest number that Linux supports.
 #[cfg(target_os = "linux")]
 type Processors = [u64; 128];
 
-/// Those of a thread, 0 being the present one. The thread with the number of the process is its first, which the VM
-/// does not bind.
+/// The affinity of a thread; 0 is the current one. The thread whose id is the process id is the first thread, which the
+/// VM does not bind.
 #[cfg(target_os = "linux")]
 fn processors(thread: u32) -> Option<Processors> {
     let thread = libc::pid_t::try_from(thread).ok()?;
     let mut set: Processors = [0; 128];
-    // SAFETY: it writes bits to as many bytes as it is told there are.
+    // SAFETY: the call writes at most `size_of_val(&set)` bytes to `set`.
     let told = unsafe { libc::sched_getaffinity(thread, size_of_val(&set), (&raw mut set).cast()) };
     (told == 0).then_some(set)
 }
 
-/// Has the present thread run on these. A refusal leaves it as it was.
+/// Sets the affinity of the current thread. On failure it is unchanged.
 #[cfg(target_os = "linux")]
 fn bind(to: &Processors) -> bool {
-    // SAFETY: it reads bits from as many bytes as it is told there are.
+    // SAFETY: the call reads `size_of_val(to)` bytes from `to`.
     unsafe { libc::sched_setaffinity(0, size_of_val(to), (&raw const *to).cast()) == 0 }
 }
 
@@ -44,10 +44,10 @@ mod tests {
     use crate::pool::{Class, available};
 
     #[test]
-    fn threads_of_a_thread_that_is_bound_to_one_processor_are_not() {
+    fn a_thread_started_by_a_bound_thread_may_run_on_all_processors() {
         let process = processors(std::process::id());
         let bound = std::thread::spawn(|| {
-            // SAFETY: it takes nothing.
+            // SAFETY: the function has no arguments.
             let here = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
             let mut one: Processors = [0; 128];
             one[here / 64] |= 1 << (here % 64);

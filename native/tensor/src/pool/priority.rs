@@ -1,29 +1,30 @@
-//! How background threads give way to all other threads of the machine.
+//! The priority of background threads, below all other threads of the machine.
 //!
-//! Measured beside a thread that wakes each millisecond, with two threads that compute without a pause on two cores
-//! (Linux 6.18): p99 of its delay is 2 to 4 ms beside ordinary threads and beside those of `SCHED_BATCH`, which
-//! therefore is no choice here, and 0.1 ms beside nice 19 and `SCHED_IDLE`.
+//! Measured as the p99 wake-up delay of a thread that wakes each millisecond, while two threads compute without a pause
+//! on two cores (Linux 6.18): 2 to 4 ms beside ordinary threads and beside `SCHED_BATCH` threads, so `SCHED_BATCH` is
+//! not offered here; 0.1 ms beside nice 19 and `SCHED_IDLE`.
 //!
-//! Beside an import p99 is 4 ms, a tick: a thread that has waited for a disk has time to its credit, which Linux lets
-//! it run on before others that wake, whatever its weight. `sched_yield` at each step of an import (64 KB of a digest,
-//! 16 KB of a replay, a column) halved that, and was not kept: p99.9 rose from 6 ms to between 5 and 38, probably
-//! because who yields loses its turn also where it then holds a lock that the VM waits for, and a sixth fewer games
-//! were read. A slice of 0.1 ms (`sched_setattr`) changed nothing: p99 3.4 to 5.3 ms, p99.9 5 to 67, beside 3.8 to 4.8
-//! and 5 to 14 without it, three runs each.
+//! During an import p99 is 4 ms, one tick: a thread that has waited for a disk has run time to its credit, and Linux
+//! lets it use that before other waking threads, whatever its weight. Two remedies were tried and not kept.
+//! `sched_yield` at each step of an import (64 KB of a digest, 16 KB of a replay, a column) halved p99, but p99.9 rose
+//! from 6 ms to between 5 and 38 ms, probably because a thread that yields loses its turn even if it holds a lock that
+//! the VM waits for, and a sixth fewer games were read. A slice of 0.1 ms (`sched_setattr`) changed nothing: p99 3.4 to
+//! 5.3 ms and p99.9 5 to 67 ms with it, 3.8 to 4.8 ms and 5 to 14 ms without it, three runs each.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+/// The priority of background threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// The least weight of an ordinary thread, nice 19: some 1.5 % of a core that others want all of.
+    /// Nice 19, the lowest weight of an ordinary thread: about 1.5 % of a core that other threads use fully.
     #[default]
     Nice,
-    /// `SCHED_IDLE`: a fifth of that.
+    /// `SCHED_IDLE`: a fifth of the weight of nice 19.
     Idle,
-    /// That of any other thread.
+    /// The priority of any other thread.
     Normal,
 }
 
@@ -42,13 +43,12 @@ pub(super) fn set(priority: Priority) {
     BACKGROUND.store(priority as u8, Ordering::Relaxed);
 }
 
-/// Gives the present thread the priority of the background. A system that refuses leaves it as it is.
+/// Gives the current thread the background priority. If the system refuses, the priority is unchanged.
 pub(super) fn give_way() {
     take(background());
 }
 
-/// Whether a thread of this process can have the priority of the background, which a thread that ends at once finds
-/// out.
+/// Whether a thread of this process can get the background priority. A short-lived thread tries it.
 pub(super) fn is_given() -> bool {
     let tried = std::thread::Builder::new().name("sconce-priority".into());
     let tried = tried.spawn(|| take(background()));
@@ -59,12 +59,12 @@ pub(super) fn is_given() -> bool {
 fn take(priority: Priority) -> bool {
     match priority {
         Priority::Normal => true,
-        // SAFETY: it takes numbers alone. On Linux 0 is the calling thread, not its process.
+        // SAFETY: all arguments are numbers. On Linux 0 is the calling thread, not its process.
         Priority::Nice => unsafe { libc::setpriority(libc::PRIO_PROCESS as _, 0, LOWEST) == 0 },
         Priority::Idle => {
             let ordinary = libc::c_int::default();
-            // SAFETY: it reads one number, the priority, which is 0 for this policy. musl has the call and no
-            // function for it. Again 0 is the calling thread.
+            // SAFETY: the call reads one number, the priority, which is 0 for this policy. musl has no wrapper for the
+            // call. 0 is again the calling thread.
             let refused = unsafe {
                 libc::syscall(
                     libc::SYS_sched_setscheduler,
@@ -78,7 +78,7 @@ fn take(priority: Priority) -> bool {
     }
 }
 
-/// Elsewhere a priority is the whole process's, or is not to be had without a privilege.
+/// On other systems a priority applies to the whole process or needs a privilege.
 #[cfg(not(target_os = "linux"))]
 fn take(priority: Priority) -> bool {
     priority == Priority::Normal
@@ -88,10 +88,10 @@ fn take(priority: Priority) -> bool {
 #[cfg(target_os = "linux")]
 const LOWEST: libc::c_int = 19;
 
-/// Nice value of the present thread.
+/// The nice value of the current thread.
 #[cfg(all(test, target_os = "linux"))]
 pub(super) fn nice() -> i32 {
-    // SAFETY: it takes numbers alone.
+    // SAFETY: all arguments are numbers.
     unsafe { libc::getpriority(libc::PRIO_PROCESS as _, 0) }
 }
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_is_that_of_its_thread_alone() {
+    fn a_priority_applies_to_its_thread_alone() {
         let before = nice();
         assert_eq!(on_a_thread(|| (take(Priority::Nice), nice())), (true, LOWEST));
         assert_eq!(on_a_thread(|| (take(Priority::Normal), nice())), (true, before));
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn an_idle_thread_has_the_policy_of_idle_threads() {
-        // SAFETY: it takes a number alone.
+        // SAFETY: the only argument is a number.
         let policy = || unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
         let before = policy();
         let given = on_a_thread(|| (take(Priority::Idle), policy()));

@@ -1,4 +1,4 @@
-//! Worker threads that take shards of a job beside the thread that submits it.
+//! Worker threads that take shards of a job beside its owner, the thread that submits it.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -11,58 +11,58 @@ use std::thread::{self, JoinHandle, Thread};
 use super::Class;
 use crate::Precision;
 
-/// How often a worker looks for the next job before it sleeps, some 100 us: the parts of a training step
-/// follow each other faster than a sleeping thread wakes, which takes some 50 us on a virtual machine. Who
-/// waits for the last shard looks as often.
+/// Spins of a worker that looks for the next job before it sleeps, about 100 us. The parts of a training step follow
+/// each other faster than a sleeping thread wakes, which takes about 50 us on a virtual machine. An owner that waits
+/// for the last shard spins as often.
 const SPINS: usize = 2500;
 
-/// None, or so many.
+/// The worker threads of a class; the default has none.
 #[derive(Default)]
 pub(super) struct Workers {
     queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Where jobs are submitted.
+/// The queue of submitted jobs.
 #[derive(Default)]
 struct Queue {
     jobs: Mutex<Jobs>,
     submission: Condvar,
-    /// Jobs submitted so far, for workers that look without the lock.
+    /// The number of jobs submitted so far, for workers that look without the lock.
     submitted: AtomicUsize,
     closed: AtomicBool,
 }
 
 #[derive(Default)]
 struct Jobs {
-    /// At most one job of each thread that submits: it waits for its job.
+    /// At most one job per owner, because an owner waits for its job.
     open: VecDeque<Arc<Job>>,
-    /// Workers that sleep.
+    /// The number of sleeping workers.
     asleep: usize,
 }
 
-/// Work of which whoever is free takes the next shard.
+/// Work in shards. Each free thread takes the next one.
 struct Job {
-    /// Lives as long as a shard is not done: its owner waits for that.
+    /// Valid while a shard is not done, because the owner waits until all are done.
     work: *const (dyn Fn(usize) + Sync),
     shards: usize,
-    /// The owner's, which every shard has.
+    /// The owner's precision, which every shard uses.
     precision: Precision,
     next: AtomicUsize,
     undone: AtomicUsize,
     owner: Thread,
-    /// Of the first shard that panicked.
+    /// The payload of the first shard that panicked.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `work` may be called from any thread, and is only while it lives.
+// SAFETY: `work` is `Sync`, and is called only while it lives.
 unsafe impl Send for Job {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Job {}
 
 impl Workers {
-    /// Workers of a class. On Linux a thread starts at the priority of the one that starts it: workers of the
-    /// foreground are to be started by a foreground thread.
+    /// Starts workers of a class. On Linux a thread inherits the priority of the thread that starts it, so foreground
+    /// workers have to be started by a foreground thread.
     pub(super) fn new(threads: usize, class: Class) -> std::io::Result<Self> {
         let mut workers = Workers { queue: Arc::default(), threads: Vec::with_capacity(threads) };
         let name = match class {
@@ -85,11 +85,11 @@ impl Workers {
         self.threads.len()
     }
 
-    /// Runs `work(shard)` for every shard, here and wherever a worker is free. A panic in a shard goes on
-    /// here when all others are done.
+    /// Runs `work(shard)` for every shard, on this thread and on free workers. If a shard panics, the panic resumes
+    /// here once all other shards are done.
     pub(super) fn run<'a>(&self, shards: usize, work: &'a (dyn Fn(usize) + Sync + 'a)) {
         let work: *const (dyn Fn(usize) + Sync + 'a) = work;
-        // SAFETY: this only forgets how long `work` lives, and `Job::work` says why that is enough.
+        // SAFETY: only the lifetime of `work` is erased. `Job::work` says why the pointer stays valid.
         let work: *const (dyn Fn(usize) + Sync + 'static) = unsafe { std::mem::transmute(work) };
         let job = Arc::new(Job {
             work,
@@ -118,7 +118,7 @@ impl Drop for Workers {
         drop(jobs);
         self.queue.submission.notify_all();
         for thread in self.threads.drain(..) {
-            // The last share may be dropped by a worker itself.
+            // A worker itself may drop the last reference.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }
@@ -140,12 +140,12 @@ impl Queue {
         (0..asleep).for_each(|_| self.submission.notify_one());
     }
 
-    /// No other worker begins with it.
+    /// Removes a job, so that no other worker starts on it.
     fn withdraw(&self, job: &Arc<Job>) {
         self.lock().open.retain(|open| !Arc::ptr_eq(open, job));
     }
 
-    /// What a worker does until the queue is closed.
+    /// Runs jobs until the queue is closed. The loop of a worker.
     fn work(&self) {
         while let Some(job) = self.next() {
             job.precision.during(|| job.take_shards());
@@ -161,7 +161,7 @@ impl Queue {
             if let Some(job) = jobs.open.iter().find(|job| job.has_more()) {
                 return Some(job.clone());
             }
-            // Both change under the lock alone: no job is missed between looking and sleeping.
+            // Both values change only under the lock, so that no job is missed between looking and sleeping.
             let seen = self.submitted.load(Ordering::Acquire);
             let quiet = || {
                 self.submitted.load(Ordering::Acquire) == seen
@@ -184,14 +184,14 @@ impl Job {
         self.next.load(Ordering::Relaxed) < self.shards
     }
 
-    /// Takes shards while there are any.
+    /// Takes and runs shards until none is left.
     fn take_shards(&self) {
         loop {
             let shard = self.next.fetch_add(1, Ordering::Relaxed);
             if shard >= self.shards {
                 return;
             }
-            // SAFETY: this shard is not done, so its owner still waits and `work` lives.
+            // SAFETY: this shard is not done, so the owner still waits and `work` is alive.
             let work = unsafe { &*self.work };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(shard))) {
                 self.panic.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(panic);
@@ -202,7 +202,7 @@ impl Job {
         }
     }
 
-    /// Until all shards are done; for its owner.
+    /// Waits until all shards are done. Called by the owner.
     fn wait(&self) {
         let done = || self.undone.load(Ordering::Acquire) == 0;
         (0..SPINS).take_while(|_| !done()).for_each(|_| spin_loop());
@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `shards` of work and says how often each was done.
+    /// Runs `shards` shards and returns how often each was run.
     fn visits(workers: &Workers, shards: usize) -> Vec<usize> {
         let visits: Vec<_> = (0..shards).map(|_| AtomicUsize::new(0)).collect();
         workers.run(shards, &|shard| _ = visits[shard].fetch_add(1, Ordering::Relaxed));
@@ -243,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn who_has_work_does_it_alone_where_all_workers_are_busy() -> std::io::Result<()> {
+    fn an_owner_runs_all_shards_while_the_workers_are_busy() -> std::io::Result<()> {
         let workers = Workers::new(1, Class::Foreground)?;
         let (busy, is_busy) = mpsc::sync_channel(2);
         let (release, released) = mpsc::sync_channel::<()>(2);
         let (busy, released) = (Mutex::new(busy), Mutex::new(released));
         thread::scope(|scope| {
             let owner = scope.spawn(|| {
-                // Both shards, the owner's and the worker's, wait to be released.
+                // Both shards, the owner's and the worker's, wait for a release.
                 workers.run(2, &|_| {
                     let _ = busy.lock().map(|busy| busy.send(()));
                     let _ = released.lock().map(|released| released.recv());
@@ -265,11 +265,11 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_sleeps_is_woken() -> std::io::Result<()> {
+    fn a_sleeping_worker_is_woken() -> std::io::Result<()> {
         let workers = Workers::new(1, Class::Foreground)?;
         let (done, is_done) = mpsc::sync_channel(2);
         thread::spawn(move || {
-            // Two shards that wait for each other: one thread alone would never end.
+            // Two shards that wait for each other: one thread alone would never finish.
             let both = std::sync::Barrier::new(2);
             for _ in 0..5 {
                 thread::sleep(Duration::from_millis(20));

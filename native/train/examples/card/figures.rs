@@ -1,4 +1,4 @@
-//! What steps take, after those that warm up. Whoever reads an answer has waited for the card.
+//! Times of steps after a warm-up. Each time includes the wait for the card.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
@@ -34,7 +34,7 @@ const INPUT: usize = 288;
 /// Training steps whose losses are read together, as a run reads them.
 const TOGETHER: usize = 8;
 
-/// How much of what is timed.
+/// Sizes of what is timed.
 struct Times {
     warm_up: usize,
     least: Duration,
@@ -83,7 +83,7 @@ fn tell(what: &str, name: &str, batch: usize, precision: &str, told: impl Into<V
     println!("{line}");
 }
 
-/// Microseconds.
+/// Quantiles of times in microseconds.
 struct Us {
     median: f64,
     p99: f64,
@@ -143,7 +143,7 @@ fn backbones(times: &Times) -> [(&'static str, Backbone); 5] {
         dropout: 0.0,
         input_dropout: 0.0,
     };
-    // As cuDNN has them.
+    // As in cuDNN.
     let recurrent = RecurrentConfig { layer_norm: false, input_norm: false, ..recurrent(hidden) };
     let mamba = MambaConfig { input_norm: false, ..mamba(hidden) };
     [
@@ -155,7 +155,7 @@ fn backbones(times: &Times) -> [(&'static str, Backbone); 5] {
     ]
 }
 
-/// A frame of each of so many games, logits to logits. The memories have read a window before.
+/// Times of one frame of each of `batch` games, from frames to logits. The memories have read a window before.
 fn acted(policy: &Policy, batch: usize, times: &Times) -> Result<Us> {
     let mut frames = examples(policy.spec(), batch, 1, 1).frames;
     frames.previous = vec![NONE; frames.previous.len()];
@@ -179,7 +179,7 @@ fn stepped(policy: &Policy, frames: &Frames, states: &[State]) -> Result<Vec<Sta
     policy.step_games(frames, &own, &draws)?.into_iter().map(|one| Ok(one?.1)).collect()
 }
 
-/// Steps on the same batch, as a run makes them: recorded if they can be, their losses read now and then.
+/// Times of steps on one batch, as a run makes them: recorded if possible, with losses read now and then.
 fn trained(
     mut stepper: Stepper,
     spec: &Spec,
@@ -209,8 +209,8 @@ fn trained(
     Ok((Us::of(us), recorded))
 }
 
-/// The share of its time in which a run waits for data: windows of games of Melee, drawn, mirrored, embedded and brought
-/// to the card while it learns from those before.
+/// Share of its time in which a run waits for data: windows of Melee games, drawn, mirrored, embedded and uploaded to
+/// the card while the run learns from earlier windows.
 fn loader(times: &Times, small: bool) -> Result<()> {
     let games = Games::found(small)?;
     let spec = Spec {
@@ -236,7 +236,7 @@ fn loader(times: &Times, small: bool) -> Result<()> {
         machine: MachineOptions { device: "cuda:0".into(), ..MachineOptions::default() },
         ..TrainOptions::default()
     };
-    // Frames and seconds, and how many of these were waited.
+    // Frames, seconds, and the seconds of waiting.
     let spent = Cell::new([0.0; 3]);
     let note = |event| {
         if let Event::Step { step, frames_per_second, step_seconds, data_wait, .. } = event

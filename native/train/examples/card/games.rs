@@ -1,5 +1,5 @@
-//! Games of Melee: from replays to a policy that learns on the card, scores what it has not seen, and plays that there
-//! frame by frame, all of it beside the same on the CPU.
+//! Melee games: from replays to a policy that learns on the card, and that scores and plays games that it has not seen
+//! there, frame by frame. All of it is compared with the CPU.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -24,18 +24,18 @@ use tempfile::TempDir;
 
 use crate::{apart, folder, mamba, play, wrong};
 
-/// Games to learn from and others to measure on.
+/// Games to train on and games to validate on.
 pub struct Games {
     folder: TempDir,
     pub train: Corpus,
     validation: Corpus,
-    /// Whether they were played.
+    /// Whether the replays are of real games.
     real: bool,
 }
 
 impl Games {
-    /// Those of the folders `train` and `validation` in `SCONCE_REPLAYS`, of each the first ones if there are to be few;
-    /// where that is not set, games made here.
+    /// The games of the folders `train` and `validation` in `SCONCE_REPLAYS`, only the first of each if `few`. Without
+    /// `SCONCE_REPLAYS` it makes random games.
     pub fn found(few: bool) -> Result<Self> {
         let folder = folder()?;
         let given = std::env::var_os("SCONCE_REPLAYS").filter(|path| !path.is_empty());
@@ -52,12 +52,12 @@ impl Games {
         Ok(Games { folder, train, validation, real })
     }
 
-    /// A folder for what is made of them.
+    /// A folder for corpora and runs.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What they are.
+    /// A description of the games.
     pub fn told(&self) -> String {
         let count = |corpus: &Corpus| {
             let frames: usize = corpus.games().iter().map(|game| game.frames).sum();
@@ -69,7 +69,7 @@ impl Games {
     }
 }
 
-/// Replays that nobody played, whose inputs are random: of them little can be learned.
+/// Replays with random inputs, from which little can be learned.
 fn made_up(replays: &Path) -> Result<PathBuf> {
     for (side, games) in [("train", 0..6), ("validation", 6..8)] {
         let folder = replays.join(side);
@@ -93,7 +93,7 @@ fn corpus(replays: &Path, into: &Path, most: usize) -> Result<Corpus> {
     Corpus::open(into)
 }
 
-/// A policy as presets for cards have it.
+/// The Spec of presets for cards.
 fn spec(hidden_size: usize) -> Spec {
     Spec {
         embedding: Embedding::melee(Melee::default()),
@@ -102,16 +102,17 @@ fn spec(hidden_size: usize) -> Spec {
     }
 }
 
-/// How much is done.
+/// Sizes of a check.
 struct Amount {
     hidden: usize,
     batch: usize,
     window: usize,
-    /// Steps that the CPU makes as well, and all of them.
+    /// Steps that the CPU makes as well.
     both: usize,
+    /// All steps.
     steps: usize,
     learning_rate: f64,
-    /// Frames of each game that is played.
+    /// Frames that are played of each game.
     played: usize,
 }
 
@@ -134,8 +135,8 @@ const WHOLE: Amount = Amount {
     played: 600,
 };
 
-/// A run on a card does what one on the CPU does, and goes on until it has learned; its policy scores and plays games
-/// that it has not seen as on the CPU.
+/// A run on a card gives the same as one on the CPU, and continues until it has learned. Its policy scores and plays
+/// games that it has not seen as on the CPU.
 pub fn learned(small: bool) -> Result<String> {
     let (games, amount) = (Games::found(small)?, if small { SMALL } else { WHOLE });
     let spec = spec(amount.hidden);
@@ -145,7 +146,7 @@ pub fn learned(small: bool) -> Result<String> {
     near("validation after them", &[here.nll], &[there.nll], 1e-3)?;
 
     let (untrained, end) = (here.losses[0], run("cuda:0", amount.steps)?);
-    // What is random has its price whatever was learned.
+    // Random inputs keep their NLL, whatever is learned.
     let bound = untrained * if games.real { 0.15 } else { 0.95 };
     if end.nll >= bound {
         return Err(wrong(format!("less than {bound} of {untrained} nats"), end.nll));
@@ -163,7 +164,7 @@ pub fn learned(small: bool) -> Result<String> {
     ))
 }
 
-/// The largest difference of some numbers, each of its own size, if that is small.
+/// The largest relative difference of two lists of numbers, if it is within `bound`.
 fn near(what: &str, here: &[f64], there: &[f64], bound: f64) -> Result<f64> {
     let apart = here.iter().zip(there).map(|(a, b)| (a - b).abs() / a.abs().max(b.abs()));
     let most = apart.fold(0.0, f64::max);
@@ -173,16 +174,16 @@ fn near(what: &str, here: &[f64], there: &[f64], bound: f64) -> Result<f64> {
     }
 }
 
-/// What a run came to.
+/// Result of a run.
 struct Trained {
-    /// Of its steps.
+    /// Loss of each step.
     losses: Vec<f64>,
-    /// Of the games to measure on, at the end.
+    /// NLL on the validation games at the end.
     nll: f64,
     best: PathBuf,
 }
 
-/// A run to step `steps`, which goes on where the one before on this device ended.
+/// A run to step `steps`, which resumes the earlier run on this device.
 fn trained(
     games: &Games,
     spec: &Spec,
@@ -234,15 +235,15 @@ fn trained(
     Ok(Trained { losses: losses.into_inner(), nll, best: out.join("best.safetensors") })
 }
 
-/// What the policy makes of the games to measure on, nats a frame.
+/// NLL of the policy on the validation games, in nats a frame.
 fn score(policy: &Policy, games: &Games) -> Result<f64> {
     let options = EvaluateOptions { mode: Some(Mode::Carry), ..EvaluateOptions::default() };
     let never = AtomicBool::new(false);
     Ok(evaluate(policy, &games.validation, None, &options, &|_| (), &never)?.policy.nll)
 }
 
-/// Games to measure on, from both sides, stepped together frame by frame: the same logits on the card as on the CPU,
-/// and as often the player's own choice.
+/// Steps the validation games together frame by frame, from both players' views: the card gives the same logits as the
+/// CPU, and the same share of the players' own choices.
 fn played(policy: &Policy, games: &Games, frames: usize) -> Result<String> {
     let on_card = policy.copy_on(&device::open(0)?)?;
     let seen = Seen::of(policy.spec(), games, frames)?;
@@ -263,7 +264,7 @@ fn played(policy: &Policy, games: &Games, frames: usize) -> Result<String> {
     ))
 }
 
-/// The first frames of some games, and what their players did.
+/// The first frames of some games, and their players' actions.
 struct Seen {
     frames: Frames,
     /// `[t, b, num_labels]`
@@ -287,7 +288,7 @@ impl Seen {
             frames.previous.extend(game.frames.previous);
             labels.extend(game.labels);
         }
-        // As games are played, frame after frame.
+        // In the order of play, frame after frame.
         let (shape, rows) = ([frames.batch, time], 0..frames.batch);
         let by_time =
             |data: &[f32]| (0..time).flat_map(|t| part(data, shape, &rows, &(t..t + 1))).collect();

@@ -1,9 +1,9 @@
-//! Advantage-weighted imitation (Peng et al. 2019, equation 10 and section 4): inputs that were worth more than the policy
-//! expects count for more.
+//! Advantage-weighted imitation (Peng et al. 2019, equation 10 and section 4): inputs whose return exceeds the
+//! policy's estimate count for more.
 //!
-//! The loss is the imitation loss with each frame weighed by `min(exp(A / temperature), most)`, and that of the value head,
-//! `(v - R)^2 / 2`. R is the discounted return of the input that answers a frame, and `A = R - v`; the weights are
-//! constants for the gradient, and nothing is divided by their sum.
+//! The loss is the imitation loss with each frame weighted by `min(exp(A / temperature), max_weight)`, plus the value
+//! loss `(v - R)^2 / 2` times `value_weight`. R is the discounted return of the input that answers a frame, and `A = R
+//! - v`. The weights are constants for the gradient, and nothing is divided by their sum.
 
 use sconce_data::{Batch, Extra};
 use sconce_nn::spec::{HeadKind, Heads};
@@ -13,26 +13,27 @@ use super::imitation::{Imitation, LabelledLogits, LossOptions};
 use super::{Denominators, Figures, Objective, Rows, Setup, Sums};
 use crate::options::TrainOptions;
 
-/// Imitation of what went well.
+/// Advantage-weighted imitation.
 pub struct Advantage {
     imitation: Imitation,
-    /// Where the value is among the logits.
+    /// Index of the value among the logits of a row.
     value: usize,
     num_logits: usize,
     options: AdvantageOptions,
 }
 
-/// How frames are weighed.
+/// Weights of frames and of the value loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdvantageOptions {
+    /// Divisor of an advantage in the exponent of a weight.
     pub temperature: f64,
-    /// What a weight is held below.
+    /// Largest weight.
     pub max_weight: f64,
-    /// Factor on the loss of the value.
+    /// Factor on the value loss.
     pub value_weight: f64,
 }
 
-/// Sums beside those of the imitation: the squared error of the value and the weights of frames.
+/// Number of sums beside those of the imitation: the squared error of the value, and the weights of frames.
 const SUMS: usize = 2;
 
 /// The objective of a run, if its options ask for it.
@@ -48,7 +49,7 @@ pub(super) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
     Ok(Some(Box::new(Advantage::new(&setup.spec.heads, &loss, options)?)))
 }
 
-/// What it reads beside the labels.
+/// Columns that the objective reads beside the labels.
 pub(super) fn columns(options: &TrainOptions) -> Vec<Extra> {
     let discount = options.objective.discount as f32;
     let wanted = options.objective.advantage_temperature.map(|_| Extra::Return { discount });
@@ -56,6 +57,8 @@ pub(super) fn columns(options: &TrainOptions) -> Vec<Extra> {
 }
 
 impl Advantage {
+    /// Imitation over `heads`, weighted by advantages.
+    ///
     /// # Errors
     /// `Mismatch` for heads without a value.
     pub fn new(heads: &Heads, loss: &LossOptions, options: AdvantageOptions) -> Result<Self> {
@@ -78,7 +81,7 @@ impl Advantage {
         }
     }
 
-    /// How far the value of each row is above its return, and how much the frame counts.
+    /// The value less the return of each row, and the weight of its frame.
     fn errors<'a>(
         &self,
         rows: &Rows<'a>,
@@ -122,7 +125,7 @@ impl Objective for Advantage {
         let weigh = |(error, weight): (f64, f64)| {
             let AdvantageOptions { temperature, max_weight, .. } = self.options;
             let weighed = weight * (-error / temperature).exp().min(max_weight);
-            // A frame that counts stays one of the batch, whatever it was worth.
+            // A frame of nonzero weight stays in the batch, however small its new weight is.
             if weight > 0.0 { (weighed as f32).max(f32::MIN_POSITIVE) } else { 0.0 }
         };
         let weights: Vec<f32> = self.errors(rows, returns).map(weigh).collect();

@@ -1,4 +1,4 @@
-//! What an objective may have beside its rows: a form on a card, which a recorded step can play.
+//! The form of an objective on a card, which a recorded step can play.
 
 use sconce_tensor::{Result, Tensor};
 
@@ -8,23 +8,26 @@ use super::Denominators;
 /// [n, num_labels]` and `weights [n]` f32.
 #[derive(Debug, Clone, Copy)]
 pub struct PlacedRows<'a> {
+    /// Logits, `[n, num_logits]`.
     pub logits: &'a Tensor,
+    /// Labels, `[n, num_labels]` f32.
     pub labels: &'a Tensor,
+    /// Weights of the rows, `[n]` f32.
     pub weights: &'a Tensor,
 }
 
-/// An objective where the outputs are, and the sums of the rows that it has seen.
+/// An objective on the card of the outputs, and the sums of the rows that it has seen.
 pub trait OnCard: Send + Sync {
-    /// Sets what is known of the whole batch, for all that is launched from now on.
+    /// Sets the denominators of the whole batch, for all later launches.
     fn prepare(&self, whole: &Denominators) -> Result<()>;
 
-    /// The gradient at the outputs of these rows by what was [prepared](Self::prepare); adds them to the sums, or begins
-    /// with them.
+    /// The gradient at the logits of these rows, `[n, num_logits]`, by the [prepared](Self::prepare) denominators. The
+    /// sums of the rows are added to the earlier ones, or replace them unless `add`.
     fn gradient(&self, rows: PlacedRows<'_>, add: bool) -> Result<Tensor>;
 
-    /// Begins the sums with these rows, without a gradient.
+    /// Replaces the sums by those of these rows, without a gradient.
     fn sums(&self, rows: PlacedRows<'_>) -> Result<()>;
 
-    /// Where the sums are: the numbers of [`Sums`](super::Sums), f64.
+    /// The numbers of [`Sums`](super::Sums) on the card, f64.
     fn totals(&self) -> &Tensor;
 }

@@ -1,4 +1,4 @@
-//! A frozen policy that looks on while another learns.
+//! A frozen policy whose outputs an objective reads beside the learner's.
 
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::policy::Frames;
@@ -6,20 +6,21 @@ use sconce_nn::{Policy, Spec};
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::{Device, Error, Precision, Result, tensor};
 
-/// A frozen policy that looks on: its outputs on the batches of a run stand beside the learner's.
+/// A frozen policy that reads the batches of a run, such as a teacher.
 pub struct Companion {
     policy: Policy,
-    /// What errors call it.
+    /// Its name in errors.
     name: &'static str,
     digest: String,
 }
 
 impl Companion {
+    /// A companion with its name in errors and the digest of its file.
     pub fn new(policy: Policy, name: &'static str, digest: String) -> Self {
         Companion { policy, name, digest }
     }
 
-    /// The same on another device.
+    /// A copy on another device.
     pub(super) fn copy_on(&self, device: &Device) -> Result<Self> {
         let (policy, digest) = (self.policy.copy_on(device)?, self.digest.clone());
         Ok(Companion { policy, digest, ..*self })
@@ -30,20 +31,22 @@ impl Companion {
         &self.policy
     }
 
+    /// The Spec of the policy.
     pub fn spec(&self) -> &Spec {
         self.policy.spec()
     }
 
-    /// Of its file, by which a resumed run knows it again.
+    /// Digest of its file, by which a resumed run recognises it.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
+    /// The state before the first frame of `batch` games.
     pub fn zero_state(&self, batch: usize) -> Result<State> {
         self.policy.zero_state(batch)
     }
 
-    /// Its logits `[b * t, num_logits]` of some frames, and the state after them, for those who go on.
+    /// Logits of some frames, `[b * t, num_logits]`, and the state after them. The state is right only if `goes_on`.
     pub fn logits(
         &self,
         frames: &Frames,
@@ -51,7 +54,7 @@ impl Companion {
         state: &State,
         goes_on: bool,
     ) -> Result<(Vec<f32>, State)> {
-        // Whatever the precision that is learned in.
+        // Always f32, whatever the precision of the learner.
         let context = Context::default().in_precision(Precision::F32);
         let context = if goes_on { context } else { context.forgetting() };
         let (logits, after) = self.policy.forward(frames, Some(labels), state, &context)?;

@@ -1,17 +1,17 @@
-//! What learning from a batch cost.
+//! Loss and other figures of a batch.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What learning from a batch cost, in nats where nothing else is said.
+/// Loss and other figures of a batch, in nats unless stated otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// What is made small.
+    /// The loss that is minimised.
     pub total: f64,
-    /// The mean of each head, of objectives that have such.
+    /// Mean loss of each head; empty for objectives without such losses.
     pub heads: Vec<f64>,
-    /// What else the objectives tell, by its name: `teacher_kl`, the mean divergence from the teacher.
+    /// Other figures of the objectives by name, such as `teacher_kl`, the mean divergence from the teacher.
     #[serde(default, alias = "teacher_kl", deserialize_with = "figures")]
     pub named: BTreeMap<String, f64>,
 }
@@ -27,7 +27,7 @@ impl Figures {
         }
     }
 
-    /// Divides a sum of `count` figures, which gives their mean.
+    /// The mean, from a sum of `count` figures.
     #[must_use]
     pub fn over(mut self, count: f64) -> Figures {
         self.total /= count;
@@ -37,7 +37,7 @@ impl Figures {
     }
 }
 
-/// Figures by their names, or the one of a teacher that files of before had in their place.
+/// Reads figures by name, or the single divergence from a teacher that older files have instead.
 pub fn figures<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_of_runs_before_there_were_names_are_read() {
+    fn figures_of_older_runs_without_names_are_read() {
         let of = |text: &str| serde_json::from_str::<Figures>(text).unwrap().named;
         let kl = BTreeMap::from([("teacher_kl".to_string(), 0.5)]);
         assert_eq!(of(r#"{"total": 1.0, "heads": [], "teacher_kl": 0.5}"#), kl);

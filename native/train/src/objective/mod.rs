@@ -1,13 +1,13 @@
-//! What is learned: outputs of a policy and a batch in, figures and gradients out.
+//! Objectives: outputs of a policy and a batch in, figures and gradients out.
 //!
-//! An objective is a file or a folder here and a line in [`TABLE`]. What it has to say is host code over some rows, which
-//! runs on any device; it may have a form [on a card](Objective::on_card) beside that. Several are learned together: the
-//! sum of their losses.
+//! An objective is a file or a folder here and a line in [`TABLE`]. It is host code over some rows, which serves any
+//! device; it may also have a form [on a card](Objective::on_card). The loss of several objectives is the sum of their
+//! losses.
 //!
-//! A batch is cut into shards of [`SHARD_ROWS`] rows whose [`Sums`] are added in order, so any number of threads gives the
-//! same bits:
+//! A batch is cut into shards of [`SHARD_ROWS`] rows. Their [`Sums`] are added in order, so any number of threads gives
+//! the same bits:
 //!
-//! 1. [`Objective::rows`] of every shard without a gradient, if the objective takes [two passes](Objective::two_passes);
+//! 1. [`Objective::rows`] of every shard without a gradient, if it takes [two passes](Objective::two_passes);
 //! 2. [`Objective::denominators`] of the whole batch;
 //! 3. [`Objective::rows`] of every shard, its sums added in order;
 //! 4. [`Objective::finish`].
@@ -37,24 +37,24 @@ pub use sums::{Denominators, Sums};
 use crate::baselines::Baseline;
 use crate::options::TrainOptions;
 
-/// Rows of a shard. Part of the result's last bits, so it is not an option.
+/// Rows of a shard. The last bits of a result depend on it, so it is not an option.
 pub const SHARD_ROWS: usize = 256;
 
-/// What an objective of a run is made from.
+/// Inputs from which the objectives of a run are made.
 pub(crate) struct Setup<'a> {
     pub options: &'a TrainOptions,
     pub spec: &'a Spec,
-    /// How often each bit of the heads is set in the training games.
+    /// Share of the training frames in which each bit of the heads is set.
     pub press_rates: &'a [f64],
     pub device: &'a Device,
-    /// P(a_t given a_{t-1}) in the training games, for a run that stays close to it.
+    /// P(a_t given a_{t-1}) in the training games, for a run with a `prior_weight`.
     pub prior: Option<&'a Baseline>,
 }
 
 /// Makes an objective, if the options of the run ask for it.
 type Make = fn(&Setup<'_>) -> Result<Option<Box<dyn Objective>>>;
 
-/// What it then reads of frames beside their labels.
+/// Columns that the objective reads beside the labels.
 type Reads = fn(&TrainOptions) -> Vec<Extra>;
 
 /// All objectives, in the order in which their gradients are added.
@@ -65,12 +65,12 @@ pub(crate) const TABLE: &[(Make, Reads)] = &[
     (prior::of, nothing),
 ];
 
-/// Of an objective that reads labels alone.
+/// The columns of an objective that reads labels alone: none.
 fn nothing(_options: &TrainOptions) -> Vec<Extra> {
     vec![]
 }
 
-/// What the objectives of a run read of frames beside their labels.
+/// Columns that the objectives of a run read beside the labels.
 pub(crate) fn columns(options: &TrainOptions) -> Vec<Extra> {
     let mut all: Vec<Extra> = vec![];
     for extra in TABLE.iter().flat_map(|(_, reads)| reads(options)) {
@@ -84,7 +84,7 @@ pub(crate) fn columns(options: &TrainOptions) -> Vec<Extra> {
 /// Refuses a corpus without the columns that the objectives of a run read.
 ///
 /// # Errors
-/// `NotFound`
+/// `NotFound` for the first missing column.
 pub(crate) fn check_columns(options: &TrainOptions, has: &[Beside]) -> Result<()> {
     let stored = |extra: &Extra| match extra {
         Extra::Return { .. } => Beside::Reward,
@@ -96,40 +96,40 @@ pub(crate) fn check_columns(options: &TrainOptions, has: &[Beside]) -> Result<()
     }
 }
 
-/// What is learned from a batch.
+/// A loss that is learned from batches.
 pub trait Objective: Send + Sync {
-    /// What its states are called in the file of a run.
+    /// Name of its states in the file of a run.
     fn name(&self) -> &'static str;
 
-    /// The same for a learner on another device.
+    /// A copy for a learner on another device.
     fn copy_on(&self, device: &Device) -> Result<Box<dyn Objective>>;
 
-    /// A frozen policy whose outputs it wants beside the learner's.
+    /// A frozen policy whose outputs it reads beside the learner's.
     fn companion(&self) -> Option<&Companion> {
         None
     }
 
-    /// What a batch has to be, which kernels do not look at: [`rows`](Self::rows) says the same of its rows.
+    /// Checks a batch, as kernels check nothing; [`rows`](Self::rows) checks its own rows.
     fn check(&self, batch: &Batch) -> Result<()> {
         let _ = batch;
         Ok(())
     }
 
-    /// Whether [`denominators`](Self::denominators) wants the sums of a first pass.
+    /// Whether [`denominators`](Self::denominators) needs the sums of a first pass.
     fn two_passes(&self) -> bool {
         false
     }
 
-    /// What some rows have to know of the whole batch.
+    /// Denominators of the whole batch, which every shard needs.
     ///
     /// # Errors
-    /// `OutOfRange` for a weight that is no number from 0 on, or if all are 0.
+    /// `OutOfRange` for a weight that is negative or not finite, or if all weights are 0.
     fn denominators(&self, batch: &Batch, first: Option<&Sums>) -> Result<Denominators> {
         let _ = first;
         Denominators::of(&batch.weights)
     }
 
-    /// What these rows add to the sums; writes the gradient of the whole batch's loss at their outputs, `[n, num_logits]`.
+    /// The sums of these rows. Writes the gradient of the whole batch's loss at their logits, `[n, num_logits]`.
     fn rows(
         &self,
         rows: &Rows<'_>,
@@ -140,10 +140,10 @@ pub trait Objective: Send + Sync {
     /// Its loss and its other figures from the sums of all rows.
     ///
     /// # Errors
-    /// `NonFinite` for a loss that is not.
+    /// `NonFinite` for a loss that is not finite.
     fn finish(&self, sums: &Sums, whole: &Denominators) -> Result<Figures>;
 
-    /// Its form where these outputs are, if they are on a card and it has one.
+    /// Its form on the card of these outputs; `None` if they are on no card or it has no such form.
     fn on_card(&self, outputs: &Tensor) -> Result<Option<&dyn OnCard>> {
         let _ = outputs;
         Ok(None)

@@ -15,7 +15,7 @@ use super::{
 /// Objectives that are learned together: the sum of their losses.
 pub struct Objectives(Vec<Box<dyn Objective>>);
 
-/// Sums of the parts of a batch, added up here or on the card of their outputs.
+/// Sums over the parts of a batch, on the host or on the card of the outputs.
 #[derive(Default)]
 pub(crate) struct Total {
     here: Option<Vec<Sums>>,
@@ -23,33 +23,34 @@ pub(crate) struct Total {
 }
 
 impl Objectives {
+    /// Objectives whose losses are added. Gradients are added in their order.
     pub fn new(all: Vec<Box<dyn Objective>>) -> Self {
         Objectives(all)
     }
 
-    /// Those that the options of a run ask for.
+    /// The objectives that the options of a run ask for.
     pub(crate) fn of(setup: &Setup<'_>) -> Result<Self> {
         let all = TABLE.iter().filter_map(|(make, _)| make(setup).transpose());
         Ok(Objectives(all.collect::<Result<_>>()?))
     }
 
-    /// The same for a learner on another device.
+    /// A copy for a learner on another device.
     pub(crate) fn copy_on(&self, device: &Device) -> Result<Self> {
         let all = self.0.iter().map(|objective| objective.copy_on(device));
         Ok(Objectives(all.collect::<Result<_>>()?))
     }
 
-    /// Those who look on, with the names of the objectives that want them.
+    /// The companions, with the names of their objectives.
     pub(crate) fn companions(&self) -> impl Iterator<Item = (&'static str, &Companion)> {
         self.0.iter().filter_map(|objective| Some((objective.name(), objective.companion()?)))
     }
 
-    /// Whether [`denominators`](Self::denominators) wants the sums of a first pass.
+    /// Whether [`denominators`](Self::denominators) needs the sums of a first pass.
     pub(crate) fn two_passes(&self) -> bool {
         self.0.iter().any(|objective| objective.two_passes())
     }
 
-    /// What a part of a batch has to know of all of it, for each objective.
+    /// Denominators of the whole batch for each objective, which every part of it needs.
     pub(crate) fn denominators(
         &self,
         batch: &Batch,
@@ -79,8 +80,8 @@ impl Objectives {
         })?
     }
 
-    /// The gradient of the whole batch's loss at the outputs of a part of it, beside them; what that adds to the figures
-    /// goes to the total.
+    /// The gradient of the whole batch's loss at the logits of a part, on their device. Adds the sums of the part to
+    /// `total`.
     pub(crate) fn gradient(
         &self,
         outputs: &Outputs,
@@ -125,12 +126,12 @@ impl Objectives {
         Ok(all)
     }
 
-    /// What kernels do not look at.
+    /// Checks a batch, as kernels check nothing.
     pub(crate) fn check(&self, batch: &Batch) -> Result<()> {
         self.0.iter().try_for_each(|objective| objective.check(batch))
     }
 
-    /// The form where these outputs are, of one objective alone that has one.
+    /// The form on the card of these outputs, if there is a single objective and it has one.
     pub(crate) fn on_card(&self, outputs: &Tensor) -> Result<Option<&dyn OnCard>> {
         match &self.0[..] {
             [alone] => alone.on_card(outputs),
@@ -139,7 +140,7 @@ impl Objectives {
     }
 }
 
-/// What a shard came to: the sums of each objective, or why there are none.
+/// The sums of a shard for each objective, or its error.
 type Shard = OnceLock<Result<Vec<Sums>>>;
 
 impl Objectives {
@@ -166,7 +167,7 @@ impl Objectives {
         Ok((total, gradient))
     }
 
-    /// The first objective writes its gradient where it belongs; that of the others is added.
+    /// Sums of one shard. The first objective writes its gradient in place; those of the others are added to it.
     fn shard(
         &self,
         logits: &[f32],
@@ -194,7 +195,7 @@ impl Objectives {
     }
 }
 
-/// Rows of a batch from the outputs of all of it.
+/// Rows of a batch, from the outputs of the whole batch.
 fn rows<'a>(
     logits: &'a [f32],
     companion: &'a [f32],
@@ -208,7 +209,7 @@ fn rows<'a>(
     Rows { logits: of(logits), companion: of(companion), batch, range: range.clone() }
 }
 
-/// Sums that are on a card, which is waited for.
+/// Waits for a card and reads sums from it.
 fn read(totals: &Tensor) -> Result<Sums> {
     Ok(Sums(totals.flatten_all()?.to_vec1()?))
 }

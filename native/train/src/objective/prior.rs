@@ -1,8 +1,9 @@
 //! Closeness to P(a_t given a_{t-1}), counted in the training games.
 //!
-//! Of few games a policy learns by heart when a button is let go, and is sure of it in games that go on otherwise.
-//! KL(prior || policy) times a weight w is, up to a constant, the cross-entropy of labels of which the prior has
-//! w / (1 + w): label smoothing (Szegedy et al. 2016, section 7) by what is likely, in the place of all classes alike.
+//! From few games a policy memorises when a button is released, and stays certain of it in games that continue
+//! differently. KL(prior || policy) times a weight w is, up to a constant, the cross-entropy of labels of which the
+//! prior has the share w / (1 + w): label smoothing (Szegedy et al. 2016, section 7) towards likely actions instead of
+//! all classes alike.
 
 use sconce_nn::head::Direction;
 use sconce_tensor::{Device, Error, Result};
@@ -11,11 +12,11 @@ use super::teacher::{Pull, Spans};
 use super::{Denominators, Figures, Objective, Rows, Setup, Sums};
 use crate::baselines::Baseline;
 
-/// A distribution to stay close to that knows the last action alone.
+/// A distribution to stay close to, which depends on the last action alone.
 #[derive(Clone)]
 struct Prior {
     table: Baseline,
-    /// How much of the divergence is added to the loss.
+    /// Factor on the divergence, which is added to the loss.
     weight: f64,
 }
 
@@ -87,7 +88,7 @@ mod tests {
         (Prior { table, weight: 0.5 }, batch)
     }
 
-    /// The divergence that is told, the loss, and the gradient, of the last four frames.
+    /// Divergence, loss and gradient of the last four frames.
     fn drawn(logits: &[f32]) -> (f64, f64, Vec<f32>) {
         let (prior, batch) = prior();
         let whole = prior.denominators(&batch, None).unwrap();
@@ -98,14 +99,14 @@ mod tests {
         (named["prior_kl"], total, gradient)
     }
 
-    /// What the table says of those frames.
+    /// Logits of the table for those frames.
     fn table() -> Vec<f32> {
         let (prior, batch) = prior();
         prior.table.logits(&batch.frames.previous[2..]).unwrap()
     }
 
     #[test]
-    fn a_policy_that_is_the_prior_is_not_drawn_anywhere() {
+    fn a_policy_equal_to_the_prior_has_no_gradient() {
         let (kl, total, gradient) = drawn(&table());
         assert!(kl.abs() < 1e-7 && total.abs() < 1e-7, "{kl} {total}");
         assert!(gradient.iter().all(|g| g.abs() < 1e-7), "{gradient:?}");
@@ -116,7 +117,7 @@ mod tests {
         let (kl, total, gradient) = drawn(&[0.0; 16]);
         assert!(kl > 0.1, "{kl}");
         assert_eq!(total, 0.5 * kl);
-        // A frame of weight 0, one of 2 and two of 1, of 5 in all; no bit and no class is preferred.
+        // Weights of 0, 2, 1 and 1 out of 5 in the batch; the policy prefers no bit and no class.
         let shares = [0.0, 2.0 / 5.0, 1.0 / 5.0, 1.0 / 5.0];
         for ((row, drawn), share) in table().chunks(4).zip(gradient.chunks(4)).zip(shares) {
             let bit = 0.5 - 1.0 / (1.0 + (-row[0]).exp());

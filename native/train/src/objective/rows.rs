@@ -1,44 +1,44 @@
-//! What an objective sees of a batch.
+//! Rows of a batch, as an objective reads them.
 
 use std::ops::Range;
 
 use sconce_data::Batch;
 use sconce_tensor::Tensor;
 
-/// What a policy, and those who look on, say to some frames.
+/// Outputs of the learner and of companions for some frames.
 #[derive(Debug)]
 pub struct Outputs {
-    /// `[n, num_logits]`
+    /// Logits of the learner, `[n, num_logits]`.
     pub logits: Tensor,
-    /// Of each [companion](super::Objective::companion), in the order of the objectives.
+    /// Logits of each [companion](super::Objective::companion), in the order of the objectives.
     pub companions: Vec<Vec<f32>>,
 }
 
 /// Some rows of a batch: frames, row-major.
 #[derive(Debug, Clone)]
 pub struct Rows<'a> {
-    /// The learner's, `[n, num_logits]`,
+    /// Logits of the learner, `[n, num_logits]`.
     pub logits: &'a [f32],
-    /// and those of the objective's [companion](super::Objective::companion).
+    /// Logits of the objective's [companion](super::Objective::companion); empty without one.
     pub companion: &'a [f32],
-    /// All of the batch that these rows are in,
+    /// The whole batch.
     pub batch: &'a Batch,
-    /// and which of its rows they are.
+    /// Indices of these rows in the batch.
     pub range: Range<usize>,
 }
 
 impl<'a> Rows<'a> {
-    /// `[n, num_labels]`
+    /// Labels, `[n, num_labels]`.
     pub fn labels(&self) -> &'a [f32] {
         self.of(&self.batch.labels)
     }
 
-    /// The inputs before, `[n, num_labels]`, [`NONE`](sconce_nn::heads::NONE) where there was none.
+    /// Previous actions, `[n, num_labels]`; [`NONE`](sconce_nn::heads::NONE) where there is none.
     pub fn previous(&self) -> &'a [f32] {
         self.of(&self.batch.frames.previous)
     }
 
-    /// How much each counts, `[n]`; one of weight 0 is not part of the batch at all.
+    /// Weights, `[n]`. A row of weight 0 is not part of the batch.
     pub fn weights(&self) -> &'a [f32] {
         self.of(&self.batch.weights)
     }

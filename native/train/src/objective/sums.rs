@@ -1,8 +1,8 @@
-//! What shards of a batch add up, and what their sums are divided by.
+//! Sums over the shards of a batch, and their denominators.
 
 use sconce_tensor::{Error, Result};
 
-/// What a shard contributes: numbers of the objective's own meaning, which are added.
+/// Sums over a shard. Their meaning is the objective's.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sums(pub Vec<f64>);
 
@@ -14,20 +14,20 @@ impl Sums {
     }
 }
 
-/// What a shard has to know of the whole batch.
+/// Denominators of a whole batch, which every shard needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Denominators {
     pub(super) inverse_weight: f64,
     pub(super) inverse_rows: f64,
-    /// Numbers of the objective's own meaning.
+    /// Further numbers, whose meaning is the objective's.
     pub(super) own: Vec<f64>,
 }
 
 impl Denominators {
-    /// Of rows that count so much.
+    /// Denominators of rows with these weights.
     ///
     /// # Errors
-    /// `OutOfRange` for a weight that is no number from 0 on, or if all are 0.
+    /// `OutOfRange` for a weight that is negative or not finite, or if all weights are 0.
     pub fn of(weights: &[f32]) -> Result<Self> {
         if let Some(&w) = weights.iter().find(|w| !(w.is_finite() && **w >= 0.0)) {
             return Err(Error::out_of_range("frame weight", w.into(), 0.0, f32::MAX.into()));
@@ -36,10 +36,10 @@ impl Denominators {
         Self::of_rows(count, weights.iter().map(|&w| f64::from(w)).sum())
     }
 
-    /// For `count` rows that count, whose weights add up to `weight`.
+    /// Denominators of `count` rows of nonzero weight, whose weights add up to `weight`.
     pub(super) fn of_rows(count: usize, weight: f64) -> Result<Self> {
         match count {
-            0 => Err(Error::out_of_range("rows that count", 0.0, 1.0, f64::INFINITY)),
+            0 => Err(Error::out_of_range("rows of weight above 0", 0.0, 1.0, f64::INFINITY)),
             _ => Ok(Self {
                 inverse_weight: 1.0 / weight,
                 inverse_rows: 1.0 / count as f64,
@@ -48,18 +48,18 @@ impl Denominators {
         }
     }
 
-    /// With numbers of an objective's own.
+    /// The same denominators with an objective's own numbers.
     #[must_use]
     pub fn with(self, own: Vec<f64>) -> Self {
         Denominators { own, ..self }
     }
 
-    /// What a sum over weighted rows is multiplied by for their mean.
+    /// Factor that makes a sum over weighted rows their mean.
     pub fn mean(&self) -> f64 {
         self.inverse_weight
     }
 
-    /// Those of a batch whose loss counts for `share`.
+    /// Denominators by which the loss of the batch is multiplied by `share`.
     #[must_use]
     pub fn times(&self, share: f64) -> Self {
         Denominators {
@@ -69,7 +69,7 @@ impl Denominators {
         }
     }
 
-    /// As kernels have them.
+    /// All numbers, in the order of the kernels.
     pub fn numbers(&self) -> Vec<f64> {
         let numbers = [self.inverse_weight, self.inverse_rows];
         numbers.into_iter().chain(self.own.iter().copied()).collect()

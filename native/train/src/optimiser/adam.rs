@@ -1,4 +1,4 @@
-//! Optimisers of two moments: `p -= rate m / (root sqrt(v) + eps)`, with v as each has it.
+//! Optimisers with two moments: `p -= rate m / (root sqrt(v) + eps)`, with v as each defines it.
 
 use sconce_tensor::{Result, Tensor};
 

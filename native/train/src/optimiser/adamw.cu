@@ -1,34 +1,34 @@
 // AdamW (Loshchilov & Hutter 2019, algorithm 2) and Adam (Kingma & Ba 2015, algorithm 1) of all parameters of a policy
 // at once, with the clip of their gradients' norm (Pascanu et al. 2013, algorithm 1) and the average of the weights.
 //
-//   adamw_squares   squares of the gradients, a part of each chunk
-//   adamw_begin     their norm, and from it and the settings the constants of this update
-//   adamw_update    parameters, moments, averages and what is kept of a parameter in bf16
+//   adamw_squares   sums of squares of the gradients, one for each chunk
+//   adamw_begin     their norm, and the constants of this update from it and the settings
+//   adamw_update    parameters, moments, averages and bf16 copies of parameters
 //
-// Whatever changes from one update to the next lies on the card: three launches that are recorded once are an update
-// whenever they are played. Gradients whose norm is not finite change nothing and are counted as refused.
+// All that changes from one update to the next lies on the card: three launches, recorded once, make an update each
+// time they are played. Gradients whose norm is not finite change nothing and count as refused.
 //
-// A parameter is cut into chunks; a block has one. All is f32 but gradients, which may be bf16, and sums and constants,
-// which are f64 in an order that sizes alone decide.
+// A parameter is cut into chunks, one for each block. All is f32 except gradients, which may be bf16, and sums and
+// constants, which are f64. The order of a sum depends on sizes alone.
 
 #include "numbers.cuh"
 
-// Numbers `index * CHUNK ..` of a parameter, so many of them.
+// `count` numbers of a parameter, from `index * CHUNK` on.
 struct Chunk {
   int parameter, index, count, flags;
 };
 
-// What the host sets. Gradients are sums of which `learned` is the weight.
+// Settings of the host. Gradients are sums: their mean is the sum divided by `learned`.
 struct Settings {
   double learning_rate, learned, max_norm, beta1, beta2, eps, decoupled_decay, coupled_decay, ema_decay;
 };
 
-// What goes on from one update to the next; the norm is that of the mean gradient before the clip.
+// State from one update to the next. The norm is that of the mean gradient before the clip.
 struct State {
   double updates, norm, refused;
 };
 
-// Of one update, of every number alike.
+// Constants of one update, the same for every number.
 struct Constants {
   float factor, keep, coupled, blend, beta1, fresh1, beta2, fresh2, rate, root, eps, go;
 };
@@ -38,7 +38,7 @@ namespace {
 constexpr int THREADS = 256;
 constexpr int WARP = 32;
 constexpr int CHUNK = 4096;
-// Numbers of a thread whose reads wait together.
+// Numbers of a thread whose reads are in flight together.
 constexpr int EACH = 4;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
@@ -46,7 +46,7 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 constexpr int DECAYS = 1;
 constexpr int BF16_GRADIENT = 2;
 
-// The same in every thread. Of a kernel's one sum.
+// The sum over a block, the same in every thread. A kernel may call it once.
 __device__ inline double sum_of_block(double v) {
   __shared__ double sums[THREADS / WARP];
   for (int apart = WARP / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
@@ -57,7 +57,7 @@ __device__ inline double sum_of_block(double v) {
   return sum;
 }
 
-// Of this thread's numbers of a chunk: squares of f32 overflow f32.
+// Sum of squares of this thread's numbers of a chunk, in f64: squares of f32 overflow f32.
 template <typename G> __device__ double squares(const G *g, int count) {
   double sum = 0.0;
   for (int i = threadIdx.x; i < count; i += THREADS) {
@@ -67,7 +67,7 @@ template <typename G> __device__ double squares(const G *g, int count) {
   return sum;
 }
 
-// As the CPU multiplies it.
+// A power by the same multiplications as on the CPU.
 __device__ inline double power(double base, int exponent) {
   double result = 1.0;
   for (; exponent > 0; exponent /= 2, base *= base)
@@ -75,7 +75,7 @@ __device__ inline double power(double base, int exponent) {
   return result;
 }
 
-// Of update `t`, counted from 1.
+// Constants of update `t`, counted from 1.
 __device__ inline Constants constants_of(const Settings &s, int t, double norm) {
   const double kept = norm > s.max_norm ? s.max_norm / norm : 1.0;
   Constants c;
@@ -94,7 +94,7 @@ __device__ inline Constants constants_of(const Settings &s, int t, double norm) 
   return c;
 }
 
-// A chunk's numbers, from its first on; no average and no copy where there is none.
+// Pointers to the first number of a chunk; `average` and `copy` are null where there are none.
 template <typename G> struct Span {
   float *p;
   const G *g;
@@ -155,7 +155,7 @@ extern "C" __global__ void adamw_begin(const double *__restrict__ parts, int cou
 
   const double norm = sqrt(all) / settings->learned;
   state->norm = norm;
-  // Not so of what is not a number.
+  // The negated form also catches NaN.
   if (!(norm < INFINITY)) {
     state->refused += 1.0;
     constants->go = 0.0f;
@@ -165,7 +165,8 @@ extern "C" __global__ void adamw_begin(const double *__restrict__ parts, int cou
   *constants = constants_of(*settings, int(min(state->updates, 2147483647.0)), norm);
 }
 
-// A block of THREADS for each chunk. Arrays have a pointer for each parameter, of averages and copies maybe none.
+// A block of THREADS for each chunk. Arrays have a pointer for each parameter; those of averages and copies may be
+// null.
 extern "C" __global__ void adamw_update(float *const *__restrict__ parameters, const void *const *__restrict__ gradients,
                                         float *const *__restrict__ means, float *const *__restrict__ squares,
                                         float *const *__restrict__ averages, __nv_bfloat16 *const *__restrict__ copies,

@@ -1,4 +1,4 @@
-//! Updates of all parameters at once, on the card that has them.
+//! Updates of all parameters at once, on their card.
 
 use sconce_tensor::device::{Held, Owner};
 use sconce_tensor::{DType, Error, Result, Tensor};
@@ -9,9 +9,10 @@ use super::kernels::{AdamW, Parameter, Settings, State};
 use super::memory::Memory;
 
 impl Optimiser {
-    /// One update of all parameters, in the order they were given to `new`, each with a gradient that is a sum of which
-    /// `learned` is the weight: the norm of the mean gradient before it is clipped. One that is not finite changes
-    /// nothing. `None` where there are no kernels for it, and nothing was done.
+    /// Makes one update of all parameters, in the order given to `new`. `numbers` are `[learned, max_norm, lr]`; each
+    /// gradient is a sum whose mean is the sum divided by `learned`. Returns the norm of the mean gradient before the
+    /// clip; one that is not finite changes nothing. Returns `None` and does nothing where no kernel serves the
+    /// update.
     pub fn update_at_once(
         &mut self,
         parameters: &[(&Tensor, Tensor)],
@@ -30,7 +31,7 @@ impl Optimiser {
         matches!(self.config.kind, Kind::AdamW | Kind::Adam)
     }
 
-    /// As [`update_at_once`](Self::update_at_once), of which nothing is waited for: whether it was launched.
+    /// Launches [`update_at_once`](Self::update_at_once) without waiting for it. Returns whether it was launched.
     pub fn begin_at_once(
         &mut self,
         parameters: &[(&Tensor, Tensor)],
@@ -69,24 +70,24 @@ impl Optimiser {
         Ok(true)
     }
 
-    /// The update of all parameters as it was launched last, by gradients in these places: recorded, or for what is
-    /// played from now on.
+    /// The latest launched update of all parameters, to be recorded, or to be given new gradients and settings for a
+    /// recorded update.
     pub fn at_once(&mut self) -> Result<&mut AdamW> {
         self.card.as_mut().ok_or_else(|| Error::not_found("an update on the card"))
     }
 
-    /// The same to look at.
+    /// The latest launched update, read only.
     pub fn known_at_once(&self) -> Result<&AdamW> {
         self.card.as_ref().ok_or_else(|| Error::not_found("an update on the card"))
     }
 
-    /// Writes the numbers of what is played from now on: [learned, max_norm, lr] as `update_at_once` has them.
+    /// Writes the numbers of updates that are played from now on: `[learned, max_norm, lr]` of `update_at_once`.
     pub fn set_at_once(&mut self, numbers: [f64; 3]) -> Result<()> {
         let (settings, updates) = (self.settings(numbers), self.updates);
         self.at_once()?.set(&settings, updates)
     }
 
-    /// Takes note of the updates that were played.
+    /// Sets the number of updates, after recorded ones were played.
     pub fn updated_at_once(&mut self, updates: u64) -> Result<()> {
         self.updates = updates;
         self.at_once()?.made(updates);

@@ -1,11 +1,11 @@
-//! The norm of all gradients together, and what is left of them.
+//! The norm of all gradients together, and the clip by it.
 
 use sconce_tensor::simd::dispatch;
 use sconce_tensor::{Error, Result, pool};
 
 use super::fused::SHARD;
 
-/// Sum of squares in f64, because squares of f32 overflow: shards side by side, added in order.
+/// Sum of squares in f64, because squares of f32 overflow. Shards are summed in parallel and added in order.
 pub fn squared_norm(values: &[f32]) -> f64 {
     let mut sums = vec![0.0; values.len().div_ceil(SHARD)];
     pool::for_each_rows(&mut sums, 1, 1, |i, sum| {
@@ -16,7 +16,7 @@ pub fn squared_norm(values: &[f32]) -> f64 {
 }
 
 dispatch! {
-    /// In lanes, of which none waits for the one before.
+    /// Sums in independent lanes.
     fn squares(sum: &mut f64, values: &[f32]) {
         let mut lanes = [0.0f64; 32];
         let (chunks, rest) = values.as_chunks::<32>();
@@ -30,11 +30,11 @@ dispatch! {
     }
 }
 
-/// A sum of gradients, of which the mean is wanted and no more than `max_norm` of it: the norm of the
-/// mean, and what every number of the sum is multiplied by (Pascanu et al. 2013, algorithm 1).
+/// The norm of the mean of a sum of gradients, and the factor on each number of the sum that gives the mean, cut to
+/// `max_norm` (Pascanu et al. 2013, algorithm 1).
 ///
-/// `squares` is that of the whole sum, `weight` how much went into it. A norm that is not finite is an
-/// error.
+/// `squares` is the squared norm of the whole sum, `weight` the sum of the weights of its gradients. A norm that is
+/// not finite is an error.
 pub fn clip(squares: f64, weight: f64, max_norm: f64) -> Result<(f64, f64)> {
     let norm = squares.sqrt() / weight;
     if !norm.is_finite() {

@@ -1,19 +1,19 @@
-//! An update composed of candle's ops, of a parameter that is on another device than a CPU. Each rule stands
-//! beside its fused form.
+//! Updates composed of candle's ops, for a parameter on another device than a CPU. The composed form of each rule
+//! stands beside its fused form.
 
 use sconce_tensor::{DType, Result, Tensor};
 
 use super::rule::{Pull, scaled};
 
-/// A parameter and what belongs to it after an update that may yet be made.
+/// A parameter, its moments and its average after an update that is not made yet.
 pub struct Next {
     pub(super) p: Tensor,
     pub(super) moments: Vec<Tensor>,
     pub(super) average: Option<Tensor>,
 }
 
-/// A parameter and what belongs to it, as [`fused::Numbers`](super::fused::Numbers). The parameter stays as it is:
-/// `next` becomes what it is after the update.
+/// A parameter, its gradient, moments and average, as [`fused::Numbers`](super::fused::Numbers). The parameter is not
+/// changed: `next` becomes its value after the update.
 pub(super) struct Tensors<'a> {
     pub p: &'a Tensor,
     pub g: &'a Tensor,
@@ -41,7 +41,7 @@ impl Tensors<'_> {
     }
 }
 
-/// Sum of squares, as [`squared_norm`](super::squared_norm), of a tensor on any device: one f64 beside it.
+/// Sum of squares of a tensor on any device, as [`squared_norm`](super::squared_norm): one f64 on the same device.
 pub fn squares_of(x: &Tensor) -> Result<Tensor> {
     Ok(x.to_dtype(DType::F64)?.sqr()?.sum_all()?)
 }

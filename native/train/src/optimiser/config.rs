@@ -1,10 +1,10 @@
-//! Which optimiser, and its numbers.
+//! The kinds of optimisers, and their numbers.
 
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// The optimisers there are. g is the gradient, m and v are moments, a hat is the correction of their
-/// bias, `m / (1 - beta^t)`.
+/// The optimisers. g is the gradient, m and v are moments, and a hat is the correction of their bias, `m / (1 -
+/// beta^t)`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -18,7 +18,7 @@ pub enum Kind {
     Sgd,
     /// Tieleman & Hinton 2012: `v = beta2 v + (1 - beta2) g^2, p -= lr g / (sqrt(v) + eps)`.
     RmsProp,
-    /// Liu et al. 2020, algorithm 2: Adam, which goes without v until its variance is tractable.
+    /// Liu et al. 2020, algorithm 2: Adam, without v until its variance is tractable.
     RAdam,
     /// You et al. 2020, algorithm 2: `r = m^ / (sqrt(v^) + eps) + decay p, p -= lr (|p| / |r|) r`,
     /// with one ratio for each parameter, which is 1 where a norm is 0.
@@ -32,26 +32,33 @@ pub enum Kind {
     Lion,
 }
 
-/// How weight decay pulls at a parameter.
+/// The way in which weight decay changes a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decay {
-    /// As the gradient of `decay / 2 |p|^2`.
+    /// Added to the gradient, as the gradient of `decay / 2 |p|^2`.
     Coupled,
-    /// `p -= lr decay p`
+    /// Applied beside the gradient: `p -= lr decay p`.
     Decoupled,
-    /// Within the rule's own direction.
+    /// Part of the rule's own direction.
     Own,
 }
 
-/// A number that is `None` is one that the optimiser does not have.
+/// An optimiser and its numbers. A number that the optimiser does not have is `None`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimiserConfig {
+    /// The optimiser.
     pub kind: Kind,
+    /// Decay rate of the mean of gradients.
     pub beta1: Option<f64>,
+    /// Decay rate of the mean of squared gradients; of the mean of gradients for Lion.
     pub beta2: Option<f64>,
+    /// Added to the denominator of an update.
     pub eps: Option<f64>,
+    /// Decay rate of SGD's momentum.
     pub momentum: Option<f64>,
+    /// Whether SGD applies its momentum one step ahead.
     pub nesterov: Option<bool>,
+    /// Weight decay of matrices.
     pub weight_decay: f64,
 }
 
@@ -62,7 +69,7 @@ impl Default for OptimiserConfig {
 }
 
 impl OptimiserConfig {
-    /// The defaults are PyTorch's; of what it does not have, those of the papers.
+    /// The default numbers: those of PyTorch, or of the paper for an optimiser that PyTorch does not have.
     pub fn new(kind: Kind) -> Self {
         let none = OptimiserConfig {
             kind,
@@ -86,7 +93,7 @@ impl OptimiserConfig {
         }
     }
 
-    /// Sets a number that is given; one that the optimiser does not have is an error by its name.
+    /// Sets a number if one is given. A number that the optimiser does not have is an error that names it.
     pub(crate) fn set<T>(
         &mut self,
         name: &str,
@@ -113,7 +120,7 @@ impl OptimiserConfig {
         }
     }
 
-    /// What is remembered of each number of a parameter: PyTorch's names, and what they begin with.
+    /// Moments of each number of a parameter: PyTorch's names, and initial values.
     pub(super) fn memory(&self) -> &'static [(&'static str, f32)] {
         match self.kind {
             Kind::Sgd => &[("momentum_buffer", 0.0)],

@@ -8,8 +8,8 @@ use super::rule::{Pull, Rule};
 /// Numbers of one shard.
 pub(super) const SHARD: usize = 1 << 15;
 
-/// A parameter and what belongs to it; what an optimiser does not remember is empty, and so is the
-/// average where none is kept.
+/// A parameter, its gradient, moments and average. A moment that the optimiser does not have is empty, and so is an
+/// average that is not kept.
 pub(super) struct Numbers<'a> {
     pub p: &'a mut [f32],
     pub g: &'a [f32],
@@ -51,7 +51,7 @@ dispatch! {
     }
 }
 
-/// `n` numbers from `at` on of parameter, moments and average, side by side.
+/// Updates `n` numbers from `at` on of parameter, moments and average, in lanes.
 #[inline(always)]
 fn lanes<R: Rule, const AVERAGE: bool>(
     rows: &mut [&mut [f32]; 4],

@@ -1,66 +1,84 @@
-//! Updates of all parameters of a policy at once, by AdamW or Adam, on an NVIDIA card, by `adamw.cu`.
+//! AdamW and Adam updates of all parameters of a policy at once, on an NVIDIA card, by `adamw.cu`.
 
 use sconce_cuda::kernels::ADAMW;
 use sconce_tensor::candle::Result;
 use sconce_tensor::device::launch::{Launch, overwrite, pointer, unwritten};
 use sconce_tensor::{DType, Device, Tensor};
 
-/// Threads of a block, and numbers of its chunk.
+/// Threads of a block.
 const THREADS: usize = 256;
+/// Numbers of a chunk.
 const CHUNK: usize = 4096;
 /// Flags of a chunk.
 const DECAYS: i32 = 1;
 const BF16_GRADIENT: i32 = 2;
 
-/// A parameter and what belongs to it, contiguous and on one card: f32, and a gradient of f32 or bf16.
+/// A parameter, its gradient, moments and average, contiguous and on one card: f32, with a gradient of f32 or bf16.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter<'a> {
+    /// Numbers of the parameter.
     pub p: &'a Tensor,
+    /// Sum of its gradients.
     pub g: &'a Tensor,
+    /// Mean of gradients.
     pub mean: &'a Tensor,
+    /// Mean of squared gradients.
     pub square: &'a Tensor,
+    /// Average over the updates, if it is kept.
     pub average: Option<&'a Tensor>,
+    /// Whether weight decay applies.
     pub decays: bool,
 }
 
-/// The numbers of an update. Gradients are sums of which `learned` is the weight.
+/// The numbers of an update. Gradients are sums: their mean is the sum divided by `learned`.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
+    /// Learning rate of the update.
     pub learning_rate: f64,
+    /// Weight of the sums of gradients.
     pub learned: f64,
+    /// Largest norm of the mean gradient.
     pub max_norm: f64,
+    /// Decay rate of the mean of gradients.
     pub beta1: f64,
+    /// Decay rate of the mean of squared gradients.
     pub beta2: f64,
+    /// Added to the denominator of the update.
     pub eps: f64,
+    /// Weight decay beside the gradient.
     pub decoupled_decay: f64,
+    /// Weight decay that is added to the gradient.
     pub coupled_decay: f64,
+    /// Decay rate of the averages.
     pub ema_decay: f64,
 }
 
-/// What an update left behind: how many there were, and the norm of the mean gradient before the clip. Where the
-/// norm is not finite nothing has changed.
+/// Result of an update: the number of updates so far, and the norm of the mean gradient before the clip. An update of
+/// a norm that is not finite changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct State {
+    /// Number of updates so far.
     pub updates: u64,
+    /// Norm of the mean gradient before the clip.
     pub norm: f64,
 }
 
-/// All that updates have on a card besides the parameters. It stays where it is, so that an update may be captured.
+/// The tensors of an update on a card besides the parameters. They stay in place, so that an update may be captured.
 #[derive(Debug)]
 pub struct AdamW {
     kinds: Vec<Kind>,
-    /// Parameters, gradients, means, squares, averages, copies in bf16.
+    /// Pointers to parameters, gradients, means, squares, averages and bf16 copies.
     tables: [Table; 6],
     chunks: Tensor,
     parts: Tensor,
     settings: Tensor,
     state: Tensor,
     constants: Tensor,
-    /// As the card has them.
+    /// Number of updates on the card.
     updates: u64,
 }
 
-/// What a parameter's chunks depend on.
+/// The properties of a parameter that its chunks depend on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Kind {
     len: usize,
@@ -74,7 +92,7 @@ impl Kind {
         Kind { len: p.elem_count(), decays, gradient: g.dtype() }
     }
 
-    /// `[chunks, 4]` of parameter `i`.
+    /// The chunks of parameter `i`, `[chunks, 4]`.
     fn chunks(self, i: usize) -> impl Iterator<Item = i32> {
         let decays = if self.decays { DECAYS } else { 0 };
         let flags = decays + if self.gradient == DType::BF16 { BF16_GRADIENT } else { 0 };
@@ -85,7 +103,7 @@ impl Kind {
     }
 }
 
-/// A pointer for each parameter, and what they were when they were written.
+/// A pointer for each parameter on the card, and the pointers that were written last.
 #[derive(Debug)]
 struct Table {
     there: Tensor,
@@ -111,7 +129,7 @@ impl Table {
 }
 
 impl AdamW {
-    /// Of parameters such as these; nothing of none.
+    /// The update of parameters like these; `None` for no parameters.
     pub fn new(parameters: &[Parameter]) -> sconce_tensor::Result<Option<Self>> {
         let Some(first) = parameters.first() else { return Ok(None) };
         let (p, device) = (first.p, first.p.device());
@@ -130,12 +148,12 @@ impl AdamW {
         }))
     }
 
-    /// Whether these are such parameters.
+    /// Whether these parameters have the sizes and types that the update was made for.
     pub fn fits(&self, parameters: &[Parameter]) -> bool {
         parameters.iter().map(Kind::of).eq(self.kinds.iter().copied())
     }
 
-    /// Writes what an update is made of where it looks for it; `updates` were made before.
+    /// Writes pointers and settings of an update, after `updates` earlier ones.
     pub fn prepare(
         &mut self,
         parameters: &[Parameter],
@@ -151,7 +169,7 @@ impl AdamW {
         self.set(settings, updates)
     }
 
-    /// Writes the settings of what is launched, or played, from now on; `updates` were made before.
+    /// Writes the settings of all updates that are launched or played from now on, after `updates` earlier ones.
     pub fn set(&mut self, settings: &Settings, updates: u64) -> sconce_tensor::Result<()> {
         let s = settings;
         let numbers = [s.learning_rate, s.learned, s.max_norm, s.beta1, s.beta2, s.eps];
@@ -164,7 +182,7 @@ impl AdamW {
         Ok(())
     }
 
-    /// Takes gradients from these places from now on, which are of the sizes that the parameters have.
+    /// Reads gradients from these addresses from now on. They have the sizes of the parameters.
     pub fn point_at(&mut self, gradients: &[u64]) -> sconce_tensor::Result<()> {
         let gradients: Vec<i64> = gradients.iter().map(|place| *place as i64).collect();
         let [_, g, ..] = &mut self.tables;
@@ -182,39 +200,39 @@ impl AdamW {
         Ok(())
     }
 
-    /// Where the [`state`](Self::state) is: updates, norm and refused ones, f64.
+    /// The [`state`](Self::state) on the card, f64: updates, norm, refused updates.
     pub fn state_there(&self) -> &Tensor {
         &self.state
     }
 
-    /// Takes note of so many updates that were made by what was recorded.
+    /// Sets the number of updates, after recorded ones were played.
     pub fn made(&mut self, updates: u64) {
         self.updates = updates;
     }
 
-    /// The update, of what was prepared. The tensors must be there until it is done: whoever frees them does it in
-    /// the card's order.
+    /// Launches the prepared update. The tensors must live until it is done; a free in the card's order comes late
+    /// enough.
     pub fn launch(&self) -> sconce_tensor::Result<()> {
         let [p, g, means, squares, averages, copies] = self.tables.each_ref().map(|t| &t.there);
         let of = |kernel: &str| Launch::of(ADAMW, kernel, &self.parts);
         let (count, block) = (self.parts.elem_count(), [THREADS, 1, 1]);
         let launch = of("adamw_squares")?.tensor(g)?.tensor(&self.chunks)?.tensor(&self.parts)?;
-        // SAFETY: as adamw.cu says: a block for each chunk, of tensors whose sizes the chunks have.
+        // SAFETY: the launch is what adamw.cu requires: a block for each chunk, of tensors of the sizes in the chunks.
         unsafe { launch.run([count, 1, 1], block, 0) }?;
 
         let launch = of("adamw_begin")?.tensor(&self.parts)?.int(count).tensor(&self.settings)?;
         let launch = launch.tensor(&self.state)?.tensor(&self.constants)?;
-        // SAFETY: as adamw.cu says: one block.
+        // SAFETY: the launch is what adamw.cu requires: one block.
         unsafe { launch.run([1; 3], block, 0) }?;
 
         let launch = of("adamw_update")?.tensor(p)?.tensor(g)?.tensor(means)?.tensor(squares)?;
         let launch = launch.tensor(averages)?.tensor(copies)?;
         let launch = launch.tensor(&self.chunks)?.tensor(&self.constants)?;
-        // SAFETY: as for the squares.
+        // SAFETY: as for `adamw_squares`.
         Ok(unsafe { launch.run([count, 1, 1], block, 0) }?)
     }
 
-    /// What the last update left behind: what is waited for.
+    /// Waits for the last update and reads its state.
     pub fn state(&mut self) -> sconce_tensor::Result<State> {
         let state: Vec<f64> = self.state.to_vec1()?;
         self.updates = state[0] as u64;

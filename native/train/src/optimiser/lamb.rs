@@ -1,4 +1,4 @@
-//! LAMB: Adam's direction with decay, as long as the parameter itself.
+//! LAMB: Adam's direction with decay, scaled to the norm of the parameter.
 
 use sconce_tensor::pool::sum_shards;
 use sconce_tensor::simd::{LANES, dispatch, load, store};
@@ -8,7 +8,7 @@ use super::fused::{self, Numbers, SHARD};
 use super::moments::Moments;
 use super::rule::{Pull, Rule, parts, scaled};
 
-/// Takes the moments further, then a step as long as the norms of the whole parameter say.
+/// Updates the moments, then the parameter by a rate from the norms of the whole parameter and of its direction.
 pub(super) fn update(numbers: Numbers<'_>, pull: Pull, unit: Moments, decay: f64, lr: f64) {
     let lamb = Lamb::new(unit, decay);
     let Numbers { p, g, m, v, average } = numbers;
@@ -40,13 +40,13 @@ impl Lamb {
         Lamb { unit, decay: decay as f32, rate: 0.0 }
     }
 
-    /// From the norms of a parameter and of its direction.
+    /// The rate, from the norms of a parameter and of its direction.
     pub(super) fn rate(lr: f64, [p, r]: [f64; 2]) -> f32 {
         let ratio = if p > 0.0 && r > 0.0 { p / r } else { 1.0 };
         (lr * ratio) as f32
     }
 
-    /// Takes the moments further and gives the direction, composed of candle's ops.
+    /// Updates the moments and returns the direction, composed of candle's ops.
     pub(super) fn composed_direction(
         self,
         p: &Tensor,
@@ -76,7 +76,7 @@ impl Rule for Lamb {
 }
 
 dispatch! {
-    /// New moments; to `sums` the squares of the parameter and of its direction, in f64.
+    /// Updates the moments. Writes the squared norms of the parameter and of its direction to `sums`, in f64.
     fn measure(
         p: &[f32],
         g: &[f32],
@@ -101,7 +101,7 @@ dispatch! {
     }
 }
 
-/// `n` numbers from `at` on, side by side; those beyond the end add zeros.
+/// Measures `n` numbers from `at` on, in lanes. Lanes beyond the end add zeros.
 #[inline(always)]
 fn lanes(
     p: [f32; LANES],

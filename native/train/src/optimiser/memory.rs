@@ -1,4 +1,4 @@
-//! What an optimiser remembers of a parameter.
+//! Moments and average of a parameter.
 
 use std::borrow::Cow;
 
@@ -12,11 +12,11 @@ pub(super) struct Memory {
     pub average: Kept,
 }
 
-/// Numbers of a parameter's shape, or none, wherever the last update had them.
+/// Numbers of a parameter's shape, or none, on the device of the last update.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Kept {
     values: Vec<f32>,
-    /// In the place of `values`, beside the parameter.
+    /// The numbers on the parameter's device, instead of `values`.
     pub tensor: Option<Tensor>,
 }
 
@@ -34,7 +34,7 @@ impl Kept {
         }
     }
 
-    /// For an update here.
+    /// Brings the numbers to the host, for an update there.
     pub(super) fn here(&mut self) -> Result<&mut [f32]> {
         if let Some(tensor) = self.tensor.take() {
             self.values = tensor::to_vec(&tensor)?;
@@ -42,7 +42,7 @@ impl Kept {
         Ok(&mut self.values)
     }
 
-    /// Keeps these numbers, in the place of those before if that `stays`.
+    /// Replaces the numbers; `stays` writes them in place of the earlier ones.
     pub(super) fn set(&mut self, next: Option<Tensor>, stays: bool) -> Result<()> {
         match (&self.tensor, next) {
             (Some(place), Some(next)) if stays => place.slice_set(&next, 0, 0)?,
@@ -51,7 +51,7 @@ impl Kept {
         Ok(())
     }
 
-    /// For an update beside the parameter `p`.
+    /// Brings the numbers to the device of parameter `p`, for an update there.
     pub(super) fn beside(&mut self, p: &Tensor) -> Result<Option<Tensor>> {
         if !self.values.is_empty() {
             self.tensor = Some(tensor::beside(p, self.values.clone(), p.shape())?);

@@ -1,11 +1,11 @@
-//! Optimisers, each fused into one pass over a parameter, with the average of the weights beside it,
-//! and the clip of the global norm.
+//! Optimisers, each fused into one pass over a parameter, with the average of the weights and the clip of the global
+//! norm.
 //!
-//! Every number of a parameter depends on its own gradient and moments alone, and LAMB's ratio on sums
-//! of fixed shards, so the bits are the same on any number of threads. [`Kind`] tells what each does.
+//! Every number of a parameter depends on its own gradient and moments alone, and LAMB's ratio on sums of fixed
+//! shards, so the bits are the same on any number of threads. [`Kind`] gives the formulas.
 //!
-//! A parameter on another device than a CPU is updated there, and so is what belongs to it: by ops of candle's, or on a
-//! card all parameters at once by kernels of ours, where a rule has some.
+//! A parameter on another device than a CPU is updated there, with its moments and its average: by candle's ops, or
+//! on a card by kernels for all parameters at once, if its rule has kernels.
 
 mod adam;
 mod card;
@@ -35,37 +35,41 @@ use sconce_tensor::memory::{repeated, zeros};
 use sconce_tensor::{Error, Result, Tensor};
 use update::{Update, pull};
 
-/// What the optimiser knows of a weight.
+/// A weight as the optimiser sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
+    /// Name of the weight.
     pub name: String,
+    /// Number of elements.
     pub len: usize,
-    /// Whether weight decay pulls at it.
+    /// Whether weight decay applies to it.
     pub decay: bool,
 }
 
 impl Parameter {
-    /// Matrices decay; biases, norms and other vectors do not.
+    /// A weight of this shape. Matrices decay; biases, norms and other vectors do not.
     pub fn new(name: impl Into<String>, shape: &[usize]) -> Self {
         Parameter { name: name.into(), len: shape.iter().product(), decay: shape.len() >= 2 }
     }
 }
 
+/// An optimiser with its moments and averages.
 #[derive(Debug)]
 pub struct Optimiser {
     config: OptimiserConfig,
     ema_decay: Option<f64>,
     parameters: Vec<Parameter>,
-    /// Beside each parameter; what is not kept is empty.
+    /// Moments and average of each parameter; those that are not kept are empty.
     memory: Vec<Memory>,
     updates: u64,
     card: Option<kernels::AdamW>,
 }
 
-/// Name of an average beside the moments.
+/// Name of an average in the saved state.
 const AVERAGE: &str = "ema";
 
 impl Optimiser {
+    /// An optimiser of these parameters, before its first update.
     pub fn new(config: OptimiserConfig, parameters: Vec<Parameter>) -> Self {
         let begin = |p: &Parameter| {
             let mut memory = Memory::default();
@@ -78,9 +82,8 @@ impl Optimiser {
         Optimiser { config, ema_decay: None, parameters, memory, updates: 0, card: None }
     }
 
-    /// Keeps an exponential moving average of the parameters over the updates, free of the bias towards
-    /// what it began with: `s_t = d s_{t-1} + (1 - d) p_t` from zero, over `1 - d^t` (Kingma & Ba 2015,
-    /// section 3). `None` keeps none.
+    /// Keeps an exponential moving average of the parameters over the updates, corrected for its initial bias:
+    /// `s_t = d s_{t-1} + (1 - d) p_t` from zero, over `1 - d^t` (Kingma & Ba 2015, section 3). `None` keeps none.
     pub fn averaging(mut self, decay: Option<f64>) -> Self {
         for (memory, p) in self.memory.iter_mut().zip(&self.parameters) {
             memory.average = zeros(if decay.is_some() { p.len } else { 0 }).into();
@@ -88,23 +91,24 @@ impl Optimiser {
         Optimiser { ema_decay: decay, ..self }
     }
 
-    /// Updates made so far.
+    /// Number of updates so far.
     pub fn updates(&self) -> u64 {
         self.updates
     }
 
+    /// The parameters, in the order of `new`.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// The averages in the order of the parameters, once there are some.
+    /// The averages in the order of the parameters; `None` before the first update or if none are kept.
     pub fn averages(&self) -> Result<Option<Vec<Cow<'_, [f32]>>>> {
         let kept = self.ema_decay.is_some() && self.updates > 0;
         let averages = || self.memory.iter().map(|memory| memory.average.read()).collect();
         kept.then(averages).transpose()
     }
 
-    /// One update of all parameters, in the order they were given to `new`.
+    /// Makes one update of all parameters, in the order given to `new`.
     pub fn step(&mut self, params: &mut [&mut [f32]], grads: &[&[f32]], lr: f64) -> Result<()> {
         let expected = self.parameters.len();
         for (what, got) in [("parameters", params.len()), ("gradients", grads.len())] {
@@ -143,13 +147,13 @@ impl Optimiser {
         update.go((Numbers { p, g, m, v, average }, update.pull))
     }
 
-    /// Takes back [`begin`](Self::begin), where nothing was updated.
+    /// Reverts [`begin`](Self::begin), if nothing was updated.
     pub fn give_up(&mut self) {
         self.updates -= 1;
     }
 
-    /// What [`update`](Self::update) would make of a parameter where it is. There may be no room for that: nothing
-    /// changes before all parameters have theirs and [`take`](Self::take) it.
+    /// The result of [`update`](Self::update) on the parameter's device. It may run out of memory, so nothing changes
+    /// before all parameters have their result and [`take`](Self::take) it.
     pub fn next(&mut self, i: usize, p: &Tensor, g: &Tensor, factor: f64, lr: f64) -> Result<Next> {
         self.check(i, p.elem_count(), g.elem_count())?;
         let update = self.present(i, factor, lr);
@@ -171,8 +175,8 @@ impl Optimiser {
         Ok(Next { p: next, moments, average })
     }
 
-    /// Makes an update of a parameter: its numbers are written over where they are, and so is what is kept of it where
-    /// a card may play an update that was recorded with these places.
+    /// Makes the update of a parameter, which is overwritten in place. Its moments and average are too, if a card may
+    /// play an update that was recorded with their addresses.
     pub fn take(&mut self, i: usize, p: &Tensor, next: Next) -> Result<()> {
         p.slice_set(&next.p, 0, 0)?;
         let stays = self.card.is_some();
@@ -194,7 +198,7 @@ impl Optimiser {
         Update { config, t, decay, lr, pull }
     }
 
-    /// How much of the parameters of update `t` goes into their average: all of the first ones.
+    /// Weight of the parameters of update `t` in their average; 1 for the first update.
     fn blend(&self, t: i32) -> f32 {
         self.ema_decay.map_or(0.0, |decay| (1.0 - decay) / (1.0 - decay.powi(t))) as f32
     }
@@ -210,8 +214,8 @@ impl Optimiser {
         Ok(())
     }
 
-    /// Moments by name, such as `exp_avg.<parameter>`, and averages as `ema.<parameter>`, to be saved
-    /// beside [`updates`](Self::updates).
+    /// Moments by name, such as `exp_avg.<parameter>`, and averages as `ema.<parameter>`, to be saved with
+    /// [`updates`](Self::updates).
     pub fn state(&self) -> Result<Vec<(String, Cow<'_, [f32]>)>> {
         let memory = self.parameters.iter().zip(&self.memory);
         let all = memory.flat_map(|(p, memory)| {
@@ -223,7 +227,7 @@ impl Optimiser {
         all.map(|(name, kept)| Ok((name, kept.read()?))).collect()
     }
 
-    /// Takes over a saved state; nothing changes unless all of it is there and fits.
+    /// Loads a saved state. Nothing changes unless the state is complete and fits.
     pub fn load_state<'a>(
         &mut self,
         updates: u64,
@@ -316,7 +320,7 @@ mod tests {
         }
     }
 
-    /// Longer than a shard, and no whole number of vectors.
+    /// The length is more than a shard, and no multiple of a vector.
     #[test]
     fn threads_change_no_bit() {
         const LEN: usize = 2 * fused::SHARD + 21;
@@ -377,7 +381,7 @@ mod tests {
         assert_eq!(adam.averages().unwrap().unwrap(), [&w[..], &b[..]]);
     }
 
-    /// As [`run`], of tensors.
+    /// [`run`] on tensors.
     fn run_tensors(optimiser: &mut Optimiser, params: &[Tensor; 2], steps: std::ops::Range<u64>) {
         for t in steps {
             let gw = (0..6).map(|i| ((i + t) as f32).sin()).collect();
@@ -392,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_composed_of_ops_are_those_of_one_pass_and_go_on_with_each_other() {
+    fn composed_and_fused_updates_are_equal_and_can_alternate() {
         for kind in KINDS {
             let config = OptimiserConfig { weight_decay: 0.03, ..OptimiserConfig::new(kind) };
             let new = || Optimiser { config, ..two(kind).averaging(Some(0.9)) };

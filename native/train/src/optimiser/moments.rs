@@ -1,11 +1,11 @@
-//! Mean and mean square of the gradients: their constants in one update, and how they change.
+//! Mean and mean square of the gradients: their constants in one update, and their updates.
 
 use sconce_tensor::{Result, Tensor};
 
 use super::config::{Kind, OptimiserConfig};
 use super::rule::scaled;
 
-/// Constants of one update.
+/// Constants of one update by the moments.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moments {
     beta1: f32,
@@ -18,14 +18,14 @@ pub(super) struct Moments {
 }
 
 impl Moments {
-    /// Of update `t`, counted from 1.
+    /// The constants of update `t`, counted from 1.
     pub(super) fn new(config: &OptimiserConfig, t: i32, lr: f64) -> Self {
         let (beta1, beta2) = (config.beta1.unwrap_or(0.0), config.beta2.unwrap_or(0.0));
         let (bias1, bias2) = (1.0 - beta1.powi(t), 1.0 - beta2.powi(t));
         let eps = config.eps.unwrap_or(0.0);
         let (rate, root, eps) = match (config.kind, rectification(beta2, t)) {
             (Kind::RAdam, Some(r)) => (lr / bias1 * r * bias2.sqrt(), 1.0, eps),
-            // The mean alone.
+            // The mean alone, without its square.
             (Kind::RAdam, None) => (lr / bias1, 0.0, 1.0),
             _ => (lr / bias1, 1.0 / bias2.sqrt(), eps),
         };

@@ -1,4 +1,4 @@
-//! Optimisers that remember one number of each: SGD, RMSprop and Lion.
+//! Optimisers with one moment: SGD, RMSprop and Lion.
 
 use sconce_tensor::{Result, Tensor};
 
@@ -9,7 +9,7 @@ use super::rule::{Composed, Rule, parts, scaled, sign};
 pub(super) struct Sgd {
     rate: f32,
     momentum: f32,
-    /// How much of the gradient and of the new momentum a step is made of.
+    /// Factors on the gradient and on the new momentum in a step.
     ahead: (f32, f32),
 }
 

@@ -1,4 +1,4 @@
-//! One update of one parameter: which rule, by which constants, and through what.
+//! One update of one parameter: its rule, its constants, and its pass over the parameter.
 
 use sconce_tensor::{Result, Tensor};
 
@@ -37,11 +37,11 @@ impl Update {
     }
 }
 
-/// How an update goes through a parameter.
+/// The way in which an update passes over a parameter.
 pub(super) trait Pass {
     fn run(self, rule: impl Rule + Composed) -> Result<()>;
 
-    /// LAMB looks at the whole parameter first; `unit` are the constants for a rate of 1.
+    /// LAMB reads the whole parameter first; `unit` are the constants for a rate of 1.
     fn lamb(self, unit: Moments, decay: f64, lr: f64) -> Result<()>;
 }
 
@@ -75,7 +75,7 @@ impl Pass for Tensors<'_> {
     }
 }
 
-/// What the decay, and what the clip and the mean, make of a parameter and its gradient.
+/// The factors of the decay, of the clip and of the mean over batches.
 pub(super) fn pull(kind: Decay, factor: f64, decay: f64, lr: f64) -> Pull {
     let (coupled, decoupled) = match kind {
         Decay::Coupled => (decay, 0.0),

@@ -1,4 +1,4 @@
-//! Options of a run that are refused: out of bounds, or without meaning beside the others.
+//! Options of a run that are refused: out of bounds, or without effect beside the others.
 
 use sconce_nn::spec::Spec;
 use sconce_tensor::{Error, Result};
@@ -29,22 +29,22 @@ impl TrainOptions {
         self.loader().validate()
     }
 
-    /// The same for a run of a policy of this Spec.
+    /// Validates the options for a run of a policy of this Spec.
     pub(crate) fn validate_for(&self, spec: &Spec) -> Result<()> {
         self.validate()?;
         let carried = self.carries() || self.saving.validation_mode == Mode::Carry;
         if carried { spec.backbone.check_carried() } else { Ok(()) }
     }
 
-    /// Whether a step hands states on: from batch to batch, or from chunk to chunk of a window.
+    /// Whether a step carries states: from batch to batch, or from chunk to chunk of a window.
     pub(crate) fn carries(&self) -> bool {
         self.data.unroll == Mode::Carry
             || self.optimiser.truncate_bptt.is_some_and(|n| n < self.data.window_size)
     }
 
-    /// Refuses a run of more updates than any may have, where an epoch has this many.
+    /// Refuses a run of more updates than `steps` may be, with `epoch_steps` updates in an epoch.
     pub(crate) fn check_steps(&self, epoch_steps: u64) -> Result<()> {
-        // A budget of time ends a run that counts its epochs in millions.
+        // A time budget ends the run, however many epochs are set.
         match self.schedule.max_minutes {
             Some(_) => Ok(()),
             None => bounded("steps", self.total_steps(epoch_steps) as f64),
@@ -52,10 +52,10 @@ impl TrainOptions {
     }
 }
 
-/// Frames of one step: more would not fit into the memory of the machines this is for.
+/// The most frames of one step. More would not fit into the memory of the machines that Sconce is for.
 pub(crate) const MAX_FRAMES: usize = 1 << 20;
 
-/// An option that means nothing beside the others, and is given, is an error that names it.
+/// Refuses a given option that has no effect beside the others, by its name.
 fn check_meant(values: &Value) -> Result<()> {
     let rows = rows()?;
     let value = |row: &Row| values.get(&row.group).and_then(|group| group.get(&row.name));
@@ -64,14 +64,14 @@ fn check_meant(values: &Value) -> Result<()> {
         let given = value(row).is_some_and(|value| !same(value, &row.default()));
         for need in row.needs().filter(|_| given) {
             if !need.is_met(of(need.other).unwrap_or(&Value::Null)) {
-                return Err(Error::mismatch(&row.name, need.said(), "no such"));
+                return Err(Error::mismatch(&row.name, need.said(), "none"));
             }
         }
     }
     Ok(())
 }
 
-/// Whether two values are equal, numbers as f32 where they came from such.
+/// Whether two values are equal, with numbers compared as f32, as some come from f32.
 fn same(a: &Value, b: &Value) -> bool {
     let number = |value: &Value| value.as_f64().map(|number| number as f32);
     a == b || (a.is_number() && number(a) == number(b))

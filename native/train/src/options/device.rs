@@ -1,4 +1,4 @@
-//! What a run computes on, and in.
+//! Device and precision of a run.
 
 use sconce_ops::matmul::gains;
 use sconce_tensor::device::{self, Devices};
@@ -7,8 +7,7 @@ use sconce_tensor::{Device, Error, Precision, Result};
 use super::train::TrainOptions;
 
 impl TrainOptions {
-    /// What a run computes in on this machine: what was asked for where that gains something or is to be
-    /// whether or not, and else f32.
+    /// Precision of a run on this machine: the requested one if it is faster than f32 or forced, otherwise f32.
     pub fn precision_here(&self) -> Precision {
         match self.machine.force_precision || !self.is_on_cpu() || gains(self.machine.precision) {
             true => self.machine.precision,
@@ -16,14 +15,15 @@ impl TrainOptions {
         }
     }
 
+    /// Whether the run is on a CPU.
     pub fn is_on_cpu(&self) -> bool {
         self.machine.device.starts_with("cpu")
     }
 
-    /// Opens the devices that the run is on.
+    /// Opens the devices of the run.
     ///
     /// # Errors
-    /// As [`open_device`](Self::open_device), and `Mismatch` for a batch that they cannot share alike.
+    /// Those of [`open_device`](Self::open_device), and `Mismatch` for a batch that they cannot share equally.
     pub(crate) fn open_devices(&self) -> Result<Devices> {
         self.check_device()?;
         let (count, windows) = (device::count(&self.machine.device), self.data.batch_size);
@@ -37,10 +37,10 @@ impl TrainOptions {
         device::several(&self.machine.device)
     }
 
-    /// Opens the one device that a measurement is on.
+    /// Opens the single device of a measurement.
     ///
     /// # Errors
-    /// `NoDevice` for one that is not there, `Unavailable` for an option that only a CPU has.
+    /// `NoDevice` for a device that does not exist, `Unavailable` for an option that only a CPU has.
     pub(crate) fn open_device(&self) -> Result<Device> {
         self.check_device()?;
         device::named(&self.machine.device)
@@ -50,7 +50,7 @@ impl TrainOptions {
         if self.machine.memory_limit.is_some() && !self.is_on_cpu() {
             return Err(Error::Unavailable {
                 what: format!("memory_limit on {}", self.machine.device),
-                reason: "a card's is memory_budget, see Sconce.Config".into(),
+                reason: "a card has memory_budget instead, see Sconce.Config".into(),
             });
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What an evaluation may be told.
+//! Options of an evaluation.
 
 use sconce_tensor::{Device, Precision, Result, device};
 use serde::{Deserialize, Serialize};
@@ -12,35 +12,45 @@ pub enum Mode {
     /// The last frames alone, from a zero state, padded at the start with copies of the first.
     #[default]
     Window,
-    /// The whole game, its state carried through.
+    /// The whole game, with the state carried through it.
     Carry,
 }
 
+/// Options of an evaluation, all of them set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalOptions {
+    /// How much of the past the policy sees.
     pub mode: Mode,
+    /// Frames in a window.
     pub window_size: usize,
-    /// Every how many frames one is scored; carried, every frame is.
+    /// Frames between scored frames; [`Mode::Carry`] scores every frame.
     pub stride: usize,
+    /// Frames between a state and its label, beyond the next.
     pub frame_delay: usize,
 }
 
-/// How a finished policy is scored; what is not given is what it was trained with.
+/// Options for scoring a finished policy. An option of the training that is not given is read from the checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EvaluateOptions {
+    /// How much of the past the policy sees; `None` is [`Mode::Window`].
     pub mode: Option<Mode>,
+    /// Frames in a window; `None` is that of the training.
     pub window_size: Option<usize>,
+    /// Frames between scored frames; `None` is 1.
     pub stride: Option<usize>,
+    /// Frames between a state and its label, beyond the next; `None` is that of the training.
     pub frame_delay: Option<usize>,
+    /// Threads of the pool; `None` leaves them unchanged.
     pub threads: Option<usize>,
-    /// Of the products, also where that gains nothing. A policy plays in f32.
+    /// Precision of the products, even where it is not faster. A policy plays in f32.
     pub precision: Precision,
-    /// As [`TrainOptions::device`]; none: the CPU.
+    /// Name of the device, such as `cuda:1`; `None` is the CPU.
     pub device: Option<String>,
 }
 
 impl EvaluateOptions {
+    /// Whether the policy is scored on a CPU.
     pub fn is_on_cpu(&self) -> bool {
         self.device.as_deref().is_none_or(|device| device.starts_with("cpu"))
     }
@@ -48,7 +58,7 @@ impl EvaluateOptions {
     /// Opens the device that the policy is scored on.
     ///
     /// # Errors
-    /// `NoDevice` for one that is not there.
+    /// `NoDevice` for a device that does not exist.
     pub fn open_device(&self) -> Result<Device> {
         device::named(self.device.as_deref().unwrap_or("cpu"))
     }

@@ -1,12 +1,12 @@
-//! The literals of Elixir that `options.exs` is written in.
+//! A parser of the Elixir literals in `options.exs`.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
 use serde_json::{Map, Number, Value};
 
-/// The value of a literal. A keyword list is an object, a tuple an array, an atom and a name of a type a string; `nil` is
-/// null.
+/// The value of a literal. A keyword list becomes an object, a tuple an array, an atom or the name of a type a string,
+/// and `nil` null.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     let mut parser = Parser { rest: text.chars().peekable() };
     let value = parser.value()?;
@@ -43,7 +43,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Values, or a keyword list: words with a colon behind them, and their values.
+    /// Reads values, or a keyword list: words with a colon behind them, and their values.
     fn list(&mut self, end: char) -> Result<Value, String> {
         self.rest.next();
         let (mut values, mut fields) = (vec![], Map::new());
@@ -62,7 +62,7 @@ impl Parser<'_> {
             }
             self.space();
             if self.rest.next_if_eq(&',').is_none() && self.rest.peek() != Some(&end) {
-                return Err(format!("{:?} where a list goes on", self.rest.peek()));
+                return Err(format!("{:?} where a list continues", self.rest.peek()));
             }
         }
         Ok(if fields.is_empty() { Value::Array(values) } else { Value::Object(fields) })
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literals_are_what_elixir_reads_and_what_is_none_is_told() {
+    fn literals_are_read_as_elixir_reads_them_and_others_are_refused() {
         let text =
             r#"[a: [value: usize, max: 65_536, eps: 1.0e-3], b: {:in, [:x, nil]}, c: "d \"e\""]"#;
         let want = json!({

@@ -2,30 +2,38 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Reduction of the loss over the bits of a head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduction {
+    /// Mean over the bits.
     #[default]
     Mean,
+    /// Sum over the bits.
     Sum,
 }
 
+/// Factors on the loss of pressed bits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PosWeight {
+    /// No factors.
     None,
-    /// From the press rates of the training data; see [`LossOptions::with_press_rates`](super::LossOptions::with_press_rates).
+    /// Factors from the press rates of the training data, see
+    /// [`LossOptions::with_press_rates`](super::LossOptions::with_press_rates).
     #[default]
     Auto,
-    /// One weight per bit, bernoulli heads in order.
+    /// One factor per bit, bernoulli heads in order.
     Given(Vec<f32>),
 }
 
+/// Heads that have the focal factor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FocalHeads {
+    /// All heads.
     #[default]
     All,
-    /// For comparison with runs that had the factor on the bits alone.
+    /// Bernoulli heads alone, for comparison with runs that had the factor there alone.
     Bernoulli,
 }

@@ -1,4 +1,4 @@
-//! What a run and an evaluation may be told, and its bounds.
+//! Options of a run and of an evaluation, and their bounds.
 
 mod check;
 mod device;

@@ -1,4 +1,4 @@
-//! What the options of a run are to its parts.
+//! Options of a run in the form that its parts take.
 
 use sconce_data::LoaderOptions;
 use sconce_tensor::Result;
@@ -10,7 +10,7 @@ use crate::schedule::{Schedule, ScheduleKind};
 use crate::unroll::Unroll;
 
 impl TrainOptions {
-    /// Batches in which the shares of a mix go from their first to their last.
+    /// Batches in which the shares of a mix move from their first values to their last.
     pub(crate) fn mix_draws(&self) -> u64 {
         self.data.mix_steps.saturating_mul(self.optimiser.accumulation_steps)
     }
@@ -33,7 +33,7 @@ impl TrainOptions {
         options
     }
 
-    /// Whether there may be games to measure on.
+    /// Whether there may be validation games.
     pub(crate) fn may_validate(&self) -> bool {
         self.data.validation.is_some() || self.data.val_split > 0.0
     }
@@ -65,7 +65,7 @@ impl TrainOptions {
         }
     }
 
-    /// Updates of the run, where an epoch has so many.
+    /// Updates of the run, with `epoch_steps` updates in an epoch.
     pub(crate) fn total_steps(&self, epoch_steps: u64) -> u64 {
         self.schedule.steps.unwrap_or(self.schedule.epochs.saturating_mul(epoch_steps))
     }
@@ -82,7 +82,7 @@ impl TrainOptions {
             },
             LrSchedule::Exponential => ScheduleKind::Exponential { rate: self.schedule.decay_rate },
         };
-        // A short run still has more of a course than of a warm-up.
+        // In a short run the warm-up takes at most half of the steps.
         let warmup_steps = self.schedule.warmup_steps.min(total_steps / 2);
         let TrainOptions {
             schedule: ScheduleOptions { learning_rate: base, decay_steps, .. }, ..

@@ -1,16 +1,17 @@
 //! The table of options, `options.exs`, which Elixir reads too.
 //!
-//! A row of it is the only place where an option is described. It is a literal of both languages: Elixir makes documentation,
-//! checks and switches of it; here a macro makes a field of each row, and what else a row says is looked up by its name.
+//! A row is the only description of an option. The table is a literal of both languages: Elixir makes documentation,
+//! checks and switches from it; in Rust a macro makes a field from each row, and its other keys are looked up by its
+//! name.
 //!
-//! | key | what |
+//! | key | meaning |
 //! |---|---|
-//! | `value`, `optional`, `list` | its type here, which may be absent, or of which there may be several |
-//! | `default`, `doc` | in this order |
-//! | `type` | in Elixir, where that does not follow from the type here |
-//! | `min`, `max`, `above`, `below` | bounds of a number; the latter two are outside |
-//! | `needs` | what another option has to be for this one to mean anything: some of its values, `:given` or `:above_zero` |
-//! | `resume` | `:free`: may change in a run that goes on |
+//! | `value`, `optional`, `list` | the Rust type of a value, of an optional value, or of the elements of a list |
+//! | `default`, `doc` | default value and text, in this order |
+//! | `type` | the Elixir type, if it does not follow from the Rust type |
+//! | `min`, `max`, `above`, `below` | bounds of a number; `above` and `below` are exclusive |
+//! | `needs` | values of another option without which this one has no effect: a list, `:given` or `:above_zero` |
+//! | `resume` | `:free` if the option may change in a resumed run |
 
 use std::sync::OnceLock;
 
@@ -21,7 +22,7 @@ use super::literal;
 
 const TEXT: &str = include_str!("../../options.exs");
 
-/// The group that has to be named: options of the loss are too many to stand among the others.
+/// The group whose options need its name: the loss has too many to list them among the others.
 pub(crate) const NAMED: &str = "loss";
 
 /// A row of the table.
@@ -32,19 +33,19 @@ pub(crate) struct Row {
     says: Map<String, Value>,
 }
 
-/// What another option has to be.
+/// A condition on another option.
 pub(super) struct Need<'a> {
     pub other: &'a str,
     values: &'a Value,
 }
 
 impl Row {
-    /// Whether it may change in a run that goes on.
+    /// Whether it may change in a resumed run.
     pub(crate) fn is_free(&self) -> bool {
         self.says.get("resume").is_some_and(|resume| resume == "free")
     }
 
-    /// Whether it is known by its name alone, without its group.
+    /// Whether it may be given by its name alone, without its group.
     pub(crate) fn is_flat(&self) -> bool {
         self.group != NAMED
     }
@@ -66,7 +67,7 @@ impl Row {
         self.says.get(key).and_then(Value::as_f64)
     }
 
-    /// The least and the most that its number may be, both included.
+    /// Least and largest value of its number, both inclusive.
     pub(super) fn bounds(&self) -> Option<(f64, f64)> {
         let least = self.number("min").or_else(|| Some(self.number("above")?.next_up()));
         let most = self.number("max").or_else(|| Some(self.number("below")?.next_down()));
@@ -85,7 +86,7 @@ impl Need<'_> {
         }
     }
 
-    /// In words.
+    /// The condition as text.
     pub(super) fn said(&self) -> String {
         let other = self.other;
         match self.values.as_str() {
@@ -130,7 +131,7 @@ pub(crate) fn rows() -> Result<&'static [Row]> {
     }
 }
 
-/// Refuses a number outside the bounds of its option, if that has some.
+/// Refuses a number outside the bounds of its option, if it has bounds.
 pub(super) fn check(option: &str, value: Option<f64>) -> Result<()> {
     let row = rows()?.iter().find(|row| row.name == option);
     match row.and_then(Row::bounds).zip(value) {
@@ -148,7 +149,7 @@ pub(super) fn bounded(option: &str, value: f64) -> Result<()> {
     }
 }
 
-/// A number outside its bounds is an error that names it.
+/// Refuses a number outside its bounds by name.
 pub(crate) fn at_least(field: &str, value: f64, min: f64, max: f64) -> Result<()> {
     match value {
         v if v >= min && v <= max => Ok(()),

@@ -7,13 +7,13 @@ use crate::optimiser::{Kind, OptimiserConfig};
 use sconce_nn::head::Direction;
 
 #[test]
-fn options_of_runs_before_there_were_other_optimisers_are_adamw() {
+fn options_of_older_runs_without_an_optimiser_are_adamw() {
     let text = r#"{"batch_size": 8, "lr_schedule": "linear", "weight_decay": 0.03}"#;
     let options: TrainOptions = serde_json::from_str(text).unwrap();
     let adamw = OptimiserConfig { weight_decay: 0.03, ..OptimiserConfig::new(Kind::AdamW) };
     assert_eq!(options.optimiser().unwrap(), adamw);
     assert_eq!((options.optimiser.accumulation_steps, options.optimiser.ema_decay), (1, None));
-    // A run that was told of no minutes goes on without any.
+    // A run with a recorded null stays without minutes.
     let options: TrainOptions = serde_json::from_str(r#"{"save_minutes": null}"#).unwrap();
     assert_eq!(
         (options.saving.save_minutes, TrainOptions::default().saving.save_minutes),
@@ -38,7 +38,7 @@ fn a_number_that_the_optimizer_does_not_have_is_named() {
 }
 
 #[test]
-fn an_option_that_means_nothing_beside_the_others_is_named() {
+fn an_option_without_effect_beside_the_others_is_named() {
     let own = TrainOptions::default;
     let exponential = || TrainOptions {
         schedule: ScheduleOptions { lr_schedule: LrSchedule::Exponential, ..own().schedule },
@@ -169,7 +169,7 @@ fn an_option_that_means_nothing_beside_the_others_is_named() {
 }
 
 #[test]
-fn a_precision_that_gains_nothing_is_that_of_f32_unless_it_is_forced() {
+fn a_precision_that_is_not_faster_becomes_f32_unless_it_is_forced() {
     let here = |precision, force_precision| {
         TrainOptions {
             machine: MachineOptions { precision, force_precision, ..MachineOptions::default() },
@@ -187,7 +187,7 @@ fn a_precision_that_gains_nothing_is_that_of_f32_unless_it_is_forced() {
 }
 
 #[test]
-fn what_only_a_cpu_has_is_refused_by_its_name_on_another_device() {
+fn an_option_that_only_a_cpu_has_is_refused_by_name_on_another_device() {
     let on = |name: &str| TrainOptions {
         machine: MachineOptions { device: name.into(), ..MachineOptions::default() },
         ..TrainOptions::default()
@@ -205,7 +205,7 @@ fn what_only_a_cpu_has_is_refused_by_its_name_on_another_device() {
         ..on("cuda:1")
     };
     assert!(matches!(again.open_device(), Err(Error::NoDevice { .. })));
-    // A card gains by each.
+    // On a card each precision is faster.
     let card = TrainOptions {
         machine: MachineOptions { precision: Precision::F16, ..on("cuda:1").machine },
         ..on("cuda:1")
@@ -215,7 +215,7 @@ fn what_only_a_cpu_has_is_refused_by_its_name_on_another_device() {
 }
 
 #[test]
-fn cards_that_cannot_share_a_batch_alike_are_refused_before_any_is_looked_for() {
+fn cards_that_cannot_share_a_batch_equally_are_refused_before_any_is_opened() {
     let on = |name: &str| TrainOptions {
         machine: MachineOptions { device: name.into(), ..MachineOptions::default() },
         ..TrainOptions::default()
@@ -229,17 +229,17 @@ fn cards_that_cannot_share_a_batch_alike_are_refused_before_any_is_looked_for() 
     assert_eq!(error.as_deref(), Some(said));
     assert!(matches!(on("cuda:0,1").open_devices(), Err(Error::NoDevice { .. })));
     assert!(on("cpu").open_devices().is_ok_and(|devices| devices.all.len() == 1));
-    // What has one device alone.
+    // A measurement has one device alone.
     assert!(matches!(on("cuda:0,1").open_device(), Err(Error::Mismatch { .. })));
 }
 
 #[test]
-fn every_number_has_bounds_and_both_ends_of_them_are_refused_by_name() {
+fn every_number_has_bounds_and_a_number_beyond_them_is_refused_by_name() {
     let own = TrainOptions::default();
     let all = serde_json::to_value(&own).unwrap();
     for row in rows().unwrap() {
         let value = &all[&row.group][&row.name];
-        // `seed` may be any.
+        // `seed` may be any number.
         assert!(!value.is_number() || row.bounds().is_some(), "{}", row.name);
         let Some((min, max)) = row.bounds().filter(|_| row.is_flat()) else { continue };
         let whole = |number: f64| number.fract() == 0.0;

@@ -1,4 +1,4 @@
-//! What a run may be told: the fields of `options.exs`, by their groups.
+//! Options of a run: the fields of `options.exs`, by their groups.
 
 use std::path::PathBuf;
 
@@ -13,21 +13,28 @@ use super::table;
 use crate::optimiser::Kind as Optimiser;
 use sconce_nn::head::Direction;
 
-/// What a run may be told; names and meanings are those of `Sconce.Trainer`. It is read from its groups, from the names of
-/// options alone, as all were before there were groups, or from both.
+/// Options of a run; names and meanings are those of `Sconce.Trainer`. They are read from their groups, from the names
+/// of options alone, as in older files, or from both.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub struct TrainOptions {
+    /// Data, and the batches made from it.
     pub data: DataOptions,
+    /// Objectives beside imitation, and initial weights.
     pub objective: ObjectiveOptions,
+    /// Update rule of the weights.
     pub optimiser: OptimiserOptions,
+    /// Length and learning rate.
     pub schedule: ScheduleOptions,
+    /// Validation, saves and reports.
     pub saving: SavingOptions,
+    /// Device, precision and memory.
     pub machine: MachineOptions,
+    /// Imitation loss.
     pub loss: LossOptions,
 }
 
-/// A struct of each group.
+/// Defines a struct for each group.
 macro_rules! options {
     (
         data: [$($data:tt)*],
@@ -38,21 +45,21 @@ macro_rules! options {
         machine: [$($machine:tt)*],
         loss: [$($loss:tt)*]
     ) => {
-        group!("What is read, and how batches are made of it.", DataOptions, $($data)*);
-        group!("What is learned.", ObjectiveOptions, $($objective)*);
-        group!("What moves the weights.", OptimiserOptions, $($optimiser)*);
-        group!("How long a run is, and its learning rate.", ScheduleOptions, $($schedule)*);
-        group!("What is measured, kept and told.", SavingOptions, $($saving)*);
-        group!("What a run computes on, and how.", MachineOptions, $($machine)*);
+        group!("Data of a run, and the batches made from it.", DataOptions, $($data)*);
+        group!("Objectives of a run beside imitation, and its initial weights.", ObjectiveOptions, $($objective)*);
+        group!("Update rule of the weights.", OptimiserOptions, $($optimiser)*);
+        group!("Length of a run, and its learning rate.", ScheduleOptions, $($schedule)*);
+        group!("Validation, saves and reports of a run.", SavingOptions, $($saving)*);
+        group!("Device, precision and memory of a run.", MachineOptions, $($machine)*);
         group!(
-            "What the imitation loss adds up. `Default` is the full stack that an app trains with.",
+            "Terms of the imitation loss. `Default` is the full stack that an app trains with.",
             LossOptions,
             $($loss)*
         );
     };
 }
 
-/// The fields of a group, and their defaults.
+/// Defines the struct of a group, with checks and defaults.
 macro_rules! group {
     (
         $text:literal,
@@ -90,7 +97,7 @@ macro_rules! field {
     (list $type:ident) => { Vec<$type> };
 }
 
-/// A default. An enum has its own; a test compares it with the row.
+/// A default value. An enum has its own default; a test compares it with the row.
 macro_rules! own {
     (value String $own:literal) => {
         $own.to_string()
@@ -112,9 +119,9 @@ macro_rules! own {
     };
 }
 
-/// What bounds are about.
+/// A value that may have bounds.
 trait Number {
-    /// The number that it is, if it is one.
+    /// The value as a number, if it is one.
     fn of(&self) -> Option<f64> {
         None
     }
@@ -152,26 +159,34 @@ include!("../../options.exs");
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mix {
+    /// Folder of the corpus.
     pub corpus: PathBuf,
+    /// First share of the windows.
     pub share: f64,
-    /// The share that it comes to; not given, it stays.
+    /// Last share of the windows; `None` keeps the first.
     #[serde(default)]
     pub to: Option<f64>,
 }
 
+/// Decay of the learning rate after the warm-up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LrSchedule {
+    /// No decay.
     Constant,
+    /// Linear fall to 0.
     Linear,
+    /// Half period of a cosine, to 0.
     #[default]
     Cosine,
+    /// Half periods of a cosine with restarts.
     CosineRestarts,
+    /// Exponential fall.
     Exponential,
 }
 
 impl LrSchedule {
-    /// Whether it has a decay, which is as long as the run where nobody says how long.
+    /// Whether it has a decay, which by default is as long as the run.
     pub(crate) fn falls(self) -> bool {
         !matches!(self, LrSchedule::Constant | LrSchedule::CosineRestarts)
     }
@@ -196,7 +211,7 @@ impl TryFrom<Map<String, Value>> for TrainOptions {
     }
 }
 
-/// Options by their groups, of which some may stand without.
+/// Options by their groups, from options with and without groups.
 pub(crate) fn nested(given: Map<String, Value>) -> std::result::Result<Map<String, Value>, String> {
     let rows = table::rows().map_err(|e| e.to_string())?;
     let mut groups = Map::new();

@@ -41,7 +41,7 @@ fn options() -> TrainOptions {
 }
 
 #[test]
-fn what_a_larger_step_takes_lies_on_the_line_through_two_small_ones() {
+fn the_memory_of_a_larger_step_lies_on_the_line_through_two_small_ones() {
     let (spec, own) = (spec(), options());
     let cut = TrainOptions {
         optimiser: OptimiserOptions { truncate_bptt: Some(5), ..own.clone().optimiser },
@@ -64,7 +64,7 @@ fn what_a_larger_step_takes_lies_on_the_line_through_two_small_ones() {
 }
 
 #[test]
-fn what_belongs_to_the_weights_is_counted_from_their_number() {
+fn the_memory_that_stays_is_counted_from_the_number_of_weights() {
     let own = options();
     let planned = plan(&spec(), &own, None, &NEVER).unwrap();
     let each = 4 * planned.num_weights as u64;
@@ -95,7 +95,7 @@ fn what_belongs_to_the_weights_is_counted_from_their_number() {
 }
 
 #[test]
-fn a_limit_halves_what_is_worked_through_together_and_one_window_is_the_end() {
+fn a_limit_halves_the_micro_batch_down_to_one_window() {
     let (spec, own) = (spec(), options());
     let whole = plan(&spec, &own, None, &NEVER).unwrap();
     let limited = |limit| TrainOptions {
@@ -124,7 +124,7 @@ fn tuning_doubles_until_memory_or_the_largest_batch_ends_it() {
     assert!(sizes.contains(&tuned.batch_size) && [2, 4].starts_with(&sizes), "{sizes:?}");
     assert!(tuned.rows.iter().all(|row| row.frames_per_second > 0.0 && row.bytes > 0));
 
-    // Room for a batch of 6 is room for no more, also when 24 are the first.
+    // If a batch of 6 fits, no larger one does, even where 24 are the first.
     let first =
         TrainOptions { data: DataOptions { batch_size: 24, ..own.clone().data }, ..own.clone() };
     let mut memory = Memory::measure(&spec, &first, &NEVER).unwrap();

@@ -1,4 +1,4 @@
-//! The states that a resumed run goes on from.
+//! States of the tracks, which a resumed run continues from.
 
 use sconce_nn::backbone::State;
 use sconce_nn::checkpoint::Optimiser;
@@ -7,12 +7,12 @@ use sconce_tensor::{Device, Error, Result};
 use super::Replicas;
 use crate::states::States;
 
-/// Names of the tracks' states beside the moments: the learner's, and with a dot and the objective's name behind it that
-/// of who looks on.
+/// Name of the learner's states beside the moments. The name of a companion's states is this, a dot, and the name of
+/// its objective.
 const LEARNER: &str = "carried";
 
 impl Replicas<'_> {
-    /// Adds what a resumed run has to know of the tracks: the states come from weights that are no more.
+    /// Adds the states of the tracks. A resumed run cannot compute them again: they come from earlier weights.
     pub(crate) fn save(&self, numbers: &mut Optimiser) -> Result<()> {
         let carried = || self.all.iter().filter_map(|replica| replica.carried.as_ref());
         save(numbers, LEARNER.into(), carried().map(|states| &states.learner))?;
@@ -22,7 +22,7 @@ impl Replicas<'_> {
         Ok(())
     }
 
-    /// Goes on where tracks of so many windows were [saved](Self::save).
+    /// Continues the [saved](Self::save) tracks of `windows` windows.
     pub(crate) fn load(&mut self, numbers: &Optimiser, windows: usize) -> Result<()> {
         let zero = self.all[0].zero(windows)?;
         let each = windows / self.count();
@@ -44,7 +44,7 @@ impl Replicas<'_> {
         Ok(())
     }
 
-    /// Of the states of those who look on.
+    /// Names of the companions' states.
     fn names(&self) -> Vec<String> {
         let companions = self.stepper().objectives().companions();
         companions.map(|(name, _)| format!("{LEARNER}.{name}")).collect()
@@ -67,7 +67,7 @@ fn save<'a>(
     Ok(())
 }
 
-/// A state of the shapes of `zero`.
+/// Reads a state with the shapes of `zero`.
 fn saved(numbers: &Optimiser, name: &str, zero: State) -> Result<State> {
     match numbers.get(name) {
         Some(saved) => zero.with_values(saved),

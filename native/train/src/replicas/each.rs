@@ -1,4 +1,4 @@
-//! Replicas side by side, each on a thread of its own.
+//! Work of replicas in parallel, each on its own thread.
 
 use std::io;
 use std::thread::{self, ScopedJoinHandle};
@@ -8,11 +8,11 @@ use sconce_tensor::{Error, Result, device};
 
 use super::replica::Replica;
 
-/// A graph is walked and dropped recursively.
+/// Stack of a thread: a graph is walked and dropped recursively.
 const STACK_BYTES: usize = 64 << 20;
 
-/// What `work` gives of each replica and what is its own, side by side, in their order. All are done when it
-/// returns.
+/// Runs `work` in parallel, on each replica and its value in `own`. Returns the results in the order of the replicas,
+/// after all are done.
 pub(super) fn each<T: Send, U: Send>(
     all: &mut [Replica],
     own: &mut [U],

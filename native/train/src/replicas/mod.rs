@@ -1,14 +1,14 @@
-//! A policy that learns on one device or on several: there by data parallelism.
+//! A policy that learns on one device, or on several by data parallelism.
 //!
-//! 1. Each device has a replica, which is weights, moments and states of its own, and learns from windows
-//!    `i b/n ..` of each batch of b. Dropout and all else that is drawn belongs to a window's place in the batch.
-//! 2. Replicas weigh what they learn by the [`Denominators`] of the whole batch. So their figures and gradients add
-//!    up to those of one device with the same batch, up to the order of sums.
-//! 3. They work side by side, each on a thread of its own, and none waits for another: between two pieces of
-//!    work all of them are done, and what one of them could not do ends the step for all. Then their gradients
-//!    are added, by the one thread of the run.
-//! 4. Each makes the same update by the same sum, so that weights stay the same to the bit. The first replica
-//!    is the one that is measured and saved.
+//! 1. Each device has a replica with its own weights, moments and states. Replica i of n learns from windows
+//!    `i b/n ..` of each batch of b. Dropout and all other random numbers depend on a window's place in the batch.
+//! 2. Replicas divide their sums by the [`Denominators`] of the whole batch. So their figures and gradients add up to
+//!    those of one device with the same batch, up to the order of sums.
+//! 3. Replicas work in parallel, each on its own thread, and none waits for another within a piece of work. Between
+//!    two pieces all of them are done, and a failure of one ends the step of all. Then the thread of the run adds
+//!    their gradients.
+//! 4. Each makes the same update by the same sum, so that weights stay the same to the bit. The first replica is
+//!    validated and saved.
 
 mod carried;
 mod each;
@@ -35,12 +35,12 @@ pub(crate) struct Replicas<'s> {
     sum: Option<Box<dyn AllReduce>>,
     transforms: Transforms,
     learn: Learn,
-    /// Whether an update was made by some and not by others.
+    /// Whether some replicas made an update that others did not make.
     torn: bool,
 }
 
 impl<'s> Replicas<'s> {
-    /// Those of devices whose gradients `sum` adds up, if they are several.
+    /// Replicas whose gradients `sum` adds, if there are several.
     pub(crate) fn new(
         all: Vec<Replica<'s>>,
         sum: Option<Box<dyn AllReduce>>,
@@ -50,29 +50,29 @@ impl<'s> Replicas<'s> {
         Replicas { all, sum, transforms, learn, torn: false }
     }
 
-    /// Learns in another way than [`Stepper::learn`].
+    /// Replaces [`Stepper::learn`].
     #[cfg(test)]
     pub(crate) fn learning(self, learn: Learn) -> Self {
         Replicas { learn, ..self }
     }
 
-    /// The one that is measured and saved.
+    /// The learner of the first replica, which is validated and saved.
     pub(crate) fn stepper(&self) -> &Stepper<'s> {
         &self.all[0].stepper
     }
 
-    /// How many there are.
+    /// Number of replicas.
     pub(crate) fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether they are no longer one policy, so that nothing is to be kept of them.
+    /// Whether the replicas differ from each other, so that their weights are not to be saved.
     pub(crate) fn torn(&self) -> bool {
         self.torn
     }
 
-    /// Adds the gradient of a batch, which counts for its mean weight, or for 1 where it is `alone`: its figures,
-    /// and what it counts for.
+    /// Adds the gradient of a batch, which counts for its mean weight, or for 1 if the batch is `alone` in an update.
+    /// Returns its figures and that number.
     pub(crate) fn learn(
         &mut self,
         loaded: Loaded,
@@ -85,8 +85,8 @@ impl<'s> Replicas<'s> {
         self.learn_shares(Share::all(loaded, self.count()), at, counts)
     }
 
-    /// As [`learn`](Self::learn) of a batch alone, or nothing where the whole update was made
-    /// [at once](Stepper::begin), at a learning rate: then its figures are among the [`results`](Self::results).
+    /// [`learn`](Self::learn) of a batch alone in an update. Returns `None` where the whole update was launched
+    /// [at once](Stepper::begin): its figures are then among the [`results`](Self::results).
     pub(crate) fn learn_at_once(
         &mut self,
         loaded: Loaded,
@@ -124,7 +124,7 @@ impl<'s> Replicas<'s> {
         Ok((figures, counts))
     }
 
-    /// The figures of the updates that were made at once since they were asked for last.
+    /// The figures of the updates that were launched at once since the last call.
     pub(crate) fn results(&mut self) -> Result<Vec<Result<StepMetrics>>> {
         self.all[0].stepper.results()
     }
@@ -133,8 +133,8 @@ impl<'s> Replicas<'s> {
         self.all.iter().map(|replica| replica.stepper.policy().device())
     }
 
-    /// Those of a batch that several have a share of; one sees the whole batch itself. Of a batch that does not
-    /// count at all there are none.
+    /// Denominators of a batch that several replicas share. `None` for a single replica, which sees the whole batch,
+    /// and for a batch whose frames all have weight 0.
     fn denominators(
         &mut self,
         shares: &mut [Share],
@@ -163,12 +163,12 @@ impl<'s> Replicas<'s> {
         self.stepper().objectives().denominators(&whole, first.as_deref()).map(Some)
     }
 
-    /// How much of what was learned waits for an update.
+    /// Sum of frame weights accumulated since the last update.
     pub(crate) fn learned(&self) -> f64 {
         self.stepper().learned()
     }
 
-    /// The next batch is the first of an update.
+    /// Drops all gradients: the next batch is the first of an update.
     pub(crate) fn forget(&mut self) {
         self.all.iter_mut().for_each(|replica| replica.stepper.forget());
     }
@@ -177,7 +177,8 @@ impl<'s> Replicas<'s> {
         self.all.iter_mut().for_each(|replica| replica.stepper.set_micro_batch(windows));
     }
 
-    /// Updates all by what they learned together: the norm of that, and what the first saw of it where it `looks`.
+    /// Updates all replicas by the sum of their gradients. Returns the norm of the mean gradient and, if `looks`, the
+    /// first replica's statistics of each weight.
     pub(crate) fn update(
         &mut self,
         learning_rate: f64,
@@ -192,7 +193,7 @@ impl<'s> Replicas<'s> {
         Ok(updated.swap_remove(0))
     }
 
-    /// Gives all of them the sum of their gradients.
+    /// Replaces the gradients of each replica by their sum.
     fn add_up(&mut self) -> Result<()> {
         let Some(sum) = self.sum.as_ref().filter(|_| self.all[0].stepper.learned() > 0.0) else {
             return Ok(());
@@ -203,8 +204,10 @@ impl<'s> Replicas<'s> {
         self.all.iter().zip(&sums).try_for_each(|(replica, sum)| replica.set_gradient(sum))
     }
 
+    /// Compares the weights of all replicas.
+    ///
     /// # Errors
-    /// `Mismatch` if weights are no longer the same in all.
+    /// `Mismatch` if the weights of two replicas differ.
     pub(crate) fn check(&mut self) -> Result<()> {
         if self.count() == 1 {
             return Ok(());
@@ -224,7 +227,7 @@ impl<'s> Replicas<'s> {
         ))
     }
 
-    /// Where the tracks of all are, to [go back](Self::carry) to.
+    /// States of the tracks of all replicas, for [`carry`](Self::carry) to restore.
     pub(crate) fn carried(&self) -> Vec<Option<States>> {
         self.all.iter().map(|replica| replica.carried.clone()).collect()
     }

@@ -1,4 +1,4 @@
-//! All that learns on one device.
+//! A replica: the learner of one device.
 
 use sconce_ops::weights::Weights;
 use sconce_tensor::digest::sha256;
@@ -11,13 +11,13 @@ use crate::states::States;
 use crate::step::{Learned, Stepper, Task};
 use crate::transform::{Moment, Transforms};
 
-/// As [`Stepper::learn`].
+/// A function in place of [`Stepper::learn`].
 pub(crate) type Learn = Box<dyn Fn(&mut Stepper<'_>, Task<'_>) -> Result<Learned> + Send + Sync>;
 
-/// All that learns on one device.
+/// The learner of one device, and the states of its tracks.
 pub(crate) struct Replica<'s> {
     pub(super) stepper: Stepper<'s>,
-    /// Where its tracks are after the last batch.
+    /// States of its tracks after the last batch.
     pub(super) carried: Option<States>,
 }
 
@@ -34,7 +34,7 @@ impl<'s> Replica<'s> {
         States::zero(self.stepper.policy(), self.stepper.objectives(), windows)
     }
 
-    /// Finds the states before its windows, and makes of them what is learned from.
+    /// Finds the states before the windows of a share, and applies the transforms to its batch.
     pub(super) fn begin(
         &self,
         share: &mut Share,
@@ -55,7 +55,7 @@ impl<'s> Replica<'s> {
         Ok(())
     }
 
-    /// Begins the whole update of a batch, if it can be made at once: whether it was.
+    /// Launches the whole update of a batch, if that is possible at once. Returns whether it was launched.
     pub(super) fn begin_update(
         &mut self,
         share: &Share,
@@ -97,7 +97,7 @@ impl<'s> Replica<'s> {
         Ok(learned.figures)
     }
 
-    /// Norm and looks of an update, see [`Stepper::update_observed`].
+    /// Updates the weights. Returns the norm and, if `looks`, the statistics of [`Stepper::update_observed`].
     pub(super) fn update(
         &mut self,
         learning_rate: f64,
@@ -109,7 +109,7 @@ impl<'s> Replica<'s> {
         }
     }
 
-    /// The gradients of all weights that learn, one after the other, beside them.
+    /// The gradients of all learning weights, one after another, on their device.
     pub(super) fn gradient(&self) -> Result<Tensor> {
         let all = self.stepper.learning().values().map(|weight| weight.flat_gradient());
         Ok(Tensor::cat(&all.collect::<Result<Vec<_>>>()?, 0)?)

@@ -1,4 +1,4 @@
-//! What a replica has of a batch.
+//! The part of a batch that a replica learns from.
 
 use std::ops::Range;
 
@@ -8,18 +8,18 @@ use sconce_tensor::{Error, Result};
 use crate::source::Loaded;
 use crate::states::States;
 
-/// What a replica has of a batch.
+/// The part of a batch that a replica learns from.
 pub(super) struct Share {
-    /// Its first window.
+    /// Index of its first window in the batch.
     pub first: usize,
     pub batch: Batch,
     pub fresh: Vec<bool>,
-    /// Before the windows, once a replica has begun with them.
+    /// States before the windows, once a replica has found them.
     pub states: Option<States>,
 }
 
 impl Share {
-    /// A batch in as many parts of as many windows each.
+    /// Cuts a batch into parts of equally many windows.
     pub(super) fn all(loaded: Loaded, parts: usize) -> Vec<Share> {
         let Loaded { batch, fresh, .. } = loaded;
         let whole = Share { first: 0, batch, fresh, states: None };

@@ -1,4 +1,4 @@
-//! Several CPUs beside each other, as devices that share a batch.
+//! Several CPU replicas in the place of several devices that share a batch.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ fn spec() -> Spec {
     Spec { embedding: Embedding::melee(melee), backbone: Backbone::Gru(config), heads }
 }
 
-/// Windows that count for nothing, as others, for more, and from their third frame on.
+/// Windows of weight 0, of weight 1, of larger weights, and of weight 0 in the first two frames.
 fn loaded(draw: u64, carry: bool) -> Loaded {
     let mut batch = examples(&spec(), WINDOWS, TIME, draw);
     let weight = |i: usize| match (i / TIME, i % TIME) {
@@ -118,7 +118,7 @@ fn numbers(replica: &Replica) -> Vec<f32> {
     replica.weights().values().flat_map(|w| tensor::to_vec(w).unwrap()).collect()
 }
 
-/// What some steps of two batches each give, each as numbers of one scale.
+/// Results of some steps of two batches each. The numbers of a result have one scale.
 fn steps(case: &Case, count: usize) -> Vec<(&'static str, Vec<f32>)> {
     let mut all = replicas(case, count, InOrder);
     let (mut losses, mut norms) = (vec![], vec![]);
@@ -163,7 +163,7 @@ fn full() -> LossOptions {
 }
 
 #[test]
-fn devices_learn_together_what_one_learns_of_the_same_batches() {
+fn several_devices_learn_from_a_batch_what_one_device_learns() {
     assert_alike(&plain(), "plain");
     assert_alike(&Case { loss: full(), ..plain() }, "heads by their means");
     let unroll = Unroll { truncate_bptt: Some(3), micro_batch: Some(1), ..Unroll::default() };
@@ -171,14 +171,14 @@ fn devices_learn_together_what_one_learns_of_the_same_batches() {
 }
 
 #[test]
-fn states_teachers_and_inputs_of_its_own_are_those_of_one_device() {
+fn carried_states_teachers_and_scheduled_inputs_are_those_of_one_device() {
     let unroll = Unroll { carry: true, ..Unroll::default() };
     assert_alike(&Case { unroll, taught: true, ..plain() }, "carried");
     assert_alike(&Case { unroll, loss: full(), scheduled: 0.5, ..plain() }, "scheduled");
 }
 
 #[test]
-fn lanes_go_on_where_they_were_saved_on_as_many_devices_as_there_are_then() {
+fn saved_tracks_continue_on_another_number_of_devices() {
     let unroll = Unroll { carry: true, ..Unroll::default() };
     let case = Case { unroll, taught: true, ..plain() };
     let mut two = replicas(&case, 2, InOrder);
@@ -198,7 +198,7 @@ fn lanes_go_on_where_they_were_saved_on_as_many_devices_as_there_are_then() {
 }
 
 #[test]
-fn what_one_device_cannot_do_ends_the_step_of_all_at_once_and_leaves_nothing_to_the_next() {
+fn a_failure_of_one_device_ends_the_step_of_all_and_leaves_no_trace_in_the_next() {
     let after = |fail: Option<fn() -> Result<Learned>>| {
         let learn: Learn = Box::new(move |stepper, task| {
             match fail.filter(|_| task.draw == 1 && task.first == 2) {
@@ -227,7 +227,7 @@ fn what_one_device_cannot_do_ends_the_step_of_all_at_once_and_leaves_nothing_to_
     assert_eq!(got, want);
 }
 
-/// The last device has another sum.
+/// Gives the last device another sum.
 struct Other(f64);
 
 impl AllReduce for Other {
@@ -240,7 +240,7 @@ impl AllReduce for Other {
 }
 
 #[test]
-fn replicas_that_are_no_longer_the_same_are_told_and_not_kept() {
+fn replicas_that_differ_are_refused_and_not_saved() {
     let mut all = replicas(&plain(), 2, Other(-1.0));
     all.learn(loaded(0, false), 0, 0, true).unwrap();
     all.update(0.1, false).unwrap();

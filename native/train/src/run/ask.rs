@@ -1,4 +1,4 @@
-//! Asking between two steps what a run is to do.
+//! The callback between two steps.
 
 use sconce_tensor::{Error, Result};
 
@@ -7,14 +7,14 @@ use super::watch::Verdict;
 use crate::report::Event;
 
 impl Run<'_> {
-    /// Whether somebody is to be asked before the next step.
+    /// Whether the callback is due before the next step.
     pub(super) fn ask_is_due(&self) -> bool {
         let (step, asked) = (self.progress.step, self.progress.asked);
         let every = self.options.saving.callback_every;
         self.ask.is_some() && step > asked && step.is_multiple_of(every.max(1))
     }
 
-    /// Asks, and does what the answer says; whether the run is to end.
+    /// Calls the callback and applies its verdict. Returns whether the run is to end.
     pub(super) fn ask(&mut self) -> Result<bool> {
         let step = self.progress.step;
         self.progress.asked = step;
@@ -34,5 +34,5 @@ impl Run<'_> {
     }
 }
 
-/// As that of the options.
+/// Largest learning rate, as in the options.
 const MAX_RATE: f64 = 1000.0;

@@ -1,4 +1,4 @@
-//! What is due after a step: figures from a card, a validation, a save.
+//! Work that is due after a step: figures from a card, a validation, a save.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use super::state::Run;
 use crate::step::MOST_PENDING;
 
 impl Run<'_> {
-    /// Whether figures that wait on a card are needed now: for what the curve notes, or what the next round may do.
+    /// Whether figures that wait on a card are needed now: for the curve, or for the decisions of the next round.
     pub(super) fn must_settle(&self) -> bool {
         let step = self.progress.step;
         !self.waiting.is_empty()
@@ -21,19 +21,19 @@ impl Run<'_> {
                 || self.cancel.load(Ordering::Relaxed))
     }
 
-    /// Whether a step is on the curve: every tenth of a validation's stretch.
+    /// Whether a step is on the curve: ten steps between two validations are.
     pub(super) fn notes_step(&self, step: u64) -> bool {
         step.is_multiple_of((self.validate_every() / 10).max(1))
     }
 
-    /// At the end of every stretch of `validate_every` steps and of the run; not twice at one step.
+    /// Whether a validation is due: after every `validate_every` steps and at the end of the run, once at each step.
     pub(super) fn validation_is_due(&self) -> bool {
         let step = self.progress.step;
         let over = step >= self.schedule.total_steps || self.spent() >= 1.0;
         step != self.progress.validated && (over || step.is_multiple_of(self.validate_every()))
     }
 
-    /// Where a save by the clock or by steps falls into another one's time, it is made after it.
+    /// Whether a save is due by the clock or by steps. One that falls due while another is in flight is made after it.
     pub(super) fn save_is_due(&self) -> bool {
         let (step, (saved, at)) = (self.progress.step, self.saved);
         let by_step =

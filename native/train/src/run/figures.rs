@@ -1,4 +1,4 @@
-//! The figures of steps: told, added up and put on the learning curve.
+//! The figures of steps: events, sums and the learning curve.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -11,23 +11,23 @@ use crate::report::{Event, HeadLoss, HeadNll, Pace, Point};
 use crate::step::StepMetrics;
 
 impl Run<'_> {
-    /// Counts a step, and tells it unless its figures wait on a card.
+    /// Counts a step, and reports it unless its figures wait on a card.
     pub(super) fn count(&mut self, stepped: Option<StepMetrics>, learning_rate: f64, pace: Pace) {
         self.progress.step += 1;
         let (step, seconds) = (self.progress.step, self.progress.seconds);
         let made = Waiting { step, learning_rate, pace, seconds };
         match stepped {
             Some(stepped) => self.account(stepped, made),
-            // It has only been begun.
+            // The step is in flight.
             None => self.waiting.push(made),
         }
     }
 
-    /// Accounts for the steps whose figures wait on a card. Of one that went wrong nothing changed.
+    /// Accounts for the steps whose figures wait on a card. A step that failed changed nothing.
     pub(super) fn settle(&mut self) -> Result<()> {
         let (waiting, began) = (std::mem::take(&mut self.waiting), Instant::now());
         let results = self.replicas.results()?;
-        // They took together what the card was waited for.
+        // The wait for the card is shared equally.
         let waited = began.elapsed().as_secs_f64() / waiting.len().max(1) as f64;
         for (stepped, mut made) in results.into_iter().zip(waiting) {
             let first = made.step - 1;
@@ -38,7 +38,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Tells a step, and puts it on the curve where that is due.
+    /// Reports a step, and puts it on the curve if that is due.
     fn account(&mut self, stepped: StepMetrics, made: Waiting) {
         let Waiting { step, learning_rate, pace, seconds } = made;
         self.progress.pace.add(pace);
@@ -67,7 +67,7 @@ impl Run<'_> {
         self.report_gradients(stepped.gradients);
     }
 
-    /// Tells of a step that was skipped.
+    /// Reports a step that was skipped.
     fn report_overflow(&self, grad_norm: f64) {
         if let (false, Some(scale)) = (grad_norm.is_finite(), self.replicas.stepper().loss_scale())
         {
@@ -79,12 +79,12 @@ impl Run<'_> {
     /// Losses with the names of their heads.
     pub(super) fn by_head(&self, losses: Vec<f64>) -> Vec<HeadLoss> {
         let heads = self.replicas.stepper().policy().spec().heads.parts.iter().zip(losses);
-        // What chooses nothing is not imitated.
+        // A head without labels has no imitation loss.
         let choosing = heads.filter(|(head, _)| head.kind.labels() > 0);
         choosing.map(|(head, loss)| HeadLoss { name: head.name.clone(), loss }).collect()
     }
 
-    /// Notes and tells what was seen of the gradients, if anybody looked.
+    /// Writes and reports the statistics of gradients, if there are some.
     fn report_gradients(&mut self, weights: Vec<WeightGradient>) {
         if weights.is_empty() {
             return;
@@ -96,7 +96,7 @@ impl Run<'_> {
         (self.events)(Event::Gradients { step: report.step, weights: report.weights });
     }
 
-    /// Tells of an epoch that is over.
+    /// Reports an epoch that is over.
     pub(super) fn end_epoch(&mut self) {
         let (step, epoch_steps) = (self.progress.step, self.epoch_steps.max(1));
         if !step.is_multiple_of(epoch_steps) {
@@ -114,7 +114,7 @@ impl Run<'_> {
         });
     }
 
-    /// A point of the learning curve.
+    /// Adds a point to the learning curve.
     pub(super) fn note(&mut self, learning_rate: f64, nll: Option<f64>, heads: Vec<HeadNll>) {
         let figures = self.progress.recent_losses.take();
         let pace = figures.is_some().then(|| std::mem::take(&mut self.progress.pace));

@@ -1,4 +1,4 @@
-//! Where a run keeps its files.
+//! The folder of a run.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,31 +11,32 @@ use serde::Serialize;
 use crate::gradients::GradientReport;
 use crate::report::RunReport;
 
-/// Bytes of `run.json`, whose options and spec take less than 10,000.
+/// Most bytes of `run.json`. Options and Spec take less than 10,000.
 pub(super) const MAX_RECORD: u64 = 1 << 20;
-/// Bytes of `report.json`, which has the history of a run.
+/// Most bytes of `report.json`, which has the history of a run.
 pub(super) const MAX_REPORT: u64 = 1 << 26;
-/// Bytes of `gradients.jsonl`.
+/// Most bytes of `gradients.jsonl`.
 const MAX_GRADIENTS: u64 = 1 << 30;
 
+/// The folder of a run.
 #[derive(Debug, Clone)]
 pub struct Folder(PathBuf);
 
-/// What a checkpoint is a state of.
+/// The kind of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The policy of a validation.
+    /// The policy of the best validation.
     Best,
-    /// All that a run goes on from.
+    /// The whole state, from which a run resumes.
     Last,
 }
 
-/// The numbered checkpoints that stay.
+/// The numbered checkpoints that are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// How many of the latest; with none, those of another time stay as they are.
+    /// Number of latest states; with 0 the present ones stay.
     pub last: usize,
-    /// The steps of the best.
+    /// Steps of the best policies.
     pub best: Vec<u64>,
 }
 
@@ -49,38 +50,42 @@ impl Kind {
 }
 
 impl Folder {
+    /// The folder at `path`, which need not exist.
     pub fn new(path: &Path) -> Self {
         Folder(path.to_path_buf())
     }
 
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
+    /// The checkpoint of a kind.
     pub fn file(&self, kind: Kind) -> PathBuf {
         self.0.join(format!("{}.{EXTENSION}", kind.name()))
     }
 
-    /// The file of a step beside it.
+    /// The numbered file of a step.
     pub fn numbered(&self, kind: Kind, step: u64) -> PathBuf {
         self.0.join(format!("{}-{step:08}.{EXTENSION}", kind.name()))
     }
 
+    /// The report of the run.
     pub fn report(&self) -> PathBuf {
         self.0.join("report.json")
     }
 
-    /// What a run is, from its start on.
+    /// The record of the run, written at its start.
     pub fn record(&self) -> PathBuf {
         self.0.join("run.json")
     }
 
-    /// What gradients looked like, a line for each time.
+    /// The gradient reports, one on each line.
     pub fn gradients(&self) -> PathBuf {
         self.0.join("gradients.jsonl")
     }
 
-    /// What earlier runs saw of gradients; a line that was not finished is none.
+    /// Reads the gradient reports up to the first incomplete line.
     pub fn read_gradients(&self) -> Result<Vec<GradientReport>> {
         let path = self.gradients();
         let text = fs::read(&path, MAX_GRADIENTS)?;
@@ -88,7 +93,7 @@ impl Folder {
         Ok(lines.map_while(|line| serde_json::from_slice(line).ok()).collect())
     }
 
-    /// Adds a line.
+    /// Adds a gradient report.
     pub fn add_gradients(&self, report: &GradientReport) -> Result<()> {
         let path = self.gradients();
         let mut file = fs::append(&path)?;
@@ -97,7 +102,7 @@ impl Folder {
         if before + line.len() as u64 > MAX_GRADIENTS {
             return Err(Error::out_of_range("bytes", before as f64, 0.0, MAX_GRADIENTS as f64));
         }
-        // A failure leaves no half of a line, which the next one would go on with, and no empty file.
+        // A failure leaves no partial line, which the next report would continue, and no empty file.
         file.write_all(&line).map_err(|e| {
             let _ = match before {
                 0 => std::fs::remove_file(&path),
@@ -107,7 +112,7 @@ impl Folder {
         })
     }
 
-    /// Forgets what a killed run saw after the last step that it saved: that comes again.
+    /// Removes the reports after `step`, the last that a killed run saved: these steps come again.
     pub fn cut_gradients(&self, step: u64) -> Result<()> {
         if !self.gradients().exists() {
             return Ok(());
@@ -118,7 +123,7 @@ impl Folder {
         fs::write_atomic(&self.gradients(), |file| file.write_all(&lines.concat()))
     }
 
-    /// Makes the folder and takes its lock: one run at a time.
+    /// Creates the folder and takes its lock: one run at a time.
     pub fn lock(&self) -> Result<File> {
         if Corpus::is_at(&self.0) {
             let what = format!("folder {}", self.0.display());
@@ -126,16 +131,17 @@ impl Folder {
         }
         std::fs::create_dir_all(&self.0).map_err(Error::io(&self.0))?;
         let lock = fs::lock(&self.0, "lock")?;
-        // What a killed run had not finished writing.
+        // Partial files of a killed run.
         fs::clear_partials(&self.0)?;
         Ok(lock)
     }
 
+    /// Writes the report of the run.
     pub fn write_report(&self, report: &RunReport) -> Result<()> {
         write_json(&self.report(), report)
     }
 
-    /// Adds to what is wrong with the last state which others there are.
+    /// Adds the other states of the folder to the error of the last state.
     pub fn other_states(&self, error: Error) -> Error {
         let Error::Corrupt { what, reason } = error else { return error };
         let steps = self.steps(Kind::Last).unwrap_or_default();
@@ -152,10 +158,10 @@ impl Folder {
             true => format!(", the policy of the best validation is {}", best.display()),
             false => String::new(),
         };
-        format!("begin anew in another folder{kept}; keep_last keeps more states than one")
+        format!("start again in another folder{kept}; keep_last keeps several states")
     }
 
-    /// Removes numbered checkpoints that are not to be kept.
+    /// Removes the numbered checkpoints that are not kept.
     pub fn prune(&self, keep: &Keep) -> Result<()> {
         let mut last = self.steps(Kind::Last)?;
         last.sort_unstable_by(|a, b| b.cmp(a));
@@ -183,7 +189,7 @@ impl Folder {
         let step = |name: &str| -> Option<u64> {
             let rest = name.strip_prefix(kind.name())?.strip_prefix('-')?;
             let step = rest.strip_suffix(EXTENSION)?.strip_suffix('.')?.parse().ok()?;
-            // Names of ours alone, not a `best-1.safetensors` of somebody's.
+            // Only names that a run writes, not a user's `best-1.safetensors`.
             (self.numbered(kind, step).file_name()? == name).then_some(step)
         };
         let mut steps = vec![];

@@ -1,4 +1,4 @@
-//! What a run is on.
+//! The disk and the devices of a run.
 
 use sconce_tensor::Result;
 use sconce_tensor::device::Devices;
@@ -6,7 +6,7 @@ use sconce_tensor::device::Devices;
 use super::saver::Disk;
 use crate::options::TrainOptions;
 
-/// What a run is on.
+/// The disk and the devices of a run, which tests replace.
 pub(super) struct Machine {
     pub disk: Disk,
     pub devices: fn(&TrainOptions) -> Result<Devices>,

@@ -1,7 +1,7 @@
 //! A training run, from a corpus to a checkpoint and a report.
 //!
-//! Everything random is a function of seed and step, so a run that goes on from `last.safetensors`
-//! does what the uninterrupted one would have done.
+//! Every random number is a function of seed and step, so a run that resumes from `last.safetensors` does the same as
+//! the uninterrupted one.
 
 mod ask;
 mod due;
@@ -15,6 +15,7 @@ mod resume;
 mod room;
 mod said;
 mod save;
+mod saved_progress;
 mod saver;
 mod state;
 mod train;
@@ -35,6 +36,7 @@ use sconce_data::Corpus;
 use sconce_nn::Spec;
 use sconce_tensor::{Error, Result, fs};
 use state::Run;
+pub use saved_progress::{SavedProgress, read_progress};
 pub use watch::{Ask, Verdict, Watch};
 
 use crate::eval::{fits, pool_of};
@@ -42,11 +44,11 @@ use crate::gradients::GradientReport;
 use crate::options::TrainOptions;
 use crate::report::{Event, RunReport};
 
-/// The report that a run left in its folder.
+/// Reads the report in the folder of a run.
 pub fn read_report(out: &Path) -> Result<RunReport> {
     let path = Folder::new(out).report();
     let text = fs::read(&path, MAX_REPORT)?;
-    let again = "going on with the run (resume: true) writes it anew";
+    let again = "resuming the run (resume: true) writes it again";
     let reason = |e| format!("cut short or damaged ({e}); {again}");
     let report: RunReport = serde_json::from_slice(&text)
         .map_err(|e| Error::corrupt(path.display().to_string(), reason(e)))?;
@@ -54,7 +56,7 @@ pub fn read_report(out: &Path) -> Result<RunReport> {
     Ok(report)
 }
 
-/// What the gradients looked like whenever a run was asked to look, from its folder.
+/// Reads the gradient reports in the folder of a run.
 pub fn read_gradients(out: &Path) -> Result<Vec<GradientReport>> {
     Folder::new(out).read_gradients()
 }
@@ -62,8 +64,8 @@ pub fn read_gradients(out: &Path) -> Result<Vec<GradientReport>> {
 /// Trains a policy of `spec` on `corpus`, with all its files in `out`.
 ///
 /// # Errors
-/// `Unsaved` with the report where states were to be written and none was. `Cancelled` where `cancel` is set before
-/// the first step: nothing was learned.
+/// `Unsaved` with the report, if none of the states could be written. `Cancelled` if `cancel` is set before the first
+/// step: nothing was learned.
 pub fn run(
     corpus: &Corpus,
     spec: &Spec,
@@ -75,7 +77,7 @@ pub fn run(
     run_watched(corpus, spec, options, out, Watch::of(events), cancel)
 }
 
-/// [`run`], which asks between two steps what it is to do.
+/// [`run`] with a callback between two steps.
 pub fn run_watched(
     corpus: &Corpus,
     spec: &Spec,
@@ -102,15 +104,15 @@ fn run_on(
     spec.validate()?;
     fits(corpus.schema(), spec)?;
     let folder = Folder::new(out);
-    // Dropped after the run, which waits for its last write.
+    // Dropped after the run, whose drop waits for its last write.
     let _lock = folder.lock()?;
     let _threads = pool_of(options.machine.threads)?;
     let mut run = Run::prepare(machine, corpus, spec, options, folder, watch, cancel)?;
     match run.train() {
         Ok(stopped) => run.finish(stopped),
         Err(error) => {
-            // A step fails before it changes a weight: these are the weights of the last whole one.
-            // The first error is the one to tell.
+            // A step fails before it changes a weight, so these are the weights of the last whole one. Errors of this
+            // save are dropped: the first error is returned.
             if run.progress.step > 0 && !run.replicas.torn() {
                 let _ = run.save(None);
             }

@@ -1,4 +1,4 @@
-//! A run before its first step: its data, its policy and what it goes on from.
+//! Preparation of a run: its data, its policy and the state that it resumes from.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -47,7 +47,7 @@ impl<'a> Run<'a> {
         let validation = (validation, validation_views);
         let mixed = mixed(spec, options, &validation.1)?;
         let digest = digest(&train_views, &mixed, &validation.1);
-        // A run that goes on has its weights, wherever it had them from.
+        // A resumed run has its weights already, wherever they came from.
         let goes_on = options.machine.resume && folder.file(Kind::Last).exists();
         let first = || first_policy(spec, options, &train_views, cancel);
         let first = (!goes_on).then(first).transpose()?;

@@ -1,4 +1,4 @@
-//! How far a run has come.
+//! The progress of a run.
 
 use sconce_tensor::Precision;
 use serde::{Deserialize, Serialize};
@@ -9,59 +9,65 @@ use crate::options::TrainOptions;
 use crate::report::{Pace, Point};
 use crate::schedule::Schedule;
 
-/// What `last.safetensors` has of a run beside weights and moments.
+/// The state of a run in `last.safetensors`, beside weights and moments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Progress {
+    /// Steps so far.
     pub step: u64,
+    /// Updates of the optimiser; skipped ones do not count.
     pub updates: u64,
+    /// Seconds of training.
     pub seconds: f64,
+    /// NLL of the best validation.
     pub best_nll: Option<f64>,
+    /// Step of the best policy.
     pub best_step: Option<u64>,
+    /// Validations in a row that were not better.
     pub without_better: u64,
     /// The step of the last validation.
     pub validated: u64,
     /// Steps and NLLs of the validations whose policies are kept, the best first.
     #[serde(default)]
     pub kept: Vec<(u64, f64)>,
-    /// Training losses since the last point of the history,
+    /// Training losses since the last point of the history.
     #[serde(default)]
     pub recent_losses: Tally,
-    /// and of this epoch.
+    /// Training losses of this epoch.
     #[serde(default)]
     pub epoch_losses: Tally,
     #[serde(default)]
     pub pace: Pace,
-    /// Windows that are worked through together.
+    /// Windows that are computed together.
     #[serde(default)]
     pub micro_batch: Option<usize>,
-    /// Steps of the warm-up, which stay what they were when the run began.
+    /// Steps of the warm-up. Their number does not change after the run began.
     #[serde(default)]
     pub warmup_steps: Option<u64>,
-    /// What the run computes in, on whatever machine it goes on.
+    /// Precision of the run, on whatever machine it resumes.
     #[serde(default)]
     pub precision: Precision,
     #[serde(default)]
     pub loss_scale: Option<LossScale>,
-    /// What a callback has put in the place of the schedule,
+    /// Learning rate that a callback set instead of the schedule.
     #[serde(default)]
     pub learning_rate: Option<f64>,
-    /// and the step at which one was asked last.
+    /// Step of the last callback.
     #[serde(default)]
     pub asked: u64,
     pub history: Vec<Point>,
-    /// With the lengths of the schedule as they are kept to where the run was lengthened,
+    /// The options, with the original lengths of the schedule in a run that was lengthened.
     pub options: TrainOptions,
-    /// and as they were said, where that is something else.
+    /// The options as given, if they differ from `options`.
     #[serde(default)]
     pub said: Option<TrainOptions>,
-    /// Of the games of both sides.
+    /// Digest of the games of both sides.
     pub digest: String,
-    /// Of the teacher's file.
+    /// Digest of the teacher's file.
     #[serde(default)]
     pub teacher: Option<String>,
 }
 
-/// Losses of steps, added.
+/// Sum of the losses of steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Tally {
     losses: Figures,
@@ -74,7 +80,7 @@ impl Tally {
         self.steps += 1;
     }
 
-    /// The means, and nothing is left; of no step there is none.
+    /// The means, or `None` without steps. The tally is then empty.
     pub(super) fn take(&mut self) -> Option<Figures> {
         let Tally { losses, steps } = std::mem::take(self);
         (steps > 0).then(|| losses.over(steps as f64))
@@ -109,20 +115,20 @@ impl Progress {
         }
     }
 
-    /// The learning rate of a run of so many steps.
+    /// The schedule of a run of `total_steps`.
     pub(super) fn schedule(&self, total_steps: u64) -> Schedule {
         let schedule = self.options.schedule(total_steps);
         let warmup_steps = self.warmup_steps.unwrap_or(schedule.warmup_steps);
         Schedule { warmup_steps, ..schedule }
     }
 
-    /// The options as they were said.
+    /// The options as given.
     pub(super) fn said(&self) -> &TrainOptions {
         self.said.as_ref().unwrap_or(&self.options)
     }
 
-    /// Counts a validation; whether its policy is the best, by at least `min_delta`. Without games to
-    /// measure on the latest is.
+    /// Counts a validation. Returns whether its policy is the best, by at least `min_delta`. Without validation games
+    /// the latest policy is.
     pub(super) fn rate(&mut self, nll: Option<f64>, min_delta: f64) -> bool {
         self.validated = self.step;
         let best = match (nll, self.best_nll) {
@@ -137,7 +143,7 @@ impl Progress {
         best
     }
 
-    /// Whether the policy of this step is among the best `keep`. Of equal ones the earlier is better.
+    /// Whether the policy of this step is among the best `keep`. Of equal policies the earlier is better.
     pub(super) fn keep(&mut self, nll: Option<f64>, keep: usize) -> bool {
         if let Some(nll) = nll {
             let place = self.kept.partition_point(|(_, other)| *other <= nll);

@@ -1,11 +1,10 @@
-//! Whether a run may go on from what an earlier one left, with which options, and how long its
-//! schedule then is.
+//! Resuming a run: whether it may continue from an earlier state, with which options, and with which schedule.
 //!
-//! 1. An option that is not said is the earlier run's.
-//! 2. How a run is computed, watched and saved may change, and when it ends; what is computed may not.
-//!    What may not and does is told all at once.
-//! 3. The schedule is the earlier run's: where the run is lengthened, warm-up and decay keep the lengths
-//!    that they had, unless `decay_steps` is said anew. So has the warm-up where it is shortened.
+//! 1. An option that is not given is the earlier run's.
+//! 2. Options on how a run is computed, watched and saved, and on when it ends, may change; options on what is
+//!    computed may not. All options that differ but may not are reported together.
+//! 3. The schedule is the earlier run's. In a run that is lengthened, warm-up and decay keep their lengths, unless
+//!    `decay_steps` is given anew. In a run that is shortened, the warm-up keeps its length.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,38 +21,42 @@ use super::progress::Progress;
 use crate::options::{LrSchedule, NAMED, TrainOptions, nested, rows};
 use crate::schedule::Schedule;
 
-/// What a folder knows of its run from the start on.
+/// The record of a run in its folder, from the start on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Where its games are; a checkpoint that was carried elsewhere does not say.
+    /// Folder of its games; `None` if only a checkpoint is there, which does not record it.
     pub corpus: Option<PathBuf>,
+    /// Spec of the policy.
     pub spec: Spec,
+    /// Options of the run, as given.
     pub options: TrainOptions,
-    /// What it computes in.
+    /// Precision of the run.
     #[serde(default)]
     pub precision: Precision,
 }
 
 impl Record {
+    /// The record of a run on `corpus`.
     pub fn new(corpus: &Path, spec: &Spec, options: &TrainOptions) -> Self {
         let options = options.begun();
         let precision = options.precision_here();
         Record { corpus: Some(corpus.to_path_buf()), spec: spec.clone(), options, precision }
     }
 
+    /// Writes the record into the folder of the run.
     pub fn write(&self, folder: &Folder) -> Result<()> {
         write_json(&folder.record(), self)
     }
 
-    /// Of the run in a folder, which need not have saved a state yet.
+    /// Reads the record of the run in a folder, which may have no saved state yet.
     pub fn read(out: &Path) -> Result<Self> {
         let folder = Folder::new(out);
         let (path, last) = (folder.record(), folder.file(Kind::Last));
         if path.exists() {
             let text = fs::read(&path, MAX_RECORD)?;
             let mend = match last.exists() {
-                true => "remove it and say corpus: DIR, the last state knows the rest",
-                false => "begin anew in another folder",
+                true => "remove it and give corpus: DIR, the last state has the rest",
+                false => "start again in another folder",
             };
             let corrupt = |e| format!("cut short or damaged ({e}); {mend}");
             let record: Record = serde_json::from_slice(&text)
@@ -70,17 +73,17 @@ impl Record {
         Ok(Record { corpus: None, spec: manifest.spec, options, precision })
     }
 
-    /// Its options, with those that are `said` in their place.
+    /// The recorded options, replaced by those that are given in `said`.
     pub fn with(self, said: Value) -> Result<TrainOptions> {
         let wrong = |e: String| Error::mismatch("options", "those of a run", e);
         let Value::Object(said) = said else { return Err(wrong(said.to_string())) };
         let said = Value::Object(nested(said).map_err(wrong)?);
         let mut options = value(&self.options)?;
-        // Steps go before epochs, so that epochs alone would say nothing.
+        // Steps replace epochs, so epochs alone would have no effect.
         if said.pointer("/schedule/epochs").is_some() && said.pointer("/schedule/steps").is_none() {
             lay(&mut options, serde_json::json!({ "schedule": { "steps": null } }));
         }
-        // Another precision is forced only if that is said too.
+        // A new precision is forced only if that is given too.
         if said.pointer("/machine/precision").is_some() {
             lay(&mut options, serde_json::json!({ "machine": { "force_precision": false } }));
         }
@@ -89,7 +92,7 @@ impl Record {
     }
 }
 
-/// Puts `over` in the place of what has its name, a list or a number as a whole.
+/// Replaces values of `under` by those of the same name in `over`, a list or a number as a whole.
 fn lay(under: &mut Value, over: Value) {
     match (under, over) {
         (Value::Object(under), Value::Object(over)) => {
@@ -101,12 +104,11 @@ fn lay(under: &mut Value, over: Value) {
     }
 }
 
-/// Where a run goes on: from a policy, how far it had come (with the options from now on) and the
-/// optimiser's numbers.
+/// The state that a run resumes from: the policy, the progress (with the options from now on) and the optimiser's
+/// numbers.
 pub(super) type Resumed = (Policy, Progress, Optimiser);
 
-/// What an earlier run left in the folder, if it may be gone on with: its games and its teacher, if it has
-/// one, are known by their digests.
+/// Reads the state of an earlier run in the folder, if it may be resumed. Digests identify its games and its teacher.
 pub(super) fn resumable(
     folder: &Folder,
     spec: &Spec,
@@ -119,7 +121,7 @@ pub(super) fn resumable(
         (false, _) => return Ok(None),
         (true, false) => {
             let what = format!("folder {}", folder.path().display());
-            return Err(Error::mismatch(what, "none with a run in it, or resume: true", "a run"));
+            return Err(Error::mismatch(what, "a folder without a run, or resume: true", "a run"));
         }
         (true, true) => {}
     }
@@ -139,7 +141,7 @@ pub(super) fn resumable(
     Ok(Some((policy, progress, optimiser)))
 }
 
-/// Takes the options from now on, with the schedule that there was.
+/// Takes the new options, with the earlier schedule.
 fn go_on(progress: &mut Progress, now: &TrainOptions, epoch_steps: u64) -> Result<()> {
     let before = progress.schedule(progress.options.total_steps(epoch_steps));
     progress.options = lengthened(progress, now, epoch_steps)?;
@@ -148,21 +150,21 @@ fn go_on(progress: &mut Progress, now: &TrainOptions, epoch_steps: u64) -> Resul
     Ok(())
 }
 
-fn progress(path: &Path, manifest: &Manifest) -> Result<Progress> {
+pub(super) fn progress(path: &Path, manifest: &Manifest) -> Result<Progress> {
     let corrupt = |e| Error::corrupt(path.display().to_string(), format!("no state of a run: {e}"));
-    // Files from before it had a place of its own.
+    // Older files have it among the notes.
     let value = if manifest.run.is_null() { &manifest.notes } else { &manifest.run };
     serde_json::from_value(value.clone()).map_err(corrupt)
 }
 
-/// In what runs differ that may not: spec, options and games.
+/// The differences between two runs that are not allowed: in Spec, options and games.
 fn differences(
     (spec, progress): (&Spec, &Progress),
     (now_spec, now, digest): (&Spec, &TrainOptions, &str),
 ) -> Result<Vec<Difference>> {
     let mut found = vec![];
     compare(&value(spec)?, &value(now_spec)?, "", &mut found);
-    // The heads of a corpus of vectors are its own.
+    // A corpus of vectors defines its own heads.
     if spec.embedding.game().parts().is_empty() && spec.heads.kind != now_spec.heads.kind {
         let kind = found.iter_mut().filter(|found| found.option == "heads");
         kind.for_each(|found| found.option = "heads_kind".into());
@@ -178,14 +180,14 @@ fn differences(
     Ok(found)
 }
 
-/// Another precision than that of the run. What was asked for may have been none of this machine's, or of
-/// that where the run began.
+/// The difference in precision, if there is one. The requested precision may not be the one in use, on this machine or
+/// on the one where the run began.
 fn rounded(recorded: Precision, now: &TrainOptions) -> Option<Difference> {
     let given = now.precision_here();
     let why = match now.machine.precision {
-        asked if asked == given => format!("precision {recorded} goes on"),
+        asked if asked == given => format!("resume with precision {recorded}"),
         asked if asked == recorded => {
-            format!("{asked} gains nothing on this machine, force_precision: true goes on in it")
+            format!("{asked} gains nothing on this machine; resume with force_precision: true")
         }
         asked => format!("{asked} gains nothing on this machine"),
     };
@@ -196,8 +198,8 @@ fn rounded(recorded: Precision, now: &TrainOptions) -> Option<Difference> {
     })
 }
 
-/// Options that may change are left out, and of one optimiser the numbers that are said like those that
-/// are not; those of another follow from it.
+/// The options that may not change. With the same optimiser, its numbers are filled in where they are not given;
+/// numbers of another optimiser follow from it.
 fn fixed(options: &TrainOptions, same_optimiser: bool) -> Result<Value> {
     let mut options = options.clone();
     if same_optimiser && let Ok(config) = options.optimiser() {
@@ -207,7 +209,7 @@ fn fixed(options: &TrainOptions, same_optimiser: bool) -> Result<Value> {
         (own.eps, own.momentum) = (config.eps, config.momentum);
     }
     let mut values = value(&options)?;
-    // By their names alone: a person says no groups.
+    // By their names alone, as users give them.
     let mut all = Map::new();
     for row in rows()?.iter().filter(|row| !row.is_free()) {
         let group = values.get_mut(&row.group);
@@ -222,14 +224,14 @@ fn fixed(options: &TrainOptions, same_optimiser: bool) -> Result<Value> {
     Ok(Value::Object(all))
 }
 
-/// As JSON with the digits that a person wrote.
+/// The data as JSON, with the digits of numbers as the user wrote them.
 fn value(data: &impl Serialize) -> Result<Value> {
     let text = serde_json::to_string(data).map_err(|e| Error::corrupt("options", e))?;
     serde_json::from_str(&text).map_err(|e| Error::corrupt("options", e))
 }
 
-/// Adds the names under which two values differ. A single name that differs is that of a variant; what is
-/// of another kind has other fields, which follow from it.
+/// Adds the names of fields in which two values differ. If both are variants of different names, the variants are
+/// reported: their fields follow from them.
 fn compare(before: &Value, now: &Value, name: &str, found: &mut Vec<Difference>) {
     let differ = |recorded: &Value, given: &Value| Difference {
         option: name.to_string(),
@@ -261,14 +263,14 @@ fn compare(before: &Value, now: &Value, name: &str, found: &mut Vec<Difference>)
     }
 }
 
-/// Fields that say what the others mean: of heads, and of an embedding.
+/// Fields on which the meaning of the others depends: of heads, and of an embedding.
 const KINDS: [&str; 2] = ["kind", "layout"];
 
 fn part(fields: &Map<String, Value>, key: &str) -> Value {
     fields.get(key).cloned().unwrap_or_default()
 }
 
-/// The option that says a field.
+/// The option that sets a field.
 fn below<'a>(name: &str, key: &'a str) -> &'a str {
     match (name, key) {
         (_, "parts") => "heads",
@@ -289,12 +291,12 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// The options of a run from now on, its schedule as long as it was.
+/// The options of a run from now on, with the earlier schedule.
 fn lengthened(progress: &Progress, now: &TrainOptions, epoch_steps: u64) -> Result<TrainOptions> {
     let before = &progress.options;
     let (steps, total) = (before.total_steps(epoch_steps), now.total_steps(epoch_steps));
     let mut options = now.begun();
-    // What was said of the schedule may have been cut to a shorter run.
+    // The lengths that were given may have been cut to a shorter run.
     let again = now.schedule.decay_steps == progress.said().schedule.decay_steps;
     let schedule = progress.schedule(steps);
     if !again {
@@ -310,7 +312,7 @@ fn lengthened(progress: &Progress, now: &TrainOptions, epoch_steps: u64) -> Resu
     }
     let said = if now.schedule.steps.is_some() { "steps" } else { "epochs" };
     if total < progress.step {
-        let made = format!("at least the {} steps that are made", progress.step);
+        let made = format!("at least the {} steps made so far", progress.step);
         return Err(Error::mismatch(said, made, format!("{total} steps")));
     }
     options.schedule.warmup_steps = schedule.warmup_steps;
@@ -323,7 +325,7 @@ fn lengthened(progress: &Progress, now: &TrainOptions, epoch_steps: u64) -> Resu
         let whole = total - schedule.warmup_steps;
         let expected = format!(
             "at most {end} steps, after which the learning rate of this run is 0, or decay_steps \
-             beside it (decay_steps {whole} is to the new end)"
+             beside it (decay_steps {whole} reaches the new end)"
         );
         return Err(Error::mismatch(said, expected, format!("{total} steps")));
     }
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_recorded_and_parts_of_a_loss_are_said_alone() {
+    fn options_not_given_are_recorded_ones_and_parts_of_a_loss_are_given_alone() {
         let options = TrainOptions {
             schedule: ScheduleOptions { steps: Some(5), ..ScheduleOptions::default() },
             data: DataOptions { mirror: 0.3, ..DataOptions::default() },
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_change_is_told_all_at_once_with_both_values() {
+    fn changes_that_are_not_allowed_are_reported_together_with_both_values() {
         let record = record(cosine(5));
         let progress = at(3, record.options.clone());
         let mut spec = record.spec.clone();
@@ -421,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_an_option_is_told_by_that_option() {
+    fn differences_that_follow_from_an_option_are_reported_as_that_option() {
         let text = json!({
             "embedding": {"melee": {
                 "layout": "learned", "action_embed_size": 64, "character_embed_size": 64,
@@ -469,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_an_optimiser_are_the_same_said_or_not() {
+    fn the_default_number_of_an_optimiser_is_the_same_given_or_not() {
         let own = |beta1| TrainOptions {
             optimiser: OptimiserOptions { beta1, ..OptimiserOptions::default() },
             ..TrainOptions::default()
@@ -494,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_keeps_its_length_where_the_run_does_not() {
+    fn a_schedule_keeps_its_length_in_a_lengthened_run() {
         let linear = |steps| TrainOptions {
             schedule: ScheduleOptions {
                 lr_schedule: LrSchedule::Exponential,
@@ -504,7 +506,7 @@ mod tests {
         };
         let before = linear(60);
         let now = lengthened(&at(40, before.clone()), &linear(600), 10).unwrap();
-        // A warm-up is at most half of the run, as it was when this one began.
+        // A warm-up takes at most half of the run, whose length was 60 when it began.
         assert_eq!((now.schedule.warmup_steps, now.schedule.decay_steps), (30, Some(30)));
         for step in 0..60 {
             assert_eq!(now.schedule(600).rate(step), before.schedule(60).rate(step), "{step}");
@@ -514,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortened_run_keeps_its_rates_in_the_midst_of_the_warm_up_and_after_it() {
+    fn a_shortened_run_keeps_its_rates_during_the_warm_up_and_after_it() {
         let before = cosine(400);
         let rates = before.schedule(400);
         let mut progress = at(50, before);
@@ -526,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decay_that_is_said_anew_and_ends_before_the_run_is_refused_with_both_numbers() {
+    fn a_new_decay_that_ends_before_the_run_is_refused_with_both_numbers() {
         let progress = at(300, cosine(1200));
         let said = |decay| TrainOptions {
             schedule: ScheduleOptions { decay_steps: Some(decay), ..cosine(1200).schedule },
@@ -539,13 +541,13 @@ mod tests {
              got 500, so that the learning rate is 0 from step 600 on"
         );
         assert!(lengthened(&progress, &said(1100), 10).is_ok());
-        // What a run began with it goes on with.
+        // A run keeps the decay that it began with.
         let own = at(300, said(500));
         assert!(lengthened(&own, &said(500), 10).is_ok());
     }
 
     #[test]
-    fn a_run_is_not_lengthened_to_steps_that_change_nothing_or_shortened_to_fewer_than_it_has() {
+    fn a_run_is_not_lengthened_without_effect_or_shortened_below_its_steps() {
         let with = |now: TrainOptions| lengthened(&at(1200, cosine(1200)), &now, 10);
         let text = with(cosine(2000)).unwrap_err().to_string();
         assert!(text.contains("at most 1200 steps") && text.contains("decay_steps 1900"), "{text}");

@@ -1,4 +1,4 @@
-//! How much of a batch is worked through together, so that a run keeps within its memory.
+//! The micro-batch of a run, so that it keeps within its memory.
 
 use std::sync::atomic::AtomicBool;
 
@@ -12,20 +12,19 @@ use crate::report::Event;
 
 pub(super) struct Room {
     limit: Option<u64>,
-    /// Bytes that a run keeps beside a step.
+    /// Bytes that stay from step to step.
     lasting: u64,
     batch_size: usize,
-    /// Windows that are worked through together.
+    /// Windows that are computed together.
     windows: usize,
-    /// What they take, as it was planned.
+    /// Planned bytes of these windows.
     planned: u64,
 }
 
 impl Room {
-    /// Without a limit all windows of a batch are worked through together, unless an earlier part of the
-    /// run had to halve them: then it keeps to the parts that it has, whatever is measured now.
-    /// `batch_size`: what a device has of the windows of a batch; `validates`: whether the run has games to
-    /// measure on.
+    /// Plans the micro-batch. Without a limit all windows of a batch are computed together, unless an earlier part of
+    /// the run had to halve them: then it keeps its parts, whatever is measured now. `batch_size` is the number of
+    /// windows that a device has of a batch; `validates` tells whether the run has validation games.
     pub(super) fn plan(
         spec: &Spec,
         options: &TrainOptions,
@@ -50,7 +49,7 @@ impl Room {
         Ok(Room { limit, lasting: owners.lasting(), batch_size, windows, planned: owners.total() })
     }
 
-    /// Whether nothing cuts batches into parts but a device that is full.
+    /// Whether there is no limit, so that only a full device cuts batches.
     pub(super) fn is_unlimited(&self) -> bool {
         self.limit.is_none()
     }
@@ -59,7 +58,7 @@ impl Room {
         self.windows
     }
 
-    /// What is told of a run that does not take its batches whole.
+    /// The event of a run that does not compute whole batches together.
     pub(super) fn told(&self, step: u64) -> Option<Event> {
         (self.windows < self.batch_size).then(|| Event::OutOfMemory {
             step,
@@ -69,7 +68,7 @@ impl Room {
         })
     }
 
-    /// Does a part of a step, and refuses it if it took more than there is.
+    /// Runs a part of a step, and refuses it if it took more memory than the limit.
     pub(super) fn watch<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let Some(limit) = self.limit else { return work() };
         let meter = Meter::start()?;
@@ -83,10 +82,11 @@ impl Room {
         }
     }
 
-    /// Makes room after a step that had too little, if that is what went wrong and can be done.
+    /// Halves the micro-batch after a step that ran out of memory. Returns `None` if the error was another or one
+    /// window is left.
     pub(super) fn halve(&mut self, error: &Error, step: u64) -> Option<Event> {
         let bytes = match error {
-            // Refused by its size, whatever is worked through together.
+            // A refusal by size does not depend on the micro-batch.
             Error::OutOfMemory { .. } => return None,
             Error::OverLimit { bytes, .. } => Some(*bytes),
             _ => None,

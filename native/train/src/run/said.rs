@@ -1,4 +1,4 @@
-//! Options of a run that a file says: the `run.json` of another, or options alone.
+//! Options of a run from a file: the `run.json` of another run, or options alone.
 
 use std::path::{Path, PathBuf};
 
@@ -10,24 +10,26 @@ use serde_json::{Map, Value};
 use super::folder::MAX_RECORD;
 use crate::options::{NAMED, rows};
 
-/// Names of options and their values, which nobody has looked at yet.
+/// Names of options and their values, which are not checked yet.
 pub type Pairs = Vec<(String, Value)>;
 
-/// What a file says of a run.
+/// Contents of a file of options.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Said {
+    /// Corpus of a `run.json`.
     pub corpus: Option<PathBuf>,
+    /// Spec of a `run.json`.
     pub spec: Option<Spec>,
-    /// By their names alone, whatever groups they stand in,
+    /// Options by their names alone, without their groups.
     pub options: Pairs,
-    /// and those of the loss.
+    /// Options of the loss.
     pub loss: Pairs,
 }
 
-/// What the file at `path` says.
+/// Reads the file of options at `path`.
 ///
 /// # Errors
-/// `Corrupt` for one that is no JSON of options.
+/// `Corrupt` for a file that is no JSON of options.
 pub fn read_said(path: &Path) -> Result<Said> {
     let corrupt = |reason: String| Error::corrupt(path.display().to_string(), reason);
     let text = fs::read(path, MAX_RECORD)?;
@@ -55,7 +57,7 @@ pub fn read_said(path: &Path) -> Result<Said> {
     }
     for (name, value) in said.options.iter_mut().chain(&mut said.loss) {
         if let Value::Object(fields) = value {
-            // As a list of numbers is written beside the names of others.
+            // A list of numbers is written as `{"given": [..]}`, beside variants that are names.
             *value =
                 fields.remove("given").ok_or_else(|| corrupt(format!("{name} is an object")))?;
         }
@@ -70,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_a_record_or_options_in_groups_or_without_and_what_is_neither_is_told() {
+    fn a_file_is_a_record_or_options_with_or_without_groups_and_any_other_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run.json");
         let read = |text: String| {

@@ -1,4 +1,4 @@
-//! What a run leaves on disk: the policy of a validation, and the state to go on from.
+//! The checkpoints of a run: the policy of a validation, and the state to resume from.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use super::state::Run;
 use crate::options::{DataOptions, SavingOptions, TrainOptions};
 
 impl Run<'_> {
-    /// The file of a policy that was validated, unless it is neither the best nor among those to keep.
+    /// The draft of a validated policy; `None` if it is neither the best nor among those to keep.
     pub(super) fn draft(
         &mut self,
         policy: &Policy,
@@ -32,7 +32,7 @@ impl Run<'_> {
         Ok(Some(Draft { snapshot, path, numbered }))
     }
 
-    /// What playing and scoring need to know of a policy of this step.
+    /// Notes on the policy of this step, for playing and scoring.
     fn notes(&self, nll: Option<f64>) -> Value {
         let TrainOptions {
             data: DataOptions { frame_delay, frame_delay_max, window_size, .. },
@@ -45,7 +45,7 @@ impl Run<'_> {
         })
     }
 
-    /// Has a policy and the state written from copies of them, while the run goes on.
+    /// Starts a write of a policy and the state, from copies of them; the run continues meanwhile.
     pub(super) fn save(&mut self, policy: Option<Draft>) -> Result<()> {
         // One copy of the state at a time.
         self.saver.wait(self.events);
@@ -54,7 +54,7 @@ impl Run<'_> {
         let TrainOptions { saving: SavingOptions { keep_last, .. }, .. } = self.options;
         let path = self.folder.file(Kind::Last);
         let snapshot = match self.snapshot() {
-            // The run goes on, and the next save may have room.
+            // The run continues, and the next save may have enough memory.
             Err(error @ Error::OutOfMemory { .. }) => {
                 self.saver.fail(step, path, &error, self.events);
                 return Ok(());
@@ -72,7 +72,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// All that a run goes on from.
+    /// The whole state, from which a run resumes.
     fn snapshot(&mut self) -> Result<Snapshot> {
         self.progress.updates = self.replicas.stepper().optimiser().updates();
         self.progress.micro_batch = Some(self.room.windows());

@@ -1,12 +1,12 @@
-//! Checkpoints written by a thread of their own, while the run goes on.
+//! Checkpoints, written by a separate thread while the run continues.
 //!
-//! 1. What is written is a snapshot: the run changes its weights meanwhile.
-//! 2. One save is under way at a time. Who has another one waits for it, or comes later.
-//! 3. Files of a save are written in their order, and after one that fails none: a state never tells of
-//!    a best policy that is not there. That policy is kept, and goes before the next save.
-//! 4. What fails is told and counted; the run goes on, and the file before it stays. Where no state was written
-//!    until the end, the last failure is the run's.
-//! 5. A saver that is dropped waits for its thread: the folder's lock is given back after it.
+//! 1. The thread writes a snapshot, as the run changes its weights meanwhile.
+//! 2. One save is in flight at a time. Another save waits for it, or is made later.
+//! 3. The files of a save are written in order, and none after one that fails: a state never refers to a best policy
+//!    that does not exist. That policy is kept, and written before the next save.
+//! 4. Failures are reported and counted. The run continues, and the earlier file stays. If no state is ever written,
+//!    the last failure is the error of the run.
+//! 5. The drop of a saver waits for its thread, so the folder's lock is released after it.
 
 use std::fs::File;
 use std::io;
@@ -23,17 +23,17 @@ use sconce_tensor::{Error, Result, fs};
 use super::folder::{Folder, Keep, Kind};
 use crate::report::{Event, SaveFailure, Saves};
 
-/// How the bytes of a checkpoint get into its file.
+/// A function that writes the bytes of a checkpoint into its file.
 pub(super) type Disk = Arc<dyn Fn(&mut File, &[u8]) -> io::Result<()> + Send + Sync>;
 
-/// A file to be, under its name and maybe a numbered one.
+/// A file to write, under its name and maybe also a numbered one.
 pub(super) struct Draft {
     pub snapshot: Snapshot,
     pub path: PathBuf,
     pub numbered: Option<PathBuf>,
 }
 
-/// What is written at one step.
+/// The files of one step.
 pub(super) struct Save {
     pub step: u64,
     pub policy: Option<Draft>,
@@ -41,22 +41,22 @@ pub(super) struct Save {
     pub keep: Keep,
 }
 
-/// Saves on their way to the thread, and outcomes on their way back. One save is under way at a time: [`Saver::save`]
-/// waits for the one before it, so neither side ever waits for room.
+/// Capacity of the channels to and from the thread. One save is in flight at a time, as [`Saver::save`] waits for the
+/// one before it, so neither side ever blocks on a full channel.
 const SAVES: usize = 1;
 
 pub(super) struct Saver {
     saves: Option<SyncSender<Save>>,
     done: Receiver<Done>,
     thread: Option<JoinHandle<Option<Draft>>>,
-    /// The step of the save that is under way, and its state's file.
+    /// Step and state file of the save in flight.
     busy: Option<(u64, PathBuf)>,
     told: Saves,
-    /// The last state that could not be written, and why.
+    /// File and error of the last state that could not be written.
     lost: Option<(PathBuf, String)>,
 }
 
-/// What became of a save.
+/// Outcome of a save.
 struct Done {
     seconds: f64,
     /// Whether its state is on the disk.
@@ -64,12 +64,12 @@ struct Done {
     failed: Option<Failed>,
 }
 
-/// What is left when all saves are over.
+/// Outcome of all saves.
 pub(super) struct Finished {
     pub saves: Saves,
     /// The best policy, if no file has it.
     pub unwritten: Option<Snapshot>,
-    /// File and reason of the last failure, where states were to be written and none was.
+    /// File and error of the last failure, if no state was ever written.
     pub lost: Option<(PathBuf, String)>,
 }
 
@@ -84,7 +84,7 @@ impl Saver {
             for save in orders {
                 let began = Instant::now();
                 let (written, failed) = writer.save(save);
-                // A run that is gone hears nothing.
+                // A dropped run has no receiver.
                 let _ = tell.send(Done { seconds: began.elapsed().as_secs_f64(), written, failed });
             }
             writer.owed
@@ -96,7 +96,7 @@ impl Saver {
         Ok(Saver { saves: Some(saves), done, thread: Some(thread), busy: None, told, lost: None })
     }
 
-    /// Whether a save would not have to wait. Tells of one that has come to its end.
+    /// Whether no save is in flight. Reports one that has ended.
     pub(super) fn ready(&mut self, events: &dyn Fn(Event)) -> bool {
         if self.busy.is_some()
             && let Ok(done) = self.done.try_recv()
@@ -106,7 +106,7 @@ impl Saver {
         self.busy.is_none()
     }
 
-    /// Waits for the save that is under way.
+    /// Waits for the save in flight.
     pub(super) fn wait(&mut self, events: &dyn Fn(Event)) {
         if self.busy.is_none() {
             return;
@@ -117,7 +117,7 @@ impl Saver {
         self.settle(done, events);
     }
 
-    /// Begins a save, after the one that is under way.
+    /// Begins a save, after the one in flight.
     pub(super) fn save(&mut self, save: Save, events: &dyn Fn(Event)) {
         self.wait(events);
         self.busy = Some((save.step, save.state.path.clone()));
@@ -128,7 +128,7 @@ impl Saver {
         }
     }
 
-    /// Waits for all.
+    /// Waits for all saves and ends the thread.
     pub(super) fn finish(&mut self, events: &dyn Fn(Event)) -> Finished {
         self.wait(events);
         let unwritten = self.join().map(|draft| draft.snapshot);
@@ -137,18 +137,18 @@ impl Saver {
         Finished { saves, unwritten, lost }
     }
 
-    /// Tells and counts a file beside the checkpoints that could not be written.
+    /// Reports and counts a failure outside of the thread.
     pub(super) fn fail(&mut self, step: u64, path: PathBuf, error: &Error, events: &dyn Fn(Event)) {
         events(self.told.fail(step, path, error));
     }
 
     fn join(&mut self) -> Option<Draft> {
-        // It ends with its last order.
+        // The thread ends when its channel closes.
         self.saves = None;
         self.thread.take().and_then(|thread| thread.join().ok()).flatten()
     }
 
-    /// The thread is gone, which only a bug of ours can cause.
+    /// The outcome of a save whose thread has ended, which only a bug in Sconce can cause.
     fn ended(&self) -> Done {
         let path = self.busy.as_ref().map(|(_, path)| path.clone()).unwrap_or_default();
         let error = Error::Panic { message: "the thread that writes checkpoints ended".into() };
@@ -166,7 +166,7 @@ impl Saver {
         if let Some((path, error)) = done.failed {
             if !done.written {
                 let reason = match &error {
-                    // Its path is told beside it.
+                    // The path is reported beside it.
                     Error::Io { source, .. } => source.to_string(),
                     error => error.to_string(),
                 };
@@ -184,7 +184,7 @@ impl Drop for Saver {
 }
 
 impl Saves {
-    /// Counts a failure, beside those before it of the same file and reason.
+    /// Counts a failure, together with earlier ones of the same file and error.
     pub(super) fn fail(&mut self, step: u64, path: PathBuf, error: &Error) -> Event {
         let reason = error.to_string();
         let same = |f: &&mut SaveFailure| f.path == path && f.reason == reason;
@@ -203,15 +203,15 @@ impl Saves {
 struct Writer {
     folder: Folder,
     disk: Disk,
-    /// The best policy, if its file could not be written.
+    /// The best policy, if its file could not be written yet.
     owed: Option<Draft>,
 }
 
-/// The file that could not be written, and why.
+/// A file that could not be written, and the error.
 type Failed = (PathBuf, Error);
 
 impl Writer {
-    /// Whether the state was written, and what failed: the first file, or the removal of old ones.
+    /// Returns whether the state was written, and the first failure: of a file, or of the removal of old ones.
     fn save(&mut self, save: Save) -> (bool, Option<Failed>) {
         let best = self.folder.file(Kind::Best);
         let better = save.policy.as_ref().is_some_and(|policy| policy.path == best);
@@ -232,7 +232,7 @@ impl Writer {
         let create = |path| fs::write_atomic(path, |file| (self.disk)(file, &bytes));
         match &draft.numbered {
             None => create(&draft.path),
-            // What is not there yet comes first, and then takes the place of what is.
+            // The numbered file is new and comes first; a link to it then replaces the other.
             Some(numbered) => {
                 create(numbered)?;
                 fs::link_atomic(numbered, &draft.path)

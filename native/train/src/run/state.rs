@@ -1,4 +1,4 @@
-//! What a run has in its hands.
+//! A run between two steps.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -20,11 +20,11 @@ use crate::source::Source;
 
 /// A run between two steps.
 pub(super) struct Run<'a> {
-    /// With the lengths of the schedule that a resumed run had.
+    /// The options, with the original lengths of the schedule in a resumed run.
     pub options: TrainOptions,
     pub folder: Folder,
     pub saver: Saver,
-    /// The step of the last save, and when that was.
+    /// Step and time of the last save.
     pub saved: (u64, Instant),
     pub events: &'a dyn Fn(Event),
     pub ask: Option<Ask<'a>>,
@@ -39,7 +39,7 @@ pub(super) struct Run<'a> {
     pub epoch_steps: u64,
     pub progress: Progress,
     pub waiting: Vec<Waiting>,
-    /// Until all of the above has left the card.
+    /// Dropped last, after all of the above has left the card.
     pub _caching: Vec<Caching>,
 }
 

@@ -1,4 +1,4 @@
-//! What only a look inside, or a disk that fails, can show.
+//! Tests of runs that need access to their parts, or a disk that fails.
 #![allow(clippy::disallowed_methods)]
 
 use std::cell::RefCell;
@@ -113,7 +113,7 @@ fn prepare<'a>(
 }
 
 #[test]
-fn a_state_with_a_bit_that_changed_is_named_with_what_is_left() {
+fn a_state_with_a_flipped_bit_is_named_with_the_remaining_states() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let never = AtomicBool::new(false);
@@ -129,7 +129,7 @@ fn a_state_with_a_bit_that_changed_is_named_with_what_is_left() {
     let mut bytes = std::fs::read(&last).unwrap();
     let middle = bytes.len() - 5;
     bytes[middle] ^= 1;
-    // It is another name of the numbered one.
+    // Both names are links to one file.
     std::fs::remove_file(&last).unwrap();
     std::fs::write(&last, bytes).unwrap();
     let text = go().unwrap_err().to_string();
@@ -137,7 +137,7 @@ fn a_state_with_a_bit_that_changed_is_named_with_what_is_left() {
     assert_eq!(text, format!("{said}; copy {} over it", numbered.display()));
     std::fs::remove_file(&numbered).unwrap();
     let text = go().unwrap_err().to_string();
-    assert!(text.contains("begin anew") && text.contains("best.safetensors"), "{text}");
+    assert!(text.contains("start again") && text.contains("best.safetensors"), "{text}");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_record_and_a_report_that_are_damaged_are_named_with_what_to_do() {
     std::fs::write(out.join("run.json"), b"{").unwrap();
     std::fs::remove_file(out.join("last.safetensors")).unwrap();
     let record = Record::read(&out).unwrap_err().to_string();
-    assert!(record.contains("begin anew"), "{record}");
+    assert!(record.contains("start again"), "{record}");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_run_whose_rate_would_be_0_before_its_end_is_refused() {
     assert!(text.ends_with("got 4, so that the learning rate is 0 from step 6 on"), "{text}");
 }
 
-/// All that a file holds but for its notes, which tell the time.
+/// All numbers of a checkpoint; its notes are left out, as they have times.
 fn numbers(path: &Path) -> Vec<(String, Vec<u32>)> {
     let file = checkpoint::load(path).unwrap();
     let bits = |v: Vec<f32>| v.iter().map(|v| v.to_bits()).collect();
@@ -201,7 +201,7 @@ fn names(out: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
+fn a_run_continues_on_a_full_disk_and_reports_the_names_of_the_files() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let never = AtomicBool::new(false);
@@ -226,7 +226,7 @@ fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
     assert!(told.is_empty());
     assert_eq!((whole.saves.written, whole.saves.step), (4, Some(12)));
 
-    // Always full: nothing on disk, which is an error that has the report, the best policy's score in it.
+    // Always full: no state is written, which is an error with the report and the score of the best policy.
     let (ended, out, told) = go_on("full", full_disk(0, u64::MAX));
     let best = out.join("best.safetensors");
     let error = ended.unwrap_err();
@@ -241,8 +241,8 @@ fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
     assert_eq!((failed.len(), &failed[0].path, failed[0].times), (1, &best, 4));
     assert_eq!(names(&out), ["lock", "report.json", "run.json"]);
 
-    // Full for a while: the files before it stay, and those after it are as if it had not been. Whichever
-    // file a write is of, a best policy that failed goes before the state that tells of it.
+    // Full for a while: earlier files stay, and later files are the same as without a failure. Whichever file
+    // fails, a best policy is written before the state that refers to it.
     for from in 0..4 {
         let (report, out, told) = go(&format!("for a while {from}"), full_disk(from, from + 2));
         assert_eq!(told.len(), 2, "{from}");
@@ -255,7 +255,7 @@ fn a_full_disk_stops_nothing_and_is_told_by_the_names_of_the_files() {
 }
 
 #[test]
-fn a_run_that_is_stopped_inside_a_step_goes_on_from_the_step_before_to_the_same_bits() {
+fn a_run_stopped_within_a_step_resumes_from_the_step_before_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let never = AtomicBool::new(false);
@@ -300,7 +300,7 @@ fn a_run_that_is_stopped_inside_a_step_goes_on_from_the_step_before_to_the_same_
 }
 
 #[test]
-fn measurements_that_are_stopped_end_before_their_next_step() {
+fn cancelled_measurements_end_before_their_next_step() {
     let dir = tempfile::tempdir().unwrap();
     let (corpus, stopped) = (corpus(dir.path()), AtomicBool::new(true));
     let (spec, options) = (spec(), options());
@@ -332,7 +332,7 @@ fn an_error_lists_no_more_windows_than_a_message_holds() {
 }
 
 #[test]
-fn the_run_goes_on_while_the_disk_is_slow() {
+fn the_run_continues_while_the_disk_is_slow() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let steps = Arc::new(AtomicU64::new(0));
@@ -364,7 +364,7 @@ fn the_run_goes_on_while_the_disk_is_slow() {
         run_on(on(disk), &corpus, &spec(), &options, &out, Watch::of(&listen), &cancel).unwrap();
     assert!(met.load(Ordering::Relaxed), "the run waited for the disk");
     let saved = saved.into_inner();
-    // None while the first was under way, and all of them whole.
+    // No save while the first was in flight, and every file complete.
     assert_eq!((saved[0], saved.last()), (1, Some(&12)));
     assert!(saved[1] >= 8, "{saved:?}");
     assert_eq!(report.saves.written, saved.len() as u64);
@@ -379,7 +379,7 @@ fn draft(path: PathBuf, numbers: usize) -> Draft {
 }
 
 #[test]
-fn one_save_is_under_way_at_a_time_and_the_next_waits_for_it() {
+fn one_save_is_in_flight_at_a_time_and_the_next_waits_for_it() {
     let dir = tempfile::tempdir().unwrap();
     let told = Arc::new(Mutex::new(vec![]));
     let note = |what: &str| told.lock().unwrap().push(what.to_string());
@@ -403,7 +403,7 @@ fn one_save_is_under_way_at_a_time_and_the_next_waits_for_it() {
     assert_eq!((finished.saves.written, finished.saves.step), (3, Some(3)));
     let of = |step: u64| ["begun".into(), "written".into(), format!("told of {step}")];
     assert_eq!(*told.lock().unwrap(), [of(1), of(2), of(3)].concat());
-    // A run that ends amid a save leaves a whole file, too.
+    // A run that ends during a save leaves a complete file, too.
     let mut saver = Saver::start(Folder::new(dir.path()), disk).unwrap();
     saver.save(save(4), &listen);
     drop(saver);
@@ -412,11 +412,11 @@ fn one_save_is_under_way_at_a_time_and_the_next_waits_for_it() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_save_without_memory_is_told_and_the_next_one_writes_its_policy_as_well() {
+fn a_save_without_memory_is_reported_and_the_next_one_writes_its_policy_too() {
     const CHILD: &str = "SCONCE_TEST_CHILD";
-    // The limit is the whole process's: the other tests have another one.
+    // The limit applies to the whole process, so the test runs in its own.
     if std::env::var_os(CHILD).is_none() {
-        let test = "a_save_without_memory_is_told_and_the_next_one_writes_its_policy_as_well";
+        let test = "a_save_without_memory_is_reported_and_the_next_one_writes_its_policy_too";
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", &format!("run::tests::{test}"), "--nocapture"]).env(CHILD, "1");
         let output = child.output().unwrap();
@@ -458,13 +458,13 @@ fn a_save_without_memory_is_told_and_the_next_one_writes_its_policy_as_well() {
     assert_eq!(checkpoint::load(&last).unwrap().optimiser["m"].len(), 9);
 }
 
-/// Leaves the process this much address space beyond what it uses, or all that it may have.
+/// Limits the address space of the process to this much beyond what it uses, or lifts the limit.
 #[cfg(target_os = "linux")]
 fn limit_address_space(beyond: Option<u64>) {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the limit is one of this function's own.
+    // SAFETY: the pointer is to a local value of the right type.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) }, 0);
     limit.rlim_cur = beyond.map_or(limit.rlim_max, |bytes| pages * 4096 + bytes);
     // SAFETY: as above.
@@ -472,7 +472,7 @@ fn limit_address_space(beyond: Option<u64>) {
 }
 
 #[test]
-fn asked_to_stop_amid_a_validation_a_run_ends_and_goes_on_with_that_validation() {
+fn a_run_stopped_during_a_validation_resumes_with_that_validation() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let options =
@@ -506,7 +506,7 @@ fn asked_to_stop_amid_a_validation_a_run_ends_and_goes_on_with_that_validation()
 }
 
 #[test]
-fn a_weight_that_is_not_finite_ends_the_run_by_step_and_windows_and_never_reaches_the_disk() {
+fn a_weight_that_is_not_finite_ends_the_run_with_step_and_windows_and_is_never_written() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let (options, out) = (options(), dir.path().join("run"));
@@ -555,7 +555,7 @@ fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
     };
     let cancel = AtomicBool::new(false);
     let run = prepare(&corpus, &options, dir.path(), &cancel);
-    // Nothing finite is left of gradients that those of the third batch are added to.
+    // The gradients of the third batch overflow, and so does every sum with them.
     let batches = AtomicU64::new(0);
     let mut run = learning(
         run,
@@ -573,7 +573,7 @@ fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
     };
     let before = numbers(&run);
     match run.step(1e-3).unwrap_err() {
-        // Of a step of two batches.
+        // The step has two batches.
         Error::Diverged { what, batch: 0, windows, .. } => {
             assert!(what.starts_with("gradient of "), "{what}");
             assert_eq!(windows.len(), 4);
@@ -585,12 +585,12 @@ fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
     assert_ne!(numbers(&run), before);
 }
 
-/// The run, of which steps learn in another way.
+/// The run with another function to learn from a batch.
 fn learning(run: Run<'_>, learn: Learn) -> Run<'_> {
     Run { replicas: run.replicas.learning(learn), ..run }
 }
 
-/// Steps of more than `windows` windows at a time have too little memory from draw `from` on.
+/// Fails for lack of memory from draw `from` on, where more than `windows` windows are computed together.
 fn small_device(from: u64, windows: usize) -> Learn {
     Box::new(move |stepper, task| {
         if task.draw >= from && stepper.micro_batch().is_none_or(|n| n > windows) {
@@ -601,7 +601,7 @@ fn small_device(from: u64, windows: usize) -> Learn {
     })
 }
 
-/// Weights that differ by the order of sums.
+/// Whether weights are equal up to the order of sums.
 fn alike(a: &Path, b: &Path) -> bool {
     let (a, b) = (numbers(a), numbers(b));
     let float = |bits: &u32| f32::from_bits(*bits);
@@ -612,7 +612,7 @@ fn alike(a: &Path, b: &Path) -> bool {
 }
 
 #[test]
-fn a_step_without_memory_is_made_again_in_halves_and_the_run_goes_on_to_the_same_weights() {
+fn a_step_without_memory_is_repeated_in_halves_and_the_run_reaches_the_same_weights() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let never = AtomicBool::new(false);
@@ -626,7 +626,7 @@ fn a_step_without_memory_is_made_again_in_halves_and_the_run_goes_on_to_the_same
         let out = |name: &str| dir.path().join(format!("{name}{i}"));
         super::run(&corpus, &spec(), &options, &out("whole"), &|_| (), &never).unwrap();
 
-        // In the middle of step 3, of batches of 4: halves are still too much.
+        // In the middle of step 3, with batches of 4: halves are still too large.
         let halved = |name: &str, until: u64| {
             let (told, cancel) = (RefCell::<Vec<_>>::default(), AtomicBool::new(false));
             let listen = |event| match event {
@@ -659,7 +659,7 @@ fn a_step_without_memory_is_made_again_in_halves_and_the_run_goes_on_to_the_same
         assert!(alike(&last("halved"), &last("whole")));
         assert!(numbers(&last("halved")) != numbers(&last("whole")));
 
-        // Stopped after it and gone on with, on a device that would have had room.
+        // Stopped after that and resumed, on a device that has enough memory.
         assert_eq!(halved("resumed", 7).0.steps, 7);
         let report = super::run(&corpus, &spec(), &options, &out("resumed"), &|_| (), &never);
         assert_eq!(report.unwrap().micro_batch, Some(1));
@@ -679,7 +679,7 @@ fn one_window_that_does_not_fit_ends_the_run_with_the_last_good_state() {
 }
 
 #[test]
-fn a_limit_that_the_plan_exceeds_is_kept_from_the_first_step_on_and_after_a_resume() {
+fn a_limit_below_the_plan_holds_from_the_first_step_on_and_after_a_resume() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let spec = spec();
@@ -693,7 +693,7 @@ fn a_limit_that_the_plan_exceeds_is_kept_from_the_first_step_on_and_after_a_resu
         machine: MachineOptions { memory_limit: Some(limit), resume: true, ..options.machine },
         ..options
     };
-    // To its end, or to its first step.
+    // Runs to the end, or to the first step.
     let go = |name: &str, options: &TrainOptions, whole: bool| {
         let (told, stop) = (RefCell::new(vec![]), AtomicBool::new(false));
         let listen = |event| match event {
@@ -710,7 +710,7 @@ fn a_limit_that_the_plan_exceeds_is_kept_from_the_first_step_on_and_after_a_resu
     };
     let (windows, told, straight) = go("straight", &limited, true);
     assert_eq!((windows, told), (Some(2), vec![(0, 2)]));
-    // The second part has all the memory that it wants, and keeps to the halves.
+    // The second part has no limit, and keeps to the halves.
     go("parts", &limited, false);
     let (windows, _, parts) = go(
         "parts",
@@ -725,7 +725,7 @@ fn a_limit_that_the_plan_exceeds_is_kept_from_the_first_step_on_and_after_a_resu
 }
 
 #[test]
-fn a_run_that_was_halved_keeps_its_parts_whatever_is_measured_when_it_goes_on() {
+fn a_halved_run_keeps_its_parts_whatever_is_measured_when_it_resumes() {
     let mut memory = crate::plan::Memory::measure(&spec(), &options(), &NEVER).unwrap();
     memory.validates(false);
     let limit = memory.owners(2).total() - 1;
@@ -739,7 +739,7 @@ fn a_run_that_was_halved_keeps_its_parts_whatever_is_measured_when_it_goes_on() 
 }
 
 #[test]
-fn a_step_that_takes_more_than_the_limit_is_refused_by_its_bytes() {
+fn a_step_that_exceeds_the_limit_is_refused_with_its_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let bytes = crate::plan::plan(&spec(), &options(), Some(&corpus), &NEVER).unwrap().bytes;
@@ -750,7 +750,7 @@ fn a_step_that_takes_more_than_the_limit_is_refused_by_its_bytes() {
     let cancel = AtomicBool::new(false);
     let run = prepare(&corpus, &options, dir.path(), &cancel);
     assert_eq!(run.room.windows(), 4);
-    // What the plan did not know of.
+    // Memory that the plan does not include.
     let waste: Learn = Box::new(move |stepper, task| {
         let wide = stepper.micro_batch().is_none_or(|n| n > 2);
         let more: Vec<u8> = vec![1; if wide { bytes as usize } else { 0 }];
@@ -763,7 +763,7 @@ fn a_step_that_takes_more_than_the_limit_is_refused_by_its_bytes() {
     assert_eq!(run.room.windows(), 2);
 }
 
-/// Devices that are CPUs beside each other.
+/// Several CPUs as the devices.
 fn cpus<const N: usize>(_: &TrainOptions) -> Result<Devices> {
     let sum: Option<Box<dyn AllReduce>> = if N > 1 { Some(Box::new(InOrder)) } else { None };
     Ok(Devices { all: vec![Device::Cpu; N], sum })
@@ -772,7 +772,7 @@ fn cpus<const N: usize>(_: &TrainOptions) -> Result<Devices> {
 const CPUS: [fn(&TrainOptions) -> Result<Devices>; 3] = [cpus::<1>, cpus::<2>, cpus::<4>];
 
 #[test]
-fn a_run_on_several_devices_is_that_on_one_and_goes_on_from_its_states_on_as_many_as_there_are() {
+fn a_run_on_several_devices_equals_that_on_one_and_resumes_on_another_number_of_devices() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     for (i, unroll) in [Mode::Window, Mode::Carry].into_iter().enumerate() {
@@ -806,8 +806,8 @@ fn a_run_on_several_devices_is_that_on_one_and_goes_on_from_its_states_on_as_man
             assert!((score(&one) - score(&several)).abs() < 1e-5);
             assert_eq!(one.best_step, several.best_step);
 
-            // Stopped, and gone on with: as if nothing had been where devices are as many, and alike where
-            // they are not.
+            // Stopped and resumed: the same bits on as many devices, and the same up to the order of sums on
+            // another number.
             let cut = format!("{name} cut");
             assert_eq!(go(&cut, devices, 5).0.stopped, Stopped::Stopped);
             let (report, _, cut_last) = go(&cut, devices, u64::MAX);
@@ -821,7 +821,7 @@ fn a_run_on_several_devices_is_that_on_one_and_goes_on_from_its_states_on_as_man
 }
 
 #[test]
-fn a_device_that_fails_ends_the_run_with_its_error_and_the_last_whole_step_is_there() {
+fn a_device_that_fails_ends_the_run_with_its_error_and_the_last_whole_step_is_saved() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let (options, cancel) = (options(), AtomicBool::new(false));

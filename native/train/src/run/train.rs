@@ -10,10 +10,10 @@ use crate::objective::Figures;
 use crate::report::{Pace, Stopped};
 use crate::step::StepMetrics;
 
-/// Windows that an error lists of a step that diverged. A step of many batches learns from more than a message holds.
+/// The most windows that the error of a diverged step lists; a step of many batches has more than a message can hold.
 pub(super) const MOST_WINDOWS: usize = 1 << 12;
 
-/// What was learned from a batch: its losses and how much it counts, unless these wait on a card, and its frames.
+/// Result of a batch: its figures and the number that it counts for, unless these wait on a card, and its frames.
 struct FromBatch {
     part: Option<(Figures, f64)>,
     frames: usize,
@@ -32,7 +32,7 @@ impl Run<'_> {
                 return Ok(Stopped::Stopped);
             }
             if self.validation_is_due() {
-                // Asked to stop amid a validation, the next round sees it too.
+                // A cancelled validation is seen in the next round.
                 self.validate()?;
                 continue;
             }
@@ -57,7 +57,7 @@ impl Run<'_> {
             let learning_rate = self.learning_rate();
             let waited = self.source.flow().data_wait_seconds;
             let (stepped, frames) = match self.step(learning_rate) {
-                // Asked to stop while it waited for data.
+                // Cancelled during the wait for data.
                 Err(Error::Cancelled) => continue,
                 step => step?,
             };
@@ -65,15 +65,15 @@ impl Run<'_> {
             let pace = Pace {
                 frames: frames as u64,
                 seconds: start.elapsed().as_secs_f64(),
-                // A step that was made again has a loader of its own.
+                // A repeated step has a new loader.
                 data_wait: (self.source.flow().data_wait_seconds - waited).max(0.0),
             };
             self.count(stepped, learning_rate, pace);
         }
     }
 
-    /// The step's figures, unless they wait on a card, and the frames it went through. One that fails leaves all as it was; one that
-    /// has too little memory is made again, with half as many windows at a time.
+    /// Makes a step. Returns its figures, unless they wait on a card, and its frames. A step that fails changes
+    /// nothing; one that runs out of memory is repeated with half as many windows at a time.
     pub(super) fn step(&mut self, learning_rate: f64) -> Result<(Option<StepMetrics>, usize)> {
         loop {
             let before = self.replicas.carried();
@@ -88,7 +88,7 @@ impl Run<'_> {
             }
             let Some(told) = self.room.halve(&error, self.progress.step) else { return Err(error) };
             self.replicas.set_micro_batch(self.room.windows());
-            // What the halves take is not what was freed of the whole.
+            // The halves need other sizes than the blocks that the whole freed.
             for device in self.replicas.devices() {
                 device::shrink(device);
             }
@@ -111,7 +111,7 @@ impl Run<'_> {
             frames += learned.frames;
             let Some((part, share)) = learned.part else { return Ok((None, frames)) };
             sum.add(&part, share);
-            // In their order.
+            // Earlier steps are reported first.
             self.settle()?;
         }
         let (first, shares) = (self.progress.step * parts, self.replicas.learned());
@@ -122,8 +122,8 @@ impl Run<'_> {
         Ok((Some(StepMetrics { figures, grad_norm, learned, gradients }), frames))
     }
 
-    /// Adds to a number that is not finite where the step had it from: the batches from `first` on, of which the
-    /// first [`MOST_WINDOWS`] windows are listed.
+    /// Adds the batches of the step, from `first` on, to the error of a number that is not finite. It lists their
+    /// first [`MOST_WINDOWS`] windows.
     pub(super) fn diverged(&self, error: Error, step: u64, first: u64, batches: u64) -> Error {
         let Error::NonFinite { what, value } = error else { return error };
         let windows =
@@ -132,7 +132,7 @@ impl Run<'_> {
         Error::Diverged { what, value, step, batch: first, windows }
     }
 
-    /// Learns from batch `draw`; `at_once` is the learning rate of a whole update, where that may be made at once.
+    /// Learns from batch `draw`. `at_once` is the learning rate, if the whole update may be launched at once.
     fn learn(&mut self, draw: u64, at_once: Option<f64>) -> Result<FromBatch> {
         let loaded = self.source.draw(draw, self.cancel)?;
         let (frames, update) = (loaded.frames, self.progress.step);
@@ -150,14 +150,14 @@ impl Run<'_> {
         }
         let step = self.progress.step;
         if step < self.schedule.warmup_steps {
-            // The first update of a warm-up should not be lost on a rate of 0.
+            // The first update of a warm-up is not wasted on a rate of 0.
             return self.schedule.rate(step + 1);
         }
         let by_clock = self.spent() * self.schedule.total_steps as f64;
         self.schedule.rate(step.max(by_clock as u64))
     }
 
-    /// Share of `max_minutes` that is gone.
+    /// Share of `max_minutes` that is over.
     pub(super) fn spent(&self) -> f64 {
         self.options
             .schedule

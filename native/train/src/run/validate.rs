@@ -1,4 +1,4 @@
-//! A validation in the midst of a run.
+//! A validation during a run.
 
 use std::time::Instant;
 

@@ -1,31 +1,33 @@
-//! Whom a run tells what happens, and whom it asks what to do.
+//! The receiver of a run's events, and its callback.
 
 use serde::{Deserialize, Serialize};
 
 use crate::report::Event;
 
-/// What a run is told to do between two steps.
+/// The verdict of a callback between two steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Verdict {
-    /// The learning rate from the next step on, whatever the schedule says.
+    /// Learning rate from the next step on, instead of the schedule's.
     pub learning_rate: Option<f64>,
-    /// Ends the run, its state saved.
+    /// Ends the run after a save of its state.
     pub stop: bool,
 }
 
-/// Asks what to do after a step, and waits for the answer for a bounded time: none where it did not come.
+/// A callback with the number of a step. It waits a bounded time for a verdict, and returns `None` without one.
 pub type Ask<'a> = &'a dyn Fn(u64) -> Option<Verdict>;
 
-/// Whom a run tells what happens, and whom it asks.
+/// The receiver of a run's events, and its callback.
 #[derive(Clone, Copy)]
 pub struct Watch<'a> {
+    /// Receives each event.
     pub events: &'a dyn Fn(Event),
+    /// Called between two steps.
     pub ask: Option<Ask<'a>>,
 }
 
 impl<'a> Watch<'a> {
-    /// Nobody is asked.
+    /// A watch without a callback.
     pub fn of(events: &'a dyn Fn(Event)) -> Self {
         Watch { events, ask: None }
     }

@@ -1,4 +1,4 @@
-//! Learning from a batch: losses, and gradients that stay with the weights until an update.
+//! Learning from a batch: losses, and gradients that are added up until an update.
 
 use sconce_data::Batch;
 use sconce_ops::weights::Weights;
@@ -11,19 +11,19 @@ use super::task::Task;
 use crate::objective::{Denominators, Sums, Total};
 
 impl Stepper<'_> {
-    /// Adds the gradient of a batch, times its share, to what the next [`update`](Self::update) takes.
+    /// Adds the gradient of a batch, times its share, to the sum of the next [`update`](Self::update).
     ///
-    /// Batches whose shares are their [`mean_weight`](Batch::mean_weight)s have together the
-    /// gradient of one batch of all their rows, up to the order of sums; but what a loss takes from the
-    /// whole of a batch, `head_normalize` and the entropy of rows of other weights, it takes from each.
-    /// One whose frames all weigh nothing adds nothing, and has the loss 0.
+    /// Batches whose shares are their [`mean_weight`](Batch::mean_weight)s have together the gradient of one batch of
+    /// all their rows, up to the order of sums. Figures of a whole batch are an exception, as they come from each
+    /// batch: `head_normalize`, and the entropy of rows of different weights. A batch whose frames all have weight 0
+    /// adds nothing, and has the loss 0.
     pub fn learn(&mut self, task: Task<'_>) -> Result<Learned> {
         if task.is_silent() {
             let mut learned = Learned::default();
             if self.unroll.carry {
                 learned.states = self.pass(task, true, |_, _| Ok(()))?;
             }
-            // Other windows of the batch count.
+            // Other replicas have windows of this batch that count.
             self.learned += task.denominators.map_or(0.0, |_| task.share);
             return Ok(learned);
         }
@@ -40,8 +40,8 @@ impl Stepper<'_> {
         learned
     }
 
-    /// Sums of a first pass over some windows of a batch, for objectives that want to know those of all windows
-    /// [beforehand](crate::objective::Objective::two_passes). Nobody looks on.
+    /// Sums of a first pass over some windows of a batch, for objectives that need those of all windows
+    /// [beforehand](crate::objective::Objective::two_passes). Companions do not run.
     pub(crate) fn first_pass(&self, task: Task<'_>) -> Result<Vec<Sums>> {
         let mut total = None;
         memory::caught(|| {
@@ -57,8 +57,8 @@ impl Stepper<'_> {
         total.ok_or_else(|| Error::not_found("rows of a batch"))
     }
 
-    /// Forward and backward, part by part. Gradients are left with the weights, but for candle's of
-    /// the last part.
+    /// Forward and backward passes, part by part. Gradients are left with the weights, except candle's gradients of
+    /// the last part, which are returned.
     pub(super) fn backward(&self, task: Task<'_>) -> Result<(Learned, Gradients)> {
         let mut denominators = match task.denominators {
             Some(whole) => Some(whole.to_vec()),
@@ -73,7 +73,7 @@ impl Stepper<'_> {
             };
             let whole: Vec<_> = denominators.iter().map(|d| d.times(task.share)).collect();
             let gradient = self.objectives.gradient(&outputs, batch, &whole, &mut total)?;
-            // Of a chunk of burn-in only the state is wanted.
+            // A chunk of burn-in gives a state and no gradient.
             if batch.weights.iter().all(|weight| *weight == 0.0) {
                 tape.forget();
                 return Ok(());
@@ -81,7 +81,7 @@ impl Stepper<'_> {
             if let Some(store) = last.take() {
                 self.learning.values().try_for_each(|w| w.gather(&store).map(drop))?;
             }
-            // The loss is not a node of the graph: its gradient at the logits starts the backward pass.
+            // The loss is no node of the graph: its gradient at the logits starts the backward pass.
             last = Some(tape::backward(&outputs.logits, gradient)?);
             Ok(())
         })?;
@@ -91,7 +91,8 @@ impl Stepper<'_> {
         Ok((Learned { figures, states }, last.ok_or_else(rows)?))
     }
 
-    /// What every part has to know of the whole batch; none if the only part can tell itself.
+    /// Denominators of the whole batch, which every part needs; `None` if there is a single part, which computes them
+    /// itself.
     fn denominators(&self, task: Task<'_>) -> Result<Option<Vec<Denominators>>> {
         let mut first = None;
         if self.objectives.two_passes() {
@@ -99,13 +100,13 @@ impl Stepper<'_> {
             if self.micro_batches(frames.batch).count() * self.chunks(frames.time).count() == 1 {
                 return Ok(None);
             }
-            // A pass of its own, with the same dropout and without a backward pass.
+            // A separate pass with the same dropout and without a backward pass.
             first = Some(self.first_pass(task)?);
         }
         self.objectives.denominators(task.batch, first.as_deref()).map(Some)
     }
 
-    /// Those of a batch that is a part by itself, whose first pass is this one.
+    /// Denominators of a batch in a single part, whose first pass is this one.
     pub(super) fn after_first_pass(
         &self,
         logits: &Tensor,
@@ -116,13 +117,12 @@ impl Stepper<'_> {
     }
 }
 
-/// Adds the sums of other rows, objective by objective.
+/// Adds the sums of other rows for each objective.
 pub(crate) fn add(total: &mut [Sums], sums: &[Sums]) {
     total.iter_mut().zip(sums).for_each(|(total, sums)| total.add(sums));
 }
 
-/// Gathers the gradients, and refuses a model of which some weight would never learn, by the names of
-/// those weights.
+/// Gathers the gradients. Refuses a model with weights that no gradient reaches, by the names of these weights.
 pub(super) fn census(weights: &Weights, store: &Gradients) -> Result<()> {
     let mut missing = vec![];
     for (name, weight) in weights {

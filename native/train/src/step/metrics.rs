@@ -1,25 +1,27 @@
-//! What came of a batch, and the figures of a step.
+//! Results of a batch and of a step.
 
 use crate::gradients::WeightGradient;
 use crate::objective::Figures;
 use crate::states::States;
 
-/// What came of a batch.
+/// Result of learning from a batch.
 #[derive(Debug, Default)]
 pub struct Learned {
+    /// Loss and other figures of the batch.
     pub figures: Figures,
-    /// After the windows, cut from the graph, where they [carry](super::Unroll::carry) theirs on.
+    /// States after the windows, cut from the graph; `None` unless they [carry](super::Unroll::carry) on.
     pub states: Option<States>,
 }
 
-/// One step's figures.
+/// Result of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepMetrics {
+    /// Loss and other figures of its batches.
     pub figures: Figures,
-    /// Before the clip. Of a gradient that overflowed f16, by which no weight was changed, infinite.
+    /// Norm of the gradient before the clip. Infinite for a gradient that overflowed f16 and changed no weight.
     pub grad_norm: f64,
-    /// Whether any frame counted. Where all weigh nothing, figures and norm are 0 and no weight changes.
+    /// Whether any frame had a weight above 0. If none had, figures and norm are 0 and no weight changes.
     pub learned: bool,
-    /// Of each weight, if it was asked for.
+    /// Statistics of each weight, on request.
     pub gradients: Vec<WeightGradient>,
 }

@@ -1,4 +1,4 @@
-//! The forward pass over a batch, one micro-batch and one chunk of frames after the other.
+//! The forward pass over a batch, by micro-batches and chunks of frames.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use crate::states::States;
 use crate::unroll::stretches;
 
 impl Stepper<'_> {
-    /// Forward, part by part: `each` gets a part of the batch and what is said to it, with `companions` by those who look
-    /// on too. Gives the states after the windows, where they are carried on.
+    /// The forward pass, part by part. `each` receives a part of the batch and its outputs, with those of companions
+    /// if `companions`. Returns the states after the windows if they are carried on.
     pub(super) fn pass(
         &self,
         task: Task<'_>,
@@ -52,7 +52,7 @@ impl Stepper<'_> {
         joined(after)
     }
 
-    /// The states of those who look on, before some windows: where none are known, of games that begin.
+    /// The companions' states before some windows; zero states where none are given.
     fn beside(
         &self,
         companions: &[&Companion],
@@ -66,7 +66,7 @@ impl Stepper<'_> {
         companions.iter().enumerate().map(state).collect()
     }
 
-    /// Whether somebody goes on where a part ends.
+    /// Whether a later part continues from the state after this one.
     fn goes_on(&self, part: &Part<'_>) -> bool {
         self.unroll.carry || part.range.end < part.window
     }
@@ -95,7 +95,7 @@ impl Stepper<'_> {
     }
 }
 
-/// The states of some rows and of those after them, if there are any.
+/// Joins the states of consecutive rows; `None` without states.
 fn joined(parts: Vec<States>) -> Result<Option<States>> {
     let Some(first) = parts.first() else { return Ok(None) };
     let of = |state: &dyn Fn(&States) -> State| {

@@ -1,4 +1,4 @@
-//! A step on a card that is recorded: its graph, and the fixed places that it reads and writes.
+//! A recorded step on a card: its graph, and the fixed addresses that it reads and writes.
 
 use sconce_nn::backbone::State;
 use sconce_nn::policy::Placed;
@@ -8,17 +8,17 @@ use sconce_tensor::{Result, Tensor, tensor};
 
 use crate::objective::Denominators;
 
-/// Steps whose figures may wait on a card.
+/// The most steps whose figures wait on a card.
 pub const MOST_PENDING: usize = 16;
 
-/// A step of batches of one shape.
+/// A recorded step for batches of one shape.
 pub(super) struct Recording {
-    /// None where the card did not let it be recorded.
+    /// `None` if the card refused to record it.
     pub graph: Option<Graph>,
     pub shape: [usize; 2],
     pub buffers: Buffers,
     pub uploads: Uploads,
-    /// Where the graph has its gradients.
+    /// Addresses of the gradients in the graph.
     pub gradients: Vec<u64>,
 }
 
@@ -28,12 +28,12 @@ pub(super) struct Buffers {
     pub placed: Placed,
     pub labels: Tensor,
     pub weights: Tensor,
-    /// What windows begin with and end with.
+    /// States before and after the windows.
     pub before: State,
     pub after: State,
-    /// i64: what masks are drawn from.
+    /// Counter from which masks are drawn, i64.
     pub counter: Tensor,
-    /// f64 `[MOST_PENDING, sums + 3]`
+    /// Figures of pending steps, f64 `[MOST_PENDING, sums + 3]`.
     pub results: Tensor,
 }
 
@@ -42,11 +42,11 @@ pub(super) struct Pending {
     pub denominators: Vec<Denominators>,
 }
 
-/// Numbers of [`card::adamw::AdamW::state_there`].
+/// Numbers in `AdamW::state_there`.
 pub(super) const STATE: usize = 3;
 
 impl Buffers {
-    /// Writes what is small, or on the card already.
+    /// Writes the inputs that are small, or on the card already.
     pub(super) fn set(&self, state: &State, draw: u64, carry: bool) -> Result<()> {
         launch::overwrite(&self.counter, &[draw as i64])?;
         if carry {

@@ -1,8 +1,8 @@
 //! Training steps on a card that are recorded once and played again.
 //!
-//! What a step reads lies at fixed places: frames, labels and weights of the batch, which go there while the card works
-//! on the batch before; the states that windows begin with; learning rate, denominators and the number that masks are
-//! drawn from. Losses and norms stay on the card until they are asked for.
+//! The inputs of a step lie at fixed addresses: frames, labels and weights of the batch, which are uploaded while the
+//! card computes the batch before; the states before the windows; the learning rate, the denominators, and the counter
+//! from which masks are drawn. Losses and norms stay on the card until the caller asks for them.
 
 use sconce_data::Batch;
 use sconce_nn::backbone::{Context, State};
@@ -18,7 +18,7 @@ use super::stepper::Stepper;
 use crate::objective::{Denominators, OnCard, PlacedRows, Sums};
 
 impl Stepper<'_> {
-    /// Whether a step of such a batch is one that can be recorded: a whole update by kernels alone.
+    /// Whether a step of this batch can be recorded: it is a whole update by kernels alone.
     pub fn records(&self, batch: &Batch) -> bool {
         let (windows, time) = (batch.frames.batch, batch.frames.time);
         let same = |recorded: &Recording| recorded.shape == [windows, time];
@@ -39,8 +39,8 @@ impl Stepper<'_> {
             && batch.weights.iter().any(|weight| *weight != 0.0)
     }
 
-    /// Begins a step that can be recorded; its figures come with [`results`](Self::results), which has to be called
-    /// before there are more than [`MOST_PENDING`]. Gives the state after it as [`step_from`](Self::step_from).
+    /// Launches a step that can be recorded. Its figures come with [`results`](Self::results), to be called before
+    /// more than [`MOST_PENDING`] steps wait. Returns the state after it, as [`step_from`](Self::step_from) does.
     pub fn begin(
         &mut self,
         batch: &Batch,
@@ -55,7 +55,7 @@ impl Stepper<'_> {
         let after = match self.recorded.take().filter(|recorded| recorded.shape == shape) {
             Some(mut recorded) => {
                 let after = self.play(&mut recorded, batch, (state, draw), &denominators, numbers);
-                // What waits to be told is there, whatever came of this one.
+                // Figures of earlier steps wait in it, even if this one fails.
                 self.recorded = Some(recorded);
                 after?
             }
@@ -91,15 +91,15 @@ impl Stepper<'_> {
         self.keep(buffers, self.pending.len())
     }
 
-    /// How many steps wait to tell their figures.
+    /// Number of steps whose figures wait on the card.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// The figures of the steps since they were asked for last.
+    /// The figures of the steps since the last call.
     ///
     /// # Errors
-    /// Of each its own: `NonFinite` for a loss or a gradient that is not finite, which changed nothing.
+    /// `NonFinite` in the result of each step whose loss or gradient is not finite; it changed nothing.
     pub fn results(&mut self) -> Result<Vec<Result<StepMetrics>>> {
         let pending = std::mem::take(&mut self.pending);
         let Some(recorded) = self.recorded.as_ref().filter(|_| !pending.is_empty()) else {
@@ -163,7 +163,7 @@ impl Stepper<'_> {
         Ok(Recording { graph, shape, buffers, uploads, gradients })
     }
 
-    /// Frames, labels and weights of a batch as the card takes them: the frames' numbers, and all else.
+    /// Frames, labels and weights of a batch as the card reads them: the frames' numbers, and the rest.
     fn words<'a>(&self, batch: &'a Batch) -> Result<(&'a [u32], Vec<u32>)> {
         let (frames, mut words) = self.policy.words(&batch.frames)?;
         words.extend(batch.labels.iter().chain(&batch.weights).map(|number| number.to_bits()));
@@ -192,11 +192,12 @@ impl Stepper<'_> {
         })
     }
 
-    /// Forward, loss and backward: the gradient of each weight, in the order of their names.
+    /// Forward pass, loss and backward pass. Returns the gradient of each weight, in the order of their names.
     fn gradients(&self, buffers: &Buffers, [_, time]: [usize; 2]) -> Result<Vec<Tensor>> {
         let Buffers { words, intake, placed, labels, weights, before, after, counter, .. } =
             buffers;
-        // SAFETY: it moves nothing but words, of which there are so many.
+        // SAFETY: without parts and an answer the intake only copies words, and `words` has as many as its tensors
+        // take.
         unsafe { intake.take(launch::pointer(words)?, None) }?;
         let context = Context::training(self.seed, 0).in_precision(self.precision);
         let mut context = context.chunk(time, 0, time).from_window(0);
@@ -229,7 +230,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// What is learned, as a card has it.
+    /// The objective's form on the card.
     fn form(&self) -> Result<&dyn OnCard> {
         let weight = self.learning.values().next();
         let form = weight.map(|weight| self.objectives.on_card(weight)).transpose()?.flatten();
@@ -240,7 +241,7 @@ impl Stepper<'_> {
         denominators.iter().try_for_each(|whole| self.form()?.prepare(whole))
     }
 
-    /// Keeps the figures of the last step; gives the state after it, where windows go on.
+    /// Copies the figures of the last step to a row of the results. Returns the state after it if windows carry on.
     fn keep(&self, buffers: &Buffers, row: usize) -> Result<Option<State>> {
         let row = buffers.results.narrow(0, row, 1)?.squeeze(0)?;
         let sums = row.elem_count() - STATE;

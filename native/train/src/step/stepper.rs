@@ -1,4 +1,4 @@
-//! Weights, and all that is needed to change them.
+//! A policy that learns, with its optimiser and its objectives.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,21 +26,21 @@ use crate::weights::{Masters, WeightTransforms};
 /// A policy that learns, its optimiser and its objectives.
 pub struct Stepper<'s> {
     pub(super) policy: Policy,
-    /// Those of its weights that learn,
+    /// The weights that learn.
     pub(super) learning: Weights,
-    /// what forward passes make of them,
+    /// Transforms of weights before forward passes.
     pub(super) transforms: Arc<WeightTransforms>,
-    /// and as they are learned, where that is something else.
+    /// Transformed weights as they are learned.
     pub(super) masters: Masters,
     pub(super) optimiser: Optimiser,
     pub(super) objectives: Objectives,
     pub(super) max_grad_norm: f64,
-    /// Dropout is drawn from it.
+    /// Seed of dropout.
     pub(super) seed: u64,
     pub(super) unroll: Unroll,
-    /// Of the products of forward and backward pass.
+    /// Precision of the products of forward and backward passes.
     pub(super) precision: Precision,
-    /// Where gradients leave the range of the precision.
+    /// Set in f16, whose range gradients leave.
     pub(super) loss_scale: Option<LossScale>,
     /// Sum of frame weights accumulated since the last update.
     pub(super) learned: f64,
@@ -102,19 +102,19 @@ impl<'s> Stepper<'s> {
         Self::new(policy, objectives, transforms, config, max_grad_norm, seed)
     }
 
-    /// Learns with products of this precision. Weights, loss, norms and moments are f32 in each; in f16 the
-    /// gradient is that of a loss that is scaled.
+    /// Learns with products in this precision. Weights, loss, norms and moments are f32 in each. In f16 the loss is
+    /// scaled.
     pub fn in_precision(self, precision: Precision) -> Self {
         let loss_scale = (precision == Precision::F16).then(LossScale::default);
         Stepper { precision, loss_scale, ..self }
     }
 
-    /// Goes on with the scale of an earlier run in the same precision.
+    /// Continues with the loss scale of an earlier run in the same precision.
     pub fn load_loss_scale(&mut self, scale: Option<LossScale>) {
         self.loss_scale = scale;
     }
 
-    /// In f16.
+    /// The loss scale, in f16.
     pub fn loss_scale(&self) -> Option<LossScale> {
         self.loss_scale
     }
@@ -125,17 +125,20 @@ impl<'s> Stepper<'s> {
         Stepper { cancel, ..self }
     }
 
+    /// Checks for cancellation.
+    ///
     /// # Errors
-    /// `Cancelled` once the step is asked to end.
+    /// `Cancelled` once the step is cancelled.
     pub(crate) fn go_on(&self) -> Result<()> {
         go_on(self.cancel)
     }
 
+    /// Computes batches in these parts.
     pub fn unrolling(self, unroll: Unroll) -> Self {
         Stepper { unroll, ..self }
     }
 
-    /// Works from now on through so many windows of a batch together.
+    /// Computes `windows` windows of a batch together from now on.
     pub fn set_micro_batch(&mut self, windows: usize) {
         self.unroll.micro_batch = Some(windows);
     }
@@ -145,30 +148,32 @@ impl<'s> Stepper<'s> {
         Stepper { optimiser: self.optimiser.averaging(decay), ..self }
     }
 
-    /// Takes over the moments and averages of an earlier run after so many updates.
+    /// Loads the moments and averages of an earlier run after `updates` updates.
     pub fn load_moments(&mut self, updates: u64, moments: &checkpoint::Optimiser) -> Result<()> {
         self.optimiser.load_state(updates, |name| moments.get(name).map(Vec::as_slice))
     }
 
-    /// How many those are, if not all.
+    /// Windows of a batch that are computed together; `None` is all.
     pub fn micro_batch(&self) -> Option<usize> {
         self.unroll.micro_batch
     }
 
+    /// The policy that learns.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
+    /// The optimiser.
     pub fn optimiser(&self) -> &Optimiser {
         &self.optimiser
     }
 
-    /// The policy as it is now, without the autograd.
+    /// The present policy, without autograd.
     pub fn frozen(&self) -> Result<Policy> {
         Policy::from_weights(self.policy.spec(), self.policy.weights().clone())
     }
 
-    /// The policy as it is learned, to go on from: of transformed weights not what is shown.
+    /// The policy to resume from: transformed weights as they are learned, not as forward passes read them.
     pub fn snapshot(&self, notes: Value, moments: checkpoint::Optimiser) -> Result<Snapshot> {
         if self.masters.is_empty() {
             return self.policy.snapshot(notes, moments);
@@ -177,13 +182,13 @@ impl<'s> Stepper<'s> {
         Policy::from_weights(self.policy.spec(), weights)?.snapshot(notes, moments)
     }
 
-    /// Those of its weights that learn.
+    /// The weights that learn.
     pub(crate) fn learning(&self) -> &Weights {
         &self.learning
     }
 
-    /// The policy to play and to measure, without the autograd, which would keep a whole game's graph
-    /// for no backward pass. Its weights are the averages, where they are kept.
+    /// The policy to play and to validate, without autograd, which would keep the graph of a whole game for no
+    /// backward pass. Its weights are the averages, if these are kept.
     pub fn averaged(&self) -> Result<Policy> {
         let mut weights = self.policy.weights().clone();
         if let Some(averages) = self.optimiser.averages()? {
@@ -195,15 +200,15 @@ impl<'s> Stepper<'s> {
         Policy::from_weights(self.policy.spec(), weights)
     }
 
-    /// Step `step` of a run, counted from 0. A weight that no gradient reaches is an error that
-    /// names it, and nothing changes.
+    /// Makes step `step` of a run, counted from 0. A weight that no gradient reaches is an error that names it, and
+    /// nothing changes.
     pub fn step(&mut self, batch: &Batch, step: u64, learning_rate: f64) -> Result<StepMetrics> {
         let state = self.policy.zero_state(batch.frames.batch)?;
         Ok(self.step_from(batch, &state, step, learning_rate)?.0)
     }
 
-    /// A step of windows that begin with `state`; gives the one after them, cut from the graph, where
-    /// windows [`carry`](Unroll::carry) theirs on.
+    /// Makes a step of windows that begin with `state`. Returns the state after them, cut from the graph, if windows
+    /// [`carry`](Unroll::carry) on.
     pub fn step_from(
         &mut self,
         batch: &Batch,
@@ -227,13 +232,13 @@ impl<'s> Stepper<'s> {
         self.learned
     }
 
-    /// The next batch is the first of an update.
+    /// Drops all gradients: the next batch is the first of an update.
     pub fn forget(&mut self) {
         self.learning.values().for_each(Weight::forget);
         self.learned = 0.0;
     }
 
-    /// What gradients are multiplied by beside their share.
+    /// Factor on gradients beside their share: the loss scale.
     pub(super) fn scale(&self) -> f64 {
         self.loss_scale.map_or(1.0, |scale| scale.factor())
     }

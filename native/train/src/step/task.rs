@@ -1,4 +1,4 @@
-//! What a step learns from, and parts of it.
+//! The batch that a step learns from, and its parts.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,29 +11,30 @@ use crate::objective::Denominators;
 /// A batch to learn from, or windows of one.
 #[derive(Clone, Copy)]
 pub struct Task<'a> {
+    /// Frames, labels and weights.
     pub batch: &'a Batch,
-    /// The learner's, before the windows,
+    /// State of the learner before the windows.
     pub state: &'a State,
-    /// and those of its objectives' companions; if none are given, of games that begin.
+    /// States of the companions before the windows; zero states if none are given.
     pub companions: &'a [State],
-    /// Dropout is drawn from it.
+    /// Number of the batch, from which dropout is drawn.
     pub draw: u64,
-    /// How much its gradient counts for in the next update.
+    /// Factor on its gradient in the next update.
     pub share: f64,
-    /// The first of the windows in a batch of which others have the rest: dropout falls as it would in all of them
-    /// together.
+    /// Index of its first window, if it is a part of a batch that several replicas share. Dropout is the same as for
+    /// the whole batch.
     pub first: usize,
-    /// Those of that whole batch, so that what they learn, and the losses, add up to its own.
+    /// Denominators of that whole batch, so that the parts' losses and gradients add up to its own.
     pub denominators: Option<&'a [Denominators]>,
 }
 
 impl<'a> Task<'a> {
-    /// A whole batch, which counts for 1.
+    /// A whole batch with a share of 1.
     pub fn new(batch: &'a Batch, state: &'a State, draw: u64) -> Self {
         Task { batch, state, companions: &[], draw, share: 1.0, first: 0, denominators: None }
     }
 
-    /// Whether no frame counts.
+    /// Whether all frames have weight 0.
     pub(super) fn is_silent(&self) -> bool {
         self.batch.weights.iter().all(|weight| *weight == 0.0)
     }

@@ -61,7 +61,7 @@ fn examples() -> Batch {
         .flat_map(|i| [rng.below(3 * i, 2), rng.below(3 * i + 1, 2), rng.below(3 * i + 2, 3)])
         .map(|label| label as f32)
         .collect();
-    // A burn-in of two frames, and some frames that count for more.
+    // A burn-in of two frames, and some frames of larger weights.
     let weights = (0..n).map(|i| if i % TIME < 2 { 0.0 } else { 1.0 + (i % 3) as f32 }).collect();
     Batch { frames, labels, weights, ..Batch::default() }
 }
@@ -82,7 +82,7 @@ fn gathered(stepper: &Stepper, store: &Gradients) -> Vec<(String, Vec<f32>)> {
     all.collect()
 }
 
-/// Loss and gradients of a step in chunks of so many frames.
+/// Loss and gradients of a step in these parts.
 fn learned(loss: &LossOptions, unroll: Unroll) -> (f64, Vec<(String, Vec<f32>)>) {
     let stepper = stepper(loss, unroll);
     let x = examples();
@@ -91,7 +91,7 @@ fn learned(loss: &LossOptions, unroll: Unroll) -> (f64, Vec<(String, Vec<f32>)>)
     (learned.figures.total, gathered(&stepper, &store))
 }
 
-/// The same from one graph over the whole window, in which the states are detached.
+/// The same from one graph over the whole window, with detached states between chunks.
 fn reference(loss: &LossOptions, chunk: usize) -> (f64, Vec<(String, Vec<f32>)>) {
     let stepper = stepper(loss, Unroll::default());
     let x = examples();
@@ -122,7 +122,7 @@ fn losses() -> [LossOptions; 2] {
 }
 
 #[test]
-fn chunks_have_the_gradients_of_the_window_without_the_paths_that_are_cut() {
+fn chunks_have_the_gradients_of_the_window_without_the_paths_between_chunks() {
     for loss in losses() {
         for chunk in [1, 2, 4, 10] {
             let truncated = Unroll { truncate_bptt: Some(chunk), ..Unroll::default() };
@@ -191,7 +191,7 @@ fn a_chunk_as_long_as_the_window_and_recomputed_blocks_change_no_bit() {
 }
 
 #[test]
-fn batches_that_are_accumulated_have_the_gradient_of_one_of_all_their_rows() {
+fn accumulated_batches_have_the_gradient_of_one_batch_of_all_their_rows() {
     let mut without_dropout = spec();
     if let spec::Backbone::Gru(config) = &mut without_dropout.backbone {
         (config.dropout, config.input_dropout) = (0.0, 0.0);
@@ -203,7 +203,7 @@ fn batches_that_are_accumulated_have_the_gradient_of_one_of_all_their_rows() {
             Stepper::imitating(&policy, &LossOptions::plain(), config, 0.1, 7).unwrap();
         for rows in parts {
             let mut x = examples().part(rows, &(0..TIME));
-            // Rows of one batch count for more than those of another.
+            // The rows of the first batch have larger weights.
             let first = x.weights.iter_mut().zip(rows.start * TIME..);
             first.filter(|(_, i)| *i < TIME).for_each(|(w, _)| *w *= 3.0);
             let zero = stepper.policy.zero_state(rows.len()).unwrap();
@@ -234,7 +234,7 @@ fn numbers(policy: &Policy) -> Vec<f32> {
 }
 
 #[test]
-fn a_batch_whose_frames_weigh_nothing_adds_nothing_and_hands_its_state_on() {
+fn a_batch_of_frames_of_weight_0_adds_no_gradient_and_carries_its_state() {
     let x = examples();
     let empty = Batch { weights: vec![0.0; x.weights.len()], ..x.clone() };
     let (x, empty) = (&x, &empty);
@@ -261,7 +261,7 @@ fn a_batch_whose_frames_weigh_nothing_adds_nothing_and_hands_its_state_on() {
             assert_eq!(numbers_of(&silent.states), numbers_of(&alone[0].states));
         }
 
-        // A step of nothing else: no decay, no moment, no count.
+        // A step of such batches alone: no decay, no moments, no update.
         let first = numbers(&stepper(&LossOptions::plain(), unroll).policy);
         let (_, norm, same, none) = after(&[empty, empty]);
         assert_eq!((norm, none, updates), (0.0, 0, 1));
@@ -284,7 +284,7 @@ fn the_plain_losses_of_the_heads_add_up_to_the_loss() {
 }
 
 #[test]
-fn a_step_that_is_asked_to_end_goes_through_no_further_part() {
+fn a_cancelled_step_computes_no_further_part() {
     let x = examples();
     let cut =
         |micro_batch, truncate_bptt| Unroll { micro_batch, truncate_bptt, ..unroll(None, None) };
@@ -304,7 +304,7 @@ fn a_step_that_is_asked_to_end_goes_through_no_further_part() {
 }
 
 #[test]
-fn a_batch_that_fails_leaves_nothing_to_the_next_update() {
+fn a_batch_that_fails_does_not_affect_the_next_update() {
     let x = examples();
     let after = |fail: bool| {
         let mut stepper = stepper(&LossOptions::plain(), Unroll::default());

@@ -1,4 +1,4 @@
-//! The update: gradients are clipped and change the weights.
+//! The update of the weights by clipped gradients.
 
 use sconce_ops::weights::{Weight, Weights};
 use sconce_tensor::simd::non_finite;
@@ -10,16 +10,16 @@ use crate::loss_scale::LossScale;
 use crate::optimiser::{Next, Optimiser, clip, squared_norm, squares_of};
 
 impl Stepper<'_> {
-    /// Clips the mean of the gradients since the last update, changes the weights by it, and gives its
-    /// norm before the clip. Without a gradient nothing changes, and the norm is 0; nor does anything by one
-    /// that overflowed f16, whose norm is infinite.
+    /// Updates the weights by the clipped mean of the gradients since the last update. Returns its norm before the
+    /// clip. Without a gradient nothing changes and the norm is 0. A gradient that overflowed f16 changes nothing, and
+    /// its norm is infinite.
     pub fn update(&mut self, learning_rate: f64) -> Result<f64> {
         let updated = self.as_learned(|stepper| stepper.descend(learning_rate, None));
         self.forget();
         updated
     }
 
-    /// As [`update`](Self::update), with a look at the gradient and the change of each weight.
+    /// [`update`](Self::update) with statistics of the gradient and the change of each weight.
     pub fn update_observed(&mut self, learning_rate: f64) -> Result<(f64, Vec<WeightGradient>)> {
         let mut seen = vec![];
         let updated = self.as_learned(|stepper| stepper.descend(learning_rate, Some(&mut seen)));
@@ -27,13 +27,13 @@ impl Stepper<'_> {
         Ok((updated?, seen))
     }
 
-    /// Makes an update of weights as they are learned, where others are shown.
+    /// Runs an update on weights as they are learned, if forward passes read transformed ones.
     fn as_learned<T>(&mut self, update: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.masters.is_empty() || self.learned == 0.0 {
             return update(self);
         }
         if let Err(error) = self.masters.reveal(&self.learning, &self.transforms) {
-            // Those before it were revealed: nothing was learned, and all are shown again.
+            // Some weights were revealed already: nothing was learned, and all are shown again.
             self.masters.show(&self.learning, &self.transforms)?;
             return Err(error);
         }
@@ -76,7 +76,7 @@ impl Stepper<'_> {
         Ok(norm)
     }
 
-    /// By `factor` times its gradient, a sum of which `sum` is the weight, one weight after the other.
+    /// Updates one weight after another by `factor` times its gradient. Gradients are sums of weight `sum`.
     fn update_each(
         &mut self,
         sum: f64,
@@ -108,8 +108,8 @@ impl Stepper<'_> {
         Ok(())
     }
 
-    /// An update of all weights together by gradients that are a sum of so much, clipped to a norm, at a learning
-    /// rate, where there are kernels for it: the norm of the mean gradient, which may not be finite.
+    /// Updates all weights together, if there are kernels for it. `numbers` are the weight of the gradients' sums, the
+    /// largest norm and the learning rate. Returns the norm of the mean gradient, which may not be finite.
     fn update_at_once(&mut self, numbers: [f64; 3]) -> Result<Option<f64>> {
         let weights = self.learning.values();
         let given = weights.map(|weight| {
@@ -122,8 +122,8 @@ impl Stepper<'_> {
     }
 }
 
-/// What an update will make of the weights on another device than a CPU, of all before any changes: there may be no
-/// room for them.
+/// Results of an update for the weights on another device than a CPU, computed before any weight changes: they may not
+/// fit into memory.
 fn nexts(
     optimiser: &mut Optimiser,
     weights: &Weights,
@@ -137,7 +137,7 @@ fn nexts(
     weights.values().enumerate().map(&mut next).collect()
 }
 
-/// Sum of the squares of all gradients. Those of another device are read from there at once.
+/// Sum of the squares of all gradients. Those on another device are added there and read once.
 fn squares(weights: &Weights) -> Result<f64> {
     let (mut here, mut there) = (0.0, vec![]);
     for weight in weights.values() {
@@ -152,7 +152,7 @@ fn squares(weights: &Weights) -> Result<f64> {
     Ok(here + Tensor::stack(&there, 0)?.sum_all()?.to_scalar::<f64>()?)
 }
 
-/// The weight whose gradient is not finite, if the norm is not because of one.
+/// Names the weight whose gradient is not finite; without one, returns the error of the norm.
 fn culprit(weights: &Weights, error: Error) -> Result<Error> {
     for (name, weight) in weights {
         if let Some(value) = weight.read_gradient(non_finite)? {

@@ -1,4 +1,4 @@
-//! What happens to a batch before it is learned from.
+//! Transforms of a batch before it is learned from.
 //!
 //! A transform is a file here and a line in [`TABLE`].
 
@@ -12,30 +12,31 @@ use sconce_tensor::Result;
 use crate::options::TrainOptions;
 use crate::step::Stepper;
 
-/// When a batch is drawn, and which of its windows are there.
+/// The place of a batch in the run, and the windows that are given of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
-    /// Updates that were made before it.
+    /// Updates before it.
     pub update: u64,
-    /// Batches.
+    /// Batches before it.
     pub draw: u64,
-    /// The first of those windows,
+    /// Index of the first given window.
     pub first: usize,
-    /// and how many the batch has.
+    /// Windows in the whole batch.
     pub windows: usize,
 }
 
-/// What a transform of a run is made from.
+/// Inputs from which the transforms of a run are made.
 pub(crate) struct Setup<'a> {
     pub options: &'a TrainOptions,
     pub spec: &'a Spec,
-    /// Of those who look on.
+    /// Specs of the companions.
     pub companions: &'a [&'a Spec],
 }
 
-/// What happens to a batch before it is learned from.
+/// A transform of a batch before it is learned from.
 pub(crate) trait BatchTransform: Send + Sync {
-    /// Changes a batch, or windows of one, that `learner` is about to learn from; `state` is its own before them.
+    /// Changes a batch, or windows of one, that `learner` is about to learn from. `state` is the learner's before
+    /// them.
     fn apply(
         &self,
         batch: &mut Batch,
@@ -51,7 +52,7 @@ type Make = fn(&Setup<'_>) -> Result<Option<Box<dyn BatchTransform>>>;
 /// All transforms, in the order in which they are applied.
 const TABLE: &[Make] = &[scheduled::of];
 
-/// Those of a run.
+/// The transforms of a run.
 pub(crate) struct Transforms(Vec<Box<dyn BatchTransform>>);
 
 impl Transforms {

@@ -1,11 +1,10 @@
-//! Scheduled sampling (Bengio et al. 2015): some of the previous inputs that a policy reads in training
-//! are what it would have done itself, as in play all of them are.
+//! Scheduled sampling (Bengio et al. 2015): in training, some of the previous inputs that a policy reads are its own
+//! choices, as all of them are in play.
 //!
-//! In parallel (Mihaylova & Martins 2019; Duckworth et al. 2019): one pass without a gradient over the
-//! recorded inputs gives each frame a choice, and the frames that learn see those of some frames in the
-//! place of the recorded ones. A frame's input is replaced for all that read it, so a queue stays what it
-//! is, one input further with every frame. What came before a window stays as it was recorded, and what
-//! was forgotten stays forgotten.
+//! It is parallel (Mihaylova & Martins 2019; Duckworth et al. 2019): one pass without a gradient over the recorded
+//! inputs draws a choice for each frame, and the choices of some frames then replace the recorded inputs. An input is
+//! replaced for all frames that read it, so a queue stays consistent from frame to frame. Inputs from before a window
+//! stay as recorded, and masked ones stay masked.
 
 use std::borrow::Cow;
 
@@ -23,25 +22,25 @@ use super::{BatchTransform, Moment, Setup};
 use crate::step::Stepper;
 use crate::unroll::stretches;
 
-/// Which inputs are replaced, and where they stand.
+/// The inputs to replace, and their places.
 #[derive(Debug, Clone)]
 struct Scheduled {
     probability: f32,
-    /// Updates until the probability is what it shall be.
+    /// Updates until the probability reaches its full value.
     ramp: u64,
-    /// Of the inputs that a frame reads, how many may be replaced, the newest first.
+    /// How many of the inputs that a frame reads may be replaced, newest first.
     slots: usize,
     delay: usize,
     seed: u64,
-    /// How another that looks on reads frames, if in another way.
+    /// Embedding of a companion, if it reads frames in another way.
     seen: Option<Embedding>,
 }
 
-/// What the options of a run ask for.
+/// The transform of a run, if its options ask for it.
 ///
 /// # Errors
-/// `Mismatch` for a policy that reads no controller of its own, and where a previous action is as
-/// old as the delay of its window, which is not known.
+/// `Mismatch` for a policy that does not read its own inputs, and for a queue depth of 1 with windows of different
+/// delays: the age of a previous action is then unknown.
 pub(super) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn BatchTransform>>> {
     Ok(Scheduled::of(setup)?.map(|scheduled| Box::new(scheduled) as _))
 }
@@ -79,7 +78,7 @@ impl Scheduled {
         }))
     }
 
-    /// Of an input that is replaced, in the batches of this update.
+    /// Probability that an input is replaced, in the batches of this update.
     fn probability(&self, update: u64) -> f32 {
         match update < self.ramp {
             true => (f64::from(self.probability) * update as f64 / self.ramp as f64) as f32,
@@ -87,7 +86,7 @@ impl Scheduled {
         }
     }
 
-    /// The places of frames, row-major, whose input is replaced, and the labels of what takes its place.
+    /// The places of frames, row-major, whose input is replaced, and the labels that replace it.
     fn choices(
         &self,
         policy: &Policy,
@@ -110,7 +109,7 @@ impl Scheduled {
             if places.is_empty() {
                 continue;
             }
-            // A generator of its own for each frame of each batch.
+            // One generator for each frame of each batch.
             let number = |place: &usize| at.draw.wrapping_mul(all) + in_batch(place);
             let rngs: Vec<Rng> =
                 places.iter().map(|p| Rng::new(self.seed, "scheduled", number(p))).collect();
@@ -128,7 +127,7 @@ impl Scheduled {
         Ok(chosen)
     }
 
-    /// Into frames that are read by this embedding.
+    /// Writes the chosen inputs into frames that this embedding reads.
     fn write(
         &self,
         frames: &mut Frames,
@@ -137,7 +136,7 @@ impl Scheduled {
         chosen: &[(usize, Vec<f32>)],
     ) -> Result<()> {
         let depth = embedding.queue_depth();
-        // The one controller of a frame is the input that led to it.
+        // The single controller of a frame is the input that led to it.
         let shown = if depth == 1 { self.delay } else { 0 };
         let (width, wide) = (heads.num_labels(), embedding.continuous_width());
         for (place, labels) in chosen {
@@ -163,8 +162,8 @@ impl Scheduled {
 }
 
 impl BatchTransform for Scheduled {
-    /// Puts inputs of the policy that learns in the place of recorded ones, and the same ones where another reads the frames
-    /// in its own way.
+    /// Replaces recorded inputs by those of the learner, and does the same in the frames of a companion with another
+    /// embedding.
     fn apply(
         &self,
         batch: &mut Batch,
@@ -235,7 +234,7 @@ mod tests {
         let spec = learner.policy().spec();
         let scheduled = scheduled(options, spec, &[]);
         let mut before = examples(spec, WINDOWS, TIME, 3).frames;
-        // One frame knows nothing of the past.
+        // One frame has no previous action.
         let width = spec.heads.num_labels();
         before.previous[5 * width..6 * width].fill(NONE);
         let mut after = Batch { frames: before.clone(), ..Batch::default() };
@@ -245,7 +244,7 @@ mod tests {
         (before, after.frames)
     }
 
-    /// Frames with what `seen(frame, slot)` says, of all that are the frame of an input in the window.
+    /// The frames, with each input of the window replaced by `input(place)` wherever it is read.
     fn expected(
         before: &Frames,
         spec: &Spec,
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_frame_that_reads_an_input_reads_what_the_policy_draws_for_the_frame_it_answers() {
+    fn every_frame_that_reads_an_input_reads_the_choice_for_the_frame_that_it_answers() {
         for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
             for (depth, delay, slots) in [(3, 0, None), (3, 2, Some(2)), (1, 0, None), (1, 2, None)]
             {
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_inputs_is_replaced_which_rises_and_does_not_depend_on_threads() {
+    fn the_share_of_replaced_inputs_rises_and_does_not_depend_on_threads() {
         let learner = learner(&spec(2, HeadsKind::Autoregressive));
         let options = TrainOptions {
             objective: ObjectiveOptions { scheduled_sampling_steps: 10, ..options(0.5).objective },
@@ -340,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_among_those_of_a_batch_read_the_inputs_that_they_read_in_it() {
+    fn some_windows_of_a_batch_read_the_same_inputs_as_in_the_whole_batch() {
         let spec = spec(2, HeadsKind::Autoregressive);
         let (learner, options) = (learner(&spec), options(0.5));
         let (before, after) = replaced(&options, &learner, 0);
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replaced_is_refused_with_what_it_wants() {
+    fn inputs_that_cannot_be_replaced_are_refused_with_the_reason() {
         let deep = spec(3, HeadsKind::Independent);
         let of = |options: &TrainOptions, spec: &Spec, teacher: Option<&Spec>| {
             let companions: Vec<&Spec> = teacher.into_iter().collect();
@@ -395,12 +394,12 @@ mod tests {
             },
             ..TrainOptions::default()
         };
-        let said = "scheduled_sampling_steps: expected scheduled_sampling above 0, got no such";
+        let said = "scheduled_sampling_steps: expected scheduled_sampling above 0, got none";
         assert_eq!(alone.validate().unwrap_err().to_string(), said);
     }
 
     #[test]
-    fn a_teacher_with_frames_of_its_own_reads_the_same_inputs() {
+    fn a_teacher_with_another_embedding_reads_the_same_inputs() {
         let (own, other) = (spec(2, HeadsKind::Independent), spec(1, HeadsKind::Independent));
         let learner = learner(&own);
         let (before, after) = replaced(&options(0.5), &learner, 0);

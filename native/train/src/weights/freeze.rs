@@ -1,19 +1,19 @@
-//! Weights that stay what they are.
+//! Frozen weights.
 
 use sconce_tensor::{Error, Result};
 
 use super::{Setup, WeightTransform};
 
-/// Parts that stay what they are: all weights under these names.
+/// Frozen parts: all weights under these names.
 struct Freeze(Vec<String>);
 
-/// All tables that an embedding learns, which have no name in common.
+/// Name of all tables that an embedding learns, which share no prefix.
 const EMBEDDING: &str = "embedding";
 
-/// What the options of a run ask for.
+/// The transform of a run, if its options ask for it.
 ///
 /// # Errors
-/// `Mismatch` for a part that the policy does not have, and where nothing would be left to learn.
+/// `Mismatch` for a part that the policy does not have, and if no weight would be left to learn.
 pub(super) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn WeightTransform>>> {
     let parts = &setup.options.optimiser.freeze;
     let names = || setup.weights.keys().map(String::as_str);
@@ -45,7 +45,7 @@ fn is_under(name: &str, part: &str) -> bool {
         || name.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The parts of a policy, in words.
+/// The parts of a policy as text.
 fn known<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let first = |name: &'a str| name.split_once('.').map_or(name, |(first, _)| first);
     let mut parts: Vec<&str> = names.map(first).collect();

@@ -1,7 +1,7 @@
-//! What happens to weights before a forward pass, and to their gradients after a backward one.
+//! Transforms of weights before a forward pass, and of their gradients after a backward pass.
 //!
-//! A transform is a file here and a line in [`TABLE`]. A weight that is transformed is kept twice: as it is learned, which is
-//! what a run saves to go on from, and as forward passes see it, which is what is measured, kept as the best and played.
+//! A transform is a file here and a line in [`TABLE`]. A transformed weight is kept twice: as it is learned, from
+//! which a run resumes; and as forward passes read it, which is validated, kept as the best and played.
 
 mod freeze;
 
@@ -12,29 +12,29 @@ use sconce_tensor::{Error, Result, Tensor};
 
 use crate::options::TrainOptions;
 
-/// What a transform of a run is made from.
+/// Inputs from which the transforms of a run are made.
 pub(crate) struct Setup<'a> {
     pub options: &'a TrainOptions,
-    /// Those of its policy.
+    /// Weights of its policy.
     pub weights: &'a Weights,
 }
 
-/// What happens to some weights before a forward pass.
+/// A transform of some weights before a forward pass.
 pub trait WeightTransform: Send + Sync {
-    /// Whether it is about the weight of this name.
+    /// Whether it applies to the weight of this name.
     fn covers(&self, name: &str) -> bool;
 
-    /// Whether what it covers learns at all.
+    /// Whether the weights that it covers learn at all.
     fn learns(&self) -> bool {
         true
     }
 
-    /// What forward passes read in the place of a weight: of its shape, on its device.
+    /// The weight that forward passes read, of the same shape and on the same device.
     fn forward(&self, weight: &Tensor) -> Result<Tensor> {
         Ok(weight.clone())
     }
 
-    /// The gradient at a weight by that at what was read in its place; as it is, where nothing else is said.
+    /// The gradient at a weight, from the gradient at the transformed weight; by default the same.
     fn backward(&self, weight: &Tensor, gradient: Tensor) -> Result<Tensor> {
         let _ = weight;
         Ok(gradient)
@@ -47,16 +47,17 @@ type Make = fn(&Setup<'_>) -> Result<Option<Box<dyn WeightTransform>>>;
 /// All transforms, in the order in which they are applied.
 const TABLE: &[Make] = &[freeze::of];
 
-/// Those of a run.
+/// The transforms of a run.
 #[derive(Default)]
 pub struct WeightTransforms(Vec<Box<dyn WeightTransform>>);
 
 impl WeightTransforms {
+    /// Transforms that are applied in this order.
     pub fn new(all: Vec<Box<dyn WeightTransform>>) -> Self {
         WeightTransforms(all)
     }
 
-    /// Those that the options of a run ask for.
+    /// The transforms that the options of a run ask for.
     pub(crate) fn of(setup: &Setup<'_>) -> Result<Self> {
         let all = TABLE.iter().filter_map(|make| make(setup).transpose());
         Ok(WeightTransforms(all.collect::<Result<_>>()?))
@@ -74,12 +75,12 @@ impl WeightTransforms {
         self.covering(name).all(WeightTransform::learns)
     }
 
-    /// What forward passes read in the place of a weight.
+    /// The weight that forward passes read.
     pub(crate) fn forward(&self, name: &str, weight: &Tensor) -> Result<Tensor> {
         self.covering(name).try_fold(weight.clone(), |weight, transform| transform.forward(&weight))
     }
 
-    /// The gradient at a weight by that at what was read in its place.
+    /// The gradient at a weight, from the gradient at the transformed weight.
     fn backward(&self, name: &str, weight: &Tensor, gradient: Tensor) -> Result<Tensor> {
         let mut inputs = vec![(weight.clone(), None)];
         for transform in self.covering(name) {
@@ -96,12 +97,12 @@ impl WeightTransforms {
     }
 }
 
-/// Master weights: those that are transformed, as they are learned.
+/// Master weights: transformed weights as they are learned.
 #[derive(Default)]
 pub(crate) struct Masters(BTreeMap<String, Tensor>);
 
 impl Masters {
-    /// Puts what forward passes read in the place of the `learning` weights that are transformed.
+    /// Copies the `learning` weights that are transformed, and replaces them by what forward passes read.
     pub(crate) fn new(learning: &Weights, transforms: &WeightTransforms) -> Result<Self> {
         let mut own = BTreeMap::new();
         for (name, weight) in learning {
@@ -119,7 +120,7 @@ impl Masters {
         self.0.is_empty()
     }
 
-    /// As a policy of these weights learns them.
+    /// The weights of a policy, with transformed ones as they are learned.
     pub(crate) fn over(&self, weights: &Weights) -> Weights {
         let own = self.0.iter().map(|(name, weight)| (name.clone(), weight.clone().into()));
         let mut weights = weights.clone();
@@ -127,7 +128,7 @@ impl Masters {
         weights
     }
 
-    /// Before an update: weights as they are learned, and their own gradients.
+    /// Before an update: restores weights as they are learned, with their own gradients.
     pub(crate) fn reveal(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
         for (weight, (name, own)) in self.among(learning) {
             let shown = weight.flat_gradient()?.reshape(own.dims())?;
@@ -138,7 +139,7 @@ impl Masters {
         Ok(())
     }
 
-    /// After it: keeps what was learned, and puts what forward passes read in its place.
+    /// After an update: keeps the learned weights, and replaces them by what forward passes read.
     pub(crate) fn take(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
         for (weight, (_, own)) in self.among(learning) {
             own.slice_set(&weight.detach(), 0, 0)?;
@@ -146,7 +147,7 @@ impl Masters {
         self.show(learning, transforms)
     }
 
-    /// Puts what forward passes read in the place of the weights.
+    /// Replaces the weights by what forward passes read.
     pub(crate) fn show(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
         for (weight, (name, own)) in self.among(learning) {
             let shown = transforms.forward(name, own)?;

@@ -1,4 +1,4 @@
-//! `adamw.cu` beside `optimiser::Optimiser`.
+//! `adamw.cu` compared with `optimiser::Optimiser`.
 
 use half::bf16;
 use sconce_tensor::rng::Rng;
@@ -9,19 +9,19 @@ use crate::memory::Argument::{self, Int, Pointers};
 use crate::memory::{Element, Memory, NULL};
 use crate::{Kernels, assert_near};
 
-/// As in the kernels.
+/// The same as in the kernels.
 const CHUNK: usize = 4096;
 const THREADS: u32 = 256;
 const DECAYS: i32 = 1;
 const BF16_GRADIENT: i32 = 2;
 
-/// One number, fewer than a block has threads, whole chunks, and more; vectors do not decay.
+/// One number, fewer numbers than threads in a block, whole chunks, and more. Vectors do not decay.
 const SHAPES: [&[usize]; 4] = [&[1], &[7, 9], &[2, CHUNK], &[2 * CHUNK + 21, 1]];
 
 const MAX_NORM: f64 = 40.0;
 const UPDATES: u64 = 3;
 
-/// Numbers that are f32, so that both sides have the same.
+/// Exact in f32, so that both sides have the same number.
 const AVERAGING: f32 = 0.75;
 
 fn config(kind: Kind) -> OptimiserConfig {
@@ -35,7 +35,7 @@ fn learning_rate(t: u64) -> f32 {
     0.01 / (t + 1) as f32
 }
 
-/// How much the gradients of update `t` are the sum of.
+/// Weight of the sum of gradients in update `t`.
 fn learned(t: u64) -> f32 {
     1.5 + t as f32
 }
@@ -45,14 +45,14 @@ fn numbers(name: &str, stream: u64, shape: &[usize]) -> Vec<f32> {
     (0..shape.iter().product::<usize>() as u64).map(|i| rng.normal(i)).collect()
 }
 
-/// All parameters, their means, squares and averages, one after the other, and the norm of each update.
+/// Parameters, means, squares and averages of all weights, one after another, and the norm of each update.
 #[derive(Debug, PartialEq)]
 struct Results {
     numbers: [Vec<Vec<f32>>; 4],
     norms: Vec<f32>,
 }
 
-/// Of what type the gradient of a parameter is.
+/// Whether the gradient of a parameter is bf16.
 fn of_bf16(parameter: usize) -> bool {
     parameter % 2 == 1
 }
@@ -118,11 +118,11 @@ fn pointers<T: Element>(memories: &mut [Memory<T>]) -> Argument<'_> {
     Pointers(memories.iter_mut().map(Memory::argument).collect())
 }
 
-/// Everything that lies on a card from one update to the next.
+/// Memory of a card that lasts from one update to the next.
 struct Card {
     /// Parameters, means, squares, averages.
     numbers: [Vec<Memory<f32>>; 4],
-    /// Of every other parameter.
+    /// Copies of every other parameter.
     copies: Vec<Memory<bf16>>,
     chunks: Memory<i32>,
     count: usize,

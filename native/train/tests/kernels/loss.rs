@@ -1,4 +1,4 @@
-//! `loss.cu` beside `objective::imitation`.
+//! `loss.cu` compared with `objective::imitation`.
 
 use half::bf16;
 use sconce_nn::spec::{Gaussian, Head, HeadKind, Heads, HeadsKind};
@@ -13,14 +13,14 @@ use crate::memory::Argument::{Float, Int, Long};
 use crate::memory::{Element, Memory, NULL};
 use crate::{Kernels, assert_near};
 
-/// As in the kernels.
+/// The same as in the kernels.
 const ROWS: usize = 32;
 const SUMS: usize = 3;
 
-/// Two whole parts and one row more than nothing.
+/// Two whole parts and one more row.
 const N: usize = 2 * ROWS + 1;
 
-/// Fewer classes than a warp has lanes, as many, and more; one of a stick.
+/// Heads of fewer classes than lanes in a warp, of as many, and of more; one head of a stick.
 fn heads() -> Heads {
     let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 0 };
     let parts = vec![
@@ -43,7 +43,7 @@ fn ways() -> [LossOptions; 4] {
     [
         LossOptions::plain(),
         LossOptions { head_normalize: true, ..full.clone() },
-        // Some logits are beyond it.
+        // Some logits are beyond the clamp.
         LossOptions { clamp: 2.0, focal_gamma: Some(1.5), pos_weight: given, ..full.clone() },
         LossOptions {
             focal_heads: FocalHeads::Bernoulli,
@@ -53,7 +53,7 @@ fn ways() -> [LossOptions; 4] {
     ]
 }
 
-/// Logits that T has, labels, weights of rows.
+/// Logits that are exact in T, labels, weights of rows.
 struct Batch {
     logits: Vec<f32>,
     labels: Vec<f32>,
@@ -64,7 +64,7 @@ impl Batch {
     fn new<T: Element>() -> Self {
         let (rng, heads) = (Rng::new(1, "loss", 0), heads());
         let logit = |i: usize| T::of(2.0 * rng.normal(i as u64)).value();
-        // Numbers are at their bounds, too.
+        // Some numbers are at their bounds.
         let label = |(i, kind): (usize, HeadKind)| match kind.classes() {
             0 if i % 7 == 0 => kind.least(),
             0 => kind.least() + rng.uniform(i as u64) * (kind.largest() - kind.least()),
@@ -87,7 +87,7 @@ impl Batch {
         (loss.unwrap(), gradient)
     }
 
-    /// The sums of the heads, and the gradient: in two parts, as of a batch that is cut.
+    /// Sums of the heads, and the gradient, from two parts of the batch.
     fn launched<T: Element>(
         &self,
         kernels: &impl Kernels,
@@ -124,7 +124,7 @@ impl Batch {
     }
 }
 
-/// What lies on a card from one pass to the next.
+/// Memory of a card that lasts from one pass to the next.
 struct Card<T> {
     places: Memory<i32>,
     terms: Memory<f32>,
@@ -152,7 +152,7 @@ impl<T: Element> Card<T> {
         }
     }
 
-    /// Adds to the totals or writes over them; gives the gradient if it is wanted.
+    /// Adds to the totals or overwrites them. Returns the gradient on request.
     fn pass(
         &mut self,
         kernels: &impl Kernels,
@@ -206,7 +206,7 @@ impl<T: Element> Card<T> {
     }
 }
 
-/// `rounding`: of the gradient, which is written in T.
+/// `rounding` is the rounding error of the gradient, which is written in T.
 fn losses_are_those_of_the_cpu<T: Element>(kernels: &impl Kernels, rounding: f32) {
     let batch = Batch::new::<T>();
     for (way, options) in ways().iter().enumerate() {
@@ -223,7 +223,7 @@ fn losses_are_those_of_the_cpu<T: Element>(kernels: &impl Kernels, rounding: f32
         for (got, want) in got.per_head.iter().zip(&want.per_head) {
             near(*got, *want, "loss of a head");
         }
-        // A gradient is as small as the batch is large.
+        // A gradient gets smaller as the batch gets larger.
         let scale = slope.iter().fold(0.0f32, |most, v| most.max(v.abs())).recip();
         let scaled = |slope: &[f32]| slope.iter().map(|v| v * scale).collect::<Vec<_>>();
         let what = format!("gradient, way {way}");
@@ -248,7 +248,7 @@ fn what_is_not_finite_or_no_class_is_a_nan(kernels: &impl Kernels) {
     };
     let told = |head: &str| (true, Some(format!("loss of {head} is not finite (NaN)")));
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        // The first row counts for nothing.
+        // The first row has weight 0.
         assert_eq!(sums(&|batch| batch.logits[0] = bad), (false, None));
         assert_eq!(sums(&|batch| batch.logits[width + 3] = bad), told("buttons"));
         assert_eq!(sums(&|batch| batch.logits[width + 9] = bad), told("main_x"));
@@ -271,7 +271,7 @@ fn losses_in_bf16_are_those_of_the_cpu_with_gradients_rounded_once() {
 }
 
 #[test]
-fn a_logit_that_is_not_finite_and_a_label_that_is_no_class_show_in_the_loss() {
+fn a_logit_that_is_not_finite_and_an_invalid_label_make_the_loss_nan() {
     what_is_not_finite_or_no_class_is_a_nan(&Emulated::compile("loss"));
 }
 

@@ -1,4 +1,4 @@
-//! CUDA kernels of a training step beside what the CPU does, as in `native/ops/tests/kernels`.
+//! CUDA kernels of a training step compared with the CPU, as in `native/ops/tests/kernels`.
 
 mod adamw;
 #[cfg(feature = "cuda")]

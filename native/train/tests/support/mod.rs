@@ -1,4 +1,4 @@
-//! Reads the golden files and compares with their own tolerance.
+//! Reads the golden files, and compares within the tolerance that each of them has.
 #![allow(clippy::disallowed_methods)]
 
 use std::path::Path;

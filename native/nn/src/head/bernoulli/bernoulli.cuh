@@ -4,7 +4,7 @@
 
 namespace {
 
-// With z = x for a released and -x for a pressed bit, the loss is softplus(z) and 1 - p = sigmoid(z).
+// With z = x for a released and z = -x for a pressed bit, the loss is softplus(z) and 1 - p = sigmoid(z).
 template <typename T> __device__ Pair bernoulli(const Row<T> &row, const Terms &terms, Pair pull) {
   double loss = 0.0, entropy = 0.0;
   const double share = 1.0 / row.count;

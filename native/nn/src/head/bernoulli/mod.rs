@@ -1,4 +1,4 @@
-//! Independent bits, each with a logit of its own: buttons.
+//! Independent bits with one logit each, such as buttons.
 
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::{exp, sigmoid};
@@ -12,11 +12,11 @@ use crate::bounds::{MAX_SIZE, within};
 use crate::ops::gather::one_hot;
 use crate::sampling::Sampling;
 
-/// So many bits.
+/// Independent bits, this many.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bernoulli(pub(super) usize);
 
-/// Values of a bit.
+/// Number of values of a bit.
 const CLASSES: usize = 2;
 
 impl Distribution for Bernoulli {
@@ -56,12 +56,12 @@ impl Distribution for Bernoulli {
         }
     }
 
-    /// The mean distance of its bits from a coin.
+    /// The mean distance of the bits from a fair coin.
     fn confidence(&self, logits: &[f32]) -> f32 {
         logits.iter().map(|&l| (sigmoid(l) - 0.5).abs() * 2.0).sum::<f32>() / self.0 as f32
     }
 
-    /// In every bit: it is guessed when its probability is above one half.
+    /// A bit is predicted as set above a probability of one half. All bits have to agree.
     fn is_likely(&self, logits: &[f32], label: &[f32]) -> bool {
         logits.iter().zip(label).all(|(x, bit)| (*x > 0.0) == (*bit == 1.0))
     }
@@ -90,8 +90,8 @@ impl Distribution for Bernoulli {
         logits.iter().map(of_bit).sum()
     }
 
-    /// With `z = x` for a released and `-x` for a pressed bit, the loss is `softplus(z)` and `1 - p = sigmoid(z)`, neither
-    /// of which cancels.
+    /// With `z = x` for a released and `z = -x` for a pressed bit, the loss is `softplus(z)` and
+    /// `1 - p = sigmoid(z)`. Neither formula cancels.
     fn learn(
         &self,
         logits: &[f32],
@@ -144,7 +144,7 @@ impl Distribution for Bernoulli {
         bits.sum()
     }
 
-    /// A row of logits after a 0, after a 1, and after nothing.
+    /// One row of logits after a 0, one after a 1, and one without a previous label.
     fn prior(&self) -> [usize; 2] {
         [CLASSES + 1, self.0]
     }
@@ -189,7 +189,7 @@ impl Distribution for Bernoulli {
     }
 }
 
-/// The row of the prior's table for the previous value of a bit.
+/// Row of the prior's table for the previous value of a bit.
 fn row(previous: Option<&[f32]>, bit: usize) -> usize {
     let value = previous.and_then(|previous| previous.get(bit));
     value.map_or(CLASSES, |value| (*value as usize).min(CLASSES))

@@ -1,14 +1,14 @@
-// Loss, entropy and gradient of one of several classes.
+// Loss, entropy and gradient of a choice of one class.
 #pragma once
 #include "head.cuh"
 
 namespace {
 
-// The loss is S (1 - p)^gamma, S the smoothed cross-entropy; with q = e / (sum of the others) for other classes and 0 for
-// the true one, its gradient is (1 - p)^gamma (p_j - target_j + gamma S (q_j - p_j)).
+// The loss is S (1 - p)^gamma, where S is the smoothed cross-entropy. Let q = e / (sum of the others) for other
+// classes and q = 0 for the true one. The gradient is (1 - p)^gamma (p_j - target_j + gamma S (q_j - p_j)).
 template <typename T> __device__ Pair categorical(const Row<T> &row, const Terms &terms, Pair pull) {
   const int lane = threadIdx.x % WARP, target = int(row.labels[0]);
-  // Summed without the true class, because 1 - p must not cancel.
+  // The sum leaves out the true class, because 1 - p must not cancel.
   float of_target = unsigned(target) < unsigned(row.count) ? 0.0f : NAN, target_x = 0.0f, of_others = 0.0f, weighted = 0.0f, all = 0.0f;
   for (int i = lane; i < row.count; i += WARP) {
     const float v = clip(read(row.x + i), row.clamp), e = expf(v);

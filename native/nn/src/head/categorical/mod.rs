@@ -12,7 +12,7 @@ use crate::Result;
 use crate::bounds::within;
 use crate::ops::gather::one_hot;
 
-/// One of so many classes.
+/// One of this many classes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Categorical(pub(super) usize);
 
@@ -37,7 +37,7 @@ impl Distribution for Categorical {
         Some(1)
     }
 
-    /// The largest of 16 bits is no class: it says that there is none.
+    /// The largest u16 is not a class; it marks a missing label.
     fn validate(&self, field: &str) -> Result<()> {
         within(&format!("{field}.size"), self.0, 2, u16::MAX.into())
     }
@@ -61,7 +61,7 @@ impl Distribution for Categorical {
         1.0 / parts.map(|l| weights(l, top, 1.0, &mut room).iter().sum::<f32>()).sum::<f32>()
     }
 
-    /// Of equal classes the first is.
+    /// The first of equal classes is the most likely one.
     fn is_likely(&self, logits: &[f32], label: &[f32]) -> bool {
         label.first() == Some(&(argmax(logits) as f32))
     }
@@ -93,8 +93,9 @@ impl Distribution for Categorical {
         logits.iter().map(of_class).sum()
     }
 
-    /// The loss is `S (1 - p)^gamma`, S the smoothed cross-entropy; with q = e / (sum of the others) for other classes and
-    /// 0 for the true one, its gradient is `(1 - p)^gamma (p_j - target_j + gamma S (q_j - p_j))`.
+    /// The loss is `S (1 - p)^gamma`, where S is the smoothed cross-entropy. Let q = e / (sum of the others) for
+    /// other classes and q = 0 for the true one. The gradient is
+    /// `(1 - p)^gamma (p_j - target_j + gamma S (q_j - p_j))`.
     fn learn(
         &self,
         logits: &[f32],
@@ -108,7 +109,7 @@ impl Distribution for Categorical {
             *e = exp(clip(v, clamp));
         }
         let target = label.first().map_or(0, |class| *class as usize);
-        // Summed without the true class, because 1 - p must not cancel.
+        // The sum leaves out the true class, because 1 - p must not cancel.
         let own = f64::from(std::mem::replace(&mut grad[target], 0.0));
         let own_x = f64::from(clip(x[target], clamp));
         let (mut others, mut mean, mut all) = (0.0, 0.0, 0.0);
@@ -174,7 +175,7 @@ impl Distribution for Categorical {
         }
     }
 
-    /// A row of log-probabilities after each class, and after nothing.
+    /// One row of log-probabilities after each class, and one without a previous class.
     fn prior(&self) -> [usize; 2] {
         [self.0 + 1, self.0]
     }
@@ -209,14 +210,14 @@ impl Distribution for Categorical {
 }
 
 impl Categorical {
-    /// The row of the prior's table for the previous class.
+    /// Row of the prior's table for the previous class.
     fn row(&self, previous: Option<&[f32]>) -> usize {
         let class = previous.and_then(|previous| previous.first()).copied().unwrap_or(NONE);
         (class as usize).min(self.0)
     }
 }
 
-/// Weight of a class whose edges weigh so much.
+/// Weight of the class `target`, if `edge` is the weight of the first and the last class.
 fn edge(edge: Option<f64>, target: usize, classes: usize) -> f64 {
     let centre = (classes - 1) as f64 / 2.0;
     match edge {
@@ -253,7 +254,7 @@ fn draw(logits: &[f32], temperature: f32, uniform: f32) -> usize {
     argmax(logits)
 }
 
-/// Classes that are weighed at once: heads have seldom more.
+/// Classes that are weighed in one part. Heads seldom have more.
 const AT_ONCE: usize = 64;
 
 /// `e^((logit - top) / temperature)` of at most [`AT_ONCE`] logits.
@@ -272,7 +273,7 @@ dispatch! {
 }
 
 fn largest(logits: &[f32]) -> f32 {
-    // One instruction, which `f32::max` with its care for what is not a number is not.
+    // A comparison compiles to one instruction; `f32::max` does not, because it handles NaN.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     let (fours, rest) = logits.as_chunks::<4>();
     let most = fours.iter().fold([f32::NEG_INFINITY; 4], |most, four| {
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_drawn_as_often_as_they_are_likely() {
+    fn classes_are_drawn_with_their_probabilities() {
         let shares = shares(&Sampling::default(), &[1f32.ln(), 2f32.ln(), 5f32.ln()]);
         for (share, want) in shares.iter().zip([0.125, 0.25, 0.625]) {
             assert!((share - want).abs() < 0.01, "{shares:?}");
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_low_temperature_takes_the_most_likely_class() {
+    fn a_low_temperature_draws_the_most_likely_class() {
         let cold = Sampling { temperature: 0.01, ..Sampling::default() };
         assert!(shares(&cold, &[0.0, 0.5, 0.2])[1] > 0.999);
     }

@@ -1,4 +1,4 @@
-// Loss, entropy and gradient of numbers within bounds, a Gaussian squashed by tanh.
+// Loss, entropy and gradient of bounded numbers: a Gaussian squashed by tanh.
 #pragma once
 #include "head.cuh"
 
@@ -6,24 +6,24 @@ namespace {
 
 // Bounds of logarithmic deviations.
 constexpr double LEAST_LOG_STD = -5.0, MOST_LOG_STD = 2.0;
-// Share of the range that a number at a bound is taken to be away from it.
+// Assumed distance of a number at a bound from that bound, as a share of the range.
 constexpr double MARGIN = 1.0 / (1 << 25);
 constexpr double HALF_LOG_TAU = 0.9189385332046727;
 
-// Beyond those bounds only what leads back.
+// Beyond the bounds only gradients that lead back remain.
 __device__ inline double held(double slope, float log_std) {
   if (log_std < LEAST_LOG_STD) return fmin(slope, 0.0);
   return log_std > MOST_LOG_STD ? fmax(slope, 0.0) : slope;
 }
 
-// count / 2 means, then as many logarithmic deviations. A label outside the bounds makes a NaN.
+// count / 2 means, then count / 2 logarithmic deviations. A label outside the bounds gives NaN.
 template <typename T> __device__ Pair gaussian(const Row<T> &row, const Terms &terms, Pair pull) {
   double loss = 0.0, entropy = 0.0;
   const int numbers = row.count / 2;
   for (int i = threadIdx.x % WARP; i < numbers; i += WARP) {
     const float label = row.labels[i], raw = read(row.x + numbers + i);
     const bool is_label = terms.low <= label && label <= terms.high;
-    // At a bound u is infinite.
+    // At a bound u would be infinite.
     const double width = double(terms.high) - terms.low;
     const double above = label > terms.low ? double(label) - terms.low : MARGIN * width;
     const double below = label < terms.high ? double(terms.high) - label : MARGIN * width;

@@ -1,11 +1,11 @@
-//! Numbers within bounds: a Gaussian squashed by tanh (Haarnoja et al. 2018, appendix C).
+//! Bounded numbers: a Gaussian squashed by tanh (Haarnoja et al. 2018, appendix C).
 //!
-//! `u ~ N(mean, e^s)` and `a = low + (high - low) (tanh u + 1) / 2`. The logits are the means of all numbers, then their
-//! logarithmic deviations s, which count as the nearest of [`LOG_STD`] where they lie beyond it. So
-//! `log p(a) = log N(u) - log |da/du|` with `|da/du| = 2 (a - low) (high - a) / (high - low)`, equations 20 and 21 there.
+//! `u ~ N(mean, e^s)` and `a = low + (high - low) (tanh u + 1) / 2`. The logits are the means of all numbers, then
+//! their logarithmic deviations s, clamped to [`LOG_STD`]. Then `log p(a) = log N(u) - log |da/du|` with
+//! `|da/du| = 2 (a - low) (high - a) / (high - low)` (equations 20 and 21 of that paper).
 //!
-//! A number at a bound has an infinite u: it counts as one that is [`MARGIN`] of the range away, wherever the range lies.
-//! The nearest number of 32 bits would not do, as next to 0 that is next to nothing.
+//! A number at a bound has an infinite u. It is treated as a number at a distance of [`MARGIN`] times the range,
+//! wherever the range lies. The nearest f32 would not do, because next to 0 its distance is almost nothing.
 
 mod moments;
 
@@ -16,26 +16,29 @@ use super::distribution::{BaselineKind, Chance, Direction, Distribution, Pair, P
 use crate::bounds::{MAX_SIZE, within};
 use crate::{Error, Result};
 
-/// `size` numbers from `low` to `high`, independent of each other.
+/// `size` independent numbers in `low..=high`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gaussian {
+    /// How many numbers.
     pub size: usize,
+    /// Smallest value.
     pub low: f32,
+    /// Largest value.
     pub high: f32,
 }
 
-/// Bounds of a logarithmic deviation. The likelihood of an expert that never varies has no maximum: below the lower bound
-/// gradients through the mean would grow without end.
+/// Bounds of a logarithmic deviation. The likelihood of an expert that never varies has no maximum. Below the lower
+/// bound, gradients through the mean would grow without bound.
 const LOG_STD: [f64; 2] = [-5.0, 2.0];
 
-/// A label is a likely one where it is no further from the mode than half a step of a stick of 17 positions.
+/// Largest distance of a likely label from the mode, as a share of the range: half a step of a stick of 17 positions.
 const LIKELY: f32 = 1.0 / 32.0;
 
-/// Share of the range that a number at a bound is taken to be away from it: a rounding error of 32 bits.
+/// Assumed distance of a number at a bound from that bound, as a share of the range: a rounding error of f32.
 const MARGIN: f64 = 1.0 / (1u64 << 25) as f64;
 
-/// Where the random numbers of normals begin: no other head's share a block of the generator with them.
+/// First index of the random numbers for normals. No other head uses the same blocks of the generator.
 const NORMALS: u64 = 1 << 32;
 
 const HALF_LOG_TAU: f64 = 0.918_938_533_204_672_7;
@@ -61,7 +64,7 @@ impl Normal {
         self.log_std + HALF_LOG_TAU + 0.5
     }
 
-    /// Standard deviations from the mean.
+    /// Distance from the mean in standard deviations.
     fn score(self, u: f64) -> f64 {
         (u - self.mean) / self.std()
     }
@@ -91,14 +94,14 @@ impl Gaussian {
         means.iter().zip(log_stds).map(|(mean, log_std)| Normal::new(*mean, *log_std))
     }
 
-    /// Distances of a number from both bounds, neither of which is 0.
+    /// Distances of a number from both bounds. Neither is 0.
     fn within(&self, value: f32) -> [f64; 2] {
         let (value, margin) = (f64::from(value), MARGIN * self.width());
         [value - f64::from(self.low), f64::from(self.high) - value]
             .map(|far| if far > 0.0 { far } else { margin })
     }
 
-    /// The number before tanh: u.
+    /// u, the number before tanh.
     fn pre(&self, value: f32) -> f64 {
         let [above, below] = self.within(value);
         0.5 * (above.ln() - below.ln())
@@ -154,7 +157,7 @@ impl Distribution for Gaussian {
         }
     }
 
-    /// One less the share of the range that lies within a deviation of the mean, averaged over its numbers.
+    /// One minus the share of the range within one deviation of the mean, averaged over the numbers.
     fn confidence(&self, logits: &[f32]) -> f32 {
         let sure = |normal: Normal| {
             let (mean, std) = (normal.mean, normal.std());
@@ -174,7 +177,7 @@ impl Distribution for Gaussian {
         self.size
     }
 
-    /// Numbers from -1 to 1.
+    /// Maps numbers to -1..1.
     fn encode(&self, label: &[f32], out: &mut [f32]) {
         for (out, label) in out.iter_mut().zip(label) {
             *out = 2.0 * (label - self.low) / (self.high - self.low) - 1.0;
@@ -193,7 +196,7 @@ impl Distribution for Gaussian {
         self.normals(logits).zip(label).map(of_number).sum()
     }
 
-    /// That of u: a squashed Gaussian's has no closed form.
+    /// The entropy of u, because a squashed Gaussian has no closed form.
     fn entropy(&self, logits: &[f32]) -> f64 {
         self.normals(logits).map(Normal::entropy).sum()
     }
@@ -251,8 +254,8 @@ impl Distribution for Gaussian {
         sum
     }
 
-    /// What is added to each mean for u of the previous numbers, for there being such, and for there being none; below it
-    /// the same of the logarithmic deviations.
+    /// Offsets of each mean: a factor of u of each previous number, a constant with a previous label, and a constant
+    /// without one. The rows below hold the same for the logarithmic deviations.
     fn prior(&self) -> [usize; 2] {
         [2 * self.size, self.size + 2]
     }
@@ -301,7 +304,7 @@ impl Distribution for Gaussian {
 }
 
 impl Gaussian {
-    /// Numbers that the table of a prior is multiplied by.
+    /// The numbers that the table of a prior is multiplied by.
     fn known<'a>(&'a self, previous: Option<&'a [f32]>) -> impl Iterator<Item = f32> + 'a {
         let of = move |i: usize| {
             let number = previous.and_then(|previous| previous.get(i));
@@ -312,7 +315,7 @@ impl Gaussian {
     }
 }
 
-/// The gradient at a logarithmic deviation: beyond the bounds only what leads back.
+/// The gradient of a logarithmic deviation. Beyond the bounds only gradients that lead back remain.
 fn held(slope: f64, log_std: f32) -> f64 {
     let [least, most] = LOG_STD;
     match f64::from(log_std) {

@@ -1,8 +1,9 @@
-//! Numbers and pairs of a number and the one before it, as sums, and the lines that fit them best.
+//! Sums of numbers and of pairs with the previous number, and the lines that fit them best.
 
 use super::{BaselineKind, LOG_STD};
 
-/// Sums of one number: how many and their first two powers; of pairs how many, both numbers, both squared, their product.
+/// Sums of one number: count, first and second power. Sums of pairs: count, both numbers, both squares, their
+/// product.
 pub(super) const LEN: usize = 9;
 
 pub(super) fn count(before: Option<f64>, now: f64, sums: &mut [f64]) {
@@ -16,7 +17,8 @@ pub(super) fn count(before: Option<f64>, now: f64, sums: &mut [f64]) {
     }
 }
 
-/// `u ~ N(slope before + offset, e^log_std)`: offset and logarithmic deviation after a number, and after none.
+/// `u ~ N(slope before + offset, e^log_std)`: offset and logarithmic deviation with a previous number, and without
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
     pub(super) slope: f64,
@@ -24,7 +26,7 @@ pub(super) struct Line {
     pub(super) none: [f64; 2],
 }
 
-/// A count of one is added to the spread, so that a number which never varied still can.
+/// One count is added to the spread, so that a constant number keeps a finite log-deviation.
 fn log_std(count: f64, squares: f64) -> f64 {
     let [least, most] = LOG_STD;
     (0.5 * ((squares.max(0.0) + 1e-3) / (count + 1.0)).ln()).clamp(least, most)
@@ -42,7 +44,7 @@ pub(super) fn fit(baseline: BaselineKind, sums: &[f64]) -> Line {
     let together = product - count * mean_before * mean_now;
     match baseline {
         BaselineKind::Marginal => Line { slope: 0.0, known: none, none },
-        // The number before, give or take.
+        // The previous number with a spread.
         BaselineKind::Repeat => {
             let known = [0.0, log_std(*pairs, before_2 - 2.0 * product + now_2)];
             Line { slope: 1.0, known, none }
@@ -65,7 +67,7 @@ mod tests {
     use crate::rng::Rng;
 
     #[test]
-    fn a_line_that_numbers_follow_is_found() {
+    fn pairs_recover_the_line_of_a_walk() {
         let (rng, mut sums, mut u) = (Rng::new(1, "test", 0), [0.0; LEN], 0.0);
         count(None, u, &mut sums);
         for i in 0..20_000 {
@@ -76,7 +78,7 @@ mod tests {
         let Line { slope, known: [offset, log_std], none } = fit(BaselineKind::Pairs, &sums);
         assert!((slope - 0.7).abs() < 0.02 && (offset - 0.2).abs() < 0.02, "{slope} {offset}");
         assert!((log_std.exp() - 0.5).abs() < 0.01, "{log_std}");
-        // Of such a walk the mean is 0.2 / 0.3, and the variance 0.25 / (1 - 0.49).
+        // The mean of this walk is 0.2 / 0.3, and its variance 0.25 / (1 - 0.49).
         assert!(
             (none[0] - 2.0 / 3.0).abs() < 0.05 && (none[1].exp() - 0.7).abs() < 0.02,
             "{none:?}"
@@ -88,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_never_varied_still_can() {
+    fn a_constant_number_keeps_a_spread() {
         let mut sums = [0.0; LEN];
         (0..2000).for_each(|_| count(Some(1.0), 1.0, &mut sums));
         for baseline in BaselineKind::ALL {

@@ -1,10 +1,10 @@
-//! What a frame is worth: an estimate of the return, which no action is made of.
+//! The value of a frame: an estimate of the return. It is not a part of an action.
 
 use super::distribution::{BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape};
 use crate::Result;
 use crate::bounds::within;
 
-/// The return that is expected; files say how many numbers it is, which is one.
+/// The expected return. Files give its size, which is always 1.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Value(pub(super) usize);
 
@@ -31,7 +31,7 @@ impl Distribution for Value {
 
     fn choose(&self, _logits: &[f32], _chance: &Chance<'_>, _out: &mut [f32]) {}
 
-    /// It chooses nothing that it could be unsure of.
+    /// A value makes no choice, so it is never uncertain.
     fn confidence(&self, _logits: &[f32]) -> f32 {
         1.0
     }

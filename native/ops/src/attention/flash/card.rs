@@ -9,17 +9,17 @@ use crate::attention::window::{Pairing, Window};
 use crate::device::launch::{Launch, pointer, unwritten};
 use crate::lengths::{Lengths, blank};
 
-/// Threads of a block that turns queries and keys.
+/// Threads of a block that rotates queries and keys.
 const THREADS: usize = 256;
 
-/// Queries of a block, keys that it reads together, and its threads, as in flash_attention.cuh.
+/// Queries of a block, keys of a tile, and threads of a block, as in flash_attention.cuh.
 const QUERIES: usize = 64;
 const KEYS: usize = 64;
 const FORWARD_THREADS: usize = 128;
 
-/// What attention makes of f32 numbers `qkv`, in no graph, of frames that are the first of their games and of which
-/// each sees all before it: by `numbers` of 16 bits, bf16 or f16, whose sums are f32. As [`Window`] has them, positions
-/// are counted from the first frame.
+/// Attention of f32 `qkv`, in no graph, for the first frames of games, each of which sees all frames before it.
+/// Operands are rounded to the 16-bit type `numbers`, bf16 or f16; sums are f32. As in [`Window`], positions are
+/// counted from the first frame.
 pub(crate) fn attention(
     qkv: &Tensor,
     window: &Window,
@@ -27,11 +27,11 @@ pub(crate) fn attention(
     numbers: DType,
 ) -> Result<Tensor> {
     let y = forward(&turned(qkv, window, numbers)?, window.scale())?;
-    // Frames that do not exist see those that do.
+    // Frames that do not exist attend to frames that exist, so they are blanked.
     blank(y.flatten_from(2)?.to_dtype(qkv.dtype())?, lengths)
 }
 
-/// `softmax(scale q k^T) v` of each head, causal, `[b, t, heads, head_dim]`, of queries, keys and values `[b, t, 3,
+/// `softmax(scale q k^T) v` of each head, causal, `[b, t, heads, head_dim]`, from queries, keys and values `[b, t, 3,
 /// heads, head_dim]`: flash attention 2 (Dao 2023).
 fn forward(qkv: &Tensor, scale: f32) -> Result<Tensor> {
     let (batch, time, parts, heads, head_dim) = qkv.dims5()?;
@@ -57,7 +57,7 @@ fn forward(qkv: &Tensor, scale: f32) -> Result<Tensor> {
     Ok(y)
 }
 
-/// Queries and keys turned by their position, and values, `[b, t, 3, heads, head_dim]` of `numbers`.
+/// Rotated queries and keys, and values, `[b, t, 3, heads, head_dim]` in the type `numbers`.
 fn turned(qkv: &Tensor, window: &Window, numbers: DType) -> Result<Tensor> {
     let (batch, time, _) = qkv.dims3()?;
     let (heads, head_dim) = (window.heads(), window.head_dim());
@@ -69,7 +69,7 @@ fn turned(qkv: &Tensor, window: &Window, numbers: DType) -> Result<Tensor> {
     let launch = [time, heads, head_dim].into_iter().fold(launch, Launch::int);
     let launch = launch.int(usize::from(window.pairing() == Pairing::Interleaved));
     let pairs = turned.elem_count() / 2;
-    // SAFETY: as rotary.cu says: a thread for each pair, and the tables have a position for each frame.
+    // SAFETY: as rotary.cu requires, a thread for each pair, and the tables have a position for each frame.
     unsafe { launch.run([pairs.div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }?;
     Ok(turned)
 }

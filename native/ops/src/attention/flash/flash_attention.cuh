@@ -1,18 +1,18 @@
-// softmax(scale q k^T) v of each head, causal: `flash::compute_attn` of flash attention 2 (Dao 2023), for cards from
-// compute 8.0 on.
+// softmax(scale q k^T) v of each head, causal: `flash::compute_attn` of flash attention 2 (Dao 2023), for cards of
+// compute 8.0 and later.
 //
-// q, k, v and y are [batch, time, heads, D] of T; of the first three the strides are given, y is contiguous. log_sums
-// [batch, heads, time] are written too. A block of 128 threads works on ROWS queries: the grid is
-// [ceil(time / ROWS), batch, heads], and a block has SHARED<D> bytes of shared memory.
+// q, k, v and y are [batch, time, heads, D] of T; q, k and v have the given strides, y is contiguous. log_sums [batch,
+// heads, time] are written too. A block of 128 threads computes ROWS queries: the grid is [ceil(time / ROWS), batch,
+// heads], and a block has SHARED<D> bytes of shared memory.
 
 #include <cstdint>
 
 #include "flash.h"
 #include "flash_fwd_kernel.h"
 
-// Queries of a block, and keys that it reads together. The launch templates of flash attention have twice as many of
-// either for heads of 32 and 64 numbers: these need more registers than there are, and half of a tile would be empty in a
-// window of 60 frames.
+// Queries of a block, and keys of a tile. The launch templates of flash attention have twice as many of one or the
+// other for heads of 32 and 64 numbers: these need more registers than there are, and half of a tile would be empty in
+// a window of 60 frames.
 constexpr int ROWS = 64;
 constexpr int COLUMNS = 64;
 constexpr int WARPS = 4;
@@ -24,8 +24,8 @@ __device__ void forward(const T *q, const T *k, const T *v, T *y, float *log_sum
                         long long q_head, long long k_batch, long long k_time, long long k_head, long long v_batch,
                         long long v_time, long long v_head, int batch, int time, int heads, float scale) {
   using Traits = Flash_fwd_kernel_traits<D, ROWS, COLUMNS, WARPS, false, false, T>;
-  static_assert(Traits::kSmemSize == SHARED<D> && SHARED<D> <= 48 * 1024, "what a launch gives without asking for it");
-  // All else is 0.
+  static_assert(Traits::kSmemSize == SHARED<D> && SHARED<D> <= 48 * 1024, "shared memory of a plain launch");
+  // All other parameters are 0.
   Flash_fwd_params params{};
   params.q_ptr = const_cast<T *>(q);
   params.k_ptr = const_cast<T *>(k);
@@ -51,7 +51,7 @@ __device__ void forward(const T *q, const T *k, const T *v, T *y, float *log_sum
   params.d = params.d_rounded = D;
   params.scale_softmax = scale;
   params.scale_softmax_log2 = scale * float(M_LOG2E);
-  // The probability to keep a number.
+  // The probability of keeping a number.
   params.p_dropout = 1.0f;
   params.window_size_left = -1;
   constexpr bool DROPOUT = false, CAUSAL = true, LOCAL = false, ALIBI = false, WHOLE_TILES = false, WHOLE_HEADS = true,

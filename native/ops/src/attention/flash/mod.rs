@@ -1,4 +1,4 @@
-//! What kernels of flash attention take.
+//! Conditions under which attention uses the kernels of flash attention.
 
 #[cfg(feature = "flash-attn")]
 pub(super) mod card;
@@ -8,14 +8,14 @@ use candle_core::{DType, Tensor};
 use super::{Cache, Window};
 use crate::Precision;
 
-/// Numbers of a head that there are kernels for.
+/// Head sizes for which there are kernels.
 const HEADS: [usize; 3] = [32, 64, 128];
-/// Rows of a batch, and heads, at most.
+/// Maximum of the rows of a batch, and of the heads.
 const MOST: usize = 65_535;
 
-/// Of which numbers queries, keys and values `[b, t, 3 * heads * head_dim]` are for flash attention; none where the op
-/// has kernels of its own. So it is where a gradient may be asked for, where frames lie in a cache, where the window
-/// slides within the sequence, and where products are as exact as numbers of 32 bits.
+/// The 16-bit type in which flash attention reads queries, keys and values `[b, t, 3 * heads * head_dim]`; `None` where
+/// the op uses its own kernels: where a gradient may be needed, where the cache holds frames, where the window slides
+/// within the sequence, and where products have the precision of f32.
 pub(crate) fn numbers(qkv: &Tensor, cache: &Cache, window: &Window) -> Option<DType> {
     let &[batch, time, _] = qkv.dims() else { return None };
     let tracked = [qkv, &cache.keys, &cache.values].into_iter().any(Tensor::track_op);
@@ -39,7 +39,7 @@ mod tests {
     use super::super::{Pairing, THETA};
     use super::*;
 
-    /// Heads, head_dim and window.
+    /// A window from heads, head_dim and frames.
     fn window([heads, head_dim, frames]: [usize; 3]) -> Window {
         Window::new(heads, head_dim, frames, Pairing::Half, THETA).unwrap()
     }
@@ -48,7 +48,7 @@ mod tests {
         Tensor::zeros((batch, time, 3 * window.width()), DType::F32, &Device::Cpu).unwrap()
     }
 
-    /// Of `[heads, head_dim, window]`, in bf16.
+    /// Whether `[heads, head_dim, window]` is accepted in bf16.
     fn taken(sizes: [usize; 3], time: usize) -> bool {
         let window = window(sizes);
         let (qkv, cache) = (qkv(2, time, &window), Cache::empty(&window, 2).unwrap());
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_frames_from_the_start_is_taken_in_the_precision_of_products() {
+    fn a_window_from_the_first_frame_is_accepted_in_the_precision_of_products() {
         let window = window([4, 64, 60]);
         let (qkv, cache) = (qkv(128, 60, &window), Cache::empty(&window, 128).unwrap());
         for (precision, expected) in [
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_and_frames_that_there_is_no_kernel_for_are_not_taken() {
+    fn heads_and_frames_without_a_kernel_are_rejected() {
         for head_dim in [32, 64, 128] {
             assert!(taken([2, head_dim, 60], 60));
         }
@@ -77,13 +77,13 @@ mod tests {
             assert!(!taken([2, head_dim, 60], 60));
         }
         assert!(taken([2, 64, 60], 2) && taken([2, 64, 600], 512));
-        // A step, and a window that slides.
+        // A step, and a sliding window.
         assert!(!taken([2, 64, 60], 1) && !taken([2, 64, 60], 61));
         assert!(!taken([65_536, 32, 2], 2));
     }
 
     #[test]
-    fn what_is_trained_and_what_has_a_past_is_not_taken() {
+    fn inputs_with_a_gradient_or_cached_frames_are_rejected() {
         let window = window([4, 64, 60]);
         let (qkv, empty) = (qkv(1, 60, &window), Cache::empty(&window, 1).unwrap());
         let of = |qkv: &Tensor, cache: &Cache| {

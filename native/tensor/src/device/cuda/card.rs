@@ -1,5 +1,4 @@
-//! A card that this process has opened. The file is long because its streams, its pool and its workspace are guarded by
-//! the same locks.
+//! A card that this process has opened. The file is long because its streams, its pool and its workspace share locks.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,71 +18,75 @@ use crate::device::ledger;
 use crate::device::memory::{self, Memory};
 use crate::{Error, Result};
 
-/// Bytes that a card with something of ours on it keeps beside that, for what a decision takes and gives back.
+/// Freed bytes that a card in use caches beside its long-lived tensors, for the allocations of the next decision.
 const CACHE: u64 = 256 << 20;
 
-/// What cuBLAS works in, at most: as much as it would take itself, and a thousandth of a card.
+/// Upper bound of cuBLAS's workspace, in bytes: its own default size. The workspace is also at most 1/1024 of the card.
 const WORKSPACE: usize = 32 << 20;
 
 /// A card, its memory and all streams on it.
 ///
-/// 1. Its context stays: who opens it again finds what libraries made there.
-/// 2. All tensors are taken from its pool, whose size is the budget. Other libraries of this process that take memory
-///    in the order of a stream, and name no pool of their own, get theirs from it too.
-/// 3. Where nothing of ours is on the card the pool keeps nothing of what was freed; beside policies and sessions
-///    [`CACHE`], and all of it while a run is under way ([`Caching`]), whose next step wants the same again.
+/// 1. The context lives as long as the process: opening the card again finds the state that libraries created in it.
+/// 2. All tensors are allocated from the card's pool, whose maximum size is the budget. Other libraries of this process
+///    that allocate in stream order, and name no pool of their own, also use it.
+/// 3. The pool caches no freed memory while the process has no tensors on the card, [`CACHE`] bytes beside policies and
+///    sessions, and everything during a run ([`Caching`]), because its next step allocates the same sizes again.
 pub(super) struct Card {
     ordinal: usize,
     context: Arc<CudaContext>,
-    /// None of a card whose driver has no pools.
+    /// `None` if the driver has no memory pools.
     pool: Mutex<Option<Pool>>,
     streams: Mutex<Vec<Owned>>,
     caching: AtomicUsize,
-    /// Whoever records work has it alone. What would spoil that is done [apart](Card::apart): what waits for all of the
-    /// card, as libraries do when they begin and end, and what takes or frees memory of a stream that others may record.
-    /// Nobody who has another of these locks waits for it.
+    /// Held exclusively while work is recorded, and shared by operations that would invalidate the recording
+    /// ([`Card::apart`]): those that synchronise the whole card, as libraries do when they are created and destroyed,
+    /// and those that allocate or free memory of a stream that another thread may record. No thread waits for this lock
+    /// while it holds one of the other locks.
     recording: RwLock<()>,
 }
 
 thread_local! {
-    /// The cards whose `recording` this thread has, a bit each.
+    /// The cards whose `recording` lock this thread holds, one bit each.
     static HELD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A stream and what libraries have of it. Once nothing of its owner's is left, whoever opens the card next owns it:
-/// libraries and kernels are there already.
+/// A stream and the library state that belongs to it. Once its owner has no tensors left, the stream is reused for the
+/// next opening of the card, because its libraries and kernels are already loaded.
 struct Owned {
     device: CudaDevice,
-    /// How many hold the stream where nothing was done on it.
+    /// The number of references to a new stream, before any work.
     alone: usize,
-    /// None of one that is kept only for what candle has on it.
+    /// `None` for a stream that is kept only for candle's constants.
     workspace: Option<Workspace>,
 }
 
 impl Owned {
-    /// All work on it is in the order of one stream, which cannot be recorded by one who is gone.
+    /// Creates a stream. Its owner submits all work in the order of this stream, and a stream without an owner is not
+    /// recorded.
     fn new(context: &Arc<CudaContext>) -> candle_core::Result<Self> {
         let device = CudaDevice::new_with_stream(context.ordinal())?;
-        // SAFETY: as above.
+        // SAFETY: all work is in the order of this one stream, so that no event has to order it.
         unsafe { device.disable_event_tracking() };
         let workspace = Some(Workspace::of(&device, context)?);
         let alone = Arc::strong_count(&device.cuda_stream()) - 1;
         Ok(Owned { device, alone, workspace })
     }
 
-    /// Tensors have the device, and with it its libraries.
+    /// Whether nothing but this entry refers to the stream's libraries. Each tensor holds the device and with it the
+    /// libraries.
     fn is_free(&self) -> bool {
         Arc::strong_count(&self.device.cublas_handle()) - 1 == 1
     }
 
-    /// Of what is recorded candle keeps for ever how strided operands lie, a few bytes of each stream: one that was ended
-    /// would stay for them, and the next would have its own.
+    /// Whether candle keeps constants of the stream. Candle never frees the layouts of strided operands in recorded
+    /// work, a few bytes per stream. A stream that is dropped would stay allocated for them, and its successor would
+    /// add its own.
     fn has_constants(&self) -> bool {
         Arc::strong_count(&self.device.cuda_stream()) - 1 > self.alone
     }
 }
 
-/// Memory in which cuBLAS works. Without it it would take more for each graph that has products.
+/// cuBLAS's workspace. Without it, cuBLAS would allocate another one for each graph that contains products.
 struct Workspace {
     first: CUdeviceptr,
     context: Arc<CudaContext>,
@@ -93,11 +96,11 @@ impl Workspace {
     fn of(device: &CudaDevice, context: &Arc<CudaContext>) -> candle_core::Result<Self> {
         let bytes = (context.total_mem().w()? / 1024).min(WORKSPACE);
         context.bind_to_thread().w()?;
-        // SAFETY: nobody reads it before it is written.
+        // SAFETY: the memory is written before it is read.
         let first = unsafe { result::malloc_sync(bytes) }.w()?;
         let workspace = Workspace { first, context: context.clone() };
         let handle = *device.cublas_handle().handle();
-        // SAFETY: the handle ends before it, and is used in the order of its stream.
+        // SAFETY: the handle is destroyed before the workspace, and is used in the order of its stream.
         unsafe { cublasSetWorkspace_v2(handle, first as *mut _, bytes) }.result().w()?;
         Ok(workspace)
     }
@@ -106,15 +109,15 @@ impl Workspace {
 impl Drop for Workspace {
     fn drop(&mut self) {
         let _ = self.context.bind_to_thread();
-        // SAFETY: nobody works in it any more.
+        // SAFETY: no work uses the workspace any more.
         let _ = unsafe { result::free_sync(self.first) };
     }
 }
 
 static CARDS: Mutex<Vec<Arc<Card>>> = Mutex::new(Vec::new());
 
-/// Nothing that is behind these locks is left half-changed. An error becomes ours, which asks for the memory, after they
-/// are open again.
+/// Locks a mutex, poisoned or not: no panic leaves the data of these locks half-changed. Candle's errors are converted
+/// to [`Error`] only after the locks are released, because the conversion asks for the card's memory.
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -150,7 +153,7 @@ impl Card {
         Ok(card)
     }
 
-    /// A stream on it, on which all work of whoever owns it is done in order.
+    /// A device with a stream of its own. All work of its owner runs in the order of that stream.
     pub(super) fn device(&self) -> Result<Device> {
         self.context.bind_to_thread().w()?;
         self.limit()?;
@@ -162,19 +165,19 @@ impl Card {
         Ok(Device::Cuda(device))
     }
 
-    /// One that nobody owns any more.
+    /// A stream without an owner, if there is one.
     fn free(&self) -> candle_core::Result<Option<CudaDevice>> {
         let taken = {
             let mut streams = lock(&self.streams);
             let free = |(_, one): &(usize, &Owned)| one.is_free();
             let free = streams.iter().enumerate().filter(free);
-            // One that is ready, if there is one.
+            // Prefer a stream that still has its workspace.
             let at = free.max_by_key(|(_, one)| one.workspace.is_some()).map(|(at, _)| at);
             at.map(|at| streams.swap_remove(at))
         };
         let Some(mut one) = taken else { return Ok(None) };
         let device = one.device.clone();
-        // What went wrong in the end is not its next owner's.
+        // Clear errors of the previous owner.
         let _ = device.cuda_stream().context().check_err();
         let given = match one.workspace {
             Some(_) => Ok(()),
@@ -193,17 +196,17 @@ impl Card {
         Ok(device)
     }
 
-    /// Does work while nobody records.
+    /// Runs work while no thread records.
     fn apart<R>(&self, work: impl FnOnce() -> R) -> R {
         self.holding(|| self.recording.read().unwrap_or_else(PoisonError::into_inner), work)
     }
 
-    /// Records work, while nobody does theirs [apart](Card::apart).
+    /// Records work while no thread runs work in [`Card::apart`].
     fn alone<R>(&self, work: impl FnOnce() -> R) -> R {
         self.holding(|| self.recording.write().unwrap_or_else(PoisonError::into_inner), work)
     }
 
-    /// With what `take` gives, unless this thread has it already.
+    /// Runs work with the lock that `take` returns, unless this thread already holds it.
     fn holding<G, R>(&self, take: impl FnOnce() -> G, work: impl FnOnce() -> R) -> R {
         struct Back(u64);
         impl Drop for Back {
@@ -221,8 +224,8 @@ impl Card {
         work()
     }
 
-    /// Ends streams that nobody owns, but for one, of which it waits for what its owner left, and for those that would
-    /// not end.
+    /// Ends streams without an owner, except for one and for streams with constants, which would not be freed. The one
+    /// that is kept is synchronised, so that the work of its previous owner is done.
     fn retire(&self) {
         let mut free: Vec<Owned> =
             lock(&self.streams).extract_if(.., |one| one.is_free()).collect();
@@ -239,7 +242,7 @@ impl Card {
         lock(&self.streams).extend(free.into_iter().chain([one]));
     }
 
-    /// Makes its pool, or another one of a budget that has changed, where nothing of ours is in the one before.
+    /// Creates the pool, or replaces it after a change of the budget if no tensor is in the old pool.
     fn limit(&self) -> Result<()> {
         let total = self.context.total_mem().w()?;
         let budget = memory::budget().of(total as u64);
@@ -247,8 +250,8 @@ impl Card {
             return match budget {
                 None => Ok(()),
                 Some(_) => Err(Error::Unavailable {
-                    what: format!("a limit for cuda:{}", self.ordinal),
-                    reason: "its driver has no pools of memory".into(),
+                    what: format!("a memory budget for cuda:{}", self.ordinal),
+                    reason: "its driver has no memory pools".into(),
                 }),
             };
         }
@@ -284,21 +287,21 @@ impl Card {
         Ok(Memory { runs: self.caching.load(Ordering::Acquire) > 0, ..memory })
     }
 
-    /// Waits for all work of ours. A stream whose work is kept as a graph has none.
+    /// Waits for the work on all streams. Skips streams that are being recorded: their work is not running.
     fn wait(&self) {
         let streams: Vec<_> =
             lock(&self.streams).iter().map(|one| one.device.cuda_stream()).collect();
         let none = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         let wait = |stream: &CudaStream| {
             if stream.capture_status().is_ok_and(|status| status == none) {
-                // What fails there fails for its owner too.
+                // The owner of the stream gets the same error.
                 let _ = stream.synchronize();
             }
         };
         self.apart(|| streams.iter().for_each(|stream| wait(stream)));
     }
 
-    /// Bytes that the pool does not give back when somebody waits for the card.
+    /// Bytes that the pool keeps when the card is synchronised.
     fn kept(&self) -> u64 {
         if self.caching.load(Ordering::Acquire) > 0 {
             return u64::MAX;
@@ -306,19 +309,19 @@ impl Card {
         if self.is_empty() { 0 } else { ledger::kept(self.ordinal).total() + CACHE }
     }
 
-    /// Whether nothing of ours is on the card.
+    /// Whether no stream of this process has an owner.
     fn is_empty(&self) -> bool {
         lock(&self.streams).iter().all(Owned::is_free)
     }
 
     fn keep(&self) {
         if let Some(pool) = &*lock(&self.pool) {
-            // A driver that refuses gives back when it likes.
+            // If the driver refuses, it keeps its own threshold.
             let _ = pool.keep(self.kept());
         }
     }
 
-    /// Gives back what nobody will want again, once something has left the card.
+    /// Returns memory that is not expected to be used again to the driver. Called after something has left the card.
     fn settle(&self) {
         self.retire();
         self.keep();
@@ -332,7 +335,7 @@ impl Card {
         }
     }
 
-    /// Gives back what was freed and a graph is not made of, if that is much.
+    /// Returns freed memory beyond [`CACHE`] to the driver, except for memory of graphs.
     fn make_room(&self) {
         if let Some(pool) = &*lock(&self.pool) {
             let _ = pool.trim_own(ledger::kept(self.ordinal).total() + CACHE);
@@ -359,10 +362,10 @@ impl Card {
     }
 }
 
-/// The memory of a card. Makes no context there.
+/// The memory of a card. Creates no context.
 ///
 /// # Errors
-/// `NoDevice` for one on which policies do not run.
+/// `NoDevice` if policies cannot run on the card.
 pub fn memory(ordinal: usize) -> Result<Memory> {
     super::super::check(&[ordinal])?;
     match opened(|card| card.ordinal == ordinal) {
@@ -377,10 +380,10 @@ pub fn memory(ordinal: usize) -> Result<Memory> {
     }
 }
 
-/// Waits for all work of ours on a card and gives what is not in use there back to its driver: how many bytes.
+/// Waits for all work of this process on a card, returns unused memory to the driver, and returns the number of bytes.
 ///
 /// # Errors
-/// `NoDevice` for one on which policies do not run.
+/// `NoDevice` if policies cannot run on the card.
 pub fn release(ordinal: usize) -> Result<u64> {
     super::super::check(&[ordinal])?;
     wait_for_leaving();
@@ -390,49 +393,50 @@ pub fn release(ordinal: usize) -> Result<u64> {
     }
 }
 
-/// Gives back what nobody will want again, once something may have left a card.
+/// Returns memory of all open cards that is not expected to be used again to the driver. Called after something may
+/// have left a card.
 pub fn settle() {
     let cards = lock(&CARDS).clone();
     cards.iter().for_each(|card| card.settle());
 }
 
-/// [`release`], of the card of a device, if it is one.
+/// [`release`] for the card of `device`. Returns 0 for a CPU and on failure.
 pub fn shrink(device: &Device) -> u64 {
     let Some(card) = of_device(device) else { return 0 };
     wait_for_leaving();
     card.release().unwrap_or(0)
 }
 
-/// Has what this thread asks of the driver from now on be of the card of a device: much of it is told in no other way,
-/// and candle says so only where it takes memory, launches or copies.
+/// Makes the card of `device` the current one of this thread. Many driver functions take the card from the thread, and
+/// candle sets it only when it allocates, launches or copies.
 pub fn attach(device: &Device) {
     if let Some(card) = of_device(device) {
-        // What fails here fails for what follows.
+        // The next call on this card reports the same error.
         let _ = card.context.bind_to_thread();
     }
 }
 
-/// Records work on a device, whose memory is given back before, while nobody spoils it.
+/// Records work on a device after releasing freed memory there. No other thread runs work in [`apart`] meanwhile.
 pub(super) fn alone<R>(device: &Device, work: impl FnOnce() -> R) -> R {
     let Some(card) = of_device(device) else { return work() };
     card.make_room();
     card.alone(work)
 }
 
-/// Does on a device what takes, frees, reads or writes memory there, while nobody records the work of its stream: for
-/// those who are not the only ones that use it, from any thread.
+/// Runs work that takes, frees, reads or writes memory of a device while no thread records on it. Any thread may call
+/// it, also for a stream that other threads use.
 pub fn apart<R>(device: &Device, work: impl FnOnce() -> R) -> R {
     let Some(card) = of_device(device) else { return work() };
     let _ = card.context.bind_to_thread();
     card.apart(work)
 }
 
-/// Whether the card of a device has no more than it may.
+/// Whether the card of a device has taken no more than its budget.
 pub(super) fn within_budget(device: &Device) -> bool {
     of_device(device).is_none_or(|card| card.within_budget())
 }
 
-/// Has cards reach each other's memory, as NCCL does where cards are one process's.
+/// Gives cards access to each other's memory, which NCCL uses when one process owns all cards.
 pub(super) fn share(devices: &[Device]) -> candle_core::Result<()> {
     let cards: Vec<_> = devices.iter().filter_map(of_device).collect();
     for card in &cards {
@@ -445,24 +449,25 @@ pub(super) fn share(devices: &[Device]) -> candle_core::Result<()> {
     Ok(())
 }
 
-/// Has the card of a device keep more beside what was entered in its ledger.
+/// Raises the bytes that the card keeps to match its ledger.
 pub(in crate::device) fn grown(ordinal: usize) {
     if let Some(card) = opened(|card| card.ordinal == ordinal) {
         card.keep();
     }
 }
 
-/// The card of the present thread, by its memory, which was too little a moment ago.
+/// The current card of this thread and its memory, for the error after a failed allocation.
 pub(super) fn full() -> Option<(usize, Memory)> {
     let context = result::ctx::get_current().ok()??;
     let card = opened(|card| card.context.cu_ctx() == context)?;
     Some((card.ordinal, card.memory().ok()?))
 }
 
-/// While it lives, its card keeps what is freed there for what is taken next.
+/// A guard during which its card keeps all freed memory for the next allocation.
 pub struct Caching(Option<Arc<Card>>);
 
 impl Caching {
+    /// The guard for the card of a device; without effect for a CPU.
     pub fn on(device: &Device) -> Self {
         let card = of_device(device);
         if let Some(card) = &card {
@@ -482,10 +487,10 @@ impl Drop for Caching {
     }
 }
 
-/// Drops what leaves the cards.
+/// The thread that drops values on cards.
 static THREAD: OnceLock<Leaving> = OnceLock::new();
 
-/// Waits for all that is leaving, unless this thread has what that may wait for.
+/// Waits for the queued drops, unless this thread holds a lock that they may wait for.
 fn wait_for_leaving() {
     if HELD.get() != 0 {
         return;
@@ -495,19 +500,19 @@ fn wait_for_leaving() {
     }
 }
 
-/// Drops what is on a device where that may take its time: on a card freeing waits for the driver, and the end of a
-/// stream and of its libraries for the card. What that leaves free goes back to the driver.
+/// Drops a value whose memory is on a device. On a card another thread does it, because freeing waits for the driver,
+/// and ending a stream and its libraries waits for the card. The freed memory goes back to the driver.
 pub fn leave<T: Send + 'static>(device: Device, gone: T) {
     let Some(card) = of_device(&device) else { return drop(gone) };
     THREAD.get_or_init(|| Leaving::start("sconce-card")).leave(move || {
-        // Without it the driver would not know which card is meant.
+        // The driver takes the card from the thread.
         let _ = card.context.bind_to_thread();
         card.apart(|| drop((gone, device)));
         card.settle();
     });
 }
 
-/// Where the numbers of a tensor on a card lie, and how many bytes those are that lie there together.
+/// The location of a tensor's storage on a card, and the size of the whole storage in bytes.
 pub(crate) fn place(tensor: &Tensor) -> Option<((usize, u64), u64)> {
     let DeviceLocation::Cuda { gpu_id } = tensor.device().location() else { return None };
     let (storage, _) = tensor.storage_and_layout();

@@ -1,4 +1,4 @@
-//! Work on a card that is recorded once and played again.
+//! Work on a card that is recorded once and replayed.
 
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,16 +17,16 @@ use super::card::{alone, attach, shrink, within_budget};
 use crate::error::panic_message;
 use crate::{Error, Result};
 
-/// Candle walks and drops its graphs recursively.
+/// Stack of the recording thread. Candle walks and drops its graphs recursively.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Graphs on their way from the thread that recorded them: one, so that it does not wait.
+/// Capacity of the channel for the recorded graph: one, so that the recording thread does not wait.
 const RECORDED: usize = 1;
 
-/// Work that is played with one call, however many launches it has.
+/// Recorded work that one call replays, regardless of its number of launches.
 ///
-/// Small constants that it reads are candle's, which keeps what was uploaded for the thread that recorded it, which
-/// therefore waits for the end of the graph, and how strided operands lie for as long as this process lives.
+/// Candle owns the small constants that the work reads. Uploaded constants live as long as the thread that recorded
+/// them, so that thread waits until the graph is dropped. Layouts of strided operands live as long as the process.
 pub struct Graph {
     graph: ManuallyDrop<CudaGraph>,
     keeper: ManuallyDrop<Keeper>,
@@ -37,27 +37,27 @@ struct Keeper {
     thread: JoinHandle<()>,
 }
 
-// SAFETY: the driver lets any thread use a graph, one at a time, and this cannot be shared.
+// SAFETY: any one thread at a time may use a graph, and `Graph` is not `Sync`.
 unsafe impl Send for Graph {}
 
-/// A graph on its way from the thread that recorded it.
+/// A graph that the recording thread sends to the caller.
 struct Recorded(Result<Option<CudaGraph>>);
 
 // SAFETY: as for `Graph`.
 unsafe impl Send for Recorded {}
 
 impl Graph {
-    /// Does `work(false)`, so that what it needs of libraries and of small constants is there, and then records what
-    /// `work(true)` does on the card.
+    /// Runs `work(false)`, which loads libraries and uploads constants, and then records the launches of `work(true)`.
     ///
-    /// What is recorded reads and writes memory that was there before, and nothing else outlives it; it reads nothing
-    /// back. None of work that was done, but that the card did not let be recorded ([`refusals`]).
+    /// Recorded work reads and writes only memory that existed before, leaves no other allocation behind, and copies
+    /// nothing back to the host. Returns `None` if the card refused the recording ([`refusals`]); the work of the first
+    /// call is done nevertheless.
     pub fn record(
         card: &CudaDevice,
         work: impl FnMut(bool) -> Result<()> + Send,
     ) -> Result<Option<Self>> {
         let (told, recorded) = sync_channel(RECORDED);
-        // Nothing is ever sent: its end is the message.
+        // No message is sent: dropping the sender is the signal.
         let (end, ended) = sync_channel::<()>(0);
         let card = card.clone();
         let keep = move || {
@@ -66,12 +66,13 @@ impl Graph {
             let recorded = recorded.unwrap_or_else(|payload| {
                 Err(Error::Panic { message: panic_message(payload.as_ref()) })
             });
-            // Whoever asked waits for it.
+            // The caller waits for this message.
             let _ = told.send(Recorded(recorded));
             let _ = ended.recv();
         };
         let thread = Builder::new().name("sconce-graph".into()).stack_size(STACK_BYTES);
-        // SAFETY: the work is gone before the thread tells what came of it, for which this waits.
+        // SAFETY: the closure has been dropped before the thread sends its result, and this function waits for that
+        // result.
         let thread = unsafe { thread.spawn_unchecked(keep) };
         let unavailable = |reason: String| Error::Unavailable { what: "a thread".into(), reason };
         let thread = thread.map_err(|e| unavailable(e.to_string()))?;
@@ -93,7 +94,7 @@ impl Graph {
         }
     }
 
-    /// Plays it, behind all that the card has to do.
+    /// Replays the work, after all work that is already queued on the stream.
     pub fn play(&self) -> Result<()> {
         Ok(self.graph.launch().w()?)
     }
@@ -101,8 +102,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: nobody sees them after this, and each is dropped once. What is played of it just now is played to its
-        // end.
+        // SAFETY: neither field is used after this, and each is dropped once. A replay in flight runs to its end.
         let keeper = unsafe {
             ManuallyDrop::drop(&mut self.graph);
             ManuallyDrop::take(&mut self.keeper)
@@ -114,12 +114,12 @@ impl Drop for Graph {
 impl Keeper {
     fn end(self) {
         drop(self.end);
-        // It has nothing to say any more.
+        // The thread returns nothing.
         let _ = self.thread.join();
     }
 }
 
-/// Why work of this process was not recorded, each reason once.
+/// Reasons why work of this process was not recorded, without repeats.
 pub fn refusals() -> Vec<String> {
     REFUSALS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
@@ -143,7 +143,7 @@ fn record(
                 refusals.push(refusal);
             }
             drop(refusals);
-            // What it was to have.
+            // Release the memory that the recording had taken.
             shrink(&device);
             Ok(None)
         }
@@ -154,17 +154,17 @@ fn capture(card: &CudaDevice, work: impl FnOnce() -> Result<()>) -> Result<CudaG
     let stream = card.cuda_stream();
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).w()?;
     let worked = catch_unwind(AssertUnwindSafe(work));
-    // Whatever came of the work, the capture has to end: also where what it freed then was refused.
+    // The capture has to end even if the work failed, and even if a free during the capture was refused.
     let _ = stream.context().check_err();
     let graph = stream.end_capture(CUgraphInstantiate_flags(0));
     let _ = stream.context().check_err();
     worked.unwrap_or_else(|payload| resume_unwind(payload))?;
     let nothing = || candle_core::Error::Msg("nothing was recorded".into());
     let graph = graph.w()?.ok_or_else(nothing)?;
-    // Takes its memory too.
+    // The upload also takes the memory of the graph.
     graph.upload().w()?;
     match within_budget(&Device::Cuda(card.clone())) {
         true => Ok(graph),
-        false => Err(candle_core::Error::Msg("its memory is beyond the budget".into()).into()),
+        false => Err(candle_core::Error::Msg("its memory exceeds the budget".into()).into()),
     }
 }

@@ -1,4 +1,4 @@
-//! Kernels and what they are given.
+//! Kernel launches and their arguments.
 
 use std::ffi::c_uint;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,17 +17,17 @@ use sconce_cuda::kernels::Module;
 use super::workspace;
 use crate::device::operand::{Address, MOST_ALONG_Y};
 
-/// Blocks of a grid along x at most.
+/// The largest number of blocks of a grid along x.
 const MOST_ALONG_X: usize = i32::MAX as usize;
-/// Threads of a block at most. A driver gives a thread up to 255 registers as it likes, and a block has 65,536.
+/// The largest number of threads of a block. A driver gives each thread up to 255 registers, and a block has 65,536.
 const MOST_THREADS: usize = 256;
 
-/// A kernel, and its arguments in the order of its signature.
+/// A kernel and its arguments, in the order of its signature.
 pub struct Launch {
     kernel: CudaFunction,
     stream: Arc<CudaStream>,
     arguments: Vec<Argument>,
-    /// A size that is more than its argument can say.
+    /// A size that does not fit its argument.
     beyond: Option<usize>,
 }
 
@@ -47,30 +47,32 @@ impl Launch {
         Ok(Launch { kernel, stream: card.cuda_stream(), arguments: vec![], beyond: None })
     }
 
-    /// The numbers of a contiguous tensor on the card, to be read or to be written.
+    /// Adds a pointer to a contiguous tensor on the card, which the kernel reads or writes.
     pub fn tensor(mut self, tensor: &Tensor) -> Result<Self> {
         self.arguments.push(Argument::Pointer(pointer(tensor)?));
         Ok(self)
     }
 
-    /// The same, or nothing: a null pointer.
+    /// Adds a pointer to a contiguous tensor, or a null pointer for `None`.
     pub fn option(mut self, tensor: Option<&Tensor>) -> Result<Self> {
         let pointer = tensor.map(pointer).transpose()?.unwrap_or(0);
         self.arguments.push(Argument::Pointer(pointer));
         Ok(self)
     }
 
-    /// What begins at a place that kernels can reach.
+    /// Adds an address.
     pub fn place(mut self, place: Address) -> Self {
         self.arguments.push(Argument::Pointer(place));
         self
     }
 
+    /// Adds a size of 64 bits.
     pub fn long(mut self, value: usize) -> Self {
         self.arguments.push(Argument::Long(value as i64));
         self
     }
 
+    /// Adds a size of 32 bits. [`Launch::run`] fails if `value` does not fit.
     pub fn int(mut self, value: usize) -> Self {
         if i32::try_from(value).is_err() {
             self.beyond = Some(value);
@@ -79,25 +81,26 @@ impl Launch {
         self
     }
 
-    /// Bits that are no size.
+    /// Adds 32 bits that are not a size.
     pub fn word(mut self, value: u32) -> Self {
         self.arguments.push(Argument::Int(value as i32));
         self
     }
 
+    /// Adds an f32.
     pub fn float(mut self, value: f32) -> Self {
         self.arguments.push(Argument::Float(value));
         self
     }
 
-    /// Runs it on `grid` blocks of `block` threads, each with so many bytes of shared memory besides what it says
-    /// itself. Where a block or the grid is empty there is nothing to do.
+    /// Launches the kernel on `grid` blocks of `block` threads, with `shared` bytes of dynamic shared memory per block.
+    /// A no-op if the block or the grid is empty.
     ///
     /// # Errors
-    /// For sizes that are more than a card, or an argument, can have.
+    /// For sizes that exceed the limits of a card or of an argument.
     ///
     /// # Safety
-    /// The arguments are those of the kernel's signature, and it touches nothing outside of them.
+    /// The arguments match the kernel's signature, and the kernel accesses no memory outside of them.
     pub unsafe fn run(self, grid: [usize; 3], block: [usize; 3], shared: usize) -> Result<()> {
         if grid.contains(&0) || block.contains(&0) {
             return Ok(());
@@ -107,10 +110,10 @@ impl Launch {
             bail!("a card has no grid of {grid:?} blocks");
         }
         if block.iter().product::<usize>() > MOST_THREADS {
-            bail!("a block of {block:?} threads may want more registers than there are");
+            bail!("a block of {block:?} threads may need more registers than a block has");
         }
         if let Some(size) = self.beyond {
-            bail!("a kernel of ours is given a size of {size}, and counts to {}", i32::MAX);
+            bail!("a kernel got a size of {size}, and its argument holds at most {}", i32::MAX);
         }
         let shape = |[x, y, z]: [usize; 3]| (x as c_uint, y as c_uint, z as c_uint);
         let (grid_dim, block_dim) = (shape(grid), shape(block));
@@ -124,13 +127,14 @@ impl Launch {
                 Argument::Float(value) => launch.arg(value),
             };
         }
-        // SAFETY: as the caller says. Memory that is freed meanwhile is freed in the stream's order, behind this.
+        // SAFETY: the caller guarantees it. Memory that is freed meanwhile is freed in the stream's order, after this
+        // launch.
         unsafe { launch.launch(LaunchConfig { grid_dim, block_dim, shared_mem_bytes }) }.w()?;
         Ok(())
     }
 }
 
-/// Kernels of ours on a card. They stay there: a driver may have to compile them, for seconds, but once.
+/// A module of kernels on a card. It stays loaded, because the driver may have to compile it, which takes seconds.
 struct Loaded {
     ordinal: usize,
     name: &'static str,
@@ -147,7 +151,7 @@ fn loaded(card: &CudaDevice, module: Module) -> Result<Arc<CudaModule>> {
         return Ok(one.kernels.clone());
     }
     drop(known);
-    // Two threads may load the same module at once: no lock is held meanwhile, so that other modules load.
+    // No lock is held during a load, so that other modules can load. Two threads may load the same module twice.
     let kernels = stream.context().load_module(module.ptx.into()).w()?;
     let loaded = Loaded { ordinal, name, kernels: kernels.clone() };
     LOADED.write().unwrap_or_else(PoisonError::into_inner).push(loaded);
@@ -161,12 +165,13 @@ pub(crate) fn card(device: &Device) -> Result<&CudaDevice> {
     }
 }
 
-/// Numbers on the card of `x` that nobody has written yet.
+/// Allocates a tensor with undefined contents on the card of `x`.
 pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Tensor> {
     output(shape, dtype, x, false)
 }
 
-/// The same for an output of an op, which is a variable to candle where a backward pass may follow.
+/// Allocates the output of an op with undefined contents on the card of `x`. With `track` it is a variable of candle,
+/// for ops that a backward pass may follow.
 pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) -> Result<Tensor> {
     let (shape, card) = (shape.into(), card(x.device())?);
     if let Some(kept) = workspace::kept(&shape, dtype).filter(|_| !track) {
@@ -175,7 +180,7 @@ pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) ->
     let n = shape.elem_count().max(1);
     macro_rules! of {
         ($t:ty) => {
-            // SAFETY: whoever asks writes them before they are read.
+            // SAFETY: the caller writes the numbers before they are read.
             CudaStorage::wrap_cuda_slice(unsafe { card.alloc::<$t>(n) }?, card.clone())
         };
     }
@@ -188,26 +193,26 @@ pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) ->
         DType::U32 => of!(u32),
         DType::I64 => of!(i64),
         DType::U8 => of!(u8),
-        other => bail!("no kernel has numbers of {other:?}"),
+        other => bail!("no kernel supports {other:?}"),
     };
     let tensor = Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), track);
     workspace::taken(&tensor);
     Ok(tensor)
 }
 
-/// Where the numbers of a contiguous tensor on a card begin.
+/// The address of the first number of a contiguous tensor on a card.
 pub fn pointer(tensor: &Tensor) -> Result<Address> {
     let (storage, layout) = tensor.storage_and_layout();
     let (Storage::Cuda(storage), Some((first, _))) = (&*storage, layout.contiguous_offsets())
     else {
-        bail!("a kernel of ours got a tensor that is not contiguous on a card");
+        bail!("a kernel got a tensor that is not contiguous on a card");
     };
     let stream = storage.device.cuda_stream();
     macro_rules! first_of {
         ($($slice:ident)*) => {
             match &storage.slice {
                 $(CudaStorageSlice::$slice(slice) => slice.device_ptr(&stream).0,)*
-                _ => bail!("no kernel has numbers of {:?}", tensor.dtype()),
+                _ => bail!("no kernel supports {:?}", tensor.dtype()),
             }
         };
     }
@@ -215,13 +220,13 @@ pub fn pointer(tensor: &Tensor) -> Result<Address> {
     Ok(begin + (first * tensor.dtype().size_in_bytes()) as CUdeviceptr)
 }
 
-/// Writes other numbers where those of a contiguous tensor on a card are, for what is launched from now on.
+/// Overwrites a contiguous tensor on a card in place. Later launches on its stream see the new numbers.
 pub fn overwrite<T: WithDType>(tensor: &Tensor, values: &[T]) -> Result<()> {
     if (T::DTYPE, values.len()) != (tensor.dtype(), tensor.elem_count()) {
-        bail!("{} {:?} are not {tensor:?}", values.len(), T::DTYPE);
+        bail!("{} numbers of {:?} do not fill {tensor:?}", values.len(), T::DTYPE);
     }
     let stream = card(tensor.device())?.cuda_stream();
     stream.context().bind_to_thread().w()?;
-    // SAFETY: so many numbers of that type begin there. They have been read when this returns.
+    // SAFETY: the tensor has as many numbers of this type. `values` has been read when the call returns.
     unsafe { memcpy_htod_async(pointer(tensor)?, values, stream.cu_stream()) }.w()
 }

@@ -1,7 +1,7 @@
-//! NVIDIA's cards, as the driver shows them.
+//! NVIDIA cards, as the driver lists them.
 //!
-//! The library links with functions that open the real ones when they are first called (`bin/cuda-toolkit`), so
-//! all of this also runs where there is no CUDA.
+//! The build links against stubs that open the real libraries on their first call (`bin/cuda-toolkit`), so that the
+//! library also loads on machines without CUDA.
 
 mod card;
 mod graph;
@@ -39,15 +39,15 @@ use super::{AllReduce, Missing};
 use crate::error::{self, panic_message};
 use crate::{Error, Kind, Result};
 
-/// What this build is made for: the driver's version, a thousand times the major and ten times the minor one, and
-/// the compute capability of its kernels.
+/// The lowest driver version of this build: 1000 times the major plus 10 times the minor version.
 const CUDA_VERSION: c_int = 13_000;
+/// The compute capability of the kernels in this build: major and minor.
 const CAPABILITY: (c_int, c_int) = (8, 0);
 
 type Found<T> = std::result::Result<T, Missing>;
 
-/// A card with one stream of its own, on which all of its work is done in order: whoever opens it owns it.
-/// Candle's own choice is a stream for each thread, between which nothing waits.
+/// Opens a card with a stream of its own. All work of the caller runs in the order of that stream. (Candle's default is
+/// one stream per thread, with no ordering between them.)
 pub fn open(ordinal: usize) -> Result<Device> {
     let refused = |missing| Error::NoDevice { device: format!("cuda:{ordinal}"), missing };
     error::set_full_card(card::full);
@@ -60,7 +60,7 @@ pub fn open(ordinal: usize) -> Result<Device> {
     })
 }
 
-/// What is missing for work on cards, if anything is. Makes no context and takes no memory.
+/// Checks that policies can run on the cards. Creates no context and takes no memory.
 pub(super) fn look(ordinals: &[usize]) -> Found<()> {
     guard(|| {
         driver()?;
@@ -74,7 +74,7 @@ pub(super) fn all_reduce(devices: &[Device]) -> Result<Box<dyn AllReduce>> {
     Ok(Box::new(Nccl::of(devices)?))
 }
 
-/// The crate below panics where a library is not what it takes it for.
+/// Runs work and turns panics into errors: cudarc panics if a library lacks a function that it expects.
 fn guard<T>(work: impl FnOnce() -> Found<T> + UnwindSafe) -> Found<T> {
     catch_unwind(work).unwrap_or_else(|payload| Err(Missing::Refused(panic_message(&*payload))))
 }
@@ -82,7 +82,7 @@ fn guard<T>(work: impl FnOnce() -> Found<T> + UnwindSafe) -> Found<T> {
 fn driver() -> Found<()> {
     result::init().map_err(refusal)?;
     let mut version: c_int = 0;
-    // SAFETY: it writes one number to where it is told.
+    // SAFETY: the driver writes one number to the given address.
     unsafe { cuDriverGetVersion(&mut version) }.result().map_err(refusal)?;
     if version < CUDA_VERSION { Err(Missing::DriverVersion(version)) } else { Ok(()) }
 }
@@ -93,7 +93,7 @@ fn card(ordinal: usize) -> Found<()> {
         return Err(Missing::Card { ordinal, count });
     }
     let card = device::get(ordinal as c_int).map_err(refusal)?;
-    // SAFETY: the card is one that the driver has just given.
+    // SAFETY: the driver has just returned this card.
     let attribute = |which| unsafe { device::get_attribute(card, which) }.map_err(refusal);
     let capability = (
         attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
@@ -106,10 +106,10 @@ fn card(ordinal: usize) -> Found<()> {
     Ok(())
 }
 
-/// What candle opens together with a card.
+/// Checks the libraries that candle opens together with a card.
 fn libraries() -> Found<()> {
     let mut number: c_int = 0;
-    // SAFETY: each writes one number to where it is told, or takes nothing at all.
+    // SAFETY: each function writes one number to the given address or has no argument.
     let (blas, blas_lt, random) = unsafe {
         (
             cublasGetProperty(libraryPropertyType::MAJOR_VERSION, &mut number),
@@ -132,7 +132,7 @@ fn refusal(error: DriverError) -> Missing {
     match error.0 {
         CUresult::CUDA_ERROR_STUB_LIBRARY => Missing::Driver,
         CUresult::CUDA_ERROR_NO_DEVICE => Missing::Card { ordinal: 0, count: 0 },
-        // Its own name: the text is asked of a driver that may not answer.
+        // The name of the code, because its text comes from the driver, which may not respond.
         other => Missing::Refused(format!("{other:?}")),
     }
 }

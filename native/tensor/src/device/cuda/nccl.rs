@@ -1,7 +1,7 @@
-//! NVIDIA's collective library, by which several cards add up what they have.
+//! Sums across cards by NCCL, NVIDIA's collective library.
 //!
-//! One thread speaks for all cards: a sum is queued on the stream of each of them at once, behind what makes its
-//! part, or on none. So no card ever waits for one that does not come.
+//! One thread submits for all cards: a sum is queued on the streams of all cards at once, behind the work that computes
+//! their parts, or on none. So no card waits for one that does not take part.
 
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::cuda_backend::cudarc::driver::CudaSlice;
@@ -19,7 +19,7 @@ pub(super) fn look() -> Found<()> {
     get_nccl_version().map(drop).map_err(|_| Missing::Library(NCCL))
 }
 
-/// The communicators of some cards, in their order. Dropped, they end what is still under way.
+/// The communicators of the cards, in their order. Dropping them ends sums in flight.
 pub(super) struct Nccl(Vec<Comm>);
 
 impl Nccl {
@@ -57,10 +57,10 @@ fn queue(comm: &Comm, part: &Tensor, sum: &mut CudaSlice<f32>) -> Result<()> {
     comm.all_reduce(&part, sum, &ReduceOp::Sum).map(drop).map_err(refusal)
 }
 
-/// Room for a sum beside its part.
+/// Memory for a sum on the card of its part.
 fn unwritten(part: &Tensor) -> Result<CudaSlice<f32>> {
     let card = part.device().as_cuda_device()?;
-    // SAFETY: the sum is written there before anybody reads it.
+    // SAFETY: the sum is written before it is read.
     Ok(unsafe { card.alloc::<f32>(part.elem_count()) }?)
 }
 
@@ -70,7 +70,7 @@ fn tensor(sum: CudaSlice<f32>, part: &Tensor) -> Result<Tensor> {
     Ok(Tensor::from_storage(Storage::Cuda(storage), part.shape().clone(), none, false))
 }
 
-/// The status by its name.
+/// The error with the name of NCCL's status.
 fn refusal(error: NcclError) -> Error {
     Error::Unavailable { what: "NCCL".into(), reason: format!("{:?}", error.0) }
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_not_there_is_told_by_its_name_before_it_is_used() {
+    fn a_missing_library_is_named_in_the_error_before_it_is_used() {
         let refused = Nccl::of(&[]).err();
         let told = matches!(&refused, Some(Error::NoDevice { missing: Missing::Library(name), .. })
             if *name == "libnccl.so.2");

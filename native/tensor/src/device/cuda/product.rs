@@ -1,4 +1,4 @@
-//! Products by cuBLAS.
+//! Matrix products by cuBLAS.
 
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::cublas::result::gemm_strided_batched_ex;
@@ -19,10 +19,11 @@ impl Operand {
     }
 }
 
-/// `c = a b + beta c`, for each of `count` matrices `a [m, k]` and `b [k, n]`, on the card of `beside`; sums are f32.
+/// `c = a b + beta c` for each of `count` matrices `a: [m, k]`, `b: [k, n]` and `c: [m, n]`, on the card of `beside`.
+/// Sums are f32.
 ///
 /// # Safety
-/// All operands lie within memory of that card.
+/// All operands lie in memory of that card.
 pub unsafe fn product(
     beside: &Tensor,
     [c, a, b]: [Operand; 3],
@@ -30,11 +31,11 @@ pub unsafe fn product(
     beta: f32,
 ) -> Result<()> {
     let card = card(beside.device())?;
-    // It works on the card of the thread.
+    // cuBLAS uses the current card of the thread.
     card.cuda_stream().context().bind_to_thread().w()?;
     let alpha = 1.0f32;
-    // SAFETY: the caller says where they lie, and the handle has this card's stream. cuBLAS has columns where we have
-    // rows: to it this is c^T = b^T a^T.
+    // SAFETY: the caller guarantees the operands, and the handle has this card's stream. cuBLAS is column-major and
+    // these matrices are row-major: cuBLAS computes c^T = b^T a^T.
     unsafe {
         gemm_strided_batched_ex(
             *card.cublas_handle().handle(),
@@ -66,7 +67,7 @@ pub unsafe fn product(
 }
 
 fn size(n: usize) -> Result<i32> {
-    n.try_into().map_err(|_| candle_core::Error::Msg(format!("a product of {n} rows or columns")))
+    n.try_into().map_err(|_| candle_core::Error::Msg(format!("a product's size {n} exceeds i32")))
 }
 
 fn numbers(dtype: DType) -> Result<cudaDataType> {
@@ -74,6 +75,6 @@ fn numbers(dtype: DType) -> Result<cudaDataType> {
         DType::F32 => Ok(cudaDataType::CUDA_R_32F),
         DType::BF16 => Ok(cudaDataType::CUDA_R_16BF),
         DType::F16 => Ok(cudaDataType::CUDA_R_16F),
-        other => bail!("no product has numbers of {other:?}"),
+        other => bail!("a product of {other:?} is not supported"),
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of the host that kernels read and write where it lies.
+//! Host memory that kernels read and write in place.
 
 use std::ptr::NonNull;
 
@@ -10,33 +10,33 @@ use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
 use super::card::apart;
 use crate::{Error, Result};
 
-/// Words that both sides have: a step so short that two copies would take as long as the work itself has none.
+/// 32-bit words that host and card share. For steps so short that two copies would take as long as the work itself.
 pub struct Shared {
     device: Device,
     first: NonNull<u32>,
     len: usize,
 }
 
-// SAFETY: it is memory of its own, and who may touch it when is said by what does so.
+// SAFETY: `Shared` owns its memory, and the contracts of `read` and `write` say when it may be accessed.
 unsafe impl Send for Shared {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// So many zeros, for a card.
+    /// `len` zeros that a card can access.
     pub fn zeros(device: &Device, len: usize) -> Result<Self> {
         let bytes = size_of::<u32>() * len.max(1);
-        // SAFETY: it is written below.
+        // SAFETY: the memory is written below before it is read.
         let first = apart(device, || unsafe { malloc_host(bytes, 0) });
         let first = first.w()?.cast::<u32>();
         let null = || candle_core::Error::Msg("the driver gave no memory".into());
         let first = NonNull::new(first).ok_or_else(null)?;
-        // SAFETY: so many words begin there.
+        // SAFETY: the allocation has `len` words.
         unsafe { first.write_bytes(0, len) };
         Ok(Shared { device: device.clone(), first, len })
     }
 
-    /// Where kernels find it: a card and its host have one address space.
+    /// The address for kernels: a card and its host have one address space.
     pub fn place(&self) -> CUdeviceptr {
         self.first.as_ptr() as CUdeviceptr
     }
@@ -44,25 +44,25 @@ impl Shared {
     /// Writes all words.
     ///
     /// # Errors
-    /// `Mismatch` for fewer or more.
+    /// `Mismatch` if `words` has another length.
     ///
     /// # Safety
-    /// The card has done all that reads them, and nobody else writes.
+    /// The card has finished all work that reads the words, and no other thread writes them.
     pub unsafe fn write(&self, words: &[u32]) -> Result<()> {
         if words.len() != self.len {
             return Err(Error::mismatch("words", self.len, words.len()));
         }
-        // SAFETY: there are so many, and the caller says the rest.
+        // SAFETY: the lengths are equal, and the caller guarantees the rest.
         unsafe { self.first.copy_from_nonoverlapping(NonNull::from(words).cast(), words.len()) };
         Ok(())
     }
 
-    /// All words.
+    /// Returns all words.
     ///
     /// # Safety
-    /// The card has done all that writes them.
+    /// The card has finished all work that writes the words.
     pub unsafe fn read(&self) -> Vec<u32> {
-        // SAFETY: there are so many, and the caller says the rest.
+        // SAFETY: the allocation has `len` words, and the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }.to_vec()
     }
 }
@@ -70,9 +70,10 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         apart(&self.device, || {
-            // That the driver waits for what still reads it, it does not say. What fails here fails for others too.
+            // The driver does not promise that a free waits for work that reads the memory. An error here shows up in
+            // other calls too.
             let _ = self.device.synchronize();
-            // SAFETY: it came from there.
+            // SAFETY: the memory came from `malloc_host`.
             let _ = unsafe { free_host(self.first.as_ptr().cast()) };
         });
     }

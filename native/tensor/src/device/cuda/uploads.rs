@@ -1,4 +1,4 @@
-//! Words that go to a card while it works.
+//! Transfers to a card that overlap with its work.
 
 use std::mem;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use super::card::apart;
 use super::launch::pointer;
 use crate::{Error, Result, pool};
 
-/// Words that a thread copies at a time.
+/// Words of a shard of the copy into pinned memory.
 const SHARD: usize = 1 << 17;
 
-/// Two places on the card, of memory that the driver reads without the host's help: while the card works on what was
-/// sent last, the next goes there on a stream of its own.
+/// Two buffers on the card, each with a pinned buffer on the host, which the card reads by DMA. While the card works on
+/// one batch, the next one is copied on a stream of its own.
 pub struct Uploads {
     card: CudaDevice,
     copies: Arc<CudaStream>,
-    /// Two.
+    /// The two buffers.
     places: Vec<Slot>,
     next: usize,
 }
@@ -31,7 +31,7 @@ struct Slot {
     here: PinnedHostSlice<u32>,
     there: CudaSlice<u32>,
     arrived: CudaEvent,
-    /// The card has taken it from there.
+    /// Recorded when the card has copied the words out of `there`.
     taken: CudaEvent,
 }
 
@@ -49,14 +49,14 @@ impl Drop for Uploads {
 }
 
 impl Uploads {
-    /// Of so many words at a time.
+    /// Buffers for transfers of exactly `words` words.
     pub fn new(card: &CudaDevice, words: usize) -> Result<Self> {
         let stream = card.cuda_stream();
         let context = stream.context();
         let copies = context.new_stream().w()?;
         let place = || -> Result<Slot> {
-            // SAFETY: both are written before they are read. What is on the card is of the card's stream, in whose
-            // order it is freed too: the copies wait for that until it is there, and it for them.
+            // SAFETY: both are written before they are read. The card's buffer belongs to the card's stream and is
+            // freed in its order. The copies wait for its allocation, and its release waits for the copies.
             let (here, there) =
                 unsafe { (context.alloc_pinned(words.max(1)), stream.alloc(words.max(1))) };
             Ok(Slot {
@@ -71,8 +71,11 @@ impl Uploads {
         Ok(Uploads { card: card.clone(), copies, places, next: 0 })
     }
 
-    /// Sends words, part after part, to `to`, u32 and contiguous: for what is launched from now on. Waits for the card
-    /// only where it is two behind.
+    /// Sends `parts`, concatenated, to `to`, a contiguous tensor of u32. Launches from now on see the new words. Waits
+    /// for the card only if two transfers are in flight.
+    ///
+    /// # Errors
+    /// `Mismatch` if the number of words is not the one given to [`Uploads::new`] or not the size of `to`.
     pub fn send(&mut self, parts: &[&[u32]], to: &Tensor) -> Result<()> {
         let (stream, at) = (self.card.cuda_stream(), self.next);
         let place = &mut self.places[at];
@@ -81,13 +84,13 @@ impl Uploads {
             let sizes = format!("{} and {}", place.here.len(), to.elem_count());
             return Err(Error::mismatch("words", sizes, len));
         }
-        // What was sent from here before is read from here until it has arrived: nobody else waits for that.
+        // The previous transfer reads this buffer until it has arrived. No other thread waits for that.
         place.arrived.synchronize().w()?;
         let mut rest = place.here.as_mut_slice().w()?;
         for part in parts {
             let (own, behind) = rest.split_at_mut(part.len());
-            // A batch of windows is tens of megabytes, and one thread would take longer to copy it than a card to learn
-            // from it.
+            // A batch of windows has tens of megabytes. One thread would take longer to copy it than a card to train on
+            // it.
             pool::for_each_rows(own, 1, SHARD, |first, own| {
                 own.copy_from_slice(&part[first..][..own.len()]);
             });
@@ -98,7 +101,7 @@ impl Uploads {
         place.arrived.record(&self.copies).w()?;
         stream.wait(&place.arrived).w()?;
         let (from, bytes) = (place.there.device_ptr(&stream).0, len * size_of::<u32>());
-        // SAFETY: both have so many words, and the stream has waited for what is read.
+        // SAFETY: both buffers have `len` words, and the stream has waited for the copy.
         unsafe { memcpy_dtod_async(pointer(to)?, from, bytes, stream.cu_stream()) }.w()?;
         place.taken.record(&stream).w()?;
         self.next = 1 - at;

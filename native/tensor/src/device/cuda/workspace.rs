@@ -1,5 +1,5 @@
-//! Memory of work that is recorded, taken before: as work that allocates it would have a step for each piece, to take
-//! it and to give it back, besides its own.
+//! Memory for recorded work, allocated before the recording. If the work allocated its own memory, the graph would have
+//! two more nodes for each tensor: one to allocate it and one to free it.
 
 use std::cell::RefCell;
 
@@ -9,21 +9,23 @@ thread_local! {
     static SOURCE: RefCell<Source> = const { RefCell::new(Source::Card) };
 }
 
-/// Where what nobody has written yet comes from.
+/// The source of tensors with undefined contents.
 enum Source {
+    /// The allocator of the card.
     Card,
-    /// From the card, and it is kept here.
+    /// The allocator of the card; the tensors are kept here.
     CardToKeep(Vec<Tensor>),
-    /// What was kept, in its order.
+    /// Kept tensors, in the order of their allocation.
     Kept(std::vec::IntoIter<Tensor>),
 }
 
-/// What some work takes.
+/// The tensors that some work allocates.
 #[derive(Default)]
 pub struct Workspace(Vec<Tensor>);
 
 impl Workspace {
-    /// Does work, and keeps what it takes. Nothing of that may be read after the work: the next one writes over it.
+    /// Runs `work` and keeps the tensors that it allocates. Do not read them after the work: [`Workspace::reuse`]
+    /// overwrites them.
     pub fn keep<R>(&mut self, work: impl FnOnce() -> R) -> R {
         let back = Back(SOURCE.replace(Source::CardToKeep(vec![])));
         let done = work();
@@ -34,12 +36,13 @@ impl Workspace {
         done
     }
 
-    /// Does the same work again, in the memory that it took.
+    /// Runs the same work again in the tensors that were kept.
     pub fn reuse<R>(&self, work: impl FnOnce() -> R) -> R {
         let _back = Back(SOURCE.replace(Source::Kept(self.0.clone().into_iter())));
         work()
     }
 
+    /// The tensors that were kept.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.0.iter()
     }
@@ -53,7 +56,7 @@ impl Drop for Back {
     }
 }
 
-/// The next of what was kept, if it is of that shape and type.
+/// The next kept tensor, if it has this shape and dtype.
 pub(super) fn kept(shape: &Shape, dtype: DType) -> Option<Tensor> {
     SOURCE.with_borrow_mut(|source| match source {
         Source::Kept(kept) => kept.next().filter(|t| (t.shape(), t.dtype()) == (shape, dtype)),
@@ -61,7 +64,7 @@ pub(super) fn kept(shape: &Shape, dtype: DType) -> Option<Tensor> {
     })
 }
 
-/// Keeps what was taken, if that is wanted.
+/// Keeps a tensor, if the current source keeps tensors.
 pub(super) fn taken(tensor: &Tensor) {
     SOURCE.with_borrow_mut(|source| {
         if let Source::CardToKeep(kept) = source {

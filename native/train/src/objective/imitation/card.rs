@@ -9,10 +9,11 @@ use super::table::Table;
 use crate::objective::{Denominators, OnCard, PlacedRows};
 
 const WARP: usize = 32;
-/// Threads of a block, and rows of a part.
+/// Threads of a block.
 const THREADS: usize = 256;
+/// Rows of a part.
 const ROWS: usize = 32;
-/// Loss, weighted loss and entropy of a head.
+/// Number of sums of a head: loss, weighted loss and entropy.
 const SUMS: usize = 3;
 
 /// A loss on a card, and the sums of the rows that it has seen.
@@ -29,7 +30,7 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    /// On the card of `x`.
+    /// The loss on the card of `x`.
     pub(crate) fn new(table: &Table, x: &Tensor) -> sconce_tensor::Result<Self> {
         let Table { places, terms, pos_weights, num_labels, entropy_weight, clamp } = table;
         let (device, count) = (x.device(), places.len() / 4);
@@ -45,7 +46,7 @@ impl Loss {
         })
     }
 
-    /// Labels and weights are the whole batch's: it has looked at them before.
+    /// Launches the loss of these rows. The caller has checked the labels and weights of the whole batch.
     fn launch(&self, rows: PlacedRows<'_>, gradient: Option<&Tensor>, add: bool) -> Result<()> {
         let PlacedRows { logits, labels, weights } = rows;
         let (logits, heads) = (logits.contiguous()?, self.totals.dim(0)?);
@@ -62,13 +63,13 @@ impl Loss {
         let launch = launch.tensor(&self.denominators)?.option(gradient)?.tensor(&parts)?;
         let launch = launch.long(n).int(num_logits).int(self.num_labels);
         let launch = launch.float(self.entropy_weight).float(self.clamp);
-        // SAFETY: as loss.cu says: a block for each part of each head.
+        // SAFETY: the launch is what loss.cu requires: a block for each part of each head.
         unsafe { launch.run([n.div_ceil(ROWS), heads, 1], [THREADS, 1, 1], 0) }?;
 
         let launch = Launch::of(LOSS, "loss_totals", &logits)?.tensor(&parts)?;
         let launch = launch.tensor(&self.totals)?.int(parts.dim(0)?).int(heads * SUMS);
         let warps = (heads * SUMS * WARP).div_ceil(THREADS);
-        // SAFETY: as loss.cu says: a warp for each sum.
+        // SAFETY: the launch is what loss.cu requires: a warp for each sum.
         unsafe { launch.int(add.into()).run([warps, 1, 1], [THREADS, 1, 1], 0) }
     }
 }

@@ -2,20 +2,20 @@
 // smoothing (Szegedy et al. 2016, section 7), the focal factor (Lin et al. 2017, equation 4), weights of rare bits, of
 // sticks near their edge and of frames, and an entropy bonus.
 //
-//   loss            sums of every part of the rows and, where it is wanted, the gradient
+//   loss            sums of every part of the rows and, if requested, the gradient
 //   loss_totals     the sums of the parts
 //
 // logits and their gradient [rows, num_logits] are of type T, labels [rows, num_labels] f32, weights of rows [rows] f32.
-// Of a row of weight 0 neither logits nor label is looked at. Exponentials and their sums are f32; what is made of them
-// is f64, one row of one head at a time, because 1 - p must not cancel. A logit that is not finite, or a label that is
-// no class, makes a NaN of its head's loss and gradient.
+// A row of weight 0 is skipped: neither its logits nor its labels are read. Exponentials and their sums are f32; what
+// is computed from them is f64, one row of one head at a time, because 1 - p must not cancel. A logit that is not
+// finite, or an invalid label, makes the loss and gradient of its head NaN.
 //
-// A sum has an order that its sizes alone decide: the lanes of a warp, the rows of a part, the parts.
+// The order of a sum depends on its sizes alone: the lanes of a warp, the rows of a part, the parts.
 
 #include "heads.cuh"
 
-// What a sum is multiplied by for a mean over the weights of rows, and over rows; a number for each head follows, which
-// multiplies its loss.
+// Factors that make a sum a mean over row weights, and a mean over rows. A factor on the loss of each head follows
+// them.
 struct Denominators {
   double inverse_weight, inverse_rows;
 };
@@ -87,7 +87,7 @@ __device__ void loss(const T *logits, const float *labels, const float *weights,
 LOSS(loss_f32, float)
 LOSS(loss_bf16, __nv_bfloat16)
 
-// totals [n], of parts [count, n], to be added to what is there or not. A warp for each of the n.
+// totals [n] of parts [count, n], added to the earlier totals if accumulate is set. A warp for each of the n.
 extern "C" __global__ void loss_totals(const double *__restrict__ parts, double *__restrict__ totals, int count, int n,
                                        int accumulate) {
   const int column = (blockIdx.x * blockDim.x + threadIdx.x) / WARP, lane = threadIdx.x % WARP;

@@ -8,7 +8,7 @@ use super::shaped::Imitation;
 use super::sums::LabelledLogits;
 use super::term::check;
 
-/// Plain negative log-likelihood in nats of each head, bits summed, logits as they are.
+/// Plain negative log-likelihood of each head in nats, summed over bits, of logits that are not clamped.
 ///
 /// # Shapes
 /// `logits [n, num_logits]`, `labels [n, num_labels]` -> `out [n, heads]`
@@ -29,7 +29,7 @@ pub fn nll_rows(heads: &Heads, logits: &[f32], labels: &[f32], out: &mut [f32]) 
     Ok(())
 }
 
-/// Nats of one head in one row; the slices have the head's lengths.
+/// NLL of one head in one row, in nats. The slices have the head's lengths.
 pub(crate) fn nll(part: &Part<'_>, x: &[f32], labels: &[f32]) -> Result<f64> {
     check(&part.head.name, part.head.kind, labels)?;
     Ok(part.head.kind.nll(x, labels))

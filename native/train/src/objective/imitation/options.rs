@@ -1,4 +1,4 @@
-//! What the loss adds up, and how.
+//! Options of the imitation loss.
 
 use sconce_tensor::{Error, Result};
 
@@ -21,7 +21,7 @@ impl LossOptions {
         }
     }
 
-    /// Puts numbers in the place of [`PosWeight::Auto`]; `rates` has one number per bit.
+    /// Replaces [`PosWeight::Auto`] by numbers; `rates` has one press rate per bit.
     pub fn with_press_rates(mut self, rates: &[f64]) -> Self {
         if self.pos_weight == PosWeight::Auto {
             self.pos_weight = PosWeight::Given(pos_weight_auto(rates));

@@ -15,14 +15,14 @@ use super::table::Table;
 use super::term::{Term, check};
 use crate::objective::{Denominators, Figures, Objective, OnCard, Rows, Setup, Sums};
 
-/// A head whose mean loss is below this is not scaled up any further by `head_normalize`.
+/// Least mean loss of a head that `head_normalize` divides by.
 const NORMALISER_FLOOR: f64 = 0.1;
 
-/// Sums of a head: its loss, that by the weight of its rows, and its entropy.
+/// Number of sums of a head: loss, loss times the weight of its row, and entropy.
 const SUMS: usize = 3;
 
-/// The loss over `heads`, with its options checked. Its [`Sums`] are `[heads, 3]`: loss, weighted loss and entropy; its own
-/// [`Denominators`] are the scales of the heads.
+/// The imitation loss over the heads of a policy. Its [`Sums`] are `[heads, 3]`: loss, weighted loss and entropy. Its
+/// own [`Denominators`] are the scales of the heads.
 #[derive(Debug)]
 pub struct Imitation {
     pub(super) terms: Vec<Term>,
@@ -34,7 +34,7 @@ pub struct Imitation {
     on_card: OnceLock<card::Loss>,
 }
 
-/// The imitation loss of a run, but where its frames are weighed by what they were worth.
+/// The imitation loss of a run, unless its frames are weighted by advantages.
 ///
 /// # Errors
 /// `Mismatch` for a head that would never learn.
@@ -44,13 +44,14 @@ pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
     }
     if let Some(head) = setup.spec.heads.parts.iter().find(|head| head.kind.labels() == 0) {
         let (what, expected) = (format!("heads.{}", head.name), "an advantage_temperature with it");
-        return Err(Error::mismatch(what, expected, "imitation alone, of which it learns nothing"));
+        return Err(Error::mismatch(what, expected, "imitation alone, which never trains it"));
     }
     let options = setup.options.loss.clone().with_press_rates(setup.press_rates);
     Ok(Some(Box::new(Imitation::new(&setup.spec.heads, &options)?)))
 }
 
 impl Imitation {
+    /// The loss over `heads`; checks the options.
     pub fn new(heads: &Heads, options: &LossOptions) -> Result<Self> {
         check_heads(heads)?;
         options.check()?;
@@ -72,7 +73,7 @@ impl Imitation {
         })
     }
 
-    /// The same, on whatever device it is first used.
+    /// A copy, whose device is that of its first use.
     pub(in crate::objective) fn again(&self) -> Self {
         let Imitation { num_logits, num_labels, head_normalize, entropy_weight, clamp, .. } = *self;
         let (terms, on_card) = (self.terms.clone(), OnceLock::new());
@@ -90,7 +91,7 @@ impl Imitation {
             clamp: self.clamp,
         };
         for term in &self.terms {
-            // None is asked for where one has no form there.
+            // A head without a kernel is never launched, see `on_card`.
             let kind = term.kind.on_card().unwrap_or(-1);
             let places = [term.logits.start, term.logits.len(), term.labels.start];
             table.places.push(kind);
@@ -106,7 +107,8 @@ impl Imitation {
         table
     }
 
-    /// That labels of rows that count are classes of their heads, as a pass over the rows would say.
+    /// Refuses labels that are invalid for their head, in rows of nonzero weight. A pass over the rows refuses the
+    /// same.
     pub fn check_labels(&self, labels: &[f32], weights: &[f32]) -> Result<()> {
         let rows = labels.chunks_exact(self.num_labels.max(1)).zip(weights);
         for (labels, _) in rows.filter(|(_, weight)| **weight != 0.0) {
@@ -117,7 +119,7 @@ impl Imitation {
         Ok(())
     }
 
-    /// The loss from the sums of all shards. One that is not finite is an error that names the head.
+    /// The loss from the sums of all shards. A loss that is not finite is an error that names the head.
     pub fn loss(&self, sums: &Sums, whole: &Denominators) -> Result<Loss> {
         let heads = || sums.0.as_chunks::<SUMS>().0.iter();
         let scaled = heads().zip(&whole.own).map(|([_, weighted, _], scale)| weighted * scale);
@@ -135,7 +137,8 @@ impl Imitation {
         Ok(Loss { value, per_head, entropy_bonus, per_sample: Vec::new() })
     }
 
-    /// Of rows of these weights, and with `head_normalize` by the means of the first pass.
+    /// Denominators of rows with these weights. With `head_normalize` the scales come from the means of the first
+    /// pass.
     pub fn divisors(&self, weights: &[f32], first: Option<&Sums>) -> Result<Denominators> {
         let whole = Denominators::of(weights)?;
         let mut scales = vec![1.0; self.terms.len()];
@@ -145,7 +148,7 @@ impl Imitation {
             })?;
             let count = weights.iter().filter(|weight| **weight != 0.0).count() as f64;
             let means = first.0.as_chunks::<SUMS>().0.iter().map(|[loss, ..]| loss / count);
-            // A density's likelihood has no least value that its loss could be measured by.
+            // The NLL of a density has no lower bound, so its mean is no measure of its loss.
             let heads = scales.iter_mut().zip(&self.terms).zip(means);
             for ((scale, _), mean) in heads.filter(|((_, term), _)| term.kind.classes() > 0) {
                 *scale = 1.0 / mean.max(NORMALISER_FLOOR);
@@ -162,7 +165,7 @@ impl Imitation {
         mut per_sample: Option<&mut [f32]>,
     ) -> Result<Sums> {
         let n = self.check(&rows, grad.as_deref(), per_sample.as_deref())?;
-        // Without a gradient to fill, a row's still needs a place.
+        // Without a gradient to write, a row's gradient still needs a place.
         let mut scratch = vec![0.0; if grad.is_none() { self.num_logits } else { 0 }];
         let mut sums = Sums(vec![0.0; SUMS * self.terms.len()]);
         for i in 0..n {
@@ -186,7 +189,7 @@ impl Imitation {
         Ok(sums)
     }
 
-    /// One row: fills its gradient, adds to the sums, and gives its loss before frame weights.
+    /// Writes the gradient of one row and adds the row to the sums. Returns its loss before frame weights.
     fn row(
         &self,
         x: &[f32],
@@ -200,13 +203,13 @@ impl Imitation {
         for (h, term) in self.terms.iter().enumerate() {
             let (x, grad) = (&x[term.logits.clone()], &mut grad[term.logits.clone()]);
             let labels = &labels[term.labels.clone()];
-            // Of a first pass there are none yet.
+            // A first pass has no scales yet.
             let scale = whole.own.get(h).copied().unwrap_or(1.0);
             let pull = Pair {
                 loss: weight * scale * whole.inverse_weight,
                 entropy: self.entropy_weight * whole.inverse_rows,
             };
-            // Of clamped logits neither an exponential nor a sum of them overflows.
+            // The logits are clamped, so neither an exponential nor a sum of them overflows.
             let value = term.learn(x, labels, self.clamp, pull, grad)?;
             let [loss, weighted, entropy] = &mut sums.0.as_chunks_mut::<SUMS>().0[h];
             *loss += value.loss;
@@ -217,7 +220,7 @@ impl Imitation {
         Ok(sample)
     }
 
-    /// All lengths, so that the rows can be indexed; gives their number.
+    /// Checks all lengths, so that rows can be indexed, and returns the number of rows.
     pub(super) fn check(
         &self,
         rows: &LabelledLogits,
@@ -238,7 +241,7 @@ impl Imitation {
         Ok(n)
     }
 
-    /// The clamp would hide an infinity.
+    /// Refuses logits that are not finite. The clamp would hide an infinity.
     fn check_finite(&self, logits: &[f32]) -> Result<()> {
         const INFINITY: u32 = f32::INFINITY.to_bits();
         let largest = logits.iter().fold(0, |m: u32, v| m.max(v.to_bits() & 0x7FFF_FFFF));
@@ -304,7 +307,7 @@ impl Objective for Imitation {
     }
 }
 
-/// A Spec has been validated; heads that come without one may still be empty.
+/// Refuses empty heads. Those of a Spec are validated; heads that come without one may be empty.
 pub(crate) fn check_heads(heads: &Heads) -> Result<()> {
     match heads.parts.iter().find(|h| h.kind.logits() == 0) {
         Some(empty) => {

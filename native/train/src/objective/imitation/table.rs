@@ -1,15 +1,18 @@
-//! The imitation loss as kernels have it.
+//! The imitation loss in the layout of its kernel.
 
 /// The heads as the kernel `loss.cu` reads them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
-    /// `[heads, 4]`: its number in `heads.cuh`, its first logit, how many it has, its first label
+    /// Kind in `heads.cuh`, first logit, number of logits and first label of each head, `[heads, 4]`.
     pub places: Vec<i32>,
-    /// `[heads, 6]`: scale, smoothing, gamma, weight of an edge, the least and the largest number of a label
+    /// Scale, smoothing, gamma, edge weight, least label and largest label of each head, `[heads, 6]`.
     pub terms: Vec<f32>,
-    /// `[num_logits]`
+    /// Factor on the loss of a pressed bit, `[num_logits]`; 1 for other logits.
     pub pos_weights: Vec<f32>,
+    /// Labels in a row.
     pub num_labels: usize,
+    /// Factor on the entropy, which is subtracted from the loss.
     pub entropy_weight: f32,
+    /// Largest magnitude of a logit.
     pub clamp: f32,
 }

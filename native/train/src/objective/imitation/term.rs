@@ -8,7 +8,7 @@ use sconce_tensor::Result;
 
 use super::options::{FocalHeads, LossOptions, Reduction};
 
-/// Heads that `stick_edge_weight` is about.
+/// Heads that `stick_edge_weight` applies to.
 const STICK_HEADS: [&str; 2] = ["main_x", "main_y"];
 
 /// One head and the options that concern it.
@@ -18,7 +18,7 @@ pub(super) struct Term {
     pub kind: HeadKind,
     pub logits: Range<usize>,
     pub labels: Range<usize>,
-    /// Of bits: button weight and reduction.
+    /// Factor on the loss of bits, from the button weight and the reduction.
     pub scale: f32,
     pub pos_weight: Vec<f32>,
     pub smoothing: f64,
@@ -48,7 +48,7 @@ impl Term {
         }
     }
 
-    /// Loss and entropy in one row, that of bits averaged over them; writes the gradient.
+    /// Loss and entropy in one row; the entropy of bits is their mean. Writes the gradient.
     pub(super) fn learn(
         &self,
         logits: &[f32],
@@ -71,7 +71,7 @@ impl Term {
     }
 }
 
-/// Refuses labels that are none of a head's.
+/// Refuses labels that are invalid for a head.
 pub(super) fn check(name: &str, kind: HeadKind, labels: &[f32]) -> Result<()> {
     labels.iter().try_for_each(|label| kind.check(*label, || format!("label of {name}")))
 }

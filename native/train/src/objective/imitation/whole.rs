@@ -14,7 +14,7 @@ use crate::objective::{Denominators, Objective, SHARD_ROWS, Sums};
 /// `logits` and `grad` `[n, num_logits]`, `labels [n, num_labels]`, `frame_weights [n]`.
 ///
 /// # Errors
-/// `Mismatch` for lengths, `OutOfRange` for a label, a frame weight or an option, `NonFinite`.
+/// `Mismatch` for lengths, `OutOfRange` for a label, a frame weight or an option, `NonFinite` for a logit or the loss.
 pub fn imitation(
     heads: &Heads,
     logits: &[f32],

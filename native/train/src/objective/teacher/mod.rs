@@ -1,9 +1,9 @@
-//! A frozen policy that a run stays close to: its logits on the batches of the run, and how far those of
-//! the learner are from them.
+//! A frozen policy that a run stays close to, and the divergence of the learner's logits from its logits on the
+//! batches of the run.
 //!
-//! The Kullback-Leibler divergence of the joint distributions of a frame's action: heads and bits are
-//! independent of each other given what is recorded, so theirs are added. Autoregressive heads, the
-//! teacher's or the learner's, condition on the recorded action.
+//! It is the Kullback-Leibler divergence of the joint distributions of a frame's action. Heads and bits are
+//! independent of each other given the recorded action, so their divergences are added. Autoregressive heads, of the
+//! teacher or of the learner, condition on the recorded action.
 
 use sconce_nn::head::Direction;
 use sconce_nn::spec::{Head, HeadKind, Heads};
@@ -19,15 +19,15 @@ pub struct Teacher {
     companion: Companion,
     spans: Spans,
     direction: Direction,
-    /// How much of the divergence is added to the loss.
+    /// Factor on the divergence, which is added to the loss.
     weight: f64,
 }
 
 /// The teacher of a run, if its options name one.
 ///
 /// # Errors
-/// `Mismatch` for a teacher of another game, action space or frame delay. One whose file says nothing
-/// of its delay is taken to have the run's.
+/// `Mismatch` for a teacher of another game, action space or frame delay. A file without a delay is assumed to have
+/// that of the run.
 pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
     let Setup { options, spec, device, .. } = *setup;
     let Some(path) = &options.objective.teacher else { return Ok(None) };
@@ -82,12 +82,13 @@ impl Teacher {
 pub(crate) struct Pull<'a> {
     pub spans: &'a Spans,
     pub direction: Direction,
-    /// How much of the divergence is added to the loss.
+    /// Factor on the divergence, which is added to the loss.
     pub weight: f64,
 }
 
 impl Pull<'_> {
-    /// The divergence of these rows from those of `y`, summed; writes the gradient that it adds to the loss of the batch.
+    /// The weighted sum of these rows' divergences from `y`. Writes the gradient that it adds to the loss of the
+    /// batch.
     pub(crate) fn rows(
         &self,
         rows: &Rows<'_>,
@@ -107,11 +108,11 @@ impl Pull<'_> {
         self.add(rows.logits, y, rows.weights(), whole.mean(), gradient)
     }
 
-    /// Adds its weight times `scale` times the gradient of the sum over rows, each times its
-    /// own weight, to `grad`; gives that sum, in nats, without the factors.
+    /// The sum over rows of their divergence times their weight, in nats. Adds the gradient of that sum, times `scale`
+    /// and the factor of the pull, to `grad`.
     ///
     /// # Shapes
-    /// `x`, the learner's logits, `y`, the others, and `grad` `[n, num_logits]`, `weights [n]`
+    /// `x` (the learner's logits), `y` (the other logits) and `grad` `[n, num_logits]`, `weights [n]`
     fn add(&self, x: &[f32], y: &[f32], weights: &[f32], scale: f64, grad: &mut [f32]) -> f64 {
         let Spans { heads, own, theirs } = self.spans;
         let rows = x.chunks_exact(*own).zip(y.chunks_exact(*theirs)).zip(weights);
@@ -131,12 +132,13 @@ impl Pull<'_> {
     }
 }
 
-/// Heads that choose something, and where their logits are in a row of each policy.
+/// Heads with labels, and the offsets of their logits in a row of each policy.
 #[derive(Debug, Clone)]
 pub(crate) struct Spans {
     heads: Vec<(HeadKind, usize, usize)>,
-    /// Logits of a row.
+    /// Logits of a row of the learner.
     own: usize,
+    /// Logits of a row of the other policy.
     theirs: usize,
 }
 
@@ -178,7 +180,7 @@ fn same(same: bool, what: &str, expected: String, got: String) -> Result<()> {
     }
 }
 
-/// What there is to choose, in words; how it is chosen does not matter.
+/// Names and kinds of the heads that have labels. Whether they are autoregressive does not matter.
 fn action_space(heads: &Heads) -> String {
     let part = |head: &Head| format!("{} {:?}", head.name, head.kind);
     heads.choosing().map(part).collect::<Vec<_>>().join(", ")
@@ -214,7 +216,7 @@ mod tests {
         Teacher { companion, spans, direction, weight: 0.5 }
     }
 
-    /// Log-probabilities of all actions: two bits, one of three, one of two.
+    /// Log-probabilities of all actions: two bits, a head of three classes and a head of two.
     fn joint(x: &[f64]) -> Vec<f64> {
         let bit = |x: f64, on: bool| -(if on { -x } else { x }).exp().ln_1p();
         let class = |x: &[f64], i: usize| x[i] - x.iter().map(|v| v.exp()).sum::<f64>().ln();
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_divergence_is_that_of_the_joint_distributions_and_its_gradient_that_of_differences() {
+    fn the_divergence_and_its_gradient_are_those_of_the_joint_distributions() {
         const ROWS: usize = 6;
         let rng = Rng::new(3, "logits", 0);
         let x: Vec<f32> = (0..7 * ROWS as u64).map(|i| 3.0 * rng.normal(i)).collect();
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn who_agrees_with_the_teacher_is_not_pulled_however_sure_both_are() {
+    fn a_learner_equal_to_the_teacher_has_no_gradient_however_certain_both_are() {
         let x = [90.0, -90.0, 80.0, -80.0, 0.0, 0.25, -0.25];
         for direction in [Direction::Forward, Direction::Reverse] {
             let mut grad = [0.0; 7];
