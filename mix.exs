@@ -10,7 +10,7 @@ defmodule Sconce.MixProject do
       app: :sconce,
       version: @version,
       elixir: "~> 1.14",
-      # Native first: a module that loads the library finds it when it is compiled.
+      # The native compiler runs first, so that a module that loads the library finds it at compile time.
       compilers: [:sconce_native] ++ Mix.compilers(),
       elixirc_paths: elixirc_paths(Mix.env()),
       start_permanent: Mix.env() == :prod,
@@ -21,21 +21,64 @@ defmodule Sconce.MixProject do
       description:
         "Native policies for games: act 60 times a second, learn from replays and from play",
       package: package(),
-      docs: [
-        main: "readme",
-        extras: [
-          "README.md",
-          "guides/games.md",
-          "guides/imitation.md",
-          "SECURITY.md",
-          "CHANGELOG.md"
+      source_url: source_url(),
+      docs: docs()
+    ]
+  end
+
+  # test/docs_test.exs checks that every guide and every documented module is listed once.
+  defp docs do
+    [
+      main: "readme",
+      extras:
+        ["README.md" | Path.wildcard("guides/*.livemd")] ++
+          ~w(bench/RESULTS.md CONTRIBUTING.md SECURITY.md CHANGELOG.md),
+      groups_for_extras: [
+        Guides: ~r{^guides/},
+        Project: ["bench/RESULTS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
+      ],
+      groups_for_modules: [
+        Library: [Sconce, Sconce.Config, Sconce.Error, Sconce.Options],
+        Policies: [Sconce.Policy, Sconce.Policy.Spec, Sconce.Embedding, Sconce.Temporal],
+        Play: [
+          Sconce.Session,
+          Sconce.Serving,
+          Sconce.Serving.Events,
+          Sconce.Frame,
+          Sconce.Frame.Player,
+          Sconce.Action
+        ],
+        Games: [Sconce.Game, Sconce.Env.CartPole],
+        Data: [Sconce.Corpus, Sconce.Loader],
+        Training: [
+          Sconce.Trainer,
+          Sconce.Preset,
+          Sconce.Events,
+          Sconce.Trainer.Compare,
+          Sconce.Trainer.Curve,
+          Sconce.Trainer.Gradients,
+          Sconce.Trainer.Plan,
+          Sconce.Trainer.Progress,
+          Sconce.Trainer.RangeTest,
+          Sconce.Trainer.Report,
+          Sconce.Trainer.Tuning
+        ],
+        Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
+        Tasks: [
+          Mix.Tasks.Sconce.Bench,
+          Mix.Tasks.Sconce.Compare,
+          Mix.Tasks.Sconce.Demo,
+          Mix.Tasks.Sconce.Doctor,
+          Mix.Tasks.Sconce.Eval,
+          Mix.Tasks.Sconce.Import,
+          Mix.Tasks.Sconce.Train
         ]
       ]
     ]
   end
 
   def application do
-    # A host's telemetry runs before Sconce does; without one nothing is missing.
+    # If the host app has telemetry, it starts before Sconce. Sconce also runs without it.
     [
       mod: {Sconce.Application, []},
       extra_applications: [:logger, telemetry: :optional]
@@ -45,7 +88,7 @@ defmodule Sconce.MixProject do
   defp elixirc_paths(:test), do: ["lib", "test/support"]
   defp elixirc_paths(_env), do: ["lib"]
 
-  # The benchmarks are a project of their own; paths among the arguments are relative to this folder.
+  # The benchmarks are a separate project; paths among the arguments are relative to this folder.
   defp bench(args) do
     task = ~S|File.cd!(".."); Mix.Task.run("bench", System.argv())|
     command = ["run", "--no-start", "-e", task, "--" | args]
@@ -57,10 +100,20 @@ defmodule Sconce.MixProject do
   defp package do
     [
       licenses: ["Apache-2.0"],
-      # Cargo wants every member of the workspace.
+      links: links(),
+      # Cargo needs every member of the workspace.
       files:
         ~w(lib bin build tools guides native fuzz/Cargo.toml fuzz/src config Cargo.toml Cargo.lock
-                mix.exs .formatter.exs README.md CHANGELOG.md SECURITY.md LICENSE)
+                mix.exs .formatter.exs README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE)
     ]
+  end
+
+  # The address of the public repository is that of a release: SCONCE_SOURCE_URL.
+  defp source_url, do: System.get_env("SCONCE_SOURCE_URL")
+
+  defp links do
+    if url = source_url(),
+      do: %{"Source" => url, "Changelog" => url <> "/blob/main/CHANGELOG.md"},
+      else: %{}
   end
 end

@@ -1,15 +1,16 @@
-# What once ended, froze or hurt a VM, tried again (`Sconce.Bench.Attack`):
+# Retries everything that once crashed, froze or harmed a VM (`Sconce.Bench.Attack`):
 #
 #     mix run attack.exs | tee attack.txt
 #     mix run attack.exs --only FIFO
 #     mix run attack.exs --item 3
 #
-# Each row is tried in a VM of its own, so that one that dies is a row and not the end; what needs no VM (the
-# Mix tasks, the source) is tried from this one. A row is held where no call came back raw (an exception that is
-# neither a `Sconce.Error` nor an `ArgumentError` in words, or a `:panic`), where an input took no longer than 2 s and
-# no more than 200 MB beyond what was resident before, and where processes, sessions, threads, descriptors, atoms and
-# memory are back to the start; the columns have before and after. What a row cannot do here (a small
-# disk wants root) is skipped by name. Status 1 where one failed. Times are those of this machine at its load.
+# Each row runs in its own VM, so that a crash ends only the row. Rows that need no VM (the Mix tasks, the
+# source) run in this one. A row holds if three conditions are met. No call returns a raw error (an
+# exception other than `Sconce.Error` or a plain `ArgumentError`, or a `:panic`). An input takes at most 2
+# s, and at most 200 MB beyond the resident memory before. Processes, sessions, threads, descriptors, atoms
+# and memory return to their initial values; the columns show before and after. A row that cannot run here
+# (a small disk needs root) is skipped by name. The status is 1 if a row fails. Times depend on this machine
+# and its load.
 
 defmodule AttackScript do
   alias Sconce.Bench.{Attack, Machine, Output}

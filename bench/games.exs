@@ -2,7 +2,7 @@ defmodule Games do
   @moduledoc false
   # Real games for benchmarks.
 
-  @doc "The corpus of the replays in `SCONCE_REPLAYS`, made in the folder `dir`."
+  @doc "Imports the replays in `SCONCE_REPLAYS` into a corpus in the folder `dir`."
   def corpus!(dir) do
     replays = System.get_env("SCONCE_REPLAYS") || raise "SCONCE_REPLAYS is not set"
     into = Path.join(dir, "corpus")

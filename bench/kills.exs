@@ -1,15 +1,15 @@
-# A storm of `kill -9` over all that writes or reads files: runs, imports, saves and evaluations.
+# Kills everything that writes or reads files with `kill -9`: runs, imports, saves and evaluations.
 #
 #     mix run kills.exs | tee kills.txt
 #     mix run kills.exs --kills 60 --seed 1 --only import
-#     SCONCE_REPLAYS=replays mix run kills.exs          # imports of real games instead of made ones
+#     SCONCE_REPLAYS=replays mix run kills.exs          # imports real games instead of synthetic ones
 #
-# Each kind of work is done once in a VM of its own, uninterrupted, and once more in VMs that are killed at random
-# moments and followed by the next, which goes on or begins again; the last may end. What is in place is
-# whole after each kill. At the end both have the same files, with the same weights to the last bit, the same
-# games, which verify, and the same scores: no part of a file is left, and no lock stays, or the next would have
-# been refused. `soak.exs` is the same for one long run, with what it holds in memory. Status 1 where it
-# is not so.
+# Each kind of work is done once without interruption, and once in VMs that are killed at random moments.
+# Each VM resumes or restarts the work of the one before, and the last VM may finish. After each kill, every
+# file in place is whole. At the end both have the same files, with bit-identical weights, the same games,
+# which verify, and the same scores. No partial file is left, and no lock, because a lock would have stopped
+# the next VM. `soak.exs` does the same for one long run, and measures its memory. The status is 1 if any of
+# this fails.
 
 defmodule Kills do
   alias Sconce.Bench.{Child, Machine, Output}
@@ -17,7 +17,7 @@ defmodule Kills do
 
   @switches [kills: :integer, seed: :integer, only: :string]
   @defaults [kills: 60, seed: 0, only: ""]
-  # Of all kills; most fall into runs, which have the most files.
+  # Shares of the kills. Runs get most, because they write the most files.
   @kinds [train: 0.35, import: 0.25, save: 0.25, evaluate: 0.15]
   @boot_ms 60_000
   @done_ms 300_000
@@ -39,7 +39,7 @@ defmodule Kills do
     end
   end
 
-  # The action is what was seen three frames ago.
+  # The action repeats the observation of three frames ago.
   defp prepared(dir) do
     games =
       for _game <- 1..12 do
@@ -65,7 +65,7 @@ defmodule Kills do
     end
   end
 
-  # Whether something is wrong.
+  # Returns whether something is wrong.
   defp storm(kind, kills, context) do
     [straight, killed] =
       for name <- ~w(straight killed), do: Path.join(context.dir, "#{kind}-#{name}")
@@ -84,25 +84,25 @@ defmodule Kills do
 
     IO.puts(
       "#{String.pad_trailing("#{kind}", 9)} #{kills} kills, #{hit} before the end; uninterrupted #{whole_ms} ms, " <>
-        "the last #{last_ms} ms; #{kept(kind)}#{if wrong == [], do: "", else: ": NOT SO"}"
+        "the last #{last_ms} ms; #{kept(kind)}#{if wrong == [], do: "", else: ": WRONG"}"
     )
 
     for what <- Enum.uniq(wrong), do: IO.puts("WRONG: #{kind}: #{what}")
-    if kills > 0 and hit < kills / 3, do: IO.puts("too few kills came before the end")
+    if kills > 0 and hit < kills / 3, do: IO.puts("too few kills interrupted the work")
     wrong != []
   end
 
   defp kept(:train), do: "the same files, weights and gradients to the last bit"
   defp kept(:import), do: "the same games, which verify"
   defp kept(:save), do: "the same policy, and no other file"
-  defp kept(:evaluate), do: "the same scores, the corpus as it was"
+  defp kept(:evaluate), do: "the same scores, an unchanged corpus"
 
-  # Milliseconds after its beginning in which it is killed.
+  # Milliseconds after the start within which it is killed.
   defp window(:train, _ms), do: 1_500
   defp window(:save, _ms), do: 400
   defp window(_kind, ms), do: ms
 
-  # To its end, in milliseconds from its beginning.
+  # Runs to the end. Returns the milliseconds that it took.
   defp through(kind, folder, context) do
     child = start(kind, folder, context, :once)
     began = now()
@@ -129,7 +129,7 @@ defmodule Kills do
     end
   end
 
-  # An import that is done has nothing left to interrupt.
+  # A finished import leaves nothing to interrupt, so it is restarted.
   defp again(:import, folder) do
     File.rm_rf!(Path.join(folder, "corpus"))
     :late
@@ -137,7 +137,7 @@ defmodule Kills do
 
   defp again(_kind, _folder), do: :late
 
-  # Once the VM is up, so that moments are moments of the work.
+  # Waits until the VM is up, so that kills fall into the work.
   defp start(kind, folder, context, how) do
     begun = Path.join(context.dir, "begun")
     File.rm(begun)
@@ -167,9 +167,9 @@ defmodule Kills do
     opts = [
       corpus: context.corpus,
       out: out,
-      # Killed before it had a folder, it begins anew.
+      # A run that was killed before it had a folder starts again.
       resume: File.exists?(Path.join(out, "run.json")),
-      # Long enough for most kills to come before its end.
+      # Long enough that most kills interrupt it.
       steps: 15_000,
       save_every: 40,
       validate_every: 250,
@@ -190,14 +190,14 @@ defmodule Kills do
     """
   end
 
-  # A replay that was being read at two kills is left out as one that ends imports, unless it is retried.
+  # A replay that was being read at two kills is skipped as fatal, unless `retry` is set.
   defp script(:import, folder, %{replays: replays}, how) do
     into = Path.join(folder, "corpus")
     opts = [into: into, min_frames: 1, progress: false, retry: how == :once]
     "{:ok, _corpus} = Sconce.Corpus.import(#{inspect(replays)}, #{inspect(opts)})"
   end
 
-  # One of two policies, again and again.
+  # Saves two policies alternately.
   defp script(:save, folder, %{spec: spec}, how) do
     times = if how == :once, do: 20, else: 1_000_000
 
@@ -222,11 +222,11 @@ defmodule Kills do
     """
   end
 
-  # What is in place and not whole.
+  # Files that are in place but not whole.
   defp torn(:import, folder, _context) do
     corpus = Path.join(folder, "corpus")
 
-    # Before the first manifest there is no corpus.
+    # There is no corpus before the first manifest.
     with true <- File.exists?(Path.join(corpus, "manifest.json")),
          {:error, error} <- Corpus.verify(corpus, progress: false) do
       [Exception.message(error)]
@@ -256,30 +256,30 @@ defmodule Kills do
       for name <- names(a),
           Path.extname(name) == ".safetensors",
           tensors(a, name) != tensors(b, name),
-          do: "other bits in #{name}"
+          do: "different bits in #{name}"
 
     gradients = for folder <- [a, b], do: Trainer.gradients(folder)
-    seen = if match?([same, same], gradients), do: [], else: ["other gradients"]
+    seen = if match?([same, same], gradients), do: [], else: ["different gradients"]
     other ++ seen ++ other_names(a, b)
   end
 
   defp differences(:import, straight, killed, _context) do
     [a, b] = for folder <- [straight, killed], do: Path.join(folder, "corpus")
     games = for folder <- [a, b], do: games(folder)
-    same = if match?([same, same], games), do: [], else: ["other games"]
+    same = if match?([same, same], games), do: [], else: ["different games"]
     same ++ damaged(b) ++ other_names(a, b)
   end
 
-  # The first save after a kill removes what that had begun.
+  # The first save after a kill removes the partial file of the killed one.
   defp differences(:save, straight, killed, _context) do
     [a, b] = for folder <- [straight, killed], do: tensors(folder, "policy.safetensors")
-    policy = if a == b, do: [], else: ["another policy"]
+    policy = if a == b, do: [], else: ["a different policy"]
     policy ++ other_names(straight, killed)
   end
 
   defp differences(:evaluate, straight, killed, context) do
     scores = for folder <- [straight, killed], do: File.read!(Path.join(folder, "scores.etf"))
-    same = if match?([same, same], scores), do: [], else: ["other scores"]
+    same = if match?([same, same], scores), do: [], else: ["different scores"]
 
     parts =
       for file <- Path.wildcard(Path.join(context.corpus, "**/*.partial")), do: "left: #{file}"
@@ -303,7 +303,7 @@ defmodule Kills do
     files |> Enum.map(&Path.relative_to(&1, folder)) |> Enum.sort()
   end
 
-  # The manifest before them notes how long the run took.
+  # The bytes after the header. The header records how long the run took.
   defp tensors(folder, name) do
     with {:ok, <<length::64-little, _header::binary-size(length), tensors::binary>>} <-
            File.read(Path.join(folder, name)),

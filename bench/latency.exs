@@ -1,24 +1,24 @@
 defmodule Latency do
   @moduledoc false
-  # Times that processes take down while others watch: nothing on a heap, so that no collection gets longer.
+  # Collects times of measuring processes off the heap, so that garbage collections do not grow.
 
-  @doc "Room for `most` times; what comes after them is not kept."
+  @doc "A buffer for `most` times; later times are dropped."
   def new(most), do: {:atomics.new(most, signed: false), :counters.new(1, []), most}
 
-  @doc "Takes down nanoseconds. One process at a time."
+  @doc "Records nanoseconds. One process at a time."
   def add({times, count, most}, ns) do
     :counters.add(count, 1, 1)
     at = :counters.get(count, 1)
     if at <= most, do: :atomics.put(times, at, max(ns, 0))
   end
 
-  @doc "Microseconds, the shortest first."
+  @doc "The recorded times in microseconds, sorted ascending."
   def sorted({times, count, most}) do
     taken = min(:counters.get(count, 1), most)
     Enum.sort(for(i <- 1..taken//1, do: :atomics.get(times, i) / 1000))
   end
 
-  @doc "Of sorted times those at some percents, nearest rank; nil where there are none."
+  @doc "Percentiles of sorted times, nearest rank; nil if there are none."
   def percentiles([], percents), do: for(_percent <- percents, do: nil)
 
   def percentiles(sorted, percents) do
@@ -27,7 +27,7 @@ defmodule Latency do
     for percent <- percents, do: elem(times, max(ceil(n * percent / 100), 1) - 1)
   end
 
-  @doc "A cell of a table, in the unit that was asked for."
+  @doc "Formats a time for a table, in the given unit."
   def cell(nil, _unit), do: "-"
   def cell(us, :us), do: :erlang.float_to_binary(us / 1, decimals: 1)
   def cell(us, :ms), do: :erlang.float_to_binary(us / 1000, decimals: 2)
@@ -35,8 +35,8 @@ defmodule Latency do
   @bar 50
 
   @doc """
-  Sorted times as text: a line for each half octave, with its count and a bar that is as long as the
-  logarithm of that, so that one late call among a million is seen.
+  A histogram of sorted times as text: one line per half octave, with its count and a bar. The bar's length
+  is logarithmic in the count, so that one late call among a million is visible.
   """
   def histogram(sorted) do
     counts = Enum.frequencies_by(sorted, &floor(2 * :math.log2(max(&1, 1.0))))

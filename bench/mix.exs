@@ -6,12 +6,12 @@ defmodule Sconce.Bench.MixProject do
       app: :sconce_bench,
       version: "0.1.0",
       elixir: "~> 1.14",
-      # One build for both projects: Sconce and its native library are compiled once.
+      # Both projects share one build, so Sconce and its native library are compiled once.
       build_path: "../_build",
       config_path: "../config/config.exs",
       deps_path: "../deps",
       lockfile: "../mix.lock",
-      # In the same environment, for the measurements that a build for production leaves out.
+      # The same environment, because a production build leaves out the measurements.
       deps: [{:sconce, path: "..", env: Mix.env()}]
     ]
   end

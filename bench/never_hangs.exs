@@ -1,19 +1,21 @@
-# Randomised load in which everything that can go wrong does (`Sconce.Bench.Stress`):
+# A randomised load with all known failures (`Sconce.Bench.Stress`):
 #
 #     mix run never_hangs.exs --minutes 5
 #     mix run never_hangs.exs --minutes 0.5 --callers 24
 #
-# Callers act, look ahead, keep and restore their sessions' memory, on a serving and beside it, and are
-# killed in their calls and between them. Batches panic on purpose or take long, the queue is shorter than the callers
-# are many, deadlines begin at 0, weights are swapped for others, for those of another policy (refused) and for some
-# whose sums overflow, the serving and its sender's process get calls, casts and messages that they do not know, and
-# the serving is stopped, drained or killed and started again. Training runs go on meanwhile, which end, are
-# stopped, polled, sent such messages, or lose their owners (not with --no-runs). A second node on this machine serves
-# as well: it stands still (SIGSTOP) for less and for more than distribution waits for it, goes on, is killed outright
-# and starts again (not with --no-far). Printed are the answers by kind; how long calls took beyond their
-# deadline, beside the lateness of processes that wait for a timer as long; and what is left of it all. Status 1 where
-# a call did not come back within ten seconds, one with a deadline more than 250 ms after it while timers were in
-# time, an answer was wrong, or processes, sessions (of either node), threads, descriptors, atoms or memory are left.
+# Callers act, look ahead, and snapshot and restore their sessions' memory, on a serving and without one.
+# They are killed during calls and between them. Batches panic on purpose or take long. The queue is shorter
+# than the number of callers. Deadlines begin at 0. Weights are swapped for valid ones, for those of another
+# policy (refused), and for some whose sums overflow. The serving and its sender process get unknown calls,
+# casts and messages. The serving is stopped, drained or killed, and started again. Training runs proceed
+# meanwhile, and are finished, stopped, polled, sent such messages, or lose their owners (not with
+# --no-runs). A second node on this machine also serves. It is suspended (SIGSTOP) for less and for more
+# than the distribution timeout, resumed, killed and restarted (not with --no-far).
+#
+# Prints the answers by kind, how long calls took beyond their deadline beside the lateness of timers of the
+# same length, and leftover resources. The status is 1 if a call takes more than ten seconds, if a call is
+# more than 250 ms beyond its deadline while timers are on time, if an answer is wrong, or if processes,
+# sessions (of either node), threads, descriptors, atoms or memory are left over.
 
 defmodule NeverHangs do
   require Logger
@@ -23,7 +25,7 @@ defmodule NeverHangs do
 
   @defaults [minutes: 5.0, callers: 24, far: true, runs: true]
   @switches [minutes: :float, callers: :integer, far: :boolean, runs: :boolean]
-  # Microseconds beyond its deadline, and beyond what timers were late.
+  # Maximum microseconds beyond a deadline and beyond the lateness of timers.
   @bound_us 250_000
 
   def main(args) do
@@ -31,12 +33,12 @@ defmodule NeverHangs do
     opts = Keyword.merge(@defaults, opts)
     IO.puts(Output.header(Machine.describe()))
     IO.puts("#{opts[:callers]} callers, #{opts[:minutes]} minutes\n")
-    # What is killed, and nodes that are lost, are logged by the thousand.
+    # Kills and lost nodes produce thousands of log lines.
     Logger.configure(level: :critical)
     seconds = 60 * opts[:minutes]
     report = Stress.run([seconds: seconds] ++ Keyword.take(opts, [:callers, :far, :runs]))
     answers(report.outcomes)
-    IO.puts("\ndone to them: #{counts(report.events)}")
+    IO.puts("\nevents: #{counts(report.events)}")
 
     IO.puts(
       "\nbeyond the deadline, ms    calls       p50     p99   p99.9    most  by more than 5"

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Compares the speed of two checkouts: `mix bench` in each by turns, and a ratio with its interval for each row.
+"""Compares the speed of two checkouts: runs `mix bench` alternately in each, and prints a ratio for each row.
 
     git worktree add ../before main
     (cd ../before && mix compile)
     bench/paired.py ../before . --only "^act .*one frame|^train" --pairs 9
 
-A ratio is the median time of a row after the change over the one before it, of two runs side by side. The table
-shows the median of the ratios and a 95 % interval for it from their order (of 9 pairs the second least and the
-second greatest: 96 %). A row fails where its whole interval lies above 1 + `--within`; failed rows are measured once
-more with twice the pairs, and the exit status is 1 when one fails again.
+A ratio is the median time of a row after the change divided by the one before it, from two runs in sequence. The table
+shows the median of the ratios and a 95 % interval for it from order statistics (for 9 pairs the second smallest and the
+second largest: 96 %). A row fails if its whole interval lies above 1 + `--within`. Failed rows are measured once more
+with twice the pairs, and the exit status is 1 if one fails again.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def main():
     print(f"before {commit(checkouts[0])}, after {commit(checkouts[1])}", flush=True)
     failed = compare(checkouts, options.only, options.pairs, options)
     if failed:
-        print(f"\nOnce more, {2 * options.pairs} pairs:", flush=True)
+        print(f"\nRepeated with {2 * options.pairs} pairs:", flush=True)
         only = "|".join(f"^{re.escape(title)}$" for title, _batch, _threads in failed)
         failed = compare(checkouts, only, 2 * options.pairs, options)
     names = ", ".join(text(row) for row in failed)
@@ -41,9 +41,9 @@ def parse():
     parser.add_argument("before", help="the checkout before the change, compiled")
     parser.add_argument("after", help="the checkout after it, compiled")
     parser.add_argument("--only", default="^act .*one frame|^train", help="rows, as for mix bench")
-    parser.add_argument("--pairs", type=int, default=9, help="how many, at least 6 (default 9)")
-    parser.add_argument("--budget", type=float, default=1.0, help="seconds of each row (default 1)")
-    parser.add_argument("--within", type=float, default=0.02, help="what a row may be slower by (default 0.02)")
+    parser.add_argument("--pairs", type=int, default=9, help="number of pairs, at least 6 (default 9)")
+    parser.add_argument("--budget", type=float, default=1.0, help="seconds per row (default 1)")
+    parser.add_argument("--within", type=float, default=0.02, help="tolerated slowdown of a row (default 0.02)")
     options = parser.parse_args()
     if options.pairs < 6:
         parser.error("fewer than 6 pairs have no interval of 95 %")
@@ -54,7 +54,7 @@ def compare(checkouts, only, pairs, options):
     """Prints a table and returns the rows that failed."""
     ratios = {}
     for pair in range(pairs):
-        # The order changes with each pair: a machine that warms up is unfair to both alike.
+        # The order alternates with each pair, so that a machine that warms up affects both checkouts equally.
         order = checkouts if pair % 2 == 0 else checkouts[::-1]
         times = {checkout: measure(checkout, only, options.budget) for checkout in order}
         before, after = (times[checkout] for checkout in checkouts)
@@ -66,7 +66,7 @@ def compare(checkouts, only, pairs, options):
 
 
 def measure(checkout, only, budget):
-    """Median microseconds by row."""
+    """Returns the median microseconds by row."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = ["mix", "bench", "--only", only, "--budget", str(budget), "--json", file.name]
         subprocess.run(command, cwd=checkout, check=True, stdout=subprocess.DEVNULL)
@@ -93,7 +93,7 @@ def is_slower(row, ratios, within):
 
 
 def order(n):
-    """How many ratios to leave out on each side: the interval of the rest holds the median in 95 % of samples."""
+    """Ratios to leave out on each side, so that the rest contains the median in 95 % of samples."""
     tail, skip = 0.0, -1
     while True:
         tail += math.comb(n, skip + 1) / 2**n

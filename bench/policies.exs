@@ -1,6 +1,6 @@
 defmodule Policies do
   @moduledoc false
-  # The policies that peers serve as well, with random weights.
+  # The policies that peers also serve, with random weights.
 
   @packed [embedding: {:melee, layout: :packed}, head_hidden_size: 0]
   @gru [backbone: :gru, hidden_size: 256, num_layers: 2, layer_norm: false, input_norm: false]

@@ -1,14 +1,14 @@
-# Two promises about the time of a training, kept or not, on real games:
+# Verifies two promises about training times, on real games:
 #
 #     SCONCE_REPLAYS=replays mix run promises.exs
 #
-#   * `mix sconce.train` has made its first step within 2 s, and saved what came of it: from the start of
-#     the command, with its VM and all that it reads of the corpus, for an MLP and a GRU;
-#   * 1.4 M frames are embedded within 30 s by two threads: read, drawn, embedded, mirrored with noise, and
-#     handed over as batches. Games are read again until there are so many frames.
+#   * `mix sconce.train` has made and saved its first step within 2 s of the start of the command, including
+#     the start of its VM and all reads of the corpus, for an MLP and a GRU;
+#   * two threads embed 1.4 M frames within 30 s: read, draw, embed and mirror them, add noise, and deliver
+#     them as batches. Games are read repeatedly to reach that count.
 #
-# The best of three counts, as only what this machine's other work adds makes it slower. Status 1 where
-# one is not kept.
+# The best of three tries counts, because other work on this machine only makes a try slower. The status is
+# 1 if a promise does not hold.
 
 Code.require_file("games.exs", __DIR__)
 

@@ -1,14 +1,16 @@
-# How late processes and decisions are beside work in one VM, under settings of the VM and of Sconce:
+# Measures the lateness of processes and decisions beside other work in one VM, under settings of the VM and
+# of Sconce:
 #
 #     mix run schedulers.exs
 #     SCONCE_REPLAYS=replays mix run schedulers.exs --seconds 10 --rounds 3 --only "default|idle"
 #
-# Each setting is a VM of its own. In it, beside each load, a process is woken each millisecond and takes down how
-# late; others decide with a session of their own each 4 ms, some of them on the inline lane and some by a serving's
-# worker, and take down how long a decision took; one more calls a no-op dirty NIF. Loads: none ("nobody"); eight
-# processes of plain Elixir work; eight that decide as fast as they can; a training and an import at their default
-# threads, also both beside plain Elixir work. Settings take turns within a round, so that what else the machine does
-# falls on all alike. Times in milliseconds; `work/s` is what the load got done: loops, decisions, frames or games.
+# Each setting runs in its own VM. Beside each load, one process is woken every millisecond and records its
+# lateness. Others decide every 4 ms with their own sessions, some on the inline lane and some on a
+# serving's worker, and record the time of each decision. One more calls a no-op dirty NIF. The loads are:
+# none; eight processes of plain Elixir work; eight processes that decide as fast as they can; a training
+# run and an import with their default threads, alone and beside plain Elixir work. Settings alternate
+# within a round, so that other work on the machine affects all equally. Times are in milliseconds; `work/s`
+# is the throughput of the load in loops, decisions, frames or games.
 
 for name <- ~w(latency policies), do: Code.require_file("#{name}.exs", __DIR__)
 
@@ -38,17 +40,17 @@ defmodule Schedulers do
     {"+S 1:1", "+S 1:1", []},
     {"+S twice", "+S #{2 * System.schedulers()}:#{2 * System.schedulers()}", []}
   ]
-  @loads ["nobody", "plain Elixir", "act, mlp", "act, gru", "training", "import"] ++
+  @loads ["none", "plain Elixir", "act, mlp", "act, gru", "training", "import"] ++
            ["training, Elixir", "import, Elixir"]
 
   @percents [50, 99, 99.9]
-  # Milliseconds between two dirty calls, and between two decisions of a process.
+  # Milliseconds between two dirty calls, and between two decisions of one process.
   @pause 2
   @turn 4
   @players 4
-  # Steps of a loop that take about as long as a decision.
+  # Loop iterations that take about as long as a decision.
   @loop 10_000
-  # Until what is opened, compiled and read first is over.
+  # Waits until startup work (opening, compiling, first reads) is over.
   @settle_ms 1_500
 
   @columns [
@@ -116,7 +118,7 @@ defmodule Schedulers do
     end
   end
 
-  # A VM of this setting, which leaves its times in a file.
+  # Starts a VM with this setting, and reads the times that it leaves in a file.
   defp measured({_name, flags, variables}, scratch, args) do
     given = System.get_env("ELIXIR_ERL_OPTIONS", "")
     env = [{"ELIXIR_ERL_OPTIONS", String.trim("#{given} #{flags}")} | variables]
@@ -159,8 +161,8 @@ defmodule Schedulers do
     %{rate: made / opts.seconds, times: times}
   end
 
-  # Work that goes on until each of the functions that it returns is called.
-  defp start("nobody", _done, _scratch, _n), do: []
+  # Starts a load. Returns the functions that stop it.
+  defp start("none", _done, _scratch, _n), do: []
   defp start("plain Elixir", done, _scratch, n), do: processes(n, fn -> loop(done) end)
   defp start("act, mlp", done, _scratch, n), do: deciding(:mlp, done, n)
   defp start("act, gru", done, _scratch, n), do: deciding(:gru, done, n)
@@ -245,7 +247,7 @@ defmodule Schedulers do
   defp play(until, open, frames, player) do
     {:ok, session} = open.()
     took = Latency.new(room(until, @turn))
-    # The first decision looks at a window.
+    # The first decision also processes a window.
     {:ok, _action} = Session.act(session, elem(frames, 0))
     play(until, session, frames, player, took)
     Session.close(session)
@@ -263,7 +265,7 @@ defmodule Schedulers do
     end
   end
 
-  # How much later than each millisecond. Of all that were due when it is woken, each counts as late as it is.
+  # Lateness relative to each millisecond. If several ticks are due at one wake-up, each is recorded.
   defp ticks(until) do
     now = System.monotonic_time(:millisecond)
     late = Latency.new(room(until, 1))
@@ -298,7 +300,7 @@ defmodule Schedulers do
     end
   end
 
-  # Times that are due until then, and those of a last moment.
+  # Times that are due until then, plus some spare room.
   defp room(until, each), do: div(max(until - System.monotonic_time(:millisecond), 0), each) + 100
 
   defp line(setting, load, rounds) do

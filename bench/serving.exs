@@ -1,21 +1,21 @@
-# One policy shared by many processes through `Sconce.Serving`:
+# Measures one policy shared by many processes through `Sconce.Serving`:
 #
 #     mix run serving.exs                                   # 64 callers, as fast as they can
 #     mix run serving.exs --weights int8 --workers 2
-#     mix run serving.exs --lane worker                     # steps by a worker even where inline is faster
+#     mix run serving.exs --lane worker                     # steps on a worker even if inline is faster
 #     peers/run.py peers.json --threads 2 --only serve_ && \
 #       SCONCE_REPLAYS=replays mix run serving.exs --peers peers.json --seconds 4
 #     SCONCE_REPLAYS=replays mix run serving.exs --games 8 --deadline 4 --minutes 10 --policy gru
 #
-# Each caller sends its next request when it has its answer, and has a session of its own. Times are those
-# of whole calls: `act struct` from a frame's struct to an action, `act row` from a frame that is packed
-# already, `forward` from a row and a state that the caller keeps to logits and a state, as the peers of
-# `peers/serve.py` do; `no serving` is `act row` with sessions that each caller has by itself, unbatched. The
-# fastest peer with threads and the fastest of all stand beside.
+# Each caller has its own session, and sends a request when it has the answer to the last one. Times are
+# those of whole calls: `act struct` from a frame struct to an action, `act row` from a packed frame to an
+# action, and `forward` from a row and a state that the caller keeps to logits and a state, as the peers of
+# `peers/serve.py` do. `no serving` is `act row` with unbatched sessions that each caller owns. The fastest
+# peer with threads and the fastest of all are shown beside.
 #
-# With --games so many processes act at 60 frames a second, each call with a deadline. A call misses that
-# says it is late or that took longer. Meanwhile as many processes are woken at the same pace and do
-# nothing: how late they are says what the machine did.
+# With `--games N`, N processes act at 60 frames a second, each call with a deadline. A call misses if it
+# returns a deadline error or takes longer than the deadline. Meanwhile as many idle processes are woken at
+# the same pace; their lateness shows the influence of the machine.
 
 for name <- ~w(latency policies), do: Code.require_file("#{name}.exs", __DIR__)
 
@@ -35,7 +35,7 @@ defmodule ServingBench do
                 peers: :string
               ]
   @warm_ms 1000
-  # Calls a second that one caller's times have room for.
+  # Maximum recorded calls per second of one caller.
   @room 20_000
   @frame_ns 16_666_667
   @percents [50, 95, 99, 99.9, 100]
@@ -112,7 +112,7 @@ defmodule ServingBench do
     Latency.sorted(times)
   end
 
-  # A function of a frame's number and of what the call before left.
+  # Returns a function of the frame's index and the result of the previous call.
   defp asking(serving, "forward", _i) do
     rows = rows()
 
@@ -136,7 +136,7 @@ defmodule ServingBench do
     frames = if call in ["act row", "no serving"], do: rows(), else: structs
 
     ask = fn n, calls ->
-      # In the order of its frames, none lost.
+      # The session sees its frames in order, and none is lost.
       {:ok, %{frame: frame}} = Session.act(session, at(frames, n))
       ^frame = calls + 1
     end
@@ -201,10 +201,10 @@ defmodule ServingBench do
       "#{opts.games} games of #{opts.policy}, deadline #{opts.deadline} ms, #{frames} frames each\n"
     )
 
-    # Half a second for all to begin.
+    # Half a second to start all processes.
     start = System.monotonic_time(:nanosecond) + 500_000_000
 
-    # Each at a moment of its own within a frame.
+    # Each process starts at its own moment within a frame.
     watched =
       for kind <- [:game, :control], i <- 1..opts.games do
         begins = start + div(@frame_ns * i, opts.games)
@@ -226,7 +226,7 @@ defmodule ServingBench do
   defp watch(:game, serving, i, begins, frames, opts) do
     {:ok, session} = Serving.open(serving, seed: i)
     {shown, _origin} = Frames.sequence()
-    # Sixty steps of a window come first.
+    # The first call also processes a window of sixty steps.
     {:ok, _action} = Session.act(session, at(shown, i))
     [took, late] = [Latency.new(frames), Latency.new(frames)]
 
@@ -245,10 +245,10 @@ defmodule ServingBench do
 
   defp missed?({:ok, _action}, ns, deadline), do: ns > deadline * 1_000_000
   defp missed?({:error, %Error{kind: :deadline}}, _ns, _deadline), do: true
-  # The step that was given up is still being made.
+  # The step of a call that gave up is still in flight.
   defp missed?({:error, %Error{kind: :busy}}, _ns, _deadline), do: true
 
-  # Until a moment, which timers know to the millisecond; how much later it is then.
+  # Waits for a moment, rounded up to the milliseconds of timers. Returns how late it woke.
   defp wait(due) do
     ms = div(due + 999_999, 1_000_000)
     :erlang.start_timer(ms, self(), :frame, abs: true)

@@ -1,13 +1,13 @@
-# What is left of sessions that ended:
+# Checks that ended sessions leave nothing behind:
 #
 #     mix run sessions.exs
 #     mix run sessions.exs --sessions 100000 --rounds 3 --backbone gru --serving
 #
-# Each round opens sessions, uses each once and closes it, one after the other; then it opens as many in
-# processes, a hundred at a time, that use them and end. Sessions, processes and resident memory stand beside
-# those of the start: the first round takes what the library keeps for good (threads, buffers of an allocator),
-# those after it must not take more: sessions that are left fail the script, and so does memory of the last
-# round that is a tenth above that of the first.
+# Each round opens sessions in sequence, uses each once and closes it. It then opens as many in processes, a
+# hundred at a time, that use them and end. Sessions, processes and resident memory are compared with the
+# start. The first round includes what the library keeps permanently (threads, allocator buffers), so later
+# rounds must not add to it. The script fails if sessions are left, or if the memory after the last round
+# exceeds that after the first by a tenth.
 
 defmodule Sessions do
   alias Sconce.Bench.{Machine, Output}
@@ -25,7 +25,7 @@ defmodule Sessions do
 
     backbone =
       Enum.find(Sconce.Temporal.backbones(), &(to_string(&1) == opts[:backbone])) ||
-        raise "there is no backbone #{opts[:backbone]}"
+        raise "unknown backbone #{opts[:backbone]}"
 
     spec = [backbone: backbone, embedding: {:melee, layout: :packed}]
     {:ok, policy} = Policy.init(spec, seed: 1)
@@ -75,7 +75,7 @@ defmodule Sessions do
 
   defp say(what, count, us) do
     :erlang.garbage_collect()
-    # Owners' sessions end a moment after them.
+    # Sessions end shortly after their owners.
     Process.sleep(200)
     each = if us, do: "#{Float.round(us / count, 1)} us each, ", else: ""
     live = Native.session_count()
@@ -85,7 +85,7 @@ defmodule Sessions do
     rss = rss()
 
     IO.puts(
-      "#{what}: #{each}#{live} sessions, #{processes} processes, #{rss} MB resident, #{vm} MB of the VM's"
+      "#{what}: #{each}#{live} sessions, #{processes} processes, #{rss} MB resident, #{vm} MB in the VM"
     )
 
     live == 0 || raise "#{live} sessions are left"

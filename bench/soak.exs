@@ -1,13 +1,13 @@
-# A run that is killed again and again, beside one that is not:
+# Compares a run that is killed repeatedly with an uninterrupted one:
 #
 #     mix run soak.exs                                  # half an hour, twenty kills
 #     mix run soak.exs --steps 20000 --kills 5 --minutes 0.5 --save-seconds 1
 #
-# The same seeded run is made twice at once, each process in a VM of its own. One goes through; of it the
-# resident memory, file descriptors and threads are printed over time. The other is killed with
-# `kill -9` at random moments within so many minutes, and resumed each time. At the end the tensors of
-# both must be the same bits, in every file: status 1 if they are not. The steps should take longer than
-# the minutes, or some kills come too late.
+# The same seeded run is made twice concurrently, each process in its own VM. One is uninterrupted; its
+# resident memory, file descriptors and threads are printed over time. The other is killed with `kill -9` at
+# random moments within `--minutes`, and resumed each time. At the end the tensors of both must have the
+# same bits in every file; the status is 1 otherwise. The steps should take longer than the minutes, because
+# kills after the end do not count.
 
 defmodule Soak do
   @defaults [steps: 400_000, kills: 20, minutes: 30.0, save_seconds: 60.0, seed: 0, samples: 12]
@@ -43,7 +43,7 @@ defmodule Soak do
     compare(straight.out, killed.out)
   end
 
-  # The action is what was seen three frames ago.
+  # The action repeats the observation of three frames ago.
   defp corpus!(dir) do
     :rand.seed(:exsss, {1, 2, 3})
 
@@ -65,7 +65,7 @@ defmodule Soak do
     opts = [
       corpus: run.corpus,
       out: run.out,
-      # The first time there is nothing to go on with.
+      # The first process has nothing to resume.
       resume: File.exists?(Path.join(run.out, "run.json")),
       steps: run.opts[:steps],
       save_minutes: run.opts[:save_seconds] / 60,
@@ -109,7 +109,7 @@ defmodule Soak do
     end
   end
 
-  # To its end: seconds, and what was seen on the way.
+  # Runs to the end. Returns the seconds and the samples taken meanwhile.
   defp through(run) do
     began = now()
     {vm, pid} = start(run)
@@ -136,7 +136,7 @@ defmodule Soak do
     end
   end
 
-  # Twice the mean: some are killed before their first step, others after many.
+  # Up to twice the mean: some are killed before their first step, others after many.
   defp kill(run, n, mean) do
     {vm, pid} = start(run)
     after_ms = round(2000 * mean * :rand.uniform())
@@ -155,7 +155,7 @@ defmodule Soak do
     end
   end
 
-  # Whatever is there must be whole, but for what is still under way.
+  # Every file in place must be whole.
   defp whole(out) do
     files = Path.wildcard(Path.join(out, "*.safetensors"))
 
@@ -195,7 +195,7 @@ defmodule Soak do
     end
   end
 
-  # The manifest before them notes how long the run took.
+  # The bytes after the header. The header records how long the run took.
   defp tensors(path) do
     with {:ok, <<length::64-little, _header::binary-size(length), tensors::binary>>} <-
            File.read(path),

@@ -1,17 +1,17 @@
 defmodule Sconce.Build.Cargo do
   @moduledoc """
-  Runs cargo, passes its lines on as they come, and reads rustc's diagnostics out of them.
+  Runs cargo, prints its lines as they arrive, and parses rustc's diagnostics in them.
 
-  A diagnostic is a block of lines: a headline (`error[E0308]: mismatched types`), the place
+  A diagnostic is a block of lines: a headline (`error[E0308]: mismatched types`), the location
   (`  --> native/tensor/src/lib.rs:5:9`), the excerpt, and an empty line at the end. Headlines without
-  a place are cargo's own; they count only where nothing else says why the build failed.
+  a location are cargo's own. They are returned only if nothing else explains why the build failed.
   """
 
   alias Mix.Task.Compiler.Diagnostic
 
   @line_bytes 65_536
 
-  @doc "Runs cargo in `root` with variables `{name, value}`; its exit status and the diagnostics."
+  @doc "Runs cargo in `root` with environment `variables`. Returns its exit status and diagnostics."
   def run(cargo, args, root, variables \\ []) do
     color = if IO.ANSI.enabled?(), do: ~c"always", else: ~c"never"
 
@@ -33,7 +33,7 @@ defmodule Sconce.Build.Cargo do
     {status, diagnostics(lines, root, status)}
   end
 
-  @doc "The diagnostics in cargo's output, in the order they appeared, each once."
+  @doc "Returns the diagnostics in cargo's output, in order and without repeats."
   def diagnostics(lines, root, status \\ 0) do
     {placed, bare} =
       lines
@@ -106,7 +106,7 @@ defmodule Sconce.Build.Cargo do
     end
   end
 
-  # Not attributes: since OTP 28 a compiled expression cannot be kept in one.
+  # Functions, because since OTP 28 a module attribute cannot hold a compiled regex.
   defp headline, do: ~r/^(error|warning)(?:\[(\w+)\])?: (.+)$/
   defp place, do: ~r/^ *--> (.+):(\d+):(\d+)$/
   defp color, do: ~r/\e\[[0-9;]*m/

@@ -4,25 +4,25 @@ defmodule Mix.Tasks.Compile.SconceNative do
   @shortdoc "Builds the native part of Sconce with cargo"
 
   @moduledoc """
-  Builds the native part of Sconce with cargo and puts it where the VM loads it from.
+  Builds the native library of Sconce with cargo and copies it to where the VM loads it.
 
-  What only tests and benchmarks call stands behind the feature `fixtures`. It is off in the environment `:prod`,
-  which is that of a dependency: an app does without.
+  Functions that only tests and benchmarks call need the cargo feature `fixtures`. It is off in the environment
+  `:prod`, in which Mix compiles dependencies, so apps do not get them.
 
-  Cargo is not started when nothing it builds from has changed. Its target folder is shared by all
-  Mix environments and by all apps that depend on this copy of Sconce; the library is copied into
-  each `_build`.
+  Cargo is not started if no source has changed. Its target folder is shared by all Mix environments and by
+  all apps that depend on this copy of Sconce. The library is copied into each `_build`.
 
   | environment variable | effect |
   |---|---|
-  | `SCONCE_SKIP_NATIVE=1` | builds nothing |
-  | `SCONCE_CUDA=1` | for NVIDIA cards, too; wants what `bin/cuda-toolkit` lays out, and loads where there is no CUDA |
-  | `SCONCE_CUDA=flash-attn` | the same with flash attention |
+  | `SCONCE_NATIVE_PATH=file.so` | installs this library, which was built elsewhere, and builds nothing |
+  | `SCONCE_SKIP_NATIVE=1` | builds nothing, and leaves the library that is in place |
+  | `SCONCE_CUDA=1` | supports NVIDIA cards; needs `bin/cuda-toolkit`; the library also loads without CUDA |
+  | `SCONCE_CUDA=flash-attn` | the same, with flash attention |
   | `SCONCE_PROFILE` | cargo's profile, `release` by default |
   | `SCONCE_FEATURES` | cargo features, comma-separated; outside of `MIX_ENV=prod` `fixtures` is one |
   | `SCONCE_TARGET_DIR` | cargo's target folder, `target` beside `mix.exs` by default; with CUDA `cuda` in it |
   | `CARGO` | the cargo to use |
-  | `CI` | set: `Cargo.lock` must fit (`--locked`) |
+  | `CI` | if set, `Cargo.lock` has to be up to date (`--locked`) |
   """
 
   use Mix.Task.Compiler
@@ -37,8 +37,69 @@ defmodule Mix.Tasks.Compile.SconceNative do
 
   @impl true
   def run(args) do
-    if skip?(), do: {:noop, []}, else: build_stale(args, fingerprint(root()))
+    cond do
+      doctor?() -> {:noop, []}
+      given = given() -> install_given(given, args)
+      flag?("SCONCE_SKIP_NATIVE") -> skip()
+      true -> build_stale(args, fingerprint(root()))
+    end
   end
+
+  defp given do
+    path = System.get_env("SCONCE_NATIVE_PATH", "")
+    if path != "", do: path
+  end
+
+  defp install_given(path, args) do
+    with :absolute <- Path.type(path),
+         {:ok, %File.Stat{type: :regular, size: size, mtime: mtime}} <-
+           File.stat(path, time: :posix),
+         true <- library?(path) do
+      install_changed(path, "#{path} #{size} #{mtime}", args)
+    else
+      # A relative path would begin in the folder of a dependency.
+      :relative -> refuse_given(path, "is relative, expected an absolute path")
+      {:ok, %File.Stat{type: type}} -> refuse_given(path, "is a #{type}, expected a library")
+      {:error, reason} -> refuse_given(path, to_string(:file.format_error(reason)))
+      false -> refuse_given(path, "is no shared library")
+    end
+  end
+
+  defp refuse_given(path, why),
+    do: {:error, [refused(path, "SCONCE_NATIVE_PATH: #{path}: #{why}")]}
+
+  # ELF, and Mach-O of 64 bits.
+  defp library?(path) do
+    magic = File.open!(path, [:read, :binary], &IO.binread(&1, 4))
+    magic in ["\x7fELF", <<0xCF, 0xFA, 0xED, 0xFE>>]
+  end
+
+  defp install_changed(path, fingerprint, args) do
+    if "--force" not in args and fresh?(fingerprint) do
+      {:noop, []}
+    else
+      Mix.shell().info("Installing the native part of Sconce from #{path}")
+      install(path, library())
+      remember(fingerprint)
+      {:ok, []}
+    end
+  end
+
+  # A release without the library starts and then answers each call with an error: it fails here instead.
+  defp skip do
+    if release?() and not File.exists?(library()) do
+      text =
+        "SCONCE_SKIP_NATIVE is set and there is no native library for this release: unset it, or set " <>
+          "SCONCE_NATIVE_PATH to a library that was built elsewhere"
+
+      {:error, [refused(library(), text)]}
+    else
+      {:noop, []}
+    end
+  end
+
+  # The environment of a dependency is always :prod, that of its app stands in the variable.
+  defp release?, do: System.get_env("MIX_ENV") == "prod" or match?(["release" | _], System.argv())
 
   defp build_stale(args, fingerprint) do
     if "--force" not in args and fresh?(fingerprint),
@@ -56,12 +117,11 @@ defmodule Mix.Tasks.Compile.SconceNative do
     :ok
   end
 
-  @doc "Where the VM loads the library from."
+  @doc "Returns the path from which the VM loads the library."
   def library, do: Path.join([Mix.Project.app_path(), "priv", "native", @library <> ".so"])
 
   @doc """
-  A digest of everything the library is built from: path, size and time of each source, and the
-  settings.
+  Returns a digest of all inputs of the build: path, size and time of each source, and the settings.
   """
   def fingerprint(root) do
     sources =
@@ -75,8 +135,8 @@ defmodule Mix.Tasks.Compile.SconceNative do
   end
 
   @doc """
-  Copies beside the destination and renames: a running VM may have the old file mapped, and writing
-  into that would kill it.
+  Installs a library by a copy beside the destination and a rename. A running VM may have the old file mapped, and
+  overwriting it in place would crash the VM.
   """
   def install(source, destination) do
     File.mkdir_p!(Path.dirname(destination))
@@ -92,8 +152,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
     case Cargo.run(cargo, cargo_args(), root(), environment) do
       {0, diagnostics} ->
         install(built(), library())
-        File.mkdir_p!(Path.dirname(manifest()))
-        File.write!(manifest(), fingerprint)
+        remember(fingerprint)
         {:ok, diagnostics}
 
       {_status, diagnostics} ->
@@ -101,9 +160,14 @@ defmodule Mix.Tasks.Compile.SconceNative do
     end
   end
 
+  defp remember(fingerprint) do
+    File.mkdir_p!(Path.dirname(manifest()))
+    File.write!(manifest(), fingerprint)
+  end
+
   defp environment, do: if(cuda?(), do: toolkit(), else: {:ok, []})
 
-  # What cargo has to know of the toolkit, or what is said where there is none.
+  # The environment variables of the toolkit for cargo, or a diagnostic if it is not installed.
   defp toolkit do
     script = Path.join(root(), "bin/cuda-toolkit")
 
@@ -113,7 +177,9 @@ defmodule Mix.Tasks.Compile.SconceNative do
         {:ok, Enum.map(variables, &List.to_tuple/1)}
 
       {reason, _status} ->
-        {:error, [refused(script, "SCONCE_CUDA: " <> String.trim(reason))]}
+        # The script names itself by the folder of Sconce, which is not that of an app.
+        reason = String.replace(String.trim(reason), "bin/cuda-toolkit", script)
+        {:error, [refused(script, "SCONCE_CUDA: " <> reason)]}
     end
   end
 
@@ -144,15 +210,15 @@ defmodule Mix.Tasks.Compile.SconceNative do
       )
   end
 
-  # Cargo names the folder after the profile, except for its oldest one.
+  # Cargo names the folder after the profile, except that `dev` builds into `debug`.
   defp built do
     folder = if profile() == "dev", do: "debug", else: profile()
     extension = if match?({:unix, :darwin}, :os.type()), do: "dylib", else: "so"
     Path.join([target_dir(), folder, "lib#{@library}.#{extension}"])
   end
 
-  # The doctor looks at what is there, also where nothing can be built.
-  defp skip?, do: flag?("SCONCE_SKIP_NATIVE") or match?(["sconce.doctor" | _], System.argv())
+  # The doctor inspects the installation as it is, even if nothing can be built.
+  defp doctor?, do: match?(["sconce.doctor" | _], System.argv())
 
   defp fresh?(fingerprint),
     do: File.exists?(library()) and File.read(manifest()) == {:ok, fingerprint}
@@ -179,7 +245,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
   defp root, do: Path.dirname(Mix.Project.project_file())
   defp manifest, do: Path.join(Mix.Project.manifest_path(), "compile.sconce_native")
 
-  # Cargo names a library by its crate alone: with other features it would be the same file.
+  # Cargo names a library after its crate only, so a build with other features needs another folder.
   defp target_dir do
     folder = Path.expand(System.get_env("SCONCE_TARGET_DIR", "target"), root())
     if cuda?(), do: Path.join(folder, "cuda"), else: folder

@@ -3,7 +3,7 @@ defmodule Sconce do
   Native policies for games: models that read a frame, remember, and choose a controller input 60
   times a second, and that learn from replays and from play.
 
-  The BEAM holds handles and small results; tensors stay in Rust. One native call is one whole step.
+  The BEAM holds handles and small results; tensors stay in Rust. One native call computes one whole step.
 
   | noun | what it is |
   |---|---|
@@ -11,12 +11,14 @@ defmodule Sconce do
   | `Sconce.Trainer` | a training run: start, watch, stop, resume |
   | `Sconce.Policy` | the weights of a Spec on a device |
   | `Sconce.Session` | the memory of a running game over a Policy |
+  | `Sconce.Serving` | one Policy shared by many callers, with deadlines |
   | `Sconce.Frame`, `Sconce.Action` | one game frame in, one controller input out |
+  | `Sconce.Game` | a game of your own, declared as data |
   | `Sconce.Preset`, `Sconce.Config` | named settings of a run; where settings come from |
   | `Sconce.GPU` | GPUs and their memory |
-  | `Sconce.Error` | what went wrong, as fields |
+  | `Sconce.Error` | the reason of a failure, as fields |
 
-  `mix sconce.doctor` says whether this machine has what Sconce needs.
+  `mix sconce.doctor` checks whether this machine has what Sconce needs.
   """
 
   @version Mix.Project.config()[:version]
@@ -31,10 +33,15 @@ defmodule Sconce do
   def version, do: @version
 
   @doc """
-  What the native library was built with, and what it found on this machine.
+  Properties of the native library and of this machine.
 
-  `version`, `candle`, `rustler`, `rustc`, `target` and `profile` are strings, `cuda` is whether it was built for
-  NVIDIA cards, `flash_attn` whether with flash attention, `threads` the number that the system gives this process, `cpu` a map of features found at run time (`amx_bf16` where this process may use the matrix unit).
+  | key | meaning |
+  |---|---|
+  | `version`, `candle`, `rustler`, `rustc` | versions, as strings |
+  | `target`, `profile` | target triple and cargo profile of the build, as strings |
+  | `cuda`, `flash_attn` | whether the build supports NVIDIA cards, and flash attention |
+  | `threads` | number of threads that the system gives this process |
+  | `cpu` | CPU features found at run time; `amx_bf16` is true if this process may use the matrix unit |
 
       iex> {:ok, info} = Sconce.native_info()
       iex> info.version == Sconce.version()

@@ -43,7 +43,7 @@ defmodule Sconce.HostAppTest do
     refute output =~ "warning"
   end
 
-  # So that cargo finds all of it in its target folder.
+  # The environment of this build, so that cargo reuses its target folder.
   defp built_as_this_one do
     names = ~w(SCONCE_TARGET_DIR SCONCE_CUDA SCONCE_CUDA_DIR)
     for name <- names, value = System.get_env(name), do: {name, value}

@@ -3,7 +3,7 @@ defmodule SconceTest do
 
   doctest Sconce
 
-  test "native_info names versions, threads and what the CPU can do" do
+  test "native_info has versions, threads and the CPU's instruction sets" do
     assert {:ok, info} = Sconce.native_info()
 
     for part <- [:candle, :rustler, :rustc], do: assert(info[part] =~ ~r/^\d+\.\d+\.\d+$/)

@@ -95,7 +95,7 @@ class Case:
         return self._leaf(f"input.{name}", value, grad)
 
     def input64(self, name, value):
-        """Input kept in float64 on disk."""
+        """An input that is stored in float64."""
         value = torch.as_tensor(value, dtype=torch.float64)
         self.tensors[f"input.{name}"] = value
         return value

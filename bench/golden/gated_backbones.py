@@ -1,7 +1,7 @@
-"""Backbones over the gated linear recurrence: Hawk, Griffin, HGRN, RWKV-4, S5, as stacks with their state.
+"""Stacks of backbones over the gated linear recurrence, with their state: Hawk, Griffin, HGRN, RWKV-4, S5.
 
-The state goes in as `input.state.I` and comes out as `output.state.I`, in the order of the parts.
-Cases of 512 frames have decays that leave nothing of a state within a frame, and ones near 1.
+The state is given as `input.state.I` and returned as `output.state.I`, in the order of the parts. Cases of 512 frames
+have some decays that erase a state within one frame, and some near 1.
 """
 
 import torch
@@ -91,7 +91,7 @@ class Ffn(nn.Module):
 
 
 class LocalAttention(Attention):
-    """Its memory as parts of the stack's: keys, values, and how many frames were seen."""
+    """The memory is stored as parts of the stack's state: keys, values, and the count of frames seen."""
 
     parts = 3
 
@@ -123,7 +123,7 @@ def shift(x, before):
 
 
 class TimeMix(nn.Module):
-    """Peng et al. 2023, eq. 11-17, from the published sums; the state is their ratio and the log of the lower one."""
+    """Peng et al. 2023, eq. 11-17, from the published sums. The state is their ratio and the log of the denominator."""
 
     parts = 3
 
@@ -138,7 +138,7 @@ class TimeMix(nn.Module):
         r, k, v = (f(m * x + (1 - m) * shift(x, before))
                    for f, m in zip((self.linear_r, self.linear_k, self.linear_v), self.mix))
         decay, ys = torch.exp(self.decay), []
-        # Sums in units of exp(top): the top is a number of its own, so that nothing depends on it.
+        # Sums are in units of exp(top). `top` is detached, so results and gradients do not depend on it.
         top = weight.detach()
         num, den = mean * torch.exp(weight - top), torch.exp(weight - top)
         for t in range(x.shape[1]):
@@ -203,7 +203,7 @@ class Stack(nn.Module):
             else:
                 block.update(dict(second.named_children()))
             self.layers.append(block)
-        # Beside the modules: its weights are named by the block.
+        # A plain list, so that these modules are not registered twice; the block owns their weights.
         self.seconds = [second for _, second in layers]
         self.norm = norm(width)
 
@@ -223,7 +223,7 @@ class Stack(nn.Module):
 
 
 class HgrnStack(Stack):
-    """Lower bounds of the forget gates: of the softmax P over the layers, P_1 + .. + P_layer."""
+    """Lower bounds of the forget gates: P_2 + .. + P_layer, where P is a softmax over the layers; 0 in layer 1."""
 
     def __init__(self, norm, layers, width, inner):
         super().__init__(norm, layers, width)
@@ -236,12 +236,12 @@ class HgrnStack(Stack):
             block["mixer"].bound = bound
 
 
-# In the place of a shape: frames that the cache of an attention has seen.
+# Replaces a shape for the part of a state that counts the frames in an attention cache.
 SEEN = "seen"
 
 
 def _part(c, i, shape, batch):
-    """A part of the first state; the rows of a batch have seen 3, 6, .. frames."""
+    """A part of the initial state. As a count of frames seen, it is 3, 6, .. for the rows of a batch."""
     if shape == SEEN:
         return c.input(f"state.{i}", 3.0 * torch.arange(1, batch + 1)[:, None])
     return c.input(f"state.{i}", c.randn(batch, *shape, scale=0.5), grad=True)

@@ -28,7 +28,7 @@ class Mixer(nn.Module):
 def _gla(batch, window, width, heads, key, layers, given, strong):
     make = lambda: [Layer(width, Mixer(width, heads, key, 2), FeedForward(width, 2, F.silu)) for _ in range(layers)]
     shapes = [[(heads, 2 * width // heads, key)] for _ in range(layers)]
-    # log alpha down to -100 a step.
+    # With `strong`, log alpha falls to -100 per step.
     low, high = (-1600.0, 60.0) if strong else (-4.0, 4.0)
     init = {f"layers.{i}.mixer.gate_high.bias": lambda c: c.uniform(heads * key, lo=low, hi=high)
             for i in range(layers)}

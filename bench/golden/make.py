@@ -1,4 +1,4 @@
-"""Write the reference files of backbones that had none, into test/golden.
+"""Writes the reference files of backbones and optimisers into test/golden.
 
     python make.py                 every case
     python make.py 'hgrn_*'        some cases (shell patterns allowed)

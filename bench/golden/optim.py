@@ -1,6 +1,6 @@
-"""Trajectories of optimisers that had none: AdaBelief, Yogi, and weight decay as PyTorch adds it to gradients.
+"""Trajectories of optimisers: AdaBelief, Yogi, and PyTorch's optimisers with weight decay added to the gradient.
 
-Gradients are stored per step, so a checker feeds them instead of the problem itself.
+Gradients are stored per step, so that a checker uses them instead of the problem itself.
 """
 
 import torch
@@ -10,7 +10,7 @@ SHAPES = {"w": (5, 3), "b": (7,), "z": (4,)}  # z starts at zero
 
 
 class Adaptive:
-    """Adam's step with another second moment; the biases of both are corrected."""
+    """Adam's step with another second moment. Both moments are corrected for bias."""
 
     first = 0.0
 

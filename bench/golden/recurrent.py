@@ -5,8 +5,8 @@ from torch import nn
 
 
 def keep_biases(c, net, gates=4):
-    """Biases of the gates that keep the state (f of an LSTM, z of a GRU): of the channels, some leave nothing of it
-    within a frame and some keep it for thousands."""
+    """Biases of the gates that keep the state (f of an LSTM, z of a GRU). Some channels forget their state within one
+    frame, and some keep it for thousands of frames."""
     init = {}
     for name, p in net.named_parameters():
         if "bias_ih" in name:
@@ -29,7 +29,7 @@ def gru_frame(x, w_i, w_h, b_i, b_h, h):
 
 
 def written_out(frame, net, x, state):
-    """The layers frame by frame, as the formulas are written; state: parts [layers, b, h]."""
+    """Computes the layers frame by frame with the plain formulas; state: parts [layers, b, h]."""
     weights = [p.detach() for p in net.parameters()]
     state = [[part[layer].detach() for part in state] for layer in range(net.num_layers)]
     ys = []

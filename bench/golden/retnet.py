@@ -25,7 +25,7 @@ def retention(q, k, v, log_decay, s):
     return torch.stack(ys, 1), s
 
 
-# Where a sequence begins. Nothing depends on it, and no state that is handed on knows of it.
+# Position of the first frame. No result and no returned state depends on it.
 START = 1000
 
 
@@ -52,7 +52,7 @@ class Mixer(nn.Module):
         parts = self.qkvg_proj(x).split([self.width, self.width, self.inner, self.inner], -1)
         q, k, v = (p.unflatten(-1, (self.heads, -1)) for p in parts[:3])
         gamma = 1 - 2.0 ** (-5 - torch.arange(self.heads, dtype=x.dtype))
-        # States come and go as the next query sees them; in here they are absolute.
+        # Given and returned states are rotated relative to the next query; here they are absolute.
         n = START + torch.arange(x.shape[1])[:, None]
         q, k, s = rotate(q, n), rotate(k, n), rotate(s, START)
         y, s = retention(q, k / q.shape[-1] ** 0.5, v, gamma.log()[:, None], s)
@@ -90,7 +90,7 @@ class Layer(nn.Module):
 
 
 class Net(nn.Module):
-    """Layers on top of each other and a last norm. State: a list for each layer."""
+    """Layers in sequence, then a norm. State: a list for each layer."""
 
     def __init__(self, width, layers):
         super().__init__()
@@ -105,7 +105,7 @@ class Net(nn.Module):
 
 
 def case(source, batch, window, width, make, state_shapes, given, config, init=None, detached=(), scale=None):
-    """One file: make() gives the layers; state_shapes the shapes of each layer's state parts."""
+    """Records one case: make() returns the layers; state_shapes holds the shapes of each layer's state parts."""
 
     def run(c):
         c.describe(source, dict(batch=batch, window=window, width=width,
@@ -134,9 +134,9 @@ def case(source, batch, window, width, make, state_shapes, given, config, init=N
             sizes = [len(s) for s in states]
             it = iter(middle)
             b, end = net(x[:, cut:], [[next(it) for _ in range(n)] for n in sizes])
-            c.same(torch.cat([a, b], 1), y, what="two parts and the whole")
+            c.same(torch.cat([a, b], 1), y, what="outputs of two parts and of the whole")
             for p, q in zip(end, after):
-                c.same(p, q, what="state of two parts and of the whole")
+                c.same(p, q, what="states of two parts and of the whole")
         c.backward_outputs("y")
 
     return run

@@ -148,12 +148,12 @@ class S4dLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A block of a transformer whose memory is a list: keys, values, and how many frames were seen."""
+    """A transformer block whose memory is a list: keys, values, and the count of frames seen."""
 
     def __init__(self, width, heads, head_dim, window):
         super().__init__()
         self.block = [AttentionBlock(width, heads, head_dim, window, True)]
-        # Its parameters stand for themselves.
+        # Exposes the block's parameters directly, without a prefix.
         for name, part in self.block[0].named_children():
             self.add_module(name, part)
         self.zero = lambda n: [torch.zeros(n, window, heads * head_dim) for _ in range(2)] + [torch.zeros(n, 1)]
@@ -164,7 +164,7 @@ class Transformer(nn.Module):
 
 
 class Net(nn.Module):
-    """input -> layers in an order, of which one may come again -> norm"""
+    """input -> layers in a given order, where a layer may repeat -> norm"""
 
     def __init__(self, inputs, width, layers, order, norm, shared=None):
         super().__init__()
@@ -195,7 +195,7 @@ def inverse_softplus(x):
 
 
 def starts(c, net, strong):
-    """What decays: as learned layers begin, or `strong`, so that a product over the window is 0 in float32."""
+    """Decay parameters: the usual initial values, or with `strong`, ones whose product over a window is 0 in float32."""
     init = {}
     for name, p in net.named_parameters():
         if name.endswith("dt_proj.bias"):
@@ -214,7 +214,7 @@ def starts(c, net, strong):
 
 
 def noise(c, zero):
-    """A first state; the cache of an attention, which has a third part, has seen 4 frames."""
+    """Random values of an initial state. A state with a third part is an attention cache that has seen 4 frames."""
     i = iter(range(1000))
     drawn = lambda part: c.input(f"state.{next(i)}", c.randn(*part.shape, scale=0.5), grad=True)
     seen = lambda part: c.input(f"state.{next(i)}", part + 4.0)

@@ -1,7 +1,7 @@
-"""Transformers over a sliding window with a carried cache, alone and behind an LSTM; residual LSTMs.
+"""Transformers over a sliding window with a carried cache, alone and after an LSTM; residual LSTMs.
 
-Keys and values are cached as they are before rotation, in a ring: frame f of a game lies in slot f % window. `seen` counts
-the frames up to `window` and from there on in window..2*window, so that seen % window is always the next slot.
+Keys and values are cached before rotation, in a ring: frame f of a game is in slot f % window. `seen` counts frames up
+to `window`, and then stays in window..2*window, so that seen % window is always the next slot.
 """
 
 import math
@@ -41,7 +41,7 @@ class Attention(nn.Module):
         past = min(seen, self.window)
         slots = [(seen - past + i) % self.window for i in range(past)]
         every_k, every_v = torch.cat([keys[slots], k]), torch.cat([values[slots], v])
-        # Queries stand at the end of what is remembered; the others are not used.
+        # Queries have the last positions of the remembered frames; earlier positions have none.
         every_q = torch.cat([torch.zeros_like(keys[slots]), q])
         score = rope(self.split(every_q)) @ rope(self.split(every_k)).transpose(-1, -2) / math.sqrt(self.head_dim)
         t = torch.arange(len(every_k))
@@ -72,7 +72,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-5), nn.LayerNorm(width, eps=1e-5)
         inner = Attention(width, heads, head_dim, window, qk_norm)
-        # Its parameters stand beside those of the block.
+        # Exposes the parameters beside those of the block.
         self.qkv, self.out = inner.qkv, inner.out
         if qk_norm:
             self.q_norm, self.k_norm = inner.q_norm, inner.k_norm
@@ -120,7 +120,7 @@ class LstmHybrid(nn.Module):
 
 
 class ResidualLstm(nn.Module):
-    """A layer of slippi-ai's res_lstm; with an inner width, of its tx_like."""
+    """A layer of slippi-ai's res_lstm; with an inner width, a layer of its tx_like."""
 
     def __init__(self, width, inner):
         super().__init__()
@@ -158,7 +158,7 @@ ROPE = "Vaswani et al. 2017 (eq. 1); Su et al. 2021 RoPE (eq. 34); Beltagy et al
 
 
 def _cache(c, name, batch, window, width, seen):
-    """A cache as it is after `seen` frames, of noise."""
+    """A cache after `seen` frames, filled with noise."""
     keys = c.input(f"keys{name}", c.randn(batch, window, width), grad=True)
     values = c.input(f"values{name}", c.randn(batch, window, width), grad=True)
     wrapped = [n if n < window else window + n % window for n in seen]
@@ -166,7 +166,7 @@ def _cache(c, name, batch, window, width, seen):
 
 
 def _outputs(c, **named):
-    """Records outputs; the loss runs over all but the counts."""
+    """Records outputs. The loss includes all of them except counts."""
     for name, value in named.items():
         c.output(name, value)
     c.backward_outputs(*(n for n in named if not n.startswith("seen")))

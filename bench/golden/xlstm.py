@@ -1,7 +1,7 @@
-"""xLSTM, Beck et al. 2024: sLSTM (eq. 8 to 18) and mLSTM (eq. 19 to 27) as they are defined, without a stabiliser.
+"""xLSTM, Beck et al. 2024: sLSTM (eq. 8 to 18) and mLSTM (eq. 19 to 27) as defined, without a stabiliser.
 
-float64 holds their exponentials. States are given and stored stabilised, as e^-m of what they are, with the m of
-eq. 15 rounded up to a multiple of 1/64: h does not depend on m, so gradients are those of y, and m has none.
+float64 holds their exponentials. States are given and stored in stabilised form, multiplied by e^-m, with m from eq. 15
+rounded up to a multiple of 1/64. h does not depend on m, so gradients are those of y, and m has none.
 """
 
 import torch

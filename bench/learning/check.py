@@ -1,7 +1,7 @@
-"""The steps of a run of ours made by PyTorch: check.exs leaves a folder, and calls `python check.py FOLDER`.
+"""Makes the steps of a run with PyTorch: check.exs prepares a folder, and calls `python check.py FOLDER`.
 
-In it are initial.safetensors, the weights before the first step; rates, the learning rate of each step; and of each
-step N the batch N.safetensors. Prints the loss of each step, before its update. Formulas are PyTorch's own modules.
+The folder contains initial.safetensors, the weights before the first step; rates, the learning rate of each step; and
+N.safetensors, the batch of step N. Prints the loss of each step, before its update. Formulas are PyTorch's own modules.
 """
 import json
 import struct
@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 TYPES = {"F32": np.float32, "U32": np.uint32, "U16": np.uint16}
 HEADS = {"buttons": 8, "main_x": 17, "main_y": 17, "c_x": 17, "c_y": 17, "shoulder": 5}
-TABLES = {"action": [0, 1], "character": [2, 3], "stage": [4]}  # the ids that each learned table is read with
+TABLES = {"action": [0, 1], "character": [2, 3], "stage": [4]}  # columns of the ids that index each learned table
 
 
 def load(path):
-    """Tensors by name; what the file says of itself is left out."""
+    """Tensors by name, without the metadata."""
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
     header, body = json.loads(data[8:8 + size]), data[8 + size:]
@@ -36,10 +36,10 @@ def linear(name, weights):
 
 
 class Policy(nn.Module):
-    """Modules under the names of the checkpoint, whose tensors are loaded into them, none left over."""
+    """Modules named as in the checkpoint. Every tensor of the checkpoint must have a parameter."""
 
     def __init__(self, weights, ids, names):
-        """ids: those that each learned table is read with; names: of the heads."""
+        """ids: the columns that index each learned table; names: of the heads."""
         super().__init__()
         self.ids, self.names = ids, names
         self.tables = nn.ModuleDict({t: nn.Embedding(*weights[f"{t}_embedding.weight"].shape) for t in ids})
@@ -72,7 +72,7 @@ class Policy(nn.Module):
             own |= {f"backbone.{part.removesuffix('_l0')}_l{i}": p
                     for i, layer in enumerate(self.layers) for part, p in layer.named_parameters()}
         if own.keys() != weights.keys():
-            raise KeyError(f"not the same weights: {sorted(own.keys() ^ weights.keys())}")
+            raise KeyError(f"different weights: {sorted(own.keys() ^ weights.keys())}")
         for name, parameter in own.items():
             parameter.copy_(weights[name])
 
@@ -101,7 +101,7 @@ class Policy(nn.Module):
 
 
 def nll(logits, actions):
-    """Nats a frame: all heads added, the buttons over their bits."""
+    """Nats per frame: the sum over all heads, with buttons summed over their bits."""
     total = F.binary_cross_entropy_with_logits(
         logits["buttons"], actions["buttons"].float(), reduction="none").sum(-1).mean()
     for name in list(HEADS)[1:]:
@@ -130,7 +130,7 @@ def main(folder):
 
     def loss(batch):
         if not (batch["frame_weights"] == 1).all():
-            raise ValueError("frames of other weights")
+            raise ValueError("frame weights other than 1")
         columns = batch["actions"].split([8, 1, 1, 1, 1, 1], -1)
         actions = {n: c if n == "buttons" else c[..., 0] for n, c in zip(HEADS, columns)}
         return nll(policy(batch["states"], batch["ids"], actions), actions)

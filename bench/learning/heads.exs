@@ -1,17 +1,17 @@
-# The steps of runs with Gaussian and value heads, made by PyTorch as well:
+# Compares the steps of runs with Gaussian and value heads with PyTorch:
 #
 #     mix run learning/heads.exs
 #
-# An MLP learns a hundred steps from a made-up game whose input has two continuous numbers, here and in `heads.py`: once
-# by plain imitation, once by advantage-weighted imitation with a value head. Losses must agree within 1e-3 of
-# themselves at every step. See steps.exs.
+# An MLP learns a hundred steps from a synthetic game whose input has two continuous numbers, here and in
+# `heads.py`: once by plain imitation, once by advantage-weighted imitation with a value head. Losses must
+# agree within a relative error of 1e-3 at every step. See steps.exs.
 
 Code.require_file("steps.exs", __DIR__)
 
 defmodule Ferry do
   @moduledoc false
-  # A ferry in the wind. Some rudders are at a bound, some answers are wrong and earn nothing, and frames count
-  # differently, some not at all.
+  # A ferry in the wind. Some rudders are at a bound, some answers are wrong and have no reward, and frames
+  # have different weights, including 0.
 
   @games 40
   @frames 120
@@ -28,8 +28,8 @@ defmodule Ferry do
       gear: [type: {:choice, 3}]
     ]
 
-  # The rewards go into a file, a line a game. `frame` counts the frames of all games: heads.py finds the return of a
-  # state by it.
+  # The rewards are written to a file, one line per game. `frame` counts the frames of all games, so that
+  # heads.py can find the return of a state.
   def corpus!(dir) do
     games = for game <- 0..(@games - 1), do: game(game)
     rewards = for game <- games, do: [Enum.map_join(game, " ", & &1.reward), "\n"]
@@ -67,9 +67,10 @@ defmodule Ferry do
     do: (0.5 + mean + deviation * :rand.normal()) |> max(-0.5) |> min(1.5)
 end
 
-# Without dropout: the two libraries draw it from different generators. The network is small and the rudders are noisy,
-# because a wide network that learns narrow densities amplifies rounding errors: with layers of 512 and a deviation of
-# 0.1 the losses of PyTorch in 32 and in 64 bits come to differ by 4e-2 of themselves.
+# Without dropout, because the two libraries use different random generators. The network is small and the
+# rudders are noisy, because a wide network that learns narrow densities amplifies rounding errors: with
+# layers of 512 and a deviation of 0.1, the losses of PyTorch in 32 and in 64 bits differ by a relative
+# 4e-2.
 policy = [embedding: Ferry, backbone: :mlp, hidden_sizes: [64, 64], dropout: 0.0]
 
 advantage = [

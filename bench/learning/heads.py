@@ -1,6 +1,6 @@
-"""The steps of heads.exs made by PyTorch: it calls `python heads.py FOLDER [NAME=VALUE ...]`.
+"""Makes the steps of heads.exs with PyTorch, which calls `python heads.py FOLDER [NAME=VALUE ...]`.
 
-The folder is check.py's. The file `rewards` beside it has a line for each game. The options are those of an
+The folder is that of check.py. The file `rewards` beside it has one line per game. The options are those of an
 advantage-weighted run (Peng et al. 2019); without them the run is plain imitation. Densities of continuous inputs are
 PyTorch's own distributions and transforms, in 64 bits from the logits on. Prints the loss of each step.
 """
@@ -16,7 +16,7 @@ from check import Policy, learn, load
 
 LABELS = {"rudder": 2, "lamps": 2, "gear": 1}
 TABLES = {"wind": [0]}
-FRAME = 1  # the column of the states that has the number of the frame, as a share of all frames
+FRAME = 1  # the column of the states with the frame number, as a share of all frames
 LOW, HIGH = torch.tensor(-0.5), torch.tensor(1.5)
 LOG_STD = [-5.0, 2.0]
 
@@ -24,10 +24,10 @@ LOG_STD = [-5.0, 2.0]
 def gaussian_nll(logits, labels):
     """logits [b, t, 4], labels [b, t, 2] -> nats [b, t]"""
     means, log_stds = logits.double().chunk(2, -1)
-    # Beyond the bounds the gradient of Sconce differs from that of a clamp, and this is not checked here.
+    # Beyond the bounds Sconce's gradient differs from that of a clamp; this is not checked here.
     if log_stds.min() < LOG_STD[0] or log_stds.max() > LOG_STD[1]:
         raise ValueError("a deviation is out of bounds")
-    # A label at a bound has no finite inverse: it counts as a little away from it.
+    # A label at a bound has no finite inverse, so it is moved slightly inside.
     margin = (HIGH - LOW).double() / 2**25
     inside = labels.double().clamp(LOW.double() + margin, HIGH.double() - margin)
     half = (HIGH - LOW).item() / 2
@@ -36,7 +36,7 @@ def gaussian_nll(logits, labels):
 
 
 def nll(logits, actions):
-    """Nats of each frame, all heads added, the lamps over their bits: [b, t]"""
+    """Nats of each frame: the sum over all heads, with lamps summed over their bits: [b, t]"""
     lamps = F.binary_cross_entropy_with_logits(logits["lamps"], actions["lamps"], reduction="none").sum(-1)
     gear = F.cross_entropy(logits["gear"].movedim(-1, 1), actions["gear"][..., 0].long(), reduction="none")
     return gaussian_nll(logits["rudder"], actions["rudder"]) + lamps + gear
@@ -54,7 +54,7 @@ def returns_of(states, returns):
     """states [b, t, n] -> [b, t]"""
     number = states[..., FRAME].double() * len(returns)
     if (number - number.round()).abs().max() > 0.01:
-        raise ValueError("no number of a frame")
+        raise ValueError("not a frame number")
     return returns[number.round().long()]
 
 

@@ -1,17 +1,18 @@
-# The imitation task of the shared peers, whole, by PyTorch and by us, one after the other:
+# Runs the full imitation task of the shared peers, by PyTorch and then by Sconce:
 #
 #     SCONCE_REPLAYS=replays SCONCE_PEERS=peers mix run learning/imitation.exs > learning/imitation.txt
 #     ... mix run learning/imitation.exs --models gru-ar --minutes 3 --threads 2 --seed 1
 #
-# `replays` has the folders `train` and `validation`. The peer learns for so many minutes of training and
-# we as many steps as it then made, with its sizes, batch, windows, dropout, mirror, prior, optimiser and
-# schedule. Both are scored after their last step, none is picked, and on every frame with control
-# (`imitation.py` beside this file): with the state carried through the game, the peer also on windows
-# side by side from a zero state; its better one counts.
-# Clocks run over all that each needs, from replays to scores: `imitation.py`, and `mix sconce.import`,
-# `train` and `eval`. The time of the processors counts beside the wall's, as that is longer on a machine
-# which does other work. Status 1 where we are worse, or take longer. Curves go into `imitation.svg` beside
-# this file. `PEERS_DIR` is PyTorch's environment, see bench/peers/README.md.
+# `replays` has the folders `train` and `validation`. The peer trains for `--minutes`. Sconce then trains
+# for the same number of steps, with the same sizes, batch, windows, dropout, mirror, prior, optimiser and
+# schedule. Both are scored after their last step, without selection, on every frame with control
+# (`imitation.py` beside this file). The state is carried through the game; the peer is also scored on
+# adjacent windows from a zero state, and its better score counts.
+#
+# Times include everything from replays to scores: `imitation.py` for the peer, and `mix sconce.import`,
+# `train` and `eval` for Sconce. CPU time is shown beside wall time, which is longer on a machine with other
+# work. The status is 1 if Sconce has a worse score or takes longer. Curves are written to `imitation.svg`
+# beside this file. `PEERS_DIR` is PyTorch's environment, see bench/peers/README.md.
 
 defmodule Imitation do
   alias Sconce.Trainer
@@ -24,7 +25,7 @@ defmodule Imitation do
     "gru" => ~w(--backbone gru),
     "gru-ar" => ~w(--backbone gru --heads autoregressive)
   }
-  # The peer's --pairs --mirror --dropout 0.3 --input-dropout 0.3, and its defaults.
+  # The options --pairs --mirror --dropout 0.3 --input-dropout 0.3 of the peer, and its defaults.
   @theirs ~w(--pairs --mirror --dropout 0.3 --input-dropout 0.3)
   @ours ~w(--prior --mirror 0.5 --dropout 0.3 --input-dropout 0.3 --loss plain --batch-size 64) ++
           ~w(--window-size 60 --learning-rate 0.001 --weight-decay 0.01 --warmup-steps 100) ++
@@ -82,14 +83,14 @@ defmodule Imitation do
     Map.merge(clock, %{
       trained: number(result, "seconds"),
       steps: round(number(result, "steps")),
-      # A policy without memory has no other.
+      # A policy without memory has only the first.
       nll: min(number(result, "nll"), number(result, "nll_carried")),
       changed: number(result, "nll_changed"),
       curve: for(line <- curve, do: {number(line, "seconds"), number(line, "validation")})
     })
   end
 
-  # Of a line of JSON; nil where there is none of the name.
+  # A number in a line of JSON; nil if the key is missing.
   defp number(line, key) do
     with [_, digits] <- Regex.run(~r/"#{key}": ([\d.]+)/, line),
          do: digits |> Float.parse() |> elem(0)
@@ -150,8 +151,8 @@ defmodule Imitation do
     {%{seconds: us / 1.0e6, cpu: cpu() - before, load: load}, value}
   end
 
-  # Seconds of the processes that were started from here and are over: those of the VM's own starter of
-  # processes, which is their parent (`proc_pid_stat(5)`, fields 16 and 17, in hundredths).
+  # CPU seconds of finished child processes. They are children of the VM's process starter
+  # (`proc_pid_stat(5)`, fields 16 and 17, in hundredths).
   defp cpu do
     [starter] =
       for pid <- children("#{System.pid()}"),
@@ -169,7 +170,7 @@ defmodule Imitation do
   defp children(pid), do: "/proc/#{pid}/task/#{pid}/children" |> File.read!() |> String.split()
 
   defp folder!(name) do
-    System.get_env(name) || raise "#{name} is not set, see the head of this script"
+    System.get_env(name) || raise "#{name} is not set, see the top of this script"
   end
 
   defp svg(results, opts) do
@@ -185,7 +186,7 @@ defmodule Imitation do
     legend = [{"Sconce", @colors.ours, :points}, {"PyTorch", @colors.theirs, :points}]
 
     summary =
-      "Validation NLL, nats a frame, by the time of training; as many steps, #{opts[:threads]} threads."
+      "Validation NLL, nats per frame, over training time; equal steps, #{opts[:threads]} threads."
 
     Page.svg(
       "Imitation on real games, beside PyTorch",

@@ -1,7 +1,7 @@
-"""The peers' `imitation.py` on the frames that Sconce learns from and scores: those on which players have control.
+"""Runs the peers' `imitation.py` on the frames that Sconce learns from and scores: those with player control.
 
-The peer also learns from and counts the 83 frames before, on which nothing can be pressed: they cost nearly nothing, and
-made its mean 0.7 % smaller. `SCONCE_PEERS` is its folder; the arguments are its own.
+The unchanged peer also learns from and counts the 83 frames before, on which no input is possible. They cost almost
+nothing, and made its mean 0.7 % smaller. `SCONCE_PEERS` is its folder; the arguments are its own.
 """
 import os
 import sys
@@ -11,7 +11,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(os.environ["SCONCE_PEERS"]).resolve()))
 import imitation as peer  # noqa: E402
 
-# Labels begin with frame -122, the second that is recorded; players have control from -39 on.
+# Labels begin at frame -122, the second recorded one; players have control from -39 on.
 WITHOUT_CONTROL = 122 - 39
 views = peer.views
 

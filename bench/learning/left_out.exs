@@ -1,17 +1,18 @@
-# How a policy scores games that it has not seen: two of the fourteen are left out, in turns, and scored.
+# Scores a policy on games that it has not seen: two of the fourteen are left out in turn, and scored.
 #
 #     SCONCE_REPLAYS=replays mix run learning/left_out.exs --into left_out > learning/left_out.txt
 #     ... mix run learning/left_out.exs --into left_out --variants base,decay --seeds 1,2,3 --only 0,2 --steps 1200
 #
-# The games in `replays/train` are dealt by name to `--folds` folds. For each fold, variant and seed a run learns from
-# the games of the other folds, and its states are scored on each game of the fold, every frame, with the state carried.
-# `--only` names the folds that are run. Corpora and runs stay in `--into`, where a later call finds them: a run that is
-# there is not made again, so that rows may be added one call after another.
+# The games in `replays/train` are divided by name into `--folds` folds. For each fold, variant and seed, a
+# run trains on the games of the other folds. Its policy is scored on every frame of each game in the
+# fold, with the state carried. `--only` names the folds to run. Corpora and runs stay in `--into` and are
+# reused by later calls, so rows can be added one call at a time.
 #
-# Figures are nats a frame, buttons added over their eight bits, averaged over the games that were left out.
-# `repeat` and `pairs` are the baselines of `mix sconce.eval --train`, fitted on the games of the other folds.
-# `lost` is the number of games whose buttons `repeat` scores better. `times` multiplies what the heads add to their prior:
-# 1 is the policy, 0 its prior alone. `spread` is the greatest of the seeds less the least.
+# Figures are nats per frame, buttons summed over their eight bits, averaged over the games left out.
+# `repeat` and `pairs` are the baselines of `mix sconce.eval --train`, fitted on the games of the other
+# folds. `lost` is the number of games whose buttons `repeat` scores better. `times` multiplies what the
+# heads add to their prior: 1 is the policy, 0 its prior alone. `spread` is the largest value over the seeds
+# minus the smallest.
 
 defmodule LeftOut do
   alias Sconce.{Corpus, Trainer}
@@ -37,7 +38,7 @@ defmodule LeftOut do
     times: :string
   ]
 
-  # The run of README.md.
+  # The run in README.md.
   @base [
     backbone: :gru,
     heads: :autoregressive,
@@ -48,7 +49,8 @@ defmodule LeftOut do
     input_dropout: 0.3
   ]
 
-  # What each changes; `:without` are games that are not learned from, here those in which a script repeats one move.
+  # Options changed by each variant. `:without` matches games that are not used for training, here those in
+  # which a script repeats one move.
   @variants %{
     "base" => [],
     "prior25" => [prior_weight: 0.25],
@@ -63,7 +65,7 @@ defmodule LeftOut do
   def main(args) do
     {opts, []} = OptionParser.parse!(args, strict: @switches)
     opts = Keyword.merge(@defaults, opts)
-    into = opts[:into] || raise "--into is not set, see the head of this script"
+    into = opts[:into] || raise "--into is not set, see the top of this script"
     folds = folds(opts)
     runs = for variant <- list(opts[:variants]), seed <- list(opts[:seeds]), do: {variant, seed}
     games = folds |> Enum.map(fn {games, _others, _fold} -> length(games) end) |> Enum.sum()
@@ -82,11 +84,11 @@ defmodule LeftOut do
     scored |> List.flatten() |> tables(runs, opts)
   end
 
-  # `{games, other games, number}` of each fold that is run.
+  # `{games, other games, number}` of each fold to run.
   defp folds(opts) do
     replays =
       System.get_env("SCONCE_REPLAYS") ||
-        raise "SCONCE_REPLAYS is not set, see the head of this script"
+        raise "SCONCE_REPLAYS is not set, see the top of this script"
 
     all = [replays, "train", "*.slp"] |> Path.join() |> Path.wildcard() |> Enum.sort()
     only = opts[:only] && list(opts[:only])
@@ -118,7 +120,7 @@ defmodule LeftOut do
     corpus = corpus(learned, name, into)
 
     unless File.exists?(Path.join(out, "report.json")) do
-      # One that was killed is made anew.
+      # A run that was killed starts again.
       File.rm_rf!(out)
       {:ok, run} = Trainer.start_link([corpus: corpus] ++ saving ++ Keyword.merge(@base, changed))
       {:ok, _report} = Trainer.await(run)
@@ -127,7 +129,7 @@ defmodule LeftOut do
 
     {:ok, %{steps: steps, seconds: seconds}} = Trainer.report(out)
     steps == opts[:steps] || raise "#{out} has #{steps} steps"
-    # Every policy stands beside the same baselines.
+    # All variants are compared with the same baselines.
     baselines = if without, do: corpus(others, "train-#{fold}", into), else: corpus
     %{key: {variant, seed}, out: out, train: baselines, seconds: seconds}
   end
@@ -138,8 +140,8 @@ defmodule LeftOut do
     dir
   end
 
-  # The scores of a game, and of baselines on it. Of the first variant and seed also those of each state that was saved,
-  # and of the last one with its corrections multiplied.
+  # The scores of a game, and of the baselines on it. For the first variant and seed, also the scores of
+  # every checkpoint, and of the last one with its corrections multiplied.
   defp scores(run, replay, into, opts) do
     name = Path.basename(replay, ".slp")
     game = corpus([replay], name, into)
@@ -198,8 +200,9 @@ defmodule LeftOut do
 
   defp copy, do: Path.join(System.tmp_dir!(), "sconce-left-out-#{System.pid()}.safetensors")
 
-  # A head's logits are its prior and what `heads.decode` makes of the stream, which is linear: with its weights, all that
-  # it adds is multiplied. The digest is of the file as it was, and one of another name is not looked at.
+  # A head's logits are its prior plus the output of `heads.decode`, which is linear in its weights.
+  # Multiplying these weights multiplies the correction. The digest no longer matches, so its key is renamed
+  # and it is not checked.
   defp shrink(<<length::little-64, header::binary-size(length), numbers::binary>>, times) do
     found = Regex.scan(~r/"heads\.decode\.[^"]*":\{[^}]*"data_offsets":\[(\d+),(\d+)\]/, header)
     places = for [_whole, from, to] <- found, do: {String.to_integer(from), String.to_integer(to)}
@@ -268,7 +271,7 @@ defmodule LeftOut do
 
   defp mean(rows), do: rows |> Enum.zip_with(& &1) |> Enum.map(&mean_of/1)
   defp mean_of(numbers), do: Enum.sum(numbers) / length(numbers)
-  # From the least to the greatest.
+  # Largest value minus smallest.
   defp spread(rows), do: Enum.zip_with(rows, &(Enum.max(&1) - Enum.min(&1)))
 
   defp head(title, columns), do: IO.puts("\n" <> label(title) <> Enum.map_join(columns, &cell/1))

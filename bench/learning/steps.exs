@@ -1,9 +1,9 @@
-# A hundred steps of a run beside the same steps made by PyTorch, for check.exs and heads.exs.
+# Compares a hundred steps of a run with the same steps in PyTorch, for check.exs and heads.exs.
 #
-# A case names a policy and the options of its run. Both sides start from the same weights and learn from the same
-# batches in the same order, with AdamW at the same rates. Losses must agree within 1e-3 of themselves at every step:
-# otherwise the status is 1. The curves go into an SVG file beside the script. `PEERS_DIR` is PyTorch's environment,
-# see bench/peers/README.md.
+# A case names a policy and the options of its run. Both sides start with the same weights and learn from
+# the same batches in the same order, with AdamW at the same rates. Losses must agree within a relative
+# error of 1e-3 at every step; otherwise the status is 1. The curves are written to an SVG file beside the
+# script. `PEERS_DIR` is PyTorch's environment, see bench/peers/README.md.
 
 defmodule Steps do
   @moduledoc false
@@ -20,8 +20,8 @@ defmodule Steps do
   @doc """
   Runs the cases, `{name, policy, run}`, beside `NAME.py`, and writes `NAME.svg`.
 
-  `corpus` makes the corpus in a folder. The Python script is called with the folder of a case, which lies in that one,
-  and with the options of the run as `name=value`.
+  `corpus` makes the corpus in a folder. The Python script is called with the folder of a case, which is
+  inside that one, and with the options of the run as `name=value`.
   """
   def main(name, corpus, cases) do
     dir = Path.join(System.tmp_dir!(), "sconce-#{name}-#{System.pid()}")
@@ -49,7 +49,7 @@ defmodule Steps do
     said(name, ours, theirs(script, run, dir))
   end
 
-  # Losses and rates of a run's steps.
+  # Losses and learning rates of a run's steps.
   defp ours(corpus, own, dir) do
     caller = self()
 
@@ -65,7 +65,7 @@ defmodule Steps do
     )
   end
 
-  # The batches that such a run learns from, see `Sconce.Loader`.
+  # The batches that the run learns from, see `Sconce.Loader`.
   defp export(corpus, dir) do
     batches = Loader.stream(corpus, @batches ++ [epochs: :infinity, as: :binaries])
 

@@ -1,12 +1,12 @@
 """The figures of `native/train/examples/card/figures.rs` in PyTorch (eager, compiled, cuDNN) and JAX, on the first card.
 
-The same shapes: 288 numbers a frame, two layers of 256 (an MLP's 512), heads of 81 logits; `act` is one frame of each
-of 1 or 32 games with its state, from the host's memory and back to it; `train` is a step of 256 windows of 60 frames
-(of an MLP one): forward, BCE + five CE on all frames, backward, clip to norm 1, AdamW. A JSON line a figure, in
-microseconds, or why it was not taken. It needs torch alone, and nothing of $SCONCE_PEERS.
+The shapes are the same: 288 numbers per frame, two layers of 256 (an MLP's 512), heads of 81 logits. `act` is one frame
+of each of 1 or 32 games with its state, from host memory and back to it. `train` is a step of 256 windows of 60 frames
+(1 frame for an MLP): forward, BCE + five CE on all frames, backward, clip to norm 1, AdamW. Prints one JSON line per
+figure, in microseconds, or the reason why it was skipped. It needs only torch, and nothing from $SCONCE_PEERS.
 
     python card.py            on a card
-    python card.py --small    tiny, on whatever there is: to see that each runs
+    python card.py --small    tiny sizes, on any device: to test that everything runs
 """
 import contextlib
 import importlib.util
@@ -34,7 +34,7 @@ def emit(peer, figure, backbone, batch, precision, **told):
 
 @contextlib.contextmanager
 def guard(*key):
-    """What a peer cannot do is told, and the others go on."""
+    """Reports an error as a skipped figure, so that the others still run."""
     try:
         yield
     except Exception as error:
@@ -42,7 +42,7 @@ def guard(*key):
 
 
 def measured(work, per=1):
-    """Median and 99th percentile of what a call takes, a `per`-th of it, in microseconds. It has to wait itself."""
+    """Median and 99th percentile of a call's time in microseconds, divided by `per`. The call must synchronise."""
     for _ in range(max(2, WARM_UP // per)):
         work()
     us, end = [], time.perf_counter() + SECONDS
@@ -82,7 +82,7 @@ def torch_figures():
             return self.net(x), state
 
     class Rnn(nn.Module):
-        """cuDNN's on a card."""
+        """cuDNN's implementation, if on a card."""
         out = HIDDEN
 
         def __init__(self, kind):
@@ -156,7 +156,7 @@ def torch_figures():
             return h + self.mlp(self.norms[1](h)), k[:, :, time:], v[:, :, time:]
 
     class Attention(nn.Module):
-        """Over the frame itself and those before it, as many as a window has, in keys and values of fixed size."""
+        """Attention over the frame and those before it, up to a window, with keys and values of fixed size."""
         out = HIDDEN
 
         def __init__(self):
@@ -192,7 +192,8 @@ def torch_figures():
     def acted(peer, name, batch):
         with guard(peer, "act", name, batch, "f32"), torch.inference_mode():
             policy = Policy(name).to(device).eval()
-            # Graphs would give the state of the step before to the next one: it is copied, as a card's owner would.
+            # CUDA graphs reuse the memory of the state, so it is copied for the next step, as a caller on a
+            # card would do.
             forward = torch.compile(policy, mode="reduce-overhead") if peer == "torch-compile" else policy
             x, state = torch.randn(batch, 1, INPUT), policy.backbone.zero(batch)
             if card:
@@ -240,7 +241,7 @@ def torch_figures():
             acted(eager(name), name, batch)
         for precision in ("f32", "bf16"):
             trained(eager(name), name, precision)
-    # What takes longest to compile comes last: there may be no time for it.
+    # Models with the longest compilation come last, because there may not be enough time for them.
     for name in ("mlp", "attention", "mamba"):
         for batch in (1, 32):
             acted("torch-compile", name, batch)
@@ -359,7 +360,7 @@ if __name__ == "__main__":
     if "--jax" in sys.argv:
         jax_figures()
         sys.exit()
-    # Each in a process of its own: neither has the other's memory, nor its versions of CUDA's libraries.
+    # Each module runs in its own process, so that they share neither memory nor versions of CUDA's libraries.
     for module in ("jax", "torch"):
         if importlib.util.find_spec(module) is None:
             emit(module, "all", "all", 0, "f32", skipped=f"{module} is not installed")

@@ -1,4 +1,4 @@
-"""What a training run keeps resident, told by the kernel. The README says what each figure means."""
+"""Resident memory of a training run, as reported by the kernel. The README defines the figures."""
 import ctypes
 import gc
 import re
@@ -8,7 +8,7 @@ STEPS = 5
 
 
 def bytes_of(field):
-    """VmRSS: resident now. VmHWM: the most since reset()."""
+    """VmRSS: resident now. VmHWM: the peak since reset()."""
     return int(re.search(rf"^{field}:\s+(\d+) kB", open("/proc/self/status").read(), re.M)[1]) * 1024
 
 
@@ -18,14 +18,14 @@ def reset():
 
 
 def give_back():
-    """Memory that was freed goes back to the system: what is taken again is seen again."""
+    """Returns freed memory to the system, so that later allocations count again."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
 
 
 def training(make):
-    """Bytes of a step that make() prepares, microseconds of STEPS of them, and their losses."""
-    make()()  # compiles, loads code, starts threads; all that it made is dropped
+    """Resident bytes of the steps that make() prepares, microseconds of STEPS of them, and their losses."""
+    make()()  # compiles, loads code, starts threads; its objects are dropped
     give_back()
     loaded = bytes_of("VmRSS")
     step = make()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The rows of the alternatives that ours stand beside, in one file: one JSON object a line.
+"""Measures the peers that Sconce is compared with. Writes one file with one JSON object per line.
 
-    SCONCE_PEERS=FOLDER ./run.py peers.json                     # everything, each with 1 and 2 threads
+    SCONCE_PEERS=FOLDER ./run.py peers.json                     # all rows, with 1 and 2 threads
     SCONCE_PEERS=FOLDER ./run.py peers.json --only "gru" --budget 5 --threads 2
 
-SCONCE_PEERS holds the shared benchmarks (common, heads, seqmodels, temporal, policy, quant), PEERS_DIR their
-environment, which is made by their run.sh where it is missing. Only the standard library is needed here.
+SCONCE_PEERS holds the shared benchmarks (common, heads, seqmodels, temporal, policy, quant). PEERS_DIR is their
+environment, which their run.sh makes if it is missing. This script needs only the standard library.
 """
 import argparse
 import json
@@ -29,11 +29,11 @@ PEERS = ["torch-eager", "torch-eager-nn", "torch-compile", "jax", "jax-unroll6",
          "asyncio-batch-intra1"]
 TRAIN = [f"{what}_{m} {256 if m == 'mlp' else 32}" for what in ("train", "memory") for m in MODELS]
 FORWARD = [f"{m}_full {b}" for m in MODELS if m != "mlp" for b in (1, 32)]
-# One decision, by one thread.
+# One decision on one thread.
 STEP = [f"{m}_step 1" for m in MODELS if m != "mlp"]
 SERVE = [f"serve_{m} 64" for m in ("mlp", "gru")]
-# Compiling a loop over 60 frames takes minutes each time: only with --slow, once in a while, to know whether
-# one of them has become the fastest.
+# Compiling a loop over 60 frames takes minutes each time. These rows need --slow, which is used
+# occasionally to check whether one of them has become the fastest.
 SLOW = r"^torch-compile \w*(lstm|gru|mamba)(?!_step)"
 
 
@@ -41,17 +41,17 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("results", type=Path)
     p.add_argument("--only", default="", help="a regular expression on 'peer case batch'")
-    p.add_argument("--threads", default="1,2", help="memory and serving are measured with the last of them")
-    p.add_argument("--budget", default="1.0", help="seconds that a row is measured, and at least five calls")
-    p.add_argument("--limit", type=float, default=900, help="seconds that a script may take")
-    p.add_argument("--slow", action="store_true", help="also what takes minutes to compile")
-    p.add_argument("--candle", action="store_true", help="also candle-nn, which cargo builds first, in minutes")
+    p.add_argument("--threads", default="1,2", help="thread counts; memory and serving use the last one")
+    p.add_argument("--budget", default="1.0", help="seconds per row, and at least five calls")
+    p.add_argument("--limit", type=float, default=900, help="maximum seconds per script")
+    p.add_argument("--slow", action="store_true", help="also rows that take minutes to compile")
+    p.add_argument("--candle", action="store_true", help="also candle-nn; cargo first builds it, which takes minutes")
     return p.parse_args()
 
 
 def environment():
     if "SCONCE_PEERS" not in os.environ:
-        sys.exit("SCONCE_PEERS is not set: the folder of the shared benchmarks")
+        sys.exit("SCONCE_PEERS is not set; it must name the folder of the shared benchmarks")
     shared = Path(os.environ["SCONCE_PEERS"])
     home = Path(os.environ.setdefault("PEERS_DIR", str(Path.home() / ".cache" / "sconce-peers")))
     python = home / "venv" / "bin" / "python"
@@ -62,7 +62,7 @@ def environment():
 
 
 def jobs(shared, threads):
-    """(script, its cases, threads), each a process."""
+    """Yields (script, its cases, threads); each is one process."""
     for t in threads:
         yield HERE / "train.py", [c for c in TRAIN if c.startswith("train") or t == threads[-1]], t
         yield CANDLE, [c for c in TRAIN if re.match("train_(mlp|lstm|gru) ", c)], t
@@ -75,11 +75,11 @@ def jobs(shared, threads):
 
 
 def candle(cases, threads, a):
-    """Builds the program of candle's own layers; the command that runs it, on as many processors as threads."""
+    """Builds the candle-nn program. Returns the command that runs it on as many processors as threads."""
     folder = Path(os.environ["PEERS_DIR"]) / "candle-nn"
     built = ["cargo", "build", "--release", "--locked", "--manifest-path", CANDLE / "Cargo.toml", "--target-dir", folder]
     if not shutil.which("cargo") or subprocess.run(built).returncode:
-        print("candle-nn: no cargo, or it does not build", file=sys.stderr)
+        print("candle-nn: cargo is missing, or the build failed", file=sys.stderr)
         return None
     names = ",".join(case.split()[0] for case in cases)
     return ["taskset", "-c", f"0-{int(threads) - 1}", "env", f"RAYON_NUM_THREADS={threads}",
@@ -87,7 +87,7 @@ def candle(cases, threads, a):
 
 
 def measure(python, script, cases, threads, a):
-    """Runs a script for those of its cases that are asked for; yields the rows as it prints them."""
+    """Runs a script for the selected cases. Yields the rows as they are printed."""
     peers = ["candle-nn"] if script == CANDLE else PEERS
     cases = [c for c in cases if any(re.search(a.only, f"{peer} {c}") for peer in peers)]
     command = [python, script, "--threads", threads, "--budget", a.budget,
@@ -97,7 +97,7 @@ def measure(python, script, cases, threads, a):
         command = candle(cases, threads, a) if a.candle else None
     if not cases or not command:
         return
-    # A session of its own: what a script has started ends with it.
+    # In a new session, so that all processes of a script can be killed together.
     with subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, text=True, cwd=script.parent,
                           start_new_session=True) as run:
         late = threading.Timer(a.limit, os.killpg, (run.pid, signal.SIGKILL))
@@ -110,7 +110,7 @@ def measure(python, script, cases, threads, a):
         finally:
             late.cancel()
     if run.returncode:
-        print(f"{script.name} --threads {threads}: ended {run.returncode}", file=sys.stderr)
+        print(f"{script.name} --threads {threads}: exit status {run.returncode}", file=sys.stderr)
 
 
 def main():

@@ -1,11 +1,11 @@
-"""64 clients, each sending its next request as soon as it has its answer: requests/s, p50, p95, p99, p99.9 at the clients.
+"""64 clients, each sending its next request when it has its answer: requests/s, p50, p95, p99, p99.9 at the clients.
 
-One Python process and ONNX Runtime in f32. serve_mlp: the policy MLP. serve_gru: one step of the GRU 256x2; every
-client has a state, which goes in with each of its requests and comes back changed.
+One Python process and ONNX Runtime in f32. serve_mlp: the policy MLP. serve_gru: one step of the GRU 256x2; each client
+sends its state with the request, and receives the new one.
 
-threads-nobatch: every client thread calls the session itself. threads-batch: a batcher thread takes what is queued, at
-most 64, waiting at most wait_us for more. asyncio-batch: the same with coroutines and futures. -intra1: a batch is
-computed by one thread, which leaves the other core to the clients.
+threads-nobatch: every client thread calls the session itself. threads-batch: a batcher thread takes queued requests,
+at most 64, and waits at most wait_us for more. asyncio-batch: the same with coroutines and futures. -intra1: one thread
+computes a batch, which leaves the other core to the clients.
 
     SCONCE_PEERS=... python serve.py --threads 2 --only "threads-batch serve_gru" --budget 4
 """
@@ -24,11 +24,11 @@ import numpy as np  # noqa: E402
 
 N, WARM = 64, 1.0
 SECONDS = max(A.budget, 3.0)
-CHECKED = 3  # answers of each client that are compared with those of an own run
+CHECKED = 3  # answers of each client that are compared with a reference run
 XS = np.random.default_rng(SEED).standard_normal((N, 288)).astype(np.float32)
 
 
-# ---- models: step(x [n, 288], states) -> (outputs of [n, ...], states), and a first state ------
+# ---- models: step(x [n, 288], states) -> (outputs of [n, ...], states), and an initial state -----
 def session(model, intra):
     import onnxruntime as ort
     so = ort.SessionOptions()
@@ -57,7 +57,7 @@ def gru(intra):
 
 
 def reference(step, state):
-    """The first answers of every client, by batches of all."""
+    """Returns the first answers of every client, computed in batches of all clients."""
     answers, states = [], [state] * N
     for _ in range(CHECKED):
         outs, states = step(XS, states)
@@ -67,7 +67,7 @@ def reference(step, state):
 
 
 class Client:
-    """What a client knows: its input, its state, its times."""
+    """The state of a client: its input, its memory, its times."""
 
     def __init__(self, i, state, ref, until):
         self.i, self.state, self.ref, self.until, self.times = i, state, ref, until, []
@@ -77,7 +77,7 @@ class Client:
         return XS[self.i], self.state
 
     def done(self, out, state):
-        """Takes an answer; whether there is time for another request."""
+        """Records an answer. Returns whether there is time for another request."""
         now, k = time.perf_counter(), len(self.times)
         self.times.append((now, now - self.start))
         self.state = state
@@ -86,9 +86,9 @@ class Client:
         return now < self.until
 
 
-# ---- ways to serve: each runs all clients to their end and gives the sizes of its batches --------
+# ---- ways to serve: each runs all clients to the end and returns its batch sizes -----------------
 def answer(step, got):
-    """Of [(x, state), ...]: an (output, state) for each."""
+    """Maps [(x, state), ...] to an (output, state) for each."""
     outs, states = step(np.stack([x for x, _ in got]), [h for _, h in got])
     return [([o[k] for o in outs], h) for k, h in enumerate(states)]
 

@@ -1,8 +1,9 @@
-"""One optimiser step of each backbone in each peer: what it takes (train_*), and what it keeps resident (memory_*).
+"""One optimiser step of each backbone in each peer: its time (train_*) and its resident memory (memory_*).
 
 forward, BCE buttons + CE five heads on all frames, backward, clip to global norm 1, AdamW(lr 1e-4, wd 1e-2).
 mlp: batch 256. lstm, gru, mamba, attn: 32 windows of 60 frames. The weights, the data and the functions are those of
-$SCONCE_PEERS; the README here defines the memory. Checked: the loss falls, and all peers start from the same one.
+$SCONCE_PEERS; the README here defines the memory figures. Checks that the loss falls, and that all peers start with the
+same loss.
 
     SCONCE_PEERS=... python train.py --threads 2 --only "jax.* train_gru"
 """
@@ -28,15 +29,15 @@ PEERS = {
     "attn": ["torch-eager", "torch-compile", "jax"],
 }
 FIRST_LOSS = {}
-torch_once = functools.cache(torch_setup)  # threads can be set only before the first work
+torch_once = functools.cache(torch_setup)  # threads can only be set before the first work
 
 
 def seqmodels(peer):
-    """The shared models. They import both libraries: a peer whose memory is measured is spared the other one."""
+    """The shared models. They import both libraries; if a peer's memory is measured, the other library is mocked."""
     if not ALONE:
         import seqmodels
         return seqmodels
-    import numpy.testing  # noqa: F401  it looks for torch among the modules, so not while that is a stand-in
+    import numpy.testing  # noqa: F401  it looks for torch among the modules, so it is imported before the mock
     names = ["jax", "jax.numpy"] if peer.startswith("torch") else ["torch", "torch.nn", "torch.nn.functional"]
     with mock.patch.dict(sys.modules, {n: mock.MagicMock() for n in names}):
         import seqmodels
@@ -63,7 +64,7 @@ def arrays(kind, S):
 
 # ---- torch -----------------------------------------------------------------------------------
 def torch_peer(peer, kind):
-    """Gives what makes a step; whatever is compiled is compiled once for all steps that are made."""
+    """Returns a function that makes a step. Compilation is shared by all steps."""
     torch = torch_once()
     import torch.nn.functional as F
     from heads import HEADS, N_OUT
@@ -109,7 +110,7 @@ def torch_peer(peer, kind):
 
 
 def learned(p):
-    """All tensors but Mamba's a, which the shared step keeps fixed."""
+    """All tensors except Mamba's a, which the shared step keeps fixed."""
     for k, v in p.items() if isinstance(p, dict) else enumerate(p):
         if isinstance(v, (dict, list)):
             yield from learned(v)
@@ -174,10 +175,10 @@ def peer_of(peer, kind):
 
 
 def falls(kind, losses):
-    """The first loss, once it is known that training works and began where the other peers began."""
+    """Returns the first loss. Checks that the loss falls, and that it starts like that of the other peers."""
     assert losses[-1] < losses[0], losses
     begun = FIRST_LOSS.setdefault(kind, losses[0])
-    assert abs(losses[0] - begun) < 1e-3, f"starts from {losses[0]}, another peer from {begun}"
+    assert abs(losses[0] - begun) < 1e-3, f"starts at {losses[0]}, another peer at {begun}"
     return round(losses[0], 5)
 
 

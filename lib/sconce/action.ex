@@ -3,26 +3,36 @@ defmodule Sconce.Action do
   alias Sconce.Policy.{Head, Spec}
 
   @moduledoc """
-  One controller input, as `Sconce.Session.act/3` chose it.
+  One controller input that `Sconce.Session.act/3` chose.
 
   | field | meaning |
   |---|---|
   | `buttons` | `%{a:, b:, x:, y:, z:, l:, r:, d_up:}`, true where pressed |
   | `main_stick`, `c_stick` | `%{x:, y:}` in 0..1, left and down 0, centre 0.5 |
   | `shoulder` | 0..1 |
-  | `input` | of a declared game the parts of its input by their names: flags as a map, numbers in the game's range |
-  | `confidence` | 0..1 of `buttons`, `main`, `c`, `shoulder`, and `overall` |
-  | `choices` | what each head chose, by its name as the Spec has it: a class, a list of bits, or a list of numbers |
-  | `logits` | a list of numbers for each head where they were asked for, or nil; of numbers their means, then their logarithmic deviations before tanh; `value` of a policy that has one |
-  | `frame` | the how-manieth decision of its session it is, from 1 |
+  | `input` | in a declared game, the parts of the input by name: flags as a map, numbers in the game's range |
+  | `confidence` | 0..1 for `buttons`, `main`, `c`, `shoulder`, and `overall` |
+  | `choices` | the choice of each head, by its name in the Spec: a class, a list of bits, or a list of numbers |
+  | `logits` | nil, or with `logits: true` a list of numbers for each head; see below |
+  | `frame` | number of this decision in its session, from 1 |
 
-  A policy with other heads than a controller's leaves buttons, sticks and shoulder nil, and its
-  `confidence` has a number for each head. One whose heads are no game's leaves `input` nil.
+  If the heads of a policy are not those of a controller, buttons, sticks and shoulder are nil, and
+  `confidence` has one number for each head. If they are not those of a declared game, `input` is nil.
 
-  The confidence of buttons is the mean of `2 |p - 0.5|`, that of a stick the mean over its axes of the
-  largest probability. `overall` weighs the four by 0.4, 0.3, 0.15 and 0.15.
+  The confidence of the buttons is the mean of `2 |p - 0.5|`. The confidence of a stick is the largest
+  probability of an axis, averaged over both axes. `overall` weighs the four by 0.4, 0.3, 0.15 and 0.15.
+
+  The logits of a Gaussian head are the means, then the logarithms of the standard deviations, both before
+  tanh. A policy with a value head adds its `value`.
 
   An action can be the `previous_action` of a `Sconce.Frame`.
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [jump: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy)
+      iex> {:ok, action} = Sconce.Session.act(session, [0.5, -0.5], deterministic: true)
+      iex> {action.choices, action.frame, action.buttons}
+      {%{jump: [1]}, 1, nil}
   """
 
   defstruct [
@@ -52,7 +62,7 @@ defmodule Sconce.Action do
         }
 
   @doc false
-  # From what the native side answers: labels, a confidence of each head, logits, number.
+  # Built from the answer of the native side: labels, one confidence for each head, logits, frame number.
   @spec new(Spec.t(), boolean, tuple) :: t
   def new(%Spec{heads: heads} = spec, true, {labels, confidence, logits, frame}),
     do: controller(heads, labels, confidence, logits && logits(spec, logits), frame)
@@ -98,7 +108,7 @@ defmodule Sconce.Action do
 
   defp floats(binary), do: for(<<number::float-32-little <- binary>>, do: number)
 
-  # At sixty a second for each of many players: every part by one match, without a loop.
+  # This runs 60 times a second for each player: one match takes every part, without a loop.
   defp controller(heads, labels, confidence, logits, frame) do
     [a, b, x, y, z, l, r, d_up, main_x, main_y, c_x, c_y, shoulder] = labels
 
@@ -133,7 +143,7 @@ defmodule Sconce.Action do
     }
   end
 
-  # A value stands behind the others.
+  # The value of a value head comes last.
   defp confidence([buttons, main_x, main_y, c_x, c_y, shoulder | _value]) do
     main = (main_x + main_y) / 2
     c = (c_x + c_y) / 2
@@ -153,12 +163,12 @@ defmodule Sconce.Action do
     |> Map.new(fn {%{name: name}, value} -> {name, rounded(value)} end)
   end
 
-  # To three places; `Float.round/2` takes ten times as long.
+  # Rounds to three decimal places. `Float.round/2` takes ten times as long.
   defp rounded(value), do: round(value * 1000) / 1000
 
   @doc false
-  # Labels in the order of the heads, from an action, from choices by name, or as they are. How many
-  # and how large they may be the native side knows. `what` names them in errors.
+  # Labels in the order of the heads, from an action, from choices by name, or from a list of labels. The native
+  # side checks their number and their size. `what` names them in errors.
   @spec labels(Spec.t(), atom, t | map | list) :: {:ok, [non_neg_integer]} | {:error, Error.t()}
   def labels(spec, what, %__MODULE__{choices: choices}), do: labels(spec, what, choices)
 
@@ -190,13 +200,13 @@ defmodule Sconce.Action do
 
   def labels(_spec, what, other), do: misfit(what, other)
 
-  # Whole numbers below 0 and beyond 16 bits are numbers of a head that has such.
+  # Integers below 0 or beyond 16 bits are valid only for a head that chooses numbers.
   defp numbers?(%Spec{heads: heads}, choices),
     do: Head.type(heads) == {:f, 32} and Enum.all?(choices, &is_number/1)
 
   defp named?(heads, choices), do: Enum.all?(heads, &is_map_key(choices, &1.name))
 
-  # A name may be an atom or text, whichever of them the Spec has.
+  # A name may be given as an atom or as text; the result has the form of the Spec.
   defp renamed(heads, choices) do
     names = Map.new(heads, &{Spec.text(&1.name), &1.name})
 
@@ -205,7 +215,7 @@ defmodule Sconce.Action do
         do: {names[Spec.text(name)] || name, choice}
   end
 
-  # An improper list is no choice.
+  # An improper list is not a choice.
   defp one_by_one(kind, choice) when length(choice) >= 0, do: Head.labels_of(kind, choice)
   defp one_by_one(_kind, [_ | _] = other), do: [other]
   defp one_by_one(kind, choice), do: Head.labels_of(kind, choice)
@@ -214,7 +224,7 @@ defmodule Sconce.Action do
   defp label?(label), do: is_float(label) and abs(label) <= 3.4028234e38
 
   @doc false
-  # Those of no action at all.
+  # Labels that mean "no action".
   @spec no_labels(Spec.t()) :: [65_535]
   def no_labels(%Spec{heads: heads}), do: Enum.flat_map(heads, &none/1)
 

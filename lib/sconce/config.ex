@@ -5,12 +5,12 @@ defmodule Sconce.Config do
   @presets Catalogue.names()
   @priorities [:nice, :idle, :normal]
 
-  # `variables`: environment variables, the first that says something counts, and how each is read.
+  # `variables` are environment variables and how each is read; the first one with a value counts.
   @settings [
     device: [
       type: Device.type(),
       default: :cpu,
-      doc: "Where policies live, see `Sconce.Device`.",
+      doc: "Device of policies, see `Sconce.Device`.",
       variables: [
         SCONCE_DEVICE: :device,
         CUDA_VISIBLE_DEVICES: :hidden,
@@ -24,7 +24,7 @@ defmodule Sconce.Config do
       default: 1.0,
       min: 0.01,
       max: 1.0,
-      doc: "Share of a card's memory that may be taken, see `Sconce.GPU.Ledger`.",
+      doc: "Largest share of a card's memory in use, see `Sconce.GPU.Ledger`.",
       variables: [
         SCONCE_MEMORY_FRACTION: :share,
         EXPHIL_GPU_MEMORY_FRACTION: :share,
@@ -34,78 +34,81 @@ defmodule Sconce.Config do
     memory_budget: [
       type: {:or, [:bytes, nil]},
       default: nil,
-      doc: "The same in bytes, as in `\"8GB\"`; the lesser of both counts.",
+      doc: "The same limit in bytes, as in `\"8GB\"`; the lower one counts.",
       variables: [SCONCE_MEMORY_BUDGET: :text]
     ],
     threads: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
-      doc: "Of training and evaluation; `nil` leaves them as they are.",
+      doc: "Threads of training and evaluation; `nil` keeps the current number.",
       variables: [SCONCE_THREADS: :number]
     ],
     background: [
       type: {:in, @priorities},
       default: :nice,
       doc:
-        "How native threads that train, evaluate and import give way to all others on Linux: nice 19, " <>
-          "`SCHED_IDLE`, or not, see `Sconce.Serving`. Read when work begins.",
+        "Priority on Linux of native threads that train, evaluate and import: nice 19, `SCHED_IDLE` or " <>
+          "normal, see `Sconce.Serving`. Read at the start of such work.",
       variables: [SCONCE_BACKGROUND: :background]
     ],
     preset: [
       type: {:or, [{:in, @presets}, nil]},
       default: nil,
-      doc: "Of `mix sconce.train`, see `Sconce.Preset`.",
+      doc: "Preset of `mix sconce.train`, see `Sconce.Preset`.",
       variables: [SCONCE_PRESET: :preset, EXPHIL_DEFAULT_PRESET: :preset]
     ],
     replays: [
       type: {:or, [:path, nil]},
       default: nil,
-      doc: "What `mix sconce.import` reads where no path is given.",
+      doc: "Path that `mix sconce.import` reads if none is given.",
       variables: [EXPHIL_REPLAYS_DIR: :text]
     ],
     nvml: [
       type: {:or, [:path, nil]},
       default: nil,
-      doc: "The driver's `libnvidia-ml.so.1` or its folder, where `Sconce.GPU` does not find it.",
+      doc:
+        "Path of the driver's `libnvidia-ml.so.1` or its folder, if `Sconce.GPU` does not find it.",
       variables: [SCONCE_NVML: :text]
     ]
   ]
 
-  # Read where Sconce is built, tested and measured.
+  # Variables of the build, the tests and the benchmarks.
   @build [
     SCONCE_SKIP_NATIVE: "1: do not build the native part",
+    SCONCE_NATIVE_PATH: "a native library that was built elsewhere, to install",
+    SCONCE_SOURCE_URL: "address of the public repository, for a package",
     SCONCE_CUDA: "1: build for NVIDIA cards, too; flash-attn: with flash attention",
     SCONCE_CUDA_DIR:
-      "where bin/cuda-toolkit lays out what that needs, ~/.cache/sconce by default",
+      "folder of the toolkit that bin/cuda-toolkit lays out, ~/.cache/sconce by default",
     SCONCE_PROFILE: "cargo's profile, release by default",
     SCONCE_FEATURES: "cargo features, comma-separated",
     SCONCE_TARGET_DIR: "cargo's target folder",
     SCONCE_REPLAYS: "a folder of real games, for tests",
     SCONCE_PEERS: "a folder of peers, for benchmarks",
-    SCONCE_CPU: "portable, avx2 or avx512: no wider instructions are used, nor a matrix unit",
-    SCONCE_EMULATED_CARDS: "how many cards the emulated one is, 1 by default",
-    SCONCE_EMULATED_CARD_MB: "the memory of all of them, in MiB, 4096 by default"
+    SCONCE_CPU: "portable, avx2 or avx512: the widest instructions, without a matrix unit",
+    SCONCE_EMULATED_CARDS: "number of emulated cards, 1 by default",
+    SCONCE_EMULATED_CARD_MB: "memory of all emulated cards, in MiB, 4096 by default"
   ]
 
-  @no_grab "memory is taken when it is needed, and given back"
-  @no_xla "there is no XLA here, and nothing is compiled when a run begins"
+  @no_grab "memory is allocated on demand and freed again"
+  @no_xla "Sconce has no XLA and compiles nothing at the start of a run"
   @ignored [
     XLA_PYTHON_CLIENT_ALLOCATOR: @no_grab,
     XLA_CACHE_PATH: @no_xla,
     XLA_FLAGS: @no_xla,
     TF_CPP_MIN_LOG_LEVEL: @no_xla,
-    FLASH_ATTENTION_CUDA: "SCONCE_CUDA=flash-attn says it when Sconce is built",
-    EXPHIL_MEMORY_LEDGER: "Sconce.GPU.ledger/1 is always there",
-    EXPHIL_WANDB_PROJECT: "a run reports into its folder and by messages",
-    EXPHIL_SKIP_NIF_COMPILE: "SCONCE_SKIP_NATIVE=1 leaves the native part of Sconce alone",
+    FLASH_ATTENTION_CUDA: "SCONCE_CUDA=flash-attn selects it when Sconce is built",
+    EXPHIL_MEMORY_LEDGER: "Sconce.GPU.ledger/1 is always available",
+    EXPHIL_WANDB_PROJECT: "a run reports to its folder and by messages",
+    EXPHIL_SKIP_NIF_COMPILE: "SCONCE_SKIP_NATIVE=1 skips the native build of Sconce",
     EDIFICE_LOCAL_NX: "backbones are Sconce's own",
     EDIFICE_PATH: "backbones are Sconce's own"
   ]
   @ignored_keys [
-    training_dtype: "the option :precision of a run says it",
+    training_dtype: "the option :precision of a run sets it",
     accumulation_dtype: "products are added in f32, norms in f64",
-    devices: "the option :device of a run says it, as {:cuda, [0, 1]}",
-    distribution: "several devices of a run always share its batches"
+    devices: "the option :device of a run sets them, as {:cuda, [0, 1]}",
+    distribution: "several devices of a run always share each batch"
   ]
 
   setting_docs = fn {name, spec} ->
@@ -114,22 +117,23 @@ defmodule Sconce.Config do
   end
 
   @moduledoc """
-  Where settings come from that no option says: the application environment (`config :sconce, threads: 2`),
-  over that environment variables, over that the options of a call, which are always worth most.
+  Settings that apply when a call does not set them as an option.
 
-  | setting | default | variables, the first counts | what it is |
+  An option of a call overrides an environment variable, which overrides the application environment
+  (`config :sconce, threads: 2`), which overrides the default.
+
+  | setting | default | variables, the first counts | meaning |
   |---|---|---|---|
   #{Enum.map_join(@settings, "\n", setting_docs)}
 
-  `CUDA_VISIBLE_DEVICES` says `:cpu` where it hides every GPU (empty or `-1`) and else nothing; `EXPHIL_GPU`
+  `CUDA_VISIBLE_DEVICES` selects `:cpu` if it hides every GPU (empty or `-1`), and is ignored otherwise; `EXPHIL_GPU`
   is `0` or `1`; `SCONCE_DEVICE` may name a card, as in `cuda:1`; `EXLA_TARGET` and `XLA_TARGET` are `host`,
-  `cpu`, or the kind of a GPU as in `cuda12`. `mix sconce.doctor` prints all of it for this machine.
+  `cpu`, or the kind of a GPU as in `cuda12`. `mix sconce.doctor` prints all settings of this machine.
 
   ## No effect
 
-  Of ExPhil's and EXLA's variables, and of keys an app may have set, these have none, and are named by
-  `explain/0` and the doctor where they are set, as are variables whose name begins with `SCONCE_` and is
-  none:
+  These variables of ExPhil and EXLA, and these keys of an app, have no effect. If one of them is set, `explain/0` and
+  `mix sconce.doctor` name it, and also unknown variables whose name begins with `SCONCE_`:
 
   | variable or key | why |
   |---|---|
@@ -140,7 +144,7 @@ defmodule Sconce.Config do
   @type setting :: %{name: atom, value: term, source: atom | String.t()}
 
   @doc """
-  The value of a setting.
+  Returns the value of a setting. Raises `ArgumentError` like `fetch/1`.
 
       iex> Sconce.Config.get(:thread)
       ** (ArgumentError) unknown setting :thread, did you mean :threads?
@@ -149,7 +153,7 @@ defmodule Sconce.Config do
   def get(name), do: fetch(name).value
 
   @doc """
-  A setting and where it comes from. Raises `ArgumentError` for a value that it cannot have.
+  Returns a setting with its source. Raises `ArgumentError` for an unknown setting or an invalid value.
 
       iex> Application.put_env(:sconce, :threads, 2)
       iex> Sconce.Config.fetch(:threads)
@@ -168,13 +172,18 @@ defmodule Sconce.Config do
     end
   end
 
-  @doc "All settings. Raises `ArgumentError` for the first value that cannot be."
+  @doc """
+  Returns all settings. Raises `ArgumentError` for the first invalid value.
+
+      iex> Enum.find(Sconce.Config.settings(), &(&1.name == :nvml))
+      %{name: :nvml, value: nil, source: :default}
+  """
   @spec settings() :: [setting]
   def settings, do: Enum.map(@settings, fn {name, _spec} -> fetch(name) end)
 
   @doc """
-  Every value that a setting cannot have, with what would be right as `wrong`, also of variables that an
-  earlier one of their setting overrides.
+  Returns every invalid value of a setting, with the expectation as `wrong`. It includes variables that an earlier
+  variable of the setting overrides.
 
       iex> Application.put_env(:sconce, :threads, "2")
       iex> Application.put_env(:sconce, :preset, :quik)
@@ -192,10 +201,18 @@ defmodule Sconce.Config do
   end
 
   @doc false
-  # What `explain/0` and the doctor show: every setting, also one whose value is wrong.
+  # Every setting, including those with an invalid value, for `explain/0` and the doctor.
   def shown, do: Enum.map(@settings, fn {name, spec} -> first(name, spec) end)
 
-  @doc "What is set and has no effect: where, its value, and why."
+  @doc """
+  Returns the variables and keys that are set without effect: name, value and reason.
+
+      iex> System.put_env("XLA_FLAGS", "--fast")
+      iex> List.keyfind(Sconce.Config.ignored(), "XLA_FLAGS", 0)
+      {"XLA_FLAGS", "--fast", "Sconce has no XLA and compiles nothing at the start of a run"}
+      iex> System.delete_env("XLA_FLAGS")
+      :ok
+  """
   @spec ignored() :: [{String.t(), String.t(), String.t()}]
   def ignored do
     variables =
@@ -210,7 +227,11 @@ defmodule Sconce.Config do
   end
 
   @doc false
-  # Settings that are allowed and delay decisions.
+  # The table of settings: type, default, documentation and variables of each.
+  def table, do: @settings
+
+  @doc false
+  # Valid settings that delay decisions.
   def harmful do
     for %{value: :normal} = setting <- shown(), setting.name == :background do
       {source_text(setting.source),
@@ -219,13 +240,15 @@ defmodule Sconce.Config do
   end
 
   @doc false
-  # Variables that the doctor shows, each with what it is for.
+  # Variables of the build, each with its meaning, for the doctor.
   def build_variables, do: @build
 
   defp unknown_cpu do
     for cpu <- List.wrap(System.get_env("SCONCE_CPU")),
         cpu not in ~w(portable avx2 avx512),
-        do: {"SCONCE_CPU", cpu, "expected portable, avx2 or avx512: all that the CPU has is used"}
+        do:
+          {"SCONCE_CPU", cpu,
+           "expected portable, avx2 or avx512: all features of the CPU are used"}
   end
 
   defp unknown_variables do
@@ -240,8 +263,7 @@ defmodule Sconce.Config do
   end
 
   @doc """
-  Prints each setting with its value and where that comes from, then what is wrong and what is set
-  without effect:
+  Prints each setting with its value and its source, then invalid values, then variables and keys without effect:
 
   ```text
   device          :cuda       EXLA_TARGET
@@ -252,8 +274,11 @@ defmodule Sconce.Config do
   preset          nil         default
   replays         nil         default
   nvml            nil         default
-  XLA_FLAGS --fast has no effect: there is no XLA here, and nothing is compiled when a run begins
+  XLA_FLAGS --fast has no effect: Sconce has no XLA and compiles nothing at the start of a run
   ```
+
+      iex> ExUnit.CaptureIO.capture_io(&Sconce.Config.explain/0) =~ "memory_fraction 1.0         default"
+      true
   """
   @spec explain() :: :ok
   def explain do
@@ -281,7 +306,7 @@ defmodule Sconce.Config do
   def source_text(variable), do: variable
 
   @doc false
-  # Every environment variable that is read here, also those without effect.
+  # Every environment variable that is read, including those without effect.
   def variables do
     honoured = for {_name, spec} <- @settings, {variable, _how} <- spec[:variables], do: variable
     Enum.map(honoured ++ Keyword.keys(@ignored), &to_string/1)
@@ -294,7 +319,7 @@ defmodule Sconce.Config do
     end
   end
 
-  # What the variables and the application's environment say of a setting, in the order in which it counts.
+  # The values of a setting in variables and in the application environment, the one that counts first.
   defp said(name, spec) do
     variables =
       for {variable, how} <- spec[:variables],
@@ -326,7 +351,7 @@ defmodule Sconce.Config do
     end
   end
 
-  # What would be right where it stands: a term, or the text of a variable.
+  # The expectation in the words of the source: a term, or the text of a variable.
   defp right(:flag, _given, _spec), do: "expected 0 or 1"
   defp right(:number, _given, _spec), do: "expected a positive integer"
   defp right(:share, _given, _spec), do: "expected a number from 0.01 to 1"
@@ -352,8 +377,8 @@ defmodule Sconce.Config do
   defp known(:preset), do: @presets
   defp known(:background), do: @priorities
 
-  # The value that a variable's text stands for, `:unset` where it says nothing, or the text itself
-  # where it is none, which is then refused.
+  # The value of a variable's text, `:unset` if it has no value, or the text itself if it is invalid, which is refused
+  # later.
   defp read(:hidden, text), do: if(String.trim(text) in ["", "-1"], do: :cpu, else: :unset)
   defp read(_how, ""), do: :unset
   defp read(:text, text), do: text

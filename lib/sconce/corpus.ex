@@ -5,49 +5,49 @@ defmodule Sconce.Corpus do
   alias Sconce.Policy.{Head, Spec}
 
   @import [
-    into: [type: :path, required: true, doc: "Folder of the corpus, made where it is missing."],
+    into: [type: :path, required: true, doc: "Folder of the corpus, created if missing."],
     game: [
       type: :any,
       default: :melee,
       doc:
-        "`:melee` reads replays; a `Sconce.Game` reads files of its games, `.csv` and `.jsonl`."
+        "`:melee` for Slippi replays, or a `Sconce.Game` for `.csv` and `.jsonl` files of its games."
     ],
     min_frames: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
-      doc: "Shorter games are left out; `nil` is 600 frames of a replay, and 1 of other games."
+      doc: "Shorter games are skipped; `nil` is 600 frames for replays and 1 for other games."
     ],
     threads: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
-      doc: "Threads that read; `nil` takes one for each processor."
+      doc: "Threads that read; `nil` is one for each processor."
     ],
     retry: [
       type: :boolean,
       default: false,
-      doc: "Reads also the replays that two imports died of, see below."
+      doc: "Also reads replays that were open at two deaths of an import, see below."
     ],
     progress: [
       type: {:or, [{:fun, 1}, :auto, false]},
       default: :auto,
       doc:
         "Called with `%{done, total, added, known, skipped, frames, seconds}` after each file. " <>
-          "`:auto` writes a line where there is a terminal, `false` nothing."
+          "`:auto` prints a line in a terminal, `false` prints nothing."
     ]
   ]
 
   @build [
-    into: [type: :path, required: true, doc: "Folder of the corpus, made where it is missing."],
+    into: [type: :path, required: true, doc: "Folder of the corpus, created if missing."],
     heads: [
       type: :any,
       default: nil,
       doc:
-        "Of vectors: what the labels are, such as `[move: {:categorical, 3}, fire: {:bernoulli, 1}]`."
+        "For vectors: the kinds of the labels, such as `[move: {:categorical, 3}, fire: {:bernoulli, 1}]`."
     ],
     columns: [
       type: {:list, {:in, [:reward, :end, :weight, :log_likelihood]}},
       default: [],
-      doc: "Of a declared game: what its rows have beside `frame` and `input`."
+      doc: "For a declared game: further keys of its rows, beside `frame` and `input`."
     ]
   ]
 
@@ -55,35 +55,33 @@ defmodule Sconce.Corpus do
     progress: [
       type: {:or, [{:fun, 1}, :auto, false]},
       default: :auto,
-      doc: "As that of `import/2`, with `%{done, total, bytes, damaged}` after each game."
+      doc: "As in `import/2`, with `%{done, total, bytes, damaged}` after each game."
     ]
   ]
 
   @moduledoc """
-  Games on disk: made from replays once, read by training many times.
+  Games on disk: imported from replays once, read by training many times.
 
-  A corpus is a folder of one file for each game, which training maps into memory, and a manifest.
-  It holds what the replays say, not what a policy sees, so one corpus serves every embedding and
-  every choice of delay, window or mirror.
+  A corpus is a folder with a manifest and one file for each game, which training maps into memory. It contains the
+  values of the replays, not the input of a policy, so that one corpus serves every embedding, delay, window and mirror.
 
       {:ok, corpus} = Sconce.Corpus.import("replays", into: "corpus")
       corpus
       #Sconce.Corpus<melee · 14 games · 128,559 frames · Fox 12, Mewtwo 5, Marth 4 … · 37.6 MB>
 
-  What is read from a replay, since which version of the format, and what stands in for it in older
-  files is data: `fields/0`. `build/3` makes a corpus of other games from vectors and labels.
+  `fields/0` lists the values that are read from a replay, with the first version of the format and the fallback for
+  older files. `build/3` makes a corpus of other games from vectors and labels, or from the rows of a `Sconce.Game`.
   """
 
   @enforce_keys [:handle, :dir, :info]
   defstruct [:handle, :dir, :info, :report]
 
-  @typedoc "An open corpus. `report` is that of the import which made it, or nil."
+  @typedoc "An open corpus. `report` is that of the import that opened it, or nil."
   @type t :: %__MODULE__{handle: reference, dir: Path.t(), info: info, report: report | nil}
 
   @typedoc """
-  A corpus in a few numbers. `views` counts each player of each game; `characters`, `stages` and
-  `versions` are pairs of value and count, the most frequent first; `other_ids` counts ids that no
-  table has a row for.
+  The summary of a corpus. `views` counts each player of each game; `characters`, `stages` and `versions` are pairs of
+  value and count, the most frequent first; `other_ids` counts ids without a row in a table.
   """
   @type info :: %{
           schema: :melee | {:vector, pos_integer} | Game.t(),
@@ -99,9 +97,9 @@ defmodule Sconce.Corpus do
         }
 
   @typedoc """
-  What an import did: games `added`, `known` from before, `adopted` from an import that was killed;
-  `skipped` files with `reason` and `detail`; `interrupted` replays, which were being read when an earlier
-  import died; `frames`, `bytes` and `other_ids` of the added games.
+  The report of an import: the number of games `added`, `known` from before, and `adopted` from a killed import;
+  `skipped` files with `reason` and `detail`; `interrupted` replays, which were open when an earlier import died;
+  `frames`, `bytes` and `other_ids` of the added games.
   """
   @type report :: %{
           added: non_neg_integer,
@@ -119,7 +117,7 @@ defmodule Sconce.Corpus do
   @type reason :: unquote(Enum.reduce(@reasons, &{:|, [], [&1, &2]}))
   @reason_names Map.new(@reasons, &{Atom.to_string(&1), &1})
 
-  # Internal ids, as after a frame.
+  # Names by internal id, the id of a post-frame.
   @characters [
     "Mario",
     "Fox",
@@ -153,33 +151,53 @@ defmodule Sconce.Corpus do
   @doc """
   Adds replays to the corpus in `:into` and opens it.
 
-  `paths` is a replay or a folder that is searched for `.slp` files, or a list of such. It reads on
-  native threads, both players' views of each game, and adds only games that are not there yet.
+  `paths` is a replay, a folder that is searched for `.slp` files, or a list of both. Native threads read the views of
+  both players of each game, and only new games are added.
 
-  Files that cannot be used are skipped and stand in `corpus.report.skipped`, with a reason of
-  #{Enum.map_join(@reasons, ", ", &"`#{inspect(&1)}`")}. Whatever ends an import early, every game
-  that was finished is kept, and the next import goes on from there: the death of the caller cancels
-  it, a full disk is an error of kind `:io`, a second importer of one corpus one of kind `:busy`.
-  Files of which none can be kept are one of kind `:not_found`, whose `details` have `skipped`, and make no
-  corpus; a game that is there, but not as it was written, is read again, for which each game that an import
-  finds there is read and hashed; a folder `:into` that holds other things than a corpus is one of kind
-  `:mismatch`.
+  Unusable files are skipped and listed in `corpus.report.skipped`, with a reason of
+  #{Enum.map_join(@reasons, ", ", &"`#{inspect(&1)}`")}. If an import ends early, every finished game is kept, and the
+  next import continues. The death of the caller cancels an import. An import reads and hashes the existing games, and
+  imports a damaged one again.
 
-  The file `journal` in the folder names the replays that are being read. Where an import dies with its VM,
-  the next one reads these last and one at a time, so that a second death has one cause, and reports them as
-  `interrupted`. A replay that was being read at two deaths is skipped as `:fatal`, unless `:retry` is set.
+  | kind of error | cause |
+  |---|---|
+  | `:io` | a full disk, for example |
+  | `:busy` | another import into this corpus is running |
+  | `:not_found` | none of the files could be kept; no corpus is made, and `details` have `skipped` |
+  | `:mismatch` | the folder `:into` contains other things than a corpus |
+
+  The file `journal` in the folder names the open replays. If an import dies with its VM, the next one reads these
+  replays last and one at a time, so that a second death has one cause, and reports them as `interrupted`. A replay that
+  was open at two deaths is skipped as `:fatal`, unless `:retry` is set.
 
   ## Other games
 
-  With `:game` a file holds one game, a row a frame, oldest first: what was seen, and the input that answered it. CSV has
-  `Sconce.Game.columns/1` in its first line, in any order, and maybe more, which are not read. A JSON line is an object
-  of them, where `buttons.jump` may be `jump` of an object `buttons` or a name in the list `buttons`. What a field has a
-  default for may be left out. `reward` is what the input was rewarded with, `end` is 1 in the last row of a game that
-  ended and 0 where it was cut off, `weight` says how much a frame counts, `log_likelihood` how likely its input was to whoever chose it; whether they are
-  there the first file says. A file with anything wrong is skipped whole, and the reason names line and column. Files are read as they stream by; a
-  line has at most 1 MiB.
+  With `:game` a file contains one game, one row for each frame, oldest first: a frame and the input that answers it. The
+  first line of a CSV file has `Sconce.Game.columns/1` in any order; other columns are ignored. A line of a `.jsonl` file
+  is an object with these keys; `buttons.jump` may also be the key `jump` of an object `buttons`, or a name in a list
+  `buttons`. A field with a default may be missing. The first file decides which of these columns exist:
+
+  | column | meaning |
+  |---|---|
+  | `reward` | reward of the input |
+  | `end` | 1 in the last row of a game that ended, 0 in that of a game that was cut off |
+  | `weight` | weight of the frame in the loss |
+  | `log_likelihood` | log probability of the input under the player that chose it |
+
+  A file with an error is skipped as a whole, and the reason names line and column. Files are streamed; a line has at
+  most 1 MiB.
 
   #{Options.docs(@import)}
+
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-import-" <> System.pid())
+      iex> File.mkdir_p!(dir)
+      iex> File.write!(Path.join(dir, "game.csv"), "x,step\\n0.5,1\\n0.25,2\\n")
+      iex> walk = Sconce.Game.new!(name: :walk, fields: [x: [type: :number]], input: [step: [type: {:choice, 3}]])
+      iex> {:ok, corpus} = Sconce.Corpus.import(dir, game: walk, into: Path.join(dir, "corpus"))
+      iex> {corpus.report.added, corpus.report.frames, corpus.report.skipped}
+      {1, 2, []}
+      iex> File.rm_rf!(dir) != []
+      true
   """
   @spec import(Path.t() | [Path.t()], keyword) :: {:ok, t} | {:error, Error.t()}
   def import(paths, opts) do
@@ -217,33 +235,45 @@ defmodule Sconce.Corpus do
   defp paths!(path) when is_binary(path), do: [path]
   defp paths!(other), do: Options.argument!("paths", other, "a path or a list of paths")
 
-  # Of files that are there, one at least should be of use.
+  # An import of files of which none is usable is an error.
   defp kept_some(%{added: 0, known: 0, skipped: [_ | _] = skipped}) do
     reasons = skipped |> Enum.frequencies_by(& &1.reason) |> Enum.sort()
     reasons = Enum.map_join(reasons, ", ", fn {reason, n} -> "#{n} #{reason}" end)
-    what = "a game that can be kept, in #{length(skipped)} files (#{reasons})"
+    what = "a usable game in #{length(skipped)} files (#{reasons})"
     {:error, %Error{kind: :not_found, op: :import, details: %{what: what, skipped: skipped}}}
   end
 
   defp kept_some(_report), do: :ok
 
   @doc """
-  Makes a corpus of exactly these games and opens it; one of the same schema that lay in `:into` is
-  replaced.
+  Makes a corpus of exactly these games and opens it. A corpus of the same schema in `:into` is replaced.
 
-  The schema is `{:vector, n}`. A game is `{x, labels}`: `x` holds `n` numbers a frame, `labels` one
-  class a frame for each `{:categorical, k}`, `k` bits for each `{:bernoulli, k}` and `k` numbers for each
-  `{:gaussian, k, low, high}`. Either is a binary (f32 and u16, little-endian; labels too are f32 where one of them is a
-  number), a list (nested as you like) or an Nx tensor. The label of a
-  frame is the action that answers it. A game that is none of this raises `ArgumentError` with its
-  number.
+  With the schema `{:vector, n}` a game is `{x, labels}`. `x` has `n` numbers for each frame. `labels` has, for each
+  frame, one class for each `{:categorical, k}`, `k` bits for each `{:bernoulli, k}` and `k` numbers for each
+  `{:gaussian, k, low, high}`. Both are a binary (little-endian; `x` in f32, labels in u16, or in f32 if one of them is a
+  number), a list of any nesting, or an Nx tensor. The label of a frame is the action that answers it. Any other game
+  raises `ArgumentError` with its index.
 
-  Or it is a `Sconce.Game`, and `games` any enumerable of games, each an enumerable of rows: maps with `frame`, `input`,
-  and what `:columns` says. `input` answers `frame`. Games are written as they come, so that a stream of them takes the
-  memory of one.
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-build-" <> System.pid())
+      iex> games = [{[0.0, 0.5, 1.0], [0, 1, 1]}, {[1.0, 0.5], [1, 1]}]
+      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, games, into: dir, heads: [go: {:bernoulli, 1}])
+      iex> {corpus.info.games, corpus.info.frames}
+      {2, 5}
+      iex> File.rm_rf!(dir) != []
+      true
 
-      rows = [%{frame: %{x: 0.5}, input: %{move: 1}, reward: 0.0}, ...]
-      {:ok, corpus} = Sconce.Corpus.build(MyGame, [rows], into: "corpus", columns: [:reward])
+  With a `Sconce.Game` as the schema, `games` is an enumerable of games, and a game an enumerable of rows: maps with
+  `frame`, the `input` that answers it, and the keys of `:columns`. Games are written one after the other, so that a
+  stream of games takes the memory of one.
+
+      iex> walk = Sconce.Game.new!(name: :walk, fields: [x: [type: :number]], input: [step: [type: {:choice, 3}]])
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-rows-" <> System.pid())
+      iex> rows = [%{frame: %{x: 0.5}, input: %{step: 1}, reward: 0.0}, %{frame: %{x: 0.25}, input: %{step: 2}, reward: 1.0}]
+      iex> {:ok, corpus} = Sconce.Corpus.build(walk, [rows, rows], into: dir, columns: [:reward])
+      iex> {corpus.info.games, corpus.info.frames}
+      {2, 4}
+      iex> File.rm_rf!(dir) != []
+      true
 
   #{Options.docs(@build)}
   """
@@ -282,7 +312,7 @@ defmodule Sconce.Corpus do
          do: open(opts[:into])
   end
 
-  # Whatever ends it early, nothing is left of what was begun.
+  # An early end, of any cause, removes the unfinished corpus.
   defp add_all(builder, game, beside, games) do
     games
     |> Stream.with_index()
@@ -335,14 +365,22 @@ defmodule Sconce.Corpus do
   end
 
   @doc """
-  Reads every byte of a corpus and compares the games with what was recorded when they were written.
+  Reads every byte of a corpus and compares the games with their recorded digests.
 
-  Returns `games`, `bytes`, `seconds` and `unrecorded`, the games of which nothing is recorded, because
-  they are ExPhil's or were imported by an earlier version: of these every number was finite and every
-  label one of its head. Games that are damaged make an error of kind `:corrupt`, whose `details` have
-  `damaged`: `file`, `source` and `reason` of each. Importing their sources again mends them.
+  Returns `games`, `bytes`, `seconds` and `unrecorded`, the number of games without a digest, which are ExPhil's or come
+  from an earlier version: for these it checks that every number is finite and every label belongs to its head. Damaged
+  games are an error of kind `:corrupt` whose `details` have the `file`, `source` and `reason` of each as `damaged`. To
+  repair them, import their sources again.
 
   #{Options.docs(@verify)}
+
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-verify-" <> System.pid())
+      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, [{[0.5], [1]}], into: dir, heads: [go: {:bernoulli, 1}])
+      iex> {:ok, found} = Sconce.Corpus.verify(corpus)
+      iex> {found.games, found.unrecorded}
+      {1, 0}
+      iex> File.rm_rf!(dir) != []
+      true
   """
   @spec verify(t | Path.t(), keyword) :: {:ok, map} | {:error, Error.t()}
   def verify(corpus, opts \\ [])
@@ -369,15 +407,22 @@ defmodule Sconce.Corpus do
   end
 
   @doc """
-  Opens the corpus in a folder. Reads its manifest; games are read when they are used.
+  Opens the corpus in a folder. It reads the manifest; games are read on use.
 
-  Every game's file has to be there, with the bytes that it was written with: else the error is of kind
-  `:not_found` or `:corrupt` and names it and its source. `verify/2` looks at the bytes themselves.
+  A missing file of a game is an error of kind `:not_found`, a file of another size one of kind `:corrupt`; both name the
+  file and its source. `verify/2` checks the bytes.
 
-  A folder of `embeddings.bin`, `labels.bin` and `manifest.jsonl`, as ExPhil writes them, opens as well,
-  to be read only: its schema is `{:vector, n}` with the six heads of a controller, and its frames, in
-  f32, f16 or bf16, stay on disk until they are in a batch. Files that do not hold what their headers
-  and the manifest say are of kind `:corrupt`.
+  A folder of `embeddings.bin`, `labels.bin` and `manifest.jsonl`, as ExPhil writes them, opens read-only: its schema is
+  `{:vector, n}` with the six heads of a controller, and its frames, in f32, f16 or bf16, stay on disk until they are in
+  a batch. Files that contradict their headers or the manifest are an error of kind `:corrupt`.
+
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-open-" <> System.pid())
+      iex> {:ok, _built} = Sconce.Corpus.build({:vector, 1}, [{[0.5], [1]}], into: dir, heads: [go: {:bernoulli, 1}])
+      iex> {:ok, corpus} = Sconce.Corpus.open(dir)
+      iex> corpus.info.schema
+      {:vector, 1}
+      iex> File.rm_rf!(dir) != []
+      true
   """
   @spec open(Path.t()) :: {:ok, t} | {:error, Error.t()}
   def open(dir) do
@@ -389,26 +434,48 @@ defmodule Sconce.Corpus do
     end
   end
 
-  @doc "A corpus in a few numbers."
+  @doc """
+  Returns the summary of a corpus.
+
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-info-" <> System.pid())
+      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, [{[0.5], [1]}], into: dir, heads: [go: {:bernoulli, 1}])
+      iex> corpus |> Sconce.Corpus.info() |> Map.take([:games, :frames, :views])
+      %{games: 1, frames: 1, views: 1}
+      iex> File.rm_rf!(dir) != []
+      true
+  """
   @spec info(t) :: info
   def info(%__MODULE__{info: info}), do: info
 
   @doc """
-  What is known of each game: `file`, `digest`, `source`, `version`, `stage`, `ports`, `characters`,
+  Returns the entry of each game in the manifest: `file`, `digest`, `source`, `version`, `stage`, `ports`, `characters`,
   `tags`, `kinds` (of players), `frames`, `bytes`, `other_ids`.
+
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-games-" <> System.pid())
+      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, [{[0.5, 1.0], [1, 0]}], into: dir, heads: [go: {:bernoulli, 1}])
+      iex> {:ok, [game]} = Sconce.Corpus.games(corpus)
+      iex> game.frames
+      2
+      iex> File.rm_rf!(dir) != []
+      true
   """
   @spec games(t) :: {:ok, [map]} | {:error, Error.t()}
   def games(%__MODULE__{handle: handle}), do: Native.corpus_games(handle)
 
   @doc """
-  One player's game, frame by frame: a list of `{frame, labels}`.
+  Returns the game of one player as a list of `{frame, labels}`.
 
-  A frame is packed as `Sconce.Session.act/3` takes it, with the input that led to it as its previous
-  action; `labels` is what the player did next, as the heads number it. `game` is the place in
-  `games/1`, `player` 0 or 1 (0 in a corpus of vectors).
+  A frame is packed for `Sconce.Session.act/3` and contains the input that led to it as its previous action. `labels` is
+  the next input of the player, numbered by head. `game` is the index in `games/1`; `player` is 0 or 1, and 0 in a corpus
+  of vectors.
 
-      {:ok, recording} = Sconce.Corpus.recording(corpus, 0)
-      for {frame, _labels} <- recording, do: Sconce.Session.act(session, frame)
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-recording-" <> System.pid())
+      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, [{[0.5, 1.0], [1, 0]}], into: dir, heads: [go: {:bernoulli, 1}])
+      iex> {:ok, recording} = Sconce.Corpus.recording(corpus, 0)
+      iex> for {<<x::float-32-little>>, labels} <- recording, do: {x, labels}
+      [{0.5, [1]}, {1.0, [0]}]
+      iex> File.rm_rf!(dir) != []
+      true
   """
   @spec recording(t, non_neg_integer, 0 | 1) ::
           {:ok, [{binary, [number]}]} | {:error, Error.t()}
@@ -421,7 +488,7 @@ defmodule Sconce.Corpus do
     with {:ok, {rows, numbers, labels, width}} <- Native.corpus_recording(handle, game, player) do
       size = 4 * numbers
       frames = for <<row::binary-size(size) <- rows>>, do: row
-      # Of bits and classes 16 bits each, else of numbers.
+      # Labels are u16 for bits and classes, f32 for numbers.
       words? = byte_size(labels) == 2 * width * length(frames)
 
       labels =
@@ -434,8 +501,8 @@ defmodule Sconce.Corpus do
   end
 
   @doc """
-  Everything that is read from a replay, as data: `group`, `name`, `source` (in peppi's words),
-  `since` (first version of the format), `fallback` (for older files), `conversion`, `dtype`.
+  Returns all values that are read from a replay, as data: `group`, `name`, `source` (in the names of peppi), `since`
+  (first version of the format), `fallback` (for older files), `conversion`, `dtype`.
 
       iex> {:ok, fields} = Sconce.Corpus.fields()
       iex> Enum.find(fields, &(&1.name == "jumps_left")) |> Map.take([:source, :since, :fallback])
@@ -444,7 +511,12 @@ defmodule Sconce.Corpus do
   @spec fields() :: {:ok, [map]} | {:error, Error.t()}
   def fields, do: Native.corpus_fields()
 
-  @doc "Prints the table of `fields/0`."
+  @doc """
+  Prints the table of `fields/0`.
+
+      iex> ExUnit.CaptureIO.capture_io(&Sconce.Corpus.print_fields/0) =~ "since 2.0 else 0.0   post.jumps"
+      true
+  """
   @spec print_fields() :: :ok | {:error, Error.t()}
   def print_fields do
     with {:ok, fields} <- fields() do
@@ -460,7 +532,7 @@ defmodule Sconce.Corpus do
   end
 
   @doc """
-  The name of an internal character id.
+  Returns the name of an internal character id.
 
       iex> Sconce.Corpus.character(1)
       "Fox"
@@ -471,7 +543,7 @@ defmodule Sconce.Corpus do
   def character(other), do: Options.argument!("character", other, "an id")
 
   @doc """
-  The internal id of a character by its name, in capitals or not.
+  Returns the internal id of a character by its name, in any case.
 
       iex> Sconce.Corpus.character_id("fox")
       {:ok, 1}
@@ -546,7 +618,7 @@ defmodule Sconce.Corpus do
     for {name, kind} <- heads, do: [Spec.name!(name), head!(name, kind)]
   end
 
-  # Sizes the native side looks at.
+  # The native side checks sizes.
   defp head!(_name, {kind, size} = head)
        when kind in [:bernoulli, :categorical] and is_integer(size),
        do: head
@@ -563,7 +635,7 @@ defmodule Sconce.Corpus do
 
   defp binary!(%{__struct__: Nx.Tensor} = tensor, :f32, _game), do: Tensor.floats(tensor)
 
-  # By its numbers: those that are no labels must not be cut to 16 bits.
+  # By its numbers, as a cut to 16 bits would hide numbers that are not labels.
   defp binary!(%{__struct__: Nx.Tensor} = tensor, :u16, game),
     do: tensor |> Tensor.numbers() |> binary!(:u16, game)
 
@@ -578,12 +650,12 @@ defmodule Sconce.Corpus do
   defp flat!(list, game) do
     List.flatten(list)
   rescue
-    # An improper list.
+    # The list is improper.
     _error in [FunctionClauseError, ArgumentError] ->
       Options.argument!("game #{game}", list, "a binary, a list or a tensor")
   end
 
-  # The largest of 32 bits.
+  # The largest number of 32 bits.
   @largest 3.4028234e38
 
   defp number!(x, :f32, _game) when is_number(x) and abs(x) <= @largest,

@@ -1,17 +1,17 @@
 defmodule Sconce.Deadline do
   @moduledoc false
-  # Deadlines of calls: milliseconds since `start`, a `System.monotonic_time/0`. `nil` is none.
+  # Deadlines of calls, in milliseconds since `start`, a `System.monotonic_time/0`. `nil` means no deadline.
 
   alias Sconce.Error
 
-  @doc "The milliseconds that are left, for a part of the call that has the same deadline."
+  @doc "Milliseconds left for a part of the call, or nil without a deadline."
   @spec left(non_neg_integer | nil, integer) :: non_neg_integer | nil
   def left(nil, _start), do: nil
   def left(deadline_ms, start), do: timeout(deadline_ms, start)
 
   @doc """
-  The milliseconds that are left, as `receive` takes them. A millisecond that has begun counts whole, so that no
-  error of kind `:deadline` comes before its deadline.
+  Milliseconds left, as a timeout of `receive`. The elapsed time is rounded down, so that no error of kind
+  `:deadline` comes before its deadline.
   """
   @spec timeout(non_neg_integer | nil, integer) :: timeout
   def timeout(nil, _start), do: :infinity

@@ -4,27 +4,28 @@ defmodule Sconce.Device do
   @causes [
     build: "this build has no CUDA: `bin/cuda-toolkit`, then `SCONCE_CUDA=1 mix compile`",
     driver: "NVIDIA's driver, `libcuda.so.1`",
-    driver_version: "a driver of CUDA 13.0, which is 580, or newer",
-    card: "a card of that number among those that the driver shows (`CUDA_VISIBLE_DEVICES`)",
+    driver_version: "a driver for CUDA 13.0: version 580 or newer",
+    card: "a card with that number among the cards that CUDA shows (`CUDA_VISIBLE_DEVICES`)",
     capability: "a card of compute capability 8.0 or newer",
     library:
-      "a library of CUDA 13: cuBLAS, cuRAND, or of several cards NCCL 2 (`LD_LIBRARY_PATH`)",
-    refused: "nothing that is known: the driver's own words are the `reason`"
+      "a library of CUDA 13: cuBLAS, cuRAND, or, for several cards, NCCL 2 (`LD_LIBRARY_PATH`)",
+    refused: "unknown; `reason` is the driver's own message"
   ]
 
   @moduledoc """
-  Where weights live and work is done, as the option `:device` of policies, runs, sessions and servings says it:
+  The device that holds weights and computes, chosen by the option `:device` of policies, runs, sessions and
+  servings:
 
-  | `:device` | what it is |
+  | `:device` | device |
   |---|---|
   | `:cpu` | the CPU |
-  | `:cuda`, `{:cuda, n}` | NVIDIA's first card, or another by its number from 0 on |
-  | `{:cuda, [0, 1]}` | several cards, of a run alone: see [Several cards](`m:Sconce.Trainer#module-several-cards`) |
-  | `:auto` | the first card where it can be used, otherwise the CPU: decided once, and shown as `cpu (auto)` |
-  | `nil` | what `Sconce.Config` says, the CPU by default |
+  | `:cuda`, `{:cuda, n}` | the first NVIDIA card, or card `n`, counted from 0 |
+  | `{:cuda, [0, 1]}` | several cards, for a run only: see [Several cards](`m:Sconce.Trainer#module-several-cards`) |
+  | `:auto` | the first card if it can be used, otherwise the CPU; decided once, and shown as `cpu (auto)` |
+  | `nil` | the device of `Sconce.Config`, by default the CPU |
 
-  Nothing falls back in silence: whoever asks for a card that cannot be used gets an error of kind `:unavailable`,
-  with a `reason`, what would `mend` it, and what is missing as `cause`:
+  A choice never falls back silently. If a card was asked for and cannot be used, the result is an error of kind
+  `:unavailable`. Its details hold the `reason`, a remedy (`mend`), and the missing part as `cause`:
 
   | `cause` | what is missing |
   |---|---|
@@ -39,7 +40,7 @@ defmodule Sconce.Device do
 
   defstruct kind: :cpu, index: nil, auto: false, reason: nil
 
-  @typedoc "`reason` is why `:auto` is not a card."
+  @typedoc "A resolved device. `reason` says why `:auto` did not choose a card."
   @type t :: %__MODULE__{
           kind: :cpu | :cuda,
           index: non_neg_integer | [non_neg_integer] | nil,
@@ -47,18 +48,18 @@ defmodule Sconce.Device do
           reason: String.t() | nil
         }
 
-  @typedoc "As an option says it."
+  @typedoc "A value of the option `:device`."
   @type choice ::
           :cpu | :cuda | {:cuda, non_neg_integer | [non_neg_integer]} | :auto | :rocm | :tpu
 
   @doc """
-  The device that a choice is on this machine, with this build; `nil` is that of `Sconce.Config`.
+  Resolves a choice to a device of this machine and this build; `nil` is the choice of `Sconce.Config`.
 
       iex> {:error, error} = Sconce.Device.resolve(:rocm)
       iex> Exception.message(error)
       "device: option :device: rocm is not part of Sconce (to mend it: device: :cpu)"
 
-  `details` go into an error.
+  `details` are merged into the details of an error.
   """
   @spec resolve(choice | nil, map) :: {:ok, t} | {:error, Error.t()}
   def resolve(choice, details \\ %{what: "option :device"})
@@ -95,7 +96,7 @@ defmodule Sconce.Device do
     {:error, refused(%{reason: "#{kind} is not part of Sconce"}, details)}
   end
 
-  # Whoever goes on to the card takes no more of it than is allowed now.
+  # Applies the current memory limits before the card is used.
   defp usable(indices) do
     with :ok <- Native.device_check(indices) do
       Native.device_allow(%{
@@ -114,11 +115,11 @@ defmodule Sconce.Device do
     indices
   end
 
-  # No improper list has a length.
+  # An improper list has no length.
   defp each_once!(indices), do: refuse!(indices)
 
   defp refuse!(indices) do
-    expected = "cards by their numbers from 0 to 65535, each of them once"
+    expected = "numbers of cards from 0 to 65535, each once"
     Options.argument!("device", indices, expected)
   end
 
@@ -126,45 +127,45 @@ defmodule Sconce.Device do
   def kinds, do: @kinds
 
   @doc false
-  # As `Sconce.Options` has it.
+  # The type of the option, in the form of `Sconce.Options`.
   def type, do: {:or, [{:in, @kinds}, cards(:non_neg_integer)]}
 
   @doc false
-  # Of a run.
+  # The type of the option of a training run.
   def run_type, do: {:or, [type(), cards({:list, :non_neg_integer})]}
 
   defp cards(numbers), do: {:tuple, [{:in, [:cuda]}, numbers]}
 
   @doc false
-  # The option of what has a device.
-  def option(default \\ "that of `Sconce.Config`") do
+  # The option of policies, sessions and servings.
+  def option(default \\ "the device of `Sconce.Config`") do
     doc = "`:cpu`, `:cuda`, `{:cuda, n}` or `:auto`, see `Sconce.Device`; `nil` is #{default}."
     [device: [type: {:or, [type(), nil]}, default: nil, doc: doc]]
   end
 
   @doc false
-  # That of a run.
+  # The option of a training run.
   def run_option do
     doc =
       "`:cpu`, `:cuda`, `{:cuda, n}` or `:auto`, see `Sconce.Device`, or `{:cuda, [0, 1]}` for " <>
-        "several cards, see above; `nil` is that of `Sconce.Config`."
+        "several cards, see above; `nil` is the device of `Sconce.Config`."
 
     [device: [type: {:or, [run_type(), nil]}, default: nil, doc: doc]]
   end
 
   @doc false
-  # Of a run that cannot go on where it was: it may on a CPU.
+  # The error of a run that cannot resume on its card, with the remedy to resume on the CPU.
   def elsewhere(%Error{kind: :unavailable, details: %{what: "cuda" <> _, cause: _}} = error),
     do: %{error | details: refused(error.details, %{what: error.details.what}).details}
 
   def elsewhere(error), do: error
 
   @doc false
-  # Whether they are one, whoever chose it.
+  # Whether both are the same device, however they were chosen.
   def same?(a, b), do: {a.kind, a.index} == {b.kind, b.index}
 
   @doc false
-  # What is shown of it beside other things: nothing of a CPU that nobody had to choose.
+  # The suffix that `Inspect` shows: empty for a CPU that was not chosen by `:auto`.
   def aside(device) when device in [nil, %__MODULE__{}], do: ""
   def aside(device), do: " · #{device}"
 

@@ -8,8 +8,8 @@ defmodule Sconce.Embedding do
       type: {:in, [:learned, :packed]},
       default: :learned,
       doc:
-        "`:learned` looks ids up in trained tables; `:packed` is 288 wide (without a queue and a " <>
-          "delay id) with ids as plain numbers, and of the others it has these two alone."
+        "`:learned` looks up ids in trained tables. `:packed` has ids as plain numbers and is 288 wide " <>
+          "(without a queue and a delay id); it takes only the options `:queue_depth` and `:num_delays`."
     ],
     action_embed_size: @size ++ [default: 64, doc: "Width of the action table."],
     character_embed_size: @size ++ [default: 64, doc: "Width of the character table."],
@@ -18,41 +18,41 @@ defmodule Sconce.Embedding do
       type: :non_neg_integer,
       max: 65_536,
       default: 0,
-      doc: "Width of the one-hot of `name_id`, 0 to leave it out."
+      doc: "Width of the one-hot vector of `name_id`; 0 leaves it out."
     ],
     num_projectiles: [
       type: {:in, 0..5},
       default: 5,
-      doc: "Projectile slots, 0 to leave them out."
+      doc: "Projectile slots; 0 leaves them out."
     ],
     queue_depth: [
       type: {:in, 1..64},
       default: 1,
       doc:
-        "Controllers in the vector. 1: the previous action, the input that led to the frame. More: " <>
-          "the inputs given last, newest first, whether the frame shows them yet or not."
+        "Inputs in the vector. 1: the previous action, which is the input that led to the frame. More: " <>
+          "the latest inputs, newest first, also those that the frame does not show yet."
     ],
     num_delays: [
       type: :non_neg_integer,
       max: 65_536,
       default: 0,
       doc:
-        "Width of the delay id, the one-hot of the frame delay, whose last class is that delay or " <>
-          "a longer one: 9 is the application's, 19 tells 0..18 apart, 0 leaves it out."
+        "Width of the delay id, a one-hot vector of the frame delay. Its last class also means every " <>
+          "longer delay: 19 tells the delays 0..18 apart, 9 is ExPhil's width, 0 leaves it out."
     ]
   ]
-  # What the packed layout has of them.
+  # The options that the packed layout takes.
   @past [:queue_depth, :num_delays]
   @declared [
     layout: [
       type: {:in, [:learned, :packed]},
       default: :learned,
-      doc: "`:learned` looks ids up in trained tables; `:packed` has them as plain numbers."
+      doc: "`:learned` looks up ids in trained tables; `:packed` has them as plain numbers."
     ],
     embed_sizes: [
       type: :any,
       default: [],
-      doc: "Widths of trained tables by their names, where they are not the game's own."
+      doc: "Widths of trained tables by name, where they differ from those of the game."
     ],
     queue_depth: @schema[:queue_depth],
     num_delays: @schema[:num_delays]
@@ -61,46 +61,50 @@ defmodule Sconce.Embedding do
   @packed Keyword.merge(@defaults, layout: :packed, num_player_names: 112)
 
   @moduledoc """
-  How a frame becomes a vector.
+  How a frame becomes a vector: the input layout of a policy, as data.
 
-    * `{:vector, n}` - `n` numbers, taken as they are;
-    * `:melee` or `{:melee, opts}` - a `Sconce.Frame`: continuous features, then the rows of trained
-      tables that its ids name;
-    * a `Sconce.Game` or a module that uses it, alone or as `{game, opts}` - a frame of that game.
+    * `{:vector, n}` - `n` numbers, used unchanged.
+    * `:melee` or `{:melee, opts}` - a `Sconce.Frame`: continuous features, then one row of a trained
+      table for each id.
+    * A `Sconce.Game` or a module that uses it, alone or as `{game, opts}` - a frame of that game.
+
+  `schema/1` returns the layout of the vector as data, and `print_schema/1` prints it. Corpora and live
+  frames share one implementation. Live frames are checked: a number that is not finite, or an id
+  without a row, is an error that names the field and the value.
+
+  ## Options
 
   The Melee embedding takes
 
   #{Options.docs(@schema)}
 
-  A declared game, `MyGame` or `{MyGame, opts}`, has its fields in order, then the previous input, then the rows of
-  trained tables. It takes
+  The vector of a declared game (`MyGame` or `{MyGame, opts}`) holds its fields in order, then the previous input,
+  then the rows of trained tables. It takes
 
   #{Options.docs(@declared)}
 
-  What stands where in the vector is data, see `schema/1` and `print_schema/1`. One implementation
-  serves corpora and live frames. Live ones are checked: a number that is not finite or an id that
-  has no row is an error that names the field and the value.
-
   ## Delay and queue
 
-  With a frame delay `d` an input shows `d` frames later than it could: the state of a frame does not
-  tell what the player has pressed since. A policy with `queue_depth: k` reads the last `k` inputs, 13
-  numbers each: the first `d` are under way, the one after them led to the frame. So `d + 1` or more see
-  all there is. They stand in the buckets of the policy's heads, as it would have pressed them, also in
-  training; the previous action of `queue_depth: 1` stands there as the frame has it. Where there was no
-  input, or it is forgotten (`:previous_dropout`), there are zeros.
+  With a frame delay of `d`, an input takes effect `d` frames late: the state of a frame does not show the last `d`
+  inputs of the player. A policy with `queue_depth: k` reads the last `k` inputs, newest first, 13 numbers each. The
+  first `d` of them have not taken effect yet, and the next one led to the frame. A depth of `d + 1` or more
+  therefore covers every pending input.
 
-  Training fills both from the run's `:frame_delay`, or from each window's own with `:frame_delay_max`;
-  evaluation from its `:frame_delay`; a `Sconce.Session` keeps the inputs itself. A frame alone, as in
-  `embed/2`, says nothing of either, and has zeros there.
+  Queued inputs are rounded to the buckets of the policy's heads, in training too. The previous action of
+  `queue_depth: 1` is not rounded. An input that does not exist, or that `:previous_dropout` removed, is all zeros.
+
+  Training fills the queue and the delay id from the run's `:frame_delay`, or with `:frame_delay_max` from the delay
+  of each window. Evaluation uses its own `:frame_delay`. A `Sconce.Session` keeps the inputs itself. In `embed/2`,
+  which sees a single frame, both are zeros.
   """
 
-  @typedoc "What an embedding is, with every option; `new!/1` makes it."
+  @typedoc "A complete embedding, with every option; `new!/1` makes it."
   @type t :: {:vector, pos_integer} | {:melee, keyword} | {Game.t(), keyword}
 
-  @typedoc "What may be said of it."
+  @typedoc "An embedding as a caller may write it."
   @type like :: :melee | Game.like() | {:melee | Game.like(), keyword} | {:vector, pos_integer}
 
+  @typedoc "A part of the vector: `width` numbers from `offset` on."
   @type feature :: %{
           name: String.t(),
           offset: non_neg_integer,
@@ -109,7 +113,7 @@ defmodule Sconce.Embedding do
         }
 
   @doc """
-  The embedding with every option filled in. Raises `ArgumentError` where an option does not fit.
+  Returns the embedding with every option filled in. Raises `ArgumentError` if an option is invalid.
 
       iex> Sconce.Embedding.new!({:vector, 4})
       {:vector, 4}
@@ -158,7 +162,7 @@ defmodule Sconce.Embedding do
   end
 
   @doc false
-  # Whether it is what `new!/1` makes.
+  # Whether the term has the form that `new!/1` returns.
   @spec whole?(term) :: boolean
   def whole?({kind, _}) when kind in [:vector, :melee], do: true
   def whole?({%Game{}, options}), do: Keyword.keyword?(options)
@@ -172,7 +176,7 @@ defmodule Sconce.Embedding do
     {:melee, packed(opts)}
   end
 
-  # One embedding has one form: what is as usual is not said.
+  # One embedding has one form, so options with their default value are left out.
   defp packed(opts) do
     past = for name <- @past, opts[name] not in [nil, @packed[name]], do: {name, opts[name]}
     [layout: :packed] ++ past
@@ -198,7 +202,7 @@ defmodule Sconce.Embedding do
   end
 
   @doc false
-  # The way back, from a checkpoint's Spec.
+  # The reverse of `to_native/1`, for the Spec of a checkpoint.
   @spec from_native(map) :: t
   def from_native(%{vector: n}), do: {:vector, n}
 
@@ -227,7 +231,7 @@ defmodule Sconce.Embedding do
   end
 
   @doc """
-  What stands at which offset of the embedded vector, in order and without a gap.
+  Returns the layout of the embedded vector: its features in order, without gaps.
 
       iex> {:ok, features} = Sconce.Embedding.schema(:melee)
       iex> hd(features)
@@ -239,13 +243,15 @@ defmodule Sconce.Embedding do
   def schema(embedding), do: embedding |> to_native() |> Native.embedding_schema()
 
   @doc """
-  Prints the schema as a table:
+  Prints the schema as a table.
 
-  ```text
-  offset  width  name                          formula
-       0      1  own.percent                   percent / 100, clamp 0..5
-       1      1  own.facing                    sign of facing
-  ```
+      iex> table = ExUnit.CaptureIO.capture_io(fn -> Sconce.Embedding.print_schema(:melee) end)
+      iex> table |> String.split("\\n") |> Enum.take(3)
+      [
+        "offset  width  name                          formula",
+        "     0      1  own.percent                   percent / 100, clamp 0..5",
+        "     1      1  own.facing                    sign of facing"
+      ]
   """
   @spec print_schema(like) :: :ok | {:error, Error.t()}
   def print_schema(embedding) do
@@ -269,10 +275,10 @@ defmodule Sconce.Embedding do
   end
 
   @doc """
-  The raw row that goes to the native side: numbers as 32-bit floats, little-endian.
+  Packs a frame as the raw row that the native side reads: 32-bit floats, little-endian.
 
-  For Melee what `Sconce.Frame.pack/1` takes, for a vector a binary or a list of numbers; for either
-  an Nx tensor of the row.
+  A Melee frame has any form that `Sconce.Frame.pack/1` takes. A vector is a binary or a list of numbers. Both may
+  also be an Nx tensor of the row.
 
       iex> Sconce.Embedding.pack({:vector, 2}, [1, -0.5])
       {:ok, <<0, 0, 128, 63, 0, 0, 0, 191>>}
@@ -292,15 +298,15 @@ defmodule Sconce.Embedding do
   def pack(other, frame) do
     case new!(other) do
       {%Game{} = game, _options} -> Game.Frame.pack(game, frame)
-      _whole -> Options.argument!("embedding", other, "a whole one")
+      _whole -> Options.argument!("embedding", other, "a complete embedding")
     end
   end
 
   defp pack_numbers(numbers) do
     {:ok, for(number <- numbers, into: <<>>, do: <<number::float-32-little>>)}
   rescue
-    # Not a number, or an integer beyond any float. A float beyond 32 bits becomes an infinity,
-    # which embedding it names.
+    # The list holds something that is not a number, or an integer beyond any float. A float beyond 32 bits
+    # becomes an infinity, which the embedding reports.
     ArgumentError ->
       {:error, mismatch("numbers of 32 bits", shown(numbers))}
   end
@@ -318,8 +324,8 @@ defmodule Sconce.Embedding do
   end
 
   @doc """
-  Embeds one frame: the continuous features (32-bit floats, little-endian) and the ids whose rows
-  follow them. As strict as a session is.
+  Embeds one frame: returns the continuous features (32-bit floats, little-endian) and the ids of the table
+  rows that follow them. The frame is checked as in a session.
 
       iex> Sconce.Embedding.embed({:vector, 2}, [1.0, 2.0])
       {:ok, {<<0, 0, 128, 63, 0, 0, 0, 64>>, []}}

@@ -4,30 +4,30 @@ defmodule Sconce.Error do
 
   # The order is that of `Kind::ALL` in native/tensor/src/error.rs.
   @kinds [
-    not_found: "a file, name or handle that is not there",
-    corrupt: "a file or buffer that cannot be what it claims to be",
-    mismatch: "two things that do not fit: a shape, a width, a Spec",
-    out_of_range: "a number outside its field's range",
-    non_finite: "a NaN or an infinity",
-    no_gradient: "weights that no gradient reaches",
+    not_found: "a file, name or handle does not exist",
+    corrupt: "a file or buffer has invalid content",
+    mismatch: "two things do not fit each other: a shape, a width, a Spec",
+    out_of_range: "a number is outside the range of its field",
+    non_finite: "a number is NaN or infinite",
+    no_gradient: "no gradient reaches some weights",
     busy: "in use by another caller, or a full queue",
     deadline: "not done in time",
     cancelled: "stopped before it was done",
-    out_of_memory: "more memory than there is, or than was allowed",
-    unavailable: "not part of this build or machine, or on a node that is lost",
+    out_of_memory: "more memory was needed than is available or allowed",
+    unavailable: "missing from this build or machine, or on a lost node",
     io: "the operating system refused a file operation",
     panic: "a bug in Sconce; the VM lives on"
   ]
 
   @moduledoc """
-  What every function of Sconce returns as `{:error, error}`, and what its bang variants raise.
+  The error that functions of Sconce return as `{:error, error}` and that bang variants raise.
 
-  Match on `kind`; `op` names the operation that failed, and `details` holds the facts as data
-  (`%{field: "action", value: 5000, min: 0, max: 399}`). The sentence is rendered from these last.
-  Wrong options are not among them: they raise `ArgumentError`, see `Sconce.Options`.
+  Match on `kind`. `op` names the operation that failed, and `details` holds the facts as data
+  (`%{field: "action", value: 5000, min: 0, max: 399}`). `Exception.message/1` renders a sentence from
+  these fields. Invalid options raise `ArgumentError` instead, see `Sconce.Options`.
 
-  Paths, names and reasons stand in `details` as they are, and may hold anything that a file says. The message shows
-  what does not print as its escape, `\\e` for one, and at most 4,000 characters.
+  Paths, names and reasons in `details` are unchanged and may hold any text of a file. In the message,
+  characters that do not print are escaped (`\\e`), and at most 4,000 characters are shown.
 
   | kind | meaning |
   |---|---|
@@ -38,6 +38,7 @@ defmodule Sconce.Error do
       "load: best.safetensors not found"
   """
 
+  @typedoc "One of the kinds in the table above."
   @type kind ::
           unquote(@kinds |> Keyword.keys() |> Enum.reverse() |> Enum.reduce(&{:|, [], [&1, &2]}))
 
@@ -46,12 +47,17 @@ defmodule Sconce.Error do
   @enforce_keys [:kind, :op]
   defexception [:kind, :op, details: %{}]
 
-  @doc "The closed list of kinds."
+  @doc """
+  Returns the closed list of kinds.
+
+      iex> Enum.take(Sconce.Error.kinds(), 3)
+      [:not_found, :corrupt, :mismatch]
+  """
   @spec kinds() :: [kind]
   def kinds, do: unquote(Keyword.keys(@kinds))
 
   @doc false
-  # Of an answer that is missing since `start`, a `System.monotonic_time/0`.
+  # The error of a call that began at `start`, a `System.monotonic_time/0`, and has no answer by its deadline.
   @spec late(atom, non_neg_integer, integer) :: t
   def late(op, deadline_ms, start) do
     waited = System.convert_time_unit(System.monotonic_time() - start, :native, :microsecond)
@@ -64,7 +70,7 @@ defmodule Sconce.Error do
     Text.printable("#{text(op)}: #{said(kind, details)}#{mend(details)}")
   end
 
-  # An error that was put together by hand may say what no sentence has room for.
+  # An error built by hand may have details that no sentence below can render.
   defp said(kind, details) do
     sentence(kind, details)
   rescue
@@ -82,10 +88,10 @@ defmodule Sconce.Error do
   defp sentence(:cancelled, _details), do: "cancelled"
 
   defp sentence(:deadline, %{what: what, deadline_ms: ms, waited_ms: waited}),
-    do: "#{what} is late by the deadline of #{ms} ms, after #{Float.round(waited, 1)} ms"
+    do: "#{what} missed its deadline of #{ms} ms, after #{Float.round(waited, 1)} ms"
 
   defp sentence(:deadline, %{what: what, deadline_ms: ms}),
-    do: "#{what} is late by the deadline of #{ms} ms"
+    do: "#{what} missed its deadline of #{ms} ms"
 
   defp sentence(:panic, %{message: message}), do: "panic: #{message}"
 
@@ -109,8 +115,8 @@ defmodule Sconce.Error do
     ledger = Ledger.new(what, memory)
     of = if memory.budget, do: "a budget of #{Figures.size(memory.budget)}", else: "the card"
 
-    "#{what} has no room#{asked}: #{ledger}, together #{Figures.size(Ledger.taken(ledger))} of #{of}, " <>
-      "#{Figures.size(memory.others)} others', #{Figures.size(memory.free)} free"
+    "#{what} has no room#{asked}: #{ledger}, in total #{Figures.size(Ledger.taken(ledger))} of #{of}; " <>
+      "#{Figures.size(memory.others)} used by others, #{Figures.size(memory.free)} free"
   end
 
   defp sentence(:out_of_memory, %{what: what, bytes: bytes, available: available, bound: bound}) do
@@ -127,7 +133,7 @@ defmodule Sconce.Error do
 
   defp sentence(:mismatch, %{what: what, differences: rows}) do
     rows = for row <- rows, do: "#{row.option} is #{row.recorded}, not #{row.given}"
-    "#{what}: what its run goes on with cannot change: #{Enum.join(rows, "; ")}"
+    "#{what}: a resumed run cannot change these: #{Enum.join(rows, "; ")}"
   end
 
   defp sentence(:mismatch, %{what: what, expected: expected, got: got}),
@@ -142,7 +148,7 @@ defmodule Sconce.Error do
   defp mend(%{mend: command}) when is_binary(command), do: " (to mend it: #{command})"
   defp mend(_details), do: ""
 
-  # Bounds that only keep a number from 0, 1 or infinity are said as that.
+  # Bounds that only exclude 0, 1 or infinity are rendered as "above 0", "below 1" or left out.
   @none 1.0e-300
   @all 1.0e300
   @almost_one 1.0 - 1.0e-9
@@ -160,7 +166,7 @@ defmodule Sconce.Error do
   defp lower(min) when min > 0 and min < @none, do: "above 0"
   defp lower(min), do: "at least #{number(min)}"
 
-  # Ids and counts cross as floats.
+  # Ids and counts arrive from the native side as floats.
   defp number(value) when is_float(value) and abs(value) < 1.0e16 and trunc(value) == value,
     do: trunc(value)
 

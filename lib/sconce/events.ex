@@ -2,138 +2,138 @@ defmodule Sconce.Events do
   # The native events are those of `Event` in native/train/src/report.rs; a test compares them.
   @catalogue [
     start: [
-      doc: "The corpus is read and the first step about to begin.",
+      doc: "The corpus is read; the first step follows.",
       measurements: [
         steps: "steps of the whole run",
         epoch_steps: "steps of an epoch",
         weights: "weights of the policy",
-        train_games: "games to train on",
-        train_frames: "frames of them, of each player",
-        validation_games: "games to measure on",
-        validation_frames: "frames of them, of each player",
-        threads: "threads that compute",
-        skipped_views: "players' games that are shorter than a window, and left out"
+        train_games: "training games",
+        train_frames: "frames of the training games, of each player",
+        validation_games: "validation games",
+        validation_frames: "frames of the validation games, of each player",
+        threads: "compute threads",
+        skipped_views: "views of a player that are shorter than a window and left out"
       ],
-      metadata: [precision: ~s(what the run computes in, `"f32"`, `"bf16"` or `"f16"`)]
+      metadata: [precision: ~s(precision of the run, `"f32"`, `"bf16"` or `"f16"`)]
     ],
     began: [
       doc:
-        "A new run begins with the weights of the policy that `:policy` names; comes before `:start`.",
-      measurements: [taken: "weights that are its own, counted by their names"],
-      metadata: [policy: "its file", new: "names of the weights that it does not have"]
+        "A new run starts from the weights of the policy that `:policy` names; comes before `:start`.",
+      measurements: [taken: "number of weight tensors that come from the policy"],
+      metadata: [policy: "file of the policy", new: "names of the weights that the policy lacks"]
     ],
     precision: [
       doc:
-        "The `:precision` that was asked for gains nothing on this machine, and the run computes in f32; " <>
+        "The requested `:precision` gains nothing on this machine, and the run computes in f32; " <>
           "comes after `:start`.",
       measurements: [],
-      metadata: [asked: "what was asked for", used: "what the run computes in"]
+      metadata: [asked: "requested precision", used: "precision of the run"]
     ],
     resumed: [
-      doc: "A run goes on where an earlier one ended.",
-      measurements: [step: "steps that were made before"]
+      doc: "A run continues from a saved state.",
+      measurements: [step: "steps of the saved state"]
     ],
     out_of_memory: [
       doc:
-        "A step had too little memory, or would have by the plan, and fewer windows are worked " <>
-          "through together from now on.",
+        "A step had too little memory, or would have by the plan; from now on fewer windows of a batch are " <>
+          "computed together.",
       measurements: [
-        micro_batch: "windows that are worked through together, of each batch",
-        bytes: "what it would have taken or took, the whole run; nil where a device did not say",
-        memory_limit: "bytes that it may take, nil without a limit",
+        micro_batch: "windows of a batch that are computed together",
+        bytes:
+          "memory of the whole run, measured or planned; nil if the device does not report it",
+        memory_limit: "largest allowed bytes, nil without a limit",
         step: "steps so far"
       ]
     ],
     step: [
       doc:
-        "The weights have changed. Where every frame of the batches weighs nothing they have not, and " <>
-          "loss and norm are 0; nor have they where `:overflow` follows.",
+        "An update of the weights. If every frame of its batches has weight 0, the weights stay and loss and norm " <>
+          "are 0; the weights also stay if `:overflow` follows.",
       measurements: [
-        loss: "nats, of this step's batches",
-        learning_rate: "of this step",
+        loss: "nats, over the batches of this step",
+        learning_rate: "learning rate of this step",
         step: "steps so far",
-        grad_norm:
-          "length of the gradient of all weights, before it was cut; nil where it overflowed f16",
+        grad_norm: "norm of the gradient of all weights before the cut; nil if it overflowed f16",
         frames_per_second: "frames of the batches / second",
-        step_seconds: "seconds that the step took",
-        data_wait: "seconds of them that it waited for data",
+        step_seconds: "seconds of the step",
+        data_wait: "seconds of the step spent waiting for data",
         figures:
-          "what else its objectives tell, by name: `teacher_kl`, nats a frame that its choices are " <>
-            "from the teacher's, `prior_kl` from the prior's",
-        seconds: "seconds of training so far, those of earlier runs among them"
+          "further figures of the objectives by name: `teacher_kl` and `prior_kl`, the divergence from the " <>
+            "teacher and from the prior in nats a frame; `value_loss`, `advantage_weight`",
+        seconds: "seconds of training so far, including those before a resume"
       ],
       metadata: [
         steps: "steps of the whole run",
-        epoch: "epochs that are over",
-        heads: "`name` and `loss` of each head, in their order"
+        epoch: "completed epochs",
+        heads: "`name` and `loss` of each head, in order"
       ]
     ],
     overflow: [
       doc:
-        "After a `:step` in f16 whose gradient overflowed: no weight has changed, and the loss is scaled " <>
-          "by less from now on.",
+        "After a `:step` in f16 whose gradient overflowed: no weight has changed, and the loss scale is lower " <>
+          "from now on.",
       measurements: [
-        loss_scale: "what the loss is multiplied by from now on",
-        skipped_updates: "steps so far that have changed nothing for this",
+        loss_scale: "factor on the loss from now on",
+        skipped_updates: "steps so far that were skipped after an overflow",
         step: "steps so far"
       ]
     ],
     gradients: [
-      doc: "Each `:gradient_report` steps, after `:step`.",
+      doc: "Every `:gradient_report` steps, after `:step`.",
       measurements: [step: "steps so far"],
-      metadata: [weights: "what `Sconce.Trainer.gradients/1` has of each weight, by their names"]
+      metadata: [weights: "statistics of each weight, as in `Sconce.Trainer.gradients/1`"]
     ],
     validation: [
-      doc: "The policy was scored on games that it does not learn from.",
+      doc: "The policy was scored on the validation games.",
       measurements: [
-        nll: "nats a frame, all heads added",
+        nll: "nats a frame, sum of all heads",
         nll_changed:
-          "nats a frame whose action differs from the one before, nil where there is none",
-        accuracy: "share of right most likely values, the mean of all heads, 0 to 1",
+          "nats a frame on frames whose action differs from the one before, nil without such frames",
+        accuracy: "share of frames whose most likely value is right, mean of all heads, 0 to 1",
         step: "steps so far",
-        epoch: "epochs that are over",
-        seconds: "seconds that the validation took"
+        epoch: "completed epochs",
+        seconds: "seconds of the validation"
       ],
       metadata: [
         best: "whether it is the best so far",
-        heads: "`name` and `nll` of each head, in their order"
+        heads: "`name` and `nll` of each head, in order"
       ]
     ],
     epoch: [
-      doc: "All windows were seen once more; comes after a validation of the same step.",
+      doc: "A pass over all windows is complete; comes after a validation of the same step.",
       measurements: [
         avg_loss: "nats, mean over the steps of the epoch",
         val_loss: "nats a frame of the latest validation, nil before the first",
-        figures: "the means of those of the steps",
-        epoch: "epochs that are over",
+        figures: "means of the figures of the steps",
+        epoch: "completed epochs",
         step: "steps so far",
         seconds: "seconds of training so far"
       ],
-      metadata: [heads: "`name` and mean `loss` of each head, in their order"]
+      metadata: [heads: "`name` and mean `loss` of each head, in order"]
     ],
     checkpoint: [
-      doc: "The state was written.",
+      doc: "The state was saved.",
       measurements: [step: "steps so far"],
       metadata: [path: "the file"]
     ],
     save_failed: [
-      doc: "A file could not be written; the run goes on.",
+      doc: "A file could not be written; the run continues.",
       measurements: [step: "steps so far"],
-      metadata: [path: "the file", reason: "why"]
+      metadata: [path: "the file", reason: "reason of the system"]
     ],
     callback_late: [
       doc:
-        "What `:callback` was to say did not come in time; it is ended, and the run goes on as it was.",
+        "`:callback` did not return in time; its process is killed, and the run continues without a change.",
       measurements: [step: "steps so far"]
     ],
     evaluating: [
-      doc: "The best policy is being scored, at the end.",
-      measurements: [done: "frames so far, the first time 0", total: "frames to score"]
+      doc: "Progress of the final scoring of the best policy.",
+      measurements: [done: "frames so far, 0 at first", total: "frames to score"]
     ],
     done: [
-      doc: "The run is over, whatever its end.",
+      doc: "The run is over, with success or an error.",
       measurements: [],
-      metadata: [result: "what `Sconce.Trainer.await/2` returns"]
+      metadata: [result: "result of `Sconce.Trainer.await/2`"]
     ]
   ]
 
@@ -148,17 +148,17 @@ defmodule Sconce.Events do
     end
 
   @moduledoc """
-  Everything that a training run tells, in one place.
+  The catalogue of all events of a training run.
 
-  An event reaches
+  An event is sent to
 
-    * whoever called `Sconce.Trainer.subscribe/1`, as the message `{:sconce_trainer, run, event}`,
+    * each caller of `Sconce.Trainer.subscribe/1`, as the message `{:sconce_trainer, run, event}`,
     * the function given as `:progress`,
-    * where the host has `:telemetry`, the handlers of `[:sconce, :training, name]`.
+    * the `:telemetry` handlers of `[:sconce, :training, name]`, if the host has `:telemetry`.
 
-  As a message it is a map of `event` (its name) and all that stands below. For `:telemetry` that is
-  split into measurements and metadata, and the metadata has `run` (the pid) and `out` (the run's
-  folder) as well. Nothing here needs `:telemetry`: where a host has none, none is called.
+  In a message an event is a map of `event` (its name) and the fields below. For `:telemetry` the fields are split into
+  measurements and metadata, and the metadata also has `run` (the pid) and `out` (the folder of the run). `:telemetry` is
+  optional.
 
   | event | when | measurements | metadata |
   |---|---|---|---|
@@ -168,21 +168,23 @@ defmodule Sconce.Events do
 
       :telemetry.attach_many("metrics", Sconce.Events.telemetry_names(), &MyApp.Metrics.handle/4, nil)
 
-  The same as data:
+  `all/0` has the same as data.
+  """
+
+  @type name :: unquote(Enum.reduce(Enum.reverse(@names), &{:|, [], [&1, &2]}))
+
+  @typedoc "An event: its name as `event`, and the fields of the table above."
+  @type event :: %{required(:event) => name, optional(atom) => term}
+
+  @doc """
+  Returns the catalogue: `name`, `telemetry`, `doc`, `measurements` and `metadata` of each event.
 
       iex> step = Sconce.Events.all() |> Enum.find(&(&1.name == :step))
       iex> step.telemetry
       [:sconce, :training, :step]
       iex> step.measurements[:data_wait]
-      "seconds of them that it waited for data"
+      "seconds of the step spent waiting for data"
   """
-
-  @type name :: unquote(Enum.reduce(Enum.reverse(@names), &{:|, [], [&1, &2]}))
-
-  @typedoc "What a run tells: its name as `event`, and the fields of the table above."
-  @type event :: %{required(:event) => name, optional(atom) => term}
-
-  @doc "The catalogue: `name`, `telemetry`, `doc`, and what stands in `measurements` and `metadata`."
   @spec all() :: [map]
   def all do
     for {name, event} <- @catalogue do
@@ -197,7 +199,7 @@ defmodule Sconce.Events do
   end
 
   @doc """
-  The names of all events.
+  Returns the names of all events.
 
       iex> Sconce.Events.names()
       #{inspect(@names)}
@@ -205,21 +207,31 @@ defmodule Sconce.Events do
   @spec names() :: [name]
   def names, do: @names
 
-  @doc "The names that `:telemetry` knows them by, for `:telemetry.attach_many/4`."
+  @doc """
+  Returns the names of all events in `:telemetry`, for `:telemetry.attach_many/4`.
+
+      iex> hd(Sconce.Events.telemetry_names())
+      [:sconce, :training, :start]
+  """
   @spec telemetry_names() :: [[atom]]
   def telemetry_names, do: Enum.map(@names, &telemetry_name/1)
 
-  @doc "Whether this VM has `:telemetry`, which is then started."
+  @doc """
+  Returns whether this VM has `:telemetry`, and starts it if so.
+
+      iex> Sconce.Events.telemetry?() == Code.ensure_loaded?(:telemetry)
+      true
+  """
   @spec telemetry?() :: boolean
   def telemetry? do
-    # A Mix task of a host need not have started it, and it complains of each event until it is.
+    # A Mix task of a host may not have started it, and it warns at each event until it is started.
     loaded? = Code.ensure_loaded?(:telemetry)
     if loaded?, do: Application.ensure_all_started(:telemetry)
     loaded?
   end
 
   @doc """
-  An event as `:telemetry` has it: measurements and metadata.
+  Splits an event into the measurements and the metadata of `:telemetry`.
 
       iex> Sconce.Events.split(%{event: :checkpoint, step: 100, path: "run/last.safetensors"})
       {%{step: 100}, %{path: "run/last.safetensors"}}
@@ -230,15 +242,16 @@ defmodule Sconce.Events do
     event |> Map.delete(:event) |> Map.split(measured)
   end
 
-  @doc "Executes an event's `:telemetry`, with `more` in its metadata."
+  @doc false
+  # Executes the event in `:telemetry`, with `more` in its metadata.
   @spec execute(event, map) :: :ok
   def execute(%{event: name} = event, %{} = more) when name in @names do
     {measurements, metadata} = split(event)
     event = [telemetry_name(name), measurements, Map.merge(metadata, more)]
 
-    # Whether it runs is not asked here: while the VM stops, the application controller has no answer.
+    # This does not ask whether `:telemetry` runs: the application controller does not answer while the VM stops.
     if function_exported?(:telemetry, :execute, 3),
-      # Not a call that the compiler sees: a host without it is not warned.
+      # `apply/3` avoids a compiler warning in a host without `:telemetry`.
       do: apply(:telemetry, :execute, event),
       else: :ok
   end

@@ -1,14 +1,14 @@
 defmodule Sconce.Files do
   @moduledoc false
-  # Files that are whole or not there: written beside their place, synced and renamed by the native side. A failure
-  # leaves the old file, or none.
+  # Replaces files atomically: the native side writes a temporary file, syncs it and renames it. On failure the old file
+  # stays, or there is none.
 
   alias Sconce.{Error, Native}
 
   @doc """
-  Writes a file; `op` is the error's.
+  Writes a file; `op` is the operation that an error names.
 
-  Of kind `:io` where the system refuses, of kind `:mismatch` where a folder or a device has the name.
+  The error is of kind `:io` if the system refuses, and of kind `:mismatch` if a folder or a device has the path.
   """
   @spec write(Path.t(), iodata, atom) :: :ok | {:error, Error.t()}
   def write(path, data, op) do
@@ -21,7 +21,7 @@ defmodule Sconce.Files do
 
   defp refused(error, _path), do: error
 
-  @doc "Whether a file could be written there now, for work that takes long before it has something to write."
+  @doc "Checks whether a file can be written to `path` now. Long work calls it before it starts."
   @spec check(Path.t()) :: :ok | {:error, File.posix()}
   def check(path) do
     probe = "#{path}.#{System.pid()}.partial"

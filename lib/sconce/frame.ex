@@ -2,34 +2,34 @@ defmodule Sconce.Frame.Player do
   # {name, default, meaning}; the order is that of the raw row. A test compares it with Rust's.
   @fields [
     {:percent, :required, "damage, percent"},
-    {:facing, :required, "1 or true right, -1 or false left, 0 unknown"},
-    {:x, :required, "horizontal position, 0 is the middle of the stage"},
+    {:facing, :required, "1 or true: right; -1 or false: left; 0: unknown"},
+    {:x, :required, "horizontal position, 0 at the middle of the stage"},
     {:y, :required, "vertical position"},
     {:action, :required, "action state, 0..398"},
     {:character, :required, "internal character id, 0..32"},
-    {:invulnerable, false, "cannot be hit"},
+    {:invulnerable, false, "whether the player cannot be hit"},
     {:jumps_left, 2, "jumps left"},
-    {:shield_strength, 60.0, "shield, 60 when whole"},
-    {:on_ground, :required, "stands on the ground"},
-    {:speed_air_x_self, 0.0, "own horizontal speed in the air, units a frame"},
-    {:speed_ground_x_self, 0.0, "own horizontal speed on the ground, units a frame"},
-    {:speed_y_self, 0.0, "own vertical speed, units a frame"},
-    {:speed_x_attack, 0.0, "horizontal speed from a hit, units a frame"},
-    {:speed_y_attack, 0.0, "vertical speed from a hit, units a frame"},
+    {:shield_strength, 60.0, "shield, 60 when full"},
+    {:on_ground, :required, "whether the player is on the ground"},
+    {:speed_air_x_self, 0.0, "own horizontal speed in the air, units per frame"},
+    {:speed_ground_x_self, 0.0, "own horizontal speed on the ground, units per frame"},
+    {:speed_y_self, 0.0, "own vertical speed, units per frame"},
+    {:speed_x_attack, 0.0, "horizontal speed from a hit, units per frame"},
+    {:speed_y_attack, 0.0, "vertical speed from a hit, units per frame"},
     {:hitstun_frames_left, 0, "hitstun left, frames"},
     {:action_frame, 0, "age of the action state, frames"},
     {:stock, :required, "stocks left"},
-    {:nana_exists, false, "has a partner on the stage"},
+    {:nana_exists, false, "whether the player has a partner on the stage"},
     {:nana_x, 0.0, "partner: horizontal position"},
     {:nana_y, 0.0, "partner: vertical position"},
-    {:nana_facing, 0, "partner: as `facing`"},
+    {:nana_facing, 0, "partner: direction, as `facing`"},
     {:nana_percent, 0.0, "partner: damage, percent"},
     {:nana_stock, 0, "partner: stocks left"},
     {:nana_action, 0, "partner: action state, 0..398"}
   ]
 
   @moduledoc """
-  One player of a `Sconce.Frame`. Positions are in the game's units.
+  One player of a `Sconce.Frame`. Positions are in the units of the game.
 
   | field | default | meaning |
   |---|---|---|
@@ -79,37 +79,37 @@ defmodule Sconce.Frame do
              Enum.flat_map(0..(@slots - 1), &names.("projectile_#{&1}.", @projectile))
            ])
   @byte_size 4 * length(@columns)
-  # The largest number that a 32-bit float holds.
+  # The largest finite 32-bit float.
   @max 3.4028234e38
   @owners %{nobody: 0, own: 1, opponent: 2}
 
   @moduledoc """
-  What a policy sees of one game frame.
+  One game frame of Melee, as a policy reads it.
 
   | field | default | meaning |
   |---|---|---|
-  | `own`, `opponent` | required | a `Sconce.Frame.Player` each: the one that acts, and the other |
-  | `stage` | required | stage id as the game start gives it, 0..32 |
-  | `frame` | `0` | frame number, 60 a second, 0 at GO |
-  | `distance` | `0.0` | between the players in units; 0 takes it from their positions |
+  | `own`, `opponent` | required | the acting player and the other one, each a `Sconce.Frame.Player` |
+  | `stage` | required | stage id of the game start, 0..32 |
+  | `frame` | `0` | frame number, 60 per second, 0 at GO |
+  | `distance` | `0.0` | distance of the players in units; 0 computes it from their positions |
   | `name_id` | `0` | player name or style, 0 unknown |
   | `previous_action` | `nil` | the controller input that led to this frame; a session fills it in |
-  | `projectiles` | `[]` | of each `owner`, `type`, `x`, `y`, `speed_x`, `speed_y`; five are seen |
+  | `projectiles` | `[]` | maps of `owner`, `type`, `x`, `y`, `speed_x`, `speed_y`; a policy sees the first five |
 
-  A previous action is a `Sconce.Action` or any map with its `buttons`, `main_stick`, `c_stick` and
-  `shoulder`: buttons that are left out are released, sticks and shoulder lie in 0..1 with the sticks'
-  centre at 0.5. The `owner` of a projectile is `:own`, `:opponent` or `:nobody` (1, 2 or 0), its
-  `type` the item's, its speed in units a frame.
+  A previous action is a `Sconce.Action` or a map with the same `buttons`, `main_stick`, `c_stick` and
+  `shoulder`. A missing button counts as released. Sticks and shoulder are in 0..1, and the centre of a
+  stick is 0.5. The `owner` of a projectile is `:own`, `:opponent` or `:nobody` (1, 2 or 0), its `type`
+  is the type of the item, and its speed is in units per frame.
 
-  Wherever Sconce takes a frame it takes
+  Every function that takes a frame accepts one of these forms:
 
     * this struct;
-    * a map of the same fields, with atoms or strings as keys, its players and projectiles too; a
-      field that is missing or nil gets its default, other keys are not looked at;
-    * a binary, the raw row that `pack/1` makes.
+    * a map of the same fields, with atoms or strings as keys, and likewise for its players and
+      projectiles; a field that is missing or nil gets its default, and other keys are ignored;
+    * a binary: the raw row that `pack/1` returns.
 
-  A required field that is missing is an error that names it; so is what is not a number. Whether a
-  number is one the game can give is checked where the frame is embedded.
+  A missing required field, or a value that is not a number, is an error that names the field. The
+  embedding checks whether a number is in the range of the game.
 
       iex> player = %{percent: 12.0, facing: 1, x: -20.0, y: 0.0, action: 14, character: 1,
       ...>   on_ground: true, stock: 4}
@@ -136,7 +136,7 @@ defmodule Sconce.Frame do
         }
 
   @doc """
-  The columns of a raw row, in order.
+  Returns the names of the columns of a raw row, in order.
 
       iex> Sconce.Frame.columns() |> Enum.take(3)
       ["own.percent", "own.facing", "own.x"]
@@ -145,9 +145,17 @@ defmodule Sconce.Frame do
   def columns, do: @columns
 
   @doc """
-  The raw row of a frame: its `columns/0` as 32-bit floats, little-endian.
+  Packs a frame as its raw row: the `columns/0` as 32-bit floats, little-endian.
 
-  A binary is such a row already and is checked for its size alone.
+  A binary is already a raw row: only its size is checked.
+
+      iex> player = %Sconce.Frame.Player{percent: 0.0, facing: 1, x: 10.0, y: 0.0, action: 14,
+      ...>   character: 1, on_ground: true, stock: 4}
+      iex> frame = %Sconce.Frame{own: player, opponent: %{player | x: -10.0}, stage: 31}
+      iex> {:ok, row} = Sconce.Frame.pack(frame)
+      iex> <<_percent_and_facing::binary-size(8), x::float-32-little, _rest::binary>> = row
+      iex> x
+      10.0
   """
   @spec pack(t | map | binary) :: {:ok, binary} | {:error, Error.t()}
   def pack(row) when byte_size(row) == @byte_size, do: {:ok, row}
@@ -197,8 +205,8 @@ defmodule Sconce.Frame do
 
   defp projectiles(other), do: refuse(mismatch("projectiles", "a list", inspect(other)))
 
-  # The fields of one table as one binary. A map that has them all under atoms, as the structs do,
-  # is matched at once, which is several times as fast as asking for one field after the other.
+  # The fields of one table as one binary. A map with an atom key for every field, such as a struct, is matched
+  # at once, which is several times faster than one lookup for each field.
   for {table, fields} <- @tables do
     keys = for {name, default} <- fields, do: {name, to_string(name), default}
     vars = Macro.generate_arguments(length(fields), __MODULE__)
@@ -241,7 +249,7 @@ defmodule Sconce.Frame do
   defp number(value, _key, _prefix) when is_float(value) and abs(value) <= @max, do: value
   defp number(value, _key, _prefix) when is_integer(value) and abs(value) <= @max, do: value
   defp number(true, _key, _prefix), do: 1
-  # False means left here, and 0 would mean that nothing is known.
+  # For a direction false means left, and 0 would mean unknown.
   defp number(false, {name, _, _}, _prefix) when name in [:facing, :nana_facing], do: -1
   defp number(false, _key, _prefix), do: 0
 

@@ -2,7 +2,7 @@ defmodule Sconce.Game do
   alias Sconce.Game.{Catalogue, Declaration}
 
   @moduledoc """
-  What a frame and an input of a game are, as data. No line of Rust is written for it.
+  Declares a game as data: the fields of a frame and the parts of an input. A new game needs no Rust.
 
       defmodule Pong do
         use Sconce.Game,
@@ -20,61 +20,69 @@ defmodule Sconce.Game do
           ]
       end
 
-  `Pong` then stands wherever an embedding does, alone or with the options of `Sconce.Embedding`, and there are the
-  structs `Pong.Frame` and `Pong.Action`:
+  `Pong` is then an embedding, alone or with the options of `Sconce.Embedding`, and has the structs `Pong.Frame` and
+  `Pong.Action`:
 
       {:ok, corpus} = Sconce.Corpus.import("games", game: Pong, into: "corpus")
-      {:ok, trainer} = Sconce.Trainer.start(corpus, backbone: :gru, run: "runs/pong")
+      {:ok, run} = Sconce.Trainer.start_link(corpus: corpus, out: "run", backbone: :gru)
+      {:ok, _report} = Sconce.Trainer.await(run)
+      {:ok, policy} = Sconce.Policy.load("run/best.safetensors")
       {:ok, session} = Sconce.Session.open(policy)
       {:ok, action} = Sconce.Session.act(session, %Pong.Frame{ball_x: 0.2, ball_y: 0.5, speed: 3, table: 2})
       Pong.action(action)
 
   ## Fields
 
-  A field is a name with `type:` and more:
+  A field has a name and these options:
 
   #{Catalogue.docs(:field)}
 
   | type | values | features |
   |---|---|---|
-  | `:number` | any finite number | the number over `:scale`, held within `:clamp` |
+  | `:number` | any finite number | the number over `:scale`, clamped to `:clamp` |
   | `{:range, min, max}` | that range | -1..1 |
   | `:flag` | true, false | 1, 0 |
   | `{:id, n}` | 0..n-1 | its row of a trained table, or the number in the packed layout |
-  | `{:one_hot, n}` | 0..n-1 | n, one of which is 1 |
+  | `{:one_hot, n}` | 0..n-1 | n numbers, a 1 at the value and 0 elsewhere |
   | `{:vector, n}` | n finite numbers, as a list or a binary of f32 | the numbers, over `:scale` |
 
   ## Parts of an input
 
-  A part is a name with `type:` and more. A head of the same name chooses it.
+  A part has a name and these options. A head of the same name chooses it.
 
   #{Catalogue.docs(:part)}
 
   | type | values | head |
   |---|---|---|
-  | `{:flags, names}` | a map of names to booleans, or a list of those held | `{:bernoulli, n}` |
+  | `{:flags, names}` | a map of names to booleans, or a list of the pressed names | `{:bernoulli, n}` |
   | `{:axis, min, max}` | that range | `{:categorical, steps}` |
   | `{:choice, n}` | 0..n-1 | `{:categorical, n}` |
-  | `{:continuous, min, max}` | that range, as it is | `{:gaussian, 1, min, max}` |
+  | `{:continuous, min, max}` | that range | `{:gaussian, 1, min, max}` |
   | `{:continuous, n, min, max}` | a list of n such numbers | `{:gaussian, n, min, max}` |
 
   ## Mirror
 
-  Training swaps left and right where `:mirror` of a run says so. Of a field it negates a number (`:negate`), turns a
-  range around (`:flip`, `min + max - v`), swaps it with another field (`{:swap, name}`) or ids with each other
-  (`[{1, 2}]`); of an input it turns an axis or numbers around (`:flip`) and swaps buttons or choices (`[left: :right]`,
-  `[{0, 2}]`). What says nothing stays.
+  The option `:mirror` of a run is the share of windows in which training swaps left and right. `mirror:` of a field or a
+  part says how; the default is no change:
+
+  | `mirror:` | effect |
+  |---|---|
+  | `:negate` | negates a number of a frame |
+  | `:flip` | replaces a range, an axis or a continuous number v by `min + max - v` |
+  | `{:swap, name}` | swaps a field with another field |
+  | `[{1, 2}]` | swaps ids or choices with each other |
+  | `[left: :right]` | swaps buttons |
 
   ## Version
 
-  Corpora and checkpoints hold the declaration that they were made with, and nothing else is needed to open them. A
-  corpus of another declaration than a policy's is refused by name and version.
+  Corpora and checkpoints contain the declaration that they were made with, so that they open without the module. A
+  corpus whose declaration differs from that of a policy is an error that names game and version.
   """
 
   @enforce_keys [:name, :version, :fields, :tables, :input]
   defstruct @enforce_keys
 
-  @typedoc "A declaration with everything filled in."
+  @typedoc "A complete declaration."
   @type t :: %__MODULE__{
           name: String.t(),
           version: non_neg_integer,
@@ -83,11 +91,11 @@ defmodule Sconce.Game do
           input: [map]
         }
 
-  @typedoc "A declaration, or the module that has one."
+  @typedoc "A declaration, or a module with one."
   @type like :: t | module
 
   @doc """
-  A declaration as data, for a game that has no module. Raises `ArgumentError` where it contradicts itself.
+  Returns a declaration for a game without a module. Raises `ArgumentError` for a contradiction.
 
       iex> Sconce.Game.new!(name: :walk, fields: [x: [type: {:range, 0, 9}]], input: [step: [type: {:choice, 3}]])
       #Sconce.Game<walk 1 · 1 field · step(3)>
@@ -98,13 +106,19 @@ defmodule Sconce.Game do
   def new!(opts), do: Declaration.new!(opts)
 
   @doc """
-  The declaration of a module that uses `Sconce.Game`, or the declaration itself.
+  Returns the declaration of a module that uses `Sconce.Game`, or the declaration itself.
+
+      iex> game = Sconce.Game.new!(name: :walk, fields: [x: [type: :number]], input: [step: [type: {:choice, 3}]])
+      iex> Sconce.Game.of!(game) == game
+      true
+      iex> Sconce.Game.of!(String)
+      ** (ArgumentError) String is no game: it does not `use Sconce.Game`
   """
   @spec of!(like) :: t
   def of!(%__MODULE__{} = game) do
     if Declaration.whole?(game),
       do: game,
-      else: raise(ArgumentError, "game: expected what Sconce.Game.new!/1 makes")
+      else: raise(ArgumentError, "game: expected a declaration of Sconce.Game.new!/1")
   end
 
   def of!(module) when is_atom(module) do
@@ -126,8 +140,8 @@ defmodule Sconce.Game do
   def game?(_other), do: false
 
   @doc """
-  The columns of a file of its games, as `Sconce.Corpus.import/2` reads them: fields, then the input; `reward`, `end`,
-  `weight` and `log_likelihood` may follow.
+  Returns the columns of a file for `Sconce.Corpus.import/2`: fields, then the input; `reward`, `end`, `weight` and
+  `log_likelihood` may follow.
 
       iex> game = Sconce.Game.new!(name: :walk, fields: [x: [type: :number]], input: [go: [type: {:flags, [:l, :r]}]])
       iex> Sconce.Game.columns(game)
@@ -159,19 +173,19 @@ defmodule Sconce.Game do
       @sconce_game game
 
       defmodule Frame do
-        @moduledoc "A frame of #{game.name}: its fields, and the input that led to it where it is known."
+        @moduledoc "A frame of #{game.name}: its fields, and the input that led to it if known."
         defstruct Sconce.Game.Declaration.frame_struct(game)
       end
 
       defmodule Action do
-        @moduledoc "An input of #{game.name}, with its confidence and its number where a session decided it."
+        @moduledoc "An input of #{game.name}; an input that a session decided has its confidence and its frame."
         defstruct Sconce.Game.Declaration.action_struct(game)
       end
 
       @doc false
       def __game__, do: @sconce_game
 
-      @doc "A decision of a session as an input of this game."
+      @doc "Converts a decision of a session to an input of this game."
       def action(%Sconce.Action{input: %{} = input} = action) do
         struct!(__MODULE__.Action, Map.merge(input, Map.take(action, [:confidence, :frame])))
       end

@@ -3,17 +3,31 @@ defmodule Sconce.GPU do
   alias Sconce.GPU.{Diagnosis, Driver, Ledger}
 
   @warn [
-    threshold: [type: :float, default: 0.85, min: 0, max: 1, doc: "Of the card's memory."]
+    threshold: [
+      type: :float,
+      default: 0.85,
+      min: 0,
+      max: 1,
+      doc: "Fraction of the card's memory."
+    ]
   ]
   @free [
-    required_mb: [type: :non_neg_integer, default: 0, doc: "What is to be free, in MiB."]
+    required_mb: [type: :non_neg_integer, default: 0, doc: "Free memory that is needed, in MiB."]
   ]
   @estimate [
-    param_count: [type: :non_neg_integer, default: 1_000_000, doc: "Weights of the policy."],
-    batch_size: [type: :pos_integer, default: 64, doc: "Windows in a step."],
-    precision: [type: {:in, [:f32, :bf16, :f16]}, default: :bf16, doc: "Of the numbers."],
-    temporal: [type: :boolean, default: false, doc: "Whether a window has frames."],
-    window_size: [type: :pos_integer, default: 60, doc: "Frames of a window, if so."]
+    param_count: [
+      type: :non_neg_integer,
+      default: 1_000_000,
+      doc: "Number of weights of the policy."
+    ],
+    batch_size: [type: :pos_integer, default: 64, doc: "Windows of a step."],
+    precision: [type: {:in, [:f32, :bf16, :f16]}, default: :bf16, doc: "Type of the numbers."],
+    temporal: [type: :boolean, default: false, doc: "Whether a window has several frames."],
+    window_size: [
+      type: :pos_integer,
+      default: 60,
+      doc: "Frames of a window, with `temporal: true`."
+    ]
   ]
 
   cause_docs = fn {cause, {meaning, mend}} ->
@@ -21,12 +35,11 @@ defmodule Sconce.GPU do
   end
 
   @moduledoc """
-  NVIDIA's GPUs and their memory, as their driver tells (NVML, what `nvidia-smi` asks too). No process is
-  started: a question takes microseconds to milliseconds.
+  NVIDIA GPUs and their memory, as reported by the driver through NVML, the library of `nvidia-smi`.
 
-  GPUs are numbered from 0 as `nvidia-smi` numbers them, by their place on the bus; 0 is meant where none is
-  said. CUDA may number them otherwise, and hide some (`CUDA_VISIBLE_DEVICES`), which nothing here follows.
-  Sizes in `mb` are MiB, 2^20 bytes, as `nvidia-smi` counts. Nothing is remembered between two questions.
+  Queries start no process and take microseconds to milliseconds; nothing is cached between two queries. GPUs are
+  numbered from 0, like in `nvidia-smi`, and 0 is the default. CUDA may number them differently and hide some of them
+  (`CUDA_VISIBLE_DEVICES`); queries ignore that. Sizes in `mb` are MiB, 2^20 bytes.
 
       iex> Sconce.GPU.format_mb(24_564)
       "23.99 GB"
@@ -36,13 +49,14 @@ defmodule Sconce.GPU do
       {:ok, %{used_mb: 4521, total_mb: 24564, utilization: 0.18}} = Sconce.GPU.memory_status()
       {:ok, [%{index: 0, name: "NVIDIA GeForce RTX 4090"}]} = Sconce.GPU.list_devices()
 
-  Whether policies run on one is another question, `available?/0`. What this VM has taken of a card, and for whom, is
-  in `ledger/1`; `release/1` gives back what is not in use.
+  `available?/0` returns whether policies run on a GPU. `ledger/1` returns the memory that this VM has taken on a card,
+  by owner, and `release/1` returns unused memory to the driver. The guide [NVIDIA cards](cards.html) covers the build,
+  devices and memory.
 
   ## Without a driver
 
-  Every question has an error of kind `:unavailable` then, in microseconds, with a `cause` in its details and,
-  where something does, what mends it. `diagnose/0` looks further.
+  Every query is an error of kind `:unavailable`, within microseconds. Its details hold a `cause` and, if there is one,
+  a remedy as `mend`. `diagnose/0` searches further.
 
       iex> Application.put_env(:sconce, :nvml, "/nowhere/libnvidia-ml.so.1")
       iex> {:error, error} = Sconce.GPU.memory_status()
@@ -53,28 +67,27 @@ defmodule Sconce.GPU do
       iex> Application.delete_env(:sconce, :nvml)
       :ok
 
-  | cause | what it is | what mends it |
+  | cause | meaning | remedy |
   |---|---|---|
   #{Enum.map_join(Driver.causes(), "\n", cause_docs)}
 
-  Other kinds: `:not_found` of a GPU that is not there, `:deadline` of a driver that does not answer within ten
-  seconds, `:busy` when too many already wait for it. A driver that comes later is found; one that refused is
-  asked again after a second.
+  Other kinds: `:not_found` if the GPU does not exist, `:deadline` if the driver does not answer within ten seconds, and
+  `:busy` if too many callers already wait for it. A driver that is installed later is found without a restart. After a
+  failed start of NVML, Sconce waits one second before it tries again.
 
-  The driver's library is looked for where the system's loader looks, and in the folders where containers,
-  WSL and NixOS have it. `SCONCE_NVML`, or `config :sconce, nvml: path`, names another one, see `Sconce.Config`.
+  NVML is searched in the paths of the system's loader, and in the folders of containers, WSL and NixOS. `SCONCE_NVML`
+  or `config :sconce, nvml: path` names another file, see `Sconce.Config`.
 
-  Source: [NVIDIA's NVML reference](https://docs.nvidia.com/deploy/nvml-api/). Not run on a GPU yet: tests
-  ask a library that stands in for the driver's.
+  Source: [NVIDIA's NVML reference](https://docs.nvidia.com/deploy/nvml-api/).
   """
 
   @typedoc "The number of a GPU, from 0."
   @type index :: non_neg_integer
 
   @typedoc """
-  What a GPU is. `compute_capability` is major and minor number as CUDA has it; `mig` says that the card is
-  cut into instances, which CUDA sees in its place. Of one that does not answer all but `index` and `error` is
-  nil.
+  Properties of a GPU. `compute_capability` is CUDA's major and minor number. If `mig` is true, the card is split into
+  MIG instances, which CUDA uses instead of the card. If a GPU does not answer, every field except `index` and `error`
+  is nil.
   """
   @type device :: %{
           index: index,
@@ -90,22 +103,38 @@ defmodule Sconce.GPU do
   defguardp is_index(index) when index in 0..0xFFFF
 
   @doc """
-  Whether policies run on a GPU with this build, on this machine: `Sconce.Device` and `diagnose/0` say what is
-  missing.
+  Returns whether policies run on a GPU, with this build on this machine. If not, `diagnose/0` explains why.
+
+      iex> Sconce.GPU.available?() == match?({:ok, _device}, Sconce.Device.resolve(:cuda))
+      true
   """
   @spec available?() :: boolean
   def available?, do: computes() == :ok
 
   @doc false
-  # `:ok`, or why nothing computes on a GPU here.
+  # `:ok`, or the error that says why policies do not run on a GPU.
   def computes, do: with({:ok, _card} <- Device.resolve(:cuda), do: :ok)
 
-  @doc "How many GPUs the driver has."
+  @doc """
+  Returns the number of GPUs that the driver reports.
+
+      iex> case Sconce.GPU.device_count() do
+      ...>   {:ok, count} -> count >= 0
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
+  """
   @spec device_count() :: {:ok, non_neg_integer} | {:error, Error.t()}
   def device_count, do: Driver.ask(:device_count, &Native.gpu_count/2)
 
   @doc """
-  All GPUs in their order, also those that do not answer: their `error` says why.
+  Returns all GPUs in order, including those that do not answer: their `error` has the reason.
+
+      iex> case Sconce.GPU.list_devices() do
+      ...>   {:ok, devices} -> Enum.all?(devices, &is_map_key(&1, :memory_mb))
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
   """
   @spec list_devices() :: {:ok, [device]} | {:error, Error.t()}
   def list_devices do
@@ -113,19 +142,41 @@ defmodule Sconce.GPU do
          do: {:ok, for(index <- 0..(count - 1)//1, do: listed(index))}
   end
 
-  @doc "One of `list_devices/0`."
+  @doc """
+  Returns one GPU, with the fields of `list_devices/0`.
+
+      iex> case Sconce.GPU.device_info(0) do
+      ...>   {:ok, device} -> device.index == 0
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
+  """
   @spec device_info(index) :: {:ok, device} | {:error, Error.t()}
   def device_info(index \\ 0), do: card(:device_info, index)
 
-  @doc "The name, as in `{:ok, \"NVIDIA H200\"}`."
+  @doc """
+  Returns the name of a GPU, such as `{:ok, "NVIDIA H200"}`.
+
+      iex> case Sconce.GPU.device_name(0) do
+      ...>   {:ok, name} -> is_binary(name)
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
+  """
   @spec device_name(index) :: {:ok, String.t()} | {:error, Error.t()}
   def device_name(index \\ 0) do
     with {:ok, device} <- card(:device_name, index), do: {:ok, device.name}
   end
 
   @doc """
-  How full the memory is: `{:ok, %{used_mb: 4521, total_mb: 24564, utilization: 0.18}}`, where `utilization` is
-  the used share of it, 0.0 to 1.0, with two decimals.
+  Returns the used memory: `{:ok, %{used_mb: 4521, total_mb: 24564, utilization: 0.18}}`. `utilization` is the used
+  fraction, 0.0 to 1.0, with two decimals.
+
+      iex> case Sconce.GPU.memory_status() do
+      ...>   {:ok, memory} -> memory.used_mb <= memory.total_mb
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
   """
   @spec memory_status(index) ::
           {:ok, %{used_mb: non_neg_integer, total_mb: non_neg_integer, utilization: float}}
@@ -138,9 +189,16 @@ defmodule Sconce.GPU do
   end
 
   @doc """
-  The memory by its use, and how busy the GPU is: `used_mb`, `free_mb`, `total_mb`, `reserved_mb`, which the
-  driver keeps for itself beside what is used, and `utilization`, percent as in `utilization/1`, which is nil of
-  a card that does not tell.
+  Returns the memory by use, and the load of the GPU.
+
+  `reserved_mb` is memory that the driver reserves for itself, in addition to `used_mb`. `utilization` is the percentage
+  of `utilization/1`, or nil if the card does not report it.
+
+      iex> case Sconce.GPU.get_memory_info() do
+      ...>   {:ok, memory} -> memory.free_mb <= memory.total_mb
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
   """
   @spec get_memory_info(index) ::
           {:ok,
@@ -159,8 +217,11 @@ defmodule Sconce.GPU do
   end
 
   @doc """
-  `get_memory_info/1` for a progress line: `"GPU: 4.4/24.0 GB (18%) | Util: 45%"`, and `"GPU: N/A"` where
-  there is no answer.
+  Formats `get_memory_info/1` for a progress line: `"GPU: 4.4/24.0 GB (18%) | Util: 45%"`, or `"GPU: N/A"` without an
+  answer.
+
+      iex> String.starts_with?(Sconce.GPU.memory_status_string(), "GPU: ")
+      true
   """
   @spec memory_status_string(index) :: String.t()
   def memory_status_string(index \\ 0) do
@@ -171,9 +232,16 @@ defmodule Sconce.GPU do
   end
 
   @doc """
-  Warns of a GPU whose memory is nearly full.
+  Returns a warning if the memory of a GPU is nearly full.
 
   #{Options.docs(@warn)}
+
+      iex> case Sconce.GPU.check_memory_warning(threshold: 0.9) do
+      ...>   :ok -> true
+      ...>   {:warning, text} -> text =~ "nearly full"
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
   """
   @spec check_memory_warning(keyword, index) ::
           :ok | {:warning, String.t()} | {:error, Error.t()}
@@ -188,54 +256,74 @@ defmodule Sconce.GPU do
   end
 
   @doc """
-  Warns of a GPU that has less memory free than wanted.
+  Returns a warning if a GPU has less free memory than needed.
 
   #{Options.docs(@free)}
+
+      iex> case Sconce.GPU.check_free_memory(required_mb: 400) do
+      ...>   :ok -> true
+      ...>   {:warning, text} -> text =~ "400 MB needed"
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
   """
   @spec check_free_memory(keyword, index) :: :ok | {:warning, String.t()} | {:error, Error.t()}
   def check_free_memory(opts \\ [], index \\ 0) do
     required = Options.validate!(opts, @free)[:required_mb]
 
     with {:ok, %{free_mb: free}} <- memory(:check_free_memory, index) do
-      figures = "#{format_mb(free)} free on GPU #{index}, #{format_mb(required)} wanted"
+      figures = "#{format_mb(free)} free on GPU #{index}, #{format_mb(required)} needed"
 
       if free >= required,
         do: :ok,
-        else: {:warning, "#{figures}: #{smaller()}, or end others (Sconce.GPU.processes/1)"}
+        else:
+          {:warning, "#{figures}: #{smaller()}, or end other processes (Sconce.GPU.processes/1)"}
     end
   end
 
-  defp smaller, do: "a smaller batch_size takes less"
+  defp smaller, do: "use a smaller batch_size"
 
   @doc """
-  What this VM has of a card's memory, by owner: a `Sconce.GPU.Ledger`.
+  Returns the memory that this VM has taken on a card, by owner, as a `Sconce.GPU.Ledger`.
 
-  A card is meant as CUDA numbers them and as the option `:device` names it, `:cuda` or `{:cuda, n}`. One that
-  nothing was on yet has nothing in its ledger, and is not opened for that.
+  The card is given like the option `:device`, `:cuda` or `{:cuda, n}`, with CUDA's numbers. The ledger of an unused
+  card is empty, and this call does not open the card.
 
-      {:ok, ledger} = Sconce.GPU.ledger()
-      #Sconce.GPU.Ledger<cuda:0 · 3.1 GB of 24.0 GB: weights 40.0 MB, optimiser 80.0 MB, activations 2.1 GB, cached 900.0 MB · 20.4 GB free>
+      Sconce.GPU.ledger()
+      {:ok, #Sconce.GPU.Ledger<cuda:0 · 3.1 GB of 24.0 GB: weights 40.0 MB, optimiser 80.0 MB, activations 2.1 GB, cached 900.0 MB · 20.4 GB free>}
 
-  Kind of error: `:unavailable`, as of `Sconce.Device`.
+  The error is of kind `:unavailable`, as in `Sconce.Device`.
+
+      iex> case Sconce.GPU.ledger() do
+      ...>   {:ok, ledger} -> ledger.device == "cuda:0"
+      ...>   {:error, error} -> error.kind == :unavailable
+      ...> end
+      true
   """
   @spec ledger(Device.choice()) :: {:ok, Ledger.t()} | {:error, Error.t()}
   def ledger(device \\ :cuda), do: Ledger.of(device)
 
   @doc """
-  Gives what of a card's memory is taken and not in use back to the driver, for other programs: `{:ok, bytes}`. It
-  waits for all work of this VM there, and that work then takes its memory anew.
+  Returns the unused memory of this VM on a card to the driver, for other programs: `{:ok, bytes}`.
 
-  Kind of error: `:unavailable`, as of `Sconce.Device`.
+  The call waits for all work of this VM on the card. Later work allocates its memory again. The error is of kind
+  `:unavailable`, as in `Sconce.Device`.
+
+      iex> case Sconce.GPU.release() do
+      ...>   {:ok, bytes} -> bytes >= 0
+      ...>   {:error, error} -> error.kind == :unavailable
+      ...> end
+      true
   """
   @spec release(Device.choice()) :: {:ok, non_neg_integer} | {:error, Error.t()}
   def release(device \\ :cuda), do: Ledger.release(device)
 
   @doc """
-  A rule of thumb for the memory of a training step on a GPU, in MiB.
+  Estimates the memory of a training step on a GPU by a rule of thumb, in MiB.
 
-  Four numbers a weight (itself, its gradient, two moments) and ten thousand a frame, in the bytes of the
-  precision, and a fifth on top: ExPhil's rule, with its names and defaults. `Sconce.Trainer.plan/2` measures
-  instead, on the CPU.
+  The rule is ExPhil's, with its names and defaults: four numbers for each weight (weight, gradient, two moments) and
+  ten thousand for each frame, in the bytes of the precision, plus 20 %. `Sconce.Trainer.plan/2` measures instead, on
+  the CPU.
 
   #{Options.docs(@estimate)}
 
@@ -252,32 +340,69 @@ defmodule Sconce.GPU do
   end
 
   @doc """
-  Percent of the last sixth of a second to second in which kernels ran (`gpu`), and in which memory was read or
-  written (`memory`). A card that is cut into instances does not tell.
+  Returns the load of a GPU in percent of the last sample period, which is between 1/6 second and 1 second: the time in
+  which kernels ran (`gpu`), and in which memory was read or written (`memory`). A card with MIG instances does not
+  report it.
+
+      iex> case Sconce.GPU.utilization() do
+      ...>   {:ok, load} -> load.gpu in 0..100 and load.memory in 0..100
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
   """
   @spec utilization(index) :: {:ok, %{gpu: 0..100, memory: 0..100}} | {:error, Error.t()}
   def utilization(index \\ 0), do: ask(:utilization, index, &Native.gpu_utilization/2)
 
-  @doc "Of the chip, in degrees Celsius."
+  @doc """
+  Returns the temperature of the GPU chip, in degrees Celsius.
+
+      iex> case Sconce.GPU.temperature() do
+      ...>   {:ok, celsius} -> celsius > 0
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
+  """
   @spec temperature(index) :: {:ok, non_neg_integer} | {:error, Error.t()}
   def temperature(index \\ 0), do: ask(:temperature, index, &Native.gpu_temperature/2)
 
-  @doc "What the card takes, and what it is held to, nil where it does not tell."
+  @doc """
+  Returns the power draw of a card and its limit, in watts. The limit is nil if the card does not report it.
+
+      iex> case Sconce.GPU.power() do
+      ...>   {:ok, power} -> power.draw_watts > 0
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
+  """
   @spec power(index) ::
           {:ok, %{draw_watts: float, limit_watts: float | nil}} | {:error, Error.t()}
   def power(index \\ 0), do: ask(:power, index, &Native.gpu_power/2)
 
   @doc """
-  The clocks at present and at most, in MHz: `graphics_mhz`, `sm_mhz`, `memory_mhz`, `max_graphics_mhz`,
-  `max_sm_mhz`, `max_memory_mhz`; nil where the card does not tell.
+  Returns the current and the maximum clocks, in MHz: `graphics_mhz`, `sm_mhz`, `memory_mhz`, `max_graphics_mhz`,
+  `max_sm_mhz`, `max_memory_mhz`. A clock that the card does not report is nil.
+
+      iex> case Sconce.GPU.clocks() do
+      ...>   {:ok, clocks} -> is_map_key(clocks, :max_sm_mhz)
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
   """
   @spec clocks(index) :: {:ok, %{atom => pos_integer | nil}} | {:error, Error.t()}
   def clocks(index \\ 0), do: ask(:clocks, index, &Native.gpu_clocks/2)
 
   @doc """
-  Who uses the GPU, by process id. `name` is nil of a process that this one may not see, as of another
-  container, and `memory_mb` where the driver does not tell; `types` are `:compute`, `:graphics` or both;
-  `mig_instance` is that of a card cut into instances.
+  Returns the processes that use a GPU, sorted by process id.
+
+  `name` is nil if this process may not see the other one, for example in another container. `memory_mb` is nil if the
+  driver does not report it. `types` are `:compute`, `:graphics` or both. `mig_instance` is the MIG instance, if the
+  card has any.
+
+      iex> case Sconce.GPU.processes() do
+      ...>   {:ok, processes} -> Enum.all?(processes, &is_integer(&1.pid))
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
   """
   @spec processes(index) ::
           {:ok,
@@ -297,20 +422,32 @@ defmodule Sconce.GPU do
   end
 
   @doc """
-  Versions of `driver`, `nvml` and `cuda`, the newest CUDA that the driver runs, which is nil where its
-  library for CUDA is missing; `library` is the file that answers.
+  Returns the versions of `driver`, `nvml` and `cuda`, and the file of NVML as `library`.
+
+  `cuda` is the newest CUDA version that the driver supports, or nil if the CUDA library of the driver is missing.
+
+      iex> case Sconce.GPU.versions() do
+      ...>   {:ok, versions} -> is_binary(versions.driver)
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
   """
   @spec versions() :: {:ok, %{atom => String.t() | nil}} | {:error, Error.t()}
   def versions, do: Driver.ask(:versions, &Native.gpu_versions/2)
 
   @doc """
-  Follows the way from the card to this build and explains where it ends: `IO.puts(Sconce.GPU.diagnose())`.
+  Checks every step from the card to this build and explains the first failure. `IO.puts(Sconce.GPU.diagnose())`
+  prints it, and `Sconce.GPU.Diagnosis` lists the checks.
+
+      iex> diagnosis = Sconce.GPU.diagnose()
+      iex> Enum.map(diagnosis.checks, & &1.name) |> Enum.take(3)
+      ["card", "driver", "files"]
   """
   @spec diagnose() :: Diagnosis.t()
   def diagnose, do: Diagnosis.new()
 
   @doc """
-  A size of so many MiB.
+  Formats a size in MiB.
 
       iex> {Sconce.GPU.format_mb(512), Sconce.GPU.format_mb(1536)}
       {"512 MB", "1.50 GB"}
@@ -324,7 +461,7 @@ defmodule Sconce.GPU do
     do: Driver.ask(op, &question.(&1, {&2, index}))
 
   defp ask(_op, other, _question),
-    do: raise(ArgumentError, "expected a GPU by its number, 0 or more, got: #{inspect(other)}")
+    do: raise(ArgumentError, "expected the number of a GPU, 0 or more, got: #{inspect(other)}")
 
   defp memory(op, index) do
     with {:ok, bytes} <- ask(op, index, &Native.gpu_memory/2) do

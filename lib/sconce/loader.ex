@@ -4,7 +4,7 @@ defmodule Sconce.Loader do
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.Table
 
-  # Those of a training.
+  # Options that a training has too.
   @sampling Table.schema(
               ~w(sampling weights balance action_oversample characters players mirror noise noise_scale
                             previous_dropout frame_delay frame_delay_max neutral_weight transition_weight
@@ -34,25 +34,25 @@ defmodule Sconce.Loader do
               type: {:or, [:pos_integer, :infinity]},
               default: 1,
               max: 1_000_000,
-              doc: "Passes over all windows, or as many draws."
+              doc: "Passes over all windows, or the same number of draws."
             ],
             start: [
               type: :non_neg_integer,
               default: 0,
               max: 0xFFFF_FFFF_FFFF,
-              doc: "The step to begin at, to go on."
+              doc: "First step, to continue an earlier stream."
             ],
-            seed: [type: :non_neg_integer, default: 0, doc: "Of everything random."],
+            seed: [type: :non_neg_integer, default: 0, doc: "Seed of all randomness."],
             embedding: [
               type: :any,
               default: nil,
-              doc: "As in `Sconce.Policy.Spec`; `nil` is the corpus' own."
+              doc: "Embedding, as in `Sconce.Policy.Spec`; `nil` is that of the corpus."
             ],
             queue_depth: [
               type: :non_neg_integer,
               default: 0,
               max: 256,
-              doc: "How many of the latest inputs stand beside each state, the newest first."
+              doc: "Number of latest inputs beside each state, the newest first."
             ],
             burn_in: [
               type: :non_neg_integer,
@@ -63,22 +63,21 @@ defmodule Sconce.Loader do
             max_bytes: [
               type: :pos_integer,
               default: 1_073_741_824,
-              doc: "Of prefetched batches; one is made ahead whatever it weighs."
+              doc: "Largest size of prefetched batches; one batch is always prefetched."
             ],
             as: [
               type: {:in, [:auto, :binaries, :nx]},
               default: :auto,
-              doc: "Nx tensors or maps of binaries; `:auto` is tensors where Nx is loaded."
+              doc: "Nx tensors or maps of binaries; `:auto` is tensors if Nx is loaded."
             ]
           ] ++ @sampling
 
   @moduledoc """
-  Batches of a corpus, for apps that train with something else than `Sconce.Trainer`.
+  Batches of a corpus, for apps that train without `Sconce.Trainer`.
 
-  Native threads draw windows, embed and augment them, and keep a bounded number of batches ready; a
-  `Stream` takes one after the other. They are a function of the seed and their step alone, and those
-  that a run of the same options learns from where it holds no game back (`val_split: 0`, or a
-  `:validation` corpus of its own): a stream draws from every game.
+  Native threads draw windows, embed and augment them, and prefetch a bounded number of batches for a `Stream`. A batch
+  depends only on the options, the seed and its step. A run with the same options learns from the same batches if it
+  holds back no game (`val_split: 0`, or a `:validation` corpus): a stream draws from every game.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-loader-doctest")
       iex> games = for _game <- 1..3, do: {for(t <- 1..40, do: t / 40), for(t <- 1..40, do: rem(t, 2))}
@@ -98,42 +97,40 @@ defmodule Sconce.Loader do
 
   A map, of `b` windows of `w` frames:
 
-  | key | what | shape, type |
+  | key | content | shape, type |
   |---|---|---|
-  | `step` | its number, counted from 0 over all epochs | |
+  | `step` | index of the batch, counted from 0 over all epochs | |
   | `states` | embedded frames | `{b, w, continuous}` f32 |
-  | `ids` | rows of the tables that an embedding learns | `{b, w, ids}` u32 |
-  | `previous` | labels of the action that led to a frame, of an embedding with a queue those of the latest input; 65535, of f32 infinity, where there is none | `{b, w, labels}` as `actions` |
+  | `ids` | rows in the trained tables of the embedding | `{b, w, ids}` u32 |
+  | `previous` | labels of the action that led to a frame, or of the latest input for an embedding with a queue; without one 65535, or infinity in f32 | `{b, w, labels}` as `actions` |
   | `queue` | labels of the latest inputs before the action to learn | `{b, w, queue_depth, labels}` as `actions` |
-  | `actions` | labels to learn, a column for each class, bit and number of the heads in their order | `{b, w, labels}` u16, or f32 where a head chooses numbers |
-  | `frame_weights` | how much a frame counts | `{b, w}` f32 |
-  | `flow` | what went through the loader, see below | |
+  | `actions` | labels to learn, a column for each class, bit and number, in the order of the heads | `{b, w, labels}` u16, or f32 if a head chooses numbers |
+  | `frame_weights` | weights of the frames in the loss | `{b, w}` f32 |
+  | `flow` | statistics of the loader, see below | |
 
-  A tensor is an `Nx.Tensor`, or a map of `data` (a binary, little-endian and row-major), `shape` and
-  `type`. One without a number in it (`ids` of vectors, `queue` at the depth 0) is such a map always, as
-  Nx has no empty tensors. The binaries are the loader's own memory, not copies; each of them holds its whole batch.
+  A tensor is an `Nx.Tensor`, or a map of `data` (a binary, little-endian and row-major), `shape` and `type`. An empty
+  tensor (`ids` of vectors, `queue` at the depth 0) is always such a map, because Nx has no empty tensors. The binaries
+  refer to the memory of the loader without a copy; each of them keeps its whole batch alive.
 
   ## Flow
 
-  `batches`, `rows` and `bytes` that were taken, batches that are `ready`, `dropped` ones (0, always),
-  `seconds` from the start to the last batch, of which `data_wait_seconds` went by waiting for one;
-  `room_wait_seconds` and `making_seconds` of the threads; `rows_per_second`, `bytes_per_second`;
-  `prefetch` and `threads` in use (fewer batches where `:max_bytes` holds no more). `Sconce.Trainer` has
-  the same in its report.
+  `flow` has the `batches`, `rows` and `bytes` taken so far; the `ready` batches and the `dropped` ones (always 0); the
+  `seconds` from the start to the last batch, and the part of it spent waiting for a batch, `data_wait_seconds`;
+  `room_wait_seconds` and `making_seconds` of the threads; `rows_per_second` and `bytes_per_second`; `prefetch` and
+  `threads` in use (`:max_bytes` may lower `prefetch`). The report of `Sconce.Trainer` has the same.
 
   ## Ends
 
-  A stream ends its threads when it is done or halted (`Enum.take/2`), when something in it raises, and
-  when the process that runs it dies. Each enumeration is one of its own: a stream may be sent to other
-  processes and run there, also at the same time.
+  The threads end when the stream is done or halted (`Enum.take/2`), when it raises, and when its process dies. Each
+  enumeration has threads of its own: a stream can be sent to other processes and run there, also concurrently.
 
-  What goes wrong raises `Sconce.Error`: of kind `:corrupt` or `:not_found` for a file that was cut or
-  deleted, by its name; of kind `:out_of_memory` for a batch of more than 2 GiB; of kind `:deadline` where a batch does not come in time; `:panic` for a bug.
+  A stream raises `Sconce.Error`: of kind `:corrupt` or `:not_found` for a truncated or deleted file, which it names; of
+  kind `:out_of_memory` for a batch of more than 2 GiB; of kind `:deadline` for a late batch; of kind `:panic` for a bug.
   """
 
   @type corpus :: Corpus.t()
 
-  @typedoc "An `Nx.Tensor`, or its bytes and what they are."
+  @typedoc "An `Nx.Tensor`, or its bytes with shape and type."
   @type tensor :: struct | %{data: binary, shape: tuple, type: {:f | :u, 16 | 32}}
 
   @typedoc "See `Sconce.Loader`."
@@ -149,11 +146,20 @@ defmodule Sconce.Loader do
         }
 
   @doc """
-  Batches of a corpus, or of the folder of one, as a stream of `t:batch/0`.
+  Returns the batches of a corpus, given as a struct or by its folder, as a stream of `t:batch/0`.
 
-  Options that no stream could have raise `ArgumentError` here, all else when it runs.
+  Invalid options raise `ArgumentError` here; other errors raise when the stream runs.
 
   #{Options.docs(@stream)}
+
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-stream-" <> System.pid())
+      iex> game = {List.duplicate(0.5, 50), List.duplicate(1, 50)}
+      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, [game], into: dir, heads: [go: {:bernoulli, 1}])
+      iex> stream = Sconce.Loader.stream(corpus, batch_size: 2, window_size: 10, stride: 10, as: :binaries)
+      iex> for batch <- stream, do: {batch.step, batch.states.shape}
+      [{0, {2, 10, 1}}, {1, {2, 10, 1}}]
+      iex> File.rm_rf!(dir) != []
+      true
   """
   @spec stream(corpus | Path.t(), keyword) :: Enumerable.t()
   def stream(corpus, opts \\ []) do
@@ -172,10 +178,17 @@ defmodule Sconce.Loader do
   end
 
   @doc """
-  What a stream of these options would give: `windows` and `steps_per_epoch` of an epoch, `batch_bytes`,
-  and `short_views`, which are left out because they are shorter than a window.
+  Returns the size of a stream with these options: `windows` and `steps_per_epoch` of an epoch, `batch_bytes`, and the
+  number of `short_views`, which are left out because they are shorter than a window.
 
-      {:ok, %{steps_per_epoch: 482}} = Sconce.Loader.info(corpus, batch_size: 256)
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-loader-info-" <> System.pid())
+      iex> game = {List.duplicate(0.5, 50), List.duplicate(1, 50)}
+      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, [game], into: dir, heads: [go: {:bernoulli, 1}])
+      iex> {:ok, info} = Sconce.Loader.info(corpus, batch_size: 2, window_size: 10, stride: 10)
+      iex> {info.windows, info.steps_per_epoch}
+      {4, 2}
+      iex> File.rm_rf!(dir) != []
+      true
   """
   @spec info(corpus | Path.t(), keyword) :: {:ok, map} | {:error, Error.t()}
   def info(corpus, opts \\ []) do
@@ -190,7 +203,7 @@ defmodule Sconce.Loader do
   def schema, do: @stream
 
   @doc false
-  # How they cross, those that are there.
+  # The sampling options in the form of the native side; missing ones stay missing.
   def native_sampling(options) do
     options
     |> Map.replace_lazy(:weights, &(&1 || []))
@@ -295,7 +308,7 @@ defmodule Sconce.Loader do
 
   defp plain(data, type, shape), do: %{data: data, type: type, shape: shape}
 
-  # Nx has no tensor without a number in it.
+  # Nx has no empty tensors.
   defp nx(<<>>, type, shape), do: plain(<<>>, type, shape)
   defp nx(data, type, shape), do: Tensor.from_binary(data, type, shape)
 end

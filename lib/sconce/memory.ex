@@ -1,6 +1,6 @@
 defmodule Sconce.Memory do
   @moduledoc false
-  # The memory of this machine, as far as this process may have it.
+  # The memory of this machine that this process may use.
 
   alias Sconce.Native
 
@@ -10,7 +10,7 @@ defmodule Sconce.Memory do
     "address_space" => "limit of address space (ulimit -v)"
   }
 
-  @doc "Bytes of the machine, or nil where the system does not say."
+  @doc "Total bytes of the machine, nil if unknown."
   @spec total() :: pos_integer | nil
   def total do
     with {:ok, text} <- File.read("/proc/meminfo"),
@@ -21,13 +21,13 @@ defmodule Sconce.Memory do
     end
   end
 
-  @doc "Bytes that this process can still take, or nil where the system does not say."
+  @doc "Bytes that this process can still allocate, nil if unknown."
   @spec free() :: non_neg_integer | nil
   def free do
     with %{bytes: bytes} <- available(), do: bytes
   end
 
-  @doc "What can still be taken, and what bounds it, or nil where the system does not say."
+  @doc "Bytes that this process can still allocate and the bound behind them, nil if unknown."
   @spec available() :: %{bytes: non_neg_integer, bound: String.t()} | nil
   def available do
     case Native.memory_available() do

@@ -1,14 +1,14 @@
 defmodule Sconce.Native do
   @moduledoc false
-  # Stubs of the native library, grouped by noun. Keep it free of logic: a VM that has the library
-  # open cannot load this module anew.
+  # Stubs of the native library, grouped by noun. Keep logic out of this module: a VM that has loaded the library
+  # cannot reload it.
 
-  # Compiling must not load it: the library may not be in place yet.
+  # Compilation must not load this module: the library may not be built yet.
   @compile {:autoload, false}
   @on_load :load
   @reason {__MODULE__, :load_error}
 
-  # A missing library is a value that each call returns, not a crash at start.
+  # If the library is missing, the VM starts, and each call returns an error.
   def load do
     path = :filename.join([priv(), ~c"native", ~c"sconce_nif"])
 
@@ -21,7 +21,7 @@ defmodule Sconce.Native do
     :ok
   end
 
-  @doc "`:ok`, or why the library is not there."
+  @doc "`:ok`, or the reason why the library could not be loaded."
   def status do
     case :persistent_term.get(@reason, nil) do
       nil -> :ok
@@ -122,6 +122,7 @@ defmodule Sconce.Native do
   def train_record(_out), do: unavailable(:train)
   def train_said(_path), do: unavailable(:options)
   def train_report(_out), do: unavailable(:report)
+  def train_progress(_out), do: unavailable(:progress)
   def train_gradients(_out), do: unavailable(:gradients)
   def task_heard(_task), do: unavailable(:train)
   def train_stop(_task), do: unavailable(:train)
@@ -151,7 +152,7 @@ defmodule Sconce.Native do
   def cartpole_demonstrations(_reference, _options), do: unavailable(:demonstrations)
   def cartpole_play(_reference, _policy, _velocities, _options), do: unavailable(:play)
 
-  # Tests and benchmarks, in a library that was built with the feature `fixtures`: measurements
+  # Measurements, in a library built with the feature `fixtures`
   def bench_noop, do: unavailable(:bench)
   def bench_dirty, do: unavailable(:bench)
   def bench_worker(_reference), do: unavailable(:bench)
@@ -162,13 +163,13 @@ defmodule Sconce.Native do
   def bench_train(_reference, _spec, _steps), do: unavailable(:bench)
   def bench_frames(_reference, _spec, _rows, _seconds), do: unavailable(:bench)
 
-  # The same: what the library holds
+  # Contents of the library, with the feature `fixtures`
   def error_kinds, do: unavailable(:error_kinds)
   def frame_columns, do: unavailable(:frame_columns)
   def loader_count, do: unavailable(:stream)
   def session_count, do: unavailable(:count)
 
-  # The same: replays that are made, and probes of the border
+  # Generated replays and probes of the NIF border, with the feature `fixtures`
   def corpus_fixtures(_dir), do: unavailable(:fixtures)
   def probe_echo(_term), do: unavailable(:probe_echo)
   def probe_panic(_message), do: unavailable(:probe_panic)
@@ -182,8 +183,8 @@ defmodule Sconce.Native do
     reason = :persistent_term.get(@reason, "without the feature fixtures")
     details = %{what: "native library", reason: reason, mend: "mix sconce.doctor"}
 
-    # By a call that hides the type: a compiler that infers types would take it that no stub ever
-    # returns anything else, and warn of everything that its callers do with an answer.
+    # `identity/1` hides the type. Otherwise a compiler that infers types concludes that a stub returns only
+    # this error, and warns wherever a caller matches another answer.
     Function.identity({:error, %Sconce.Error{kind: :unavailable, op: op, details: details}})
   end
 

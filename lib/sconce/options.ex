@@ -1,52 +1,53 @@
 defmodule Sconce.Options do
   @moduledoc """
-  Options, described once as data: checked at the door and printed into the documentation.
+  Validates options against a schema, and prints the schema into documentation.
 
   A schema is a keyword list of option names, each with
 
     * `:type` - one of the types below, `:any` when left out;
     * `:default` - the value when the option is not given;
     * `:required` - `true` when it must be given;
-    * `:min`, `:max` - bounds of a number, both inclusive, and `:above`, `:below`, both exclusive;
-    * `:doc` - what it does, in a sentence.
+    * `:min`, `:max` - inclusive bounds of a number, and `:above`, `:below`, exclusive ones;
+    * `:doc` - its effect in a sentence.
 
   | type | accepts |
   |---|---|
   | `:pos_integer`, `:non_neg_integer`, `:integer` | that integer |
-  | `:float` | a float, or an integer, which becomes a float |
+  | `:float` | a float, or an integer, which is converted |
   | `:boolean`, `:atom`, `:map`, `:keyword`, `:pid` | that term |
   | `:string` | a binary |
-  | `:bytes` | a positive integer, or text as `"8GB"` (10^9) and `"8GiB"` (2^30), which becomes one |
-  | `:path` | text, in UTF-8 as all of Sconce's paths |
-  | `{:in, values}` | one of the values, or of a range |
-  | `{:list, type}` | a list of that |
-  | `{:tuple, types}` | a tuple of those |
-  | `{:or, types}` | the first that fits; a literal such as `nil` or `:auto` accepts itself |
+  | `:bytes` | a positive integer, or text such as `"8GB"` (10^9) and `"8GiB"` (2^30), which is converted |
+  | `:path` | text in UTF-8 |
+  | `{:in, values}` | one of a list or range of values |
+  | `{:list, type}` | a list of that type |
+  | `{:tuple, types}` | a tuple of those types |
+  | `{:or, types}` | the first type that fits; a literal such as `nil` or `:auto` accepts itself |
   | `{:fun, arity}` | a function |
   | `:any` | everything |
+
+  """
+
+  @type schema :: [{atom, keyword}]
+
+  @literals [nil, true, false]
+  # Integers that the native side can represent.
+  defguardp crosses(value) when value >= -0x8000_0000_0000_0000 and value <= 0xFFFF_FFFF_FFFF_FFFF
+
+  # Below this similarity a guess is more likely to mislead than to help.
+  @similar 0.55
+  # The most bytes of a name in a comparison, and of a size as text.
+  @longest 64
+
+  @doc """
+  Returns the options with defaults and converted numbers, in the order of the schema.
+
+  Raises `ArgumentError` that names the option, its value and the expectation.
 
       iex> schema = [batch_size: [type: :pos_integer, default: 256, doc: "Windows in a step."]]
       iex> Sconce.Options.validate!([], schema)
       [batch_size: 256]
       iex> Sconce.Options.validate!([bacth_size: 32], schema)
       ** (ArgumentError) unknown option :bacth_size, did you mean :batch_size?
-  """
-
-  @type schema :: [{atom, keyword}]
-
-  @literals [nil, true, false]
-  # Integers that the native side has.
-  defguardp crosses(value) when value >= -0x8000_0000_0000_0000 and value <= 0xFFFF_FFFF_FFFF_FFFF
-
-  # Below this similarity a guess is more likely to mislead than to help.
-  @similar 0.55
-  # Bytes of a name that is compared with others, and of a size as text.
-  @longest 64
-
-  @doc """
-  Returns the options with defaults filled in and numbers converted, in the schema's order.
-
-  Raises `ArgumentError` that names the option, its value and what is expected.
   """
   @spec validate!(keyword, schema) :: keyword
   def validate!(opts, schema) do
@@ -60,7 +61,12 @@ defmodule Sconce.Options do
     end
   end
 
-  @doc "The schema as a Markdown list."
+  @doc """
+  Returns the schema as a Markdown list.
+
+      iex> Sconce.Options.docs(batch_size: [type: :pos_integer, default: 256, doc: "Windows in a step."])
+      "  * `:batch_size` - a positive integer, default `256`. Windows in a step."
+  """
   @spec docs(schema) :: String.t()
   def docs(schema) do
     schema!(schema)
@@ -72,7 +78,7 @@ defmodule Sconce.Options do
   end
 
   @doc """
-  The candidate that is spelled most like `name`, or nil when none is near.
+  Returns the candidate that is spelled most like `name`, or nil if none is similar.
 
       iex> Sconce.Options.nearest(:gur, [:mlp, :lstm, :gru])
       :gru
@@ -99,7 +105,7 @@ defmodule Sconce.Options do
     end
   end
 
-  # Nothing else is spelled.
+  # Only atoms and text have a spelling.
   defp short(name) when is_atom(name), do: name |> Atom.to_string() |> short()
 
   defp short(name) when is_binary(name) and byte_size(name) <= @longest,
@@ -108,7 +114,12 @@ defmodule Sconce.Options do
   defp short(_other), do: nil
 
   @doc """
-  Raises `ArgumentError` unless `name` is among `names`; `noun` says what they are.
+  Raises `ArgumentError` unless `name` is among `names`; `noun` is their noun in the message.
+
+      iex> Sconce.Options.known!(:quick, [:quick, :full], "preset")
+      :ok
+      iex> Sconce.Options.known!(:quik, [:quick, :full], "preset")
+      ** (ArgumentError) unknown preset :quik, did you mean :quick?
   """
   @spec known!(term, [term], String.t()) :: :ok
   def known!(name, names, noun \\ "option")
@@ -134,7 +145,7 @@ defmodule Sconce.Options do
   end
 
   @doc false
-  # A path that is an argument, not an option.
+  # Checks a path that is an argument, not an option.
   @spec path!(Path.t()) :: String.t()
   def path!(path) do
     text = text(path)
@@ -152,7 +163,7 @@ defmodule Sconce.Options do
   defp path?(value), do: is_binary(value) and String.valid?(value)
 
   @doc false
-  # Refuses an argument by its name.
+  # Raises an error that names an argument.
   @spec argument!(String.t(), term, String.t()) :: no_return
   def argument!(name, value, expected) do
     raise ArgumentError, "#{name}: expected #{expected}, got: #{shown(value)}"
@@ -161,7 +172,7 @@ defmodule Sconce.Options do
   defp shown(value), do: inspect(value, limit: 20, printable_limit: 200)
 
   @doc false
-  # Options as a keyword list, before a part of them is looked at.
+  # Checks that options are a keyword list, before a part of them is read.
   @spec keyword!(term) :: keyword
   def keyword!(opts) do
     if Keyword.keyword?(opts),
@@ -169,7 +180,7 @@ defmodule Sconce.Options do
       else: raise(ArgumentError, "expected options, got: #{shown(opts)}")
   end
 
-  # A month and a half, which is what a timer takes.
+  # The longest time of an Erlang timer, a month and a half.
   @most_ms 4_000_000_000
 
   @doc false
@@ -180,7 +191,7 @@ defmodule Sconce.Options do
     do: argument!("timeout", timeout, "0 to #{@most_ms} milliseconds or :infinity")
 
   @doc false
-  # A name that a process can be registered under.
+  # Checks the name of a process.
   @spec name!(term) :: term
   def name!({:global, _name} = name), do: name
   def name!(name) when is_atom(name), do: name
@@ -192,7 +203,7 @@ defmodule Sconce.Options do
   end
 
   @doc false
-  # Whether the term can be the server of a call: a pid, a name, or `{name, node}`.
+  # Returns whether the term can be the server of a call: a pid, a name, or `{name, node}`.
   @spec server?(term) :: boolean
   def server?(pid) when is_pid(pid), do: true
   def server?(name) when is_atom(name), do: name not in @literals
@@ -202,7 +213,7 @@ defmodule Sconce.Options do
   def server?(_other), do: false
 
   @doc false
-  # The value as the type has it, if it is one.
+  # Returns the converted value, or `:error` if it does not fit.
   @spec fit(term, keyword) :: {:ok, term} | :error
   def fit(value, spec) do
     with {:ok, cast} <- cast(Keyword.get(spec, :type, :any), value) do
@@ -245,11 +256,11 @@ defmodule Sconce.Options do
   end
 
   @doc false
-  # Of the values that a type names, the one that is spelled most like `value`, if any is.
+  # The value of the type that is spelled most like `value`, or nil.
   @spec near(term, keyword) :: term | nil
   def near(value, spec) when (is_atom(value) and value not in @literals) or is_binary(value) do
     names = named(spec[:type])
-    # It is spelled more like `:cpu`.
+    # By spelling, `:gpu` is nearer to `:cpu`.
     if value in [:gpu, "gpu"] and :cuda in names, do: :cuda, else: nearest(value, names)
   end
 
@@ -260,7 +271,7 @@ defmodule Sconce.Options do
   defp named(_type), do: []
 
   @doc false
-  # What `value` should have been, in words.
+  # The expectation for `value` in words.
   @spec expected(term, keyword) :: String.t()
   def expected(value, _spec) when is_integer(value) and not crosses(value),
     do: "an integer of 64 bits"
@@ -292,7 +303,7 @@ defmodule Sconce.Options do
   defp cast(:path, value), do: if(path?(value), do: {:ok, value}, else: :error)
   defp cast({:fun, arity}, value) when is_function(value, arity), do: {:ok, value}
   defp cast({:in, values}, value), do: if(value in values, do: {:ok, value}, else: :error)
-  # No improper list has a length.
+  # `length/1` fails for an improper list, and so does the guard.
   defp cast({:list, type}, values) when length(values) >= 0,
     do: cast_each(values, &cast(type, &1))
 
@@ -353,7 +364,7 @@ defmodule Sconce.Options do
       _ -> :error
     end
   rescue
-    # A number beyond any float.
+    # The number is larger than any float.
     _overflow in [ArgumentError, ArithmeticError] -> :error
   end
 
@@ -379,7 +390,7 @@ defmodule Sconce.Options do
     do: type in @literals or (is_atom(type) and type not in Keyword.keys(@names))
 
   @doc false
-  # What a value must be, in words.
+  # The type and the bounds of an option in words.
   @spec describe(keyword) :: String.t()
   def describe(spec) when is_list(spec) do
     type_name(Keyword.get(spec, :type, :any)) <>

@@ -5,72 +5,81 @@ defmodule Sconce.Policy do
 
   @seed [type: :non_neg_integer, max: 2 ** 64 - 1]
   @device Device.option()
-  @init [seed: @seed ++ [default: 0, doc: "Of the first weights: one seed, one policy."]] ++
+  @init [seed: @seed ++ [default: 0, doc: "Seed of the initial weights."]] ++
           @device
-  @save [notes: [type: :any, default: nil, doc: "Data that goes into the file, see `info/1`."]]
+  @save [notes: [type: :any, default: nil, doc: "Data stored in the file; `info/1` returns it."]]
   @forward [
-    batch: [type: :pos_integer, default: 1, doc: "Games, where the frames are one binary."],
+    batch: [type: :pos_integer, default: 1, doc: "Number of games, if the frames are one binary."],
     labels: [
       type: :any,
       default: nil,
       doc:
-        "`[b, t, num_labels]`, the actions that autoregressive heads condition on: lists of " <>
-          "integers, or a binary of 16-bit ones, little-endian; where a head chooses numbers, lists of " <>
-          "numbers, or a binary of 32-bit floats."
+        "`[b, t, num_labels]`, the actions that autoregressive heads condition on: lists of integers or " <>
+          "a binary of 16-bit integers, little-endian. If a head chooses numbers, lists of numbers or a " <>
+          "binary of 32-bit floats."
     ],
     queue: [
       type: :any,
       default: nil,
       doc:
-        "`[b, t, queue_depth, num_labels]`, the inputs that were given last before each frame, newest " <>
-          "first and the integer 65535 for none (in a binary of floats infinity), as `labels`; `nil` takes them from the previous actions of the frames."
+        "`[b, t, queue_depth, num_labels]`, the latest inputs before each frame, newest first, in the form " <>
+          "of `labels`. 65535 means no input (infinity in a binary of floats). `nil` takes the previous " <>
+          "actions of the frames."
     ],
     frame_delay: [
       type: {:or, [:non_neg_integer, nil]},
       max: 10_000,
       default: nil,
-      doc: "For the delay id; `nil` is that of the training, or 0. One of several wants it said."
+      doc:
+        "Frame delay, for the delay id. `nil` is the delay of the training, or 0; a policy that was trained " <>
+          "with several delays needs a number."
     ],
     state: [
       type: {:or, [:string, nil]},
       default: nil,
-      doc: "What an earlier call gave; `nil` for games that begin."
+      doc: "State that an earlier call returned; `nil` at the start of games."
     ],
     return_sequences: [
       type: :boolean,
       default: true,
-      doc: "Logits of every frame, or (`false`) of the last frame of each game alone."
+      doc: "Whether to return logits of every frame, or only of the last frame of each game."
     ],
     taps: [
       type: {:or, [:boolean, {:list, :any}]},
       default: false,
-      doc: "Names of activations to read from this pass; `true` for all there are."
+      doc: "Names of the activations to return; `true` for all of them."
     ],
     project_out: [
       type: :any,
       default: nil,
       doc:
-        "A vector of `trunk_width` numbers, or several, taken out of the trunk vectors before the " <>
-          "heads read them: lists of numbers, a binary of 32-bit floats or an Nx tensor."
+        "One or several vectors of `trunk_width` numbers. Their span is removed from the trunk vectors " <>
+          "before the heads read them. Lists of numbers, a binary of 32-bit floats, or an Nx tensor."
     ]
   ]
 
   @moduledoc """
-  The weights of a `Sconce.Policy.Spec`. They stay on the native side; this is a handle, and may be
-  shared by any number of processes and sessions.
+  The weights of a `Sconce.Policy.Spec`: a handle that any number of processes and sessions may share. The weights
+  themselves stay on the native side.
 
       iex> {:ok, policy} =
       ...>   Sconce.Policy.init([embedding: {:vector, 2}, heads: [action: {:categorical, 2}]], seed: 1)
       iex> policy
       #Sconce.Policy<vector 2 -> gru 256x2 -> action(2) · 612.0 k weights · cpu>
 
-  To play, open a `Sconce.Session` over it. `forward/3` and `step/3` are for looking at logits.
+  To play, open a `Sconce.Session` over a policy. `forward/3` and `step/3` return logits.
   """
 
   @enforce_keys [:ref, :device, :spec, :num_weights, :raw_width, :width, :trunk_width] ++
                   [:num_logits, :num_labels, :state_size]
   defstruct @enforce_keys
 
+  @typedoc """
+  A policy: its `spec`, `device` and sizes.
+
+  `raw_width` is the width of a raw row of a frame, `width` of the embedded vector, and `trunk_width` of the vector
+  that the heads read. `state_size` is the number of floats in the state of one game.
+  """
   @type t :: %__MODULE__{
           ref: reference,
           device: Device.t(),
@@ -85,8 +94,8 @@ defmodule Sconce.Policy do
         }
 
   @typedoc """
-  `logits` (`shape`, 32-bit floats, little-endian, row-major), the `state` after the last frame, and
-  the `taps` that were asked for.
+  Results of a pass: `logits` of `shape` (32-bit floats, little-endian, row-major), the `state` after the last
+  frame, and the requested `taps`.
   """
   @type output :: %{
           logits: binary,
@@ -96,9 +105,15 @@ defmodule Sconce.Policy do
         }
 
   @doc """
-  New weights for a Spec, or for the options of one (`Sconce.Policy.Spec.new/1`).
+  Initializes a policy with random weights, for a Spec or the options of one (`Sconce.Policy.Spec.new/1`). The same
+  seed gives the same weights.
 
   #{Options.docs(@init)}
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [action: {:categorical, 2}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> policy
+      #Sconce.Policy<vector 2 -> mlp 8 -> action(2) · 730 weights · cpu>
   """
   @spec init(Spec.t() | keyword, keyword) :: {:ok, t} | {:error, Error.t()}
   def init(spec, opts \\ []) do
@@ -112,13 +127,22 @@ defmodule Sconce.Policy do
   end
 
   @doc """
-  Reads a checkpoint.
+  Loads a checkpoint.
 
-  Kinds of error: `:not_found`; `:corrupt`, the file is cut off or something else; `:mismatch`, it
-  is of a later version or its weights are not those of its Spec; `:non_finite`; `:unavailable`, there
-  is no such device.
+  Kinds of error:
+
+    * `:not_found` - the file does not exist;
+    * `:corrupt` - the file is cut off or is not a checkpoint;
+    * `:mismatch` - the file has a later version, or its weights do not fit its Spec;
+    * `:non_finite` - a weight is NaN or infinite;
+    * `:unavailable` - the device does not exist.
 
   #{Options.docs(@device)}
+
+      iex> Sconce.Policy.load("missing.safetensors")
+      {:error, %Sconce.Error{kind: :not_found, op: :load, details: %{what: "missing.safetensors"}}}
+
+  `save/3` has an example with a checkpoint.
   """
   @spec load(Path.t(), keyword) :: {:ok, t} | {:error, Error.t()}
   def load(path, opts \\ []) do
@@ -131,15 +155,15 @@ defmodule Sconce.Policy do
   end
 
   @doc """
-  The same policy on another device, beside the one that is given: its weights are copied there. `nil`, or the
-  device that it is on, gives the policy itself.
+  Copies a policy to another device. The given policy stays valid. `nil`, or the device that already holds the
+  weights, returns the policy itself.
 
       iex> {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
       iex> {:ok, moved} = Sconce.Policy.to(policy, :cpu)
       iex> moved == policy
       true
 
-  Kinds of error: `:unavailable`, there is no such device; `:out_of_memory`, it has no room.
+  Kinds of error: `:unavailable`, the device does not exist; `:out_of_memory`, the device has too little memory.
   """
   @spec to(t, Device.choice() | Device.t() | nil) :: {:ok, t} | {:error, Error.t()}
   def to(%__MODULE__{} = policy, nil), do: {:ok, policy}
@@ -153,7 +177,7 @@ defmodule Sconce.Policy do
   def to(%__MODULE__{device: %Device{}} = policy, choice),
     do: with({:ok, device} <- Device.resolve(choice), do: to(policy, device))
 
-  # New weights are on the CPU.
+  # Initialized and loaded weights are on the CPU first.
   defp place(ref, %Device{kind: :cpu} = device), do: wrap(ref, device)
   defp place(ref, device), do: move(ref, device)
 
@@ -161,7 +185,7 @@ defmodule Sconce.Policy do
     with {:ok, ref} <- moved(ref, to_string(device)), do: wrap(ref, device)
   end
 
-  # What fills the card may be policies that this process has let go of, and still holds.
+  # The card may be full of policies that this process no longer refers to and has not collected yet.
   defp moved(ref, device) do
     with {:error, %Error{kind: :out_of_memory}} <- Call.run(&Native.policy_on(ref, &1, device)) do
       :erlang.garbage_collect()
@@ -170,9 +194,21 @@ defmodule Sconce.Policy do
   end
 
   @doc """
-  Writes a checkpoint: beside `path` first, then in its place.
+  Saves a policy as a checkpoint. The file is replaced atomically: it is written under another name, then renamed.
 
   #{Options.docs(@save)}
+
+      iex> path = Path.join(System.tmp_dir!(), "policy-#{System.unique_integer([:positive])}.safetensors")
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> Sconce.Policy.save(policy, path, notes: %{step: 100})
+      :ok
+      iex> {:ok, loaded} = Sconce.Policy.load(path)
+      iex> {:ok, info} = Sconce.Policy.info(loaded)
+      iex> info.notes
+      %{"step" => 100}
+      iex> File.rm!(path)
+      :ok
   """
   @spec save(t, Path.t(), keyword) :: :ok | {:error, Error.t()}
   def save(%__MODULE__{ref: ref}, path, opts \\ []) do
@@ -181,8 +217,8 @@ defmodule Sconce.Policy do
   end
 
   @doc """
-  What a policy is: `spec`, `num_weights`, widths, `device`, and the `notes` of its checkpoint with
-  text as keys.
+  Returns the properties of a policy: `spec`, `num_weights`, widths, `device`, and the `notes` of its checkpoint,
+  with strings as keys.
 
       iex> {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
       iex> {:ok, info} = Sconce.Policy.info(policy)
@@ -198,28 +234,43 @@ defmodule Sconce.Policy do
   end
 
   @doc """
-  Names and shapes of all weights, in the order of their names.
+  Returns the names and shapes of all weights, sorted by name.
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, weights} = Sconce.Policy.weights(policy)
+      iex> Enum.take(weights, 2)
+      [{"backbone.layers.0.dense.bias", {8}}, {"backbone.layers.0.dense.weight", {8, 2}}]
   """
-  @spec weights(t) :: {:ok, [{String.t(), [pos_integer]}]} | {:error, Error.t()}
-  def weights(%__MODULE__{ref: ref}), do: Native.policy_weights(ref)
+  @spec weights(t) :: {:ok, [{String.t(), tuple}]} | {:error, Error.t()}
+  def weights(%__MODULE__{ref: ref}) do
+    with {:ok, weights} <- Native.policy_weights(ref),
+         do: {:ok, for({name, dims} <- weights, do: {name, List.to_tuple(dims)})}
+  end
 
   @doc """
-  The numbers of one weight: 32-bit floats, little-endian, row-major.
+  Returns the numbers of one weight: 32-bit floats, little-endian, row-major. `weights/1` lists the names.
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, numbers} = Sconce.Policy.weight(policy, "backbone.layers.0.dense.weight")
+      iex> byte_size(numbers)
+      64
   """
   @spec weight(t, String.t()) :: {:ok, binary} | {:error, Error.t()}
   def weight(%__MODULE__{ref: ref}, name) do
     if is_binary(name) and String.valid?(name),
       do: Native.policy_weight(ref, name),
-      else: Options.argument!("name", name, "that of a weight")
+      else: Options.argument!("name", name, "the name of a weight")
   end
 
   @doc """
-  Logits of every frame, `shape` `{b, t, num_logits}`; of the last ones alone `{b, num_logits}`.
+  Computes the logits of every frame, `{b, t, num_logits}`, or of the last frames only, `{b, num_logits}`.
 
-  `frames` are `b` lists of `t` frames each (whatever `Sconce.Embedding.pack/2` takes), or one binary
-  of raw rows `[b, t, raw_width]`. They are checked as in a session; a frame without a previous
-  action has none here. What a policy with a queue reads besides is the previous actions of the frames
-  before, unless `queue` says more: with a delay these are not the latest inputs.
+  `frames` are `b` lists of `t` frames each, in any form that `Sconce.Embedding.pack/2` takes, or one binary of raw
+  rows `[b, t, raw_width]`. Frames are checked as in a session. A frame without a previous action counts as having
+  none. A policy with a queue reads the previous actions of earlier frames, unless `queue` is given; with a delay,
+  the previous actions are not the latest inputs.
 
   #{Options.docs(@forward)}
 
@@ -228,17 +279,20 @@ defmodule Sconce.Policy do
       iex> {out.shape, byte_size(out.logits)}
       {{1, 3, 1}, 12}
 
-  A pass on a CPU that needs more memory than is available is refused by an error of kind `:out_of_memory`, whose
-  details say what it needs, what is `available`, and its `bound`.
+  A pass on the CPU that needs more memory than is available is an error of kind `:out_of_memory`. Its details hold
+  the needed `bytes`, the `available` bytes, and the `bound` that limits them.
 
   ## Taps
 
-  Activations of the pass by name, each `%{data: binary, shape: tuple}` as `logits` are: `embedding`
-  `{b, t, width}`, `trunk` `{b, t, trunk_width}` (what the heads read, before anything is projected
-  out), and those of the layers (`Sconce.Temporal.taps/1`), which begin with the layer's number, such as
-  `0.pre_conv`; the layers of a block are counted one by one. They cover all frames, whatever
-  `:return_sequences` is. A name that the backbone does not have is a `:mismatch` whose `expected` lists
-  those there are.
+  Taps are activations of the pass by name, each `%{data: binary, shape: tuple}` in the format of `logits`:
+
+    * `embedding`, `{b, t, width}`;
+    * `trunk`, `{b, t, trunk_width}`: the vectors that the heads read, before `project_out`;
+    * activations of layers (`Sconce.Temporal.taps/1`) with the number of the layer in front, such as
+      `0.pre_conv`. Layers of a block are counted one by one.
+
+  Taps cover all frames, for any `:return_sequences`. A name that the backbone does not have is an error of kind
+  `:mismatch`, whose `expected` lists the names.
 
       iex> {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
       iex> {:ok, out} = Sconce.Policy.forward(policy, [[[0.0, 1.0], [0.5, 1.0]]], taps: [:trunk])
@@ -247,10 +301,9 @@ defmodule Sconce.Policy do
 
   ## Directions
 
-  With `project_out: u` the heads read `x - (x . u) u / (u . u)` instead of a trunk vector `x`: a
-  direction that a probe found does not reach the action. Of several vectors the whole span is taken
-  out. The state is that of the policy as it is. A vector of another length is a `:mismatch`, one of
-  zeros `:out_of_range`.
+  With `project_out: u` the heads read `x - (x . u) u / (u . u)` instead of a trunk vector `x`, so that a direction
+  found by a probe has no effect on the action. The whole span of several vectors is removed. The state does not
+  change. A vector of another length is an error of kind `:mismatch`, and a vector of zeros of kind `:out_of_range`.
   """
   @spec forward(t, [[term]] | binary, keyword) :: {:ok, output} | {:error, Error.t()}
   def forward(policy, frames, opts \\ []) do
@@ -265,7 +318,7 @@ defmodule Sconce.Policy do
   def forward_options, do: @forward
 
   @doc false
-  # A pass by `run`, which is given rows, shape, what may be left out, and what is wanted.
+  # A pass computed by `run`, a function of rows, shape, optional inputs, and requested outputs.
   @spec pass(
           t,
           [[term]] | binary,
@@ -296,9 +349,17 @@ defmodule Sconce.Policy do
   end
 
   @doc """
-  Logits of one more frame of each game, `shape` `{b, num_logits}`; with `state:` from the call
-  before. `frames` are a list of `b` frames, or one binary `[b, raw_width]`. Options as `forward/3`;
-  taps are of one frame, `{b, 1, ..}`.
+  Computes the logits of one more frame of each game, `{b, num_logits}`, from the `state:` of the previous call.
+
+  `frames` are a list of `b` frames, or one binary `[b, raw_width]`. The options are those of `forward/3`. Taps have
+  one frame, `{b, 1, ..}`.
+
+      iex> spec = [embedding: {:vector, 2}, hidden_size: 8, heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, first} = Sconce.Policy.step(policy, [[0.0, 1.0]])
+      iex> {:ok, next} = Sconce.Policy.step(policy, [[0.5, 1.0]], state: first.state)
+      iex> {next.shape, next.logits == first.logits}
+      {{1, 1}, false}
   """
   @spec step(t, [term] | binary, keyword) :: {:ok, output} | {:error, Error.t()}
   def step(policy, frames, opts \\ [])
@@ -315,11 +376,11 @@ defmodule Sconce.Policy do
   def step(%__MODULE__{}, other, _opts),
     do: {:error, mismatch("a list of frames or a binary", shown(other))}
 
-  # So that more than one is seen.
+  # Sequences are returned so that a second frame can be detected.
   defp one_frame(opts), do: opts |> Options.keyword!() |> Keyword.replace(:return_sequences, true)
 
   defp last_frame({:ok, %{shape: {b, 1, n}} = out}), do: {:ok, %{out | shape: {b, n}}}
-  defp last_frame({:ok, _}), do: {:error, mismatch("one frame of each game", "more")}
+  defp last_frame({:ok, _}), do: {:error, mismatch("one frame of each game", "more frames")}
   defp last_frame(error), do: error
 
   defp rows(policy, rows, batch) when is_binary(rows) do
@@ -338,14 +399,14 @@ defmodule Sconce.Policy do
       {:ok, rows, length(games), time}
     else
       {:error, _error} = error -> error
-      _unlike -> {:error, mismatch("games of the same length", "others")}
+      _unlike -> {:error, mismatch("games of the same length", "games of different lengths")}
     end
   end
 
   defp rows(_policy, other, _batch),
     do: {:error, mismatch("lists of frames or a binary", shown(other))}
 
-  # Of a proper list.
+  # The length of a proper list, or nil.
   defp size(list) when length(list) >= 0, do: length(list)
   defp size(_other), do: nil
 
@@ -395,7 +456,7 @@ defmodule Sconce.Policy do
       do: {:ok, for(label <- flat, into: <<>>, do: packed(label, type))},
       else: {:error, mismatch("labels of #{allowed(type)}", shown(labels))}
   rescue
-    # An improper list.
+    # The list is improper.
     _error in [FunctionClauseError, ArgumentError] -> {:error, mismatch("labels", shown(labels))}
   end
 
@@ -408,7 +469,7 @@ defmodule Sconce.Policy do
   defp allowed({:f, 32}), do: "32 bits"
 
   defp packed(label, {:u, 16}), do: <<label::16-little>>
-  # None: infinity, which no Erlang float is.
+  # No input is infinity, which no Erlang float can be.
   defp packed(65_535, {:f, 32}), do: <<0, 0, 128, 127>>
   defp packed(label, {:f, 32}), do: <<label::float-32-little>>
 

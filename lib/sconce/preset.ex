@@ -4,68 +4,67 @@ defmodule Sconce.Preset do
   alias Sconce.Preset.{Catalogue, Text}
 
   @moduledoc """
-  Named settings of a training run, with ExPhil's names and values.
+  Named sets of options for a training run, with ExPhil's names and values.
 
       iex> Sconce.Preset.get(:gpu_standard)
       #Sconce.Preset<gpu_standard · mamba 256x2 · 20 epochs, batch 256, window 60 · cuda · a whole run with everything>
       iex> Sconce.Preset.get(:gpu_standad)
       ** (ArgumentError) unknown preset :gpu_standad, did you mean :gpu_standard?
 
-  `Sconce.Trainer`, `Sconce.Policy.Spec` and `mix sconce.train` take one by its name. What is given
-  beside it is worth more, and what neither says is Sconce's own default:
+  `Sconce.Trainer`, `Sconce.Policy.Spec` and `mix sconce.train` accept a preset by its name. A given option overrides the
+  preset, and the preset overrides the defaults of Sconce:
 
       {:ok, run} = Sconce.Trainer.start_link(preset: :quick, corpus: "corpus", out: "run", epochs: 3)
 
       iex> Sconce.Policy.Spec.new(preset: :production, num_layers: 4)
       #Sconce.Policy.Spec<melee -> mamba 256x4 -> controller(81)>
 
-  A `:loss` that is a list is added to the preset's. With another `:backbone` the options of the model
-  that this one does not have go with the preset's own, and so do its windows, where one of the two has
-  no memory: a preset of `:mlp` learns from single frames.
+  A `:loss` that is a list is merged into that of the preset. Another `:backbone` replaces that of the preset, with all
+  options that the new one lacks. If one of the two is `:mlp`, it also replaces the window, because a preset of `:mlp`
+  learns from single frames.
 
-  `to_string/1` says everything about a preset, also which of its values have no effect here, and why:
+  `to_string/1` prints a preset in full, including the values without effect and the reasons:
 
       iex> :quick |> Sconce.Preset.get() |> to_string() |> String.split("\\n") |> Enum.take(4)
       [
-        "quick: to see that everything works",
+        "quick: to check that everything works",
         "  backbone                :mlp",
         "  hidden_sizes            [32, 32]",
         "  dropout                 0.0"
       ]
       iex> Sconce.Preset.get(:quick).ignored
-      [{:max_files, 5, "a run learns from its whole corpus: import as many games"}]
+      [{:max_files, 5, "a run learns from its whole corpus: import that many games"}]
 
   ## The presets
 
   #{Text.table()}
 
-  Presets on `cuda` are made for a GPU: where there is none a run ends with an error of kind `:unavailable`,
-  unless `device: :cpu` stands beside them, and with one of kind `:out_of_memory` where less
-  memory is free than it needs.
+  Presets on `cuda` are made for a GPU. Without a GPU, and without `device: :cpu`, a run ends with an error of kind
+  `:unavailable`. With too little free memory it ends with one of kind `:out_of_memory`.
 
   ## ExPhil's values
 
-  Presets hold what ExPhil's command line trains with, its defaults among them: Adam, a constant rate of
-  1e-4, windows each 5 frames. Some have another name here, or no effect:
+  Presets have the values with which ExPhil's command line trains, including its defaults: Adam, a constant rate of 1e-4,
+  a window every 5 frames. Some have another name in Sconce, or no effect:
 
   #{Text.mapping()}
 
-  `hidden_size` is said outright: whatever ExPhil's presets say of `hidden_sizes`, its temporal backbones
-  have 256. Of ExPhil's backbones #{Text.backbones()}. `augment` without probabilities means ExPhil's, 0.5 to
-  mirror and 0.3 of noise; `patience`, `min_delta` and `ema_decay` are there where a preset turns them on.
-  The best checkpoint is always saved. `precision` is f32, as on ExPhil's command line; the bf16 of its
-  library rounds weights too, which stay f32 here. Here a window has a loss on each of its frames, there on its last.
+  `hidden_size` is always explicit: ExPhil's temporal backbones have 256, whatever `hidden_sizes` of its presets is. Of
+  ExPhil's backbones #{Text.backbones()}. `augment` without probabilities has those of ExPhil: 0.5 for mirror and 0.3 for
+  noise. A preset has `patience`, `min_delta` and `ema_decay` only if it turns them on. The best checkpoint is always
+  saved. `precision` is f32, as on ExPhil's command line; the bf16 of its library also rounds weights, which are always
+  f32 in Sconce. In Sconce every frame of a window has a loss, in ExPhil only the last one.
   """
 
-  # Of a process whose steps are small.
+  # Bytes of a process with small steps.
   @fixed 150_000_000
 
   @enforce_keys [:name, :for, :options, :ignored, :memory]
   defstruct @enforce_keys
 
   @typedoc """
-  `options` of `Sconce.Trainer`, and what is `ignored`: name, value, reason. `memory` in bytes that such
-  a run needs on a CPU; nil where the model is another than the preset's.
+  `options` of `Sconce.Trainer`, and the `ignored` values: name, value, reason. `memory` is the number of bytes that such a
+  run needs on a CPU, nil for a model other than that of the preset.
   """
   @type t :: %__MODULE__{
           name: atom,
@@ -76,20 +75,25 @@ defmodule Sconce.Preset do
         }
 
   @doc """
-  All presets.
+  Returns all presets.
 
       iex> Sconce.Preset.list() |> hd()
-      #Sconce.Preset<quick · mlp 32-32 · 1 epoch, batch 32, window 1 · to see that everything works>
+      #Sconce.Preset<quick · mlp 32-32 · 1 epoch, batch 32, window 1 · to check that everything works>
   """
   @spec list() :: [t]
   def list, do: Enum.map(Catalogue.names(), &get/1)
 
-  @doc "Their names."
+  @doc """
+  Returns the names of all presets.
+
+      iex> Enum.take(Sconce.Preset.names(), 3)
+      [:quick, :standard, :full_cpu]
+  """
   @spec names() :: [atom]
   def names, do: Catalogue.names()
 
   @doc """
-  A preset by its name, an atom or text. Raises `ArgumentError` for one that is not there.
+  Returns a preset by its name, an atom or text. Raises `ArgumentError` for an unknown name.
 
       iex> Sconce.Preset.get("production").options[:window_size]
       60
@@ -113,7 +117,7 @@ defmodule Sconce.Preset do
   end
 
   @doc """
-  The preset with options in the place of its own.
+  Returns the preset with the given options over its own.
 
       iex> preset = Sconce.Preset.merge(Sconce.Preset.get(:production), backbone: :gru, num_layers: 1)
       iex> Keyword.take(preset.options, [:backbone, :hidden_size, :num_layers, :window_size])
@@ -136,7 +140,7 @@ defmodule Sconce.Preset do
     }
   end
 
-  # Restarts are those of a schedule that has some.
+  # Options of restarts need a schedule with restarts.
   defp unmeant(given) do
     if given[:lr_schedule] in [nil, :cosine_restarts],
       do: [],
@@ -144,7 +148,7 @@ defmodule Sconce.Preset do
   end
 
   @doc false
-  # `given` with the model of the preset that it names: options of a Spec.
+  # Options of a Spec: those of `given`, and the model of its `:preset`.
   @spec model(keyword) :: keyword
   def model(given) do
     case Keyword.pop(given, :preset) do
@@ -158,14 +162,17 @@ defmodule Sconce.Preset do
   end
 
   @doc """
-  Whether this machine and this version can run it: `:ok`, or an error of kind `:unavailable` or
-  `:out_of_memory` that says what it `needs`.
+  Checks whether this machine can run a preset: returns `:ok`, or an error of kind `:unavailable` or `:out_of_memory`
+  whose `details` have what it `needs`.
+
+      iex> :quick |> Sconce.Preset.get() |> Sconce.Preset.check()
+      :ok
   """
   @spec check(t) :: :ok | {:error, Error.t()}
   def check(%__MODULE__{} = preset), do: with({:ok, _device} <- device(preset), do: :ok)
 
   @doc false
-  # What it runs on, if it can run.
+  # The device of a preset, if this machine can run it.
   def device(preset) do
     with {:ok, device} <- Device.resolve(preset.options[:device], needs(preset)),
          :ok <- check_memory(preset, Memory.free()),
@@ -199,7 +206,7 @@ defmodule Sconce.Preset do
   defp merge_option(:loss, preset, given) when is_list(given), do: Keyword.merge(preset, given)
   defp merge_option(_name, _preset, given), do: given
 
-  # The backbone that is given, options that are said with it, and those that the preset may still say.
+  # The given backbone, the options given with it, and the options that the preset may still set.
   defp model_of(given) do
     case {given[:spec], given[:backbone]} do
       {%Spec{backbone: {name, options}}, _} ->
@@ -217,7 +224,7 @@ defmodule Sconce.Preset do
     end
   end
 
-  # Options of the preset's model leave where another one has no such option, or its own.
+  # Drops options of the preset's model that the given one lacks or sets itself.
   defp give_way(options, nil), do: {options, []}
 
   defp give_way(options, {backbone, said, open}) do
@@ -236,7 +243,7 @@ defmodule Sconce.Preset do
   defp model_names({name, _options}), do: model_names(name)
   defp model_names(name), do: [:backbone | Keyword.keys(Temporal.options(name))]
 
-  # What a step keeps grows with its frames; of another model nothing is known.
+  # The memory of a step grows with its frames; that of another model is unknown.
   defp memory(%{options: options, memory: memory}, given) do
     model = [:spec, :embedding] ++ (model_names(options[:backbone]) -- [:window_size])
     here = frames(Keyword.merge(options, given))
@@ -245,7 +252,7 @@ defmodule Sconce.Preset do
       do: @fixed + ceil((memory - @fixed) * here / frames(options))
   end
 
-  # Of a batch; nil where an option is given that is refused later.
+  # Frames of a batch; nil for a given option that is refused later.
   defp frames(options) do
     {batch, window} = {options[:batch_size], options[:window_size]}
     if is_integer(batch) and is_integer(window), do: batch * window

@@ -1,11 +1,11 @@
 defmodule Sconce.Projection do
   @moduledoc false
-  # Directions to be projected out, as they are given and as the native side reads them.
+  # Directions to project out of trunk vectors, in the form that the native side reads.
 
   alias Sconce.{Error, Tensor}
 
   @doc """
-  One vector or several, as 32-bit floats one after the other; `nil` for none.
+  Packs one or several vectors as consecutive 32-bit floats; `nil` for none.
   """
   @spec pack(term) :: {:ok, binary | nil} | {:error, Error.t()}
   def pack(vectors) when is_nil(vectors) or is_binary(vectors), do: {:ok, vectors}
@@ -18,7 +18,7 @@ defmodule Sconce.Projection do
 
   def pack(other), do: mismatch(other)
 
-  # More than 32 bits hold would become an infinity.
+  # A larger number would become an infinity in 32 bits.
   @largest 3.4028234e38
 
   defp part(number) when is_number(number) and abs(number) <= @largest,

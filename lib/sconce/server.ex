@@ -1,8 +1,8 @@
 defmodule Sconce.Server do
   @moduledoc false
-  # `use GenServer`, for a process that outlives messages which are not for it. A call that it does not know is
-  # answered by an error of kind `:mismatch`; other messages are dropped. `GenServer` itself would end the process, and
-  # with it a serving or a run of hours.
+  # `use GenServer`, with callbacks that survive unknown messages. An unknown call is answered by an error of kind
+  # `:mismatch`, and other unknown messages are dropped. A plain `GenServer` would crash, and would end a serving or a
+  # run of hours.
 
   alias Sconce.Error
 
@@ -13,7 +13,7 @@ defmodule Sconce.Server do
       use GenServer, unquote(opts)
       @before_compile Sconce.Server
 
-      # For a module that defines none of its own.
+      # Default callbacks, for a module that defines none.
       unquote(clauses(@callbacks))
       defoverridable unquote(@callbacks)
 
@@ -22,7 +22,7 @@ defmodule Sconce.Server do
     end
   end
 
-  @doc "Notes the callbacks that a module defines after `use`."
+  @doc "Records the callbacks that a module defines after `use`."
   def __on_definition__(env, :def, name, args, _guards, _body) do
     callback = {name, length(args)}
 
@@ -32,7 +32,7 @@ defmodule Sconce.Server do
 
   def __on_definition__(_env, _kind, _name, _args, _guards, _body), do: :ok
 
-  # The last clause of those.
+  # Adds a last clause to each recorded callback.
   defmacro __before_compile__(env) do
     own = env.module |> Module.get_attribute(:sconce_own_callbacks) |> Enum.uniq()
     clauses(own)
@@ -53,7 +53,7 @@ defmodule Sconce.Server do
     end
   end
 
-  @doc "The answer to a call that a server does not know."
+  @doc "The answer to an unknown call."
   @spec unknown(module, term) :: {:error, Error.t()}
   def unknown(server, request) do
     got = inspect(request, limit: 5, printable_limit: 80)

@@ -1,4 +1,3 @@
-# Long: the docs of serving stand here, beside its API and its process.
 defmodule Sconce.Serving do
   alias Sconce.{Deadline, Device, Error, Events, Native, Options, Policy, Session}
   alias Sconce.Native.Call
@@ -10,8 +9,8 @@ defmodule Sconce.Serving do
   @rejoin_ms 20
 
   @moduledoc """
-  One `Sconce.Policy` shared by many callers: a supervised process in front of native threads, which
-  answer requests by the batch, as they come.
+  One `Sconce.Policy` shared by many callers: a supervised process in front of native threads, which answer requests in
+  batches as they arrive.
 
       iex> spec = [embedding: {:vector, 2}, backbone: :mlp, heads: [action: {:categorical, 2}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -30,127 +29,45 @@ defmodule Sconce.Serving do
 
       children = [{Sconce.Serving, policy: policy, name: MyApp.Policy}]
 
+  The guide [Sessions and servings](serving.html) covers lanes, statistics, training in the same VM, and other nodes.
+
   ## Requests
 
-  `open/2` gives an ordinary `Sconce.Session`, whose `Sconce.Session.act/3` is then computed here;
-  `forward/4` is for callers who keep the state themselves. Neither passes through the process: the
-  caller's own call puts the request into the queue, and a native thread answers by message.
+  `open/2` opens an ordinary `Sconce.Session`, whose decisions the serving computes. `forward/4` is for callers that
+  keep the state themselves. Neither goes through the process of the serving: the call puts the request into a queue,
+  and a native thread (a worker) answers by message.
 
-  Where a step alone takes little more than one of many at once, as those of an MLP do, the way to a native thread
-  and back is not worth it: the caller's own call makes it (`lane: :inline` in `info/1`, by measure) and waits for
-  nothing, so that no queue is full and a step that began in time is not late; callers take turns by step. Windows,
-  the first step after a swap and steps with `:project_out` of their own are a worker's even so.
+  A worker does not wait for a batch to fill up. It takes the queued requests, at most `:max_batch`, and new requests
+  queue up while it computes. Another worker starts if a quarter of `:max_batch` is queued, or a request with a
+  deadline. Calling processes take turns, so a caller with many requests does not delay the others. The requests of
+  one caller leave the queue in order.
 
-  For workers nobody waits for company. An idle worker takes what there is, and while it computes, the next batch
-  grows to `:max_batch` at most. A further worker joins in for a quarter of that, or for a request with a
-  deadline. Callers, which are processes, take turns: one that asks for much at once does not hold
-  up the others. The requests of one caller leave the queue in their order.
+  If a single step costs little more than its share of a batch, as with an MLP, the scheduler of the caller computes
+  it (`lane: :inline` in `info/1`, decided by measurement). Such a step meets no full queue, and is never late if it
+  began in time. Windows, the first step after a swap, and steps with their own `:project_out` still go to a worker.
 
   ## Errors
 
-    * `:busy` - the queue is full, at once. Of `open/2`: more than 4,096 sessions are being opened;
-    * `:deadline` - not done within `:deadline_ms`, with `waited_ms` in the details. The answer comes
-      in time even while the worker is at a long batch. The session stays as it was; if its decision was
-      being computed, it is `:busy` until that ends;
-    * `:cancelled` - the serving ended while the request waited;
-    * `:unavailable` - the serving has ended, or drains: `Sconce.Session.snapshot/1` and
-      `Sconce.Session.restore/2` carry the session's memory elsewhere;
-    * `:panic` - a bug in Sconce hit this batch. Its sessions are as they were, and the serving goes on.
+    * `:busy` - the queue is full; for `open/2`, 4,096 sessions are already being opened.
+    * `:deadline` - not done within `:deadline_ms`. The details hold `waited_ms`. The answer comes in time even if the
+      worker computes a long batch. The session is unchanged; it is `:busy` while its decision is still computed.
+    * `:cancelled` - the serving ended while the request waited.
+    * `:unavailable` - the serving has ended or drains. `Sconce.Session.snapshot/1` and `Sconce.Session.restore/2` move
+      the memory of the session elsewhere.
+    * `:panic` - a bug in Sconce ended this batch. Its sessions are unchanged, and the serving continues.
 
-  A caller that dies leaves the queue, and what is computed for it is dropped.
+  If a caller dies, its requests leave the queue, and results in flight are dropped.
 
-  ## Weights
+  ## Other nodes
 
-  `swap/2` puts other weights of the same Spec in the place of those that are served, between two batches:
-  no request is lost, and sessions keep their memory. A session that waits idly keeps the weights of its
-  last decision in memory until the next.
+  A serving may be on another node of the Erlang cluster. Every function accepts its pid or `{name, node}`. With
+  `{:group, term}` a function uses one of the servings that were started with that `:group`: the member on this node, or
+  else the less loaded of two random members. A member that does not answer is skipped; if none is left, the error is
+  `:unavailable`.
 
-  ## Beside other work
-
-  Decisions never wait for training or import in the same VM. Native threads are of two classes with workers of their
-  own: those that callers wait for keep the priority of the VM; those that train, evaluate, plan, import or read for a
-  `Sconce.Loader` give way to every other thread, on Linux by nice 19 (`config :sconce, background: :nice`, see
-  `Sconce.Config`). Training is therefore slower in a busy VM, and hardly goes on while ordinary threads want all
-  processors: `:normal` shares the processors evenly, and delays everything else more. A run on a card keeps its
-  priority, as its thread does little but launch. In a container with a quota of CPU time, priorities do not help once
-  the quota is used up: give training fewer `:threads` there than the quota has processors.
-
-  ## Flags of the VM
-
-  `bench/schedulers.exs` measures decisions, timers and dirty calls beside training and import under the VM's flags, and
-  `bench/schedulers.txt` has its figures: two cores, a 1 ms ticker, p99.9 of its delay, one run each.
-
-    * `config :sconce, background:` - the ticker is 5 ms late beside training and 8 ms beside import, as it is beside
-      plain Elixir at work (5 to 10 ms). With `:normal` it is 14 and 39 ms late.
-    * `+S` - leave it at one scheduler for each processor. With twice as many, a served decision beside plain Elixir work
-      takes 4 ms instead of 0.4 ms in the middle, and 21 ms instead of 8 ms at p99.9. With one, Elixir does half the work.
-    * `+sbwt none` (also `+sbwtdcpu none`, `+sbwtdio none`) - training and import are 4 and 10 % faster, and nothing is
-      later. With `very_long` the ticker beside import is 24 ms late instead of 8 ms.
-    * `+SDcpu`, `+sbt` - leave them out: no difference was seen on two cores. A bound scheduler cannot leave a processor
-      on which something else runs, though native threads do run on all of them.
-
-  `test/host_app/rel/vm.args.eex` is such a file for a release. `mix sconce.doctor` names flags of its VM that hurt.
-
-  ## Across machines
-
-  Nodes of Erlang distribution serve each other. Wherever a serving is expected here, it may be on another node:
-  its pid, `{name, node}`, or `{:group, term}` for one of those that were started with that `:group`. Of a group
-  each call picks the member of this node, or else the less loaded of two that are drawn; one that does not
-  answer is passed over, and where none is left the error is `:unavailable`.
-
-      # In the supervision tree of every node:
-      children = [{Sconce.Serving, policy: policy, group: :melee}]
-
-      # On any of them:
-      {:ok, session} = Sconce.Serving.open({:group, :melee})
-      {:ok, action} = Sconce.Session.act(session, frame, deadline_ms: 8)
-
-  A session's memory stays on the node where it was opened; frames and actions travel. A process there owns it in
-  the place of the caller, one request after the other, and ends with the caller and with the connection. The
-  session in the caller's hand is used as any other, and may be transferred among the processes of its node.
-  While its owner lives, only `Sconce.Session.close/1` ends it: it is not collected as garbage.
-
-  With a `:deadline_ms` the answer is there by then whatever the other node does. After a `:deadline` the session
-  is as it was, also if the decision had been made by then and its answer was under way: it is taken back. A
-  connection that takes no more is `:busy`. A node that goes down is `:unavailable` as soon as this one knows of it,
-  with `node` in the details; how soon that is for a network that is cut without a word `:net_ticktime` of the
-  kernel says. Calls without a deadline wait for that.
-
-  What was on a lost node goes on elsewhere from the last snapshot, exactly. A node that stands still is not lost
-  for a while yet, and a game goes elsewhere after some `:deadline`s in a row:
-
-      def act(%{session: session} = game, frame) do
-        case Sconce.Session.act(session, frame, deadline_ms: 8) do
-          {:ok, action} -> {:ok, action, keep(%{game | late: 0}, action)}
-          {:error, %Sconce.Error{kind: :unavailable}} -> go_on(game, frame)
-          {:error, %Sconce.Error{kind: :deadline}} when game.late == 2 -> go_on(game, frame)
-          {:error, %Sconce.Error{kind: :deadline}} -> {:late, %{game | late: game.late + 1}}
-          error -> error
-        end
-      end
-
-      # The old session is not closed, which would wait for its node: it ends with this process.
-      defp go_on(game, frame) do
-        with {:ok, session} <- Sconce.Serving.open({:group, :melee}, snapshot: game.snapshot),
-             do: act(%{game | session: session, late: 0}, frame)
-      end
-
-      # Every second, right after a decision came in time; what came since then is forgotten with the node. `nil`
-      # at the start of a game.
-      defp keep(game, %{frame: frame}) when rem(frame, 60) == 0 do
-        case Sconce.Session.snapshot(game.session) do
-          {:ok, snapshot} -> %{game | snapshot: snapshot}
-          {:error, _lost} -> game
-        end
-      end
-
-      defp keep(game, _action), do: game
-
-  A call without a `:deadline_ms`, as `Sconce.Session.snapshot/1` is, waits for a node that stands still until
-  distribution knows that it is gone: a game that cannot wait takes its snapshots where it has the time.
-
-  `forward/4` sends its frames as they are given, of which a binary of raw rows is the smallest. Who calls it often
-  asks for a member once, by `info/1`.
+  The memory of a session stays on the node where it was opened; frames and actions travel. After a `:deadline` the
+  session is unchanged, even if the decision was made and its answer was on its way: the decision is taken back. A
+  lost node is an error of kind `:unavailable`, with `node` in the details.
 
   ## Options
 
@@ -163,7 +80,7 @@ defmodule Sconce.Serving do
                   [:max_batch, :max_queue, :workers, :weights, :lane, :path, :step_us, :device]
   defstruct @enforce_keys
 
-  @typedoc "A serving as it was started, see `info/1`."
+  @typedoc "A serving and its settings, see `info/1`."
   @type t :: %__MODULE__{
           pid: pid,
           name: term,
@@ -180,14 +97,22 @@ defmodule Sconce.Serving do
         }
 
   @typedoc """
-  The pid of a serving, its name, `{name, node}`, or what `info/1` gave; or a group, of which each call picks one.
+  The pid of a serving, its name, `{name, node}`, the struct of `info/1`, or a group, from which each call picks one.
   """
   @type serving :: t | GenServer.server() | {:group, term}
 
   @doc """
-  Starts a serving, linked to the caller.
+  Starts a serving, linked to the caller. Its native threads end with its process.
 
-  It ends with its process, whatever ends that. `Sconce.Policy`'s own errors are those of the start.
+  The errors of the start are those of `Sconce.Policy.to/2`, and `:out_of_range` for a `:lane` that is too slow. The
+  options are listed above.
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy, max_batch: 16, workers: 2)
+      iex> {:ok, info} = Sconce.Serving.info(serving)
+      iex> {info.max_batch, info.workers}
+      {16, 2}
   """
   @spec start_link(keyword) :: GenServer.on_start()
   def start_link(opts) do
@@ -202,19 +127,27 @@ defmodule Sconce.Serving do
   end
 
   @doc false
-  # What `stop/1` ended stays ended.
+  # A serving that `stop/1` ended is not restarted.
   def child_spec(opts) do
     id = opts |> Options.keyword!() |> Keyword.get(:name) || __MODULE__
     %{id: id, start: {__MODULE__, :start_link, [opts]}, restart: :transient}
   end
 
   @doc """
-  Opens a session at the start of a game, owned by the caller, whose decisions are made here.
+  Opens a session at the start of a game, owned by the caller, whose decisions this serving computes.
 
-  It is a `Sconce.Session` like any other, with its modes, snapshots and owner. How weights are kept is
-  the serving's matter. With the serving it loses who decides, not its memory.
+  It is an ordinary `Sconce.Session`, with modes, snapshots and an owner. The serving sets the format of the weights for
+  all its sessions. When the serving ends, the session can no longer decide, but still has its memory for a snapshot.
 
   #{Session.Catalogue.docs(:served)}
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy)
+      iex> {:ok, session} = Sconce.Serving.open(serving, seed: 7)
+      iex> {:ok, action} = Sconce.Session.act(session, [0.5, -0.5], deadline_ms: 5_000)
+      iex> {session.lane, action.frame}
+      {:serving, 1}
   """
   @spec open(serving, keyword) :: {:ok, Session.t()} | {:error, Error.t()}
   def open(serving, opts \\ []) do
@@ -226,7 +159,7 @@ defmodule Sconce.Serving do
   end
 
   @doc false
-  # The native session, owned by this process.
+  # Opens the native session, owned by this process.
   def begin(%{ref: ref, policy: policy}, wanted),
     do: Session.begin(policy.spec, &Native.serving_open(ref, &1, &2, &3), wanted)
 
@@ -236,19 +169,19 @@ defmodule Sconce.Serving do
   end
 
   @doc false
-  # Of a caller on another node.
+  # Opens a session for a caller on another node.
   def open_for(serving, caller, wanted) do
     with {:here, serving} <- Lookup.find(serving, :open),
          do: Proxy.open(caller, serving, wanted)
   end
 
   @doc """
-  `Sconce.Policy.forward/3` of a caller who keeps the state: `state` is what the call before gave, or `nil`
-  for games that begin.
+  Computes logits like `Sconce.Policy.forward/3`, for a caller that keeps the state: `state` is the state that the
+  previous call returned, or `nil` at the start of games.
 
-  Frames, answer and options are the same but for `:state`. One frame of each game is stepped by what was
-  packed, if heads are independent and nothing else is given or asked for: its numbers are as near to
-  `Sconce.Policy.forward/3` as a session's. Besides there is
+  Frames, answer and options are those of `Sconce.Policy.forward/3`, without `:state`. One frame of each game is
+  computed with the packed weights, if the heads are independent and no optional input or output is given. Its numbers
+  then differ from `Sconce.Policy.forward/3` as little as those of a session. A further option is
 
   #{Catalogue.docs(:deadline)}
 
@@ -264,7 +197,7 @@ defmodule Sconce.Serving do
   def forward(serving, frames, state \\ nil, opts \\ [])
 
   def forward(_serving, _frames, state, _opts) when not (is_binary(state) or is_nil(state)) do
-    expected = "what the call before gave or nil (options come behind it)"
+    expected = "the state of the previous call or nil (options come after it)"
     Options.argument!("state", state, expected)
   end
 
@@ -293,7 +226,7 @@ defmodule Sconce.Serving do
   defp forward_at(error, _pass, _deadline_ms, _start), do: error
 
   @doc false
-  # Of a caller on another node, and given up when that ends.
+  # A pass for a caller on another node; it is abandoned when that caller ends.
   def forward_for(serving, caller, pass, deadline_ms) do
     start = System.monotonic_time()
 
@@ -302,11 +235,22 @@ defmodule Sconce.Serving do
   end
 
   @doc """
-  Serves other weights of the same Spec from the next batch on; of another Spec they are a `:mismatch`.
+  Replaces the weights between two batches, without losing requests or the memory of sessions.
 
-  Calls that begin after this has returned are answered with the new weights. Weights stay on their node: a
-  serving on another takes the path of a checkpoint, which is read there, and the errors of
-  `Sconce.Policy.load/2` are its own.
+  Calls that begin after `swap/2` has returned are answered with the new weights. Weights of another Spec are an error
+  of kind `:mismatch`. Weights are not sent to other nodes: a serving on another node takes the path of a checkpoint
+  and loads it there, with the errors of `Sconce.Policy.load/2`. An idle session keeps the weights of its last
+  decision in memory until its next decision.
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, better} = Sconce.Policy.init(spec, seed: 2)
+      iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy)
+      iex> Sconce.Serving.swap(serving, better)
+      :ok
+      iex> {:ok, stats} = Sconce.Serving.stats(serving)
+      iex> stats.swaps
+      1
   """
   @spec swap(serving, Policy.t() | Path.t()) :: :ok | {:error, Error.t()}
   def swap(serving, %Policy{spec: %Spec{}, device: %Device{}} = policy) do
@@ -335,10 +279,19 @@ defmodule Sconce.Serving do
   end
 
   @doc """
-  Takes no more work, leaves its group, and returns when what came before is done.
+  Stops accepting work, leaves the group, and returns when all earlier work is done.
 
-  From then on calls are `:unavailable`. Work that is not done within `timeout` milliseconds goes on, and
-  the answer is an error of kind `:deadline`.
+  From then on, calls are errors of kind `:unavailable`. If work is not done within `timeout` milliseconds, it
+  continues, and `drain/2` returns an error of kind `:deadline`.
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy)
+      iex> Sconce.Serving.drain(serving)
+      :ok
+      iex> {:error, error} = Sconce.Serving.open(serving)
+      iex> error.kind
+      :unavailable
   """
   @spec drain(serving, timeout) :: :ok | {:error, Error.t()}
   def drain(serving, timeout \\ 5_000) do
@@ -347,17 +300,24 @@ defmodule Sconce.Serving do
     here = &ask(&1, :drain, {:drain, timeout})
     drained = Lookup.at(serving, :drain, [timeout], patience(timeout), here)
 
-    # Of a node that was waited for a while longer.
+    # The error of a remote call carries the caller's timeout, not the longer one that was used.
     with {:error, %Error{kind: :deadline} = late} <- drained,
          do: {:error, put_in(late.details.deadline_ms, timeout)}
   end
 
-  # The other node may take its time to say that it is late.
+  # The other node gets one more second to answer that it is late.
   defp patience(:infinity), do: nil
   defp patience(timeout), do: timeout + 1_000
 
   @doc """
-  Ends a serving. What waits in its queue is `:cancelled`, unless `drain/2` came before.
+  Ends a serving. Requests in its queue are `:cancelled`; call `drain/2` first to finish them. Stopping a serving that
+  has ended is `:ok`.
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy)
+      iex> {Sconce.Serving.stop(serving), Process.alive?(serving)}
+      {:ok, false}
   """
   @spec stop(serving) :: :ok | {:error, Error.t()}
   def stop(serving) do
@@ -368,43 +328,74 @@ defmodule Sconce.Serving do
   defp stop_here(%{pid: pid}) do
     GenServer.stop(pid)
   catch
-    # It has ended meanwhile.
+    # The serving has ended in the meantime.
     :exit, _reason -> :ok
   end
 
   @doc """
-  What a serving did since its start.
+  Returns counters and distributions since the start of a serving.
 
-  Counters: `requests` that were let in; of them `answered` (also with an error of the policy), `late` and
-  `cancelled`, whose caller or whose serving ended; `busy`, refused by a full queue; `panics`, batches
-  that a bug ended; `swaps`. Those that are left are `waiting`, or in a batch.
+  | counter | meaning |
+  |---|---|
+  | `requests` | accepted requests |
+  | `answered` | requests with an answer, including errors of the policy |
+  | `late` | requests that missed their deadline |
+  | `cancelled` | requests whose caller or serving ended |
+  | `waiting` | requests in the queue |
+  | `busy` | requests that a full queue refused |
+  | `panics` | batches that a bug ended |
+  | `swaps` | replacements of the weights |
 
-  Distributions, each `%{count:, mean:, p50:, p95:, p99:, p999:, max:}`, of log histograms that know a number
-  to a 128th of itself, and `nil` where nothing came: `queue_wait_us`, from the call to the batch;
-  `compute_us`, of a batch; `latency_us`, from the call to the answer; `batch_size`.
+  | distribution | meaning |
+  |---|---|
+  | `queue_wait_us` | microseconds from the call to the batch |
+  | `compute_us` | microseconds of a batch |
+  | `latency_us` | microseconds from the call to the answer |
+  | `batch_size` | requests of a batch |
+
+  A distribution is `%{count:, mean:, p50:, p95:, p99:, p999:, max:}`, from a logarithmic histogram with a relative
+  resolution of 1/128. Without any values, the numbers are `nil`.
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy)
+      iex> {:ok, _out} = Sconce.Serving.forward(serving, [[[0.0, 1.0]]])
+      iex> {:ok, stats} = Sconce.Serving.stats(serving)
+      iex> {stats.requests, stats.answered, stats.waiting, stats.latency_us.count}
+      {1, 1, 0, 1}
   """
   @spec stats(serving) :: {:ok, map} | {:error, Error.t()}
   def stats(serving), do: Lookup.at(serving, :stats, [], &Native.serving_stats(&1.ref, false))
 
   @doc false
-  # Requests that wait here or are at work: where there are fewer, there is room for more.
+  # Number of requests that are queued or in flight, to compare the load of servings.
   def load(serving),
     do: with({:here, %{ref: ref}} <- Lookup.find(serving, :load), do: Native.serving_load(ref))
 
   @doc """
-  The servings of a group, on all nodes that are connected.
+  Returns the servings of a group, on all connected nodes.
 
-  For what all of them shall do:
+  Use it for an operation on all of them:
 
       for pid <- Sconce.Serving.members(:melee), do: Sconce.Serving.swap(pid, "/models/next.safetensors")
+
+  A serving is a member from its start until it drains or ends.
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy, group: :members_example)
+      iex> Sconce.Serving.members(:members_example) == [serving]
+      true
   """
   @spec members(term) :: [pid]
   def members(group), do: Group.members(group)
 
   @doc """
-  A serving as a struct, which every function here takes instead of the pid or the name.
+  Returns a serving as a struct. Every function here accepts the struct instead of the pid or the name, and then skips
+  the lookup.
 
-  `path` and `step_us` are what makes a decision and what one alone takes, as in `Sconce.Session`.
+  `path`, `lane` and `step_us` describe how a decision is computed and the time of a single one, as in
+  `Sconce.Session.info/1`.
 
       iex> {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
       iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy, max_queue: 8)
@@ -427,7 +418,7 @@ defmodule Sconce.Serving do
   end
 
   @doc false
-  # Of a caller on another node.
+  # The answer for a caller on another node.
   def info_for(serving) do
     with {:here, serving} <- Lookup.find(serving, :info),
          do: {:ok, update_in(serving.policy.spec, &Spec.portable/1)}
@@ -489,7 +480,7 @@ defmodule Sconce.Serving do
     }
   end
 
-  # The weights before, which may be a card's, would stay until this process has other garbage.
+  # Frees the previous weights, which may be on a card. Otherwise they stay until the next garbage collection.
   @impl true
   def handle_continue(:forget, state) do
     :erlang.garbage_collect()
@@ -502,7 +493,7 @@ defmodule Sconce.Serving do
     {:noreply, Map.put(state, :telemetry?, telemetry?)}
   end
 
-  # With the handle, so that no other message starts a second clock.
+  # The message carries the handle, so that a message from elsewhere does not start a second timer.
   defp later(%{serving: %{ref: ref}} = state),
     do: Process.send_after(self(), {:statistics, ref}, state.options[:telemetry_ms])
 
@@ -512,7 +503,7 @@ defmodule Sconce.Serving do
         _from,
         %{serving: serving} = state
       ) do
-    # What was packed of the weights before may not be packed of these.
+    # The new weights may not be packable although the previous ones were.
     with {:ok, policy} <- Policy.to(policy, serving.device),
          {:ok, true} <- Call.run(&Native.serving_swap(serving.ref, &1, policy.ref)),
          {:ok, info} <- Native.serving_info(serving.ref) do
@@ -553,7 +544,7 @@ defmodule Sconce.Serving do
     {:noreply, state}
   end
 
-  # The scope of the groups has ended, and has forgotten this one; until it is there again each try ends so.
+  # The scope of the groups has crashed and lost its members. Joining is retried until the scope runs again.
   def handle_info({:DOWN, scope, :process, _scope, _reason}, %{scope: scope} = state) do
     Process.send_after(self(), {:join, scope}, @rejoin_ms)
     {:noreply, state}
@@ -562,7 +553,7 @@ defmodule Sconce.Serving do
   def handle_info({:join, scope}, %{scope: scope, serving: serving} = state) when scope != nil,
     do: {:noreply, %{state | scope: Group.join(serving.group, self())}}
 
-  # The native side is asked once, however many callers wait and however often each of them asks.
+  # The native side drains once, for any number of waiting callers.
   defp drain_once(%{drain: nil} = state) do
     ref = make_ref()
     :ok = Native.serving_drain(state.serving.ref, ref)
@@ -571,7 +562,7 @@ defmodule Sconce.Serving do
 
   defp drain_once(state), do: state
 
-  # Whichever comes first answers.
+  # Answers the caller of a drain once, with `:ok` or with a late error, whichever comes first.
   defp drained(state, ref, how) do
     case pop_in(state.drains[ref]) do
       {nil, state} ->

@@ -7,7 +7,7 @@ defmodule Sconce.Session do
   @int8_bound 0.02
 
   @moduledoc """
-  The memory of one running game over a `Sconce.Policy`.
+  The memory of one running game over a `Sconce.Policy`, which decides frame by frame.
 
       iex> spec = [embedding: {:vector, 2}, backbone: :mlp, heads: [action: {:categorical, 2}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -18,67 +18,46 @@ defmodule Sconce.Session do
       iex> Sconce.Session.close(session)
       :ok
 
+  The guide [Sessions and servings](serving.html) covers rollback, int8 weights, lanes and snapshots.
+
   ## Modes
 
-    * `:carry` - the state is carried through the whole game. The first frame finds it as after a
-      window full of copies of that frame: a zero state is not one that play leads to.
-    * `:window` - exactly the model on the last `window_size` frames, padded at the start with copies
-      of the first. Each decision begins at a zero state, so every frame of the window runs through the
-      layers up to the highest one with a memory; what stands above it is computed for the newest alone, and
-      the state after it is not computed.
-    * `{:resync, k}` - carried, but at every k-th frame, the first included, the state is that of the
+    * `:carry` - the state is carried through the whole game. Before the first frame, the state is warmed with a
+      window of copies of that frame, because play never reaches a zero state.
+    * `:window` - the model on the last `window_size` frames, padded at the start with copies of the first frame. Each
+      decision starts from a zero state and computes every frame of the window, up to the highest layer with memory. The
+      layers above it are computed for the newest frame only.
+    * `{:resync, k}` - like `:carry`, but at every k-th frame, including the first, the state is recomputed from the
       window.
 
-  A policy without memory (`:mlp`) decides alike in all of them.
+  For a policy without memory (`:mlp`), all modes give the same decisions.
 
   ## Frames
 
-  A `Sconce.Frame`, a map or a packed binary; for `{:vector, n}` a list of numbers, a binary or an Nx
-  tensor. One that is refused leaves the session as it was.
+  A frame is a `Sconce.Frame`, a map or a packed binary. For `{:vector, n}` it is a list of numbers, a binary or an Nx
+  tensor. A refused frame leaves the session unchanged.
 
-  The previous action of a frame, which Melee policies see and thresholds look at, is the one given as
-  `previous`, else the frame's own, else what the session chose: last, or with a `:frame_delay` so many
-  frames before that, as it is the input that led to the frame.
+  Melee policies read the previous action of a frame, and button thresholds depend on it. It is the option `previous`,
+  or else the frame's own, or else the session's own choice: the last one, or with a `:frame_delay` of `d` the choice
+  `d` frames before it, which led to the frame.
 
-  A policy with `queue_depth: k` (`Sconce.Embedding`) sees the last `k` inputs instead, the newest first,
-  and its thresholds look at the newest. They are what the session chose, but for those that a call gives
-  as `queue` or `previous` and those that a frame has: what led to a frame is `frame_delay` inputs older
-  than the newest. What is given so is remembered for later frames. They belong to the memory, with
-  `snapshot/1`, `restore/2` and `reset/2`. The delay is the policy's delay id.
+  A policy with `queue_depth: k` (`Sconce.Embedding`) reads the last `k` inputs, newest first, and thresholds depend
+  on the newest. The session fills the queue with its own choices. The options `queue` and `previous` and the frame's
+  own previous action replace them, for later frames too; the input that led to a frame is `frame_delay` inputs older
+  than the newest. The queue belongs to the memory, for `snapshot/1`, `restore/2` and `reset/2`. The delay id of the
+  policy is the `:frame_delay`.
 
   ## Owner
 
-  A session belongs to the process that opened it, and ends with that process or with `close/1`;
-  `transfer/2` hands it on. Calls of any other process are `:busy`, calls on a session that has ended
-  are `:not_found`.
+  A session belongs to the process that opened it, and ends with that process or by `close/1`. `transfer/2` gives it to
+  another process. Calls from other processes are errors of kind `:busy`, and calls on an ended session of kind
+  `:not_found`.
 
-  ## Paths
+  ## Deadlines
 
-  A policy is packed once for the CPU at hand, and its decisions by one step are made from what was packed
-  (`:packed`); its numbers are those of `Sconce.Policy.forward/3` to 1.0e-5 of the largest, or with
-  `weights: :bf16` those of the policy with its matrices rounded. Windows, and weights that are not finite, take
-  the ops of the policy itself (`:core`), in f32.
-
-  With `weights: :int8` the weights of an output are the nearest of 255 multiples of a 127th of their largest,
-  and what a matrix reads is rounded to 16 bits. A matrix is in bf16 all the same if its error, that of its worst
-  output as a fraction of the output's weights (root mean squares), is beyond the bound, 0.02 unless it is
-  given; if it has fewer than 32 inputs; or if the CPU does not add products of bytes in one step
-  (`avx512_vnni`). `info/1` tells what became of each as `matrices`. Trained ones have errors of 0.004 to 0.014.
-
-  ## Lanes
-
-  Opening measures what a decision costs here and now. Below a quarter of a millisecond it runs on the
-  caller's scheduler, otherwise on a native thread while the caller waits. Sixty steps of a window,
-  with which a carried state begins too, are mostly of the latter kind. With `lane: :inline` the bound is a whole
-  millisecond: a session whose decisions take longer is not opened, and what takes longer otherwise (the window that
-  warms a state, many games in one call) runs on a native thread. The cost is the least of several measurements, to
-  which other work on the machine adds nothing.
-
-  In a session of a `Sconce.Serving` the serving decides, by the batch or step by step, and the lane is `:serving`.
-
-  A decision that its deadline ends is not made: the session stays as it was. If a thread is still at
-  work on it, the next call is `:busy`. With `lane: :inline` the caller itself is at work: a decision that has begun
-  in time is made, and is `:ok` however long it took.
+  If a decision misses its `:deadline_ms`, it is not made, and the session is unchanged. If a thread still computes
+  it, the next call is `:busy`. With `lane: :inline` the caller computes the decision itself: once it has begun in
+  time, it is made, and the result is `:ok` regardless of its duration.
 
   ## Options
 
@@ -99,9 +78,11 @@ defmodule Sconce.Session do
   ]
   defstruct @enforce_keys ++ [:device]
 
-  @typedoc "How the matrices of a packed policy are to be kept."
+  @typedoc "Format of the matrices of a packed policy. The number after `:int8` is the error bound, by default 0.02."
   @type weights :: :f32 | :bf16 | :int8 | {:int8, float}
+  @typedoc "The frames that a decision remembers, see \"Modes\" above."
   @type mode :: :carry | :window | {:resync, pos_integer}
+  @typedoc "A session; `info/1` explains the fields."
   @type t :: %__MODULE__{
           ref: reference | Remote.t(),
           spec: Spec.t(),
@@ -117,7 +98,13 @@ defmodule Sconce.Session do
         }
 
   @doc """
-  Opens a session at the start of a game, owned by the caller.
+  Opens a session at the start of a game, owned by the caller. The options are listed above.
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :gru, hidden_size: 8, heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy, mode: :window, window_size: 30)
+      iex> {session.mode, session.path}
+      {:window, :core}
   """
   @spec open(Policy.t(), keyword) :: {:ok, t} | {:error, Error.t()}
   def open(policy, opts \\ [])
@@ -135,12 +122,14 @@ defmodule Sconce.Session do
   def open(other, _opts), do: Options.argument!("policy", other, "a policy")
 
   @doc false
-  # A session of a serving, see `Sconce.Serving.open/2`. `open` is told what is wanted and answers as `begin/3`.
+  # Opens a session of a serving, for `Sconce.Serving.open/2`. `open` takes the same request as `begin/3` and returns
+  # the same answer.
   def open_served(opts, open) do
     Options.keyword!(opts)
 
     for {key, _value} <- opts, key in [:weights, :lane] do
-      raise ArgumentError, "option #{inspect(key)} is the serving's: give it to start_link/1"
+      raise ArgumentError,
+            "option #{inspect(key)} belongs to the serving: give it to start_link/1"
     end
 
     options = [weights: :f32, lane: :auto] ++ Options.validate!(opts, Catalogue.schema(:served))
@@ -154,12 +143,12 @@ defmodule Sconce.Session do
     end
   end
 
-  # From another node names of heads come as text.
+  # The names of heads arrive from another node as text.
   defp local(%Remote{}, spec), do: Spec.new(spec)
   defp local(_ref, spec), do: spec
 
   @doc false
-  # The native session that `open` asks for, owned by this process.
+  # Opens the native session by `open`, owned by this process.
   def begin(spec, open, {options, project_out, snapshot}) do
     with {:ok, session} <- Call.run(&open.(&1, options, project_out)),
          :ok <- resume(session, snapshot),
@@ -190,7 +179,7 @@ defmodule Sconce.Session do
   end
 
   @doc false
-  # Weights as they are asked for and as the native side has them.
+  # The format of weights, with the default bound of `:int8`.
   @spec format(weights) :: :f32 | :bf16 | {:int8, float}
   def format(:int8), do: {:int8, @int8_bound}
   def format(weights), do: weights
@@ -204,7 +193,7 @@ defmodule Sconce.Session do
       mode: options[:mode],
       path: path(info.path),
       weights: weights(info.weights),
-      # Where most decisions run: a window's only if every one is.
+      # The lane of most decisions: that of a window only if every decision computes a window.
       lane: lane(if(options[:mode] == :window, do: info.window_lane, else: info.lane)),
       step_us: info.cost.step_us,
       window_us: info.cost.window_us,
@@ -213,12 +202,19 @@ defmodule Sconce.Session do
   end
 
   @doc """
-  Decides for one frame.
+  Decides for one frame and remembers it.
 
-  Logits or a memory that would not be finite are an error of kind `:non_finite`, and the session stays as
-  it was.
+  If the logits or the new state are not finite, the result is an error of kind `:non_finite`, and the session is
+  unchanged.
 
   #{Catalogue.docs(:act)}
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :gru, hidden_size: 8, heads: [move: {:categorical, 3}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy, seed: 7)
+      iex> {:ok, action} = Sconce.Session.act(session, [0.5, -0.5], logits: true)
+      iex> {action.choices.move in 0..2, length(action.logits.move), action.frame}
+      {true, 3, 1}
   """
   @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}
   def act(session, frame, opts \\ [])
@@ -233,13 +229,15 @@ defmodule Sconce.Session do
   def act(other, _frame, _opts), do: Options.argument!("session", other, "a session")
 
   @doc """
-  Decides for many games at once: `[{session, frame}, ...]`, each as `act/3` would, the answers in their order.
+  Decides for many games at once, `[{session, frame}, ...]`, like `act/3` for each, and returns the answers in order.
 
-  Sessions over one policy step as one batch, in which each weight that is read serves several games: thirty two
-  of them take a half to a fifth of the time, and each has the bits that it would have alone. What is wrong with one is its
-  own answer; a session that is there twice is `:busy` the second time. An entry may bring options of its own,
-  `{session, frame, opts}`; `:deadline_ms` is of all. Sixty-four games are one native call: those of a call that
-  is late stay as they were. Sessions of a `Sconce.Serving` are decided there, one by one if its steps are inline.
+  Sessions over the same policy step as one batch, so that each weight is read once for several games: 32 games take a
+  half to a fifth of the time, with exactly the same results. An error concerns only its own game. A session that
+  appears twice is `:busy` the second time. An entry may have its own options, `{session, frame, opts}`, except
+  `:deadline_ms`, which applies to the whole call.
+
+  Up to 64 games are one native call. If it is late, all of its games are unchanged. Sessions of a `Sconce.Serving` are
+  decided by the serving, one by one if its steps are inline.
 
       iex> spec = [embedding: {:vector, 1}, backbone: :mlp, heads: [a: {:categorical, 2}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -248,7 +246,7 @@ defmodule Sconce.Session do
       iex> for {:ok, action} <- answers, do: action.frame
       [1, 1, 1]
 
-  Options as those of `act/3`.
+  The options are those of `act/3`.
   """
   @spec act_many([{t, term} | {t, term, keyword}], keyword) :: [
           {:ok, Action.t()} | {:error, Error.t()}
@@ -276,7 +274,7 @@ defmodule Sconce.Session do
     opts = Keyword.merge(opts, Options.keyword!(own))
 
     if Keyword.has_key?(own, :deadline_ms),
-      do: raise(ArgumentError, "deadline_ms: is that of all games of a call")
+      do: raise(ArgumentError, "deadline_ms: give it to the whole call, not to one game")
 
     {session, Decision.pack(session, frame, opts)}
   end
@@ -287,11 +285,19 @@ defmodule Sconce.Session do
   defp action(session, decision), do: Action.new(session.spec, session.controller?, decision)
 
   @doc """
-  Back to the start of a game.
-
-  The same frames lead to the same choices again, unless there is another seed.
+  Resets a session to the start of a game. With the same seed, the same frames lead to the same choices again.
 
   #{Catalogue.docs(:reset)}
+
+      iex> spec = [embedding: {:vector, 1}, backbone: :gru, hidden_size: 8, heads: [move: {:categorical, 3}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy, seed: 7)
+      iex> {:ok, first} = Sconce.Session.act(session, [0.5])
+      iex> Sconce.Session.reset(session)
+      :ok
+      iex> {:ok, again} = Sconce.Session.act(session, [0.5])
+      iex> again == first
+      true
   """
   @spec reset(t, keyword) :: :ok | {:error, Error.t()}
   def reset(%__MODULE__{ref: ref}, opts \\ []) do
@@ -300,13 +306,12 @@ defmodule Sconce.Session do
   end
 
   @doc """
-  Takes back the decisions for the game's frame `game_frame` and for all after it, and answers how many.
+  Takes back the decision for the frame with number `game_frame` and all later decisions. Returns their number.
 
-  For games that predict the other player and correct themselves: the session must be opened with
-  `rollback: n`, and frames be given with their numbers (`game_frame:`). Nothing is copied; it takes 2.6 us
-  for eight frames. What is decided again is drawn from the same random numbers. A frame further back than the last
-  `n` decisions is `:not_found`, and the session stays as it was. A snapshot has the last decision, and none
-  before it.
+  Rollback is for games that predict the other player and correct mispredictions. Open the session with `rollback: n`,
+  and give each frame its number (`game_frame:`). Nothing is copied: eight frames take 2.6 us. Repeated decisions use
+  the same random numbers. A frame before the last `n` decisions is an error of kind `:not_found`, and the session is
+  unchanged. A snapshot includes the last decision only.
 
       iex> spec = [embedding: {:vector, 1}, backbone: :gru, hidden_size: 8, heads: [a: {:categorical, 2}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -328,19 +333,38 @@ defmodule Sconce.Session do
     do: Options.argument!("game_frame", other, "an integer of 64 bits")
 
   @doc """
-  The session's memory as a binary: state, kept frames, seed, number of decisions, latest inputs.
+  Returns the memory of a session as a binary: state, stored frames, seed, number of decisions, latest inputs.
 
-  A carried GRU of 256 x 2 takes 2 KB; a window its frames besides.
+  The snapshot of a carried GRU of 256 x 2 has 2 KB. In mode `:window` it also has the frames.
+
+      iex> spec = [embedding: {:vector, 1}, backbone: :gru, hidden_size: 8, heads: [move: {:categorical, 3}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy, seed: 7)
+      iex> {:ok, _first} = Sconce.Session.act(session, [0.5])
+      iex> {:ok, snapshot} = Sconce.Session.snapshot(session)
+      iex> {:ok, copy} = Sconce.Session.open(policy, snapshot: snapshot)
+      iex> Sconce.Session.act(copy, [0.6]) == Sconce.Session.act(session, [0.6])
+      true
   """
   @spec snapshot(t) :: {:ok, binary} | {:error, Error.t()}
   def snapshot(%__MODULE__{ref: ref}), do: native(ref, :snapshot, [])
 
   @doc """
-  Goes on from a snapshot, exactly: the same frames lead to the same choices.
+  Restores the memory of a snapshot: the same frames then lead to the same choices.
 
-  The snapshot may be another session's over a policy of the same Spec, with the same mode, window size
-  and frame delay, otherwise it is a `:mismatch`. One that is cut off or changed is `:corrupt`. Either leaves the
-  session as it was.
+  The snapshot may come from another session, over a policy of the same Spec and with the same mode, window size and
+  frame delay; otherwise the error is of kind `:mismatch`. A snapshot that is cut off or modified is `:corrupt`. Both
+  leave the session unchanged.
+
+      iex> spec = [embedding: {:vector, 1}, backbone: :gru, hidden_size: 8, heads: [move: {:categorical, 3}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy, seed: 7)
+      iex> {:ok, snapshot} = Sconce.Session.snapshot(session)
+      iex> {:ok, first} = Sconce.Session.act(session, [0.5])
+      iex> Sconce.Session.restore(session, snapshot)
+      :ok
+      iex> Sconce.Session.act(session, [0.5]) == {:ok, first}
+      true
   """
   @spec restore(t, binary) :: :ok | {:error, Error.t()}
   def restore(%__MODULE__{ref: ref}, snapshot) when is_binary(snapshot),
@@ -349,7 +373,21 @@ defmodule Sconce.Session do
   def restore(%__MODULE__{}, other), do: Options.argument!("snapshot", other, "a binary")
 
   @doc """
-  Hands a session to another process, which gets the handle by other means.
+  Makes another process of this node the owner of a session. Send it the handle in a message.
+
+      iex> spec = [embedding: {:vector, 1}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy)
+      iex> task = Task.async(fn -> receive(do: (session -> Sconce.Session.act(session, [0.5]))) end)
+      iex> Sconce.Session.transfer(session, task.pid)
+      :ok
+      iex> {:error, error} = Sconce.Session.act(session, [0.5])
+      iex> error.kind
+      :busy
+      iex> send(task.pid, session)
+      iex> {:ok, action} = Task.await(task)
+      iex> action.frame
+      1
   """
   @spec transfer(t, pid) :: :ok | {:error, Error.t()}
   def transfer(%__MODULE__{ref: ref}, pid) when is_pid(pid) and node(pid) == node(),
@@ -359,17 +397,40 @@ defmodule Sconce.Session do
     do: Options.argument!("pid", other, "a process of this node")
 
   @doc """
-  Ends a session and frees its memory. Closing it again is `:ok` too.
+  Ends a session and frees its memory. Closing an ended session is `:ok`.
+
+      iex> spec = [embedding: {:vector, 1}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy)
+      iex> {Sconce.Session.close(session), Sconce.Session.close(session)}
+      {:ok, :ok}
+      iex> {:error, error} = Sconce.Session.act(session, [0.5])
+      iex> error.kind
+      :not_found
   """
   @spec close(t) :: :ok | {:error, Error.t()}
   def close(%__MODULE__{ref: ref}), do: native(ref, :close, [])
 
   @doc """
-  What a session is at this moment: `mode`, `window_size`, `frame_delay`, `seed`, `frames` (decisions since its
-  start), `rollback`, `bytes` (of its memory, without the weights), `path` (what makes most decisions: `:packed`, the
-  weights packed for this CPU, or `:core`), `weights` (how those are kept), `matrices` (of what was packed, each with
-  its `name`, `outputs`, `inputs`, `weights` and `error`, the fraction of the weights that was lost), `lane` and
-  `window_lane`, and `step_us` and `window_us`, the measured costs of a decision by one step and by a window.
+  Returns the current properties of a session.
+
+  | key | meaning |
+  |---|---|
+  | `mode`, `window_size`, `frame_delay`, `seed`, `rollback` | the options of the session |
+  | `frames` | decisions since the start of the game |
+  | `bytes` | bytes of its memory, without the weights |
+  | `path` | how most decisions are computed: `:packed`, by packed weights, or `:core`, by the ops of the policy |
+  | `weights` | format of the packed weights |
+  | `matrices` | packed matrices: `name`, `outputs`, `inputs`, `weights` (format), `error` (lost fraction) |
+  | `lane`, `window_lane` | where a step, and a window, is computed |
+  | `step_us`, `window_us` | measured time of a decision by one step, and by a window |
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :gru, hidden_size: 8, heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy, seed: 7)
+      iex> {:ok, info} = Sconce.Session.info(session)
+      iex> {info.mode, info.seed, info.frames, info.path, info.weights}
+      {:carry, 7, 0, :packed, :f32}
   """
   @spec info(t) :: {:ok, map} | {:error, Error.t()}
   def info(%__MODULE__{ref: ref, mode: mode} = session) do
@@ -387,7 +448,7 @@ defmodule Sconce.Session do
   defp lanes(_own, info), do: %{lane: lane(info.lane), window_lane: lane(info.window_lane)}
 
   @doc false
-  # A call's part on the native side: here, or by the process on the node of the memory, which calls this too.
+  # The native part of a call: made here, or by the process that owns the session on another node, which calls this too.
   def native(%Remote{} = remote, :close, []), do: Remote.close(remote)
   def native(%Remote{} = remote, :transfer, [pid]), do: Remote.transfer(remote, pid)
   def native(%Remote{} = remote, op, args), do: Remote.call(remote, op, args)

@@ -1,16 +1,33 @@
 defmodule Sconce.Switches do
   @moduledoc false
-  # A schema of options as switches of a command line: `batch_size` is `--batch-size`.
+  # Converts between a schema of options and switches of a command line: `batch_size` is `--batch-size`.
 
   alias Sconce.{Error, Options, Text}
 
-  @doc "The schema as the lines of a task's documentation."
+  # Columns of a line of a task's documentation, and of the text of a list item's further lines.
+  @columns 80
+  @indent "    "
+
+  @doc "The schema as a list of switches for a task's documentation, wrapped to #{@columns} columns."
   def docs(schema) do
     Enum.map_join(schema, "\n", fn {name, spec} ->
       default = if spec[:default] in [nil, []], do: "", else: " (#{text(spec[:default])})"
       doc = spec[:doc] |> String.replace("`nil`", "`none`") |> speak(schema)
-      "  * `#{switch(name)}` - #{doc}#{choices(spec[:type])}#{default}"
+      wrapped("  * `#{switch(name)}` - #{doc}#{choices(spec[:type])}#{default}")
     end)
+  end
+
+  defp wrapped(item) do
+    [first | words] = item |> String.trim_leading() |> String.split()
+
+    {lines, last} =
+      Enum.reduce(words, {[], "  " <> first}, fn word, {lines, line} ->
+        if String.length(line) + 1 + String.length(word) <= @columns,
+          do: {lines, line <> " " <> word},
+          else: {[line | lines], @indent <> word}
+      end)
+
+    [last | lines] |> Enum.reverse() |> Enum.join("\n")
   end
 
   defp choices({:in, values}) when is_list(values),
@@ -19,8 +36,8 @@ defmodule Sconce.Switches do
   defp choices(_type), do: ""
 
   @doc """
-  Options and the other arguments. Raises `ArgumentError` for a switch that is not in the schema,
-  with the nearest that is, and for text that cannot be its value or is out of its bounds.
+  Returns the options and the other arguments. Raises `ArgumentError` for a switch that is not in the
+  schema, with the nearest one, and for text that is not a value of the switch or is out of its bounds.
   """
   def parse!(argv, schema) do
     strict =
@@ -34,8 +51,8 @@ defmodule Sconce.Switches do
   end
 
   @doc """
-  As `parse!/2`, of a task that takes one checkpoint or none: options with the schema's defaults, and the
-  checkpoint or nil.
+  As `parse!/2`, for a task that takes at most one checkpoint: returns the options with the schema's
+  defaults, and the checkpoint or nil.
   """
   def parse_checkpoint!(argv, schema) do
     {given, rest} = parse!(argv, schema)
@@ -44,7 +61,7 @@ defmodule Sconce.Switches do
     {Keyword.merge(defaults, given), List.first(rest)}
   end
 
-  # A negative number would not be taken for the value that it is.
+  # `OptionParser` would take a negative number for a switch.
   defp joined(["--" | _rest] = argv), do: argv
 
   defp joined(["--" <> _name = switch, <<"-", digit, _::binary>> = value | rest])
@@ -55,7 +72,8 @@ defmodule Sconce.Switches do
   defp joined([]), do: []
 
   @doc """
-  Prints the documentation of `task` where `--help` or `-h` is among the arguments; whether it did.
+  Prints the documentation of `task`, as `mix help` does, if `--help` or `-h` is among the arguments.
+  Returns whether it did.
   """
   def help?(argv, task) do
     asked? = Enum.any?(argv, &(&1 in ["--help", "-h"]))
@@ -63,12 +81,12 @@ defmodule Sconce.Switches do
     asked?
   end
 
-  @doc "`--batch-size` of `:batch_size`."
+  @doc "The switch of an option: `--batch-size` for `:batch_size`."
   def switch(name), do: "--" <> (name |> to_string() |> String.replace("_", "-"))
 
   @doc """
-  The message of an error as a command line has to say it: with switches for the options of the schema,
-  with texts for atoms.
+  The message of an error for a command line: with switches for the options of the schema, and text for
+  atoms.
   """
   def message(%Error{details: details} = error, schema) do
     spoken = Map.new(details, fn {key, value} -> {key, detail(key, value, schema)} end)
@@ -81,7 +99,7 @@ defmodule Sconce.Switches do
   defp detail(:differences, rows, schema),
     do: for(row <- rows, do: %{row | option: named_switch(row.option, schema)})
 
-  # What an error is about may be an option, by its name alone.
+  # The subject of an error may be the bare name of an option.
   defp detail(key, text, schema) when key in [:what, :field] and is_binary(text) do
     spoken = named_switch(text, schema)
     if spoken == text, do: speak(text, schema), else: spoken
@@ -95,7 +113,7 @@ defmodule Sconce.Switches do
   defp named_switch(name, schema),
     do: if(name in names(schema), do: switch(name), else: name)
 
-  # `resume: true`, `option :device`, `:gru`, and names that no sentence has by chance.
+  # Replaces `resume: true`, `option :device`, `:gru`, and names with an underscore, which no sentence has by chance.
   defp speak(text, schema) do
     names = schema |> names() |> any_of()
     long = schema |> names() |> Enum.filter(&String.contains?(&1, "_")) |> any_of()
@@ -110,7 +128,7 @@ defmodule Sconce.Switches do
     |> replace(~r/(?<![\w:"]):([a-z]\w*)/, & &1)
   end
 
-  # `{:cuda, 1}` and `{:cuda, [0, 1]}`, and what such tuples are made of.
+  # Replaces `{:cuda, 1}`, `{:cuda, [0, 1]}`, and the descriptions of such tuples.
   defp cards(text) do
     text
     |> String.replace("{:cuda, a list, each a non-negative integer}", "cuda:N,M")
@@ -118,7 +136,7 @@ defmodule Sconce.Switches do
     |> replace(~r/\{:cuda, \[?([\w, ]+)\]?\}/, &("cuda:" <> String.replace(&1, ", ", ",")))
   end
 
-  # Of none, what matches nothing.
+  # Without names, a pattern that never matches.
   defp any_of([]), do: "(?!)"
   defp any_of(names), do: Enum.map_join(names, "|", &Regex.escape/1)
 
@@ -163,7 +181,7 @@ defmodule Sconce.Switches do
     end
   end
 
-  # As a command line writes them.
+  # Words of a type as a command line writes them.
   defp plain(words),
     do:
       words
@@ -180,7 +198,7 @@ defmodule Sconce.Switches do
   defp value(text, {:in, %Range{}}), do: whole(Integer.parse(text))
   defp value(text, {:in, values}), do: named(text, values)
   defp value(text, {:or, types}), do: Enum.find_value(types, :error, &one_of(text, &1))
-  # A card by its number.
+  # `cuda:1` is card 1.
   defp value("cuda:" <> index, {:tuple, [{:in, [:cuda]}, type]}) do
     with {:ok, index} <- value(index, type), do: {:ok, {:cuda, index}}
   end
@@ -199,7 +217,7 @@ defmodule Sconce.Switches do
     if :error in values, do: :error, else: {:ok, Enum.map(values, &elem(&1, 1))}
   end
 
-  # `none` is how a command line says nil.
+  # On a command line nil is `none`.
   defp named(text, values) do
     case Enum.find(values, :error, &(text(&1) == text)) do
       :error -> :error

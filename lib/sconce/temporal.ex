@@ -5,17 +5,18 @@ defmodule Sconce.Temporal do
   @backbones Catalogue.all()
 
   @moduledoc """
-  How vectors become memory: the backbones of a `Sconce.Policy.Spec`.
+  The backbones of a `Sconce.Policy.Spec`: networks that turn a sequence of vectors into memory.
 
-  Each reads `[b, t, width]` and gives `[b, t, h]`, the trunk vector of every frame, and the state
-  after the last. Read at once or frame by frame, a sequence gives the same numbers, and no formula
-  depends on the length of the window. Attention works its scores out block by block: they never
-  stand in memory as a whole.
+  A backbone reads `[b, t, width]` and returns `[b, t, h]`, the trunk vector of every frame, and the
+  state after the last frame. `h` is `:hidden_size`, or the last of `:hidden_sizes`. A sequence that is
+  read frame by frame gives the same numbers as one that is read at once, and no formula depends on the
+  length of the window. Attention computes its scores block by block, so the full score matrix is never
+  in memory.
 
-  `h` is `:hidden_size`, or the last of `:hidden_sizes`. In the formulas `norm` is a LayerNorm or an
-  RMSNorm, each with weights of its own. Where `x` is added to, it begins as the input, projected if
-  its width is another than `h`, and one more norm ends the stack, except of `:mamba`, `:mamba_2`,
-  `:gated_ssm`, `:res_lstm` and `:tx_like`. A state is so many 32-bit numbers for one game.
+  In the formulas `norm` is a LayerNorm or an RMSNorm, with its own weights at each place. In residual
+  formulas (`x = x + ...`), `x` starts as the input, projected to `h` if its width differs. One more norm
+  follows the last layer, except in `:mamba`, `:mamba_2`, `:gated_ssm`, `:res_lstm` and `:tx_like`. "State"
+  is the number of 32-bit floats for one game.
 
   #{for {name, backbone} <- @backbones do
     """
@@ -38,7 +39,7 @@ defmodule Sconce.Temporal do
   @type backbone :: atom
 
   @doc """
-  The backbones there are.
+  Returns the names of all backbones.
 
       iex> Enum.take(Sconce.Temporal.backbones(), 5)
       [:mlp, :lstm, :gru, :sliding_window, :mamba]
@@ -47,7 +48,7 @@ defmodule Sconce.Temporal do
   def backbones, do: unquote(Keyword.keys(@backbones))
 
   @doc """
-  The schema of a backbone's options, see `Sconce.Options`. Raises `ArgumentError` for an unknown one.
+  Returns the schema of a backbone's options, see `Sconce.Options`. Raises `ArgumentError` for an unknown backbone.
 
       iex> Sconce.Temporal.options(:gru)[:hidden_size][:default]
       256
@@ -61,8 +62,8 @@ defmodule Sconce.Temporal do
   end
 
   @doc """
-  The activations of a backbone's layers that `Sconce.Policy.forward/3` gives by name, each behind the
-  number of its layer.
+  Returns the names of the layer activations that `Sconce.Policy.forward/3` can return. There, the number of the layer
+  comes before the name, as in `0.pre_conv`.
 
       iex> Sconce.Temporal.taps(:jamba)
       [:pre_conv, :post_conv, :ssm_out, :gate, :attention_weights]
@@ -76,13 +77,13 @@ defmodule Sconce.Temporal do
   defp known!(:decision_transformer) do
     raise ArgumentError,
           "unknown backbone :decision_transformer, did you mean :causal_transformer? It reads frames, " <>
-            "without tokens of returns and actions"
+            "without tokens for returns and actions"
   end
 
   defp known!(name), do: Options.known!(name, backbones(), "backbone")
 
   @doc false
-  # Raises `ArgumentError` where options do not fit each other.
+  # Raises `ArgumentError` if options do not fit each other.
   @spec fits!(backbone, keyword) :: :ok
   def fits!(name, options) do
     for {of, divisor} <- @backbones[name].fits,
@@ -106,7 +107,11 @@ defmodule Sconce.Temporal do
     do: "#{Catalogue.product(factors)} (#{product(factors, options)})"
 
   @doc """
-  Prints the backbones as a table: formula, state, options with their defaults.
+  Prints every backbone with its formula, its state, its taps, and its options with their defaults.
+
+      iex> table = ExUnit.CaptureIO.capture_io(fn -> Sconce.Temporal.print() end)
+      iex> table |> String.split("\\n") |> hd()
+      "mlp (He et al. 2016 for the residual)"
   """
   @spec print() :: :ok
   def print do

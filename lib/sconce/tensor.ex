@@ -1,6 +1,7 @@
 defmodule Sconce.Tensor do
   @moduledoc false
-  # Nx is never required: whoever has a tensor has Nx. Called by `apply/3`, as no compiler knows it.
+  # Conversion of Nx tensors. Nx is an optional library of the host, so it is called by `apply/3`, without a warning of
+  # the compiler.
 
   @doc "The numbers of a tensor as 32-bit floats."
   @spec floats(struct) :: binary
@@ -12,20 +13,20 @@ defmodule Sconce.Tensor do
   defp loaded!,
     do:
       Code.ensure_loaded?(Nx) ||
-        raise(ArgumentError, "tensor: expected numbers, as Nx is not loaded")
+        raise(ArgumentError, "tensor: expected numbers, because Nx is not loaded")
 
-  @doc "The numbers of a tensor as they are, none cut to fewer bits."
+  @doc "The numbers of a tensor, without loss of precision."
   @spec numbers(struct) :: [number | atom]
   def numbers(%{__struct__: Nx.Tensor} = tensor) do
     loaded!()
     apply(Nx, :to_flat_list, [tensor])
   end
 
-  @doc "Whether tensors can be made."
+  @doc "Whether Nx is loaded, so that tensors can be made."
   @spec nx?() :: boolean
   def nx?, do: Code.ensure_loaded?(Nx) and function_exported?(Nx, :from_binary, 2)
 
-  @doc "A tensor of these bytes."
+  @doc "The tensor with these bytes, type and shape."
   @spec from_binary(binary, {atom, pos_integer}, tuple) :: struct
   def from_binary(data, type, shape),
     do: apply(Nx, :reshape, [apply(Nx, :from_binary, [data, type]), shape])

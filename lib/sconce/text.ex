@@ -1,15 +1,14 @@
 defmodule Sconce.Text do
   @moduledoc false
-  # Text that came from a file, a name or a path, made fit for a terminal, a log or an SVG. Paths, sources, tags and
-  # reasons may hold anything: an escape sequence clears the screen or renames the window of whoever reads the
-  # message, and a bidirectional override shows another text than the one that is there.
+  # Makes text from a file, a name or a path safe for a terminal, a log or an SVG. Paths, sources, tags and reasons may
+  # contain anything: an escape sequence clears the reader's screen or renames the window, and a bidirectional override
+  # displays a different text.
 
-  # Characters that are shown of one text.
+  # The most characters of one text.
   @most 4_000
 
-  # Formatting that is invisible, or changes what stands around it: direction marks, embeddings, overrides and
-  # isolates, line and paragraph separators, zero-width characters, the byte order mark, interlinear annotation,
-  # tags.
+  # Characters that are invisible or change the text around them: direction marks, embeddings, overrides and isolates,
+  # line and paragraph separators, zero-width characters, the byte order mark, interlinear annotation, tags.
   defguardp hidden(c)
             when c == 0x00AD or c == 0x061C or c == 0x180E or c in 0x200B..0x200F or
                    c in 0x2028..0x202E or c in 0x2060..0x206F or c == 0xFEFF or
@@ -19,8 +18,8 @@ defmodule Sconce.Text do
   defguardp control(c) when c < 0x20 or c in 0x7F..0x9F
 
   @doc """
-  The text with every character that does not print as its escape, as in `\\e` and `\\x9B`, and cut to `most`
-  characters: the middle is left out.
+  Escapes every character that does not print, as in `\\e` and `\\x9B`, and cuts the middle out of a text longer than
+  `most` characters.
 
       iex> Sconce.Text.printable("a\\e]0;title\\ab")
       ~S(a\\e]0;title\\ab)
@@ -37,11 +36,11 @@ defmodule Sconce.Text do
 
   def printable(other, most), do: other |> to_string() |> printable(most)
 
-  @doc "The same of text whose lines are its own."
+  @doc "Like `printable/1` for each line of a text: newlines stay."
   @spec lines(String.t()) :: String.t()
   def lines(text), do: text |> String.split("\n") |> Enum.map_join("\n", &printable/1)
 
-  # Never more than four bytes for a character, so that a text of a gigabyte is not walked.
+  # Looks at four bytes for each character kept, so that a text of a gigabyte is not walked.
   defp bounded(text, most) when byte_size(text) <= most, do: text
 
   defp bounded(text, most) do

@@ -1,10 +1,10 @@
 defmodule Sconce.VM do
   @moduledoc false
-  # Settings of the running Erlang VM that matter beside native threads. `bench/schedulers.exs` measures them.
+  # Settings of the running Erlang VM that affect native threads. `bench/schedulers.exs` measures them.
 
   @doc """
-  What the VM runs with: `schedulers` and `dirty_cpu` that are online, `processors` that the process may use, `busy_wait`
-  (`+sbwt`, as given or `"default"`) and `bound`, whether its schedulers are bound to processors.
+  The settings of the VM: online `schedulers`, online dirty CPU schedulers (`dirty_cpu`), `processors` that the process
+  may use, `busy_wait` (the value of `+sbwt`, or `"default"`), and `bound`, whether schedulers are bound to processors.
   """
   @spec settings() :: map
   def settings do
@@ -24,7 +24,7 @@ defmodule Sconce.VM do
     end
   end
 
-  # The last one counts.
+  # If a flag is given several times, the last one has effect.
   defp flag(args, name) do
     flags = Enum.take_while(args, &(&1 != ~c"--"))
 
@@ -37,7 +37,7 @@ defmodule Sconce.VM do
     end
   end
 
-  @doc "Settings that delay decisions or native work, each with why and what to do."
+  @doc "Settings that delay decisions or native work, each with its reason and a remedy."
   @spec harmful(map) :: [{String.t(), String.t()}]
   def harmful(settings) do
     for {flag, true, why} <- [
@@ -52,28 +52,28 @@ defmodule Sconce.VM do
 
   defp few_schedulers(%{schedulers: online, processors: processors}) do
     {"+S #{online}", online < processors and online == 1,
-     "all processes share a scheduler, and wait for every decision and every call on it; leave +S out"}
+     "all processes share one scheduler, and wait for every decision and every call on it; leave +S out"}
   end
 
   defp many_schedulers(%{schedulers: online, processors: processors}) do
     {"+S #{online}", online > processors,
-     "#{online} schedulers share #{processors} processors, and one that is not running holds its processes up; " <>
-       "leave +S out"}
+     "#{online} schedulers share #{processors} processors, and a scheduler without a processor delays its " <>
+       "processes; leave +S out"}
   end
 
   defp few_dirty(%{dirty_cpu: online, schedulers: schedulers}) do
     {"+SDcpu #{online}", online < schedulers,
-     "calls that open, load and pack wait for each other; leave +SDcpu out"}
+     "calls that open, load or pack a policy wait for each other; leave +SDcpu out"}
   end
 
   defp busy_wait(%{busy_wait: wait}) do
     {"+sbwt #{wait}", wait in ["long", "very_long"],
-     "schedulers without work spin where training and import could compute; leave +sbwt out, or say none where " <>
+     "idle schedulers spin on processors that training and import need; leave +sbwt out, or use +sbwt none if " <>
        "the machine runs more than this VM"}
   end
 
   defp bound(%{bound: bound}) do
     {"+sbt", bound,
-     "a bound scheduler cannot leave a processor on which something else runs; leave +sbt out"}
+     "a bound scheduler cannot move away from a processor that is busy with other work; leave +sbt out"}
   end
 end

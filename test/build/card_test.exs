@@ -3,7 +3,7 @@ defmodule Sconce.CardTest do
 
   @root Path.expand("../..", __DIR__)
 
-  test "the programs that bin/card runs are tests of the folders that it names" do
+  test "bin/card runs only test programs of the folders that it names" do
     program = File.read!(Path.join(@root, "bin/card"))
     [_, list] = Regex.run(~r/^TESTS = \[\n(.*?)^\]/ms, program)
     [_, emulated] = Regex.run(~r/^OF_EMULATED = "(.+)"$/m, program)

@@ -9,15 +9,15 @@ defmodule Sconce.Build.CompileNativeTest do
 
   @moduletag timeout: 300_000
 
-  test "nothing is built when nothing changed" do
+  test "an unchanged source is not built again" do
     assert SconceNative.run([]) == {:noop, []}
   end
 
-  test "the source has no priv folder, which Mix would link into every build" do
+  test "the source has no priv folder, because Mix would link it into every build" do
     refute File.exists?("priv")
   end
 
-  test "the fingerprint follows the sources and nothing else" do
+  test "the fingerprint depends only on the sources" do
     root = native_project!()
     before = SconceNative.fingerprint(root)
 
@@ -33,7 +33,7 @@ defmodule Sconce.Build.CompileNativeTest do
     assert SconceNative.fingerprint(root) != touched
   end
 
-  test "the library is replaced by renaming, so a mapped one stays whole" do
+  test "the library is replaced by renaming, so a mapped library stays whole" do
     dir = tmp_dir!()
     [old, new, library] = Enum.map(["old", "new", "native/lib.so"], &Path.join(dir, &1))
     File.write!(old, "old")
@@ -50,7 +50,7 @@ defmodule Sconce.Build.CompileNativeTest do
     assert File.ls!(Path.dirname(library)) == ["lib.so"]
   end
 
-  test "a project is built once, again after a change, and not at all while it is fresh" do
+  test "a project is built once, and again only after a change" do
     root = native_project!()
     library = Path.join(root, "_build/prod/lib/sconce/priv/native/sconce_nif.so")
     without_cargo = [{"CARGO", "/nowhere/cargo"}]
@@ -72,7 +72,7 @@ defmodule Sconce.Build.CompileNativeTest do
     assert {_output, 0} = mix(["compile"], root, [{"SCONCE_SKIP_NATIVE", "1"}])
   end
 
-  test "without cargo one sentence says what to do" do
+  test "without cargo the error names the remedy in one sentence" do
     assert {output, 1} = mix(["compile"], native_project!(), [{"CARGO", "/nowhere/cargo"}])
 
     assert [sentence] = String.split(output, "\n", trim: true)
@@ -81,7 +81,43 @@ defmodule Sconce.Build.CompileNativeTest do
              "cargo, which was not found: install Rust (https://rustup.rs) and run the command again."
   end
 
-  test "with CUDA it is another library, in a folder of its own, and wants a toolkit" do
+  test "a library that was built elsewhere is installed, again when it changes" do
+    root = native_project!()
+    library = Path.join(root, "_build/prod/lib/sconce/priv/native/sconce_nif.so")
+    given = Path.join(root, "given.so")
+    env = [{"SCONCE_NATIVE_PATH", given}, {"CARGO", "/nowhere/cargo"}]
+
+    assert {output, 1} = mix(["compile"], root, env)
+    assert output =~ "SCONCE_NATIVE_PATH: #{given}: no such file or directory"
+
+    File.write!(given, "no library")
+    assert {output, 1} = mix(["compile"], root, env)
+    assert output =~ "SCONCE_NATIVE_PATH: #{given}: is no shared library"
+
+    assert {output, 1} = mix(["compile"], root, [{"SCONCE_NATIVE_PATH", "given.so"}])
+    assert output =~ "SCONCE_NATIVE_PATH: given.so: is relative, expected an absolute path"
+
+    for bytes <- ["\x7fELF one", "\x7fELF number two"] do
+      File.write!(given, bytes)
+      assert {output, 0} = mix(["compile"], root, env)
+      assert output =~ "Installing the native part of Sconce from #{given}"
+      assert File.read!(library) == bytes
+    end
+
+    assert {output, 0} = mix(["compile"], root, env)
+    refute output =~ "Installing"
+  end
+
+  test "a release without the library fails when it is made" do
+    root = native_project!()
+    skip = [{"SCONCE_SKIP_NATIVE", "1"}]
+    assert {output, 1} = mix(["compile"], root, [{"MIX_ENV", "prod"} | skip])
+    assert output =~ "there is no native library for this release"
+    assert output =~ "SCONCE_NATIVE_PATH"
+    assert {_output, 0} = mix(["compile"], root, [{"MIX_ENV", "dev"} | skip])
+  end
+
+  test "a build with CUDA is another library in its own folder, and needs the toolkit" do
     root = native_project!()
     features = "[features]\ncuda = []\nflash-attn = []\n"
     File.write!(Path.join(root, "native/nif/Cargo.toml"), features, [:append])
@@ -90,7 +126,7 @@ defmodule Sconce.Build.CompileNativeTest do
 
     assert {output, 1} = mix(["compile"], root, cuda)
     assert [_, toolkit] = Regex.run(~r/^SCONCE_CUDA: CUDA's toolkit is not in (.+) \(/m, output)
-    assert output =~ "(to mend it: bin/cuda-toolkit)"
+    assert output =~ "(to mend it: #{root}/bin/cuda-toolkit)"
 
     File.mkdir_p!(toolkit)
     assert {_output, 0} = mix(["compile"], root, cuda)
@@ -123,7 +159,7 @@ defmodule Sconce.Build.CompileNativeTest do
     assert error.message =~ "expected `u32`, found `&str`"
   end
 
-  test "a failure without a place in a source is cargo's own message" do
+  test "a failure without a source location is cargo's own message" do
     root = native_project!()
     File.write!(Path.join(root, "native/nif/Cargo.toml"), "[package]\n")
 
@@ -148,7 +184,7 @@ defmodule Sconce.Build.CompileNativeTest do
     assert warning.message == "warning: unused variable: `x`\n --> native/core/src/a.rs:7:9\n  |"
   end
 
-  test "a library that is not there is a typed error at each call, not a crash" do
+  test "a missing library is a typed error at each call, not a crash" do
     ebin = Path.join(tmp_dir!(), "sconce/ebin")
     File.mkdir_p!(Path.dirname(ebin))
     File.cp_r!(Application.app_dir(:sconce, "ebin"), ebin)
@@ -166,7 +202,7 @@ defmodule Sconce.Build.CompileNativeTest do
     assert sentence =~ "mix sconce.doctor"
   end
 
-  # Sconce's own mix.exs and compiler around a native part that is built in a moment.
+  # A project with Sconce's mix.exs and compiler and a native part that builds quickly.
   defp native_project! do
     root = tmp_dir!("native")
     File.cp!("mix.exs", Path.join(root, "mix.exs"))

@@ -3,7 +3,7 @@ defmodule Sconce.RoomsTest do
 
   @native Path.expand("../../native", __DIR__)
 
-  # Each crate, from the ground up, and those below it that it may name.
+  # Each crate, lowest first, with the crates below it that it may name.
   @below %{
     "cuda" => [],
     "tensor" => ~w(cuda),
@@ -19,10 +19,10 @@ defmodule Sconce.RoomsTest do
     "nif" => ~w(serve train data env fixtures nn realtime ops game tensor cuda)
   }
 
-  # Candle is the tensor's and the ops' affair, rustler the border's.
+  # Dependencies that only these crates may name.
   @theirs %{"candle-core" => ~w(tensor ops), "rustler" => ~w(nif)}
 
-  test "crates name those below them" do
+  test "a crate names only crates below it" do
     for {crate, below} <- @below do
       named = dependencies(crate)
       for "sconce-" <> other <- named, do: assert(other in below, "#{crate} names #{other}")
@@ -36,7 +36,7 @@ defmodule Sconce.RoomsTest do
     assert Enum.sort(Map.keys(@below)) == crates |> Enum.map(&crate/1) |> Enum.sort()
   end
 
-  test "no file of a crate imports what imports it" do
+  test "no files of a crate import each other in a circle" do
     for crate <- Map.keys(@below), do: assert({crate, circles(crate)} == {crate, []})
   end
 
@@ -52,7 +52,7 @@ defmodule Sconce.RoomsTest do
     assert circles_of(%{files | ~w(b c) => "// crate::a"}) == []
   end
 
-  test "a circle through a name that a file hands on is found" do
+  test "a circle through a re-exported name is found" do
     files = %{
       [] => "pub use b::Thing;",
       ~w(a) => "use crate::Thing;",
@@ -112,10 +112,10 @@ defmodule Sconce.RoomsTest do
     circles
   end
 
-  # A folder's front door may name what is in it, and that the door.
+  # A folder's `mod.rs` and the files in the folder may name each other.
   defp apart?(a, b), do: not List.starts_with?(a, b) and not List.starts_with?(b, a)
 
-  # What a text names from `crate`, `self` or `super` on.
+  # The paths in a text that begin with `crate`, `self` or `super`.
   defp names(path, text) do
     for [_, from, rest | group] <-
           Regex.scan(~r/\b(crate|self|(?:super::)*super)((?:::\w+)*)(::\{[^}]*\})?/, bare(text)),
@@ -143,7 +143,7 @@ defmodule Sconce.RoomsTest do
   defp from("self", path), do: path
   defp from(supers, path), do: Enum.drop(path, -length(parts(supers)))
 
-  # The names that a file hands on, and where they are: `pub use c::Thing` in `b` makes `b::Thing` of `b::c::Thing`.
+  # The names that a file re-exports, with their origin: `pub use c::Thing` in `b` maps `b::Thing` to `b::c::Thing`.
   defp handed_on(path, text) do
     pattern = ~r/\bpub(?:\([^)]*\))? use ((?:\w+::)*)(\{[^}]*\}|\w+(?: as \w+)?);/
 
@@ -161,7 +161,7 @@ defmodule Sconce.RoomsTest do
   defp absolute(["super" | name], path), do: absolute(name, Enum.drop(path, -1))
   defp absolute(name, path), do: path ++ name
 
-  # The file that has what is named, through those that hand it on. A file goes before a function of its name.
+  # The file that defines a name, resolved through re-exports. A file takes precedence over a function of its name.
   defp file(name, files, handed_on) do
     hands_on? = &(is_map_key(handed_on, &1) and not is_map_key(files, &1))
     at = Enum.find(length(name)..1//-1, &hands_on?.(Enum.take(name, &1)))

@@ -4,6 +4,8 @@ defmodule Sconce.ActionTest do
   alias Sconce.{Action, Error, Frame}
   alias Sconce.Policy.Spec
 
+  doctest Action
+
   @labels [1, 0, 0, 0, 0, 0, 1, 0, 16, 8, 0, 4, 3]
   @confidence [0.9, 0.5, 0.7, 0.4, 0.6, 0.8]
 
@@ -24,12 +26,12 @@ defmodule Sconce.ActionTest do
     assert {action.frame, action.logits} == {3, nil}
   end
 
-  test "its confidence weighs the four parts, to three decimals" do
+  test "the confidence of a controller weights its four parts, to three decimals" do
     assert controller().confidence ==
              %{buttons: 0.9, main: 0.6, c: 0.5, shoulder: 0.8, overall: 0.735}
   end
 
-  test "logits come by head" do
+  test "logits are grouped by head" do
     logits = for i <- 1..81, into: <<>>, do: <<i::float-32-little>>
     by_head = controller(logits).logits
 
@@ -49,7 +51,7 @@ defmodule Sconce.ActionTest do
     assert {action.buttons, action.main_stick, action.shoulder} == {nil, nil, nil}
   end
 
-  test "an action gives its labels back, and is a frame's previous action" do
+  test "an action returns its labels, and serves as a frame's previous action" do
     assert Action.labels(Spec.new(), :previous, controller()) == {:ok, @labels}
 
     assert Action.labels(Spec.new(), :previous, Keyword.new(controller().choices)) ==
@@ -64,7 +66,7 @@ defmodule Sconce.ActionTest do
     assert numbers == [1, 1, 0, 0, 0, 0, 0, 1, 0, 1.0, 0.5, 0.0, 0.25, 0.75]
   end
 
-  test "choices that are not those of the heads are refused" do
+  test "choices that do not fit the heads are refused" do
     spec =
       Spec.new(embedding: {:vector, 2}, heads: [go: {:bernoulli, 2}, turn: {:categorical, 4}])
 

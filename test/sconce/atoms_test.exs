@@ -1,5 +1,5 @@
 defmodule Sconce.AtomsTest do
-  # It counts the atoms of this VM, which other tests make.
+  # Not async: the test counts the atoms of this VM, and other tests make some.
   use ExUnit.Case, async: false
 
   # A loaded machine is slow.
@@ -10,7 +10,7 @@ defmodule Sconce.AtomsTest do
   alias Sconce.{Corpus, Policy, Serving, Session, Trainer}
   alias Sconce.Policy.Spec
 
-  # No atom of this program. A name is put together where it is used, so that none is among the constants.
+  # A name that is no atom yet. It is built at run time, so that no constant of the program contains it.
   defp name(n, part), do: Enum.join(["name", "of", "a", "file", to_string(n), part], "_")
 
   defp heads(n), do: [{name(n, "bits"), {:bernoulli, 2}}, {name(n, "class"), {:categorical, 3}}]
@@ -20,9 +20,9 @@ defmodule Sconce.AtomsTest do
 
   defp atoms, do: :erlang.system_info(:atom_count)
 
-  test "neither checkpoints nor corpora make atoms, whatever is done with them" do
+  test "neither checkpoints nor corpora make atoms, however they are used" do
     dir = tmp_dir!("atoms")
-    # Code that runs for the first time is loaded, with its atoms.
+    # The first run loads code, and with it atoms.
     life(dir, 0)
     life(dir, 1)
     before = atoms()
@@ -50,7 +50,7 @@ defmodule Sconce.AtomsTest do
     assert atoms() == before
   end
 
-  # From games to a policy that plays: all that a name goes through.
+  # All uses of a name, from games to a policy that plays.
   defp life(dir, n) do
     dir = Path.join(dir, to_string(n))
     game = {for(t <- 1..40, do: t / 40), for(t <- 1..40, do: [rem(t, 2), 0, rem(t, 3)])}
@@ -81,7 +81,7 @@ defmodule Sconce.AtomsTest do
     {:ok, %{steps: 4}} = Trainer.await(run)
     :ok = GenServer.stop(run)
 
-    # The same heads again are no other run's.
+    # A run may be resumed with the same heads.
     {:ok, run} = Trainer.start_link(resume: true, out: report.out, steps: 5, heads: heads(n))
     {:ok, %{steps: 5}} = Trainer.await(run)
     :ok = GenServer.stop(run)
@@ -121,7 +121,7 @@ defmodule Sconce.AtomsTest do
     :ok = Session.close(session)
   end
 
-  test "a name that the program has is an atom, and is the same as its text" do
+  test "a name that exists as an atom is an atom, and equals its text" do
     assert Spec.new(small_of(:fire)) == Spec.new(small_of("fire"))
     {:ok, policy} = Policy.init(small_of("fire"), seed: 1)
     assert [%{name: :fire}] = policy.spec.heads
@@ -131,7 +131,7 @@ defmodule Sconce.AtomsTest do
       assert {:ok, %{choices: %{fire: [1]}}} = Session.act(session, [0.5], choices: choices)
     end
 
-    assert_raise ArgumentError, ~r/two heads have one name/, fn ->
+    assert_raise ArgumentError, ~r/two heads have the same name/, fn ->
       Spec.new(
         embedding: {:vector, 1},
         heads: [{"fire", {:bernoulli, 1}}, {:fire, {:bernoulli, 1}}]
@@ -150,7 +150,7 @@ defmodule Sconce.AtomsTest do
       heads: [{name, {:bernoulli, 1}}]
     ]
 
-  test "a Spec that was made before its names became atoms compares with one made after" do
+  test "a Spec made before its names became atoms equals one made after" do
     name = name("late", "comer")
     before = Spec.new(small_of(name))
     assert [%{name: ^name}] = before.heads
@@ -160,7 +160,7 @@ defmodule Sconce.AtomsTest do
     assert before != later
     assert Spec.new(before) == Spec.new(later)
 
-    # What was made before goes on, and takes the name in either form.
+    # A policy of the older Spec still works, and accepts the name as atom and as text.
     {:ok, policy} = Policy.init(before, seed: 1)
     {:ok, session} = Session.open(%{policy | spec: before})
     assert {:ok, %{choices: %{^name => [1]}}} = Session.act(session, [0.5], choices: %{atom => 1})

@@ -1,6 +1,7 @@
 defmodule Sconce.CardTest do
   @moduledoc """
-  Policies on an NVIDIA card beside the same ones on the CPU. `bin/test-cuda` runs them on the emulated card.
+  Compares policies on an NVIDIA card with the same policies on the CPU. `bin/test-cuda` runs the tests on the emulated
+  card.
   """
   use ExUnit.Case, async: false
 
@@ -53,7 +54,7 @@ defmodule Sconce.CardTest do
     for {g, w} <- Enum.zip(got, want), do: assert_in_delta(g, w, 1.0e-4)
   end
 
-  test "a policy says where it is, computes the same there, and goes back" do
+  test "a policy names its card, computes the same there, and moves back" do
     for backbone <- @backbones do
       here = policy!(backbone)
       there = policy!(backbone, device: :cuda)
@@ -71,7 +72,7 @@ defmodule Sconce.CardTest do
     end
   end
 
-  test "a checkpoint of one device is one of the other" do
+  test "a checkpoint of one device loads on the other" do
     path = Path.join(tmp_dir!("card"), "policy.safetensors")
     there = policy!(hd(@backbones), device: :cuda)
     :ok = Policy.save(there, path)
@@ -83,7 +84,7 @@ defmodule Sconce.CardTest do
     assert_near(numbers(got.logits), numbers(want.logits))
   end
 
-  test "a session plays there as on the CPU, and is taken back, reset and moved like one" do
+  test "a session plays, rolls back, resets and moves as on the CPU" do
     for backbone <- @backbones, mode <- [:carry, :window] do
       here = policy!(backbone)
       {:ok, there} = Policy.to(here, :cuda)
@@ -109,7 +110,7 @@ defmodule Sconce.CardTest do
     end
   end
 
-  test "a serving steps the games of many callers together" do
+  test "a serving on a card steps the games of many callers together" do
     there = policy!({:gru, hidden_size: 12, num_layers: 2}, device: :cuda)
     {:ok, serving} = Serving.start_link(policy: there, max_batch: 16)
     {:ok, info} = Serving.info(serving)
@@ -134,11 +135,11 @@ defmodule Sconce.CardTest do
       assert actions == Enum.map(play(session, frames(6, game)), & &1.choices)
     end
 
-    # Weights from the CPU go where the serving is.
+    # Weights from the CPU are copied to the serving's device.
     :ok = Serving.swap(serving, here)
   end
 
-  test "weights that are swapped leave the card, whoever brought them" do
+  test "replaced weights leave the card, from a policy or a path" do
     here = policy!({:mlp, hidden_sizes: [256, 256]})
     {:ok, info} = Policy.info(here)
     path = Path.join(tmp_dir!("swap"), "weights.safetensors")
@@ -149,22 +150,22 @@ defmodule Sconce.CardTest do
       assert :ok == Task.await(Task.async(fn -> Serving.swap(serving, weights) end))
     end
 
-    # Whoever is still leaving is waited for.
+    # `release` waits for memory that is still being freed.
     :ok = Serving.swap(serving, here)
     {:ok, _bytes} = Sconce.GPU.release()
     {:ok, %{weights: bytes}} = Sconce.GPU.ledger()
     assert bytes <= 2 * 4 * info.num_weights
   end
 
-  test "what only a CPU has is refused by its name" do
+  test "options that only a CPU supports are refused by name" do
     there = policy!(hd(@backbones), device: :cuda)
     assert {:error, %Error{kind: :unavailable}} = Session.open(there, lane: :inline)
     assert {:error, %Error{kind: :unavailable}} = Session.open(there, weights: :int8)
-    # On the CPU it has them.
+    # The CPU supports them.
     assert {:ok, _session} = Session.open(there, weights: :int8, device: :cpu)
   end
 
-  test "a run trains there as on the CPU, is gone on with on either, and is scored on either" do
+  test "a run trains on a card as on the CPU, and resumes and is scored on either" do
     dir = tmp_dir!("card")
 
     games =

@@ -1,5 +1,5 @@
 defmodule Sconce.ConfigTest do
-  # The environment is everybody's.
+  # Not async: all tests share the environment.
   use ExUnit.Case, async: false
 
   import ExUnit.CaptureIO
@@ -31,7 +31,7 @@ defmodule Sconce.ConfigTest do
     on_exit(fn -> Enum.each(variables, fn {name, _text} -> System.delete_env(name) end) end)
   end
 
-  # What a setting is while a variable has this text.
+  # The value of a setting under these variables.
   defp under(variables, name) do
     System.put_env(variables)
     %{value: value, source: source} = Config.fetch(name)
@@ -40,7 +40,7 @@ defmodule Sconce.ConfigTest do
     Enum.each(variables, fn {name, _text} -> System.delete_env(name) end)
   end
 
-  test "nothing set: every setting is its default" do
+  test "without any source each setting has its default" do
     assert Config.settings() == [
              %{name: :device, value: :cpu, source: :default},
              %{name: :memory_fraction, value: 1.0, source: :default},
@@ -55,7 +55,7 @@ defmodule Sconce.ConfigTest do
     assert Config.ignored() == []
   end
 
-  test "a variable is over the application's environment, and that over the default" do
+  test "a variable overrides the application's environment, which overrides the default" do
     Application.put_env(:sconce, :threads, 3)
     assert Config.fetch(:threads) == %{name: :threads, value: 3, source: :application}
     assert under([{"SCONCE_THREADS", "2"}], :threads) == {2, "SCONCE_THREADS"}
@@ -63,7 +63,7 @@ defmodule Sconce.ConfigTest do
     assert under([{"SCONCE_BACKGROUND", "idle"}], :background) == {:idle, "SCONCE_BACKGROUND"}
   end
 
-  test "the variables of EXLA and ExPhil say what they say there" do
+  test "the variables of EXLA and ExPhil mean the same as there" do
     for {variables, device} <- [
           {%{"EXLA_TARGET" => "host"}, {:cpu, "EXLA_TARGET"}},
           {%{"EXLA_TARGET" => "cuda"}, {:cuda, "EXLA_TARGET"}},
@@ -97,7 +97,7 @@ defmodule Sconce.ConfigTest do
              {8_000_000_000, "SCONCE_MEMORY_BUDGET"}
   end
 
-  test "what a setting cannot be is refused by the name of its source" do
+  test "a wrong value of a setting is refused, and the error names its source" do
     for {variables, message} <- [
           {%{"SCONCE_THREADS" => "many"},
            ~s(SCONCE_THREADS: threads cannot be "many", expected a positive integer)},
@@ -125,7 +125,7 @@ defmodule Sconce.ConfigTest do
     assert_raise ArgumentError, ~r/^config :sconce: threads cannot be "2"/, &Config.settings/0
   end
 
-  test "explain shows every value that is wrong, and does not raise" do
+  test "explain shows each wrong value and does not raise" do
     environment(%{"EXLA_TARGET" => "cudda", "EXPHIL_GPU" => "yes", "SCONCE_THREADS" => "many"})
     environment(%{"EXPHIL_DEFAULT_PRESET" => "qqqq"})
     Application.put_env(:sconce, :threads, -1)
@@ -151,31 +151,31 @@ defmodule Sconce.ConfigTest do
 
   defp presets, do: Enum.join(Sconce.Preset.names(), ", ")
 
-  test "a preset is known by an atom or its text" do
+  test "a preset is named by an atom or its text" do
     for preset <- [:quick, "quick"] do
       Application.put_env(:sconce, :preset, preset)
       assert Config.get(:preset) == :quick
     end
   end
 
-  test "what is set without effect is named, with the reason" do
+  test "a setting without effect is named, with the reason" do
     environment(%{"EXPHIL_MEMORY_LEDGER" => "1", "XLA_FLAGS" => "--fast"})
     environment(%{"SCONCE_THREAD" => "2", "SCONCE_QQQ" => "1", "SCONCE_CPU" => "avx3"})
     Application.put_env(:sconce, :training_dtype, :bf16)
     Application.put_env(:sconce, :thread, 2)
 
     assert [
-             {"XLA_FLAGS", "--fast", "there is no XLA here" <> _},
-             {"EXPHIL_MEMORY_LEDGER", "1", "Sconce.GPU.ledger/1 is always there"},
+             {"XLA_FLAGS", "--fast", "Sconce has no XLA" <> _},
+             {"EXPHIL_MEMORY_LEDGER", "1", "Sconce.GPU.ledger/1 is always available"},
              {"SCONCE_QQQ", "1", "there is no such variable"},
              {"SCONCE_THREAD", "2", "did you mean SCONCE_THREADS?"},
              {"SCONCE_CPU", "avx3", "expected portable, avx2 or avx512" <> _},
              {"config :sconce, thread", "2", "did you mean :threads?"},
-             {"config :sconce, training_dtype", ":bf16", "the option :precision of a run says it"}
+             {"config :sconce, training_dtype", ":bf16", "the option :precision of a run sets it"}
            ] = Config.ignored()
   end
 
-  test "explain prints each value with where it came from" do
+  test "explain prints each value with its source" do
     environment(%{"XLA_TARGET" => "cuda12", "XLA_CACHE_PATH" => "/cache"})
     Application.put_env(:sconce, :threads, 2)
     output = capture_io(fn -> assert Config.explain() == :ok end)
@@ -183,13 +183,13 @@ defmodule Sconce.ConfigTest do
     assert output =~ ~r/^device +:cuda +XLA_TARGET$/m
     assert output =~ ~r/^threads +2 +config :sconce$/m
     assert output =~ ~r/^preset +nil +default$/m
-    assert output =~ ~r/^XLA_CACHE_PATH \/cache has no effect: there is no XLA here/m
+    assert output =~ ~r/^XLA_CACHE_PATH \/cache has no effect: Sconce has no XLA/m
   end
 
-  describe "a device that is not there" do
+  describe "a missing device" do
     @spec_options [embedding: {:vector, 1}, heads: [go: {:bernoulli, 1}], backbone: :mlp]
 
-    test "is an error by its source, and never the CPU in silence" do
+    test "is an error that names its source, never a silent fallback to the CPU" do
       environment(%{"EXLA_TARGET" => "cuda"})
       dir = Scratch.tmp_dir!("config")
 
@@ -211,7 +211,7 @@ defmodule Sconce.ConfigTest do
       assert {:ok, _report} = train(dir, device: :cpu)
     end
 
-    test "is one that an option names, too" do
+    test "may come from an option as well" do
       assert {:error, %Error{kind: :unavailable, details: %{what: "option :device"}}} =
                Policy.init(@spec_options, device: :rocm)
 
@@ -237,7 +237,7 @@ defmodule Sconce.ConfigTest do
     corpus
   end
 
-  test "replays are imported from where the setting says, unless a path is given" do
+  test "replays are imported from the setting's folder, unless a path is given" do
     dir = Scratch.tmp_dir!("config")
     into = ["--into", Path.join(dir, "corpus")]
     :ok = Native.corpus_fixtures(Path.join(dir, "replays"))
@@ -247,7 +247,7 @@ defmodule Sconce.ConfigTest do
     assert capture_io(fn -> Import.run(into) end) =~ ~r/^added 9 games/m
   end
 
-  test "a preset of the setting is trained, unless the switch says another" do
+  test "the preset of the setting is trained, unless the switch names another" do
     dir = Scratch.tmp_dir!("config")
     corpus!(Path.join(dir, "corpus"))
     paths = ["--corpus", Path.join(dir, "corpus"), "--out", Path.join(dir, "run")]
@@ -261,7 +261,7 @@ defmodule Sconce.ConfigTest do
     assert capture_io(fn -> Train.run(paths ++ small) end) =~ "mlp 8 -> go(1)"
   end
 
-  test "threads of a run are the option's, or the setting's" do
+  test "the number of a run's threads comes from the option, else from the setting" do
     run = [corpus: "nowhere", out: "run"]
     Application.put_env(:sconce, :threads, 3)
     assert Settings.new!(run).options.threads == 3

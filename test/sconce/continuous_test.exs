@@ -6,7 +6,7 @@ defmodule Sconce.ContinuousTest do
 
   @moduletag :tmp_dir
 
-  # A cart in the wind: it is steered by a number, boosted by a button and has gears.
+  # A cart in the wind, controlled by a number (steer), a button (boost) and a choice (gear).
   defmodule Cart do
     use Sconce.Game,
       fields: [
@@ -21,7 +21,7 @@ defmodule Sconce.ContinuousTest do
       ]
   end
 
-  # The number that the expert steers by, give or take 0.05.
+  # The expert's steering, to which games add noise of deviation 0.05.
   defp steer(x, wind), do: 0.6 * (1 - wind) - 0.3 * x
 
   defp game(seed, frames) do
@@ -40,7 +40,7 @@ defmodule Sconce.ContinuousTest do
     end
   end
 
-  # A frame of a game that goes on.
+  # A frame after the expert's previous input.
   defp after_input(x, wind) do
     gear = if wind == 1, do: 1, else: 0
     before = %{steer: steer(0.0, wind), boost: %{on: false}, gear: gear}
@@ -75,7 +75,7 @@ defmodule Sconce.ContinuousTest do
            [learning_rate: 0.01, loss: :plain, seed: 1]
 
   describe "a game with numbers among its inputs" do
-    test "says so, and comes back as it was" do
+    test "shows them, and its Spec survives the native side unchanged" do
       assert inspect(Cart.__game__()) ==
                "#Sconce.Game<cart 1 · 3 fields · steer(2) boost(1) gear(2)>"
 
@@ -92,7 +92,7 @@ defmodule Sconce.ContinuousTest do
       assert Spec.new(Spec.to_options(policy.spec)) == policy.spec
     end
 
-    test "is imported from CSV, and what is out of bounds is named", %{tmp_dir: dir} do
+    test "is imported from CSV, and values out of bounds are named", %{tmp_dir: dir} do
       rows = game(1, 4)
       bad = put_in(Enum.at(rows, 2), [:input, :steer], 1.5)
       File.write!(dir <> "/good.csv", csv(rows, log_likelihood: -0.5))
@@ -111,7 +111,7 @@ defmodule Sconce.ContinuousTest do
       assert {on, gear} == {if(first.boost.on, do: 1.0, else: 0.0), first.gear * 1.0}
     end
 
-    test "is learned, scored, and played as it was learned", %{tmp_dir: dir} do
+    test "is learned, scored and played", %{tmp_dir: dir} do
       for seed <- 1..12, do: File.write!(dir <> "/#{seed}.csv", csv(game(seed, 60)))
       {:ok, corpus} = Corpus.import(dir, game: Cart, into: dir <> "/corpus")
 
@@ -125,7 +125,8 @@ defmodule Sconce.ContinuousTest do
         {:ok, report} = train(corpus, opts)
         names = for head <- report.policy.heads, do: head.name
         assert names == ~w(steer boost gear)
-        # A deviation of 0.05 has at best -1.58 nats; whoever knows nothing of x and wind has 0.6.
+
+        # Noise of deviation 0.05 allows at best -1.58 nats; a policy that ignores x and wind has 0.6.
         steer = hd(report.policy.heads)
         assert steer.nll < -1.0 and steer.accuracy > 0.6
         for baseline <- report.baselines, do: assert(report.policy.nll < baseline.report.nll - 1)
@@ -142,7 +143,7 @@ defmodule Sconce.ContinuousTest do
       end
     end
 
-    test "plays the numbers that its passes say, with a memory that is kept", %{tmp_dir: dir} do
+    test "plays as its forward passes predict, and keeps its memory in snapshots", %{tmp_dir: dir} do
       for heads <- [:independent, :autoregressive] do
         spec =
           [embedding: {Cart, queue_depth: 2}, heads: heads, prior: true, value_head: true] ++
@@ -163,14 +164,14 @@ defmodule Sconce.ContinuousTest do
         assert is_float(value)
         assert Enum.uniq_by(actions, & &1.input.steer) |> length() == 6
 
-        # The same session from a snapshot makes the same decision.
+        # A session restored from a snapshot makes the same decision.
         {:ok, snapshot} = Session.snapshot(session)
         {:ok, next} = Session.act(session, hd(frames))
         {:ok, other} = Session.open(policy, seed: 5)
         :ok = Session.restore(other, snapshot)
         assert {:ok, ^next} = Session.act(other, hd(frames))
 
-        # An action that is given is scored as it is.
+        # A given action is scored unchanged.
         given = %{steer: [0.25], boost: [1], gear: 1}
         assert {:ok, %Action{choices: ^given}} = Session.act(other, hd(frames), choices: given)
 
@@ -180,8 +181,8 @@ defmodule Sconce.ContinuousTest do
     end
   end
 
-  describe "imitation weighed by advantages" do
-    # Every frame is answered rightly or, as often, wrongly; right answers are rewarded.
+  describe "imitation weighted by advantages" do
+    # Half of the frames have the right input and a reward, the other half a wrong input.
     defp mixed(seed, frames) do
       :rand.seed(:exsss, {seed, 5, 2})
 
@@ -195,7 +196,7 @@ defmodule Sconce.ContinuousTest do
       end
     end
 
-    test "does what was rewarded, where imitation does what was done", %{tmp_dir: dir} do
+    test "learns the rewarded inputs, whereas plain imitation learns all inputs", %{tmp_dir: dir} do
       games = for seed <- 1..8, do: mixed(seed, 100)
       {:ok, corpus} = Corpus.build(Cart, games, into: dir <> "/corpus", columns: [:reward])
 
@@ -223,13 +224,14 @@ defmodule Sconce.ContinuousTest do
       options = [value_head: true, advantage_temperature: 0.1, discount: 0]
       {steer, boost, last} = play.("/weighed", options)
       assert steer > 0.4 and boost > 3
-      # Nobody can know which way a frame was answered: half of the time it was worth 1.
+
+      # Whether a frame was answered rightly is unpredictable; its return is 1 with probability 1/2.
       assert_in_delta last.figures.value_loss, 0.125, 0.02
       assert last.figures.advantage_weight > 1
     end
 
-    test "learns values that a closed form says", %{tmp_dir: dir} do
-      # In the wind w a frame is worth w, so k frames before the end the return is w (1 - d^k) / (1 - d).
+    test "learns the values of a closed form", %{tmp_dir: dir} do
+      # A frame in wind w has reward w, so the return k frames before the end is w (1 - d^k) / (1 - d).
       frames = 24
 
       games =
@@ -271,7 +273,7 @@ defmodule Sconce.ContinuousTest do
       {:ok, session} = Session.open(policy)
 
       for wind <- 0..2, left <- [4, 8, 12, 18] do
-        # Before the first frame nothing was done.
+        # The first frame has no previous action.
         before = if left < frames, do: %{steer: 0.1, boost: %{}, gear: 0}
         frame = %Cart.Frame{x: 0.0, wind: wind, left: left, previous_action: before}
         {:ok, action} = Session.act(session, frame, logits: true)
@@ -280,7 +282,7 @@ defmodule Sconce.ContinuousTest do
       end
     end
 
-    test "is refused without rewards, and a value without it", %{tmp_dir: dir} do
+    test "is refused without rewards, and a value head is refused without it", %{tmp_dir: dir} do
       {:ok, corpus} = Corpus.build(Cart, [mixed(1, 20)], into: dir <> "/corpus")
       run = &train(corpus, @small ++ [steps: 1, out: dir <> "/run"] ++ &1)
       assert {:error, error} = run.(value_head: true, advantage_temperature: 1)
@@ -297,7 +299,7 @@ defmodule Sconce.ContinuousTest do
       end
     end
 
-    test "goes on to the bit where it was stopped", %{tmp_dir: dir} do
+    test "resumes bit for bit where it was stopped", %{tmp_dir: dir} do
       games = for seed <- 1..4, do: mixed(seed, 40)
       {:ok, corpus} = Corpus.build(Cart, games, into: dir <> "/corpus", columns: [:reward])
 
@@ -320,8 +322,8 @@ defmodule Sconce.ContinuousTest do
     end
   end
 
-  describe "vectors with numbers for labels" do
-    test "are kept as they are, streamed, learned and played", %{tmp_dir: dir} do
+  describe "vectors with numbers as labels" do
+    test "are stored unchanged, streamed, learned and played", %{tmp_dir: dir} do
       :rand.seed(:exsss, {1, 2, 3})
       point = fn -> :rand.uniform() * 2 - 1 end
 

@@ -17,18 +17,18 @@ defmodule Sconce.CorpusTest do
     {:ok, replays: replays, into: Path.join(dir, "corpus")}
   end
 
-  test "an import of which nothing can be kept is an error with every file" do
+  test "an import that keeps no file is an error that lists each file" do
     dir = tmp_dir!("none")
     for name <- ~w(a b), do: File.write!(Path.join(dir, name <> ".slp"), "no replay")
     into = Path.join(dir, "into")
     assert {:error, %Error{kind: :not_found, details: details}} = Corpus.import(dir, into: into)
-    assert details.what == "a game that can be kept, in 2 files (1 duplicate, 1 truncated)"
+    assert details.what == "a usable game in 2 files (1 duplicate, 1 truncated)"
 
     assert [%{reason: :truncated}, %{reason: :duplicate}] =
              Enum.sort_by(details.skipped, & &1.reason, :desc)
 
     assert_raise Mix.Error,
-                 ~r/a game that can be kept, in 2 files \(1 duplicate, 1 truncated\) not found/,
+                 ~r/a usable game in 2 files \(1 duplicate, 1 truncated\) not found/,
                  fn ->
                    ExUnit.CaptureIO.capture_io(fn ->
                      Mix.Tasks.Sconce.Import.run([dir, "--into", into])
@@ -42,7 +42,7 @@ defmodule Sconce.CorpusTest do
              "folder #{dir}: expected an empty folder, or one of a corpus"
   end
 
-  test "a corpus is verified, and says so as it goes" do
+  test "a corpus is verified, with progress" do
     dir = tmp_dir!("verify")
     games = for n <- 1..3, do: {List.duplicate(n / 4, 20), List.duplicate(1, 20)}
     {:ok, corpus} = Corpus.build({:vector, 1}, games, into: dir, heads: [go: {:bernoulli, 1}])
@@ -53,7 +53,7 @@ defmodule Sconce.CorpusTest do
     for n <- 1..3, do: assert_received({:seen, ^n})
   end
 
-  test "characters are known in capitals or not" do
+  test "names of characters ignore case" do
     for name <- ["Mr. Game & Watch", "mr. game & watch", "MR. GAME & WATCH"],
         do: assert(Corpus.character_id(name) == {:ok, 24})
 
@@ -61,7 +61,10 @@ defmodule Sconce.CorpusTest do
   end
 
   describe "import" do
-    test "reads what it can and says why it skipped the rest", %{replays: replays, into: into} do
+    test "reads what it can and gives a reason for each skipped file", %{
+      replays: replays,
+      into: into
+    } do
       assert {:ok, %Corpus{report: report} = corpus} = Corpus.import(replays, into: into)
       assert %{added: 9, known: 0, frames: 7200} = report
       assert Enum.map(report.skipped, & &1.reason) |> Enum.sort() == @skipped
@@ -78,7 +81,7 @@ defmodule Sconce.CorpusTest do
                ~r/^#Sconce.Corpus<melee · 9 games · 7,200 frames · Fox 9, Captain Falcon 9 · .* MB>$/
     end
 
-    test "adds only what is new the second time", %{replays: replays, into: into} do
+    test "adds only new files the second time", %{replays: replays, into: into} do
       [first | rest] = Path.wildcard(replays <> "/*.slp") |> Enum.filter(&(&1 =~ "valid"))
       assert {:ok, %{report: %{added: 1}}} = Corpus.import(first, into: into)
 
@@ -88,13 +91,13 @@ defmodule Sconce.CorpusTest do
       assert added == length(rest)
     end
 
-    test "tells how far it is", %{replays: replays, into: into} do
+    test "reports its progress", %{replays: replays, into: into} do
       me = self()
       assert {:ok, _corpus} = Corpus.import(replays, into: into, progress: &send(me, {:at, &1}))
       for done <- 1..13, do: assert_received({:at, %{done: ^done, total: 13}})
     end
 
-    test "ends with its caller, and what was finished is kept", %{replays: replays, into: into} do
+    test "ends with its caller, and keeps finished games", %{replays: replays, into: into} do
       me = self()
 
       {pid, monitor} =
@@ -134,7 +137,7 @@ defmodule Sconce.CorpusTest do
       refute File.exists?(into)
     end
 
-    test "errors are values, wrong options are not", %{replays: replays, into: into} do
+    test "errors are values, wrong options raise", %{replays: replays, into: into} do
       assert {:error, %Error{kind: :not_found}} = Corpus.import(replays <> "/none", into: into)
 
       assert {:error, %Error{kind: :io, op: :import, details: %{path: path}}} =
@@ -149,14 +152,17 @@ defmodule Sconce.CorpusTest do
       assert_raise ArgumentError, ~r/:into is required/, fn -> Corpus.import(replays, []) end
     end
 
-    test "mix sconce.import reports what it did", %{replays: replays, into: into} do
+    test "mix sconce.import prints a report", %{replays: replays, into: into} do
       text = capture_io(fn -> Mix.Task.rerun("sconce.import", [replays, "--into", into]) end)
       assert text =~ "added 9 games (7,200 frames"
       assert text =~ "too_short.slp: too_short (599 frames of at least 600)"
       assert text =~ "16 actions have no row of their own"
     end
 
-    test "mix sconce.import names what it does not understand", %{replays: replays, into: into} do
+    test "mix sconce.import names an argument that it does not know", %{
+      replays: replays,
+      into: into
+    } do
       for {more, sentence} <- [
             {[], ~r/^usage: mix sconce.import/},
             {["--into", into, "--thread", "2"],
@@ -187,7 +193,7 @@ defmodule Sconce.CorpusTest do
   end
 
   describe "open" do
-    test "what is not there or not whole is an error", %{replays: replays, into: into} do
+    test "a missing or incomplete corpus is an error", %{replays: replays, into: into} do
       assert {:error, %Error{kind: :not_found, op: :open}} = Corpus.open(into)
       {:ok, corpus} = Corpus.import(replays, into: into)
       assert {:ok, %{info: info, report: nil}} = Corpus.open(into)
@@ -202,7 +208,7 @@ defmodule Sconce.CorpusTest do
       assert corpus.dir == into
     end
 
-    test "an argument that cannot be is named", %{replays: replays, into: into} do
+    test "a wrong argument is named", %{replays: replays, into: into} do
       {:ok, corpus} = Corpus.import(Path.join(replays, "cpu.slp"), into: into)
       assert_raise ArgumentError, ~r/game: .*-1/, fn -> Corpus.recording(corpus, -1) end
       assert_raise ArgumentError, ~r/player: .*2/, fn -> Corpus.recording(corpus, 0, 2) end
@@ -215,7 +221,7 @@ defmodule Sconce.CorpusTest do
       assert Corpus.character(27) == "character 27"
     end
 
-    test "games say what is known of them", %{replays: replays, into: into} do
+    test "games carry their metadata", %{replays: replays, into: into} do
       {:ok, corpus} = Corpus.import(Path.join(replays, "cpu.slp"), into: into)
       assert {:ok, [game]} = Corpus.games(corpus)
       assert %{source: "cpu.slp", version: "3.14.0", stage: 32, kinds: ["human", "cpu"]} = game
@@ -239,7 +245,7 @@ defmodule Sconce.CorpusTest do
       assert {:ok, %{info: %{games: 2}}} = Corpus.open(into)
     end
 
-    test "names what does not fit", %{into: into} do
+    test "names the part that does not fit", %{into: into} do
       build = &Corpus.build({:vector, 2}, [&1], heads: @heads, into: into)
       assert {:error, %Error{kind: :mismatch}} = build.({[1, 2, 3], [0, 0, 0]})
       assert {:error, %Error{kind: :mismatch}} = build.({<<1, 2, 3>>, <<>>})
@@ -275,7 +281,7 @@ defmodule Sconce.CorpusTest do
     assert text =~ "post.velocities.self_y"
   end
 
-  # Until the first game is finished; whatever came before was skipped.
+  # Waits until the first game is finished; earlier files were skipped.
   defp hold(_pid, %{added: 0}), do: :ok
 
   defp hold(pid, progress) do
@@ -283,7 +289,7 @@ defmodule Sconce.CorpusTest do
     Process.sleep(:infinity)
   end
 
-  # The thread of a dead caller still ends the file that it reads.
+  # The thread of a dead caller still finishes its present file.
   defp eventually(fun, tries \\ 100) do
     case fun.() do
       {:error, %Error{kind: :busy}} when tries > 0 ->

@@ -6,13 +6,13 @@ defmodule Sconce.DeadlineTest do
   defp ago(ms),
     do: System.monotonic_time() - System.convert_time_unit(ms, :millisecond, :native)
 
-  test "what is left of a deadline is never more than it was and never below 0" do
+  test "the rest of a deadline is never longer than the deadline and never below 0" do
     assert Deadline.left(60_000, ago(0)) in 1..60_000
     assert Deadline.timeout(60_000, ago(50_000)) in 0..10_000
     assert {Deadline.left(10, ago(20)), Deadline.timeout(10, ago(20))} == {0, 0}
   end
 
-  test "without a deadline a part of a call has none, and waits for ever" do
+  test "a part of a call without a deadline has none, and waits forever" do
     assert {Deadline.left(nil, ago(20)), Deadline.timeout(nil, ago(20))} == {nil, :infinity}
   end
 
@@ -26,7 +26,7 @@ defmodule Sconce.DeadlineTest do
     assert error.details.waited_ms >= 60
   end
 
-  test "every other answer stays as it is" do
+  test "any other answer stays unchanged" do
     late = {:error, Error.late(:act, 3, ago(1))}
     busy = {:error, %Error{kind: :busy, op: :act}}
 

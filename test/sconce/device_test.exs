@@ -1,5 +1,5 @@
 defmodule Sconce.DeviceTest do
-  # Variables of the environment are everybody's.
+  # Not async: all tests share the environment.
   use ExUnit.Case, async: false
 
   import Sconce.Test.Scratch
@@ -12,7 +12,7 @@ defmodule Sconce.DeviceTest do
   @spec_options [embedding: {:vector, 2}, backbone: :mlp, heads: [go: {:bernoulli, 1}]]
 
   describe "the CPU" do
-    test "is what nobody has to choose, and is shown as that" do
+    test "is the default, and is not shown by sessions and servings" do
       assert {:ok, device} = Device.resolve(nil)
       assert device == %Device{kind: :cpu, index: nil, auto: false, reason: nil}
       {:ok, policy} = Policy.init(@spec_options)
@@ -25,7 +25,7 @@ defmodule Sconce.DeviceTest do
     end
 
     @tag card: false
-    test "is what :auto finds where there is no card, and is shown as found" do
+    test "is the choice of :auto without a card, and is shown as such" do
       assert {:ok, %Device{kind: :cpu, auto: true, reason: reason} = device} =
                Device.resolve(:auto)
 
@@ -47,7 +47,7 @@ defmodule Sconce.DeviceTest do
   end
 
   @tag card: false
-  test "what :auto found is in the reports of a run and of an evaluation" do
+  test "the reports of a run and of an evaluation name the device that :auto chose" do
     dir = tmp_dir!("device")
     games = for _game <- 1..4, do: {List.duplicate(0.5, 20), List.duplicate(1, 20)}
     corpus = Path.join(dir, "corpus")
@@ -70,7 +70,7 @@ defmodule Sconce.DeviceTest do
     assert report.options.device == "cpu (auto)"
     assert Report.format(report) =~ "\ncomputed on cpu (auto)"
 
-    # A run goes on wherever it is told to.
+    # A run may be resumed on another device.
     {:ok, trainer} = Trainer.start_link(out: run[:out], resume: true, steps: 2, device: :cpu)
     {:ok, report} = Trainer.await(trainer, 60_000)
     assert report.options.device == "cpu"
@@ -84,7 +84,7 @@ defmodule Sconce.DeviceTest do
 
   describe "a card that cannot be used" do
     @tag card: false
-    test "is an error wherever a device is chosen, and never the CPU" do
+    test "is an error wherever a device is an option, and never falls back to the CPU" do
       {:ok, policy} = Policy.init(@spec_options)
       Process.flag(:trap_exit, true)
 
@@ -104,7 +104,7 @@ defmodule Sconce.DeviceTest do
       end
     end
 
-    test "is one as well among several of a run, whose numbers are each there once" do
+    test "is an error among several cards of a run as well; each number may appear once" do
       assert {:error, %Error{kind: :unavailable}} = Device.resolve({:cuda, [0, 7]})
       dir = tmp_dir!("cards")
       run = [corpus: "nowhere", out: Path.join(dir, "run"), spec: Policy.Spec.new(@spec_options)]
@@ -121,7 +121,7 @@ defmodule Sconce.DeviceTest do
         Trainer.start_link(run ++ [device: {:cuda, [0, -1]}])
       end
 
-      # What is on one device.
+      # Calls that use a single device.
       {:ok, policy} = Policy.init(@spec_options)
 
       for one <- [
@@ -136,25 +136,25 @@ defmodule Sconce.DeviceTest do
     end
 
     @tag cuda: false
-    test "of a build without CUDA is missing that" do
+    test "of a build without CUDA has the cause :build" do
       assert told(%{}) ==
                "build: device: option :device: this build has no CUDA " <>
                  "(to mend it: bin/cuda-toolkit, then compile with SCONCE_CUDA=1, or device: :cpu)"
     end
   end
 
-  # With another loader path, as on another machine.
-  describe "of a build with CUDA" do
+  # Another library path imitates another machine.
+  describe "a build with CUDA" do
     @describetag :cuda
 
-    test "the library needs none of it to load" do
+    test "loads without the libraries of CUDA" do
       library = Application.app_dir(:sconce, "priv/native/sconce_nif.so")
       {needed, 0} = System.cmd("readelf", ["--dynamic", "--wide", library])
       assert needed =~ "(NEEDED)"
       refute needed =~ ~r/NEEDED.*lib(cu|nv)/
     end
 
-    test "the library has kernels as PTX alone, without those of quantized models" do
+    test "contains kernels only as PTX, without those of quantized models" do
       library = Application.app_dir(:sconce, "priv/native/sconce_nif.so")
       {sections, 0} = System.cmd("readelf", ["--section-headers", "--wide", library])
       assert sections =~ ".text"
@@ -162,7 +162,7 @@ defmodule Sconce.DeviceTest do
     end
 
     @tag driver: false
-    test "a machine without a driver, or with that alone, is told so" do
+    test "names the missing driver, or the missing library if there is only a driver" do
       assert told(%{}) ==
                "driver: device: option :device: NVIDIA's driver (libcuda.so.1) was not found " <>
                  "(to mend it: install NVIDIA's driver 580 or newer, or device: :cpu)"
@@ -172,7 +172,7 @@ defmodule Sconce.DeviceTest do
     end
 
     @tag timeout: 300_000
-    test "several cards without NCCL are told what is missing, and so is the one that is not there" do
+    test "names missing NCCL for several cards, and a missing card" do
       machine = fake!("machine", libcuda: 1, libcublas: 13, libcublasLt: 13, libcurand: 10)
       environment = %{"LD_LIBRARY_PATH" => machine, "FAKE_COUNT" => "2"}
 
@@ -183,7 +183,7 @@ defmodule Sconce.DeviceTest do
     end
 
     @tag timeout: 300_000
-    test "a driver that is too old, and a card that is not there or too old, are told; nothing of one that has all" do
+    test "names a driver or card that is too old and a missing card, and accepts a complete machine" do
       driver = fake!("driver", libcuda: 1)
       machine = fake!("machine", libcuda: 1, libcublas: 13, libcublasLt: 13, libcurand: 10)
 
@@ -195,7 +195,7 @@ defmodule Sconce.DeviceTest do
             {driver, %{FAKE_INIT: 100}, "card: .*there is no card 0 among 0"},
             {driver, %{FAKE_MAJOR: 7},
              "capability: .*Imagined has compute capability 7.0, and 8.0"},
-            {driver, %{FAKE_INIT: 999}, "refused: .*NVIDIA's driver says CUDA_ERROR_UNKNOWN"},
+            {driver, %{FAKE_INIT: 999}, "refused: .*NVIDIA's driver reports CUDA_ERROR_UNKNOWN"},
             {machine, %{}, "cuda:0$"}
           ] do
         variables = Map.new(variables, fn {name, value} -> {"#{name}", "#{value}"} end)
@@ -204,7 +204,7 @@ defmodule Sconce.DeviceTest do
     end
   end
 
-  # What another VM, in such an environment, is told of the first card, or of others.
+  # The device that another VM resolves in this environment, or its error.
   defp told(environment, choice \\ :cuda) do
     script = """
     case Sconce.Device.resolve(#{inspect(choice)}) do
@@ -233,7 +233,7 @@ defmodule Sconce.DeviceTest do
     folder
   end
 
-  test "who says :gpu is told :cuda, which is spelled less like it than :cpu" do
+  test ":gpu suggests :cuda, although :cpu is spelled more like it" do
     assert_raise ArgumentError, ~r/got: :gpu, did you mean :cuda\?/, fn ->
       Sconce.Policy.load("nowhere.safetensors", device: :gpu)
     end

@@ -46,14 +46,14 @@ defmodule Sconce.EmbeddingTest do
     {by_name, ids, values}
   end
 
-  # A raw row with one column overwritten by these four bytes.
+  # A raw row whose column `name` holds these four bytes.
   defp with_bytes(name, bytes) do
     {:ok, row} = Frame.pack(@frame)
     at = 4 * Enum.find_index(Frame.columns(), &(&1 == name))
     binary_part(row, 0, at) <> bytes <> binary_part(row, at + 4, byte_size(row) - at - 4)
   end
 
-  test "a frame becomes the features that the schema names, and ids" do
+  test "a frame becomes ids and the features that the schema names" do
     {features, ids, values} = features!(:melee, @frame)
 
     assert ids == [14, 398, 1, 32, 4]
@@ -68,14 +68,14 @@ defmodule Sconce.EmbeddingTest do
     assert %{"projectile_0.x" => 1.0, "projectile_1.exists" => +0.0} = features
   end
 
-  test "the packed vector is 288 wide and has its ids among its numbers" do
+  test "the packed vector has 288 numbers, its ids among them" do
     {features, ids, values} = features!({:melee, layout: :packed}, @frame)
 
     assert {ids, length(values)} == {[], 288}
     assert %{"own.action" => 14.0, "opponent.character" => 32.0, "pad" => +0.0} = features
   end
 
-  test "a queue and a delay id stand behind the previous action, and are zeros of a frame alone" do
+  test "a queue and a delay id follow the previous action, and are zeros for a single frame" do
     packed = {:melee, layout: :packed, queue_depth: 4, num_delays: 9}
     {:ok, schema} = Embedding.schema(packed)
     {plain, [], _values} = features!({:melee, layout: :packed}, @frame)
@@ -88,12 +88,12 @@ defmodule Sconce.EmbeddingTest do
     assert {queue, delay} == {shoulder + 1, shoulder + 40}
     assert Enum.slice(values, queue, 48) == List.duplicate(0.0, 48)
     assert Map.drop(features, ["queue", "delay_id"]) == plain
-    # Options that say what is said anyway make the same embedding.
+    # Options with default values make the same embedding.
     assert Embedding.new!({:melee, layout: :packed, queue_depth: 1, num_delays: 0}) ==
              {:melee, [layout: :packed]}
   end
 
-  test "the schema covers the vector without a gap" do
+  test "the schema covers the whole vector" do
     for embedding <- [:melee, {:melee, num_player_names: 9, num_projectiles: 1}, {:vector, 5}] do
       {:ok, schema} = Embedding.schema(embedding)
       ends = Enum.map(schema, &(&1.offset + &1.width))
@@ -119,7 +119,7 @@ defmodule Sconce.EmbeddingTest do
     assert Exception.message(error) == "embed: opponent.speed_y_self is not finite (NaN)"
   end
 
-  test "an id that has no row is named with its value" do
+  test "an id out of range is named with its value" do
     frame = %{@frame | own: %{@own | action: 5000}}
     assert {:error, %Error{kind: :out_of_range} = error} = Embedding.embed(:melee, frame)
     assert %{field: "own.action", value: 5000.0, min: +0.0, max: 398.0} = error.details
@@ -132,7 +132,7 @@ defmodule Sconce.EmbeddingTest do
     assert %{field: "prev_main_x", value: -1.0} = error.details
   end
 
-  test "a binary of another size is refused, by the native side too" do
+  test "a binary of another size is refused, also by the native side" do
     assert {:error, %Error{kind: :mismatch}} = Embedding.embed(:melee, <<1, 2, 3>>)
     assert {:error, error} = Native.embed(%{vector: 2}, <<1, 2, 3>>)
 
@@ -153,7 +153,7 @@ defmodule Sconce.EmbeddingTest do
              Embedding.embed({:vector, 2}, [1.0, 1.0e300])
   end
 
-  test "an embedding survives the way to the native side and back" do
+  test "an embedding returns unchanged from the native side" do
     past = [queue_depth: 4, num_delays: 9]
 
     for given <- [
@@ -173,7 +173,7 @@ defmodule Sconce.EmbeddingTest do
     end
   end
 
-  test "options that do not fit are refused by name" do
+  test "wrong options are refused by name" do
     for {embedding, sentence} <- [
           {{:melee, layout: :one_hot}, ~r/:layout/},
           {{:melee, num_projectiles: 6}, ~r/:num_projectiles/},

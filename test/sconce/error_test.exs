@@ -10,7 +10,7 @@ defmodule Sconce.ErrorTest do
     assert kinds == Enum.map(Error.kinds(), &to_string/1)
   end
 
-  test "a panic in Rust becomes an error that carries its message, and the VM lives on" do
+  test "a panic in Rust becomes an error with its message, and the VM continues" do
     message = "deliberate, from a test"
 
     assert {:error, %Error{kind: :panic, op: :probe_panic, details: %{message: ^message}}} =
@@ -25,13 +25,13 @@ defmodule Sconce.ErrorTest do
     assert_raise Error, ~r/^probe_echo: term: expected data, got <\d/, fn -> raise error end
   end
 
-  test "the sentence names the field, its value and its bounds" do
+  test "the message names the field, its value and its bounds" do
     details = %{field: "action", value: 5000.0, min: 0.0, max: 398.0}
     error = %Error{kind: :out_of_range, op: :act, details: details}
     assert Exception.message(error) == "act: action: 5000 is outside 0..398"
   end
 
-  test "the sentence of a step that diverged names it and where it read" do
+  test "the message of a step that diverged names the step and its data" do
     windows = [%{game: "a.slp", frame: 90}, %{game: "b.slp", frame: -3}]
     details = %{what: "logit of main_x", value: "NaN", step: 8, batch: 7, windows: windows}
 
@@ -40,7 +40,7 @@ defmodule Sconce.ErrorTest do
                "a.slp, frame 90"
   end
 
-  test "every kind has a sentence, also without details" do
+  test "each kind has a message, also without details" do
     for kind <- Error.kinds() do
       assert Exception.message(%Error{kind: kind, op: :load}) =~ ~r/^load: #{kind}/
     end

@@ -1,5 +1,5 @@
 defmodule Sconce.EventsTest do
-  # Others would train while `:telemetry` is a fake.
+  # Not async: other tests must not train while `:telemetry` is a fake.
   use ExUnit.Case, async: false
 
   import Sconce.Test.Scratch
@@ -19,10 +19,10 @@ defmodule Sconce.EventsTest do
     {:ok, dir: dir, corpus: corpus}
   end
 
-  describe "what a run tells" do
-    test "is what is documented, every event with each of its fields and no other", context do
+  describe "the events of a run" do
+    test "are the documented ones, with exactly the documented fields", context do
       out = [out: Path.join(context.dir, "run")]
-      # The second goes on after the last step of the first.
+      # The second run resumes after the last step of the first.
       looks = [gradient_report: 5]
 
       told =
@@ -31,20 +31,20 @@ defmodule Sconce.EventsTest do
 
       policy = Path.join([context.dir, "run", "best.safetensors"])
       told = told ++ told(context, steps: 1, policy: policy, out: Path.join(context.dir, "tuned"))
-      # What stands in the way of a file cannot be replaced by it.
+      # A folder with the name of a file cannot be replaced by the file.
       stuck = Path.join(context.dir, "stuck")
       File.mkdir_p!(Path.join(stuck, "best.safetensors"))
       told = told ++ told(context, steps: 2, out: stuck)
-      # What a whole batch takes, less a byte.
+      # A limit one byte below the need of a whole batch.
       {:ok, %{bytes: bytes}} = Trainer.plan([corpus: context.corpus, val_split: 0.0] ++ @small)
       little = [memory_limit: bytes - 1, val_split: 0.0, out: Path.join(context.dir, "little")]
       told = told ++ told(context, [steps: 1] ++ little)
-      # What gains nothing anywhere, and a loss that overflows it.
+      # A precision that gains nothing on any machine, and a loss that overflows it.
       half = [steps: 1, precision: :f16]
       told = told ++ told(context, half ++ [out: Path.join(context.dir, "half")])
       steep = [force_precision: true, loss: [entropy_weight: 1.0e7]]
       told = told ++ told(context, half ++ steep ++ [out: Path.join(context.dir, "steep")])
-      # What is never said.
+      # A callback that never answers.
       late = [
         callback: fn _seen -> Process.sleep(:infinity) end,
         callback_every: 1,
@@ -79,7 +79,7 @@ defmodule Sconce.EventsTest do
       assert Enum.sort(native) == Enum.sort(own)
     end
 
-    test "of an epoch comes once, with the mean of its losses, after a validation there",
+    test "include one event per epoch, with its mean loss, after a validation at its end",
          context do
       told = told(context, steps: 9, out: Path.join(context.dir, "epochs"))
       %{epoch_steps: epoch_steps} = Enum.find(told, &(&1.event == :start))
@@ -96,7 +96,7 @@ defmodule Sconce.EventsTest do
   end
 
   describe "telemetry" do
-    # The host's, if this VM has it: then the events go through the real one.
+    # The host's `:telemetry` if it is loaded, else a fake.
     setup do
       test = self()
 
@@ -108,7 +108,7 @@ defmodule Sconce.EventsTest do
       :ok
     end
 
-    test "has the names, measurements and metadata that are documented", context do
+    test "has the documented names, measurements and metadata", context do
       out = Path.join(context.dir, "telemetry")
       messages = told(context, steps: 6, out: out)
       executed = executed(out)
@@ -126,7 +126,7 @@ defmodule Sconce.EventsTest do
       end
     end
 
-    test "has the measurement keys that apps of this kind know" do
+    test "has the usual measurement keys of training apps" do
       for {name, keys} <- [
             step: [:loss, :learning_rate, :step],
             epoch: [:avg_loss, :val_loss, :epoch],
@@ -140,13 +140,13 @@ defmodule Sconce.EventsTest do
       assert Keyword.has_key?(documented(:checkpoint).metadata, :path)
     end
 
-    test "names are those to attach to" do
+    test "has a list of names to attach to" do
       assert Events.telemetry?()
       assert Events.telemetry_names() == for(event <- Events.all(), do: event.telemetry)
     end
   end
 
-  test "without telemetry a run goes on as ever", context do
+  test "a run works without telemetry", context do
     unless Code.ensure_loaded?(:telemetry) do
       refute Events.telemetry?()
       assert %{event: :done} = context |> told(steps: 1, out: out(context)) |> List.last()
@@ -158,12 +158,12 @@ defmodule Sconce.EventsTest do
   defp documented, do: Events.names() |> Enum.sort()
   defp documented(name), do: Enum.find(Events.all(), &(&1.name == name))
 
-  # A run's messages, in their order.
+  # The messages of a run, in order.
   defp told(context, more) do
     test = self()
     opts = [corpus: context.corpus, progress: &send(test, {:seen, &1})] ++ @small
     {:ok, run} = opts |> Keyword.merge(more) |> Trainer.start_link()
-    # A run of which no file could be written fails at its end.
+    # A run that could write no file fails at its end.
     status = if match?({:ok, _report}, Trainer.await(run, 60_000)), do: :done, else: :failed
     # Its last event comes before this answer.
     %{status: ^status} = Trainer.info(run)

@@ -5,7 +5,7 @@ defmodule Sconce.FiguresTest do
 
   doctest Figures
 
-  test "a number keeps three digits, and the integer part of a larger one" do
+  test "a number keeps three digits, or its whole integer part" do
     texts = for value <- [12_345.6, 100, 99.94, 1, 0.0123], do: Figures.decimal(value)
     assert texts == ["12,346", "100", "99.9", "1.00", "0.012"]
   end

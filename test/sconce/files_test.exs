@@ -5,7 +5,7 @@ defmodule Sconce.FilesTest do
 
   alias Sconce.{Error, Files}
 
-  test "a file is written whole, over one that is there, and nothing else stays" do
+  test "a file replaces an existing one as a whole, and no temporary file remains" do
     dir = tmp_dir!("files")
     path = Path.join(dir, "a")
     assert :ok = Files.write(path, "old", :test)
@@ -15,7 +15,7 @@ defmodule Sconce.FilesTest do
     assert File.ls!(dir) == ["a"]
   end
 
-  test "what cannot be written is an error that names it, and leaves nothing" do
+  test "a failed write is an error that names the file, and leaves nothing" do
     dir = tmp_dir!("files")
     nowhere = Path.join(dir, "none/a")
 
@@ -28,7 +28,7 @@ defmodule Sconce.FilesTest do
     assert File.ls!(dir) == []
   end
 
-  test "a full disk leaves the old file" do
+  test "a full disk keeps the old file" do
     dir = tmp_dir!("files")
     path = Path.join(dir, "a")
     File.write!(path, "old")

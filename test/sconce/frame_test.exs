@@ -50,17 +50,17 @@ defmodule Sconce.FrameTest do
     error
   end
 
-  # The same with strings as keys, all the way down.
+  # The same term with strings as keys, at each depth.
   defp stringify(%_{} = struct), do: struct |> Map.from_struct() |> stringify()
   defp stringify(%{} = map), do: Map.new(map, fn {k, v} -> {to_string(k), stringify(v)} end)
   defp stringify(list) when is_list(list), do: Enum.map(list, &stringify/1)
   defp stringify(value), do: value
 
-  test "the columns are those of the native row, in its order" do
+  test "the columns are those of the native row, in order" do
     assert {:ok, Frame.columns()} == Native.frame_columns()
   end
 
-  test "each value stands in the column of its name" do
+  test "each value is in the column of its name" do
     row = row!(@frame)
 
     assert %{"own.percent" => 12.5, "own.facing" => -1.0, "own.x" => -20.0} = row
@@ -91,7 +91,7 @@ defmodule Sconce.FrameTest do
     assert %{"prev_exists" => +0.0, "prev_main_x" => +0.0, "projectile_count" => +0.0} = row
   end
 
-  test "a packed row is taken as it is, at its own size alone" do
+  test "a packed row is used unchanged, and only at its own size" do
     {:ok, row} = Frame.pack(@frame)
 
     assert Frame.pack(row) == {:ok, row}
@@ -118,7 +118,7 @@ defmodule Sconce.FrameTest do
              error!(%{@frame | projectiles: [%{owner: 1}]})
   end
 
-  test "what is not a number is named" do
+  test "a value that is not a number is named" do
     own = fn value -> error!(%{@frame | own: %{@own | x: value}}) end
 
     assert %{kind: :non_finite, details: %{what: "own.x", value: :nan}} = own.(:nan)
@@ -129,7 +129,7 @@ defmodule Sconce.FrameTest do
     assert Exception.message(own.(:nan)) == "frame: own.x is not finite (nan)"
   end
 
-  test "what is not a map or a list in its place is named" do
+  test "a field that should be a map or a list is named" do
     assert %{kind: :mismatch, details: %{what: "own"}} = error!(%{@frame | own: 3})
 
     assert %{kind: :mismatch, details: %{what: "projectiles"}} =
@@ -147,12 +147,12 @@ defmodule Sconce.FrameTest do
     assert %{kind: :mismatch, details: %{what: "frame"}} = error!(nil)
   end
 
-  test "facing as a boolean is right or left, not 1 or unknown" do
+  test "facing as a boolean means right or left" do
     own = %{@own | facing: false, nana_facing: true}
     assert %{"own.facing" => -1.0, "own.nana_facing" => 1.0} = row!(%{@frame | own: own})
   end
 
-  test "the count tells of more projectiles than the row has slots" do
+  test "the count includes projectiles beyond the slots of the row" do
     projectiles = for i <- 1..7, do: %{owner: :own, x: i, y: 0}
     row = row!(%{@frame | projectiles: projectiles})
     assert %{"projectile_count" => 7.0, "projectile_4.x" => 5.0} = row

@@ -1,11 +1,11 @@
 defmodule Sconce.FuzzTest do
-  # Frames, options, specs and snapshots through the public functions, 5,000 inputs from one seed: right ones with a few
-  # terms changed, at any depth. Each is answered by a value, an error with a kind other than `:panic`, or a raised
-  # `ArgumentError` or `Sconce.Error`, and the session, policy and corpus that took it work as before. `fuzz/` does the
-  # same below the border.
+  # Calls the public functions with 5,000 frames, options, specs and snapshots from one seed: valid ones with a few
+  # terms changed, at any depth. Each call returns a value or an error of a kind other than `:panic`, or raises
+  # `ArgumentError` or `Sconce.Error`; afterwards the session, policy and corpus work as before. `fuzz/` does the same
+  # below the border.
   use ExUnit.Case, async: false
 
-  # A loaded machine is slow.
+  # A machine under load is slow.
   @moduletag timeout: 300_000
 
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
@@ -14,7 +14,7 @@ defmodule Sconce.FuzzTest do
 
   @inputs 5_000
   @seed 1
-  # An input that takes longer hangs.
+  # A longer call counts as a hang.
   @patience_ms 10_000
 
   @numbers [0, 1, 2, 3, 7, -1, 0.0, -0.0, 0.5, -1.5, 1.0e-300, 1.0e39, 1.0e308, 65_537] ++
@@ -75,7 +75,8 @@ defmodule Sconce.FuzzTest do
     {:ok, %{dir: dir, corpus: corpus, replays: replays, policy: policy, melee: melee}}
   end
 
-  test "any frame, option, spec or snapshot is used or refused, and nothing is lost", context do
+  test "each frame, option, spec or snapshot is accepted or refused, and nothing is lost",
+       context do
     {:ok, session} = Session.open(context.policy, window_size: 4)
     {:ok, melee} = Session.open(context.melee, window_size: 4)
     {:ok, _action} = Session.act(session, [0.5, 0.25])
@@ -95,7 +96,7 @@ defmodule Sconce.FuzzTest do
       {[batch_size: 2, window_size: 4, stride: 2, as: :binaries, sampling: :shuffled, seed: 1] ++
          [mirror: 0.0, noise: 0.5, frame_delay: 1, prefetch: 1, threads: 1, burn_in: 1],
        &Loader.info(context.corpus, &1)},
-      # Other paths would be read and written.
+      # Mutated paths would be read and written.
       {[min_frames: 1, threads: 1, retry: false],
        &Corpus.import(
          context.replays,
@@ -107,7 +108,7 @@ defmodule Sconce.FuzzTest do
       {snapshot, &Session.restore(session, &1)}
     ]
 
-    # Mutants of what is refused anyway would show little.
+    # The unchanged inputs must be accepted, or their mutants would show little.
     for {right, call} <- kinds do
       answer = answer(call, right)
       assert allowed?(answer) and not match?({:error, _}, answer), inspect(answer)
@@ -128,7 +129,7 @@ defmodule Sconce.FuzzTest do
              "input #{index}: #{micros} us for #{inspect(input, limit: 200)}"
     end
 
-    # What generators and messages make is a constant, and none of it grows with the inputs.
+    # Generators and messages make a constant number of atoms, independent of the number of inputs.
     assert :erlang.system_info(:atom_count) - atoms < 1_000
     assert {:ok, _action} = Session.act(melee, @frame)
     assert :ok = Session.restore(session, snapshot)
@@ -159,7 +160,7 @@ defmodule Sconce.FuzzTest do
   defp odd, do: if(:rand.uniform(2) == 1, do: pick(@numbers), else: pick(@terms))
   defp pick(list), do: Enum.at(list, :rand.uniform(length(list)) - 1)
 
-  # One term changed, at a depth that chance chooses.
+  # Changes one term, at a random depth.
   defp mutate(term) when is_list(term) and term != [] do
     at = if List.improper?(term), do: 0, else: :rand.uniform(length(term)) - 1
 
@@ -202,7 +203,7 @@ defmodule Sconce.FuzzTest do
 
   defp mutate(_scalar), do: odd()
 
-  # Of an option the value far more often than the name.
+  # Changes the value of an option far more often than its name.
   defp inside({name, value}) when is_atom(name) do
     if :rand.uniform(10) == 1, do: {odd(), value}, else: {name, mutate(value)}
   end

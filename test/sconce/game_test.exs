@@ -6,7 +6,7 @@ defmodule Sconce.GameTest do
 
   doctest Sconce.Game
 
-  # A puck that slides over ice of four kinds, and whoever steers it.
+  # A puck that slides over ice of four kinds, with the input of its player.
   defmodule Puck do
     use Sconce.Game,
       version: 3,
@@ -45,7 +45,7 @@ defmodule Sconce.GameTest do
     do: Map.merge(%{buttons: [:left], push: 0.5, gear: 2}, Map.new(opts))
 
   describe "a declaration" do
-    test "has its module's name, and shows itself" do
+    test "has its module's name, and prints in one line" do
       assert inspect(Puck.__game__()) ==
                "#Sconce.Game<puck 3 · 10 fields · buttons(3) push(5) gear(3)>"
 
@@ -58,7 +58,7 @@ defmodule Sconce.GameTest do
                  ~w(buttons.left buttons.right buttons.brake push gear)
     end
 
-    test "comes back from the native side as it was" do
+    test "returns unchanged from the native side" do
       game = Puck.__game__()
       {:ok, policy} = Policy.init([embedding: {Puck, queue_depth: 3}], seed: 1)
       assert {^game, options} = policy.spec.embedding
@@ -66,7 +66,7 @@ defmodule Sconce.GameTest do
       assert Spec.new(policy.spec) == Spec.new(embedding: {Puck, queue_depth: 3})
     end
 
-    test "that contradicts itself is refused by the name of what does" do
+    test "that contradicts itself is refused, and the contradiction named" do
       refused = fn fields, input ->
         assert_raise ArgumentError, fn -> Game.new!(name: :g, fields: fields, input: input) end
       end
@@ -126,13 +126,13 @@ defmodule Sconce.GameTest do
       assert Enum.drop(numbers, 11) == List.duplicate(0.0, 7)
     end
 
-    test "in the packed layout has its ids as numbers, in a multiple of eight" do
+    test "in the packed layout has ids as numbers, and a width that is a multiple of eight" do
       {:ok, {continuous, ids}} = Embedding.embed({Puck, layout: :packed}, frame())
       assert {byte_size(continuous), ids} == {4 * 24, []}
       assert [2.0, 0.0] == for(<<x::float-32-little <- binary_part(continuous, 12, 8)>>, do: x)
     end
 
-    test "that cannot be is an error that names the field" do
+    test "with a wrong value is an error that names the field" do
       for {bad, said} <- [
             {frame(ice: 4), "ice: 4 is outside 0..3"},
             {frame(x: 1.5), "x: 1.5 is outside -1..1"},
@@ -162,7 +162,7 @@ defmodule Sconce.GameTest do
 
     defp row(x, gear), do: "1.5,#{x},0.5,1,2,0.5,1.5,1,0,true,-0.5,#{gear},hm"
 
-    test "become a corpus, whose rows are what they said", %{tmp_dir: dir} do
+    test "become a corpus with the same rows", %{tmp_dir: dir} do
       File.write!(Path.join(dir, "a.csv"), csv([row(0.1, 0), row(0.2, 1), row(0.3, 2)]))
 
       lines =
@@ -192,7 +192,7 @@ defmodule Sconce.GameTest do
       assert {:ok, %{games: 2}} = Corpus.verify(into, progress: false)
     end
 
-    test "with anything wrong are skipped whole, and say where", %{tmp_dir: dir} do
+    test "with an error are skipped whole, and the place of the error named", %{tmp_dir: dir} do
       utf16 = :unicode.characters_to_binary(csv([row(0.1, 0)]), :utf8, {:utf16, :little})
 
       wrong = %{
@@ -205,12 +205,12 @@ defmodule Sconce.GameTest do
           {csv([row(0.1, 0), row(0.1, 3)]), "line 3, column gear: 3 is outside 0..2"},
         "cells.csv" => {csv([row(0.1, 0), "1,2"]), "line 3: 2 cells of 13"},
         "column.csv" => {"x,y\n0,0\n", "line 1: no column speed; it has x, y"},
-        "twice.csv" => {"x,x\n0,0\n", "line 1: the column x twice"},
+        "twice.csv" => {"x,x\n0,0\n", "line 1: column x occurs twice"},
         "rows.csv" => {csv([]), "0 frames of at least 1"},
         "latin.csv" => {csv([row("0.1\xE9", 0)]), "line 2, column x: not UTF-8"},
         "utf16.csv" => {<<0xFF, 0xFE>> <> utf16, "line 1: UTF-16, not UTF-8"},
         "line.csv" => {String.duplicate("7", 3_000_000), "line 1: more than 1048576 bytes"},
-        "key.jsonl" => {~s({"x":0}\n), "line 1, column y: not there"},
+        "key.jsonl" => {~s({"x":0}\n), "line 1, column y: missing"},
         "json.jsonl" => {~s({"x":0\n), "line 1: EOF while parsing"},
         "list.jsonl" => {"[1]\n", "line 1: invalid type"}
       }
@@ -261,7 +261,7 @@ defmodule Sconce.GameTest do
       assert %{games: 1, frames: 1} = corpus.info
     end
 
-    test "that go wrong leave what was there", %{tmp_dir: dir} do
+    test "that fail leave the old corpus", %{tmp_dir: dir} do
       into = dir <> "/c"
       good = [%{frame: frame(), input: input(), reward: 1, end: true}]
       opts = [into: into, columns: [:reward, :end]]
@@ -299,7 +299,7 @@ defmodule Sconce.GameTest do
   describe "a policy" do
     @describetag :tmp_dir
 
-    # Whoever steers pushes towards the middle, and holds the gear of the ice.
+    # The player pushes towards the middle, and holds the gear of the ice.
     defp steered(seed, frames) do
       :rand.seed(:exsss, {seed, 2, 3})
 
@@ -316,7 +316,7 @@ defmodule Sconce.GameTest do
       end
     end
 
-    test "learns, is measured, is saved and plays", %{tmp_dir: dir} do
+    test "learns, is scored, saved and played", %{tmp_dir: dir} do
       {:ok, corpus} = Corpus.build(Puck, Stream.map(1..8, &steered(&1, 200)), into: dir <> "/c")
 
       {:ok, report} =
@@ -360,8 +360,8 @@ defmodule Sconce.GameTest do
       assert Enum.all?(made, &match?({:ok, _action}, &1))
     end
 
-    test "does not learn from frames that weigh nothing", %{tmp_dir: dir} do
-      # Every other frame is answered wrongly, and weighs nothing.
+    test "does not learn from frames of weight zero", %{tmp_dir: dir} do
+      # Every second frame has a wrong input and weight zero.
       games =
         for seed <- 1..6 do
           for {row, i} <- Enum.with_index(steered(seed, 100)) do
@@ -382,8 +382,8 @@ defmodule Sconce.GameTest do
     defp wrong(%{input: input} = row),
       do: %{weight: 0, input: %{input | gear: rem(row.input.gear + 1, 3), push: -input.push}}
 
-    test "sees the values of a column equally often", %{tmp_dir: dir} do
-      # One game on ice 3, seven on ice 0, all of a gear by their ice.
+    test "samples the values of a column equally often", %{tmp_dir: dir} do
+      # One game on ice 3 and seven on ice 0; the ice determines the gear.
       game = fn ice ->
         for i <- 1..60, do: %{frame: frame(x: i / 100, ice: ice), input: input(gear: rem(ice, 2))}
       end
@@ -410,7 +410,7 @@ defmodule Sconce.GameTest do
       assert Exception.message(error) =~ "without a column (balance)"
     end
 
-    test "that begins with another's weights learns more of a few games", %{tmp_dir: dir} do
+    test "that starts from another's weights learns more from a few games", %{tmp_dir: dir} do
       opts = fn name ->
         [
           backbone: :gru,
@@ -423,7 +423,7 @@ defmodule Sconce.GameTest do
           [learning_rate: 0.003, validation: dir <> "/measured", seed: 1, out: dir <> "/" <> name]
       end
 
-      # The same play, but for the gear on ice 3.
+      # The same play, except for the gear on ice 3.
       other = fn rows ->
         for row <- rows, do: if(row.frame.ice == 3, do: put_in(row.input.gear, 2), else: row)
       end

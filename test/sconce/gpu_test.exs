@@ -1,5 +1,5 @@
 defmodule Sconce.GPUTest do
-  # The setting that names the driver's library is everybody's.
+  # Not async: all tests share the setting of the driver's library.
   use ExUnit.Case, async: false
 
   import Sconce.Test.Nvml
@@ -10,7 +10,7 @@ defmodule Sconce.GPUTest do
 
   doctest GPU
 
-  # What is asked of one card, and of all of them.
+  # Queries of one card; `of_all/0` adds those without a card.
   defp per_card do
     [
       device_info: &GPU.device_info/1,
@@ -38,7 +38,7 @@ defmodule Sconce.GPUTest do
   end
 
   describe "with two cards" do
-    test "memory has the shapes that apps read" do
+    test "memory has the map keys that apps read" do
       fake!()
 
       assert GPU.memory_status() == {:ok, %{used_mb: 4521, total_mb: 24_564, utilization: 0.18}}
@@ -57,13 +57,13 @@ defmodule Sconce.GPUTest do
       assert {:ok, %{utilization: nil, used_mb: 0}} = GPU.get_memory_info(1)
     end
 
-    test "a line of it names what is used, what there is, and how busy the card is" do
+    test "a line names used and total memory and the load of the card" do
       fake!()
       assert GPU.memory_status_string() == "GPU: 4.4/24.0 GB (18%) | Util: 45%"
       assert GPU.memory_status_string(1) == "GPU: 0.0/140.4 GB (0%)"
     end
 
-    test "devices are listed with what they are" do
+    test "devices are listed with their properties" do
       fake!()
       assert GPU.device_count() == {:ok, 2}
       assert GPU.device_name() == {:ok, "NVIDIA GeForce RTX 4090"}
@@ -86,7 +86,7 @@ defmodule Sconce.GPUTest do
       assert %{index: 1, compute_capability: {9, 0}, mig: true, error: nil} = second
     end
 
-    test "utilization, temperature, power and clocks are told in their units" do
+    test "utilization, temperature, power and clocks have their units" do
       fake!()
       assert GPU.utilization() == {:ok, %{gpu: 45, memory: 20}}
       assert GPU.temperature() == {:ok, 61}
@@ -104,7 +104,7 @@ defmodule Sconce.GPUTest do
                 }}
     end
 
-    test "processes are told once, with all that they do" do
+    test "each process is listed once, with all its kinds of work" do
       fake!()
 
       assert {:ok, [drawing, elsewhere, both]} = GPU.processes()
@@ -117,7 +117,7 @@ defmodule Sconce.GPUTest do
       assert {:ok, [%{mig_instance: 3}]} = GPU.processes(1)
     end
 
-    test "versions name the library that answers" do
+    test "versions name the library in use" do
       folder = fake!()
       library = Path.join(folder, "libnvidia-ml.so.1")
 
@@ -129,7 +129,7 @@ defmodule Sconce.GPUTest do
       assert {:ok, %{library: ^library}} = GPU.versions()
     end
 
-    test "warnings begin where the memory reaches the threshold, or less than wanted is free" do
+    test "warnings begin when memory reaches the threshold, or less is free than needed" do
       fake!()
       assert GPU.check_memory_warning() == :ok
       assert {:warning, text} = GPU.check_memory_warning(threshold: 0.18)
@@ -139,11 +139,11 @@ defmodule Sconce.GPUTest do
       assert GPU.check_free_memory() == :ok
       assert GPU.check_free_memory(required_mb: 20_000) == :ok
       assert {:warning, text} = GPU.check_free_memory(required_mb: 20_001)
-      assert text =~ "19.53 GB free on GPU 0, 19.53 GB wanted"
+      assert text =~ "19.53 GB free on GPU 0, 19.53 GB needed"
       assert GPU.check_free_memory([required_mb: 20_001], 1) == :ok
     end
 
-    test "a card that is not there is named with how many there are" do
+    test "a missing card is named, with the number of cards" do
       fake!()
 
       for {op, question} <- per_card() do
@@ -154,18 +154,18 @@ defmodule Sconce.GPUTest do
       assert GPU.memory_status_string(2) == "GPU: N/A"
     end
 
-    test "a question is given up at its deadline, and its late answer goes nowhere" do
+    test "a query is given up at its deadline, and its late answer is dropped" do
       folder = fake!(sleep_ms: 300)
       ask = &Native.gpu_temperature(&1, {&2, 0})
 
       assert {:error, %Error{kind: :deadline, op: :temperature} = error} =
                Driver.ask(:temperature, ask, 20)
 
-      assert Exception.message(error) =~ "the answer is late by the deadline of 20 ms"
+      assert Exception.message(error) =~ "the answer missed its deadline of 20 ms"
 
       set!(folder, [])
       assert GPU.temperature() == {:ok, 61}
-      refute_received {:sconce, _ref, _answer}, "an answer that nobody waits for"
+      refute_received {:sconce, _ref, _answer}, "an answer after the deadline"
     end
   end
 
@@ -178,7 +178,7 @@ defmodule Sconce.GPUTest do
   end
 
   describe "with a card that is lost" do
-    test "each question about it says so, and the other card answers as ever" do
+    test "each query of it is an error, and the other card still answers" do
       fake!(card1: 15)
 
       for {op, question} <- per_card() do
@@ -199,8 +199,8 @@ defmodule Sconce.GPUTest do
     end
   end
 
-  describe "without an answer" do
-    test "every question is an error that says what is missing" do
+  describe "without a driver that answers" do
+    test "each query is an error that names the missing part" do
       none!()
 
       for {op, question} <- of_all() do
@@ -212,7 +212,7 @@ defmodule Sconce.GPUTest do
       assert GPU.memory_status_string() == "GPU: N/A"
     end
 
-    test "each cause is told by its name" do
+    test "each cause has its name" do
       for {settings, cause} <- [
             {[init: 9], :no_driver},
             {[init: 18], :version_mismatch},
@@ -240,7 +240,7 @@ defmodule Sconce.GPUTest do
       assert error.details.reason =~ Path.basename(__ENV__.file)
     end
 
-    test "a driver that comes later is found" do
+    test "a driver that is installed later is found" do
       folder = Path.join(fake!(), "later")
       File.mkdir_p!(folder)
       Application.put_env(:sconce, :nvml, folder)
@@ -252,13 +252,13 @@ defmodule Sconce.GPUTest do
     end
   end
 
-  test "a build for CPUs computes on no GPU, whatever the driver has" do
+  test "a build for CPUs computes on no GPU, with any driver" do
     fake!()
     {:ok, info} = Sconce.native_info()
     assert info[:cuda] || not GPU.available?()
   end
 
-  test "the library's path may be a variable's" do
+  test "a variable may set the library's path" do
     folder = fake!()
     Application.delete_env(:sconce, :nvml)
     System.put_env("SCONCE_NVML", folder)
@@ -282,7 +282,7 @@ defmodule Sconce.GPUTest do
   end
 
   test "the estimate grows with weights, windows, frames and bytes, by ExPhil's rule" do
-    # (4 * 1e6 + 64 * 1e4) * 2 bytes, and a fifth more.
+    # (4 * 1e6 + 64 * 1e4) * 2 bytes, plus a fifth.
     assert GPU.estimate_memory_mb() == 11
     assert GPU.estimate_memory_mb(param_count: 100_000_000) == 917
     assert GPU.estimate_memory_mb(param_count: 100_000_000, precision: :f32) == 1834
@@ -294,7 +294,7 @@ defmodule Sconce.GPUTest do
     end
   end
 
-  test "a line of memory reads back as what the cards have" do
+  test "a printed line of memory agrees with the queried numbers" do
     fake!()
 
     for index <- 0..1 do
@@ -307,7 +307,7 @@ defmodule Sconce.GPUTest do
     end
   end
 
-  test "a size reads back as what it was, to the last digit that is shown" do
+  test "a printed size agrees with the size, to its last digit" do
     :rand.seed(:exsss, {1, 2, 3})
 
     for _ <- 1..1000 do
@@ -323,7 +323,7 @@ defmodule Sconce.GPUTest do
     end
   end
 
-  test "what asks for something else than a number of a card does not pass" do
+  test "an index that is not the number of a card raises" do
     for wrong <- [-1, 1.0, "0", nil, :cuda] do
       assert_raise ArgumentError, fn -> GPU.memory_status(wrong) end
     end
@@ -332,7 +332,7 @@ defmodule Sconce.GPUTest do
   describe "on a real GPU" do
     @describetag :nvml
 
-    test "every question about every card has an answer that can be" do
+    test "each query of each card has a plausible answer" do
       assert {:ok, count} = GPU.device_count()
       assert count > 0
       assert {:ok, devices} = GPU.list_devices()
@@ -359,7 +359,7 @@ defmodule Sconce.GPUTest do
       end
     end
 
-    test "nothing between the card and the driver is broken" do
+    test "the diagnosis finds nothing broken" do
       for %{name: name, state: state, found: found} <- GPU.diagnose().checks,
           name not in ["build", "device"] do
         assert {name, state, found} == {name, if(state == :broken, do: :ok, else: state), found}

@@ -1,5 +1,5 @@
 defmodule Sconce.LoaderTest do
-  # Counts the streams of the VM.
+  # Not async: the tests count the streams of the VM.
   use ExUnit.Case, async: false
 
   import Sconce.Test.Scratch
@@ -16,12 +16,12 @@ defmodule Sconce.LoaderTest do
   setup do
     dir = tmp_dir!("loader")
     corpus = corpus!(Path.join(dir, "corpus"))
-    # Streams of tests before this one have come to their end.
+    # Streams of earlier tests have ended.
     assert ended?()
     {:ok, dir: dir, corpus: corpus}
   end
 
-  # One number a frame: 1000 times the game plus the frame; its label is the frame.
+  # One number per frame: 1000 times the game plus the frame. Its label is the frame.
   defp corpus!(dir) do
     games = for g <- 0..3, do: {for(t <- 0..49, do: 1000 * g + t), Enum.to_list(0..49)}
     {:ok, corpus} = Corpus.build({:vector, 1}, games, into: dir, heads: @heads)
@@ -42,7 +42,7 @@ defmodule Sconce.LoaderTest do
   defp numbers(%{data: data, type: {:u, 16}}), do: for(<<x::16-little <- data>>, do: x)
 
   describe "a stream" do
-    test "gives each window of an epoch once, with its labels", %{corpus: corpus} do
+    test "yields each window of an epoch once, with its labels", %{corpus: corpus} do
       batches = corpus |> Loader.stream(@small) |> Enum.to_list()
 
       assert {:ok, %{steps_per_epoch: 9, windows: 36, short_views: 0}} =
@@ -70,7 +70,7 @@ defmodule Sconce.LoaderTest do
       assert ended?()
     end
 
-    test "is the same for any number of threads, and from any step on", %{corpus: corpus} do
+    test "is the same for any number of threads and from any step on", %{corpus: corpus} do
       all = fn opts ->
         for b <- Loader.stream(corpus, opts ++ @small), do: Map.delete(b, :flow)
       end
@@ -87,14 +87,14 @@ defmodule Sconce.LoaderTest do
       assert all.(opts ++ [seed: 1]) != expected
     end
 
-    test "counts what goes through it", %{corpus: corpus} do
+    test "counts its batches and frames", %{corpus: corpus} do
       flow = corpus |> Loader.stream(@small) |> Enum.at(-1) |> Map.fetch!(:flow)
       assert %{batches: 9, rows: 180, dropped: 0, prefetch: 2, threads: 1} = flow
       assert flow.rows_per_second > 0 and flow.making_seconds > 0
       assert flow.bytes == 180 * (4 + 4 + 4 + 4)
     end
 
-    test "waits for a slow consumer with no more than it may prefetch", %{corpus: corpus} do
+    test "prefetches no more than its limit for a slow consumer", %{corpus: corpus} do
       opts = [prefetch: 3, loader_threads: 2, epochs: :infinity] ++ @small
 
       for batch <- corpus |> Loader.stream(opts) |> Stream.take(6) do
@@ -113,7 +113,7 @@ defmodule Sconce.LoaderTest do
 
       assert flow.room_wait_seconds > flow.data_wait_seconds
       assert flow.ready <= 3
-      # A bound in bytes holds too, down to one batch.
+      # A bound in bytes also limits it, down to one batch.
       tight = [max_bytes: 1] ++ opts
       assert %{flow: %{prefetch: 1, threads: 1}} = corpus |> Loader.stream(tight) |> Enum.at(0)
       assert ended?()
@@ -167,7 +167,7 @@ defmodule Sconce.LoaderTest do
       assert length(Enum.flat_map(batches, &numbers(&1.states))) == 180
     end
 
-    test "gives tensors where Nx is", %{corpus: corpus} do
+    test "yields tensors only if Nx is loaded", %{corpus: corpus} do
       refute Code.ensure_loaded?(Nx)
 
       assert_raise ArgumentError, ~r/:as: Nx is not loaded/, fn ->
@@ -178,7 +178,7 @@ defmodule Sconce.LoaderTest do
       assert %{states: %{data: _binary}} = Enum.at(auto, 0)
     end
 
-    test "gives what Nx makes of its bytes, and no empty tensor", %{corpus: corpus} do
+    test "yields tensors of its bytes with Nx, and no empty tensor", %{corpus: corpus} do
       with_nx(fn ->
         for as <- [:nx, :auto] do
           batch = corpus |> Loader.stream(Keyword.put(@small, :as, as)) |> Enum.at(0)
@@ -234,7 +234,7 @@ defmodule Sconce.LoaderTest do
     end
   end
 
-  # As much of Nx as is asked of it, for as long as `fun` runs.
+  # Defines the used part of Nx while `fun` runs.
   defp with_nx(fun) do
     tensor = quote do: defstruct([:data, :type, :shape])
 
@@ -254,8 +254,8 @@ defmodule Sconce.LoaderTest do
     end
   end
 
-  describe "what is wrong" do
-    test "with an option raises at once", %{corpus: corpus} do
+  describe "an error" do
+    test "in an option raises at once", %{corpus: corpus} do
       for {opts, sentence} <- [
             {[bacth_size: 3], ~r/unknown option :bacth_size, did you mean :batch_size/},
             {[sampling: :random], ~r/option :sampling: expected one of :shuffled/},
@@ -269,7 +269,7 @@ defmodule Sconce.LoaderTest do
       end
     end
 
-    test "with the games raises when it runs, of a kind", %{corpus: corpus, dir: dir} do
+    test "in the games raises when the stream runs, with its kind", %{corpus: corpus, dir: dir} do
       kind = fn corpus, opts ->
         error = catch_error(corpus |> Loader.stream(opts ++ @small) |> Enum.to_list())
         assert %Error{op: op} = error
@@ -296,7 +296,7 @@ defmodule Sconce.LoaderTest do
       assert ended?()
     end
 
-    test "with a file names it, however late", %{dir: dir} do
+    test "in a file names the file, however late", %{dir: dir} do
       for {harm, kind} <- [{&cut/1, :corrupt}, {&File.rm!/1, :not_found}] do
         corpus = corpus!(Path.join(dir, to_string(kind)))
         {:ok, games} = Corpus.games(corpus)
@@ -318,7 +318,7 @@ defmodule Sconce.LoaderTest do
     end
   end
 
-  test "a file that loses its pages under a reader is an error, not the end of the VM", %{
+  test "a file truncated under a reader is an error, not a crash of the VM", %{
     dir: dir
   } do
     {frames, width} = {5000, 64}
@@ -341,7 +341,7 @@ defmodule Sconce.LoaderTest do
   end
 
   describe "sampling" do
-    test "takes games by their weights, and a delay of each window's own", %{corpus: corpus} do
+    test "draws games by their weights, and a delay for each window", %{corpus: corpus} do
       {:ok, games} = Corpus.games(corpus)
       weights = for game <- games, do: if(game.source == "game 2", do: 1, else: 0)
       opts = [sampling: :weighted, weights: weights, frame_delay_max: 4] ++ @small
@@ -353,7 +353,7 @@ defmodule Sconce.LoaderTest do
       end
     end
 
-    test "is the same in a run, which says what it waited for", %{corpus: corpus, dir: dir} do
+    test "is the same in a run, which reports its waiting times", %{corpus: corpus, dir: dir} do
       options =
         [corpus: corpus, backbone: :mlp, hidden_sizes: [8], head_hidden_size: 8] ++
           [batch_size: 4, window_size: 5, steps: 6, evaluate: false, dropout: 0.0]
@@ -374,7 +374,7 @@ defmodule Sconce.LoaderTest do
     end
   end
 
-  describe "a corpus of ExPhil's" do
+  describe "a corpus of ExPhil" do
     setup %{dir: dir} do
       row = fn g, t -> {[1.0 * g, t / 10, 0.5], [rem(t, 4), rem(t, 17), 8, 8, 8, rem(t, 5)]} end
       games = for g <- 1..4, do: {"game#{g}.slp", 1, for(t <- 0..29, do: row.(g, t))}
@@ -413,7 +413,7 @@ defmodule Sconce.LoaderTest do
       assert frames in [29, 30]
     end
 
-    test "that lies is refused, and none is written into", %{theirs: theirs} do
+    test "that is inconsistent is refused, and is never written to", %{theirs: theirs} do
       refused = fn -> with {:error, %Error{} = error} <- Corpus.open(theirs), do: error end
       into = Corpus.build({:vector, 3}, [], into: theirs, heads: @heads)
       assert {:error, %Error{kind: :mismatch}} = into

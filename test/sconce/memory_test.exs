@@ -1,7 +1,7 @@
 defmodule Sconce.MemoryTest do
   use ExUnit.Case, async: true
 
-  # A loaded machine is slow.
+  # A machine under load is slow.
   @moduletag timeout: 300_000
 
   import Sconce.Test.Scratch
@@ -13,7 +13,7 @@ defmodule Sconce.MemoryTest do
 
   @bounds ["machine", "cgroup", "address_space"]
 
-  test "what is available is at most what the machine has" do
+  test "the available memory is at most that of the machine" do
     case Memory.available() do
       nil ->
         assert Memory.free() == nil
@@ -25,7 +25,7 @@ defmodule Sconce.MemoryTest do
     end
   end
 
-  test "an error says what needs how much, what is available, what bounds it and what mends it" do
+  test "an error names the need, the available memory, its bound and a remedy" do
     details = %{
       what: "a pass",
       bytes: 3_000_000_000,
@@ -39,12 +39,12 @@ defmodule Sconce.MemoryTest do
                "(limit of address space (ulimit -v)) (to mend it: work on less at once)"
   end
 
-  # A VM with little address space runs code whose last value is printed.
+  # Runs code in a VM with little address space and returns its printed value.
   defp limited(code, kilobytes \\ @kilobytes) do
     ebin = Application.app_dir(:sconce, "ebin")
     script = "IO.puts([\"\\nsays \", inspect((fn -> #{code} end).(), limit: :infinity)])"
     limited = "ulimit -v #{kilobytes} && exec \"$0\" \"$@\""
-    # What the VM reserves grows with its schedulers.
+    # The VM reserves memory per scheduler.
     schedulers = "+S 2:2 +SDcpu 2:2 +SDio 2"
     elixir = [System.find_executable("elixir"), "--erl", schedulers, "-pa", ebin, "-e", script]
     {output, status} = run("/bin/sh", ["-c", limited | elixir], System.tmp_dir!())
@@ -59,7 +59,7 @@ defmodule Sconce.MemoryTest do
     embedding: {:vector, 1}, heads: [go: {:categorical, 2}])
   """
 
-  test "a pass for which there is no room is refused, and the VM computes on" do
+  test "a pass without enough memory is refused, and the VM continues" do
     # 8 MB of rows would take 64 GB.
     [refused, again, small] =
       limited("""
@@ -82,7 +82,7 @@ defmodule Sconce.MemoryTest do
     assert small == {1, 1, 2}
   end
 
-  test "weights for which there is no room are refused" do
+  test "weights without enough memory are refused" do
     told =
       limited(
         """
@@ -97,7 +97,7 @@ defmodule Sconce.MemoryTest do
     assert told == [:out_of_memory, :out_of_memory, :ok]
   end
 
-  test "a training for which there is no room is refused before its first step, another one runs" do
+  test "a training without enough memory is refused before its first step, and another one runs" do
     dir = tmp_dir!("memory")
 
     {refused, finished} =

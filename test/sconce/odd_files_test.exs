@@ -43,7 +43,7 @@ defmodule Sconce.OddFilesTest do
     into
   end
 
-  test "what is no regular file, or too large a one, is a typed error at once", %{dir: dir} do
+  test "a file that is not regular or too large is a typed error at once", %{dir: dir} do
     for {name, path} <- odd!(dir) do
       kind = expected(name)
       assert {:error, %Error{kind: ^kind} = error} = Policy.load(path)
@@ -64,7 +64,7 @@ defmodule Sconce.OddFilesTest do
     end
   end
 
-  test "a pipe among the replays is skipped, in the place of a lock it is an error", %{dir: dir} do
+  test "a named pipe among the replays is skipped, as a lock file it is an error", %{dir: dir} do
     File.mkdir!(Path.join(dir, "replays"))
     {"", 0} = System.cmd("mkfifo", [Path.join(dir, "replays/pipe.slp")])
     into = Path.join(dir, "into")
@@ -80,7 +80,7 @@ defmodule Sconce.OddFilesTest do
     assert {:error, %Error{kind: :mismatch}} = await(corpus: corpus, out: run, steps: 1)
   end
 
-  test "a run whose record has a size that no policy has is an error", %{dir: dir} do
+  test "a run whose record has an impossible size is an error", %{dir: dir} do
     {corpus, out} = {corpus!(dir), Path.join(dir, "run")}
     assert {:ok, _report} = await([corpus: corpus, out: out] ++ @small)
     record = Path.join(out, "run.json")
@@ -97,7 +97,7 @@ defmodule Sconce.OddFilesTest do
     assert {:error, %Error{kind: :corrupt}} = await(resume: true, out: out)
   end
 
-  test "a damaged corpus is what a run ends with, and its start is none", %{dir: dir} do
+  test "a damaged corpus lets a run start, and ends it with an error", %{dir: dir} do
     corpus = corpus!(dir)
     manifest = Path.join(corpus, "manifest.json")
     whole = File.read!(manifest)

@@ -1,14 +1,13 @@
 defmodule Sconce.OddTermsTest do
-  # Every public function of every public module, with odd terms in the place of each argument and of each option.
+  # Calls each public function of each public module with an odd term in place of each argument and each option.
   #
-  # What may come of it is a value, `{:error, %Sconce.Error{}}`, a raised `Sconce.Error` (of streams and bangs), or an
-  # `ArgumentError` with a sentence that names what is wrong. `FunctionClauseError` is for structs and maps that Sconce
-  # itself makes (policies, sessions, reports, events), which the function matches at its door: it has to name that very
-  # function, and none behind it. Everything else is a failure: errors of the VM and of NIFs, of protocols, of
-  # matches, exits, and calls that do not come back.
+  # Allowed outcomes are a value, `{:error, %Sconce.Error{}}`, a raised `Sconce.Error` (streams and bangs), or an
+  # `ArgumentError` whose message names the wrong argument. `FunctionClauseError` is allowed for structs and maps that
+  # Sconce makes (policies, sessions, reports, events): it must name the called function, and no inner one. All other
+  # outcomes are failures: errors of the VM, NIFs, protocols and matches, exits, and calls that do not return.
   use ExUnit.Case, async: true
 
-  # A loaded machine is slow.
+  # A machine under load is slow.
   @moduletag timeout: 300_000
 
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
@@ -18,11 +17,11 @@ defmodule Sconce.OddTermsTest do
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
 
-  # A call that takes longer hangs.
+  # A longer call counts as a hang.
   @patience_ms 10_000
   @spec_options [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8]] ++
                   [heads: [fire: {:bernoulli, 1}]]
-  # No folder, for anybody.
+  # No user can create this folder.
   @game Sconce.Game.new!(name: :g, fields: [x: :number], input: [go: {:choice, 2}])
   @nowhere "/proc/no/\e[2Jsuch\u202Efolder"
 
@@ -54,14 +53,14 @@ defmodule Sconce.OddTermsTest do
   defp train(corpus, out) do
     options = [corpus: corpus, out: out, steps: 4, batch_size: 2, window_size: 4, val_split: 0.5]
     options = options ++ [gradient_report: 1, threads: 1, backbone: :mlp, hidden_sizes: [8]]
-    # Linked to the process of the module, which ends with its tests.
+    # The run is linked to the module's process, which ends with the tests.
     {:ok, run} = Trainer.start_link(options)
     {:ok, report} = Trainer.await(run)
     {run, report}
   end
 
-  # Arguments that are right, of each function, in the form that has all of them. `:session` and `:serving` stand for
-  # ones that belong to the process which calls.
+  # Valid arguments of each function, at its largest arity. `:session` and `:serving` stand for ones that the calling
+  # process owns.
   defp rows(%{policy: policy, corpus: corpus, run: run, report: report} = context) do
     out = Path.join(context.dir, "written")
     spec = policy.spec
@@ -89,7 +88,6 @@ defmodule Sconce.OddTermsTest do
       {CartPole, :corpus, [[], [into: out <> ".cart"]]},
       {CartPole, :demonstrations, [[games: 1]]},
       {CartPole, :play, [policy, [episodes: 1]]},
-      {Sconce.Events, :execute, [%{event: :done}, %{}]},
       {Sconce.Events, :split, [%{event: :done}]},
       {Sconce.Frame, :pack, [%{}]},
       {Sconce.GPU, :check_free_memory, [[], 0]},
@@ -186,20 +184,20 @@ defmodule Sconce.OddTermsTest do
     ]
   end
 
-  # Of `use GenServer`, which says nothing of its argument.
+  # Defined by `use GenServer`, which does not check its argument.
   @theirs [{Trainer, :child_spec, 1}]
 
-  test "every public function of every public module has a row here", context do
+  test "each public function of each public module has a row here", context do
     rows = for {module, name, args} <- rows(context), do: {module, name, length(args)}
     assert Enum.sort(public() -- @theirs) == Enum.sort(rows)
   end
 
-  test "odd terms in the place of each argument end in a value or an error that says so",
+  test "an odd term in place of each argument ends in a value or a proper error",
        context do
     assert Enum.join(failures(context, &in_each_place/2), "\n") == ""
   end
 
-  test "odd terms in the place of each option end in a value or an error that says so", context do
+  test "an odd term in place of each option ends in a value or a proper error", context do
     assert Enum.join(failures(context, &in_each_option/2), "\n") == ""
   end
 
@@ -207,7 +205,7 @@ defmodule Sconce.OddTermsTest do
     assert Enum.join(failures(context, &in_each_struct/2), "\n") == ""
   end
 
-  test "errors and policies that were put together by hand can be shown", %{policy: policy} do
+  test "errors and policies that were built by hand can be printed", %{policy: policy} do
     for odd <- odd(),
         kind <- Error.kinds(),
         key <- [:what, :weights, :path, :differences, :mend] do
@@ -235,7 +233,7 @@ defmodule Sconce.OddTermsTest do
         do: {module, name, arity}
   end
 
-  # A reference of another node, as a policy has that was sent from there.
+  # A reference of another node, as in a policy that was sent from there.
   @foreign <<131, 90, 0, 3, 119, 11, "far@nowhere", 1::32, 1::32, 2::32, 3::32>>
 
   defp odd do
@@ -300,23 +298,23 @@ defmodule Sconce.OddTermsTest do
         do: List.replace_at(args, place, odd)
   end
 
-  # The options that a function's documentation and its module's list.
-  defp in_each_option(_args, "Options, described once as data" <> _), do: []
+  # The options listed in the documentation of a function and of its module.
+  defp in_each_option(_args, "Validates options against a schema" <> _), do: []
 
   defp in_each_option(args, docs) do
     names = for [_, name] <- Regex.scan(~r/^ *\* `:(\w+)` - /m, docs), do: name
-    # An option is an atom that the program has.
+    # Each option exists as an atom.
     names = names |> Enum.uniq() |> Enum.map(&String.to_existing_atom/1)
 
     for {[{_, _} | _] = given, place} <- Enum.with_index(options(args)),
         name <- names,
         odd <- odd(),
-        # A folder would be made where the tests run, and without a corpus the batch size is really measured.
+        # An empty folder name would write into the working directory; without a corpus real steps would be measured.
         {name, odd} not in [into: "", out: "", corpus: nil],
         do: List.replace_at(args, place, Keyword.put(Keyword.delete(given, :none), name, odd))
   end
 
-  # The last argument, where it is a list of options.
+  # The arguments, if the last one is a list of options.
   defp options(args) do
     case List.last(args) do
       [] -> List.replace_at(args, -1, none: nil)
@@ -324,7 +322,7 @@ defmodule Sconce.OddTermsTest do
     end
   end
 
-  # The fields that mean nothing in another VM, and a struct of which nothing was filled in.
+  # Replaces the fields that are invalid in another VM, and then the whole struct by an empty one.
   defp in_each_struct(args, _docs) do
     for {arg, place} <- Enum.with_index(args),
         %module{} = struct <- [made(arg)],
@@ -343,7 +341,7 @@ defmodule Sconce.OddTermsTest do
   defp made(%_{} = struct), do: struct
   defp made(_other), do: nil
 
-  # Calls each function in a process of its own, one after the other, and waits for each.
+  # Calls each function in a process of its own and waits for it.
   defp failures(context, vary) do
     docs =
       Map.new(public(), fn {module, name, arity} ->
@@ -363,14 +361,14 @@ defmodule Sconce.OddTermsTest do
       max_concurrency: 4
     )
     |> Enum.flat_map(fn {:ok, failures} -> failures end)
-    # One of each kind shows enough.
+    # One failure of each kind is enough.
     |> Enum.uniq_by(fn {function, _call, outcome} -> {function, outcome} end)
     |> Enum.map(&inspect(&1, printable_limit: 200))
   end
 
-  # The folder that the tests run in is searched for replays.
+  # These paths would search the working directory for replays.
   defp allowed?(:import, [paths | _]), do: paths not in ["", [[]], []] and not is_list(paths)
-  # Without a corpus these measure real steps.
+  # Without a corpus these functions measure real steps.
   defp allowed?(name, [_spec, []]) when name in [:tune, :plan], do: false
   defp allowed?(_name, _args), do: true
 
@@ -385,7 +383,7 @@ defmodule Sconce.OddTermsTest do
 
     {pid, monitor} =
       spawn_monitor(fn ->
-        # Whatever it starts is linked to it, and may end before it. What it prints is nobody's.
+        # Processes that the call starts are linked to this one and may end first. Its output is discarded.
         Process.flag(:trap_exit, true)
         {:ok, device} = StringIO.open("")
         Process.group_leader(self(), device)
@@ -395,7 +393,7 @@ defmodule Sconce.OddTermsTest do
           send(test, {:outcome, self(), call, outcome})
         end
 
-        # What it started is linked to it, and ends when it is killed, not by a normal end.
+        # Linked processes end when this one is killed; a normal exit would not end them.
         Process.sleep(:infinity)
       end)
 
@@ -459,7 +457,7 @@ defmodule Sconce.OddTermsTest do
     kind, reason -> {kind, inspect(reason, limit: 10)}
   end
 
-  # A stream does what it does when it runs.
+  # A stream must run to have an outcome.
   defp settle(stream) when is_function(stream, 2), do: Enum.take(stream, 1)
   defp settle({:ok, %{pid: _} = value}), do: value
   defp settle(value), do: value
@@ -470,7 +468,7 @@ defmodule Sconce.OddTermsTest do
   defp valued({:error, other}), do: {:error, inspect(other, limit: 10)}
   defp valued(value), do: if(is_binary(inspect(value, limit: 5)), do: :ok)
 
-  # What Erlang says by itself names nothing.
+  # Erlang's own messages name no argument.
   defp named(%{message: "argument error" <> _}), do: :bare_argument_error
   defp named(%{message: "errors were found" <> _}), do: :bare_argument_error
   defp named(%{message: message}), do: if(String.valid?(message), do: :ok, else: :message)

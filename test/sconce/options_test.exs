@@ -14,12 +14,12 @@ defmodule Sconce.OptionsTest do
     out: [type: :path, required: true]
   ]
 
-  test "defaults are filled in, numbers converted, order is the schema's" do
+  test "defaults are filled in, numbers converted, and options follow the schema's order" do
     assert Options.validate!([out: "run", learning_rate: 1], @schema) ==
              [batch_size: 256, learning_rate: 1.0, pos_weight: :auto, out: "run"]
   end
 
-  test "compound types check and convert what they hold" do
+  test "compound types check and convert their elements" do
     valid = &Options.validate!([{:out, "run"} | &1], @schema)
 
     assert valid.(pos_weight: nil)[:pos_weight] == nil
@@ -27,7 +27,7 @@ defmodule Sconce.OptionsTest do
     assert valid.(betas: {0, 0.95})[:betas] == {0.0, 0.95}
   end
 
-  test "bytes are a number or a text with a unit" do
+  test "a size in bytes is a number or a text with a unit" do
     fit = &Options.fit(&1, type: :bytes)
     assert fit.(1500) == {:ok, 1500}
 
@@ -40,12 +40,12 @@ defmodule Sconce.OptionsTest do
         do: assert(fit.(wrong) == :error)
   end
 
-  test "an unknown option names the nearest one, or else all of them" do
+  test "an unknown option names the nearest one, else all" do
     assert raised(batchsize: 3) == "unknown option :batchsize, did you mean :batch_size?"
     assert raised(zzz: 3) =~ "unknown option :zzz, expected one of :batch_size, :learning_rate"
   end
 
-  test "a wrong value names the option, the value and what is expected" do
+  test "a wrong value names the option, the value and the expected type" do
     assert raised(batch_size: 0) == "option :batch_size: expected a positive integer, got: 0"
 
     assert raised(backbone: :gru2) ==
@@ -60,7 +60,7 @@ defmodule Sconce.OptionsTest do
     assert raised(betas: {1, 2, 3}) =~ "expected {a number, a number}, got: {1, 2, 3}"
   end
 
-  test "a required option is asked for, and options must be a keyword list" do
+  test "a missing required option is named, and options must be a keyword list" do
     assert_raise ArgumentError, "option :out is required: a path", fn ->
       Options.validate!([], @schema)
     end
@@ -70,7 +70,7 @@ defmodule Sconce.OptionsTest do
     end
   end
 
-  test "docs show type, default and sentence" do
+  test "docs show type, default and description" do
     docs = Options.docs(@schema)
     assert docs =~ "  * `:batch_size` - a positive integer, default `256`. Windows in a step.\n"
     assert docs =~ "  * `:backbone` - one of :mlp, :lstm, :gru.\n"

@@ -1,9 +1,9 @@
 defmodule Sconce.PackageTest do
-  use ExUnit.Case, async: true
+  use ExUnit.Case, async: false
 
   @root Path.expand("../..", __DIR__)
 
-  test "a package has every member of the cargo workspace" do
+  test "a package contains each member of the cargo workspace" do
     [_, members] =
       Regex.run(~r/^members = \[(.*)\]$/m, File.read!(Path.join(@root, "Cargo.toml")))
 
@@ -15,7 +15,34 @@ defmodule Sconce.PackageTest do
     end
   end
 
-  test "a package has what a build with CUDA runs" do
+  test "a package links to the repository that a release names" do
+    System.put_env("SCONCE_SOURCE_URL", "https://example.org/sconce")
+    on_exit(fn -> System.delete_env("SCONCE_SOURCE_URL") end)
+    project = Sconce.MixProject.project()
+    assert project[:source_url] == "https://example.org/sconce"
+    assert %{"Source" => _, "Changelog" => changelog} = project[:package][:links]
+    assert changelog =~ ~r{^https://example.org/sconce/.*CHANGELOG.md$}
+    assert project[:package][:licenses] == ["Apache-2.0"]
+    assert byte_size(project[:description]) in 20..300
+  end
+
+  test "a package has no test data, and is small" do
+    named = Sconce.MixProject.project()[:package][:files]
+    for path <- named, do: assert(File.exists?(Path.join(@root, path)), path)
+    {listed, 0} = System.cmd("git", ["ls-files", "--" | named], cd: @root)
+    files = String.split(listed, "\n", trim: true)
+    assert "native/nif/Cargo.toml" in files
+
+    for file <- files do
+      refute file =~ ~r/\.(safetensors|slp|npz|bin)$/, file
+      refute String.starts_with?(file, ["test/", "bench/", "fuzz/corpus"]), file
+    end
+
+    bytes = Enum.sum(for file <- files, do: File.stat!(Path.join(@root, file)).size)
+    assert bytes < 8_000_000
+  end
+
+  test "a package contains the programs of a build with CUDA" do
     files = Sconce.MixProject.project()[:package][:files]
     for folder <- ~w(bin tools native), do: assert(folder in files)
     build = File.read!(Path.join(@root, "native/cuda/build.rs"))
@@ -23,7 +50,7 @@ defmodule Sconce.PackageTest do
     assert File.regular?(Path.join(@root, program))
   end
 
-  test "each package that is not a member of the workspace is published and has a checksum" do
+  test "each crate outside the workspace is published and has a checksum" do
     refute File.read!(Path.join(@root, "Cargo.toml")) =~ "[patch"
     [_ | packages] = String.split(File.read!(Path.join(@root, "Cargo.lock")), "[[package]]\n")
     names = for package <- packages, do: capture(package, ~r/^name = "(.+)"$/m)
@@ -37,7 +64,7 @@ defmodule Sconce.PackageTest do
     end
   end
 
-  test "each bound in SECURITY.md is a constant of the file that it names, with the value that it has there" do
+  test "each bound in SECURITY.md equals the constant in the file that it names" do
     rows = Regex.scan(~r/^\| [^|]+ \| `([^`|]+)` \| ([^|]+) \| `([^`|]+)` \|$/m, security())
 
     compared =
@@ -66,7 +93,7 @@ defmodule Sconce.PackageTest do
     end
   end
 
-  # `1 << 28` and `4_096` of the source, `2^28` and `4,096` of the page; nil for what is neither.
+  # Reads `1 << 28` and `4_096` of the source and `2^28` and `4,096` of the page; nil for other texts.
   defp number(text) do
     plain = String.replace(text, ["_", ","], "")
 

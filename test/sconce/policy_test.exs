@@ -21,7 +21,7 @@ defmodule Sconce.PolicyTest do
 
     for {name, shape} <- names, into: %{} do
       {:ok, data} = Policy.weight(policy, name)
-      assert byte_size(data) == 4 * Enum.product(shape)
+      assert byte_size(data) == 4 * Tuple.product(shape)
       {name, data}
     end
   end
@@ -33,12 +33,12 @@ defmodule Sconce.PolicyTest do
     for {x, y} <- Enum.zip(floats(a), floats(b)), do: assert_in_delta(x, y, 1.0e-5)
   end
 
-  test "one seed makes one policy, another seed another" do
+  test "equal seeds make equal policies, other seeds do not" do
     assert weights!(init!()) == weights!(init!())
     assert weights!(init!()) != weights!(init!([], 2))
   end
 
-  test "a policy shows what it is in one line" do
+  test "a policy prints in one line" do
     assert inspect(init!()) =~
              ~r/^#Sconce.Policy<vector 2 -> gru 8x2 -> fire\(2\) move\(3\) · [\d.]+ k weights · cpu>$/
 
@@ -68,7 +68,7 @@ defmodule Sconce.PolicyTest do
            }
   end
 
-  test "a checkpoint that is missing, cut off, of a later version or something else is refused" do
+  test "a checkpoint that is missing, truncated, of a later version or another file is refused" do
     path = Path.join(tmp_dir!(), "policy.safetensors")
     assert {:error, %Error{kind: :not_found, op: :load}} = Policy.load(path)
 
@@ -88,7 +88,7 @@ defmodule Sconce.PolicyTest do
     File.write!(path, other)
     assert {:error, %Error{kind: :corrupt} = error} = Policy.load(path)
     assert Exception.message(error) =~ "its bytes are not those that were written"
-    # Of an earlier version, which wrote no digest.
+    # A checkpoint of an earlier version has no digest.
     File.write!(path, String.replace(other, "sha256", "sha255"))
     assert {:error, %Error{kind: :mismatch} = error} = Policy.load(path)
     assert Exception.message(error) =~ "weight backbone."
@@ -98,14 +98,14 @@ defmodule Sconce.PolicyTest do
     assert {:error, %Error{kind: :mismatch}} = Policy.load(Path.dirname(path))
   end
 
-  test "a folder that is not there is named when saving" do
+  test "saving into a missing folder names the folder" do
     path = Path.join([tmp_dir!(), "none", "policy.safetensors"])
     assert {:error, %Error{op: :save} = error} = Policy.save(init!(), path)
     assert error.kind in [:not_found, :io]
     assert Exception.message(error) =~ "none"
   end
 
-  test "a save that fails midway leaves the file before it, and nothing beside it" do
+  test "a save that fails midway keeps the old file and leaves no other" do
     path = Path.join(tmp_dir!(), "policy.safetensors")
     :ok = Policy.save(init!(), path)
     before = File.read!(path)
@@ -128,7 +128,7 @@ defmodule Sconce.PolicyTest do
     defp tail(binary, numbers),
       do: binary_part(binary, byte_size(binary) - 4 * numbers, 4 * numbers)
 
-    # `x W^T + b`, as the checkpoint has them.
+    # `x W^T + b`, with the layout of the checkpoint.
     defp linear(policy, x, name) do
       {:ok, bias} = Policy.weight(policy, "heads.#{name}.bias")
       {:ok, weight} = Policy.weight(policy, "heads.#{name}.weight")
@@ -146,7 +146,7 @@ defmodule Sconce.PolicyTest do
       Enum.zip_with(x, u, &(&1 - along * &2))
     end
 
-    test "may give the last frames alone" do
+    test "may return only the last frames" do
       for heads <- [:independent, :autoregressive] do
         policy = init!(heads_kind: heads)
         labels = [labels: [[[0, 0, 0], [1, 0, 2]], [[1, 1, 1], [0, 1, 1]]]]
@@ -159,7 +159,7 @@ defmodule Sconce.PolicyTest do
       end
     end
 
-    test "gives the activations that are asked for, and names those there are" do
+    test "returns requested activations, and an error lists their names" do
       policy = init!()
       {:ok, out} = Policy.forward(policy, @games, taps: true)
       assert %{"trunk" => trunk, "embedding" => embedding} = out.taps
@@ -181,7 +181,7 @@ defmodule Sconce.PolicyTest do
       assert {details.expected, details.got} == {"0.hidden, 1.hidden, embedding, trunk", "trnk"}
     end
 
-    test "may keep directions of the trunk from the heads" do
+    test "may hide directions of the trunk from the heads" do
       policy = init!()
       u = for i <- 1..8, do: i - 3.5
       v = for i <- 1..8, do: rem(i, 3) + 0.5
@@ -210,7 +210,7 @@ defmodule Sconce.PolicyTest do
       assert {:ok, %{logits: ^logits}} = Policy.forward(policy, @games, project_out: binary)
     end
 
-    test "refuses directions that are none by kind" do
+    test "refuses wrong directions with a kind" do
       policy = init!()
       zeros = List.duplicate(0.0, 8)
       nan = :binary.copy(<<0, 0, 192, 127>>, 8)
@@ -239,7 +239,7 @@ defmodule Sconce.PolicyTest do
     assert {:ok, %{shape: {4, 5}}} = Policy.step(policy, binary)
   end
 
-  test "autoregressive heads condition on the labels that are given" do
+  test "autoregressive heads condition on given labels" do
     {:ok, policy} =
       Policy.init(Keyword.delete(@small, :hidden_size) ++ [heads_kind: :autoregressive])
 
@@ -258,7 +258,7 @@ defmodule Sconce.PolicyTest do
     end
   end
 
-  test "frames that do not fit are refused" do
+  test "frames of a wrong shape are refused" do
     policy = init!()
 
     for bad <- [[], [[]], [[[1.0, 2.0]], []], [[[1.0]]], <<1, 2, 3>>, <<>>, :frame, [1.0]] do
@@ -274,7 +274,7 @@ defmodule Sconce.PolicyTest do
     assert {:error, %Error{kind: :mismatch}} = Policy.step(policy, [[1.0, 2.0]], state: <<0::32>>)
   end
 
-  test "a Melee frame of an unknown action is refused by name" do
+  test "a Melee frame with an unknown action is refused by name" do
     {:ok, policy} = Policy.init(hidden_size: 8)
     player = %{percent: 0, facing: 1, x: 0, y: 0, action: 5000, character: 1}
     player = Map.merge(player, %{on_ground: true, stock: 4})
@@ -284,7 +284,7 @@ defmodule Sconce.PolicyTest do
     assert Exception.message(error) == "forward: own.action: 5000 is outside 0..398"
   end
 
-  test "options that do not fit are refused by name" do
+  test "wrong options are refused by name" do
     policy = init!()
     assert_raise ArgumentError, ~r/did you mean :seed\?/, fn -> Policy.init(@small, sed: 1) end
     assert_raise ArgumentError, ~r/:seed/, fn -> Policy.init(@small, seed: -1) end

@@ -11,8 +11,8 @@ defmodule Sconce.PresetTest do
 
   doctest Preset
 
-  # The table of ExPhil's presets, row by row: epochs, files, batch, hidden_sizes; backbone, window,
-  # layers; rate and schedule; the rest. `A` is augmentation with the app's own probabilities.
+  # The table of ExPhil's presets, row by row: epochs, files, batch, hidden_sizes; backbone, window, layers; rate and
+  # schedule; other options. `A` is augmentation with the app's probabilities.
   @default [learning_rate: 1.0e-4, lr_schedule: :constant, warmup_steps: 1]
   @augmented [mirror: 0.5, noise: 0.3, noise_scale: 0.01]
   @mlp [backbone: :mlp, window_size: 1, stride: 1]
@@ -99,13 +99,13 @@ defmodule Sconce.PresetTest do
     gameandwatch: {character.("Mr. Game & Watch", 45), hidden_sizes: [256, 256], keep_best: 10}
   ]
 
-  # What the app's command line trains with where no preset says another.
+  # Defaults of the app's command line, which a preset may override.
   @everywhere [optimizer: :adam, dropout: 0.0, neutral_weight: 0.25, max_grad_norm: 1.0] ++
                 [accumulation_steps: 1, val_split: 0.1, precision: :f32]
   @loss [button_weight: 2.0, label_smoothing: 0.1, focal_gamma: 3.0, stick_edge_weight: 2.0] ++
           [entropy_weight: 0.01]
 
-  test "every preset of ExPhil is there, with every value and no other" do
+  test "the presets are those of ExPhil, with the same values" do
     assert Enum.sort(Preset.names()) == @table |> Keyword.keys() |> Enum.sort()
 
     for {name, {values, ignored}} <- @table do
@@ -126,7 +126,7 @@ defmodule Sconce.PresetTest do
   defp sorted(options), do: options |> Keyword.new() |> Enum.sort()
 
   @tag :capture_log
-  test "ExPhil's names of backbones are those of what they are here" do
+  test "ExPhil's names of backbones map to the same backbones" do
     for {name, own} <- [
           attention: [backbone: :sliding_window, head_dim: 64],
           decision_transformer: [backbone: :causal_transformer],
@@ -137,7 +137,7 @@ defmodule Sconce.PresetTest do
     end
   end
 
-  test "each makes a Spec of its size, and runs on replays" do
+  test "each preset makes a Spec of its size, and runs on replays" do
     dir = tmp_dir!("preset")
     :ok = Native.corpus_fixtures(Path.join(dir, "replays"))
     {:ok, corpus} = Corpus.import(Path.join(dir, "replays"), into: Path.join(dir, "corpus"))
@@ -148,7 +148,7 @@ defmodule Sconce.PresetTest do
       given = Keyword.take(options, Keyword.keys(model))
       assert Keyword.take(model, Keyword.keys(given)) |> sorted() == sorted(given)
 
-      # As small as it may be: its rates, factors and schedule are what is tried.
+      # As small as possible: the test tries the preset's rates, factors and schedule.
       small = [batch_size: 2, window_size: 2, stride: 200, accumulation_steps: 1, steps: 1]
       run = [corpus: corpus, out: Path.join(dir, "#{name}"), preset: name, device: :cpu]
       model = if backbone == :mlp, do: [], else: [hidden_size: 8, head_hidden_size: 8]
@@ -159,7 +159,7 @@ defmodule Sconce.PresetTest do
     end
   end
 
-  test "a run has the preset's options, those that are given, and says what has no effect" do
+  test "a run has the preset's and the given options, and reports options without effect" do
     dir = tmp_dir!("preset")
     {:ok, games} = CartPole.demonstrations(games: 8, steps: 60)
     {:ok, corpus} = CartPole.corpus(games, into: Path.join(dir, "corpus"))
@@ -190,7 +190,7 @@ defmodule Sconce.PresetTest do
   describe "merging" do
     defp merged(name, given), do: name |> Preset.get() |> Preset.merge(given)
 
-    test "another backbone takes what it knows of the preset's, and windows as memory needs them" do
+    test "another backbone keeps the preset's options that it has, and gets a fitting window" do
       %{options: options, ignored: ignored} = merged(:quick, backbone: :gru)
       assert [60, 5, nil] == Enum.map([:window_size, :stride, :hidden_sizes], &options[&1])
       assert {:hidden_sizes, [32, 32], "the :gru backbone has no such option"} in ignored
@@ -204,14 +204,14 @@ defmodule Sconce.PresetTest do
       assert [60, 256, 3] == Enum.map([:window_size, :hidden_size, :num_layers], &options[&1])
     end
 
-    test "options said with a backbone are worth more than the preset's" do
+    test "options given with a backbone override the preset's" do
       spec = Spec.new(preset: :production, backbone: {:mamba, num_layers: 1})
       assert {:mamba, model} = spec.backbone
       assert {model[:num_layers], model[:state_size]} == {1, 32}
       assert Spec.new(preset: :production, state_size: 8) |> inspect() =~ "mamba 256x3"
     end
 
-    test "another schedule leaves the preset's restarts behind" do
+    test "another schedule drops the preset's restarts" do
       restarts = fn given ->
         Keyword.has_key?(merged(:production, given).options, :restart_period)
       end
@@ -220,7 +220,7 @@ defmodule Sconce.PresetTest do
       refute restarts.(lr_schedule: :cosine)
     end
 
-    test "a Spec that is given keeps its model" do
+    test "a given Spec keeps its model" do
       spec = Spec.new(backbone: :gru, hidden_size: 64)
       %{options: options, ignored: ignored} = merged(:production, spec: spec)
       assert Keyword.take(options, [:backbone, :hidden_size, :state_size, :dropout]) == []
@@ -229,7 +229,7 @@ defmodule Sconce.PresetTest do
       refute List.keyfind(ignored, :num_layers, 0)
     end
 
-    test "the loss is the preset's with what is given, unless it is plain" do
+    test "given options of the loss override the preset's, and :plain replaces them all" do
       assert merged(:standard, loss: [clamp: 9.0]).options[:loss][:label_smoothing] == 0.05
 
       assert merged(:standard, loss: [label_smoothing: 0.2]).options[:loss][:label_smoothing] ==
@@ -238,7 +238,7 @@ defmodule Sconce.PresetTest do
       assert merged(:standard, loss: :plain).options[:loss] == :plain
     end
 
-    test "names and options that are none are refused with the nearest" do
+    test "unknown names and options are refused with the nearest" do
       for {wrong, message} <- [
             {[preset: "productoin"], ~r/unknown preset "productoin", did you mean :production\?/},
             {[preset: :quick, bacth_size: 3], ~r/:bacth_size, did you mean :batch_size/},
@@ -259,8 +259,8 @@ defmodule Sconce.PresetTest do
     end
   end
 
-  describe "what it needs" do
-    test "a preset for a GPU is refused, unless the CPU is asked for" do
+  describe "the needs of a preset" do
+    test "a preset for a GPU is refused, unless the device is the CPU" do
       assert {:error, %Error{kind: :unavailable, details: details} = error} =
                Preset.check(Preset.get(:rtx4090_full))
 
@@ -272,7 +272,7 @@ defmodule Sconce.PresetTest do
       assert :ok = Preset.check(Preset.get(:quick))
     end
 
-    test "memory that is not there is an error that names it" do
+    test "missing memory is an error with its size" do
       preset = merged(:full, device: :cpu)
       assert :ok = Preset.check_memory(preset, preset.memory)
       assert :ok = Preset.check_memory(preset, nil)
@@ -283,7 +283,7 @@ defmodule Sconce.PresetTest do
       assert Exception.message(error) =~ ~r/preset :full: needs about .* GB, and 5 B are free/
     end
 
-    test "memory grows with the frames of a batch, and is unknown of another model" do
+    test "memory grows with the frames of a batch, and is unknown for another model" do
       of = &merged(:full, &1).memory
       [quarter, half, full] = [of.(batch_size: 64), of.(batch_size: 128), of.([])]
       assert quarter < half
@@ -295,7 +295,7 @@ defmodule Sconce.PresetTest do
     end
   end
 
-  test "in one line, and in full" do
+  test "a preset prints in one line, and in full" do
     assert inspect(Preset.get(:mewtwo)) ==
              "#Sconce.Preset<mewtwo · mamba 256x3 · 100 epochs, batch 256, window 90 · cuda · " <>
                "Mewtwo, whose teleport takes 40 frames>"

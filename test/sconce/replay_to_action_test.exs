@@ -1,6 +1,6 @@
 defmodule Sconce.ReplayToActionTest do
-  # What a policy is scored with and what it plays with is one computation: the likelihood of the
-  # recorded actions under the logits of `act` is the evaluation's.
+  # Evaluation and play are one computation: the likelihood of the recorded actions under the logits of `act` is that of
+  # the evaluation.
   use ExUnit.Case, async: true
 
   import Sconce.Test.Scratch
@@ -17,7 +17,10 @@ defmodule Sconce.ReplayToActionTest do
   end
 
   for backbone <- [:mlp, :gru, :lstm], heads <- [:independent, :linear, :autoregressive] do
-    test "#{backbone} with #{heads} heads scores as it plays", %{dir: dir, replays: replays} do
+    test "#{backbone} with #{heads} heads has the same score in play", %{
+      dir: dir,
+      replays: replays
+    } do
       {:ok, corpus} = Corpus.import(replays, into: Path.join(dir, "corpus"))
       policy = policy(unquote(backbone), unquote(heads))
       assert_scores_as_it_plays(policy, corpus, Path.join(dir, "policy.safetensors"))
@@ -25,7 +28,7 @@ defmodule Sconce.ReplayToActionTest do
   end
 
   for depth <- [1, 4], layout <- [:learned, :packed] do
-    test "behind #{depth} inputs and a delay of 3 it scores as it plays, #{layout}",
+    test "a queue of #{depth} inputs and a delay of 3 have the same score in play, #{layout}",
          %{dir: dir, replays: replays} do
       {:ok, corpus} = Corpus.import(replays, into: Path.join(dir, "corpus"))
       embedding = {:melee, layout: unquote(layout), queue_depth: unquote(depth), num_delays: 9}
@@ -36,7 +39,7 @@ defmodule Sconce.ReplayToActionTest do
 
   @tag :replays
   @tag timeout: 600_000
-  test "also on a real game", %{dir: dir} do
+  test "a real game has the same score in play", %{dir: dir} do
     game = Path.join(System.fetch_env!("SCONCE_REPLAYS"), "validation/fox_multishine_closed.slp")
     {:ok, corpus} = Corpus.import(game, into: Path.join(dir, "corpus"))
 
@@ -55,7 +58,7 @@ defmodule Sconce.ReplayToActionTest do
     policy
   end
 
-  # A run's checkpoint knows its delay, which evaluation and play take from it.
+  # Evaluation and play read the delay from the notes of the checkpoint.
   defp assert_scores_as_it_plays(policy, corpus, path, delay \\ 0) do
     :ok = Policy.save(policy, path, notes: %{frame_delay: delay})
     {:ok, policy} = Policy.load(path)
@@ -77,7 +80,7 @@ defmodule Sconce.ReplayToActionTest do
     assert_in_delta Enum.sum(nll) / length(nll), report.policy.nll, 1.0e-4
   end
 
-  # The action that answers a frame comes `delay` frames later; what was pressed before the first is told.
+  # The action for a frame comes `delay` frames later; inputs before the first one are given as the queue.
   defp played(session, recording, delay) do
     {frames, labels} = Enum.unzip(recording)
     {before, answers} = Enum.split(labels, delay)
@@ -90,7 +93,7 @@ defmodule Sconce.ReplayToActionTest do
     end)
   end
 
-  # Nats of the recorded action: all six heads summed, the buttons over their eight bits.
+  # NLL of the recorded action in nats: the sum of all six heads, and of the eight bits of the buttons.
   defp nll(session, frame, labels, opts) do
     {:ok, action} = Session.act(session, frame, [choices: labels] ++ opts)
     {bits, classes} = Enum.split(labels, 8)

@@ -14,7 +14,7 @@ defmodule Sconce.ServerTest do
     heads: [fire: {:bernoulli, 1}]
   ]
 
-  # Calls that no server knows, also such as look like one that it does.
+  # Calls that no server knows; some resemble known ones.
   defp unknown(policy) do
     [
       :anything,
@@ -32,7 +32,7 @@ defmodule Sconce.ServerTest do
     ]
   end
 
-  # Messages that are for nobody.
+  # Messages that no server expects.
   defp stray do
     ref = make_ref()
 
@@ -69,13 +69,13 @@ defmodule Sconce.ServerTest do
     end
   end
 
-  test "a serving goes on after calls, casts and messages that are not for it" do
+  test "a serving survives unknown calls, casts and messages" do
     {:ok, policy} = Policy.init(@spec_options, seed: 1)
     {:ok, serving} = Serving.start_link(policy: policy)
     {:ok, session} = Serving.open(serving, seed: 1)
     bother(serving, policy)
     assert {:ok, _action} = Session.act(session, [0.5])
-    # A policy of another VM is an error of the call, and of it alone.
+    # A policy of another VM is an error only of its call.
     assert {:error, %Error{kind: :not_found, op: :swap}} =
              Serving.swap(serving, %{policy | ref: make_ref()})
 
@@ -83,11 +83,11 @@ defmodule Sconce.ServerTest do
     assert Serving.drain(serving) == :ok
   end
 
-  test "what sends a serving's answers keeps no message that is not for it" do
+  test "the sender of a serving's answers drops unknown messages" do
     {:ok, policy} = Policy.init(@spec_options, seed: 1)
     {:ok, serving} = Serving.start_link(policy: policy)
     {:links, links} = Process.info(serving, :links)
-    # Beside it the serving is linked to the registry and to this process.
+    # The serving is also linked to the registry and to this process.
     [sender] = for pid <- links, Process.info(pid, :priority) == {:priority, :high}, do: pid
     for _ <- 1..100, message <- stray(), do: send(sender, message)
     {:ok, session} = Serving.open(serving)
@@ -95,12 +95,12 @@ defmodule Sconce.ServerTest do
     eventually(fn -> Process.info(sender, :message_queue_len) == {:message_queue_len, 0} end)
   end
 
-  test "a run goes on after calls, casts and messages that are not for it" do
+  test "a run survives unknown calls, casts and messages" do
     {:ok, policy} = Policy.init(@spec_options, seed: 1)
     run = long_run()
     bother(run, policy)
     assert %{status: :running} = Trainer.info(run)
-    # One that is stopped before its first step ends as cancelled.
+    # A run that is stopped before its first step would end as cancelled.
     eventually(fn -> Trainer.info(run).step end)
     :ok = Trainer.stop(run)
     assert {:ok, %{stopped: :stopped}} = Trainer.await(run)
@@ -108,7 +108,7 @@ defmodule Sconce.ServerTest do
     assert {:ok, _report} = Trainer.await(run)
   end
 
-  test "a wait for a run that was given up, or whose process died, leaves nothing behind" do
+  test "an await that times out or whose process dies leaves no state behind" do
     run = long_run()
     for _ <- 1..200, do: assert({:error, %Error{kind: :deadline}} = Trainer.await(run, 0))
     killed = for _ <- 1..50, do: spawn(fn -> Trainer.await(run) end)
@@ -120,7 +120,7 @@ defmodule Sconce.ServerTest do
     assert {:monitors, left} = Process.info(run, :monitors)
     assert length(left) == length(monitors) - 50
 
-    # One that goes on waiting has its answer, also beside others that gave up.
+    # A process that still waits gets its answer, although others gave up.
     task = Task.async(fn -> Trainer.await(run) end)
     eventually(fn -> waiting.() == 1 end)
     for _ <- 1..10, do: Trainer.await(run, 1)
@@ -132,7 +132,7 @@ defmodule Sconce.ServerTest do
     assert messages == []
   end
 
-  test "the keeper of runs and the owners of sessions of other nodes outlive it too" do
+  test "the keeper of runs and the proxies of remote sessions survive unknown messages" do
     {:ok, policy} = Policy.init(@spec_options, seed: 1)
     keeper = Process.whereis(Keeper)
     bother(keeper, policy)
@@ -142,7 +142,7 @@ defmodule Sconce.ServerTest do
     watch = Watch.start(caller)
     {:ok, proxy} = Proxy.start_link(caller)
     for pid <- [watch, proxy], do: bother(pid, policy)
-    # Of its owner it takes what it knows alone.
+    # The proxy ignores unknown calls of its owner too.
     send(proxy, {:sconce, {make_ref(), caller, 1, nil}, :no_such_call, [], nil})
     assert Process.alive?(proxy) and Process.alive?(watch)
     assert {:error, %Error{}} = GenServer.call(proxy, :anything)
@@ -168,7 +168,7 @@ defmodule Sconce.ServerTest do
   defp eventually(true?, left \\ 500) do
     cond do
       true?.() -> :ok
-      left == 0 -> flunk("it never came true")
+      left == 0 -> flunk("the condition never became true")
       true -> Process.sleep(10) && eventually(true?, left - 1)
     end
   end

@@ -1,5 +1,5 @@
 defmodule Sconce.ServingClusterTest do
-  # This VM becomes a node and starts others.
+  # Not async: this VM becomes a node and starts others.
   use ExUnit.Case, async: false
 
   alias Sconce.{Embedding, Error, Native, Policy, Serving, Session}
@@ -34,7 +34,7 @@ defmodule Sconce.ServingClusterTest do
     far = Cluster.serve!(node, checkpoint(dir, 1), group: group)
     on_exit(fn -> Serving.stop(far) end)
     eventually(fn -> Serving.members(group) == [far] end)
-    # What the test before has left is gone.
+    # Sessions and proxies of the test before have ended.
     eventually(fn -> left_over(node) == {0, 0, 0} end)
     %{group: group, far: far}
   end
@@ -68,10 +68,10 @@ defmodule Sconce.ServingClusterTest do
   defp proxies(node), do: DynamicSupervisor.count_children({Sconce.Session.Proxies, node}).active
   defp sessions(node), do: :erpc.call(node, Native, :session_count, [])
 
-  # Those that stand for others, on both nodes, and the memory that they have.
+  # The numbers of proxies on both nodes, and of sessions on the other.
   defp left_over(node), do: {proxies(node()), proxies(node), sessions(node)}
 
-  # Where its memory is.
+  # The node that holds the session's memory.
   defp node_of(%{ref: ref}) when is_reference(ref), do: node()
   defp node_of(%{ref: %{pid: pid}}), do: node(pid)
 
@@ -80,13 +80,13 @@ defmodule Sconce.ServingClusterTest do
   defp eventually(check, left \\ 500) do
     cond do
       check.() -> :ok
-      left == 0 -> flunk("it never came true")
+      left == 0 -> flunk("the condition never became true")
       true -> Process.sleep(10) && eventually(check, left - 1)
     end
   end
 
   describe "a session on another node" do
-    test "decides what a session here does", %{far: far, node: node} = context do
+    test "decides as a local session does", %{far: far, node: node} = context do
       for opts <- [[], [mode: :window, window_size: 6], [rollback: 4]] do
         session = open!(far, opts)
         twin = twin!(context, opts)
@@ -94,7 +94,7 @@ defmodule Sconce.ServingClusterTest do
         assert inspect(session) =~ "serving on #{node}"
         assert play!(session, 1..9, logits: true) == play!(twin, 1..9, logits: true)
 
-        # With a deadline too, which nobody misses.
+        # A deadline that no call misses changes nothing.
         assert play!(session, 10..12, deadline_ms: 60_000) == play!(twin, 10..12)
 
         {:ok, snapshot} = Session.snapshot(session)
@@ -120,7 +120,7 @@ defmodule Sconce.ServingClusterTest do
       assert mailbox() == []
     end
 
-    test "decides with others in one call, here and there", %{far: far} = context do
+    test "decides in one call together with local and remote sessions", %{far: far} = context do
       {:ok, near} = Serving.start_link(policy: policy!(context))
       sessions = [open!(far), twin!(context), open!(near), open!(far)]
       twin = twin!(context)
@@ -139,7 +139,7 @@ defmodule Sconce.ServingClusterTest do
       assert mailbox() == []
     end
 
-    test "takes frames of a game back", %{far: far} = context do
+    test "rolls back frames of a game", %{far: far} = context do
       session = open!(far, rollback: 4)
       twin = twin!(context, rollback: 4)
 
@@ -155,7 +155,7 @@ defmodule Sconce.ServingClusterTest do
       assert {:error, %Error{kind: :not_found}} = Session.rollback(session, -3)
     end
 
-    test "says what is wrong as one here does", %{far: far} = context do
+    test "returns the same errors as a local session", %{far: far} = context do
       session = open!(far)
       twin = twin!(context)
 
@@ -184,7 +184,7 @@ defmodule Sconce.ServingClusterTest do
       pid
     end
 
-    test "goes to another owner, and ends with that one", %{far: far, node: node} = context do
+    test "can be transferred, and ends with its new owner", %{far: far, node: node} = context do
       session = open!(far)
       me = self()
 
@@ -221,7 +221,7 @@ defmodule Sconce.ServingClusterTest do
       eventually(fn -> left_over(node) == {0, 0, 0} end)
     end
 
-    test "leaves the queue when its caller ends, as a pass does", %{far: far} do
+    test "leaves the queue when its caller ends, as does a pass", %{far: far} do
       session = open!(far)
       holder = Cluster.hold!(far)
       held = Task.async(fn -> Serving.forward(far, [[frame(1)]]) end)
@@ -243,7 +243,7 @@ defmodule Sconce.ServingClusterTest do
       assert {:ok, %{shape: {1, 1, 6}}} = Task.await(held)
     end
 
-    test "outlives its serving with its memory", %{far: far} = context do
+    test "outlives its serving and keeps its memory", %{far: far} = context do
       session = open!(far)
       play!(session, 1..4)
       assert :ok = Serving.stop(far)
@@ -256,8 +256,8 @@ defmodule Sconce.ServingClusterTest do
     end
   end
 
-  describe "what was given up" do
-    # On this node the same process does it.
+  describe "a call that was given up" do
+    # The same proxy process, on this node.
     setup context do
       {:ok, pid} = Serving.start_link(policy: policy!(context))
       {:ok, near} = Serving.info(pid)
@@ -270,7 +270,7 @@ defmodule Sconce.ServingClusterTest do
       %{open: &Session.open_served([seed: 5] ++ &1, begin)}
     end
 
-    # What a caller sends, and then does not wait for.
+    # Sends the message of a call without waiting for its answer.
     defp request(session, t, given_up) do
       {:ok, row} = Embedding.pack(session.spec.embedding, frame(t))
       send_to(session, given_up, :act, [{nil, row, false, nil, nil}])
@@ -282,7 +282,7 @@ defmodule Sconce.ServingClusterTest do
       id
     end
 
-    test "is taken back also where what followed was given up too", %{open: open} = context do
+    test "is taken back even if the next call was given up too", %{open: open} = context do
       {:ok, session} = open.([])
       twin = twin!(context)
       assert play!(session, 1..3) == play!(twin, 1..3)
@@ -299,7 +299,7 @@ defmodule Sconce.ServingClusterTest do
       assert mailbox() == []
     end
 
-    test "costs none of the moments that can be taken back", %{open: open} = context do
+    test "does not reduce the decisions that can be rolled back", %{open: open} = context do
       for n <- [1, 60] do
         {:ok, session} = open.(rollback: n)
         twin = twin!(context, rollback: n)
@@ -317,7 +317,7 @@ defmodule Sconce.ServingClusterTest do
       end
     end
 
-    test "by another process is not what the owner gave up", %{open: open} = context do
+    test "by another process does not affect the owner's calls", %{open: open} = context do
       {:ok, session} = open.([])
       twin = twin!(context)
       assert play!(session, 1..3) == play!(twin, 1..3)
@@ -336,10 +336,10 @@ defmodule Sconce.ServingClusterTest do
     end
   end
 
-  test "names of heads are those that each node has, and none becomes an atom by a session",
+  test "names of heads are atoms where the node has them, and a session makes no atom",
        context do
     %{dir: dir, node: node} = context
-    # An atom of that node, text here; and one of neither.
+    # One name is an atom on the other node only, the other name on neither.
     [there, nowhere] =
       for part <- ["there", "nowhere"], do: Enum.join(["head", "known", part], "_")
 
@@ -366,7 +366,7 @@ defmodule Sconce.ServingClusterTest do
     end
   end
 
-  test "a session is of no use on a third node", %{far: far} do
+  test "a session cannot be used on a third node", %{far: far} do
     session = open!(far)
     {third, _os_pid} = Cluster.node!()
 
@@ -376,8 +376,8 @@ defmodule Sconce.ServingClusterTest do
     end
   end
 
-  describe "a node that stands still" do
-    test "is answered for by the deadline, and the session is as it was", context do
+  describe "a suspended node" do
+    test "causes a deadline error, and the session is unchanged", context do
       %{far: far, os_pid: os_pid} = context
       session = open!(far)
       twin = twin!(context)
@@ -400,13 +400,13 @@ defmodule Sconce.ServingClusterTest do
       Cluster.resume(os_pid)
       assert play!(session, 5..9) == play!(twin, 5..9)
 
-      # Decided by then, and taken back.
+      # These decisions were made after the deadline, and are taken back.
       for t <- 10..30 do
         Session.act(session, frame(t + 50), deadline_ms: 0)
         assert play!(session, [t]) == play!(twin, [t])
       end
 
-      # Also after what counts its decisions anew.
+      # Also after calls that reset the count of decisions.
       for session <- [session, twin] do
         {:ok, snapshot} = Session.snapshot(session)
         play!(session, 31..35)
@@ -419,10 +419,10 @@ defmodule Sconce.ServingClusterTest do
       assert mailbox() == []
     end
 
-    test "takes no caller with it whose messages it does not read", %{far: far, os_pid: os_pid} do
+    test "does not block callers whose messages it does not read", %{far: far, os_pid: os_pid} do
       session = open!(far)
       Cluster.suspend(os_pid)
-      # More than a connection holds.
+      # More data than a connection buffers.
       note = :binary.copy(<<0>>, 1_000_000)
       sink = spawn(fn -> for _ <- 1..100, do: send(far, note) end)
       eventually(fn -> Process.info(sink, :status) == {:status, :suspended} end)
@@ -438,7 +438,7 @@ defmodule Sconce.ServingClusterTest do
       assert {:ok, _action} = Session.act(session, frame(1))
     end
 
-    test "is passed over in its group", %{group: group, os_pid: os_pid, dir: dir} do
+    test "is skipped in its group", %{group: group, os_pid: os_pid, dir: dir} do
       {other, _os_pid} = Cluster.node!()
       pid = Cluster.serve!(other, checkpoint(dir, 1), group: group)
       eventually(fn -> length(Serving.members(group)) == 2 end)
@@ -453,8 +453,8 @@ defmodule Sconce.ServingClusterTest do
     end
   end
 
-  describe "a node that is lost" do
-    test "is an error at once, and the session goes on elsewhere", %{dir: dir} = context do
+  describe "a lost node" do
+    test "is an error at once, and the session continues elsewhere", %{dir: dir} = context do
       group = make_ref()
       nodes = for _ <- 1..2, do: Cluster.node!()
 
@@ -468,7 +468,7 @@ defmodule Sconce.ServingClusterTest do
       lost = node_of(session)
       {^lost, os_pid} = List.keyfind(nodes, lost, 0)
 
-      # In the middle of calls, with a deadline and without.
+      # The node is lost while calls with and without a deadline are in flight.
       Cluster.suspend(os_pid)
       me = self()
       forward = Task.async(fn -> Serving.forward(hd(members(group, lost)), [[frame(1)]]) end)
@@ -505,7 +505,7 @@ defmodule Sconce.ServingClusterTest do
     defp members(group, node),
       do: Enum.filter(Serving.members(group), &(node(&1) == node))
 
-    test "is the same error where there never was one" do
+    test "is the same error as a node that never existed" do
       far = {:policy, :"nobody@127.0.0.1"}
       assert {:error, %Error{kind: :unavailable, op: :open}} = Serving.open(far)
       assert {:error, %Error{kind: :unavailable}} = Serving.forward(far, [[frame(1)]])
@@ -516,7 +516,7 @@ defmodule Sconce.ServingClusterTest do
   end
 
   describe "a serving on another node" do
-    test "is what it is here", %{far: far, node: node, dir: dir} = context do
+    test "behaves as a local serving", %{far: far, node: node, dir: dir} = context do
       {:ok, info} = Serving.info(far)
       assert {info.pid, info.max_batch} == {far, 64}
 
@@ -526,7 +526,7 @@ defmodule Sconce.ServingClusterTest do
       assert {:ok, wanted} ==
                Serving.forward(far, [[frame(1), frame(2)]], nil, deadline_ms: 60_000)
 
-      # Counted after it is sent.
+      # An answer is counted after it is sent.
       eventually(fn -> match?({:ok, %{answered: 2}}, Serving.stats(far)) end)
 
       named = Cluster.serve!(node, checkpoint(dir, 1), name: :far_policy)
@@ -538,7 +538,7 @@ defmodule Sconce.ServingClusterTest do
       assert :ok = Serving.stop(named)
     end
 
-    test "takes weights by their path there", %{far: far, node: node, dir: dir} = context do
+    test "loads weights by their path on its node", %{far: far, node: node, dir: dir} = context do
       other = policy!(context, 2)
       assert {:error, %Error{kind: :mismatch, op: :swap} = error} = Serving.swap(far, other)
       assert Exception.message(error) =~ "#{node}"
@@ -559,14 +559,14 @@ defmodule Sconce.ServingClusterTest do
   end
 
   describe "a group" do
-    test "is its member on this node, before all others", %{group: group} = context do
+    test "prefers its member on this node", %{group: group} = context do
       assert node_of(open!({:group, group})) != node()
       {:ok, near} = Serving.start_link(policy: policy!(context), group: group)
       assert node_of(open!({:group, group})) == node()
       assert {:ok, %{pid: ^near}} = Serving.info({:group, group})
     end
 
-    test "is the member with the least to do", %{group: group, node: node, dir: dir, far: far} do
+    test "prefers the least loaded member", %{group: group, node: node, dir: dir, far: far} do
       {other, _os_pid} = Cluster.node!()
       pid = Cluster.serve!(other, checkpoint(dir, 1), group: group)
       eventually(fn -> length(Serving.members(group)) == 2 end)
@@ -583,7 +583,7 @@ defmodule Sconce.ServingClusterTest do
       end
     end
 
-    test "passes a member of this node over that has ended", %{group: group} = context do
+    test "skips a member of this node that has ended", %{group: group} = context do
       near = start_supervised!({Serving, policy: policy!(context), group: group})
       :sys.suspend(Serving.Group)
       on_exit(fn -> :sys.resume(Serving.Group) end)
@@ -593,7 +593,7 @@ defmodule Sconce.ServingClusterTest do
       :sys.resume(Serving.Group)
     end
 
-    test "has its members again after its scope has ended", %{group: group} = context do
+    test "has its members again after a restart of its scope", %{group: group} = context do
       {:ok, near} = Serving.start_link(policy: policy!(context), group: group)
       scope = Process.whereis(Serving.Group)
       Process.exit(scope, :kill)
@@ -611,7 +611,7 @@ defmodule Sconce.ServingClusterTest do
     end
   end
 
-  test "a session goes on from a snapshot where it is opened" do
+  test "a session restores a snapshot on the node where it is opened" do
     dir = Scratch.tmp_dir!()
     {:ok, policy} = Policy.init(@spec_options, seed: 1)
     :ok = Policy.save(policy, checkpoint(dir, 1))

@@ -1,5 +1,5 @@
 defmodule Sconce.ServingTest do
-  # The counts of sessions and threads are the VM's.
+  # Not async: sessions and threads are counted per VM.
   use ExUnit.Case, async: false
 
   alias Sconce.{Action, Error, Native, Policy, Serving, Session}
@@ -22,7 +22,7 @@ defmodule Sconce.ServingTest do
   defp start!(opts \\ []) do
     opts = Keyword.put_new_lazy(opts, :policy, &policy!/0)
 
-    # With one it is known what a batch is. These policies are so small that all of them would be inline.
+    # With one worker a test knows each batch. Policies this small would all be inline.
     opts = Keyword.merge([workers: 1, lane: :worker], opts)
     pid = start_supervised!({Serving, opts}, id: make_ref())
     {:ok, serving} = Serving.info(pid)
@@ -34,7 +34,7 @@ defmodule Sconce.ServingTest do
     session
   end
 
-  # A weight that bf16 has not, in a checkpoint without a digest.
+  # Saves a checkpoint without a digest, with a weight that bf16 cannot represent.
   defp save_wide!(policy, path) do
     :ok = Policy.save(policy, path)
     bytes = path |> File.read!() |> String.replace("sha256", "sha---")
@@ -51,12 +51,12 @@ defmodule Sconce.ServingTest do
   defp eventually(check, left \\ 500) do
     cond do
       check.() -> :ok
-      left == 0 -> flunk("it never came to be")
+      left == 0 -> flunk("the condition never became true")
       true -> Process.sleep(10) && eventually(check, left - 1)
     end
   end
 
-  # A worker that is at a batch until it is released.
+  # Holds a worker in a batch until it is released.
   defp occupy!(serving) do
     {:ok, gate} = Native.probe_hold(serving.ref)
     before = stats!(serving).requests
@@ -79,7 +79,7 @@ defmodule Sconce.ServingTest do
   end
 
   describe "a served session" do
-    test "decides what one of its own would" do
+    test "decides as a session without a serving" do
       for backbone <- [:mlp, :gru], mode <- [:carry, :window, {:resync, 4}] do
         policy = policy!(backbone: backbone)
         served = open!(start!(policy: policy), mode: mode, logits: true)
@@ -91,7 +91,7 @@ defmodule Sconce.ServingTest do
       end
     end
 
-    test "decides alike in whatever company" do
+    test "decides the same in any batch" do
       policy = policy!()
       serving = start!(policy: policy, max_batch: 5)
 
@@ -114,7 +114,7 @@ defmodule Sconce.ServingTest do
       assert max <= 5
     end
 
-    test "is a session in all else" do
+    test "has all other functions of a session" do
       serving = start!()
       session = open!(serving)
       assert session.lane == :serving
@@ -139,7 +139,7 @@ defmodule Sconce.ServingTest do
       eventually(fn -> match?({:error, %Error{kind: :not_found}}, Session.info(session)) end)
     end
 
-    test "refuses a frame that is not one, and stays as it was" do
+    test "refuses a wrong frame, and is unchanged" do
       serving = start!()
       session = open!(serving)
 
@@ -156,7 +156,7 @@ defmodule Sconce.ServingTest do
       assert Session.act(session, frame(3)) == Session.act(own, frame(3))
 
       for {option, value} <- [weights: :f32, lane: :inline] do
-        assert_raise ArgumentError, ~r/option :#{option} is the serving's/, fn ->
+        assert_raise ArgumentError, ~r/option :#{option} belongs to the serving/, fn ->
           Serving.open(serving, [{option, value}])
         end
       end
@@ -164,14 +164,14 @@ defmodule Sconce.ServingTest do
   end
 
   describe "forward" do
-    test "is that of the policy, with the state that the caller keeps" do
+    test "equals that of the policy, with the state that the caller keeps" do
       policy = policy!()
       serving = start!(policy: policy)
       games = [[frame(0), frame(1)], [frame(5), frame(6)]]
       {:ok, want} = Policy.forward(policy, games)
       assert Serving.forward(serving, games) == {:ok, want}
 
-      # One frame more of each is a step of what was packed.
+      # One more frame of each game is a step of the plan.
       {:ok, next} = Policy.forward(policy, [[frame(2)], [frame(7)]], state: want.state)
       {:ok, step} = Serving.forward(serving, [[frame(2)], [frame(7)]], want.state)
       assert_near(step, next)
@@ -181,7 +181,7 @@ defmodule Sconce.ServingTest do
       assert Serving.forward(serving, games, nil, opts) == {:ok, tapped}
     end
 
-    test "of many callers is batched, each with its own" do
+    test "of many callers is batched, and each gets its own answer" do
       policy = policy!()
       serving = start!(policy: policy)
       held = occupy!(serving)
@@ -203,7 +203,7 @@ defmodule Sconce.ServingTest do
       assert stats!(serving).batch_size.max == 12
     end
 
-    test "says what is wrong, as the policy does" do
+    test "returns the errors of the policy" do
       serving = start!()
       assert {:error, %Error{kind: :mismatch}} = Serving.forward(serving, [[[0.0]]])
       assert {:error, %Error{kind: :mismatch}} = Serving.forward(serving, [[frame(0)]], <<0::64>>)
@@ -216,7 +216,7 @@ defmodule Sconce.ServingTest do
       end
     end
 
-    test "ends with its deadline, and says nothing more" do
+    test "ends at its deadline, and sends no message later" do
       serving = start!()
       rows = [[frame(0)]]
 
@@ -235,14 +235,14 @@ defmodule Sconce.ServingTest do
       refute_received _
     end
 
-    test "has its deadline from the call on, whatever packing takes" do
+    test "counts its deadline from the call, including packing" do
       serving = start!()
       frames = List.duplicate(frame(0), 200_000)
 
       assert {:error, %Error{kind: :deadline, details: %{deadline_ms: 5}}} =
                Serving.forward(serving, [frames], nil, deadline_ms: 5)
 
-      # No worker had it.
+      # No worker took the request.
       assert %{late: 1, queue_wait_us: %{count: 0}} = stats!(serving)
     end
   end
@@ -258,8 +258,8 @@ defmodule Sconce.ServingTest do
 
   defp floats(binary), do: for(<<number::float-32-little <- binary>>, do: number)
 
-  describe "a worker that is at work" do
-    test "lets callers wait no longer than their deadline, and their sessions as they were" do
+  describe "a busy worker" do
+    test "delays callers until their deadline at most, and their sessions are unchanged" do
       serving = start!()
       session = open!(serving)
       held = occupy!(serving)
@@ -269,8 +269,8 @@ defmodule Sconce.ServingTest do
 
       assert %{deadline_ms: 10, waited_ms: waited} = details
       assert waited >= 10.0
-      assert Exception.message(error) =~ "late by the deadline of 10 ms, after "
-      # It was still waiting, and waits no more.
+      assert Exception.message(error) =~ "missed its deadline of 10 ms, after "
+      # The request was still queued, and was removed.
       assert stats!(serving).waiting == 0
       assert {:ok, %{frames: 0}} = Session.info(session)
       release!(held)
@@ -279,7 +279,7 @@ defmodule Sconce.ServingTest do
       refute_received _
     end
 
-    test "at a decision that is given up drops it" do
+    test "drops a decision that is given up" do
       serving = start!()
       session = open!(serving)
       {:ok, gate} = Native.probe_hold(serving.ref)
@@ -291,7 +291,7 @@ defmodule Sconce.ServingTest do
       refute_received _
     end
 
-    test "has a queue that is full for the next" do
+    test "has a full queue, which is busy for the next request" do
       serving = start!(max_queue: 2)
       held = occupy!(serving)
       waiting = for _ <- 1..2, do: Task.async(fn -> Session.act(open!(serving), frame(0)) end)
@@ -309,8 +309,8 @@ defmodule Sconce.ServingTest do
       refute_received _
     end
 
-    test "is not kept by callers that died" do
-      # Those of tests before this one may still be on their way out.
+    test "is not held up by requests of dead callers" do
+      # Sessions of earlier tests may still be closing.
       eventually(fn -> Native.session_count() == 0 end)
       serving = start!()
       held = occupy!(serving)
@@ -331,7 +331,7 @@ defmodule Sconce.ServingTest do
       eventually(fn -> Native.session_count() == 0 end)
     end
 
-    test "goes on after a panic, whose batch is told" do
+    test "continues after a panic, which answers its batch" do
       serving = start!()
       session = open!(serving)
       {:ok, first} = Session.act(session, frame(0))
@@ -348,14 +348,14 @@ defmodule Sconce.ServingTest do
   end
 
   describe "a step on its caller's scheduler" do
-    test "is chosen by measure or by force, and is the decision of a worker" do
+    test "is chosen by measurement or by option, and decides as a worker" do
       assert start!(lane: :auto).lane == :inline
       inline = start!(lane: :inline, workers: 2)
       assert inspect(inline) =~ "packed f32, steps inline, 2 workers"
       worker = start!()
       [here, there] = for serving <- [inline, worker], do: open!(serving, logits: true)
       for t <- 0..20, do: assert(Session.act(here, frame(t)) == Session.act(there, frame(t)))
-      # The first looked at a window, which is a worker's.
+      # The first decision read a window, so a worker made it.
       assert %{requests: 21, answered: 21, waiting: 0, late: 0} = stats = stats!(inline)
 
       for histogram <- [:queue_wait_us, :batch_size, :compute_us, :latency_us],
@@ -364,7 +364,7 @@ defmodule Sconce.ServingTest do
       assert stats.batch_size.max == 1
     end
 
-    test "is not what looks at a window" do
+    test "is not used for windows" do
       policy = policy!(backbone: :xlstm)
       serving = start!(policy: policy, lane: :inline)
       {:ok, own} = Session.open(policy, seed: 5, window_size: 6, mode: :window)
@@ -373,7 +373,7 @@ defmodule Sconce.ServingTest do
     end
 
     @tag :tmp_dir
-    test "is a worker's while the weights are not packed", %{tmp_dir: dir} do
+    test "is left to a worker while the weights are not packed", %{tmp_dir: dir} do
       policy = policy!(backbone: :mlp)
       wide = Path.join(dir, "wide.safetensors")
       save_wide!(policy, wide)
@@ -393,7 +393,7 @@ defmodule Sconce.ServingTest do
       assert {:ok, %{frames: 3, path: :packed}} = Session.info(session)
     end
 
-    test "of a call that is late leaves the session as it was" do
+    test "leaves the session unchanged if the call is late" do
       serving = start!(policy: policy!(backbone: :mlp), lane: :inline)
       session = open!(serving)
 
@@ -404,7 +404,7 @@ defmodule Sconce.ServingTest do
       assert %{requests: 2, late: 1, answered: 1} = stats!(serving)
     end
 
-    test "of a frame that is wrong, or that panics, leaves the session as it was" do
+    test "leaves the session unchanged if the frame is wrong or the step panics" do
       serving = start!(policy: policy!(backbone: :mlp), lane: :inline)
       session = open!(serving)
       {:ok, own} = Session.open(serving.policy, seed: 5, window_size: 6)
@@ -420,7 +420,7 @@ defmodule Sconce.ServingTest do
       assert %{requests: 4, answered: 4, panics: 1} = stats!(serving)
     end
 
-    test "has the weights of the last swap, and many callers lose none" do
+    test "uses the weights of the last swap, and loses no call of many callers" do
       policies = for seed <- [3, 4], do: policy!(backbone: :mlp, seed: seed)
       serving = start!(policy: hd(policies), lane: :inline)
 
@@ -453,7 +453,7 @@ defmodule Sconce.ServingTest do
       end
     end
 
-    test "is made until the serving drains or ends" do
+    test "is possible until the serving drains or ends" do
       for stop <- [:drain, :stop] do
         serving = start!(policy: policy!(backbone: :mlp), lane: :inline)
         session = open!(serving)
@@ -469,7 +469,7 @@ defmodule Sconce.ServingTest do
   end
 
   describe "swap" do
-    test "serves other weights from then on, and memories stay" do
+    test "serves other weights from then on, and sessions keep their memory" do
       [old, new] = for seed <- [3, 4], do: policy!(seed: seed)
       serving = start!(policy: old)
       session = open!(serving)
@@ -486,7 +486,7 @@ defmodule Sconce.ServingTest do
     end
 
     @tag :tmp_dir
-    test "says what became of the weights", %{tmp_dir: dir} do
+    test "changes path and format with the weights", %{tmp_dir: dir} do
       policy = policy!()
       serving = start!(policy: policy, weights: :bf16)
       assert {:ok, %{path: :packed, weights: :bf16}} = Serving.info(serving.pid)
@@ -527,8 +527,8 @@ defmodule Sconce.ServingTest do
     end
   end
 
-  describe "the end" do
-    test "by drain finishes what came before and takes no more" do
+  describe "the end of a serving" do
+    test "by drain finishes earlier requests and refuses later ones" do
       serving = start!()
       session = open!(serving)
       held = occupy!(serving)
@@ -541,13 +541,13 @@ defmodule Sconce.ServingTest do
       drains = for _ <- 1..2, do: Task.async(fn -> Serving.drain(serving, :infinity) end)
       :ok = Native.probe_open(gate)
       assert Task.await_many(drains, 60_000) == [:ok, :ok]
-      # Not a moment later.
+      # The answer comes before the drain ends.
       assert {:ok, {:ok, %Action{frame: 1}}} = Task.yield(task, 5_000)
       assert Serving.drain(serving) == :ok
       refute_received _
     end
 
-    test "by drain waits as long as a time says, and is not begun by what is none" do
+    test "by drain waits until its timeout, and does not begin with a wrong timeout" do
       serving = start!()
 
       for wrong <- [-1, 1.5, "5", nil, :soon, Integer.pow(10, 12)] do
@@ -565,7 +565,7 @@ defmodule Sconce.ServingTest do
       end
     end
 
-    test "by stop cancels what waits, and sessions are told, and keep their memory" do
+    test "by stop cancels queued requests, and sessions get an error and keep their memory" do
       serving = start!(max_queue: 8)
       session = open!(serving)
       {:ok, _} = Session.act(session, frame(0))
@@ -589,7 +589,7 @@ defmodule Sconce.ServingTest do
       assert {:ok, %Action{frame: 2}} = Session.act(own, frame(1))
     end
 
-    test "by a crash is the same" do
+    test "by a crash has the same effect as by stop" do
       policy = policy!()
 
       pid =
@@ -620,7 +620,7 @@ defmodule Sconce.ServingTest do
     end
   end
 
-  test "callers that die, give up and crowd while weights change: each call has an answer, and nothing is left" do
+  test "each call has an answer and nothing is left while callers die or give up and weights change" do
     eventually(fn -> threads() == [] and Native.session_count() == 0 end)
     [old, new] = for seed <- [3, 4], do: policy!(seed: seed)
     serving = start!(policy: old, workers: 2, max_queue: 5, max_batch: 3)
@@ -683,7 +683,7 @@ defmodule Sconce.ServingTest do
   end
 
   describe "a serving" do
-    test "is found by its name, and shows itself" do
+    test "is found by its name, and prints in one line" do
       policy = policy!(backbone: :mlp)
       options = [policy: policy, name: MyApp.Policy, max_queue: 32, lane: :worker]
       start_supervised!({Serving, options})
@@ -699,7 +699,7 @@ defmodule Sconce.ServingTest do
       assert :ok = Serving.stop(MyApp.Policy)
     end
 
-    test "that is not there is an error" do
+    test "that is missing is an error" do
       assert {:error, %Error{kind: :not_found, op: :open, details: details}} =
                Serving.open(:nobody)
 
@@ -707,7 +707,7 @@ defmodule Sconce.ServingTest do
       assert {:error, %Error{kind: :not_found}} = Serving.stats(self())
     end
 
-    test "says what it is given instead of what it takes" do
+    test "names a wrong argument and the expected one" do
       policy = policy!()
 
       for {what, wrong} <- [
@@ -722,7 +722,7 @@ defmodule Sconce.ServingTest do
       end
     end
 
-    test "refuses options that are none" do
+    test "refuses unknown options" do
       assert_raise ArgumentError, ~r/option :policy is required/, fn -> Serving.start_link([]) end
 
       assert_raise ArgumentError, ~r/expected a policy, got: 1/, fn ->
@@ -734,7 +734,7 @@ defmodule Sconce.ServingTest do
       end
     end
 
-    test "serves sessions that look at windows, which core decides" do
+    test "serves sessions of windows, which decide by the path :core" do
       policy = policy!(backbone: :xlstm)
       serving = start!(policy: policy)
       {:ok, own} = Session.open(policy, seed: 5, window_size: 6, mode: :window)
@@ -745,7 +745,7 @@ defmodule Sconce.ServingTest do
   end
 
   describe "telemetry" do
-    # The host's, if this VM has it: then the events go through the real one.
+    # The host's `:telemetry` if it is loaded, else a fake.
     setup do
       test = self()
 
@@ -757,11 +757,11 @@ defmodule Sconce.ServingTest do
       :ok
     end
 
-    test "has every event as documented" do
+    test "has each event as documented" do
       serving = start!(telemetry_ms: 20, name: :told)
       {:ok, _} = Session.act(open!(serving), frame(0))
       assert_receive {:told, [:sconce, :serving, :statistics], %{requests: 1}, _}
-      # News alone.
+      # Each event has only the counts since the one before.
       assert_receive {:told, [:sconce, :serving, :statistics], %{requests: 0} = news, metadata}
       send(self(), {:told, [:sconce, :serving, :statistics], news, metadata})
       :ok = Serving.swap(serving, serving.policy)
@@ -779,7 +779,7 @@ defmodule Sconce.ServingTest do
   defp attach(handler) do
     id = {__MODULE__, make_ref()}
     names = Serving.Events.telemetry_names()
-    # Not a call that the compiler sees: a host without it is not warned.
+    # `apply` avoids a compiler warning in a host without `:telemetry`.
     :ok = apply(:telemetry, :attach_many, [id, names, handler, nil])
     on_exit(fn -> apply(:telemetry, :detach, [id]) end)
   end

@@ -1,5 +1,5 @@
 defmodule Sconce.SessionTest do
-  # The count of living sessions is the VM's.
+  # Not async: live sessions are counted per VM.
   use ExUnit.Case, async: false
 
   alias Sconce.{Action, Error, Frame, Native, Policy, Session}
@@ -59,12 +59,12 @@ defmodule Sconce.SessionTest do
   defp eventually(check, left \\ 500) do
     cond do
       check.() -> :ok
-      left == 0 -> flunk("it never came to be")
+      left == 0 -> flunk("the condition never became true")
       true -> Process.sleep(10) && eventually(check, left - 1)
     end
   end
 
-  # The last frames up to t, padded with the first.
+  # The last frames up to t, padded with copies of the first.
   defp window(t), do: for(k <- (t - 5)..t, do: frame(max(k, 0)))
 
   defp last_logits(policy, frames) do
@@ -75,7 +75,7 @@ defmodule Sconce.SessionTest do
   end
 
   describe "a decision" do
-    test "is the same for one seed and the same frames, on either lane" do
+    test "is the same for equal seeds and frames, on either lane" do
       for backbone <- [:mlp, :lstm, :gru], mode <- [:carry, :window, {:resync, 4}] do
         policy = policy!(backbone: backbone)
         first = play!(open!(policy, mode: mode, lane: :inline), 0..20)
@@ -84,7 +84,7 @@ defmodule Sconce.SessionTest do
       end
     end
 
-    test "differs for another seed, and repeats after a reset" do
+    test "differs for another seed and repeats after a reset" do
       session = open!(policy!())
       first = play!(session, 0..30)
       :ok = Session.reset(session, seed: 6)
@@ -96,7 +96,7 @@ defmodule Sconce.SessionTest do
       assert play!(session, 0..30, seed: 5) == first
     end
 
-    test "draws a seed of its own where none is given" do
+    test "draws its own seed if none is given" do
       {:ok, a} = Session.open(policy!())
       {:ok, b} = Session.open(policy!())
       {:ok, info_a} = Session.info(a)
@@ -104,7 +104,7 @@ defmodule Sconce.SessionTest do
       assert info_a.seed != info_b.seed
     end
 
-    test "in :window mode is that of the model on the last frames" do
+    test "in :window mode equals the model on the last frames" do
       for backbone <- [:mlp, :lstm, :gru] do
         policy = policy!(backbone: backbone)
         session = open!(policy, mode: :window, logits: true)
@@ -141,7 +141,7 @@ defmodule Sconce.SessionTest do
       assert hot |> Enum.uniq() |> length() > 1
     end
 
-    test "holds buttons by their thresholds, against what is held" do
+    test "holds buttons by their thresholds and the held buttons" do
       session = open!(policy!(), deterministic_buttons: true)
       sticky = [press_threshold: 1.0, release_threshold: 0.0]
       fire = fn opts -> hd(play!(session, [0], opts ++ sticky)).choices.fire end
@@ -158,7 +158,7 @@ defmodule Sconce.SessionTest do
                [1, 0]
     end
 
-    test "does not see directions that are projected out, and remembers as ever" do
+    test "does not see directions that are projected out, and keeps its memory unchanged" do
       policy = policy!()
       u = for i <- 1..8, do: i - 2.5
       plain = open!(policy, logits: true)
@@ -170,7 +170,7 @@ defmodule Sconce.SessionTest do
         want = for <<v::float-32-little <- out.logits>>, do: v
         {:ok, action} = Session.act(steered, frame(t), deterministic: true)
 
-        # The window that warms the first state is what the carried one begins with.
+        # The carried state begins with the window that warms the first state.
         if t == 0 do
           for {x, y} <- Enum.zip(numbers(action), want), do: assert_in_delta(x, y, 1.0e-5)
         end
@@ -179,7 +179,7 @@ defmodule Sconce.SessionTest do
         assert numbers(other) == numbers(action)
       end
 
-      # One decision with other directions changes none that follow.
+      # Directions of one decision do not affect later ones.
       {:ok, free} = Session.act(steered, frame(5), deterministic: true, project_out: [])
       {:ok, same} = Session.act(plain, frame(5), deterministic: true)
       assert numbers(free) == numbers(same)
@@ -192,14 +192,14 @@ defmodule Sconce.SessionTest do
       assert frames!(plain) == 6
     end
 
-    test "takes nil for a previous action as none" do
+    test "treats a previous action of nil as none" do
       session = open!(policy!())
       {:ok, plain} = Session.act(session, frame(0))
       :ok = Session.reset(session)
       assert Session.act(session, frame(0), previous: nil) == {:ok, plain}
     end
 
-    test "takes a list, a binary or a tensor" do
+    test "accepts a list, a binary or a tensor" do
       defmodule Elixir.Nx.Tensor do
         defstruct [:data]
       end
@@ -226,7 +226,7 @@ defmodule Sconce.SessionTest do
   end
 
   describe "a Melee session" do
-    test "makes a controller input of a frame, a map and a packed row alike" do
+    test "makes the same controller input from a frame, a map and a packed row" do
       session = open!(melee!(), logits: true)
       {:ok, row} = Frame.pack(@frame)
 
@@ -247,7 +247,7 @@ defmodule Sconce.SessionTest do
       assert action.logits |> Map.values() |> Enum.map(&length/1) |> Enum.sum() == 81
     end
 
-    test "fills in its last output as the previous action, unless the frame has one" do
+    test "uses its last output as the previous action, unless the frame has one" do
       for heads <- [:independent, :autoregressive] do
         policy = melee!(heads: heads)
         own = open!(policy)
@@ -263,7 +263,7 @@ defmodule Sconce.SessionTest do
       end
     end
 
-    test "keeps the latest inputs for a policy that reads them, as forward/3 is told them" do
+    test "keeps the latest inputs for a policy that reads them, as given to forward/3" do
       queue = [embedding: {:melee, queue_depth: 3, num_delays: 9}]
       policy = melee!(queue)
       alone = [frame_delay: 2, mode: :window, window_size: 1, seed: 5]
@@ -285,7 +285,7 @@ defmodule Sconce.SessionTest do
       assert {:error, %{kind: :mismatch}} = Session.restore(open!(policy), snapshot)
       :ok = Session.restore(told, snapshot)
       assert Session.act(told, @frame) == {:ok, next}
-      # What it cannot know can be said, and then it is remembered.
+      # Inputs that the session cannot know can be given, and are remembered.
       {:ok, lone} = Session.act(told, @frame, queue: [next, nil, next])
       {:ok, later} = Session.snapshot(told)
       {:ok, remembered} = Session.act(told, @frame, logits: true, previous: next)
@@ -305,7 +305,7 @@ defmodule Sconce.SessionTest do
       assert Exception.message(error) =~ "queue: expected 39 labels, [.., 3, 13], got 2"
     end
 
-    test "sees another previous action as another frame" do
+    test "decides differently for another previous action" do
       policy = melee!()
 
       other = %{
@@ -323,7 +323,7 @@ defmodule Sconce.SessionTest do
       assert without.logits != with_it.logits
     end
 
-    test "refuses frames by name and stays as it was" do
+    test "refuses wrong frames by name, and is unchanged" do
       session = open!(melee!())
       {:ok, _} = Session.act(session, @frame)
       {:ok, before} = Session.snapshot(session)
@@ -343,8 +343,8 @@ defmodule Sconce.SessionTest do
     end
   end
 
-  describe "what does not fit" do
-    test "is refused and leaves the session as it was, on both lanes" do
+  describe "a wrong argument" do
+    test "is refused and leaves the session unchanged, on both lanes" do
       for lane <- [:inline, :worker], mode <- [:carry, :window] do
         session = open!(policy!(), lane: lane, mode: mode)
         play!(session, 0..3)
@@ -399,7 +399,7 @@ defmodule Sconce.SessionTest do
         Session.act(session, frame(0), deadline_ms: -1)
       end
 
-      # No timer of the VM is longer.
+      # The longest timer of the VM.
       assert_raise ArgumentError, ~r/:deadline_ms: .* of at most 4294967295/, fn ->
         Session.act(session, frame(0), deadline_ms: 2 ** 32)
       end
@@ -411,7 +411,7 @@ defmodule Sconce.SessionTest do
   end
 
   describe "a snapshot" do
-    test "goes on exactly, in another session too" do
+    test "continues exactly, also in another session" do
       for backbone <- [:mlp, :lstm, :gru], mode <- [:carry, :window, {:resync, 4}] do
         policy = policy!(backbone: backbone)
         session = open!(policy, mode: mode)
@@ -427,7 +427,7 @@ defmodule Sconce.SessionTest do
       end
     end
 
-    test "that was cut off, changed or is another's is refused" do
+    test "that is truncated, changed or of another model is refused" do
       session = open!(policy!(), mode: :window)
       play!(session, 0..8)
       {:ok, snapshot} = Session.snapshot(session)
@@ -456,11 +456,11 @@ defmodule Sconce.SessionTest do
 
   describe "the owner" do
     setup do
-      # Sessions of tests before this one end with their processes.
+      # Sessions of earlier tests end with their processes.
       eventually(fn -> Native.session_count() == 0 end)
     end
 
-    test "is the only one who may call" do
+    test "is the only process that may call" do
       session = open!(policy!())
 
       calls = [
@@ -503,7 +503,7 @@ defmodule Sconce.SessionTest do
       assert {:error, %Error{kind: :not_found}} = Session.act(session, frame(0))
     end
 
-    test "hands the session on, and its own death is then no matter" do
+    test "may transfer the session, and its death then has no effect" do
       {session, owner} = opened_by_another()
       send(owner, {:transfer, self()})
       assert_receive :ok
@@ -519,7 +519,7 @@ defmodule Sconce.SessionTest do
       eventually(fn -> Native.session_count() == 0 end)
     end
 
-    test "keeps the session where the heir is dead" do
+    test "keeps the session if the new owner is dead" do
       session = open!(policy!())
       dead = spawn(fn -> :ok end)
       eventually(fn -> not Process.alive?(dead) end)
@@ -527,13 +527,13 @@ defmodule Sconce.SessionTest do
       assert {:ok, _action} = Session.act(session, frame(0))
     end
 
-    test "may die while its decision is at work" do
+    test "may die while its decision is in flight" do
       {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
 
       {owner, monitor} =
         spawn_monitor(fn ->
           {:ok, session} = Session.open(policy, mode: :window, window_size: 500, lane: :worker)
-          # Too late, and then gone: the thread has the session.
+          # The call times out and the owner dies while a thread has the session.
           Session.act(session, frame(0), deadline_ms: 1)
         end)
 
@@ -562,8 +562,8 @@ defmodule Sconce.SessionTest do
     end
   end
 
-  describe "a frame of a game" do
-    test "has one decision however often it is asked, until it is rolled back" do
+  describe "a game frame" do
+    test "has one decision, however often it is asked, until it is rolled back" do
       for lane <- [:inline, :worker] do
         session = open!(policy!(), lane: lane, rollback: 8)
         made = for n <- 1..12, do: elem(Session.act(session, frame(n), game_frame: n), 1)
@@ -575,13 +575,13 @@ defmodule Sconce.SessionTest do
         assert {:error, %Error{kind: :not_found, op: :act} = error} =
                  Session.act(session, frame(3), game_frame: 3)
 
-        assert Exception.message(error) =~ "the session keeps those for 12, 11, 10, 9"
+        assert Exception.message(error) =~ "the session keeps frames 12, 11, 10, 9"
 
         assert frames!(session) == 12
         assert Session.rollback(session, 10) == {:ok, 3}
         assert Session.rollback(session, 10) == {:ok, 0}
         assert frames!(session) == 9
-        # The same frames lead to the same choices; others need not.
+        # The same frame leads to the same choices.
         assert Session.act(session, frame(10), game_frame: 10) == {:ok, Enum.at(made, 9)}
 
         assert {:error, %Error{kind: :not_found, op: :rollback}} = Session.rollback(session, 1)
@@ -594,7 +594,7 @@ defmodule Sconce.SessionTest do
       end
     end
 
-    test "without rollback has its last decision again, and no other" do
+    test "can be asked again without rollback only if it is the last" do
       session = open!(policy!())
       {:ok, _} = Session.act(session, frame(1), game_frame: 1)
       {:ok, second} = Session.act(session, frame(2), game_frame: 2)
@@ -606,7 +606,7 @@ defmodule Sconce.SessionTest do
   end
 
   describe "many games" do
-    test "are decided in one call as each would be alone, on both lanes" do
+    test "are decided in one call as each alone, on both lanes" do
       for lane <- [:inline, :worker] do
         policies = [policy!(), policy!(backbone: :mlp), policy!(backbone: :lstm)]
 
@@ -632,7 +632,7 @@ defmodule Sconce.SessionTest do
       end
     end
 
-    test "of a serving are decided there" do
+    test "of a serving are decided by the serving" do
       policy = policy!()
       {:ok, serving} = Sconce.Serving.start_link(policy: policy)
       served = for seed <- 1..3, do: elem(Sconce.Serving.open(serving, seed: seed), 1)
@@ -658,7 +658,7 @@ defmodule Sconce.SessionTest do
                Session.act_many([{a, frame(6)}, {own, frame(6)}])
     end
 
-    test "do not suffer from one of them" do
+    test "are not affected by an error of one" do
       policy = policy!()
       [good, twice, closed, other] = for _ <- 1..4, do: open!(policy)
       :ok = Session.close(closed)
@@ -690,7 +690,7 @@ defmodule Sconce.SessionTest do
       end
     end
 
-    test "are none of them decided when their deadline has passed" do
+    test "are all undecided if their deadline has passed" do
       for lane <- [:inline, :worker] do
         sessions = for _ <- 1..3, do: open!(policy!(), lane: lane)
 
@@ -707,7 +707,7 @@ defmodule Sconce.SessionTest do
       end
     end
 
-    test "that are late are all given up, whoever of them had refused" do
+    test "that are late are all given up, also if one had refused" do
       {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
       closed = open!(policy)
       :ok = Session.close(closed)
@@ -727,7 +727,7 @@ defmodule Sconce.SessionTest do
              end)
     end
 
-    test "may be more than one native call takes" do
+    test "may exceed the size of one native call" do
       {:ok, policy} = Policy.init(embedding: {:vector, 1}, backbone: :mlp, heads: @heads)
       games = for i <- 1..150, do: {elem(Session.open(policy, seed: i), 1), [i / 150]}
       alone = for {_session, frame} <- games, do: frame
@@ -742,7 +742,7 @@ defmodule Sconce.SessionTest do
   end
 
   describe "a deadline" do
-    test "that has passed makes an error and no decision, on both lanes" do
+    test "that has passed is an error and no decision is made, on both lanes" do
       for lane <- [:inline, :worker] do
         session = open!(policy!(), lane: lane)
         play!(session, 0..1)
@@ -756,7 +756,7 @@ defmodule Sconce.SessionTest do
       end
     end
 
-    test "ends a decision that is under way, whose session is busy until then" do
+    test "gives up a decision in flight, whose session is busy until then" do
       {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
       {:ok, session} = Session.open(policy, mode: :window, window_size: 8000)
       assert session.lane == :worker
@@ -778,7 +778,7 @@ defmodule Sconce.SessionTest do
       assert {:ok, %Action{}} = Session.act(session, frame(0))
     end
 
-    test "that is far off changes nothing" do
+    test "in the far future has no effect" do
       for lane <- [:inline, :worker] do
         policy = policy!()
         plain = play!(open!(policy, lane: lane), 0..5)
@@ -787,7 +787,7 @@ defmodule Sconce.SessionTest do
     end
   end
 
-  test "info and Inspect say mode, lane and measured cost" do
+  test "info and Inspect show mode, lane and measured cost" do
     session = open!(policy!(), mode: {:resync, 4}, lane: :inline)
     play!(session, 0..9)
     {:ok, info} = Session.info(session)
@@ -795,14 +795,14 @@ defmodule Sconce.SessionTest do
     assert %{mode: {:resync, 4}, window_size: 6, seed: 5, frames: 10} = info
     assert %{lane: :inline, window_lane: :inline} = info
     assert info.step_us > 0 and info.window_us > 0
-    # State, and five frames of two numbers and three labels, and the last choice.
+    # Two moments of a state and three labels, and five frames of two numbers and three labels.
     assert info.bytes == 2 * (2 * 8 * 4 + 3 * 4) + 5 * (2 * 4 + 3 * 4)
 
     assert inspect(session) =~
              ~r/^#Sconce.Session<vector 2 -> gru 8x2 -> fire\(2\) move\(4\) · resync 4 · packed f32, inline, \d+ us a decision>$/
   end
 
-  test "a session says what steps it and how the weights of that are kept" do
+  test "info shows the path of the steps and the format of the weights" do
     for {backbone, mode, weights, says} <- [
           {:gru, :carry, :f32, {:packed, :f32}},
           {:mamba, :carry, :bf16, {:packed, :bf16}},
@@ -821,7 +821,7 @@ defmodule Sconce.SessionTest do
     end
   end
 
-  test "in int8 are the matrices within the bound, and info says which and how near they are" do
+  test "matrices within the bound are int8, and info shows them with their errors" do
     spec = [embedding: {:vector, 64}, backbone: :gru, heads: @heads]
     {:ok, policy} = Policy.init(spec, seed: 1)
 
@@ -855,7 +855,7 @@ defmodule Sconce.SessionTest do
     assert_raise ArgumentError, ~r/:weights/, fn -> Session.open(policy, weights: {:bf16, 2}) end
   end
 
-  test "a window that costs more than an inline call may goes to a thread" do
+  test "a window that takes too long for an inline call goes to a thread" do
     {:ok, policy} = Policy.init(embedding: {:vector, 2}, heads: @heads)
     {:ok, session} = Session.open(policy, mode: :window, window_size: 1000)
     {:ok, info} = Session.info(session)

@@ -10,7 +10,7 @@ defmodule Sconce.TemporalTest do
 
   doctest Temporal
 
-  # Two layers show every kind that a backbone has.
+  # Two layers contain each kind of layer of a backbone.
   @sizes [
     hidden_size: 8,
     hidden_sizes: [8, 6],
@@ -26,7 +26,7 @@ defmodule Sconce.TemporalTest do
   ]
   @window 6
 
-  # A Spec of vectors of two numbers and of one choice out of two, as CartPole's.
+  # A Spec with vectors of two numbers and one choice out of two, as in CartPole.
   defp small(name) do
     options = Keyword.take(@sizes, Keyword.keys(Temporal.options(name)))
     heads = [action: {:categorical, 2}]
@@ -54,7 +54,7 @@ defmodule Sconce.TemporalTest do
     floats(out.logits)
   end
 
-  test "every backbone is in the table, with its formula, what it needs and its options" do
+  test "each backbone is in the table, with its formula, its needs and its options" do
     table = capture_io(fn -> :ok = Temporal.print() end)
 
     for name <- Temporal.backbones() do
@@ -66,7 +66,7 @@ defmodule Sconce.TemporalTest do
     assert table =~ "needs    hidden_size to be a multiple of 2 x num_heads"
   end
 
-  test "options of one name have one default, but where the family has another" do
+  test "options of one name have one default, unless the family has another" do
     usual = [
       num_heads: 4,
       head_dim: 64,
@@ -98,7 +98,7 @@ defmodule Sconce.TemporalTest do
     end
   end
 
-  test "options that do not fit each other are refused, and each that the table lets pass is built" do
+  test "options that contradict each other are refused, and all that the table accepts can be built" do
     for {opts, sentence} <- [
           {[backbone: :sliding_window, head_dim: 7],
            "the :sliding_window backbone needs head_dim (7) to be a multiple of 2"},
@@ -137,7 +137,7 @@ defmodule Sconce.TemporalTest do
       :refused
   end
 
-  test "a size that no machine has is refused before memory is taken" do
+  test "an impossible size is refused before memory is allocated" do
     attention = [backbone: :sliding_window, hidden_size: 2, window_size: 65_536]
 
     for options <- [
@@ -150,20 +150,20 @@ defmodule Sconce.TemporalTest do
   end
 
   describe "every backbone" do
-    test "has a state as large as the table says" do
+    test "has a state of the size in the table" do
       for name <- Temporal.backbones() do
         %{spec: %{backbone: {^name, options}}} = policy = policy!(name)
         assert {name, policy.state_size} == {name, state_size(name, Map.new(options))}
       end
     end
 
-    test "is as wide as it was told to be" do
+    test "has the width of its options" do
       for name <- Temporal.backbones() do
         assert policy!(name).trunk_width == if(name == :mlp, do: 6, else: 8)
       end
     end
 
-    test "gives of a sequence read at once what it gives frame by frame, also when it is tapped" do
+    test "computes the same for a whole sequence and frame by frame, also with taps" do
       games = for b <- 1..3, do: for(t <- 1..9, do: frame(10 * b + t))
 
       for name <- Temporal.backbones() do
@@ -186,7 +186,7 @@ defmodule Sconce.TemporalTest do
       end
     end
 
-    test "comes back from its checkpoint as it was" do
+    test "returns unchanged from its checkpoint" do
       dir = tmp_dir!("backbones")
 
       for name <- Temporal.backbones() do
@@ -219,10 +219,10 @@ defmodule Sconce.TemporalTest do
       end
     end
 
-    # The last frames up to t, padded with the first.
+    # The last frames up to t, padded with copies of the first.
     defp window(t), do: for(k <- (t - @window + 1)..t, do: frame(max(k, 0)))
 
-    # What the model has seen when it decides on frame t.
+    # The frames that the model has seen when it decides on frame t.
     defp seen(:window, t), do: window(t)
     defp seen(:carry, t), do: window(0) ++ for(k <- 1..t//1, do: frame(k))
 
@@ -231,7 +231,7 @@ defmodule Sconce.TemporalTest do
       window(last) ++ for(k <- (last + 1)..t//1, do: frame(k))
     end
 
-    test "sees what its mode says, at every frame" do
+    test "sees the frames of its mode, at each frame" do
       for name <- Temporal.backbones(), mode <- [:carry, :window, {:resync, 4}] do
         policy = policy!(name)
         logits = policy |> open!(mode) |> play!(0..10)
@@ -241,7 +241,7 @@ defmodule Sconce.TemporalTest do
       end
     end
 
-    test "begins again after a reset, and goes on from a snapshot" do
+    test "restarts after a reset and continues from a snapshot" do
       for name <- Temporal.backbones(), mode <- [:carry, :window, {:resync, 4}] do
         policy = policy!(name)
         [session, other] = for _ <- 1..2, do: open!(policy, mode)
@@ -270,7 +270,10 @@ defmodule Sconce.TemporalTest do
       {:ok, dir: dir, corpus: corpus}
     end
 
-    test "moves every backbone, from windows and through whole games", %{dir: dir, corpus: corpus} do
+    test "changes the weights of each backbone, on windows and whole games", %{
+      dir: dir,
+      corpus: corpus
+    } do
       for name <- Temporal.backbones(), unroll <- [:window, :carry] do
         out = Path.join(dir, "#{name}-#{unroll}")
         spec = small(name)
@@ -306,7 +309,7 @@ defmodule Sconce.TemporalTest do
     end
   end
 
-  # Without the numbers of their layers.
+  # The names of taps without the numbers of their layers.
   defp layer_taps(taps) do
     names = taps |> Map.drop(~w(embedding trunk)) |> Map.keys()
 
@@ -317,7 +320,7 @@ defmodule Sconce.TemporalTest do
     |> Enum.map(&String.to_existing_atom/1)
   end
 
-  # Numbers of the state of one game.
+  # Count of numbers in the state of one game.
   defp state_size(:mlp, _options), do: 0
 
   defp state_size(name, %{num_layers: n, hidden_size: h} = o) do

@@ -11,12 +11,12 @@ defmodule Sconce.TextTest do
 
   doctest Text
 
-  # Renames the window, clears the screen, turns the reading direction, and is no UTF-8.
+  # Renames the window, clears the screen, reverses the reading direction, and is not UTF-8.
   @evil "\e]0;mine\a\e[2J\u202Egpj.\u009B31m" <> <<0xFF>>
-  # A file can be named so, except for what is no UTF-8.
+  # The valid UTF-8 of it may be the name of a file.
   @path "\e]0;mine\a\e[2J\u202Egpj.\u009B31m"
 
-  test "nothing of what is printed is more than a character" do
+  test "printed text contains no control characters" do
     shown = Text.printable(@evil)
     assert shown == ~S(\e]0;mine\a\e[2J\u{202E}gpj.\x9B31m\xFF)
     assert plain?(shown)
@@ -28,7 +28,7 @@ defmodule Sconce.TextTest do
     for byte <- 0x80..0xFF, do: assert(Text.printable(<<byte>>) =~ ~r/\A\\x[89A-F][0-9A-F]\z/)
   end
 
-  test "what prints stays as it is" do
+  test "printable text stays unchanged" do
     for text <- ["Fox 12, Mewtwo 5 …", "Müller · 大乱闘 · 🦊", "C:\\replays", "vector 2 -> gru 8x1"] do
       assert Text.printable(text) == text
     end
@@ -36,18 +36,18 @@ defmodule Sconce.TextTest do
     assert Text.lines("a\nb\e") == "a\nb\\e"
   end
 
-  test "a long text keeps both ends, and its middle is not looked at" do
+  test "a long text keeps both ends, and its middle is not read" do
     text = "begin" <> String.duplicate("x", 10_000_000) <> "end"
     shown = Text.printable(text)
     assert String.length(shown) < 4_010
     assert String.starts_with?(shown, "begin")
     assert String.ends_with?(shown, "end")
-    # Letters of several bytes, and a cut within one.
+    # Letters of several bytes, cut within one.
     assert plain?(Text.printable(String.duplicate("大", 5_000)))
     assert plain?(Text.printable(String.duplicate(@evil, 5_000)))
   end
 
-  test "an error shows the path of a file that names it" do
+  test "an error shows the path of its file as printable text" do
     path = Path.join(System.tmp_dir!(), @path)
     {:error, error} = Policy.load(path)
     assert error.details.what =~ @path
@@ -63,7 +63,7 @@ defmodule Sconce.TextTest do
     end
   end
 
-  test "a head whose name is more than letters is refused, by a checkpoint and by a corpus" do
+  test "a head with a wrong name is refused, by a checkpoint and by a corpus" do
     spec =
       Spec.new(embedding: {:vector, 1}, backbone: :mlp, heads: [{"abcdefgh", {:bernoulli, 1}}])
 
@@ -76,7 +76,7 @@ defmodule Sconce.TextTest do
     path = Path.join(dir, "policy.safetensors")
     {:ok, policy} = Policy.init(spec)
     :ok = Policy.save(policy, path)
-    # The one control character that JSON lets stand in a string.
+    # The only control character that JSON allows unescaped in a string.
     File.write!(path, path |> File.read!() |> String.replace("abcdefgh", "abc\dDefg"))
     assert {:error, %Error{} = error} = Policy.load(path)
     assert plain?(Exception.message(error))
@@ -91,7 +91,7 @@ defmodule Sconce.TextTest do
     assert plain?(Exception.message(error))
   end
 
-  test "sources of games and what is skipped are shown, by tasks, errors and a corpus" do
+  test "tasks, errors and a corpus show sources of games and skipped files as printable text" do
     dir = tmp_dir!("text")
     fixtures = Path.join(dir, "fixtures")
     :ok = Native.corpus_fixtures(fixtures)
@@ -127,7 +127,7 @@ defmodule Sconce.TextTest do
     assert plain?(Exception.message(error))
   end
 
-  test "progress lines, tables and pictures show names and reasons" do
+  test "progress lines, tables and pictures show names and reasons as printable text" do
     progress = Progress.new(terminal: false, label: @path)
     event = %{event: :save_failed, step: 1, reason: @evil}
     {text, _progress} = Progress.write(progress, event)

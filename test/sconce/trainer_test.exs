@@ -7,13 +7,15 @@ defmodule Sconce.TrainerTest do
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Catalogue, Optimiser, Settings, Table}
 
+  doctest Trainer
+
   @small [backbone: :gru, hidden_size: 8, num_layers: 1, head_hidden_size: 8, dropout: 0.0] ++
            [batch_size: 8, window_size: 8, stride: 4, loss: :plain, learning_rate: 0.01] ++
            [validation_stride: 1, val_split: 0.25]
 
-  # The action is what was seen `delay` frames ago: with a delay only memory can know it.
+  # The action equals the observation `delay` frames ago: with a delay it needs memory.
   defp corpus!(dir, delay \\ 0, games \\ 12) do
-    # Other games for another number of them: a validation of its own shares none with the training.
+    # Another number of games draws other games: a validation corpus shares none with the training.
     :rand.seed(:exsss, {1, games, delay})
 
     games =
@@ -45,7 +47,7 @@ defmodule Sconce.TrainerTest do
     do:
       Keyword.merge([corpus: context.corpus, out: Path.join(context.dir, "run")] ++ @small, more)
 
-  test "a window of training is what attention sees, unless it is told another", context do
+  test "attention sees the window of the training, unless its option is given", context do
     sees = fn opts ->
       all = [corpus: context.corpus, out: context.dir] ++ opts
       %Settings{source: {:ok, {_corpus, spec}}} = Settings.new!(all)
@@ -64,7 +66,7 @@ defmodule Sconce.TrainerTest do
 
   defp start!(context, more), do: context |> options(more) |> Trainer.start_link() |> ended()
 
-  # Nothing writes into a test's folder when that is removed.
+  # Waits for the run to end, so that it does not write into the folder of the test while it is removed.
   defp ended({:ok, run}) do
     on_exit(fn ->
       monitor = Process.monitor(run)
@@ -80,7 +82,7 @@ defmodule Sconce.TrainerTest do
   end
 
   describe "a run" do
-    test "tells what happens in order and ends with a report", context do
+    test "sends its events in order and ends with a report", context do
       test = self()
       run = start!(context, steps: 4, validate_every: 2, progress: &send(test, {:seen, &1}))
       assert {:ok, report} = Trainer.await(run, 60_000)
@@ -115,7 +117,7 @@ defmodule Sconce.TrainerTest do
       assert policy.num_weights == report.weights
     end
 
-    test "of one seed gives the same weights to the last bit, of another seed others", context do
+    test "gives the same bits for equal seeds, and others for another seed", context do
       [a, b, c] =
         for {seed, name} <- [{7, "a"}, {7, "b"}, {8, "c"}] do
           out = Path.join(context.dir, name)
@@ -127,7 +129,7 @@ defmodule Sconce.TrainerTest do
       assert a != c
     end
 
-    test "that was stopped goes on to where an uninterrupted one ends", context do
+    test "that was stopped and resumed ends as an uninterrupted one", context do
       straight = Path.join(context.dir, "straight")
       train!(context, out: straight, steps: 40, evaluate: false)
 
@@ -136,7 +138,7 @@ defmodule Sconce.TrainerTest do
       assert_receive {:sconce_trainer, ^run, %{event: :step}}
       :ok = Trainer.stop(run)
       {:ok, _report} = Trainer.await(run, 60_000)
-      # Two runs of one folder at a time are refused; this one is over.
+      # The first run is over, so the folder is free.
       report = train!(context, steps: 40, evaluate: false, resume: true)
 
       assert report.steps == 40
@@ -144,7 +146,7 @@ defmodule Sconce.TrainerTest do
       assert last.(report.out) == last.(straight)
     end
 
-    test "that walks through games goes on in the middle of them, however it is computed",
+    test "through whole games resumes in the middle of games, also with gradient checkpoints",
          context do
       carry = [unroll: :carry, truncate_bptt: 3, steps: 30, batch_size: 3, evaluate: false]
       straight = Path.join(context.dir, "straight")
@@ -163,9 +165,9 @@ defmodule Sconce.TrainerTest do
       assert last.(report.out) == last.(straight)
     end
 
-    test "with little memory works through its batches in parts, and keeps to them when it goes on",
+    test "with little memory computes its batches in parts, and keeps the parts when resumed",
          context do
-      # A validation would take more than these steps.
+      # Validation is off: it would take more memory than these steps.
       steps = [steps: 30, dropout: 0.2, evaluate: false, val_split: 0.0]
       whole = train!(context, [out: Path.join(context.dir, "whole")] ++ steps)
       assert whole.micro_batch == 8
@@ -181,7 +183,7 @@ defmodule Sconce.TrainerTest do
                Enum.filter(events(), &(&1.event == :out_of_memory))
 
       assert Trainer.Report.format(report) =~ "memory, 4 windows of a batch at a time"
-      # Up to the order of sums.
+      # Equal up to the order of sums.
       loss = fn report -> report |> Sconce.Trainer.Curve.points(:loss) |> List.last() end
       {30, wanted} = loss.(whole)
       {30, loss} = loss.(report)
@@ -198,7 +200,7 @@ defmodule Sconce.TrainerTest do
       assert last.(report.out) == last.(straight)
     end
 
-    test "in a precision that gains nothing computes in f32 and says so, unless it is forced",
+    test "in a precision without a gain computes in f32 with a message, unless it is forced",
          context do
       steps = [steps: 12]
       out = &[out: Path.join(context.dir, &1)]
@@ -207,7 +209,7 @@ defmodule Sconce.TrainerTest do
 
       run = start!(context, [precision: :f16] ++ steps ++ out.("asked"))
       {:ok, asked} = Trainer.await(run, 60_000)
-      # However late they ask.
+      # A late subscriber gets the events too.
       :ok = Trainer.subscribe(run)
       assert_receive {:sconce_trainer, ^run, %{event: :start, precision: "f32"}}
       assert_receive {:sconce_trainer, ^run, %{event: :precision, asked: "f16", used: "f32"}}
@@ -216,7 +218,7 @@ defmodule Sconce.TrainerTest do
       assert last.(asked) == last.(exact)
       assert {:ok, %{precision: "f32"}} = Native.train_record(asked.out)
 
-      # Where the CPU has a matrix unit, bf16 gains.
+      # bf16 gains on a CPU with a matrix unit.
       {:ok, %{cpu: %{amx_bf16: unit?}}} = Sconce.native_info()
       bf16 = train!(context, [precision: :bf16] ++ steps ++ out.("bf16"))
       assert bf16.precision == if(unit?, do: "bf16", else: "f32")
@@ -229,7 +231,7 @@ defmodule Sconce.TrainerTest do
       assert_in_delta forced_run.policy.nll, exact.policy.nll, 0.02 * exact.policy.nll
     end
 
-    test "in f16 skips what overflows, also where it goes on", context do
+    test "in f16 skips steps that overflow, also when resumed", context do
       bits = [go: {:bernoulli, 2}]
       seen = for t <- 1..40, do: [t / 40, 1.0]
       games = for game <- 1..4, do: {seen, for(t <- 1..40, do: [rem(t + game, 2), 0])}
@@ -257,7 +259,7 @@ defmodule Sconce.TrainerTest do
     end
 
     @tag cuda: false
-    test "goes on on its own device, or on another if that is said", context do
+    test "resumes on its own device, or on another if given", context do
       report = train!(context, steps: 2, evaluate: false)
       record = Path.join(report.out, "run.json")
       json = File.read!(record)
@@ -292,7 +294,7 @@ defmodule Sconce.TrainerTest do
       assert File.exists?(Path.join(out, "last.safetensors"))
     end
 
-    test "tells a late subscriber how it began and how it ended", context do
+    test "sends a late subscriber its start and its end", context do
       run = start!(context, steps: 1)
       {:ok, report} = Trainer.await(run, 60_000)
       :ok = Trainer.subscribe(run)
@@ -301,7 +303,7 @@ defmodule Sconce.TrainerTest do
     end
 
     @tag :capture_log
-    test "ends with its owner, its state saved and its folder free", context do
+    test "ends with its owner, saves its state and frees its folder", context do
       test = self()
 
       owner =
@@ -322,7 +324,7 @@ defmodule Sconce.TrainerTest do
       assert steps > 0
     end
 
-    test "tells in a crash report where it was, not all that it holds", context do
+    test "shows its position in a crash report, without all its data", context do
       log =
         ExUnit.CaptureLog.capture_log(fn ->
           run = start!(context, steps: 100_000)
@@ -341,7 +343,7 @@ defmodule Sconce.TrainerTest do
       refute log =~ "learning_rate"
     end
 
-    test "whose process is killed outright ends, and goes on to where an uninterrupted one ends",
+    test "whose process is killed ends, and when resumed ends as an uninterrupted one",
          context do
       straight = Path.join(context.dir, "straight")
       train!(context, out: straight, steps: 500, evaluate: false)
@@ -363,7 +365,7 @@ defmodule Sconce.TrainerTest do
       assert last.(report.out) == last.(straight)
     end
 
-    test "outlives a progress function that fails in whatever way, and says so once", context do
+    test "survives any failure of its progress function, and reports it once", context do
       import ExUnit.CaptureLog
 
       for {fail, said} <- [
@@ -377,11 +379,11 @@ defmodule Sconce.TrainerTest do
             assert %{stopped: :finished} = train!(context, out: out, steps: 2, progress: fail)
           end)
 
-        assert length(String.split(log, "progress function given up: ** " <> said)) == 2
+        assert length(String.split(log, "progress function dropped: ** " <> said)) == 2
       end
     end
 
-    test "validates after each epoch unless told otherwise", context do
+    test "validates after each epoch by default", context do
       test = self()
       train!(context, epochs: 2, evaluate: false, progress: &send(test, {:seen, &1}))
       events = events()
@@ -390,20 +392,20 @@ defmodule Sconce.TrainerTest do
       assert for(%{event: :validation, step: step} <- events, do: step) == [epoch, steps]
     end
 
-    test "ends early where validations no longer get better", context do
-      # Nothing is better by a hundred nats.
+    test "ends early if validations stop improving", context do
+      # No validation improves by a hundred nats.
       opts = [steps: 100_000, validate_every: 1, min_delta: 100.0, evaluate: false]
       assert %{stopped: :early, steps: 4, best_step: 1} = train!(context, [patience: 3] ++ opts)
     end
 
-    test "ends with its time", context do
+    test "ends at its time limit", context do
       assert %{stopped: :budget, steps: steps} =
                train!(context, steps: 100_000_000, max_minutes: 0.001, evaluate: false)
 
       assert steps < 100_000_000
     end
 
-    test "none of whose states can be written goes on, says so, and leaves the one before it whole",
+    test "that cannot write its states continues, reports it, and keeps the old state whole",
          context do
       opts = [steps: 100_000, hidden_size: 64, validate_every: 1]
       run = start!(context, opts)
@@ -415,7 +417,7 @@ defmodule Sconce.TrainerTest do
       {files, before} = {Enum.sort(File.ls!(out)), File.read!(last)}
       assert byte_size(before) > 32 * 1024
 
-      # A budget that is spent some steps later.
+      # A time limit that is reached some steps later.
       minutes = [max_minutes: 0.02, evaluate: false]
       again = opts ++ minutes ++ [corpus: context.corpus.dir, out: out, resume: true]
       again = Keyword.merge(@small, again)
@@ -436,7 +438,7 @@ defmodule Sconce.TrainerTest do
       assert Enum.sort(File.ls!(out)) == files
     end
 
-    test "leaves no file behind that is empty or cut short where nothing can be written",
+    test "leaves no empty or truncated file if no file can be written",
          context do
       out = Path.join(context.dir, "run")
       opts = [corpus: context.corpus.dir, out: out, steps: 4, gradient_report: 1]
@@ -450,16 +452,16 @@ defmodule Sconce.TrainerTest do
       """
 
       assert {output, 0} = elixir_within(script, 0)
-      assert output =~ "the state on disk is that of none of this run"
+      assert output =~ "the state on disk is not of this run"
 
       for file <- ~w(run.json gradients.jsonl best.safetensors report.json),
           do: assert(output =~ "failed #{file}")
 
-      # The lock has no content.
+      # The lock file is always empty.
       assert File.ls!(out) == ["lock"]
     end
 
-    test "whose VM is killed outright leaves whole files, and goes on to the same bits",
+    test "whose VM is killed leaves whole files, and resumes to the same bits",
          context do
       opts = [steps: 3000, validate_every: 700, save_every: 1, keep_last: 1, keep_best: 2]
       opts = Keyword.merge(@small, opts ++ [evaluate: false, ema_decay: 0.9])
@@ -476,7 +478,7 @@ defmodule Sconce.TrainerTest do
       Sconce.Trainer.await(run)
       """
 
-      # At whatever the writer is just doing, some time after its first file.
+      # The kill comes some time after the first file, at any point of the writer.
       for wait <- [0, 40] do
         last = Path.join(out, "last.safetensors")
         seen = File.stat(last)
@@ -516,7 +518,7 @@ defmodule Sconce.TrainerTest do
       assert {:ok, _policy} = Sconce.Policy.load(Path.join(report.out, best))
     end
 
-    test "can stand under a supervisor, which does not start it again", context do
+    test "can have a supervisor, which does not restart it", context do
       children = [{Trainer, options(context, steps: 1)}]
       {:ok, supervisor} = Supervisor.start_link(children, strategy: :one_for_one)
       [{Trainer, run, :worker, _modules}] = Supervisor.which_children(supervisor)
@@ -525,15 +527,15 @@ defmodule Sconce.TrainerTest do
       assert Supervisor.which_children(supervisor) == []
     end
 
-    test "keeps to the corpus of its own that it is measured on", context do
+    test "may be scored on a separate validation corpus", context do
       other = corpus!(Path.join(context.dir, "other"), 0, 4)
       report = train!(context, steps: 2, validation: other)
       assert %{train: %{games: 12}, validation: %{games: 4}} = report
     end
   end
 
-  describe "what is wrong" do
-    test "with an option raises, with the nearest that there is", context do
+  describe "errors:" do
+    test "an unknown option raises, with the nearest name", context do
       for {option, near} <- [bacth_size: ":batch_size", hiden_size: ":hidden_size"] do
         assert_raise ArgumentError, ~r/unknown option :#{option}, did you mean #{near}/, fn ->
           Trainer.start_link(options(context, [{option, 3}]))
@@ -557,13 +559,13 @@ defmodule Sconce.TrainerTest do
       end
     end
 
-    test "with the corpus is what await returns", context do
+    test "an unusable corpus is returned by await", context do
       run = start!(context, corpus: Path.join(context.dir, "nowhere"))
       assert {:error, %Error{kind: :not_found}} = Trainer.await(run)
       assert %{status: :failed} = Trainer.info(run)
     end
 
-    test "with a Spec that does not fit the corpus names both", context do
+    test "a Spec that does not fit the corpus is named with it", context do
       spec = Spec.new(embedding: {:vector, 3}, heads: [go: {:categorical, 2}])
       opts = [corpus: context.corpus, out: Path.join(context.dir, "run"), spec: spec]
       {:ok, run} = Trainer.start_link(opts)
@@ -572,21 +574,21 @@ defmodule Sconce.TrainerTest do
       assert details.got =~ "vectors of 2"
     end
 
-    test "with the folder is an error of the file system", context do
+    test "an unusable folder is an error of the file system", context do
       file = Path.join(context.dir, "file")
       File.write!(file, "in the way")
       run = start!(context, out: file)
       assert {:error, %Error{kind: :io, op: :train}} = Trainer.await(run)
     end
 
-    test "with a folder that holds an earlier run is refused, unless it goes on", context do
+    test "a folder with an earlier run is refused, unless the run is resumed", context do
       train!(context, steps: 1)
       run = start!(context, steps: 1)
       assert {:error, %Error{kind: :mismatch, details: details}} = Trainer.await(run)
       assert details.expected =~ "resume: true"
     end
 
-    test "with options that mean nothing beside the others raises, with what they go with",
+    test "an option without effect beside the others raises, and names the option that it needs",
          context do
       values = [
         [1.0],
@@ -621,7 +623,7 @@ defmodule Sconce.TrainerTest do
       end
     end
 
-    test "with an integer that no 64 bits hold is named, as is a value that is none", context do
+    test "an integer beyond 64 bits is named, as is a value that is not allowed", context do
       for {name, value} <- [steps: 10 ** 20, seed: 2 ** 64, batch_size: 10 ** 30] do
         assert_raise ArgumentError, ~r/option :#{name}: expected an integer of 64 bits/, fn ->
           Trainer.start_link(options(context, [{name, value}]))
@@ -639,13 +641,13 @@ defmodule Sconce.TrainerTest do
       end
     end
 
-    test "with a Spec other than that of the run to go on with is a mismatch", context do
+    test "another Spec than that of the resumed run is a mismatch", context do
       train!(context, steps: 1)
       run = start!(context, steps: 2, resume: true, hidden_size: 16)
       assert {:error, %Error{kind: :mismatch}} = Trainer.await(run)
     end
 
-    test "with two runs of one folder at a time is busy", context do
+    test "a second run in one folder is busy", context do
       run = start!(context, steps: 100_000)
       :ok = Trainer.subscribe(run)
       assert_receive {:sconce_trainer, ^run, %{event: :step}}
@@ -653,14 +655,14 @@ defmodule Sconce.TrainerTest do
       assert {:error, %Error{kind: :busy}} = Trainer.await(second, 10_000)
     end
 
-    test "with a number is out of range by its name", context do
+    test "a number out of range is named", context do
       run = start!(context, burn_in: 8)
 
       assert {:error, %Error{kind: :out_of_range, details: %{field: "burn_in"}}} =
                Trainer.await(run)
     end
 
-    test "with time is a deadline, and with a process that is gone a cancellation", context do
+    test "await past its deadline is :deadline, and of a dead run :cancelled", context do
       run = start!(context, steps: 100_000)
 
       assert {:error, %Error{kind: :deadline, details: %{deadline_ms: 20}}} =
@@ -673,17 +675,17 @@ defmodule Sconce.TrainerTest do
       end
     end
 
-    test "with what is no list of options is named" do
+    test "a term that is not a list of options raises" do
       assert_raise ArgumentError, "expected options, got: %{}", fn -> Trainer.start_link(%{}) end
     end
   end
 
   describe "an optimizer" do
-    # A rate that suits each.
+    # A fitting learning rate for each.
     @rates [adamw: 0.01, adam: 0.01, sgd: 0.1, rmsprop: 3.0e-3, radam: 0.05, lamb: 0.03] ++
              [adabelief: 0.01, yogi: 0.01, lion: 3.0e-3]
 
-    test "of any name brings the loss down", context do
+    test "of each name lowers the loss", context do
       assert Keyword.keys(@rates) == Optimiser.names()
 
       for {name, rate} <- @rates do
@@ -697,7 +699,7 @@ defmodule Sconce.TrainerTest do
       end
     end
 
-    test "has the defaults that are documented", context do
+    test "has its documented defaults", context do
       opts = [steps: 3, evaluate: false, warmup_steps: 0]
 
       for name <- Optimiser.names() do
@@ -712,7 +714,7 @@ defmodule Sconce.TrainerTest do
       end
     end
 
-    test "stopped and resumed ends where an uninterrupted one does, its averages too", context do
+    test "stopped and resumed ends as an uninterrupted one, with its averages", context do
       opts = [optimizer: :lamb, ema_decay: 0.9, accumulation_steps: 3, evaluate: false]
       opts = opts ++ [steps: 24, validate_every: 8, lr_schedule: :cosine_restarts]
       straight = Path.join(context.dir, "straight")
@@ -729,7 +731,7 @@ defmodule Sconce.TrainerTest do
           do: assert(weights(Path.join(report.out, file)) == weights(Path.join(straight, file)))
     end
 
-    test "refuses what it does not have, and names that are none", context do
+    test "refuses options of others and unknown names", context do
       assert_raise ArgumentError, ~r/unknown option of the :adamw optimizer :momentum/, fn ->
         Trainer.start_link(options(context, momentum: 0.9))
       end
@@ -748,7 +750,7 @@ defmodule Sconce.TrainerTest do
     end
   end
 
-  test "a schedule restarts where it is told to", context do
+  test "a schedule restarts at its period", context do
     test = self()
     opts = [lr_schedule: :cosine_restarts, restart_period: 4, restart_mult: 2, warmup_steps: 2]
     show = [progress: &send(test, {:seen, &1})]
@@ -761,7 +763,7 @@ defmodule Sconce.TrainerTest do
   end
 
   describe "an evaluation" do
-    test "gives what the run gave, and tells how far it is", context do
+    test "returns the scores of the run, and reports progress", context do
       validation = corpus!(Path.join(context.dir, "other"), 0, 3)
       report = train!(context, steps: 4, validation: validation)
       best = Path.join(report.out, "best.safetensors")
@@ -790,7 +792,7 @@ defmodule Sconce.TrainerTest do
       assert {:error, %Error{kind: :mismatch}} = Trainer.evaluate(best, wider)
     end
 
-    test "ends where the progress function does, and leaves no message behind", context do
+    test "ends with its progress function, and leaves no message behind", context do
       report = train!(context, steps: 1, evaluate: false, validate_every: 1)
       best = Path.join(report.out, "best.safetensors")
 
@@ -803,7 +805,7 @@ defmodule Sconce.TrainerTest do
       refute_receive {:sconce, _ref, _message}, 20
     end
 
-    test "of something that is not there is an error", context do
+    test "of a missing file is an error", context do
       nowhere = Path.join(context.dir, "nowhere")
       assert {:error, %Error{kind: :not_found}} = Trainer.evaluate(nowhere, context.corpus)
       report = train!(context, steps: 1)
@@ -812,7 +814,7 @@ defmodule Sconce.TrainerTest do
     end
   end
 
-  test "what only memory can know a GRU learns and an MLP does not", context do
+  test "a GRU learns an action that needs memory, and an MLP does not", context do
     corpus = corpus!(Path.join(context.dir, "delayed"), 2, 40)
     opts = [corpus: corpus, steps: 300, batch_size: 16, window_size: 16, stride: 8]
     gru = train!(context, opts ++ [out: Path.join(context.dir, "gru"), hidden_size: 16])
@@ -830,7 +832,7 @@ defmodule Sconce.TrainerTest do
     assert mlp.policy.nll > 0.6
   end
 
-  test "a policy stays closer to the prior the more that weighs, and goes on so", context do
+  test "a policy stays closer to the prior with a larger weight, also when resumed", context do
     run = fn weight, more ->
       out = Path.join(context.dir, "prior-#{weight}")
       train!(context, Keyword.merge([steps: 8, prior_weight: weight, out: out], more))
@@ -846,7 +848,7 @@ defmodule Sconce.TrainerTest do
              run.(10, steps: 9, resume: true, decay_steps: 9)
   end
 
-  test "a teacher is followed, its divergence told, and one of another action space refused",
+  test "a policy follows its teacher and reports the divergence; a teacher of another action space is refused",
        context do
     teacher = train!(context, steps: 2, out: Path.join(context.dir, "teacher"))
     path = Path.join(teacher.out, "best.safetensors")
@@ -890,13 +892,13 @@ defmodule Sconce.TrainerTest do
     :ok = Native.train_stop(task)
 
     assert options == Table.by_name(native)
-    # The device is chosen before a run begins, and told with its options.
+    # The device is resolved before a run begins, and is added to its options.
     {"cpu", options} = Map.pop!(options, :device)
     assert Enum.sort(Map.keys(options)) == Enum.sort(Keyword.keys(Catalogue.schema(:training)))
     assert Enum.sort(Map.keys(options.loss)) == Enum.sort(Keyword.keys(Catalogue.schema(:loss)))
   end
 
-  test "what is beyond a bound is refused, whatever the option", context do
+  test "a number beyond a bound of any option is refused", context do
     for {name, spec} <- Catalogue.schema(:training),
         {bound, number} <- Keyword.take(spec, [:min, :max, :above, :below]) do
       beyond = %{min: number - 1, max: number + 1, above: number, below: number}[bound]
@@ -906,7 +908,7 @@ defmodule Sconce.TrainerTest do
       end
     end
 
-    # Every other number is any of 64 bits.
+    # All other options accept each number of 64 bits.
     unbounded =
       for {name, spec} <- Catalogue.schema(:training),
           inspect(spec[:type]) =~ ~r/integer|^:float|\[:float/,
@@ -922,7 +924,7 @@ defmodule Sconce.TrainerTest do
       {:ok, first: first, policy: Path.join(first.out, "best.safetensors")}
     end
 
-    # Without any option of a Spec.
+    # Starts a run without options of a Spec.
     defp tuned!(context, more) do
       test = self()
 
@@ -942,7 +944,7 @@ defmodule Sconce.TrainerTest do
       Trainer.await(run, 60_000)
     end
 
-    test "has its Spec, scores as it does while nothing is learned, and tells so", context do
+    test "has its Spec, and scores the same before it learns", context do
       {:ok, report} = tuned!(context, steps: 1, learning_rate: 0.0)
       assert report.spec == context.first.spec
       assert report.policy.nll == context.first.policy.nll
@@ -950,14 +952,14 @@ defmodule Sconce.TrainerTest do
       assert taken > 5
     end
 
-    test "learns the heads that it does not have", context do
+    test "learns heads that the policy lacks", context do
       {:ok, report} = tuned!(context, steps: 2, heads_kind: :autoregressive, freeze: [:backbone])
       assert report.spec.backbone == context.first.spec.backbone
       assert_receive {:told, %{event: :began, new: [_ | _] = new}}
       assert Enum.all?(new, &String.starts_with?(&1, "heads."))
     end
 
-    test "of another backbone or input, with a part that is none, or without a file is refused",
+    test "is refused with another backbone or input, an unknown part or a missing file",
          context do
       for {more, said} <- [
             {[hidden_size: 12],
@@ -974,7 +976,7 @@ defmodule Sconce.TrainerTest do
       end
     end
 
-    test "goes on without the file", context do
+    test "resumes without the file", context do
       {:ok, report} = tuned!(context, steps: 2, freeze: [:backbone], lr_schedule: :constant)
       File.rm!(context.policy)
       {:ok, run} = Trainer.start_link(resume: true, out: report.out, steps: 4)
@@ -996,7 +998,7 @@ defmodule Sconce.TrainerTest do
       {:ok, write: write}
     end
 
-    test "is the run.json of another run, whose games, Spec and losses it gives again", context do
+    test "may be the run.json of another run, with its games, Spec and losses", context do
       loss = [label_smoothing: 0.2, focal_gamma: nil]
       own = [optimizer: :sgd, momentum: 0.5, loss: loss, steps: 4]
       first = train!(context, own)
@@ -1015,7 +1017,7 @@ defmodule Sconce.TrainerTest do
       assert %{focal_gamma: 1.0, label_smoothing: 0.2} = said.options.loss
     end
 
-    test "is JSON or Elixir, with groups or without", context do
+    test "may be JSON or Elixir, with groups or without", context do
       for {name, text} <- [
             {"a.json",
              ~s({"data": {"batch_size": 3}, "lr_schedule": "linear", "loss": {"clamp": 9}})},
@@ -1027,7 +1029,7 @@ defmodule Sconce.TrainerTest do
       end
     end
 
-    test "that is none, or says what nobody knows, is refused by what is wrong", context do
+    test "that is invalid or has unknown options is refused, and the error named", context do
       for {name, text, said} <- [
             {"a.json", "{", ~r/^option :options: .*a.json: no options: EOF/},
             {"b.json", ~s({"data": {"bacth_size": 3}}),
@@ -1048,7 +1050,7 @@ defmodule Sconce.TrainerTest do
     end
   end
 
-  test "options stand in their groups, by their names alone, or both", context do
+  test "options may be given in groups, by name, or both", context do
     flat = [batch_size: 8, window_size: 8, steps: 2, seed: 3, learning_rate: 0.01]
 
     grouped = [
@@ -1071,7 +1073,7 @@ defmodule Sconce.TrainerTest do
         do: assert_raise(ArgumentError, ~r/^#{Regex.escape(said)}/, fn -> settings.(opts) end)
   end
 
-  test "a number beyond its bounds is refused by its option", context do
+  test "a number beyond its bounds is refused, and its option named", context do
     for {name, value} <- [accumulation_steps: 2 ** 31, steps: 10 ** 12, keep_last: 10 ** 7] do
       assert_raise ArgumentError, ~r/option :#{name}: expected .* of at most \d+, got/, fn ->
         Trainer.start_link(options(context, [{name, value}]))
@@ -1083,14 +1085,14 @@ defmodule Sconce.TrainerTest do
     end
   end
 
-  test "a plain loss is known by its values" do
+  test "a plain loss is recognised by its values" do
     refute Catalogue.plain?(%{button_weight: 2.0})
     {:ok, run} = Trainer.start_link(corpus: "nowhere", out: "nowhere", loss: :plain)
     assert %Settings{options: %{loss: loss}} = :sys.get_state(run).settings
     assert Catalogue.plain?(loss)
   end
 
-  # Whether another run may have the folder: it then finds that of the first.
+  # Whether the folder is unlocked: a second run then finds the first one's record.
   defp folder_free?(context) do
     run = start!(context, steps: 1)
     {:error, %Error{kind: kind}} = Trainer.await(run)
@@ -1114,7 +1116,7 @@ defmodule Sconce.TrainerTest do
     end
   end
 
-  # A checkpoint's tensors: the manifest notes how long the run took.
+  # A checkpoint's tensors, without the manifest, which contains times.
   defp weights(path) do
     <<length::64-little, _header::binary-size(length), tensors::binary>> = File.read!(path)
     tensors

@@ -12,7 +12,7 @@ defmodule Sconce.VMTest do
     assert is_binary(settings.busy_wait) and is_boolean(settings.bound)
   end
 
-  test "flags that hurt are named, each alone, and defaults are not" do
+  test "each harmful flag is named, and defaults are not" do
     assert VM.harmful(@sound) == []
     assert VM.harmful(%{@sound | busy_wait: "none"}) == []
 
@@ -28,11 +28,11 @@ defmodule Sconce.VMTest do
     end
   end
 
-  test "a VM on one processor has one scheduler of each kind, which hurts nobody" do
+  test "one scheduler of each kind is not harmful on one processor" do
     assert VM.harmful(%{@sound | schedulers: 1, dirty_cpu: 1, processors: 1}) == []
   end
 
-  test "the last of several flags counts" do
+  test "the last of several equal flags wins" do
     flags = "+sbwt none +sbwt very_long"
 
     assert {"very_long", 0} =

@@ -1,5 +1,5 @@
 defmodule Sconce.Test.Cluster do
-  @moduledoc "Other nodes on this machine, each a VM of its own that has started Sconce."
+  @moduledoc "Other nodes on this machine, each a VM of its own that runs Sconce."
 
   import ExUnit.Callbacks, only: [on_exit: 1]
 
@@ -7,7 +7,7 @@ defmodule Sconce.Test.Cluster do
 
   @host "127.0.0.1"
 
-  @doc "Makes this VM a node, if it is none, until the end of the module."
+  @doc "Makes this VM a node until the end of the module, unless it is one."
   def start! do
     unless Node.alive?() do
       {_output, 0} = System.cmd(epmd(), ["-daemon"])
@@ -18,20 +18,20 @@ defmodule Sconce.Test.Cluster do
     :ok
   end
 
-  # Not every installation has it on the path.
+  # Some installations do not have epmd on the path.
   defp epmd do
     erts = "erts-#{:erlang.system_info(:version)}"
     System.find_executable("epmd") || Path.join([:code.root_dir(), erts, "bin", "epmd"])
   end
 
-  @doc "Another node, which ends with the test or, in `setup_all`, with its module."
+  @doc "Starts another node, which ends with the test or, in `setup_all`, with its module."
   def node! do
     paths = for path <- :code.get_path(), path != ~c".", arg <- [~c"-pa", path], do: arg
     cookie = Atom.to_charlist(Node.get_cookie())
-    # A node that stands still or is lost is no matter between the others.
+    # Without full connections a suspended or lost node does not affect the others.
     args = [~c"-connect_all", ~c"false", ~c"-setcookie", cookie | paths]
     host = String.to_charlist(@host)
-    # A loaded machine may take its time.
+    # A machine under load may be slow.
     options = %{name: name(), host: host, args: args, wait_boot: 120_000}
     {:ok, _peer, node} = :peer.start(options)
     os_pid = :erpc.call(node, System, :pid, [])
@@ -42,7 +42,7 @@ defmodule Sconce.Test.Cluster do
 
   defp name, do: String.to_atom("sconce-#{System.pid()}-#{System.unique_integer([:positive])}")
 
-  @doc "Serves a checkpoint on a node until `Sconce.Serving.stop/1` or the node's end; gives the pid."
+  @doc "Serves a checkpoint on a node until `Sconce.Serving.stop/1` or the node's end; returns the pid."
   def serve!(node, path, opts), do: :erpc.call(node, __MODULE__, :serve_here!, [path, opts])
 
   def serve_here!(path, opts) do
@@ -52,12 +52,12 @@ defmodule Sconce.Test.Cluster do
     pid
   end
 
-  @doc "Makes an atom on a node, and none here."
+  @doc "Makes an atom on a node only."
   def atom(node, name), do: :erpc.call(node, __MODULE__, :atom_here, [name])
 
   def atom_here(name), do: {:ok, name |> String.to_atom() |> Atom.to_string()}
 
-  @doc "Holds the next batch of a serving on its node, until the process that this gives is told to `:release` it."
+  @doc "Holds the next batch of a serving on its node until the returned process gets `:release`."
   def hold!(serving) do
     me = self()
     holder = Node.spawn(node(serving), __MODULE__, :hold_here!, [serving, me])
@@ -71,7 +71,7 @@ defmodule Sconce.Test.Cluster do
     receive do: (:release -> Native.probe_open(gate))
   end
 
-  @doc "Lets a VM stand still, as if the network failed, until `resume/1` or the end of the test."
+  @doc "Suspends a VM, as if the network failed, until `resume/1` or the end of the test."
   def suspend(os_pid) do
     on_exit(fn -> resume(os_pid) end)
     signal("STOP", os_pid)
@@ -85,7 +85,7 @@ defmodule Sconce.Test.Cluster do
   defp signal(signal, os_pid),
     do: System.cmd("kill", ["-#{signal}", os_pid], stderr_to_stdout: true)
 
-  # A busy machine takes its time.
+  # A machine under load may be slow.
   defp until_stopped(os_pid) do
     {state, 0} = System.cmd("ps", ["-o", "state=", "-p", os_pid])
     unless state =~ "T", do: until_stopped(os_pid)

@@ -1,9 +1,9 @@
 defmodule Sconce.Test.Exphil do
-  @moduledoc "Corpora as ExPhil writes them."
+  @moduledoc "Writes corpora in ExPhil's format."
 
   @doc """
-  Writes a corpus of games, each `{path, port, rows}` with rows of `{numbers, label}`; a label is the mask
-  of the buttons and five classes.
+  Writes a corpus of games, each `{path, port, rows}` with rows of `{numbers, label}`; a label is the bit mask of the
+  buttons and five classes.
   """
   def write!(dir, games) do
     File.mkdir_p!(dir)

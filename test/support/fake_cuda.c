@@ -1,5 +1,5 @@
-// As much of CUDA as says what a machine has: the driver of an imagined card. Each number is a variable of the
-// environment, so that one build imagines all machines.
+// A fake of the part of CUDA that describes a machine: the driver of an imagined card. Environment variables set its
+// numbers, so that one build imitates all machines.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 defmodule Sconce.Test.Nvml do
-  @moduledoc "A library that stands in for the driver's, see native/cuda/tests/fake/nvml.c."
+  @moduledoc "A fake of the driver's library, see native/cuda/tests/fake/nvml.c."
 
   import ExUnit.Callbacks, only: [on_exit: 1]
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
@@ -7,8 +7,8 @@ defmodule Sconce.Test.Nvml do
   @source "native/cuda/tests/fake/nvml.c"
 
   @doc """
-  Makes the setting `:nvml` that of a fake of its own, until the test ends; its folder. It is two cards: an
-  RTX 4090 of 24564 MiB, of which 4521 are used, and an H200 that is cut into instances.
+  Sets `:nvml` to a new fake library until the test ends, and returns the fake's folder. The fake has two cards: an RTX
+  4090 with 24564 MiB, 4521 of them used, and an H200 that is partitioned into instances.
   """
   def fake!(settings \\ []) do
     folder = tmp_dir!("nvml")
@@ -20,10 +20,10 @@ defmodule Sconce.Test.Nvml do
     folder
   end
 
-  @doc "No driver, until the test ends."
+  @doc "Sets `:nvml` to a folder without a driver until the test ends."
   def none!, do: use!(tmp_dir!("nvml"))
 
-  @doc "Changes what the fake says, as in `card1: 15`."
+  @doc "Changes settings of the fake, such as `card1: 15`."
   def set!(folder, settings) do
     lines = for {name, value} <- settings, do: "#{name}=#{value}\n"
     File.write!(Path.join(folder, "fake.conf"), lines)

@@ -1,9 +1,9 @@
 defmodule Sconce.Test.Scratch do
-  @moduledoc "Folders, files and processes that a test makes and that do not outlive it."
+  @moduledoc "Folders, files and processes of a test, which do not outlive it."
 
   import ExUnit.Callbacks, only: [on_exit: 1]
 
-  @doc "A fresh folder, removed when the test ends."
+  @doc "Makes a fresh folder, removed when the test ends."
   def tmp_dir!(name \\ "scratch") do
     unique = "sconce-#{name}-#{System.pid()}-#{System.unique_integer([:positive])}"
     path = Path.join(System.tmp_dir!(), unique)
@@ -12,25 +12,24 @@ defmodule Sconce.Test.Scratch do
     path
   end
 
-  @doc "Runs `mix args` in `dir` in an OS process of its own: `{output, status}`."
+  @doc "Runs `mix args` in `dir` in an OS process of its own; returns `{output, status}`."
   def mix(args, dir, env \\ []) do
     run("mix", args, dir, env)
   end
 
   @doc """
-  Runs a script beside this Sconce in a VM that can write no file longer than `kilobytes`: what then
-  fails is a write, as on a full disk.
+  Runs a script with this Sconce in a VM that can write no file longer than `kilobytes`: a longer write fails, as on a
+  full disk.
   """
   def elixir_within(script, kilobytes) do
-    # The unit of `ulimit` is 512 bytes; without the trap the VM would be killed.
+    # The unit of `ulimit` is 512 bytes; without the trap a signal would kill the VM.
     limited = ~s(trap '' XFSZ; ulimit -f #{2 * kilobytes}; exec elixir -pa "$1" -e "$2")
     args = ["-c", limited, "sh", Application.app_dir(:sconce, "ebin"), script]
     run("sh", args, System.tmp_dir!())
   end
 
   @doc """
-  Starts a script beside this Sconce in a VM of its own, which is killed outright when `due` gives true
-  or it ends first.
+  Starts a script with this Sconce in a VM of its own, which is killed once `due` returns true, unless it ends first.
   """
   def elixir_until(script, due) do
     pid = Path.join(tmp_dir!("vm"), "pid")
@@ -41,8 +40,8 @@ defmodule Sconce.Test.Scratch do
   end
 
   @doc """
-  Runs a script beside this Sconce in a VM of its own, which gets a signal when it has written its id to the file
-  `pid`; `before` is called just before. Whether it then ended by itself.
+  Runs a script with this Sconce in a VM of its own, which gets a signal after it has written its id to the file `pid`;
+  `before` is called just before the signal. Returns whether the VM then ended by itself.
   """
   def elixir_told_to_stop(script, pid, before, signal \\ "TERM") do
     args = ["-pa", Application.app_dir(:sconce, "ebin"), "-e", script]
@@ -54,7 +53,7 @@ defmodule Sconce.Test.Scratch do
     status == 0
   end
 
-  # A SIGHUP that these tests ignore, as under `nohup`, would be ignored there too.
+  # Under `nohup` the tests ignore SIGHUP, and the program would inherit that.
   defp heard(program, args) do
     default = ["--default-signal=HUP"]
 
@@ -86,11 +85,11 @@ defmodule Sconce.Test.Scratch do
     end
   end
 
-  @doc "Runs a program in `dir`, apart from the settings of this test run: `{output, status}`."
+  @doc "Runs a program in `dir` without the settings of this test run; returns `{output, status}`."
   def run(program, args, dir, env \\ []) do
     clean = for {"SCONCE_" <> _ = name, _value} <- System.get_env(), do: {name, nil}
     apart = [{"MIX_ENV", "prod"}, {"MIX_BUILD_PATH", nil}, {"CI", nil}, {"LC_ALL", "C.UTF-8"}]
-    # Beside other tests a run that gives way takes too long.
+    # Beside other tests a run at background priority takes too long.
     apart = apart ++ [{"SCONCE_BACKGROUND", "normal"}]
     System.cmd(program, args, cd: dir, stderr_to_stdout: true, env: clean ++ apart ++ env)
   end

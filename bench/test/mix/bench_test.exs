@@ -19,7 +19,7 @@ defmodule Mix.Tasks.BenchTest do
   defp bench(only, args \\ []),
     do: capture_io(fn -> Bench.run(["--only", only, "--budget", "0.01"] ++ args) end)
 
-  # Titles and rows of the table, which begins after an empty line.
+  # Titles and rows of the table, which starts after an empty line.
   defp table(output) do
     [_header, table | _rest] = String.split(output, "\n\n")
     [titles | rows] = String.split(table, "\n", trim: true)
@@ -46,7 +46,7 @@ defmodule Mix.Tasks.BenchTest do
     refute output =~ "FAILED"
   end
 
-  test "writes one JSON object a line, with the machine in each", %{json: json} do
+  test "writes one JSON object per line, with the machine in each", %{json: json} do
     bench("^embed|^import games made", ["--json", json, "--threads", "1"])
     lines = json |> File.read!() |> String.split("\n", trim: true)
     assert length(lines) == 3
@@ -60,22 +60,22 @@ defmodule Mix.Tasks.BenchTest do
     assert List.last(lines) =~ ~s("games":9,)
   end
 
-  test "a window is limited by its products where no weights of a cell are read again" do
+  test "a window is limited by its products unless a cell reads its weights for each frame" do
     {_titles, rows} = table(bench("^act (gru|mamba|sliding).*packed.*window"))
     assert [gru, mamba, attention] = rows
-    # Whichever of the two takes longer by what was measured of this machine.
+    # The slower of the two limits, as measured on this machine.
     assert gru =~ ~r/recurrent weights read|products of 60 frames/
     for row <- [mamba, attention], do: assert(row =~ "products of 60 frames")
   end
 
-  test "training steps bring the loss down and say so", %{json: json} do
+  test "training steps reduce the loss and report it", %{json: json} do
     bench("^train mlp", ["--json", json, "--threads", "1"])
     line = File.read!(json)
     assert [_, first, last] = Regex.run(~r/"first_loss":([\d.]+),.*"last_loss":([\d.]+)/, line)
     assert String.to_float(last) < String.to_float(first)
   end
 
-  test "peers stand beside ours, in a table and in the JSON", %{json: json} do
+  test "peers are shown beside Sconce, in a table and in the JSON", %{json: json} do
     peers = json <> ".peers"
     row = ~s({"peer": "jax", "case": "train_mlp", "batch": 256, "threads": 1, "median_us": 9e9})
     File.write!(peers, row)
@@ -95,7 +95,7 @@ defmodule Mix.Tasks.BenchTest do
     end
   end
 
-  test "every case has a title of its own for each batch and number of threads" do
+  test "every case has a unique title for each batch and number of threads" do
     cases = Cases.all(2)
 
     assert length(cases) ==
@@ -125,7 +125,7 @@ defmodule Mix.Tasks.BenchTest do
 
     @titles String.split("backbone size weights NLL changed act, us state steps/s peak")
 
-    test "have a row each, also without games to learn from", %{json: json} do
+    test "have one row each, even without games to learn from", %{json: json} do
       output = capture_io(fn -> backbones(["--only", "^min_gru$", "--json", json]) end)
       {titles, [row]} = table(output)
       assert titles == @titles
@@ -135,7 +135,7 @@ defmodule Mix.Tasks.BenchTest do
       for text <- [~s("name":"min_gru"), ~s("ok":true), ~s("threads":1)], do: assert(line =~ text)
     end
 
-    test "learn from the games that there are" do
+    test "learn from the games in SCONCE_REPLAYS" do
       replays = tmp_dir!("replays")
 
       [train, validation] = for side <- ~w(train validation), do: Path.join(replays, side)
@@ -148,7 +148,7 @@ defmodule Mix.Tasks.BenchTest do
       assert row =~ ~r/^mlp +512-512 +[\d,]+ +\d+\.\d{3} +\d+\.\d{3} +/
     end
 
-    test "want a folder of games in train and validation" do
+    test "need a folder with games in train and validation" do
       for replays <- ["/nowhere", tmp_dir!("replays")] do
         System.put_env("SCONCE_REPLAYS", replays)
 
@@ -160,7 +160,7 @@ defmodule Mix.Tasks.BenchTest do
       end
     end
 
-    test "go on after one that goes wrong" do
+    test "continue after one that fails" do
       say = &send(self(), {:said, &1})
       opts = [threads: 1, budget: 0.0, steps: 1, replays: nil]
       assert {:ok, [wrong, right]} = Backbones.run([:min_grue, :min_gru], opts, say)
@@ -170,11 +170,11 @@ defmodule Mix.Tasks.BenchTest do
       assert_received {:said, "min_gru " <> _}
     end
 
-    test "are refused where there is none, and with switches that say nothing of them" do
+    test "are refused if none matches, and with switches that do not apply" do
       for {args, sentence} <- [
             {["--only", "^grue$"], "no backbone matches ^grue$"},
-            {["--peers", "x"], "--peers does not go with backbones"},
-            {["--with-peers"], "--with-peers does not go with backbones"},
+            {["--peers", "x"], "--peers cannot be combined with backbones"},
+            {["--with-peers"], "--with-peers cannot be combined with backbones"},
             {["more"], ~r/^unknown argument/},
             {["--steps", "0"], ~r/^--steps cannot be "0"/}
           ] do
@@ -190,7 +190,7 @@ defmodule Mix.Tasks.BenchTest do
       Case.row(struct!(Case, fields), 0.0)
     end
 
-    test "that goes wrong in whatever way says FAILED" do
+    test "that fails in any way says FAILED" do
       for run <- [
             fn _ -> raise "wrong output" end,
             fn _ -> throw(:away) end,
@@ -204,7 +204,7 @@ defmodule Mix.Tasks.BenchTest do
       end
     end
 
-    test "counts what it timed" do
+    test "counts its samples" do
       row = row(fn _ -> %{us: [3.0, 1.0, 2.0], extra: %{}} end)
       assert %{ok: true, median_us: 2.0, p95_us: 3.0, n: 3, limit_us: 1.0} = row
     end
@@ -231,8 +231,8 @@ defmodule Mix.Tasks.BenchTest do
     assert output =~ "FAILED: no games"
   end
 
-  test "what measures nothing is refused" do
-    assert_raise Mix.Error, ~r/no case matches nonsense; there are\n  call NIF/, fn ->
+  test "a run that measures nothing is refused" do
+    assert_raise Mix.Error, ~r/no case matches nonsense; the cases are\n  call NIF/, fn ->
       Bench.run(["--only", "nonsense"])
     end
 

@@ -8,19 +8,24 @@ defmodule Mix.Tasks.Sconce.Bench do
   @schema [
     corpus: [
       type: :path,
-      doc: "Folder of a corpus whose first game is played; without it the frames are made."
+      doc: "Folder of a corpus whose first game gives the frames; without it they are synthetic."
     ],
     backbone: [
       type: {:in, Temporal.backbones()},
       default: :gru,
-      doc: "Of the policy that is made where no checkpoint is given."
+      doc: "Backbone of a new policy, for a call without a checkpoint."
     ],
     weights: [
       type: {:list, {:in, @formats}},
       default: @formats,
       doc: "Formats in which a session keeps the weights."
     ],
-    seconds: [type: :float, min: 0.0, default: 2.0, doc: "Time for the decisions of a format."],
+    seconds: [
+      type: :float,
+      min: 0.0,
+      default: 2.0,
+      doc: "Seconds in which each format is measured."
+    ],
     batch_size: [type: :pos_integer, default: 32, doc: "Windows of a training step."],
     window_size: [type: :pos_integer, default: 60, doc: "Frames of a window."],
     threads: [type: :pos_integer, doc: "Threads of a training step, all by default."]
@@ -36,13 +41,14 @@ defmodule Mix.Tasks.Sconce.Bench do
 
   #{Switches.docs(@schema)}
 
-  The table has a row for each format of the weights. The times are microseconds of `Sconce.Session.act/2`,
-  each call alone, from one process; `kept` is the format that the session keeps most matrices in, `lane`
-  where a decision runs (see `Sconce.Session`). Below it stands a training step, as
-  `Sconce.Trainer.plan/2` measures it.
+  The table has a row for each format of the weights. Times are microseconds of
+  single `Sconce.Session.act/2` calls from one process. `kept` is the format in
+  which the session keeps most matrices, `lane` is where a decision runs (see
+  `Sconce.Session`). The last line is a training step, measured by
+  `Sconce.Trainer.plan/2`.
 
-  Other work on the machine is in the figures. An MLP steps over weights that stand beside zeros, so that
-  its times depend on the frames: give it a corpus.
+  Other work on the machine slows the figures. An MLP skips weights that would
+  multiply a zero, so that its times depend on the frames: give it a corpus.
   """
 
   use Mix.Task

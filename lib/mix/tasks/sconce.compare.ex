@@ -2,17 +2,18 @@ defmodule Mix.Tasks.Sconce.Compare do
   alias Sconce.Switches
   alias Sconce.Trainer.Compare
 
-  @schema [svg: [type: :path, doc: "A file to draw the curves into; without it none is."]]
+  @schema [svg: [type: :path, doc: "File for the curves; without it none are drawn."]]
 
   @shortdoc "Shows training runs side by side"
 
   @moduledoc """
-  Prints what was different in training runs and what came of it, and with `--svg` draws their curves into
-  one file; see `Sconce.Trainer.Compare`.
+  Compares training runs: prints the options in which they differ and their
+  results, and with `--svg` draws their curves into one file. See
+  `Sconce.Trainer.Compare`.
 
       $ mix sconce.compare RUN... [--svg FILE]
 
-  A run is the folder that `mix sconce.train --out` made.
+  RUN is a folder made by `mix sconce.train --out`.
 
   #{Switches.docs(@schema)}
   """

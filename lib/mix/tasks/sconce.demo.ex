@@ -3,34 +3,39 @@ defmodule Mix.Tasks.Sconce.Demo do
   alias Sconce.{Policy, Switches, Temporal, Trainer}
   alias Sconce.Trainer.{Curve, Progress, Report}
 
-  @shortdoc "Shows that memory pays: balances a pole whose speed nobody sees"
+  @shortdoc "Shows that memory pays: balances a pole whose speed is hidden"
 
   @schema [
     backbone: [
       type: {:in, Temporal.backbones() -- [:mlp]},
       default: :gru,
-      doc: "Of the policy that remembers."
+      doc: "Backbone of the recurrent policy."
     ],
-    games: [type: :pos_integer, default: 100, doc: "Games of the expert to learn from."],
+    games: [type: :pos_integer, default: 100, doc: "Expert games to learn from."],
     steps: [type: :pos_integer, default: 2000, doc: "Training steps of each policy."],
-    seed: [type: :non_neg_integer, default: 0, doc: "Of everything random."],
-    out: [type: :path, doc: "Folder for the corpus and both runs; a new temporary one."]
+    seed: [type: :non_neg_integer, default: 0, doc: "Seed of all randomness."],
+    out: [
+      type: :path,
+      doc: "Folder for the corpus and both runs; by default a new temporary one."
+    ]
   ]
 
   @moduledoc """
-  From nothing to a policy that acts, without a download and in less than a minute or two.
+  Trains a policy from nothing and lets it play, without a download and in a
+  minute or two.
 
       $ mix sconce.demo
 
-  An expert that sees everything plays CartPole, and some of its actions are replaced by random ones.
-  Two policies learn its answers from frames that hide the velocities: a recurrent one, that can
-  remember where the pole was, and an MLP of the same training, that cannot. Each then plays 20
-  episodes, of at most 500 steps. The last line is
+  An expert that sees the full state plays CartPole; some of its actions are
+  replaced by random ones. Two policies learn the expert's answers from frames
+  that hide the velocities: a recurrent one, which can remember where the pole
+  was, and an MLP with the same training, which cannot. Each then plays 20
+  episodes of at most 500 steps. The last line is
 
       recurrent 487.2 of 500 · memoryless 61.0 · 31 us a decision
 
-  and the exit status is 1 unless the recurrent policy reaches 450 and the other stays below half
-  of what it reaches.
+  The exit status is 1 unless the recurrent policy reaches 450 and the other
+  stays below half of its score.
 
   #{Switches.docs(@schema)}
   """
@@ -43,7 +48,7 @@ defmodule Mix.Tasks.Sconce.Demo do
   @enough 450
   @perturb 0.2
 
-  # Small enough for a minute, and the same for both. A window holds 32 frames: velocity shows in two.
+  # Small enough for a minute, and the same for both policies. Two frames show the velocity; a window has 32.
   @training [
     loss: :plain,
     batch_size: 32,
@@ -65,7 +70,7 @@ defmodule Mix.Tasks.Sconce.Demo do
     qk_layernorm: false
   ]
 
-  # One layer of these cannot tell a frame from the one before it, or has only half of its kinds.
+  # One layer of these cannot tell a frame from the one before it, or lacks one of its two kinds of blocks.
   @two_layers [:sliding_window, :causal_transformer, :retnet, :rwkv, :xlstm]
 
   @impl true
@@ -106,14 +111,14 @@ defmodule Mix.Tasks.Sconce.Demo do
 
     with {:ok, games} <- CartPole.demonstrations(wanted),
          {:ok, corpus} <- CartPole.corpus(games, into: Path.join(out, "corpus")) do
-      say("An expert played CartPole, one action in five disturbed: #{inspect(corpus)}")
+      say("An expert played CartPole, one action in five at random: #{inspect(corpus)}")
       say("The frames show where cart and pole are, not how fast they move.")
-      say("What is made here stays in #{out}")
+      say("All files stay in #{out}")
       {:ok, corpus}
     end
   end
 
-  # A backbone in its smallest form that still has all its parts.
+  # The smallest form of a backbone that has all its parts.
   defp small(backbone) do
     names = Keyword.keys(Temporal.options(backbone))
 
@@ -129,7 +134,7 @@ defmodule Mix.Tasks.Sconce.Demo do
 
   defp learn(name, policy, corpus, opts, out) do
     folder = Path.join(out, to_string(name))
-    say("\nA #{name} policy learns what the expert did")
+    say("\nA #{name} policy learns the expert's actions")
 
     training =
       [corpus: corpus, out: folder, steps: opts[:steps], seed: opts[:seed]] ++

@@ -1,31 +1,53 @@
 defmodule Mix.Tasks.Sconce.Doctor do
-  @shortdoc "Says what Sconce finds on this machine, and what to do about what is missing"
+  @shortdoc "Checks this machine and says how to fix what is missing"
 
   @moduledoc """
-  Prints versions, the machine, its GPUs (`Sconce.GPU.Diagnosis`), the native library and the settings, each
-  with where it comes from (`Sconce.Config`), what is set without effect, the settings of this VM with those that are
-  known to hurt (`Sconce.Serving`), then what is missing or wrong with what mends it.
+  Checks this machine and prints what Sconce finds:
+
+    * versions, the machine and its GPUs;
+    * the native library;
+    * each setting with its source (`Sconce.Config`), and settings without effect;
+    * settings of this VM, and those that are known to hurt (`Sconce.Serving`);
+    * everything that is missing or wrong, with its remedy.
 
       $ mix sconce.doctor
 
-  It builds nothing and needs nothing that it looks for. The exit status is 1 when something that
-  Sconce needs is missing, a setting is wrong or a corpus is damaged.
+  The task builds nothing and works without the parts that it checks. The exit
+  status is 1 if a part that Sconce needs is missing, a setting is wrong or a
+  corpus is damaged.
 
       $ mix sconce.doctor --corpus DIR
 
-  looks at every byte of that corpus and at nothing else, see `Sconce.Corpus.verify/2`.
+  checks every byte of that corpus and nothing else, see `Sconce.Corpus.verify/2`.
+
+      $ mix sconce.doctor --production
+
+  checks the settings of the machine and of the VM that cost latency: the CPU
+  governor, limits and throttling of the container, heat, memory, schedulers
+  beside training threads, flags of the VM, the log level, free disk and the
+  profile of the native library. The exit status is 1 if one should change.
+
+      $ mix sconce.doctor --run DIR
+
+  reads the report or the last saved state of a run, and prints what held the
+  run up and which option changes it.
   """
 
   use Mix.Task
 
-  alias Sconce.{Config, Corpus, Figures, GPU, Memory, Native, Switches, Text, VM}
+  alias Sconce.{Config, Corpus, Figures, GPU, Memory, Native, Switches, Text, Trainer, VM}
+  alias Sconce.Doctor.{Production, Run}
   alias Sconce.GPU.Diagnosis
   alias Sconce.Native.Call
 
   # `rust-version` of Cargo.toml.
   @rust "1.91.0"
 
-  @schema [corpus: [type: :path, doc: "A corpus whose bytes are checked."]]
+  @schema [
+    corpus: [type: :path, doc: "Folder of a corpus to check, byte by byte."],
+    production: [type: :boolean, default: false, doc: "Check the settings that cost latency."],
+    run: [type: :path, doc: "Folder of a run to examine."]
+  ]
 
   @rustup "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
 
@@ -34,14 +56,33 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   defp parse!(args) do
     case Switches.parse!(args, @schema) do
-      {opts, []} -> opts[:corpus]
+      {opts, []} -> one!(for({name, value} <- opts, value, do: {name, value}))
       {_opts, [argument | _]} -> raise ArgumentError, "unknown argument #{argument}"
     end
   rescue
     error in ArgumentError -> Mix.raise(Exception.message(error))
   end
 
-  defp examine(corpus) when corpus != nil do
+  defp one!([]), do: nil
+  defp one!([asked]), do: asked
+
+  defp one!([{first, _}, {second, _} | _]),
+    do: raise(ArgumentError, "--#{first} and --#{second} exclude each other")
+
+  defp examine({:production, true}) do
+    Mix.Task.run("app.config")
+    checks = Production.checks(profile: native_info()[:profile])
+    print_found("production", checks)
+  end
+
+  defp examine({:run, dir}) do
+    case Trainer.progress(dir) do
+      {:ok, run} -> print_found(run.out, Run.findings(run), 0)
+      {:error, error} -> ill(error)
+    end
+  end
+
+  defp examine({:corpus, corpus}) do
     case Corpus.verify(corpus) do
       {:ok, found} -> Mix.shell().info(sound(found))
       {:error, error} -> ill(error)
@@ -65,11 +106,24 @@ defmodule Mix.Tasks.Sconce.Doctor do
     end
   end
 
+  # Each finding with what mends it below; `status` is that of the task where something is to be mended.
+  defp print_found(title, found, status \\ 1) do
+    print_section({title, Enum.map(found, &{&1.name, &1.found})})
+    wrong = for %{mend: mend} = check <- found, mend, do: {check.name, mend}
+
+    if wrong == [] do
+      Mix.shell().info("\nNothing is to be changed.")
+    else
+      print_section({"to change", wrong})
+      if status != 0, do: exit({:shutdown, status})
+    end
+  end
+
   defp sound(found) do
     unknown =
       case found.unrecorded do
-        0 -> "all as they were written"
-        n -> "of #{n} of them no digest is recorded, and every number of these can be read"
+        0 -> "all bytes match their digests"
+        n -> "#{n} of them have no recorded digest; all numbers in these are valid"
       end
 
     size = "#{Figures.grouped(found.games)} games, #{Figures.size(found.bytes)}"
@@ -86,7 +140,8 @@ defmodule Mix.Tasks.Sconce.Doctor do
     error |> Switches.message(@schema) |> Mix.raise()
   end
 
-  @doc "The oldest Rust that builds Sconce."
+  @doc false
+  # The oldest Rust that builds Sconce.
   def rust, do: @rust
 
   defp sections(native, info) do
@@ -112,7 +167,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
     ]
   end
 
-  # How threads that train and import give way.
+  # The priority of threads that train and import.
   defp background do
     priority = Enum.find(Config.shown(), &(&1.name == :background))
 
@@ -121,7 +176,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
          {:ok, given} <- Call.run(&Native.background_given/1) do
       if given,
         do: "training and import run at #{priority.value} priority",
-        else: "training and import do not give way: this system does not let them"
+        else: "training and import run at normal priority: this system does not lower it"
     else
       true -> "unknown: the setting is not valid"
       {:error, _reason} -> "unknown without the native library"
@@ -185,7 +240,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
     end
   end
 
-  # Each with what would be right.
+  # Wrong settings, each with the expected value.
   defp wrong do
     for setting <- Config.wrong(),
         do: {Config.source_text(setting.source), Config.wrong_value(setting)}
@@ -197,7 +252,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
     if value in known, do: [], else: [{"SCONCE_CUDA", "expected 1 or flash-attn, got: #{value}"}]
   end
 
-  # A device that is said to be used and cannot be.
+  # A configured device that cannot be used.
   defp wrong_device({:error, _reason}), do: []
 
   defp wrong_device(:ok) do
@@ -216,12 +271,12 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   defp ignored do
     case for({name, value, why} <- Config.ignored(), do: {name, "#{value} (#{why})"}) do
-      [] -> [{"nothing", "of what an app of Nx, EXLA or ExPhil may set"}]
+      [] -> [{"nothing", "no setting of Nx, EXLA or ExPhil was found"}]
       ignored -> ignored
     end
   end
 
-  # {what, what mends it}
+  # Pairs of a missing part and its remedy.
   defp missing(native) do
     Enum.concat([missing_rust(), missing_compiler(), missing_native(native), missing_locale()])
   end
@@ -283,7 +338,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
   defp library, do: Path.join(to_string(:code.priv_dir(:sconce)), "native/sconce_nif.so")
   defp cargo, do: System.get_env("CARGO", "cargo")
 
-  # `cargo 1.95.0 (f2d3ce0bd 2026-03-21)` is 1.95.0; nil when the program is not there.
+  # `cargo 1.95.0 (f2d3ce0bd 2026-03-21)` is 1.95.0; nil if the program is missing.
   defp version_of(program) do
     with path when path != nil <- System.find_executable(program),
          {output, 0} <- System.cmd(path, ["--version"], stderr_to_stdout: true),

@@ -8,11 +8,13 @@ defmodule Mix.Tasks.Sconce.Eval do
   @schema @own ++ Keyword.drop(Catalogue.schema(:evaluate), [:progress])
 
   @moduledoc """
-  Scores a checkpoint on every game of a corpus and prints the report: plain NLL and accuracy of
-  each head, precision and recall of each button, on all frames and on those whose action changed.
-  With `--train` the baselines stand beside them, fitted on the games of that corpus.
+  Scores a checkpoint on every game of a corpus and prints the report.
 
-      $ mix sconce.eval run/best.safetensors --corpus validation --train corpus
+  The report has the plain NLL and the accuracy of each head and the precision and
+  recall of each button, on all frames and on those whose action changed. With
+  `--train` it has baselines too, fitted on the games of that corpus.
+
+      $ mix sconce.eval run/best.safetensors --corpus games --train corpus
 
   #{Switches.docs(@schema)}
   """

@@ -4,29 +4,29 @@ defmodule Mix.Tasks.Sconce.Import do
   @schema [
     into: [type: :path, doc: "Folder of the corpus, required."],
     min_frames: [type: :pos_integer, default: 600, doc: "Shorter games are left out."],
-    threads: [type: :pos_integer, doc: "Threads that read; one for each processor by default."],
+    threads: [type: :pos_integer, doc: "Threads that read; by default one for each processor."],
     retry: [
       type: :boolean,
       default: false,
-      doc: "Reads also the replays that two imports died of."
+      doc: "Also reads replays that were open at two deaths of an import."
     ]
   ]
 
   @shortdoc "Adds replays to a corpus"
 
   @moduledoc """
-  Reads Slippi replays into a `Sconce.Corpus`, on all cores, each game once.
+  Imports Slippi replays into a `Sconce.Corpus` on all cores, each game once.
 
       $ mix sconce.import PATH... --into DIR
 
-  A path is a replay or a folder that is searched for `.slp` files; without one it is the folder of
-  `EXPHIL_REPLAYS_DIR` or of `config :sconce, replays: DIR`. A second run adds only what is
-  new; one that was stopped goes on.
+  PATH is a replay, or a folder that is searched for `.slp` files. The default is
+  the folder named by `EXPHIL_REPLAYS_DIR` or `config :sconce, replays: DIR`. A
+  second run adds only new games; an interrupted one resumes.
 
   #{Switches.docs(@schema)}
 
-  It ends with what was added, and what was skipped and why; with the status 1 where none of the files
-  that are there could be kept.
+  The output names each skipped file with the reason and counts the added games.
+  The exit status is 1 if there are files and none of them could be kept.
   """
 
   use Mix.Task

@@ -8,51 +8,60 @@ defmodule Mix.Tasks.Sconce.Train do
   @own [
     corpus: [type: :path, doc: "Folder of the corpus to train on, required."],
     out: [type: :path, doc: "Folder of the run, required."],
-    resume: [type: :path, doc: "Folder of a run to go on with; without one that of `--out`."],
+    resume: [type: :path, doc: "Folder of the run to resume; without a folder that of `--out`."],
     options: [
       type: :path,
-      doc:
-        "File of options, the `run.json` of another run for example; every switch counts over it."
+      doc: "File of options, for example the `run.json` of another run; switches override it."
     ],
     preset: [
       type: {:or, [nil, :string]},
-      doc: "Named settings, see below; every other switch is worth more."
+      doc: "Named settings, see below; other switches override them."
     ],
     device: [
       type: Device.run_type(),
       doc: "`cpu`, `cuda`, `cuda:1`, `cuda:0,1` or `auto`, see `Sconce.Device`."
     ],
-    loss: [type: {:in, [:full, :plain]}, default: :full, doc: "`plain` is the NLL alone."]
+    loss: [type: {:in, [:full, :plain]}, default: :full, doc: "`plain` is the NLL alone."],
+    verbose: [type: :boolean, default: false, doc: "Ends with the full report."]
   ]
   @before [
-    plan: [type: :boolean, default: false, doc: "Says what the run would take, and ends."],
+    plan: [
+      type: :boolean,
+      default: false,
+      doc: "Prints the memory and time of the run, and ends."
+    ],
     tune: [type: :boolean, default: false, doc: "Finds the batch size, and ends."],
     find_lr: [type: :boolean, default: false, doc: "Finds the learning rate, and ends."],
     svg: [type: :path, doc: "File for the curve of `--find-lr`."]
   ]
   @before_options Catalogue.schema(:tune) ++ Catalogue.schema(:range)
-  # What stands below in the documentation of the trainer does not here.
-  @training (for {name, spec} <- Keyword.drop(Catalogue.schema(:training), [:loss, :resume]) do
-               doc = String.replace(spec[:doc], "see below", "see `Sconce.Trainer`")
-               {name, Keyword.replace!(spec, :doc, doc)}
-             end)
+  @training Keyword.drop(Catalogue.schema(:training), [:loss, :resume])
+
+  @presets Preset.names()
+           |> Enum.chunk_every(4)
+           |> Enum.map_join(",\n", fn names -> Enum.map_join(names, ", ", &"`#{&1}`") end)
 
   @moduledoc """
-  Trains a policy by imitation of the games of a corpus, prints the report and writes it with the
-  checkpoints and the learning curve into `--out`.
+  Trains a policy on the games of a corpus, and writes checkpoints, the report
+  and the learning curve into `--out`.
 
-      $ mix sconce.train --corpus corpus --out run --backbone gru --hidden-size 128 --loss plain
+      $ mix sconce.train --corpus corpus --out run --backbone gru --loss plain
 
-  While it runs, a line tells the step, the loss and the time that is left. SIGTERM, SIGHUP and SIGQUIT (`kill`, a
-  terminal that is closed, Ctrl-\\) end the run with its state saved; `nohup` is heeded. Ctrl-C belongs to the
-  VM and loses what came after the last save, by default at most 5 minutes (`--save-minutes`). A run that was ended
-  before its time goes on from the last state that it saved. Its folder knows its options; those that may change
-  can be said anew, to make it longer for example:
+  A line shows the step, the loss and the remaining time. The last screen shows
+  the scores, the curve and the files; `--verbose` shows the full report instead
+  of the scores.
+
+  SIGTERM, SIGHUP and SIGQUIT (`kill`, a closed terminal,
+  Ctrl-Backslash) end the run with its state saved; under `nohup` a SIGHUP is ignored. Ctrl-C ends the VM and
+  loses all steps since the last save, by default at most 5 minutes
+  (`--save-minutes`). An interrupted run resumes from its last saved state. Its
+  folder has its options, and some of them may change:
 
       $ mix sconce.train --resume run
       $ mix sconce.train --resume run --steps 2000 --decay-steps 1900
 
-  `Sconce.Trainer` says which may, and what becomes of the schedule.
+  `Sconce.Trainer` lists the options that may change; `guides/training.livemd`
+  explains all options.
 
   #{Switches.docs(@own)}
 
@@ -60,8 +69,8 @@ defmodule Mix.Tasks.Sconce.Train do
 
       $ mix sconce.train --plan --corpus corpus --backbone mamba --batch-size 256
 
-  These train nothing and leave `--out` alone; `Sconce.Trainer.plan/2`, `tune/2` and
-  `find_learning_rate/2` say what they do. `--tune` needs no `--corpus` either.
+  These train nothing and do not touch `--out`; see `Sconce.Trainer.plan/2`,
+  `tune/2` and `find_learning_rate/2`. `--plan` and `--tune` need no `--corpus`.
 
   #{Switches.docs(@before ++ @before_options)}
 
@@ -69,14 +78,15 @@ defmodule Mix.Tasks.Sconce.Train do
 
       $ mix sconce.train --preset standard --corpus corpus --out run
 
-  One of #{Enum.map_join(Preset.names(), ", ", &"`#{&1}`")}. `Sconce.Preset` has their values;
-  which of them have no effect here is said when the run begins. Those that are made for a GPU need
-  `--device cpu`. Without `--preset` the one of `SCONCE_PRESET` or `EXPHIL_DEFAULT_PRESET` counts, see
-  `Sconce.Config`; `--preset none` is none.
+  One of #{@presets}.
+  `Sconce.Preset` has their values; a run logs those without effect when it
+  begins. Presets for a GPU need `--device cpu` on a machine without one. The
+  default is the preset of `SCONCE_PRESET` or `EXPHIL_DEFAULT_PRESET`, see
+  `Sconce.Config`; `--preset none` uses none.
 
   ## The model
 
-  What is trained, with the defaults of `Sconce.Policy.Spec`; a size of several numbers is written
+  Options of `Sconce.Policy.Spec`, with its defaults; several sizes are written as
   `512,256`:
 
   #{Switches.docs(Trainer.Switches.spec_schema())}
@@ -87,7 +97,7 @@ defmodule Mix.Tasks.Sconce.Train do
 
   ## The loss
 
-  Unless it is plain; `none` turns a factor off:
+  Parts of `--loss full`; `none` turns a factor off:
 
   #{Switches.docs(Catalogue.schema(:loss))}
   """
@@ -96,17 +106,25 @@ defmodule Mix.Tasks.Sconce.Train do
 
   @requirements ["app.config"]
 
+  # Lines of the last screen, and those of them that stay blank: one above each part.
+  @screen 24
+  @blank 3
+  # Rows of the curve.
+  @lowest 2
+  @highest 8
+
   @impl true
   def run(args), do: Switches.help?(args, __MODULE__) || args |> parse() |> act()
 
-  defp act({:train, opts}), do: train(opts)
+  defp act({:train, opts}), do: opts |> Keyword.pop(:verbose, false) |> train()
+  defp act({action, opts}), do: measure(action, Keyword.delete(opts, :verbose))
 
-  defp act({:plan, opts}), do: print(opts, &Trainer.plan/1)
-  defp act({:tune, opts}), do: print(opts, &Trainer.tune/1)
+  defp measure(:plan, opts), do: print(opts, &Trainer.plan/1)
+  defp measure(:tune, opts), do: print(opts, &Trainer.tune/1)
 
-  defp act({:find_lr, opts}) do
+  defp measure(:find_lr, opts) do
     {svg, opts} = Keyword.pop(opts, :svg)
-    # Not after all the steps.
+    # A path that cannot be an SVG is refused before all steps are made.
     with {:error, error} <- Page.check(svg, :write_curve), do: refuse(error)
     test = print(opts, &Trainer.find_learning_rate/1)
 
@@ -120,17 +138,17 @@ defmodule Mix.Tasks.Sconce.Train do
     end
   end
 
-  defp train(opts) do
-    # `System.stop/0` then lets a run save its state.
+  defp train({verbose?, opts}) do
+    # With the application started, `System.stop/0` lets a run save its state.
     {:ok, _apps} = Application.ensure_all_started(:sconce)
 
     case Signals.stopping(fn -> follow(opts) end) do
       {:ok, report} ->
-        show(report)
+        show(report, verbose?)
 
       # None of its states was saved.
       {:error, %Error{details: %{report: report}} = error} ->
-        show(report)
+        show(report, verbose?)
         refuse(error)
 
       {:error, error} ->
@@ -172,7 +190,7 @@ defmodule Mix.Tasks.Sconce.Train do
       @before_options ++ Trainer.Switches.spec_schema() ++ @training ++ Catalogue.schema(:loss)
   end
 
-  # What is to be done, and the options of that.
+  # The action and its options.
   defp parse(args) do
     told(fn ->
       {opts, rest} = args |> resumable() |> Switches.parse!(schema())
@@ -218,7 +236,7 @@ defmodule Mix.Tasks.Sconce.Train do
     error in ArgumentError -> refuse(error)
   end
 
-  # A `--resume` without a folder would take the next switch for one.
+  # Without this, a `--resume` without a folder would take the next switch as its value.
   defp resumable(["--resume", "--" <> _ = next | rest]),
     do: ["--resume=" | resumable([next | rest])]
 
@@ -239,7 +257,7 @@ defmodule Mix.Tasks.Sconce.Train do
       {folder, opts} ->
         Path.expand(Keyword.get(opts, :out, folder)) == Path.expand(folder) ||
           raise ArgumentError,
-                "--resume #{folder} goes on in its folder, not in --out #{opts[:out]}"
+                "--resume #{folder} continues in its folder, not in --out #{opts[:out]}"
 
         [resume: true, out: folder] ++ Keyword.delete(opts, :out)
     end
@@ -251,17 +269,32 @@ defmodule Mix.Tasks.Sconce.Train do
     opts[name] || raise ArgumentError, "#{Switches.switch(name)} is required"
   end
 
-  defp show(report) do
-    # Not by Mix's shell, which is gone where a signal ends the system.
-    IO.puts("\n" <> Report.format(report) <> "\n")
-    text = Curve.text(report)
-    if text != "", do: IO.puts(text)
-    best = Path.join(report.out, "best.safetensors")
-    # A run that was ended before its first validation has none.
-    if File.exists?(best), do: IO.puts(Text.printable("policy  #{best}"))
-    if report.curve, do: IO.puts(Text.printable("curve   #{report.curve}"))
+  # Not by Mix's shell, which is gone while a signal ends the system.
+  defp show(report, verbose?) do
+    scores = if verbose?, do: Report.format(report), else: Report.brief(report)
+    files = files(report)
+    curve = curve(report, @screen - lines(scores) - length(files) - @blank)
+    parts = [scores, curve, Enum.join(files, "\n")]
+    IO.puts("\n" <> (parts |> Enum.reject(&(&1 == "")) |> Enum.join("\n\n")))
+  end
 
-    if report.stopped == :stopped,
-      do: IO.puts(Text.printable("go on   mix sconce.train --resume #{report.out}"))
+  # The curve in the lines that are left, two of which are its title and its axis.
+  defp curve(report, lines) do
+    height = (lines - 2) |> max(@lowest) |> min(@highest)
+    report |> Curve.text(60, height) |> String.trim_trailing("\n")
+  end
+
+  defp lines(text), do: text |> String.split("\n") |> length()
+
+  defp files(report) do
+    best = Path.join(report.out, "best.safetensors")
+
+    # A run that ended before its first validation has no policy.
+    for {name, text, true} <- [
+          {"policy", best, File.exists?(best)},
+          {"curve", report.curve, report.curve != nil},
+          {"resume", "mix sconce.train --resume #{report.out}", report.stopped == :stopped}
+        ],
+        do: Text.printable(String.pad_trailing(name, 8) <> text)
   end
 end

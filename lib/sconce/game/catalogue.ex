@@ -1,38 +1,38 @@
 defmodule Sconce.Game.Catalogue do
   @moduledoc false
-  # The options of a declaration, of its fields and of the parts of its input.
+  # Options of a declaration, of its fields and of the parts of its input.
 
   alias Sconce.Options
 
   @field [
     type: [type: :any, required: true, doc: "One of the types below."],
-    scale: [type: :float, doc: "Of a number or a vector: what it is divided by."],
+    scale: [type: :float, doc: "For numbers and vectors: the divisor."],
     clamp: [
       type: {:tuple, [:float, :float]},
-      doc: "Of a scaled number: what the feature is held within, else -10..10."
+      doc: "For scaled numbers: bounds of the feature, -10..10 by default."
     ],
     mirror: [
       type: :any,
       default: :keep,
-      doc: "What swapping left and right does to it, see below."
+      doc: "Effect of a swap of left and right, see below."
     ],
     table: [
       type: :any,
       default: nil,
       doc:
-        "Of an id: the table that has its rows, shared by ids that name the same; its own where none is named, and `false` for none."
+        "For ids: the name of the table with its rows, which fields with the same name share. The default is a table of its own; `false` is none."
     ],
     width: [
       type: :pos_integer,
       max: 65_536,
-      doc: "Of an id: numbers in a row of its table, 16 where nothing is said."
+      doc: "For ids: width of a row of the table, 16 by default."
     ],
     default: [
       type: :any,
       default: nil,
-      doc: "Its value in a frame that does not say it; without one a frame has to."
+      doc: "Value of a frame without this field; without a default the field is required."
     ],
-    doc: [type: :string, default: "", doc: "What it is, with its unit."]
+    doc: [type: :string, default: "", doc: "Meaning, with the unit."]
   ]
 
   @part [
@@ -40,32 +40,32 @@ defmodule Sconce.Game.Catalogue do
     steps: [
       type: :pos_integer,
       max: 65_535,
-      doc: "Of an axis: values that a head chooses from, 17 where nothing is said."
+      doc: "For axes: number of values that a head chooses from, 17 by default."
     ],
     mirror: [
       type: :any,
       default: :keep,
-      doc: "What swapping left and right does to it, see below."
+      doc: "Effect of a swap of left and right, see below."
     ],
     rest: [
       type: :any,
       default: nil,
       doc:
-        "Its value while nobody does anything, 0 or false for flags: frames of which all such parts are at rest are weighed by `:neutral_weight`."
+        "Value of the part at rest; 0 or false for flags. A frame whose parts are all at rest has the weight `:neutral_weight`."
     ],
-    doc: [type: :string, default: "", doc: "What it is."]
+    doc: [type: :string, default: "", doc: "Meaning."]
   ]
 
   @game [
-    name: [type: :any, required: true, doc: "Of the game."],
+    name: [type: :any, required: true, doc: "Name of the game."],
     version: [
       type: :non_neg_integer,
       max: 0xFFFF_FFFF,
       default: 1,
       doc: "Raised when a field changes its meaning."
     ],
-    fields: [type: :keyword, required: true, doc: "Of a frame."],
-    input: [type: :keyword, default: [], doc: "Its parts."]
+    fields: [type: :keyword, required: true, doc: "Fields of a frame."],
+    input: [type: :keyword, default: [], doc: "Parts of an input."]
   ]
 
   def game, do: @game

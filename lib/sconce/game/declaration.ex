@@ -1,6 +1,6 @@
 defmodule Sconce.Game.Declaration do
   @moduledoc false
-  # A declaration from options, to the native side and back.
+  # Makes a declaration from options, and converts it to the native side and back.
 
   alias Sconce.{Error, Game, Native, Options}
   alias Sconce.Game.Catalogue
@@ -11,7 +11,7 @@ defmodule Sconce.Game.Declaration do
   # The largest number that a 32-bit float holds.
   @most 3.4028234e38
 
-  @doc "Options of `use Sconce.Game`, with the name that its module gives."
+  @doc "The options of `use Sconce.Game`, with a name from its module."
   def named(opts, module) do
     own = module |> Module.split() |> List.last() |> Macro.underscore() |> String.to_atom()
     Keyword.put_new(opts, :name, own)
@@ -31,7 +31,7 @@ defmodule Sconce.Game.Declaration do
 
     native = to_native(game)
 
-    # What contradicts itself is found in one place; one declaration has one form.
+    # The native side alone checks for contradictions; the way back gives every declaration one form.
     case Native.game_check(native) do
       {:ok, _columns} -> from_native(native)
       {:error, %Error{} = error} -> raise ArgumentError, Exception.message(error)
@@ -165,14 +165,14 @@ defmodule Sconce.Game.Declaration do
 
   # To the native side
 
-  @doc "Whether it has the fields of a declaration, as one that was put together by hand may not."
+  @doc "Returns whether a struct has all fields of a declaration; one made by hand may not."
   def whole?(game) do
     is_map(to_native(game))
   rescue
     _error -> false
   end
 
-  @doc "The form that the native side reads."
+  @doc "Converts a declaration to the form of the native side."
   def to_native(%Game{} = game) do
     %{
       name: game.name,
@@ -268,7 +268,7 @@ defmodule Sconce.Game.Declaration do
 
   # And back
 
-  @doc "The way back, from a checkpoint's Spec or a corpus."
+  @doc "Converts the native form of a checkpoint or a corpus to a declaration."
   def from_native(%{name: name, version: version, fields: fields, tables: tables, input: input}) do
     %Game{
       name: name,
@@ -353,7 +353,7 @@ defmodule Sconce.Game.Declaration do
   defp value({kind, _n}, value) when kind in [:id, :one_hot, :choice], do: trunc(value)
   defp value(_type, value), do: single(value)
 
-  @doc "The shortest number that is the same in 32 bits."
+  @doc "Returns the shortest decimal number with the same value in 32 bits."
   def single(value) when is_number(value) and abs(value) <= @most do
     <<exact::float-32>> = <<value * 1.0::float-32>>
 
@@ -376,16 +376,16 @@ defmodule Sconce.Game.Declaration do
 
   # Heads
 
-  @doc "The head that chooses a part."
+  @doc "The kind of the head that chooses a part."
   def kind_of_head(%{type: {:flags, names}}), do: {:bernoulli, length(names)}
   def kind_of_head(%{type: {:choice, n}}), do: {:categorical, n}
   def kind_of_head(%{type: {:axis, _min, _max}, steps: steps}), do: {:categorical, steps}
   def kind_of_head(%{type: {:continuous, n, min, max}}), do: {:gaussian, n, min, max}
 
-  @doc "Logits of that head."
+  @doc "The number of logits of the head of a part."
   def logits(part), do: part |> kind_of_head() |> Head.logits()
 
-  @doc "Whether these heads choose what its inputs are made of."
+  @doc "Returns whether these heads choose the parts of the game's input."
   def chosen_by?(%Game{input: input}, heads) do
     input != [] and length(input) == length(heads) and
       Enum.zip(input, heads)

@@ -1,6 +1,6 @@
 defmodule Sconce.Game.Frame do
   @moduledoc false
-  # Frames and inputs of a declared game as raw numbers, and choices of heads as inputs.
+  # Converts frames and inputs of a declared game to raw numbers, and choices of heads to inputs.
 
   alias Sconce.{Action, Error, Game}
   alias Sconce.Policy.Spec
@@ -9,8 +9,8 @@ defmodule Sconce.Game.Frame do
   @max 3.4028234e38
 
   @doc """
-  The raw row of a frame: its fields, then its previous action. A binary is such a row already, and is checked for its
-  size alone.
+  Returns the raw row of a frame: its fields, then its previous action. A binary is already such a row; only its size is
+  checked.
   """
   @spec pack(Game.t(), term) :: {:ok, binary} | {:error, Error.t()}
   def pack(%Game{} = game, row) when is_binary(row) do
@@ -32,7 +32,7 @@ defmodule Sconce.Game.Frame do
     do: {:error, mismatch("frame", "a frame, a map or a binary", shown(other))}
 
   @doc """
-  One row of a corpus: fields, input, and the numbers beside them.
+  Returns one row of a corpus: fields, input, and further columns.
   """
   @spec row(Game.t(), [atom], term) :: {:ok, iodata} | {:error, Error.t()}
   def row(game, beside, %{} = row) do
@@ -68,7 +68,7 @@ defmodule Sconce.Game.Frame do
   defp part_width(%{type: {:flags, names}}), do: length(names)
   defp part_width(_part), do: 1
 
-  @doc "A frame to measure with, another for each number."
+  @doc "Returns a synthetic frame for measurements, a different one for each number."
   @spec made(Game.t(), pos_integer) :: map
   def made(%Game{fields: fields}, i) do
     for {field, k} <- Enum.with_index(fields),
@@ -95,7 +95,7 @@ defmodule Sconce.Game.Frame do
       else: refuse(mismatch("#{name}", "#{4 * n} bytes", "#{byte_size(values)} bytes"))
   end
 
-  # One number stands for as many.
+  # One number fills the vector.
   defp field(%{name: name, type: {:vector, n}}, value) when is_number(value),
     do: List.duplicate(number(value, "#{name}"), n)
 
@@ -169,7 +169,7 @@ defmodule Sconce.Game.Frame do
 
   defp unknown(held, _names), do: [held]
 
-  @doc "What heads chose as an input, by the names of its parts."
+  @doc "Converts the choices of heads to an input, by the names of its parts."
   @spec chosen(Game.t(), [map], map) :: map
   def chosen(%Game{input: input}, heads, choices) do
     input
@@ -198,7 +198,7 @@ defmodule Sconce.Game.Frame do
     end
   end
 
-  # A name of a file that this VM had no atom for when it was read.
+  # A name from a file is text if this VM had no atom for it.
   defp get(map, name) do
     case map do
       %{^name => value} -> value

@@ -2,36 +2,37 @@ defmodule Sconce.GPU.Diagnosis do
   alias Sconce.{Config, Error, GPU, Native}
 
   @moduledoc """
-  What `Sconce.GPU.diagnose/0` finds on the way from the card to this build. `IO.puts/1` prints it:
+  The result of `Sconce.GPU.diagnose/0`: checks of every step from the card to this build. `IO.puts/1` prints it:
 
   ```text
-  card    1 of NVIDIA's
+  card    NVIDIA cards: 1
   driver  580.159.03
-  files   nvidia-uvm is not there, which CUDA needs (to mend it: sudo nvidia-modprobe -u -c=0)
+  files   nvidia-uvm is missing; CUDA needs it (to mend it: sudo nvidia-modprobe -u -c=0)
   nvml    13.580.159.03, libnvidia-ml.so.1
   cuda    13.0
   gpu 0   NVIDIA H200, 140.40 GB, compute 9.0
   build   this build has no CUDA
   ```
 
-  | check | what it asks |
+  | check | question |
   |---|---|
-  | `card` | is a card of NVIDIA's on the PCI bus? |
-  | `driver` | is their kernel module loaded, and which? |
-  | `files` | are there files of the cards in `/dev`, and may this user read and write them? |
-  | `nvml` | does the driver's library open and answer? |
-  | `cuda` | does it have its library for CUDA, and is no card hidden (`CUDA_VISIBLE_DEVICES`)? |
-  | `gpu N` | does that card answer? `gpus` where there is none |
-  | `build` | is this build of Sconce for NVIDIA cards? |
-  | `device` | if so: do policies run on the first card that CUDA shows? |
+  | `card` | Is an NVIDIA card on the PCI bus? |
+  | `driver` | Is the kernel module loaded, and in which version? |
+  | `files` | Do the device files in `/dev` exist, and may this user read and write them? |
+  | `nvml` | Does the driver's library open and answer? |
+  | `cuda` | Does the driver's CUDA library exist, and are no cards hidden (`CUDA_VISIBLE_DEVICES`)? |
+  | `gpu N` | Does GPU `N` answer? The check is called `gpus` if there is none. |
+  | `build` | Does this build of Sconce support NVIDIA cards? |
+  | `device` | If so, do policies run on the first card that CUDA shows? |
 
-  Each is `:ok`, `:broken`, or `:unknown` where this system does not tell. Of what is broken only the first
-  has a `mend`: the others may be broken for the same reason. A machine without a card needs none.
+  A check is `:ok`, `:broken`, or `:unknown` if this system does not show the answer. Only the first broken check has a
+  remedy (`mend`), because later checks may fail for the same reason. A machine without a card has no remedy.
   """
 
   @enforce_keys [:available, :checks]
   defstruct @enforce_keys
 
+  @typedoc "A check: its result as text in `found`, and a remedy in `mend`."
   @type check :: %{
           name: String.t(),
           state: :ok | :broken | :unknown,
@@ -39,7 +40,7 @@ defmodule Sconce.GPU.Diagnosis do
           mend: String.t() | nil
         }
 
-  @typedoc "`available` is that of `Sconce.GPU.available?/0`."
+  @typedoc "A diagnosis. `available` is the result of `Sconce.GPU.available?/0`."
   @type t :: %__MODULE__{available: boolean, checks: [check]}
 
   @devices "sudo nvidia-modprobe -u -c=0"
@@ -47,7 +48,7 @@ defmodule Sconce.GPU.Diagnosis do
   @capable "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 
   @doc false
-  # Of a machine whose files lie under `root`.
+  # The diagnosis of the machine whose file system is at `root`.
   def new(root \\ "/") do
     nvml = versions()
     here = %{root: root, windows: there?(root, "dev/dxg"), answers: match?({:ok, _}, nvml)}
@@ -60,13 +61,13 @@ defmodule Sconce.GPU.Diagnosis do
   end
 
   @doc false
-  # A line for each check, as `{name, text}`.
+  # One line for each check, as `{name, text}`.
   def rows(%__MODULE__{checks: checks}) do
     for %{name: name, found: found, mend: mend} <- checks,
         do: {name, if(mend, do: "#{found} (to mend it: #{mend})", else: found)}
   end
 
-  # A setting that cannot be is among what is explained.
+  # An invalid setting of NVML is reported as a check, not raised.
   defp versions do
     GPU.versions()
   rescue
@@ -75,24 +76,24 @@ defmodule Sconce.GPU.Diagnosis do
       {:error, %Error{kind: :unavailable, op: :versions, details: details}}
   end
 
-  # PCI's number of NVIDIA, and the class of displays and 3D controllers.
+  # The PCI vendor id of NVIDIA, and the PCI class of displays and 3D controllers.
   @nvidia "0x10de"
   @display "0x03"
 
-  defp card(%{windows: true}), do: ok("card", "lent by Windows")
+  defp card(%{windows: true}), do: ok("card", "provided by Windows")
 
   defp card(here) do
     vendors = Path.wildcard(Path.join(here.root, "sys/bus/pci/devices/*/vendor"))
 
     case Enum.count(vendors, &nvidia?/1) do
       0 when vendors == [] or here.answers ->
-        unknown("card", "this system does not show it on its PCI bus")
+        unknown("card", "this system does not show its PCI bus")
 
       0 ->
-        broken("card", "none of NVIDIA's on the PCI bus", nil)
+        broken("card", "no NVIDIA card on the PCI bus", nil)
 
       n ->
-        ok("card", "#{n} of NVIDIA's")
+        ok("card", "NVIDIA cards: #{n}")
     end
   end
 
@@ -101,7 +102,7 @@ defmodule Sconce.GPU.Diagnosis do
     read(vendor) =~ @nvidia and String.starts_with?(read(class), @display)
   end
 
-  defp driver(%{windows: true}), do: ok("driver", "of Windows")
+  defp driver(%{windows: true}), do: ok("driver", "provided by Windows")
 
   defp driver(here) do
     version = Path.join(here.root, "proc/driver/nvidia/version")
@@ -121,10 +122,10 @@ defmodule Sconce.GPU.Diagnosis do
   defp no_driver(root) do
     cond do
       there?(root, "sys/module/nouveau") ->
-        broken("driver", "nouveau has the card", "install NVIDIA's driver")
+        broken("driver", "the nouveau driver uses the card", "install NVIDIA's driver")
 
       container?(root) ->
-        broken("driver", "not loaded, or not shown to this container", @start)
+        broken("driver", "not loaded, or hidden from this container", @start)
 
       true ->
         broken("driver", "not loaded", "sudo modprobe nvidia, once it is installed")
@@ -141,11 +142,20 @@ defmodule Sconce.GPU.Diagnosis do
     refused = Enum.reject(there, &match?({:ok, %{access: :read_write}}, File.stat(&1)))
 
     cond do
-      there == [] and here.answers -> unknown("files", "this system does not show its devices")
-      there == [] -> broken("files", "none in #{dev}", no_files(here.root))
-      refused != [] -> broken("files", "no permission for #{names(refused)}", permit(refused))
-      missing == [] -> ok("files", names(there))
-      true -> broken("files", "#{names(missing)} is not there, which CUDA needs", @devices)
+      there == [] and here.answers ->
+        unknown("files", "this system does not show its device files")
+
+      there == [] ->
+        broken("files", "none in #{dev}", no_files(here.root))
+
+      refused != [] ->
+        broken("files", "no permission for #{names(refused)}", permit(refused))
+
+      missing == [] ->
+        ok("files", names(there))
+
+      true ->
+        broken("files", "#{names(missing)} is missing; CUDA needs it", @devices)
     end
   end
 
@@ -154,7 +164,7 @@ defmodule Sconce.GPU.Diagnosis do
 
   defp no_files(root), do: if(container?(root), do: @start, else: @devices)
 
-  # What Docker, Podman and Kubernetes leave in theirs.
+  # Paths that exist in containers of Docker, Podman and Kubernetes.
   @containers [".dockerenv", "run/.containerenv", "var/run/secrets/kubernetes.io"]
 
   defp container?(root), do: Enum.any?(@containers, &there?(root, &1))
@@ -179,10 +189,17 @@ defmodule Sconce.GPU.Diagnosis do
 
   defp cuda(here, {:ok, versions}) do
     case {System.get_env("CUDA_VISIBLE_DEVICES"), versions.cuda} do
-      {_visible, nil} -> broken("cuda", "libcuda.so.1 is not there", no_cuda(here.root))
-      {nil, version} -> ok("cuda", version)
-      {hidden, _} when hidden in ["", "-1"] -> broken("cuda", "no card is shown", unhide())
-      {visible, version} -> ok("cuda", "#{version}, which sees #{visible} of the cards")
+      {_visible, nil} ->
+        broken("cuda", "libcuda.so.1 is missing", no_cuda(here.root))
+
+      {nil, version} ->
+        ok("cuda", version)
+
+      {hidden, _} when hidden in ["", "-1"] ->
+        broken("cuda", "CUDA_VISIBLE_DEVICES hides all cards", unhide())
+
+      {visible, version} ->
+        ok("cuda", "#{version}, with CUDA_VISIBLE_DEVICES=#{visible}")
     end
   end
 
@@ -193,14 +210,14 @@ defmodule Sconce.GPU.Diagnosis do
   defp no_cuda(root) do
     if container?(root),
       do: @capable,
-      else: "install the driver's library for CUDA, as libcuda1"
+      else: "install the driver's library for CUDA (package libcuda1)"
   end
 
   defp gpus(%{answers: false}), do: []
 
   defp gpus(here) do
     case GPU.list_devices() do
-      {:ok, []} -> [broken("gpus", "the driver has none", none(here.root))]
+      {:ok, []} -> [broken("gpus", "the driver reports no GPU", none(here.root))]
       {:ok, devices} -> Enum.map(devices, &gpu/1)
       {:error, error} -> [refused("gpus", error)]
     end
@@ -210,7 +227,7 @@ defmodule Sconce.GPU.Diagnosis do
 
   defp gpu(%{index: index, error: nil} = device) do
     capability = with {major, minor} <- device.compute_capability, do: "compute #{major}.#{minor}"
-    mig = if device.mig, do: "cut into instances (MIG), which CUDA sees in its place"
+    mig = if device.mig, do: "split into MIG instances, which CUDA uses instead"
     facts = [device.name, GPU.format_mb(device.memory_mb), capability, mig]
     ok("gpu #{index}", facts |> Enum.reject(&is_nil/1) |> Enum.join(", "))
   end
@@ -222,7 +239,7 @@ defmodule Sconce.GPU.Diagnosis do
   defp build({:error, %Error{details: %{what: "native library"}}}),
     do: [unknown("build", "unknown without the native library")]
 
-  defp build(:ok), do: [for_cards(), ok("device", "cuda:0, on which policies run")]
+  defp build(:ok), do: [for_cards(), ok("device", "policies run on cuda:0")]
   defp build({:error, error}), do: [for_cards(), refused("device", error)]
 
   defp for_cards, do: ok("build", "for NVIDIA cards")

@@ -1,36 +1,37 @@
 defmodule Sconce.GPU.Driver do
   @moduledoc false
-  # Questions to the driver of NVIDIA's GPUs. A native thread of its own asks them, so that a driver which takes
-  # its time, or hangs, holds up no scheduler and nobody beyond a deadline.
+  # Queries to NVIDIA's driver. They run on a native thread of their own, so that a slow or hung driver blocks no
+  # scheduler, and no caller longer than its deadline.
 
   alias Sconce.{Config, Error, Native}
 
-  # Waking the cards of a machine takes seconds where nothing keeps its driver awake.
+  # Without a persistence daemon, the driver takes seconds to initialize the cards.
   @deadline_ms 10_000
 
-  # What mends each cause, or nil. The names are those of `Cause` in native/cuda/src/error.rs.
+  # Each cause with its meaning and its remedy, or nil. The names are those of `Cause` in native/cuda/src/error.rs.
   @causes [
-    no_library: {"the driver's library is not there", "mix sconce.doctor"},
-    not_nvml: {"what was opened is not NVML", "name NVML's own file in SCONCE_NVML"},
+    no_library: {"the driver's library was not found", "mix sconce.doctor"},
+    not_nvml: {"the opened library is not NVML", "name the file of NVML in SCONCE_NVML"},
     too_old: {"the driver lacks a function", "install a newer driver"},
     no_driver: {"the kernel module is not loaded", "sudo modprobe nvidia"},
     no_permission: {"this user may not use the GPU", "let this user read and write /dev/nvidia*"},
     version_mismatch:
-      {"library and kernel module differ, as after an update",
-       "restart the machine, or load its nvidia kernel modules anew"},
-    lost: {"the card fell off the bus; the kernel's log says why (Xid)", "restart the machine"},
-    reset_required: {"the card has to be reset", "sudo nvidia-smi --gpu-reset"},
-    not_supported: {"this card does not tell it", nil},
-    other: {"whatever else NVML says", nil}
+      {"library and kernel module have different versions, as after an update",
+       "restart the machine, or reload its nvidia kernel modules"},
+    lost:
+      {"the card fell off the bus; the kernel log has the reason (Xid)", "restart the machine"},
+    reset_required: {"the card needs a reset", "sudo nvidia-smi --gpu-reset"},
+    not_supported: {"this card does not report the value", nil},
+    other: {"any other error of NVML", nil}
   ]
 
   @type submit :: (reference, Path.t() | nil -> {:ok, reference} | {:error, Error.t()})
 
-  @doc "Every cause of a driver's refusal: what it is, and what mends it."
+  @doc "Every cause of a failed query, with its meaning and its remedy."
   @spec causes() :: [{atom, {String.t(), String.t() | nil}}]
   def causes, do: @causes
 
-  @doc "Asks a question that `submit` hands to the driver's thread; an error bears the name `op`."
+  @doc "Sends a query to the driver's thread by `submit`, and waits for the answer. `op` is the name in errors."
   @spec ask(atom, submit, non_neg_integer) :: {:ok, term} | {:error, Error.t()}
   def ask(op, submit, deadline_ms \\ @deadline_ms) do
     start = System.monotonic_time()
@@ -49,7 +50,7 @@ defmodule Sconce.GPU.Driver do
       {:sconce, ^ref, answer} -> answer
     after
       deadline_ms ->
-        # Either it will not come, or it is on the way.
+        # Either the query was abandoned in time, or its answer is already on its way.
         if Native.gpu_abandon(asked),
           do: {:error, Error.late(op, deadline_ms, start)},
           else: receive(do: ({:sconce, ^ref, answer} -> answer))

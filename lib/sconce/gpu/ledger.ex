@@ -3,65 +3,66 @@ defmodule Sconce.GPU.Ledger do
   alias Sconce.Native.Call
 
   @owners [
-    weights: "policies",
-    optimiser: "moments and averages of runs",
-    sessions: "states of games, and what steps them",
-    loader: "batches that wait on the card for their step, of which there are none yet",
-    activations:
-      "work under way: what a backward pass reads again, gradients, what libraries work in",
-    cached: "taken from the driver and not in use: `Sconce.GPU.release/1` gives it back"
+    weights: "weights of policies",
+    optimiser: "moments and moving averages of runs",
+    sessions: "states of games, and buffers of their steps",
+    loader: "batches that wait on the card for their step; always 0 for now",
+    activations: "work in flight: saved activations, gradients, workspaces of libraries",
+    cached: "taken from the driver and unused; `Sconce.GPU.release/1` returns it"
   ]
 
   @moduledoc """
-  The memory of a card that this VM has opened, by owner, in bytes:
+  The memory that this VM has taken on a card, by owner, in bytes:
 
-  | | what is in it |
+  | field | contents |
   |---|---|
   #{Enum.map_join(@owners, "\n", fn {name, what} -> "| `#{name}` | #{what} |" end)}
 
-  `total` and `free` are the card's, `free` of an opened card only; `others` is what neither is free nor in the
-  ledger: other programs, other libraries of this VM, and what CUDA itself keeps, some hundred MB. `budget` is what
-  all of the ledger may be together, `nil` without a limit.
+  `total` and `free` are the memory of the card; `free` is nil until the card is opened. `others` is memory that is
+  neither free nor in the ledger: other programs, other libraries of this VM, and CUDA's own memory of some hundred
+  MB. `budget` is the limit of the whole ledger, or nil.
 
       iex> ledger = %Sconce.GPU.Ledger{device: "cuda:0", total: 24_000_000_000, free: 20_000_000_000,
       ...>   weights: 40_000_000, optimiser: 80_000_000, activations: 2_100_000_000, cached: 900_000_000}
       iex> to_string(ledger)
       "weights 40.0 MB, optimiser 80.0 MB, activations 2.1 GB, cached 900.0 MB"
 
-  ## When memory is taken and given back
+  ## Allocation and release
 
-  Nothing is taken before it is needed. What is freed beside policies and sessions goes back to the driver but for
-  256 MiB; while a run is under way all of it is kept for the next step; and once nothing of this VM is on the card,
-  nothing is kept but the context, the libraries, and a few KB of how recorded work
-  read its operands. A policy leaves the card when no process has it any more, a
-  session with its owner, a run with its process.
+  Memory is allocated when it is first needed. Freed memory returns to the driver, except for a cache of at most
+  256 MiB. During a run, all freed memory stays cached for the next step. When nothing of this VM is on the card any
+  more, only the context, the libraries and a few KB of recorded work remain. A policy leaves the card when no process
+  refers to it, a session when its owner ends, and a run when its process ends.
 
-  ## How much
+  ## Limits
 
-  `Sconce.Config` has `memory_fraction` and `memory_budget`, of which the lesser counts. They are read whenever a
-  device is chosen, and hold for a card from when it is opened; others count once none of its memory is in use.
+  `memory_fraction` and `memory_budget` of `Sconce.Config` limit the ledger; the lower limit has effect. They are read
+  whenever a device is chosen. A card keeps the limit that it was opened with until all of its memory is free again.
 
-  More is an error of kind `:out_of_memory` and never the end of the VM. Its `details` have the `memory` (as here),
-  `bytes` where it is known what was asked for, `remedies`, and these in a sentence as `mend`. A step of a
-  run that has too little is made again with half as many windows at a time, see `Sconce.Trainer`.
+  An allocation beyond the limit is an error of kind `:out_of_memory` and never ends the VM. Its `details` have the
+  `memory` (the fields above), `bytes` if the requested size is known, `remedies`, and the same remedies as a sentence
+  (`mend`). A training step that runs out of memory is repeated with half as many windows at a time, see
+  `Sconce.Trainer`.
 
-  ## Beside EXLA
+  ## Together with EXLA
 
-  Each card has a pool of memory of its own in the driver, made when it is opened
-  (`cuMemPoolCreate`), which becomes the card's current one. EXLA takes its memory at once when it starts and keeps
-  it: its `memory_fraction` and Sconce's go beside each other if their sum is below 1, and it needs
-  `preallocate: false` where they shall share. Training steps that are recorded as CUDA graphs have memory of their
-  own in the driver, which counts as `activations` and within the budget; recorded decisions work in memory that
-  counts as `sessions`, for each power of two of games that were stepped at once.
+  Sconce creates one memory pool for each card that it opens (`cuMemPoolCreate`) and makes it the current pool. EXLA
+  allocates all of its memory at its start and keeps it. Set both `memory_fraction`s so that their sum is below 1, or
+  set `preallocate: false` for EXLA to share the memory.
 
-  Source: [CUDA's stream-ordered allocator](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
-  Not run on a GPU yet: tests use the emulated card.
+  Training steps recorded as CUDA graphs have their own memory in the driver; it counts as `activations`, within the
+  budget. The memory of recorded decisions counts as `sessions`; there is one recording for each power of two of games
+  stepped at once.
+
+  Source: [CUDA's stream-ordered
+  allocator](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).
   """
 
   @enforce_keys [:device, :total]
   defstruct [:device, :total, :free, :budget, others: 0] ++
               Enum.map(@owners, fn {name, _what} -> {name, 0} end)
 
+  @typedoc "A ledger of one card; sizes in bytes."
   @type t :: %__MODULE__{
           device: String.t(),
           total: pos_integer,
@@ -92,10 +93,16 @@ defmodule Sconce.GPU.Ledger do
   end
 
   @doc false
-  # Of a device's memory as the native side tells it.
+  # The ledger of a device, from its memory as the native side reports it.
   def new(device, memory), do: struct!(%__MODULE__{device: device, total: memory.total}, memory)
 
-  @doc "What owners have, and what is cached, together."
+  @doc """
+  Returns the bytes of all owners and of the cache together.
+
+      iex> ledger = %Sconce.GPU.Ledger{device: "cuda:0", total: 24_000_000_000, weights: 40_000_000, cached: 10_000_000}
+      iex> Sconce.GPU.Ledger.taken(ledger)
+      50_000_000
+  """
   @spec taken(t) :: non_neg_integer
   def taken(%__MODULE__{} = ledger),
     do: Enum.sum(for {name, _what} <- @owners, do: Map.fetch!(ledger, name))

@@ -1,17 +1,16 @@
 defmodule Sconce.Native.Call do
   @moduledoc false
-  # Work of a native thread that the caller waits for: started for a reference, told in events,
-  # answered once.
+  # Runs work on a native thread and waits for it. The native side sends messages with the reference of the call:
+  # any number of events, then one answer.
 
   alias Sconce.{Config, Error, Native}
 
   @type start :: (reference -> :ok | {:ok, reference} | {:error, Error.t()})
 
   @doc """
-  Starts work, passes its events to `tell`, and returns its answer or the error of the start.
+  Starts work, passes its events to `tell`, and returns its answer, or the error of the start.
 
-  Work that gave a task is stopped where `tell` raises, throws or exits; what it had still to say is
-  taken out of the mailbox first.
+  If `tell` raises, throws or exits, the task is stopped, and its remaining messages are removed from the mailbox.
   """
   @spec run(start, (term -> term)) :: {:ok, term} | {:error, Error.t()}
   def run(start, tell \\ &Function.identity/1) do
@@ -24,27 +23,27 @@ defmodule Sconce.Native.Call do
     end
   end
 
-  @doc "`run/2` of work whose threads give way, see `give_way/0`."
+  @doc "Like `run/2`, on background threads: see `give_way/0`."
   @spec in_background(start, (term -> term)) :: {:ok, term} | {:error, Error.t()}
   def in_background(start, tell \\ &Function.identity/1) do
     with :ok <- give_way(), do: run(start, tell)
   end
 
   @doc """
-  Has background threads that start from now on give way as the setting `:background` says. Raises `ArgumentError`
-  for one that cannot be.
+  Sets the priority of background threads that start from now on, by the setting `:background`. Raises
+  `ArgumentError` if the setting is invalid.
   """
   @spec give_way() :: :ok | {:error, Error.t()}
   def give_way, do: Native.background_set(Config.get(:background))
 
   @doc """
-  An event of a task has been handled. The native side holds progress back from a process that handles it more slowly
-  than it comes.
+  Tells the native side that an event of a task was handled. It holds back progress events from a process that
+  handles them more slowly than they are produced.
   """
   @spec heard(reference) :: :ok
   def heard(task), do: Native.task_heard(task)
 
-  # A task ends with its last reference, which the stop holds until the answer is there.
+  # A task is dropped with its last reference. The call of `train_stop` keeps that reference until the answer is here.
   defp hold(task, ref, tell) do
     answer = await(task, ref, tell)
     Native.train_stop(task)
@@ -68,7 +67,7 @@ defmodule Sconce.Native.Call do
     end
   end
 
-  # Work without a task tells of no events.
+  # Work without a task sends no events.
   defp await(ref) do
     receive do
       {:sconce, ^ref, answer} -> answer

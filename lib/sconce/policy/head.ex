@@ -1,7 +1,7 @@
 defmodule Sconce.Policy.Head do
   @moduledoc false
-  # Kinds of heads: what they are made of in logits and labels, and their form on the native side, whose table has them
-  # all. Those that have nothing of their own here are `{name, n}`.
+  # Kinds of heads: their number of logits and labels, and their form on the native side. The table of the native
+  # side has all kinds; a kind without code in this module is `{name, n}`.
 
   alias Sconce.Game.Declaration
   alias Sconce.{Native, Options}
@@ -14,7 +14,7 @@ defmodule Sconce.Policy.Head do
 
   @kinds [:bernoulli, :categorical, :gaussian]
 
-  @doc "A kind as it was given, with everything filled in."
+  @doc "Returns the given kind with every field filled in. Raises `ArgumentError` if it is invalid."
   @spec kind!(term, term) :: kind
   def kind!(_name, {:bernoulli, n} = kind) when n in 1..65_536, do: kind
   def kind!(_name, {:categorical, n} = kind) when n in 2..65_536, do: kind
@@ -42,7 +42,7 @@ defmodule Sconce.Policy.Head do
             "{:gaussian, 1..32768, low, high}, got: #{inspect(given)}"
   end
 
-  @doc "Whether it is a kind as `kind!/2` makes it."
+  @doc "Whether the term has the form that `kind!/2` returns."
   @spec kind?(term) :: boolean
   def kind?({kind, n}) when is_atom(kind), do: is_integer(n)
 
@@ -51,13 +51,13 @@ defmodule Sconce.Policy.Head do
 
   def kind?(_other), do: false
 
-  @doc "Numbers that a policy says of it."
+  @doc "Number of logits."
   @spec logits(kind) :: pos_integer
   def logits({:gaussian, n, _low, _high}), do: 2 * n
   def logits({kind, n}) when kind in [:bernoulli, :categorical], do: n
   def logits(kind), do: kind |> sizes() |> elem(0)
 
-  @doc "Numbers of its label."
+  @doc "Number of labels."
   @spec labels(kind) :: pos_integer
   def labels({:bernoulli, n}), do: n
   def labels({:categorical, _n}), do: 1
@@ -73,12 +73,12 @@ defmodule Sconce.Policy.Head do
   defp whole?({kind, _n}) when kind in [:bernoulli, :categorical], do: true
   defp whole?(kind), do: kind |> sizes() |> elem(2)
 
-  @doc "The bits of a number of the labels of these heads, whole or not."
+  @doc "The type of the labels of these heads: 16-bit integers, or 32-bit floats if a head has other labels."
   @spec type([%{kind: kind}]) :: {:u, 16} | {:f, 32}
   def type(heads),
     do: if(Enum.all?(heads, &whole?(&1.kind)), do: {:u, 16}, else: {:f, 32})
 
-  @doc "What a head chose, of the labels that begin with its own, and the labels of the others."
+  @doc "Splits off the choice of a head from labels that begin with its own; returns the choice and the rest."
   @spec choice(kind, [number]) :: {number | [number], [number]}
   def choice({:bernoulli, n}, labels), do: Enum.split(labels, n)
   def choice({:categorical, _n}, [class | rest]), do: {class, rest}
@@ -95,7 +95,7 @@ defmodule Sconce.Policy.Head do
     end
   end
 
-  @doc "Labels of a choice; what is none of its own stays what it is."
+  @doc "The labels of a choice. An invalid choice is returned unchanged."
   @spec labels_of(kind, term) :: [term]
   def labels_of({:gaussian, _n, _low, _high}, choice),
     do: choice |> List.wrap() |> Enum.map(&if(is_integer(&1), do: &1 * 1.0, else: &1))

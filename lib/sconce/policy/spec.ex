@@ -5,18 +5,18 @@ defmodule Sconce.Policy.Spec do
 
   @size [type: :pos_integer, max: 65_536]
   @controller [axis_buckets: 16, shoulder_buckets: 4]
-  # Those of the backbones are `Sconce.Temporal`'s.
+  # The options of backbones are in `Sconce.Temporal`.
   @own [
     preset: [
       type: :any,
       default: nil,
-      doc: "Name of a `Sconce.Preset`, whose model this is where nothing else is said."
+      doc: "Name of a `Sconce.Preset`: its model gives the defaults of all other options."
     ],
     embedding: [
       type: :any,
       default: :melee,
       doc:
-        "`:melee`, `{:vector, n}`, or a `Sconce.Game`, with options as in `{:melee, opts}`, see `Sconce.Embedding`."
+        "`:melee`, `{:vector, n}`, or a `Sconce.Game`, with options as in `{:melee, opts}`; see `Sconce.Embedding`."
     ],
     backbone: [
       type: :any,
@@ -27,37 +27,40 @@ defmodule Sconce.Policy.Spec do
       type: :any,
       default: :independent,
       doc:
-        "One for each part of the game's input (the controller's six), `:independent` or " <>
-          "`:autoregressive`; or a list of heads, each " <>
+        "`:independent` or `:autoregressive`, for one head for each part of the game's input (six for a " <>
+          "controller); or a list of named heads, each " <>
           "`{:bernoulli, n}`, `{:categorical, n}` or `{:gaussian, n, low, high}`."
     ],
     heads_kind: [
       type: {:in, [:independent, :autoregressive]},
       default: :independent,
-      doc: "For a list of heads: whether a head sees what those before it chose."
+      doc:
+        "For a list of heads: `:autoregressive` heads see the choices of the heads before them."
     ],
-    axis_buckets: @size ++ [default: 16, doc: "Steps of a stick's axis, of a controller."],
-    shoulder_buckets: @size ++ [default: 4, doc: "Steps of the shoulder, of a controller."],
+    axis_buckets: @size ++ [default: 16, doc: "Steps of an axis of a stick, for a controller."],
+    shoulder_buckets: @size ++ [default: 4, doc: "Steps of the shoulder, for a controller."],
     head_hidden_size: [
       type: :non_neg_integer,
       max: 65_536,
       default: 64,
       doc:
-        "Hidden layer of a head, half of it for the shoulder; with 0 all heads read their logits " <>
-          "straight from the trunk vector."
+        "Width of the hidden layer of a head, half of it for the shoulder. With 0 the logits are a linear " <>
+          "function of the trunk vector."
     ],
-    stream_size: @size ++ [default: 128, doc: "Residual stream of autoregressive heads."],
+    stream_size:
+      @size ++ [default: 128, doc: "Width of the residual stream of autoregressive heads."],
     prior: [
       type: :boolean,
       default: false,
       doc:
-        "Adds log P(action | previous action) to the logits, where heads choose what the game's inputs are made of."
+        "Adds log P(action | previous action) to the logits, if the heads choose the parts of the game's input."
     ],
     value_head: [
       type: :boolean,
       default: false,
       doc:
-        "A head beside the others, which says what a frame is worth: the discounted return. It reads the trunk, and is the last of the logits."
+        "Adds a head that estimates the value of a frame, the discounted return. It reads the trunk, and its " <>
+          "output is the last of the logits."
     ]
   ]
   @backbone_names Temporal.backbones()
@@ -66,8 +69,8 @@ defmodule Sconce.Policy.Spec do
   @names Keyword.keys(@own) ++ @backbone_names
 
   @moduledoc """
-  A policy as data: how a frame becomes a vector, how vectors become memory, what is chosen. It can be
-  printed and compared, and stands in every checkpoint.
+  A policy as data: the embedding of a frame, the backbone with its memory, and the heads that choose. A Spec can be
+  printed and compared, and every checkpoint contains one.
 
       iex> Sconce.Policy.Spec.new(embedding: {:vector, 2}, heads: [action: {:categorical, 2}])
       #Sconce.Policy.Spec<vector 2 -> gru 256x2 -> action(2)>
@@ -76,11 +79,12 @@ defmodule Sconce.Policy.Spec do
 
   ## Names of heads
 
-  A name of a head is a-z, 0-9 and _, at most 32 of them. It is an atom where the VM has that atom when the Spec is
-  made or loaded, and text otherwise: files of others make no atoms, which are never freed. So a program that says
-  `action.choices.fire` gets what it expects, and one that knows nothing of a head finds it under its text. `"fire"`
-  and `:fire` are one name. Both may be given wherever a name is expected, and two Specs that were made at different
-  times compare as `Sconce.Policy.Spec.new(a) == Sconce.Policy.Spec.new(b)`.
+  The name of a head consists of at most 32 characters of a-z, 0-9 and _. When a Spec is made or loaded, a name
+  becomes an atom if the VM already has that atom; otherwise it stays a string. A file therefore cannot create atoms,
+  which are never freed. A program that contains `action.choices.fire` has the atom `:fire`, so its lookup works.
+
+  `"fire"` and `:fire` are the same name, and both are accepted wherever a name is expected. Compare Specs that were
+  made at different times by `Sconce.Policy.Spec.new(a) == Sconce.Policy.Spec.new(b)`.
 
       iex> Sconce.Policy.Spec.new(heads: [{"action", {:categorical, 2}}]) ==
       ...>   Sconce.Policy.Spec.new(heads: [action: {:categorical, 2}])
@@ -92,21 +96,22 @@ defmodule Sconce.Policy.Spec do
 
   #{Options.docs(@own)}
 
-  and those of the backbone, as in `hidden_size: 128`. An option that the chosen parts do not have is
-  refused: nothing is ignored in silence.
+  and the options of the backbone (`Sconce.Temporal.options/1`), such as `hidden_size: 128`. An option that does not
+  apply to the chosen parts raises `ArgumentError`.
   """
 
   @enforce_keys [:embedding, :backbone, :heads, :heads_kind, :stream_size, :prior]
   defstruct @enforce_keys ++ [value_head: false]
 
   @typedoc """
-  `n` bits; one of `n` classes; or `n` numbers from `low` to `high`, drawn from a Gaussian that tanh squashes into them.
+  `n` bits; one of `n` classes; or `n` numbers from `low` to `high`, drawn from a Gaussian and squashed into the range
+  by tanh.
   """
   @type head_kind ::
           {:bernoulli, pos_integer}
           | {:categorical, pos_integer}
           | {:gaussian, pos_integer, low :: float, high :: float}
-  @typedoc "An atom where this VM has it, see above."
+  @typedoc "An atom if the VM has it, otherwise a string; see \"Names of heads\" above."
   @type head_name :: atom | String.t()
   @type head :: %{name: head_name, kind: head_kind, hidden_size: non_neg_integer}
   @type t :: %__MODULE__{
@@ -124,8 +129,8 @@ defmodule Sconce.Policy.Spec do
   @max_layers 256
 
   @doc """
-  A Spec with every option filled in, or the given Spec with its names as this VM has them now. Raises
-  `ArgumentError` for what does not fit.
+  Returns a Spec with every option filled in. A given Spec is returned with the names of its heads converted to atoms
+  that this VM has now. Raises `ArgumentError` if an option is invalid.
 
       iex> Sconce.Policy.Spec.new(backbone: :gru, hiden_size: 64)
       ** (ArgumentError) unknown option :hiden_size, did you mean :hidden_size?
@@ -142,7 +147,7 @@ defmodule Sconce.Policy.Spec do
     Options.keyword!(opts)
     for {name, _value} <- opts, do: Options.known!(name, @names)
     opts = Preset.model(opts)
-    # Nothing is no value.
+    # Nil means no value head.
     opts = Keyword.replace_lazy(opts, :value_head, &(&1 || false))
     {own, backbone} = Keyword.split(opts, Keyword.keys(@own))
     options = Options.validate!(own, @own)
@@ -161,14 +166,14 @@ defmodule Sconce.Policy.Spec do
   end
 
   @doc false
-  # The options that make a Spec: those of `new/1`, which gives it again.
+  # The options of `new/1` that make this Spec.
   @spec to_options(t) :: keyword
   def to_options(%__MODULE__{backbone: {name, options}} = spec) do
     [embedding: spec.embedding, prior: spec.prior, value_head: spec.value_head, backbone: name] ++
       options ++ kind_options(spec) ++ head_options(spec, controller?(spec))
   end
 
-  # A Spec whose fields were put there by hand.
+  # Rejects a Spec whose fields were set by hand and are invalid.
   defp whole!(spec) do
     whole? =
       match?(%{backbone: {name, _options}} when is_atom(name), spec) and
@@ -176,7 +181,7 @@ defmodule Sconce.Policy.Spec do
         Embedding.whole?(spec.embedding) and
         heads?(spec.heads)
 
-    whole? || raise ArgumentError, "spec: expected what Sconce.Policy.Spec.new/1 makes"
+    whole? || raise ArgumentError, "spec: expected a Spec of Sconce.Policy.Spec.new/1"
   end
 
   defp heads?(heads) when length(heads) > 0, do: Enum.all?(heads, &head?/1)
@@ -188,13 +193,13 @@ defmodule Sconce.Policy.Spec do
   defp head?(_other), do: false
 
   @doc false
-  # A name as text; what is no name stays what it is.
+  # A name as text. A term that is not a name is returned unchanged.
   @spec text(term) :: term
   def text(name) when is_atom(name), do: Atom.to_string(name)
   def text(other), do: other
 
   @doc false
-  # The Spec with names as text, for another node: an atom that arrives there would become one of its atoms.
+  # The Spec with names as text, for another node: an atom that is sent there would be created there.
   @spec portable(t) :: t
   def portable(spec), do: renamed(spec, &text/1)
 
@@ -204,7 +209,7 @@ defmodule Sconce.Policy.Spec do
   end
 
   @doc false
-  # A name of a file as this VM has it. Nothing that a file says makes an atom.
+  # The name as an atom if this VM has that atom, otherwise as text. A name in a file never creates an atom.
   @spec local(head_name) :: head_name
   def local(name) when is_atom(name), do: name
 
@@ -215,12 +220,12 @@ defmodule Sconce.Policy.Spec do
   end
 
   @doc false
-  # Heads as a corpus' schema or a keyword list has them, `{name, kind}` each, with the names that this VM has.
+  # Heads as `{name, kind}`, from the schema of a corpus or a keyword list, with names by `local/1`.
   @spec named([{head_name, term}]) :: [{head_name, term}]
   def named(heads), do: for({name, kind} <- heads, do: {local(name), kind})
 
   @doc false
-  # Whether the term is a list of `{name, value}`.
+  # Whether the term is a list of `{name, value}` tuples.
   @spec named?(term) :: boolean
   def named?(list) when length(list) >= 0, do: Enum.all?(list, &name_and_value?/1)
   def named?(_other), do: false
@@ -242,13 +247,17 @@ defmodule Sconce.Policy.Spec do
     do: [heads: for(head <- spec.heads, do: {head.name, head.kind}), heads_kind: spec.heads_kind]
 
   @doc """
-  The names of the options that `new/1` takes.
+  Returns the names of the options of `new/1`, including those of all backbones.
+
+      iex> options = Sconce.Policy.Spec.options()
+      iex> Enum.all?([:embedding, :backbone, :heads, :hidden_size], &(&1 in options))
+      true
   """
   @spec options() :: [atom]
   def options, do: @names
 
   @doc """
-  Whether the heads are the six of a controller, which makes an action of buttons and sticks.
+  Returns whether the heads are the six heads of a controller, so that actions have buttons and sticks.
 
       iex> Sconce.Policy.Spec.controller?(Sconce.Policy.Spec.new())
       true
@@ -295,7 +304,7 @@ defmodule Sconce.Policy.Spec do
     end
   end
 
-  # The native side keeps 32 bits of a rate: as many digits as come back from it.
+  # The native side stores rates as 32-bit floats, so a rate has only the digits that survive the round trip.
   defp rounded(options) do
     Enum.map(options, fn
       {name, rate} when is_float(rate) -> {name, Float.round(rate, 6)}
@@ -315,7 +324,7 @@ defmodule Sconce.Policy.Spec do
   defp heads!(options, given, embedding) do
     case options[:heads] do
       kind when kind in [:independent, :autoregressive] ->
-        refuse!(given, [:heads_kind], "the heads of a game: their kind is their name")
+        refuse!(given, [:heads_kind], "the heads of a game: :heads gives their kind")
         kind!(given, kind)
         {of_game!(embedding, options, given), kind}
 
@@ -342,14 +351,14 @@ defmodule Sconce.Policy.Spec do
   end
 
   defp of_game!({%Game{input: []} = game, _options}, _heads, _given) do
-    raise ArgumentError, "option :heads: #{game.name} declares no input, so they need a list"
+    raise ArgumentError, "option :heads: #{game.name} declares no input: give a list of heads"
   end
 
   defp of_game!({%Game{input: input}, _options}, options, given) do
     refuse!(
       given,
       Keyword.keys(@controller),
-      "a declared game, whose axes have steps of their own"
+      "a declared game: its declaration gives the steps of each axis"
     )
 
     for part <- input,
@@ -379,7 +388,8 @@ defmodule Sconce.Policy.Spec do
     list = named(list)
 
     list == Enum.uniq_by(list, &elem(&1, 0)) ||
-      raise ArgumentError, "two heads have one name: #{inspect(for {name, _} <- list, do: name)}"
+      raise ArgumentError,
+            "two heads have the same name: #{inspect(for {name, _} <- list, do: name)}"
 
     for {name, kind} <- list, do: head(name, Head.kind!(name, kind), size)
   end
@@ -389,7 +399,7 @@ defmodule Sconce.Policy.Spec do
   def name!(name) do
     text(name) =~ ~r/\A[a-z0-9_]{1,32}\z/ ||
       raise ArgumentError,
-            "a head's name has a-z, 0-9, _ and at most 32 of them, got: #{inspect(name)}"
+            "a head's name has at most 32 characters of a-z, 0-9 and _, got: #{inspect(name)}"
 
     name
   end
@@ -417,10 +427,10 @@ defmodule Sconce.Policy.Spec do
 
   defp needed(%{embedding: {:melee, _options}}), do: "the heads of the controller"
   defp needed(%{embedding: {:vector, _n}}), do: "a game whose inputs are declared"
-  defp needed(%{embedding: {game, _options}}), do: "the heads of an input of #{game.name}"
+  defp needed(%{embedding: {game, _options}}), do: "heads for the input of #{game.name}"
 
   @doc false
-  # Whether the heads choose what inputs of the game are made of, so that a previous one is read.
+  # Whether the heads choose the parts of the game's input, so that the policy can read previous inputs.
   @spec reads_inputs?(t) :: boolean
   def reads_inputs?(%__MODULE__{embedding: {:vector, _n}}), do: false
   def reads_inputs?(%__MODULE__{embedding: {:melee, _options}} = spec), do: controller?(spec)
@@ -448,7 +458,7 @@ defmodule Sconce.Policy.Spec do
     }
   end
 
-  # A value is a head like others there.
+  # The native side has the value head among the other heads.
   defp native_heads(%{heads: heads} = spec) do
     heads = for head <- heads, do: %{head | kind: Head.to_native(head.kind)}
     heads ++ value(spec)
@@ -478,7 +488,7 @@ defmodule Sconce.Policy.Spec do
     }
   end
 
-  # The native side has checked the names, but whoever wrote the file has chosen them.
+  # The native side has checked the form of the names, but the author of the file chose them: `local/1` makes no atoms.
   defp head_from_native(%{name: name, kind: kind, hidden_size: size}) do
     head(local(name), Head.from_native(kind), size)
   end
@@ -486,7 +496,7 @@ defmodule Sconce.Policy.Spec do
   # In one line
 
   @doc false
-  # `width` is that of the embedded vector, where it is known.
+  # `width` is the width of the embedded vector as text, or empty if it is unknown.
   @spec summary(t, String.t()) :: String.t()
   def summary(%__MODULE__{} = spec, width \\ "") do
     embedding = embedding_text(spec.embedding, width)

@@ -1,22 +1,21 @@
 defmodule Sconce.Policy.Widths do
   @moduledoc false
-  # Widths of a policy that the hardware does not like. They are named once and never changed: a policy
-  # has the widths of its Spec.
+  # Warns of widths that are slow on the hardware. Widths are never changed: a policy has the widths of its Spec.
 
   require Logger
 
   alias Sconce.Policy.Spec
 
-  # Numbers in a vector register, and in a row of a GPU's matrix unit at half precision.
+  # Floats in a vector register, and in a row of a GPU's matrix unit at half precision.
   @multiple 8
   @names [:hidden_size, :head_dim, :state_size]
 
-  @doc "Warns of widths that are no multiple of 8, of each once in the life of this VM."
+  @doc "Warns of widths that are not a multiple of 8, once for each width in the life of this VM."
   @spec warn(Spec.t()) :: :ok
   def warn(spec), do: spec |> odd() |> Enum.each(&warn_once/1)
 
   @doc """
-  Widths that are no multiple of 8, with the options that say them.
+  Returns the widths that are not a multiple of 8, with their options.
 
       iex> Sconce.Policy.Widths.odd(Sconce.Policy.Spec.new(hidden_size: 100, head_hidden_size: 60))
       [hidden_size: 100, head_hidden_size: 60]
@@ -28,13 +27,13 @@ defmodule Sconce.Policy.Widths do
     for {_name, size} = width <- Enum.uniq(widths), rem(size, @multiple) != 0, do: width
   end
 
-  # The widest, as the shoulder has half of it.
+  # The widest head: the shoulder has half of it.
   defp head(%Spec{heads_kind: :independent, heads: heads}),
     do: {:head_hidden_size, heads |> Enum.map(& &1.hidden_size) |> Enum.max()}
 
   defp head(%Spec{stream_size: size}), do: {:stream_size, size}
 
-  # Of two processes at the same moment one warns.
+  # If two processes get here at the same time, one of them warns.
   defp warn_once(width) do
     key = {__MODULE__, width}
 
@@ -50,13 +49,13 @@ defmodule Sconce.Policy.Widths do
     )
   end
 
-  # Measured for training steps of `:mlp` and `:gru`: 100 takes 1.05 of the time of 104, 257 takes 1.07 of
-  # that of 264.
+  # Measured for training steps of `:mlp` and `:gru`: a width of 100 takes 1.05 times as long as 104, and 257 takes
+  # 1.07 times as long as 264.
   defp say({name, size}) do
     next = (div(size, @multiple) + 1) * @multiple
 
     Logger.warning(
-      "#{name} #{size} is not a multiple of #{@multiple} and costs as much as #{next}; it stays as it is"
+      "#{name} #{size} is not a multiple of #{@multiple} and costs as much as #{next}; the width is not changed"
     )
   end
 end

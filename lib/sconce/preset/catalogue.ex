@@ -1,8 +1,8 @@
 defmodule Sconce.Preset.Catalogue do
   @moduledoc false
-  # Every preset as data, in the words and with the values of ExPhil, and what these are in Sconce's.
+  # The presets as data, with the names and values of ExPhil, and their translation to options of Sconce.
 
-  # What its command line trains with where a preset says nothing else.
+  # Values of ExPhil's command line that a preset does not set.
   @defaults [
     optimizer: :adam,
     learning_rate: 1.0e-4,
@@ -31,7 +31,7 @@ defmodule Sconce.Preset.Catalogue do
     val_split: 0.1
   ]
 
-  # What counts only where this is on.
+  # Options that need the switch on the left.
   @switches [
     augment: [:mirror_prob, :noise_prob, :noise_scale],
     early_stopping: [:patience, :min_delta],
@@ -39,7 +39,7 @@ defmodule Sconce.Preset.Catalogue do
   ]
   @restarts [:restart_period, :restart_mult]
 
-  # {its name, where its value goes}: an option of that name, one of `:loss`, or nowhere, for a reason.
+  # The target of each ExPhil name: an option, an option of `:loss`, or nothing, with the reason.
   @mapping [
     backbone: {:option, :backbone},
     hidden_sizes: {:option, :hidden_sizes},
@@ -75,20 +75,20 @@ defmodule Sconce.Preset.Catalogue do
     val_split: {:option, :val_split},
     patience: {:option, :patience},
     min_delta: {:option, :min_delta},
-    max_files: {:nothing, "a run learns from its whole corpus: import as many games"},
+    max_files: {:nothing, "a run learns from its whole corpus: import that many games"},
     keep_best: {:option, :keep_best},
-    precompute: {:nothing, "frames are embedded while they are read"}
+    precompute: {:nothing, "frames are embedded while they are loaded"}
   ]
 
-  # Its names of backbones that have another one here, and the options that make them.
+  # ExPhil's names of backbones that Sconce names differently, and the options that make them.
   @backbones [
     attention: [backbone: :sliding_window, head_dim: 64],
     decision_transformer: [backbone: :causal_transformer]
   ]
 
-  # Its temporal backbones have this width whatever its presets say of hidden_sizes.
+  # The width of ExPhil's temporal backbones, whatever hidden_sizes of its presets is.
   @hidden_size 256
-  @hidden_sizes "ExPhil's temporal backbones do not read it and have 256, which is hidden_size here"
+  @hidden_sizes "ExPhil's temporal backbones ignore it and have 256, which is hidden_size in Sconce"
 
   @augment [augment: true, mirror_prob: 0.5, noise_prob: 0.3, noise_scale: 0.01]
   @regularized @augment ++ [label_smoothing: 0.1]
@@ -113,11 +113,11 @@ defmodule Sconce.Preset.Catalogue do
   @production [epochs: 100, batch_size: 256, hidden_sizes: [256, 256], warmup_steps: 2000] ++
                 mamba.(60, 3, state_size: 32, expand_factor: 2) ++ @thorough
 
-  # `megabytes`: the peak of a process that makes two steps on replays on a CPU, rounded up.
+  # `megabytes` is the peak of a process that makes two steps on replays on a CPU, rounded up.
   @presets [
     quick: %{
       megabytes: 200,
-      for: "to see that everything works",
+      for: "to check that everything works",
       values: [epochs: 1, max_files: 5, batch_size: 32, hidden_sizes: [32, 32]]
     },
     standard: %{
@@ -131,7 +131,7 @@ defmodule Sconce.Preset.Catalogue do
     },
     full_cpu: %{
       megabytes: 200,
-      for: "the best without a GPU",
+      for: "the best run without a GPU",
       values:
         [epochs: 30, max_files: 200, batch_size: 64, hidden_sizes: [128, 128]] ++
           [val_split: 0.1, early_stopping: true, patience: 7, min_delta: 0.005] ++
@@ -140,7 +140,7 @@ defmodule Sconce.Preset.Catalogue do
     },
     gpu_quick: %{
       megabytes: 600,
-      for: "to see that a GPU works",
+      for: "to check that a GPU works",
       device: :cuda,
       values:
         [epochs: 3, max_files: 20, batch_size: 256, hidden_sizes: [64, 64]] ++
@@ -188,10 +188,10 @@ defmodule Sconce.Preset.Catalogue do
           [lr_schedule: :cosine, learning_rate: 1.0e-4, warmup_steps: 1000, keep_best: 5] ++
           @regularized ++ @ema
     },
-    production: %{megabytes: 2100, for: "the best there is", device: :cuda, values: @production},
+    production: %{megabytes: 2100, for: "the best run", device: :cuda, values: @production},
     rtx4090_quick: %{
       megabytes: 1000,
-      for: "to see that 24 GB are used",
+      for: "to check that 24 GB are used",
       device: :cuda,
       values:
         [epochs: 3, max_files: 30, batch_size: 512, hidden_sizes: [128, 128]] ++
@@ -209,7 +209,7 @@ defmodule Sconce.Preset.Catalogue do
     },
     rtx4090_full: %{
       megabytes: 3600,
-      for: "the best in 24 GB",
+      for: "the best run in 24 GB",
       device: :cuda,
       values:
         [epochs: 50, batch_size: 512, hidden_sizes: [256, 256], warmup_steps: 1000] ++
@@ -249,16 +249,16 @@ defmodule Sconce.Preset.Catalogue do
 
   def names, do: Keyword.keys(@presets)
 
-  @doc "A preset: what it is for, its device, and its values in ExPhil's words."
+  @doc "A preset: its purpose, its device, and its values with ExPhil's names."
   def fetch!(name), do: Keyword.fetch!(@presets, name)
 
-  @doc "Where each of ExPhil's values goes."
+  @doc "The target of each ExPhil name."
   def mapping, do: @mapping
 
-  @doc "ExPhil's backbones that have another name here, and ours."
+  @doc "Backbones with another name in ExPhil: that name and the name in Sconce."
   def backbones, do: for({name, own} <- @backbones, do: {name, own[:backbone]})
 
-  @doc "The values of a preset as Sconce's options, and those that have no effect with the reason."
+  @doc "Translates the values of a preset to options of Sconce, and values without effect with the reason."
   @spec translate(keyword) :: {keyword, [{atom, term, String.t()}]}
   def translate(values) do
     values = complete(values)
@@ -274,7 +274,7 @@ defmodule Sconce.Preset.Catalogue do
     {options ++ [loss: loss], for({:nothing, name, value, why} <- rows, do: {name, value, why})}
   end
 
-  @doc "Frames of a window and between windows: a policy without memory learns from single frames."
+  @doc "The window and the stride of a backbone: one without memory learns from single frames."
   def windows(:mlp), do: [window_size: 1, stride: 1]
   def windows(_temporal), do: Keyword.take(@defaults, [:window_size, :stride])
 

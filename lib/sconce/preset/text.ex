@@ -1,17 +1,17 @@
 defmodule Sconce.Preset.Text do
   @moduledoc false
-  # Presets as people read them.
+  # Formats presets.
 
   alias Sconce.{Figures, Temporal}
   alias Sconce.Policy.Spec
   alias Sconce.Preset.Catalogue
 
-  @doc "In one line."
+  @doc "A preset in one line."
   def summary(%{options: options} = preset) do
     Enum.join([preset.name, model(options), run(options), preset.for], " · ")
   end
 
-  @doc "In full: each option, then what has no effect."
+  @doc "A preset in full: each option, then the values without effect."
   def full(%{name: name, for: what, options: options, ignored: ignored}) do
     {loss, options} = Keyword.pop(options, :loss, [])
     options = for {name, value} <- options, do: row(name, written(value))
@@ -19,25 +19,25 @@ defmodule Sconce.Preset.Text do
     Enum.join(["#{name}: #{what}\n", options, loss(loss), ignored])
   end
 
-  @doc "One value that has no effect, and why."
+  @doc "One value without effect, and the reason."
   def ignored({name, value, why}), do: "#{name} #{written(value)}: #{why}"
 
   @doc "The presets as a Markdown table."
   def table do
-    head = ["preset", "for", "model", "epochs, batch, window", "rate", "device", "memory"]
+    head = ["preset", "purpose", "model", "epochs, batch, window", "rate", "device", "memory"]
     rows = Enum.map(Catalogue.names(), &cells(&1, Catalogue.fetch!(&1)))
     Enum.map_join([head, List.duplicate("---", length(head)) | rows], "\n", &line/1)
   end
 
-  @doc "Where a value goes that has another name here, or none, as a Markdown table."
+  @doc "Values with another name in Sconce, or no effect, as a Markdown table."
   def mapping do
     rows =
       for {name, to} <- Catalogue.mapping(), to != {:option, name}, do: ["`#{name}`", goes(to)]
 
-    Enum.map_join([["ExPhil's", "here"], ["---", "---"] | rows], "\n", &line/1)
+    Enum.map_join([["ExPhil", "Sconce"], ["---", "---"] | rows], "\n", &line/1)
   end
 
-  @doc "Backbones that have another name here, in a sentence."
+  @doc "Backbones with another name in Sconce, as a sentence."
   def backbones do
     Catalogue.backbones()
     |> Enum.map_join(", ", fn {name, own} -> "`#{inspect(name)}` is `#{inspect(own)}`" end)

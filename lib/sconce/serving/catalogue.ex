@@ -5,57 +5,55 @@ defmodule Sconce.Serving.Catalogue do
   alias Sconce.{Device, Options, Policy}
 
   @start [
-    policy: [type: :any, required: true, doc: "The `Sconce.Policy` that is served."],
+    policy: [type: :any, required: true, doc: "The `Sconce.Policy` to serve."],
     name: [
       type: :any,
       default: nil,
-      doc: "An atom, `{:global, term}` or `{:via, module, term}`, as of any process."
+      doc: "Name of the process: an atom, `{:global, term}` or `{:via, module, term}`."
     ],
     max_batch: [
       type: :pos_integer,
       max: 4096,
       default: 64,
-      doc: "Requests that are computed together, at most."
+      doc: "Maximum requests of a batch."
     ],
     max_queue: [
       type: :pos_integer,
       max: 1_048_576,
       default: 1024,
-      doc: "Requests that may wait; the next one is `:busy`."
+      doc: "Maximum requests in the queue; a further one is `:busy`."
     ],
     workers: [
       type: :pos_integer,
       max: 256,
       default: 1,
       doc:
-        "Native threads that compute, each a batch of its own: more where there are cores to spare beside the " <>
-          "callers'."
+        "Native threads, each with its own batch. Use several if the callers leave processors idle."
     ],
     weights: [
       type: {:or, [{:in, [:f32, :bf16, :int8]}, {:tuple, [{:in, [:int8]}, :float]}]},
       default: :f32,
-      doc: "How the matrices of a packed policy are kept, as in `Sconce.Session`."
+      doc: "Format of the matrices of a packed policy, as in `Sconce.Session`."
     ],
     device: Device.option("the policy's")[:device],
     lane: [
       type: {:in, [:auto, :inline, :worker]},
       default: :auto,
       doc:
-        "Where a step is made: on the scheduler of its caller or by a worker. `:auto`: on the scheduler where it " <>
-          "takes little more alone than as one of many at once, by 13 us at most, and 250 us at all, as measured " <>
-          "at the start and at each swap. `:inline` is refused as `:out_of_range` for steps of 1 ms or more."
+        "Where a step runs: on the scheduler of its caller (`:inline`) or on a worker. `:auto` measures at the " <>
+          "start and at each swap, and chooses `:inline` if a step takes at most 250 us and at most 13 us more " <>
+          "than as part of a batch. `:inline` is an error of kind `:out_of_range` for steps of 1 ms or more."
     ],
     group: [
       type: :any,
       default: nil,
-      doc:
-        "A term that names the servings which may stand for each other, on all nodes that are connected."
+      doc: "A term that names servings which can replace each other, on all connected nodes."
     ],
     telemetry_ms: [
       type: :pos_integer,
       max: 4_294_967_295,
       default: 10_000,
-      doc: "Between two `:statistics` events, where there is `:telemetry`."
+      doc: "Milliseconds between two `:statistics` events, if `:telemetry` is loaded."
     ]
   ]
 

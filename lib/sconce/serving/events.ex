@@ -9,31 +9,31 @@ defmodule Sconce.Serving.Events do
 
   @catalogue [
     statistics: [
-      doc: "Every `:telemetry_ms`: what happened since the last time.",
+      doc: "Every `:telemetry_ms`, with the counts since the last event.",
       measurements:
         [
-          requests: "requests that were let in",
-          answered: "of them those that were answered",
-          late: "those that were over their deadline",
-          cancelled: "those whose caller or whose serving ended",
+          requests: "accepted requests",
+          answered: "requests with an answer",
+          late: "requests that missed their deadline",
+          cancelled: "requests whose caller or serving ended",
           busy: "requests that a full queue refused",
           panics: "batches that a bug ended",
-          swaps: "changes of the weights",
-          waiting: "requests that wait at this moment"
+          swaps: "replacements of the weights",
+          waiting: "requests in the queue now"
         ] ++
           for {name, doc} <- @distributions, quantile <- @quantiles do
-            {:"#{name}_#{quantile}", "#{quantile} of the #{doc}, nil without any"}
+            {:"#{name}_#{quantile}", "#{quantile} of the #{doc}, nil without values"}
           end
     ],
-    swap: [doc: "Other weights are served.", measurements: []],
+    swap: [doc: "The weights were replaced.", measurements: []],
     drained: [
-      doc: "A `Sconce.Serving.drain/2` has ended: nothing waits any more.",
-      measurements: [seconds: "seconds that it took"]
+      doc: "A `Sconce.Serving.drain/2` has ended: no request is left.",
+      measurements: [seconds: "duration in seconds"]
     ],
     stop: [
       doc:
-        "`Sconce.Serving.stop/1` ends the serving, or a fault in its process; one that its supervisor shuts down " <>
-          "or that is killed says nothing.",
+        "The serving ends, by `Sconce.Serving.stop/1` or by an error in its process. A serving that its supervisor " <>
+          "shuts down, or that is killed, sends no event.",
       measurements: []
     ]
   ]
@@ -45,24 +45,27 @@ defmodule Sconce.Serving.Events do
     end
 
   @moduledoc """
-  What a `Sconce.Serving` tells where the host has `:telemetry`: the handlers of `[:sconce, :serving, name]`
-  get the measurements below, and `serving` (the pid) and `name` as metadata.
+  The `:telemetry` events of a `Sconce.Serving`, sent if the host has `:telemetry`.
+
+  Handlers of `[:sconce, :serving, name]` get the measurements below, and `serving` (the pid) and `name` as metadata.
 
   | event | when | measurements |
   |---|---|---|
   #{rows}
 
-  A handler for all of them:
+  A handler for all events:
 
       :telemetry.attach_many("metrics", Sconce.Serving.Events.telemetry_names(), &MyApp.Metrics.handle/4, nil)
 
-  The same as data:
-
-      iex> Enum.map(Sconce.Serving.Events.all(), & &1.telemetry)
-      #{inspect(for {name, _event} <- @catalogue, do: [:sconce, :serving, name])}
+  `all/0` returns the same table as data.
   """
 
-  @doc "The catalogue: `name`, `telemetry`, `doc`, and what stands in `measurements`."
+  @doc """
+  Returns all events as maps: `name`, `telemetry` (the event name), `doc`, and `measurements` with their meaning.
+
+      iex> Enum.map(Sconce.Serving.Events.all(), & &1.name)
+      #{inspect(for {name, _event} <- @catalogue, do: name)}
+  """
   @spec all() :: [map]
   def all do
     for {name, event} <- @catalogue do
@@ -75,12 +78,17 @@ defmodule Sconce.Serving.Events do
     end
   end
 
-  @doc "The names that `:telemetry` knows them by, for `:telemetry.attach_many/4`."
+  @doc """
+  Returns the event names, for `:telemetry.attach_many/4`.
+
+      iex> Sconce.Serving.Events.telemetry_names()
+      #{inspect(for {name, _event} <- @catalogue, do: [:sconce, :serving, name])}
+  """
   @spec telemetry_names() :: [[atom]]
   def telemetry_names, do: Enum.map(all(), & &1.telemetry)
 
   @doc false
-  # Of `Sconce.Serving.stats/1`, its distributions as measurements of one level.
+  # The statistics of `Sconce.Serving.stats/1`, with distributions flattened to one level.
   @spec flat(map) :: map
   def flat(stats) do
     {distributions, counters} = Map.split(stats, Keyword.keys(@distributions))
@@ -93,7 +101,7 @@ defmodule Sconce.Serving.Events do
   @doc false
   @spec execute(atom, map, map) :: :ok
   def execute(name, measurements, metadata) do
-    # Not a call that the compiler sees: a host without it is not warned.
+    # The compiler does not see this call, so a host without `:telemetry` gets no warning.
     apply(:telemetry, :execute, [[:sconce, :serving, name], measurements, metadata])
   end
 end

@@ -1,16 +1,16 @@
 defmodule Sconce.Serving.Group do
   @moduledoc false
-  # Servings that may stand for each other, on all nodes that are connected: a scope of `:pg`.
+  # Groups of servings that can replace each other, on all connected nodes: a scope of `:pg`.
 
   alias Sconce.{Deadline, Error, Serving}
   alias Sconce.Serving.Peer
 
-  # For the answers of one round. Where all is well they take as long as a message and back.
+  # Time limit for the answers of one round. A healthy node needs one round trip.
   @patience_ms 250
 
   def child_spec(_opts), do: %{id: __MODULE__, start: {:pg, :start_link, [__MODULE__]}}
 
-  @doc "A monitor of the scope: what ends that ends the membership too."
+  @doc "Joins a group and returns a monitor of the scope. When the scope ends, the membership ends too."
   @spec join(term, pid) :: reference | nil
   def join(nil, _pid), do: nil
 
@@ -23,7 +23,7 @@ defmodule Sconce.Serving.Group do
   @spec leave(term, pid) :: :ok
   def leave(group, pid), do: in_scope(fn -> :pg.leave(__MODULE__, group, pid) end)
 
-  # It may just have ended.
+  # The scope may just have ended.
   defp in_scope(call) do
     call.()
     :ok
@@ -35,8 +35,8 @@ defmodule Sconce.Serving.Group do
   def members(group), do: :pg.get_members(__MODULE__, group)
 
   @doc """
-  A member of this node, or else the less loaded of two that are drawn, or else the least loaded of all; members
-  that do not answer are passed over.
+  Picks the least loaded member on this node, or else the less loaded of two random members, or else the least loaded
+  of the remaining ones. Members that do not answer are skipped.
   """
   @spec pick(term, atom, non_neg_integer | nil, integer | nil) :: {:ok, pid} | {:error, Error.t()}
   def pick(group, op, deadline_ms, start) do
@@ -51,13 +51,13 @@ defmodule Sconce.Serving.Group do
     end
   end
 
-  # One that has ended may still be a member.
+  # A serving that has just ended may still be a member.
   defp least_loaded(near) do
     loads = for pid <- near, {:ok, load} <- [Serving.load(pid)], do: {load, pid}
     with {_load, pid} <- Enum.min_by(loads, &elem(&1, 0), fn -> nil end), do: pid
   end
 
-  # Any number is less than `:infinity`.
+  # Without a deadline the timeout is `:infinity`, and an integer is less than any atom.
   defp patience_ms(deadline_ms, start),
     do: min(@patience_ms, Deadline.timeout(deadline_ms, start))
 
@@ -68,7 +68,12 @@ defmodule Sconce.Serving.Group do
   end
 
   defp none(group, op) do
-    details = %{what: "group #{inspect(group)}", reason: "no serving of it answers", group: group}
+    details = %{
+      what: "group #{inspect(group)}",
+      reason: "no serving of the group answers",
+      group: group
+    }
+
     %Error{kind: :unavailable, op: op, details: details}
   end
 end

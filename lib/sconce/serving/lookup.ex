@@ -1,27 +1,27 @@
 defmodule Sconce.Serving.Lookup do
   @moduledoc false
-  # Where a serving is, by whatever the caller has of it: its struct, pid or name, or the group of several.
+  # Finds a serving by its struct, its pid, its name or its group.
 
   alias Sconce.{Error, Options, Policy, Serving}
   alias Sconce.Serving.{Group, Peer}
 
   @registry Sconce.Serving.Registry
 
-  @doc "For the calling process, which is the serving's."
+  @doc "Registers a serving. The caller is the process of the serving."
   @spec register(Serving.t()) :: :ok
   def register(serving) do
     {:ok, _registry} = Registry.register(@registry, self(), serving)
     :ok
   end
 
-  @doc "Registers what has become of the serving."
+  @doc "Replaces the registered struct of the serving. The caller is its process."
   @spec update(Serving.t()) :: :ok
   def update(serving) do
     Registry.update_value(@registry, self(), fn _before -> serving end)
     :ok
   end
 
-  @doc "Applies `here` to a serving of this node; of another the function `op` of `Sconce.Serving` is called there."
+  @doc "Applies `here` to a serving of this node, or calls the function `op` of `Sconce.Serving` on its node."
   @spec at(Serving.serving(), atom, list, non_neg_integer | nil, (Serving.t() -> answer)) ::
           answer
         when answer: term
@@ -34,9 +34,9 @@ defmodule Sconce.Serving.Lookup do
   end
 
   @doc """
-  `{:here, serving}`, or `{:there, node, server}` with what it is called there.
+  Returns `{:here, serving}`, or `{:there, node, server}` with the pid or name of the serving on that node.
 
-  The deadline, of a call that began at `start`, bounds the choice among the members of a group.
+  The deadline of the call, which began at `start`, limits the choice of a group member.
   """
   @spec find(Serving.serving(), atom, non_neg_integer | nil, integer | nil) ::
           {:here, Serving.t()} | {:there, node, pid | atom} | {:error, Error.t()}
@@ -54,7 +54,7 @@ defmodule Sconce.Serving.Lookup do
 
   def find(serving, op, _ms, _start) do
     (Options.server?(serving) and not match?({:ok, _}, serving)) ||
-      Options.argument!("serving", serving, "a pid, a name or what info/1 gave")
+      Options.argument!("serving", serving, "a pid, a name or the struct of info/1")
 
     case GenServer.whereis(serving) do
       {name, node} -> {:there, node, name}

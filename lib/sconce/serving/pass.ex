@@ -1,15 +1,15 @@
 defmodule Sconce.Serving.Pass do
   @moduledoc false
-  # A forward pass in a serving, for a caller who keeps the state: submitted, and waited for until a deadline.
+  # A forward pass in a serving, for a caller that keeps the state: submits the request and waits until the deadline.
 
   alias Sconce.{Deadline, Error, Native, Policy, Serving}
 
-  # Copying more takes too long on a scheduler.
+  # Larger requests are copied on a dirty scheduler.
   @inline_bytes 65_536
 
   @doc """
-  The outputs of a call that began at `start`. The process ends with the one that `watch` monitors, if any: its caller
-  on another node.
+  Computes the outputs of a call that began at `start`. `watch` is nil, or a monitor of the caller on another node: this
+  process exits when that caller ends.
   """
   @spec run(Serving.t(), {term, keyword}, non_neg_integer | nil, integer, reference | nil) ::
           {:ok, Policy.output()} | {:error, Error.t()}
@@ -37,7 +37,7 @@ defmodule Sconce.Serving.Pass do
         {:DOWN, ^watch, :process, _caller, _reason} -> exit(:normal)
       after
         Deadline.timeout(deadline_ms, start) ->
-          # Either it will not be made, or its answer is on the way.
+          # Either the request was abandoned in time, or its answer is already on its way.
           if Native.serving_abandon(ticket),
             do: {:error, Error.late(:forward, deadline_ms, start)},
             else: receive(do: ({:sconce, ^ref, answer} -> answer))

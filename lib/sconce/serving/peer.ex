@@ -1,13 +1,13 @@
 defmodule Sconce.Serving.Peer do
   @moduledoc false
-  # `Sconce.Serving` on another node. What is called there is called by a process of its own, by `:erpc`: a
-  # caller with a deadline can wait for it, but not for a connection that takes no more.
+  # Calls `Sconce.Serving` on another node. A separate process makes each call by `:erpc`: a congested connection blocks
+  # that process, and not a caller with a deadline.
 
   alias Sconce.{Deadline, Error, Serving}
 
   @doc """
-  What the function answers there: `:deadline` when `deadline_ms` have passed since `start`, `:unavailable` when the
-  node is lost.
+  Calls the function on the node and returns its answer. The error is `:deadline` when `deadline_ms` have passed since
+  `start`, and `:unavailable` when the node is lost.
   """
   @spec call(node, atom, atom, list, non_neg_integer | nil, integer) :: term
   def call(node, op, function, args, deadline_ms \\ nil, start \\ System.monotonic_time()) do
@@ -19,7 +19,7 @@ defmodule Sconce.Serving.Peer do
     end
   end
 
-  @doc "The least loaded of these servings, of those that answer in time."
+  @doc "The least loaded of the servings that answer in time, or nil."
   @spec least_loaded([pid], non_neg_integer) :: pid | nil
   def least_loaded(pids, patience_ms) do
     start = System.monotonic_time()
@@ -30,7 +30,7 @@ defmodule Sconce.Serving.Peer do
         {load, pid}
       end
 
-    # Of equals the first.
+    # On a tie the first one wins.
     with {_load, pid} <- Enum.min_by(loads, &elem(&1, 0), fn -> nil end), do: pid
   end
 
@@ -63,6 +63,6 @@ defmodule Sconce.Serving.Peer do
   end
 
   defp why(:noconnection), do: "the node is not connected"
-  defp why(:undef), do: "no Sconce is there"
-  defp why(reason), do: "the call ended by #{inspect(reason)}"
+  defp why(:undef), do: "Sconce does not run there"
+  defp why(reason), do: "the call ended with #{inspect(reason)}"
 end

@@ -1,26 +1,25 @@
 defmodule Sconce.Serving.Sender do
   @moduledoc false
-  # The process that sends the answers of a serving, which its native threads leave to it: a message from a
-  # process costs the VM a tenth of one from a thread that it does not know. It is told `:deliver`, goes before
-  # others, and ends with the serving.
+  # The process that sends the answers of a serving for its native threads. A message from a process costs a tenth of a
+  # message from a foreign thread. Native threads send it `:deliver`. It has high priority and ends with the serving.
 
   alias Sconce.Native
 
-  @doc "For the calling process, which is a serving."
+  @doc "Starts a sender, linked to the caller, which is a serving."
   @spec start_link() :: pid
   def start_link do
     serving = self()
     :erlang.spawn_opt(fn -> begin(Process.monitor(serving)) end, [:link, priority: :high])
   end
 
-  @doc "Whose answers it sends."
+  @doc "Sets the native serving whose answers the sender delivers."
   @spec send_of(pid, reference) :: :ok
   def send_of(sender, serving) do
     send(sender, {:serving, serving})
     :ok
   end
 
-  # What it is told before waits in its mailbox.
+  # Messages that arrive before the serving is set wait in the mailbox.
   defp begin(monitor) do
     receive do
       {:serving, serving} -> loop(serving, monitor)
@@ -34,11 +33,11 @@ defmodule Sconce.Serving.Sender do
         deliver(serving)
         loop(serving, monitor)
 
-      # What is left is sent by the native side.
+      # The native side sends the remaining answers.
       {:DOWN, ^monitor, _, _, _} ->
         :ok
 
-      # Not for it: left in the mailbox, it would slow down every receive.
+      # An unknown message is dropped: left in the mailbox, it would slow down every receive.
       _other ->
         loop(serving, monitor)
     end

@@ -1,20 +1,20 @@
 defmodule Sconce.Session.Decision do
   @moduledoc false
-  # Decisions of sessions, on this node or another: packed as a request, submitted, and waited for until a deadline.
+  # Decisions of sessions, on this node or another: packs a request, submits it, and waits until the deadline.
 
   alias Sconce.{Action, Deadline, Embedding, Error, Native, Options, Projection, Session}
   alias Sconce.Session.{Catalogue, Remote}
 
-  # Games in one native call.
+  # Maximum games of one native call.
   @games 64
 
-  @typedoc "A decision to make, as the native side reads it; the session comes first."
+  @typedoc "A request for a decision, in the form of the native side; the session comes first."
   @type request :: {reference | Remote.t(), binary, boolean, map | nil, term}
 
-  @typedoc "A decision that was made, for `Sconce.Action`."
+  @typedoc "A decision, as `Sconce.Action` reads it."
   @type t :: tuple
 
-  @doc "The request for a decision on `frame`, with the options of `Sconce.Session.act/3`."
+  @doc "Packs the request for a decision on `frame`, with the options of `Sconce.Session.act/3`."
   @spec pack(Session.t(), term, keyword) :: {:ok, request} | {:error, Error.t()}
   def pack(session, frame, opts) do
     {logits, project_out, actions, overrides} = options(opts, session.logits)
@@ -25,7 +25,7 @@ defmodule Sconce.Session.Decision do
          do: {:ok, {session.ref, row, logits, overrides, project_out}}
   end
 
-  # Whether logits are wanted, directions to project out, the actions that were given, and other overrides.
+  # Returns whether logits are requested, directions to project out, the given actions, and other overrides.
   defp options([], logits), do: {logits, nil, [], nil}
 
   defp options(opts, logits) do
@@ -42,7 +42,7 @@ defmodule Sconce.Session.Decision do
   # The native side takes actions as labels.
   defp with_actions(overrides, [], _spec), do: {:ok, overrides}
 
-  # As before the first action of a game.
+  # Nil means that no previous action was given.
   defp with_actions(overrides, [{:previous, nil} | rest], spec),
     do: with_actions(overrides, rest, spec)
 
@@ -66,7 +66,7 @@ defmodule Sconce.Session.Decision do
   defp input(spec, nil), do: {:ok, Action.no_labels(spec)}
   defp input(spec, action), do: Action.labels(spec, :queue, action)
 
-  @doc "Makes one decision. `Sconce.Session.Proxy` makes those of callers on other nodes by it."
+  @doc "Makes one decision. `Sconce.Session.Proxy` calls it for callers on other nodes."
   @spec make(request, non_neg_integer | nil) :: {:ok, t} | {:error, Error.t()}
   def make(request, deadline_ms) do
     case submit(request, deadline_ms) do
@@ -79,8 +79,8 @@ defmodule Sconce.Session.Decision do
   end
 
   @doc """
-  Makes decisions of many sessions in a call that began at `start`: `{session, what pack/3 answered}` of each, and
-  its answer in the same order.
+  Makes decisions of many sessions in a call that began at `start`. Each entry is a session with the result of `pack/3`.
+  Returns the answers in the same order.
   """
   @spec make_all(
           [{Session.t(), {:ok, request} | {:error, Error.t()}}],
@@ -88,7 +88,7 @@ defmodule Sconce.Session.Decision do
           integer
         ) :: [{:ok, t} | {:error, Error.t()}]
   def make_all(asked, deadline_ms, start) do
-    # A serving batches the decisions of its sessions with those of its other callers.
+    # A serving batches decisions of its sessions with those of other callers, so each one is submitted by itself.
     {served, own} =
       for({{session, {:ok, request}}, i} <- Enum.with_index(asked), do: {i, session, request})
       |> Enum.split_with(fn {_i, session, _request} -> session.lane == :serving end)
@@ -115,7 +115,8 @@ defmodule Sconce.Session.Decision do
 
   defp twice, do: {:error, %Error{kind: :busy, op: :act, details: %{what: "session"}}}
 
-  # Answers by their places. A call has no more games than a scheduler reads in a moment.
+  # Returns answers with their positions. Each native call has a limited number of games, to keep it short for the
+  # scheduler.
   defp make_own(asked, deadline_ms, start) do
     calls =
       for some <- Enum.chunk_every(asked, @games),
@@ -155,7 +156,7 @@ defmodule Sconce.Session.Decision do
     end
   end
 
-  # The answer to a call that began at `start`, in which these sessions are.
+  # Waits for the answer to a call with these sessions that began at `start`.
   defp finish(submitted, sessions, deadline_ms, start),
     do: submitted |> wait(sessions, deadline_ms, start) |> Deadline.of_call(deadline_ms, start)
 
@@ -169,7 +170,8 @@ defmodule Sconce.Session.Decision do
       {:sconce, ^ref, answer} -> answer
     after
       Deadline.timeout(deadline_ms, start) ->
-        # Either no decision will be made, or the answer is on the way. Sessions that refused have no say.
+        # Either the decision was abandoned in time, or the answer is already on its way. One session that was
+        # abandoned is enough: sessions that refused the request cannot be abandoned.
         if Enum.any?(sessions, &Native.session_abandon/1),
           do: {:error, Error.late(:act, deadline_ms, start)},
           else: answer(ref)
@@ -178,7 +180,7 @@ defmodule Sconce.Session.Decision do
 
   defp wait(decided, _sessions, _deadline_ms, _start), do: decided
 
-  # The native side answers exactly once, also for work that was dropped.
+  # The native side answers exactly once, even for dropped work.
   defp answer(ref) do
     receive do
       {:sconce, ^ref, answer} -> answer

@@ -1,12 +1,12 @@
 defmodule Sconce.Session.Proxy do
   @moduledoc false
-  # Owns a session for a caller on another node, and ends with it.
+  # The process that owns a session for a caller on another node, and ends with that caller.
   #
-  # 1. It does one request after the other, as they come, and only those of the owner.
-  # 2. It ends when the owner ends, when the connection to it is lost, and when the session is closed. Linked to the
-  #    `Sconce.Session.Watch` of its owner it does so in the middle of a decision, which then leaves the queue.
-  # 3. A request says which one its caller gave up last. If that one is still to be done, it is not done; if
-  #    it was decided, it is taken back: after a `:deadline` the session is as it was.
+  # 1. It processes requests one by one, in order, and only requests of the owner.
+  # 2. It ends when the owner ends, when the connection to the owner is lost, and when the session is closed. It is
+  #    linked to the `Sconce.Session.Watch` of its owner, so it can end during a decision, which then leaves the queue.
+  # 3. A request names the last request that its caller gave up. If that one is still queued, it is skipped. If it was
+  #    decided, the decision is taken back. After a `:deadline` the session is therefore unchanged.
 
   use Sconce.Server, restart: :temporary
 
@@ -23,7 +23,7 @@ defmodule Sconce.Session.Proxy do
     {:ok, pid} = DynamicSupervisor.start_child(@supervisor, {__MODULE__, owner})
     GenServer.call(pid, {:open, serving, wanted}, :infinity)
   catch
-    # The owner has ended, or this node is about to.
+    # The owner has ended, or this node is shutting down.
     :exit, _reason -> {:error, %Error{kind: :cancelled, op: :open}}
   end
 
@@ -45,7 +45,7 @@ defmodule Sconce.Session.Proxy do
         _from,
         state
       ) do
-    # One more moment than was asked for: that before a decision which is taken back.
+    # One more state than requested: the state before a decision that is taken back.
     roomy = Map.update!(options, :rollback, &(&1 + 1))
 
     case Serving.begin(serving, {roomy, project_out, snapshot}) do
@@ -62,7 +62,8 @@ defmodule Sconce.Session.Proxy do
   def handle_info({:sconce, {_, owner, _, _}, op, _, _} = request, %{owner: owner} = state)
       when op in @ops and state.session != nil do
     {:sconce, {_, _, _, given_up}, _, _, _} = request
-    # Of those that wait only the first can mean what was decided; the others mean one another.
+
+    # Only the first queued request can refer to a request that was already decided. The others refer to queued ones.
     state = take_back(state, given_up)
     {:sconce, {ref, ^owner, id, _}, op, args, deadline_ms} = newest(request)
     {answer, state} = perform(op, args, deadline_ms, %{state | last: nil}, id)
@@ -83,7 +84,7 @@ defmodule Sconce.Session.Proxy do
     {:noreply, state}
   end
 
-  # What was given up before it was begun is left out.
+  # Skips requests that were given up before they began.
   defp newest({:sconce, {_, owner, id, _}, _, _, _} = request) do
     receive do
       {:sconce, {_, ^owner, _, ^id}, _, _, _} = next -> newest(next)
@@ -103,7 +104,7 @@ defmodule Sconce.Session.Proxy do
     answer = asked |> put_elem(0, state.session) |> Decision.make(deadline_ms)
 
     case answer do
-      # One that was asked again is an earlier one.
+      # A repeated decision has an earlier number, so the count must not decrease.
       {:ok, decision} ->
         {answer, %{state | last: {id, frames}, frames: max(frames, elem(decision, 3))}}
 
@@ -130,7 +131,7 @@ defmodule Sconce.Session.Proxy do
   defp perform(:snapshot, [], _deadline_ms, state, _id),
     do: {Session.native(state.session, :snapshot, []), state}
 
-  # `reset`, `restore` and `rollback`.
+  # The remaining operations are `reset`, `restore` and `rollback`.
   defp perform(op, args, _deadline_ms, %{session: session} = state, _id) do
     answer = Session.native(session, op, args)
 

@@ -1,13 +1,13 @@
 defmodule Sconce.Session.Remote do
   @moduledoc false
-  # A session whose memory is on another node, as its caller has it. Requests are messages to the process
-  # that owns the session there (`Sconce.Session.Proxy`) and are done in their order; answers come to an
-  # alias, so that none comes after the caller has given up or the node is lost.
+  # The caller's side of a session on another node. Requests are messages to the process that owns the session there
+  # (`Sconce.Session.Proxy`), which processes them in order. Answers are sent to an alias, so that no answer arrives
+  # after the caller has given up or the node is lost.
 
   alias Sconce.{Deadline, Error}
   alias Sconce.Session.Watch
 
-  # `closed`: 1 once the session was closed.
+  # `closed` is 1 after the session was closed.
   @enforce_keys [:pid, :watch, :closed]
   defstruct @enforce_keys
 
@@ -20,7 +20,7 @@ defmodule Sconce.Session.Remote do
   def new(pid),
     do: %__MODULE__{pid: pid, watch: Watch.start(pid), closed: :atomics.new(1, [])}
 
-  @doc "Asks and waits; without a deadline the answer comes from the process or from its monitor."
+  @doc "Sends a request and waits without a deadline, until the process answers or its monitor reports its end."
   @spec call(t, atom, list) :: term
   def call(remote, op, args) do
     with {:ok, request} <- ask(remote, op, args, nil),
@@ -28,7 +28,7 @@ defmodule Sconce.Session.Remote do
   end
 
   @doc """
-  Sends a request. Who has a deadline does not wait for a connection that takes no more: it is `:busy`.
+  Sends a request. With a deadline, a congested connection is an error of kind `:busy` instead of a wait.
   """
   @spec ask(t, atom, list, non_neg_integer | nil) :: {:ok, request} | {:error, Error.t()}
   def ask(%__MODULE__{watch: watch}, op, _args, _deadline_ms) when node(watch) != node() do
@@ -52,8 +52,8 @@ defmodule Sconce.Session.Remote do
     end
   end
 
-  # The request that this process gave up and has not yet told. Other holders of the session have their own, which
-  # say nothing of the owner's.
+  # The process dictionary key of the request that this process gave up and has not yet reported. Each process has its
+  # own, so other processes do not affect the requests of the owner.
   defp given_up(%{watch: watch}), do: {__MODULE__, watch}
 
   defp send_to(%{watch: watch, pid: pid}, request, how) do
@@ -62,7 +62,7 @@ defmodule Sconce.Session.Remote do
 
   defp sent(:ok, _node), do: :ok
   defp sent(:noconnect, _node), do: :lost
-  # So is a connection that has just ended.
+  # `:nosuspend` is also the answer for a connection that has just ended.
   defp sent(:nosuspend, node), do: if(node in Node.list(:connected), do: :full, else: :lost)
 
   defp refused(:lost, remote, op), do: gone(remote, op, :noproc)
@@ -72,11 +72,11 @@ defmodule Sconce.Session.Remote do
     {:error, %Error{kind: :busy, op: op, details: details}}
   end
 
-  # A connection that has ended is not set up again, which would take its time: the session went with it.
+  # A lost connection is not set up again: that takes time, and the session ended with the connection.
   defp how(nil), do: [:noconnect]
   defp how(_deadline_ms), do: [:nosuspend, :noconnect]
 
-  @doc "The answer to a request of `start`, a `System.monotonic_time/0`, or by the deadline that there is none."
+  @doc "Waits for the answer to a request sent at `start`, a `System.monotonic_time/0`, until the deadline."
   @spec await(request, non_neg_integer | nil, integer) :: term
   def await({remote, ref, id, op}, deadline_ms, start) do
     receive do
@@ -86,7 +86,7 @@ defmodule Sconce.Session.Remote do
       Deadline.timeout(deadline_ms, start) ->
         Process.demonitor(ref, [:flush])
 
-        # It may have come meanwhile; later it cannot.
+        # The answer may have arrived in the meantime. After the demonitor no answer can arrive.
         receive do
           {:sconce, ^ref, answer} -> answer
         after
@@ -97,7 +97,7 @@ defmodule Sconce.Session.Remote do
     end
   end
 
-  @doc "To a living process of the caller's node."
+  @doc "Transfers the session to a living process of the caller's node."
   @spec transfer(t, pid) :: :ok | {:error, Error.t()}
   def transfer(remote, pid) do
     if Process.alive?(pid),
@@ -105,7 +105,7 @@ defmodule Sconce.Session.Remote do
       else: {:error, %Error{kind: :not_found, op: :transfer, details: %{what: "process"}}}
   end
 
-  @doc "Closing again is `:ok`, other calls find no session."
+  @doc "Closes the session. Closing it again is `:ok`; other calls then return `:not_found`."
   @spec close(t) :: :ok | {:error, Error.t()}
   def close(%__MODULE__{closed: closed} = remote) do
     case call(remote, :close, []) do
@@ -126,5 +126,5 @@ defmodule Sconce.Session.Remote do
 
   defp why({:shutdown, :noconnection}), do: "the node is not connected"
   defp why(:noproc), do: "the node was lost"
-  defp why(reason), do: "its process ended by #{inspect(reason)}"
+  defp why(reason), do: "its process ended with #{inspect(reason)}"
 end

@@ -1,8 +1,8 @@
 defmodule Sconce.Session.Watch do
   @moduledoc false
-  # Lives as long as a process on another node, as far as this node knows, and ends with its reason. Whoever waits for
-  # that process monitors this one, or is linked to it: a monitor on another node is a message to it, for which one may
-  # have to wait.
+  # A local process that lives as long as a process on another node, as far as this node knows, and exits with the same
+  # reason. Local processes monitor it, or link to it, instead of the remote process: a remote monitor sends a message
+  # to the other node and may block.
 
   use Sconce.Server, restart: :temporary
 

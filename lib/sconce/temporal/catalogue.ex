@@ -1,8 +1,9 @@
 defmodule Sconce.Temporal.Catalogue do
   @moduledoc false
-  # Every backbone as data: what it computes, where that comes from, what it remembers, its options.
+  # Every backbone as data: its formula, its source, its state and its options.
 
-  # The one list of names is the table that builds them: a name, the config behind it, and a comment before it.
+  # The Rust table that builds the backbones is the only list of names. A row has a name, a config, and optionally a
+  # comment before it.
   @table Path.expand("../../../native/nn/src/backbone/table.rs", __DIR__)
   @external_resource @table
   @rows for [_, comment, name, config] <-
@@ -13,38 +14,41 @@ defmodule Sconce.Temporal.Catalogue do
   @layers [type: :pos_integer, max: 256]
   @rate [type: :float, min: 0.0, max: 0.99]
   @dropout [
-    dropout: @rate ++ [default: 0.1, doc: "After each layer, in training only."],
-    input_dropout: @rate ++ [default: 0.0, doc: "Whole features of a window, in training only."]
+    dropout: @rate ++ [default: 0.1, doc: "Dropout rate after each layer, in training only."],
+    input_dropout:
+      @rate ++
+        [default: 0.0, doc: "Dropout rate of whole input features of a window, in training only."]
   ]
   @input_norm [
     input_norm: [
       type: {:or, [:boolean, :auto]},
       default: :auto,
-      doc: "LayerNorm on the input. `:auto`: on Melee frames, not on a plain vector."
+      doc: "LayerNorm on the input. `:auto`: on for every embedding except `{:vector, n}`."
     ]
   ]
   @own [
     layer_norm: [type: :boolean, default: true, doc: "LayerNorm after each layer."],
-    num_heads: @size ++ [default: 4, doc: "Heads, side by side."],
+    num_heads: @size ++ [default: 4, doc: "Number of heads."],
     head_dim: @size ++ [default: 64, doc: "Width of a head."],
     window_size:
-      @size ++ [default: 60, doc: "Frames that attention sees, the present one among them."],
+      @size ++ [default: 60, doc: "Frames that attention sees, including the current one."],
     qk_layernorm: [type: :boolean, default: true, doc: "LayerNorm of each query and key."],
-    state_size: @size ++ [default: 16, doc: "States of a channel."],
-    expand_factor: @size ++ [default: 2, doc: "Inner width over `hidden_size`."],
-    conv_size: @size ++ [default: 4, doc: "Frames under the causal convolution."],
-    chunk_size: @size ++ [default: 32, doc: "Frames worked on at once; no number depends on it."],
-    attention_every: @size ++ [default: 3, doc: "Of so many blocks the last one attends."]
+    state_size: @size ++ [default: 16, doc: "State size of a channel."],
+    expand_factor: @size ++ [default: 2, doc: "Inner width divided by `hidden_size`."],
+    conv_size: @size ++ [default: 4, doc: "Frames that the causal convolution covers."],
+    chunk_size:
+      @size ++ [default: 32, doc: "Frames computed at once; it affects speed, not results."],
+    attention_every: @size ++ [default: 3, doc: "Every n-th block has attention; this is n."]
   ]
   @attention [:num_heads, :head_dim, :window_size, :qk_layernorm]
   @mamba [:state_size, :expand_factor, :conv_size]
-  # Positions turn pairs of numbers.
+  # Rotary positions (RoPE) turn pairs of numbers, so the width must be even.
   @even_heads [{[:head_dim], [2]}]
   @taps [:ssm_out, :gate]
   @conv_taps [:pre_conv, :post_conv] ++ @taps
 
-  # `fits`: a product of options that must be a multiple of another. `options`: layers, and the names
-  # of its own options, with other defaults where the family has them. `taps`: activations by name.
+  # `fits`: a product of options that must be a multiple of another product. `options`: the default number of layers,
+  # and the names of the backbone's own options, with a value where the default differs. `taps`: names of activations.
   @backbones [
     mlp: %{
       paper: "He et al. 2016 for the residual",
@@ -159,12 +163,12 @@ defmodule Sconce.Temporal.Catalogue do
     jamba: %{
       paper: "Lieber et al. 2024",
       formula: [
-        "x = x + mamba(norm(x))                          blocks of :mamba",
+        "x = x + mamba(norm(x))                            blocks of :mamba",
         "x = x + attention(norm(x)), x = x + ffn(norm(x))  each attention_every-th block"
       ],
       state:
         "of a Mamba layer expand_factor x hidden_size x (conv_size - 1 + state_size) numbers, of " <>
-          "one that attends 2 x window_size x num_heads x head_dim + 1",
+          "an attention layer 2 x window_size x num_heads x head_dim + 1",
       fits: @even_heads,
       taps: @conv_taps ++ [:attention_weights],
       options: {6, @mamba ++ [:attention_every] ++ @attention}
@@ -176,10 +180,10 @@ defmodule Sconce.Temporal.Catalogue do
         "a = sigmoid(L)^(8 r)              h = a * h + sqrt(1 - a^2) * (i * u)",
         "x = x + W_o (gelu(W_g norm(x)) * h)",
         "x = x + W_d (gelu(W_1 norm(x)) * W_2 norm(x))",
-        "each attention_every-th block attends over window_size frames in place of the recurrence"
+        "each attention_every-th block has attention over window_size frames instead of the recurrence"
       ],
       state:
-        "of a recurrent block conv_size x hidden_size numbers, of one that attends " <>
+        "of a recurrent block conv_size x hidden_size numbers, of an attention block " <>
           "2 x window_size x hidden_size + 1",
       fits: [{[:hidden_size], [2, :num_heads]}],
       taps: @conv_taps ++ [:attention_weights],
@@ -195,7 +199,7 @@ defmodule Sconce.Temporal.Catalogue do
     },
     res_lstm: %{
       paper: "the residual LSTM of slippi-ai",
-      formula: ["x = x + W lstm(norm(x))    W is zero at first"],
+      formula: ["x = x + W lstm(norm(x))    W is initialized to zero"],
       state: "h and c of each layer, 2 x num_layers x hidden_size numbers",
       taps: [:hidden],
       options: {3, [hidden_size: 512]}
@@ -203,22 +207,22 @@ defmodule Sconce.Temporal.Catalogue do
     tx_like: %{
       paper: "the transformer-like LSTM of slippi-ai",
       formula: [
-        "x = x + W lstm(norm(x))           W is zero at first",
-        "x = x + W_2 gelu(W_1 norm(x))     W_2 is zero at first"
+        "x = x + W lstm(norm(x))           W is initialized to zero",
+        "x = x + W_2 gelu(W_1 norm(x))     W_2 is initialized to zero"
       ],
       state: "h and c of each layer, 2 x num_layers x hidden_size numbers",
       taps: [:hidden],
       options: {3, [:expand_factor, hidden_size: 512]}
     },
     hgrn: %{
-      paper: "Qin et al. 2023, on the real line and with an input gate",
+      paper: "Qin et al. 2023, with real states and an input gate",
       formula: [
-        "f = g + (1 - g) sigmoid(W_f norm(x))     g, learned, grows with the layer",
+        "f = g + (1 - g) sigmoid(W_f norm(x))     g is learned, and grows with the layer",
         "h = f * h + sigmoid(W_i norm(x)) * silu(W_v norm(x))",
         "x = x + W_o (norm(h) * silu(W_g norm(x)))",
         "x = x + W_2 silu(W_1 norm(x))            inner width 4 x hidden_size",
-        "what a small one learns hangs on the seed: the demo's returns are 281 with 0, 500, 500 and 496",
-        "with 1 to 3"
+        "a small model depends on the seed: returns in the demo are 281 with seed 0, and 500, 500 and 496",
+        "with seeds 1 to 3"
       ],
       state: "h of each layer, num_layers x expand_factor x hidden_size numbers",
       taps: @taps,
@@ -250,9 +254,9 @@ defmodule Sconce.Temporal.Catalogue do
     retnet: %{
       paper: "Sun et al. 2023",
       formula: [
-        "S = g S R + v k' / sqrt(d)          g = 1 - 2^(-5 - head), R turns keys by a frame (RoPE)",
-        "heads remember 32, 64, .. frames: not meant for windows as short as the demo's, or train it",
-        "with unroll: :carry, or the state that a game carries leaves what was trained",
+        "S = g S R + v k' / sqrt(d)          g = 1 - 2^(-5 - head), R turns keys by one frame (RoPE)",
+        "heads remember 32, 64, .. frames: for short windows train with unroll: :carry; otherwise the",
+        "state in a long game differs from the states in training",
         "x = x + W_o (norm(S q) * silu(W_g norm(x)))",
         "x = x + W_2 gelu(W_1 norm(x))"
       ],
@@ -290,7 +294,7 @@ defmodule Sconce.Temporal.Catalogue do
       formula: [
         "even layers, mLSTM: C = f C + i v k'    n = f n + i k    h = C q / max(|n q|, 1)",
         "odd layers, sLSTM: an LSTM with i = exp(..), normalised by n = f n + i",
-        "all in logarithms with the largest taken out, exact at any gate"
+        "computed in logarithms with the maximum subtracted, exact for any gate"
       ],
       state:
         "of an mLSTM, of e = expand_factor x hidden_size, (e / num_heads + 4) x e + num_heads " <>
@@ -302,9 +306,9 @@ defmodule Sconce.Temporal.Catalogue do
     zamba: %{
       paper: "Glorioso et al. 2024",
       formula: [
-        ":mamba blocks; after each attention_every of them one attention block, always the same weights"
+        ":mamba blocks; after every attention_every of them an attention block, with shared weights"
       ],
-      state: "of each Mamba layer and of each place of the attention block as those of :jamba",
+      state: "as :jamba, for each Mamba layer and each use of the attention block",
       fits: @even_heads,
       taps: @conv_taps ++ [:attention_weights],
       options: {6, @mamba ++ [:attention_every] ++ @attention}
@@ -352,7 +356,7 @@ defmodule Sconce.Temporal.Catalogue do
 
   for {name, _backbone} <- @backbones, !@rows[name], do: raise("#{@table} has no #{name}")
 
-  # What a row that is not described above has: the options of a config that several share.
+  # The options of rows that are not described above, by their config.
   configs = %{
     "StackConfig" => [],
     "ExpandConfig" => [:expand_factor],
@@ -389,16 +393,16 @@ defmodule Sconce.Temporal.Catalogue do
           options: keyword
         }
 
-  @doc "Backbones by name, in the order in which they are shown."
+  @doc "All backbones by name, in display order."
   @spec all() :: [{atom, backbone}]
   def all, do: @all
 
-  @doc "What options need of each other, as sentences behind another one."
+  @doc "The constraints between options, as sentences to append."
   def needs(fits), do: Enum.map_join(fits, &" Needs #{fit(&1)}.")
 
-  @doc "What options need of each other, in words."
+  @doc "A constraint between options, in words."
   def fit({of, divisor}), do: "#{product(of)} to be a multiple of #{product(divisor)}"
 
-  @doc "Factors in words."
+  @doc "A product of factors, in words."
   def product(factors), do: Enum.map_join(factors, " x ", &to_string/1)
 end

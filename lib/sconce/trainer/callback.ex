@@ -1,14 +1,14 @@
 defmodule Sconce.Trainer.Callback do
   @moduledoc false
-  # The function that a run calls between two steps, in a process of its own: it may take its time, ask the run, and
-  # fail.
+  # Calls the user's function between two steps, in a process of its own, so that the function may block, call the run
+  # or crash.
 
-  @typedoc "The process that is asked, its monitor, and the number of the question."
+  @typedoc "The process of a call, its monitor, and the number of the call."
   @type asked :: {pid, reference, pos_integer} | nil
 
   @doc """
-  Asks the callback what a run is to do. The calling process gets `{:verdict, number, verdict}`, and word
-  of its end. A question follows the one before it when that is answered, or was late and is ended.
+  Calls the callback in a new process. The caller receives `{:verdict, number, verdict}`, and `:DOWN` when the process
+  ends. The next call follows when this one has answered, or was late and has been ended.
   """
   @spec ask((map -> term), pos_integer, map) :: asked
   def ask(callback, number, seen) do
@@ -21,7 +21,7 @@ defmodule Sconce.Trainer.Callback do
     {pid, monitor, number}
   end
 
-  @doc "Ends one that is not waited for any more."
+  @doc "Kills a call whose answer is no longer wanted."
   @spec drop(asked) :: nil
   def drop(nil), do: nil
 
@@ -39,6 +39,6 @@ defmodule Sconce.Trainer.Callback do
 
   defp verdict!(other) do
     raise ArgumentError,
-          "expected :ok, :stop or {:learning_rate, 0..1000} of the callback, got: #{inspect(other)}"
+          "callback: expected :ok, :stop or {:learning_rate, 0..1000}, got: #{inspect(other)}"
   end
 end

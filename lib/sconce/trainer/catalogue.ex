@@ -5,13 +5,19 @@ defmodule Sconce.Trainer.Catalogue do
   alias Sconce.{Device, Options}
   alias Sconce.Trainer.Table
 
-  # What it runs on is said in other words than the native side's.
-  @training Keyword.delete(Table.schema(), :device) ++
+  # The guide has what the table of the native side calls "below".
+  explained = fn schema ->
+    for {name, spec} <- schema,
+        do: {name, Keyword.update!(spec, :doc, &String.replace(&1, "see below", "see the guide"))}
+  end
+
+  # The device has an Elixir form of its own, `Sconce.Device.run_option/0`.
+  @training explained.(Keyword.delete(Table.schema(), :device)) ++
               [
                 loss: [
                   type: {:or, [:plain, :keyword]},
                   default: [],
-                  doc: "What is made small, see below."
+                  doc: "The loss that training minimises, see below."
                 ]
               ]
   @loss Table.group(:loss)
@@ -20,13 +26,13 @@ defmodule Sconce.Trainer.Catalogue do
          corpus: [
            type: :any,
            required: true,
-           doc: "A `Sconce.Corpus`, or the folder of one; a run that goes on knows its own."
+           doc: "A `Sconce.Corpus` or its folder; a resumed run knows its own."
          ],
-         out: [type: :path, required: true, doc: "The run's folder, made if need be."],
+         out: [type: :path, required: true, doc: "Folder of the run, created if missing."],
          preset: [
            type: :any,
            default: nil,
-           doc: "Name of a `Sconce.Preset`; every option that is given is worth more."
+           doc: "Name of a `Sconce.Preset`; given options override it."
          ],
          spec: [type: :any, default: nil, doc: "A `Sconce.Policy.Spec` instead of its options."],
          options: [type: {:or, [:path, nil]}, default: nil, doc: "A file of options, see below."],
@@ -39,7 +45,7 @@ defmodule Sconce.Trainer.Catalogue do
            type: {:or, [{:fun, 1}, nil]},
            default: nil,
            doc:
-             "Called between steps, see below; it may change the learning rate, and stop the run."
+             "Called between steps, see the guide; may change the learning rate or stop the run."
          ]
        ] ++ Device.run_option() ++ @training
 
@@ -54,39 +60,39 @@ defmodule Sconce.Trainer.Catalogue do
       type: {:or, [:pos_integer, nil]},
       default: nil,
       max: 65_536,
-      doc: "`nil`: the training's."
+      doc: "Frames of a window; `nil` is that of the training."
     ],
     stride: [
       type: :pos_integer,
       default: 1,
       max: 1_000_000_000,
-      doc: "Every n-th frame is scored."
+      doc: "Scores every n-th frame."
     ],
     frame_delay: [
       type: {:or, [:non_neg_integer, nil]},
       default: nil,
       max: 10_000,
-      doc: "`nil`: the training's, of several the shortest."
+      doc: "`nil` is that of the training, the shortest of several."
     ],
     threads: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
       max: 4096,
-      doc: "Of the native side; `nil` is that of `Sconce.Config`, or leaves them as they are."
+      doc: "Native threads; `nil` is the setting of `Sconce.Config`, or the current number."
     ],
     precision: [
       type: {:in, [:f32, :bf16, :f16]},
       default: :f32,
-      doc: "What operands of products are rounded to, also where that gains nothing."
+      doc: "Format of the operands of products, even where it gains nothing."
     ],
     progress: [type: {:or, [{:fun, 1}, nil]}, default: nil, doc: "Called with `:evaluating`."]
   ]
   @evaluate @scored ++ Device.option()
 
-  # Any option of a run may stand beside these, including one that has no effect.
+  # A measurement also accepts every option of a run, including those without effect on it.
   @tune [
     initial: [type: :pos_integer, default: 32, max: 65_536, doc: "Windows of the first batch."],
-    max: [type: :pos_integer, default: 4096, max: 65_536, doc: "Windows of the largest."],
+    max: [type: :pos_integer, default: 4096, max: 65_536, doc: "Windows of the largest batch."],
     backoff: [
       type: :float,
       default: 0.8,
@@ -98,16 +104,16 @@ defmodule Sconce.Trainer.Catalogue do
 
   @range [
     start_lr: [type: :float, default: 1.0e-7, max: 1000, doc: "The first learning rate."],
-    end_lr: [type: :float, default: 10.0, max: 1000, doc: "The last."],
+    end_lr: [type: :float, default: 10.0, max: 1000, doc: "The last learning rate."],
     num_it: [
       type: :pos_integer,
       default: 100,
       max: 1_000_000,
-      doc: "Steps from one to the other."
+      doc: "Steps from the first rate to the last."
     ]
   ]
 
-  # A run as it is measured beforehand, which needs neither games nor a folder.
+  # The options of a run, for a measurement that needs neither games nor a folder.
   @measured Keyword.merge(
               @run,
               [
@@ -127,7 +133,7 @@ defmodule Sconce.Trainer.Catalogue do
     measured: @measured
   }
 
-  # Each option of the loss at the value that leaves the plain NLL.
+  # The value of each loss option that leaves the plain NLL.
   @plain %{
     button_weight: 1.0,
     bernoulli_reduction: "sum",
@@ -139,15 +145,15 @@ defmodule Sconce.Trainer.Catalogue do
     head_normalize: false
   }
 
-  @doc "A table of options by its name."
+  @doc "The schema of this name."
   def schema(name), do: Map.fetch!(@schemas, name)
 
-  @doc "A table as Markdown, that of a run by its groups."
+  @doc "A schema as Markdown; that of a run has one list for each group."
   def docs(:run) do
     groups =
       for group <- Table.groups(),
           group != :loss,
-          do: {group, Keyword.delete(Table.group(group), :device)}
+          do: {group, Keyword.take(@training, Keyword.keys(Table.group(group)))}
 
     names = for {_group, schema} <- groups, {name, _spec} <- schema, do: name
     own = Options.docs(Keyword.drop(@run, names))
@@ -159,9 +165,9 @@ defmodule Sconce.Trainer.Catalogue do
   defp group({nil, docs}), do: docs
   defp group({group, schema}), do: "`#{inspect(group)}`:\n\n#{Options.docs(schema)}"
 
-  @doc "The loss options of the plain NLL, as the native side has them."
+  @doc "The loss options of the plain NLL, in the form of the native side."
   def plain, do: @plain
 
-  @doc "Whether a loss, as a report has it, is the plain NLL."
+  @doc "Returns whether the loss of a report is the plain NLL."
   def plain?(loss), do: Map.take(loss, Map.keys(@plain)) == @plain
 end

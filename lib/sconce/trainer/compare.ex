@@ -1,17 +1,17 @@
 defmodule Sconce.Trainer.Compare do
   @moduledoc """
-  Runs side by side: what was different, and what came of it.
+  Compares runs: the options in which they differ, and their results.
 
       {:ok, runs} = Sconce.Trainer.Compare.load(["runs/gru", "runs/mamba"])
       IO.puts(Sconce.Trainer.Compare.table(runs))
       :ok = Sconce.Trainer.Compare.write(runs, "compare.svg")
 
-  The table has a column for each run; above, the options in which they differ (`-` for one that a
-  backbone does not have), below, how they went. `NLL` is the best validation, nats a frame, of those
-  frames that validations score; `all frames` is what the policy of that step scored at the end, on each
-  of them (`-` for a run that was not). The lowest of a row has a star, if all of the row were measured on
-  the same frames of the same games, as the same choices and with the same delay: a line below says where
-  they were not. Frames a second are those of the training steps alone.
+  The table has a column for each run. The upper rows are the options in which the runs differ, `-` for an option that
+  a backbone does not have. The lower rows are the results. `NLL` is the best validation in nats a frame, on the frames
+  that validations score; `all frames` is the NLL of that policy on all frames at the end, `-` without an evaluation.
+  The lowest value of a row has a star if all runs were measured alike: on the same frames of the same games, with the
+  same heads and the same delay. Otherwise a line below gives the difference. Frames a second are those of training
+  steps alone.
 
   ```text
                     gru        mlp
@@ -40,7 +40,7 @@ defmodule Sconce.Trainer.Compare do
   alias Sconce.Trainer.{Curve, Report}
   alias Sconce.Trainer.Curve.{Page, Scale}
 
-  @typedoc "A run's name, the shortest that tells it from the others, and its report."
+  @typedoc "The shortest unique name of a run, and its report."
   @type run :: %{name: String.t(), report: Trainer.report()}
 
   @measures [
@@ -49,23 +49,46 @@ defmodule Sconce.Trainer.Compare do
     delay: "another frame_delay",
     stride: "another validation_stride"
   ]
-  # They say how a run was started, not what it did.
+  # Options that change how a run starts and not what it computes.
   @apart [:resume]
   @tall 330
   @short 150
   @colors ~w(#2563eb #ea580c #0d9488 #9333ea #db2777 #a16207 #475569 #15803d)
-  # Fields of a report that are read here.
+  # The fields of a report that this module reads.
   @read [:spec, :options, :train, :validation, :history, :policy, :best_step] ++
           [:weights, :stopped, :steps, :seconds]
-  # Letters of a name and of a value that have room.
+  # The most characters of a name and of a value.
   @name 12
   @value 24
 
   @doc """
   Reads the reports of runs from their folders.
 
-  Of kind `:not_found` for a folder that has none, because it is no run's or the run is not over, of kind
-  `:corrupt` for one that cannot be read; both name the file.
+  The error is of kind `:not_found` for a folder without a report, because it is not the folder of a run or the run is
+  not over, and of kind `:corrupt` for a report that cannot be read. Both name the file.
+
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-compare-" <> System.pid())
+      iex> game = {List.duplicate([0.5], 20), List.duplicate(1, 20)}
+      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, List.duplicate(game, 4), into: Path.join(dir, "corpus"), heads: [go: {:bernoulli, 1}])
+      iex> folders = for backbone <- [:gru, :lstm] do
+      ...>   out = Path.join(dir, to_string(backbone))
+      ...>   small = [backbone: backbone, hidden_size: 4, num_layers: 1, batch_size: 2, window_size: 4, steps: 2]
+      ...>   {:ok, run} = Sconce.Trainer.start_link([corpus: corpus, out: out] ++ small)
+      ...>   {:ok, _report} = Sconce.Trainer.await(run)
+      ...>   out
+      ...> end
+      iex> {:ok, runs} = Sconce.Trainer.Compare.load(folders)
+      iex> for run <- runs, do: run.name
+      ["gru", "lstm"]
+      iex> runs |> Sconce.Trainer.Compare.table() |> String.split("\\n") |> Enum.take(2)
+      ["                  gru       lstm", "backbone      gru 4x1   lstm 4x1"]
+      iex> svg = Path.join(dir, "compare.svg")
+      iex> Sconce.Trainer.Compare.write(runs, svg)
+      :ok
+      iex> File.read!(svg) == Sconce.Trainer.Compare.svg(runs)
+      true
+      iex> File.rm_rf!(dir) != []
+      true
   """
   @spec load([Path.t()]) :: {:ok, [run]} | {:error, Error.t()}
   def load(folders) when length(folders) >= 0 do
@@ -88,7 +111,7 @@ defmodule Sconce.Trainer.Compare do
     if short == Enum.uniq(short), do: short, else: Enum.map(folders, &Path.relative_to_cwd/1)
   end
 
-  @doc "The runs as a table."
+  @doc "Returns the runs as a table; `load/1` has an example."
   @spec table([run]) :: String.t()
   def table(runs) do
     runs = runs!(runs)
@@ -111,18 +134,18 @@ defmodule Sconce.Trainer.Compare do
 
   defp runs!(other), do: Options.argument!("runs", other, "one or more of %{name:, report:}")
 
-  # What makes two numbers of a row unlike each other.
+  # A line with the differences in measurement, which forbid a star.
   defp unlike(reports) do
     case uneven(reports, :all) ++ uneven(reports, :validations) do
       [] ->
         ""
 
       [_ | _] = reasons ->
-        "\nNo star where runs were not measured alike: #{reasons |> Enum.uniq() |> Enum.join(", ")}.\n"
+        "\nNo star, as runs were not measured alike: #{reasons |> Enum.uniq() |> Enum.join(", ")}.\n"
     end
   end
 
-  # In what reports with such scores were measured differently.
+  # The measures in which reports with such scores differ.
   defp uneven(reports, frames) do
     measured = for report <- reports, scored?(report, frames), do: measure(report, frames)
 
@@ -145,7 +168,14 @@ defmodule Sconce.Trainer.Compare do
     ]
   end
 
-  @doc "Options in which reports differ: rows of a name and each report's value."
+  @doc """
+  Returns the options in which reports differ, as rows of a name and the value of each report.
+
+      iex> report = %{options: %{seed: 0}, train: %{games: 9, frames: 900}, validation: %{games: 1, frames: 100}}
+      iex> reports = for layers <- [1, 2], do: Map.put(report, :spec, Sconce.Policy.Spec.new(backbone: :gru, num_layers: layers))
+      iex> Sconce.Trainer.Compare.differences(reports)
+      [["backbone", "gru 256x1", "gru 256x2"], ["num_layers", "1", "2"]]
+  """
   @spec differences([Trainer.report()]) :: [[String.t()]]
   def differences(reports) when length(reports) >= 0 do
     Enum.each(reports, &Report.with!(&1, [:spec, :options, :train, :validation]))
@@ -161,7 +191,7 @@ defmodule Sconce.Trainer.Compare do
 
   def differences(other), do: Options.argument!("reports", other, "a list of reports")
 
-  # In words, then by its options.
+  # The three parts of the Spec in words, then the options of the backbone.
   defp policy(%{spec: %Spec{backbone: {_name, options}} = spec}) do
     [embedding, backbone, heads] = spec |> Spec.summary() |> String.split(" -> ")
     [embedding: embedding, backbone: backbone, heads: heads] ++ options
@@ -215,7 +245,7 @@ defmodule Sconce.Trainer.Compare do
   defp scored(%{policy: policy}), do: policy.nll
 
   defp starred(nlls, uneven) do
-    # Nil is more than any number.
+    # In Erlang's term order nil is greater than every number.
     lowest = if uneven == [], do: Enum.min(nlls)
     for nll <- nlls, do: if(nll, do: Scale.number(nll, 3) <> star(nll == lowest), else: "-")
   end
@@ -223,7 +253,7 @@ defmodule Sconce.Trainer.Compare do
   defp star(true), do: "*"
   defp star(false), do: ""
 
-  # Points are means over as many frames each, which took longer where they were fewer a second.
+  # The harmonic mean: every point is a mean over the same number of frames.
   defp pace(report) do
     case Curve.points(report, :frames_per_second) do
       [] -> "-"
@@ -254,8 +284,8 @@ defmodule Sconce.Trainer.Compare do
   end
 
   @doc """
-  The curves of the runs as the text of one SVG file: validation NLL by steps and by time, training loss
-  (of one another only where the losses are the same), learning rate and frames a second.
+  Returns the curves of the runs as the text of one SVG file: validation NLL by steps and by time, training loss
+  (comparable only between runs with the same loss), learning rate and frames a second. `load/1` has an example.
   """
   @spec svg([run]) :: String.t()
   def svg(runs) do
@@ -279,7 +309,7 @@ defmodule Sconce.Trainer.Compare do
     ])
   end
 
-  @doc "Writes `svg/1` to a file."
+  @doc "Writes `svg/1` to a file; `load/1` has an example."
   @spec write([run], Path.t()) :: :ok | {:error, Error.t()}
   def write(runs, path), do: runs |> svg() |> Page.write(path, :write_curve)
 
@@ -296,7 +326,7 @@ defmodule Sconce.Trainer.Compare do
 
   defp trace(%{report: report}, color, key), do: {:trace, color, Curve.points(report, key), nil}
 
-  # A unit of which the longest run has some.
+  # The largest unit of which the longest run has several.
   defp clock(seconds) do
     case Enum.max(seconds) do
       most when most >= 36_000 -> {"hours", 3600}
@@ -315,7 +345,7 @@ defmodule Sconce.Trainer.Compare do
     reports = for {%{report: report}, _color} <- runs, do: report
 
     case {Enum.sort(scored), uneven(reports, :validations)} do
-      {[], _none} -> "none was validated"
+      {[], _none} -> "no run was validated"
       {[{nll, name} | _], []} -> "best validation NLL #{Scale.number(nll, 3)}, #{name}"
       {_scored, reasons} -> "not measured alike: #{Enum.join(reasons, ", ")}"
     end

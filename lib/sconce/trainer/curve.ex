@@ -1,17 +1,17 @@
 defmodule Sconce.Trainer.Curve do
   @moduledoc """
-  The learning curve of a run: an SVG for a page, a small plot for a terminal.
+  Draws the learning curve of a run: as an SVG for a page, or as a small plot for a terminal.
 
-  Both read the report of `Sconce.Trainer`, its `history` and its `baselines`. The SVG stands alone:
+  Both read the `history` and the `baselines` of a report of `Sconce.Trainer`. The SVG is self-contained and shows
 
-    * the training loss (as noted, faint, and smoothed), validation NLL as points with the best one
-      ringed, and what the baselines score on the same frames as dashed lines. With `loss: :plain` loss
-      and NLL are one quantity and share a panel; otherwise each has its own;
-    * the training loss and the validation NLL of each head, on a logarithmic scale, as a stick that is
-      rarely moved has a hundredth of what the buttons have;
-    * the divergence from a teacher, where there is one;
-    * the learning rate, and the frames a second of the steps alone, with the share of time in which
-      training waited for data.
+    * the training loss (raw, faint, and smoothed), validation NLL as points with a ring around the best, and the NLL of
+      the baselines on the same frames as dashed lines. With `loss: :plain` loss and NLL are one quantity and share a
+      panel; otherwise each has its own;
+    * the training loss and the validation NLL of each head, on a logarithmic scale, because a stick that rarely moves
+      has a hundredth of the loss of the buttons;
+    * the divergence from a teacher, if the run has one;
+    * the learning rate, and the frames a second of training steps alone, with the share of time in which training
+      waited for data.
 
   `Sconce.Trainer.Compare` draws several runs together.
   """
@@ -35,9 +35,16 @@ defmodule Sconce.Trainer.Curve do
   @options [title: [type: :string, default: "Learning curve", doc: "The heading."]]
 
   @doc """
-  The curve as the text of an SVG file.
+  Returns the curve as the text of an SVG file.
 
   #{Options.docs(@options)}
+
+      iex> history = for step <- 1..3, do: %{step: step, loss: 1 / step, nll: 2 / step, learning_rate: 0.001}
+      iex> side = %{games: 9, frames: 900}
+      iex> run = %{history: history, baselines: [], options: %{}, train: side, steps: 3, seconds: 1.0, best_step: 3}
+      iex> svg = Sconce.Trainer.Curve.svg(run, title: "A short run")
+      iex> svg =~ "900 frames of 9 games · 3 steps in 0:01 · best validation NLL 0.667"
+      true
   """
   @spec svg(map, keyword) :: String.t()
   def svg(report, opts \\ []) do
@@ -46,13 +53,33 @@ defmodule Sconce.Trainer.Curve do
     Page.svg(title, summary(report), legend(report), rows(report))
   end
 
-  @doc "Writes `svg/2` to a file."
+  @doc """
+  Writes `svg/2` to a file. The trainer writes `curve.svg` into the folder of each run.
+
+  A path that does not end in `.svg` is an error of kind `:mismatch`, a failed write one of kind `:io`.
+
+      iex> run = %{history: [], baselines: [], options: %{}, train: %{games: 0, frames: 0}, steps: 0, seconds: 0, best_step: nil}
+      iex> {:error, error} = Sconce.Trainer.Curve.write(run, "curve.png")
+      iex> Exception.message(error)
+      "write_curve: curve.png: expected a file that ends in .svg, got .png"
+  """
   @spec write(map, Path.t(), keyword) :: :ok | {:error, Error.t()}
   def write(report, path, opts \\ []), do: report |> svg(opts) |> Page.write(path, :write_curve)
 
   @doc """
-  The curve as lines of text, some `width` by `height` characters of braille: the NLL of the
-  validations where there are two of them, the training loss otherwise; nothing of fewer than two points.
+  Returns the curve as lines of text, about `width` by `height` characters of braille. It shows the validation NLL if
+  there are at least two validations, else the training loss; with fewer than two points the text is empty.
+
+      iex> history = for step <- 1..20, do: %{step: step, loss: 0.5 + 1 / step}
+      iex> %{history: history} |> Sconce.Trainer.Curve.text(12, 3) |> String.split("\\n")
+      [
+        "  training loss",
+        "  2.0 ┤⡀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀",
+        "      ┤⠱⢄⣀⣀⠀⠀⠀⠀⠀⠀⠀⠀",
+        "  0.0 ┤⠀⠀⠀⠀⠉⠉⠉⠉⠉⠉⠉⠉",
+        "       1         20 step",
+        ""
+      ]
   """
   @spec text(map, pos_integer, pos_integer) :: String.t()
   def text(report, width \\ 60, height \\ 8) do
@@ -67,7 +94,13 @@ defmodule Sconce.Trainer.Curve do
     end
   end
 
-  @doc "What the history of a report has of `key`: `{step, value}` wherever it was noted."
+  @doc """
+  Returns the points of `key` in the history of a report, as `{step, value}`.
+
+      iex> report = %{history: [%{step: 10, loss: 0.7, nll: nil}, %{step: 20, loss: 0.6, nll: 0.65}]}
+      iex> Sconce.Trainer.Curve.points(report, :nll)
+      [{20, 0.65}]
+  """
   @spec points(map, atom) :: [{non_neg_integer, number}]
   def points(%{history: history}, key) when length(history) >= 0 do
     for %{^key => value, step: step} when value != nil <- history, do: {step, value}
@@ -79,7 +112,7 @@ defmodule Sconce.Trainer.Curve do
     losses(report) ++ heads(report) ++ figures(report) ++ [{@short, [rate(report), pace(report)]}]
   end
 
-  # One panel, or NLL above loss when these are two quantities.
+  # One panel, or two with NLL above loss if these are two quantities.
   defp losses(report) do
     loss = {:line, @loss, points(report, :loss)}
     points = {:points, @nll, points(report, :nll), report.best_step, "policy"}
@@ -116,7 +149,7 @@ defmodule Sconce.Trainer.Curve do
       by_head("validation NLL of each head, nats a frame", report, :heads, :nll)
   end
 
-  # One head has nothing to tell beside the sum.
+  # A single head equals the sum.
   defp by_head(title, report, list, key) do
     points = for %{^list => [_, _ | _] = heads, step: step} <- report.history, do: {step, heads}
 
@@ -142,7 +175,7 @@ defmodule Sconce.Trainer.Curve do
     title |> panel(series) |> Map.put(:scale, :log)
   end
 
-  # What else the objectives tell.
+  # The further figures of the objectives.
   defp figures(report) do
     history = for %{figures: %{} = figures, step: step} <- report.history, do: {step, figures}
     names = for {_step, figures} <- history, {name, _figure} <- figures, uniq: true, do: name
@@ -185,7 +218,7 @@ defmodule Sconce.Trainer.Curve do
     end
   end
 
-  # Where two quantities share a panel.
+  # A legend is needed only if two quantities share a panel.
   defp legend(report) do
     entries = [{"training loss", @loss, :line, :loss}, {"validation NLL", @nll, :points, :nll}]
 

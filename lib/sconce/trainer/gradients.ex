@@ -1,40 +1,46 @@
 defmodule Sconce.Trainer.Gradients do
   @moduledoc """
-  The gradients of a run as an SVG, from what `Sconce.Trainer.gradients/1` reads: for each layer the norm
-  of its gradient and how far an update moves it, over the steps, and where the numbers of its last
-  gradient lie.
+  Draws the gradient statistics of a run as an SVG, from the result of `Sconce.Trainer.gradients/1`.
+
+  For each layer it shows the norm of the gradient and the relative size of an update over the steps, and the
+  distribution of the last gradient by powers of ten.
 
       {:ok, reports} = Sconce.Trainer.gradients("run")
       :ok = Sconce.Trainer.Gradients.write(reports, "gradients.svg")
 
-  A layer is all weights whose names agree but for their last part.
+  A layer is the set of weights whose names differ only in the last part.
   """
 
   alias Sconce.{Error, Figures, Options}
   alias Sconce.Trainer.Curve.{Page, Scale}
 
-  # Of a panel: at least, for each layer, and around the rows of the histograms.
+  # Heights: the least of a panel, and the row of a layer.
   @least 190
   @row 16
-  # For the names of layers.
+  # Width of the margin for the names of layers.
   @right 240
   @colors ~w(#0d9488 #1d4ed8 #ea580c #7c3aed #a855f7 #db2777 #b45309 #64748b #15803d #0891b2)
-  # The power of ten at which the first class of a histogram begins, see native/train/src/gradients.rs.
+  # The power of ten at which the first bin of a histogram begins, see native/train/src/gradients.rs.
   @lowest -12
 
   @options [title: [type: :string, default: "Gradients", doc: "The heading."]]
 
   @doc """
-  The SVG's text.
+  Returns the text of the SVG.
 
   #{Options.docs(@options)}
+
+      iex> histogram = List.duplicate(0, 12) ++ [2, 1, 0, 0]
+      iex> weight = %{name: "gru.weight", numbers: 4, norm: 3.0, histogram: histogram, weight_norm: 2.0, update_ratio: 0.5}
+      iex> Sconce.Trainer.Gradients.svg([%{step: 100, weights: [weight]}]) =~ "1 look, the last at step 100"
+      true
   """
   @spec svg([map, ...], keyword) :: String.t()
   def svg(reports, opts \\ []) do
     [title: title] = Options.validate!(opts, @options)
 
     reports?(reports) ||
-      Options.argument!("reports", reports, "what Sconce.Trainer.gradients/1 gives")
+      Options.argument!("reports", reports, "a list of Sconce.Trainer.gradients/1")
 
     reports = for %{step: step, weights: weights} <- reports, do: {step, layers(weights)}
     {last, layers} = List.last(reports)
@@ -47,7 +53,9 @@ defmodule Sconce.Trainer.Gradients do
           ],
           do: {height, [traces(title, key, reports)]}
 
-    summary = "#{length(reports)} looks, the last at step #{Figures.grouped(last)}"
+    summary =
+      "#{Figures.counted(length(reports), "look")}, the last at step #{Figures.grouped(last)}"
+
     Page.svg(title, summary, [], rows ++ [{@row * length(layers), [histograms(last, layers)]}])
   end
 
@@ -56,12 +64,22 @@ defmodule Sconce.Trainer.Gradients do
 
   defp reports?(_other), do: false
 
-  @doc "Writes `svg/2` to a file."
+  @doc """
+  Writes `svg/2` to a file. The trainer writes `gradients.svg` at the end of a run with `:gradient_report`.
+
+      iex> histogram = List.duplicate(0, 12) ++ [2, 1, 0, 0]
+      iex> weight = %{name: "gru.weight", numbers: 4, norm: 3.0, histogram: histogram, weight_norm: 2.0, update_ratio: 0.5}
+      iex> path = Path.join(System.tmp_dir!(), "sconce-gradients-" <> System.pid() <> ".svg")
+      iex> Sconce.Trainer.Gradients.write([%{step: 100, weights: [weight]}], path)
+      :ok
+      iex> File.rm(path)
+      :ok
+  """
   @spec write([map, ...], Path.t(), keyword) :: :ok | {:error, Error.t()}
   def write(reports, path, opts \\ []),
     do: reports |> svg(opts) |> Page.write(path, :write_gradients)
 
-  # `{name, figures}` of each layer, in the order of their first weights.
+  # Pairs of a layer and its figures, in the order of their first weights.
   defp layers(weights) do
     by_layer = Enum.group_by(weights, &layer(&1.name))
     names = weights |> Enum.map(&layer(&1.name)) |> Enum.uniq()
@@ -115,6 +133,6 @@ defmodule Sconce.Trainer.Gradients do
   defp zeros(share, name) when share < 0.0005, do: name
   defp zeros(share, name), do: "#{name}  #{Scale.number(100 * share, 1)} % 0"
 
-  # All but the last of these would be the same on most lines.
+  # Earlier parts of a name are the same on most lines.
   defp short(name), do: name |> String.split(".") |> Enum.take(-3) |> Enum.join(".")
 end

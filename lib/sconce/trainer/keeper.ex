@@ -1,18 +1,18 @@
 defmodule Sconce.Trainer.Keeper do
   @moduledoc false
-  # Knows the runs of this VM. When the VM is told to stop, which stops this application, it ends them: only
-  # then do other processes die, and a run that is not asked cannot save its state.
+  # Stops the runs of this VM, so that each saves its state, when the VM stops this application. The VM kills other
+  # processes only after that.
 
   use Sconce.Server, shutdown: 60_000
 
   alias Sconce.Trainer
 
-  # Together, before the supervisor gives up.
+  # The time for all runs together, shorter than the timeout of the supervisor.
   @farewell_ms 50_000
 
   def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)
 
-  @doc "Has a run ended with this VM; does nothing where the application is not started."
+  @doc "Registers a run to be stopped with this VM; a no-op while the application is not started."
   def keep(run), do: GenServer.cast(__MODULE__, {:keep, run})
 
   @impl true

@@ -1,10 +1,10 @@
 defmodule Sconce.Trainer.Meant do
   @moduledoc false
-  # Options of a training that mean nothing unless another one is of some value.
+  # Refuses options that have an effect only with certain values of another option.
 
   alias Sconce.Trainer.Table
 
-  @doc "Raises `ArgumentError` for an option with another value than its own that means nothing here."
+  @doc "Raises `ArgumentError` for an option that differs from its default and has no effect."
   def check!(settings, schema) do
     for {name, {other, values}} <- Table.needs(),
         settings[name] != schema[name][:default],

@@ -1,11 +1,11 @@
 defmodule Sconce.Trainer.Optimiser do
   @moduledoc false
-  # The optimisers of a training, with the options that each has and their defaults.
+  # The optimisers, with the options of each and their defaults.
 
   alias Sconce.Options
 
-  # Names, defaults and where decay goes are PyTorch's; of what it does not have, the papers'. They are
-  # those of native/train/src/optimiser/config.rs; a test compares them.
+  # Names, defaults and the kind of weight decay are PyTorch's, else those of the papers. They equal those of
+  # native/train/src/optimiser/config.rs; a test compares them.
   @adam [beta1: 0.9, beta2: 0.999, eps: 1.0e-8, weight_decay: 0.0]
   @optimisers [
     adamw: [
@@ -63,12 +63,12 @@ defmodule Sconce.Trainer.Optimiser do
       source: "Chen et al. 2023, algorithm 2"
     ]
   ]
-  # Every option that not all of them have.
+  # Options that some optimisers do not have.
   @own [:beta1, :beta2, :eps, :momentum, :nesterov]
 
   def names, do: Keyword.keys(@optimisers)
 
-  @doc "The options of an optimiser and their defaults."
+  @doc "The options of an optimiser with their defaults."
   def options(name), do: @optimisers[name][:options]
 
   @doc "Raises `ArgumentError` for an option that the chosen optimiser does not have."

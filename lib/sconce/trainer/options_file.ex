@@ -1,15 +1,15 @@
 defmodule Sconce.Trainer.OptionsFile do
   @moduledoc false
-  # Options of a run from a file: JSON, as every run writes it (`run.json`), or `.exs`.
+  # Reads options of a run from a file: JSON in the form of `run.json`, or `.exs`.
 
   alias Sconce.{Native, Options}
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.Table
 
-  # Of the one run that wrote the file, and of its machine.
+  # Options that belong to the run that wrote the file, or to its machine.
   @own [:device, :resume, :out]
 
-  @doc "The options that a file says. Raises `ArgumentError` with the name of what is wrong."
+  @doc "Returns the options of a file. Raises `ArgumentError` that names the fault."
   def read!(path) do
     path = path |> Options.path!() |> Path.expand()
     said = if Path.extname(path) == ".exs", do: evaluated!(path), else: decoded!(path)
@@ -39,7 +39,7 @@ defmodule Sconce.Trainer.OptionsFile do
 
         values!(options, Table.schema()) ++ more
 
-      # It names the file itself.
+      # The message names the file.
       {:error, error} ->
         raise ArgumentError, "option :" <> Exception.message(error)
     end
@@ -58,7 +58,7 @@ defmodule Sconce.Trainer.OptionsFile do
     end
   end
 
-  # Names are text there, and what is not said is an empty list or nothing.
+  # In the file a name is text, and an option without a value is an empty list or missing.
   defp value([], _type), do: nil
   defp value("none", _type), do: nil
 

@@ -4,39 +4,37 @@ defmodule Sconce.Trainer.Plan do
   alias Sconce.Trainer.Curve.Scale
   alias Sconce.Trainer.Report
 
-  # In the order in which they are told.
+  # In the order in which they are printed.
   @owners [
     weights: "4 bytes each",
     gradients: "",
     moments: "of the optimiser",
     average: "of the weights over the steps",
-    activations: "what steps take beside, for their backward pass above all",
-    validation: "what one takes and gives back, with no step beside it",
-    batches: "the one that is learned from, and those made ahead",
-    checkpoints: "copies that are written while the run goes on"
+    activations: "of a step, most of them kept for the backward pass",
+    validation: "of a validation, which runs between steps and frees it again",
+    batches: "the current one and the prefetched ones",
+    checkpoints: "copies that are written during the run"
   ]
 
   owner_docs = fn {name, doc} -> "| `#{name}` | #{doc} |\n" end
 
   @moduledoc """
-  What a run will take of memory and of time, see `Sconce.Trainer.plan/2`. `IO.puts/1` prints it whole.
+  The memory and the time that a run will take, from `Sconce.Trainer.plan/2`. `IO.puts/1` prints it in full.
 
-  `owners` are bytes by who has them:
+  `owners` are bytes by their owner:
 
   | owner | |
   |---|---|
   #{Enum.map_join(@owners, &owner_docs.(&1))}
-  and `bytes` is all of them together at the peak, where either a step or a validation is under way.
-  What belongs to the weights is counted from their number. What a step and a validation take is
-  measured on a few windows and continued as a line, which tests hold to be within 5 % of what is counted
-  in steps of small models of every backbone. It is what the run asks for, and not what the process has:
-  beside it stand the VM, the scratch of threads, and pages that the allocator has not given back; with
-  2 threads steps of 32 windows had 1.1 to 1.8 times as much resident. `mapped` are the files of the
-  corpus, which the system keeps in its cache and drops as it likes.
+  `bytes` is their sum at the peak, during either a step or a validation. Owners whose size follows from the weights are
+  computed from their number. Activations and validation are measured on a few windows and extrapolated linearly; tests
+  keep the result within 5 % of the bytes counted in steps of small models of every backbone. The plan counts the memory
+  that the run requests. The resident memory of the process is larger, by the VM, the scratch memory of threads and pages
+  that the allocator keeps: with 2 threads, steps of 32 windows had 1.1 to 1.8 times as much. `mapped` is the size of the
+  corpus files, which the system caches and may drop.
 
-  `step_seconds` is what steps took that were made, of the run's own batch or of as large a one as fits
-  into a third of a second; of more windows it is so much a window. Waiting for data and validations are
-  not in it.
+  `step_seconds` is measured on steps with the batch of the run, or with the largest batch whose step takes a third of a
+  second and then scaled by the number of windows. It excludes waiting for data and validations.
   """
 
   @enforce_keys [:spec, :num_weights, :batch_size, :window_size, :accumulation_steps] ++
@@ -45,10 +43,9 @@ defmodule Sconce.Trainer.Plan do
   defstruct @enforce_keys
 
   @typedoc """
-  Bytes, seconds and counts. `micro_batch` are the windows of a batch that are worked through together;
-  `precision` is what the run would compute in on this machine;
-  `mapped` and `epoch_steps` are nil without a corpus, `steps` and `seconds` of the run as well unless
-  `:steps` are given; `free` is what this machine had left.
+  Bytes, seconds and counts. `micro_batch` is the number of windows of a batch that are computed together; `precision` is
+  that of the run on this machine; `mapped` and `epoch_steps` are nil without a corpus; `steps` and `seconds` of the run
+  are nil without a corpus and `:steps`; `free` is the free memory of this machine.
   """
   @type t :: %__MODULE__{
           spec: Spec.t(),
@@ -98,7 +95,7 @@ defmodule Sconce.Trainer.Plan do
   defp title(plan) do
     batches = if plan.accumulation_steps > 1, do: " x #{plan.accumulation_steps}", else: ""
     threads = if plan.threads == 1, do: "1 thread", else: "#{plan.threads} threads"
-    # Also of a run on a card.
+    # A run on a card uses these threads too.
     threads = "#{threads} of the CPU"
 
     [
@@ -109,7 +106,7 @@ defmodule Sconce.Trainer.Plan do
   end
 
   defp parts(%{micro_batch: windows, batch_size: batch}) when windows < batch,
-    do: ", #{Figures.grouped(windows)} windows at a time to keep within the memory"
+    do: ", #{Figures.grouped(windows)} windows at a time to fit into the memory"
 
   defp parts(_whole), do: ""
 

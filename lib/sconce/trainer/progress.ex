@@ -1,13 +1,15 @@
 defmodule Sconce.Trainer.Progress do
   @moduledoc """
-  Events as text for a person: in a terminal one live line, which each step writes anew, and a row of a
-  table for each validation (of a run without validation games, for each epoch). Without a terminal (a
-  log, a pipe) there is no live line, and a line says when the final scoring begins.
+  Shows the events of a run as text.
+
+  In a terminal it shows a live line, which each step rewrites, and a table with a row for each validation, or for each
+  epoch of a run without validation games. Without a terminal (in a log or a pipe) there is no live line, and one line
+  marks the begin of the final scoring.
 
       {:ok, run} = Sconce.Trainer.start_link(corpus: "corpus", out: "run")
       {:ok, report} = Sconce.Trainer.Progress.follow(run)
 
-  Of a small policy on real games:
+  The output for a small policy on real games:
 
   ```text
    epoch     step    loss     NLL  changed  acc %  frames/s  wait %    time
@@ -16,51 +18,50 @@ defmodule Sconce.Trainer.Progress do
   step 173/240  loss 4.1222  lr 4.8e-4  110,511 frames/s  wait 0.2 %  eta 0:01
   ```
 
-  `loss`, `frames/s` and `wait %` (the share of time in which training waited for data) are those of the
-  steps since the row above; `changed` is the NLL of frames whose action differs from the one before.
-  Where there is room the NLL of each head stands beside.
-
-  `write/2` is the pure part, for a display of one's own:
-
-      iex> progress = Sconce.Trainer.Progress.new(terminal: false)
-      iex> event = %{event: :evaluating, done: 0, total: 35_601}
-      iex> {text, _progress} = Sconce.Trainer.Progress.write(progress, event)
-      iex> IO.iodata_to_binary(text)
-      "scoring 35,601 frames\\n"
+  `loss`, `frames/s` and `wait %` (the share of time in which training waited for data) are those of the steps since the
+  row above. `changed` is the NLL of frames whose action differs from the one before. A wide terminal also shows the NLL
+  of each head. `write/2` is the pure part, for other displays.
   """
 
   alias Sconce.{Figures, Options, Text, Trainer}
   alias Sconce.Trainer.Curve.Scale
 
-  # A step may take less than a millisecond, an eye more.
+  # Seconds between updates of the live line; a step may take less than a millisecond.
   @interval_s 0.1
   @clear "\r\e[K"
   # Titles and widths, before and after the heads.
   @left [{"epoch", 6}, {"step", 9}, {"loss", 8}, {"NLL", 8}, {"changed", 9}, {"acc %", 7}]
   @right [{"frames/s", 10}, {"wait %", 8}, {"time", 8}]
-  # Characters of a text that comes from elsewhere.
+  # The most characters of a text from a file or an error.
   @most 500
-  # What the steps since the last row had.
+  # Sums over the steps since the last row.
   @nothing %{steps: 0, loss: 0.0, frames: 0.0, seconds: 0.0, waited: 0.0}
 
   defstruct [:terminal, :columns, :label, :note, :first, :heads, :resumed] ++
               [live: false, shown_s: -1.0, seconds: 0.0, rows: :validation, recent: @nothing]
 
   @options [
-    terminal: [type: {:or, [:boolean, nil]}, default: nil, doc: "`nil` finds it out."],
+    terminal: [
+      type: {:or, [:boolean, nil]},
+      default: nil,
+      doc: "Whether the output is a terminal; `nil` detects it."
+    ],
     columns: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
-      doc: "Its width; `nil` finds it out. Without a terminal lines are as wide as they like."
+      doc: "Columns of the terminal; `nil` detects them. Without a terminal lines have any width."
     ],
-    label: [type: :string, default: "", doc: "What each line begins with."],
-    note: [type: {:or, [:string, nil]}, default: nil, doc: "A line after those of the start."]
+    label: [type: :string, default: "", doc: "Text before each line."],
+    note: [type: {:or, [:string, nil]}, default: nil, doc: "A line after the start of the run."]
   ]
 
   @doc """
-  A display that has shown nothing.
+  Returns a new display.
 
   #{Options.docs(@options)}
+
+      iex> Sconce.Trainer.Progress.new(terminal: false, label: "gru").label
+      "gru  "
   """
   def new(opts \\ []) do
     [terminal: terminal, columns: columns, label: label, note: note] =
@@ -83,15 +84,30 @@ defmodule Sconce.Trainer.Progress do
   defp columns(true, given), do: given
 
   @doc """
-  Subscribes to a run, writes what happens to `:device` and returns what `Sconce.Trainer.await/2`
-  does, of kind `:cancelled` for one that is gone. Takes the options of `new/1` as well.
+  Subscribes to a run, writes its events to `:device` and returns the result of `Sconce.Trainer.await/2`; the error is
+  of kind `:cancelled` if the run is gone. Accepts the options of `new/1` too.
+
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-progress-" <> System.pid())
+      iex> game = {List.duplicate([0.5], 20), List.duplicate(1, 20)}
+      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, List.duplicate(game, 4), into: Path.join(dir, "corpus"), heads: [go: {:bernoulli, 1}])
+      iex> small = [backbone: :mlp, hidden_sizes: [4], batch_size: 2, window_size: 4, steps: 2]
+      iex> {:ok, run} = Sconce.Trainer.start_link([corpus: corpus, out: Path.join(dir, "run")] ++ small)
+      iex> {:ok, device} = StringIO.open("")
+      iex> {:ok, report} = Sconce.Trainer.Progress.follow(run, device: device, terminal: false)
+      iex> report.steps
+      2
+      iex> {:ok, {_input, text}} = StringIO.close(device)
+      iex> text =~ "scoring 20 frames"
+      true
+      iex> File.rm_rf!(dir) != []
+      true
   """
   def follow(run, opts \\ []) do
     {device, opts} = opts |> Options.keyword!() |> Keyword.pop(:device, :stdio)
     progress = new(opts)
     Options.server?(run) || Options.argument!("run", run, "the pid or the name of a run")
 
-    # Events bear the pid, whatever name was given.
+    # Events carry the pid, also if the caller gives a name.
     case GenServer.whereis(run) do
       pid when is_pid(pid) -> follow(pid, progress, device)
       _none_here -> Trainer.await(run)
@@ -122,7 +138,7 @@ defmodule Sconce.Trainer.Progress do
     end
   end
 
-  # The device for what comes next. A terminal that is gone does not end a run before it has saved its state.
+  # Returns the device for the next text, nil once it is gone: a closed terminal does not end a run.
   defp put(nil, _text), do: nil
 
   defp put(device, text) do
@@ -132,14 +148,29 @@ defmodule Sconce.Trainer.Progress do
     ErlangError -> nil
   end
 
-  @doc "A function that writes the events of `Sconce.Trainer.evaluate/3`, for its `:progress`."
+  @doc """
+  Returns a function that prints the events of `Sconce.Trainer.evaluate/3`, for its `:progress`. Accepts the options of
+  `new/1`.
+
+      iex> printer = Sconce.Trainer.Progress.printer(terminal: false)
+      iex> ExUnit.CaptureIO.capture_io(fn -> printer.(%{event: :evaluating, done: 0, total: 480}) end)
+      "scoring 480 frames\\n"
+  """
   def printer(opts \\ []) do
     progress = new(opts)
-    # Each event tells all there is to show, so nothing has to be kept between them.
+    # Each event is complete, so that no state is kept between them.
     fn event -> %{progress | live: progress.terminal} |> write(event) |> elem(0) |> IO.write() end
   end
 
-  @doc "What to write for an event, and the display after it."
+  @doc """
+  Returns the text of an event, and the display after it.
+
+      iex> progress = Sconce.Trainer.Progress.new(terminal: false)
+      iex> event = %{event: :evaluating, done: 0, total: 35_601}
+      iex> {text, _progress} = Sconce.Trainer.Progress.write(progress, event)
+      iex> IO.iodata_to_binary(text)
+      "scoring 35,601 frames\\n"
+  """
   @spec write(%__MODULE__{}, map) :: {iodata, %__MODULE__{}}
   def write(%__MODULE__{terminal: terminal} = progress, %{event: _name} = event)
       when is_boolean(terminal),
@@ -181,7 +212,7 @@ defmodule Sconce.Trainer.Progress do
       )
 
   defp shown(progress, %{event: :callback_late, step: step}),
-    do: stays(progress, "step #{Figures.grouped(step)}  the callback was late: nothing changes")
+    do: stays(progress, "step #{Figures.grouped(step)}  the callback was late and is ignored")
 
   defp shown(progress, %{event: :out_of_memory} = event),
     do: stays(progress, "step #{Figures.grouped(event.step)}  #{short(event)}")
@@ -215,7 +246,7 @@ defmodule Sconce.Trainer.Progress do
   defp shown(progress, %{event: :done}), do: {clear(progress), %{progress | live: false}}
   defp shown(progress, _event), do: {[], progress}
 
-  # A line that were broken in two could not be taken back.
+  # A wrapped line could not be cleared.
   defp live(progress, text) do
     text = String.slice(progress.label <> text, 0, room(progress.columns))
     {[@clear, text], %{progress | live: true}}
@@ -265,7 +296,7 @@ defmodule Sconce.Trainer.Progress do
   defp sign(:teacher_kl), do: "kl"
   defp sign(name), do: name
 
-  # From all steps of this run, validations included.
+  # From all steps since this start, validations included.
   defp eta(event, {first_step, first_s}) do
     case event.step - first_step - 1 do
       0 -> "-"
@@ -279,21 +310,21 @@ defmodule Sconce.Trainer.Progress do
   defp waiting(%{seconds: seconds}) when seconds == 0, do: "-"
   defp waiting(%{waited: waited, seconds: s}), do: Scale.number(100 * waited / s, 1)
 
-  defp began(%{policy: path, new: []}), do: "begins with #{path}"
+  defp began(%{policy: path, new: []}), do: "starts from #{path}"
 
   defp began(%{policy: path, new: new}),
     do:
-      "begins with #{path}; new: #{new |> Enum.map(&Path.rootname/1) |> Enum.uniq() |> Enum.join(", ")}"
+      "starts from #{path}; new: #{new |> Enum.map(&Path.rootname/1) |> Enum.uniq() |> Enum.join(", ")}"
 
   defp resumed(nil, _event), do: []
 
   defp resumed(step, %{steps: steps}) when step >= steps do
     [
-      "already finished at step #{Figures.grouped(step)}: nothing to do (--steps N, or steps: N, goes on)"
+      "already finished at step #{Figures.grouped(step)}: nothing to do (--steps N, or steps: N, continues)"
     ]
   end
 
-  defp resumed(step, _event), do: ["goes on from step #{Figures.grouped(step)}"]
+  defp resumed(step, _event), do: ["continues from step #{Figures.grouped(step)}"]
 
   defp start(event) do
     [
@@ -321,7 +352,7 @@ defmodule Sconce.Trainer.Progress do
   defp skipped(0), do: ""
   defp skipped(n), do: "  (#{n} shorter than a window)"
 
-  # Those of the heads, unless they would break the line.
+  # The columns of the heads, if they fit into a line.
   defp fitting(event, progress) do
     heads =
       for %{name: name} <- Map.get(event, :heads, []) do
@@ -330,9 +361,9 @@ defmodule Sconce.Trainer.Progress do
       end
 
     width = Enum.sum(for {_title, width} <- @left ++ heads ++ @right, do: width)
-    # An atom is more than any number.
+    # In Erlang's term order `:infinity` is greater than every number.
     fits? = String.length(progress.label <> "  best") + width <= progress.columns
-    # One head has nothing to tell beside the sum.
+    # A single head equals the sum.
     if fits? and length(heads) > 1, do: heads, else: []
   end
 

@@ -1,14 +1,13 @@
 defmodule Sconce.Trainer.RangeTest do
   @moduledoc """
-  The loss of a few steps whose learning rate grows by the same factor each time (Smith 2017, "Cyclical
-  learning rates for training neural networks", section 3.3), see
-  `Sconce.Trainer.find_learning_rate/2`. `IO.puts/1` prints the curve and what it suggests, `write/2`
-  draws it.
+  The result of a learning rate range test, from `Sconce.Trainer.find_learning_rate/2`: the loss of steps whose learning
+  rate grows by one factor (Smith 2017, "Cyclical learning rates for training neural networks", section 3.3).
+  `IO.puts/1` prints the curve and the suggestions, `write/2` draws them.
 
-  The loss is smoothed as `m = 0.98 m + 0.02 loss` from zero and corrected by `1 - 0.98^t`. The test
-  ends where that lies above four times its lowest value, or a number is not finite. Suggested are
-  the rate at which it fell most on its way down (`steepest`), and a tenth of that at which it was lowest
-  (`minimum`), among all but the first tenth of the steps and the last five; nil where it did not fall.
+  The loss is smoothed as `m = 0.98 m + 0.02 loss` from zero and corrected by `1 - 0.98^t`. The test ends if the smoothed
+  loss exceeds four times its lowest value, or if a number is not finite. It suggests two rates, from all steps but the
+  first tenth and the last five: `steepest`, at which the loss fell most before its minimum, and `minimum`, a tenth of the
+  rate of the lowest loss. Both are nil if the loss did not fall.
   """
 
   alias Sconce.Error
@@ -36,7 +35,15 @@ defmodule Sconce.Trainer.RangeTest do
   @doc false
   def new(native, spec), do: struct!(__MODULE__, Map.put(native, :spec, spec))
 
-  @doc "The curve as the text of an SVG file: loss and smoothed loss by the rate, with both suggestions."
+  @doc """
+  Returns the curve as the text of an SVG file: loss and smoothed loss by the rate, with both suggestions.
+
+      iex> points = for i <- 1..4, do: %{learning_rate: :math.pow(10, -i), loss: i / 1, smoothed: i / 1}
+      iex> test = %Sconce.Trainer.RangeTest{spec: Sconce.Policy.Spec.new(), points: points, steepest: 0.01,
+      ...>   minimum: 0.001, diverged: false, threads: 1, precision: "f32"}
+      iex> Sconce.Trainer.RangeTest.svg(test) =~ "steepest 1.0e-2 · minimum 1.0e-3"
+      true
+  """
   @spec svg(t) :: String.t()
   def svg(%__MODULE__{points: [_ | _]} = test) do
     marks =
@@ -54,13 +61,24 @@ defmodule Sconce.Trainer.RangeTest do
     Enum.join([Spec.summary(test.spec) | rates], " · ")
   end
 
-  # A loss that runs away would leave the rest no room.
+  # A diverging loss would flatten the rest of the curve.
   defp in_frame(test) do
     top = 1.2 * (test |> smoothed() |> Enum.map(&elem(&1, 1)) |> Enum.max())
     for {rate, loss} <- curve(test, :loss), do: {rate, min(loss, top)}
   end
 
-  @doc "Writes `svg/1` to a file."
+  @doc """
+  Writes `svg/1` to a file.
+
+      iex> points = for i <- 1..4, do: %{learning_rate: :math.pow(10, -i), loss: i / 1, smoothed: i / 1}
+      iex> test = %Sconce.Trainer.RangeTest{spec: Sconce.Policy.Spec.new(), points: points, steepest: nil,
+      ...>   minimum: nil, diverged: false, threads: 1, precision: "f32"}
+      iex> path = Path.join(System.tmp_dir!(), "sconce-range-" <> System.pid() <> ".svg")
+      iex> Sconce.Trainer.RangeTest.write(test, path)
+      :ok
+      iex> File.rm(path)
+      :ok
+  """
   @spec write(t, Path.t()) :: :ok | {:error, Error.t()}
   def write(%__MODULE__{points: [_ | _]} = test, path),
     do: test |> svg() |> Page.write(path, :write_curve)
@@ -68,7 +86,7 @@ defmodule Sconce.Trainer.RangeTest do
   @doc false
   def text(test) do
     rates = for {name, rate} <- suggestions(test), do: "#{name}  #{Scale.power(rate)}\n"
-    none = "no rate to suggest: the loss did not fall\n"
+    none = "no suggestion: the loss did not fall\n"
     rates = if rates == [], do: [none], else: rates
     IO.iodata_to_binary([plot(test), "\n", rates])
   end
@@ -80,11 +98,11 @@ defmodule Sconce.Trainer.RangeTest do
         do: {name, rate}
   end
 
-  # The steps are as far apart as the logarithms of their rates.
+  # The rates grow by one factor, so that equal steps are equal distances of their logarithms.
   defp plot(%{points: [first, _ | _] = points} = test) do
     last = List.last(points)
     ends = "rates #{Scale.power(first.learning_rate)} to #{Scale.power(last.learning_rate)}"
-    end_of = if test.diverged, do: ", where the loss ran away", else: ""
+    end_of = if test.diverged, do: ", where the loss diverged", else: ""
     steps = for {point, step} <- Enum.with_index(points, 1), do: {step, point.smoothed}
     Plot.text("smoothed training loss in #{test.precision}, #{ends}#{end_of}", steps, 60, 8)
   end
@@ -94,7 +112,7 @@ defmodule Sconce.Trainer.RangeTest do
   defp smoothed(test), do: curve(test, :smoothed)
   defp curve(test, key), do: for(point <- test.points, do: {point.learning_rate, point[key]})
 
-  # Where a rate stands on the curve.
+  # The point of the curve that is nearest to a rate.
   defp at(test, rate), do: test |> smoothed() |> Enum.min_by(fn {x, _y} -> abs(x - rate) end)
 
   defimpl Inspect do

@@ -1,21 +1,21 @@
 defmodule Sconce.Trainer.Report do
   @moduledoc """
-  The report of a run or of an evaluation, as text.
+  Formats the report of a run or of an evaluation as text.
 
-  Four tables, each with the policy beside the baselines that were fitted on the training games, on
-  all frames and on those whose action differs from the one before (where copying fails):
+  The text has four tables. Each compares the policy with baselines fitted on the training games, on all
+  frames and on changed frames, whose action differs from the one before, so that copying fails:
 
-    * plain NLL in nats a frame: all heads added, and each of them;
-    * accuracy of each head: frames whose most likely value is the recorded one, in every bit;
-    * precision and recall of each button, with the frames on which it was down.
+    * plain NLL in nats a frame: the sum of all heads, and each head;
+    * accuracy of each head: the share of frames whose most likely value is the recorded one, in every bit;
+    * precision and recall of each button, with the number of frames on which it was down.
 
-  | baseline | what it knows |
+  | baseline | knows |
   |---|---|
   | `marginal` | how often each value occurs |
-  | `repeat` | that, and the probability that a head repeats its last value |
+  | `repeat` | also the probability that a head repeats its last value |
   | `pairs` | P(a_t given a_{t-1}), a table for each head |
 
-  Of a small policy that plays CartPole:
+  The report of a small policy for CartPole begins:
 
   ```text
   5,500 frames, 3,754 of them with a changed action
@@ -34,19 +34,53 @@ defmodule Sconce.Trainer.Report do
   @label 16
   @cell 10
 
-  @doc "The tables as text; where nothing was scored, a line that says so."
+  @doc """
+  Returns the tables as text, or a line that says that nothing was scored.
+
+      iex> scores = fn nll -> %{nll: nll, nll_changed: nll, frames: 480, changed_frames: 90, heads: [], buttons: []} end
+      iex> report = %{policy: scores.(0.36), baselines: [%{name: "pairs", report: scores.(0.621)}]}
+      iex> report |> Sconce.Trainer.Report.format() |> String.split("\\n")
+      [
+        "480 frames, 90 of them with a changed action",
+        "",
+        "NLL, nats a frame      all              changed",
+        "                    policy     pairs     policy     pairs",
+        "all heads            0.360     0.621      0.360     0.621"
+      ]
+  """
   @spec format(map) :: String.t()
   def format(report) do
     match?(%{policy: _scores, baselines: _of_them}, report) || refuse!(report)
-
-    [run(report) | scores(report)]
-    |> Enum.reject(&(&1 == ""))
-    |> Enum.join("\n\n")
-    |> Text.lines()
+    joined([run(report) | scores(report)])
   end
 
   @doc false
-  # A report with these fields, for functions that read it.
+  # The run and the NLL of all heads, as one screen has room for.
+  @spec brief(map) :: String.t()
+  def brief(report), do: joined([run(Map.delete(report, :loader)), summary(report)])
+
+  defp joined(parts),
+    do: parts |> Enum.reject(&(&1 == "")) |> Enum.join("\n\n") |> Text.lines()
+
+  defp summary(%{policy: nil}), do: "Nothing was scored."
+
+  defp summary(%{policy: policy, baselines: baselines}) do
+    head = String.pad_trailing("NLL, nats a frame", @label + 2) <> cells(["all", "changed"])
+
+    rows =
+      for {name, scores} <- columns(policy, baselines),
+          do:
+            String.pad_trailing(name, @label + 2) <>
+              cells([nats(scores.nll), nats(scores.nll_changed)])
+
+    Enum.join([head | rows], "\n")
+  end
+
+  defp columns(policy, baselines),
+    do: [{"policy", policy} | Enum.map(baselines, &{&1.name, &1.report})]
+
+  @doc false
+  # Returns a report that has these fields, and raises for any other term.
   @spec with!(term, [atom]) :: map
   def with!(report, fields) do
     whole? = is_map(report) and Enum.all?(fields, &is_map_key(report, &1))
@@ -54,9 +88,9 @@ defmodule Sconce.Trainer.Report do
   end
 
   defp refuse!(other),
-    do: Options.argument!("report", other, "what Sconce.Trainer.report/1 gives")
+    do: Options.argument!("report", other, "a report of Sconce.Trainer.report/1")
 
-  # An evaluation has no run, and tables alone have neither.
+  # An evaluation has no run; a map of scores alone has no title either.
   defp run(%{stopped: stopped, train: train, validation: validation} = report) do
     best = if report.best_step, do: ", best at #{Figures.grouped(report.best_step)}", else: ""
     steps = "#{Figures.grouped(report.steps)} steps in #{Scale.clock(report.seconds)}"
@@ -80,7 +114,7 @@ defmodule Sconce.Trainer.Report do
   defp device(_cpu), do: ""
 
   defp parts(%{micro_batch: windows, options: %{batch_size: batch}}) when windows < batch,
-    do: "\nto keep within the memory, #{Figures.counted(windows, "window")} of a batch at a time"
+    do: "\nto fit into the memory, #{Figures.counted(windows, "window")} of a batch at a time"
 
   defp parts(_whole), do: ""
 
@@ -88,7 +122,7 @@ defmodule Sconce.Trainer.Report do
     do: "\ncomputed in #{used}, as #{asked} gains nothing on this machine"
 
   defp precision(%{precision: "f16", skipped_updates: n}) when n > 0,
-    do: "\ncomputed in f16, #{Figures.grouped(n)} updates skipped whose gradient overflowed"
+    do: "\ncomputed in f16, #{Figures.grouped(n)} updates skipped after an overflow"
 
   defp precision(%{precision: used}) when used != "f32", do: "\ncomputed in #{used}"
   defp precision(_f32), do: ""
@@ -99,7 +133,7 @@ defmodule Sconce.Trainer.Report do
     [data, room] =
       for key <- [:data_wait_seconds, :room_wait_seconds], do: Scale.number(flow[key], 2)
 
-    "\nloaded #{rows} rows/s, waited #{data} s for data, the loader #{room} s for room"
+    "\nloaded #{rows} rows/s; training waited #{data} s for data, the loader #{room} s for room"
   end
 
   defp loaded(_none), do: ""
@@ -108,14 +142,14 @@ defmodule Sconce.Trainer.Report do
     files =
       for file <- failed, do: "\nnot saved (#{file.times} x): #{Text.printable(file.reason)}"
 
-    last = if step, do: "step #{Figures.grouped(step)}", else: "none of this run"
-    ["\nthe state on disk is that of ", last | files]
+    last = if step, do: "is that of step #{Figures.grouped(step)}", else: "is not of this run"
+    ["\nthe state on disk ", last | files]
   end
 
   defp unsaved(_all_saved), do: ""
 
   @doc """
-  A policy in a few words.
+  A policy in one line: its Spec and its number of weights.
 
       iex> spec = Sconce.Policy.Spec.new(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
       iex> Sconce.Trainer.Report.title(spec, 1_100_000)
@@ -133,8 +167,8 @@ defmodule Sconce.Trainer.Report do
   defp magnitude(n), do: Figures.grouped(n)
 
   defp how(:finished), do: "finished"
-  defp how(:early), do: "stopped early, as it no longer got better"
-  defp how(:budget), do: "stopped at the end of its time"
+  defp how(:early), do: "stopped early, without further improvement"
+  defp how(:budget), do: "stopped at its time limit"
   defp how(:stopped), do: "stopped on request"
 
   defp side(%{games: 1, frames: frames}), do: "#{Figures.grouped(frames)} frames of 1 game"
@@ -145,7 +179,7 @@ defmodule Sconce.Trainer.Report do
   defp scores(%{policy: nil}), do: ["Nothing was scored."]
 
   defp scores(%{policy: policy, baselines: baselines}) do
-    columns = [{"policy", policy} | Enum.map(baselines, &{&1.name, &1.report})]
+    columns = columns(policy, baselines)
 
     [
       "#{Figures.grouped(policy.frames)} frames, #{Figures.grouped(policy.changed_frames)} of them " <>
@@ -157,7 +191,7 @@ defmodule Sconce.Trainer.Report do
     ]
   end
 
-  # A row is {label, how to read its number on all frames, how on changed ones}.
+  # A row is a label and two functions that read its number, on all frames and on changed ones.
   defp nll_rows(policy) do
     total = {"all heads", & &1.nll, & &1.nll_changed}
     if policy.heads == [], do: [total], else: [total | head_rows(policy, :nll)]
@@ -203,7 +237,7 @@ defmodule Sconce.Trainer.Report do
     Enum.map_join(head ++ body, "\n", &String.trim_trailing/1)
   end
 
-  # The names of the two halves stand over the policy's columns.
+  # The names of the two halves stand above the columns of the policy.
   defp title_line(title, wide) do
     left = String.pad_trailing(title, @label + @cell - 3) <> "all"
     String.pad_trailing(left, @label + wide + 1 + @cell - 7) <> "changed"

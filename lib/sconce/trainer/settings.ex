@@ -1,6 +1,6 @@
 defmodule Sconce.Trainer.Settings do
   @moduledoc false
-  # The options of `Sconce.Trainer`, checked and as the native side takes them.
+  # Checks the options of `Sconce.Trainer` and converts them for the native side.
 
   alias Sconce.{Config, Corpus, Device, Error, Loader, Native, Options, Policy, Preset, Temporal}
   alias Sconce.Game.Declaration
@@ -14,8 +14,8 @@ defmodule Sconce.Trainer.Settings do
   defstruct [:source, :out, :options, :progress, :callback, :preset]
 
   @doc """
-  What a run needs to start. `source` is `{:ok, {folder of the corpus, spec}}`, or the error of a
-  corpus that cannot be opened.
+  Returns the settings of a run. `source` is `{:ok, {folder of the corpus, spec}}`, or the error of a corpus that
+  cannot be opened.
   """
   def new!(opts) do
     {preset, opts} = opts |> known!() |> with_file() |> preset()
@@ -23,7 +23,7 @@ defmodule Sconce.Trainer.Settings do
     if own[:resume] == true, do: on!(spec, own, preset), else: anew!(spec, own, preset)
   end
 
-  # What is given counts over what the file says.
+  # Given options override those of the file.
   defp with_file(opts) do
     case Keyword.pop(opts, :options) do
       {nil, opts} -> opts
@@ -54,7 +54,7 @@ defmodule Sconce.Trainer.Settings do
     own |> begun(spec) |> settings(own, preset, @loss)
   end
 
-  # A run that begins with a policy is of its Spec, if no other is given whole.
+  # A run that starts from a policy has its Spec, unless a `:spec` is given.
   defp begun(own, spec) do
     case own[:policy] && own[:spec] == nil && Policy.load(own[:policy]) do
       {:ok, %Policy{spec: first}} -> {:ok, {folder(own[:corpus]), respecified(first, nil, spec)}}
@@ -63,7 +63,7 @@ defmodule Sconce.Trainer.Settings do
     end
   end
 
-  # Of a run that goes on only what is said crosses: the rest is its own.
+  # A resumed run passes only given options to the native side, which has the recorded ones.
   defp on!(spec, own, preset) do
     own = Options.validate!(own, said(@run, [:out]))
 
@@ -88,7 +88,7 @@ defmodule Sconce.Trainer.Settings do
     }
   end
 
-  # A schema that fills nothing in.
+  # The schema without defaults.
   defp said(schema, required) do
     for {name, spec} <- schema do
       {name, spec |> Keyword.delete(:default) |> Keyword.put(:required, name in required)}
@@ -102,8 +102,8 @@ defmodule Sconce.Trainer.Settings do
     end
   end
 
-  # The native side has checked each size. A Spec whose sizes do not fit each other is no caller's mistake, but
-  # a record that somebody changed.
+  # The native side has checked each size. If the sizes do not fit each other, the record was changed: the error is
+  # `:corrupt`, not one of the caller.
   defp recorded(native, out) do
     spec = Spec.from_native(native)
     Spec.new(Spec.to_options(spec))
@@ -115,8 +115,8 @@ defmodule Sconce.Trainer.Settings do
   end
 
   defp corpus(nil, out) do
-    what = "the corpus of the run in #{out}, which does not say where it is,"
-    mend = "say corpus: DIR"
+    what = "the corpus of the run in #{out}, whose run.json has no path for it,"
+    mend = "give corpus: DIR"
     {:error, %Error{kind: :not_found, op: :train, details: %{what: what, mend: mend}}}
   end
 
@@ -127,7 +127,7 @@ defmodule Sconce.Trainer.Settings do
 
   defp respecified(recorded, nil, options) do
     own = Spec.to_options(recorded)
-    # Another kind has other options.
+    # Options of the replaced kind are dropped.
     changed = for name <- [:backbone, :heads, :heads_kind], other?(own, options, name), do: name
     gone = Enum.flat_map(changed, &options_of(&1, own[&1]))
     own |> Keyword.drop(gone) |> Keyword.merge(options) |> Spec.new()
@@ -147,12 +147,12 @@ defmodule Sconce.Trainer.Settings do
   defp other?(own, options, name),
     do: Keyword.has_key?(options, name) and comparable(options[name]) != comparable(own[name])
 
-  # A name of a head is the same as an atom and as text.
+  # The name of a head may be an atom or text.
   defp comparable(heads), do: if(Spec.named?(heads), do: Spec.named(heads), else: heads)
 
   @doc """
-  What a measurement before a run needs: `{:ok, {folder of the corpus or nil, spec}}` or an error,
-  native options, and the measurement's own, of the table `name`.
+  Returns the settings of a measurement before a run: `{:ok, {folder of the corpus or nil, spec}}` or an error, the
+  native options of the run, and the options of the measurement, whose schema is `name`.
   """
   def measured!(spec, opts, name) do
     {more, opts} = opts |> Table.flat() |> Keyword.split(Keyword.keys(Catalogue.schema(name)))
@@ -170,7 +170,7 @@ defmodule Sconce.Trainer.Settings do
     {source, options, more |> Options.validate!(Catalogue.schema(name)) |> Map.new()}
   end
 
-  @doc "Options of an evaluation: `{folder of the training corpus, device, progress, native options}`."
+  @doc "Returns the options of an evaluation: `{folder of the training corpus, device, progress, native options}`."
   def evaluate!(opts) do
     {own, options} =
       opts
@@ -181,7 +181,7 @@ defmodule Sconce.Trainer.Settings do
     {train, own[:device], own[:progress], options |> Map.new() |> threads()}
   end
 
-  @doc "The folder of a corpus that is given as itself or by its path."
+  @doc "The folder of a corpus, given as a struct or as a path."
   def folder(%Corpus{dir: dir}) when is_binary(dir), do: dir
   def folder(dir) when is_binary(dir), do: dir |> Options.path!() |> Path.expand()
 
@@ -205,8 +205,8 @@ defmodule Sconce.Trainer.Settings do
     end
   end
 
-  # What cannot run here is an error of the run, as is a corpus that is not there. What it runs on is told with
-  # its options; a run that goes on does so where it was, unless another place is said.
+  # An unusable device is an error of the run, like a missing corpus. A resumed run keeps its device, unless another
+  # one is given.
   defp able({:ok, _} = source, nil, :as_before), do: {source, %{}}
 
   defp able({:ok, _} = source, preset, choice) do
@@ -218,7 +218,7 @@ defmodule Sconce.Trainer.Settings do
 
   defp able(error, _preset, _choice), do: {error, %{}}
 
-  # A window of training is also what attention sees, where the backbone has some and says no other.
+  # The window of training is also that of attention, unless the backbone has its own `:window_size`.
   defp attention_window(backbone, own) do
     with window when window != nil <- own[:window_size],
          {name, []} <- sized(backbone),
@@ -229,7 +229,7 @@ defmodule Sconce.Trainer.Settings do
     end
   end
 
-  # The name of a backbone, and the window that it was given itself.
+  # The name of a backbone, and its own `:window_size` if given.
   defp sized({name, opts}),
     do: if(Keyword.keyword?(opts), do: {name, Keyword.take(opts, [:window_size])})
 
@@ -265,7 +265,7 @@ defmodule Sconce.Trainer.Settings do
   defp open(%Corpus{} = corpus), do: {:ok, corpus}
   defp open(dir), do: dir |> folder() |> Corpus.open()
 
-  # Embedding and heads as the games have them.
+  # Embedding and heads of the corpus.
   defp own(%{name: "vector", size: size, heads: heads}) do
     heads = for [name, kind] <- heads, do: {name, Head.from_native(kind)}
 

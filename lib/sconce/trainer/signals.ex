@@ -1,26 +1,26 @@
 defmodule Sconce.Trainer.Signals do
   @moduledoc false
-  # While a task trains, SIGHUP and SIGQUIT stop the VM as SIGTERM does, which lets a run save its state. It takes the
-  # place of OTP's handler, whose answer to SIGQUIT is to halt at once, and leaves all other signals to it.
+  # While a task trains, SIGHUP and SIGQUIT stop the VM as SIGTERM does, which lets a run save its state. This handler
+  # replaces OTP's, which halts at once on SIGQUIT, and passes all other signals to it.
 
   @behaviour :gen_event
 
   @otp :erl_signal_handler
   @stop [:sighup, :sigquit]
 
-  @doc "Does the work with these signals handled; afterwards they are what they were."
+  @doc "Runs `work` with these signals handled, and restores their handlers afterwards."
   @spec stopping((() -> result)) :: result when result: term
   def stopping(work) do
-    # Where OTP's handler is not there, the host has one of its own.
+    # Without OTP's handler, the host has its own.
     if @otp in :gen_event.which_handlers(:erl_signal_server), do: trapped(work), else: work.()
   end
 
   defp trapped(work) do
-    # The handler is there before the signals are, and after them: OTP's would drop a SIGHUP.
+    # The handler is installed before the signals and removed after them: OTP's would drop a SIGHUP.
     :ok = :gen_event.swap_handler(:erl_signal_server, {@otp, []}, {__MODULE__, []})
 
     try do
-      # A SIGHUP that is ignored, as under `nohup`, stays so.
+      # A SIGHUP that is ignored, as under `nohup`, stays ignored.
       for signal <- @stop, not ignored?(signal), do: take(signal)
       work.()
     after
@@ -47,7 +47,7 @@ defmodule Sconce.Trainer.Signals do
 
   @numbers %{sighup: 1, sigquit: 3}
 
-  # Linux tells; elsewhere no signal counts as ignored.
+  # Only Linux has the mask; elsewhere no signal counts as ignored.
   defp ignored?(signal) do
     with {:ok, status} <- File.read("/proc/self/status"),
          [_, mask] <- Regex.run(~r/^SigIgn:\s*([0-9a-f]+)/m, status) do
@@ -58,13 +58,13 @@ defmodule Sconce.Trainer.Signals do
     end
   end
 
-  @doc "What ends a run and what that loses, for a person; `minutes` is the run's `:save_minutes`."
+  @doc "The line that names the signals that end a run, and the loss by Ctrl-C; `minutes` is `:save_minutes`."
   @spec text(number | nil) :: String.t()
   def text(minutes) do
     lost =
       if minutes,
-        do: "loses what came after the last save, about #{number(minutes)} min (--save-minutes)",
-        else: "loses what came after the last save (no --save-minutes)"
+        do: "loses all steps since the last save, up to #{number(minutes)} min (--save-minutes)",
+        else: "loses all steps since the last save (no --save-minutes)"
 
     "TERM, HUP and QUIT end the run with its state saved; Ctrl-C #{lost}"
   end

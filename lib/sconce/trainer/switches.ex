@@ -1,39 +1,51 @@
 defmodule Sconce.Trainer.Switches do
   @moduledoc false
-  # What a command line says of a training, and the options that this makes.
+  # Converts the switches of a command line to options of a run.
 
   alias Sconce.{Switches, Temporal}
   alias Sconce.Trainer.Catalogue
 
-  # Parts of a Spec that a command line can say. Embedding and heads of a corpus of vectors are its
-  # own; of replays these choose among what there is.
+  # The parts of a Spec that have a switch. A corpus of vectors has its own embedding and heads; for replays these
+  # choose among the existing ones.
   @spec_schema [
     embedding: [
       type: {:in, [:melee, :packed]},
-      doc: "Of replays: ids in trained tables, or all as plain numbers."
+      doc: "Embedding of replays: ids in trained tables, or all values as numbers."
     ],
-    queue_depth: [type: :pos_integer, doc: "Of replays: latest inputs that the policy reads."],
-    num_delays: [type: :non_neg_integer, doc: "Of replays: width of the delay id."],
-    backbone: [type: {:in, Temporal.backbones()}, doc: "What remembers."],
-    heads: [type: {:in, [:independent, :autoregressive]}, doc: "Of the controller."],
-    heads_kind: [type: {:in, [:independent, :autoregressive]}, doc: "Of a corpus' own heads."],
-    axis_buckets: [type: :pos_integer, doc: "Steps of a stick's axis."],
-    shoulder_buckets: [type: :pos_integer, doc: "Steps of the shoulder."],
-    head_hidden_size: [type: :non_neg_integer, doc: "Hidden layer of a head; 0 is none."],
-    stream_size: [type: :pos_integer, doc: "Residual stream of autoregressive heads."],
+    queue_depth: [
+      type: :pos_integer,
+      doc: "For replays: the number of latest inputs that the policy reads."
+    ],
+    num_delays: [type: :non_neg_integer, doc: "For replays: the width of the delay id."],
+    backbone: [type: {:in, Temporal.backbones()}, doc: "The part of the policy that remembers."],
+    heads: [type: {:in, [:independent, :autoregressive]}, doc: "Heads of the controller."],
+    heads_kind: [
+      type: {:in, [:independent, :autoregressive]},
+      doc: "Kind of the heads of a corpus of vectors."
+    ],
+    axis_buckets: [type: :pos_integer, doc: "Classes of an axis of a stick."],
+    shoulder_buckets: [type: :pos_integer, doc: "Classes of the shoulder button."],
+    head_hidden_size: [
+      type: :non_neg_integer,
+      doc: "Width of the hidden layer of a head; 0 is none."
+    ],
+    stream_size: [
+      type: :pos_integer,
+      doc: "Width of the residual stream of autoregressive heads."
+    ],
     prior: [type: :boolean, doc: "Adds log P(action | previous action) to the logits."],
-    value_head: [type: :boolean, doc: "A head that says what a frame is worth."]
+    value_head: [type: :boolean, doc: "Adds a head that estimates the return of a frame."]
   ]
 
-  @doc "The schema of the Spec's switches, those of every backbone among them."
+  @doc "The schema of the switches of a Spec, including those of every backbone."
   def spec_schema do
-    # A window is the training's, which hands it to a backbone that attends.
+    # `--window-size` is that of the training, which passes it to a backbone with attention.
     backbones =
       Temporal.backbones()
       |> Enum.flat_map(&Temporal.options/1)
       |> Enum.reject(&match?({:window_size, _spec}, &1))
 
-    # A default would claim to be given.
+    # A default would count as given.
     @spec_schema ++
       for(
         {name, spec} <- Enum.uniq_by(backbones, &elem(&1, 0)),
@@ -41,7 +53,7 @@ defmodule Sconce.Trainer.Switches do
       )
   end
 
-  @doc "Options of `Sconce.Trainer.start_link/1` from those of a command line."
+  @doc "Returns options of `Sconce.Trainer.start_link/1` for those of a command line."
   def training(opts) do
     {loss, opts} = Keyword.split(opts, Keyword.keys(Catalogue.schema(:loss)))
     {kind, opts} = Keyword.pop(opts, :loss)
@@ -59,7 +71,7 @@ defmodule Sconce.Trainer.Switches do
   defp loss(:plain, [], _opts), do: [loss: :plain]
   defp loss(nil, [], _opts), do: []
 
-  # To a run that goes on, whose loss may be another, all of it is said.
+  # For a resumed run, whose recorded loss may differ, all loss options are given.
   defp loss(:full, said, opts) do
     whole? = opts[:resume] == true and opts[:preset] == nil
     own = for {name, spec} <- Catalogue.schema(:loss), whole?, do: {name, spec[:default]}

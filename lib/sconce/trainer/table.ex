@@ -1,14 +1,14 @@
 defmodule Sconce.Trainer.Table do
   @moduledoc false
-  # The options of a training, which stand in one table: native/train/options.exs. native/train/src/options/table.rs
-  # says what a row may have. Here it becomes schemas in the form of `Sconce.Options`.
+  # Converts the table of training options, native/train/options.exs, to schemas in the form of `Sconce.Options`.
+  # native/train/src/options/table.rs describes its rows.
 
   alias Sconce.Options
 
   @path Path.expand("../../../native/train/options.exs", __DIR__)
   @external_resource @path
 
-  # Names of native types are variables and aliases of Elixir.
+  # In the parsed table a native type is a variable or an alias.
   named = fn
     {:__aliases__, _meta, [name]} -> name
     {name, _meta, nil} when is_atom(name) -> name
@@ -18,7 +18,7 @@ defmodule Sconce.Trainer.Table do
   {:options!, _meta, [groups]} = @path |> File.read!() |> Code.string_to_quoted!()
   @groups Macro.prewalk(groups, named)
 
-  # Known by its name alone: options of the loss are too many to stand among the others.
+  # The group that keeps its own list: its options are too many to stand among the others.
   @apart :loss
 
   type = fn row ->
@@ -37,7 +37,7 @@ defmodule Sconce.Trainer.Table do
     if row[:optional] && !row[:type], do: {:or, [one, nil]}, else: one
   end
 
-  # What a type says itself is not said again.
+  # A least value is left out if the type implies it.
   least = fn row -> if type.(row) |> inspect() =~ "integer", do: [], else: [:min] end
 
   rows =
@@ -65,20 +65,20 @@ defmodule Sconce.Trainer.Table do
   @doc "The schema of a group."
   def group(group), do: for({^group, name, spec} <- @rows, do: {name, spec})
 
-  @doc "The schema of the options of all groups that are known by their names alone."
+  @doc "The schema of the options of all groups except the loss."
   def schema, do: for({group, name, spec} <- @rows, group != @apart, do: {name, spec})
 
   @doc "The schema of these options, in their order."
   def schema(names), do: for(name <- names, do: {name, Keyword.fetch!(schema(), name)})
 
-  @doc "Each option that means nothing alone, what it stands beside, and the values that this has then."
+  @doc "Options that need another one: `{name, {other, values}}`, where `values` are those of the other."
   def needs, do: @needs
 
-  @doc "The options that may change in a run that goes on."
+  @doc "The options that may change in a resumed run."
   def free, do: @free
 
   @doc """
-  Options of which some stand in their groups, `data: [batch_size: 32]`, by their names alone.
+  Returns options without groups: `data: [batch_size: 32]` becomes `batch_size: 32`.
   """
   def flat(opts) do
     Enum.flat_map(Options.keyword!(opts), fn {group, own} ->
@@ -86,7 +86,7 @@ defmodule Sconce.Trainer.Table do
     end)
   end
 
-  @doc "The same of options as the native side tells them."
+  @doc "Removes the groups from options in the form of the native side."
   def by_name(%{} = options) do
     {grouped, rest} = Map.split(options, groups() -- [@apart])
     Enum.reduce(grouped, rest, fn {_group, own}, all -> Map.merge(all, own) end)

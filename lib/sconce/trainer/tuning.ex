@@ -1,7 +1,7 @@
 defmodule Sconce.Trainer.Tuning do
   @moduledoc """
-  Steps of batches that double, and the batch size that goes through most frames a second, see
-  `Sconce.Trainer.tune/2`. `IO.puts/1` prints the table.
+  The batch size with the most frames a second, and the measurements behind it, from `Sconce.Trainer.tune/2`. `IO.puts/1`
+  prints the table.
   """
 
   alias Sconce.Figures
@@ -12,7 +12,7 @@ defmodule Sconce.Trainer.Tuning do
                   [:memory_limit]
   defstruct @enforce_keys
 
-  @typedoc "One batch size: seconds of a step, and bytes of a run, with what its step was measured to take."
+  @typedoc "One batch size: seconds of a step, and bytes of a run with the measured memory of its step."
   @type row :: %{
           batch_size: pos_integer,
           step_seconds: float,
@@ -21,9 +21,9 @@ defmodule Sconce.Trainer.Tuning do
         }
 
   @typedoc """
-  `batch_size` is the choice. `stopped`: why no larger batch was tried; one would not have kept within
-  the `memory_limit`, the last brought no more `throughput`, or `max` was reached. `precision` is what
-  steps computed in on this machine.
+  `batch_size` is the best one. `stopped` is the reason why no larger batch was measured: it would not have fit into the
+  `memory_limit`, the last one did not increase the `throughput`, or `max` was reached. `precision` is that of the steps on
+  this machine.
   """
   @type t :: %__MODULE__{
           spec: Spec.t(),
@@ -67,10 +67,10 @@ defmodule Sconce.Trainer.Tuning do
   end
 
   defp why(%{stopped: :memory, memory_limit: limit}),
-    do: "a larger one would not keep within #{Figures.size(limit)}"
+    do: "stopped: a larger batch would not fit into #{Figures.size(limit)}"
 
-  defp why(%{stopped: :throughput}), do: "the last brought no more"
-  defp why(%{stopped: :max}), do: "a larger one was not asked for"
+  defp why(%{stopped: :throughput}), do: "stopped: the last batch was not faster"
+  defp why(%{stopped: :max}), do: "stopped: the largest batch was reached"
 
   defimpl Inspect do
     def inspect(tuning, _opts) do

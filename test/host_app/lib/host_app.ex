@@ -1,5 +1,5 @@
 defmodule HostApp do
-  @moduledoc "An app that uses Sconce as any other would: a dependency, called when the app starts."
+  @moduledoc "An app that depends on Sconce and calls it at its start."
   use Application
 
   @impl true

@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.BenchTest do
-  # The task prints by the shell that all tests share.
+  # The task prints through the shell that all tests share.
   use ExUnit.Case, async: false
 
   import ExUnit.CaptureIO
@@ -47,11 +47,11 @@ defmodule Mix.Tasks.Sconce.BenchTest do
     refute output =~ ~r/^int8 /m
   end
 
-  test "without a checkpoint makes a policy that plays Melee" do
+  test "makes a policy for Melee if no checkpoint is given" do
     assert bench(~w(--backbone mlp --weights f32)) =~ ~r/melee -> mlp .*\n\n.*\nf32 /
   end
 
-  test "says what is wrong with its arguments", context do
+  test "names a wrong argument", context do
     for {args, sentence} <- [
           {[Path.join(context.dir, "none")], ~r/none not found/},
           {["a", "b"], "unknown argument b"},

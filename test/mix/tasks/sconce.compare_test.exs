@@ -10,7 +10,7 @@ defmodule Mix.Tasks.Sconce.CompareTest do
 
   @small [hidden_size: 8, num_layers: 1, window_size: 16, stride: 16, batch_size: 8, steps: 4]
 
-  test "runs are told side by side and drawn into one file" do
+  test "runs are printed side by side and drawn into one file" do
     dir = tmp_dir!("compare")
     {:ok, games} = CartPole.demonstrations(games: 8, steps: 60)
     {:ok, corpus} = CartPole.corpus(games, into: Path.join(dir, "corpus"))
@@ -39,7 +39,7 @@ defmodule Mix.Tasks.Sconce.CompareTest do
     refute File.exists?("compare.svg")
   end
 
-  test "what is wrong ends it with a sentence" do
+  test "an error ends the task with a sentence" do
     assert_raise Mix.Error, ~r/^usage: mix sconce.compare RUN/, fn -> Compare.run([]) end
     assert_raise Mix.Error, ~r/did you mean --svg/, fn -> Compare.run(["a", "--sgv", "b"]) end
     none = Path.join(tmp_dir!("compare"), "none")

@@ -30,17 +30,17 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
     end
   end
 
-  test "it says where settings come from, and what is set without effect" do
+  test "it names the source of each setting, and settings without effect" do
     env = [{"MIX_ENV", "test"}, {"EXLA_TARGET", "cuda"}, {"SCONCE_THREADS", "2"}]
     {output, status} = mix(["sconce.doctor"], File.cwd!(), env ++ [{"XLA_FLAGS", "--fast"}])
-    # A device that is said to be used and cannot be is wrong.
+    # A configured device that is unavailable counts as wrong.
     usable = Sconce.GPU.available?()
     assert status == if(usable, do: 0, else: 1)
     assert usable or output =~ ~r/wrong\n  EXLA_TARGET +.* \(to mend it: .*device: :cpu\)/
     assert output =~ ~r/device +:cuda \(EXLA_TARGET\)/
     assert output =~ ~r/threads +2 \(SCONCE_THREADS\)/
     assert output =~ ~r/preset +nil \(default\)/
-    assert output =~ ~r/set without effect\n  XLA_FLAGS +--fast \(there is no XLA here/
+    assert output =~ ~r/set without effect\n  XLA_FLAGS +--fast \(Sconce has no XLA/
 
     wrong = [{"SCONCE_DEVICE", "cud"}, {"EXPHIL_GPU", "no"}, {"SCONCE_PRESET", "quik"} | env]
     assert {output, 1} = mix(["sconce.doctor"], File.cwd!(), wrong)
@@ -51,19 +51,19 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
     assert output =~ ~r/  SCONCE_PRESET +preset cannot be "quik", did you mean quick\?/
   end
 
-  test "it names flags of its VM that hurt, and nothing is wrong with them" do
+  test "it names harmful flags of its VM and still succeeds" do
     flags = System.get_env("ELIXIR_ERL_OPTIONS", "") <> " +sbwt very_long +sbt db"
     env = [{"ELIXIR_ERL_OPTIONS", flags}, {"SCONCE_BACKGROUND", "normal"}]
     assert {output, 0} = mix(["sconce.doctor"], File.cwd!(), [{"MIX_ENV", "test"} | env])
     assert output =~ ~r/busy wait +\+sbwt very_long/
     assert output =~ ~r/background +training and import run at normal priority/
-    assert output =~ ~r/known to hurt\n  \+sbwt very_long +schedulers without work spin/
+    assert output =~ ~r/known to hurt\n  \+sbwt very_long +idle schedulers spin/
     assert output =~ ~r/  \+sbt +a bound scheduler/
     assert output =~ ~r/  SCONCE_BACKGROUND +background :normal lets training/
     assert output =~ "Nothing is missing"
   end
 
-  test "a build that nobody can ask for is told, not tried" do
+  test "an unknown kind of build is reported as wrong and not tried" do
     assert {output, 1} = mix(["sconce.doctor"], File.cwd!(), [{"SCONCE_CUDA", "yes"}])
     assert output =~ ~r/wrong\n  SCONCE_CUDA +expected 1 or flash-attn, got: yes/
   end
@@ -77,7 +77,7 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
       Corpus.build({:vector, 1}, [game, game], into: corpus, heads: [go: {:bernoulli, 1}])
 
     doctor = fn -> Doctor.run(["--corpus", corpus]) end
-    assert capture_io(doctor) =~ ~r/^2 games, .* all as they were written$/m
+    assert capture_io(doctor) =~ ~r/^2 games, .* all bytes match their digests$/m
 
     [shard | _] = Path.wildcard(Path.join(corpus, "games/*"))
     whole = File.read!(shard)
@@ -95,7 +95,7 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
     assert_raise Mix.Error, ~r/1 of 2 games are damaged.*not found/, fn -> capture_io(doctor) end
   end
 
-  test "without library and cargo it still runs, names both and the commands that mend them" do
+  test "without library and cargo it still runs, and names both with the commands that install them" do
     env = [{"MIX_BUILD_PATH", tmp_dir!("doctor")}, {"CARGO", "/nowhere/cargo"}]
     assert {output, 1} = mix(["sconce.doctor"], File.cwd!(), env)
 
@@ -113,5 +113,51 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
   test "the oldest Rust it accepts is the one of Cargo.toml" do
     [_, minor] = Regex.run(~r/rust-version = "([\d.]+)"/, File.read!("Cargo.toml"))
     assert Mix.Tasks.Sconce.Doctor.rust() == minor <> ".0"
+  end
+
+  test "of production it checks the machine, each finding with what mends it" do
+    assert {output, status} =
+             mix(["sconce.doctor", "--production"], File.cwd!(), [{"MIX_ENV", "test"}])
+
+    for name <- [
+          "CPU governor",
+          "CPU quota",
+          "memory",
+          "schedulers",
+          "log level",
+          "disk",
+          "native library"
+        ],
+        do: assert(output =~ ~r/^  #{name} +\S/m, name)
+
+    assert status == if(output =~ "\nto change\n", do: 1, else: 0)
+  end
+
+  test "of a run it says what held it up, from its report and from its last saved state" do
+    dir = tmp_dir!("doctor_run")
+    {:ok, games} = Sconce.Env.CartPole.demonstrations(games: 4)
+    {:ok, corpus} = Sconce.Env.CartPole.corpus(games, into: Path.join(dir, "corpus"))
+    out = Path.join(dir, "run")
+
+    options = [
+      hidden_size: 8,
+      num_layers: 1,
+      window_size: 8,
+      batch_size: 8,
+      steps: 30,
+      threads: 1
+    ]
+
+    {:ok, run} = Sconce.Trainer.start_link([corpus: corpus, out: out] ++ options)
+    {:ok, _report} = Sconce.Trainer.await(run)
+
+    ended = capture_io(fn -> Doctor.run(["--run", out]) end)
+    assert ended =~ ~r/^  data +steps waited [\d.]+ % of their time/m
+    assert ended =~ ~r/^  threads +1 thread/m
+
+    File.rm!(Path.join(out, "report.json"))
+    assert capture_io(fn -> Doctor.run(["--run", out]) end) =~ ~r/^  data +steps waited/m
+
+    assert_raise Mix.Error, ~r/last.safetensors/, fn -> Doctor.run(["--run", dir]) end
   end
 end

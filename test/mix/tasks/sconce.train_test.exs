@@ -25,13 +25,17 @@ defmodule Mix.Tasks.Sconce.TrainTest do
   defp train(dir, more),
     do: Train.run(["--corpus", Path.join(dir, "corpus"), "--out", Path.join(dir, "run")] ++ more)
 
-  test "a run is trained, told, scored and drawn; its checkpoint is scored again" do
+  test "a run is trained, printed, scored and drawn; its checkpoint is scored again" do
     dir = corpus!()
     output = capture_io(fn -> train(dir, ["--backbone", "gru" | @small]) end)
 
     assert output =~ ~r/^ epoch +step +loss +NLL .*\n +\d+ +2 /m
     assert output =~ "gru 8x1 -> action(2)"
-    assert output =~ ~r/all heads +0\.\d{3} +0\.\d{3}/
+    assert output =~ ~r/^policy +0\.\d{3} +0\.\d{3}$/m
+    [_before, screen] = String.split(output, "\n\nvector", parts: 2)
+    # The blank line above is the 24th.
+    assert screen |> String.trim() |> String.split("\n") |> length() <= 23
+    assert screen =~ ~r/validation NLL\n/
 
     for file <- ~w(best.safetensors curve.svg report.json),
         do: assert(File.exists?(Path.join([dir, "run", file])))
@@ -48,7 +52,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     assert scored =~ ~r/policy +marginal +repeat +pairs/
   end
 
-  test "before a run it is planned, tuned, and its learning rate found; nothing is left behind" do
+  test "a run can be planned, tuned and its learning rate found beforehand, without leaving files" do
     dir = corpus!()
     say = fn more -> capture_io(fn -> train(dir, @small ++ more) end) end
     planned = say.(~w(--plan --memory-limit 2GB))
@@ -108,22 +112,22 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     end)
   end
 
-  test "a run says when it starts what ends it and what that loses" do
+  test "a starting run prints how to end it and what an end loses" do
     dir = corpus!()
     out = ["--out", Path.join(dir, "run")]
     said = capture_io(fn -> train(dir, @small) end)
-    assert said =~ "Ctrl-C loses what came after the last save, about 5 min (--save-minutes)\n"
+    assert said =~ "Ctrl-C loses all steps since the last save, up to 5 min (--save-minutes)\n"
     args = ~w(--resume --steps 5 --decay-steps 4 --save-minutes none)
     said = capture_io(fn -> Train.run(args ++ out) end)
-    assert said =~ "Ctrl-C loses what came after the last save (no --save-minutes)\n"
-    # The run keeps what it was told.
+    assert said =~ "Ctrl-C loses all steps since the last save (no --save-minutes)\n"
+    # The resumed run keeps its options.
     said = capture_io(fn -> Train.run(["--resume" | out]) end)
     assert said =~ "(no --save-minutes)\n"
     handlers = :gen_event.which_handlers(:erl_signal_server)
     assert :erl_signal_handler in handlers and Sconce.Trainer.Signals not in handlers
   end
 
-  test "a precision of which nothing is gained is said, and is there if it is forced" do
+  test "a precision without a gain is replaced by f32 with a message, unless it is forced" do
     dir = corpus!()
 
     say = fn name, more ->
@@ -144,7 +148,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     assert_raise Mix.Error, says, fn -> say.("none", ~w(--precision f8)) end
   end
 
-  test "an unknown switch is named, with the nearest there is" do
+  test "an unknown switch is named, with the nearest known one" do
     assert_raise Mix.Error, "unknown option --hiden-size, did you mean --hidden-size?", fn ->
       Train.run(["--hiden-size", "3"])
     end
@@ -156,7 +160,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     assert_raise Mix.Error, ~r/did you mean --steps/, fn -> Demo.run(["--stesp", "3"]) end
   end
 
-  test "--help prints what a task is for and its switches, and does nothing" do
+  test "--help prints a task's purpose and switches, and does nothing else" do
     for {name, says} <- [
           train: "--hidden-size",
           eval: "--corpus",
@@ -164,7 +168,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
           import: "--min-frames",
           bench: "--batch-size",
           compare: "--svg",
-          doctor: "Prints versions, the machine"
+          doctor: "Checks this machine"
         ],
         switch <- ["--help", "-h"] do
       output = capture_io(fn -> Mix.Task.rerun("sconce.#{name}", [switch]) end)
@@ -173,12 +177,22 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     end
   end
 
-  test "help points to nothing below that is not there" do
+  test "--help prints what mix help prints, within 80 columns" do
+    for name <- ~w(bench compare demo doctor eval import train) do
+      own = capture_io(fn -> Mix.Task.rerun("sconce.#{name}", ["--help"]) end)
+      assert own == capture_io(fn -> Mix.Task.rerun("help", ["sconce.#{name}"]) end)
+      # The last line is the path of the task.
+      [text, _path] = String.split(own, "\nLocation:")
+      assert for(line <- String.split(text, "\n"), String.length(line) > 80, do: line) == []
+    end
+  end
+
+  test "only the help of :preset refers to a text below it" do
     pointing = for {name, spec} <- Train.schema(), spec[:doc] =~ "below", do: name
     assert pointing == [:preset]
   end
 
-  test "a value that cannot be is refused by its switch" do
+  test "a wrong value is refused, and the error names its switch" do
     for args <- [["--batch-size", "many"], ["--lr-schedule", "wild"], ["--backbone", "grue"]] do
       assert_raise Mix.Error, ~r/^#{hd(args)} cannot be/, fn -> Train.run(args) end
     end
@@ -217,17 +231,20 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     end
   end
 
-  test "a run goes on by its folder alone, longer where it is told so" do
+  test "a run resumes from its folder alone, for more steps if asked" do
     dir = corpus!()
     run = Path.join(dir, "run")
     capture_io(fn -> train(dir, ~w(--backbone gru --lr-schedule constant) ++ @small) end)
 
     output = capture_io(fn -> Train.run(["--resume", run, "--steps", "6"]) end)
-    assert output =~ "goes on from step 4"
+    assert output =~ "continues from step 4"
     assert output =~ "6 steps in"
     again = capture_io(fn -> Train.run(["--out", run, "--resume"]) end)
-    assert again =~ "already finished at step 6: nothing to do (--steps N, or steps: N, goes on)"
-    refute again =~ "goes on from"
+
+    assert again =~
+             "already finished at step 6: nothing to do (--steps N, or steps: N, continues)"
+
+    refute again =~ "continues from"
 
     assert_raise Mix.Error,
                  ~r/--hidden-size is 8, not 9; --seed is 0, not 3; games/,
@@ -241,9 +258,11 @@ defmodule Mix.Tasks.Sconce.TrainTest do
       Train.run(["--resume", run, "--loss", "full"])
     end
 
-    assert_raise Mix.Error, ~r/run.*expected none with a run in it, or --resume, got a run/, fn ->
-      train(dir, @small)
-    end
+    assert_raise Mix.Error,
+                 ~r/run.*expected a folder without a run, or --resume, got a run/,
+                 fn ->
+                   train(dir, @small)
+                 end
 
     nowhere = Path.join(dir, "nowhere")
 
@@ -253,12 +272,12 @@ defmodule Mix.Tasks.Sconce.TrainTest do
                    Train.run(["--resume", nowhere])
                  end
 
-    assert_raise Mix.Error, ~r/goes on in its folder, not in --out/, fn ->
+    assert_raise Mix.Error, ~r/continues in its folder, not in --out/, fn ->
       Train.run(["--resume", nowhere, "--out", run])
     end
   end
 
-  test "errors of the run speak in switches" do
+  test "errors of the run name switches" do
     dir = corpus!()
 
     for {args, message} <- [
@@ -282,7 +301,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     end
   end
 
-  test "a preset is a switch, over which the others go" do
+  test "a preset is a switch that other switches override" do
     dir = corpus!()
     output = capture_io(fn -> train(dir, ~w(--preset quick --hidden-sizes 16 --batch-size 8)) end)
     assert output =~ "mlp 16 -> action(2)"
@@ -300,7 +319,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
                  end
   end
 
-  test "what goes wrong in the run ends the task with its sentence" do
+  test "an error of the run ends the task with the error's sentence" do
     dir = corpus!()
 
     assert_raise Mix.Error, ~r/nowhere.* not found/, fn ->
@@ -312,7 +331,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     end
   end
 
-  test "every option of training, loss and Spec has a switch" do
+  test "each option of training, loss and Spec has a switch" do
     names = Keyword.keys(Train.schema())
     wanted = Keyword.keys(Catalogue.schema(:training) ++ Catalogue.schema(:loss))
     assert wanted -- names == []
@@ -320,7 +339,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     assert names == Enum.uniq(names)
   end
 
-  test "text becomes the value that the schema wants" do
+  test "the text of a switch becomes a value of the schema's type" do
     args =
       ~w(--hidden-sizes 64,32 --learning-rate 1e-3 --pos-weight none --steps none --no-fit-prior
               --focal-gamma 2 --mirror 0.5 --embedding packed --pos-weight 1,2.5)
@@ -331,7 +350,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     assert opts[:learning_rate] == 0.001
     assert {:ok, nil} = Keyword.fetch(opts, :steps)
     assert opts[:fit_prior] == false
-    # Given twice, the last one counts.
+    # The last of two equal switches wins.
     assert opts[:pos_weight] == [1.0, 2.5]
 
     assert Sconce.Trainer.Switches.training(embedding: :packed, label_smoothing: 0.2) ==
@@ -352,7 +371,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
   end
 
   describe "the demo" do
-    test "ends with its line, and with status 1 when memory did not pay" do
+    test "prints its result, and exits with status 1 if memory did not pay" do
       args = ["--games", "20", "--steps", "8", "--out", tmp_dir!("demo")]
 
       output = capture_io(fn -> assert catch_exit(Demo.run(args)) == {:shutdown, 1} end)
@@ -362,7 +381,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
       assert output =~ ~r/curve +.*curve\.svg/
     end
 
-    test "trains and plays any backbone that remembers, in its smallest form" do
+    test "trains and plays each backbone with a memory, at its smallest size" do
       for backbone <- Temporal.backbones() -- [:mlp] do
         args = ~w(--games 2 --steps 1 --backbone #{backbone} --out #{tmp_dir!("demo")})
         output = capture_io(fn -> assert catch_exit(Demo.run(args)) == {:shutdown, 1} end)
@@ -371,7 +390,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
       end
     end
 
-    test "has no backbone of another name, nor one without a memory" do
+    test "refuses unknown backbones and those without a memory" do
       for name <- ~w(grue mlp) do
         assert_raise Mix.Error,
                      ~r/^--backbone cannot be "#{name}", (expected one of lstm, |did you mean \w+\?$)/,

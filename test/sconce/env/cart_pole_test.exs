@@ -15,7 +15,7 @@ defmodule Sconce.Env.CartPoleTest do
   end
 
   describe "demonstrations" do
-    test "are equal for a seed, and have a label for each frame" do
+    test "are equal for equal seeds, and have a label for each frame" do
       {:ok, games} = CartPole.demonstrations(games: 3, seed: 5)
       assert {:ok, ^games} = CartPole.demonstrations(games: 3, seed: 5)
       assert {:ok, others} = CartPole.demonstrations(games: 3, seed: 6)
@@ -36,12 +36,12 @@ defmodule Sconce.Env.CartPoleTest do
       end
     end
 
-    test "of which hardly any can be long enough are refused, not waited for" do
+    test "are refused if hardly any game can be long enough" do
       opts = [games: 5, perturb: 1.0, min_steps: 450]
       assert {:error, %Error{kind: :out_of_range}} = CartPole.demonstrations(opts)
     end
 
-    test "of wrong options are an exception" do
+    test "raise for wrong options" do
       assert_raise ArgumentError, ~r/did you mean :games/, fn ->
         CartPole.demonstrations(gmaes: 3)
       end
@@ -59,7 +59,7 @@ defmodule Sconce.Env.CartPoleTest do
       assert played.median_us > 0 and played.p99_us >= played.median_us
     end
 
-    test "plays the same for a seed, and with velocities where it was made for them" do
+    test "plays the same for equal seeds, and with velocities if it was made for them" do
       play = fn seed ->
         {:ok, %{returns: returns}} =
           CartPole.play(policy!(4), velocities: true, seed: seed, deterministic: false)
@@ -71,12 +71,12 @@ defmodule Sconce.Env.CartPoleTest do
       assert play.(1) != play.(2)
     end
 
-    test "of another world is refused with both sizes" do
+    test "for another env is refused with both sizes" do
       assert {:error, %Error{kind: :mismatch, op: :play, details: %{expected: "2", got: "4"}}} =
                CartPole.play(policy!(4))
     end
 
-    test "is no longer played when nobody waits" do
+    test "stops playing when its caller no longer waits" do
       policy = policy!(2)
       player = spawn(fn -> CartPole.play(policy, episodes: 1000) end)
       Process.exit(player, :kill)

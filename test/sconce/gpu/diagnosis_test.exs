@@ -1,5 +1,5 @@
 defmodule Sconce.GPU.DiagnosisTest do
-  # The setting that names the driver's library is everybody's.
+  # Not async: all tests share the setting of the driver's library.
   use ExUnit.Case, async: false
 
   import Sconce.Test.Nvml
@@ -8,7 +8,7 @@ defmodule Sconce.GPU.DiagnosisTest do
   alias Sconce.GPU
   alias Sconce.GPU.Diagnosis
 
-  # A machine's files, as `%{"proc/driver/nvidia/version" => text}`.
+  # Creates a machine's files from a map such as `%{"proc/driver/nvidia/version" => text}`.
   defp machine(files) do
     root = tmp_dir!("machine")
 
@@ -25,7 +25,7 @@ defmodule Sconce.GPU.DiagnosisTest do
     "sys/bus/pci/devices/0000:00:01.0/vendor" => "0x8086\n",
     "sys/bus/pci/devices/0000:00:01.0/class" => "0x060400\n"
   }
-  # The card, and its sound.
+  # The card and its audio function.
   @card %{
     "sys/bus/pci/devices/0000:01:00.0/vendor" => "0x10de\n",
     "sys/bus/pci/devices/0000:01:00.0/class" => "0x030000\n",
@@ -47,7 +47,7 @@ defmodule Sconce.GPU.DiagnosisTest do
   defp mends(diagnosis),
     do: for(%{name: name, mend: mend} when mend != nil <- diagnosis.checks, do: {name, mend})
 
-  test "on a machine in order every check says what it found" do
+  test "on a working machine each check shows its finding" do
     fake!()
     diagnosis = diagnose(@whole)
 
@@ -55,11 +55,11 @@ defmodule Sconce.GPU.DiagnosisTest do
     assert Enum.map(machine, & &1.name) == ~w(card driver files nvml cuda) ++ ["gpu 0", "gpu 1"]
     assert Enum.all?(machine, &(&1.state == :ok))
 
-    assert check(diagnosis, "card").found == "1 of NVIDIA's"
+    assert check(diagnosis, "card").found == "NVIDIA cards: 1"
     assert check(diagnosis, "driver").found == "580.159.03"
     assert check(diagnosis, "files").found == "nvidia0 nvidiactl nvidia-uvm"
     assert check(diagnosis, "gpu 0").found == "NVIDIA GeForce RTX 4090, 23.99 GB, compute 8.9"
-    assert check(diagnosis, "gpu 1").found =~ "compute 9.0, cut into instances (MIG)"
+    assert check(diagnosis, "gpu 1").found =~ "compute 9.0, split into MIG instances"
     assert diagnosis.available == Enum.all?(build, &(&1.state == :ok))
 
     case build do
@@ -68,20 +68,20 @@ defmodule Sconce.GPU.DiagnosisTest do
         assert mend == "bin/cuda-toolkit, then compile with SCONCE_CUDA=1"
 
       [%{name: "build", found: "for NVIDIA cards"}, %{name: "device", found: found}] ->
-        assert found == "cuda:0, on which policies run" or found =~ "was not found"
+        assert found == "policies run on cuda:0" or found =~ "was not found"
     end
   end
 
-  test "a machine without a card needs nothing mended" do
+  test "a machine without a card needs no remedy" do
     none!()
     diagnosis = diagnose(@bridge)
-    assert check(diagnosis, "card").found == "none of NVIDIA's on the PCI bus"
+    assert check(diagnosis, "card").found == "no NVIDIA card on the PCI bus"
     assert check(diagnosis, "nvml").state == :broken
     assert check(diagnosis, "cuda").state == :unknown
     assert mends(diagnosis) == []
   end
 
-  test "of what is broken the first says what mends it" do
+  test "only the first broken check names a remedy" do
     none!()
     carded = Map.merge(@bridge, @card)
     assert [{"driver", "sudo modprobe nvidia" <> _}] = mends(diagnose(carded))
@@ -102,20 +102,20 @@ defmodule Sconce.GPU.DiagnosisTest do
     assert [{"nvml", "name the library or its folder in SCONCE_NVML"}] = mends(diagnose(unnamed))
   end
 
-  test "a missing file for CUDA is found although the driver answers" do
+  test "a missing file for CUDA is found, even if the driver answers" do
     fake!()
     diagnosis = diagnose(Map.delete(@whole, "dev/nvidia-uvm"))
-    assert check(diagnosis, "files").found == "nvidia-uvm is not there, which CUDA needs"
+    assert check(diagnosis, "files").found == "nvidia-uvm is missing; CUDA needs it"
     assert mends(diagnosis) == [{"files", "sudo nvidia-modprobe -u -c=0"}]
   end
 
-  test "files that this user may not use are named" do
+  test "files without permission for this user are named" do
     fake!()
     root = machine(@whole)
     path = Path.join(root, "dev/nvidia0")
     File.chmod!(path, 0o444)
 
-    # Root may write everything.
+    # Root may write all files.
     case File.stat!(path).access do
       :read_write -> assert check(Diagnosis.new(root), "files").state == :ok
       :read -> assert check(Diagnosis.new(root), "files").found == "no permission for nvidia0"
@@ -137,16 +137,16 @@ defmodule Sconce.GPU.DiagnosisTest do
     assert [{"cuda", "start the container with NVIDIA_DRIVER_" <> _}] = mends(diagnose(contained))
   end
 
-  test "cards that a variable hides are said" do
+  test "cards hidden by a variable are named" do
     fake!()
     on_exit(fn -> System.delete_env("CUDA_VISIBLE_DEVICES") end)
     System.put_env("CUDA_VISIBLE_DEVICES", "-1")
     assert mends(diagnose(@whole)) == [{"cuda", "unset CUDA_VISIBLE_DEVICES"}]
     System.put_env("CUDA_VISIBLE_DEVICES", "1")
-    assert check(diagnose(@whole), "cuda").found == "13.0, which sees 1 of the cards"
+    assert check(diagnose(@whole), "cuda").found == "13.0, with CUDA_VISIBLE_DEVICES=1"
   end
 
-  test "a lost card is explained, and the other is told" do
+  test "a lost card is explained, and the other card shown" do
     fake!(card1: 15)
     diagnosis = diagnose(@whole)
     assert check(diagnosis, "gpu 0").state == :ok
@@ -157,13 +157,13 @@ defmodule Sconce.GPU.DiagnosisTest do
   test "a driver without a card is explained" do
     fake!(count: 0)
     diagnosis = diagnose(@whole)
-    assert %{state: :broken, found: "the driver has none"} = check(diagnosis, "gpus")
+    assert %{state: :broken, found: "the driver reports no GPU"} = check(diagnosis, "gpus")
     assert mends(diagnosis) == []
     contained = Map.put(@whole, "var/run/secrets/kubernetes.io/token", "")
     assert [{"gpus", "start the container with its GPUs" <> _}] = mends(diagnose(contained))
   end
 
-  test "where the system shows nothing and the driver answers, nothing is called broken" do
+  test "no check is broken if the driver answers and the system shows nothing" do
     fake!()
     diagnosis = diagnose(%{})
 
@@ -173,19 +173,19 @@ defmodule Sconce.GPU.DiagnosisTest do
     assert check(diagnosis, "nvml").state == :ok
   end
 
-  test "Windows lends its cards" do
+  test "cards of Windows are recognised" do
     fake!()
     diagnosis = diagnose(%{"dev/dxg" => ""})
     for name <- ["card", "driver", "files"], do: assert(check(diagnosis, name).state == :ok)
   end
 
-  test "a setting that cannot be is explained" do
+  test "a wrong setting is explained" do
     none!()
     Application.put_env(:sconce, :nvml, 5)
     assert check(diagnose(@whole), "nvml").found =~ "nvml cannot be 5"
   end
 
-  test "it prints a line for each check" do
+  test "a diagnosis prints one line per check" do
     fake!(card1: 15)
     lines = @whole |> diagnose() |> to_string() |> String.split("\n")
 
@@ -198,7 +198,7 @@ defmodule Sconce.GPU.DiagnosisTest do
     assert List.last(lines) =~ ~r/^(build |device)  \w+/
   end
 
-  test "this machine is diagnosed whatever it has" do
+  test "this machine is diagnosed, with or without a card" do
     none!()
     names = for check <- GPU.diagnose().checks, do: check.name
     assert Enum.take(names, 6) == ["card", "driver", "files", "nvml", "cuda", "build"]

@@ -1,5 +1,5 @@
 defmodule Sconce.GPU.LedgerTest do
-  # A card's memory is everybody's.
+  # Not async: all tests share the memory of a card.
   use ExUnit.Case, async: false
 
   import Sconce.Test.Scratch
@@ -9,7 +9,7 @@ defmodule Sconce.GPU.LedgerTest do
 
   doctest Ledger
 
-  test "a ledger shows itself in a line" do
+  test "a ledger prints in one line" do
     empty = %Ledger{device: "cuda:0", total: 24_000_000_000}
     assert inspect(empty) == "#Sconce.GPU.Ledger<cuda:0 · 0 B of 24.0 GB: nothing>"
 
@@ -27,7 +27,7 @@ defmodule Sconce.GPU.LedgerTest do
     assert Ledger.taken(ledger) == 2_000_010
   end
 
-  test "an error of a card that is full tells who has it, and what makes room" do
+  test "an error of a full card names the owners of its memory and a remedy" do
     memory = %{
       total: 24_000_000_000,
       free: 1_000_000_000,
@@ -49,11 +49,11 @@ defmodule Sconce.GPU.LedgerTest do
     }
 
     assert Exception.message(%Error{kind: :out_of_memory, op: :train, details: details}) ==
-             "train: cuda:0 has no room for 2.0 GB: weights 40.0 MB, activations 20.0 GB, together " <>
-               "20.0 GB of the card, 3.0 GB others', 1.0 GB free (to mend it: a smaller batch_size)"
+             "train: cuda:0 has no room for 2.0 GB: weights 40.0 MB, activations 20.0 GB, in total " <>
+               "20.0 GB of the card; 3.0 GB used by others, 1.0 GB free (to mend it: a smaller batch_size)"
   end
 
-  test "a card is named as an option names it" do
+  test "a card has the same name as in options" do
     for other <- [:cpu, :auto, 0, {:cuda, -1}, {:cuda, "0"}],
         ask <- [&GPU.ledger/1, &GPU.release/1] do
       assert_raise ArgumentError, ~r/^expected :cuda or {:cuda, n}, got: /, fn -> ask.(other) end
@@ -61,7 +61,7 @@ defmodule Sconce.GPU.LedgerTest do
   end
 
   @tag card: false
-  test "without a card both are errors that say what is missing" do
+  test "without a card ledger and release are errors that name the missing part" do
     for {ask, op} <- [{&GPU.ledger/1, :ledger}, {&GPU.release/1, :release}],
         card <- [:cuda, {:cuda, 3}] do
       assert {:error, %Error{kind: :unavailable, op: ^op, details: details}} = ask.(card)
@@ -87,7 +87,7 @@ defmodule Sconce.GPU.LedgerTest do
       ledger
     end
 
-    # What a process had leaves the card some time after its end.
+    # A process's memory on the card is freed some time after its end.
     defp until(holds, tries \\ 1000) do
       ledger = ledger!()
 
@@ -98,14 +98,14 @@ defmodule Sconce.GPU.LedgerTest do
       end
     end
 
-    # In a process of its own, with all that it had gone after it.
+    # Runs `work` in a process of its own, whose handles end with it.
     defp apart(work), do: work |> Task.async() |> Task.await(240_000)
 
     defp options(size), do: [embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}]] ++ size
 
     @small [backbone: :gru, hidden_size: 16, num_layers: 1]
 
-    test "policies and sessions are in its ledger until their processes are gone" do
+    test "policies and sessions are in its ledger until their processes end" do
       apart(fn ->
         {:ok, policy} = Policy.init(options(@small), device: :cuda)
         {:ok, %{num_weights: weights}} = Policy.info(policy)
@@ -120,7 +120,7 @@ defmodule Sconce.GPU.LedgerTest do
         assert to_string(ledger) =~ ~r/^weights .*, sessions /
         assert ledger.total > ledger.free
 
-        # A session that nobody uses any more may be collected with its policy before its process ends.
+        # An unused session and its policy may be garbage collected before their process ends.
         {:ok, _action} = Session.act(session, [0.1, 0.2])
       end)
 
@@ -128,7 +128,7 @@ defmodule Sconce.GPU.LedgerTest do
       assert GPU.release() == {:ok, 0}
     end
 
-    test "a hundred sessions of ten policies leave what the first left" do
+    test "a hundred sessions of ten policies leave no more than the first" do
       life = fn ->
         apart(fn ->
           {:ok, policy} = Policy.init(options(@small), device: :cuda)
@@ -147,7 +147,7 @@ defmodule Sconce.GPU.LedgerTest do
       for _again <- 1..9, do: assert(life.() == free)
     end
 
-    test "what is cached goes back when it is asked for" do
+    test "cached memory is returned on request" do
       apart(fn ->
         {:ok, policy} = Policy.init(options(@small), device: :cuda)
         rows = List.duplicate(List.duplicate([0.1, 0.2], 200), 20)
@@ -161,7 +161,7 @@ defmodule Sconce.GPU.LedgerTest do
       end)
     end
 
-    test "too little of it is an error with its numbers, and the VM goes on" do
+    test "too little memory is an error with numbers, and the VM continues" do
       Application.put_env(:sconce, :memory_budget, "4MB")
 
       apart(fn ->
@@ -174,7 +174,7 @@ defmodule Sconce.GPU.LedgerTest do
         assert bytes > 4_000_000
 
         assert Exception.message(error) =~
-                 ~r/a policy on cuda:0 has no room for 4\.\d MB: .* of a budget of 4\.0 MB, .* \(to mend it: /
+                 ~r/a policy on cuda:0 has no room for 4\.\d MB: .* of a budget of 4\.0 MB; .* \(to mend it: /
 
         {:ok, policy} = Policy.init(options(@small), device: :cuda)
         assert {:ok, _logits} = Policy.forward(policy, [[[0.1, 0.2]]])
@@ -192,7 +192,7 @@ defmodule Sconce.GPU.LedgerTest do
       end)
     end
 
-    test "a run that has too little goes on in halves, and takes nothing with it" do
+    test "a run with too little memory halves its batches, and frees its memory at its end" do
       dir = tmp_dir!("ledger")
 
       games =

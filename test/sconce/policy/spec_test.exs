@@ -37,7 +37,7 @@ defmodule Sconce.Policy.SpecTest do
     assert Spec.new(value_head: nil) == spec
   end
 
-  test "a Spec comes back from the native side as it went" do
+  test "a Spec returns unchanged from the native side" do
     for opts <- [
           [],
           [backbone: :lstm, dropout: 0.3, input_dropout: 0.123456789, input_norm: false],
@@ -54,13 +54,13 @@ defmodule Sconce.Policy.SpecTest do
     end
   end
 
-  test "what was saved with a :decision_transformer opens with a :causal_transformer, and plays on" do
+  test "a file saved with a :decision_transformer opens as a :causal_transformer, and continues" do
     before = Path.expand("../../golden/before/decision_transformer", __DIR__)
     {:ok, policy} = Sconce.Policy.load(before <> ".safetensors")
     assert {:causal_transformer, [{:hidden_size, 4} | _options]} = policy.spec.backbone
     {:ok, session} = Sconce.Session.open(policy, snapshot: File.read!(before <> ".snapshot"))
 
-    # What the session decided that the snapshot is of.
+    # The decisions of the session of the snapshot.
     logits = [
       [0.5498687624931335, -0.14736084640026093],
       [0.49162620306015015, -0.25458836555480957],
@@ -83,10 +83,10 @@ defmodule Sconce.Policy.SpecTest do
     assert spec == policy.spec
   end
 
-  test "a decision transformer is refused with the name of what there is instead" do
+  test "a decision transformer is refused with the name of its replacement" do
     said =
       "unknown backbone :decision_transformer, did you mean :causal_transformer? It reads frames, " <>
-        "without tokens of returns and actions"
+        "without tokens for returns and actions"
 
     for refused <- [
           fn -> Spec.new(backbone: :decision_transformer) end,
@@ -98,13 +98,13 @@ defmodule Sconce.Policy.SpecTest do
     end
   end
 
-  test "the same options make equal Specs, others do not" do
+  test "equal options make equal Specs, other options do not" do
     assert Spec.new(hidden_size: 64) == Spec.new(backbone: {:gru, hidden_size: 64})
     assert Spec.new(hidden_size: 64) != Spec.new(hidden_size: 65)
     assert Spec.new(Spec.new()) == Spec.new()
   end
 
-  test "the input is normalised where it is a Melee frame, unless told otherwise" do
+  test "a Melee frame is normalised unless the option says otherwise" do
     norm = fn opts -> elem(Spec.new(opts).backbone, 1)[:input_norm] end
 
     assert norm.([])
@@ -112,15 +112,15 @@ defmodule Sconce.Policy.SpecTest do
     assert norm.(embedding: {:vector, 2}, heads: @action, input_norm: true)
   end
 
-  test "heads without a hidden layer are one layer of weights" do
+  test "heads without a hidden layer have one layer of weights" do
     spec = Spec.new(backbone: :mlp, hidden_sizes: [8], head_hidden_size: 0)
     assert Enum.all?(spec.heads, &(&1.hidden_size == 0))
     {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
     {:ok, weights} = Sconce.Policy.weights(policy)
-    assert {"heads.logits.weight", [81, 8]} in weights
+    assert {"heads.logits.weight", {81, 8}} in weights
   end
 
-  test "a Spec shows itself in one line" do
+  test "a Spec prints in one line" do
     assert inspect(Spec.new(backbone: :mlp, hidden_sizes: [64, 32])) ==
              "#Sconce.Policy.Spec<melee -> mlp 64-32 -> controller(81)>"
 
@@ -132,7 +132,7 @@ defmodule Sconce.Policy.SpecTest do
     assert inspect(policy) =~ "<melee packed 336 -> "
   end
 
-  test "an option that does not fit is refused by name" do
+  test "a wrong option is refused by name" do
     for {opts, sentence} <- [
           {[backbne: :gru], "unknown option :backbne, did you mean :backbone?"},
           {[backbone: :gro], "unknown backbone :gro, did you mean :gru?"},
@@ -149,7 +149,7 @@ defmodule Sconce.Policy.SpecTest do
           {[heads: [move: {:categorical, 1}]], ~r/:move.*2..65536 classes/},
           {[heads: [move: 3]], ~r/:move/},
           {[heads: [Move: {:categorical, 2}]], ~r/a head's name/},
-          {[heads: [a: {:bernoulli, 1}, a: {:bernoulli, 1}]], ~r/two heads have one name/},
+          {[heads: [a: {:bernoulli, 1}, a: {:bernoulli, 1}]], ~r/two heads have the same name/},
           {[heads: @action, axis_buckets: 8], ~r/:axis_buckets does not apply/},
           {[heads_kind: :independent], ~r/:heads_kind does not apply/},
           {[stream_size: 8], ~r/:stream_size does not apply to independent/},
@@ -168,7 +168,7 @@ defmodule Sconce.Policy.SpecTest do
     end
   end
 
-  # The names of a controller, but not its kinds.
+  # Heads with the names of a controller's but another kind.
   defp bernoulli_shoulder do
     sticks = for name <- [:main_x, :main_y, :c_x, :c_y], do: {name, {:categorical, 17}}
     [buttons: {:bernoulli, 8}] ++ sticks ++ [shoulder: {:bernoulli, 4}]

@@ -10,18 +10,18 @@ defmodule Sconce.Policy.WidthsTest do
 
   defp odd(options), do: options |> Spec.new() |> Widths.odd()
 
-  test "the widths of a Spec that are no multiple of 8" do
+  test "widths of a Spec that are not a multiple of 8 are listed" do
     assert odd([]) == []
     assert odd(backbone: :mlp, hidden_sizes: [64, 100, 100]) == [hidden_sizes: 100]
     assert odd(backbone: :mamba, state_size: 12) == [state_size: 12]
     assert odd(backbone: :sliding_window, head_dim: 20) == [head_dim: 20]
     assert odd(heads: :autoregressive, stream_size: 4) == [stream_size: 4]
-    # Half of it for the shoulder is no width that somebody chose.
+    # The shoulder head's half of it was not chosen by the user and is not listed.
     assert odd(head_hidden_size: 8) == []
   end
 
-  test "each is warned about once, and stays as it is" do
-    # Sizes that no other test has: once is once in the life of a VM.
+  test "a listed width gets one warning and stays unchanged" do
+    # Sizes of this test alone: a VM warns about a width once in its life.
     own = [embedding: {:vector, 1}, heads: [go: {:bernoulli, 1}]]
     large = Spec.new(own ++ [hidden_size: 4099])
     small = own ++ [backbone: :mlp, hidden_sizes: [3001]]
@@ -38,9 +38,9 @@ defmodule Sconce.Policy.WidthsTest do
     assert [_, _] = Regex.scan(~r/is not a multiple/, log)
 
     assert log =~
-             "hidden_size 4099 is not a multiple of 8 and costs as much as 4104; it stays as it is"
+             "hidden_size 4099 is not a multiple of 8 and costs as much as 4104; the width is not changed"
 
     assert log =~
-             "hidden_sizes 3001 is not a multiple of 8 and costs as much as 3008; it stays as it is"
+             "hidden_sizes 3001 is not a multiple of 8 and costs as much as 3008; the width is not changed"
   end
 end

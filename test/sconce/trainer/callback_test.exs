@@ -40,7 +40,7 @@ defmodule Sconce.Trainer.CallbackTest do
 
   defp rates(report), do: Map.new(report.history, &{&1.step, &1.learning_rate})
 
-  test "sees the figures of its steps, and changes nothing by :ok", context do
+  test "gets the figures of its steps, and :ok changes nothing", context do
     me = self()
     look = fn seen -> send(me, {:seen, seen}) && :ok end
     {_run, {:ok, report}} = run(context, "looked", callback: look)
@@ -52,7 +52,7 @@ defmodule Sconce.Trainer.CallbackTest do
     assert Enum.map(report.history, & &1.loss) == Enum.map(alone.history, & &1.loss)
   end
 
-  test "sets the learning rate, which stays in a run that goes on", context do
+  test "sets the learning rate, which a resumed run keeps", context do
     slower = fn %{step: %{step: step}} ->
       if step == 10, do: {:learning_rate, 1.0e-5}, else: :ok
     end
@@ -71,7 +71,7 @@ defmodule Sconce.Trainer.CallbackTest do
     assert on.policy == whole.policy
   end
 
-  test "that is late is ended and told, and the run goes on", context do
+  test "that is late is ended and reported, and the run continues", context do
     me = self()
 
     slow = fn _seen ->
@@ -92,7 +92,7 @@ defmodule Sconce.Trainer.CallbackTest do
     end
   end
 
-  test "that raises, exits or says something else is given up once, and the run goes on",
+  test "that raises, exits or returns another term is dropped with one report, and the run continues",
        context do
     for {name, callback, said} <- [
           {"raises", fn _seen -> raise "no idea" end, "no idea"},
@@ -105,13 +105,13 @@ defmodule Sconce.Trainer.CallbackTest do
           assert {_run, {:ok, %{stopped: :finished}}} = run(context, name, callback: callback)
         end)
 
-      assert log =~ "callback given up"
+      assert log =~ "callback dropped"
       assert log =~ said
-      assert length(String.split(log, "callback given up")) == 2
+      assert length(String.split(log, "callback dropped")) == 2
     end
   end
 
-  test "may ask its run, and ends with it", context do
+  test "may call its run, and ends with it", context do
     me = self()
 
     look = fn _seen ->

@@ -8,6 +8,8 @@ defmodule Sconce.Trainer.CompareTest do
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.Compare
 
+  doctest Compare
+
   @small [head_hidden_size: 8, window_size: 16, stride: 16, batch_size: 8, loss: :plain] ++
            [steps: 6, validate_every: 3]
 
@@ -38,7 +40,7 @@ defmodule Sconce.Trainer.CompareTest do
     )
   end
 
-  # Half of the points at half the pace of the others.
+  # Every second point has half the speed of the others.
   defp paced(point, step) do
     pace = if rem(step, 20) == 0, do: 1_000.0, else: 2_000.0
     Map.merge(point, %{frames_per_second: pace, data_wait: 0.1})
@@ -55,7 +57,7 @@ defmodule Sconce.Trainer.CompareTest do
         do: {name, cells}
   end
 
-  test "the table has what is different, and nothing that is the same" do
+  test "the table contains only differing rows" do
     other = %{options: %{loss: %{clamp: 30.0}, seed: 1, resume: true, learning_rate: 1.0e-3}}
     spec = Spec.new(embedding: {:vector, 2}, heads: [go: {:categorical, 2}], backbone: :mlp)
     rows = rows([report(), report(Map.put(other, :spec, spec))])
@@ -65,14 +67,14 @@ defmodule Sconce.Trainer.CompareTest do
     for same <- ~w(learning_rate resume heads), do: refute(Map.has_key?(rows, same))
   end
 
-  test "what was not measured alike has no star, and the table says so" do
+  test "figures that were measured differently have no star, and the table says so" do
     games = %{validation: %{games: 1, frames: 1_000, digest: "b"}}
     of = %{validation: %{games: 1, frames: 1_000, digest: "a"}}
     reports = [report(of), report(games)]
     assert %{"NLL" => ["1.250", "1.250"], "all frames" => ["1.260", "1.260"]} = rows(reports)
 
     assert reports |> runs() |> Compare.table() =~
-             "No star where runs were not measured alike: other validation games.\n"
+             "No star, as runs were not measured alike: other validation games.\n"
 
     assert reports |> runs() |> Compare.svg() =~ "not measured alike"
 
@@ -80,12 +82,12 @@ defmodule Sconce.Trainer.CompareTest do
     assert %{"NLL" => ["1.250", "1.250"], "all frames" => ["1.260*", "1.260*"]} = rows(strides)
     heads = Spec.new(embedding: {:vector, 2}, heads: [go: {:categorical, 3}])
     assert %{"NLL" => ["1.250", "1.250"]} = rows([report(%{}), report(%{spec: heads})])
-    # One that was not scored is like any other.
+    # A run without a score does not affect the comparison.
     unscored = report(%{validation: %{games: 2, frames: 5}, policy: nil, best_step: nil})
     assert %{"NLL" => ["1.250*", "-"]} = rows([report(%{}), unscored])
   end
 
-  test "the table ends with what came of it, the lowest with a star" do
+  test "the table ends with the results, the lowest marked with a star" do
     worse = %{best_step: 100, stopped: :early, policy: nil, seconds: 3_725.0, weights: 5}
     rows = rows([report(worse), report()])
     assert rows["NLL"] == ["1.500", "1.250*"]
@@ -94,23 +96,23 @@ defmodule Sconce.Trainer.CompareTest do
     assert rows["ended"] == ["early", "finished"]
     assert rows["time"] == ["1:02:05", "3:20"]
     assert rows["waiting"] == ["10.0 %", "10.0 %"]
-    # As many frames at 1,000 a second as at 2,000 take a mean of 1,333.
+    # The harmonic mean of 1,000 and 2,000 frames per second is 1,333.
     assert rows["frames/s"] == ["1,333", "1,333"]
   end
 
-  test "games that a run was measured on are a difference" do
+  test "validation games that differ are a row" do
     rows = rows([report(), report(%{validation: %{games: 2, frames: 2_000}})])
     assert rows["measured_on"] == ["1,000 of 1 games", "2,000 of 2 games"]
   end
 
-  test "a run that was never validated has its place" do
+  test "a run without a validation is shown" do
     none = %{history: [], best_step: nil, policy: nil}
     assert %{"NLL" => ["-"], "frames/s" => ["-"]} = rows([report(none)])
     svg = [report(none)] |> runs() |> Compare.svg()
-    assert svg =~ "none was validated"
+    assert svg =~ "no run was validated"
   end
 
-  test "the SVG has a curve of each run in each panel, and the best of each ringed" do
+  test "the SVG has a curve of each run in each panel, with a ring at its best" do
     svg = [report(), report(%{best_step: 100}), report()] |> runs() |> Compare.svg()
     assert svg =~ "3 runs"
     assert svg =~ "best validation NLL 1.250, run1"
@@ -123,7 +125,7 @@ defmodule Sconce.Trainer.CompareTest do
           assert(length(Regex.scan(~r/<path d="M[^"]*L[^"]*" [^>]*stroke="#{color}"/, svg)) == 7)
   end
 
-  test "time is in a unit that the longest run has some of" do
+  test "the unit of time fits the longest run" do
     for {seconds, unit} <- [{30.0, "seconds"}, {600.0, "minutes"}, {90_000.0, "hours"}] do
       assert [report(), report(%{seconds: seconds})] |> runs() |> Compare.svg() =~ ">#{unit}<"
     end
@@ -145,7 +147,7 @@ defmodule Sconce.Trainer.CompareTest do
       report
     end
 
-    test "reads what each run returned, under its shortest name", context do
+    test "reads the report of each run, under its shortest unique name", context do
       gru = train!(context, "gru", backbone: :gru, hidden_size: 8, num_layers: 1)
       mlp = train!(context, "mlp", backbone: :mlp, hidden_sizes: [8])
       assert {:ok, [first, second]} = Compare.load([gru.out, mlp.out])
@@ -164,7 +166,7 @@ defmodule Sconce.Trainer.CompareTest do
       assert one != another
     end
 
-    test "names the folder of a run that is not there, not over, or not whole", context do
+    test "names the folder of a missing, unfinished or damaged run", context do
       none = Path.join(context.dir, "none")
 
       assert {:error, %Error{kind: :not_found, op: :report, details: %{what: what}}} =

@@ -44,7 +44,7 @@ defmodule Sconce.Trainer.CurveTest do
 
   defp baseline(name, nll), do: %{name: name, report: %{nll: nll}}
 
-  # How many elements of a name the text has, all of them closed in their order.
+  # Number of elements of a name, after a check that all elements are closed in order.
   defp count(svg, name) do
     tags = Regex.scan(~r/<(\/?)([A-Za-z]+)((?:\s+[\w:.-]+="[^"<>]*")*)\s*(\/?)>/, svg)
     assert Regex.replace(~r/<[^<>]*>/, svg, "") =~ ~r/^([^<>&]|&(amp|lt|gt);)*$/
@@ -57,7 +57,7 @@ defmodule Sconce.Trainer.CurveTest do
   defp nest([_tag, "", name, _attributes, ""], open), do: [name | open]
   defp nest([_tag, "/", name, _attributes, ""], [name | open]), do: open
 
-  test "the SVG is well-formed, and stands alone" do
+  test "the SVG is well-formed and self-contained" do
     svg = Curve.svg(report(), title: "a < b & c")
     assert count(svg, "svg") == 1
     assert svg =~ "a &lt; b &amp; c"
@@ -76,14 +76,14 @@ defmodule Sconce.Trainer.CurveTest do
     assert svg =~ "123,456 frames of 9 games · 2,000 steps in 3:20 · best validation NLL 1.333"
   end
 
-  test "loss and NLL share a panel when they are one quantity, and have two otherwise" do
+  test "loss and NLL share a panel if they are the same quantity, else each has one" do
     assert count(Curve.svg(report()), "clipPath") == 3
     svg = Curve.svg(report(%{options: %{loss: %{@plain | label_smoothing: 0.1}}}))
     assert count(svg, "clipPath") == 4
     assert svg =~ ">training loss</text>"
   end
 
-  test "each head has its curve, with its name and last number at the edge" do
+  test "each head has a curve, with its name and last number at the edge" do
     %{history: history} = report()
 
     history =
@@ -110,7 +110,7 @@ defmodule Sconce.Trainer.CurveTest do
     assert count(svg, "clipPath") == count(Curve.svg(report()), "clipPath") + 1
   end
 
-  test "the divergence from a teacher has a panel, and the loss is no NLL any more" do
+  test "the divergence from a teacher has a panel, and the loss is then not the NLL" do
     history = for point <- report().history, do: Map.put(point, :figures, %{teacher_kl: 0.5})
     options = %{loss: @plain, teacher: "teacher.safetensors"}
     svg = Curve.svg(report(%{history: history, options: options}))
@@ -118,7 +118,7 @@ defmodule Sconce.Trainer.CurveTest do
     assert count(svg, "clipPath") == count(Curve.svg(report()), "clipPath") + 2
   end
 
-  test "learning rate and frames a second stand below, with the wait for data" do
+  test "learning rate, frames per second and the wait for data have panels below" do
     history =
       for p <- report().history, do: Map.merge(p, %{frames_per_second: 4.2e4, data_wait: 0.013})
 
@@ -128,13 +128,13 @@ defmodule Sconce.Trainer.CurveTest do
         do: assert(svg =~ text)
   end
 
-  test "a baseline far above the curve leaves the frame, and its label says so" do
+  test "a baseline far above the curve is outside the frame, and its label says so" do
     svg = Curve.svg(report())
     assert svg =~ "↑ marginal 4.600"
     refute svg =~ "↑ pairs"
   end
 
-  test "the steep beginning of a run leaves the frame, so that the rest can be seen" do
+  test "the steep start of a run is outside the frame, so that the rest is visible" do
     steep = [%{step: 1, loss: 900.0, learning_rate: 0.0, nll: 800.0, seconds: 0.1}]
     history = for p <- report().history, do: %{p | loss: 1.0 + 1 / p.step}
     svg = Curve.svg(report(%{history: steep ++ history}))
@@ -145,7 +145,7 @@ defmodule Sconce.Trainer.CurveTest do
     assert String.to_float(highest) < 10
   end
 
-  test "labels at the edge do not cover each other" do
+  test "labels at the edge do not overlap" do
     close = for {name, nll} <- [{"a", 1.5}, {"b", 1.501}, {"c", 1.502}], do: baseline(name, nll)
     svg = Curve.svg(report(%{baselines: close}))
 
@@ -162,7 +162,7 @@ defmodule Sconce.Trainer.CurveTest do
            |> Enum.all?(fn [a, b] -> b - a > 14.5 end)
   end
 
-  test "a run that was stopped at once still has a picture" do
+  test "a run that was stopped at once has a picture" do
     none = report(%{history: [], baselines: [], best_step: nil})
     assert count(Curve.svg(none), "svg") == 1
     assert Curve.text(none) == ""
@@ -185,7 +185,7 @@ defmodule Sconce.Trainer.CurveTest do
     assert Curve.text(flat) =~ "training loss"
   end
 
-  test "the plot for a terminal falls where the curve falls, in as many lines as asked for" do
+  test "the plot for a terminal follows the curve, in the given number of lines" do
     lines = report() |> Curve.text(20, 4) |> String.split("\n", trim: true)
     assert [title | rows] = lines
     {rows, [steps]} = Enum.split(rows, 4)

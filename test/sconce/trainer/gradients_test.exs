@@ -7,6 +7,8 @@ defmodule Sconce.Trainer.GradientsTest do
   alias Sconce.{Error, Trainer}
   alias Sconce.Trainer.Gradients
 
+  doctest Gradients
+
   @small [backbone: :gru, hidden_size: 8, num_layers: 1, head_hidden_size: 8, loss: :plain] ++
            [window_size: 16, stride: 16, batch_size: 8, steps: 7]
 
@@ -25,7 +27,8 @@ defmodule Sconce.Trainer.GradientsTest do
     report
   end
 
-  test "a run that looks leaves every weight's figures and a picture of its layers", context do
+  test "a run with a gradient report writes figures of each weight and a picture of its layers",
+       context do
     %{out: out} = train!(context, gradient_report: 3)
     assert {:ok, [%{step: 3}, %{step: 6, weights: weights}] = reports} = Trainer.gradients(out)
     {:ok, policy} = Sconce.Policy.load(Path.join(out, "last.safetensors"))
@@ -44,13 +47,13 @@ defmodule Sconce.Trainer.GradientsTest do
     assert svg =~ layer |> Enum.take(-3) |> Enum.join(".")
   end
 
-  test "one that does not look leaves neither", context do
+  test "a run without a gradient report writes neither", context do
     %{out: out} = train!(context, [])
     assert {:error, %Error{kind: :not_found}} = Trainer.gradients(out)
     refute File.exists?(Path.join(out, "gradients.svg"))
   end
 
-  test "a layer is the weights whose names agree but for their last part" do
+  test "a layer is the weights whose names differ only in the last part" do
     weight = fn name, norm ->
       histogram = List.duplicate(0, 12) ++ [2, 1, 0, 0]
       zero = %{mean_abs: 1.0, max_abs: 1.0, zeros: 0.25, weight_norm: 2.0, update_ratio: 0.5}
@@ -59,7 +62,7 @@ defmodule Sconce.Trainer.GradientsTest do
 
     weights = [weight.("a.b.weight", 3.0), weight.("a.b.bias", 4.0), weight.("c", 1.0)]
     svg = Gradients.svg([%{step: 1, weights: weights}, %{step: 2, weights: weights}])
-    # A line for each of both in two panels, and cells of two powers of ten for each.
+    # Each of the two layers has a line in two panels, and cells for two powers of ten.
     assert length(Regex.scan(~r/stroke-linejoin/, svg)) == 4
     assert length(Regex.scan(~r/fill-opacity/, svg)) == 4
     assert svg =~ ">a.b  25.0 % 0</text>"

@@ -36,10 +36,10 @@ defmodule Sconce.Trainer.MixTest do
          do: Trainer.await(run, 60_000)
   end
 
-  # The corpus' own label is 0: a policy that saw so many ones has this NLL there.
+  # The corpus itself has label 0. A policy trained with this share of ones has this NLL on it.
   defp nll(share), do: -:math.log(1 - share)
 
-  test "a policy learns what is mixed, by its share", context do
+  test "a policy learns a mixed corpus in proportion to its share", context do
     for {share, mix} <- [{0.5, {context.ones, 0.5}}, {0.2, "#{context.ones}=0.2"}] do
       opts = [mix: [mix], validate_every: 10, evaluate: false]
       {:ok, report} = train(context, "share-#{share}", opts)
@@ -49,7 +49,7 @@ defmodule Sconce.Trainer.MixTest do
     end
   end
 
-  test "a share goes to its last, in a run that goes on too", context do
+  test "a share moves to its final value, also in a resumed run", context do
     mix = [mix: [{context.ones, 0.9, 0.0}], mix_steps: 100, validate_every: 50]
     {:ok, whole} = train(context, "whole", mix)
     assert whole.policy.nll < 0.05
@@ -60,7 +60,7 @@ defmodule Sconce.Trainer.MixTest do
     assert on.policy == alone.policy
   end
 
-  test "what does not fit is refused by name", context do
+  test "a corpus or share that does not fit is refused by name", context do
     third = Path.join(context.dir, "third")
     game = {[0.5, 0.5], [1, 2]}
     {:ok, _} = Corpus.build({:vector, 1}, [game], into: third, heads: [go: {:categorical, 3}])
@@ -93,7 +93,7 @@ defmodule Sconce.Trainer.MixTest do
     end
   end
 
-  test "a run from another's run.json mixes the same", context do
+  test "a run from another's run.json mixes the same corpora", context do
     {:ok, first} = train(context, "first", mix: [{context.ones, 0.25, 0.5}], steps: 20)
     file = Path.join(context.dir, "first/run.json")
     {:ok, run} = Trainer.start_link(options: file, out: Path.join(context.dir, "second"))

@@ -18,7 +18,7 @@ defmodule Sconce.Trainer.PlanTest do
   end
 
   describe "a plan" do
-    test "has the bytes that a step was measured to take, of every backbone" do
+    test "has the measured bytes of a step, for each backbone" do
       for backbone <- Temporal.backbones() do
         size = if backbone == :mlp, do: [], else: [hidden_size: 64]
         spec = spec(backbone, size)
@@ -37,7 +37,7 @@ defmodule Sconce.Trainer.PlanTest do
       end
     end
 
-    test "has owners that add up, and grow with what they belong to" do
+    test "has owners whose bytes add up and grow with the options" do
       plan = plan!(spec(:gru), batch_size: 16, ema_decay: 0.9)
       {step, kept} = Map.split(plan.owners, [:activations, :validation])
       assert plan.bytes == Enum.sum(Map.values(kept)) + Enum.max(Map.values(step))
@@ -53,7 +53,7 @@ defmodule Sconce.Trainer.PlanTest do
       assert least.owners.activations < 0.8 * less.owners.activations
     end
 
-    test "of a corpus has its bytes, its epochs and the time of the run; nothing is written" do
+    test "of a corpus has bytes, epochs and the time of the run, and writes no file" do
       dir = tmp_dir!("plan")
       {:ok, games} = CartPole.demonstrations(games: 8, steps: 60)
       {:ok, corpus} = CartPole.corpus(games, into: Path.join(dir, "corpus"))
@@ -78,7 +78,7 @@ defmodule Sconce.Trainer.PlanTest do
       refute text =~ "average"
     end
 
-    test "within a limit tells how many windows go together, and where not one fits is an error" do
+    test "within a limit has the number of windows at a time, and is an error if none fits" do
       opts = [batch_size: 64, val_split: 0.0]
       whole = plan!(spec(:gru), opts)
       assert whole.micro_batch == 64
@@ -86,7 +86,7 @@ defmodule Sconce.Trainer.PlanTest do
       half = plan!(spec(:gru), [memory_limit: limit] ++ opts)
       assert half.micro_batch == 32
       assert half.bytes <= limit
-      assert to_string(half) =~ "32 windows at a time to keep within the memory"
+      assert to_string(half) =~ "32 windows at a time to fit into the memory"
 
       assert {:error, %Error{kind: :out_of_memory, op: :plan, details: details} = error} =
                Trainer.plan(spec(:gru), batch_size: 64, memory_limit: "10KB")
@@ -96,7 +96,7 @@ defmodule Sconce.Trainer.PlanTest do
       assert Exception.message(error) =~ ~r/needs [\d.]+ MB and may have 10.0 KB/
     end
 
-    test "names options that are none, and a device that is not there" do
+    test "names unknown options and a missing device" do
       assert_raise ArgumentError, ~r/:bacth_size, did you mean :batch_size/, fn ->
         Trainer.plan(spec(:gru), bacth_size: 3)
       end
@@ -112,16 +112,17 @@ defmodule Sconce.Trainer.PlanTest do
       assert {:error, %Error{kind: :unavailable}} = Trainer.plan(spec(:gru), device: :cuda)
     end
 
-    test "says a thread as one, and seconds as they are read" do
+    test "prints one thread in the singular, and seconds as a readable time" do
       plan = %{plan!(spec(:mlp), threads: 1, steps: 10_000) | seconds: 3725.0, step_seconds: 0.01}
-      # What is set is the machine's, for all that runs.
+
+      # The number of threads is a setting of the whole VM, which other tests change, so the plan is edited.
       assert Plan.text(%{plan | threads: 1}) =~ "frames, 1 thread of the CPU, f32\n"
       assert Plan.summary(plan) =~ "10.0 ms a step · 1:02:05 in all"
     end
   end
 
   describe "tuning" do
-    test "tries batches that double and tells the best of them" do
+    test "tries doubling batch sizes and returns the best" do
       {:ok, %Tuning{} = tuning} = Trainer.tune(spec(:gru), initial: 2, max: 9, window_size: 8)
       sizes = for row <- tuning.rows, do: row.batch_size
       assert List.starts_with?([2, 4, 8], sizes)
@@ -133,7 +134,7 @@ defmodule Sconce.Trainer.PlanTest do
       assert inspect(tuning) =~ "batch_size #{best.batch_size} of 2"
     end
 
-    test "and a plan compute in what a run would" do
+    test "and planning use the precision of a run" do
       opts = [batch_size: 4, initial: 4, max: 4, window_size: 8, val_split: 0.0]
 
       for {more, used} <- [
@@ -152,7 +153,7 @@ defmodule Sconce.Trainer.PlanTest do
       end
     end
 
-    test "keeps within its share of a limit, also where the first batch would not" do
+    test "stays within its share of a limit, even if the first batch size exceeds it" do
       plan = plan!(spec(:gru), batch_size: 16, val_split: 0.0)
       opts = [initial: 64, memory_limit: plan.bytes * 2, backoff: 0.5, val_split: 0.0]
       {:ok, tuning} = Trainer.tune(spec(:gru), opts)
@@ -163,7 +164,7 @@ defmodule Sconce.Trainer.PlanTest do
                Trainer.tune(spec(:gru), memory_limit: "10KB")
     end
 
-    test "refuses what cannot be" do
+    test "refuses wrong options" do
       assert {:error, %Error{kind: :out_of_range, details: %{field: "initial"}}} =
                Trainer.tune(spec(:gru), initial: 8, max: 4)
     end

@@ -67,34 +67,34 @@ defmodule Sconce.Trainer.ProgressTest do
     Enum.map(texts, &IO.iodata_to_binary/1)
   end
 
-  test "the divergence from a teacher stands beside the loss" do
+  test "the divergence from a teacher follows the loss" do
     [line] = play(Progress.new(terminal: true), [%{step(1, 1.0) | figures: %{teacher_kl: 0.25}}])
     assert line =~ "loss 1.2346  kl 0.2500  lr "
   end
 
-  test "in a terminal a step writes its line anew, with the time that is left" do
+  test "in a terminal a step rewrites its line, with the remaining time" do
     [first, second] = play(Progress.new(terminal: true), [step(1, 1.0), step(101, 11.0)])
     line = "step 1/1,000  loss 1.2346  lr 3.0e-4  12,346 frames/s  wait 1.5 %  eta -"
     assert first == "\r\e[K" <> line
-    # A hundred steps took ten seconds, so 899 take ninety.
+    # A hundred steps took ten seconds, so the remaining 899 take ninety.
     assert second =~ "eta 1:30"
   end
 
-  test "steps that follow too fast for an eye are left out, the last one is not" do
+  test "steps in fast succession are skipped, except the last one" do
     events = [step(1, 1.0), step(2, 1.01), step(3, 1.2), %{step(1000, 1.21) | step: 1000}]
     assert [_, "", third, last] = play(Progress.new(terminal: true), events)
     assert third =~ "step 3/"
     assert last =~ "step 1,000/1,000"
   end
 
-  test "a save that failed is a line that stays" do
+  test "a failed save is a line that stays" do
     failed = %{event: :save_failed, step: 1200, path: "last", reason: "last: no space left"}
     line = "step 1,200  not saved: last: no space left\n"
     assert [_, "\r\e[K" <> ^line] = play(Progress.new(terminal: true), [step(1, 1.0), failed])
     assert [^line] = play(Progress.new(terminal: false), [failed])
   end
 
-  test "a batch that is worked through in parts is a line that stays" do
+  test "a batch computed in parts is a line that stays" do
     event = %{event: :out_of_memory, step: 1200, micro_batch: 16, bytes: nil, memory_limit: nil}
     more = %{event | bytes: 2_100_000_000, memory_limit: 2_000_000_000}
     assert [one, two] = play(Progress.new(terminal: false), [event, more])
@@ -102,7 +102,7 @@ defmodule Sconce.Trainer.ProgressTest do
     assert two =~ "too little memory (2.1 GB of 2.0 GB): 16 windows"
   end
 
-  test "a precision that gives way to f32, or that overflows, is a line that stays" do
+  test "a precision that is replaced by f32 or overflows is a line that stays" do
     asked = %{event: :precision, asked: "bf16", used: "f32"}
     overflow = %{event: :overflow, step: 1200, loss_scale: 32_768.0, skipped_updates: 1}
     started = %{@start | precision: "bf16"}
@@ -112,17 +112,17 @@ defmodule Sconce.Trainer.ProgressTest do
     assert three =~ ~r/  in bf16$/
   end
 
-  test "a live line is no wider than the terminal, so that it can be taken back" do
+  test "a live line is no wider than the terminal, so that it can be erased" do
     [line] = play(Progress.new(terminal: true, columns: 30), [step(1, 1.0)])
     assert String.length(line) == String.length("\r\e[K") + 29
   end
 
-  test "a validation is a row of a table, which takes the place of the live line and stays" do
+  test "a validation is a row of a table, which replaces the live line and stays" do
     slow = %{step(99, 0.9) | loss: 2.0, frames_per_second: 1000.0, data_wait: 0.0485}
     events = [slow, %{step(100, 1.0) | loss: 1.0}, @validation, step(101, 2.0)]
     [_slow, _step, table, after_it] = play(Progress.new(terminal: true), events)
 
-    # Means of both steps, and their data was waited for 50 of 200 milliseconds.
+    # The row has means of both steps, whose data took 50 of 200 milliseconds.
     assert table ==
              "\r\e[K epoch     step    loss     NLL  changed  acc %  buttons  shoulder" <>
                "  frames/s  wait %    time\n" <>
@@ -132,7 +132,7 @@ defmodule Sconce.Trainer.ProgressTest do
     assert after_it =~ "step 101"
   end
 
-  test "the next row has no titles, and counts from the row before" do
+  test "later rows have no titles and count from the row before" do
     better = %{@validation | step: 200, best: true}
     events = [step(100, 1.0), @validation, %{step(200, 62.0) | loss: 9.0}, better]
     assert [_, _, _, row] = play(Progress.new(terminal: false), events)
@@ -141,7 +141,7 @@ defmodule Sconce.Trainer.ProgressTest do
     assert length(String.split(row, "\n", trim: true)) == 1
   end
 
-  test "heads are left out where the line would be broken, and where there is one alone" do
+  test "heads are left out if the line would wrap, or if there is only one" do
     [narrow] = play(Progress.new(terminal: true, columns: 80), [@validation])
     refute narrow =~ "shoulder"
     assert narrow |> String.split("\n") |> Enum.all?(&(String.length(&1) <= 80))
@@ -150,7 +150,7 @@ defmodule Sconce.Trainer.ProgressTest do
     refute one =~ "shoulder"
   end
 
-  test "a run without validation games has a row for each epoch, another none" do
+  test "only a run without validation games has a row for each epoch" do
     assert [_start, "", row] =
              play(Progress.new(terminal: false), [@start, step(50, 1.0), @epoch])
 
@@ -161,7 +161,7 @@ defmodule Sconce.Trainer.ProgressTest do
     assert [_, "", ""] = play(Progress.new(terminal: false), [measured, step(50, 1.0), @epoch])
   end
 
-  test "without a terminal there is a row for each validation and none for steps" do
+  test "without a terminal each validation has a row, and steps have none" do
     assert ["", table] = play(Progress.new(terminal: false), [step(1, 1.0), @validation])
     refute table =~ "\e"
     assert String.ends_with?(table, "\n")
@@ -174,7 +174,7 @@ defmodule Sconce.Trainer.ProgressTest do
     assert capture_io(fn -> Enum.each(events, printer) end) == "scoring 2,000 frames\n"
   end
 
-  test "the live line is gone at the end, whatever it was" do
+  test "the live line is erased at the end" do
     events = [step(1, 1.0), %{event: :done, result: :any}]
     assert [_line, "\r\e[K"] = play(Progress.new(terminal: true), events)
 
@@ -186,14 +186,14 @@ defmodule Sconce.Trainer.ProgressTest do
     assert ["\r\e[Kscored 5/10 frames", "\r\e[K"] = play(Progress.new(terminal: true), scored)
   end
 
-  test "a label stands before each line" do
+  test "a label precedes each line" do
     assert [line] = play(Progress.new(terminal: false, label: "gru"), [@validation])
     assert [titles, row, ""] = String.split(line, "\n")
     assert titles =~ ~r/^gru   epoch /
     assert row =~ ~r/^gru       1 /
   end
 
-  test "a run is followed by its name as by its pid" do
+  test "a run is followed by its name or its pid" do
     dir = tmp_dir!("progress")
     {:ok, games} = CartPole.demonstrations(games: 8, steps: 60)
     {:ok, corpus} = CartPole.corpus(games, into: Path.join(dir, "corpus"))

@@ -1,5 +1,5 @@
 defmodule Sconce.Trainer.QueueTest do
-  # Policies that read the latest inputs and the delay, trained also on inputs of their own, and played.
+  # Policies that read the latest inputs and the delay: trained, also on their own inputs, and played.
   use ExUnit.Case, async: true
 
   import Sconce.Test.Scratch
@@ -41,13 +41,13 @@ defmodule Sconce.Trainer.QueueTest do
     Exception.message(error)
   end
 
-  test "who learned several delays and reads which is told which", context do
+  test "a policy that learned several delays and reads its delay must be given one", context do
     policy = trained!(context, "several", frame_delay: 1, frame_delay_max: 3, steps: 1)
     assert {:error, %Error{kind: :mismatch} = error} = Session.open(policy)
     assert Exception.message(error) =~ "frame_delay: expected one of 1..=3"
     assert {:ok, _session} = Session.open(policy, frame_delay: 2)
 
-    # Whatever a file says.
+    # A delay out of range in a file is refused.
     path = Path.join(context.dir, "endless.safetensors")
     :ok = Policy.save(policy, path, notes: %{frame_delay: 1_000_000_000_000})
     {:ok, endless} = Policy.load(path)
@@ -55,7 +55,7 @@ defmodule Sconce.Trainer.QueueTest do
     assert Exception.message(error) =~ "frame_delay"
   end
 
-  test "a run of one is played at its own delay", context do
+  test "a policy that learned one delay plays at that delay", context do
     policy = trained!(context, "run", scheduled_sampling: 0.5, scheduled_sampling_steps: 2)
     assert {:ok, %{spec: %{embedding: embedding}}} = Policy.info(policy)
     assert embedding == Embedding.new!(@deep)
@@ -69,11 +69,11 @@ defmodule Sconce.Trainer.QueueTest do
     {:ok, snapshot} = Session.snapshot(session)
     play = fn session -> Enum.map(later, &Session.act(session, &1)) end
     first = play.(session)
-    # As a game that rolls back plays it.
+    # The same frames again, as after a rollback of the game.
     :ok = Session.restore(session, snapshot)
     assert play.(session) == first
 
-    # Another delay is another input.
+    # The policy reads the delay, so another delay changes the logits.
     {:ok, sooner} = Session.open(policy, seed: 1, logits: true, frame_delay: 2)
     {:ok, same} = Session.open(policy, seed: 1, logits: true, frame_delay: 3)
     {:ok, %{logits: logits}} = Session.act(same, hd(frames))
@@ -82,7 +82,7 @@ defmodule Sconce.Trainer.QueueTest do
     assert other != logits
   end
 
-  test "inputs of its own change what is learned, from the step on at which there are some",
+  test "scheduled sampling changes the weights from its first sampled step on",
        context do
     weights = fn name, opts ->
       policy = trained!(context, name, opts)
@@ -95,23 +95,23 @@ defmodule Sconce.Trainer.QueueTest do
     assert own != plain
     assert weights.("threads", scheduled_sampling: 0.5, threads: 1, prefetch: 0) == own
     assert weights.("newest", scheduled_sampling: 0.5, scheduled_sampling_slots: 1) != own
-    # At the first step a rise is at 0.
+    # A rising probability is 0 at the first step.
     rising = [scheduled_sampling: 0.5, scheduled_sampling_steps: 100, steps: 1]
     assert weights.("rising", rising) == weights.("one", steps: 1)
   end
 
-  test "a plan knows the width", context do
+  test "a plan includes the width of the queue", context do
     plan = fn opts ->
       {:ok, plan} = Trainer.plan(Keyword.merge(@options ++ [corpus: context.corpus], opts))
       plan
     end
 
     shallow = plan.(embedding: :melee).num_weights
-    # Of the norm of the input, and of three gates of eight.
+    # Weights of the input's norm, and of three gates of eight.
     assert plan.([]).num_weights - shallow == (3 * 13 + 9) * (2 + 3 * 8)
   end
 
-  test "what does not fit is refused by name", context do
+  test "wrong options are refused by name", context do
     assert_raise ArgumentError, ~r/:scheduled_sampling: expected a number from 0 to 1/, fn ->
       train(context, "refused", scheduled_sampling: 1.5)
     end
@@ -136,7 +136,7 @@ defmodule Sconce.Trainer.QueueTest do
     assert Exception.message(error) =~
              "scheduled_sampling: expected a game whose inputs are declared"
 
-    # A run that goes on has the inputs that it has.
+    # A resumed run cannot change its embedding.
     trained!(context, "run", [])
     changed = [resume: true, steps: 6, embedding: {:melee, queue_depth: 2, num_delays: 9}]
     assert {{:error, error}, _path} = train(context, "run", changed)

@@ -7,6 +7,8 @@ defmodule Sconce.Trainer.RangeTestTest do
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.RangeTest
 
+  doctest RangeTest
+
   @training [batch_size: 8, window_size: 16, stride: 16, loss: :plain, seed: 3]
 
   setup_all do
@@ -14,7 +16,7 @@ defmodule Sconce.Trainer.RangeTestTest do
     heads = [action: {:categorical, 2}]
     :rand.seed(:exsss, 3)
 
-    # The action is what is seen.
+    # The action equals the observation.
     games =
       for _game <- 1..8 do
         bits = for _frame <- 1..64, do: :rand.uniform(2) - 1
@@ -34,7 +36,7 @@ defmodule Sconce.Trainer.RangeTestTest do
     test
   end
 
-  test "steps compute in what those of a run would", context do
+  test "steps use the precision of a run", context do
     for {more, used} <- [
           {[], "f32"},
           {[precision: :f16], "f32"},
@@ -46,7 +48,7 @@ defmodule Sconce.Trainer.RangeTestTest do
     end
   end
 
-  test "rates grow by one factor until the loss runs away, and where it fell is suggested",
+  test "rates grow by one factor until the loss diverges, and the suggestion is where the loss fell",
        context do
     test = find!(context.spec, context, num_it: 60)
     rates = for point <- test.points, do: point.learning_rate
@@ -63,7 +65,7 @@ defmodule Sconce.Trainer.RangeTestTest do
     assert_in_delta test.minimum, lowest.learning_rate / 10, 0.5 * test.minimum
   end
 
-  test "a teacher is in the loss, as in a run", context do
+  test "a teacher is part of the loss, as in a run", context do
     dir = tmp_dir!("range_test_teacher")
     {:ok, policy} = Policy.init(context.spec, seed: 9)
     path = Path.join(dir, "teacher.safetensors")
@@ -75,14 +77,15 @@ defmodule Sconce.Trainer.RangeTestTest do
     assert_in_delta ten / one, 10, 1.0e-6
   end
 
-  test "one seed gives one curve, on any number of threads, and another another", context do
+  test "equal seeds give equal curves on any number of threads, and other seeds do not",
+       context do
     losses = fn more -> for point <- find!(context.spec, context, more).points, do: point.loss end
     first = losses.(num_it: 12, threads: 1)
     assert losses.(num_it: 12, threads: 2) == first
     assert losses.(num_it: 12, seed: 4) != first
   end
 
-  test "a policy that is given is trained as a copy, and a run's folder is left alone", context do
+  test "a given policy is trained as a copy, and no folder is written", context do
     {:ok, policy} = Policy.init(context.spec, seed: 3)
     {:ok, names} = Policy.weights(policy)
     weights = fn -> for {name, _shape} <- names, do: Policy.weight(policy, name) end
@@ -91,19 +94,19 @@ defmodule Sconce.Trainer.RangeTestTest do
     test = find!(policy, context, num_it: 12, out: out)
     assert weights.() == before
     refute File.exists?(out)
-    # New weights of that seed are the same ones.
+    # New weights of the same seed equal those of the policy.
     assert test.points == find!(context.spec, context, num_it: 12).points
   end
 
-  test "a loss that runs away ends the test, which says so", context do
+  test "a diverging loss ends the range test, which reports it", context do
     test = find!(context.spec, context, num_it: 40, start_lr: 50, end_lr: 100, optimizer: :sgd)
     assert test.diverged
     assert length(test.points) < 40
-    assert to_string(test) =~ "where the loss ran away"
+    assert to_string(test) =~ "where the loss diverged"
     assert inspect(test) =~ ~r/^#Sconce.Trainer.RangeTest<\d+ steps/
   end
 
-  test "is drawn with its rates on a logarithmic axis, both suggestions marked", context do
+  test "a range test is drawn on a logarithmic axis, with both suggestions marked", context do
     test = find!(context.spec, context, num_it: 60)
     path = Path.join(context.dir, "range.svg")
     assert :ok = RangeTest.write(test, path)
@@ -117,7 +120,7 @@ defmodule Sconce.Trainer.RangeTestTest do
     assert to_string(test) =~ ~r/^steepest  \d\.\de-\d+$/m
   end
 
-  test "what is wrong has a name", context do
+  test "wrong options are named", context do
     assert_raise ArgumentError, ~r/option :corpus is required/, fn ->
       Trainer.find_learning_rate(context.spec, @training)
     end

@@ -43,7 +43,7 @@ defmodule Sconce.Trainer.ReportTest do
     }
   end
 
-  test "the policy stands beside each baseline, on all frames and on the changed ones" do
+  test "the policy is compared with each baseline, on all frames and on changed ones" do
     lines = report() |> Report.format() |> String.split("\n")
     assert row(lines, "all heads") == ~w(1.250 4.500 2.500 9.000)
     assert row(lines, "buttons", 1) == ~w(90.0 90.0 25.0 25.0)
@@ -51,7 +51,7 @@ defmodule Sconce.Trainer.ReportTest do
     assert row(lines, "A 1,234", 1) == ~w(- - 0.0 0.0)
   end
 
-  test "it tells who waited for whom, where something was loaded" do
+  test "it has the waiting times of loader and training, if a loader was used" do
     flow = %{
       batches: 9,
       rows_per_second: 48_900.4,
@@ -59,12 +59,12 @@ defmodule Sconce.Trainer.ReportTest do
       room_wait_seconds: 55.1
     }
 
-    line = "loaded 48,900 rows/s, waited 0.02 s for data, the loader 55.10 s for room"
+    line = "loaded 48,900 rows/s; training waited 0.02 s for data, the loader 55.10 s for room"
     assert report() |> Map.put(:loader, flow) |> Report.format() =~ "\n" <> line <> "\n"
     refute Report.format(report()) =~ "loaded"
   end
 
-  test "it tells which files could not be written, and where the state on disk is" do
+  test "it names files that could not be written, and the last state on disk" do
     file = %{path: "run/last.safetensors", reason: "run/last: full", step: 1500, times: 3}
     text = report() |> Map.put(:saves, %{failed: [file], step: 1200}) |> Report.format()
 
@@ -72,11 +72,11 @@ defmodule Sconce.Trainer.ReportTest do
              "\nthe state on disk is that of step 1,200\nnot saved (3 x): run/last: full\n"
 
     text = report() |> Map.put(:saves, %{failed: [file], step: nil}) |> Report.format()
-    assert text =~ "that of none of this run\n"
+    assert text =~ "\nthe state on disk is not of this run\n"
     refute report() |> Map.put(:saves, %{failed: [], step: 9}) |> Report.format() =~ "disk"
   end
 
-  test "it tells what was computed in, unless that is f32 and was to be" do
+  test "it names the precision, unless f32 was both requested and used" do
     text = fn used, asked ->
       more = %{precision: used, skipped_updates: 12, options: %{precision: asked, batch_size: 1}}
       report() |> Map.merge(more) |> Report.format()
@@ -85,22 +85,22 @@ defmodule Sconce.Trainer.ReportTest do
     refute text.("f32", "f32") =~ "computed"
     assert text.("bf16", "bf16") =~ "\ncomputed in bf16\n"
     assert text.("f32", "bf16") =~ "\ncomputed in f32, as bf16 gains nothing on this machine\n"
-    said = "\ncomputed in f16, 12 updates skipped whose gradient overflowed\n"
+    said = "\ncomputed in f16, 12 updates skipped after an overflow\n"
     assert text.("f16", "f16") =~ said
   end
 
-  test "it begins with what was trained, how it ended and on what it was measured" do
+  test "it begins with the model, the end of the run and the validation data" do
     text = Report.format(report())
     assert text =~ "gru 256x2 -> controller(81) · 1.1 M weights\n"
 
     assert text =~
-             "stopped early, as it no longer got better: 1,500 steps in 2:05, best at 1,000\n"
+             "stopped early, without further improvement: 1,500 steps in 2:05, best at 1,000\n"
 
     assert text =~ "trained on 250,000 frames of 12 games, measured on 12,000 frames of 2 games\n"
     assert text =~ "12,000 frames, 900 of them with a changed action"
   end
 
-  test "a policy without buttons has no table of them" do
+  test "a policy without buttons has no table of buttons" do
     policy = %{metrics(1.0, nil) | buttons: []}
     text = Report.format(%{policy: policy, baselines: []})
     refute text =~ "precision"

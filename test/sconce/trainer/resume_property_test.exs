@@ -1,6 +1,6 @@
 defmodule Sconce.Trainer.ResumePropertyTest do
-  # A property: whatever a run is told, it goes on from where it was cut to the bits, and the curve, of one
-  # that was not. Other options each time, and the same ones with `mix test --seed`.
+  # A property: with any options, a run that was cut and resumed ends with the same bits and the same curve as an
+  # uninterrupted one. The options are drawn anew each time; `mix test --seed` repeats them.
   use ExUnit.Case, async: true
 
   import Sconce.Test.Scratch
@@ -11,7 +11,7 @@ defmodule Sconce.Trainer.ResumePropertyTest do
   @cases 30
   @steps 8
 
-  # Each is drawn from its values.
+  # Each option is drawn from its values.
   @choices [
     prior: [false, true],
     dropout: [0.0, 0.3],
@@ -38,7 +38,7 @@ defmodule Sconce.Trainer.ResumePropertyTest do
     seed: [0, 1]
   ]
 
-  # Of these, one row together.
+  # One row of these is drawn as a whole.
   @heads [
     [heads: :independent, head_hidden_size: 4],
     [heads: :autoregressive, stream_size: 4]
@@ -73,7 +73,7 @@ defmodule Sconce.Trainer.ResumePropertyTest do
       [scheduled_sampling_steps: 4, scheduled_sampling_slots: 2]
   ]
 
-  # What may be another when a run goes on.
+  # Options that may change when a run is resumed.
   @computed [
     threads: [1, 2],
     prefetch: [0, 1, 4],
@@ -105,7 +105,7 @@ defmodule Sconce.Trainer.ResumePropertyTest do
 
   for n <- 1..@cases do
     @tag capture_log: true
-    test "of drawn options, #{n}", %{corpus: corpus} do
+    test "with drawn options, #{n}", %{corpus: corpus} do
       :rand.seed(:exsss, {ExUnit.configuration()[:seed], unquote(n), 0})
       dir = tmp_dir!("resume")
       options = [corpus: corpus] ++ options()
@@ -113,7 +113,7 @@ defmodule Sconce.Trainer.ResumePropertyTest do
 
       whole = Path.join(dir, "whole")
       want = run!([out: whole] ++ drawn(@computed) ++ options)
-      # As a process that is killed leaves it, after a step and before the next save.
+      # The folder as a killed process leaves it, after a step and before the next save.
       step = whole |> saved() |> List.delete(@steps) |> Enum.random()
       cut = Path.join(dir, "cut")
       File.mkdir_p!(cut)
@@ -151,7 +151,7 @@ defmodule Sconce.Trainer.ResumePropertyTest do
     report
   end
 
-  # Steps whose states stayed; the writer may have been busy at some.
+  # Steps with a saved state; the writer may have been busy at others.
   defp saved(out) do
     for path <- Path.wildcard(Path.join(out, "last-*.safetensors")),
         do:
@@ -166,7 +166,7 @@ defmodule Sconce.Trainer.ResumePropertyTest do
 
   defp last(out), do: Path.join(out, "last.safetensors")
 
-  # Weights, moments, averages and carried states; the manifest before them tells the time.
+  # Digest of weights, moments, averages and carried states, without the manifest, which contains times.
   defp tensors(path) do
     <<length::64-little, _header::binary-size(length), tensors::binary>> = File.read!(path)
     :crypto.hash(:sha256, tensors)

@@ -47,14 +47,14 @@ defmodule Sconce.Trainer.ResumeTest do
     Exception.message(error)
   end
 
-  test "a folder without a run is no run to go on with, and nothing begins there", context do
+  test "a folder without a run cannot be resumed, and stays empty", context do
     assert {:error, %Error{kind: :not_found, op: :train} = error} = resume(context)
     assert Exception.message(error) =~ "a run in #{context.out} not found"
     assert Exception.message(error) =~ "corpus: DIR"
     refute File.exists?(context.out)
   end
 
-  test "a run that began with a :decision_transformer goes on with a :causal_transformer",
+  test "a run that began with a :decision_transformer resumes with a :causal_transformer",
        context do
     model = [backbone: :causal_transformer, num_heads: 1, head_dim: 4, save_every: 1, steps: 12]
     {:ok, straight} = begin(context, model ++ [out: Path.join(context.dir, "straight")])
@@ -71,7 +71,7 @@ defmodule Sconce.Trainer.ResumeTest do
     File.write!(record, before.(File.read!(record)))
     last = Path.join(context.out, "last.safetensors")
     <<length::64-little, header::binary-size(length), numbers::binary>> = File.read!(last)
-    # The digest is of another text.
+    # The header changed, so the digest no longer fits and is removed.
     header = header |> before.() |> String.replace("sha256", "sha255")
     File.write!(last, [<<byte_size(header)::64-little>>, header, numbers])
 
@@ -81,7 +81,7 @@ defmodule Sconce.Trainer.ResumeTest do
     refute File.read!(record) =~ "decision_transformer"
   end
 
-  test "the folder says all that a run needs to go on", context do
+  test "the folder contains all that a run needs to resume", context do
     {:ok, straight} = begin(context, out: Path.join(context.dir, "straight"), steps: 12)
 
     {:ok, run} =
@@ -99,14 +99,14 @@ defmodule Sconce.Trainer.ResumeTest do
     assert tensors(report.out) == tensors(straight.out)
   end
 
-  test "a run that was killed before it saved a state begins again as it was told", context do
+  test "a run that was killed before its first save restarts with its options", context do
     {:ok, straight} = begin(context, steps: 6)
     for name <- ~w(last best), do: File.rm!(Path.join(context.out, name <> ".safetensors"))
     assert {:ok, report} = resume(context)
     assert {report.steps, report.options} == {6, straight.options}
   end
 
-  test "what may change does, and is what is recorded from then on", context do
+  test "options that may change do, and are recorded from then on", context do
     {:ok, _report} = begin(context, steps: 4)
     more = [validate_every: 1, keep_last: 2, prefetch: 0, threads: 1, patience: 50]
     assert {:ok, report} = resume(context, more)
@@ -115,7 +115,7 @@ defmodule Sconce.Trainer.ResumeTest do
     assert again == report.options
   end
 
-  test "all that may not change is refused at once, with both values", context do
+  test "changes of fixed options are refused at once, with both values", context do
     {:ok, _report} = begin(context, steps: 4, ema_decay: 0.9)
     other = corpus!(Path.join(context.dir, "other"), 7)
 
@@ -124,7 +124,7 @@ defmodule Sconce.Trainer.ResumeTest do
       |> resume(hidden_size: 16, seed: 3, noise: 0.3, ema_decay: 0.5, corpus: other)
       |> refused()
 
-    assert text =~ "last.safetensors: what its run goes on with cannot change: "
+    assert text =~ "last.safetensors: a resumed run cannot change these: "
 
     for part <- [
           "hidden_size is 8, not 16",
@@ -138,23 +138,23 @@ defmodule Sconce.Trainer.ResumeTest do
     assert context |> resume(backbone: :lstm) |> refused() =~ "backbone is gru, not lstm"
     loss = [loss: [label_smoothing: 0.2]]
     assert context |> resume(loss) |> refused() =~ "label_smoothing is 0.0, not 0.2"
-    # The numbers of the optimiser, of the loss and of the Spec are the same, said or not.
+    # Options of the optimiser, the loss and the Spec may be given again with the same values.
     same = [beta1: 0.9, weight_decay: 0.01, loss: :plain, hidden_size: 8, backbone: :gru]
     assert {:ok, _report} = resume(context, same)
     assert context |> resume(beta1: 0.8) |> refused() =~ "beta1 is 0.9, not 0.8"
   end
 
-  test "a run goes on in what it computes in and in nothing else", context do
+  test "a run resumes only in its own precision", context do
     {:ok, _report} = begin(context, steps: 4, precision: :bf16, force_precision: true)
     assert {:ok, %{precision: "bf16"}} = resume(context)
     text = context |> resume(precision: :f32) |> refused()
-    assert text =~ "precision is bf16, not f32 (precision bf16 goes on)"
+    assert text =~ "precision is bf16, not f32 (resume with precision bf16)"
     text = context |> resume(precision: :f16) |> refused()
     assert text =~ "precision is bf16, not f32 (f16 gains nothing on this machine)"
     {:ok, %{precision: "bf16"}} = resume(context, precision: :bf16, force_precision: true)
   end
 
-  test "a run is made longer with the schedule that it had", context do
+  test "a run can be extended with its own schedule", context do
     {:ok, %{options: %{warmup_steps: 2, decay_steps: nil}}} =
       begin(context, steps: 8, lr_schedule: :exponential)
 
@@ -164,25 +164,25 @@ defmodule Sconce.Trainer.ResumeTest do
     assert_in_delta rate, 0.01 * :math.pow(0.95, 10 / 6), 1.0e-9
     assert {:ok, %{steps: 12}} = resume(context)
 
-    assert context |> resume(steps: 3) |> refused() =~ "at least the 12 steps that are made"
+    assert context |> resume(steps: 3) |> refused() =~ "at least the 12 steps made so far"
   end
 
-  test "one whose learning rate is at 0 is made longer only with a longer decay", context do
+  test "a run whose learning rate reached 0 can be extended only with a longer decay", context do
     {:ok, _report} = begin(context, steps: 8)
     text = context |> resume(steps: 12) |> refused()
     assert text =~ "steps: expected at most 8 steps, after which the learning rate"
-    assert text =~ "decay_steps 10 is to the new end"
+    assert text =~ "decay_steps 10 reaches the new end"
     assert {:ok, %{steps: 12, options: options}} = resume(context, steps: 12, decay_steps: 10)
     assert {options.warmup_steps, options.decay_steps} == {2, 10}
   end
 
-  test "more epochs make a run longer, also one that was told its steps", context do
+  test "more epochs extend a run, also one with a number of steps", context do
     {:ok, _report} = begin(context, steps: 2, lr_schedule: :constant)
     assert {:ok, %{steps: steps, options: %{steps: nil, epochs: 1}}} = resume(context, epochs: 1)
     assert steps > 2
   end
 
-  test "a state that is damaged is named, with what to do", context do
+  test "a damaged state is named, with a remedy", context do
     {:ok, _report} = begin(context, steps: 4, keep_last: 1)
     last = Path.join(context.out, "last.safetensors")
     bytes = File.read!(last)
@@ -195,12 +195,13 @@ defmodule Sconce.Trainer.ResumeTest do
     assert Exception.message(error) =~ "#{last}: cut short, damaged"
   end
 
-  test "a bit that changed in the last state is found, with what to do", context do
+  test "a flipped bit in the last state is found, with a remedy", context do
     {:ok, _report} = begin(context, steps: 4)
     last = Path.join(context.out, "last.safetensors")
     whole = File.read!(last)
     <<header::little-64, _rest::binary>> = whole
-    # Amid the numbers: a header that changed is no JSON any more, or its sizes do not fit.
+
+    # The flipped bit is among the numbers: a changed header would be invalid JSON or have wrong sizes.
     size = div(8 + header + byte_size(whole), 2)
     <<before::binary-size(size), byte, after_it::binary>> = whole
     File.write!(last, [before, Bitwise.bxor(byte, 1), after_it])
@@ -211,18 +212,18 @@ defmodule Sconce.Trainer.ResumeTest do
     end
 
     assert {:error, error} = resume(context)
-    assert Exception.message(error) =~ ~r/begin anew .*best.safetensors; keep_last/
+    assert Exception.message(error) =~ ~r/start again .*best.safetensors; keep_last/
   end
 
-  test "all that may change is named in the documentation" do
+  test "the documentation names all options that may change" do
     names = Table.free()
     assert length(names) > 20
     {:docs_v1, _, _, _, %{"en" => text}, _, _} = Code.fetch_docs(Trainer)
-    [_, going_on] = Regex.run(~r/## Going on\n(.*?)\n## /s, text)
+    [_, going_on] = Regex.run(~r/## Resume\n(.*?)\n## /s, text)
     assert for(name <- names, not (going_on =~ ~r/`:?#{name}\b/), do: name) == []
   end
 
-  test "the last state tells a player as little as the best policy does", context do
+  test "the last state reveals as little about players as the best policy", context do
     {:ok, _report} = begin(context, steps: 4)
 
     [best, last] =
@@ -236,7 +237,7 @@ defmodule Sconce.Trainer.ResumeTest do
     assert {last.notes["step"], last.notes["window_size"]} == {4, 8}
   end
 
-  test "a Spec is made again from its options" do
+  test "a Spec can be rebuilt from its options" do
     for opts <- [
           [],
           [heads: :autoregressive, prior: true, stream_size: 32, axis_buckets: 8],
@@ -250,7 +251,7 @@ defmodule Sconce.Trainer.ResumeTest do
     end
   end
 
-  test "a VM that is told to stop saves the state of its run first", context do
+  test "a VM that gets a signal to stop first saves the state of its run", context do
     opts = @small ++ [corpus: context.corpus.dir, out: context.out, steps: 10_000_000]
     pid = Path.join(context.dir, "pid")
 

@@ -6,27 +6,26 @@ defmodule Mix.Tasks.Bench do
     only: [type: :string, doc: "A regular expression: cases whose name and text match."],
     threads: [
       type: :pos_integer,
-      doc: "What stands beside one thread, all processors by default."
+      doc: "Threads compared with one thread; all processors by default."
     ],
-    budget: [type: :float, min: 0, default: 2.0, doc: "Seconds that a case is measured."],
-    json: [type: :path, doc: "A file that gets one object a line as well."],
+    budget: [type: :float, min: 0, default: 2.0, doc: "Seconds of measurement per case."],
+    json: [type: :path, doc: "A file for the rows as JSON, one object per line."],
     steps: [
       type: :pos_integer,
       default: 300,
-      doc: "Of training on real games, for each of the `backbones`."
+      doc: "Training steps on real games, for each of the `backbones`."
     ],
-    peers: [type: :path, doc: "Rows of `bench/peers/run.py` to stand beside."],
+    peers: [type: :path, doc: "A file of rows by `bench/peers/run.py` to compare with."],
     with_peers: [
       type: :boolean,
-      doc: "Measures the peers in this run, before and after. Needs `SCONCE_PEERS`."
+      doc: "Measures the peers in this run, before and after Sconce. Needs `SCONCE_PEERS`."
     ]
   ]
 
-  @shortdoc "Measures Sconce on this machine, beside what the machine could do"
+  @shortdoc "Measures Sconce on this machine, beside the machine's limits"
 
   @moduledoc """
-  Measures calls, frames, decisions, training steps and imports, and prints a line for each as it is
-  measured.
+  Measures calls, frames, decisions, training steps and imports, and prints a line for each result.
 
       $ mix bench
       $ mix bench --only "act gru" --budget 5 --json bench/results.json
@@ -36,31 +35,31 @@ defmodule Mix.Tasks.Bench do
 
   | column | meaning |
   |---|---|
-  | `name`, `case` | what is measured |
-  | `batch`, `threads` | windows, frames or calls at once; threads that compute |
+  | `name`, `case` | the measured work |
+  | `batch`, `threads` | windows, frames or calls at once; computing threads |
   | `median_us`, `p95_us`, `n` | of n samples; calls below 20 us are timed in groups |
-  | `limit_us`, `limit` | what it would take at best, and why: bytes over the measured bandwidth, products and exponentials over their measured peaks, or a call that does nothing |
+  | `limit_us`, `limit` | the best possible time, and its reason: bytes over the measured bandwidth, products and exponentials over their measured peak rates, or a no-op call |
 
-  With peers a second table follows: of each row that a peer has as well, the fastest peer, its median
-  (the better one, where it was measured before and after ours), ours as a fraction of that, and both
-  peaks of memory where they are known. `bench/peers/README.md` says what they are.
+  With peers a second table follows. For each row that a peer also has, it shows the fastest peer, its
+  median (the better one if it was measured before and after Sconce), Sconce's median as a fraction of that,
+  and the peak memory of both if known. `bench/peers/README.md` describes the peers.
 
   ## Backbones
 
       $ SCONCE_REPLAYS=replays mix bench backbones --steps 300 --only "gru|mamba"
 
-  One row for each backbone, with the options it has by default: what it learns of the games in `train`
-  in so many steps (plain NLL in nats a frame on the games in `validation`, one frame in five, last
-  step), a decision, the memory of a session, and training steps on 32 windows of 60 frames with
-  their peak of memory. Without `SCONCE_REPLAYS` nothing is learned.
+  One row for each backbone with its default options. Columns are the result of `--steps` training steps on
+  the games in `train` (plain NLL in nats per frame on one frame in five of the games in `validation`, after
+  the last step), the time of a decision, the memory of a session, and the time and peak memory of training
+  steps on 32 windows of 60 frames. Without `SCONCE_REPLAYS` there is no training.
 
-  `mix bench quantise` is `mix bench.quantise`: what decisions lose by weights in fewer bits.
+  `mix bench quantise` is `mix bench.quantise`: the effect of weights in fewer bits on decisions.
 
-  Every case and every backbone checks what it computed. One that fails says FAILED, the others follow,
-  and then the exit status is 1. With `SCONCE_REPLAYS` set, the games of that folder are imported too.
+  Every case and every backbone checks its output. A failed one says FAILED, the others are still measured,
+  and the exit status is 1. If `SCONCE_REPLAYS` is set, the games of that folder are imported too.
 
-  Times of other work on the machine are in the figures: only ratios to rows of the same run mean
-  anything on one that is shared.
+  Other work on the machine affects the times. On a shared machine, only ratios between rows of one run are
+  meaningful.
   """
 
   use Mix.Task
@@ -82,7 +81,7 @@ defmodule Mix.Tasks.Bench do
 
   defp backbones(opts) do
     for name <- [:peers, :with_peers], opts[name] do
-      Mix.raise("#{Switches.switch(name)} does not go with backbones")
+      Mix.raise("#{Switches.switch(name)} cannot be combined with backbones")
     end
 
     names = opts |> regex!() |> Backbones.named()
@@ -138,7 +137,7 @@ defmodule Mix.Tasks.Bench do
     error in ArgumentError -> Mix.raise("#{Exception.message(error)}\n#{@usage}")
   end
 
-  # Minutes of measuring are not to be lost at their end.
+  # Checked first, so that minutes of measurements are not lost at the end.
   defp writable!(nil), do: :ok
 
   defp writable!(path) do
@@ -146,12 +145,12 @@ defmodule Mix.Tasks.Bench do
          do: Mix.raise("--json: #{path}: #{:file.format_error(reason)}")
   end
 
-  # A run that measures nothing is a mistake, not a success.
+  # A run that measures nothing is an error.
   defp only!(cases, opts) do
     with %Regex{} = regex <- regex!(opts),
          [] <- Enum.filter(cases, &(Case.title(&1) =~ regex)) do
       titles = Enum.map_join(cases, "\n  ", &Case.title/1)
-      Mix.raise("no case matches #{opts[:only]}; there are\n  " <> titles)
+      Mix.raise("no case matches #{opts[:only]}; the cases are\n  " <> titles)
     else
       nil -> cases
       [_ | _] = matching -> matching
@@ -184,7 +183,7 @@ defmodule Mix.Tasks.Bench do
     end
   end
 
-  # The machine may have changed its pace meanwhile. Ours are measured, whatever becomes of these.
+  # The machine may have changed its speed meanwhile. Sconce's own rows are kept if this fails.
   defp again(cases, opts) do
     case opts[:with_peers] && Peers.measure(cases, opts[:budget]) do
       nil ->
@@ -194,7 +193,7 @@ defmodule Mix.Tasks.Bench do
         rows
 
       {:error, reason} ->
-        Mix.shell().error("--with-peers, after ours: #{reason}")
+        Mix.shell().error("--with-peers, after Sconce: #{reason}")
         []
     end
   end

@@ -7,30 +7,30 @@ defmodule Mix.Tasks.Bench.Quantise do
   @schema [
     corpus: [
       type: :path,
-      doc: "Folder of the corpus whose games are played; without it those in `SCONCE_REPLAYS`."
+      doc: "Folder of the corpus whose games are played; defaults to `SCONCE_REPLAYS`."
     ],
     games: [
       type: {:or, [:pos_integer, nil]},
       default: nil,
-      doc: "How many; `nil` is all of them."
+      doc: "Number of games; `nil` is all."
     ],
     weights: [
       type: {:list, {:in, @formats}},
       default: @formats,
-      doc: "Formats, of #{Enum.map_join(@formats, ", ", &"`#{&1}`")}."
+      doc: "Formats to compare, of #{Enum.map_join(@formats, ", ", &"`#{&1}`")}."
     ],
     backbone: [
       type: {:in, Sconce.Temporal.backbones()},
       default: :gru,
-      doc: "Of the policy that is made where no checkpoint is given."
+      doc: "Backbone of the random policy that is used without a checkpoint."
     ]
   ]
 
-  @shortdoc "Says what a policy's decisions lose by weights in fewer bits"
+  @shortdoc "Compares a policy's decisions with weights in fewer bits"
 
   @moduledoc """
-  Plays whole games with the weights of a checkpoint in f32 and in other formats, and prints for each how
-  far its logits are from those in f32 and how many actions it changes.
+  Plays whole games with the weights of a checkpoint in f32 and in other formats. Prints for each format how
+  far its logits are from those in f32, and how many actions change.
 
       $ mix bench.quantise run/best.safetensors --corpus validation
       $ SCONCE_REPLAYS=replays mix bench quantise run/best.safetensors --weights bf16 --games 4
@@ -39,19 +39,19 @@ defmodule Mix.Tasks.Bench.Quantise do
 
   | column | meaning |
   |---|---|
-  | `weights`, `kept` | what was asked for, and what it is: a policy that is not packed stays in f32 |
-  | `step, us` | a decision, as measured when the session was opened |
+  | `weights`, `kept` | the requested format, and the actual one: a policy that is not packed stays in f32 |
+  | `step, us` | time of a decision, measured when the session was opened |
   | `diff p50`, `p99`, `most` | the largest difference of a frame's logits, over the frames |
-  | `of logits` | the largest logit by amount, in f32 |
-  | `changed %` | frames whose most likely action is another one; after it the same of each head |
+  | `of logits` | the largest absolute logit in f32 |
+  | `changed %` | frames whose most likely action changes; then the same for each head |
 
-  Below it are the matrices of each format, with the largest of their errors (that of a matrix's worst output
-  as a fraction of the output's weights), and those that are kept otherwise, as in `Sconce.Session`.
+  Below are the matrices of each format with their largest error (the error of a matrix's worst output as a
+  fraction of the output's weights), and those that are kept in another format, as in `Sconce.Session`.
 
-  Each format has a memory of its own, carried through the game. All see the same frames, and heads that
-  follow others are given what f32 chose for those, so that a change counts where it happens and not where
-  it leads. Without a checkpoint a policy with random weights is made, which says little of one that was
-  trained.
+  Each format has its own memory, carried through the game. All formats see the same frames. Autoregressive
+  heads are given the choices of f32 for the heads before them, so that a change counts only where it
+  occurs, not where it leads. Without a checkpoint a policy with random weights is used, which is not
+  representative of a trained one.
   """
 
   use Mix.Task

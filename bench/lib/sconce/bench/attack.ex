@@ -1,9 +1,10 @@
 defmodule Sconce.Bench.Attack do
   @moduledoc false
-  # Inputs that once ended or froze a VM, each in a VM of its own (`bench/attack.exs`).
+  # Inputs that once crashed or froze a VM, each in its own VM (`bench/attack.exs`).
   #
-  # A row makes its files in the VM of the script (`make`), then its `attack` is run in a child VM, which notes what
-  # it holds before and after. Its answers are pairs of a label and an `answer/1`; `accept` says which may come.
+  # A row makes its files in the VM of the script (`make`). Its `attack` then runs in a child VM, which
+  # records its footprint before and after. The answers are pairs of a label and an `answer/1`; `accept`
+  # decides which are allowed.
 
   alias Sconce.Bench.{Child, Footprint}
   alias Sconce.Bench.Attack.{Files, Fixtures, Memory, Runs, Servings, Source, Terms}
@@ -15,31 +16,32 @@ defmodule Sconce.Bench.Attack do
               [patience_ms: 60_000]
 
   @typedoc """
-  `item` is that of the issue. `attack` and `make` are functions of the row's folder. `accept` is `:typed`
-  (errors alone), `:answered` (a value is right as well) or a function of the answers. `seconds` and `mb` bound
-  one of its `inputs`, nil where the work itself takes as long. `limit` is a line of shell before the child.
+  `item` is the number of the attack's topic. `attack` and `make` are functions of the row's folder.
+  `accept` is `:typed` (only errors), `:answered` (a value is allowed too) or a function of the answers.
+  `seconds` and `mb` limit one of its `inputs`; nil if the work itself takes longer. `limit` is a line of
+  shell that runs before the child.
   """
   @type t :: %__MODULE__{}
 
-  @typedoc "What came back: a value, a typed error, a refusal of an argument, or a raw error."
+  @typedoc "The answer of a call: a value, a typed error, a refused argument, or a raw error."
   @type answer ::
           {:value, String.t()}
           | {:error, atom, String.t()}
           | {:refused, String.t()}
           | {:raw, String.t()}
 
-  # A pass that was given up ends when it is through.
+  # A pass whose caller gave up still runs to its end.
   @settle_ms 15_000
   @shown 110
 
-  @doc "Every row, in the order of the issue."
+  @doc "All rows, sorted by item."
   @spec rows() :: [t]
   def rows do
     for(module <- [Files, Memory, Runs, Servings, Source, Terms], row <- module.rows(), do: row)
     |> Enum.sort_by(& &1.item)
   end
 
-  @doc "Runs a row: its verdict and its numbers."
+  @doc "Runs a row. Returns its verdict and figures."
   @spec run(t, Path.t()) :: map
   def run(row, dir) do
     File.mkdir_p!(dir)
@@ -71,7 +73,7 @@ defmodule Sconce.Bench.Attack do
     end
   end
 
-  # The last lines of a VM that died say why.
+  # The last lines of a dead VM show the cause.
   defp lost(%{status: status, output: output}),
     do: "#{Child.ending(status)}#{if output != "", do: ": "}#{output |> last() |> shown()}"
 
@@ -80,7 +82,7 @@ defmodule Sconce.Bench.Attack do
     binary_part(output, max(size - @shown, 0), min(size, @shown))
   end
 
-  @doc "In the child VM: the attack, and what it leaves."
+  @doc "Runs the attack in the child VM, and records the footprint that it leaves."
   def child(name, dir) do
     {:ok, _apps} = Application.ensure_all_started(:sconce_bench)
 
@@ -90,7 +92,7 @@ defmodule Sconce.Bench.Attack do
     end
 
     row = Enum.find(rows(), &(&1.name == name))
-    # What is used for the first time starts threads and loads code.
+    # First use starts threads and loads code.
     warm()
     before = Footprint.take()
     Footprint.forget_peak()
@@ -126,7 +128,7 @@ defmodule Sconce.Bench.Attack do
     end
   end
 
-  @doc "What a call came back with, whatever it does."
+  @doc "The answer of a call, including raised errors and exits."
   @spec answer((() -> term)) :: answer
   def answer(call) do
     answered(call.())
@@ -143,7 +145,7 @@ defmodule Sconce.Bench.Attack do
   defp answered({:error, other}), do: {:raw, other |> inspect() |> shown()}
   defp answered(value), do: {:value, value |> inspect(limit: 3, printable_limit: 40) |> shown()}
 
-  # A message of Sconce names what was expected; one of the VM does not.
+  # Messages of Sconce name the expectation; those of the VM do not.
   defp refused(%{message: "argument error" <> _ = text}), do: {:raw, text}
   defp refused(%{message: "errors were found at" <> _ = text}), do: {:raw, text}
   defp refused(%{message: text}), do: {:refused, text}
@@ -170,7 +172,7 @@ defmodule Sconce.Bench.Attack do
   defp wrong_answer(:typed, {:error, :deadline, _text}), do: "no answer in time"
   defp wrong_answer(_accept, {:error, _kind, text}), do: unfit(text)
 
-  # What an error says is for a terminal.
+  # Error messages are printed on terminals.
   defp unfit(text) do
     cond do
       text =~ ~r/[\x00-\x08\x0b-\x1f\x7f]/ -> "control characters in #{inspect(text)}"
@@ -191,13 +193,13 @@ defmodule Sconce.Bench.Attack do
     |> Enum.filter(&is_binary/1)
   end
 
-  # What frees hundreds of megabytes keeps some of them for the next.
+  # An allocator keeps some of the memory if hundreds of megabytes are freed.
   defp left_fields(row, noted) do
     left = Footprint.left(noted.before, noted.after)
     if row.mb, do: left, else: left -- [:resident_bytes]
   end
 
-  @doc "The most bytes that were resident beyond those of the start, or nil."
+  @doc "Peak resident bytes beyond those at the start, or nil."
   @spec grown(map) :: integer | nil
   def grown(%{peak: peak, before: %{resident_bytes: before}}) when peak != nil and before != nil,
     do: max(peak - before, 0)
@@ -211,8 +213,8 @@ defmodule Sconce.Bench.Attack do
       Enum.map_join(fields, ", ", &"#{&1} #{noted.before[&1]} to #{noted.after[&1]}")
   end
 
-  # The most frequent kinds of answers, and the words of the first.
-  defp summary(accept, _answers) when is_function(accept), do: "as it should be"
+  # The most frequent kinds of answers, or the text of a single one.
+  defp summary(accept, _answers) when is_function(accept), do: "as expected"
   defp summary(_accept, [{_label, answer}]), do: words(answer)
 
   defp summary(_accept, answers) do
@@ -228,7 +230,7 @@ defmodule Sconce.Bench.Attack do
   defp words({:error, kind, text}), do: "#{inspect(kind)} #{text}"
   defp words({what, text}), do: "#{what}: #{text}"
 
-  @doc "A text in one line without control characters, cut short."
+  @doc "A text on one line, without control characters, cut to `most` characters."
   @spec shown(String.t(), pos_integer) :: String.t()
   def shown(text, most \\ @shown) do
     for(<<byte <- text>>, into: "", do: if(byte in 32..126, do: <<byte>>, else: " "))

@@ -1,25 +1,25 @@
 defmodule Sconce.Bench.Backbones do
   @moduledoc false
-  # One row for each backbone: what it learns of real games with one budget, and what it costs.
+  # One row for each backbone: its score on real games after equal training, and its cost.
 
   alias Sconce.Bench.{Cases, Machine, Output, Resident}
   alias Sconce.{Corpus, Error, Figures, Temporal, Trainer}
   alias Sconce.Policy.Spec
 
-  # As the README trains; every option of a backbone is its default.
+  # The options of the run in the README; all others are the backbone's defaults.
   @policy [heads: :autoregressive, prior: true, dropout: 0.3, input_dropout: 0.3]
   @training [
     batch_size: 32,
     window_size: 60,
     loss: :plain,
     mirror: 0.5,
-    # One validation, at the end, of a few frames: what counts is scored after it.
+    # Only one short validation at the end; the score is computed afterwards.
     validate_every: 1_000_000,
     validation_stride: 1000,
     evaluate: false,
     seed: 0
   ]
-  # The same frames of the validation games for all.
+  # All backbones are scored on the same frames of the validation games.
   @scored_stride 5
   @batch 32
   @window 60
@@ -37,9 +37,9 @@ defmodule Sconce.Bench.Backbones do
   ]
 
   @doc """
-  Measures the backbones of some names, with so many steps of training each where there are games,
-  and calls `say` with each line of the table. One that goes wrong has a row that says why, and the
-  others follow. Of kind `:not_found` and the like where the games cannot be imported.
+  Measures the named backbones, each with `steps` training steps if there are games. Calls `say` with each
+  line of the table. A backbone that fails has a row with the reason, and the others follow. Returns an
+  error, such as `:not_found`, if the games cannot be imported.
   """
   @spec run([atom], keyword, (String.t() -> term)) :: {:ok, [map]} | {:error, Exception.t()}
   def run(names, opts, say) do
@@ -165,7 +165,7 @@ defmodule Sconce.Bench.Backbones do
   defp decimals(nil, _digits), do: "-"
   defp decimals(value, digits), do: :erlang.float_to_binary(value / 1, decimals: digits)
 
-  @doc "The backbones whose name matches, all of them for nil."
+  @doc "The backbones whose name matches; all for nil."
   @spec named(Regex.t() | nil) :: [atom]
   def named(nil), do: Temporal.backbones()
   def named(regex), do: Enum.filter(Temporal.backbones(), &(to_string(&1) =~ regex))

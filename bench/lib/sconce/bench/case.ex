@@ -1,10 +1,9 @@
 defmodule Sconce.Bench.Case do
   @moduledoc false
-  # One line of the benchmark: what is timed, and what it could cost at best.
+  # One line of the benchmark: the timed work, and the limit of its time.
   #
-  # `run` gets the seconds it may take. It checks what it computed and raises where that is wrong,
-  # and gives the microseconds of each sample and whatever else is worth telling. `limit` turns that
-  # into the limit and its reason.
+  # `run` gets its budget in seconds. It checks its output and raises if that is wrong. It returns the
+  # microseconds of each sample and further figures. `limit` turns the result into the limit and its reason.
 
   alias Sconce.Figures
 
@@ -21,17 +20,17 @@ defmodule Sconce.Bench.Case do
           limit: (measured -> {float | nil, String.t()})
         }
 
-  # Calls are timed in groups of about so long: a single one may be shorter than the clock is exact.
+  # Calls are timed in groups of about this length, because a single call may be too short for the clock.
   @group_us 20
   @warm_up 3
-  # Calls that say how many more there is time for.
+  # Calls that estimate how many more fit into the time.
   @tried 100
 
-  @doc "What `--only` is matched with, of a case or of its row."
+  @doc "Title of a case or of its row, which `--only` is matched with."
   @spec title(t | map) :: String.t()
   def title(%{name: name, case: text}), do: "#{name} #{text}"
 
-  @doc "Runs a case; whatever goes wrong becomes a row that says so."
+  @doc "Runs a case. A failure becomes a row with the reason."
   @spec row(t, float) :: map
   def row(%__MODULE__{} = bench, budget) do
     measured = bench.run.(budget)
@@ -72,14 +71,15 @@ defmodule Sconce.Bench.Case do
   defp identity(bench), do: Map.take(bench, [:name, :case, :batch, :threads])
 
   @doc """
-  Calls `fun` for about `seconds`, and at least `least` times: microseconds a call, and the last result.
+  Calls `fun` for about `seconds`, and at least `least` times. Returns microseconds per call, and the last
+  result.
   """
   @spec time(function, float, pos_integer) :: {[float], term}
   def time(fun, seconds, least \\ 20) do
     warm_up = if least < @warm_up, do: 0, else: @warm_up
     for _ <- 1..warm_up//1, do: fun.()
     {us, last} = group(fun, 1)
-    # What is over 20 us is timed alone.
+    # Calls over 20 us are timed alone.
     size = (@group_us / max(us, 0.02)) |> ceil() |> min(1000)
     until = System.monotonic_time(:microsecond) + round(seconds * 1.0e6)
     collect(fun, size, until, least, [], last)
@@ -108,15 +108,15 @@ defmodule Sconce.Bench.Case do
   end
 
   @doc """
-  Calls `fun` with each of a tuple of inputs in turn, round and round, for about `seconds` and at least
-  `least` times: microseconds of every single call, and the last result. All must be `{:ok, _}`.
+  Calls `fun` with each element of a tuple in turn, repeatedly, for about `seconds` and at least `least`
+  times. Returns the microseconds of every single call, and the last result. All results must be `{:ok, _}`.
   """
   @spec time_each(tuple, (term -> {:ok, term}), float, pos_integer) :: {[float], {:ok, term}}
   def time_each(inputs, fun, seconds, least) do
     tried = min(@tried, least)
     {us, last} = group(fn -> each(inputs, fun, 1, tried, nil, {:ok, nil}) end, 1)
     n = max(least, round(seconds * 1.0e6 * tried / us))
-    # Not on the heap, where each would make collections take longer.
+    # Off the heap, where each time would make garbage collections longer.
     times = :atomics.new(n, signed: false)
     :erlang.garbage_collect()
     last = each(inputs, fun, 1, n, times, last)

@@ -1,6 +1,6 @@
 defmodule Sconce.Bench.Cases do
   @moduledoc false
-  # Everything that `mix bench` measures.
+  # The cases of `mix bench`.
 
   alias Sconce.Bench.{Case, Frames, Machine, Resident}
   alias Sconce.{Action, Corpus, Figures, Frame, Loader, Native, Policy, Session}
@@ -10,7 +10,7 @@ defmodule Sconce.Bench.Cases do
   @rows 256
   @seed 1
 
-  # Shapes that the peers have as well.
+  # Shapes that the peers also have.
   @heads [head_hidden_size: 0]
   @mlp [backbone: :mlp, hidden_sizes: [512, 512], layer_norm: true] ++ @heads
   @plain [layer_norm: false, input_norm: false] ++ @heads
@@ -23,10 +23,10 @@ defmodule Sconce.Bench.Cases do
      [backbone: :sliding_window, input_norm: false, qk_layernorm: false] ++ @heads}
   ]
   @packed {:melee, layout: :packed}
-  # As a run is set up by default, with the heads that play best.
+  # The default setup of a run, with the heads that play best.
   @usual [backbone: :gru, heads: :autoregressive, prior: true, dropout: 0.3, input_dropout: 0.3]
 
-  @doc "All cases; `threads` is what stands beside one."
+  @doc "All cases, with one thread and with `threads`."
   @spec all(pos_integer) :: [Case.t()]
   def all(threads) do
     threads = Enum.uniq([1, threads])
@@ -46,7 +46,7 @@ defmodule Sconce.Bench.Cases do
 
   defp controls do
     [
-      control("NIF, no-op", &Native.bench_noop/0, fn _ -> {nil, "the control of all others"} end),
+      control("NIF, no-op", &Native.bench_noop/0, fn _ -> {nil, "the control of all rows"} end),
       control("dirty NIF, no-op", &Native.bench_dirty/0, &beside(&1, "two thread switches")),
       control("worker, no-op by message", &worker/0, &beside(&1, "a queue, a thread, a message"))
     ]
@@ -104,7 +104,7 @@ defmodule Sconce.Bench.Cases do
     end)
   end
 
-  # Continuous numbers and ids of a frame, by way of another door.
+  # Counts of continuous numbers and ids of a frame, by another function.
   defp embedded(spec) do
     {:ok, row} = Frame.pack(Frames.made(1))
     embedding = Spec.to_native(spec).embedding
@@ -117,11 +117,11 @@ defmodule Sconce.Bench.Cases do
   # Acting
 
   @formats [:f32, :bf16, :int8]
-  # A p99.9 is to rest on more than a handful of calls.
+  # A p99.9 needs more than a handful of calls above it.
   @calls 10_000
   @windows 100
 
-  @doc "How a packed policy can keep its matrices."
+  @doc "The formats in which a packed policy can keep its matrices."
   @spec formats() :: [atom]
   def formats, do: @formats
 
@@ -134,7 +134,7 @@ defmodule Sconce.Bench.Cases do
     end
   end
 
-  # Without a memory both modes are the same; windows take the ops of the policy itself.
+  # Without a memory both modes are the same. Windows use the policy's own ops.
   defp ways(:mlp), do: for(weights <- @formats, do: {:carry, weights})
   defp ways(_recurrent), do: ways(:mlp) ++ [{:window, :f32}]
 
@@ -148,8 +148,8 @@ defmodule Sconce.Bench.Cases do
   end
 
   @doc """
-  Microseconds of decisions of a new policy, each timed alone from the frame's struct to the action, and
-  what a decision reads. Of the options of a session, `mode` and `weights`.
+  Microseconds of decisions of a new policy, each timed alone from the frame struct to the action, and the
+  sizes of what a decision reads. `opts` are the session options `mode` and `weights`.
   """
   @spec decisions(Spec.t(), keyword, float) :: {[float], map}
   def decisions(spec, opts, budget) do
@@ -182,7 +182,7 @@ defmodule Sconce.Bench.Cases do
   defp act_limit(%{extra: extra}, :carry),
     do: Machine.bytes(extra.read_bytes, 1, "all weights read once")
 
-  # Products of all frames at once, but the weights of a cell are read again for each frame.
+  # All frames are multiplied at once, but a recurrent cell reads its weights for each frame.
   defp act_limit(%{extra: extra}, :window) do
     flops = 2 * (@window * extra.backbone + extra.heads)
     products = Machine.flops(flops, 1, "products of #{@window} frames")
@@ -193,13 +193,13 @@ defmodule Sconce.Bench.Cases do
     end
   end
 
-  # Numbers of the matrices and vectors that a decision reads, and the bytes in which they are kept; of a
-  # table it reads some rows.
+  # Numbers in the matrices and vectors that a decision reads, and their bytes. Tables are left out, because
+  # only some of their rows are read.
   defp sizes(policy, formats) do
     counted =
       for {name, shape} <- Machine.value!(Policy.weights(policy)),
           part <- parts(name),
-          do: {part, Enum.product(shape), bytes(shape, formats[name])}
+          do: {part, Tuple.product(shape), bytes(shape, formats[name])}
 
     counts =
       for {part, group} <- Enum.group_by(counted, &elem(&1, 0)),
@@ -210,10 +210,10 @@ defmodule Sconce.Bench.Cases do
     Map.merge(counts, %{weights: policy.num_weights, read_bytes: Enum.sum(read)})
   end
 
-  # In 8 bits each row has a scale.
-  defp bytes([rows, columns], :int8), do: rows * (columns + 4)
-  defp bytes([rows, columns], :bf16), do: 2 * rows * columns
-  defp bytes(shape, _format), do: 4 * Enum.product(shape)
+  # With 8 bits each row has a scale.
+  defp bytes({rows, columns}, :int8), do: rows * (columns + 4)
+  defp bytes({rows, columns}, :bf16), do: 2 * rows * columns
+  defp bytes(shape, _format), do: 4 * Tuple.product(shape)
 
   defp parts("backbone.weight_hh" <> _), do: [:backbone, :recurrent]
   defp parts("backbone." <> _), do: [:backbone]
@@ -259,13 +259,13 @@ defmodule Sconce.Bench.Cases do
     end)
   end
 
-  @doc "Microseconds of training steps, whose loss must fall."
+  @doc "Microseconds of training steps. The loss must fall."
   @spec training(Spec.t(), map) :: {[float], map}
   def training(spec, steps) do
     times = timed(&Native.bench_train/3, spec, steps)
     check(is_float(times.last_loss), "the loss is not a number")
     check(times.last_loss < times.first_loss, "the loss did not fall: #{losses(times)}")
-    # A product costs as much again at each of the two gradients.
+    # Each of the two gradients of a product costs as much as the product.
     extra = Map.take(times, [:weights, :first_loss, :last_loss])
     flops = 6 * times.multiply_adds
     made = %{flops: flops, exponentials: Enum.sum(times.exponentials)}
@@ -294,7 +294,7 @@ defmodule Sconce.Bench.Cases do
     end
   end
 
-  @doc "How much `Sconce.Native.bench_train/3` and its like work on."
+  @doc "Sizes of the work for `Sconce.Native.bench_train/3` and related functions."
   @spec steps(pos_integer, pos_integer, pos_integer) :: map
   def steps(batch, window, threads),
     do: %{batch: batch, window: window, threads: threads, seed: @seed, min_steps: 5, seconds: 0.0}
@@ -307,7 +307,7 @@ defmodule Sconce.Bench.Cases do
   defp losses(times),
     do: "#{Float.round(times.first_loss, 2)} to #{Float.round(times.last_loss, 2)}"
 
-  # Loading: windows drawn, embedded, augmented and handed over, to one who takes them at once.
+  # Loading: windows are drawn, embedded, augmented and delivered to a consumer that takes them at once.
 
   @augmented [mirror: 0.5, noise: 0.3, previous_dropout: 0.1, frame_delay_max: 18]
 
@@ -349,8 +349,8 @@ defmodule Sconce.Bench.Cases do
     Machine.value!(Corpus.import(paths, into: into, progress: false))
   end
 
-  # Microseconds a batch, and the last one. Several threads' batches come together, so that so many are
-  # timed together.
+  # Microseconds per batch, and the last batch. Batches of several threads arrive together, so groups of
+  # batches are timed.
   @together 8
 
   defp batch_times(stream, seconds) do
@@ -380,13 +380,13 @@ defmodule Sconce.Bench.Cases do
     consumed = 256 / step_us * 1.0e6
 
     text =
-      "#{Figures.decimal(rate / 1000)} k rows/s, #{Figures.decimal(rate / consumed)} times what " <>
-        "the MLP's step takes (#{Figures.decimal(consumed / 1000)} k)"
+      "#{Figures.decimal(rate / 1000)} k rows/s, #{Figures.decimal(rate / consumed)} times the " <>
+        "rate of the MLP's step (#{Figures.decimal(consumed / 1000)} k)"
 
     %{rows_per_s: rate, mlp_rows_per_s: consumed, bytes: read + written, rates: text}
   end
 
-  # The fastest consumer, measured once a run for each number of threads.
+  # The fastest consumer, measured once per run for each thread count.
   defp mlp_step_us(threads, budget) do
     key = {__MODULE__, :mlp_step, threads}
 
@@ -424,7 +424,7 @@ defmodule Sconce.Bench.Cases do
     end)
   end
 
-  # Into a new corpus each time: a second import finds everything known.
+  # Each import makes a new corpus, because a second import would find all games known.
   defp import_once(scratch, paths, threads) do
     into = Path.join(scratch, "corpus-#{System.unique_integer([:positive])}")
     corpus = Machine.value!(Corpus.import(paths, into: into, threads: threads, progress: false))

@@ -1,44 +1,44 @@
 defmodule Sconce.Bench.Child do
   @moduledoc false
-  # A program in an OS process of its own, which may be killed, limited or left to die: a VM beside this Sconce,
-  # or a Mix task.
+  # A program in its own OS process, which may be killed, limited or left to die: a VM with this Sconce, or
+  # a Mix task.
 
   @enforce_keys [:port, :os_pid, :start]
   defstruct @enforce_keys
 
   @type t :: %__MODULE__{port: port, os_pid: String.t(), start: integer}
-  @typedoc "`status` is the exit status, 128 more than the signal that ended it, or `:hung`."
+  @typedoc "`status` is the exit status, 128 plus the signal that ended it, or `:hung`."
   @type ended :: %{status: non_neg_integer | :hung, output: binary, ms: non_neg_integer}
 
-  # The last of what it prints is kept.
+  # Only the end of the output is kept.
   @output_bytes 200_000
   @killed_ms 30_000
 
   @doc """
-  Starts a VM that runs `script` beside this Sconce. Options:
+  Starts a VM that runs `script` with this Sconce. Options:
 
-    * `limit` - a line of shell before it, such as `"ulimit -v 6000000"`;
-    * `dir` - the folder it runs in.
+    * `limit` - a line of shell that runs before it, such as `"ulimit -v 6000000"`;
+    * `cd` - the working folder.
   """
   @spec elixir(String.t(), keyword) :: t
   def elixir(script, opts \\ []) do
     start(["elixir"] ++ code_paths() ++ ["-e", script], opts)
   end
 
-  @doc "Switches of `elixir` for a VM that has the modules of Sconce and of its benchmarks."
+  @doc "Switches of `elixir` that add the modules of Sconce and of its benchmarks."
   @spec code_paths() :: [String.t()]
   def code_paths do
     Enum.flat_map([:sconce, :sconce_bench], &["-pa", Application.app_dir(&1, "ebin")])
   end
 
-  @doc "Starts `mix` with these arguments, in the folder and the environment of this VM."
+  @doc "Starts `mix` with these arguments, in the folder and environment of this VM."
   @spec mix([String.t()], keyword) :: t
   def mix(args, opts \\ []), do: start(["mix" | args], opts)
 
   defp start(command, opts) do
     limit = Keyword.get(opts, :limit, ":")
-    shell = System.find_executable("sh") || raise "there is no sh"
-    # Each program replaces the one before it, so that the number stays.
+    shell = System.find_executable("sh") || raise "no sh found"
+    # Each program replaces the one before, so that the process id stays the same.
     args = ["-c", "#{limit}; exec \"$@\"", "sh" | command]
     how = [:binary, :exit_status, :stderr_to_stdout, :use_stdio, :hide, args: args]
     port = Port.open({:spawn_executable, shell}, how ++ Keyword.take(opts, [:cd]))
@@ -46,11 +46,11 @@ defmodule Sconce.Bench.Child do
     %__MODULE__{port: port, os_pid: to_string(os_pid), start: now()}
   end
 
-  @doc "Waits for its end; after `ms` it is killed, and `status` is `:hung`."
+  @doc "Waits for the end. After `ms` the program is killed, and `status` is `:hung`."
   @spec await(t, timeout) :: ended
   def await(child, ms \\ :infinity), do: collect(child, until(ms), "", nil)
 
-  @doc "What it has printed and how it ended, if it ends within `ms`; otherwise `nil`, and it goes on."
+  @doc "The output and the status if the program ends within `ms`; otherwise `nil`, and it keeps running."
   @spec ended(t, non_neg_integer) :: ended | nil
   def ended(%{port: port} = child, ms) do
     receive do
@@ -60,14 +60,14 @@ defmodule Sconce.Bench.Child do
     end
   end
 
-  @doc "Sends it a signal by name, such as `\"KILL\"`. One that has ended is left alone."
+  @doc "Sends a signal by name, such as `\"KILL\"`. A program that has ended is left alone."
   @spec signal(t, String.t()) :: :ok
   def signal(%{os_pid: os_pid}, name) do
     {_said, _status} = System.cmd("kill", ["-#{name}", os_pid], stderr_to_stdout: true)
     :ok
   end
 
-  @doc "Kills it outright and waits for its end."
+  @doc "Kills the program and waits for its end."
   @spec kill(t) :: ended
   def kill(child) do
     signal(child, "KILL")
@@ -75,7 +75,7 @@ defmodule Sconce.Bench.Child do
   end
 
   @doc """
-  The name of an end.
+  Describes an exit status.
 
       iex> Sconce.Bench.Child.ending(139)
       "VM died: signal 11"
@@ -96,7 +96,7 @@ defmodule Sconce.Bench.Child do
     end
   end
 
-  # What came before its end is in the mailbox.
+  # Output printed before the end is still in the mailbox.
   defp told(%{port: port, start: start} = child, status, output) do
     receive do
       {^port, {:data, data}} -> told(child, status, last(output <> data))

@@ -1,14 +1,14 @@
 defmodule Sconce.Bench.Footprint do
   @moduledoc false
-  # What this VM holds: processes, sessions, threads, file descriptors, atoms and memory. A number is nil where the
-  # system does not tell.
+  # Resources of this VM: processes, sessions, threads, file descriptors, atoms and memory. A number is nil
+  # if the system does not report it.
 
   alias Sconce.Native
 
   @fields ~w(processes sessions threads descriptors atoms resident_bytes vm_bytes)a
   @bytes ~w(resident_bytes vm_bytes)a
-  # Beyond the start: memory of an allocator that keeps what it was given back, and names that code which is
-  # loaded late brings. A thread that frees what was large comes and goes.
+  # Allowed growth: memory that an allocator keeps, and atoms of code that is loaded late. A thread that
+  # frees large memory comes and goes.
   @spare %{resident_bytes: 32_000_000, vm_bytes: 32_000_000, atoms: 1_000, threads: 1}
 
   @type t :: %{optional(atom) => non_neg_integer | nil}
@@ -19,7 +19,7 @@ defmodule Sconce.Bench.Footprint do
   @spec bytes?(atom) :: boolean
   def bytes?(field), do: field in @bytes
 
-  @doc "What there is now, after a collection of all garbage."
+  @doc "The resources now, after a garbage collection of all processes."
   @spec take() :: t
   def take do
     for pid <- Process.list(), do: :erlang.garbage_collect(pid)
@@ -35,7 +35,7 @@ defmodule Sconce.Bench.Footprint do
     }
   end
 
-  @doc "What there is when nothing is left beyond `before`, or else after `ms`: ends take a moment."
+  @doc "The resources once nothing is left beyond `before`, or after `ms`, because ends take a moment."
   @spec settle(t, non_neg_integer) :: t
   def settle(before, ms) do
     now = take()
@@ -48,7 +48,7 @@ defmodule Sconce.Bench.Footprint do
     end
   end
 
-  @doc "The fields of which more is left than there was."
+  @doc "The fields that have grown beyond the allowance."
   @spec left(t, t) :: [atom]
   def left(before, now) do
     for field <- @fields,
@@ -58,11 +58,11 @@ defmodule Sconce.Bench.Footprint do
         do: field
   end
 
-  @doc "The most bytes that were resident since `forget_peak/0`, or nil."
+  @doc "Peak resident bytes since `forget_peak/0`, or nil."
   @spec peak() :: non_neg_integer | nil
   def peak, do: kilobytes("VmHWM")
 
-  @doc "Lets the peak begin at what is resident now."
+  @doc "Resets the peak to the resident bytes now."
   @spec forget_peak() :: :ok | {:error, atom}
   def forget_peak, do: File.write("/proc/self/clear_refs", "5")
 

@@ -1,26 +1,26 @@
 defmodule Sconce.Bench.Frames do
   @moduledoc false
-  # What policies are shown while they are measured: frames of a real game where there is one.
+  # Frames that policies see while they are measured: those of a real game if there is one.
 
   alias Sconce.{Corpus, Frame, Native}
   alias Sconce.Bench.Machine
   alias Sconce.Frame.Player
 
-  # Ten seconds, so that a frame is not the one that was just there, and all of them stay near.
+  # Ten seconds, so that consecutive frames differ and all of them stay in a cache.
   @sequence 600
   @broken ~w(too_short not_two_players truncated corrupt)
   @buttons ~w(a b x y z l r d_up)a
 
   @doc """
-  Frames in the order in which a game has them, and whether they are `:real`: of the longest game in
-  `SCONCE_REPLAYS`, else `:made`.
+  Consecutive frames of one game, and their origin: `:real` for the longest game in `SCONCE_REPLAYS`, else
+  `:made`.
   """
   @spec sequence() :: {tuple, :real | :made}
   def sequence do
     dir = System.get_env("SCONCE_REPLAYS")
     key = {__MODULE__, dir}
 
-    # As literals: frames on the heap would be copied by collections in the midst of what is timed.
+    # Stored as literals, because garbage collections would copy frames on the heap during a measurement.
     with nil <- :persistent_term.get(key, nil) do
       sequence = if dir, do: {real(dir), :real}, else: {made(), :made}
       :persistent_term.put(key, sequence)
@@ -37,7 +37,7 @@ defmodule Sconce.Bench.Frames do
       into = Path.join(scratch, "corpus")
       corpus = Machine.value!(Corpus.import(paths, into: into, progress: false))
       rows = corpus |> longest() |> then(&Machine.value!(Corpus.recording(corpus, &1)))
-      # From its middle, where both players are at it.
+      # From the middle of the game, where both players are active.
       middle = Enum.slice(rows, div(length(rows), 2), @sequence)
       middle |> Enum.map(fn {row, _labels} -> unpack(row) end) |> List.to_tuple()
     end)
@@ -49,7 +49,7 @@ defmodule Sconce.Bench.Frames do
     index
   end
 
-  @doc "The frame of a packed row, as a game's own code would hand it over."
+  @doc "The frame of a packed row, as game code would build it."
   @spec unpack(binary) :: Frame.t()
   def unpack(row) do
     numbers = for <<number::float-32-little <- row>>, do: whole(number)
@@ -63,7 +63,7 @@ defmodule Sconce.Bench.Frames do
       distance: at["distance"],
       name_id: at["name_id"],
       previous_action: if(at["prev_exists"] == 1, do: action(at)),
-      # A row has five; of more it has the number.
+      # A row holds five projectiles, but the count of all.
       projectiles: for(i <- 0..(at["projectile_count"] - 1)//1, do: projectile(at, min(i, 4)))
     }
   end
@@ -89,7 +89,7 @@ defmodule Sconce.Bench.Frames do
         do: {name, at["projectile_#{i}.#{name}"]}
   end
 
-  @doc "One of a game that goes on and that nobody played."
+  @doc "Frame `i` of an endless synthetic game."
   @spec made(integer) :: Frame.t()
   def made(i) do
     %Frame{
@@ -114,11 +114,11 @@ defmodule Sconce.Bench.Frames do
     }
   end
 
-  @doc "The replays of a folder."
+  @doc "The replays in a folder."
   @spec replays(Path.t()) :: [Path.t()]
   def replays(dir), do: dir |> Path.join("**/*.slp") |> Path.wildcard() |> Enum.sort()
 
-  @doc "Replays that nobody played, written to a folder."
+  @doc "Writes synthetic replays to a folder."
   @spec make_games(Path.t()) :: [Path.t()]
   def make_games(dir) do
     :ok = Native.corpus_fixtures(dir)
@@ -126,7 +126,7 @@ defmodule Sconce.Bench.Frames do
     replays(dir)
   end
 
-  @doc "Calls `fun` with a folder that is gone afterwards."
+  @doc "Calls `fun` with a temporary folder, which is removed afterwards."
   @spec scratched((Path.t() -> result)) :: result when result: term
   def scratched(fun) do
     name = "sconce-bench-#{System.pid()}-#{System.unique_integer([:positive])}"

@@ -1,7 +1,7 @@
 defmodule Sconce.Bench.Histogram do
   @moduledoc false
-  # Microseconds that many processes take down at once, also those that are killed: eight classes to the
-  # octave, and the longest exactly.
+  # A histogram of microseconds that many processes record concurrently, even if they are killed. It has
+  # eight classes per octave, and the exact maximum.
 
   @classes 8
   # Up to half an hour.
@@ -20,7 +20,7 @@ defmodule Sconce.Bench.Histogram do
     }
   end
 
-  @doc "Less than one counts as none."
+  @doc "Records a time; times below one microsecond count as 0."
   @spec add(t, number) :: :ok
   def add(%__MODULE__{counts: counts, most: most}, us) do
     us = max(round(us), 0)
@@ -41,8 +41,8 @@ defmodule Sconce.Bench.Histogram do
   defp class(us), do: min(1 + floor(@classes * :math.log2(us)), @classes * @octaves)
 
   @doc """
-  How many there are, the longest, some percentiles (what ends their class), and how many are of a class
-  above that of `limit`.
+  The count, the maximum, some percentiles (the upper ends of their classes), and the count of times in a
+  class above that of `limit`.
 
       iex> histogram = Sconce.Bench.Histogram.new()
       iex> for us <- [0, 0, 100, 9000], do: Sconce.Bench.Histogram.add(histogram, us)

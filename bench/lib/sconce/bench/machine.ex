@@ -1,6 +1,6 @@
 defmodule Sconce.Bench.Machine do
   @moduledoc false
-  # What the figures were measured on, and what it could do at best.
+  # Description and limits of the machine on which the figures are measured.
 
   alias Sconce.{Figures, Native}
   alias Sconce.Native.Call
@@ -34,11 +34,11 @@ defmodule Sconce.Bench.Machine do
     end
   end
 
-  @doc "The limit of reading so many bytes, `times` over, that stay as near as they fit."
+  @doc "The time limit of reading `bytes` bytes `times` times, from the cache that they fit into."
   @spec bytes(number, pos_integer, String.t(), pos_integer) :: {float, String.t()}
   def bytes(bytes, threads, what, times \\ 1) do
-    # A quarter of an octave above at most: cases of about the same size share one measurement, and one that
-    # just about fits a cache is not measured with a set that does not.
+    # At most a quarter of an octave larger. Cases of about the same size share one measurement, and one
+    # that just fits a cache is not measured with a set that does not.
     set = 4096 * ceil(:math.pow(2, ceil(4 * :math.log2(max(bytes, 1))) / 4) / 4096)
     rate = ceiling({:bandwidth, set, threads})
     often = if times > 1, do: " #{times} times", else: ""
@@ -46,7 +46,7 @@ defmodule Sconce.Bench.Machine do
     {bytes * times / rate * 1.0e6, text}
   end
 
-  @doc "The limit of computing."
+  @doc "The time limit of a number of floating-point operations."
   @spec flops(number, pos_integer, String.t()) :: {float, String.t()}
   def flops(flops, threads, what) do
     rate = ceiling({:flops, threads})
@@ -57,7 +57,7 @@ defmodule Sconce.Bench.Machine do
     {flops / rate * 1.0e6, text}
   end
 
-  @doc "The limit of computing operations, and then exponentials."
+  @doc "The time limit of floating-point operations followed by exponentials."
   @spec flops(number, number, pos_integer, String.t()) :: {float, String.t()}
   def flops(flops, exponentials, threads, what) when exponentials > 0 do
     {us, text} = flops(flops, threads, what)
@@ -69,22 +69,22 @@ defmodule Sconce.Bench.Machine do
 
   def flops(flops, _none, threads, what), do: flops(flops, threads, what)
 
-  @doc "A call that does nothing, timed in this run too."
+  @doc "The time of a no-op call, measured in this run too."
   @spec control(String.t()) :: {float, String.t()}
   def control(what) do
     {ceiling(:noop), "a no-op NIF call; #{what}"}
   end
 
-  @doc "The answer of native work that was started for a reference."
+  @doc "Starts native work with a reference, and returns its answer."
   @spec answer((reference -> {:ok, term} | :ok | {:error, Exception.t()})) :: term
   def answer(start), do: start |> Call.run() |> value!()
 
-  @doc "The value of an answer, which must be one."
+  @doc "The value of a successful answer; raises the error otherwise."
   @spec value!({:ok, value} | {:error, Exception.t()}) :: value when value: term
   def value!({:ok, value}), do: value
   def value!({:error, error}), do: raise(error)
 
-  # Each is measured when the first case asks for it.
+  # Each limit is measured when a case first asks for it.
   defp ceiling(what) do
     key = {__MODULE__, what}
 
@@ -117,7 +117,7 @@ defmodule Sconce.Bench.Machine do
     end
   end
 
-  # Processes that wanted to run during the last minute, ours among them.
+  # Average count of processes that were ready to run in the last minute, including this one.
   defp load do
     with {:ok, text} <- File.read("/proc/loadavg"), {load, _rest} <- Float.parse(text) do
       load

@@ -1,10 +1,10 @@
 defmodule Sconce.Bench.Output do
   @moduledoc false
-  # Rows as a table for people and as JSON for programs.
+  # Rows as a table for readers and as JSON for programs.
 
   alias Sconce.Figures
 
-  # {column, width, side}; the reason of the limit is the last and as long as it is.
+  # {column, width, side}. The last column, the reason of the limit, has any length.
   @columns [
     {"name", 7, :left},
     {"case", 50, :left},
@@ -18,7 +18,7 @@ defmodule Sconce.Bench.Output do
     {"limit", 0, :left}
   ]
 
-  @doc "What a run was made on, in two lines."
+  @doc "The machine and versions of a run, in two lines."
   @spec header(map) :: String.t()
   def header(machine) do
     """
@@ -54,7 +54,7 @@ defmodule Sconce.Bench.Output do
   defp number(nil), do: "-"
   defp number(us), do: Figures.decimal(us)
 
-  @doc "Cells under their columns, `{title, width, side}` each."
+  @doc "Cells in columns, each column given as `{title, width, side}`."
   @spec line([{String.t(), non_neg_integer, :left | :right}], [String.t()]) :: String.t()
   def line(columns, cells) do
     columns
@@ -66,7 +66,7 @@ defmodule Sconce.Bench.Output do
     |> String.trim_trailing()
   end
 
-  @doc "A row and its machine as one JSON object."
+  @doc "A row with its machine as one JSON object."
   @spec json_line(map, map) :: String.t()
   def json_line(row, machine) do
     {extra, row} = Map.pop!(row, :extra)

@@ -1,15 +1,15 @@
 defmodule Sconce.Bench.Peers do
   @moduledoc false
-  # What a user would pick instead, on the same work: rows of `bench/peers/run.py`, and which of ours
-  # stand beside which of them.
+  # Alternatives on the same work: rows of `bench/peers/run.py`, and which rows of Sconce they are compared
+  # with.
 
   alias Sconce.Bench.{Case, Output}
   alias Sconce.Figures
 
   @runner Path.expand("../../../peers/run.py", __DIR__)
 
-  # {how our title begins, their cases}; batch and threads are those of our row. Decisions stand beside bare
-  # forwards of one frame, without embedding, sampling and reply.
+  # {beginning of Sconce's title, cases of the peers}, with equal batch and threads. Decisions are compared
+  # with bare forwards of one frame, without embedding, sampling and reply.
   @same [
     {"act mlp 512 512, packed 288, one frame", ["policy_fused", "quant"]},
     {"act gru 256x2, packed 288, one frame", "gru_step"},
@@ -54,11 +54,11 @@ defmodule Sconce.Bench.Peers do
     end
   end
 
-  # A peer that could not run a case has a row that says why.
+  # A peer that failed on a case has a row with the reason.
   defp measured?(row), do: Enum.all?(~w(peer case batch threads median_us), &is_map_key(row, &1))
 
   @doc """
-  A flat JSON object, as text to texts, numbers, booleans and nil.
+  Parses a flat JSON object of texts, numbers, booleans and nulls.
 
       iex> Sconce.Bench.Peers.parse(~S({"peer": "jax", "median_us": 1e-05, "n": 5, "other": null}))
       %{"peer" => "jax", "median_us" => 1.0e-5, "n" => 5, "other" => nil}
@@ -82,8 +82,8 @@ defmodule Sconce.Bench.Peers do
   end
 
   @doc """
-  Measures the peers of some cases with the runner. `SCONCE_PEERS` is the folder of the benchmarks
-  that are shared, `PEERS_DIR` their environment.
+  Measures the peers of some cases with the runner. `SCONCE_PEERS` is the folder of the shared benchmarks,
+  `PEERS_DIR` their environment.
   """
   @spec measure([Case.t()], float) :: {:ok, [map]} | {:error, String.t()}
   def measure(cases, budget) do
@@ -112,7 +112,7 @@ defmodule Sconce.Bench.Peers do
     end
   end
 
-  @doc "What the runner is asked for: a regular expression on peer, case and batch, and the threads."
+  @doc "The runner's selection: a regular expression on peer, case and batch, and the threads."
   @spec selection([Case.t()]) :: {String.t(), String.t()}
   def selection(cases) do
     shared = for bench <- cases, theirs <- theirs(bench), do: {bench, theirs}
@@ -121,7 +121,7 @@ defmodule Sconce.Bench.Peers do
     {" (#{Enum.join(keys, "|")})$", threads |> Enum.sort() |> Enum.join(",")}
   end
 
-  @doc "What the peers call a case or a row of ours: names, none where they have none."
+  @doc "The peers' names for a case or a row; empty if they do not have it."
   @spec theirs(map) :: [String.t()]
   def theirs(ours) do
     title = Case.title(ours)
@@ -133,11 +133,11 @@ defmodule Sconce.Bench.Peers do
   end
 
   @doc """
-  The fastest peer of a row that computes in f32: `peer`, `peer_us`, `of_peer` (our time as a fraction of
-  its), and `peer_peak_bytes`, `peer_other` where known. An empty map where nothing was measured. Of a row
-  in another format there are `rival`, `rival_us` and `of_rival` too, the fastest in that format.
+  The fastest f32 peer of a row: `peer`, `peer_us`, `of_peer` (Sconce's time as a fraction of the peer's),
+  and `peer_peak_bytes` and `peer_other` if known. An empty map if no peer was measured. For a row in
+  another format also `rival`, `rival_us` and `of_rival`: the fastest peer in that format.
 
-  Of a row that was measured more than once, as before and after ours, the best counts.
+  If a row was measured more than once, such as before and after Sconce, the best counts.
   """
   @spec beside(map, [map]) :: map
   def beside(%{ok: false}, _peers), do: %{}
@@ -172,7 +172,7 @@ defmodule Sconce.Bench.Peers do
     |> Enum.min_by(& &1["median_us"], fn -> nil end)
   end
 
-  # By their names, as in onnxruntime-uint8, torch-int_mm, openvino-bf16.
+  # The format is part of the name, as in onnxruntime-uint8, torch-int_mm, openvino-bf16.
   defp format(peer) do
     cond do
       peer =~ ~r/int8|int_mm/ -> :int8
@@ -193,7 +193,7 @@ defmodule Sconce.Bench.Peers do
 
   defp rival(_in_f32, _same), do: %{}
 
-  # Memory has rows of its own, measured alone in a process.
+  # Memory is measured in separate rows, each alone in a process.
   defp peak(%{"case" => "train_" <> model} = fastest, peers) do
     at = fastest |> Map.take(~w(peer batch threads)) |> Map.put("case", "memory_" <> model)
     Enum.find_value(peers, &(same?(&1, at) && &1["peak_bytes"]))
@@ -201,7 +201,7 @@ defmodule Sconce.Bench.Peers do
 
   defp peak(_forward, _peers), do: nil
 
-  @doc "The rows that have a peer, as a table; nil where none has."
+  @doc "The rows that have a peer, as a table; nil if none has."
   @spec table([map]) :: String.t() | nil
   def table(rows) do
     case for %{extra: %{peer: _}} = row <- rows, do: cells(row) do

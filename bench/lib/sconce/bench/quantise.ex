@@ -1,9 +1,10 @@
 defmodule Sconce.Bench.Quantise do
   @moduledoc false
-  # What it changes in a policy's decisions to keep its weights in less than f32.
+  # Changes in a policy's decisions if its weights are kept in fewer bits than f32.
   #
-  # The policy goes through whole games once in each format, each with a memory of its own. All are shown the
-  # same frames and score the action that f32 finds most likely, so that logits of heads that follow others
+  # The policy goes through whole games once in each format, with a separate memory for each. All formats
+  # see the same frames and score the most likely action of f32. Logits of autoregressive heads are
+  # therefore computed for the same choices, and a changed choice does not affect the next frame.
   # are those of the same beginning, and a choice that changed does not change the next frame's.
 
   alias Sconce.Bench.{Machine, Output}
@@ -22,10 +23,10 @@ defmodule Sconce.Bench.Quantise do
         }
 
   @doc """
-  A row for each format: `kept` is what it is in fact (f32 for a policy that is not packed); `differences`
-  are each frame's largest of its logits from those in f32, of which the `largest` by amount is given for
-  scale; `changed` counts frames whose most likely action is another one, `heads` those of each head;
-  `matrices` are those of `Sconce.Session.info/1`.
+  A row for each format. `kept` is the actual format (f32 for a policy that is not packed). `differences`
+  are the largest difference of each frame's logits from those in f32, and `largest` is the largest absolute
+  logit, for scale. `changed` counts frames whose most likely action changes, and `heads` counts them for
+  each head. `matrices` are those of `Sconce.Session.info/1`.
   """
   @spec run(Policy.t(), Corpus.t(), [atom], keyword) :: [row]
   def run(policy, corpus, formats, opts \\ []) do
@@ -44,14 +45,14 @@ defmodule Sconce.Bench.Quantise do
     Machine.value!(Session.open(policy, opts))
   end
 
-  # Both players of a game are one view each.
+  # Each player of a game is one view.
   defp views(corpus, games) do
     players = if corpus.info.schema == :melee, do: 0..1, else: 0..0
     count = min(games || corpus.info.games, corpus.info.games)
     for game <- 0..(count - 1)//1, player <- players, do: {game, player}
   end
 
-  # What each format has to say of each frame of a game.
+  # For each frame of a game: the largest logit in f32, and the comparison of each format.
   defp game(corpus, {game, player}, plain, sessions) do
     for session <- [plain | Keyword.values(sessions)], do: :ok = Session.reset(session)
     {:ok, recording} = Corpus.recording(corpus, game, player)
@@ -80,7 +81,7 @@ defmodule Sconce.Bench.Quantise do
   end
 
   @doc """
-  The choice that a head's logits make most likely.
+  The most likely choice by a head's logits.
 
       iex> Sconce.Bench.Quantise.likeliest({:bernoulli, 3}, [0.5, 0.0, -1.0])
       [1, 0, 0]
@@ -119,7 +120,7 @@ defmodule Sconce.Bench.Quantise do
     }
   end
 
-  @doc "The rows as a table: differences of logits, and per cent of frames whose choice changed."
+  @doc "The rows as a table: differences of logits, and percentages of frames whose choice changed."
   @spec table([row]) :: String.t()
   def table([%{heads: heads} | _] = rows) do
     names = for {name, _changed} <- heads, do: {to_string(name), 9, :right}
@@ -144,8 +145,8 @@ defmodule Sconce.Bench.Quantise do
   end
 
   @doc """
-  What became of the matrices of a row: how many are in which format, with the largest of their errors, and
-  which are not as asked for. Nil of a policy that is not packed.
+  A summary of a row's matrices: the count in the requested format with their largest error, and those in
+  another format. Nil for a policy that is not packed.
 
       iex> matrices = [%{name: "a", weights: :int8, error: 0.01}, %{name: "b", weights: :bf16, error: 0.03}]
       iex> Sconce.Bench.Quantise.matrices(%{format: :int8, matrices: matrices})

@@ -1,7 +1,7 @@
 defmodule Sconce.Bench.Resident do
   @moduledoc false
-  # What training steps keep resident: the peak of a process that does nothing else, less what it had
-  # when the library was loaded. `bench/peers/README.md` has the rule, which is the peers' as well.
+  # Resident memory of training steps: the peak of a process that does nothing else, minus its memory after
+  # the library was loaded. `bench/peers/README.md` has the rule, which applies to the peers too.
 
   alias Sconce.Bench.{Child, Machine}
   alias Sconce.Native
@@ -10,7 +10,7 @@ defmodule Sconce.Bench.Resident do
   @status "/proc/self/status"
   @forget "/proc/self/clear_refs"
 
-  @doc "Bytes of five training steps of a Spec at their peak; nil where the system does not tell."
+  @doc "Peak bytes of five training steps of a Spec; nil if the system does not report it."
   @spec peak(Spec.t(), map) :: non_neg_integer | nil
   def peak(%Spec{} = spec, steps) do
     work = {Spec.to_native(spec), %{steps | seconds: 0.0, min_steps: 5}}
@@ -29,7 +29,7 @@ defmodule Sconce.Bench.Resident do
   @doc false
   def print(encoded) do
     {spec, steps} = encoded |> Base.decode64!() |> :erlang.binary_to_term()
-    # What runs for the first time loads code and starts threads, which is not the steps' own.
+    # The first run loads code and starts threads, which do not count for the steps.
     tiny =
       Spec.new(
         embedding: {:vector, 1},

@@ -1,9 +1,9 @@
 defmodule Sconce.Bench.Stress do
   @moduledoc false
-  # Randomised load on a serving and on sessions, in which everything that can go wrong does: callers are
-  # killed in their calls and between them, batches panic or take long, the queue is full, deadlines pass, weights are
-  # swapped for others, for those of another policy and for some whose numbers overflow, processes are sent what they
-  # do not know, the serving ends and is started anew, and runs train beside it.
+  # A randomised load on a serving and on sessions, with all known failures. Callers are killed during calls
+  # and between them. Batches panic or take long. The queue is full. Deadlines pass. Weights are swapped for
+  # valid ones, for those of another policy, and for some whose numbers overflow. Processes get unknown
+  # messages. The serving ends and is started again. Training runs proceed concurrently.
 
   alias Sconce.Bench.{Footprint, Frames, Histogram, Machine}
   alias Sconce.Bench.Stress.{Caller, Far, Runs, Stray}
@@ -17,36 +17,36 @@ defmodule Sconce.Bench.Stress do
     num_layers: 1,
     head_hidden_size: 0
   ]
-  # Fewer may wait than there are callers.
+  # The queue is shorter than the number of callers.
   @serving [max_queue: 6, max_batch: 4]
   @controls 4
 
-  # {what is done to them, how often}
+  # {event, relative frequency}
   @events [kill: 40, kill_in_call: 20, panic: 10, slow: 15, swap: 12, swap_other: 4] ++
             [swap_failing: 3, stray: 6, restart: 3]
   @turns Enum.flat_map(@events, fn {event, often} -> List.duplicate(event, often) end)
   @pause_ms 20
   @slow_ms 25
-  # A call that takes so long does not come back.
+  # A call that takes this long counts as hung.
   @hung_ms 10_000
-  # Sessions and threads end a little after their callers.
+  # Sessions and threads end shortly after their callers.
   @settle_ms 10_000
-  # What a call may take beyond its deadline.
+  # Allowed microseconds beyond a deadline.
   @grace_us 5_000
 
   @doc """
-  Loads for `seconds` with so many `callers`, after a shorter time of the same, which is to fill all caches
-  and pools. With `far: true` a second node serves as well, which stands still, is killed and started again; with
-  `runs: true` training runs go on meanwhile. What is told:
+  Runs the load for `seconds` with `callers` callers, after a shorter warm-up that fills all caches and
+  pools. With `far: true` a second node also serves, which is suspended, killed and restarted. With
+  `runs: true` training runs proceed meanwhile. The report has:
 
-    * `outcomes` - how often each kind of answer came of each kind of call, `[{{place, call, kind}, count}]`,
-      the place `:near` or `:far`, and `:near` of the call `:train`;
-    * `events` - what was done to them;
+    * `outcomes` - counts of the answers by kind, `[{{place, call, kind}, count}]`; the place is `:near` or
+      `:far`, and `:near` for the call `:train`;
+    * `events` - counts of the events;
     * `crashed`, `hung` - callers that got a wrong answer, or none;
-    * `late` (of `near` and `far` calls), `control` - microseconds beyond the deadline, and of as long a wait
-      for a timer, see `Sconce.Bench.Histogram.summary/2`; `above` is by more than 5 ms;
-    * `before`, `after` - what there is, see `Sconce.Bench.Footprint`, and `left`, the fields of which there is more;
-    * `far_sessions` - those that are left on the other node, nil where there was none to look at.
+    * `late` (for `near` and `far` calls), `control` - microseconds beyond the deadline, and for timers of
+      the same length, see `Sconce.Bench.Histogram.summary/2`; `above` counts those over 5 ms;
+    * `before`, `after` - resources, see `Sconce.Bench.Footprint`, and `left`, the fields that have grown;
+    * `far_sessions` - sessions left on the other node, nil if they could not be counted.
   """
   @spec run(keyword) :: map
   def run(opts) do
@@ -71,7 +71,7 @@ defmodule Sconce.Bench.Stress do
     Map.merge(report, %{before: before, after: now, left: Footprint.left(before, now)})
   end
 
-  # Until the sessions of callers that ended are gone.
+  # Waits until the sessions of ended callers are gone.
   defp rest(until) do
     Process.sleep(200)
 
@@ -79,16 +79,16 @@ defmodule Sconce.Bench.Stress do
       do: rest(until)
   end
 
-  # A policy that this serving does not take.
+  # A policy that this serving refuses.
   defp other!, do: Machine.value!(Policy.init(Keyword.put(@spec_options, :hidden_size, 32)))
 
-  # Weights that are finite and whose sums are not.
+  # Finite weights whose sums overflow.
   defp failing!(policy) do
     Frames.scratched(fn dir ->
       path = Path.join(dir, "policy.safetensors")
       :ok = Policy.save(policy, path)
       <<length::64-little, header::binary-size(length), numbers::binary>> = File.read!(path)
-      # Without the digest of what it held.
+      # Renames the key of the digest, which no longer matches.
       header = String.replace(header, "sha256", "sha25_")
       numbers = :binary.copy(<<3.0e38::float-32-little>>, div(byte_size(numbers), 4))
       File.write!(path, [<<length::64-little>>, header, numbers])
@@ -111,13 +111,13 @@ defmodule Sconce.Bench.Stress do
       runs: opts[:runs],
       kills: :counters.new(1, []),
       stills: :counters.new(1, []),
-      # Sessions on the other node, -1 for those that were not looked at.
+      # Sessions on the other node; -1 if they were not counted.
       far_left: :atomics.new(1, []),
       far_serves: :atomics.new(1, []),
       callers: callers,
       start: System.monotonic_time(:millisecond),
       stop: :atomics.new(1, []),
-      # Milliseconds since the start, -1 for nobody.
+      # Milliseconds since the start at which a caller began its call; -1 for none.
       began: :atomics.new(callers, []),
       outcomes: outcomes,
       late: %{near: Histogram.new(), far: Histogram.new()},
@@ -145,7 +145,7 @@ defmodule Sconce.Bench.Stress do
     state |> disturb(until) |> stop() |> report()
   end
 
-  # Its VM takes seconds to start, which are not those of the load.
+  # The VM of the other node takes seconds to start, which do not count as load.
   defp await_far(%{far: nil}), do: :ok
 
   defp await_far(stress) do
@@ -160,7 +160,7 @@ defmodule Sconce.Bench.Stress do
     keeper(stress) ++ runs ++ for(_ <- 1..@controls, do: spawn_link(fn -> control(stress) end))
   end
 
-  # Starts and kills the other node, which reads its policy from a file.
+  # Starts and kills the other node, which loads its policy from a file.
   defp keeper(%{far: nil}), do: []
 
   defp keeper(stress) do
@@ -185,7 +185,7 @@ defmodule Sconce.Bench.Stress do
     pid
   end
 
-  # The control: how late a process is that calls nothing.
+  # The control: lateness of a process that makes no calls.
   defp control(stress) do
     ms = Enum.random(Caller.deadlines())
     start = System.monotonic_time(:microsecond)
@@ -199,7 +199,7 @@ defmodule Sconce.Bench.Stress do
 
     if System.monotonic_time(:millisecond) < until and state.hung == [] and state.crashed == [] do
       turns = turns(state.lane)
-      # Each kind once, however few there is time for.
+      # Each kind of event happens at least once, even in a short time.
       unseen = for event <- Enum.uniq(turns), state.events[event] == 0, do: event
       event = Enum.random(if unseen == [], do: turns, else: unseen)
       state = event(event, state)
@@ -209,7 +209,7 @@ defmodule Sconce.Bench.Stress do
     end
   end
 
-  # What is on a scheduler may not sleep.
+  # Work on a scheduler must not sleep.
   defp turns(:inline), do: @turns -- List.duplicate(:slow, @events[:slow])
   defp turns(:worker), do: @turns
 
@@ -219,7 +219,7 @@ defmodule Sconce.Bench.Stress do
     state
   end
 
-  # Callers that are in a call, as nearly as can be seen from here.
+  # Kills a caller that is probably in a call.
   defp event(:kill_in_call, %{stress: stress} = state) do
     busy = for {pid, slot} <- state.callers, :atomics.get(stress.began, slot) >= 0, do: pid
     if busy != [], do: Process.exit(Enum.random(busy), :kill)
@@ -262,7 +262,7 @@ defmodule Sconce.Bench.Stress do
     pid = state.serving
     receive do: ({:EXIT, ^pid, _reason} -> :ok)
     Process.sleep(:rand.uniform(@pause_ms))
-    # Each of its kinds in turn.
+    # Alternates between the lanes.
     lane = if state.lane == :worker, do: :inline, else: :worker
     %{state | serving: start_serving(state.stress, lane), lane: lane}
   end
@@ -283,10 +283,10 @@ defmodule Sconce.Bench.Stress do
     state
   end
 
-  # The dead, for a while; others take their places where there shall be any.
+  # Handles ended callers for some time, and replaces them if `again?`.
   defp bury(%{serving: serving} = state, ms, again?) do
     receive do
-      # It was not to end.
+      # The serving ended unexpectedly.
       {:EXIT, ^serving, reason} ->
         again = start_serving(state.stress, state.lane)
         bury(note(%{state | serving: again}, {:serving, reason}), ms, again?)

@@ -1,9 +1,9 @@
-//! One optimiser step of the MLP, the LSTM and the GRU in candle-nn: rows as those of `../train.py`.
+//! One optimiser step of the MLP, the LSTM and the GRU in candle-nn. Rows have the format of `../train.py`.
 //!
 //!     RAYON_NUM_THREADS=2 cargo run --release -- --threads 2 --budget 1 --cases train_gru
 //!
-//! Forward, BCE of the buttons and cross entropy of five heads on all frames, backward, clip to the global norm 1, AdamW.
-//! Candle takes its threads from the environment, which `run.py` sets.
+//! A step is forward, BCE of the buttons and cross entropy of five heads on all frames, backward, clip to
+//! the global norm 1, AdamW. Candle reads its thread count from the environment, which `run.py` sets.
 
 use std::env;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const OUTPUTS: usize = BITS + 17 * 4 + 5;
 
 type Network = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
 
-/// Rows of logits from the inputs of a batch.
+/// Builds a network that maps the inputs of a batch to rows of logits.
 fn network(kind: &str, b: VarBuilder) -> Result<Network> {
     Ok(match kind {
         "mlp" => {
@@ -47,11 +47,11 @@ fn network(kind: &str, b: VarBuilder) -> Result<Network> {
         }
         "lstm" => recurrent(b, |from, b| candle_nn::lstm(from, WIDTH, Default::default(), b))?,
         "gru" => recurrent(b, |from, b| candle_nn::gru(from, WIDTH, Default::default(), b))?,
-        other => candle_core::bail!("no such network: {other}"),
+        other => candle_core::bail!("unknown network {other}"),
     })
 }
 
-/// Two layers and the head.
+/// Two recurrent layers and the head.
 fn recurrent<R: RNN + 'static>(
     b: VarBuilder,
     layer: impl Fn(usize, VarBuilder) -> Result<R>,
@@ -61,7 +61,7 @@ fn recurrent<R: RNN + 'static>(
     Ok(Box::new(move |x| {
         let (mut x, batch) = (x.clone(), x.dim(0)?);
         for layer in &layers {
-            // The frames of a GRU come side by side.
+            // A GRU returns its frames concatenated, so the shape is restored.
             x = layer.states_to_tensor(&layer.seq(&x)?)?.reshape((batch, FRAMES, WIDTH))?;
         }
         head.forward(&x)?.flatten_to(1)
@@ -97,7 +97,7 @@ fn clip(gradients: &mut GradStore, all: &[Var]) -> Result<()> {
     Ok(())
 }
 
-/// Microseconds of steps, the least first. The loss has to fall.
+/// Microseconds of steps, sorted ascending. The loss must fall.
 fn measure(kind: &str, batch: usize, budget: Duration) -> Result<Vec<f64>> {
     let device = Device::Cpu;
     let weights = VarMap::new();

@@ -33,7 +33,7 @@ defmodule Sconce.Bench.FramesTest do
     assert {:ok, ^row} = row |> Frames.unpack() |> Frame.pack()
   end
 
-  test "are those of a game where there are games, and made where there are none" do
+  test "the sequence is from a real game if there is one, and synthetic otherwise" do
     System.delete_env("SCONCE_REPLAYS")
     assert {frames, :made} = Frames.sequence()
     assert elem(frames, 0) == Frames.made(1)
@@ -46,12 +46,12 @@ defmodule Sconce.Bench.FramesTest do
     assert %Frame{own: %Frame.Player{}, previous_action: %{buttons: %{a: _}}} = elem(frames, 0)
   end
 
-  test "each input is timed alone, round and round, until there are enough" do
+  test "each input is timed alone, in turn, until there are enough samples" do
     counter = :counters.new(3, [])
     count = fn i -> {:ok, :counters.add(counter, i, 1)} end
     assert {us, {:ok, :ok}} = Case.time_each({1, 2, 3}, count, 0.0, 12)
     assert length(us) == 12 and Enum.all?(us, &(&1 >= 0))
-    # Tried once before.
+    # Each input was also called in a trial before.
     for i <- 1..3, do: assert(:counters.get(counter, i) == 8)
     wrong = fn _input -> {:error, :wrong} end
     assert_raise MatchError, fn -> Case.time_each({1}, wrong, 0.0, 1) end

@@ -26,7 +26,7 @@ defmodule Sconce.Bench.PeersTest do
     path
   end
 
-  test "reads what the runner writes, without the peers that could not run" do
+  test "reads the runner's rows, without the peers that could not run" do
     path =
       file("""
       {"peer": "jax", "case": "train_gru", "batch": 32, "threads": 1, "median_us": 1e2, "n": 5}
@@ -37,7 +37,7 @@ defmodule Sconce.Bench.PeersTest do
     assert %{"peer" => "jax", "threads" => 1, "median_us" => 100.0, "n" => 5} = row
   end
 
-  test "a file without rows is refused, and one that is not there" do
+  test "a file without rows and a missing file are refused" do
     for text <- ["", "peers\n", ~s({"peer": "jax"}\n)] do
       assert {:error, reason} = Peers.read(file(text))
       assert reason =~ "no row of a peer"
@@ -46,7 +46,7 @@ defmodule Sconce.Bench.PeersTest do
     assert {:error, "/nowhere: no such file or directory"} = Peers.read("/nowhere")
   end
 
-  test "the fastest peer stands beside a row, with its own memory" do
+  test "a row is compared with the fastest peer and its memory" do
     peers = [
       peer("jax", "train_lstm", 90.0),
       peer("torch", "train_lstm", 100.0),
@@ -72,7 +72,7 @@ defmodule Sconce.Bench.PeersTest do
     assert line =~ ~r/^train #{@lstm} +32 +2 +#{times} +torch$/
   end
 
-  test "a decision stands beside bare forwards in f32, and beside the fastest in its own format" do
+  test "a decision is compared with bare forwards in f32, and with the fastest in its own format" do
     at = %{"batch" => 1, "threads" => 1}
 
     peers = [
@@ -96,7 +96,7 @@ defmodule Sconce.Bench.PeersTest do
     end
   end
 
-  test "nothing stands beside a row that failed or that no peer has" do
+  test "a failed row, or one that no peer has, is compared with nothing" do
     peers = [peer("torch", "train_lstm", 80.0)]
     assert Peers.beside(ours(@lstm, %{ok: false, median_us: nil}), peers) == %{}
     assert Peers.beside(ours("lstm 256x2, learned"), peers) == %{}
@@ -110,7 +110,7 @@ defmodule Sconce.Bench.PeersTest do
     for bench <- cases, do: assert(["train_" <> _] = Peers.theirs(bench))
   end
 
-  test "each decision by one step on packed inputs has a peer, windows and other layouts none" do
+  test "each decision by one step on packed inputs has a peer; windows and other layouts have none" do
     {packed, other} =
       Cases.all(2)
       |> Enum.filter(&(&1.name == "act"))
@@ -131,7 +131,7 @@ defmodule Sconce.Bench.PeersTest do
         System.put_env(before)
       end)
 
-      # Stands for the peers' Python: says what it was asked for, as a row.
+      # Replaces the peers' Python: prints the requested threads as a row.
       home = tmp_dir!("peers-home")
       python = Path.join(home, "venv/bin/python")
       File.mkdir_p!(Path.dirname(python))
@@ -155,11 +155,11 @@ defmodule Sconce.Bench.PeersTest do
       assert rows == for(threads <- [1, 2], do: %{row | "threads" => threads})
     end
 
-    test "is asked for the cases that match", %{cases: cases} do
+    test "gets the matching cases", %{cases: cases} do
       assert Peers.selection(cases) == {" (train_lstm 32)$", "1,2"}
     end
 
-    test "is not started for what it cannot measure", %{cases: cases} do
+    test "is not started for cases that it cannot measure", %{cases: cases} do
       assert {:error, "no peer has any of these cases"} = Peers.measure([], 1.0)
       System.delete_env("SCONCE_PEERS")
       assert {:error, "SCONCE_PEERS is not set"} = Peers.measure(cases, 1.0)

@@ -26,7 +26,7 @@ defmodule Sconce.Bench.QuantiseTest do
         {"a memory", [backbone: :gru, hidden_size: 32]},
         {"heads that follow others", [backbone: :mlp, hidden_sizes: [32], heads: :autoregressive]}
       ] do
-    test "with #{name} f32 differs in nothing, and bf16 a little", %{corpus: corpus} do
+    test "with #{name}, f32 has no differences and bf16 has small ones", %{corpus: corpus} do
       policy = policy(unquote(options))
       assert [f32, bf16, int8] = Quantise.run(policy, corpus, [:f32, :bf16, :int8], games: 1)
       assert f32.frames == bf16.frames and f32.frames > 1000
@@ -37,7 +37,7 @@ defmodule Sconce.Bench.QuantiseTest do
       assert bf16.kept == :bf16
       most = Enum.max(bf16.differences)
       assert most > 1.0e-5 and most < 0.1 * bf16.largest
-      # Of a CPU without products of bytes it is bf16 as well.
+      # On a CPU without products of bytes, it is bf16 too.
       assert most <= Enum.max(int8.differences)
       assert bf16.changed < 0.2 * bf16.frames
       assert bf16.changed >= bf16.heads |> Keyword.values() |> Enum.max()
@@ -52,7 +52,7 @@ defmodule Sconce.Bench.QuantiseTest do
       on_exit(fn -> Mix.Task.reenable("bench.quantise") end)
     end
 
-    test "has a row for each format, and says whose weights they are", %{corpus: corpus} do
+    test "has a row for each format, and names the origin of the weights", %{corpus: corpus} do
       checkpoint = Path.join(tmp_dir!("quantise"), "policy.safetensors")
       :ok = Policy.save(policy(backbone: :mlp, hidden_sizes: [16]), checkpoint)
       args = ~w(--games 1 --weights bf16 --corpus) ++ [corpus.dir]
@@ -68,7 +68,7 @@ defmodule Sconce.Bench.QuantiseTest do
       assert output =~ ~r/^a policy with random weights: #Sconce.Policy<.* lstm /
     end
 
-    test "refuses what it cannot do" do
+    test "refuses invalid arguments" do
       replays = System.get_env("SCONCE_REPLAYS")
       System.delete_env("SCONCE_REPLAYS")
       on_exit(fn -> replays && System.put_env("SCONCE_REPLAYS", replays) end)

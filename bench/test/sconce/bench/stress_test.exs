@@ -1,7 +1,7 @@
 defmodule Sconce.Bench.StressTest do
   use ExUnit.Case, async: false
 
-  # A loaded machine is slow.
+  # The test takes long on a loaded machine.
   @moduletag timeout: 300_000
 
   alias Sconce.Bench.{Child, Histogram, Stress}
@@ -11,12 +11,12 @@ defmodule Sconce.Bench.StressTest do
 
   @left [:processes, :sessions, :threads, :descriptors, :atoms]
 
-  test "every call comes back with what it may, whatever happens, and nothing is left" do
+  test "every call returns an allowed answer under all failures, and nothing is left" do
     report = Stress.run(seconds: 4.0, callers: 24, runs: true)
     assert report.crashed == []
     assert report.hung == []
 
-    # What was to happen did.
+    # All planned events happened.
     for event <- [:kill, :kill_in_call, :panic, :slow, :swap, :stray],
         do: assert(report.events[event] > 0)
 
@@ -28,7 +28,7 @@ defmodule Sconce.Bench.StressTest do
     assert for(field <- @left, field in report.left, do: field) == []
   end
 
-  test "a node that stands still keeps no call from coming back, and no session of it stays" do
+  test "a suspended node blocks no call, and none of its sessions is left" do
     alive? = Node.alive?()
     report = Stress.run(seconds: 8.0, callers: 12, far: true)
     unless alive?, do: Node.stop()

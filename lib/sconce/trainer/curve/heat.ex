@@ -1,9 +1,9 @@
 defmodule Sconce.Trainer.Curve.Heat do
   @moduledoc false
-  # Histograms below each other, one a row: the darker a cell, the more lies in it.
+  # Draws histograms below each other, one in each row. A darker cell has a larger share.
   #
-  # A map of `title`, `rows` (`{label, shares}`, a share of the row for each cell), `from` (the power of ten
-  # of the first cell) and `box`, `{left, top, width, height}`.
+  # A heat map is a map of `title`, `rows` (`{label, shares}`, where each cell has a share of the row), `from` (the
+  # power of ten of the first cell) and `box`, `{left, top, width, height}`.
 
   alias Sconce.Trainer.Curve.{Panel, Scale}
 
@@ -33,7 +33,7 @@ defmodule Sconce.Trainer.Curve.Heat do
     ]
   end
 
-  # What is rare can be seen too.
+  # The root and the least opacity keep rare cells visible.
   defp opacity(share), do: Scale.number(0.08 + 0.92 * :math.sqrt(share), 2)
 
   defp mark(power, x, {_left, top, _width, height}) do

@@ -1,8 +1,8 @@
 defmodule Sconce.Trainer.Curve.Page do
   @moduledoc false
-  # Panels below and beside each other under a heading, as the text of an SVG file that stands alone.
+  # Lays out panels in rows under a heading, as the text of a self-contained SVG file.
   #
-  # A row is `{height, panels}`; the panels of a row share its width. A legend's entry is
+  # A row is `{height, panels}`; the panels of a row share its width. An entry of the legend is
   # `{text, color, mark}`.
 
   alias Sconce.{Error, Files, Options}
@@ -13,13 +13,13 @@ defmodule Sconce.Trainer.Curve.Page do
   @right 132
   @top 92
   @bottom 50
-  # Between rows: numbers of the steps above, the title of what is below; and a title of the axis.
+  # Between rows: the numbers of the upper x axis and the title of the lower panel; then the title of the axis.
   @gap 62
   @axis_title 16
-  # Between panels of a row: the numbers of the one on the right.
+  # Between panels of a row: the y axis of the right panel.
   @aside 76
 
-  @doc "The SVG."
+  @doc "Returns the page as an SVG."
   def svg(title, summary, legend, rows) do
     {rows, bottom} = stack(rows)
     height = bottom + @bottom
@@ -36,14 +36,14 @@ defmodule Sconce.Trainer.Curve.Page do
     ])
   end
 
-  @doc "Writes an SVG to a file; `op` is the error's."
+  @doc "Writes an SVG to a file; `op` is the operation that an error names."
   @spec write(String.t(), Path.t(), atom) :: :ok | {:error, Error.t()}
   def write(svg, path, op) do
     path = Options.path!(path)
     with :ok <- check(path, op), do: Files.write(path, svg, op)
   end
 
-  @doc "A path whose ending says that it is something else than an SVG is an error of kind `:mismatch`."
+  @doc "Returns an error of kind `:mismatch` for a path with an ending other than `.svg`."
   @spec check(Path.t() | nil, atom) :: :ok | {:error, Error.t()}
   def check(nil, _op), do: :ok
 
@@ -61,7 +61,7 @@ defmodule Sconce.Trainer.Curve.Page do
   defp panel(%{rows: _rows} = heat), do: Heat.svg(heat)
   defp panel(panel), do: Panel.svg(panel)
 
-  # Each panel with its box, and where the last row ends.
+  # The panels with their boxes, and the bottom of the last row.
   defp stack(rows) do
     {rows, bottom} =
       Enum.map_reduce(rows, @top, fn {height, panels}, top ->
@@ -73,7 +73,7 @@ defmodule Sconce.Trainer.Curve.Page do
 
   defp gap(panels), do: if(Enum.any?(panels, & &1.x), do: @gap + @axis_title, else: @gap)
 
-  # What stands alone has its labels in the margin, which is as wide as it says, the others none.
+  # A single panel has labels in the right margin, of its own width; panels side by side have none.
   defp beside([panel], top, height) do
     right = Map.get(panel, :right, @right)
     [Map.put(panel, :box, {@left, top, @width - @left - right, height})]
@@ -96,7 +96,7 @@ defmodule Sconce.Trainer.Curve.Page do
     ]
   end
 
-  # At the right, over the frame of the first panel.
+  # At the right, above the frame of the first panel.
   defp legend(entries) do
     for {{text, color, mark}, i} <- Enum.with_index(entries) do
       x = @width - @right - 124 * (length(entries) - i) + 8

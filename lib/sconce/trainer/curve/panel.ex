@@ -1,15 +1,14 @@
 defmodule Sconce.Trainer.Curve.Panel do
   @moduledoc false
-  # One plot: axes with round ticks, series inside a frame, labels at its right edge.
+  # Draws one plot: axes with round ticks, series inside a frame, labels at the right edge.
   #
-  # A panel is a map of `title`, `series`, `x` (the title of its axis, or nil), `scale` of y
-  # (`:linear`, when left out, or `:log`), `from` (numbers that the y axis has to have) and `box`,
-  # `{left, top, width, height}`. A series is one of
+  # A panel is a map of `title`, `series`, `x` (the title of the x axis, or nil), `scale` of y (`:linear` by default, or
+  # `:log`), `from` (numbers that the y axis must include) and `box`, `{left, top, width, height}`. A series is one of
   #
-  #   * `{:line, color, points}`, noisy: as it is, faint, and smoothed
-  #   * `{:trace, color, points, label}`, as it is, with a label at its end unless that is nil
-  #   * `{:points, color, points, ringed_x, label}`, a label as well, at the ringed one and with its y
-  #   * `{:rule, color, y, label}`
+  #   * `{:line, color, points}`: noisy points, raw and faint, and smoothed
+  #   * `{:trace, color, points, label}`: raw points, with a label at the end unless it is nil
+  #   * `{:points, color, points, ringed_x, label}`: marks, with a label and the y at the ringed mark
+  #   * `{:rule, color, y, label}`: a dashed horizontal line
   #
   # and a point is `{x, y}`.
 
@@ -17,12 +16,13 @@ defmodule Sconce.Trainer.Curve.Panel do
   alias Sconce.Text
 
   @label_height 15
-  # So that the rest can be seen, the steep beginning of a run may leave the frame: what lies above the
-  # median by so many times as much as the lowest lies below it. So does a rule that is so much above all.
+  # The steep beginning of a run may leave the frame, to keep the rest readable: points are cut that lie above the median
+  # by more than `@steep` times the distance from the median to the lowest point. A rule is cut above `@far` times the
+  # highest point.
   @steep 4
   @far 1.2
 
-  @doc "A panel as SVG elements."
+  @doc "Returns a panel as SVG elements."
   def svg(%{box: {left, top, width, height} = box, series: series} = panel) do
     scale = Map.get(panel, :scale, :linear)
     x_scale = Map.get(panel, :x_scale, :linear)
@@ -48,14 +48,14 @@ defmodule Sconce.Trainer.Curve.Panel do
     ]
   end
 
-  @doc "A sample of how a series is drawn, for the legend."
+  @doc "Returns the mark of a series for the legend."
   def mark(:line, color, x, y),
     do: ~s(<path d="M#{x} #{y}h18" stroke="#{color}" stroke-width="2"/>\n)
 
   def mark(:points, color, x, y),
     do: ~s(<circle cx="#{x + 9}" cy="#{y}" r="3.5" fill="#{color}"/>\n)
 
-  # What does not print is not allowed in XML either.
+  # XML forbids the characters that do not print.
   def escape(text) do
     text
     |> Text.printable()
@@ -93,11 +93,11 @@ defmodule Sconce.Trainer.Curve.Panel do
   defp range(ys, :linear), do: y_range(ys)
   defp range(ys, :log), do: log_range(ys)
 
-  # What is not above 0 lies below any frame.
+  # Numbers that are not above 0 lie below every frame.
   defp scaled(y, :linear), do: y
   defp scaled(y, :log), do: :math.log10(max(y, 1.0e-30))
 
-  # Numbers of the axis with their text.
+  # The ticks of the axis with their text.
   defp marks({low, high} = range, :linear),
     do: for(value <- ticks(range), do: {value, tick(value, high - low)})
 
@@ -201,7 +201,7 @@ defmodule Sconce.Trainer.Curve.Panel do
   defp pair({x, y}), do: "#{px(x)} #{px(y)}"
   defp px(value), do: number(value, 1)
 
-  # Names at the right edge, pushed apart where they would cover each other.
+  # Names at the right edge, moved apart if they would overlap.
   defp labels(series, place, {left, top, width, height}) do
     wanted = series |> Enum.flat_map(&label_of(&1, place)) |> Enum.sort()
     room = top + height - @label_height * (length(wanted) - 1)

@@ -1,11 +1,11 @@
 defmodule Sconce.Trainer.Curve.Plot do
   @moduledoc false
-  # Points as characters. A braille cell is two dots wide and four high.
+  # Draws points as characters. A braille cell is two dots wide and four high.
 
   import Sconce.Figures, only: [grouped: 1]
   import Sconce.Trainer.Curve.Scale
 
-  @doc "Points as braille, with the range of both axes."
+  @doc "Returns the points as braille, with the range of both axes."
   def text(title, points, width, height) do
     {xs, ys} = Enum.unzip(points)
     {low, high} = range = y_range(ys)

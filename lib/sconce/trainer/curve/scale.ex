@@ -1,8 +1,8 @@
 defmodule Sconce.Trainer.Curve.Scale do
   @moduledoc false
-  # From numbers to places and to text: ranges with round ticks, smoothing, times.
+  # Maps numbers to positions and to text: ranges with round ticks, smoothing, times.
 
-  # Rounded out to ticks; from 0 where that costs little room.
+  # The range of y, rounded out to ticks; it begins at 0 if that costs little room.
   def y_range([]), do: {0.0, 1.0}
 
   def y_range(ys) do
@@ -12,7 +12,7 @@ defmodule Sconce.Trainer.Curve.Scale do
     {Float.floor(low / step) * step, (Float.floor(high / step) + 1) * step}
   end
 
-  # 1, 2 or 5 times a power of ten, for some five ticks.
+  # A step of 1, 2 or 5 times a power of ten, for about five ticks.
   defp step(span) do
     rough = span / 5
     power = :math.pow(10, Float.floor(:math.log10(rough)))
@@ -40,7 +40,7 @@ defmodule Sconce.Trainer.Curve.Scale do
 
   def log_ticks({low, high}) do
     ticks = for value <- ladder(low, high), value >= 0.999 * low, value <= 1.001 * high, do: value
-    # Over many powers of ten only these.
+    # A range of many powers of ten has ticks at the powers alone.
     if length(ticks) > 7, do: Enum.filter(ticks, &power?/1), else: ticks
   end
 
@@ -67,7 +67,7 @@ defmodule Sconce.Trainer.Curve.Scale do
      top + height * (1 - (y - y_low) / (y_high - y_low))}
   end
 
-  # A running mean from both sides, over a fiftieth of the points: no lag, and no end left out.
+  # A running mean from both sides over a fiftieth of the points, which has no lag and covers both ends.
   def smoothed(points) do
     factor = 1 - 1 / max(1, length(points) / 50)
     forth = ema(points, factor)
@@ -87,15 +87,15 @@ defmodule Sconce.Trainer.Curve.Scale do
     means
   end
 
-  @doc "A number without digits that say nothing."
+  @doc "A number without trailing zeros."
   def short(value) when value >= 1, do: Integer.to_string(round(value))
   def short(value) when value < 1.0e-4, do: :erlang.float_to_binary(value, scientific: 0)
   def short(value), do: :erlang.float_to_binary(value, [:compact, decimals: 9])
 
-  @doc "A small or large number in two digits, as in 3.2e-4."
+  @doc "A number in scientific notation with two digits, as in 3.2e-4."
   def power(value), do: "~.2e" |> :io_lib.format([value / 1]) |> IO.iodata_to_binary()
 
-  @doc "A number with so many decimals."
+  @doc "A number with this count of decimals."
   def number(value, decimals), do: :erlang.float_to_binary(value / 1, decimals: decimals)
 
   @doc "Seconds as 2:05 or 1:02:05."

@@ -1,6 +1,6 @@
 defmodule Sconce.Bench.Attack.Files do
   @moduledoc false
-  # Items 1, 2, 3 and 8: what replays, checkpoints, corpora and runs may say, and what may lie in their places.
+  # Items 1, 2, 3 and 8: contents of replays, checkpoints, corpora and runs, and special files at their paths.
 
   import Sconce.Bench.Attack, only: [answer: 1]
   import Sconce.Bench.Attack.Fixtures
@@ -15,7 +15,7 @@ defmodule Sconce.Bench.Attack.Files do
     zero: "a link to /dev/zero",
     sparse: "9 GB of holes"
   ]
-  # Of a FIFO that is opened and hangs.
+  # For a FIFO whose open blocks.
   @patience_ms 12_000
 
   def rows, do: deep() ++ odd_files() ++ [frozen()] ++ atoms() ++ wide() ++ damaged()
@@ -37,7 +37,7 @@ defmodule Sconce.Bench.Attack.Files do
 
   defp deep(dir, depth) do
     replays = replays!(dir)
-    # Its last byte closes the object that the metadata belong to.
+    # The last byte closes the object that contains the metadata.
     bytes = replays |> Path.join("valid.slp") |> File.read!()
     head = binary_part(bytes, 0, byte_size(bytes) - 1) <> "U\x08metadata"
     File.write!(Path.join(replays, "deep.slp"), [head, List.duplicate("{U\x01a", depth)])
@@ -62,7 +62,7 @@ defmodule Sconce.Bench.Attack.Files do
     end
   end
 
-  # The good games are kept, and the other has a name and a reason.
+  # The good games are kept, and the bad one is reported with name and reason.
   defp one_skipped(answers) do
     for {label, answer} <- answers, not odd_skipped?(answer), do: "#{label}: #{inspect(answer)}"
   end
@@ -74,7 +74,7 @@ defmodule Sconce.Bench.Attack.Files do
 
   defp odd_skipped?(_other), do: false
 
-  # 3. What lies where a file should be.
+  # 3. Special files at the path of a regular file.
 
   defp odd_files do
     for {kind, what} <- @kinds, {name, make, file, attack, accept} <- places() do
@@ -83,14 +83,14 @@ defmodule Sconce.Bench.Attack.Files do
         name: "#{what} for #{name}",
         make: &odd_file(&1, make, file, kind),
         attack: attack,
-        # A folder is searched for replays, whatever its name is.
+        # A folder is searched for replays, whatever its name.
         accept: if({kind, file} == {:folder, "replays/odd.slp"}, do: &kept_games/1, else: accept),
         patience_ms: @patience_ms
       }
     end
   end
 
-  # {what it is, how its folder is made, the file in question, what reads it, what may come back}
+  # {description, how its folder is made, the file in question, its reader, allowed answers}
   defp places do
     run = &run_folder/1
     corpus = &corpus!/1
@@ -158,7 +158,7 @@ defmodule Sconce.Bench.Attack.Files do
     {:report, _report} = imported(dir)
   end
 
-  # A game of twenty frames of two numbers, as ExPhil writes one.
+  # A corpus as ExPhil writes it: one game of twenty frames with two numbers each.
   defp exphil(dir) do
     folder = Path.join(dir, "corpus")
     File.mkdir_p!(folder)
@@ -192,7 +192,7 @@ defmodule Sconce.Bench.Attack.Files do
     answer
   end
 
-  # Games are read when they are used.
+  # Games are read on first use.
   defp batches(dir) do
     answer(fn ->
       with {:ok, corpus} <- Corpus.open(Path.join(dir, "corpus")),
@@ -200,7 +200,7 @@ defmodule Sconce.Bench.Attack.Files do
     end)
   end
 
-  # The other games are kept, or the error says which file it is.
+  # The other games are kept, or the error names the file.
   defp kept_games(answers) do
     for {label, answer} <- answers, why = not_kept(answer), do: "#{label}: #{why}"
   end
@@ -274,11 +274,11 @@ defmodule Sconce.Bench.Attack.Files do
 
   defp files(dir, pattern), do: dir |> Path.join(pattern) |> Path.wildcard()
 
-  # Of one length, so that they can stand for each other in a file.
+  # All names have the same length, so that one can replace another in a file.
   defp names(n), do: for(at <- 0..(@names - 1), do: name(n, at))
   defp name(n, at), do: "head_#{pad(n)}_#{pad(at)}"
   defp pad(n), do: n |> to_string() |> String.pad_leading(4, "0")
-  # Of the VM that makes the files, which is not the one that is looked at.
+  # Atoms of the VM that makes the files, not of the one whose atoms are counted.
   defp heads(n), do: for(name <- names(n), do: {String.to_atom(name), {:categorical, 2}})
 
   defp named_checkpoints(dir) do
@@ -314,11 +314,11 @@ defmodule Sconce.Bench.Attack.Files do
     end
   end
 
-  # 8. What a file may say: each number and each text of it in turn.
+  # 8. Contents of a file: each number and each text is replaced in turn.
 
   @numbers ~w(0 -1 0.5 1000000000000 18446744073709551616 1e400 null "odd")
   @texts ["\"\"", "\"odd\\u001b[31m\"", "5", "null", "[]"]
-  # Of a run that what it reads lets begin.
+  # Milliseconds that a run may take if it starts in spite of its input.
   @begun_ms 300
 
   defp wide do
@@ -329,7 +329,7 @@ defmodule Sconce.Bench.Attack.Files do
         ] do
       %Attack{
         item: 8,
-        name: "each number and text of #{Path.basename(file)} replaced by others",
+        name: "each number and text of #{Path.basename(file)} replaced by odd ones",
         make: fn dir -> dir |> corpus!(2, 60) |> run!(Path.join(dir, "run")) end,
         attack: &mutants(&1, file, use),
         accept: :answered,
@@ -353,7 +353,7 @@ defmodule Sconce.Bench.Attack.Files do
     end
   end
 
-  # Where a number or a text stands, how long it is and what stands there in its place.
+  # Position and length of each number and text, with each replacement.
   defp replaced(text) do
     for [{at, length}] <- Regex.scan(~r/"[^"]*"|-?[0-9][0-9.e+-]*/, text, return: :index),
         odd <- if(binary_part(text, at, 1) == "\"", do: @texts, else: @numbers),
@@ -376,22 +376,22 @@ defmodule Sconce.Bench.Attack.Files do
     ]
   end
 
-  # {what, what is done to a corpus}
+  # {description, function that damages a corpus}
   defp damages do
     manifest = fn text ->
       fn corpus -> File.write!(Path.join(corpus, "manifest.json"), text) end
     end
 
     [
-      {"no text", manifest.("")},
+      {"an empty text", manifest.("")},
       {"half a text", manifest.("{\"schema\":")},
       {"bytes", manifest.(<<255, 0, 255>>)},
       {"a list", manifest.("[]")},
-      {"nothing said", manifest.("{}")},
+      {"an empty object", manifest.("{}")},
       {"100,000 lists", manifest.(String.duplicate("[", 100_000))},
       {"a folder",
        &(File.rm!(Path.join(&1, "manifest.json")) && File.mkdir!(Path.join(&1, "manifest.json")))},
-      {"a game gone", &File.rm!(first_game(&1))},
+      {"a missing game", &File.rm!(first_game(&1))},
       {"a game cut short", &File.write!(first_game(&1), "short")}
     ]
   end

@@ -1,6 +1,6 @@
 defmodule Sconce.Bench.Attack.Fixtures do
   @moduledoc false
-  # Small corpora, runs and policies that are attacked.
+  # Small corpora, runs and policies to attack.
 
   alias Sconce.{Corpus, Policy, Trainer}
 
@@ -8,7 +8,7 @@ defmodule Sconce.Bench.Attack.Fixtures do
   @tiny [backbone: :mlp, hidden_sizes: [24]]
   @steps [batch_size: 4, window_size: 10, loss: :plain, evaluate: false, steps: 2]
 
-  @doc "A corpus of vectors in the folder `corpus` of `dir`."
+  @doc "Builds a corpus of vectors in the folder `corpus` of `dir`."
   def corpus!(dir, games \\ 8, frames \\ 100, heads \\ @heads) do
     into = Path.join(dir, "corpus")
     classes = length(heads)
@@ -22,7 +22,7 @@ defmodule Sconce.Bench.Attack.Fixtures do
   @doc "Options of a short run."
   def training(corpus, out), do: [corpus: corpus, out: out] ++ @tiny ++ @steps
 
-  @doc "A run to its end, in its folder."
+  @doc "Runs a run to its end."
   def run!(corpus, out, opts \\ []) do
     {:ok, run} = corpus |> training(out) |> Keyword.merge(opts) |> Trainer.start_link()
     answer = Trainer.await(run, 60_000)
@@ -30,7 +30,7 @@ defmodule Sconce.Bench.Attack.Fixtures do
     answer
   end
 
-  @doc "What a run answers that is started with these options; the process is stopped then."
+  @doc "Starts a run with these options, and returns its answer. The process is then stopped."
   def outcome(opts, ms \\ 5_000) do
     Process.flag(:trap_exit, true)
 
@@ -41,7 +41,7 @@ defmodule Sconce.Bench.Attack.Fixtures do
     end
   end
 
-  @doc "A policy of two numbers and one head."
+  @doc "A policy with two input numbers and one head."
   def policy!(opts \\ []) do
     tiny = if opts[:backbone], do: [], else: @tiny
     spec = Keyword.merge([embedding: {:vector, 2}, heads: @heads] ++ tiny, opts)
@@ -49,7 +49,7 @@ defmodule Sconce.Bench.Attack.Fixtures do
     policy
   end
 
-  @doc "A checkpoint of that, by its path."
+  @doc "Saves such a policy. Returns the path of the checkpoint."
   def checkpoint!(dir) do
     path = Path.join(dir, "policy.safetensors")
     :ok = Policy.save(policy!(), path)

@@ -1,6 +1,6 @@
 defmodule Sconce.Bench.Attack.Memory do
   @moduledoc false
-  # Item 4: passes that need more memory than the process may have.
+  # Item 4: passes that need more memory than the process is allowed.
 
   import Sconce.Bench.Attack, only: [answer: 1]
   import Sconce.Bench.Attack.Fixtures
@@ -8,7 +8,7 @@ defmodule Sconce.Bench.Attack.Memory do
   alias Sconce.Bench.Attack
   alias Sconce.{Policy, Serving, Session, Trainer}
 
-  # Kilobytes of address space, of which the VM itself takes two or three million.
+  # Kilobytes of address space. The VM itself needs two or three million.
   @limit "ulimit -v 6000000"
   @rows 1_000_000
   @wide [hidden_sizes: [8192, 8192]]
@@ -40,13 +40,13 @@ defmodule Sconce.Bench.Attack.Memory do
 
   defp make(dir), do: corpus!(dir, 16, 2_500)
 
-  # Of a pass that was refused the next one is made.
+  # After a refused pass, the next one must succeed.
   defp forward(_dir) do
     policy = policy!(@wide)
 
     [
       {"pass", answer(fn -> Policy.forward(policy, zeros(@rows)) end)},
-      {"a small one", answer(fn -> Policy.forward(policy, zeros(1)) end)}
+      {"a small pass", answer(fn -> Policy.forward(policy, zeros(1)) end)}
     ]
   end
 
@@ -55,7 +55,7 @@ defmodule Sconce.Bench.Attack.Memory do
 
     answers = [
       {"pass", answer(fn -> Serving.forward(serving, zeros(@rows)) end)},
-      {"a small one", answer(fn -> Serving.forward(serving, zeros(1)) end)}
+      {"a small pass", answer(fn -> Serving.forward(serving, zeros(1)) end)}
     ]
 
     Serving.stop(serving)
@@ -76,14 +76,14 @@ defmodule Sconce.Bench.Attack.Memory do
 
   defp zeros(rows), do: :binary.copy(<<0::64>>, rows)
 
-  # A run that is worked through in parts takes hours; that it has begun is enough.
+  # A run that is computed in parts takes hours; it suffices that it started.
   defp trained(dir) do
     answer(fn ->
       {:ok, run} =
         dir |> options() |> Keyword.put(:out, Path.join(dir, "run")) |> Trainer.start_link()
 
       answer = Trainer.await(run, @stop_ms)
-      # It waits for more calls after its end, too.
+      # The run's process stays alive after the end of its run.
       Process.unlink(run)
       Process.exit(run, :kill)
       with {:error, %{kind: :deadline}} <- answer, do: :began
@@ -97,7 +97,7 @@ defmodule Sconce.Bench.Attack.Memory do
       @gru ++ [batch_size: 512, window_size: 2_000, stride: 1]
   end
 
-  # Whether scores come or not: not within these seconds.
+  # Scores take longer than the timeout; it suffices that the evaluation started.
   defp evaluated(dir) do
     checkpoint = Path.join(dir, "wide.safetensors")
 

@@ -1,6 +1,6 @@
 defmodule Sconce.Bench.Attack.Runs do
   @moduledoc false
-  # Items 5, 6, 9 and 11: runs that are stopped, polled, out of room, or told to end by a signal.
+  # Items 5, 6, 9 and 11: runs that are stopped, polled, out of disk space, or ended by a signal.
 
   import Sconce.Bench.Attack, only: [answer: 1]
   import Sconce.Bench.Attack.Fixtures
@@ -15,7 +15,7 @@ defmodule Sconce.Bench.Attack.Runs do
       %Attack{
         item: 5,
         name:
-          "accumulation_steps of 2^31 or the most that is accepted, owner killed, then stopped",
+          "accumulation_steps of 2^31 or the largest accepted number, owner killed, then stopped",
         make: &corpus!/1,
         attack: &accumulated/1,
         accept: :answered,
@@ -35,7 +35,7 @@ defmodule Sconce.Bench.Attack.Runs do
       },
       %Attack{
         item: 9,
-        name: "calls, casts and messages that a run and the keeper of runs do not know",
+        name: "unknown calls, casts and messages to a run and the keeper of runs",
         make: &corpus!/1,
         attack: &stray/1,
         accept: :answered,
@@ -44,7 +44,7 @@ defmodule Sconce.Bench.Attack.Runs do
     ] ++ for(signal <- ~w(TERM HUP QUIT), do: told(signal)) ++ [interrupt()]
   end
 
-  # 5. Whatever the number is, a run ends soon after its owner.
+  # 5. A run ends soon after its owner, for any number.
 
   @ends_ms 3_000
 
@@ -84,7 +84,7 @@ defmodule Sconce.Bench.Attack.Runs do
     receive do: ({:DOWN, ^monitor, _, _, _} -> gone(steps)), after: (@ends_ms -> still(steps))
   end
 
-  # With its process the threads rest as well.
+  # The threads must stop with the process.
   defp gone(steps) do
     before = cpu()
     Process.sleep(1_000)
@@ -92,12 +92,12 @@ defmodule Sconce.Bench.Attack.Runs do
 
     if used < 0.3,
       do: {:value, "ended at #{steps}"},
-      else: {:raw, "#{used} s of CPU go on each second"}
+      else: {:raw, "#{used} s of CPU per second are still used"}
   end
 
-  defp still(steps), do: {:raw, "goes on #{@ends_ms} ms later, accumulation_steps #{steps}"}
+  defp still(steps), do: {:raw, "still runs #{@ends_ms} ms later, accumulation_steps #{steps}"}
 
-  # Seconds of all threads of this VM, in ticks of a hundredth.
+  # CPU seconds of all threads of this VM; the system counts hundredths.
   defp cpu do
     stat = File.read!("/proc/self/stat")
     fields = stat |> String.split(") ") |> List.last() |> String.split()
@@ -114,7 +114,7 @@ defmodule Sconce.Bench.Attack.Runs do
     if match?({:error, :deadline, _}, answer), do: still(steps), else: answer
   end
 
-  # 6. A disk of a megabyte: the options fit, the state does not.
+  # 6. On a disk of one megabyte, the options fit but the checkpoint does not.
 
   defp full(what, spare) do
     %Attack{
@@ -143,7 +143,7 @@ defmodule Sconce.Bench.Attack.Runs do
   defp leave(disk, spare),
     do: File.write!(Path.join(disk, "filler"), :binary.copy("x", 1_048_576 - spare))
 
-  # The weights and their moments are of three megabytes.
+  # The weights and their moments take three megabytes.
   defp fill(dir) do
     disk = Path.join(dir, "disk")
     opts = dir |> Path.join("corpus") |> training(Path.join(disk, "run"))
@@ -169,7 +169,7 @@ defmodule Sconce.Bench.Attack.Runs do
     if empty == "[]", do: run, else: run ++ ["files of 0 bytes: #{empty}"]
   end
 
-  # 9. A run that is polled, and one that gets unknown messages.
+  # 9. A run that is polled, and a run that gets unknown messages.
 
   defp long(dir, out),
     do:
@@ -195,7 +195,7 @@ defmodule Sconce.Bench.Attack.Runs do
   defp polled_once(run, _n),
     do: with({:error, %Error{kind: :deadline}} <- Trainer.await(run, 0), do: {:value, "late"})
 
-  # What it was sent before is read by then.
+  # The answer shows that all messages before it have been read.
   defp answered(run) do
     with {:error, %Error{kind: :deadline}} <- Trainer.info(run), do: answered(run)
   end
@@ -245,7 +245,7 @@ defmodule Sconce.Bench.Attack.Runs do
 
   defp signalled(dir, signal) do
     child = dir |> command("run") |> Child.mix()
-    # Once a gradient was looked at there are steps.
+    # The gradient report exists once there are steps.
     begun = wait(Path.join(dir, "run/gradients.jsonl"), @step_ms)
     Child.signal(child, signal)
     ended = Child.await(child, 30_000)
@@ -265,7 +265,7 @@ defmodule Sconce.Bench.Attack.Runs do
   defp interrupt do
     %Attack{
       item: 11,
-      name: "mix sconce.train says what Ctrl-C loses",
+      name: "mix sconce.train warns about data lost by Ctrl-C",
       make: &corpus!/1,
       attack: &begun/1,
       where: :here,
@@ -283,5 +283,5 @@ defmodule Sconce.Bench.Attack.Runs do
   end
 
   defp says_ctrl_c([{_what, output}]),
-    do: if(output =~ ~r/Ctrl-C/, do: [], else: ["it says #{inspect(output)}"])
+    do: if(output =~ ~r/Ctrl-C/, do: [], else: ["the output is #{inspect(output)}"])
 end

@@ -1,6 +1,6 @@
 defmodule Sconce.Bench.Attack.Servings do
   @moduledoc false
-  # Items 9 and 10: what servings and sessions are told, and a lane that is not theirs.
+  # Items 9 and 10: unknown messages to servings, foreign handles, and a lane that a policy is too large for.
 
   import Sconce.Bench.Attack, only: [answer: 1]
   import Sconce.Bench.Attack.Fixtures
@@ -12,7 +12,7 @@ defmodule Sconce.Bench.Attack.Servings do
     [
       %Attack{
         item: 9,
-        name: "calls, casts and messages that a serving does not know",
+        name: "unknown calls, casts and messages to a serving",
         attack: &stray/1,
         accept: :answered,
         seconds: nil
@@ -33,7 +33,7 @@ defmodule Sconce.Bench.Attack.Servings do
     {:ok, serving} = Serving.start_link(policy: policy!())
     {:ok, session} = Serving.open(serving)
     Stray.send_all(serving)
-    # What is on its way is read before this is answered.
+    # The answer shows that the messages before it have been read.
     acted = answer(fn -> Session.act(session, [0.0, 1.0], deadline_ms: 5_000) end)
     swapped = answer(fn -> Serving.swap(serving, policy!()) end)
     Session.close(session)
@@ -44,7 +44,7 @@ defmodule Sconce.Bench.Attack.Servings do
   defp lives({:value, text}), do: {:value, text}
   defp lives(other), do: {:raw, "the serving has ended: #{inspect(other)}"}
 
-  # References of the VM that makes the files mean nothing in the child.
+  # The child VM does not know references of the VM that made the files.
   defp other_vm(dir) do
     policy = policy!()
     {:ok, session} = Session.open(policy)
@@ -87,7 +87,7 @@ defmodule Sconce.Bench.Attack.Servings do
     Serving.start_link(policy: policy)
   end
 
-  # 10. Of 30 million weights, which take some milliseconds a decision.
+  # 10. A policy of 30 million weights needs several milliseconds per decision.
 
   defp inline(name, open) do
     %Attack{
@@ -110,13 +110,13 @@ defmodule Sconce.Bench.Attack.Servings do
     after
       200 ->
         if match?({:value, _}, answer),
-          do: {:raw, "taken without a word: #{elem(answer, 1)}"},
+          do: {:raw, "accepted without a warning: #{elem(answer, 1)}"},
           else: answer
     end
   end
 
   @doc false
-  # Of `:logger`.
+  # A handler of `:logger`.
   def log(%{level: level, msg: message}, %{config: %{pid: pid}}) when level in [:warning, :error],
     do: send(pid, {:logged, inspect(message)})
 
@@ -131,7 +131,7 @@ defmodule Sconce.Bench.Attack.Servings do
 
   defp session(policy) do
     with {:ok, session} <- Session.open(policy, lane: :inline) do
-      # Its cost is known when it has acted.
+      # The cost is known after the first decisions.
       acted = for _ <- 1..5, do: Session.act(session, [0.0, 1.0])
       Session.close(session)
       List.last(acted)

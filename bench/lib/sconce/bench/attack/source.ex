@@ -1,6 +1,6 @@
 defmodule Sconce.Bench.Attack.Source do
   @moduledoc false
-  # Items 12, 13 and 14: what the source says, and what files make a terminal say.
+  # Items 12, 13 and 14: properties of the source, and control characters from files in terminal output.
 
   import Sconce.Bench.Attack, only: [answer: 1]
   import Sconce.Bench.Attack.Fixtures
@@ -64,7 +64,7 @@ defmodule Sconce.Bench.Attack.Source do
     end
   end
 
-  # A game whose source colours, and which is damaged, so that errors name it.
+  # The source name of a game contains escape sequences. The game is damaged, so that errors name it.
   defp sourced(dir) do
     replays = Path.join(dir, "replays")
     File.mkdir_p!(replays)

@@ -1,6 +1,6 @@
 defmodule Sconce.Bench.Attack.Terms do
   @moduledoc false
-  # Item 9: every argument and every option of the public functions, each replaced by terms that it is not.
+  # Item 9: every argument and every option of the public functions, each replaced by invalid terms.
 
   import Sconce.Bench.Attack, only: [answer: 1]
   import Sconce.Bench.Attack.Fixtures
@@ -22,7 +22,7 @@ defmodule Sconce.Bench.Attack.Terms do
 
   alias Sconce.Trainer.Catalogue
 
-  # A call that does not come back in this time hangs.
+  # A call without an answer in this time hangs.
   @hung_ms 5_000
   @shown 12
 
@@ -44,7 +44,7 @@ defmodule Sconce.Bench.Attack.Terms do
         attack: &attack(&1, calls),
         accept: &none_raw/1,
         seconds: nil,
-        # The terms themselves are of megabytes.
+        # The terms themselves take megabytes.
         mb: nil,
         patience_ms: 400_000
       }
@@ -74,9 +74,9 @@ defmodule Sconce.Bench.Attack.Terms do
       [make_ref(), spawn(fn -> :ok end), &is_atom/1, fn -> raise "called" end]
   end
 
-  # A call is `{name, function of its arguments, the right arguments, those that are options: {place, names}}`.
+  # A call is `{name, function, valid arguments, options: {argument index, names}}`.
   defp attack(dir, calls) do
-    # What is written goes here.
+    # Files with relative paths are written here.
     File.cd!(dir)
     Process.flag(:trap_exit, true)
 
@@ -85,7 +85,7 @@ defmodule Sconce.Bench.Attack.Terms do
           {label, args} <- variants(call),
           do: {label, apart(elem(call, 1), args)}
 
-    # A serving that was asked is linked to this process.
+    # The calls may have started processes that are linked to this one.
     {:links, links} = Process.info(self(), :links)
     for pid <- links, is_pid(pid), do: Process.exit(pid, :shutdown)
     answers
@@ -103,7 +103,7 @@ defmodule Sconce.Bench.Attack.Terms do
           do: {label(name, option, odd), List.update_at(args, at, &Keyword.put(&1, option, odd))}
   end
 
-  # A handle, or the process or session that `:none` stands for.
+  # A struct, or `:none` for a process or a session.
   defp place(args, at) do
     arg = Enum.at(args, at)
     if is_struct(arg) or arg == :none, do: "handle", else: at
@@ -111,7 +111,7 @@ defmodule Sconce.Bench.Attack.Terms do
 
   defp label(name, at, odd), do: {name, at, inspect(odd, limit: 3, printable_limit: 10)}
 
-  # In a process that traps exits, as those of a start that fails would end it.
+  # In its own process that traps exits, because a failed start sends exit signals.
   defp apart(call, args) do
     test = self()
 
@@ -135,7 +135,7 @@ defmodule Sconce.Bench.Attack.Terms do
     end
   end
 
-  # Each place once, and what it said first.
+  # Each place once, with its first text.
   defp none_raw(answers) do
     raw =
       for {{name, at, odd}, {:raw, text}} <- answers,
@@ -153,7 +153,7 @@ defmodule Sconce.Bench.Attack.Terms do
       else: ["#{length(raw)} of #{length(answers)} raw, in #{map_size(places)} places" | told]
   end
 
-  # A function that takes no such handle names itself and what it was given.
+  # A function without a clause for such a handle names itself in the error.
   defp at_the_door?("handle", "no function clause matching in Sconce." <> _function), do: true
   defp at_the_door?(_at, _text), do: false
 
@@ -306,7 +306,7 @@ defmodule Sconce.Bench.Attack.Terms do
     ]
   end
 
-  # A run of what may be the right options is stopped.
+  # A run with valid options starts and is stopped.
   defp runs(dir) do
     opts = dir |> Path.join("corpus") |> training("options")
     names = Keyword.keys(Catalogue.schema(:run)) -- [:resume]

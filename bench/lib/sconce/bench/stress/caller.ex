@@ -1,15 +1,15 @@
 defmodule Sconce.Bench.Stress.Caller do
   @moduledoc false
-  # One of many processes that ask for all kinds of things in any order, and may be killed at any moment.
+  # One of many processes that make random calls, and may be killed at any moment.
 
   alias Sconce.Bench.{Frames, Histogram}
   alias Sconce.{Error, Serving, Session}
 
-  # Milliseconds; `nil` waits for as long as it takes.
+  # Milliseconds; `nil` waits without a limit.
   @deadlines [0, 1, 2, 4, 8, 16, 50, nil]
   @pause_ms 10
 
-  # How often, and what may come of it.
+  # {relative frequency, allowed answers}
   @calls [
     act: {70, ~w(ok busy deadline panic cancelled unavailable non_finite)a},
     forward: {8, ~w(ok busy deadline panic cancelled unavailable not_found non_finite)a},
@@ -20,15 +20,15 @@ defmodule Sconce.Bench.Stress.Caller do
   ]
   @opening ~w(ok busy cancelled unavailable not_found)a
   @turns Enum.flat_map(@calls, fn {call, {often, _kinds}} -> List.duplicate(call, often) end)
-  # Where decisions are made: what is not far is near.
+  # Where decisions are computed; all of these places are near.
   @places ~w(serving serving serving inline worker)a
-  # A node that stands still takes no more, or does not answer in time.
+  # Additional answers if the other node is suspended or gone.
   @far ~w(unavailable cancelled busy deadline)a
 
-  @doc "Deadlines that there are."
+  @doc "The deadlines in milliseconds."
   def deadlines, do: Enum.filter(@deadlines, & &1)
 
-  @doc "Calls and what may come of them, `{{:near, :act}, kinds}` and so on; the far node may be gone."
+  @doc "Calls and their allowed answers, such as `{{:near, :act}, kinds}`. The far node may be gone."
   def table do
     near = [{:open, @opening} | for({call, {_often, kinds}} <- @calls, do: {call, kinds})]
 
@@ -37,7 +37,7 @@ defmodule Sconce.Bench.Stress.Caller do
         do: {{place, call}, Enum.uniq(kinds ++ more)}
   end
 
-  @doc "Goes on until it is told to stop. A wrong answer raises."
+  @doc "Makes calls until `stress.stop` is set. A wrong answer raises."
   def run(stress, slot) do
     :rand.seed(:exsss)
     turn(stress, slot, nil)
@@ -54,7 +54,7 @@ defmodule Sconce.Bench.Stress.Caller do
   defp open(stress, slot) do
     at = Enum.random(if stress.far, do: [:far, :far | @places], else: @places)
     place = if at == :far, do: :far, else: :near
-    # Before there is a session.
+    # Placeholder until there is a session.
     held = %{stress: stress, slot: slot, place: place, session: nil, frames: 0, kept: nil}
 
     opened =
@@ -76,11 +76,11 @@ defmodule Sconce.Bench.Stress.Caller do
 
     case timed(held, :act, deadline, fn -> Session.act(held.session, frame(), opts) end) do
       {:ok, %{frame: frame}} ->
-        # A decision that was not answered was not made, and none was made twice.
+        # Every answered decision was made exactly once, and no other was made.
         frame == held.frames + 1 || raise "decision #{frame} after #{held.frames}"
         %{held | frames: frame}
 
-      # Its serving has ended.
+      # The serving has ended.
       {:error, %Error{kind: kind}} when kind in [:unavailable, :cancelled] ->
         call(:close, held)
 
@@ -133,7 +133,7 @@ defmodule Sconce.Bench.Stress.Caller do
     elem(frames, :rand.uniform(tuple_size(frames)) - 1)
   end
 
-  # Whoever watches sees since when it has been at it.
+  # The start is recorded for `Sconce.Bench.Stress`, which detects hung calls.
   defp timed(%{stress: stress, slot: slot, place: place}, call, deadline, fun) do
     :atomics.put(stress.began, slot, System.monotonic_time(:millisecond) - stress.start)
     start = System.monotonic_time(:microsecond)

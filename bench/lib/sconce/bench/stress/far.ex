@@ -1,24 +1,24 @@
 defmodule Sconce.Bench.Stress.Far do
   @moduledoc false
-  # Another node on this machine that serves, stands still at random as if the network were cut, is killed outright,
-  # and starts again.
+  # Another node on this machine. It serves, is suspended at random like a cut network, is killed, and
+  # starts again.
 
   alias Sconce.Bench.Machine
   alias Sconce.{Native, Policy, Serving}
 
   @host "127.0.0.1"
-  # The longest that one lives.
+  # Maximum lifetime of one node.
   @life_ms 5_000
   @pause_ms 500
-  # Seconds; a node that stands still for a quarter longer is lost.
+  # Seconds. A node that is suspended for more than 1.25 times this is disconnected.
   @ticktime 4
-  # How long it stands still: shorter than that and longer.
+  # Durations of a suspension, shorter and longer than that.
   @still_ms [500, 2_000, 1_500 * @ticktime]
   @settle_ms 10_000
-  # What a busy machine may take to start it.
+  # Time that a busy machine may take to start the node.
   @boot_ms 60_000
 
-  @doc "Makes this VM a node, and says what the other will be called."
+  @doc "Makes this VM a node, and returns the name of the other node."
   @spec start!() :: node
   def start! do
     unless Node.alive?() do
@@ -33,13 +33,13 @@ defmodule Sconce.Bench.Stress.Far do
 
   defp name, do: "sconce-far-#{System.pid()}"
 
-  # Not every installation has it on the path.
+  # Not every installation has epmd on the path.
   defp epmd do
     erts = "erts-#{:erlang.system_info(:version)}"
     System.find_executable("epmd") || Path.join([:code.root_dir(), erts, "bin", "epmd"])
   end
 
-  @doc "Starts it and kills it until told to stop."
+  @doc "Starts and kills the node repeatedly, until `stress.stop` is set."
   def keep(stress, checkpoint, opts) do
     :rand.seed(:exsss)
     if :atomics.get(stress.stop, 1) == 0, do: live(stress, checkpoint, opts)
@@ -61,8 +61,8 @@ defmodule Sconce.Bench.Stress.Far do
     host = String.to_charlist(@host)
     wanted = %{name: String.to_atom(name()), host: host, args: args, wait_boot: @boot_ms}
 
-    # Told by its standard input, it outlives a connection that is cut, and is set up before there is one: right after a
-    # node of its name was killed, connecting may fail.
+    # It is controlled by its standard input, so that it survives a cut connection and can be set up before
+    # there is one. Connecting may fail right after a node of the same name was killed.
     with {:ok, peer, node} <- :peer.start(Map.put(wanted, :connection, :standard_io)) do
       os_pid = :peer.call(peer, System, :pid, [], @boot_ms)
       {:ok, _apps} = :peer.call(peer, Application, :ensure_all_started, [:sconce], @boot_ms)
@@ -80,7 +80,7 @@ defmodule Sconce.Bench.Stress.Far do
     keep(stress, checkpoint, opts)
   end
 
-  # As a network that is cut without a word and comes back.
+  # Like a network that is cut silently and comes back.
   defp stand_still(stress, os_pid) do
     if :atomics.get(stress.stop, 1) == 0 do
       signal("STOP", os_pid)
@@ -90,7 +90,7 @@ defmodule Sconce.Bench.Stress.Far do
     end
   end
 
-  # At the end, when no call is left, the sessions of callers that were killed or cut off are gone.
+  # At the end no call is in flight. Sessions of killed or disconnected callers must be gone.
   defp look(stress, node) do
     if :atomics.get(stress.stop, 1) == 1 do
       left = left(node, System.monotonic_time(:millisecond) + @settle_ms)
@@ -109,7 +109,7 @@ defmodule Sconce.Bench.Stress.Far do
     end
   end
 
-  # Sessions of the node, -1 while the connection that was cut is not there again.
+  # Sessions of the node; -1 while the connection is not restored.
   defp sessions(node) do
     :erpc.call(node, Native, :session_count, [])
   rescue
@@ -119,7 +119,7 @@ defmodule Sconce.Bench.Stress.Far do
   defp signal(name, os_pid),
     do: {_output, 0} = System.cmd("kill", ["-#{name}", os_pid], stderr_to_stdout: true)
 
-  @doc "On the other node: serves until that ends."
+  @doc "Runs on the other node: serves until the node ends."
   def serve(checkpoint, opts) do
     policy = Machine.value!(Policy.load(checkpoint))
     {:ok, _pid} = Supervisor.start_child(Sconce.Supervisor, {Serving, [policy: policy] ++ opts})

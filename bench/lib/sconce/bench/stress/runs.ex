@@ -1,23 +1,23 @@
 defmodule Sconce.Bench.Stress.Runs do
   @moduledoc false
-  # Training runs beside the load, one after another: they end by themselves, are stopped, polled, sent what they do
-  # not know, and lose their owners.
+  # Training runs beside the load, one at a time. They finish, are stopped, are polled, get unknown
+  # messages, and lose their owners.
 
   alias Sconce.Bench.{Frames, Stress.Stray}
   alias Sconce.{Corpus, Error, Trainer}
 
   @ends ~w(finish stop owner)a
-  # A run that has not ended this long after it was to hangs.
+  # A run that has not ended in this time counts as hung.
   @hung_ms 10_000
   @polls 20
   @pause_ms 100
   @options [backbone: :mlp, hidden_sizes: [16], batch_size: 4, window_size: 10, loss: :plain] ++
              [evaluate: false, val_split: 0.25]
 
-  @doc "How a run may have ended, as an outcome of the call `:train`."
+  @doc "Allowed outcomes of a run, for the call `:train`."
   def kinds, do: ~w(ok cancelled)a
 
-  @doc "Runs until told to stop. A run that does not end as it may raises."
+  @doc "Starts runs until `stress.stop` is set. A run that ends in another way raises."
   def keep(stress) do
     :rand.seed(:exsss)
 
@@ -80,7 +80,7 @@ defmodule Sconce.Bench.Stress.Runs do
     awaited!(run)
   end
 
-  # Whoever waits is told.
+  # A waiting caller gets an answer.
   defp ended(:owner, run, owner) do
     Process.exit(owner, :kill)
     awaited!(run)
@@ -90,7 +90,7 @@ defmodule Sconce.Bench.Stress.Runs do
     case Trainer.await(run, @hung_ms) do
       {:ok, _report} -> :ok
       {:error, %Error{kind: :cancelled}} -> :cancelled
-      other -> raise "a run ended as #{inspect(other)}"
+      other -> raise "a run ended with #{inspect(other)}"
     end
   end
 
@@ -98,7 +98,7 @@ defmodule Sconce.Bench.Stress.Runs do
     receive do
       {:DOWN, ^monitor, _, _, _} -> :ok
     after
-      @hung_ms -> raise "a run goes on without its owner"
+      @hung_ms -> raise "a run continues without its owner"
     end
   end
 end

@@ -1,8 +1,8 @@
 defmodule Sconce.Bench.Stress.Stray do
   @moduledoc false
-  # Calls, casts and messages that a process of Sconce does not know.
+  # Calls, casts and messages that are unknown to a process of Sconce.
 
-  # A call that is not answered.
+  # Timeout of a call that is not answered.
   @wait_ms 50
   @requests [
               :odd,
@@ -16,7 +16,7 @@ defmodule Sconce.Bench.Stress.Stray do
             ] ++
               [:statistics, :join]
 
-  @doc "Sends a process all of them, and returns when its calls are answered, given up or ended with it."
+  @doc "Sends all of them to a process. Returns when its calls are answered, timed out or ended."
   @spec send_all(pid) :: :ok
   def send_all(pid) do
     calls = for request <- @requests, do: spawn_monitor(fn -> call(pid, request) end)
@@ -32,7 +32,7 @@ defmodule Sconce.Bench.Stress.Stray do
     :exit, _reason -> :ok
   end
 
-  # Of the kinds that such a process waits for, of references that it never gave.
+  # Messages of kinds that such a process expects, but with unknown references.
   defp messages do
     ref = make_ref()
 

@@ -1,0 +1,37 @@
+import Config
+
+# Every setting of Sconce with its default. An app copies the lines that it changes into its own
+# config/runtime.exs. A variable of the environment counts over a line here, and an option of a
+# call over both. `mix sconce.doctor` prints the values in force and their sources.
+#
+# This file is made from the table of Sconce.Config, and a test compares them.
+
+# config :sconce,
+#   # Device of policies, see Sconce.Device. Variables: SCONCE_DEVICE, CUDA_VISIBLE_DEVICES,
+#   # EXPHIL_GPU, EXLA_TARGET, XLA_TARGET.
+#   device: :cpu,
+#
+#   # Largest share of a card's memory in use, see Sconce.GPU.Ledger. Variables:
+#   # SCONCE_MEMORY_FRACTION, EXPHIL_GPU_MEMORY_FRACTION, EXLA_MEMORY_FRACTION.
+#   memory_fraction: 1.0,
+#
+#   # The same limit in bytes, as in "8GB"; the lower one counts. Variables: SCONCE_MEMORY_BUDGET.
+#   memory_budget: nil,
+#
+#   # Threads of training and evaluation; nil keeps the current number. Variables: SCONCE_THREADS.
+#   threads: nil,
+#
+#   # Priority on Linux of native threads that train, evaluate and import: nice 19, SCHED_IDLE or
+#   # normal, see Sconce.Serving. Read at the start of such work. Variables: SCONCE_BACKGROUND.
+#   background: :nice,
+#
+#   # Preset of mix sconce.train, see Sconce.Preset. Variables: SCONCE_PRESET,
+#   # EXPHIL_DEFAULT_PRESET.
+#   preset: nil,
+#
+#   # Path that mix sconce.import reads if none is given. Variables: EXPHIL_REPLAYS_DIR.
+#   replays: nil,
+#
+#   # Path of the driver's libnvidia-ml.so.1 or its folder, if Sconce.GPU does not find it.
+#   # Variables: SCONCE_NVML.
+#   nvml: nil
