@@ -32,11 +32,11 @@ use folder::{Folder, MAX_REPORT};
 use machine::Machine;
 pub use resume::Record;
 pub use said::{Pairs, Said, read_said};
+pub use saved_progress::{SavedProgress, read_progress};
 use sconce_data::Corpus;
 use sconce_nn::Spec;
 use sconce_tensor::{Error, Result, fs};
 use state::Run;
-pub use saved_progress::{SavedProgress, read_progress};
 pub use watch::{Ask, Verdict, Watch};
 
 use crate::eval::{fits, pool_of};
