@@ -4,7 +4,7 @@ defmodule Sconce.Build.Cargo do
 
   A diagnostic is a block of lines: a headline (`error[E0308]: mismatched types`), the location
   (`  --> native/tensor/src/lib.rs:5:9`), the excerpt, and an empty line at the end. Headlines without
-  a location are cargo's own. They are returned only if nothing else explains why the build failed.
+  a location are cargo's own, and are returned only if no other diagnostic explains why the build failed.
   """
 
   alias Mix.Task.Compiler.Diagnostic
@@ -63,7 +63,7 @@ defmodule Sconce.Build.Cargo do
     end
   end
 
-  # [[headline | rest], ...]
+  # The diagnostics as lists of lines: [[headline | rest], ...].
   defp blocks(lines) do
     lines
     |> Enum.chunk_while(nil, &chunk/2, &last_chunk/1)

@@ -6,10 +6,10 @@ defmodule Mix.Tasks.Compile.SconceNative do
   @moduledoc """
   Builds the native library of Sconce with cargo and copies it to where the VM loads it.
 
-  Functions that only tests and benchmarks call need the cargo feature `fixtures`. It is off in the environment
-  `:prod`, in which Mix compiles dependencies, so apps do not get them.
+  Functions that only tests and benchmarks call need the cargo feature `fixtures`. The feature is off in the
+  environment `:prod`, in which Mix compiles dependencies, so apps do not get these functions.
 
-  Cargo is not started if no source has changed. Its target folder is shared by all Mix environments and by
+  Cargo is not started if no source has changed. Cargo's target folder is shared by all Mix environments and by
   all apps that depend on this copy of Sconce. The library is copied into each `_build`.
 
   | environment variable | effect |
@@ -17,10 +17,10 @@ defmodule Mix.Tasks.Compile.SconceNative do
   | `SCONCE_NATIVE_PATH=file.so` | installs this library, which was built elsewhere, and builds nothing |
   | `SCONCE_SKIP_NATIVE=1` | builds nothing, and leaves the library that is in place |
   | `SCONCE_CUDA=1` | supports NVIDIA cards; needs `bin/cuda-toolkit`; the library also loads without CUDA |
-  | `SCONCE_CUDA=flash-attn` | the same, with flash attention |
+  | `SCONCE_CUDA=flash-attn` | supports NVIDIA cards, with flash attention |
   | `SCONCE_PROFILE` | cargo's profile, `release` by default |
-  | `SCONCE_FEATURES` | cargo features, comma-separated; outside of `MIX_ENV=prod` `fixtures` is one |
-  | `SCONCE_TARGET_DIR` | cargo's target folder, `target` beside `mix.exs` by default; with CUDA `cuda` in it |
+  | `SCONCE_FEATURES` | cargo features, comma-separated; `fixtures` is added outside of `MIX_ENV=prod` |
+  | `SCONCE_TARGET_DIR` | cargo's target folder, `target` beside `mix.exs` by default; for CUDA its subfolder `cuda` |
   | `CARGO` | the cargo to use |
   | `CI` | if set, `Cargo.lock` has to be up to date (`--locked`) |
   """
@@ -57,7 +57,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
          true <- library?(path) do
       install_changed(path, "#{path} #{size} #{mtime}", args)
     else
-      # A relative path would begin in the folder of a dependency.
+      # A relative path would be resolved in the folder of a dependency.
       :relative -> refuse_given(path, "is relative, expected an absolute path")
       {:ok, %File.Stat{type: type}} -> refuse_given(path, "is a #{type}, expected a library")
       {:error, reason} -> refuse_given(path, to_string(:file.format_error(reason)))
@@ -68,7 +68,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
   defp refuse_given(path, why),
     do: {:error, [refused(path, "SCONCE_NATIVE_PATH: #{path}: #{why}")]}
 
-  # ELF, and Mach-O of 64 bits.
+  # Whether the file begins with the magic number of ELF or of 64-bit Mach-O.
   defp library?(path) do
     magic = File.open!(path, [:read, :binary], &IO.binread(&1, 4))
     magic in ["\x7fELF", <<0xCF, 0xFA, 0xED, 0xFE>>]
@@ -85,7 +85,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
     end
   end
 
-  # A release without the library starts and then answers each call with an error: it fails here instead.
+  # A release without the library would start and answer each call with an error, so the build fails here.
   defp skip do
     if release?() and not File.exists?(library()) do
       text =
@@ -98,7 +98,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
     end
   end
 
-  # The environment of a dependency is always :prod, that of its app stands in the variable.
+  # Mix compiles a dependency in the environment :prod; the variable has the environment of the app.
   defp release?, do: System.get_env("MIX_ENV") == "prod" or match?(["release" | _], System.argv())
 
   defp build_stale(args, fingerprint) do
@@ -177,7 +177,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
         {:ok, Enum.map(variables, &List.to_tuple/1)}
 
       {reason, _status} ->
-        # The script names itself by the folder of Sconce, which is not that of an app.
+        # The script prints its path relative to the folder of Sconce, but an app has another folder.
         reason = String.replace(String.trim(reason), "bin/cuda-toolkit", script)
         {:error, [refused(script, "SCONCE_CUDA: " <> reason)]}
     end

@@ -10,7 +10,7 @@ defmodule Sconce.DocsTest do
   @modules for module <- modules,
                not String.starts_with?(inspect(module), "Sconce.Test."),
                {:module, ^module} <- [Code.ensure_loaded(module)],
-               # Implementations of protocols have no documentation of their own.
+               # Protocol implementations have no documentation of their own.
                not function_exported?(module, :__impl__, 1),
                do: module
 
@@ -47,7 +47,7 @@ defmodule Sconce.DocsTest do
     {module_doc, functions}
   end
 
-  # GenServer documents its own.
+  # `use GenServer` generates the documentation of `child_spec/1`.
   defp example?("child_spec/1", _doc, _functions), do: true
 
   # A doctest, a fence, an indented block, or the doctest of another function that calls this one.

@@ -32,7 +32,7 @@ defmodule Sconce.GuidesTest do
     end
   end
 
-  # Games that are made for tests stand for a reader's own.
+  # Synthetic games replace the reader's own replays.
   defp replays(dir) do
     :ok = Native.corpus_fixtures(Path.join(dir, "all"))
 

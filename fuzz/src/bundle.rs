@@ -7,7 +7,7 @@ use std::path::{Component, Path};
 pub struct Bundle(pub Vec<(String, Vec<u8>)>);
 
 impl Bundle {
-    /// Parses any bytes; a malformed rest is ignored.
+    /// Parses any bytes, and ignores the rest after the first malformed entry.
     pub fn parse(mut bytes: &[u8]) -> Self {
         let mut files = vec![];
         while let Some((name, rest)) = take(bytes) {
@@ -42,7 +42,7 @@ impl Bundle {
                 Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
             let path = dir.join(name);
             if inside && !name.is_empty() && !name.contains('\0') {
-                // The name may be that of a folder created before.
+                // Writing fails if a folder of this name exists; the failure is ignored.
                 let _ = path.parent().map(std::fs::create_dir_all);
                 let _ = std::fs::write(path, content);
             }

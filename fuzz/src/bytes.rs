@@ -20,7 +20,7 @@ pub const ODD: [u64; 14] = [
     u64::MAX,
 ];
 
-/// Changes a few bytes: flips, cuts, copies, odd numbers in both byte orders.
+/// Changes a few bytes: flips, truncations, copies, and numbers of [`ODD`] in both byte orders.
 pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     let at = rng.below(bytes.len());
     match rng.below(9) {
@@ -52,7 +52,7 @@ pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Overwrites bytes with an odd number of one to eight bytes.
+/// Overwrites one to eight bytes with a number of [`ODD`].
 fn overwrite(rng: &mut Rng, bytes: &mut [u8], at: usize) {
     let number = rng.pick(&ODD).wrapping_add(rng.below(3) as u64).wrapping_sub(1);
     let size = *rng.pick(&[1, 2, 4, 8]);

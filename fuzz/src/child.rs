@@ -1,5 +1,5 @@
-//! The process that reads the inputs. It reports the start and the outcome of each input on standard
-//! output, so that the parent knows at which input the child died.
+//! The child process, which runs the inputs. The child reports the start and the outcome of each input on
+//! standard output, so that the parent knows which input killed the child.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -29,7 +29,7 @@ pub struct Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Accepted,
-    /// Refused with a typed error: its kind and message.
+    /// Refused with a typed error: the error's kind and message.
     Refused(&'static str, String),
     Broke(String),
 }
@@ -48,7 +48,7 @@ fn execute(target: &Target, input: &[u8], dir: &Path) -> Outcome {
     let (peak, micros) = (memory::peak(before), begin.elapsed().as_micros());
     let most = target.memory + OF_INPUT * input.len();
     let verdict = match result {
-        // A refused allocation unwinds; a caller gets it as an error.
+        // A refused allocation unwinds, and Sconce returns it to callers as an error.
         Err(payload) => match Error::of_panic(payload) {
             Error::Panic { .. } => Verdict::Broke(format!("panic: {}", said())),
             error => refused(&error),
@@ -78,7 +78,7 @@ pub fn run(job: Job) {
         *PANIC.lock().unwrap_or_else(|e| e.into_inner()) = text;
     }));
     let stack = job.target.stack;
-    // Instrumented code has larger stack frames.
+    // Instrumented code has larger stack frames, so the stack is larger too.
     let stack = if cfg!(feature = "coverage") { 4 * stack } else { stack };
     // Seeds are made on this thread, because Sconce may build models on threads of any stack size.
     let seeds = (job.target.seeds)();
@@ -111,18 +111,18 @@ fn inputs(job: &Job, seeds: &[Vec<u8>]) {
 
 pub struct Reader {
     target: &'static Target,
-    /// Folder for the files of the input.
+    /// Folder for the files that an input writes.
     dir: PathBuf,
     root: PathBuf,
 }
 
 impl Reader {
-    /// Runs an input, and reports it to the parent.
+    /// Runs an input, and reports the outcome to the parent.
     pub fn read(&self, index: u64, input: &[u8]) -> Outcome {
         self.check(index, input, |verdict| verdict)
     }
 
-    /// Like `read`, for an input that must be accepted.
+    /// Runs an input that must be accepted, and reports the outcome to the parent.
     pub fn read_seed(&self, index: u64, input: &[u8]) -> Outcome {
         self.check(index, input, |verdict| match verdict {
             Verdict::Refused(kind, text) => {
@@ -155,7 +155,7 @@ impl Reader {
 
 pub fn tell(line: impl Display) {
     let mut out = std::io::stdout().lock();
-    // The parent has died, so the child exits.
+    // A failed write means that the parent has died, so the child exits.
     if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
     }

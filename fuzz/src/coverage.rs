@@ -1,5 +1,5 @@
-//! Coverage of inputs, for builds with instrumented code: `fuzz/long` builds with LLVM's coverage pass,
-//! which stable compilers have. The whole runtime of that pass is the two functions below.
+//! Measures the coverage of inputs in instrumented builds. `fuzz/long` builds with LLVM's coverage pass, which
+//! stable compilers have. The pass needs only two runtime functions, `extern "C"` below.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -16,10 +16,10 @@ use crate::targets::Target;
 /// Address and length of the counters of each module.
 static COUNTERS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
-/// Called by each instrumented module before `main`.
+/// Registers the counters of a module. Each instrumented module calls this function before `main`.
 ///
 /// # Safety
-/// `start..stop` must be the module's counters, which live as long as the process.
+/// `start..stop` must be the module's counters, which must live as long as the process.
 // SAFETY: no other function of this name is linked in, because the compiler's own runtime is not linked.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop: *mut u8) {
@@ -30,16 +30,16 @@ pub unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop
     }
 }
 
-/// Called with the code addresses of the counters, which are not used here.
+/// Receives the code addresses of the counters, and ignores them.
 // SAFETY: no other function of this name is linked in.
 #[unsafe(no_mangle)]
 pub extern "C" fn __sanitizer_cov_pcs_init(_start: *const usize, _stop: *const usize) {}
 
 /// Coverage of all inputs so far.
 struct Seen {
-    /// The classes of counts that each counter has had, as a bit mask.
+    /// For each counter, a bit mask of the classes of its counts so far.
     classes: Vec<u8>,
-    /// Count of classes over all counters.
+    /// Count of classes seen, summed over all counters.
     features: usize,
 }
 
@@ -50,15 +50,14 @@ impl Seen {
         Seen { classes: vec![0; length], features: 0 }
     }
 
-    /// Adds the counters' classes and resets the counters. Returns the count of new features.
+    /// Adds the classes of the current counts, and resets the counters. Returns the count of new features.
     fn add(&mut self) -> usize {
         let counters = COUNTERS.lock().unwrap_or_else(|e| e.into_inner());
         let mut classes = self.classes.iter_mut();
         let mut new = 0;
         for (start, length) in counters.iter() {
             // SAFETY: the module registered this range of counters. They are static bytes that instrumented
-            // code increments; a concurrent increment may be lost, as it may between two instrumented
-            // threads.
+            // code increments. A concurrent increment may be lost, just as between two instrumented threads.
             let counts = unsafe { slice::from_raw_parts_mut(*start as *mut u8, *length) };
             for (count, classes) in counts.iter_mut().zip(classes.by_ref()) {
                 if *count != 0 {
@@ -92,9 +91,9 @@ fn class(count: u8) -> u8 {
 /// Interval of the reports to the parent.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Mutates the inputs that reached new code, until the end of the job's range, in seconds since 1970. A
-/// restarted child continues after an input that killed the one before. Inputs that reach new code are
-/// written to `found/`, and are among the first inputs of the next run.
+/// Mutates the inputs that reached new code, until the end of the job's range, in seconds since 1970. If an
+/// input kills the child, the next child continues after that input. Inputs that reach new code are written
+/// to `found/`, and are among the first inputs of the next run.
 pub fn explore(job: &Job, seed: u64, seeds: &[Vec<u8>], reader: &Reader) {
     let (target, begin) = (job.target, Instant::now());
     let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("found").join(target.name);
@@ -112,7 +111,7 @@ pub fn explore(job: &Job, seed: u64, seeds: &[Vec<u8>], reader: &Reader) {
         if rng.one_in(3) {
             (target.mutate)(&mut rng, &mut input);
         }
-        // Small inputs run faster, so more of them are tried.
+        // Bounds the input's size: small inputs run faster, so more of them are tried.
         input.truncate(1 << 18);
         if pool.read(reader, input.clone()) {
             let name: String = sha256([&input]).chars().take(16).collect();
@@ -131,7 +130,7 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The first inputs: the target's seeds, inputs that once broke it, and inputs found before.
+/// The first inputs: the target's seeds, inputs that broke the target, and inputs found in earlier runs.
 fn beginnings(target: &Target, seeds: &[Vec<u8>], found: &Path) -> Vec<Vec<u8>> {
     let entries = fs::read_dir(found).into_iter().flatten().flatten().map(|entry| entry.path());
     let files = kept(target).into_iter().chain(entries);
@@ -145,7 +144,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Runs an input. Returns whether it reached new code. An input that broke something is not mutated
+    /// Runs an input. Returns whether the input reached new code. An input that breaks the target is not mutated
     /// further.
     fn read(&mut self, reader: &Reader, input: Vec<u8>) -> bool {
         let Outcome { verdict, .. } = reader.read(self.index, &input);

@@ -1,5 +1,5 @@
-//! A JSON tree that can hold text which no serializer would write: duplicate keys, and numbers beyond all
-//! types.
+//! A JSON tree that can hold text which no serializer writes: duplicate keys, and numbers beyond the range of
+//! all types.
 
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ impl Node {
         }
     }
 
-    /// Sets `node` under `name`, replacing an earlier value.
+    /// Sets `name` to `node`, and replaces an earlier value.
     pub fn set(&mut self, name: &str, node: Node) {
         let Node::Map(entries) = self else { return };
         match entries.iter_mut().find(|(key, _)| key == name) {
@@ -213,7 +213,7 @@ fn odd_text(rng: &mut Rng, text: &str) -> String {
 }
 
 fn nested(rng: &mut Rng, node: Node) -> Node {
-    // The depth is limited because `write_to` is recursive, but it is far beyond the limit of parsers.
+    // The depth is limited because `write_to` is recursive, but exceeds the limit of parsers by far.
     (0..1 + rng.up_to(400)).fold(node, |inner, _| match rng.one_in(2) {
         true => Node::List(vec![inner]),
         false => Node::Map(vec![("a".into(), inner)]),

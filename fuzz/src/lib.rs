@@ -1,8 +1,8 @@
 //! Structure-aware fuzzers for replays, checkpoints, corpora, run folders, snapshots, frames, options and
 //! tables.
 //!
-//! An input is determined by a target's name, a seed and an index, so it can be reproduced. It must be
-//! accepted and then work, or be refused with a typed error. Anything else is a failure: a panic, the end
+//! A target's name, a seed and an index determine an input, so every input can be reproduced. An input must
+//! be accepted and then work, or be refused with a typed error. Anything else is a failure: a panic, the end
 //! of the process, no answer within [`runner::PATIENCE`], or more memory than [`targets::Target::memory`]
 //! plus [`targets::OF_INPUT`] times the size of the input. Inputs that failed once stay in `corpus/` as
 //! tests.

@@ -1,4 +1,4 @@
-//! An allocator that counts the allocated bytes of the process, and refuses to exceed a limit.
+//! An allocator that counts the allocated bytes of the process, and refuses allocations beyond a limit.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// Maximum allocated bytes of the process. A larger allocation is refused, which ends a process that does
-/// not use `try_reserve`. The limit protects the machine's memory.
+/// Maximum allocated bytes of the process. An allocation beyond the limit is refused, which ends a process that
+/// does not use `try_reserve`. The limit protects the machine's memory.
 const LIMIT: usize = 1536 << 20;
 
 pub struct Counted;
@@ -59,7 +59,7 @@ unsafe impl GlobalAlloc for Counted {
     }
 }
 
-/// Peak of allocated bytes since the last [`reset`], beyond `before`.
+/// Peak of allocated bytes since the last [`reset`], minus `before`.
 pub fn peak(before: usize) -> usize {
     PEAK.load(Relaxed).saturating_sub(before)
 }

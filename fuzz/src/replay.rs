@@ -15,7 +15,7 @@ pub enum Node {
     Raw(Vec<u8>),
     Map(Vec<(Vec<u8>, Node)>),
     List(Vec<Node>),
-    /// Nested levels that are never closed: the bytes that open one, and the count.
+    /// Nested levels that are never closed: the bytes that open a level, and the count of levels.
     Deep(Vec<u8>, usize),
 }
 
@@ -93,7 +93,7 @@ pub fn metadata() -> Node {
 
 #[derive(Debug, Clone)]
 pub struct Replay {
-    /// The length of `raw` in the header; `None` writes the real one.
+    /// The length of `raw` in the header; `None` writes the real length.
     pub length: Option<u32>,
     pub sizes: Vec<(u8, u16)>,
     pub events: Vec<(u8, Vec<u8>)>,
@@ -103,7 +103,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Parses a replay. Metadata is not parsed, but stays in `rest`.
+    /// Parses a replay. Metadata is not parsed, but kept in `rest`.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (length, body) = bytes.strip_prefix(HEAD)?.split_first_chunk()?;
         let (raw, rest) = body.split_at_checked(u32::from_be_bytes(*length) as usize)?;
@@ -165,7 +165,7 @@ fn change(rng: &mut Rng, replay: &mut Replay) {
         3 if any => replay.events[at].0 = replay.events[to].0,
         4 if any => frame_number(rng, &mut replay.events[at].1),
         5 if any => bytes::mutate(rng, &mut replay.events[at].1),
-        // The payload keeps its size.
+        // Mutates a payload without changing its size.
         6..8 if any => {
             let size = replay.events[at].1.len();
             bytes::mutate(rng, &mut replay.events[at].1);

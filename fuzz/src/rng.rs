@@ -1,6 +1,6 @@
 //! Reproducible random numbers.
 
-/// SplitMix64: generates the same numbers on every platform.
+/// The SplitMix64 generator, which gives the same numbers on every platform.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 

@@ -1,4 +1,4 @@
-//! Runs child processes over inputs, restarts after an input that killed one, and counts the outcomes.
+//! Runs inputs in child processes, restarts a child that an input killed, and counts the outcomes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,11 +17,11 @@ use crate::child::INPUT;
 use crate::scratch;
 use crate::targets::Target;
 
-/// An input without an outcome for this long counts as hung.
+/// Time without an outcome after which an input counts as hung.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum inputs kept for the same failure message.
 const KEPT_ALIKE: usize = 3;
-/// Maximum child processes of one job. A target that breaks at every input needs no more.
+/// Maximum child processes of one job. If every input breaks the target, further children add nothing.
 const MOST_CHILDREN: usize = 200;
 
 /// A range of inputs for one target.
@@ -31,7 +31,7 @@ pub struct Job {
     pub target: &'static Target,
     /// Source of the inputs.
     pub source: Source,
-    /// Indices of the inputs. With coverage feedback, the end is a time in seconds since 1970.
+    /// Indices of the inputs. With coverage feedback, `end` is a time in seconds since 1970.
     pub range: Range<u64>,
 }
 
@@ -43,7 +43,7 @@ pub enum Source {
         /// Seed of the random choices.
         seed: u64,
     },
-    /// Inputs that once broke something.
+    /// Kept inputs that broke a target in an earlier run.
     Kept,
     /// Mutants of inputs that reached new code.
     #[cfg(feature = "coverage")]
@@ -54,7 +54,7 @@ pub enum Source {
 }
 
 impl Job {
-    /// Arguments of a child, see [`Job::parse`].
+    /// Encodes the job as arguments of a child, for [`Job::parse`].
     fn arguments(&self) -> Vec<String> {
         let (source, seed) = match self.source {
             Source::Mutants { seed } => ("mutants", seed),
@@ -96,17 +96,17 @@ pub struct Tally {
     pub accepted: u64,
     /// Counts of refused inputs by kind of error.
     pub refused: BTreeMap<String, u64>,
-    /// Peak memory in bytes, and the index of its input.
+    /// Peak memory in bytes over all inputs, and the index of the input with the peak.
     pub peak: (usize, u64),
-    /// Microseconds and index of the slowest inputs, slowest first.
+    /// Duration in microseconds and index of the slowest inputs, slowest first.
     pub slowest: Vec<(u128, u64)>,
-    /// Inputs that broke something.
+    /// Inputs that broke the target.
     pub broken: Vec<Broken>,
     /// The last coverage report of a child.
     pub coverage: String,
 }
 
-/// An input that broke something.
+/// An input that broke its target.
 #[derive(Debug)]
 pub struct Broken {
     /// Index of the input.
@@ -160,7 +160,7 @@ pub fn kept(target: &Target) -> Vec<PathBuf> {
     paths
 }
 
-/// Runs a job to its end, restarting children that die. `progress` receives the coverage reports.
+/// Runs a job to its end, and restarts children that die. `progress` receives the coverage reports.
 pub fn run(program: &Path, mut job: Job, progress: &dyn Fn(&str)) -> Tally {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -282,7 +282,7 @@ fn ended<'a>(tally: &mut Tally, job: &Job, mut words: impl Iterator<Item = &'a s
     }
 }
 
-/// Counts an input that broke something, and keeps it as a test.
+/// Counts an input that broke its target, and keeps the input as a test.
 fn keep(tally: &mut Tally, job: &Job, index: u64, reason: String, input: &Path) {
     let alike = |broken: &&Broken| digits_off(&broken.reason) == digits_off(&reason);
     let known = tally.broken.iter().filter(alike).count();

@@ -1,4 +1,4 @@
-//! Parses and encodes safetensors files, consistent or not.
+//! Parses and encodes safetensors files, including inconsistent ones.
 
 use sconce_tensor::digest::sha256;
 
@@ -27,7 +27,7 @@ impl File {
         [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &self.data].concat()
     }
 
-    /// Sconce's text in the header, as a JSON tree.
+    /// Sconce's metadata text in the header, as a JSON tree.
     pub fn text(&self) -> Option<Node> {
         match self.header.get("__metadata__")?.get(KEY)? {
             Node::Text(text) => Node::parse(text.as_bytes()),
@@ -85,7 +85,7 @@ pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Replaces one number with an odd one.
+/// Replaces one value with a value that often breaks readers.
 pub fn numbers(rng: &mut Rng, data: &mut [u8]) {
     const ODD: [f32; 8] =
         [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e-45, 1e30, -0.0];

@@ -17,7 +17,7 @@ fn name() -> String {
     format!("sconce-fuzz-{}", std::process::id())
 }
 
-/// A folder in memory if the system has one, because thousands of files are written and synced.
+/// The parent of all folders, in memory if the system allows, because thousands of files are written and synced.
 fn base() -> PathBuf {
     let shared = PathBuf::from("/dev/shm");
     if shared.is_dir() { shared } else { std::env::temp_dir() }

@@ -12,18 +12,18 @@ defmodule Sconce.Action do
   | `shoulder` | 0..1 |
   | `input` | in a declared game, the parts of the input by name: flags as a map, numbers in the game's range |
   | `confidence` | 0..1 for `buttons`, `main`, `c`, `shoulder`, and `overall` |
-  | `choices` | the choice of each head, by its name in the Spec: a class, a list of bits, or a list of numbers |
+  | `choices` | the choice of each head, by the head's name in the Spec: a class, a list of bits, or a list of numbers |
   | `logits` | nil, or with `logits: true` a list of numbers for each head; see below |
   | `frame` | number of this decision in its session, from 1 |
 
   If the heads of a policy are not those of a controller, buttons, sticks and shoulder are nil, and
-  `confidence` has one number for each head. If they are not those of a declared game, `input` is nil.
+  `confidence` has one number for each head. If the heads are not those of a declared game, `input` is nil.
 
   The confidence of the buttons is the mean of `2 |p - 0.5|`. The confidence of a stick is the largest
   probability of an axis, averaged over both axes. `overall` weighs the four by 0.4, 0.3, 0.15 and 0.15.
 
   The logits of a Gaussian head are the means, then the logarithms of the standard deviations, both before
-  tanh. A policy with a value head adds its `value`.
+  tanh. A policy with a value head adds the entry `value` to `logits`.
 
   An action can be the `previous_action` of a `Sconce.Frame`.
 
@@ -108,7 +108,7 @@ defmodule Sconce.Action do
 
   defp floats(binary), do: for(<<number::float-32-little <- binary>>, do: number)
 
-  # This runs 60 times a second for each player: one match takes every part, without a loop.
+  # This function runs 60 times a second for each player: one pattern match takes every label, without a loop.
   defp controller(heads, labels, confidence, logits, frame) do
     [a, b, x, y, z, l, r, d_up, main_x, main_y, c_x, c_y, shoulder] = labels
 
@@ -168,7 +168,7 @@ defmodule Sconce.Action do
 
   @doc false
   # Labels in the order of the heads, from an action, from choices by name, or from a list of labels. The native
-  # side checks their number and their size. `what` names them in errors.
+  # side checks the number and size of the labels. `what` names the labels in errors.
   @spec labels(Spec.t(), atom, t | map | list) :: {:ok, [non_neg_integer]} | {:error, Error.t()}
   def labels(spec, what, %__MODULE__{choices: choices}), do: labels(spec, what, choices)
 

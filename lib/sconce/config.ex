@@ -5,7 +5,7 @@ defmodule Sconce.Config do
   @presets Catalogue.names()
   @priorities [:nice, :idle, :normal]
 
-  # `variables` are environment variables and how each is read; the first one with a value counts.
+  # `variables` are environment variables and how each is parsed; the first variable with a value counts.
   @settings [
     device: [
       type: Device.type(),
@@ -72,7 +72,7 @@ defmodule Sconce.Config do
     ]
   ]
 
-  # Variables of the build, the tests and the benchmarks.
+  # Environment variables of the build, the tests and the benchmarks, with their meanings.
   @build [
     SCONCE_SKIP_NATIVE: "1: do not build the native part",
     SCONCE_NATIVE_PATH: "a native library that was built elsewhere, to install",
@@ -182,7 +182,7 @@ defmodule Sconce.Config do
   def settings, do: Enum.map(@settings, fn {name, _spec} -> fetch(name) end)
 
   @doc """
-  Returns every invalid value of a setting, with the expectation as `wrong`. It includes variables that an earlier
+  Returns every invalid value of a setting, with the expectation as `wrong`. The list includes variables that an earlier
   variable of the setting overrides.
 
       iex> Application.put_env(:sconce, :threads, "2")
@@ -227,11 +227,11 @@ defmodule Sconce.Config do
   end
 
   @doc false
-  # The table of settings: type, default, documentation and variables of each.
+  # Returns the table of settings: type, default, documentation and variables of each setting.
   def table, do: @settings
 
   @doc false
-  # Valid settings that delay decisions.
+  # Returns the settings that are valid but delay decisions.
   def harmful do
     for %{value: :normal} = setting <- shown(), setting.name == :background do
       {source_text(setting.source),
@@ -240,7 +240,7 @@ defmodule Sconce.Config do
   end
 
   @doc false
-  # Variables of the build, each with its meaning, for the doctor.
+  # Returns the variables of the build, each with its meaning, for the doctor.
   def build_variables, do: @build
 
   defp unknown_cpu do
@@ -306,7 +306,7 @@ defmodule Sconce.Config do
   def source_text(variable), do: variable
 
   @doc false
-  # Every environment variable that is read, including those without effect.
+  # Returns every environment variable that is read, including those without effect.
   def variables do
     honoured = for {_name, spec} <- @settings, {variable, _how} <- spec[:variables], do: variable
     Enum.map(honoured ++ Keyword.keys(@ignored), &to_string/1)
@@ -319,7 +319,7 @@ defmodule Sconce.Config do
     end
   end
 
-  # The values of a setting in variables and in the application environment, the one that counts first.
+  # Returns the values of a setting in variables and in the application environment, by falling precedence.
   defp said(name, spec) do
     variables =
       for {variable, how} <- spec[:variables],
@@ -351,7 +351,7 @@ defmodule Sconce.Config do
     end
   end
 
-  # The expectation in the words of the source: a term, or the text of a variable.
+  # Describes the valid values in the form of the source: as a term, or as the text of a variable.
   defp right(:flag, _given, _spec), do: "expected 0 or 1"
   defp right(:number, _given, _spec), do: "expected a positive integer"
   defp right(:share, _given, _spec), do: "expected a number from 0.01 to 1"
@@ -377,8 +377,8 @@ defmodule Sconce.Config do
   defp known(:preset), do: @presets
   defp known(:background), do: @priorities
 
-  # The value of a variable's text, `:unset` if it has no value, or the text itself if it is invalid, which is refused
-  # later.
+  # Parses the text of a variable. Returns `:unset` for a text without a value, and an invalid text unchanged:
+  # `setting/5` marks it as wrong.
   defp read(:hidden, text), do: if(String.trim(text) in ["", "-1"], do: :cpu, else: :unset)
   defp read(_how, ""), do: :unset
   defp read(:text, text), do: text
@@ -405,7 +405,7 @@ defmodule Sconce.Config do
 
   defp read(:flag, text), do: text
 
-  # A target may name a version: `cuda12`.
+  # `EXLA_TARGET` and `XLA_TARGET` may name a version, as in `cuda12`.
   defp device(text, :target),
     do: kind(String.replace(text, ~r/\d+$/, ""), Device.kinds() -- [:auto], text)
 

@@ -60,7 +60,7 @@ defmodule Sconce.Corpus do
   ]
 
   @moduledoc """
-  Games on disk: imported from replays once, read by training many times.
+  Games on disk, imported from replays once and read by many training runs.
 
   A corpus is a folder with a manifest and one file for each game, which training maps into memory. It contains the
   values of the replays, not the input of a policy, so that one corpus serves every embedding, delay, window and mirror.
@@ -76,12 +76,12 @@ defmodule Sconce.Corpus do
   @enforce_keys [:handle, :dir, :info]
   defstruct [:handle, :dir, :info, :report]
 
-  @typedoc "An open corpus. `report` is that of the import that opened it, or nil."
+  @typedoc "An open corpus. `report` is the report of the import that made this struct, or nil."
   @type t :: %__MODULE__{handle: reference, dir: Path.t(), info: info, report: report | nil}
 
   @typedoc """
   The summary of a corpus. `views` counts each player of each game; `characters`, `stages` and `versions` are pairs of
-  value and count, the most frequent first; `other_ids` counts ids without a row in a table.
+  value and count, the most frequent first; `other_ids` counts ids that have no row in their embedding table.
   """
   @type info :: %{
           schema: :melee | {:vector, pos_integer} | Game.t(),
@@ -117,7 +117,7 @@ defmodule Sconce.Corpus do
   @type reason :: unquote(Enum.reduce(@reasons, &{:|, [], [&1, &2]}))
   @reason_names Map.new(@reasons, &{Atom.to_string(&1), &1})
 
-  # Names by internal id, the id of a post-frame.
+  # Character names, indexed by the internal id that a post-frame contains.
   @characters [
     "Mario",
     "Fox",
@@ -164,23 +164,23 @@ defmodule Sconce.Corpus do
   | `:io` | a full disk, for example |
   | `:busy` | another import into this corpus is running |
   | `:not_found` | none of the files could be kept; no corpus is made, and `details` have `skipped` |
-  | `:mismatch` | the folder `:into` contains other things than a corpus |
+  | `:mismatch` | the folder `:into` contains something other than a corpus |
 
   The file `journal` in the folder names the open replays. If an import dies with its VM, the next one reads these
-  replays last and one at a time, so that a second death has one cause, and reports them as `interrupted`. A replay that
-  was open at two deaths is skipped as `:fatal`, unless `:retry` is set.
+  replays last and one at a time, so that a second death has a known cause, and reports them as `interrupted`. A replay
+  that was open at two deaths is skipped as `:fatal`, unless `:retry` is set.
 
   ## Other games
 
-  With `:game` a file contains one game, one row for each frame, oldest first: a frame and the input that answers it. The
-  first line of a CSV file has `Sconce.Game.columns/1` in any order; other columns are ignored. A line of a `.jsonl` file
-  is an object with these keys; `buttons.jump` may also be the key `jump` of an object `buttons`, or a name in a list
-  `buttons`. A field with a default may be missing. The first file decides which of these columns exist:
+  With `:game` each file is one game, with one row for each frame, oldest first: the frame and the input that answers
+  it. The first line of a CSV file has `Sconce.Game.columns/1` in any order; other columns are ignored. A line of a
+  `.jsonl` file is an object with these keys; `buttons.jump` may also be the key `jump` of an object `buttons`, or a
+  name in a list `buttons`. A field with a default may be missing. The first file decides which of these columns exist:
 
   | column | meaning |
   |---|---|
   | `reward` | reward of the input |
-  | `end` | 1 in the last row of a game that ended, 0 in that of a game that was cut off |
+  | `end` | in the last row: 1 if the game ended, 0 if it was truncated |
   | `weight` | weight of the frame in the loss |
   | `log_likelihood` | log probability of the input under the player that chose it |
 
@@ -235,7 +235,7 @@ defmodule Sconce.Corpus do
   defp paths!(path) when is_binary(path), do: [path]
   defp paths!(other), do: Options.argument!("paths", other, "a path or a list of paths")
 
-  # An import of files of which none is usable is an error.
+  # An import is an error if files were found and none of them was usable.
   defp kept_some(%{added: 0, known: 0, skipped: [_ | _] = skipped}) do
     reasons = skipped |> Enum.frequencies_by(& &1.reason) |> Enum.sort()
     reasons = Enum.map_join(reasons, ", ", fn {reason, n} -> "#{n} #{reason}" end)
@@ -248,11 +248,11 @@ defmodule Sconce.Corpus do
   @doc """
   Makes a corpus of exactly these games and opens it. A corpus of the same schema in `:into` is replaced.
 
-  With the schema `{:vector, n}` a game is `{x, labels}`. `x` has `n` numbers for each frame. `labels` has, for each
-  frame, one class for each `{:categorical, k}`, `k` bits for each `{:bernoulli, k}` and `k` numbers for each
-  `{:gaussian, k, low, high}`. Both are a binary (little-endian; `x` in f32, labels in u16, or in f32 if one of them is a
-  number), a list of any nesting, or an Nx tensor. The label of a frame is the action that answers it. Any other game
-  raises `ArgumentError` with its index.
+  With the schema `{:vector, n}` a game is `{x, labels}`. `x` has `n` values for each frame. `labels` has, for each
+  frame, one class for each `{:categorical, k}`, `k` bits for each `{:bernoulli, k}` and `k` real values for each
+  `{:gaussian, k, low, high}`. Both are a binary (little-endian; `x` in f32, labels in u16, or in f32 if there is a
+  Gaussian head), a list of any nesting, or an Nx tensor. The label of a frame is the action that answers it. Any other
+  game raises `ArgumentError` with its index.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-build-" <> System.pid())
       iex> games = [{[0.0, 0.5, 1.0], [0, 1, 1]}, {[1.0, 0.5], [1, 1]}]
@@ -264,7 +264,7 @@ defmodule Sconce.Corpus do
 
   With a `Sconce.Game` as the schema, `games` is an enumerable of games, and a game an enumerable of rows: maps with
   `frame`, the `input` that answers it, and the keys of `:columns`. Games are written one after the other, so that a
-  stream of games takes the memory of one.
+  stream of games takes the memory of one game.
 
       iex> walk = Sconce.Game.new!(name: :walk, fields: [x: [type: :number]], input: [step: [type: {:choice, 3}]])
       iex> dir = Path.join(System.tmp_dir!(), "sconce-rows-" <> System.pid())
@@ -312,7 +312,7 @@ defmodule Sconce.Corpus do
          do: open(opts[:into])
   end
 
-  # An early end, of any cause, removes the unfinished corpus.
+  # Removes the unfinished corpus if anything raises, throws or exits.
   defp add_all(builder, game, beside, games) do
     games
     |> Stream.with_index()
@@ -368,7 +368,7 @@ defmodule Sconce.Corpus do
   Reads every byte of a corpus and compares the games with their recorded digests.
 
   Returns `games`, `bytes`, `seconds` and `unrecorded`, the number of games without a digest, which are ExPhil's or come
-  from an earlier version: for these it checks that every number is finite and every label belongs to its head. Damaged
+  from an earlier version. In such games every value must be finite and every label must be valid for its head. Damaged
   games are an error of kind `:corrupt` whose `details` have the `file`, `source` and `reason` of each as `damaged`. To
   repair them, import their sources again.
 
@@ -407,10 +407,10 @@ defmodule Sconce.Corpus do
   end
 
   @doc """
-  Opens the corpus in a folder. It reads the manifest; games are read on use.
+  Opens the corpus in a folder. Only the manifest is read; games are read on use.
 
-  A missing file of a game is an error of kind `:not_found`, a file of another size one of kind `:corrupt`; both name the
-  file and its source. `verify/2` checks the bytes.
+  A missing game file is an error of kind `:not_found`, and a game file of the wrong size one of kind `:corrupt`; both
+  errors name the file and its source. `verify/2` checks the bytes.
 
   A folder of `embeddings.bin`, `labels.bin` and `manifest.jsonl`, as ExPhil writes them, opens read-only: its schema is
   `{:vector, n}` with the six heads of a controller, and its frames, in f32, f16 or bf16, stay on disk until they are in
@@ -465,9 +465,9 @@ defmodule Sconce.Corpus do
   @doc """
   Returns the game of one player as a list of `{frame, labels}`.
 
-  A frame is packed for `Sconce.Session.act/3` and contains the input that led to it as its previous action. `labels` is
-  the next input of the player, numbered by head. `game` is the index in `games/1`; `player` is 0 or 1, and 0 in a corpus
-  of vectors.
+  A frame is packed for `Sconce.Session.act/3` and contains the input that led to it as its previous action. `labels`
+  are those of the player's next input, in the order of the heads. `game` is the index in `games/1`; `player` is 0 or
+  1, and 0 in a corpus of vectors.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-recording-" <> System.pid())
       iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, [{[0.5, 1.0], [1, 0]}], into: dir, heads: [go: {:bernoulli, 1}])
@@ -488,7 +488,7 @@ defmodule Sconce.Corpus do
     with {:ok, {rows, numbers, labels, width}} <- Native.corpus_recording(handle, game, player) do
       size = 4 * numbers
       frames = for <<row::binary-size(size) <- rows>>, do: row
-      # Labels are u16 for bits and classes, f32 for numbers.
+      # Labels are u16, or f32 if a head chooses real values.
       words? = byte_size(labels) == 2 * width * length(frames)
 
       labels =
@@ -501,7 +501,7 @@ defmodule Sconce.Corpus do
   end
 
   @doc """
-  Returns all values that are read from a replay, as data: `group`, `name`, `source` (in the names of peppi), `since`
+  Returns a map for each value that is read from a replay: `group`, `name`, `source` (in the names of peppi), `since`
   (first version of the format), `fallback` (for older files), `conversion`, `dtype`.
 
       iex> {:ok, fields} = Sconce.Corpus.fields()
@@ -543,7 +543,7 @@ defmodule Sconce.Corpus do
   def character(other), do: Options.argument!("character", other, "an id")
 
   @doc """
-  Returns the internal id of a character by its name, in any case.
+  Returns the internal id of a character; the case of the name is ignored.
 
       iex> Sconce.Corpus.character_id("fox")
       {:ok, 1}
@@ -635,7 +635,7 @@ defmodule Sconce.Corpus do
 
   defp binary!(%{__struct__: Nx.Tensor} = tensor, :f32, _game), do: Tensor.floats(tensor)
 
-  # By its numbers, as a cut to 16 bits would hide numbers that are not labels.
+  # Converts a tensor through its values, because truncation to 16 bits would hide values that are not labels.
   defp binary!(%{__struct__: Nx.Tensor} = tensor, :u16, game),
     do: tensor |> Tensor.numbers() |> binary!(:u16, game)
 
@@ -650,12 +650,12 @@ defmodule Sconce.Corpus do
   defp flat!(list, game) do
     List.flatten(list)
   rescue
-    # The list is improper.
+    # `List.flatten/1` raises for an improper list.
     _error in [FunctionClauseError, ArgumentError] ->
       Options.argument!("game #{game}", list, "a binary, a list or a tensor")
   end
 
-  # The largest number of 32 bits.
+  # The largest finite f32.
   @largest 3.4028234e38
 
   defp number!(x, :f32, _game) when is_number(x) and abs(x) <= @largest,

@@ -10,8 +10,8 @@ defmodule Sconce.Deadline do
   def left(deadline_ms, start), do: timeout(deadline_ms, start)
 
   @doc """
-  Milliseconds left, as a timeout of `receive`. The elapsed time is rounded down, so that no error of kind
-  `:deadline` comes before its deadline.
+  Milliseconds left until the deadline, as a timeout of `receive`. The elapsed time is rounded down, so that no error
+  of kind `:deadline` comes too early.
   """
   @spec timeout(non_neg_integer | nil, integer) :: timeout
   def timeout(nil, _start), do: :infinity
@@ -21,7 +21,7 @@ defmodule Sconce.Deadline do
     max(deadline_ms - passed, 0)
   end
 
-  @doc "The error carries the deadline of the whole call, not the time left for its last part."
+  @doc "Puts the deadline of the whole call into a `:deadline` error, instead of the time left for its last part."
   @spec of_call(answer, non_neg_integer | nil, integer) :: answer when answer: term
   def of_call({:error, %Error{kind: :deadline, op: op}}, deadline_ms, start)
       when deadline_ms != nil,

@@ -127,24 +127,24 @@ defmodule Sconce.Device do
   def kinds, do: @kinds
 
   @doc false
-  # The type of the option, in the form of `Sconce.Options`.
+  # The type of the option `:device`, in the form of `Sconce.Options`.
   def type, do: {:or, [{:in, @kinds}, cards(:non_neg_integer)]}
 
   @doc false
-  # The type of the option of a training run.
+  # The type of the option `:device` of a training run.
   def run_type, do: {:or, [type(), cards({:list, :non_neg_integer})]}
 
   defp cards(numbers), do: {:tuple, [{:in, [:cuda]}, numbers]}
 
   @doc false
-  # The option of policies, sessions and servings.
+  # The option `:device` of policies, sessions and servings.
   def option(default \\ "the device of `Sconce.Config`") do
     doc = "`:cpu`, `:cuda`, `{:cuda, n}` or `:auto`, see `Sconce.Device`; `nil` is #{default}."
     [device: [type: {:or, [type(), nil]}, default: nil, doc: doc]]
   end
 
   @doc false
-  # The option of a training run.
+  # The option `:device` of a training run.
   def run_option do
     doc =
       "`:cpu`, `:cuda`, `{:cuda, n}` or `:auto`, see `Sconce.Device`, or `{:cuda, [0, 1]}` for " <>
@@ -161,7 +161,7 @@ defmodule Sconce.Device do
   def elsewhere(error), do: error
 
   @doc false
-  # Whether both are the same device, however they were chosen.
+  # Whether `a` and `b` are the same device, even if `:auto` chose only one of them.
   def same?(a, b), do: {a.kind, a.index} == {b.kind, b.index}
 
   @doc false

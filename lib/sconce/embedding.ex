@@ -79,7 +79,7 @@ defmodule Sconce.Embedding do
   #{Options.docs(@schema)}
 
   The vector of a declared game (`MyGame` or `{MyGame, opts}`) holds its fields in order, then the previous input,
-  then the rows of trained tables. It takes
+  then the rows of trained tables. This embedding takes
 
   #{Options.docs(@declared)}
 
@@ -95,10 +95,10 @@ defmodule Sconce.Embedding do
 
   Training fills the queue and the delay id from the run's `:frame_delay`, or with `:frame_delay_max` from the delay
   of each window. Evaluation uses its own `:frame_delay`. A `Sconce.Session` keeps the inputs itself. In `embed/2`,
-  which sees a single frame, both are zeros.
+  which sees a single frame, the queue and the delay id are zeros.
   """
 
-  @typedoc "A complete embedding, with every option; `new!/1` makes it."
+  @typedoc "A complete embedding, with every option, as `new!/1` returns it."
   @type t :: {:vector, pos_integer} | {:melee, keyword} | {Game.t(), keyword}
 
   @typedoc "An embedding as a caller may write it."
@@ -176,7 +176,7 @@ defmodule Sconce.Embedding do
     {:melee, packed(opts)}
   end
 
-  # One embedding has one form, so options with their default value are left out.
+  # Options with their default value are left out, so that equal embeddings have one form.
   defp packed(opts) do
     past = for name <- @past, opts[name] not in [nil, @packed[name]], do: {name, opts[name]}
     [layout: :packed] ++ past
@@ -277,8 +277,8 @@ defmodule Sconce.Embedding do
   @doc """
   Packs a frame as the raw row that the native side reads: 32-bit floats, little-endian.
 
-  A Melee frame has any form that `Sconce.Frame.pack/1` takes. A vector is a binary or a list of numbers. Both may
-  also be an Nx tensor of the row.
+  A Melee frame has any form that `Sconce.Frame.pack/1` takes. A vector is a binary or a list of numbers. Either
+  frame may also be an Nx tensor of the raw row.
 
       iex> Sconce.Embedding.pack({:vector, 2}, [1, -0.5])
       {:ok, <<0, 0, 128, 63, 0, 0, 0, 191>>}
@@ -305,8 +305,8 @@ defmodule Sconce.Embedding do
   defp pack_numbers(numbers) do
     {:ok, for(number <- numbers, into: <<>>, do: <<number::float-32-little>>)}
   rescue
-    # The list holds something that is not a number, or an integer beyond any float. A float beyond 32 bits
-    # becomes an infinity, which the embedding reports.
+    # Packing failed: the list holds something that is not a number, or an integer beyond any float. A float beyond 32
+    # bits becomes an infinity, which the embedding reports.
     ArgumentError ->
       {:error, mismatch("numbers of 32 bits", shown(numbers))}
   end

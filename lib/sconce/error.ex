@@ -26,7 +26,7 @@ defmodule Sconce.Error do
   (`%{field: "action", value: 5000, min: 0, max: 399}`). `Exception.message/1` renders a sentence from
   these fields. Invalid options raise `ArgumentError` instead, see `Sconce.Options`.
 
-  Paths, names and reasons in `details` are unchanged and may hold any text of a file. In the message,
+  Paths, names and reasons in `details` are not escaped and may hold any text of a file. In the message,
   characters that do not print are escaped (`\\e`), and at most 4,000 characters are shown.
 
   | kind | meaning |
@@ -166,7 +166,7 @@ defmodule Sconce.Error do
   defp lower(min) when min > 0 and min < @none, do: "above 0"
   defp lower(min), do: "at least #{number(min)}"
 
-  # Ids and counts arrive from the native side as floats.
+  # Ids and counts arrive from the native side as floats; they are rendered as integers.
   defp number(value) when is_float(value) and abs(value) < 1.0e16 and trunc(value) == value,
     do: trunc(value)
 

@@ -150,25 +150,25 @@ defmodule Sconce.Events do
   @moduledoc """
   The catalogue of all events of a training run.
 
-  An event is sent to
+  Each event is sent to
 
     * each caller of `Sconce.Trainer.subscribe/1`, as the message `{:sconce_trainer, run, event}`,
     * the function given as `:progress`,
     * the `:telemetry` handlers of `[:sconce, :training, name]`, if the host has `:telemetry`.
 
   In a message an event is a map of `event` (its name) and the fields below. For `:telemetry` the fields are split into
-  measurements and metadata, and the metadata also has `run` (the pid) and `out` (the folder of the run). `:telemetry` is
-  optional.
+  measurements and metadata, and the metadata also has `run` (the pid) and `out` (the folder of the run). The
+  dependency `:telemetry` is optional.
 
   | event | when | measurements | metadata |
   |---|---|---|---|
   #{rows}
 
-  A handler for all of them:
+  This attaches a handler to all events:
 
       :telemetry.attach_many("metrics", Sconce.Events.telemetry_names(), &MyApp.Metrics.handle/4, nil)
 
-  `all/0` has the same as data.
+  `all/0` returns this catalogue as data.
   """
 
   @type name :: unquote(Enum.reduce(Enum.reverse(@names), &{:|, [], [&1, &2]}))
@@ -217,14 +217,14 @@ defmodule Sconce.Events do
   def telemetry_names, do: Enum.map(@names, &telemetry_name/1)
 
   @doc """
-  Returns whether this VM has `:telemetry`, and starts it if so.
+  Starts `:telemetry` if this VM has it, and returns whether it does.
 
       iex> Sconce.Events.telemetry?() == Code.ensure_loaded?(:telemetry)
       true
   """
   @spec telemetry?() :: boolean
   def telemetry? do
-    # A Mix task of a host may not have started it, and it warns at each event until it is started.
+    # A host's Mix task may not have started `:telemetry`, which warns at each event until it is started.
     loaded? = Code.ensure_loaded?(:telemetry)
     if loaded?, do: Application.ensure_all_started(:telemetry)
     loaded?
@@ -243,13 +243,13 @@ defmodule Sconce.Events do
   end
 
   @doc false
-  # Executes the event in `:telemetry`, with `more` in its metadata.
+  # Emits the event to `:telemetry`, with `more` added to the metadata.
   @spec execute(event, map) :: :ok
   def execute(%{event: name} = event, %{} = more) when name in @names do
     {measurements, metadata} = split(event)
     event = [telemetry_name(name), measurements, Map.merge(metadata, more)]
 
-    # This does not ask whether `:telemetry` runs: the application controller does not answer while the VM stops.
+    # No check whether `:telemetry` runs: the application controller does not answer while the VM stops.
     if function_exported?(:telemetry, :execute, 3),
       # `apply/3` avoids a compiler warning in a host without `:telemetry`.
       do: apply(:telemetry, :execute, event),

@@ -26,7 +26,7 @@ defmodule Sconce.Figures do
   def decimal(value), do: :erlang.float_to_binary(value / 1, decimals: 3)
 
   @doc """
-  The percentile of a list of numbers, by the nearest rank.
+  Returns a percentile of a list of numbers, by the nearest rank.
 
       iex> Sconce.Figures.percentile([3.0, 1.0, 2.0], 50)
       2.0

@@ -1,14 +1,14 @@
 defmodule Sconce.Files do
   @moduledoc false
   # Replaces files atomically: the native side writes a temporary file, syncs it and renames it. On failure the old file
-  # stays, or there is none.
+  # remains, if there was one.
 
   alias Sconce.{Error, Native}
 
   @doc """
-  Writes a file; `op` is the operation that an error names.
+  Writes a file; an error names `op` as its operation.
 
-  The error is of kind `:io` if the system refuses, and of kind `:mismatch` if a folder or a device has the path.
+  The error is of kind `:io` if the system refuses, and of kind `:mismatch` if the path is a folder or a device.
   """
   @spec write(Path.t(), iodata, atom) :: :ok | {:error, Error.t()}
   def write(path, data, op) do
@@ -21,7 +21,7 @@ defmodule Sconce.Files do
 
   defp refused(error, _path), do: error
 
-  @doc "Checks whether a file can be written to `path` now. Long work calls it before it starts."
+  @doc "Checks whether a file can be written to `path` now. Call it before long work."
   @spec check(Path.t()) :: :ok | {:error, File.posix()}
   def check(path) do
     probe = "#{path}.#{System.pid()}.partial"

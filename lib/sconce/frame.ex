@@ -1,5 +1,5 @@
 defmodule Sconce.Frame.Player do
-  # {name, default, meaning}; the order is that of the raw row. A test compares it with Rust's.
+  # {name, default, meaning}; in the order of the raw row. A test compares the table with Rust's.
   @fields [
     {:percent, :required, "damage, percent"},
     {:facing, :required, "1 or true: right; -1 or false: left; 0: unknown"},

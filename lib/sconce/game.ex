@@ -39,16 +39,16 @@ defmodule Sconce.Game do
 
   | type | values | features |
   |---|---|---|
-  | `:number` | any finite number | the number over `:scale`, clamped to `:clamp` |
+  | `:number` | any finite number | the number divided by `:scale`, clamped to `:clamp` |
   | `{:range, min, max}` | that range | -1..1 |
-  | `:flag` | true, false | 1, 0 |
-  | `{:id, n}` | 0..n-1 | its row of a trained table, or the number in the packed layout |
-  | `{:one_hot, n}` | 0..n-1 | n numbers, a 1 at the value and 0 elsewhere |
-  | `{:vector, n}` | n finite numbers, as a list or a binary of f32 | the numbers, over `:scale` |
+  | `:flag` | true or false | 1 or 0 |
+  | `{:id, n}` | 0..n-1 | the row of the id in a trained table, or the id itself in the packed layout |
+  | `{:one_hot, n}` | 0..n-1 | n numbers: 1 at the index of the value, 0 elsewhere |
+  | `{:vector, n}` | n finite numbers, as a list or a binary of f32 | the numbers, divided by `:scale` |
 
   ## Parts of an input
 
-  A part has a name and these options. A head of the same name chooses it.
+  A part has a name and these options. The head of the same name chooses its value.
 
   #{Catalogue.docs(:part)}
 
@@ -63,11 +63,11 @@ defmodule Sconce.Game do
   ## Mirror
 
   The option `:mirror` of a run is the share of windows in which training swaps left and right. `mirror:` of a field or a
-  part says how; the default is no change:
+  part sets the effect of the swap; the default is no change:
 
   | `mirror:` | effect |
   |---|---|
-  | `:negate` | negates a number of a frame |
+  | `:negate` | negates a number field |
   | `:flip` | replaces a range, an axis or a continuous number v by `min + max - v` |
   | `{:swap, name}` | swaps a field with another field |
   | `[{1, 2}]` | swaps ids or choices with each other |
@@ -82,7 +82,7 @@ defmodule Sconce.Game do
   @enforce_keys [:name, :version, :fields, :tables, :input]
   defstruct @enforce_keys
 
-  @typedoc "A complete declaration."
+  @typedoc "A validated declaration of a game."
   @type t :: %__MODULE__{
           name: String.t(),
           version: non_neg_integer,
@@ -91,7 +91,7 @@ defmodule Sconce.Game do
           input: [map]
         }
 
-  @typedoc "A declaration, or a module with one."
+  @typedoc "A declaration, or a module that uses `Sconce.Game`."
   @type like :: t | module
 
   @doc """

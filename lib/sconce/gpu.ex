@@ -72,8 +72,8 @@ defmodule Sconce.GPU do
   #{Enum.map_join(Driver.causes(), "\n", cause_docs)}
 
   Other kinds: `:not_found` if the GPU does not exist, `:deadline` if the driver does not answer within ten seconds, and
-  `:busy` if too many callers already wait for it. A driver that is installed later is found without a restart. After a
-  failed start of NVML, Sconce waits one second before it tries again.
+  `:busy` if too many callers already wait for the driver. A driver that is installed later is found without a restart.
+  After a failed start of NVML, Sconce waits one second before it tries again.
 
   NVML is searched in the paths of the system's loader, and in the folders of containers, WSL and NixOS. `SCONCE_NVML`
   or `config :sconce, nvml: path` names another file, see `Sconce.Config`.
@@ -128,7 +128,7 @@ defmodule Sconce.GPU do
   def device_count, do: Driver.ask(:device_count, &Native.gpu_count/2)
 
   @doc """
-  Returns all GPUs in order, including those that do not answer: their `error` has the reason.
+  Returns all GPUs in order, including those that do not answer: the `error` of such a GPU has the reason.
 
       iex> case Sconce.GPU.list_devices() do
       ...>   {:ok, devices} -> Enum.all?(devices, &is_map_key(&1, :memory_mb))
@@ -321,9 +321,9 @@ defmodule Sconce.GPU do
   @doc """
   Estimates the memory of a training step on a GPU by a rule of thumb, in MiB.
 
-  The rule is ExPhil's, with its names and defaults: four numbers for each weight (weight, gradient, two moments) and
-  ten thousand for each frame, in the bytes of the precision, plus 20 %. `Sconce.Trainer.plan/2` measures instead, on
-  the CPU.
+  The rule is ExPhil's, with its names and defaults: four values for each weight (weight, gradient, two moments) and
+  ten thousand values for each frame, at the size of the precision, plus 20 %. `Sconce.Trainer.plan/2` measures instead,
+  on the CPU.
 
   #{Options.docs(@estimate)}
 
@@ -342,7 +342,7 @@ defmodule Sconce.GPU do
   @doc """
   Returns the load of a GPU in percent of the last sample period, which is between 1/6 second and 1 second: the time in
   which kernels ran (`gpu`), and in which memory was read or written (`memory`). A card with MIG instances does not
-  report it.
+  report its load.
 
       iex> case Sconce.GPU.utilization() do
       ...>   {:ok, load} -> load.gpu in 0..100 and load.memory in 0..100
@@ -394,9 +394,9 @@ defmodule Sconce.GPU do
   @doc """
   Returns the processes that use a GPU, sorted by process id.
 
-  `name` is nil if this process may not see the other one, for example in another container. `memory_mb` is nil if the
+  `name` is nil if this VM may not see the process, for example in another container. `memory_mb` is nil if the
   driver does not report it. `types` are `:compute`, `:graphics` or both. `mig_instance` is the MIG instance, if the
-  card has any.
+  card has instances.
 
       iex> case Sconce.GPU.processes() do
       ...>   {:ok, processes} -> Enum.all?(processes, &is_integer(&1.pid))

@@ -4,7 +4,7 @@ defmodule Sconce.Loader do
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.Table
 
-  # Options that a training has too.
+  # Sampling options, shared with training.
   @sampling Table.schema(
               ~w(sampling weights balance action_oversample characters players mirror noise noise_scale
                             previous_dropout frame_delay frame_delay_max neutral_weight transition_weight
@@ -76,8 +76,8 @@ defmodule Sconce.Loader do
   Batches of a corpus, for apps that train without `Sconce.Trainer`.
 
   Native threads draw windows, embed and augment them, and prefetch a bounded number of batches for a `Stream`. A batch
-  depends only on the options, the seed and its step. A run with the same options learns from the same batches if it
-  holds back no game (`val_split: 0`, or a `:validation` corpus): a stream draws from every game.
+  depends only on the options, the seed and its step. A stream draws from every game, so a run with the same options
+  learns from the same batches if it holds back no game (`val_split: 0`, or a `:validation` corpus).
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-loader-doctest")
       iex> games = for _game <- 1..3, do: {for(t <- 1..40, do: t / 40), for(t <- 1..40, do: rem(t, 2))}
@@ -95,37 +95,39 @@ defmodule Sconce.Loader do
 
   ## A batch
 
-  A map, of `b` windows of `w` frames:
+  A batch is a map of `b` windows of `w` frames:
 
   | key | content | shape, type |
   |---|---|---|
   | `step` | index of the batch, counted from 0 over all epochs | |
   | `states` | embedded frames | `{b, w, continuous}` f32 |
   | `ids` | rows in the trained tables of the embedding | `{b, w, ids}` u32 |
-  | `previous` | labels of the action that led to a frame, or of the latest input for an embedding with a queue; without one 65535, or infinity in f32 | `{b, w, labels}` as `actions` |
+  | `previous` | labels of the action that led to a frame, or of the latest input for an embedding with a queue; 65535, or infinity in f32, if there is no such action | `{b, w, labels}` as `actions` |
   | `queue` | labels of the latest inputs before the action to learn | `{b, w, queue_depth, labels}` as `actions` |
-  | `actions` | labels to learn, a column for each class, bit and number, in the order of the heads | `{b, w, labels}` u16, or f32 if a head chooses numbers |
+  | `actions` | labels to learn, one column for each class, bit and real value, in the order of the heads | `{b, w, labels}` u16, or f32 if a head chooses real values |
   | `frame_weights` | weights of the frames in the loss | `{b, w}` f32 |
   | `flow` | statistics of the loader, see below | |
 
   A tensor is an `Nx.Tensor`, or a map of `data` (a binary, little-endian and row-major), `shape` and `type`. An empty
   tensor (`ids` of vectors, `queue` at the depth 0) is always such a map, because Nx has no empty tensors. The binaries
-  refer to the memory of the loader without a copy; each of them keeps its whole batch alive.
+  refer to the loader's memory without a copy; each binary keeps its whole batch in memory.
 
   ## Flow
 
   `flow` has the `batches`, `rows` and `bytes` taken so far; the `ready` batches and the `dropped` ones (always 0); the
-  `seconds` from the start to the last batch, and the part of it spent waiting for a batch, `data_wait_seconds`;
-  `room_wait_seconds` and `making_seconds` of the threads; `rows_per_second` and `bytes_per_second`; `prefetch` and
-  `threads` in use (`:max_bytes` may lower `prefetch`). The report of `Sconce.Trainer` has the same.
+  `seconds` from the start to the last batch, and `data_wait_seconds`, the part of them spent waiting for a batch;
+  `room_wait_seconds` and `making_seconds`, in which the threads waited for a free slot or made batches;
+  `rows_per_second` and `bytes_per_second`; `prefetch` and `threads` in use (`:max_bytes` may lower `prefetch`). The
+  report of `Sconce.Trainer` has the same keys in `loader`.
 
   ## Ends
 
   The threads end when the stream is done or halted (`Enum.take/2`), when it raises, and when its process dies. Each
-  enumeration has threads of its own: a stream can be sent to other processes and run there, also concurrently.
+  enumeration starts its own threads: other processes can run the same stream, even concurrently.
 
-  A stream raises `Sconce.Error`: of kind `:corrupt` or `:not_found` for a truncated or deleted file, which it names; of
-  kind `:out_of_memory` for a batch of more than 2 GiB; of kind `:deadline` for a late batch; of kind `:panic` for a bug.
+  A stream raises `Sconce.Error`: of kind `:corrupt` or `:not_found` for a truncated or deleted file, which the error
+  names; of kind `:out_of_memory` for a batch of more than 2 GiB; of kind `:deadline` for a late batch; of kind `:panic`
+  for a bug.
   """
 
   @type corpus :: Corpus.t()
@@ -178,8 +180,8 @@ defmodule Sconce.Loader do
   end
 
   @doc """
-  Returns the size of a stream with these options: `windows` and `steps_per_epoch` of an epoch, `batch_bytes`, and the
-  number of `short_views`, which are left out because they are shorter than a window.
+  Returns the size of a stream with these options: `windows` and `steps_per_epoch` of an epoch, `batch_bytes`, and
+  `short_views`, the number of views that are left out because they are shorter than a window.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-loader-info-" <> System.pid())
       iex> game = {List.duplicate(0.5, 50), List.duplicate(1, 50)}
@@ -199,11 +201,11 @@ defmodule Sconce.Loader do
   end
 
   @doc false
-  # The options of a stream.
+  # Returns the schema of the options of a stream.
   def schema, do: @stream
 
   @doc false
-  # The sampling options in the form of the native side; missing ones stay missing.
+  # Converts the sampling options to their native form; missing options stay missing.
   def native_sampling(options) do
     options
     |> Map.replace_lazy(:weights, &(&1 || []))
@@ -308,7 +310,7 @@ defmodule Sconce.Loader do
 
   defp plain(data, type, shape), do: %{data: data, type: type, shape: shape}
 
-  # Nx has no empty tensors.
+  # Nx has no empty tensors, so an empty tensor stays a map.
   defp nx(<<>>, type, shape), do: plain(<<>>, type, shape)
   defp nx(data, type, shape), do: Tensor.from_binary(data, type, shape)
 end

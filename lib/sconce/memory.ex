@@ -1,6 +1,6 @@
 defmodule Sconce.Memory do
   @moduledoc false
-  # The memory of this machine that this process may use.
+  # Measures how much of this machine's memory this process may use.
 
   alias Sconce.Native
 

@@ -183,8 +183,8 @@ defmodule Sconce.Native do
     reason = :persistent_term.get(@reason, "without the feature fixtures")
     details = %{what: "native library", reason: reason, mend: "mix sconce.doctor"}
 
-    # `identity/1` hides the type. Otherwise a compiler that infers types concludes that a stub returns only
-    # this error, and warns wherever a caller matches another answer.
+    # `identity/1` hides the type of the error. Otherwise a compiler that infers types concludes that a stub returns
+    # only this error, and warns wherever a caller matches another answer.
     Function.identity({:error, %Sconce.Error{kind: :unavailable, op: op, details: details}})
   end
 

@@ -4,17 +4,17 @@ defmodule Sconce.Options do
 
   A schema is a keyword list of option names, each with
 
-    * `:type` - one of the types below, `:any` when left out;
+    * `:type` - one of the types below, `:any` by default;
     * `:default` - the value when the option is not given;
     * `:required` - `true` when it must be given;
-    * `:min`, `:max` - inclusive bounds of a number, and `:above`, `:below`, exclusive ones;
-    * `:doc` - its effect in a sentence.
+    * `:min`, `:max` - inclusive bounds of a number; `:above`, `:below` - exclusive bounds;
+    * `:doc` - the effect of the option in a sentence.
 
   | type | accepts |
   |---|---|
-  | `:pos_integer`, `:non_neg_integer`, `:integer` | that integer |
+  | `:pos_integer`, `:non_neg_integer`, `:integer` | an integer in that range |
   | `:float` | a float, or an integer, which is converted |
-  | `:boolean`, `:atom`, `:map`, `:keyword`, `:pid` | that term |
+  | `:boolean`, `:atom`, `:map`, `:keyword`, `:pid` | a term of that type |
   | `:string` | a binary |
   | `:bytes` | a positive integer, or text such as `"8GB"` (10^9) and `"8GiB"` (2^30), which is converted |
   | `:path` | text in UTF-8 |
@@ -30,16 +30,16 @@ defmodule Sconce.Options do
   @type schema :: [{atom, keyword}]
 
   @literals [nil, true, false]
-  # Integers that the native side can represent.
+  # Holds for integers that fit into the native i64 or u64.
   defguardp crosses(value) when value >= -0x8000_0000_0000_0000 and value <= 0xFFFF_FFFF_FFFF_FFFF
 
   # Below this similarity a guess is more likely to mislead than to help.
   @similar 0.55
-  # The most bytes of a name in a comparison, and of a size as text.
+  # The most bytes of a name that are compared, and of a size given as text.
   @longest 64
 
   @doc """
-  Returns the options with defaults and converted numbers, in the order of the schema.
+  Returns the options with defaults added and numbers converted, in the order of the schema.
 
   Raises `ArgumentError` that names the option, its value and the expectation.
 
@@ -105,7 +105,7 @@ defmodule Sconce.Options do
     end
   end
 
-  # Only atoms and text have a spelling.
+  # Only atoms and text can be compared by spelling.
   defp short(name) when is_atom(name), do: name |> Atom.to_string() |> short()
 
   defp short(name) when is_binary(name) and byte_size(name) <= @longest,
@@ -114,7 +114,7 @@ defmodule Sconce.Options do
   defp short(_other), do: nil
 
   @doc """
-  Raises `ArgumentError` unless `name` is among `names`; `noun` is their noun in the message.
+  Raises `ArgumentError` unless `name` is among `names`; `noun` is the noun in the message, such as "preset".
 
       iex> Sconce.Options.known!(:quick, [:quick, :full], "preset")
       :ok
@@ -172,7 +172,7 @@ defmodule Sconce.Options do
   defp shown(value), do: inspect(value, limit: 20, printable_limit: 200)
 
   @doc false
-  # Checks that options are a keyword list, before a part of them is read.
+  # Checks that options are a keyword list, before any option is read.
   @spec keyword!(term) :: keyword
   def keyword!(opts) do
     if Keyword.keyword?(opts),
@@ -180,7 +180,7 @@ defmodule Sconce.Options do
       else: raise(ArgumentError, "expected options, got: #{shown(opts)}")
   end
 
-  # The longest time of an Erlang timer, a month and a half.
+  # The longest timeout in milliseconds, about 46 days; an Erlang timer takes at most 2^32 - 1.
   @most_ms 4_000_000_000
 
   @doc false
@@ -191,7 +191,7 @@ defmodule Sconce.Options do
     do: argument!("timeout", timeout, "0 to #{@most_ms} milliseconds or :infinity")
 
   @doc false
-  # Checks the name of a process.
+  # Checks that the term can be the name of a process.
   @spec name!(term) :: term
   def name!({:global, _name} = name), do: name
   def name!(name) when is_atom(name), do: name
@@ -256,11 +256,11 @@ defmodule Sconce.Options do
   end
 
   @doc false
-  # The value of the type that is spelled most like `value`, or nil.
+  # Returns the literal of the type that is spelled most like `value`, or nil.
   @spec near(term, keyword) :: term | nil
   def near(value, spec) when (is_atom(value) and value not in @literals) or is_binary(value) do
     names = named(spec[:type])
-    # By spelling, `:gpu` is nearer to `:cpu`.
+    # `:gpu` means `:cuda`, although `:cpu` is the nearest spelling.
     if value in [:gpu, "gpu"] and :cuda in names, do: :cuda, else: nearest(value, names)
   end
 
@@ -271,7 +271,7 @@ defmodule Sconce.Options do
   defp named(_type), do: []
 
   @doc false
-  # The expectation for `value` in words.
+  # Describes what was expected instead of `value`.
   @spec expected(term, keyword) :: String.t()
   def expected(value, _spec) when is_integer(value) and not crosses(value),
     do: "an integer of 64 bits"
@@ -303,7 +303,7 @@ defmodule Sconce.Options do
   defp cast(:path, value), do: if(path?(value), do: {:ok, value}, else: :error)
   defp cast({:fun, arity}, value) when is_function(value, arity), do: {:ok, value}
   defp cast({:in, values}, value), do: if(value in values, do: {:ok, value}, else: :error)
-  # `length/1` fails for an improper list, and so does the guard.
+  # `length/1` raises for an improper list, so that the guard fails.
   defp cast({:list, type}, values) when length(values) >= 0,
     do: cast_each(values, &cast(type, &1))
 
@@ -364,7 +364,7 @@ defmodule Sconce.Options do
       _ -> :error
     end
   rescue
-    # The number is larger than any float.
+    # The integer is too large for a float.
     _overflow in [ArgumentError, ArithmeticError] -> :error
   end
 
@@ -390,7 +390,7 @@ defmodule Sconce.Options do
     do: type in @literals or (is_atom(type) and type not in Keyword.keys(@names))
 
   @doc false
-  # The type and the bounds of an option in words.
+  # Describes the type and the bounds of an option.
   @spec describe(keyword) :: String.t()
   def describe(spec) when is_list(spec) do
     type_name(Keyword.get(spec, :type, :any)) <>

@@ -77,8 +77,8 @@ defmodule Sconce.Policy do
   @typedoc """
   A policy: its `spec`, `device` and sizes.
 
-  `raw_width` is the width of a raw row of a frame, `width` of the embedded vector, and `trunk_width` of the vector
-  that the heads read. `state_size` is the number of floats in the state of one game.
+  `raw_width` is the width of a frame's raw row, `width` that of the embedded vector, and `trunk_width` that of the
+  vector that the heads read. `state_size` is the number of floats in the state of one game.
   """
   @type t :: %__MODULE__{
           ref: reference,
@@ -185,7 +185,7 @@ defmodule Sconce.Policy do
     with {:ok, ref} <- moved(ref, to_string(device)), do: wrap(ref, device)
   end
 
-  # The card may be full of policies that this process no longer refers to and has not collected yet.
+  # A full card may hold policies that are garbage of this process: one retry follows a garbage collection.
   defp moved(ref, device) do
     with {:error, %Error{kind: :out_of_memory}} <- Call.run(&Native.policy_on(ref, &1, device)) do
       :erlang.garbage_collect()
@@ -249,7 +249,7 @@ defmodule Sconce.Policy do
   end
 
   @doc """
-  Returns the numbers of one weight: 32-bit floats, little-endian, row-major. `weights/1` lists the names.
+  Returns the values of one weight: 32-bit floats, little-endian, row-major. `weights/1` lists the names.
 
       iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -268,9 +268,9 @@ defmodule Sconce.Policy do
   Computes the logits of every frame, `{b, t, num_logits}`, or of the last frames only, `{b, num_logits}`.
 
   `frames` are `b` lists of `t` frames each, in any form that `Sconce.Embedding.pack/2` takes, or one binary of raw
-  rows `[b, t, raw_width]`. Frames are checked as in a session. A frame without a previous action counts as having
-  none. A policy with a queue reads the previous actions of earlier frames, unless `queue` is given; with a delay,
-  the previous actions are not the latest inputs.
+  rows `[b, t, raw_width]`. Frames are checked as in a session. No previous action is filled in
+  where a frame has none. A policy with a queue reads the previous actions of earlier frames, unless `queue` is given;
+  with a delay, these actions are older than the latest inputs.
 
   #{Options.docs(@forward)}
 
@@ -318,7 +318,7 @@ defmodule Sconce.Policy do
   def forward_options, do: @forward
 
   @doc false
-  # A pass computed by `run`, a function of rows, shape, optional inputs, and requested outputs.
+  # Computes a pass by `run`, a function of rows, shape, optional inputs, and requested outputs.
   @spec pass(
           t,
           [[term]] | binary,
@@ -376,7 +376,7 @@ defmodule Sconce.Policy do
   def step(%__MODULE__{}, other, _opts),
     do: {:error, mismatch("a list of frames or a binary", shown(other))}
 
-  # Sequences are returned so that a second frame can be detected.
+  # The logits of all frames are requested, so that a second frame of a game can be detected.
   defp one_frame(opts), do: opts |> Options.keyword!() |> Keyword.replace(:return_sequences, true)
 
   defp last_frame({:ok, %{shape: {b, 1, n}} = out}), do: {:ok, %{out | shape: {b, n}}}
@@ -469,7 +469,7 @@ defmodule Sconce.Policy do
   defp allowed({:f, 32}), do: "32 bits"
 
   defp packed(label, {:u, 16}), do: <<label::16-little>>
-  # No input is infinity, which no Erlang float can be.
+  # "No input" is packed as infinity, which no Erlang float can be.
   defp packed(65_535, {:f, 32}), do: <<0, 0, 128, 127>>
   defp packed(label, {:f, 32}), do: <<label::float-32-little>>
 

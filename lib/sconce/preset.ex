@@ -19,9 +19,9 @@ defmodule Sconce.Preset do
       iex> Sconce.Policy.Spec.new(preset: :production, num_layers: 4)
       #Sconce.Policy.Spec<melee -> mamba 256x4 -> controller(81)>
 
-  A `:loss` that is a list is merged into that of the preset. Another `:backbone` replaces that of the preset, with all
-  options that the new one lacks. If one of the two is `:mlp`, it also replaces the window, because a preset of `:mlp`
-  learns from single frames.
+  A `:loss` that is a list is merged into that of the preset. Another `:backbone` replaces that of the preset, and
+  drops all options that the new backbone lacks. If one of the two backbones is `:mlp`, the window is replaced too,
+  because a preset of `:mlp` learns from single frames.
 
   `to_string/1` prints a preset in full, including the values without effect and the reasons:
 
@@ -40,31 +40,31 @@ defmodule Sconce.Preset do
   #{Text.table()}
 
   Presets on `cuda` are made for a GPU. Without a GPU, and without `device: :cpu`, a run ends with an error of kind
-  `:unavailable`. With too little free memory it ends with one of kind `:out_of_memory`.
+  `:unavailable`. With too little free memory the run ends with an error of kind `:out_of_memory`.
 
   ## ExPhil's values
 
   Presets have the values with which ExPhil's command line trains, including its defaults: Adam, a constant rate of 1e-4,
-  a window every 5 frames. Some have another name in Sconce, or no effect:
+  a window every 5 frames. Some values have another name in Sconce, or no effect:
 
   #{Text.mapping()}
 
-  `hidden_size` is always explicit: ExPhil's temporal backbones have 256, whatever `hidden_sizes` of its presets is. Of
-  ExPhil's backbones #{Text.backbones()}. `augment` without probabilities has those of ExPhil: 0.5 for mirror and 0.3 for
-  noise. A preset has `patience`, `min_delta` and `ema_decay` only if it turns them on. The best checkpoint is always
-  saved. `precision` is f32, as on ExPhil's command line; the bf16 of its library also rounds weights, which are always
-  f32 in Sconce. In Sconce every frame of a window has a loss, in ExPhil only the last one.
+  `hidden_size` is always explicit: ExPhil's temporal backbones have 256, regardless of `hidden_sizes` in its presets.
+  Of ExPhil's backbones #{Text.backbones()}. `augment` without probabilities uses ExPhil's defaults: 0.5 for mirror and
+  0.3 for noise. A preset has `patience`, `min_delta` and `ema_decay` only if early stopping or EMA is on. The best
+  checkpoint is always saved. `precision` is f32, as on ExPhil's command line; the bf16 of its library also rounds
+  weights, which are always f32 in Sconce. In Sconce every frame of a window has a loss, in ExPhil only the last one.
   """
 
-  # Bytes of a process with small steps.
+  # Bytes of a process that do not depend on the frames of a batch.
   @fixed 150_000_000
 
   @enforce_keys [:name, :for, :options, :ignored, :memory]
   defstruct @enforce_keys
 
   @typedoc """
-  `options` of `Sconce.Trainer`, and the `ignored` values: name, value, reason. `memory` is the number of bytes that such a
-  run needs on a CPU, nil for a model other than that of the preset.
+  `options` of `Sconce.Trainer`, and the `ignored` values: name, value, reason. `memory` is the number of bytes that the
+  run needs on a CPU, nil if the options change the model.
   """
   @type t :: %__MODULE__{
           name: atom,
@@ -117,7 +117,7 @@ defmodule Sconce.Preset do
   end
 
   @doc """
-  Returns the preset with the given options over its own.
+  Overrides options of a preset with the given ones.
 
       iex> preset = Sconce.Preset.merge(Sconce.Preset.get(:production), backbone: :gru, num_layers: 1)
       iex> Keyword.take(preset.options, [:backbone, :hidden_size, :num_layers, :window_size])
@@ -140,7 +140,7 @@ defmodule Sconce.Preset do
     }
   end
 
-  # Options of restarts need a schedule with restarts.
+  # Returns the options of restarts if the given schedule has no restarts.
   defp unmeant(given) do
     if given[:lr_schedule] in [nil, :cosine_restarts],
       do: [],
@@ -148,7 +148,7 @@ defmodule Sconce.Preset do
   end
 
   @doc false
-  # Options of a Spec: those of `given`, and the model of its `:preset`.
+  # Returns the options of a Spec: the given ones, and those of the model of the `:preset`.
   @spec model(keyword) :: keyword
   def model(given) do
     case Keyword.pop(given, :preset) do
@@ -163,7 +163,7 @@ defmodule Sconce.Preset do
 
   @doc """
   Checks whether this machine can run a preset: returns `:ok`, or an error of kind `:unavailable` or `:out_of_memory`
-  whose `details` have what it `needs`.
+  whose `details` have what the preset `needs`.
 
       iex> :quick |> Sconce.Preset.get() |> Sconce.Preset.check()
       :ok
@@ -172,7 +172,7 @@ defmodule Sconce.Preset do
   def check(%__MODULE__{} = preset), do: with({:ok, _device} <- device(preset), do: :ok)
 
   @doc false
-  # The device of a preset, if this machine can run it.
+  # Returns the device of a preset, or an error if this machine cannot run the preset.
   def device(preset) do
     with {:ok, device} <- Device.resolve(preset.options[:device], needs(preset)),
          :ok <- check_memory(preset, Memory.free()),
@@ -206,7 +206,7 @@ defmodule Sconce.Preset do
   defp merge_option(:loss, preset, given) when is_list(given), do: Keyword.merge(preset, given)
   defp merge_option(_name, _preset, given), do: given
 
-  # The given backbone, the options given with it, and the options that the preset may still set.
+  # Returns the given backbone, the names of its given options, and the options that the preset may still set.
   defp model_of(given) do
     case {given[:spec], given[:backbone]} do
       {%Spec{backbone: {name, options}}, _} ->
@@ -224,7 +224,7 @@ defmodule Sconce.Preset do
     end
   end
 
-  # Drops options of the preset's model that the given one lacks or sets itself.
+  # Drops options of the preset's model that the given backbone lacks or sets.
   defp give_way(options, nil), do: {options, []}
 
   defp give_way(options, {backbone, said, open}) do
@@ -243,7 +243,7 @@ defmodule Sconce.Preset do
   defp model_names({name, _options}), do: model_names(name)
   defp model_names(name), do: [:backbone | Keyword.keys(Temporal.options(name))]
 
-  # The memory of a step grows with its frames; that of another model is unknown.
+  # Scales the memory of a step with the frames of a batch; the memory of another model is unknown.
   defp memory(%{options: options, memory: memory}, given) do
     model = [:spec, :embedding] ++ (model_names(options[:backbone]) -- [:window_size])
     here = frames(Keyword.merge(options, given))
@@ -252,7 +252,7 @@ defmodule Sconce.Preset do
       do: @fixed + ceil((memory - @fixed) * here / frames(options))
   end
 
-  # Frames of a batch; nil for a given option that is refused later.
+  # Returns the frames of a batch, or nil if a given size is invalid, which is refused later.
   defp frames(options) do
     {batch, window} = {options[:batch_size], options[:window_size]}
     if is_integer(batch) and is_integer(window), do: batch * window

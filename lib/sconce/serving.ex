@@ -35,7 +35,7 @@ defmodule Sconce.Serving do
 
   `open/2` opens an ordinary `Sconce.Session`, whose decisions the serving computes. `forward/4` is for callers that
   keep the state themselves. Neither goes through the process of the serving: the call puts the request into a queue,
-  and a native thread (a worker) answers by message.
+  and a native thread (a worker) sends the answer as a message.
 
   A worker does not wait for a batch to fill up. It takes the queued requests, at most `:max_batch`, and new requests
   queue up while it computes. Another worker starts if a quarter of `:max_batch` is queued, or a request with a
@@ -43,14 +43,16 @@ defmodule Sconce.Serving do
   one caller leave the queue in order.
 
   If a single step costs little more than its share of a batch, as with an MLP, the scheduler of the caller computes
-  it (`lane: :inline` in `info/1`, decided by measurement). Such a step meets no full queue, and is never late if it
-  began in time. Windows, the first step after a swap, and steps with their own `:project_out` still go to a worker.
+  the step (`lane: :inline` in `info/1`, decided by measurement). A full queue never refuses an inline step, and a step
+  that began in time is never late. Windows, the first step after a swap, and steps with their own `:project_out` still
+  go to a worker.
 
   ## Errors
 
     * `:busy` - the queue is full; for `open/2`, 4,096 sessions are already being opened.
-    * `:deadline` - not done within `:deadline_ms`. The details hold `waited_ms`. The answer comes in time even if the
-      worker computes a long batch. The session is unchanged; it is `:busy` while its decision is still computed.
+    * `:deadline` - the request was not done within `:deadline_ms`. The details hold `waited_ms`. The error comes in
+      time even if the worker computes a long batch. The session is unchanged, and `:busy` while its decision is still
+      computed.
     * `:cancelled` - the serving ended while the request waited.
     * `:unavailable` - the serving has ended or drains. `Sconce.Session.snapshot/1` and `Sconce.Session.restore/2` move
       the memory of the session elsewhere.
@@ -136,8 +138,9 @@ defmodule Sconce.Serving do
   @doc """
   Opens a session at the start of a game, owned by the caller, whose decisions this serving computes.
 
-  It is an ordinary `Sconce.Session`, with modes, snapshots and an owner. The serving sets the format of the weights for
-  all its sessions. When the serving ends, the session can no longer decide, but still has its memory for a snapshot.
+  The result is an ordinary `Sconce.Session`, with modes, snapshots and an owner. The serving sets the format of the
+  weights for all its sessions. When the serving ends, the session can no longer decide, but still has its memory for a
+  snapshot.
 
   #{Session.Catalogue.docs(:served)}
 
@@ -179,9 +182,9 @@ defmodule Sconce.Serving do
   Computes logits like `Sconce.Policy.forward/3`, for a caller that keeps the state: `state` is the state that the
   previous call returned, or `nil` at the start of games.
 
-  Frames, answer and options are those of `Sconce.Policy.forward/3`, without `:state`. One frame of each game is
-  computed with the packed weights, if the heads are independent and no optional input or output is given. Its numbers
-  then differ from `Sconce.Policy.forward/3` as little as those of a session. A further option is
+  Frames, answer and options are those of `Sconce.Policy.forward/3`, without `:state`. A call with one frame
+  of each game uses the packed weights, if the heads are independent and no optional input or output is given. Its
+  logits then differ from those of `Sconce.Policy.forward/3` as little as a session's. A further option is
 
   #{Catalogue.docs(:deadline)}
 
@@ -226,7 +229,7 @@ defmodule Sconce.Serving do
   defp forward_at(error, _pass, _deadline_ms, _start), do: error
 
   @doc false
-  # A pass for a caller on another node; it is abandoned when that caller ends.
+  # Computes a pass for a caller on another node, and abandons the pass when that caller ends.
   def forward_for(serving, caller, pass, deadline_ms) do
     start = System.monotonic_time()
 
@@ -305,7 +308,7 @@ defmodule Sconce.Serving do
          do: {:error, put_in(late.details.deadline_ms, timeout)}
   end
 
-  # The other node gets one more second to answer that it is late.
+  # The other node gets one more second to return its own `:deadline` error.
   defp patience(:infinity), do: nil
   defp patience(timeout), do: timeout + 1_000
 
@@ -418,7 +421,7 @@ defmodule Sconce.Serving do
   end
 
   @doc false
-  # The answer for a caller on another node.
+  # The answer of `info/1` for a caller on another node.
   def info_for(serving) do
     with {:here, serving} <- Lookup.find(serving, :info),
          do: {:ok, update_in(serving.policy.spec, &Spec.portable/1)}
@@ -480,7 +483,8 @@ defmodule Sconce.Serving do
     }
   end
 
-  # Frees the previous weights, which may be on a card. Otherwise they stay until the next garbage collection.
+  # Frees the previous weights, which may be on a card. Otherwise the weights stay until the next garbage
+  # collection.
   @impl true
   def handle_continue(:forget, state) do
     :erlang.garbage_collect()
@@ -493,7 +497,7 @@ defmodule Sconce.Serving do
     {:noreply, Map.put(state, :telemetry?, telemetry?)}
   end
 
-  # The message carries the handle, so that a message from elsewhere does not start a second timer.
+  # The message carries the handle, so that a message from another sender does not start a second timer.
   defp later(%{serving: %{ref: ref}} = state),
     do: Process.send_after(self(), {:statistics, ref}, state.options[:telemetry_ms])
 

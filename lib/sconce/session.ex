@@ -24,9 +24,9 @@ defmodule Sconce.Session do
 
     * `:carry` - the state is carried through the whole game. Before the first frame, the state is warmed with a
       window of copies of that frame, because play never reaches a zero state.
-    * `:window` - the model on the last `window_size` frames, padded at the start with copies of the first frame. Each
-      decision starts from a zero state and computes every frame of the window, up to the highest layer with memory. The
-      layers above it are computed for the newest frame only.
+    * `:window` - the policy runs on the last `window_size` frames, padded at the start with copies of the first frame.
+      Each decision starts from a zero state and computes every frame of the window, up to the highest layer with
+      memory. The layers above it are computed for the newest frame only.
     * `{:resync, k}` - like `:carry`, but at every k-th frame, including the first, the state is recomputed from the
       window.
 
@@ -37,15 +37,15 @@ defmodule Sconce.Session do
   A frame is a `Sconce.Frame`, a map or a packed binary. For `{:vector, n}` it is a list of numbers, a binary or an Nx
   tensor. A refused frame leaves the session unchanged.
 
-  Melee policies read the previous action of a frame, and button thresholds depend on it. It is the option `previous`,
-  or else the frame's own, or else the session's own choice: the last one, or with a `:frame_delay` of `d` the choice
-  `d` frames before it, which led to the frame.
+  Melee policies read the previous action of a frame, and button thresholds depend on it. The previous action is
+  the option `previous`, or else the frame's own, or else the session's own choice: the last choice, or with a
+  `:frame_delay` of `d` the choice `d` frames before the last, which led to the frame.
 
   A policy with `queue_depth: k` (`Sconce.Embedding`) reads the last `k` inputs, newest first, and thresholds depend
   on the newest. The session fills the queue with its own choices. The options `queue` and `previous` and the frame's
-  own previous action replace them, for later frames too; the input that led to a frame is `frame_delay` inputs older
-  than the newest. The queue belongs to the memory, for `snapshot/1`, `restore/2` and `reset/2`. The delay id of the
-  policy is the `:frame_delay`.
+  own previous action replace these inputs, for later frames too; the input that led to a frame is `frame_delay` inputs
+  older than the newest. The queue is part of the memory that `snapshot/1`, `restore/2` and `reset/2` handle. The delay
+  id of the policy is the `:frame_delay`.
 
   ## Owner
 
@@ -55,9 +55,9 @@ defmodule Sconce.Session do
 
   ## Deadlines
 
-  If a decision misses its `:deadline_ms`, it is not made, and the session is unchanged. If a thread still computes
-  it, the next call is `:busy`. With `lane: :inline` the caller computes the decision itself: once it has begun in
-  time, it is made, and the result is `:ok` regardless of its duration.
+  A decision that misses its `:deadline_ms` is not made, and the session is unchanged. If a thread still computes the
+  decision, the next call is `:busy`. With `lane: :inline` the caller computes the decision itself: a decision that
+  has begun in time is made, and the result is `:ok` however long the computation takes.
 
   ## Options
 
@@ -179,7 +179,7 @@ defmodule Sconce.Session do
   end
 
   @doc false
-  # The format of weights, with the default bound of `:int8`.
+  # The format of weights, with the default error bound for `:int8`.
   @spec format(weights) :: :f32 | :bf16 | {:int8, float}
   def format(:int8), do: {:int8, @int8_bound}
   def format(weights), do: weights
@@ -193,7 +193,7 @@ defmodule Sconce.Session do
       mode: options[:mode],
       path: path(info.path),
       weights: weights(info.weights),
-      # The lane of most decisions: that of a window only if every decision computes a window.
+      # The lane of most decisions: the lane of windows only if every decision computes a window.
       lane: lane(if(options[:mode] == :window, do: info.window_lane, else: info.lane)),
       step_us: info.cost.step_us,
       window_us: info.cost.window_us,
@@ -236,8 +236,8 @@ defmodule Sconce.Session do
   appears twice is `:busy` the second time. An entry may have its own options, `{session, frame, opts}`, except
   `:deadline_ms`, which applies to the whole call.
 
-  Up to 64 games are one native call. If it is late, all of its games are unchanged. Sessions of a `Sconce.Serving` are
-  decided by the serving, one by one if its steps are inline.
+  Up to 64 games are one native call. If that call is late, all of its games are unchanged. Sessions of a
+  `Sconce.Serving` are decided by the serving, one by one if its steps are inline.
 
       iex> spec = [embedding: {:vector, 1}, backbone: :mlp, heads: [a: {:categorical, 2}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -306,12 +306,13 @@ defmodule Sconce.Session do
   end
 
   @doc """
-  Takes back the decision for the frame with number `game_frame` and all later decisions. Returns their number.
+  Takes back the decision for the frame with number `game_frame` and all later decisions. Returns the number of
+  decisions taken back.
 
   Rollback is for games that predict the other player and correct mispredictions. Open the session with `rollback: n`,
-  and give each frame its number (`game_frame:`). Nothing is copied: eight frames take 2.6 us. Repeated decisions use
-  the same random numbers. A frame before the last `n` decisions is an error of kind `:not_found`, and the session is
-  unchanged. A snapshot includes the last decision only.
+  and give each frame its number (`game_frame:`). Nothing is copied: a rollback of eight frames takes 2.6 us. Repeated
+  decisions use the same random numbers. A frame before the last `n` decisions is an error of kind `:not_found`, and the
+  session is unchanged. A snapshot includes the last decision only.
 
       iex> spec = [embedding: {:vector, 1}, backbone: :gru, hidden_size: 8, heads: [a: {:categorical, 2}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -354,7 +355,7 @@ defmodule Sconce.Session do
 
   The snapshot may come from another session, over a policy of the same Spec and with the same mode, window size and
   frame delay; otherwise the error is of kind `:mismatch`. A snapshot that is cut off or modified is `:corrupt`. Both
-  leave the session unchanged.
+  errors leave the session unchanged.
 
       iex> spec = [embedding: {:vector, 1}, backbone: :gru, hidden_size: 8, heads: [move: {:categorical, 3}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -418,7 +419,7 @@ defmodule Sconce.Session do
   |---|---|
   | `mode`, `window_size`, `frame_delay`, `seed`, `rollback` | the options of the session |
   | `frames` | decisions since the start of the game |
-  | `bytes` | bytes of its memory, without the weights |
+  | `bytes` | bytes of the session's memory, without the weights |
   | `path` | how most decisions are computed: `:packed`, by packed weights, or `:core`, by the ops of the policy |
   | `weights` | format of the packed weights |
   | `matrices` | packed matrices: `name`, `outputs`, `inputs`, `weights` (format), `error` (lost fraction) |
@@ -448,7 +449,8 @@ defmodule Sconce.Session do
   defp lanes(_own, info), do: %{lane: lane(info.lane), window_lane: lane(info.window_lane)}
 
   @doc false
-  # The native part of a call: made here, or by the process that owns the session on another node, which calls this too.
+  # Makes the native part of a call here, or asks the process that owns the session on another node, which then calls
+  # this function.
   def native(%Remote{} = remote, :close, []), do: Remote.close(remote)
   def native(%Remote{} = remote, :transfer, [pid]), do: Remote.transfer(remote, pid)
   def native(%Remote{} = remote, op, args), do: Remote.call(remote, op, args)

@@ -4,11 +4,11 @@ defmodule Sconce.Switches do
 
   alias Sconce.{Error, Options, Text}
 
-  # Columns of a line of a task's documentation, and of the text of a list item's further lines.
+  # Width of a line in a task's documentation, and the indent of the further lines of a list item.
   @columns 80
   @indent "    "
 
-  @doc "The schema as a list of switches for a task's documentation, wrapped to #{@columns} columns."
+  @doc "Returns the schema as a list of switches for a task's documentation, wrapped to #{@columns} columns."
   def docs(schema) do
     Enum.map_join(schema, "\n", fn {name, spec} ->
       default = if spec[:default] in [nil, []], do: "", else: " (#{text(spec[:default])})"
@@ -51,8 +51,8 @@ defmodule Sconce.Switches do
   end
 
   @doc """
-  As `parse!/2`, for a task that takes at most one checkpoint: returns the options with the schema's
-  defaults, and the checkpoint or nil.
+  Parses the arguments of a task that takes at most one checkpoint, with the errors of `parse!/2`: returns the options
+  with the schema's defaults, and the checkpoint or nil.
   """
   def parse_checkpoint!(argv, schema) do
     {given, rest} = parse!(argv, schema)
@@ -61,7 +61,7 @@ defmodule Sconce.Switches do
     {Keyword.merge(defaults, given), List.first(rest)}
   end
 
-  # `OptionParser` would take a negative number for a switch.
+  # Joins a switch and a negative number by `=`, because `OptionParser` would take the number for a switch.
   defp joined(["--" | _rest] = argv), do: argv
 
   defp joined(["--" <> _name = switch, <<"-", digit, _::binary>> = value | rest])
@@ -73,7 +73,7 @@ defmodule Sconce.Switches do
 
   @doc """
   Prints the documentation of `task`, as `mix help` does, if `--help` or `-h` is among the arguments.
-  Returns whether it did.
+  Returns whether it printed.
   """
   def help?(argv, task) do
     asked? = Enum.any?(argv, &(&1 in ["--help", "-h"]))
@@ -85,8 +85,8 @@ defmodule Sconce.Switches do
   def switch(name), do: "--" <> (name |> to_string() |> String.replace("_", "-"))
 
   @doc """
-  The message of an error for a command line: with switches for the options of the schema, and text for
-  atoms.
+  Returns the message of an error in the words of a command line: options of the schema become switches, and atoms
+  become text.
   """
   def message(%Error{details: details} = error, schema) do
     spoken = Map.new(details, fn {key, value} -> {key, detail(key, value, schema)} end)
@@ -113,7 +113,7 @@ defmodule Sconce.Switches do
   defp named_switch(name, schema),
     do: if(name in names(schema), do: switch(name), else: name)
 
-  # Replaces `resume: true`, `option :device`, `:gru`, and names with an underscore, which no sentence has by chance.
+  # Replaces `resume: true`, `option :device`, `:gru`, and names with an underscore, which plain words never have.
   defp speak(text, schema) do
     names = schema |> names() |> any_of()
     long = schema |> names() |> Enum.filter(&String.contains?(&1, "_")) |> any_of()
@@ -136,7 +136,7 @@ defmodule Sconce.Switches do
     |> replace(~r/\{:cuda, \[?([\w, ]+)\]?\}/, &("cuda:" <> String.replace(&1, ", ", ",")))
   end
 
-  # Without names, a pattern that never matches.
+  # Without names, the pattern matches nothing.
   defp any_of([]), do: "(?!)"
   defp any_of(names), do: Enum.map_join(names, "|", &Regex.escape/1)
 
@@ -181,7 +181,7 @@ defmodule Sconce.Switches do
     end
   end
 
-  # Words of a type as a command line writes them.
+  # Rewrites the description of a type as a command line spells it.
   defp plain(words),
     do:
       words
@@ -198,7 +198,7 @@ defmodule Sconce.Switches do
   defp value(text, {:in, %Range{}}), do: whole(Integer.parse(text))
   defp value(text, {:in, values}), do: named(text, values)
   defp value(text, {:or, types}), do: Enum.find_value(types, :error, &one_of(text, &1))
-  # `cuda:1` is card 1.
+  # `cuda:1` is the GPU with index 1.
   defp value("cuda:" <> index, {:tuple, [{:in, [:cuda]}, type]}) do
     with {:ok, index} <- value(index, type), do: {:ok, {:cuda, index}}
   end
@@ -217,7 +217,7 @@ defmodule Sconce.Switches do
     if :error in values, do: :error, else: {:ok, Enum.map(values, &elem(&1, 1))}
   end
 
-  # On a command line nil is `none`.
+  # Finds the value with this text; nil is written `none`.
   defp named(text, values) do
     case Enum.find(values, :error, &(text(&1) == text)) do
       :error -> :error

@@ -9,7 +9,7 @@ defmodule Sconce.Temporal do
 
   A backbone reads `[b, t, width]` and returns `[b, t, h]`, the trunk vector of every frame, and the
   state after the last frame. `h` is `:hidden_size`, or the last of `:hidden_sizes`. A sequence that is
-  read frame by frame gives the same numbers as one that is read at once, and no formula depends on the
+  read frame by frame gives the same values as one that is read at once, and no formula depends on the
   length of the window. Attention computes its scores block by block, so the full score matrix is never
   in memory.
 
@@ -62,8 +62,8 @@ defmodule Sconce.Temporal do
   end
 
   @doc """
-  Returns the names of the layer activations that `Sconce.Policy.forward/3` can return. There, the number of the layer
-  comes before the name, as in `0.pre_conv`.
+  Returns the names of the layer activations that `Sconce.Policy.forward/3` can return. `forward/3` puts the number of
+  the layer before the name, as in `0.pre_conv`.
 
       iex> Sconce.Temporal.taps(:jamba)
       [:pre_conv, :post_conv, :ssm_out, :gate, :attention_weights]

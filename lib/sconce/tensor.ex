@@ -1,9 +1,9 @@
 defmodule Sconce.Tensor do
   @moduledoc false
-  # Conversion of Nx tensors. Nx is an optional library of the host, so it is called by `apply/3`, without a warning of
-  # the compiler.
+  # Converts Nx tensors. Nx is an optional library of the host, so this module calls Nx by `apply/3`, for which the
+  # compiler gives no warning.
 
-  @doc "The numbers of a tensor as 32-bit floats."
+  @doc "The values of a tensor as 32-bit floats."
   @spec floats(struct) :: binary
   def floats(%{__struct__: Nx.Tensor} = tensor) do
     loaded!()
@@ -15,7 +15,7 @@ defmodule Sconce.Tensor do
       Code.ensure_loaded?(Nx) ||
         raise(ArgumentError, "tensor: expected numbers, because Nx is not loaded")
 
-  @doc "The numbers of a tensor, without loss of precision."
+  @doc "The values of a tensor, without loss of precision."
   @spec numbers(struct) :: [number | atom]
   def numbers(%{__struct__: Nx.Tensor} = tensor) do
     loaded!()

@@ -14,11 +14,11 @@ defmodule Sconce.Text do
                    c in 0x2028..0x202E or c in 0x2060..0x206F or c == 0xFEFF or
                    c in 0xFFF9..0xFFFB or c in 0xE0000..0xE0FFF
 
-  # C0, DEL and C1.
+  # The control characters C0, DEL and C1.
   defguardp control(c) when c < 0x20 or c in 0x7F..0x9F
 
   @doc """
-  Escapes every character that does not print, as in `\\e` and `\\x9B`, and cuts the middle out of a text longer than
+  Escapes every character that does not print, as in `\\e` and `\\x9B`, and omits the middle of a text longer than
   `most` characters.
 
       iex> Sconce.Text.printable("a\\e]0;title\\ab")
@@ -36,11 +36,11 @@ defmodule Sconce.Text do
 
   def printable(other, most), do: other |> to_string() |> printable(most)
 
-  @doc "Like `printable/1` for each line of a text: newlines stay."
+  @doc "Applies `printable/1` to each line of a text; newlines stay."
   @spec lines(String.t()) :: String.t()
   def lines(text), do: text |> String.split("\n") |> Enum.map_join("\n", &printable/1)
 
-  # Looks at four bytes for each character kept, so that a text of a gigabyte is not walked.
+  # Shortens a text. Reads only four bytes for each kept character, so a text of a gigabyte takes no longer.
   defp bounded(text, most) when byte_size(text) <= most, do: text
 
   defp bounded(text, most) do

@@ -8,9 +8,9 @@ defmodule Sconce.Trainer do
       {:ok, report} = Sconce.Trainer.await(run)
       IO.puts(Sconce.Trainer.Report.format(report))
 
-  A native thread does the work. The process `run` starts it, forwards its events and keeps its outcome. The split
-  into training and validation is by game. Two runs of one seed give the same weights to the last bit, whatever the
-  number of threads.
+  A native thread does the work. The process `run` starts the thread, forwards its events and keeps its result. The
+  split into training and validation is by game. Two runs of one seed give the same weights to the last bit,
+  regardless of the number of threads.
 
   | to | call |
   |---|---|
@@ -35,7 +35,7 @@ defmodule Sconce.Trainer do
   | file | content |
   |---|---|
   | `best.safetensors` | policy of the best validation |
-  | `last.safetensors` | latest state, with all that a resumed run needs |
+  | `last.safetensors` | latest state, with everything that a resumed run needs |
   | `run.json` | corpus, Spec and options |
   | `report.json`, `curve.svg` | report and learning curve, at the end |
   | `gradients.jsonl`, `gradients.svg` | with `:gradient_report`, see `gradients/1` |
@@ -45,8 +45,8 @@ defmodule Sconce.Trainer do
       {:ok, run} = Sconce.Trainer.start_link(resume: true, out: "run")
 
   continues the run in `run` from its last saved state, and reaches the weights of an uninterrupted run to the last
-  bit. Corpus, Spec and options are those of `run.json`; a given option overrides the recorded one. May change:
-  `:corpus` (the folder of the same games), `:progress`, `:callback`,
+  bit. Corpus, Spec and options are those of `run.json`; a given option overrides the recorded one. These
+  options may change: `:corpus` (the folder of the same games), `:progress`, `:callback`,
   #{Table.free() |> Enum.chunk_every(8) |> Enum.map_join(",\n", fn names -> Enum.map_join(names, ", ", &"`#{inspect(&1)}`") end)}.
   Any other difference is an error of kind `:mismatch` whose `details` list all `differences` (`option`, `recorded`,
   `given`). A folder without a run is an error of kind `:not_found`.
@@ -58,7 +58,7 @@ defmodule Sconce.Trainer do
 
   #{Catalogue.docs(:run)}
 
-  Options stand by their names, or in the groups above: `data: [batch_size: 32], steps: 500`.
+  Options are given by name, or in the groups above: `data: [batch_size: 32], steps: 500`.
 
   `:options` names a file of options: the `run.json` of another run, including its corpus and its Spec; other JSON of
   options; or an `.exs` file with a keyword list. Given options override the file. `:device`, `:out` and `:resume` are
@@ -70,9 +70,9 @@ defmodule Sconce.Trainer do
 
   ## Optimisers
 
-  g is the mean gradient of a step after the cut to `:max_grad_norm`; m and v are moments; a hat is the correction of
-  their bias, `m / (1 - beta^t)`. Weight decay applies to matrices alone. Coupled, it is added to the gradient, as
-  `g + decay p`; decoupled, it is `p -= lr decay p`. An option that the optimiser does not have raises.
+  g is the mean gradient of a step after clipping to `:max_grad_norm`; m and v are moments; a hat marks a moment with
+  its bias corrected, `m / (1 - beta^t)`. Weight decay applies only to matrices. Coupled decay is added to the gradient,
+  `g + decay p`; decoupled decay is `p -= lr decay p`. An option that the optimiser does not have raises.
 
   #{Optimiser.docs()}
   """
@@ -86,9 +86,9 @@ defmodule Sconce.Trainer do
   alias Sconce.Policy.{Spec, Widths}
   alias Sconce.Trainer.{Callback, Curve, Gradients, Keeper, Plan, RangeTest, Report, Tuning}
 
-  # How long a dying process waits for the native thread to save its state.
+  # Milliseconds for which a terminating process waits for the native thread to save its state.
   @farewell_ms 20_000
-  # How long a call waits for a run that is busy with its progress function.
+  # Milliseconds for which a call waits for a run that is busy in its progress function.
   @call_ms 5_000
 
   @stopped ~w(finished early budget stopped)a
@@ -102,8 +102,8 @@ defmodule Sconce.Trainer do
 
   | key | content |
   |---|---|
-  | `stopped` | `:finished`, `:early` (no better validation), `:budget` (`:max_minutes`) or `:stopped` |
-  | `steps`, `best_step`, `seconds` | steps made, step of the best policy, duration |
+  | `stopped` | `:finished`, `:early` (validation stopped improving), `:budget` (`:max_minutes`) or `:stopped` |
+  | `steps`, `best_step`, `seconds` | number of steps, step of the best policy, duration |
   | `spec`, `options`, `weights` | Spec, options, number of weights |
   | `micro_batch` | windows of a batch that were computed together |
   | `precision`, `skipped_updates` | precision of the run, steps whose gradient overflowed f16 |
@@ -115,22 +115,22 @@ defmodule Sconce.Trainer do
   | `saves` | `written` states, the `step` of the last, `seconds` of writing, `wait_seconds` of the run for it, `failed` files (`path`, `reason`, `step`, `times`) |
   | `out`, `curve` | paths of the folder and of the curve |
 
-  A point has its `step`, the `seconds` so far and the `learning_rate`; means since the point before: `loss`, the
+  A point has its `step`, the `seconds` so far and the `learning_rate`; means since the previous point: `loss`, the
   `losses` of the heads, the `figures` of the objectives, `frames_per_second`, and `data_wait`, the share of the time
-  spent waiting for data; after a validation also the `nll` and that of the `heads`.
+  spent waiting for data; after a validation also the total `nll` and the NLL of each of the `heads`.
   """
   @type report :: map
 
   @doc """
   Starts a run.
 
-  An option that no run could have raises `ArgumentError` here. Any other error (a missing corpus, a Spec that
-  does not fit it) is returned by `await/2`.
+  An invalid option raises `ArgumentError` here. Any other error (a missing corpus, a Spec that
+  does not fit the corpus) is returned by `await/2`.
 
-  The process keeps the outcome until it is stopped. It is linked to its caller and ends with it. While the application
-  `:sconce` is started, as it is in an app and under `mix`, a VM that stops (on SIGTERM, by `System.stop/0`) waits until
-  the run has saved its state. A run traps no signals. SIGHUP and SIGQUIT end a VM at once unless the app turns them
-  into `System.stop/0`, as `mix sconce.train` does.
+  The process keeps the result until it is stopped. It is linked to the caller and ends with the caller. While the
+  application `:sconce` is started, as it is in an app and under `mix`, a VM that stops (on SIGTERM, by `System.stop/0`)
+  waits until the run has saved its state. A run traps no signals. SIGHUP and SIGQUIT end a VM at once unless the app
+  turns them into `System.stop/0`, as `mix sconce.train` does.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-trainer-" <> System.pid())
       iex> {:ok, games} = Sconce.Env.CartPole.demonstrations(games: 8, steps: 60)
@@ -168,21 +168,21 @@ defmodule Sconce.Trainer do
     {name, opts} = opts |> Options.keyword!() |> Keyword.split([:name])
     if name[:name], do: Options.name!(name[:name])
     settings = Settings.new!(opts)
-    # Without the native library, `await/2` returns the error.
+    # The result is ignored: if the native library is missing, `await/2` returns the error.
     _ = Call.give_way()
     GenServer.start_link(__MODULE__, settings, name)
   end
 
   @doc """
-  Waits for the outcome of a run. Any number of calls may ask for it. `start_link/1` has an example.
+  Waits for the result of a run. Any number of processes may wait. `start_link/1` has an example.
 
   | kind of error | cause |
   |---|---|
-  | `:deadline` | no outcome after `timeout` milliseconds; the run continues |
+  | `:deadline` | no result after `timeout` milliseconds; the run continues |
   | `:cancelled` | the process is gone, or the run was stopped before its first step |
   | `:non_finite` | a loss, logit or gradient is not finite; `details` have `what` (the head or the weight), `value`, `step`, `batch` and `windows` (`game` and first `frame` of at most 4,096 windows of the step) |
   | `:io` | no state could be saved; `details` have `path`, `reason` and the `report` |
-  | `:out_of_memory` | the run, or even one window at a time, does not fit into the memory |
+  | `:out_of_memory` | the run does not fit into the memory, even with one window at a time |
   | `:mismatch`, `:not_found`, `:corrupt` | corpus, Spec, folder and options do not fit each other |
   """
   @spec await(run, timeout) :: {:ok, report} | {:error, Error.t()}
@@ -190,7 +190,7 @@ defmodule Sconce.Trainer do
     id = make_ref()
     answer = call(run, {:await, id}, Options.timeout!(timeout))
 
-    # Otherwise the run would keep the request until its end; a caller may poll every few milliseconds.
+    # Drops the request, which the run would keep until its end: a caller may poll every few milliseconds.
     with {:error, %Error{kind: :deadline}} <- answer, do: GenServer.cast(run, {:given_up, id})
     answer
   end
@@ -198,10 +198,10 @@ defmodule Sconce.Trainer do
   @doc """
   Sends the events of a run to the caller, as `{:sconce_trainer, pid, event}`; `start_link/1` has an example.
 
-  `Sconce.Events` lists them. A late subscriber first receives how the run began (`:resumed`, `:start`, `:precision`),
-  and `:done` if the run is over. A run never waits for its subscribers. If its process falls behind, as with a
-  `:progress` function that is slower than a step, it drops steps after 1,024 of them, except the latest; it keeps up to
-  4,096 other events.
+  `Sconce.Events` lists them. A late subscriber first receives the events of the start (`:resumed`, `:start`,
+  `:precision`), and `:done` if the run is over. A run never waits for its subscribers. If its process falls behind,
+  as with a `:progress` function that is slower than a step, the run drops `:step` events after 1,024 of them,
+  except the latest, and keeps up to 4,096 other events.
 
   The error is of kind `:cancelled` if the process is gone; the same holds for `stop/1` and `info/1`.
   """
@@ -210,18 +210,18 @@ defmodule Sconce.Trainer do
 
   @doc """
   Stops a run: it saves `last.safetensors`, skips the final evaluation and returns a report whose `stopped` is
-  `:stopped` from `await/2`. On a run that is over it is a no-op. `start_link/1` has an example.
+  `:stopped` from `await/2`. On a run that is over this is a no-op. `start_link/1` has an example.
 
-  A step in flight is aborted before its next part (a batch of `:accumulation_steps`, a micro-batch, a chunk of
-  `:truncate_bptt`) and changes nothing: the saved state is that of the last whole step. A run that is stopped before it
-  has read its games once has learned nothing, and ends with an error of kind `:cancelled`.
+  A step in flight is aborted before its next unit (a batch of `:accumulation_steps`, a micro-batch, a chunk of
+  `:truncate_bptt`) and has no effect: the saved state is that of the last complete step. A run that is stopped while
+  it still reads its games for the first time has learned nothing, and ends with an error of kind `:cancelled`.
   """
   @spec stop(run) :: :ok | {:error, Error.t()}
   def stop(run), do: call(run, :stop)
 
   @doc """
   Returns the `status` of a run (`:running`, `:done` or `:failed`), its folder `out`, and its latest `step` and
-  `validation` events, nil before the first. `start_link/1` has an example.
+  `validation` events, each nil before its first event. `start_link/1` has an example.
   """
   @spec info(run) :: map | {:error, Error.t()}
   def info(run), do: call(run, :info)
@@ -239,7 +239,7 @@ defmodule Sconce.Trainer do
   end
 
   @doc """
-  Scores a checkpoint on every game of a corpus, and baselines fitted on the games of `:train`.
+  Scores a checkpoint, and baselines fitted on the games of `:train`, on every game of a corpus.
 
   Returns a report with `policy`, `baselines`, `spec`, `weights`, `options`, `precision`, `validation` and `device`.
   `start_link/1` has an example.
@@ -274,13 +274,13 @@ defmodule Sconce.Trainer do
   end
 
   @doc false
-  # The report of a run that is over, else the fields of it that its last saved state has, and `out`.
+  # Returns the report of a run that is over, else the report fields that the last saved state has, and `out`.
   @spec progress(Path.t()) :: {:ok, map} | {:error, Error.t()}
   def progress(out) do
     path = out |> Options.path!() |> Path.expand()
 
     case {report(path), Native.train_progress(path)} do
-      # A resumed run has the report of the time before, until it ends.
+      # Until a resumed run ends, its folder has the report from before it was resumed.
       {{:ok, report}, {:ok, %{steps: steps}}} when steps <= report.steps ->
         {:ok, report}
 
@@ -299,14 +299,15 @@ defmodule Sconce.Trainer do
   Reads the gradient statistics of a run with `:gradient_report` from its folder, during the run or after it.
 
   Returns a list of `%{step: step, weights: weights}`, one for each line of `gradients.jsonl`. `start_link/1` has an
-  example. Each weight has
+  example. Each entry of `weights` has
 
-    * its `name` and the count of its `numbers`;
-    * `norm`, `mean_abs` and `max_abs` of its gradient, which is the mean over the batches of the step before the cut to
-      `:max_grad_norm`;
-    * the share of `zeros`, and a `histogram` of the other absolute numbers by their power of ten: sixteen counts, the
-      first of numbers below 1e-11, the last of numbers of at least 1e3;
-    * its `weight_norm` before the update, and `update_ratio`, the norm of its change over that; nil if the weight was 0.
+    * the `name` of the weight, and `numbers`, its count of values;
+    * `norm`, `mean_abs` and `max_abs` of its gradient, which is the mean over the batches of the step before clipping
+      to `:max_grad_norm`;
+    * the share of `zeros`, and a `histogram` of the other absolute values by their power of ten: sixteen counts, the
+      first of values below 1e-11, the last of values of at least 1e3;
+    * its `weight_norm` before the update, and `update_ratio`, the norm of its change divided by
+      `weight_norm`; nil if the weight was 0.
 
   The error is of kind `:not_found` if the run has written no statistics.
   """
@@ -317,8 +318,8 @@ defmodule Sconce.Trainer do
   Measures the memory and the time that a run will take: returns a `Sconce.Trainer.Plan`, which `IO.puts/1` prints.
 
   The options are those of `start_link/1`. `:corpus` and `:out` are optional, and no file is written. The measurement
-  makes steps of a few windows, which took 0.4 to 3 s with networks of up to ten million weights. With `:memory_limit` the
-  plan has the number of windows of a batch that a run would compute together.
+  runs steps of a few windows, which took 0.4 to 3 s with networks of up to ten million weights. With `:memory_limit`
+  the plan has the number of windows that a run would compute together, its `micro_batch`.
 
       iex> spec = Sconce.Policy.Spec.new(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}], backbone: :mlp, hidden_sizes: [8])
       iex> {:ok, plan} = Sconce.Trainer.plan(spec, batch_size: 4, window_size: 4)
@@ -340,8 +341,9 @@ defmodule Sconce.Trainer do
   @doc """
   Finds the batch size with the most frames a second: returns a `Sconce.Trainer.Tuning` with that `batch_size`.
 
-  It measures real steps. The batch doubles until one is less than 3 % faster than the one before, or would take more than
-  `:backoff` of `:memory_limit`, which defaults to the free memory. All options of `start_link/1` are accepted, and these:
+  It measures real steps. The batch doubles until it is less than 3 % faster than the previous batch, or would take more
+  than the share `:backoff` of `:memory_limit`, which defaults to the free memory. All options of `start_link/1` are
+  accepted, and these:
 
   #{Catalogue.docs(:tune)}
 
@@ -365,11 +367,11 @@ defmodule Sconce.Trainer do
 
   @doc """
   Finds a learning rate by a range test: returns a `Sconce.Trainer.RangeTest` with the loss of steps whose rate grows by
-  one factor, and the rates that it suggests.
+  a constant factor, and the suggested rates.
 
-  A Spec is trained from new weights, a `Sconce.Policy` as a copy; the policy, `:out` and all files stay unchanged.
-  `:corpus` is required. All options of `start_link/1` are accepted, those of the schedule without effect. One seed
-  gives the same curve to the last bit.
+  A Spec is trained from new weights, and of a `Sconce.Policy` a copy is trained; the policy, `:out` and all files stay
+  unchanged. `:corpus` is required. All options of `start_link/1` are accepted; those of the schedule have no effect.
+  Two tests with one seed give bit-identical curves.
 
   #{Catalogue.docs(:range)}
 
@@ -408,7 +410,7 @@ defmodule Sconce.Trainer do
 
   @impl true
   def init(settings) do
-    # With exits trapped, `terminate/2` runs when the caller ends.
+    # Traps exits, so that `terminate/2` runs when the caller ends.
     Process.flag(:trap_exit, true)
     Keeper.keep(self())
     tell_ignored(settings.preset)
@@ -521,7 +523,7 @@ defmodule Sconce.Trainer do
 
   def terminate(_reason, _state), do: :ok
 
-  # The state in crash reports and `:sys.get_status/1`. Only later versions of Elixir have this callback.
+  # Shortens the state in crash reports and `:sys.get_status/1`. Only later versions of Elixir have this callback.
   if {:format_status, 1} in GenServer.behaviour_info(:callbacks), do: @impl(true)
   @doc false
   def format_status(status), do: Map.replace_lazy(status, :state, &shown/1)
@@ -545,19 +547,19 @@ defmodule Sconce.Trainer do
     end
 
     state = publish(%{state | asked: Callback.drop(state.asked)}, %{event: :done, result: result})
-    # Dropping the task's handle releases the native side.
+    # Without the handle `task`, the native side frees its memory.
     %{state | result: result, waiting: %{}, task: nil}
   end
 
   defp reported({:ok, report}, state), do: {:ok, complete(report, state)}
 
-  # A run without a saved state still has its report.
+  # If no state could be saved, the error carries the report.
   defp reported({:error, %Error{details: %{report: report}} = error}, state),
     do: {:error, put_in(error.details.report, complete(report, state))}
 
   defp reported(error, _state), do: error
 
-  # If a picture cannot be written, the report is still returned.
+  # Draws the curves. If a file cannot be written, the report is still returned.
   defp complete(report, %{settings: %{out: out}}) do
     report = %{whole(report, out) | curve: nil}
     title = Report.title(report.spec, report.weights)
@@ -600,7 +602,7 @@ defmodule Sconce.Trainer do
 
   defp show(state, nil, _event), do: state
 
-  # A display that crashes does not end hours of training.
+  # A progress function that crashes is dropped, and the run continues.
   defp show(state, progress, event) do
     progress.(event)
     state
@@ -611,7 +613,7 @@ defmodule Sconce.Trainer do
       put_in(state.settings.progress, nil)
   end
 
-  # A dropped callback returns no change.
+  # Without a callback, answers the run with no change.
   defp ask(%{settings: %{callback: nil}} = state, number), do: answer(state, number, %{})
 
   defp ask(state, number),
@@ -624,7 +626,7 @@ defmodule Sconce.Trainer do
     state
   end
 
-  # A callback that crashes does not end hours of training either.
+  # A callback that crashes is dropped, and the run continues.
   defp give_up(state, number, reason) do
     Logger.warning("callback dropped: #{Text.lines(Exception.format_exit(reason))}")
     put_in(answer(state, number, %{}).settings.callback, nil)

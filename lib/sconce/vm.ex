@@ -1,6 +1,6 @@
 defmodule Sconce.VM do
   @moduledoc false
-  # Settings of the running Erlang VM that affect native threads. `bench/schedulers.exs` measures them.
+  # Settings of the running Erlang VM that affect native threads. `bench/schedulers.exs` measures the effects.
 
   @doc """
   The settings of the VM: online `schedulers`, online dirty CPU schedulers (`dirty_cpu`), `processors` that the process
@@ -24,7 +24,7 @@ defmodule Sconce.VM do
     end
   end
 
-  # If a flag is given several times, the last one has effect.
+  # If a flag is given several times, the last value applies.
   defp flag(args, name) do
     flags = Enum.take_while(args, &(&1 != ~c"--"))
 

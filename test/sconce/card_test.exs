@@ -161,7 +161,7 @@ defmodule Sconce.CardTest do
     there = policy!(hd(@backbones), device: :cuda)
     assert {:error, %Error{kind: :unavailable}} = Session.open(there, lane: :inline)
     assert {:error, %Error{kind: :unavailable}} = Session.open(there, weights: :int8)
-    # The CPU supports them.
+    # The CPU supports int8 weights.
     assert {:ok, _session} = Session.open(there, weights: :int8, device: :cpu)
   end
 

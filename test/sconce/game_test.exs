@@ -299,7 +299,7 @@ defmodule Sconce.GameTest do
   describe "a policy" do
     @describetag :tmp_dir
 
-    # The player pushes towards the middle, and holds the gear of the ice.
+    # The player pushes towards the middle, and holds the gear that suits the ice.
     defp steered(seed, frames) do
       :rand.seed(:exsss, {seed, 2, 3})
 

@@ -10,7 +10,7 @@ defmodule Sconce.GPUTest do
 
   doctest GPU
 
-  # Queries of one card; `of_all/0` adds those without a card.
+  # Queries of one card; `of_all/0` adds the queries that name no card.
   defp per_card do
     [
       device_info: &GPU.device_info/1,

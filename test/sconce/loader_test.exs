@@ -113,7 +113,7 @@ defmodule Sconce.LoaderTest do
 
       assert flow.room_wait_seconds > flow.data_wait_seconds
       assert flow.ready <= 3
-      # A bound in bytes also limits it, down to one batch.
+      # A limit in bytes reduces the prefetch, down to one batch.
       tight = [max_bytes: 1] ++ opts
       assert %{flow: %{prefetch: 1, threads: 1}} = corpus |> Loader.stream(tight) |> Enum.at(0)
       assert ended?()
@@ -202,7 +202,7 @@ defmodule Sconce.LoaderTest do
         |> Map.merge(%{mirror: 0.0, noise: 1.0, noise_scale: 0.1, previous_dropout: 0.0})
         |> Map.merge(%{frame_delay_max: nil, seed: 0})
 
-      # A batch that takes long.
+      # A batch large enough to take long.
       options = %{
         batch_size: 200_000,
         start: 0,

@@ -60,7 +60,7 @@ defmodule Sconce.MemoryTest do
   """
 
   test "a pass without enough memory is refused, and the VM continues" do
-    # 8 MB of rows would take 64 GB.
+    # A pass over 8 MB of rows would take 64 GB.
     [refused, again, small] =
       limited("""
       #{@mlp}

@@ -406,7 +406,7 @@ defmodule Sconce.ServingClusterTest do
         assert play!(session, [t]) == play!(twin, [t])
       end
 
-      # Also after calls that reset the count of decisions.
+      # Late decisions are also taken back after calls that reset the count of decisions.
       for session <- [session, twin] do
         {:ok, snapshot} = Session.snapshot(session)
         play!(session, 31..35)

@@ -22,7 +22,7 @@ defmodule Sconce.ServingTest do
   defp start!(opts \\ []) do
     opts = Keyword.put_new_lazy(opts, :policy, &policy!/0)
 
-    # With one worker a test knows each batch. Policies this small would all be inline.
+    # With one worker batches are predictable. By measured cost, policies this small would run inline.
     opts = Keyword.merge([workers: 1, lane: :worker], opts)
     pid = start_supervised!({Serving, opts}, id: make_ref())
     {:ok, serving} = Serving.info(pid)

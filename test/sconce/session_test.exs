@@ -715,7 +715,7 @@ defmodule Sconce.SessionTest do
       sessions = for _ <- 1..2, do: elem(Session.open(policy, opts), 1)
       games = for session <- [closed | sessions], do: {session, frame(0)}
 
-      # On a busy machine the caller may wake up when the thread is done: then once more.
+      # On a busy machine the caller may wake up after the thread is done; the test then tries again.
       assert Enum.any?(1..20, fn _attempt ->
                before = Enum.map(sessions, &frames!/1)
                [_closed | answers] = Session.act_many(games, deadline_ms: 1)
@@ -761,7 +761,7 @@ defmodule Sconce.SessionTest do
       {:ok, session} = Session.open(policy, mode: :window, window_size: 8000)
       assert session.lane == :worker
 
-      # On a busy machine the caller may wake up when the thread is done: then once more.
+      # On a busy machine the caller may wake up after the thread is done; the test then tries again.
       assert Enum.any?(1..20, fn _attempt ->
                before = frames!(session)
                first = Session.act(session, frame(0), deadline_ms: 1)

@@ -13,7 +13,7 @@ defmodule Sconce.TextTest do
 
   # Renames the window, clears the screen, reverses the reading direction, and is not UTF-8.
   @evil "\e]0;mine\a\e[2J\u202Egpj.\u009B31m" <> <<0xFF>>
-  # The valid UTF-8 of it may be the name of a file.
+  # `@evil` without its invalid byte, usable as a file name.
   @path "\e]0;mine\a\e[2J\u202Egpj.\u009B31m"
 
   test "printed text contains no control characters" do
@@ -42,7 +42,7 @@ defmodule Sconce.TextTest do
     assert String.length(shown) < 4_010
     assert String.starts_with?(shown, "begin")
     assert String.ends_with?(shown, "end")
-    # Letters of several bytes, cut within one.
+    # Multi-byte characters stand on both sides of the cut.
     assert plain?(Text.printable(String.duplicate("大", 5_000)))
     assert plain?(Text.printable(String.duplicate(@evil, 5_000)))
   end
@@ -76,7 +76,7 @@ defmodule Sconce.TextTest do
     path = Path.join(dir, "policy.safetensors")
     {:ok, policy} = Policy.init(spec)
     :ok = Policy.save(policy, path)
-    # The only control character that JSON allows unescaped in a string.
+    # `\d` is DEL, the only ASCII control character that JSON allows unescaped.
     File.write!(path, path |> File.read!() |> String.replace("abcdefgh", "abc\dDefg"))
     assert {:error, %Error{} = error} = Policy.load(path)
     assert plain?(Exception.message(error))

@@ -13,9 +13,9 @@ defmodule Sconce.TrainerTest do
            [batch_size: 8, window_size: 8, stride: 4, loss: :plain, learning_rate: 0.01] ++
            [validation_stride: 1, val_split: 0.25]
 
-  # The action equals the observation `delay` frames ago: with a delay it needs memory.
+  # The action equals the observation `delay` frames ago: with a delay the policy needs memory.
   defp corpus!(dir, delay \\ 0, games \\ 12) do
-    # Another number of games draws other games: a validation corpus shares none with the training.
+    # The number of games is part of the seed, so a validation corpus shares no game with the training.
     :rand.seed(:exsss, {1, games, delay})
 
     games =
@@ -183,7 +183,7 @@ defmodule Sconce.TrainerTest do
                Enum.filter(events(), &(&1.event == :out_of_memory))
 
       assert Trainer.Report.format(report) =~ "memory, 4 windows of a batch at a time"
-      # Equal up to the order of sums.
+      # The losses are equal up to rounding error, because the order of sums differs.
       loss = fn report -> report |> Sconce.Trainer.Curve.points(:loss) |> List.last() end
       {30, wanted} = loss.(whole)
       {30, loss} = loss.(report)
@@ -478,7 +478,7 @@ defmodule Sconce.TrainerTest do
       Sconce.Trainer.await(run)
       """
 
-      # The kill comes some time after the first file, at any point of the writer.
+      # The kill comes some time after the first file, at any point of a write.
       for wait <- [0, 40] do
         last = Path.join(out, "last.safetensors")
         seen = File.stat(last)
@@ -681,7 +681,7 @@ defmodule Sconce.TrainerTest do
   end
 
   describe "an optimizer" do
-    # A fitting learning rate for each.
+    # A suitable learning rate for each optimizer.
     @rates [adamw: 0.01, adam: 0.01, sgd: 0.1, rmsprop: 3.0e-3, radam: 0.05, lamb: 0.03] ++
              [adabelief: 0.01, yogi: 0.01, lion: 3.0e-3]
 
@@ -908,7 +908,7 @@ defmodule Sconce.TrainerTest do
       end
     end
 
-    # All other options accept each number of 64 bits.
+    # All other options accept every 64-bit number.
     unbounded =
       for {name, spec} <- Catalogue.schema(:training),
           inspect(spec[:type]) =~ ~r/integer|^:float|\[:float/,

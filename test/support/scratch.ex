@@ -29,7 +29,8 @@ defmodule Sconce.Test.Scratch do
   end
 
   @doc """
-  Starts a script with this Sconce in a VM of its own, which is killed once `due` returns true, unless it ends first.
+  Starts a script with this Sconce in a VM of its own. The VM is killed once `due` returns true, unless it ends
+  first.
   """
   def elixir_until(script, due) do
     pid = Path.join(tmp_dir!("vm"), "pid")

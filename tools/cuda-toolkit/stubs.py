@@ -32,7 +32,7 @@ LIBRARIES = {
 # Folders of the libraries: the system's search path first, then those of containers and WSL.
 FOLDERS = ["", "/usr/local/cuda/lib64/", "/usr/local/nvidia/lib64/", "/usr/lib/wsl/lib/"]
 
-# Functions that return no status: text, or a number that is 0 without the library.
+# Functions that return no status but text, or a number, which is 0 without the library.
 TEXTS = {
     "cublasGetStatusName",
     "cublasGetStatusString",

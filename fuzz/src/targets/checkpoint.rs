@@ -44,7 +44,7 @@ pub fn run(bytes: &[u8], dir: &Path) -> Result<()> {
     let head = checkpoint::manifest(&path);
     let whole = checkpoint::load(&path);
     let policy = Policy::load(&path)?;
-    // The other readers must accept the file too; they ignore some of its numbers.
+    // The other readers, which ignore some values of the file, must accept what `Policy::load` accepts.
     head?;
     whole?;
     play(Arc::new(policy), Format::F32)

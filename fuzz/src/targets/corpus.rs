@@ -20,7 +20,7 @@ use crate::{bytes, scratch};
 
 const FRAMES: usize = 12;
 
-/// Builds a corpus with two numbers per frame.
+/// Builds a corpus with two values per frame.
 pub fn build(dir: &Path) -> Result<Corpus> {
     let game = |game: usize| VectorGame {
         x: (0..2 * FRAMES).map(|i| (i + game) as f32 / 8.0).collect(),
@@ -131,7 +131,7 @@ pub fn run(input: &[u8], dir: &Path) -> Result<()> {
     Bundle::parse(input).write(dir).map_err(Error::io(dir))?;
     let cancel = AtomicBool::new(false);
     let verified = verify(dir, &|_| (), &cancel)?;
-    // `verify` has listed any damage.
+    // `verify` has already reported any damage.
     let corpus = Corpus::open(dir)?;
     match verified.damaged.first() {
         Some(damage) => Err(Error::corrupt(&damage.file, &damage.reason)),
@@ -161,7 +161,7 @@ pub fn read(corpus: &Corpus) -> Result<()> {
 
 const WIDTH: usize = 3;
 
-/// Corpora as ExPhil writes them: rows of all games, their labels, and one line per game.
+/// Corpora in ExPhil's format: rows of all games, the labels of the rows, and one line per game.
 pub fn exphil_seeds() -> Vec<Vec<u8>> {
     [(1u32, 4), (2, 2), (3, 2)].map(|(dtype, size)| exphil(dtype, size).encode()).into()
 }
@@ -194,7 +194,7 @@ pub fn mutate_exphil(rng: &mut Rng, input: &mut Vec<u8>) {
     let at = rng.below(bundle.0.len());
     match bundle.0.get_mut(at) {
         Some((name, content)) if name.ends_with(".jsonl") => super::run::mutate_lines(rng, content),
-        // Headers are a hundredth of the bytes, but most of what is parsed.
+        // Headers are a hundredth of the bytes, but most parsed values, so half of the mutations go there.
         Some((_, content)) if rng.one_in(2) => {
             let mut header = content.drain(..content.len().min(32)).collect();
             bytes::mutate(rng, &mut header);

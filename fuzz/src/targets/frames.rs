@@ -1,4 +1,4 @@
-//! Rows of frames, and the options of a call.
+//! Passes rows of frames, and options of a call, to sessions.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let of =
         |session: u8| says.iter().map(move |says| join(session, says.as_bytes(), &row(session)));
     let all = (0..9).flat_map(of);
-    // Actions of the last three models have more labels than the options above.
+    // The last three models have more labels than the options above, so they get none.
     all.chain((9..12).map(|session| join(session, b"{}", &row(session)))).collect()
 }
 

@@ -1,4 +1,4 @@
-//! The table of targets. Each has seeds, a mutator, and a function that reads an input.
+//! The table of targets. A target has seeds, a mutator, and a function that runs an input.
 
 mod checkpoint;
 mod corpus;
@@ -16,19 +16,19 @@ use sconce_tensor::{Error, Result};
 
 use crate::rng::Rng;
 
-/// A reader of foreign data.
+/// A target: a reader of untrusted data.
 pub struct Target {
     /// Name of the target on the command line and in `corpus/`.
     pub name: &'static str,
-    /// Makes valid inputs, which are also the first to run.
+    /// Makes the seeds: valid inputs, which run first.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Changes an input, mostly within its structure.
     pub mutate: fn(&mut Rng, &mut Vec<u8>),
-    /// Reads an input in an empty folder, and uses it if it is accepted.
+    /// Reads an input in an empty folder. If the input is accepted, uses the result.
     pub run: fn(&[u8], &Path) -> Result<()>,
-    /// Bytes of the stack on which it runs.
+    /// Bytes of the stack on which the target runs.
     pub stack: usize,
-    /// Bytes that it may allocate, plus [`OF_INPUT`] times the size of the input.
+    /// Bytes that the target may allocate beyond [`OF_INPUT`] times the size of the input.
     pub memory: usize,
 }
 
@@ -36,9 +36,9 @@ pub struct Target {
 const DIRTY: usize = 320 << 10;
 /// Stack bytes of rayon's threads.
 const THREAD: usize = 2 << 20;
-/// Bytes that any target may allocate.
+/// The usual limit of [`Target::memory`], in bytes.
 const MEMORY: usize = 200 << 20;
-/// Bytes that may be allocated per byte of input.
+/// Bytes that a target may allocate per byte of input.
 pub const OF_INPUT: usize = 16;
 
 /// All targets.
@@ -139,7 +139,7 @@ impl Target {
         ALL.iter().find(|target| target.name == name)
     }
 
-    /// Input `index` of a seed. The first inputs are the target's seeds; all others are mutants of them.
+    /// Input `index` for a random seed. The first inputs are `seeds`; all others are mutants of `seeds`.
     pub fn input(&self, seeds: &[Vec<u8>], seed: u64, index: u64) -> Vec<u8> {
         if let Some(input) = seeds.get(index as usize) {
             return input.clone();
@@ -148,7 +148,7 @@ impl Target {
         self.mutant(&mut rng, seeds)
     }
 
-    /// A mutant of one of the inputs in `from`.
+    /// Mutates a random input of `from`.
     pub fn mutant(&self, rng: &mut Rng, from: &[Vec<u8>]) -> Vec<u8> {
         let mut input = rng.pick(from).clone();
         match rng.below(8) {

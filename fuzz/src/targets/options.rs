@@ -1,4 +1,4 @@
-//! Options from a caller: parses, checks and briefly uses them.
+//! Parses, checks and briefly uses options from a caller.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ fn parse<T: DeserializeOwned>(said: Value) -> Result<T> {
 
 fn scored(options: &EvaluateOptions) -> Result<()> {
     let corpus = Corpus::open(corpus::of_vectors())?;
-    // Longer windows are valid, but take too long here.
+    // Longer windows are valid, but too slow for a fuzzer.
     if let Some(frames) = options.window_size.filter(|frames| *frames > MOST_FRAMES) {
         return Err(Error::out_of_range("window_size", frames as f64, 1.0, MOST_FRAMES as f64));
     }
@@ -123,9 +123,9 @@ fn acted(options: Options) -> Result<()> {
     session.snapshot().map(drop)
 }
 
-/// Maximum frames of a window that is scored here.
+/// Maximum frames of a window that this target scores.
 const MOST_FRAMES: usize = 1 << 12;
-/// Maximum bytes of a batch. The NIF has a bound too.
+/// Maximum bytes of a batch in this target. The NIF also bounds the bytes of a batch.
 const MOST_BYTES: u64 = 16 << 20;
 
 fn drawn(batch_size: usize, options: SamplerOptions, loader: &LoaderOptions) -> Result<()> {

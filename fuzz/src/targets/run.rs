@@ -1,4 +1,4 @@
-//! Reads the files of a run, and resumes the run, which is stopped before its first step.
+//! Reads the files of a run, resumes the run, and stops it before its first step.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,7 +99,7 @@ pub fn mutate(rng: &mut Rng, input: &mut Vec<u8>) {
     *input = bundle.encode();
 }
 
-/// Changes the text of the last checkpoint, and updates its digest.
+/// Changes the text of the last checkpoint, and updates the checkpoint's digest.
 fn of_state(bundle: &mut Bundle, change: impl FnOnce(&mut Node)) {
     let Some(content) = bundle.get_mut(STATE) else { return };
     let Some(mut file) = File::parse(content) else { return };
@@ -158,7 +158,7 @@ pub fn report_seeds() -> Vec<Vec<u8>> {
 pub fn report(input: &[u8], dir: &Path) -> Result<()> {
     super::write(dir, REPORT, input)?;
     let report = read_report(dir)?;
-    // Encodes the report as for the caller.
+    // Encodes the report as the NIF does for its caller.
     serde_json::to_vec(&report).map(drop).map_err(|e| Error::corrupt(REPORT, e))
 }
 

@@ -104,7 +104,7 @@ pub fn run(input: &[u8], _dir: &Path) -> Result<()> {
             assert!(session.snapshot()? == before, "a refused snapshot changed the session");
             return Err(error);
         }
-        // Finite numbers in a state may still lead to non-finite ones.
+        // `act` may return an error: a state of finite values may still lead to non-finite values.
         session.act(raw, &Overrides::default())?;
         session.act(raw, &Overrides::default())?;
         session.snapshot().map(drop)

@@ -51,7 +51,7 @@ pub fn heads(kind: HeadsKind) -> Heads {
     Heads { kind, parts, stream_size: 4, prior: false }
 }
 
-/// A model of vectors of two numbers.
+/// A model of vectors of two values.
 pub fn of_vectors(name: &str) -> Spec {
     let heads = heads(HeadsKind::Independent);
     Spec { embedding: Embedding::vector(2), backbone: backbone(name), heads }

@@ -1,4 +1,4 @@
-//! Declarations of games, and their games as text.
+//! Reads declarations of games, and played games as text.
 //!
 //! An input is a declaration as JSON, an empty line, and a file. The file is JSON lines if it begins with a
 //! brace, otherwise CSV.

@@ -43,12 +43,12 @@ defmodule Mix.Tasks.Sconce.Bench do
 
   The table has a row for each format of the weights. Times are microseconds of
   single `Sconce.Session.act/2` calls from one process. `kept` is the format in
-  which the session keeps most matrices, `lane` is where a decision runs (see
+  which the session keeps most matrices, and `lane` is where a decision runs (see
   `Sconce.Session`). The last line is a training step, measured by
   `Sconce.Trainer.plan/2`.
 
-  Other work on the machine slows the figures. An MLP skips weights that would
-  multiply a zero, so that its times depend on the frames: give it a corpus.
+  Other work on the machine increases the times. An MLP skips weights that would
+  multiply a zero, so its times depend on the frames: measure it with `--corpus`.
   """
 
   use Mix.Task

@@ -30,12 +30,12 @@ defmodule Mix.Tasks.Sconce.Demo do
   replaced by random ones. Two policies learn the expert's answers from frames
   that hide the velocities: a recurrent one, which can remember where the pole
   was, and an MLP with the same training, which cannot. Each then plays 20
-  episodes of at most 500 steps. The last line is
+  episodes of at most 500 steps. The output ends with
 
       recurrent 487.2 of 500 · memoryless 61.0 · 31 us a decision
 
-  The exit status is 1 unless the recurrent policy reaches 450 and the other
-  stays below half of its score.
+  The exit status is 1 unless the recurrent policy reaches 450 and the MLP stays
+  below half of the recurrent policy's score.
 
   #{Switches.docs(@schema)}
   """
@@ -48,7 +48,7 @@ defmodule Mix.Tasks.Sconce.Demo do
   @enough 450
   @perturb 0.2
 
-  # Small enough for a minute, and the same for both policies. Two frames show the velocity; a window has 32.
+  # Both policies train with these options, in about a minute. Two frames determine the velocity; a window has 32.
   @training [
     loss: :plain,
     batch_size: 32,
@@ -70,7 +70,7 @@ defmodule Mix.Tasks.Sconce.Demo do
     qk_layernorm: false
   ]
 
-  # One layer of these cannot tell a frame from the one before it, or lacks one of its two kinds of blocks.
+  # With one layer, such a backbone cannot tell a frame from the previous one, or lacks one of its two kinds of blocks.
   @two_layers [:sliding_window, :causal_transformer, :retnet, :rwkv, :xlstm]
 
   @impl true
@@ -118,7 +118,7 @@ defmodule Mix.Tasks.Sconce.Demo do
     end
   end
 
-  # The smallest form of a backbone that has all its parts.
+  # Options for the fewest layers with which a backbone has all its kinds of blocks.
   defp small(backbone) do
     names = Keyword.keys(Temporal.options(backbone))
 

@@ -7,12 +7,12 @@ defmodule Mix.Tasks.Sconce.Doctor do
     * versions, the machine and its GPUs;
     * the native library;
     * each setting with its source (`Sconce.Config`), and settings without effect;
-    * settings of this VM, and those that are known to hurt (`Sconce.Serving`);
+    * settings of this VM, and those known to delay decisions (`Sconce.Serving`);
     * everything that is missing or wrong, with its remedy.
 
       $ mix sconce.doctor
 
-  The task builds nothing and works without the parts that it checks. The exit
+  The task builds nothing, and runs even if what it checks is missing. The exit
   status is 1 if a part that Sconce needs is missing, a setting is wrong or a
   corpus is damaged.
 
@@ -25,12 +25,13 @@ defmodule Mix.Tasks.Sconce.Doctor do
   checks the settings of the machine and of the VM that cost latency: the CPU
   governor, limits and throttling of the container, heat, memory, schedulers
   beside training threads, flags of the VM, the log level, free disk and the
-  profile of the native library. The exit status is 1 if one should change.
+  profile of the native library. The exit status is 1 if one of
+  these settings should change.
 
       $ mix sconce.doctor --run DIR
 
-  reads the report or the last saved state of a run, and prints what held the
-  run up and which option changes it.
+  reads the report or the last saved state of a run, and prints what slowed the
+  run down and which option changes that.
   """
 
   use Mix.Task
@@ -40,7 +41,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
   alias Sconce.GPU.Diagnosis
   alias Sconce.Native.Call
 
-  # `rust-version` of Cargo.toml.
+  # The oldest Rust that builds Sconce, `rust-version` in Cargo.toml.
   @rust "1.91.0"
 
   @schema [
@@ -106,7 +107,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
     end
   end
 
-  # Each finding with what mends it below; `status` is that of the task where something is to be mended.
+  # Prints the findings, then the remedies. If there is a remedy, the task exits with `status`.
   defp print_found(title, found, status \\ 1) do
     print_section({title, Enum.map(found, &{&1.name, &1.found})})
     wrong = for %{mend: mend} = check <- found, mend, do: {check.name, mend}
@@ -141,7 +142,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
   end
 
   @doc false
-  # The oldest Rust that builds Sconce.
+  # Returns the oldest Rust that builds Sconce, for a test.
   def rust, do: @rust
 
   defp sections(native, info) do
@@ -167,7 +168,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
     ]
   end
 
-  # The priority of threads that train and import.
+  # Describes the priority of the threads that train and import.
   defp background do
     priority = Enum.find(Config.shown(), &(&1.name == :background))
 
@@ -240,7 +241,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
     end
   end
 
-  # Wrong settings, each with the expected value.
+  # Invalid settings, each with the expected value.
   defp wrong do
     for setting <- Config.wrong(),
         do: {Config.source_text(setting.source), Config.wrong_value(setting)}

@@ -12,7 +12,7 @@ defmodule Mix.Tasks.Sconce.Eval do
 
   The report has the plain NLL and the accuracy of each head and the precision and
   recall of each button, on all frames and on those whose action changed. With
-  `--train` it has baselines too, fitted on the games of that corpus.
+  `--train` the report also has baselines, fitted on the games of that corpus.
 
       $ mix sconce.eval run/best.safetensors --corpus games --train corpus
 

@@ -26,7 +26,7 @@ defmodule Mix.Tasks.Sconce.Import do
   #{Switches.docs(@schema)}
 
   The output names each skipped file with the reason and counts the added games.
-  The exit status is 1 if there are files and none of them could be kept.
+  The exit status is 1 if files were found and none of them could be imported.
   """
 
   use Mix.Task

@@ -54,8 +54,8 @@ defmodule Mix.Tasks.Sconce.Train do
   SIGTERM, SIGHUP and SIGQUIT (`kill`, a closed terminal,
   Ctrl-Backslash) end the run with its state saved; under `nohup` a SIGHUP is ignored. Ctrl-C ends the VM and
   loses all steps since the last save, by default at most 5 minutes
-  (`--save-minutes`). An interrupted run resumes from its last saved state. Its
-  folder has its options, and some of them may change:
+  (`--save-minutes`). An interrupted run resumes from its last saved state. The
+  options of the run are read from its folder, and some of them may change:
 
       $ mix sconce.train --resume run
       $ mix sconce.train --resume run --steps 2000 --decay-steps 1900
@@ -69,8 +69,9 @@ defmodule Mix.Tasks.Sconce.Train do
 
       $ mix sconce.train --plan --corpus corpus --backbone mamba --batch-size 256
 
-  These train nothing and do not touch `--out`; see `Sconce.Trainer.plan/2`,
-  `tune/2` and `find_learning_rate/2`. `--plan` and `--tune` need no `--corpus`.
+  These switches train nothing and do not touch `--out`; see
+  `Sconce.Trainer.plan/2`, `tune/2` and `find_learning_rate/2`. `--plan` and
+  `--tune` need no `--corpus`.
 
   #{Switches.docs(@before ++ @before_options)}
 
@@ -78,15 +79,15 @@ defmodule Mix.Tasks.Sconce.Train do
 
       $ mix sconce.train --preset standard --corpus corpus --out run
 
-  One of #{@presets}.
-  `Sconce.Preset` has their values; a run logs those without effect when it
+  The presets are #{@presets}.
+  `Sconce.Preset` lists their values; a run logs the values without effect when it
   begins. Presets for a GPU need `--device cpu` on a machine without one. The
   default is the preset of `SCONCE_PRESET` or `EXPHIL_DEFAULT_PRESET`, see
   `Sconce.Config`; `--preset none` uses none.
 
   ## The model
 
-  Options of `Sconce.Policy.Spec`, with its defaults; several sizes are written as
+  Options of `Sconce.Policy.Spec` and their defaults; a list of sizes is written as
   `512,256`:
 
   #{Switches.docs(Trainer.Switches.spec_schema())}
@@ -97,7 +98,7 @@ defmodule Mix.Tasks.Sconce.Train do
 
   ## The loss
 
-  Parts of `--loss full`; `none` turns a factor off:
+  Factors of `--loss full`; `none` turns a factor off:
 
   #{Switches.docs(Catalogue.schema(:loss))}
   """
@@ -106,10 +107,10 @@ defmodule Mix.Tasks.Sconce.Train do
 
   @requirements ["app.config"]
 
-  # Lines of the last screen, and those of them that stay blank: one above each part.
+  # Lines of the last screen. `@blank` of them are blank: one above each of its three parts.
   @screen 24
   @blank 3
-  # Rows of the curve.
+  # The least and the most rows of the curve.
   @lowest 2
   @highest 8
 
@@ -124,7 +125,7 @@ defmodule Mix.Tasks.Sconce.Train do
 
   defp measure(:find_lr, opts) do
     {svg, opts} = Keyword.pop(opts, :svg)
-    # A path that cannot be an SVG is refused before all steps are made.
+    # An invalid path is refused before the test runs.
     with {:error, error} <- Page.check(svg, :write_curve), do: refuse(error)
     test = print(opts, &Trainer.find_learning_rate/1)
 
@@ -139,14 +140,14 @@ defmodule Mix.Tasks.Sconce.Train do
   end
 
   defp train({verbose?, opts}) do
-    # With the application started, `System.stop/0` lets a run save its state.
+    # `System.stop/0` waits for a run to save its state only if the application is started.
     {:ok, _apps} = Application.ensure_all_started(:sconce)
 
     case Signals.stopping(fn -> follow(opts) end) do
       {:ok, report} ->
         show(report, verbose?)
 
-      # None of its states was saved.
+      # The run ended, but none of its states could be saved.
       {:error, %Error{details: %{report: report}} = error} ->
         show(report, verbose?)
         refuse(error)
@@ -162,7 +163,7 @@ defmodule Mix.Tasks.Sconce.Train do
     end
   end
 
-  # A resumed run keeps its `:save_minutes`.
+  # Without the switch, a resumed run keeps its recorded `:save_minutes`.
   defp save_minutes(opts) do
     default = Catalogue.schema(:training)[:save_minutes][:default]
 
@@ -190,7 +191,7 @@ defmodule Mix.Tasks.Sconce.Train do
       @before_options ++ Trainer.Switches.spec_schema() ++ @training ++ Catalogue.schema(:loss)
   end
 
-  # The action and its options.
+  # Returns the action and its options.
   defp parse(args) do
     told(fn ->
       {opts, rest} = args |> resumable() |> Switches.parse!(schema())
@@ -269,7 +270,7 @@ defmodule Mix.Tasks.Sconce.Train do
     opts[name] || raise ArgumentError, "#{Switches.switch(name)} is required"
   end
 
-  # Not by Mix's shell, which is gone while a signal ends the system.
+  # Prints without Mix's shell, which no longer runs while a signal stops the VM.
   defp show(report, verbose?) do
     scores = if verbose?, do: Report.format(report), else: Report.brief(report)
     files = files(report)
@@ -278,7 +279,7 @@ defmodule Mix.Tasks.Sconce.Train do
     IO.puts("\n" <> (parts |> Enum.reject(&(&1 == "")) |> Enum.join("\n\n")))
   end
 
-  # The curve in the lines that are left, two of which are its title and its axis.
+  # Draws the curve into `lines` lines, two of which are its title and its axis.
   defp curve(report, lines) do
     height = (lines - 2) |> max(@lowest) |> min(@highest)
     report |> Curve.text(60, height) |> String.trim_trailing("\n")
@@ -289,7 +290,7 @@ defmodule Mix.Tasks.Sconce.Train do
   defp files(report) do
     best = Path.join(report.out, "best.safetensors")
 
-    # A run that ended before its first validation has no policy.
+    # A run that ended before its first validation has no `best.safetensors`.
     for {name, text, true} <- [
           {"policy", best, File.exists?(best)},
           {"curve", report.curve, report.curve != nil},

@@ -4,14 +4,14 @@ defmodule Sconce.Doctor.Production do
 
   alias Sconce.{Config, Figures, Memory, VM}
 
-  @typedoc "`mend` is nil where nothing is wrong."
+  @typedoc "The remedy `mend` is nil if nothing is wrong."
   @type check :: %{name: String.t(), found: String.t(), mend: String.t() | nil}
 
-  # Three checkpoints of a large policy.
+  # Free disk space for three checkpoints of a large policy, in bytes.
   @disk_bytes 1_000_000_000
   @memory_bytes 512_000_000
 
-  @doc "All checks. `:root` is where `sys` and `proc` are, `:profile` that of the native library."
+  @doc "Runs all checks. `:root` is the folder of `sys` and `proc`, `:profile` the build profile of the native library."
   @spec checks(keyword) :: [check]
   def checks(opts \\ []) do
     root = Keyword.get(opts, :root, "/")
@@ -38,7 +38,7 @@ defmodule Sconce.Doctor.Production do
 
   defp check(name, found, mend \\ nil), do: %{name: name, found: found, mend: mend}
 
-  # A wrong setting is the finding of `mix sconce.doctor`; here its default counts.
+  # `mix sconce.doctor` reports invalid settings; this check uses their defaults.
   defp config(name) do
     case Enum.find(Config.shown(), &(&1.name == name)) do
       %{wrong: _expected} -> Config.table()[name][:default]
@@ -46,7 +46,7 @@ defmodule Sconce.Doctor.Production do
     end
   end
 
-  # The level of the running Logger is that of Mix.
+  # The level of the running Logger is Mix's, so this reads the configured one.
   defp configured_level, do: Application.get_env(:logger, :level, :debug)
 
   defp governor(root) do
@@ -70,7 +70,7 @@ defmodule Sconce.Doctor.Production do
     end
   end
 
-  # The least quota of the process's cgroup and those around it, in processors.
+  # Compares the least CPU quota of the process's cgroup and its ancestors, in processors, with the busy threads.
   defp quota(root, processors, busy) do
     case root |> cgroups() |> Enum.flat_map(&quota_of/1) |> Enum.min(fn -> nil end) do
       nil ->
@@ -87,7 +87,7 @@ defmodule Sconce.Doctor.Production do
     end
   end
 
-  # All threads stand still for the rest of a period whose quota is used up.
+  # The remedy for a small quota: once it is used up, all threads are paused for the rest of its period.
   defp less(1), do: "raise the CPU limit of the container to two processors or more"
 
   defp less(whole) do
@@ -115,7 +115,7 @@ defmodule Sconce.Doctor.Production do
     end
   end
 
-  # Counts grow from the start of the container: a share of its periods says more.
+  # The kernel counts from the start of the container, so the result is a share of the container's periods.
   defp throttled(root) do
     shares =
       for dir <- cgroups(root),
@@ -156,7 +156,7 @@ defmodule Sconce.Doctor.Production do
 
   defp heat_found(0), do: check("heat", "no processor was slowed down by heat")
 
-  # The count is that since the machine started, and needs no change by itself.
+  # The count covers the time since the machine started, so there is no remedy to print.
   defp heat_found(n),
     do:
       check(
@@ -164,7 +164,7 @@ defmodule Sconce.Doctor.Production do
         "#{Figures.counted(n, "time")} since its start a processor was slowed down by heat"
       )
 
-  # From the innermost cgroup to the root, for both versions.
+  # Folders of the process's cgroups, from the innermost to the root, for cgroup v1 and v2.
   defp cgroups(root) do
     with {:ok, text} <- File.read(Path.join(root, "proc/self/cgroup")) do
       for [_, controllers, path] <- Regex.scan(~r/^\d+:([^:]*):(.*)$/m, text),

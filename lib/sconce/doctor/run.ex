@@ -1,16 +1,16 @@
 defmodule Sconce.Doctor.Run do
   @moduledoc false
-  # What held a training run up, from its report or its saved state, and the option that changes it.
+  # Finds what slowed a training run down, from its report or its saved state, and the option that changes that.
 
   alias Sconce.Figures
 
-  @typedoc "`mend` is nil where nothing is to be gained."
+  @typedoc "The option to change, `mend`, is nil if no change would help."
   @type finding :: %{name: String.t(), found: String.t(), mend: String.t() | nil}
 
-  # A share of the run's time below which a change gains nothing that one notices.
+  # Below this share of the run's time a cause is too small to matter.
   @share 0.05
 
-  @doc "Findings of a run from what `Sconce.Trainer.report/1` returns, or the same fields of a saved state."
+  @doc "Returns the findings from a report of `Sconce.Trainer.report/1`, or from the same fields of a saved state."
   @spec findings(map, pos_integer) :: [finding]
   def findings(run, processors \\ System.schedulers()) do
     Enum.reject(
@@ -47,7 +47,8 @@ defmodule Sconce.Doctor.Run do
   defp more_data(%{loader_threads: threads, prefetch: prefetch}),
     do: "loader_threads: #{threads + 1}, or prefetch: #{2 * prefetch}"
 
-  # The median time between two points, times their number, is the time of the steps. The rest is validation and saving.
+  # The median time between two points, times the number of intervals, estimates the time of the steps. The remaining
+  # time is validation and saving.
   defp pauses(%{history: history, options: options}) when length(history) > 2 do
     times = Enum.map(history, & &1.seconds)
     steps = times |> Enum.zip(tl(times)) |> Enum.map(fn {a, b} -> b - a end) |> Enum.sort()
@@ -116,7 +117,7 @@ defmodule Sconce.Doctor.Run do
 
   defp precision(_as_asked), do: nil
 
-  # The scale of the loss finds its size by a few overflows at the start.
+  # A few overflows at the start are normal, because dynamic loss scaling starts too high.
   defp overflows(%{skipped_updates: n, steps: steps}) when n > 20 and n > steps / 100,
     do:
       finding(

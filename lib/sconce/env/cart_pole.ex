@@ -85,7 +85,7 @@ defmodule Sconce.Env.CartPole do
   end
 
   @doc """
-  Makes a corpus of these games, with one head, `action`.
+  Makes a corpus of games from `demonstrations/1`, with one head, `action`.
 
   Options: `:into`, the folder of the corpus, and `:velocities`, which must have the value that the games were made
   with.
@@ -111,7 +111,7 @@ defmodule Sconce.Env.CartPole do
 
   @doc """
   Plays episodes with a policy, on the native side. The memory is empty at the start of each episode, as in
-  training windows, and is carried to its end.
+  training windows, and is carried to the end of the episode.
 
   Returns the `returns` of the episodes and their `mean` (at most 500), the number of `decisions`, and the time of
   one decision as `median_us` and `p99_us`. A policy with another embedding or other heads is an error of kind

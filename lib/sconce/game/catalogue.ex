@@ -1,6 +1,6 @@
 defmodule Sconce.Game.Catalogue do
   @moduledoc false
-  # Options of a declaration, of its fields and of the parts of its input.
+  # The options of a declaration, of a field and of a part of the input, as schemas.
 
   alias Sconce.Options
 

@@ -1,6 +1,6 @@
 defmodule Sconce.Game.Declaration do
   @moduledoc false
-  # Makes a declaration from options, and converts it to the native side and back.
+  # Makes a declaration from options, and converts declarations to their native form and back.
 
   alias Sconce.{Error, Game, Native, Options}
   alias Sconce.Game.Catalogue
@@ -11,7 +11,7 @@ defmodule Sconce.Game.Declaration do
   # The largest number that a 32-bit float holds.
   @most 3.4028234e38
 
-  @doc "The options of `use Sconce.Game`, with a name from its module."
+  @doc "Returns the options of `use Sconce.Game`, with a name derived from the module."
   def named(opts, module) do
     own = module |> Module.split() |> List.last() |> Macro.underscore() |> String.to_atom()
     Keyword.put_new(opts, :name, own)
@@ -31,7 +31,7 @@ defmodule Sconce.Game.Declaration do
 
     native = to_native(game)
 
-    # The native side alone checks for contradictions; the way back gives every declaration one form.
+    # Only the native side checks for contradictions. Converting back normalises the declaration.
     case Native.game_check(native) do
       {:ok, _columns} -> from_native(native)
       {:error, %Error{} = error} -> raise ArgumentError, Exception.message(error)
@@ -99,7 +99,7 @@ defmodule Sconce.Game.Declaration do
   defp table(_name, {:id, _n}, false), do: nil
   defp table(_name, _type, table), do: table
 
-  # A table has a row for each id of the fields that name it.
+  # The largest id field that names a table determines the table's number of rows.
   defp tables!(fields) do
     named = for {%{table: table, type: {:id, n}}, width} <- fields, table, do: {table, n, width}
 
@@ -163,16 +163,16 @@ defmodule Sconce.Game.Declaration do
       else: raise(ArgumentError, "#{what}: no mirror #{inspect(pairs)}, see Sconce.Game")
   end
 
-  # To the native side
+  # Conversion to the native form
 
-  @doc "Returns whether a struct has all fields of a declaration; one made by hand may not."
+  @doc "Returns whether a struct has all fields of a declaration; a struct made by hand may lack some."
   def whole?(game) do
     is_map(to_native(game))
   rescue
     _error -> false
   end
 
-  @doc "Converts a declaration to the form of the native side."
+  @doc "Converts a declaration to its native form."
   def to_native(%Game{} = game) do
     %{
       name: game.name,
@@ -266,7 +266,7 @@ defmodule Sconce.Game.Declaration do
   defp number(other),
     do: raise(ArgumentError, "expected a number or a boolean, got: #{inspect(other)}")
 
-  # And back
+  # Conversion from the native form
 
   @doc "Converts the native form of a checkpoint or a corpus to a declaration."
   def from_native(%{name: name, version: version, fields: fields, tables: tables, input: input}) do
@@ -376,13 +376,13 @@ defmodule Sconce.Game.Declaration do
 
   # Heads
 
-  @doc "The kind of the head that chooses a part."
+  @doc "Returns the kind of the head that chooses a part."
   def kind_of_head(%{type: {:flags, names}}), do: {:bernoulli, length(names)}
   def kind_of_head(%{type: {:choice, n}}), do: {:categorical, n}
   def kind_of_head(%{type: {:axis, _min, _max}, steps: steps}), do: {:categorical, steps}
   def kind_of_head(%{type: {:continuous, n, min, max}}), do: {:gaussian, n, min, max}
 
-  @doc "The number of logits of the head of a part."
+  @doc "Returns the number of logits of the head that chooses a part."
   def logits(part), do: part |> kind_of_head() |> Head.logits()
 
   @doc "Returns whether these heads choose the parts of the game's input."

@@ -9,8 +9,8 @@ defmodule Sconce.Game.Frame do
   @max 3.4028234e38
 
   @doc """
-  Returns the raw row of a frame: its fields, then its previous action. A binary is already such a row; only its size is
-  checked.
+  Returns the raw row of a frame: its fields, then its previous action. A binary is taken as a packed row; only its size
+  is checked.
   """
   @spec pack(Game.t(), term) :: {:ok, binary} | {:error, Error.t()}
   def pack(%Game{} = game, row) when is_binary(row) do
@@ -68,7 +68,7 @@ defmodule Sconce.Game.Frame do
   defp part_width(%{type: {:flags, names}}), do: length(names)
   defp part_width(_part), do: 1
 
-  @doc "Returns a synthetic frame for measurements, a different one for each number."
+  @doc "Returns a synthetic frame for measurements; different numbers give different frames."
   @spec made(Game.t(), pos_integer) :: map
   def made(%Game{fields: fields}, i) do
     for {field, k} <- Enum.with_index(fields),
@@ -95,7 +95,7 @@ defmodule Sconce.Game.Frame do
       else: refuse(mismatch("#{name}", "#{4 * n} bytes", "#{byte_size(values)} bytes"))
   end
 
-  # One number fills the vector.
+  # A single number is repeated for the whole vector.
   defp field(%{name: name, type: {:vector, n}}, value) when is_number(value),
     do: List.duplicate(number(value, "#{name}"), n)
 
@@ -198,7 +198,7 @@ defmodule Sconce.Game.Frame do
     end
   end
 
-  # A name from a file is text if this VM had no atom for it.
+  # A name from a file stays text if this VM had no such atom.
   defp get(map, name) do
     case map do
       %{^name => value} -> value

@@ -23,7 +23,7 @@ defmodule Sconce.GPU.Diagnosis do
   | `cuda` | Does the driver's CUDA library exist, and are no cards hidden (`CUDA_VISIBLE_DEVICES`)? |
   | `gpu N` | Does GPU `N` answer? The check is called `gpus` if there is none. |
   | `build` | Does this build of Sconce support NVIDIA cards? |
-  | `device` | If so, do policies run on the first card that CUDA shows? |
+  | `device` | If this build supports cards, do policies run on the first one that CUDA shows? |
 
   A check is `:ok`, `:broken`, or `:unknown` if this system does not show the answer. Only the first broken check has a
   remedy (`mend`), because later checks may fail for the same reason. A machine without a card has no remedy.

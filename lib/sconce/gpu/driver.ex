@@ -1,7 +1,7 @@
 defmodule Sconce.GPU.Driver do
   @moduledoc false
-  # Queries to NVIDIA's driver. They run on a native thread of their own, so that a slow or hung driver blocks no
-  # scheduler, and no caller longer than its deadline.
+  # Queries to NVIDIA's driver. Queries run on a separate native thread, so that a slow or hung driver blocks no
+  # scheduler, and blocks a caller only until its deadline.
 
   alias Sconce.{Config, Error, Native}
 

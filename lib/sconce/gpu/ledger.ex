@@ -36,7 +36,7 @@ defmodule Sconce.GPU.Ledger do
 
   ## Limits
 
-  `memory_fraction` and `memory_budget` of `Sconce.Config` limit the ledger; the lower limit has effect. They are read
+  `memory_fraction` and `memory_budget` of `Sconce.Config` limit the ledger; the lower limit applies. Both are read
   whenever a device is chosen. A card keeps the limit that it was opened with until all of its memory is free again.
 
   An allocation beyond the limit is an error of kind `:out_of_memory` and never ends the VM. Its `details` have the
@@ -50,9 +50,9 @@ defmodule Sconce.GPU.Ledger do
   allocates all of its memory at its start and keeps it. Set both `memory_fraction`s so that their sum is below 1, or
   set `preallocate: false` for EXLA to share the memory.
 
-  Training steps recorded as CUDA graphs have their own memory in the driver; it counts as `activations`, within the
-  budget. The memory of recorded decisions counts as `sessions`; there is one recording for each power of two of games
-  stepped at once.
+  Training steps recorded as CUDA graphs have their own memory in the driver, which counts as `activations`, within
+  the budget. The memory of recorded decisions counts as `sessions`; there is one recording for each power of two of
+  games stepped at once.
 
   Source: [CUDA's stream-ordered
   allocator](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MALLOC__ASYNC.html).

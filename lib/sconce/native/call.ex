@@ -37,13 +37,14 @@ defmodule Sconce.Native.Call do
   def give_way, do: Native.background_set(Config.get(:background))
 
   @doc """
-  Tells the native side that an event of a task was handled. It holds back progress events from a process that
-  handles them more slowly than they are produced.
+  Tells the native side that an event of a task was handled. The native side holds back progress events from a
+  process that handles events more slowly than they are produced.
   """
   @spec heard(reference) :: :ok
   def heard(task), do: Native.task_heard(task)
 
-  # A task is dropped with its last reference. The call of `train_stop` keeps that reference until the answer is here.
+  # The native side drops a task with its last reference. The call of `train_stop` keeps a reference until the answer
+  # has arrived.
   defp hold(task, ref, tell) do
     answer = await(task, ref, tell)
     Native.train_stop(task)

@@ -78,7 +78,7 @@ defmodule Sconce.Policy.Head do
   def type(heads),
     do: if(Enum.all?(heads, &whole?(&1.kind)), do: {:u, 16}, else: {:f, 32})
 
-  @doc "Splits off the choice of a head from labels that begin with its own; returns the choice and the rest."
+  @doc "Splits off the choice of a head from labels that begin with that head's; returns the choice and the rest."
   @spec choice(kind, [number]) :: {number | [number], [number]}
   def choice({:bernoulli, n}, labels), do: Enum.split(labels, n)
   def choice({:categorical, _n}, [class | rest]), do: {class, rest}

@@ -104,8 +104,8 @@ defmodule Sconce.Policy.Spec do
   defstruct @enforce_keys ++ [value_head: false]
 
   @typedoc """
-  `n` bits; one of `n` classes; or `n` numbers from `low` to `high`, drawn from a Gaussian and squashed into the range
-  by tanh.
+  A head chooses `n` bits, one of `n` classes, or `n` numbers from `low` to `high`, drawn from a Gaussian and squashed
+  into the range by tanh.
   """
   @type head_kind ::
           {:bernoulli, pos_integer}
@@ -129,8 +129,8 @@ defmodule Sconce.Policy.Spec do
   @max_layers 256
 
   @doc """
-  Returns a Spec with every option filled in. A given Spec is returned with the names of its heads converted to atoms
-  that this VM has now. Raises `ArgumentError` if an option is invalid.
+  Returns a Spec with every option filled in. A given Spec is returned with the names of its heads as atoms, where
+  this VM has these atoms now. Raises `ArgumentError` if an option is invalid.
 
       iex> Sconce.Policy.Spec.new(backbone: :gru, hiden_size: 64)
       ** (ArgumentError) unknown option :hiden_size, did you mean :hidden_size?
@@ -147,7 +147,7 @@ defmodule Sconce.Policy.Spec do
     Options.keyword!(opts)
     for {name, _value} <- opts, do: Options.known!(name, @names)
     opts = Preset.model(opts)
-    # Nil means no value head.
+    # `value_head: nil` means no value head.
     opts = Keyword.replace_lazy(opts, :value_head, &(&1 || false))
     {own, backbone} = Keyword.split(opts, Keyword.keys(@own))
     options = Options.validate!(own, @own)
@@ -199,7 +199,7 @@ defmodule Sconce.Policy.Spec do
   def text(other), do: other
 
   @doc false
-  # The Spec with names as text, for another node: an atom that is sent there would be created there.
+  # The Spec with names as text, for another node: sending an atom would create the atom there.
   @spec portable(t) :: t
   def portable(spec), do: renamed(spec, &text/1)
 

@@ -27,7 +27,7 @@ defmodule Sconce.Policy.Widths do
     for {_name, size} = width <- Enum.uniq(widths), rem(size, @multiple) != 0, do: width
   end
 
-  # The widest head: the shoulder has half of it.
+  # The hidden size of the widest head; the shoulder head has half that size.
   defp head(%Spec{heads_kind: :independent, heads: heads}),
     do: {:head_hidden_size, heads |> Enum.map(& &1.hidden_size) |> Enum.max()}
 

@@ -31,7 +31,7 @@ defmodule Sconce.Preset.Catalogue do
     val_split: 0.1
   ]
 
-  # Options that need the switch on the left.
+  # Each switch with the options that have an effect only if the switch is on.
   @switches [
     augment: [:mirror_prob, :noise_prob, :noise_scale],
     early_stopping: [:patience, :min_delta],
@@ -39,7 +39,7 @@ defmodule Sconce.Preset.Catalogue do
   ]
   @restarts [:restart_period, :restart_mult]
 
-  # The target of each ExPhil name: an option, an option of `:loss`, or nothing, with the reason.
+  # Maps each ExPhil name to an option, to an option of `:loss`, or to nothing with the reason.
   @mapping [
     backbone: {:option, :backbone},
     hidden_sizes: {:option, :hidden_sizes},
@@ -80,13 +80,13 @@ defmodule Sconce.Preset.Catalogue do
     precompute: {:nothing, "frames are embedded while they are loaded"}
   ]
 
-  # ExPhil's names of backbones that Sconce names differently, and the options that make them.
+  # Backbones that Sconce names differently, by ExPhil's name, with the options that select them in Sconce.
   @backbones [
     attention: [backbone: :sliding_window, head_dim: 64],
     decision_transformer: [backbone: :causal_transformer]
   ]
 
-  # The width of ExPhil's temporal backbones, whatever hidden_sizes of its presets is.
+  # The width of ExPhil's temporal backbones, regardless of hidden_sizes in its presets.
   @hidden_size 256
   @hidden_sizes "ExPhil's temporal backbones ignore it and have 256, which is hidden_size in Sconce"
 
@@ -113,7 +113,7 @@ defmodule Sconce.Preset.Catalogue do
   @production [epochs: 100, batch_size: 256, hidden_sizes: [256, 256], warmup_steps: 2000] ++
                 mamba.(60, 3, state_size: 32, expand_factor: 2) ++ @thorough
 
-  # `megabytes` is the peak of a process that makes two steps on replays on a CPU, rounded up.
+  # `megabytes` is the peak memory of a process that runs two steps on replays on a CPU, rounded up.
   @presets [
     quick: %{
       megabytes: 200,
@@ -249,16 +249,16 @@ defmodule Sconce.Preset.Catalogue do
 
   def names, do: Keyword.keys(@presets)
 
-  @doc "A preset: its purpose, its device, and its values with ExPhil's names."
+  @doc "Returns a preset: its purpose, its device, and its values under ExPhil's names."
   def fetch!(name), do: Keyword.fetch!(@presets, name)
 
-  @doc "The target of each ExPhil name."
+  @doc "Returns the mapping from ExPhil's names to options of Sconce."
   def mapping, do: @mapping
 
-  @doc "Backbones with another name in ExPhil: that name and the name in Sconce."
+  @doc "Returns the backbones with another name in ExPhil, as pairs of that name and the name in Sconce."
   def backbones, do: for({name, own} <- @backbones, do: {name, own[:backbone]})
 
-  @doc "Translates the values of a preset to options of Sconce, and values without effect with the reason."
+  @doc "Translates a preset: returns options of Sconce, and the values without effect with their reasons."
   @spec translate(keyword) :: {keyword, [{atom, term, String.t()}]}
   def translate(values) do
     values = complete(values)
@@ -274,7 +274,7 @@ defmodule Sconce.Preset.Catalogue do
     {options ++ [loss: loss], for({:nothing, name, value, why} <- rows, do: {name, value, why})}
   end
 
-  @doc "The window and the stride of a backbone: one without memory learns from single frames."
+  @doc "Returns the window and the stride of a backbone: a backbone without memory learns from single frames."
   def windows(:mlp), do: [window_size: 1, stride: 1]
   def windows(_temporal), do: Keyword.take(@defaults, [:window_size, :stride])
 

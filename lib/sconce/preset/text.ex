@@ -19,7 +19,7 @@ defmodule Sconce.Preset.Text do
     Enum.join(["#{name}: #{what}\n", options, loss(loss), ignored])
   end
 
-  @doc "One value without effect, and the reason."
+  @doc "Formats a value without effect, with the reason."
   def ignored({name, value, why}), do: "#{name} #{written(value)}: #{why}"
 
   @doc "The presets as a Markdown table."
@@ -29,7 +29,7 @@ defmodule Sconce.Preset.Text do
     Enum.map_join([head, List.duplicate("---", length(head)) | rows], "\n", &line/1)
   end
 
-  @doc "Values with another name in Sconce, or no effect, as a Markdown table."
+  @doc "Returns the values that have another name or no effect in Sconce, as a Markdown table."
   def mapping do
     rows =
       for {name, to} <- Catalogue.mapping(), to != {:option, name}, do: ["`#{name}`", goes(to)]
@@ -37,7 +37,7 @@ defmodule Sconce.Preset.Text do
     Enum.map_join([["ExPhil", "Sconce"], ["---", "---"] | rows], "\n", &line/1)
   end
 
-  @doc "Backbones with another name in Sconce, as a sentence."
+  @doc "Returns the backbones with another name in Sconce, as a sentence."
   def backbones do
     Catalogue.backbones()
     |> Enum.map_join(", ", fn {name, own} -> "`#{inspect(name)}` is `#{inspect(own)}`" end)
@@ -79,7 +79,7 @@ defmodule Sconce.Preset.Text do
   defp loss(:plain), do: row("loss", ":plain")
   defp loss(options), do: for({name, value} <- options, do: row("loss #{name}", written(value)))
 
-  # Sizes are never text.
+  # Prints a list of sizes as numbers, never as a charlist.
   defp written(value), do: inspect(value, charlists: :as_lists)
 
   defp row(name, text), do: "  #{String.pad_trailing("#{name}", 24)}#{text}\n"

@@ -66,7 +66,7 @@ defmodule Sconce.Serving.Catalogue do
     ]
   ]
 
-  # `Sconce.Serving.forward` takes the state as an argument of its own.
+  # `Sconce.Serving.forward` takes the state as a separate argument.
   @forward Keyword.delete(Policy.forward_options(), :state) ++ @deadline
 
   @schemas %{start: @start, deadline: @deadline, forward: @forward}

@@ -5,7 +5,7 @@ defmodule Sconce.Serving.Group do
   alias Sconce.{Deadline, Error, Serving}
   alias Sconce.Serving.Peer
 
-  # Time limit for the answers of one round. A healthy node needs one round trip.
+  # Time limit for the answers of one round of members. A healthy node answers within one network round trip.
   @patience_ms 250
 
   def child_spec(_opts), do: %{id: __MODULE__, start: {:pg, :start_link, [__MODULE__]}}

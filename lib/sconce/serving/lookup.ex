@@ -14,14 +14,14 @@ defmodule Sconce.Serving.Lookup do
     :ok
   end
 
-  @doc "Replaces the registered struct of the serving. The caller is its process."
+  @doc "Replaces the registered struct of a serving. The caller is the process of the serving."
   @spec update(Serving.t()) :: :ok
   def update(serving) do
     Registry.update_value(@registry, self(), fn _before -> serving end)
     :ok
   end
 
-  @doc "Applies `here` to a serving of this node, or calls the function `op` of `Sconce.Serving` on its node."
+  @doc "Applies `here` to a serving of this node, or calls `op` of `Sconce.Serving` on the serving's node."
   @spec at(Serving.serving(), atom, list, non_neg_integer | nil, (Serving.t() -> answer)) ::
           answer
         when answer: term

@@ -4,7 +4,7 @@ defmodule Sconce.Serving.Pass do
 
   alias Sconce.{Deadline, Error, Native, Policy, Serving}
 
-  # Larger requests are copied on a dirty scheduler.
+  # Requests of more bytes are copied on a dirty scheduler.
   @inline_bytes 65_536
 
   @doc """

@@ -1,7 +1,8 @@
 defmodule Sconce.Serving.Sender do
   @moduledoc false
   # The process that sends the answers of a serving for its native threads. A message from a process costs a tenth of a
-  # message from a foreign thread. Native threads send it `:deliver`. It has high priority and ends with the serving.
+  # message from a foreign thread. Native threads send `:deliver` to the sender. The sender has high priority and exits
+  # with the serving.
 
   alias Sconce.Native
 

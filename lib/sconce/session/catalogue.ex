@@ -131,7 +131,7 @@ defmodule Sconce.Session.Catalogue do
          ]
        ] ++ Enum.map(@sampling, fn {name, spec} -> {name, Keyword.delete(spec, :default)} end)
 
-  # The options of a session of a serving: the serving sets the others for all its sessions.
+  # The options of a session of a serving. The serving sets the other options for all its sessions.
   @served Keyword.drop(@open, [:device, :lane, :weights])
 
   @reset [seed: @seed ++ [default: nil, doc: "New seed; `nil` keeps the session's."]]

@@ -115,8 +115,8 @@ defmodule Sconce.Session.Decision do
 
   defp twice, do: {:error, %Error{kind: :busy, op: :act, details: %{what: "session"}}}
 
-  # Returns answers with their positions. Each native call has a limited number of games, to keep it short for the
-  # scheduler.
+  # Returns answers with their positions. Each native call has a limited number of games, so that the call does
+  # not block the scheduler for long.
   defp make_own(asked, deadline_ms, start) do
     calls =
       for some <- Enum.chunk_every(asked, @games),

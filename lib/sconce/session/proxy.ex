@@ -2,11 +2,12 @@ defmodule Sconce.Session.Proxy do
   @moduledoc false
   # The process that owns a session for a caller on another node, and ends with that caller.
   #
-  # 1. It processes requests one by one, in order, and only requests of the owner.
-  # 2. It ends when the owner ends, when the connection to the owner is lost, and when the session is closed. It is
-  #    linked to the `Sconce.Session.Watch` of its owner, so it can end during a decision, which then leaves the queue.
-  # 3. A request names the last request that its caller gave up. If that one is still queued, it is skipped. If it was
-  #    decided, the decision is taken back. After a `:deadline` the session is therefore unchanged.
+  # 1. The proxy processes requests one by one, in order, and only requests of the owner.
+  # 2. The proxy ends when the owner ends, when the connection to the owner is lost, and when the session is closed. A
+  #    link to the `Sconce.Session.Watch` of the owner ends the proxy even during a decision, which then leaves
+  #    the queue.
+  # 3. A request names the last request that its caller gave up. The proxy skips a given-up request that is still
+  #    queued, and takes back a decision already made. After a `:deadline` the session is therefore unchanged.
 
   use Sconce.Server, restart: :temporary
 
@@ -45,7 +46,7 @@ defmodule Sconce.Session.Proxy do
         _from,
         state
       ) do
-    # One more state than requested: the state before a decision that is taken back.
+    # Keeps one more state than requested: the state before a decision that is taken back.
     roomy = Map.update!(options, :rollback, &(&1 + 1))
 
     case Serving.begin(serving, {roomy, project_out, snapshot}) do
@@ -63,7 +64,8 @@ defmodule Sconce.Session.Proxy do
       when op in @ops and state.session != nil do
     {:sconce, {_, _, _, given_up}, _, _, _} = request
 
-    # Only the first queued request can refer to a request that was already decided. The others refer to queued ones.
+    # Only the first queued request can refer to a request that was already decided. Later ones refer to queued
+    # requests.
     state = take_back(state, given_up)
     {:sconce, {ref, ^owner, id, _}, op, args, deadline_ms} = newest(request)
     {answer, state} = perform(op, args, deadline_ms, %{state | last: nil}, id)

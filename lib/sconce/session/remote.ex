@@ -53,7 +53,7 @@ defmodule Sconce.Session.Remote do
   end
 
   # The process dictionary key of the request that this process gave up and has not yet reported. Each process has its
-  # own, so other processes do not affect the requests of the owner.
+  # own dictionary, so other processes do not affect the requests of the owner.
   defp given_up(%{watch: watch}), do: {__MODULE__, watch}
 
   defp send_to(%{watch: watch, pid: pid}, request, how) do

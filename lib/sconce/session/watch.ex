@@ -1,8 +1,8 @@
 defmodule Sconce.Session.Watch do
   @moduledoc false
   # A local process that lives as long as a process on another node, as far as this node knows, and exits with the same
-  # reason. Local processes monitor it, or link to it, instead of the remote process: a remote monitor sends a message
-  # to the other node and may block.
+  # reason. Local processes monitor the watch, or link to it, instead of the remote process: a remote monitor sends a
+  # message to the other node and may block.
 
   use Sconce.Server, restart: :temporary
 

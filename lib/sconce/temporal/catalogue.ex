@@ -42,7 +42,7 @@ defmodule Sconce.Temporal.Catalogue do
   ]
   @attention [:num_heads, :head_dim, :window_size, :qk_layernorm]
   @mamba [:state_size, :expand_factor, :conv_size]
-  # Rotary positions (RoPE) turn pairs of numbers, so the width must be even.
+  # Rotary positions (RoPE) rotate pairs of values, so the width must be even.
   @even_heads [{[:head_dim], [2]}]
   @taps [:ssm_out, :gate]
   @conv_taps [:pre_conv, :post_conv] ++ @taps

@@ -3,12 +3,12 @@ defmodule Sconce.Trainer.Callback do
   # Calls the user's function between two steps, in a process of its own, so that the function may block, call the run
   # or crash.
 
-  @typedoc "The process of a call, its monitor, and the number of the call."
+  @typedoc "A callback in flight: its process, its monitor, and its number."
   @type asked :: {pid, reference, pos_integer} | nil
 
   @doc """
   Calls the callback in a new process. The caller receives `{:verdict, number, verdict}`, and `:DOWN` when the process
-  ends. The next call follows when this one has answered, or was late and has been ended.
+  ends. The next callback starts only after this one has answered, or was late and has been killed.
   """
   @spec ask((map -> term), pos_integer, map) :: asked
   def ask(callback, number, seen) do

@@ -5,13 +5,13 @@ defmodule Sconce.Trainer.Catalogue do
   alias Sconce.{Device, Options}
   alias Sconce.Trainer.Table
 
-  # The guide has what the table of the native side calls "below".
+  # The native table says "below" for text that in Elixir is in the guide.
   explained = fn schema ->
     for {name, spec} <- schema,
         do: {name, Keyword.update!(spec, :doc, &String.replace(&1, "see below", "see the guide"))}
   end
 
-  # The device has an Elixir form of its own, `Sconce.Device.run_option/0`.
+  # `Sconce.Device.run_option/0` replaces the native option for the device.
   @training explained.(Keyword.delete(Table.schema(), :device)) ++
               [
                 loss: [
@@ -89,7 +89,7 @@ defmodule Sconce.Trainer.Catalogue do
   ]
   @evaluate @scored ++ Device.option()
 
-  # A measurement also accepts every option of a run, including those without effect on it.
+  # Measurements also accept every option of a run, including options without effect on them.
   @tune [
     initial: [type: :pos_integer, default: 32, max: 65_536, doc: "Windows of the first batch."],
     max: [type: :pos_integer, default: 4096, max: 65_536, doc: "Windows of the largest batch."],
@@ -113,7 +113,7 @@ defmodule Sconce.Trainer.Catalogue do
     ]
   ]
 
-  # The options of a run, for a measurement that needs neither games nor a folder.
+  # The options of a run, with `:corpus` and `:out` optional, for measurements.
   @measured Keyword.merge(
               @run,
               [
@@ -133,7 +133,7 @@ defmodule Sconce.Trainer.Catalogue do
     measured: @measured
   }
 
-  # The value of each loss option that leaves the plain NLL.
+  # The value of each loss option that makes the loss the plain NLL.
   @plain %{
     button_weight: 1.0,
     bernoulli_reduction: "sum",
@@ -145,10 +145,10 @@ defmodule Sconce.Trainer.Catalogue do
     head_normalize: false
   }
 
-  @doc "The schema of this name."
+  @doc "Returns the schema with this name."
   def schema(name), do: Map.fetch!(@schemas, name)
 
-  @doc "A schema as Markdown; that of a run has one list for each group."
+  @doc "Returns a schema as Markdown; the schema of a run has one list for each group."
   def docs(:run) do
     groups =
       for group <- Table.groups(),
@@ -165,7 +165,7 @@ defmodule Sconce.Trainer.Catalogue do
   defp group({nil, docs}), do: docs
   defp group({group, schema}), do: "`#{inspect(group)}`:\n\n#{Options.docs(schema)}"
 
-  @doc "The loss options of the plain NLL, in the form of the native side."
+  @doc "Returns the loss options of the plain NLL, in their native form."
   def plain, do: @plain
 
   @doc "Returns whether the loss of a report is the plain NLL."

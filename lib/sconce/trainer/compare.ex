@@ -7,11 +7,12 @@ defmodule Sconce.Trainer.Compare do
       :ok = Sconce.Trainer.Compare.write(runs, "compare.svg")
 
   The table has a column for each run. The upper rows are the options in which the runs differ, `-` for an option that
-  a backbone does not have. The lower rows are the results. `NLL` is the best validation in nats a frame, on the frames
-  that validations score; `all frames` is the NLL of that policy on all frames at the end, `-` without an evaluation.
+  a backbone does not have. The lower rows are the results. `NLL` is that of the best validation in nats a frame, on the
+  frames that validations score; `all frames` is the NLL of the best policy on all frames at the end, `-` without an
+  evaluation.
   The lowest value of a row has a star if all runs were measured alike: on the same frames of the same games, with the
-  same heads and the same delay. Otherwise a line below gives the difference. Frames a second are those of training
-  steps alone.
+  same heads and the same delay. Otherwise a line below the table gives the difference. `frames/s` counts only the time
+  of training steps.
 
   ```text
                     gru        mlp
@@ -40,7 +41,7 @@ defmodule Sconce.Trainer.Compare do
   alias Sconce.Trainer.{Curve, Report}
   alias Sconce.Trainer.Curve.{Page, Scale}
 
-  @typedoc "The shortest unique name of a run, and its report."
+  @typedoc "A run: its shortest unique name, and its report."
   @type run :: %{name: String.t(), report: Trainer.report()}
 
   @measures [
@@ -49,7 +50,7 @@ defmodule Sconce.Trainer.Compare do
     delay: "another frame_delay",
     stride: "another validation_stride"
   ]
-  # Options that change how a run starts and not what it computes.
+  # Options that do not change the computation of a run.
   @apart [:resume]
   @tall 330
   @short 150
@@ -57,7 +58,7 @@ defmodule Sconce.Trainer.Compare do
   # The fields of a report that this module reads.
   @read [:spec, :options, :train, :validation, :history, :policy, :best_step] ++
           [:weights, :stopped, :steps, :seconds]
-  # The most characters of a name and of a value.
+  # The most characters of a run's name and of a value.
   @name 12
   @value 24
 
@@ -134,7 +135,7 @@ defmodule Sconce.Trainer.Compare do
 
   defp runs!(other), do: Options.argument!("runs", other, "one or more of %{name:, report:}")
 
-  # A line with the differences in measurement, which forbid a star.
+  # Returns a line with the differences in measurement, if there are any; then no value has a star.
   defp unlike(reports) do
     case uneven(reports, :all) ++ uneven(reports, :validations) do
       [] ->
@@ -145,7 +146,7 @@ defmodule Sconce.Trainer.Compare do
     end
   end
 
-  # The measures in which reports with such scores differ.
+  # Returns the conditions of measurement in which the reports with scores on `frames` differ.
   defp uneven(reports, frames) do
     measured = for report <- reports, scored?(report, frames), do: measure(report, frames)
 
@@ -191,7 +192,7 @@ defmodule Sconce.Trainer.Compare do
 
   def differences(other), do: Options.argument!("reports", other, "a list of reports")
 
-  # The three parts of the Spec in words, then the options of the backbone.
+  # Returns embedding, backbone and heads of the Spec as text, then the options of the backbone.
   defp policy(%{spec: %Spec{backbone: {_name, options}} = spec}) do
     [embedding, backbone, heads] = spec |> Spec.summary() |> String.split(" -> ")
     [embedding: embedding, backbone: backbone, heads: heads] ++ options
@@ -245,7 +246,7 @@ defmodule Sconce.Trainer.Compare do
   defp scored(%{policy: policy}), do: policy.nll
 
   defp starred(nlls, uneven) do
-    # In Erlang's term order nil is greater than every number.
+    # `Enum.min/1` prefers numbers to nil: in Erlang's term order nil is greater than every number.
     lowest = if uneven == [], do: Enum.min(nlls)
     for nll <- nlls, do: if(nll, do: Scale.number(nll, 3) <> star(nll == lowest), else: "-")
   end
@@ -253,7 +254,7 @@ defmodule Sconce.Trainer.Compare do
   defp star(true), do: "*"
   defp star(false), do: ""
 
-  # The harmonic mean: every point is a mean over the same number of frames.
+  # Averages with the harmonic mean, because every point covers the same number of frames.
   defp pace(report) do
     case Curve.points(report, :frames_per_second) do
       [] -> "-"
@@ -326,7 +327,7 @@ defmodule Sconce.Trainer.Compare do
 
   defp trace(%{report: report}, color, key), do: {:trace, color, Curve.points(report, key), nil}
 
-  # The largest unit of which the longest run has several.
+  # Chooses the unit of the time axis by the longest run: hours from 10 h, minutes from 5 min, else seconds.
   defp clock(seconds) do
     case Enum.max(seconds) do
       most when most >= 36_000 -> {"hours", 3600}

@@ -2,16 +2,17 @@ defmodule Sconce.Trainer.Curve do
   @moduledoc """
   Draws the learning curve of a run: as an SVG for a page, or as a small plot for a terminal.
 
-  Both read the `history` and the `baselines` of a report of `Sconce.Trainer`. The SVG is self-contained and shows
+  Both drawings use the `history` and the `baselines` of a report of `Sconce.Trainer`. The SVG is self-contained and
+  shows
 
     * the training loss (raw, faint, and smoothed), validation NLL as points with a ring around the best, and the NLL of
       the baselines on the same frames as dashed lines. With `loss: :plain` loss and NLL are one quantity and share a
-      panel; otherwise each has its own;
+      panel; otherwise each has its own panel;
     * the training loss and the validation NLL of each head, on a logarithmic scale, because a stick that rarely moves
       has a hundredth of the loss of the buttons;
     * the divergence from a teacher, if the run has one;
-    * the learning rate, and the frames a second of training steps alone, with the share of time in which training
-      waited for data.
+    * the learning rate, the frames a second during training steps, and the share of time in which training waited for
+      data.
 
   `Sconce.Trainer.Compare` draws several runs together.
   """
@@ -56,7 +57,7 @@ defmodule Sconce.Trainer.Curve do
   @doc """
   Writes `svg/2` to a file. The trainer writes `curve.svg` into the folder of each run.
 
-  A path that does not end in `.svg` is an error of kind `:mismatch`, a failed write one of kind `:io`.
+  A path that does not end in `.svg` is an error of kind `:mismatch`, and a failed write is one of kind `:io`.
 
       iex> run = %{history: [], baselines: [], options: %{}, train: %{games: 0, frames: 0}, steps: 0, seconds: 0, best_step: nil}
       iex> {:error, error} = Sconce.Trainer.Curve.write(run, "curve.png")
@@ -112,7 +113,7 @@ defmodule Sconce.Trainer.Curve do
     losses(report) ++ heads(report) ++ figures(report) ++ [{@short, [rate(report), pace(report)]}]
   end
 
-  # One panel, or two with NLL above loss if these are two quantities.
+  # Returns one panel, or two with the NLL above the loss if they are different quantities.
   defp losses(report) do
     loss = {:line, @loss, points(report, :loss)}
     points = {:points, @nll, points(report, :nll), report.best_step, "policy"}
@@ -149,7 +150,7 @@ defmodule Sconce.Trainer.Curve do
       by_head("validation NLL of each head, nats a frame", report, :heads, :nll)
   end
 
-  # A single head equals the sum.
+  # A single head would repeat the curve of the sum.
   defp by_head(title, report, list, key) do
     points = for %{^list => [_, _ | _] = heads, step: step} <- report.history, do: {step, heads}
 
@@ -175,7 +176,7 @@ defmodule Sconce.Trainer.Curve do
     title |> panel(series) |> Map.put(:scale, :log)
   end
 
-  # The further figures of the objectives.
+  # Panels for the figures of the objectives, such as `teacher_kl`.
   defp figures(report) do
     history = for %{figures: %{} = figures, step: step} <- report.history, do: {step, figures}
     names = for {_step, figures} <- history, {name, _figure} <- figures, uniq: true, do: name
@@ -218,7 +219,7 @@ defmodule Sconce.Trainer.Curve do
     end
   end
 
-  # A legend is needed only if two quantities share a panel.
+  # The legend names the quantities that share a panel.
   defp legend(report) do
     entries = [{"training loss", @loss, :line, :loss}, {"validation NLL", @nll, :points, :nll}]
 

@@ -14,7 +14,7 @@ defmodule Sconce.Trainer.Gradients do
   alias Sconce.{Error, Figures, Options}
   alias Sconce.Trainer.Curve.{Page, Scale}
 
-  # Heights: the least of a panel, and the row of a layer.
+  # The least height of a panel, and the height of a layer's row.
   @least 190
   @row 16
   # Width of the margin for the names of layers.
@@ -79,7 +79,7 @@ defmodule Sconce.Trainer.Gradients do
   def write(reports, path, opts \\ []),
     do: reports |> svg(opts) |> Page.write(path, :write_gradients)
 
-  # Pairs of a layer and its figures, in the order of their first weights.
+  # Returns pairs of a layer and its figures, in the order of the layers' first weights.
   defp layers(weights) do
     by_layer = Enum.group_by(weights, &layer(&1.name))
     names = weights |> Enum.map(&layer(&1.name)) |> Enum.uniq()
@@ -133,6 +133,6 @@ defmodule Sconce.Trainer.Gradients do
   defp zeros(share, name) when share < 0.0005, do: name
   defp zeros(share, name), do: "#{name}  #{Scale.number(100 * share, 1)} % 0"
 
-  # Earlier parts of a name are the same on most lines.
+  # Keeps the last three parts of a name; earlier parts are the same for most layers.
   defp short(name), do: name |> String.split(".") |> Enum.take(-3) |> Enum.join(".")
 end

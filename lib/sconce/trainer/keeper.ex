@@ -1,13 +1,13 @@
 defmodule Sconce.Trainer.Keeper do
   @moduledoc false
-  # Stops the runs of this VM, so that each saves its state, when the VM stops this application. The VM kills other
-  # processes only after that.
+  # Stops the runs of this VM when this application stops, so that each run saves its state. The VM kills other
+  # processes only after its applications have stopped.
 
   use Sconce.Server, shutdown: 60_000
 
   alias Sconce.Trainer
 
-  # The time for all runs together, shorter than the timeout of the supervisor.
+  # Milliseconds for all runs together to stop, less than the shutdown timeout of this process.
   @farewell_ms 50_000
 
   def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)

@@ -4,8 +4,8 @@ defmodule Sconce.Trainer.Optimiser do
 
   alias Sconce.Options
 
-  # Names, defaults and the kind of weight decay are PyTorch's, else those of the papers. They equal those of
-  # native/train/src/optimiser/config.rs; a test compares them.
+  # Names, defaults and the kind of weight decay are PyTorch's; for optimisers that PyTorch lacks, the paper's. A test
+  # compares this table with native/train/src/optimiser/config.rs.
   @adam [beta1: 0.9, beta2: 0.999, eps: 1.0e-8, weight_decay: 0.0]
   @optimisers [
     adamw: [
@@ -68,7 +68,7 @@ defmodule Sconce.Trainer.Optimiser do
 
   def names, do: Keyword.keys(@optimisers)
 
-  @doc "The options of an optimiser with their defaults."
+  @doc "Returns the options of an optimiser with their defaults."
   def options(name), do: @optimisers[name][:options]
 
   @doc "Raises `ArgumentError` for an option that the chosen optimiser does not have."

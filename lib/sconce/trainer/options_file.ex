@@ -6,7 +6,7 @@ defmodule Sconce.Trainer.OptionsFile do
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.Table
 
-  # Options that belong to the run that wrote the file, or to its machine.
+  # Options that are not read from a file, because they belong to one run or one machine.
   @own [:device, :resume, :out]
 
   @doc "Returns the options of a file. Raises `ArgumentError` that names the fault."
@@ -39,7 +39,7 @@ defmodule Sconce.Trainer.OptionsFile do
 
         values!(options, Table.schema()) ++ more
 
-      # The message names the file.
+      # The message of the error already names the file.
       {:error, error} ->
         raise ArgumentError, "option :" <> Exception.message(error)
     end
@@ -58,7 +58,8 @@ defmodule Sconce.Trainer.OptionsFile do
     end
   end
 
-  # In the file a name is text, and an option without a value is an empty list or missing.
+  # Converts a value of the file: names are text there, and an option without a value is an empty list, "none" or
+  # missing.
   defp value([], _type), do: nil
   defp value("none", _type), do: nil
 

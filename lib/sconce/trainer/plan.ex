@@ -4,7 +4,7 @@ defmodule Sconce.Trainer.Plan do
   alias Sconce.Trainer.Curve.Scale
   alias Sconce.Trainer.Report
 
-  # In the order in which they are printed.
+  # The owners of memory, in the order in which they are printed.
   @owners [
     weights: "4 bytes each",
     gradients: "",
@@ -21,17 +21,17 @@ defmodule Sconce.Trainer.Plan do
   @moduledoc """
   The memory and the time that a run will take, from `Sconce.Trainer.plan/2`. `IO.puts/1` prints it in full.
 
-  `owners` are bytes by their owner:
+  `owners` maps each owner of memory to its bytes:
 
   | owner | |
   |---|---|
   #{Enum.map_join(@owners, &owner_docs.(&1))}
-  `bytes` is their sum at the peak, during either a step or a validation. Owners whose size follows from the weights are
-  computed from their number. Activations and validation are measured on a few windows and extrapolated linearly; tests
-  keep the result within 5 % of the bytes counted in steps of small models of every backbone. The plan counts the memory
-  that the run requests. The resident memory of the process is larger, by the VM, the scratch memory of threads and pages
-  that the allocator keeps: with 2 threads, steps of 32 windows had 1.1 to 1.8 times as much. `mapped` is the size of the
-  corpus files, which the system caches and may drop.
+  `bytes` is the sum at the peak, during either a step or a validation. Owners whose size depends only on the number of
+  weights are computed from it. Activations and validation are measured on a few windows and extrapolated linearly;
+  tests keep the result within 5 % of the bytes counted in steps of small models of every backbone. The plan counts the
+  memory that the run requests. The resident memory of the process also contains the VM, the scratch memory of threads
+  and pages that the allocator keeps: with 2 threads and steps of 32 windows it was 1.1 to 1.8 times as large. `mapped`
+  is the size of the corpus files, which the system caches and may drop.
 
   `step_seconds` is measured on steps with the batch of the run, or with the largest batch whose step takes a third of a
   second and then scaled by the number of windows. It excludes waiting for data and validations.
@@ -43,9 +43,9 @@ defmodule Sconce.Trainer.Plan do
   defstruct @enforce_keys
 
   @typedoc """
-  Bytes, seconds and counts. `micro_batch` is the number of windows of a batch that are computed together; `precision` is
-  that of the run on this machine; `mapped` and `epoch_steps` are nil without a corpus; `steps` and `seconds` of the run
-  are nil without a corpus and `:steps`; `free` is the free memory of this machine.
+  Bytes, seconds and counts. `micro_batch` is the number of windows of a batch that are computed together; `precision`
+  is the precision in which the run computes on this machine; `mapped` and `epoch_steps` are nil without a corpus;
+  `steps` and `seconds` of the run are nil without a corpus and `:steps`; `free` is the free memory of this machine.
   """
   @type t :: %__MODULE__{
           spec: Spec.t(),
@@ -95,7 +95,7 @@ defmodule Sconce.Trainer.Plan do
   defp title(plan) do
     batches = if plan.accumulation_steps > 1, do: " x #{plan.accumulation_steps}", else: ""
     threads = if plan.threads == 1, do: "1 thread", else: "#{plan.threads} threads"
-    # A run on a card uses these threads too.
+    # A run on a GPU uses these CPU threads too.
     threads = "#{threads} of the CPU"
 
     [

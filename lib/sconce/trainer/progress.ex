@@ -4,7 +4,7 @@ defmodule Sconce.Trainer.Progress do
 
   In a terminal it shows a live line, which each step rewrites, and a table with a row for each validation, or for each
   epoch of a run without validation games. Without a terminal (in a log or a pipe) there is no live line, and one line
-  marks the begin of the final scoring.
+  marks the start of the final evaluation.
 
       {:ok, run} = Sconce.Trainer.start_link(corpus: "corpus", out: "run")
       {:ok, report} = Sconce.Trainer.Progress.follow(run)
@@ -18,9 +18,9 @@ defmodule Sconce.Trainer.Progress do
   step 173/240  loss 4.1222  lr 4.8e-4  110,511 frames/s  wait 0.2 %  eta 0:01
   ```
 
-  `loss`, `frames/s` and `wait %` (the share of time in which training waited for data) are those of the steps since the
-  row above. `changed` is the NLL of frames whose action differs from the one before. A wide terminal also shows the NLL
-  of each head. `write/2` is the pure part, for other displays.
+  `loss`, `frames/s` and `wait %` (the share of time in which training waited for data) cover the steps since the
+  previous row. `changed` is the NLL of frames whose action differs from the one before. A wide terminal also shows the
+  NLL of each head. `write/2` returns the text without printing it, for other displays.
   """
 
   alias Sconce.{Figures, Options, Text, Trainer}
@@ -29,7 +29,7 @@ defmodule Sconce.Trainer.Progress do
   # Seconds between updates of the live line; a step may take less than a millisecond.
   @interval_s 0.1
   @clear "\r\e[K"
-  # Titles and widths, before and after the heads.
+  # Titles and widths of the columns to the left and to the right of the heads.
   @left [{"epoch", 6}, {"step", 9}, {"loss", 8}, {"NLL", 8}, {"changed", 9}, {"acc %", 7}]
   @right [{"frames/s", 10}, {"wait %", 8}, {"time", 8}]
   # The most characters of a text from a file or an error.
@@ -85,7 +85,7 @@ defmodule Sconce.Trainer.Progress do
 
   @doc """
   Subscribes to a run, writes its events to `:device` and returns the result of `Sconce.Trainer.await/2`; the error is
-  of kind `:cancelled` if the run is gone. Accepts the options of `new/1` too.
+  of kind `:cancelled` if the run is gone. Also accepts the options of `new/1`.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-progress-" <> System.pid())
       iex> game = {List.duplicate([0.5], 20), List.duplicate(1, 20)}
@@ -107,7 +107,7 @@ defmodule Sconce.Trainer.Progress do
     progress = new(opts)
     Options.server?(run) || Options.argument!("run", run, "the pid or the name of a run")
 
-    # Events carry the pid, also if the caller gives a name.
+    # Resolves a name, because events carry the pid of the run.
     case GenServer.whereis(run) do
       pid when is_pid(pid) -> follow(pid, progress, device)
       _none_here -> Trainer.await(run)
@@ -138,7 +138,7 @@ defmodule Sconce.Trainer.Progress do
     end
   end
 
-  # Returns the device for the next text, nil once it is gone: a closed terminal does not end a run.
+  # Writes the text, and returns the device, or nil if it is closed: a closed terminal does not end a run.
   defp put(nil, _text), do: nil
 
   defp put(device, text) do
@@ -158,12 +158,12 @@ defmodule Sconce.Trainer.Progress do
   """
   def printer(opts \\ []) do
     progress = new(opts)
-    # Each event is complete, so that no state is kept between them.
+    # The events of an evaluation need no state of the display from earlier ones.
     fn event -> %{progress | live: progress.terminal} |> write(event) |> elem(0) |> IO.write() end
   end
 
   @doc """
-  Returns the text of an event, and the display after it.
+  Returns the text of an event, and the updated display.
 
       iex> progress = Sconce.Trainer.Progress.new(terminal: false)
       iex> event = %{event: :evaluating, done: 0, total: 35_601}
@@ -246,7 +246,7 @@ defmodule Sconce.Trainer.Progress do
   defp shown(progress, %{event: :done}), do: {clear(progress), %{progress | live: false}}
   defp shown(progress, _event), do: {[], progress}
 
-  # A wrapped line could not be cleared.
+  # Shortens the line to one row, because a wrapped line cannot be cleared.
   defp live(progress, text) do
     text = String.slice(progress.label <> text, 0, room(progress.columns))
     {[@clear, text], %{progress | live: true}}
@@ -296,7 +296,7 @@ defmodule Sconce.Trainer.Progress do
   defp sign(:teacher_kl), do: "kl"
   defp sign(name), do: name
 
-  # From all steps since this start, validations included.
+  # Extrapolates the time of all steps since this start, validations included.
   defp eta(event, {first_step, first_s}) do
     case event.step - first_step - 1 do
       0 -> "-"
@@ -352,7 +352,7 @@ defmodule Sconce.Trainer.Progress do
   defp skipped(0), do: ""
   defp skipped(n), do: "  (#{n} shorter than a window)"
 
-  # The columns of the heads, if they fit into a line.
+  # Returns the columns of the heads if they fit into a line.
   defp fitting(event, progress) do
     heads =
       for %{name: name} <- Map.get(event, :heads, []) do
@@ -361,9 +361,9 @@ defmodule Sconce.Trainer.Progress do
       end
 
     width = Enum.sum(for {_title, width} <- @left ++ heads ++ @right, do: width)
-    # In Erlang's term order `:infinity` is greater than every number.
+    # `columns` may be `:infinity`, which in Erlang's term order is greater than every number.
     fits? = String.length(progress.label <> "  best") + width <= progress.columns
-    # A single head equals the sum.
+    # The NLL of a single head equals the total NLL.
     if fits? and length(heads) > 1, do: heads, else: []
   end
 

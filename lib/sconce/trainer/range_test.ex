@@ -1,13 +1,13 @@
 defmodule Sconce.Trainer.RangeTest do
   @moduledoc """
   The result of a learning rate range test, from `Sconce.Trainer.find_learning_rate/2`: the loss of steps whose learning
-  rate grows by one factor (Smith 2017, "Cyclical learning rates for training neural networks", section 3.3).
+  rate grows by a constant factor (Smith 2017, "Cyclical learning rates for training neural networks", section 3.3).
   `IO.puts/1` prints the curve and the suggestions, `write/2` draws them.
 
-  The loss is smoothed as `m = 0.98 m + 0.02 loss` from zero and corrected by `1 - 0.98^t`. The test ends if the smoothed
-  loss exceeds four times its lowest value, or if a number is not finite. It suggests two rates, from all steps but the
-  first tenth and the last five: `steepest`, at which the loss fell most before its minimum, and `minimum`, a tenth of the
-  rate of the lowest loss. Both are nil if the loss did not fall.
+  The loss is smoothed as `m = 0.98 m + 0.02 loss` from zero and corrected by `1 - 0.98^t`. The test ends if the
+  smoothed loss exceeds four times its lowest value, or if a value is not finite. It suggests two rates, ignoring the
+  first tenth of the steps and the last five: `steepest`, at which the loss fell most before its minimum, and `minimum`,
+  a tenth of the rate of the lowest loss. Both are nil if the loss did not fall.
   """
 
   alias Sconce.Error
@@ -36,7 +36,7 @@ defmodule Sconce.Trainer.RangeTest do
   def new(native, spec), do: struct!(__MODULE__, Map.put(native, :spec, spec))
 
   @doc """
-  Returns the curve as the text of an SVG file: loss and smoothed loss by the rate, with both suggestions.
+  Returns the curve as the text of an SVG file: loss and smoothed loss against the rate, with both suggestions.
 
       iex> points = for i <- 1..4, do: %{learning_rate: :math.pow(10, -i), loss: i / 1, smoothed: i / 1}
       iex> test = %Sconce.Trainer.RangeTest{spec: Sconce.Policy.Spec.new(), points: points, steepest: 0.01,
@@ -61,7 +61,7 @@ defmodule Sconce.Trainer.RangeTest do
     Enum.join([Spec.summary(test.spec) | rates], " · ")
   end
 
-  # A diverging loss would flatten the rest of the curve.
+  # Drops points of a diverging loss, which would flatten the rest of the curve.
   defp in_frame(test) do
     top = 1.2 * (test |> smoothed() |> Enum.map(&elem(&1, 1)) |> Enum.max())
     for {rate, loss} <- curve(test, :loss), do: {rate, min(loss, top)}
@@ -98,7 +98,7 @@ defmodule Sconce.Trainer.RangeTest do
         do: {name, rate}
   end
 
-  # The rates grow by one factor, so that equal steps are equal distances of their logarithms.
+  # The rates grow by a constant factor, so the steps are equally spaced on a logarithmic axis.
   defp plot(%{points: [first, _ | _] = points} = test) do
     last = List.last(points)
     ends = "rates #{Scale.power(first.learning_rate)} to #{Scale.power(last.learning_rate)}"
@@ -112,7 +112,7 @@ defmodule Sconce.Trainer.RangeTest do
   defp smoothed(test), do: curve(test, :smoothed)
   defp curve(test, key), do: for(point <- test.points, do: {point.learning_rate, point[key]})
 
-  # The point of the curve that is nearest to a rate.
+  # Returns the point of the smoothed curve that is nearest to a rate.
   defp at(test, rate), do: test |> smoothed() |> Enum.min_by(fn {x, _y} -> abs(x - rate) end)
 
   defimpl Inspect do

@@ -3,11 +3,11 @@ defmodule Sconce.Trainer.Report do
   Formats the report of a run or of an evaluation as text.
 
   The text has four tables. Each compares the policy with baselines fitted on the training games, on all
-  frames and on changed frames, whose action differs from the one before, so that copying fails:
+  frames and on changed frames. The action of a changed frame differs from the previous one, so copying it fails:
 
     * plain NLL in nats a frame: the sum of all heads, and each head;
-    * accuracy of each head: the share of frames whose most likely value is the recorded one, in every bit;
-    * precision and recall of each button, with the number of frames on which it was down.
+    * accuracy of each head: the share of frames whose most likely value equals the recorded one in every bit;
+    * precision and recall of each button, with the number of frames on which the button was down.
 
   | baseline | knows |
   |---|---|
@@ -55,7 +55,7 @@ defmodule Sconce.Trainer.Report do
   end
 
   @doc false
-  # The run and the NLL of all heads, as one screen has room for.
+  # Returns a short form for one screen: the run and the NLL of all heads.
   @spec brief(map) :: String.t()
   def brief(report), do: joined([run(Map.delete(report, :loader)), summary(report)])
 
@@ -80,7 +80,7 @@ defmodule Sconce.Trainer.Report do
     do: [{"policy", policy} | Enum.map(baselines, &{&1.name, &1.report})]
 
   @doc false
-  # Returns a report that has these fields, and raises for any other term.
+  # Returns the report if it has these fields; raises for any other term.
   @spec with!(term, [atom]) :: map
   def with!(report, fields) do
     whole? = is_map(report) and Enum.all?(fields, &is_map_key(report, &1))
@@ -90,7 +90,7 @@ defmodule Sconce.Trainer.Report do
   defp refuse!(other),
     do: Options.argument!("report", other, "a report of Sconce.Trainer.report/1")
 
-  # An evaluation has no run; a map of scores alone has no title either.
+  # Describes the run. An evaluation has none, and a map with only scores has no title either.
   defp run(%{stopped: stopped, train: train, validation: validation} = report) do
     best = if report.best_step, do: ", best at #{Figures.grouped(report.best_step)}", else: ""
     steps = "#{Figures.grouped(report.steps)} steps in #{Scale.clock(report.seconds)}"
@@ -149,7 +149,7 @@ defmodule Sconce.Trainer.Report do
   defp unsaved(_all_saved), do: ""
 
   @doc """
-  A policy in one line: its Spec and its number of weights.
+  Returns a policy in one line: its Spec and its number of weights.
 
       iex> spec = Sconce.Policy.Spec.new(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
       iex> Sconce.Trainer.Report.title(spec, 1_100_000)
@@ -191,7 +191,7 @@ defmodule Sconce.Trainer.Report do
     ]
   end
 
-  # A row is a label and two functions that read its number, on all frames and on changed ones.
+  # A row is a label and two functions that return its value: on all frames, and on changed frames.
   defp nll_rows(policy) do
     total = {"all heads", & &1.nll, & &1.nll_changed}
     if policy.heads == [], do: [total], else: [total | head_rows(policy, :nll)]
@@ -237,7 +237,7 @@ defmodule Sconce.Trainer.Report do
     Enum.map_join(head ++ body, "\n", &String.trim_trailing/1)
   end
 
-  # The names of the two halves stand above the columns of the policy.
+  # Places "all" and "changed" above the policy's column of each half.
   defp title_line(title, wide) do
     left = String.pad_trailing(title, @label + @cell - 3) <> "all"
     String.pad_trailing(left, @label + wide + 1 + @cell - 7) <> "changed"

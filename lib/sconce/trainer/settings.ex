@@ -54,7 +54,7 @@ defmodule Sconce.Trainer.Settings do
     own |> begun(spec) |> settings(own, preset, @loss)
   end
 
-  # A run that starts from a policy has its Spec, unless a `:spec` is given.
+  # A run that starts from a policy has the policy's Spec, unless a `:spec` is given.
   defp begun(own, spec) do
     case own[:policy] && own[:spec] == nil && Policy.load(own[:policy]) do
       {:ok, %Policy{spec: first}} -> {:ok, {folder(own[:corpus]), respecified(first, nil, spec)}}
@@ -63,7 +63,7 @@ defmodule Sconce.Trainer.Settings do
     end
   end
 
-  # A resumed run passes only given options to the native side, which has the recorded ones.
+  # A resumed run passes only the given options to the native side, which reads the recorded ones itself.
   defp on!(spec, own, preset) do
     own = Options.validate!(own, said(@run, [:out]))
 
@@ -88,7 +88,7 @@ defmodule Sconce.Trainer.Settings do
     }
   end
 
-  # The schema without defaults.
+  # Removes the defaults from a schema, so that only given options remain.
   defp said(schema, required) do
     for {name, spec} <- schema do
       {name, spec |> Keyword.delete(:default) |> Keyword.put(:required, name in required)}
@@ -102,8 +102,8 @@ defmodule Sconce.Trainer.Settings do
     end
   end
 
-  # The native side has checked each size. If the sizes do not fit each other, the record was changed: the error is
-  # `:corrupt`, not one of the caller.
+  # The native side has checked each size. If the sizes do not fit each other, `run.json` was changed, and the error is
+  # of kind `:corrupt` instead of an `ArgumentError`.
   defp recorded(native, out) do
     spec = Spec.from_native(native)
     Spec.new(Spec.to_options(spec))
@@ -127,7 +127,7 @@ defmodule Sconce.Trainer.Settings do
 
   defp respecified(recorded, nil, options) do
     own = Spec.to_options(recorded)
-    # Options of the replaced kind are dropped.
+    # If the backbone or the heads are replaced, their recorded options are dropped.
     changed = for name <- [:backbone, :heads, :heads_kind], other?(own, options, name), do: name
     gone = Enum.flat_map(changed, &options_of(&1, own[&1]))
     own |> Keyword.drop(gone) |> Keyword.merge(options) |> Spec.new()
@@ -147,7 +147,7 @@ defmodule Sconce.Trainer.Settings do
   defp other?(own, options, name),
     do: Keyword.has_key?(options, name) and comparable(options[name]) != comparable(own[name])
 
-  # The name of a head may be an atom or text.
+  # Converts head names to one form, because they may be atoms or text.
   defp comparable(heads), do: if(Spec.named?(heads), do: Spec.named(heads), else: heads)
 
   @doc """
@@ -181,7 +181,7 @@ defmodule Sconce.Trainer.Settings do
     {train, own[:device], own[:progress], options |> Map.new() |> threads()}
   end
 
-  @doc "The folder of a corpus, given as a struct or as a path."
+  @doc "Returns the folder of a corpus, given as a struct or as a path."
   def folder(%Corpus{dir: dir}) when is_binary(dir), do: dir
   def folder(dir) when is_binary(dir), do: dir |> Options.path!() |> Path.expand()
 
@@ -205,8 +205,8 @@ defmodule Sconce.Trainer.Settings do
     end
   end
 
-  # An unusable device is an error of the run, like a missing corpus. A resumed run keeps its device, unless another
-  # one is given.
+  # `await/2` returns the error of an unusable device, like that of a missing corpus. A resumed run keeps its device
+  # unless another device is given.
   defp able({:ok, _} = source, nil, :as_before), do: {source, %{}}
 
   defp able({:ok, _} = source, preset, choice) do
@@ -218,7 +218,7 @@ defmodule Sconce.Trainer.Settings do
 
   defp able(error, _preset, _choice), do: {error, %{}}
 
-  # The window of training is also that of attention, unless the backbone has its own `:window_size`.
+  # Attention uses the window of training, unless the backbone has its own `:window_size`.
   defp attention_window(backbone, own) do
     with window when window != nil <- own[:window_size],
          {name, []} <- sized(backbone),
@@ -229,7 +229,7 @@ defmodule Sconce.Trainer.Settings do
     end
   end
 
-  # The name of a backbone, and its own `:window_size` if given.
+  # Returns the name of a backbone, and its own `:window_size` if given.
   defp sized({name, opts}),
     do: if(Keyword.keyword?(opts), do: {name, Keyword.take(opts, [:window_size])})
 
@@ -265,7 +265,7 @@ defmodule Sconce.Trainer.Settings do
   defp open(%Corpus{} = corpus), do: {:ok, corpus}
   defp open(dir), do: dir |> folder() |> Corpus.open()
 
-  # Embedding and heads of the corpus.
+  # Returns the embedding and the heads of the corpus.
   defp own(%{name: "vector", size: size, heads: heads}) do
     heads = for [name, kind] <- heads, do: {name, Head.from_native(kind)}
 
@@ -293,7 +293,7 @@ defmodule Sconce.Trainer.Settings do
 
   defp mixed!({corpus, share, to}), do: %{corpus: folder(corpus), share: share, to: to}
 
-  # As `run.json` has it.
+  # `run.json` has a mix as a map.
   defp mixed!(%{corpus: corpus, share: share} = mix), do: mixed!({corpus, share, mix[:to]})
 
   defp mixed!(text) when is_binary(text) do

@@ -11,26 +11,26 @@ defmodule Sconce.Trainer.Signals do
   @doc "Runs `work` with these signals handled, and restores their handlers afterwards."
   @spec stopping((() -> result)) :: result when result: term
   def stopping(work) do
-    # Without OTP's handler, the host has its own.
+    # If OTP's handler is missing, the host has replaced it.
     if @otp in :gen_event.which_handlers(:erl_signal_server), do: trapped(work), else: work.()
   end
 
   defp trapped(work) do
-    # The handler is installed before the signals and removed after them: OTP's would drop a SIGHUP.
+    # The handler is installed before the signals are trapped and removed after that: OTP's handler would drop a SIGHUP.
     :ok = :gen_event.swap_handler(:erl_signal_server, {@otp, []}, {__MODULE__, []})
 
     try do
-      # A SIGHUP that is ignored, as under `nohup`, stays ignored.
+      # Does not trap an ignored signal: under `nohup`, SIGHUP stays ignored.
       for signal <- @stop, not ignored?(signal), do: take(signal)
       work.()
     after
-      # OTP itself handles SIGQUIT.
+      # Restores only SIGHUP: OTP itself handles SIGQUIT.
       unless ignored?(:sighup) or hosts?(:sighup), do: :os.set_signal(:sighup, :default)
       :ok = :gen_event.swap_handler(:erl_signal_server, {__MODULE__, []}, {@otp, []})
     end
   end
 
-  # Whether the host has trapped a signal by `System.trap_signal/2`.
+  # Returns whether the host traps the signal by `System.trap_signal/2`.
   defp hosts?(signal) do
     Enum.any?(
       :gen_event.which_handlers(:erl_signal_server),
@@ -38,7 +38,7 @@ defmodule Sconce.Trainer.Signals do
     )
   end
 
-  # Windows has neither.
+  # Windows has neither SIGHUP nor SIGQUIT, so `:os.set_signal/2` raises.
   defp take(signal) do
     :os.set_signal(signal, :handle) == :ok
   rescue
@@ -47,7 +47,7 @@ defmodule Sconce.Trainer.Signals do
 
   @numbers %{sighup: 1, sigquit: 3}
 
-  # Only Linux has the mask; elsewhere no signal counts as ignored.
+  # Reads the mask of ignored signals, which only Linux has; elsewhere no signal counts as ignored.
   defp ignored?(signal) do
     with {:ok, status} <- File.read("/proc/self/status"),
          [_, mask] <- Regex.run(~r/^SigIgn:\s*([0-9a-f]+)/m, status) do
@@ -58,7 +58,7 @@ defmodule Sconce.Trainer.Signals do
     end
   end
 
-  @doc "The line that names the signals that end a run, and the loss by Ctrl-C; `minutes` is `:save_minutes`."
+  @doc "Returns the line on the signals that end a run, and on what Ctrl-C loses; `minutes` is `:save_minutes`."
   @spec text(number | nil) :: String.t()
   def text(minutes) do
     lost =

@@ -5,7 +5,7 @@ defmodule Sconce.Trainer.Switches do
   alias Sconce.{Switches, Temporal}
   alias Sconce.Trainer.Catalogue
 
-  # The parts of a Spec that have a switch. A corpus of vectors has its own embedding and heads; for replays these
+  # Switches for options of a Spec. A corpus of vectors has its own embedding and heads; for replays these switches
   # choose among the existing ones.
   @spec_schema [
     embedding: [
@@ -37,15 +37,15 @@ defmodule Sconce.Trainer.Switches do
     value_head: [type: :boolean, doc: "Adds a head that estimates the return of a frame."]
   ]
 
-  @doc "The schema of the switches of a Spec, including those of every backbone."
+  @doc "Returns the schema of the switches of a Spec, including those of every backbone."
   def spec_schema do
-    # `--window-size` is that of the training, which passes it to a backbone with attention.
+    # `--window-size` is the window of training, which a backbone with attention uses too.
     backbones =
       Temporal.backbones()
       |> Enum.flat_map(&Temporal.options/1)
       |> Enum.reject(&match?({:window_size, _spec}, &1))
 
-    # A default would count as given.
+    # The schema has no defaults, because a default would count as given.
     @spec_schema ++
       for(
         {name, spec} <- Enum.uniq_by(backbones, &elem(&1, 0)),
@@ -53,7 +53,7 @@ defmodule Sconce.Trainer.Switches do
       )
   end
 
-  @doc "Returns options of `Sconce.Trainer.start_link/1` for those of a command line."
+  @doc "Converts the options of a command line to those of `Sconce.Trainer.start_link/1`."
   def training(opts) do
     {loss, opts} = Keyword.split(opts, Keyword.keys(Catalogue.schema(:loss)))
     {kind, opts} = Keyword.pop(opts, :loss)
@@ -71,7 +71,7 @@ defmodule Sconce.Trainer.Switches do
   defp loss(:plain, [], _opts), do: [loss: :plain]
   defp loss(nil, [], _opts), do: []
 
-  # For a resumed run, whose recorded loss may differ, all loss options are given.
+  # A resumed run gets all loss options, because its recorded ones may differ from the defaults.
   defp loss(:full, said, opts) do
     whole? = opts[:resume] == true and opts[:preset] == nil
     own = for {name, spec} <- Catalogue.schema(:loss), whole?, do: {name, spec[:default]}

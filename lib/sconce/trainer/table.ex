@@ -8,7 +8,7 @@ defmodule Sconce.Trainer.Table do
   @path Path.expand("../../../native/train/options.exs", __DIR__)
   @external_resource @path
 
-  # In the parsed table a native type is a variable or an alias.
+  # In the parsed table a native type such as `f32` or `PathBuf` is a variable or an alias.
   named = fn
     {:__aliases__, _meta, [name]} -> name
     {name, _meta, nil} when is_atom(name) -> name
@@ -18,7 +18,7 @@ defmodule Sconce.Trainer.Table do
   {:options!, _meta, [groups]} = @path |> File.read!() |> Code.string_to_quoted!()
   @groups Macro.prewalk(groups, named)
 
-  # The group that keeps its own list: its options are too many to stand among the others.
+  # The loss keeps a list of its own, because it has too many options to mix with the others.
   @apart :loss
 
   type = fn row ->
@@ -37,7 +37,7 @@ defmodule Sconce.Trainer.Table do
     if row[:optional] && !row[:type], do: {:or, [one, nil]}, else: one
   end
 
-  # A least value is left out if the type implies it.
+  # Omits `:min` for an integer type, which implies it.
   least = fn row -> if type.(row) |> inspect() =~ "integer", do: [], else: [:min] end
 
   rows =
@@ -59,22 +59,22 @@ defmodule Sconce.Trainer.Table do
   @rows rows
   @needs needs
 
-  @doc "The groups, in their order."
+  @doc "Returns the names of the groups, in the order of the table."
   def groups, do: Keyword.keys(@groups)
 
-  @doc "The schema of a group."
+  @doc "Returns the schema of a group."
   def group(group), do: for({^group, name, spec} <- @rows, do: {name, spec})
 
-  @doc "The schema of the options of all groups except the loss."
+  @doc "Returns the schema of the options of all groups except the loss."
   def schema, do: for({group, name, spec} <- @rows, group != @apart, do: {name, spec})
 
-  @doc "The schema of these options, in their order."
+  @doc "Returns the schema of the named options, in the given order."
   def schema(names), do: for(name <- names, do: {name, Keyword.fetch!(schema(), name)})
 
-  @doc "Options that need another one: `{name, {other, values}}`, where `values` are those of the other."
+  @doc "Returns `{name, {other, values}}` for each option `name` that needs the option `other` to have one of `values`."
   def needs, do: @needs
 
-  @doc "The options that may change in a resumed run."
+  @doc "Returns the options that may change in a resumed run."
   def free, do: @free
 
   @doc """
@@ -86,7 +86,7 @@ defmodule Sconce.Trainer.Table do
     end)
   end
 
-  @doc "Removes the groups from options in the form of the native side."
+  @doc "Removes the groups from options in their native form."
   def by_name(%{} = options) do
     {grouped, rest} = Map.split(options, groups() -- [@apart])
     Enum.reduce(grouped, rest, fn {_group, own}, all -> Map.merge(all, own) end)

@@ -12,7 +12,7 @@ defmodule Sconce.Trainer.Tuning do
                   [:memory_limit]
   defstruct @enforce_keys
 
-  @typedoc "One batch size: seconds of a step, and bytes of a run with the measured memory of its step."
+  @typedoc "A measured batch size: seconds of a step, and bytes of a run, from the measured memory of the step."
   @type row :: %{
           batch_size: pos_integer,
           step_seconds: float,
@@ -22,8 +22,8 @@ defmodule Sconce.Trainer.Tuning do
 
   @typedoc """
   `batch_size` is the best one. `stopped` is the reason why no larger batch was measured: it would not have fit into the
-  `memory_limit`, the last one did not increase the `throughput`, or `max` was reached. `precision` is that of the steps on
-  this machine.
+  `memory_limit`, the last one did not increase the `throughput`, or `max` was reached. `precision` is the precision of
+  the steps on this machine.
   """
   @type t :: %__MODULE__{
           spec: Spec.t(),

@@ -2,8 +2,8 @@
 //!
 //! GPUs are numbered from 0 in the order of `nvidia-smi`, that is by bus address. CUDA may number them differently and
 //! hide some (`CUDA_VISIBLE_DEVICES`). Nothing is cached: each answer comes from the driver at the time of the call. A
-//! call takes microseconds to milliseconds, seconds if the driver has to wake a card, and never returns if a card
-//! hangs.
+//! call takes microseconds to milliseconds, or seconds if the driver has to wake a card. If a card hangs, the call
+//! never returns.
 //!
 //! Source: NVIDIA's NVML API reference, <https://docs.nvidia.com/deploy/nvml-api/>.
 
@@ -70,7 +70,7 @@ pub struct Memory {
     pub used: u64,
     /// Memory that can be allocated.
     pub free: u64,
-    /// Memory that the driver keeps for itself.
+    /// Memory that the driver reserves.
     pub reserved: u64,
 }
 
@@ -92,7 +92,7 @@ pub struct Power {
     pub limit_watts: Option<f64>,
 }
 
-/// Current and maximum clock rates in MHz. `None` if the driver does not report one.
+/// Current and maximum clock rates in MHz. A rate that the driver does not report is `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Clocks {
     /// Current clock of the graphics units.
@@ -114,7 +114,7 @@ pub struct Clocks {
 pub struct Process {
     /// The process id.
     pub pid: u32,
-    /// The path of the program. `None` for a process that is not visible from here, such as one of another container.
+    /// The path of the program. `None` for an invisible process, such as one in another container.
     pub name: Option<String>,
     /// Memory on the GPU in bytes, if the driver reports it.
     pub memory_bytes: Option<u64>,
@@ -241,8 +241,8 @@ impl Driver {
         })
     }
 
-    /// The entry of a process. One with compute and graphics contexts is in both of the driver's lists, with the same
-    /// memory.
+    /// The entry of a process. A process with compute and graphics contexts is in both of the driver's lists, with the
+    /// same memory.
     fn note<'a>(
         &self,
         found: &'a mut BTreeMap<(u32, Option<u32>), Process>,
@@ -280,7 +280,7 @@ impl Driver {
     }
 }
 
-/// `None` for an answer that this card or this version of the driver does not support.
+/// Maps `NotSupported` answers of this card or driver version to `None`.
 fn told<T>(answer: std::result::Result<T, NvmlError>) -> std::result::Result<Option<T>, NvmlError> {
     match answer {
         Ok(value) => Ok(Some(value)),

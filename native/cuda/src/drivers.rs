@@ -1,9 +1,9 @@
 //! The search for the driver's library.
 //!
-//! 1. A library that opened stays open and is not opened again.
+//! 1. An opened library stays open and is reused.
 //! 2. A missing library is searched for again by each call, which takes about 20 us: a driver that is installed or
 //!    mounted later is found.
-//! 3. A library that refuses to initialise is tried again after [`RETRY`]: a refusal may take long, because the library
+//! 3. A library that refuses to initialise is tried again after [`RETRY`]: failing may take long, because the library
 //!    tries to load kernel modules.
 
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ pub const RETRY: Duration = Duration::from_secs(1);
 
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// Folders of drivers that the dynamic loader may not search: those of containers with a mounted host driver, of WSL,
-/// of NixOS and of driver containers.
+/// Driver folders that the dynamic loader may not search: in containers with a mounted host driver, WSL, NixOS and
+/// driver containers.
 const FOLDERS: [&str; 6] = [
     "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
@@ -30,7 +30,7 @@ const FOLDERS: [&str; 6] = [
     "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
 ];
 
-/// The open libraries of this process by requested path. `None` stands for the search in the system.
+/// The open libraries of this process by requested path. The path `None` means a search of the system.
 pub struct Drivers {
     retry: Duration,
     opened: Vec<(Option<PathBuf>, Driver)>,
@@ -44,7 +44,7 @@ struct Refusal {
 }
 
 impl Drivers {
-    /// No open library. `retry` is the time for which a refusal is cached.
+    /// Starts without open libraries. `retry` is the time for which a refusal is cached.
     pub const fn new(retry: Duration) -> Self {
         Drivers { retry, opened: vec![], refused: vec![] }
     }
@@ -111,7 +111,7 @@ fn open_first(files: &[PathBuf]) -> Result<Driver> {
 fn open_file(file: &Path) -> Result<Driver> {
     match Nvml::builder().lib_path(file.as_os_str()).init() {
         Ok(nvml) => Ok(Driver::new(nvml, file)),
-        // The missing symbol is the first function that is called.
+        // Loading succeeds; the first function call finds the symbol missing.
         Err(NvmlError::FailedToLoadSymbol(reason)) => {
             Err(Error::new("NVML", Cause::NotNvml, reason))
         }

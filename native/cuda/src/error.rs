@@ -32,7 +32,7 @@ pub enum Cause {
     NoPermission,
     /// Kernel module and library have different versions, as after an update without a restart.
     VersionMismatch,
-    /// There is no GPU of this number.
+    /// There is no GPU with this number.
     NoDevice,
     /// The card fell off the bus.
     Lost,
@@ -68,7 +68,7 @@ impl Error {
         Error { what: what.into(), cause, reason: reason.to_string() }
     }
 
-    /// For `map_err` on a call of NVML.
+    /// Returns a closure for `map_err` on an NVML call.
     pub(crate) fn nvml(what: impl Into<String>) -> impl FnOnce(NvmlError) -> Self {
         |error| Error::new(what, cause(&error), error)
     }
@@ -79,7 +79,7 @@ fn cause(error: &NvmlError) -> Cause {
         NvmlError::LibloadingError(_) => Cause::NoLibrary,
         NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound => Cause::TooOld,
         NvmlError::DriverNotLoaded => Cause::NoDriver,
-        // NVML returns `OperatingSystem` if a cgroup denies the device.
+        // NVML returns `OperatingSystem` if a cgroup denies access to the device.
         NvmlError::NoPermission | NvmlError::OperatingSystem => Cause::NoPermission,
         NvmlError::LibRmVersionMismatch => Cause::VersionMismatch,
         NvmlError::GpuLost => Cause::Lost,

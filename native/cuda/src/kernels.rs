@@ -1,4 +1,4 @@
-//! The kernels of each `.cu` file under `native/`, as PTX text, which the driver compiles when it loads it.
+//! The kernels of each `.cu` file under `native/` as PTX text, which the driver compiles while loading.
 
 /// The kernels of one file.
 #[derive(Debug, Clone, Copy)]

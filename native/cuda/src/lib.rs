@@ -1,6 +1,6 @@
 //! NVIDIA GPUs: reports of their driver, and Sconce's kernels for them.
 //!
-//! The driver's library is opened on first use, so every build contains this crate, without cost on a machine without a
+//! The driver's library is opened on first use, so every build contains this crate at no cost on machines without a
 //! GPU. Builds with the feature `cuda` contain the kernels; others contain only their names.
 #![warn(unreachable_pub)]
 

@@ -1,7 +1,7 @@
-//! Changes to windows on their way into a batch: left-right mirroring, noise, dropped previous actions and
-//! a random label delay.
+//! Augments the windows of a batch: left-right mirroring, noise, dropped previous actions and a random label
+//! delay.
 //!
-//! Every draw depends only on (seed, step, position in the batch). The changes are made in place, in the batch.
+//! Every draw depends only on (seed, step, position in the batch). The batch is changed in place.
 
 use sconce_nn::spec::MAX_DELAY;
 use sconce_tensor::rng::{Rng, unit};
@@ -26,7 +26,7 @@ impl<'a> Augment<'a> {
         Augment { options, gate, noise, forget }
     }
 
-    /// The options with which frame `k` of window `b` is read.
+    /// Returns the options for reading frame `k` of window `b`.
     pub(crate) fn look(&self, look: Look, b: usize, k: usize) -> Look {
         let dropout = self.options.previous_dropout;
         let place = (b * self.options.window + k) as u64;
@@ -43,16 +43,16 @@ impl<'a> Augment<'a> {
     }
 }
 
-/// Blocks drawn by one call to [`Rng::blocks`]. Each word of a block makes two numbers.
+/// Blocks drawn by one call to [`Rng::blocks`]. Each word of a block makes two noise values.
 const BLOCKS: usize = 16;
 const WORDS: usize = 4 * BLOCKS;
 
 dispatch! {
     /// Adds noise of mean 0 and standard deviation `scale` from stream `b`.
     ///
-    /// Each number is the sum of four uniform integers from 0 to 15 (an Irwin-Hall distribution). It lies
-    /// within 3.25 standard deviations of the mean. That is close enough to a normal distribution for
-    /// noise. It costs a twentieth of one.
+    /// A noise value is the sum of four uniform integers from 0 to 15 (an Irwin-Hall distribution), which lies
+    /// within 3.25 standard deviations of the mean. For noise, the sum is close enough to a normal
+    /// distribution, at a twentieth of the cost.
     fn add_noise(values: &mut [f32], scale: f32, rng: &Rng, b: u64) {
         const NIBBLES: u32 = 0x0F0F_0F0F;
         // The sum has mean 4 * 15 / 2 and variance 4 * (16^2 - 1) / 12.
@@ -74,7 +74,7 @@ dispatch! {
     }
 }
 
-/// Draws the frames between a state and its label beyond the next, from `low..=high`.
+/// Draws a label delay in frames, uniformly from `low..=high`.
 pub(crate) fn delay(low: usize, high: usize, rng: &Rng, place: u64) -> usize {
     match high.saturating_sub(low) {
         0 => low,
@@ -127,7 +127,7 @@ mod tests {
         assert!(mean.abs() < 0.005 && (variance.sqrt() - 0.5).abs() < 0.005, "{mean} {variance}");
         let mut others = vec![0.0; 100_001];
         add_noise(&mut others, 0.5, &rng, 8);
-        // A number takes one of 61 values; two numbers are equal one time in 33.
+        // A noise value is one of 61 levels; two noise values are equal one time in 33.
         assert!(values.iter().zip(&others).filter(|(a, b)| a == b).count() < 3500);
     }
 }

@@ -1,6 +1,6 @@
-//! Batches of views: windows are gathered, mirrored, embedded and labelled.
+//! Makes batches from views: gathers, mirrors, embeds and labels windows.
 //!
-//! A batch depends only on (seed, step). It is the same on any number of threads, and a resumed run needs
+//! A batch depends only on (seed, step). The thread count does not change a batch, and a resumed run needs
 //! only the step.
 
 use std::ops::Range;
@@ -21,20 +21,20 @@ use crate::view::{View, verify};
 pub struct Batch {
     /// Embedded frames, `[b, t]`.
     pub frames: Frames,
-    /// The same frames as read by another policy, such as a teacher, if its embedding differs; `[b, t]`.
+    /// The frames embedded for another policy, such as a teacher, if that policy's embedding differs; `[b, t]`.
     pub seen: Option<Frames>,
-    /// Labels of the inputs that are not visible yet, `[b, t, queue_depth, num_labels]`; [`NONE`] where
+    /// Labels of the inputs that the state does not show yet, `[b, t, queue_depth, num_labels]`; [`NONE`] where
     /// there is no input.
     pub queue: Vec<f32>,
     /// Labels of the input to predict, `[b, t, num_labels]`.
     pub labels: Vec<f32>,
     /// Frame weights of the loss, `[b, t]`; 0 for padding.
     pub weights: Vec<f32>,
-    /// The requested extra columns, `[b, t]` each.
+    /// The requested extra columns, each `[b, t]`.
     pub beside: Columns,
 }
 
-/// Extra columns of a batch by kind; only those that were requested.
+/// The requested extra columns of a batch, by kind.
 pub type Columns = Vec<(Extra, Vec<f32>)>;
 
 /// An extra column beside the labels of a frame.
@@ -56,21 +56,21 @@ pub struct Reader {
     pub embedding: Embedding,
     /// The heads that the labels are made for.
     pub heads: Heads,
-    /// Frames between a state and its label beyond the next.
+    /// Frames by which the label lies later than the input that directly follows the state.
     pub delay: usize,
-    /// Latest inputs beside a state, newest first. With a delay, these are the inputs that the state does
-    /// not show yet.
+    /// Count of latest inputs given with each state, newest first. With a delay, these are the inputs that
+    /// the state does not show yet.
     pub queue_depth: usize,
     /// Weight of a frame whose input is at rest. A controller is at rest if no button is held and the main
     /// stick is centred.
     pub neutral_weight: f32,
-    /// Factor on the weight of a frame whose action differs from the previous one.
+    /// Factor on the weight of a frame whose action differs from the previous action.
     pub transition_weight: f32,
     /// Extra columns of the batch.
     pub beside: Vec<Extra>,
 }
 
-/// The options with which a frame is read.
+/// Options for reading a frame.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Look {
     pub mirror: bool,
@@ -89,11 +89,11 @@ pub(crate) struct Scratch {
     queue: Option<Queue>,
 }
 
-/// The latest inputs before the answer to a frame. The next frame drops the oldest and adds one.
+/// The latest inputs before the answer to a frame. Each frame drops the oldest input and adds one.
 struct Queue {
     /// Range of the inputs within the continuous features.
     place: Range<usize>,
-    /// `[queue_depth, num_labels]`; after an incremental update only the newest row is current.
+    /// `[queue_depth, num_labels]`; after an incremental update only the newest row is valid.
     labels: Vec<f32>,
     /// `[queue_depth, input_width]`
     features: Vec<f32>,
@@ -120,7 +120,7 @@ impl Queue {
         let Reader { heads, embedding, .. } = reader;
         let width = embedding.input_width().max(1);
         let follows = t > 0 && self.frame == Some(t - 1);
-        // A failure halfway leaves no valid frame.
+        // A failure below leaves the queue without a valid frame.
         self.frame = None;
         let new = match follows {
             true => heads.num_labels(),
@@ -144,7 +144,7 @@ impl Queue {
     }
 }
 
-/// Destination of each part of one frame.
+/// The slices of a batch that one frame is written to.
 pub(crate) struct FrameMut<'a> {
     continuous: &'a mut [f32],
     ids: &'a mut [u32],
@@ -155,7 +155,7 @@ pub(crate) struct FrameMut<'a> {
 }
 
 impl Reader {
-    /// A reader without extra columns, whose frames all have weight 1. `delay` is in frames.
+    /// Creates a reader without extra columns, in which all frames have weight 1. `delay` is in frames.
     pub fn new(embedding: Embedding, heads: Heads, delay: usize) -> Self {
         let (neutral_weight, transition_weight) = (1.0, 1.0);
         let beside = vec![];
@@ -178,7 +178,7 @@ impl Reader {
         (batch as u64).saturating_mul(window as u64).saturating_mul(row as u64)
     }
 
-    /// States `range` of a view as one window, for evaluation with carried memory.
+    /// Returns states `range` of a view as one window, for evaluation with carried memory.
     pub fn sequence(&self, view: &View, range: Range<usize>) -> Result<Batch> {
         let window = range.len();
         let mut batch = self.blank(1, window);
@@ -187,7 +187,7 @@ impl Reader {
         }
         self.check(view, range.end - 1)?;
         let look = Look { delay: self.delay, ..Look::default() };
-        // A fixed number of frames per shard, as in training.
+        // Each shard has a fixed number of frames, as in training.
         const SHARD: usize = 64;
         let shards = batch.shards(SHARD.min(window));
         fill(shards, |i, mut shard| {
@@ -201,8 +201,8 @@ impl Reader {
         Ok(batch)
     }
 
-    /// For each `t`, the window of `window` states that ends at `t`, as seen by a policy with that memory.
-    /// Positions before the start of the view hold copies of its first state, with weight 0.
+    /// Returns, for each `t`, the `window` states that end at `t`: the input of a policy with a window of that
+    /// size. Positions before the start of the view hold copies of its first state, with weight 0.
     pub fn windows_ending_at(&self, view: &View, ts: &[usize], window: usize) -> Result<Batch> {
         let mut batch = self.blank(ts.len(), window);
         let (Some(&low), Some(&high)) = (ts.iter().min(), ts.iter().max()) else {
@@ -250,14 +250,14 @@ impl Reader {
             },
             seen: None,
             queue: memory::repeated(NONE, n * self.queue_depth * self.heads.num_labels()),
-            // Padding has valid labels.
+            // Padding has weight 0, but its labels must be valid.
             labels: self.heads.least_labels().repeat(n),
             weights: memory::repeated(1.0, n),
             beside: self.beside.iter().map(|extra| (*extra, memory::zeros(n))).collect(),
         }
     }
 
-    /// Scratch space that the caller of [`Self::read`] keeps from frame to frame of a window.
+    /// Creates scratch space, which the caller of [`Self::read`] reuses for all frames of a window.
     pub(crate) fn scratch(&self) -> Result<Scratch> {
         let continuous = self.embedding.continuous_width();
         Ok(Scratch {
@@ -347,8 +347,8 @@ impl Reader {
     }
 }
 
-/// Whether every part that has a rest value is at rest. For a controller: no button, and the main stick in
-/// its middle bucket.
+/// Whether every part that has a rest value is at rest. A controller is at rest if no button is held and the
+/// main stick is in its middle bucket.
 fn is_neutral(parts: &[InputPart], heads: &Heads, labels: &[f32]) -> bool {
     let heads = heads.iter().filter(|head| head.head.kind.labels() > 0);
     heads.zip(parts).all(|(head, part)| {
@@ -383,7 +383,7 @@ impl Batch {
         (size_of::<f32>() * words) as u64
     }
 
-    /// Mean weight of a frame.
+    /// Mean of the frame weights.
     pub fn mean_weight(&self) -> f64 {
         let total: f64 = self.weights.iter().map(|&weight| f64::from(weight)).sum();
         total / self.weights.len().max(1) as f64
@@ -405,7 +405,7 @@ impl Batch {
         columns
     }
 
-    /// Frames `range` of windows `rows`, copied.
+    /// Copies frames `range` of windows `rows`.
     pub fn part(&self, rows: &Range<usize>, range: &Range<usize>) -> Batch {
         let shape = [self.frames.batch, self.frames.time];
         Batch {
@@ -422,7 +422,7 @@ impl Batch {
         }
     }
 
-    /// The extra column of the wanted kind, if it was requested.
+    /// The first extra column whose kind satisfies `wanted`, if one was requested.
     pub fn column(&self, wanted: impl Fn(Extra) -> bool) -> Option<&[f32]> {
         let found = self.beside.iter().find(|(extra, _)| wanted(*extra));
         found.map(|(_, numbers)| numbers.as_slice())
@@ -459,7 +459,7 @@ impl<'a> Shard<'a> {
         self.weights.len()
     }
 
-    /// The continuous features of the first `frames` frames.
+    /// The continuous features of the shard's first `frames` frames.
     pub(crate) fn numbers(&mut self, frames: usize) -> &mut [f32] {
         let width = self.continuous.len() / self.len().max(1);
         let end = (frames * width).min(self.continuous.len());
@@ -522,8 +522,8 @@ fn split<T>(data: &mut [T], len: usize, rows: usize) -> (&mut [T], &mut [T]) {
     data.split_at_mut(rows * width)
 }
 
-/// Fills shards on the thread pool. If several fail, returns the failure of the first shard, on any thread
-/// count.
+/// Fills shards on the thread pool. If several fail, returns the error of the first of them, whatever the
+/// thread count.
 pub(crate) fn fill<'a>(
     shards: Vec<Shard<'a>>,
     work: impl Fn(usize, Shard<'a>) -> Result<()> + Sync + Send,

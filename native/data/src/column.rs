@@ -1,9 +1,9 @@
-//! Typed columns: their types, and their numbers before they are written.
+//! Columns: types, and the values of a column before it is written.
 
 use safetensors::Dtype as TensorType;
 use serde::{Deserialize, Serialize};
 
-/// The type of a column's numbers.
+/// The type of a column's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dtype {
@@ -31,7 +31,7 @@ impl Dtype {
         }
     }
 
-    /// Bytes of one number; 0 for [`Dtype::Json`].
+    /// Bytes of one value; 0 for [`Dtype::Json`].
     pub fn size(self) -> usize {
         match self {
             Dtype::F32 | Dtype::I32 => 4,
@@ -51,7 +51,7 @@ impl Dtype {
     }
 }
 
-/// The numbers of a column before they are written, row-major.
+/// The values of a column before they are written, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Column {
     /// 32-bit floats.
@@ -65,7 +65,7 @@ pub enum Column {
 }
 
 impl Column {
-    /// Converts numbers to `dtype`; a number out of its range is clamped.
+    /// Converts values to `dtype`, and clamps values outside the range of `dtype`.
     pub fn collect(dtype: Dtype, values: impl Iterator<Item = f32>) -> Self {
         match dtype {
             Dtype::F32 => Column::F32(values.collect()),
@@ -80,7 +80,7 @@ impl Column {
         Column::collect(dtype, std::iter::repeat_n(0.0, len))
     }
 
-    /// Number `i`, or `None` past the end.
+    /// Value `i`, or `None` past the end.
     pub fn get(&self, i: usize) -> Option<f32> {
         match self {
             Column::F32(v) => v.get(i).copied(),
@@ -90,7 +90,7 @@ impl Column {
         }
     }
 
-    /// Count of numbers: rows times width.
+    /// Count of values: rows times width.
     pub fn len(&self) -> usize {
         match self {
             Column::F32(v) => v.len(),
@@ -100,12 +100,12 @@ impl Column {
         }
     }
 
-    /// Whether the column has no numbers.
+    /// Whether the column has no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All numbers in order, as `f32`.
+    /// All values in order, as `f32`.
     pub fn iter(&self) -> impl Iterator<Item = f32> + '_ {
         (0..self.len()).filter_map(|i| self.get(i))
     }
@@ -126,8 +126,8 @@ impl Column {
 pub struct ColumnSpec {
     /// Name of the column in a shard.
     pub name: String,
-    /// Type of its numbers.
+    /// Type of the column's values.
     pub dtype: Dtype,
-    /// Numbers in a row; 0 for a plain list of one number per frame.
+    /// Values in a row; 0 for a one-dimensional column with one value per frame.
     pub width: usize,
 }

@@ -1,4 +1,4 @@
-//! Corpora of ExPhil, read in place: frames that are already embedded, and their labels.
+//! Reads corpora of ExPhil in place: frames that are already embedded, and their labels.
 //!
 //! | file | contents |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | `labels.bin` | `LBLS`, u32 version 1, u64 frames, u32 width 6, u32; 6 bytes a frame: a mask of the buttons, the classes of main x and y, C x and y, shoulder |
 //! | `manifest.jsonl` | a line for each player of a game: `path`, `start`, `frames`, `port` |
 //!
-//! Numbers are little-endian. Every count is checked against the file sizes before it is trusted. A file of
-//! another size than its header says is refused.
+//! Values are little-endian. Every count is checked against the file sizes before it is used. A file whose
+//! size differs from the size in its header is refused.
 
 use std::ops::Range;
 use std::path::Path;
@@ -60,7 +60,7 @@ pub(crate) fn open(dir: &Path) -> Result<(Schema, Vec<Shard>)> {
     Ok((schema, shards))
 }
 
-/// The frames of all games.
+/// The files with the frames and labels of all games.
 struct FrameFiles {
     embeddings: Arc<Mapped>,
     labels: Arc<Mapped>,
@@ -74,7 +74,7 @@ impl FrameFiles {
         let open = |name| Mapped::open(&dir.join(name)).map(Arc::new);
         let files = [open(EMBEDDINGS)?, open(LABELS)?];
         let rows = mapped::guarded(&files, || FrameFiles::read(&files));
-        // If a file was cut meanwhile, the error says so.
+        // If a file was truncated meanwhile, `verify` returns an error that says so.
         files.iter().try_for_each(|file| file.verify())?;
         rows
     }
@@ -106,7 +106,7 @@ impl FrameFiles {
         Ok(FrameFiles { embeddings, labels, frames, width, stored })
     }
 
-    /// The shard of one game: a range of both files, already known to lie inside them.
+    /// The shard of one game: a range of rows, which is already checked to lie inside both files.
     fn shard(&self, line: &Line) -> Shard {
         let row = self.width * self.stored.size();
         let x = Extent {
@@ -123,8 +123,8 @@ impl FrameFiles {
         };
         let info = GameInfo {
             file: EMBEDDINGS.into(),
-            // The path alone: both players of a game fall on the same side of a split, and the side does
-            // not change when games are added.
+            // Only the path is hashed. Both players of a game then fall on the same side of a split, and the
+            // side does not change when games are added.
             digest: sha256([&line.path]),
             source: line.path.clone(),
             ports: line.port.into_iter().collect(),
@@ -137,8 +137,8 @@ impl FrameFiles {
     }
 }
 
-/// A digest of a game's labels and of its first, middle and last row. It detects changed contents in a
-/// hundredth of the time that hashing all bytes would take.
+/// The digest of a game's labels and of its first, middle and last row. This digest takes a hundredth of the
+/// time of hashing all bytes, and detects most changes of the contents.
 fn contents(x: &Extent, labels: &Extent, row: usize) -> String {
     let rows: Vec<&[u8]> = x.bytes().chunks_exact(row.max(1)).collect();
     let some = [0, rows.len() / 2, rows.len().saturating_sub(1)];
@@ -234,7 +234,7 @@ fn lines(path: &Path, frames: usize) -> Result<Vec<Line>> {
     }
 }
 
-/// The first two lines whose ranges overlap.
+/// Returns the first two lines whose ranges overlap.
 fn overlap(mut ranges: Vec<(Range<usize>, usize)>) -> Option<(usize, usize)> {
     ranges.retain(|(range, _)| !range.is_empty());
     ranges.sort_by_key(|(range, _)| range.start);

@@ -11,7 +11,7 @@ const MAX_PLAYERS: usize = 8;
 /// Maximum frames of a game: more than a year.
 pub(crate) const MAX_FRAMES: usize = 1 << 31;
 
-/// Metadata of a game. It is stored in the manifest and in the header of the game's shard.
+/// Metadata of a game, stored in the manifest and in the header of the game's shard.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GameInfo {
@@ -44,14 +44,14 @@ pub struct GameInfo {
     pub frames: usize,
     /// Bytes of the shard.
     pub bytes: u64,
-    /// SHA-256 of the concatenated columns; empty if not recorded. For a game of ExPhil, which has no
-    /// digest of its own, SHA-256 of its labels and of three rows.
+    /// SHA-256 of the concatenated columns; empty if not recorded. ExPhil records no digest; for a
+    /// game of ExPhil this is the SHA-256 of its labels and of three rows.
     pub contents: String,
-    /// Ids in the game that no table knows.
+    /// Ids in the game that are missing from the id tables.
     pub other_ids: OtherIds,
 }
 
-/// Counts of ids without a row in their table. Actions and characters count once per player frame, stages
+/// Counts of ids that are missing from the id tables. Actions and characters count once per player frame, stages
 /// once per game.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -1,4 +1,4 @@
-//! Imports replays into a corpus on all cores, each replay once.
+//! Imports replays into a corpus on all cores. Each replay is imported once.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -38,7 +38,7 @@ pub struct ImportOptions {
     pub min_frames: usize,
     /// Reader threads, at most [`MAX_THREADS`]; 0 uses one per processor.
     pub threads: usize,
-    /// Reads also the replays that are otherwise skipped as [`Reason::Fatal`].
+    /// Reads replays that an import otherwise skips as [`Reason::Fatal`].
     pub retry: bool,
 }
 
@@ -74,7 +74,7 @@ pub struct ImportReport {
     pub added: usize,
     /// Files whose game was already in the corpus.
     pub known: usize,
-    /// Complete games left unlisted by a killed import.
+    /// Complete games whose killed import did not list them in the manifest.
     pub adopted: usize,
     /// Files skipped, with the reasons, sorted by file.
     pub skipped: Vec<Skipped>,
@@ -84,7 +84,7 @@ pub struct ImportReport {
     pub frames: u64,
     /// Bytes of the shards of the games added.
     pub bytes: u64,
-    /// Ids in the games added that no table knows.
+    /// Ids in the added games that are missing from the id tables.
     pub other_ids: OtherIds,
     /// Seconds that the import took.
     pub seconds: f64,
@@ -128,9 +128,9 @@ impl Reader for Replays {
     }
 }
 
-/// Adds files of a declared game to the corpus in `dir`, one game per file: CSV or JSON lines. Otherwise it
-/// works as [`import`] does. The corpus decides which columns exist beside frames and inputs; for a new
-/// corpus, the first file does.
+/// Adds CSV or JSON-lines files of a declared game to the corpus in `dir`, one game per file. Progress,
+/// cancellation and errors are those of [`import`]. An existing corpus determines the columns beside frames
+/// and inputs; for a new corpus, the first file determines them.
 pub fn import_tables(
     game: &Declaration,
     paths: &[PathBuf],
@@ -155,12 +155,12 @@ pub fn import_tables(
 /// are searched for `.slp` files. `progress` is called from the reader threads.
 ///
 /// Every finished game is kept. A cancelled or killed import loses only the files in flight, and the next
-/// import resumes from there. A disk error ends the import; an error in a replay skips the replay and is
-/// reported. A game that is already in the corpus is read again if its shard does not have the bytes that
-/// were written. If no game can be kept, no corpus is created.
+/// import reads those files. A disk error ends the import; an error in a replay skips the replay and is
+/// reported. A game that is already in the corpus is read again if the bytes of its shard have changed since
+/// the shard was written. If no game can be kept, no corpus is created.
 ///
-/// Replays that were being read when an import died are read last, one at a time. Replays that were being
-/// read at two deaths are skipped, unless [`ImportOptions::retry`] is set.
+/// Replays in flight when an earlier import died are read last, one at a time. Replays that were in flight
+/// at two such deaths are skipped, unless [`ImportOptions::retry`] is set.
 pub fn import(
     paths: &[PathBuf],
     dir: &Path,
@@ -233,13 +233,13 @@ struct Job<'a> {
     total: usize,
     state: Mutex<State>,
     ledger: Mutex<Ledger>,
-    /// Games whose shards may be damaged, see [`crate::corpus::Found`].
+    /// Digests of games whose shards may be damaged, see [`crate::corpus::Found`].
     doubtful: HashSet<String>,
     writer: Writer,
     journal: Journal,
 }
 
-/// Counts and claims. Each thread holds the lock briefly.
+/// Counts and claimed digests. Each thread holds the lock of this state briefly.
 struct State {
     /// Games of the corpus before this run.
     known: HashSet<String>,
@@ -253,7 +253,8 @@ struct State {
     report: ImportReport,
 }
 
-/// The games listed so far. It has its own lock, because the lock is held while the manifest is written.
+/// The games listed so far. They have a separate lock, because a thread holds this lock while it writes the
+/// manifest.
 struct Ledger {
     games: Vec<GameInfo>,
     written: Instant,
@@ -269,7 +270,7 @@ impl State {
     }
 }
 
-/// Outcome for one file.
+/// Outcome of importing one file.
 enum Outcome {
     Added(Box<GameInfo>),
     Known,
@@ -339,7 +340,7 @@ impl Job<'_> {
         self.writer.add(game.info, &game.columns).map(|info| Outcome::Added(Box::new(info)))
     }
 
-    /// The outcome of a replay that earlier imports died on, if it is not read now.
+    /// Returns the outcome of a replay that earlier imports died on, or `None` to read the replay now.
     fn suspected(&self, digest: &str, company: Company) -> Option<Outcome> {
         let deaths = self.journal.interrupted.get(digest)?.deaths;
         if deaths >= MAX_DEATHS && !self.options.retry {
@@ -359,7 +360,7 @@ impl Job<'_> {
         !self.doubtful.contains(digest) && self.writer.is_whole(digest)
     }
 
-    /// Claims a digest for this file, unless it is in the corpus or another file claimed it.
+    /// Claims a digest for this file, unless the digest is in the corpus or claimed by another file.
     fn claim(&self, digest: &str, file: &Path) -> Option<Outcome> {
         let mut state = lock(&self.state);
         if state.known.contains(digest) {
@@ -418,7 +419,7 @@ impl Job<'_> {
     }
 
     /// Lists a game, and writes the manifest at most once a second. The interval grows with the duration of
-    /// a write, so that a large corpus is not rewritten all the time.
+    /// a write, so that a large manifest is not rewritten all the time.
     fn list(&self, game: GameInfo) -> Result<()> {
         let again = lock(&self.state).known.contains(&game.digest);
         let mut ledger = lock(&self.ledger);
@@ -464,7 +465,7 @@ impl Job<'_> {
     }
 }
 
-/// Locks a mutex, poisoned or not. The counts behind it are consistent between any two statements.
+/// Locks a mutex, poisoned or not. A panic cannot leave the guarded counts inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
@@ -474,7 +475,7 @@ fn skip(file: &Path, refusal: Refusal) -> Skipped {
     Skipped { file: file.display().to_string(), reason, detail }
 }
 
-/// Index of the current thread among those of the import.
+/// Index of the current thread in the import's thread pool.
 fn thread() -> usize {
     rayon::current_thread_index().unwrap_or(0)
 }
@@ -514,8 +515,8 @@ fn find(
     Ok(files)
 }
 
-/// Searches a folder. A folder that cannot be listed is reported like an unreadable replay. A folder that
-/// is reached again through links, as in a loop, is searched once.
+/// Searches a folder. A folder that cannot be listed is reported like an unreadable replay. A folder
+/// that several links lead to is searched once, so loops end.
 fn search(
     reader: &dyn Reader,
     folder: &Path,
@@ -546,8 +547,8 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs code that may panic on a bad file, without the panic message on stderr: the report of the import
-/// names the file. Outside of this call, and on other threads, panics print as before.
+/// Runs code that may panic on a bad file. The panic message is not printed, because the report of the import
+/// names the file. Panics outside of this call or on other threads are printed as usual.
 fn quietly<T>(work: impl FnOnce() -> T) -> std::result::Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,11 +1,11 @@
-//! The journal of replays that an import is reading. The next import learns from it which replays were in
-//! flight when an import died.
+//! The journal of replays that an import is reading. From the journal, the next import learns which replays
+//! were in flight when an import died.
 //!
-//! Each thread has a line of fixed width. The line is overwritten before a replay is read and blanked after
-//! it, in one write each. Such a write survives the death of the process, because it is in the kernel's
-//! page cache. A death leaves the lines of all replays in flight, and any of them may be the cause. The
-//! next import reads these last and one at a time, so that a second death has one cause. A replay that was
-//! in flight at [`MAX_DEATHS`] deaths is skipped from then on. It stays in the journal until it is read
+//! Each thread has a line of fixed width. The line is overwritten before a replay is read and blanked
+//! afterwards, in one write each. A write survives the death of the process, because the kernel's page cache
+//! holds the written bytes. A death leaves the lines of all replays in flight, and any of them may be the cause. The
+//! next import reads these replays last and one at a time, so that a second death has one cause. A replay that
+//! was in flight at [`MAX_DEATHS`] deaths is skipped from then on, and stays in the journal until it is read
 //! again.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub(crate) const JOURNAL: &str = "journal";
 pub(crate) const MAX_DEATHS: u32 = 2;
 /// Bytes of a line, including the newline.
 const LINE: usize = 512;
-/// Maximum bytes of a file name in a line; a longer name is cut.
+/// Maximum bytes of a file name in a line; a longer name is truncated.
 const MAX_NAME: usize = 256;
 /// Maximum replays in the journal.
 const MAX_SUSPECTS: usize = 1024;
@@ -39,7 +39,7 @@ pub struct Interrupted {
     pub file: String,
     /// SHA-256 of the file.
     pub digest: String,
-    /// Imports that died while they read the file.
+    /// Count of imports that died while they read the file.
     pub deaths: u32,
 }
 
@@ -47,7 +47,7 @@ pub struct Interrupted {
 pub(crate) struct Journal {
     path: PathBuf,
     file: Mutex<File>,
-    /// Lines of suspects, which come before the lines of the threads.
+    /// Count of lines of suspects, which come before the lines of the threads.
     suspects: usize,
     /// The suspects of earlier imports, by digest.
     pub interrupted: BTreeMap<String, Interrupted>,
@@ -102,7 +102,7 @@ pub(crate) struct Reading<'a> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        // If this write fails, a later death blames this replay too. The replay is then read once more, alone.
+        // If this write fails, a later death also makes this replay a suspect, which costs one more read of it.
         let _ = self.journal.write(self.thread, &blank());
     }
 }
@@ -171,7 +171,7 @@ mod tests {
         let slow = journal.reading(0, Path::new("x/a.slp"), DIGESTS[0]).unwrap();
         drop(journal.reading(1, Path::new("b.slp"), DIGESTS[1]).unwrap());
         let other = journal.reading(1, Path::new(&"c".repeat(999)), DIGESTS[2]).unwrap();
-        // Forgotten guards leave their lines, as a death does.
+        // Forgotten guards leave their lines in the journal, as the death of a process does.
         std::mem::forget((slow, other));
         let journal = open();
         let long = "c".repeat(MAX_NAME);

@@ -1,8 +1,8 @@
 //! Replays -> corpus -> views -> batches.
 //!
-//! [`import()`] reads replays into a [`Corpus`] on disk. A [`View`] is one player's game in it. A
+//! [`import()`] reads replays into a [`Corpus`] on disk. A [`View`] is one player's view of a game. A
 //! [`Sampler`] draws batches of windows from views, and [`Tracks`] walk through views in order. A
-//! [`Loader`] prefetches the batches of either, and a [`Reader`] cuts views for evaluation.
+//! [`Loader`] prefetches the batches of a sampler or of tracks. A [`Reader`] turns views into windows for evaluation.
 
 #![warn(unreachable_pub)]
 

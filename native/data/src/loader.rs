@@ -2,8 +2,8 @@
 //!
 //! 1. Thread i of n makes the batches i, i + n, i + 2n, ... into its own channel. The channels are read in
 //!    turn, so the batches and their order do not depend on n.
-//! 2. At most `prefetch` batches are ready or in the making, beside the one that was taken.
-//! 3. A failure or a panic takes the place of its batch, and is the last message of its thread. A batch
+//! 2. At most `prefetch` batches are ready or being made, not counting the batch that the caller took last.
+//! 3. If making a batch fails or panics, the thread sends the error instead of the batch, and ends. A batch
 //!    that misses the deadline is an error that names the source.
 //! 4. Dropping a loader stops its threads, each after its current batch. The drop does not wait for them,
 //!    because a thread that hangs in a read would block it.
@@ -23,7 +23,7 @@ use crate::batch::Batch;
 use crate::mixture::Mixture;
 use crate::tracks::{Track, Tracks};
 
-/// The result of a step: a batch and, for tracks, what each row shows.
+/// The result of a step: a batch and, for tracks, the part of a view in each row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Drawn {
     /// The batch of the step.
@@ -34,20 +34,21 @@ pub struct Drawn {
 
 /// A deterministic source that makes the batch of any step.
 pub trait Draw: Clone + Send + 'static {
-    /// Makes the batch of `step`; always the same for the same step.
+    /// Makes the batch of `step`. The same step always gives the same batch.
     fn draw(&mut self, step: u64) -> Result<Drawn>;
 
     /// Bytes of one batch.
     fn bytes(&self) -> u64;
 
-    /// Moves a bounded part of the way to a step. Returns whether the batch of that step can be made now.
+    /// Advances towards a step by a bounded amount of work. Returns whether the batch of that step can be made
+    /// now.
     fn approach(&mut self, _step: u64) -> bool {
         true
     }
 }
 
-/// Windows of one or several corpora, or tracks. The first `burn_in` frames of each window or game have
-/// weight 0.
+/// Draws windows from one or several corpora, or tracks. The first `burn_in` frames of each window or game
+/// have weight 0.
 #[derive(Debug, Clone)]
 pub enum Draws {
     /// Windows drawn at random.
@@ -107,14 +108,14 @@ impl Draw for Draws {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoaderOptions {
-    /// Batches that may be ready or in the making. With 0, each batch is made on demand by the thread pool,
+    /// Maximum batches that are ready or being made. With 0, each batch is made on demand by the thread pool,
     /// and the other options have no effect.
     pub prefetch: usize,
     /// Maximum bytes of the prefetched batches. One batch is prefetched even if it is larger.
     pub max_bytes: u64,
     /// Background threads, at most one per prefetched batch.
     pub threads: usize,
-    /// Milliseconds after which a missing batch is an error.
+    /// Milliseconds that a caller waits for a batch before the wait is an error.
     pub deadline_ms: u64,
 }
 
@@ -132,7 +133,7 @@ impl LoaderOptions {
         within("deadline_ms", self.deadline_ms, 1, u64::from(u32::MAX))
     }
 
-    /// Batches to prefetch if each has this many bytes.
+    /// Returns the number of batches to prefetch if each has `bytes` bytes.
     pub fn depth(&self, bytes: u64) -> usize {
         let fit = usize::try_from(self.max_bytes / bytes.max(1)).unwrap_or(usize::MAX);
         self.prefetch.min(fit.max(1))
@@ -167,7 +168,7 @@ pub struct Flow {
     pub seconds: f64,
     /// Seconds that the caller waited for batches.
     pub data_wait_seconds: f64,
-    /// Seconds that the threads waited for room in their channels, summed over threads.
+    /// Seconds that the threads waited because their channels were full, summed over threads.
     pub room_wait_seconds: f64,
     /// Seconds spent making batches, summed over threads.
     pub making_seconds: f64,
@@ -175,7 +176,7 @@ pub struct Flow {
     pub rows_per_second: f64,
     /// Bytes taken per second.
     pub bytes_per_second: f64,
-    /// Maximum batches ready or in the making.
+    /// Maximum batches that are ready or being made.
     pub prefetch: usize,
     /// Background threads.
     pub threads: usize,
@@ -209,7 +210,7 @@ pub struct Loader<D: Draw> {
     step: u64,
     spent: Arc<Spent>,
     started: Instant,
-    /// Time from `started` to the last batch taken.
+    /// Time from `started` until the last batch was taken.
     taken: Duration,
     waited: Duration,
     batches: u64,
@@ -247,7 +248,7 @@ impl<D: Draw> Loader<D> {
             depth => {
                 let threads = options.threads.min(depth);
                 let turn = |i: usize| {
-                    // One batch is in the making while the channel is full.
+                    // The thread makes one batch beyond those in its channel, hence minus 1.
                     let room = (depth - i).div_ceil(threads) - 1;
                     let (sender, receiver) = bounded(room);
                     let steps = (first + i as u64, threads as u64);
@@ -279,8 +280,8 @@ impl<D: Draw> Loader<D> {
         self.step
     }
 
-    /// The next batch. Returns [`Error::Cancelled`] soon after `cancel` is set; without prefetch, only if
-    /// it is set before the batch is begun. A cancelled call loses no batch.
+    /// Returns the next batch, or [`Error::Cancelled`] soon after `cancel` is set. Without prefetch, `cancel`
+    /// is checked only before the batch is begun. A cancelled call loses no batch.
     pub fn next(&mut self, cancel: &AtomicBool) -> Result<Drawn> {
         let asked = Instant::now();
         let made = self.take(asked, cancel);
@@ -325,7 +326,7 @@ impl<D: Draw> Loader<D> {
         }
     }
 
-    /// The error if the thread ended because of a failure at an earlier batch.
+    /// The error of a call after the thread ended because an earlier batch failed.
     fn ended(&self) -> Error {
         let reason = format!("it ended before batch {}", self.step);
         Error::Unavailable { what: format!("loader of {}", self.name), reason }
@@ -385,7 +386,7 @@ impl<D: Draw> Producer<D> {
         let spawned = thread.spawn(move || {
             let _live = live;
             class.enter();
-            // The work is small, so it stays off the pool, which computes the training step.
+            // The work is small and runs on this thread, because the thread pool computes the training step.
             pool::serial(|| self.work());
         });
         let failed = |e: std::io::Error| Error::Unavailable {
@@ -428,7 +429,7 @@ fn make<D: Draw>(
             return draw.draw(step);
         }
     };
-    // After a panic `draw` may be inconsistent and is not used again, because the producer ends.
+    // After a panic, `draw` may be inconsistent. The producer ends, so `draw` is not used again.
     let drawn = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
         let batch = format!("batch {step} of {name}");
         Err(match Error::of_panic(payload) {
@@ -448,7 +449,7 @@ fn count(nanos: &AtomicU64, since: Instant) {
     nanos.fetch_add(elapsed, Ordering::Relaxed);
 }
 
-/// Counts one of [`live_threads`] while it exists.
+/// Adds 1 to [`live_threads`] until dropped.
 struct Live;
 
 impl Live {

@@ -1,9 +1,9 @@
 //! Memory-mapped files whose reads cannot kill the process.
 //!
-//! Reading a mapped page that the file no longer has raises SIGBUS. Shards are replaced by rename and never
-//! cut, but other programs may cut them. Every read of a map therefore runs inside [`guarded`]. There, a
-//! missing page is replaced by a page of zeros, and the map is marked as cut. [`Mapped::verify`] then
-//! returns an error that names the file, before the data is used. It also detects a file that was
+//! Reading a mapped page beyond the end of a truncated file raises SIGBUS. Sconce replaces shards by rename
+//! and never truncates them, but other programs may. Every read of a map therefore runs inside [`guarded`],
+//! which replaces a missing page by a page of zeros and marks the map as cut (truncated). [`Mapped::verify`]
+//! then returns an error that names the file, before the data is used. `verify` also detects a file that was
 //! overwritten or replaced.
 
 use std::cmp::Ordering::Less;
@@ -29,7 +29,8 @@ pub(crate) struct Mapped {
     cut: AtomicBool,
 }
 
-/// Identity of a file: differs between files of the same name, and changes when the file is written.
+/// Identity of a file. The stamp differs between files of the same name, and changes when the file is
+/// written.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp {
     length: u64,
@@ -54,8 +55,8 @@ impl Mapped {
         let stamp = Stamp::of(file.metadata());
         fault::watch();
         // SAFETY: files of a corpus are only ever replaced by rename, so the pages of this map keep their
-        // bytes. If another program cuts the file, pages are lost; reads inside `guarded` survive that, and
-        // the data read is discarded.
+        // bytes. If another program truncates the file, pages are lost. Reads inside `guarded` survive the
+        // loss, and the data read is discarded.
         let map = unsafe { Mmap::map(file.file()) }.map_err(Error::io(path))?;
         Ok(Mapped { path: path.to_path_buf(), map, stamp, cut: AtomicBool::new(false) })
     }
@@ -70,7 +71,7 @@ impl Mapped {
         &self.map
     }
 
-    /// Checks that the file exists and is unchanged, and that no page was missing when it was read.
+    /// Checks that the file exists and is unchanged, and that no page was missing in earlier reads.
     pub(crate) fn verify(&self) -> Result<()> {
         let now = Stamp::of(&std::fs::metadata(&self.path).map_err(Error::io(&self.path))?);
         let same = now == self.stamp;
@@ -90,7 +91,7 @@ impl Mapped {
 /// Maximum files that one closure may read.
 pub(crate) const MOST: usize = 2;
 
-/// Runs `work`, which reads only these files, at most [`MOST`].
+/// Runs `work`, which may read only the maps of `files`. There are at most [`MOST`] of them.
 #[inline]
 pub(crate) fn guarded<T>(files: &[Arc<Mapped>], work: impl FnOnce() -> T) -> T {
     let ranges = std::array::from_fn(|i| files.get(i).map_or(fault::Guard::NONE, fault_guard));
@@ -124,8 +125,8 @@ mod fault {
     }
 
     thread_local! {
-        /// It has no destructor and is set before any fault, so a signal handler can read it without
-        /// locking or allocating.
+        /// The guards of this thread. The cell has no destructor and is set before any fault, so a signal
+        /// handler can read it without locking or allocating.
         static GUARDS: Cell<[Guard; MOST]> = const { Cell::new([Guard::NONE; MOST]) };
     }
 
@@ -170,8 +171,8 @@ mod fault {
         });
     }
 
-    /// Handles a fault. Inside a guard of this thread it marks the map as cut and maps a page of zeros
-    /// there, and the read continues. Any other fault is passed to the previous handler.
+    /// Handles a fault. If the address is guarded on this thread, marks the map as cut and maps a page of
+    /// zeros at the address, so that the read continues. Passes any other fault to the previous handler.
     extern "C" fn handle(
         signal: libc::c_int,
         info: *mut libc::siginfo_t,
@@ -203,8 +204,8 @@ mod fault {
         }
     }
 
-    /// Calls the previous handler. If there was none, the default action is restored for good: the fault is
-    /// raised again, and the default action ends the process.
+    /// Calls the previous handler. Without one, restores the default action permanently: the fault is raised
+    /// again, and the default action ends the process.
     ///
     /// # Safety
     ///
@@ -237,7 +238,7 @@ mod fault {
     }
 }
 
-/// A mapped file cannot be cut on this platform, so there is nothing to guard against.
+/// On this platform a mapped file cannot be truncated, so reads need no guard.
 #[cfg(not(unix))]
 mod fault {
     use std::sync::atomic::AtomicBool;
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(sum(), 7 << 20);
         assert!(files[0].verify().is_ok());
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 19).unwrap();
-        // Several threads fault at once.
+        // Several threads fault concurrently.
         std::thread::scope(|scope| {
             let sums: Vec<_> = (0..4).map(|_| scope.spawn(sum)).collect();
             for found in sums {
@@ -299,7 +300,7 @@ mod tests {
             format!("{}: changed while it was read, from 100 to 100 bytes", path.display());
 
         let file = Mapped::open(&path).unwrap();
-        // Longer than the timestamp resolution of a file system.
+        // The pause is longer than the timestamp resolution of a file system.
         std::thread::sleep(std::time::Duration::from_millis(50));
         std::fs::write(&path, [8; 100]).unwrap();
         assert_eq!(reason(&file), expected);

@@ -1,4 +1,4 @@
-//! Mixes windows of several corpora in one batch, by shares.
+//! Mixes windows of several corpora in one batch. Each corpus has a share.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use crate::sampler::{Sampler, Window};
 use crate::sampling::{SamplerOptions, Sampling};
 use crate::view::View;
 
-/// Expected share of a batch's windows that come from a corpus. It changes linearly from `from` at step 0
-/// to `to` at step `steps`, and then stays.
+/// Expected share of a batch's windows that come from a corpus. The share changes linearly from `from`
+/// at step 0 to `to` at step `steps`, and is then constant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
     /// Share at step 0, in `[0, 1]`.
     pub from: f64,
     /// Share from step `steps` on, in `[0, 1]`.
     pub to: f64,
-    /// Steps of the linear change.
+    /// Count of steps of the linear change.
     pub steps: u64,
 }
 
@@ -35,7 +35,7 @@ impl Share {
 /// Draws batches of windows from one corpus, or from several at once.
 #[derive(Debug, Clone)]
 pub struct Mixture {
-    /// The first corpus gets the rest of the shares of the others.
+    /// One sampler per corpus. The first corpus gets the share that the others leave.
     parts: Arc<[Sampler]>,
     shares: Arc<[Share]>,
 }
@@ -68,7 +68,7 @@ impl Mixture {
         }
         let shares = others.iter().map(|(_, share)| *share).collect();
         let (reader, mut options) = (first.reader().clone(), first.options().clone());
-        // The weights refer to games of the first corpus only.
+        // The weights list games of the first corpus only, so windows of other corpora are shuffled.
         if options.sampling == Sampling::Weighted {
             options.sampling = Sampling::Shuffled;
         }

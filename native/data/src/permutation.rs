@@ -4,8 +4,8 @@ use sconce_tensor::rng::Rng;
 
 const ROUNDS: u64 = 6;
 
-/// A Feistel network over the smallest even number of bits that holds `n`. It is iterated until the value
-/// falls below `n` (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
+/// A Feistel network over the smallest even number of bits that holds `n`. The network is applied until the
+/// value falls below `n` (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Permutation {
     n: u64,

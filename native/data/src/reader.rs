@@ -7,7 +7,7 @@ use crate::refusal::Refusal;
 
 /// Turns files into games.
 pub(crate) trait Reader: Sync {
-    /// A description of the files that are searched for in a folder.
+    /// A description of the files that this reader accepts in a folder, for error messages.
     fn what(&self) -> &'static str;
 
     /// Whether the file name matches.
@@ -24,7 +24,7 @@ pub(crate) trait Reader: Sync {
     ) -> std::result::Result<melee::Game, Refusal>;
 }
 
-/// The digest of a file, and its bytes if they were read at once.
+/// The digest of a file, and the bytes if the file was read whole.
 pub(crate) struct Opened {
     pub digest: String,
     pub bytes: Vec<u8>,

@@ -2,8 +2,8 @@
 //!
 //! Peppi reads nested metadata by recursion, and a stack overflow cannot be caught. It allocates memory for
 //! lengths that a file claims, and rows of all players for every frame, even if the file has none. This
-//! module walks the bytes in peppi's order and checks each of these against a bound. Other errors are left
-//! to peppi, which stops at the same byte with its own error.
+//! module walks the bytes in peppi's order and checks nesting, lengths and frame counts against bounds. Other
+//! errors are left to peppi, which stops at the same byte with its own error.
 
 use peppi::io::slippi::FILE_SIGNATURE;
 
@@ -88,7 +88,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Walks to the end of the raw element. Returns `None` if peppi will stop earlier.
+/// Walks the events to the end of the `raw` element. Returns `None` if peppi will stop earlier.
 fn events(cursor: &mut Cursor, raw: usize) -> Result<Option<()>, Refusal> {
     let begin = cursor.at;
     let Some((sizes, start)) = first_events(cursor) else { return Ok(None) };
@@ -97,7 +97,7 @@ fn events(cursor: &mut Cursor, raw: usize) -> Result<Option<()>, Refusal> {
         return Err(Refusal::new(Reason::NotTwoPlayers, format!("{n} players")));
     }
     let mut seen = Seen::default();
-    // An unfinished recording has length 0.
+    // In an unfinished recording, `raw` has length 0.
     while raw == 0 || cursor.at - begin < raw {
         let Some(code) = cursor.byte() else { return Ok(None) };
         let size = sizes.get(usize::from(code)).copied().unwrap_or(0);
@@ -116,7 +116,7 @@ fn events(cursor: &mut Cursor, raw: usize) -> Result<Option<()>, Refusal> {
     Ok(cursor.slice(extra).map(drop))
 }
 
-/// Payload sizes by event code (0 if absent), and the payload of the start event.
+/// Returns the payload sizes by event code (0 if absent), and the payload of the start event.
 fn first_events<'a>(cursor: &mut Cursor<'a>) -> Option<([usize; 256], &'a [u8])> {
     let code = cursor.byte()?;
     let table = usize::from(cursor.byte()?);
@@ -145,7 +145,7 @@ fn is_before_2_2(start: &[u8]) -> bool {
     matches!(start, [0 | 1, ..] | [2, 0 | 1, ..])
 }
 
-/// The event code of a payload. The last part of a split message has the code of the whole message.
+/// The event code of a payload. The last part of a split message gives the code of the whole message.
 fn unwrapped(code: u8, payload: &[u8]) -> Option<u8> {
     match (code, payload) {
         (MESSAGE_SPLITTER, [.., own, last]) if payload.len() == SPLITTER_BYTES => {
@@ -227,7 +227,7 @@ fn metadata(cursor: &mut Cursor) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Total depth of the metadata, for the error message.
+/// Continues the walk to find the total depth of the metadata, for the error message.
 fn deeper(cursor: &mut Cursor, mut depth: usize) -> usize {
     let mut deepest = depth;
     while depth > 0 {
@@ -304,7 +304,7 @@ mod tests {
             let fixture = Fixture { version, rollback_every, items: true, ..Fixture::default() };
             let bytes = fixture.bytes().unwrap();
             assert_eq!(refusal(&bytes), None, "{version:?}");
-            // A cut within the last bytes is found by peppi instead.
+            // Peppi, not this module, finds a truncation within the last bytes.
             for n in (15..bytes.len() - 16).step_by(bytes.len() / 50) {
                 let cut = refusal(&bytes[..n]);
                 assert!(cut.is_some_and(|r| r.starts_with("Truncated")), "{version:?} {n}");
@@ -321,7 +321,7 @@ mod tests {
         for levels in [MAX_DEPTH + 1, 3_000, 1_000_000] {
             assert_eq!(refusal(&nested(levels)), Some(said(levels)));
         }
-        // These levels are never closed.
+        // The nested levels are never closed.
         let open = [open_ended(), b"U\x08metadata{".to_vec(), b"U\x01a{".repeat(5_000)].concat();
         assert_eq!(refusal(&open), Some(said(5_001)));
     }
@@ -345,7 +345,7 @@ mod tests {
         [&FILE_SIGNATURE[..], &raw, head, events, b"}"].concat()
     }
 
-    /// An event of zeros, as long as the replay's table says.
+    /// An event of zeros, with the size in the replay's table.
     fn event(code: u8) -> Vec<u8> {
         let bytes = open_ended();
         let mut cursor = Cursor { bytes: &bytes, at: 15 };

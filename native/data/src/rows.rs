@@ -32,10 +32,10 @@ pub(crate) trait Rows: fmt::Debug + Send + Sync {
     /// `out [width]`.
     fn state(&self, shard: &Shard, player: usize, row: usize, out: &mut [f32]);
 
-    /// Writes a player's input as raw numbers.
+    /// Writes a player's input as raw values.
     fn input(&self, shard: &Shard, player: usize, row: usize, out: &mut [f32]);
 
-    /// A number from a column beside the frames, if the column exists.
+    /// The value of an extra column in a row, if the column exists.
     fn beside(&self, _shard: &Shard, _what: Beside, _row: usize) -> Option<f32> {
         None
     }

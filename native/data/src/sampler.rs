@@ -1,4 +1,4 @@
-//! Selects the windows of a batch. Windows are computed by index and never listed.
+//! Selects the windows of a batch. A window is computed from its index, so no list of windows is stored.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -32,7 +32,7 @@ pub(crate) fn check_views(views: &[View], reader: &Reader, options: &SamplerOpti
     Ok(())
 }
 
-/// The views whose own character (internal id after the first frame) and player tag are listed. An empty
+/// Returns the views whose own character (internal id after the first frame) and player tag are listed. An empty
 /// list allows all.
 pub fn select(views: Vec<View>, characters: &[u8], players: &[String]) -> Result<Vec<View>> {
     let wanted = |view: &View| {
@@ -127,7 +127,7 @@ impl Sampler {
         (self.starts(view) / self.options.stride).max(1) as u64
     }
 
-    /// Weights of the views: the game's weight times its windows.
+    /// Cumulative weights of the views. A view's weight is its game's weight times the view's windows.
     fn game_weights(&self) -> Result<Arc<[f64]>> {
         let weights = &self.options.weights;
         let of = |(i, view): (usize, &View)| -> Result<f64> {
@@ -209,8 +209,8 @@ impl Sampler {
         self.windows
     }
 
-    /// Batches in an epoch. Windows that do not fill a batch are left to other epochs. If there are fewer
-    /// windows than one batch needs, they are repeated within it.
+    /// Batches in an epoch. Windows that do not fill a batch are left out of the epoch. If there are fewer
+    /// windows than one batch needs, the batch repeats windows.
     pub fn steps_per_epoch(&self, batch_size: usize) -> u64 {
         (self.windows / batch_size.max(1) as u64).max(1)
     }
@@ -297,7 +297,7 @@ impl Sampler {
     }
 }
 
-/// The random state from which the windows of a step are drawn.
+/// The random generators that draw the windows of a step.
 struct Dice {
     step_in_epoch: u64,
     order: Permutation,
@@ -322,14 +322,14 @@ fn sums(weights: Vec<f64>) -> Result<Arc<[f64]>> {
     }
 }
 
-/// Frames whose action differs from the previous one, four bytes each.
+/// Frames whose action differs from the previous action, four bytes each.
 #[derive(Debug)]
 struct Transitions {
     /// The frames of all views, concatenated.
     frames: Vec<u32>,
     /// Count of frames in the views before each view.
     before: Vec<usize>,
-    /// Share of the windows that are drawn around such a frame.
+    /// Share of the windows that are drawn around a frame in `frames`.
     share: f64,
 }
 
@@ -352,7 +352,7 @@ impl Transitions {
         Ok(Transitions { frames, before, share })
     }
 
-    /// View and frame of a random transition. There is one whenever `share` is not 0.
+    /// View and frame of a random transition. At least one exists if `share` is not 0.
     fn get(&self, rng: &Rng, place: u64) -> (usize, usize) {
         let i = rng.below(place, self.frames.len() as u64) as usize;
         let view = self.before.partition_point(|&b| b <= i) - 1;

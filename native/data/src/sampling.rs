@@ -10,11 +10,11 @@ pub enum Sampling {
     /// Each window once per epoch, in random order.
     #[default]
     Shuffled,
-    /// Games are drawn by `weights`, with replacement.
+    /// Games are drawn with replacement, with probabilities proportional to `weights`.
     Weighted,
-    /// Own characters, or the values of a column, are equally frequent. Games are drawn with replacement.
+    /// Games are drawn with replacement, so that own characters, or the values of a column, are equally frequent.
     Balanced,
-    /// Shuffled, but a change of action is drawn `action_oversample` times as often as other frames.
+    /// Windows are shuffled, but changes of action are drawn `action_oversample` times as often as other frames.
     Transitions,
 }
 
@@ -24,15 +24,14 @@ pub enum Sampling {
 pub struct SamplerOptions {
     /// Frames in a window.
     pub window: usize,
-    /// Frames between the starts of two windows of a view. Their common offset is drawn anew each epoch, so
-    /// an epoch shows each frame about `window / stride` times.
+    /// Frames between the starts of two windows of a view. Each epoch draws a new offset for all starts, and
+    /// shows each frame about `window / stride` times.
     pub stride: usize,
     /// Order in which windows are drawn.
     pub sampling: Sampling,
     /// Weights of the games in the corpus, for [`Sampling::Weighted`].
     pub weights: Vec<f64>,
-    /// Column whose values are balanced, as they are in the first frame of a game. `None` balances the own
-    /// character.
+    /// Column whose values in the first frames of games are balanced. `None` balances the own character.
     pub balance: Option<String>,
     /// Factor on the frequency of action changes, at least 1.
     pub action_oversample: f64,
@@ -44,9 +43,9 @@ pub struct SamplerOptions {
     pub noise_scale: f32,
     /// Share of frames whose previous action is dropped, in `[0, 1]`.
     pub previous_dropout: f32,
-    /// Maximum delay in frames: each window has a delay between the reader's and this one.
+    /// Maximum delay in frames. Each window draws a delay between the reader's delay and this maximum.
     pub frame_delay_max: Option<usize>,
-    /// Seed of all draws.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 

@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use crate::column::{ColumnSpec, Dtype};
 use crate::melee;
 
-/// Raised whenever the meaning of a column changes. Readers refuse other versions.
+/// Version of the schema, raised whenever the meaning of a column changes. Readers refuse other versions.
 pub(crate) const VERSION: u32 = 1;
 
-/// Maximum numbers in a vector.
+/// Maximum values in a vector.
 const MAX_SIZE: usize = 1 << 16;
 const MAX_HEADS: usize = 64;
-/// Maximum columns of a corpus: fields, parts of an input, and columns beside them.
+/// Maximum columns of a corpus: fields, parts of an input, and extra columns.
 pub(crate) const MAX_COLUMNS: usize = 1 << 11;
 
 /// The schema of the games in a corpus.
@@ -38,9 +38,9 @@ pub struct Schema {
 pub(crate) enum Form {
     /// Replays: two players' raw fields and inputs, see [`melee::fields`].
     Melee,
-    /// Vectors of `size` numbers, with labels for these heads.
+    /// Vectors of `size` values, with labels for these heads.
     Vector { size: usize, heads: Vec<(String, HeadKind)> },
-    /// Frames and inputs of a declared game, and more columns beside them.
+    /// Frames and inputs of a declared game, and extra columns.
     Game { declaration: Declaration, beside: Vec<Beside> },
 }
 
@@ -50,17 +50,16 @@ pub(crate) enum Form {
 pub enum Beside {
     /// Reward of the input in a row.
     Reward,
-    /// 1 if the game ended in this row, 0 if not. A game without an end was cut off.
+    /// 1 if the game ended in this row, 0 if not. A game without an end was truncated.
     End,
-    /// Weight of the row in a loss, at least 0.
+    /// Weight of the row in the loss, at least 0.
     Weight,
-    /// Natural logarithm of the probability (of the density, for continuous inputs) with which the input
-    /// was chosen.
+    /// Natural log of the probability (for continuous inputs, the density) with which the input was chosen.
     LogLikelihood,
 }
 
 impl Beside {
-    /// All columns of this kind, in the order of a shard.
+    /// All extra columns, in the order of a shard.
     pub const ALL: [Beside; 4] =
         [Beside::Reward, Beside::End, Beside::Weight, Beside::LogLikelihood];
 
@@ -90,7 +89,8 @@ impl Beside {
     }
 }
 
-/// The serialized form of a schema. A tagged enum would buffer an object of any size before checking it.
+/// The serialized form of a schema. A struct, because a tagged enum would buffer an object of any size before
+/// checking it.
 #[derive(Default, Serialize, Deserialize)]
 struct Flat {
     name: String,
@@ -168,7 +168,7 @@ impl From<Form> for Schema {
     }
 }
 
-/// The part of an input that a label head of a vector schema chooses.
+/// Returns the part of an input that a label head of a vector schema chooses.
 fn part_of((name, kind): &(String, HeadKind)) -> InputPart {
     InputPart {
         name: name.clone().into(),
@@ -214,7 +214,7 @@ impl Schema {
         Form::Melee.into()
     }
 
-    /// The schema of vectors of `size` numbers, with labels for `heads`.
+    /// The schema of vectors of `size` values, with labels for `heads`.
     pub fn vector(size: usize, heads: &Heads) -> Self {
         Schema::vectors(size, heads.parts.iter().map(|h| (h.name.clone(), h.kind)).collect())
     }
@@ -241,7 +241,7 @@ impl Schema {
         }
     }
 
-    /// Numbers in a vector; `None` unless this is a vector schema.
+    /// Values in a vector; `None` unless this is a vector schema.
     pub fn vector_size(&self) -> Option<usize> {
         match self.form {
             Form::Vector { size, .. } => Some(size),
@@ -303,8 +303,7 @@ impl Schema {
         if self.parts().iter().all(whole) { Dtype::U16 } else { Dtype::F32 }
     }
 
-    /// Name and valid values of each number in a row of a declared game: fields, input, and the columns
-    /// beside them.
+    /// Name and kind of each value in a row of a declared game: fields, input and extra columns.
     pub(crate) fn numbers(&self) -> Vec<(String, FieldKind)> {
         let previous = self.game.previous_column();
         let known = self.game.previous_place().end - previous;
@@ -337,7 +336,7 @@ impl Schema {
         }
     }
 
-    /// The heads that match the labels: those of the input's parts, or the heads of a vector schema.
+    /// The heads that match the labels: one for each part of the input, or the heads of a vector schema.
     pub fn heads(&self) -> Heads {
         match &self.form {
             Form::Vector { heads, .. } => Heads::of_kinds(heads),

@@ -24,7 +24,7 @@ const NAME_DIGITS: usize = 16;
 /// Key of the metadata entry in the safetensors header.
 const KEY: &str = "sconce";
 
-/// The metadata entry in the header. It suffices to rebuild the manifest from the shards.
+/// The metadata entry in the header. These entries suffice to rebuild the manifest from the shards.
 #[derive(Serialize, Deserialize)]
 struct Entry {
     version: u32,
@@ -35,7 +35,7 @@ struct Entry {
 /// Hexadecimal digits of a SHA-256.
 const DIGEST_DIGITS: usize = 64;
 
-/// Checks a digest. It becomes part of a file name, and must not lead out of the corpus.
+/// Checks a digest. A digest becomes part of a file name, so the name must not lead out of the corpus.
 pub(crate) fn check_digest(what: String, digest: &str) -> Result<()> {
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     match digest.len() == DIGEST_DIGITS && digest.bytes().all(hex) {
@@ -107,13 +107,13 @@ pub struct Shard {
     recorded: bool,
 }
 
-/// Location of a column's numbers.
+/// Location of a column's values.
 #[derive(Debug, Clone)]
 pub(crate) struct Extent {
     pub file: Arc<Mapped>,
     pub stored: Stored,
     pub begin: usize,
-    /// Count of numbers.
+    /// Count of values.
     pub len: usize,
 }
 
@@ -125,7 +125,7 @@ impl Extent {
     }
 }
 
-/// Storage format of a number, little-endian.
+/// Storage format of a value, little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stored {
     F32,
@@ -137,7 +137,7 @@ pub(crate) enum Stored {
 }
 
 impl Stored {
-    /// Bytes of one number.
+    /// Bytes of one value.
     pub(crate) fn size(self) -> usize {
         match self {
             Stored::F32 | Stored::I32 => 4,
@@ -158,11 +158,11 @@ impl Stored {
 
 impl Shard {
     /// Maps the file and checks that it holds the columns of the schema, so that every later read stays
-    /// inside it.
+    /// inside the file.
     pub(crate) fn open(path: &Path, schema: &Schema) -> Result<Self> {
         let file = Arc::new(Mapped::open(path)?);
         let shard = mapped::guarded(std::slice::from_ref(&file), || Shard::read(&file, schema));
-        // If the file was cut meanwhile, the error says so.
+        // If the file was truncated meanwhile, `verify` returns the error, because the shard is read from zeros.
         file.verify()?;
         shard
     }
@@ -199,7 +199,7 @@ impl Shard {
         Ok(Shard { files, path, game: entry.game, columns, recorded })
     }
 
-    /// A shard whose columns lie at these locations, in at most [`mapped::MOST`] files.
+    /// Creates a shard whose columns lie at these locations, in at most [`mapped::MOST`] files.
     pub(crate) fn of_columns(game: GameInfo, columns: Vec<Extent>) -> Self {
         let mut files: Vec<Arc<Mapped>> = vec![];
         for place in &columns {
@@ -234,7 +234,7 @@ impl Shard {
         &self.path
     }
 
-    /// Whether the labels are packed into bytes, with the bits of a head in one byte.
+    /// Whether a column holds labels packed into bytes, with the bits of a head in one byte.
     pub(crate) fn is_packed(&self, column: usize) -> bool {
         self.columns.get(column).is_some_and(|place| place.stored == Stored::U8)
     }
@@ -244,7 +244,7 @@ impl Shard {
         &self.files
     }
 
-    /// Number `i` of a column; 0 if out of range. Must be called inside [`mapped::guarded`], as must
+    /// Value `i` of a column; 0 if out of range. Must be called inside [`mapped::guarded`], as must
     /// [`Self::copy`].
     #[inline]
     pub(crate) fn get(&self, column: usize, i: usize) -> f32 {
@@ -261,7 +261,7 @@ impl Shard {
         }
     }
 
-    /// Copies numbers `from..from + out.len()` of a column to `out`.
+    /// Copies values `from..from + out.len()` of a column to `out`.
     pub(crate) fn copy(&self, column: usize, from: usize, out: &mut [f32]) {
         let whole = |place: &&Extent| from + out.len() <= place.len && place.stored == Stored::F32;
         let Some(place) = self.columns.get(column).filter(whole) else {
@@ -307,7 +307,7 @@ pub(crate) fn describe(schema: &Schema) -> String {
     serde_json::to_string(schema).unwrap_or_else(|_| schema.name().to_owned())
 }
 
-/// Offset of a column in the data, in bytes, and its count of numbers.
+/// Offset of a column in the data, in bytes, and the column's count of values.
 fn locate(
     header: &Metadata,
     spec: &ColumnSpec,

@@ -19,7 +19,7 @@ use crate::sampling::{SamplerOptions, Sampling};
 use crate::view::{View, verify};
 
 /// The part of a view that a track shows at a step: frames `start..start + frames`. The rest of the window
-/// is empty.
+/// is padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Track {
     /// Index of the view in [`Tracks::views`].
@@ -28,16 +28,16 @@ pub struct Track {
     pub start: usize,
     /// Frames shown: at least 1, and less than a window only at the end of a game.
     pub frames: usize,
-    /// Whether the track has just taken this view, so that its memory must be reset.
+    /// Whether the track takes this view at this step, so that the policy's memory must be reset.
     pub fresh: bool,
     /// Whether the view is mirrored left to right.
     pub mirror: bool,
-    /// Frames between a state and its label beyond the next.
+    /// Frames by which the label lies later than the input that directly follows the state.
     pub delay: usize,
 }
 
-/// Maximum steps at which tracks take views, in one call of [`Tracks::approach`]. The caller checks for
-/// cancellation between calls.
+/// Maximum steps with a change of views that one call of [`Tracks::approach`] walks past. The caller checks
+/// for cancellation between calls.
 const STRETCH: usize = 1 << 12;
 
 /// Draws the windows of all tracks, step by step.
@@ -46,13 +46,13 @@ pub struct Tracks {
     views: Arc<[View]>,
     reader: Reader,
     options: SamplerOptions,
-    /// Every view has more frames than this.
+    /// Every view has more than `skip` frames.
     skip: usize,
     short: usize,
     walk: Walk,
 }
 
-/// Position of the tracks. It is recomputed from step 0 when an earlier step is requested.
+/// Position of the tracks, recomputed from step 0 when an earlier step is requested.
 #[derive(Debug, Clone)]
 struct Walk {
     step: u64,
@@ -176,7 +176,7 @@ impl Tracks {
         self.walk.tracks.iter().map(track).collect()
     }
 
-    /// The windows of a step, `[tracks, window]`. Frames after the end of a game are zeros with weight 0.
+    /// Makes the batch of a step, `[tracks, window]`. Frames after the end of a game are zeros with weight 0.
     /// The first `burn_in` frames of a view also have weight 0.
     pub fn batch(&mut self, step: u64, burn_in: usize) -> Result<(Batch, Vec<Track>)> {
         let tracks = self.at(step);
@@ -204,7 +204,7 @@ impl Tracks {
         Ok((batch, tracks))
     }
 
-    /// Tracks that are free at `step` take their next views. `step` follows the last one.
+    /// Gives tracks that are free at `step` their next views. `step` must be the next one with free tracks.
     fn walk_to(&mut self, step: u64) {
         self.walk.step = step;
         while let Some(&Reverse((free, track))) = self.walk.free.peek()

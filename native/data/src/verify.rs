@@ -32,7 +32,7 @@ pub struct Verification {
     pub games: usize,
     /// Bytes of the games checked.
     pub bytes: u64,
-    /// Games without a recorded digest. They are checked only for readability.
+    /// Games without a recorded digest, checked only for finite values and valid labels.
     pub unrecorded: usize,
     /// Damaged games.
     pub damaged: Vec<Damage>,
@@ -52,7 +52,7 @@ pub struct Damage {
 }
 
 /// Reads every byte of the games in a folder, and compares their digests with those recorded when they were
-/// written. For games without a digest, checks that every number is finite and every label is valid for its
+/// written. For games without a digest, checks that every value is finite and every label is valid for its
 /// head.
 pub fn verify(dir: &Path, progress: &dyn Fn(Checked), cancel: &AtomicBool) -> Result<Verification> {
     let start = Instant::now();
@@ -77,7 +77,7 @@ pub fn verify(dir: &Path, progress: &dyn Fn(Checked), cancel: &AtomicBool) -> Re
     Ok(found)
 }
 
-/// Checks a game. Returns whether a digest was recorded.
+/// Checks a game. Returns whether the game has a recorded digest.
 fn check(corpus: &Corpus, game: usize) -> Result<bool> {
     corpus.check_size(game)?;
     let shard = corpus.passing_shard(game)?;

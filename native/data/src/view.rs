@@ -1,8 +1,8 @@
 //! One player's view of a game: states, and the inputs that answered them.
 //!
 //! Time order: the input of frame f produces the state after frame f. State `t` is the state after frame
-//! `first + t`, and its previous action is the input that produced it. Its label is the player's input of
-//! frame `first + t + 1 + delay`. So no state contains the frame of its label.
+//! `first + t`, and its previous action is the input that produced it. The label of
+//! state `t` is the player's input of frame `first + t + 1 + delay`. So no state contains its label's frame.
 
 use std::sync::Arc;
 
@@ -54,12 +54,12 @@ impl View {
         })
     }
 
-    /// The schema of its corpus.
+    /// The schema of the view's corpus.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
 
-    /// Index of the game in its corpus.
+    /// Index of the game in the corpus.
     pub fn game(&self) -> usize {
         self.game
     }
@@ -74,12 +74,12 @@ impl View {
         &self.shard.game
     }
 
-    /// Internal id of the player's character after the first frame; `None` unless a replay.
+    /// Internal id of the player's character after the first frame; `None` if the game is not a replay.
     pub fn character(&self) -> Option<u8> {
         self.info().characters.get(self.player).copied()
     }
 
-    /// The player's tag; `None` unless a replay.
+    /// The player's tag; `None` if the game is not a replay.
     pub fn tag(&self) -> Option<&str> {
         self.info().tags.get(self.player).map(String::as_str)
     }
@@ -89,7 +89,7 @@ impl View {
         self.frames
     }
 
-    /// Count of states with a label: those whose answer lies inside the game.
+    /// Count of states with a label. A state has one if the input that answers it lies inside the game.
     pub fn len(&self, delay: usize) -> usize {
         self.frames.saturating_sub(self.rows.answers_after() + delay)
     }
@@ -105,18 +105,18 @@ impl View {
         guarded(self.shard.files(), || self.rows.frame_number(&self.shard, row))
     }
 
-    /// Checks that no data was missing when this view was read. If a file is cut while in use, its missing
-    /// bytes read as zeros. Batches are already checked.
+    /// Checks that no data was missing when this view was read. If a file is truncated while in use, its
+    /// missing bytes read as zeros. Batches are already checked.
     pub fn verify(&self) -> Result<()> {
         verify([self])
     }
 
-    /// Numbers in a raw row.
+    /// Values in a raw row.
     pub fn raw_width(&self) -> usize {
         self.schema.game().width()
     }
 
-    /// Writes the raw row of state `t`: the numbers that the embedding reads, including the previous input.
+    /// Writes the raw row of state `t`: the values that the embedding takes, including the previous input.
     ///
     /// # Shapes
     /// `out [raw_width]`.
@@ -147,7 +147,7 @@ impl View {
         (self.first + t + self.rows.answers_after()).checked_sub(1)
     }
 
-    /// The raw numbers of the player's input that produced state `t`, or `None` if it is unknown.
+    /// The raw values of the player's input that produced state `t`, or `None` if the input is unknown.
     pub fn input(&self, t: usize) -> Result<Option<Vec<f32>>> {
         self.check(t, self.frames)?;
         let mut numbers = vec![0.0; self.input_numbers()];
@@ -165,7 +165,7 @@ impl View {
         self.parts().iter().map(|part| part.kind.numbers()).sum()
     }
 
-    /// The number in column `what` beside the input that answers state `t`; `None` if the corpus has no
+    /// The value in column `what` of the row whose input answers state `t`; `None` if the corpus has no
     /// such column.
     pub fn beside(&self, what: Beside, t: usize, delay: usize) -> Result<Option<f32>> {
         if self.schema.beside().is_empty() {
@@ -176,9 +176,9 @@ impl View {
         Ok(guarded(self.shard.files(), || self.rows.beside(&self.shard, what, row)))
     }
 
-    /// The discounted returns of `out.len()` consecutive inputs, the first of which answers state `t`. Each
-    /// is the sum of the rewards until the game ends, with a factor of `discount` per frame (Sutton & Barto
-    /// 2018, equation 3.8). If a game was cut off, later rewards count as 0. Rewards whose factor is below
+    /// Writes the discounted returns of `out.len()` consecutive inputs, the first of which answers state `t`.
+    /// A return is the sum of the rewards until the game ends, with a factor of `discount` per frame (Sutton
+    /// & Barto 2018, equation 3.8). If a game was truncated, later rewards count as 0. Rewards whose factor is below
     /// 1e-9 are left out. Without a reward column all returns are 0.
     pub fn returns(&self, t: usize, delay: usize, discount: f32, out: &mut [f32]) -> Result<()> {
         let Some(last) = out.len().checked_sub(1) else { return Ok(()) };
@@ -215,7 +215,7 @@ impl View {
         self.answer(t + delay, mirror, heads, out)
     }
 
-    /// Writes the label before that of state `t`. Returns false if there is none.
+    /// Writes the label of the frame before the label of state `t`. Returns false if there is no such frame.
     pub fn labels_before(
         &self,
         t: usize,
@@ -259,7 +259,7 @@ impl View {
         Ok(())
     }
 
-    /// Writes the action that led to state `t`, as labels. Returns false if there is none.
+    /// Writes the action that led to state `t`, as labels. Returns false if that action is unknown.
     pub fn previous(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [f32]) -> Result<bool> {
         self.check(t, self.frames)?;
         match self.led_to(t) {
@@ -268,12 +268,12 @@ impl View {
         }
     }
 
-    /// The label of state `t` with delay 0. The caller has checked `t`.
+    /// Writes the label of state `t` with delay 0. The caller has checked `t`.
     fn answer(&self, t: usize, mirror: bool, heads: &Heads, out: &mut [f32]) -> Result<()> {
         self.chosen(self.first + t + self.rows.answers_after(), mirror, heads, out)
     }
 
-    /// The input of a row, as labels.
+    /// Writes the input of a row, as labels.
     fn chosen(&self, row: usize, mirror: bool, heads: &Heads, out: &mut [f32]) -> Result<()> {
         self.check_heads(heads, out.len())?;
         let parts = self.parts();
@@ -323,7 +323,7 @@ impl View {
     }
 }
 
-/// Frames after which the factor of a reward is below 1e-9.
+/// Frames after which the discount factor of a reward is below 1e-9.
 fn horizon(discount: f32) -> usize {
     match discount {
         discount if discount >= 1.0 => usize::MAX,

@@ -21,9 +21,9 @@ const MAX_X: f64 = 2.4;
 /// Twelve degrees, in radians.
 const MAX_THETA: f64 = 12.0 * TAU / 360.0;
 const MAX_STEPS: u32 = 500;
-/// Bound of each number of the state at the beginning of an episode.
+/// Bound on each state value at the start of an episode.
 const RESET: f64 = 0.05;
-/// The velocity, in m/s or rad/s, that an observation shows as 1.
+/// Velocities are divided by this value (m/s or rad/s) in observations.
 const SPEED: f64 = 2.0;
 
 /// Position of the cart (m), its velocity (m/s), angle of the pole (rad, 0 is upright), its velocity (rad/s).
@@ -39,8 +39,8 @@ pub struct CartPole {
 }
 
 impl CartPole {
-    /// An environment at the beginning of the episode of seed 0. Without `velocities` an observation has position and
-    /// angle only, so that a policy needs memory to balance the pole.
+    /// Returns an environment at the start of the episode with seed 0. Without `velocities` an observation has position
+    /// and angle only, so that a policy needs memory to balance the pole.
     pub fn new(velocities: bool) -> Self {
         let mut env = CartPole { state: [0.0; 4], steps: 0, ended: false, velocities };
         env.reset(0);
@@ -73,8 +73,8 @@ impl Environment for CartPole {
         self.reset_to([draw(0), draw(1), draw(2), draw(3)]);
     }
 
-    /// Writes `[x, theta]`, or `[x, x_dot, theta, theta_dot]` with velocities. 1 stands for the bound at which an
-    /// episode ends, for 2 m/s and for 2 rad/s.
+    /// Writes `[x, theta]`, or `[x, x_dot, theta, theta_dot]` with velocities. Positions and angles are in units of the
+    /// bound at which an episode ends, velocities in units of 2 m/s and 2 rad/s.
     fn observe(&self, out: &mut [f32]) -> Result<()> {
         let [x, x_dot, theta, theta_dot] = self.state;
         let (x, theta) = (x / MAX_X, theta / MAX_THETA);
@@ -124,8 +124,8 @@ fn advance([x, x_dot, theta, theta_dot]: State, action: usize) -> State {
     ]
 }
 
-/// Gains of the linear-quadratic regulator (state cost 1, 0, 10, 0; force cost 0.1), up to a common factor: only the
-/// sign of the weighted sum decides the action.
+/// Gains of the linear-quadratic regulator (state cost 1, 0, 10, 0; force cost 0.1). A common factor is arbitrary: only
+/// the sign of the weighted sum decides the action.
 const GAINS: State = [0.072, 0.104, 1.0, 0.249];
 
 /// The action of an expert that knows the full state.
@@ -144,10 +144,10 @@ pub struct Demonstrations {
     pub steps: usize,
     /// Minimum frames of a game. A shorter game is discarded and another one is played.
     pub min_steps: usize,
-    /// Share of actions, 0..1, that are drawn at random instead of the expert's. The label stays the expert's action,
-    /// so that a policy learns to recover from states that the expert never reaches.
+    /// Share of actions, 0..1, that are random instead of the expert's. The label stays the expert's action, so a
+    /// policy learns to recover from states that the expert never reaches.
     pub perturb: f32,
-    /// Whether frames include velocities; the expert always knows them.
+    /// Whether frames include velocities; the expert always sees velocities.
     pub velocities: bool,
     /// Seed of all games.
     pub seed: u64,
@@ -179,7 +179,7 @@ pub struct Game {
     pub labels: Vec<f32>,
 }
 
-/// Maximum number of games: about 100 MB.
+/// Maximum number of games, which take about 100 MB.
 const MAX_GAMES: usize = 10_000;
 
 impl Demonstrations {
@@ -204,7 +204,7 @@ impl Demonstrations {
             if games.len() == self.games {
                 break;
             }
-            // With sensible options most games are long enough. The bound ends the loop for other options.
+            // With sensible options most games are long enough; with others the bound ends the loop.
             if episode >= 20 * self.games as u64 + 100 {
                 let long = games.len() as f64;
                 return Err(Error::out_of_range("long games", long, self.games as f64, most));
@@ -228,7 +228,7 @@ impl Demonstrations {
             let wanted = expert(&env.state());
             game.x.extend_from_slice(&frame);
             game.labels.push(wanted as f32);
-            // Indices 0 and 1 chose the start state. Each step uses two of its own from 2 on.
+            // Random indices 0 and 1 chose the start state. Each step uses two more, from 2 on.
             let disturbed = rng.uniform(2 * t) < self.perturb;
             let action = if disturbed { rng.u32(2 * t + 1) as usize & 1 } else { wanted };
             if env.step(action)?.is_last() {

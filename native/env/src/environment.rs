@@ -2,7 +2,7 @@
 
 use sconce_tensor::Result;
 
-/// A world with a vector of numbers as observation and a fixed number of actions.
+/// A world whose observation is a vector of numbers, with a fixed number of actions.
 pub trait Environment {
     /// The width of an observation.
     fn observation_size(&self) -> usize;
@@ -10,7 +10,7 @@ pub trait Environment {
     /// The number of actions, which are `0..actions()`.
     fn actions(&self) -> usize;
 
-    /// Begins an episode. Equal seeds begin equal episodes.
+    /// Begins an episode. Equal seeds and actions give equal episodes.
     fn reset(&mut self, seed: u64);
 
     /// Writes the observation to `out: [observation_size]`.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
 
-/// Maximum episodes of one call. More take too long for a single call.
+/// Maximum episodes of one call: more would take too long.
 const MAX_EPISODES: usize = 1000;
 
 /// Options of an evaluation.
@@ -51,8 +51,8 @@ pub struct Played {
 }
 
 impl Play {
-    /// Plays the episodes one after the other. Each begins with a zero state, like the windows of training. Stops
-    /// before the next episode if `cancelled`.
+    /// Plays the episodes one after the other. Each episode begins with a zero state, like the windows of training.
+    /// Stops before the next episode if `cancelled`.
     ///
     /// # Errors
     /// `Mismatch` for a policy that does not fit the observations or the actions of the environment, `OutOfRange` for
@@ -118,7 +118,7 @@ impl Play {
     }
 }
 
-/// One observation, as a batch of one window of one frame.
+/// Wraps one observation as a batch of one window of one frame.
 fn frames(policy: &Policy, observation: &[f32], previous: &[f32]) -> Result<Frames> {
     let embedding = &policy.spec().embedding;
     let mut frames = Frames {
@@ -148,7 +148,7 @@ fn fits(policy: &Policy, env: &impl Environment) -> Result<()> {
     }
 }
 
-/// A quantile of sorted times in nanoseconds, in microseconds.
+/// Returns a quantile in microseconds of sorted times in nanoseconds.
 fn quantile(sorted: &[u64], q: f64) -> f64 {
     let at = (sorted.len().saturating_sub(1) as f64 * q).round() as usize;
     sorted.get(at).map_or(0.0, |&ns| ns as f64 / 1000.0)
@@ -243,7 +243,7 @@ mod tests {
                 Ok(crate::Step { reward: action as f64, terminated: self.0 == 3, truncated: false })
             }
         }
-        // With argmax and one world, episodes differ only if state leaks from one into the next.
+        // With argmax and one world, episodes differ only if policy state leaks between episodes.
         let play = Play { episodes: 6, ..Play::default() };
         let played = play.run(&policy(1, 2, gru()), &mut Flash(0), &GO).unwrap();
         assert!(played.returns.iter().all(|r| r == &played.returns[0]));

@@ -1,11 +1,11 @@
-//! Bounds of numbers, lengths and names.
+//! Checks of numbers, lengths and names.
 
 use sconce_tensor::{Error, Result};
 
 /// Maximum length of a name, in characters.
 const MAX_NAME: usize = 64;
 
-/// Names reach terminals, files and Elixir. They are short and plain, whatever their source.
+/// Returns an error unless the name is short and plain, because names reach terminals, files and Elixir.
 pub(crate) fn check_name(of: &str, name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '.';
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) {

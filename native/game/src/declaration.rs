@@ -16,10 +16,11 @@ const MAX_FIELDS: usize = 1 << 10;
 const MAX_TABLES: usize = 64;
 /// Maximum number of parts of an input, and therefore of heads of an action.
 pub(crate) const MAX_PARTS: usize = 64;
-/// Maximum number of ids of a table, of numbers of a vector, and of columns of a row.
+/// Maximum number of ids of a table, of values of a vector, and of columns of a row.
 pub(crate) const MAX_SIZE: usize = 1 << 16;
 
-/// Columns stored beside frames and inputs. No field and no part of an input may have one of these names.
+/// Names of columns that are stored beside frames and inputs. No field and no part of an input may have one of these
+/// names.
 const BESIDE: [&str; 4] = ["reward", "end", "weight", "log_likelihood"];
 
 /// A game as plain data: its fields, tables and input.
@@ -37,10 +38,10 @@ pub struct Declaration {
     /// Trained tables that fields look their ids up in.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_TABLES>")]
     pub tables: Vec<Table>,
-    /// Parts of an input; empty where inputs are unknown.
+    /// Parts of an input; empty if the game declares none.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_PARTS>")]
     pub input: Vec<InputPart>,
-    /// Number of fields before the previous input in a raw row. All fields come before it if absent.
+    /// Number of fields before the previous input in a raw row. If absent, the previous input follows all fields.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_after: Option<usize>,
 }
@@ -61,7 +62,8 @@ fn distinct<'a>(of: &str, names: impl Iterator<Item = &'a str>) -> Result<()> {
 }
 
 impl Declaration {
-    /// Checks that every number is in its bounds and that the parts agree. The error names the first fault.
+    /// Checks that every number is in its bounds and that fields, tables and input are consistent. The error names the
+    /// first fault.
     pub fn validate(&self) -> Result<()> {
         check_name("a game", &self.name)?;
         within("fields of a game", self.fields.len(), 1, MAX_FIELDS)?;

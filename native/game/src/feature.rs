@@ -10,9 +10,9 @@ use crate::table::Ids;
 /// A range of the embedded vector whose features share one condition.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {
-    /// Prefix of the names of its features.
+    /// Prefix of the names of the block's features.
     pub prefix: Cow<'static, str>,
-    /// Frames in which the features are computed; they are zeros in all others.
+    /// Frames in which the features are computed; in all other frames they are zeros.
     pub live: Live,
     /// Features in the order of the vector.
     pub features: Vec<Feature>,
@@ -25,7 +25,7 @@ pub enum Live {
     Always,
     /// Frames in which this column is not 0.
     Where(usize),
-    /// Frames in which this column is at least this number.
+    /// Frames in which this column is at least this value.
     From(usize, f32),
 }
 
@@ -39,13 +39,13 @@ pub enum Feature {
         /// First column of the field in the raw row.
         column: usize,
     },
-    /// A number computed from one or several columns.
+    /// A value computed from one or several columns.
     Value {
         /// Name of the feature, without the prefix of its block.
         name: Cow<'static, str>,
         /// Formula as text, for descriptions.
         text: Cow<'static, str>,
-        /// Computes the number.
+        /// Formula that computes the value.
         formula: Formula,
     },
     /// One feature per class: 1 for the class of the row and 0 for the others.
@@ -56,7 +56,7 @@ pub enum Feature {
         text: Cow<'static, str>,
         /// Number of classes.
         width: usize,
-        /// Computes the class.
+        /// Selects the class that is 1.
         class: Class,
     },
     /// Padding that is always zero.
@@ -80,7 +80,7 @@ pub enum Feature {
     },
 }
 
-/// A number computed from columns.
+/// A formula that computes a value from columns.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Formula {
     /// The constant 1.
@@ -98,16 +98,16 @@ pub enum Formula {
         /// Upper bound of the result.
         max: f32,
     },
-    /// 1 where the column is below the number.
+    /// 1 if the column is below the value, else 0.
     Below(usize, f32),
-    /// 1 where the band of the column is one of the listed bands.
+    /// 1 if the band of the column is one of the listed bands, else 0.
     InBands(usize, Bands, &'static [usize]),
-    /// 1 where two columns are in the same band.
+    /// 1 if two columns are in the same band, else 0.
     SameBand(usize, usize, Bands),
     /// The distance in column `given` if it is positive, else the Euclidean distance between two points. The result
     /// is divided by `by` and clamped to `min..=max`.
     Distance {
-        /// Column with a known distance, or 0.
+        /// Column that holds the distance if it is known, else 0.
         given: usize,
         /// Columns x and y of the first point.
         from: [usize; 2],
@@ -120,7 +120,7 @@ pub enum Formula {
         /// Upper bound of the result.
         max: f32,
     },
-    /// The row of the column's id in a table, as a number.
+    /// The index of the table row for the id in a column, as a number.
     Row(usize, Ids),
 }
 
@@ -131,19 +131,19 @@ pub struct Term {
     pub column: usize,
     /// Factor of the column.
     pub factor: f32,
-    /// Multiplies the absolute value of the column.
+    /// Uses the absolute value of the column.
     pub abs: bool,
 }
 
-/// The last value of each band except the last band, which holds all greater values.
+/// Bands of values, given by the largest value of each band. The last band is not listed; it holds all greater values.
 pub(crate) type Bands = &'static [u16];
 
-/// The feature of a one-hot that is 1.
+/// Selects the class of a one-hot that is 1.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Class {
     /// The band of a column.
     Band(usize, Bands),
-    /// The row of a column's id in a table.
+    /// The index of the table row for the id in a column.
     Row(usize, Ids),
     /// The id in a column; 0 for an id outside the one-hot.
     Known(usize),
@@ -157,7 +157,7 @@ fn flag(value: bool) -> f32 {
     f32::from(u8::from(value))
 }
 
-/// The number in a column. The caller has checked the length of the row.
+/// The value in a column. The caller has checked the length of the row.
 fn at(row: &[f32], column: usize) -> f32 {
     row.get(column).copied().unwrap_or(0.0)
 }
@@ -206,7 +206,7 @@ impl Class {
 }
 
 impl Live {
-    /// True for a row whose block has values.
+    /// True if the block has values for this row.
     pub fn holds(&self, row: &[f32]) -> bool {
         match *self {
             Live::Always => true,
@@ -215,7 +215,7 @@ impl Live {
         }
     }
 
-    /// Suffix of a feature's formula that states the condition.
+    /// Text of the condition, appended to a feature's formula.
     pub fn condition(&self, game: &Game) -> String {
         match *self {
             Live::Always => String::new(),
@@ -241,7 +241,7 @@ impl Feature {
         }
     }
 
-    /// Writes the features to `out`, which has [`width`](Self::width) numbers.
+    /// Writes the features to `out`, which has [`width`](Self::width) elements.
     pub fn write(&self, game: &Game, row: &[f32], out: &mut [f32]) {
         match self {
             Feature::Field { field, column } => {
@@ -327,7 +327,7 @@ fn one_hot(class: usize, out: &mut [f32]) {
     }
 }
 
-/// The default features of a game: those of each field, except of ids with a table, then the previous input, the
+/// The default features of a game: the features of each field except ids with a table, then the previous input, the
 /// queue of earlier inputs and the frame delay.
 pub fn features(game: &Game, packed: bool, queue_depth: usize, num_delays: usize) -> Vec<Block> {
     let looked_up = |field: &Field| field.table.is_some() && !packed;

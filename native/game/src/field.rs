@@ -25,7 +25,7 @@ pub struct Field {
     /// Table with a trained row for each id of the field.
     #[serde(default)]
     pub table: Option<Cow<'static, str>>,
-    /// Value for a frame that does not give this field. Without a default every frame must give it.
+    /// Value for a frame that does not give this field. Without a default, every frame must give the field.
     #[serde(default)]
     pub default: Option<f32>,
 }
@@ -93,14 +93,14 @@ pub enum Mirror {
     Negate,
     /// `min + max - v`, for a range.
     Flip,
-    /// Exchanges the values of this field and the named field.
+    /// This field and the named field exchange their values.
     Swap(Cow<'static, str>),
-    /// Replacement of each id or class, by id.
+    /// Replaces each id or class by the list's entry at that index.
     Permute(Cow<'static, [u16]>),
 }
 
 impl Scale {
-    /// The feature of a value.
+    /// Converts a value to its feature.
     pub fn apply(self, value: f32) -> f32 {
         match self {
             Scale::AsIs => value,
@@ -156,7 +156,7 @@ impl FieldKind {
         }
     }
 
-    /// Number of features that the default layout makes from the field.
+    /// Number of features of the field in the default layout.
     pub fn features(self) -> usize {
         match self {
             FieldKind::Vector(size) | FieldKind::OneHot(size) => size,
@@ -164,7 +164,7 @@ impl FieldKind {
         }
     }
 
-    /// Returns an error with the name of the field if it cannot have this value.
+    /// Returns an error that names the field if the value is not valid for the field.
     #[inline]
     pub fn check(self, value: f32, name: impl FnOnce() -> String) -> Result<()> {
         let (min, max, whole) = match self {
@@ -195,7 +195,7 @@ fn shown(value: f32) -> f64 {
 }
 
 impl Mirror {
-    /// The mirrored value. Swapped fields are left to the caller.
+    /// The value after the mirror. For `Swap` the caller exchanges the fields.
     pub(crate) fn apply(&self, kind: FieldKind, value: f32) -> f32 {
         match (self, kind) {
             (Mirror::Negate, _) => -value,
@@ -206,7 +206,7 @@ impl Mirror {
     }
 }
 
-/// The replacement of an id. An id outside the list stays as it is.
+/// The replacement of an id. An id outside the list is unchanged.
 pub(crate) fn permuted(to: &[u16], value: f32) -> f32 {
     match value >= 0.0 {
         true => to.get(value as usize).map_or(value, |&id| id.into()),

@@ -1,4 +1,4 @@
-//! One part of an input: a set of buttons, an axis or a choice, as raw numbers, as labels and as features.
+//! One part of an input: a set of buttons, an axis or a choice, as raw values, as labels and as features.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub struct InputPart {
     /// Change of the part when left and right are swapped.
     #[serde(default)]
     pub mirror: InputMirror,
-    /// Conversion from a raw number to a feature. A choice becomes a one-hot instead.
+    /// Conversion from a raw value to a feature. A choice becomes a one-hot instead.
     #[serde(default)]
     pub scale: Scale,
     /// Value of the part at rest. A frame is neutral when every part that has a rest value is at rest.
@@ -69,12 +69,12 @@ pub enum InputMirror {
     Keep,
     /// `min + max - v`, for an axis.
     Flip,
-    /// Replacement of each button or choice, by index.
+    /// Replaces each button or choice by the list's entry at that index.
     Permute(Cow<'static, [u16]>),
 }
 
 impl InputKind {
-    /// Number of raw numbers, and of labels.
+    /// Number of raw values, which is also the number of labels.
     pub fn numbers(&self) -> usize {
         match self {
             InputKind::Flags(names) => names.len(),
@@ -94,7 +94,7 @@ impl InputKind {
         }
     }
 
-    /// The values that each raw number can have.
+    /// The kind of values that each raw value can have.
     pub fn values(&self) -> FieldKind {
         match *self {
             InputKind::Flags(_) | InputKind::Bits(_) => FieldKind::Flag,
@@ -105,12 +105,12 @@ impl InputKind {
         }
     }
 
-    /// The label of a raw number. It is a bit, a class below `classes`, or the number itself. For an axis it is the
-    /// nearest class, and the upper one at a tie.
+    /// The label of a raw value: a bit, a class below `classes`, or the value itself. An axis takes the nearest class;
+    /// a tie takes the upper class.
     pub fn label(&self, value: f32, classes: usize) -> f32 {
         match *self {
             InputKind::Flags(_) | InputKind::Bits(_) => bucket(value, classes),
-            // A range of 0..1 skips the arithmetic, which keeps the exact bits.
+            // A range of 0..1 needs no scaling; skipping it avoids rounding errors.
             InputKind::Axis { min: 0.0, max: 1.0, .. } => bucket(value, classes),
             InputKind::Axis { min, max, .. } => bucket((value - min) / (max - min), classes),
             InputKind::Choice(_) => f32::from(value as u16),
@@ -118,7 +118,7 @@ impl InputKind {
         }
     }
 
-    /// The raw number of a label, the inverse of [`label`](Self::label).
+    /// The raw value of a label, the inverse of [`label`](Self::label).
     pub fn value(&self, label: f32, classes: usize) -> f32 {
         let share = || label / classes.saturating_sub(1) as f32;
         match *self {
@@ -137,7 +137,7 @@ fn bucket(value: f32, classes: usize) -> f32 {
 }
 
 impl InputPart {
-    /// The name of each raw number.
+    /// The name of each raw value.
     pub fn number_names(&self) -> impl Iterator<Item = String> {
         let of = |i: usize| match &self.kind {
             InputKind::Flags(names) => {
@@ -151,7 +151,7 @@ impl InputPart {
         (0..self.kind.numbers()).map(of)
     }
 
-    /// The same names, except that a vector has one name for all its numbers.
+    /// The name of each raw value, except that a vector has one name for all its values.
     pub(crate) fn column_names(&self) -> Vec<String> {
         match self.kind {
             InputKind::Continuous { .. } => vec![self.name.to_string()],
@@ -159,7 +159,7 @@ impl InputPart {
         }
     }
 
-    /// Swaps left and right in the raw numbers of this part.
+    /// Swaps left and right in the raw values of this part.
     pub(crate) fn swap_sides(&self, numbers: &mut [f32]) {
         match (&self.mirror, &self.kind) {
             (InputMirror::Keep, _) => {}
@@ -173,7 +173,7 @@ impl InputPart {
                 numbers.iter_mut().for_each(|value| *value = min + max - *value);
             }
             (InputMirror::Permute(to), InputKind::Flags(_) | InputKind::Bits(_)) => {
-                // Validation allows only pairs, so that each pair is swapped once.
+                // Validation allows only pairs. Skipping `i >= to` swaps each pair once.
                 for (from, &to) in to.iter().enumerate().filter(|(i, to)| *i < usize::from(**to)) {
                     numbers.swap(from, to.into());
                 }
@@ -185,7 +185,7 @@ impl InputPart {
         }
     }
 
-    /// Writes the features of the raw numbers.
+    /// Writes the features of the part's raw values.
     fn encode(&self, numbers: &[f32], out: &mut [f32]) {
         match self.kind {
             InputKind::Choice(_) => {
@@ -257,12 +257,12 @@ impl InputPart {
     }
 }
 
-/// Maximum number of raw numbers of all parts together.
+/// Maximum number of raw values of all parts together.
 pub(crate) const MAX_NUMBERS: usize = 1 << 10;
 /// Maximum number of classes. The largest u16 is not a class; it marks a missing label.
 pub const MAX_CLASSES: usize = u16::MAX as usize;
 
-/// Checks that the mirror is its own inverse.
+/// Checks that the replacement list of a mirror is its own inverse.
 pub(crate) fn check_pairs(what: &str, to: &[u16], size: usize) -> Result<()> {
     let back = |(i, to_i): (usize, &u16)| {
         to.get(usize::from(*to_i)).is_some_and(|back| usize::from(*back) == i)
@@ -276,7 +276,7 @@ pub(crate) fn check_pairs(what: &str, to: &[u16], size: usize) -> Result<()> {
     }
 }
 
-/// Writes the features of an input's raw numbers.
+/// Writes the features of an input's raw values.
 pub fn encode(parts: &[InputPart], mut numbers: &[f32], mut out: &mut [f32]) {
     for part in parts {
         let (own, rest) = numbers.split_at(part.kind.numbers().min(numbers.len()));
@@ -287,7 +287,7 @@ pub fn encode(parts: &[InputPart], mut numbers: &[f32], mut out: &mut [f32]) {
     }
 }
 
-/// Swaps left and right in the raw numbers of an input.
+/// Swaps left and right in the raw values of an input.
 pub fn mirror_input(parts: &[InputPart], numbers: &mut [f32]) -> Result<()> {
     fits("input", parts.iter().map(|part| part.kind.numbers()).sum(), numbers.len())?;
     let mut rest = numbers;

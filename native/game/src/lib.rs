@@ -1,9 +1,8 @@
 //! Frames and inputs of a game, declared as data.
 //!
-//! A [`Game`] is a table: the [`Field`]s of a frame, the [`InputPart`]s of an input, and the tables that ids are
-//! looked up in. It determines the raw row and its checks, the mirror image, the conversion between inputs and
-//! labels, and the features of a frame. Melee is one such table, in [`melee`]; a game of plain vectors is the
-//! smallest.
+//! A [`Game`] is a table: the [`Field`]s of a frame, the [`InputPart`]s of an input, and the tables that ids are looked
+//! up in. The table determines the raw row and its checks, the mirror image, the conversion between inputs and labels,
+//! and the features of a frame. Melee is one such table, in [`melee`]; a game of plain vectors is the smallest.
 
 #![warn(unreachable_pub)]
 

@@ -13,24 +13,25 @@ use crate::input::{InputMirror, InputPart, mirror_input};
 
 /// A game: its declaration and the columns of its raw row.
 ///
-/// A raw row holds the numbers of the fields, in order. Between two fields, or at the end, it holds the previous
-/// input: a flag that is 1 if the input is known, then its raw numbers. Ids are whole numbers, which f32 represents
-/// exactly.
+/// A raw row holds the values of the fields, in order. Between two fields, or at the end, it holds the previous input:
+/// a flag that is 1 if the input is known, then the raw values of the input. Ids are whole numbers, which f32
+/// represents exactly.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(from = "Declaration", into = "Declaration")]
 pub struct Game {
     declaration: Declaration,
     /// First column of each field.
     columns: Vec<usize>,
-    /// Column of the flag that is 1 if a previous input is known. The numbers of the input follow it. It equals the
+    /// Column of the flag that is 1 if a previous input is known. The values of the input follow the flag. Equals the
     /// width of the row if no input is declared.
     previous: usize,
     width: usize,
     numbers: usize,
     input_width: usize,
-    /// Kind of each field, with its first column. Kept apart from the declaration because each frame reads it.
+    /// Kind of each field, with its first column. Stored apart from the declaration for speed, because every frame
+    /// needs the kinds.
     kinds: Vec<(usize, FieldKind)>,
-    /// Mirror of each field that is not swapped and not kept, with its first column and kind.
+    /// Mirror of each field whose own values change, with the field's first column and kind.
     mirrors: Vec<(usize, FieldKind, Mirror)>,
     /// Pairs of columns that swap their values, each pair once.
     swaps: Vec<(usize, usize)>,
@@ -76,7 +77,7 @@ impl From<Game> for Declaration {
     }
 }
 
-/// Accepts a contradictory declaration too; [`Game::validate`] reports it.
+/// Accepts even a contradictory declaration, which [`Game::validate`] reports.
 impl From<Declaration> for Game {
     fn from(declaration: Declaration) -> Self {
         let Declaration { fields, input, previous_after, .. } = &declaration;
@@ -133,7 +134,7 @@ impl From<Declaration> for Game {
 }
 
 impl Game {
-    /// A game of plain vectors of `size` numbers, without an input.
+    /// A game of plain vectors of width `size`, without an input.
     pub fn vector(size: usize) -> Self {
         let field = Field {
             name: "vector".into(),
@@ -188,12 +189,12 @@ impl Game {
         self.columns.iter().copied().zip(&self.declaration.fields)
     }
 
-    /// The parts of an input; empty where inputs are unknown.
+    /// The parts of an input; empty if the game declares none.
     pub fn parts(&self) -> &[InputPart] {
         &self.declaration.input
     }
 
-    /// Number of raw numbers of an input.
+    /// Number of raw values of an input.
     pub fn input_numbers(&self) -> usize {
         self.numbers
     }
@@ -213,7 +214,7 @@ impl Game {
         self.previous
     }
 
-    /// Columns of the raw numbers of the previous input.
+    /// Columns of the raw values of the previous input.
     pub fn previous_place(&self) -> Range<usize> {
         match self.parts().is_empty() {
             true => self.previous..self.previous,
@@ -261,7 +262,7 @@ impl Game {
         self.raw_columns().into_iter().nth(column).map(|c| c.name).unwrap_or_default()
     }
 
-    /// Checks every value against its field. The error names the first invalid column.
+    /// Checks that every value is valid for its field. The error names the first invalid column.
     pub fn check(&self, row: &[f32]) -> Result<()> {
         fits("frame", self.width, row.len())?;
         for &(column, kind) in &self.kinds {
@@ -288,13 +289,13 @@ impl Game {
         Ok(())
     }
 
-    /// Raw numbers of the input that led to the frame, if it is known.
+    /// Raw values of the input that led to the frame, if that input is known.
     pub fn previous<'a>(&self, row: &'a [f32]) -> Option<&'a [f32]> {
         let known = !self.parts().is_empty() && row.get(self.previous).is_some_and(|v| *v != 0.0);
         row.get(self.previous_place()).filter(|_| known)
     }
 
-    /// Sets the raw numbers of the previous input of a row.
+    /// Sets the raw values of the previous input of a row.
     pub fn set_previous(&self, row: &mut [f32], numbers: &[f32]) -> Result<()> {
         fits("frame", self.width, row.len())?;
         fits("input", self.numbers, numbers.len())?;

@@ -40,7 +40,7 @@ impl Ids {
         self.len() == 0
     }
 
-    /// The row of an id. An id without its own row has the row after the last.
+    /// Index of an id's row. An id without its own row gets the shared last row.
     pub fn row(&self, value: f32) -> usize {
         match self {
             Ids::Below(n) if value >= 0.0 && value < *n as f32 => value as usize,

@@ -99,11 +99,11 @@ fn times<'a>(
 
 #[derive(Serialize)]
 struct FrameTimes {
-    /// Microseconds of each pass that reads all packed rows into numbers.
+    /// Microseconds of each pass that decodes all packed rows.
     read_us: Vec<f64>,
-    /// Microseconds of each pass that embeds them.
+    /// Microseconds of each pass that embeds all rows.
     embed_us: Vec<f64>,
-    /// Numbers of one embedded frame.
+    /// Continuous values of one embedded frame.
     width: usize,
     /// Ids of one embedded frame.
     ids: usize,

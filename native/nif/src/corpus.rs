@@ -94,7 +94,7 @@ fn builder_open<'a>(env: Env<'a>, schema: Term<'a>, dir: String) -> Term<'a> {
     })
 }
 
-/// Adds a game: rows of numbers, f32 little-endian.
+/// Adds a game: rows of f32 values, little-endian.
 #[rustler::nif(schedule = "DirtyIo")]
 fn builder_add<'a>(env: Env<'a>, builder: Handle<BuilderHandle>, rows: Binary<'a>) -> Term<'a> {
     call(env, "build", || {
@@ -115,7 +115,7 @@ fn builder_finish<'a>(env: Env<'a>, builder: Handle<BuilderHandle>, whole: bool)
     })
 }
 
-/// Builds a corpus. Each game is a pair of binaries: numbers (f32) and labels, both little-endian.
+/// Builds a corpus. Each game is a pair of binaries: values (f32) and labels, both little-endian.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn corpus_build<'a>(
     env: Env<'a>,
@@ -171,7 +171,7 @@ fn corpus_games<'a>(env: Env<'a>, corpus: Handle<CorpusHandle>) -> Term<'a> {
     call(env, "games", || encode(env, &corpus.get()?.0.games()))
 }
 
-/// One player's view of a game: `{raw rows (f32), numbers per row, labels, labels per row}`.
+/// One player's view of a game: `{raw rows (f32), values per row, labels, labels per row}`.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn corpus_recording<'a>(
     env: Env<'a>,

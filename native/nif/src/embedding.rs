@@ -42,7 +42,7 @@ fn embedding_of(term: Term) -> Result<Embedding> {
     Ok(embedding)
 }
 
-/// The numbers of a packed frame (f32 little-endian), whose length must be the embedding's.
+/// The values of a packed frame (f32 little-endian); their count must be the embedding's raw width.
 fn raw_row(embedding: &Embedding, bytes: &[u8]) -> Result<Vec<f32>> {
     let expected = embedding.raw_width().saturating_mul(size_of::<f32>());
     if bytes.len() != expected {

@@ -1,8 +1,8 @@
 //! Queries to the driver of NVIDIA's GPUs.
 //!
-//! One separate thread sends all queries and answers by message. A driver takes microseconds for most, milliseconds for
-//! some, seconds if it must wake a card first, and never returns if a card hangs. Then only that thread hangs, no
-//! scheduler and no worker; callers give up at their deadlines ([`gpu_abandon`]).
+//! One separate thread sends all queries and answers by message. A driver takes microseconds for most queries,
+//! milliseconds for some, seconds if it must wake a card first, and never returns if a card hangs. Then only that
+//! thread hangs, no scheduler and no worker; callers give up at their deadlines ([`gpu_abandon`]).
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

@@ -30,8 +30,8 @@ use rustler::{Env, Term};
 use sconce_tensor::memory::{self, Counted};
 
 /// The allocator of all native memory. A training step frees the memory that the next one allocates. This allocator
-/// returns freed pages to the system after a second at the earliest; with the C library's the kernel would zero them
-/// again at each step. Allocations of a training are counted, see `Sconce.Trainer.plan/2`.
+/// returns freed pages to the system after a second at the earliest; with the C library's allocator the kernel would
+/// zero them again at each step. Allocations of a training are counted, see `Sconce.Trainer.plan/2`.
 #[global_allocator]
 static ALLOCATOR: Counted<MiMalloc> = Counted(MiMalloc);
 

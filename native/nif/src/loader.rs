@@ -23,7 +23,7 @@ use crate::corpus::CorpusHandle;
 ///
 /// 1. The stream has a thread, which opens it, waits for requests and answers each by message with the next batch. That
 ///    thread owns the loader, whose threads make the batches.
-/// 2. One request at a time: a request before the answer to another is `:busy`.
+/// 2. Only one request is in flight: the next one before its answer is `:busy`.
 /// 3. Closing ends that thread and with it the loader. The stream closes by a call, by the death of the process that
 ///    opened it, or with the last reference to the handle. Closing does not wait for the threads to end. A request in
 ///    flight is answered `:cancelled`.
@@ -127,9 +127,9 @@ impl StreamOptions {
     }
 }
 
-/// Most frames of a batch.
+/// Maximum number of frames in a batch.
 const MAX_FRAMES: usize = 1 << 20;
-/// Most bytes of a batch.
+/// Maximum size of a batch in bytes.
 const MAX_BYTES: u64 = 2 << 30;
 /// Largest first step. Steps counted from there do not overflow 64 bits.
 const MAX_START: u64 = (1 << 48) - 1;
@@ -160,8 +160,8 @@ impl StreamInfo {
 /// Number of open streams in this VM.
 pub(crate) static STREAMS: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs `work` on a thread of its own, because it maps and scans games; the pool is for short work. The reply is made
-/// after the thread has started, and answers if it is dropped.
+/// Runs `work` on a thread of its own, because `work` maps and scans games; the pool is for short work. The reply is
+/// made after the thread has started, and answers if it is dropped.
 fn on_a_thread(
     env: Env,
     reference: Reference,
@@ -348,6 +348,6 @@ impl Answer for Loaded {
     }
 }
 
-/// The numbers of a batch cross the border in their memory layout.
+/// The values of a batch cross the border in native byte order.
 #[cfg(not(target_endian = "little"))]
 compile_error!("batches cross to Elixir in their memory layout, which must be little-endian");

@@ -15,8 +15,8 @@ mod atoms {
 /// A session, its frame, whether its logits are returned, the overrides, and directions.
 type Asked<'a> = (Handle<SessionHandle>, Binary<'a>, bool, Term<'a>, Option<Binary<'a>>);
 
-/// Returns `{:ok, [answer]}`, each as from `session_act`, or `:queued` if they come by message. All share one ticket,
-/// so they are given up together. Reading many games takes time, which is reported to the scheduler.
+/// Returns `{:ok, [answer]}`, each as from `session_act`, or `:queued` if they come by message. The decisions share one
+/// ticket, so they are given up together. Reading many games takes time, which is reported to the scheduler.
 #[rustler::nif]
 fn session_act_many<'a>(
     env: Env<'a>,

@@ -20,7 +20,7 @@ mod atoms {
     rustler::atoms! { deliver }
 }
 
-/// Most answers that one call sends, a short time of a scheduler.
+/// Maximum number of answers that one call sends, so that the call takes little scheduler time.
 const AT_ONCE: usize = 64;
 
 /// A request whose answer goes through the outbox.
@@ -31,7 +31,7 @@ pub(crate) trait Deliver: Send + 'static {
 
 /// The answers of one serving.
 pub(crate) struct Outbox<R> {
-    /// The process that sends them.
+    /// The process that sends the answers.
     sender: LocalPid,
     state: Mutex<State<R>>,
 }
@@ -84,7 +84,7 @@ impl<R: Deliver> Outbox<R> {
         more
     }
 
-    /// Sends all stored answers; later ones are sent as they are put.
+    /// Sends all stored answers; later answers are sent as they are put.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;

@@ -19,8 +19,8 @@ use crate::border::{
     to_binary,
 };
 
-/// Most packed models that a policy keeps: each bound of int8 is a format of its own. A dropped model lives as long as
-/// its sessions.
+/// Maximum number of packed models that a policy keeps: each bound of int8 is a format of its own. A dropped model
+/// lives as long as its sessions.
 const MOST_MODELS: usize = 4;
 
 /// An immutable policy, shared by all its references, and its models, each packed when a session first needs its
@@ -117,15 +117,15 @@ fn policy_save<'a>(
 struct PolicyInfo<'a> {
     spec: &'a Spec,
     num_weights: usize,
-    /// Numbers of a raw row.
+    /// Values in a raw row.
     raw_width: usize,
-    /// Numbers of an embedded frame.
+    /// Values in an embedded frame.
     width: usize,
-    /// Numbers of the trunk's output.
+    /// Values in the trunk's output.
     trunk_width: usize,
     num_logits: usize,
     num_labels: usize,
-    /// Numbers of the state of one game.
+    /// Values in the state of one game.
     state_size: usize,
 }
 
@@ -171,7 +171,7 @@ fn policy_weight(env: Env, policy: Handle<PolicyHandle>, name: String) -> Term {
     })
 }
 
-/// Numbers of logits and labels of a kind of head, and whether its labels are bits or classes.
+/// Counts of logits and labels of a kind of head, and whether its labels are bits or classes.
 #[rustler::nif]
 fn head_sizes<'a>(env: Env<'a>, kind: Term<'a>) -> Term<'a> {
     inline(env, "head", || {

@@ -144,7 +144,7 @@ fn session_count() -> usize {
     session::live()
 }
 
-/// Returns the numbers of open streams and of threads that make batches.
+/// Returns the counts of open streams and of threads that make batches.
 #[rustler::nif]
 fn loader_count(env: Env) -> Term {
     call(env, "stream", || Ok((STREAMS.load(Ordering::Acquire), live_threads())))

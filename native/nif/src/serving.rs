@@ -241,7 +241,7 @@ fn submit_act(
     mut taken: Taken,
     deadline: Option<Deadline>,
 ) -> Result<()> {
-    // The frame is read here: there are more schedulers than workers.
+    // The frame is read on the scheduler, because there are more schedulers than workers.
     let asked = server.ask(taken.session()?, &request.raw, &request.overrides)?;
     let waiting = Waiting::new(env, "act", reference, taken.ticket.clone(), &server.outbox);
     let acting = Box::new(Acting { request, asked, taken, waiting });
@@ -282,7 +282,8 @@ fn serving_deliver(env: Env, serving: Handle<ServingHandle>) -> Term {
     timed(env, || serving.get().is_ok_and(|serving| serving.0.outbox.deliver(env)).encode(env))
 }
 
-/// Opens a session whose decisions the serving makes. Opens on a native thread, because the first session may measure.
+/// Opens a session whose decisions the serving makes. Runs on a native thread, because the first session may measure
+/// the model.
 #[rustler::nif]
 fn serving_open<'a>(
     env: Env<'a>,
@@ -348,7 +349,7 @@ fn serving_forward<'a>(
     inline(env, "forward", || submit_forward(env, serving, reference, rows, shape, given, how))
 }
 
-/// As `serving_forward`, for rows whose copying takes too long for a scheduler.
+/// `serving_forward` on a dirty scheduler, for rows that take too long to copy on a normal one.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn serving_forward_many<'a>(
     env: Env<'a>,
@@ -451,7 +452,7 @@ fn serving_stats(env: Env, serving: Handle<ServingHandle>, news: bool) -> Term {
     })
 }
 
-/// Number of requests in the queue or in flight, or the reason why the serving takes no more.
+/// Number of requests in the queue or in flight, or the reason why the serving takes no more requests.
 #[rustler::nif]
 fn serving_load(env: Env, serving: Handle<ServingHandle>) -> Term {
     inline(env, "load", || {

@@ -35,11 +35,11 @@ mod atoms {
 pub(crate) struct SessionHandle {
     slot: Mutex<Slot>,
     owner: Mutex<Owner>,
-    /// Makes the session's decisions, instead of its own lane.
+    /// Makes the session's decisions, if a serving does so instead of the session's own lane.
     decider: Option<Arc<dyn Decider>>,
 }
 
-/// A serving, as its sessions use it.
+/// The interface of a serving to its sessions.
 pub(crate) trait Decider: Send + Sync {
     /// Decides at once, or queues the request. A refused request leaves the session unchanged.
     fn act<'a>(
@@ -371,7 +371,7 @@ impl Encoder for Answered<'_> {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
         let Decision { logits, choices, confidence } = &*self.decision;
         let logits = self.logits.then(|| to_binary(env, logits));
-        // Bits and classes become integers. So does a whole number of a head of numbers; Elixir knows those heads.
+        // Bits and classes become integers. So do whole values of continuous heads; Elixir knows which heads those are.
         let label = |label: &f32| match label.fract() == 0.0 && (0.0..65_536.0).contains(label) {
             true => (*label as i64).encode(env),
             false => label.encode(env),
@@ -399,13 +399,13 @@ fn session_reset(env: Env, handle: Handle<SessionHandle>, seed: Option<u64>) -> 
     perform(env, "reset", || Taken::new(env, handle.get()?)?.session()?.reset(seed))
 }
 
-/// Takes back the decisions of a game frame and of later ones; returns their number.
+/// Takes back the decisions of a game frame and of later ones; returns their count.
 #[rustler::nif]
 fn session_rollback(env: Env, handle: Handle<SessionHandle>, game_frame: i64) -> Term {
     call(env, "rollback", || Taken::new(env, handle.get()?)?.session()?.rollback(game_frame))
 }
 
-/// Takes back the decisions after the first `frames`.
+/// Takes back the decisions after the first `frames` decisions.
 #[rustler::nif]
 fn session_back_to(env: Env, handle: Handle<SessionHandle>, frames: u64) -> Term {
     perform(env, "act", || Taken::new(env, handle.get()?)?.session()?.back_to(frames))

@@ -21,7 +21,7 @@ struct NativeInfo {
     profile: &'static str,
     /// Whether the build supports NVIDIA's cards.
     cuda: bool,
-    /// Whether the build has flash attention for them.
+    /// Whether the build has flash attention for NVIDIA's cards.
     flash_attn: bool,
     /// Number of threads that the operating system grants this process.
     threads: usize,

@@ -36,7 +36,7 @@ fn tell(events: &Events) -> impl Fn(Event) + '_ {
     }
 }
 
-/// A question of a run. Its process answers by the number.
+/// A question of a run. The answer refers to the question by `number`.
 #[derive(Serialize)]
 struct Asking {
     event: &'static str,

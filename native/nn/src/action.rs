@@ -1,11 +1,11 @@
-//! The named parts of an action, and the way in which they are tied together.
+//! The named parts of an action, and the dependence between them.
 
 use sconce_game::{InputKind, InputPart};
 use serde::{Deserialize, Serialize};
 
 use crate::head::{Gaussian, HeadKind};
 
-/// The heads of a policy: the named parts of an action, and the way in which they are tied together.
+/// The heads of a policy: the named parts of an action, and the dependence between them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Heads {
     /// Independent or autoregressive.
@@ -14,7 +14,7 @@ pub struct Heads {
     pub parts: Vec<Head>,
     /// Width of the residual stream of autoregressive heads.
     pub stream_size: usize,
-    /// Adds a learned row for the previous choice to the logits. The row starts as log P(a_t | a_{t-1}).
+    /// Adds to the logits a learned row, selected by the previous choice. The row starts as log P(a_t | a_{t-1}).
     pub prior: bool,
 }
 
@@ -22,9 +22,9 @@ pub struct Heads {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeadsKind {
-    /// Every head reads the trunk vector alone.
+    /// The only input of a head is the trunk vector.
     Independent,
-    /// Each head also reads the choices of the heads before it.
+    /// The inputs of a head are the trunk vector and the choices of the heads before it.
     Autoregressive,
 }
 
@@ -35,7 +35,7 @@ pub struct Head {
     pub name: String,
     /// Distribution of the part.
     pub kind: HeadKind,
-    /// Width of the hidden layer of an independent head. 0 for all heads makes them linear.
+    /// Width of the hidden layer of an independent head. If it is 0 for all heads, they are linear.
     pub hidden_size: usize,
 }
 
@@ -44,9 +44,9 @@ pub struct Head {
 pub struct Part<'a> {
     /// The head.
     pub head: &'a Head,
-    /// Offset of its first logit.
+    /// Offset of the head's first logit.
     pub logits: usize,
-    /// Offset of its first label.
+    /// Offset of the head's first label.
     pub labels: usize,
 }
 
@@ -92,12 +92,12 @@ impl Heads {
         Heads { kind: HeadsKind::Independent, parts, stream_size: 128, prior: false }
     }
 
-    /// True if independent heads read their logits directly from the trunk vector.
+    /// True if the heads are independent and have no hidden layer.
     pub fn are_linear(&self) -> bool {
         self.parts.iter().all(|head| head.hidden_size == 0)
     }
 
-    /// Heads that choose an action; a value head does not.
+    /// Heads that choose a part of an action: all except the value head.
     pub fn choosing(&self) -> impl Iterator<Item = &Head> {
         self.parts.iter().filter(|head| head.kind.labels() > 0)
     }
@@ -116,12 +116,12 @@ impl Heads {
         })
     }
 
-    /// Number of logits of one frame, all heads side by side.
+    /// Number of logits of one frame, summed over all heads.
     pub fn num_logits(&self) -> usize {
         self.parts.iter().map(|h| h.kind.logits()).sum()
     }
 
-    /// The smallest valid label of each number of one frame.
+    /// The smallest valid value of each label of one frame.
     pub fn least_labels(&self) -> Vec<f32> {
         let of = |head: &Head| std::iter::repeat_n(head.kind.least(), head.kind.labels());
         self.parts.iter().flat_map(of).collect()

@@ -1,4 +1,4 @@
-//! Bounds of the numbers of a Spec.
+//! Bounds of the sizes in a Spec.
 
 use crate::{Error, Result};
 
@@ -10,7 +10,7 @@ pub const MAX_PARTS: usize = 64;
 pub const MAX_LAYERS: usize = 256;
 /// Maximum number of f32 in the state of one game: 1 GiB.
 pub const MAX_STATE: usize = 1 << 28;
-/// Maximum number of inputs in a vector: slightly more than one second.
+/// Maximum number of inputs in a vector: slightly more than one second at 60 frames per second.
 pub(crate) const MAX_QUEUE_DEPTH: usize = 64;
 /// Maximum length of a head's name, in characters.
 pub(crate) const MAX_HEAD_NAME: usize = 32;

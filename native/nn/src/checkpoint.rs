@@ -3,7 +3,7 @@
 //! A file that training can resume from also holds the state of the optimiser, under names that begin with
 //! `optimiser.`.
 //!
-//! The metadata holds a SHA-256 of itself and of all numbers, which detects any changed bit.
+//! The metadata holds a SHA-256 over the metadata and all values, which detects any changed bit.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -36,7 +36,7 @@ pub struct Manifest {
     /// Notes of the writer: step, metrics, purpose of the training.
     #[serde(default)]
     pub notes: Value,
-    /// State that a run needs to resume. Null in a file that is only played.
+    /// State that a training run needs to resume. Null in a file that is only for play.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub run: Value,
 }
@@ -48,12 +48,12 @@ impl Manifest {
     }
 }
 
-/// The manifest in the form in which it is written.
+/// The manifest in its form on disk.
 #[derive(Serialize)]
 struct Signed<'a> {
     #[serde(flatten)]
     manifest: &'a Manifest,
-    /// Digest of this text with an empty digest, and of the numbers after it.
+    /// SHA-256 of the manifest's text with an empty digest, and of the names and values of the tensors.
     sha256: &'a str,
 }
 
@@ -62,8 +62,8 @@ fn signed(manifest: &Manifest, sha256: &str) -> Result<String> {
     serde_json::to_string(&signed).map_err(|e| Error::corrupt("manifest", e))
 }
 
-/// Digest of the manifest, the sorted names of the tensors and their numbers. Shapes need no digest, because they must
-/// fit the Spec and the numbers.
+/// SHA-256 of the manifest, the sorted names of the tensors and their values. Shapes need no digest, because they must
+/// fit the Spec and the number of values.
 fn digest<'a>(
     unsigned: &'a str,
     names: impl Iterator<Item = &'a String>,
@@ -84,12 +84,12 @@ pub struct Checkpoint {
     pub optimiser: Optimiser,
 }
 
-/// Numbers of the optimiser by name. Empty in a file that is only played.
+/// Values of the optimiser's state by name. Empty in a file that is only for play.
 pub type Optimiser = BTreeMap<String, Vec<f32>>;
 
 const OPTIMISER: &str = "optimiser.";
 
-/// The content of a file, copied to memory of its own. Later changes of the weights do not affect it.
+/// The content of a checkpoint file, copied to memory of its own. Later changes of the weights do not affect the copy.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     manifest: Manifest,
@@ -103,7 +103,7 @@ struct Numbers {
 }
 
 impl Snapshot {
-    /// Copies the weights to memory of its own.
+    /// Copies the weights to the snapshot's own memory.
     pub fn new(manifest: Manifest, weights: &Weights, optimiser: Optimiser) -> Result<Self> {
         let weight = |(name, t): (&String, &Weight)| {
             Ok((name.clone(), Numbers { dims: t.dims().to_vec(), values: to_vec(t)? }))
@@ -116,7 +116,7 @@ impl Snapshot {
         Ok(Snapshot { manifest, tensors })
     }
 
-    /// Adds the state that a run needs to resume.
+    /// Adds the state that a training run needs to resume.
     pub fn of_run(mut self, run: Value) -> Self {
         self.manifest.run = run;
         self
@@ -152,7 +152,8 @@ impl Snapshot {
         Ok(bytes)
     }
 
-    /// Writes a file beside `path`, syncs it and renames it. Removes partial files of an interrupted save.
+    /// Writes a temporary file beside `path`, syncs it and renames it to `path`. Removes partial files of an
+    /// interrupted save.
     pub fn save(&self, path: &Path) -> Result<()> {
         let bytes = self.encode()?;
         fs::clear_partials_of(path);
@@ -187,20 +188,20 @@ impl View for &Numbers {
     }
 }
 
-/// Reads a checkpoint. The numbers are read only if the header accounts for every byte of the file. All numbers must
-/// be finite and match the digest. A file without a digest is accepted.
+/// Reads a checkpoint. The values are read only if the header accounts for every byte of the file. All values must be
+/// finite and match the digest. A file without a digest is accepted.
 pub fn load(path: &Path) -> Result<Checkpoint> {
     decode(&path.display().to_string(), &whole(path)?)
 }
 
-/// Reads the policy of a checkpoint and skips the numbers of the optimiser.
+/// Reads the policy of a checkpoint and skips the state of the optimiser.
 pub fn load_policy(path: &Path) -> Result<(Manifest, Weights)> {
     let (what, bytes) = (path.display().to_string(), whole(path)?);
     let (manifest, weights, _) = decode_if(&what, &bytes, |name| !name.starts_with(OPTIMISER))?;
     Ok((manifest, weights))
 }
 
-/// The manifest, without reading the numbers.
+/// Reads only the manifest, not the values.
 pub fn manifest(path: &Path) -> Result<Manifest> {
     let what = path.display().to_string();
     let (_, header, _) = opened(path)?;
@@ -208,13 +209,13 @@ pub fn manifest(path: &Path) -> Result<Manifest> {
     parse(&what, raw)
 }
 
-/// The bytes of a file whose header accounts for all of them.
+/// Reads a file and checks that the header accounts for all its bytes.
 fn whole(path: &Path) -> Result<Vec<u8>> {
     let (mut file, header, mut bytes) = opened(path)?;
-    // A file of another format or of a later version is rejected before its numbers are read.
+    // A file of another format or of a later version is rejected before its values are read.
     let what = path.display().to_string();
     metadata(&what, &header)?;
-    // Room for the bytes and for the numbers decoded from them.
+    // Requires free memory for the bytes and for the values decoded from them.
     memory::room(&what, file.length().saturating_mul(2))?;
     file.read(file.length() - bytes.len() as u64, &mut bytes)?;
     Ok(bytes)
@@ -233,7 +234,7 @@ fn opened(path: &Path) -> Result<(fs::Regular, Metadata, Vec<u8>)> {
     Ok((file, header, bytes))
 }
 
-/// Decodes a checkpoint from the bytes of a file. Errors name it `what`.
+/// Decodes a checkpoint from the bytes of a file. Errors call the file `what`.
 pub fn decode(what: &str, bytes: &[u8]) -> Result<Checkpoint> {
     let (manifest, weights, optimiser) = decode_if(what, bytes, |_| true)?;
     Ok(Checkpoint { manifest, weights, optimiser })
@@ -274,7 +275,7 @@ fn metadata<'a>(what: &str, header: &'a Metadata) -> Result<(&'a str, Value)> {
     Ok((text, raw))
 }
 
-/// Checks manifest, names and numbers against the digest.
+/// Checks manifest, names and values against the digest.
 fn check(what: &str, (text, raw): (&str, &Value), names: &[String], numbers: &[u8]) -> Result<()> {
     let Some(sha256) = raw.get("sha256").and_then(Value::as_str) else { return Ok(()) };
     let unsigned = text.replacen(sha256, "", 1);
@@ -290,7 +291,7 @@ fn parse(what: &str, raw: Value) -> Result<Manifest> {
     Ok(manifest)
 }
 
-/// A readable reason, followed by the message of the parser.
+/// An error with a readable reason, followed by the message of the parser.
 fn damaged(what: &str, parser: impl Display) -> Error {
     Error::corrupt(what, format!("cut short, damaged, or no checkpoint ({parser})"))
 }
@@ -314,7 +315,7 @@ fn read(what: &str, name: &str, info: &TensorInfo, body: &[u8]) -> Result<Vec<f3
     Ok(data)
 }
 
-/// The numbers as little-endian f32.
+/// Encodes the numbers as little-endian f32.
 pub fn bytes(numbers: &[f32]) -> Vec<u8> {
     let mut bytes = memory::with_capacity(size_of_val(numbers));
     bytes.extend(numbers.iter().flat_map(|v| v.to_le_bytes()));

@@ -1,4 +1,4 @@
-//! Small layers of which backbones and heads are built.
+//! Small layers that backbones and heads are built from.
 
 use sconce_realtime::{self as packed, Matrix, Packer};
 use sconce_tensor::Tensor;
@@ -28,7 +28,7 @@ impl Linear {
         Ok(Linear { weight, bias: None, activation: Activation::None })
     }
 
-    /// A layer without an activation whose bias starts as `bias` says.
+    /// A layer without an activation. `bias` initialises the bias.
     pub fn with_bias(input: usize, output: usize, bias: Init, b: &Builder) -> Result<Self> {
         let bias = b.get("bias", &[output], bias)?;
         Ok(Linear { bias: Some(bias), ..Self::without_bias(input, output, b)? })
@@ -83,7 +83,7 @@ impl Linear {
         ops::Affine { weight: self.weight.clone(), bias: self.bias.clone() }
     }
 
-    /// The weights; an error if the layer has an activation.
+    /// The weights as an affine map; an error if the layer has an activation.
     pub(crate) fn plain(&self) -> Result<ops::Affine> {
         match self.activation {
             Activation::None => Ok(self.affine()),
@@ -94,7 +94,7 @@ impl Linear {
         }
     }
 
-    /// `activation(norm(x W^T + b))`.
+    /// Computes `activation(norm(x W^T + b))`.
     pub fn forward_norm(&self, x: &Tensor, norm: &Norm) -> Result<Tensor> {
         ops::linear_norm(x, &self.weight, self.bias.as_ref(), &norm.0, self.activation)
     }
@@ -103,24 +103,24 @@ impl Linear {
 /// LayerNorm or RMSNorm over the last dimension, eps 1e-5. Weights: `weight [d]`, and `bias [d]` for a LayerNorm.
 pub struct Norm(ops::Norm);
 
-/// Added to the variance by every norm.
+/// Constant that every norm adds to the variance.
 pub const EPS: f32 = 1e-5;
 
 impl Norm {
-    /// A LayerNorm over `size` numbers.
+    /// A LayerNorm over vectors of width `size`.
     pub fn layer(size: usize, b: &Builder) -> Result<Self> {
         let bias = b.get("bias", &[size], Init::Constant(0.0))?;
         let Norm(rms) = Norm::rms(size, b)?;
         Ok(Norm(ops::Norm { bias: Some(bias), ..rms }))
     }
 
-    /// An RMSNorm over `size` numbers.
+    /// An RMSNorm over vectors of width `size`.
     pub fn rms(size: usize, b: &Builder) -> Result<Self> {
         let weight = b.get("weight", &[size], Init::Constant(1.0))?;
         Ok(Norm(ops::Norm { weight, bias: None, eps: EPS }))
     }
 
-    /// Normalises the rows of `x [.., d]`; the shape is kept.
+    /// Normalises each row of `x [.., d]` and keeps the shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         ops::row_norm(x, &self.0)
     }
@@ -130,18 +130,18 @@ impl Norm {
         packed::Norm::new(packer, &self.0.weight, self.0.bias.as_ref())
     }
 
-    /// The norms of each head's queries and keys.
+    /// Combines the norms of each head's queries and keys.
     pub(crate) fn of_heads(queries: Norm, keys: Norm) -> ops::HeadNorms {
         ops::HeadNorms { queries: queries.0, keys: keys.0 }
     }
 
-    /// The residual connection around a layer that reads the output of this norm.
+    /// The residual connection around a layer whose input is the output of this norm.
     pub fn residual(&self, dropout: Option<Dropout>) -> ops::Residual {
         ops::Residual { norm: self.0.clone(), dropout }
     }
 }
 
-/// Several dense layers with one input. Their outputs lie side by side in the order of the names.
+/// Several dense layers with one input. Their outputs are concatenated in the order of the names.
 pub struct Projection {
     layers: Vec<(Weight, Option<Weight>)>,
 }

@@ -27,7 +27,7 @@ pub use placed::Placed;
 pub use recorded::unrecorded;
 pub use stepped::Stepped;
 
-/// Frames as a policy reads them: `batch x time` rows, embedded by the embedding of the Spec.
+/// Input frames of a policy: `batch x time` rows, embedded by the embedding of the Spec.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Frames {
     /// Number of windows.
@@ -38,12 +38,12 @@ pub struct Frames {
     pub continuous: Vec<f32>,
     /// Ids `[b, t, id slots]`.
     pub ids: Vec<u32>,
-    /// Previous labels `[b, t, num_labels]`; [`crate::heads::NONE`] without a previous action.
+    /// Previous labels `[b, t, num_labels]`; [`crate::heads::NONE`] if there is no previous action.
     pub previous: Vec<f32>,
 }
 
 impl Frames {
-    /// Frames `range` of the windows `rows`.
+    /// Copies frames `range` of the windows `rows`.
     pub fn part(&self, rows: &Range<usize>, range: &Range<usize>) -> Frames {
         let shape = [self.batch, self.time];
         Frames {
@@ -63,7 +63,7 @@ fn check_logits(logits: &[f32]) -> Result<()> {
     }
 }
 
-/// Frames `range` of the windows `rows` of `data [batch, time, ..]`.
+/// Copies frames `range` of the windows `rows` of `data [batch, time, ..]`.
 pub fn part<T: Copy>(
     data: &[T],
     [batch, time]: [usize; 2],
@@ -75,7 +75,7 @@ pub fn part<T: Copy>(
     windows.flat_map(|row| &row[range.start * width..range.end * width]).copied().collect()
 }
 
-/// The parts of a policy that read weights.
+/// The parts of a policy that hold weights.
 struct Parts {
     tables: Vec<(String, Weight)>,
     backbone: Box<dyn Backbone>,
@@ -98,10 +98,10 @@ impl Parts {
     }
 }
 
-/// The weights that are trained.
+/// Selects the weights that are trained.
 enum Learns {
     Nothing,
-    /// All weights except frozen ones.
+    /// All weights except those that are frozen.
     But(Option<Frozen>),
 }
 
@@ -110,7 +110,7 @@ pub struct Policy {
     _held: Held,
     spec: Spec,
     weights: Weights,
-    /// Any weight; tensors of a pass are created on its device and with its type.
+    /// One of the weights. Tensors of a pass are created with the device and type of this weight.
     place: Tensor,
     tables: Vec<(String, Weight)>,
     slots: Vec<IdSlot>,
@@ -123,7 +123,8 @@ pub struct Policy {
     recorded: recorded::Steps,
 }
 
-/// The last owner may be on any thread. Attaching that thread lets the memory on a card be freed.
+/// The last owner may drop the policy on any thread. The thread must be attached to the card so that its memory is
+/// freed.
 impl Drop for Policy {
     fn drop(&mut self) {
         device::attach(self.place.device());
@@ -131,23 +132,23 @@ impl Drop for Policy {
 }
 
 impl Policy {
-    /// New weights, drawn from `seed`.
+    /// Creates a policy with new weights, drawn from `seed`.
     pub fn init(spec: &Spec, seed: u64) -> Result<Self> {
         Self::build(spec, Source::Seed(seed), Learns::Nothing, Value::Null)
     }
 
-    /// The same weights as variables of the autograd, except those that are `frozen`.
+    /// A policy with the same weights, which are trainable except those that are `frozen`.
     pub fn trainable(&self, frozen: Option<Frozen>) -> Result<Self> {
         let source = Source::Stored(self.weights.clone());
         Self::build(&self.spec, source, Learns::But(frozen), self.notes.clone())
     }
 
-    /// A policy with these weights, on their device.
+    /// A policy with these weights, on the device of the weights.
     pub fn from_weights(spec: &Spec, weights: Weights) -> Result<Self> {
         Self::build(spec, Source::Stored(weights), Learns::Nothing, Value::Null)
     }
 
-    /// Moves the policy to `device`. Its weights are copied there.
+    /// Moves the policy to `device`, to which its weights are copied.
     pub fn on(self, device: &Device) -> Result<Self> {
         match self.device().same_device(device) {
             true => Ok(self),
@@ -179,7 +180,7 @@ impl Policy {
         Self::build(&self.spec, Source::Stored(weights), Learns::Nothing, self.notes.clone())
     }
 
-    /// Serialises passes on a card: they share its stream and the state of its libraries.
+    /// Serialises passes on a card, because all passes share the card's stream and the state of its libraries.
     fn turn(&self) -> Option<MutexGuard<'_, ()>> {
         let turn = || {
             device::attach(self.device());
@@ -209,7 +210,7 @@ impl Policy {
         self.snapshot(notes, Optimiser::new())?.save(path)
     }
 
-    /// A copy of the policy for a file, with the numbers of an optimiser.
+    /// A copy of the policy for a file, with the state of an optimiser.
     pub fn snapshot(&self, notes: Value, optimiser: Optimiser) -> Result<Snapshot> {
         let _turn = self.turn();
         Snapshot::new(Manifest::new(self.spec.clone(), notes), &self.weights, optimiser)
@@ -262,7 +263,7 @@ impl Policy {
         &*self.backbone
     }
 
-    /// The trained tables of the embedding, in its order.
+    /// The trained tables of the embedding, in the order of the embedding.
     pub(crate) fn tables(&self) -> &[(String, Weight)] {
         &self.tables
     }
@@ -286,8 +287,8 @@ impl Policy {
         &self.notes
     }
 
-    /// A number that a run noted about the training of this policy. The last state of a run notes all options; the
-    /// best state notes only those that play needs.
+    /// A number that a training run stored in the notes of this policy. The last checkpoint of a run stores all
+    /// options; the best checkpoint stores only the options that play needs.
     pub fn noted(&self, key: &str) -> Option<usize> {
         let noted = self.notes.get(key).or_else(|| self.notes.get("options")?.get(key))?;
         noted.as_u64().and_then(|number| usize::try_from(number).ok())
@@ -298,7 +299,7 @@ impl Policy {
         self.weights.values().map(|weight| weight.elem_count()).sum()
     }
 
-    /// The state of `batch` games that have not begun.
+    /// The initial state of `batch` games.
     pub fn zero_state(&self, batch: usize) -> Result<State> {
         device::apart(self.device(), || self.backbone.zero_state(batch)?.beside(&self.place))
     }
@@ -335,7 +336,7 @@ impl Policy {
         self.backbone.forward(&x, state, context)
     }
 
-    /// Trunk vectors `[n, h]` after the projection of the context, as the heads read them.
+    /// Applies the projection of the context to trunk vectors; returns the input of the heads, `[n, h]`.
     fn seen(&self, trunk: Tensor, context: &Context) -> Result<Tensor> {
         match context.projection() {
             Some(projection) => projection.apply(&trunk),
@@ -343,14 +344,14 @@ impl Policy {
         }
     }
 
-    /// The vector that the heads read for the last frame of each window, `[b, h]`, and the state after it.
+    /// The input of the heads for the last frame of each window, `[b, h]`, and the state after that frame.
     fn last(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let (trunk, state) = self.passed(frames, state, &context.clone().of_last())?;
         let last = trunk.narrow(1, trunk.dim(1)? - 1, 1)?.squeeze(1)?;
         Ok((self.seen(last, context)?, state))
     }
 
-    /// Logits `[b * t, num_logits]` of every frame, and the state after the last. Autoregressive heads are
+    /// Logits `[b * t, num_logits]` of every frame, and the state after the last frame. Autoregressive heads are
     /// conditioned on `labels`; independent heads ignore them.
     pub fn forward(
         &self,
@@ -362,7 +363,8 @@ impl Policy {
         self.admitted(frames, context, || self.pass(frames, labels, state, context))
     }
 
-    /// Runs a pass after a check of its memory, on a card in its turn. A refused buffer is an error.
+    /// Checks the memory that a pass needs and runs the pass; passes on one card run one at a time. A failed allocation
+    /// is an error.
     fn admitted<T>(
         &self,
         frames: &Frames,
@@ -405,8 +407,8 @@ impl Policy {
     ///
     /// # Errors
     /// `NonFinite` for a non-finite number in the logits or in the state after the last frame. The state is checked
-    /// too, because it can overflow before the logits do, and the next step would read it. It is not checked in a
-    /// [forgetting](Context::forgetting) pass.
+    /// too, because the state can overflow before the logits do and would spoil the next step. The state is not checked
+    /// in a [forgetting](Context::forgetting) pass.
     pub fn act(
         &self,
         frames: &Frames,
@@ -428,7 +430,7 @@ impl Policy {
         })
     }
 
-    /// A choice for each of these row-major indices of `[b, t]`, each with a generator of its own:
+    /// Chooses an action for each of these row-major indices of `[b, t]`, each with a generator of its own. Returns
     /// `[places, num_labels]`.
     pub fn choose(
         &self,

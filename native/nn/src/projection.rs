@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// Removes the span of some vectors: `x - sum_i (x . u_i) u_i`, where `u` is an orthonormal basis of the span. For a
 /// single vector this is `x - (x . u) u`.
 pub struct Projection {
-    /// The numbers of `basis`, row by row.
+    /// The values of `basis`, row by row.
     rows: Vec<f32>,
     /// `[n, width]`
     basis: Weight,
@@ -23,7 +23,8 @@ pub struct Projection {
 const DEPENDENT: f64 = 1e-6;
 
 impl Projection {
-    /// `vectors [n, width]` may have any length except 0. A vector in the span of those before it adds no direction.
+    /// Takes `vectors [n, width]`, each of any nonzero length. A vector in the span of earlier vectors adds no
+    /// direction.
     pub fn new(vectors: &[f32], width: usize) -> Result<Self> {
         if width == 0 || vectors.is_empty() || !vectors.len().is_multiple_of(width) {
             let expected = format!("vectors of {width} numbers");
@@ -43,7 +44,7 @@ impl Projection {
         })
     }
 
-    /// [`apply`](Self::apply) to one vector `x [width]`, in place.
+    /// Projects one vector `x [width]` in place.
     pub fn apply_to(&self, x: &mut [f32]) -> Result<()> {
         let width = self.basis.dim(1)?;
         if x.len() != width {
@@ -56,7 +57,7 @@ impl Projection {
         Ok(())
     }
 
-    /// Projects each row of `x [.., width]`; the shape is kept.
+    /// Projects each row of `x [.., width]` and keeps the shape.
     pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let (basis, back) = (self.basis.beside(x)?, self.back.beside(x)?);
         let along = ops::linear(x, &basis, None, Activation::None)?;
@@ -64,7 +65,7 @@ impl Projection {
     }
 }
 
-/// The unit vector that a vector adds to an orthonormal basis, or none if it lies in its span.
+/// The unit vector that a vector adds to an orthonormal basis, or none if the vector lies in the span of the basis.
 fn direction(vector: &[f32], basis: &[Vec<f64>]) -> Result<Option<Vec<f64>>> {
     if let Some(value) = vector.iter().find(|v| !v.is_finite()) {
         let value = f64::from(*value);

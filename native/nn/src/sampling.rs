@@ -1,4 +1,4 @@
-//! Options of the choice that is drawn from logits, and its source of randomness.
+//! Options of drawing a choice from logits, and the random generators.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sampling {
-    /// Divides the logits of every head. Towards 0 the choice becomes the most likely one.
+    /// Divides the logits of every head. As the temperature approaches 0, the choice becomes the most likely one.
     pub temperature: f32,
     /// Takes the most likely choice of every head.
     pub deterministic: bool,
@@ -21,7 +21,7 @@ pub struct Sampling {
     pub release_threshold: f32,
 }
 
-/// Source of choices: drawn, with one generator per row, or given.
+/// Source of choices: drawn with one random generator per row, or given.
 #[derive(Debug, Clone, Copy)]
 pub struct Draw<'a> {
     /// Options of drawing.

@@ -16,17 +16,17 @@ use crate::{Error, Result};
 pub struct Spec {
     /// Conversion from a frame to a vector.
     pub embedding: Embedding,
-    /// The network that reads the vectors and keeps the memory.
+    /// The network that processes the vectors and holds the memory.
     pub backbone: Backbone,
     /// The parts of an action.
     pub heads: Heads,
 }
 
-/// Maximum delay of an action, in frames: nearly three minutes, far beyond any connection's.
+/// Maximum delay of an action, in frames: nearly three minutes, far beyond the delay of any connection.
 pub const MAX_DELAY: usize = 10_000;
 
 impl Spec {
-    /// Checks every number before any memory is allocated for it.
+    /// Checks that every number is in range, before any memory is allocated.
     pub fn validate(&self) -> Result<()> {
         self.embedding.validate()?;
         self.backbone.validate()?;
@@ -34,7 +34,7 @@ impl Spec {
     }
 }
 
-/// Names of heads reach terminals, files and Elixir. They are short and plain, whatever their source.
+/// Returns an error unless the name is short and plain, because names of heads reach terminals, files and Elixir.
 fn check_head_name(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if name.is_empty() || name.len() > MAX_HEAD_NAME || !name.chars().all(plain) {
@@ -45,7 +45,7 @@ fn check_head_name(name: &str) -> Result<()> {
 }
 
 impl Heads {
-    /// Checks every number before any memory is allocated for it.
+    /// Checks that every number is in range, before any memory is allocated.
     pub fn validate(&self, embedding: &Embedding) -> Result<()> {
         within("heads (number)", self.parts.len(), 1, MAX_PARTS)?;
         for (i, head) in self.parts.iter().enumerate() {
@@ -81,7 +81,7 @@ impl Heads {
 }
 
 impl Heads {
-    /// At most one head is a value. It is the last head and is named `value`.
+    /// Checks that at most one head is a value head, which must be the last and be named `value`.
     fn check_values(&self) -> Result<()> {
         let choosing = self.choosing().count();
         within("heads (that choose an action)", choosing, 1, MAX_PARTS)?;
@@ -187,7 +187,7 @@ mod tests {
         let attention = |config: &AttentionConfig| Backbone::SlidingWindow(config.clone());
         let said = refused(attention(&config), 2).unwrap();
         assert!(said.starts_with("the state of a sliding_window for one game needs"), "{said}");
-        // The order of magnitude of the largest configurations in use, far below the limit.
+        // A state as large as in the largest configurations in use, far below the limit.
         let large = AttentionConfig { num_layers: 4, num_heads: 16, head_dim: 64, ..config };
         let large = AttentionConfig { hidden_size: 1024, window_size: 4096, ..large };
         assert_eq!(refused(attention(&large), 2), None);

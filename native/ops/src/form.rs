@@ -15,7 +15,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The form of an op that reads `x`.
+    /// The form of an op that takes `x`.
     pub fn of(x: &Tensor) -> Self {
         match (x.device().is_cpu(), x.dtype()) {
             (_, DType::F64) => Form::Composed,

@@ -3,7 +3,7 @@
 //! Candle stays the tensor type; the arithmetic and the autograd ([`tape`]) are here. Every op has a backward pass:
 //! candle's own `LayerNorm` and `softmax_last_dim` stop gradients silently.
 //!
-//! All files of an op lie in its folder; ops that share a kernel share a folder. Callers say `ops::NAME`.
+//! All files of an op lie in its folder; ops that share a kernel share a folder. Callers write `ops::NAME`.
 //!
 //! | file | content |
 //! |---|---|

@@ -15,7 +15,7 @@ use crate::rng::Rng;
 use crate::tape::Gradients;
 use crate::{Error, Precision, Result, memory, tensor};
 
-/// The most numbers that a policy may have: 4 GiB of f32. A larger spec is a mistake, or a hostile file.
+/// The largest number of parameters of a policy: 4 GiB of f32. A larger spec is a mistake or comes from a hostile file.
 pub const MAX_NUMBERS: usize = 1 << 30;
 
 /// All weights of a policy, in the order of their names.
@@ -24,7 +24,7 @@ pub type Weights = BTreeMap<String, Weight>;
 /// A tensor of weights, and the buffer in which large ops accumulate its gradient.
 ///
 /// A product can write its gradient where the optimiser reads it ([`Weight::accumulate`]); such an op gives the tape no
-/// gradient of the weight. All other ops give theirs to the tape, and [`Weight::gather`] adds it.
+/// gradient of the weight. All other ops give the weight's gradient to the tape, and [`Weight::gather`] adds it.
 #[derive(Clone)]
 pub struct Weight {
     tensor: Tensor,
@@ -32,8 +32,8 @@ pub struct Weight {
     operands: Arc<Mutex<Vec<Kept>>>,
 }
 
-/// Packed rows of a weight, with the key they are found by: the rows, whether they are transposed, whether they serve
-/// products of [`MANY`] rows, and the precision.
+/// Packed rows of a weight and their cache key: the rows, whether they are transposed, whether they serve products of
+/// [`MANY`] rows, and the precision.
 struct Kept {
     rows: Range<usize>,
     turned: bool,
@@ -42,7 +42,7 @@ struct Kept {
     packed: Arc<Packed>,
 }
 
-/// Rows of a product from which on packing the weight pays.
+/// Minimum rows of a product for which packing the weight pays.
 pub const WORTH_PACKING: usize = 24;
 
 impl fmt::Debug for Weight {
@@ -56,7 +56,7 @@ struct Gradient {
     values: Vec<f32>,
     /// Whether `values` holds a gradient of this step, not of an earlier one.
     filled: bool,
-    /// Replaces `values` for a weight whose ops are not those of the CPU: a tensor on its device.
+    /// The gradient as a tensor on the weight's device; replaces `values` for weights that CPU ops do not use.
     tensor: Option<Tensor>,
 }
 
@@ -75,7 +75,7 @@ impl Deref for Weight {
 }
 
 impl Weight {
-    /// The weight on the device of `x` and of its type; the weight itself if it is so already.
+    /// Converts the weight to the device and dtype of `x`. Returns the weight itself if both match.
     pub fn beside(&self, x: &Tensor) -> Result<Weight> {
         match self.device().same_device(x.device()) && self.dtype() == x.dtype() {
             true => Ok(self.clone()),
@@ -83,10 +83,10 @@ impl Weight {
         }
     }
 
-    /// Rows of the weight, whose numbers are `values [n, k]`, as the right operand W of products with `uses` rows in
-    /// all; W^T if `turned`.
+    /// Rows of the weight, whose values are `values [n, k]`, as the right operand W of products with `uses` rows in
+    /// total; W^T if `turned`.
     ///
-    /// A weight that is not trained keeps the packed rows for the next call.
+    /// An untrained weight keeps the packed rows for the next call.
     pub fn operand<'a>(
         &self,
         values: &'a [f32],
@@ -124,7 +124,7 @@ impl Weight {
         if let Some(kept) = place().iter().find(same) {
             return Operand::Packed(kept.packed.clone());
         }
-        // The lock is not held here: packing may wait for threads that wait for the lock.
+        // Does not hold the lock: packing may wait for threads that wait for the lock.
         let packed = pack();
         let mut all = place();
         if !all.iter().any(|kept| same(&kept)) {
@@ -134,8 +134,8 @@ impl Weight {
         Operand::Packed(packed)
     }
 
-    /// Calls `add(gradient, accumulate)`, which adds to the gradient if `accumulate` and overwrites it otherwise. A
-    /// weight that is not trained has no gradient, so `add` is not called.
+    /// Calls `add(gradient, accumulate)`, which adds to the gradient if `accumulate` and overwrites it otherwise. An
+    /// untrained weight has no gradient, so `add` is not called.
     pub fn accumulate(&self, add: impl FnOnce(&mut [f32], bool)) {
         if !self.tensor.track_op() {
             return;
@@ -147,7 +147,7 @@ impl Weight {
         *filled = true;
     }
 
-    /// Adds the tape's gradient to the one that ops accumulated here. Returns whether there is a gradient at all.
+    /// Adds the tape's gradient to the gradient that ops accumulated here. Returns whether the weight has any gradient.
     pub fn gather(&self, store: &Gradients) -> Result<bool> {
         if self.is_elsewhere() {
             return self.gather_tensor(store);
@@ -176,12 +176,12 @@ impl Weight {
         Ok(gradient.tensor.is_some())
     }
 
-    /// Whether the gradient is a tensor on the weight's device, not numbers in `values`.
+    /// Whether the gradient is a tensor on the weight's device instead of `values`.
     fn is_elsewhere(&self) -> bool {
         Form::of(&self.tensor) != Form::Cpu
     }
 
-    /// Calls `with` with the accumulated gradient, which it may change.
+    /// Calls `with` with the accumulated gradient, which `with` may change.
     pub fn gradient<R>(&self, with: impl FnOnce(&mut [f32]) -> R) -> R {
         with(&mut self.gradient.lock().unwrap_or_else(|e| e.into_inner()).values)
     }
@@ -191,7 +191,7 @@ impl Weight {
         self.gradient.lock().unwrap_or_else(|e| e.into_inner()).tensor.clone()
     }
 
-    /// The accumulated gradient as a tensor `[n]` on the weight's device, zeros where there is none.
+    /// The accumulated gradient as a tensor `[n]` on the weight's device; zeros without a gradient.
     pub fn flat_gradient(&self) -> Result<Tensor> {
         let n = self.tensor.elem_count();
         if self.is_elsewhere() {
@@ -205,7 +205,7 @@ impl Weight {
         Ok(tensor::tensor(values, n)?)
     }
 
-    /// Replaces the accumulated gradient by `gradient`, a tensor on the weight's device with as many numbers.
+    /// Replaces the accumulated gradient by `gradient`, a tensor on the weight's device with as many values.
     pub fn set_gradient(&self, gradient: &Tensor) -> Result<()> {
         if self.is_elsewhere() {
             let gradient = gradient.reshape(self.tensor.dims())?;
@@ -219,7 +219,7 @@ impl Weight {
         })?)
     }
 
-    /// Calls `with` with the accumulated gradient, on whatever device it is.
+    /// Calls `with` with the accumulated gradient on any device.
     pub fn read_gradient<R>(&self, with: impl FnOnce(&[f32]) -> R) -> Result<R> {
         match self.gradient_tensor() {
             Some(gradient) => Ok(tensor::read(&gradient, |numbers| Ok(with(numbers)))?),
@@ -237,7 +237,7 @@ impl Weight {
 /// The initial values of a new weight.
 #[derive(Debug, Clone, Copy)]
 pub enum Init {
-    /// Every number is this.
+    /// Every value is this constant.
     Constant(f32),
     /// Uniform in `-bound..bound`.
     Uniform(f32),
@@ -245,12 +245,12 @@ pub enum Init {
     Normal(f32),
     /// A function of the index and of the random stream that belongs to the weight's name.
     With(fn(&Rng, u64) -> f32),
-    /// `ln(1 + column)` in rows of this many columns.
+    /// Rows of this many columns; each value is `ln(1 + column)`.
     LogOfColumn(usize),
 }
 
 impl Init {
-    /// PyTorch's default for a layer that reads `inputs` numbers.
+    /// PyTorch's default for a layer with `inputs` inputs.
     pub fn fan_in(inputs: usize) -> Self {
         Init::Uniform(1.0 / (inputs.max(1) as f32).sqrt())
     }
@@ -276,14 +276,14 @@ pub enum Source {
     Seed(u64),
     /// Weights of a checkpoint, by path.
     Stored(Weights),
-    /// Weights of the right shapes that take no memory: a layer built from them is only counted.
+    /// Weights of the right shapes without memory, for counting a layer's parameters.
     Sizes,
 }
 
-/// Returns whether the weight of this name is frozen, so that training leaves it unchanged.
+/// Whether training leaves the weight of this name unchanged (frozen).
 pub type Frozen = Rc<dyn Fn(&str) -> bool>;
 
-/// Hands out weights under a growing path and remembers them.
+/// Hands out weights under a growing path and records them.
 #[derive(Clone)]
 pub struct Builder {
     source: Rc<Source>,
@@ -297,20 +297,20 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A builder at the root path; its weights are trainable if `trainable`.
+    /// Returns a builder at the root path, whose weights are trainable if `trainable`.
     pub fn new(source: Source, trainable: bool) -> Self {
         let (taken, total) = Default::default();
         let (source, frozen) = (Rc::new(source), None);
         Builder { source, trainable, frozen, path: String::new(), taken, total }
     }
 
-    /// Treats the weights that `frozen` selects as those of a policy that does not learn.
+    /// Treats the weights that `frozen` selects as untrained.
     #[must_use]
     pub fn freezing(self, frozen: Option<Frozen>) -> Self {
         Builder { frozen, ..self }
     }
 
-    /// The builder of the part named `name`.
+    /// Returns the builder of the part `name`.
     pub fn under(&self, name: impl std::fmt::Display) -> Self {
         Builder { path: self.name(name), ..self.clone() }
     }
@@ -352,7 +352,8 @@ impl Builder {
         }
         let weight = Weight::from(match learns {
             true => Var::from_tensor(&weight)?.into_inner(),
-            // A frozen weight is a copy of the trained one: its packed rows would not follow the training.
+            // A frozen weight is a copy of the trained weight, whose later updates would not reach the copy's packed
+            // rows.
             false if weight.is_variable() => weight.copy()?.detach(),
             false => weight.detach(),
         });
@@ -365,12 +366,12 @@ impl Builder {
         self.taken.borrow().values().cloned().collect()
     }
 
-    /// Numbers in all weights so far.
+    /// Values in all weights so far.
     pub fn total(&self) -> usize {
         self.total.get()
     }
 
-    /// Counts a weight, or other memory that a policy keeps, before it is allocated.
+    /// Counts a weight, or other memory of a policy, before the allocation.
     pub fn reserve(&self, name: &str, shape: &[usize]) -> Result<()> {
         let count = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
         let total = self.total.get().saturating_add(count);
@@ -382,7 +383,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The weights handed out. A stored weight that no layer asked for is a mismatch.
+    /// The weights handed out. A stored weight that no layer requested is a mismatch.
     pub fn finish(self) -> Result<Weights> {
         let taken = self.taken.take();
         if let Source::Stored(stored) = &*self.source

@@ -1,4 +1,4 @@
-//! The memory of a plan's weights: one contiguous block, in the order in which a step reads it.
+//! The memory of a plan's weights: one contiguous block, in the order in which a step reads the weights.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,17 +10,17 @@ use sconce_tensor::{Result, memory, tensor};
 
 use crate::format::{Format, Packed};
 
-/// f32 numbers in a cache line.
+/// f32 values in a cache line.
 const LINE: usize = 16;
 
-/// A block of numbers that begins at a cache line.
+/// A block of values that begins at a cache line.
 pub struct Arena {
     memory: Vec<f32>,
     first: usize,
 }
 
 impl Arena {
-    /// All numbers of the arena.
+    /// All values of the arena.
     pub fn numbers(&self) -> &[f32] {
         &self.memory[self.first..]
     }
@@ -63,7 +63,7 @@ impl<'a> Packer<'a> {
         self.names.get(&weight.id()).copied().unwrap_or_default()
     }
 
-    /// The numbers of a weight, row by row.
+    /// The values of a weight, row by row.
     pub fn read(&mut self, weight: &Weight) -> Result<Vec<f32>> {
         let numbers = tensor::to_vec(weight)?;
         self.check(&numbers);
@@ -76,12 +76,12 @@ impl<'a> Packer<'a> {
         Ok(self.lay(&numbers))
     }
 
-    /// Records whether all numbers are finite.
+    /// Records whether all values are finite.
     pub fn check(&mut self, numbers: &[f32]) {
         self.finite &= non_finite(numbers).is_none();
     }
 
-    /// Appends numbers at the next cache line. Returns their range in the arena.
+    /// Appends values at the next cache line. Returns their range in the arena.
     pub fn lay(&mut self, numbers: &[f32]) -> Range<usize> {
         let at = self.numbers.len().next_multiple_of(LINE);
         memory::reserve(&mut self.numbers, LINE + numbers.len());
@@ -95,7 +95,7 @@ impl<'a> Packer<'a> {
         self.matrices.push(matrix);
     }
 
-    /// Records that a step holds a vector of `width` numbers.
+    /// Records that a step holds a vector of `width` values.
     pub fn holds(&mut self, width: usize) {
         self.widest = self.widest.max(width);
     }
@@ -105,8 +105,8 @@ impl<'a> Packer<'a> {
         self.widest
     }
 
-    /// The arena and the reports of its matrices. `None` if a weight is not finite: products with 0 are skipped, so
-    /// that NaN and infinity in a weight could be lost.
+    /// Returns the arena and the reports of its matrices. `None` if a weight is not finite: a step skips products with
+    /// 0, so it could miss NaN or infinity in a weight.
     pub fn finish(self) -> Option<(Arena, Vec<Packed>)> {
         self.finite.then(|| (Arena::new(&self.numbers), self.matrices))
     }

@@ -37,11 +37,11 @@ impl Conv {
         self.bias.len() * (self.kernel - 1)
     }
 
-    /// Replaces the input `x: [c]` by the output, and appends the input to the state.
+    /// Appends the input `x: [c]` to the state and overwrites `x` with the output.
     pub fn step(&self, arena: &[f32], x: &mut [f32], state: &mut [f32]) {
         let (weight, bias) = (&arena[self.weight.clone()], &arena[self.bias.clone()]);
         match self.kernel {
-            // The published kernel width has loops of constant length.
+            // The published kernel width gets loops of constant length.
             4 => convolve(x, bias, weight, state.as_chunks_mut::<3>().0),
             kernel => convolve_any(x, bias, weight, state, kernel),
         }

@@ -12,8 +12,8 @@ pub enum Format {
     F32,
     /// bfloat16.
     Bf16,
-    /// 8 bits for matrices whose [`Packed::error`] is within this bound, and which the CPU reads faster in 8 bits;
-    /// `Bf16` for the others.
+    /// 8 bits for a matrix if its [`Packed::error`] is within this bound and the CPU reads it faster in 8 bits;
+    /// otherwise `Bf16`.
     Int8(f64),
 }
 
@@ -41,8 +41,7 @@ pub struct Packed {
     /// The encoding that was chosen.
     #[serde(rename = "weights")]
     pub encoding: Encoding,
-    /// The relative rounding error `|w - packed w| / |w|` over the weights `w` of an output: the largest of all
-    /// outputs.
+    /// The largest relative rounding error of an output, `|w - packed w| / |w|` over the output's weights `w`.
     pub error: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The CPU fast path: building blocks of steps of one frame. It knows no architecture.
+//! The CPU fast path: building blocks of one-frame steps, independent of any architecture.
 //!
 //! Weights are stored in the order in which a step reads them. A step allocates no memory, takes no lock and starts no
 //! thread.

@@ -13,7 +13,7 @@ use crate::arena::Packer;
 /// The constant added to the variance.
 const EPS: f32 = 1e-5;
 
-/// LayerNorm, `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al. 2016, eq. 3 and 4), or without a bias
+/// LayerNorm, `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al. 2016, eq. 3 and 4), or, without a bias,
 /// RMSNorm, `x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019, eq. 4).
 #[derive(Clone)]
 pub struct Norm {
@@ -40,7 +40,7 @@ impl Norm {
     }
 }
 
-/// A norm of each head separately; the step form of `sconce_ops::group_norm`.
+/// Normalises each head separately; the step form of `sconce_ops::group_norm`.
 pub struct HeadNorm {
     weight: Range<usize>,
     norm: GroupNorm,
@@ -62,7 +62,7 @@ dispatch! {
     fn rms(y: &mut [f32], x: &[f32], weight: &[f32]) {
         let d = weight.len();
         for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
-            // With a single sum each addition would wait for the previous one.
+            // Several partial sums: with a single one each addition would wait for the previous addition.
             let mut sums = [0.0f64; LANES];
             for x in x.chunks(LANES) {
                 for (sum, x) in sums.iter_mut().zip(x) {

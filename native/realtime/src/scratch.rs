@@ -2,8 +2,8 @@
 
 use crate::gemv::Input;
 
-/// Vectors as long as the longest of a plan, for each game that is stepped at once. They are allocated at the first
-/// step. Their contents mean nothing between steps, so one scratch serves any plan.
+/// Vectors as long as a plan's longest, one for each game of a batched step. The first step allocates them. No contents
+/// carry over between steps, so one scratch serves any plan.
 #[derive(Default)]
 pub struct Scratch {
     /// The output of one layer and input of the next, `[rows, width]`.
@@ -14,15 +14,15 @@ pub struct Scratch {
     pub z: Vec<f32>,
     /// The residual stream.
     pub stream: Vec<f32>,
-    /// The vectors that a matrix reads.
+    /// The input vectors of a matrix product.
     pub input: Input,
     widest: usize,
     rows: usize,
 }
 
 impl Scratch {
-    /// Grows the vectors for `rows` games of a plan whose longest vector has `widest` numbers. A no-op if they are
-    /// large enough.
+    /// Grows the vectors for `rows` games of a plan whose longest vector has `widest` values. A no-op if the vectors
+    /// are large enough.
     pub fn fit(&mut self, widest: usize, rows: usize) {
         if self.widest < widest || self.rows < rows {
             let (widest, rows) = (widest.max(self.widest), rows.max(self.rows));

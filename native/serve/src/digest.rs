@@ -10,7 +10,7 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Digest of the Spec as JSON, in which a backbone has the name that it had in the first snapshots.
+/// Digest of the Spec as JSON. The old name `decision_transformer` is kept so that old digests match.
 pub(crate) fn spec_digest(spec: &Spec) -> Result<u64> {
     let text = serde_json::to_string(spec).map_err(|e| Error::corrupt("Spec", e))?;
     let [now, first] =

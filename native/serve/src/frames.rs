@@ -10,9 +10,9 @@ use sconce_tensor::{Error, Result};
 /// One embedded frame.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddedFrame {
-    /// Numbers, `[continuous_width]`.
+    /// Continuous values, `[continuous_width]`.
     pub continuous: Vec<f32>,
-    /// Rows of the id tables, `[num_ids]`.
+    /// Row indices into the id tables, `[num_ids]`.
     pub ids: Vec<u32>,
     /// Labels of the previous action, `[num_labels]`; [`NONE`] where there is none.
     pub previous: Vec<f32>,
@@ -35,7 +35,7 @@ impl EmbeddedFrame {
         Ok(row)
     }
 
-    /// As [`embed`](Self::embed), in place.
+    /// Embeds a raw row in place, with the checks of [`embed`](Self::embed).
     pub fn read(&mut self, spec: &Spec, raw: &[f32]) -> Result<()> {
         spec.embedding.embed(raw, true, &mut self.continuous, &mut self.ids)?;
         self.previous.fill(NONE);
@@ -55,13 +55,13 @@ impl EmbeddedFrame {
         spec.embedding.write_queue(queue, &spec.heads, &mut self.continuous)
     }
 
-    /// The frame as a plan reads it, by reference.
+    /// Borrows the frame in the form that a plan takes.
     pub fn frame(&self) -> Frame<'_> {
         Frame { continuous: &self.continuous, ids: &self.ids, previous: &self.previous }
     }
 }
 
-/// One window of these rows, oldest first.
+/// Joins rows, oldest first, to one window.
 pub fn window<'a>(rows: impl Iterator<Item = Frame<'a>>) -> Frames {
     let mut frames = Frames { batch: 1, ..Frames::default() };
     for row in rows {
@@ -77,8 +77,8 @@ pub fn window<'a>(rows: impl Iterator<Item = Frame<'a>>) -> Frames {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beyond<'a> {
     /// The latest inputs of the player before each frame, `[batch, time, queue_depth, num_labels]`, newest first,
-    /// [`NONE`] where there is none. The default is the previous actions of the rows, which are older where there is a
-    /// delay.
+    /// [`NONE`] where there is none. The default is the previous actions of the rows; with a frame delay these are
+    /// older than the latest inputs.
     pub queue: Option<&'a [f32]>,
     /// Frame delay at which the policy plays, in frames beyond the next.
     pub delay: usize,
@@ -87,7 +87,7 @@ pub struct Beyond<'a> {
 /// The frame delay at which a policy plays: the given one, or that of its training.
 ///
 /// # Errors
-/// `Mismatch` if none is given to a policy that reads its delay and was trained with several.
+/// `Mismatch` if no delay is given to a policy that takes it as an input and was trained with several delays.
 pub fn delay_of(policy: &Policy, given: Option<usize>) -> Result<usize> {
     let learned = policy.noted("frame_delay").unwrap_or(0);
     let longest = policy.noted("frame_delay_max").unwrap_or(learned);
@@ -165,7 +165,7 @@ fn check_queue(spec: &Spec, queue: &[f32], frames: usize) -> Result<()> {
     known.try_for_each(|input| check_labels(&spec.heads, input))
 }
 
-/// Checks the labels of one action: their number, and the range of each label's head.
+/// Checks the labels of one action: their count, and the range of each label's head.
 pub fn check_labels(heads: &Heads, labels: &[f32]) -> Result<()> {
     let expected = heads.num_labels();
     if labels.len() != expected {

@@ -1,4 +1,4 @@
-//! A policy with its packed form, shared by the sessions that step by it.
+//! A policy with its packed form, shared by its sessions.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::digest::spec_digest;
 use crate::frames::{EmbeddedFrame, window};
 
-/// A policy, its plan if it can be packed, and the measured cost of a decision. Sessions share it.
+/// A policy, its plan if the policy can be packed, and the measured cost of a decision. Sessions share a model.
 pub struct Model {
     policy: Arc<Policy>,
     plan: Option<Plan>,
@@ -29,22 +29,22 @@ pub struct Model {
     costs: Mutex<Costs>,
 }
 
-/// Most frames of a window that are measured.
+/// Maximum number of frames that are measured; the cost of a longer window is extrapolated.
 const MEASURED: usize = 256;
 
-/// Least time for which calls are measured.
+/// Minimum total time of the measured calls.
 const LEAST_MEASURED: Duration = Duration::from_millis(2);
 
-/// Microseconds, measured once.
+/// Costs in microseconds, each measured once.
 #[derive(Default)]
 struct Costs {
     step: Option<f64>,
     game: Option<f64>,
-    /// Pairs of window size in frames and cost.
+    /// Pairs of a window size in frames and its cost.
     windows: Vec<(usize, f64)>,
 }
 
-/// Number of games in the step whose cost per game is measured.
+/// Batch size, in games, of the step whose cost per game is measured.
 const COMPANY: usize = 32;
 
 /// Cost of a decision, measured on one thread: the minimum of a few calls, which other load on the machine hardly
@@ -68,7 +68,7 @@ impl Model {
     /// Packs a policy where possible. On a device other than a CPU the policy is not packed, and its weights are f32.
     ///
     /// # Errors
-    /// `Unavailable` for another format there.
+    /// `Unavailable` for a format other than f32 on such a device.
     pub fn new(policy: Arc<Policy>, weights: Format) -> Result<Self> {
         if !policy.device().is_cpu() {
             return match weights {
@@ -124,7 +124,7 @@ impl Model {
         if let Some(window_us) = known(&self.costs()) {
             return Ok(Cost { step_us, window_us });
         }
-        // Only a part of a long window is measured: the cost of a frame is the same.
+        // Only a part of a long window is measured, because the cost per frame is constant.
         let frames = window_size.min(MEASURED);
         let context = Context::default().forgetting();
         let window_us = self.pass_us(frames, 3, &context)? * (window_size as f64 / frames as f64);
@@ -135,14 +135,14 @@ impl Model {
         Ok(Cost { step_us, window_us })
     }
 
-    /// Microseconds of a decision by one step.
+    /// Microseconds of a decision that steps the state by one frame.
     pub fn step_us(&self) -> Result<f64> {
         let known = self.costs().step;
         let us = known.map_or_else(|| self.steps_us(1), Ok)?;
         Ok(*self.costs().step.get_or_insert(us))
     }
 
-    /// Microseconds of a step for each of many games that are stepped together. Measured on the first call.
+    /// Microseconds per game of a step of many games together. The first call measures them.
     pub fn game_us(&self) -> Result<f64> {
         let known = self.costs().game;
         let us = known.map_or_else(|| self.steps_us(COMPANY), Ok)?;
@@ -153,7 +153,7 @@ impl Model {
         self.costs.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A frame to measure with. Half of its numbers are 0, as in a frame of a game; a plan skips zeros.
+    /// A frame for measurements. Half of its values are 0, as in a real frame, because a plan skips zeros.
     fn frame(&self) -> EmbeddedFrame {
         let mut row = EmbeddedFrame::blank(self.policy.spec());
         let rng = Rng::new(0, "measure", 0);
@@ -188,8 +188,8 @@ impl Model {
         Ok(us / games as f64)
     }
 
-    /// As [`steps_us`](Self::steps_us), by the policy's own ops. A device that records its launches has recorded this
-    /// step afterwards, so no decision waits for the recording.
+    /// Microseconds per game of a step of `games` games by the policy's own ops. A device that records its launches
+    /// records this step here, so no decision waits for the recording.
     fn games_us(&self, games: usize) -> Result<f64> {
         let row = self.frame();
         let frames = window(std::iter::repeat_n(row.frame(), games));
@@ -215,12 +215,12 @@ impl Model {
         })
     }
 
-    /// Digest of the Spec, by which a snapshot identifies it.
+    /// Digest by which a snapshot identifies the Spec.
     pub fn spec_digest(&self) -> u64 {
         self.spec_digest
     }
 
-    /// A decision of the right shape, to be overwritten.
+    /// A decision with the shapes of this policy, to be overwritten.
     pub fn blank(&self) -> Decision {
         let heads = &self.policy.spec().heads;
         Decision {
@@ -233,7 +233,7 @@ impl Model {
 
 /// The minimum time of a call in microseconds, over more than `calls` calls and at least [`LEAST_MEASURED`]. The first
 /// calls warm the caches. Other load on the machine only makes calls longer, so the minimum is the most stable figure.
-/// A call whose numbers are not finite counts as well.
+/// A call that fails because its values are not finite counts as well.
 fn least_us(calls: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut call = || match call() {
         Err(Error::NonFinite { .. }) => Ok(()),

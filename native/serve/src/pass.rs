@@ -49,7 +49,7 @@ pub struct Pass {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Look {
-    /// Whether logits are those of all frames, or only of the last frame of each game.
+    /// Whether to return the logits of all frames, or only of the last frame of each game.
     pub return_sequences: bool,
     /// Frame delay; `None` is that of the training.
     pub frame_delay: Option<usize>,
@@ -80,7 +80,7 @@ pub struct Forward {
     pub logits: Vec<f32>,
     /// State after the last frame.
     pub state: Vec<f32>,
-    /// Activations: name, shape and numbers of each.
+    /// Activations: name, shape and values of each.
     pub taps: Vec<(String, Vec<usize>, Vec<f32>)>,
 }
 
@@ -132,9 +132,9 @@ impl Pass {
     }
 }
 
-/// Runs every pass; an error in one does not affect the others. Passes of one frame are steps of the plan, made
-/// together with the same numbers as alone. Of the others, similar passes become one pass of the policy's own ops,
-/// whose numbers may differ from those of each alone by rounding error.
+/// Runs every pass; an error in one does not affect the others. Passes of one frame are steps of the plan, batched with
+/// results bit-identical to separate steps. Of the rest, similar passes are joined to one pass of the policy's own
+/// ops, whose values may differ by rounding error from those of separate passes.
 pub fn run_many(model: &Model, passes: &[&Pass]) -> Vec<Result<Forward>> {
     let made: Vec<Option<Forward>> = match model.plan() {
         Some(plan) => step(model, plan, passes),
@@ -165,7 +165,7 @@ pub fn run_many(model: &Model, passes: &[&Pass]) -> Vec<Result<Forward>> {
     passes.iter().zip(made).map(|(pass, made)| made.unwrap_or_else(|| pass.run(policy))).collect()
 }
 
-/// Most frames in one joined pass: more save no time and take memory.
+/// Maximum number of frames in one joined pass: more frames save no time but take memory.
 const TOGETHER: usize = 4096;
 
 /// Whether two passes can be joined: the same number of frames, the same optional inputs, and no taps.
@@ -236,7 +236,7 @@ struct Steps {
     decisions: Vec<Decision>,
 }
 
-/// Makes all passes that are steps in one call. `None` for the others and for passes that fail: the policy's own ops
+/// Runs all passes that are steps in one call. `None` for other passes and for passes that fail: the policy's own ops
 /// then return the error.
 fn step(model: &Model, plan: &Plan, passes: &[&Pass]) -> Vec<Option<Forward>> {
     let policy = model.policy();
@@ -273,7 +273,7 @@ impl Pass {
         let (policy, given) = (model.policy(), self.labels.is_some() || self.queue.is_some());
         let spec = policy.spec();
         let plain = self.look.taps == Taps::All(false) && self.project_out.is_none() && !given;
-        // The logits of other heads depend on an action.
+        // Logits of heads that are not independent depend on an action.
         if self.time != 1 || !plain || spec.heads.kind != HeadsKind::Independent {
             return Ok(None);
         }
@@ -303,7 +303,7 @@ impl Steps {
     }
 }
 
-/// Count of numbers in each part of a game's state.
+/// Count of values in each part of a game's state.
 fn widths(policy: &Policy) -> Result<Vec<usize>> {
     Ok(policy.zero_state(1)?.0.iter().map(|part| part.elem_count()).collect())
 }

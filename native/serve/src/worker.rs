@@ -154,7 +154,7 @@ impl Permit<'_> {
     pub fn submit(self, deadline: Option<Deadline>, job: impl FnOnce(Result<()>) + Send + 'static) {
         let entry = Entry { place: self.place, deadline, job: Box::new(job) };
         let refused = match &self.pool.sender {
-            // Each entry in the channel holds a place, and there are as many places as the channel has room for: this
+            // Each entry in the channel holds a place, and the number of places is the channel's capacity, so `send`
             // does not wait.
             Some(sender) => sender.send(entry).err().map(|refused| refused.into_inner()),
             None => Some(entry),

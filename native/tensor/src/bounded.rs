@@ -6,7 +6,8 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
-/// Deserialises a list of at most `N` entries. A longer list is an error before memory is taken for more than `N`.
+/// Deserialises a list of at most `N` entries. A longer list fails before memory for more than `N` entries is
+/// allocated.
 pub fn at_most<'de, D, T, const N: usize>(deserializer: D) -> std::result::Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,

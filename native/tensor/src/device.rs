@@ -1,4 +1,5 @@
-//! Devices of tensors. A CPU is always present. An NVIDIA card is looked up, and an error names what is missing.
+//! Devices of tensors. A CPU is always present. An NVIDIA card is looked up; on failure the error names the missing
+//! part.
 
 use candle_core::{Device, Tensor};
 
@@ -40,7 +41,7 @@ pub struct Devices {
 
 /// Sums tensors across devices.
 pub trait AllReduce {
-    /// Returns the sum of `parts` on every device. `parts` holds one tensor per device. The sums have the same bits on
+    /// Returns the sum of `parts` on every device. `parts` holds one tensor per device. The sums are bit-identical on
     /// all devices; the order of additions depends on the implementation.
     ///
     /// # Shapes
@@ -48,8 +49,8 @@ pub trait AllReduce {
     fn sum(&self, parts: &[Tensor]) -> Result<Vec<Tensor>>;
 }
 
-/// Checks that policies can run on the cards with these ordinals (as the driver numbers them), and together if there
-/// are several. Fails before a context is created, because a context takes memory on the card.
+/// Checks that policies can run on the cards with these ordinals (the driver's numbers), and on several together.
+/// Creates no context, because a context takes memory on the card.
 pub fn check(ordinals: &[usize]) -> Result<()> {
     look(ordinals).map_err(|missing| {
         let numbers: Vec<_> = ordinals.iter().map(usize::to_string).collect();
@@ -73,7 +74,7 @@ pub fn named(text: &str) -> Result<Device> {
 /// The devices of a name: one device as [`named`] accepts it, or the cards of a list such as `cuda:0,1`.
 ///
 /// # Errors
-/// As for [`named`], and `Mismatch` if a card is listed twice.
+/// The errors of [`named`], and `Mismatch` if a card is listed twice.
 pub fn several(text: &str) -> Result<Devices> {
     match parse(text).as_deref() {
         Some(ordinals @ [_, _, ..]) => {

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, Result, fs};
 
-/// Bytes of a file that are read at once.
+/// Bytes per read of a file.
 const CHUNK: usize = 1 << 16;
 
 /// SHA-256 of the concatenated `parts`, in hexadecimal digits.

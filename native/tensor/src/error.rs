@@ -1,7 +1,7 @@
 //! The error type of all crates below the NIF.
 //!
-//! A variant carries fields, not prose: the NIF turns it into `%Sconce.Error{kind, op, details}`, and Elixir renders
-//! the message.
+//! A variant carries fields, not prose: the NIF turns the variant into `%Sconce.Error{kind, op, details}`, and Elixir
+//! renders the message.
 
 use std::any::Any;
 use std::fmt;
@@ -31,7 +31,7 @@ pub enum Kind {
     NonFinite,
     /// A weight gets no gradient.
     NoGradient,
-    /// Something is in use or full.
+    /// A resource is in use or full.
     Busy,
     /// A deadline has passed.
     Deadline,
@@ -143,13 +143,13 @@ pub enum Error {
         /// The number.
         value: f64,
     },
-    /// The loss diverged: a figure of a training step is not finite.
+    /// The loss diverged: a metric of a training step is not finite.
     #[error("{what} is not finite ({value}) in step {step}, whose batch {batch} begins with {}",
         .windows.first().map_or("nothing".into(), |(game, frame)| format!("{game}, frame {frame}")))]
     Diverged {
-        /// The figure, such as the loss.
+        /// The metric, such as the loss.
         what: String,
-        /// Its value: NaN or infinite.
+        /// The metric's value: NaN or infinite.
         value: f64,
         /// The training step, counted from 1.
         step: u64,
@@ -167,7 +167,7 @@ pub enum Error {
     /// Something is in use.
     #[error("{what} is in use")]
     Busy {
-        /// The thing in use.
+        /// The resource in use.
         what: String,
     },
     /// A deadline has passed.
@@ -191,7 +191,7 @@ pub enum Error {
         what: String,
         /// Bytes that it needs.
         bytes: u64,
-        /// The available memory. `None` if the system names no bound below `bytes`.
+        /// The available memory. `None` if the system reports no bound below `bytes`.
         available: Option<Available>,
     },
     /// Work needs more memory than its limit.
@@ -207,7 +207,7 @@ pub enum Error {
     /// A card is out of memory.
     #[error("{what} is out of memory")]
     CardFull {
-        /// The card, preceded by the work if that is known.
+        /// The card, preceded by the name of the work if known.
         what: String,
         /// Bytes that the work needs, if known.
         bytes: Option<u64>,
@@ -253,7 +253,7 @@ pub enum Error {
     Unsaved {
         /// The last file that failed.
         path: PathBuf,
-        /// The reason of that failure.
+        /// The cause of the last failure.
         reason: String,
         /// The final report of the run.
         report: Box<Value>,
@@ -307,7 +307,7 @@ impl Error {
         Error::NotFound { what: what.into() }
     }
 
-    /// An [`Error::OutOfMemory`] for `bytes` bytes. It carries the available memory if that is less.
+    /// An [`Error::OutOfMemory`] for `bytes` bytes. The error carries the available memory if less than `bytes`.
     pub fn out_of_memory(what: impl Into<String>, bytes: u64) -> Self {
         let available = available().filter(|available| available.bytes < bytes);
         Error::OutOfMemory { what: what.into(), bytes, available }
@@ -357,7 +357,7 @@ impl Error {
         }
     }
 
-    /// Adds to an out-of-memory error what the memory was for, and how many bytes the whole work needs.
+    /// Adds to an out-of-memory error the purpose of the memory and the bytes that the whole work needs.
     pub fn asking(self, what: &str, bytes: u64) -> Self {
         match self {
             Error::OutOfMemory { available, .. } => {
@@ -386,7 +386,7 @@ impl Error {
             Error::OutOfRange { field, value, min, max } => {
                 json!({ "field": field, "value": value, "min": min, "max": max })
             }
-            // JSON has no NaN, so the value goes as text.
+            // JSON has no NaN, so the value is sent as text.
             Error::NonFinite { what, value } => json!({ "what": what, "value": value.to_string() }),
             Error::Diverged { what, value, step, batch, windows } => {
                 let window =
@@ -439,13 +439,14 @@ impl Error {
     }
 }
 
-/// Candle's message without the backtrace that it appends if RUST_BACKTRACE is set.
+/// Candle's message without the backtrace that candle appends if RUST_BACKTRACE is set.
 fn words(error: &candle_core::Error) -> String {
     let text = error.to_string();
     text.split("\n   0: ").next().unwrap_or(&text).trim_end().to_owned()
 }
 
-/// Whether a device is out of memory. Candle passes this on only as text of the driver or of its libraries.
+/// Whether an error means that a device is out of memory. Candle reports this only as text from the driver or a
+/// library.
 fn is_out_of_memory(error: &candle_core::Error) -> bool {
     let text = error.to_string().to_lowercase();
     let words = ["out of memory", "out_of_memory", "alloc_failed", "allocation_failed"];
@@ -472,7 +473,7 @@ static FULL_CARD: OnceLock<FullCard> = OnceLock::new();
 
 /// Sets the function that finds the full card and its memory. Only the first call has an effect.
 pub fn set_full_card(look: FullCard) {
-    // One function serves all cards.
+    // All cards share one function.
     let _ = FULL_CARD.set(look);
 }
 
@@ -490,8 +491,8 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// Converts errors so that `?` works inside candle's traits. The fields become text there; errors of a caller are
-/// checked before.
+/// Converts errors so that `?` works inside candle's traits. The conversion turns fields into text; a caller's errors
+/// are checked earlier.
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         match error {

@@ -1,7 +1,7 @@
 //! All access to users' files: checked opens, and writes that leave a whole file or none.
 //!
 //! [`open`], [`read`], [`append`] and [`lock`] never wait for the other end of a named pipe, and refuse everything but
-//! regular files. Memory is taken only for bytes that a file of bounded length has.
+//! regular files. Memory is allocated only for bytes of a file whose length has been checked.
 #![allow(clippy::disallowed_methods)]
 
 use std::ffi::OsStr;
@@ -32,7 +32,7 @@ pub fn open(path: &Path) -> Result<Regular> {
 /// Reads a whole file of at most `limit` bytes.
 ///
 /// # Errors
-/// `Corrupt` for a longer file, and those of [`open`].
+/// `Corrupt` for a longer file, and the errors of [`open`].
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let mut file = open(path)?;
     let length = file.length();
@@ -80,7 +80,7 @@ impl Regular {
     /// Appends the next `bytes` bytes of the file to `buffer`. The caller has checked `bytes` against the length.
     ///
     /// # Errors
-    /// `Corrupt` if the file ends before, `OutOfMemory` if `buffer` cannot grow.
+    /// `Corrupt` if the file is shorter, `OutOfMemory` if `buffer` cannot grow.
     pub fn read(&mut self, bytes: u64, buffer: &mut Vec<u8>) -> Result<()> {
         let what = || self.path.display().to_string();
         let room = usize::try_from(bytes).ok().and_then(|n| buffer.try_reserve_exact(n).ok());
@@ -96,7 +96,8 @@ impl Regular {
     }
 }
 
-/// Opens without waiting, then checks the open file. Checking the path first would race with a change of the path.
+/// Opens a file without waiting, then checks the open handle. Checking the path first would race with a change of the
+/// path.
 fn open_regular(path: &Path, options: &mut OpenOptions) -> Result<(File, Metadata)> {
     #[cfg(unix)]
     {
@@ -137,7 +138,7 @@ fn kind_name(kind: FileType) -> &'static str {
     if kind.is_dir() { "a folder" } else { "something else" }
 }
 
-/// Extension of files being written. A leftover belongs to a writer that died.
+/// Extension of files being written; a dead writer leaves one behind.
 pub const PARTIAL: &str = "partial";
 
 /// Writes a file beside `path`, syncs it and renames it into place. At any moment, also after a crash, `path` is the
@@ -151,7 +152,7 @@ pub fn write_atomic(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>
     let renamed = written.and_then(|()| fs::rename(&partial, path));
     drop(locked);
     if let Err(source) = renamed {
-        // The first failure is the one to report.
+        // Report the first failure.
         let _ = fs::remove_file(&partial);
         return Err(Error::io(path)(source));
     }
@@ -185,7 +186,7 @@ pub fn link_atomic(from: &Path, to: &Path) -> Result<()> {
     let _ = fs::remove_file(&partial);
     match linked {
         Ok(()) => sync_folder(to),
-        // Also taken if another writer of `to` removed the link, which has no lock, as a leftover.
+        // Also copies if another writer of `to` removed the link: without a lock the link looks like a leftover.
         Err(_) => write_atomic(to, |file| {
             io::copy(&mut source.file().take(source.length()), file).map(drop)
         }),
@@ -262,7 +263,7 @@ fn create_partial(path: &Path) -> io::Result<(File, PathBuf)> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
             Ok(file) if is_claimed(&file) => return Ok((file, partial)),
-            // Another writer took the file for a leftover before it was locked, and removes it.
+            // Before the lock was taken, another writer mistook the file for a leftover and removes it.
             Ok(_) => {}
         }
     }
@@ -472,7 +473,7 @@ mod tests {
         left.extend(["a", "a.3-4.partial", "a.5-6.partial", living]);
         left.sort();
         assert_eq!(names(), left);
-        // The partial file of a running writer stays, and is a leftover once the writer is dropped.
+        // The partial file of a running writer stays; once the writer is dropped, the file is a leftover.
         writing.write_all(b"half").unwrap();
         clear_partials_of(&at("a"));
         assert_eq!(names(), left);

@@ -10,7 +10,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 /// Bytes of the prefix, which holds the length of the header.
 pub const PREFIX: usize = 8;
-/// Maximum bytes of a header. A history of 30,000 points with six heads fits.
+/// Maximum bytes of a header. A training history of 30,000 points with six heads fits.
 pub const MAX_BYTES: usize = 1 << 25;
 /// Maximum number of JSON values in a header. Each takes up to a hundred bytes of memory.
 pub const MAX_VALUES: usize = 1 << 21;
@@ -58,7 +58,8 @@ pub fn of_bytes(bytes: &[u8]) -> Result<(usize, Metadata), String> {
     Ok((n, header))
 }
 
-/// Checks an upper bound of the number of JSON values: the characters that can begin one, also inside strings.
+/// Checks an upper bound on the number of JSON values: counts all characters that can begin a value, even inside
+/// strings.
 fn check_values(json: &[u8]) -> Result<(), String> {
     let values = json.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
     match values <= MAX_VALUES {
@@ -74,7 +75,8 @@ fn check_tensor(name: &str, info: &TensorInfo) -> Result<(), String> {
     if info.shape.len() > MAX_RANK {
         return Err(format!("{name} has {} dimensions, more than {MAX_RANK}", info.shape.len()));
     }
-    // A dimension of 0 hides a product that overflows as soon as strides are computed.
+    // With a dimension of 0 the size does not overflow, but the product of the other dimensions may overflow in
+    // strides.
     let all = info.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1)));
     all.map(drop).ok_or_else(|| format!("{name} has a size that overflows"))
 }
@@ -115,7 +117,7 @@ mod tests {
         let many = (0..=MAX_TENSORS).map(|i| tensor(&i.to_string(), "[0]", 0));
         let many: Vec<_> = many.map(|t| t[1..t.len() - 1].to_string()).collect();
         assert!(said(format!("{{{}}}", many.join(","))).contains("65537 tensors"));
-        // Nested deeper than the parser's recursion limit.
+        // Nests deeper than the parser's recursion limit.
         assert!(said(format!(r#"{{"w":{}"#, "[".repeat(100_000))).contains("recursion limit"));
     }
 }

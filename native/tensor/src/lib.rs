@@ -16,7 +16,7 @@ pub mod simd;
 pub mod tape;
 pub mod tensor;
 
-/// The types of candle that crates above use. They do not depend on candle themselves.
+/// Candle's types for dependent crates, which do not depend on candle themselves.
 pub use candle_core::{self as candle, DType, Device, Shape, Tensor};
 pub use error::{Error, Kind, Result};
 pub use precision::Precision;

@@ -3,7 +3,7 @@
 //! An op allocates its result, and the activations that its backward pass reads, on the thread that calls it. Only the
 //! scratch of a shard is allocated on other threads. The bytes counted on a training thread are therefore the bytes of
 //! that training, whatever else the process does. (Exception: during inference over a window, layers that run in
-//! parallel allocate on the threads where they run. That is less than the numbers of a window.)
+//! parallel allocate on the threads where they run. These allocations are smaller than the values of a window.)
 
 pub(crate) mod available;
 pub(crate) mod refused;
@@ -25,11 +25,11 @@ use crate::{Error, Result};
 /// A program installs it with `#[global_allocator]`. Without it [`Meter::start`] returns an error.
 pub struct Counted<A>(pub A);
 
-/// Smaller requests are not counted: they are negligible.
+/// Smaller requests are negligible and not counted.
 const LEAST: usize = 1024;
 
 thread_local! {
-    /// Bytes that this thread allocated, less the bytes that it freed. It may free memory of other threads.
+    /// Bytes that this thread allocated, less the bytes that it freed. A thread may free memory of other threads.
     static TAKEN: Cell<isize> = const { Cell::new(0) };
     /// The maximum of `TAKEN` since the latest meter started.
     static PEAK: Cell<isize> = const { Cell::new(0) };
@@ -39,7 +39,7 @@ fn count(bytes: usize, sign: isize) {
     if bytes < LEAST {
         return;
     }
-    // A thread that is ending has no thread-locals any more, and no meter reads them.
+    // An ending thread has no thread-locals any more, and no meter is left to read them.
     let _ = TAKEN.try_with(|taken| {
         taken.set(taken.get() + sign * bytes as isize);
         PEAK.try_with(|peak| peak.set(peak.get().max(taken.get())))
@@ -54,7 +54,7 @@ fn count_taken(memory: *mut u8, bytes: usize) {
 }
 
 // SAFETY: every request is passed unchanged to the allocator `A`, and its answer is returned. Counting accesses two
-// thread-locals that have neither a destructor nor lazy initialisation, so that it neither allocates nor unwinds.
+// thread-locals that have neither a destructor nor lazy initialisation, so counting neither allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller upholds the contract of `alloc`.
@@ -87,7 +87,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
     }
 }
 
-/// Measures the memory that its thread allocates from its start on.
+/// Measures the memory that the current thread allocates after [`Meter::start`].
 pub struct Meter {
     before: isize,
     /// The peak of the enclosing meter.

@@ -1,16 +1,16 @@
 //! Worker threads that share out numeric work.
 //!
 //! Work is cut into shards whose number and borders depend on the work alone, not on the number of threads, and sums
-//! across shards are added in a fixed order: the bits are the same for any number of threads. A shard runs on one
-//! thread.
+//! across shards are added in a fixed order, so results are bit-identical for any number of threads. A shard runs on
+//! one thread.
 //!
 //! The calling thread takes shards too, and waits only for threads that have taken a shard. If all workers are busy, it
 //! runs every shard itself.
 //!
 //! Every thread has a [`Class`], and each class has its own workers. Background threads yield to all others
 //! ([`Priority`]), so a foreground thread must never wait for one: neither for a shard nor for a lock. A thread that
-//! has lowered its priority cannot raise it again without a privilege. It must serve no caller afterwards and start no
-//! thread that does.
+//! has lowered its priority cannot raise it again without a privilege. Afterwards the thread must serve no caller and
+//! start no thread that does.
 
 mod affinity;
 mod priority;
@@ -25,7 +25,7 @@ use workers::Workers;
 
 use crate::{Error, Result};
 
-/// The largest number of threads that [`set_threads`] accepts; more is taken for a typing error.
+/// The largest number of threads that [`set_threads`] accepts; a larger number is probably a typo.
 pub const MAX_THREADS: usize = 4096;
 
 /// The class of a thread's work.
@@ -34,7 +34,7 @@ pub enum Class {
     /// Work that a caller waits for, such as a decision or a forward pass.
     #[default]
     Foreground,
-    /// Training, evaluation and import, and the threads that read for them.
+    /// Training, evaluation and import, and the threads that read files for them.
     Background,
 }
 
@@ -45,7 +45,7 @@ static FOREGROUND: Shared = RwLock::new(None);
 static BACKGROUND: Shared = RwLock::new(None);
 
 thread_local! {
-    /// Whether shards of this thread's work stay on it.
+    /// Whether this thread runs all shards of its work itself.
     static SERIAL: Cell<bool> = const { Cell::new(false) };
     static CLASS: Cell<Class> = const { Cell::new(Class::Foreground) };
 }
@@ -65,8 +65,8 @@ impl Class {
         }
     }
 
-    /// Puts the current thread into this class without a change of priority. For background threads that drive a card,
-    /// because callers wait for the locks that they hold there.
+    /// Puts the current thread into this class without a change of priority. For background threads that drive a card:
+    /// callers wait for locks that these threads hold.
     pub fn enter_at_full_priority(self) {
         affinity::release();
         CLASS.set(self);
@@ -114,20 +114,20 @@ pub fn available() -> usize {
 }
 
 /// Limits candle's own thread pools to one thread, because shards of this pool run in parallel instead. Candle runs
-/// elementwise operations of 64 K numbers and more on a pool of its own, whose threads spin while they wait; on a busy
-/// machine that took most of a training step.
+/// elementwise operations of at least 64 K values on its own pool, whose idle threads spin; on a busy machine the
+/// spinning took most of a training step.
 ///
-/// Call it once, as early as possible. It affects only the pools inside this library.
+/// Call this function once, as early as possible. The limit affects only the pools inside this library.
 pub fn keep_libraries_single_threaded() {
-    // Fails only if the pool exists already; then nothing can be changed any more.
+    // Fails only if the pool exists already; its size is then fixed.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(1).build_global();
     // SAFETY: other threads may read the environment meanwhile only through Rust, which takes a lock. Erlang keeps its
-    // own copy of the variables. There remains a `getenv` in foreign code of the process at this moment, while the
-    // library is loaded. It is in danger only if the C library frees or moves the list that is being read. glibc before
-    // 2.41 does so if other code has added a variable before; the list that a process starts with is copied and stays.
-    // Candle has no other way to set this.
+    // own copy of the variables. The remaining risk is a concurrent `getenv` in foreign code while the library is
+    // loaded. That call is unsafe only if the C library frees or moves the list being read. glibc before 2.41 does so
+    // if other code has added a variable before; the list that a process starts with is copied and stays. Candle has no
+    // other way to set the number of threads.
     unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
-    // Creates the pool now, so that it does not read the environment later.
+    // Creates the pool now, so that candle does not read the environment later.
     candle_core::utils::barrier_pool();
 }
 
@@ -153,7 +153,7 @@ pub fn is_shared() -> bool {
     !SERIAL.get() && threads() > 1
 }
 
-/// The workers of the caller's class. The first call starts them. There are none if no threads can be started.
+/// The workers of the caller's class. The first call starts them. Returns no workers if no threads can be started.
 fn share() -> Arc<Workers> {
     let class = Class::current();
     if let Some(workers) = &*class.shared().read().unwrap_or_else(|e| e.into_inner()) {
@@ -185,8 +185,8 @@ pub fn for_each(shards: usize, work: impl Fn(usize) + Sync + Send) {
     (0..shards).for_each(work);
 }
 
-/// Runs `work` with all its shards on the calling thread. It takes longer and never waits for another thread. The
-/// results are the same.
+/// Runs `work` with all its shards on the calling thread. Slower, but never waits for another thread. The results are
+/// the same.
 pub fn serial<T>(work: impl FnOnce() -> T) -> T {
     struct Before(bool);
     impl Drop for Before {
@@ -210,8 +210,8 @@ pub fn for_each_rows<T: Send>(
     hand_out(shards, |i, rows| work(i * per_shard, rows));
 }
 
-/// [`for_each_rows`] where each shard also has a partial sum, which starts as `zero()`. Returns the partial sums in the
-/// order of the shards, at least one.
+/// [`for_each_rows`] with a partial sum per shard, which starts as `zero()`. Returns the partial sums in the order of
+/// the shards, at least one.
 pub fn sum_rows<T: Send, P: Send>(
     data: &mut [T],
     width: usize,
@@ -241,7 +241,7 @@ pub fn for_each_shard<const N: usize>(
     });
 }
 
-/// [`for_each_shard`] where each shard also has a partial sum, as in [`sum_rows`].
+/// [`for_each_shard`] with a partial sum per shard, as in [`sum_rows`].
 pub fn sum_shards<const N: usize, P: Send>(
     batch: usize,
     rows: usize,
@@ -348,7 +348,7 @@ mod tests {
         ALONE.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The result of `work` on a new thread of a class.
+    /// Returns the result of `work` on a new thread of a class.
     fn of_class<T: Send>(class: Class, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn the_numbers_of_background_and_foreground_threads_are_independent() {
-        // More than any other test sets for the foreground.
+        // More threads than any other test sets for the foreground.
         let many = available() + 7;
         let callers = of_class(Class::Background, || {
             let _alone = alone();

@@ -1,8 +1,8 @@
 //! The precision of matrix products.
 //!
-//! In bf16 and f16 both operands of a product are rounded to the nearest number of that format, ties to even. The
-//! products, their sums and everything else stay f32 (Micikevicius et al. 2018, "Mixed precision training"). Weights
-//! stay f32; copies of them are rounded.
+//! In bf16 and f16 both operands of a product are rounded to the nearest value of that format, ties to even. Products,
+//! sums and everything else stay f32 (Micikevicius et al. 2018, "Mixed precision training"). Weights stay f32; copies
+//! of them are rounded.
 
 use std::cell::Cell;
 use std::fmt;
@@ -46,7 +46,7 @@ impl Precision {
         work()
     }
 
-    /// Writes the numbers of `from` to `to`, rounded to this precision.
+    /// Writes the values of `from` to `to`, rounded to this precision.
     pub fn round(self, to: &mut [f32], from: &[f32]) {
         match self {
             Precision::F32 => to.copy_from_slice(from),
@@ -78,21 +78,21 @@ dispatch! {
     }
 }
 
-/// `x` rounded to the nearest number without its last `BITS` bits, ties to even.
+/// Rounds `x` to the nearest value whose last `BITS` bits are 0, ties to even.
 #[inline(always)]
 fn nearest<const BITS: u32>(x: f32) -> f32 {
     let bits = x.to_bits();
     let last = bits >> BITS & 1;
-    // A carry into the exponent is correct. For NaN it could reach the sign bit, so NaN is handled apart.
+    // A carry into the exponent is correct. For NaN the carry could reach the sign bit, so NaN is handled separately.
     let rounded = bits.wrapping_add((1 << (BITS - 1)) - 1 + last) & (u32::MAX << BITS);
     if x.is_nan() { f32::NAN } else { f32::from_bits(rounded) }
 }
 
 #[inline(always)]
 fn f16(x: f32) -> f32 {
-    /// Half a step beyond the largest finite f16; from here on numbers round to infinity.
+    /// Half a step beyond the largest finite f16; values from here on round to infinity.
     const ENDLESS: f32 = 65520.0;
-    /// The smallest normal f16. Steps below it are 2^-24, like those of f32 between 0.5 and 1.
+    /// The smallest normal f16. Below it f16 values are 2^-24 apart, like f32 values between 0.5 and 1.
     const LEAST_NORMAL: f32 = 6.103_515_6e-5;
     let size = x.abs();
     let normal = if size >= ENDLESS { f32::INFINITY } else { nearest::<13>(size) };

@@ -1,7 +1,7 @@
 //! The counter-based generator of all random numbers: Philox 4x32-10.
 //!
-//! Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3". A number depends only on seed, purpose, step and
-//! index, so results do not depend on the number of threads, the order or the device.
+//! Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3". Each random number depends only on seed, purpose,
+//! step and index, so results do not depend on the number of threads, the order or the device.
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
@@ -56,8 +56,8 @@ impl Rng {
         philox(counter, self.key)
     }
 
-    /// The words of the blocks `index..index + N`, transposed: `[w][i]` is word `w` of block `index + i`. Written for
-    /// loops that compile to vector code.
+    /// The words of the blocks `index..index + N`, transposed: `[w][i]` is word `w` of block `index + i`. Loops here
+    /// are written to compile to vector code.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // one lane of all words at a time
     pub fn blocks<const N: usize>(&self, index: u64) -> [[u32; N]; 4] {
@@ -94,7 +94,7 @@ impl Rng {
     /// A standard normal number by the Box-Muller transform.
     pub fn normal(&self, index: u64) -> f32 {
         let words = self.block(index);
-        // 1 - u lies in (0, 1], so the logarithm is finite.
+        // 1 - u lies in (0, 1], so its logarithm is finite.
         let radius = (-2.0 * f64::from(1.0 - unit(words[0])).ln()).sqrt();
         let angle = std::f64::consts::TAU * f64::from(words[1]) / 4_294_967_296.0;
         (radius * angle.cos()) as f32

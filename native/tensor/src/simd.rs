@@ -1,11 +1,11 @@
 //! Loops over slices, compiled for the widest vectors of the CPU.
 //!
-//! Each body is written once in plain Rust. `dispatch!` compiles it for AVX-512, for AVX2 and for the baseline, and
-//! chooses one copy at run time. The choice is always the same on one machine, except under [`LIMIT`].
+//! Each body is written once in plain Rust. `dispatch!` compiles the body for AVX-512, for AVX2 and for the baseline,
+//! and chooses one copy at run time. On one machine the choice is always the same, except under [`LIMIT`].
 
 use std::sync::OnceLock;
 
-/// The instruction set of the copy of a loop that runs.
+/// The instruction set that a loop is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// The baseline of the target.
@@ -16,8 +16,8 @@ pub enum Level {
     Avx512,
 }
 
-/// The environment variable that limits the instruction set to `portable`, `avx2` or `avx512`. Under a limit matrix
-/// units are not used either. It reproduces the behaviour of a smaller CPU.
+/// The environment variable that limits the instruction set to `portable`, `avx2` or `avx512`. A limit also turns off
+/// matrix units, which reproduces the behaviour of a smaller CPU.
 pub const LIMIT: &str = "SCONCE_CPU";
 
 fn limit() -> Option<Level> {
@@ -87,7 +87,7 @@ macro_rules! dispatch {
             body::<false>($($arg),*)
         }
     };
-    // With the generics twice: as they are declared and as they are passed on.
+    // Takes the generics twice: as declared and as passed on.
     ($(#[$meta:meta])* $vis:vis fn $name:ident<[$($generic:tt)*], [$($param:tt)*]>($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
@@ -123,7 +123,7 @@ pub fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
 
 /// The common part of [`exp_with`] and [`expm1_with`]: `e^x = 2^n (1 + r + r^2 q)` as `(2^n, r, q)` for |x| <= 87,
 /// saturating beyond. The argument is reduced by ln 2 in two parts, and `q(r)` is the polynomial of degree 4 with the
-/// smallest maximum relative error (3e-9). Without branches, so that loops over it compile to vector code.
+/// smallest maximum relative error (3e-9). The function has no branches, so loops over it compile to vector code.
 #[inline(always)]
 fn exp_parts<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     let x = x.clamp(-87.0, 88.0);
@@ -147,8 +147,8 @@ pub fn exp_with<const FMA: bool>(x: f32) -> f32 {
     mul_add::<FMA>(mul_add::<FMA>(q, r, 1.0), r, 1.0) * power
 }
 
-/// e^x - 1 with an error of a few ulp, also near 0, where `exp(x) - 1` cancels: the 1 is subtracted from the power of
-/// two, and `2^n - 1` is exact.
+/// e^x - 1 with an error of a few ulp, also near 0, where `exp(x) - 1` cancels: here the 1 is subtracted from `2^n`,
+/// which is exact.
 #[inline(always)]
 pub fn expm1_with<const FMA: bool>(x: f32) -> f32 {
     let (power, r, q) = exp_parts::<FMA>(x);
@@ -225,11 +225,11 @@ pub fn tanh(x: f32) -> f32 {
     tanh_with::<false>(x)
 }
 
-/// Numbers that a loop processes at once: the f32 lanes of the widest vectors.
+/// Values that a loop processes at once: the f32 lanes of the widest vectors.
 pub const LANES: usize = 16;
 
-/// Loads `n <= LANES` numbers of `row` from `at` on, followed by zeros. A loop is fast if it passes the constant
-/// `LANES` for all whole vectors and calls its body once more for the rest of a row.
+/// Loads `n <= LANES` values of `row` from `at` on, followed by zeros. For speed, pass the constant `LANES` for all
+/// whole vectors and call the loop's body once more for the rest of a row.
 #[inline(always)]
 pub fn load(row: &[f32], at: usize, n: usize) -> [f32; LANES] {
     if n == LANES
@@ -254,7 +254,7 @@ pub fn store(row: &mut [f32], at: usize, n: usize, lanes: [f32; LANES]) {
     row[at..at + n].copy_from_slice(&lanes[..n]);
 }
 
-/// The sum of all lanes, added pairwise.
+/// Sums all lanes pairwise.
 #[inline(always)]
 pub fn sum(lanes: [f32; LANES]) -> f32 {
     let mut lanes = lanes;
@@ -327,7 +327,7 @@ dispatch! {
     }
 }
 
-/// The first number that is NaN or infinite.
+/// The first value that is NaN or infinite.
 pub fn non_finite(x: &[f32]) -> Option<f32> {
     let mut bits = 0;
     largest(&mut bits, x);
@@ -337,7 +337,7 @@ pub fn non_finite(x: &[f32]) -> Option<f32> {
     }
 }
 
-/// Sums the rows of `dy: [m, n]` into `sum: [n]`, added to its contents if `accumulate`.
+/// Sums the rows of `dy: [m, n]` into `sum: [n]`; adds to the contents of `sum` if `accumulate`.
 pub fn row_sum(sum: &mut [f32], dy: &[f32], accumulate: bool) {
     if !accumulate {
         sum.fill(0.0);

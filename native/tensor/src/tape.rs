@@ -2,13 +2,13 @@
 //! reverse.
 //!
 //! An op adds a step if one of its inputs requires a gradient (`op` on a CPU, `card::op` on an NVIDIA card). The
-//! backward pass runs each step in the precision that it was recorded in, whatever the precision of the calling thread.
-//! The first gradient of a tensor is stored as it is; further ones are added to it. A step and the activations that it
-//! kept are dropped once it has run. An op may leave the gradient of a weight with the weight (`Weight::accumulate`).
+//! backward pass runs each step in the precision of its recording, whatever the precision of the calling thread. A
+//! tensor's first gradient is stored unchanged; further gradients are added. After a step has run, the step and its
+//! saved activations are dropped. An op may store the gradient of a weight in the weight (`Weight::accumulate`).
 //!
-//! Candle's own ops between the steps form graphs of candle. Each graph begins at outputs of steps, which are variables
-//! to candle. The tape records the end of such a graph where an op uses it first, and calls candle's backward pass on
-//! it.
+//! Candle's own ops between the steps form candle graphs. Each graph begins at outputs of steps, which candle sees as
+//! variables. The tape records the end of a graph at its first use by an op, and runs candle's backward pass from
+//! there.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -24,15 +24,15 @@ thread_local! {
     static STEPS: RefCell<Option<Steps>> = const { RefCell::new(None) };
 }
 
-/// Maps the gradients of a step's outputs to those of its inputs. `None` stands for no gradient, or for one that was
-/// left with a weight.
+/// Maps the gradients of a step's outputs to the gradients of the step's inputs. `None` means no gradient, or a
+/// gradient that was stored in a weight.
 type Back = dyn FnOnce(&[Option<Tensor>]) -> Result<Vec<Option<Tensor>>>;
 
 #[derive(Default)]
 struct Steps {
     all: Vec<Step>,
-    /// Outputs of steps and ends of candle's graphs that are on the tape. Other tensors with a gradient are variables,
-    /// or candle made them.
+    /// Outputs of steps and ends of candle's graphs on the tape. Other tensors with a gradient are variables or results
+    /// of candle's ops.
     made: HashSet<TensorId>,
 }
 
@@ -57,7 +57,7 @@ pub struct Tape {
     _of_this_thread: PhantomData<*const ()>,
 }
 
-/// Records forward passes of this thread from now on. An enclosing tape resumes when this one is dropped.
+/// Records forward passes of this thread from now on. When this tape is dropped, an enclosing tape resumes.
 pub fn record() -> Tape {
     Tape { outer: STEPS.replace(Some(Steps::default())), _of_this_thread: PhantomData }
 }
@@ -130,7 +130,7 @@ impl Step {
 }
 
 impl Steps {
-    /// Records the end of candle's graph at the first use of `x`. All other uses come later.
+    /// Records the end of candle's graph at the first use of `x`, which precedes all other uses.
     fn know(&mut self, x: &Tensor) {
         if !x.is_variable() && self.made.insert(x.id()) {
             self.all.push(Step::Candle(x.clone()));
@@ -160,8 +160,8 @@ pub fn note(
     });
 }
 
-/// Records `y`, which has the numbers of `x` in another shape or layout, and returns it. `back` maps the gradient of
-/// `y` to the shape of `x`.
+/// Records and returns `y`, which has the values of `x` in another shape or layout. `back` maps the gradient of `y` to
+/// the shape of `x`.
 pub fn view(
     x: &Tensor,
     y: Tensor,
@@ -202,7 +202,7 @@ impl Gradients {
     }
 }
 
-/// An op from a tensor to a scalar with a given gradient: it replaces a loss of which only the gradient is known.
+/// An op from a tensor to a scalar with a given gradient. Replaces a loss whose gradient alone is known.
 struct Start(Tensor);
 
 impl CustomOp1 for Start {
@@ -216,7 +216,7 @@ impl CustomOp1 for Start {
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, y: &CudaStorage, _: &Layout) -> candle_core::Result<(CudaStorage, Shape)> {
-        // SAFETY: the number is never read.
+        // SAFETY: the value is never read.
         let number = unsafe { y.device.alloc::<f32>(1) }?;
         Ok((CudaStorage::wrap_cuda_slice(number, y.device.clone()), Shape::from(())))
     }

@@ -9,19 +9,19 @@ use candle_core::{
 
 use crate::{Error, memory, pool, simd};
 
-/// Checks that memory for a tensor as large as these together can be allocated, before candle, which cannot handle a
-/// refusal, allocates it. Tensors on a card are ignored: the card reports its own errors.
+/// Checks that memory for a tensor as large as all these together can be allocated. Call it before candle allocates,
+/// because candle cannot handle a refusal. Tensors on a card are ignored: the card reports its own errors.
 pub fn granted(tensors: &[&Tensor]) {
     let here = tensors.iter().filter(|tensor| tensor.device().is_cpu());
     memory::granted(here.map(|tensor| bytes(tensor)).sum());
 }
 
-/// The size of a tensor's numbers in bytes.
+/// The size of a tensor's values in bytes.
 pub fn bytes(tensor: &Tensor) -> usize {
     tensor.dtype().size_in_bytes() * tensor.elem_count()
 }
 
-/// The numbers of a contiguous f32 storage on a CPU.
+/// The values of a contiguous f32 storage on a CPU.
 pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     let all = storage.as_slice::<f32>()?;
     match layout.contiguous_offsets() {
@@ -30,7 +30,7 @@ pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> 
     }
 }
 
-/// Calls `f` with the numbers of a tensor, without a copy if it is contiguous.
+/// Calls `f` with the values of a tensor, without a copy if the tensor is contiguous.
 pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
     if !tensor.is_contiguous() {
         memory::granted(bytes(tensor));
@@ -43,7 +43,7 @@ pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R
     }
 }
 
-/// The tensor in a contiguous layout, detached from candle's graph. Copies the numbers only if they are not contiguous.
+/// The tensor in a contiguous layout, detached from candle's graph. Copies the values only if they are not contiguous.
 pub fn contiguous(tensor: &Tensor) -> crate::Result<Tensor> {
     if !tensor.is_contiguous() {
         memory::granted(bytes(tensor));
@@ -51,7 +51,7 @@ pub fn contiguous(tensor: &Tensor) -> crate::Result<Tensor> {
     Ok(tensor.detach().contiguous()?)
 }
 
-/// Calls `f` with the numbers of contiguous tensors.
+/// Calls `f` with the values of contiguous tensors.
 pub fn with_all<R>(
     tensors: &[Tensor],
     f: impl FnOnce(&[&[f32]]) -> crate::Result<R>,
@@ -64,7 +64,8 @@ pub fn with_all<R>(
     f(&slices.collect::<Result<Vec<_>>>()?)
 }
 
-/// Calls `f` with the numbers of a tensor on any device and of any dtype. Copies them unless they are f32 on the CPU.
+/// Calls `f` with the values of a tensor on any device and of any dtype. Copies the values unless they are f32 on the
+/// CPU.
 pub fn read<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
     // A copy from a card copies the whole storage, so the tensor is made contiguous first.
     let tensor = if tensor.device().is_cpu() { tensor.clone() } else { tensor.contiguous()? };
@@ -81,7 +82,7 @@ pub fn beside(x: &Tensor, data: Vec<f32>, shape: impl Into<Shape>) -> Result<Ten
     moved(&Tensor::from_vec(data, shape.into(), x.device())?, x)
 }
 
-/// The tensor with the device and dtype of `x`. A no-op if it has them already.
+/// Converts the tensor to the device and dtype of `x`. A no-op if both match already.
 pub fn moved(tensor: &Tensor, x: &Tensor) -> Result<Tensor> {
     tensor.to_device(x.device())?.to_dtype(x.dtype())
 }
@@ -91,7 +92,7 @@ pub fn zeros(dims: &[usize]) -> Result<Tensor> {
     tensor(memory::zeros(dims.iter().product()), dims)
 }
 
-/// A copy of a tensor's numbers as f32, from any device.
+/// Copies a tensor's values as f32 from any device.
 pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
     read(t, |s| Ok(memory::copied(s)))
 }
@@ -102,7 +103,7 @@ pub fn rows(dims: &[usize]) -> (usize, usize) {
     (dims.iter().rev().skip(1).product(), width)
 }
 
-/// The shape of `x` with another last dimension.
+/// Returns the shape of `x` with another last dimension.
 pub fn with_width(x: &Tensor, width: usize) -> Vec<usize> {
     let mut dims = x.dims().to_vec();
     if let Some(last) = dims.last_mut() {
@@ -131,7 +132,7 @@ pub fn check_width(what: impl Display, width: usize, got: &[usize]) -> crate::Re
     }
 }
 
-/// Changes a tensor's numbers in place, without recording.
+/// Changes a tensor's values in place, without recording.
 pub fn update<R>(t: &Tensor, change: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
     let op = Update { change: Mutex::new(Some(change)), result: Mutex::new(None) };
     t.inplace_op1(&op)?;

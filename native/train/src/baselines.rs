@@ -8,10 +8,10 @@ use sconce_tensor::{Error, Result};
 
 use crate::objective::imitation::check_heads;
 
-/// Largest number of classes of a head. The pairs of more would take a table of over 128 MiB.
+/// Maximum number of classes of a head. With more classes, a table of all pairs takes over 128 MiB.
 const MAX_CLASSES: usize = 4096;
 
-/// Counts of labels, and of pairs of a label and the one before.
+/// Counts of labels, and of pairs of a label and the previous label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counts {
     heads: Heads,
@@ -20,7 +20,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Zero counts over these heads.
+    /// Makes counts of zero over these heads.
     ///
     /// # Errors
     /// `OutOfRange` for a head of more than 4096 classes.
@@ -37,7 +37,7 @@ impl Counts {
         Ok(Counts { heads: heads.clone(), numbers })
     }
 
-    /// Counts frames. A row of `previous` that begins with [`NONE`](sconce_nn::head::NONE) is no pair.
+    /// Counts frames. A row of `previous` that begins with [`NONE`](sconce_nn::head::NONE) is not counted as a pair.
     ///
     /// # Shapes
     /// `previous` and `labels` `[n, num_labels]`
@@ -59,7 +59,7 @@ impl Counts {
         Ok(())
     }
 
-    /// Adds other counts over the same heads.
+    /// Adds counts of other frames over the same heads.
     pub fn merge(&mut self, other: &Counts) -> Result<()> {
         if self.heads != other.heads {
             return Err(Error::mismatch("heads of counts", "the same heads", "others"));
@@ -92,7 +92,7 @@ pub struct Table {
     pub head: String,
     /// Number of previous actions, including an unknown one.
     pub rows: usize,
-    /// Logits of the head.
+    /// Number of logits of the head.
     pub columns: usize,
     /// Logits, `[rows, columns]` row-major; empty for a head without a prior.
     pub values: Vec<f32>,
@@ -119,7 +119,7 @@ impl Baseline {
         &self.heads
     }
 
-    /// The tables of the heads that have one. Those of [`BaselineKind::Pairs`] initialise a policy's prior.
+    /// The tables of the heads that have one. Tables of [`BaselineKind::Pairs`] initialise a policy's prior.
     pub fn tables(&self) -> impl Iterator<Item = &Table> {
         self.tables.iter().filter(|table| !table.values.is_empty())
     }
@@ -143,7 +143,7 @@ impl Baseline {
     }
 }
 
-/// A head's part of a row of labels.
+/// Selects a head's labels in a row of labels.
 fn own<'a>(part: &Part<'_>, labels: &'a [f32]) -> &'a [f32] {
     &labels[part.labels..][..part.head.kind.labels()]
 }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn the_marginal_has_one_more_count_of_each_value() {
         let baseline = Baseline::fit(BaselineKind::Marginal, &counts());
-        // Three zeros and two ones; three 0, two 1, no 2.
+        // The button has three zeros and two ones; the stick has three 0, two 1 and no 2.
         let want = [(3f64 / 4.0).ln(), (4f64 / 8.0).ln(), (3f64 / 8.0).ln(), (1f64 / 8.0).ln()];
         close(&baseline.logits(&[1.0, 2.0]).unwrap(), &want);
         close(&baseline.logits(&[NONE; 2]).unwrap(), &want);
@@ -215,12 +215,12 @@ mod tests {
         let baseline = Baseline::fit(BaselineKind::Pairs, &counts());
         let tables: Vec<_> = baseline.tables().collect();
         let [button, stick] = tables[..] else { panic!("two heads") };
-        // Marginal of a press 3/7. After 0: one 0, one 1; after 1: one 0, one 1.
+        // The button's marginal of a press is 3/7. After 0: one 0, one 1; after 1: one 0, one 1.
         let after = ((1.0 + 3.0 / 7.0) / 3.0f64, (1.0 + 4.0 / 7.0) / 3.0f64);
         let press = (after.0 / after.1).ln();
         assert_eq!((button.rows, button.columns, stick.rows, stick.columns), (3, 1, 4, 3));
         close(&button.values, &[press, press, (3f64 / 4.0).ln()]);
-        // Marginal 4/8, 3/8, 1/8. After 0: two 0, one 1; after 1: one 1; after 2: nothing.
+        // The stick's marginals are 4/8, 3/8, 1/8. After 0: two 0, one 1; after 1: one 1; after 2: nothing.
         let want = [2.5 / 4.0, 1.375 / 4.0, 0.125 / 4.0, 0.5 / 2.0, 1.375 / 2.0, 0.125 / 2.0];
         let want: Vec<f64> = want.iter().chain(&[0.5, 0.375, 0.125].repeat(2)).cloned().collect();
         close(&stick.values, &want.iter().map(|p: &f64| p.ln()).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Times of training steps, and of forward passes over whole windows. Examples are random but always the same.
+//! Times of training steps, and of forward passes over whole windows. Examples are random but the same in every run.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::objective::imitation::LossOptions;
 use crate::optimiser::OptimiserConfig;
 use crate::step::Stepper;
 
-/// Steps that warm up caches and threads and are not timed.
+/// Number of untimed steps that warm up caches and threads.
 const WARM_UP: usize = 2;
 const LEARNING_RATE: f64 = 1e-3;
 const MAX_GRAD_NORM: f64 = 1.0;
@@ -32,16 +32,16 @@ pub struct Steps {
     pub threads: usize,
     /// Seed of weights and examples.
     pub seed: u64,
-    /// Least time that steps are repeated for, in seconds.
+    /// Minimum time for which steps are repeated, in seconds.
     pub seconds: f64,
-    /// Least number of timed steps.
+    /// Minimum number of timed steps.
     pub min_steps: usize,
     /// Precision of training steps.
     #[serde(default)]
     pub precision: Precision,
 }
 
-/// Times of steps, and the work of one.
+/// Times of steps, and the operations of one step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepTimes {
     /// Microseconds of each timed step.
@@ -50,15 +50,15 @@ pub struct StepTimes {
     pub first_loss: f64,
     /// Loss of the last step.
     pub last_loss: f64,
-    /// Multiply-adds of one forward pass: those of the matrices, and those of a memory outside of matrices.
+    /// Multiply-adds of one forward pass: in matrices, and in a memory outside of its matrices.
     pub multiply_adds: u64,
-    /// Exponentials of a memory: in one forward pass, and in its backward pass.
+    /// Exponentials of a memory: in one forward pass, and in one backward pass.
     pub exponentials: [u64; 2],
     /// Number of weights.
     pub weights: usize,
 }
 
-/// Times training steps of a new policy of `spec`, with the plain loss and always the same examples.
+/// Times training steps of a new policy of `spec`, with the plain loss and the same examples in each step.
 pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
     measured(spec, steps, |policy| {
         let batch = examples(spec, steps.batch, steps.window, steps.seed);
@@ -72,7 +72,7 @@ pub fn step_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
 }
 
 /// Times forward passes of a new policy of `spec` over whole windows, from zero states to the trunk vectors of all
-/// frames. The result has the sum of these vectors instead of a loss.
+/// frames. The result has the sum of these vectors in place of a loss.
 pub fn forward_times(spec: &Spec, steps: &Steps) -> Result<StepTimes> {
     measured(spec, steps, |policy| {
         let Batch { frames, .. } = examples(spec, steps.batch, steps.window, steps.seed);
@@ -129,7 +129,7 @@ fn repeat(steps: &Steps, mut work: impl FnMut(u64) -> Result<f64>) -> Result<Tim
     Ok((us, values))
 }
 
-/// Work of a memory for one frame outside of its matrices. It is 0 for backbones that are not counted.
+/// Operations of a memory for one frame, outside of its matrices. Backbones that are not counted have 0.
 #[derive(Default)]
 struct Work {
     multiply_adds: u64,
@@ -139,14 +139,14 @@ struct Work {
 impl Work {
     fn of(backbone: &Backbone, window: u64) -> Self {
         match backbone {
-            // The gates, whose values the backward pass reads again.
+            // The exponentials of the gates, whose values are kept for the backward pass.
             Backbone::Lstm(c) => Self::kept(5 * (c.num_layers * c.hidden_size) as u64),
             Backbone::Gru(c) => Self::kept(3 * (c.num_layers * c.hidden_size) as u64),
             Backbone::Mamba(c) => {
                 let inner = c.num_layers * c.hidden_size * c.expand_factor;
                 let states = (inner * c.state_size) as u64;
                 // A softplus and two SiLUs of each channel, and a decay of each of its states. The backward pass
-                // computes them again: to keep the decays would take as many bytes as all states of all frames.
+                // recomputes them: storing the decays would take as many bytes as all states of all frames.
                 let exponentials = states + 3 * inner as u64;
                 Work {
                     multiply_adds: 3 * states + (inner * c.conv_size) as u64,
@@ -155,7 +155,7 @@ impl Work {
             }
             Backbone::SlidingWindow(c) => {
                 let most = c.window_size as u64;
-                // Pairs of a frame and one that it sees, itself included.
+                // Pairs of a frame and a frame that it attends to, itself included.
                 let seen: u64 = (1..=window).map(|frames| frames.min(most)).sum();
                 let layers = (c.num_layers * c.num_heads) as u64;
                 Work {
@@ -172,14 +172,15 @@ impl Work {
     }
 }
 
-/// Multiply-adds of the matrices for one frame. Rows of embeddings and tables of a prior are looked up and cost none.
+/// Multiply-adds of the matrices for one frame. Rows of embeddings and of a prior's tables are looked up, which costs
+/// none.
 fn of_matrices(policy: &Policy) -> u64 {
     let is_table = |name: &str| name.contains("_embedding.") || name.contains("prior.");
     let matrices = policy.weights().iter().filter(|(name, w)| w.rank() == 2 && !is_table(name));
     matrices.map(|(_, weight)| weight.elem_count() as u64).sum()
 }
 
-/// Random frames with labels; each frame has the weight 1.
+/// Random frames with labels; each frame has weight 1.
 pub fn examples(spec: &Spec, batch: usize, window: usize, seed: u64) -> Batch {
     let rows = batch * window;
     let rng = |purpose: &str| Rng::new(seed, purpose, 0);
@@ -209,7 +210,7 @@ fn choices(spec: &Spec, rng: Rng, rows: usize) -> Vec<f32> {
     each.enumerate().map(of).collect()
 }
 
-/// Random numbers, one below each bound in each row, `[rows, bounds]`.
+/// Random integers: each row has one below each bound, `[rows, bounds]`.
 fn below(rng: Rng, rows: usize, bounds: impl Iterator<Item = usize> + Clone) -> Vec<u32> {
     let bounds = std::iter::repeat_n(bounds, rows).flatten();
     bounds.enumerate().map(|(i, n)| rng.below(i as u64, n as u64) as u32).collect()

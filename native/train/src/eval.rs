@@ -16,12 +16,13 @@ use crate::options::{EvalOptions, EvaluateOptions, MAX_FRAMES, Mode, TrainOption
 use crate::report::{BaselineReport, Evaluation, Event, Side};
 use crate::stop::go_on;
 
-/// Windows of one forward pass.
+/// Number of windows in one forward pass.
 pub(crate) const WINDOWS: usize = 128;
-/// Frames of one forward pass when the state is carried.
+/// Number of frames in one forward pass when the state is carried.
 pub(crate) const CHUNK: usize = 256;
 
-/// Scores `policy` on these views, with products in this precision. `progress(done, total)` counts frames.
+/// Scores `policy` on these views, with products in this precision. Calls `progress(done, total)` with numbers of
+/// frames.
 pub fn score(
     policy: &Policy,
     views: &[View],
@@ -57,7 +58,7 @@ pub fn score(
     metrics.report()
 }
 
-/// Scores the three baselines on the same frames.
+/// Scores the three baselines on these views.
 pub fn score_baselines(
     counts: &Counts,
     spec: &Spec,
@@ -79,8 +80,8 @@ pub fn score_baselines(
     BaselineKind::ALL.into_iter().map(score).collect()
 }
 
-/// Counts the actions of all frames of these views, each with the action one frame before. Baselines are fitted on
-/// these counts: with a frame delay they know an action that no policy sees.
+/// Counts the actions of all frames of these views, each paired with the action one frame before. Baselines are fitted
+/// on these counts: with a frame delay, baselines know an action that no policy sees.
 pub fn count(views: &[View], heads: &Heads, delay: usize, cancel: &AtomicBool) -> Result<Counts> {
     let mut counts = Counts::new(heads)?;
     for view in views {
@@ -92,7 +93,7 @@ pub fn count(views: &[View], heads: &Heads, delay: usize, cancel: &AtomicBool) -
     Ok(counts)
 }
 
-/// Scores `policy` on every game of `corpus`, beside baselines fitted on the games of `train`.
+/// Scores `policy` on every game of `corpus`, and baselines that are fitted on the games of `train`.
 pub fn evaluate(
     policy: &Policy,
     corpus: &Corpus,
@@ -145,7 +146,7 @@ pub fn evaluate(
     })
 }
 
-/// Refuses a corpus of another game than the spec reads, or with other actions than it chooses.
+/// Refuses a corpus whose game or actions differ from those of the spec.
 pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
     spec.embedding.game().expect("game of the corpus for this spec", schema.game())?;
     if schema.chosen_by(&spec.heads) {
@@ -159,8 +160,8 @@ pub fn fits(schema: &Schema, spec: &Spec) -> Result<()> {
     Err(Error::mismatch("heads of the corpus for this spec", expected, got))
 }
 
-/// Counts the actions of all frames, each with the action that its state shows. A policy can know that one; with a
-/// frame delay it is older than the action one frame before.
+/// Counts the actions of all frames, each paired with the action that its state shows, which a policy can know. With a
+/// frame delay the shown action is older than the action one frame before.
 pub fn count_answers(
     views: &[View],
     heads: &Heads,
@@ -184,7 +185,7 @@ pub fn count_answers(
     Ok(counts)
 }
 
-/// Restores the number of pool threads when it is dropped.
+/// Restores the number of pool threads on drop.
 pub(crate) struct Threads(Option<usize>);
 
 pub(crate) fn pool_of(threads: Option<usize>) -> Result<Threads> {
@@ -197,7 +198,7 @@ pub(crate) fn pool_of(threads: Option<usize>) -> Result<Threads> {
 impl Drop for Threads {
     fn drop(&mut self) {
         if let Some(before) = self.0 {
-            // These threads existed a moment ago. On failure the present ones do the work.
+            // This number of threads existed before, so failure is unlikely. On failure the current threads stay.
             let _ = pool::set_threads(before);
         }
     }
@@ -218,7 +219,7 @@ fn button_names(parts: &[InputPart]) -> Vec<String> {
     names.flatten().collect()
 }
 
-/// Indices of the states of a view that are scored.
+/// Indices of the scored states of a view.
 fn scored(view: &View, options: &EvalOptions) -> impl Iterator<Item = usize> + use<> {
     let stride = match options.mode {
         Mode::Window => options.stride.max(1),
@@ -227,7 +228,7 @@ fn scored(view: &View, options: &EvalOptions) -> impl Iterator<Item = usize> + u
     (0..view.len(options.frame_delay)).step_by(stride)
 }
 
-/// Labels of some states, and the labels before them: `[n, num_labels]` both.
+/// Labels of some states, and the previous labels: both `[n, num_labels]`.
 fn answers(view: &View, ts: &[usize], delay: usize, heads: &Heads) -> Result<(Vec<f32>, Vec<f32>)> {
     let width = heads.num_labels();
     let mut labels = vec![0.0; ts.len() * width];
@@ -252,7 +253,7 @@ struct Scorer<'a> {
 }
 
 impl Scorer<'_> {
-    /// Scores the states in order, `at_once` of them together; halves `at_once` where a card has too little memory.
+    /// Scores the states in order, `at_once` of them together; halves `at_once` if a card runs out of memory.
     fn parts(
         &self,
         at_once: &mut usize,
@@ -263,7 +264,7 @@ impl Scorer<'_> {
         while !rest.is_empty() {
             let (part, after) = rest.split_at(rest.len().min(*at_once));
             match score(part) {
-                // On a CPU, free memory never changes how many are scored together.
+                // On a CPU, the number scored together never depends on free memory.
                 Err(error)
                     if error.kind() == Kind::OutOfMemory
                         && part.len() > 1

@@ -16,7 +16,7 @@ use crate::options::TrainOptions;
 use crate::report::Event;
 use crate::source::{Mixed, sampling};
 
-/// A number of games, and their views.
+/// Number of games, and their views.
 pub(crate) type Games = (usize, Vec<View>);
 
 /// Training and validation views, split by game.
@@ -27,7 +27,7 @@ pub(crate) fn sides(
 ) -> Result<(Games, Games)> {
     sampling(options).check_weights(corpus.games().len())?;
     check_columns(options, corpus.schema().beside())?;
-    // It would learn an embedding row for a name that no player has.
+    // Otherwise the policy would learn an embedding row for a name that no player has.
     if spec.embedding.named() > 0 {
         let expected = "0 in a training run, as no corpus has player numbers";
         return Err(Error::mismatch("num_player_names", expected, spec.embedding.named()));
@@ -61,7 +61,7 @@ pub(crate) fn sides(
     Ok((some("training", corpus, &train)?, some("validation", corpus, &validation)?))
 }
 
-/// The views of corpora that are mixed in. A validation game among theirs is refused.
+/// The views of corpora that are mixed in. A validation game among these views is refused.
 pub(crate) fn mixed(spec: &Spec, options: &TrainOptions, validation: &[View]) -> Result<Mixed> {
     let measured: HashSet<_> = validation.iter().map(|view| &view.info().digest).collect();
     let parts = options.data.mix.iter().map(|mix| {
@@ -81,7 +81,7 @@ pub(crate) fn mixed(spec: &Spec, options: &TrainOptions, validation: &[View]) ->
     parts.collect()
 }
 
-/// Digest of the games of all sides. A resumed run recognises its data by it.
+/// Digest of the games of all sides, by which a resumed run recognises its data.
 pub(crate) fn digest(train: &[View], mixed: &Mixed, validation: &[View]) -> String {
     let mut hash = Sha256::new();
     let mixed = mixed.iter().map(|(views, _)| views.as_slice());
@@ -104,7 +104,7 @@ pub(crate) struct First {
     pub began: Option<Event>,
 }
 
-/// The policy that a run starts with: new weights, replaced by those of a policy file if the options name one.
+/// Makes the policy that a run starts with: new weights, replaced by those of a policy file if the options name one.
 ///
 /// # Errors
 /// `Mismatch` for a policy file whose embedding or backbone is not that of `spec`.
@@ -125,7 +125,7 @@ pub(crate) fn first_policy(
     for (name, weight) in &mut weights {
         match from.weights().get(name) {
             Some(own) if own.dims() == weight.dims() => *weight = own.clone(),
-            // Heads may differ.
+            // Weights of heads may differ from those in the file.
             _ if name.starts_with("heads.") => new.push(name.clone()),
             own => {
                 let got = own.map_or("none".into(), |own| format!("{:?}", own.dims()));
@@ -161,8 +161,8 @@ fn fitted(
     Policy::from_weights(spec, weights)
 }
 
-/// P(a_t given a_{t-1}), where a_{t-1} is the newest input that a prior reads: with a queue the one before the label,
-/// otherwise the one that the state shows.
+/// Fits P(a_t given a_{t-1}), where a_{t-1} is the newest input that a prior takes: with a queue the input before the
+/// label, otherwise the input that the state shows.
 fn pairs(
     spec: &Spec,
     options: &TrainOptions,
@@ -174,7 +174,7 @@ fn pairs(
     Ok(Baseline::fit(BaselineKind::Pairs, &counts))
 }
 
-/// The same baseline for a run with a `prior_weight`.
+/// Fits P(a_t given a_{t-1}) for a run with a `prior_weight`.
 pub(crate) fn prior(
     spec: &Spec,
     options: &TrainOptions,
@@ -226,7 +226,7 @@ mod tests {
             let mut tables = pairs.tables();
             tables.find(|table| table.head == "main_x").unwrap().values.clone()
         };
-        // With a queue the input right before the label; without one the input that the state shows.
+        // With a queue, the newest input is the one right before the label; otherwise, the one that the state shows.
         let (newest, shown) = (
             table(eval::count(&views, &heads, 3, &never)),
             table(eval::count_answers(&views, &heads, 3, &never)),

@@ -1,9 +1,9 @@
-//! Statistics of the gradient of each weight, and how far an update moves it.
+//! Statistics of the gradient of each weight, and of the size of its update.
 
 use serde::{Deserialize, Serialize};
 
 /// Number of classes of a histogram. Class `i` counts magnitudes from `10^(LOWEST + i)` to ten times that. The first
-/// also counts all smaller ones except zeros, the last all larger ones.
+/// class also counts all smaller magnitudes except zeros, the last class all larger ones.
 pub const DECADES: usize = 16;
 
 /// The power of ten at which the first class begins.
@@ -11,12 +11,12 @@ pub const LOWEST: i32 = -12;
 
 /// Statistics of a weight in one update.
 ///
-/// The gradient is the mean over the batches of the step, before the clip.
+/// The gradient is the mean over the batches of the step, before clipping.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WeightGradient {
     /// Name of the weight.
     pub name: String,
-    /// Number of elements.
+    /// Number of elements of the weight.
     pub numbers: u64,
     /// Euclidean norm of the gradient.
     pub norm: f64,
@@ -30,11 +30,11 @@ pub struct WeightGradient {
     pub histogram: Vec<u64>,
     /// Euclidean norm of the weight before the update.
     pub weight_norm: f64,
-    /// Norm of the change over `weight_norm`; `None` for a weight that was 0.
+    /// Norm of the change divided by `weight_norm`; `None` for a weight that was 0.
     pub update_ratio: Option<f64>,
 }
 
-/// Statistics of all weights in one update; a line of `gradients.jsonl`.
+/// Statistics of all weights in one update; one line of `gradients.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GradientReport {
     /// Step of the update, counted from 1.
@@ -44,7 +44,8 @@ pub struct GradientReport {
 }
 
 impl WeightGradient {
-    /// Statistics of the mean gradient `gradient / learned`, and of the weight `before` and `after` the update.
+    /// Computes the statistics of the mean gradient `gradient / learned`, and of the weight `before` and `after` the
+    /// update.
     ///
     /// # Shapes
     /// `gradient`, `before`, `after` `[n]`
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_figures_of_a_weight_are_those_worked_out_by_hand() {
-        // The mean of two batches: 3, 0, -4, 0.
+        // The mean gradient of the two batches is 3, 0, -4, 0.
         let (gradient, before) = ([6.0, 0.0, -8.0, 0.0], [1.0, 2.0, 2.0, 4.0]);
         let seen = WeightGradient::new("w", &gradient, 2.0, &before, &[1.0, 2.0, 2.0, 4.5]);
         assert_eq!((seen.name.as_str(), seen.numbers), ("w", 4));

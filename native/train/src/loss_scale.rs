@@ -1,15 +1,15 @@
-//! Dynamic scale of the loss of steps in f16, so that small gradients do not underflow. It is as large as gradients
-//! allow (Micikevicius et al. 2018, section 3.2).
+//! Dynamic scale of the loss of steps in f16, so that small gradients do not underflow. The scale is as large as
+//! gradients allow (Micikevicius et al. 2018, section 3.2).
 //!
-//! Numbers and rules are those of PyTorch's `GradScaler`: a gradient that is not finite is dropped and the scale
-//! halved, and after 2000 updates in a row the scale is doubled. Unlike there, the scale does not fall below 1: a
-//! gradient that overflows without a scale does not overflow because of f16.
+//! Constants and rules are those of PyTorch's `GradScaler`: a gradient that is not finite is dropped and the scale
+//! halved, and after 2000 updates in a row the scale is doubled. Unlike in PyTorch, the scale does not fall below 1: a
+//! gradient that overflows even without a scale overflows for another reason than f16.
 
 use serde::{Deserialize, Serialize};
 
 const FIRST: f64 = 65536.0;
 const LEAST: f64 = 1.0;
-/// Updates in a row after which the scale is doubled.
+/// Number of consecutive updates after which the scale is doubled.
 const INTERVAL: u64 = 2000;
 
 /// The scale of the loss, and the updates that it depends on.
@@ -39,7 +39,7 @@ impl LossScale {
         self.skipped
     }
 
-    /// Counts an update, and doubles the scale after enough of them.
+    /// Counts an update, and doubles the scale after 2000 consecutive updates.
     pub fn updated(&mut self) {
         self.updates += 1;
         let more = 2.0 * self.factor;
@@ -50,8 +50,8 @@ impl LossScale {
         }
     }
 
-    /// Halves the scale and returns true, for a gradient that is not finite to be dropped. Returns false at the least
-    /// scale.
+    /// Called for a gradient that is not finite. Halves the scale and returns true if the gradient is to be dropped.
+    /// Returns false if the scale is already at its minimum.
     pub fn halve(&mut self) -> bool {
         if self.factor <= LEAST {
             return false;

@@ -7,17 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::objective::imitation::{check_heads, nll};
 
-/// Plain NLL in nats a frame, accuracy, precision and recall. A share without a denominator is
-/// `None`.
+/// Plain NLL in nats a frame, accuracy, precision and recall. A ratio whose denominator is 0 is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Number of scored frames.
     pub frames: u64,
     /// NLL in nats a frame, summed over heads, bits and numbers.
     pub nll: f64,
-    /// NLL on frames whose action differs from the one before, where copying fails.
+    /// NLL on frames whose action differs from the previous action, where copying fails.
     pub nll_changed: Option<f64>,
-    /// Number of frames whose action differs from the one before.
+    /// Number of frames whose action differs from the previous action.
     pub changed_frames: u64,
     /// Scores of each head that has labels.
     pub heads: Vec<HeadReport>,
@@ -32,7 +31,8 @@ pub struct HeadReport {
     pub name: String,
     /// NLL in nats a frame.
     pub nll: f64,
-    /// Share of frames whose most likely value is the recorded one, in every bit; for a number, close to it.
+    /// Share of frames whose most likely value is the recorded one, in every bit; for a number, close to the recorded
+    /// value.
     pub accuracy: f64,
     /// `nll` on frames whose action changed.
     pub nll_changed: Option<f64>,
@@ -40,7 +40,7 @@ pub struct HeadReport {
     pub accuracy_changed: Option<f64>,
 }
 
-/// Scores of one bit, which is predicted where its probability exceeds one half.
+/// Scores of one bit, which is predicted as set if its probability exceeds one half.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ButtonReport {
     /// Name of the bit.
@@ -82,7 +82,8 @@ struct Bit {
 }
 
 impl Metrics {
-    /// Metrics of no frames yet. `bit_names` are the names of all bits in order; without them a bit is `head_index`.
+    /// Makes metrics without frames. `bit_names` are the names of all bits in order; by default a bit is named
+    /// `head_index`.
     pub fn new(heads: &Heads, bit_names: Option<Vec<String>>) -> Result<Self> {
         check_heads(heads)?;
         let own = bit_names_of(heads);
@@ -100,7 +101,7 @@ impl Metrics {
         Ok(Metrics { heads: heads.clone(), bit_names, all: tally.clone(), changed: tally })
     }
 
-    /// Adds frames. A row of `previous` that begins with [`NONE`] makes no changed frame.
+    /// Adds frames. A frame whose row of `previous` begins with [`NONE`] does not count as changed.
     ///
     /// # Shapes
     /// `logits [n, num_logits]`, `labels` and `previous` `[n, num_labels]`
@@ -237,7 +238,7 @@ fn bit_names_of(heads: &Heads) -> Vec<String> {
     bits.collect()
 }
 
-/// Counts predicted and recorded bits. A bit is predicted as set where its probability is above one half.
+/// Counts predicted and recorded bits. A bit is predicted as set if its probability exceeds one half.
 fn count_bits(bits: &mut [Bit], x: &[f32], label: &[f32]) {
     for ((bit, x), label) in bits.iter_mut().zip(x).zip(label) {
         let (guessed, pressed) = (*x > 0.0, *label == 1.0);
@@ -276,7 +277,8 @@ mod tests {
         let names = vec!["A".to_string(), "B".to_string()];
         let mut metrics = Metrics::new(&heads(), Some(names)).unwrap();
         let x = [logits(), logits(), logits()].concat();
-        // All right; B and the stick missed after a change; A missed without a previous action.
+        // The first frame is predicted correctly; B and the stick are wrong after a change; A is wrong without a
+        // previous action.
         let labels = [1.0, 0.0, 0.0, 1.0, 1.0, 2.0, 0.0, 0.0, 0.0];
         let previous = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, NONE, 0.0, 0.0];
         metrics.add(&x, &labels, &previous).unwrap();

@@ -1,9 +1,9 @@
 //! Memory and time of a run, estimated from a few steps of a few windows.
 //!
-//! Memory that stays (weights, gradients, moments, averages) is counted from the number of weights. Other memory of a
-//! step, above all the activations that its backward pass reads, is measured: in steps of two small batches, with a
-//! line through both for other sizes, as every op takes the same memory for each window. The measurement itself takes
-//! the memory that stays, and that of steps of a few windows.
+//! Memory that stays allocated (weights, gradients, moments, averages) is counted from the number of weights. Other
+//! memory of a step, above all the activations that its backward pass reads, is measured: in steps of two small
+//! batches, with a line through both for other sizes, because every op takes the same memory for each window. The
+//! measurement itself takes the memory that stays allocated, and the memory of steps of a few windows.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -25,17 +25,18 @@ use crate::source::Source;
 use crate::step::{Stepper, Task};
 use crate::transform::{self, Moment, Transforms};
 
-/// Smallest number of windows in the smaller step that is measured. The larger step has four times as many windows,
-/// enough for the products of many rows.
+/// Minimum number of windows in the smaller measured step. The larger step has four times as many windows, enough for
+/// matrix products of many rows.
 const WINDOWS: usize = 4;
-/// Smallest number of frames in that step. With fewer, shards are not full and scratch still grows with the rows.
+/// Minimum number of frames in the smaller measured step. With fewer, shards are not full and scratch grows with the
+/// rows.
 const FRAMES: usize = 240;
-/// Seconds after which no larger batch is timed.
+/// Maximum seconds spent on timing; a batch that would exceed them is not timed.
 const SECONDS: f64 = 0.3;
 /// Bytes of a step above which no larger batch is timed.
 const BYTES: u64 = 256 << 20;
 
-/// Bytes by their owner.
+/// Bytes, grouped by their owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Owners {
     /// The weights.
@@ -46,13 +47,13 @@ pub struct Owners {
     pub moments: u64,
     /// Average of the weights over the updates.
     pub average: u64,
-    /// Other memory of a step, above all the activations that its backward pass reads.
+    /// Other memory of a step, mainly the activations that its backward pass reads.
     pub activations: u64,
     /// Memory of a validation, which never runs beside a step.
     pub validation: u64,
-    /// The batch of a step, and those that are made ahead.
+    /// The batch of a step, and batches that are prepared ahead.
     pub batches: u64,
-    /// Copies from which checkpoints are written while the run continues.
+    /// Copies of the state, which are written to checkpoints while the run continues.
     pub checkpoints: u64,
 }
 
@@ -62,7 +63,7 @@ impl Owners {
         self.lasting() + self.activations.max(self.validation)
     }
 
-    /// Bytes that stay from step to step.
+    /// Bytes that stay allocated from step to step.
     pub fn lasting(&self) -> u64 {
         let state = self.weights + self.gradients + self.moments + self.average;
         state + self.batches + self.checkpoints
@@ -78,13 +79,13 @@ pub struct Plan {
     pub batch_size: usize,
     /// Frames in a window.
     pub window_size: usize,
-    /// Batches in a step.
+    /// Batches whose gradients one step accumulates.
     pub accumulation_steps: u64,
     /// Windows of a batch that are computed together.
     pub micro_batch: usize,
     /// Threads of the pool.
     pub threads: usize,
-    /// Precision of the run on this machine.
+    /// Precision of the run on the machine that plans.
     pub precision: Precision,
     /// Bytes by owner.
     pub owners: Owners,
@@ -94,19 +95,19 @@ pub struct Plan {
     pub memory_limit: Option<u64>,
     /// Bytes of the corpus, whose files the system caches and evicts by itself; `None` without a corpus.
     pub mapped: Option<u64>,
-    /// Seconds of one step, an update of the weights.
+    /// Seconds of one step, which is one update of the weights.
     pub step_seconds: f64,
-    /// Frames of a step over its seconds.
+    /// Frames of a step divided by its seconds.
     pub frames_per_second: f64,
     /// Steps of an epoch; `None` without a corpus.
     pub epoch_steps: Option<u64>,
-    /// Steps of the run; `None` without a given number and without a corpus.
+    /// Steps of the run; `None` if the options give no number and there is no corpus.
     pub steps: Option<u64>,
-    /// Seconds of these steps, without validations.
+    /// Seconds of all steps of the run, without validations.
     pub seconds: Option<f64>,
 }
 
-/// Plans a run of `spec`, on `corpus` or on one that is not known yet.
+/// Plans a run of `spec`, on `corpus` or, without one, on a corpus that is not known yet.
 ///
 /// # Errors
 /// `OutOfMemory` if one window at a time already exceeds `memory_limit`; `Unavailable` in a program that does not
@@ -171,9 +172,9 @@ impl Data {
     }
 }
 
-/// Refuses a run that needs more memory than is available, on a CPU and without a limit that cuts batches. The run
-/// starts with `policy` and computes `windows` at a time. A quick bound shows that most runs fit; for others a few
-/// short steps are measured.
+/// Refuses a run that needs more memory than is available, if it is on a CPU and no limit cuts its batches. The run
+/// starts with `policy` and computes `windows` windows at a time. A quick bound shows that most runs fit; for other
+/// runs a few short steps are measured.
 ///
 /// # Errors
 /// `OutOfMemory` with the bytes of the run at its peak, and the bytes available.
@@ -190,7 +191,7 @@ pub(crate) fn check_room(
     if memory::fits(most.saturating_add(batches)) || Meter::start().is_err() {
         return Ok(());
     }
-    // Activations grow with the frames of a window, unless it is cut into chunks.
+    // Activations grow with the frames of a window, unless the window is cut into chunks.
     let short =
         if options.optimiser.truncate_bptt.is_some() { time } else { time.min(FRAMES / WINDOWS) };
     let burn_in = options.data.burn_in.min(short - 1);
@@ -208,7 +209,7 @@ pub(crate) fn check_room(
     memory::room(&format!("a run with steps of {windows} x {time} frames"), owners.total())
 }
 
-/// Bytes of a step by its number of windows: a line through two measurements.
+/// Bytes of a step as a linear function of its number of windows, from two measurements.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     windows: [usize; 2],
@@ -233,15 +234,15 @@ impl Line {
 /// Memory of steps of a Spec, with batches of any size.
 #[derive(Debug, Clone)]
 pub struct Memory {
-    /// Bytes by owner, for whole batches at a time.
+    /// Bytes by owner, if whole batches are computed at a time.
     owners: Owners,
     step: Line,
     batches: Batches,
 }
 
 impl Memory {
-    /// Measures on one thread, so that the number of threads does not matter, and on a new one, which holds no scratch
-    /// of earlier work.
+    /// Measures steps on a single thread, so that the number of threads does not matter, and on a new thread, which
+    /// holds no scratch of earlier work.
     pub(crate) fn measure(
         spec: &Spec,
         options: &TrainOptions,
@@ -268,8 +269,8 @@ impl Memory {
                 activations: step.at(options.data.batch_size),
                 validation: probe.validation(windows)?,
                 batches: batches.of(options.data.batch_size),
-                // A copy of the state with the bytes of its file, or with a copy of the best policy and the bytes of
-                // that file.
+                // A copy of the state and the bytes of its file, or a copy of the state, a copy of the best policy and
+                // the bytes of the policy's file.
                 checkpoints: state + state.max(2 * weights),
             };
             Ok(Memory { owners, step, batches })
@@ -293,7 +294,7 @@ impl Memory {
         Owners { batches: self.batches.of(batch_size), ..self.owners(batch_size) }
     }
 
-    /// Windows of a batch that fit the limit together: all of them, half, a quarter ...
+    /// Returns how many windows of a batch fit the limit together: all of them, half, a quarter ...
     ///
     /// # Errors
     /// `OverLimit` if one window already exceeds it.
@@ -301,7 +302,7 @@ impl Memory {
         halved(batch_size, limit, |windows| self.owners(windows).total())
     }
 
-    /// Windows of a batch that fits the limit: `batch_size`, half of it, a quarter ...
+    /// Returns the number of windows of a batch that fits the limit: `batch_size`, half of it, a quarter ...
     ///
     /// # Errors
     /// `OverLimit` if one window already exceeds it.
@@ -323,7 +324,7 @@ fn halved(windows: usize, limit: Option<u64>, bytes: impl Fn(usize) -> u64) -> R
     Ok(windows)
 }
 
-/// Bytes of the batches of a run: that of the step, and those that are made ahead.
+/// Bytes of the batches of a run: the batch of the step, and batches that are prepared ahead.
 #[derive(Debug, Clone)]
 struct Batches {
     /// Bytes of one window.
@@ -349,10 +350,10 @@ fn probes(options: &TrainOptions) -> [usize; 2] {
     [few, 4 * few].map(|windows| windows.min(options.data.batch_size))
 }
 
-/// Runs `work` on a new thread, and on no other.
+/// Runs `work` on a new thread, without the pool.
 fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
-        // A graph is walked and dropped recursively.
+        // The thread needs a large stack: a graph is walked and dropped recursively.
         let thread = std::thread::Builder::new().stack_size(64 << 20);
         let thread = thread.spawn_scoped(scope, Class::inherit(|| pool::serial(work)));
         let thread = thread
@@ -361,21 +362,21 @@ fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     })
 }
 
-/// Bytes that `work` allocates and frees again.
+/// Peak bytes that `work` allocates and frees again.
 fn passing(work: impl FnOnce() -> Result<()>) -> Result<u64> {
     let meter = Meter::start()?;
     work()?;
     Ok(meter.passing())
 }
 
-/// A training run of a new policy on examples that are random but always the same.
+/// A training run of a new policy on random examples, the same in every measurement.
 pub(crate) struct Probe<'a> {
     spec: &'a Spec,
     options: &'a TrainOptions,
     stepper: Stepper<'a>,
     transforms: Transforms,
     steps: u64,
-    /// Counts memory from before the first step.
+    /// Counts memory, starting before the first step.
     meter: Meter,
 }
 
@@ -404,13 +405,13 @@ impl<'a> Probe<'a> {
         Ok(Probe { spec, options, stepper, transforms, steps: 0, meter: Meter::start()? })
     }
 
-    /// Peak bytes of the steps so far, without weights, gradients and moments.
+    /// Peak bytes of all steps so far, without weights, gradients and moments.
     pub(crate) fn bytes(&self) -> u64 {
         let gradients = 4 * self.stepper.policy().num_weights() as u64;
         self.meter.peak().saturating_sub(gradients)
     }
 
-    /// Seconds of a step of `windows` windows, the better of two.
+    /// Runs two steps of `windows` windows and returns the seconds of the faster one.
     pub(crate) fn step(&mut self, windows: usize) -> Result<f64> {
         let mut once = || {
             let start = Instant::now();
@@ -433,8 +434,8 @@ impl<'a> Probe<'a> {
         Ok(())
     }
 
-    /// Seconds of a step of the run. Batches grow up to that of the run, or until they cost too much to try. Then a
-    /// window of the run takes as long as one of the largest batch that was tried.
+    /// Seconds of a step of the run. Batches grow up to the run's batch size, or until they cost too much to try. A
+    /// window of the run is then assumed to take as long as a window of the largest batch that was tried.
     fn step_seconds(&mut self, memory: &Memory) -> Result<f64> {
         let TrainOptions {
             data: DataOptions { batch_size, .. },

@@ -1,6 +1,5 @@
-//! The learning rate by a range test (Smith 2017, "Cyclical learning rates for training neural
-//! networks", section 3.3): a few steps at a rate that grows by the same factor each time, until the
-//! loss diverges.
+//! The learning rate by a range test (Smith 2017, "Cyclical learning rates for training neural networks", section 3.3):
+//! the learning rate grows by the same factor in each step, until the loss diverges.
 
 use std::sync::atomic::AtomicBool;
 
@@ -22,16 +21,16 @@ use crate::weights::{self, WeightTransforms};
 
 /// Decay rate of the running mean of the loss, which is corrected for its initial bias.
 const KEEP: f64 = 0.98;
-/// The loss has diverged where its mean is this many times as high as at its best.
+/// The loss has diverged if its running mean is this many times the lowest running mean.
 const AWAY: f64 = 4.0;
-/// Share of the steps at the start, where the mean is young, that give no suggestion.
+/// Share of the first steps that give no suggestion, because the running mean covers few steps.
 const YOUNG: f64 = 0.1;
-/// Number of points at the end, where the loss may diverge, that give no suggestion.
+/// Number of the last points, where the loss may diverge, that give no suggestion.
 const LAST: usize = 5;
 
-/// Largest learning rate, as in a run.
+/// Largest learning rate, the same as in a run.
 const MAX_RATE: f64 = 1000.0;
-/// Largest number of rates.
+/// Largest number of rates in a test.
 const MAX_RATES: f64 = 1_000_000.0;
 
 /// Options of a range test.
@@ -70,7 +69,7 @@ impl RangeOptions {
 pub struct RangePoint {
     /// Learning rate of the step.
     pub learning_rate: f64,
-    /// Loss of its batches before the update.
+    /// Loss of the step's batches before the update.
     pub loss: f64,
     /// Running mean of the loss.
     pub smoothed: f64,
@@ -81,11 +80,11 @@ pub struct RangePoint {
 pub struct RangeTest {
     /// The steps in order.
     pub points: Vec<RangePoint>,
-    /// Rate at which the smoothed loss falls most, before its minimum.
+    /// Rate at which the smoothed loss falls most steeply, before its minimum.
     pub steepest: Option<f64>,
     /// A tenth of the rate at which the smoothed loss is lowest.
     pub minimum: Option<f64>,
-    /// Whether the loss diverged before the last rate.
+    /// Whether the loss diverged before the test reached the last rate.
     pub diverged: bool,
     /// Threads of the pool.
     pub threads: usize,
@@ -93,7 +92,7 @@ pub struct RangeTest {
     pub precision: Precision,
 }
 
-/// Trains a copy of `policy`, or a new one, on the training games of `corpus`. Nothing is written.
+/// Runs a range test on the training games of `corpus` with a copy of `policy`, or with a new one. Writes no file.
 pub fn range_test(
     spec: &Spec,
     policy: Option<&Policy>,
@@ -113,7 +112,7 @@ pub fn range_test(
     for step in 0..range.num_it {
         let learning_rate = range.rate(step);
         let loss = match learner.step(step as u64, learning_rate) {
-            // An error of the first step does not come from its rate.
+            // An error of the first step is not caused by its rate, so it is returned.
             Err(error) if step > 0 && error.kind() == Kind::NonFinite => {
                 diverged = true;
                 break;
@@ -127,7 +126,7 @@ pub fn range_test(
         let smoothed = mean / (1.0 - KEEP.powi(points.len() as i32 + 1));
         points.push(RangePoint { learning_rate, loss, smoothed });
         best = best.min(smoothed);
-        // The loss of a density may cross 0.
+        // The loss of a density may cross 0, where a distance relative to `best` alone is too small.
         let first = points.first().map_or(best, |point: &RangePoint| point.smoothed);
         diverged = smoothed - best > (AWAY - 1.0) * best.abs().max(first - best);
         if diverged {
@@ -145,9 +144,9 @@ fn suggestions(points: &[RangePoint], steps: usize) -> (Option<f64>, Option<f64>
     let points = points.get(young..end).unwrap_or_default();
     let smoothed = |i: &usize| points[*i].smoothed;
     let lowest = (0..points.len()).min_by(|a, b| smoothed(a).total_cmp(&smoothed(b)));
-    // A loss that is lowest at its beginning never falls.
+    // A loss that is lowest at its first point never falls.
     let Some(lowest) = lowest.filter(|i| *i > 0) else { return (None, None) };
-    // The logarithms of neighbouring rates differ by a constant.
+    // The logarithms of neighbouring rates differ by a constant, so differences of losses are slopes.
     let fall = |i: &usize| smoothed(&(i + 1)) - smoothed(i);
     let steepest = (0..lowest).min_by(|a, b| fall(a).total_cmp(&fall(b)));
     let rate = |i: usize| points[i].learning_rate;
@@ -218,8 +217,7 @@ impl<'a> Learner<'a> {
         Ok(Learner { options, replicas, source, cancel })
     }
 
-    /// Makes a step. Returns the loss of its batches before the update; `None` if no frame has a weight above 0.
-    /// 0.
+    /// Runs a step. Returns the loss of its batches before the update; `None` if no frame has a weight above 0.
     fn step(&mut self, step: u64, learning_rate: f64) -> Result<Option<f64>> {
         let parts = self.options.optimiser.accumulation_steps;
         let (mut loss, mut shares) = (0.0, 0.0);

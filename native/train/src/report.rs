@@ -29,11 +29,11 @@ pub enum Event {
         weights: usize,
         /// Games to train on.
         train_games: usize,
-        /// Frames of the views to train on.
+        /// Frames of the training views.
         train_frames: usize,
         /// Games to validate on.
         validation_games: usize,
-        /// Frames of the views to validate on.
+        /// Frames of the validation views.
         validation_frames: usize,
         /// Threads of the pool.
         threads: usize,
@@ -42,39 +42,39 @@ pub enum Event {
         /// Precision of the steps.
         precision: Precision,
     },
-    /// A new run takes weights from a policy.
+    /// A new run takes weights from a policy file.
     Began {
         /// File of the policy.
         policy: PathBuf,
-        /// Number of weight tensors that come from it.
+        /// Number of weight tensors that come from the file.
         taken: usize,
-        /// Names of weights that the policy does not have, which are new.
+        /// Names of weights that the policy does not have, so that they are initialised anew.
         new: Vec<String>,
     },
-    /// The requested precision is not faster on this machine, and the run computes in another.
+    /// The requested precision is not faster on this machine, so the run computes in another.
     Precision {
-        /// Precision of the options.
+        /// Requested precision.
         asked: Precision,
-        /// Precision of the run.
+        /// Precision that the run uses.
         used: Precision,
     },
     /// An earlier run continues from its last state.
     Resumed {
-        /// Step of that state.
+        /// Step of the last state.
         step: u64,
     },
-    /// Fewer windows of a batch are computed together from now on.
+    /// From now on, fewer windows of a batch are computed together, to fit into memory.
     OutOfMemory {
         /// Steps so far.
         step: u64,
         /// Windows that are computed together.
         micro_batch: usize,
-        /// Bytes that a step takes, where they were measured or planned.
+        /// Bytes that a step takes, if they were measured or planned.
         bytes: Option<u64>,
         /// The limit that the options set, in bytes.
         memory_limit: Option<u64>,
     },
-    /// A step was made.
+    /// A step was completed.
     Step {
         /// Steps so far, this one included.
         step: u64,
@@ -88,11 +88,11 @@ pub enum Event {
         learning_rate: f64,
         /// Norm of the gradient before the clip; `None` for a gradient that overflowed.
         grad_norm: Option<f64>,
-        /// Frames of the step over its seconds.
+        /// Frames of the step divided by its seconds.
         frames_per_second: f64,
         /// Duration of the step in seconds.
         step_seconds: f64,
-        /// Seconds of the step in which it waited for its batch.
+        /// Seconds of the step spent waiting for its batch.
         data_wait: f64,
         /// Training loss of each head.
         heads: Vec<HeadLoss>,
@@ -101,7 +101,7 @@ pub enum Event {
         /// Seconds of training.
         seconds: f64,
     },
-    /// A gradient overflowed f16: the scale of the loss was halved, and nothing else changed.
+    /// A gradient overflowed f16: the loss scale was halved, and nothing else changed.
     Overflow {
         /// Steps so far, this one included.
         step: u64,
@@ -110,14 +110,14 @@ pub enum Event {
         /// Updates that were skipped so far.
         skipped_updates: u64,
     },
-    /// Statistics of the gradients of a step, on request.
+    /// Statistics of the gradients of a step, if requested.
     Gradients {
         /// Steps so far, this one included.
         step: u64,
         /// Statistics of each weight.
         weights: Vec<WeightGradient>,
     },
-    /// A validation was made.
+    /// A validation was completed.
     Validation {
         /// Steps so far.
         step: u64,
@@ -125,7 +125,7 @@ pub enum Event {
         epoch: u64,
         /// NLL in nats a frame.
         nll: f64,
-        /// NLL on frames whose action differs from the one before.
+        /// NLL on frames whose action differs from the previous action, in nats a frame.
         nll_changed: Option<f64>,
         /// Accuracy, as a mean over heads.
         accuracy: f64,
@@ -136,13 +136,13 @@ pub enum Event {
         /// Duration of the validation in seconds.
         seconds: f64,
     },
-    /// An epoch ended, with its last step and a validation if one is due there.
+    /// An epoch ended. The event follows the epoch's last step and a validation, if one is due.
     Epoch {
         /// Steps so far.
         step: u64,
         /// Epochs completed so far, this one included.
         epoch: u64,
-        /// Mean training loss of its steps.
+        /// Mean training loss of the epoch's steps.
         avg_loss: f64,
         /// NLL of the latest validation.
         val_loss: Option<f64>,
@@ -155,14 +155,14 @@ pub enum Event {
     },
     /// A state from which a run can be resumed was written.
     Checkpoint {
-        /// Its file.
+        /// The written file.
         path: PathBuf,
         /// Step of the state.
         step: u64,
     },
     /// A file could not be written. The run continues, and the earlier file stays.
     SaveFailed {
-        /// The file.
+        /// The file that could not be written.
         path: PathBuf,
         /// Step of the save.
         step: u64,
@@ -176,9 +176,9 @@ pub enum Event {
     },
     /// Progress of an evaluation.
     Evaluating {
-        /// Frames that are done.
+        /// Frames scored so far.
         done: usize,
-        /// Frames in all.
+        /// Frames to score in total.
         total: usize,
     },
 }
@@ -188,20 +188,20 @@ pub enum Event {
 pub struct Point {
     /// Steps so far.
     pub step: u64,
-    /// Mean training loss since the point before; `None` without steps since then.
+    /// Mean training loss since the previous point; `None` without steps since then.
     pub loss: Option<f64>,
-    /// Mean training loss of each head since the point before.
+    /// Mean training loss of each head since the previous point.
     #[serde(default)]
     pub losses: Vec<HeadLoss>,
-    /// Means of the other figures of the objectives by name, since the point before.
+    /// Means of the other figures of the objectives by name, since the previous point.
     #[serde(default, alias = "teacher_kl", deserialize_with = "figures")]
     pub figures: BTreeMap<String, f64>,
     /// Learning rate at this point.
     pub learning_rate: f64,
-    /// Frames a second of the steps since the point before, without validations.
+    /// Frames a second in the steps since the previous point, without validations.
     #[serde(default)]
     pub frames_per_second: Option<f64>,
-    /// Share of the time of these steps in which they waited for data.
+    /// Share of the steps' time since the previous point that was spent waiting for data.
     #[serde(default)]
     pub data_wait: Option<f64>,
     /// NLL of a validation at this step, in nats a frame.
@@ -222,7 +222,7 @@ pub struct HeadNll {
     pub nll: f64,
 }
 
-/// The training loss of a head: its mean over frames and steps, without the frames' weights.
+/// The training loss of a head: its mean over frames and steps, without frame weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HeadLoss {
     /// Name of the head.
@@ -231,14 +231,14 @@ pub struct HeadLoss {
     pub loss: f64,
 }
 
-/// Frames of some steps, and the time that they took.
+/// Frames of some steps, and their duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
     /// Number of frames.
     pub frames: u64,
     /// Seconds of the steps.
     pub seconds: f64,
-    /// Seconds in which the steps waited for data.
+    /// Seconds that the steps spent waiting for data.
     pub data_wait: f64,
 }
 
@@ -255,7 +255,7 @@ impl Pace {
         self.frames as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// Share of the time in which the steps waited for data.
+    /// Share of the time that the steps spent waiting for data.
     pub fn waiting(&self) -> f64 {
         self.data_wait / self.seconds.max(f64::MIN_POSITIVE)
     }
@@ -265,11 +265,11 @@ impl Pace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stopped {
-    /// All steps were made.
+    /// The run completed all steps.
     Finished,
-    /// `patience` validations in a row were not better.
+    /// The last `patience` validations brought no improvement.
     Early,
-    /// `max_minutes` are over.
+    /// The time budget `max_minutes` was used up.
     Budget,
     /// The run was cancelled, or stopped by its callback.
     Stopped,
@@ -282,13 +282,13 @@ pub struct Side {
     pub games: usize,
     /// Number of frames in their views.
     pub frames: usize,
-    /// Digest of the frames. Scores on frames of another digest are not comparable.
+    /// Digest of the frames. Scores on frames with different digests are not comparable.
     #[serde(default)]
     pub digest: Option<String>,
 }
 
 impl Side {
-    /// A side of `games` games with these views.
+    /// Describes a side of `games` games with these views.
     pub fn new(games: usize, views: &[View], frame_delay: usize) -> Self {
         let frames = views.iter().map(|view| view.len(frame_delay)).sum();
         Side { games, frames, digest: Some(digest_of_frames(views, frame_delay)) }
@@ -313,9 +313,9 @@ pub struct Saves {
     pub written: u64,
     /// Step of the last written state.
     pub step: Option<u64>,
-    /// Seconds of writing, in parallel to the run.
+    /// Seconds spent writing, in parallel to the run.
     pub seconds: f64,
-    /// Seconds in which the run waited for writes.
+    /// Seconds that the run waited for writes.
     pub wait_seconds: f64,
     /// Files that could not be written.
     pub failed: Vec<SaveFailure>,
@@ -324,7 +324,7 @@ pub struct Saves {
 /// A file that could not be written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SaveFailure {
-    /// The file.
+    /// The file that could not be written.
     pub path: PathBuf,
     /// The error as text.
     pub reason: String,
@@ -347,22 +347,22 @@ pub struct RunReport {
     pub seconds: f64,
     /// Number of weights.
     pub weights: usize,
-    /// Windows that were computed together at the end.
+    /// Windows that were computed together at the end of the run.
     #[serde(default)]
     pub micro_batch: Option<usize>,
-    /// Precision of the steps; the options have the requested one.
+    /// Precision that the run used; the options have the requested precision.
     #[serde(default)]
     pub precision: Precision,
-    /// Steps whose gradient overflowed f16.
+    /// Number of steps whose gradient overflowed f16.
     #[serde(default)]
     pub skipped_updates: u64,
     /// Spec of the policy.
     pub spec: Spec,
     /// Options of the run.
     pub options: TrainOptions,
-    /// Figures of the loader in this process; a resumed run counts anew.
+    /// Figures of the loader in this process; a resumed run counts from 0.
     pub loader: Flow,
-    /// Saves in this process.
+    /// Saves of the run in this process.
     #[serde(default)]
     pub saves: Saves,
     /// Scores of the best policy; `None` if it was not evaluated.
@@ -401,6 +401,6 @@ pub struct Evaluation {
 pub struct BaselineReport {
     /// Name of the baseline.
     pub name: String,
-    /// Its scores.
+    /// Scores of the baseline.
     pub report: Report,
 }

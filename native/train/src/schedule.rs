@@ -14,11 +14,11 @@ pub struct Schedule {
     pub warmup_steps: u64,
     /// Updates of the whole run, warm-up included.
     pub total_steps: u64,
-    /// Updates of the decay after the warm-up; `None` is all updates after it.
+    /// Updates of the decay after the warm-up; `None` extends it to the end of the run.
     pub decay_steps: Option<u64>,
 }
 
-/// The decay of a learning rate. `min` is the rate at its end.
+/// The decay of a learning rate. `min` is the learning rate at the end of the decay.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScheduleKind {
@@ -34,17 +34,16 @@ pub enum ScheduleKind {
         /// Rate at the end.
         min: f64,
     },
-    /// Half periods of a cosine, one after another, with restarts at the full rate (SGDR, Loshchilov & Hutter 2017,
-    /// section 3).
+    /// Half periods of a cosine, each restarting at the full rate (SGDR, Loshchilov & Hutter 2017, section 3).
     CosineRestarts {
         /// Rate at the end of each period.
         min: f64,
         /// Updates of the first period.
         period: u64,
-        /// Factor by which each period is longer than the one before.
+        /// Factor on the length of a period, relative to the previous period.
         mult: u64,
     },
-    /// `rate` to the power of the share of the decay that is over. It continues beyond the end.
+    /// Factor `rate` to the power of the finished share of the decay. The fall continues beyond the end of the decay.
     Exponential {
         /// Factor on the learning rate over the whole decay.
         rate: f64,
@@ -52,12 +51,12 @@ pub enum ScheduleKind {
 }
 
 impl Schedule {
-    /// Updates of the decay.
+    /// Number of updates of the decay.
     pub fn decay_length(&self) -> u64 {
         self.decay_steps.unwrap_or(self.total_steps.saturating_sub(self.warmup_steps))
     }
 
-    /// Refuses a run whose rate falls to 0 before its end: later updates would change nothing.
+    /// Refuses a run whose learning rate falls to 0 before the run ends: later updates would change nothing.
     pub fn check(&self) -> Result<()> {
         let end = self.warmup_steps.saturating_add(self.decay_length());
         let falls = match self.kind {
@@ -74,7 +73,7 @@ impl Schedule {
         Err(Error::mismatch("decay_steps", expected, got))
     }
 
-    /// Rate of update `step`, counted from 0. The first of a warm-up is 0.
+    /// Learning rate of update `step`, counted from 0. The first rate of a warm-up is 0.
     pub fn rate(&self, step: u64) -> f64 {
         if step < self.warmup_steps {
             return self.base * step as f64 / self.warmup_steps as f64;
@@ -95,12 +94,12 @@ impl Schedule {
     }
 }
 
-/// Falls from 1 to 0 while its argument rises from 0 to 1.
+/// Half a period of a cosine: falls from 1 to 0 while the argument rises from 0 to 1.
 fn half_cosine(over: f64) -> f64 {
     0.5 * (1.0 + (std::f64::consts::PI * over).cos())
 }
 
-/// Share of its period that is over at `step`.
+/// Finished share of the period that `step` belongs to.
 fn since_restart(mut step: u64, period: u64, mult: u64) -> f64 {
     let mut period = period.max(1);
     if mult <= 1 {

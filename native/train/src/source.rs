@@ -1,4 +1,4 @@
-//! Batches of a run: independent windows, or tracks that walk through games, made ahead by a loader.
+//! Batches of a run: independent windows, or tracks that walk through games, prepared ahead by a loader.
 
 use std::sync::atomic::AtomicBool;
 
@@ -17,29 +17,29 @@ use crate::stop::go_on;
 /// Batches of a run.
 pub(crate) struct Source {
     own: Feed,
-    /// The same frames as companions read them, if they read them in another way.
+    /// The same frames in the companions' embedding, if it differs from the learner's.
     seen: Option<Feed>,
 }
 
-/// Views of other corpora, and their shares of the windows.
+/// Views of other corpora, and each corpus's share of the windows.
 pub(crate) type Mixed = Vec<(Vec<View>, Share)>;
 
-/// Batches of one reader, made ahead.
+/// Batches for one embedding, prepared ahead.
 struct Feed {
-    /// Name in errors.
+    /// Name of the feed in errors.
     name: String,
     draws: Draws,
     options: LoaderOptions,
-    /// Started at the first requested step.
+    /// The loader, which starts at the first requested step.
     loader: Option<Loader<Draws>>,
 }
 
 /// The batch of a step.
 pub(crate) struct Loaded {
     pub batch: Batch,
-    /// For tracks: whether each begins a new game. Empty for independent windows, which all start from a zero state.
+    /// For tracks: whether each begins a new game. Empty for independent windows, which all begin with a zero state.
     pub fresh: Vec<bool>,
-    /// Number of frames without padding: windows at the end of games are shorter.
+    /// Number of frames without padding, which fills up windows at the end of games.
     pub frames: usize,
 }
 
@@ -86,10 +86,10 @@ impl Feed {
 }
 
 impl Source {
-    /// Batches of these views. `companions` are the embeddings of the companions.
+    /// Makes batches of these views. `companions` are the embeddings of the companions.
     ///
     /// # Errors
-    /// `Mismatch` if companions have several embeddings other than the learner's.
+    /// `Mismatch` if the companions have more than one embedding that differs from the learner's.
     pub(crate) fn new(
         name: &str,
         views: Vec<View>,
@@ -117,7 +117,7 @@ impl Source {
         }
     }
 
-    /// Views that are too short to learn from.
+    /// Number of views that are too short to learn from.
     pub(crate) fn short_views(&self) -> usize {
         match &self.own.draws {
             Draws::Windows { sampler, .. } => sampler.short_views(),
@@ -127,7 +127,7 @@ impl Source {
 
     /// The examples of step `step`.
     pub(crate) fn draw(&mut self, step: u64, cancel: &AtomicBool) -> Result<Loaded> {
-        // The loader checks only while it waits.
+        // The loader checks for cancellation only while it waits.
         go_on(cancel)?;
         let Drawn { mut batch, tracks } = self.own.next(step, cancel)?;
         let seen = self.seen.as_mut().map(|feed| feed.next(step, cancel)).transpose()?;
@@ -156,7 +156,7 @@ impl Source {
         }
     }
 
-    /// Figures of the loader since this process started the run, with the waits for the companions' frames.
+    /// Figures of the loader since this process started the run, including waits for the companions' frames.
     pub(crate) fn flow(&self) -> Flow {
         let mut flow = self.own.flow();
         flow.data_wait_seconds += self.seen.as_ref().map_or(0.0, |t| t.flow().data_wait_seconds);
@@ -164,7 +164,7 @@ impl Source {
     }
 }
 
-/// How the windows of a run are drawn.
+/// Options of the sampler that draws the windows of a run.
 pub(crate) fn sampling(options: &TrainOptions) -> SamplerOptions {
     SamplerOptions {
         window: options.data.window_size,

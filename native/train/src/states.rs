@@ -1,4 +1,4 @@
-//! States of the policy that learns and of the companions of its objectives.
+//! States of the learning policy and of the companions of its objectives.
 
 use sconce_nn::Policy;
 use sconce_nn::backbone::State;
@@ -6,7 +6,7 @@ use sconce_tensor::Result;
 
 use crate::objective::{Companion, Objectives};
 
-/// States of the policy that learns and of the companions of its objectives.
+/// States of the learning policy and of the companions of its objectives.
 #[derive(Debug, Clone)]
 pub struct States {
     pub learner: State,
@@ -14,7 +14,7 @@ pub struct States {
 }
 
 impl States {
-    /// States before the first frame of `batch` games.
+    /// Makes states before the first frame of `batch` games.
     pub fn zero(policy: &Policy, objectives: &Objectives, batch: usize) -> Result<States> {
         let zero = |(_, companion): (&str, &Companion)| companion.zero_state(batch);
         let companions = objectives.companions().map(zero).collect::<Result<_>>()?;
@@ -26,7 +26,7 @@ impl States {
         Ok(States { learner: self.learner.hand_on()?, companions })
     }
 
-    /// The states, with `zero` for the rows where `fresh [b]` marks a new game.
+    /// Returns the states, with rows of `zero` where `fresh [b]` marks a new game.
     pub fn renewed(&self, zero: &States, fresh: &[bool]) -> Result<States> {
         let companions = self.companions.iter().zip(&zero.companions);
         let companions = companions.map(|(state, zero)| state.renewed(zero, fresh));

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sconce_tensor::{Error, Result};
 
-/// Flag of work that is never cancelled.
+/// A flag for work that is never cancelled.
 pub(crate) static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// Checks the flag of work that may be cancelled.
+/// Checks the flag of cancellable work.
 ///
 /// # Errors
 /// `Cancelled` once the flag is set.

@@ -1,4 +1,4 @@
-//! The batch size of the most frames a second within a memory limit.
+//! A search for the batch size with the most frames a second within a memory limit.
 
 use std::sync::atomic::AtomicBool;
 
@@ -11,9 +11,9 @@ use crate::options::{DataOptions, MAX_FRAMES, TrainOptions, at_least};
 use crate::plan::{Memory, Owners, Probe};
 use crate::stop::go_on;
 
-/// Largest value of `max`: the largest `batch_size` of a run.
+/// Maximum of the option `max`, which is the largest `batch_size` of a run.
 const MAX_BATCH: f64 = 65_536.0;
-/// Least gain in speed for which a doubled batch is worth its memory.
+/// Minimum speedup for which a doubled batch is worth its memory.
 const GAIN: f64 = 1.03;
 
 /// Options of the search.
@@ -24,7 +24,7 @@ pub struct TuneOptions {
     pub initial: usize,
     /// Windows of the largest batch.
     pub max: usize,
-    /// Share of the memory limit that a batch may take.
+    /// Share of the memory limit that a batch may use.
     pub backoff: f64,
 }
 
@@ -41,7 +41,7 @@ pub struct Measurement {
     pub batch_size: usize,
     /// Seconds of a step.
     pub step_seconds: f64,
-    /// Frames of the batch over these seconds.
+    /// Frames of the batch divided by the seconds of a step.
     pub frames_per_second: f64,
     /// Bytes of the whole run at its peak, with the measured activations of a step.
     pub bytes: u64,
@@ -51,11 +51,11 @@ pub struct Measurement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// A doubled batch exceeds the memory limit.
+    /// A batch of twice the size exceeds the memory limit.
     Memory,
-    /// The last batch was hardly faster than the one before.
+    /// The last batch was hardly faster than the previous one.
     Throughput,
-    /// A doubled batch exceeds the largest size.
+    /// A batch of twice the size exceeds `max`.
     Max,
 }
 
@@ -64,9 +64,9 @@ pub enum Reason {
 pub struct Tuning {
     /// Measurements in the order of batch sizes.
     pub rows: Vec<Measurement>,
-    /// Batch size of the most frames a second.
+    /// Batch size with the most frames a second.
     pub batch_size: usize,
-    /// Why no larger batch was tried.
+    /// The reason why no larger batch was tried.
     pub stopped: Reason,
     /// Frames in a window.
     pub window_size: usize,
@@ -78,8 +78,8 @@ pub struct Tuning {
     pub memory_limit: Option<u64>,
 }
 
-/// Measures steps of batches that double. The first is smaller if it would exceed the limit. The memory of a batch is
-/// planned before the batch is tried.
+/// Measures steps while the batch size doubles. The first batch is smaller than `initial` if that would exceed the
+/// limit. The memory of a batch is planned before the batch is tried.
 ///
 /// # Errors
 /// `OverLimit` if a batch of one window already exceeds the limit.
@@ -104,7 +104,7 @@ pub fn tune(
     memory.validates(options.may_validate());
     let fits = |batch| room.is_none_or(|room| memory.of_batch(batch).total() <= room);
 
-    // No step of a run has more frames.
+    // A step of a run has at most `MAX_FRAMES` frames.
     let most = tuning.max.min(MAX_FRAMES / options.data.window_size.max(1));
     let mut batch = memory.batch_within(tuning.initial, room)?;
     let mut rows: Vec<Measurement> = vec![];

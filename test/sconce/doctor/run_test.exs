@@ -13,7 +13,7 @@ defmodule Sconce.Doctor.RunTest do
     precision: "f32"
   }
 
-  # A second for ten steps.
+  # Ten steps take one second.
   @history for i <- 1..30, do: %{seconds: 1.0 * i, data_wait: 0.01}
 
   @run %{

@@ -60,7 +60,7 @@ defmodule Sconce.Policy.SpecTest do
     assert {:causal_transformer, [{:hidden_size, 4} | _options]} = policy.spec.backbone
     {:ok, session} = Sconce.Session.open(policy, snapshot: File.read!(before <> ".snapshot"))
 
-    # The decisions of the session of the snapshot.
+    # The decisions of the session that wrote the snapshot.
     logits = [
       [0.5498687624931335, -0.14736084640026093],
       [0.49162620306015015, -0.25458836555480957],

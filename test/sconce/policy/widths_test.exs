@@ -16,12 +16,12 @@ defmodule Sconce.Policy.WidthsTest do
     assert odd(backbone: :mamba, state_size: 12) == [state_size: 12]
     assert odd(backbone: :sliding_window, head_dim: 20) == [head_dim: 20]
     assert odd(heads: :autoregressive, stream_size: 4) == [stream_size: 4]
-    # The shoulder head's half of it was not chosen by the user and is not listed.
+    # The shoulder head's half of this width was not chosen by the user and is not listed.
     assert odd(head_hidden_size: 8) == []
   end
 
   test "a listed width gets one warning and stays unchanged" do
-    # Sizes of this test alone: a VM warns about a width once in its life.
+    # No other test uses these sizes: a VM warns about each width only once.
     own = [embedding: {:vector, 1}, heads: [go: {:bernoulli, 1}]]
     large = Spec.new(own ++ [hidden_size: 4099])
     small = own ++ [backbone: :mlp, hidden_sizes: [3001]]

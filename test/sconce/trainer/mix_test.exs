@@ -36,7 +36,7 @@ defmodule Sconce.Trainer.MixTest do
          do: Trainer.await(run, 60_000)
   end
 
-  # The corpus itself has label 0. A policy trained with this share of ones has this NLL on it.
+  # All labels of the base corpus are 0. NLL on that corpus of a policy trained with this share of ones.
   defp nll(share), do: -:math.log(1 - share)
 
   test "a policy learns a mixed corpus in proportion to its share", context do

@@ -107,7 +107,7 @@ defmodule Sconce.Trainer.QueueTest do
     end
 
     shallow = plan.(embedding: :melee).num_weights
-    # Weights of the input's norm, and of three gates of eight.
+    # Weights of the input's norm, and of three gates of eight units.
     assert plan.([]).num_weights - shallow == (3 * 13 + 9) * (2 + 3 * 8)
   end
 

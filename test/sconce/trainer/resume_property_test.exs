@@ -38,7 +38,7 @@ defmodule Sconce.Trainer.ResumePropertyTest do
     seed: [0, 1]
   ]
 
-  # One row of these is drawn as a whole.
+  # One row of options is drawn as a whole.
   @heads [
     [heads: :independent, head_hidden_size: 4],
     [heads: :autoregressive, stream_size: 4]
@@ -151,7 +151,7 @@ defmodule Sconce.Trainer.ResumePropertyTest do
     report
   end
 
-  # Steps with a saved state; the writer may have been busy at others.
+  # Steps with a saved state; other steps have none if the writer was busy.
   defp saved(out) do
     for path <- Path.wildcard(Path.join(out, "last-*.safetensors")),
         do:

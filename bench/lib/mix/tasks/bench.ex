@@ -25,7 +25,7 @@ defmodule Mix.Tasks.Bench do
   @shortdoc "Measures Sconce on this machine, beside the machine's limits"
 
   @moduledoc """
-  Measures calls, frames, decisions, training steps and imports, and prints a line for each result.
+  Measures native calls, frames, decisions, training steps and imports, and prints a line for each result.
 
       $ mix bench
       $ mix bench --only "act gru" --budget 5 --json bench/results.json
@@ -36,19 +36,19 @@ defmodule Mix.Tasks.Bench do
   | column | meaning |
   |---|---|
   | `name`, `case` | the measured work |
-  | `batch`, `threads` | windows, frames or calls at once; computing threads |
-  | `median_us`, `p95_us`, `n` | of n samples; calls below 20 us are timed in groups |
+  | `batch`, `threads` | windows, frames or calls in one batch; computing threads |
+  | `median_us`, `p95_us`, `n` | median and 95th percentile of n samples; calls below 20 us are timed in groups |
   | `limit_us`, `limit` | the best possible time, and its reason: bytes over the measured bandwidth, products and exponentials over their measured peak rates, or a no-op call |
 
-  With peers a second table follows. For each row that a peer also has, it shows the fastest peer, its
-  median (the better one if it was measured before and after Sconce), Sconce's median as a fraction of that,
-  and the peak memory of both if known. `bench/peers/README.md` describes the peers.
+  With peers a second table follows. For each row that a peer also has, the table shows the fastest peer, the
+  peer's median (the lower one if the peer was measured before and after Sconce), Sconce's median as a
+  fraction of the peer's, and the peak memory of both if known. `bench/peers/README.md` describes the peers.
 
   ## Backbones
 
       $ SCONCE_REPLAYS=replays mix bench backbones --steps 300 --only "gru|mamba"
 
-  One row for each backbone with its default options. Columns are the result of `--steps` training steps on
+  Prints one row for each backbone with its default options. Columns are the result of `--steps` training steps on
   the games in `train` (plain NLL in nats per frame on one frame in five of the games in `validation`, after
   the last step), the time of a decision, the memory of a session, and the time and peak memory of training
   steps on 32 windows of 60 frames. Without `SCONCE_REPLAYS` there is no training.
@@ -137,7 +137,7 @@ defmodule Mix.Tasks.Bench do
     error in ArgumentError -> Mix.raise("#{Exception.message(error)}\n#{@usage}")
   end
 
-  # Checked first, so that minutes of measurements are not lost at the end.
+  # Checks the output file first, so that minutes of measurements are not lost at the end.
   defp writable!(nil), do: :ok
 
   defp writable!(path) do
@@ -183,7 +183,7 @@ defmodule Mix.Tasks.Bench do
     end
   end
 
-  # The machine may have changed its speed meanwhile. Sconce's own rows are kept if this fails.
+  # Measures the peers again, because the machine's speed may have changed. If this fails, Sconce's rows are kept.
   defp again(cases, opts) do
     case opts[:with_peers] && Peers.measure(cases, opts[:budget]) do
       nil ->

@@ -30,7 +30,7 @@ defmodule Mix.Tasks.Bench.Quantise do
 
   @moduledoc """
   Plays whole games with the weights of a checkpoint in f32 and in other formats. Prints for each format how
-  far its logits are from those in f32, and how many actions change.
+  far the logits are from the f32 logits, and how many actions change.
 
       $ mix bench.quantise run/best.safetensors --corpus validation
       $ SCONCE_REPLAYS=replays mix bench quantise run/best.safetensors --weights bf16 --games 4
@@ -45,12 +45,13 @@ defmodule Mix.Tasks.Bench.Quantise do
   | `of logits` | the largest absolute logit in f32 |
   | `changed %` | frames whose most likely action changes; then the same for each head |
 
-  Below are the matrices of each format with their largest error (the error of a matrix's worst output as a
-  fraction of the output's weights), and those that are kept in another format, as in `Sconce.Session`.
+  A list below the table names the matrices of each format with their largest error (the error of a matrix's
+  worst output as a fraction of the output's weights), and the matrices that are kept in another format, as in
+  `Sconce.Session`.
 
   Each format has its own memory, carried through the game. All formats see the same frames. Autoregressive
-  heads are given the choices of f32 for the heads before them, so that a change counts only where it
-  occurs, not where it leads. Without a checkpoint a policy with random weights is used, which is not
+  heads get the f32 choices of the heads before them, so that a change counts only at the head where it
+  occurs, not at later heads. Without a checkpoint a policy with random weights is used, which is not
   representative of a trained one.
   """
 

@@ -1,10 +1,10 @@
 defmodule Sconce.Bench.Attack do
   @moduledoc false
-  # Inputs that once crashed or froze a VM, each in its own VM (`bench/attack.exs`).
+  # Runs inputs that once crashed or froze a VM, each in its own VM (`bench/attack.exs`).
   #
-  # A row makes its files in the VM of the script (`make`). Its `attack` then runs in a child VM, which
-  # records its footprint before and after. The answers are pairs of a label and an `answer/1`; `accept`
-  # decides which are allowed.
+  # A row's `make` creates its files in the VM of the script. The row's `attack` then runs in a child VM, which
+  # records its footprint before and after. The attack returns pairs of a label and an `answer/1`; `accept`
+  # decides which answers are allowed.
 
   alias Sconce.Bench.{Child, Footprint}
   alias Sconce.Bench.Attack.{Files, Fixtures, Memory, Runs, Servings, Source, Terms}
@@ -18,7 +18,7 @@ defmodule Sconce.Bench.Attack do
   @typedoc """
   `item` is the number of the attack's topic. `attack` and `make` are functions of the row's folder.
   `accept` is `:typed` (only errors), `:answered` (a value is allowed too) or a function of the answers.
-  `seconds` and `mb` limit one of its `inputs`; nil if the work itself takes longer. `limit` is a line of
+  `seconds` and `mb` limit one of the row's `inputs`; nil, for large work, sets no limit. `limit` is a line of
   shell that runs before the child.
   """
   @type t :: %__MODULE__{}
@@ -30,7 +30,7 @@ defmodule Sconce.Bench.Attack do
           | {:refused, String.t()}
           | {:raw, String.t()}
 
-  # A pass whose caller gave up still runs to its end.
+  # Time to settle: a pass still runs to its end after its caller gave up.
   @settle_ms 15_000
   @shown 110
 
@@ -92,7 +92,7 @@ defmodule Sconce.Bench.Attack do
     end
 
     row = Enum.find(rows(), &(&1.name == name))
-    # First use starts threads and loads code.
+    # The first use starts threads and loads code, which must not count as growth.
     warm()
     before = Footprint.take()
     Footprint.forget_peak()
@@ -145,7 +145,7 @@ defmodule Sconce.Bench.Attack do
   defp answered({:error, other}), do: {:raw, other |> inspect() |> shown()}
   defp answered(value), do: {:value, value |> inspect(limit: 3, printable_limit: 40) |> shown()}
 
-  # Messages of Sconce name the expectation; those of the VM do not.
+  # Messages of Sconce name the expected value. Messages of the VM do not, so they count as raw.
   defp refused(%{message: "argument error" <> _ = text}), do: {:raw, text}
   defp refused(%{message: "errors were found at" <> _ = text}), do: {:raw, text}
   defp refused(%{message: text}), do: {:refused, text}
@@ -172,7 +172,7 @@ defmodule Sconce.Bench.Attack do
   defp wrong_answer(:typed, {:error, :deadline, _text}), do: "no answer in time"
   defp wrong_answer(_accept, {:error, _kind, text}), do: unfit(text)
 
-  # Error messages are printed on terminals.
+  # Error messages are printed on terminals, so control characters in them are unfit.
   defp unfit(text) do
     cond do
       text =~ ~r/[\x00-\x08\x0b-\x1f\x7f]/ -> "control characters in #{inspect(text)}"
@@ -193,7 +193,7 @@ defmodule Sconce.Bench.Attack do
     |> Enum.filter(&is_binary/1)
   end
 
-  # An allocator keeps some of the memory if hundreds of megabytes are freed.
+  # If hundreds of megabytes are freed, the allocator keeps some of them.
   defp left_fields(row, noted) do
     left = Footprint.left(noted.before, noted.after)
     if row.mb, do: left, else: left -- [:resident_bytes]

@@ -13,7 +13,7 @@ defmodule Sconce.Bench.Backbones do
     window_size: 60,
     loss: :plain,
     mirror: 0.5,
-    # Only one short validation at the end; the score is computed afterwards.
+    # Only one short validation, at the end of the run. The score is computed after the run.
     validate_every: 1_000_000,
     validation_stride: 1000,
     evaluate: false,
@@ -38,7 +38,7 @@ defmodule Sconce.Bench.Backbones do
 
   @doc """
   Measures the named backbones, each with `steps` training steps if there are games. Calls `say` with each
-  line of the table. A backbone that fails has a row with the reason, and the others follow. Returns an
+  line of the table. If a backbone fails, its row has the reason, and the other backbones follow. Returns an
   error, such as `:not_found`, if the games cannot be imported.
   """
   @spec run([atom], keyword, (String.t() -> term)) :: {:ok, [map]} | {:error, Exception.t()}

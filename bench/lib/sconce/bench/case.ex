@@ -1,9 +1,9 @@
 defmodule Sconce.Bench.Case do
   @moduledoc false
-  # One line of the benchmark: the timed work, and the limit of its time.
+  # One line of the benchmark: the timed work, and the best possible time (the limit).
   #
-  # `run` gets its budget in seconds. It checks its output and raises if that is wrong. It returns the
-  # microseconds of each sample and further figures. `limit` turns the result into the limit and its reason.
+  # `run` gets a budget in seconds. `run` raises if its output is wrong, and returns the microseconds of each
+  # sample and further figures. `limit` computes the limit and its reason from that result.
 
   alias Sconce.Figures
 
@@ -23,10 +23,10 @@ defmodule Sconce.Bench.Case do
   # Calls are timed in groups of about this length, because a single call may be too short for the clock.
   @group_us 20
   @warm_up 3
-  # Calls that estimate how many more fit into the time.
+  # Calls that estimate how many further calls fit into the time.
   @tried 100
 
-  @doc "Title of a case or of its row, which `--only` is matched with."
+  @doc "Title of a case or of its row. `--only` is matched with this title."
   @spec title(t | map) :: String.t()
   def title(%{name: name, case: text}), do: "#{name} #{text}"
 
@@ -108,15 +108,15 @@ defmodule Sconce.Bench.Case do
   end
 
   @doc """
-  Calls `fun` with each element of a tuple in turn, repeatedly, for about `seconds` and at least `least`
-  times. Returns the microseconds of every single call, and the last result. All results must be `{:ok, _}`.
+  Calls `fun` with the elements of a tuple in turn, repeatedly, for about `seconds` and at least `least`
+  calls. Returns the microseconds of every single call, and the last result. All results must be `{:ok, _}`.
   """
   @spec time_each(tuple, (term -> {:ok, term}), float, pos_integer) :: {[float], {:ok, term}}
   def time_each(inputs, fun, seconds, least) do
     tried = min(@tried, least)
     {us, last} = group(fn -> each(inputs, fun, 1, tried, nil, {:ok, nil}) end, 1)
     n = max(least, round(seconds * 1.0e6 * tried / us))
-    # Off the heap, where each time would make garbage collections longer.
+    # Times are stored off the heap, because they would lengthen garbage collections.
     times = :atomics.new(n, signed: false)
     :erlang.garbage_collect()
     last = each(inputs, fun, 1, n, times, last)

@@ -23,7 +23,7 @@ defmodule Sconce.Bench.Cases do
      [backbone: :sliding_window, input_norm: false, qk_layernorm: false] ++ @heads}
   ]
   @packed {:melee, layout: :packed}
-  # The default setup of a run, with the heads that play best.
+  # The default options of a run, with the heads that play best.
   @usual [backbone: :gru, heads: :autoregressive, prior: true, dropout: 0.3, input_dropout: 0.3]
 
   @doc "All cases, with one thread and with `threads`."
@@ -104,7 +104,7 @@ defmodule Sconce.Bench.Cases do
     end)
   end
 
-  # Counts of continuous numbers and ids of a frame, by another function.
+  # Counts the continuous values and ids of a frame, with a function other than the measured one.
   defp embedded(spec) do
     {:ok, row} = Frame.pack(Frames.made(1))
     embedding = Spec.to_native(spec).embedding
@@ -117,7 +117,7 @@ defmodule Sconce.Bench.Cases do
   # Acting
 
   @formats [:f32, :bf16, :int8]
-  # A p99.9 needs more than a handful of calls above it.
+  # Enough calls that about ten lie above the p99.9.
   @calls 10_000
   @windows 100
 
@@ -134,7 +134,7 @@ defmodule Sconce.Bench.Cases do
     end
   end
 
-  # Without a memory both modes are the same. Windows use the policy's own ops.
+  # A policy without memory works the same in both modes. Window mode uses the policy's own ops.
   defp ways(:mlp), do: for(weights <- @formats, do: {:carry, weights})
   defp ways(_recurrent), do: ways(:mlp) ++ [{:window, :f32}]
 
@@ -149,7 +149,7 @@ defmodule Sconce.Bench.Cases do
 
   @doc """
   Microseconds of decisions of a new policy, each timed alone from the frame struct to the action, and the
-  sizes of what a decision reads. `opts` are the session options `mode` and `weights`.
+  sizes of the weights that a decision reads. `opts` are the session options `mode` and `weights`.
   """
   @spec decisions(Spec.t(), keyword, float) :: {[float], map}
   def decisions(spec, opts, budget) do
@@ -193,8 +193,8 @@ defmodule Sconce.Bench.Cases do
     end
   end
 
-  # Numbers in the matrices and vectors that a decision reads, and their bytes. Tables are left out, because
-  # only some of their rows are read.
+  # Counts the values in the matrices and vectors that a decision reads, and their bytes. Tables are left out,
+  # because a decision reads only some of their rows.
   defp sizes(policy, formats) do
     counted =
       for {name, shape} <- Machine.value!(Policy.weights(policy)),
@@ -210,7 +210,7 @@ defmodule Sconce.Bench.Cases do
     Map.merge(counts, %{weights: policy.num_weights, read_bytes: Enum.sum(read)})
   end
 
-  # With 8 bits each row has a scale.
+  # In int8, each row also has a scale of four bytes.
   defp bytes({rows, columns}, :int8), do: rows * (columns + 4)
   defp bytes({rows, columns}, :bf16), do: 2 * rows * columns
   defp bytes(shape, _format), do: 4 * Tuple.product(shape)
@@ -265,14 +265,14 @@ defmodule Sconce.Bench.Cases do
     times = timed(&Native.bench_train/3, spec, steps)
     check(is_float(times.last_loss), "the loss is not a number")
     check(times.last_loss < times.first_loss, "the loss did not fall: #{losses(times)}")
-    # Each of the two gradients of a product costs as much as the product.
+    # A product has two gradients, and each costs as much as the product.
     extra = Map.take(times, [:weights, :first_loss, :last_loss])
     flops = 6 * times.multiply_adds
     made = %{flops: flops, exponentials: Enum.sum(times.exponentials)}
     {times.us, extra |> Map.merge(made) |> Map.put(:rates, "loss #{losses(times)}")}
   end
 
-  # Whole windows, from an empty memory to the trunk vectors of all frames.
+  # Times forwards of whole windows, from an empty memory to the trunk vectors of all frames.
   defp forwards(threads) do
     for {text, backbone} <- @backbones,
         backbone[:backbone] != :mlp,

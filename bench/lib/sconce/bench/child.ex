@@ -1,13 +1,13 @@
 defmodule Sconce.Bench.Child do
   @moduledoc false
-  # A program in its own OS process, which may be killed, limited or left to die: a VM with this Sconce, or
-  # a Mix task.
+  # A program in its own OS process, which may be killed, limited or crash: a VM with this Sconce, or a Mix
+  # task.
 
   @enforce_keys [:port, :os_pid, :start]
   defstruct @enforce_keys
 
   @type t :: %__MODULE__{port: port, os_pid: String.t(), start: integer}
-  @typedoc "`status` is the exit status, 128 plus the signal that ended it, or `:hung`."
+  @typedoc "`status` is the exit status, 128 plus the signal that ended the program, or `:hung`."
   @type ended :: %{status: non_neg_integer | :hung, output: binary, ms: non_neg_integer}
 
   # Only the end of the output is kept.
@@ -17,7 +17,7 @@ defmodule Sconce.Bench.Child do
   @doc """
   Starts a VM that runs `script` with this Sconce. Options:
 
-    * `limit` - a line of shell that runs before it, such as `"ulimit -v 6000000"`;
+    * `limit` - a line of shell that runs before the VM, such as `"ulimit -v 6000000"`;
     * `cd` - the working folder.
   """
   @spec elixir(String.t(), keyword) :: t
@@ -38,7 +38,7 @@ defmodule Sconce.Bench.Child do
   defp start(command, opts) do
     limit = Keyword.get(opts, :limit, ":")
     shell = System.find_executable("sh") || raise "no sh found"
-    # Each program replaces the one before, so that the process id stays the same.
+    # `exec` replaces the shell by the command, so that the process id stays the same.
     args = ["-c", "#{limit}; exec \"$@\"", "sh" | command]
     how = [:binary, :exit_status, :stderr_to_stdout, :use_stdio, :hide, args: args]
     port = Port.open({:spawn_executable, shell}, how ++ Keyword.take(opts, [:cd]))
@@ -50,7 +50,7 @@ defmodule Sconce.Bench.Child do
   @spec await(t, timeout) :: ended
   def await(child, ms \\ :infinity), do: collect(child, until(ms), "", nil)
 
-  @doc "The output and the status if the program ends within `ms`; otherwise `nil`, and it keeps running."
+  @doc "The output and the status if the program ends within `ms`; otherwise `nil`, and the program keeps running."
   @spec ended(t, non_neg_integer) :: ended | nil
   def ended(%{port: port} = child, ms) do
     receive do
@@ -96,7 +96,7 @@ defmodule Sconce.Bench.Child do
     end
   end
 
-  # Output printed before the end is still in the mailbox.
+  # Output printed before the program's end may still be in the mailbox.
   defp told(%{port: port, start: start} = child, status, output) do
     receive do
       {^port, {:data, data}} -> told(child, status, last(output <> data))

@@ -1,14 +1,14 @@
 defmodule Sconce.Bench.Footprint do
   @moduledoc false
-  # Resources of this VM: processes, sessions, threads, file descriptors, atoms and memory. A number is nil
+  # Resources of this VM: processes, sessions, threads, file descriptors, atoms and memory. A field is nil
   # if the system does not report it.
 
   alias Sconce.Native
 
   @fields ~w(processes sessions threads descriptors atoms resident_bytes vm_bytes)a
   @bytes ~w(resident_bytes vm_bytes)a
-  # Allowed growth: memory that an allocator keeps, and atoms of code that is loaded late. A thread that
-  # frees large memory comes and goes.
+  # Allowed growth: memory that an allocator keeps, atoms of code that is loaded late, and one short-lived
+  # thread that frees large memory.
   @spare %{resident_bytes: 32_000_000, vm_bytes: 32_000_000, atoms: 1_000, threads: 1}
 
   @type t :: %{optional(atom) => non_neg_integer | nil}
@@ -35,7 +35,7 @@ defmodule Sconce.Bench.Footprint do
     }
   end
 
-  @doc "The resources once nothing is left beyond `before`, or after `ms`, because ends take a moment."
+  @doc "The resources once none exceeds `before`, or after `ms`, because processes take time to end."
   @spec settle(t, non_neg_integer) :: t
   def settle(before, ms) do
     now = take()

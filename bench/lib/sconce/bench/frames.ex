@@ -1,12 +1,12 @@
 defmodule Sconce.Bench.Frames do
   @moduledoc false
-  # Frames that policies see while they are measured: those of a real game if there is one.
+  # Frames for measuring policies: those of a real game if there is one.
 
   alias Sconce.{Corpus, Frame, Native}
   alias Sconce.Bench.Machine
   alias Sconce.Frame.Player
 
-  # Ten seconds, so that consecutive frames differ and all of them stay in a cache.
+  # Ten seconds of play, so that consecutive frames differ and all of them stay in a cache.
   @sequence 600
   @broken ~w(too_short not_two_players truncated corrupt)
   @buttons ~w(a b x y z l r d_up)a
@@ -20,7 +20,7 @@ defmodule Sconce.Bench.Frames do
     dir = System.get_env("SCONCE_REPLAYS")
     key = {__MODULE__, dir}
 
-    # Stored as literals, because garbage collections would copy frames on the heap during a measurement.
+    # Frames are stored as literals, because garbage collection would copy frames on the heap while measuring.
     with nil <- :persistent_term.get(key, nil) do
       sequence = if dir, do: {real(dir), :real}, else: {made(), :made}
       :persistent_term.put(key, sequence)
@@ -37,7 +37,7 @@ defmodule Sconce.Bench.Frames do
       into = Path.join(scratch, "corpus")
       corpus = Machine.value!(Corpus.import(paths, into: into, progress: false))
       rows = corpus |> longest() |> then(&Machine.value!(Corpus.recording(corpus, &1)))
-      # From the middle of the game, where both players are active.
+      # Takes the middle of the game, where both players are active.
       middle = Enum.slice(rows, div(length(rows), 2), @sequence)
       middle |> Enum.map(fn {row, _labels} -> unpack(row) end) |> List.to_tuple()
     end)
@@ -63,7 +63,7 @@ defmodule Sconce.Bench.Frames do
       distance: at["distance"],
       name_id: at["name_id"],
       previous_action: if(at["prev_exists"] == 1, do: action(at)),
-      # A row holds five projectiles, but the count of all.
+      # A row holds at most five projectiles, but counts all of them.
       projectiles: for(i <- 0..(at["projectile_count"] - 1)//1, do: projectile(at, min(i, 4)))
     }
   end

@@ -1,10 +1,10 @@
 defmodule Sconce.Bench.Histogram do
   @moduledoc false
-  # A histogram of microseconds that many processes record concurrently, even if they are killed. It has
-  # eight classes per octave, and the exact maximum.
+  # A histogram of microseconds that many processes record concurrently, even if they are killed. The
+  # histogram has eight classes per octave, and the exact maximum.
 
   @classes 8
-  # Up to half an hour.
+  # 31 octaves of microseconds: up to half an hour.
   @octaves 31
 
   @enforce_keys [:counts, :most]

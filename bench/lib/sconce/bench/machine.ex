@@ -34,11 +34,11 @@ defmodule Sconce.Bench.Machine do
     end
   end
 
-  @doc "The time limit of reading `bytes` bytes `times` times, from the cache that they fit into."
+  @doc "The best possible time of reading `bytes` bytes `times` times, from the cache that holds them."
   @spec bytes(number, pos_integer, String.t(), pos_integer) :: {float, String.t()}
   def bytes(bytes, threads, what, times \\ 1) do
-    # At most a quarter of an octave larger. Cases of about the same size share one measurement, and one
-    # that just fits a cache is not measured with a set that does not.
+    # Rounds the size up by at most a quarter of an octave. Cases of about the same size then share one
+    # measurement, and a case that just fits a cache is not measured with a larger set that does not fit.
     set = 4096 * ceil(:math.pow(2, ceil(4 * :math.log2(max(bytes, 1))) / 4) / 4096)
     rate = ceiling({:bandwidth, set, threads})
     often = if times > 1, do: " #{times} times", else: ""
@@ -46,7 +46,7 @@ defmodule Sconce.Bench.Machine do
     {bytes * times / rate * 1.0e6, text}
   end
 
-  @doc "The time limit of a number of floating-point operations."
+  @doc "The best possible time of a number of floating-point operations."
   @spec flops(number, pos_integer, String.t()) :: {float, String.t()}
   def flops(flops, threads, what) do
     rate = ceiling({:flops, threads})
@@ -57,7 +57,7 @@ defmodule Sconce.Bench.Machine do
     {flops / rate * 1.0e6, text}
   end
 
-  @doc "The time limit of floating-point operations followed by exponentials."
+  @doc "The best possible time of floating-point operations followed by exponentials."
   @spec flops(number, number, pos_integer, String.t()) :: {float, String.t()}
   def flops(flops, exponentials, threads, what) when exponentials > 0 do
     {us, text} = flops(flops, threads, what)
@@ -69,7 +69,7 @@ defmodule Sconce.Bench.Machine do
 
   def flops(flops, _none, threads, what), do: flops(flops, threads, what)
 
-  @doc "The time of a no-op call, measured in this run too."
+  @doc "The time of a no-op call, measured in the same run."
   @spec control(String.t()) :: {float, String.t()}
   def control(what) do
     {ceiling(:noop), "a no-op NIF call; #{what}"}

@@ -4,7 +4,7 @@ defmodule Sconce.Bench.Output do
 
   alias Sconce.Figures
 
-  # {column, width, side}. The last column, the reason of the limit, has any length.
+  # {column, width, alignment}. The last column, the reason of the limit, has any length.
   @columns [
     {"name", 7, :left},
     {"case", 50, :left},
@@ -18,7 +18,7 @@ defmodule Sconce.Bench.Output do
     {"limit", 0, :left}
   ]
 
-  @doc "The machine and versions of a run, in two lines."
+  @doc "The machine and versions of a benchmark run, in two lines."
   @spec header(map) :: String.t()
   def header(machine) do
     """
@@ -74,7 +74,7 @@ defmodule Sconce.Bench.Output do
   end
 
   @doc """
-  Data as JSON: maps, lists, numbers, texts, booleans, nil.
+  Encodes maps, lists, numbers, strings, booleans and nil as JSON.
 
       iex> Sconce.Bench.Output.json(%{case: "a \\"b\\"", us: [1, 2.5], ok: true, why: nil})
       ~S({"case":"a \\"b\\"","ok":true,"us":[1,2.5],"why":null})

@@ -1,15 +1,15 @@
 defmodule Sconce.Bench.Peers do
   @moduledoc false
-  # Alternatives on the same work: rows of `bench/peers/run.py`, and which rows of Sconce they are compared
-  # with.
+  # Other libraries on the same work: rows of `bench/peers/run.py`, and the rows of Sconce that they are
+  # compared with.
 
   alias Sconce.Bench.{Case, Output}
   alias Sconce.Figures
 
   @runner Path.expand("../../../peers/run.py", __DIR__)
 
-  # {beginning of Sconce's title, cases of the peers}, with equal batch and threads. Decisions are compared
-  # with bare forwards of one frame, without embedding, sampling and reply.
+  # {beginning of Sconce's title, cases of the peers}, with equal batch and threads. Sconce's decisions are
+  # compared with bare forwards of one frame by peers, without embedding, sampling and reply.
   @same [
     {"act mlp 512 512, packed 288, one frame", ["policy_fused", "quant"]},
     {"act gru 256x2, packed 288, one frame", "gru_step"},
@@ -121,7 +121,7 @@ defmodule Sconce.Bench.Peers do
     {" (#{Enum.join(keys, "|")})$", threads |> Enum.sort() |> Enum.join(",")}
   end
 
-  @doc "The peers' names for a case or a row; empty if they do not have it."
+  @doc "The peers' names for a case or a row; empty if the peers lack that case."
   @spec theirs(map) :: [String.t()]
   def theirs(ours) do
     title = Case.title(ours)
@@ -134,10 +134,10 @@ defmodule Sconce.Bench.Peers do
 
   @doc """
   The fastest f32 peer of a row: `peer`, `peer_us`, `of_peer` (Sconce's time as a fraction of the peer's),
-  and `peer_peak_bytes` and `peer_other` if known. An empty map if no peer was measured. For a row in
-  another format also `rival`, `rival_us` and `of_rival`: the fastest peer in that format.
+  and `peer_peak_bytes` and `peer_other` if known. An empty map if no peer was measured. A row in
+  another format also has `rival`, `rival_us` and `of_rival`: the fastest peer in that format.
 
-  If a row was measured more than once, such as before and after Sconce, the best counts.
+  If a peer's row was measured more than once, such as before and after Sconce, the fastest counts.
   """
   @spec beside(map, [map]) :: map
   def beside(%{ok: false}, _peers), do: %{}
@@ -172,7 +172,7 @@ defmodule Sconce.Bench.Peers do
     |> Enum.min_by(& &1["median_us"], fn -> nil end)
   end
 
-  # The format is part of the name, as in onnxruntime-uint8, torch-int_mm, openvino-bf16.
+  # A peer's name contains the format, as in onnxruntime-uint8, torch-int_mm, openvino-bf16.
   defp format(peer) do
     cond do
       peer =~ ~r/int8|int_mm/ -> :int8
@@ -193,7 +193,7 @@ defmodule Sconce.Bench.Peers do
 
   defp rival(_in_f32, _same), do: %{}
 
-  # Memory is measured in separate rows, each alone in a process.
+  # Memory is measured in separate rows, each in its own process.
   defp peak(%{"case" => "train_" <> model} = fastest, peers) do
     at = fastest |> Map.take(~w(peer batch threads)) |> Map.put("case", "memory_" <> model)
     Enum.find_value(peers, &(same?(&1, at) && &1["peak_bytes"]))

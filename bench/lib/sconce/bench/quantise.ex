@@ -1,11 +1,10 @@
 defmodule Sconce.Bench.Quantise do
   @moduledoc false
-  # Changes in a policy's decisions if its weights are kept in fewer bits than f32.
+  # Measures how a policy's decisions change if its weights are kept in fewer bits than f32.
   #
-  # The policy goes through whole games once in each format, with a separate memory for each. All formats
-  # see the same frames and score the most likely action of f32. Logits of autoregressive heads are
+  # The policy plays whole games once in each format, with a separate memory for each. All formats
+  # see the same frames, and score the action that is most likely in f32. Logits of autoregressive heads are
   # therefore computed for the same choices, and a changed choice does not affect the next frame.
-  # are those of the same beginning, and a choice that changed does not change the next frame's.
 
   alias Sconce.Bench.{Machine, Output}
   alias Sconce.{Corpus, Figures, Policy, Session}
@@ -23,7 +22,7 @@ defmodule Sconce.Bench.Quantise do
         }
 
   @doc """
-  A row for each format. `kept` is the actual format (f32 for a policy that is not packed). `differences`
+  Returns a row for each format. `kept` is the actual format (f32 for a policy that is not packed). `differences`
   are the largest difference of each frame's logits from those in f32, and `largest` is the largest absolute
   logit, for scale. `changed` counts frames whose most likely action changes, and `heads` counts them for
   each head. `matrices` are those of `Sconce.Session.info/1`.
@@ -52,7 +51,7 @@ defmodule Sconce.Bench.Quantise do
     for game <- 0..(count - 1)//1, player <- players, do: {game, player}
   end
 
-  # For each frame of a game: the largest logit in f32, and the comparison of each format.
+  # Returns, for each frame of a game, the largest logit in f32 and the comparison of each format.
   defp game(corpus, {game, player}, plain, sessions) do
     for session <- [plain | Keyword.values(sessions)], do: :ok = Session.reset(session)
     {:ok, recording} = Corpus.recording(corpus, game, player)

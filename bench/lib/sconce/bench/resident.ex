@@ -1,7 +1,7 @@
 defmodule Sconce.Bench.Resident do
   @moduledoc false
-  # Resident memory of training steps: the peak of a process that does nothing else, minus its memory after
-  # the library was loaded. `bench/peers/README.md` has the rule, which applies to the peers too.
+  # Resident memory of training steps: the peak of a process that does nothing else, minus the process's memory
+  # after the library was loaded. `bench/peers/README.md` has this rule, which applies to the peers too.
 
   alias Sconce.Bench.{Child, Machine}
   alias Sconce.Native
@@ -29,7 +29,7 @@ defmodule Sconce.Bench.Resident do
   @doc false
   def print(encoded) do
     {spec, steps} = encoded |> Base.decode64!() |> :erlang.binary_to_term()
-    # The first run loads code and starts threads, which do not count for the steps.
+    # A first, tiny run loads code and starts threads, which do not count as memory of the steps.
     tiny =
       Spec.new(
         embedding: {:vector, 1},

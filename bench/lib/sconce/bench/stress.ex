@@ -1,8 +1,8 @@
 defmodule Sconce.Bench.Stress do
   @moduledoc false
-  # A randomised load on a serving and on sessions, with all known failures. Callers are killed during calls
-  # and between them. Batches panic or take long. The queue is full. Deadlines pass. Weights are swapped for
-  # valid ones, for those of another policy, and for some whose numbers overflow. Processes get unknown
+  # A randomised load on a serving and on sessions, with all known failures. Callers are killed during and
+  # between calls. Batches panic or take long. The queue is full. Deadlines pass. Weights are swapped for valid
+  # weights, for weights of another policy, and for weights whose sums overflow. Processes get unknown
   # messages. The serving ends and is started again. Training runs proceed concurrently.
 
   alias Sconce.Bench.{Footprint, Frames, Histogram, Machine}
@@ -17,7 +17,7 @@ defmodule Sconce.Bench.Stress do
     num_layers: 1,
     head_hidden_size: 0
   ]
-  # The queue is shorter than the number of callers.
+  # The queue is shorter than the number of callers, so that it is sometimes full.
   @serving [max_queue: 6, max_batch: 4]
   @controls 4
 
@@ -36,16 +36,16 @@ defmodule Sconce.Bench.Stress do
 
   @doc """
   Runs the load for `seconds` with `callers` callers, after a shorter warm-up that fills all caches and
-  pools. With `far: true` a second node also serves, which is suspended, killed and restarted. With
-  `runs: true` training runs proceed meanwhile. The report has:
+  pools. With `far: true` a second node also serves, and is suspended, killed and restarted. With
+  `runs: true` training runs proceed concurrently. The report has:
 
     * `outcomes` - counts of the answers by kind, `[{{place, call, kind}, count}]`; the place is `:near` or
       `:far`, and `:near` for the call `:train`;
     * `events` - counts of the events;
     * `crashed`, `hung` - callers that got a wrong answer, or none;
-    * `late` (for `near` and `far` calls), `control` - microseconds beyond the deadline, and for timers of
-      the same length, see `Sconce.Bench.Histogram.summary/2`; `above` counts those over 5 ms;
-    * `before`, `after` - resources, see `Sconce.Bench.Footprint`, and `left`, the fields that have grown;
+    * `late` (for `near` and `far` calls) - microseconds beyond the deadline, and `control`, the same for
+      timers of equal length, see `Sconce.Bench.Histogram.summary/2`; `above` counts those over 5 ms;
+    * `before`, `after` - resources, see `Sconce.Bench.Footprint`; `left` holds the fields that have grown;
     * `far_sessions` - sessions left on the other node, nil if they could not be counted.
   """
   @spec run(keyword) :: map
@@ -88,7 +88,7 @@ defmodule Sconce.Bench.Stress do
       path = Path.join(dir, "policy.safetensors")
       :ok = Policy.save(policy, path)
       <<length::64-little, header::binary-size(length), numbers::binary>> = File.read!(path)
-      # Renames the key of the digest, which no longer matches.
+      # Renames the digest's key, because the digest no longer matches.
       header = String.replace(header, "sha256", "sha25_")
       numbers = :binary.copy(<<3.0e38::float-32-little>>, div(byte_size(numbers), 4))
       File.write!(path, [<<length::64-little>>, header, numbers])
@@ -209,7 +209,7 @@ defmodule Sconce.Bench.Stress do
     end
   end
 
-  # Work on a scheduler must not sleep.
+  # An inline serving computes on a scheduler, which must not sleep, so `:slow` is left out.
   defp turns(:inline), do: @turns -- List.duplicate(:slow, @events[:slow])
   defp turns(:worker), do: @turns
 

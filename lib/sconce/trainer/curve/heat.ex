@@ -1,6 +1,6 @@
 defmodule Sconce.Trainer.Curve.Heat do
   @moduledoc false
-  # Draws histograms below each other, one in each row. A darker cell has a larger share.
+  # Draws a heat map with one histogram in each row. A darker cell has a larger share.
   #
   # A heat map is a map of `title`, `rows` (`{label, shares}`, where each cell has a share of the row), `from` (the
   # power of ten of the first cell) and `box`, `{left, top, width, height}`.
@@ -9,7 +9,7 @@ defmodule Sconce.Trainer.Curve.Heat do
 
   @color "#1d4ed8"
 
-  @doc "The rows as SVG elements."
+  @doc "Returns a heat map as SVG elements."
   def svg(%{title: title, rows: [{_label, first} | _] = rows, from: from, box: box}) do
     {left, top, width, height} = box
     cell = {width / length(first), height / length(rows)}
@@ -33,7 +33,7 @@ defmodule Sconce.Trainer.Curve.Heat do
     ]
   end
 
-  # The root and the least opacity keep rare cells visible.
+  # The square root and an opacity of at least 0.08 keep small shares visible.
   defp opacity(share), do: Scale.number(0.08 + 0.92 * :math.sqrt(share), 2)
 
   defp mark(power, x, {_left, top, _width, height}) do

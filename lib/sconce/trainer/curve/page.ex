@@ -13,10 +13,11 @@ defmodule Sconce.Trainer.Curve.Page do
   @right 132
   @top 92
   @bottom 50
-  # Between rows: the numbers of the upper x axis and the title of the lower panel; then the title of the axis.
+  # Height between rows, for the ticks of the upper x axis and the title of the lower panel; then the height of the axis
+  # title.
   @gap 62
   @axis_title 16
-  # Between panels of a row: the y axis of the right panel.
+  # Width between panels of a row, for the y axis of the right panel.
   @aside 76
 
   @doc "Returns the page as an SVG."
@@ -36,7 +37,7 @@ defmodule Sconce.Trainer.Curve.Page do
     ])
   end
 
-  @doc "Writes an SVG to a file; `op` is the operation that an error names."
+  @doc "Writes an SVG to a file; an error names `op` as its operation."
   @spec write(String.t(), Path.t(), atom) :: :ok | {:error, Error.t()}
   def write(svg, path, op) do
     path = Options.path!(path)
@@ -61,7 +62,7 @@ defmodule Sconce.Trainer.Curve.Page do
   defp panel(%{rows: _rows} = heat), do: Heat.svg(heat)
   defp panel(panel), do: Panel.svg(panel)
 
-  # The panels with their boxes, and the bottom of the last row.
+  # Gives each panel its box; returns the panels and the bottom of the last row.
   defp stack(rows) do
     {rows, bottom} =
       Enum.map_reduce(rows, @top, fn {height, panels}, top ->
@@ -73,7 +74,7 @@ defmodule Sconce.Trainer.Curve.Page do
 
   defp gap(panels), do: if(Enum.any?(panels, & &1.x), do: @gap + @axis_title, else: @gap)
 
-  # A single panel has labels in the right margin, of its own width; panels side by side have none.
+  # A single panel has labels in the right margin, whose width it may set; panels side by side have no labels.
   defp beside([panel], top, height) do
     right = Map.get(panel, :right, @right)
     [Map.put(panel, :box, {@left, top, @width - @left - right, height})]
@@ -96,7 +97,7 @@ defmodule Sconce.Trainer.Curve.Page do
     ]
   end
 
-  # At the right, above the frame of the first panel.
+  # Places the legend at the right, above the frame of the first panel.
   defp legend(entries) do
     for {{text, color, mark}, i} <- Enum.with_index(entries) do
       x = @width - @right - 124 * (length(entries) - i) + 8

@@ -16,9 +16,9 @@ defmodule Sconce.Trainer.Curve.Panel do
   alias Sconce.Text
 
   @label_height 15
-  # The steep beginning of a run may leave the frame, to keep the rest readable: points are cut that lie above the median
-  # by more than `@steep` times the distance from the median to the lowest point. A rule is cut above `@far` times the
-  # highest point.
+  # The steep beginning of a run may leave the frame, to keep the rest readable. The frame excludes points that lie
+  # above the median by more than `@steep` times the distance from the median to the lowest point, and rules above
+  # `@far` times the highest point.
   @steep 4
   @far 1.2
 
@@ -34,7 +34,7 @@ defmodule Sconce.Trainer.Curve.Panel do
     clip = "panel#{left}-#{top}"
 
     [
-      # Wider than the frame, so that marks on its sides stay whole.
+      # The clip is wider than the frame, so that marks on the edge of the frame stay whole.
       ~s(<clipPath id="#{clip}"><rect x="#{left - 8}" y="#{top - 1}" width="#{width + 16}" ),
       ~s(height="#{height + 2}"/>),
       "</clipPath>\n",
@@ -93,11 +93,11 @@ defmodule Sconce.Trainer.Curve.Panel do
   defp range(ys, :linear), do: y_range(ys)
   defp range(ys, :log), do: log_range(ys)
 
-  # Numbers that are not above 0 lie below every frame.
+  # On a logarithmic axis, values of at most 0 are drawn far below the frame.
   defp scaled(y, :linear), do: y
   defp scaled(y, :log), do: :math.log10(max(y, 1.0e-30))
 
-  # The ticks of the axis with their text.
+  # Returns the ticks of the y axis with their labels.
   defp marks({low, high} = range, :linear),
     do: for(value <- ticks(range), do: {value, tick(value, high - low)})
 
@@ -122,7 +122,7 @@ defmodule Sconce.Trainer.Curve.Panel do
   defp across(xs, :linear), do: {0, xs |> Enum.max(fn -> 1 end) |> max(1)}
   defp across(xs, :log), do: log_range(xs)
 
-  # Steps are whole.
+  # The x axis counts steps, so only integers are labelled.
   defp x_marks(range, :linear, width) do
     for value <- thinned(ticks(range), width),
         value == trunc(value),
@@ -158,7 +158,7 @@ defmodule Sconce.Trainer.Curve.Panel do
       ~s(fill="#475569">#{escape(title)}</text>\n)
   end
 
-  # Numbers of a narrow panel would touch each other.
+  # Drops every other tick of a narrow panel, whose labels would touch.
   defp thinned(ticks, width) when width < 60 * length(ticks), do: Enum.take_every(ticks, 2)
   defp thinned(ticks, _width), do: ticks
 
@@ -201,7 +201,7 @@ defmodule Sconce.Trainer.Curve.Panel do
   defp pair({x, y}), do: "#{px(x)} #{px(y)}"
   defp px(value), do: number(value, 1)
 
-  # Names at the right edge, moved apart if they would overlap.
+  # Places labels at the right edge, and moves them apart if they would overlap.
   defp labels(series, place, {left, top, width, height}) do
     wanted = series |> Enum.flat_map(&label_of(&1, place)) |> Enum.sort()
     room = top + height - @label_height * (length(wanted) - 1)

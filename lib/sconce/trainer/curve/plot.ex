@@ -27,7 +27,7 @@ defmodule Sconce.Trainer.Curve.Plot do
     IO.iodata_to_binary(["  #{title}\n", rows, pad, ends, grouped(last), " step\n"])
   end
 
-  # Dots on the straight lines between neighbours.
+  # Adds the dots on straight lines between neighbouring points.
   defp joined(places) do
     places
     |> Enum.zip(Enum.drop(places, 1))
@@ -37,7 +37,7 @@ defmodule Sconce.Trainer.Curve.Plot do
     end)
   end
 
-  # Unicode numbers the dots of a braille cell down its two columns, the lowest row last.
+  # The bit of each dot in a braille cell. Unicode numbers the top three rows column by column, then the lowest row.
   @braille %{
     {0, 0} => 1,
     {0, 1} => 2,

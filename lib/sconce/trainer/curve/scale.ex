@@ -2,7 +2,7 @@ defmodule Sconce.Trainer.Curve.Scale do
   @moduledoc false
   # Maps numbers to positions and to text: ranges with round ticks, smoothing, times.
 
-  # The range of y, rounded out to ticks; it begins at 0 if that costs little room.
+  # Returns the range of y, rounded outwards to ticks. It begins at 0 if the lowest value is below 0.4 of the highest.
   def y_range([]), do: {0.0, 1.0}
 
   def y_range(ys) do
@@ -12,7 +12,7 @@ defmodule Sconce.Trainer.Curve.Scale do
     {Float.floor(low / step) * step, (Float.floor(high / step) + 1) * step}
   end
 
-  # A step of 1, 2 or 5 times a power of ten, for about five ticks.
+  # Returns a tick distance of 1, 2 or 5 times a power of ten that gives about five ticks.
   defp step(span) do
     rough = span / 5
     power = :math.pow(10, Float.floor(:math.log10(rough)))
@@ -25,7 +25,7 @@ defmodule Sconce.Trainer.Curve.Scale do
     for i <- first..floor(high / step + 1.0e-6), do: i * step
   end
 
-  # From the 1, 2 or 5 times a power of ten below to the one above.
+  # Returns a logarithmic range whose bounds are 1, 2 or 5 times a power of ten.
   def log_range(ys) do
     case Enum.filter(ys, &(&1 > 0)) do
       [] ->
@@ -40,7 +40,7 @@ defmodule Sconce.Trainer.Curve.Scale do
 
   def log_ticks({low, high}) do
     ticks = for value <- ladder(low, high), value >= 0.999 * low, value <= 1.001 * high, do: value
-    # A range of many powers of ten has ticks at the powers alone.
+    # With more than seven ticks, only the powers of ten keep theirs.
     if length(ticks) > 7, do: Enum.filter(ticks, &power?/1), else: ticks
   end
 
@@ -67,7 +67,7 @@ defmodule Sconce.Trainer.Curve.Scale do
      top + height * (1 - (y - y_low) / (y_high - y_low))}
   end
 
-  # A running mean from both sides over a fiftieth of the points, which has no lag and covers both ends.
+  # Averages a forward and a backward running mean over a fiftieth of the points, which has no lag and covers both ends.
   def smoothed(points) do
     factor = 1 - 1 / max(1, length(points) / 50)
     forth = ema(points, factor)
@@ -87,18 +87,18 @@ defmodule Sconce.Trainer.Curve.Scale do
     means
   end
 
-  @doc "A number without trailing zeros."
+  @doc "Formats a number without trailing zeros."
   def short(value) when value >= 1, do: Integer.to_string(round(value))
   def short(value) when value < 1.0e-4, do: :erlang.float_to_binary(value, scientific: 0)
   def short(value), do: :erlang.float_to_binary(value, [:compact, decimals: 9])
 
-  @doc "A number in scientific notation with two digits, as in 3.2e-4."
+  @doc "Formats a number in scientific notation with two digits, as in 3.2e-4."
   def power(value), do: "~.2e" |> :io_lib.format([value / 1]) |> IO.iodata_to_binary()
 
-  @doc "A number with this count of decimals."
+  @doc "Formats a number with this count of decimals."
   def number(value, decimals), do: :erlang.float_to_binary(value / 1, decimals: decimals)
 
-  @doc "Seconds as 2:05 or 1:02:05."
+  @doc "Formats seconds as 2:05 or 1:02:05."
   def clock(seconds) do
     total = round(seconds)
     {hours, minutes, rest} = {div(total, 3600), rem(div(total, 60), 60), rem(total, 60)}

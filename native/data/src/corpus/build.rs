@@ -27,13 +27,13 @@ pub struct VectorGame {
 }
 
 impl Corpus {
-    /// Builds a corpus of exactly these games. It replaces a corpus of the same schema in `dir`.
+    /// Builds a corpus of exactly these games. Replaces an earlier corpus of the same schema in `dir`.
     pub fn build(schema: &Schema, games: &[VectorGame], dir: &Path) -> Result<Self> {
         Corpus::build_cancellable(schema, games, dir, &AtomicBool::new(false))
     }
 
-    /// Like [`Corpus::build`], but stops between two games once `cancel` is set. An earlier corpus in `dir`
-    /// is then kept.
+    /// Builds a corpus as [`Corpus::build`] does, but stops between two games once `cancel` is set. A
+    /// cancelled build keeps an earlier corpus in `dir`.
     pub fn build_cancellable(
         schema: &Schema,
         games: &[VectorGame],
@@ -72,7 +72,7 @@ fn go_on(cancel: &AtomicBool) -> Result<()> {
 }
 
 /// Builds a corpus of exactly the games added to it, in order. [`finish`](Self::finish) replaces a corpus
-/// of the same schema in the folder; without it the folder is left unchanged.
+/// of the same schema in the folder; a builder dropped without `finish` leaves the folder unchanged.
 pub struct Builder {
     writer: Writer,
     schema: Schema,
@@ -93,11 +93,11 @@ impl Builder {
         Ok(Builder { writer, schema, dir, before, games: vec![], finished: false })
     }
 
-    /// Adds one game of a declared game. A row holds the frame, the input and the columns beside them, in
-    /// the order of the declaration.
+    /// Adds one played game of a declared game. A row holds the frame, the input and the extra columns, in the
+    /// order of the declaration.
     ///
     /// # Shapes
-    /// `rows [n, fields + numbers of an input + columns beside them]`.
+    /// `rows [n, fields + values of an input + extra columns]`.
     pub fn add_rows(&mut self, rows: &[f32]) -> Result<()> {
         let source = format!("game {}", self.games.len());
         let (frames, columns) = row_columns(&self.schema, &source, rows)?;
@@ -106,7 +106,7 @@ impl Builder {
 
     fn add(&mut self, source: String, frames: usize, columns: &[Column]) -> Result<()> {
         let mut hash = Sha256::new();
-        // The index makes two equal games distinct.
+        // The index gives two equal games different digests.
         hash.update((self.games.len() as u64).to_le_bytes());
         columns.iter().for_each(|c| hash.update(c.bytes()));
         let digest = hex(&hash.finalize());
@@ -115,7 +115,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Makes the added games the games of the corpus.
+    /// Writes the manifest, so that the corpus consists of the added games.
     pub fn finish(mut self) -> Result<Corpus> {
         self.writer.replace(self.games.clone())?;
         self.finished = true;
@@ -153,7 +153,7 @@ fn check_vectors(i: usize, game: &VectorGame, size: usize, kinds: &[HeadKind]) -
     Ok(())
 }
 
-/// The columns of a game's rows. Every number must be valid for its field.
+/// Splits a game's rows into columns. Every value must be valid for its field.
 pub(crate) fn row_columns(
     schema: &Schema,
     source: &str,
@@ -180,7 +180,7 @@ pub(crate) fn row_columns(
     Ok((frames, schema.columns().iter().map(of).collect()))
 }
 
-/// Checks the numbers of a row; the error names the first invalid one.
+/// Checks the values of a row. The error names the first invalid value.
 fn check_row(
     numbers: &[(String, FieldKind)],
     row: &[f32],
@@ -190,7 +190,7 @@ fn check_row(
     each.clone().try_for_each(|((of, kind), &value)| kind.check(value, || name(of)))
 }
 
-/// Checks that a game ends in its last row or not at all.
+/// Checks that no row before the last marks the end of the game.
 fn check_end(schema: &Schema, source: &str, rows: &[f32], width: usize) -> Result<()> {
     let beside = schema.beside();
     let Some(end) = beside.iter().position(|beside| *beside == Beside::End) else { return Ok(()) };

@@ -17,7 +17,7 @@ pub struct Info {
     pub games: usize,
     /// Count of frames, over all games.
     pub frames: u64,
-    /// Count of views: one for each player of a game.
+    /// Count of views, one for each player of each game.
     pub views: usize,
     /// Count of frames, over all views.
     pub view_frames: u64,
@@ -29,7 +29,7 @@ pub struct Info {
     pub stages: Vec<Count>,
     /// Counts of games by version of the replay format, most frequent first.
     pub versions: Vec<Count>,
-    /// Ids that no table knows.
+    /// Ids that are missing from the id tables.
     pub other_ids: OtherIds,
 }
 
@@ -38,7 +38,7 @@ pub struct Info {
 pub struct Count {
     /// The value as text.
     pub value: String,
-    /// How often it occurs.
+    /// Number of occurrences.
     pub count: usize,
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Manifest {
 
 impl Manifest {
     pub(super) fn new(schema: &Schema, mut games: Vec<GameInfo>) -> Self {
-        // Sorted by digest, so that the order of import does not matter.
+        // Sorts by digest, so that the manifest does not depend on the order of import.
         games.sort_by(|a, b| a.digest.cmp(&b.digest));
         let mut other_ids = OtherIds::default();
         games.iter().for_each(|g| other_ids.add(&g.other_ids));

@@ -39,8 +39,8 @@ impl Corpus {
         }
     }
 
-    /// Opens a corpus of Sconce, or one of ExPhil (read-only). Every shard must exist and have the size
-    /// that was written. Its header is checked on first use, and its bytes by [`crate::verify`].
+    /// Opens a corpus of Sconce, or one of ExPhil (read-only). Every shard must exist and have the
+    /// recorded size. The header of a shard is checked on first use, and its bytes by [`crate::verify`].
     pub fn open(dir: &Path) -> Result<Self> {
         let corpus = Corpus::open_unchecked(dir)?;
         (0..corpus.games.len()).try_for_each(|game| corpus.check_size(game))?;
@@ -64,7 +64,7 @@ impl Corpus {
         Ok(Corpus { dir: dir.to_path_buf(), schema, games, other_ids, shards })
     }
 
-    /// Checks that the shard of a game exists and has its full size.
+    /// Checks that the shard of a game exists and has the recorded size.
     pub(crate) fn check_size(&self, game: usize) -> Result<()> {
         let Some(info) = self.games.get(game).filter(|_| self.is_ours()) else { return Ok(()) };
         let path = self.dir.join(&info.file);
@@ -114,11 +114,11 @@ impl Corpus {
             return Ok(shard.clone());
         }
         let shard = self.open_shard(info)?;
-        // Another thread may have stored a map of the same file first; that one is kept.
+        // If another thread stored a map of the same file first, the cell keeps that map.
         Ok(cell.get_or_init(|| shard).clone())
     }
 
-    /// Like [`Self::shard`], but a shard that is not mapped yet is mapped only as long as the caller holds it.
+    /// The shard of a game. A new map is not stored, and lives only as long as the caller holds the shard.
     pub(crate) fn passing_shard(&self, game: usize) -> Result<Arc<Shard>> {
         match (self.games.get(game), self.shards.get(game).and_then(OnceLock::get)) {
             (Some(info), None) => self.open_shard(info),
@@ -129,7 +129,7 @@ impl Corpus {
     fn open_shard(&self, info: &GameInfo) -> Result<Arc<Shard>> {
         let path = self.dir.join(&info.file);
         let shard = Shard::open(&path, &self.schema)?;
-        // The size in the shard's own entry was written before it was known.
+        // The shard's own metadata lacks the size, which was unknown when the metadata was written.
         if (GameInfo { bytes: info.bytes, ..shard.game.clone() }) != *info {
             let reason = format!(
                 "its header is not what the manifest says of the game: import or build {} again",

@@ -13,18 +13,18 @@ use super::open::Corpus;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holdout {
-    /// About this share of the games. With two or more games, each side gets at least one. A single game is
-    /// used for training, unless the share is 1. Games with the same digest count as one, as the players of
-    /// an ExPhil replay do.
+    /// Holds out about this share of the games. With two or more games, each side gets at least one. A single game is
+    /// used for training, unless the share is 1. Games with the same digest count as one, such as
+    /// the players of an ExPhil replay.
     Fraction(f64),
-    /// The games at these indices of [`Corpus::games`].
+    /// Holds out the games at these indices of [`Corpus::games`].
     Games(Vec<usize>),
 }
 
 impl Corpus {
-    /// Indices of the training games and of the validation games. A game's side depends only on its digest
+    /// Returns the indices of training games and of validation games. A game's side depends only on its digest
     /// and the seed, so adding games does not move the others, with one exception. If the draw leaves a
-    /// side empty, the game closest to the threshold is moved there; it may move back when games are added.
+    /// side empty, the game closest to the threshold is moved there, and may move back when games are added.
     pub fn split(&self, holdout: &Holdout, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
         let held: HashSet<usize> = match holdout {
             Holdout::Games(games) => {
@@ -44,7 +44,7 @@ impl Corpus {
 
     fn hold_out(&self, fraction: f64, seed: u64) -> HashSet<usize> {
         let lots: Vec<u64> = self.games.iter().map(|game| lot(&game.digest, seed)).collect();
-        // Games with the same digest have the same draw and stay together, so sides are counted in draws.
+        // Games with the same digest have the same draw and stay together, so draws are counted, not games.
         let order = BTreeSet::from_iter(lots.iter().copied());
         let below = |&&lot: &&u64| (lot as f64) < fraction * u64::MAX as f64;
         let mut count = order.iter().filter(below).count();

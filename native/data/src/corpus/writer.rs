@@ -24,7 +24,7 @@ pub(crate) struct Writer {
     schema: Schema,
     /// Whether the writer created the folder.
     made: bool,
-    /// Kept open for its lock.
+    /// The lock file, kept open to hold the lock.
     _lock: File,
 }
 
@@ -90,8 +90,8 @@ impl Writer {
         }
     }
 
-    /// Removes partial files of a killed writer, and lists every complete game, also those missing from the
-    /// manifest.
+    /// Removes partial files of a killed writer, and lists every complete game, including games missing from
+    /// the manifest.
     pub(crate) fn take_stock(&self) -> Result<Found> {
         let listed: HashMap<String, GameInfo> = match Manifest::read(&self.dir) {
             Ok(manifest) => manifest.games.into_iter().map(|g| (g.file.clone(), g)).collect(),
@@ -111,7 +111,7 @@ impl Writer {
         Ok(found)
     }
 
-    /// Counts a shard in. A shard that cannot be read is ignored, so that its replay is imported again.
+    /// Adds a shard's game to `found`. An unreadable shard is ignored, so that its replay is imported again.
     fn count_in(&self, path: &Path, listed: &HashMap<String, GameInfo>, found: &mut Found) {
         let Ok(shard) = Shard::open(path, &self.schema) else { return };
         let mut game = shard.game.clone();
@@ -128,7 +128,7 @@ impl Writer {
         found.games.push(game);
     }
 
-    /// Whether the shard of a listed game has the bytes that were written, as far as their digest is recorded.
+    /// Whether the bytes of a listed game's shard match the recorded digest, if there is one.
     pub(crate) fn is_whole(&self, digest: &str) -> bool {
         let shard = Shard::open(&self.dir.join(shard::name(digest)), &self.schema);
         let intact = |shard: Shard| {
@@ -154,7 +154,7 @@ impl Writer {
         if fs::remove_dir(self.dir.join(shard::FOLDER)).is_err() {
             return true;
         }
-        // A file that cannot be removed is not another error.
+        // A failure to remove the file is ignored.
         let _ = fs::remove_file(self.dir.join(LOCK));
         if self.made {
             let _ = fs::remove_dir(&self.dir);

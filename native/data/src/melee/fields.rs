@@ -12,7 +12,7 @@ use crate::column::Dtype;
 
 /// One entry of the table.
 pub struct Field {
-    /// Where the field belongs.
+    /// The group, which determines the field's columns.
     pub group: Group,
     /// Name of the field; column names are made from it, see [`Group`].
     pub name: &'static str,
@@ -20,7 +20,7 @@ pub struct Field {
     pub source: &'static str,
     /// First replay version that records the field.
     pub since: (u8, u8),
-    /// Value if the replay lacks the field or the character is absent, and in place of NaN and infinity.
+    /// Value if the replay lacks the field or the character is absent. Replaces NaN and infinity.
     pub fallback: f32,
     /// Conversion applied to the value, in words.
     pub conversion: &'static str,
@@ -33,16 +33,16 @@ pub struct Field {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
-    /// Once per game: an entry in the manifest.
+    /// One value per game: an entry in the manifest.
     Game,
-    /// Once per frame: column `name`.
+    /// One value per frame: column `name`.
     Frame,
-    /// Per player, after each frame: columns `p0.name` and `p1.name`.
+    /// One value per player after each frame: columns `p0.name` and `p1.name`.
     Player,
     /// The input of each player that produced the frame: columns `p0.name` and `p1.name`.
     Controller,
-    /// Per item, for the first five items by spawn id that are alive after the frame: `item0.name` to
-    /// `item4.name`.
+    /// One value for each of the first five items by spawn id that are alive after the frame: columns
+    /// `item0.name` to `item4.name`.
     Item,
 }
 
@@ -72,14 +72,14 @@ pub(super) struct ItemRows<'a> {
     pub(super) ports: [i8; 2],
 }
 
-/// Element of a peppi array at a row, as f32; `None` past its end.
+/// Element of a peppi array at a row, as f32; `None` past the end of the array.
 macro_rules! at {
     ($array:expr, $row:expr) => {
         $array.values().get($row).map(|&v| v as f32)
     };
 }
 
-/// Like `at!`, for an array that old replay versions lack.
+/// Element of a peppi array that old replay versions lack, as f32; `None` if absent.
 macro_rules! maybe {
     ($array:expr, $row:expr) => {
         $array.as_ref().and_then(|a| at!(a, $row))

@@ -1,4 +1,4 @@
-//! Reads a replay: selects the final rows, and builds columns from the table of fields.
+//! Reads a replay: keeps the last row of each frame, and builds columns from the table of fields.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -17,7 +17,7 @@ use crate::game::{GameInfo, OtherIds};
 use crate::refusal::{Reason, Refusal};
 use crate::replay;
 
-/// A game as the corpus stores it. The importer fills `file`, `digest`, `source` and `bytes` of the info.
+/// A game in the form that the corpus stores. The importer fills in `file`, `digest`, `source` and `bytes`.
 pub(crate) struct Game {
     pub info: GameInfo,
     pub columns: Vec<Column>,
@@ -101,7 +101,7 @@ fn assemble(
     Ok(Game { info, columns })
 }
 
-/// The start event with its players in the order of the frames' ports.
+/// Returns the start event with players in the order of the ports in the frames.
 fn in_order(start: &Start, ports: [&PortData; 2]) -> Result<Start, Refusal> {
     let player = |port: &PortData| {
         let found = start.players.iter().find(|p| p.port == port.port);
@@ -188,7 +188,7 @@ fn describe(start: &Start, frames: usize, columns: &[Column]) -> GameInfo {
     info
 }
 
-/// Offsets of two ids among a player's columns.
+/// Offsets of the action id and the character id in a player's columns.
 const ACTION: usize = 4;
 const CHARACTER: usize = 5;
 
@@ -196,7 +196,7 @@ fn first(columns: &[Column], place: usize) -> f32 {
     columns.get(place).and_then(|c| c.get(0)).unwrap_or(0.0)
 }
 
-/// Counts ids without a row in their table; the embedding maps them to its "other" row.
+/// Counts ids that are missing from the id tables. The embedding maps these ids to its "other" row.
 fn count_others(stage: u16, columns: &[Column]) -> OtherIds {
     let beyond = |place: usize, rows: usize| -> u64 {
         let column = columns.get(place);

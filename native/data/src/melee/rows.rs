@@ -8,7 +8,7 @@ use super::place::{self, ITEM_SLOTS, NUM_ITEM, NUM_PLAYER};
 use crate::rows::Rows;
 use crate::shard::Shard;
 
-/// Players have control from frame -39 on, so the state before it is the first with a label.
+/// Players have control from frame -39 on, so the state after frame -40 is the first with a label.
 const FIRST_STATE: f32 = -40.0;
 const NUM_BUTTONS: usize = 8;
 
@@ -38,7 +38,7 @@ impl Rows for Replays {
         }
         out[STAGE] = shard.game.stage.into();
         out[FRAME] = shard.get(place::FRAME, row);
-        // The embedding computes the distance if it is 0. Names are unknown.
+        // The embedding computes the distance if this value is 0. Names are unknown.
         out[DISTANCE] = 0.0;
         out[NAME_ID] = 0.0;
         out[PROJECTILES] = shard.get(place::ITEM_COUNT, row);
@@ -63,8 +63,7 @@ impl Rows for Replays {
     }
 }
 
-/// Converts an item owner from player numbers (1 for p0, 2 for p1) to 1 for the own player and 2 for the
-/// opponent.
+/// Converts an item owner, 1 for p0 and 2 for p1, to 1 for the own player and 2 for the opponent.
 fn owner_for(own: usize, owner: f32) -> f32 {
     if own == 1 && owner > 0.0 { 3.0 - owner } else { owner }
 }

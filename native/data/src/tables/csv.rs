@@ -32,7 +32,7 @@ pub(super) fn read<R: Read>(
     Ok(())
 }
 
-/// The column names, as far as the header can be read.
+/// The column names; empty if the header cannot be read.
 pub(super) fn names<R: Read>(text: &mut Bounded<R>) -> Vec<String> {
     let mut reader = reader(text);
     let name = |cell: &[u8]| String::from_utf8_lossy(cell).trim().to_owned();
@@ -48,7 +48,7 @@ fn text_of<'a>(cell: &'a [u8], wanted: &Wanted, line: u64) -> Outcome<&'a str> {
     std::str::from_utf8(cell).map_err(not)
 }
 
-/// Index of each wanted number in a row; `None` for a missing column with a default.
+/// Index of each wanted value in a row; `None` for a missing column with a default.
 fn places(header: &ByteRecord, wanted: &[Wanted]) -> Outcome<Vec<Option<usize>>> {
     let mut names = vec![];
     for cell in header {

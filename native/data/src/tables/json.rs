@@ -35,7 +35,7 @@ pub(super) fn read<R: Read>(
     }
 }
 
-/// The keys of the first object, as far as it can be parsed.
+/// The keys of the first object; empty if the object cannot be parsed.
 pub(super) fn names<R: Read>(text: &mut Bounded<R>) -> Vec<String> {
     let mut bytes = vec![];
     let first = text.next(&mut bytes).ok().and_then(|_| serde_json::from_slice(&bytes).ok());
@@ -79,7 +79,7 @@ fn find<'a>(object: &'a Map<String, Value>, name: &str) -> Option<Found<'a>> {
     let (outer, inner) = name.rsplit_once('.')?;
     match find(object, outer)? {
         Found::Value(Value::Object(part)) => {
-            // A button missing from the object is not held.
+            // A button that is missing from the object counts as not held.
             Some(part.get(inner).map_or(Found::Held(false), Found::Value))
         }
         Found::Value(Value::Array(held)) => {

@@ -1,4 +1,4 @@
-//! Streams text in lines of bounded length, and hashes all bytes.
+//! Streams text in lines of bounded length, and computes the SHA-256 of all bytes.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -31,7 +31,7 @@ impl<R: Read> Bounded<R> {
 
     /// SHA-256 of all bytes, including those not read yet.
     pub(super) fn digest(&mut self) -> String {
-        // After a read error the digest differs.
+        // After a read error, the digest covers only the bytes read so far.
         while let Ok(rest) = self.source.fill_buf() {
             let bytes = rest.len();
             if bytes == 0 {
@@ -52,7 +52,7 @@ impl<R: Read> Bounded<R> {
         }
     }
 
-    /// Consumes `bytes` bytes: checks the line length and updates the digest.
+    /// Consumes `bytes` bytes, checks the line length and updates the digest.
     fn took(&mut self, bytes: usize) -> io::Result<()> {
         let taken = self.source.buffer().get(..bytes).unwrap_or_default();
         let mut line = self.line;

@@ -1,6 +1,6 @@
-//! Games of a declared game as text, one file per game: CSV or JSON lines.
+//! Reads games of a declared game from text, one file per game: CSV or JSON lines.
 //!
-//! A file is streamed: only one line of text and the game's numbers are in memory. Every error names its
+//! A file is streamed: only one line of text and the game's values are in memory. Every error names the
 //! line and column.
 
 mod csv;
@@ -20,7 +20,7 @@ use crate::reader::{Opened, Reader};
 use crate::refusal::{Reason, Refusal};
 use crate::schema::{Beside, Schema};
 
-/// Maximum numbers of one game: 1 GiB.
+/// Maximum values of one game: 1 GiB as f32.
 const MAX_NUMBERS: usize = 1 << 28;
 
 /// Reads the tables of a schema.
@@ -29,7 +29,7 @@ pub(crate) struct Tables {
     wanted: Vec<Wanted>,
 }
 
-/// A number of a row, and its default if the file lacks it.
+/// A value of a row, and the default for files that lack its column.
 pub(crate) struct Wanted {
     name: String,
     kind: FieldKind,
@@ -126,13 +126,13 @@ fn broken(line: u64, error: &io::Error) -> Refusal {
 }
 
 impl Wanted {
-    /// Checks a number read from a file.
+    /// Checks a value read from a file.
     fn checked(&self, value: f32, line: u64) -> std::result::Result<f32, Refusal> {
         let named = || format!("line {line}, column {}", self.name);
         self.kind.check(value, named).map(|()| value).map_err(corrupt)
     }
 
-    /// Parses a number.
+    /// Parses and checks a value.
     fn of_text(&self, text: &str, line: u64) -> std::result::Result<f32, Refusal> {
         let text = text.trim();
         let value = match (text, self.default) {

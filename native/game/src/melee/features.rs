@@ -1,4 +1,4 @@
-//! The embedded vector of a Melee frame, as blocks of features. The list is one table, which makes the file long.
+//! The embedded vector of a Melee frame, as blocks of features. The file is long because the list is one table.
 
 use std::borrow::Cow;
 
@@ -12,22 +12,22 @@ use crate::feature::{Bands, Block, Class, Feature, Formula, Live, Term};
 pub struct Melee {
     /// Order and form of the vector.
     pub layout: Layout,
-    /// Columns of the table of action states.
+    /// Number of columns of the table of action states.
     pub action_embed_size: usize,
-    /// Columns of the table of characters.
+    /// Number of columns of the table of characters.
     pub character_embed_size: usize,
-    /// Columns of the table of stages.
+    /// Number of columns of the table of stages.
     pub stage_embed_size: usize,
-    /// Width of the one-hot of player names; 0 leaves the block out.
+    /// Width of the one-hot of player names; 0 omits the block.
     pub num_player_names: usize,
-    /// Projectile slots; 0 leaves the block out.
+    /// Number of projectile slots; 0 omits the block.
     pub num_projectiles: usize,
-    /// Number of inputs in the vector. 1 gives the input that led to the frame. A greater number gives the last
-    /// inputs of the player, newest first, including those that the frame does not show yet.
+    /// Number of inputs in the vector. 1 gives the input that led to the frame. A larger number gives the player's last
+    /// inputs, newest first, including inputs that have not affected the frame yet.
     #[serde(default = "one")]
     pub queue_depth: usize,
-    /// Width of the one-hot of the frame delay; 0 leaves the block out. The last class covers its own delay and all
-    /// longer ones.
+    /// Width of the one-hot of the frame delay; 0 omits the block. The last class stands for its delay and all longer
+    /// delays.
     #[serde(default)]
     pub num_delays: usize,
 }
@@ -61,7 +61,7 @@ impl Default for Melee {
     }
 }
 
-/// Classes of the name one-hot in the packed vector, independent of the options.
+/// Number of classes of the name one-hot in the packed vector, independent of the options.
 const PACKED_NAMES: usize = 112;
 
 impl Melee {
@@ -119,8 +119,8 @@ impl Melee {
         ]
     }
 
-    /// Zeros that pad the packed vector to a multiple of 8 numbers, as in the application: 288 in total, and 336 with
-    /// a queue of 4 and 9 delay classes.
+    /// Number of zeros that pad the packed vector to a multiple of 8 columns, as in the application: 288 in total, and
+    /// 336 with a queue of 4 and 9 delay classes.
     fn padding(&self) -> usize {
         const UNPADDED: usize = 287;
         let queue = self.queue_depth.saturating_sub(1).saturating_mul(CONTROLLER_WIDTH);
@@ -142,7 +142,8 @@ const NANA_EXISTS: usize = place(PLAYER_FIELDS, "nana_exists");
 const NANA_Y: usize = place(PLAYER_FIELDS, "nana_y");
 const NANA_ACTION: usize = place(PLAYER_FIELDS, "nana_action");
 
-/// The last action state of each category except the last category, which holds all greater states.
+/// Categories of action states, given by the last state of each category. The last category is not listed; it holds all
+/// greater states.
 const CATEGORIES: Bands = &[
     0x0A, 0x0D, 0x14, 0x18, 0x1E, 0x22, 0x2C, 0x36, 0x3C, 0x42, 0x54, 0x60, 0x6B, 0x7F, 0x93, 0xA7,
     0xBB, 0xC7, 0xD3, 0xDF, 0xED, 0xFF, 0x130, 0x160,
@@ -158,7 +159,7 @@ fn value(name: &'static str, text: &'static str, formula: Formula) -> Feature {
 
 /// The feature of the field in this column.
 fn field(column: usize) -> Feature {
-    // Each field has one column, and the previous input lies between two fields.
+    // Each field has one column. The columns of the previous input lie between two fields and are not counted.
     let behind = if column > PREVIOUS { 1 + CONTROLLER_WIDTH } else { 0 };
     Feature::Field { field: column - behind, column }
 }

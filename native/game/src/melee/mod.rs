@@ -18,11 +18,11 @@ use crate::input::{InputKind, InputMirror, InputPart};
 use crate::row::Game;
 use crate::table::{Ids, Table};
 
-/// Number of action states. The row after the last one of the table is "other".
+/// Number of action states. In the table, the row after the last action state is "other".
 pub const ACTIONS: usize = 399;
 /// Number of internal character ids.
 pub const CHARACTERS: usize = 33;
-/// Stages with a row of their own, by the id in the game start. All others share the row "other".
+/// Stages with a table row of their own, by the id in the game start. All other stages share the row "other".
 pub const STAGES: [u16; 6] = [2, 3, 8, 28, 31, 32];
 /// Number of stage ids of the versus mode.
 pub const STAGE_IDS: usize = 33;
@@ -32,7 +32,8 @@ pub const NUM_PROJECTILES: usize = 5;
 pub const BUTTONS: [&str; 8] = ["a", "b", "x", "y", "z", "l", "r", "d_up"];
 
 const UNBOUNDED: (f32, f32) = (f32::NEG_INFINITY, f32::INFINITY);
-/// Far beyond any blast zone. Limits the effect of a glitch or a wrong unit on the network.
+/// Bounds of scaled positions and speeds, far beyond any blast zone. Limits the effect of a glitch or a wrong unit on
+/// the network.
 const FAR: (f32, f32) = (-10.0, 10.0);
 
 const fn over(by: f32, (min, max): (f32, f32)) -> Scale {
@@ -54,7 +55,7 @@ const fn number(name: &'static str, scale: Scale, meaning: &'static str) -> Fiel
     field(name, FieldKind::Number, scale, Mirror::Keep, meaning)
 }
 
-/// A number that changes its sign when left and right are swapped.
+/// A field whose sign changes when left and right are swapped.
 const fn sideways(name: &'static str, scale: Scale, meaning: &'static str) -> Field {
     field(name, FieldKind::Number, scale, Mirror::Negate, meaning)
 }
@@ -67,7 +68,7 @@ const fn id(name: &'static str, ids: usize, meaning: &'static str) -> Field {
     field(name, FieldKind::Id(ids), Scale::AsIs, Mirror::Keep, meaning)
 }
 
-/// An id that is looked up in a table.
+/// A field whose id is looked up in a table.
 const fn looked_up(
     name: &'static str,
     ids: usize,
@@ -173,7 +174,7 @@ fn controller_parts() -> Vec<InputPart> {
     ]
 }
 
-/// The game. Its tables are constant.
+/// The declaration of Melee, built once from constant tables.
 pub fn game() -> &'static Arc<Game> {
     static GAME: OnceLock<Arc<Game>> = OnceLock::new();
     GAME.get_or_init(|| Arc::new(declaration().into()))
@@ -209,7 +210,7 @@ fn declaration() -> Declaration {
     }
 }
 
-/// Index of a field in its table. Evaluated at compile time, where an unknown name is a compile error.
+/// Index of a field in a list. Evaluated at compile time; an unknown name is a compile error.
 const fn place(fields: &[Field], name: &str) -> usize {
     let mut i = 0;
     while i < fields.len() {
@@ -246,18 +247,18 @@ pub const FRAME: usize = SCENE + place(FRAME_FIELDS, "frame");
 pub const DISTANCE: usize = SCENE + place(FRAME_FIELDS, "distance");
 /// Column of the player name or style.
 pub const NAME_ID: usize = SCENE + place(FRAME_FIELDS, "name_id");
-/// Column of `prev_exists`. The numbers of the controller follow it.
+/// Column of `prev_exists`. The values of the controller follow this column.
 pub const PREVIOUS: usize = SCENE + FRAME_FIELDS.len();
-/// Number of raw numbers of a controller: eight buttons, main x and y, C x and y, shoulder.
+/// Number of raw values of a controller: eight buttons, main x and y, C x and y, shoulder.
 pub const CONTROLLER_WIDTH: usize = BUTTONS.len() + 5;
-/// Column of `projectile_count`. The slots follow it.
+/// Column of `projectile_count`. The projectile slots follow this column.
 pub const PROJECTILES: usize = PREVIOUS + 1 + CONTROLLER_WIDTH;
 /// Number of columns of one projectile slot.
 pub const PROJECTILE_WIDTH: usize = PROJECTILE_FIELDS.len();
 /// Number of columns of a raw row.
 pub const RAW_WIDTH: usize = PROJECTILES + 1 + NUM_PROJECTILES * PROJECTILE_WIDTH;
 
-/// Sets the previous input of a row to the raw numbers of a controller.
+/// Sets the previous input of a row to the raw values of a controller.
 pub fn set_previous(raw: &mut [f32], controller: &[f32]) -> Result<()> {
     fits("controller", CONTROLLER_WIDTH, controller.len())?;
     game().set_previous(raw, controller)

@@ -25,7 +25,7 @@ pub(crate) fn perform<'a>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<
     }
 }
 
-/// [`call`] on the caller's scheduler. Reports its running time, so that the scheduler switches to other processes
+/// Runs [`call`] on the caller's scheduler. Reports its running time, so that the scheduler switches to other processes
 /// after many such calls.
 pub(crate) fn inline<'a, T: Answer>(
     env: Env<'a>,

@@ -15,7 +15,7 @@ use super::reply::Reply;
 pub(crate) const MOST_PROGRESS: usize = 1024;
 
 /// Most unacknowledged events. Events other than progress are rare and read one by one, so a process this far behind no
-/// longer reads; the report contains the same facts.
+/// longer reads its mailbox; the report contains the same facts.
 pub(crate) const MOST_EVENTS: usize = 4096;
 
 /// Events that were sent and not yet acknowledged.
@@ -42,7 +42,7 @@ impl Unheard {
 ///
 /// 1. From [`MOST_PROGRESS`] unacknowledged events on, progress is held back: the latest replaces the one before, and
 ///    is sent ahead of the next other event and of the answer.
-/// 2. From [`MOST_EVENTS`] on, only the answer is sent.
+/// 2. From [`MOST_EVENTS`] unacknowledged events on, only the answer is sent.
 pub(crate) struct Events {
     state: Mutex<State>,
     unheard: Arc<Unheard>,
@@ -82,7 +82,7 @@ impl Events {
         self.send(&state.reply, |env| value.into_term(env))
     }
 
-    /// Sends an event that no other replaces.
+    /// Sends an event that later events never replace.
     pub(crate) fn tell<T: Answer>(&self, value: T) -> Result<()> {
         let mut state = self.state();
         self.send_held(&mut state)?;

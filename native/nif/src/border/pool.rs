@@ -9,7 +9,7 @@ use sconce_tensor::{Error, Result, pool};
 use super::answer::Answer;
 use super::reply::Reply;
 
-/// Most queued calls; the next one is `:busy`.
+/// Maximum number of queued calls; the next call is `:busy`.
 const QUEUE: usize = 4096;
 
 /// A pool that starts its threads at the first call.

@@ -81,7 +81,7 @@ impl Reply {
         Ok(())
     }
 
-    /// Drops the reply unsent, for a NIF that returns its answer, as when the queue is full.
+    /// Drops the reply unsent, for a NIF that returns the answer directly, for example when the queue is full.
     pub(crate) fn dismiss(mut self) {
         self.unanswered = None;
     }

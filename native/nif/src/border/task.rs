@@ -27,8 +27,8 @@ pub(crate) const REPLIES: usize = 1;
 /// The handle of running work.
 ///
 /// 1. The work checks `cancelled` and ends soon after it is set.
-/// 2. It is set by [`Task::cancel`], by the death of the process that started the work, and by the drop of the last
-///    reference to the handle.
+/// 2. The flag is set by [`Task::cancel`], by the death of the process that started the work, and by the drop of the
+///    last reference to the handle.
 /// 3. The [`Reply`] answers exactly once, however the work ends. It is made after the thread has started: if the thread
 ///    cannot start, only [`Task::start`] returns the error.
 /// 4. The thread has the background class. Work that drives no card lowers its priority by [`Class::enter`].
@@ -88,7 +88,7 @@ impl Task {
         });
         teller.map_err(unavailable)?;
         env.monitor(&task, &env.pid());
-        // The thread waits for the reply; a reply that it does not take is dropped, which answers.
+        // The thread waits for the reply. A reply that the thread does not take answers as it is dropped.
         drop(sender.send(Reply::new(env, op, reference)));
         Ok(task)
     }

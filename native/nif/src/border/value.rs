@@ -23,7 +23,7 @@ use serde_json::{Map, Number, Value};
 
 /// Deepest nesting of a term: a scheduler's stack is small.
 const MAX_DEPTH: usize = 64;
-/// Most characters of a term that an error shows.
+/// Maximum number of characters of a term that an error shows.
 const SHOWN_CHARS: usize = 80;
 /// Name of a nameless term in errors.
 const TERM: &str = "term";
@@ -170,8 +170,8 @@ fn number_to_term<'a>(env: Env<'a>, number: &Number) -> Term<'a> {
     }
 }
 
-/// An atom for a name in Sconce's source. A text that cannot be an atom (beyond Latin-1 or 255 bytes, which no such
-/// name is) becomes a binary.
+/// An atom for a name in Sconce's source. A text that cannot be an atom (beyond Latin-1 or 255 bytes) becomes a binary;
+/// no name in the source is such a text.
 pub(super) fn atom<'a>(env: Env<'a>, name: &str) -> Term<'a> {
     Atom::from_str(env, name).map_or_else(|_| name.encode(env), |atom| atom.to_term(env))
 }

@@ -19,7 +19,7 @@ use crate::packed::{Game, Step};
 use crate::weights::{Builder, Weight};
 use crate::{Error, Result};
 
-/// Inner width of the feed-forward layers over `hidden_size`.
+/// Ratio of the feed-forward layers' inner width to `hidden_size`.
 const FFN: usize = 4;
 
 /// Sizes of an [`Attention`].
@@ -35,7 +35,7 @@ pub struct Sizes {
     pub window_size: usize,
     /// LayerNorm of each query and key.
     pub qk_layernorm: bool,
-    /// Pairs of numbers that a rotation turns.
+    /// Pairing of the channels that a rotation (RoPE) turns together.
     pub pairing: Pairing,
 }
 
@@ -56,9 +56,9 @@ impl From<&AttentionConfig> for Sizes {
 /// positions (see [`ops::attention`]). A layer `[b, t, hidden_size]` -> `[b, t, hidden_size]`.
 ///
 /// State: keys and values of the last frames, two rings `[b, window_size, num_heads * head_dim]`, and the number of
-/// frames seen, `[b, 1]`. It takes 8 bytes x `window_size` x `num_heads` x `head_dim`.
+/// frames seen, `[b, 1]`. The state takes 8 bytes x `window_size` x `num_heads` x `head_dim`.
 ///
-/// Tap: `attention_weights [b, heads, t, window_size]`, by age.
+/// Tap: `attention_weights [b, heads, t, window_size]`; the last index is the age of the key in frames.
 pub struct Attention {
     qkv: Linear,
     norms: Option<ops::HeadNorms>,
@@ -67,7 +67,8 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Weights: `qkv` (queries, keys, values; head after head), `out`, and `q_norm`, `k_norm`.
+    /// Weights: `qkv` (rows of queries, then keys, then values, each ordered by head), `out`, and optional `q_norm`,
+    /// `k_norm`.
     pub fn new(sizes: &Sizes, b: &Builder) -> Result<Self> {
         let Sizes { num_heads, head_dim, window_size, pairing, hidden_size, .. } = *sizes;
         b.reserve("rotations", &Window::table(head_dim, window_size))?;
@@ -164,7 +165,8 @@ impl Backbone for Attention {
     }
 }
 
-/// [`Attention`] packed for one frame at a time. Rotations must pair the halves of a head, as in every backbone.
+/// [`Attention`] packed for one frame at a time. Rotations must pair the first half of a head's channels with the
+/// second half, as in every backbone.
 struct PackedAttention {
     /// Queries, keys and values.
     qkv: Matrix,
@@ -177,7 +179,7 @@ struct PackedAttention {
 }
 
 impl PackedAttention {
-    /// Numbers in the ring of keys, and in the ring of values.
+    /// Number of f32 in the ring of keys; the ring of values has the same size.
     fn ring(&self) -> usize {
         self.window.frames() * self.window.width()
     }
@@ -211,12 +213,12 @@ impl PackedAttention {
 }
 
 impl Step for PackedAttention {
-    /// Keys, values, and the number of frames seen.
+    /// Length of keys, values and the number of frames seen.
     fn state_len(&self) -> usize {
         2 * self.ring() + 1
     }
 
-    /// The slots of the last frames in each ring.
+    /// Reports the slots of the last frames in each ring.
     fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
         let (frames, width) = (self.window.frames(), self.window.width());
         let Ok(seen) = frames_seen(state[at + 2 * self.ring()], frames) else {
@@ -251,8 +253,8 @@ impl Step for PackedAttention {
 }
 
 dispatch! {
-    /// `q . R(age) k` for each head and key (Su et al. 2021, eq. 34). Frame `now` has age 0. Rows of scores are
-    /// padded to whole SIMD vectors.
+    /// Computes `q . R(age) k` for each head and key (Su et al. 2021, eq. 34). Frame `now` has age 0. Rows of scores
+    /// are padded to whole SIMD vectors.
     fn score(scores: &mut [f32], of: &PackedAttention, query: &[f32], keys: &[f32], now: usize) {
         let (dim, half, width) = (of.head_dim, of.head_dim / 2, of.window.width());
         let (frames, stride) = (keys.len() / width, scores.len() / of.heads);
@@ -268,7 +270,7 @@ dispatch! {
     }
 }
 
-/// The product of a query and a rotated key, from the halves of both and the cosines and sines of an angle.
+/// Dot product of a query and a rotated key. Takes the two halves of each, and the cosines and sines of the angles.
 #[inline(always)]
 fn product<const FMA: bool>(parts: [&[f32]; 6]) -> f32 {
     let parts = parts.map(<[f32]>::as_chunks::<LANES>);
@@ -286,7 +288,7 @@ fn product<const FMA: bool>(parts: [&[f32]; 6]) -> f32 {
     product
 }
 
-/// Adds the product of one pair to `sum`.
+/// Adds the product of one pair of channels to `sum`.
 #[inline(always)]
 fn turned<const FMA: bool>([p, q, a, b, cos, sin]: [f32; 6], sum: f32) -> f32 {
     let along = mul_add::<FMA>(p, a, q * b);
@@ -295,7 +297,7 @@ fn turned<const FMA: bool>([p, q, a, b, cos, sin]: [f32; 6], sum: f32) -> f32 {
 }
 
 dispatch! {
-    /// `softmax(scores) v` for each head (Vaswani et al. 2017, eq. 1).
+    /// Computes `softmax(scores) v` for each head (Vaswani et al. 2017, eq. 1).
     fn mix(y: &mut [f32], of: &PackedAttention, scores: &mut [f32], values: &[f32]) {
         let (dim, width) = (of.head_dim, of.window.width());
         let (frames, stride) = (values.len() / width, scores.len() / of.heads);
@@ -347,8 +349,8 @@ pub fn block(sizes: &Sizes, inner: usize, b: &Builder) -> Result<[Arc<Residual>;
 /// x = x + attention(norm1(x))    x = x + W_2 gelu(W_1 norm2(x))    and at the end norm(x)
 /// ```
 ///
-/// `x [b, t, input]` -> `[b, t, hidden_size]`. `:causal_transformer` is the same with other sizes. Rotations replace
-/// a table of time steps, so that the result does not depend on the length of the game.
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. `:causal_transformer` is the same network with other default sizes.
+/// Rotations replace a table of time steps, so the result does not depend on the position of a frame in the game.
 ///
 /// State: one state of an [`Attention`] for each layer.
 ///
@@ -374,10 +376,10 @@ pub fn transformer(config: &AttentionConfig, input: usize, b: &Builder) -> Resul
 /// [`Attention`]. Weights: `lstm.{weight,bias}_{ih,hh}_lI`, `dense`, `qkv`, `out`, `norm`.
 pub struct LstmHybrid {
     lstm: Recurrent,
-    /// Number of tensors in the LSTM's state.
+    /// Number of tensors in the LSTM's state, which precede those of the attention.
     parts: usize,
     head: Arc<Head>,
-    /// All weights that the head may use.
+    /// All weights that the layers after the LSTM may use.
     weights: Arc<[Weight]>,
 }
 
@@ -390,7 +392,7 @@ struct Head {
 }
 
 impl LstmHybrid {
-    /// The hybrid for vectors of `input` numbers.
+    /// Builds the hybrid for vectors of width `input`.
     pub fn new(config: &AttentionConfig, input: usize, b: &Builder) -> Result<Self> {
         let h = config.hidden_size;
         let lstm = RecurrentConfig {
@@ -468,7 +470,7 @@ struct PackedLstmHybrid {
 }
 
 impl Step for PackedLstmHybrid {
-    /// The states h and c of each LSTM layer, then the state of the attention.
+    /// Length of h and c of each LSTM layer, then the state of the attention.
     fn state_len(&self) -> usize {
         self.lstm.state_len() + self.attention.state_len()
     }

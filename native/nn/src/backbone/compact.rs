@@ -1,4 +1,4 @@
-//! Removal of missing frames before a backbone reads them.
+//! Removes missing frames from the input of a backbone.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::packed::Step;
 use crate::weights::MAX_NUMBERS;
 use crate::{Error, Result, ops};
 
-/// Moves the present frames of each row together, so that a backbone handles sequences of different lengths but no
-/// gaps. Rejects oversized states before any memory is allocated for them: a window or a head may be large although
-/// every weight is small.
+/// Moves the present frames of each row together, so that a backbone must support sequences of different lengths but no
+/// gaps. Rejects oversized states before allocating them, since a long window or a wide head makes a large state even
+/// if every weight is small.
 pub(super) struct Compact {
     net: Box<dyn Backbone>,
     /// Number of f32 in the state of one game.
@@ -72,16 +72,16 @@ impl Backbone for Compact {
     }
 }
 
-/// Frames of `x [b, t, d]`, by their indices in `b * t`.
+/// Selects frames of `x [b, t, d]` by their indices in `b * t`.
 fn pick(x: &Tensor, ids: Arc<[u32]>) -> Result<Tensor> {
     let (b, t, d) = x.dims3()?;
     reshape(&ops::gather(&reshape(x, [b * t, d])?, ids, "frames")?, [b, t, d])
 }
 
 struct Moves {
-    /// Source of each frame of the compact sequence. Beyond its end, any frame of the row.
+    /// Index of the source of each frame of the compact sequence. Beyond the end of the sequence, any frame of the row.
     together: Arc<[u32]>,
-    /// Position of each frame's output: its own, or that of the last present frame before it.
+    /// Index of each frame's output in the compact sequence: the frame's own, or that of the last present frame before.
     apart: Arc<[u32]>,
     lengths: Arc<[usize]>,
 }

@@ -40,13 +40,14 @@ fn dropouts(all: [f32; 2]) -> Result<()> {
     }
 }
 
-/// The product, saturated at the largest number.
+/// The product of `factors`, saturated at `usize::MAX`.
 fn product<const N: usize>(factors: [usize; N]) -> usize {
     factors.into_iter().fold(1, usize::saturating_mul)
 }
 
-/// Declares the config of a stack of layers: its own sizes, each at least 1, its flags, and the fields that all such
-/// configs share. The optional `state` is the number of f32 in a layer's state where that may exceed its weights.
+/// Declares the config of a stack of layers: the sizes of that backbone, each at least 1, its flags, and the fields
+/// that all such configs share. The optional `state` is the number of f32 in a layer's state, given if the state may be
+/// larger than the layer's weights.
 macro_rules! layered {
     ($(#[$meta:meta])* $name:ident {
         $($(#[$size_meta:meta])* $size:ident,)*
@@ -61,8 +62,8 @@ macro_rules! layered {
             pub num_layers: usize,
             $($(#[$size_meta])* pub $size: usize,)*
             $($($(#[$flag_meta])* pub $flag: bool,)*)?
-            /// LayerNorm on the input, for many features with different scales. It reduces a vector of two numbers to
-            /// which of them is larger.
+            /// LayerNorm on the input, useful for many features with different scales. Of a vector of two values only
+            /// their order survives the norm.
             #[serde(default)]
             pub input_norm: bool,
             /// Probability of dropout after each layer, in training.
@@ -110,7 +111,7 @@ macro_rules! layered {
     };
 }
 
-/// The fields that all configs of layers on top of each other share.
+/// The fields that all configs of stacked layers share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trunk {
     /// Width of the layers and of the output.
@@ -130,16 +131,18 @@ pub(crate) trait Config {
     /// Width of the trunk vector that the heads read.
     fn output_size(&self, input: usize) -> usize;
 
-    /// Checks every number before any memory is allocated for it.
+    /// Checks that every number is in range, before any memory is allocated.
     fn validate(&self) -> Result<()>;
 
-    /// Number of f32 in the largest part of all layers' states. Parts no larger than their weights do not count. The
-    /// bound matters because small weights may have a huge state: a window of many frames, or a matrix of two widths.
+    /// Number of f32 in the largest tensor of all layers' states, ignoring tensors no larger than their layer's
+    /// weights. The number is bounded because small weights may have a huge state: a window of many frames, or a matrix
+    /// of two widths.
     fn state(&self) -> usize {
         0
     }
 
-    /// True if the backbone reads only whole windows: it has no step form, and a game cannot carry its state.
+    /// True if the backbone processes only whole windows: it has no step form, and no state is carried between steps of
+    /// a game.
     fn window_only(&self) -> bool {
         false
     }
@@ -169,14 +172,14 @@ layered! {
 layered! {
     /// Config of a stack with an inner width.
     ExpandConfig {
-        /// Inner width over `hidden_size`.
+        /// Ratio of the inner width to `hidden_size`.
         expand_factor,
     }
 }
 layered! {
     /// Config of a stack of state spaces.
     StateConfig {
-        /// Numbers of the state: of each channel in S4D, of each layer in S5.
+        /// Size of the state: per channel in S4D, per layer in S5.
         state_size,
     }
 }
@@ -185,7 +188,7 @@ layered! {
     HeadsConfig {
         /// Number of heads.
         num_heads,
-        /// Inner width over `hidden_size`.
+        /// Ratio of the inner width to `hidden_size`.
         expand_factor,
     },
     state: |c| {
@@ -200,7 +203,7 @@ layered! {
         num_heads,
         /// Width of a key of one head.
         head_dim,
-        /// Width of all values, and of the feed-forward layers, over `hidden_size`.
+        /// Ratio of the total width of the values, and of the feed-forward layers' inner width, to `hidden_size`.
         expand_factor,
     },
     state: |c| product([c.expand_factor, c.hidden_size, c.head_dim])
@@ -223,20 +226,20 @@ layered! {
 layered! {
     /// Config of Hawk and of the gated state space.
     HawkConfig {
-        /// Inner width over `hidden_size`.
+        /// Ratio of the inner width to `hidden_size`.
         expand_factor,
-        /// Number of frames that the causal convolution reads.
+        /// Number of frames in the kernel of the causal convolution.
         conv_size,
     }
 }
 layered! {
     /// Config of Griffin.
     GriffinConfig {
-        /// Inner width of the feed-forward layers over `hidden_size`.
+        /// Ratio of the feed-forward layers' inner width to `hidden_size`.
         expand_factor,
-        /// Number of frames that the causal convolution reads.
+        /// Number of frames in the kernel of the causal convolution.
         conv_size,
-        /// Every block whose number, counted from 1, is a multiple of this one attends.
+        /// A block is an attention block if its number, counted from 1, is a multiple of this value.
         attention_every,
         /// Number of heads.
         num_heads,
@@ -250,9 +253,9 @@ layered! {
     MambaConfig {
         /// Number of states of each channel.
         state_size,
-        /// Number of channels over `hidden_size`.
+        /// Ratio of the number of channels to `hidden_size`.
         expand_factor,
-        /// Number of frames that the causal convolution reads.
+        /// Number of frames in the kernel of the causal convolution.
         conv_size,
     }
 }
@@ -261,13 +264,13 @@ layered! {
     Mamba2Config {
         /// Width of a key.
         state_size,
-        /// Inner width over `hidden_size`.
+        /// Ratio of the inner width to `hidden_size`.
         expand_factor,
-        /// Number of frames that the causal convolution reads.
+        /// Number of frames in the kernel of the causal convolution.
         conv_size,
         /// Width of the values of one head.
         head_dim,
-        /// Number of frames computed at once. It does not affect the result.
+        /// Number of frames computed at once; the result does not depend on it.
         chunk_size,
     },
     state: |c| product([c.expand_factor, c.hidden_size, c.state_size])
@@ -277,11 +280,11 @@ layered! {
     JambaConfig {
         /// Number of states of each channel of Mamba.
         state_size,
-        /// Number of channels of Mamba over `hidden_size`.
+        /// Ratio of Mamba's number of channels to `hidden_size`.
         expand_factor,
-        /// Number of frames that the causal convolution reads.
+        /// Number of frames in the kernel of the causal convolution.
         conv_size,
-        /// Every block whose number, counted from 1, is a multiple of this one attends.
+        /// A block is an attention block if its number, counted from 1, is a multiple of this value.
         attention_every,
         /// Number of heads.
         num_heads,

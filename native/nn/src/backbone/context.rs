@@ -17,7 +17,7 @@ use crate::{Error, Result, ops};
 pub struct Context {
     precision: Precision,
     dropout: Option<(u64, u64)>,
-    /// For a window that is processed in chunks: frames of the window, frames before this chunk, frames of the chunk.
+    /// If the window is processed in chunks: number of frames of the window, before this chunk, and in this chunk.
     chunk: Option<[usize; 3]>,
     pub(super) mask: Mask,
     lengths: Lengths,
@@ -32,53 +32,53 @@ pub struct Context {
 
 #[derive(Default)]
 struct Taps {
-    /// Names to keep; `None` keeps all.
+    /// Names of the activations to keep; `None` keeps all.
     wanted: Option<BTreeSet<String>>,
     kept: BTreeMap<String, Tensor>,
     passed: BTreeSet<String>,
 }
 
 impl Context {
-    /// A pass of training step `step`: dropout is active and drawn from `seed`.
+    /// Options of training step `step`: dropout is active and drawn from `seed`.
     pub fn training(seed: u64, step: u64) -> Self {
         Context { dropout: Some((seed, step)), ..Context::default() }
     }
 
-    /// Sets the precision of the products of the pass and of its backward pass.
+    /// Sets the precision of the matrix products of the pass and of its backward pass.
     pub fn in_precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
         self
     }
 
-    /// Runs the pass.
+    /// Runs `pass` in the precision of this context.
     pub(crate) fn run<T>(&self, pass: impl FnOnce() -> T) -> T {
         self.precision.during(pass)
     }
 
-    /// A pass over windows with missing frames.
+    /// Options of a pass over windows with missing frames.
     pub fn masked(mask: Mask) -> Self {
         Context { mask, ..Context::default() }
     }
 
-    /// Number of frames in each row. A backbone never sees a missing frame before a present one.
+    /// Number of present frames in each row. A backbone never sees a missing frame before a present one.
     pub fn lengths(&self) -> Lengths {
         self.lengths.clone()
     }
 
-    /// A pass over only the present frames of each row.
+    /// Options for the present frames of each row alone, after missing frames were removed.
     pub(super) fn compact(&self, lengths: Arc<[usize]>) -> Self {
         Context { mask: None, lengths: Some(lengths), ..self.clone() }
     }
 
-    /// A pass over frames `before..before + frames` of a window of `window` frames. Dropout is the same as in a pass
-    /// over the whole window.
+    /// Restricts the pass to frames `before..before + frames` of a window of `window` frames. Dropout is the same as in
+    /// a pass over the whole window.
     pub fn chunk(mut self, window: usize, before: usize, frames: usize) -> Self {
         self.chunk = Some([window, before, frames]);
         self
     }
 
-    /// A pass over some windows of a batch, from window `first` on. Call it after [`chunk`](Self::chunk). Dropout is
-    /// the same as in a pass over all windows.
+    /// Restricts the pass to some windows of a batch, from window `first` on. Call it after [`chunk`](Self::chunk).
+    /// Dropout is the same as in a pass over all windows.
     pub fn from_window(mut self, first: usize) -> Self {
         if let Some([window, before, _]) = &mut self.chunk {
             *before += first * *window;
@@ -96,19 +96,19 @@ impl Context {
         self
     }
 
-    /// A pass whose final state is not read. A backbone may return the state that it got.
+    /// Declares that the final state is not needed. A backbone may then return its input state.
     pub fn forgetting(mut self) -> Self {
         self.forgetful = true;
         self
     }
 
-    /// True if the final state is not read.
+    /// True if the final state is not needed.
     pub fn is_forgetful(&self) -> bool {
         self.forgetful
     }
 
-    /// A pass of which only the last frame's output is read. A backbone may return that one alone. Ignored unless the
-    /// pass [is bare](Self::is_bare).
+    /// Declares that only the last frame's output is needed. A backbone may then return that output alone. Ignored
+    /// unless the pass [is bare](Self::is_bare).
     pub fn of_last(mut self) -> Self {
         self.last = self.is_bare();
         self
@@ -118,13 +118,13 @@ impl Context {
         self.last
     }
 
-    /// A pass of which all outputs are read.
+    /// The same options for a pass whose outputs are all needed.
     pub(super) fn of_all(&self) -> Self {
         Context { last: false, ..self.clone() }
     }
 
-    /// Of the frames `x [b, t, d]` those whose outputs are read: all, or the last one. Call it after the last memory
-    /// that reads `x`.
+    /// Selects the frames of `x [b, t, d]` whose outputs are needed: all, or the last one. Call it only after the last
+    /// layer with memory.
     pub(super) fn read_of(&self, x: &Tensor) -> Result<Tensor> {
         match (self.last, x.dim(1)?) {
             (true, time) if time > 1 => Ok(x.narrow(1, time - 1, 1)?),
@@ -132,7 +132,7 @@ impl Context {
         }
     }
 
-    /// Number of blocks that are recomputed together, if any are.
+    /// Number of blocks that are recomputed together, or none.
     pub fn recompute_every(&self) -> Option<usize> {
         self.recompute
     }
@@ -143,12 +143,12 @@ impl Context {
         self
     }
 
-    /// Directions that are removed from the trunk vector, if any are.
+    /// Directions that are removed from the trunk vector, or none.
     pub fn projection(&self) -> Option<&Projection> {
         self.projection.as_deref()
     }
 
-    /// A pass that keeps all named activations.
+    /// Options of a pass that keeps all named activations.
     pub fn tapped() -> Self {
         Context { taps: Some(Arc::default()), ..Context::default() }
     }
@@ -175,17 +175,17 @@ impl Context {
         self.taps.as_ref().map(|taps| taps.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
-    /// A pass through a block that is recomputed as a whole; its own layers are not recomputed separately.
+    /// Options within a block that is recomputed as a whole, whose layers are not recomputed separately.
     pub(super) fn within_block(&self) -> Self {
         Context { recompute: None, ..self.clone() }
     }
 
-    /// A pass that computes the same and keeps no activations.
+    /// The same options, but no activations are kept.
     pub(super) fn untapped(&self) -> Self {
         Context { taps: None, ..self.clone() }
     }
 
-    /// Keeps `value` under `name`, if it is wanted.
+    /// Keeps `value` under `name`, if that activation is to be kept.
     pub fn tap(&self, name: &str, value: &Tensor) {
         let Some(mut taps) = self.open_taps() else { return };
         let name = self.name(name);
@@ -195,18 +195,18 @@ impl Context {
         taps.passed.insert(name);
     }
 
-    /// True if activations are kept, so that ops must not hide them by fusion.
+    /// True if activations are kept. Ops must then not hide an activation by fusion.
     pub fn is_tapped(&self) -> bool {
         self.taps.is_some()
     }
 
-    /// True for a pass without dropout, taps, missing frames and recomputed blocks.
+    /// True for a pass without dropout, taps, missing frames or recomputed blocks.
     pub fn is_bare(&self) -> bool {
         let recorded = self.dropout.is_some() || self.taps.is_some() || self.recompute.is_some();
         !recorded && self.lengths.is_none() && self.mask.is_none()
     }
 
-    /// Like [`Context::tap`], for a value that is computed only if activations are kept.
+    /// Keeps a value as [`Context::tap`] does, but computes it only if activations are kept.
     pub fn tap_with(&self, name: &str, value: impl FnOnce() -> Result<Tensor>) -> Result<()> {
         if self.taps.is_some() {
             self.tap(name, &value()?);
@@ -214,9 +214,10 @@ impl Context {
         Ok(())
     }
 
-    /// The context of a part. Its taps are named `part.NAME`, and its dropout has numbers of its own.
+    /// The context of a layer or block `part`: its taps are named `part.NAME`, and its dropout draws separate random
+    /// numbers.
     pub fn under(&self, part: impl std::fmt::Display) -> Self {
-        // Without taps and dropout the name is never read.
+        // Without taps and dropout the path is never used.
         let path = match self.taps.is_some() || self.dropout.is_some() {
             true => self.name(part),
             false => String::new(),
@@ -233,7 +234,7 @@ impl Context {
         Some(Rng::new(seed, &format!("dropout.{}", self.name(name)), step))
     }
 
-    /// Dropout with probability `p` for rows that are frames of this pass; none outside of training.
+    /// Dropout with probability `p` for rows that are frames of this pass; none outside training.
     pub fn dropping(&self, p: f32, name: &str) -> Option<Dropout> {
         let origin = self.chunk.map_or(Origin::default(), |[window, before, frames]| Origin {
             window,

@@ -26,7 +26,7 @@ use crate::weights::{Builder, Init, Weight};
 /// s_t = a_t s_{t-1} + (1 - a_t) g_t x_t             W_out (s * silu(z))
 /// ```
 ///
-/// There are c = `expand_factor` h channels. b_a begins so that a lies between 0.9 and 0.999.
+/// There are c = `expand_factor` h channels. b_a starts so that a lies between 0.9 and 0.999.
 ///
 /// State: the last inputs of the convolution `[b, c, conv_size - 1]`, and s `[b, c]`, together 4 c `conv_size` bytes.
 /// Taps: `pre_conv`, `post_conv`, `gate` (z) and `ssm_out` (s), all `[b, t, c]`.
@@ -48,7 +48,7 @@ impl GatedSsm {
         let (c, rank) = (config.expand_factor * h, h.div_ceil(RANK));
         let project =
             |name, rows, inputs| b.under(name).get("weight", &[rows, inputs], Init::fan_in(inputs));
-        // The logit of 1 - log-uniform(1e-3, 0.1).
+        // Draws the logit of 1 - log-uniform(1e-3, 0.1).
         let forget = Init::With(|rng, i| {
             let keep = 1.0 - log_uniform(rng, i, 1e-3, 0.1);
             (keep / (1.0 - keep)).ln()
@@ -115,7 +115,7 @@ struct PackedGatedSsm {
 }
 
 impl Step for PackedGatedSsm {
-    /// The last inputs of the convolution `[c, k - 1]`, and s `[c]`.
+    /// Length of the last inputs of the convolution `[c, k - 1]`, and of s `[c]`.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.channels
     }
@@ -147,8 +147,8 @@ impl Step for PackedGatedSsm {
 }
 
 dispatch! {
-    /// `s = a s + (1 - a) g u` and `u = s silu(z)` for each channel. a and g are the sigmoids of the first two parts;
-    /// z is the third.
+    /// Computes `s = a s + (1 - a) g u` and `u = s silu(z)` for each channel. a and g are the sigmoids of the first two
+    /// `parts`; z is the third.
     fn gated(u: &mut [f32], parts: [&[f32]; 3], state: &mut [f32]) {
         let n = u.len();
         let ([decay, input, gate], state) = (parts.map(|part| &part[..n]), &mut state[..n]);

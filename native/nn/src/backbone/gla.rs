@@ -1,4 +1,4 @@
-//! Gated linear attention: every key channel has a forget gate of its own.
+//! Gated linear attention: every key channel has its own forget gate.
 
 use sconce_ops::activation::multiply;
 use sconce_ops::matrix_state::key::recur;
@@ -25,8 +25,8 @@ use crate::{Error, Result};
 /// S = S diag(alpha) + v k^T        y = S q / sqrt(d)        out = W_o (norm(y) * silu(g))
 /// ```
 ///
-/// Each head has a norm, keys of `head_dim` numbers, and values of `expand_factor * hidden_size / heads` numbers.
-/// State: S `[b, heads, value, key]`.
+/// Each head has a norm, keys of width `head_dim`, and values of width `expand_factor * hidden_size / heads`. State: S
+/// `[b, heads, value, key]`.
 pub struct GatedLinearAttention {
     qkvg: Weight,
     low: Linear,
@@ -40,7 +40,7 @@ pub struct GatedLinearAttention {
 
 /// Inner width of the low-rank projection of the gates.
 pub const LOW_RANK: usize = 16;
-/// Root taken of the gates, so that they begin near 1.
+/// Degree of the root taken of each gate, so that gates start near 1.
 pub const ROOT: f32 = 16.0;
 /// Eps of each head's norm.
 pub const EPS: f32 = 1e-5;
@@ -68,7 +68,8 @@ impl GatedLinearAttention {
         })
     }
 
-    /// Residual blocks `layers.I.norm`, `layers.I.mixer` and `layers.I.ffn_norm`, `layers.I.ffn`, and a final `norm`.
+    /// Builds a stack whose layers mix with gated linear attention. Weights: `layers.I.{norm, mixer, ffn_norm, ffn}`,
+    /// `norm`.
     pub fn stack(config: &GlaConfig, input: usize, b: &Builder) -> Result<Stack> {
         let mixer = |b: &Builder| GatedLinearAttention::new(config, b);
         mixed(&config.trunk(), config.expand_factor, Activation::Silu, mixer, input, b)
@@ -115,7 +116,7 @@ impl Backbone for GatedLinearAttention {
 
 /// [`GatedLinearAttention`] packed for one frame at a time.
 struct Packed {
-    /// q, k, v, g, and the input of [`decay`](Self::decay).
+    /// Rows that compute q, k, v, g, and the input of [`decay`](Self::decay).
     projection: Matrix,
     decay: Matrix,
     norm: HeadNorm,
@@ -126,7 +127,7 @@ struct Packed {
 }
 
 dispatch! {
-    /// `sigmoid(x)^(1 / ROOT)`, in place.
+    /// Replaces x by `sigmoid(x)^(1 / ROOT)`.
     fn fade(x: &mut [f32]) {
         for x in x {
             *x = exp_with::<FMA>(-softplus_with::<FMA>(-*x) / ROOT);
@@ -135,7 +136,7 @@ dispatch! {
 }
 
 impl Step for Packed {
-    /// S, `[heads, value, key]`.
+    /// Length of S, `[heads, value, key]`.
     fn state_len(&self) -> usize {
         self.heads * self.value * self.key
     }
@@ -163,7 +164,7 @@ impl Step for Packed {
             for (((state, fades), (q, k)), (v, z)) in heads.zip(keys).zip(values) {
                 recur(z, state, q, k, v, fades);
             }
-            // Overwrites the values, which are no longer needed.
+            // The output of the norm overwrites the values v, which are no longer needed.
             self.norm.apply(arena, z, v);
             let gate = &mut gate[..inner];
             Activation::Silu.apply(gate);

@@ -21,8 +21,8 @@ use crate::rng::Rng;
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
-/// `W_out (gelu(W_gate x) * rglru(conv(W_value x)))` (fig. 2c). The gates `r` and `i` of the RG-LRU read the output
-/// of the convolution (eq. 1 to 4); see [`ops::rg_lru`].
+/// `W_out (gelu(W_gate x) * rglru(conv(W_value x)))` (fig. 2c). The gates `r` and `i` of the RG-LRU are computed from
+/// the output of the convolution (eq. 1 to 4); see [`ops::rg_lru`].
 ///
 /// State: the last `conv_size - 1` values `[b, inner, conv_size - 1]` and h `[b, inner]`. Weights: `linear_gate`,
 /// `linear_value`, `conv1d`, `rglru.{Lambda, gate_a, gate_x}`, `linear_out`.
@@ -62,7 +62,7 @@ impl RecurrentBlock {
     }
 }
 
-/// `Lambda` for which `a = sigmoid(Lambda)` is uniform in 0.9..0.999 (section 2.4).
+/// Draws `Lambda` such that `a = sigmoid(Lambda)` is uniform in 0.9..0.999 (section 2.4).
 fn decay(rng: &Rng, i: u64) -> f32 {
     let a = 0.9 + 0.099 * rng.uniform(i);
     (a / (1.0 - a)).ln()
@@ -108,10 +108,10 @@ impl Backbone for RecurrentBlock {
 
 /// [`RecurrentBlock`] packed for one frame at a time.
 struct Packed {
-    /// Rows of the value and of the gate.
+    /// Rows that compute the value and the gate.
     projection: Matrix,
     conv: Conv,
-    /// Rows of the gates r and i.
+    /// Rows that compute the gates r and i.
     gates: Matrix,
     /// The parameter of the cell, computed from Lambda.
     decay: Range<usize>,
@@ -119,7 +119,7 @@ struct Packed {
 }
 
 impl Step for Packed {
-    /// The last inputs of the convolution `[inner, k - 1]`, and h `[inner]`.
+    /// Length of the last inputs of the convolution `[inner, k - 1]`, and of h `[inner]`.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.decay.len()
     }
@@ -183,7 +183,7 @@ impl Backbone for GatedMlp {
     }
 }
 
-/// For each layer `x + mixer(rmsnorm(x))`, then `x + gated_mlp(rmsnorm(x))`; finally an RMSNorm. Weights:
+/// Builds for each layer `x + mixer(rmsnorm(x))`, then `x + gated_mlp(rmsnorm(x))`; finally an RMSNorm. Weights:
 /// `layers.I.{norm1, mixer, norm2, mlp_gate, mlp_up, mlp_down}`, `norm`.
 fn stack(
     trunk: Trunk,
@@ -218,9 +218,9 @@ pub(super) fn hawk(config: &HawkConfig, input: usize, b: &Builder) -> Result<Sta
     stack(trunk, config.expand_factor, input, b, mixer)
 }
 
-/// Griffin: every `attention_every`th block attends to the last `window_size` frames; all others are those of
-/// [`hawk`]. Heads have a width of `hidden_size / num_heads`, and each has keys and values of its own. The published
-/// ones are shared by all heads. Weights of an attention block: `mixer.qkv`, `mixer.out`.
+/// Griffin: every `attention_every`th block attends to the last `window_size` frames; all other blocks are those of
+/// [`hawk`]. Heads have a width of `hidden_size / num_heads`, and each head has its own keys and values; in the paper
+/// all heads share them. Weights of an attention block: `mixer.qkv`, `mixer.out`.
 ///
 /// State of an attention block: see [`Attention`].
 pub(super) fn griffin(config: &GriffinConfig, input: usize, b: &Builder) -> Result<Stack> {

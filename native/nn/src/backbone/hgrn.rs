@@ -28,7 +28,7 @@ struct Hgrn {
     gate: Linear,
     norm: Norm,
     output: Linear,
-    /// `[layers, s]`, shared by all layers, and the index of this layer.
+    /// Lower bounds `[layers, s]`, a weight that all layers share, and the index of this layer.
     bounds: Option<(Weight, usize)>,
     size: usize,
 }
@@ -95,7 +95,7 @@ impl Backbone for Hgrn {
 
 /// [`Hgrn`] packed for one frame at a time.
 struct Packed {
-    /// Rows of the forget gate, the input gate, the value and the output gate.
+    /// Rows that compute the forget gate, the input gate, the value and the output gate.
     projection: Matrix,
     /// Lower bounds of the forget gates.
     bound: Range<usize>,
@@ -129,12 +129,12 @@ impl Step for Packed {
     }
 }
 
-/// Inner width of the feed-forward layers over `hidden_size`.
+/// Ratio of the feed-forward layers' inner width to `hidden_size`.
 const EXPAND: usize = 4;
 
-/// For each layer `x + hgrn(norm(x))`, then `x + W_2 silu(W_1 norm(x))`; finally a LayerNorm. Weights:
-/// `layers.I.{norm1, mixer, norm2, ffn1, ffn2}`, `norm`, and `lower_bounds [layers, s]` ([`ops::lower_bound`]) if
-/// there is more than one layer.
+/// Builds for each layer `x + hgrn(norm(x))`, then `x + W_2 silu(W_1 norm(x))`; finally a LayerNorm. Weights:
+/// `layers.I.{norm1, mixer, norm2, ffn1, ffn2}`, `norm`, and `lower_bounds [layers, s]` ([`ops::lower_bound`]) if there
+/// is more than one layer.
 ///
 /// State: h `[b, s]` of each layer with `s = expand_factor * hidden_size`, 4 bytes x s x layers.
 pub(super) fn stack(config: &ExpandConfig, input: usize, b: &Builder) -> Result<Stack> {

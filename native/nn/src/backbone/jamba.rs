@@ -8,7 +8,7 @@ use crate::layer::Norm;
 use crate::weights::Builder;
 use crate::{Result, ops};
 
-/// Inner width of the feed-forward layers over `hidden_size`.
+/// Ratio of the feed-forward layers' inner width to `hidden_size`.
 const FFN: usize = 4;
 
 impl JambaConfig {
@@ -40,8 +40,8 @@ impl JambaConfig {
 }
 
 /// `:jamba`: alternating Mamba and attention layers (Lieber et al. 2024). Every `attention_every`th layer is a
-/// transformer block over the last `window_size` frames, whose feed-forward layer is four times as wide. All other
-/// layers are those of [`mamba`]. A LayerNorm ends the stack.
+/// transformer block over the last `window_size` frames, whose feed-forward layer has an inner width of four times
+/// `hidden_size`. All other layers are those of [`mamba`]. A LayerNorm ends the stack.
 ///
 /// State: the states of the layers, see [`Mamba`] and [`attention::Attention`]. Weights: `input`,
 /// `layers.I.{norm, mixer}` or `layers.I.{norm1, qkv, out, norm2, ffn1, ffn2}`, `norm`.
@@ -59,16 +59,16 @@ pub fn jamba(config: &JambaConfig, input: usize, b: &Builder) -> Result<Stack> {
     Stack::new(&trunk, input, residuals, Some(Norm::layer(h, &b.under("norm"))?), b)
 }
 
-/// `:zamba`: a stack of Mamba layers with one transformer block after every `attention_every` of them. The block has
-/// the same weights each time and a state of its own (Glorioso et al. 2024). A LayerNorm ends the stack.
+/// `:zamba`: a stack of Mamba layers with one transformer block after every `attention_every` of them. All occurrences
+/// of the block share weights, and each has its own state (Glorioso et al. 2024). A LayerNorm ends the stack.
 ///
-/// State: the states of the layers, in their order. Weights: `input`, `layers.I.{norm, mixer}`,
-/// `shared.{norm1, qkv, out, norm2, ffn1, ffn2}`, `norm`.
+/// State: the states of the layers, in order. Weights: `input`, `layers.I.{norm, mixer}`, `shared.{norm1, qkv, out,
+/// norm2, ffn1, ffn2}`, `norm`.
 pub fn zamba(config: &JambaConfig, input: usize, b: &Builder) -> Result<Stack> {
     let (trunk, mamba) = (config.trunk(), config.mamba());
     let h = trunk.hidden_size;
     let every = config.attention_every;
-    // An unused block would have weights without a gradient.
+    // The block is built only if used, because an unused block's weights would have no gradient.
     let block = || attention::block(&config.attention(), FFN * h, &b.under("shared"));
     let shared = (trunk.num_layers >= every).then(block).transpose()?;
     let mut residuals = vec![];

@@ -18,7 +18,7 @@ use crate::packed::{Game, Step};
 use crate::rng::Rng;
 use crate::weights::{Builder, Init, Weight};
 
-/// Width of a layer over the rank of its low-rank projections.
+/// Ratio of a layer's width to the rank of its low-rank projections.
 pub(super) const RANK: usize = 16;
 
 /// A causal depthwise convolution with SiLU. Weights: `weight [c, 1, k]`, `bias [c]`.
@@ -57,19 +57,19 @@ impl Conv {
     }
 }
 
-/// A log-uniform number between `low` and `high`.
+/// Draws a log-uniform number between `low` and `high`.
 pub(super) fn log_uniform(rng: &Rng, i: u64, low: f32, high: f32) -> f32 {
     let (low, high) = (low.ln(), high.ln());
     (low + (high - low) * rng.uniform(i)).exp()
 }
 
-/// The bias whose softplus is a log-uniform step size between 1e-3 and 0.1 (Gu and Dao 2023, section 3.6).
+/// Draws a bias whose softplus is a log-uniform step size between 1e-3 and 0.1 (Gu and Dao 2023, section 3.6).
 pub(super) fn softplus_of_a_step(rng: &Rng, i: u64) -> f32 {
     let dt = log_uniform(rng, i, 1e-3, 0.1);
     dt + (-(-dt).exp_m1()).ln()
 }
 
-/// The logarithm of a log-uniform step size between 1e-3 and 0.1.
+/// Draws the logarithm of a log-uniform step size between 1e-3 and 0.1.
 pub(super) fn log_of_a_step(rng: &Rng, i: u64) -> f32 {
     log_uniform(rng, i, 1e-3, 0.1).ln()
 }
@@ -83,12 +83,12 @@ pub(super) fn log_of_a_step(rng: &Rng, i: u64) -> f32 {
 /// W_out (y * silu(z))
 /// ```
 ///
-/// There are c = `expand_factor` h channels with n = `state_size` states each, and dt has rank h / 16. A_log, D and
-/// one step size per channel are learned. A begins as -1..-n (S4D-Real: Gu et al. 2022), D as 1, and step sizes
+/// There are c = `expand_factor` h channels with n = `state_size` states each, and dt has rank h / 16. A_log, D and one
+/// step size per channel are learned. A starts as -1..-n (S4D-Real: Gu et al. 2022), D as 1, and step sizes start
 /// between 1e-3 and 0.1.
 ///
 /// State: the last `conv_size - 1` inputs of the convolution `[b, c, conv_size - 1]`, and s `[b, c, n]`, together 4 c
-/// (n + conv_size - 1) bytes: 38 KB for a width of 256.
+/// (n + conv_size - 1) bytes, for example 38 KB for a width of 256.
 ///
 /// Taps: `pre_conv`, `post_conv`, `gate` (z) and `ssm_out` (y, gated), all `[b, t, c]`.
 pub struct Mamba {
@@ -193,7 +193,7 @@ struct Packed {
 }
 
 impl Step for Packed {
-    /// The last inputs of the convolution `[c, k - 1]`, and s `[c, n]`.
+    /// Length of the last inputs of the convolution `[c, k - 1]`, and of s `[c, n]`.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.channels * self.states
     }
@@ -229,8 +229,8 @@ impl Step for Packed {
 }
 
 dispatch! {
-    /// `s = exp(dt A) s + dt B u` and `u = (C s + D u) * gate` for each channel (Gu and Dao 2023, eq. 2a and 2b). The
-    /// parts are A, B, C, D and the gate.
+    /// Computes `s = exp(dt A) s + dt B u` and `u = (C s + D u) * gate` for each channel (Gu and Dao 2023, eq. 2a and
+    /// 2b). `parts` are A, B, C, D and the gate.
     fn selective(u: &mut [f32], dt: &[f32], parts: [&[f32]; 5], state: &mut [f32]) {
         let [a, b, c, d, gate] = parts;
         let n = b.len();
@@ -255,8 +255,8 @@ dispatch! {
     }
 }
 
-/// Updates [`LANES`] states of a channel and adds their product with C to `read`. It is a separate function so that
-/// the compiler knows that its arguments do not alias.
+/// Updates [`LANES`] states of a channel and adds their product with C to `read`. As a separate function it tells the
+/// compiler that the arguments do not alias.
 #[inline(always)]
 fn vector<const FMA: bool>(
     read: &mut [f32; LANES],
@@ -286,7 +286,7 @@ impl Mamba {
         }
     }
 
-    /// The same as separate ops, with all intermediate values as tensors.
+    /// Computes the layer as separate ops, with all intermediate values as tensors.
     fn op_by_op(
         &self,
         x: &Tensor,
@@ -319,8 +319,8 @@ impl Mamba {
 
 /// `:mamba`: `x = x + mamba(norm(x))` for each layer, with RMS norms and no final norm.
 ///
-/// `x [b, t, input]` -> `[b, t, hidden_size]`. `input` is projected if it has another width. State: the state of each
-/// [`Mamba`]. Weights: `input`, `layers.I.{norm, mixer}`.
+/// `x [b, t, input]` -> `[b, t, hidden_size]`. The input is projected if its width differs from `hidden_size`. State:
+/// the state of each [`Mamba`]. Weights: `input`, `layers.I.{norm, mixer}`.
 pub fn mamba(config: &MambaConfig, input: usize, b: &Builder) -> Result<Stack> {
     let trunk = config.trunk();
     let layer = |i| Mamba::residual(trunk.hidden_size, config, &b.under("layers").under(i));

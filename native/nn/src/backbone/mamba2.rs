@@ -48,7 +48,7 @@ pub struct Mamba2 {
     conv: usize,
 }
 
-/// `ln A` with A uniform in 1..16.
+/// Draws `ln A` with A uniform in 1..16.
 fn a_log(rng: &Rng, i: u64) -> f32 {
     (1.0 + 15.0 * rng.uniform(i)).ln()
 }
@@ -88,7 +88,7 @@ impl Mamba2 {
         })
     }
 
-    /// Residual blocks `layers.I.norm`, `layers.I.mixer`, without a final norm.
+    /// Builds a stack of residual blocks without a final norm. Weights: `layers.I.{norm, mixer}`.
     pub fn stack(config: &Mamba2Config, input: usize, b: &Builder) -> Result<Stack> {
         let layers = (0..config.num_layers).map(|i| {
             let b = b.under("layers").under(i);
@@ -164,7 +164,7 @@ impl Backbone for Mamba2 {
 
 /// [`Mamba2`] packed for one frame at a time.
 struct Packed {
-    /// Rows of z, of the inputs of the convolution (values, keys, queries), and of dt.
+    /// Rows that compute z, the inputs of the convolution (values, keys, queries), and dt.
     in_proj: Matrix,
     conv: Conv,
     /// Bias of dt, `[heads]`.
@@ -205,7 +205,7 @@ impl Packed {
 }
 
 impl Step for Packed {
-    /// The last inputs of the convolution, and a matrix `[head_dim, state_size]` for each head.
+    /// Length of the last inputs of the convolution, and of a matrix `[head_dim, state_size]` for each head.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.inner * self.key
     }

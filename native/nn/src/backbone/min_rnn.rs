@@ -1,4 +1,4 @@
-//! minGRU and minLSTM (Feng et al. 2024): the gates read only the input.
+//! minGRU and minLSTM (Feng et al. 2024): the gates depend only on the input.
 
 use std::sync::Arc;
 
@@ -36,10 +36,10 @@ pub struct MinRnn {
 }
 
 impl MinRnn {
-    /// Added to the sum of the gates of minLSTM.
+    /// Constant added to the sum of the gates of minLSTM, which divides both gates.
     pub const EPS: f32 = 1e-6;
 
-    /// A cell for vectors of `input` numbers.
+    /// A cell for vectors of width `input`.
     pub fn new(cell: MinCell, input: usize, hidden_size: usize, b: &Builder) -> Result<Self> {
         let names: &[&str] = match cell {
             MinCell::Gru => &["linear_z", "linear_h"],
@@ -118,7 +118,7 @@ pub(super) fn min_lstm(config: &StackConfig, input: usize, b: &Builder) -> Resul
     stack(MinCell::Lstm, config, input, b)
 }
 
-/// For each layer `x + cell(norm(x))`; finally a LayerNorm. Weights: `layers.I.norm`, `layers.I.cell`, `norm`.
+/// Builds for each layer `x + cell(norm(x))`; finally a LayerNorm. Weights: `layers.I.norm`, `layers.I.cell`, `norm`.
 ///
 /// State: h `[b, h]` of each layer, 4 bytes x `hidden_size` x layers.
 fn stack(cell: MinCell, config: &StackConfig, input: usize, b: &Builder) -> Result<Stack> {

@@ -17,9 +17,9 @@ use crate::ops::arrange::add;
 use crate::packed::{Game, Step};
 use crate::weights::{Builder, Weight};
 
-/// Each layer is `dropout(relu(norm(dense(x)))) + skip`. The norm and the skip are optional. The skip is projected in
-/// layer 0 and where the width changes (He et al. 2016, eq. 1 and 2). Taps: `I.hidden [b, t, size]`, the output of
-/// layer I.
+/// Each layer is `dropout(relu(norm(dense(x)))) + skip`. The norm and the skip are optional. The skip has a projection
+/// in layer 0 and wherever the width changes (He et al. 2016, eq. 1 and 2). Taps: `I.hidden [b, t, size]`, the output
+/// of layer I.
 pub struct Mlp {
     layers: Vec<Arc<Layer>>,
     input_dropout: f32,

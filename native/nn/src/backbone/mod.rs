@@ -1,4 +1,4 @@
-//! Backbones: networks that turn a sequence of vectors into memory.
+//! Backbones: networks that map a sequence of frame vectors to trunk vectors, with a state as memory.
 
 pub mod attention;
 mod compact;
@@ -43,7 +43,7 @@ use crate::packed::Step;
 use crate::weights::Builder;
 use crate::{Error, Result, device, memory, ops, spec};
 
-/// `true` for each present frame, `[b, t]`. A missing frame leaves the state unchanged, and its output is that of the
+/// `true` for each present frame, `[b, t]`. A missing frame leaves the state unchanged and repeats the output of the
 /// frame before.
 pub type Mask = Option<Arc<[bool]>>;
 
@@ -53,11 +53,11 @@ pub struct State(pub Vec<Tensor>);
 
 /// The contract of every backbone: its sequence form and its step form agree to 1e-5.
 pub trait Backbone: Send + Sync {
-    /// The state of `batch` games that have not begun.
+    /// The initial state of `batch` games.
     fn zero_state(&self, batch: usize) -> Result<State>;
 
     /// `x [b, t, d]` -> `(y [b, t, h], state after the last frame)`. y may be `[b, 1, h]`, the output of the last
-    /// frame, if [only that one is read](Context::of_last).
+    /// frame, if [no other output is needed](Context::of_last).
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)>;
 
     /// `x + dropout(self(norm(x)))` for a layer `[b, t, h]` -> `[b, t, h]`, fused where possible.
@@ -71,8 +71,8 @@ pub trait Backbone: Send + Sync {
         residual_by_parts(self, x, residual, state, context)
     }
 
-    /// The step form, for one frame at a time of one or several games, with weights packed for the CPU. Never called
-    /// for a backbone whose config declares it window-only.
+    /// Packs the weights for the CPU and returns the step form, which runs one frame at a time of one or several games.
+    /// Never called for a backbone whose config declares it window-only.
     fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let _ = packer;
         let reason = "the backbone reads only whole windows".into();
@@ -102,32 +102,32 @@ fn residual_by_parts(
     Ok((add(&context.read_of(x)?, &context.read_of(&y)?)?, state))
 }
 
-/// Builds the backbone of a spec for vectors of `input` numbers.
+/// Builds the backbone of a spec for vectors of width `input`.
 pub fn new(config: &spec::Backbone, input: usize, b: &Builder) -> Result<Box<dyn Backbone>> {
     let net = config.build(input, b)?;
     Ok(Box::new(compact::Compact::new(net)?))
 }
 
 impl State {
-    /// The parts of a state that has exactly `N`.
+    /// The parts of a state; an error unless there are exactly `N`.
     pub fn parts<const N: usize>(&self) -> Result<&[Tensor; N]> {
         <&[Tensor; N]>::try_from(&self.0[..])
             .map_err(|_| Error::mismatch("parts of a state", N, self.0.len()))
     }
 
-    /// Zeros, one part `[batch, width]` for each of these widths.
+    /// A state of zeros, one part `[batch, width]` for each of these widths.
     pub fn zeros(batch: usize, widths: &[usize]) -> Result<State> {
         let part = |&n: &usize| Ok(tensor(memory::zeros(batch * n), (batch, n))?);
         widths.iter().map(part).collect::<Result<_>>().map(State)
     }
 
-    /// The state on the device of `x` and with its type; no copy if it is there already.
+    /// Moves the state to the device and type of `x`; no copy if both already match.
     pub fn beside(self, x: &Tensor) -> Result<State> {
         let part = |part: &Tensor| Ok(moved(part, x)?);
         self.0.iter().map(part).collect::<Result<_>>().map(State)
     }
 
-    /// The numbers of all parts, one after the other.
+    /// The values of all parts, one part after the other.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         let mut all = Vec::new();
         self.apart(|| {
@@ -146,7 +146,7 @@ impl State {
     }
 
     /// # Errors
-    /// `NonFinite` for a part with a non-finite number; such a state is useless from then on.
+    /// `NonFinite` for a part with a non-finite value, which would spoil all later steps.
     pub fn check_finite(&self) -> Result<()> {
         if self.is_finite_elsewhere()? {
             return Ok(());
@@ -159,7 +159,8 @@ impl State {
         Ok(())
     }
 
-    /// True if the parts are on another device and all numbers are finite. Reads one number from there.
+    /// True if the parts are on a device other than the CPU and all values are finite. Copies only one value to the
+    /// host.
     fn is_finite_elsewhere(&self) -> Result<bool> {
         if self.0.iter().all(|part| part.device().is_cpu()) {
             return Ok(false);
@@ -188,13 +189,13 @@ impl State {
         })
     }
 
-    /// Cuts the graph: later gradients do not pass through this state.
+    /// Detaches the state from the graph: later gradients do not pass through this state.
     pub fn detach(&self) -> State {
         State(self.0.iter().map(Tensor::detach).collect())
     }
 
-    /// A copy without graph, in memory of its own, which does not keep a larger tensor alive. A chunk passes this to
-    /// the next chunk.
+    /// A detached copy in memory of its own, which does not keep a larger tensor alive. Each chunk of a window passes
+    /// such a copy to the next chunk.
     pub fn hand_on(&self) -> Result<State> {
         let own = |part: &Tensor| {
             sconce_tensor::tensor::granted(&[part]);
@@ -205,12 +206,12 @@ impl State {
 
     /// The states of the windows `rows`.
     pub fn rows(&self, rows: &Range<usize>) -> Result<State> {
-        // No copy: an expanded zero for many games stays one number.
+        // Slicing does not copy, so zeros expanded to many games remain one stored value.
         let cut = |part: &Tensor| Ok(part.narrow(0, rows.start, rows.len())?);
         self.0.iter().map(cut).collect::<Result<_>>().map(State)
     }
 
-    /// The inverse of [`State::rows`], for parts in their order.
+    /// Concatenates states of consecutive rows, the inverse of [`State::rows`].
     pub fn joined(parts: &[State]) -> Result<State> {
         let [first, rest @ ..] = parts else { return Ok(State(vec![])) };
         if rest.is_empty() {
@@ -224,7 +225,7 @@ impl State {
         (0..first.0.len()).map(join).collect::<Result<_>>().map(State)
     }
 
-    /// Replaces the states of games that begin, those with `fresh [b]`, by zeros.
+    /// Replaces the states of games that begin, marked in `fresh [b]`, by `zero`.
     pub fn renewed(&self, zero: &State, fresh: &[bool]) -> Result<State> {
         // The rows of the state, followed by the rows of the zeros.
         let row = |(row, begins): (usize, &bool)| (row + usize::from(*begins) * fresh.len()) as u32;

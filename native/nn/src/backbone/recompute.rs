@@ -10,13 +10,13 @@ use super::{Context, State};
 use crate::Result;
 use crate::weights::Weight;
 
-/// The computation of a block. Two runs give the same result.
+/// The computation of a block, which must be deterministic.
 type Block = dyn Fn(&Tensor, &State, &Context) -> Result<(Tensor, State)>;
 
-/// `block(x, state, context)`, which keeps only `x` and `state` for the backward pass.
+/// Runs `block(x, state, context)` and keeps only `x` and `state` for the backward pass.
 ///
-/// `weights` are all weights that the block may use. Their gradients are accumulated in them, as with fused ops.
-/// Numbers and gradients equal those of the block itself.
+/// `weights` are all weights that the block may use. The backward pass accumulates gradients in the weights, as fused
+/// ops do. Outputs and gradients equal those of the block itself.
 pub fn recomputed(
     x: &Tensor,
     state: &State,
@@ -34,8 +34,8 @@ pub fn recomputed(
     if !wanted.contains(&true) {
         return block(&values[0], &state_of(&values), &context);
     }
-    // The first run is recorded like the second one and then dropped, because an op over a few frames rounds
-    // differently when it is not recorded.
+    // The first run is recorded on a tape, which is dropped: an op over a few frames rounds differently without a tape,
+    // and both runs must agree.
     let first_run = tape::record();
     let outputs = join(block(&values[0], &state_of(&values), &context)?);
     drop(first_run);
@@ -45,7 +45,7 @@ pub fn recomputed(
     part(outputs)
 }
 
-/// The numbers of `x` as a new variable, detached from the graph.
+/// A new variable with the values of `x`, detached from the graph.
 fn variable(x: &Tensor) -> Result<Tensor> {
     Ok(Var::from_tensor(x)?.into_inner())
 }
@@ -68,8 +68,8 @@ struct Run {
     block: Box<Block>,
     /// `x` and the parts of the state.
     values: Vec<Tensor>,
-    /// Marks the values that want a gradient, and then the weight that connects the block to the tape, if there is
-    /// one.
+    /// True for each input that needs a gradient: `values`, then the weight that connects the block to the tape, if
+    /// any.
     wanted: Vec<bool>,
     weights: Arc<[Weight]>,
     context: Context,

@@ -46,7 +46,8 @@ impl Cell {
 ///
 /// Taps: `I.hidden [b, t, h]`, the output of the cell of layer I.
 ///
-/// State: h `[b, h]` of each layer, for an LSTM h and c: 4 or 8 bytes x `hidden_size` x layers.
+/// State: h `[b, h]` of each layer, and c `[b, h]` for an LSTM. A GRU's state takes 4 bytes x `hidden_size` x layers,
+/// an LSTM's twice as much.
 pub struct Recurrent {
     cell: Cell,
     hidden_size: usize,
@@ -103,7 +104,7 @@ pub(super) fn gru(config: &RecurrentConfig, input: usize, b: &Builder) -> Result
 }
 
 impl Layer {
-    /// The outputs of all frames, and the next state.
+    /// Returns the outputs of all frames, and the next state.
     fn cell(
         &self,
         x: &Tensor,
@@ -149,15 +150,15 @@ fn run(
     Ok((x, next))
 }
 
-/// Minimum frames of a stretch: with this many, packing a weight pays.
+/// Minimum number of frames in a stretch, from which packing a weight pays.
 const STRETCH: usize = WORTH_PACKING;
 /// Games that one shard of a layer processes together.
 const GAMES: usize = 16;
 
 impl Recurrent {
-    /// Number of stretches for [`wave`](Self::wave), or none if it does not pay or changes the bits. It pays with few
-    /// games, where a layer is work for one thread. The result of a frame must not depend on the frames beside it,
-    /// which holds from [`STRETCH`] frames on.
+    /// Number of stretches for [`wave`](Self::wave), or none if a wave would be slower or not bit-identical to [`run`].
+    /// A wave is faster for few games, where one thread computes a layer. The results are bit-identical if a frame's
+    /// result does not depend on the number of frames computed together, which holds from [`STRETCH`] frames on.
     fn stretches(&self, x: &Tensor, context: &Context) -> Result<Option<usize>> {
         let (batch, time, _) = x.dims3()?;
         let few = batch <= GAMES && time >= 2 * STRETCH && self.layers.len() > 1;
@@ -166,7 +167,8 @@ impl Recurrent {
         Ok(shared.then_some(time / STRETCH))
     }
 
-    /// [`run`] with all layers in parallel, each one stretch of frames behind the layer below.
+    /// Does the work of [`run`] with all layers in parallel; each layer is one stretch of frames behind the layer
+    /// below.
     fn wave(
         &self,
         x: &Tensor,
@@ -283,7 +285,7 @@ struct PackedLayer {
 }
 
 impl Step for Packed {
-    /// The state h of each layer, or h and c for an LSTM.
+    /// Length of h of each layer, and of c for an LSTM.
     fn state_len(&self) -> usize {
         self.cell.states() * self.hidden * self.layers.len()
     }
@@ -321,8 +323,8 @@ impl Step for Packed {
 }
 
 dispatch! {
-    /// The next state from the outputs of both matrices. Gates are in the order r, z, n (Cho et al. 2014, with the
-    /// reset gate after the product).
+    /// Computes the next state from the outputs of both matrices. Gates are in the order r, z, n (Cho et al. 2014, with
+    /// the reset gate after the product).
     fn gru_frame(h: &mut [f32], input: &[f32], state: &[f32]) {
         let n = h.len();
         let (xr, xz, xn) = (&input[..n], &input[n..2 * n], &input[2 * n..3 * n]);
@@ -337,7 +339,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// The next state from the outputs of both matrices. Gates are in the order i, f, g, o (Hochreiter and
+    /// Computes the next state from the outputs of both matrices. Gates are in the order i, f, g, o (Hochreiter and
     /// Schmidhuber 1997, with the forget gate of Gers et al. 2000).
     fn lstm_frame(h: &mut [f32], c: &mut [f32], input: &[f32], state: &[f32]) {
         let n = h.len();

@@ -14,8 +14,8 @@ use crate::ops::Activation;
 use crate::packed::{Game, Step};
 use crate::weights::Builder;
 
-/// `W_out lstm(x)`, where `W_out` starts as zero, so that the initial output of the layer is zero. Otherwise training
-/// a stack of them diverges.
+/// `W_out lstm(x)`, where `W_out` starts as zero, so that the initial output of the layer is zero. With another initial
+/// value, training a stack of such layers diverges.
 struct Lstm {
     lstm: Recurrent,
     out: Linear,

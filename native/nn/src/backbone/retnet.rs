@@ -1,4 +1,4 @@
-//! RetNet: each head has a constant decay of its own, and rotations give the positions of frames.
+//! RetNet: each head has its own constant decay, and rotations encode the positions of frames.
 
 use std::sync::Arc;
 
@@ -29,12 +29,12 @@ use crate::{Error, Result};
 /// out = W_o (norm(y) * silu(g))        gamma_h = 1 - 2^(-5 - h)
 /// ```
 ///
-/// Each head has a norm, keys of `hidden_size / heads` numbers, an even count, and values of `expand_factor` times as
-/// many. R rotates the keys in S by one frame (RoPE, angles `10000^(-2i / d)`). It replaces the absolute positions in
-/// the paper's eq. 5: gamma and R depend on the distance between two frames, and the result does not depend on the
-/// number of frames before.
+/// Each head has a norm, keys of width `hidden_size / heads`, which must be even, and values `expand_factor` times as
+/// wide. R rotates the keys in S by one frame (RoPE, angles `10000^(-2i / d)`). R replaces the absolute positions in
+/// the paper's eq. 5: gamma and R depend on the distance between two frames, so the result does not depend on a frame's
+/// absolute position.
 ///
-/// State: S R, which the next query reads, `[b, heads, value, key]`.
+/// State: S R, which the next query multiplies, `[b, heads, value, key]`.
 pub struct Retention {
     qkvg: Weight,
     norm: Weight,
@@ -79,15 +79,15 @@ impl Retention {
         })
     }
 
-    /// Residual blocks `layers.I.norm`, `layers.I.mixer` and `layers.I.ffn_norm`, `layers.I.ffn`, and a final `norm`.
+    /// Builds a stack whose layers mix with retention. Weights: `layers.I.{norm, mixer, ffn_norm, ffn}`, `norm`.
     pub fn stack(config: &HeadsConfig, input: usize, b: &Builder) -> Result<Stack> {
         let mixer = |b: &Builder| Retention::new(config, b);
         mixed(&config.trunk(), config.expand_factor, Activation::Gelu, mixer, input, b)
     }
 }
 
-/// A stack in which a feed-forward layer follows each mixer: `layers.I.{norm, mixer, ffn_norm, ffn}` and a final
-/// `norm`.
+/// Builds a stack in which a feed-forward layer follows each mixer, with a final norm. Weights: `layers.I.{norm, mixer,
+/// ffn_norm, ffn}`, `norm`.
 pub(super) fn mixed<M: Backbone + 'static>(
     trunk: &Trunk,
     expand: usize,
@@ -161,7 +161,7 @@ impl Backbone for Retention {
 
 /// [`Retention`] packed for one frame at a time.
 struct Packed {
-    /// Rows of q, k, v and g.
+    /// Rows that compute q, k, v and g.
     projection: Matrix,
     /// Decay gamma of each head.
     gammas: Vec<f32>,
@@ -173,7 +173,7 @@ struct Packed {
 }
 
 impl Step for Packed {
-    /// S R, which the next query reads, `[heads, value, key]`.
+    /// Length of S R, which the next query multiplies, `[heads, value, key]`.
     fn state_len(&self) -> usize {
         self.gammas.len() * self.value * self.key
     }
@@ -197,7 +197,7 @@ impl Step for Packed {
                 recur(z, state, q, k, v, *gamma, scale);
                 self.rotary.turn(state, 1, Way::Back);
             }
-            // Overwrites the values, which are no longer needed.
+            // The output of the norm overwrites the values v, which are no longer needed.
             self.norm.apply(arena, z, v);
             Activation::Silu.apply(gate);
             multiply(v, gate);

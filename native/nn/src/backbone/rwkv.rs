@@ -20,7 +20,7 @@ use crate::rng::Rng;
 use crate::weights::{Builder, Init, Weight};
 use crate::{Error, Result};
 
-/// Mixtures of each frame with the previous one, one mixture for each row of `mix [n, h]`.
+/// Mixes each frame with the previous frame; each row of `mix [n, h]` gives one mixture.
 struct Shift {
     mix: Weight,
 }
@@ -31,7 +31,7 @@ impl Shift {
         Ok(Shift { mix: b.get("mix", &[n, width], init)? })
     }
 
-    /// The mixtures and the last frame.
+    /// Returns the mixtures and the last frame.
     fn forward<const N: usize>(
         &self,
         x: &Tensor,
@@ -57,8 +57,7 @@ struct PackedShift {
 }
 
 impl PackedShift {
-    /// Reads mixture `mix` of the frames `scratch.x` into `scratch.input`. The state at `at` holds the previous
-    /// frame.
+    /// Writes mixture `mix` of the frames `scratch.x` to `scratch.input`. The state at `at` holds the previous frame.
     fn read(
         &self,
         arena: &[f32],
@@ -84,10 +83,10 @@ impl PackedShift {
     }
 }
 
-/// `W_out (sigmoid(W_r x_r) * wkv(W_k x_k, W_v x_v))` (eq. 11 to 17). The average is [`ops::wkv()`].
+/// `W_out (sigmoid(W_r x_r) * wkv(W_k x_k, W_v x_v))` (eq. 11 to 17). The average wkv is computed by [`ops::wkv()`].
 ///
-/// State: the last frame, the mean and the logarithm of its weight, `[b, h]` each. Weights: `mix [3, h]`, `linear_r`,
-/// `linear_k`, `linear_v`, `linear_out`, `decay [h]`, `bonus [h]`.
+/// State: the last frame, the mean and the logarithm of the mean's weight, `[b, h]` each. Weights: `mix [3, h]`,
+/// `linear_r`, `linear_k`, `linear_v`, `linear_out`, `decay [h]`, `bonus [h]`.
 struct TimeMix {
     shift: Shift,
     receptance: Linear,
@@ -102,7 +101,7 @@ struct TimeMix {
 impl TimeMix {
     fn new(width: usize, b: &Builder) -> Result<Self> {
         let linear = |name| Linear::without_bias(width, width, &b.under(name));
-        // Decays from e^-5 to e^3 nats per frame, as published, but in random order of the channels.
+        // Decay rates from e^-5 to e^3 nats per frame as published, but assigned to channels at random.
         let decay = |rng: &Rng, i| -5.0 + 8.0 * rng.uniform(i);
         let bonus = |_: &Rng, i: u64| 0.3f32.ln() + 0.5 * ((i + 1) % 3) as f32 - 0.5;
         Ok(TimeMix {
@@ -141,7 +140,7 @@ impl Backbone for TimeMix {
     }
 
     fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
-        // All three parts of a frame are held at once.
+        // The scratch holds r, k and v of a frame at once.
         packer.holds(3 * self.width);
         let shift = self.shift.pack(packer)?;
         let parts =
@@ -165,7 +164,7 @@ struct PackedTimeMix {
 }
 
 impl Step for PackedTimeMix {
-    /// The last frame, the mean and the logarithm of its weight.
+    /// Length of the last frame, the mean and the logarithm of the mean's weight.
     fn state_len(&self) -> usize {
         3 * self.shift.width
     }
@@ -249,7 +248,7 @@ struct PackedChannelMix {
 }
 
 impl Step for PackedChannelMix {
-    /// The last frame.
+    /// Length of the last frame.
     fn state_len(&self) -> usize {
         self.shift.width
     }
@@ -270,7 +269,7 @@ impl Step for PackedChannelMix {
     }
 }
 
-/// For each layer `x + time_mix(norm(x))`, then `x + channel_mix(norm(x))`; finally a LayerNorm. Weights:
+/// Builds for each layer `x + time_mix(norm(x))`, then `x + channel_mix(norm(x))`; finally a LayerNorm. Weights:
 /// `layers.I.{norm1, mixer, norm2, channel}`, `norm`.
 ///
 /// State: four tensors `[b, h]` for each layer, 16 bytes x `hidden_size` x layers.

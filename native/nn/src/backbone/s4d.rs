@@ -18,7 +18,7 @@ use crate::ops::{self, Activation, Selective};
 use crate::packed::{Game, Step};
 use crate::weights::{Builder, Init, Weight};
 
-/// Inner width of the gated feed-forward layers over `hidden_size`.
+/// Ratio of the gated feed-forward layers' inner width to `hidden_size`.
 pub const FFN: usize = 4;
 
 /// S4D-Real (Gu et al. 2022, section 4) with B and C computed from the input, `[b, t, h]` -> `[b, t, h]`:
@@ -29,7 +29,7 @@ pub const FFN: usize = 4;
 /// W_out gelu(y) + b_out
 /// ```
 ///
-/// Each channel has n = `state_size` states. A begins as -1..-n, dt between 1e-3 and 0.1.
+/// Each channel has n = `state_size` states. A starts as -1..-n; dt starts between 1e-3 and 0.1.
 ///
 /// State: s `[b, h, n]`, 4 h n bytes. Tap: `ssm_out` (y, `[b, t, h]`).
 pub struct S4d {
@@ -105,7 +105,7 @@ impl Backbone for S4d {
 
 /// [`S4d`] packed for one frame at a time.
 struct Packed {
-    /// Rows of B and C.
+    /// Rows that compute B and C.
     projection: Matrix,
     /// `exp(dt A)`, `[h, n]`.
     decay: Range<usize>,
@@ -130,7 +130,7 @@ dispatch! {
 }
 
 impl Step for Packed {
-    /// s `[h, n]`.
+    /// Length of s `[h, n]`.
     fn state_len(&self) -> usize {
         self.channels * self.states
     }
@@ -152,7 +152,7 @@ impl Step for Packed {
 }
 
 dispatch! {
-    /// `s = exp(dt A) s + dt B u` and `u = C s + D u` for each channel. The parts are the decays, dt and D; `bc`
+    /// Computes `s = exp(dt A) s + dt B u` and `u = C s + D u` for each channel. `parts` are the decays, dt and D; `bc`
     /// holds B, then C.
     fn scan(u: &mut [f32], parts: [&[f32]; 3], bc: &[f32], state: &mut [f32]) {
         let ([decay, dt, d], (b, c)) = (parts, bc.split_at(bc.len() / 2));

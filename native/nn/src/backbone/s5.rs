@@ -1,4 +1,4 @@
-//! S5 (Smith et al. 2023): one state space with many inputs and outputs instead of one per channel.
+//! S5 (Smith et al. 2023): one state space with many inputs and outputs, instead of one state space per channel.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::weights::{Builder, Init, Weight};
 /// `u = gelu(C h + D x)`, `y = u * sigmoid(W u)`, where h is [`ops::diagonal_ssm`] of `B x`.
 ///
 /// The diagonal is real: the state decays and does not rotate. The published diagonal is complex and starts as the
-/// eigenvalues of a HiPPO matrix. Here rates start at 1, 2, .. N, and steps are log-uniform in 0.001..0.1.
+/// eigenvalues of a HiPPO matrix. Here decay rates start at 1, 2, .. N, and step sizes start log-uniform in 0.001..0.1.
 ///
 /// State: h `[b, n]`. Weights: `linear_b [n, h]`, `linear_c [h, n]`, `a_log [n]`, `dt_log [n]`, `d [h]`, `gate`.
 struct S5 {
@@ -125,10 +125,10 @@ impl Step for Packed {
     }
 }
 
-/// Inner width of the feed-forward layers over `hidden_size`.
+/// Ratio of the feed-forward layers' inner width to `hidden_size`.
 const EXPAND: usize = 4;
 
-/// For each layer `x + s5(norm(x))`, then `x + W_2 gelu(W_1 norm(x))`; finally a LayerNorm. Weights:
+/// Builds for each layer `x + s5(norm(x))`, then `x + W_2 gelu(W_1 norm(x))`; finally a LayerNorm. Weights:
 /// `layers.I.{norm1, mixer, norm2, ffn1, ffn2}`, `norm`.
 ///
 /// State: h `[b, n]` of each layer, 4 bytes x `state_size` x layers.

@@ -1,4 +1,4 @@
-//! Residual layers on top of each other: `x + layer(norm(x))`.
+//! A stack of residual layers: `x + layer(norm(x))`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct Residual {
 }
 
 impl Residual {
-    /// A residual around `layer`, which reads the output of `norm`.
+    /// A residual around `layer`, whose input is the output of `norm`.
     pub fn new(norm: Norm, layer: impl Backbone + 'static) -> Result<Self> {
         // The state of 0 games has the same number of tensors and takes no memory.
         let parts = layer.zero_state(0)?.0.len();
@@ -35,8 +35,8 @@ impl Residual {
     }
 }
 
-/// `norm(x) -> dense to h -> residuals -> norm`. The input norm is optional. The dense layer exists where the widths
-/// differ. The last norm exists where the published architecture has one.
+/// `norm(x) -> dense to h -> residuals -> norm`. The input norm is optional. The dense layer exists only if the widths
+/// differ, the last norm only if the published architecture has one.
 ///
 /// State: the states of the layers, in their order. A layer that occurs twice has two states. Taps of layer `i` are
 /// named `i.NAME`.
@@ -53,8 +53,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Weights: `input_norm`, `input`. The residuals and the norm have created their own weights with the same
-    /// builder before.
+    /// Weights: `input_norm`, `input`. The caller has already created the weights of the residuals and of the last norm
+    /// with the same builder.
     pub fn new(
         trunk: &Trunk,
         input: usize,
@@ -101,7 +101,7 @@ fn run(
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let mut x = x.clone();
     let (mut next, mut rest) = (Vec::with_capacity(state.len()), state);
-    // A layer with memory reads all outputs of the layers below it.
+    // The highest layer with a state. All outputs of the layers below are needed, since a state depends on every frame.
     let highest = residuals.iter().rposition(|residual| residual.parts > 0).unwrap_or(0);
     for (i, residual) in residuals.iter().enumerate() {
         let (own, others) = rest.split_at(residual.parts);
@@ -232,7 +232,7 @@ impl Step for Packed {
     }
 }
 
-/// `W_2 act(W_1 x)`, without memory.
+/// A feed-forward layer without a state: `W_2 act(W_1 x)`.
 pub struct FeedForward {
     up: Linear,
     down: Linear,
@@ -293,7 +293,7 @@ impl Step for PackedFeedForward {
     }
 }
 
-/// `W_down (W_up x * act(W_gate x))`, without memory.
+/// A gated feed-forward layer without a state: `W_down (W_up x * act(W_gate x))`.
 pub(super) struct PackedGatedFeedForward {
     up: Matrix,
     activation: Activation,

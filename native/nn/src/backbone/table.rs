@@ -1,10 +1,10 @@
-//! Every backbone: its name, its config and its constructor. This is the only list of them: a new one is a file and a
-//! row.
+//! Every backbone: its name, its config and its constructor. This is the only list of backbones: a new backbone needs a
+//! file and a row here.
 
 use serde::{Deserialize, Serialize};
 
 use super::config::*;
-// The rows name files of this folder.
+// The rows refer to modules of this folder.
 use super::*;
 use crate::bounds::MAX_STATE;
 
@@ -33,7 +33,7 @@ macro_rules! backbones {
                 }
             }
 
-            /// Builds the network for vectors of `input` numbers.
+            /// Builds the network for vectors of width `input`.
             pub(super) fn build(
                 &self,
                 input: usize,
@@ -105,12 +105,12 @@ impl Backbone {
         self.config().output_size(input)
     }
 
-    /// True if it reads only whole windows and has no step form.
+    /// True if the backbone processes only whole windows and has no step form.
     pub fn is_window_only(&self) -> bool {
         self.config().window_only()
     }
 
-    /// Returns an error for a backbone whose state a game cannot carry.
+    /// Returns an error unless the backbone's state can be carried from one step of a game to the next.
     ///
     /// # Errors
     /// `Mismatch` for a window-only backbone.
@@ -121,7 +121,7 @@ impl Backbone {
         Ok(())
     }
 
-    /// Checks every number before any memory is allocated for it.
+    /// Checks that every number is in range, before any memory is allocated.
     pub(crate) fn validate(&self) -> Result<()> {
         self.config().validate()?;
         let numbers = self.config().state();

@@ -61,7 +61,7 @@ pub struct Slstm {
     width: usize,
 }
 
-/// Number of frames that the convolution reads.
+/// Number of frames in the kernel of the convolution.
 pub const CONV: usize = 4;
 /// Eps of each head's norm.
 pub const EPS: f32 = 1e-5;
@@ -80,7 +80,7 @@ impl Mlstm {
         let inner = width * config.expand_factor;
         check_heads("inner width of an mLSTM", inner, heads)?;
         let conv = b.under("conv1d");
-        // The forget gates begin open, from 0.95 to 0.998, as in the authors' code.
+        // The forget gates start open, at 0.95 to 0.998, as in the authors' code.
         let open = Init::With(|rng, i| 3.0 + 3.0 * rng.uniform(i));
         Ok(Mlstm {
             up: b.under("up_proj").get("weight", &[2 * inner, width], Init::fan_in(width))?,
@@ -139,7 +139,7 @@ impl Backbone for Mlstm {
 
     fn pack(&self, packer: &mut Packer) -> Result<Box<dyn Step>> {
         let gates = [self.qk.parts(), self.input_gate.parts(), self.forget_gate.parts()];
-        // The outputs of the heads are stored after these numbers.
+        // The scratch holds q, k and the gates, then the outputs of the heads.
         packer.holds(3 * self.inner + 2 * self.heads);
         let norm = GroupNorm { size: self.inner / self.heads, center: true, eps: EPS };
         Ok(Box::new(PackedMlstm {
@@ -186,8 +186,8 @@ impl PackedMlstm {
     }
 }
 
-/// One frame of one head: `C = f C + i v k^T / sqrt(d)`, `n = f n + i k / sqrt(d)` and the output
-/// `C q / max(|n q|, 1)` (eq. 15 to 21). C and n are stored scaled by `e^-m`. `state` is C, then n as one more row.
+/// Runs one frame of one head: `C = f C + i v k^T / sqrt(d)`, `n = f n + i k / sqrt(d)` and the output `C q / max(|n
+/// q|, 1)` (eq. 15 to 21). C and n are stored scaled by `e^-m`. `state` holds C, then n as one more row.
 fn remember(
     [i, f]: [f32; 2],
     [q, k, v]: [&[f32]; 3],
@@ -207,7 +207,7 @@ fn remember(
 }
 
 impl Step for PackedMlstm {
-    /// The last inputs of the convolution, C and n of each head, then m of each head.
+    /// Length of the last inputs of the convolution, C and n of each head, then m of each head.
     fn state_len(&self) -> usize {
         self.conv.state_len() + self.inner * (self.inner / self.heads + 1) + self.heads
     }
@@ -232,7 +232,7 @@ impl Step for PackedMlstm {
             let (c, gate) = y.split_at_mut(inner);
             let state = game.state(at + past, self.state_len() - past);
             self.remember(z, x, state, read);
-            // Overwrites the values, which are no longer needed.
+            // The output of the norm overwrites the values in x, which are no longer needed.
             self.norm.apply(arena, read, x);
             skip::forward(x, c, &arena[self.skip.clone()]);
             Activation::Silu.apply(gate);
@@ -298,7 +298,7 @@ struct PackedSlstm {
 }
 
 impl Step for PackedSlstm {
-    /// h, c, n and m.
+    /// Length of h, c, n and m.
     fn state_len(&self) -> usize {
         4 * self.width
     }

@@ -15,7 +15,7 @@ use crate::bounds::{MAX_QUEUE_DEPTH, size, within};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Form {
-    /// A vector of this many numbers, used without change.
+    /// A vector of this width, used unchanged.
     Vector(usize),
     Melee(Melee),
     Game(Declared),
@@ -29,13 +29,13 @@ pub struct Declared {
     pub game: Declaration,
     /// Layout of ids: trained tables or plain numbers.
     pub layout: Layout,
-    /// Widths of trained tables by name, where they differ from those of the game.
+    /// Widths of trained tables by name, where a width differs from the game's default.
     #[serde(default)]
     pub embed_sizes: BTreeMap<String, usize>,
-    /// Number of inputs in the vector, the previous one included.
+    /// Number of inputs in the vector, the previous input included.
     #[serde(default = "one")]
     pub queue_depth: usize,
-    /// Width of the one-hot of the frame delay; 0 leaves it out.
+    /// Width of the one-hot of the frame delay; 0 omits the one-hot.
     #[serde(default)]
     pub num_delays: usize,
 }
@@ -105,7 +105,7 @@ impl Form {
         layout::Layout::new(game, blocks, packed, width)
     }
 
-    /// Checks every number before any memory is allocated for it.
+    /// Checks that every number is in range, before any memory is allocated.
     pub(super) fn validate(&self) -> Result<()> {
         match self {
             Form::Vector(n) => size("embedding.vector", *n, 1),

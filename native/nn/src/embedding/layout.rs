@@ -7,17 +7,17 @@ use sconce_game::{Block, Class, Feature, FieldKind, Game, Ids, Live, Scale};
 use super::{Described, IdSlot};
 use crate::Result;
 
-/// Offsets of all parts of a game's vector.
+/// The layout of a game's embedded vector: offsets of all its parts.
 pub(super) struct Layout {
     blocks: Vec<Block>,
-    /// Steps of each block, in the form that is fastest for a frame.
+    /// Steps that compute each block, in the form that is fastest per frame.
     steps: Vec<Steps>,
     pub(super) width: usize,
     /// Range of the inputs, newest first.
     pub(super) queue: Range<usize>,
     pub(super) delay: Range<usize>,
     pub(super) slots: Vec<IdSlot>,
-    /// Column and table of each slot.
+    /// Column and table of each id slot.
     lookups: Vec<(usize, Ids)>,
     /// Columns whose ids a live frame must have in the given number of classes.
     known: Vec<(usize, usize)>,
@@ -31,7 +31,7 @@ struct Steps {
 }
 
 enum Step {
-    /// One scaled column, as most features are.
+    /// A single scaled column; most features have this form.
     Scale(usize, Scale),
     /// Any other feature, with its width.
     Made(Feature, usize),
@@ -55,7 +55,7 @@ impl Step {
 }
 
 impl Layout {
-    /// `width_of` returns the columns of a table where they differ from those of the game.
+    /// `width_of` returns a table's number of columns if it differs from the game's default.
     pub(super) fn new(
         game: &Game,
         blocks: Vec<Block>,
@@ -79,7 +79,7 @@ impl Layout {
                 layout.width = start.saturating_add(feature.width(game));
                 match feature {
                     Feature::Previous => layout.queue = start..layout.width,
-                    // The newest input comes before the others.
+                    // The previous input, which is the newest, directly precedes the queue; the range covers both.
                     Feature::Queue { .. } => layout.queue.end = layout.width,
                     Feature::Delay { .. } => layout.delay = start..layout.width,
                     Feature::OneHot { width, class: Class::Known(column), .. } if *width > 0 => {
@@ -120,7 +120,7 @@ impl Layout {
         }
     }
 
-    /// Writes the continuous features of a row; `out` has [`width`](Self::width) numbers.
+    /// Writes the continuous features of a row; `out` has [`width`](Self::width) elements.
     pub(super) fn write(&self, game: &Game, row: &[f32], out: &mut [f32]) {
         let mut rest = out;
         for Steps { live, width, steps } in &self.steps {
@@ -146,14 +146,14 @@ impl Layout {
         }
     }
 
-    /// Writes the ids; `out` has one number for each slot.
+    /// Writes the ids; `out` has one element for each slot.
     pub(super) fn write_ids(&self, row: &[f32], out: &mut [u32]) {
         for (id, (column, ids)) in out.iter_mut().zip(&self.lookups) {
             *id = ids.row(row.get(*column).copied().unwrap_or(-1.0)) as u32;
         }
     }
 
-    /// Checks a live frame: every value is valid for its field, and ids are in their one-hots.
+    /// Checks a live frame: every value is valid for its field, and every id has a class in its one-hot.
     pub(super) fn check(&self, game: &Game, row: &[f32]) -> Result<()> {
         game.check(row)?;
         self.known.iter().try_for_each(|&(column, classes)| {

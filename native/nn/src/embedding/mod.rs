@@ -1,7 +1,7 @@
-//! Embedding of a frame: from raw numbers to continuous features, and to ids for trained tables.
+//! Embeds a frame: converts its raw values to continuous features and to ids of trained tables.
 //!
-//! A corpus and a live frame take the same path, [`Embedding::embed`], which is strict for live frames only. The
-//! [`Game`] defines frames and inputs; no code here depends on a particular game.
+//! [`Embedding::embed`] converts both live frames and frames of a corpus; it rejects invalid values only in live
+//! frames. The [`Game`] defines frames and inputs; this module does not depend on a particular game.
 
 mod form;
 mod layout;
@@ -61,9 +61,9 @@ pub struct IdSlot {
     pub name: String,
     /// Name of the table.
     pub table: String,
-    /// Rows of the table. All ids without a row of their own share the last one.
+    /// Number of rows of the table. All ids without a row of their own share the last row.
     pub rows: usize,
-    /// Columns of the table.
+    /// Number of columns of the table.
     pub width: usize,
 }
 
@@ -83,16 +83,16 @@ pub struct Table {
 pub struct Described {
     /// Name of the feature.
     pub name: String,
-    /// Index of its first number.
+    /// Index of the feature's first value in the vector.
     pub offset: usize,
-    /// Number of its numbers.
+    /// Number of values of the feature.
     pub width: usize,
-    /// Formula from the raw row.
+    /// Formula that computes the feature from the raw row.
     pub formula: String,
 }
 
 impl Embedding {
-    /// A vector of `size` numbers, used without change.
+    /// The embedding of a game of plain vectors: the `size` values are the features, unchanged.
     pub fn vector(size: usize) -> Self {
         Form::Vector(size).into()
     }
@@ -107,7 +107,7 @@ impl Embedding {
         Form::Game(declared).into()
     }
 
-    /// Checks every number before any memory is allocated for it.
+    /// Checks that every number is in range, before any memory is allocated.
     pub fn validate(&self) -> Result<()> {
         self.form.validate()
     }
@@ -132,8 +132,8 @@ impl Embedding {
         self.layout.slots.len()
     }
 
-    /// Ids of one frame, in the order in which [`Self::embed`] writes them. Their rows follow the continuous features
-    /// in the same order.
+    /// Slots of the ids of one frame, in the order in which [`Self::embed`] writes the ids. In the embedded vector the
+    /// looked-up rows follow the continuous features in this order.
     pub fn id_slots(&self) -> &[IdSlot] {
         &self.layout.slots
     }
@@ -144,7 +144,7 @@ impl Embedding {
         widths.fold(self.continuous_width(), usize::saturating_add)
     }
 
-    /// The trained tables, each once.
+    /// The trained tables, each listed once.
     pub fn tables(&self) -> Vec<Table> {
         let mut tables: Vec<Table> = Vec::new();
         for IdSlot { table: name, rows, width, .. } in self.id_slots() {
@@ -155,8 +155,8 @@ impl Embedding {
         tables
     }
 
-    /// Number of inputs in the vector, the previous input included. A plain vector has no inputs; the labels beside
-    /// it hold the previous one.
+    /// Number of inputs in the vector, the previous input included. A plain vector has no inputs; the previous input of
+    /// its frame is stored as labels.
     pub fn queue_depth(&self) -> usize {
         self.form.queue_depth()
     }
@@ -166,8 +166,8 @@ impl Embedding {
         self.form.num_delays()
     }
 
-    /// Number of player names in a trained layout, which a corpus cannot provide. 0 for the packed layout, whose
-    /// width includes names in any case, as in the application.
+    /// Number of player names in a trained layout; a corpus cannot provide names. 0 for the packed layout, whose width
+    /// always includes names, as in the application.
     pub fn named(&self) -> usize {
         self.form.names()
     }
@@ -178,10 +178,11 @@ impl Embedding {
     }
 
     /// Converts one raw row to continuous features and ids. A raw row contains neither the inputs before the previous
-    /// one nor a delay. These features become zeros; [`Self::write_queue`] and [`Self::write_delay`] write them.
+    /// one nor a delay. The features of both become zeros; [`Self::write_queue`] and [`Self::write_delay`] write them
+    /// later.
     ///
-    /// Strict for live frames: a non-finite or invalid value is an error that names its field. Not strict for
-    /// corpora, whose import counts such values: an id without a row of its own gets the last row of its table.
+    /// In a live frame, a non-finite or invalid value is an error that names its field. In a corpus it is no error,
+    /// because the import counts such values; an id without a row of its own gets the last row of its table.
     ///
     /// # Shapes
     /// `raw [raw_width]`, `continuous [continuous_width]`, `ids [num_ids]`.
@@ -208,19 +209,20 @@ impl Embedding {
         self.layout.describe(&self.game)
     }
 
-    /// True if these heads choose the parts of the game's input. Then a previous input is read, and a chosen one can
-    /// be written.
+    /// True if these heads choose the parts of the game's input. Only then can the previous input be converted to
+    /// labels, and chosen labels to an input.
     pub fn reads_inputs(&self, heads: &Heads) -> bool {
         chooses(self.game.parts(), heads)
     }
 
-    /// The parts of an input that these heads choose, if they are known. Labels of a Melee controller can accompany
-    /// plain vectors.
+    /// The parts of an input that these heads choose, if the parts are known. For plain vectors they are known if the
+    /// heads are those of a Melee controller.
     pub fn parts(&self, heads: &Heads) -> Option<&[InputPart]> {
         [self.game.parts(), melee::game().parts()].into_iter().find(|parts| chooses(parts, heads))
     }
 
-    /// Writes the labels of the previous input. Returns false and leaves `out` unchanged if the row has none.
+    /// Writes the labels of the previous input. Returns false and leaves `out` unchanged if the row has no previous
+    /// input.
     ///
     /// # Shapes
     /// `raw [raw_width]`, `out [num_labels]`.
@@ -254,7 +256,7 @@ impl Embedding {
         places.zip(inputs).try_for_each(|(place, labels)| self.input_features(labels, heads, place))
     }
 
-    /// Writes one input of an embedded row. `slot` counts from the newest, 0.
+    /// Writes one input of an embedded row. `slot` 0 is the newest input.
     ///
     /// # Shapes
     /// `labels [num_labels]`, `continuous [continuous_width]`.
@@ -290,7 +292,7 @@ impl Embedding {
         })
     }
 
-    /// Range of the inputs in an embedded row of `continuous` features: newest first, [`Self::input_width`] numbers
+    /// Range of the inputs in an embedded row of `continuous` features: newest first, [`Self::input_width`] features
     /// each. Empty for a plain vector.
     pub fn queue_place(&self, continuous: usize) -> Result<Range<usize>> {
         fits("continuous features", self.continuous_width(), continuous)?;
@@ -307,7 +309,7 @@ impl Embedding {
         Ok(())
     }
 
-    /// Range of the delay id; see [`Self::queue_place`].
+    /// Range of the delay id in an embedded row of `continuous` features.
     pub fn delay_place(&self, continuous: usize) -> Result<Range<usize>> {
         fits("continuous features", self.continuous_width(), continuous)?;
         Ok(self.layout.delay.clone())
@@ -327,8 +329,8 @@ impl Embedding {
     }
 }
 
-/// True if each part of an input is chosen by a head of its name and kind, in order. An axis may have any number of
-/// steps. Value heads are ignored.
+/// True if each part of an input has a head of the same name and kind, in the same order. The head of an axis may have
+/// any number of steps. Value heads are ignored.
 pub fn chooses(parts: &[InputPart], heads: &Heads) -> bool {
     let fits = |(part, head): (&InputPart, &Head)| {
         let kind = head.kind;
@@ -358,7 +360,8 @@ pub fn with_numbers<R>(count: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
     }
 }
 
-/// Labels of an input's raw numbers: a bit for each button, a class for each axis and choice, numbers without change.
+/// Converts the raw values of an input to labels: a bit for each button, a class for each axis and choice; continuous
+/// values are unchanged.
 ///
 /// # Shapes
 /// `numbers` and `out` both have `[num_labels]`.
@@ -373,7 +376,7 @@ pub fn discretise(
     Ok(())
 }
 
-/// [`discretise`] without checks. The caller has checked that the heads choose these parts, and the lengths.
+/// [`discretise`] without checks. The caller has checked the lengths and that the heads choose these parts.
 pub fn discretise_fitting(parts: &[InputPart], numbers: &[f32], heads: &Heads, out: &mut [f32]) {
     let mut rest = out.iter_mut().zip(numbers);
     for (part, head) in parts.iter().zip(heads.choosing()) {
@@ -384,7 +387,7 @@ pub fn discretise_fitting(parts: &[InputPart], numbers: &[f32], heads: &Heads, o
     }
 }
 
-/// Raw numbers of labels, the inverse of [`discretise`].
+/// Converts labels to raw values, the inverse of [`discretise`].
 ///
 /// # Shapes
 /// `labels` and `out` both have `[num_labels]`.
@@ -416,7 +419,7 @@ fn input_fits(parts: &[InputPart], heads: &Heads, numbers: usize, labels: usize)
     fits("labels", heads.num_labels(), labels)
 }
 
-/// The one-hot of a frame delay. The last class covers its own delay and all longer ones.
+/// Writes the one-hot of a frame delay. The last class stands for its delay and all longer delays.
 pub fn delay_features(delay: usize, out: &mut [f32]) {
     out.fill(0.0);
     if let Some(last) = out.len().checked_sub(1) {

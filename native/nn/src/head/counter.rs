@@ -1,10 +1,11 @@
 //! Counts of classes, and of pairs of a class and the previous one.
 //!
-//! One is added to the count of every class, so that a button never pressed in training has a large but finite cost.
+//! One is added to the count of every class, so that pressing a button never pressed in training has a large but finite
+//! loss.
 
 use super::distribution::BaselineKind;
 
-/// Counts of one number of a label: `[classes]`, then pairs `[previous, class]`.
+/// Counts of one label: `[classes]`, then pairs `[previous, class]`.
 pub(super) struct Counter<'a> {
     labels: &'a [f64],
     pairs: &'a [f64],
@@ -44,7 +45,8 @@ impl<'a> Counter<'a> {
         self.labels.iter().map(|n| (n + 1.0) / total).collect()
     }
 
-    /// Probabilities `[classes + 1, classes]`. The last row applies without a previous class.
+    /// Probabilities `[classes + 1, classes]`, one row for each previous class. The last row applies without a previous
+    /// class.
     pub(super) fn table(&self, kind: BaselineKind) -> Vec<f64> {
         let (classes, marginal) = (self.labels.len(), self.marginal());
         let repeat = if kind == BaselineKind::Repeat { self.repeat(&marginal) } else { 0.0 };
@@ -62,8 +64,8 @@ impl<'a> Counter<'a> {
         table
     }
 
-    /// Maximum likelihood by EM (Dempster, Laird & Rubin 1977): the share of frames that copying explains. It is kept
-    /// one count below 1, because at 1 a change would have no probability.
+    /// Maximum-likelihood probability of repeating the previous class, by EM (Dempster, Laird & Rubin 1977). The
+    /// probability is kept one count below 1, because at 1 a change would have probability 0.
     fn repeat(&self, marginal: &[f64]) -> f64 {
         let total = self.pairs.iter().sum::<f64>();
         if total == 0.0 {
@@ -85,7 +87,7 @@ mod tests {
 
     #[test]
     fn repeat_maximises_the_likelihood() {
-        // A stick at 0 0 0 1 1 has the four pairs 0 0, 0 0, 0 1, 1 1.
+        // A stick at 0 0 0 1 1 has the four pairs (0, 0), (0, 0), (0, 1), (1, 1).
         let mut counts = vec![0.0; len(3)];
         for (i, class) in [0.0, 0.0, 0.0, 1.0, 1.0].into_iter().enumerate() {
             let before = [None, Some(0.0), Some(0.0), Some(0.0), Some(1.0)][i];

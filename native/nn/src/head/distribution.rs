@@ -7,15 +7,15 @@ use crate::rng::Rng;
 use crate::sampling::Sampling;
 use crate::{Result, memory};
 
-/// A distribution over the labels of one head. Logits are its parameters, of whatever kind. Labels are its values:
-/// one bit each, a class, or bounded numbers.
+/// A distribution over the labels of one head. Its parameters are called logits for every kind of head. Its values are
+/// called labels: bits, a class, or bounded numbers.
 ///
 /// Slices have the lengths [`logits`](Self::logits) and [`labels`](Self::labels).
 pub(super) trait Distribution {
     /// Number of parameters of the distribution.
     fn logits(&self) -> usize;
 
-    /// Number of labels. A head with 0 labels chooses no action and reads the trunk before any choice is made.
+    /// Number of labels. A head with 0 labels chooses no action and runs before any head makes a choice.
     fn labels(&self) -> usize;
 
     /// Number of values of one label; 0 for a bounded number.
@@ -37,12 +37,12 @@ pub(super) trait Distribution {
         least <= label && label <= largest && whole
     }
 
-    /// Kind number in `heads.cuh`, if its loss has a kernel.
+    /// Number of this kind in `heads.cuh`, if its loss has a CUDA kernel.
     fn on_card(&self) -> Option<i32> {
         None
     }
 
-    /// Checks every number before any memory is allocated for it. Errors name `field`.
+    /// Checks that every number is in range, before any memory is allocated. Errors name `field`.
     fn validate(&self, field: &str) -> Result<()>;
 
     /// Draws a label, or takes the most likely one.
@@ -54,16 +54,16 @@ pub(super) trait Distribution {
     /// True if the label is the most likely one.
     fn is_likely(&self, logits: &[f32], label: &[f32]) -> bool;
 
-    /// Number of features that later heads read of a label.
+    /// Number of features that encode a label as input of later heads.
     fn features(&self) -> usize {
         self.logits()
     }
 
-    /// Writes the features that later heads read of a label.
+    /// Writes the features that encode a label as input of later heads.
     fn encode(&self, label: &[f32], out: &mut [f32]);
 
-    /// [`encode`](Self::encode) on the device of the labels: the columns from `first` on of `labels [n, all]`, f32 on
-    /// a card.
+    /// [`encode`](Self::encode) on the device of the labels. The head's labels are the columns from `first` on of
+    /// `labels [n, all]`, f32 on a card.
     fn encode_there(&self, labels: &Tensor, [n, all]: [usize; 2], first: usize) -> Result<Tensor> {
         let own = labels.reshape((n, all))?.narrow(1, first, self.labels())?;
         let (own, width) = (tensor::to_vec(&own.contiguous()?)?, self.features());
@@ -74,10 +74,10 @@ pub(super) trait Distribution {
         Ok(tensor::beside(labels, features, (n, width))?)
     }
 
-    /// Negative log-likelihood of a label in nats, or negative log-density of numbers.
+    /// Negative log-likelihood of a label in nats; for bounded numbers, negative log-density.
     fn nll(&self, logits: &[f32], label: &[f32]) -> f64;
 
-    /// Entropy in nats, differential for numbers.
+    /// Entropy in nats; for bounded numbers, differential entropy.
     fn entropy(&self, logits: &[f32]) -> f64;
 
     /// Loss and entropy of a label. Writes the gradient of `pull.loss * loss - pull.entropy * entropy` to `gradient`,
@@ -102,20 +102,20 @@ pub(super) trait Distribution {
         gradient: &mut [f32],
     ) -> f64;
 
-    /// Rows and columns of the table of a prior, which starts as zero. It gives an offset of the logits for each
-    /// previous label.
+    /// Rows and columns of the prior's table, which starts as zero. The prior adds to the logits an offset that depends
+    /// on the previous label.
     fn prior(&self) -> [usize; 2];
 
-    /// The way in which previous labels read that table.
+    /// The way in which a previous label selects from the prior's table.
     fn prior_read(&self) -> PriorRead;
 
-    /// Appends the ids, or the bits of the numbers, of a previous label for [`prior_read`](Self::prior_read).
+    /// Appends the key of a previous label for [`prior_read`](Self::prior_read): ids, or f32 factors as bits.
     fn prior_key(&self, previous: Option<&[f32]>, out: &mut Vec<u32>);
 
     /// Adds the offset of a previous label to the logits.
     fn add_prior(&self, table: &[f32], previous: Option<&[f32]>, logits: &mut [f32]);
 
-    /// Length of the counts of labels. Counts of separate parts are summed.
+    /// Length of the array of label counts. Counts of several shards are summed.
     fn counts(&self) -> usize;
 
     /// Counts a label, and its pair with the previous label.
@@ -135,7 +135,7 @@ pub(super) trait Distribution {
 pub struct Chance<'a> {
     /// Options of drawing.
     pub sampling: &'a Sampling,
-    /// Generator of the row.
+    /// Random generator of the row.
     pub rng: &'a Rng,
     /// Index of the first random number of this head.
     pub index: u64,
@@ -146,9 +146,9 @@ pub struct Chance<'a> {
 /// Options of a loss. The default gives the plain negative log-likelihood.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape<'a> {
-    /// Factor of the loss of bits.
+    /// Factor of the loss of heads of bits.
     pub scale: f32,
-    /// Factor of the loss of each bit that is set.
+    /// Factor of the loss of each bit, applied if its label is set.
     pub pos_weight: &'a [f32],
     /// Share of the target spread over the other classes.
     pub smoothing: f64,
@@ -175,32 +175,33 @@ pub struct Pair {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// KL(learner || teacher), averaged over the learner. The learner may leave out choices of the teacher, and is
-    /// punished for choices that the teacher would not make.
+    /// KL(learner || teacher), averaged over the learner. The learner may omit choices of the teacher and is penalised
+    /// for choices that the teacher would not make.
     #[default]
     Forward,
-    /// KL(teacher || learner), averaged over the teacher. The learner is punished for choices that it leaves out.
+    /// KL(teacher || learner), averaged over the teacher. The learner is penalised for choices of the teacher that it
+    /// omits.
     Reverse,
 }
 
-/// The way in which a previous label reads the table of a prior.
+/// The way in which a previous label selects from a prior's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PriorRead {
-    /// Rows of this many numbers, by ids.
+    /// Looks up rows of this width by ids.
     Rows(usize),
-    /// The product of the table with this many numbers.
+    /// Multiplies the table by this many factors.
     Product(usize),
 }
 
-/// Baselines of a policy, which it has to beat.
+/// Baselines that a policy should beat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BaselineKind {
-    /// Frequency of each value.
+    /// Predicts each value with its frequency.
     Marginal,
-    /// The previous value with a fitted probability, otherwise the marginal.
+    /// Repeats the previous value with a fitted probability; otherwise predicts the marginal.
     Repeat,
-    /// Frequency of each value after each previous value.
+    /// Predicts each value with its frequency after the previous value.
     Pairs,
 }
 
@@ -239,7 +240,7 @@ pub(super) fn clip(x: f32, clamp: f32) -> f32 {
     x.max(-clamp).min(clamp)
 }
 
-/// `base^gamma`. Whole exponents, the usual ones, take a few multiplications.
+/// `base^gamma`. Small whole exponents, which are usual, take only a few multiplications.
 pub(super) fn power(base: f64, gamma: f64) -> f64 {
     match gamma {
         0.0 => 1.0,

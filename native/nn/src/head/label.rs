@@ -16,7 +16,7 @@ pub fn of_word(word: u16) -> f32 {
     }
 }
 
-/// A head's part of a previous action, or none if there was no previous action.
+/// The previous labels of a head, or none if there was no previous action.
 pub fn known(labels: &[f32]) -> Option<&[f32]> {
     (labels.first() != Some(&NONE)).then_some(labels)
 }

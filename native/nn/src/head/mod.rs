@@ -1,7 +1,7 @@
 //! Kinds of heads: the distribution of one part of an action, with its choice, likelihood and gradient.
 //!
-//! A kind is a folder here, its `mod` line and a row of the table. Its kernel for a card, if it has one, lies in its
-//! folder.
+//! Each kind has a folder here, a `mod` line and a row of the table. The folder also holds the kind's CUDA kernel, if
+//! any.
 
 mod bernoulli;
 mod categorical;

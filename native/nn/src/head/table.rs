@@ -1,5 +1,5 @@
-//! Every kind of head: its name in files, its config and its distribution. This is the only list of them: a new kind
-//! is a folder and a row.
+//! Every kind of head: its name in files, its config and its distribution. This is the only list of kinds: a new kind
+//! needs a folder and a row here.
 
 use sconce_tensor::Tensor;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ macro_rules! heads {
             /// All names, in the order of the table.
             pub const NAMES: &[&str] = &[$($name),*];
 
-            /// Calls `of` with the distribution.
+            /// Calls `of` with the distribution of this kind.
             #[inline]
             fn with<R>(self, of: impl FnOnce(&dyn Distribution) -> R) -> R {
                 match self {
@@ -46,7 +46,7 @@ heads! {
 }
 
 impl HeadKind {
-    /// Number of parameters of its distribution.
+    /// Number of parameters of the distribution.
     pub fn logits(self) -> usize {
         self.with(|head| head.logits())
     }
@@ -76,12 +76,12 @@ impl HeadKind {
         self.with(|head| head.bounds())[1]
     }
 
-    /// True if the number is a label of this head.
+    /// True if `label` is valid for this head.
     pub fn is_label(self, label: f32) -> bool {
         self.with(|head| head.is_label(label))
     }
 
-    /// Returns an error that names `field` unless the number is a label of this head.
+    /// Returns an error that names `field` unless `label` is valid for this head.
     ///
     /// # Errors
     /// `OutOfRange`.
@@ -93,12 +93,12 @@ impl HeadKind {
         Err(Error::out_of_range(field(), label.into(), least, largest))
     }
 
-    /// Checks every number before any memory is allocated for it. Errors name `field`.
+    /// Checks that every number is in range, before any memory is allocated. Errors name `field`.
     pub fn validate(self, field: &str) -> Result<()> {
         self.with(|head| head.validate(field))
     }
 
-    /// Kind number in `heads.cuh`, if its loss has a kernel.
+    /// Number of this kind in `heads.cuh`, if its loss has a CUDA kernel.
     pub fn on_card(self) -> Option<i32> {
         self.with(|head| head.on_card())
     }
@@ -118,12 +118,12 @@ impl HeadKind {
         self.with(|head| head.is_likely(logits, label))
     }
 
-    /// Number of features that later heads read of a label.
+    /// Number of features that encode a label as input of later heads.
     pub fn features(self) -> usize {
         self.with(|head| head.features())
     }
 
-    /// Writes these features.
+    /// Writes the features that encode a label as input of later heads.
     pub fn encode(self, label: &[f32], out: &mut [f32]) {
         self.with(|head| head.encode(label, out))
     }
@@ -190,7 +190,7 @@ impl HeadKind {
         self.with(|head| head.add_prior(table, previous, logits))
     }
 
-    /// Length of the counts of labels.
+    /// Length of the array of label counts.
     pub fn counts(self) -> usize {
         self.with(|head| head.counts())
     }

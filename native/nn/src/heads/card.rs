@@ -11,8 +11,8 @@ use crate::sampling::{Draw, Sampling};
 use crate::spec::Heads;
 use crate::weights::Weight;
 
-/// Threads of a block, and the maximum numbers of a stream and logits of a head. The constants of decide.cu are
-/// equal.
+/// Threads of a block, maximum width of a stream, and maximum number of logits of a head. decide.cu defines the same
+/// constants.
 const THREADS: usize = 256;
 const STREAM: usize = 2048;
 const LOGITS: usize = 1024;
@@ -21,7 +21,7 @@ const LOGITS: usize = 1024;
 const BITS: i32 = 0;
 const CLASSES: i32 = 1;
 
-/// Words of the drawing options of a row.
+/// Number of u32 words that hold the drawing options of a row.
 const DRAW: usize = 8;
 
 /// A head: the offsets of its first logit and first label, and its weights as in `heads/mod.rs`.
@@ -34,9 +34,9 @@ pub(crate) struct Head {
     pub prior: Option<Weight>,
 }
 
-/// The heads, as the kernel reads them.
+/// The heads in the form that the kernel takes.
 pub(crate) struct Table {
-    /// i64, eight for each head.
+    /// Eight i64 words for each head.
     words: Tensor,
     heads: usize,
     stream: usize,
@@ -54,7 +54,7 @@ impl Table {
         spec.stream_size <= STREAM && spec.parts.iter().all(|head| takes(head.kind))
     }
 
-    /// The heads of a spec, in their order. Their weights must live as long as the table.
+    /// A table of the heads of a spec, in order. The weights of the heads must live as long as the table.
     pub(crate) fn new(spec: &Heads, heads: &[Head], beside: &Tensor) -> Result<Self> {
         let place =
             |weight: Option<&Weight>| Result::Ok(weight.map_or(Ok(0), |w| pointer(w))? as i64);
@@ -75,9 +75,9 @@ impl Table {
     }
 }
 
-/// Inputs of the decision of each row, except the streams. All are u32.
+/// Inputs of the decision of each row, except the streams. All inputs are u32.
 pub(crate) struct Rows {
-    /// `[n, num_labels]`; so is `given`.
+    /// Previous labels `[n, num_labels]`; `given` has the same shape.
     previous: Tensor,
     given: Tensor,
     /// `[n, DRAW]`
@@ -113,8 +113,8 @@ impl Rows {
     }
 }
 
-/// Appends the words of rows: previous labels (none if `previous` is empty), given labels, and the draw of each row,
-/// which has one row.
+/// Appends the words of all rows: previous labels (no label if `previous` is empty), given labels, and drawing options.
+/// Each draw has one row.
 pub(crate) fn row_words(
     draws: &[Draw<'_>],
     previous: &[f32],
@@ -145,7 +145,7 @@ fn drawn_by(sampling: &Sampling, rng: Option<&Rng>) -> [u32; DRAW] {
     [key0, key1, step0, step1, temperature, press, release, flags]
 }
 
-/// Streams `[n, size]` -> `[n, num_logits + num_labels]`: logits, then labels as numbers.
+/// Decides on streams `[n, size]`. Returns `[n, num_logits + num_labels]`: logits, then labels as f32.
 pub(crate) fn decide(table: &Table, streams: &Tensor, rows: &Rows) -> Result<Tensor> {
     let (n, streams) = (streams.dim(0)?, streams.contiguous()?);
     let out = unwritten((n, table.logits + table.labels), DType::F32, &streams)?;

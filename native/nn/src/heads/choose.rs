@@ -39,7 +39,7 @@ impl Heads {
         Ok(self.decision(tensor::to_vec(&Tensor::cat(&logits, 1)?)?, choices))
     }
 
-    /// True if games can be decided together on a device. A card can do so for autoregressive heads too.
+    /// True if one pass can decide several games on the device. Autoregressive heads need a card for this.
     pub fn decide_together(&self, device: &Device) -> bool {
         self.are_independent() || (device.is_cuda() && card::Table::takes(&self.spec))
     }
@@ -57,7 +57,7 @@ impl Heads {
         Ok(self.decision(logits, choices))
     }
 
-    /// Destination of the choices; holds the given labels, if there are any.
+    /// Allocates the choices; filled with the given labels, if any.
     pub(super) fn given(&self, rows: usize, draw: Draw) -> Result<Vec<f32>> {
         let Some(given) = draw.given else { return Ok(vec![0.0; rows * self.spec.num_labels()]) };
         self.check_rows(rows, given)?;
@@ -65,7 +65,7 @@ impl Heads {
         Ok(given.to_vec())
     }
 
-    /// Chooses for one head from its logits of each row, unless the labels are given.
+    /// Chooses the labels of one head from the logits of each row, unless labels are given.
     pub(super) fn choose<'a>(
         &self,
         part: spec::Part<'_>,
@@ -98,8 +98,8 @@ impl Heads {
         Decision { logits, choices, confidence }
     }
 
-    /// Runs the residual stream. `choice(head, its logits)` returns the choice of that head and the logits that it
-    /// used. A value head reads the stream before any choice is added.
+    /// Runs the residual stream. `choice(head, logits)` returns the choice of that head and the logits used for the
+    /// choice. A value head runs before any choice is added to the stream.
     pub(super) fn unroll(
         &self,
         trunk: &Tensor,
@@ -124,7 +124,7 @@ impl Heads {
         Ok(all)
     }
 
-    /// The columns of one head, from rows of all labels.
+    /// Selects the labels of one head from rows of all labels.
     pub(super) fn part(&self, labels: &[f32], at: usize) -> Vec<f32> {
         let Some(part) = self.spec.iter().nth(at) else { return vec![] };
         let span = part.labels..part.labels + part.head.kind.labels();
@@ -158,7 +158,7 @@ impl Heads {
     }
 }
 
-/// The features that later heads read of a head's labels, `[n, features]`, on the device of `x`.
+/// Encodes a head's labels as input of later heads, `[n, features]`, on the device of `x`.
 fn features(head: &spec::Head, labels: &[f32], x: &Tensor) -> Result<Tensor> {
     let (kind, width) = (head.kind, head.kind.features());
     let labels = labels.chunks_exact(kind.labels().max(1));

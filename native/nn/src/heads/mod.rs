@@ -1,4 +1,4 @@
-//! From the trunk vector to logits, and from logits to an action.
+//! Computes logits from the trunk vector, and an action from logits.
 
 pub(crate) mod card;
 mod choose;
@@ -40,13 +40,13 @@ enum Layers {
     Linear(Linear),
     /// `logits = W_2 relu(W_1 x)` for each head. Weights: `NAME_hidden`, `NAME_logits`.
     Independent(Vec<Branch>),
-    /// A residual stream: each head reads its logits from it and adds an encoding of its choice (Vinyals et al.
-    /// 2019). Weights: `stream_in`, `decode.NAME`, and `encode.NAME` if a later head reads the choice.
+    /// A residual stream: each head computes its logits from the stream and adds an encoding of its choice (Vinyals et
+    /// al. 2019). Weights: `stream_in`, `decode.NAME`, and `encode.NAME` if a later head depends on the choice.
     Autoregressive { stream: Linear, decode: Vec<Linear>, encode: Vec<Option<Linear>> },
 }
 
 impl Heads {
-    /// Heads that read trunk vectors of `input` numbers.
+    /// Builds heads for trunk vectors of width `input`.
     pub fn new(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Self> {
         let layers = match spec.kind {
             HeadsKind::Independent if spec.are_linear() => {
@@ -63,8 +63,9 @@ impl Heads {
         Ok(Heads { spec: spec.clone(), layers, prior })
     }
 
-    /// Logits `[n, num_logits]` of n trunk vectors `[.., w]`. Autoregressive heads read `labels [n, num_labels]`
-    /// (teacher forcing). The prior reads `previous [n, num_labels]`, with [`NONE`] for a missing label.
+    /// Logits `[n, num_logits]` of n trunk vectors `[.., w]`. Autoregressive heads are conditioned on `labels [n,
+    /// num_labels]` (teacher forcing). The prior is conditioned on `previous [n, num_labels]`, with [`NONE`] for a
+    /// missing label.
     pub fn forward(
         &self,
         trunk: &Tensor,
@@ -91,12 +92,12 @@ impl Heads {
         Ok(logits)
     }
 
-    /// True if no head reads the choice of another.
+    /// True if no head depends on the choice of another.
     pub fn are_independent(&self) -> bool {
         !matches!(self.layers, Layers::Autoregressive { .. })
     }
 
-    /// [`forward`](Self::forward) with uploaded inputs; `labels` are on a card.
+    /// [`forward`](Self::forward) with inputs that are already on the device; `labels` are on a card.
     pub(crate) fn of_placed(
         &self,
         trunk: &Tensor,
@@ -150,7 +151,7 @@ fn autoregressive(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Layer
     Ok(Layers::Autoregressive { stream, decode, encode })
 }
 
-/// The trunk as `[rows, width]`.
+/// Reshapes the trunk vectors to `[rows, width]`.
 fn by_row(trunk: &Tensor, rows: usize) -> Result<Tensor> {
     arrange::reshape(trunk, [rows, trunk.elem_count() / rows.max(1)])
 }

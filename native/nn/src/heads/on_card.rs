@@ -1,4 +1,4 @@
-//! Autoregressive heads, decided on an NVIDIA card.
+//! Runs autoregressive heads on an NVIDIA card.
 
 use sconce_tensor::{DType, Tensor, tensor};
 
@@ -28,7 +28,7 @@ impl Heads {
         arrange::join(&logits.iter().collect::<Vec<_>>())
     }
 
-    /// The table of autoregressive heads on the card of `x`; none if choices are not made there.
+    /// The table of autoregressive heads on the card of `x`; none if the card cannot make their choices.
     pub(crate) fn table(&self, x: &Tensor) -> Result<Option<card::Table>> {
         let Layers::Autoregressive { decode, encode, .. } = &self.layers else { return Ok(None) };
         let f32_there = x.device().is_cuda() && x.dtype() == DType::F32;
@@ -56,7 +56,8 @@ impl Heads {
         Ok(Some(card::Table::new(&self.spec, &heads?, x)?))
     }
 
-    /// [`act`](Self::act) of autoregressive heads. The choices are read back once all are made.
+    /// [`act`](Self::act) for autoregressive heads on a card. The choices are copied to the host once, after the last
+    /// head.
     pub(super) fn act_on_card(
         &self,
         table: &card::Table,
@@ -102,7 +103,7 @@ impl Heads {
         Ok(())
     }
 
-    /// Logits and labels as numbers, `[n, num_logits + num_labels]`.
+    /// Decides on the card. Returns logits, then labels as f32, `[n, num_logits + num_labels]`.
     pub(crate) fn decided(
         &self,
         trunk: &Tensor,

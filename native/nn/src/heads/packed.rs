@@ -1,4 +1,4 @@
-//! Heads for one frame at a time.
+//! Heads that decide one frame at a time.
 
 use std::ops::Range;
 
@@ -23,12 +23,12 @@ pub(crate) struct Packed {
 }
 
 enum PackedLayers {
-    /// All heads in one matrix.
+    /// The logits of all heads in one matrix.
     Linear(Matrix),
     /// The hidden layers of all heads in one matrix. Each head reads its own range of the output.
     Independent { hidden: Matrix, heads: Vec<(Range<usize>, Matrix)> },
-    /// A stream from which each head reads its logits. Each head adds the row of its table for its choice. Value
-    /// heads read the stream before any choice is added.
+    /// A stream from which each head computes its logits. Each head then adds to the stream a row that encodes its
+    /// choice. Value heads run before any choice is added.
     Autoregressive { stream: Matrix, decode: Vec<Matrix>, encode: Vec<Option<Range<usize>>> },
 }
 
@@ -139,7 +139,7 @@ impl Packed {
         }
     }
 
-    /// Checks lengths and labels before anything is computed. Given labels become the choice.
+    /// Checks lengths and labels before anything is computed. Copies given labels to the choice.
     pub(crate) fn check(&self, game: &mut Game<'_>) -> Result<()> {
         let decision = &mut *game.decision;
         for (what, expected, got) in [
@@ -168,7 +168,7 @@ impl Packed {
         heads(false).chain(heads(true))
     }
 
-    /// Checks that there is one action of valid labels. Previous labels may also be [`NONE`].
+    /// Checks that the labels are those of one action and are valid. Previous labels may also be [`NONE`].
     fn check_labels(&self, labels: &[f32], previous: bool) -> Result<()> {
         let (what, before) =
             if previous { ("previous labels", "previous ") } else { ("labels", "") };
@@ -193,7 +193,7 @@ impl Packed {
     }
 }
 
-/// A head's part of labels.
+/// The slice of `labels` that belongs to a head.
 fn own<'a>(part: &Part<'_>, labels: &'a [f32]) -> &'a [f32] {
     &labels[part.labels..][..part.head.kind.labels()]
 }
@@ -202,7 +202,7 @@ fn logits<'a>(part: &Part<'_>, decision: &'a Decision) -> &'a [f32] {
     &decision.logits[part.logits..][..part.head.kind.logits()]
 }
 
-/// Copies numbers `[games, n]` to the logits of each game.
+/// Copies `numbers [games, n]` to the logits of each game, from logit `at` on.
 fn give(games: &mut [Game<'_>], numbers: &[f32], n: usize, at: usize) {
     for (game, numbers) in games.iter_mut().zip(numbers.chunks_exact(n)) {
         if game.outcome.is_ok() {
@@ -211,7 +211,7 @@ fn give(games: &mut [Game<'_>], numbers: &[f32], n: usize, at: usize) {
     }
 }
 
-/// Draws a head's part of the choice, unless it is given.
+/// Draws the labels of a head, unless labels are given.
 fn choose(part: &Part<'_>, game: &mut Game<'_>) {
     if game.given.is_some() {
         return;
@@ -224,7 +224,7 @@ fn choose(part: &Part<'_>, game: &mut Game<'_>) {
     kind.choose(logits, &Chance { sampling, rng, index: part.labels as u64, held }, out);
 }
 
-/// Adds the encoding of a head's choice: each feature times its row.
+/// Adds the encoding of a head's choice to the stream: each feature times its row of the table.
 fn add_choice(stream: &mut [f32], table: &[f32], part: &Part<'_>, choices: &[f32]) {
     let (kind, n, chosen) = (part.head.kind, stream.len(), own(part, choices));
     with_numbers(kind.features(), |features| {
@@ -232,7 +232,7 @@ fn add_choice(stream: &mut [f32], table: &[f32], part: &Part<'_>, choices: &[f32
         let rows = features.iter().zip(table.chunks_exact(n));
         for (feature, row) in rows.filter(|(feature, _)| **feature != 0.0) {
             match feature {
-                // Bits and classes have the feature 1.
+                // A set bit or chosen class has the feature 1.
                 1.0 => add_assign(stream, row),
                 _ => stream.iter_mut().zip(row).for_each(|(sum, number)| *sum += feature * number),
             }
@@ -240,7 +240,7 @@ fn add_choice(stream: &mut [f32], table: &[f32], part: &Part<'_>, choices: &[f32
     });
 }
 
-/// The columns of a matrix, one after the other.
+/// Transposes a matrix: its columns, one after the other.
 fn turned(weight: &[f32], columns: usize) -> Vec<f32> {
     let column = |j| weight.iter().skip(j).step_by(columns).copied();
     (0..columns).flat_map(column).collect()

@@ -1,4 +1,4 @@
-//! The offset that a head adds to its logits for its previous choice.
+//! The prior: an offset of a head's logits that depends on the head's previous choice.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::{Error, Result, ops, spec};
 
 /// Inputs of a prior, made from previous labels.
 pub(crate) enum Read {
-    /// Row indices of its table.
+    /// Row indices of the prior's table.
     Rows(Ids),
-    /// Factors `[n, ..]` of the table.
+    /// Factors `[n, ..]` that the table is multiplied by.
     Numbers(Tensor),
 }
 
@@ -51,7 +51,7 @@ impl Heads {
         self.priors().zip(keys).map(of_head).collect()
     }
 
-    /// The same as words: ids, or the bits of numbers.
+    /// Inputs of the priors for previous labels, by head, as words: ids, or f32 factors as bits.
     pub(crate) fn prior_keys(&self, rows: usize, previous: &[f32]) -> Result<Vec<Vec<u32>>> {
         let width = self.spec.num_labels();
         if !self.prior.is_empty() && previous.len() != rows * width {
@@ -98,7 +98,7 @@ impl Heads {
         Ok(Some(arrange::join(&parts.iter().collect::<Vec<_>>())?))
     }
 
-    /// Choosing heads with their tables; none without a prior.
+    /// Heads that choose an action, with their tables; none without a prior.
     pub(super) fn priors(&self) -> impl Iterator<Item = (spec::Part<'_>, &Weight)> {
         self.spec.iter().filter(|part| part.head.kind.labels() > 0).zip(&self.prior)
     }
@@ -112,7 +112,7 @@ fn by_rows(table: &Weight, width: usize) -> Result<Tensor> {
     }
 }
 
-/// A table for each choosing head, zero until the trainer fits it.
+/// Creates a table for each head that chooses an action. A table is zero until the trainer fits it.
 pub(super) fn tables(spec: &spec::Heads, b: &Builder) -> Result<Vec<Weight>> {
     let choosing = spec.parts.iter().filter(|head| head.kind.labels() > 0);
     choosing.map(|head| b.get(&head.name, &head.kind.prior(), Init::Constant(0.0))).collect()

@@ -1,4 +1,4 @@
-//! From an embedded frame to the vector that the backbone reads.
+//! Builds the input vector of the backbone from an embedded frame.
 
 use std::ops::Range;
 
@@ -15,11 +15,11 @@ pub struct Frame<'a> {
     pub continuous: &'a [f32],
     /// Ids `[id slots]`.
     pub ids: &'a [u32],
-    /// Previous labels `[num_labels]`; [`NONE`](crate::heads::NONE) without a previous action.
+    /// Previous labels `[num_labels]`; [`NONE`](crate::heads::NONE) if there is no previous action.
     pub previous: &'a [f32],
 }
 
-/// Continuous features, then the looked-up rows of each table.
+/// Builds vectors of continuous features, then the looked-up rows of each table.
 pub(crate) struct Embedding {
     continuous: usize,
     width: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Embedding {
 }
 
 struct Lookup {
-    /// Index among the ids of a frame.
+    /// Index of the looked-up id among the ids of a frame.
     slot: usize,
     name: String,
     rows: usize,

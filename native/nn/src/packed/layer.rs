@@ -1,4 +1,4 @@
-//! The interface of all parts of a packed backbone.
+//! The interface of all layers of a packed backbone.
 
 use std::ops::Range;
 
@@ -19,13 +19,13 @@ pub struct Game<'a> {
     pub state: &'a mut [f32],
     /// Options of drawing.
     pub sampling: &'a Sampling,
-    /// Generator of the game.
+    /// Random generator of the game.
     pub rng: Rng,
-    /// Labels of a given action; nothing is drawn.
+    /// Labels of a given action. If present, nothing is drawn.
     pub given: Option<&'a [f32]>,
     /// Directions that are removed before the heads read the trunk vector.
     pub projection: Option<&'a Projection>,
-    /// Destination, created by `Plan::blank`.
+    /// Decision to write to, created by `Plan::blank`.
     pub decision: &'a mut Decision,
     /// Result of the step. An error of one game does not affect the others.
     pub outcome: Result<()>,
@@ -51,7 +51,7 @@ impl<'a> Game<'a> {
         }
     }
 
-    /// The `len` numbers of the state that begin at `at`.
+    /// The `len` values of the state that begin at `at`.
     pub(crate) fn state(&mut self, at: usize, len: usize) -> &mut [f32] {
         &mut self.state[at..at + len]
     }
@@ -69,14 +69,14 @@ pub trait Step: Send + Sync {
     /// Number of f32 in the part's state of one game.
     fn state_len(&self) -> usize;
 
-    /// Reports the ranges of the state that the last `steps` steps may have changed, by default the whole part, which
-    /// begins at `at` in `state`. `steps` is at least 1.
+    /// Reports the ranges of `state` that the last `steps` steps may have changed; by default this part's whole state,
+    /// which begins at `at`. `steps` is at least 1.
     fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
         let _ = (state, steps);
         each(at..at + self.state_len());
     }
 
-    /// From `scratch.x [games, inputs]` to `scratch.x [games, outputs]`. The part's state begins at `at` in the state
-    /// of each game. It may use all of the scratch except the stream.
+    /// Replaces `scratch.x [games, inputs]` by `scratch.x [games, outputs]`. The part's state begins at `at` in the
+    /// state of each game. The step may use all scratch buffers except the stream.
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch);
 }

@@ -1,4 +1,4 @@
-//! A policy packed for the CPU, for one frame at a time of one or several games.
+//! A policy packed for the CPU, which steps one or several games one frame at a time.
 
 mod embedding;
 mod layer;

@@ -12,10 +12,10 @@ use crate::{Policy, heads};
 
 /// A policy packed for the CPU: a second copy of its weights in one arena.
 ///
-/// In f32 its logits and states equal those of `Policy::act` to 1e-5 of the largest number. In bf16 they equal those
-/// of the policy with rounded matrices to the same tolerance. In int8 the tolerance is 1e-3, because the inputs of a
-/// matrix are rounded to 16 bits. Its choices use the same random numbers. The decision of a game does not depend on
-/// the games stepped with it, to the bit.
+/// In f32, logits and states equal those of `Policy::act` to 1e-5 of the largest value. In bf16, logits and states
+/// equal those of the policy with rounded matrices to the same tolerance. In int8 the tolerance is 1e-3, because the
+/// inputs of a matrix are rounded to 16 bits. A plan draws the same random numbers as `Policy::act`. The decision of a
+/// game is bit-identical whichever games are stepped with it.
 pub struct Plan {
     format: Format,
     matrices: Vec<Packed>,
@@ -30,7 +30,7 @@ pub struct Plan {
     widest: usize,
 }
 
-/// Games stepped together. With this many, each weight that is read serves enough games.
+/// Maximum number of games stepped together, enough to amortise reading each weight.
 const AT_ONCE: usize = 64;
 
 impl Plan {
@@ -44,7 +44,7 @@ impl Plan {
         if spec.backbone.is_window_only() {
             return Ok(None);
         }
-        // Once in the order of packing, and once more aligned to a cache line.
+        // While packing, the weights exist twice: in the order of packing, and aligned to a cache line.
         let bytes = (2 * size_of::<f32>() * policy.num_weights()) as u64;
         memory::room("packed weights", bytes)?;
         memory::caught(|| Self::packed(policy, spec, format))
@@ -103,7 +103,7 @@ impl Plan {
         self.heads.blank()
     }
 
-    /// The state of a game that has not begun: the parts of a `crate::backbone::State`, one after the other.
+    /// The initial state of a game: the parts of a `crate::backbone::State`, one after the other.
     pub fn zero_state(&self) -> &[f32] {
         &self.zero
     }
@@ -113,14 +113,14 @@ impl Plan {
         size_of_val(self.arena.numbers())
     }
 
-    /// One decision for one frame of each game. An error is the outcome of its game and affects no other.
+    /// One decision for one frame of each game. An error becomes the outcome of its game and affects no other game.
     ///
     /// # Errors of a game
     /// `NonFinite` for non-finite logits or a non-finite number in the state. `OutOfRange` and `Mismatch` for inputs
     /// that do not fit the policy.
     pub fn step(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
         if games.iter().any(|game| game.state.len() != self.zero.len()) {
-            // Games are stepped one at a time, because layers rely on equal state lengths.
+            // A game does not fit. Step only those that do, because layers rely on equal state lengths.
             return self.step_those_that_fit(games, scratch);
         }
         for games in games.chunks_mut(AT_ONCE) {
@@ -180,7 +180,7 @@ impl Plan {
         Err(Error::NonFinite { what: format!("state[{part}]"), value })
     }
 
-    /// Updates `old`, the state of a game `steps` steps before `now`, to the state `now`.
+    /// Updates `old`, the state of a game `steps` steps before `now`, to `now`, copying only the ranges that changed.
     ///
     /// # Shapes
     /// Both have `[state_len]`. `steps` is at least 1.

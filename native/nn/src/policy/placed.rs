@@ -33,7 +33,7 @@ impl Policy {
         Ok(Placed { prior: self.heads.prior_reads(rows, &frames.previous)?, ..self.input(frames)? })
     }
 
-    /// The same without the inputs of priors.
+    /// Uploads frames to the device of the weights, without the inputs of priors.
     pub(super) fn input(&self, frames: &Frames) -> Result<Placed> {
         let (continuous, ids) = self.read(frames)?;
         let shape = (frames.batch * frames.time, self.continuous);
@@ -48,7 +48,7 @@ impl Policy {
         })
     }
 
-    /// Continuous features, and the row indices of each table.
+    /// Checks the frames. Returns their continuous features, and the row indices of each table.
     fn read<'a>(&self, frames: &'a Frames) -> Result<Taken<'a>> {
         let rows = frames.batch * frames.time;
         for (what, expected, got) in [
@@ -84,8 +84,9 @@ impl Policy {
         arrange::reshape(&x, [b, t, self.spec.embedding.width()])
     }
 
-    /// Logits `[n, num_logits]` of all frames, or of the last frames if the context says so, and the state after
-    /// them. Autoregressive heads are conditioned on `labels [n, num_labels]`, which are on the card.
+    /// Logits `[n, num_logits]` of all frames, or of the last frames if the context [needs only
+    /// those](Context::of_last), and the state after the last frame. Autoregressive heads are conditioned on `labels
+    /// [n, num_labels]`, which are on the card.
     pub fn forward_placed(
         &self,
         placed: &Placed,
@@ -99,7 +100,7 @@ impl Policy {
         })
     }
 
-    /// The trunk vectors and the state after them.
+    /// The trunk vectors and the state after the last frame.
     pub(super) fn trunk_placed(
         &self,
         placed: &Placed,
@@ -131,7 +132,7 @@ mod words {
             Ok((numbers, others))
         }
 
-        /// The same without the inputs of priors.
+        /// Frames as words of 32 bits, without the inputs of priors.
         pub fn input_words<'a>(&self, frames: &'a Frames) -> Result<(&'a [u32], Vec<u32>)> {
             let (continuous, ids) = self.read(frames)?;
             let ids = ids.iter().flat_map(|ids| ids.iter().copied());
@@ -142,7 +143,7 @@ mod words {
     }
 
     impl Placed {
-        /// Destinations of the words, in order.
+        /// Tensors that the words are written to, in order.
         pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
             let ids = self.ids.iter().filter_map(|ids| match ids {
                 Ids::There(ids) => Some(ids),

@@ -1,9 +1,9 @@
 //! Steps of several games on a card. The first step with a given number of games is recorded as a graph.
 //!
-//! A step is one graph for every backbone. It reads words and writes an answer into memory shared with the host. The
-//! words hold the addresses of the states of the games, the addresses of the states after the step, and the inputs of
-//! the pass. The graph gathers the states, runs the pass, and writes the new states to their addresses and the logits
-//! to the answer. Autoregressive heads choose on the card, and their choices follow the logits in the answer.
+//! A step is one CUDA graph for every backbone. The graph reads words (u32) from memory shared with the host and writes
+//! its answer to such memory. The words hold the addresses of the games' states before and after the step, and the
+//! inputs of the pass. The graph gathers the states, runs the pass, and writes the new states to their addresses and
+//! the logits to the answer. Autoregressive heads choose on the card; in the answer, the choices follow the logits.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -22,10 +22,10 @@ use crate::{Error, Result};
 /// Maximum number of games in one step. More games take several steps.
 const MOST: usize = 256;
 
-/// Words of an address.
+/// Number of u32 words in an address.
 const PLACE: usize = 2;
 
-/// Number of steps in this process that the card refused to record. Each is counted once. They run slower.
+/// Number of distinct steps in this process that the card refused to record. Such steps run slower.
 pub fn unrecorded() -> usize {
     device::refusals().len()
 }
@@ -34,7 +34,7 @@ pub fn unrecorded() -> usize {
 #[derive(Default)]
 pub(super) struct Steps(Mutex<Vec<Recorded>>);
 
-/// A step of games of `frames [b, 1]`, as in [`Policy::step_games`].
+/// Steps the games of `frames [b, 1]`, as [`Policy::step_games`] does.
 pub(super) fn step(
     policy: &Policy,
     frames: &Frames,
@@ -75,7 +75,7 @@ fn some(policy: &Policy, games: Games<'_>) -> Result<Vec<Result<Stepped>>> {
     let Device::Cuda(card) = policy.device() else {
         return Err(Error::mismatch("device", "a card", "another"));
     };
-    // Work that cannot be recorded is launched op by op.
+    // A step that cannot be recorded is launched op by op.
     let mut memory = Workspace::default();
     let graph = Graph::record(card, |recording| match recording {
         true => memory.reuse(|| buffers.work(policy)),
@@ -90,11 +90,11 @@ fn some(policy: &Policy, games: Games<'_>) -> Result<Vec<Result<Stepped>>> {
     stepped
 }
 
-/// A step of `batch` games of a policy.
+/// The recorded step of `batch` games of a policy.
 struct Recorded {
     graph: Option<Graph>,
     _held: Held,
-    /// Memory that the graph works in.
+    /// Workspace of the graph.
     _memory: Option<Workspace>,
     batch: usize,
     buffers: Buffers,
@@ -103,7 +103,8 @@ struct Recorded {
 impl Recorded {
     fn step(&self, policy: &Policy, games: Games<'_>) -> Result<Vec<Result<Stepped>>> {
         let asked = self.buffers.ask(policy, games)?;
-        // After a failure some work is in flight and still reads the words, which the next step overwrites.
+        // After a failure, work in flight may still read the words. Wait for it, because the next step overwrites the
+        // words.
         self.play(policy).inspect_err(|_| drop(policy.device().synchronize()))?;
         self.buffers.answer(policy, asked, games)
     }
@@ -119,7 +120,7 @@ impl Recorded {
 /// Tensors whose addresses were given to the card. They live until the answer has arrived.
 struct Asked {
     before: Vec<Tensor>,
-    /// The states after the step: each part, with its rows of all games.
+    /// The states after the step, part by part; each part holds the rows of all games.
     after: Tensor,
 }
 
@@ -135,8 +136,8 @@ struct Buffers {
     heads: Option<(Table, Rows)>,
     /// The gathered states of all games.
     state: State,
-    /// f32 `[batch, width + 1]`: logits, choices made on the card, and a flag that is not 0 if the state after them
-    /// has a non-finite number.
+    /// f32 `[batch, width + 1]`: logits, choices made on the card, and a flag that is not 0 if the state after the step
+    /// has a non-finite value.
     answer: Shared,
     batch: usize,
     width: usize,
@@ -172,7 +173,7 @@ impl Buffers {
         Ok(Buffers { _held, words, intake, placed, heads, state, answer, batch, width })
     }
 
-    /// All work on the card.
+    /// Launches all work of the step on the card.
     fn work(&self, policy: &Policy) -> Result<()> {
         let Buffers { words, intake, placed, heads, state, answer, .. } = self;
         let (words, answer) = (words.place(), answer.place());
@@ -196,7 +197,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// Writes the inputs of a step. Missing games up to `batch` are copies of the first.
+    /// Writes the inputs of a step. Rows beyond the last game, up to `batch`, are copies of the first game.
     fn ask(&self, policy: &Policy, games: Games<'_>) -> Result<Asked> {
         let (batch, Games { frames, states, draws }) = (self.batch, games);
         let mut before = vec![];
@@ -278,7 +279,7 @@ impl Buffers {
     }
 }
 
-/// Rows of frames, by their indices.
+/// Copies rows of `frames`; `row` maps each of the `batch` output rows to a source row.
 fn padded(frames: &Frames, batch: usize, row: impl Fn(usize) -> usize) -> Frames {
     fn rows<T: Copy>(
         all: &[T],

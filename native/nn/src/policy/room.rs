@@ -1,7 +1,8 @@
-//! Memory of a pass, checked before it begins.
+//! Checks that a pass fits in memory before the pass begins.
 //!
-//! A bound from the shapes of the weights shows that nearly every pass fits. Only other passes are measured. Three
-//! passes over a few frames determine a plane, because every op needs a constant amount per game and per frame.
+//! For nearly every pass, an upper bound from the shapes of the weights shows that the pass fits. Otherwise the memory
+//! is measured: three passes over a few frames determine a plane over games and frames, because every op needs a
+//! constant amount per game and per frame.
 
 use std::sync::OnceLock;
 
@@ -11,20 +12,20 @@ use crate::heads::NONE;
 use crate::memory::{self, Meter};
 use crate::{Result, pool};
 
-/// Frames of the smallest measured pass: enough rows for the matrix products of large passes.
+/// Number of frames of the smallest measured pass: enough rows to select the same matrix products as large passes.
 const FRAMES: usize = 32;
-/// Numbers that a pass holds for each number that a weight reads or produces, if nothing is freed.
+/// Bound of the f32 values that a pass holds per input or output value of a weight, if nothing is freed.
 const HELD: u64 = 4;
-/// The same for a pass with a graph and its backward pass.
+/// Bound of the f32 values that a pass with a graph and its backward pass hold per input or output value of a weight.
 const STEP: u64 = 12;
 /// Number of frames per stored state in a graph.
 const STATE: u64 = 8;
-/// Numbers that training keeps for each weight: gradient, moments, average, copies for checkpoints.
+/// Number of f32 values that training keeps per weight: gradient, moments, average, copies for checkpoints.
 const WEIGHTS: u64 = 16;
-/// Buffers of the widest layer that a pass holds at once.
+/// Number of buffers as wide as the widest layer that a pass holds at once.
 const LAYER: u64 = 32;
 
-/// Bytes of passes of one kind: a plane over games and frames.
+/// Bytes of a pass as a linear function of games and frames.
 #[derive(Debug, Clone, Copy)]
 struct Plane {
     pass: f64,
@@ -40,13 +41,13 @@ pub(super) struct Room {
     planes: [OnceLock<Option<Plane>>; 2],
 }
 
-/// Numbers that bound the memory of a pass.
+/// Sizes of a policy that bound the memory of a pass.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     /// Sum of all dimensions of all weights, and the largest dimension.
     widths: u64,
     widest: u64,
-    /// Numbers in the state of one game, and numbers in the weights.
+    /// Number of f32 in the state of one game, and in all weights.
     state: u64,
     weights: u64,
 }
@@ -54,7 +55,7 @@ struct Sizes {
 impl Policy {
     /// Returns an error if a pass without a graph does not fit in memory.
     pub(super) fn check_room(&self, frames: &Frames, context: &Context) -> Result<()> {
-        // A card counts its own memory, and training has its own plan.
+        // Memory on a card is counted separately, and training plans its own memory.
         if !self.device().is_cpu() || self.place.is_variable() {
             return Ok(());
         }
@@ -74,7 +75,7 @@ impl Policy {
         let (batch, rows) = (batch as u64, (batch as u64).saturating_mul(time as u64));
         let Sizes { widths, widest, state, weights } =
             *self.room.sizes.get_or_init(|| self.sizes());
-        // Layers run one after the other, and only taps keep their outputs.
+        // Layers run one after the other, and only taps keep the outputs of earlier layers.
         let held = match tapped {
             true => HELD.saturating_mul(widths),
             false => widths.min(LAYER.saturating_mul(widest)),
@@ -102,7 +103,8 @@ impl Policy {
         }
     }
 
-    /// Bytes of a pass without a graph, measured on a few frames. None if the process does not count its memory.
+    /// Bytes of a pass without a graph, extrapolated from passes over a few frames. None if the process does not count
+    /// its memory.
     pub fn pass_bytes(&self, batch: usize, time: usize, tapped: bool) -> Result<Option<u64>> {
         let known = &self.room.planes[usize::from(tapped)];
         let plane = match known.get() {
@@ -139,7 +141,7 @@ impl Policy {
         Ok(Some(Plane { pass: rest, game, frame }))
     }
 
-    /// Frames of zeros with the smallest valid labels.
+    /// Returns frames of zeros, and the smallest valid labels.
     fn blank(&self, batch: usize, time: usize) -> (Frames, Vec<f32>) {
         let rows = batch * time;
         let labels = self.spec.heads.least_labels().repeat(rows);

@@ -6,7 +6,7 @@ use crate::heads::Decision;
 /// A decision and the state after it.
 pub type Stepped = (Decision, State);
 
-/// The context of a step: only the last frame is needed, and it is the only one.
+/// The context of a step, whose single frame is the last frame.
 pub(super) fn last() -> Context {
     Context::default().of_last()
 }

@@ -1,4 +1,4 @@
-//! Decisions of several games in one step.
+//! Steps several games at once.
 
 use super::stepped::{Stepped, last};
 use super::{Frames, Policy, check_logits};
@@ -7,13 +7,13 @@ use crate::sampling::Draw;
 use crate::{Error, Result, memory};
 
 impl Policy {
-    /// True if games should be stepped together, which pays on every device except a CPU.
+    /// True if games should be stepped together, which is faster on every device except a CPU.
     pub fn steps_games(&self) -> bool {
         !self.device().is_cpu() && self.heads.decide_together(self.device())
     }
 
-    /// Steps games of `frames [b, 1]`. Their states `[1, ..]` are separate, and each game has a draw of one row. Each
-    /// result equals the result of a single step, up to rounding errors of products. Non-finite logits or a
+    /// Steps games of `frames [b, 1]`. Each game has its own state `[1, ..]` and a draw of one row. Each result equals
+    /// the result of stepping the game alone, up to rounding errors of matrix products. Non-finite logits or a
     /// non-finite state are an error of that game only.
     ///
     /// On a card, the first step with a given number of games is recorded as a graph; later steps replay it.

@@ -5,21 +5,21 @@
 //   glu          y = f(x[.., ..n]) x[.., n..]
 //   skip         y = x + d z, d [d]
 //
-// Numbers are of type T, arithmetic is f32. Sums over rows have an order that depends on sizes alone.
+// Values are of type T, arithmetic is f32. Sums over rows have an order that depends on sizes alone.
 
 #include "activations.cuh"
 #include "numbers.cuh"
 
 namespace {
 
-// Numbers of a thread, a block's width apart: their reads overlap.
+// Values of a thread, a block's width apart, so that their loads overlap.
 constexpr int EACH = 2;
 // Columns and rows of a block that sums columns, and the least rows of a part.
 constexpr int COLUMNS = 32;
 constexpr int LINES = 8;
 constexpr int ROWS = 256;
 
-// Calls put(i, get(i)) for the numbers of this thread.
+// Calls put(i, get(i)) for the values of this thread.
 template <typename Get, typename Put> __device__ void each(long long n, Get get, Put put) {
   const long long first = blockIdx.x * (long long)blockDim.x * EACH + threadIdx.x;
   decltype(get(first)) got[EACH];
@@ -29,17 +29,17 @@ template <typename Get, typename Put> __device__ void each(long long n, Get get,
     if (first + k * (long long)blockDim.x < n) put(first + k * (long long)blockDim.x, got[k]);
 }
 
-// A number with its gate, its gradient, or an addend.
+// A value with its gate, its gradient, or an addend.
 struct Two {
   float x, g;
 };
 
-// A number with its gate and a gradient, or three operands.
+// A value with its gate and a gradient, or three operands.
 struct Three {
   float x, g, dy;
 };
 
-// i / n; faster for numbers that fit 32 bits.
+// Computes i / n; faster for values that fit 32 bits.
 __device__ inline long long quotient(long long i, int n) {
   return i <= 0xffffffffll ? (long long)(unsigned(i) / unsigned(n)) : i / n;
 }
@@ -58,7 +58,7 @@ template <typename T> __device__ void backward(const T *x, const T *dy, T *dx, l
   each(n, get, [=](long long i, Two v) { write(dx + i, v.g * slope(activation, v.x)); });
 }
 
-// The column sums of of(i, weight) over a part of the rows, with the weight of each column.
+// Sums of(i, weight) over a part of the rows, for each column with the weight of the column.
 template <typename T, typename Of>
 __device__ void sum_columns(const T *weights, float *parts, long long rows, int d, Of of) {
   __shared__ float sums[LINES][COLUMNS];
@@ -106,7 +106,7 @@ template <typename T> __device__ void skip(const T *x, const T *z, const T *weig
   each(n, get, [=](long long i, Three v) { write(y + i, v.x + v.g * v.dy); });
 }
 
-// Indices in x and in the gate of number i of a product.
+// Indices in x and in the gate of value i of a product.
 struct Same {
   __device__ long long x(long long i) const { return i; }
   __device__ long long gate(long long i) const { return i; }
@@ -136,8 +136,9 @@ __device__ void gated_backward(const T *x, const T *gate, const T *dy, T *dx, T 
 
 } // namespace
 
-// A thread has EACH numbers. n counts the numbers of rows of d; for a glu it counts its outputs. The bias sums, parts
-// [gridDim.y, d], want blocks of COLUMNS x LINES threads. If dx is not wanted it is the same pointer as dy.
+// A thread has EACH values. n counts all values of the rows of d; for a glu it counts the outputs. The kernel of bias
+// sums, parts [gridDim.y, d], needs blocks of COLUMNS x LINES threads. If dx is not wanted it is the same pointer as
+// dy.
 #define ACTIVATION(T, suffix)                                                                                          \
   extern "C" __global__ void activation_##suffix##_forward(const T *__restrict__ x, const T *__restrict__ bias,        \
                                                            const T *__restrict__ rest, T *__restrict__ y, long long n, \

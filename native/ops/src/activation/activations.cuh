@@ -1,4 +1,4 @@
-// Functions of a number, in f32, and their slopes, numbered as in `ops::Activation`.
+// Functions of one value, in f32, and their slopes, numbered as in `ops::Activation`.
 #pragma once
 
 enum Activation { NONE, RELU, SIGMOID, TANH, SILU, GELU, SOFTPLUS, SQUARED_RELU };
@@ -9,7 +9,7 @@ constexpr float CUBE = 0.044715f;
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// NaN stays NaN.
+// Keeps NaN, where fmaxf would return 0.
 __device__ inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 __device__ inline float value(int activation, float x) {

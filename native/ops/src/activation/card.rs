@@ -8,7 +8,7 @@ use crate::device::launch::{Launch, MOST_ALONG_Y, output, suffix, unwritten};
 use crate::op::card::{Op, Pass, apply};
 use crate::{Activation, tensor};
 
-/// Threads of a block, and numbers of each thread.
+/// Threads of a block, and values of each thread.
 const THREADS: usize = 256;
 const EACH: usize = 2;
 /// Columns of a block that sums columns, rows that it reads at a time, and the least rows of a part.
@@ -47,10 +47,10 @@ fn launch(op: &str, step: &str, x: &Tensor) -> Result<Launch> {
     Launch::of(ACTIVATION, &format!("{op}_{}_{step}", suffix(x)), x)
 }
 
-/// Runs a launch over `n` numbers; the activation is the last argument of every kernel.
+/// Runs a launch over `n` values; the activation is the last argument of every kernel.
 fn run(launch: Launch, n: usize, activation: Activation) -> Result<()> {
     let launch = launch.int(activation as usize);
-    // SAFETY: as activation.cu requires, a thread for EACH numbers.
+    // SAFETY: as activation.cu requires, a thread for EACH values.
     unsafe { launch.run([n.div_ceil(THREADS * EACH), 1, 1], [THREADS, 1, 1], 0) }
 }
 
@@ -93,7 +93,7 @@ impl Activate {
         Ok((x, [self.bias, self.rest].map(|is| if is { given.next() } else { None })))
     }
 
-    /// The gradients of x and of its bias; without an activation the first one is `dy`.
+    /// The gradients of x and of its bias; without an activation the gradient of x is `dy`.
     fn with_bias(&self, x: &Tensor, bias: &Tensor, dy: &Tensor) -> Result<[Tensor; 2]> {
         let (rows, d) = tensor::rows(x.dims());
         let dx = (self.activation != Activation::None).then(|| like(x)).transpose()?;
@@ -150,7 +150,7 @@ impl Op for Skip {
         let (z, n) = (output(y.shape(), y.dtype(), y, track)?, y.elem_count());
         let launch = launch("skip", "forward", y)?.tensor(y)?.tensor(x)?.tensor(d)?.tensor(&z)?;
         let launch = launch.long(n).int(d.elem_count());
-        // SAFETY: as activation.cu requires, a thread for EACH numbers.
+        // SAFETY: as activation.cu requires, a thread for EACH values.
         unsafe { launch.run([n.div_ceil(THREADS * EACH), 1, 1], [THREADS, 1, 1], 0) }?;
         Ok((z, vec![]))
     }

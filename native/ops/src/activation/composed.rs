@@ -24,13 +24,13 @@ pub(crate) fn biased(x: &Tensor, bias: Option<&Weight>, activation: Activation) 
     activate(&x.broadcast_add(bias)?, activation)
 }
 
-/// Candle's relu turns NaN into 0, and has a slope at 0.
+/// Computes a relu with candle's ops; candle's own turns NaN into 0, and has a slope at 0.
 fn relu(x: &Tensor) -> candle_core::Result<Tensor> {
     let zeros = x.zeros_like()?;
     x.le(&zeros)?.where_cond(&zeros, x)
 }
 
-/// Computed from a tanh: the slope of `1 / (1 + e^-x)` is NaN where `e^-x` is infinite.
+/// Computes the sigmoid from a tanh: the slope of `1 / (1 + e^-x)` is NaN where `e^-x` is infinite.
 fn sigmoid(x: &Tensor) -> candle_core::Result<Tensor> {
     (x * 0.5)?.tanh()?.affine(0.5, 0.5)
 }

@@ -12,7 +12,7 @@ use crate::op::{self, Op, Pass};
 use crate::simd::{dispatch, sigmoid, softplus, tanh};
 use crate::{Result, memory, pool, tensor};
 
-/// Numbers of one shard.
+/// Values of one shard.
 const SHARD: usize = 1 << 14;
 
 /// An elementwise function.
@@ -40,7 +40,7 @@ pub enum Activation {
 const GELU: f32 = 0.797_884_6;
 const CUBE: f32 = 0.044_715;
 
-/// NaN stays NaN; `f32::max` would turn it into 0.
+/// Computes a relu that keeps NaN; `f32::max` would turn NaN into 0.
 #[inline(always)]
 fn relu(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
@@ -108,7 +108,7 @@ each!(softplus_, softplus_d, softplus_both, |x| softplus(x), sigmoid(x));
 each!(squared_relu_, squared_relu_d, squared_relu_both, |x| relu(x) * relu(x), 2.0 * relu(x));
 
 dispatch! {
-    /// `dy *= slope`, computed from the output of a sigmoid.
+    /// Computes `dy *= slope` from the output of a sigmoid.
     fn sigmoid_from_output(dy: &mut [f32], y: &[f32]) {
         for (d, y) in dy.iter_mut().zip(y) {
             *d *= y * (1.0 - y);
@@ -117,7 +117,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `dy *= slope`, computed from the output of a tanh.
+    /// Computes `dy *= slope` from the output of a tanh.
     fn tanh_from_output(dy: &mut [f32], y: &[f32]) {
         for (d, y) in dy.iter_mut().zip(y) {
             *d *= 1.0 - y * y;

@@ -30,7 +30,7 @@ struct Skip {
 }
 
 dispatch! {
-    /// `y += d * x`, row by row.
+    /// Computes `y += d * x`, row by row.
     pub fn forward(y: &mut [f32], x: &[f32], d: &[f32]) {
         for (y, x) in y.chunks_exact_mut(d.len()).zip(x.chunks_exact(d.len())) {
             for ((y, x), d) in y.iter_mut().zip(x).zip(d) {
@@ -41,7 +41,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `dx *= d`, and adds the rows' part of the gradient of `d` to `dd`; `dx` holds `dy` on entry.
+    /// Computes `dx *= d`, and adds the rows' part of the gradient of `d` to `dd`; `dx` holds `dy` on entry.
     fn backward(dx: &mut [f32], dd: &mut [f32], x: &[f32], d: &[f32]) {
         for (dx, x) in dx.chunks_exact_mut(d.len()).zip(x.chunks_exact(d.len())) {
             for (((dx, x), d), dd) in dx.iter_mut().zip(x).zip(d).zip(dd.iter_mut()) {

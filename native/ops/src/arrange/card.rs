@@ -15,14 +15,14 @@ pub(crate) fn join(parts: &[&Tensor]) -> crate::Result<Tensor> {
     apply(Join, parts)
 }
 
-/// The same numbers in another shape.
+/// The same values in another shape.
 pub(crate) fn reshape(x: &Tensor, dims: Vec<usize>) -> Result<Tensor> {
     let (y, own) = (x.reshape(dims)?, x.dims().to_vec());
     Ok(tape::view(x, y, move |dy| dy.reshape(own.as_slice())))
 }
 
-/// Copies columns of `from`, starting at its column `first`, to those of `to` starting at its column `at`: as many as
-/// the narrower one has.
+/// Copies columns of `from`, from its column `first` on, to the columns of `to` from its column `at` on: as many as
+/// both have.
 pub(crate) fn copy_columns(from: (&Tensor, usize), to: (&Tensor, usize)) -> Result<()> {
     let ([from, to], [first, at]) = ([from.0, to.0], [from.1, to.1]);
     let ((count, wide), (to_count, to_wide)) = (rows(from.dims()), rows(to.dims()));
@@ -37,7 +37,7 @@ pub(crate) fn copy_columns(from: (&Tensor, usize), to: (&Tensor, usize)) -> Resu
     };
     let launch = Launch::of(ROWS, kernel, to)?.tensor(from)?.tensor(to)?.long(count);
     let launch = [n, wide, first, to_wide, at].into_iter().fold(launch, Launch::int);
-    // SAFETY: as rows.cu requires, a thread for each number.
+    // SAFETY: as rows.cu requires, a thread for each value.
     unsafe { launch.run([(count * n).div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
 }
 

@@ -10,7 +10,7 @@ use crate::op::{self, Op, Pass};
 use crate::tensor::{bytes, check_shape, rows, sum_of, with_all, with_width};
 use crate::{Activation, Error, memory, tape};
 
-/// The numbers of `x` in another shape.
+/// The values of `x` in another shape.
 pub fn reshape(x: &Tensor, dims: impl Into<Vec<usize>>) -> crate::Result<Tensor> {
     let dims = dims.into();
     match Form::of(x) {

@@ -15,7 +15,7 @@
 
 #include "numbers.cuh"
 
-// Unrolls a loop n times, where the compiler would unroll it completely.
+// Unrolls a loop n times, where the compiler alone would unroll it completely.
 #ifdef __CUDACC__
 #define TEXT(x) #x
 #define UNROLL(n) _Pragma(TEXT(unroll n))
@@ -25,7 +25,7 @@
 
 namespace {
 
-// Threads of a block. ACROSS of them, one half of a warp, cover the columns of a tile.
+// Threads of a block. Each half warp, of ACROSS threads, covers the columns of a tile.
 constexpr int THREADS = 128;
 constexpr int ACROSS = 16;
 constexpr int DOWN = THREADS / ACROSS;
@@ -36,7 +36,7 @@ template <int D> constexpr int TILE = D <= 64 ? 32 : 16;
 // Rows of a thread are DOWN apart, its columns of a tile of weights are ACROSS apart.
 template <int D> constexpr int ROWS = TILE<D> / DOWN;
 template <int D> constexpr int COLUMNS = TILE<D> / ACROSS;
-// Numbers of a thread in each row of a head: vectors of VECTOR numbers, ACROSS vectors side by side.
+// Elements of a thread in each row of a head: vectors of VECTOR elements, ACROSS vectors side by side.
 template <int D> constexpr int NUMBERS = D / ACROSS;
 template <int D> constexpr int VECTOR = NUMBERS<D> < 4 ? NUMBERS<D> : 4;
 
@@ -44,7 +44,7 @@ template <int N> struct alignas(4 * N) Vector {
   float v[N];
 };
 
-// Rows are padded by four numbers, so that they start in different banks.
+// Rows are padded by four elements, so that they start in different banks.
 template <int D> struct alignas(16) Heads {
   float at[TILE<D>][D + 4];
 };
@@ -54,7 +54,7 @@ template <int D> struct alignas(16) Weights {
 
 template <int N> __device__ Vector<N> vector(const float *p) { return *reinterpret_cast<const Vector<N> *>(p); }
 
-// The sum over the threads of a row, in each of them.
+// Sums over the threads of a row; each thread gets the sum.
 __device__ inline float sum_across(float v) {
   for (int apart = ACROSS / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
   return v;
@@ -73,7 +73,7 @@ struct Sizes {
   __device__ float scale() const { return 1.0f / sqrtf(float(head_dim)); }
 };
 
-// Numbers of one head in one row of the batch.
+// The data of one head in one row of the batch.
 template <typename T> struct Row {
   // The queries; the keys start `width` behind them, and the values 2 * width.
   const T *qkv;
@@ -101,14 +101,14 @@ template <typename T> struct Row {
   __device__ const T *query(int t) const { return qkv + t * 3 * width; }
   __device__ const T *key(int s) const { return s >= 0 ? query(s) + width : keys + slot(s); }
   __device__ const T *value(int s) const { return s >= 0 ? query(s) + 2 * width : values + slot(s); }
-  // The slot of a cached frame s, -window <= s < 0.
+  // The offset in the ring of a cached frame s, -window <= s < 0.
   __device__ long long slot(int s) const { return (seen + window + s) % window * width; }
   __device__ bool sees(int t, int s) const {
     return t < frames && s >= -past && s < frames && s <= t && t - s < window;
   }
 };
 
-// Tables of angles, and the pairs of numbers that are rotated together.
+// Tables of angles, and the pairs of elements that are rotated together.
 struct Rotation {
   const float *cos, *sin;
   int half, interleaved;
@@ -132,7 +132,7 @@ struct Rotation {
   }
 };
 
-// Loads `count` rows of a head; the other rows, and columns from head_dim on, are 0.
+// Loads `count` rows of a head; fills the other rows, and columns from head_dim on, with 0.
 template <int D, typename Place> __device__ void load(Heads<D> &tile, int head_dim, int count, Place place) {
   const int column = threadIdx.x % D;
   UNROLL(2)
@@ -141,7 +141,7 @@ template <int D, typename Place> __device__ void load(Heads<D> &tile, int head_d
 }
 
 // Loads rows rotated by positions from `first` on, and scaled. Pairs lie as (i, i + D / 2): scores do not depend on the
-// order of the numbers.
+// order of the elements.
 template <int D, typename Place>
 __device__ void load_turned(Heads<D> &tile, Rotation rotation, int count, int first, float scale, Place place) {
   constexpr int PAIRS = D / 2;
@@ -280,7 +280,7 @@ __device__ void forward(Sizes sizes, const T *qkv, const T *keys, const T *value
         largest = fmaxf(largest, masked[j]);
       }
       largest = most_across(largest);
-      // A query that has seen nothing so far has base 0.
+      // A query that has seen no key so far has base 0.
       const float base = largest == -INFINITY ? 0.0f : largest;
       const float keep = expf(most[i] - base);
       most[i] = largest;
@@ -370,8 +370,8 @@ __device__ void backward_queries(Sizes sizes, const T *qkv, const T *keys, const
                           [&](int i) { return dqkv + (begin + i) * 3 * row.width; });
 }
 
-// Gradients of keys and values, also of the cached ones if `cached`. The grid has a block for each tile of keys, from
-// frame -window on if `cached`, else from 0. With weights P and dS as above: dV = P^T dY, dK = dS^T Q.
+// Gradients of keys and values, including the cached ones if `cached`. The grid has a block for each tile of keys, from
+// frame -window on if `cached`, else from 0. With weights P and dS = P * (dY V^T - along): dV = P^T dY, dK = dS^T Q.
 template <int D, typename T>
 __device__ void backward_keys(Sizes sizes, const T *qkv, const T *keys, const T *values, const float *seen,
                               const int *lengths, const float *cos, const float *sin, const T *dy,
@@ -428,8 +428,8 @@ __device__ void backward_keys(Sizes sizes, const T *qkv, const T *keys, const T 
   });
 }
 
-// The last query of each row alone, y [b, 1, heads * head_dim]: 0 where there is no frame. The grid has a block for
-// each head in each row; half a warp computes one frame at a time, in the order of age.
+// Computes only the last query of each row, y [b, 1, heads * head_dim]: 0 where the row has no frame. The grid has a
+// block for each head in each row; half a warp computes one frame at a time, in the order of age.
 template <int D, typename T>
 __device__ void last(Sizes sizes, const T *qkv, const T *keys, const T *values, const float *seen, const int *lengths,
                      const float *cos, const float *sin, T *y) {
@@ -490,11 +490,11 @@ __device__ void last(Sizes sizes, const T *qkv, const T *keys, const T *values, 
   }
 }
 
-// A number of the ring after a sequence and its source; `blockIdx.y` selects keys or values. The grid has a thread for
-// each number.
+// An element of the ring after a sequence, and its source; `blockIdx.y` selects keys or values. The grid has a thread
+// for each element.
 struct Slot {
-  // `ring` is the index in the ring, negative past the end; `qkv` is that of the source, negative if the slot keeps its
-  // number.
+  // `ring` is the element's index in the ring, negative past the end; `qkv` is the index of its source, negative if the
+  // slot keeps its element.
   long long ring = -1, qkv = -1;
   bool first_of_row;
   long long row;
@@ -507,14 +507,14 @@ struct Slot {
     const long long column = i % width;
     const int slot = int(i / width % sizes.window), frames = lengths ? lengths[row] : sizes.time;
     first_of_row = column == 0 && slot == 0 && blockIdx.y == 0;
-    // Distance of the slot from that of the last frame.
+    // Distance from this slot to the slot of the last frame.
     const int back = (int(seen[row]) % sizes.window + frames - 1 - slot + sizes.window) % sizes.window;
     if (back < frames) qkv = ((row * sizes.time + frames - 1 - back) * 3 + 1 + blockIdx.y) * width + column;
   }
 };
 
-// Writes the rings after a sequence, which may be those before it in place; a null ring is skipped. `after` is the
-// count of frames seen: it rises to `window` and then stays in window..2 * window.
+// Writes the rings after a sequence, in place if they are also the rings before it; a null ring is skipped. `after` is
+// the count of frames seen: it rises to `window` and then stays in window..2 * window.
 template <typename T>
 __device__ void append(Sizes sizes, const T *qkv, const float *seen, const int *lengths, const T *keys,
                        const T *values, T *next_keys, T *next_values, float *after, long long batch) {
@@ -530,8 +530,8 @@ __device__ void append(Sizes sizes, const T *qkv, const float *seen, const int *
   }
 }
 
-// Splits the gradients of the rings after a sequence into those of the rings before it and those of the sequence; dqkv
-// is 0 for a frame that is in no ring.
+// Splits the gradients of the rings after a sequence into gradients of the rings before it and of the sequence; dqkv is
+// 0 for a frame that is in no ring.
 template <typename T>
 __device__ void append_backward(Sizes sizes, const float *seen, const int *lengths, const T *dnext_keys,
                                 const T *dnext_values, T *dkeys, T *dvalues, T *dqkv, long long batch) {

@@ -13,8 +13,8 @@ pub struct Cache {
     pub keys: Tensor,
     /// The values, a ring laid out like `keys`.
     pub values: Tensor,
-    /// Frames seen, `[b, 1]`. The count rises to `window` and from there on stays in `window..2 * window`: it is
-    /// bounded, and `seen % window` is always the next slot.
+    /// Frames seen, `[b, 1]`. The count rises to `window` and then stays in `window..2 * window`: it is bounded, and
+    /// `seen % window` is always the next slot.
     pub seen: Tensor,
 }
 
@@ -26,7 +26,7 @@ impl Cache {
         Ok(Cache { keys: ring.clone(), values: ring, seen: tensor::zeros(&[batch, 1])? })
     }
 
-    /// Whether this is the result of [`empty`](Self::empty), on any device: a single broadcast number.
+    /// Whether this is the result of [`empty`](Self::empty), on any device: a single broadcast element.
     #[cfg(any(test, feature = "flash-attn"))]
     pub(super) fn is_blank(&self) -> bool {
         [&self.keys, &self.values].into_iter().all(|ring| ring.stride().iter().all(|&n| n == 0))
@@ -63,7 +63,7 @@ impl Window {
 /// The frames of one row that a cache has seen.
 ///
 /// # Errors
-/// `OutOfRange` for a number that is not a count of such a window.
+/// `OutOfRange` for a value that is not a count of frames for this window.
 pub fn frames_seen(seen: f32, window: usize) -> Result<usize> {
     match (0.0..2.0 * window as f32).contains(&seen) && seen.fract() == 0.0 {
         true => Ok(seen as usize),

@@ -66,7 +66,7 @@ pub(super) fn attention_of_last(
     Ok((attend.last(qkv, cache)?, next))
 }
 
-/// The cache in the type of `qkv`.
+/// Converts the cache to the type of `qkv`.
 fn beside(cache: &Cache, qkv: &Tensor) -> Result<Cache> {
     let of_type = |ring: &Tensor| ring.to_dtype(qkv.dtype());
     Ok(Cache {
@@ -102,7 +102,7 @@ impl Attend {
         })
     }
 
-    /// A launch of a kernel of heads, with the first arguments that all of them share.
+    /// A launch of a head kernel, with the first arguments that all head kernels share.
     fn launch(&self, step: &str, given: &[Tensor]) -> candle_core::Result<Launch> {
         let Some(widest) = widest(&self.window) else {
             candle_core::bail!("no kernel for heads of {} numbers", self.window.head_dim())
@@ -119,25 +119,24 @@ impl Attend {
         [self.time, w.heads(), w.head_dim(), w.frames()].into_iter().fold(launch, Launch::int)
     }
 
-    /// Adds the sizes that end the arguments of all kernels of heads.
+    /// Adds the sizes that end the arguments of all head kernels.
     fn all_sizes(&self, launch: Launch) -> Launch {
         self.sizes(launch).int(usize::from(self.window.pairing() == Pairing::Interleaved))
     }
 
-    /// A grid with a block for each tile of this many frames of each head.
+    /// A grid with a block for each tile of `frames` frames of each head.
     fn by_tile(&self, frames: usize) -> [usize; 3] {
         let tile = if self.window.head_dim() <= 64 { 32 } else { 16 };
         [frames.div_ceil(tile) * self.window.heads() * self.batch, 1, 1]
     }
 
-    /// A grid with a thread for each number of a ring, for keys and for values.
+    /// A grid with a thread for each element of a ring, for keys and for values.
     fn by_number(&self) -> [usize; 3] {
         let numbers = self.batch * self.window.frames() * self.window.width();
         [numbers.div_ceil(COPIERS), 2, 1]
     }
 
-    /// The output of the last query of each row alone, `[b, 1, heads * head_dim]`, outside any
-    /// graph.
+    /// The output of only the last query of each row, `[b, 1, heads * head_dim]`, outside any graph.
     fn last(&self, qkv: &Tensor, cache: &Cache) -> Result<Tensor> {
         let y = unwritten((self.batch, 1, self.window.width()), qkv.dtype(), qkv)?;
         let given = [qkv.clone(), cache.keys.contiguous()?, cache.values.contiguous()?];
@@ -176,7 +175,7 @@ impl Attend {
         let launch =
             rings.into_iter().chain(next).chain([seen]).try_fold(launch, Launch::option)?;
         let launch = self.sizes(launch.long(self.batch));
-        // SAFETY: as attention.cu requires, a thread for each number of both rings.
+        // SAFETY: as attention.cu requires, a thread for each element of both rings.
         unsafe { launch.run(self.by_number(), [COPIERS, 1, 1], 0) }
     }
 }
@@ -260,7 +259,7 @@ impl Op for Append {
         let launch = self.of_part(dy).into_iter().try_fold(launch, Launch::option)?;
         let launch = self.of_part(&dring).into_iter().try_fold(launch, Launch::option)?;
         let launch = attend.sizes(launch.tensor(&dqkv)?.long(attend.batch));
-        // SAFETY: as attention.cu requires, a thread for each number of both rings.
+        // SAFETY: as attention.cu requires, a thread for each element of both rings.
         unsafe { launch.run(attend.by_number(), [COPIERS, 1, 1], 0) }?;
         Ok(vec![Some(dring), Some(dqkv)])
     }

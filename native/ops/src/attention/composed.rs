@@ -25,7 +25,7 @@ pub(super) fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
     softmax_of(x, &Tensor::from_iter(mask, x.device())?.reshape(x.shape())?)
 }
 
-/// The softmax over the numbers whose entry in `wanted` is not 0; the others become 0.
+/// The softmax over the entries where `wanted` is not 0; the others become 0.
 fn softmax_of(x: &Tensor, wanted: &Tensor) -> Result<Tensor> {
     let out = Tensor::new(f32::NEG_INFINITY, x.device())?.to_dtype(x.dtype())?;
     softmax(&wanted.where_cond(x, &out.broadcast_as(x.shape())?)?)
@@ -69,8 +69,8 @@ pub(super) fn attention_weights(
     Ok(held.transpose(1, 2)?.contiguous()?.detach())
 }
 
-/// The inputs of one call: the frames that a cache can hold, in order, followed by those of the sequence. So the query
-/// of frame t is at place `window + t`.
+/// The inputs of one call: the frames that a cache can hold, in order, followed by those of the sequence. The query of
+/// frame t is therefore at place `window + t`.
 struct Pass<'a> {
     window: &'a Window,
     batch: usize,
@@ -80,7 +80,7 @@ struct Pass<'a> {
     /// Keys `[b, window + t, heads * head_dim]`, 0 in frames that do not exist.
     keys: Tensor,
     values: Tensor,
-    /// Keys and values from the cache; frames that do not exist hold arbitrary numbers.
+    /// Keys and values from the cache; frames that do not exist hold arbitrary data.
     rings: [Tensor; 2],
     /// Mask of the frames that exist, `[b, 1, 1, window + t]`.
     present: Tensor,
@@ -92,8 +92,8 @@ impl<'a> Pass<'a> {
     fn of(qkv: &Tensor, cache: &Cache, window: &'a Window, lengths: &Lengths) -> Result<Pass<'a>> {
         let [batch, time] = window.check(qkv, cache, lengths)?;
         let (d, size, device) = (window.width(), window.frames(), qkv.device());
-        // Place j holds frame `seen - window + j` of a game, which lies in slot `(seen + j) % window`. `seen` is not
-        // read back and not checked: it stays on its device.
+        // Place j holds frame `seen - window + j` of a game, which lies in slot `(seen + j) % window`. `seen` stays on
+        // its device: it is neither read back nor checked.
         let seen = cache.seen.detach().to_dtype(DType::F32)?;
         let places = seen.broadcast_add(&count(size, device)?)?;
         let slots = modulo(&places, size)?;
@@ -178,7 +178,7 @@ impl<'a> Pass<'a> {
         let length = |row| lengths.as_ref().map_or(self.time, |lengths| lengths[row]) as f32;
         let frames = Tensor::from_iter((0..self.batch).map(length), device)?.unsqueeze(1)?;
         let seen = (cache.seen.detach().to_dtype(DType::F32)? + &frames)?;
-        // The last frames of a row start at place `frames`; `behind` is the distance of a slot's frame from there.
+        // The last frames of a row start at place `frames`; `behind` is the distance from there to a slot's frame.
         let behind = modulo(&count(size, device)?.broadcast_sub(&seen)?, size)?;
         let places = behind.broadcast_add(&frames)?;
         let [keys, values] = &self.rings;
@@ -194,14 +194,14 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// The numbers `0..n`, `[1, n]`.
+/// The integers `0..n`, `[1, n]`.
 fn count(n: usize, device: &Device) -> Result<Tensor> {
     Ok(Tensor::arange(0f32, n as f32, device)?.unsqueeze(0)?)
 }
 
-/// Integers modulo `n`, from 0 on.
+/// Integers modulo `n`, in `0..n`.
 fn modulo(x: &Tensor, n: usize) -> Result<Tensor> {
-    // Half-way between integers, rounding of the quotient has no effect.
+    // The offset 0.5 keeps the quotient away from integers, so its rounding error has no effect.
     let times = ((x + 0.5)? / n as f64)?.floor()?;
     Ok((x - (times * n as f64)?)?)
 }

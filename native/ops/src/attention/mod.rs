@@ -81,8 +81,8 @@ fn append(pass: &Arc<Pass>, qkv: &Tensor, cache: &Cache) -> Result<Cache> {
     Ok(Cache { keys, values, seen: pass.seen_after()? })
 }
 
-/// [`attention()`] of the last query of each row alone, `[b, 1, heads * head_dim]`, and if `cached` the cache after the
-/// sequence. If a gradient may be needed, this computes all queries and slices the last.
+/// Computes [`attention()`] for only the last query of each row, `[b, 1, heads * head_dim]`, and if `cached` the cache
+/// after the sequence. If a gradient may be needed, this computes all queries and slices the last.
 pub fn attention_of_last(
     qkv: &Tensor,
     cache: &Cache,

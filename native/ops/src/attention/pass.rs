@@ -203,7 +203,7 @@ impl Pass {
     }
 }
 
-/// The part of the frames, keys or values, that a ring holds.
+/// The kind of data, keys or values, that a ring holds.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     Keys = 1,
@@ -214,7 +214,7 @@ impl Pass {
     /// The frame of a row that ends up in a slot of its ring, if any.
     pub(super) fn frame_in(&self, row: usize, slot: usize) -> Option<usize> {
         let (window, frames) = (self.window.window, self.frames_of(row));
-        // The distance from the slot to that of the last frame.
+        // The distance from this slot to the slot of the last frame.
         let back = (self.seen[row] + frames + window - 1 - slot) % window;
         frames.checked_sub(1 + back)
     }
@@ -245,8 +245,8 @@ impl Pass {
         next
     }
 
-    /// Splits the gradient of the ring after the sequence: `d_ring` keeps that of the ring before it, and the rest is
-    /// added to `d_qkv`.
+    /// Splits the gradient of the ring after the sequence: `d_ring` keeps the gradient of the ring before the sequence,
+    /// and the rest is added to `d_qkv`.
     pub(super) fn append_backward(&self, part: Part, d_ring: &mut [f32], d_qkv: &mut [f32]) {
         let (d, window) = (self.window.width(), self.window.window);
         for (at, d_slot) in d_ring.chunks_exact_mut(d).enumerate() {

@@ -88,7 +88,7 @@ pub fn attention_residual(
     Ok((y, Some(Cache { keys, values, seen: pass.seen_after()? })))
 }
 
-/// The same layer made of other ops, on any device.
+/// Composes the layer of other ops, on any device.
 fn by_parts(
     x: &Tensor,
     residual: &Residual,
@@ -141,7 +141,7 @@ struct Sums {
 }
 
 impl Layer {
-    /// Width of the queries, which is also that of the keys and of the values.
+    /// Width of the queries; the keys and the values have the same width.
     fn width(&self) -> usize {
         self.pass.window.width()
     }
@@ -153,7 +153,7 @@ impl Layer {
     fn project(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
         let (h, n) = (self.h, 3 * self.width());
         let weight = self.projections.qkv.weight.operand(weight, 0..n, true, self.rows());
-        // SAFETY: the products write every number of their outputs.
+        // SAFETY: the products write every element of their outputs.
         let [qkv] = unsafe {
             filled(self.rows(), shard_of_rows(self.rows()), [n], |rows, [qkv]| {
                 let x = self.norm.rows(&x[rows.start * h..rows.end * h]);
@@ -173,7 +173,7 @@ impl Layer {
     fn output(&self, x: &[f32], weight: &[f32], mixed: &[f32]) -> Vec<f32> {
         let (h, d) = (self.h, self.width());
         let weight = self.projections.out.weight.operand(weight, 0..h, true, self.rows());
-        // SAFETY: the products write every number of their outputs.
+        // SAFETY: the products write every element of their outputs.
         let [y] = unsafe {
             filled(self.rows(), shard_of_rows(self.rows()), [h], |rows, [y]| {
                 let mixed = View::rows(&mixed[rows.start * d..], rows.len(), d);
@@ -184,11 +184,11 @@ impl Layer {
         y
     }
 
-    /// The gradient of the attention output; those of the output layer's weights accumulate in the weights.
+    /// The gradient of the attention output; gradients of the output layer's weights accumulate in the weights.
     fn output_backward(&self, dy: &[f32], weight: &[f32], mixed: &[f32]) -> Vec<f32> {
         let (h, d, out) = (self.h, self.width(), &self.projections.out);
         let weight = out.weight.operand(weight, 0..h, false, self.rows());
-        // SAFETY: the products write every number of their outputs.
+        // SAFETY: the products write every element of their outputs.
         let ([d_mixed], sums) = unsafe {
             filled_and_summed(self.rows(), ROWS, [d], |rows, [d_mixed], sum| {
                 let dy = &dy[rows.start * h..rows.end * h];
@@ -228,11 +228,11 @@ impl Layer {
         [d_qkv, d_keys, d_values]
     }
 
-    /// The gradient of `x`; those of the projection and the norm accumulate in the weights.
+    /// The gradient of `x`; gradients of the projection and the norm accumulate in the weights.
     fn input_backward(&self, x: &[f32], weight: &[f32], d_qkv: &[f32], dy: &[f32]) -> Vec<f32> {
         let (h, n, qkv) = (self.h, 3 * self.width(), &self.projections.qkv);
         let weight = qkv.weight.operand(weight, 0..n, false, self.rows());
-        // SAFETY: the products write every number of their outputs, the rest is zeroed.
+        // SAFETY: the products write every element of their outputs, the rest is zeroed.
         let ([dx, normed], sums) = unsafe {
             filled_and_summed(self.rows(), ROWS, [h, h], |rows, [dx, normed], sums: &mut Sums| {
                 let (d, span) =

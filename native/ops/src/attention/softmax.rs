@@ -1,4 +1,4 @@
-//! Softmax over the last dimension, of all numbers or of those that a mask selects.
+//! Softmax over the last dimension, of all values or of those that a mask selects.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     Softmax { mask: None, width: tensor::rows(x.dims()).1 }.apply(x)
 }
 
-/// [`softmax`] over the numbers whose entry in `mask` (one for each of `x`) is `true`; the others are 0 and get no
-/// gradient. A row without any gives zeros.
+/// [`softmax`] over the values whose entry in `mask` (one for each of `x`) is `true`; the others are 0 and get no
+/// gradient. A row without selected values gives zeros.
 pub fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
     if mask.len() != x.elem_count() {
         return Err(Error::mismatch("mask of a softmax", x.elem_count(), mask.len()));
@@ -37,7 +37,7 @@ pub fn masked_softmax(x: &Tensor, mask: Arc<[bool]>) -> Result<Tensor> {
 
 struct Softmax {
     mask: Option<Arc<[bool]>>,
-    /// Numbers of a row.
+    /// Values of a row.
     width: usize,
 }
 
@@ -47,7 +47,7 @@ impl Softmax {
     }
 }
 
-/// The softmax of a row. Masked numbers are minus infinity, where `exp` saturates, so the caller sets them to 0.
+/// The softmax of a row. Masked values are minus infinity, where `exp` saturates, so the caller sets them to 0.
 #[inline(always)]
 fn normalise(y: &mut [f32]) {
     let most = y.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));

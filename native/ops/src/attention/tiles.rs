@@ -20,8 +20,8 @@ pub(super) struct Sequence<'a> {
     pub(super) frames: usize,
 }
 
-/// Reads memory once in its order, so that it is in the cache: a head's numbers lie hundreds of bytes apart, and the
-/// hardware prefetches no such stride.
+/// Reads memory once in address order, to bring it into the cache: the elements of one head lie hundreds of bytes
+/// apart, and the hardware does not prefetch such a stride.
 pub(super) fn fetch(x: &[f32]) {
     let sum = x.iter().step_by(LANES).fold(0, |sum, v| sum ^ v.to_bits());
     std::hint::black_box(sum);
@@ -38,7 +38,7 @@ impl Sequence<'_> {
         (0..self.frames).step_by(CHUNK).map(|begin| Chunk::new(w, self, begin))
     }
 
-    /// Prefetches the frames of a chunk, which one head after the other reads.
+    /// Prefetches the frames of a chunk, which the heads read one after the other.
     pub(super) fn fetch(&self, w: &Window, chunk: Chunk) {
         fetch(&self.qkv[3 * chunk.begin * w.width()..3 * chunk.end * w.width()]);
     }
@@ -89,7 +89,7 @@ pub(super) struct Scratch {
     pub(super) weights: Vec<f32>,
     /// Output of a block `[BLOCK, padded_dim]`.
     pub(super) mixed: Vec<f32>,
-    /// Gradient of the keys; each of the following fields is that of its namesake.
+    /// Gradient of `keys`; each `d_` field is the gradient of the field after which it is named.
     pub(super) d_keys: Vec<f32>,
     pub(super) d_values: Vec<f32>,
     pub(super) d_queries: Vec<f32>,
@@ -101,7 +101,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// `blocks`: buffers for whole blocks, not only for single queries. `backward`: with the gradients.
+    /// Allocates buffers for whole blocks if `blocks`, else for single queries; if `backward`, also for the gradients.
     pub(super) fn new(
         w: &Window,
         frames: usize,
@@ -137,7 +137,7 @@ pub(super) struct Chunk {
     /// The queries are `begin..end` of the sequence.
     pub(super) begin: usize,
     pub(super) end: usize,
-    /// The first frame that one of them sees; `keys` counts the frames from there.
+    /// The first frame that one of the queries sees; `keys` counts the frames from there.
     pub(super) first: usize,
     pub(super) keys: usize,
 }
@@ -146,7 +146,7 @@ pub(super) struct Chunk {
 pub(super) struct Block {
     pub(super) begin: usize,
     pub(super) end: usize,
-    /// Keys of the chunk that one of the queries sees, as whole vectors.
+    /// Keys of the chunk that at least one of the queries sees, as whole vectors.
     pub(super) keys: Range<usize>,
 }
 
@@ -165,7 +165,7 @@ impl Chunk {
         Chunk { begin, end, first, keys: row.past + end - first }
     }
 
-    /// The position of query t among the keys of the chunk: that of its own frame.
+    /// The position of query t's own frame among the keys of the chunk.
     #[inline(always)]
     pub(super) fn position(&self, row: &Sequence<'_>, t: usize) -> usize {
         row.past + t - self.first
@@ -187,7 +187,7 @@ impl Chunk {
     }
 }
 
-/// Transposes 16 rows of 16 numbers: four rounds of the perfect shuffle.
+/// Transposes 16 rows of 16 elements by four rounds of the perfect shuffle.
 #[inline(always)]
 pub(super) fn turn_tile(rows: [[f32; LANES]; LANES]) -> [[f32; LANES]; LANES] {
     let mut now = rows;
@@ -223,7 +223,7 @@ pub(super) fn turn(out: &mut [f32], stride: usize, x: &[f32], rows: usize, d: us
     }
 }
 
-/// Reduces 16 numbers by halves: sequentially, each step would wait for the one before.
+/// Reduces 16 elements by halves: sequentially, each step would wait for the one before.
 #[inline(always)]
 pub(super) fn fold(lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     let eight: [f32; 8] = std::array::from_fn(|i| f(lanes[i], lanes[i + 8]));
@@ -231,11 +231,11 @@ pub(super) fn fold(lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     f(f(four[0], four[2]), f(four[1], four[3]))
 }
 
-/// `e^(x - largest)` in place, 0 outside of `seen`; returns the sum and the largest number. The length of `x` is a
-/// multiple of 16.
+/// Computes `e^(x - largest)` in place, 0 outside of `seen`; returns the sum and the largest element. The length of `x`
+/// is a multiple of 16.
 #[inline(always)]
 pub fn exponentials(x: &mut [f32], seen: Range<usize>) -> (f32, f32) {
-    // This is one instruction; `f32::max` is not, because it handles NaN.
+    // This comparison is one instruction; `f32::max` takes more, because it handles NaN.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     x[..seen.start].fill(f32::NEG_INFINITY);
     x[seen.end..].fill(f32::NEG_INFINITY);
@@ -326,7 +326,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// [`forward_chunk`] for a few queries, without laying the keys out for blocks; `y` holds these queries alone.
+    /// Computes [`forward_chunk`] for a few queries, without laying the keys out for blocks; `y` holds only these
+    /// queries.
     pub(super) fn forward_few(w: &Window, row: &Sequence<'_>, queries: Range<usize>, head: usize, s: &mut Scratch, y: &mut [f32], log_sums: &mut [f32]) {
         let (hd, width) = (w.head_dim, w.width());
         let chunk = Chunk::new(w, row, queries.start);
@@ -358,7 +359,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// Weights by age, `[t, window]`.
+    /// Attention weights by age, `[t, window]`.
     pub(super) fn weights_of_head(w: &Window, row: &Sequence<'_>, head: usize, weights: &mut [f32]) {
         let (mut query, mut key) = (memory::zeros(w.head_dim), memory::zeros(w.head_dim));
         let mut scores = memory::zeros(w.window.next_multiple_of(LANES));
@@ -385,14 +386,14 @@ pub(super) struct Given<'a> {
     pub(super) log_sums: &'a [f32],
 }
 
-/// The gradients of one row; those of the ring are empty if not wanted.
+/// The gradients of one row; the ring's gradients are empty if not wanted.
 pub(super) struct Gradients<'a> {
     pub(super) qkv: &'a mut [f32],
     pub(super) keys: &'a mut [f32],
     pub(super) values: &'a mut [f32],
 }
 
-/// Adds the gradients of a chunk's keys and values to those of their source.
+/// Adds the gradients of a chunk's keys and values to the gradients of their source.
 #[inline(always)]
 pub(super) fn store(
     w: &Window,

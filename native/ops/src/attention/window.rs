@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 use crate::simd::LANES;
 use crate::{Error, Result, tensor};
 
-/// The pairs of numbers of a head that are rotated together.
+/// The pairs of elements of a head that are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pairing {
     /// Pairs `(i, i + head_dim / 2)`.
@@ -19,7 +19,7 @@ pub enum Pairing {
 /// The base of the angles in Su et al. 2021.
 pub const THETA: f64 = 10_000.0;
 
-/// Sizes of an attention, and its table of rotations. It is made once and used in every pass.
+/// Sizes of an attention, and its table of rotations. A window is built once and used in every pass.
 #[derive(Debug)]
 pub struct Window {
     pub(super) heads: usize,
@@ -74,7 +74,7 @@ impl Window {
         Ok(Window { heads, head_dim, window, pairing, cos, sin, on_devices })
     }
 
-    /// Width of the queries of all heads side by side, which is also that of the keys and of the values.
+    /// Width of the queries of all heads side by side; the keys and the values have the same width.
     pub fn width(&self) -> usize {
         self.heads * self.head_dim
     }
@@ -101,12 +101,12 @@ impl Window {
         self.heads
     }
 
-    /// Numbers of a head.
+    /// Elements of a head.
     pub fn head_dim(&self) -> usize {
         self.head_dim
     }
 
-    /// The pairs of numbers that are rotated together.
+    /// The pairs of elements that are rotated together.
     pub fn pairing(&self) -> Pairing {
         self.pairing
     }
@@ -138,8 +138,8 @@ impl Window {
 }
 
 impl Window {
-    /// `out = scale * rotation(position) x`. Pairs are always laid out as halves: scores do not depend on the order of
-    /// the numbers.
+    /// Computes `out = scale * rotation(position) x`. Pairs are always laid out as halves: scores do not depend on the
+    /// order of the elements.
     #[inline(always)]
     pub(super) fn rotate(&self, out: &mut [f32], x: &[f32], position: usize, scale: f32) {
         let (half, (cos, sin)) = (self.head_dim / 2, self.rotation(position));
@@ -162,7 +162,7 @@ impl Window {
         }
     }
 
-    /// `dx += scale * rotation(-position) d`, the backward pass of [`Window::rotate`].
+    /// Computes `dx += scale * rotation(-position) d`, the backward pass of [`Window::rotate`].
     #[inline(always)]
     pub(super) fn rotate_back(&self, dx: &mut [f32], d: &[f32], position: usize, scale: f32) {
         let (half, (cos, sin)) = (self.head_dim / 2, self.rotation(position));

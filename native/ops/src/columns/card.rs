@@ -22,7 +22,7 @@ pub(crate) fn column_sums(x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// The sum `[..]` of `parts [count, ..]`, in f32.
+/// Sums `parts [count, ..]` over the parts, in f32, `[..]`.
 pub(crate) fn sum_of_parts(parts: &Tensor) -> Result<Tensor> {
     let dims = &parts.dims()[1..];
     column_sums(&parts.reshape((parts.dim(0)?, dims.iter().product::<usize>()))?)?.reshape(dims)

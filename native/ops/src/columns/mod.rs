@@ -12,16 +12,16 @@ use crate::lengths::{Lengths, check_lengths};
 pub(crate) use crate::uninit::{copied, copy, zeroed};
 use crate::{Result, matmul, memory, pool};
 
-/// The numbers of one vector.
+/// The values of one vector.
 pub type Lanes = [f32; LANES];
 
-/// Numbers of a shard below which another thread costs more than it saves.
+/// The fewest values of a shard: with fewer, another thread costs more than it saves.
 const WORTH: usize = 4096;
-/// Rows from which on the channels need not be split.
+/// The number of rows from which on the channels need not be split.
 const ENOUGH_ROWS: usize = 4;
 
-/// `x[at..at + 16]`; if not `FULL`, with zeros beyond the end. Whole vectors are a separate case so that one is a
-/// single move.
+/// Loads `x[at..at + 16]`; if not `FULL`, with zeros beyond the end. Whole vectors are a separate case so that each
+/// load is a single move.
 #[inline(always)]
 pub fn load<const FULL: bool>(x: &[f32], at: usize) -> Lanes {
     let mut lanes = [0.0; LANES];
@@ -33,7 +33,7 @@ pub fn load<const FULL: bool>(x: &[f32], at: usize) -> Lanes {
     lanes
 }
 
-/// `x[at..at + 16] = lanes`; if not `FULL`, up to the end of `x`.
+/// Stores `lanes` to `x[at..at + 16]`; if not `FULL`, up to the end of `x`.
 #[inline(always)]
 pub fn store<const FULL: bool>(x: &mut [f32], at: usize, lanes: &Lanes) {
     if FULL {
@@ -43,7 +43,7 @@ pub fn store<const FULL: bool>(x: &mut [f32], at: usize, lanes: &Lanes) {
     }
 }
 
-/// [`store`], into uninitialised memory.
+/// Stores `lanes` as [`store`] does, into uninitialised memory.
 #[inline(always)]
 pub fn fill<const FULL: bool>(x: &mut [MaybeUninit<f32>], at: usize, lanes: &Lanes) {
     if FULL {
@@ -67,7 +67,7 @@ unsafe impl Send for Output<'_> {}
 unsafe impl Sync for Output<'_> {}
 
 impl<'a> Output<'a> {
-    /// The numbers `begin..begin + len`.
+    /// The values `begin..begin + len`.
     ///
     /// # Safety
     ///
@@ -80,11 +80,11 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Vectors of the given lengths, filled by `work`. Large outputs are not zeroed first.
+/// Returns vectors of the given lengths, filled by `work`. Large outputs are not zeroed first.
 ///
 /// # Safety
 ///
-/// `work` must write every number of every output.
+/// `work` must write every value of every output.
 pub unsafe fn outputs<const N: usize>(
     lens: [usize; N],
     work: impl FnOnce([Output<'_>; N]),
@@ -101,19 +101,19 @@ pub unsafe fn outputs<const N: usize>(
     })
 }
 
-/// `rows` rows of each of the given widths, filled by `work(rows, parts)` in shards of `per_shard` rows; `parts` are
-/// the shard's slices of each output.
+/// Returns `rows` rows of each of the given widths, filled by `work(rows, parts)` in shards of `per_shard` rows;
+/// `parts` are the shard's slices of each output.
 ///
 /// # Safety
 ///
-/// `work` must write every number of every part.
+/// `work` must write every value of every part.
 pub unsafe fn filled<const N: usize>(
     rows: usize,
     per_shard: usize,
     widths: [usize; N],
     work: impl Fn(Range<usize>, [&mut [MaybeUninit<f32>]; N]) + Sync + Send,
 ) -> [Vec<f32>; N] {
-    // SAFETY: each number is in the part of one shard, and `work` writes it by the caller's promise.
+    // SAFETY: each value is in the part of one shard, and `work` writes it by the caller's promise.
     unsafe {
         outputs(widths.map(|width| rows * width), |all| {
             pool::for_each(rows.div_ceil(per_shard), |i| {
@@ -125,7 +125,8 @@ pub unsafe fn filled<const N: usize>(
     }
 }
 
-/// [`filled`] where each shard also returns a part of a sum. Returns the parts in the order of the shards.
+/// Fills outputs as [`filled`] does; each shard also returns a part of a sum. Returns the parts in the order of the
+/// shards.
 ///
 /// # Safety
 ///
@@ -149,8 +150,9 @@ pub unsafe fn filled_and_summed<const N: usize, P: Default + Send>(
     (all, parts.into_iter().map(inner).collect())
 }
 
-/// Rows of one shard of a product of `rows` rows: 128, or half of fewer, so that two threads share the window of one
-/// game. Only this function depends on the number of threads, and only where a row has the same bits in every shard.
+/// Rows of one shard of a product of `rows` rows: 128, or half of `rows` if that is less, so that two threads share the
+/// window of one game. Only this function depends on the number of threads, and only where a row is bit-identical in
+/// every shard.
 pub fn shard_of_rows(rows: usize) -> usize {
     match (33..256).contains(&rows) && pool::threads() > 1 && matmul::rows_are_apart() {
         true => rows.div_ceil(2).next_multiple_of(32).clamp(32, 128),
@@ -158,14 +160,14 @@ pub fn shard_of_rows(rows: usize) -> usize {
     }
 }
 
-/// A batch of sequences with `channels` numbers per frame, cut into shards.
+/// A batch of sequences with `channels` values per frame, split into shards.
 #[derive(Debug, Clone)]
 pub struct Grid {
     /// Rows b.
     pub batch: usize,
     /// Frames t of each row.
     pub time: usize,
-    /// Numbers of a frame.
+    /// Values of a frame.
     pub channels: usize,
     /// Frames that exist in each row.
     pub lengths: Lengths,
@@ -183,7 +185,7 @@ impl Grid {
         self.lengths.as_ref().map_or(self.time, |l| l[row])
     }
 
-    /// Calls `work(row, channels)` for every row and block of channels, in shards whose borders depend on the shape
+    /// Calls `work(row, channels)` for every row and block of channels, in shards whose bounds depend on the shape
     /// alone.
     pub fn for_each(&self, work: impl Fn(usize, Range<usize>) + Sync + Send) {
         let row = self.time * self.channels;

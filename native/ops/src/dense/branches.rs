@@ -1,4 +1,4 @@
-//! Several networks with one hidden layer that read the same vector.
+//! Several networks with one hidden layer that take the same input vector.
 
 use std::ops::Range;
 
@@ -114,7 +114,7 @@ impl Branches {
         Ok([y, h])
     }
 
-    /// Accumulates the gradients of the weights in the weights, and returns that of `x` if `wanted`.
+    /// Accumulates the gradients of the weights in the weights, and returns the gradient of `x` if `wanted`.
     fn gradients(&self, x: &[f32], h: &[f32], dy: &[f32], wanted: bool) -> Result<Vec<f32>> {
         let (k, hidden, out) = (self.k, self.hidden, self.out);
         let m = x.len() / k.max(1);

@@ -14,7 +14,7 @@ use crate::{Activation, Precision, op, tape};
 
 /// The most rows for which one kernel computes a whole layer.
 pub(crate) const FEW: usize = 8;
-/// Threads of a block of that kernel, and of each column.
+/// Threads of a block, and threads of each column, in the kernel for few rows.
 const THREADS: usize = 128;
 const WARP: usize = 32;
 
@@ -58,7 +58,7 @@ fn few_rows(
     Ok(y)
 }
 
-/// `x` times consecutive blocks of `widths` rows of `w`, each product on its own: N times `[.., width]`.
+/// Multiplies `x` by consecutive blocks of `widths` rows of `w`, each block on its own: N times `[.., width]`.
 pub(crate) fn linear_parts<const N: usize>(
     x: &Tensor,
     w: &Tensor,
@@ -112,7 +112,7 @@ struct Parts {
     widths: Vec<usize>,
 }
 
-/// Products with fewer columns do not pay for reading x again.
+/// Columns below which a product of its own does not pay for reading x again.
 const NARROW: usize = 64;
 
 impl Parts {
@@ -129,7 +129,7 @@ impl Parts {
         })
     }
 
-    /// The gradients of all parts, side by side.
+    /// Joins the gradients of all parts, side by side.
     fn joined(&self, gradients: &[Option<&Tensor>], x: &Tensor) -> Result<Tensor> {
         let all = with_width(x, self.widths.iter().sum());
         let d = match gradients.iter().all(Option::is_some) {

@@ -16,7 +16,7 @@ use crate::op::{self, Op, Pass};
 use crate::weights::Weight;
 use crate::{Activation, Error, Residual, Result, simd, tensor};
 
-/// Rows of one shard: hidden rows of 1024 numbers take a quarter of a second-level cache of 2 MiB.
+/// Rows of one shard: hidden rows of 1024 values take a quarter of a second-level cache of 2 MiB.
 const ROWS: usize = 128;
 /// Rows whose hidden gradients exist at one time.
 const CHUNK: usize = 4 * ROWS;
@@ -34,8 +34,8 @@ pub fn feed_forward(
     apply(x, None, up, activation, down)
 }
 
-/// `x + dropout(W_2 activation(W_1 norm(x) + b_1) + b_2)`, `x [.., k]` -> `[.., k]`. As [`feed_forward`]; the backward
-/// pass recomputes the normed rows.
+/// `x + dropout(W_2 activation(W_1 norm(x) + b_1) + b_2)`, `x [.., k]` -> `[.., k]`. Like [`feed_forward`], but the
+/// backward pass also recomputes the normed rows.
 pub fn feed_forward_residual(
     x: &Tensor,
     residual: &Residual,
@@ -123,7 +123,7 @@ impl FeedForward {
             let first = self.up.weight.operand(w1, 0..hidden, true, m);
             let second = self.down.weight.operand(w2, 0..n, true, m);
             let kept = if keep { hidden } else { 0 };
-            // SAFETY: the products write every number of their outputs.
+            // SAFETY: the products write every value of their outputs.
             unsafe {
                 filled(m, shard_of_rows(m), [n, kept], |rows, [y, kept]| {
                     let x = &x[rows.start * k..rows.end * k];
@@ -158,8 +158,8 @@ impl FeedForward {
         unsafe { std::slice::from_raw_parts(h.as_ptr().cast(), h.len()) }
     }
 
-    /// Accumulates the gradients of the weights in the weights and returns that of `x` if `wanted`; `h` is the input of
-    /// the activation.
+    /// Accumulates the gradients of the weights in the weights and returns the gradient of `x` if `wanted`; `h` is the
+    /// input of the activation.
     fn gradients(
         &self,
         x: &[f32],
@@ -210,7 +210,7 @@ impl FeedForward {
         let places =
             h.chunks_mut(ROWS * hidden).zip(dx.chain(std::iter::repeat_with(Default::default)));
         let places: Vec<_> = places.map(Mutex::new).collect();
-        // SAFETY: the products write every number of their outputs, the rest is zeroed.
+        // SAFETY: the products write every value of their outputs, the rest is zeroed.
         let ([d, normed], sums) = unsafe {
             filled_and_summed(m, ROWS, [hidden, of_norm], |rows, [d, normed], sums: &mut Sums| {
                 let mut place = places[rows.start / ROWS].lock().unwrap_or_else(|e| e.into_inner());

@@ -1,8 +1,8 @@
 // A linear layer of few rows: y = f(x W^T + bias) + rest, with x [rows, k], W [n, k], and optional bias [n] and rest
-// [rows, n]. Reading W once takes nearly all of the time, so each warp has one row of W, and each lane every 32nd
-// number of it.
+// [rows, n]. Reading W once takes nearly all of the time, so each warp takes one row of W, and each of its lanes every
+// 32nd value of that row.
 //
-// Numbers are of type T, arithmetic is f32; the sums of lanes are reduced as a tree.
+// Values are of type T, arithmetic is f32; the sums of lanes are reduced as a tree.
 
 #include "activations.cuh"
 #include "numbers.cuh"
@@ -13,10 +13,10 @@ constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 // The most rows.
 constexpr int ROWS = 8;
-// Numbers of W that a lane loads at once.
+// Values of W that a lane loads at once.
 constexpr int EACH = 8;
 
-// Computes R rows, at least `rows`: those past the last repeat it and are not written.
+// Computes R rows, at least `rows`: rows past the last one repeat it and are not written.
 template <typename T, int R>
 __device__ void few_rows(const T *x, const T *w, const T *bias, const T *rest, T *y, int rows, int n, int k,
                          int activation) {

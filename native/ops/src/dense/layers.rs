@@ -27,7 +27,7 @@ impl Affine {
         sum
     }
 
-    /// Accumulates the gradient of the bias in the bias, summed in the order of the parts.
+    /// Adds the parts, in order, to the stored gradient of the bias.
     pub(crate) fn accumulate_bias<'a>(&self, parts: impl IntoIterator<Item = &'a Vec<f32>>) {
         let Some(bias) = &self.bias else { return };
         for (i, part) in parts.into_iter().enumerate() {
@@ -35,7 +35,7 @@ impl Affine {
         }
     }
 
-    /// Checks the shapes against `input` numbers, and returns the output width.
+    /// Checks that the layer takes `input` inputs and the bias fits; returns the output width.
     pub(crate) fn check(&self, what: &str, input: usize) -> Result<usize> {
         let (n, k) = self.weight.dims2()?;
         if k != input {

@@ -31,8 +31,8 @@ pub fn linear(
     apply(x, weight, bias, None, activation)
 }
 
-/// [`linear`] with a [`row_norm`](crate::row_norm()) before the activation: one pass over each row while it is in the
-/// cache.
+/// Computes [`linear`] with a [`row_norm`](crate::row_norm()) before the activation, in one pass over each row while
+/// the row is in the cache.
 pub fn linear_norm(
     x: &Tensor,
     weight: &Weight,
@@ -104,7 +104,7 @@ impl Linear {
         let bias = self.bias.as_ref().map(|bias| tensor::to_vec(bias)).transpose()?;
         let norm = self.norm.as_ref().map(Norm::values).transpose()?;
         let kept = if keep { n } else { 0 };
-        // SAFETY: products and copies of them write every number of their outputs.
+        // SAFETY: products and copies of them write every value of their outputs.
         let all = unsafe {
             filled(m, shard_of_rows(m), [n, kept], |rows, [y, before]| {
                 let x = View::rows(&x[rows.start * k..], rows.len(), k);
@@ -129,7 +129,7 @@ impl Linear {
         Ok(all)
     }
 
-    /// Turns the gradient of `y` into that of the product, in place.
+    /// Turns the gradient of `y` into the gradient of the product, in place.
     fn slopes(&self, d: &mut [f32], y: &[f32]) -> candle_core::Result<()> {
         let n = self.weight.dims()[0];
         let before = self.before.as_deref().unwrap_or(y);
@@ -161,7 +161,7 @@ impl Linear {
         Ok(())
     }
 
-    /// Accumulates the gradients of the weights in the weights, and returns that of `x` if `wanted`.
+    /// Accumulates the gradients of the weights in the weights, and returns the gradient of `x` if `wanted`.
     fn gradients(&self, x: &[f32], w: &[f32], dy: &[f32], wanted: bool) -> Vec<f32> {
         let n = self.weight.dims()[0];
         let k = w.len() / n;
@@ -175,7 +175,7 @@ impl Linear {
             return vec![];
         }
         let w = self.weight.operand(w, 0..n, false, m);
-        // SAFETY: the products write every number of their outputs.
+        // SAFETY: the products write every value of their outputs.
         let [dx] = unsafe {
             filled(m, ROWS, [k], |rows, [dx]| {
                 w.fill(dx, View::rows(&dy[rows.start * n..], rows.len(), n), None);

@@ -1,6 +1,6 @@
 //! Linear layers, alone or several at once.
 //!
-//! An op of this folder reads one frame at a time and is a product with a trained matrix.
+//! An op of this folder takes one frame at a time and is a product with a trained matrix.
 
 pub mod branches;
 pub(crate) mod card;

@@ -72,11 +72,11 @@ impl<const N: usize> Parts<N> {
         })
     }
 
-    /// Each part of the product.
+    /// Computes each part of the product.
     pub(crate) fn products(&self, x: &[f32], weight: &[f32]) -> [Vec<f32>; N] {
         let (k, rows) = (self.depth(), self.rows());
         let weights = self.operands(weight, true);
-        // SAFETY: the products write every number of their outputs.
+        // SAFETY: the products write every value of their outputs.
         unsafe {
             filled(rows, ROWS, self.widths, |rows, parts| {
                 let x = View::rows(&x[rows.start * k..], rows.len(), k);
@@ -109,7 +109,7 @@ impl<const N: usize> Parts<N> {
     pub(crate) fn input_gradient(&self, weight: &[f32], outputs: &[Option<&[f32]>]) -> Vec<f32> {
         let weights = self.operands(weight, false);
         let k = self.depth();
-        // SAFETY: the first product writes every number, or zeros do if there is no product.
+        // SAFETY: the first product writes every value, or zeros do if there is no product.
         let [dx] = unsafe {
             filled(self.rows(), ROWS, [k], |rows, [dx]| {
                 let parts = self.widths.into_iter().zip(outputs).zip(&weights);

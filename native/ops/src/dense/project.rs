@@ -18,8 +18,8 @@ const GRADIENT_SHARDS: usize = 4;
 /// `x W_i^T + b_i` of all layers side by side: `x [.., k]`, layers of `weight [n_i, k]` and `bias [n_i]` -> `[.., n_1 +
 /// n_2 + ..]`.
 ///
-/// As one op it reads `x` once and gives it one gradient, `dx = sum of dy_i W_i`. Gradients of weights accumulate in
-/// the weights ([`Weight::accumulate`]).
+/// One op reads `x` once and gives it one gradient, `dx = sum of dy_i W_i`. Gradients of weights accumulate in the
+/// weights ([`Weight::accumulate`]).
 pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tensor> {
     let Some((first, _)) = layers.first() else {
         return Err(Error::mismatch("layers of a projection", "at least 1", 0));
@@ -74,7 +74,7 @@ impl Project {
         Ok(y)
     }
 
-    /// `rows` copies of all biases, to which the products are added.
+    /// Repeats all biases in `rows` rows, to which the products are added.
     fn biases(&self, rows: usize) -> candle_core::Result<Vec<f32>> {
         let mut row = Vec::with_capacity(self.width);
         for part in &self.parts {

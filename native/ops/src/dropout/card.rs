@@ -10,11 +10,11 @@ use crate::dropout::Dropout;
 use crate::op::card::{Op, Pass, apply};
 use crate::tensor;
 
-/// Threads of a block, and numbers of each thread.
+/// Threads of a block, and values of each thread.
 const THREADS: usize = 128;
 const EACH: usize = 4;
 
-/// `x` after dropout, plus `residual`, which is not dropped, if there is one.
+/// Applies dropout to `x`, then adds `residual`, which is not dropped, if there is one.
 pub(super) fn dropout(
     x: &Tensor,
     residual: Option<&Tensor>,
@@ -30,8 +30,8 @@ thread_local! {
     static COUNTER: RefCell<Option<Tensor>> = const { RefCell::new(None) };
 }
 
-/// Runs `work` with masks whose step is increased by `counter`, one i64 on the card, read when they are drawn. So a
-/// recorded graph draws new masks at every replay.
+/// Runs `work` with masks whose step is increased by `counter`, one i64 on the card. The counter is read when masks are
+/// drawn, so a recorded graph draws new masks at every replay.
 pub fn counted<R>(counter: &Tensor, work: impl FnOnce() -> R) -> R {
     struct Back(Option<Tensor>);
     impl Drop for Back {
@@ -62,7 +62,7 @@ impl Masked {
         let launch = launch.long(rows).int(d).int(repeat).int(origin.window).int(origin.before);
         let launch = launch.int(origin.frames).float(p).float(1.0 / (1.0 - p));
         let blocks = (rows * d.div_ceil(EACH)).div_ceil(THREADS);
-        // SAFETY: as dropout.cu requires, a thread for every EACH numbers of a row.
+        // SAFETY: as dropout.cu requires, a thread for every EACH values of a row.
         unsafe { launch.run([blocks, 1, 1], [THREADS, 1, 1], 0) }?;
         Ok(y)
     }

@@ -1,6 +1,6 @@
-// Dropout (Srivastava et al. 2014), inverted: kept numbers are scaled by 1 / (1 - p). The mask of a number is drawn by
-// Philox 4x32-10 (Salmon et al. 2011) from the stream's key, its step and the number's index, as on the CPU. It is the
-// same in both passes and is never stored.
+// Dropout (Srivastava et al. 2014), inverted: kept values are scaled by 1 / (1 - p). The mask of a value is drawn by
+// Philox 4x32-10 (Salmon et al. 2011) from the stream's key, its step and the value's index, as on the CPU. The mask is
+// the same in both passes and is never stored.
 //
 // x, residual, y [rows, d] are of type T, arithmetic is f32. A counter on the card advances the step, so that a
 // recorded launch draws new masks at every replay.
@@ -8,7 +8,7 @@
 #include "numbers.cuh"
 #include "philox.cuh"
 
-// The rows that share a mask, and their positions in the windows from which they were cut.
+// The rows that share a mask, and their positions in the windows that contain them.
 struct Rows {
   long long rows;
   int d, repeat, window, before, frames;
@@ -22,7 +22,7 @@ struct Stream {
 
 namespace {
 
-// A thread computes four numbers of a row, from one block of words.
+// A thread computes four values of a row, from one block of random words.
 template <typename T>
 __device__ void dropout(const T *x, const T *residual, T *y, Rows of, Stream stream, float p, float scale) {
   const unsigned long long blocks = (of.d + 3) / 4;
@@ -45,7 +45,7 @@ __device__ void dropout(const T *x, const T *residual, T *y, Rows of, Stream str
 
 } // namespace
 
-// y = x after dropout, plus a residual if there is one. The grid has a thread for every four numbers of a row. The step
+// y = x after dropout, plus a residual if there is one. The grid has a thread for every four values of a row. The step
 // is `step` plus *counter, if there is a counter.
 #define DROPOUT(name, T)                                                                                               \
   extern "C" __global__ void name(const T *__restrict__ x, const T *__restrict__ residual, T *__restrict__ y,          \

@@ -1,5 +1,5 @@
-//! Dropout with a counter-based generator (Srivastava et al. 2014), inverted: kept numbers are scaled by `1 / (1 - p)`,
-//! so that play needs no scaling.
+//! Dropout with a counter-based generator (Srivastava et al. 2014), inverted: kept values are scaled by `1 / (1 - p)`,
+//! so that inference needs no scaling.
 
 mod card;
 mod composed;
@@ -16,8 +16,8 @@ use crate::{Result, arrange, memory, pool, tensor};
 /// Rows of one shard.
 const ROWS: usize = 64;
 
-/// The position of a chunk's rows in the windows from which they were cut: row `i` is frame `before + i % frames` of
-/// window `i / frames`.
+/// The position of a chunk's rows in the windows that contain them: row `i` is frame `before + i % frames` of window `i
+/// / frames`.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin {
     /// Frames of a window.
@@ -41,7 +41,7 @@ impl Origin {
     }
 }
 
-/// Dropout of each number of `x [.., d]` independently.
+/// Dropout of each value of `x [.., d]` independently.
 pub fn dropout(x: &Tensor, p: f32, rng: Rng) -> Result<Tensor> {
     Dropout::new(p, rng, Origin::default()).apply(x)
 }
@@ -58,8 +58,8 @@ pub fn dropout_columns(x: &Tensor, p: f32, rng: Rng, first: usize) -> Result<Ten
 const BLOCKS: usize = 16;
 
 dispatch! {
-    /// `y *= scale` where the number's random number is at least `p`, otherwise 0. A block has four numbers; the first
-    /// one is block `first`.
+    /// Multiplies each value whose random number is at least `p` by `scale`, and sets the others to 0. A block covers
+    /// four values; the first block is `first`.
     fn mask_row(y: &mut [f32], rng: &Rng, first: u64, p: f32, scale: f32) {
         let mut index = first;
         for y in y.chunks_mut(4 * BLOCKS) {
@@ -78,7 +78,7 @@ dispatch! {
     }
 }
 
-/// One mask. It is the same at every use.
+/// A dropout mask, the same at every use.
 #[derive(Debug, Clone, Copy)]
 pub struct Dropout {
     pub(crate) p: f32,
@@ -89,7 +89,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// A mask that drops each number independently; rows of a chunk get the mask of the whole windows.
+    /// A mask that drops each value independently; rows of a chunk get the mask that they have in whole windows.
     pub fn new(p: f32, rng: Rng, origin: Origin) -> Self {
         Dropout { p, rng, repeat: 1, origin }
     }
@@ -136,7 +136,7 @@ impl Dropout {
     }
 }
 
-/// A mask over rows of `width` numbers.
+/// A mask over rows of `width` values.
 struct Masked {
     dropout: Dropout,
     width: usize,

@@ -1,4 +1,4 @@
-//! Ops along the frames of a game, on a card.
+//! Ops along the frames of a sequence, on a card.
 
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::{CAUSAL_CONV, LAST};
@@ -12,7 +12,7 @@ use crate::op::card::{Op, Pass, apply, apply_all};
 const THREADS: usize = 128;
 /// The most inputs that an output sees.
 pub(super) const TAPS: usize = 8;
-/// Frames of a stretch, which a thread walks, and the most parts of the weights' gradients.
+/// Frames of the stretch that a thread walks, and the most parts of the weights' gradients.
 const STRETCH: usize = 16;
 const PARTS: usize = 256;
 

@@ -7,7 +7,8 @@
 // and the state after the row does not contain them.
 //
 // A thread for each channel (x) walks along stretches of `frames` frames and keeps the carried inputs in registers. At
-// the start of a stretch it reads the inputs before it; the backward pass recomputes gradients past its end.
+// the start of a stretch the thread loads the inputs before the stretch; the backward pass recomputes gradients past
+// the end of the stretch.
 
 #include "numbers.cuh"
 
@@ -32,7 +33,7 @@ template <typename T> struct Inputs {
 };
 
 struct Filter {
-  // The last `taps` entries, aligned so that the newest input has the last one; 0 before.
+  // The weights are the last `taps` entries, so that the newest input has the last one; earlier entries are 0.
   float weight[TAPS];
   float bias;
   bool silu;
@@ -52,7 +53,7 @@ __device__ void some(const T *x, long long row, int time, int channels, int chan
     to[e] = t + e < end ? read(x + (row * time + t + e) * channels + channel) : 0.0f;
 }
 
-// The last numbers of a walk, the newest at the end.
+// The last values of a walk, the newest at the end.
 struct Window {
   float last[TAPS] = {};
 
@@ -61,7 +62,7 @@ struct Window {
     last[TAPS - 1] = next;
   }
 
-  // Loads the inputs that frame t sees before its own.
+  // Loads the inputs before frame t that frame t sees.
   template <typename T> __device__ void fill(const Inputs<T> &inputs, long long row, int t, int channel) {
     for (int i = 0; i < TAPS; i++) {
       const int back = TAPS - 1 - i;

@@ -93,13 +93,13 @@ impl Window {
         self.lengths.as_ref().map_or(self.time, |l| l[row])
     }
 
-    /// Rows of the batch in one shard: at most eight shards, none so small that another thread does not pay.
+    /// Rows of the batch in one shard: at most eight shards, each large enough to pay for a thread.
     fn shard(&self) -> usize {
         const SMALLEST: usize = 1 << 14;
         self.batch.div_ceil(8).max(SMALLEST.div_ceil((self.time * self.channels).max(1)))
     }
 
-    /// The state, then the first inputs, `[2 (k - 1), c]`: all that the first frames, which see the state, read.
+    /// Joins the state and the first inputs, `[2 (k - 1), c]`: all inputs of the frames that see the state.
     fn head(&self, x: &[f32], state: &[f32]) -> Vec<f32> {
         let (c, past) = (self.channels, self.kernel - 1);
         let mut head = memory::zeros(2 * past * c);
@@ -152,7 +152,7 @@ fn convolve<const FMA: bool>(x: &[f32], taps: &Taps, at: usize, n: usize) -> [f3
     sum
 }
 
-/// The output of one frame for `n` channels from `at` on; the frame sees the first frames of `x`.
+/// The output of one frame for `n` channels from `at` on; the frame sees the first k frames of `x`.
 #[inline(always)]
 fn output<const FMA: bool>(
     y: &mut [MaybeUninit<f32>],
@@ -194,7 +194,7 @@ struct Gradients<'a> {
 }
 
 impl Gradients<'_> {
-    /// Adds the gradients through one frame for `n` channels from `at` on; the frame sees the first frames of `x` and
+    /// Adds the gradients through one frame for `n` channels from `at` on; the frame sees the first k frames of `x` and
     /// `dx`.
     #[inline(always)]
     fn add<const FMA: bool>(
@@ -270,7 +270,7 @@ impl Conv {
                 forward(rest, x, taps);
             }
         };
-        // SAFETY: each row writes all of its own numbers.
+        // SAFETY: each row writes all of its own values.
         let [y] = unsafe { filled(batch, self.window.shard(), [time * c], work) };
         y
     }
@@ -280,8 +280,8 @@ impl Conv {
         self.window.length(row).min(self.window.kernel - 1)
     }
 
-    /// Gradients of `x`, the weight, the state and the bias; parts of the weights' gradients are summed in the order of
-    /// the shards.
+    /// Gradients of `x`, the weight, the state and the bias; the shards' gradients of weight and bias are summed in the
+    /// order of the shards.
     fn gradients(&self, x: &[f32], taps: &Taps, state: &[f32], dy: &[f32]) -> [Vec<f32>; 4] {
         let Window { batch, time, channels: c, kernel, .. } = self.window;
         let past = kernel - 1;
@@ -307,7 +307,7 @@ impl Conv {
             }
         };
         let (widths, shard) = ([time * c, c * past], self.window.shard());
-        // SAFETY: each row writes all of its own numbers.
+        // SAFETY: each row writes all of its own values.
         let ([dx, d_state], parts) = unsafe { filled_and_summed(batch, shard, widths, work) };
         let mut sum = zero();
         parts.iter().flatten().for_each(|part| add_assign(&mut sum, part));

@@ -1,4 +1,4 @@
-//! Ops along the frames of a game, composed of candle's ops.
+//! Ops along the frames of a sequence, composed of candle's ops.
 
 use candle_core::Tensor;
 

@@ -1,5 +1,5 @@
-// The state after each row of states [b, t, c]: that after its last frame, or first [b, c] where a row has no frame.
-// Numbers are copied unchanged.
+// The state after each row of states [b, t, c]: the state after its last frame, or first [b, c] where a row has no
+// frame. Values are copied unchanged.
 //
 // The grid has a thread for each channel (x) of a row (y, which strides over the rows).
 

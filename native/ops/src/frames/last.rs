@@ -38,7 +38,7 @@ struct Last {
 }
 
 impl Last {
-    /// The index of each row's own numbers, and of its last state.
+    /// The index range of each row in `first` and the output, and that of the row's last state.
     fn rows(
         &self,
     ) -> impl Iterator<Item = (std::ops::Range<usize>, Option<std::ops::Range<usize>>)> {

@@ -11,7 +11,7 @@ use crate::pool::for_each_shard;
 use crate::simd::{add_rows, dispatch};
 use crate::{Result, memory, tensor};
 
-/// For each row `m` of `mix [n, c]` one tensor `[b, t, c]` of `m * x_t + (1 - m) * x_{t-1}`.
+/// Returns one tensor `[b, t, c]` of `m * x_t + (1 - m) * x_{t-1}` for each row `m` of `mix [n, c]`.
 ///
 /// `x [b, t, c]`; `before [b, c]` is the frame before the first one. Frames of a row from its length on give 0.
 pub fn token_shift(
@@ -41,7 +41,7 @@ struct Shift {
 }
 
 dispatch! {
-    /// One frame of one mix.
+    /// Computes one frame of one mix.
     pub fn blend(y: &mut [f32], x: &[f32], before: &[f32], mix: &[f32]) {
         for (((y, x), before), m) in y.iter_mut().zip(x).zip(before).zip(mix) {
             *y = before + m * (x - before);

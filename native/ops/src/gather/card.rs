@@ -14,16 +14,16 @@ const WARP: usize = 32;
 const RUN: usize = 256;
 /// Columns of a warp.
 const COLUMNS: usize = 128;
-/// The most numbers in all parts of a gradient, if there is more than one part.
+/// The most values in all parts of a gradient, if there is more than one part.
 const PARTS: usize = 1 << 22;
 
-/// `ids` are u32, on the table's device.
+/// Gathers table rows; `ids` are u32, on the table's device.
 pub(super) fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
     apply(Gather { ids: ids.contiguous()? }, &[table])
 }
 
 /// f32 `[n, w]` of labels `[n, num_labels]` on the card, from column `first` on: a class of w classes as one-hot, or w
-/// bits as numbers.
+/// bits as values.
 pub fn one_hot(
     labels: &Tensor,
     [n, num_labels]: [usize; 2],
@@ -37,7 +37,7 @@ pub fn one_hot(
     let y = unwritten((n, w), DType::F32, labels)?;
     let launch = Launch::of(GATHER, "one_hot", labels)?.tensor(labels)?.tensor(&y)?.long(n).int(w);
     let launch = launch.int(num_labels).int(first).int(usize::from(classes));
-    // SAFETY: as gather.cu requires, a thread for each number.
+    // SAFETY: as gather.cu requires, a thread for each value.
     unsafe { launch.run(by_number(n * w), [THREADS, 1, 1], 0) }?;
     Ok(y)
 }
@@ -46,7 +46,7 @@ struct Gather {
     ids: Tensor,
 }
 
-/// A grid with a thread for each of `n` numbers.
+/// A grid with a thread for each of `n` values.
 fn by_number(n: usize) -> [usize; 3] {
     [n.div_ceil(THREADS), 1, 1]
 }
@@ -79,7 +79,7 @@ impl Op for Gather {
         let y = output((n, w), table.dtype(), table, track)?;
         let launch = self.launch("forward", table)?.tensor(table)?.tensor(&self.ids)?;
         let launch = launch.tensor(&y)?.long(n).int(w);
-        // SAFETY: as gather.cu requires, a thread for each number, and ids that the table has.
+        // SAFETY: as gather.cu requires, a thread for each value, and ids that the table has.
         unsafe { launch.run(by_number(n * w), [THREADS, 1, 1], 0) }?;
         Ok((y, vec![]))
     }
@@ -102,7 +102,7 @@ impl Op for Gather {
         let dtable = unwritten(table.shape(), table.dtype(), table)?;
         let launch = self.launch("sum", table)?.tensor(&parts)?.tensor(&dtable)?;
         let launch = launch.int(count).long(rows * w);
-        // SAFETY: as gather.cu requires, a thread for each number.
+        // SAFETY: as gather.cu requires, a thread for each value.
         unsafe { launch.run(by_number(rows * w), [THREADS, 1, 1], 0) }?;
         Ok(vec![Some(dtable)])
     }

@@ -1,10 +1,10 @@
-//! Rows of a table composed of candle's ops.
+//! Gathers table rows with candle's ops.
 
 use candle_core::Tensor;
 
 use crate::Result;
 
-/// `ids` are u32, on the table's device.
+/// Gathers table rows; `ids` are u32, on the table's device.
 pub(super) fn gather(table: &Tensor, ids: &Tensor) -> Result<Tensor> {
     Ok(table.index_select(ids, 0)?)
 }

@@ -21,15 +21,15 @@ constexpr int AT_ONCE = 4;
 
 __device__ inline long long warp() { return (blockIdx.x * (long long)blockDim.x + threadIdx.x) / WARP; }
 
-// The grid has a thread for each number of y.
+// The grid has a thread for each value of y.
 template <typename T>
 __device__ void forward(const T *table, const unsigned *ids, T *y, long long n, int w) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i < n * w) y[i] = table[ids[i / w] * (long long)w + i % w];
 }
 
-// parts [count, rows, w] of `runs_per_part` runs each. The grid has a warp for each row, for each WARP * COLUMNS
-// columns of it, in each part.
+// Writes parts [count, rows, w] of `runs_per_part` runs each. The grid has a warp for each row, for each WARP * COLUMNS
+// columns of the row, in each part.
 template <typename T>
 __device__ void backward(const unsigned *ids, const unsigned *runs, const T *dy, float *parts, long long n, int rows,
                          int w, int count, int runs_per_part) {
@@ -65,7 +65,7 @@ __device__ void backward(const unsigned *ids, const unsigned *runs, const T *dy,
     if (first + WARP * c < w) parts[(part * (long long)rows + row) * w + first + WARP * c] = sums[c];
 }
 
-// The sum of parts [count, n] in order. The grid has a thread for each number.
+// Sums the parts [count, n] in order. The grid has a thread for each value.
 template <typename T> __device__ void sum(const float *parts, T *sums, int count, long long n) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i >= n) return;
@@ -95,9 +95,9 @@ extern "C" __global__ void gather_runs(const unsigned *__restrict__ ids, unsigne
   runs[2 * warp() + 1] = most;
 }
 
-// The chosen actions of a head as later heads read them: y [n, w] from labels f32 [n, all]; those of the head begin at
-// `first`. A class is one-hot, bits are numbers; a label that is not a class gives zeros. The grid has a thread for
-// each number.
+// The chosen actions of a head in the form that later heads take: y [n, w] from labels f32 [n, all]; the head's labels
+// begin at `first`. A class becomes one-hot, each bit becomes 0 or 1; a label that is not a class gives zeros. The grid
+// has a thread for each value.
 extern "C" __global__ void one_hot(const float *__restrict__ labels, float *__restrict__ y, long long n, int w, int all,
                                    int first, int classes) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;

@@ -25,7 +25,7 @@ impl Ids {
     /// Ids of `table`, on its device.
     ///
     /// # Errors
-    /// `OutOfRange` for an id outside the table; it names the id and the table, `what`.
+    /// `OutOfRange` for an id outside the table; the error names the id and the table, `what`.
     pub fn of(table: &Tensor, ids: Arc<[u32]>, what: &str) -> Result<Self> {
         Self::check(table, &ids, what)?;
         match Form::of(table) != Form::Cpu {
@@ -50,12 +50,12 @@ impl Ids {
 /// `table [rows, w]`, `ids [n]` -> `[n, w]`. The backward pass adds the gradients of repeated ids.
 ///
 /// # Errors
-/// `OutOfRange` for an id outside the table; it names the id and the table, `what`.
+/// `OutOfRange` for an id outside the table; the error names the id and the table, `what`.
 pub fn gather(table: &Tensor, ids: Arc<[u32]>, what: &str) -> Result<Tensor> {
     gather_of(table, &Ids::of(table, ids, what)?)
 }
 
-/// [`gather`] of checked ids.
+/// Computes [`gather`] for checked ids.
 pub fn gather_of(table: &Tensor, ids: &Ids) -> Result<Tensor> {
     match ids {
         Ids::Here(ids) => {
@@ -71,7 +71,7 @@ pub fn gather_of(table: &Tensor, ids: &Ids) -> Result<Tensor> {
 
 struct Gather {
     ids: Arc<[u32]>,
-    /// Numbers of a row.
+    /// Values of a row.
     width: usize,
 }
 

@@ -15,7 +15,7 @@ pub struct Gradient<const N: usize, const K: usize> {
 
 /// One channel of a cell with N inputs per frame and K parameters.
 pub trait Cell<const N: usize, const K: usize>: Copy + Send + Sync + 'static {
-    /// The name in errors and of the kernels.
+    /// The name of the cell in errors and of its kernels.
     const NAME: &'static str;
 
     /// The parameters of a channel: functions of its weights, computed once and not once per frame.
@@ -23,7 +23,7 @@ pub trait Cell<const N: usize, const K: usize>: Copy + Send + Sync + 'static {
         weights
     }
 
-    /// The gradient of the weights, from that of the parameters.
+    /// The gradient of the weights, from the gradient of the parameters.
     fn weights_backward(self, _weights: [f32; K], d: [f32; K]) -> [f32; K] {
         d
     }
@@ -36,7 +36,7 @@ pub trait Cell<const N: usize, const K: usize>: Copy + Send + Sync + 'static {
     fn backward<const FMA: bool>(self, x: [f32; N], p: [f32; K], h: f32, g: f32) -> Gradient<N, K>;
 }
 
-/// Gate and addend are the inputs.
+/// The inputs are the gate and the addend.
 #[derive(Clone, Copy)]
 pub struct Plain;
 
@@ -153,7 +153,7 @@ impl RgLru {
     /// The constant `c` of the paper.
     pub const POWER: f32 = 8.0;
 
-    /// `(a, sqrt(1 - a^2))` from `log a`, without cancellation for a near 1.
+    /// `(a, sqrt(1 - a^2))` from `log a`, without cancellation for `a` near 1.
     #[inline(always)]
     fn decay<const FMA: bool>(log_a: f32) -> (f32, f32) {
         let less = expm1_with::<FMA>(log_a);

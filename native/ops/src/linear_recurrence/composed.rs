@@ -10,11 +10,11 @@ use crate::lengths::{Lengths, blank};
 use crate::linear_recurrence::cells::RgLru;
 use crate::{Activation, Result, op};
 
-/// Two numbers for each channel and frame, `[b, t, ..]`.
+/// Two values for each channel and frame, `[b, t, ..]`.
 pub(crate) type Pair = [Tensor; 2];
 
-/// The combination of all frames up to each one, from the values of single frames. `join(n, early, late)` combines two
-/// adjacent stretches; the late one has n frames.
+/// Combines all frames up to each frame, from the values of single frames. `join(n, early, late)` combines two adjacent
+/// stretches; the late one has n frames.
 pub(crate) fn prefixes(
     [mut a, mut b]: Pair,
     join: impl Fn(usize, Pair, Pair) -> Result<Pair>,
@@ -37,7 +37,7 @@ pub(crate) fn prefixes(
 /// `h_t = a_t * h_{t-1} + b_t` for `a`, `b [b, t, ..]` and `h0 [b, ..]`.
 pub(crate) fn states(a: &Tensor, b: &Tensor, h0: &Tensor) -> Result<Tensor> {
     let time = b.dim(1)?;
-    // The first state is a frame whose gate is 0.
+    // The first state becomes a frame whose gate is 0.
     let a = a.pad_with_zeros(1, 1, 0)?;
     let b = Tensor::cat(&[&h0.unsqueeze(1)?, b], 1)?;
     let [_, h] = prefixes([a, b], |_, [a0, b0], [a, b]| Ok([(a0 * &a)?, ((a * b0)? + b)?]))?;
@@ -85,8 +85,8 @@ pub(crate) fn min_lstm(
     lengths: &Lengths,
 ) -> Result<Tensor> {
     let [f, i, candidate] = parts(projected)?;
-    // The logarithms of both gates and of eps, minus that of the larger gate: the ratio of two closed gates is then
-    // finite.
+    // The logarithms of both gates and of eps, minus the logarithm of the larger gate: the ratio of two closed gates is
+    // then finite.
     let (f, i) = (softplus(&f.neg()?)?.neg()?, softplus(&i.neg()?)?.neg()?);
     let most = f.maximum(&i)?.detach();
     let (f, i) = ((f - &most)?.exp()?, (i - &most)?.exp()?);
@@ -107,7 +107,7 @@ pub(crate) fn rg_lru(
     let [r, i] = parts(gates)?;
     let log_a =
         sigmoid(&r)?.broadcast_mul(&(softplus(&lambda.neg()?)? * -f64::from(RgLru::POWER))?)?;
-    // 1 - a^2, plus an offset: the square root has no slope at 0.
+    // 1 - a^2, plus an offset, because the square root has no finite slope at 0.
     let keep = (one_less_exp(&(&log_a * -2.0)?)? + 1e-36)?.sqrt()?;
     let b = ((keep * sigmoid(&i)?)? * x)?;
     blank(states(&log_a.exp()?, &b, h0)?, lengths)

@@ -1,13 +1,14 @@
 // h_t = a_t h_{t-1} + b_t, channel by channel (Martin & Cundy 2018, eq. 7), and the cells built on it.
 //
 // Inputs and states [b, t, c] are of type T; weights [c], the first state h0 [b, c], their gradients and all arithmetic
-// are f32. A cell defines gate and addend of a channel as functions of its inputs in a frame; gates are computed within
-// the walk over time, and recomputed in the backward pass, where g_t = dh_t + a_{t+1} g_{t+1}. The walk is exact at any
-// gate and length. Gradients of weights are written by row, parts [b, weights, c], to be summed.
+// are f32. A cell defines the gate and the addend of a channel as functions of its inputs in a frame; gates are
+// computed within the walk over time, and recomputed in the backward pass, where g_t = dh_t + a_{t+1} g_{t+1}. The walk
+// is exact at any gate and length. Each row writes its own gradients of the weights, [b, weights, c]; these parts must
+// then be summed.
 //
 // The grid has a thread for each channel of a row, and whole blocks for one row after the other: neighbouring threads
-// read neighbouring numbers, and only h is carried from frame to frame. Frames of a row from its length on do not
-// exist: their state is 0, and they have no gradient. If `lengths` is null, all frames exist.
+// read neighbouring values, and only h is carried from frame to frame. Frames of a row from its length on do not exist:
+// their state is 0, and they have no gradient. If `lengths` is null, all frames exist.
 
 #include "channels.cuh"
 #include "numbers.cuh"
@@ -17,11 +18,11 @@ namespace {
 // Parameters are functions of a channel's weights, computed once and not once per frame; here they are the weights.
 struct OwnWeights {
   __device__ void parameters(float *) const {}
-  // From the gradients of the parameters to those of the weights w.
+  // Turns gradients of the parameters into gradients of the weights w.
   __device__ void weights_backward(const float *, float *) const {}
 };
 
-// Gate and addend are the inputs.
+// The inputs are the gate and the addend.
 struct Plain : OwnWeights {
   static constexpr int INPUTS = 2, WEIGHTS = 0;
 
@@ -31,7 +32,8 @@ struct Plain : OwnWeights {
     b = x[1];
   }
 
-  // Gradients from g, that of the new state; h is the previous state, a the gate. Adds to the parameters' gradients dp.
+  // Gradients from g, the gradient of the new state; h is the previous state, a the gate. Adds the gradients of the
+  // parameters to dp.
   __device__ void backward(const float *x, const float *, float h, float g, float &a, float *dx, float *) const {
     a = x[0];
     dx[0] = g * h;
@@ -39,7 +41,7 @@ struct Plain : OwnWeights {
   }
 };
 
-// The gate is a weight.
+// The gate is a weight, the addend the input.
 struct Constant : OwnWeights {
   static constexpr int INPUTS = 1, WEIGHTS = 1;
 
@@ -82,8 +84,8 @@ struct MinLstm : OwnWeights {
   static constexpr int INPUTS = 3, WEIGHTS = 0;
   float eps;
 
-  // The factors of h and of c. They are computed from logarithms, minus that of the larger gate: the ratio of two
-  // closed gates is then finite.
+  // The factors of h and of c. They are computed from the gates' logarithms, minus the larger logarithm: the ratio of
+  // two closed gates is then finite.
   __device__ void shares(const float *x, float &keep, float &take) const {
     const float log_f = -softplus(-x[0]), log_i = -softplus(-x[1]), most = fmaxf(log_f, log_i);
     const float f = expf(log_f - most), i = expf(log_i - most);
@@ -179,7 +181,7 @@ struct Diagonal {
     p[1] = -less / rate;
   }
 
-  // In f64: over a short step the second sum is far smaller than its terms.
+  // Computed in f64: over a short step the second sum is far smaller than its terms.
   __device__ void weights_backward(const float *w, float *d) const {
     const double rate = exp(double(w[0])), dt = exp(double(w[1])), da = d[0], d_scale = d[1];
     const double a = exp(-rate * dt), less = expm1(-rate * dt);
@@ -200,7 +202,7 @@ struct Diagonal {
   }
 };
 
-// Inputs of a cell: the first number of each, and the stride of its frames.
+// Inputs of a cell: the first value of each, and the stride of its frames.
 template <typename T, int N> struct Inputs {
   T *first[N];
   long long stride[N];
@@ -216,14 +218,14 @@ template <int N, typename T> __device__ void beside(Inputs<T, N> &inputs, int fr
   }
 }
 
-// All inputs in one tensor.
+// Inputs that all lie in one tensor.
 template <int N, typename T> __device__ Inputs<T, N> in_one(T *projected, int channels) {
   Inputs<T, N> inputs;
   beside(inputs, 0, N, projected, channels);
   return inputs;
 }
 
-// The last input in a tensor of its own.
+// Inputs of which the last has a tensor of its own.
 template <int N, typename T> __device__ Inputs<T, N> in_two(T *projected, T *last, int channels) {
   Inputs<T, N> inputs;
   beside(inputs, 0, N - 1, projected, channels);
@@ -231,7 +233,7 @@ template <int N, typename T> __device__ Inputs<T, N> in_two(T *projected, T *las
   return inputs;
 }
 
-// The weights of a cell, [c] each; one more, so that the array is not empty.
+// The weights of a cell, [c] each; one spare entry keeps the array from being empty.
 template <int K> struct Weights {
   const float *first[K + 1];
 

@@ -132,7 +132,7 @@ pub fn diagonal_ssm(
     }
 }
 
-/// The states of a cell over one or two input tensors; the second one holds the last input.
+/// Computes the states of a cell over one or two input tensors; the second tensor holds the last input.
 fn run<C: Cell<N, K>, const N: usize, const K: usize>(
     cell: C,
     grid: Grid,
@@ -165,7 +165,7 @@ fn grid<C: Cell<N, K>, const N: usize, const K: usize>(
     Grid::new(batch, time, channels, lengths)
 }
 
-/// The numbers of all inputs; the second source is empty if one tensor holds all inputs of a frame.
+/// The values of all inputs; the second source is empty if one tensor holds all inputs of a frame.
 struct Inputs<'a, const K: usize> {
     sources: [&'a [f32]; 2],
     weights: [&'a [f32]; K],
@@ -196,7 +196,7 @@ impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
         })
     }
 
-    /// The numbers of all inputs, in the order of [`run`].
+    /// The values of all inputs, in the order of [`run`].
     fn inputs<'a>(&self, inputs: &[&'a [f32]]) -> Inputs<'a, K> {
         let sources = inputs.len() - K - 1;
         let second = if sources > 1 { inputs[1] } else { &[] };
@@ -279,7 +279,7 @@ impl<C: Cell<N, K>, const N: usize, const K: usize> Scan<C, N, K> {
         gradients
     }
 
-    /// Gradients of the weights, `[c]` each, from those of the parameters of each row, `[b, k, c]`.
+    /// Gradients of the weights, `[c]` each, from the gradients of the parameters of each row, `[b, k, c]`.
     fn weight_gradients(&self, weights: [&[f32]; K], d_rows: &[f32]) -> [Vec<f32>; K] {
         let c = self.grid.channels;
         let mut sum = memory::zeros(K * c);

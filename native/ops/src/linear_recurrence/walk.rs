@@ -37,7 +37,7 @@ fn lane<const N: usize>(x: &[Lanes; N], l: usize) -> [f32; N] {
     std::array::from_fn(|n| x[n][l])
 }
 
-/// Sixteen channels of a frame from `i` on; `h` is the previous state on entry and the new state on return.
+/// Computes sixteen channels of a frame from `i` on; `h` is the previous state on entry and the new state on return.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)] // lanes of several arrays at once
 fn frame<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, const FMA: bool>(
@@ -60,8 +60,8 @@ fn frame<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, const 
 }
 
 dispatch! {
-    /// One frame of one row; `h [c]` is the previous state on entry and the new state on return. Inputs and parameters
-    /// (see [`Cell::parameters`]) are `[c]` each.
+    /// Computes one frame of one row; `h [c]` is the previous state on entry and the new state on return. Inputs and
+    /// parameters (see [`Cell::parameters`]) are `[c]` each.
     pub fn step<[C: Cell<N, K>, const N: usize, const K: usize], [C, N, K]>(
         cell: C,
         h: &mut [f32],
@@ -77,8 +77,8 @@ dispatch! {
     }
 }
 
-/// The backward pass of [`frame`]. On entry `carry` is the gradient of the new state without that of the output, `dy`;
-/// on return it is that of the state `before`.
+/// The backward pass of [`frame`]. On entry `carry` is the gradient that the new state gets from later frames, without
+/// the gradient `dy` of the output; on return `carry` is the gradient of the state `before`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, clippy::needless_range_loop)] // as above
 fn frame_back<const FULL: bool, C: Cell<N, K>, const N: usize, const K: usize, const FMA: bool>(

@@ -9,8 +9,8 @@ use crate::op::{self, Op, Pass};
 use crate::simd::{add_assign, dispatch, exp_with};
 use crate::{Error, Result, memory};
 
-/// The bound of one layer, `[c]`, from `bounds [layers, c]`: `P_1 + .. + P_layer`, where P is the
-/// softmax over the layers. Layer 0 has the bound 0, and that of the last layer is below 1.
+/// The bound of one layer, `[c]`, from `bounds [layers, c]`: `P_1 + .. + P_layer`, where P is the softmax over the
+/// layers. Layer 0 has the bound 0, and the bound of the last layer is below 1.
 pub fn lower_bound(bounds: &Tensor, layer: usize) -> Result<Tensor> {
     let (layers, channels) = bounds.dims2()?;
     if layer >= layers {

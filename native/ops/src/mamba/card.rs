@@ -9,12 +9,12 @@ use crate::lengths::Lengths;
 use crate::selective_scan::card::MOST_STATES;
 use crate::{Activation, MambaWeights, Precision, Residual, Result, tape};
 
-/// Threads of a block, and of each column or channel.
+/// Threads of a block, and threads of each column or channel.
 const THREADS: usize = 128;
 const WARP: usize = 32;
 
 /// `x + mamba(norm(x))` of `x [b, 1, h]` and the states after the frame; `None` if there is no kernel: for inputs that
-/// want a gradient, for more games, and for products in a lower precision.
+/// want a gradient, for more than `FEW` games, and for products in a lower precision.
 pub(super) fn mamba_step(
     x: &Tensor,
     residual: &Residual,

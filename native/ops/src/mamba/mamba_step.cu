@@ -6,18 +6,18 @@
 //   scan     dt = softplus(W_dt low + bias), h' = exp(dt A) h + dt B u, y = (C h' + D u) silu(z), A = -exp(a_log);
 //            low, B, C [rows, rank + 2 n] lie side by side
 //
-// All numbers are f32; the sums of lanes are reduced as a tree. States are [rows, c, taps - 1] and [rows, c, n].
+// All values are f32; the sums of lanes are reduced as a tree. States are [rows, c, taps - 1] and [rows, c, n].
 
 namespace {
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
-// Numbers of W that a lane loads at once.
+// Values of W that a lane loads at once.
 constexpr int EACH = 8;
-// The most numbers of a channel's state in a lane.
+// The most values of a channel's state in a lane.
 constexpr int STATES = 2;
 
-// The sum over a warp, in every lane.
+// Sums over a warp; every lane gets the sum.
 __device__ inline float sum_of_lanes(float v) {
   for (int apart = WARP / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
   return v;
@@ -34,7 +34,7 @@ struct Conv {
   float *next;
   int taps, channels;
 
-  // Tap `lane` of a channel; `input` is its input before the frame, which the newest tap does not have.
+  // The weight of tap `lane` of a channel; `input` is the tap's input before the frame, 0 for the newest tap.
   __device__ float tap(int channel) const {
     const int lane = threadIdx.x % WARP;
     return lane < taps ? weight[channel * taps + lane] : 0.0f;
@@ -44,7 +44,7 @@ struct Conv {
     return lane + 1 < taps ? state[(row * (long long)channels + channel) * (taps - 1) + lane] : 0.0f;
   }
 
-  // The result is in every lane.
+  // Every lane gets the result.
   __device__ float convolved(int row, int channel, float tap, float input, float newest) const {
     const int lane = threadIdx.x % WARP;
     const float seen = lane + 1 == taps ? newest : input;
@@ -54,7 +54,7 @@ struct Conv {
   }
 };
 
-// Computes R rows, at least `rows`: those past the last repeat it and are not written.
+// Computes R rows, at least `rows`: rows past the last one repeat it and are not written.
 template <int R>
 __device__ void inward(const float *x, const float *norm, const float *w, Conv conv, float *u, float *z, int rows, int k,
                        float eps) {
@@ -117,7 +117,7 @@ extern "C" __global__ void mamba_step_inward(const float *__restrict__ x, const 
   else inward<8>(x, norm, w, conv, u, z, rows, k, eps);
 }
 
-// The grid has blocks of whole warps, a warp for each channel of each row; a state has at most WARP * STATES numbers.
+// The grid has blocks of whole warps, a warp for each channel of each row; a state has at most WARP * STATES values.
 extern "C" __global__ void mamba_step_scan(const float *__restrict__ low, const float *__restrict__ w_dt,
                                            const float *__restrict__ bias, const float *__restrict__ a_log,
                                            const float *__restrict__ d, const float *__restrict__ u,
@@ -131,7 +131,7 @@ extern "C" __global__ void mamba_step_scan(const float *__restrict__ low, const 
   const float own_u = u[at], own_z = z[at];
   float raw = 0.0f;
   for (int i = lane; i < rank; i += WARP) raw += w_dt[channel * (long long)rank + i] * low[i];
-  // These loads overlap the sum; numbers past the state are 0.
+  // These loads overlap the sum; values past the state are 0.
   float rate[STATES] = {}, before[STATES] = {}, in[STATES] = {}, read[STATES] = {};
 #pragma unroll
   for (int s = 0; s < STATES; s++) {

@@ -1,5 +1,5 @@
-//! A whole Mamba layer as one op. Its products, convolution and scan record no tape entry and no gradient tensor for
-//! each of the wide tensors between them.
+//! A whole Mamba layer as one op: the wide tensors between its products, convolution and scan need no tape entries and
+//! no gradient tensors.
 
 mod card;
 mod composed;
@@ -16,8 +16,7 @@ use crate::selective_scan::Scan;
 use crate::weights::Weight;
 use crate::{Error, Residual, Result, arrange, tensor};
 
-/// Weights of a layer with h numbers per frame, c channels of n states, steps of rank r and a convolution over k
-/// frames.
+/// Weights of a layer with h values per frame, c channels of n states, steps of rank r and a convolution over k frames.
 #[derive(Clone, Copy)]
 pub struct MambaWeights<'a> {
     /// Input projection `[2 c, h]`, to x and z.
@@ -40,9 +39,8 @@ pub struct MambaWeights<'a> {
     pub out_proj: &'a Weight,
 }
 
-/// `y [b, t, h]` and the states after the last frame, from `x [b, t, h]` and the states before it:
-/// `[b, c, k - 1]` of the convolution ([`crate::causal_conv`]) and `[b, c, n]` of the scan
-/// ([`crate::selective_scan`]).
+/// `y [b, t, h]` and the states after the last frame, from `x [b, t, h]` and the states before the first frame: `[b, c,
+/// k - 1]` of the convolution ([`crate::causal_conv`]) and `[b, c, n]` of the scan ([`crate::selective_scan`]).
 ///
 /// ```text
 /// x, z = W_in x      u = silu(conv(x))      dt, B, C = W_x u
@@ -256,7 +254,7 @@ impl Op for Mamba {
             true => self.in_proj.input_gradient(w_in, &d_parts),
             false => vec![],
         };
-        // In the order of the inputs; the products accumulated their gradients in the weights.
+        // Gradients in the order of the inputs; the products accumulated the weights' gradients in the weights.
         Ok(vec![
             d_input,
             d_conv_state,

@@ -1,21 +1,21 @@
 //! Products on the matrix unit (AMX) of CPUs that have one, with the accuracy of f32.
 //!
-//! The unit multiplies bf16 and adds in f32. A number is split into three parts of eight bits each, `x = hi + mid +
-//! lo`. Of the nine products of the parts of two numbers, the six that reach the last bit of f32 are added (Henry, Tang
-//! & Heinecke 2019, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations"). That
-//! is six operations for one, on a unit that is sixteen times as fast as the vectors. The file is long because each
-//! shape of tiles has its own instructions.
+//! The unit multiplies bf16 and adds in f32. A value is split into three parts of eight bits each, `x = hi + mid + lo`.
+//! Of the nine products of the parts of two values, the six that reach the last bit of f32 are added (Henry, Tang &
+//! Heinecke 2019, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations"). That
+//! is six operations instead of one, on a unit that is sixteen times as fast as the vector units. The file is long
+//! because each shape of tiles has its own instructions.
 //!
-//! A tile of 16 rows by 32 steps of the depth has a line of 64 bytes for each row of `a`, and one for each pair of
-//! steps of `b`. Any pairing of steps works if both operands agree: here step `l` is paired with `l + 16`, so that no
-//! number moves within a vector.
+//! A tile holds 16 rows by 32 steps of the depth. A tile of `a` has a line of 64 bytes for each row, a tile of `b` one
+//! for each pair of steps. Any pairing of steps works if both operands agree: here step `l` is paired with `l + 16`, so
+//! that no value moves within a vector.
 //!
-//! Every element is the same chain of sums in every tile, so the bits of a row do not depend on the other rows. They
-//! differ from those of `avx512` by rounding errors of f32: the parts are truncated and not rounded, so the omitted
-//! products are up to 2^-22 of the product, towards 0. A part below the normal numbers of bf16 (1e-38) counts as 0, so
-//! numbers below 1e-33 lose their last bits; an infinite operand gives NaN.
+//! Every element is the same chain of sums in every tile, so a row is bit-identical whatever the other rows hold.
+//! Results differ from those of `avx512` by rounding errors of f32: the parts are truncated and not rounded, so the
+//! omitted products are up to 2^-22 of the product, towards 0. A part below the smallest normal bf16 (1e-38) counts as
+//! 0, so values below 1e-33 lose their last bits; an infinite operand gives NaN.
 //!
-//! In bf16, a number is rounded to a single part, and there is one product.
+//! In bf16, each value is rounded to a single part, and there is one product.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -30,13 +30,13 @@ use super::{Start, View};
 use crate::pool;
 use crate::simd::{Level, is_limited, level};
 
-/// Rows of a tile, and numbers in a vector.
+/// Rows of a tile, and values in a vector.
 const TILE: usize = 16;
 /// Steps of the depth in a tile.
 const STEPS: usize = 2 * TILE;
-/// Parts of a number in f32.
+/// Parts of an f32 value.
 const PARTS: usize = 3;
-/// Lines of the tiles of all parts; in bf16 a number has one part, and its tile has `TILE` lines.
+/// Lines of the tiles of all parts; in bf16 a value has one part, and its tile has `TILE` lines.
 const LINES: usize = PARTS * TILE;
 /// Bytes of a line of a tile.
 const LINE: usize = 64;
@@ -44,22 +44,23 @@ const LINE: usize = 64;
 const BLOCK: usize = 2 * TILE;
 /// Columns of a strip: one tile of rows by four tiles of columns.
 const STRIP: usize = 4 * TILE;
-/// Rows of `a`, and steps of them, that are split at a time: 384 KiB of parts. `DEPTH` steps lie between two visits to
-/// a block of `out`; its rows are far apart too, and visits cost more than parts that exceed the first-level cache.
+/// Rows of `a`, and steps of the depth, that are split at a time: 384 KiB of parts. A block of `out` is loaded and
+/// stored once every `DEPTH` steps; its rows are far apart in memory, so this costs more than parts that exceed the
+/// first-level cache.
 const ROWS: usize = 128;
 const DEPTH: usize = 512;
 /// Tiles of columns that are split by one thread.
 const COLUMN_TILES: usize = 4;
-/// Products of tiles for one sum between two stores. After the unit has stored nothing for about 700 ns, the next store
-/// takes 250 ns (measured); an extra store, whose result is not read, takes 5 ns.
+/// Tile products added to one sum between two stores. After the unit has stored nothing for about 700 ns, the next
+/// store takes 250 ns (measured); an extra store, whose result is not read, takes 5 ns.
 const AWAKE: usize = 24;
 
-/// Tiles of this many lines that are multiplied between two stores.
+/// The number of tiles of `lines` lines that are multiplied between two stores.
 const fn awake(lines: usize) -> usize {
     if lines == TILE { AWAKE } else { AWAKE / 6 }
 }
 
-/// A line of a tile: 32 bf16.
+/// A line of a tile: 32 bf16 values.
 #[repr(C, align(64))]
 struct Line([u16; STEPS]);
 
@@ -78,7 +79,7 @@ fn has_unit() -> bool {
     __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & BF16_AND_TILES == BF16_AND_TILES
 }
 
-/// Linux saves the 8 KiB of tiles only for processes that request it.
+/// Requests the use of tiles: Linux saves their 8 KiB only for processes that request it.
 fn permitted() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
     const TILE_DATA: libc::c_long = 18;
@@ -86,15 +87,15 @@ fn permitted() -> bool {
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
 }
 
-/// A right operand split into parts: those of the columns `16 c..` and the steps `32 s..` begin at line `lines * (c *
-/// steps + s)`, where a tile with all its parts has `lines` lines. Tiles are padded with zeros past the last columns
-/// and steps.
+/// A right operand split into parts: the parts of columns `16 c..` and steps `32 s..` begin at line `lines * (c * steps
+/// + s)`, where a tile with all its parts has `lines` lines. Tiles are padded with zeros past the last columns and
+/// steps.
 #[derive(Default)]
 pub(super) struct Tiles {
     lines: Lines,
     depth: usize,
     columns: usize,
-    /// Whether numbers are rounded to one part.
+    /// Whether values are rounded to one part.
     rounded: bool,
 }
 
@@ -149,7 +150,7 @@ impl Tiles {
     }
 }
 
-/// A thread's buffers: the split rows of `a`, and a block of `out` that is not whole.
+/// A thread's buffers: the split rows of `a`, and an incomplete block of `out`.
 struct Scratch {
     rows: Lines,
     block: Box<Block>,
@@ -233,7 +234,8 @@ struct Product<'a, const LINES: usize> {
 }
 
 impl<const LINES: usize> Product<'_, LINES> {
-    /// Adds `steps` to one tile of rows by four tiles of columns: as many sums as in a block, for fewer rows.
+    /// Adds the products of `steps` to one tile of rows by four tiles of columns: as many sums as in a block, for fewer
+    /// rows.
     ///
     /// # Safety
     ///
@@ -258,12 +260,12 @@ impl<const LINES: usize> Product<'_, LINES> {
         }
     }
 
-    /// Adds `steps` to the block of `out` that begins at row `within` of `rows`, which have been split, and at
-    /// `column`.
+    /// Adds the products of `steps` to the block of `out` that begins at row `within` of `rows`, which have been split,
+    /// and at `column`.
     ///
     /// # Safety
     ///
-    /// The unit is configured, the block begins within `out`, and the steps with a tile of `b`.
+    /// The unit is configured, the block begins within `out`, and the steps begin with a tile of `b`.
     unsafe fn block(
         &mut self,
         rows: Range<usize>,
@@ -275,7 +277,7 @@ impl<const LINES: usize> Product<'_, LINES> {
         let count = steps.len().div_ceil(STEPS);
         let (height, width) = (BLOCK.min(rows.len() - within), BLOCK.min(b.columns - column));
         let of_columns = b.depth.div_ceil(STEPS) * LINES;
-        // At an edge there is no second tile: the first one replaces it, and the result is not read.
+        // At an edge there is no second tile: the first tile is used twice, and the second result is not read.
         let two = |at: usize, length: usize| [at / TILE, at / TILE + usize::from(length > TILE)];
         let first_step = steps.start / STEPS * LINES;
         // SAFETY: by the caller's promise, and the tiles are within `cut` and `b`.
@@ -312,7 +314,7 @@ impl<const LINES: usize> Product<'_, LINES> {
     }
 }
 
-/// Flops of one of the `rounds` of [`spin`]: the f32 equivalent of four products of tiles.
+/// Flops in one round of [`spin`]: the f32 equivalent of four products of tiles.
 pub(super) const SPIN_FLOPS: f64 = (4 * 2 * TILE * TILE * STEPS) as f64 / 6.0;
 
 /// Keeps the unit fully busy, to measure its peak.
@@ -380,8 +382,8 @@ unsafe fn release() {
     unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
 }
 
-/// Loads the start of the sums, or zeros if `from` is null: two tiles side by side, and two more `apart` numbers
-/// further; rows are `stride` numbers apart.
+/// Loads the initial sums, or zeros if `from` is null: two tiles side by side, and two more `apart` values further;
+/// rows are `stride` values apart.
 ///
 /// # Safety
 ///
@@ -412,7 +414,7 @@ unsafe fn begin(from: *const f32, stride: usize, apart: usize) {
     }
 }
 
-/// Adds the products of `count` tiles of two rows of tiles with those of two columns of tiles.
+/// Multiplies two rows of `count` tiles by two columns of `count` tiles, and adds the products to the sums.
 ///
 /// # Safety
 ///
@@ -436,7 +438,7 @@ unsafe fn multiply<const LINES: usize>(
     }
 }
 
-/// Stores a tile of an operand to memory that is not read.
+/// Stores an operand tile to memory that is not read, so that later stores stay fast (see [`AWAKE`]).
 ///
 /// # Safety
 ///
@@ -454,8 +456,8 @@ unsafe fn stay_awake() {
     }
 }
 
-/// [`multiply`]: the smallest products first, in an order in which only one operand changes from one product to the
-/// next.
+/// Computes [`multiply`] with the smallest products first, in an order in which only one operand changes from one
+/// product to the next.
 ///
 /// # Safety
 ///
@@ -530,7 +532,7 @@ unsafe fn multiply_some(
     }
 }
 
-/// [`multiply_some`] for tiles of one part each.
+/// Computes [`multiply_some`] for tiles of one part each.
 ///
 /// # Safety
 ///
@@ -569,8 +571,8 @@ unsafe fn multiply_some_rounded(
     }
 }
 
-/// The products of one part of a row of tiles with one part of four columns of tiles; the arguments are the offsets of
-/// the parts in a tile, in bytes.
+/// Multiplies one part of a row of tiles by one part of four columns of tiles; the arguments are the offsets of the
+/// parts in a tile, in bytes.
 macro_rules! strip_products {
     ($a:literal, $b:literal) => {
         concat!(
@@ -597,7 +599,7 @@ macro_rules! strip_products {
     };
 }
 
-/// [`multiply`] for one row of tiles with four columns of tiles, which are `of_columns` lines apart.
+/// Computes [`multiply`] for one row of tiles and four columns of tiles, which are `of_columns` lines apart.
 ///
 /// # Safety
 ///
@@ -661,7 +663,7 @@ unsafe fn multiply_some_of_strip(
     }
 }
 
-/// [`multiply_some_of_strip`] for tiles of one part each.
+/// Computes [`multiply_some_of_strip`] for tiles of one part each.
 ///
 /// # Safety
 ///
@@ -696,7 +698,7 @@ unsafe fn multiply_some_of_rounded_strip(
     }
 }
 
-/// Stores the sums, laid out as in [`begin`].
+/// Stores the sums in the layout of [`begin`].
 ///
 /// # Safety
 ///
@@ -717,7 +719,7 @@ unsafe fn store(to: *mut f32, stride: usize, apart: usize) {
     }
 }
 
-/// Rounds to the nearest bf16, ties to even; the results are the upper halves of the numbers.
+/// Rounds values to the nearest bf16, ties to even; each result is the upper half of its lane.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn nearest(x: __m512) -> __m512 {
@@ -725,13 +727,13 @@ fn nearest(x: __m512) -> __m512 {
     let last = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
     let half = _mm512_add_epi32(last, _mm512_set1_epi32(0x7FFF));
     let rounded = _mm512_castsi512_ps(_mm512_add_epi32(bits, half));
-    // The carry of a NaN could change the sign.
+    // Rounding up a NaN could carry into its sign.
     let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
     _mm512_mask_mov_ps(rounded, nan, _mm512_set1_ps(f32::NAN))
 }
 
-/// Writes the parts of two vectors, which hold the first and the second numbers of the pairs, to line `i` of each tile;
-/// if there is one tile, it gets the nearest bf16.
+/// Writes the parts of two vectors, which hold the first and the second values of the pairs, to line `i` of each tile;
+/// a single tile gets the nearest bf16.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn cut<const LINES: usize>(
@@ -758,7 +760,7 @@ fn cut<const LINES: usize>(
     }
 }
 
-/// Splits sixteen columns and 32 steps of `b`, fewer at its end.
+/// Splits sixteen columns and 32 steps of `b`, fewer at the end of `b`.
 ///
 /// # Safety
 ///
@@ -804,7 +806,7 @@ unsafe fn cut_rows<const LINES: usize>(
 ) {
     let (tiles, _) = lines.as_chunks_mut::<LINES>();
     let of_row = steps.len().div_ceil(STEPS);
-    // In memory order: consecutive lines may be in pages far apart.
+    // Walks `a` in memory order, since consecutive lines may be in pages far apart.
     if a.column_stride == 1 {
         for (i, row) in rows.clone().step_by(TILE).enumerate() {
             let count = TILE.min(rows.end - row);
@@ -850,12 +852,12 @@ unsafe fn cut_rows<const LINES: usize>(
     }
 }
 
-/// Transposes the numbers `from..from + 16` of up to sixteen lines that are `stride` apart: vector i has the number
-/// `from + i` of each line. There are `count` lines of `length` numbers; the rest is 0.
+/// Transposes the values `from..from + 16` of up to sixteen lines that are `stride` apart: vector i has the value `from
+/// + i` of each line. There are `count` lines of `length` values; missing values are 0.
 ///
 /// # Safety
 ///
-/// The CPU has AVX-512 F and VL, and these numbers are readable.
+/// The CPU has AVX-512 F and VL, and these values are readable.
 #[target_feature(enable = "avx512f,avx512vl")]
 #[inline]
 unsafe fn turned(

@@ -1,13 +1,13 @@
 //! Products in tiles of eight rows by three vectors of 16 columns. The file is long because each shape of tiles has its
 //! own instructions.
 //!
-//! A tile keeps its 24 sums in registers and walks the depth `k` one step at a time: it loads three vectors of `b` and
-//! broadcasts eight numbers of `a`, each multiplied with the three vectors. `b` is read from panels of 48 columns, in
-//! which step `l + 1` follows step `l`; `a` is read in place if its rows are contiguous.
+//! A tile keeps its 24 sums in registers and walks the depth `k` one step at a time: it loads three vectors of `b`,
+//! broadcasts eight values of `a`, and multiplies each value with the three vectors. `b` is read from panels of 48
+//! columns, in which step `l + 1` follows step `l`; `a` is read in place if its rows are contiguous.
 //!
 //! Every element is the chain `fma(a[k-1], b[k-1], .. fma(a[0], b[0], start))` in every tile, where `start` is 0, a
-//! bias or the number in `out`. Between blocks of the depth the sum is stored in `out`, which is exact. So the bits of
-//! a row do not depend on the other rows.
+//! bias or the value in `out`. Between blocks of the depth the sum is stored in `out`, which is exact. So a row is
+//! bit-identical whatever the other rows hold.
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -17,9 +17,9 @@ use std::ops::Range;
 use super::{Start, View};
 use crate::pool;
 
-/// Numbers in a vector.
+/// Values in a vector.
 const LANES: usize = 16;
-/// Numbers in half a vector.
+/// Values in half a vector.
 const EIGHT: usize = LANES / 2;
 /// Vectors in a row of a tile.
 const VECTORS: usize = 3;
@@ -30,10 +30,11 @@ const PANELS: usize = 4;
 /// Rows of a tile. Its 24 sums, three vectors of `b` and one of `a` take 28 of 32 registers. A step has 11 loads for 24
 /// multiply-adds; the CPU executes two of each per cycle.
 const ROWS: usize = 8;
-/// Steps of a tile between two visits to `out`. The panel of 96 KiB stays in the second-level cache while the rows of
-/// `a` pass; a shorter panel that fits the first level would lose more to visits than it gains.
+/// Steps of a tile between loading its sums from `out` and storing them. The panel of 96 KiB stays in the second-level
+/// cache while the rows of `a` pass; a shorter panel that fits the first level would lose more to these loads and
+/// stores than it gains.
 const DEPTH: usize = 512;
-/// `DEPTH` for a panel that is transposed for one tile of rows: its 12 KiB stay in the first-level cache.
+/// Replaces `DEPTH` for a panel that is transposed for one tile of rows: its 12 KiB stay in the first-level cache.
 const DEPTH_FOR_FEW: usize = 64;
 /// Steps between prefetching `b` and using it, about a hundred cycles.
 const AHEAD: usize = 8;
@@ -42,10 +43,10 @@ const BLOCK: usize = 256;
 /// Rows that are packed into a block at once: with more store streams than the first-level cache has ways, the streams
 /// would evict each other.
 const GROUP: usize = 8 * ROWS;
-/// Up to this many rows read a `b` stored by rows in place.
+/// The most rows of `a` for which a `b` stored by rows is read in place.
 const FEW: usize = 2 * ROWS;
 
-/// A cache line: a vector that begins with one never straddles two.
+/// A cache line: a vector at the start of a line never straddles two lines.
 #[repr(C, align(64))]
 struct Line([f32; LANES]);
 
@@ -123,9 +124,9 @@ thread_local! {
 ///
 /// # Safety
 ///
-/// The CPU has AVX-512 F and VL, `a.columns` is the depth of `b`, and nothing is empty. `out` has room for `a.rows`
-/// rows of as many numbers as `b` has columns, `out_stride` apart. If `start` is `Out`, these numbers are initialised;
-/// a `Row` has as many numbers as `b` has columns.
+/// The CPU has AVX-512 F and VL, `a.columns` is the depth of `b`, and nothing is empty. `out` holds `a.rows` rows of as
+/// many values as `b` has columns, `out_stride` apart. If `start` is `Out`, these values are initialised; a `Row` has
+/// as many values as `b` has columns.
 pub(super) unsafe fn matmul(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -166,7 +167,7 @@ pub(super) unsafe fn matmul(
     });
 }
 
-/// `0..count` in pieces of nearly equal length, at most `longest`, and multiples of `unit` where possible.
+/// Splits `0..count` into pieces of nearly equal length, at most `longest`, and multiples of `unit` where possible.
 pub(super) fn pieces(
     count: usize,
     longest: usize,
@@ -186,8 +187,8 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Adds `steps` of `rows` times the panel of `b` that begins at `column`. `block` holds those rows and steps
-    /// packed; without it the rows of `a` are contiguous.
+    /// Multiplies `rows` and `steps` of `a` by the panel of `b` that begins at `column`, and adds the products to the
+    /// sums. `block` holds those rows and steps packed; without a block the rows of `a` are contiguous.
     ///
     /// # Safety
     ///
@@ -275,7 +276,7 @@ impl Product<'_> {
     }
 }
 
-/// The first `count` lanes.
+/// A mask of the first `count` lanes.
 pub(super) fn lanes(count: usize) -> __mmask16 {
     if count >= LANES { !0 } else { (1 << count) - 1 }
 }
@@ -290,7 +291,7 @@ struct Tile {
     b_step: usize,
     out: *mut f32,
     out_stride: usize,
-    /// The start of the sums, rows `start_stride` apart; null for 0.
+    /// The initial sums, rows `start_stride` apart; null for 0.
     start: *const f32,
     start_stride: usize,
     /// Lanes of the last vector of each row that are columns of `out`.
@@ -310,7 +311,7 @@ const TILES: [[Kernel; VECTORS]; ROWS] = [
     [tile::<8, 1>, tile::<8, 2>, tile::<8, 3>],
 ];
 
-/// The kernels for so few rows that transposing `b` separately would be most of the work.
+/// Kernels that transpose `b` themselves, for so few rows that a separate transposition would be most of the work.
 const TURNING_TILES: [[Kernel; VECTORS]; 4] = [
     [turning_tile::<1, 1>, turning_tile::<1, 2>, turning_tile::<1, 3>],
     [turning_tile::<2, 1>, turning_tile::<2, 2>, turning_tile::<2, 3>],
@@ -373,7 +374,7 @@ fn opaque(mut x: usize) -> usize {
     x
 }
 
-/// Packs `rows` and `steps` of a transposed `a`, tile after tile; the eight numbers of a step are contiguous.
+/// Packs `rows` and `steps` of a transposed `a`, tile after tile; the eight values of a step are contiguous.
 ///
 /// # Safety
 ///
@@ -462,8 +463,8 @@ unsafe fn pack_panel(
     }
 }
 
-/// `tile` for a `b` whose columns are contiguous and begin `b_step` apart; the depth is a multiple of eight. `b` is
-/// transposed in registers, which pays while few rows share the work.
+/// Computes `tile` for a `b` whose columns are contiguous and begin `b_step` apart; the depth is a multiple of eight.
+/// `b` is transposed in registers, which pays while few rows share the work.
 ///
 /// # Safety
 ///
@@ -502,7 +503,7 @@ unsafe fn turning_tile<const R: usize, const V: usize>(tile: &Tile) {
     }
 }
 
-/// Transposes eight numbers of each of sixteen rows that are `stride` apart into eight vectors. It takes only 24
+/// Transposes eight values of each of sixteen rows that are `stride` apart into eight vectors. This takes only 24
 /// shuffles, of which the CPU executes one per cycle: rows j and j + 8 are combined as they are loaded.
 ///
 /// # Safety
@@ -517,7 +518,7 @@ pub(super) unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
             unsafe { [j, j + EIGHT].map(|j| _mm256_loadu_pd(at.add(j * stride).cast())) };
         _mm512_castpd_ps(_mm512_insertf64x4::<1>(_mm512_castpd256_pd512(lower), upper))
     };
-    // The columns c and c + 4 of the rows j..j + 4, then the same of the rows j + 8..j + 12.
+    // The columns c and c + 4 of the rows j..j + 4, then of the rows j + 8..j + 12.
     let four = |j: usize| {
         let (x0, x1, x2, x3) = (load(j), load(j + 1), load(j + 2), load(j + 3));
         let (a, b) = (_mm512_unpacklo_ps(x0, x1), _mm512_unpackhi_ps(x0, x1));
@@ -531,7 +532,7 @@ pub(super) unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
         .map(|x| _mm512_castps_pd(x))
     };
     let (first, second) = (four(0), four(4));
-    // Quarters of both: rows 0..4, 4..8, 8..12, 12..16 of a column.
+    // Combines quarters of both vectors: rows 0..4, 4..8, 8..12, 12..16 of a column.
     let even = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
     let odd = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
     std::array::from_fn(|i| {
@@ -540,7 +541,7 @@ pub(super) unsafe fn turn(at: *const f32, stride: usize) -> [__m512; EIGHT] {
     })
 }
 
-/// `turn` for `count` rows of `steps` numbers; the rest is 0.
+/// Computes `turn` for `count` rows of `steps` values; missing values are 0.
 ///
 /// # Safety
 ///

@@ -8,7 +8,7 @@ use crate::matmul::matrices::{Matrices, product};
 use crate::rows::copy;
 use crate::tensor::rows;
 
-/// The numbers of an operand in a precision; the operand itself in f32.
+/// Rounds an operand to a precision; returns the operand itself in f32.
 pub(crate) fn rounded(x: &Tensor, precision: Precision) -> Result<Tensor> {
     match (precision, x.dtype()) {
         (Precision::Bf16, DType::F32) => x.to_dtype(DType::BF16),

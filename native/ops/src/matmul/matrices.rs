@@ -1,11 +1,12 @@
-//! Products of strided matrices, such as one frame of each row of a batch, or the heads of a layer: other numbers may
+//! Products of strided matrices, such as one frame of each row of a batch, or the heads of a layer: other values may
 //! lie between their rows, and the output is existing memory.
 
 use candle_core::{Result, Tensor, bail};
 
 use crate::device::launch::{self, Operand, pointer};
 
-/// Matrices in a contiguous tensor: the index of the first one, their distance, and that of their rows.
+/// Matrices in a contiguous tensor: the index of the first one, the distance of matrices, and the distance of their
+/// rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrices<'a> {
     of: &'a Tensor,

@@ -1,11 +1,11 @@
-//! Single-threaded products of strided row-major matrices, all through this module: Sconce's kernels where the CPU has
-//! AVX-512 and, for operands packed for many rows, a matrix unit; `gemm` elsewhere.
+//! Single-threaded products of strided row-major matrices. All products go through this module: Sconce's kernels where
+//! the CPU has AVX-512 and, for operands packed for many rows, a matrix unit; `gemm` elsewhere.
 //!
-//! With each of Sconce's kernels the bits of a row depend on that row alone. AVX-512 and the matrix unit
-//! agree to the rounding error of f32.
+//! With each of Sconce's kernels a row is bit-identical whatever the other rows hold. AVX-512 and the matrix unit agree
+//! to the rounding error of f32.
 //!
-//! In a [`Precision`] below f32 both operands are rounded first. A matrix unit then multiplies bf16 directly, one
-//! product in place of six; all other kernels multiply the rounded numbers as f32.
+//! In a [`Precision`] below f32 both operands are rounded first. A matrix unit then multiplies bf16 directly, with one
+//! product instead of six; all other kernels multiply the rounded values as f32.
 //!
 //! Candle's own matmul is not called (clippy refuses it): it reads /proc/cpuinfo at every call if `RAYON_NUM_THREADS`
 //! is unset, and chooses its own threads.
@@ -77,11 +77,11 @@ impl<'a> View<'a> {
     }
 }
 
-/// The start of the sums of a product.
+/// The initial sums of a product.
 #[derive(Clone, Copy)]
 enum Start<'a> {
     Zero,
-    /// The numbers in `out`.
+    /// The values in `out`.
     Out,
     /// One row, the same for every row of `out`.
     Row(&'a [f32]),
@@ -98,9 +98,9 @@ pub fn matmul(out: &mut [f32], out_stride: usize, a: View<'_>, b: View<'_>, accu
     product(writable(out), out_stride, a, b, Start::new(accumulate), Precision::current());
 }
 
-/// The numbers of `out` as memory to write to.
+/// Casts `out` to memory to write to.
 fn writable(out: &mut [f32]) -> &mut [MaybeUninit<f32>] {
-    // SAFETY: both types have the same layout, and products write only initialised numbers.
+    // SAFETY: both types have the same layout, and products write only initialised values.
     unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), out.len()) }
 }
 
@@ -109,7 +109,7 @@ thread_local! {
     static ROUNDED: RefCell<[Vec<f32>; 2]> = const { RefCell::new([const { vec![] }; 2]) };
 }
 
-/// The matrix with its numbers rounded, in `memory` and in the same layout; the view itself in f32.
+/// Rounds the matrix into `memory`, in the same layout; returns the view itself in f32.
 fn rounded<'a>(view: View<'a>, precision: Precision, memory: &'a mut Vec<f32>) -> View<'a> {
     if precision == Precision::F32 {
         return view;
@@ -124,7 +124,7 @@ fn rounded<'a>(view: View<'a>, precision: Precision, memory: &'a mut Vec<f32>) -
     if turned { view.transposed() } else { view }
 }
 
-/// `out = start + a b`, both operands rounded; with `Start::Out` every row of `out` is initialised.
+/// Computes `out = start + a b` with both operands rounded; with `Start::Out` every row of `out` is initialised.
 fn product(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -142,7 +142,7 @@ fn product(
     });
 }
 
-/// The product without rounding. Requires `prepare`.
+/// Computes the product without rounding. Requires `prepare`.
 fn multiply(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -158,7 +158,7 @@ fn multiply(
     portable(out, out_stride, a, b, start);
 }
 
-/// The distance from the first number of a matrix to the end of its last; on overflow more than memory can hold.
+/// The number of values from the first to the last of a matrix; on overflow more than memory can hold.
 fn span(rows: usize, columns: usize, row_stride: usize) -> usize {
     match rows.checked_sub(1) {
         Some(before) if columns > 0 => before.saturating_mul(row_stride).saturating_add(columns),
@@ -191,7 +191,7 @@ fn prepare(
     depth > 0
 }
 
-/// Writes the start of the sums.
+/// Writes the initial sums to `out`.
 fn begin(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -208,7 +208,7 @@ fn begin(
     }
 }
 
-/// The product by `gemm`. Requires `prepare`.
+/// Computes the product by `gemm`. Requires `prepare`.
 fn portable(
     out: &mut [MaybeUninit<f32>],
     out_stride: usize,
@@ -218,7 +218,7 @@ fn portable(
 ) {
     begin(out, out_stride, a.rows, b.columns, start);
     let (m, n, k) = (a.rows, b.columns, a.columns);
-    // SAFETY: every number of `out` that is read is initialised. The checks above and in `View` keep every element that
+    // SAFETY: every value of `out` that is read is initialised. The checks above and in `View` keep every element that
     // gemm touches inside its slice, `out` is borrowed mutably and so does not alias `a` or `b`, and all strides are
     // positive.
     unsafe {
@@ -246,7 +246,7 @@ fn portable(
     }
 }
 
-/// Whether each row of a product has the same bits whatever the other rows are.
+/// Whether each row of a product is bit-identical whatever the other rows hold.
 pub fn rows_are_apart() -> bool {
     #[cfg(target_arch = "x86_64")]
     return level() == Level::Avx512;
@@ -262,13 +262,13 @@ pub fn has_unit() -> bool {
     false
 }
 
-/// Whether products of a precision are faster on this CPU than those of f32: only bf16 on a matrix unit is. All others
-/// are products of f32 with rounded operands.
+/// Whether products in `precision` are faster on this CPU than products in f32: only bf16 on a matrix unit is. All
+/// other precisions multiply rounded operands as f32.
 pub fn gains(precision: Precision) -> bool {
     precision == Precision::Bf16 && has_unit()
 }
 
-/// Flops of one thread in `rounds` of multiply-adds on the matrix unit; `None` if there is no unit.
+/// Runs `rounds` of multiply-adds on the matrix unit and returns the flops of one thread; `None` if there is no unit.
 pub(crate) fn spin(rounds: usize) -> Option<f64> {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     if amx::available() {
@@ -280,7 +280,7 @@ pub(crate) fn spin(rounds: usize) -> Option<f64> {
     None
 }
 
-/// Rows that keep a matrix unit busy, with twice as many steps and four times as many columns.
+/// Rows that keep a matrix unit busy, if there are `2 * MANY` steps and `4 * MANY` columns.
 pub const MANY: usize = 16;
 
 /// A right operand of many products, packed once for the kernel of this CPU. Its products have the precision in which
@@ -345,7 +345,7 @@ impl Packed {
         }
     }
 
-    /// [`matmul`] with the packed operand as `b`.
+    /// Computes [`matmul`] with the packed operand as `b`.
     pub fn matmul(&self, out: &mut [f32], out_stride: usize, a: View<'_>, accumulate: bool) {
         self.product(writable(out), out_stride, a, Start::new(accumulate));
     }
@@ -371,7 +371,7 @@ impl Packed {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Arranged::Tiles(b) => {
                 if prepare(out, out_stride, a, b.depth(), b.columns(), start) {
-                    // The unit's bf16 are rounded as they are split.
+                    // For bf16, the matrix unit's kernel rounds `a` as it splits it.
                     self.with_left(a, self.precision != Precision::Bf16, |a| {
                         // SAFETY: there are tiles only where the unit is available; `prepare` has checked the shapes.
                         unsafe { amx::matmul(out, out_stride, a, b, start) }
@@ -407,14 +407,14 @@ impl Packed {
 
 /// A right operand, packed or as a view.
 pub enum Operand<'a> {
-    /// Unpacked numbers.
+    /// Unpacked values.
     View(View<'a>),
-    /// Numbers packed for the kernel of this CPU.
+    /// Values packed for the kernel of this CPU.
     Packed(Arc<Packed>),
 }
 
 impl Operand<'_> {
-    /// [`matmul`] with this operand as `b`.
+    /// Computes [`matmul`] with this operand as `b`.
     pub fn matmul(&self, out: &mut [f32], out_stride: usize, a: View<'_>, accumulate: bool) {
         match self {
             Operand::View(b) => matmul(out, out_stride, a, *b, accumulate),
@@ -422,7 +422,7 @@ impl Operand<'_> {
         }
     }
 
-    /// `out = bias + a b` into uninitialised memory of contiguous rows; returns it as initialised.
+    /// Writes `out = bias + a b` into uninitialised memory of contiguous rows; returns `out` as initialised.
     pub fn fill<'o>(
         &self,
         out: &'o mut [MaybeUninit<f32>],
@@ -439,7 +439,7 @@ impl Operand<'_> {
             Operand::View(b) => product(out, columns, a, *b, start, Precision::current()),
             Operand::Packed(b) => b.product(out, columns, a, start),
         }
-        // SAFETY: the product has as many rows and columns as fill `out`, and wrote each number.
+        // SAFETY: the product has as many rows and columns as fill `out`, and wrote each value.
         unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), out.len()) }
     }
 }

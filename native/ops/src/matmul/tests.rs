@@ -14,7 +14,7 @@ enum Form {
 
 const FORMS: [Form; 4] = [Form::Rows, Form::Strided, Form::Transposed, Form::TransposedStrided];
 
-/// Numbers of a matrix and its layout. Numbers outside the view are NaN.
+/// Values of a matrix and its layout. Values outside the view are NaN.
 struct Matrix {
     data: Vec<f32>,
     rows: usize,
@@ -54,7 +54,7 @@ impl Matrix {
         }
     }
 
-    /// A number as products read it.
+    /// The value at (i, j), as products see it.
     fn at(&self, i: usize, j: usize) -> f64 {
         let (view, mut rounded) = (self.view(), [0.0]);
         let at = i * view.row_stride + j * view.column_stride;
@@ -65,7 +65,7 @@ impl Matrix {
 
 const GAP: f32 = 7.5;
 
-/// A product whose rows are `n + gap` apart; `out` holds numbers before.
+/// A product whose rows are `n + gap` apart; `out` is filled before the product.
 fn product(
     a: View<'_>,
     n: usize,
@@ -87,7 +87,7 @@ fn in_rows(b: View<'_>) -> Packed {
     Packed::arranged(Arranged::rows(b), b)
 }
 
-/// The product by every function, plain and accumulated, against the definition in f64.
+/// Compares the product of every function, plain and accumulated, with the definition in f64.
 fn check(m: usize, n: usize, k: usize, forms: (Form, Form), gap: usize) {
     let a = Matrix::new(m, k, forms.0, 0.37);
     let b = Matrix::new(k, n, forms.1, 0.71);
@@ -125,7 +125,7 @@ fn check(m: usize, n: usize, k: usize, forms: (Form, Form), gap: usize) {
     }
 }
 
-/// An operand packed for many rows is as exact, for numbers of all sizes, as one that is not split.
+/// An operand packed for many rows is as exact, for values of all sizes, as one that is not split.
 #[test]
 fn numbers_of_all_sizes_have_the_error_of_f32_sums_at_most() {
     let (m, n, k) = (40, 70, 600);
@@ -146,7 +146,7 @@ fn numbers_of_all_sizes_have_the_error_of_f32_sums_at_most() {
     }
 }
 
-/// A product filled into memory starts with the bias, and has the bits of one that is added to the bias.
+/// A product filled into memory starts with the bias, and is bit-identical to one that is added to the bias.
 #[test]
 fn a_filled_product_starts_with_the_bias() {
     for (m, n, k) in [(1, 5, 0), (1, 100, 64), (3, 48, 8), (7, 17, 5), (70, 100, 600)] {
@@ -257,7 +257,7 @@ fn a_non_finite_number_reaches_only_its_row_and_column() {
         let (i, j) = (at / n, at % n);
         assert_eq!(plain[at].is_nan(), i == 2, "({i}, {j})");
         assert_eq!(plain[at].is_infinite(), i != 2 && j == 49, "({i}, {j})");
-        // A matrix unit turns an infinite number into NaN.
+        // A matrix unit turns an infinite value into NaN.
         assert_eq!(packed[at].is_finite(), i != 2 && j != 49, "({i}, {j})");
     }
 }

@@ -14,7 +14,7 @@ use crate::rotary::Rotary;
 const WARP: usize = 32;
 /// Frames between saved states.
 const FRAMES: usize = 8;
-/// Rows of a state in a block, and numbers of it in a thread.
+/// Rows of a state per block, and state values per thread.
 const VALUES: usize = 32;
 const TILE: usize = 16;
 /// Keys of a warp.
@@ -93,7 +93,7 @@ impl States {
         self.options.key.div_ceil(KEYS) * WARP
     }
 
-    /// The number of the decay's kind in the kernels.
+    /// The kernels' code for the kind of decay.
     fn kind(&self) -> usize {
         match self.options.decay {
             Decay::Constant(_) => 0,
@@ -127,8 +127,7 @@ impl States {
         unsafe { launch.run([batch, self.blocks(), 1], [self.threads(), 1, 1], 0) }
     }
 
-    /// Sums the gradients of queries and keys, f32 `[parts, frames, 2, keys]`, into their columns of the streams'
-    /// gradient.
+    /// Sums the gradients of queries and keys, f32 `[parts, frames, 2, keys]`, into the streams' gradient.
     fn gather(&self, d_keys: &Tensor, d_streams: &Tensor) -> candle_core::Result<()> {
         let Options { heads, value, q, k, v, .. } = self.options;
         let (parts, frames, _, keys) = d_keys.dims4()?;
@@ -138,7 +137,7 @@ impl States {
         let launch = launch.tensor(d_keys)?.tensor(d_streams)?.long(frames);
         let launch =
             [width, q, k, v, keys, heads * value, parts].into_iter().fold(launch, Launch::int);
-        // SAFETY: as matrix_state.cu requires, a thread for each number.
+        // SAFETY: as matrix_state.cu requires, a thread for each value.
         unsafe { launch.run([(frames * width).div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }
     }
 }

@@ -32,8 +32,8 @@ impl Scratch {
 pub(super) struct Chunk<'a> {
     pub sizes: &'a Sizes,
     pub frames: usize,
-    /// The frames of the chunk with their queries and keys, `width` numbers each: those of the streams, or rotated
-    /// ones. The queries begin at column `q`, the keys at column `k`.
+    /// The frames of the chunk, `width` values each, with queries and keys from the streams or rotated. The queries
+    /// begin at column `q`, the keys at column `k`.
     pub streams: &'a [f32],
     pub width: usize,
     pub q: usize,

@@ -135,14 +135,14 @@ pub(super) fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Re
     let log_f = log_sigmoid(&f, 1.0)?;
     let (before, m) = stabilisers(&i.detach(), &log_f.detach(), &first.detach(), lengths)?;
     let log = ((&before - &m)? + log_f)?;
-    // Removes positive rounding errors.
+    // Clips positive rounding errors.
     let log = (&log - log.detach().relu()?)?;
     let gates = Tensor::cat(&[log, (i - &m)?.exp()?], 2)?;
     let last = m.narrow(1, time - 1, 1)?.squeeze(1)?;
     Ok(MlstmGates { gates, m, last })
 }
 
-/// The stabiliser m before and after each frame, `[b, t, heads]`; past the length of a row it is constant.
+/// The stabiliser m before and after each frame, `[b, t, heads]`; past the length of a row m is constant.
 fn stabilisers(
     i: &Tensor,
     log_f: &Tensor,

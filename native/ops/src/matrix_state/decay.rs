@@ -12,7 +12,7 @@ use crate::stabiliser::unit;
 use crate::weights::Weight;
 use crate::{Result, memory, pool, tape, tensor};
 
-/// Numbers of one shard.
+/// Values of one shard.
 const SHARD: usize = 1 << 14;
 
 /// `scale log sigmoid(x)`: the logarithm of a gate `sigmoid(x)^scale` (Yang et al. 2023, section 4.4).
@@ -87,7 +87,7 @@ struct SsdGates {
 }
 
 dispatch! {
-    /// The gates of some frames, see [`ssd_gates`]; `a` is `-e^a_log`.
+    /// The gates of some frames (see [`ssd_gates`]); `a` is `-e^a_log`.
     pub fn ssd_frames(gates: &mut [f32], raw: &[f32], bias: &[f32], a: &[f32]) {
         let heads = a.len();
         for (gates, raw) in gates.chunks_exact_mut(2 * heads).zip(raw.chunks_exact(heads)) {
@@ -146,11 +146,11 @@ impl Op for SsdGates {
 /// m_t >= max(log f_t + m_{t-1}, i_t)    log f'_t = log f_t + m_{t-1} - m_t    i'_t = e^(i_t - m_t)
 /// ```
 ///
-/// Here `log f = log sigmoid(f)`, and m is the least multiple of 1/64. `raw [b, t, 2 * heads]` holds i, then f; `first
-/// [b, heads]` is m before the first frame.
+/// Here `log f = log sigmoid(f)`, and m is the least multiple of 1/64 that satisfies the bound. `raw [b, t, 2 * heads]`
+/// holds i, then f; `first [b, heads]` is m before the first frame.
 ///
-/// The stabiliser m is a choice of units: state and normaliser are stored times `e^-m`, and no output of the mLSTM
-/// depends on it. So no gradient flows through m, and those of i and f are exact.
+/// The stabiliser m only scales the stored values: state and normaliser are stored times `e^-m`, and no output of the
+/// mLSTM depends on m. So no gradient flows through m, and the gradients of i and f are exact.
 pub fn mlstm_gates(raw: &Tensor, first: &Tensor, lengths: &Lengths) -> Result<MlstmGates> {
     let (batch, time, width) = raw.dims3()?;
     check_lengths(lengths, batch, time)?;

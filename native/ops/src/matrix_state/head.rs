@@ -1,5 +1,5 @@
-//! Chunks of heads with one decay for the whole head: weights between frames are single numbers, and everything is a
-//! matrix product. The file is long because both passes share the intermediate results of a chunk.
+//! Chunks of heads with one decay for the whole head: weights between frames are scalars, and all work is matrix
+//! products. The file is long because both passes share the intermediate results of a chunk.
 //!
 //! With `c_i` the summed logarithms up to frame i of the chunk and `s_j` the factor of input j, the weight of input j
 //! in frame i is `e_ij s_j = e^(c_i - c_j) s_j`; with `a_ij = q_i k_j e_ij s_j`
@@ -36,7 +36,7 @@ pub(super) struct Kernel {
 /// The decay of one head over a chunk; each field is `[frames]`.
 #[derive(Default)]
 struct Clock {
-    /// Summed logarithms, in f64: differences of large sums may be small.
+    /// Summed logarithms, in f64 because differences of large sums may be small.
     summed: Vec<f64>,
     /// `e^c_i`, the decay from the state before the chunk to frame i.
     since: Vec<f32>,
@@ -129,9 +129,9 @@ struct Pairs<'a> {
 }
 
 dispatch! {
-    /// From the gradient `da [j, i]` of the scores: `dg (+)= da e s`; adds to the gradients of s and of the logarithms.
-    /// The logarithm at t is summed over the pairs of an input before t and a frame from t on, and only over these:
-    /// nothing cancels.
+    /// Takes the gradient `da [j, i]` of the scores: computes `dg (+)= da e s` and adds to the gradients of s and of
+    /// the logarithms. The logarithm at t is summed over the pairs of an input before t and a frame from t on, and only
+    /// over these: nothing cancels.
     fn weigh_backward(dg: &mut [f32], ds: &mut [f32], dc: &mut [f32], before: &mut [f32], pairs: Pairs<'_>, first: bool) {
         let Pairs { da, g, e, s } = pairs;
         let n = s.len();
@@ -178,7 +178,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `x *= factor`, for rows of `wide` numbers that are `stride` apart.
+    /// `x *= factor`, for rows of `wide` values that are `stride` apart.
     fn scale_rows_in_place(x: &mut [f32], factors: &[f32], wide: usize, stride: usize) {
         for (x, f) in x.chunks_mut(stride).zip(factors) {
             for x in &mut x[..wide] {
@@ -189,7 +189,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `sums[i] = factors[i] (a_i . b_i)`, for rows of `wide` numbers.
+    /// `sums[i] = factors[i] (a_i . b_i)`, for rows of `wide` values.
     fn row_dots(sums: &mut [f32], a: &[f32], a_stride: usize, b: &[f32], b_stride: usize, factors: &[f32], wide: usize) {
         let rows = a.chunks(a_stride).zip(b.chunks(b_stride)).zip(factors);
         for (sum, ((a, b), f)) in sums.iter_mut().zip(rows) {
@@ -206,7 +206,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `y_j += factor_j x_j`, for rows of `wide` numbers.
+    /// `y_j += factor_j x_j`, for rows of `wide` values.
     fn add_rows_scaled(y: &mut [f32], y_stride: usize, x: &[f32], x_stride: usize, factors: &[f32], wide: usize) {
         for ((y, x), f) in y.chunks_mut(y_stride).zip(x.chunks(x_stride)).zip(factors) {
             axpy(&mut y[..wide], *f, &x[..wide]);
@@ -215,7 +215,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// One frame of one head by the recurrence itself: `S = fade S + (s v) k^T`, `y = S q`.
+    /// Runs one frame of one head by the recurrence itself: `S = fade S + (s v) k^T`, `y = S q`.
     pub fn recur(y: &mut [f32], state: &mut [f32], q: &[f32], k: &[f32], v: &[f32], fade: f32, s: f32) {
         for ((y, v), state) in y.iter_mut().zip(v).zip(state.chunks_exact_mut(k.len())) {
             let v = s * v;
@@ -227,7 +227,7 @@ dispatch! {
     }
 }
 
-/// Chunks with fewer frames are computed frame by frame: that is less work than matrix products.
+/// Chunks with fewer frames are computed frame by frame, which is less work than matrix products.
 const FEW: usize = 3;
 
 impl Kernel {
@@ -359,8 +359,8 @@ impl Kernel {
         }
     }
 
-    /// The gradients of one head alone; leaves `sum of da e s`, `e^c dy` and `e^(c_L - c) s v` of the group in their
-    /// buffers.
+    /// Computes the gradients of one head alone; leaves `sum of da e s`, `e^c dy` and `e^(c_L - c) s v` of the group in
+    /// their buffers.
     #[allow(clippy::too_many_arguments)]
     fn group_backward(
         &mut self,
@@ -428,7 +428,7 @@ impl Kernel {
         }
     }
 
-    /// Gradients of the queries and keys that the heads of a group share, and of their states.
+    /// Computes the gradients of the queries and keys that a group's heads share, and of the heads' states.
     fn shared_backward(
         &mut self,
         chunk: &Chunk<'_>,
@@ -463,7 +463,7 @@ impl Kernel {
 }
 
 dispatch! {
-    /// `to_j = factor_j from_j`, for rows of `wide` numbers.
+    /// `to_j = factor_j from_j`, for rows of `wide` values.
     fn copy_scaled(to: &mut [f32], to_stride: usize, from: &[f32], from_stride: usize, factors: &[f32], wide: usize) {
         for ((to, from), f) in to.chunks_mut(to_stride).zip(from.chunks(from_stride)).zip(factors) {
             for (to, from) in to[..wide].iter_mut().zip(&from[..wide]) {
@@ -486,7 +486,7 @@ impl Clock {
 struct HeadGradients {
     logs: Vec<f32>,
     input: Vec<f32>,
-    /// The gradients through `e^c_i`; `until` has those through `e^(c_L - c_j)`, without the input factor.
+    /// The gradients through `e^c_i`; `until` has the gradients through `e^(c_L - c_j)`, without the input factor.
     since: Vec<f32>,
     until: Vec<f32>,
     /// The gradient through the decay of the state over the whole chunk.

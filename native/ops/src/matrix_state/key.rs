@@ -1,9 +1,9 @@
 //! Chunks of heads with one decay for each key channel.
 //!
-//! The weight between an input and a frame is then a vector, and as a quotient of cumulative factors it would overflow.
-//! Here a key is carried from frame to frame, multiplied by the factor of each (`fading` in the code: `k_j e^(c_i -
-//! c_j)`), and its product with the query of each frame is taken: a running product of factors in 0..1 may underflow to
-//! 0 and never overflows. Apart from these short walks everything is a matrix product, as for heads with one decay.
+//! The weight between an input and a frame is then a vector, and computing it as a quotient of cumulative factors would
+//! overflow. Here a key is carried from frame to frame, multiplied by each frame's factor (`fading` in the code: `k_j
+//! e^(c_i - c_j)`), and multiplied with each frame's query. A running product of factors in 0..1 may underflow to 0 but
+//! never overflows. Apart from these short walks everything is a matrix product, as for heads with one decay.
 
 use super::Options;
 use super::chunk::Chunk;
@@ -12,7 +12,7 @@ use crate::matmul::{View, matmul};
 use crate::memory;
 use crate::simd::{LANES, dispatch, dot, exp, scale_all};
 
-/// Buffers of rows of `lanes` numbers, a multiple of [`LANES`]; numbers past the key are 0.
+/// Buffers of rows of `lanes` values, a multiple of [`LANES`]; values past the key are 0.
 pub(super) struct Kernel {
     lanes: usize,
     q: Vec<f32>,
@@ -100,7 +100,7 @@ dispatch! {
     }
 }
 
-/// `LANES` numbers of a row.
+/// `LANES` values of a row.
 #[inline(always)]
 fn load(x: &[f32], at: usize) -> [f32; LANES] {
     let mut lanes = [0.0; LANES];
@@ -109,7 +109,7 @@ fn load(x: &[f32], at: usize) -> [f32; LANES] {
 }
 
 dispatch! {
-    /// Gradients through the walk of a decaying state: `dq_i = e^c_i d_since_i`, and those of the logarithms.
+    /// Gradients through the walk of a decaying state: `dq_i = e^c_i d_since_i`, and the gradients of the logarithms.
     fn state_walk_backward(dq: &mut [f32], dlogs: &mut [f32], q: &[f32], factors: &[f32], d_since: &[f32], d_whole: &[f32]) {
         let lanes = d_whole.len();
         let n = q.len() / lanes;
@@ -117,7 +117,7 @@ dispatch! {
             let mut fading = [1.0f32; LANES];
             for i in 0..n {
                 let (f, d) = (load(factors, i * lanes + b), load(d_since, i * lanes + b));
-                // The walk is stored where the gradients of the logarithms will be.
+                // Stores the walk in the buffer of the logarithms' gradients.
                 for l in 0..LANES {
                     fading[l] *= f[l];
                     dq[i * lanes + b + l] = fading[l] * d[l];
@@ -137,7 +137,7 @@ dispatch! {
     }
 }
 
-/// Inputs of [`key_walks_backward`]: rows of `lanes` numbers, and the gradient of the scores.
+/// Inputs of [`key_walks_backward`]: rows of `lanes` values, and the gradient of the scores.
 #[derive(Clone, Copy)]
 struct Walks<'a> {
     q: &'a [f32],
@@ -215,7 +215,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// One frame of one head by the recurrence itself: `S = S diag(factors) + v k^T`, `y = S q`.
+    /// Runs one frame of one head by the recurrence itself: `S = S diag(factors) + v k^T`, `y = S q`.
     pub fn recur(y: &mut [f32], state: &mut [f32], q: &[f32], k: &[f32], v: &[f32], factors: &[f32]) {
         for ((y, v), state) in y.iter_mut().zip(v).zip(state.chunks_exact_mut(k.len())) {
             for ((state, k), f) in state.iter_mut().zip(k).zip(factors) {

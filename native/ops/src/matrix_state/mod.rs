@@ -45,14 +45,14 @@ use crate::{Error, Result, op};
 /// heads, value, key]` the first state.
 ///
 /// With a [`Rotary`](super::rotary::Rotary) the recurrence is `S_t = e^decay_t S_{t-1} R + input_t v_t k_t^T`, where R
-/// rotates keys by one frame, and states are returned as `S R`, in the rotation of the next query. The outputs are
-/// those of queries and keys rotated by their absolute positions (Sun et al. 2023, eq. 5 and 6), without a counter.
+/// rotates keys by one frame, and states are returned as `S R`, in the rotation of the next query. The outputs equal
+/// those for queries and keys rotated by absolute positions (Sun et al. 2023, eq. 5 and 6), without a counter.
 ///
 /// Computed by chunks (Dao & Gu 2024, section 6; Yang et al. 2023, section 4): within a chunk, the products of q and k,
 /// weighted by the decay between the two frames, times the values; between chunks, the state. A weight is the
 /// exponential of a difference of summed logarithms (f64), or a running product of factors where each key channel has
-/// its own decay. Both are at most 1, and nothing is divided by them: they are exact at any decay and length. The
-/// gradient of a decay is a sum over the pairs of frames on either side of it, not a difference of larger sums.
+/// its own decay. Weights are at most 1 and never a divisor, so they are exact at any decay and length. The gradient of
+/// a decay is a sum over the pairs of frames on either side of it, not a difference of larger sums.
 pub fn matrix_state(
     streams: &Tensor,
     gates: Option<&Tensor>,

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// The longest chunk: the memory of a chunk grows with the square of its length.
 pub(super) const MAX_CHUNK: usize = 256;
 
-/// The decay of the state. All logarithms are of factors in 0..1, so at most 0.
+/// The decay of the state. All logarithms are at most 0: the factors are in 0..1.
 #[derive(Debug, Clone)]
 pub enum Decay {
     /// A logarithm for each head, the same in every frame (RetNet). The gates are not read.
@@ -39,11 +39,11 @@ impl Decay {
 pub struct Options {
     /// The number of heads.
     pub heads: usize,
-    /// Heads that read the same queries and keys; they lie next to each other. A divisor of `heads`.
+    /// Adjacent heads that share queries and keys. A divisor of `heads`.
     pub heads_per_group: usize,
-    /// Numbers of a query and of a key of one head.
+    /// Width of one head's query and key.
     pub key: usize,
-    /// Numbers of a value of one head.
+    /// Width of one head's value.
     pub value: usize,
     /// First column of the queries, `[heads / heads_per_group, key]`.
     pub q: usize,
@@ -55,11 +55,11 @@ pub struct Options {
     pub decay: Decay,
     /// Rotates queries and keys by their position (RetNet). Not for a decay by key channel.
     pub rotary: Option<Arc<Rotary>>,
-    /// The factor of the keys.
+    /// The factor that scales the keys.
     pub scale: f32,
     /// Frames of a chunk; see [`Decay::chunk`].
     pub chunk: usize,
-    /// Frames that exist in each row.
+    /// The number of valid frames in each row.
     pub lengths: Lengths,
 }
 

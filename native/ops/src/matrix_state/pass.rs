@@ -84,7 +84,7 @@ impl MatrixState {
         (y, last, if track { kept } else { Kept::default() })
     }
 
-    /// Gradients, from those of y and of the last state, and from y itself.
+    /// Computes all gradients from the gradients of y and of the last state, and from y itself.
     fn gradients(
         &self,
         streams: &[f32],

@@ -10,14 +10,14 @@ use crate::weights::Weight;
 /// The last step of an output, after the values were read from the state.
 #[derive(Debug, Clone, Default)]
 pub enum Readout {
-    /// `y` is the values read.
+    /// `y` equals the values read.
     #[default]
     Plain,
     /// `y + D v` with one weight for each head (the skip of Mamba-2).
     Skip(Weight),
     /// `y / max(|n q|, e^-m)`, where n is the state of a value that is always 1, and `m [b, t, heads]` is the logarithm
-    /// of the units of the state (Beck et al. 2024, eq. 21, stabilised). n is one more row of the state: `[b, heads,
-    /// value + 1, key]`. No gradient flows through m: y does not depend on it.
+    /// of the state's scale (Beck et al. 2024, eq. 21, stabilised). n is one more row of the state: `[b, heads, value +
+    /// 1, key]`. No gradient flows through m: y does not depend on m.
     Normalised(Tensor),
 }
 
@@ -37,7 +37,7 @@ impl Readout {
     }
 }
 
-/// A readout with the numbers of its weights: D of a skip, m of a normaliser.
+/// A readout with its values: D of a skip, m of a normaliser.
 pub(super) struct Reading {
     pub readout: Readout,
     weights: Vec<f32>,
@@ -53,8 +53,8 @@ impl Reading {
         Ok(Reading { readout, weights })
     }
 
-    /// From the values read to y. `at` is the index of the first frame and head among those of all rows; a head has
-    /// `value` numbers.
+    /// Computes y from the values read. `at` is the index of the first frame and head, counted over all rows; a head
+    /// has `value` values.
     pub(super) fn read(
         &self,
         y: &mut [f32],
@@ -71,7 +71,8 @@ impl Reading {
         }
     }
 
-    /// The gradient of the values read, from that of y; `y` and `norms` are those of [`Reading::read`] for all frames.
+    /// Computes the gradient of the values read from the gradient of y; `y` and `norms` come from [`Reading::read`] for
+    /// all frames.
     pub(super) fn read_backward(
         &self,
         d_read: &mut [f32],
@@ -89,7 +90,7 @@ impl Reading {
         }
     }
 
-    /// Adds the gradients through a skip to those of the values and of its weights.
+    /// Adds the gradients through a skip to the gradients of the values and of the skip's weights.
     pub(super) fn skip_backward(
         &self,
         dv: &mut [f32],
@@ -131,7 +132,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// The gradient of the values read, from that of `y = read / max(|n|, e^-m)`.
+    /// Computes the gradient of the values read from the gradient of `y = read / max(|n|, e^-m)`.
     fn read_normalised_backward(d: &mut [f32], dy: &[f32], y: &[f32], norms: &[f32], m: &[f32], value: usize) {
         let heads = d.chunks_exact_mut(value + 1).zip(dy.chunks_exact(value)).zip(y.chunks_exact(value));
         for (((d, dy), y), (norm, m)) in heads.zip(norms.iter().zip(m)) {

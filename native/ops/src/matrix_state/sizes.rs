@@ -11,7 +11,7 @@ pub(super) struct Sizes {
     pub time: usize,
     /// Columns of the streams.
     pub width: usize,
-    /// Rows of a head's state: its values, and one more for a normaliser.
+    /// Rows of a head's state: one per value, and one more for a normaliser.
     pub wide: usize,
     pub options: Options,
 }
@@ -34,20 +34,21 @@ impl Sizes {
         self.options.gates().unwrap_or(0)
     }
 
-    /// Columns of all queries, which are as many as those of all keys.
+    /// Columns of all queries, equal to the columns of all keys.
     pub(super) fn keys(&self) -> usize {
         self.options.groups() * self.options.key
     }
 
     /// Rotates the state of a row by `frames` frames, if keys are rotated: from the rotation of a first query to that
-    /// of the query `frames` later. For its gradient, `way` is the inverse.
+    /// of the query `frames` later. For the gradient of the rotation, `way` is the inverse.
     pub(super) fn turn_state(&self, state: &mut [f32], frames: usize, way: Way) {
         if let Some(rotary) = &self.options.rotary {
             rotary.turn(state, frames, way);
         }
     }
 
-    /// Turns the gradients of a chunk's rotated queries and keys into those of the streams, if keys are rotated.
+    /// If keys are rotated, turns the gradients of a chunk's rotated queries and keys into the gradients of the
+    /// streams.
     pub(super) fn turn_gradients(&self, d_streams: &mut [f32]) {
         if let Some(rotary) = &self.options.rotary {
             for first in [self.options.q, self.options.k] {

@@ -12,7 +12,7 @@ use crate::{Activation, Norm, Result, tape, tensor};
 const WARP: usize = 32;
 /// Threads of a block.
 const THREADS: usize = 128;
-/// The least rows of a part of the weights' gradients.
+/// Minimum rows of a partial sum of the weights' gradients.
 const ROWS: usize = 64;
 
 pub(super) fn row_norm(x: &Tensor, norm: &Norm, activation: Activation) -> Result<Tensor> {

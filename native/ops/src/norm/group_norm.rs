@@ -34,11 +34,11 @@ pub fn group_norm(
 /// Options of a [`group_norm`].
 #[derive(Debug, Clone, Copy)]
 pub struct GroupNorm {
-    /// Numbers of a group.
+    /// Values per group.
     pub size: usize,
     /// Whether the mean is subtracted.
     pub center: bool,
-    /// Added to the variance.
+    /// The constant added to the variance.
     pub eps: f32,
 }
 
@@ -57,7 +57,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `dx` of some rows; adds their part to `dw`.
+    /// Computes `dx` of some rows and adds their part to `dw`.
     fn backward(dx: &mut [f32], dw: &mut [f32], x: &[f32], dy: &[f32], weight: &[f32], norm: GroupNorm) {
         let (size, d) = (norm.size, weight.len());
         let groups = dx.chunks_exact_mut(size).zip(x.chunks_exact(size)).zip(dy.chunks_exact(size));

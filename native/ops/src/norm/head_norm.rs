@@ -1,4 +1,4 @@
-//! LayerNorm of each query and each key, before rotation.
+//! LayerNorm of each query and key, before rotation.
 
 use candle_core::Tensor;
 
@@ -12,7 +12,7 @@ use crate::{Error, Result, memory, pool, tensor};
 const ROWS: usize = 64;
 
 /// Norm of each head of the queries and of the keys in `qkv [.., 3 * heads * d]`; values are unchanged (Henry et al.
-/// 2020; Dehghani et al. 2023, section 2.1). It bounds the scores, whatever the projection is. Gradients of weights
+/// 2020; Dehghani et al. 2023, section 2.1). The norm bounds the scores for any projection. Gradients of weights
 /// accumulate in the weights.
 pub fn head_norm(qkv: &Tensor, norms: &HeadNorms) -> Result<Tensor> {
     let width = tensor::rows(qkv.dims()).1;
@@ -40,7 +40,7 @@ struct HeadNorm {
     width: usize,
 }
 
-/// The numbers of [`HeadNorms`].
+/// The values of [`HeadNorms`].
 pub(crate) struct Values([parameters::Values; 2]);
 
 impl HeadNorms {
@@ -81,7 +81,7 @@ impl Values {
         y
     }
 
-    /// Turns the gradient of the output into that of `qkv`, in place.
+    /// Turns the gradient of the output into the gradient of `qkv`, in place.
     pub(crate) fn backward(&self, d: &mut [f32], qkv: &[f32], width: usize) -> Vec<[Gradients; 2]> {
         let part = width / 3;
         let zero = || self.0.each_ref().map(parameters::Values::zeros);

@@ -21,7 +21,7 @@ use super::simd::LANES;
 #[inline(always)]
 fn sum(x: &[f32], f: impl Fn(f64) -> f64) -> f64 {
     let (chunks, rest) = x.as_chunks::<LANES>();
-    // With one lane each addition would wait for the previous one.
+    // Several lanes: with a single one each addition would wait for the previous addition.
     let mut sums = [0.0f64; LANES];
     for chunk in chunks {
         for i in 0..LANES {

@@ -5,26 +5,26 @@ use crate::simd::row_sum;
 use crate::weights::Weight;
 use crate::{Result, memory, tensor};
 
-/// Scale and shift of a norm. With a shift it is a LayerNorm (Ba et al. 2016, eq. 3 and 4), without one an RMSNorm
-/// (Zhang & Sennrich 2019, eq. 4), which subtracts no mean.
+/// Scale and shift of a norm: with a shift a LayerNorm (Ba et al. 2016, eq. 3 and 4), without a shift an RMSNorm (Zhang
+/// & Sennrich 2019, eq. 4), which subtracts no mean.
 #[derive(Clone)]
 pub struct Norm {
     /// The scale, `[d]`.
     pub weight: Weight,
     /// The shift of a LayerNorm, `[d]`.
     pub bias: Option<Weight>,
-    /// Added to the variance.
+    /// The constant added to the variance.
     pub eps: f32,
 }
 
-/// The numbers of a [`Norm`].
+/// The values of a [`Norm`].
 pub(crate) struct Values {
     weight: Vec<f32>,
     bias: Option<Vec<f32>>,
     eps: f32,
 }
 
-/// The gradients of a norm's weights over some rows; that of the bias is empty if there is no bias.
+/// The gradients of a norm's weights over some rows; without a bias the bias gradient is empty.
 #[derive(Default)]
 pub(crate) struct Gradients {
     weight: Vec<f32>,
@@ -64,14 +64,14 @@ impl Values {
         }
     }
 
-    /// The norm of some rows.
+    /// Normalises some rows.
     pub(crate) fn rows(&self, x: &[f32]) -> Vec<f32> {
         let mut y = memory::zeros(x.len());
         self.forward(&mut y, x);
         y
     }
 
-    /// Turns the gradient of y into that of x, in place.
+    /// Turns the gradient of y into the gradient of x, in place.
     pub(crate) fn backward(&self, d: &mut [f32], part: &mut Gradients, x: &[f32]) {
         let Gradients { weight, bias } = part;
         match &self.bias {

@@ -14,7 +14,7 @@ pub(super) trait Rows: Send + Sync + 'static {
 
     fn forward(&self, y: &mut [f32], x: &[f32], weight: &[f32]);
 
-    /// `dx` of some rows; adds their part to `dw`.
+    /// Computes `dx` of some rows and adds their part to `dw`.
     fn backward(&self, dx: &mut [f32], dw: &mut [f32], x: &[f32], dy: &[f32], weight: &[f32]);
 }
 
@@ -26,7 +26,7 @@ pub(super) fn scaled(x: &Tensor, weight: &Tensor, norm: impl Rows) -> Result<Ten
 struct Scaled<N>(N);
 
 impl<N: Rows> Scaled<N> {
-    /// Gradients of x and of the weight; parts of `dw` are summed in the order of the shards.
+    /// Gradients of x and of the weight. Parts of `dw` are summed in shard order.
     fn gradients(&self, x: &[f32], w: &[f32], dy: &[f32]) -> [Vec<f32>; 2] {
         let d = w.len();
         let mut dx = memory::zeros(x.len());

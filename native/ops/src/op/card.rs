@@ -6,12 +6,12 @@ use crate::{op, tape};
 
 /// The card form of an op. All of its input tensors are contiguous and outside any graph.
 pub(crate) trait Op: Send + Sync + 'static {
-    /// Returns the output, and the tensors that a backward pass needs besides inputs and output. If there are several
-    /// outputs ([`apply_all`]), the others come first among these. `track` is true if a backward pass may follow:
-    /// outputs are allocated by [`output`](crate::device::launch::output).
+    /// Returns the output, and the tensors that a backward pass needs besides inputs and output. Further outputs
+    /// ([`apply_all`]) come first among these tensors. `track` is true if a backward pass may follow: outputs are
+    /// allocated by [`output`](crate::device::launch::output).
     fn forward(&self, inputs: &[Tensor], track: bool) -> Result<(Tensor, Vec<Tensor>)>;
 
-    /// The gradients of the inputs, each of the shape and type of its input; an unwanted one may be `None`.
+    /// The gradients of the inputs, each of the shape and dtype of its input; an unneeded gradient may be `None`.
     fn backward(&self, pass: &Pass) -> Result<Vec<Option<Tensor>>>;
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Pass<'a> {
     pub kept: &'a [Tensor],
     pub y: &'a Tensor,
     pub dy: &'a Tensor,
-    /// Gradients of the other outputs, `None` where there is none.
+    /// Gradients of the other outputs; `None` for an output without a gradient.
     pub d_others: &'a [Option<Tensor>],
     pub wanted: &'a [bool],
 }

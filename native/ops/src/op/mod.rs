@@ -8,14 +8,14 @@ use candle_core::{CpuStorage, Shape, Storage, Tensor};
 use super::{tape, tensor};
 use crate::{Error, Result};
 
-/// The CPU form of an op, from the slices of contiguous f32 tensors to vectors of numbers.
+/// The CPU form of an op, from slices of contiguous f32 tensors to vectors of values.
 pub trait Op: 'static {
-    /// The numbers of all outputs. If `track`, [`backward`](Self::backward) may follow, and the op saves what it needs
-    /// for it.
+    /// Computes the values of all outputs. With `track`, the op saves the values that [`backward`](Self::backward)
+    /// needs.
     fn forward(&mut self, inputs: &[&[f32]], track: bool) -> Result<Vec<Vec<f32>>>;
 
-    /// Gradients of the inputs from those of the outputs; called at most once. A gradient is empty if it is not wanted,
-    /// or if it was accumulated in a weight ([`Weight::accumulate`](crate::weights::Weight::accumulate)).
+    /// Computes the gradients of the inputs from the gradients of the outputs. Called at most once. A gradient is empty
+    /// if not required or if accumulated in a weight ([`Weight::accumulate`](crate::weights::Weight::accumulate)).
     fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>>;
 }
 
@@ -27,7 +27,7 @@ pub struct Pass<'a> {
     pub outputs: &'a [&'a [f32]],
     /// Gradients of the outputs; `None` for an output that no later op used.
     pub gradients: &'a [Option<&'a [f32]>],
-    /// Whether each input wants a gradient.
+    /// Whether each input requires a gradient.
     pub wanted: &'a [bool],
 }
 
@@ -38,7 +38,7 @@ impl<'a> Pass<'a> {
         self.gradients.first().copied().flatten().ok_or_else(missing)
     }
 
-    /// Whether input `i` wants a gradient.
+    /// Whether input `i` requires a gradient.
     pub fn wants(&self, i: usize) -> bool {
         self.wanted.get(i).is_some_and(|wanted| *wanted)
     }
@@ -49,7 +49,7 @@ pub fn numbers<T: Copy, const N: usize>(all: &[T]) -> Result<[T; N]> {
     all.try_into().map_err(|_| Error::mismatch("inputs of an op", N, all.len()))
 }
 
-/// The N results of an op that runs inside another, in its order.
+/// The N results of an op that runs inside another op, in the inner op's order.
 pub fn results<const N: usize>(all: Vec<Vec<f32>>) -> Result<[Vec<f32>; N]> {
     let count = all.len();
     all.try_into().map_err(|_| Error::mismatch("results of an op", N, count))

@@ -1,8 +1,8 @@
-//! LSTM, GRU and sLSTM on a card: for each frame a product with the recurrent weight and a kernel of the cell, or one
-//! kernel of both, if the product is small. Products that do not depend on the previous frame are computed over all
-//! frames at once, before or after. The file is long because the three cells share one walk over the frames.
+//! LSTM, GRU and sLSTM on a card: each frame runs a product with the recurrent weight and a kernel of the cell, or, if
+//! the product is small, one kernel for both. Products that do not depend on the previous frame are computed for all
+//! frames at once, before or after the walk. The file is long because the three cells share one walk over the frames.
 //!
-//! Operands of products have the precision of [`Precision::current`], except that f16 uses f32.
+//! Operands of products have the precision of [`Precision::current`]; for f16 they are f32.
 
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::RECURRENT;
@@ -20,11 +20,11 @@ use crate::weights::Weight;
 
 /// Threads of a block.
 const THREADS: usize = 128;
-/// Threads of a block that computes a product too, and its rows of the batch and numbers of the state.
+/// For a block that also computes a product: its threads, rows of the batch and state values.
 const WHOLE_THREADS: usize = 256;
 const TILE: [usize; 2] = [32, 16];
-/// Multiplications of a small product: above this, cuBLAS pays for its launch, because it tiles better and uses the
-/// units for bf16.
+/// Maximum multiplications of a small product. For larger ones cuBLAS is worth a launch, because it tiles better and
+/// uses bf16 matrix units.
 const SMALL: usize = 1 << 26;
 /// Bytes that a kernel with a product loads at once.
 const AT_ONCE: u64 = 16;
@@ -100,7 +100,7 @@ impl Frames {
         Ok(Frames { batch: x.dim(0)?, time: x.dim(1)?, width: first.dim(1)?, lengths, precision })
     }
 
-    /// The type of the operands of products for inputs `x`.
+    /// The dtype of product operands for inputs `x`.
     fn operands(&self, x: &Tensor) -> DType {
         if self.precision == Precision::Bf16 { DType::BF16 } else { x.dtype() }
     }
@@ -125,8 +125,8 @@ impl Frames {
         unwritten((self.batch, self.width), dtype, x)
     }
 
-    /// Two buffers for the states that products read, used alternately for the states before and after a frame: a
-    /// kernel with a product must not overwrite states that other blocks still read.
+    /// Two buffers for states, used alternately for the states before and after a frame: a kernel with a product must
+    /// not overwrite states that other blocks still read.
     fn two_states(&self, x: &Tensor) -> Result<[Tensor; 2]> {
         Ok([self.state(self.operands(x), x)?, self.state(self.operands(x), x)?])
     }
@@ -156,8 +156,8 @@ impl Frames {
         product(dh, d, weight, 1, [self.batch, width, n])
     }
 
-    /// Whether one kernel computes both the cell and the frame's product, with `gates` times the width, of these
-    /// operands.
+    /// Whether one kernel computes both the cell and the frame's product of these operands, which has `gates` times the
+    /// width.
     fn is_whole(&self, gates: usize, operands: &[&Tensor]) -> Result<bool> {
         let Frames { batch, width, .. } = *self;
         let fits = width.is_multiple_of(TILE[1]) && batch <= MOST_ALONG_Y * TILE[0];
@@ -172,7 +172,7 @@ impl Frames {
         Launch::of(RECURRENT, &format!("{cell}_{suffix}_{step}"), x)
     }
 
-    /// Adds the arguments with which all kernels end.
+    /// Adds the last arguments, which all kernels share.
     fn end(&self, launch: Launch, t: usize) -> Result<Launch> {
         let launch = launch.option(self.lengths.as_ref())?.int(t).int(self.time);
         Ok(launch.int(self.batch).int(self.width))
@@ -197,7 +197,7 @@ fn all<'a>(launch: Launch, tensors: impl IntoIterator<Item = &'a Tensor>) -> Res
     tensors.into_iter().try_fold(launch, Launch::tensor)
 }
 
-/// The gradient of the first state: the carried gradient plus that through the weight.
+/// The gradient of the first state: the carried gradient plus the gradient through the weight.
 fn first_gradient(carried: &Tensor, through: &Tensor, first: &Tensor) -> Result<Tensor> {
     (carried + through)?.to_dtype(first.dtype())
 }
@@ -217,7 +217,7 @@ fn operands(inputs: &[Tensor], frames: &Frames) -> Result<[Tensor; 3]> {
     Ok([round(x)?, round(weight_ih)?, round(weight_hh)?])
 }
 
-/// Gradients that LSTM and GRU share: those of x, both weights and both biases.
+/// The gradients of x, both weights and both biases, which LSTM and GRU share.
 fn layer_gradients(
     pass: &Pass,
     [d_projected, d_recurrent, previous]: [&Tensor; 3],
@@ -230,7 +230,7 @@ fn layer_gradients(
     let dx = || nn(d_projected, ih_operand, x.dtype())?.reshape(x.shape());
     let bias_ih = wanted(3).then(|| column_sums(d_projected)).transpose()?;
     let bias_hh = match &bias_ih {
-        // Separate tensors: the sum of gradients over several cards is computed in place.
+        // Separate tensors, because gradients are summed over several cards in place.
         Some(sums) if d_recurrent.id() == d_projected.id() => Some(sums.copy()?),
         _ => wanted(4).then(|| column_sums(d_recurrent)).transpose()?,
     };
@@ -390,7 +390,7 @@ impl Op for Gru {
     }
 }
 
-/// Inputs are those of the gates, the weight, and the first h, c and n.
+/// Inputs are the projected gates, the weight, and the first h, c and n.
 struct Slstm {
     frames: Frames,
     heads: usize,

@@ -17,7 +17,7 @@ fn frame(x: &Tensor, t: usize) -> candle_core::Result<Tensor> {
     x.narrow(1, t, 1)?.squeeze(1)
 }
 
-/// N parts of equal width, `[b, c / N]` of `[b, c]`.
+/// Splits `[b, c]` into N parts `[b, c / N]`.
 fn parts<const N: usize>(x: &Tensor) -> Result<[Tensor; N]> {
     op::take(x.chunk(N, 1)?)
 }
@@ -104,7 +104,7 @@ pub(crate) fn slstm(
         let least = i.maximum(&(&m - &log)?)?;
         let new_m = units(&unseen.where_cond(&i, &least)?.detach())?;
         let input = (i - &new_m)?.exp()?;
-        // Before the first frame there is nothing to forget, however far m has moved.
+        // Before the first frame there is no state to forget, whatever the change of m.
         let forget = unseen.where_cond(&nothing, &((&m - &new_m)? - log)?)?.exp()?;
         let new_c = ((&forget * &c)? + (&input * z.tanh()?)?)?;
         let new_n = ((forget * &n)? + input)?;

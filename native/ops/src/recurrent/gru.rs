@@ -26,7 +26,7 @@ pub fn gru(x: &Tensor, gates: &Gates, h0: &Tensor, lengths: Lengths) -> Result<(
     Ok(layer.apply::<2>(x, gates, &[h0])?.into())
 }
 
-/// A frame holds r, z, n, and the factor of r, `W_hn h + b_hn`.
+/// A frame holds r, z, n, and `W_hn h + b_hn`, which r multiplies.
 struct Gru;
 
 impl Cell for Gru {

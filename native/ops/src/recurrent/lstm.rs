@@ -88,7 +88,7 @@ dispatch! {
             let dg = dck * i[k] * (1.0 - g[k] * g[k]);
             let d_o = dh[k] * tc * o[k] * (1.0 - o[k]);
             dc[k] = dck * f[k];
-            // h enters h' only through the gates, so its gradient comes through the weight alone.
+            // h enters h' only through the gates, so the gradient of h comes through the weight alone.
             dh[k] = 0.0;
             (i[k], f[k], g[k], o[k]) = (di, df, dg, d_o);
             bi[k] += di;

@@ -1,9 +1,9 @@
 //! The common part of LSTM and GRU: a layer's weights, and a sequence that is split over the batch and walked over
 //! time.
 //!
-//! A frame of a row has four parts of h numbers. The input is projected into the first parts, the last state into those
-//! that the cell names. The cell turns them into its gates in place, and in the backward pass the gates into gradients.
-//! So the numbers of a frame are written once and changed in place, and all else is products.
+//! A frame of a row has four parts of h values. The input is projected into the first parts, the previous state into
+//! parts that the cell names. The cell turns these parts into its gates in place, and the backward pass turns the gates
+//! into gradients. So a frame is written once and updated in place; the remaining work is matrix products.
 
 mod card;
 pub(crate) mod composed;
@@ -31,7 +31,7 @@ use crate::simd::{add_assign, row_sum};
 use crate::weights::Weight;
 use crate::{Error, Result, memory, tensor};
 
-/// Weights of a layer in PyTorch's layout, for a cell of g gates, d inputs and h numbers of state.
+/// Weights of a layer in PyTorch's layout, for a cell of g gates, d inputs and state size h.
 #[derive(Clone)]
 pub struct Gates {
     /// Weight of the input, `[g h, d]`.
@@ -52,7 +52,7 @@ impl Gates {
         Gates { weight_ih, weight_hh, bias_ih, bias_hh, spare: Arc::default() }
     }
 
-    /// A trace with these lengths and arbitrary values.
+    /// Returns a trace with these lengths and arbitrary values.
     fn trace(&self, [frames, previous, cells]: [usize; 3]) -> Trace {
         let spare = self.spare.lock().unwrap_or_else(|e| e.into_inner()).pop();
         let mut trace = spare.unwrap_or_default();
@@ -67,14 +67,14 @@ impl Gates {
     }
 }
 
-/// Parts of a frame, of h numbers each.
+/// Parts of a frame, of h values each.
 const PARTS: usize = 4;
 
 /// Some gates of the recurrent weight, and their place in a frame.
 pub struct Piece {
     /// The range of gates.
     pub gates: Range<usize>,
-    /// The first part of the frame that they write.
+    /// The first part of the frame that these gates write.
     pub part: usize,
     /// Whether the part already holds the projected input.
     pub adds: bool,
@@ -92,12 +92,12 @@ pub trait Cell: Send + Sync + 'static {
     const RECURRENT: &'static [Piece];
 
     /// The state h' from the previous state, h; `c` is changed in place. On entry `frame [4 h]` holds products without
-    /// the bias, on return what the backward pass needs.
+    /// the bias, on return the values for the backward pass.
     fn forward(h_new: &mut [f32], c: &mut [f32], frame: &mut [f32], bias: &[f32], h: &[f32]);
 
     /// Turns the frame into gradients of its contents before `forward`, and adds them to `d_bias`. On entry `d` holds
-    /// the gradients of the states after the frame, on return those of the states before it, without the gradient
-    /// through the weight.
+    /// the gradients of the states after the frame, on return the gradients of the states before it, without the
+    /// gradient through the weight.
     fn backward(d: States<&mut [f32]>, frame: &mut [f32], d_bias: &mut [f32], kept: &Kept<'_>);
 }
 
@@ -130,7 +130,7 @@ struct Layer<C> {
     cell: PhantomData<C>,
 }
 
-/// Numbers that a forward pass saves for the backward pass, which overwrites them.
+/// Values that a forward pass saves for the backward pass, which overwrites them.
 #[derive(Default)]
 struct Trace {
     /// Frames, `[b, t, 4 h]`.
@@ -141,8 +141,8 @@ struct Trace {
     cells: Vec<f32>,
 }
 
-/// Rows that are projected together if they are not saved: 2 MiB of frames for 256 numbers, and enough frames of each
-/// of sixteen games to keep a matrix unit busy.
+/// Rows that are projected together if frames are not saved: 2 MiB of frames for a state of 256, and enough frames from
+/// each of sixteen games to keep a matrix unit busy.
 const CHUNK: usize = 512;
 
 impl<C: Cell> Layer<C> {
@@ -200,7 +200,7 @@ impl<C: Cell> Layer<C> {
         if C::CELLS { self.hidden } else { 0 }
     }
 
-    /// The sum of both biases as it is added to a frame, `[4 h]`.
+    /// The sum of both biases in the layout of a frame, `[4 h]`.
     fn bias(&self, bias_ih: &[f32], bias_hh: &[f32]) -> Vec<f32> {
         let h = self.hidden;
         let mut bias = memory::zeros(PARTS * h);
@@ -221,7 +221,7 @@ impl<C: Cell> Layer<C> {
         C::RECURRENT.iter().map(operand).collect()
     }
 
-    /// The state h after each frame `[b, t, h]` and c after the last `[b, h]`, and the trace, which is empty unless
+    /// The state h after each frame `[b, t, h]` and c after the last `[b, h]`, and the trace, which is empty without
     /// `keep`.
     fn run(&self, inputs: &Inputs<'_>, keep: bool) -> ((Vec<f32>, Vec<f32>), Trace) {
         let (batch, time, h, cells) = (self.batch, self.time, self.hidden, self.cells());
@@ -292,8 +292,8 @@ impl<C: Cell> Layer<C> {
         ((y, c), trace)
     }
 
-    /// Turns the frames of the trace into gradients, backwards through time. Returns those of x, of the first states
-    /// and of the bias for each row.
+    /// Turns the frames of the trace into gradients, backwards through time. Returns the gradients of x, of the first
+    /// states and of the bias for each row.
     fn through_time(
         &self,
         inputs: &Inputs<'_>,
@@ -362,7 +362,7 @@ impl<C: Cell> Layer<C> {
         [dx, dh, dc, d_bias]
     }
 
-    /// Accumulates the gradients of the weights in the weights: `d^T x`, and `d^T h` with the previous states.
+    /// Accumulates the gradients in the weights: `d^T x`, and `d^T h` with the previous states.
     fn weight_gradients(&self, inputs: &Inputs<'_>, trace: &Trace, d_bias: &[f32]) {
         let (m, h) = (self.batch * self.time, self.hidden);
         let d = |part: usize, gates: usize| {
@@ -390,7 +390,7 @@ impl<C: Cell> Layer<C> {
     }
 }
 
-/// The numbers of all inputs; c is empty if the cell has none.
+/// The values of all inputs; c is empty if the cell has none.
 struct Inputs<'a> {
     x: &'a [f32],
     weight_ih: &'a [f32],

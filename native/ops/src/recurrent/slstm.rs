@@ -17,8 +17,8 @@ use crate::{Error, Result, memory, pool, tensor};
 /// The states h `[b, t, h]` after each frame, and the state after the last frame (Beck et al. 2024, eq. 8 to 17, with
 /// sigmoid forget gates).
 ///
-/// `projected [b, t, 4h] = W x + b` in the order i, f, z, o; `weight [4h, h / heads]` in the same order. Its rows read
-/// only the states of their own head (block-diagonal R, eq. 18).
+/// `projected [b, t, 4h] = W x + b` in the order i, f, z, o; `weight [4h, h / heads]` in the same order. Each row
+/// multiplies only the state of its own head (block-diagonal R, eq. 18).
 ///
 /// ```text
 /// i, f, z, o = projected + R h       m' >= max(log sigmoid(f) + m, i)
@@ -26,8 +26,9 @@ use crate::{Error, Result, memory, pool, tensor};
 /// c' = f' c + i' tanh(z)             n' = f' n + i'            h' = sigmoid(o) c' / n'
 /// ```
 ///
-/// Here m' is the least multiple of 1/64. While n is 0, no frame has been seen, and m' >= i. The stabiliser m is a
-/// choice of units on which no h depends, so no gradient flows through it, and all others are exact.
+/// Here m' is the least multiple of 1/64 that satisfies the bound. While n is 0, no frame has been seen, and the bound
+/// is m' >= i. The stabiliser m only scales the stored state and no h depends on m, so no gradient flows through m and
+/// all gradients are exact.
 pub fn slstm(
     projected: &Tensor,
     weight: &Weight,
@@ -99,7 +100,7 @@ struct Slstm {
     kept: Kept,
 }
 
-/// Numbers of each frame, saved for the backward pass.
+/// Values of each frame, saved for the backward pass.
 #[derive(Default)]
 struct Kept {
     /// The states c and n, `[b, t, 2h]`.
@@ -127,7 +128,7 @@ pub struct Frame<'a> {
 }
 
 dispatch! {
-    /// Computes one frame. `input` is the projected frame from the head's first column on, its gates `stride` apart.
+    /// Computes one frame. `input` is the projected frame from the head's first column on; gates are `stride` apart.
     pub fn cell(frame: Frame<'_>, input: &[f32], stride: usize) {
         let Frame { gates, slopes, c, n, m, y } = frame;
         let w = y.len();
@@ -141,7 +142,7 @@ dispatch! {
             let (pre, forget) = (xi[k] + i[k], xf[k] + f[k]);
             let log = softplus(-forget);
             let now = unit(if n[k] == 0.0 { pre } else { pre.max(m[k] - log) });
-            // Before the first frame there is nothing to forget, however far m has moved.
+            // Before the first frame there is no state to forget, whatever the change of m.
             f[k] = if n[k] == 0.0 { 0.0 } else { exp((m[k] - now) - log) };
             i[k] = exp(pre - now);
             z[k] = tanh(xz[k] + z[k]);
@@ -162,14 +163,14 @@ struct Before<'a> {
     gates: &'a [f32],
     stride: usize,
     slopes: &'a [f32],
-    /// Cell and normaliser after the frame; `before` has those before it.
+    /// Cell state and normaliser after the frame; `before` has their values before the frame.
     after: [&'a [f32]; 2],
     before: [&'a [f32]; 2],
 }
 
 dispatch! {
-    /// Writes the gradients of the four pre-activations, side by side, to `d`, from that of h'. `dc` and `dn` hold
-    /// those of c' and n' on entry, and of c and n on return.
+    /// Writes the gradients of the four pre-activations, side by side, to `d`, from the gradient of h'. `dc` and `dn`
+    /// hold the gradients of c' and n' on entry, and of c and n on return.
     fn cell_backward(d: &mut [f32], dc: &mut [f32], dn: &mut [f32], dh: &[f32], from: Before<'_>) {
         let w = dh.len();
         let s = from.stride;
@@ -216,7 +217,7 @@ impl Slstm {
         View::rows(&self.turned[head * 4 * w * w..], 4 * w, w)
     }
 
-    /// The output y, the last h, c, n and m, and the numbers saved for the backward pass.
+    /// The output y, the last h, c, n and m, and the values saved for the backward pass.
     fn run(&self, inputs: &[&[f32]], track: bool) -> ([Vec<f32>; 5], Kept) {
         let (time, h, w) = (self.time, self.h, self.head());
         let projected = inputs[0];
@@ -299,7 +300,7 @@ impl Slstm {
         ];
         for_each_shard(self.batch, self.shard(), buffers, |rows, [d_projected, dh, dc, dn]| {
             let count = rows.len();
-            // The gradients of the four gates of a head side by side, and those through the weight.
+            // The gradients of a head's four gates side by side, and the gradients through the weight.
             let mut d = memory::zeros(count * 4 * h);
             for t in (0..time).rev() {
                 for (i, row) in rows.clone().enumerate() {
@@ -338,7 +339,7 @@ impl Slstm {
                             to[gate * h + own..gate * h + end].copy_from_slice(d);
                         }
                     }
-                    // h enters h' only through the gates, so its gradient comes through the weight alone.
+                    // h enters h' only through the gates, so the gradient of h comes through the weight alone.
                     dh.fill(0.0);
                 }
                 for head in 0..self.heads {
@@ -350,7 +351,7 @@ impl Slstm {
         [d_projected, dh, dc, dn]
     }
 
-    /// `dR [4h, head]`: a product for each gate and head.
+    /// Computes `dR [4h, head]` by a product for each gate and head.
     fn weight_gradient(&self, dw: &mut [f32], d: &[f32], previous: &[f32], accumulate: bool) {
         let (h, w, frames) = (self.h, self.head(), self.batch * self.time);
         pool::for_each_rows(dw, w, w, |first, dw| {

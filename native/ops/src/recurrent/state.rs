@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-/// The state of an sLSTM. Before the first frame all numbers are 0.
+/// The state of an sLSTM. Before the first frame all values are 0.
 #[derive(Debug, Clone)]
 pub struct SlstmState {
     /// The hidden state, `[b, h]`.

@@ -8,8 +8,8 @@ use super::dropout::Dropout;
 use super::norm::Norm;
 use super::simd;
 
-/// `x + dropout(layer(norm(x)))`, pre-norm (Xiong et al. 2020), for an op that computes all of it: a graph then has one
-/// edge for the layer, and no tensor between its parts is saved.
+/// `x + dropout(layer(norm(x)))`, pre-norm (Xiong et al. 2020), for an op that computes the whole sum: the graph then
+/// has one edge for the layer, and no intermediate tensor is saved.
 #[derive(Clone)]
 pub struct Residual {
     /// The norm before the layer.
@@ -27,7 +27,7 @@ impl Residual {
         simd::add_assign(y, x);
     }
 
-    /// The gradient of the layer's output, from that of the sum.
+    /// Computes the gradient of the layer's output from the gradient of the sum.
     pub(crate) fn of_layer<'a>(&self, dy: &'a [f32], width: usize) -> Cow<'a, [f32]> {
         match &self.dropout {
             Some(dropout) => dropout.mask(dy, width).into(),

@@ -1,4 +1,4 @@
-//! Positions as rotations (RoPE), for states that are rotated in every frame in place of a position counter.
+//! Positions as rotations (RoPE). States are rotated in every frame, which replaces a position counter.
 
 pub(crate) mod composed;
 
@@ -6,11 +6,11 @@ use super::simd::dispatch;
 use crate::{Error, Result};
 
 /// The angles `n theta^(-2i / dim)` of positions n up to a chunk's length (Su et al. 2021, section 3.4.2). A vector of
-/// `dim` numbers is rotated in the pairs `(i, i + dim / 2)`.
+/// length `dim` is rotated in the pairs `(i, i + dim / 2)`.
 ///
 /// A query at position n and a key at m have the score `(R(n) q) . (R(m) k) = q . R(m - n) k`. So a sum over keys may
 /// be stored in the rotation of the next query, whose position is 0 again: the sum rotates by `-1` per frame, no
-/// position exceeds a chunk, and no number depends on the length of a game.
+/// position exceeds a chunk, and no value depends on the length of a game.
 #[derive(Debug)]
 pub struct Rotary {
     dim: usize,
@@ -19,7 +19,7 @@ pub struct Rotary {
     sin: Vec<f32>,
 }
 
-/// The direction of a rotation; the backward pass of one is the other.
+/// The direction of a rotation; each is the backward pass of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Rotates by the angle of the position.
@@ -46,7 +46,7 @@ impl Rotary {
         Ok(Rotary { dim, cos, sin })
     }
 
-    /// Numbers of a rotated vector.
+    /// Values in a rotated vector.
     pub fn dim(&self) -> usize {
         self.dim
     }

@@ -1,4 +1,4 @@
-//! Copies into and out of a recorded step: its buffers have fixed addresses, those of games and batches do not.
+//! Copies into and out of a recorded step, whose buffers have fixed addresses; buffers of games and batches do not.
 
 use candle_core::{DType, Result, Tensor, bail};
 use sconce_cuda::kernels::ROWS;
@@ -11,7 +11,7 @@ const THREADS: usize = 256;
 const STRETCH: usize = 1024;
 const PARTS: usize = 4;
 
-/// Copies the numbers of a tensor to another tensor of the same size and type.
+/// Copies the values of a tensor to another tensor of the same size and dtype.
 pub fn copy(from: &Tensor, to: &Tensor) -> Result<()> {
     let same = (from.elem_count(), from.dtype()) == (to.elem_count(), to.dtype());
     if !same || !to.is_contiguous() {
@@ -19,7 +19,7 @@ pub fn copy(from: &Tensor, to: &Tensor) -> Result<()> {
     }
     let from = from.contiguous()?;
     if to.dtype().size_in_bytes() == 2 {
-        // A 16-bit number may begin or end within a word of 32 bits, which a card cannot read unaligned.
+        // A tensor of 16-bit values may begin or end within a 32-bit word, which a card cannot read unaligned.
         let column = |t: &Tensor| t.reshape((t.elem_count(), 1));
         return copy_columns((&column(&from)?, 0), (&column(to)?, 0));
     }
@@ -41,7 +41,7 @@ pub struct Intake {
 
 impl Intake {
     /// The distribution of an upload. Its first words are the addresses of the rows of the states' parts, `[parts,
-    /// rows]`, two words each. From word `first` on it holds the numbers of `tensors`, one after the other.
+    /// rows]`, two words each. From word `first` on the upload holds the values of `tensors`, one after the other.
     pub fn new(rows: usize, parts: &[Tensor], tensors: &[&Tensor], first: usize) -> Result<Self> {
         let (mut table, mut longest, mut at) = (vec![], 0, first);
         for part in parts {
@@ -59,11 +59,11 @@ impl Intake {
     }
 
     /// Copies the words at the address `words` to the buffers. If an `answer` is given, with its number of logits
-    /// ([`end_step`]), the number after each row of it becomes 0.
+    /// ([`end_step`]), the value after each row of the answer becomes 0.
     ///
     /// # Safety
     ///
-    /// When this runs or is replayed, the words are at `words`, there is room for the answer, and the rows of the parts
+    /// When this runs or is replayed, the words are at `words`, the answer has enough memory, and the rows of the parts
     /// are f32 at their addresses.
     pub unsafe fn take(&self, words: u64, answer: Option<(u64, usize)>) -> Result<()> {
         let (answer, num_logits) = answer.unwrap_or_default();
@@ -77,11 +77,12 @@ impl Intake {
 }
 
 /// Ends a step: copies the rows of f32 `parts [n, ..]` to the addresses in `places`, two words each, and the `logits
-/// [n, w]` to an answer `[n, w + 1]`. The number after a row of the answer becomes 1 if its parts are not all finite.
+/// [n, w]` to an answer `[n, w + 1]`. The value after a row of the answer becomes 1 if the row's parts are not all
+/// finite.
 ///
 /// # Safety
 ///
-/// When this runs or is replayed, the addresses are valid and have room.
+/// When this runs or is replayed, the addresses are valid and have enough memory.
 pub unsafe fn end_step(places: u64, parts: &[Tensor], logits: &Tensor, answer: u64) -> Result<()> {
     let (rows, num_logits) = logits.dims2()?;
     for at in (0..parts.len().max(1)).step_by(PARTS) {
@@ -102,7 +103,7 @@ pub unsafe fn end_step(places: u64, parts: &[Tensor], logits: &Tensor, answer: u
     Ok(())
 }
 
-/// The number of blocks for `words` words. If a grid has no more blocks, each block strides on.
+/// The number of blocks for `words` words. If the grid's limit is lower, each block strides over further words.
 fn stretches(words: usize) -> usize {
     words.div_ceil(STRETCH).min(MOST_ALONG_Y)
 }

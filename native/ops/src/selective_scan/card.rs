@@ -11,12 +11,12 @@ use crate::{Result, Selective};
 
 /// Threads of a block.
 const THREADS: usize = 64;
-/// Numbers of a state in a thread.
+/// State values per thread.
 const STATES: usize = 8;
 /// Frames between saved states.
 const FRAMES: usize = 8;
 
-/// The most numbers in a channel's state for which there is a kernel.
+/// The largest state of a channel that has a kernel.
 pub(crate) const MOST_STATES: usize = 64;
 
 pub(crate) fn selective_scan(inputs: Selective<'_>, lengths: &Lengths) -> Result<(Tensor, Tensor)> {
@@ -41,7 +41,7 @@ pub(crate) fn selective_scan(inputs: Selective<'_>, lengths: &Lengths) -> Result
     Ok((y, last.to_dtype(h.dtype())?))
 }
 
-/// Inputs are u, dt, a, b, c, h, and those of dt_bias, d, z that are given.
+/// Inputs are u, dt, a, b, c, h, then dt_bias, d and z if given.
 struct Scan {
     /// Whether one `dt` applies to all frames.
     steady: bool,
@@ -53,7 +53,7 @@ struct Scan {
     lengths: Option<Tensor>,
 }
 
-/// Rows, frames, channels, and numbers of a channel's state.
+/// Rows, frames, channels, and state values per channel.
 struct Sizes {
     batch: usize,
     time: usize,
@@ -67,7 +67,7 @@ impl Sizes {
         Ok(Sizes { batch, time, channels, n: inputs[2].dim(1)? })
     }
 
-    /// Numbers of a state in the kernel.
+    /// State values in the kernel.
     fn width(&self) -> usize {
         self.n.next_power_of_two().max(16)
     }

@@ -19,20 +19,20 @@ use crate::simd::{LANES, add_assign, add_rows, dispatch, exp_with};
 use crate::uninit::{copied, zeroed};
 use crate::{Error, Result, memory, tensor};
 
-/// Inputs of a scan over `t` frames of `c` channels with `n` numbers of state each.
+/// Inputs of a scan over `t` frames of `c` channels with state size `n` each.
 #[derive(Clone, Copy)]
 pub struct Selective<'a> {
     /// Input, `[b, t, c]`.
     pub u: &'a Tensor,
-    /// Step size `[b, t, c]`, or `[c]` if it is the same in all frames.
+    /// Step size `[b, t, c]`, or `[c]` if all frames share one.
     pub dt: &'a Tensor,
-    /// Added to `dt`, `[c]`.
+    /// The bias of `dt`, `[c]`.
     pub dt_bias: Option<&'a Tensor>,
     /// Whether the step size is the softplus of `dt` plus its bias.
     pub dt_softplus: bool,
     /// A or its logarithm, `[c, n]`; see `a_log`.
     pub a: &'a Tensor,
-    /// Whether A is `-exp(a)`; otherwise it is `a`.
+    /// Whether A is `-exp(a)` instead of `a`.
     pub a_log: bool,
     /// Input weights B, `[b, t, n]`.
     pub b: &'a Tensor,
@@ -52,11 +52,11 @@ pub struct Selective<'a> {
 /// h_t = exp(dt_t A) h_{t-1} + dt_t B_t u_t     y_t = (C_t h_t + D u_t) * silu(z_t)
 /// ```
 ///
-/// Terms whose tensors are not given are omitted. Row r has `lengths[r]` frames: later ones give 0 and leave the state
-/// unchanged.
+/// Terms whose tensors are not given are omitted. Row r has `lengths[r]` frames: later frames give 0 and leave the
+/// state unchanged.
 ///
-/// The forward pass saves the state of every sixteenth frame, and the backward pass recomputes those in between. So a
-/// sixteenth of the states is saved, and nothing is divided by a decay.
+/// The forward pass saves the state of every sixteenth frame, and the backward pass recomputes the states in between.
+/// This takes a sixteenth of the memory and needs no division by a decay.
 pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor, Tensor)> {
     let Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h } = inputs;
     let (batch, time, channels) = u.dims3()?;
@@ -88,7 +88,7 @@ pub fn selective_scan(inputs: Selective<'_>, lengths: Lengths) -> Result<(Tensor
     Ok(op::apply_all(op, &all.collect::<Vec<_>>(), shapes)?.into())
 }
 
-/// Inputs are u, dt, a, b, c, h, and those of dt_bias, d, z that are given.
+/// Inputs are u, dt, a, b, c, h, then dt_bias, d and z if given.
 pub(crate) struct Scan {
     pub(crate) batch: usize,
     pub(crate) time: usize,
@@ -134,7 +134,7 @@ impl Scan {
         self.lengths.as_ref().map_or(self.time, |l| l[row])
     }
 
-    /// Rows of the batch in one shard: at most eight shards, none so small that another thread does not pay.
+    /// Rows of the batch in one shard: at most eight shards, each large enough to be worth a thread.
     fn shard(&self) -> usize {
         const SMALLEST: usize = 1 << 15;
         let row = self.time * self.channels * self.state;
@@ -145,7 +145,7 @@ impl Scan {
         self.time.div_ceil(CHUNK)
     }
 
-    /// Numbers of a state packed in blocks of `LANES` channels.
+    /// Values of a state packed in blocks of `LANES` channels.
     fn packed(&self) -> usize {
         self.channels.div_ceil(LANES) * self.state * LANES
     }
@@ -227,7 +227,7 @@ dispatch! {
     }
 }
 
-/// Numbers of all inputs; `dt_bias`, `d` and `z` are empty if not given.
+/// Values of all inputs; `dt_bias`, `d` and `z` are empty if not given.
 #[derive(Clone, Copy)]
 struct Inputs<'a> {
     u: &'a [f32],
@@ -242,7 +242,7 @@ struct Inputs<'a> {
 }
 
 impl Scan {
-    /// Up to this many frames are computed without packing, and nothing is saved.
+    /// Up to this many frames are computed without packing and without saved states.
     const FEW: usize = 3;
 
     /// The outputs, the last states and, if `tracked`, the states saved for the backward pass.
@@ -265,7 +265,7 @@ impl Scan {
                 self.unpack(last, &h);
             }
         };
-        // SAFETY: each row writes all of its own numbers.
+        // SAFETY: each row writes all of its own values.
         unsafe {
             filled(self.batch, self.shard(), [wide, size, per_row], |rows, [y, last, kept]| {
                 let mut scratch = Chunk::new(self.channels);
@@ -277,7 +277,7 @@ impl Scan {
     }
 }
 
-/// The contribution of one shard's rows to the gradients of A, D and the bias of dt; `None` if it contributes nothing.
+/// The contribution of one shard's rows to the gradients of A, D and the bias of dt; `None` for no contribution.
 type Sums = Option<[Vec<f32>; 3]>;
 
 impl Op for Scan {
@@ -325,7 +325,7 @@ impl Op for Scan {
                     self.unpack(dh, &h);
                 }
             };
-            // SAFETY: each row writes all of its own numbers.
+            // SAFETY: each row writes all of its own values.
             unsafe { filled_and_summed(batch, self.shard(), widths, work) }
         };
         let [mut packed, mut d_skip, mut d_bias] = zero();

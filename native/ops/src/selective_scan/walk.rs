@@ -28,8 +28,8 @@ pub(super) struct Sequence<'a> {
     pub(super) steady: bool,
 }
 
-/// Intermediate numbers of a chunk of whole frames, computed before the channels are walked in blocks: in memory order,
-/// so that the hardware prefetches.
+/// Intermediate values of a chunk of whole frames, computed in memory order, so that the hardware prefetches, before
+/// the walk over blocks of channels.
 pub(super) struct Chunk {
     dt: Vec<f32>,
     /// Step size times input, `dt * u`.
@@ -44,7 +44,7 @@ impl Chunk {
         Chunk { dt: zeros(), du: zeros(), out: zeros() }
     }
 
-    /// Computes the numbers of the frames `span`.
+    /// Computes the values of the frames `span`.
     #[inline(always)]
     fn read<const FMA: bool>(&mut self, row: &Sequence<'_>, span: Range<usize>) {
         let c = row.channels;
@@ -124,8 +124,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// [`forward`] for a few frames, with unpacked `h` and `row.a`, `[c, n]`: the vectors run over the numbers of one
-    /// channel.
+    /// [`forward`] for a few frames, with unpacked `h` and `row.a`, `[c, n]`: the SIMD vectors run over the state of
+    /// one channel.
     pub(super) fn forward_few(y: &mut [f32], h: &mut [f32], scratch: &mut Chunk, row: &Sequence<'_>) {
         let (c, n) = (row.channels, row.state);
         scratch.read::<FMA>(row, 0..row.length * c);
@@ -154,7 +154,7 @@ dispatch! {
     }
 }
 
-/// Gradients of one row, and those that all rows share (`a`, packed, `d` and `dt_bias`), to which each row adds.
+/// Gradients of one row, and the gradients that all rows add to: `a` (packed), `d` and `dt_bias`.
 pub(super) struct Gradients<'a> {
     pub(super) u: &'a mut [f32],
     pub(super) dt: &'a mut [f32],
@@ -162,7 +162,7 @@ pub(super) struct Gradients<'a> {
     pub(super) z: &'a mut [f32],
     pub(super) b: &'a mut [f32],
     pub(super) c: &'a mut [f32],
-    /// Packed; the gradient of the last state on entry, and of the first state on return.
+    /// The packed gradient of the last state on entry, and of the first state on return.
     pub(super) h: &'a mut [f32],
     pub(super) a: &'a mut [f32],
     pub(super) d: &'a mut [f32],
@@ -235,7 +235,7 @@ dispatch! {
                     let decay = &mut decay[k * n..][..n];
                     let mut sum = [0.0; LANES];
                     for j in 0..n {
-                        // Copies, so that the compiler sees that they do not alias.
+                        // Copies, so that the compiler sees that the slices do not alias.
                         let (b, c, a, mut now) = (b[j], c_t[j], a[j], before[j]);
                         let mut fades = [0.0; LANES];
                         for i in 0..LANES {

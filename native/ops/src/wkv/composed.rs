@@ -7,8 +7,8 @@ use crate::lengths::{Lengths, blank};
 use crate::linear_recurrence::composed::{prefixes, sigmoid, softplus};
 use crate::{Result, Wkv};
 
-/// A parallel scan over stretches of frames. Each has a mean and the logarithm of its total weight; two stretches have
-/// the weighted mean of both and the sum of their weights, after the early one has decayed over the late one.
+/// A parallel scan over stretches of frames. Each stretch has a mean and the logarithm of its total weight. Two
+/// stretches combine by decaying the early one over the late one, then taking the weighted mean and the sum of weights.
 pub(super) fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     let Wkv { k, v, w, u, mean, weight } = inputs;
     let (time, decay) = (k.dim(1)?, w.exp()?);

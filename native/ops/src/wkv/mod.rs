@@ -30,23 +30,23 @@ pub struct Wkv<'a> {
     pub u: &'a Tensor,
     /// Mean of the values before the first frame, `[b, c]`.
     pub mean: &'a Tensor,
-    /// Logarithm of their total weight, `[b, c]`.
+    /// Logarithm of the total weight of the values before the first frame, `[b, c]`.
     pub weight: &'a Tensor,
 }
 
 /// `y [b, t, c]` and the state after the last frame.
 ///
 /// Frame i before t has the weight `exp(k_i - (t - 1 - i) exp(w))`, frame t has `exp(u + k_t)`, and `y_t` is the
-/// average of the values `v`. The published form keeps two sums, which overflow; here the state is their ratio, the
-/// mean m of the past, and the logarithm s of its total weight:
+/// average of the values `v`. The published form keeps two sums, which overflow. Here the state is the ratio of these
+/// sums, the mean m of the past, and the logarithm s of the past's total weight:
 ///
 /// ```text
 /// y = m + sigmoid(u + k - s) (v - m)
 /// g = sigmoid(k - (s - exp(w)))      m = m + g (v - m)      s = log(exp(s - exp(w)) + exp(k))
 /// ```
 ///
-/// Every term is bounded by the inputs, at any k, and smooth: no gradient passes through a maximum. Frames of a row
-/// from its length on give 0 and leave the state unchanged.
+/// Every term is bounded by the inputs, at any k, and smooth: no gradient passes through a maximum. Frames past the
+/// length of a row give 0 and leave the state unchanged.
 pub fn wkv(inputs: Wkv<'_>, lengths: Lengths) -> Result<[Tensor; 3]> {
     let Wkv { k, v, w, u, mean, weight } = inputs;
     let (batch, time, c) = k.dims3()?;
@@ -110,8 +110,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// Walks a block; `y` is written if given, and `states`, `[time, 2, width]`, get the state before each frame unless
-    /// they are empty.
+    /// Walks a block. Writes `y` if given, and the state before each frame to `states`, `[time, 2, width]`, unless
+    /// `states` is empty.
     fn walk(block: Block<'_>, y: Option<(Output<'_>, usize)>, states: &mut [f32], m: &mut [f32], s: &mut [f32]) {
         let width = m.len();
         let whole = width - width % LANES;
@@ -156,7 +156,7 @@ dispatch! {
     }
 }
 
-/// Gradients of a block: those of the state's `m` and `s`, of `decay` and `u`, and the outputs for those of k and v.
+/// Gradients of a block: of the state's `m` and `s`, of `decay` and `u`, and outputs for the gradients of k and v.
 struct Back<'a> {
     dm: &'a mut [f32],
     ds: &'a mut [f32],
@@ -195,8 +195,8 @@ dispatch! {
                     let p = sigmoid_with::<FMA>(u[l] + k[l] - s[l]);
                     let dp = dy[l] * ahead * p * (1.0 - p);
                     let g = sigmoid_with::<FMA>(k[l] - (s[l] - d[l]));
-                    // The slope of the new s is g with respect to k and 1 - g with respect to the old s, as that of the
-                    // new m is for v and m.
+                    // The derivative of the new s is g by k and 1 - g by the old s, just as the derivative of the new m
+                    // is g by v and 1 - g by the old m.
                     let dg = dm[l] * ahead * g * (1.0 - g);
                     let past = ds[l] * (1.0 - g) - dg;
                     dks[l] = dp + ds[l] * g + dg;
@@ -248,7 +248,7 @@ impl Average {
         }
     }
 
-    /// Writes zeros to the frames of a row that do not exist.
+    /// Writes zeros to the frames past a row's length.
     fn blank(&self, row: usize, columns: &Range<usize>, output: Output<'_>) {
         let Grid { time, channels: c, .. } = self.grid;
         for t in self.grid.frames(row)..time {
@@ -289,7 +289,7 @@ impl Op for Average {
         Ok(all.into())
     }
 
-    /// Recomputes the states, which are not saved.
+    /// Recomputes the states, which the forward pass does not save.
     fn backward(&mut self, pass: &Pass<'_>) -> Result<Vec<Vec<f32>>> {
         let [k, v, w, u, mean, weight] = op::numbers(pass.inputs)?;
         let [dy, d_mean, d_weight] = op::numbers(pass.gradients)?;

@@ -17,7 +17,7 @@ pub(super) unsafe fn add<const T: usize>(
     rows: &[[Vector; T]],
     entries: &[Entry],
 ) {
-    // SAFETY: reads the 16 numbers of each array.
+    // SAFETY: reads the 16 values of each array.
     let mut all = sums.map(|sum| unsafe { _mm512_loadu_ps(sum.as_ptr()) });
     let count = entries.len().saturating_sub(AHEAD);
     for (now, later) in entries[..count].iter().zip(&entries[AHEAD.min(entries.len())..]) {
@@ -26,12 +26,12 @@ pub(super) unsafe fn add<const T: usize>(
         // SAFETY: the caller guarantees the index.
         let row = unsafe { rows.get_unchecked(now.row as usize) };
         for (sum, weights) in all.iter_mut().zip(row) {
-            // SAFETY: reads the 16 numbers of an array.
+            // SAFETY: reads the 16 values of an array.
             *sum = unsafe { _mm512_fmadd_ps(_mm512_loadu_ps(weights.as_ptr()), x, *sum) };
         }
     }
     for (sum, made) in sums.iter_mut().zip(all) {
-        // SAFETY: writes the 16 numbers of an array.
+        // SAFETY: writes the 16 values of an array.
         unsafe { _mm512_storeu_ps(sum.as_mut_ptr(), made) };
     }
 }
@@ -47,7 +47,7 @@ pub(super) unsafe fn add_pairs<const T: usize>(
     rows: &[[Vector; T]],
     entries: &[Entry],
 ) {
-    // SAFETY: reads the 16 numbers of each array.
+    // SAFETY: reads the 16 values of each array.
     let load = |sums: &[Vector; T]| sums.map(|sum| unsafe { _mm512_loadu_ps(sum.as_ptr()) });
     let (mut lows, mut highs) = (load(low), load(high));
     let count = entries.len().saturating_sub(AHEAD);
@@ -65,13 +65,13 @@ pub(super) unsafe fn add_pairs<const T: usize>(
     }
     for (sums, made) in [(low, lows), (high, highs)] {
         for (sum, made) in sums.iter_mut().zip(made) {
-            // SAFETY: writes the 16 numbers of an array.
+            // SAFETY: writes the 16 values of an array.
             unsafe { _mm512_storeu_ps(sum.as_mut_ptr(), made) };
         }
     }
 }
 
-/// Adds to the sums of each of `R` input vectors the rows of a panel times the vector's numbers. A row has `vectors`
+/// Adds to the sums of each of `R` input vectors the rows of a panel times the vector's values. A row has `vectors`
 /// SIMD vectors.
 ///
 /// # Safety
@@ -116,7 +116,7 @@ unsafe fn stripe<const T: usize, const R: usize, W: Rows>(
     let mut all = [[_mm512_setzero_ps(); T]; R];
     for (all, sums) in all.iter_mut().zip(sums.iter()) {
         for (all, sum) in all.iter_mut().zip(&sums[at..at + T]) {
-            // SAFETY: reads the 16 numbers of an array.
+            // SAFETY: reads the 16 values of an array.
             *all = unsafe { _mm512_loadu_ps(sum.as_ptr()) };
         }
     }
@@ -137,7 +137,7 @@ unsafe fn stripe<const T: usize, const R: usize, W: Rows>(
     }
     for (all, sums) in all.into_iter().zip(sums) {
         for (made, sum) in all.into_iter().zip(&mut sums[at..at + T]) {
-            // SAFETY: writes the 16 numbers of an array.
+            // SAFETY: writes the 16 values of an array.
             unsafe { _mm512_storeu_ps(sum.as_mut_ptr(), made) };
         }
     }
@@ -187,7 +187,7 @@ unsafe fn stripe_pairs<const T: usize, const R: usize, W: Rows>(
     let (mut lows, mut highs) = ([[_mm512_setzero_ps(); T]; R], [[_mm512_setzero_ps(); T]; R]);
     for ((low, high), sums) in lows.iter_mut().zip(&mut highs).zip(sums.iter()) {
         for t in 0..T {
-            // SAFETY: reads the 16 numbers of each array.
+            // SAFETY: reads the 16 values of each array.
             (low[t], high[t]) = unsafe {
                 let high = sums[vectors + at + t].as_ptr();
                 (_mm512_loadu_ps(sums[at + t].as_ptr()), _mm512_loadu_ps(high))
@@ -211,7 +211,7 @@ unsafe fn stripe_pairs<const T: usize, const R: usize, W: Rows>(
     }
     for ((low, high), sums) in lows.into_iter().zip(highs).zip(sums) {
         for t in 0..T {
-            // SAFETY: writes the 16 numbers of each array.
+            // SAFETY: writes the 16 values of each array.
             unsafe {
                 _mm512_storeu_ps(sums[at + t].as_mut_ptr(), low[t]);
                 _mm512_storeu_ps(sums[vectors + at + t].as_mut_ptr(), high[t]);
@@ -221,7 +221,7 @@ unsafe fn stripe_pairs<const T: usize, const R: usize, W: Rows>(
     T
 }
 
-/// The bf16 numbers of 16 words: those of the lower halves, and those of the upper halves.
+/// Unpacks the bf16 values of 16 words: first the lower halves, then the upper halves.
 ///
 /// # Safety
 /// `words` points to 16 words.
@@ -235,8 +235,8 @@ unsafe fn halves(words: *const Vector) -> (__m512, __m512) {
     (low, _mm512_castsi512_ps(_mm512_and_si512(words, upper)))
 }
 
-/// The sums of each of `R` input vectors: its high and low parts times the rows of these groups, times the scales, plus
-/// the bias. A row has `vectors` SIMD vectors. The last [`AHEAD`] groups are only prefetched.
+/// Computes the sums of each of `R` input vectors: the vector's high and low parts times the rows of these groups,
+/// times the scales, plus the bias. A row has `vectors` SIMD vectors. The last [`AHEAD`] groups are only prefetched.
 ///
 /// # Safety
 /// The CPU has AVX-512 VNNI, and all groups except for the last [`AHEAD`] are in the panel and in the input vectors.
@@ -314,24 +314,24 @@ unsafe fn stripe_codes<const T: usize, const R: usize>(
             let whole = _mm512_add_ps(high, _mm512_cvtepi32_ps(lows[r][t]));
             let scale = _mm512_mul_ps(_mm512_set1_ps(x[r].row.scale), of);
             let sum = _mm512_add_ps(_mm512_mul_ps(whole, scale), bias);
-            // SAFETY: writes the 16 numbers of an array.
+            // SAFETY: writes the 16 values of an array.
             unsafe { _mm512_storeu_ps(sums[r][at + t].as_mut_ptr(), sum) };
         }
     }
     T
 }
 
-/// The 16 numbers of a SIMD vector. Numbers beyond the end are 0.
+/// Loads the 16 values of a SIMD vector. Values beyond the end are 0.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn masked(numbers: &[f32], vector: usize) -> __m512 {
     let numbers = numbers.get(vector * LANES..).unwrap_or(&[]);
     let mask = u32::MAX.unbounded_shr(32 - numbers.len().min(LANES) as u32) as __mmask16;
-    // SAFETY: the mask covers only the numbers of the slice.
+    // SAFETY: the mask covers only the values of the slice.
     unsafe { _mm512_maskz_loadu_ps(mask, numbers.as_ptr()) }
 }
 
-/// The four numbers of a group, repeated in every word.
+/// Loads the four values of a group, repeated in every word.
 ///
 /// # Safety
 /// `numbers` has the group.

@@ -1,4 +1,4 @@
-//! Input vectors in the forms that matrices read.
+//! Input vectors in the forms that matrix products take.
 
 use std::mem;
 
@@ -7,21 +7,21 @@ use sconce_tensor::simd::{LANES, dispatch};
 use super::int8::Codes;
 use super::{AHEAD, Encoding, Sums, VECTORS};
 
-/// A number of a vector and its index.
+/// A value of a vector and its index.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Entry {
     pub row: u32,
     pub value: f32,
 }
 
-/// Vectors of one width, and memory for the sums of a panel.
+/// Vectors of one width, and memory for a panel's sums.
 #[derive(Default)]
 pub struct Input {
     pub(super) vectors: Vectors,
     pub(super) sums: Vec<Sums>,
 }
 
-/// Vectors in the forms that matrices read. Each form is computed on first use.
+/// Vectors in the forms that matrix products take. Each form is computed on first use.
 #[derive(Default)]
 pub(super) struct Vectors {
     numbers: Vec<f32>,
@@ -34,7 +34,7 @@ pub(super) struct Vectors {
     has_codes: bool,
 }
 
-/// The nonzero numbers of a single vector with their indices.
+/// The nonzero values of a single vector with their indices.
 #[derive(Default)]
 struct Sparse {
     /// The entries, followed by [`AHEAD`] entries that are only prefetched.
@@ -47,18 +47,18 @@ struct Sparse {
 struct Columns {
     places: Vec<u32>,
     count: usize,
-    /// The union of the bits of the numbers at each index.
+    /// For each index, the bitwise or of all vectors' values.
     seen: Vec<u32>,
 }
 
 impl Input {
-    /// Memory for `rows` vectors of up to `widest` numbers.
+    /// Memory for `rows` vectors of up to `widest` values.
     pub fn new(widest: usize, rows: usize) -> Self {
         let sums = vec![[[0.0; LANES]; VECTORS]; rows];
         Input { vectors: Vectors::new(widest, rows), sums }
     }
 
-    /// Replaces the vectors. All have the same width.
+    /// Replaces the vectors. All new vectors have the same width.
     pub fn read<'a>(&mut self, rows: impl IntoIterator<Item = &'a [f32]>) {
         self.vectors.read(rows);
     }
@@ -81,7 +81,7 @@ impl Vectors {
         }
     }
 
-    /// Computes the form that a matrix of this encoding reads.
+    /// Computes the form that a matrix in this encoding takes.
     pub(super) fn prepare(&mut self, encoding: Encoding) {
         let numbers = &self.numbers[..self.rows * self.width];
         if encoding == Encoding::Int8 {
@@ -109,7 +109,7 @@ impl Vectors {
         (self.rows == 1).then(|| &self.sparse.entries[..self.sparse.count + AHEAD])
     }
 
-    /// The indices at which several vectors are not all 0. `None` if these are more than 7/8 of all: reading all
+    /// The indices at which several vectors are not all 0. `None` if more than 7/8 of all indices qualify: reading all
     /// weights is then faster than skipping some.
     pub(super) fn columns(&self) -> Option<&[u32]> {
         let few = self.columns.count < self.width - self.width / 8;
@@ -120,7 +120,7 @@ impl Vectors {
         &self.codes
     }
 
-    /// One of the vectors.
+    /// Returns one of the vectors.
     pub(super) fn row(&self, row: usize) -> &[f32] {
         &self.numbers[row * self.width..][..self.width]
     }
@@ -154,7 +154,7 @@ impl Columns {
 }
 
 dispatch! {
-    /// Adds the bits of numbers, without their signs, to `seen`.
+    /// Ors the bits of values, without their signs, into `seen`.
     fn mark(seen: &mut [u32], x: &[f32]) {
         for (seen, x) in seen.iter_mut().zip(x) {
             *seen |= x.to_bits() << 1;

@@ -1,11 +1,11 @@
 //! Weights of 8 bits times vectors of 16 bits.
 //!
-//! A weight is `scale q` with q from -127 to 127 and one scale per output. A number of a vector is `scale (256 high +
-//! low)` with high and low of 8 bits each and one scale per vector. The 16 bits cost nothing, because the time is that
-//! of reading weights. Sums of the products are integers, so their order does not change the result.
+//! A weight is `scale q` with q from -127 to 127 and one scale per output. An input value is `scale (256 high + low)`
+//! with high and low of 8 bits each and one scale per vector. 16-bit inputs cost no time, because reading the weights
+//! takes longer. Products are summed as integers, so the order of additions does not change the result.
 //!
 //! The instruction that adds four products at once (`vpdpbusd`) needs one unsigned operand. Weights are therefore
-//! stored as `q + 128`, and the sums of a vector start at -128 times the sum of its numbers.
+//! stored as `q + 128`, and each sum of a vector starts at -128 times the sum of the vector's values.
 
 use sconce_tensor::simd::dispatch;
 
@@ -19,7 +19,7 @@ pub(super) const GROUP: usize = 4;
 const ZERO: i32 = 128;
 /// The largest quantised weight.
 const MOST: f32 = 127.0;
-/// The largest quantised number of a vector, whose high part is 127.
+/// The largest quantised input value; its high part is 127.
 const MOST_OF_A_VECTOR: f32 = 127.0 * 256.0;
 
 /// A matrix quantised to 8 bits.
@@ -38,7 +38,7 @@ impl Quantised {
         let scales: Vec<f32> = rows.clone().map(|row| most(row) / MOST).collect();
         let round = |(row, scale): (&[f32], &f32)| {
             let scale = *scale;
-            // With a scale of 0 or nearly 0 a quotient may be infinite or NaN. It is clamped, and NaN becomes 0.
+            // With a scale of or near 0 a quotient may be infinite or NaN. Infinity is clamped, and NaN becomes 0.
             let nearest = move |w: &f32| (w / scale).round_ties_even().clamp(-MOST, MOST) as i8;
             row.iter().map(nearest).collect::<Vec<_>>()
         };
@@ -52,7 +52,7 @@ impl Quantised {
         rows.flat_map(|(row, scale)| row.iter().map(move |q| scale * f32::from(*q))).collect()
     }
 
-    /// The weights of an output for four inputs from `first` on, in one word. Missing inputs have weight 0.
+    /// Packs an output's weights for four inputs from `first` on in one word. Missing inputs have weight 0.
     pub(super) fn word(&self, output: usize, first: usize, inputs: usize) -> f32 {
         let row = self.weights.get(output * inputs..(output + 1) * inputs).unwrap_or(&[]);
         let byte = |j| (i32::from(row.get(first + j).copied().unwrap_or(0)) + ZERO) as u8;
@@ -71,7 +71,7 @@ pub(super) struct Codes {
     groups: Vec<u32>,
     count: usize,
     width: usize,
-    /// The union of the bits of each group.
+    /// For each group, the bitwise or of all vectors.
     seen: Vec<u32>,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Shared {
     pub low: i32,
 }
 
-/// One vector in groups.
+/// One vector, split into groups.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Code<'a> {
     pub row: Shared,
@@ -93,7 +93,7 @@ pub(super) struct Code<'a> {
 }
 
 impl Codes {
-    /// Memory for `rows` vectors of up to `widest` numbers.
+    /// Memory for `rows` vectors of up to `widest` values.
     pub(super) fn new(widest: usize, rows: usize) -> Self {
         let groups = widest.div_ceil(GROUP);
         let [high, low] = std::array::from_fn(|_| vec![[0; GROUP]; groups * rows]);
@@ -151,7 +151,7 @@ impl Codes {
 }
 
 dispatch! {
-    /// Adds the bits of groups to `seen`.
+    /// Ors the bits of groups into `seen`.
     fn mark(seen: &mut [u32], codes: &[[i8; GROUP]]) {
         for (seen, codes) in seen.iter_mut().zip(codes) {
             *seen |= u32::from_le_bytes(codes.map(i8::cast_unsigned));
@@ -160,12 +160,12 @@ dispatch! {
 }
 
 dispatch! {
-    /// Rounds a vector to the nearest multiples of 1/32512 of its largest magnitude. If a number is not finite, the
-    /// scale is NaN, and so are all products.
+    /// Rounds a vector to the nearest multiples of 1/32512 of its largest magnitude. If a value is not finite, the
+    /// scale and all products are NaN.
     fn encode(x: &[f32], high: &mut [i8], low: &mut [i8], row: &mut Shared) {
         // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the lowest bits.
         const ROUND: f32 = 12_582_912.0;
-        // Magnitudes are compared as integers, so that NaN is the largest.
+        // Comparing magnitudes as integers makes NaN the largest.
         let most = x.iter().fold(0, |most, x| x.abs().to_bits().max(most));
         let most = f32::from_bits(most);
         let scale = if most.is_finite() { most / MOST_OF_A_VECTOR } else { f32::NAN };

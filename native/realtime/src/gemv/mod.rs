@@ -1,12 +1,12 @@
 //! Products of a matrix and one or more vectors.
 //!
-//! `y = W x + b` for one vector reads each weight once, so its time is that of reading the weights. Weights are stored
-//! in panels of up to 128 outputs, and within a panel input by input, so that the weights of an input that is 0 are
-//! skipped. After a relu, and in a vector of one-hots, that is half of them or more. With several vectors, each weight
-//! that was read serves up to six of them.
+//! `y = W x + b` for one vector reads each weight once, so the product takes as long as reading the weights. Weights
+//! are stored in panels of up to 128 outputs, and within a panel input by input, so that the weights of an input that
+//! is 0 are skipped. After a relu or in one-hot inputs at least half are skipped. With several vectors, each weight
+//! that was read serves up to six vectors.
 //!
-//! Each output is one sum in the order of the inputs, so that it does not depend on the other vectors: skipping a 0
-//! changes nothing except for the sign of a zero. In 8 bits four inputs form a group and are skipped together.
+//! Each output is one sum in the order of the inputs, so it does not depend on the other vectors. Skipping a 0 changes
+//! only the sign of a zero. With 8-bit weights four inputs form a group and are skipped together.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -33,9 +33,9 @@ use crate::format::{Encoding, Packed};
 const VECTORS: usize = 8;
 /// Outputs of a full panel.
 const PANEL: usize = VECTORS * LANES;
-/// Input vectors that each weight serves once it is read.
+/// Input vectors that share one read of a weight.
 const ROWS: usize = 6;
-/// The same for weights of 8 bits, where each vector has two sums.
+/// Input vectors that share one read of an 8-bit weight: fewer, because each vector has two sums.
 const ROWS_OF_INT8: usize = 4;
 /// SIMD vectors of weights in a block, which stays in the first-level cache: 32 KB.
 const BLOCK: usize = 512;
@@ -43,7 +43,7 @@ const BLOCK: usize = 512;
 const AHEAD: usize = 8;
 
 type Vector = [f32; LANES];
-/// The sums of a panel for one input vector.
+/// One panel's sums for one input vector.
 type Sums = [Vector; VECTORS];
 
 /// `W: [outputs, inputs]` and `b: [outputs]` in the arena: the bias, the scales, then the panels.
@@ -52,12 +52,12 @@ pub struct Matrix {
     outputs: usize,
     encoding: Encoding,
     bias: Range<usize>,
-    /// One scale per output in 8 bits; empty otherwise.
+    /// One scale per output for 8-bit weights; empty otherwise.
     scales: Range<usize>,
     panels: Range<usize>,
 }
 
-/// One name for concatenated weights: parts that differ between their names are joined by `+`.
+/// Builds one name for concatenated weights: joins by `+` the segments that differ between their names.
 fn together(names: &[&str]) -> String {
     let [first, rest @ ..] = names else { return String::new() };
     let parts: Vec<Vec<&str>> = names.iter().map(|name| name.split('.').collect()).collect();
@@ -73,7 +73,7 @@ fn together(names: &[&str]) -> String {
 }
 
 impl Matrix {
-    /// Packs a weight, row by row, and its bias. `name` goes into the report.
+    /// Packs a weight, row by row, and its bias. The report shows `name`.
     pub fn pack(packer: &mut Packer, name: &str, weight: &[f32], bias: &[f32]) -> Self {
         let inputs = weight.len() / bias.len().max(1);
         let (written, error) = Written::chosen(packer.format(), weight, inputs);
@@ -102,7 +102,7 @@ impl Matrix {
         Self::side_by_side(packer, &[(weight, bias)])
     }
 
-    /// Packs weights that read the same input, and their biases, as one matrix with concatenated outputs.
+    /// Packs weights with the same input, and their biases, as one matrix with concatenated outputs.
     pub fn side_by_side(packer: &mut Packer, parts: &[(&Weight, Option<&Weight>)]) -> Result<Self> {
         let (mut weight, mut bias) = (vec![], vec![]);
         for (of, own) in parts {
@@ -121,7 +121,7 @@ impl Matrix {
         self.outputs
     }
 
-    /// Reads `rows` vectors of the matrix's width from `x: [rows, inputs]` into `input`.
+    /// Copies `x: [rows, inputs]` into `input`.
     pub fn read(&self, input: &mut Input, x: &[f32], rows: usize) {
         input.read(x.chunks_exact(self.inputs).take(rows));
     }
@@ -168,8 +168,8 @@ impl Matrix {
     }
 }
 
-/// Weights of up to 128 outputs: `vectors` SIMD vectors of words for each input, or for each group of four inputs in 8
-/// bits.
+/// Weights of up to 128 outputs: `vectors` SIMD vectors of words for each input, or for each group of four inputs if
+/// weights have 8 bits.
 struct Panel<'a> {
     encoding: Encoding,
     level: Level,
@@ -188,7 +188,7 @@ impl Panel<'_> {
     }
 
     /// Adds the products of weights and inputs to the sums of all input vectors. For words of two weights, the sums of
-    /// the upper halves follow those of the lower halves.
+    /// the upper halves follow the sums of the lower halves.
     fn add(&self, sums: &mut [Sums], x: &Vectors) {
         match (x.sparse(), sums) {
             (Some(entries), [sums]) => self.add_sparse(sums, entries),
@@ -226,7 +226,7 @@ impl Panel<'_> {
         portable::add(sums, rows, &entries[..entries.len() - AHEAD]);
     }
 
-    /// As [`singles`](Self::singles), for words of two weights.
+    /// [`singles`](Self::singles) for words of two weights.
     fn pairs<const T: usize>(&self, sums: &mut Sums, entries: &[Entry]) {
         let (low, high) = sums.split_at_mut(T);
         let (Some(low), Some(high)) = (low.first_chunk_mut::<T>(), high.first_chunk_mut::<T>())
@@ -246,7 +246,7 @@ impl Panel<'_> {
     /// first-level cache.
     fn add_dense(&self, sums: &mut [Sums], x: &Vectors) {
         let most = match self.encoding {
-            // Half as large, and not faster in blocks.
+            // Bf16 weights are half as large; blocking them gains nothing.
             Encoding::Bf16 => x.width().max(1),
             _ => BLOCK / self.vectors,
         };
@@ -300,7 +300,7 @@ impl Panel<'_> {
         }
     }
 
-    /// As [`sum`](Self::sum), for weights of 8 bits.
+    /// [`sum`](Self::sum) for weights of 8 bits.
     fn sum_codes(&self, sums: &mut [Sums], x: &Codes, of: (&[f32], &[f32])) {
         for (sums, first) in tiles(sums, ROWS_OF_INT8) {
             match sums.len() {
@@ -335,17 +335,17 @@ impl Panel<'_> {
     }
 }
 
-/// The rows of a panel that are read, in order.
+/// The rows to read from a panel, in order.
 trait Rows: Copy {
     fn len(&self) -> usize;
 
     /// The input of the `i`-th row.
     fn input(&self, i: usize) -> usize;
 
-    /// Prefetches a part of the weights that are read next.
+    /// Prefetches a part of the next block of weights.
     fn fetch(&self, i: usize);
 
-    /// The same rows with the next part to prefetch.
+    /// Returns these rows with the next part to prefetch.
     fn ahead(self) -> Self;
 }
 
@@ -413,7 +413,7 @@ fn fetch(vector: *const Vector) {
     let _ = vector;
 }
 
-/// Splits sums into parts of at most `most`, as equal as possible, each with the index of its first input vector.
+/// Splits sums into shards of at most `most`, as equal as possible. Each has the index of its first input vector.
 fn tiles(sums: &mut [Sums], most: usize) -> impl Iterator<Item = (&mut [Sums], usize)> {
     let (rows, parts) = (sums.len(), sums.len().div_ceil(most).max(1));
     let mut rest = sums;
@@ -436,7 +436,7 @@ mod tests {
 
     const ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::Bf16, Encoding::Int8];
 
-    /// The vector that a matrix of an encoding reads: rounded for 8 bits.
+    /// The input after int8 rounding; unchanged for other encodings.
     fn seen(encoding: Encoding, x: &[f32]) -> Vec<f32> {
         let scale = x.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 32512.0;
         if encoding != Encoding::Int8 || scale == 0.0 {
@@ -445,7 +445,7 @@ mod tests {
         x.iter().map(|x| (x * (1.0 / scale)).round_ties_even() * scale).collect()
     }
 
-    /// Random numbers, of which a third are 0.
+    /// Random values, a third of which are 0.
     fn vector(rng: &Rng, count: usize) -> Vec<f32> {
         let number = |i| if rng.u32(i + 9000).is_multiple_of(3) { 0.0 } else { rng.normal(i) };
         (0..count as u64).map(number).collect()
@@ -458,7 +458,7 @@ mod tests {
         }
     }
 
-    /// The product in double precision, `[rows, outputs]`.
+    /// Computes the product in double precision, `[rows, outputs]`.
     fn product(w: &[f32], x: &[f32], b: &[f32], inputs: usize) -> Vec<f64> {
         let sum = |x: &[f32], i: usize| {
             let terms = w[i * inputs..][..inputs].iter().zip(x);
@@ -556,7 +556,7 @@ mod tests {
                     let mut sums = [[[0.5; LANES]; VECTORS]; ROWS];
                     let (encoding, level, weights) = (Encoding::Int8, level(), &weights[..]);
                     let panel = Panel { encoding, level, has_vnni, vectors, weights };
-                    // One output fewer than the vectors hold.
+                    // One output less than fills the SIMD vectors.
                     let outputs = vectors * LANES - 1;
                     let (scales, bias) = (&scales[..outputs], &bias[..outputs]);
                     panel.sum_codes(&mut sums[..rows], input.vectors.codes(), (scales, bias));
@@ -602,8 +602,8 @@ mod tests {
         let wide = if has_vnni() { Encoding::Int8 } else { Encoding::Bf16 };
         let (encoding, error) = packed(0.02, 64);
         assert_eq!(encoding, wide);
-        // A step is 1/127 of a row's largest magnitude, which is about 2.4 times its RMS; the error is uniform over a
-        // step. A step of bf16 is 1/128 of the power of two below the number.
+        // An int8 step is 1/127 of the row's largest magnitude, which is about 2.4 times the row's RMS. The error is
+        // uniform over a step. A bf16 step is 1/128 of the power of two below the value.
         let expected = if has_vnni() { 0.003..0.01 } else { 0.0009..0.003 };
         assert!(expected.contains(&error), "{error}");
         assert_eq!(packed(1e-3, 64).0, Encoding::Bf16);

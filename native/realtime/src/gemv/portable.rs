@@ -40,8 +40,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// Adds to the sums of each of `R` input vectors the rows of a panel times the vector's numbers. A row has
-    /// `vectors` SIMD vectors.
+    /// Adds to the sums of each of `R` input vectors the rows of a panel times the vector's values. A row has `vectors`
+    /// SIMD vectors.
     pub fn tile<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[&[f32]; R], rows: impl Rows) {
         for (sums, x) in sums.iter_mut().zip(x) {
             for input in (0..rows.len()).map(|i| rows.input(i)) {
@@ -76,8 +76,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// The sums of each of `R` input vectors: its high and low parts times the rows of these groups, times the scales,
-    /// plus the bias. A row has `vectors` SIMD vectors.
+    /// Computes the sums of each of `R` input vectors: the vector's high and low parts times the rows of these groups,
+    /// times the scales, plus the bias. A row has `vectors` SIMD vectors.
     pub fn codes<[const R: usize], [R]>(sums: &mut [Sums; R], panel: &[[f32; LANES]], vectors: usize, x: &[Code; R], groups: &[u32], scales: &[f32], bias: &[f32]) {
         for (sums, x) in sums.iter_mut().zip(x) {
             let outputs = scales.chunks(LANES).zip(bias.chunks(LANES)).zip(sums);
@@ -106,7 +106,7 @@ fn product(a: [i32; 4], b: [i32; 4]) -> i32 {
     a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
 }
 
-/// The two bf16 numbers of a word.
+/// Unpacks the two bf16 values of a word.
 #[inline(always)]
 fn halves(word: f32) -> (f32, f32) {
     let word = word.to_bits();

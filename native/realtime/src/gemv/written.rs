@@ -1,4 +1,4 @@
-//! The weights of a matrix in a format: the words of its panels, and the rounding error.
+//! Encodes a matrix's weights: the words of its panels, and the rounding error.
 
 use std::borrow::Cow;
 
@@ -55,7 +55,7 @@ impl Written {
         }
     }
 
-    /// The weights in the encoding that the format chooses, and their rounding error.
+    /// Encodes the weights as the format chooses. Returns them with their rounding error.
     pub(super) fn chosen(format: Format, weight: &[f32], inputs: usize) -> (Self, f64) {
         let written = |encoding| {
             let written = Written::new(encoding, weight, inputs);
@@ -146,7 +146,7 @@ fn error(weight: &[f32], written: &[f32], inputs: usize) -> f64 {
     errors.fold(0.0, f64::max)
 }
 
-/// A word of two bf16 numbers, the first in the lower half.
+/// Packs two bf16 values in a word, the first in the lower half.
 pub(super) fn pair(low: f32, high: f32) -> f32 {
     f32::from_bits(high.to_bits() | low.to_bits() >> 16)
 }

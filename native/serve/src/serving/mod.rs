@@ -6,9 +6,9 @@
 //!    panics, leaves its session unchanged.
 //! 3. After a panic each request of the batch is answered with [`Error::Panic`]; the worker continues.
 //! 4. Weights change only between batches: a batch uses the weights that are served when it begins.
-//! 5. If a step alone takes little longer than a step in a batch, the caller's thread makes it ([`Serving::act`]), with
-//!    the same weights and statistics. Long work is left to a worker: windows, weights that are new to the session,
-//!    directions to be projected out.
+//! 5. If an unbatched step takes little longer than a batched one, the caller's thread runs the step ([`Serving::act`])
+//!    with the same weights and statistics. Workers do the long work: windows, weights that are new to the session, and
+//!    directions to project out.
 //! 6. [`Serving::stop`] ends the workers after their present batch; queued requests are [`Error::Cancelled`].
 
 mod options;
@@ -98,8 +98,8 @@ impl<R: Request> Serving<R> {
         checked
     }
 
-    /// The part of a request that needs no worker: checks the room in the queue and reads the frame. False if a worker
-    /// must read the frame.
+    /// Does the part of a request that needs no worker: checks that the queue is not full and reads the frame. False if
+    /// a worker must read the frame.
     pub fn ask(&self, session: &mut Session, raw: &[f32], overrides: &Overrides) -> Result<bool> {
         let counters = &self.statistics.counters;
         self.queue.check_room().inspect_err(|refusal| {
@@ -116,7 +116,7 @@ impl<R: Request> Serving<R> {
         asked.map(|()| true)
     }
 
-    /// A decision of the session on the present thread; `None` if a worker must make it.
+    /// Decides for the session on the present thread; `None` if a worker must decide.
     pub fn act(
         &self,
         session: &mut Session,
@@ -124,7 +124,7 @@ impl<R: Request> Serving<R> {
         overrides: &Overrides,
     ) -> Result<Option<()>> {
         let Served { model, lane } = self.served();
-        // A worker adopts new weights: that may measure them and free the memory of the old ones.
+        // Only a worker adopts new weights, because that may measure them and free the memory of the old ones.
         let here = lane == Lane::Inline && session.is_of(&model) && session.steps();
         if !here || is_long(overrides) {
             return Ok(None);

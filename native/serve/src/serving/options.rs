@@ -10,9 +10,9 @@ use crate::session::Lane;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// Most requests in a batch.
+    /// Maximum number of requests in a batch.
     pub max_batch: usize,
-    /// Most requests in the queue.
+    /// Maximum number of requests in the queue.
     pub max_queue: usize,
     /// Number of worker threads.
     pub workers: usize,

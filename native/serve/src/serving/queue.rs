@@ -24,9 +24,9 @@ use crate::worker::Deadline;
 /// A queued item.
 #[derive(Debug)]
 pub struct Entry<T> {
-    /// When it was queued.
+    /// When the item was queued.
     pub since: Instant,
-    /// The deadline of its caller, if any.
+    /// The caller's deadline, if any.
     pub deadline: Option<Deadline>,
     /// The item itself.
     pub item: T,
@@ -81,7 +81,7 @@ type Drained = Box<dyn FnOnce() + Send>;
 
 struct State<K, T> {
     phase: Phase,
-    /// The entries of each caller that has any.
+    /// The queued entries of each caller.
     lines: HashMap<K, VecDeque<Entry<T>>>,
     /// The callers in `lines`, next one first.
     turns: VecDeque<K>,
@@ -335,7 +335,7 @@ impl<K: Copy + Eq + Hash, T> State<K, T> {
     }
 }
 
-/// Most empty lines kept for later callers.
+/// Maximum number of empty lines kept for later callers.
 const SPARE: usize = 256;
 
 fn keep<T>(spare: &mut Vec<VecDeque<Entry<T>>>, line: VecDeque<Entry<T>>) {
@@ -370,7 +370,7 @@ mod tests {
     fn take(queue: &Queue<u64, u32>, max: usize) -> Vec<u32> {
         let mut batch = Batch::default();
         assert!(queue.take(max, &mut batch));
-        // As a worker that has finished the batch.
+        // Acts as a worker that has finished its batch.
         queue.state().at_work -= 1;
         batch.ready.into_iter().map(|entry| entry.item).collect()
     }
@@ -469,7 +469,7 @@ mod tests {
             while queue.state().asleep == 0 {
                 thread::yield_now();
             }
-            // Too few for a second worker: the worker that has finished takes it.
+            // One entry is too few for a second worker, so the worker that has finished takes it.
             queue.push(7, None, 7).unwrap();
             first.ready.clear();
             assert!(queue.take(8, &mut first));
@@ -548,7 +548,7 @@ mod tests {
         let served: Mutex<Vec<Vec<u32>>> = Mutex::new(vec![vec![]; CALLERS as usize]);
         let (removed, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
         thread::scope(|scope| {
-            // One worker: two would record items in an order of their own.
+            // Only one worker, because two would record items out of order.
             scope.spawn(|| {
                 let mut batch = Batch::default();
                 while queue.take(5, &mut batch) {

@@ -8,9 +8,9 @@ use super::options::Options;
 use crate::model::Model;
 use crate::session::{INLINE_US, Lane, check_inline};
 
-/// Microseconds by which a step alone must exceed a step in a batch before the round trip to a worker pays. The round
-/// trip takes 9 us of schedulers and worker (64 callers, two cores); the other 4 us allow for callers on different
-/// schedulers, which step in parallel without waiting.
+/// Minimum saving per batched step, in microseconds, that justifies a worker round trip. The round trip costs 9 us of
+/// scheduler and worker time (64 callers, two cores); the other 4 us allow for callers on different schedulers, which
+/// step in parallel without waiting.
 const TRIP_US: f64 = 13.0;
 
 /// A model and the lane of its steps.
@@ -21,7 +21,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Measures the model, unless its cost is known or workers make all steps anyway. The inline lane is refused for
+    /// Measures the model, unless its cost is known or workers run all steps anyway. The inline lane is refused for
     /// steps longer than [`MAX_INLINE_US`](crate::session::MAX_INLINE_US).
     pub(super) fn new(model: Arc<Model>, options: &Options) -> Result<Self> {
         let lane = match options.lane {
@@ -39,7 +39,7 @@ impl Served {
     }
 }
 
-/// Whether the caller's thread makes a step, from the microseconds of a step alone and of one in a batch.
+/// Whether steps run inline, given the unbatched and batched step times in microseconds.
 fn is_inline(alone: f64, together: f64) -> bool {
     alone < INLINE_US && alone < together + TRIP_US
 }

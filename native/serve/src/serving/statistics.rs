@@ -188,9 +188,9 @@ impl Counters {
 pub struct Statistics {
     /// Counters of requests, panics and swaps.
     pub counters: Counters,
-    /// Nanoseconds from the call to the batch.
+    /// Nanoseconds from the call to the start of its batch.
     pub wait: Histogram,
-    /// Nanoseconds of a batch.
+    /// Nanoseconds to compute a batch.
     pub compute: Histogram,
     /// Nanoseconds from the call to the answer.
     pub latency: Histogram,
@@ -218,9 +218,9 @@ pub struct Report {
     /// Counters of requests, panics and swaps.
     #[serde(flatten)]
     pub counted: Counted,
-    /// Microseconds from the call to the batch.
+    /// Microseconds from the call to the start of its batch.
     pub queue_wait_us: Summary,
-    /// Microseconds of a batch.
+    /// Microseconds to compute a batch.
     pub compute_us: Summary,
     /// Microseconds from the call to the answer.
     pub latency_us: Summary,

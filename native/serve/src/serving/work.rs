@@ -102,7 +102,7 @@ impl<R: Request> Serving<R> {
         // Counted before the answer: the caller may read the statistics next.
         count(&self.statistics.counters.answered, 1);
         self.statistics.latency.record_time(entry.since.elapsed());
-        // A request whose answer panics is dropped, and then answers its caller.
+        // If the answer panics, the request is dropped, and the drop answers its caller.
         let answered = guard(|| {
             let answer = made.and_then(|made| commit(&mut request, made));
             request.answer(answer);
@@ -111,7 +111,7 @@ impl<R: Request> Serving<R> {
     }
 }
 
-/// A decision for each entry, made together.
+/// Decides for all entries together.
 fn decide<R: Request>(model: &Arc<Model>, entries: &mut [Entry<R>]) -> Vec<Result<()>> {
     let mut calls = Vec::with_capacity(entries.len());
     let mut refused = vec![];
@@ -145,7 +145,7 @@ fn commit<R: Request>(request: &mut R, (): ()) -> Result<Answer> {
     Ok(Answer::Act)
 }
 
-/// A pass for each entry; similar passes run together.
+/// Runs a pass for each entry; similar passes run together.
 fn forward<R: Request>(model: &Model, entries: &mut [Entry<R>]) -> Vec<Result<Forward>> {
     let mut passes = Vec::with_capacity(entries.len());
     for entry in entries {

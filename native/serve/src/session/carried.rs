@@ -12,7 +12,7 @@ use sconce_tensor::device::{self, Held, Owner};
 pub(super) enum Carried {
     /// State of the policy's own ops, counted in the ledger of its card.
     Tensors { _held: Held, state: State },
-    /// State of a plan: the numbers of all parts, concatenated.
+    /// State of a plan: the values of all its parts, concatenated.
     Numbers(Vec<f32>),
 }
 
@@ -28,7 +28,7 @@ impl Drop for Carried {
 }
 
 impl Carried {
-    /// The form that `plan` steps, or without one the policy's own ops.
+    /// The state in the form that `plan` steps or, without a plan, that the policy's own ops step.
     pub(super) fn new(state: State, plan: Option<&Plan>) -> Result<Self> {
         match plan {
             Some(_) => Ok(Carried::Numbers(state.to_vec()?)),
@@ -36,7 +36,7 @@ impl Carried {
         }
     }
 
-    /// The form that the policy's own ops step.
+    /// The state in the form that the policy's own ops step.
     pub(super) fn tensors(state: State) -> Self {
         Carried::Tensors { _held: Held::of(Owner::Sessions, &state.0), state }
     }

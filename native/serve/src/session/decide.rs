@@ -63,7 +63,7 @@ impl Session {
         self.asked.way = Way::Made(0);
     }
 
-    /// The answer to the last call and the number of its decision, from 1; 0 if there is none.
+    /// The decision that answers the last call, and its number from 1; the number is 0 if there is no decision.
     pub fn last(&self) -> (&Decision, u64) {
         let behind = match self.asked.way {
             Way::Made(behind) => behind,
@@ -88,8 +88,8 @@ pub struct Call<'a> {
     pub outcome: Result<()>,
 }
 
-/// [`Session::decide`] of each call; calls of one plan step together. An error is the outcome of its own call and does
-/// not affect the others.
+/// Runs [`Session::decide`] for each call; calls with the same plan step together. An error is the outcome of its own
+/// call and does not affect the others.
 pub fn decide_many(calls: &mut [Call<'_>]) {
     for call in calls.iter_mut().filter(|call| !call.asked) {
         call.outcome = call.session.ask(call.raw, call.overrides);
@@ -100,7 +100,7 @@ pub fn decide_many(calls: &mut [Call<'_>]) {
             Way::Made(_) => {}
             Way::Plan => by_plan.push(call),
             Way::Games => by_games.push(call),
-            // Each runs alone: batched matrix products have other rounding errors.
+            // Each call runs alone, because batched matrix products round differently.
             Way::Ops => call.outcome = call.session.step_by_ops(call.overrides),
         }
     }
@@ -148,7 +148,7 @@ fn games(calls: &[&mut Call<'_>]) -> Result<Vec<Result<Stepped>>> {
     policy.step_games(&frames, &states.iter().collect::<Vec<_>>(), &draws)
 }
 
-/// The decision of one session whose way is [`Way::Games`].
+/// Decides for one session whose way is [`Way::Games`].
 fn decide_one(session: &mut Session, overrides: &Overrides) -> Result<()> {
     let mut call = Call { session, raw: &[], overrides, asked: true, outcome: Ok(()) };
     step_games(&mut [&mut call]);

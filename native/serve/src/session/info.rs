@@ -15,7 +15,7 @@ pub struct Info {
     pub mode: Mode,
     /// Frames of a window.
     pub window_size: usize,
-    /// Frames beyond the next until an input shows.
+    /// Frames, beyond the next, before an input takes effect.
     pub frame_delay: usize,
     /// Seed of all choices.
     pub seed: u64,
@@ -25,7 +25,7 @@ pub struct Info {
     pub rollback: usize,
     /// Bytes of states and kept frames, without the weights.
     pub bytes: usize,
-    /// Lane of a decision by a step.
+    /// Lane of a decision that steps the state by one frame.
     pub lane: Lane,
     /// Lane of a decision on a window.
     pub window_lane: Lane,
@@ -40,7 +40,7 @@ pub struct Info {
 }
 
 impl Session {
-    /// The present figures.
+    /// Present options, size, lanes and cost.
     pub fn info(&self) -> Info {
         Info {
             mode: self.options.mode,

@@ -3,7 +3,7 @@
 use super::open::Session;
 use super::options::{INLINE_US, Lane, MAX_INLINE_US, Mode};
 
-/// Microseconds of a game besides its decision: reading the frame and encoding the answer.
+/// Overhead of a decision in microseconds: reading the frame and encoding the answer.
 const BORDER_US: f64 = 3.0;
 
 impl Session {
@@ -50,8 +50,8 @@ impl Session {
     }
 }
 
-/// The lane of one call that makes the next decisions of these sessions: inline if each of them is and their sum is
-/// short enough.
+/// The lane of one call that makes the next decisions of these sessions: inline if each decision is inline and their
+/// total time is short enough.
 pub fn lane<'a>(sessions: impl Iterator<Item = &'a Session>) -> Lane {
     let (mut us, mut forced) = (0.0, true);
     for session in sessions {

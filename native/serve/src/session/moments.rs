@@ -14,11 +14,12 @@ pub(super) struct Moment {
     /// Game frame number of the last numbered decision.
     pub game_frame: Option<i64>,
     pub state: Carried,
-    /// The latest inputs: the session's decisions, unless a frame or its caller gave the real ones.
+    /// The latest inputs: the session's decisions, or the real inputs where a frame or the caller gave them.
     pub past: Past,
     /// The last decision.
     pub decision: Decision,
-    /// Identifies the run of consecutive steps, none taken back, that made this moment. `None` while it is being made.
+    /// Identifies the run of consecutive steps, none taken back, that made this moment. `None` while the moment is
+    /// being made.
     pub run: Option<u64>,
 }
 
@@ -43,7 +44,7 @@ impl Moment {
 }
 
 impl Moments {
-    /// Starts at `first`, with room for `behind` earlier moments.
+    /// Starts at `first`, with storage for `behind` earlier moments.
     ///
     /// # Errors
     /// `OutOfMemory` if `behind + 2` states do not fit.

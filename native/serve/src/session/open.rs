@@ -76,13 +76,13 @@ impl Session {
         self.model.policy()
     }
 
-    /// Whether the session decides by this model.
+    /// Whether the session uses this model.
     pub fn is_of(&self, model: &Arc<Model>) -> bool {
         Arc::ptr_eq(&self.model, model)
     }
 
-    /// Continues with the weights of another model of the same Spec. True if the model differs from the present one;
-    /// the pending [`ask`](Self::ask) is then forgotten.
+    /// Continues with the weights of another model of the same Spec. Returns true if the model differs from the
+    /// present one; a pending [`ask`](Self::ask) is then dropped.
     pub fn adopt(&mut self, model: &Arc<Model>) -> Result<bool> {
         if self.is_of(model) {
             return Ok(false);
@@ -94,7 +94,7 @@ impl Session {
             let now = self.moments.now().clone();
             let state = model.zero_state().with_values(&now.state.to_vec()?)?;
             let state = Carried::new(state, model.plan())?;
-            // Earlier moments have the state form of the old model and are dropped.
+            // Earlier moments have states in the form of the old model and are dropped.
             self.moments = Moments::new(Moment { state, ..now }, self.options.rollback)?;
             self.cost = model.cost(self.options.window_size)?;
         }
@@ -102,7 +102,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Drops the session where dropping may take time: for a card, on a thread of its own.
+    /// Drops the session. A session on a card is dropped on another thread, because freeing waits for the driver.
     pub fn leave(self: Box<Self>) {
         device::leave(self.policy().device().clone(), self);
     }

@@ -39,14 +39,14 @@ pub enum Path {
     Packed,
 }
 
-/// Most frames of a window: more than four minutes of a game.
+/// Maximum number of frames in a window: more than four minutes of a game.
 const MAX_WINDOW: usize = 1 << 14;
 
-/// Most decisions that can be taken back: a second of a game, and one for a decision that came too late for a caller
-/// on another node.
+/// Maximum number of decisions that can be taken back: those of one second of a game, plus one that reached a caller
+/// on another node too late.
 const MAX_ROLLBACK: usize = 61;
 
-/// Microseconds of a decision that may run on a scheduler: a quarter of the millisecond that a NIF may take.
+/// Limit in microseconds for a decision on a scheduler: a quarter of the millisecond that a NIF may take.
 pub(crate) const INLINE_US: f64 = 250.0;
 
 /// Microseconds that no decision on a scheduler may exceed, whatever lane is set. Decisions of 2.5 ms there delayed all
@@ -69,12 +69,12 @@ pub struct Options {
     #[serde(default)]
     pub weights: Format,
     /// Lane of decisions; `None` chooses by measured cost. `Inline` is refused for decisions beyond [`MAX_INLINE_US`].
-    /// In a session that steps otherwise, a window beyond it runs on a worker.
+    /// If only a window exceeds this limit, in a session that otherwise steps, the window runs on a worker.
     pub lane: Option<Lane>,
     /// Decisions that can be taken back.
     #[serde(default)]
     pub rollback: usize,
-    /// Frames beyond the next until an input shows; `None` is the delay of the training.
+    /// Frames, beyond the next, before an input takes effect; `None` is the delay of the training.
     pub frame_delay: Option<usize>,
     /// Directions that the heads do not see, `[n, trunk_width]`.
     #[serde(skip)]

@@ -14,7 +14,7 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Room for `inputs` inputs, none of them known.
+    /// Storage for `inputs` inputs, none of them known.
     pub(super) fn new(inputs: usize, width: usize) -> Self {
         Past { width: width.max(1), labels: vec![NONE; inputs * width.max(1)] }
     }
@@ -34,7 +34,7 @@ impl Past {
         self.labels.copy_from_slice(&other.labels);
     }
 
-    /// Overwrites its inputs with the known ones of these, newest first.
+    /// Overwrites the inputs that are known in `labels`, which has the newest first.
     pub(super) fn give(&mut self, labels: &[f32], heads: &Heads) -> Result<()> {
         let (most, given) = (self.labels.len() / self.width, labels.len().div_ceil(self.width));
         if given > most {

@@ -24,10 +24,10 @@ pub(super) struct Query {
 pub(super) enum Way {
     /// No decision is in progress: the answer is the decision at this index, counted back from the present one.
     Made(usize),
-    /// By a step of the plan.
+    /// The plan steps the state.
     Plan,
-    /// By a step of several games together, on a card.
+    /// A card steps several games together.
     Games,
-    /// By the policy's own ops, from the state or on a window.
+    /// The policy's own ops decide, from the state or on a window.
     Ops,
 }

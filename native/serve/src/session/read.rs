@@ -12,8 +12,8 @@ use super::query::{Query, Way};
 use crate::frames::check_labels;
 
 impl Session {
-    /// Reads the inputs of a decision and chooses its way. A caller of `ask` then decides by [`decide_many`] with
-    /// [`Call::asked`] set.
+    /// Reads the inputs of a decision and chooses how to make the decision. A caller of `ask` then decides by
+    /// [`decide_many`] with [`Call::asked`] set.
     pub fn ask(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
         self.asked.way = Way::Made(0);
         if let Some(behind) = self.made(overrides.game_frame)? {
@@ -30,8 +30,8 @@ impl Session {
         };
         self.read_past(raw, overrides)?;
         self.read(raw, overrides)?;
-        // The number of the decision selects the random stream: a seed given with every call still draws other numbers
-        // at each frame.
+        // The number of the decision selects the random stream, so a seed given with every call still draws different
+        // random numbers at each frame.
         let seed = overrides.seed.unwrap_or(self.seed);
         self.asked.rng = Rng::new(seed, "act", self.moments.now().frames);
         self.asked.way = match self.looks_back() {
@@ -66,7 +66,7 @@ impl Session {
         Ok(())
     }
 
-    /// Embeds a raw row behind the inputs of the next moment.
+    /// Embeds a raw row together with the inputs stored in the next moment.
     fn read(&mut self, given_raw: &[f32], overrides: &Overrides) -> Result<()> {
         let Session { model, moments, delay, asked, .. } = self;
         let Query { row, raw, .. } = asked;
@@ -79,7 +79,7 @@ impl Session {
         };
         let given = overrides.previous.is_some() || overrides.queue.as_ref().is_some_and(says);
         match past.get(delay) {
-            // The row's own values are used: a recorded stick need not lie in the middle of its bucket.
+            // Uses the row's own values, because a recorded stick position need not be the centre of its bucket.
             Some(_) if has_own(spec, given_raw)? && !given => row.read(spec, given_raw)?,
             Some(labels) if reads_inputs(spec) => {
                 raw.clear();

@@ -17,7 +17,7 @@ pub(super) struct Ring {
     previous: Storage<f32>,
 }
 
-/// One kind of number, `[rows, width]`.
+/// Values of one kind in all rows, `[rows, width]`.
 #[derive(Debug)]
 struct Storage<T> {
     width: usize,

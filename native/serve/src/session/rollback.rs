@@ -10,7 +10,7 @@ impl Session {
     /// How many decisions ago this game frame was decided; `None` if it was not.
     ///
     /// # Errors
-    /// `NotFound` if it was decided but is no longer kept.
+    /// `NotFound` if its decision was made but is no longer kept.
     pub(super) fn made(&self, game_frame: Option<i64>) -> Result<Option<usize>> {
         let (Some(asked), Some(last)) = (game_frame, self.moments.now().game_frame) else {
             return Ok(None);
@@ -18,7 +18,7 @@ impl Session {
         if asked > last {
             return Ok(None);
         }
-        // A decision without a number has the number of the one before.
+        // A decision without a game frame number has that of the decision before.
         let made = self.moments.latest().enumerate().filter(|(_, m)| m.game_frame == Some(asked));
         match made.last() {
             Some((behind, _)) => Ok(Some(behind)),
@@ -35,7 +35,7 @@ impl Session {
         Error::not_found(format!("{what} ({reason})"))
     }
 
-    /// Takes back the decisions of a game frame and of later ones, and returns their number. The same frames decided
+    /// Takes back the decisions of a game frame and of later ones, and returns their count. The same frames decided
     /// again draw the same random numbers.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Session {
         Ok(count)
     }
 
-    /// Takes back the decisions after the first `frames`, for a caller that never received them.
+    /// Takes back the decisions after the first `frames` decisions, for a caller that never received them.
     pub fn back_to(&mut self, frames: u64) -> Result<()> {
         let now = self.moments.now().frames;
         let oldest = now - (self.moments.latest().count() as u64 - 1).min(now);

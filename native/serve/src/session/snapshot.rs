@@ -10,7 +10,7 @@
 //! | 8, 8 | 1 if frames have game frame numbers, else 0; the last game frame number |
 //! | 4, 2, 4 each | logits, labels and confidence of the last decision |
 //! | 2 each | labels of the latest inputs, newest first, 2^16 - 1 where none is known |
-//! | 8, 4 each | count and numbers of the state |
+//! | 8, 4 each | count and values of the state |
 //! | 8, then per row | count of the kept frames, oldest first; continuous, ids, labels of each |
 //! | 8 | digest of all bytes before |
 //!
@@ -90,7 +90,7 @@ impl Session {
         kept_frames(&self.model, &self.options).saturating_sub(self.options.rollback)
     }
 
-    /// Numbers that a snapshot and the session that restores it must share.
+    /// Values that must be equal in a snapshot and in the session that restores it.
     fn identity(&self) -> [u64; 4] {
         let interval = match self.options.mode {
             Mode::Carry => 0,
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Tries every length and every flipped bit, also with a digest that matches again.
+    /// Tries every length and every flipped bit, without and with a recomputed digest.
     #[test]
     fn truncated_or_changed_bytes_are_refused_or_read_but_never_panic() {
         let mut session = session();

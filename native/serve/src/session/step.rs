@@ -17,12 +17,12 @@ use super::query::Query;
 use crate::frames::{EmbeddedFrame, window};
 
 thread_local! {
-    /// Scratch memory of this thread, for any plan: sessions are too many to have their own.
+    /// Scratch memory of this thread, for any plan: there are too many sessions for one each.
     pub(crate) static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 impl Session {
-    /// A step of the plan, after [`ask`](Self::ask).
+    /// Runs a step of the plan, after [`ask`](Self::ask).
     pub(super) fn step(&mut self, overrides: &Overrides) -> Result<()> {
         let Session { model, moments, asked, .. } = self;
         let Some(plan) = model.plan() else { return Err(Error::not_found("plan")) };
@@ -46,7 +46,7 @@ impl Session {
         (next.decision, next.state) = (decision, Carried::tensors(state));
     }
 
-    /// A decision by the policy's own ops, on the row from the state or on the window that ends with the row.
+    /// Decides by the policy's own ops, from the state and the row or from the window that ends with the row.
     pub(super) fn step_by_ops(&mut self, overrides: &Overrides) -> Result<()> {
         let draw = self.draw(overrides);
         let mut context = Context::default().projecting(self.asked.projection.clone());

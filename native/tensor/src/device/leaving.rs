@@ -5,11 +5,11 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 
 type Drops = Box<dyn FnOnce() + Send>;
 
-/// Capacity of the queue. Sessions and policies end on BEAM schedulers, which must not wait. When the queue is full,
-/// the caller drops the value itself, as it would without a queue.
+/// Capacity of the queue. Sessions and policies are dropped on BEAM schedulers, which must not wait. If the queue is
+/// full, the caller drops the value itself.
 const LEAVING: usize = 4096;
 
-/// The queue of the thread. `None` if the thread could not be started.
+/// The queue of the dropping thread. `None` if the thread could not be started.
 pub(super) struct Leaving(Option<SyncSender<Drops>>);
 
 impl Leaving {
@@ -24,7 +24,7 @@ impl Leaving {
         Leaving(thread.ok().map(|_| sender))
     }
 
-    /// Calls `drops` on the thread, or on the caller's thread if the queue is full.
+    /// Calls `drops` on the dropping thread, or on the caller's thread if the queue is full.
     pub(super) fn leave(&self, drops: impl FnOnce() + Send + 'static) {
         match &self.0 {
             Some(thread) => match thread.try_send(Box::new(drops)) {

@@ -75,7 +75,7 @@ impl Held {
     pub fn of<'a>(owner: Owner, tensors: impl IntoIterator<Item = &'a Tensor>) -> Self {
         let found: Vec<_> = tensors.into_iter().filter_map(super::place).collect();
         let held = Held::at(owner, &found);
-        // Weights are long-lived. Session states change with every decision, so they do not adjust the cache.
+        // Weights are long-lived, so they adjust the cache. Session states change with every decision and do not.
         if let (Owner::Weights, Some(((card, _), _))) = (owner, found.first()) {
             super::grown(*card);
         }

@@ -4,8 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// An owner of long-lived tensors on a card. Memory in use that has no owner belongs to work in flight: activations
-/// kept for a backward pass, gradients, workspaces of libraries.
+/// An owner of long-lived tensors on a card. Memory in use without an owner belongs to work in flight: activations kept
+/// for a backward pass, gradients, workspaces of libraries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// Weights of policies.
@@ -72,7 +72,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The memory of a card whose pool has taken `reserved` bytes from the driver, of which `used` are in use.
+    /// Computes a card's memory. Its pool has taken `reserved` bytes from the driver; `used` of these are in use.
     pub fn of_pool(
         (total, free): (u64, Option<u64>),
         budget: Option<u64>,
@@ -93,7 +93,7 @@ impl Memory {
     /// Remedies for a full card, most promising first.
     pub fn remedies(&self) -> Vec<&'static str> {
         let among = |part: u64, of: u64| part > of / 10;
-        // Runs release cached memory by themselves.
+        // Training runs release cached memory by themselves.
         let runs = self.runs;
         let bound =
             self.budget.is_some_and(|budget| self.free.is_some_and(|free| free > budget / 10));
@@ -111,11 +111,11 @@ impl Memory {
     }
 }
 
-/// The limit on all tensors of this process on a card. The smaller of the two bounds holds.
+/// The limit on all tensors of this process on a card: the smaller of two bounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Budget {
-    /// Share of the card's memory, 0..1. Values from 1 on are no limit.
+    /// Share of the card's memory, 0..1. 1 or more means no limit.
     pub fraction: Option<f64>,
     /// Bytes.
     pub bytes: Option<u64>,
@@ -132,7 +132,7 @@ impl Budget {
 
 static BUDGET: Mutex<Budget> = Mutex::new(Budget { fraction: None, bytes: None });
 
-/// Sets the budget of cards opened from now on. A card that is already open takes it once none of its memory is in use.
+/// Sets the budget of cards opened from now on. An open card adopts the budget once none of its memory is in use.
 pub fn allow(budget: Budget) {
     *BUDGET.lock().unwrap_or_else(PoisonError::into_inner) = budget;
 }

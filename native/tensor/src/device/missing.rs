@@ -21,7 +21,7 @@ pub enum Missing {
     /// The driver shows no card with this ordinal.
     #[error("there is no card {ordinal} among {count}")]
     Card {
-        /// The ordinal asked for.
+        /// The requested ordinal.
         ordinal: usize,
         /// The number of cards that the driver shows.
         count: usize,

@@ -28,12 +28,12 @@ pub fn memory(ordinal: usize) -> Result<Memory> {
     Err(none(ordinal))
 }
 
-/// Returns unused memory of a card to the driver, and the number of bytes. Fails in this build.
+/// Gives unused memory of a card back to the driver, and returns the number of bytes. Fails in this build.
 pub fn release(ordinal: usize) -> Result<u64> {
     Err(none(ordinal))
 }
 
-/// Returns memory that is not expected to be used again to the driver. A no-op in this build.
+/// Returns memory to the driver that is unlikely to be reused. A no-op in this build.
 pub fn settle() {}
 
 /// [`release`] for the card of `device`. Returns 0 in this build.
@@ -41,7 +41,7 @@ pub fn shrink(_device: &Device) -> u64 {
     0
 }
 
-/// Runs work that takes, frees, reads or writes memory of a device while no work is being recorded.
+/// Runs work that allocates, frees, reads or writes memory of a device while no work is being recorded.
 pub fn apart<R>(_device: &Device, work: impl FnOnce() -> R) -> R {
     work()
 }
@@ -123,7 +123,7 @@ pub fn refusals() -> Vec<String> {
 pub struct Uploads(Infallible);
 
 impl Uploads {
-    /// Takes the buffers for transfers of `_words` words each. Fails in this build.
+    /// Allocates the buffers for transfers of `_words` words each. Fails in this build.
     pub fn new(_card: &CudaDevice, _words: usize) -> Result<Self> {
         Err(none(0))
     }
@@ -138,7 +138,7 @@ impl Uploads {
 pub struct Shared(Infallible);
 
 impl Shared {
-    /// Takes zeroed memory of `_len` words. Fails in this build.
+    /// Allocates zeroed memory of `_len` words. Fails in this build.
     pub fn zeros(_device: &Device, _len: usize) -> Result<Self> {
         Err(none(0))
     }

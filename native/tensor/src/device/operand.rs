@@ -13,11 +13,11 @@ pub const MOST_ALONG_Y: usize = 65_535;
 pub struct Operand {
     /// The address of the first matrix.
     pub place: Address,
-    /// Numbers from the start of one matrix to the start of the next.
+    /// Elements from the start of one matrix to the start of the next.
     pub apart: usize,
-    /// Numbers from the start of one row to the start of the next.
+    /// Elements from the start of one row to the start of the next.
     pub row: usize,
-    /// The type of the numbers.
+    /// The type of the elements.
     pub dtype: DType,
     /// Whether each matrix is transposed when it is read.
     pub turned: bool,

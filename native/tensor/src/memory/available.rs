@@ -1,7 +1,7 @@
 //! The memory that this process can still take.
 //!
-//! On Linux it has three bounds: the free memory of the machine, the limits of the process's cgroups, and the limit of
-//! its address space (`ulimit -v`). If the system names none of them, as on macOS, the answer is `None`.
+//! On Linux available memory has three bounds: the free memory of the machine, the limits of the process's cgroups, and
+//! the limit of its address space (`ulimit -v`). If the system reports no bound, as on macOS, the answer is `None`.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ impl Bound {
 pub struct Available {
     /// The number of bytes.
     pub bytes: u64,
-    /// The bound that is lowest.
+    /// The lowest bound.
     pub bound: Bound,
 }
 
@@ -63,7 +63,7 @@ fn address_space(root: &Path) -> Option<u64> {
     const LIMIT: &str = "Max address space";
     let limits = read(root, "proc/self/limits")?;
     let line = limits.lines().find(|line| line.starts_with(LIMIT))?;
-    // The soft limit; it is `unlimited` if there is none.
+    // The soft limit, or `unlimited`.
     let limit: u64 = line[LIMIT.len()..].split_whitespace().next()?.parse().ok()?;
     Some(limit.saturating_sub(kilobytes(&read(root, "proc/self/status")?, "VmSize:")?))
 }
@@ -73,7 +73,7 @@ struct Version {
     mounts: &'static [&'static str],
     limits: &'static [&'static str],
     used: &'static str,
-    /// Fields of `memory.stat`: file cache that the kernel drops before it refuses memory.
+    /// Fields of `memory.stat` that count file cache; the kernel drops this cache before it refuses memory.
     cache: [&'static str; 2],
 }
 
@@ -91,7 +91,7 @@ const V2: Version = Version {
     cache: ["active_file", "inactive_file"],
 };
 
-/// The smallest remainder of the process's cgroups and their ancestors.
+/// The smallest remaining memory among the process's cgroups and their ancestors.
 fn cgroup(root: &Path) -> Option<u64> {
     let cgroups = read(root, "proc/self/cgroup")?;
     let left = |line: &str| {
@@ -108,7 +108,7 @@ fn cgroup(root: &Path) -> Option<u64> {
 
 impl Version {
     fn left(&self, root: &Path, path: &str) -> Option<u64> {
-        // A path outside of the process's namespace is not visible. Its mount point is then the cgroup itself.
+        // A cgroup path outside of the process's namespace is not visible; the mount point is then the cgroup itself.
         let path = if path.split('/').any(|part| part == "..") { "" } else { path };
         let path = Path::new(path.trim_start_matches('/'));
         let levels = self
@@ -148,7 +148,7 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A root with these files.
+    /// Creates a root folder with these files.
     fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -211,7 +211,7 @@ mod tests {
             ("sys/fs/cgroup/slice/memory.current", "80000\n"),
             ("sys/fs/cgroup/slice/memory.stat", "anon 1\nactive_file 10000\ninactive_file 20000\n"),
             ("sys/fs/cgroup/slice/app/memory.max", "90000\n"),
-            // At memory.high a process is throttled, but gets its memory.
+            // At memory.high the kernel throttles a process but refuses no memory.
             ("sys/fs/cgroup/slice/app/memory.high", "10000\n"),
             ("sys/fs/cgroup/slice/app/memory.current", "10000\n"),
         ];

@@ -1,11 +1,11 @@
 //! Refusal of memory as an error, before and during work.
 //!
-//! 1. Work whose memory can be estimated calls [`room`] before it begins.
-//! 2. Large buffers are allocated by [`zeros`], [`repeated`], [`with_capacity`] and [`copied`]. If the system refuses
-//!    one, they unwind to [`caught`] or to another handler of panics. Forward and backward passes cannot return an
-//!    error from the middle of a product, and an ordinary allocation failure would abort the process.
+//! 1. Work whose memory can be estimated calls [`room`] before the start.
+//! 2. Large buffers are allocated by [`zeros`], [`repeated`], [`with_capacity`] and [`copied`]. If the system refuses a
+//!    buffer, these functions unwind to [`caught`] or to another handler of panics. Forward and backward passes cannot
+//!    return an error from the middle of a product, and an ordinary allocation failure would abort the process.
 //!
-//! Neither changes any result.
+//! Neither check changes any result.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::mem::MaybeUninit;
@@ -18,9 +18,9 @@ use super::available::{Available, least};
 use super::refused::Refused;
 use crate::{Error, Result};
 
-/// Work of fewer bytes begins without a look at the available memory, which costs some tens of microseconds.
+/// Work of fewer bytes skips the check of available memory, which takes some tens of microseconds.
 pub const WORTH: u64 = 64 << 20;
-/// Buffers from this size on, in bytes, are allocated by a request that may be refused.
+/// From this size on, in bytes, a refused allocation of a buffer becomes an error.
 const LARGE: usize = 1 << 20;
 /// `1 / SPARE` of the available memory is reserved for the rest of the process.
 const SPARE: u64 = 16;
@@ -50,7 +50,7 @@ pub fn fits(bytes: u64) -> bool {
     bytes < WORTH || is_plenty(bytes) || short(bytes, 0).is_none()
 }
 
-/// The available memory, if it is less than `bytes` even after the allocator has released what it holds.
+/// The available memory, if it is less than `bytes` even after the allocator has released its unused memory.
 fn lack(bytes: u64) -> Option<Available> {
     match fits(bytes) {
         true => None,
@@ -66,20 +66,20 @@ fn short(bytes: u64, held: u64) -> Option<Available> {
     (spared.bytes < bytes).then_some(spared)
 }
 
-/// Time and result of the last look at the available memory.
+/// Time and result of the last check of available memory.
 static SEEN: Mutex<Option<(Instant, u64)>> = Mutex::new(None);
-/// A look is valid for this time, for work of at most half of the memory that it found.
+/// A check is valid for this time, for work of at most half of the memory that it found.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// Whether the last look is fresh and found at least twice these bytes. Passes follow each other faster than memory
-/// fills.
+/// Whether the last check is still valid and found at least twice these bytes. Passes follow each other faster than
+/// memory fills.
 fn is_plenty(bytes: u64) -> bool {
     let seen = *SEEN.lock().unwrap_or_else(|e| e.into_inner());
     seen.is_some_and(|(at, available)| at.elapsed() < FRESH && bytes <= available / 2)
 }
 
-/// Calls `take`; if it fails, makes the allocator release memory and calls it again. Unwinds with [`Refused`] if that
-/// fails too.
+/// Calls `take`; if it fails, makes the allocator release memory and calls it again. Unwinds with [`Refused`] if both
+/// calls fail.
 fn taken<T>(bytes: usize, mut take: impl FnMut() -> Option<T>) -> T {
     if let Some(taken) = take() {
         return taken;
@@ -89,7 +89,7 @@ fn taken<T>(bytes: usize, mut take: impl FnMut() -> Option<T>) -> T {
     }
     match take() {
         Some(taken) => taken,
-        // The panic hook is not called: the resulting error has all facts.
+        // Skips the panic hook, because the resulting error has all facts.
         None => resume_unwind(Box::new(Refused { bytes: bytes as u64 })),
     }
 }
@@ -115,13 +115,13 @@ pub fn zeros(count: usize) -> Vec<f32> {
         let layout = Layout::array::<f32>(count).ok()?;
         // SAFETY: the layout's size is not 0.
         let numbers = unsafe { alloc_zeroed(layout) };
-        // SAFETY: the global allocator returned memory with the layout of a vector of `count` numbers, and zero bits
-        // are the number 0.
+        // SAFETY: the global allocator returned memory with the layout of a vector of `count` values, and zero bits are
+        // the value 0.
         (!numbers.is_null()).then(|| unsafe { Vec::from_raw_parts(numbers.cast(), count, count) })
     })
 }
 
-/// An empty vector with room for `count` values.
+/// An empty vector with capacity for `count` values.
 pub fn with_capacity<T>(count: usize) -> Vec<T> {
     let bytes = count.saturating_mul(size_of::<T>());
     if bytes < LARGE {
@@ -157,7 +157,7 @@ pub fn reserve<T>(all: &mut Vec<T>, more: usize) {
     }
 }
 
-/// Resizes a vector to `count` numbers. New numbers are 0.
+/// Resizes a vector to `count` values. New values are 0.
 pub fn resize(numbers: &mut Vec<f32>, count: usize) {
     reserve(numbers, count.saturating_sub(numbers.len()));
     numbers.resize(count, 0.0);
@@ -181,7 +181,7 @@ pub fn granted(bytes: usize) {
 mod tests {
     use super::*;
 
-    /// More numbers than any address space holds.
+    /// More values than any address space holds.
     const TOO_MANY: usize = 1 << 58;
 
     #[test]

@@ -1,7 +1,7 @@
 //! Processor affinity of threads.
 //!
-//! On Linux a thread inherits the affinity of the thread that starts it. If the VM binds its schedulers (`+sbt`), that
-//! is one processor, on which all threads that a scheduler starts would run.
+//! On Linux a thread inherits the affinity of the thread that starts it. If the VM binds its schedulers (`+sbt`), all
+//! threads that a scheduler starts would run on the scheduler's one processor.
 
 /// Lets the current thread run on all processors of the process.
 #[cfg(target_os = "linux")]
@@ -31,7 +31,7 @@ fn processors(thread: u32) -> Option<Processors> {
     (told == 0).then_some(set)
 }
 
-/// Sets the affinity of the current thread. On failure it is unchanged.
+/// Sets the affinity of the current thread. On failure the affinity is unchanged.
 #[cfg(target_os = "linux")]
 fn bind(to: &Processors) -> bool {
     // SAFETY: the call reads `size_of_val(to)` bytes from `to`.

@@ -5,11 +5,11 @@
 //! not offered here; 0.1 ms beside nice 19 and `SCHED_IDLE`.
 //!
 //! During an import p99 is 4 ms, one tick: a thread that has waited for a disk has run time to its credit, and Linux
-//! lets it use that before other waking threads, whatever its weight. Two remedies were tried and not kept.
-//! `sched_yield` at each step of an import (64 KB of a digest, 16 KB of a replay, a column) halved p99, but p99.9 rose
-//! from 6 ms to between 5 and 38 ms, probably because a thread that yields loses its turn even if it holds a lock that
-//! the VM waits for, and a sixth fewer games were read. A slice of 0.1 ms (`sched_setattr`) changed nothing: p99 3.4 to
-//! 5.3 ms and p99.9 5 to 67 ms with it, 3.8 to 4.8 ms and 5 to 14 ms without it, three runs each.
+//! lets it run before other waking threads, whatever its weight. Two remedies were tried and not kept. `sched_yield` at
+//! each step of an import (64 KB of a digest, 16 KB of a replay, a column) halved p99, but p99.9 rose from 6 ms to
+//! between 5 and 38 ms, probably because a thread that yields loses its turn even if it holds a lock that the VM waits
+//! for, and a sixth fewer games were read. A slice of 0.1 ms (`sched_setattr`) changed nothing: p99 3.4 to 5.3 ms and
+//! p99.9 5 to 67 ms with it, 3.8 to 4.8 ms and 5 to 14 ms without it, three runs each.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -22,7 +22,7 @@ pub enum Priority {
     /// Nice 19, the lowest weight of an ordinary thread: about 1.5 % of a core that other threads use fully.
     #[default]
     Nice,
-    /// `SCHED_IDLE`: a fifth of the weight of nice 19.
+    /// `SCHED_IDLE`: a fifth of nice 19's weight.
     Idle,
     /// The priority of any other thread.
     Normal,
@@ -43,7 +43,7 @@ pub(super) fn set(priority: Priority) {
     BACKGROUND.store(priority as u8, Ordering::Relaxed);
 }
 
-/// Gives the current thread the background priority. If the system refuses, the priority is unchanged.
+/// Gives the current thread the background priority. On failure the priority is unchanged.
 pub(super) fn give_way() {
     take(background());
 }

@@ -11,9 +11,9 @@ use std::thread::{self, JoinHandle, Thread};
 use super::Class;
 use crate::Precision;
 
-/// Spins of a worker that looks for the next job before it sleeps, about 100 us. The parts of a training step follow
-/// each other faster than a sleeping thread wakes, which takes about 50 us on a virtual machine. An owner that waits
-/// for the last shard spins as often.
+/// Spins (about 100 us) of a worker that looks for the next job before sleeping. Waking takes about 50 us on a virtual
+/// machine, longer than the gap between two jobs of a training step. An owner that waits for the last shard spins as
+/// often.
 const SPINS: usize = 2500;
 
 /// The worker threads of a class; the default has none.
@@ -28,7 +28,7 @@ pub(super) struct Workers {
 struct Queue {
     jobs: Mutex<Jobs>,
     submission: Condvar,
-    /// The number of jobs submitted so far, for workers that look without the lock.
+    /// The number of jobs submitted so far, which workers read without the lock.
     submitted: AtomicUsize,
     closed: AtomicBool,
 }
@@ -43,7 +43,7 @@ struct Jobs {
 
 /// Work in shards. Each free thread takes the next one.
 struct Job {
-    /// Valid while a shard is not done, because the owner waits until all are done.
+    /// Valid while a shard is not done, because the owner waits until all shards are done.
     work: *const (dyn Fn(usize) + Sync),
     shards: usize,
     /// The owner's precision, which every shard uses.
@@ -118,7 +118,7 @@ impl Drop for Workers {
         drop(jobs);
         self.queue.submission.notify_all();
         for thread in self.threads.drain(..) {
-            // A worker itself may drop the last reference.
+            // The thread that drops the last reference may be a worker.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }
@@ -161,7 +161,7 @@ impl Queue {
             if let Some(job) = jobs.open.iter().find(|job| job.has_more()) {
                 return Some(job.clone());
             }
-            // Both values change only under the lock, so that no job is missed between looking and sleeping.
+            // Both values change only under the lock, so a worker cannot miss a job between looking and sleeping.
             let seen = self.submitted.load(Ordering::Acquire);
             let quiet = || {
                 self.submitted.load(Ordering::Acquire) == seen

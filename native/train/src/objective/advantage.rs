@@ -33,7 +33,7 @@ pub struct AdvantageOptions {
     pub value_weight: f64,
 }
 
-/// Number of sums beside those of the imitation: the squared error of the value, and the weights of frames.
+/// Number of sums beside those of the imitation loss: the squared error of the value, and the weights of frames.
 const SUMS: usize = 2;
 
 /// The objective of a run, if its options ask for it.
@@ -81,7 +81,7 @@ impl Advantage {
         }
     }
 
-    /// The value less the return of each row, and the weight of its frame.
+    /// Returns `v - R` of each row (the estimate less the return), and the weight of its frame.
     fn errors<'a>(
         &self,
         rows: &Rows<'a>,
@@ -125,7 +125,7 @@ impl Objective for Advantage {
         let weigh = |(error, weight): (f64, f64)| {
             let AdvantageOptions { temperature, max_weight, .. } = self.options;
             let weighed = weight * (-error / temperature).exp().min(max_weight);
-            // A frame of nonzero weight stays in the batch, however small its new weight is.
+            // The lower bound keeps a frame of nonzero weight in the batch: rows of weight 0 are skipped.
             if weight > 0.0 { (weighed as f32).max(f32::MIN_POSITIVE) } else { 0.0 }
         };
         let weights: Vec<f32> = self.errors(rows, returns).map(weigh).collect();

@@ -1,4 +1,4 @@
-//! The form of an objective on a card, which a recorded step can play.
+//! An objective's form on a card, which a recorded step can replay.
 
 use sconce_tensor::{Result, Tensor};
 
@@ -21,13 +21,13 @@ pub trait OnCard: Send + Sync {
     /// Sets the denominators of the whole batch, for all later launches.
     fn prepare(&self, whole: &Denominators) -> Result<()>;
 
-    /// The gradient at the logits of these rows, `[n, num_logits]`, by the [prepared](Self::prepare) denominators. The
-    /// sums of the rows are added to the earlier ones, or replace them unless `add`.
+    /// Returns the gradient at the logits of these rows, `[n, num_logits]`, by the [prepared](Self::prepare)
+    /// denominators. With `add` the sums of the rows are added to the earlier sums, otherwise they replace them.
     fn gradient(&self, rows: PlacedRows<'_>, add: bool) -> Result<Tensor>;
 
-    /// Replaces the sums by those of these rows, without a gradient.
+    /// Replaces the sums by the sums of these rows, without computing a gradient.
     fn sums(&self, rows: PlacedRows<'_>) -> Result<()>;
 
-    /// The numbers of [`Sums`](super::Sums) on the card, f64.
+    /// The values of [`Sums`](super::Sums) on the card, f64.
     fn totals(&self) -> &Tensor;
 }

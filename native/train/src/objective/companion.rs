@@ -9,13 +9,13 @@ use sconce_tensor::{Device, Error, Precision, Result, tensor};
 /// A frozen policy that reads the batches of a run, such as a teacher.
 pub struct Companion {
     policy: Policy,
-    /// Its name in errors.
+    /// Name of the companion in errors.
     name: &'static str,
     digest: String,
 }
 
 impl Companion {
-    /// A companion with its name in errors and the digest of its file.
+    /// Makes a companion from a policy, its name in errors and the digest of its file.
     pub fn new(policy: Policy, name: &'static str, digest: String) -> Self {
         Companion { policy, name, digest }
     }
@@ -36,7 +36,7 @@ impl Companion {
         self.policy.spec()
     }
 
-    /// Digest of its file, by which a resumed run recognises it.
+    /// Digest of the policy's file, by which a resumed run recognises the policy.
     pub fn digest(&self) -> &str {
         &self.digest
     }
@@ -46,7 +46,8 @@ impl Companion {
         self.policy.zero_state(batch)
     }
 
-    /// Logits of some frames, `[b * t, num_logits]`, and the state after them. The state is right only if `goes_on`.
+    /// Logits of some frames, `[b * t, num_logits]`, and the state after these frames. The state is valid only if
+    /// `goes_on`.
     pub fn logits(
         &self,
         frames: &Frames,
@@ -54,7 +55,7 @@ impl Companion {
         state: &State,
         goes_on: bool,
     ) -> Result<(Vec<f32>, State)> {
-        // Always f32, whatever the precision of the learner.
+        // A companion computes in f32, whatever the precision of the learner.
         let context = Context::default().in_precision(Precision::F32);
         let context = if goes_on { context } else { context.forgetting() };
         let (logits, after) = self.policy.forward(frames, Some(labels), state, &context)?;

@@ -17,7 +17,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Adds `times` the figures of another batch or another objective.
+    /// Adds the figures of another batch or objective, multiplied by `times`.
     pub fn add(&mut self, other: &Figures, times: f64) {
         self.total += times * other.total;
         self.heads.resize(self.heads.len().max(other.heads.len()), 0.0);
@@ -27,7 +27,7 @@ impl Figures {
         }
     }
 
-    /// The mean, from a sum of `count` figures.
+    /// Divides the sums by `count`.
     #[must_use]
     pub fn over(mut self, count: f64) -> Figures {
         self.total /= count;
@@ -37,7 +37,7 @@ impl Figures {
     }
 }
 
-/// Reads figures by name, or the single divergence from a teacher that older files have instead.
+/// Deserializes figures by name. Older files have a single value instead: the divergence from a teacher.
 pub fn figures<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

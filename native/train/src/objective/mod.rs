@@ -1,15 +1,15 @@
 //! Objectives: outputs of a policy and a batch in, figures and gradients out.
 //!
-//! An objective is a file or a folder here and a line in [`TABLE`]. It is host code over some rows, which serves any
-//! device; it may also have a form [on a card](Objective::on_card). The loss of several objectives is the sum of their
-//! losses.
+//! To add an objective, add a file or a folder here and a line to [`TABLE`]. An objective is host code over some rows,
+//! which serves any device; it may also have a form [on a card](Objective::on_card). The loss of several objectives is
+//! the sum of their losses.
 //!
-//! A batch is cut into shards of [`SHARD_ROWS`] rows. Their [`Sums`] are added in order, so any number of threads gives
-//! the same bits:
+//! A batch is cut into shards of [`SHARD_ROWS`] rows. The [`Sums`] of shards are added in order, so results are
+//! bit-identical with any number of threads:
 //!
 //! 1. [`Objective::rows`] of every shard without a gradient, if it takes [two passes](Objective::two_passes);
 //! 2. [`Objective::denominators`] of the whole batch;
-//! 3. [`Objective::rows`] of every shard, its sums added in order;
+//! 3. [`Objective::rows`] of every shard, whose sums are added in order;
 //! 4. [`Objective::finish`].
 
 pub mod advantage;
@@ -37,14 +37,14 @@ pub use sums::{Denominators, Sums};
 use crate::baselines::Baseline;
 use crate::options::TrainOptions;
 
-/// Rows of a shard. The last bits of a result depend on it, so it is not an option.
+/// Rows of a shard. The rounding of a result depends on this number, so it is not an option.
 pub const SHARD_ROWS: usize = 256;
 
 /// Inputs from which the objectives of a run are made.
 pub(crate) struct Setup<'a> {
     pub options: &'a TrainOptions,
     pub spec: &'a Spec,
-    /// Share of the training frames in which each bit of the heads is set.
+    /// Share of the training frames in which each bit of the heads is set, one for each bit.
     pub press_rates: &'a [f64],
     pub device: &'a Device,
     /// P(a_t given a_{t-1}) in the training games, for a run with a `prior_weight`.
@@ -65,7 +65,7 @@ pub(crate) const TABLE: &[(Make, Reads)] = &[
     (prior::of, nothing),
 ];
 
-/// The columns of an objective that reads labels alone: none.
+/// Returns no columns, for an objective that reads labels alone.
 fn nothing(_options: &TrainOptions) -> Vec<Extra> {
     vec![]
 }
@@ -98,18 +98,19 @@ pub(crate) fn check_columns(options: &TrainOptions, has: &[Beside]) -> Result<()
 
 /// A loss that is learned from batches.
 pub trait Objective: Send + Sync {
-    /// Name of its states in the file of a run.
+    /// Name of the objective's states in the file of a run.
     fn name(&self) -> &'static str;
 
     /// A copy for a learner on another device.
     fn copy_on(&self, device: &Device) -> Result<Box<dyn Objective>>;
 
-    /// A frozen policy whose outputs it reads beside the learner's.
+    /// A frozen policy whose outputs the objective reads beside the learner's.
     fn companion(&self) -> Option<&Companion> {
         None
     }
 
-    /// Checks a batch, as kernels check nothing; [`rows`](Self::rows) checks its own rows.
+    /// Checks a whole batch before kernels run, which check nothing. [`rows`](Self::rows) on the host checks its own
+    /// rows.
     fn check(&self, batch: &Batch) -> Result<()> {
         let _ = batch;
         Ok(())
@@ -129,7 +130,8 @@ pub trait Objective: Send + Sync {
         Denominators::of(&batch.weights)
     }
 
-    /// The sums of these rows. Writes the gradient of the whole batch's loss at their logits, `[n, num_logits]`.
+    /// Returns the sums of these rows. Writes the gradient of the whole batch's loss at their logits,
+    /// `[n, num_logits]`.
     fn rows(
         &self,
         rows: &Rows<'_>,
@@ -137,13 +139,13 @@ pub trait Objective: Send + Sync {
         gradient: Option<&mut [f32]>,
     ) -> Result<Sums>;
 
-    /// Its loss and its other figures from the sums of all rows.
+    /// Computes the loss and other figures of the batch from the sums of all rows.
     ///
     /// # Errors
     /// `NonFinite` for a loss that is not finite.
     fn finish(&self, sums: &Sums, whole: &Denominators) -> Result<Figures>;
 
-    /// Its form on the card of these outputs; `None` if they are on no card or it has no such form.
+    /// The objective's form on the card of these outputs; `None` if they are on no card or there is no such form.
     fn on_card(&self, outputs: &Tensor) -> Result<Option<&dyn OnCard>> {
         let _ = outputs;
         Ok(None)

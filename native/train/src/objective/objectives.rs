@@ -1,4 +1,4 @@
-//! Objectives that are learned together.
+//! Several objectives that are minimised together.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use super::{
     Setup, Sums, TABLE,
 };
 
-/// Objectives that are learned together: the sum of their losses.
+/// Several objectives that are minimised together: the loss is the sum of their losses.
 pub struct Objectives(Vec<Box<dyn Objective>>);
 
 /// Sums over the parts of a batch, on the host or on the card of the outputs.
@@ -23,7 +23,7 @@ pub(crate) struct Total {
 }
 
 impl Objectives {
-    /// Objectives whose losses are added. Gradients are added in their order.
+    /// Adds up the losses of these objectives, and their gradients in the given order.
     pub fn new(all: Vec<Box<dyn Objective>>) -> Self {
         Objectives(all)
     }
@@ -50,7 +50,7 @@ impl Objectives {
         self.0.iter().any(|objective| objective.two_passes())
     }
 
-    /// Denominators of the whole batch for each objective, which every part of it needs.
+    /// Denominators of the whole batch for each objective, which every part of the batch needs.
     pub(crate) fn denominators(
         &self,
         batch: &Batch,
@@ -61,7 +61,7 @@ impl Objectives {
             .collect()
     }
 
-    /// Sums of a first pass over some rows, for each objective that takes two. Companions do not run.
+    /// Sums of a first pass over some rows, for each objective that needs two passes. Companions do not run.
     pub(crate) fn sums(&self, logits: &Tensor, batch: &Batch) -> Result<Vec<Sums>> {
         if let Some(form) = self.on_card(logits)? {
             self.check(batch)?;
@@ -80,8 +80,8 @@ impl Objectives {
         })?
     }
 
-    /// The gradient of the whole batch's loss at the logits of a part, on their device. Adds the sums of the part to
-    /// `total`.
+    /// Returns the gradient of the whole batch's loss at the logits of a part, on the device of the logits. Adds the
+    /// sums of the part to `total`.
     pub(crate) fn gradient(
         &self,
         outputs: &Outputs,
@@ -126,12 +126,12 @@ impl Objectives {
         Ok(all)
     }
 
-    /// Checks a batch, as kernels check nothing.
+    /// Checks a batch before kernels run, which check nothing.
     pub(crate) fn check(&self, batch: &Batch) -> Result<()> {
         self.0.iter().try_for_each(|objective| objective.check(batch))
     }
 
-    /// The form on the card of these outputs, if there is a single objective and it has one.
+    /// The objective's form on the card of these outputs, if there is a single objective and it has one.
     pub(crate) fn on_card(&self, outputs: &Tensor) -> Result<Option<&dyn OnCard>> {
         match &self.0[..] {
             [alone] => alone.on_card(outputs),
@@ -144,7 +144,7 @@ impl Objectives {
 type Shard = OnceLock<Result<Vec<Sums>>>;
 
 impl Objectives {
-    /// Sums and gradient of all objectives, in fixed shards of rows, on the CPU.
+    /// Computes sums and gradient of all objectives on the CPU, in shards of a fixed number of rows.
     fn in_shards(
         &self,
         logits: &[f32],
@@ -167,7 +167,8 @@ impl Objectives {
         Ok((total, gradient))
     }
 
-    /// Sums of one shard. The first objective writes its gradient in place; those of the others are added to it.
+    /// Computes the sums of one shard. The first objective writes its gradient in place; the others' gradients are
+    /// added to it.
     fn shard(
         &self,
         logits: &[f32],
@@ -195,7 +196,7 @@ impl Objectives {
     }
 }
 
-/// Rows of a batch, from the outputs of the whole batch.
+/// Selects rows of a batch and their outputs from the outputs of the whole batch.
 fn rows<'a>(
     logits: &'a [f32],
     companion: &'a [f32],

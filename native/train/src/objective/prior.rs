@@ -1,7 +1,7 @@
 //! Closeness to P(a_t given a_{t-1}), counted in the training games.
 //!
-//! From few games a policy memorises when a button is released, and stays certain of it in games that continue
-//! differently. KL(prior || policy) times a weight w is, up to a constant, the cross-entropy of labels of which the
+//! With few games, a policy memorises when a button is released and is overconfident in games that continue
+//! differently. KL(prior || policy) times a weight w is, up to a constant, the cross-entropy of labels in which the
 //! prior has the share w / (1 + w): label smoothing (Szegedy et al. 2016, section 7) towards likely actions instead of
 //! all classes alike.
 
@@ -12,7 +12,7 @@ use super::teacher::{Pull, Spans};
 use super::{Denominators, Figures, Objective, Rows, Setup, Sums};
 use crate::baselines::Baseline;
 
-/// A distribution to stay close to, which depends on the last action alone.
+/// A distribution to stay close to, which depends only on the previous action.
 #[derive(Clone)]
 struct Prior {
     table: Baseline,
@@ -88,7 +88,7 @@ mod tests {
         (Prior { table, weight: 0.5 }, batch)
     }
 
-    /// Divergence, loss and gradient of the last four frames.
+    /// Divergence, loss and gradient of the last four frames, which have a previous action.
     fn drawn(logits: &[f32]) -> (f64, f64, Vec<f32>) {
         let (prior, batch) = prior();
         let whole = prior.denominators(&batch, None).unwrap();
@@ -99,7 +99,7 @@ mod tests {
         (named["prior_kl"], total, gradient)
     }
 
-    /// Logits of the table for those frames.
+    /// Logits of the prior's table for the last four frames.
     fn table() -> Vec<f32> {
         let (prior, batch) = prior();
         prior.table.logits(&batch.frames.previous[2..]).unwrap()
@@ -117,7 +117,7 @@ mod tests {
         let (kl, total, gradient) = drawn(&[0.0; 16]);
         assert!(kl > 0.1, "{kl}");
         assert_eq!(total, 0.5 * kl);
-        // Weights of 0, 2, 1 and 1 out of 5 in the batch; the policy prefers no bit and no class.
+        // The weights 0, 2, 1 and 1 are shares of a total weight of 5; the policy is uniform over bits and classes.
         let shares = [0.0, 2.0 / 5.0, 1.0 / 5.0, 1.0 / 5.0];
         for ((row, drawn), share) in table().chunks(4).zip(gradient.chunks(4)).zip(shares) {
             let bit = 0.5 - 1.0 / (1.0 + (-row[0]).exp());

@@ -1,4 +1,4 @@
-//! Rows of a batch, as an objective reads them.
+//! Rows of a batch in the form that an objective takes.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub struct Outputs {
     pub companions: Vec<Vec<f32>>,
 }
 
-/// Some rows of a batch: frames, row-major.
+/// Consecutive frames of a batch, row-major.
 #[derive(Debug, Clone)]
 pub struct Rows<'a> {
     /// Logits of the learner, `[n, num_logits]`.
@@ -43,7 +43,7 @@ impl<'a> Rows<'a> {
         self.of(&self.batch.weights)
     }
 
-    /// These rows of a column.
+    /// Selects these rows of a column.
     pub(super) fn of<T>(&self, column: &'a [T]) -> &'a [T] {
         let width = column.len() / self.batch.weights.len().max(1);
         &column[self.range.start * width..self.range.end * width]

@@ -2,12 +2,12 @@
 
 use sconce_tensor::{Error, Result};
 
-/// Sums over a shard. Their meaning is the objective's.
+/// Sums over a shard. Each objective defines their meaning.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sums(pub Vec<f64>);
 
 impl Sums {
-    /// Adds another shard. The order of additions is part of the result.
+    /// Adds the sums of another shard. The order of additions affects rounding.
     pub fn add(&mut self, other: &Sums) {
         self.0.resize(self.0.len().max(other.0.len()), 0.0);
         self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a += b);
@@ -19,7 +19,7 @@ impl Sums {
 pub struct Denominators {
     pub(super) inverse_weight: f64,
     pub(super) inverse_rows: f64,
-    /// Further numbers, whose meaning is the objective's.
+    /// Further values, whose meaning the objective defines.
     pub(super) own: Vec<f64>,
 }
 
@@ -48,18 +48,18 @@ impl Denominators {
         }
     }
 
-    /// The same denominators with an objective's own numbers.
+    /// Returns the denominators with an objective's own values.
     #[must_use]
     pub fn with(self, own: Vec<f64>) -> Self {
         Denominators { own, ..self }
     }
 
-    /// Factor that makes a sum over weighted rows their mean.
+    /// Factor that turns a sum over weighted rows into a mean.
     pub fn mean(&self) -> f64 {
         self.inverse_weight
     }
 
-    /// Denominators by which the loss of the batch is multiplied by `share`.
+    /// Returns denominators that multiply the loss of the batch by `share`.
     #[must_use]
     pub fn times(&self, share: f64) -> Self {
         Denominators {
@@ -69,7 +69,7 @@ impl Denominators {
         }
     }
 
-    /// All numbers, in the order of the kernels.
+    /// All values, in the order that the kernels expect.
     pub fn numbers(&self) -> Vec<f64> {
         let numbers = [self.inverse_weight, self.inverse_rows];
         numbers.into_iter().chain(self.own.iter().copied()).collect()

@@ -1,4 +1,4 @@
-//! Optimisers with two moments: `p -= rate m / (root sqrt(v) + eps)`, with v as each defines it.
+//! Optimisers with two moments: `p -= rate m / (root sqrt(v) + eps)`. Each optimiser defines its own v.
 
 use sconce_tensor::{Result, Tensor};
 

@@ -2,33 +2,33 @@
 // at once, with the clip of their gradients' norm (Pascanu et al. 2013, algorithm 1) and the average of the weights.
 //
 //   adamw_squares   sums of squares of the gradients, one for each chunk
-//   adamw_begin     their norm, and the constants of this update from it and the settings
+//   adamw_begin     norm of the gradients, and the constants of this update from norm and settings
 //   adamw_update    parameters, moments, averages and bf16 copies of parameters
 //
-// All that changes from one update to the next lies on the card: three launches, recorded once, make an update each
-// time they are played. Gradients whose norm is not finite change nothing and count as refused.
+// All that changes between updates is stored on the card: three launches, recorded once, run one update each time they
+// are replayed. Gradients whose norm is not finite change nothing and count as refused.
 //
-// A parameter is cut into chunks, one for each block. All is f32 except gradients, which may be bf16, and sums and
-// constants, which are f64. The order of a sum depends on sizes alone.
+// A parameter is cut into chunks, one for each block. All values are f32, except gradients, which may be bf16, and sums
+// and constants, which are f64. The order of a sum depends only on sizes.
 
 #include "numbers.cuh"
 
-// `count` numbers of a parameter, from `index * CHUNK` on.
+// `count` elements of a parameter, starting at `index * CHUNK`.
 struct Chunk {
   int parameter, index, count, flags;
 };
 
-// Settings of the host. Gradients are sums: their mean is the sum divided by `learned`.
+// Settings from the host. Gradients are sums: the mean gradient is the sum divided by `learned`.
 struct Settings {
   double learning_rate, learned, max_norm, beta1, beta2, eps, decoupled_decay, coupled_decay, ema_decay;
 };
 
-// State from one update to the next. The norm is that of the mean gradient before the clip.
+// State that is kept between updates. The norm is that of the mean gradient before the clip.
 struct State {
   double updates, norm, refused;
 };
 
-// Constants of one update, the same for every number.
+// Constants of one update, the same for every element.
 struct Constants {
   float factor, keep, coupled, blend, beta1, fresh1, beta2, fresh2, rate, root, eps, go;
 };
@@ -38,7 +38,7 @@ namespace {
 constexpr int THREADS = 256;
 constexpr int WARP = 32;
 constexpr int CHUNK = 4096;
-// Numbers of a thread whose reads are in flight together.
+// Elements that a thread loads at the same time, to overlap their latency.
 constexpr int EACH = 4;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
@@ -46,7 +46,7 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 constexpr int DECAYS = 1;
 constexpr int BF16_GRADIENT = 2;
 
-// The sum over a block, the same in every thread. A kernel may call it once.
+// The sum over a block; every thread gets the same result. A kernel may call this function once.
 __device__ inline double sum_of_block(double v) {
   __shared__ double sums[THREADS / WARP];
   for (int apart = WARP / 2; apart > 0; apart /= 2) v += __shfl_xor_sync(ALL_LANES, v, apart);
@@ -57,7 +57,7 @@ __device__ inline double sum_of_block(double v) {
   return sum;
 }
 
-// Sum of squares of this thread's numbers of a chunk, in f64: squares of f32 overflow f32.
+// Sum of squares of this thread's elements of a chunk, in f64: squares of f32 overflow f32.
 template <typename G> __device__ double squares(const G *g, int count) {
   double sum = 0.0;
   for (int i = threadIdx.x; i < count; i += THREADS) {
@@ -94,7 +94,7 @@ __device__ inline Constants constants_of(const Settings &s, int t, double norm) 
   return c;
 }
 
-// Pointers to the first number of a chunk; `average` and `copy` are null where there are none.
+// Pointers to the first element of a chunk; `average` and `copy` are null if they are not kept.
 template <typename G> struct Span {
   float *p;
   const G *g;
@@ -155,7 +155,7 @@ extern "C" __global__ void adamw_begin(const double *__restrict__ parts, int cou
 
   const double norm = sqrt(all) / settings->learned;
   state->norm = norm;
-  // The negated form also catches NaN.
+  // The negated comparison also catches NaN.
   if (!(norm < INFINITY)) {
     state->refused += 1.0;
     constants->go = 0.0f;
@@ -165,7 +165,7 @@ extern "C" __global__ void adamw_begin(const double *__restrict__ parts, int cou
   *constants = constants_of(*settings, int(min(state->updates, 2147483647.0)), norm);
 }
 
-// A block of THREADS for each chunk. Arrays have a pointer for each parameter; those of averages and copies may be
+// A block of THREADS for each chunk. Arrays have a pointer for each parameter; pointers to averages and copies may be
 // null.
 extern "C" __global__ void adamw_update(float *const *__restrict__ parameters, const void *const *__restrict__ gradients,
                                         float *const *__restrict__ means, float *const *__restrict__ squares,

@@ -1,4 +1,4 @@
-//! Updates of all parameters at once, on their card.
+//! Updates of all parameters at once, on the card that holds them.
 
 use sconce_tensor::device::{Held, Owner};
 use sconce_tensor::{DType, Error, Result, Tensor};
@@ -9,10 +9,10 @@ use super::kernels::{AdamW, Parameter, Settings, State};
 use super::memory::Memory;
 
 impl Optimiser {
-    /// Makes one update of all parameters, in the order given to `new`. `numbers` are `[learned, max_norm, lr]`; each
-    /// gradient is a sum whose mean is the sum divided by `learned`. Returns the norm of the mean gradient before the
-    /// clip; one that is not finite changes nothing. Returns `None` and does nothing where no kernel serves the
-    /// update.
+    /// Runs one update of all parameters, in the order given to `new`. `numbers` are `[learned, max_norm, lr]`; each
+    /// gradient is a sum, and the mean gradient is this sum divided by `learned`. Returns the norm of the mean gradient
+    /// before the clip; a norm that is not finite changes nothing. Returns `None` and does nothing if no kernel
+    /// supports the update.
     pub fn update_at_once(
         &mut self,
         parameters: &[(&Tensor, Tensor)],
@@ -31,7 +31,8 @@ impl Optimiser {
         matches!(self.config.kind, Kind::AdamW | Kind::Adam)
     }
 
-    /// Launches [`update_at_once`](Self::update_at_once) without waiting for it. Returns whether it was launched.
+    /// Launches [`update_at_once`](Self::update_at_once) without waiting for the result. Returns whether it was
+    /// launched.
     pub fn begin_at_once(
         &mut self,
         parameters: &[(&Tensor, Tensor)],
@@ -70,24 +71,24 @@ impl Optimiser {
         Ok(true)
     }
 
-    /// The latest launched update of all parameters, to be recorded, or to be given new gradients and settings for a
-    /// recorded update.
+    /// The latest launched update of all parameters: to record it, or to set gradients and settings of a recorded
+    /// update.
     pub fn at_once(&mut self) -> Result<&mut AdamW> {
         self.card.as_mut().ok_or_else(|| Error::not_found("an update on the card"))
     }
 
-    /// The latest launched update, read only.
+    /// The latest launched update of all parameters, read only.
     pub fn known_at_once(&self) -> Result<&AdamW> {
         self.card.as_ref().ok_or_else(|| Error::not_found("an update on the card"))
     }
 
-    /// Writes the numbers of updates that are played from now on: `[learned, max_norm, lr]` of `update_at_once`.
+    /// Sets `[learned, max_norm, lr]`, see [`update_at_once`](Self::update_at_once), for updates replayed from now on.
     pub fn set_at_once(&mut self, numbers: [f64; 3]) -> Result<()> {
         let (settings, updates) = (self.settings(numbers), self.updates);
         self.at_once()?.set(&settings, updates)
     }
 
-    /// Sets the number of updates, after recorded ones were played.
+    /// Sets the number of updates, after recorded updates were replayed.
     pub fn updated_at_once(&mut self, updates: u64) -> Result<()> {
         self.updates = updates;
         self.at_once()?.made(updates);

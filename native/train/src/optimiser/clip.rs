@@ -1,4 +1,4 @@
-//! The norm of all gradients together, and the clip by it.
+//! The norm over all gradients, and clipping by this norm.
 
 use sconce_tensor::simd::dispatch;
 use sconce_tensor::{Error, Result, pool};
@@ -16,7 +16,7 @@ pub fn squared_norm(values: &[f32]) -> f64 {
 }
 
 dispatch! {
-    /// Sums in independent lanes.
+    /// Adds the squares in independent lanes.
     fn squares(sum: &mut f64, values: &[f32]) {
         let mut lanes = [0.0f64; 32];
         let (chunks, rest) = values.as_chunks::<32>();
@@ -30,11 +30,11 @@ dispatch! {
     }
 }
 
-/// The norm of the mean of a sum of gradients, and the factor on each number of the sum that gives the mean, cut to
+/// Returns the norm of the mean gradient, and the factor that turns a sum of gradients into the mean, clipped to
 /// `max_norm` (Pascanu et al. 2013, algorithm 1).
 ///
-/// `squares` is the squared norm of the whole sum, `weight` the sum of the weights of its gradients. A norm that is
-/// not finite is an error.
+/// `squares` is the squared norm of the whole sum, `weight` the sum of the weights of the gradients. A norm that is not
+/// finite is an error.
 pub fn clip(squares: f64, weight: f64, max_norm: f64) -> Result<(f64, f64)> {
     let norm = squares.sqrt() / weight;
     if !norm.is_finite() {

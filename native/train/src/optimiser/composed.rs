@@ -5,15 +5,15 @@ use sconce_tensor::{DType, Result, Tensor};
 
 use super::rule::{Pull, scaled};
 
-/// A parameter, its moments and its average after an update that is not made yet.
+/// New values of a parameter, its moments and its average, computed but not yet stored.
 pub struct Next {
     pub(super) p: Tensor,
     pub(super) moments: Vec<Tensor>,
     pub(super) average: Option<Tensor>,
 }
 
-/// A parameter, its gradient, moments and average, as [`fused::Numbers`](super::fused::Numbers). The parameter is not
-/// changed: `next` becomes its value after the update.
+/// A parameter, its gradient, moments and average as tensors, like [`fused::Numbers`](super::fused::Numbers). The
+/// parameter is not changed: `next` becomes the value after the update.
 pub(super) struct Tensors<'a> {
     pub p: &'a Tensor,
     pub g: &'a Tensor,
@@ -24,7 +24,7 @@ pub(super) struct Tensors<'a> {
 }
 
 impl Tensors<'_> {
-    /// The parameter without its graph, and its gradient after clip and decay.
+    /// The parameter, detached from the graph, and its gradient after clip and decay.
     pub(super) fn read(&self) -> Result<(Tensor, Tensor)> {
         let Pull { factor, coupled, .. } = self.pull;
         let p = self.p.detach();
@@ -41,7 +41,8 @@ impl Tensors<'_> {
     }
 }
 
-/// Sum of squares of a tensor on any device, as [`squared_norm`](super::squared_norm): one f64 on the same device.
+/// Sum of squares of a tensor on any device, one f64 on the same device. [`squared_norm`](super::squared_norm) is the
+/// CPU form.
 pub fn squares_of(x: &Tensor) -> Result<Tensor> {
     Ok(x.to_dtype(DType::F64)?.sqr()?.sum_all()?)
 }

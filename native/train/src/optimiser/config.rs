@@ -1,14 +1,14 @@
-//! The kinds of optimisers, and their numbers.
+//! The kinds of optimisers, and their hyperparameters.
 
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// The optimisers. g is the gradient, m and v are moments, and a hat is the correction of their bias, `m / (1 -
-/// beta^t)`.
+/// The optimisers. g is the gradient, m and v are moments, and a hat marks a moment corrected for its initial bias,
+/// `m / (1 - beta^t)`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Loshchilov & Hutter 2019, algorithm 2: Adam, with the decay beside the gradient.
+    /// Loshchilov & Hutter 2019, algorithm 2: Adam with decoupled weight decay.
     #[default]
     AdamW,
     /// Kingma & Ba 2015, algorithm 1: `p -= lr m^ / (sqrt(v^) + eps)`.
@@ -25,8 +25,8 @@ pub enum Kind {
     Lamb,
     /// Zhuang et al. 2020, algorithm 2: Adam with `v = beta2 v + (1 - beta2) (g - m)^2 + eps`.
     AdaBelief,
-    /// Zaheer et al. 2018, algorithm 2: Adam with `v -= (1 - beta2) sign(v - g^2) g^2`. Bias is
-    /// corrected and v begins at 1e-6, as the implementations have it.
+    /// Zaheer et al. 2018, algorithm 2: Adam with `v -= (1 - beta2) sign(v - g^2) g^2`. As in common implementations,
+    /// bias is corrected and v begins at 1e-6.
     Yogi,
     /// Chen et al. 2023, algorithm 2: `p -= lr sign(beta1 m + (1 - beta1) g), m = beta2 m + (1 - beta2) g`.
     Lion,
@@ -35,24 +35,24 @@ pub enum Kind {
 /// The way in which weight decay changes a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decay {
-    /// Added to the gradient, as the gradient of `decay / 2 |p|^2`.
+    /// The decay is added to the gradient, as the gradient of `decay / 2 |p|^2`.
     Coupled,
-    /// Applied beside the gradient: `p -= lr decay p`.
+    /// The decay is applied apart from the gradient: `p -= lr decay p`.
     Decoupled,
-    /// Part of the rule's own direction.
+    /// The decay is part of the rule's own direction.
     Own,
 }
 
-/// An optimiser and its numbers. A number that the optimiser does not have is `None`.
+/// An optimiser and its hyperparameters. A hyperparameter that the optimiser does not have is `None`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimiserConfig {
     /// The optimiser.
     pub kind: Kind,
     /// Decay rate of the mean of gradients.
     pub beta1: Option<f64>,
-    /// Decay rate of the mean of squared gradients; of the mean of gradients for Lion.
+    /// Decay rate of the mean of squared gradients; for Lion, of the mean of gradients.
     pub beta2: Option<f64>,
-    /// Added to the denominator of an update.
+    /// Constant added to the denominator of an update.
     pub eps: Option<f64>,
     /// Decay rate of SGD's momentum.
     pub momentum: Option<f64>,
@@ -69,7 +69,7 @@ impl Default for OptimiserConfig {
 }
 
 impl OptimiserConfig {
-    /// The default numbers: those of PyTorch, or of the paper for an optimiser that PyTorch does not have.
+    /// The default hyperparameters: PyTorch's, or the paper's for an optimiser that PyTorch does not have.
     pub fn new(kind: Kind) -> Self {
         let none = OptimiserConfig {
             kind,
@@ -93,7 +93,7 @@ impl OptimiserConfig {
         }
     }
 
-    /// Sets a number if one is given. A number that the optimiser does not have is an error that names it.
+    /// Sets a hyperparameter if a value is given. One that the optimiser does not have is an error that names it.
     pub(crate) fn set<T>(
         &mut self,
         name: &str,
@@ -120,7 +120,7 @@ impl OptimiserConfig {
         }
     }
 
-    /// Moments of each number of a parameter: PyTorch's names, and initial values.
+    /// The moments of a parameter: their names in PyTorch, and their initial values.
     pub(super) fn memory(&self) -> &'static [(&'static str, f32)] {
         match self.kind {
             Kind::Sgd => &[("momentum_buffer", 0.0)],

@@ -1,15 +1,14 @@
-//! One pass over a parameter: gradient, decay, rule and average, number by number.
+//! One pass over a parameter: gradient, decay, rule and average, element by element.
 
 use sconce_tensor::pool::for_each_shard;
 use sconce_tensor::simd::{LANES, dispatch, load, store};
 
 use super::rule::{Pull, Rule};
 
-/// Numbers of one shard.
+/// Elements of one shard.
 pub(super) const SHARD: usize = 1 << 15;
 
-/// A parameter, its gradient, moments and average. A moment that the optimiser does not have is empty, and so is an
-/// average that is not kept.
+/// A parameter, its gradient, moments and average. The slice of a moment or average that is not kept is empty.
 pub(super) struct Numbers<'a> {
     pub p: &'a mut [f32],
     pub g: &'a [f32],
@@ -51,7 +50,7 @@ dispatch! {
     }
 }
 
-/// Updates `n` numbers from `at` on of parameter, moments and average, in lanes.
+/// Updates `n` elements of parameter, moments and average, starting at `at`, in lanes.
 #[inline(always)]
 fn lanes<R: Rule, const AVERAGE: bool>(
     rows: &mut [&mut [f32]; 4],

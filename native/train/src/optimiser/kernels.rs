@@ -7,7 +7,7 @@ use sconce_tensor::{DType, Device, Tensor};
 
 /// Threads of a block.
 const THREADS: usize = 256;
-/// Numbers of a chunk.
+/// Elements of a chunk.
 const CHUNK: usize = 4096;
 /// Flags of a chunk.
 const DECAYS: i32 = 1;
@@ -16,26 +16,26 @@ const BF16_GRADIENT: i32 = 2;
 /// A parameter, its gradient, moments and average, contiguous and on one card: f32, with a gradient of f32 or bf16.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter<'a> {
-    /// Numbers of the parameter.
+    /// Elements of the parameter.
     pub p: &'a Tensor,
-    /// Sum of its gradients.
+    /// Sum of the parameter's gradients.
     pub g: &'a Tensor,
     /// Mean of gradients.
     pub mean: &'a Tensor,
     /// Mean of squared gradients.
     pub square: &'a Tensor,
-    /// Average over the updates, if it is kept.
+    /// Average of the parameter over the updates, if one is kept.
     pub average: Option<&'a Tensor>,
-    /// Whether weight decay applies.
+    /// Whether weight decay applies to the parameter.
     pub decays: bool,
 }
 
-/// The numbers of an update. Gradients are sums: their mean is the sum divided by `learned`.
+/// The settings of an update. Gradients are sums: the mean gradient is the sum divided by `learned`.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Learning rate of the update.
     pub learning_rate: f64,
-    /// Weight of the sums of gradients.
+    /// Sum of the weights in the sums of gradients.
     pub learned: f64,
     /// Largest norm of the mean gradient.
     pub max_norm: f64,
@@ -43,18 +43,17 @@ pub struct Settings {
     pub beta1: f64,
     /// Decay rate of the mean of squared gradients.
     pub beta2: f64,
-    /// Added to the denominator of the update.
+    /// Constant added to the denominator of the update.
     pub eps: f64,
-    /// Weight decay beside the gradient.
+    /// Decoupled weight decay, applied apart from the gradient.
     pub decoupled_decay: f64,
-    /// Weight decay that is added to the gradient.
+    /// Coupled weight decay, added to the gradient.
     pub coupled_decay: f64,
     /// Decay rate of the averages.
     pub ema_decay: f64,
 }
 
-/// Result of an update: the number of updates so far, and the norm of the mean gradient before the clip. An update of
-/// a norm that is not finite changes nothing.
+/// State after an update. An update whose norm is not finite changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct State {
     /// Number of updates so far.
@@ -63,7 +62,8 @@ pub struct State {
     pub norm: f64,
 }
 
-/// The tensors of an update on a card besides the parameters. They stay in place, so that an update may be captured.
+/// The tensors of an update on a card besides the parameters. Their addresses stay fixed, so that an update can be
+/// captured.
 #[derive(Debug)]
 pub struct AdamW {
     kinds: Vec<Kind>,
@@ -92,7 +92,7 @@ impl Kind {
         Kind { len: p.elem_count(), decays, gradient: g.dtype() }
     }
 
-    /// The chunks of parameter `i`, `[chunks, 4]`.
+    /// The chunks of parameter `i` as kernels read them, `[chunks, 4]`.
     fn chunks(self, i: usize) -> impl Iterator<Item = i32> {
         let decays = if self.decays { DECAYS } else { 0 };
         let flags = decays + if self.gradient == DType::BF16 { BF16_GRADIENT } else { 0 };
@@ -103,7 +103,7 @@ impl Kind {
     }
 }
 
-/// A pointer for each parameter on the card, and the pointers that were written last.
+/// One pointer for each parameter, on the card, and a host copy of the pointers written last.
 #[derive(Debug)]
 struct Table {
     there: Tensor,
@@ -129,7 +129,7 @@ impl Table {
 }
 
 impl AdamW {
-    /// The update of parameters like these; `None` for no parameters.
+    /// Prepares updates of parameters like these; `None` for no parameters.
     pub fn new(parameters: &[Parameter]) -> sconce_tensor::Result<Option<Self>> {
         let Some(first) = parameters.first() else { return Ok(None) };
         let (p, device) = (first.p, first.p.device());
@@ -153,7 +153,7 @@ impl AdamW {
         parameters.iter().map(Kind::of).eq(self.kinds.iter().copied())
     }
 
-    /// Writes pointers and settings of an update, after `updates` earlier ones.
+    /// Writes pointers and settings of the next update, which follows `updates` earlier ones.
     pub fn prepare(
         &mut self,
         parameters: &[Parameter],
@@ -169,7 +169,7 @@ impl AdamW {
         self.set(settings, updates)
     }
 
-    /// Writes the settings of all updates that are launched or played from now on, after `updates` earlier ones.
+    /// Writes the settings of all updates launched or replayed from now on, after `updates` earlier ones.
     pub fn set(&mut self, settings: &Settings, updates: u64) -> sconce_tensor::Result<()> {
         let s = settings;
         let numbers = [s.learning_rate, s.learned, s.max_norm, s.beta1, s.beta2, s.eps];
@@ -182,7 +182,7 @@ impl AdamW {
         Ok(())
     }
 
-    /// Reads gradients from these addresses from now on. They have the sizes of the parameters.
+    /// Sets the addresses of the gradients for all later updates. Gradients have the sizes of the parameters.
     pub fn point_at(&mut self, gradients: &[u64]) -> sconce_tensor::Result<()> {
         let gradients: Vec<i64> = gradients.iter().map(|place| *place as i64).collect();
         let [_, g, ..] = &mut self.tables;
@@ -200,18 +200,18 @@ impl AdamW {
         Ok(())
     }
 
-    /// The [`state`](Self::state) on the card, f64: updates, norm, refused updates.
+    /// The card's copy of [`state`](Self::state), f64: updates, norm, refused updates.
     pub fn state_there(&self) -> &Tensor {
         &self.state
     }
 
-    /// Sets the number of updates, after recorded ones were played.
+    /// Sets the number of updates, after recorded updates were replayed.
     pub fn made(&mut self, updates: u64) {
         self.updates = updates;
     }
 
-    /// Launches the prepared update. The tensors must live until it is done; a free in the card's order comes late
-    /// enough.
+    /// Launches the prepared update. The tensors must live until the update is done; a free that is ordered on the
+    /// card's stream after the launch is late enough.
     pub fn launch(&self) -> sconce_tensor::Result<()> {
         let [p, g, means, squares, averages, copies] = self.tables.each_ref().map(|t| &t.there);
         let of = |kernel: &str| Launch::of(ADAMW, kernel, &self.parts);
@@ -228,7 +228,7 @@ impl AdamW {
         let launch = of("adamw_update")?.tensor(p)?.tensor(g)?.tensor(means)?.tensor(squares)?;
         let launch = launch.tensor(averages)?.tensor(copies)?;
         let launch = launch.tensor(&self.chunks)?.tensor(&self.constants)?;
-        // SAFETY: as for `adamw_squares`.
+        // SAFETY: the launch is what adamw.cu requires: a block for each chunk, of tensors of the sizes in the chunks.
         Ok(unsafe { launch.run([count, 1, 1], block, 0) }?)
     }
 

@@ -8,7 +8,8 @@ use super::fused::{self, Numbers, SHARD};
 use super::moments::Moments;
 use super::rule::{Pull, Rule, parts, scaled};
 
-/// Updates the moments, then the parameter by a rate from the norms of the whole parameter and of its direction.
+/// Updates the moments, then the parameter at a rate that depends on the norms of the whole parameter and of its
+/// direction.
 pub(super) fn update(numbers: Numbers<'_>, pull: Pull, unit: Moments, decay: f64, lr: f64) {
     let lamb = Lamb::new(unit, decay);
     let Numbers { p, g, m, v, average } = numbers;
@@ -40,7 +41,7 @@ impl Lamb {
         Lamb { unit, decay: decay as f32, rate: 0.0 }
     }
 
-    /// The rate, from the norms of a parameter and of its direction.
+    /// The learning rate from the norms of a parameter and of its direction.
     pub(super) fn rate(lr: f64, [p, r]: [f64; 2]) -> f32 {
         let ratio = if p > 0.0 && r > 0.0 { p / r } else { 1.0 };
         (lr * ratio) as f32
@@ -68,7 +69,7 @@ impl Lamb {
 impl Rule for Lamb {
     const SECOND: bool = true;
 
-    /// The moments are already those of this update.
+    /// Updates by Adam's direction, from moments that this update has already changed.
     #[inline(always)]
     fn next(self, p: f32, _: f32, m: &mut f32, v: &mut f32) -> f32 {
         p - self.rate * self.direction(p, *m, *v)
@@ -101,7 +102,7 @@ dispatch! {
     }
 }
 
-/// Measures `n` numbers from `at` on, in lanes. Lanes beyond the end add zeros.
+/// Updates the moments and adds up the norms of `n` elements from `at` on, in lanes. Lanes beyond the end add zeros.
 #[inline(always)]
 fn lanes(
     p: [f32; LANES],

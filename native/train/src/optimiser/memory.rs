@@ -12,11 +12,11 @@ pub(super) struct Memory {
     pub average: Kept,
 }
 
-/// Numbers of a parameter's shape, or none, on the device of the last update.
+/// An array of the parameter's shape, or none, on the device of the last update.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Kept {
     values: Vec<f32>,
-    /// The numbers on the parameter's device, instead of `values`.
+    /// The values on the parameter's device, if they are not in `values`.
     pub tensor: Option<Tensor>,
 }
 
@@ -34,7 +34,7 @@ impl Kept {
         }
     }
 
-    /// Brings the numbers to the host, for an update there.
+    /// Moves the values to the host, for an update there.
     pub(super) fn here(&mut self) -> Result<&mut [f32]> {
         if let Some(tensor) = self.tensor.take() {
             self.values = tensor::to_vec(&tensor)?;
@@ -42,7 +42,7 @@ impl Kept {
         Ok(&mut self.values)
     }
 
-    /// Replaces the numbers; `stays` writes them in place of the earlier ones.
+    /// Replaces the values; with `stays` the new values are written in place, at the same address.
     pub(super) fn set(&mut self, next: Option<Tensor>, stays: bool) -> Result<()> {
         match (&self.tensor, next) {
             (Some(place), Some(next)) if stays => place.slice_set(&next, 0, 0)?,
@@ -51,7 +51,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Brings the numbers to the device of parameter `p`, for an update there.
+    /// Moves the values to the device of parameter `p`, for an update there.
     pub(super) fn beside(&mut self, p: &Tensor) -> Result<Option<Tensor>> {
         if !self.values.is_empty() {
             self.tensor = Some(tensor::beside(p, self.values.clone(), p.shape())?);

@@ -1,11 +1,11 @@
 //! Optimisers, each fused into one pass over a parameter, with the average of the weights and the clip of the global
 //! norm.
 //!
-//! Every number of a parameter depends on its own gradient and moments alone, and LAMB's ratio on sums of fixed
-//! shards, so the bits are the same on any number of threads. [`Kind`] gives the formulas.
+//! Every element of a parameter depends only on its own gradient and moments, and LAMB's ratio on sums of fixed shards,
+//! so results are bit-identical with any number of threads. [`Kind`] gives the formulas.
 //!
-//! A parameter on another device than a CPU is updated there, with its moments and its average: by candle's ops, or
-//! on a card by kernels for all parameters at once, if its rule has kernels.
+//! A parameter on a device other than the CPU is updated on that device, with its moments and its average: by candle's
+//! ops, or by kernels that update all parameters at once, if its rule has kernels.
 
 mod adam;
 mod card;
@@ -35,19 +35,19 @@ use sconce_tensor::memory::{repeated, zeros};
 use sconce_tensor::{Error, Result, Tensor};
 use update::{Update, pull};
 
-/// A weight as the optimiser sees it.
+/// Name, size and decay of a weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
     /// Name of the weight.
     pub name: String,
     /// Number of elements.
     pub len: usize,
-    /// Whether weight decay applies to it.
+    /// Whether weight decay applies to the weight.
     pub decay: bool,
 }
 
 impl Parameter {
-    /// A weight of this shape. Matrices decay; biases, norms and other vectors do not.
+    /// Describes a weight of this shape. Matrices decay; biases, norms and other vectors do not.
     pub fn new(name: impl Into<String>, shape: &[usize]) -> Self {
         Parameter { name: name.into(), len: shape.iter().product(), decay: shape.len() >= 2 }
     }
@@ -59,7 +59,7 @@ pub struct Optimiser {
     config: OptimiserConfig,
     ema_decay: Option<f64>,
     parameters: Vec<Parameter>,
-    /// Moments and average of each parameter; those that are not kept are empty.
+    /// Moments and average of each parameter; arrays that are not kept are empty.
     memory: Vec<Memory>,
     updates: u64,
     card: Option<kernels::AdamW>,
@@ -69,7 +69,7 @@ pub struct Optimiser {
 const AVERAGE: &str = "ema";
 
 impl Optimiser {
-    /// An optimiser of these parameters, before its first update.
+    /// Makes an optimiser of these parameters, before its first update.
     pub fn new(config: OptimiserConfig, parameters: Vec<Parameter>) -> Self {
         let begin = |p: &Parameter| {
             let mut memory = Memory::default();
@@ -83,7 +83,8 @@ impl Optimiser {
     }
 
     /// Keeps an exponential moving average of the parameters over the updates, corrected for its initial bias:
-    /// `s_t = d s_{t-1} + (1 - d) p_t` from zero, over `1 - d^t` (Kingma & Ba 2015, section 3). `None` keeps none.
+    /// `s_t = d s_{t-1} + (1 - d) p_t` from zero, divided by `1 - d^t` (Kingma & Ba 2015, section 3). `None` keeps no
+    /// average.
     pub fn averaging(mut self, decay: Option<f64>) -> Self {
         for (memory, p) in self.memory.iter_mut().zip(&self.parameters) {
             memory.average = zeros(if decay.is_some() { p.len } else { 0 }).into();
@@ -108,7 +109,7 @@ impl Optimiser {
         kept.then(averages).transpose()
     }
 
-    /// Makes one update of all parameters, in the order given to `new`.
+    /// Runs one update of all parameters, in the order given to `new`.
     pub fn step(&mut self, params: &mut [&mut [f32]], grads: &[&[f32]], lr: f64) -> Result<()> {
         let expected = self.parameters.len();
         for (what, got) in [("parameters", params.len()), ("gradients", grads.len())] {
@@ -126,7 +127,7 @@ impl Optimiser {
         Ok(())
     }
 
-    /// Begins an update, for callers that hold one parameter at a time: `update` of each follows.
+    /// Begins an update, for callers that hold one parameter at a time: [`update`](Self::update) follows for each.
     pub fn begin(&mut self) {
         self.updates += 1;
     }
@@ -147,12 +148,12 @@ impl Optimiser {
         update.go((Numbers { p, g, m, v, average }, update.pull))
     }
 
-    /// Reverts [`begin`](Self::begin), if nothing was updated.
+    /// Reverts [`begin`](Self::begin), if no parameter was updated.
     pub fn give_up(&mut self) {
         self.updates -= 1;
     }
 
-    /// The result of [`update`](Self::update) on the parameter's device. It may run out of memory, so nothing changes
+    /// Computes [`update`](Self::update) on the parameter's device. This may run out of memory, so nothing changes
     /// before all parameters have their result and [`take`](Self::take) it.
     pub fn next(&mut self, i: usize, p: &Tensor, g: &Tensor, factor: f64, lr: f64) -> Result<Next> {
         self.check(i, p.elem_count(), g.elem_count())?;
@@ -175,8 +176,8 @@ impl Optimiser {
         Ok(Next { p: next, moments, average })
     }
 
-    /// Makes the update of a parameter, which is overwritten in place. Its moments and average are too, if a card may
-    /// play an update that was recorded with their addresses.
+    /// Stores the new values of a parameter, in place. Its moments and average are also written in place if a card may
+    /// replay an update that was recorded with their addresses.
     pub fn take(&mut self, i: usize, p: &Tensor, next: Next) -> Result<()> {
         p.slice_set(&next.p, 0, 0)?;
         let stays = self.card.is_some();
@@ -190,7 +191,7 @@ impl Optimiser {
         Ok(())
     }
 
-    /// The present update of parameter `i`.
+    /// The constants of the current update for parameter `i`.
     fn present(&self, i: usize, factor: f64, lr: f64) -> Update {
         let (config, t) = (self.config, self.updates.min(i32::MAX as u64) as i32);
         let decay = if self.parameters[i].decay { config.weight_decay } else { 0.0 };
@@ -198,7 +199,7 @@ impl Optimiser {
         Update { config, t, decay, lr, pull }
     }
 
-    /// Weight of the parameters of update `t` in their average; 1 for the first update.
+    /// Weight of the new parameters in their average after update `t`; 1 for the first update.
     fn blend(&self, t: i32) -> f32 {
         self.ema_decay.map_or(0.0, |decay| (1.0 - decay) / (1.0 - decay.powi(t))) as f32
     }
@@ -320,7 +321,7 @@ mod tests {
         }
     }
 
-    /// The length is more than a shard, and no multiple of a vector.
+    /// The length exceeds one shard and is not a multiple of a vector's length.
     #[test]
     fn threads_change_no_bit() {
         const LEN: usize = 2 * fused::SHARD + 21;
@@ -381,7 +382,7 @@ mod tests {
         assert_eq!(adam.averages().unwrap().unwrap(), [&w[..], &b[..]]);
     }
 
-    /// [`run`] on tensors.
+    /// Runs the same steps as [`run`], on tensors.
     fn run_tensors(optimiser: &mut Optimiser, params: &[Tensor; 2], steps: std::ops::Range<u64>) {
         for t in steps {
             let gw = (0..6).map(|i| ((i + t) as f32).sin()).collect();

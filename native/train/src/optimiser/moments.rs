@@ -5,7 +5,7 @@ use sconce_tensor::{Result, Tensor};
 use super::config::{Kind, OptimiserConfig};
 use super::rule::scaled;
 
-/// Constants of one update by the moments.
+/// Constants of one update by the moments, the same for every element.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moments {
     beta1: f32,
@@ -25,7 +25,7 @@ impl Moments {
         let eps = config.eps.unwrap_or(0.0);
         let (rate, root, eps) = match (config.kind, rectification(beta2, t)) {
             (Kind::RAdam, Some(r)) => (lr / bias1 * r * bias2.sqrt(), 1.0, eps),
-            // The mean alone, without its square.
+            // The first moment alone, while the variance of v is not tractable.
             (Kind::RAdam, None) => (lr / bias1, 0.0, 1.0),
             _ => (lr / bias1, 1.0 / bias2.sqrt(), eps),
         };
@@ -70,7 +70,7 @@ impl Moments {
     }
 }
 
-/// `r_t` of RAdam, where the variance is tractable: `rho_t > 5`, as in PyTorch (the paper has 4).
+/// `r_t` of RAdam, if the variance is tractable: `rho_t > 5`, as in PyTorch (the paper has 4).
 fn rectification(beta2: f64, t: i32) -> Option<f64> {
     let (decayed, longest) = (beta2.powi(t), 2.0 / (1.0 - beta2) - 1.0);
     let length = longest - 2.0 * f64::from(t) * decayed / (1.0 - decayed);

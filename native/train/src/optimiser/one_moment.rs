@@ -9,7 +9,7 @@ use super::rule::{Composed, Rule, parts, scaled, sign};
 pub(super) struct Sgd {
     rate: f32,
     momentum: f32,
-    /// Factors on the gradient and on the new momentum in a step.
+    /// Factors on the gradient and on the new momentum, whose sum is the step.
     ahead: (f32, f32),
 }
 

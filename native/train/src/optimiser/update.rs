@@ -41,7 +41,7 @@ impl Update {
 pub(super) trait Pass {
     fn run(self, rule: impl Rule + Composed) -> Result<()>;
 
-    /// LAMB reads the whole parameter first; `unit` are the constants for a rate of 1.
+    /// Updates by LAMB, which first reads the whole parameter; `unit` are Adam's constants for a rate of 1.
     fn lamb(self, unit: Moments, decay: f64, lr: f64) -> Result<()>;
 }
 
@@ -75,7 +75,7 @@ impl Pass for Tensors<'_> {
     }
 }
 
-/// The factors of the decay, of the clip and of the mean over batches.
+/// Combines the factors of the decay, of the clip and of the mean over batches.
 pub(super) fn pull(kind: Decay, factor: f64, decay: f64, lr: f64) -> Pull {
     let (coupled, decoupled) = match kind {
         Decay::Coupled => (decay, 0.0),

@@ -1,4 +1,4 @@
-//! Options of a run that are refused: out of bounds, or without effect beside the others.
+//! Checks that refuse options of a run: out of bounds, or without effect given the other options.
 
 use sconce_nn::spec::Spec;
 use sconce_tensor::{Error, Result};
@@ -18,7 +18,7 @@ impl TrainOptions {
         self.machine.check()?;
         let frames = self.data.batch_size.saturating_mul(self.data.window_size);
         if frames > MAX_FRAMES {
-            // The gates, projections and gradients of a frame are some tens of kilobytes.
+            // The gates, projections and gradients of a frame take some tens of kilobytes.
             let bytes = (frames as u64).saturating_mul(32 << 10);
             return Err(Error::out_of_memory("a step (batch_size x window_size)", bytes));
         }
@@ -42,9 +42,9 @@ impl TrainOptions {
             || self.optimiser.truncate_bptt.is_some_and(|n| n < self.data.window_size)
     }
 
-    /// Refuses a run of more updates than `steps` may be, with `epoch_steps` updates in an epoch.
+    /// Refuses a run of more updates than the maximum of `steps`, with `epoch_steps` updates in an epoch.
     pub(crate) fn check_steps(&self, epoch_steps: u64) -> Result<()> {
-        // A time budget ends the run, however many epochs are set.
+        // A time budget ends the run, so the number of epochs is not checked.
         match self.schedule.max_minutes {
             Some(_) => Ok(()),
             None => bounded("steps", self.total_steps(epoch_steps) as f64),
@@ -52,10 +52,10 @@ impl TrainOptions {
     }
 }
 
-/// The most frames of one step. More would not fit into the memory of the machines that Sconce is for.
+/// Maximum number of frames in one step. More would not fit into the memory of the machines that Sconce is for.
 pub(crate) const MAX_FRAMES: usize = 1 << 20;
 
-/// Refuses a given option that has no effect beside the others, by its name.
+/// Refuses a given option that has no effect given the other options, and names it.
 fn check_meant(values: &Value) -> Result<()> {
     let rows = rows()?;
     let value = |row: &Row| values.get(&row.group).and_then(|group| group.get(&row.name));
@@ -71,7 +71,7 @@ fn check_meant(values: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Whether two values are equal, with numbers compared as f32, as some come from f32.
+/// Whether two values are equal. Numbers are compared as f32, because some were converted from f32.
 fn same(a: &Value, b: &Value) -> bool {
     let number = |value: &Value| value.as_f64().map(|number| number as f32);
     a == b || (a.is_number() && number(a) == number(b))

@@ -15,7 +15,7 @@ impl TrainOptions {
         }
     }
 
-    /// Whether the run is on a CPU.
+    /// Whether the run uses the CPU.
     pub fn is_on_cpu(&self) -> bool {
         self.machine.device.starts_with("cpu")
     }
@@ -23,7 +23,8 @@ impl TrainOptions {
     /// Opens the devices of the run.
     ///
     /// # Errors
-    /// Those of [`open_device`](Self::open_device), and `Mismatch` for a batch that they cannot share equally.
+    /// The errors of [`open_device`](Self::open_device), and `Mismatch` for a batch that the devices cannot share
+    /// equally.
     pub(crate) fn open_devices(&self) -> Result<Devices> {
         self.check_device()?;
         let (count, windows) = (device::count(&self.machine.device), self.data.batch_size);
@@ -40,7 +41,7 @@ impl TrainOptions {
     /// Opens the single device of a measurement.
     ///
     /// # Errors
-    /// `NoDevice` for a device that does not exist, `Unavailable` for an option that only a CPU has.
+    /// `NoDevice` for a device that does not exist, `Unavailable` for an option that exists only on a CPU.
     pub(crate) fn open_device(&self) -> Result<Device> {
         self.check_device()?;
         device::named(&self.machine.device)

@@ -9,14 +9,14 @@ use super::table::bounded;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// The last frames alone, from a zero state, padded at the start with copies of the first.
+    /// Only the last frames, from a zero state, padded at the start with copies of the first frame.
     #[default]
     Window,
     /// The whole game, with the state carried through it.
     Carry,
 }
 
-/// Options of an evaluation, all of them set.
+/// Options of an evaluation, with a value for each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalOptions {
     /// How much of the past the policy sees.
@@ -25,25 +25,27 @@ pub struct EvalOptions {
     pub window_size: usize,
     /// Frames between scored frames; [`Mode::Carry`] scores every frame.
     pub stride: usize,
-    /// Frames between a state and its label, beyond the next.
+    /// Number of frames by which a label lies after the next frame of its state.
     pub frame_delay: usize,
 }
 
-/// Options for scoring a finished policy. An option of the training that is not given is read from the checkpoint.
+/// Options for scoring a finished policy. For an option of the training that is not given, the checkpoint's value is
+/// used.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EvaluateOptions {
     /// How much of the past the policy sees; `None` is [`Mode::Window`].
     pub mode: Option<Mode>,
-    /// Frames in a window; `None` is that of the training.
+    /// Frames in a window; `None` takes the value of the training.
     pub window_size: Option<usize>,
     /// Frames between scored frames; `None` is 1.
     pub stride: Option<usize>,
-    /// Frames between a state and its label, beyond the next; `None` is that of the training.
+    /// Number of frames by which a label lies after the next frame of its state; `None` takes the value of the
+    /// training.
     pub frame_delay: Option<usize>,
     /// Threads of the pool; `None` leaves them unchanged.
     pub threads: Option<usize>,
-    /// Precision of the products, even where it is not faster. A policy plays in f32.
+    /// Precision of the products, used even if it is not faster. A policy plays in f32.
     pub precision: Precision,
     /// Name of the device, such as `cuda:1`; `None` is the CPU.
     pub device: Option<String>,

@@ -43,7 +43,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads values, or a keyword list: words with a colon behind them, and their values.
+    /// Parses values, or a keyword list: words followed by a colon, and their values.
     fn list(&mut self, end: char) -> Result<Value, String> {
         self.rest.next();
         let (mut values, mut fields) = (vec![], Map::new());

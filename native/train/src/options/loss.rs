@@ -34,6 +34,6 @@ pub enum FocalHeads {
     /// All heads.
     #[default]
     All,
-    /// Bernoulli heads alone, for comparison with runs that had the factor there alone.
+    /// Only bernoulli heads, for comparison with runs that had the factor on these heads alone.
     Bernoulli,
 }

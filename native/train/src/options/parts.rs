@@ -1,4 +1,4 @@
-//! Options of a run in the form that its parts take.
+//! Options of a run, converted to the form that other modules take.
 
 use sconce_data::LoaderOptions;
 use sconce_tensor::Result;
@@ -10,7 +10,7 @@ use crate::schedule::{Schedule, ScheduleKind};
 use crate::unroll::Unroll;
 
 impl TrainOptions {
-    /// Batches in which the shares of a mix move from their first values to their last.
+    /// Number of batches over which the shares of a mix move from their first values to their last.
     pub(crate) fn mix_draws(&self) -> u64 {
         self.data.mix_steps.saturating_mul(self.optimiser.accumulation_steps)
     }
@@ -26,14 +26,14 @@ impl TrainOptions {
         Ok(OptimiserConfig { weight_decay, ..config })
     }
 
-    /// The options as a record keeps them, without `resume`.
+    /// Returns the options to record, without `resume`.
     pub(crate) fn begun(&self) -> Self {
         let mut options = self.clone();
         options.machine.resume = false;
         options
     }
 
-    /// Whether there may be validation games.
+    /// Whether the run may have validation games.
     pub(crate) fn may_validate(&self) -> bool {
         self.data.validation.is_some() || self.data.val_split > 0.0
     }
@@ -65,7 +65,7 @@ impl TrainOptions {
         }
     }
 
-    /// Updates of the run, with `epoch_steps` updates in an epoch.
+    /// Number of updates of the run, with `epoch_steps` updates in an epoch.
     pub(crate) fn total_steps(&self, epoch_steps: u64) -> u64 {
         self.schedule.steps.unwrap_or(self.schedule.epochs.saturating_mul(epoch_steps))
     }

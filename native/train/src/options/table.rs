@@ -22,7 +22,7 @@ use super::literal;
 
 const TEXT: &str = include_str!("../../options.exs");
 
-/// The group whose options need its name: the loss has too many to list them among the others.
+/// The group whose options are given only with its name: the loss has too many to list them among the others.
 pub(crate) const NAMED: &str = "loss";
 
 /// A row of the table.
@@ -40,17 +40,17 @@ pub(super) struct Need<'a> {
 }
 
 impl Row {
-    /// Whether it may change in a resumed run.
+    /// Whether the option may change in a resumed run.
     pub(crate) fn is_free(&self) -> bool {
         self.says.get("resume").is_some_and(|resume| resume == "free")
     }
 
-    /// Whether it may be given by its name alone, without its group.
+    /// Whether the option may be given by its name alone, without its group.
     pub(crate) fn is_flat(&self) -> bool {
         self.group != NAMED
     }
 
-    /// The default value.
+    /// The default value of the option.
     pub(crate) fn default(&self) -> Value {
         match (self.says.get("default"), self.says.contains_key("list")) {
             (None | Some(Value::Null), true) => Value::Array(vec![]),
@@ -67,7 +67,7 @@ impl Row {
         self.says.get(key).and_then(Value::as_f64)
     }
 
-    /// Least and largest value of its number, both inclusive.
+    /// Minimum and maximum of a number option, both inclusive.
     pub(super) fn bounds(&self) -> Option<(f64, f64)> {
         let least = self.number("min").or_else(|| Some(self.number("above")?.next_up()));
         let most = self.number("max").or_else(|| Some(self.number("below")?.next_down()));
@@ -86,7 +86,7 @@ impl Need<'_> {
         }
     }
 
-    /// The condition as text.
+    /// The condition as text for an error.
     pub(super) fn said(&self) -> String {
         let other = self.other;
         match self.values.as_str() {
@@ -104,7 +104,7 @@ impl Need<'_> {
 /// All rows.
 ///
 /// # Errors
-/// `Corrupt` if the table cannot be read, which a test excludes.
+/// `Corrupt` if the table cannot be parsed; a test excludes this error.
 pub(crate) fn rows() -> Result<&'static [Row]> {
     static ROWS: OnceLock<std::result::Result<Vec<Row>, String>> = OnceLock::new();
     let rows = ROWS.get_or_init(|| {
@@ -149,7 +149,7 @@ pub(super) fn bounded(option: &str, value: f64) -> Result<()> {
     }
 }
 
-/// Refuses a number outside its bounds by name.
+/// Refuses a number outside the given bounds, and names its field.
 pub(crate) fn at_least(field: &str, value: f64, min: f64, max: f64) -> Result<()> {
     match value {
         v if v >= min && v <= max => Ok(()),

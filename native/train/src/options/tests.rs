@@ -13,7 +13,7 @@ fn options_of_older_runs_without_an_optimiser_are_adamw() {
     let adamw = OptimiserConfig { weight_decay: 0.03, ..OptimiserConfig::new(Kind::AdamW) };
     assert_eq!(options.optimiser().unwrap(), adamw);
     assert_eq!((options.optimiser.accumulation_steps, options.optimiser.ema_decay), (1, None));
-    // A run with a recorded null stays without minutes.
+    // A recorded null stays `None`: the run saves at no interval of minutes.
     let options: TrainOptions = serde_json::from_str(r#"{"save_minutes": null}"#).unwrap();
     assert_eq!(
         (options.saving.save_minutes, TrainOptions::default().saving.save_minutes),
@@ -205,7 +205,7 @@ fn an_option_that_only_a_cpu_has_is_refused_by_name_on_another_device() {
         ..on("cuda:1")
     };
     assert!(matches!(again.open_device(), Err(Error::NoDevice { .. })));
-    // On a card each precision is faster.
+    // On a card every precision is faster than f32.
     let card = TrainOptions {
         machine: MachineOptions { precision: Precision::F16, ..on("cuda:1").machine },
         ..on("cuda:1")
@@ -229,7 +229,7 @@ fn cards_that_cannot_share_a_batch_equally_are_refused_before_any_is_opened() {
     assert_eq!(error.as_deref(), Some(said));
     assert!(matches!(on("cuda:0,1").open_devices(), Err(Error::NoDevice { .. })));
     assert!(on("cpu").open_devices().is_ok_and(|devices| devices.all.len() == 1));
-    // A measurement has one device alone.
+    // A measurement has exactly one device.
     assert!(matches!(on("cuda:0,1").open_device(), Err(Error::Mismatch { .. })));
 }
 
@@ -239,7 +239,7 @@ fn every_number_has_bounds_and_a_number_beyond_them_is_refused_by_name() {
     let all = serde_json::to_value(&own).unwrap();
     for row in rows().unwrap() {
         let value = &all[&row.group][&row.name];
-        // `seed` may be any number.
+        // `seed` may be any number, so it has no bounds.
         assert!(!value.is_number() || row.bounds().is_some(), "{}", row.name);
         let Some((min, max)) = row.bounds().filter(|_| row.is_flat()) else { continue };
         let whole = |number: f64| number.fract() == 0.0;

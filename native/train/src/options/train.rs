@@ -13,14 +13,14 @@ use super::table;
 use crate::optimiser::Kind as Optimiser;
 use sconce_nn::head::Direction;
 
-/// Options of a run; names and meanings are those of `Sconce.Trainer`. They are read from their groups, from the names
-/// of options alone, as in older files, or from both.
+/// Options of a run; names and meanings are those of `Sconce.Trainer`. Options are deserialized from their groups, from
+/// their names alone, as in older files, or from both.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub struct TrainOptions {
     /// Data, and the batches made from it.
     pub data: DataOptions,
-    /// Objectives beside imitation, and initial weights.
+    /// Objectives besides imitation, and initial weights.
     pub objective: ObjectiveOptions,
     /// Update rule of the weights.
     pub optimiser: OptimiserOptions,
@@ -97,7 +97,7 @@ macro_rules! field {
     (list $type:ident) => { Vec<$type> };
 }
 
-/// A default value. An enum has its own default; a test compares it with the row.
+/// The default value of a field. An enum has its own default; a test compares it with the row.
 macro_rules! own {
     (value String $own:literal) => {
         $own.to_string()
@@ -121,7 +121,7 @@ macro_rules! own {
 
 /// A value that may have bounds.
 trait Number {
-    /// The value as a number, if it is one.
+    /// The value as an f64, if it is a number.
     fn of(&self) -> Option<f64> {
         None
     }
@@ -186,7 +186,7 @@ pub enum LrSchedule {
 }
 
 impl LrSchedule {
-    /// Whether it has a decay, which by default is as long as the run.
+    /// Whether the schedule has a decay, which by default is as long as the run.
     pub(crate) fn falls(self) -> bool {
         !matches!(self, LrSchedule::Constant | LrSchedule::CosineRestarts)
     }
@@ -211,7 +211,7 @@ impl TryFrom<Map<String, Value>> for TrainOptions {
     }
 }
 
-/// Options by their groups, from options with and without groups.
+/// Sorts options into their groups; given options may be with or without groups.
 pub(crate) fn nested(given: Map<String, Value>) -> std::result::Result<Map<String, Value>, String> {
     let rows = table::rows().map_err(|e| e.to_string())?;
     let mut groups = Map::new();

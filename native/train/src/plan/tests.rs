@@ -26,7 +26,7 @@ fn spec() -> Spec {
 }
 
 fn options() -> TrainOptions {
-    // A validation would take more than these steps.
+    // A validation would take more memory than these steps.
     TrainOptions {
         data: DataOptions {
             batch_size: 80,
@@ -124,7 +124,7 @@ fn tuning_doubles_until_memory_or_the_largest_batch_ends_it() {
     assert!(sizes.contains(&tuned.batch_size) && [2, 4].starts_with(&sizes), "{sizes:?}");
     assert!(tuned.rows.iter().all(|row| row.frames_per_second > 0.0 && row.bytes > 0));
 
-    // If a batch of 6 fits, no larger one does, even where 24 are the first.
+    // The limit fits 6 windows, so the first batch of 24 windows is halved to 6.
     let first =
         TrainOptions { data: DataOptions { batch_size: 24, ..own.clone().data }, ..own.clone() };
     let mut memory = Memory::measure(&spec, &first, &NEVER).unwrap();

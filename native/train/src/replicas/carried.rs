@@ -1,4 +1,4 @@
-//! States of the tracks, which a resumed run continues from.
+//! States of the tracks, saved for a resumed run to continue from.
 
 use sconce_nn::backbone::State;
 use sconce_nn::checkpoint::Optimiser;
@@ -7,12 +7,12 @@ use sconce_tensor::{Device, Error, Result};
 use super::Replicas;
 use crate::states::States;
 
-/// Name of the learner's states beside the moments. The name of a companion's states is this, a dot, and the name of
-/// its objective.
+/// Name under which the learner's states are saved, beside the moments. The name of a companion's states is this name,
+/// a dot, and the name of its objective.
 const LEARNER: &str = "carried";
 
 impl Replicas<'_> {
-    /// Adds the states of the tracks. A resumed run cannot compute them again: they come from earlier weights.
+    /// Adds the states of the tracks. A resumed run cannot recompute them, because earlier weights produced them.
     pub(crate) fn save(&self, numbers: &mut Optimiser) -> Result<()> {
         let carried = || self.all.iter().filter_map(|replica| replica.carried.as_ref());
         save(numbers, LEARNER.into(), carried().map(|states| &states.learner))?;

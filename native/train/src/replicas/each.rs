@@ -1,4 +1,4 @@
-//! Work of replicas in parallel, each on its own thread.
+//! Parallel work on replicas, each on its own thread.
 
 use std::io;
 use std::thread::{self, ScopedJoinHandle};

@@ -1,13 +1,13 @@
 //! A policy that learns on one device, or on several by data parallelism.
 //!
-//! 1. Each device has a replica with its own weights, moments and states. Replica i of n learns from windows
-//!    `i b/n ..` of each batch of b. Dropout and all other random numbers depend on a window's place in the batch.
-//! 2. Replicas divide their sums by the [`Denominators`] of the whole batch. So their figures and gradients add up to
-//!    those of one device with the same batch, up to the order of sums.
-//! 3. Replicas work in parallel, each on its own thread, and none waits for another within a piece of work. Between
-//!    two pieces all of them are done, and a failure of one ends the step of all. Then the thread of the run adds
-//!    their gradients.
-//! 4. Each makes the same update by the same sum, so that weights stay the same to the bit. The first replica is
+//! 1. Each device has a replica with its own weights, moments and states. Replica i of n learns from windows `i b/n ..`
+//!    of each batch of b. Dropout and all other random numbers depend on a window's place in the batch.
+//! 2. Replicas divide their sums by the [`Denominators`] of the whole batch. So the replicas' figures and gradients add
+//!    up to those of one device with the same batch, up to rounding from the order of sums.
+//! 3. Replicas work in parallel, each on its own thread, and do not wait for each other within a task. Between two
+//!    tasks all of them are done, and a failure of one ends the step of all. Then the thread of the run adds the
+//!    replicas' gradients.
+//! 4. Each replica runs the same update with the same sum, so that weights stay bit-identical. The first replica is
 //!    validated and saved.
 
 mod carried;
@@ -35,12 +35,12 @@ pub(crate) struct Replicas<'s> {
     sum: Option<Box<dyn AllReduce>>,
     transforms: Transforms,
     learn: Learn,
-    /// Whether some replicas made an update that others did not make.
+    /// Whether an update succeeded on some replicas and failed on others.
     torn: bool,
 }
 
 impl<'s> Replicas<'s> {
-    /// Replicas whose gradients `sum` adds, if there are several.
+    /// Groups these replicas. `sum` adds their gradients if there are several replicas.
     pub(crate) fn new(
         all: Vec<Replica<'s>>,
         sum: Option<Box<dyn AllReduce>>,
@@ -50,7 +50,7 @@ impl<'s> Replicas<'s> {
         Replicas { all, sum, transforms, learn, torn: false }
     }
 
-    /// Replaces [`Stepper::learn`].
+    /// Replaces [`Stepper::learn`], for tests.
     #[cfg(test)]
     pub(crate) fn learning(self, learn: Learn) -> Self {
         Replicas { learn, ..self }
@@ -66,13 +66,13 @@ impl<'s> Replicas<'s> {
         self.all.len()
     }
 
-    /// Whether the replicas differ from each other, so that their weights are not to be saved.
+    /// Whether the replicas' weights differ, so that they must not be saved.
     pub(crate) fn torn(&self) -> bool {
         self.torn
     }
 
-    /// Adds the gradient of a batch, which counts for its mean weight, or for 1 if the batch is `alone` in an update.
-    /// Returns its figures and that number.
+    /// Adds the gradient of a batch, weighted by the batch's mean weight, or by 1 if the batch is `alone` in an update.
+    /// Returns the batch's figures and that weight.
     pub(crate) fn learn(
         &mut self,
         loaded: Loaded,
@@ -85,8 +85,8 @@ impl<'s> Replicas<'s> {
         self.learn_shares(Share::all(loaded, self.count()), at, counts)
     }
 
-    /// [`learn`](Self::learn) of a batch alone in an update. Returns `None` where the whole update was launched
-    /// [at once](Stepper::begin): its figures are then among the [`results`](Self::results).
+    /// Runs [`learn`](Self::learn) for a batch alone in an update. Returns `None` if the whole update was launched
+    /// [at once](Stepper::begin): the figures are then among the [`results`](Self::results).
     pub(crate) fn learn_at_once(
         &mut self,
         loaded: Loaded,
@@ -124,7 +124,7 @@ impl<'s> Replicas<'s> {
         Ok((figures, counts))
     }
 
-    /// The figures of the updates that were launched at once since the last call.
+    /// The figures of updates launched at once since the last call.
     pub(crate) fn results(&mut self) -> Result<Vec<Result<StepMetrics>>> {
         self.all[0].stepper.results()
     }
@@ -177,7 +177,7 @@ impl<'s> Replicas<'s> {
         self.all.iter_mut().for_each(|replica| replica.stepper.set_micro_batch(windows));
     }
 
-    /// Updates all replicas by the sum of their gradients. Returns the norm of the mean gradient and, if `looks`, the
+    /// Updates all replicas by the sum of their gradients. Returns the norm of the mean gradient and, with `looks`, the
     /// first replica's statistics of each weight.
     pub(crate) fn update(
         &mut self,

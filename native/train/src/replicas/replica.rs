@@ -11,13 +11,13 @@ use crate::states::States;
 use crate::step::{Learned, Stepper, Task};
 use crate::transform::{Moment, Transforms};
 
-/// A function in place of [`Stepper::learn`].
+/// A function that replaces [`Stepper::learn`].
 pub(crate) type Learn = Box<dyn Fn(&mut Stepper<'_>, Task<'_>) -> Result<Learned> + Send + Sync>;
 
 /// The learner of one device, and the states of its tracks.
 pub(crate) struct Replica<'s> {
     pub(super) stepper: Stepper<'s>,
-    /// States of its tracks after the last batch.
+    /// States of the replica's tracks after the last batch.
     pub(super) carried: Option<States>,
 }
 
@@ -34,7 +34,7 @@ impl<'s> Replica<'s> {
         States::zero(self.stepper.policy(), self.stepper.objectives(), windows)
     }
 
-    /// Finds the states before the windows of a share, and applies the transforms to its batch.
+    /// Finds the states before the windows of a share, and applies the transforms to the share's batch.
     pub(super) fn begin(
         &self,
         share: &mut Share,
@@ -55,7 +55,7 @@ impl<'s> Replica<'s> {
         Ok(())
     }
 
-    /// Launches the whole update of a batch, if that is possible at once. Returns whether it was launched.
+    /// Launches the whole update of a batch at once, if that is possible. Returns whether it was launched.
     pub(super) fn begin_update(
         &mut self,
         share: &Share,
@@ -97,7 +97,7 @@ impl<'s> Replica<'s> {
         Ok(learned.figures)
     }
 
-    /// Updates the weights. Returns the norm and, if `looks`, the statistics of [`Stepper::update_observed`].
+    /// Updates the weights. Returns the norm and, with `looks`, the statistics of [`Stepper::update_observed`].
     pub(super) fn update(
         &mut self,
         learning_rate: f64,
@@ -109,13 +109,14 @@ impl<'s> Replica<'s> {
         }
     }
 
-    /// The gradients of all learning weights, one after another, on their device.
+    /// The gradients of all learning weights, concatenated, on their device.
     pub(super) fn gradient(&self) -> Result<Tensor> {
         let all = self.stepper.learning().values().map(|weight| weight.flat_gradient());
         Ok(Tensor::cat(&all.collect::<Result<Vec<_>>>()?, 0)?)
     }
 
-    /// The reverse of [`gradient`](Self::gradient).
+    /// Replaces the gradients of all learning weights by slices of `all`, as [`gradient`](Self::gradient) concatenates
+    /// them.
     pub(super) fn set_gradient(&self, all: &Tensor) -> Result<()> {
         let mut from = 0;
         for weight in self.stepper.learning().values() {

@@ -10,16 +10,16 @@ use crate::states::States;
 
 /// The part of a batch that a replica learns from.
 pub(super) struct Share {
-    /// Index of its first window in the batch.
+    /// Index of the share's first window in the batch.
     pub first: usize,
     pub batch: Batch,
     pub fresh: Vec<bool>,
-    /// States before the windows, once a replica has found them.
+    /// States before the windows; `None` until a replica has found them.
     pub states: Option<States>,
 }
 
 impl Share {
-    /// Cuts a batch into parts of equally many windows.
+    /// Cuts a batch into `parts` shares with equal numbers of windows.
     pub(super) fn all(loaded: Loaded, parts: usize) -> Vec<Share> {
         let Loaded { batch, fresh, .. } = loaded;
         let whole = Share { first: 0, batch, fresh, states: None };

@@ -1,4 +1,4 @@
-//! Several CPU replicas in the place of several devices that share a batch.
+//! Tests with several CPU replicas instead of several devices that share a batch.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::step::{Learned, Unroll};
 use crate::weights::WeightTransforms;
 use crate::{objective, transform};
 
-/// Adds up in the order of the devices.
+/// Adds the gradients in the order of the devices.
 pub(crate) struct InOrder;
 
 impl AllReduce for InOrder {
@@ -118,7 +118,7 @@ fn numbers(replica: &Replica) -> Vec<f32> {
     replica.weights().values().flat_map(|w| tensor::to_vec(w).unwrap()).collect()
 }
 
-/// Results of some steps of two batches each. The numbers of a result have one scale.
+/// Results of some steps of two batches each. The values of one result have the same scale.
 fn steps(case: &Case, count: usize) -> Vec<(&'static str, Vec<f32>)> {
     let mut all = replicas(case, count, InOrder);
     let (mut losses, mut norms) = (vec![], vec![]);
@@ -227,7 +227,7 @@ fn a_failure_of_one_device_ends_the_step_of_all_and_leaves_no_trace_in_the_next(
     assert_eq!(got, want);
 }
 
-/// Gives the last device another sum.
+/// Gives the last device a different sum than the others.
 struct Other(f64);
 
 impl AllReduce for Other {

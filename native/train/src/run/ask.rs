@@ -14,7 +14,7 @@ impl Run<'_> {
         self.ask.is_some() && step > asked && step.is_multiple_of(every.max(1))
     }
 
-    /// Calls the callback and applies its verdict. Returns whether the run is to end.
+    /// Calls the callback and applies its verdict. Returns whether the run should end.
     pub(super) fn ask(&mut self) -> Result<bool> {
         let step = self.progress.step;
         self.progress.asked = step;
@@ -34,5 +34,5 @@ impl Run<'_> {
     }
 }
 
-/// Largest learning rate, as in the options.
+/// Largest learning rate, the same as in the options.
 const MAX_RATE: f64 = 1000.0;

@@ -11,23 +11,23 @@ use crate::report::{Event, HeadLoss, HeadNll, Pace, Point};
 use crate::step::StepMetrics;
 
 impl Run<'_> {
-    /// Counts a step, and reports it unless its figures wait on a card.
+    /// Counts a step, and reports it unless the step's figures wait on a card.
     pub(super) fn count(&mut self, stepped: Option<StepMetrics>, learning_rate: f64, pace: Pace) {
         self.progress.step += 1;
         let (step, seconds) = (self.progress.step, self.progress.seconds);
         let made = Waiting { step, learning_rate, pace, seconds };
         match stepped {
             Some(stepped) => self.account(stepped, made),
-            // The step is in flight.
+            // The step is in flight, so its figures are not known yet.
             None => self.waiting.push(made),
         }
     }
 
-    /// Accounts for the steps whose figures wait on a card. A step that failed changed nothing.
+    /// Waits for the steps whose figures are on a card, and reports them. A step that failed changed nothing.
     pub(super) fn settle(&mut self) -> Result<()> {
         let (waiting, began) = (std::mem::take(&mut self.waiting), Instant::now());
         let results = self.replicas.results()?;
-        // The wait for the card is shared equally.
+        // The time spent waiting for the card is divided equally between the steps.
         let waited = began.elapsed().as_secs_f64() / waiting.len().max(1) as f64;
         for (stepped, mut made) in results.into_iter().zip(waiting) {
             let first = made.step - 1;
@@ -38,7 +38,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Reports a step, and puts it on the curve if that is due.
+    /// Reports a step, and adds it to the learning curve if a point is due.
     fn account(&mut self, stepped: StepMetrics, made: Waiting) {
         let Waiting { step, learning_rate, pace, seconds } = made;
         self.progress.pace.add(pace);
@@ -67,7 +67,7 @@ impl Run<'_> {
         self.report_gradients(stepped.gradients);
     }
 
-    /// Reports a step that was skipped.
+    /// Reports a step whose gradient overflowed.
     fn report_overflow(&self, grad_norm: f64) {
         if let (false, Some(scale)) = (grad_norm.is_finite(), self.replicas.stepper().loss_scale())
         {
@@ -76,7 +76,7 @@ impl Run<'_> {
         }
     }
 
-    /// Losses with the names of their heads.
+    /// Combines losses with the names of their heads.
     pub(super) fn by_head(&self, losses: Vec<f64>) -> Vec<HeadLoss> {
         let heads = self.replicas.stepper().policy().spec().heads.parts.iter().zip(losses);
         // A head without labels has no imitation loss.
@@ -84,7 +84,7 @@ impl Run<'_> {
         choosing.map(|(head, loss)| HeadLoss { name: head.name.clone(), loss }).collect()
     }
 
-    /// Writes and reports the statistics of gradients, if there are some.
+    /// Writes and reports the statistics of gradients, if there are any.
     fn report_gradients(&mut self, weights: Vec<WeightGradient>) {
         if weights.is_empty() {
             return;
@@ -96,7 +96,7 @@ impl Run<'_> {
         (self.events)(Event::Gradients { step: report.step, weights: report.weights });
     }
 
-    /// Reports an epoch that is over.
+    /// Reports an epoch that has ended.
     pub(super) fn end_epoch(&mut self) {
         let (step, epoch_steps) = (self.progress.step, self.epoch_steps.max(1));
         if !step.is_multiple_of(epoch_steps) {

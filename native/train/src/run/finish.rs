@@ -54,7 +54,7 @@ impl Run<'_> {
         match lost {
             None => Ok(report),
             Some((path, reason)) => {
-                // Through text, which keeps the digits of numbers as the user wrote them.
+                // Converting through text keeps the digits of numbers as the user wrote them.
                 let text = serde_json::to_string(&report);
                 let report = text.and_then(|text| serde_json::from_str(&text));
                 let report = report.map_err(|e| Error::corrupt("report", e))?;
@@ -63,8 +63,7 @@ impl Run<'_> {
         }
     }
 
-    /// Scores of the best policy, which may have no file, and of the baselines, on every frame of the validation
-    /// games.
+    /// Scores the best policy, which may have no file, and the baselines, on every frame of the validation games.
     fn scores(&self, unwritten: Option<Snapshot>) -> Result<(Report, Vec<BaselineReport>)> {
         let options = self.options.eval(1);
         let views = &self.validation.1;

@@ -11,11 +11,11 @@ use serde::Serialize;
 use crate::gradients::GradientReport;
 use crate::report::RunReport;
 
-/// Most bytes of `run.json`. Options and Spec take less than 10,000.
+/// Maximum size of `run.json` in bytes. Options and Spec take less than 10,000.
 pub(super) const MAX_RECORD: u64 = 1 << 20;
-/// Most bytes of `report.json`, which has the history of a run.
+/// Maximum size in bytes of `report.json`, which has the history of a run.
 pub(super) const MAX_REPORT: u64 = 1 << 26;
-/// Most bytes of `gradients.jsonl`.
+/// Maximum size of `gradients.jsonl` in bytes.
 const MAX_GRADIENTS: u64 = 1 << 30;
 
 /// The folder of a run.
@@ -34,7 +34,7 @@ pub enum Kind {
 /// The numbered checkpoints that are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// Number of latest states; with 0 the present ones stay.
+    /// Number of latest states to keep; with 0, existing ones are not removed.
     pub last: usize,
     /// Steps of the best policies.
     pub best: Vec<u64>,
@@ -50,7 +50,7 @@ impl Kind {
 }
 
 impl Folder {
-    /// The folder at `path`, which need not exist.
+    /// Refers to the folder at `path`, which need not exist.
     pub fn new(path: &Path) -> Self {
         Folder(path.to_path_buf())
     }
@@ -60,27 +60,27 @@ impl Folder {
         &self.0
     }
 
-    /// The checkpoint of a kind.
+    /// Path of the checkpoint of a kind.
     pub fn file(&self, kind: Kind) -> PathBuf {
         self.0.join(format!("{}.{EXTENSION}", kind.name()))
     }
 
-    /// The numbered file of a step.
+    /// Path of the numbered checkpoint of a step.
     pub fn numbered(&self, kind: Kind, step: u64) -> PathBuf {
         self.0.join(format!("{}-{step:08}.{EXTENSION}", kind.name()))
     }
 
-    /// The report of the run.
+    /// Path of the run's report.
     pub fn report(&self) -> PathBuf {
         self.0.join("report.json")
     }
 
-    /// The record of the run, written at its start.
+    /// Path of the run's record, which is written at the start.
     pub fn record(&self) -> PathBuf {
         self.0.join("run.json")
     }
 
-    /// The gradient reports, one on each line.
+    /// Path of the gradient reports, one on each line.
     pub fn gradients(&self) -> PathBuf {
         self.0.join("gradients.jsonl")
     }
@@ -93,7 +93,7 @@ impl Folder {
         Ok(lines.map_while(|line| serde_json::from_slice(line).ok()).collect())
     }
 
-    /// Adds a gradient report.
+    /// Appends a gradient report.
     pub fn add_gradients(&self, report: &GradientReport) -> Result<()> {
         let path = self.gradients();
         let mut file = fs::append(&path)?;
@@ -102,7 +102,7 @@ impl Folder {
         if before + line.len() as u64 > MAX_GRADIENTS {
             return Err(Error::out_of_range("bytes", before as f64, 0.0, MAX_GRADIENTS as f64));
         }
-        // A failure leaves no partial line, which the next report would continue, and no empty file.
+        // A failed write leaves no partial line, which the next report would continue, and no empty file.
         file.write_all(&line).map_err(|e| {
             let _ = match before {
                 0 => std::fs::remove_file(&path),
@@ -112,7 +112,7 @@ impl Folder {
         })
     }
 
-    /// Removes the reports after `step`, the last that a killed run saved: these steps come again.
+    /// Removes the reports after `step`, the last step that a killed run saved: later steps run again.
     pub fn cut_gradients(&self, step: u64) -> Result<()> {
         if !self.gradients().exists() {
             return Ok(());
@@ -123,7 +123,7 @@ impl Folder {
         fs::write_atomic(&self.gradients(), |file| file.write_all(&lines.concat()))
     }
 
-    /// Creates the folder and takes its lock: one run at a time.
+    /// Creates the folder and takes its lock, so that one run at a time uses the folder.
     pub fn lock(&self) -> Result<File> {
         if Corpus::is_at(&self.0) {
             let what = format!("folder {}", self.0.display());
@@ -131,7 +131,7 @@ impl Folder {
         }
         std::fs::create_dir_all(&self.0).map_err(Error::io(&self.0))?;
         let lock = fs::lock(&self.0, "lock")?;
-        // Partial files of a killed run.
+        // Removes partial files of a killed run.
         fs::clear_partials(&self.0)?;
         Ok(lock)
     }
@@ -141,7 +141,7 @@ impl Folder {
         write_json(&self.report(), report)
     }
 
-    /// Adds the other states of the folder to the error of the last state.
+    /// Lists the folder's other states in the error about the last state.
     pub fn other_states(&self, error: Error) -> Error {
         let Error::Corrupt { what, reason } = error else { return error };
         let steps = self.steps(Kind::Last).unwrap_or_default();
@@ -161,7 +161,7 @@ impl Folder {
         format!("start again in another folder{kept}; keep_last keeps several states")
     }
 
-    /// Removes the numbered checkpoints that are not kept.
+    /// Removes the numbered checkpoints that are not to be kept.
     pub fn prune(&self, keep: &Keep) -> Result<()> {
         let mut last = self.steps(Kind::Last)?;
         last.sort_unstable_by(|a, b| b.cmp(a));
@@ -189,7 +189,7 @@ impl Folder {
         let step = |name: &str| -> Option<u64> {
             let rest = name.strip_prefix(kind.name())?.strip_prefix('-')?;
             let step = rest.strip_suffix(EXTENSION)?.strip_suffix('.')?.parse().ok()?;
-            // Only names that a run writes, not a user's `best-1.safetensors`.
+            // Matches only names that a run writes, not a user's `best-1.safetensors`.
             (self.numbered(kind, step).file_name()? == name).then_some(step)
         };
         let mut steps = vec![];

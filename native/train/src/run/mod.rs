@@ -1,7 +1,7 @@
 //! A training run, from a corpus to a checkpoint and a report.
 //!
-//! Every random number is a function of seed and step, so a run that resumes from `last.safetensors` does the same as
-//! the uninterrupted one.
+//! Every random number is a function of seed and step, so a run that resumes from `last.safetensors` gives the results
+//! of the uninterrupted run.
 
 mod ask;
 mod due;
@@ -77,7 +77,7 @@ pub fn run(
     run_watched(corpus, spec, options, out, Watch::of(events), cancel)
 }
 
-/// [`run`] with a callback between two steps.
+/// Runs [`run`] with a callback between two steps.
 pub fn run_watched(
     corpus: &Corpus,
     spec: &Spec,
@@ -104,15 +104,15 @@ fn run_on(
     spec.validate()?;
     fits(corpus.schema(), spec)?;
     let folder = Folder::new(out);
-    // Dropped after the run, whose drop waits for its last write.
+    // The lock is declared before the run, so that it is dropped after the run, whose drop waits for its last write.
     let _lock = folder.lock()?;
     let _threads = pool_of(options.machine.threads)?;
     let mut run = Run::prepare(machine, corpus, spec, options, folder, watch, cancel)?;
     match run.train() {
         Ok(stopped) => run.finish(stopped),
         Err(error) => {
-            // A step fails before it changes a weight, so these are the weights of the last whole one. Errors of this
-            // save are dropped: the first error is returned.
+            // A step fails before it changes a weight, so these are the weights after the last completed step. Errors
+            // of this save are dropped: the first error is returned.
             if run.progress.step > 0 && !run.replicas.torn() {
                 let _ = run.save(None);
             }

@@ -47,7 +47,7 @@ impl<'a> Run<'a> {
         let validation = (validation, validation_views);
         let mixed = mixed(spec, options, &validation.1)?;
         let digest = digest(&train_views, &mixed, &validation.1);
-        // A resumed run has its weights already, wherever they came from.
+        // A resumed run already has its weights, so it takes none from a policy file.
         let goes_on = options.machine.resume && folder.file(Kind::Last).exists();
         let first = || first_policy(spec, options, &train_views, cancel);
         let first = (!goes_on).then(first).transpose()?;

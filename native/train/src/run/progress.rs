@@ -9,10 +9,10 @@ use crate::options::TrainOptions;
 use crate::report::{Pace, Point};
 use crate::schedule::Schedule;
 
-/// The state of a run in `last.safetensors`, beside weights and moments.
+/// The state of a run in `last.safetensors`, besides weights and moments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Progress {
-    /// Steps so far.
+    /// Number of completed steps.
     pub step: u64,
     /// Updates of the optimiser; skipped ones do not count.
     pub updates: u64,
@@ -22,11 +22,11 @@ pub(super) struct Progress {
     pub best_nll: Option<f64>,
     /// Step of the best policy.
     pub best_step: Option<u64>,
-    /// Validations in a row that were not better.
+    /// Consecutive validations without an improvement.
     pub without_better: u64,
     /// The step of the last validation.
     pub validated: u64,
-    /// Steps and NLLs of the validations whose policies are kept, the best first.
+    /// Steps and NLLs of the validations whose policies are kept, best first.
     #[serde(default)]
     pub kept: Vec<(u64, f64)>,
     /// Training losses since the last point of the history.
@@ -40,10 +40,10 @@ pub(super) struct Progress {
     /// Windows that are computed together.
     #[serde(default)]
     pub micro_batch: Option<usize>,
-    /// Steps of the warm-up. Their number does not change after the run began.
+    /// Number of warm-up steps, which does not change after the start of the run.
     #[serde(default)]
     pub warmup_steps: Option<u64>,
-    /// Precision of the run, on whatever machine it resumes.
+    /// Precision of the run, which is kept on any machine where it resumes.
     #[serde(default)]
     pub precision: Precision,
     #[serde(default)]
@@ -55,7 +55,7 @@ pub(super) struct Progress {
     #[serde(default)]
     pub asked: u64,
     pub history: Vec<Point>,
-    /// The options, with the original lengths of the schedule in a run that was lengthened.
+    /// The options. If the run was lengthened, the schedule has its original lengths.
     pub options: TrainOptions,
     /// The options as given, if they differ from `options`.
     #[serde(default)]
@@ -80,7 +80,7 @@ impl Tally {
         self.steps += 1;
     }
 
-    /// The means, or `None` without steps. The tally is then empty.
+    /// Takes the mean figures and empties the tally; `None` without steps.
     pub(super) fn take(&mut self) -> Option<Figures> {
         let Tally { losses, steps } = std::mem::take(self);
         (steps > 0).then(|| losses.over(steps as f64))
@@ -122,13 +122,13 @@ impl Progress {
         Schedule { warmup_steps, ..schedule }
     }
 
-    /// The options as given.
+    /// The options as the user gave them.
     pub(super) fn said(&self) -> &TrainOptions {
         self.said.as_ref().unwrap_or(&self.options)
     }
 
     /// Counts a validation. Returns whether its policy is the best, by at least `min_delta`. Without validation games
-    /// the latest policy is.
+    /// the latest policy counts as the best.
     pub(super) fn rate(&mut self, nll: Option<f64>, min_delta: f64) -> bool {
         self.validated = self.step;
         let best = match (nll, self.best_nll) {
@@ -143,7 +143,7 @@ impl Progress {
         best
     }
 
-    /// Whether the policy of this step is among the best `keep`. Of equal policies the earlier is better.
+    /// Whether the policy of this step is among the best `keep`. Among equal policies the earlier one is better.
     pub(super) fn keep(&mut self, nll: Option<f64>, keep: usize) -> bool {
         if let Some(nll) = nll {
             let place = self.kept.partition_point(|(_, other)| *other <= nll);

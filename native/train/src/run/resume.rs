@@ -1,10 +1,10 @@
 //! Resuming a run: whether it may continue from an earlier state, with which options, and with which schedule.
 //!
-//! 1. An option that is not given is the earlier run's.
-//! 2. Options on how a run is computed, watched and saved, and on when it ends, may change; options on what is
-//!    computed may not. All options that differ but may not are reported together.
-//! 3. The schedule is the earlier run's. In a run that is lengthened, warm-up and decay keep their lengths, unless
-//!    `decay_steps` is given anew. In a run that is shortened, the warm-up keeps its length.
+//! 1. An option that is not given keeps the value of the earlier run.
+//! 2. Options on how a run is computed, watched and saved, and on when it ends, may change; options on what is computed
+//!    may not. All forbidden differences are reported together.
+//! 3. The schedule of the earlier run is kept. In a run that is lengthened, warm-up and decay keep their lengths,
+//!    unless `decay_steps` is given again. In a run that is shortened, the warm-up keeps its length.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,14 +21,14 @@ use super::progress::Progress;
 use crate::options::{LrSchedule, NAMED, TrainOptions, nested, rows};
 use crate::schedule::Schedule;
 
-/// The record of a run in its folder, from the start on.
+/// The record of a run in its folder, written at the start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Folder of its games; `None` if only a checkpoint is there, which does not record it.
+    /// Folder of the run's games; `None` if the folder has only a checkpoint, which does not record it.
     pub corpus: Option<PathBuf>,
     /// Spec of the policy.
     pub spec: Spec,
-    /// Options of the run, as given.
+    /// Options of the run, as the user gave them.
     pub options: TrainOptions,
     /// Precision of the run.
     #[serde(default)]
@@ -73,17 +73,17 @@ impl Record {
         Ok(Record { corpus: None, spec: manifest.spec, options, precision })
     }
 
-    /// The recorded options, replaced by those that are given in `said`.
+    /// Returns the recorded options, with the options in `said` replaced.
     pub fn with(self, said: Value) -> Result<TrainOptions> {
         let wrong = |e: String| Error::mismatch("options", "those of a run", e);
         let Value::Object(said) = said else { return Err(wrong(said.to_string())) };
         let said = Value::Object(nested(said).map_err(wrong)?);
         let mut options = value(&self.options)?;
-        // Steps replace epochs, so epochs alone would have no effect.
+        // Steps override epochs, so recorded steps are dropped if only epochs are given.
         if said.pointer("/schedule/epochs").is_some() && said.pointer("/schedule/steps").is_none() {
             lay(&mut options, serde_json::json!({ "schedule": { "steps": null } }));
         }
-        // A new precision is forced only if that is given too.
+        // The recorded `force` does not apply to a new precision, which is forced only if the new options say so.
         if said.pointer("/machine/precision").is_some() {
             lay(&mut options, serde_json::json!({ "machine": { "force_precision": false } }));
         }
@@ -92,7 +92,7 @@ impl Record {
     }
 }
 
-/// Replaces values of `under` by those of the same name in `over`, a list or a number as a whole.
+/// Replaces values of `under` by those of the same name in `over`. Lists and numbers are replaced as a whole.
 fn lay(under: &mut Value, over: Value) {
     match (under, over) {
         (Value::Object(under), Value::Object(over)) => {
@@ -104,11 +104,11 @@ fn lay(under: &mut Value, over: Value) {
     }
 }
 
-/// The state that a run resumes from: the policy, the progress (with the options from now on) and the optimiser's
-/// numbers.
+/// The state that a run resumes from: the policy, the progress (with the options from now on) and the optimiser's saved
+/// arrays.
 pub(super) type Resumed = (Policy, Progress, Optimiser);
 
-/// Reads the state of an earlier run in the folder, if it may be resumed. Digests identify its games and its teacher.
+/// Reads the state of an earlier run in the folder, if that run may be resumed. Digests identify its games and teacher.
 pub(super) fn resumable(
     folder: &Folder,
     spec: &Spec,
@@ -141,7 +141,7 @@ pub(super) fn resumable(
     Ok(Some((policy, progress, optimiser)))
 }
 
-/// Takes the new options, with the earlier schedule.
+/// Applies the new options, but keeps the earlier schedule.
 fn go_on(progress: &mut Progress, now: &TrainOptions, epoch_steps: u64) -> Result<()> {
     let before = progress.schedule(progress.options.total_steps(epoch_steps));
     progress.options = lengthened(progress, now, epoch_steps)?;
@@ -152,12 +152,12 @@ fn go_on(progress: &mut Progress, now: &TrainOptions, epoch_steps: u64) -> Resul
 
 pub(super) fn progress(path: &Path, manifest: &Manifest) -> Result<Progress> {
     let corrupt = |e| Error::corrupt(path.display().to_string(), format!("no state of a run: {e}"));
-    // Older files have it among the notes.
+    // Older files have the progress among the notes.
     let value = if manifest.run.is_null() { &manifest.notes } else { &manifest.run };
     serde_json::from_value(value.clone()).map_err(corrupt)
 }
 
-/// The differences between two runs that are not allowed: in Spec, options and games.
+/// Lists the forbidden differences between two runs: in Spec, options and games.
 fn differences(
     (spec, progress): (&Spec, &Progress),
     (now_spec, now, digest): (&Spec, &TrainOptions, &str),
@@ -180,8 +180,8 @@ fn differences(
     Ok(found)
 }
 
-/// The difference in precision, if there is one. The requested precision may not be the one in use, on this machine or
-/// on the one where the run began.
+/// Returns the difference in precision, if there is one. The requested precision may differ from the one in use, on
+/// this machine or on the machine where the run began.
 fn rounded(recorded: Precision, now: &TrainOptions) -> Option<Difference> {
     let given = now.precision_here();
     let why = match now.machine.precision {
@@ -198,8 +198,8 @@ fn rounded(recorded: Precision, now: &TrainOptions) -> Option<Difference> {
     })
 }
 
-/// The options that may not change. With the same optimiser, its numbers are filled in where they are not given;
-/// numbers of another optimiser follow from it.
+/// The options that may not change. With the same optimiser, its hyperparameters are filled in where they are not
+/// given; those of another optimiser follow from its name.
 fn fixed(options: &TrainOptions, same_optimiser: bool) -> Result<Value> {
     let mut options = options.clone();
     if same_optimiser && let Ok(config) = options.optimiser() {
@@ -209,7 +209,7 @@ fn fixed(options: &TrainOptions, same_optimiser: bool) -> Result<Value> {
         (own.eps, own.momentum) = (config.eps, config.momentum);
     }
     let mut values = value(&options)?;
-    // By their names alone, as users give them.
+    // Options are listed by their names alone, as users give them.
     let mut all = Map::new();
     for row in rows()?.iter().filter(|row| !row.is_free()) {
         let group = values.get_mut(&row.group);
@@ -224,14 +224,14 @@ fn fixed(options: &TrainOptions, same_optimiser: bool) -> Result<Value> {
     Ok(Value::Object(all))
 }
 
-/// The data as JSON, with the digits of numbers as the user wrote them.
+/// Converts data to JSON, with the digits of numbers as the user wrote them.
 fn value(data: &impl Serialize) -> Result<Value> {
     let text = serde_json::to_string(data).map_err(|e| Error::corrupt("options", e))?;
     serde_json::from_str(&text).map_err(|e| Error::corrupt("options", e))
 }
 
-/// Adds the names of fields in which two values differ. If both are variants of different names, the variants are
-/// reported: their fields follow from them.
+/// Adds the names of fields in which two values differ. For two different variants, only the variants are reported,
+/// because their fields follow from them.
 fn compare(before: &Value, now: &Value, name: &str, found: &mut Vec<Difference>) {
     let differ = |recorded: &Value, given: &Value| Difference {
         option: name.to_string(),
@@ -263,7 +263,7 @@ fn compare(before: &Value, now: &Value, name: &str, found: &mut Vec<Difference>)
     }
 }
 
-/// Fields on which the meaning of the others depends: of heads, and of an embedding.
+/// Fields that determine the meaning of the other fields: of heads, and of an embedding.
 const KINDS: [&str; 2] = ["kind", "layout"];
 
 fn part(fields: &Map<String, Value>, key: &str) -> Value {
@@ -291,12 +291,12 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// The options of a run from now on, with the earlier schedule.
+/// The options of a run from now on, with the lengths of the earlier schedule.
 fn lengthened(progress: &Progress, now: &TrainOptions, epoch_steps: u64) -> Result<TrainOptions> {
     let before = &progress.options;
     let (steps, total) = (before.total_steps(epoch_steps), now.total_steps(epoch_steps));
     let mut options = now.begun();
-    // The lengths that were given may have been cut to a shorter run.
+    // The earlier run may have cut its given lengths to fit, so the given values are compared.
     let again = now.schedule.decay_steps == progress.said().schedule.decay_steps;
     let schedule = progress.schedule(steps);
     if !again {
@@ -506,7 +506,7 @@ mod tests {
         };
         let before = linear(60);
         let now = lengthened(&at(40, before.clone()), &linear(600), 10).unwrap();
-        // A warm-up takes at most half of the run, whose length was 60 when it began.
+        // A warm-up takes at most half of the run, which had 60 steps when it began.
         assert_eq!((now.schedule.warmup_steps, now.schedule.decay_steps), (30, Some(30)));
         for step in 0..60 {
             assert_eq!(now.schedule(600).rate(step), before.schedule(60).rate(step), "{step}");
@@ -541,7 +541,7 @@ mod tests {
              got 500, so that the learning rate is 0 from step 600 on"
         );
         assert!(lengthened(&progress, &said(1100), 10).is_ok());
-        // A run keeps the decay that it began with.
+        // A run keeps the decay steps that it began with.
         let own = at(300, said(500));
         assert!(lengthened(&own, &said(500), 10).is_ok());
     }

@@ -1,4 +1,4 @@
-//! The micro-batch of a run, so that it keeps within its memory.
+//! The micro-batch of a run, chosen so that the run stays within its memory limit.
 
 use std::sync::atomic::AtomicBool;
 
@@ -12,7 +12,7 @@ use crate::report::Event;
 
 pub(super) struct Room {
     limit: Option<u64>,
-    /// Bytes that stay from step to step.
+    /// Bytes that stay allocated from step to step.
     lasting: u64,
     batch_size: usize,
     /// Windows that are computed together.
@@ -22,9 +22,9 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Plans the micro-batch. Without a limit all windows of a batch are computed together, unless an earlier part of
-    /// the run had to halve them: then it keeps its parts, whatever is measured now. `batch_size` is the number of
-    /// windows that a device has of a batch; `validates` tells whether the run has validation games.
+    /// Plans the micro-batch. Without a limit all windows of a batch are computed together. If an earlier part of the
+    /// run had to halve them, the micro-batch stays halved, whatever is measured now. `batch_size` is the number of
+    /// windows of a batch on one device; `validates` tells whether the run has validation games.
     pub(super) fn plan(
         spec: &Spec,
         options: &TrainOptions,
@@ -49,7 +49,7 @@ impl Room {
         Ok(Room { limit, lasting: owners.lasting(), batch_size, windows, planned: owners.total() })
     }
 
-    /// Whether there is no limit, so that only a full device cuts batches.
+    /// Whether there is no memory limit, so that only a full device causes smaller micro-batches.
     pub(super) fn is_unlimited(&self) -> bool {
         self.limit.is_none()
     }
@@ -58,7 +58,7 @@ impl Room {
         self.windows
     }
 
-    /// The event of a run that does not compute whole batches together.
+    /// The event to report if the run does not compute whole batches together.
     pub(super) fn told(&self, step: u64) -> Option<Event> {
         (self.windows < self.batch_size).then(|| Event::OutOfMemory {
             step,
@@ -68,7 +68,7 @@ impl Room {
         })
     }
 
-    /// Runs a part of a step, and refuses it if it took more memory than the limit.
+    /// Runs a part of a step, and returns an error if the part took more memory than the limit.
     pub(super) fn watch<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let Some(limit) = self.limit else { return work() };
         let meter = Meter::start()?;
@@ -82,11 +82,11 @@ impl Room {
         }
     }
 
-    /// Halves the micro-batch after a step that ran out of memory. Returns `None` if the error was another or one
-    /// window is left.
+    /// Halves the micro-batch after a step that ran out of memory. Returns `None` for another kind of error, or if only
+    /// one window is left.
     pub(super) fn halve(&mut self, error: &Error, step: u64) -> Option<Event> {
         let bytes = match error {
-            // A refusal by size does not depend on the micro-batch.
+            // An allocation refused for its size does not depend on the micro-batch.
             Error::OutOfMemory { .. } => return None,
             Error::OverLimit { bytes, .. } => Some(*bytes),
             _ => None,

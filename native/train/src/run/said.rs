@@ -10,15 +10,15 @@ use serde_json::{Map, Value};
 use super::folder::MAX_RECORD;
 use crate::options::{NAMED, rows};
 
-/// Names of options and their values, which are not checked yet.
+/// Names of options and their unchecked values.
 pub type Pairs = Vec<(String, Value)>;
 
 /// Contents of a file of options.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Said {
-    /// Corpus of a `run.json`.
+    /// Corpus, if the file is a `run.json`.
     pub corpus: Option<PathBuf>,
-    /// Spec of a `run.json`.
+    /// Spec, if the file is a `run.json`.
     pub spec: Option<Spec>,
     /// Options by their names alone, without their groups.
     pub options: Pairs,
@@ -29,7 +29,7 @@ pub struct Said {
 /// Reads the file of options at `path`.
 ///
 /// # Errors
-/// `Corrupt` for a file that is no JSON of options.
+/// `Corrupt` for a file that is not JSON of options.
 pub fn read_said(path: &Path) -> Result<Said> {
     let corrupt = |reason: String| Error::corrupt(path.display().to_string(), reason);
     let text = fs::read(path, MAX_RECORD)?;
@@ -57,7 +57,7 @@ pub fn read_said(path: &Path) -> Result<Said> {
     }
     for (name, value) in said.options.iter_mut().chain(&mut said.loss) {
         if let Value::Object(fields) = value {
-            // A list of numbers is written as `{"given": [..]}`, beside variants that are names.
+            // A list of numbers is stored as `{"given": [..]}`, because other variants of the option are names.
             *value =
                 fields.remove("given").ok_or_else(|| corrupt(format!("{name} is an object")))?;
         }

@@ -13,7 +13,7 @@ use super::state::Run;
 use crate::options::{DataOptions, SavingOptions, TrainOptions};
 
 impl Run<'_> {
-    /// The draft of a validated policy; `None` if it is neither the best nor among those to keep.
+    /// Drafts a validated policy for saving; `None` if it is neither the best nor among those to keep.
     pub(super) fn draft(
         &mut self,
         policy: &Policy,
@@ -32,7 +32,7 @@ impl Run<'_> {
         Ok(Some(Draft { snapshot, path, numbered }))
     }
 
-    /// Notes on the policy of this step, for playing and scoring.
+    /// Notes on the policy of this step, for later playing and scoring.
     fn notes(&self, nll: Option<f64>) -> Value {
         let TrainOptions {
             data: DataOptions { frame_delay, frame_delay_max, window_size, .. },
@@ -45,16 +45,16 @@ impl Run<'_> {
         })
     }
 
-    /// Starts a write of a policy and the state, from copies of them; the run continues meanwhile.
+    /// Starts to write copies of a policy and of the state; the run continues meanwhile.
     pub(super) fn save(&mut self, policy: Option<Draft>) -> Result<()> {
-        // One copy of the state at a time.
+        // Waiting ensures that at most one copy of the state exists.
         self.saver.wait(self.events);
         let step = self.progress.step;
         self.saved = (step, Instant::now());
         let TrainOptions { saving: SavingOptions { keep_last, .. }, .. } = self.options;
         let path = self.folder.file(Kind::Last);
         let snapshot = match self.snapshot() {
-            // The run continues, and the next save may have enough memory.
+            // The run continues: the next save may have enough memory.
             Err(error @ Error::OutOfMemory { .. }) => {
                 self.saver.fail(step, path, &error, self.events);
                 return Ok(());

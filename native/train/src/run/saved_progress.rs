@@ -1,4 +1,4 @@
-//! How far a run has come, from its last saved state.
+//! Reads the progress of a run from its last saved state.
 
 use std::path::Path;
 
@@ -14,25 +14,25 @@ use crate::report::Point;
 /// The last saved state of a run, without its weights.
 #[derive(Debug, Clone, Serialize)]
 pub struct SavedProgress {
-    /// Steps that were taken.
+    /// Number of completed steps.
     pub steps: u64,
-    /// Time that they took, in seconds.
+    /// Duration of these steps in seconds.
     pub seconds: f64,
     /// The step of the best validation.
     pub best_step: Option<u64>,
     /// Windows that are computed together.
     pub micro_batch: usize,
-    /// The precision in use; the options have the one that was asked for.
+    /// The precision in use; the options have the requested precision.
     pub precision: Precision,
-    /// Updates that were skipped because the gradient of f16 overflowed.
+    /// Updates that were skipped because a gradient overflowed f16.
     pub skipped_updates: u64,
-    /// Figures along the run.
+    /// Points of the learning curve.
     pub history: Vec<Point>,
     /// The options of the run.
     pub options: TrainOptions,
 }
 
-/// Reads the last saved state of the run in the folder, whether the run is over or not.
+/// Reads the last saved state of the run in the folder, whether the run has ended or not.
 ///
 /// # Errors
 /// `NotFound` if the folder has no saved state; `Corrupt` if that file is damaged or is no state of a run.

@@ -1,12 +1,12 @@
 //! Checkpoints, written by a separate thread while the run continues.
 //!
-//! 1. The thread writes a snapshot, as the run changes its weights meanwhile.
-//! 2. One save is in flight at a time. Another save waits for it, or is made later.
-//! 3. The files of a save are written in order, and none after one that fails: a state never refers to a best policy
-//!    that does not exist. That policy is kept, and written before the next save.
+//! 1. The thread writes a snapshot, because the run changes its weights meanwhile.
+//! 2. One save is in flight at a time. The next save waits for it, or is made later.
+//! 3. The files of a save are written in order, and writing stops after a failure: a state never refers to a best
+//!    policy that does not exist. A best policy that could not be written is kept, and written before the next save.
 //! 4. Failures are reported and counted. The run continues, and the earlier file stays. If no state is ever written,
 //!    the last failure is the error of the run.
-//! 5. The drop of a saver waits for its thread, so the folder's lock is released after it.
+//! 5. Dropping a saver waits for its thread, so the folder's lock is released after the last write.
 
 use std::fs::File;
 use std::io;
@@ -26,7 +26,7 @@ use crate::report::{Event, SaveFailure, Saves};
 /// A function that writes the bytes of a checkpoint into its file.
 pub(super) type Disk = Arc<dyn Fn(&mut File, &[u8]) -> io::Result<()> + Send + Sync>;
 
-/// A file to write, under its name and maybe also a numbered one.
+/// A file to write, with its name and an optional numbered name.
 pub(super) struct Draft {
     pub snapshot: Snapshot,
     pub path: PathBuf,
@@ -41,8 +41,8 @@ pub(super) struct Save {
     pub keep: Keep,
 }
 
-/// Capacity of the channels to and from the thread. One save is in flight at a time, as [`Saver::save`] waits for the
-/// one before it, so neither side ever blocks on a full channel.
+/// Capacity of the channels to and from the thread. [`Saver::save`] waits for the previous save, so one save is in
+/// flight at a time and neither side ever blocks on a full channel.
 const SAVES: usize = 1;
 
 pub(super) struct Saver {
@@ -59,7 +59,7 @@ pub(super) struct Saver {
 /// Outcome of a save.
 struct Done {
     seconds: f64,
-    /// Whether its state is on the disk.
+    /// Whether the save's state is on the disk.
     written: bool,
     failed: Option<Failed>,
 }
@@ -67,7 +67,7 @@ struct Done {
 /// Outcome of all saves.
 pub(super) struct Finished {
     pub saves: Saves,
-    /// The best policy, if no file has it.
+    /// The best policy, if it could not be written to a file.
     pub unwritten: Option<Snapshot>,
     /// File and error of the last failure, if no state was ever written.
     pub lost: Option<(PathBuf, String)>,
@@ -84,7 +84,7 @@ impl Saver {
             for save in orders {
                 let began = Instant::now();
                 let (written, failed) = writer.save(save);
-                // A dropped run has no receiver.
+                // If the run was dropped, there is no receiver, so the error is ignored.
                 let _ = tell.send(Done { seconds: began.elapsed().as_secs_f64(), written, failed });
             }
             writer.owed
@@ -96,7 +96,7 @@ impl Saver {
         Ok(Saver { saves: Some(saves), done, thread: Some(thread), busy: None, told, lost: None })
     }
 
-    /// Whether no save is in flight. Reports one that has ended.
+    /// Whether no save is in flight. Reports a save that has ended.
     pub(super) fn ready(&mut self, events: &dyn Fn(Event)) -> bool {
         if self.busy.is_some()
             && let Ok(done) = self.done.try_recv()
@@ -117,7 +117,7 @@ impl Saver {
         self.settle(done, events);
     }
 
-    /// Begins a save, after the one in flight.
+    /// Begins a save, after waiting for the one in flight.
     pub(super) fn save(&mut self, save: Save, events: &dyn Fn(Event)) {
         self.wait(events);
         self.busy = Some((save.step, save.state.path.clone()));
@@ -137,18 +137,18 @@ impl Saver {
         Finished { saves, unwritten, lost }
     }
 
-    /// Reports and counts a failure outside of the thread.
+    /// Reports and counts a failure that happened outside of the thread.
     pub(super) fn fail(&mut self, step: u64, path: PathBuf, error: &Error, events: &dyn Fn(Event)) {
         events(self.told.fail(step, path, error));
     }
 
     fn join(&mut self) -> Option<Draft> {
-        // The thread ends when its channel closes.
+        // Closing the channel ends the thread.
         self.saves = None;
         self.thread.take().and_then(|thread| thread.join().ok()).flatten()
     }
 
-    /// The outcome of a save whose thread has ended, which only a bug in Sconce can cause.
+    /// The outcome of a save whose thread has died, which only a bug in Sconce can cause.
     fn ended(&self) -> Done {
         let path = self.busy.as_ref().map(|(_, path)| path.clone()).unwrap_or_default();
         let error = Error::Panic { message: "the thread that writes checkpoints ended".into() };
@@ -166,7 +166,7 @@ impl Saver {
         if let Some((path, error)) = done.failed {
             if !done.written {
                 let reason = match &error {
-                    // The path is reported beside it.
+                    // The path is reported apart from the reason.
                     Error::Io { source, .. } => source.to_string(),
                     error => error.to_string(),
                 };
@@ -184,7 +184,7 @@ impl Drop for Saver {
 }
 
 impl Saves {
-    /// Counts a failure, together with earlier ones of the same file and error.
+    /// Counts a failure. Failures with the same file and error share one entry.
     pub(super) fn fail(&mut self, step: u64, path: PathBuf, error: &Error) -> Event {
         let reason = error.to_string();
         let same = |f: &&mut SaveFailure| f.path == path && f.reason == reason;
@@ -203,7 +203,7 @@ impl Saves {
 struct Writer {
     folder: Folder,
     disk: Disk,
-    /// The best policy, if its file could not be written yet.
+    /// The best policy, while its file could not be written.
     owed: Option<Draft>,
 }
 
@@ -211,7 +211,7 @@ struct Writer {
 type Failed = (PathBuf, Error);
 
 impl Writer {
-    /// Returns whether the state was written, and the first failure: of a file, or of the removal of old ones.
+    /// Returns whether the state was written, and the first failure: of a file, or of removing old files.
     fn save(&mut self, save: Save) -> (bool, Option<Failed>) {
         let best = self.folder.file(Kind::Best);
         let better = save.policy.as_ref().is_some_and(|policy| policy.path == best);
@@ -232,7 +232,7 @@ impl Writer {
         let create = |path| fs::write_atomic(path, |file| (self.disk)(file, &bytes));
         match &draft.numbered {
             None => create(&draft.path),
-            // The numbered file is new and comes first; a link to it then replaces the other.
+            // The numbered file is new and is written first; a link to it then replaces the file without a number.
             Some(numbered) => {
                 create(numbered)?;
                 fs::link_atomic(numbered, &draft.path)

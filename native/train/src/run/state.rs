@@ -1,4 +1,4 @@
-//! A run between two steps.
+//! The state of a run between two steps.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -18,9 +18,9 @@ use crate::report::{Event, Pace, Side};
 use crate::schedule::Schedule;
 use crate::source::Source;
 
-/// A run between two steps.
+/// The state of a run between two steps.
 pub(super) struct Run<'a> {
-    /// The options, with the original lengths of the schedule in a resumed run.
+    /// The options. In a resumed run, the schedule has its original lengths.
     pub options: TrainOptions,
     pub folder: Folder,
     pub saver: Saver,
@@ -39,7 +39,7 @@ pub(super) struct Run<'a> {
     pub epoch_steps: u64,
     pub progress: Progress,
     pub waiting: Vec<Waiting>,
-    /// Dropped last, after all of the above has left the card.
+    /// This field is dropped last, after all fields above have freed their memory on the card.
     pub _caching: Vec<Caching>,
 }
 

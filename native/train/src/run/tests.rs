@@ -1,4 +1,4 @@
-//! Tests of runs that need access to their parts, or a disk that fails.
+//! Tests of runs that need access to private parts, or a disk that fails.
 #![allow(clippy::disallowed_methods)]
 
 use std::cell::RefCell;
@@ -181,7 +181,7 @@ fn a_run_whose_rate_would_be_0_before_its_end_is_refused() {
     assert!(text.ends_with("got 4, so that the learning rate is 0 from step 6 on"), "{text}");
 }
 
-/// All numbers of a checkpoint; its notes are left out, as they have times.
+/// All values of a checkpoint as bits, without its notes, which contain times.
 fn numbers(path: &Path) -> Vec<(String, Vec<u32>)> {
     let file = checkpoint::load(path).unwrap();
     let bits = |v: Vec<f32>| v.iter().map(|v| v.to_bits()).collect();
@@ -226,7 +226,7 @@ fn a_run_continues_on_a_full_disk_and_reports_the_names_of_the_files() {
     assert!(told.is_empty());
     assert_eq!((whole.saves.written, whole.saves.step), (4, Some(12)));
 
-    // Always full: no state is written, which is an error with the report and the score of the best policy.
+    // The disk is always full: no state is written, which is an error with the report and the score of the best policy.
     let (ended, out, told) = go_on("full", full_disk(0, u64::MAX));
     let best = out.join("best.safetensors");
     let error = ended.unwrap_err();
@@ -241,8 +241,8 @@ fn a_run_continues_on_a_full_disk_and_reports_the_names_of_the_files() {
     assert_eq!((failed.len(), &failed[0].path, failed[0].times), (1, &best, 4));
     assert_eq!(names(&out), ["lock", "report.json", "run.json"]);
 
-    // Full for a while: earlier files stay, and later files are the same as without a failure. Whichever file
-    // fails, a best policy is written before the state that refers to it.
+    // The disk is full for a while: earlier files stay, and later files are the same as without a failure. Whichever
+    // file fails, a best policy is written before the state that refers to it.
     for from in 0..4 {
         let (report, out, told) = go(&format!("for a while {from}"), full_disk(from, from + 2));
         assert_eq!(told.len(), 2, "{from}");
@@ -270,7 +270,7 @@ fn a_run_stopped_within_a_step_resumes_from_the_step_before_to_the_same_bits() {
         let (whole, cut) = (folder("whole"), folder("cut"));
         super::run(&corpus, &spec(), &options, &whole, &|_| (), &never).unwrap();
 
-        // In the first step, and in the sixth.
+        // The failure is in the first step, or in the sixth.
         for (batches, steps) in [(2, 0), (22, 5)] {
             let cancel = Arc::new(AtomicBool::new(false));
             let mut run = prepare(&corpus, &options, &cut, &cancel);
@@ -338,7 +338,7 @@ fn the_run_continues_while_the_disk_is_slow() {
     let steps = Arc::new(AtomicU64::new(0));
     let (seen, met) = (steps.clone(), Arc::new(AtomicBool::new(false)));
     let reached = met.clone();
-    // The first write ends when the run has made its eighth step.
+    // The first write is so slow that it ends when the run has completed its eighth step.
     let slow = move |file: &mut File, bytes: &[u8]| {
         let asked = Instant::now();
         while seen.load(Ordering::Relaxed) < 8 && asked.elapsed() < Duration::from_secs(20) {
@@ -364,13 +364,13 @@ fn the_run_continues_while_the_disk_is_slow() {
         run_on(on(disk), &corpus, &spec(), &options, &out, Watch::of(&listen), &cancel).unwrap();
     assert!(met.load(Ordering::Relaxed), "the run waited for the disk");
     let saved = saved.into_inner();
-    // No save while the first was in flight, and every file complete.
+    // No save began while the first was in flight, and every file is complete.
     assert_eq!((saved[0], saved.last()), (1, Some(&12)));
     assert!(saved[1] >= 8, "{saved:?}");
     assert_eq!(report.saves.written, saved.len() as u64);
 }
 
-/// A file of this many numbers.
+/// A draft of a file with this many values.
 fn draft(path: PathBuf, numbers: usize) -> Draft {
     let manifest = Manifest::new(spec(), json!({}));
     let optimiser = [("m".to_string(), vec![0.5; numbers])].into();
@@ -403,7 +403,7 @@ fn one_save_is_in_flight_at_a_time_and_the_next_waits_for_it() {
     assert_eq!((finished.saves.written, finished.saves.step), (3, Some(3)));
     let of = |step: u64| ["begun".into(), "written".into(), format!("told of {step}")];
     assert_eq!(*told.lock().unwrap(), [of(1), of(2), of(3)].concat());
-    // A run that ends during a save leaves a complete file, too.
+    // A run that ends during a save still leaves a complete file.
     let mut saver = Saver::start(Folder::new(dir.path()), disk).unwrap();
     saver.save(save(4), &listen);
     drop(saver);
@@ -467,7 +467,7 @@ fn limit_address_space(beyond: Option<u64>) {
     // SAFETY: the pointer is to a local value of the right type.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) }, 0);
     limit.rlim_cur = beyond.map_or(limit.rlim_max, |bytes| pages * 4096 + bytes);
-    // SAFETY: as above.
+    // SAFETY: the pointer is to a local value of the right type.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
 }
 
@@ -573,7 +573,7 @@ fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
     };
     let before = numbers(&run);
     match run.step(1e-3).unwrap_err() {
-        // The step has two batches.
+        // The error covers both batches of the step.
         Error::Diverged { what, batch: 0, windows, .. } => {
             assert!(what.starts_with("gradient of "), "{what}");
             assert_eq!(windows.len(), 4);
@@ -585,12 +585,12 @@ fn a_step_that_fails_at_its_end_leaves_the_carried_states_as_they_were() {
     assert_ne!(numbers(&run), before);
 }
 
-/// The run with another function to learn from a batch.
+/// Replaces the function by which the run learns from a batch.
 fn learning(run: Run<'_>, learn: Learn) -> Run<'_> {
     Run { replicas: run.replicas.learning(learn), ..run }
 }
 
-/// Fails for lack of memory from draw `from` on, where more than `windows` windows are computed together.
+/// Runs out of memory from draw `from` on, if more than `windows` windows are computed together.
 fn small_device(from: u64, windows: usize) -> Learn {
     Box::new(move |stepper, task| {
         if task.draw >= from && stepper.micro_batch().is_none_or(|n| n > windows) {
@@ -601,7 +601,7 @@ fn small_device(from: u64, windows: usize) -> Learn {
     })
 }
 
-/// Whether weights are equal up to the order of sums.
+/// Whether weights are equal up to rounding from the order of sums.
 fn alike(a: &Path, b: &Path) -> bool {
     let (a, b) = (numbers(a), numbers(b));
     let float = |bits: &u32| f32::from_bits(*bits);
@@ -626,7 +626,7 @@ fn a_step_without_memory_is_repeated_in_halves_and_the_run_reaches_the_same_weig
         let out = |name: &str| dir.path().join(format!("{name}{i}"));
         super::run(&corpus, &spec(), &options, &out("whole"), &|_| (), &never).unwrap();
 
-        // In the middle of step 3, with batches of 4: halves are still too large.
+        // Memory runs out in the middle of step 3, with batches of 4: halves are still too large.
         let halved = |name: &str, until: u64| {
             let (told, cancel) = (RefCell::<Vec<_>>::default(), AtomicBool::new(false));
             let listen = |event| match event {
@@ -659,7 +659,7 @@ fn a_step_without_memory_is_repeated_in_halves_and_the_run_reaches_the_same_weig
         assert!(alike(&last("halved"), &last("whole")));
         assert!(numbers(&last("halved")) != numbers(&last("whole")));
 
-        // Stopped after that and resumed, on a device that has enough memory.
+        // The run is stopped after it halved, and resumed on a device that has enough memory.
         assert_eq!(halved("resumed", 7).0.steps, 7);
         let report = super::run(&corpus, &spec(), &options, &out("resumed"), &|_| (), &never);
         assert_eq!(report.unwrap().micro_batch, Some(1));
@@ -683,7 +683,7 @@ fn a_limit_below_the_plan_holds_from_the_first_step_on_and_after_a_resume() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(dir.path());
     let spec = spec();
-    // A validation would take more than these steps.
+    // A validation would take more memory than these steps.
     let options =
         TrainOptions { data: DataOptions { val_split: 0.0, ..options().data }, ..options() };
     let whole = crate::plan::plan(&spec, &options, Some(&corpus), &NEVER).unwrap();
@@ -693,7 +693,7 @@ fn a_limit_below_the_plan_holds_from_the_first_step_on_and_after_a_resume() {
         machine: MachineOptions { memory_limit: Some(limit), resume: true, ..options.machine },
         ..options
     };
-    // Runs to the end, or to the first step.
+    // Runs to the end if `whole`, otherwise to the first step.
     let go = |name: &str, options: &TrainOptions, whole: bool| {
         let (told, stop) = (RefCell::new(vec![]), AtomicBool::new(false));
         let listen = |event| match event {
@@ -710,7 +710,7 @@ fn a_limit_below_the_plan_holds_from_the_first_step_on_and_after_a_resume() {
     };
     let (windows, told, straight) = go("straight", &limited, true);
     assert_eq!((windows, told), (Some(2), vec![(0, 2)]));
-    // The second part has no limit, and keeps to the halves.
+    // The second part of the run has no limit, and keeps the halved micro-batch.
     go("parts", &limited, false);
     let (windows, _, parts) = go(
         "parts",
@@ -750,7 +750,7 @@ fn a_step_that_exceeds_the_limit_is_refused_with_its_bytes() {
     let cancel = AtomicBool::new(false);
     let run = prepare(&corpus, &options, dir.path(), &cancel);
     assert_eq!(run.room.windows(), 4);
-    // Memory that the plan does not include.
+    // Allocates memory that the plan does not include.
     let waste: Learn = Box::new(move |stepper, task| {
         let wide = stepper.micro_batch().is_none_or(|n| n > 2);
         let more: Vec<u8> = vec![1; if wide { bytes as usize } else { 0 }];
@@ -763,7 +763,7 @@ fn a_step_that_exceeds_the_limit_is_refused_with_its_bytes() {
     assert_eq!(run.room.windows(), 2);
 }
 
-/// Several CPUs as the devices.
+/// Several CPUs in place of the devices.
 fn cpus<const N: usize>(_: &TrainOptions) -> Result<Devices> {
     let sum: Option<Box<dyn AllReduce>> = if N > 1 { Some(Box::new(InOrder)) } else { None };
     Ok(Devices { all: vec![Device::Cpu; N], sum })
@@ -806,8 +806,8 @@ fn a_run_on_several_devices_equals_that_on_one_and_resumes_on_another_number_of_
             assert!((score(&one) - score(&several)).abs() < 1e-5);
             assert_eq!(one.best_step, several.best_step);
 
-            // Stopped and resumed: the same bits on as many devices, and the same up to the order of sums on
-            // another number.
+            // A run that is stopped and resumed is bit-identical on the same number of devices, and equal up to the
+            // order of sums on another number.
             let cut = format!("{name} cut");
             assert_eq!(go(&cut, devices, 5).0.stopped, Stopped::Stopped);
             let (report, _, cut_last) = go(&cut, devices, u64::MAX);

@@ -10,10 +10,10 @@ use crate::objective::Figures;
 use crate::report::{Pace, Stopped};
 use crate::step::StepMetrics;
 
-/// The most windows that the error of a diverged step lists; a step of many batches has more than a message can hold.
+/// Maximum number of windows that the error of a diverged step lists; a step may have more than fit into a message.
 pub(super) const MOST_WINDOWS: usize = 1 << 12;
 
-/// Result of a batch: its figures and the number that it counts for, unless these wait on a card, and its frames.
+/// Result of a batch: its figures and weight, unless these wait on a card, and its number of frames.
 struct FromBatch {
     part: Option<(Figures, f64)>,
     frames: usize,
@@ -32,7 +32,7 @@ impl Run<'_> {
                 return Ok(Stopped::Stopped);
             }
             if self.validation_is_due() {
-                // A cancelled validation is seen in the next round.
+                // If the validation was cancelled, the next round of the loop ends the run.
                 self.validate()?;
                 continue;
             }
@@ -57,7 +57,7 @@ impl Run<'_> {
             let learning_rate = self.learning_rate();
             let waited = self.source.flow().data_wait_seconds;
             let (stepped, frames) = match self.step(learning_rate) {
-                // Cancelled during the wait for data.
+                // The wait for data was cancelled; the next round of the loop ends the run.
                 Err(Error::Cancelled) => continue,
                 step => step?,
             };
@@ -65,15 +65,15 @@ impl Run<'_> {
             let pace = Pace {
                 frames: frames as u64,
                 seconds: start.elapsed().as_secs_f64(),
-                // A repeated step has a new loader.
+                // The difference may be negative: a repeated step has a new loader, which counts from 0.
                 data_wait: (self.source.flow().data_wait_seconds - waited).max(0.0),
             };
             self.count(stepped, learning_rate, pace);
         }
     }
 
-    /// Makes a step. Returns its figures, unless they wait on a card, and its frames. A step that fails changes
-    /// nothing; one that runs out of memory is repeated with half as many windows at a time.
+    /// Runs a step. Returns its figures, unless they wait on a card, and its number of frames. A step that fails
+    /// changes nothing; a step that runs out of memory is repeated with half as many windows at a time.
     pub(super) fn step(&mut self, learning_rate: f64) -> Result<(Option<StepMetrics>, usize)> {
         loop {
             let before = self.replicas.carried();
@@ -88,7 +88,7 @@ impl Run<'_> {
             }
             let Some(told) = self.room.halve(&error, self.progress.step) else { return Err(error) };
             self.replicas.set_micro_batch(self.room.windows());
-            // The halves need other sizes than the blocks that the whole freed.
+            // Cached blocks are freed, because smaller micro-batches need blocks of other sizes.
             for device in self.replicas.devices() {
                 device::shrink(device);
             }
@@ -111,7 +111,7 @@ impl Run<'_> {
             frames += learned.frames;
             let Some((part, share)) = learned.part else { return Ok((None, frames)) };
             sum.add(&part, share);
-            // Earlier steps are reported first.
+            // Earlier steps must be reported first.
             self.settle()?;
         }
         let (first, shares) = (self.progress.step * parts, self.replicas.learned());
@@ -122,8 +122,8 @@ impl Run<'_> {
         Ok((Some(StepMetrics { figures, grad_norm, learned, gradients }), frames))
     }
 
-    /// Adds the batches of the step, from `first` on, to the error of a number that is not finite. It lists their
-    /// first [`MOST_WINDOWS`] windows.
+    /// Adds the batches of the step, starting at batch `first`, to the error of a value that is not finite. The error
+    /// lists the first [`MOST_WINDOWS`] windows of these batches.
     pub(super) fn diverged(&self, error: Error, step: u64, first: u64, batches: u64) -> Error {
         let Error::NonFinite { what, value } = error else { return error };
         let windows =
@@ -132,7 +132,7 @@ impl Run<'_> {
         Error::Diverged { what, value, step, batch: first, windows }
     }
 
-    /// Learns from batch `draw`. `at_once` is the learning rate, if the whole update may be launched at once.
+    /// Learns from batch `draw`. `at_once` is the learning rate, given if the whole update may be launched at once.
     fn learn(&mut self, draw: u64, at_once: Option<f64>) -> Result<FromBatch> {
         let loaded = self.source.draw(draw, self.cancel)?;
         let (frames, update) = (loaded.frames, self.progress.step);
@@ -150,14 +150,14 @@ impl Run<'_> {
         }
         let step = self.progress.step;
         if step < self.schedule.warmup_steps {
-            // The first update of a warm-up is not wasted on a rate of 0.
+            // A warm-up starts at the rate of step 1, because an update at rate 0 would be wasted.
             return self.schedule.rate(step + 1);
         }
         let by_clock = self.spent() * self.schedule.total_steps as f64;
         self.schedule.rate(step.max(by_clock as u64))
     }
 
-    /// Share of `max_minutes` that is over.
+    /// Share of `max_minutes` that has passed.
     pub(super) fn spent(&self) -> f64 {
         self.options
             .schedule

@@ -14,7 +14,7 @@ pub struct Verdict {
     pub stop: bool,
 }
 
-/// A callback with the number of a step. It waits a bounded time for a verdict, and returns `None` without one.
+/// A callback that gets the number of a step. It waits a bounded time for a verdict, and returns `None` if none came.
 pub type Ask<'a> = &'a dyn Fn(u64) -> Option<Verdict>;
 
 /// The receiver of a run's events, and its callback.
@@ -22,12 +22,12 @@ pub type Ask<'a> = &'a dyn Fn(u64) -> Option<Verdict>;
 pub struct Watch<'a> {
     /// Receives each event.
     pub events: &'a dyn Fn(Event),
-    /// Called between two steps.
+    /// Callback between two steps, if there is one.
     pub ask: Option<Ask<'a>>,
 }
 
 impl<'a> Watch<'a> {
-    /// A watch without a callback.
+    /// Makes a watch without a callback.
     pub fn of(events: &'a dyn Fn(Event)) -> Self {
         Watch { events, ask: None }
     }

@@ -1,4 +1,4 @@
-//! Learning from a batch: losses, and gradients that are added up until an update.
+//! Learning from a batch: losses, and gradients that are accumulated until an update.
 
 use sconce_data::Batch;
 use sconce_ops::weights::Weights;
@@ -14,16 +14,16 @@ impl Stepper<'_> {
     /// Adds the gradient of a batch, times its share, to the sum of the next [`update`](Self::update).
     ///
     /// Batches whose shares are their [`mean_weight`](Batch::mean_weight)s have together the gradient of one batch of
-    /// all their rows, up to the order of sums. Figures of a whole batch are an exception, as they come from each
-    /// batch: `head_normalize`, and the entropy of rows of different weights. A batch whose frames all have weight 0
-    /// adds nothing, and has the loss 0.
+    /// all their rows, up to the order of sums. Figures of a whole batch are an exception, because each batch computes
+    /// them alone: `head_normalize`, and the entropy of rows of different weights. A batch whose frames all have weight
+    /// 0 adds nothing, and has the loss 0.
     pub fn learn(&mut self, task: Task<'_>) -> Result<Learned> {
         if task.is_silent() {
             let mut learned = Learned::default();
             if self.unroll.carry {
                 learned.states = self.pass(task, true, |_, _| Ok(()))?;
             }
-            // Other replicas have windows of this batch that count.
+            // This share counts even if its weights are 0: other replicas have windows of nonzero weight.
             self.learned += task.denominators.map_or(0.0, |_| task.share);
             return Ok(learned);
         }
@@ -40,7 +40,7 @@ impl Stepper<'_> {
         learned
     }
 
-    /// Sums of a first pass over some windows of a batch, for objectives that need those of all windows
+    /// Sums of a first pass over some windows of a batch, for objectives that need the sums of all windows
     /// [beforehand](crate::objective::Objective::two_passes). Companions do not run.
     pub(crate) fn first_pass(&self, task: Task<'_>) -> Result<Vec<Sums>> {
         let mut total = None;
@@ -57,8 +57,8 @@ impl Stepper<'_> {
         total.ok_or_else(|| Error::not_found("rows of a batch"))
     }
 
-    /// Forward and backward passes, part by part. Gradients are left with the weights, except candle's gradients of
-    /// the last part, which are returned.
+    /// Runs forward and backward passes, part by part. Gradients are stored with the weights, except candle's gradients
+    /// of the last part, which are returned.
     pub(super) fn backward(&self, task: Task<'_>) -> Result<(Learned, Gradients)> {
         let mut denominators = match task.denominators {
             Some(whole) => Some(whole.to_vec()),
@@ -73,7 +73,7 @@ impl Stepper<'_> {
             };
             let whole: Vec<_> = denominators.iter().map(|d| d.times(task.share)).collect();
             let gradient = self.objectives.gradient(&outputs, batch, &whole, &mut total)?;
-            // A chunk of burn-in gives a state and no gradient.
+            // A chunk of burn-in has a state but no gradient.
             if batch.weights.iter().all(|weight| *weight == 0.0) {
                 tape.forget();
                 return Ok(());
@@ -91,8 +91,8 @@ impl Stepper<'_> {
         Ok((Learned { figures, states }, last.ok_or_else(rows)?))
     }
 
-    /// Denominators of the whole batch, which every part needs; `None` if there is a single part, which computes them
-    /// itself.
+    /// Denominators of the whole batch, which every part needs; `None` for a single part, which computes the
+    /// denominators itself.
     fn denominators(&self, task: Task<'_>) -> Result<Option<Vec<Denominators>>> {
         let mut first = None;
         if self.objectives.two_passes() {
@@ -100,13 +100,13 @@ impl Stepper<'_> {
             if self.micro_batches(frames.batch).count() * self.chunks(frames.time).count() == 1 {
                 return Ok(None);
             }
-            // A separate pass with the same dropout and without a backward pass.
+            // The first pass runs apart, with the same dropout and without a backward pass.
             first = Some(self.first_pass(task)?);
         }
         self.objectives.denominators(task.batch, first.as_deref()).map(Some)
     }
 
-    /// Denominators of a batch in a single part, whose first pass is this one.
+    /// Denominators of a batch in a single part, whose forward pass is also the first pass.
     pub(super) fn after_first_pass(
         &self,
         logits: &Tensor,
@@ -117,12 +117,12 @@ impl Stepper<'_> {
     }
 }
 
-/// Adds the sums of other rows for each objective.
+/// Adds the sums of other rows to `total`, for each objective.
 pub(crate) fn add(total: &mut [Sums], sums: &[Sums]) {
     total.iter_mut().zip(sums).for_each(|(total, sums)| total.add(sums));
 }
 
-/// Gathers the gradients. Refuses a model with weights that no gradient reaches, by the names of these weights.
+/// Gathers the gradients. Refuses a model with weights that no gradient reaches, and names these weights.
 pub(super) fn census(weights: &Weights, store: &Gradients) -> Result<()> {
     let mut missing = vec![];
     for (name, weight) in weights {

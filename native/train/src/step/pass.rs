@@ -13,8 +13,8 @@ use crate::states::States;
 use crate::unroll::stretches;
 
 impl Stepper<'_> {
-    /// The forward pass, part by part. `each` receives a part of the batch and its outputs, with those of companions
-    /// if `companions`. Returns the states after the windows if they are carried on.
+    /// Runs the forward pass, part by part. `each` receives a part of the batch and its outputs, including the
+    /// companions' outputs if `companions` is set. Returns the states after the windows if windows carry on.
     pub(super) fn pass(
         &self,
         task: Task<'_>,
@@ -52,7 +52,7 @@ impl Stepper<'_> {
         joined(after)
     }
 
-    /// The companions' states before some windows; zero states where none are given.
+    /// The companions' states before some windows; zero states if none are given.
     fn beside(
         &self,
         companions: &[&Companion],
@@ -66,7 +66,7 @@ impl Stepper<'_> {
         companions.iter().enumerate().map(state).collect()
     }
 
-    /// Whether a later part continues from the state after this one.
+    /// Whether a later part continues from the state after `part`.
     fn goes_on(&self, part: &Part<'_>) -> bool {
         self.unroll.carry || part.range.end < part.window
     }

@@ -8,7 +8,7 @@ use sconce_tensor::{Result, Tensor, tensor};
 
 use crate::objective::Denominators;
 
-/// The most steps whose figures wait on a card.
+/// Maximum number of steps whose figures wait on a card.
 pub const MOST_PENDING: usize = 16;
 
 /// A recorded step for batches of one shape.
@@ -18,7 +18,7 @@ pub(super) struct Recording {
     pub shape: [usize; 2],
     pub buffers: Buffers,
     pub uploads: Uploads,
-    /// Addresses of the gradients in the graph.
+    /// Addresses of the gradients that the graph writes.
     pub gradients: Vec<u64>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Buffers {
     /// States before and after the windows.
     pub before: State,
     pub after: State,
-    /// Counter from which masks are drawn, i64.
+    /// Counter that seeds the dropout masks, i64.
     pub counter: Tensor,
     /// Figures of pending steps, f64 `[MOST_PENDING, sums + 3]`.
     pub results: Tensor,
@@ -42,11 +42,11 @@ pub(super) struct Pending {
     pub denominators: Vec<Denominators>,
 }
 
-/// Numbers in `AdamW::state_there`.
+/// Number of values in `AdamW::state_there`.
 pub(super) const STATE: usize = 3;
 
 impl Buffers {
-    /// Writes the inputs that are small, or on the card already.
+    /// Writes the inputs that are small, or already on the card.
     pub(super) fn set(&self, state: &State, draw: u64, carry: bool) -> Result<()> {
         launch::overwrite(&self.counter, &[draw as i64])?;
         if carry {

@@ -1,8 +1,8 @@
-//! Training steps on a card that are recorded once and played again.
+//! Training steps on a card that are recorded once and then replayed.
 //!
-//! The inputs of a step lie at fixed addresses: frames, labels and weights of the batch, which are uploaded while the
-//! card computes the batch before; the states before the windows; the learning rate, the denominators, and the counter
-//! from which masks are drawn. Losses and norms stay on the card until the caller asks for them.
+//! The inputs of a step have fixed addresses: frames, labels and weights of the batch, which are uploaded while the
+//! card computes the previous batch; the states before the windows; the learning rate, the denominators, and the
+//! counter that seeds the dropout masks. Losses and norms stay on the card until the caller asks for them.
 
 use sconce_data::Batch;
 use sconce_nn::backbone::{Context, State};
@@ -18,7 +18,7 @@ use super::stepper::Stepper;
 use crate::objective::{Denominators, OnCard, PlacedRows, Sums};
 
 impl Stepper<'_> {
-    /// Whether a step of this batch can be recorded: it is a whole update by kernels alone.
+    /// Whether a step of this batch can be recorded: kernels must compute the whole update.
     pub fn records(&self, batch: &Batch) -> bool {
         let (windows, time) = (batch.frames.batch, batch.frames.time);
         let same = |recorded: &Recording| recorded.shape == [windows, time];
@@ -39,8 +39,9 @@ impl Stepper<'_> {
             && batch.weights.iter().any(|weight| *weight != 0.0)
     }
 
-    /// Launches a step that can be recorded. Its figures come with [`results`](Self::results), to be called before
-    /// more than [`MOST_PENDING`] steps wait. Returns the state after it, as [`step_from`](Self::step_from) does.
+    /// Launches a step that can be recorded. [`results`](Self::results) returns the step's figures, and must be called
+    /// before more than [`MOST_PENDING`] steps wait. Returns the state after the step, as
+    /// [`step_from`](Self::step_from) does.
     pub fn begin(
         &mut self,
         batch: &Batch,
@@ -55,7 +56,7 @@ impl Stepper<'_> {
         let after = match self.recorded.take().filter(|recorded| recorded.shape == shape) {
             Some(mut recorded) => {
                 let after = self.play(&mut recorded, batch, (state, draw), &denominators, numbers);
-                // Figures of earlier steps wait in it, even if this one fails.
+                // The recording holds figures of earlier steps, so it is kept even if this step fails.
                 self.recorded = Some(recorded);
                 after?
             }
@@ -96,10 +97,10 @@ impl Stepper<'_> {
         self.pending.len()
     }
 
-    /// The figures of the steps since the last call.
+    /// Waits for the steps since the last call and returns their figures.
     ///
     /// # Errors
-    /// `NonFinite` in the result of each step whose loss or gradient is not finite; it changed nothing.
+    /// `NonFinite` in the result of each step whose loss or gradient is not finite; such a step changed nothing.
     pub fn results(&mut self) -> Result<Vec<Result<StepMetrics>>> {
         let pending = std::mem::take(&mut self.pending);
         let Some(recorded) = self.recorded.as_ref().filter(|_| !pending.is_empty()) else {
@@ -123,7 +124,7 @@ impl Stepper<'_> {
         Ok(stepped.collect())
     }
 
-    /// Makes a step and records it.
+    /// Runs a step and records it.
     fn record(
         &mut self,
         batch: &Batch,
@@ -163,7 +164,7 @@ impl Stepper<'_> {
         Ok(Recording { graph, shape, buffers, uploads, gradients })
     }
 
-    /// Frames, labels and weights of a batch as the card reads them: the frames' numbers, and the rest.
+    /// Frames, labels and weights of a batch as 32-bit words for the card: the frames' words, then the rest.
     fn words<'a>(&self, batch: &'a Batch) -> Result<(&'a [u32], Vec<u32>)> {
         let (frames, mut words) = self.policy.words(&batch.frames)?;
         words.extend(batch.labels.iter().chain(&batch.weights).map(|number| number.to_bits()));
@@ -241,7 +242,8 @@ impl Stepper<'_> {
         denominators.iter().try_for_each(|whole| self.form()?.prepare(whole))
     }
 
-    /// Copies the figures of the last step to a row of the results. Returns the state after it if windows carry on.
+    /// Copies the figures of the last step to row `row` of the results. Returns the state after the step if windows
+    /// carry on.
     fn keep(&self, buffers: &Buffers, row: usize) -> Result<Option<State>> {
         let row = buffers.results.narrow(0, row, 1)?.squeeze(0)?;
         let sums = row.elem_count() - STATE;

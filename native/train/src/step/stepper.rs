@@ -30,7 +30,7 @@ pub struct Stepper<'s> {
     pub(super) learning: Weights,
     /// Transforms of weights before forward passes.
     pub(super) transforms: Arc<WeightTransforms>,
-    /// Transformed weights as they are learned.
+    /// Transformed weights in their learned form.
     pub(super) masters: Masters,
     pub(super) optimiser: Optimiser,
     pub(super) objectives: Objectives,
@@ -40,18 +40,18 @@ pub struct Stepper<'s> {
     pub(super) unroll: Unroll,
     /// Precision of the products of forward and backward passes.
     pub(super) precision: Precision,
-    /// Set in f16, whose range gradients leave.
+    /// Scale of the loss; set only in f16, whose range gradients can exceed.
     pub(super) loss_scale: Option<LossScale>,
     /// Sum of frame weights accumulated since the last update.
     pub(super) learned: f64,
-    /// Ends a step before its next part once it is set.
+    /// Once this flag is set, a step ends before its next part.
     pub(super) cancel: &'s AtomicBool,
     pub(super) recorded: Option<Recording>,
     pub(super) pending: Vec<Pending>,
 }
 
 impl<'s> Stepper<'s> {
-    /// Trains a copy of `policy`.
+    /// Makes a stepper that trains a copy of `policy`.
     pub fn new(
         policy: &Policy,
         objectives: Objectives,
@@ -88,7 +88,7 @@ impl<'s> Stepper<'s> {
         })
     }
 
-    /// Trains a copy of `policy` by imitation alone.
+    /// Makes a stepper that trains a copy of `policy` by imitation alone.
     pub fn imitating(
         policy: &Policy,
         loss: &LossOptions,
@@ -102,25 +102,25 @@ impl<'s> Stepper<'s> {
         Self::new(policy, objectives, transforms, config, max_grad_norm, seed)
     }
 
-    /// Learns with products in this precision. Weights, loss, norms and moments are f32 in each. In f16 the loss is
-    /// scaled.
+    /// Computes products in this precision. Weights, loss, norms and moments are f32 in every precision. In f16 the
+    /// loss is scaled.
     pub fn in_precision(self, precision: Precision) -> Self {
         let loss_scale = (precision == Precision::F16).then(LossScale::default);
         Stepper { precision, loss_scale, ..self }
     }
 
-    /// Continues with the loss scale of an earlier run in the same precision.
+    /// Restores the loss scale of an earlier run in the same precision.
     pub fn load_loss_scale(&mut self, scale: Option<LossScale>) {
         self.loss_scale = scale;
     }
 
-    /// The loss scale, in f16.
+    /// The loss scale; `None` except in f16.
     pub fn loss_scale(&self) -> Option<LossScale> {
         self.loss_scale
     }
 
-    /// Ends a step with `Cancelled` before its next part (a micro-batch, a chunk of frames) once `cancel` is
-    /// set. No weight has changed then; [`forget`](Self::forget) drops the gradients of the parts before.
+    /// Ends a step with `Cancelled` before its next part (a micro-batch, a chunk of frames) once `cancel` is set. A
+    /// cancelled step changes no weight; [`forget`](Self::forget) drops the gradients of its earlier parts.
     pub fn stopped_by(self, cancel: &'s AtomicBool) -> Self {
         Stepper { cancel, ..self }
     }
@@ -133,7 +133,7 @@ impl<'s> Stepper<'s> {
         go_on(self.cancel)
     }
 
-    /// Computes batches in these parts.
+    /// Computes batches in the parts that `unroll` defines.
     pub fn unrolling(self, unroll: Unroll) -> Self {
         Stepper { unroll, ..self }
     }
@@ -153,7 +153,7 @@ impl<'s> Stepper<'s> {
         self.optimiser.load_state(updates, |name| moments.get(name).map(Vec::as_slice))
     }
 
-    /// Windows of a batch that are computed together; `None` is all.
+    /// Windows of a batch that are computed together; `None` means all.
     pub fn micro_batch(&self) -> Option<usize> {
         self.unroll.micro_batch
     }
@@ -168,12 +168,12 @@ impl<'s> Stepper<'s> {
         &self.optimiser
     }
 
-    /// The present policy, without autograd.
+    /// The current policy, without autograd.
     pub fn frozen(&self) -> Result<Policy> {
         Policy::from_weights(self.policy.spec(), self.policy.weights().clone())
     }
 
-    /// The policy to resume from: transformed weights as they are learned, not as forward passes read them.
+    /// The policy to resume from: transformed weights are in their learned form.
     pub fn snapshot(&self, notes: Value, moments: checkpoint::Optimiser) -> Result<Snapshot> {
         if self.masters.is_empty() {
             return self.policy.snapshot(notes, moments);
@@ -187,8 +187,8 @@ impl<'s> Stepper<'s> {
         &self.learning
     }
 
-    /// The policy to play and to validate, without autograd, which would keep the graph of a whole game for no
-    /// backward pass. Its weights are the averages, if these are kept.
+    /// The policy to play and to validate. Its weights are the averages, if these are kept. It has no autograd, which
+    /// would keep the graph of a whole game although there is no backward pass.
     pub fn averaged(&self) -> Result<Policy> {
         let mut weights = self.policy.weights().clone();
         if let Some(averages) = self.optimiser.averages()? {
@@ -200,15 +200,15 @@ impl<'s> Stepper<'s> {
         Policy::from_weights(self.policy.spec(), weights)
     }
 
-    /// Makes step `step` of a run, counted from 0. A weight that no gradient reaches is an error that names it, and
-    /// nothing changes.
+    /// Runs step `step` of a run, counted from 0. A weight that no gradient reaches is an error that names the weight,
+    /// and nothing changes.
     pub fn step(&mut self, batch: &Batch, step: u64, learning_rate: f64) -> Result<StepMetrics> {
         let state = self.policy.zero_state(batch.frames.batch)?;
         Ok(self.step_from(batch, &state, step, learning_rate)?.0)
     }
 
-    /// Makes a step of windows that begin with `state`. Returns the state after them, cut from the graph, if windows
-    /// [`carry`](Unroll::carry) on.
+    /// Runs a step of windows that begin with `state`. Returns the state after the windows, detached from the graph, if
+    /// windows [`carry`](Unroll::carry) on.
     pub fn step_from(
         &mut self,
         batch: &Batch,
@@ -238,7 +238,7 @@ impl<'s> Stepper<'s> {
         self.learned = 0.0;
     }
 
-    /// Factor on gradients beside their share: the loss scale.
+    /// Factor on gradients besides their share: the loss scale.
     pub(super) fn scale(&self) -> f64 {
         self.loss_scale.map_or(1.0, |scale| scale.factor())
     }

@@ -17,14 +17,15 @@ pub struct Task<'a> {
     pub state: &'a State,
     /// States of the companions before the windows; zero states if none are given.
     pub companions: &'a [State],
-    /// Number of the batch, from which dropout is drawn.
+    /// Number of the batch, which seeds dropout.
     pub draw: u64,
-    /// Factor on its gradient in the next update.
+    /// Factor on the batch's gradient in the next update.
     pub share: f64,
-    /// Index of its first window, if it is a part of a batch that several replicas share. Dropout is the same as for
-    /// the whole batch.
+    /// Index of the first window in the whole batch, if several replicas share that batch. It makes dropout the same as
+    /// for the whole batch.
     pub first: usize,
-    /// Denominators of that whole batch, so that the parts' losses and gradients add up to its own.
+    /// Denominators of the whole batch that replicas share, so that the shares' losses and gradients add up to the
+    /// batch's.
     pub denominators: Option<&'a [Denominators]>,
 }
 

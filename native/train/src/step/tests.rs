@@ -91,7 +91,7 @@ fn learned(loss: &LossOptions, unroll: Unroll) -> (f64, Vec<(String, Vec<f32>)>)
     (learned.figures.total, gathered(&stepper, &store))
 }
 
-/// The same from one graph over the whole window, with detached states between chunks.
+/// The results of [`learned`] from one graph over the whole window, with detached states between chunks.
 fn reference(loss: &LossOptions, chunk: usize) -> (f64, Vec<(String, Vec<f32>)>) {
     let stepper = stepper(loss, Unroll::default());
     let x = examples();
@@ -261,7 +261,7 @@ fn a_batch_of_frames_of_weight_0_adds_no_gradient_and_carries_its_state() {
             assert_eq!(numbers_of(&silent.states), numbers_of(&alone[0].states));
         }
 
-        // A step of such batches alone: no decay, no moments, no update.
+        // A step with only such batches: no decay, no moments, no update.
         let first = numbers(&stepper(&LossOptions::plain(), unroll).policy);
         let (_, norm, same, none) = after(&[empty, empty]);
         assert_eq!((norm, none, updates), (0.0, 0, 1));

@@ -10,16 +10,16 @@ use crate::loss_scale::LossScale;
 use crate::optimiser::{Next, Optimiser, clip, squared_norm, squares_of};
 
 impl Stepper<'_> {
-    /// Updates the weights by the clipped mean of the gradients since the last update. Returns its norm before the
-    /// clip. Without a gradient nothing changes and the norm is 0. A gradient that overflowed f16 changes nothing, and
-    /// its norm is infinite.
+    /// Updates the weights by the clipped mean of the gradients since the last update. Returns the mean's norm before
+    /// the clip. Without a gradient nothing changes and the norm is 0. A gradient that overflowed f16 changes nothing,
+    /// and its norm is infinite.
     pub fn update(&mut self, learning_rate: f64) -> Result<f64> {
         let updated = self.as_learned(|stepper| stepper.descend(learning_rate, None));
         self.forget();
         updated
     }
 
-    /// [`update`](Self::update) with statistics of the gradient and the change of each weight.
+    /// Runs [`update`](Self::update) and returns statistics of the gradient and the change of each weight.
     pub fn update_observed(&mut self, learning_rate: f64) -> Result<(f64, Vec<WeightGradient>)> {
         let mut seen = vec![];
         let updated = self.as_learned(|stepper| stepper.descend(learning_rate, Some(&mut seen)));
@@ -27,13 +27,13 @@ impl Stepper<'_> {
         Ok((updated?, seen))
     }
 
-    /// Runs an update on weights as they are learned, if forward passes read transformed ones.
+    /// Runs an update on the learned form of the weights, if forward passes read transformed weights.
     fn as_learned<T>(&mut self, update: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.masters.is_empty() || self.learned == 0.0 {
             return update(self);
         }
         if let Err(error) = self.masters.reveal(&self.learning, &self.transforms) {
-            // Some weights were revealed already: nothing was learned, and all are shown again.
+            // On failure some weights are already in their learned form: all are replaced by transformed weights again.
             self.masters.show(&self.learning, &self.transforms)?;
             return Err(error);
         }
@@ -76,7 +76,8 @@ impl Stepper<'_> {
         Ok(norm)
     }
 
-    /// Updates one weight after another by `factor` times its gradient. Gradients are sums of weight `sum`.
+    /// Updates one weight after another by `factor` times its gradient. Each gradient is a sum over batches of total
+    /// weight `sum`.
     fn update_each(
         &mut self,
         sum: f64,
@@ -108,8 +109,8 @@ impl Stepper<'_> {
         Ok(())
     }
 
-    /// Updates all weights together, if there are kernels for it. `numbers` are the weight of the gradients' sums, the
-    /// largest norm and the learning rate. Returns the norm of the mean gradient, which may not be finite.
+    /// Updates all weights together, if there are kernels for the update. `numbers` are the weight of the gradients'
+    /// sums, the largest norm and the learning rate. Returns the norm of the mean gradient, which may not be finite.
     fn update_at_once(&mut self, numbers: [f64; 3]) -> Result<Option<f64>> {
         let weights = self.learning.values();
         let given = weights.map(|weight| {
@@ -122,8 +123,8 @@ impl Stepper<'_> {
     }
 }
 
-/// Results of an update for the weights on another device than a CPU, computed before any weight changes: they may not
-/// fit into memory.
+/// Computes the new values of weights on a device other than the CPU before any weight changes, as this may run out of
+/// memory.
 fn nexts(
     optimiser: &mut Optimiser,
     weights: &Weights,
@@ -137,7 +138,7 @@ fn nexts(
     weights.values().enumerate().map(&mut next).collect()
 }
 
-/// Sum of the squares of all gradients. Those on another device are added there and read once.
+/// Sum of the squares of all gradients. Squares on another device are added there and read back once.
 fn squares(weights: &Weights) -> Result<f64> {
     let (mut here, mut there) = (0.0, vec![]);
     for weight in weights.values() {
@@ -152,7 +153,7 @@ fn squares(weights: &Weights) -> Result<f64> {
     Ok(here + Tensor::stack(&there, 0)?.sum_all()?.to_scalar::<f64>()?)
 }
 
-/// Names the weight whose gradient is not finite; without one, returns the error of the norm.
+/// Returns an error that names the weight whose gradient is not finite; without such a weight, returns `error`.
 fn culprit(weights: &Weights, error: Error) -> Result<Error> {
     for (name, weight) in weights {
         if let Some(value) = weight.read_gradient(non_finite)? {

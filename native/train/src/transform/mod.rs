@@ -1,6 +1,6 @@
 //! Transforms of a batch before it is learned from.
 //!
-//! A transform is a file here and a line in [`TABLE`].
+//! To add a transform, add a file here and a line to [`TABLE`].
 
 mod scheduled;
 
@@ -12,16 +12,16 @@ use sconce_tensor::Result;
 use crate::options::TrainOptions;
 use crate::step::Stepper;
 
-/// The place of a batch in the run, and the windows that are given of it.
+/// The position of a batch in the run, and the range of its windows that a transform gets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
-    /// Updates before it.
+    /// Number of updates before the batch.
     pub update: u64,
-    /// Batches before it.
+    /// Number of batches before the batch.
     pub draw: u64,
-    /// Index of the first given window.
+    /// Index of the first window that the transform gets.
     pub first: usize,
-    /// Windows in the whole batch.
+    /// Number of windows in the whole batch.
     pub windows: usize,
 }
 
@@ -35,8 +35,8 @@ pub(crate) struct Setup<'a> {
 
 /// A transform of a batch before it is learned from.
 pub(crate) trait BatchTransform: Send + Sync {
-    /// Changes a batch, or windows of one, that `learner` is about to learn from. `state` is the learner's before
-    /// them.
+    /// Changes a batch, or windows of one, before `learner` learns from it. `state` is the learner's state before these
+    /// windows.
     fn apply(
         &self,
         batch: &mut Batch,

@@ -1,10 +1,10 @@
-//! Scheduled sampling (Bengio et al. 2015): in training, some of the previous inputs that a policy reads are its own
-//! choices, as all of them are in play.
+//! Scheduled sampling (Bengio et al. 2015): in training, some previous inputs of a policy are replaced by its own
+//! choices, since in play all of them are its own choices.
 //!
-//! It is parallel (Mihaylova & Martins 2019; Duckworth et al. 2019): one pass without a gradient over the recorded
-//! inputs draws a choice for each frame, and the choices of some frames then replace the recorded inputs. An input is
-//! replaced for all frames that read it, so a queue stays consistent from frame to frame. Inputs from before a window
-//! stay as recorded, and masked ones stay masked.
+//! The sampling is parallel (Mihaylova & Martins 2019; Duckworth et al. 2019): one pass without a gradient over the
+//! recorded inputs draws a choice for each frame, and the choices of some frames then replace the recorded inputs. An
+//! input is replaced for all frames that read it, so a queue stays consistent from frame to frame. Inputs from before a
+//! window stay as recorded, and masked inputs stay masked.
 
 use std::borrow::Cow;
 
@@ -22,24 +22,24 @@ use super::{BatchTransform, Moment, Setup};
 use crate::step::Stepper;
 use crate::unroll::stretches;
 
-/// The inputs to replace, and their places.
+/// Replaces inputs in the frames that read them.
 #[derive(Debug, Clone)]
 struct Scheduled {
     probability: f32,
-    /// Updates until the probability reaches its full value.
+    /// Number of updates until the probability reaches its full value.
     ramp: u64,
-    /// How many of the inputs that a frame reads may be replaced, newest first.
+    /// Maximum number of the inputs of a frame that may be replaced, newest first.
     slots: usize,
     delay: usize,
     seed: u64,
-    /// Embedding of a companion, if it reads frames in another way.
+    /// Embedding of a companion, if it differs from the learner's.
     seen: Option<Embedding>,
 }
 
 /// The transform of a run, if its options ask for it.
 ///
 /// # Errors
-/// `Mismatch` for a policy that does not read its own inputs, and for a queue depth of 1 with windows of different
+/// `Mismatch` for a policy that does not take its own inputs, and for a queue depth of 1 with windows of different
 /// delays: the age of a previous action is then unknown.
 pub(super) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn BatchTransform>>> {
     Ok(Scheduled::of(setup)?.map(|scheduled| Box::new(scheduled) as _))
@@ -86,7 +86,7 @@ impl Scheduled {
         }
     }
 
-    /// The places of frames, row-major, whose input is replaced, and the labels that replace it.
+    /// Row-major positions of the frames whose input is replaced, and the labels that replace these inputs.
     fn choices(
         &self,
         policy: &Policy,
@@ -109,7 +109,7 @@ impl Scheduled {
             if places.is_empty() {
                 continue;
             }
-            // One generator for each frame of each batch.
+            // Each frame of each batch has its own generator.
             let number = |place: &usize| at.draw.wrapping_mul(all) + in_batch(place);
             let rngs: Vec<Rng> =
                 places.iter().map(|p| Rng::new(self.seed, "scheduled", number(p))).collect();
@@ -127,7 +127,7 @@ impl Scheduled {
         Ok(chosen)
     }
 
-    /// Writes the chosen inputs into frames that this embedding reads.
+    /// Writes the chosen inputs into frames of this embedding.
     fn write(
         &self,
         frames: &mut Frames,
@@ -136,7 +136,7 @@ impl Scheduled {
         chosen: &[(usize, Vec<f32>)],
     ) -> Result<()> {
         let depth = embedding.queue_depth();
-        // The single controller of a frame is the input that led to it.
+        // At depth 1, the controller of a frame is the input that led to this frame.
         let shown = if depth == 1 { self.delay } else { 0 };
         let (width, wide) = (heads.num_labels(), embedding.continuous_width());
         for (place, labels) in chosen {
@@ -162,8 +162,8 @@ impl Scheduled {
 }
 
 impl BatchTransform for Scheduled {
-    /// Replaces recorded inputs by those of the learner, and does the same in the frames of a companion with another
-    /// embedding.
+    /// Replaces recorded inputs by the learner's choices, both in its frames and in the frames of a companion with
+    /// another embedding.
     fn apply(
         &self,
         batch: &mut Batch,
@@ -244,7 +244,7 @@ mod tests {
         (before, after.frames)
     }
 
-    /// The frames, with each input of the window replaced by `input(place)` wherever it is read.
+    /// Returns the frames in which each input of the window is `input(place)`, in every frame that reads it.
     fn expected(
         before: &Frames,
         spec: &Spec,

@@ -4,7 +4,7 @@ use sconce_tensor::{Error, Result};
 
 use super::{Setup, WeightTransform};
 
-/// Frozen parts: all weights under these names.
+/// Frozen parts: all weights whose names begin with these.
 struct Freeze(Vec<String>);
 
 /// Name of all tables that an embedding learns, which share no prefix.
@@ -45,7 +45,7 @@ fn is_under(name: &str, part: &str) -> bool {
         || name.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The parts of a policy as text.
+/// Lists the parts of a policy as text, for errors.
 fn known<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let first = |name: &'a str| name.split_once('.').map_or(name, |(first, _)| first);
     let mut parts: Vec<&str> = names.map(first).collect();

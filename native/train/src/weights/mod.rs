@@ -1,7 +1,7 @@
 //! Transforms of weights before a forward pass, and of their gradients after a backward pass.
 //!
-//! A transform is a file here and a line in [`TABLE`]. A transformed weight is kept twice: as it is learned, from
-//! which a run resumes; and as forward passes read it, which is validated, kept as the best and played.
+//! To add a transform, add a file here and a line to [`TABLE`]. A transformed weight is kept twice: as it is learned,
+//! for a run to resume from; and as forward passes read it, for validation, the best checkpoint and play.
 
 mod freeze;
 
@@ -15,26 +15,26 @@ use crate::options::TrainOptions;
 /// Inputs from which the transforms of a run are made.
 pub(crate) struct Setup<'a> {
     pub options: &'a TrainOptions,
-    /// Weights of its policy.
+    /// Weights of the run's policy.
     pub weights: &'a Weights,
 }
 
 /// A transform of some weights before a forward pass.
 pub trait WeightTransform: Send + Sync {
-    /// Whether it applies to the weight of this name.
+    /// Whether the transform applies to the weight of this name.
     fn covers(&self, name: &str) -> bool;
 
-    /// Whether the weights that it covers learn at all.
+    /// Whether the weights that the transform covers learn at all.
     fn learns(&self) -> bool {
         true
     }
 
-    /// The weight that forward passes read, of the same shape and on the same device.
+    /// Returns the weight that forward passes read, of the same shape and on the same device.
     fn forward(&self, weight: &Tensor) -> Result<Tensor> {
         Ok(weight.clone())
     }
 
-    /// The gradient at a weight, from the gradient at the transformed weight; by default the same.
+    /// Maps the gradient at the transformed weight to the gradient at the learned weight; by default they are equal.
     fn backward(&self, weight: &Tensor, gradient: Tensor) -> Result<Tensor> {
         let _ = weight;
         Ok(gradient)
@@ -52,7 +52,7 @@ const TABLE: &[Make] = &[freeze::of];
 pub struct WeightTransforms(Vec<Box<dyn WeightTransform>>);
 
 impl WeightTransforms {
-    /// Transforms that are applied in this order.
+    /// Applies these transforms in order.
     pub fn new(all: Vec<Box<dyn WeightTransform>>) -> Self {
         WeightTransforms(all)
     }
@@ -80,7 +80,7 @@ impl WeightTransforms {
         self.covering(name).try_fold(weight.clone(), |weight, transform| transform.forward(&weight))
     }
 
-    /// The gradient at a weight, from the gradient at the transformed weight.
+    /// Maps the gradient at the transformed weight to the gradient at the learned weight.
     fn backward(&self, name: &str, weight: &Tensor, gradient: Tensor) -> Result<Tensor> {
         let mut inputs = vec![(weight.clone(), None)];
         for transform in self.covering(name) {
@@ -102,7 +102,7 @@ impl WeightTransforms {
 pub(crate) struct Masters(BTreeMap<String, Tensor>);
 
 impl Masters {
-    /// Copies the `learning` weights that are transformed, and replaces them by what forward passes read.
+    /// Copies the `learning` weights that are transformed, and replaces them by their transformed values.
     pub(crate) fn new(learning: &Weights, transforms: &WeightTransforms) -> Result<Self> {
         let mut own = BTreeMap::new();
         for (name, weight) in learning {
@@ -120,7 +120,7 @@ impl Masters {
         self.0.is_empty()
     }
 
-    /// The weights of a policy, with transformed ones as they are learned.
+    /// The weights of a policy; transformed weights are replaced by their learned values.
     pub(crate) fn over(&self, weights: &Weights) -> Weights {
         let own = self.0.iter().map(|(name, weight)| (name.clone(), weight.clone().into()));
         let mut weights = weights.clone();
@@ -128,7 +128,7 @@ impl Masters {
         weights
     }
 
-    /// Before an update: restores weights as they are learned, with their own gradients.
+    /// Before an update: restores the learned values of transformed weights, with the gradients at these values.
     pub(crate) fn reveal(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
         for (weight, (name, own)) in self.among(learning) {
             let shown = weight.flat_gradient()?.reshape(own.dims())?;
@@ -139,7 +139,7 @@ impl Masters {
         Ok(())
     }
 
-    /// After an update: keeps the learned weights, and replaces them by what forward passes read.
+    /// After an update: keeps the learned values, and replaces the weights by their transformed values.
     pub(crate) fn take(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
         for (weight, (_, own)) in self.among(learning) {
             own.slice_set(&weight.detach(), 0, 0)?;
@@ -147,7 +147,7 @@ impl Masters {
         self.show(learning, transforms)
     }
 
-    /// Replaces the weights by what forward passes read.
+    /// Replaces the weights by their transformed values.
     pub(crate) fn show(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
         for (weight, (name, own)) in self.among(learning) {
             let shown = transforms.forward(name, own)?;

@@ -1,6 +1,6 @@
 defmodule Sconce.Bench.Attack.Files do
   @moduledoc false
-  # Items 1, 2, 3 and 8: contents of replays, checkpoints, corpora and runs, and special files at their paths.
+  # Items 1, 2, 3 and 8: odd contents of replays, checkpoints, corpora and runs, and special files at their paths.
 
   import Sconce.Bench.Attack, only: [answer: 1]
   import Sconce.Bench.Attack.Fixtures
@@ -15,7 +15,7 @@ defmodule Sconce.Bench.Attack.Files do
     zero: "a link to /dev/zero",
     sparse: "9 GB of holes"
   ]
-  # For a FIFO whose open blocks.
+  # Maximum wait for opening a FIFO, which may block.
   @patience_ms 12_000
 
   def rows, do: deep() ++ odd_files() ++ [frozen()] ++ atoms() ++ wide() ++ damaged()
@@ -62,7 +62,7 @@ defmodule Sconce.Bench.Attack.Files do
     end
   end
 
-  # The good games are kept, and the bad one is reported with name and reason.
+  # The good games are kept, and the bad game is reported with name and reason.
   defp one_skipped(answers) do
     for {label, answer} <- answers, not odd_skipped?(answer), do: "#{label}: #{inspect(answer)}"
   end
@@ -83,14 +83,14 @@ defmodule Sconce.Bench.Attack.Files do
         name: "#{what} for #{name}",
         make: &odd_file(&1, make, file, kind),
         attack: attack,
-        # A folder is searched for replays, whatever its name.
+        # A folder is searched for replays, whatever its name, so the other games are kept.
         accept: if({kind, file} == {:folder, "replays/odd.slp"}, do: &kept_games/1, else: accept),
         patience_ms: @patience_ms
       }
     end
   end
 
-  # {description, how its folder is made, the file in question, its reader, allowed answers}
+  # {description, function that makes the folder, path of the special file, its reader, allowed answers}
   defp places do
     run = &run_folder/1
     corpus = &corpus!/1
@@ -158,7 +158,7 @@ defmodule Sconce.Bench.Attack.Files do
     {:report, _report} = imported(dir)
   end
 
-  # A corpus as ExPhil writes it: one game of twenty frames with two numbers each.
+  # A corpus in ExPhil's format: one game of twenty frames with two values each.
   defp exphil(dir) do
     folder = Path.join(dir, "corpus")
     File.mkdir_p!(folder)
@@ -192,7 +192,7 @@ defmodule Sconce.Bench.Attack.Files do
     answer
   end
 
-  # Games are read on first use.
+  # Games are read on first use, so errors appear when batches are made.
   defp batches(dir) do
     answer(fn ->
       with {:ok, corpus} <- Corpus.open(Path.join(dir, "corpus")),
@@ -278,7 +278,7 @@ defmodule Sconce.Bench.Attack.Files do
   defp names(n), do: for(at <- 0..(@names - 1), do: name(n, at))
   defp name(n, at), do: "head_#{pad(n)}_#{pad(at)}"
   defp pad(n), do: n |> to_string() |> String.pad_leading(4, "0")
-  # Atoms of the VM that makes the files, not of the one whose atoms are counted.
+  # Creates atoms only in the VM that makes the files. The atoms of the child VM are counted.
   defp heads(n), do: for(name <- names(n), do: {String.to_atom(name), {:categorical, 2}})
 
   defp named_checkpoints(dir) do

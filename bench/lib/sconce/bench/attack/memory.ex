@@ -8,7 +8,7 @@ defmodule Sconce.Bench.Attack.Memory do
   alias Sconce.Bench.Attack
   alias Sconce.{Policy, Serving, Session, Trainer}
 
-  # Kilobytes of address space. The VM itself needs two or three million.
+  # Limits the address space, in kilobytes. The VM itself needs two or three million.
   @limit "ulimit -v 6000000"
   @rows 1_000_000
   @wide [hidden_sizes: [8192, 8192]]
@@ -76,7 +76,7 @@ defmodule Sconce.Bench.Attack.Memory do
 
   defp zeros(rows), do: :binary.copy(<<0::64>>, rows)
 
-  # A run that is computed in parts takes hours; it suffices that it started.
+  # A run that is computed in parts takes hours, so the attack only checks that the run started.
   defp trained(dir) do
     answer(fn ->
       {:ok, run} =
@@ -97,7 +97,7 @@ defmodule Sconce.Bench.Attack.Memory do
       @gru ++ [batch_size: 512, window_size: 2_000, stride: 1]
   end
 
-  # Scores take longer than the timeout; it suffices that the evaluation started.
+  # Scores take longer than the timeout, so the attack only checks that the evaluation started.
   defp evaluated(dir) do
     checkpoint = Path.join(dir, "wide.safetensors")
 

@@ -44,7 +44,7 @@ defmodule Sconce.Bench.Attack.Runs do
     ] ++ for(signal <- ~w(TERM HUP QUIT), do: told(signal)) ++ [interrupt()]
   end
 
-  # 5. A run ends soon after its owner, for any number.
+  # 5. A run ends soon after its owner, whatever its `accumulation_steps`.
 
   @ends_ms 3_000
 
@@ -97,7 +97,7 @@ defmodule Sconce.Bench.Attack.Runs do
 
   defp still(steps), do: {:raw, "still runs #{@ends_ms} ms later, accumulation_steps #{steps}"}
 
-  # CPU seconds of all threads of this VM; the system counts hundredths.
+  # CPU seconds of all threads of this VM. The system reports hundredths of a second.
   defp cpu do
     stat = File.read!("/proc/self/stat")
     fields = stat |> String.split(") ") |> List.last() |> String.split()
@@ -143,7 +143,7 @@ defmodule Sconce.Bench.Attack.Runs do
   defp leave(disk, spare),
     do: File.write!(Path.join(disk, "filler"), :binary.copy("x", 1_048_576 - spare))
 
-  # The weights and their moments take three megabytes.
+  # The weights and the optimiser's moments take three megabytes.
   defp fill(dir) do
     disk = Path.join(dir, "disk")
     opts = dir |> Path.join("corpus") |> training(Path.join(disk, "run"))
@@ -195,7 +195,7 @@ defmodule Sconce.Bench.Attack.Runs do
   defp polled_once(run, _n),
     do: with({:error, %Error{kind: :deadline}} <- Trainer.await(run, 0), do: {:value, "late"})
 
-  # The answer shows that all messages before it have been read.
+  # Once the run answers, it has read all earlier messages.
   defp answered(run) do
     with {:error, %Error{kind: :deadline}} <- Trainer.info(run), do: answered(run)
   end

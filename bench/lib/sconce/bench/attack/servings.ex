@@ -1,6 +1,6 @@
 defmodule Sconce.Bench.Attack.Servings do
   @moduledoc false
-  # Items 9 and 10: unknown messages to servings, foreign handles, and a lane that a policy is too large for.
+  # Items 9 and 10: unknown messages to servings, handles of another VM, and a policy too large for a lane.
 
   import Sconce.Bench.Attack, only: [answer: 1]
   import Sconce.Bench.Attack.Fixtures
@@ -33,7 +33,7 @@ defmodule Sconce.Bench.Attack.Servings do
     {:ok, serving} = Serving.start_link(policy: policy!())
     {:ok, session} = Serving.open(serving)
     Stray.send_all(serving)
-    # The answer shows that the messages before it have been read.
+    # Once the serving answers, it has read all earlier messages.
     acted = answer(fn -> Session.act(session, [0.0, 1.0], deadline_ms: 5_000) end)
     swapped = answer(fn -> Serving.swap(serving, policy!()) end)
     Session.close(session)
@@ -116,7 +116,7 @@ defmodule Sconce.Bench.Attack.Servings do
   end
 
   @doc false
-  # A handler of `:logger`.
+  # Callback of a `:logger` handler.
   def log(%{level: level, msg: message}, %{config: %{pid: pid}}) when level in [:warning, :error],
     do: send(pid, {:logged, inspect(message)})
 

@@ -64,7 +64,7 @@ defmodule Sconce.Bench.Attack.Source do
     end
   end
 
-  # The source name of a game contains escape sequences. The game is damaged, so that errors name it.
+  # The source name of a game contains escape sequences. The game is damaged, so that errors print the name.
   defp sourced(dir) do
     replays = Path.join(dir, "replays")
     File.mkdir_p!(replays)

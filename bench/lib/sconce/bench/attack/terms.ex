@@ -22,7 +22,7 @@ defmodule Sconce.Bench.Attack.Terms do
 
   alias Sconce.Trainer.Catalogue
 
-  # A call without an answer in this time hangs.
+  # A call without an answer in this time counts as hung.
   @hung_ms 5_000
   @shown 12
 
@@ -44,7 +44,7 @@ defmodule Sconce.Bench.Attack.Terms do
         attack: &attack(&1, calls),
         accept: &none_raw/1,
         seconds: nil,
-        # The terms themselves take megabytes.
+        # No memory limit, because the terms themselves take megabytes.
         mb: nil,
         patience_ms: 400_000
       }
@@ -76,7 +76,7 @@ defmodule Sconce.Bench.Attack.Terms do
 
   # A call is `{name, function, valid arguments, options: {argument index, names}}`.
   defp attack(dir, calls) do
-    # Files with relative paths are written here.
+    # Calls write files with relative paths into this folder.
     File.cd!(dir)
     Process.flag(:trap_exit, true)
 
@@ -103,7 +103,7 @@ defmodule Sconce.Bench.Attack.Terms do
           do: {label(name, option, odd), List.update_at(args, at, &Keyword.put(&1, option, odd))}
   end
 
-  # A struct, or `:none` for a process or a session.
+  # A handle is a struct, or `:none` instead of a process or a session.
   defp place(args, at) do
     arg = Enum.at(args, at)
     if is_struct(arg) or arg == :none, do: "handle", else: at
@@ -111,7 +111,7 @@ defmodule Sconce.Bench.Attack.Terms do
 
   defp label(name, at, odd), do: {name, at, inspect(odd, limit: 3, printable_limit: 10)}
 
-  # In its own process that traps exits, because a failed start sends exit signals.
+  # Calls in a separate process that traps exits, because a failed start sends exit signals.
   defp apart(call, args) do
     test = self()
 
@@ -135,7 +135,7 @@ defmodule Sconce.Bench.Attack.Terms do
     end
   end
 
-  # Each place once, with its first text.
+  # Lists each place with raw errors once, with the first error's text.
   defp none_raw(answers) do
     raw =
       for {{name, at, odd}, {:raw, text}} <- answers,
@@ -153,7 +153,7 @@ defmodule Sconce.Bench.Attack.Terms do
       else: ["#{length(raw)} of #{length(answers)} raw, in #{map_size(places)} places" | told]
   end
 
-  # A function without a clause for such a handle names itself in the error.
+  # A function of Sconce without a clause for an invalid handle names itself in the error.
   defp at_the_door?("handle", "no function clause matching in Sconce." <> _function), do: true
   defp at_the_door?(_at, _text), do: false
 

@@ -20,7 +20,7 @@ defmodule Sconce.Bench.Stress.Caller do
   ]
   @opening ~w(ok busy cancelled unavailable not_found)a
   @turns Enum.flat_map(@calls, fn {call, {often, _kinds}} -> List.duplicate(call, often) end)
-  # Where decisions are computed; all of these places are near.
+  # Places where decisions are computed, all on the near node. Repeats raise the frequency.
   @places ~w(serving serving serving inline worker)a
   # Additional answers if the other node is suspended or gone.
   @far ~w(unavailable cancelled busy deadline)a
@@ -76,7 +76,7 @@ defmodule Sconce.Bench.Stress.Caller do
 
     case timed(held, :act, deadline, fn -> Session.act(held.session, frame(), opts) end) do
       {:ok, %{frame: frame}} ->
-        # Every answered decision was made exactly once, and no other was made.
+        # The session made each answered decision exactly once, and no other decision.
         frame == held.frames + 1 || raise "decision #{frame} after #{held.frames}"
         %{held | frames: frame}
 

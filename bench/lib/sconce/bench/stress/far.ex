@@ -1,7 +1,7 @@
 defmodule Sconce.Bench.Stress.Far do
   @moduledoc false
-  # Another node on this machine. It serves, is suspended at random like a cut network, is killed, and
-  # starts again.
+  # Another node on this machine, which serves, is suspended at random to simulate a cut network, is killed,
+  # and starts again.
 
   alias Sconce.Bench.Machine
   alias Sconce.{Native, Policy, Serving}
@@ -10,9 +10,9 @@ defmodule Sconce.Bench.Stress.Far do
   # Maximum lifetime of one node.
   @life_ms 5_000
   @pause_ms 500
-  # Seconds. A node that is suspended for more than 1.25 times this is disconnected.
+  # `net_ticktime` in seconds. A node that is suspended for more than 1.25 times this time is disconnected.
   @ticktime 4
-  # Durations of a suspension, shorter and longer than that.
+  # Durations of a suspension, shorter and longer than the time until a disconnection.
   @still_ms [500, 2_000, 1_500 * @ticktime]
   @settle_ms 10_000
   # Time that a busy machine may take to start the node.
@@ -61,8 +61,8 @@ defmodule Sconce.Bench.Stress.Far do
     host = String.to_charlist(@host)
     wanted = %{name: String.to_atom(name()), host: host, args: args, wait_boot: @boot_ms}
 
-    # It is controlled by its standard input, so that it survives a cut connection and can be set up before
-    # there is one. Connecting may fail right after a node of the same name was killed.
+    # The node is controlled by standard input, so that it survives a cut connection and can be set up before
+    # it is connected. Connecting may fail right after a node of the same name was killed.
     with {:ok, peer, node} <- :peer.start(Map.put(wanted, :connection, :standard_io)) do
       os_pid = :peer.call(peer, System, :pid, [], @boot_ms)
       {:ok, _apps} = :peer.call(peer, Application, :ensure_all_started, [:sconce], @boot_ms)
@@ -80,7 +80,7 @@ defmodule Sconce.Bench.Stress.Far do
     keep(stress, checkpoint, opts)
   end
 
-  # Like a network that is cut silently and comes back.
+  # Suspends and resumes the node, to simulate a network that is cut silently and comes back.
   defp stand_still(stress, os_pid) do
     if :atomics.get(stress.stop, 1) == 0 do
       signal("STOP", os_pid)

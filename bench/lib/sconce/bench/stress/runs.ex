@@ -1,7 +1,7 @@
 defmodule Sconce.Bench.Stress.Runs do
   @moduledoc false
-  # Training runs beside the load, one at a time. They finish, are stopped, are polled, get unknown
-  # messages, and lose their owners.
+  # Training runs concurrent with the load, one at a time. The runs finish, are stopped, are polled, get
+  # unknown messages, and lose their owners.
 
   alias Sconce.Bench.{Frames, Stress.Stray}
   alias Sconce.{Corpus, Error, Trainer}
@@ -80,7 +80,7 @@ defmodule Sconce.Bench.Stress.Runs do
     awaited!(run)
   end
 
-  # A waiting caller gets an answer.
+  # When the owner ends, a waiting caller still gets an answer.
   defp ended(:owner, run, owner) do
     Process.exit(owner, :kill)
     awaited!(run)

@@ -2,7 +2,7 @@ defmodule Sconce.Bench.Stress.Stray do
   @moduledoc false
   # Calls, casts and messages that are unknown to a process of Sconce.
 
-  # Timeout of a call that is not answered.
+  # Timeout in milliseconds of a call that gets no answer.
   @wait_ms 50
   @requests [
               :odd,
@@ -16,7 +16,7 @@ defmodule Sconce.Bench.Stress.Stray do
             ] ++
               [:statistics, :join]
 
-  @doc "Sends all of them to a process. Returns when its calls are answered, timed out or ended."
+  @doc "Sends all unknown calls, casts and messages to a process. Returns when no call is pending."
   @spec send_all(pid) :: :ok
   def send_all(pid) do
     calls = for request <- @requests, do: spawn_monitor(fn -> call(pid, request) end)

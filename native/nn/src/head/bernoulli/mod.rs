@@ -12,7 +12,7 @@ use crate::bounds::{MAX_SIZE, within};
 use crate::ops::gather::one_hot;
 use crate::sampling::Sampling;
 
-/// Independent bits, this many.
+/// This many independent bits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bernoulli(pub(super) usize);
 
@@ -56,12 +56,12 @@ impl Distribution for Bernoulli {
         }
     }
 
-    /// The mean distance of the bits from a fair coin.
+    /// The mean distance of the bits' probabilities from one half, scaled to 0..1.
     fn confidence(&self, logits: &[f32]) -> f32 {
         logits.iter().map(|&l| (sigmoid(l) - 0.5).abs() * 2.0).sum::<f32>() / self.0 as f32
     }
 
-    /// A bit is predicted as set above a probability of one half. All bits have to agree.
+    /// A bit is predicted as set above a probability of one half. All bits of the label must agree with the prediction.
     fn is_likely(&self, logits: &[f32], label: &[f32]) -> bool {
         logits.iter().zip(label).all(|(x, bit)| (*x > 0.0) == (*bit == 1.0))
     }
@@ -90,8 +90,8 @@ impl Distribution for Bernoulli {
         logits.iter().map(of_bit).sum()
     }
 
-    /// With `z = x` for a released and `z = -x` for a pressed bit, the loss is `softplus(z)` and
-    /// `1 - p = sigmoid(z)`. Neither formula cancels.
+    /// For the logit x, let `z = x` for a released bit and `z = -x` for a pressed bit. Then neither the loss
+    /// `softplus(z)` nor `1 - p`, which is `sigmoid(z)`, cancels.
     fn learn(
         &self,
         logits: &[f32],
@@ -144,7 +144,7 @@ impl Distribution for Bernoulli {
         bits.sum()
     }
 
-    /// One row of logits after a 0, one after a 1, and one without a previous label.
+    /// The table has a row of logits for a previous 0, one for a previous 1, and one for no previous label.
     fn prior(&self) -> [usize; 2] {
         [CLASSES + 1, self.0]
     }
@@ -195,7 +195,7 @@ fn row(previous: Option<&[f32]>, bit: usize) -> usize {
     value.map_or(CLASSES, |value| (*value as usize).min(CLASSES))
 }
 
-/// The logit of the second of two probabilities.
+/// The logit of the second of two probabilities that sum to 1.
 fn logit(p: &[f64]) -> f32 {
     (p[1].ln() - p[0].ln()) as f32
 }

@@ -1,4 +1,4 @@
-//! One of several classes, by softmax.
+//! A choice of one of several classes, with softmax probabilities.
 
 use sconce_tensor::Tensor;
 use sconce_tensor::simd::{add_assign, dispatch, exp, exp_with};
@@ -12,7 +12,7 @@ use crate::Result;
 use crate::bounds::within;
 use crate::ops::gather::one_hot;
 
-/// One of this many classes.
+/// A distribution over this many classes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Categorical(pub(super) usize);
 
@@ -61,7 +61,7 @@ impl Distribution for Categorical {
         1.0 / parts.map(|l| weights(l, top, 1.0, &mut room).iter().sum::<f32>()).sum::<f32>()
     }
 
-    /// The first of equal classes is the most likely one.
+    /// If several classes are equally likely, the first is taken as the most likely one.
     fn is_likely(&self, logits: &[f32], label: &[f32]) -> bool {
         label.first() == Some(&(argmax(logits) as f32))
     }
@@ -93,9 +93,9 @@ impl Distribution for Categorical {
         logits.iter().map(of_class).sum()
     }
 
-    /// The loss is `S (1 - p)^gamma`, where S is the smoothed cross-entropy. Let q = e / (sum of the others) for
-    /// other classes and q = 0 for the true one. The gradient is
-    /// `(1 - p)^gamma (p_j - target_j + gamma S (q_j - p_j))`.
+    /// The loss is `S (1 - p)^gamma`, where S is the smoothed cross-entropy. Let q be the softmax over all classes
+    /// except the true one, and q = 0 for the true class. The gradient of the loss is `(1 - p)^gamma (p_j - target_j +
+    /// gamma S (q_j - p_j))`.
     fn learn(
         &self,
         logits: &[f32],
@@ -109,7 +109,7 @@ impl Distribution for Categorical {
             *e = exp(clip(v, clamp));
         }
         let target = label.first().map_or(0, |class| *class as usize);
-        // The sum leaves out the true class, because 1 - p must not cancel.
+        // The sum omits the true class, so that 1 - p is computed without cancellation.
         let own = f64::from(std::mem::replace(&mut grad[target], 0.0));
         let own_x = f64::from(clip(x[target], clamp));
         let (mut others, mut mean, mut all) = (0.0, 0.0, 0.0);
@@ -175,7 +175,7 @@ impl Distribution for Categorical {
         }
     }
 
-    /// One row of log-probabilities after each class, and one without a previous class.
+    /// The table has a row of log-probabilities for each previous class, and one row for no previous class.
     fn prior(&self) -> [usize; 2] {
         [self.0 + 1, self.0]
     }
@@ -217,7 +217,7 @@ impl Categorical {
     }
 }
 
-/// Weight of the class `target`, if `edge` is the weight of the first and the last class.
+/// Loss weight of the class `target`, if `edge` is the weight of the first and the last class.
 fn edge(edge: Option<f64>, target: usize, classes: usize) -> f64 {
     let centre = (classes - 1) as f64 / 2.0;
     match edge {
@@ -232,7 +232,7 @@ fn log_sum(x: &[f32]) -> f64 {
     f64::from(largest) + sum.ln()
 }
 
-/// The class at which the cumulative probability passes `uniform`.
+/// Draws a class: the one at which the cumulative probability passes `uniform`.
 fn draw(logits: &[f32], temperature: f32, uniform: f32) -> usize {
     let top = largest(logits);
     let mut room = [0.0; AT_ONCE];
@@ -254,7 +254,7 @@ fn draw(logits: &[f32], temperature: f32, uniform: f32) -> usize {
     argmax(logits)
 }
 
-/// Classes that are weighed in one part. Heads seldom have more.
+/// Number of classes processed in one chunk; few heads have more.
 const AT_ONCE: usize = 64;
 
 /// `e^((logit - top) / temperature)` of at most [`AT_ONCE`] logits.
@@ -273,7 +273,7 @@ dispatch! {
 }
 
 fn largest(logits: &[f32]) -> f32 {
-    // A comparison compiles to one instruction; `f32::max` does not, because it handles NaN.
+    // A comparison compiles to one instruction; `f32::max` needs more to handle NaN.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     let (fours, rest) = logits.as_chunks::<4>();
     let most = fours.iter().fold([f32::NEG_INFINITY; 4], |most, four| {

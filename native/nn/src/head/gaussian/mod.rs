@@ -1,11 +1,11 @@
 //! Bounded numbers: a Gaussian squashed by tanh (Haarnoja et al. 2018, appendix C).
 //!
 //! `u ~ N(mean, e^s)` and `a = low + (high - low) (tanh u + 1) / 2`. The logits are the means of all numbers, then
-//! their logarithmic deviations s, clamped to [`LOG_STD`]. Then `log p(a) = log N(u) - log |da/du|` with
+//! their log standard deviations s, clamped to [`LOG_STD`]. The log-density is `log p(a) = log N(u) - log |da/du|` with
 //! `|da/du| = 2 (a - low) (high - a) / (high - low)` (equations 20 and 21 of that paper).
 //!
-//! A number at a bound has an infinite u. It is treated as a number at a distance of [`MARGIN`] times the range,
-//! wherever the range lies. The nearest f32 would not do, because next to 0 its distance is almost nothing.
+//! A number at a bound has an infinite u. Such a number is moved inside by [`MARGIN`] times the range, wherever the
+//! range lies. Moving to the nearest f32 would not suffice, because near 0 the spacing of f32 is almost 0.
 
 mod moments;
 
@@ -20,7 +20,7 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gaussian {
-    /// How many numbers.
+    /// Number of numbers.
     pub size: usize,
     /// Smallest value.
     pub low: f32,
@@ -28,22 +28,22 @@ pub struct Gaussian {
     pub high: f32,
 }
 
-/// Bounds of a logarithmic deviation. The likelihood of an expert that never varies has no maximum. Below the lower
-/// bound, gradients through the mean would grow without bound.
+/// Bounds of a log standard deviation. Without a lower bound the likelihood of an expert that never varies has no
+/// maximum, and gradients of the mean grow without limit.
 const LOG_STD: [f64; 2] = [-5.0, 2.0];
 
 /// Largest distance of a likely label from the mode, as a share of the range: half a step of a stick of 17 positions.
 const LIKELY: f32 = 1.0 / 32.0;
 
-/// Assumed distance of a number at a bound from that bound, as a share of the range: a rounding error of f32.
+/// For a number at a bound, the assumed distance from the bound, as a share of the range: a rounding error of f32.
 const MARGIN: f64 = 1.0 / (1u64 << 25) as f64;
 
-/// First index of the random numbers for normals. No other head uses the same blocks of the generator.
+/// First index of the random numbers for normals. From here on, no other head uses the generator's blocks.
 const NORMALS: u64 = 1 << 32;
 
 const HALF_LOG_TAU: f64 = 0.918_938_533_204_672_7;
 
-/// Mean and logarithmic deviation of one number.
+/// Mean and log standard deviation of one u.
 #[derive(Debug, Clone, Copy)]
 struct Normal {
     mean: f64,
@@ -64,7 +64,7 @@ impl Normal {
         self.log_std + HALF_LOG_TAU + 0.5
     }
 
-    /// Distance from the mean in standard deviations.
+    /// Distance of u from the mean in standard deviations.
     fn score(self, u: f64) -> f64 {
         (u - self.mean) / self.std()
     }
@@ -88,20 +88,20 @@ impl Gaussian {
         f64::from(self.high) - f64::from(self.low)
     }
 
-    /// The distribution of each number.
+    /// The distribution of u for each number.
     fn normals<'a>(&self, logits: &'a [f32]) -> impl Iterator<Item = Normal> + use<'a> {
         let (means, log_stds) = logits.split_at(self.size.min(logits.len()));
         means.iter().zip(log_stds).map(|(mean, log_std)| Normal::new(*mean, *log_std))
     }
 
-    /// Distances of a number from both bounds. Neither is 0.
+    /// Distances of a number from both bounds. Both are positive.
     fn within(&self, value: f32) -> [f64; 2] {
         let (value, margin) = (f64::from(value), MARGIN * self.width());
         [value - f64::from(self.low), f64::from(self.high) - value]
             .map(|far| if far > 0.0 { far } else { margin })
     }
 
-    /// u, the number before tanh.
+    /// Computes u, the value before tanh, from a number.
     fn pre(&self, value: f32) -> f64 {
         let [above, below] = self.within(value);
         0.5 * (above.ln() - below.ln())
@@ -157,7 +157,7 @@ impl Distribution for Gaussian {
         }
     }
 
-    /// One minus the share of the range within one deviation of the mean, averaged over the numbers.
+    /// One minus the share of the range within one standard deviation of the mean, averaged over the numbers.
     fn confidence(&self, logits: &[f32]) -> f32 {
         let sure = |normal: Normal| {
             let (mean, std) = (normal.mean, normal.std());
@@ -196,7 +196,7 @@ impl Distribution for Gaussian {
         self.normals(logits).zip(label).map(of_number).sum()
     }
 
-    /// The entropy of u, because a squashed Gaussian has no closed form.
+    /// The entropy of u, because the entropy of a squashed Gaussian has no closed form.
     fn entropy(&self, logits: &[f32]) -> f64 {
         self.normals(logits).map(Normal::entropy).sum()
     }
@@ -254,8 +254,8 @@ impl Distribution for Gaussian {
         sum
     }
 
-    /// Offsets of each mean: a factor of u of each previous number, a constant with a previous label, and a constant
-    /// without one. The rows below hold the same for the logarithmic deviations.
+    /// The table has one row for each mean, then one for each log standard deviation. A row holds a factor for u of
+    /// each previous number, a constant that applies with a previous label, and one that applies without.
     fn prior(&self) -> [usize; 2] {
         [2 * self.size, self.size + 2]
     }
@@ -304,7 +304,7 @@ impl Distribution for Gaussian {
 }
 
 impl Gaussian {
-    /// The numbers that the table of a prior is multiplied by.
+    /// The factors that a prior's table is multiplied by: u of each previous number, and two flags.
     fn known<'a>(&'a self, previous: Option<&'a [f32]>) -> impl Iterator<Item = f32> + 'a {
         let of = move |i: usize| {
             let number = previous.and_then(|previous| previous.get(i));
@@ -315,7 +315,7 @@ impl Gaussian {
     }
 }
 
-/// The gradient of a logarithmic deviation. Beyond the bounds only gradients that lead back remain.
+/// The gradient of a log standard deviation. Beyond the bounds, only gradients that lead back inside are kept.
 fn held(slope: f64, log_std: f32) -> f64 {
     let [least, most] = LOG_STD;
     match f64::from(log_std) {

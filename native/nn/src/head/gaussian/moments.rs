@@ -1,9 +1,9 @@
-//! Sums of numbers and of pairs with the previous number, and the lines that fit them best.
+//! Sums over numbers and over pairs with the previous number, and the best-fitting lines.
 
 use super::{BaselineKind, LOG_STD};
 
-/// Sums of one number: count, first and second power. Sums of pairs: count, both numbers, both squares, their
-/// product.
+/// Number of sums for one number. Over single numbers: count, value and square. Over pairs with the previous number:
+/// count, both values, both squares, product.
 pub(super) const LEN: usize = 9;
 
 pub(super) fn count(before: Option<f64>, now: f64, sums: &mut [f64]) {
@@ -17,7 +17,7 @@ pub(super) fn count(before: Option<f64>, now: f64, sums: &mut [f64]) {
     }
 }
 
-/// `u ~ N(slope before + offset, e^log_std)`: offset and logarithmic deviation with a previous number, and without
+/// `u ~ N(slope before + offset, e^log_std)`: offset and log standard deviation with a previous number, and without
 /// one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
@@ -26,7 +26,8 @@ pub(super) struct Line {
     pub(super) none: [f64; 2],
 }
 
-/// One count is added to the spread, so that a constant number keeps a finite log-deviation.
+/// Log standard deviation from a sum of squared deviations. One small deviation is added, so that the result is finite
+/// for a constant number.
 fn log_std(count: f64, squares: f64) -> f64 {
     let [least, most] = LOG_STD;
     (0.5 * ((squares.max(0.0) + 1e-3) / (count + 1.0)).ln()).clamp(least, most)
@@ -44,7 +45,7 @@ pub(super) fn fit(baseline: BaselineKind, sums: &[f64]) -> Line {
     let together = product - count * mean_before * mean_now;
     match baseline {
         BaselineKind::Marginal => Line { slope: 0.0, known: none, none },
-        // The previous number with a spread.
+        // The mean is the previous number; only the spread is fitted.
         BaselineKind::Repeat => {
             let known = [0.0, log_std(*pairs, before_2 - 2.0 * product + now_2)];
             Line { slope: 1.0, known, none }

@@ -4,7 +4,7 @@ use super::distribution::{BaselineKind, Chance, Direction, Distribution, Pair, P
 use crate::Result;
 use crate::bounds::within;
 
-/// The expected return. Files give its size, which is always 1.
+/// The expected return. Files store a size, which is always 1.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Value(pub(super) usize);
 

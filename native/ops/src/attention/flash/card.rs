@@ -17,7 +17,7 @@ const QUERIES: usize = 64;
 const KEYS: usize = 64;
 const FORWARD_THREADS: usize = 128;
 
-/// Attention of f32 `qkv`, in no graph, for the first frames of games, each of which sees all frames before it.
+/// Attention of f32 `qkv`, outside any graph, for the first frames of games, each of which sees all frames before it.
 /// Operands are rounded to the 16-bit type `numbers`, bf16 or f16; sums are f32. As in [`Window`], positions are
 /// counted from the first frame.
 pub(crate) fn attention(
@@ -27,7 +27,7 @@ pub(crate) fn attention(
     numbers: DType,
 ) -> Result<Tensor> {
     let y = forward(&turned(qkv, window, numbers)?, window.scale())?;
-    // Frames that do not exist attend to frames that exist, so they are blanked.
+    // Frames that do not exist attend to frames that exist, so their outputs are set to 0.
     blank(y.flatten_from(2)?.to_dtype(qkv.dtype())?, lengths)
 }
 
@@ -52,7 +52,7 @@ fn forward(qkv: &Tensor, scale: f32) -> Result<Tensor> {
     let launch = [batch, time, heads].into_iter().fold(launch, Launch::int).float(scale);
     let shared = 2 * head_dim * (QUERIES + 2 * KEYS);
     // SAFETY: the arguments are those of flash_attention.cuh, which has kernels for the heads that `attention::flash`
-    // admits. The kernel writes every number of `y` and `log_sums`.
+    // admits. The kernel writes every element of `y` and `log_sums`.
     unsafe { launch.run([time.div_ceil(QUERIES), batch, heads], [FORWARD_THREADS, 1, 1], shared) }?;
     Ok(y)
 }

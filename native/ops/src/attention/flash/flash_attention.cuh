@@ -10,9 +10,9 @@
 #include "flash.h"
 #include "flash_fwd_kernel.h"
 
-// Queries of a block, and keys of a tile. The launch templates of flash attention have twice as many of one or the
-// other for heads of 32 and 64 numbers: these need more registers than there are, and half of a tile would be empty in
-// a window of 60 frames.
+// Queries of a block, and keys of a tile. The launch templates of flash attention double one or the other for heads of
+// 32 and 64 elements: these need more registers than there are, and half of a tile would be empty in a window of 60
+// frames.
 constexpr int ROWS = 64;
 constexpr int COLUMNS = 64;
 constexpr int WARPS = 4;
@@ -51,7 +51,7 @@ __device__ void forward(const T *q, const T *k, const T *v, T *y, float *log_sum
   params.d = params.d_rounded = D;
   params.scale_softmax = scale;
   params.scale_softmax_log2 = scale * float(M_LOG2E);
-  // The probability of keeping a number.
+  // The probability of keeping a weight.
   params.p_dropout = 1.0f;
   params.window_size_left = -1;
   constexpr bool DROPOUT = false, CAUSAL = true, LOCAL = false, ALIBI = false, WHOLE_TILES = false, WHOLE_HEADS = true,

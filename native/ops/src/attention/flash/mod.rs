@@ -10,10 +10,10 @@ use crate::Precision;
 
 /// Head sizes for which there are kernels.
 const HEADS: [usize; 3] = [32, 64, 128];
-/// Maximum of the rows of a batch, and of the heads.
+/// The most rows of a batch, and the most heads.
 const MOST: usize = 65_535;
 
-/// The 16-bit type in which flash attention reads queries, keys and values `[b, t, 3 * heads * head_dim]`; `None` where
+/// The 16-bit type in which flash attention takes queries, keys and values `[b, t, 3 * heads * head_dim]`; `None` where
 /// the op uses its own kernels: where a gradient may be needed, where the cache holds frames, where the window slides
 /// within the sequence, and where products have the precision of f32.
 pub(crate) fn numbers(qkv: &Tensor, cache: &Cache, window: &Window) -> Option<DType> {
@@ -77,7 +77,7 @@ mod tests {
             assert!(!taken([2, head_dim, 60], 60));
         }
         assert!(taken([2, 64, 60], 2) && taken([2, 64, 600], 512));
-        // A step, and a sliding window.
+        // Rejected: a single frame, and a sliding window.
         assert!(!taken([2, 64, 60], 1) && !taken([2, 64, 60], 61));
         assert!(!taken([65_536, 32, 2], 2));
     }

@@ -18,19 +18,21 @@ use crate::device::ledger;
 use crate::device::memory::{self, Memory};
 use crate::{Error, Result};
 
-/// Freed bytes that a card in use caches beside its long-lived tensors, for the allocations of the next decision.
+/// Freed bytes that a card in use caches in addition to its long-lived tensors, for the next decision's allocations.
 const CACHE: u64 = 256 << 20;
 
-/// Upper bound of cuBLAS's workspace, in bytes: its own default size. The workspace is also at most 1/1024 of the card.
+/// Upper bound of cuBLAS's workspace, in bytes: cuBLAS's default size. The workspace is also at most 1/1024 of the
+/// card's memory.
 const WORKSPACE: usize = 32 << 20;
 
 /// A card, its memory and all streams on it.
 ///
-/// 1. The context lives as long as the process: opening the card again finds the state that libraries created in it.
+/// 1. The context lives as long as the process: reopening the card finds the libraries' state in the context.
 /// 2. All tensors are allocated from the card's pool, whose maximum size is the budget. Other libraries of this process
 ///    that allocate in stream order, and name no pool of their own, also use it.
-/// 3. The pool caches no freed memory while the process has no tensors on the card, [`CACHE`] bytes beside policies and
-///    sessions, and everything during a run ([`Caching`]), because its next step allocates the same sizes again.
+/// 3. Freed memory that the pool caches: none while the process has no tensors on the card, [`CACHE`] bytes while
+///    policies or sessions are there, everything during a run ([`Caching`]), whose next step allocates the same sizes
+///    again.
 pub(super) struct Card {
     ordinal: usize,
     context: Arc<CudaContext>,
@@ -61,8 +63,7 @@ struct Owned {
 }
 
 impl Owned {
-    /// Creates a stream. Its owner submits all work in the order of this stream, and a stream without an owner is not
-    /// recorded.
+    /// Creates a stream. The owner submits all work in stream order; streams without an owner are not recorded.
     fn new(context: &Arc<CudaContext>) -> candle_core::Result<Self> {
         let device = CudaDevice::new_with_stream(context.ordinal())?;
         // SAFETY: all work is in the order of this one stream, so that no event has to order it.
@@ -79,14 +80,13 @@ impl Owned {
     }
 
     /// Whether candle keeps constants of the stream. Candle never frees the layouts of strided operands in recorded
-    /// work, a few bytes per stream. A stream that is dropped would stay allocated for them, and its successor would
-    /// add its own.
+    /// work, a few bytes per stream. So a dropped stream would stay allocated, and its successor would add more.
     fn has_constants(&self) -> bool {
         Arc::strong_count(&self.device.cuda_stream()) - 1 > self.alone
     }
 }
 
-/// cuBLAS's workspace. Without it, cuBLAS would allocate another one for each graph that contains products.
+/// cuBLAS's workspace. Otherwise cuBLAS would allocate one for each graph that contains products.
 struct Workspace {
     first: CUdeviceptr,
     context: Arc<CudaContext>,
@@ -116,8 +116,8 @@ impl Drop for Workspace {
 
 static CARDS: Mutex<Vec<Arc<Card>>> = Mutex::new(Vec::new());
 
-/// Locks a mutex, poisoned or not: no panic leaves the data of these locks half-changed. Candle's errors are converted
-/// to [`Error`] only after the locks are released, because the conversion asks for the card's memory.
+/// Locks a mutex, poisoned or not: no panic leaves the locked data half-changed. Candle's errors are converted to
+/// [`Error`] only after the locks are released, because the conversion asks for the card's memory.
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -224,8 +224,8 @@ impl Card {
         work()
     }
 
-    /// Ends streams without an owner, except for one and for streams with constants, which would not be freed. The one
-    /// that is kept is synchronised, so that the work of its previous owner is done.
+    /// Ends streams without an owner. Keeps one, and all streams with constants, which would not be freed. The kept
+    /// stream is synchronised, so that the work of its previous owner is done.
     fn retire(&self) {
         let mut free: Vec<Owned> =
             lock(&self.streams).extract_if(.., |one| one.is_free()).collect();
@@ -316,12 +316,12 @@ impl Card {
 
     fn keep(&self) {
         if let Some(pool) = &*lock(&self.pool) {
-            // If the driver refuses, it keeps its own threshold.
+            // On failure the driver keeps its own threshold.
             let _ = pool.keep(self.kept());
         }
     }
 
-    /// Returns memory that is not expected to be used again to the driver. Called after something has left the card.
+    /// Returns memory to the driver that is unlikely to be reused. Called after tensors were freed on the card.
     fn settle(&self) {
         self.retire();
         self.keep();
@@ -380,7 +380,8 @@ pub fn memory(ordinal: usize) -> Result<Memory> {
     }
 }
 
-/// Waits for all work of this process on a card, returns unused memory to the driver, and returns the number of bytes.
+/// Waits for all work of this process on a card, then gives unused memory back to the driver. Returns the number of
+/// bytes.
 ///
 /// # Errors
 /// `NoDevice` if policies cannot run on the card.
@@ -393,8 +394,8 @@ pub fn release(ordinal: usize) -> Result<u64> {
     }
 }
 
-/// Returns memory of all open cards that is not expected to be used again to the driver. Called after something may
-/// have left a card.
+/// Returns memory of all open cards to the driver that is unlikely to be reused. Called after tensors may have been
+/// freed on a card.
 pub fn settle() {
     let cards = lock(&CARDS).clone();
     cards.iter().for_each(|card| card.settle());
@@ -407,8 +408,8 @@ pub fn shrink(device: &Device) -> u64 {
     card.release().unwrap_or(0)
 }
 
-/// Makes the card of `device` the current one of this thread. Many driver functions take the card from the thread, and
-/// candle sets it only when it allocates, launches or copies.
+/// Makes the card of `device` the current one of this thread. Many driver functions use the thread's current card,
+/// which candle sets only when it allocates, launches or copies.
 pub fn attach(device: &Device) {
     if let Some(card) = of_device(device) {
         // The next call on this card reports the same error.
@@ -423,15 +424,15 @@ pub(super) fn alone<R>(device: &Device, work: impl FnOnce() -> R) -> R {
     card.alone(work)
 }
 
-/// Runs work that takes, frees, reads or writes memory of a device while no thread records on it. Any thread may call
-/// it, also for a stream that other threads use.
+/// Runs work that allocates, frees, reads or writes memory of a device while no thread records there. Any thread may
+/// call this function, also for a stream that other threads use.
 pub fn apart<R>(device: &Device, work: impl FnOnce() -> R) -> R {
     let Some(card) = of_device(device) else { return work() };
     let _ = card.context.bind_to_thread();
     card.apart(work)
 }
 
-/// Whether the card of a device has taken no more than its budget.
+/// Whether the card of a device is within its budget.
 pub(super) fn within_budget(device: &Device) -> bool {
     of_device(device).is_none_or(|card| card.within_budget())
 }
@@ -449,7 +450,7 @@ pub(super) fn share(devices: &[Device]) -> candle_core::Result<()> {
     Ok(())
 }
 
-/// Raises the bytes that the card keeps to match its ledger.
+/// Raises the bytes that the card caches to match its ledger.
 pub(in crate::device) fn grown(ordinal: usize) {
     if let Some(card) = opened(|card| card.ordinal == ordinal) {
         card.keep();
@@ -467,7 +468,7 @@ pub(super) fn full() -> Option<(usize, Memory)> {
 pub struct Caching(Option<Arc<Card>>);
 
 impl Caching {
-    /// The guard for the card of a device; without effect for a CPU.
+    /// Returns the guard for the card of a device; no effect for a CPU.
     pub fn on(device: &Device) -> Self {
         let card = of_device(device);
         if let Some(card) = &card {
@@ -500,12 +501,13 @@ fn wait_for_leaving() {
     }
 }
 
-/// Drops a value whose memory is on a device. On a card another thread does it, because freeing waits for the driver,
-/// and ending a stream and its libraries waits for the card. The freed memory goes back to the driver.
+/// Drops a value whose memory is on a device. If the device is a card, another thread drops the value, because freeing
+/// waits for the driver, and ending a stream and its libraries waits for the card. The freed memory returns to the
+/// driver.
 pub fn leave<T: Send + 'static>(device: Device, gone: T) {
     let Some(card) = of_device(&device) else { return drop(gone) };
     THREAD.get_or_init(|| Leaving::start("sconce-card")).leave(move || {
-        // The driver takes the card from the thread.
+        // The driver uses the thread's current card.
         let _ = card.context.bind_to_thread();
         card.apart(|| drop((gone, device)));
         card.settle();

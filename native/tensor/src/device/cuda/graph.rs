@@ -17,7 +17,7 @@ use super::card::{alone, attach, shrink, within_budget};
 use crate::error::panic_message;
 use crate::{Error, Result};
 
-/// Stack of the recording thread. Candle walks and drops its graphs recursively.
+/// Stack size of the recording thread. Candle walks and drops its graphs recursively.
 const STACK_BYTES: usize = 64 << 20;
 
 /// Capacity of the channel for the recorded graph: one, so that the recording thread does not wait.
@@ -49,9 +49,9 @@ unsafe impl Send for Recorded {}
 impl Graph {
     /// Runs `work(false)`, which loads libraries and uploads constants, and then records the launches of `work(true)`.
     ///
-    /// Recorded work reads and writes only memory that existed before, leaves no other allocation behind, and copies
-    /// nothing back to the host. Returns `None` if the card refused the recording ([`refusals`]); the work of the first
-    /// call is done nevertheless.
+    /// Recorded work accesses only memory that existed before, leaves no allocation behind, and copies nothing back to
+    /// the host. Returns `None` if the card refused the recording ([`refusals`]); the work of the first call is still
+    /// done.
     pub fn record(
         card: &CudaDevice,
         work: impl FnMut(bool) -> Result<()> + Send,
@@ -114,7 +114,7 @@ impl Drop for Graph {
 impl Keeper {
     fn end(self) {
         drop(self.end);
-        // The thread returns nothing.
+        // The thread returns no value.
         let _ = self.thread.join();
     }
 }
@@ -143,7 +143,7 @@ fn record(
                 refusals.push(refusal);
             }
             drop(refusals);
-            // Release the memory that the recording had taken.
+            // Release the memory that the recording allocated.
             shrink(&device);
             Ok(None)
         }
@@ -161,7 +161,7 @@ fn capture(card: &CudaDevice, work: impl FnOnce() -> Result<()>) -> Result<CudaG
     worked.unwrap_or_else(|payload| resume_unwind(payload))?;
     let nothing = || candle_core::Error::Msg("nothing was recorded".into());
     let graph = graph.w()?.ok_or_else(nothing)?;
-    // The upload also takes the memory of the graph.
+    // The upload also allocates the graph's memory.
     graph.upload().w()?;
     match within_budget(&Device::Cuda(card.clone())) {
         true => Ok(graph),

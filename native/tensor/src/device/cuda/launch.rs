@@ -19,7 +19,7 @@ use crate::device::operand::{Address, MOST_ALONG_Y};
 
 /// The largest number of blocks of a grid along x.
 const MOST_ALONG_X: usize = i32::MAX as usize;
-/// The largest number of threads of a block. A driver gives each thread up to 255 registers, and a block has 65,536.
+/// The largest number of threads of a block. A thread may use up to 255 registers, and a block has 65,536.
 const MOST_THREADS: usize = 256;
 
 /// A kernel and its arguments, in the order of its signature.
@@ -127,8 +127,8 @@ impl Launch {
                 Argument::Float(value) => launch.arg(value),
             };
         }
-        // SAFETY: the caller guarantees it. Memory that is freed meanwhile is freed in the stream's order, after this
-        // launch.
+        // SAFETY: the caller guarantees the arguments. Memory that is freed meanwhile is freed in stream order, after
+        // this launch.
         unsafe { launch.launch(LaunchConfig { grid_dim, block_dim, shared_mem_bytes }) }.w()?;
         Ok(())
     }
@@ -151,7 +151,8 @@ fn loaded(card: &CudaDevice, module: Module) -> Result<Arc<CudaModule>> {
         return Ok(one.kernels.clone());
     }
     drop(known);
-    // No lock is held during a load, so that other modules can load. Two threads may load the same module twice.
+    // No lock is held during a load, so that other modules can load meanwhile. Two threads may load the same module
+    // twice.
     let kernels = stream.context().load_module(module.ptx.into()).w()?;
     let loaded = Loaded { ordinal, name, kernels: kernels.clone() };
     LOADED.write().unwrap_or_else(PoisonError::into_inner).push(loaded);
@@ -170,8 +171,8 @@ pub fn unwritten(shape: impl Into<Shape>, dtype: DType, x: &Tensor) -> Result<Te
     output(shape, dtype, x, false)
 }
 
-/// Allocates the output of an op with undefined contents on the card of `x`. With `track` it is a variable of candle,
-/// for ops that a backward pass may follow.
+/// Allocates the output of an op with undefined contents on the card of `x`. With `track` the output is a candle
+/// variable, for ops that a backward pass may follow.
 pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) -> Result<Tensor> {
     let (shape, card) = (shape.into(), card(x.device())?);
     if let Some(kept) = workspace::kept(&shape, dtype).filter(|_| !track) {
@@ -180,7 +181,7 @@ pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) ->
     let n = shape.elem_count().max(1);
     macro_rules! of {
         ($t:ty) => {
-            // SAFETY: the caller writes the numbers before they are read.
+            // SAFETY: the caller writes the values before they are read.
             CudaStorage::wrap_cuda_slice(unsafe { card.alloc::<$t>(n) }?, card.clone())
         };
     }
@@ -200,7 +201,7 @@ pub fn output(shape: impl Into<Shape>, dtype: DType, x: &Tensor, track: bool) ->
     Ok(tensor)
 }
 
-/// The address of the first number of a contiguous tensor on a card.
+/// The address of the first value of a contiguous tensor on a card.
 pub fn pointer(tensor: &Tensor) -> Result<Address> {
     let (storage, layout) = tensor.storage_and_layout();
     let (Storage::Cuda(storage), Some((first, _))) = (&*storage, layout.contiguous_offsets())
@@ -220,13 +221,13 @@ pub fn pointer(tensor: &Tensor) -> Result<Address> {
     Ok(begin + (first * tensor.dtype().size_in_bytes()) as CUdeviceptr)
 }
 
-/// Overwrites a contiguous tensor on a card in place. Later launches on its stream see the new numbers.
+/// Overwrites a contiguous tensor on a card in place. Later launches on its stream see the new values.
 pub fn overwrite<T: WithDType>(tensor: &Tensor, values: &[T]) -> Result<()> {
     if (T::DTYPE, values.len()) != (tensor.dtype(), tensor.elem_count()) {
         bail!("{} numbers of {:?} do not fill {tensor:?}", values.len(), T::DTYPE);
     }
     let stream = card(tensor.device())?.cuda_stream();
     stream.context().bind_to_thread().w()?;
-    // SAFETY: the tensor has as many numbers of this type. `values` has been read when the call returns.
+    // SAFETY: the tensor has as many elements of this type as `values`, which the call has read when it returns.
     unsafe { memcpy_htod_async(pointer(tensor)?, values, stream.cu_stream()) }.w()
 }

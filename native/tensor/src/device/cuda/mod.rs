@@ -132,7 +132,7 @@ fn refusal(error: DriverError) -> Missing {
     match error.0 {
         CUresult::CUDA_ERROR_STUB_LIBRARY => Missing::Driver,
         CUresult::CUDA_ERROR_NO_DEVICE => Missing::Card { ordinal: 0, count: 0 },
-        // The name of the code, because its text comes from the driver, which may not respond.
+        // Reports the code's name: its text would come from the driver, which may not respond.
         other => Missing::Refused(format!("{other:?}")),
     }
 }

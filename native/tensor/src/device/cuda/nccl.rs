@@ -1,7 +1,7 @@
 //! Sums across cards by NCCL, NVIDIA's collective library.
 //!
-//! One thread submits for all cards: a sum is queued on the streams of all cards at once, behind the work that computes
-//! their parts, or on none. So no card waits for one that does not take part.
+//! One thread submits for all cards: a sum is queued either on the streams of all cards, behind the work that computes
+//! their parts, or on none. So no card waits for a card that does not take part.
 
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::cuda_backend::cudarc::driver::CudaSlice;
@@ -57,7 +57,7 @@ fn queue(comm: &Comm, part: &Tensor, sum: &mut CudaSlice<f32>) -> Result<()> {
     comm.all_reduce(&part, sum, &ReduceOp::Sum).map(drop).map_err(refusal)
 }
 
-/// Memory for a sum on the card of its part.
+/// Allocates memory for a sum on the card of its part.
 fn unwritten(part: &Tensor) -> Result<CudaSlice<f32>> {
     let card = part.device().as_cuda_device()?;
     // SAFETY: the sum is written before it is read.
@@ -70,7 +70,7 @@ fn tensor(sum: CudaSlice<f32>, part: &Tensor) -> Result<Tensor> {
     Ok(Tensor::from_storage(Storage::Cuda(storage), part.shape().clone(), none, false))
 }
 
-/// The error with the name of NCCL's status.
+/// Builds an error with the name of NCCL's status.
 fn refusal(error: NcclError) -> Error {
     Error::Unavailable { what: "NCCL".into(), reason: format!("{:?}", error.0) }
 }

@@ -1,5 +1,5 @@
-//! A pool of a card's memory, and the memory of its graphs. Candle allocates from the card's current pool. Memory that
-//! it allocates while work is recorded belongs to the graph, and the driver keeps it apart from the pool.
+//! A pool of a card's memory, and the memory of its graphs. Candle allocates from the card's current pool. Memory
+//! allocated while work is recorded belongs to the graph; the driver manages it separately from the pool.
 
 use std::ffi::c_void;
 use std::mem;
@@ -13,7 +13,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 
 type Answered<T> = std::result::Result<T, DriverError>;
 
-/// A memory pool of the driver. It takes no memory before the first allocation.
+/// A memory pool of the driver. A new pool holds no memory before its first allocation.
 pub(super) struct Pool {
     card: CUdevice,
     pool: CUmemoryPool,
@@ -46,20 +46,20 @@ impl Pool {
         self.budget
     }
 
-    /// Bytes in use, including those of graphs.
+    /// Bytes in use, including bytes of graphs.
     pub(super) fn used(&self) -> Answered<u64> {
         let of_graphs = self.of_graphs(CUgraphMem_attribute::CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT)?;
         Ok(self.ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)? + of_graphs)
     }
 
-    /// Bytes taken from the driver, in use or not, including those of graphs.
+    /// Bytes taken from the driver, in use or not, including bytes of graphs.
     pub(super) fn reserved(&self) -> Answered<u64> {
         let reserved = CUgraphMem_attribute::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
         let of_graphs = self.of_graphs(reserved)?;
         Ok(self.ask(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)? + of_graphs)
     }
 
-    /// Gives other cards access to the pool, where the hardware allows it.
+    /// Gives other cards access to the pool, if the hardware supports that.
     pub(super) fn open_to(&self, others: &[CUdevice]) -> Answered<()> {
         for &other in others {
             let mut can = 0;
@@ -86,7 +86,7 @@ impl Pool {
     }
 
     /// Returns unused memory to the driver until at most `keep` bytes are reserved. Memory of graphs that are not being
-    /// replayed goes last, because the next replay has to allocate it again.
+    /// replayed is returned last, because the next replay has to allocate it again.
     pub(super) fn trim(&self, keep: u64) -> Answered<()> {
         self.trim_own(keep)?;
         if self.reserved()? > keep {

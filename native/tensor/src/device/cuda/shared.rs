@@ -10,7 +10,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
 use super::card::apart;
 use crate::{Error, Result};
 
-/// 32-bit words that host and card share. For steps so short that two copies would take as long as the work itself.
+/// 32-bit words that host and card share. For short steps, whose two copies would take as long as the work itself.
 pub struct Shared {
     device: Device,
     first: NonNull<u32>,
@@ -70,8 +70,8 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         apart(&self.device, || {
-            // The driver does not promise that a free waits for work that reads the memory. An error here shows up in
-            // other calls too.
+            // The driver does not promise that a free waits for work that reads the memory. Other calls report the same
+            // error.
             let _ = self.device.synchronize();
             // SAFETY: the memory came from `malloc_host`.
             let _ = unsafe { free_host(self.first.as_ptr().cast()) };

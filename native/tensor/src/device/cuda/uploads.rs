@@ -14,11 +14,11 @@ use super::card::apart;
 use super::launch::pointer;
 use crate::{Error, Result, pool};
 
-/// Words of a shard of the copy into pinned memory.
+/// Words per shard of the copy into pinned memory.
 const SHARD: usize = 1 << 17;
 
 /// Two buffers on the card, each with a pinned buffer on the host, which the card reads by DMA. While the card works on
-/// one batch, the next one is copied on a stream of its own.
+/// one batch, the next batch is copied on a separate stream.
 pub struct Uploads {
     card: CudaDevice,
     copies: Arc<CudaStream>,
@@ -56,7 +56,7 @@ impl Uploads {
         let copies = context.new_stream().w()?;
         let place = || -> Result<Slot> {
             // SAFETY: both are written before they are read. The card's buffer belongs to the card's stream and is
-            // freed in its order. The copies wait for its allocation, and its release waits for the copies.
+            // freed in its order. The copies wait for the buffer's allocation, and its release waits for the copies.
             let (here, there) =
                 unsafe { (context.alloc_pinned(words.max(1)), stream.alloc(words.max(1))) };
             Ok(Slot {
@@ -71,8 +71,8 @@ impl Uploads {
         Ok(Uploads { card: card.clone(), copies, places, next: 0 })
     }
 
-    /// Sends `parts`, concatenated, to `to`, a contiguous tensor of u32. Launches from now on see the new words. Waits
-    /// for the card only if two transfers are in flight.
+    /// Sends `parts`, concatenated, to `to`, a contiguous tensor of u32. Later launches see the new words. Waits for
+    /// the card only if two transfers are in flight.
     ///
     /// # Errors
     /// `Mismatch` if the number of words is not the one given to [`Uploads::new`] or not the size of `to`.
@@ -84,13 +84,12 @@ impl Uploads {
             let sizes = format!("{} and {}", place.here.len(), to.elem_count());
             return Err(Error::mismatch("words", sizes, len));
         }
-        // The previous transfer reads this buffer until it has arrived. No other thread waits for that.
+        // The previous transfer reads this buffer until the transfer is complete. This wait blocks no other thread.
         place.arrived.synchronize().w()?;
         let mut rest = place.here.as_mut_slice().w()?;
         for part in parts {
             let (own, behind) = rest.split_at_mut(part.len());
-            // A batch of windows has tens of megabytes. One thread would take longer to copy it than a card to train on
-            // it.
+            // A batch of windows has tens of megabytes. Copying it on one thread would take longer than training on it.
             pool::for_each_rows(own, 1, SHARD, |first, own| {
                 own.copy_from_slice(&part[first..][..own.len()]);
             });

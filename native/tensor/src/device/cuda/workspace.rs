@@ -1,5 +1,5 @@
-//! Memory for recorded work, allocated before the recording. If the work allocated its own memory, the graph would have
-//! two more nodes for each tensor: one to allocate it and one to free it.
+//! Memory for recorded work, allocated before the recording. Otherwise the graph would have two more nodes for each
+//! tensor: one to allocate it and one to free it.
 
 use std::cell::RefCell;
 
@@ -13,7 +13,7 @@ thread_local! {
 enum Source {
     /// The allocator of the card.
     Card,
-    /// The allocator of the card; the tensors are kept here.
+    /// The allocator of the card; allocated tensors are kept in this workspace.
     CardToKeep(Vec<Tensor>),
     /// Kept tensors, in the order of their allocation.
     Kept(std::vec::IntoIter<Tensor>),
@@ -24,8 +24,8 @@ enum Source {
 pub struct Workspace(Vec<Tensor>);
 
 impl Workspace {
-    /// Runs `work` and keeps the tensors that it allocates. Do not read them after the work: [`Workspace::reuse`]
-    /// overwrites them.
+    /// Runs `work` and keeps the tensors that it allocates. Do not read these tensors after the work:
+    /// [`Workspace::reuse`] overwrites them.
     pub fn keep<R>(&mut self, work: impl FnOnce() -> R) -> R {
         let back = Back(SOURCE.replace(Source::CardToKeep(vec![])));
         let done = work();
@@ -36,7 +36,7 @@ impl Workspace {
         done
     }
 
-    /// Runs the same work again in the tensors that were kept.
+    /// Runs the same work again in the kept tensors.
     pub fn reuse<R>(&self, work: impl FnOnce() -> R) -> R {
         let _back = Back(SOURCE.replace(Source::Kept(self.0.clone().into_iter())));
         work()

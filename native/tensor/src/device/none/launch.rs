@@ -75,7 +75,7 @@ pub fn output(
     Err(Error::NotCompiledWithCudaSupport)
 }
 
-/// The address of the first number of a contiguous tensor. Fails in this build.
+/// The address of the first value of a contiguous tensor. Fails in this build.
 pub fn pointer(_tensor: &Tensor) -> Result<Address> {
     Err(Error::NotCompiledWithCudaSupport)
 }

@@ -5,7 +5,7 @@ use sconce_tensor::{Error, Result};
 pub use crate::options::{FocalHeads, LossOptions, PosWeight, Reduction};
 
 impl LossOptions {
-    /// The negative log-likelihood of the action in nats, and nothing else.
+    /// Options whose loss is the negative log-likelihood of the action in nats, without other terms.
     pub fn plain() -> Self {
         LossOptions {
             button_weight: 1.0,
@@ -21,7 +21,7 @@ impl LossOptions {
         }
     }
 
-    /// Replaces [`PosWeight::Auto`] by numbers; `rates` has one press rate per bit.
+    /// Replaces [`PosWeight::Auto`] by weights; `rates` has one press rate per bit.
     pub fn with_press_rates(mut self, rates: &[f64]) -> Self {
         if self.pos_weight == PosWeight::Auto {
             self.pos_weight = PosWeight::Given(pos_weight_auto(rates));
@@ -30,7 +30,7 @@ impl LossOptions {
     }
 }
 
-/// Weights of pressed bits: `sqrt((1 - r) / r)` within 1..30, where a rate r is at least 1e-4.
+/// Weights of pressed bits: `sqrt((1 - r) / r)` clamped to 1..30, where the press rate r is at least 1e-4.
 pub fn pos_weight_auto(rates: &[f64]) -> Vec<f32> {
     let weight = |r: &f64| ((1.0 - r.max(1e-4)) / r.max(1e-4)).sqrt().clamp(1.0, 30.0) as f32;
     rates.iter().map(weight).collect()

@@ -15,7 +15,7 @@ use super::table::Table;
 use super::term::{Term, check};
 use crate::objective::{Denominators, Figures, Objective, OnCard, Rows, Setup, Sums};
 
-/// Least mean loss of a head that `head_normalize` divides by.
+/// Lower bound of the mean loss of a head by which `head_normalize` divides.
 const NORMALISER_FLOOR: f64 = 0.1;
 
 /// Number of sums of a head: loss, loss times the weight of its row, and entropy.
@@ -51,7 +51,7 @@ pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
 }
 
 impl Imitation {
-    /// The loss over `heads`; checks the options.
+    /// Makes the loss over `heads`, and checks the options.
     pub fn new(heads: &Heads, options: &LossOptions) -> Result<Self> {
         check_heads(heads)?;
         options.check()?;
@@ -73,7 +73,7 @@ impl Imitation {
         })
     }
 
-    /// A copy, whose device is that of its first use.
+    /// A copy for another device: its tensors are placed on the device of its first use.
     pub(in crate::objective) fn again(&self) -> Self {
         let Imitation { num_logits, num_labels, head_normalize, entropy_weight, clamp, .. } = *self;
         let (terms, on_card) = (self.terms.clone(), OnceLock::new());
@@ -91,7 +91,7 @@ impl Imitation {
             clamp: self.clamp,
         };
         for term in &self.terms {
-            // A head without a kernel is never launched, see `on_card`.
+            // A head without a kernel gets -1, which is never launched, see `on_card`.
             let kind = term.kind.on_card().unwrap_or(-1);
             let places = [term.logits.start, term.logits.len(), term.labels.start];
             table.places.push(kind);
@@ -107,8 +107,8 @@ impl Imitation {
         table
     }
 
-    /// Refuses labels that are invalid for their head, in rows of nonzero weight. A pass over the rows refuses the
-    /// same.
+    /// Refuses labels that are invalid for their head, in rows of nonzero weight. A pass over the rows makes the same
+    /// check.
     pub fn check_labels(&self, labels: &[f32], weights: &[f32]) -> Result<()> {
         let rows = labels.chunks_exact(self.num_labels.max(1)).zip(weights);
         for (labels, _) in rows.filter(|(_, weight)| **weight != 0.0) {
@@ -119,7 +119,7 @@ impl Imitation {
         Ok(())
     }
 
-    /// The loss from the sums of all shards. A loss that is not finite is an error that names the head.
+    /// Computes the loss from the sums of all shards. A loss that is not finite is an error that names the head.
     pub fn loss(&self, sums: &Sums, whole: &Denominators) -> Result<Loss> {
         let heads = || sums.0.as_chunks::<SUMS>().0.iter();
         let scaled = heads().zip(&whole.own).map(|([_, weighted, _], scale)| weighted * scale);
@@ -148,7 +148,7 @@ impl Imitation {
             })?;
             let count = weights.iter().filter(|weight| **weight != 0.0).count() as f64;
             let means = first.0.as_chunks::<SUMS>().0.iter().map(|[loss, ..]| loss / count);
-            // The NLL of a density has no lower bound, so its mean is no measure of its loss.
+            // The NLL of a density has no lower bound, so a head is not scaled by its mean.
             let heads = scales.iter_mut().zip(&self.terms).zip(means);
             for ((scale, _), mean) in heads.filter(|((_, term), _)| term.kind.classes() > 0) {
                 *scale = 1.0 / mean.max(NORMALISER_FLOOR);
@@ -165,7 +165,7 @@ impl Imitation {
         mut per_sample: Option<&mut [f32]>,
     ) -> Result<Sums> {
         let n = self.check(&rows, grad.as_deref(), per_sample.as_deref())?;
-        // Without a gradient to write, a row's gradient still needs a place.
+        // If no gradient is requested, each row writes its gradient to scratch memory.
         let mut scratch = vec![0.0; if grad.is_none() { self.num_logits } else { 0 }];
         let mut sums = Sums(vec![0.0; SUMS * self.terms.len()]);
         for i in 0..n {
@@ -203,7 +203,7 @@ impl Imitation {
         for (h, term) in self.terms.iter().enumerate() {
             let (x, grad) = (&x[term.logits.clone()], &mut grad[term.logits.clone()]);
             let labels = &labels[term.labels.clone()];
-            // A first pass has no scales yet.
+            // In a first pass there are no scales yet.
             let scale = whole.own.get(h).copied().unwrap_or(1.0);
             let pull = Pair {
                 loss: weight * scale * whole.inverse_weight,
@@ -220,7 +220,7 @@ impl Imitation {
         Ok(sample)
     }
 
-    /// Checks all lengths, so that rows can be indexed, and returns the number of rows.
+    /// Checks all lengths, which makes it safe to index rows, and returns the number of rows.
     pub(super) fn check(
         &self,
         rows: &LabelledLogits,
@@ -241,7 +241,7 @@ impl Imitation {
         Ok(n)
     }
 
-    /// Refuses logits that are not finite. The clamp would hide an infinity.
+    /// Refuses logits that are not finite: the clamp would hide an infinity.
     fn check_finite(&self, logits: &[f32]) -> Result<()> {
         const INFINITY: u32 = f32::INFINITY.to_bits();
         let largest = logits.iter().fold(0, |m: u32, v| m.max(v.to_bits() & 0x7FFF_FFFF));
@@ -307,7 +307,7 @@ impl Objective for Imitation {
     }
 }
 
-/// Refuses empty heads. Those of a Spec are validated; heads that come without one may be empty.
+/// Refuses empty heads. Heads of a Spec are already validated; heads from another source may be empty.
 pub(crate) fn check_heads(heads: &Heads) -> Result<()> {
     match heads.parts.iter().find(|h| h.kind.logits() == 0) {
         Some(empty) => {

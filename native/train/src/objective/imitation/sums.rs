@@ -5,9 +5,9 @@
 pub struct Loss {
     /// The loss in nats.
     pub value: f64,
-    /// Mean loss of each head over the rows: with its own weights, without frame weights or normaliser.
+    /// Mean loss of each head over the rows, with the head's own weights but without frame weights or normaliser.
     pub per_head: Vec<f64>,
-    /// Mean entropy in nats, summed over heads; that of a bernoulli head is a mean over its bits.
+    /// Mean entropy in nats, summed over heads; the entropy of a bernoulli head is the mean over its bits.
     pub entropy_bonus: f64,
     /// Loss of each row, summed over heads, before frame weights.
     pub per_sample: Vec<f32>,
@@ -24,6 +24,6 @@ pub struct LabelledLogits<'a> {
     pub logits: &'a [f32],
     /// Labels, row-major.
     pub labels: &'a [f32],
-    /// Weights of the rows; `None` is a weight of 1 each.
+    /// Weights of the rows; `None` gives each row a weight of 1.
     pub weights: Option<&'a [f32]>,
 }

@@ -1,6 +1,6 @@
 //! The imitation loss in the layout of its kernel.
 
-/// The heads as the kernel `loss.cu` reads them.
+/// The heads in the layout of the kernel `loss.cu`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
     /// Kind in `heads.cuh`, first logit, number of logits and first label of each head, `[heads, 4]`.

@@ -48,7 +48,7 @@ impl Term {
         }
     }
 
-    /// Loss and entropy in one row; the entropy of bits is their mean. Writes the gradient.
+    /// Returns loss and entropy in one row and writes the gradient. The entropy of a head of bits is their mean.
     pub(super) fn learn(
         &self,
         logits: &[f32],

@@ -1,7 +1,7 @@
 //! A frozen policy that a run stays close to, and the divergence of the learner's logits from its logits on the
 //! batches of the run.
 //!
-//! It is the Kullback-Leibler divergence of the joint distributions of a frame's action. Heads and bits are
+//! The divergence is the Kullback-Leibler divergence of the joint distributions of a frame's action. Heads and bits are
 //! independent of each other given the recorded action, so their divergences are added. Autoregressive heads, of the
 //! teacher or of the learner, condition on the recorded action.
 
@@ -26,8 +26,8 @@ pub struct Teacher {
 /// The teacher of a run, if its options name one.
 ///
 /// # Errors
-/// `Mismatch` for a teacher of another game, action space or frame delay. A file without a delay is assumed to have
-/// that of the run.
+/// `Mismatch` for a teacher of another game, action space or frame delay. A file without a delay is assumed to have the
+/// delay of the run.
 pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
     let Setup { options, spec, device, .. } = *setup;
     let Some(path) = &options.objective.teacher else { return Ok(None) };
@@ -78,7 +78,7 @@ impl Teacher {
     }
 }
 
-/// A pull of the learner towards other logits.
+/// Pulls the learner's logits towards other logits.
 pub(crate) struct Pull<'a> {
     pub spans: &'a Spans,
     pub direction: Direction,
@@ -87,8 +87,8 @@ pub(crate) struct Pull<'a> {
 }
 
 impl Pull<'_> {
-    /// The weighted sum of these rows' divergences from `y`. Writes the gradient that it adds to the loss of the
-    /// batch.
+    /// Returns the weighted sum of these rows' divergences from `y`. Overwrites `gradient` with the gradient of this
+    /// term of the batch's loss.
     pub(crate) fn rows(
         &self,
         rows: &Rows<'_>,
@@ -108,8 +108,8 @@ impl Pull<'_> {
         self.add(rows.logits, y, rows.weights(), whole.mean(), gradient)
     }
 
-    /// The sum over rows of their divergence times their weight, in nats. Adds the gradient of that sum, times `scale`
-    /// and the factor of the pull, to `grad`.
+    /// Returns the sum over rows of divergence times weight, in nats. Adds the gradient of that sum, times `scale` and
+    /// the factor of the pull, to `grad`.
     ///
     /// # Shapes
     /// `x` (the learner's logits), `y` (the other logits) and `grad` `[n, num_logits]`, `weights [n]`
@@ -136,9 +136,9 @@ impl Pull<'_> {
 #[derive(Debug, Clone)]
 pub(crate) struct Spans {
     heads: Vec<(HeadKind, usize, usize)>,
-    /// Logits of a row of the learner.
+    /// Number of logits in a row of the learner.
     own: usize,
-    /// Logits of a row of the other policy.
+    /// Number of logits in a row of the other policy.
     theirs: usize,
 }
 
@@ -180,7 +180,7 @@ fn same(same: bool, what: &str, expected: String, got: String) -> Result<()> {
     }
 }
 
-/// Names and kinds of the heads that have labels. Whether they are autoregressive does not matter.
+/// Names and kinds of the heads that have labels. The text is the same for autoregressive heads.
 fn action_space(heads: &Heads) -> String {
     let part = |head: &Head| format!("{} {:?}", head.name, head.kind);
     heads.choosing().map(part).collect::<Vec<_>>().join(", ")
