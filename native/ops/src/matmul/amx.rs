@@ -87,9 +87,9 @@ fn permitted() -> bool {
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
 }
 
-/// A right operand split into parts: the parts of columns `16 c..` and steps `32 s..` begin at line `lines * (c * steps
-/// + s)`, where a tile with all its parts has `lines` lines. Tiles are padded with zeros past the last columns and
-/// steps.
+/// A right operand split into parts: the parts of columns `16 c..` and steps `32 s..` begin at line
+/// `lines * (c * steps + s)`, where a tile with all its parts has `lines` lines. Tiles are padded with zeros past the
+/// last columns and steps.
 #[derive(Default)]
 pub(super) struct Tiles {
     lines: Lines,
