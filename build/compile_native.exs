@@ -54,7 +54,8 @@ defmodule Mix.Tasks.Compile.SconceNative do
     with :absolute <- Path.type(path),
          {:ok, %File.Stat{type: :regular, size: size, mtime: mtime}} <-
            File.stat(path, time: :posix),
-         true <- library?(path) do
+         {:ok, magic} <- File.open(path, [:read, :binary], &IO.binread(&1, 4)),
+         true <- library?(magic) do
       install_changed(path, "#{path} #{size} #{mtime}", args)
     else
       # A relative path would be resolved in the folder of a dependency.
@@ -68,11 +69,8 @@ defmodule Mix.Tasks.Compile.SconceNative do
   defp refuse_given(path, why),
     do: {:error, [refused(path, "SCONCE_NATIVE_PATH: #{path}: #{why}")]}
 
-  # Whether the file begins with the magic number of ELF or of 64-bit Mach-O.
-  defp library?(path) do
-    magic = File.open!(path, [:read, :binary], &IO.binread(&1, 4))
-    magic in ["\x7fELF", <<0xCF, 0xFA, 0xED, 0xFE>>]
-  end
+  # The magic numbers of ELF and of 64-bit Mach-O.
+  defp library?(magic), do: magic in ["\x7fELF", <<0xCF, 0xFA, 0xED, 0xFE>>]
 
   defp install_changed(path, fingerprint, args) do
     if "--force" not in args and fresh?(fingerprint) do

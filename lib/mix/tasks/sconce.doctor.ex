@@ -2,15 +2,17 @@ defmodule Mix.Tasks.Sconce.Doctor do
   @shortdoc "Checks this machine and says how to fix what is missing"
 
   @moduledoc """
-  Checks this machine and prints what Sconce finds:
+  Checks this machine and prints what Sconce finds.
+
+      $ mix sconce.doctor
+
+  prints
 
     * versions, the machine and its GPUs;
     * the native library;
     * each setting with its source (`Sconce.Config`), and settings without effect;
     * settings of this VM, and those known to delay decisions (`Sconce.Serving`);
     * everything that is missing or wrong, with its remedy.
-
-      $ mix sconce.doctor
 
   The task builds nothing, and runs even if what it checks is missing. The exit
   status is 1 if a part that Sconce needs is missing, a setting is wrong or a
@@ -25,8 +27,8 @@ defmodule Mix.Tasks.Sconce.Doctor do
   checks the settings of the machine and of the VM that cost latency: the CPU
   governor, limits and throttling of the container, heat, memory, schedulers
   beside training threads, flags of the VM, the log level, free disk and the
-  profile of the native library. The exit status is 1 if one of
-  these settings should change.
+  profile of the native library. The exit status is 1 if one of them should
+  change.
 
       $ mix sconce.doctor --run DIR
 
@@ -71,7 +73,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
     do: raise(ArgumentError, "--#{first} and --#{second} exclude each other")
 
   defp examine({:production, true}) do
-    Mix.Task.run("app.config")
+    runtime_config()
     checks = Production.checks(profile: native_info()[:profile])
     print_found("production", checks)
   end
@@ -91,11 +93,12 @@ defmodule Mix.Tasks.Sconce.Doctor do
   end
 
   defp examine(nil) do
+    wrong = runtime_config()
     native = Sconce.Native.status()
     info = native_info()
     Enum.each(sections(native, info), &print_section/1)
 
-    wrong = wrong() ++ wrong_build() ++ wrong_device(native)
+    wrong = wrong ++ wrong() ++ wrong_build() ++ wrong_device(native)
 
     case Enum.reject([{"missing", missing(native)}, {"wrong", wrong}], &match?({_, []}, &1)) do
       [] ->
@@ -105,6 +108,21 @@ defmodule Mix.Tasks.Sconce.Doctor do
         Enum.each(found, &print_section/1)
         exit({:shutdown, 1})
     end
+  end
+
+  # Applies config/runtime.exs, which Mix reads only when an app starts. Returns the error of a file that fails.
+  defp runtime_config do
+    path = Mix.Project.config()[:config_path] |> Path.dirname() |> Path.join("runtime.exs")
+
+    if File.regular?(path) do
+      path
+      |> Elixir.Config.Reader.read!(env: Mix.env(), target: Mix.target())
+      |> Application.put_all_env(persistent: true)
+    end
+
+    []
+  rescue
+    error -> [{"config/runtime.exs", Exception.message(error)}]
   end
 
   # Prints the findings, then the remedies. If there is a remedy, the task exits with `status`.

@@ -160,4 +160,29 @@ defmodule Mix.Tasks.Sconce.DoctorTest do
 
     assert_raise Mix.Error, ~r/last.safetensors/, fn -> Doctor.run(["--run", dir]) end
   end
+
+  test "it reads config/runtime.exs, and reports one that fails" do
+    root = tmp_dir!("doctor_app")
+    for folder <- ["config", "lib"], do: File.mkdir_p!(Path.join(root, folder))
+
+    File.write!(Path.join(root, "mix.exs"), """
+    defmodule App.MixProject do
+      use Mix.Project
+      def project, do: [app: :app, version: "0.1.0", deps: []]
+    end
+    """)
+
+    doctor = fn text ->
+      File.write!(Path.join(root, "config/runtime.exs"), text)
+      ebin = Application.app_dir(:sconce, "ebin")
+      env = [{"ELIXIR_ERL_OPTIONS", "+fnu -pa " <> ebin}]
+      {output, _status} = mix(["sconce.doctor"], root, env)
+      output
+    end
+
+    output = doctor.("import Config\nconfig :sconce, threads: 3, preset: :quik")
+    assert output =~ ~r/threads +3 \(config :sconce\)/
+    assert output =~ ~r/wrong\n.*preset cannot be :quik, did you mean :quick\?/s
+    assert doctor.("raise \"no PORT\"") =~ ~r{wrong\n +config/runtime.exs +no PORT}
+  end
 end
