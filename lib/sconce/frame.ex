@@ -89,7 +89,7 @@ defmodule Sconce.Frame do
   | field | default | meaning |
   |---|---|---|
   | `own`, `opponent` | required | the acting player and the other one, each a `Sconce.Frame.Player` |
-  | `stage` | required | stage id of the game start, 0..32 |
+  | `stage` | required | stage id of the game, 0..32 |
   | `frame` | `0` | frame number, 60 per second, 0 at GO |
   | `distance` | `0.0` | distance of the players in units; 0 computes it from their positions |
   | `name_id` | `0` | player name or style, 0 unknown |

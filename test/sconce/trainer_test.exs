@@ -618,7 +618,7 @@ defmodule Sconce.TrainerTest do
         beside = besides[name] || []
 
         assert_raise ArgumentError,
-                     ~r/option :#{name} means nothing (without option :(teacher|mix|advantage_temperature)$|beside #{other}: .*goes with #{other}: )/,
+                     ~r/option :#{name} has no effect (without option :(teacher|mix|advantage_temperature)$|with #{other}: .*requires #{other}: )/,
                      fn -> Trainer.start_link(options(context, [{name, value}] ++ beside)) end
       end
     end

@@ -51,9 +51,9 @@ defmodule Mix.Tasks.Sconce.Train do
   the scores, the curve and the files; `--verbose` shows the full report instead
   of the scores.
 
-  SIGTERM, SIGHUP and SIGQUIT (`kill`, a closed terminal,
-  Ctrl-Backslash) end the run with its state saved; under `nohup` a SIGHUP is ignored. Ctrl-C ends the VM and
-  loses all steps since the last save, by default at most 5 minutes
+  SIGTERM, SIGHUP and SIGQUIT (`kill`, a closed terminal, Ctrl-Backslash) end the
+  run with its state saved; under `nohup` a SIGHUP is ignored. Ctrl-C ends the VM
+  and loses all steps since the last save, by default at most 5 minutes
   (`--save-minutes`). An interrupted run resumes from its last saved state. The
   options of the run are read from its folder, and some of them may change:
 

@@ -225,7 +225,8 @@ defmodule Sconce.Doctor.Production do
 
       mend =
         if bytes < @disk_bytes,
-          do: "free some disk: a run that cannot save stops with its last saved state"
+          do:
+            "free some disk: a run that cannot save continues, and loses its steps if it is killed"
 
       check("disk", "#{Figures.size(bytes)} free in #{Path.expand(dir)}", mend)
     else

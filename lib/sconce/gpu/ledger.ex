@@ -6,7 +6,7 @@ defmodule Sconce.GPU.Ledger do
     weights: "weights of policies",
     optimiser: "moments and moving averages of runs",
     sessions: "states of games, and buffers of their steps",
-    loader: "batches that wait on the card for their step; always 0 for now",
+    loader: "batches on the card; 0, because the loader keeps them in the memory of the host",
     activations: "work in flight: saved activations, gradients, workspaces of libraries",
     cached: "taken from the driver and unused; `Sconce.GPU.release/1` returns it"
   ]

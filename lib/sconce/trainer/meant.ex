@@ -10,14 +10,14 @@ defmodule Sconce.Trainer.Meant do
         settings[name] != schema[name][:default],
         not meant?(settings[other], values) do
       raise ArgumentError,
-            "option #{inspect(name)} means nothing " <> why(other, values, settings)
+            "option #{inspect(name)} has no effect " <> why(other, values, settings)
     end
   end
 
   defp why(other, :given, _settings), do: "without option #{inspect(other)}"
 
   defp why(other, values, settings),
-    do: "beside #{other}: #{inspect(settings[other])}; it goes with #{other}: #{listed(values)}"
+    do: "with #{other}: #{inspect(settings[other])}; it requires #{other}: #{listed(values)}"
 
   defp meant?(value, :above_zero), do: value > 0
   defp meant?(value, :given), do: value != nil

@@ -2,7 +2,7 @@
 //!
 //! Time order: the input of frame f produces the state after frame f. State `t` is the state after frame
 //! `first + t`, and its previous action is the input that produced it. The label of
-//! state `t` is the player's input of frame `first + t + 1 + delay`. So no state contains its label's frame.
+//! state `t` is the player's input of frame `first + t + 1 + delay`. A state therefore never shows the effect of its label.
 
 use std::sync::Arc;
 
@@ -111,7 +111,7 @@ impl View {
         verify([self])
     }
 
-    /// Values in a raw row.
+    /// Number of values in a raw row.
     pub fn raw_width(&self) -> usize {
         self.schema.game().width()
     }
@@ -165,8 +165,8 @@ impl View {
         self.parts().iter().map(|part| part.kind.numbers()).sum()
     }
 
-    /// The value in column `what` of the row whose input answers state `t`; `None` if the corpus has no
-    /// such column.
+    /// The value of column `what` in the row of the label of state `t`; `None` if the corpus has no such
+    /// column.
     pub fn beside(&self, what: Beside, t: usize, delay: usize) -> Result<Option<f32>> {
         if self.schema.beside().is_empty() {
             return Ok(None);

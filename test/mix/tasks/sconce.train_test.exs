@@ -142,7 +142,7 @@ defmodule Mix.Tasks.Sconce.TrainTest do
     assert said =~ "  in f16\n"
     refute said =~ "gains nothing"
 
-    says = "--force-precision means nothing beside --precision f32"
+    says = "--force-precision has no effect with --precision f32"
     assert_raise Mix.Error, ~r/#{says}/, fn -> say.("none", ~w(--force-precision)) end
     says = ~r/--precision cannot be "f8", did you mean f32\?/
     assert_raise Mix.Error, says, fn -> say.("none", ~w(--precision f8)) end
@@ -286,8 +286,8 @@ defmodule Mix.Tasks.Sconce.TrainTest do
           {~w(--device cuba), ~s(--device cannot be "cuba", did you mean cuda?)},
           {~w(--device cuda:x), ~r/^--device cannot be "cuda:x"/},
           {~w(--momentum 0.5), ~r/--momentum/},
-          {~w(--decay-rate 0.5), ~r/--decay-rate means nothing beside --lr-schedule cosine/},
-          {~w(--teacher-weight 0.5), "--teacher-weight means nothing without --teacher"},
+          {~w(--decay-rate 0.5), ~r/--decay-rate has no effect with --lr-schedule cosine/},
+          {~w(--teacher-weight 0.5), "--teacher-weight has no effect without --teacher"},
           {~w(--decay-steps 2 --warmup-steps 1),
            ~r/--decay-steps: expected at least 3, .* got 2/},
           {~w(--max-grad-norm 0), ~s(--max-grad-norm cannot be "0", expected a number above 0)},

@@ -88,7 +88,7 @@ defmodule Sconce.Trainer.MixTest do
       end
     end
 
-    assert_raise ArgumentError, ~r/option :mix means nothing beside unroll: :carry/, fn ->
+    assert_raise ArgumentError, ~r/option :mix has no effect with unroll: :carry/, fn ->
       train(context, "bad", mix: [{context.ones, 0.5}], unroll: :carry)
     end
   end

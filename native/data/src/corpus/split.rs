@@ -14,8 +14,8 @@ use super::open::Corpus;
 #[serde(rename_all = "snake_case")]
 pub enum Holdout {
     /// Holds out about this share of the games. With two or more games, each side gets at least one. A single game is
-    /// used for training, unless the share is 1. Games with the same digest count as one, such as
-    /// the players of an ExPhil replay.
+    /// used for training, unless the share is 1. Games with the same digest count as one game: both
+    /// players of an ExPhil replay share a digest.
     Fraction(f64),
     /// Holds out the games at these indices of [`Corpus::games`].
     Games(Vec<usize>),

@@ -14,7 +14,7 @@ use crate::simd::{dispatch, sigmoid_with, tanh_with};
 /// f, g, o.
 ///
 /// ```text
-/// i, f, o = sigmoid(W x + b_ih + W h + b_hh)    g = tanh(W_g x + b_g + W_g h + b_g)
+/// i, f, o = sigmoid(W_ih x + b_ih + W_hh h + b_hh)    g = tanh(W_ih x + b_ih + W_hh h + b_hh)
 /// c' = f * c + i * g    h' = o * tanh(c')
 /// ```
 pub fn lstm(
@@ -33,7 +33,7 @@ pub fn lstm(
     Ok(layer.apply::<3>(x, gates, &[h0, c0])?.into())
 }
 
-/// A frame holds i, f, g, o.
+/// The row of a frame stores the gates i, f, g, o in this order.
 struct Lstm;
 
 impl Cell for Lstm {
