@@ -1,10 +1,16 @@
 Code.require_file("cargo.exs", __DIR__)
+Code.require_file("library.exs", __DIR__)
+Code.require_file("precompiled.exs", __DIR__)
 
 defmodule Mix.Tasks.Compile.SconceNative do
-  @shortdoc "Builds the native part of Sconce with cargo"
+  @shortdoc "Installs the native part of Sconce: the published library, or one that cargo builds"
 
   @moduledoc """
-  Builds the native library of Sconce with cargo and copies it to where the VM loads it.
+  Installs the native library of Sconce where the VM loads it.
+
+  A published package has checksums of libraries, and the one for this machine is downloaded, see
+  `Sconce.Build.Precompiled`. Everything else is built with cargo: a copy from git, the environments `:dev` and `:test`
+  of Sconce itself, a machine for which no library is published, and whatever the variables below ask for.
 
   Functions that only tests and benchmarks call need the cargo feature `fixtures`. The feature is off in the
   environment `:prod`, in which Mix compiles dependencies, so apps do not get these functions.
@@ -14,6 +20,9 @@ defmodule Mix.Tasks.Compile.SconceNative do
 
   | environment variable | effect |
   |---|---|
+  | `SCONCE_BUILD=1` | builds the library, even if one is published |
+  | `SCONCE_PRECOMPILED_URL` | address of the folder of published libraries; an app may also set `config :sconce, precompiled_url: url` |
+  | `SCONCE_CACHE_DIR` | folder of downloaded libraries, `sconce` in the user's cache by default |
   | `SCONCE_NATIVE_PATH=file.so` | installs this library, which was built elsewhere, and builds nothing |
   | `SCONCE_SKIP_NATIVE=1` | builds nothing, and leaves the library that is in place |
   | `SCONCE_CUDA=1` | supports NVIDIA cards; needs `bin/cuda-toolkit`; the library also loads without CUDA |
@@ -27,7 +36,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
 
   use Mix.Task.Compiler
   alias Mix.Task.Compiler.Diagnostic
-  alias Sconce.Build.Cargo
+  alias Sconce.Build.{Cargo, Library, Precompiled}
 
   @recursive true
   @crate "sconce-nif"
@@ -41,6 +50,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
       doctor?() -> {:noop, []}
       given = given() -> install_given(given, args)
       flag?("SCONCE_SKIP_NATIVE") -> skip()
+      published = published() -> install_published(published, args)
       true -> build_stale(args, fingerprint(root()))
     end
   end
@@ -51,35 +61,68 @@ defmodule Mix.Tasks.Compile.SconceNative do
   end
 
   defp install_given(path, args) do
+    # A relative path would be resolved in the folder of a dependency.
     with :absolute <- Path.type(path),
-         {:ok, %File.Stat{type: :regular, size: size, mtime: mtime}} <-
-           File.stat(path, time: :posix),
-         {:ok, magic} <- File.open(path, [:read, :binary], &IO.binread(&1, 4)),
-         true <- library?(magic) do
-      install_changed(path, "#{path} #{size} #{mtime}", args)
+         {:ok, %File.Stat{size: size, mtime: mtime}} <- File.stat(path, time: :posix) do
+      changed("#{path} #{size} #{mtime} #{version()}", args, fn ->
+        Mix.shell().info("Installing the native part of Sconce from #{path}")
+        read_given(path)
+      end)
     else
-      # A relative path would be resolved in the folder of a dependency.
       :relative -> refuse_given(path, "is relative, expected an absolute path")
-      {:ok, %File.Stat{type: type}} -> refuse_given(path, "is a #{type}, expected a library")
       {:error, reason} -> refuse_given(path, to_string(:file.format_error(reason)))
-      false -> refuse_given(path, "is no shared library")
+    end
+  end
+
+  defp read_given(path) do
+    with {:ok, bytes} <- File.read(path),
+         :ok <- Library.check(bytes, version(), Library.target()) do
+      {:ok, bytes}
+    else
+      {:error, why} when is_binary(why) -> refuse_given(path, why)
+      {:error, reason} -> refuse_given(path, to_string(:file.format_error(reason)))
     end
   end
 
   defp refuse_given(path, why),
     do: {:error, [refused(path, "SCONCE_NATIVE_PATH: #{path}: #{why}")]}
 
-  # The magic numbers of ELF and of 64-bit Mach-O.
-  defp library?(magic), do: magic in ["\x7fELF", <<0xCF, 0xFA, 0xED, 0xFE>>]
+  # Without a published library for this machine, cargo builds one if it is there.
+  defp published do
+    asked = Mix.env() != :prod or flag?("SCONCE_BUILD") or cuda?() or features() != ""
+    asked = asked or System.get_env("SCONCE_PROFILE") != nil
+    published = if not asked, do: Precompiled.published(root())
 
-  defp install_changed(path, fingerprint, args) do
+    if published && (Map.has_key?(published.archives, archive()) or cargo() == nil),
+      do: published
+  end
+
+  defp install_published(published, args) do
+    changed("#{archive()} #{published.archives[archive()]}", args, fn ->
+      with {:error, text} <-
+             Precompiled.library(published, version(), Library.target(), precompiled_url()) do
+        {:error, [refused(archive(), text)]}
+      end
+    end)
+  end
+
+  defp precompiled_url do
+    case System.get_env("SCONCE_PRECOMPILED_URL", "") do
+      "" -> Application.get_env(:sconce, :precompiled_url)
+      url -> url
+    end
+  end
+
+  # `read` returns the bytes of the library; it is called if the library in place is another one.
+  defp changed(fingerprint, args, read) do
     if "--force" not in args and fresh?(fingerprint) do
       {:noop, []}
     else
-      Mix.shell().info("Installing the native part of Sconce from #{path}")
-      install(path, library())
-      remember(fingerprint)
-      {:ok, []}
+      with {:ok, bytes} <- read.() do
+        Library.install(bytes, library())
+        remember(fingerprint)
+        {:ok, []}
+      end
     end
   end
 
@@ -132,24 +175,13 @@ defmodule Mix.Tasks.Compile.SconceNative do
     {sources, settings} |> :erlang.term_to_binary() |> :erlang.md5() |> Base.encode16()
   end
 
-  @doc """
-  Installs a library by a copy beside the destination and a rename. A running VM may have the old file mapped, and
-  overwriting it in place would crash the VM.
-  """
-  def install(source, destination) do
-    File.mkdir_p!(Path.dirname(destination))
-    beside = "#{destination}.#{System.pid()}"
-    File.cp!(source, beside)
-    File.rename!(beside, destination)
-  end
-
   defp build(fingerprint, environment) do
     cargo = cargo!()
     Mix.shell().info("Building the native part of Sconce (#{profile()})")
 
     case Cargo.run(cargo, cargo_args(), root(), environment) do
       {0, diagnostics} ->
-        install(built(), library())
+        Library.install(File.read!(built()), library())
         remember(fingerprint)
         {:ok, diagnostics}
 
@@ -200,8 +232,10 @@ defmodule Mix.Tasks.Compile.SconceNative do
       if(flag?("CI"), do: ["--locked"], else: [])
   end
 
+  defp cargo, do: System.find_executable(System.get_env("CARGO", "cargo"))
+
   defp cargo! do
-    System.find_executable(System.get_env("CARGO", "cargo")) ||
+    cargo() ||
       Mix.raise(
         "Sconce builds its native part with cargo, which was not found: " <>
           "install Rust (https://rustup.rs) and run the command again."
@@ -240,6 +274,8 @@ defmodule Mix.Tasks.Compile.SconceNative do
     Enum.join(given ++ cuda() ++ fixtures, ",")
   end
 
+  defp version, do: Mix.Project.config()[:version]
+  defp archive, do: Precompiled.archive(version(), Library.target())
   defp root, do: Path.dirname(Mix.Project.project_file())
   defp manifest, do: Path.join(Mix.Project.manifest_path(), "compile.sconce_native")
 

@@ -74,6 +74,9 @@ defmodule Sconce.Config do
 
   # Environment variables of the build, the tests and the benchmarks, with their meanings.
   @build [
+    SCONCE_BUILD: "1: build the native part, even if a library is published",
+    SCONCE_PRECOMPILED_URL: "address of the folder of published libraries",
+    SCONCE_CACHE_DIR: "folder of downloaded libraries, sconce in the user's cache by default",
     SCONCE_SKIP_NATIVE: "1: do not build the native part",
     SCONCE_NATIVE_PATH: "a native library that was built elsewhere, to install",
     SCONCE_SOURCE_URL: "address of the public repository, for a package",
@@ -89,6 +92,9 @@ defmodule Sconce.Config do
     SCONCE_EMULATED_CARDS: "number of emulated cards, 1 by default",
     SCONCE_EMULATED_CARD_MB: "memory of all emulated cards, in MiB, 4096 by default"
   ]
+
+  # Keys that the build reads, in config/config.exs.
+  @build_keys [:precompiled_url]
 
   @no_grab "memory is allocated on demand and freed again"
   @no_xla "Sconce has no XLA and compiles nothing at the start of a run"
@@ -422,7 +428,7 @@ defmodule Sconce.Config do
 
   defp no_effect(key) do
     cond do
-      Keyword.has_key?(@settings, key) -> nil
+      Keyword.has_key?(@settings, key) or key in @build_keys -> nil
       why = @ignored_keys[key] -> why
       near = Options.nearest(key, Keyword.keys(@settings)) -> "did you mean #{inspect(near)}?"
       true -> "there is no such setting"

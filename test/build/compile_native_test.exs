@@ -5,7 +5,7 @@ defmodule Sconce.Build.CompileNativeTest do
   import Sconce.Test.Scratch
 
   alias Mix.Tasks.Compile.SconceNative
-  alias Sconce.Build.Cargo
+  alias Sconce.Build.{Cargo, Library}
 
   @moduletag timeout: 300_000
 
@@ -34,15 +34,11 @@ defmodule Sconce.Build.CompileNativeTest do
   end
 
   test "the library is replaced by renaming, so a mapped library stays whole" do
-    dir = tmp_dir!()
-    [old, new, library] = Enum.map(["old", "new", "native/lib.so"], &Path.join(dir, &1))
-    File.write!(old, "old")
-    File.write!(new, "new")
-
-    SconceNative.install(old, library)
+    library = Path.join(tmp_dir!(), "native/lib.so")
+    Library.install("old", library)
     before = File.stat!(library).inode
     {:ok, mapped} = File.open(library)
-    SconceNative.install(new, library)
+    Library.install("new", library)
 
     assert File.read!(library) == "new"
     assert File.stat!(library).inode != before
@@ -92,12 +88,18 @@ defmodule Sconce.Build.CompileNativeTest do
 
     File.write!(given, "no library")
     assert {output, 1} = mix(["compile"], root, env)
-    assert output =~ "SCONCE_NATIVE_PATH: #{given}: is no shared library"
+    assert output =~ "SCONCE_NATIVE_PATH: #{given}: is no native library of Sconce"
 
     assert {output, 1} = mix(["compile"], root, [{"SCONCE_NATIVE_PATH", "given.so"}])
     assert output =~ "SCONCE_NATIVE_PATH: given.so: is relative, expected an absolute path"
 
-    for bytes <- ["\x7fELF one", "\x7fELF number two"] do
+    File.write!(given, "\0sconce-nif 0.0.9 #{Library.target()}\0")
+    assert {output, 1} = mix(["compile"], root, env)
+    assert output =~ "#{given}: is the native library of Sconce 0.0.9 for #{Library.target()}"
+
+    name = "\0sconce-nif #{Mix.Project.config()[:version]} #{Library.target()}\0"
+
+    for bytes <- ["one" <> name, "number two" <> name] do
       File.write!(given, bytes)
       assert {output, 0} = mix(["compile"], root, env)
       assert output =~ "Installing the native part of Sconce from #{given}"

@@ -52,6 +52,11 @@ defmodule Mix.Tasks.Sconce.Doctor do
     run: [type: :path, doc: "Folder of a run to examine."]
   ]
 
+  # A package with checksums downloads its library, so Rust is no requirement.
+  @checksums Path.expand("../../../checksums.txt", __DIR__)
+  @external_resource @checksums
+  @built_here not File.exists?(@checksums)
+
   @rustup "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
 
   @impl true
@@ -297,7 +302,8 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   # Pairs of a missing part and its remedy.
   defp missing(native) do
-    Enum.concat([missing_rust(), missing_compiler(), missing_native(native), missing_locale()])
+    build = if @built_here, do: missing_rust() ++ missing_compiler(), else: []
+    build ++ missing_native(native) ++ missing_locale()
   end
 
   defp missing_rust do

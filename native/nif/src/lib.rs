@@ -29,6 +29,11 @@ use mimalloc::MiMalloc;
 use rustler::{Env, Term};
 use sconce_tensor::memory::{self, Counted};
 
+/// The name of this file. `build/library.exs` reads it to refuse a library of another version or another target.
+#[used]
+static NAME: &str =
+    concat!("\0sconce-nif ", env!("CARGO_PKG_VERSION"), " ", env!("SCONCE_TARGET"), "\0");
+
 /// The allocator of all native memory. A training step frees the memory that the next one allocates. This allocator
 /// returns freed pages to the system after a second at the earliest; with the C library's allocator the kernel would
 /// zero them again at each step. Allocations of a training are counted, see `Sconce.Trainer.plan/2`.

@@ -1,0 +1,70 @@
+defmodule Sconce.Build.Library do
+  @moduledoc """
+  Reads a native library without loading it, and installs it.
+
+  Each library contains its name, for example `sconce-nif 0.1.0 x86_64-unknown-linux-gnu` between two zero bytes
+  (`native/nif/src/lib.rs`). So a library of another version or of another target is refused before it is installed.
+  """
+
+  @prefix "\0sconce-nif "
+  @longest 200
+
+  @doc """
+  Returns the Rust target of this VM, from the name that Erlang was configured with.
+
+      iex> Sconce.Build.Library.target("x86_64-pc-linux-gnu")
+      "x86_64-unknown-linux-gnu"
+  """
+  def target(architecture \\ to_string(:erlang.system_info(:system_architecture))) do
+    [cpu | system] = String.split(architecture, "-")
+    cpu = Map.get(%{"amd64" => "x86_64", "arm64" => "aarch64"}, cpu, cpu)
+
+    cond do
+      Enum.any?(system, &String.starts_with?(&1, "darwin")) -> "#{cpu}-apple-darwin"
+      "linux" in system -> "#{cpu}-unknown-linux-#{List.last(system)}"
+      true -> Enum.join([cpu | system], "-")
+    end
+  end
+
+  @doc "Returns `:ok` if the bytes are the native library of this version for this target, else the reason."
+  def check(bytes, version, target) do
+    case named(bytes) do
+      [^version, ^target] ->
+        :ok
+
+      [of, built_for] ->
+        {:error,
+         "is the native library of Sconce #{of} for #{built_for}, expected #{version} for #{target}"}
+
+      nil ->
+        {:error, "is no native library of Sconce"}
+    end
+  end
+
+  defp named(bytes) do
+    with {at, length} <- :binary.match(bytes, @prefix),
+         rest = binary_part(bytes, at + length, min(@longest, byte_size(bytes) - at - length)),
+         [name, _rest] <- :binary.split(rest, "\0"),
+         [version, target] <- String.split(name, " ") do
+      [version, target]
+    else
+      _ -> nil
+    end
+  end
+
+  @doc """
+  Writes a library beside the destination and renames it. A running VM may have the old file mapped, and overwriting
+  it in place would crash the VM.
+  """
+  def install(bytes, destination) do
+    File.mkdir_p!(Path.dirname(destination))
+    beside = "#{destination}.#{System.pid()}"
+
+    try do
+      File.write!(beside, bytes)
+      File.rename!(beside, destination)
+    after
+      File.rm(beside)
+    end
+  end
+end
