@@ -101,10 +101,12 @@ defmodule Sconce.MixProject do
     [
       licenses: ["Apache-2.0"],
       links: links(),
-      # Cargo needs every member of the workspace.
+      # Cargo needs every member of the workspace. bin/package writes the checksums of published libraries.
       files:
         ~w(lib bin build tools guides native fuzz/Cargo.toml fuzz/src config Cargo.toml Cargo.lock
-                mix.exs .formatter.exs README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE)
+                mix.exs .formatter.exs README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE) ++
+          Path.wildcard("checksums.txt"),
+      exclude_patterns: [~r{^native/.*/tests(/|\.rs$)}, ~r{^tools/(emulated-card|seams)/}]
     ]
   end
 

@@ -1,6 +1,8 @@
 defmodule Sconce.PackageTest do
   use ExUnit.Case, async: false
 
+  import Sconce.Test.Scratch
+
   @root Path.expand("../..", __DIR__)
 
   test "a package contains each member of the cargo workspace" do
@@ -26,20 +28,40 @@ defmodule Sconce.PackageTest do
     assert byte_size(project[:description]) in 20..300
   end
 
-  test "a package has no test data, and is small" do
+  test "Elixir and Rust have one version" do
+    workspace = File.read!(Path.join(@root, "Cargo.toml"))
+    assert capture(workspace, ~r/^version = "(.+)"$/m) == Mix.Project.config()[:version]
+  end
+
+  test "a package has no tests, and is small" do
     named = Sconce.MixProject.project()[:package][:files]
     for path <- named, do: assert(File.exists?(Path.join(@root, path)), path)
-    {listed, 0} = System.cmd("git", ["ls-files", "--" | named], cd: @root)
-    files = String.split(listed, "\n", trim: true)
+    files = files()
     assert "native/nif/Cargo.toml" in files
 
     for file <- files do
+      refute file =~ ~r{(^|/)tests?(/|\.rs$)}, file
       refute file =~ ~r/\.(safetensors|slp|npz|bin)$/, file
       refute String.starts_with?(file, ["test/", "bench/", "fuzz/corpus"]), file
     end
 
-    bytes = Enum.sum(for file <- files, do: File.stat!(Path.join(@root, file)).size)
-    assert bytes < 8_000_000
+    archive = Path.join(tmp_dir!("package"), "contents.tar.gz")
+    entries = for file <- files, do: {to_charlist(file), to_charlist(Path.join(@root, file))}
+    :ok = :erl_tar.create(archive, entries, [:compressed])
+    assert File.stat!(archive).size < 5_000_000
+  end
+
+  test "Rust's workspace is whole in a package" do
+    root = tmp_dir!("package")
+
+    for file <- files() do
+      File.mkdir_p!(Path.join(root, Path.dirname(file)))
+      File.cp!(Path.join(@root, file), Path.join(root, file))
+    end
+
+    metadata = ~w(metadata --locked --no-deps --format-version 1)
+    assert {output, 0} = run("cargo", metadata, root)
+    assert output =~ ~s("name":"sconce-nif")
   end
 
   test "a package contains the programs of a build with CUDA" do
@@ -81,6 +103,14 @@ defmodule Sconce.PackageTest do
       end
 
     assert length(compared) > 30
+  end
+
+  # The files of the package, as Hex chooses them.
+  defp files do
+    package = Sconce.MixProject.project()[:package]
+    {listed, 0} = System.cmd("git", ["ls-files", "--" | package[:files]], cd: @root)
+    files = String.split(listed, "\n", trim: true)
+    Enum.reject(files, fn file -> Enum.any?(package[:exclude_patterns], &(file =~ &1)) end)
   end
 
   defp declared(text, "@" <> name), do: capture(text, ~r/^  @#{name} (.+)$/m)
