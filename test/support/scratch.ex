@@ -86,9 +86,16 @@ defmodule Sconce.Test.Scratch do
     end
   end
 
-  @doc "Runs a program in `dir` without the settings of this test run; returns `{output, status}`."
+  @doc """
+  Runs a program in `dir` without the settings of this test run, except for the limit of the CPU's features, on which
+  bits depend; returns `{output, status}`.
+  """
   def run(program, args, dir, env \\ []) do
-    clean = for {"SCONCE_" <> _ = name, _value} <- System.get_env(), do: {name, nil}
+    clean =
+      for {"SCONCE_" <> _ = name, _value} <- System.get_env(),
+          name != "SCONCE_CPU",
+          do: {name, nil}
+
     apart = [{"MIX_ENV", "prod"}, {"MIX_BUILD_PATH", nil}, {"CI", nil}, {"LC_ALL", "C.UTF-8"}]
     # Beside other tests a run at background priority takes too long.
     apart = apart ++ [{"SCONCE_BACKGROUND", "normal"}]

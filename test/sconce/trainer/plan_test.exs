@@ -71,7 +71,7 @@ defmodule Sconce.Trainer.PlanTest do
       text = to_string(plan)
 
       for owner <- ~w(weights gradients moments activations batches mapped),
-          do: assert(text =~ ~r/^#{owner} +[\d.]+ K?B/m)
+          do: assert(text =~ ~r/^#{owner} +[\d.]+ [KM]?B/m)
 
       assert text =~ ~r/^at the peak +[\d.]+ [KM]B +of .* free$/m
       assert text =~ ~r/^the run +[\d.]+ ms +\d+ steps/m
