@@ -76,7 +76,10 @@ defmodule Mix.Tasks.Compile.SconceNative do
 
   defp read_given(path) do
     with {:ok, bytes} <- File.read(path),
-         :ok <- Library.check(bytes, version(), Library.target()) do
+         {:ok, target} <- Library.check(bytes, version()) do
+      if target != Library.target(),
+        do: Mix.shell().info("It runs on #{target}; this machine is #{Library.target()}")
+
       {:ok, bytes}
     else
       {:error, why} when is_binary(why) -> refuse_given(path, why)
@@ -90,7 +93,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
   # Without a published library for this machine, cargo builds one if it is there.
   defp published do
     asked = Mix.env() != :prod or flag?("SCONCE_BUILD") or cuda?() or features() != ""
-    asked = asked or System.get_env("SCONCE_PROFILE") != nil
+    asked = asked or System.get_env("SCONCE_PROFILE", "") != ""
     published = if not asked, do: Precompiled.published(root())
 
     if published && (Map.has_key?(published.archives, archive()) or cargo() == nil),
@@ -256,7 +259,11 @@ defmodule Mix.Tasks.Compile.SconceNative do
     do: File.exists?(library()) and File.read(manifest()) == {:ok, fingerprint}
 
   defp flag?(name), do: System.get_env(name, "") not in ["", "0", "false"]
-  defp profile, do: System.get_env("SCONCE_PROFILE", "release")
+
+  defp profile do
+    with "" <- System.get_env("SCONCE_PROFILE", ""), do: "release"
+  end
+
   defp cuda?, do: cuda() != []
 
   defp cuda do

@@ -8,39 +8,47 @@ defmodule Sconce.Build.Download do
   | `no_proxy` | hosts that are reached directly, comma-separated; `*` is all |
   | `SSL_CERT_FILE` | a file with certificates, instead of the system's |
 
-  The variables may be in capitals, too. An address with `file` names a local file.
+  The variables may be in capitals, too. An address with `file` names a local file. A redirection never leads to a
+  local file or from https to http.
   """
 
   @client :sconce
   @largest 67_108_864
   @redirections 5
   @connect_ms 15_000
-  @idle_ms 30_000
+  # Longer than both attempts to connect, first by IPv6.
+  @idle_ms 45_000
 
   @doc "Returns the bytes at `address`, or a text that says why not. `idle_ms` is the longest wait for the next bytes."
   def get(address, idle_ms \\ @idle_ms), do: follow(address, idle_ms, @redirections)
 
   # OTP's client does not follow a redirection while it streams.
   defp follow(address, idle_ms, left) do
-    case get_once(address, idle_ms) do
-      {:moved, to} when left > 0 ->
-        address |> URI.merge(to) |> to_string() |> follow(idle_ms, left - 1)
+    with {:moved, to} <- get_once(address, idle_ms) do
+      to = address |> URI.merge(to) |> to_string()
 
-      {:moved, _to} ->
-        {:error, "redirects more than #{@redirections} times"}
-
-      {:error, why} when left < @redirections ->
-        {:error, "redirects to #{address}: #{why}"}
-
-      answer ->
-        answer
+      cond do
+        left == 0 -> {:error, "redirects more than #{@redirections} times"}
+        not safe?(address, to) -> {:error, "redirects to #{shown(to)}, which is not followed"}
+        true -> to |> follow(idle_ms, left - 1) |> redirected(to)
+      end
     end
   end
+
+  defp safe?("https:" <> _, to), do: String.starts_with?(to, "https:")
+  defp safe?(_http, to), do: String.starts_with?(to, ["http:", "https:"])
+
+  defp redirected({:error, "redirects" <> _} = error, _to), do: error
+  defp redirected({:error, why}, to), do: {:error, "redirects to #{shown(to)}: #{why}"}
+  defp redirected(whole, _to), do: whole
+
+  @doc "Returns an address without its user and password."
+  def shown(address), do: String.replace(address, ~r{//[^/@]*@}, "//")
 
   defp get_once(address, idle_ms) do
     case URI.new(address) do
       {:ok, %URI{scheme: "file", path: path}} when is_binary(path) ->
-        read(path)
+        path |> URI.decode() |> read()
 
       {:ok, %URI{scheme: "http", host: host} = uri} when host not in [nil, ""] ->
         ask(uri, idle_ms)
@@ -59,14 +67,15 @@ defmodule Sconce.Build.Download do
 
   # The client is a process of this name for the time of one request, so it disturbs no other client.
   defp ask(uri, idle_ms) do
-    start!()
+    ensure!([:inets, :ssl])
 
     with {:ok, proxy} <- proxy(uri),
          {:ok, ssl} <- ssl(uri) do
       {:ok, _pid} = :inets.start(:httpc, profile: @client)
 
       try do
-        if proxy, do: :ok = :httpc.set_options([proxy.option], @client)
+        proxied = if proxy, do: [proxy.option], else: []
+        :ok = :httpc.set_options([ipfamily: :inet6fb4] ++ proxied, @client)
         request(uri, ssl ++ if(proxy, do: proxy.auth, else: []), idle_ms)
       after
         :inets.stop(:httpc, @client)
@@ -74,9 +83,9 @@ defmodule Sconce.Build.Download do
     end
   end
 
-  # Mix removes OTP's applications that a project does not name from the code path, since Elixir 1.15.
-  defp start! do
-    for app <- [:inets, :ssl] do
+  @doc "Starts applications of OTP. Mix removes those that a project does not name from the code path, since Elixir 1.15."
+  def ensure!(apps) do
+    for app <- apps do
       if function_exported?(Mix, :ensure_application!, 1),
         do: apply(Mix, :ensure_application!, [app])
 
@@ -151,9 +160,17 @@ defmodule Sconce.Build.Download do
         nil -> ""
       end
 
-    why = for {family, _options, reason} <- details, family in [:inet, :inet6], do: said(reason)
-    "could not connect#{to}: #{Enum.join(why, ", ")}"
+    # The reason is the last element of each other detail, for example of `{:inet, [:inet], :econnrefused}`.
+    reasons =
+      for detail <- details,
+          elem(detail, 0) != :to_address,
+          do: elem(detail, tuple_size(detail) - 1)
+
+    "could not connect#{to}: #{reasons |> Enum.map(&said/1) |> Enum.uniq() |> Enum.join(", ")}"
   end
+
+  defp said({:could_not_establish_ssl_tunnel, details}),
+    do: "the proxy refused the connection: #{inspect(details)}"
 
   defp said({:tls_alert, {_kind, text}}), do: String.trim(to_string(text))
   defp said({:options, reason}), do: "TLS options: #{inspect(reason)}"
@@ -236,7 +253,7 @@ defmodule Sconce.Build.Download do
         {:ok, %{option: {kind, {{to_charlist(host), port}, []}}, auth: proxy_auth(user)}}
 
       _ ->
-        {:error, "#{name} is #{inspect(given)}, expected http://host:port"}
+        {:error, "#{name} is #{inspect(shown(given))}, expected http://host:port"}
     end
   end
 

@@ -26,20 +26,26 @@ defmodule Sconce.Build.Library do
     end
   end
 
-  @doc "Returns `:ok` if the bytes are the native library of this version for this target, else the reason."
-  def check(bytes, version, target) do
+  @doc "Returns the target of a native library of this version, or the reason why the bytes are none."
+  def check(bytes, version) do
     case named(bytes) do
-      [^version, ^target] ->
-        :ok
-
-      [of, built_for] ->
-        {:error,
-         "is the native library of Sconce #{of} for #{built_for}, expected #{version} for #{target}"}
-
-      nil ->
-        {:error, "is no native library of Sconce"}
+      [^version, target] -> {:ok, target}
+      [other, target] -> {:error, of(other, target, version)}
+      nil -> {:error, "is no native library of Sconce"}
     end
   end
+
+  @doc "Returns `:ok` if the bytes are the native library of this version for this target, else the reason."
+  def check(bytes, version, target) do
+    case check(bytes, version) do
+      {:ok, ^target} -> :ok
+      {:ok, other} -> {:error, of(version, other, "#{version} for #{target}")}
+      {:error, why} -> {:error, why}
+    end
+  end
+
+  defp of(version, target, expected),
+    do: "is the native library of Sconce #{version} for #{target}, expected #{expected}"
 
   defp named(bytes) do
     with {at, length} <- :binary.match(bytes, @prefix),
@@ -58,7 +64,7 @@ defmodule Sconce.Build.Library do
   """
   def install(bytes, destination) do
     File.mkdir_p!(Path.dirname(destination))
-    beside = "#{destination}.#{System.pid()}"
+    beside = "#{destination}.#{System.pid()}-#{:rand.uniform(1_000_000_000)}"
 
     try do
       File.write!(beside, bytes)

@@ -44,7 +44,7 @@ defmodule Sconce.Build.Precompiled do
   def cache do
     case System.get_env("SCONCE_CACHE_DIR", "") do
       "" -> to_string(:filename.basedir(:user_cache, "sconce"))
-      path -> Path.expand(path)
+      path -> path
     end
   end
 
@@ -53,18 +53,38 @@ defmodule Sconce.Build.Precompiled do
   archives.
   """
   def library(published, version, target, url) do
+    Download.ensure!([:crypto])
     name = archive(version, target)
     url = url || published.url
+    cached = Path.join(cache(), name)
 
-    with {:ok, digest} <- fetch(published.archives, name, target),
-         {:ok, bytes} <- verified(name, digest, url),
-         library = :zlib.gunzip(bytes),
-         {:named, :ok} <- {:named, Library.check(library, version, target)} do
+    with :ok <- absolute(cache()),
+         {:ok, digest} <- fetch(published.archives, name, target),
+         {:ok, bytes, from} <- archived(cached, digest, name, url),
+         {:ok, library} <- opened(bytes, name, version, target) do
+      if from == :network, do: keep(bytes, cached)
       {:ok, library}
     else
-      {:named, {:error, why}} -> {:error, text(name, why, url)}
       {:error, why} -> {:error, text(name, why, url)}
     end
+  end
+
+  # A relative path would be resolved in the folder of a dependency.
+  defp absolute(cache) do
+    if Path.type(cache) == :absolute,
+      do: :ok,
+      else: {:error, "SCONCE_CACHE_DIR: #{cache} is relative, expected an absolute path"}
+  end
+
+  defp opened(bytes, name, version, target) do
+    library = :zlib.gunzip(bytes)
+
+    case Library.check(library, version, target) do
+      :ok -> {:ok, library}
+      {:error, why} -> {:error, "#{name}: #{why}"}
+    end
+  rescue
+    ErlangError -> {:error, "#{name}: is no gzip file"}
   end
 
   defp fetch(archives, name, target) do
@@ -74,14 +94,10 @@ defmodule Sconce.Build.Precompiled do
     end
   end
 
-  defp verified(name, digest, url) do
-    cached = Path.join(cache(), name)
-
+  defp archived(cached, digest, name, url) do
     with :missing <- cached(cached, digest),
-         {:ok, bytes} <- download(name, digest, url) do
-      keep(bytes, cached)
-      {:ok, bytes}
-    end
+         {:ok, bytes} <- download(name, digest, url),
+         do: {:ok, bytes, :network}
   end
 
   defp cached(path, digest) do
@@ -92,21 +108,25 @@ defmodule Sconce.Build.Precompiled do
       :missing
     else
       {:error, _reason} -> :missing
-      {:ok, bytes} -> {:ok, bytes}
+      {:ok, bytes} -> {:ok, bytes, :cache}
     end
   end
 
   defp download(_name, _digest, nil), do: {:error, "no address is known"}
 
   defp download(name, digest, url) do
-    address = String.trim_trailing(url, "/") <> "/" <> name
-    Mix.shell().info("Downloading the native part of Sconce from #{address}")
+    address = url |> URI.parse() |> below(name) |> to_string()
+    shown = Download.shown(address)
+    Mix.shell().info("Downloading the native part of Sconce from #{shown}")
 
     case Download.get(address) do
-      {:ok, bytes} -> compare(bytes, digest, address)
-      {:error, why} -> {:error, "#{address}: #{why}"}
+      {:ok, bytes} -> compare(bytes, digest, shown)
+      {:error, why} -> {:error, "#{shown}: #{why}"}
     end
   end
+
+  defp below(uri, name),
+    do: %{uri | path: String.trim_trailing(uri.path || "", "/") <> "/" <> name}
 
   defp compare(bytes, digest, place) do
     case sha256(bytes) do
@@ -129,7 +149,8 @@ defmodule Sconce.Build.Precompiled do
   defp keep(bytes, cached) do
     Library.install(bytes, cached)
   rescue
-    error in File.Error -> Mix.shell().info("not cached: #{Exception.message(error)}")
+    error in [File.Error, File.RenameError] ->
+      Mix.shell().info("not cached: #{Exception.message(error)}")
   end
 
   defp sha256(bytes), do: :crypto.hash(:sha256, bytes) |> Base.encode16(case: :lower)
@@ -141,7 +162,7 @@ defmodule Sconce.Build.Precompiled do
       * put #{name} into #{cache()}
       * set SCONCE_NATIVE_PATH to a library that was built elsewhere
       * set SCONCE_BUILD=1 to build it here, with Rust (https://rustup.rs) and a C compiler
-      * set SCONCE_PRECOMPILED_URL to the address of a folder with the file#{if url, do: ", now " <> url}
+      * set SCONCE_PRECOMPILED_URL to the address of a folder with the file#{if url, do: ", now " <> Download.shown(url)}
     """
     |> String.trim_trailing()
   end

@@ -97,6 +97,11 @@ defmodule Sconce.Build.CompileNativeTest do
     assert {output, 1} = mix(["compile"], root, env)
     assert output =~ "#{given}: is the native library of Sconce 0.0.9 for #{Library.target()}"
 
+    other = "\0sconce-nif #{Mix.Project.config()[:version]} riscv64gc-unknown-linux-gnu\0"
+    File.write!(given, other)
+    assert {output, 0} = mix(["compile"], root, env)
+    assert output =~ "It runs on riscv64gc-unknown-linux-gnu; this machine is #{Library.target()}"
+
     name = "\0sconce-nif #{Mix.Project.config()[:version]} #{Library.target()}\0"
 
     for bytes <- ["one" <> name, "number two" <> name] do

@@ -91,10 +91,20 @@ defmodule Sconce.Build.PrecompiledTest do
     assert_received {:asked, "GET /of/app/sconce_nif" <> _, _headers}
 
     fresh!(root)
-    folder = Path.join(root, "mirror")
+    with_query = "http://me:secret@127.0.0.1:#{port}/of/query?a=b"
+    assert {output, 0} = compile(root, port, [{"SCONCE_PRECOMPILED_URL", with_query}])
+    refute output =~ "secret"
+    assert_received {:asked, "GET /of/query/sconce_nif" <> rest, _headers}
+    assert rest =~ ".so.gz?a=b"
+
+    fresh!(root)
+    folder = Path.join(root, "a mirror")
     File.mkdir_p!(folder)
     File.write!(Path.join(folder, @name), archive())
-    assert {_output, 0} = compile(root, port, [{"SCONCE_PRECOMPILED_URL", "file://" <> folder}])
+
+    assert {_output, 0} =
+             compile(root, port, [{"SCONCE_PRECOMPILED_URL", "file://" <> URI.encode(folder)}])
+
     assert File.read!(library) == library_bytes()
   end
 
@@ -128,7 +138,13 @@ defmodule Sconce.Build.PrecompiledTest do
     assert {output, 1} = compile(root, port)
     assert output =~ "is the native library of Sconce #{@version} for riscv64gc-unknown-linux-gnu"
     assert output =~ "expected #{@version} for #{@target}"
-    refute File.exists?(Path.join(root, "_build/prod/lib/sconce/priv/native"))
+    nothing_left!(root)
+
+    {root, _library} = package!(%{@name => "no gzip"})
+    port = Site.serve!(fn _line -> Site.ok("no gzip") end)
+    assert {output, 1} = compile(root, port)
+    assert output =~ "#{@name}: is no gzip file"
+    nothing_left!(root)
   end
 
   test "a damaged file in the cache is removed and downloaded again" do
@@ -150,11 +166,27 @@ defmodule Sconce.Build.PrecompiledTest do
 
   test "a cache that cannot be written does not prevent the installation" do
     {root, library} = package!()
-    File.write!(Path.join(root, "cache"), "a file")
     port = Site.serve!(fn _line -> Site.ok(archive()) end)
+    File.write!(Path.join(root, "cache"), "a file")
     assert {output, 0} = compile(root, port)
     assert output =~ "not cached: "
     assert File.read!(library) == library_bytes()
+
+    File.rm!(Path.join(root, "cache"))
+    File.mkdir_p!(Path.join(root, "cache/#{@name}"))
+    assert {output, 0} = compile(root, port, [{"SCONCE_PROFILE", ""}, {"SCONCE_BUILD", "0"}])
+    refute output =~ "Downloading"
+    File.rm_rf!(Path.join(root, "_build"))
+    assert {output, 0} = compile(root, port)
+    assert output =~ "not cached: "
+
+    assert {output, 1} =
+             compile(root, port, [
+               {"SCONCE_CACHE_DIR", "cache"},
+               {"MIX_BUILD_PATH", Path.join(root, "b")}
+             ])
+
+    assert output =~ "SCONCE_CACHE_DIR: cache is relative, expected an absolute path"
   end
 
   test "each failure of the network is an error with the ways out" do
@@ -203,8 +235,16 @@ defmodule Sconce.Build.PrecompiledTest do
     around = Site.serve!(fn _line -> Site.status("307 Again", "Location: /again\r\n") end)
     assert {:error, text} = Download.get("http://127.0.0.1:#{around}/x")
     assert text =~ "redirects more than 5 times"
-    lost = Site.serve!(fn _line -> Site.status("302 Found", "Location: file.txt\r\n") end)
-    assert {:error, _text} = Download.get("http://127.0.0.1:#{lost}/x")
+
+    for {to, why} <- [
+          {"file:///etc/hosts", "which is not followed"},
+          {"http://127.0.0.1:#{closed_port()}/", "could not connect"}
+        ] do
+      away = Site.serve!(fn _line -> Site.status("302 Found", "Location: #{to}\r\n") end)
+      assert {:error, text} = Download.get("http://127.0.0.1:#{away}/x")
+      assert text =~ "redirects to #{to}"
+      assert text =~ why
+    end
   end
 
   test "a proxy is asked, unless the host is excepted" do
@@ -221,6 +261,15 @@ defmodule Sconce.Build.PrecompiledTest do
     assert {output, 1} = compile(root, 1, [{"no_proxy", "localhost,.invalid"} | through ++ far])
     assert output =~ "could not connect to files.invalid:80"
     refute_received {:asked, _line, _headers}
+
+    refused = Site.serve!(fn _line -> Site.status("407 Proxy Authentication Required") end)
+    secure = [{"SCONCE_PRECOMPILED_URL", "https://files.invalid/v1"}]
+
+    assert {output, 1} =
+             compile(root, 1, [{"https_proxy", "http://127.0.0.1:#{refused}"} | secure])
+
+    assert output =~ "the proxy refused the connection: "
+    assert_received {:asked, "CONNECT files.invalid:443 HTTP/1.1", _headers}
 
     gone = closed_port()
     assert {output, 1} = compile(root, 1, [{"HTTP_PROXY", "127.0.0.1:#{gone}"} | far])
@@ -287,7 +336,8 @@ defmodule Sconce.Build.PrecompiledTest do
 
   defp compile(root, port, env \\ []) do
     clean =
-      for name <- ~w(http_proxy HTTP_PROXY https_proxy no_proxy NO_PROXY SSL_CERT_FILE),
+      for name <-
+            ~w(http_proxy HTTP_PROXY https_proxy HTTPS_PROXY no_proxy NO_PROXY SSL_CERT_FILE),
           do: {name, nil}
 
     settings = [
