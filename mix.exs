@@ -78,10 +78,12 @@ defmodule Sconce.MixProject do
   end
 
   def application do
-    # If the host app has telemetry, it starts before Sconce. Sconce also runs without it.
+    # If the host app has telemetry, it starts before Sconce. Sconce also runs without it. Tests serve files by TLS.
+    tests = if Mix.env() == :test, do: [:ssl], else: []
+
     [
       mod: {Sconce.Application, []},
-      extra_applications: [:logger, telemetry: :optional]
+      extra_applications: [:logger, telemetry: :optional] ++ tests
     ]
   end
 

@@ -54,8 +54,6 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   # A package with checksums downloads its library, so Rust is no requirement.
   @checksums Path.expand("../../../checksums.txt", __DIR__)
-  @external_resource @checksums
-  @built_here not File.exists?(@checksums)
 
   @rustup "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
 
@@ -302,7 +300,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   # Pairs of a missing part and its remedy.
   defp missing(native) do
-    build = if @built_here, do: missing_rust() ++ missing_compiler(), else: []
+    build = if File.exists?(@checksums), do: [], else: missing_rust() ++ missing_compiler()
     build ++ missing_native(native) ++ missing_locale()
   end
 
