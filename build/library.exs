@@ -3,7 +3,8 @@ defmodule Sconce.Build.Library do
   Reads a native library without loading it, and installs it.
 
   Each library contains its name, for example `sconce-nif 0.1.0 x86_64-unknown-linux-gnu` between two zero bytes
-  (`native/nif/src/lib.rs`). So a library of another version or of another target is refused before it is installed.
+  (`native/nif/src/lib.rs`). So a library of another version, or an archive of another target, is refused before it is
+  installed.
   """
 
   @prefix "\0sconce-nif "
