@@ -47,6 +47,36 @@ pub enum Extra {
         /// Discount of the rewards per frame.
         discount: f32,
     },
+    /// A column of a batch that was played, which no corpus has.
+    Played(Played),
+}
+
+/// A column of a batch that a policy played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Played {
+    /// Advantage of the action.
+    Advantage,
+    /// Target of the value.
+    Target,
+    /// Log-likelihood of the action under the weights that chose it, in nats.
+    LogLikelihood,
+    /// Value under the weights that chose the action.
+    Value,
+    /// One number for each logit, 0 where the action is not allowed.
+    Mask,
+}
+
+impl Played {
+    /// Name of the column in errors.
+    pub fn name(self) -> &'static str {
+        match self {
+            Played::Advantage => "advantages of a batch",
+            Played::Target => "targets of a batch",
+            Played::LogLikelihood => "log-likelihoods of a batch",
+            Played::Value => "values of a batch",
+            Played::Mask => "masks of a batch",
+        }
+    }
 }
 
 /// How views become batches.
@@ -319,6 +349,7 @@ impl Reader {
             let out = &mut out[..frames];
             match *extra {
                 Extra::Return { discount } => view.returns(t, delay, discount, out)?,
+                Extra::Played(column) => return Err(Error::not_found(column.name())),
                 Extra::Stored(what) => {
                     for (k, out) in out.iter_mut().enumerate() {
                         *out = view.beside(what, t + k, delay)?.unwrap_or(0.0);

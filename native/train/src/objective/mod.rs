@@ -87,10 +87,11 @@ pub(crate) fn columns(options: &TrainOptions) -> Vec<Extra> {
 /// `NotFound` for the first missing column.
 pub(crate) fn check_columns(options: &TrainOptions, has: &[Beside]) -> Result<()> {
     let stored = |extra: &Extra| match extra {
-        Extra::Return { .. } => Beside::Reward,
-        Extra::Stored(column) => *column,
+        Extra::Return { .. } => Some(Beside::Reward),
+        Extra::Stored(column) => Some(*column),
+        Extra::Played(_) => None,
     };
-    match columns(options).iter().map(stored).find(|column| !has.contains(column)) {
+    match columns(options).iter().filter_map(stored).find(|column| !has.contains(column)) {
         Some(column) => Err(Error::not_found(format!("column {} of the corpus", column.name()))),
         None => Ok(()),
     }

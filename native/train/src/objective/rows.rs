@@ -44,7 +44,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Selects these rows of a column.
-    pub(super) fn of<T>(&self, column: &'a [T]) -> &'a [T] {
+    pub fn of<T>(&self, column: &'a [T]) -> &'a [T] {
         let width = column.len() / self.batch.weights.len().max(1);
         &column[self.range.start * width..self.range.end * width]
     }

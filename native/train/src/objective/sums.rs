@@ -59,6 +59,16 @@ impl Denominators {
         self.inverse_weight
     }
 
+    /// Factor that turns a sum over rows of nonzero weight, each counted once, into a mean.
+    pub fn mean_row(&self) -> f64 {
+        self.inverse_rows
+    }
+
+    /// The objective's own values.
+    pub fn own(&self) -> &[f64] {
+        &self.own
+    }
+
     /// Returns denominators that multiply the loss of the batch by `share`.
     #[must_use]
     pub fn times(&self, share: f64) -> Self {

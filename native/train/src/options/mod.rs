@@ -3,6 +3,7 @@
 mod check;
 mod device;
 mod evaluate;
+mod group;
 mod literal;
 mod loss;
 mod parts;
@@ -11,8 +12,10 @@ mod train;
 
 pub(crate) use check::MAX_FRAMES;
 pub use evaluate::{EvalOptions, EvaluateOptions, Mode};
+pub use group::Number;
 pub use loss::{FocalHeads, PosWeight, Reduction};
 pub(crate) use table::{NAMED, at_least, rows};
+pub use table::{Row, Table};
 pub(crate) use train::nested;
 pub use train::{
     DataOptions, LossOptions, LrSchedule, MachineOptions, ObjectiveOptions, OptimiserOptions,

@@ -1,4 +1,4 @@
-//! The table of options, `options.exs`, which Elixir reads too.
+//! Tables of options, `options.exs`, which Elixir reads too.
 //!
 //! A row is the only description of an option. The table is a literal of both languages: Elixir makes documentation,
 //! checks and switches from it; in Rust a macro makes a field from each row, and its other keys are looked up by its
@@ -20,15 +20,18 @@ use serde_json::{Map, Value};
 
 use super::literal;
 
-const TEXT: &str = include_str!("../../options.exs");
+/// The table of training options.
+pub(crate) static TABLE: Table = Table::new(include_str!("../../options.exs"));
 
 /// The group whose options are given only with its name: the loss has too many to list them among the others.
 pub(crate) const NAMED: &str = "loss";
 
 /// A row of the table.
 #[derive(Debug, Clone)]
-pub(crate) struct Row {
+pub struct Row {
+    /// The group of the option.
     pub group: String,
+    /// The name of the option.
     pub name: String,
     says: Map<String, Value>,
 }
@@ -41,7 +44,7 @@ pub(super) struct Need<'a> {
 
 impl Row {
     /// Whether the option may change in a resumed run.
-    pub(crate) fn is_free(&self) -> bool {
+    pub fn is_free(&self) -> bool {
         self.says.get("resume").is_some_and(|resume| resume == "free")
     }
 
@@ -51,7 +54,7 @@ impl Row {
     }
 
     /// The default value of the option.
-    pub(crate) fn default(&self) -> Value {
+    pub fn default(&self) -> Value {
         match (self.says.get("default"), self.says.contains_key("list")) {
             (None | Some(Value::Null), true) => Value::Array(vec![]),
             (value, _) => value.cloned().unwrap_or_default(),
@@ -101,49 +104,69 @@ impl Need<'_> {
     }
 }
 
-/// All rows.
-///
-/// # Errors
-/// `Corrupt` if the table cannot be parsed; a test excludes this error.
-pub(crate) fn rows() -> Result<&'static [Row]> {
-    static ROWS: OnceLock<std::result::Result<Vec<Row>, String>> = OnceLock::new();
-    let rows = ROWS.get_or_init(|| {
-        let list = TEXT.trim().strip_prefix("options!(").and_then(|text| text.strip_suffix(");"));
-        let list = list.ok_or("no options!(..)")?;
-        let Value::Object(groups) = literal::parse(&format!("[{list}]"))? else {
-            return Err("no groups of options".into());
-        };
-        let mut rows = vec![];
-        for (group, options) in groups {
-            let Value::Object(options) = options else {
-                return Err(format!("{group} has no options"));
-            };
-            for (name, says) in options {
-                let Value::Object(says) = says else { return Err(format!("{name} says nothing")) };
-                rows.push(Row { group: group.clone(), name, says });
-            }
+/// A table of options, read from its text when it is first used.
+pub struct Table {
+    text: &'static str,
+    rows: OnceLock<std::result::Result<Vec<Row>, String>>,
+}
+
+impl Table {
+    /// The table with this text: `options!(group: [name: [..], ..], ..);`.
+    pub const fn new(text: &'static str) -> Self {
+        Table { text, rows: OnceLock::new() }
+    }
+
+    /// All rows.
+    ///
+    /// # Errors
+    /// `Corrupt` if the table cannot be parsed; a test excludes this error.
+    pub fn rows(&self) -> Result<&[Row]> {
+        match self.rows.get_or_init(|| parsed(self.text)) {
+            Ok(rows) => Ok(rows),
+            Err(reason) => Err(Error::corrupt("options.exs", reason)),
         }
-        Ok(rows)
-    });
-    match rows {
-        Ok(rows) => Ok(rows),
-        Err(reason) => Err(Error::corrupt("options.exs", reason)),
+    }
+
+    fn row(&self, option: &str) -> Result<Option<&Row>> {
+        Ok(self.rows()?.iter().find(|row| row.name == option))
+    }
+
+    /// Refuses a number outside the bounds of its option, if it has bounds.
+    pub fn check(&self, option: &str, value: Option<f64>) -> Result<()> {
+        match self.row(option)?.and_then(Row::bounds).zip(value) {
+            Some(((min, max), value)) => at_least(option, value, min, max),
+            None => Ok(()),
+        }
     }
 }
 
-/// Refuses a number outside the bounds of its option, if it has bounds.
-pub(super) fn check(option: &str, value: Option<f64>) -> Result<()> {
-    let row = rows()?.iter().find(|row| row.name == option);
-    match row.and_then(Row::bounds).zip(value) {
-        Some(((min, max), value)) => at_least(option, value, min, max),
-        None => Ok(()),
+fn parsed(text: &str) -> std::result::Result<Vec<Row>, String> {
+    let list = text.trim().strip_prefix("options!(").and_then(|text| text.strip_suffix(");"));
+    let list = list.ok_or("no options!(..)")?;
+    let Value::Object(groups) = literal::parse(&format!("[{list}]"))? else {
+        return Err("no groups of options".into());
+    };
+    let mut rows = vec![];
+    for (group, options) in groups {
+        let Value::Object(options) = options else {
+            return Err(format!("{group} has no options"));
+        };
+        for (name, says) in options {
+            let Value::Object(says) = says else { return Err(format!("{name} says nothing")) };
+            rows.push(Row { group: group.clone(), name, says });
+        }
     }
+    Ok(rows)
+}
+
+/// All training options.
+pub(crate) fn rows() -> Result<&'static [Row]> {
+    TABLE.rows()
 }
 
 /// Refuses a number outside the bounds of its option.
 pub(super) fn bounded(option: &str, value: f64) -> Result<()> {
-    let row = rows()?.iter().find(|row| row.name == option);
-    match row.and_then(Row::bounds) {
+    match TABLE.row(option)?.and_then(Row::bounds) {
         Some((min, max)) => at_least(option, value, min, max),
         None => Err(Error::not_found(format!("bounds of {option}"))),
     }

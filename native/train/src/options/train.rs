@@ -3,14 +3,16 @@
 use std::path::PathBuf;
 
 use sconce_data::Sampling;
-use sconce_tensor::{Precision, Result};
+use sconce_tensor::Precision;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::evaluate::Mode;
+use super::group::others;
 use super::loss::{FocalHeads, PosWeight, Reduction};
-use super::table;
+use super::table::{self, TABLE};
 use crate::optimiser::Kind as Optimiser;
+use crate::option_group;
 use sconce_nn::head::Direction;
 
 /// Options of a run; names and meanings are those of `Sconce.Trainer`. Options are deserialized from their groups, from
@@ -45,13 +47,14 @@ macro_rules! options {
         machine: [$($machine:tt)*],
         loss: [$($loss:tt)*]
     ) => {
-        group!("Data of a run, and the batches made from it.", DataOptions, $($data)*);
-        group!("Objectives of a run beside imitation, and its initial weights.", ObjectiveOptions, $($objective)*);
-        group!("Update rule of the weights.", OptimiserOptions, $($optimiser)*);
-        group!("Length of a run, and its learning rate.", ScheduleOptions, $($schedule)*);
-        group!("Validation, saves and reports of a run.", SavingOptions, $($saving)*);
-        group!("Device, precision and memory of a run.", MachineOptions, $($machine)*);
-        group!(
+        option_group!(TABLE, "Data of a run, and the batches made from it.", DataOptions, $($data)*);
+        option_group!(TABLE, "Objectives of a run beside imitation, and its initial weights.", ObjectiveOptions, $($objective)*);
+        option_group!(TABLE, "Update rule of the weights.", OptimiserOptions, $($optimiser)*);
+        option_group!(TABLE, "Length of a run, and its learning rate.", ScheduleOptions, $($schedule)*);
+        option_group!(TABLE, "Validation, saves and reports of a run.", SavingOptions, $($saving)*);
+        option_group!(TABLE, "Device, precision and memory of a run.", MachineOptions, $($machine)*);
+        option_group!(
+            TABLE,
             "Terms of the imitation loss. `Default` is the full stack that an app trains with.",
             LossOptions,
             $($loss)*
@@ -59,99 +62,8 @@ macro_rules! options {
     };
 }
 
-/// Defines the struct of a group, with checks and defaults.
-macro_rules! group {
-    (
-        $text:literal,
-        $group:ident,
-        $($name:ident: [
-            $kind:ident: $type:ident, default: $own:tt $($word:ident)?, doc: $doc:literal $($more:tt)*
-        ]),*
-    ) => {
-        #[doc = $text]
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $group {
-            $(#[doc = $doc] pub $name: field!($kind $type)),*
-        }
-
-        impl $group {
-            /// Refuses numbers outside their bounds.
-            pub(crate) fn check(&self) -> Result<()> {
-                $(table::check(stringify!($name), Number::of(&self.$name))?;)*
-                Ok(())
-            }
-        }
-
-        impl Default for $group {
-            fn default() -> Self {
-                $group { $($name: own!($kind $type $own)),* }
-            }
-        }
-    };
-}
-
-macro_rules! field {
-    (value $type:ident) => { $type };
-    (optional $type:ident) => { Option<$type> };
-    (list $type:ident) => { Vec<$type> };
-}
-
-/// The default value of a field. An enum has its own default; a test compares it with the row.
-macro_rules! own {
-    (value String $own:literal) => {
-        $own.to_string()
-    };
-    (value $type:ident $own:literal) => {
-        $own
-    };
-    (value $type:ident :) => {
-        <$type>::default()
-    };
-    (optional $type:ident nil) => {
-        None
-    };
-    (optional $type:ident $own:literal) => {
-        Some($own)
-    };
-    (list $type:ident nil) => {
-        vec![]
-    };
-}
-
-/// A value that may have bounds.
-trait Number {
-    /// The value as an f64, if it is a number.
-    fn of(&self) -> Option<f64> {
-        None
-    }
-}
-
-macro_rules! numbers {
-    ($($type:ty),*) => {
-        $(impl Number for $type {
-            fn of(&self) -> Option<f64> {
-                Some(*self as f64)
-            }
-        })*
-    };
-}
-
-macro_rules! others {
-    ($($type:ty),*) => { $(impl Number for $type {})* };
-}
-
-numbers!(usize, u64, f32, f64);
-others!(bool, String, PathBuf, Mode, Sampling, Optimiser, LrSchedule, Precision, Direction);
+others!(Mode, Sampling, Optimiser, LrSchedule, Precision, Direction);
 others!(Reduction, PosWeight, FocalHeads);
-
-impl<T: Number> Number for Option<T> {
-    fn of(&self) -> Option<f64> {
-        self.as_ref().and_then(T::of)
-    }
-}
-
-impl<T> Number for Vec<T> {}
 
 include!("../../options.exs");
 

@@ -1,0 +1,294 @@
+//! Proximal policy optimisation as an objective (Schulman et al. 2017, equations 7 and 9).
+//!
+//! The loss of a batch is `policy + value_weight * value - entropy_weight * entropy`, with means over the rows of
+//! nonzero weight:
+//!
+//! 1. policy: `-min(r A, clip(r, 1 - clip, 1 + clip) A)`, where r is the ratio of the likelihoods of the action under
+//!    the present weights and under those that chose it;
+//! 2. value: `1/2 (v - R)^2`, or with a clip `1/2 max((v - R)^2, (v_old + clip(v - v_old) - R)^2)` (Engstrom et al.
+//!    2020, equation 3);
+//! 3. entropy: the sum over the heads; for a bounded number that of the Gaussian before the tanh.
+//!
+//! `approx_kl` is the mean of `r - 1 - log r` (Schulman 2020), `clip_fraction` the share of rows with `|r - 1| > clip`.
+
+use std::sync::Mutex;
+
+use sconce_data::{Batch, Extra, Played};
+use sconce_nn::head::{Pair, Shape};
+use sconce_nn::spec::{HeadKind, Heads};
+use sconce_tensor::{Device, Error, Result};
+use sconce_train::objective::{Denominators, Figures, Objective, Rows, Sums};
+
+/// Weights and bounds of the loss.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Terms {
+    /// Bound on `|r - 1|`.
+    pub clip: f64,
+    /// Bound on the change of a value; `None` leaves values free.
+    pub value_clip: Option<f64>,
+    /// Factor on the value loss.
+    pub value_weight: f64,
+    /// Factor on the entropy.
+    pub entropy_weight: f64,
+    /// Normalisation of the advantages of a batch.
+    pub normalise: Normalise,
+}
+
+/// Normalisation of the advantages of a batch: less their mean, over their deviation plus 1e-8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Normalise {
+    /// Advantages as they are.
+    None,
+    /// The deviation of a sample, over n - 1 rows, as PyTorch computes it.
+    Sample,
+    /// The deviation of a population, over n rows.
+    Population,
+}
+
+/// The objective. Its terms follow a schedule, so they may change between two updates.
+pub struct Clipped {
+    parts: Vec<Part>,
+    /// Index of the value among the logits of a row.
+    value: usize,
+    num_logits: usize,
+    num_labels: usize,
+    terms: Mutex<Terms>,
+}
+
+/// A head that chooses, with the offsets of its logits and labels.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    kind: HeadKind,
+    logits: usize,
+    labels: usize,
+}
+
+/// Number of sums of a shard.
+const SUMS: usize = 5;
+const POLICY: usize = 0;
+const VALUE: usize = 1;
+const ENTROPY: usize = 2;
+const KL: usize = 3;
+const CLIPPED: usize = 4;
+
+/// The logit of an action that is not allowed: its probability is 0 in f32.
+pub(crate) const FORBIDDEN: f32 = -1e9;
+
+/// The columns of a batch that the objective reads.
+struct Columns<'a> {
+    advantages: &'a [f32],
+    targets: &'a [f32],
+    log_likelihoods: &'a [f32],
+    values: &'a [f32],
+    /// One number for each logit, 0 where the action is not allowed; empty without a mask.
+    mask: &'a [f32],
+}
+
+impl Clipped {
+    /// The objective over `heads`.
+    ///
+    /// # Errors
+    /// `Mismatch` for heads without a value.
+    pub fn new(heads: &Heads, terms: Terms) -> Result<Self> {
+        let value = heads.iter().find(|part| matches!(part.head.kind, HeadKind::Value(_)));
+        let without = || Error::mismatch("heads", "a value (value_head: true)", "none");
+        let choosing = heads.iter().filter(|part| part.head.kind.labels() > 0);
+        let part = |part: sconce_nn::spec::Part<'_>| Part {
+            kind: part.head.kind,
+            logits: part.logits,
+            labels: part.labels,
+        };
+        Ok(Clipped {
+            value: value.ok_or_else(without)?.logits,
+            parts: choosing.map(part).collect(),
+            num_logits: heads.num_logits(),
+            num_labels: heads.num_labels(),
+            terms: Mutex::new(terms),
+        })
+    }
+
+    /// Sets the terms of the next updates.
+    pub fn set(&self, terms: Terms) {
+        *self.terms.lock().unwrap_or_else(|e| e.into_inner()) = terms;
+    }
+
+    fn terms(&self) -> Terms {
+        *self.terms.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn columns<'a>(&self, rows: &Rows<'a>) -> Result<Columns<'a>> {
+        let of = |wanted: Played| {
+            let column = column(rows.batch, wanted).ok_or_else(|| Error::not_found(wanted.name()));
+            Ok::<_, Error>(rows.of(column?))
+        };
+        Ok(Columns {
+            advantages: of(Played::Advantage)?,
+            targets: of(Played::Target)?,
+            log_likelihoods: of(Played::LogLikelihood)?,
+            values: of(Played::Value)?,
+            mask: of(Played::Mask).unwrap_or_default(),
+        })
+    }
+
+    /// Negative log-likelihood of a row's action.
+    fn nll(&self, logits: &[f32], labels: &[f32]) -> f64 {
+        let of_part = |part: &Part| {
+            let own = &labels[part.labels..part.labels + part.kind.labels()];
+            part.kind.nll(&logits[part.logits..part.logits + part.kind.logits()], own)
+        };
+        self.parts.iter().map(of_part).sum()
+    }
+
+    /// The entropy of a row. Writes the gradient of `pull.loss * nll - pull.entropy * entropy`.
+    fn learn(&self, logits: &[f32], labels: &[f32], pull: Pair, gradient: &mut [f32]) -> f64 {
+        let of_part = |part: &Part| {
+            let span = part.logits..part.logits + part.kind.logits();
+            let own = &labels[part.labels..part.labels + part.kind.labels()];
+            let shape = Shape::default();
+            part.kind.learn(&logits[span.clone()], own, &shape, pull, &mut gradient[span]).entropy
+        };
+        self.parts.iter().map(of_part).sum()
+    }
+}
+
+/// A column of a batch.
+fn column(batch: &Batch, wanted: Played) -> Option<&[f32]> {
+    batch.column(|extra| extra == Extra::Played(wanted))
+}
+
+/// Mean and inverse deviation of the advantages of rows of nonzero weight.
+fn moments(batch: &Batch, normalise: Normalise) -> Result<[f64; 2]> {
+    if normalise == Normalise::None {
+        return Ok([0.0, 1.0]);
+    }
+    let advantages = column(batch, Played::Advantage);
+    let advantages = advantages.ok_or_else(|| Error::not_found(Played::Advantage.name()))?;
+    let counted = advantages.iter().zip(&batch.weights).filter(|(_, weight)| **weight != 0.0);
+    let counted: Vec<f64> = counted.map(|(advantage, _)| f64::from(*advantage)).collect();
+    let n = counted.len() as f64;
+    let mean = counted.iter().sum::<f64>() / n;
+    let squares: f64 = counted.iter().map(|a| (a - mean) * (a - mean)).sum();
+    let freedom = if normalise == Normalise::Sample { n - 1.0 } else { n };
+    // A single row has no deviation: its advantage becomes 0.
+    let deviation = if freedom > 0.0 { (squares / freedom).sqrt() } else { 0.0 };
+    Ok([mean, 1.0 / (deviation + 1e-8)])
+}
+
+impl Objective for Clipped {
+    fn name(&self) -> &'static str {
+        "ppo"
+    }
+
+    fn copy_on(&self, _device: &Device) -> Result<Box<dyn Objective>> {
+        let (parts, terms) = (self.parts.clone(), Mutex::new(self.terms()));
+        Ok(Box::new(Clipped { parts, terms, ..*self }))
+    }
+
+    fn denominators(&self, batch: &Batch, _first: Option<&Sums>) -> Result<Denominators> {
+        let own = moments(batch, self.terms().normalise)?;
+        Ok(Denominators::of(&batch.weights)?.with(own.to_vec()))
+    }
+
+    fn rows(
+        &self,
+        rows: &Rows<'_>,
+        whole: &Denominators,
+        mut gradient: Option<&mut [f32]>,
+    ) -> Result<Sums> {
+        let (columns, terms) = (self.columns(rows)?, self.terms());
+        let (labels, weights) = (rows.labels(), rows.weights());
+        let [mean, inverse] = whole.own().first_chunk().copied().unwrap_or([0.0, 1.0]);
+        let mut sums = [0.0; SUMS];
+        let mut masked = vec![0.0; self.num_logits];
+        let mut unused = vec![0.0; if gradient.is_none() { self.num_logits } else { 0 }];
+        for (i, logits) in rows.logits.chunks_exact(self.num_logits).enumerate() {
+            let out = match &mut gradient {
+                Some(all) => &mut all[i * self.num_logits..][..self.num_logits],
+                None => &mut unused[..],
+            };
+            out.fill(0.0);
+            let weight = f64::from(weights[i]);
+            if weight == 0.0 {
+                continue;
+            }
+            let mask = columns.mask.get(i * self.num_logits..(i + 1) * self.num_logits);
+            let logits = match mask {
+                Some(mask) => allowed(logits, mask, &mut masked),
+                None => logits,
+            };
+            let labels = &labels[i * self.num_labels..][..self.num_labels];
+            let log_ratio = -self.nll(logits, labels) - f64::from(columns.log_likelihoods[i]);
+            let advantage = (f64::from(columns.advantages[i]) - mean) * inverse;
+            let (loss, slope) = policy_loss(log_ratio, advantage, terms.clip);
+            let scale = weight * whole.mean();
+            let pull = Pair { loss: scale * slope, entropy: scale * terms.entropy_weight };
+            let entropy = self.learn(logits, labels, pull, out);
+            if let Some(mask) = mask {
+                out.iter_mut().zip(mask).for_each(|(g, m)| *g = if *m == 0.0 { 0.0 } else { *g });
+            }
+            let value = [logits[self.value], columns.values[i], columns.targets[i]];
+            let (value_loss, value_slope) = value_loss(value.map(f64::from), terms.value_clip);
+            out[self.value] = (scale * terms.value_weight * value_slope) as f32;
+            let ratio = log_ratio.exp();
+            sums[POLICY] += weight * loss;
+            sums[VALUE] += weight * value_loss;
+            sums[ENTROPY] += weight * entropy;
+            sums[KL] += ratio - 1.0 - log_ratio;
+            sums[CLIPPED] += f64::from((ratio - 1.0).abs() > terms.clip);
+        }
+        Ok(Sums(sums.to_vec()))
+    }
+
+    fn finish(&self, sums: &Sums, whole: &Denominators) -> Result<Figures> {
+        let terms = self.terms();
+        let sum = |i: usize| sums.0.get(i).copied().unwrap_or(0.0);
+        let [policy, value, entropy] = [POLICY, VALUE, ENTROPY].map(|i| whole.mean() * sum(i));
+        let [kl, clipped] = [KL, CLIPPED].map(|i| whole.mean_row() * sum(i));
+        let total = policy + terms.value_weight * value - terms.entropy_weight * entropy;
+        if !total.is_finite() {
+            return Err(Error::NonFinite { what: "loss of ppo".into(), value: total });
+        }
+        let named = [
+            ("policy_loss", policy),
+            ("value_loss", value),
+            ("entropy", entropy),
+            ("approx_kl", kl),
+            ("clip_fraction", clipped),
+        ];
+        let named = named.into_iter().map(|(name, figure)| (name.to_string(), figure)).collect();
+        Ok(Figures { total, named, ..Figures::default() })
+    }
+}
+
+/// Writes the logits to `out`, with those of actions that are not allowed out of reach.
+pub(crate) fn allowed<'a>(logits: &[f32], mask: &[f32], out: &'a mut [f32]) -> &'a [f32] {
+    for ((out, logit), mask) in out.iter_mut().zip(logits).zip(mask) {
+        *out = if *mask == 0.0 { FORBIDDEN } else { *logit };
+    }
+    out
+}
+
+/// The loss of an action, and its derivative by the negative log-likelihood.
+fn policy_loss(log_ratio: f64, advantage: f64, clip: f64) -> (f64, f64) {
+    let ratio = log_ratio.exp();
+    let (free, held) = (ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage);
+    match free <= held {
+        true => (-free, free),
+        false => (-held, 0.0),
+    }
+}
+
+/// The loss of a value, and its derivative.
+fn value_loss([value, before, target]: [f64; 3], clip: Option<f64>) -> (f64, f64) {
+    let error = value - target;
+    let free = 0.5 * error * error;
+    let Some(clip) = clip else { return (free, error) };
+    let change = (value - before).clamp(-clip, clip);
+    let held_error = before + change - target;
+    let held = 0.5 * held_error * held_error;
+    match held > free {
+        true if change == value - before => (held, held_error),
+        true => (held, 0.0),
+        false => (free, error),
+    }
+}
