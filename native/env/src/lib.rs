@@ -4,8 +4,14 @@
 
 mod cartpole;
 mod environment;
+mod nearest;
 mod play;
+mod vectorised;
+mod worlds;
 
 pub use cartpole::{CartPole, Demonstrations, Game, expert};
 pub use environment::{Environment, Step};
 pub use play::{Play, Played};
+pub use vectorised::{
+    Autoreset, EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped, names, spec,
+};

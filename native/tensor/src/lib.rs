@@ -15,6 +15,7 @@ pub mod rng;
 pub mod simd;
 pub mod tape;
 pub mod tensor;
+pub mod trig;
 
 /// Candle's types for dependent crates, which do not depend on candle themselves.
 pub use candle_core::{self as candle, DType, Device, Shape, Tensor};

@@ -278,8 +278,8 @@ fn cut<const N: usize>(
     shards
 }
 
-/// Passes each shard to one call of `work`.
-fn hand_out<S: Send>(shards: Vec<S>, work: impl Fn(usize, S) + Sync + Send) {
+/// Runs `work(index, shard)` once for each shard, in parallel as [`for_each`] does.
+pub fn hand_out<S: Send>(shards: Vec<S>, work: impl Fn(usize, S) + Sync + Send) {
     let cells: Vec<_> = shards.into_iter().map(|s| Mutex::new(Some(s))).collect();
     for_each(cells.len(), |i| {
         let shard = cells[i].lock().unwrap_or_else(|e| e.into_inner()).take();

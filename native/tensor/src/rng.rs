@@ -44,6 +44,12 @@ impl Rng {
         Rng { key: [mixed[0], mixed[1]], step }
     }
 
+    /// The stream of the same seed and purpose at another step. Unlike [`new`](Self::new) this takes no time.
+    #[must_use]
+    pub fn at(self, step: u64) -> Self {
+        Rng { step, ..self }
+    }
+
     /// The state as kernels read it: the key, then the step, low words first.
     pub fn words(&self) -> [u32; 4] {
         [self.key[0], self.key[1], self.step as u32, (self.step >> 32) as u32]
@@ -144,6 +150,12 @@ mod tests {
         for (i, a) in words.iter().enumerate() {
             assert!(words[i + 1..].iter().all(|b| a != b));
         }
+    }
+
+    #[test]
+    fn a_stream_moved_to_another_step_equals_a_new_one() {
+        let block = |rng: Rng| rng.block(3);
+        assert_eq!(block(Rng::new(1, "a", 0).at(7)), block(Rng::new(1, "a", 7)));
     }
 
     #[test]

@@ -1,0 +1,174 @@
+//! Options of vectorised environments, and the description of a world.
+
+use sconce_game::InputPart;
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use super::kernel::Rules;
+use super::shard::MAX_TERMS;
+use crate::worlds::{TABLE, World, unknown};
+
+/// Maximum number of environments.
+const MAX_COUNT: usize = 1_048_576;
+/// Maximum time limit in steps. Every integer up to this one is an f32.
+const MAX_TIME_LIMIT: u32 = 1 << 24;
+/// Maximum number of repeats of an action.
+const MAX_REPEAT: u32 = 1000;
+/// Maximum number of stacked observations.
+const MAX_STACK: usize = 256;
+
+/// What happens after the end of an episode. The names are Gymnasium's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Autoreset {
+    /// The next step ignores the input and begins an episode, with reward 0.
+    NextStep,
+    /// The step that ends an episode also begins the next one, and returns its first observation.
+    #[default]
+    SameStep,
+    /// The caller resets with [`Envs::reset_rows`](super::Envs::reset_rows). Steps before that are errors.
+    Disabled,
+}
+
+/// Options of [`Envs`](super::Envs).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EnvOptions {
+    /// Name of the world, one of [`names`].
+    pub env: String,
+    /// Number of environments, 1..=1,048,576.
+    pub count: usize,
+    /// Seed. Environment `i` depends on the seed and on `i` alone.
+    pub seed: u64,
+    /// What happens after the end of an episode.
+    pub autoreset: Autoreset,
+    /// Steps of the world after which an episode is truncated. `None` is the world's own limit. With repeated actions,
+    /// each repeat counts.
+    pub time_limit: Option<u32>,
+    /// Steps of the world with one input. Rewards are summed; the end of an episode stops the repeats.
+    pub action_repeat: u32,
+    /// Number of last observations in a row, oldest first. At the start of an episode all are the first observation.
+    pub frame_stack: usize,
+    /// Weights of reward terms by name. Terms without a weight have weight 1.
+    pub reward_weights: Vec<(String, f32)>,
+    /// Scripted player for seat 1 of a world with two seats. Without it both seats are rows.
+    pub opponent: Option<String>,
+}
+
+impl Default for EnvOptions {
+    fn default() -> Self {
+        EnvOptions {
+            env: "cart_pole".into(),
+            count: 1,
+            seed: 0,
+            autoreset: Autoreset::default(),
+            time_limit: None,
+            action_repeat: 1,
+            frame_stack: 1,
+            reward_weights: Vec::new(),
+            opponent: None,
+        }
+    }
+}
+
+/// Description of a world under some options.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EnvSpec {
+    /// Name of the world.
+    pub name: &'static str,
+    /// Numbers in an observation, all stacked ones together.
+    pub observation_size: usize,
+    /// Parts of an input.
+    pub inputs: Vec<InputPart>,
+    /// Rows per environment: 1, or the number of players if no opponent is scripted.
+    pub seats: usize,
+    /// Steps of the world after which an episode is truncated.
+    pub time_limit: u32,
+    /// Names of the terms whose weighted sum is the reward.
+    pub reward_terms: Vec<&'static str>,
+    /// Names of the scripted players.
+    pub players: Vec<&'static str>,
+    /// Mean return at which the world counts as solved.
+    pub solved: Option<f32>,
+}
+
+/// The names of all worlds.
+pub fn names() -> Vec<&'static str> {
+    TABLE.iter().map(|world| world.name).collect()
+}
+
+/// The description of a world under these options.
+///
+/// # Errors
+/// `NotFound` for an unknown world, reward term or opponent, `OutOfRange` for a number, `NonFinite` for a weight,
+/// `Mismatch` for an opponent in a world with one seat.
+pub fn spec(options: &EnvOptions) -> Result<EnvSpec> {
+    options.resolve().map(|(_, _, spec)| spec)
+}
+
+impl EnvSpec {
+    /// Numbers of an input.
+    pub fn labels(&self) -> usize {
+        self.inputs.iter().map(|part| part.kind.numbers()).sum()
+    }
+}
+
+impl EnvOptions {
+    /// Checks the options and looks up their names.
+    pub(super) fn resolve(&self) -> Result<(&'static World, Rules, EnvSpec)> {
+        let world = World::find(&self.env)?;
+        within("count", self.count, MAX_COUNT)?;
+        within("action_repeat", self.action_repeat as usize, MAX_REPEAT as usize)?;
+        within("frame_stack", self.frame_stack, MAX_STACK)?;
+        let limit = self.time_limit.unwrap_or(world.time_limit);
+        within("time_limit", limit as usize, MAX_TIME_LIMIT as usize)?;
+        if self.opponent.is_some() && world.kernel.seats == 1 {
+            return Err(Error::mismatch("opponent", "a world with two seats", world.name));
+        }
+        let rules = Rules {
+            weights: self.weights(world)?,
+            limit,
+            repeat: self.action_repeat,
+            autoreset: self.autoreset,
+            opponent: self.opponent.as_deref().map(|name| world.player(name)).transpose()?,
+            starts: Rng::new(self.seed, "env.start", 0),
+            moves: Rng::new(self.seed, "env.opponent", 0),
+        };
+        let spec = EnvSpec {
+            name: world.name,
+            observation_size: world.kernel.observation * self.frame_stack,
+            inputs: (world.inputs)(),
+            seats: if rules.opponent.is_some() { 1 } else { world.kernel.seats },
+            time_limit: limit,
+            reward_terms: world.terms.to_vec(),
+            players: world.players.iter().map(|(name, _)| *name).collect(),
+            solved: world.solved,
+        };
+        Ok((world, rules, spec))
+    }
+
+    /// The weight of each term.
+    fn weights(&self, world: &World) -> Result<[f32; MAX_TERMS]> {
+        let mut weights = [1.0; MAX_TERMS];
+        for (name, weight) in &self.reward_weights {
+            let found = world.terms.iter().position(|term| term == name);
+            let slot = found.and_then(|at| weights.get_mut(at));
+            let slot =
+                slot.ok_or_else(|| unknown("reward term", name, world.terms.iter().copied()))?;
+            if !weight.is_finite() {
+                let what = format!("weight of {name}");
+                return Err(Error::NonFinite { what, value: f64::from(*weight) });
+            }
+            *slot = *weight;
+        }
+        Ok(weights)
+    }
+}
+
+fn within(name: &str, value: usize, max: usize) -> Result<()> {
+    match (1..=max).contains(&value) {
+        true => Ok(()),
+        false => Err(Error::out_of_range(name, value as f64, 1.0, max as f64)),
+    }
+}

@@ -1,0 +1,102 @@
+//! The state of all environments as plain numbers.
+
+use sconce_tensor::simd::LANES;
+use sconce_tensor::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use super::shard::status;
+use super::{Envs, MAX_STATE};
+
+/// The state of [`Envs`]. Environments that are restored from it continue with the same bits. Episodes and sums of
+/// reward terms that the caller has not taken are not part of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnvSnapshot {
+    /// Name of the world.
+    pub env: String,
+    /// The seed of the last reset.
+    pub seed: u64,
+    /// States of the world, `[count, state]`.
+    pub states: Vec<f32>,
+    /// Steps of the running episodes, `[count]`.
+    pub steps: Vec<u32>,
+    /// Numbers of begun episodes, `[count]`.
+    pub episodes: Vec<u32>,
+    /// 1 for an episode that has ended and waits for a reset, `[count]`.
+    pub ended: Vec<u32>,
+    /// Sums of rewards of the running episodes, `[count]`.
+    pub returns: Vec<f32>,
+    /// Stacked observations, `[rows, observation_size]`, or empty without stacking.
+    pub stack: Vec<f32>,
+}
+
+impl Envs {
+    /// Copies the state of all environments.
+    pub fn snapshot(&self) -> EnvSnapshot {
+        let mut snapshot = EnvSnapshot {
+            env: self.spec.name.into(),
+            seed: self.seed,
+            stack: self.stack.clone(),
+            ..EnvSnapshot::default()
+        };
+        for env in 0..self.options.count {
+            let (counters, i) = (&self.counters[env / LANES], env % LANES);
+            snapshot.states.extend(self.state(env));
+            snapshot.steps.push(counters.steps.0[i]);
+            snapshot.episodes.push(counters.episodes.0[i]);
+            snapshot.ended.push(counters.status.0[i] & status::ENDED);
+            snapshot.returns.push(counters.returns.0[i]);
+        }
+        snapshot
+    }
+
+    /// Restores a snapshot of environments with the same options. Discards episodes and sums of reward terms that the
+    /// caller has not taken.
+    ///
+    /// # Errors
+    /// `Mismatch` for a snapshot of another world, number or stack of environments; `OutOfRange` for impossible states.
+    /// The environments are unchanged after an error.
+    pub fn restore(&mut self, snapshot: &EnvSnapshot) -> Result<()> {
+        self.check_snapshot(snapshot)?;
+        self.seed_with(snapshot.seed);
+        self.stack.copy_from_slice(&snapshot.stack);
+        for (env, state) in snapshot.states.chunks_exact(self.world.kernel.state).enumerate() {
+            self.write_state(env, state);
+            let (counters, i) = (&mut self.counters[env / LANES], env % LANES);
+            counters.steps.0[i] = snapshot.steps[env];
+            counters.episodes.0[i] = snapshot.episodes[env];
+            counters.status.0[i] = snapshot.ended[env];
+            counters.returns.0[i] = snapshot.returns[env];
+        }
+        self.logs.iter_mut().for_each(|log| *log = Default::default());
+        Ok(())
+    }
+
+    fn check_snapshot(&self, snapshot: &EnvSnapshot) -> Result<()> {
+        if snapshot.env != self.spec.name {
+            return Err(Error::mismatch("snapshot", self.spec.name, &snapshot.env));
+        }
+        let count = self.options.count;
+        let lengths = [
+            ("states", snapshot.states.len(), count * self.world.kernel.state),
+            ("steps", snapshot.steps.len(), count),
+            ("episodes", snapshot.episodes.len(), count),
+            ("ended", snapshot.ended.len(), count),
+            ("returns", snapshot.returns.len(), count),
+            ("stack", snapshot.stack.len(), self.stack.len()),
+        ];
+        for (name, got, expected) in lengths {
+            super::fits(&format!("{name} of the snapshot"), expected, got)?;
+        }
+        if let Some(steps) = snapshot.steps.iter().find(|steps| **steps > self.spec.time_limit) {
+            let max = f64::from(self.spec.time_limit);
+            return Err(Error::out_of_range("steps", f64::from(*steps), 0.0, max));
+        }
+        if let Some(ended) = snapshot.ended.iter().find(|ended| **ended > status::ENDED) {
+            return Err(Error::out_of_range("ended", f64::from(*ended), 0.0, 1.0));
+        }
+        let numbers = snapshot.states.iter().chain(&snapshot.stack);
+        super::check_numbers("state of the snapshot", numbers, MAX_STATE)?;
+        super::check_numbers("return of the snapshot", snapshot.returns.iter(), f32::MAX)
+    }
+}

@@ -1,0 +1,113 @@
+//! The worlds that [`Envs`](crate::Envs) steps. A world is one file and one row of [`TABLE`].
+
+mod acrobot;
+mod cart_pole;
+mod mountain_car;
+mod mountain_car_continuous;
+mod pendulum;
+
+use sconce_game::{InputKind, InputMirror, InputPart, Scale};
+use sconce_tensor::rng::unit;
+use sconce_tensor::{Error, Result};
+
+use crate::nearest::nearest;
+use crate::vectorised::Kernel;
+
+/// All worlds.
+pub(crate) static TABLE: [World; 6] = [
+    cart_pole::WORLD,
+    cart_pole::VELOCITY_LESS,
+    mountain_car::WORLD,
+    mountain_car_continuous::WORLD,
+    acrobot::WORLD,
+    pendulum::WORLD,
+];
+
+/// The rules of a world, as functions of numbers. `S` numbers are the state, `I` the input of all seats, `O` the
+/// observation of a seat, and `T` the reward terms of seat 0. The terms of seat 1 are their negatives.
+///
+/// `step` and `observe` have no branches, so that a loop over environments compiles to vector code.
+pub(crate) trait Dynamics<const S: usize, const I: usize, const O: usize, const T: usize>:
+    'static
+{
+    /// Number of players.
+    const SEATS: usize = 1;
+
+    /// The state at the start of an episode. `words` are random.
+    fn start(words: [u32; 4]) -> [f32; S];
+
+    /// The state after a step, the reward terms of the step, and whether the episode has terminated. `limit` is the
+    /// time limit in steps.
+    fn step<const FMA: bool>(
+        state: [f32; S],
+        input: [f32; I],
+        limit: f32,
+    ) -> ([f32; S], [f32; T], bool);
+
+    /// The observation of a seat.
+    fn observe<const FMA: bool>(state: [f32; S], seat: usize) -> [f32; O];
+}
+
+/// A scripted player: reads the observation of its seat and four random words, and writes its input.
+pub(crate) type Player = fn(observation: &[f32], words: [u32; 4], input: &mut [f32]);
+
+/// A row of [`TABLE`].
+pub(crate) struct World {
+    /// The name in options.
+    pub(crate) name: &'static str,
+    /// The parts of a seat's input.
+    pub(crate) inputs: fn() -> Vec<InputPart>,
+    /// The time limit in steps.
+    pub(crate) time_limit: u32,
+    /// The names of the reward terms.
+    pub(crate) terms: &'static [&'static str],
+    /// Scripted players for seat 1.
+    pub(crate) players: &'static [(&'static str, Player)],
+    /// The mean return at which the world counts as solved.
+    pub(crate) solved: Option<f32>,
+    /// The rules, compiled for vectors.
+    pub(crate) kernel: Kernel,
+}
+
+impl World {
+    /// Finds a row by its name.
+    pub(crate) fn find(name: &str) -> Result<&'static World> {
+        let unknown = || unknown("environment", name, TABLE.iter().map(|world| world.name));
+        TABLE.iter().find(|world| world.name == name).ok_or_else(unknown)
+    }
+
+    /// Finds a scripted player by its name.
+    pub(crate) fn player(&self, name: &str) -> Result<Player> {
+        let found = self.players.iter().find(|(player, _)| *player == name);
+        let unknown = || unknown("opponent", name, self.players.iter().map(|(player, _)| *player));
+        found.map(|(_, player)| *player).ok_or_else(unknown)
+    }
+}
+
+/// The error of a name that is not in a list.
+pub(crate) fn unknown<'a>(what: &str, name: &str, names: impl Iterator<Item = &'a str>) -> Error {
+    Error::not_found(match nearest(name, names) {
+        Some(near) => format!("{what} {name:?} (the nearest name is {near:?})"),
+        None => format!("{what} {name:?}"),
+    })
+}
+
+/// One of `n` actions.
+fn choice(name: &'static str, meaning: &'static str, n: usize) -> InputPart {
+    part(name, meaning, InputKind::Choice(n))
+}
+
+/// A number, clipped to `-bound..=bound` by the world.
+fn continuous(name: &'static str, meaning: &'static str, bound: f32) -> InputPart {
+    part(name, meaning, InputKind::Continuous { size: 1, min: -bound, max: bound })
+}
+
+fn part(name: &'static str, meaning: &'static str, kind: InputKind) -> InputPart {
+    let (mirror, scale) = (InputMirror::Keep, Scale::default());
+    InputPart { name: name.into(), meaning: meaning.into(), kind, mirror, scale, rest: None }
+}
+
+/// A random number in `low..high`.
+fn uniform(word: u32, low: f32, high: f32) -> f32 {
+    low + (high - low) * unit(word)
+}
