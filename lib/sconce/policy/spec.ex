@@ -473,7 +473,7 @@ defmodule Sconce.Policy.Spec do
   @spec from_native(map) :: t
   def from_native(%{embedding: embedding, backbone: backbone, heads: heads}) do
     [{name, options}] = Map.to_list(backbone)
-    options = for {option, _} <- Temporal.options(name), do: {option, Map.fetch!(options, option)}
+    options = for {option, schema} <- Temporal.options(name), do: option!(option, schema, options)
     heads_of = Enum.map(heads.parts, &head_from_native/1)
     {values, choosing} = Enum.split_with(heads_of, &match?(%{kind: {:value, _n}}, &1))
 
@@ -486,6 +486,20 @@ defmodule Sconce.Policy.Spec do
       prior: heads.prior,
       value_head: values != []
     }
+  end
+
+  # The native side omits a choice that has its default, and gives any other as text.
+  defp option!(option, schema, options) do
+    case {schema[:type], options} do
+      {{:in, choices}, %{^option => text}} ->
+        {option, Enum.find(choices, &(Atom.to_string(&1) == text))}
+
+      {{:in, _choices}, _omitted} ->
+        {option, schema[:default]}
+
+      {_type, _options} ->
+        {option, Map.fetch!(options, option)}
+    end
   end
 
   # The native side has checked the form of the names, but the author of the file chose them: `local/1` makes no atoms.
@@ -506,7 +520,12 @@ defmodule Sconce.Policy.Spec do
 
   @doc false
   @spec backbone_text({Temporal.backbone(), keyword}) :: String.t()
-  def backbone_text({:mlp, options}), do: "mlp #{Enum.join(options[:hidden_sizes], "-")}"
+  def backbone_text({:mlp, options}) do
+    activation = options[:activation] || :relu
+    name = if activation == :relu, do: "mlp", else: "mlp #{activation}"
+    "#{name} #{Enum.join(options[:hidden_sizes], "-")}"
+  end
+
   def backbone_text({name, o}), do: "#{name} #{o[:hidden_size]}x#{o[:num_layers]}"
 
   defp embedding_text({:vector, n}, _width), do: "vector #{n}"

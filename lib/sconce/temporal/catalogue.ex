@@ -52,7 +52,7 @@ defmodule Sconce.Temporal.Catalogue do
   @backbones [
     mlp: %{
       paper: "He et al. 2016 for the residual",
-      formula: ["h = dropout(relu(norm(W x + b))) + skip"],
+      formula: ["h = dropout(activation(norm(W x + b))) + skip"],
       state: "none",
       taps: [:hidden],
       options: [
@@ -61,8 +61,13 @@ defmodule Sconce.Temporal.Catalogue do
           default: [512, 512],
           doc: "Width of each layer."
         ],
-        layer_norm: [type: :boolean, default: false, doc: "LayerNorm before each relu."],
-        residual: [type: :boolean, default: false, doc: "Adds each layer's input to its output."]
+        layer_norm: [type: :boolean, default: false, doc: "LayerNorm before each activation."],
+        residual: [type: :boolean, default: false, doc: "Adds each layer's input to its output."],
+        activation: [
+          type: {:in, [:relu, :tanh, :silu, :gelu]},
+          default: :relu,
+          doc: "Activation of each layer. PPO on small vectors often uses `:tanh`."
+        ]
       ]
     },
     lstm: %{

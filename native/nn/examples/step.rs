@@ -39,6 +39,7 @@ fn backbones() -> Vec<(&'static str, Backbone)> {
         hidden_sizes: vec![512, 512],
         layer_norm: false,
         residual: false,
+        activation: Default::default(),
         dropout,
         input_dropout,
     };

@@ -137,6 +137,17 @@ impl Policy {
         Self::build(spec, Source::Seed(seed), Learns::Nothing, Value::Null)
     }
 
+    /// Creates a policy with new weights, drawn from `seed`, whose dense layers are orthogonal matrices without biases,
+    /// as PPO uses them (Saxe et al. 2014; Andrychowicz et al. 2021; Huang et al. 2022, "The 37 implementation details
+    /// of PPO").
+    ///
+    /// The gain is sqrt(2) in the backbone and in the hidden layers of heads, 1 in each gate of an LSTM or a GRU and in
+    /// the output of a value head, and 0.01 in the logits of heads that choose. Tables, norms, convolutions, layers
+    /// that start as zero, and the parameters of state spaces (A, D, dt) start as in [`init`](Self::init).
+    pub fn init_orthogonal(spec: &Spec, seed: u64) -> Result<Self> {
+        Self::build(spec, Source::Orthogonal(seed), Learns::Nothing, Value::Null)
+    }
+
     /// A policy with the same weights, which are trainable except those that are `frozen`.
     pub fn trainable(&self, frozen: Option<Frozen>) -> Result<Self> {
         let source = Source::Stored(self.weights.clone());
@@ -219,7 +230,7 @@ impl Policy {
     fn build(spec: &Spec, source: Source, learns: Learns, notes: Value) -> Result<Self> {
         spec.validate()?;
         let numbers = match &source {
-            Source::Seed(_) => {
+            Source::Seed(_) | Source::Orthogonal(_) => {
                 let sizes = Builder::new(Source::Sizes, false);
                 Parts::new(spec, &sizes)?;
                 sizes.total()

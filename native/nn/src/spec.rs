@@ -115,6 +115,7 @@ mod tests {
             hidden_sizes: vec![4; layers],
             layer_norm: false,
             residual: false,
+            activation: Default::default(),
             dropout: 0.0,
             input_dropout: 0.0,
         })

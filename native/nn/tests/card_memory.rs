@@ -50,6 +50,7 @@ fn policy() -> Policy {
         hidden_sizes,
         layer_norm: false,
         residual: false,
+        activation: Default::default(),
         dropout: 0.0,
         input_dropout: 0.0,
     };

@@ -13,6 +13,7 @@ fn policy() -> Policy {
         hidden_sizes: vec![5],
         layer_norm: false,
         residual: false,
+        activation: Default::default(),
         dropout: 0.0,
         input_dropout: 0.0,
     };

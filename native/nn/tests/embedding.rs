@@ -405,6 +405,7 @@ fn a_queue_is_bounded_needs_a_controller_and_is_absent_in_old_specs() {
             hidden_sizes: vec![4],
             layer_norm: false,
             residual: false,
+            activation: Default::default(),
             dropout: 0.0,
             input_dropout: 0.0,
         });

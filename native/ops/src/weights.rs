@@ -8,12 +8,15 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use candle_core::{Tensor, Var};
+pub use init::{Block, Init};
 
 use crate::form::Form;
 use crate::matmul::{MANY, Operand, Packed, View};
-use crate::rng::Rng;
 use crate::tape::Gradients;
 use crate::{Error, Precision, Result, memory, tensor};
+
+mod init;
+mod orthogonal;
 
 /// The largest number of parameters of a policy: 4 GiB of f32. A larger spec is a mistake or comes from a hostile file.
 pub const MAX_NUMBERS: usize = 1 << 30;
@@ -234,46 +237,13 @@ impl Weight {
     }
 }
 
-/// The initial values of a new weight.
-#[derive(Debug, Clone, Copy)]
-pub enum Init {
-    /// Every value is this constant.
-    Constant(f32),
-    /// Uniform in `-bound..bound`.
-    Uniform(f32),
-    /// Normal with mean 0 and this standard deviation.
-    Normal(f32),
-    /// A function of the index and of the random stream that belongs to the weight's name.
-    With(fn(&Rng, u64) -> f32),
-    /// Rows of this many columns; each value is `ln(1 + column)`.
-    LogOfColumn(usize),
-}
-
-impl Init {
-    /// PyTorch's default for a layer with `inputs` inputs.
-    pub fn fan_in(inputs: usize) -> Self {
-        Init::Uniform(1.0 / (inputs.max(1) as f32).sqrt())
-    }
-
-    fn draw(self, seed: u64, name: &str, count: usize) -> Vec<f32> {
-        let rng = Rng::new(seed, &format!("init.{name}"), 0);
-        let number = |i| match self {
-            Init::Constant(v) => v,
-            Init::Uniform(bound) => (2.0 * rng.uniform(i) - 1.0) * bound,
-            Init::Normal(deviation) => rng.normal(i) * deviation,
-            Init::With(draw) => draw(&rng, i),
-            Init::LogOfColumn(columns) => ((i % columns.max(1) as u64 + 1) as f32).ln(),
-        };
-        let mut numbers = memory::with_capacity(count);
-        numbers.extend((0..count as u64).map(number));
-        numbers
-    }
-}
-
 /// The source of a layer's weights.
 pub enum Source {
     /// New weights, drawn from this seed.
     Seed(u64),
+    /// New weights, drawn from this seed, with orthogonal matrices in dense layers ([`Init::fan_in`]) and biases of 0
+    /// there. All other weights are drawn as usual.
+    Orthogonal(u64),
     /// Weights of a checkpoint, by path.
     Stored(Weights),
     /// Weights of the right shapes without memory, for counting a layer's parameters.
@@ -292,6 +262,8 @@ pub struct Builder {
     /// Selects weights that are frozen even if `trainable`.
     frozen: Option<Frozen>,
     path: String,
+    /// Blocks of the dense layers under this path.
+    blocks: Rc<[Block]>,
     taken: Rc<RefCell<Weights>>,
     total: Rc<Cell<usize>>,
 }
@@ -300,14 +272,21 @@ impl Builder {
     /// Returns a builder at the root path, whose weights are trainable if `trainable`.
     pub fn new(source: Source, trainable: bool) -> Self {
         let (taken, total) = Default::default();
-        let (source, frozen) = (Rc::new(source), None);
-        Builder { source, trainable, frozen, path: String::new(), taken, total }
+        let (source, frozen, path) = (Rc::new(source), None, String::new());
+        Builder { source, trainable, frozen, path, blocks: Rc::default(), taken, total }
     }
 
     /// Treats the weights that `frozen` selects as untrained.
     #[must_use]
     pub fn freezing(self, frozen: Option<Frozen>) -> Self {
         Builder { frozen, ..self }
+    }
+
+    /// Divides the rows of the dense layers under this path into blocks, each with an initial gain of its own. Only
+    /// [`Source::Orthogonal`] reads the blocks.
+    #[must_use]
+    pub fn in_blocks(&self, blocks: impl IntoIterator<Item = Block>) -> Self {
+        Builder { blocks: blocks.into_iter().collect(), ..self.clone() }
     }
 
     /// Returns the builder of the part `name`.
@@ -330,6 +309,9 @@ impl Builder {
         let weight = match &*self.source {
             Source::Seed(seed) => {
                 tensor::tensor(init.draw(*seed, &name, shape.iter().product()), shape)?
+            }
+            Source::Orthogonal(seed) => {
+                tensor::tensor(init.orthogonal(*seed, &name, shape, &self.blocks)?, shape)?
             }
             Source::Stored(stored) => {
                 let found =

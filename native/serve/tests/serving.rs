@@ -36,6 +36,7 @@ fn mlp() -> Backbone {
         hidden_sizes: vec![16],
         layer_norm: false,
         residual: false,
+        activation: Default::default(),
         dropout: 0.0,
         input_dropout: 0.0,
     })

@@ -44,6 +44,7 @@ fn backbones() -> [Backbone; 3] {
         hidden_sizes: vec![16, 16],
         layer_norm: false,
         residual: true,
+        activation: Default::default(),
         dropout: 0.1,
         input_dropout: 0.0,
     };
@@ -571,6 +572,7 @@ fn the_lane_is_the_option_or_follows_the_cost() {
         hidden_sizes: vec![4],
         layer_norm: false,
         residual: false,
+        activation: Default::default(),
         dropout: 0.0,
         input_dropout: 0.0,
     }));

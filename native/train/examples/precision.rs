@@ -57,6 +57,7 @@ fn backbones() -> [(&'static str, Backbone, usize, usize); 5] {
         hidden_sizes: vec![512, 512],
         layer_norm: true,
         residual: false,
+        activation: Default::default(),
         dropout,
         input_dropout,
     };

@@ -228,6 +228,7 @@ mod tests {
             hidden_sizes: vec![32],
             layer_norm: true,
             residual: false,
+            activation: Default::default(),
             dropout: 0.0,
             input_dropout: 0.0,
         };

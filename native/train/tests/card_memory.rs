@@ -58,6 +58,7 @@ fn spec() -> Spec {
         hidden_sizes: vec![64, 64],
         layer_norm: false,
         residual: false,
+        activation: Default::default(),
         dropout: 0.0,
         input_dropout: 0.0,
     };

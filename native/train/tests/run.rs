@@ -939,6 +939,7 @@ fn a_loss_that_is_not_finite_keeps_the_last_whole_step_and_partial_files_do_no_h
         hidden_sizes: vec![32, 32, 32],
         layer_norm: false,
         residual: false,
+        activation: Default::default(),
         dropout: 0.0,
         input_dropout: 0.0,
     };
@@ -1028,6 +1029,7 @@ fn a_policy_with_memory_learns_what_one_without_memory_cannot() {
         hidden_sizes: vec![32],
         layer_norm: false,
         residual: false,
+        activation: Default::default(),
         dropout: 0.0,
         input_dropout: 0.0,
     };

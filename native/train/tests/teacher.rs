@@ -42,6 +42,7 @@ fn mlp() -> Spec {
         hidden_sizes: vec![12],
         layer_norm: false,
         residual: false,
+        activation: Default::default(),
         dropout: 0.0,
         input_dropout: 0.0,
     };

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::{MAX_LAYERS, size, within};
-use crate::{Error, Result};
+use crate::{Error, Result, ops};
 
 /// Config of an MLP.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -14,10 +14,45 @@ pub struct MlpConfig {
     pub layer_norm: bool,
     /// Adds the input of each layer to its output.
     pub residual: bool,
+    /// Activation of each layer.
+    #[serde(default, skip_serializing_if = "MlpActivation::is_relu")]
+    pub activation: MlpActivation,
     /// Probability of dropout after each layer, in training.
     pub dropout: f32,
     /// Probability that an input column of a window is dropped, in training.
     pub input_dropout: f32,
+}
+
+/// Activation of an MLP's layers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MlpActivation {
+    /// [`ops::Activation::Relu`], also of a Spec that was stored without an activation.
+    #[default]
+    Relu,
+    /// [`ops::Activation::Tanh`].
+    Tanh,
+    /// [`ops::Activation::Silu`].
+    Silu,
+    /// [`ops::Activation::Gelu`].
+    Gelu,
+}
+
+impl MlpActivation {
+    fn is_relu(&self) -> bool {
+        *self == MlpActivation::Relu
+    }
+}
+
+impl From<MlpActivation> for ops::Activation {
+    fn from(activation: MlpActivation) -> Self {
+        match activation {
+            MlpActivation::Relu => ops::Activation::Relu,
+            MlpActivation::Tanh => ops::Activation::Tanh,
+            MlpActivation::Silu => ops::Activation::Silu,
+            MlpActivation::Gelu => ops::Activation::Gelu,
+        }
+    }
 }
 
 impl Config for MlpConfig {

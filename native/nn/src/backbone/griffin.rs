@@ -47,7 +47,7 @@ impl RecurrentBlock {
         if conv_size == 0 {
             return Err(Error::out_of_range("conv_size", 0.0, 1.0, f64::INFINITY));
         }
-        let init = Init::fan_in(conv_size);
+        let init = Init::kernel(conv_size);
         Ok(RecurrentBlock {
             gate: linear(width, inner, "linear_gate")?,
             value: linear(width, inner, "linear_value")?,

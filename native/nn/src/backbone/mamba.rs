@@ -29,7 +29,7 @@ pub(super) struct Conv {
 
 impl Conv {
     pub(super) fn new(channels: usize, kernel: usize, b: &Builder) -> Result<Self> {
-        let init = Init::fan_in(kernel);
+        let init = Init::kernel(kernel);
         let weight = b.get("weight", &[channels, 1, kernel], init)?;
         Ok(Conv { weight, bias: b.get("bias", &[channels], init)? })
     }
@@ -109,12 +109,13 @@ impl Mamba {
         let (c, n, rank) = (config.expand_factor * h, config.state_size, h.div_ceil(RANK));
         let project =
             |name, rows, inputs| b.under(name).get("weight", &[rows, inputs], Init::fan_in(inputs));
+        let dt = b.under("dt_proj");
         Ok(Mamba {
             in_proj: project("in_proj", 2 * c, h)?,
             conv: Conv::new(c, config.conv_size, &b.under("conv1d"))?,
             x_proj: project("x_proj", rank + 2 * n, c)?,
-            dt_proj: project("dt_proj", c, rank)?,
-            dt_bias: b.under("dt_proj").get("bias", &[c], Init::With(softplus_of_a_step))?,
+            dt_proj: dt.get("weight", &[c, rank], Init::kernel(rank))?,
+            dt_bias: dt.get("bias", &[c], Init::With(softplus_of_a_step))?,
             a_log: b.get("A_log", &[c, n], Init::LogOfColumn(n))?,
             d: b.get("D", &[c], Init::Constant(1.0))?,
             out_proj: project("out_proj", h, c)?,

@@ -17,7 +17,7 @@ use crate::ops::arrange::add;
 use crate::packed::{Game, Step};
 use crate::weights::{Builder, Weight};
 
-/// Each layer is `dropout(relu(norm(dense(x)))) + skip`. The norm and the skip are optional. The skip has a projection
+/// Each layer is `dropout(activation(norm(dense(x)))) + skip`. The norm and the skip are optional. The skip has a projection
 /// in layer 0 and wherever the width changes (He et al. 2016, eq. 1 and 2). Taps: `I.hidden [b, t, size]`, the output
 /// of layer I.
 pub struct Mlp {
@@ -41,7 +41,7 @@ impl Mlp {
         let mut layers = Vec::with_capacity(config.hidden_sizes.len());
         for (i, &size) in config.hidden_sizes.iter().enumerate() {
             let b = b.under("layers").under(i);
-            let dense = Linear::new(width, size, Activation::Relu, &b.under("dense"))?;
+            let dense = Linear::new(width, size, config.activation.into(), &b.under("dense"))?;
             let norm =
                 config.layer_norm.then(|| Norm::layer(size, &b.under("norm"))).transpose()?;
             let projection = (config.residual && (i == 0 || size != width))
@@ -83,14 +83,14 @@ impl Backbone for Mlp {
 
 impl Layer {
     fn pack(&self, packer: &mut Packer) -> Result<Dense> {
-        let dense = self.dense.pack(packer)?;
+        let (dense, activation) = (self.dense.pack(packer)?, self.dense.activation());
         let norm = self.norm.as_ref().map(|norm| norm.pack(packer)).transpose()?;
         let skip = match &self.projection {
             Some(projection) => Skip::Projected(projection.pack(packer)?),
             None if self.residual => Skip::Same,
             None => Skip::None,
         };
-        Ok(Dense { dense, norm, skip })
+        Ok(Dense { dense, norm, activation, skip })
     }
 }
 
@@ -124,6 +124,7 @@ struct Packed {
 struct Dense {
     dense: Matrix,
     norm: Option<packed::Norm>,
+    activation: Activation,
     skip: Skip,
 }
 
@@ -150,12 +151,16 @@ impl Dense {
         let Scratch { x, y, z, input, .. } = scratch;
         let n = rows * self.dense.outputs();
         self.dense.read(input, x, rows);
-        match &self.norm {
-            None => self.dense.relu(arena, input, y),
-            Some(norm) => {
+        match (&self.norm, self.activation) {
+            (None, Activation::Relu) => self.dense.relu(arena, input, y),
+            (None, activation) => {
+                self.dense.apply(arena, input, y);
+                activation.apply(&mut y[..n]);
+            }
+            (Some(norm), activation) => {
                 self.dense.apply(arena, input, z);
                 norm.apply(arena, rows, z, y);
-                Activation::Relu.apply(&mut y[..n]);
+                activation.apply(&mut y[..n]);
             }
         }
         match &self.skip {

@@ -225,6 +225,22 @@ impl State {
         (0..first.0.len()).map(join).collect::<Result<_>>().map(State)
     }
 
+    /// The states of these rows in this order, detached; a row may occur several times.
+    ///
+    /// # Errors
+    /// `OutOfRange` for a row that the state does not have.
+    pub fn picked(&self, rows: &[u32]) -> Result<State> {
+        let pick = |part: &Tensor| -> Result<Tensor> {
+            let last = part.dim(0)? as f64 - 1.0;
+            if let Some(row) = rows.iter().find(|&&row| f64::from(row) > last) {
+                return Err(Error::out_of_range("row of a state", f64::from(*row), 0.0, last));
+            }
+            let at = Tensor::new(rows, part.device())?;
+            Ok(part.detach().contiguous()?.index_select(&at, 0)?)
+        };
+        self.0.iter().map(pick).collect::<Result<_>>().map(State)
+    }
+
     /// Replaces the states of games that begin, marked in `fresh [b]`, by `zero`.
     pub fn renewed(&self, zero: &State, fresh: &[bool]) -> Result<State> {
         // The rows of the state, followed by the rows of the zeros.
@@ -241,5 +257,30 @@ impl State {
             }
         }
         self.0.iter().zip(&zero.0).map(pick).collect::<Result<_>>().map(State)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn picked_rows_are_those_of_the_state_in_the_given_order() -> Result<()> {
+        let part = |width: usize| {
+            let numbers = (0..3 * width).map(|i| i as f32).collect();
+            Ok::<_, Error>(tensor(numbers, (3, width))?)
+        };
+        let state = State(vec![part(2)?, part(1)?]);
+        let picked = state.picked(&[2, 0, 2, 1])?;
+        assert_eq!(to_vec(&picked.0[0])?, [4.0, 5.0, 0.0, 1.0, 4.0, 5.0, 2.0, 3.0]);
+        assert_eq!(to_vec(&picked.0[1])?, [2.0, 0.0, 2.0, 1.0]);
+        assert_eq!(state.picked(&[1])?.to_vec()?, state.rows(&(1..2))?.to_vec()?);
+        // Zeros that are expanded to many games, and a state without parts.
+        let zeros = State(vec![tensor(vec![0.0], (1, 1))?.broadcast_as((3, 2))?]);
+        assert_eq!(zeros.picked(&[1, 1])?.to_vec()?, [0.0; 4]);
+        assert!(State(vec![]).picked(&[7])?.0.is_empty());
+        let said = state.picked(&[0, 3]).err().map(|e| e.to_string());
+        assert_eq!(said.as_deref(), Some("row of a state: 3 is outside 0..2"));
+        Ok(())
     }
 }

@@ -13,7 +13,7 @@ use crate::layer::Norm;
 use crate::ops::recurrent::Gates;
 use crate::ops::{self, matmul};
 use crate::packed::{Game, Step};
-use crate::weights::{Builder, Init, WORTH_PACKING, Weight};
+use crate::weights::{Block, Builder, Init, WORTH_PACKING, Weight};
 use crate::{Error, Result, pool};
 
 /// The recurrence of a [`Recurrent`].
@@ -71,13 +71,14 @@ impl Recurrent {
         let norm =
             |wanted: bool, size, b: Builder| wanted.then(|| Norm::layer(size, &b)).transpose();
         let input_norm = norm(config.input_norm, input, b.under("input_norm"))?;
-        let init = Init::fan_in(h);
+        let (init, gate) = (Init::fan_in(h), Block { rows: h, gain: 1.0 });
+        let of_gates = b.in_blocks(vec![gate; cell.gates()]);
         let mut layers = Vec::with_capacity(config.num_layers);
         for i in 0..config.num_layers {
             let width = if i == 0 { input } else { h };
             let gates = Gates::new(
-                b.get(&format!("weight_ih_l{i}"), &[rows, width], init)?,
-                b.get(&format!("weight_hh_l{i}"), &[rows, h], init)?,
+                of_gates.get(&format!("weight_ih_l{i}"), &[rows, width], init)?,
+                of_gates.get(&format!("weight_hh_l{i}"), &[rows, h], init)?,
                 b.get(&format!("bias_ih_l{i}"), &[rows], init)?,
                 b.get(&format!("bias_hh_l{i}"), &[rows], init)?,
             );

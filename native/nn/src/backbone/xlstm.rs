@@ -21,7 +21,7 @@ use crate::ops::matrix_state::{Decay, Options, Readout, mlstm_gates};
 use crate::ops::recurrent::SlstmState;
 use crate::ops::{self, Activation};
 use crate::packed::{Game, Step};
-use crate::weights::{Builder, Init, Weight};
+use crate::weights::{Block, Builder, Init, Weight};
 use crate::{Error, Result};
 
 /// The mLSTM block of Beck et al. 2024 (eq. 19 to 27, fig. 11), with dense instead of block-diagonal projections and
@@ -84,8 +84,8 @@ impl Mlstm {
         let open = Init::With(|rng, i| 3.0 + 3.0 * rng.uniform(i));
         Ok(Mlstm {
             up: b.under("up_proj").get("weight", &[2 * inner, width], Init::fan_in(width))?,
-            conv_weight: conv.get("weight", &[inner, 1, CONV], Init::fan_in(CONV))?,
-            conv_bias: conv.get("bias", &[inner], Init::fan_in(CONV))?,
+            conv_weight: conv.get("weight", &[inner, 1, CONV], Init::kernel(CONV))?,
+            conv_bias: conv.get("bias", &[inner], Init::kernel(CONV))?,
             qk: Linear::without_bias(inner, 2 * inner, &b.under("qk_proj"))?,
             v: Linear::without_bias(inner, inner, &b.under("v_proj"))?,
             input_gate: Linear::new(inner, heads, Activation::None, &b.under("igate"))?,
@@ -249,9 +249,12 @@ impl Slstm {
         let (width, heads) = (config.hidden_size, config.num_heads);
         check_heads("width of an sLSTM", width, heads)?;
         let head = width / heads;
+        let gates = |rows, n| b.in_blocks(vec![Block { rows, gain: 1.0 }; n]);
+        let input = gates(width, 4).under("input");
+        let shape = [4 * width, head];
         Ok(Slstm {
-            input: Linear::new(width, 4 * width, Activation::None, &b.under("input"))?,
-            recurrent: b.get("weight_hh", &[4 * width, head], Init::fan_in(head))?,
+            input: Linear::new(width, 4 * width, Activation::None, &input)?,
+            recurrent: gates(head, 4 * heads).get("weight_hh", &shape, Init::fan_in(head))?,
             norm: b.under("norm").get("weight", &[width], Init::Constant(1.0))?,
             heads,
             width,

@@ -19,6 +19,7 @@ fn mlp(case: &str, hidden_sizes: &[usize], layer_norm: bool, residual: bool) {
             hidden_sizes: hidden_sizes.to_vec(),
             layer_norm,
             residual,
+            activation: Default::default(),
             dropout: 0.0,
             input_dropout: 0.0,
         };

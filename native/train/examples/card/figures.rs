@@ -129,6 +129,7 @@ fn backbones(times: &Times) -> [(&'static str, Backbone); 5] {
         hidden_sizes: vec![2 * hidden; 2],
         layer_norm: true,
         residual: false,
+        activation: Default::default(),
         dropout: 0.0,
         input_dropout: 0.0,
     };
