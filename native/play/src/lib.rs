@@ -2,5 +2,9 @@
 
 #![warn(unreachable_pub)]
 
+pub mod learner;
 pub mod objective;
+pub mod options;
 pub mod returns;
+pub mod rollout;
+pub mod segment;

@@ -11,13 +11,14 @@
 //!
 //! `approx_kl` is the mean of `r - 1 - log r` (Schulman 2020), `clip_fraction` the share of rows with `|r - 1| > clip`.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use sconce_data::{Batch, Extra, Played};
 use sconce_nn::head::{Pair, Shape};
 use sconce_nn::spec::{HeadKind, Heads};
 use sconce_tensor::{Device, Error, Result};
 use sconce_train::objective::{Denominators, Figures, Objective, Rows, Sums};
+use serde::{Deserialize, Serialize};
 
 /// Weights and bounds of the loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,24 +36,41 @@ pub struct Terms {
 }
 
 /// Normalisation of the advantages of a batch: less their mean, over their deviation plus 1e-8.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Normalise {
     /// Advantages as they are.
     None,
     /// The deviation of a sample, over n - 1 rows, as PyTorch computes it.
+    #[default]
     Sample,
     /// The deviation of a population, over n rows.
     Population,
 }
 
-/// The objective. Its terms follow a schedule, so they may change between two updates.
+/// Terms that a schedule changes between two updates.
+#[derive(Debug, Clone)]
+pub struct Scheduled(Arc<Mutex<Terms>>);
+
+impl Scheduled {
+    /// Sets the terms of the next updates.
+    pub fn set(&self, terms: Terms) {
+        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = terms;
+    }
+
+    fn now(&self) -> Terms {
+        *self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// The objective.
 pub struct Clipped {
     parts: Vec<Part>,
     /// Index of the value among the logits of a row.
     value: usize,
     num_logits: usize,
     num_labels: usize,
-    terms: Mutex<Terms>,
+    terms: Scheduled,
 }
 
 /// A head that chooses, with the offsets of its logits and labels.
@@ -103,17 +121,13 @@ impl Clipped {
             parts: choosing.map(part).collect(),
             num_logits: heads.num_logits(),
             num_labels: heads.num_labels(),
-            terms: Mutex::new(terms),
+            terms: Scheduled(Arc::new(Mutex::new(terms))),
         })
     }
 
-    /// Sets the terms of the next updates.
-    pub fn set(&self, terms: Terms) {
-        *self.terms.lock().unwrap_or_else(|e| e.into_inner()) = terms;
-    }
-
-    fn terms(&self) -> Terms {
-        *self.terms.lock().unwrap_or_else(|e| e.into_inner())
+    /// The terms, which the caller may change between two updates.
+    pub fn scheduled(&self) -> Scheduled {
+        self.terms.clone()
     }
 
     fn columns<'a>(&self, rows: &Rows<'a>) -> Result<Columns<'a>> {
@@ -180,12 +194,12 @@ impl Objective for Clipped {
     }
 
     fn copy_on(&self, _device: &Device) -> Result<Box<dyn Objective>> {
-        let (parts, terms) = (self.parts.clone(), Mutex::new(self.terms()));
+        let (parts, terms) = (self.parts.clone(), self.terms.clone());
         Ok(Box::new(Clipped { parts, terms, ..*self }))
     }
 
     fn denominators(&self, batch: &Batch, _first: Option<&Sums>) -> Result<Denominators> {
-        let own = moments(batch, self.terms().normalise)?;
+        let own = moments(batch, self.terms.now().normalise)?;
         Ok(Denominators::of(&batch.weights)?.with(own.to_vec()))
     }
 
@@ -195,7 +209,7 @@ impl Objective for Clipped {
         whole: &Denominators,
         mut gradient: Option<&mut [f32]>,
     ) -> Result<Sums> {
-        let (columns, terms) = (self.columns(rows)?, self.terms());
+        let (columns, terms) = (self.columns(rows)?, self.terms.now());
         let (labels, weights) = (rows.labels(), rows.weights());
         let [mean, inverse] = whole.own().first_chunk().copied().unwrap_or([0.0, 1.0]);
         let mut sums = [0.0; SUMS];
@@ -240,7 +254,7 @@ impl Objective for Clipped {
     }
 
     fn finish(&self, sums: &Sums, whole: &Denominators) -> Result<Figures> {
-        let terms = self.terms();
+        let terms = self.terms.now();
         let sum = |i: usize| sums.0.get(i).copied().unwrap_or(0.0);
         let [policy, value, entropy] = [POLICY, VALUE, ENTROPY].map(|i| whole.mean() * sum(i));
         let [kl, clipped] = [KL, CLIPPED].map(|i| whole.mean_row() * sum(i));

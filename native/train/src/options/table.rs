@@ -127,6 +127,36 @@ impl Table {
         }
     }
 
+    /// Sorts options into their groups; given options may be with or without groups.
+    ///
+    /// # Errors
+    /// The name of an option that the table does not have.
+    pub fn nested(
+        &self,
+        given: Map<String, Value>,
+    ) -> std::result::Result<Map<String, Value>, String> {
+        let rows = self.rows().map_err(|e| e.to_string())?;
+        let mut groups = Map::new();
+        let mut put = |group: &str, name: String, value: Value| {
+            let group = groups.entry(group).or_insert_with(|| Map::new().into());
+            if let Value::Object(options) = group {
+                options.insert(name, value);
+            }
+        };
+        for (name, value) in given {
+            match value {
+                Value::Object(options) if rows.iter().any(|row| row.group == name) => {
+                    options.into_iter().for_each(|(option, value)| put(&name, option, value));
+                }
+                value => match rows.iter().find(|row| row.name == name && row.is_flat()) {
+                    Some(row) => put(&row.group, name, value),
+                    None => return Err(format!("unknown option {name}")),
+                },
+            }
+        }
+        Ok(groups)
+    }
+
     fn row(&self, option: &str) -> Result<Option<&Row>> {
         Ok(self.rows()?.iter().find(|row| row.name == option))
     }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::evaluate::Mode;
 use super::group::others;
 use super::loss::{FocalHeads, PosWeight, Reduction};
-use super::table::{self, TABLE};
+use super::table::TABLE;
 use crate::optimiser::Kind as Optimiser;
 use crate::option_group;
 use sconce_nn::head::Direction;
@@ -123,26 +123,7 @@ impl TryFrom<Map<String, Value>> for TrainOptions {
     }
 }
 
-/// Sorts options into their groups; given options may be with or without groups.
+/// Sorts training options into their groups.
 pub(crate) fn nested(given: Map<String, Value>) -> std::result::Result<Map<String, Value>, String> {
-    let rows = table::rows().map_err(|e| e.to_string())?;
-    let mut groups = Map::new();
-    let mut put = |group: &str, name: String, value: Value| {
-        let group = groups.entry(group).or_insert_with(|| Map::new().into());
-        if let Value::Object(options) = group {
-            options.insert(name, value);
-        }
-    };
-    for (name, value) in given {
-        match value {
-            Value::Object(options) if rows.iter().any(|row| row.group == name) => {
-                options.into_iter().for_each(|(option, value)| put(&name, option, value));
-            }
-            value => match rows.iter().find(|row| row.name == name && row.is_flat()) {
-                Some(row) => put(&row.group, name, value),
-                None => return Err(format!("unknown option {name}")),
-            },
-        }
-    }
-    Ok(groups)
+    TABLE.nested(given)
 }

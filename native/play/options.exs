@@ -1,0 +1,272 @@
+options!(
+  world: [
+    environments: [
+      value: usize,
+      default: 32,
+      doc: "Environments that play side by side.",
+      min: 1,
+      max: 65_536
+    ],
+    time_limit: [
+      optional: u32,
+      default: nil,
+      doc: "Steps after which an episode is cut. `nil`: the environment's own limit.",
+      min: 1,
+      max: 16_777_216
+    ],
+    action_repeat: [
+      value: u32,
+      default: 1,
+      doc: "Steps of the environment with one action.",
+      min: 1,
+      max: 1000
+    ],
+    frame_stack: [
+      value: usize,
+      default: 1,
+      doc: "Last observations that the policy reads, the present one included.",
+      min: 1,
+      max: 256
+    ],
+    opponent: [
+      optional: String,
+      default: nil,
+      doc: "Scripted player of the second seat. `nil`: the policy plays all seats.",
+      type: {:or, [:string, nil]}
+    ],
+    reward_weights: [
+      list: RewardWeight,
+      default: nil,
+      doc: "Weights of the environment's reward terms, a keyword list; 1 for a term that is not named.",
+      type: {:or, [:keyword, nil]}
+    ]
+  ],
+  rollout: [
+    rollout_steps: [
+      value: usize,
+      default: 64,
+      doc: "Steps of each environment between two updates.",
+      min: 1,
+      max: 65_536
+    ],
+    sequence_length: [
+      value: usize,
+      default: 16,
+      doc:
+        "Steps through which a policy with memory learns at once. A policy without memory learns from single steps.",
+      min: 1,
+      max: 65_536
+    ],
+    discount: [
+      value: f64,
+      default: 0.99,
+      doc: "Discount of a reward per step.",
+      min: 0,
+      max: 1
+    ],
+    lambda: [
+      value: f64,
+      default: 0.95,
+      doc: "Decay of the sum of temporal differences per step in the advantage.",
+      min: 0,
+      max: 1
+    ],
+    normalise_observations: [
+      value: bool,
+      default: false,
+      doc:
+        "Normalises each number of an observation by its running mean and deviation, which become a part of the policy."
+    ],
+    normalise_rewards: [
+      value: bool,
+      default: false,
+      doc: "Divides rewards by the running deviation of the discounted return."
+    ]
+  ],
+  ppo: [
+    epochs: [
+      value: usize,
+      default: 4,
+      doc: "Passes over the steps of a rollout.",
+      min: 1,
+      max: 1000
+    ],
+    minibatches: [
+      value: usize,
+      default: 4,
+      doc: "Batches of a pass, each with an update of the weights.",
+      min: 1,
+      max: 65_536
+    ],
+    clip: [
+      value: f64,
+      default: 0.2,
+      doc: "Bound on the change of an action's likelihood ratio from 1.",
+      above: 0,
+      max: 10
+    ],
+    clip_to: [
+      optional: f64,
+      default: nil,
+      doc: "Value of `:clip` at the end of the run, reached linearly.",
+      above: 0,
+      max: 10
+    ],
+    value_clip: [
+      optional: f64,
+      default: nil,
+      doc: "Bound on the change of a value in one update.",
+      above: 0,
+      max: 1_000_000
+    ],
+    value_weight: [
+      value: f64,
+      default: 0.5,
+      doc: "Factor on the value loss.",
+      min: 0,
+      max: 1000
+    ],
+    entropy_weight: [
+      value: f64,
+      default: 0.01,
+      doc: "Factor on the entropy.",
+      min: 0,
+      max: 1000
+    ],
+    entropy_to: [
+      optional: f64,
+      default: nil,
+      doc: "Value of `:entropy_weight` at the end of the run, reached linearly.",
+      min: 0,
+      max: 1000
+    ],
+    target_kl: [
+      optional: f64,
+      default: nil,
+      doc: "An update stops when the divergence from the weights before it exceeds 1.5 times this number of nats.",
+      above: 0,
+      max: 1000
+    ],
+    normalise_advantages: [
+      value: Normalise,
+      default: :sample,
+      doc:
+        "Normalisation of the advantages of a batch: by the deviation of a `:sample` (over n - 1), of a `:population` (over n), or `:none`.",
+      type: {:in, [:sample, :population, :none]}
+    ]
+  ],
+  optimiser: [
+    learning_rate: [
+      value: f64,
+      default: 2.5e-3,
+      doc: "Learning rate at the start of the run.",
+      above: 0,
+      max: 1000
+    ],
+    learning_rate_to: [
+      optional: f64,
+      default: nil,
+      doc: "Learning rate at the end of the run, reached linearly.",
+      min: 0,
+      max: 1000
+    ],
+    eps: [
+      value: f64,
+      default: 1.0e-5,
+      doc: "Constant added to the denominator of an update by Adam.",
+      above: 0,
+      max: 1
+    ],
+    max_grad_norm: [
+      value: f64,
+      default: 0.5,
+      doc: "Largest norm of the gradient; longer ones are shortened to it.",
+      above: 0,
+      max: 1_000_000
+    ]
+  ],
+  schedule: [
+    steps: [
+      value: u64,
+      default: 500_000,
+      doc: "Steps of all environments together. A run takes whole updates and never more steps than this.",
+      min: 1,
+      max: 1_000_000_000_000,
+      resume: :free
+    ],
+    target_return: [
+      optional: f64,
+      default: nil,
+      doc: "The run ends when the mean return of the last 100 episodes reaches this number.",
+      resume: :free
+    ],
+    max_minutes: [
+      optional: f64,
+      default: nil,
+      doc: "Minutes after which the run ends.",
+      above: 0,
+      max: 1_000_000,
+      resume: :free
+    ]
+  ],
+  weights: [
+    policy: [
+      optional: PathBuf,
+      default: nil,
+      doc: "File of a policy whose weights the run starts from."
+    ],
+    initialisation: [
+      value: Initialisation,
+      default: :orthogonal,
+      doc: "Initial weights: `:orthogonal` matrices, or the `:default` of imitation.",
+      type: {:in, [:orthogonal, :default]}
+    ],
+    teacher: [
+      optional: PathBuf,
+      default: nil,
+      doc: "File of a policy that the run stays close to."
+    ],
+    teacher_weight: [
+      value: f64,
+      default: 1.0,
+      doc: "Factor on the divergence from the teacher.",
+      min: 0,
+      max: 1000,
+      needs: [teacher: :given]
+    ],
+    teacher_to: [
+      optional: f64,
+      default: nil,
+      doc: "Value of `:teacher_weight` at the end of the run, reached linearly.",
+      min: 0,
+      max: 1000,
+      needs: [teacher: :given]
+    ]
+  ],
+  saving: [
+    save_every: [
+      value: u64,
+      default: 50,
+      doc: "Updates between two saved states.",
+      min: 1,
+      max: 1_000_000_000,
+      resume: :free
+    ]
+  ],
+  machine: [
+    seed: [
+      value: u64,
+      default: 0,
+      doc: "Seed of all random numbers.",
+      min: 0
+    ],
+    threads: [
+      optional: usize,
+      default: nil,
+      doc: "Threads of the run. `nil`: one for each core.",
+      min: 1,
+      max: 1024,
+      resume: :free
+    ]
+  ]
+);

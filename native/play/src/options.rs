@@ -1,0 +1,269 @@
+//! Options of a run that learns from play: the fields of `options.exs`, by their groups.
+
+use std::path::PathBuf;
+
+use sconce_env::EnvOptions;
+use sconce_tensor::{Error, Result};
+use sconce_train::optimiser::{Kind, OptimiserConfig};
+use sconce_train::option_group;
+use sconce_train::options::{Number, Table};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::objective::{Normalise, Terms};
+use crate::returns::Discounts;
+
+/// The table of the options.
+static TABLE: Table = Table::new(include_str!("../options.exs"));
+
+/// Options of a run; names and meanings are those of `Sconce.PPO`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Map<String, Value>")]
+pub struct PpoOptions {
+    /// Environments.
+    pub world: WorldOptions,
+    /// Rollouts, and what is made of their rewards.
+    pub rollout: RolloutOptions,
+    /// Terms of the loss, and passes over a rollout.
+    pub ppo: LossOptions,
+    /// Update rule of the weights.
+    pub optimiser: OptimiserOptions,
+    /// Length of the run.
+    pub schedule: ScheduleOptions,
+    /// First weights, and a teacher.
+    pub weights: WeightsOptions,
+    /// Saves.
+    pub saving: SavingOptions,
+    /// Threads and seed.
+    pub machine: MachineOptions,
+}
+
+/// Defines a struct for each group.
+macro_rules! options {
+    (
+        world: [$($world:tt)*],
+        rollout: [$($rollout:tt)*],
+        ppo: [$($ppo:tt)*],
+        optimiser: [$($optimiser:tt)*],
+        schedule: [$($schedule:tt)*],
+        weights: [$($weights:tt)*],
+        saving: [$($saving:tt)*],
+        machine: [$($machine:tt)*]
+    ) => {
+        option_group!(TABLE, "Environments of a run.", WorldOptions, $($world)*);
+        option_group!(TABLE, "Rollouts, and what is made of their rewards.", RolloutOptions, $($rollout)*);
+        option_group!(TABLE, "Terms of the loss, and passes over a rollout.", LossOptions, $($ppo)*);
+        option_group!(TABLE, "Update rule of the weights.", OptimiserOptions, $($optimiser)*);
+        option_group!(TABLE, "Length of a run.", ScheduleOptions, $($schedule)*);
+        option_group!(TABLE, "First weights, and a teacher.", WeightsOptions, $($weights)*);
+        option_group!(TABLE, "Saves of a run.", SavingOptions, $($saving)*);
+        option_group!(TABLE, "Threads and seed of a run.", MachineOptions, $($machine)*);
+    };
+}
+
+/// The weight of a reward term.
+type RewardWeight = (String, f32);
+
+/// Initial weights of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Initialisation {
+    /// Orthogonal matrices (Saxe et al. 2014), small for the logits of actions.
+    #[default]
+    Orthogonal,
+    /// As for imitation.
+    Default,
+}
+
+impl Number for Normalise {}
+impl Number for Initialisation {}
+
+include!("../options.exs");
+
+impl TryFrom<Map<String, Value>> for PpoOptions {
+    type Error = String;
+
+    fn try_from(given: Map<String, Value>) -> std::result::Result<Self, String> {
+        let groups = TABLE.nested(given)?;
+        let group = |name: &str| groups.get(name).cloned().unwrap_or_else(|| Map::new().into());
+        let said = |e: serde_json::Error| e.to_string();
+        Ok(PpoOptions {
+            world: serde_json::from_value(group("world")).map_err(said)?,
+            rollout: serde_json::from_value(group("rollout")).map_err(said)?,
+            ppo: serde_json::from_value(group("ppo")).map_err(said)?,
+            optimiser: serde_json::from_value(group("optimiser")).map_err(said)?,
+            schedule: serde_json::from_value(group("schedule")).map_err(said)?,
+            weights: serde_json::from_value(group("weights")).map_err(said)?,
+            saving: serde_json::from_value(group("saving")).map_err(said)?,
+            machine: serde_json::from_value(group("machine")).map_err(said)?,
+        })
+    }
+}
+
+impl PpoOptions {
+    /// Checks that every number is in its range, and that the run has at least one update.
+    ///
+    /// # Errors
+    /// `OutOfRange`, `Mismatch`.
+    pub fn validate(&self) -> Result<()> {
+        self.world.check()?;
+        self.rollout.check()?;
+        self.ppo.check()?;
+        self.optimiser.check()?;
+        self.schedule.check()?;
+        self.weights.check()?;
+        self.saving.check()?;
+        self.machine.check()?;
+        let rollout = self.rollout_frames();
+        if self.ppo.minibatches as u64 > rollout {
+            let most = rollout as f64;
+            return Err(Error::out_of_range("minibatches", self.ppo.minibatches as f64, 1.0, most));
+        }
+        if rollout > MAX_FRAMES {
+            let bytes = rollout.saturating_mul(32 << 10);
+            return Err(Error::out_of_memory("a rollout (environments x rollout_steps)", bytes));
+        }
+        Ok(())
+    }
+
+    /// Refuses a run that is shorter than one update of `rows` rows.
+    ///
+    /// # Errors
+    /// `Mismatch` with both numbers.
+    pub fn check_length(&self, rows: usize) -> Result<()> {
+        let (steps, update) = (self.schedule.steps, self.update_steps(rows));
+        if steps >= update {
+            return Ok(());
+        }
+        let expected = format!("at least the {update} steps of one update");
+        Err(Error::mismatch("steps", expected, steps))
+    }
+
+    /// Steps of one update of `rows` rows.
+    pub fn update_steps(&self, rows: usize) -> u64 {
+        (rows as u64).saturating_mul(self.rollout.rollout_steps as u64)
+    }
+
+    fn rollout_frames(&self) -> u64 {
+        self.update_steps(self.world.environments)
+    }
+
+    /// Options of the environments named `env`.
+    pub fn env(&self, env: &str) -> EnvOptions {
+        EnvOptions {
+            env: env.into(),
+            count: self.world.environments,
+            seed: self.machine.seed,
+            time_limit: self.world.time_limit,
+            action_repeat: self.world.action_repeat,
+            frame_stack: self.world.frame_stack,
+            opponent: self.world.opponent.clone(),
+            reward_weights: self.world.reward_weights.clone(),
+            ..EnvOptions::default()
+        }
+    }
+
+    /// Discounts of rewards and advantages.
+    pub fn discounts(&self) -> Discounts {
+        let (gamma, lambda) = (self.rollout.discount as f32, self.rollout.lambda as f32);
+        Discounts { gamma, lambda }
+    }
+
+    /// The optimiser: Adam.
+    pub(crate) fn adam(&self) -> OptimiserConfig {
+        OptimiserConfig { eps: Some(self.optimiser.eps), ..OptimiserConfig::new(Kind::Adam) }
+    }
+
+    /// Weights and bounds of the loss when the share `done` of the run has passed.
+    pub fn terms(&self, done: f64) -> Terms {
+        Terms {
+            clip: linear(self.ppo.clip, self.ppo.clip_to, done),
+            value_clip: self.ppo.value_clip,
+            value_weight: self.ppo.value_weight,
+            entropy_weight: linear(self.ppo.entropy_weight, self.ppo.entropy_to, done),
+            normalise: self.ppo.normalise_advantages,
+        }
+    }
+
+    /// The learning rate when the share `done` of the run has passed.
+    pub fn learning_rate(&self, done: f64) -> f64 {
+        linear(self.optimiser.learning_rate, self.optimiser.learning_rate_to, done)
+    }
+
+    /// Factor on the divergence from the teacher when the share `done` of the run has passed.
+    pub fn teacher_weight(&self, done: f64) -> f64 {
+        linear(self.weights.teacher_weight, self.weights.teacher_to, done)
+    }
+
+    /// The options that differ from those of the run that is resumed, and may not.
+    ///
+    /// # Errors
+    /// `Corrupt` if the options cannot be compared.
+    pub fn changed(&self, recorded: &PpoOptions) -> Result<Vec<String>> {
+        let value = |options: &PpoOptions| {
+            serde_json::to_value(options).map_err(|e| Error::corrupt("options", e))
+        };
+        let (own, before) = (value(self)?, value(recorded)?);
+        let differs = |row: &&sconce_train::options::Row| {
+            let of =
+                |all: &Value| all.get(&row.group).and_then(|group| group.get(&row.name)).cloned();
+            !row.is_free() && of(&own) != of(&before)
+        };
+        Ok(TABLE.rows()?.iter().filter(differs).map(|row| row.name.clone()).collect())
+    }
+}
+
+/// Maximum number of frames of a rollout. More would not fit into the memory of the machines that Sconce is for.
+const MAX_FRAMES: u64 = 1 << 24;
+
+/// A line from `from` to `to`, which is `from` if there is none.
+fn linear(from: f64, to: Option<f64>, done: f64) -> f64 {
+    to.map_or(from, |to| from + (to - from) * done.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_defaults_of_the_table_and_of_the_fields_are_the_same() {
+        let own = serde_json::to_value(PpoOptions::default()).unwrap();
+        for row in TABLE.rows().unwrap() {
+            assert_eq!(own[&row.group][&row.name], row.default(), "{}", row.name);
+        }
+        PpoOptions::default().validate().unwrap();
+    }
+
+    #[test]
+    fn options_are_given_with_or_without_their_group_and_checked() {
+        let of = |value| serde_json::from_value::<PpoOptions>(value);
+        let options = of(json!({"clip": 0.1, "world": {"environments": 8}})).unwrap();
+        assert_eq!((options.ppo.clip, options.world.environments), (0.1, 8));
+        assert!(of(json!({"clop": 0.1})).unwrap_err().to_string().contains("clop"));
+        for (option, value) in
+            [("clip", json!(0.0)), ("environments", json!(0)), ("minibatches", json!(4096))]
+        {
+            let error = of(json!({option: value})).unwrap().validate().unwrap_err();
+            assert!(error.to_string().contains(option), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_run_shorter_than_one_update_is_refused_with_both_numbers() {
+        let options: PpoOptions = serde_json::from_value(json!({"steps": 2047})).unwrap();
+        let error = options.check_length(32).unwrap_err().to_string();
+        assert!(error.contains("2048") && error.contains("2047"), "{error}");
+        options.check_length(31).unwrap();
+    }
+
+    #[test]
+    fn schedules_are_lines_from_the_first_number_to_the_last() {
+        let given = json!({"clip": 0.2, "clip_to": 0.1, "learning_rate": 1e-3});
+        let options: PpoOptions = serde_json::from_value(given).unwrap();
+        assert!((options.terms(0.5).clip - 0.15).abs() < 1e-12);
+        assert!((options.terms(2.0).clip - 0.1).abs() < 1e-12);
+        assert_eq!(options.learning_rate(0.7), 1e-3);
+    }
+}
