@@ -1,6 +1,5 @@
 //! Time of the parts of PPO on CartPole, and steps until it is solved: `cart_pole [threads] [seed]`.
 
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use sconce_nn::Policy;
@@ -10,12 +9,9 @@ use sconce_play::options::PpoOptions;
 use sconce_play::rollout::{Player, Rollout};
 use sconce_tensor::{Result, pool};
 
-static NEVER: AtomicBool = AtomicBool::new(false);
-
 fn spec() -> Spec {
     let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 0 };
-    let parts =
-        vec![head("action", HeadKind::Categorical(2)), head("value", HeadKind::Value(1))];
+    let parts = vec![head("action", HeadKind::Categorical(2)), head("value", HeadKind::Value(1))];
     let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 64, prior: false };
     let config = serde_json::json!({"mlp": {
         "hidden_sizes": [64, 64], "layer_norm": false, "residual": false, "dropout": 0.0,
@@ -37,7 +33,7 @@ fn main() -> Result<()> {
     let begun = Instant::now();
     let policy = Policy::init_orthogonal(&spec(), seed)?;
     let mut player = Player::new(&options.env("cart_pole"), &policy)?;
-    let mut learner = Learner::new(&policy, &options, &NEVER)?;
+    let mut learner = Learner::new(&policy, &options)?;
     let rollout = Rollout { steps: options.rollout.rollout_steps, stride: 16 };
     let (mut recent, mut times) = (vec![], [0.0; 3]);
     for update in 0.. {
@@ -61,7 +57,10 @@ fn main() -> Result<()> {
             let (steps, seconds) = (player.steps(), begun.elapsed().as_secs_f64());
             println!(
                 "seed {seed}: {mean:.1} after {steps} steps, {seconds:.2} s, {:.0} k steps/s; rollout {:.2}, advantages {:.3}, learning {:.2} s",
-                steps as f64 / seconds / 1e3, times[0], times[1], times[2],
+                steps as f64 / seconds / 1e3,
+                times[0],
+                times[1],
+                times[2],
             );
             break;
         }

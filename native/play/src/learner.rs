@@ -1,7 +1,5 @@
 //! A policy that learns from segments: passes over their frames in batches, each with an update of the weights.
 
-use std::sync::atomic::AtomicBool;
-
 use sconce_nn::Policy;
 use sconce_tensor::Result;
 use sconce_tensor::rng::Rng;
@@ -14,12 +12,14 @@ use crate::options::PpoOptions;
 use crate::segment::{Gather, Segment, Sequence, frames, sequences};
 
 /// A policy that learns from segments.
-pub struct Learner<'s> {
-    stepper: Stepper<'s>,
+pub struct Learner {
+    stepper: Stepper<'static>,
     terms: Scheduled,
     options: PpoOptions,
     /// Whether the policy has a memory.
     remembers: bool,
+    /// Whether an update has failed after it had changed weights.
+    torn: bool,
 }
 
 /// The result of an update.
@@ -37,12 +37,12 @@ pub struct Updated {
     pub explained_variance: f64,
 }
 
-impl<'s> Learner<'s> {
+impl Learner {
     /// A learner that trains a copy of `policy`.
     ///
     /// # Errors
     /// `Mismatch` for heads without a value.
-    pub fn new(policy: &Policy, options: &PpoOptions, cancel: &'s AtomicBool) -> Result<Self> {
+    pub fn new(policy: &Policy, options: &PpoOptions) -> Result<Self> {
         let clipped = Clipped::new(&policy.spec().heads, options.terms(0.0))?;
         let terms = clipped.scheduled();
         let all: Vec<Box<dyn Objective>> = vec![Box::new(clipped)];
@@ -55,28 +55,34 @@ impl<'s> Learner<'s> {
             options.machine.seed,
         )?;
         Ok(Learner {
-            stepper: stepper.stopped_by(cancel),
+            stepper,
             terms,
             options: options.clone(),
             remembers: !policy.zero_state(1)?.0.is_empty(),
+            torn: false,
         })
     }
 
     /// The policy that learns, its optimiser and its state.
-    pub fn stepper(&self) -> &Stepper<'s> {
+    pub fn stepper(&self) -> &Stepper<'static> {
         &self.stepper
     }
 
     /// The policy that learns, its optimiser and its state, to restore an earlier one.
-    pub fn stepper_mut(&mut self) -> &mut Stepper<'s> {
+    pub fn stepper_mut(&mut self) -> &mut Stepper<'static> {
         &mut self.stepper
+    }
+
+    /// Whether an update has failed after it had changed weights: they are those of no whole update.
+    pub fn is_torn(&self) -> bool {
+        self.torn
     }
 
     /// Learns from segments whose [returns](Segment::estimate) are known. `update` numbers the updates of a run and
     /// chooses the order of frames; `done` is the share of the run that has passed.
     ///
     /// # Errors
-    /// `NonFinite` for a loss or a gradient that is not finite, `Cancelled`.
+    /// `NonFinite` for a loss or a gradient that is not finite.
     pub fn learn(&mut self, segments: &[Segment], update: u64, done: f64) -> Result<Updated> {
         self.terms.set(self.options.terms(done));
         let all = if self.remembers { sequences(segments) } else { frames(segments) };
@@ -101,6 +107,7 @@ impl<'s> Learner<'s> {
         let rate = self.options.learning_rate(done);
         let parts = self.options.ppo.minibatches;
         let mut updated = Updated { explained_variance: explained(segments), ..Updated::default() };
+        self.torn = true;
         'update: for (epoch, order) in orders.enumerate() {
             for (i, part) in cut(&order, parts).enumerate() {
                 let (batch, state) = gather.batch(part)?;
@@ -117,6 +124,7 @@ impl<'s> Learner<'s> {
                 updated.batches += 1;
             }
         }
+        self.torn = false;
         let batches = updated.batches.max(1) as f64;
         updated.grad_norm /= batches;
         updated.figures = updated.figures.over(batches);

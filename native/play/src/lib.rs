@@ -7,4 +7,5 @@ pub mod objective;
 pub mod options;
 pub mod returns;
 pub mod rollout;
+pub mod run;
 pub mod segment;

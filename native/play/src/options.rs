@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use sconce_env::EnvOptions;
+use sconce_tensor::error::Difference;
 use sconce_tensor::{Error, Result};
 use sconce_train::optimiser::{Kind, OptimiserConfig};
 use sconce_train::option_group;
-use sconce_train::options::{Number, Table};
+use sconce_train::options::{Number, Row, Table};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -84,7 +85,7 @@ impl TryFrom<Map<String, Value>> for PpoOptions {
     type Error = String;
 
     fn try_from(given: Map<String, Value>) -> std::result::Result<Self, String> {
-        let groups = TABLE.nested(given)?;
+        let groups = PpoOptions::nested(given)?;
         let group = |name: &str| groups.get(name).cloned().unwrap_or_else(|| Map::new().into());
         let said = |e: serde_json::Error| e.to_string();
         Ok(PpoOptions {
@@ -195,21 +196,33 @@ impl PpoOptions {
         linear(self.weights.teacher_weight, self.weights.teacher_to, done)
     }
 
-    /// The options that differ from those of the run that is resumed, and may not.
+    /// Sorts options into their groups.
+    pub(crate) fn nested(
+        given: Map<String, Value>,
+    ) -> std::result::Result<Map<String, Value>, String> {
+        TABLE.nested(given)
+    }
+
+    /// The options that differ from `recorded` although a resumed run cannot change them.
     ///
     /// # Errors
     /// `Corrupt` if the options cannot be compared.
-    pub fn changed(&self, recorded: &PpoOptions) -> Result<Vec<String>> {
+    pub(crate) fn changed(&self, recorded: &PpoOptions) -> Result<Vec<Difference>> {
         let value = |options: &PpoOptions| {
             serde_json::to_value(options).map_err(|e| Error::corrupt("options", e))
         };
         let (own, before) = (value(self)?, value(recorded)?);
-        let differs = |row: &&sconce_train::options::Row| {
-            let of =
-                |all: &Value| all.get(&row.group).and_then(|group| group.get(&row.name)).cloned();
-            !row.is_free() && of(&own) != of(&before)
-        };
-        Ok(TABLE.rows()?.iter().filter(differs).map(|row| row.name.clone()).collect())
+        let mut all = vec![];
+        for Row { group, name, .. } in TABLE.rows()?.iter().filter(|row| !row.is_free()) {
+            let of = |all: &Value| all.get(group).and_then(|group| group.get(name)).cloned();
+            let (own, before) = (of(&own), of(&before));
+            if own != before {
+                let said = |value: Option<Value>| value.unwrap_or_default().to_string();
+                let (recorded, given) = (said(before), said(own));
+                all.push(Difference { option: name.clone(), recorded, given });
+            }
+        }
+        Ok(all)
     }
 }
 

@@ -4,6 +4,7 @@
 //! on any thread, so results do not depend on the number of threads. Every choice has random numbers of its own, by
 //! seed, step and row.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use sconce_env::{EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped};
@@ -15,7 +16,6 @@ use sconce_nn::sampling::{Draw, Sampling};
 use sconce_nn::spec::{HeadKind, Heads, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result, pool};
-use serde::{Deserialize, Serialize};
 
 use crate::segment::Segment;
 
@@ -60,20 +60,9 @@ struct Outcome {
     final_observations: Vec<f32>,
 }
 
-/// The state of a player, from which it goes on with the same bits.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct PlayerSnapshot {
-    steps: u64,
-    shards: Vec<ShardSnapshot>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct ShardSnapshot {
-    envs: EnvSnapshot,
-    observations: Vec<f32>,
-    previous: Vec<f32>,
-    memory: Vec<f32>,
-}
+/// The state of a player as arrays by name, from which it goes on with the same bits. A whole number is stored as its
+/// two halves of 16 bits, which f32 represents exactly.
+pub type PlayerNumbers = BTreeMap<String, Vec<f32>>;
 
 /// How a rollout is played.
 #[derive(Debug, Clone, Copy)]
@@ -157,34 +146,53 @@ impl Player {
     }
 
     /// Copies the state of the player.
-    pub fn snapshot(&self) -> Result<PlayerSnapshot> {
-        let shard = |shard: &Shard| {
-            Ok(ShardSnapshot {
-                envs: shard.envs.snapshot(),
-                observations: shard.observations.clone(),
-                previous: shard.previous.clone(),
-                memory: shard.memory.to_vec()?,
-            })
-        };
-        let shards = self.shards.iter().map(shard).collect::<Result<_>>()?;
-        Ok(PlayerSnapshot { steps: self.steps, shards })
+    pub fn numbers(&self) -> Result<PlayerNumbers> {
+        let mut all = PlayerNumbers::from([("steps".into(), halves(&words(self.steps)))]);
+        for (i, shard) in self.shards.iter().enumerate() {
+            let own = shard.numbers()?.into_iter();
+            all.extend(own.map(|(name, numbers)| (format!("{i}.{name}"), numbers)));
+        }
+        Ok(all)
     }
 
     /// Goes on from the state of a player with the same options.
     ///
     /// # Errors
-    /// `Mismatch` for the state of other environments.
-    pub fn restore(&mut self, snapshot: &PlayerSnapshot) -> Result<()> {
-        if snapshot.shards.len() != self.shards.len() {
-            let (expected, got) = (self.shards.len(), snapshot.shards.len());
-            return Err(Error::mismatch("shards of a player", expected, got));
+    /// `NotFound` or `Mismatch` for the state of other environments.
+    pub fn restore(&mut self, numbers: &PlayerNumbers) -> Result<()> {
+        for (i, shard) in self.shards.iter_mut().enumerate() {
+            shard.restore(|name| taken(numbers, &format!("{i}.{name}")))?;
         }
-        for (shard, saved) in self.shards.iter_mut().zip(&snapshot.shards) {
-            shard.restore(saved)?;
+        match wholes(taken(numbers, "steps")?)?[..] {
+            [low, high] => self.steps = u64::from(high) << 32 | u64::from(low),
+            _ => return Err(Error::corrupt("steps of a player", "not two words")),
         }
-        self.steps = snapshot.steps;
         Ok(())
     }
+}
+
+fn taken<'a>(numbers: &'a PlayerNumbers, name: &str) -> Result<&'a [f32]> {
+    let own = numbers.get(name).map(Vec::as_slice);
+    own.ok_or_else(|| Error::not_found(format!("{name} of a player")))
+}
+
+fn words(number: u64) -> [u32; 2] {
+    [number as u32, (number >> 32) as u32]
+}
+
+/// Both halves of each number.
+fn halves(numbers: &[u32]) -> Vec<f32> {
+    numbers.iter().flat_map(|n| [(n & 0xFFFF) as f32, (n >> 16) as f32]).collect()
+}
+
+/// The inverse of [`halves`].
+fn wholes(halves: &[f32]) -> Result<Vec<u32>> {
+    let (pairs, rest) = halves.as_chunks::<2>();
+    let whole = |half: &f32| (0.0..65_536.0).contains(half) && half.fract() == 0.0;
+    if !rest.is_empty() || !halves.iter().all(whole) {
+        return Err(Error::corrupt("numbers of a player", "not halves of whole numbers"));
+    }
+    Ok(pairs.iter().map(|[low, high]| *low as u32 | (*high as u32) << 16).collect())
 }
 
 /// Returns an error unless policies of `spec` can play in these environments.
@@ -231,19 +239,53 @@ impl Shard {
         Ok(Shard { envs, first, observations, previous, memory, outcome })
     }
 
-    fn restore(&mut self, saved: &ShardSnapshot) -> Result<()> {
+    fn numbers(&self) -> Result<PlayerNumbers> {
+        let EnvSnapshot { env: _, seed, states, steps, episodes, ended, returns, stack } =
+            self.envs.snapshot();
+        let all = [
+            ("seed", halves(&words(seed))),
+            ("states", states),
+            ("steps", halves(&steps)),
+            ("episodes", halves(&episodes)),
+            ("ended", halves(&ended)),
+            ("returns", returns),
+            ("stack", stack),
+            ("observations", self.observations.clone()),
+            // A missing action is no finite number.
+            ("previous", halves(&self.previous.iter().map(|v| v.to_bits()).collect::<Vec<_>>())),
+            ("memory", self.memory.to_vec()?),
+        ];
+        Ok(all.into_iter().map(|(name, numbers)| (name.to_string(), numbers)).collect())
+    }
+
+    fn restore<'n>(&mut self, saved: impl Fn(&str) -> Result<&'n [f32]>) -> Result<()> {
+        let [low, high] = wholes(saved("seed")?)?[..] else {
+            return Err(Error::corrupt("seed of a player", "not two words"));
+        };
+        let observations = saved("observations")?;
+        let previous: Vec<f32> =
+            wholes(saved("previous")?)?.into_iter().map(f32::from_bits).collect();
         for (what, own, other) in [
-            ("observations", self.observations.len(), saved.observations.len()),
-            ("previous actions", self.previous.len(), saved.previous.len()),
+            ("observations", self.observations.len(), observations.len()),
+            ("previous actions", self.previous.len(), previous.len()),
         ] {
             if own != other {
                 return Err(Error::mismatch(what, own, other));
             }
         }
-        self.envs.restore(&saved.envs)?;
-        self.memory = self.memory.with_values(&saved.memory)?;
-        self.observations.copy_from_slice(&saved.observations);
-        self.previous.copy_from_slice(&saved.previous);
+        self.envs.restore(&EnvSnapshot {
+            env: self.envs.spec().name.into(),
+            seed: u64::from(high) << 32 | u64::from(low),
+            states: saved("states")?.to_vec(),
+            steps: wholes(saved("steps")?)?,
+            episodes: wholes(saved("episodes")?)?,
+            ended: wholes(saved("ended")?)?,
+            returns: saved("returns")?.to_vec(),
+            stack: saved("stack")?.to_vec(),
+        })?;
+        self.memory = self.memory.with_values(saved("memory")?)?;
+        self.observations.copy_from_slice(observations);
+        self.previous = previous;
         Ok(())
     }
 

@@ -201,7 +201,8 @@ impl Folder {
     }
 }
 
-pub(super) fn write_json(path: &Path, data: &impl Serialize) -> Result<()> {
+/// Writes data to a file as JSON, as a whole.
+pub fn write_json(path: &Path, data: &impl Serialize) -> Result<()> {
     let corrupt = |e| Error::corrupt(path.display().to_string(), e);
     let text = serde_json::to_vec_pretty(data).map_err(corrupt)?;
     fs::write_atomic(path, |file| file.write_all(&text))

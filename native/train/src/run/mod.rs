@@ -28,7 +28,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use folder::{Folder, MAX_REPORT};
+use folder::MAX_REPORT;
+pub use folder::{Folder, Kind, write_json};
 use machine::Machine;
 pub use resume::Record;
 pub use said::{Pairs, Said, read_said};

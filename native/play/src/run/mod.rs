@@ -1,0 +1,288 @@
+//! A run that learns from play: rollout, advantages, update, until its end.
+//!
+//! Every random number is a function of seed, step and row, so a run that resumes from `last.safetensors` gives the
+//! bits of the uninterrupted run.
+
+mod progress;
+mod record;
+mod report;
+mod save;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::{Error, Result, pool};
+use sconce_train::run::Folder;
+
+pub use progress::{Point, Progress};
+pub use record::Record;
+pub use report::{Event, PlayReport, Stopped, read_report};
+
+use crate::learner::{Learner, Updated};
+use crate::options::{Initialisation, PpoOptions};
+use crate::rollout::{Player, Rollout};
+
+/// Points of a learning curve; a longer run has the means of several updates in a point.
+const MOST_POINTS: u64 = 500;
+
+/// What a run learns: the Spec of its policy, and the name of its environment.
+#[derive(Debug, Clone, Copy)]
+pub struct Task<'a> {
+    /// The Spec of the policy.
+    pub spec: &'a Spec,
+    /// Name of the environment.
+    pub env: &'a str,
+    /// Whether the run goes on from its last state.
+    pub resume: bool,
+}
+
+/// Learns from play, with all files of the run in `out`.
+///
+/// # Errors
+/// `Mismatch` for a run shorter than one update, and for a Spec that does not fit the environment; `Fixed` for options
+/// that a resumed run cannot change; `Cancelled` if `cancel` is set before the first update.
+pub fn run(
+    task: Task<'_>,
+    options: &PpoOptions,
+    out: &Path,
+    events: &dyn Fn(Event),
+    cancel: &AtomicBool,
+) -> Result<PlayReport> {
+    options.validate()?;
+    task.spec.validate()?;
+    let folder = Folder::new(out);
+    let _lock = folder.lock()?;
+    let _threads = options.machine.threads.map(Threads::set).transpose()?;
+    let mut run = Run::prepare(task, options, folder, events, cancel)?;
+    let stopped = run.learn();
+    match stopped {
+        Ok(stopped) => run.finish(stopped),
+        Err(error) => {
+            // An update that failed may have changed some weights; then the last saved state stays as it is.
+            if !run.learner.is_torn() && run.progress.updates > 0 {
+                let _ = run.save();
+            }
+            run.note_failure(&error);
+            Err(error)
+        }
+    }
+}
+
+/// The pool's number of threads during a run.
+struct Threads(usize);
+
+impl Threads {
+    fn set(threads: usize) -> Result<Self> {
+        let before = pool::threads();
+        pool::set_threads(threads)?;
+        Ok(Threads(before))
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // This number of threads existed before, so failure is unlikely. On failure the current threads stay.
+        let _ = pool::set_threads(self.0);
+    }
+}
+
+/// A run in progress.
+struct Run<'a> {
+    env: &'a str,
+    options: &'a PpoOptions,
+    folder: Folder,
+    events: &'a dyn Fn(Event),
+    cancel: &'a AtomicBool,
+    player: Player,
+    learner: Learner,
+    progress: Progress,
+    /// Updates of the whole run.
+    updates: u64,
+    best: Option<save::Best>,
+    clock: Instant,
+    /// Seconds of the run before this process.
+    before: f64,
+    /// Update of the last saved state.
+    saved: Option<u64>,
+}
+
+impl<'a> Run<'a> {
+    fn prepare(
+        task: Task<'a>,
+        options: &'a PpoOptions,
+        folder: Folder,
+        events: &'a dyn Fn(Event),
+        cancel: &'a AtomicBool,
+    ) -> Result<Self> {
+        let earlier = save::resumable(&folder, task, options)?;
+        let policy = match &earlier {
+            Some(earlier) => earlier.policy()?,
+            None => first_policy(task.spec, options)?,
+        };
+        let mut player = Player::new(&options.env(task.env), &policy)?;
+        options.check_length(player.rows())?;
+        let mut learner = Learner::new(&policy, options)?;
+        let mut progress = Progress::default();
+        if let Some(earlier) = earlier {
+            progress = earlier.restore(&mut learner, &mut player)?;
+            events(Event::Resumed { step: progress.steps });
+        }
+        let updates = options.schedule.steps / options.update_steps(player.rows());
+        Record::new(task, options).write(&folder)?;
+        let before = progress.seconds;
+        let run = Run {
+            env: task.env,
+            options,
+            folder,
+            events,
+            cancel,
+            player,
+            learner,
+            progress,
+            updates,
+            best: None,
+            clock: Instant::now(),
+            before,
+            saved: None,
+        };
+        run.tell_start();
+        Ok(run)
+    }
+
+    fn tell_start(&self) {
+        (self.events)(Event::Start {
+            env: self.env.into(),
+            rows: self.player.rows(),
+            updates: self.updates,
+            steps: self.updates * self.options.update_steps(self.player.rows()),
+            weights: self.learner.stepper().policy().num_weights(),
+            threads: pool::threads(),
+        });
+    }
+
+    fn learn(&mut self) -> Result<Stopped> {
+        loop {
+            if self.cancel.load(Ordering::Relaxed) {
+                return Ok(Stopped::Stopped);
+            }
+            if self.progress.updates >= self.updates {
+                return Ok(Stopped::Finished);
+            }
+            if self.target_is_reached() {
+                return Ok(Stopped::Target);
+            }
+            if self.budget_is_spent() {
+                return Ok(Stopped::Budget);
+            }
+            self.update()?;
+            if self.progress.updates.is_multiple_of(self.options.saving.save_every) {
+                self.save()?;
+            }
+        }
+    }
+
+    fn target_is_reached(&self) -> bool {
+        let mean = self.progress.mean_return();
+        let enough = self.progress.recent.len() == progress::RECENT;
+        enough && self.options.schedule.target_return.zip(mean).is_some_and(|(t, mean)| mean >= t)
+    }
+
+    fn budget_is_spent(&self) -> bool {
+        let most = self.options.schedule.max_minutes.map(|minutes| 60.0 * minutes);
+        most.is_some_and(|most| self.progress.seconds >= most)
+    }
+
+    /// Plays a rollout and learns from it.
+    fn update(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        let rollout = &self.options.rollout;
+        let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
+        let policy = self.learner.stepper().frozen()?;
+        let mut segments = self.player.play(&policy, plan)?;
+        for segment in &mut segments {
+            segment.estimate(self.options.discounts())?;
+        }
+        let played = begun.elapsed().as_secs_f64();
+        let done = self.progress.updates as f64 / self.updates.max(1) as f64;
+        let updated = self.learner.learn(&segments, self.progress.updates, done)?;
+        let mean = self.progress.mean_return();
+        self.keep_best(&policy, mean)?;
+        self.count(updated, [played, begun.elapsed().as_secs_f64()], done);
+        Ok(())
+    }
+
+    fn count(&mut self, updated: Updated, [played, seconds]: [f64; 2], done: f64) {
+        let (episodes, terms) = (self.player.episodes(), self.player.take_terms());
+        let update_steps = self.options.update_steps(self.player.rows());
+        let progress = &mut self.progress;
+        progress.updates += 1;
+        progress.steps = self.player.steps();
+        progress.seconds = self.before + self.clock.elapsed().as_secs_f64();
+        progress.count(&episodes);
+        let names = self.player.spec().reward_terms.iter();
+        let per_step = |sum: f64| sum / update_steps as f64;
+        let point = Point {
+            updates: progress.updates,
+            steps: progress.steps,
+            seconds: progress.seconds,
+            episodes: progress.episodes,
+            mean_return: progress.mean_return(),
+            mean_length: progress.mean_length(),
+            steps_per_second: update_steps as f64 / seconds,
+            rollout_share: played / seconds,
+            learning_rate: self.options.learning_rate(done),
+            grad_norm: updated.grad_norm,
+            loss: updated.figures.total,
+            figures: updated.figures.named,
+            explained_variance: updated.explained_variance,
+            stopped_early: f64::from(u8::from(updated.stopped)),
+            rewards: names
+                .map(|name| name.to_string())
+                .zip(terms.into_iter().map(per_step))
+                .collect(),
+        };
+        (self.events)(Event::Update { updates_in_all: self.updates, point: point.clone() });
+        progress.add(point, self.updates.div_ceil(MOST_POINTS));
+    }
+
+    fn finish(mut self, stopped: Stopped) -> Result<PlayReport> {
+        if self.progress.updates == 0 {
+            return Err(Error::Cancelled);
+        }
+        if self.saved != Some(self.progress.updates) {
+            self.save()?;
+        }
+        self.write_best()?;
+        let report = self.report(stopped);
+        sconce_train::run::write_json(&self.folder.report(), &report)?;
+        Ok(report)
+    }
+
+    fn note_failure(&self, error: &Error) {
+        (self.events)(Event::Failed {
+            update: self.progress.updates + 1,
+            reason: error.to_string(),
+        });
+    }
+}
+
+/// The policy that a new run begins with.
+fn first_policy(spec: &Spec, options: &PpoOptions) -> Result<Policy> {
+    if let Some(path) = &options.weights.policy {
+        let policy = Policy::load(path)?;
+        if policy.spec() != spec {
+            let what = format!("Spec of {}", path.display());
+            return Err(Error::mismatch(what, "that of the run", "another"));
+        }
+        return Ok(policy);
+    }
+    match options.weights.initialisation {
+        Initialisation::Orthogonal => Policy::init_orthogonal(spec, options.machine.seed),
+        Initialisation::Default => Policy::init(spec, options.machine.seed),
+    }
+}
+
+#[cfg(test)]
+mod tests;

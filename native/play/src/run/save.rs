@@ -1,0 +1,158 @@
+//! The checkpoints of a run: the best policy, and the state to resume from.
+
+use std::path::Path;
+
+use sconce_nn::Policy;
+use sconce_nn::checkpoint::{self, Checkpoint, Optimiser, Snapshot};
+use sconce_tensor::error::Difference;
+use sconce_tensor::{Error, Result};
+use sconce_train::run::{Folder, Kind};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::progress::Progress;
+use super::report::Event;
+use super::{Run, Task};
+use crate::learner::Learner;
+use crate::options::PpoOptions;
+use crate::rollout::{Player, PlayerNumbers};
+
+/// Name of the player's arrays beside those of the optimiser.
+const PLAYER: &str = "player.";
+
+/// The state of a run, in the metadata of its last checkpoint.
+#[derive(Serialize, Deserialize)]
+struct State {
+    env: String,
+    options: PpoOptions,
+    progress: Progress,
+}
+
+/// The best policy so far, until it is written.
+pub(super) struct Best {
+    snapshot: Snapshot,
+}
+
+/// A saved state of an earlier run.
+pub(super) struct Earlier {
+    checkpoint: Checkpoint,
+    progress: Progress,
+}
+
+/// The saved state in the folder of a run that is resumed.
+///
+/// # Errors
+/// `Fixed` for options that a resumed run cannot change, `Mismatch` for a folder that already has a run.
+pub(super) fn resumable(
+    folder: &Folder,
+    task: Task<'_>,
+    options: &PpoOptions,
+) -> Result<Option<Earlier>> {
+    let path = folder.file(Kind::Last);
+    match (task.resume, path.exists()) {
+        (false, false) => Ok(None),
+        // The run has begun, and was killed before its first save.
+        (true, false) => Ok(None),
+        (false, true) => {
+            let what = format!("folder {}", folder.path().display());
+            let expected = "an empty folder, or resume: true";
+            Err(Error::mismatch(what, expected, "one with a run"))
+        }
+        (true, true) => earlier(&path, task, options).map(Some),
+    }
+}
+
+fn earlier(path: &Path, task: Task<'_>, options: &PpoOptions) -> Result<Earlier> {
+    let checkpoint = checkpoint::load(path)?;
+    let corrupt = |e| Error::corrupt(path.display().to_string(), format!("no state of a run: {e}"));
+    let state: State = serde_json::from_value(checkpoint.manifest.run.clone()).map_err(corrupt)?;
+    let mut differences = options.changed(&state.options)?;
+    if state.env != task.env {
+        let (recorded, given) = (state.env, task.env.to_string());
+        differences.push(Difference { option: "env".into(), recorded, given });
+    }
+    if checkpoint.manifest.spec != *task.spec {
+        let (recorded, given) = ("that of the run".into(), "another".into());
+        differences.push(Difference { option: "spec".into(), recorded, given });
+    }
+    match differences.is_empty() {
+        true => Ok(Earlier { checkpoint, progress: state.progress }),
+        false => Err(Error::Fixed { what: path.display().to_string(), differences }),
+    }
+}
+
+impl Earlier {
+    /// The policy of the state.
+    pub(super) fn policy(&self) -> Result<Policy> {
+        Policy::from_weights(&self.checkpoint.manifest.spec, self.checkpoint.weights.clone())
+    }
+
+    /// Restores optimiser and player; returns the progress.
+    pub(super) fn restore(self, learner: &mut Learner, player: &mut Player) -> Result<Progress> {
+        let Earlier { checkpoint, progress } = self;
+        let (player_numbers, moments): (Optimiser, Optimiser) =
+            checkpoint.optimiser.into_iter().partition(|(name, _)| name.starts_with(PLAYER));
+        learner.stepper_mut().load_moments(progress.optimiser_updates, &moments)?;
+        let own = |(name, numbers): (String, Vec<f32>)| {
+            (name.trim_start_matches(PLAYER).to_string(), numbers)
+        };
+        let numbers: PlayerNumbers = player_numbers.into_iter().map(own).collect();
+        player.restore(&numbers)?;
+        Ok(progress)
+    }
+}
+
+impl Run<'_> {
+    /// Keeps the policy that played the last rollout, if its mean return is the best so far.
+    pub(super) fn keep_best(&mut self, policy: &Policy, mean: Option<f64>) -> Result<()> {
+        let Some(mean) = mean else { return Ok(()) };
+        if self.progress.best.is_some_and(|(best, _)| best >= mean) {
+            return Ok(());
+        }
+        self.progress.best = Some((mean, self.progress.updates));
+        let snapshot = policy.snapshot(self.notes(Some(mean)), Optimiser::new())?;
+        self.best = Some(Best { snapshot });
+        Ok(())
+    }
+
+    /// Notes on the policy, for later play.
+    fn notes(&self, mean: Option<f64>) -> serde_json::Value {
+        let env = self.options.env(self.env);
+        json!({
+            "env": env, "update": self.progress.updates, "step": self.progress.steps,
+            "mean_return": mean.or(self.progress.mean_return()),
+        })
+    }
+
+    /// Writes the best policy, if there is a new one.
+    pub(super) fn write_best(&mut self) -> Result<()> {
+        let Some(best) = self.best.take() else { return Ok(()) };
+        best.snapshot.save(&self.folder.file(Kind::Best))
+    }
+
+    /// Writes the best policy and the state.
+    pub(super) fn save(&mut self) -> Result<()> {
+        self.write_best()?;
+        let path = self.folder.file(Kind::Last);
+        self.snapshot()?.save(&path)?;
+        self.saved = Some(self.progress.updates);
+        (self.events)(Event::Saved { update: self.progress.updates, path });
+        Ok(())
+    }
+
+    fn snapshot(&mut self) -> Result<Snapshot> {
+        let stepper = self.learner.stepper();
+        self.progress.optimiser_updates = stepper.optimiser().updates();
+        let state = State {
+            env: self.env.into(),
+            options: self.options.clone(),
+            progress: self.progress.clone(),
+        };
+        let state = serde_json::to_value(state).map_err(|e| Error::corrupt("progress", e))?;
+        let moments = stepper.optimiser().state()?.into_iter();
+        let mut all: Optimiser = moments.map(|(name, own)| (name, own.into_owned())).collect();
+        let player = self.player.numbers()?.into_iter();
+        all.extend(player.map(|(name, numbers)| (format!("{PLAYER}{name}"), numbers)));
+        Ok(stepper.snapshot(self.notes(None), all)?.of_run(state))
+    }
+}

@@ -1,0 +1,181 @@
+use std::cell::RefCell;
+
+use sconce_nn::checkpoint;
+use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, RecurrentConfig};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+
+fn spec(backbone: Backbone, inputs: usize) -> Spec {
+    let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 0 };
+    let parts = vec![head("action", HeadKind::Categorical(2)), head("value", HeadKind::Value(1))];
+    let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 8, prior: false };
+    let value =
+        json!({"embedding": Embedding::vector(inputs), "backbone": backbone, "heads": heads});
+    serde_json::from_value(value).unwrap()
+}
+
+fn mlp() -> Spec {
+    let config = json!({"mlp": {
+        "hidden_sizes": [16], "layer_norm": false, "residual": false, "dropout": 0.0,
+        "input_dropout": 0.0, "activation": "tanh",
+    }});
+    spec(serde_json::from_value(config).unwrap(), 4)
+}
+
+fn gru() -> Spec {
+    let config = RecurrentConfig {
+        hidden_size: 8,
+        num_layers: 1,
+        layer_norm: false,
+        input_norm: false,
+        dropout: 0.0,
+        input_dropout: 0.0,
+    };
+    spec(Backbone::Gru(config), 2)
+}
+
+/// Options of a run of four updates of 40 steps.
+fn options(more: Value) -> PpoOptions {
+    let mut all = json!({
+        "environments": 4, "rollout_steps": 10, "sequence_length": 4, "steps": 160, "minibatches": 2,
+        "seed": 5,
+    });
+    all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    serde_json::from_value(all).unwrap()
+}
+
+static GO: AtomicBool = AtomicBool::new(false);
+
+fn go(
+    spec: &Spec,
+    env: &str,
+    options: &PpoOptions,
+    out: &Path,
+    resume: bool,
+) -> Result<PlayReport> {
+    run(Task { spec, env, resume }, options, out, &|_| {}, &GO)
+}
+
+/// The bytes of every array of a state.
+fn numbers(out: &Path) -> Vec<(String, Vec<u32>)> {
+    let state = checkpoint::load(&out.join("last.safetensors")).unwrap();
+    let weights = state
+        .weights
+        .iter()
+        .map(|(name, weight)| (name.clone(), sconce_tensor::tensor::to_vec(weight).unwrap()));
+    let all = weights.chain(state.optimiser);
+    all.map(|(name, own)| (name, own.iter().map(|v| v.to_bits()).collect())).collect()
+}
+
+#[test]
+fn a_resumed_run_has_the_bits_of_one_that_was_not_interrupted() {
+    for (spec, env) in [(mlp(), "cart_pole"), (gru(), "cart_pole_velocity_less")] {
+        let (whole, parts) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        go(&spec, env, &options(json!({})), whole.path(), false).unwrap();
+        let stop = AtomicBool::new(false);
+        let updates = RefCell::new(0);
+        let half = |event: Event| {
+            if let Event::Update { .. } = event {
+                *updates.borrow_mut() += 1;
+                stop.store(*updates.borrow() == 2, Ordering::Relaxed);
+            }
+        };
+        let given = options(json!({}));
+        let task = Task { spec: &spec, env, resume: false };
+        let report = run(task, &given, parts.path(), &half, &stop).unwrap();
+        assert_eq!((report.stopped, report.updates), (Stopped::Stopped, 2));
+        let report = go(&spec, env, &given, parts.path(), true).unwrap();
+        assert_eq!(
+            (report.stopped, report.updates, report.history.len()),
+            (Stopped::Finished, 4, 4)
+        );
+        assert_eq!(numbers(whole.path()), numbers(parts.path()), "{env}");
+    }
+}
+
+#[test]
+fn a_run_has_the_same_bits_with_any_number_of_threads() {
+    let spec = mlp();
+    let bits = |threads: usize| {
+        let out = TempDir::new().unwrap();
+        // Several shards of environments, and several shards of a batch.
+        let given =
+            json!({"environments": 48, "rollout_steps": 20, "steps": 1920, "threads": threads});
+        go(&spec, "cart_pole", &options(given), out.path(), false).unwrap();
+        numbers(out.path())
+    };
+    let one = bits(1);
+    assert_eq!(one, bits(2));
+    assert_eq!(one, bits(5));
+}
+
+#[test]
+fn the_best_policy_and_a_report_are_written_and_every_update_is_told() {
+    let out = TempDir::new().unwrap();
+    let told = RefCell::new(vec![]);
+    let tell = |event: Event| told.borrow_mut().push(serde_json::to_value(event).unwrap());
+    let (spec, options) = (mlp(), options(json!({})));
+    let task = Task { spec: &spec, env: "cart_pole", resume: false };
+    let report = run(task, &options, out.path(), &tell, &GO).unwrap();
+    assert_eq!((report.updates, report.steps, report.history.len()), (4, 160, 4));
+    assert!(report.episodes > 0 && report.mean_return.is_some_and(|mean| mean > 5.0));
+    assert_eq!(read_report(out.path()).unwrap(), report);
+    let best = Policy::load(&out.path().join("best.safetensors")).unwrap();
+    assert_eq!(best.notes()["env"]["env"], "cart_pole");
+    let names: Vec<_> = told.borrow().iter().map(|e| e["event"].clone()).collect();
+    assert_eq!(names, ["start", "update", "update", "update", "update", "saved"]);
+    let point = &report.history[3];
+    for name in ["policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction"] {
+        assert!(point.figures[name].is_finite(), "{name}");
+    }
+    assert_eq!(point.rewards.values().copied().collect::<Vec<_>>(), [1.0]);
+}
+
+#[test]
+fn a_run_that_cannot_be_is_refused_before_anything_is_written() {
+    let out = TempDir::new().unwrap();
+    let refused = |spec: &Spec, env: &str, given: Value| {
+        go(spec, env, &options(given), &out.path().join("run"), false).unwrap_err().to_string()
+    };
+    let short = refused(&mlp(), "cart_pole", json!({"steps": 39}));
+    assert!(short.contains("40 steps of one update") && short.contains("39"), "{short}");
+    assert!(refused(&gru(), "cart_pole", json!({})).contains("expected 4, got 2"));
+    assert!(refused(&mlp(), "pendulum", json!({})).contains("observation"));
+    assert!(refused(&mlp(), "cart_pol", json!({})).contains("cart_pole"));
+    let without =
+        Spec { heads: Heads { parts: mlp().heads.parts[..1].to_vec(), ..mlp().heads }, ..mlp() };
+    assert!(refused(&without, "cart_pole", json!({})).contains("value_head"));
+    assert!(!out.path().join("run/last.safetensors").exists());
+}
+
+#[test]
+fn a_resumed_run_keeps_its_options_and_a_new_run_needs_an_empty_folder() {
+    let out = TempDir::new().unwrap();
+    let spec = mlp();
+    go(&spec, "cart_pole", &options(json!({})), out.path(), false).unwrap();
+    let again = go(&spec, "cart_pole", &options(json!({})), out.path(), false).unwrap_err();
+    assert!(again.to_string().contains("resume: true"), "{again}");
+    let other = options(json!({"clip": 0.3, "environments": 5}));
+    let error = go(&spec, "cart_pole", &other, out.path(), true).unwrap_err().to_string();
+    assert!(error.contains("clip is 0.2, not 0.3") && error.contains("environments"), "{error}");
+    let record = Record::read(out.path()).unwrap();
+    let longer = record.with(json!({"steps": 240})).unwrap();
+    let report = go(&spec, "cart_pole", &longer, out.path(), true).unwrap();
+    assert_eq!((report.updates, report.history.len()), (6, 6));
+    assert!(matches!(record.with(json!({"stepz": 1})), Err(Error::Mismatch { .. })));
+}
+
+#[test]
+fn a_run_ends_at_its_target_and_one_that_is_stopped_at_once_has_no_report() {
+    let out = TempDir::new().unwrap();
+    let given =
+        json!({"target_return": 1.0, "environments": 64, "rollout_steps": 100, "steps": 64_000});
+    let report = go(&mlp(), "cart_pole", &options(given), out.path(), false).unwrap();
+    assert_eq!(report.stopped, Stopped::Target);
+    let (spec, stop, out) = (mlp(), AtomicBool::new(true), TempDir::new().unwrap());
+    let task = Task { spec: &spec, env: "cart_pole", resume: false };
+    let result = run(task, &options(json!({})), out.path(), &|_| {}, &stop);
+    assert!(matches!(result, Err(Error::Cancelled)));
+}
