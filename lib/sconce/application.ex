@@ -6,7 +6,7 @@ defmodule Sconce.Application do
   @impl true
   def start(_type, _args) do
     children = [
-      Sconce.Trainer.Keeper,
+      Sconce.Run.Keeper,
       {Registry, keys: :unique, name: Sconce.Serving.Registry},
       Sconce.Serving.Group,
       {DynamicSupervisor, name: Sconce.Session.Proxies, strategy: :one_for_one}

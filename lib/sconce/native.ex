@@ -149,8 +149,15 @@ defmodule Sconce.Native do
   def gpu_abandon(_asked), do: unavailable(:abandon)
 
   # Env
+  def env_names, do: unavailable(:env)
+  def env_spec(_options), do: unavailable(:env)
   def cartpole_demonstrations(_reference, _options), do: unavailable(:demonstrations)
   def cartpole_play(_reference, _policy, _velocities, _options), do: unavailable(:play)
+
+  # PPO
+  def ppo_start(_reference, _env, _spec, _out, _options, _resume), do: unavailable(:learn)
+  def ppo_record(_out), do: unavailable(:learn)
+  def ppo_report(_out), do: unavailable(:report)
 
   # Measurements, in a library built with the feature `fixtures`
   def bench_noop, do: unavailable(:bench)

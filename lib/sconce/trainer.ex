@@ -77,19 +77,12 @@ defmodule Sconce.Trainer do
   #{Optimiser.docs()}
   """
 
-  use Sconce.Server, restart: :temporary, shutdown: 30_000
-
   require Logger
 
-  alias Sconce.{Device, Error, Events, Memory, Native, Options, Policy, Preset, Text}
+  alias Sconce.{Device, Error, Events, Memory, Native, Options, Policy, Preset, Run}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
-  alias Sconce.Trainer.{Callback, Curve, Gradients, Keeper, Plan, RangeTest, Report, Tuning}
-
-  # Milliseconds for which a terminating process waits for the native thread to save its state.
-  @farewell_ms 20_000
-  # Milliseconds for which a call waits for a run that is busy in its progress function.
-  @call_ms 5_000
+  alias Sconce.Trainer.{Curve, Gradients, Plan, RangeTest, Report, Tuning}
 
   @stopped ~w(finished early budget stopped)a
   @names Map.new(Events.names() ++ @stopped, &{to_string(&1), &1})
@@ -168,9 +161,42 @@ defmodule Sconce.Trainer do
     {name, opts} = opts |> Options.keyword!() |> Keyword.split([:name])
     if name[:name], do: Options.name!(name[:name])
     settings = Settings.new!(opts)
-    # The result is ignored: if the native library is missing, `await/2` returns the error.
-    _ = Call.give_way()
-    GenServer.start_link(__MODULE__, settings, name)
+    Run.start_link(of(settings), name)
+  end
+
+  @doc false
+  def child_spec(opts) do
+    start = {__MODULE__, :start_link, [opts]}
+    %{id: __MODULE__, start: start, restart: :temporary, shutdown: 30_000}
+  end
+
+  defp of(settings) do
+    %Run{
+      settings: settings,
+      op: :train,
+      tag: :sconce_trainer,
+      start: &native(&1, settings),
+      named: &named/1,
+      complete: &complete(&1, settings),
+      early: [:resumed, :start, :precision],
+      shown: [:step, :validation],
+      telemetry?: true,
+      begin: fn -> tell_ignored(settings.preset) end
+    }
+  end
+
+  defp native(ref, %{out: out, options: options} = settings) do
+    with {:ok, {corpus, spec}} <- settings.source,
+         :ok <- Widths.warn(spec) do
+      asks = settings.callback != nil
+      Native.train_start(ref, Spec.to_native(spec), corpus, out, options, asks)
+    end
+  end
+
+  defp tell_ignored(nil), do: :ok
+
+  defp tell_ignored(%{name: name, ignored: ignored}) do
+    for row <- ignored, do: Logger.info("preset #{name}, no effect: #{Preset.Text.ignored(row)}")
   end
 
   @doc """
@@ -186,14 +212,7 @@ defmodule Sconce.Trainer do
   | `:mismatch`, `:not_found`, `:corrupt` | corpus, Spec, folder and options do not fit each other |
   """
   @spec await(run, timeout) :: {:ok, report} | {:error, Error.t()}
-  def await(run, timeout \\ :infinity) do
-    id = make_ref()
-    answer = call(run, {:await, id}, Options.timeout!(timeout))
-
-    # Drops the request, which the run would keep until its end: a caller may poll every few milliseconds.
-    with {:error, %Error{kind: :deadline}} <- answer, do: GenServer.cast(run, {:given_up, id})
-    answer
-  end
+  defdelegate await(run, timeout \\ :infinity), to: Run
 
   @doc """
   Sends the events of a run to the caller, as `{:sconce_trainer, pid, event}`; `start_link/1` has an example.
@@ -206,7 +225,7 @@ defmodule Sconce.Trainer do
   The error is of kind `:cancelled` if the process is gone; the same holds for `stop/1` and `info/1`.
   """
   @spec subscribe(run) :: :ok | {:error, Error.t()}
-  def subscribe(run), do: call(run, {:subscribe, self()})
+  defdelegate subscribe(run), to: Run
 
   @doc """
   Stops a run: it saves `last.safetensors`, skips the final evaluation and returns a report whose `stopped` is
@@ -217,26 +236,14 @@ defmodule Sconce.Trainer do
   it still reads its games for the first time has learned nothing, and ends with an error of kind `:cancelled`.
   """
   @spec stop(run) :: :ok | {:error, Error.t()}
-  def stop(run), do: call(run, :stop)
+  defdelegate stop(run), to: Run
 
   @doc """
   Returns the `status` of a run (`:running`, `:done` or `:failed`), its folder `out`, and its latest `step` and
   `validation` events, each nil before its first event. `start_link/1` has an example.
   """
   @spec info(run) :: map | {:error, Error.t()}
-  def info(run), do: call(run, :info)
-
-  defp call(run, request, timeout \\ @call_ms) do
-    Options.server?(run) || Options.argument!("run", run, "the pid or the name of a run")
-    GenServer.call(run, request, timeout)
-  catch
-    :exit, {:timeout, _call} ->
-      details = %{what: "the answer of the run", deadline_ms: timeout}
-      {:error, %Error{kind: :deadline, op: :train, details: details}}
-
-    :exit, _gone ->
-      {:error, %Error{kind: :cancelled, op: :train}}
-  end
+  defdelegate info(run), to: Run
 
   @doc """
   Scores a checkpoint, and baselines fitted on the games of `:train`, on every game of a corpus.
@@ -408,159 +415,8 @@ defmodule Sconce.Trainer do
          do: {:ok, RangeTest.new(test, spec)}
   end
 
-  @impl true
-  def init(settings) do
-    # Traps exits, so that `terminate/2` runs when the caller ends.
-    Process.flag(:trap_exit, true)
-    Keeper.keep(self())
-    tell_ignored(settings.preset)
-
-    state = %{
-      settings: settings,
-      ref: make_ref(),
-      telemetry?: Events.telemetry?(),
-      task: nil,
-      seen: %{},
-      subscribers: %{},
-      waiting: %{},
-      asked: nil,
-      result: nil
-    }
-
-    {:ok, state, {:continue, :start}}
-  end
-
-  @impl true
-  def handle_continue(:start, %{settings: settings, ref: ref} = state) do
-    %{out: out, options: options} = settings
-
-    with {:ok, {corpus, spec}} <- settings.source,
-         :ok <- Widths.warn(spec),
-         native = Spec.to_native(spec),
-         asks = settings.callback != nil,
-         {:ok, task} <- Native.train_start(ref, native, corpus, out, options, asks) do
-      {:noreply, %{state | task: task}}
-    else
-      {:error, error} -> {:noreply, finish(state, {:error, error})}
-    end
-  end
-
-  @impl true
-  def handle_call({:await, id}, {pid, _tag} = from, %{result: nil} = state) do
-    waiting = Map.put(state.waiting, id, {from, Process.monitor(pid)})
-    {:noreply, %{state | waiting: waiting}}
-  end
-
-  def handle_call({:await, _id}, _from, state), do: {:reply, state.result, state}
-  def handle_call(:info, _from, state), do: {:reply, summary(state), state}
-
-  def handle_call(:stop, _from, state) do
-    if state.result == nil, do: Native.train_stop(state.task)
-    {:reply, :ok, state}
-  end
-
-  def handle_call({:subscribe, pid}, _from, state) when is_pid(pid) do
-    for name <- [:resumed, :start, :precision], told = state.seen[name], do: tell(pid, told)
-    if state.result, do: tell(pid, %{event: :done, result: state.result})
-    monitor = state.subscribers[pid] || Process.monitor(pid)
-    {:reply, :ok, put_in(state.subscribers[pid], monitor)}
-  end
-
-  @impl true
-  def handle_cast({:given_up, id}, state) do
-    {given_up, waiting} = Map.pop(state.waiting, id)
-    with {_from, monitor} <- given_up, do: Process.demonitor(monitor, [:flush])
-    {:noreply, %{state | waiting: waiting}}
-  end
-
-  @impl true
-  def handle_info({:sconce, ref, {:event, %{event: "asking"} = asked}}, %{ref: ref} = state) do
-    if state.task, do: Call.heard(state.task)
-    {:noreply, ask(state, asked.number)}
-  end
-
-  def handle_info({:sconce, ref, {:event, event}}, %{ref: ref} = state) do
-    event = named(event)
-
-    state =
-      if event.event == :callback_late,
-        do: %{state | asked: Callback.drop(state.asked)},
-        else: state
-
-    state = publish(put_in(state.seen[event.event], event), event)
-    if state.task, do: Call.heard(state.task)
-    {:noreply, state}
-  end
-
-  def handle_info({:sconce, ref, answer}, %{ref: ref} = state),
-    do: {:noreply, finish(state, reported(answer, state))}
-
-  def handle_info({:verdict, number, verdict}, state),
-    do: {:noreply, answer(state, number, verdict)}
-
-  def handle_info({:DOWN, monitor, :process, _, reason}, %{asked: {_, monitor, number}} = state) do
-    state = if reason == :normal, do: state, else: give_up(state, number, reason)
-    {:noreply, %{state | asked: nil}}
-  end
-
-  def handle_info({:DOWN, monitor, :process, pid, _reason}, state) do
-    waiting =
-      for {id, {_from, of} = one} <- state.waiting, of != monitor, into: %{}, do: {id, one}
-
-    {:noreply, %{state | waiting: waiting, subscribers: Map.delete(state.subscribers, pid)}}
-  end
-
-  @impl true
-  def terminate(_reason, %{result: nil, task: task, ref: ref}) when task != nil do
-    Native.train_stop(task)
-
-    receive do
-      {:sconce, ^ref, {kind, _answer}} when kind in [:ok, :error] -> :ok
-    after
-      @farewell_ms -> :ok
-    end
-  end
-
-  def terminate(_reason, _state), do: :ok
-
-  # Shortens the state in crash reports and `:sys.get_status/1`. Only later versions of Elixir have this callback.
-  if {:format_status, 1} in GenServer.behaviour_info(:callbacks), do: @impl(true)
-  @doc false
-  def format_status(status), do: Map.replace_lazy(status, :state, &shown/1)
-
-  defp shown(state),
-    do:
-      state |> summary() |> Map.take([:status, :out]) |> Map.put(:step, state.seen[:step][:step])
-
-  defp tell_ignored(nil), do: :ok
-
-  defp tell_ignored(%{name: name, ignored: ignored}) do
-    for row <- ignored, do: Logger.info("preset #{name}, no effect: #{Preset.Text.ignored(row)}")
-  end
-
-  defp finish(state, result) do
-    result = with {:error, error} <- result, do: {:error, Device.elsewhere(error)}
-
-    for {_id, {from, monitor}} <- state.waiting do
-      Process.demonitor(monitor, [:flush])
-      GenServer.reply(from, result)
-    end
-
-    state = publish(%{state | asked: Callback.drop(state.asked)}, %{event: :done, result: result})
-    # Without the handle `task`, the native side frees its memory.
-    %{state | result: result, waiting: %{}, task: nil}
-  end
-
-  defp reported({:ok, report}, state), do: {:ok, complete(report, state)}
-
-  # If no state could be saved, the error carries the report.
-  defp reported({:error, %Error{details: %{report: report}} = error}, state),
-    do: {:error, put_in(error.details.report, complete(report, state))}
-
-  defp reported(error, _state), do: error
-
   # Draws the curves. If a file cannot be written, the report is still returned.
-  defp complete(report, %{settings: %{out: out}}) do
+  defp complete(report, %{out: out}) do
     report = %{whole(report, out) | curve: nil}
     title = Report.title(report.spec, report.weights)
     if report.options.gradient_report, do: draw_gradients(out, title)
@@ -591,57 +447,6 @@ defmodule Sconce.Trainer do
   defp curve(out), do: Path.join(out, "curve.svg")
 
   defp with_spec(report), do: Map.update!(report, :spec, &Spec.from_native/1)
-
-  defp publish(state, event) do
-    for {pid, _monitor} <- state.subscribers, do: tell(pid, event)
-    if state.telemetry?, do: Events.execute(event, %{run: self(), out: state.settings.out})
-    show(state, state.settings.progress, event)
-  end
-
-  defp tell(pid, event), do: send(pid, {:sconce_trainer, self(), event})
-
-  defp show(state, nil, _event), do: state
-
-  # A progress function that crashes is dropped, and the run continues.
-  defp show(state, progress, event) do
-    progress.(event)
-    state
-  catch
-    kind, reason ->
-      what = Exception.format_banner(kind, reason, __STACKTRACE__)
-      Logger.warning("progress function dropped: #{Text.lines(what)}")
-      put_in(state.settings.progress, nil)
-  end
-
-  # Without a callback, answers the run with no change.
-  defp ask(%{settings: %{callback: nil}} = state, number), do: answer(state, number, %{})
-
-  defp ask(state, number),
-    do: %{state | asked: Callback.ask(state.settings.callback, number, state.seen)}
-
-  defp answer(%{task: nil} = state, _number, _verdict), do: state
-
-  defp answer(state, number, verdict) do
-    Native.train_answer(state.task, number, verdict)
-    state
-  end
-
-  # A callback that crashes is dropped, and the run continues.
-  defp give_up(state, number, reason) do
-    Logger.warning("callback dropped: #{Text.lines(Exception.format_exit(reason))}")
-    put_in(answer(state, number, %{}).settings.callback, nil)
-  end
-
-  defp summary(%{result: result, settings: settings, seen: seen}) do
-    status =
-      case result do
-        nil -> :running
-        {:ok, _report} -> :done
-        {:error, _error} -> :failed
-      end
-
-    %{status: status, out: settings.out, step: seen[:step], validation: seen[:validation]}
-  end
 
   defp named(event), do: Map.update!(event, :event, &Map.fetch!(@names, &1))
 end

@@ -1,7 +1,9 @@
 //! Environments: `Sconce.Env.CartPole`.
 
 use rustler::{Encoder, Env, Reference, Term};
-use sconce_env::{CartPole, Demonstrations, Game, Play};
+use sconce_env::{CartPole, Demonstrations, EnvOptions, Game, Play};
+use sconce_nn::spec::{HeadKind, Heads, HeadsKind};
+use serde::Serialize;
 
 use crate::border::{Data, Handle, Task, call, decode, labels_to, to_binary};
 use crate::policy::PolicyHandle;
@@ -49,5 +51,46 @@ fn cartpole_play<'a>(
         Task::start(env, "play", reference, move |_reply, cancelled| {
             options.run(&policy, &mut CartPole::new(velocities), cancelled).map(Data)
         })
+    })
+}
+
+/// What an environment is.
+#[derive(Serialize)]
+struct Described {
+    name: &'static str,
+    observation_size: usize,
+    /// Names and kinds of the heads that choose an input.
+    heads: Vec<(String, HeadKind)>,
+    seats: usize,
+    time_limit: u32,
+    reward_terms: Vec<&'static str>,
+    players: Vec<&'static str>,
+    solved: Option<f32>,
+}
+
+/// The names of all environments.
+#[rustler::nif]
+fn env_names(env: Env<'_>) -> Term<'_> {
+    call(env, "env", || Ok(Data(sconce_env::names())))
+}
+
+/// What the environment with these options is.
+#[rustler::nif]
+fn env_spec<'a>(env: Env<'a>, options: Term<'a>) -> Term<'a> {
+    call(env, "env", || {
+        let options: EnvOptions = decode(options)?;
+        let spec = sconce_env::spec(&options)?;
+        let heads = Heads::of_parts(&spec.inputs, HeadsKind::Independent);
+        let heads = heads.parts.into_iter().map(|head| (head.name, head.kind)).collect();
+        Ok(Data(Described {
+            name: spec.name,
+            observation_size: spec.observation_size,
+            heads,
+            seats: spec.seats,
+            time_limit: spec.time_limit,
+            reward_terms: spec.reward_terms,
+            players: spec.players,
+            solved: spec.solved,
+        }))
     })
 }

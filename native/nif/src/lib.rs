@@ -16,6 +16,7 @@ mod loader;
 mod many;
 mod outbox;
 mod policy;
+mod ppo;
 #[cfg(feature = "fixtures")]
 mod probe;
 mod serving;

@@ -35,8 +35,6 @@ pub(crate) struct Rules {
     pub(crate) repeat: u32,
     pub(crate) autoreset: Autoreset,
     pub(crate) opponent: Option<Player>,
-    /// Index of the first environment.
-    pub(crate) first: u64,
     /// The stream of start states. Its step is the episode, its index the environment.
     pub(crate) starts: Rng,
     /// The stream of the scripted player. Its step is made of episode and step, its index is the environment.
@@ -202,7 +200,7 @@ fn gather_against<
         own.copy_from_slice(&shard.inputs[env * labels..][..labels]);
         let counters = &shard.counters[block];
         let time = u64::from(counters.episodes.0[i]) << 32 | u64::from(counters.steps.0[i]);
-        let words = rules.moves.at(time).block(rules.first + (shard.first + env) as u64);
+        let words = rules.moves.at(time).block((shard.first + env) as u64);
         let seen = W::observe::<false>(shard.lane(block, i), 1);
         if let Some(player) = rules.opponent {
             player(&seen, words, other);
@@ -345,7 +343,7 @@ fn reset<
     let (block, i) = (env / LANES, env % LANES);
     let counters = &mut shard.counters[block];
     let episode = counters.begin(i);
-    let words = rules.starts.at(u64::from(episode)).block(rules.first + (shard.first + env) as u64);
+    let words = rules.starts.at(u64::from(episode)).block((shard.first + env) as u64);
     let state = W::start(words);
     for (lanes, value) in shard.state[block * S..].iter_mut().zip(state) {
         lanes.0[i] = value;

@@ -41,9 +41,6 @@ pub struct EnvOptions {
     pub count: usize,
     /// Seed. Environment `i` depends on the seed and on `i` alone.
     pub seed: u64,
-    /// Index of the first environment, which chooses its random numbers: environments `0..8` are those of a call with
-    /// 0 and of a call with 4, each with four environments.
-    pub first: u64,
     /// What happens after the end of an episode.
     pub autoreset: Autoreset,
     /// Steps of the world after which an episode is truncated. `None` is the world's own limit. With repeated actions,
@@ -65,7 +62,6 @@ impl Default for EnvOptions {
             env: "cart_pole".into(),
             count: 1,
             seed: 0,
-            first: 0,
             autoreset: Autoreset::default(),
             time_limit: None,
             action_repeat: 1,
@@ -136,7 +132,6 @@ impl EnvOptions {
             repeat: self.action_repeat,
             autoreset: self.autoreset,
             opponent: self.opponent.as_deref().map(|name| world.player(name)).transpose()?,
-            first: self.first,
             starts: Rng::new(self.seed, "env.start", 0),
             moves: Rng::new(self.seed, "env.opponent", 0),
         };

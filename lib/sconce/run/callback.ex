@@ -1,4 +1,4 @@
-defmodule Sconce.Trainer.Callback do
+defmodule Sconce.Run.Callback do
   @moduledoc false
   # Calls the user's function between two steps, in a process of its own, so that the function may block, call the run
   # or crash.

@@ -1,11 +1,11 @@
-defmodule Sconce.Trainer.Keeper do
+defmodule Sconce.Run.Keeper do
   @moduledoc false
   # Stops the runs of this VM when this application stops, so that each run saves its state. The VM kills other
   # processes only after its applications have stopped.
 
   use Sconce.Server, shutdown: 60_000
 
-  alias Sconce.Trainer
+  alias Sconce.Run
 
   # Milliseconds for all runs together to stop, less than the shutdown timeout of this process.
   @farewell_ms 50_000
@@ -33,9 +33,9 @@ defmodule Sconce.Trainer.Keeper do
 
   @impl true
   def terminate(_reason, runs) do
-    Enum.each(runs, &Trainer.stop/1)
+    Enum.each(runs, &Run.stop/1)
     deadline = System.monotonic_time(:millisecond) + @farewell_ms
     left = fn -> max(deadline - System.monotonic_time(:millisecond), 0) end
-    Enum.each(runs, &Trainer.await(&1, left.()))
+    Enum.each(runs, &Run.await(&1, left.()))
   end
 end

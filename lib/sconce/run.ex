@@ -1,0 +1,267 @@
+defmodule Sconce.Run do
+  @moduledoc false
+  # The process of native work that takes long: starts its thread, forwards its events, keeps its result, and stops it
+  # with its state saved when this process ends. `Sconce.Trainer` and `Sconce.PPO` are the nouns that users start.
+
+  use Sconce.Server, restart: :temporary, shutdown: 30_000
+
+  require Logger
+
+  alias Sconce.{Device, Error, Events, Native, Options, Text}
+  alias Sconce.Native.Call
+  alias Sconce.Run.{Callback, Keeper}
+
+  # Milliseconds for which a terminating process waits for the native thread to save its state.
+  @farewell_ms 20_000
+  # Milliseconds for which a call waits for a run that is busy in its progress function.
+  @call_ms 5_000
+
+  @enforce_keys [:settings, :op, :tag, :start, :named, :complete]
+  defstruct [:settings, :op, :tag, :start, :named, :complete] ++
+              [early: [], shown: [], telemetry?: false, begin: nil]
+
+  @typedoc """
+  What a run is.
+
+  | key | content |
+  |---|---|
+  | `settings` | a struct or a map with `out` and `progress`, and perhaps `callback` |
+  | `op`, `tag` | the operation of errors, and the tag of messages |
+  | `start` | starts the native work, given a reference |
+  | `named` | gives an event its name as an atom |
+  | `complete` | makes the report of a native report |
+  | `early` | names of the events that late subscribers receive |
+  | `shown` | names of the events whose latest one `info/1` returns |
+  | `begin` | runs once in the new process |
+  """
+  @type t :: %__MODULE__{}
+
+  @doc "Starts the process of a run; `opts` are those of `GenServer`."
+  @spec start_link(t, keyword) :: GenServer.on_start()
+  def start_link(%__MODULE__{} = run, opts) do
+    # The result is ignored: if the native library is missing, `await/2` returns the error.
+    _ = Call.give_way()
+    GenServer.start_link(__MODULE__, run, opts)
+  end
+
+  @doc "Waits for the result of a run."
+  def await(run, timeout \\ :infinity) do
+    id = make_ref()
+    answer = call(run, {:await, id}, Options.timeout!(timeout))
+
+    # Drops the request, which the run would keep until its end: a caller may poll every few milliseconds.
+    with {:error, %Error{kind: :deadline}} <- answer, do: GenServer.cast(run, {:given_up, id})
+    answer
+  end
+
+  @doc "Sends the events of a run to the caller."
+  def subscribe(run), do: call(run, {:subscribe, self()})
+
+  @doc "Stops a run."
+  def stop(run), do: call(run, :stop)
+
+  @doc "Returns the status of a run, its folder and its latest events."
+  def info(run), do: call(run, :info)
+
+  defp call(run, request, timeout \\ @call_ms) do
+    Options.server?(run) || Options.argument!("run", run, "the pid or the name of a run")
+    GenServer.call(run, request, timeout)
+  catch
+    :exit, {:timeout, _call} ->
+      details = %{what: "the answer of the run", deadline_ms: timeout}
+      {:error, %Error{kind: :deadline, op: :train, details: details}}
+
+    :exit, _gone ->
+      {:error, %Error{kind: :cancelled, op: :train}}
+  end
+
+  @impl true
+  def init(run) do
+    # Traps exits, so that `terminate/2` runs when the caller ends.
+    Process.flag(:trap_exit, true)
+    Keeper.keep(self())
+    if run.begin, do: run.begin.()
+
+    state = %{
+      run: run,
+      settings: run.settings,
+      ref: make_ref(),
+      telemetry?: run.telemetry? and Events.telemetry?(),
+      task: nil,
+      seen: %{},
+      subscribers: %{},
+      waiting: %{},
+      asked: nil,
+      result: nil
+    }
+
+    {:ok, state, {:continue, :start}}
+  end
+
+  @impl true
+  def handle_continue(:start, %{run: run, ref: ref} = state) do
+    case run.start.(ref) do
+      {:ok, task} -> {:noreply, %{state | task: task}}
+      {:error, error} -> {:noreply, finish(state, {:error, error})}
+    end
+  end
+
+  @impl true
+  def handle_call({:await, id}, {pid, _tag} = from, %{result: nil} = state) do
+    waiting = Map.put(state.waiting, id, {from, Process.monitor(pid)})
+    {:noreply, %{state | waiting: waiting}}
+  end
+
+  def handle_call({:await, _id}, _from, state), do: {:reply, state.result, state}
+  def handle_call(:info, _from, state), do: {:reply, summary(state), state}
+
+  def handle_call(:stop, _from, state) do
+    if state.result == nil, do: Native.train_stop(state.task)
+    {:reply, :ok, state}
+  end
+
+  def handle_call({:subscribe, pid}, _from, state) when is_pid(pid) do
+    for name <- state.run.early, told = state.seen[name], do: tell(state, pid, told)
+    if state.result, do: tell(state, pid, %{event: :done, result: state.result})
+    monitor = state.subscribers[pid] || Process.monitor(pid)
+    {:reply, :ok, put_in(state.subscribers[pid], monitor)}
+  end
+
+  @impl true
+  def handle_cast({:given_up, id}, state) do
+    {given_up, waiting} = Map.pop(state.waiting, id)
+    with {_from, monitor} <- given_up, do: Process.demonitor(monitor, [:flush])
+    {:noreply, %{state | waiting: waiting}}
+  end
+
+  @impl true
+  def handle_info({:sconce, ref, {:event, %{event: "asking"} = asked}}, %{ref: ref} = state) do
+    if state.task, do: Call.heard(state.task)
+    {:noreply, ask(state, asked.number)}
+  end
+
+  def handle_info({:sconce, ref, {:event, event}}, %{ref: ref} = state) do
+    event = state.run.named.(event)
+
+    state =
+      if event.event == :callback_late,
+        do: %{state | asked: Callback.drop(state.asked)},
+        else: state
+
+    state = publish(put_in(state.seen[event.event], event), event)
+    if state.task, do: Call.heard(state.task)
+    {:noreply, state}
+  end
+
+  def handle_info({:sconce, ref, answer}, %{ref: ref} = state),
+    do: {:noreply, finish(state, reported(answer, state))}
+
+  def handle_info({:verdict, number, verdict}, state),
+    do: {:noreply, answer(state, number, verdict)}
+
+  def handle_info({:DOWN, monitor, :process, _, reason}, %{asked: {_, monitor, number}} = state) do
+    state = if reason == :normal, do: state, else: give_up(state, number, reason)
+    {:noreply, %{state | asked: nil}}
+  end
+
+  def handle_info({:DOWN, monitor, :process, pid, _reason}, state) do
+    waiting =
+      for {id, {_from, of} = one} <- state.waiting, of != monitor, into: %{}, do: {id, one}
+
+    {:noreply, %{state | waiting: waiting, subscribers: Map.delete(state.subscribers, pid)}}
+  end
+
+  @impl true
+  def terminate(_reason, %{result: nil, task: task, ref: ref}) when task != nil do
+    Native.train_stop(task)
+
+    receive do
+      {:sconce, ^ref, {kind, _answer}} when kind in [:ok, :error] -> :ok
+    after
+      @farewell_ms -> :ok
+    end
+  end
+
+  def terminate(_reason, _state), do: :ok
+
+  # Shortens the state in crash reports and `:sys.get_status/1`. Only later versions of Elixir have this callback.
+  if {:format_status, 1} in GenServer.behaviour_info(:callbacks), do: @impl(true)
+  @doc false
+  def format_status(status), do: Map.replace_lazy(status, :state, &shown/1)
+
+  defp shown(state),
+    do:
+      state |> summary() |> Map.take([:status, :out]) |> Map.put(:step, state.seen[:step][:step])
+
+  defp finish(state, result) do
+    result = with {:error, error} <- result, do: {:error, Device.elsewhere(error)}
+
+    for {_id, {from, monitor}} <- state.waiting do
+      Process.demonitor(monitor, [:flush])
+      GenServer.reply(from, result)
+    end
+
+    state = publish(%{state | asked: Callback.drop(state.asked)}, %{event: :done, result: result})
+    # Without the handle `task`, the native side frees its memory.
+    %{state | result: result, waiting: %{}, task: nil}
+  end
+
+  defp reported({:ok, report}, state), do: {:ok, state.run.complete.(report)}
+
+  # If no state could be saved, the error carries the report.
+  defp reported({:error, %Error{details: %{report: report}} = error}, state),
+    do: {:error, put_in(error.details.report, state.run.complete.(report))}
+
+  defp reported(error, _state), do: error
+
+  defp publish(state, event) do
+    for {pid, _monitor} <- state.subscribers, do: tell(state, pid, event)
+    if state.telemetry?, do: Events.execute(event, %{run: self(), out: state.settings.out})
+    show(state, state.settings.progress, event)
+  end
+
+  defp tell(state, pid, event), do: send(pid, {state.run.tag, self(), event})
+
+  defp show(state, nil, _event), do: state
+
+  # A progress function that crashes is dropped, and the run continues.
+  defp show(state, progress, event) do
+    progress.(event)
+    state
+  catch
+    kind, reason ->
+      what = Exception.format_banner(kind, reason, __STACKTRACE__)
+      Logger.warning("progress function dropped: #{Text.lines(what)}")
+      put_in(state.settings.progress, nil)
+  end
+
+  # Without a callback, answers the run with no change.
+  defp ask(%{settings: %{callback: callback}} = state, number) when callback != nil,
+    do: %{state | asked: Callback.ask(callback, number, state.seen)}
+
+  defp ask(state, number), do: answer(state, number, %{})
+
+  defp answer(%{task: nil} = state, _number, _verdict), do: state
+
+  defp answer(state, number, verdict) do
+    Native.train_answer(state.task, number, verdict)
+    state
+  end
+
+  # A callback that crashes is dropped, and the run continues.
+  defp give_up(state, number, reason) do
+    Logger.warning("callback dropped: #{Text.lines(Exception.format_exit(reason))}")
+    put_in(answer(state, number, %{}).settings.callback, nil)
+  end
+
+  defp summary(%{result: result, settings: settings, seen: seen, run: run}) do
+    status =
+      case result do
+        nil -> :running
+        {:ok, _report} -> :done
+        {:error, _error} -> :failed
+      end
+
+    for name <- run.shown, into: %{status: status, out: settings.out}, do: {name, seen[name]}
+  end
+end
