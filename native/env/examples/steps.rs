@@ -13,8 +13,8 @@ use sconce_tensor::{Result, pool, simd};
 /// Sets of inputs that a run cycles through.
 const SETS: usize = 16;
 /// Time of a measurement; the best of [`RUNS`] counts.
-const RUN: Duration = Duration::from_millis(300);
-const RUNS: usize = 3;
+const RUN: Duration = Duration::from_millis(40);
+const RUNS: usize = 20;
 
 fn main() -> Result<()> {
     let only = std::env::args().nth(1);

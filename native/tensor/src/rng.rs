@@ -62,15 +62,22 @@ impl Rng {
         philox(counter, self.key)
     }
 
-    /// The words of the blocks `index..index + N`, transposed: `[w][i]` is word `w` of block `index + i`. Loops here
+    /// The words of the blocks `index..index + N`, transposed: `[w][i]` is word `w` of block `index + i`.
+    #[inline(always)]
+    pub fn blocks<const N: usize>(&self, index: u64) -> [[u32; N]; 4] {
+        let index = std::array::from_fn(|i| index.wrapping_add(i as u64));
+        self.blocks_at(index, [self.step; N])
+    }
+
+    /// The words of the blocks `index[i]` at the steps `step[i]`, transposed as in [`blocks`](Self::blocks). Loops here
     /// are written to compile to vector code.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // one lane of all words at a time
-    pub fn blocks<const N: usize>(&self, index: u64) -> [[u32; N]; 4] {
-        let mut words = [[0; N], [0; N], [self.step as u32; N], [(self.step >> 32) as u32; N]];
+    pub fn blocks_at<const N: usize>(&self, index: [u64; N], step: [u64; N]) -> [[u32; N]; 4] {
+        let mut words = [[0; N]; 4];
         for i in 0..N {
-            let index = index.wrapping_add(i as u64);
-            (words[0][i], words[1][i]) = (index as u32, (index >> 32) as u32);
+            (words[0][i], words[1][i]) = (index[i] as u32, (index[i] >> 32) as u32);
+            (words[2][i], words[3][i]) = (step[i] as u32, (step[i] >> 32) as u32);
         }
         let mut key = self.key;
         for _ in 0..10 {
@@ -140,6 +147,11 @@ mod tests {
         let words = rng.blocks::<8>(first);
         for i in 0..8 {
             assert_eq!(words.map(|w| w[i]), rng.block(first + i as u64));
+        }
+        let (index, step) = ([3, 1 << 33], [7, 1 << 50]);
+        let words = rng.blocks_at(index, step);
+        for i in 0..2 {
+            assert_eq!(words.map(|w| w[i]), rng.at(step[i]).block(index[i]));
         }
     }
 

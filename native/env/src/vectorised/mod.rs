@@ -171,11 +171,7 @@ impl Envs {
             truncated: out.truncated,
         };
         let (shards, rules) = self.shards(buffers);
-        let work = |_, mut shard: Shard<'_>| {
-            shard.log.ended.clear();
-            shard.log.finals.clear();
-            step(&mut shard, rules);
-        };
+        let work = |_, mut shard: Shard<'_>| step(&mut shard, rules);
         match parallel {
             true => pool::hand_out(shards, work),
             false => shards.into_iter().for_each(|shard| work(0, shard)),
@@ -272,10 +268,10 @@ impl Envs {
         let reset = self.world.kernel.reset;
         let (shards, rules) = self.shards(Buffers::only(out));
         for mut shard in shards {
-            let first = shard.first;
-            for env in (0..shard.envs()).filter(|env| chosen(first + env)) {
-                reset(&mut shard, rules, env);
-            }
+            let envs = 0..shard.envs();
+            let envs: Vec<u32> =
+                envs.filter(|env| chosen(shard.first + env)).map(|env| env as u32).collect();
+            reset(&mut shard, rules, &envs);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use sconce_tensor::simd::LANES;
 
-use super::Episode;
+use super::{Autoreset, Episode};
 
 /// Maximum number of reward terms of a world.
 pub(crate) const MAX_TERMS: usize = 4;
@@ -69,6 +69,10 @@ pub(crate) struct Log {
     pub(crate) ended: Vec<u32>,
     /// The last observations of these rows.
     pub(crate) finals: Vec<f32>,
+    /// Environments of the shard whose episode ended in the last step.
+    ends: Vec<u32>,
+    /// Environments of the shard that begin an episode in the last step.
+    pub(crate) resets: Vec<u32>,
     /// Episodes that the caller has not taken.
     pub(crate) episodes: Vec<Episode>,
     /// Sums of the reward terms that the caller has not taken.
@@ -76,6 +80,14 @@ pub(crate) struct Log {
 }
 
 impl Log {
+    /// Forgets the events of the last step.
+    pub(crate) fn clear_step(&mut self) {
+        self.ended.clear();
+        self.finals.clear();
+        self.ends.clear();
+        self.resets.clear();
+    }
+
     /// Keeps an episode if there is space.
     pub(crate) fn finish(&mut self, episode: Episode) {
         if self.episodes.len() < MAX_EPISODES {
@@ -128,6 +140,49 @@ impl Shard<'_> {
     #[inline(always)]
     pub(crate) fn lane<const S: usize>(&self, block: usize, i: usize) -> [f32; S] {
         std::array::from_fn(|k| self.state[block * S + k].0[i])
+    }
+
+    /// Notes the environments of a block whose episode ended in this step, and those that begin one. `waited` is the
+    /// status before the step.
+    #[inline(always)]
+    pub(crate) fn note_ends(&mut self, block: usize, waited: &[u32; LANES], autoreset: Autoreset) {
+        let after = &self.counters[block].status.0;
+        let (mut ends, mut waits) = (0u32, 0u32);
+        for i in 0..LANES {
+            ends |= (after[i] & !waited[i] & status::ENDED) << i;
+            waits |= (waited[i] & status::ENDED) << i;
+        }
+        let first = (block * LANES) as u32;
+        append_bits(&mut self.log.ends, first, ends);
+        match autoreset {
+            Autoreset::SameStep => append_bits(&mut self.log.resets, first, ends),
+            Autoreset::NextStep => append_bits(&mut self.log.resets, first, waits),
+            Autoreset::Disabled => {}
+        }
+    }
+
+    /// Records the rows and the episodes of the environments whose episode ended in this step.
+    pub(crate) fn record_ends(&mut self) {
+        let ends = std::mem::take(&mut self.log.ends);
+        for env in &ends {
+            let (block, i) = (*env as usize / LANES, *env as usize % LANES);
+            let counters = &self.counters[block];
+            let (ret, length) = (counters.returns.0[i], counters.steps.0[i]);
+            for seat in 0..self.seats {
+                let row = *env as usize * self.seats + seat;
+                self.log.ended.push((self.first * self.seats + row) as u32);
+                let last = &self.observations[row * self.width..][..self.width];
+                self.log.finals.extend_from_slice(last);
+                self.log.finish(Episode {
+                    env: self.first as u32 + env,
+                    seat: seat as u32,
+                    ret: if seat == 0 { ret } else { -ret },
+                    length,
+                    terminated: self.terminated[row] != 0,
+                });
+            }
+        }
+        self.log.ends = ends;
     }
 
     /// Writes an observation to a row, through the stack if there is one. The first observation of an episode fills the
@@ -228,4 +283,13 @@ fn head<'a, T>(rest: &mut &'a [T], n: usize) -> &'a [T] {
     let (head, tail) = rest.split_at(n.min(rest.len()));
     *rest = tail;
     head
+}
+
+/// Appends `first + i` for each bit `i` of `bits`, ascending.
+#[inline(always)]
+fn append_bits(list: &mut Vec<u32>, first: u32, mut bits: u32) {
+    while bits != 0 {
+        list.push(first + bits.trailing_zeros());
+        bits &= bits - 1;
+    }
 }
