@@ -1,6 +1,6 @@
 //! Prints the steps per second of each world on one thread, with random inputs that are generated before.
 //!
-//! `cargo run --release -p sconce-env --example steps [world]`
+//! `cargo run --release -p sconce-env --example steps [world [environments]]`
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -13,16 +13,20 @@ use sconce_tensor::{Result, pool, simd};
 /// Sets of inputs that a run cycles through.
 const SETS: usize = 16;
 /// Time of a measurement; the best of [`RUNS`] counts.
-const RUN: Duration = Duration::from_millis(40);
-const RUNS: usize = 20;
+const RUN: Duration = Duration::from_millis(2);
+const RUNS: usize = 300;
 
 fn main() -> Result<()> {
     let only = std::env::args().nth(1);
     println!("{:?}, one thread, steps per second in millions", simd::level());
-    println!("{:<26}{:>10}{:>10}{:>10}", "environments", 1, 64, 4096);
+    let count = std::env::args().nth(2).and_then(|count| count.parse().ok());
+    let counts = count.map_or(vec![1, 64, 4096], |count| vec![count]);
+    print!("{:<26}", "environments");
+    counts.iter().for_each(|count| print!("{count:>10}"));
+    println!();
     for name in names().into_iter().filter(|name| only.as_deref().is_none_or(|o| o == *name)) {
         print!("{name:<26}");
-        for count in [1, 64, 4096] {
+        for &count in &counts {
             let options = EnvOptions { env: name.into(), count, ..EnvOptions::default() };
             print!("{:>10.2}", pool::serial(|| measure(&options))? / 1e6);
         }

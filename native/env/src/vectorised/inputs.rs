@@ -39,7 +39,8 @@ impl Label {
 /// Without branches. The comparisons are false for NaN.
 #[inline(always)]
 fn allows(classes: f32, value: f32) -> bool {
-    let whole = (value as i32) as f32 == value;
+    // Adding and subtracting 2^23 rounds to the nearest integer.
+    let whole = (value + 8_388_608.0) - 8_388_608.0 == value;
     let class = (value >= 0.0) & (value < classes) & whole;
     class | ((classes == 0.0) & (value.abs() <= f32::MAX))
 }

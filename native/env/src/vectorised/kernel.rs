@@ -9,8 +9,8 @@ use sconce_tensor::dispatch;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::simd::LANES;
 
-use super::Autoreset;
 use super::shard::{Counters, Lanes, MAX_TERMS, Shard, status};
+use super::{Autoreset, Episode};
 use crate::worlds::{Dynamics, Player};
 
 /// The sizes of a world and its functions.
@@ -49,6 +49,28 @@ struct Outcome {
     rewards: [f32; LANES],
     terminated: [u32; LANES],
     truncated: [u32; LANES],
+}
+
+impl Outcome {
+    /// The lanes, as bits, whose episode ended.
+    #[inline(always)]
+    fn ends(&self) -> u32 {
+        (0..LANES).fold(0, |bits, i| bits | (self.terminated[i] | self.truncated[i]) << i)
+    }
+
+    /// Writes rewards and flags of a block row by row, for the last block and for several seats.
+    #[inline(never)]
+    fn write_rows(&self, shard: &mut Shard<'_>, block: usize) {
+        for i in 0..shard.live(block) {
+            for seat in 0..shard.seats {
+                let row = (block * LANES + i) * shard.seats + seat;
+                let reward = self.rewards[i];
+                shard.rewards[row] = if seat == 0 { reward } else { -reward };
+                shard.terminated[row] = self.terminated[i] as u8;
+                shard.truncated[row] = self.truncated[i] as u8;
+            }
+        }
+    }
 }
 
 /// The code of one world. Its type parameters are those of [`Dynamics`].
@@ -100,34 +122,62 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
     #[inline(always)]
     fn step<const FMA: bool>(shard: &mut Shard<'_>, rules: &Rules) {
         let mut terms = [[0.0; LANES]; T];
+        // The compiler must not know the number of turns: it would unroll a loop of 16 turns and use no vectors.
+        let turns = std::hint::black_box(LANES);
         shard.log.clear_step();
         for block in 0..shard.counters.len() {
             let input = Self::gather(shard, rules, block);
-            let waited = shard.counters[block].status.0;
+            let waits = Self::waits(shard, rules, block);
             let mut outcome = Outcome::default();
             if let Some(state) = shard.state[block * S..].first_chunk_mut::<S>() {
                 let counters = &mut shard.counters[block];
                 for _ in 0..rules.repeat {
-                    Self::advance::<FMA>(state, counters, &input, rules, &mut outcome, &mut terms);
+                    Self::advance::<FMA>(
+                        turns,
+                        state,
+                        counters,
+                        &input,
+                        rules,
+                        &mut outcome,
+                        &mut terms,
+                    );
                 }
             }
             Self::write_outcome(shard, block, &outcome);
-            Self::write_observations::<FMA>(shard, block);
-            shard.note_ends(block, &waited, rules.autoreset);
+            Self::write_observations::<FMA>(shard, block, turns);
+            shard.log.note(block, outcome.ends(), waits);
         }
         for (sum, lanes) in shard.log.terms.iter_mut().zip(&terms) {
             *sum += lanes.iter().map(|v| f64::from(*v)).sum::<f64>();
         }
-        shard.record_ends();
-        let resets = std::mem::take(&mut shard.log.resets);
-        Self::reset::<FMA>(shard, rules, &resets);
-        shard.log.resets = resets;
+        let (ends, waits) =
+            (std::mem::take(&mut shard.log.ends), std::mem::take(&mut shard.log.waits));
+        Self::record(shard, &ends);
+        match rules.autoreset {
+            Autoreset::SameStep => Self::reset::<FMA>(shard, rules, &ends),
+            Autoreset::NextStep => Self::reset::<FMA>(shard, rules, &waits),
+            Autoreset::Disabled => {}
+        }
+        (shard.log.ends, shard.log.waits) = (ends, waits);
     }
 
-    /// One step of the world in all running environments of a block.
+    /// The lanes of a block, as bits, that begin an episode instead of a step.
+    #[inline(always)]
+    fn waits(shard: &Shard<'_>, rules: &Rules, block: usize) -> u32 {
+        let status = &shard.counters[block].status.0;
+        match rules.autoreset {
+            Autoreset::NextStep => {
+                (0..LANES).fold(0, |bits, i| bits | (status[i] & status::ENDED) << i)
+            }
+            Autoreset::SameStep | Autoreset::Disabled => 0,
+        }
+    }
+
+    /// One step of the world in the running environments of a block.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // one lane of all arrays at a time
     fn advance<const FMA: bool>(
+        turns: usize,
         state: &mut [Lanes<f32>; S],
         counters: &mut Counters,
         input: &[[f32; LANES]; I],
@@ -136,7 +186,7 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
         terms: &mut [[f32; LANES]; T],
     ) {
         let (limit, last) = (rules.limit as f32, rules.limit);
-        for i in 0..LANES {
+        for i in 0..turns.min(LANES) {
             let old: [f32; S] = std::array::from_fn(|k| state[k].0[i]);
             let chosen = std::array::from_fn(|k| input[k][i]);
             let (new, paid, terminated) = W::step::<FMA>(old, chosen, limit);
@@ -165,8 +215,21 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
     /// The inputs of a block, one array per number. Lanes without an environment get zeros.
     #[inline(always)]
     fn gather(shard: &Shard<'_>, rules: &Rules, block: usize) -> [[f32; LANES]; I] {
+        let (given, _) = shard.inputs.as_chunks::<I>();
+        let whole = given.get(block * LANES..).and_then(|given| given.first_chunk::<LANES>());
+        match whole {
+            Some(given) if W::SEATS == 1 || rules.opponent.is_none() => {
+                std::array::from_fn(|k| std::array::from_fn(|i| given[i][k]))
+            }
+            _ => Self::gather_part(shard, rules, block),
+        }
+    }
+
+    /// [`gather`](Self::gather) for the last block, and where a scripted player takes seat 1.
+    #[inline(never)]
+    fn gather_part(shard: &Shard<'_>, rules: &Rules, block: usize) -> [[f32; LANES]; I] {
         let mut input = [[0.0; LANES]; I];
-        if W::SEATS > 1 && rules.opponent.is_some() {
+        if rules.opponent.is_some() {
             Self::gather_against(shard, rules, block, &mut input);
             return input;
         }
@@ -178,7 +241,6 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
     }
 
     /// [`gather`](Self::gather) where a scripted player takes seat 1.
-    #[inline(never)]
     fn gather_against(
         shard: &Shard<'_>,
         rules: &Rules,
@@ -205,7 +267,7 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
     /// Writes rewards and flags of a block to the caller's rows.
     #[inline(always)]
     fn write_outcome(shard: &mut Shard<'_>, block: usize, outcome: &Outcome) {
-        let (at, seats) = (block * LANES, shard.seats);
+        let at = block * LANES;
         if W::SEATS == 1
             && let Some(rewards) = shard.rewards[at..].first_chunk_mut::<LANES>()
             && let Some(terminated) = shard.terminated[at..].first_chunk_mut::<LANES>()
@@ -214,38 +276,53 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
             *rewards = outcome.rewards;
             *terminated = outcome.terminated.map(|flag| flag as u8);
             *truncated = outcome.truncated.map(|flag| flag as u8);
-            return;
-        }
-        for i in 0..shard.live(block) {
-            for seat in 0..seats {
-                let row = (at + i) * seats + seat;
-                let reward = outcome.rewards[i];
-                shard.rewards[row] = if seat == 0 { reward } else { -reward };
-                shard.terminated[row] = outcome.terminated[i] as u8;
-                shard.truncated[row] = outcome.truncated[i] as u8;
-            }
+        } else {
+            outcome.write_rows(shard, block);
         }
     }
 
     /// Writes the observations of a block to the caller's rows.
     #[inline(always)]
-    fn write_observations<const FMA: bool>(shard: &mut Shard<'_>, block: usize) {
-        let live = shard.live(block);
+    fn write_observations<const FMA: bool>(shard: &mut Shard<'_>, block: usize, turns: usize) {
         if W::SEATS == 1
             && shard.stack.is_empty()
             && let Some(state) = shard.state[block * S..].first_chunk::<S>()
             && let (rows, _) = shard.observations.as_chunks_mut::<O>()
+            && let Some(rows) = rows[block * LANES..].first_chunk_mut::<LANES>()
         {
-            // The number of rows is not a constant, because the compiler would unroll the loop and not use vectors.
-            for (i, row) in rows[block * LANES..][..live].iter_mut().enumerate() {
-                *row = W::observe::<FMA>(std::array::from_fn(|k| state[k].0[i & (LANES - 1)]), 0);
+            for (i, row) in rows[..turns.min(LANES)].iter_mut().enumerate() {
+                *row = W::observe::<FMA>(std::array::from_fn(|k| state[k].0[i]), 0);
             }
-            return;
+        } else {
+            Self::write_observation_rows::<FMA>(shard, block);
         }
-        for i in 0..live {
+    }
+
+    /// [`write_observations`](Self::write_observations) for the last block, for several seats and for stacks.
+    #[inline(never)]
+    fn write_observation_rows<const FMA: bool>(shard: &mut Shard<'_>, block: usize) {
+        for i in 0..shard.live(block) {
             for seat in 0..shard.seats {
                 let seen = W::observe::<FMA>(shard.lane(block, i), seat);
-                shard.show((block * LANES + i) * shard.seats + seat, &seen, false);
+                shard.show((block * LANES + i) * shard.seats + seat, seen, false);
+            }
+        }
+    }
+
+    /// Records the rows and the episodes of environments whose episode ended in this step.
+    #[inline(always)]
+    fn record(shard: &mut Shard<'_>, ends: &[u32]) {
+        for env in ends {
+            let (block, i) = (*env as usize / LANES, *env as usize % LANES);
+            let counters = &shard.counters[block];
+            let (ret, length) = (counters.returns.0[i], counters.steps.0[i]);
+            for seat in 0..if W::SEATS == 1 { 1 } else { shard.seats } {
+                let row = *env as usize * shard.seats + seat;
+                shard.keep_final::<O>(row);
+                let terminated = shard.terminated[row] != 0;
+                let ret = if seat == 0 { ret } else { -ret };
+                let (env, seat) = (shard.first as u32 + env, seat as u32);
+                shard.log.finish(Episode { env, seat, ret, length, terminated });
             }
         }
     }
@@ -282,7 +359,7 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
         }
         for seat in 0..shard.seats {
             let seen = W::observe::<FMA>(state, seat);
-            shard.show(env * shard.seats + seat, &seen, true);
+            shard.show(env * shard.seats + seat, seen, true);
         }
     }
 

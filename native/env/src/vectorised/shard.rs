@@ -2,7 +2,7 @@
 
 use sconce_tensor::simd::LANES;
 
-use super::{Autoreset, Episode};
+use super::Episode;
 
 /// Maximum number of reward terms of a world.
 pub(crate) const MAX_TERMS: usize = 4;
@@ -70,9 +70,9 @@ pub(crate) struct Log {
     /// The last observations of these rows.
     pub(crate) finals: Vec<f32>,
     /// Environments of the shard whose episode ended in the last step.
-    ends: Vec<u32>,
-    /// Environments of the shard that begin an episode in the last step.
-    pub(crate) resets: Vec<u32>,
+    pub(crate) ends: Vec<u32>,
+    /// Environments of the shard that began an episode instead of the last step.
+    pub(crate) waits: Vec<u32>,
     /// Episodes that the caller has not taken.
     pub(crate) episodes: Vec<Episode>,
     /// Sums of the reward terms that the caller has not taken.
@@ -85,10 +85,44 @@ impl Log {
         self.ended.clear();
         self.finals.clear();
         self.ends.clear();
-        self.resets.clear();
+        self.waits.clear();
+    }
+
+    /// Notes environments of a block, given as bits.
+    #[inline(always)]
+    pub(crate) fn note(&mut self, block: usize, ends: u32, waits: u32) {
+        let first = (block * LANES) as u32;
+        for (list, mut bits) in [(&mut self.ends, ends), (&mut self.waits, waits)] {
+            while bits != 0 {
+                list.push(first + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Moves the episodes of the shard that begins at environment `first` to `take`, in order of environment, then of
+    /// time.
+    pub(crate) fn take_episodes(&mut self, first: usize, take: &mut Vec<Episode>) {
+        let Some(filler) = self.episodes.first().copied() else { return };
+        // A counting sort: `place[e]` is where the next episode of environment `e` goes.
+        let mut place = vec![take.len(); ENVS + 1];
+        for episode in &self.episodes {
+            place[episode.env as usize - first + 1] += 1;
+        }
+        let before = take.len();
+        for e in 1..=ENVS {
+            place[e] += place[e - 1] - before;
+        }
+        take.resize(before + self.episodes.len(), filler);
+        for episode in self.episodes.drain(..) {
+            let place = &mut place[episode.env as usize - first];
+            take[*place] = episode;
+            *place += 1;
+        }
     }
 
     /// Keeps an episode if there is space.
+    #[inline(always)]
     pub(crate) fn finish(&mut self, episode: Episode) {
         if self.episodes.len() < MAX_EPISODES {
             self.episodes.push(episode);
@@ -142,61 +176,30 @@ impl Shard<'_> {
         std::array::from_fn(|k| self.state[block * S + k].0[i])
     }
 
-    /// Notes the environments of a block whose episode ended in this step, and those that begin one. `waited` is the
-    /// status before the step.
-    #[inline(always)]
-    pub(crate) fn note_ends(&mut self, block: usize, waited: &[u32; LANES], autoreset: Autoreset) {
-        let after = &self.counters[block].status.0;
-        let (mut ends, mut waits) = (0u32, 0u32);
-        for i in 0..LANES {
-            ends |= (after[i] & !waited[i] & status::ENDED) << i;
-            waits |= (waited[i] & status::ENDED) << i;
-        }
-        let first = (block * LANES) as u32;
-        append_bits(&mut self.log.ends, first, ends);
-        match autoreset {
-            Autoreset::SameStep => append_bits(&mut self.log.resets, first, ends),
-            Autoreset::NextStep => append_bits(&mut self.log.resets, first, waits),
-            Autoreset::Disabled => {}
-        }
-    }
-
-    /// Records the rows and the episodes of the environments whose episode ended in this step.
-    pub(crate) fn record_ends(&mut self) {
-        let ends = std::mem::take(&mut self.log.ends);
-        for env in &ends {
-            let (block, i) = (*env as usize / LANES, *env as usize % LANES);
-            let counters = &self.counters[block];
-            let (ret, length) = (counters.returns.0[i], counters.steps.0[i]);
-            for seat in 0..self.seats {
-                let row = *env as usize * self.seats + seat;
-                self.log.ended.push((self.first * self.seats + row) as u32);
-                let last = &self.observations[row * self.width..][..self.width];
-                self.log.finals.extend_from_slice(last);
-                self.log.finish(Episode {
-                    env: self.first as u32 + env,
-                    seat: seat as u32,
-                    ret: if seat == 0 { ret } else { -ret },
-                    length,
-                    terminated: self.terminated[row] != 0,
-                });
-            }
-        }
-        self.log.ends = ends;
-    }
-
     /// Writes an observation to a row, through the stack if there is one. The first observation of an episode fills the
     /// stack.
     #[inline(always)]
-    pub(crate) fn show(&mut self, row: usize, seen: &[f32], first: bool) {
-        let out = &mut self.observations[row * self.width..][..self.width];
+    pub(crate) fn show<const O: usize>(&mut self, row: usize, seen: [f32; O], first: bool) {
         if self.stack.is_empty() {
-            out.copy_from_slice(seen);
+            let (rows, _) = self.observations.as_chunks_mut::<O>();
+            rows[row] = seen;
             return;
         }
         let stack = &mut self.stack[row * self.width..][..self.width];
-        push(stack, seen, first);
-        out.copy_from_slice(stack);
+        push(stack, &seen, first);
+        self.observations[row * self.width..][..self.width].copy_from_slice(stack);
+    }
+
+    /// Appends a row to the rows that ended and its observation to the final ones.
+    #[inline(always)]
+    pub(crate) fn keep_final<const O: usize>(&mut self, row: usize) {
+        self.log.ended.push((self.first * self.seats + row) as u32);
+        if self.width == O {
+            let (rows, _) = self.observations.as_chunks::<O>();
+            self.log.finals.extend(rows[row]);
+        } else {
+            self.log.finals.extend_from_slice(&self.observations[row * self.width..][..self.width]);
+        }
     }
 }
 
@@ -283,13 +286,4 @@ fn head<'a, T>(rest: &mut &'a [T], n: usize) -> &'a [T] {
     let (head, tail) = rest.split_at(n.min(rest.len()));
     *rest = tail;
     head
-}
-
-/// Appends `first + i` for each bit `i` of `bits`, ascending.
-#[inline(always)]
-fn append_bits(list: &mut Vec<u32>, first: u32, mut bits: u32) {
-    while bits != 0 {
-        list.push(first + bits.trailing_zeros());
-        bits &= bits - 1;
-    }
 }
