@@ -8,6 +8,7 @@ mod nearest;
 mod play;
 mod vectorised;
 mod worlds;
+mod wrappers;
 
 pub use cartpole::{CartPole, Demonstrations, Game, expert};
 pub use environment::{Environment, Step};
@@ -15,3 +16,4 @@ pub use play::{Play, Played};
 pub use vectorised::{
     Autoreset, EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped, names, spec,
 };
+pub use wrappers::{Normaliser, RewardScale};
