@@ -16,4 +16,5 @@ pub use play::{Play, Played};
 pub use vectorised::{
     Autoreset, EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped, names, spec,
 };
+pub use worlds::{Player, player};
 pub use wrappers::{Normaliser, RewardScale};

@@ -2,6 +2,7 @@
 
 mod acrobot;
 mod cart_pole;
+mod duel;
 mod mountain_car;
 mod mountain_car_continuous;
 mod pendulum;
@@ -14,13 +15,14 @@ use crate::nearest::nearest;
 use crate::vectorised::Kernel;
 
 /// All worlds.
-pub(crate) static TABLE: [World; 6] = [
+pub(crate) static TABLE: [World; 7] = [
     cart_pole::WORLD,
     cart_pole::VELOCITY_LESS,
     mountain_car::WORLD,
     mountain_car_continuous::WORLD,
     acrobot::WORLD,
     pendulum::WORLD,
+    duel::WORLD,
 ];
 
 /// The rules of a world, as functions of numbers. `S` numbers are the state, `I` the input of all seats, `O` the
@@ -48,8 +50,8 @@ pub(crate) trait Dynamics<const S: usize, const I: usize, const O: usize, const 
     fn observe<const FMA: bool>(state: [f32; S], seat: usize) -> [f32; O];
 }
 
-/// A scripted player: reads the observation of its seat and four random words, and writes its input.
-pub(crate) type Player = fn(observation: &[f32], words: [u32; 4], input: &mut [f32]);
+/// A scripted player: reads the observation of its seat (not stacked) and four random words, and writes its input.
+pub type Player = fn(observation: &[f32], words: [u32; 4], input: &mut [f32]);
 
 /// A row of [`TABLE`].
 pub(crate) struct World {
@@ -82,6 +84,14 @@ impl World {
         let unknown = || unknown("opponent", name, self.players.iter().map(|(player, _)| *player));
         found.map(|(_, player)| *player).ok_or_else(unknown)
     }
+}
+
+/// A scripted player of a world.
+///
+/// # Errors
+/// `NotFound` for an unknown world or player.
+pub fn player(env: &str, name: &str) -> Result<Player> {
+    World::find(env)?.player(name)
 }
 
 /// The error of a name that is not in a list.
