@@ -54,7 +54,7 @@ pub fn heads(kind: HeadsKind) -> Heads {
 /// A model of vectors of two values.
 pub fn of_vectors(name: &str) -> Spec {
     let heads = heads(HeadsKind::Independent);
-    Spec { embedding: Embedding::vector(2), backbone: backbone(name), heads }
+    Spec { embedding: Embedding::vector(2), backbone: backbone(name), heads, critic: None }
 }
 
 /// A small model of Melee frames.
@@ -72,5 +72,5 @@ pub fn of_melee(name: &str) -> Spec {
     let mut heads = Heads::controller(HeadsKind::Autoregressive);
     heads.stream_size = 4;
     heads.parts.iter_mut().for_each(|part| part.hidden_size = 4);
-    Spec { embedding: Embedding::melee(melee), backbone: backbone(name), heads }
+    Spec { embedding: Embedding::melee(melee), backbone: backbone(name), heads, critic: None }
 }

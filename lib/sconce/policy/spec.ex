@@ -61,6 +61,14 @@ defmodule Sconce.Policy.Spec do
       doc:
         "Adds a head that estimates the value of a frame, the discounted return. It reads the trunk, and its " <>
           "output is the last of the logits."
+    ],
+    critic: [
+      type: :any,
+      default: :shared,
+      doc:
+        "Trunk of the value head: `:shared` is the trunk of the other heads; `:separate` is a second backbone with " <>
+          "the same options and its own weights, which only a linear value reads; `{name, options}` is another " <>
+          "backbone. All but `:shared` need `value_head: true`."
     ]
   ]
   @backbone_names Temporal.backbones()
@@ -101,7 +109,7 @@ defmodule Sconce.Policy.Spec do
   """
 
   @enforce_keys [:embedding, :backbone, :heads, :heads_kind, :stream_size, :prior]
-  defstruct @enforce_keys ++ [value_head: false]
+  defstruct @enforce_keys ++ [value_head: false, critic: :shared]
 
   @typedoc """
   A head chooses `n` bits, one of `n` classes, or `n` numbers from `low` to `high`, drawn from a Gaussian and squashed
@@ -121,7 +129,8 @@ defmodule Sconce.Policy.Spec do
           heads_kind: :independent | :autoregressive,
           stream_size: pos_integer,
           prior: boolean,
-          value_head: boolean
+          value_head: boolean,
+          critic: :shared | :separate | {Temporal.backbone(), keyword}
         }
 
   @controller_heads [:buttons, :main_x, :main_y, :c_x, :c_y, :shoulder]
@@ -154,7 +163,7 @@ defmodule Sconce.Policy.Spec do
     embedding = Embedding.new!(options[:embedding])
     {heads, kind} = heads!(options, own, embedding)
 
-    queue!(%__MODULE__{
+    spec = %__MODULE__{
       embedding: embedding,
       backbone: backbone!(options[:backbone], backbone, embedding),
       heads: heads,
@@ -162,14 +171,33 @@ defmodule Sconce.Policy.Spec do
       stream_size: options[:stream_size],
       prior: options[:prior],
       value_head: options[:value_head]
-    })
+    }
+
+    spec |> critic!(options[:critic]) |> queue!()
   end
+
+  defp critic!(%{value_head: false}, critic) when critic != :shared,
+    do: raise(ArgumentError, "option :critic needs value_head: true, got: #{inspect(critic)}")
+
+  defp critic!(spec, critic) when critic in [:shared, :separate], do: %{spec | critic: critic}
+
+  defp critic!(spec, {name, opts}) when is_list(opts),
+    do: %{spec | critic: separate(backbone!(name, opts, spec.embedding), spec.backbone)}
+
+  defp critic!(_spec, other) do
+    raise ArgumentError,
+          "option :critic: expected :shared, :separate or {backbone, options}, got: #{inspect(other)}"
+  end
+
+  defp separate(backbone, backbone), do: :separate
+  defp separate(critic, _backbone), do: critic
 
   @doc false
   # The options of `new/1` that make this Spec.
   @spec to_options(t) :: keyword
   def to_options(%__MODULE__{backbone: {name, options}} = spec) do
-    [embedding: spec.embedding, prior: spec.prior, value_head: spec.value_head, backbone: name] ++
+    [embedding: spec.embedding, prior: spec.prior, value_head: spec.value_head] ++
+      [critic: spec.critic, backbone: name] ++
       options ++ kind_options(spec) ++ head_options(spec, controller?(spec))
   end
 
@@ -179,10 +207,13 @@ defmodule Sconce.Policy.Spec do
       match?(%{backbone: {name, _options}} when is_atom(name), spec) and
         Keyword.keyword?(elem(spec.backbone, 1)) and
         Embedding.whole?(spec.embedding) and
-        heads?(spec.heads)
+        heads?(spec.heads) and critic?(spec.critic)
 
     whole? || raise ArgumentError, "spec: expected a Spec of Sconce.Policy.Spec.new/1"
   end
+
+  defp critic?({name, options}), do: is_atom(name) and Keyword.keyword?(options)
+  defp critic?(critic), do: critic in [:shared, :separate]
 
   defp heads?(heads) when length(heads) > 0, do: Enum.all?(heads, &head?/1)
   defp heads?(_other), do: false
@@ -444,11 +475,11 @@ defmodule Sconce.Policy.Spec do
   @spec to_native(t) :: map
   def to_native(%__MODULE__{} = spec) do
     whole!(spec)
-    {name, options} = spec.backbone
 
     %{
       embedding: Embedding.to_native(spec.embedding),
-      backbone: %{name => Map.new(options)},
+      backbone: native_backbone(spec.backbone),
+      critic: native_critic(spec),
       heads: %{
         kind: spec.heads_kind,
         parts: native_heads(spec),
@@ -457,6 +488,12 @@ defmodule Sconce.Policy.Spec do
       }
     }
   end
+
+  defp native_backbone({name, options}), do: %{name => Map.new(options)}
+
+  defp native_critic(%{critic: :shared}), do: nil
+  defp native_critic(%{critic: :separate, backbone: backbone}), do: native_backbone(backbone)
+  defp native_critic(%{critic: backbone}), do: native_backbone(backbone)
 
   # The native side has the value head among the other heads.
   defp native_heads(%{heads: heads} = spec) do
@@ -471,21 +508,31 @@ defmodule Sconce.Policy.Spec do
 
   @doc false
   @spec from_native(map) :: t
-  def from_native(%{embedding: embedding, backbone: backbone, heads: heads}) do
-    [{name, options}] = Map.to_list(backbone)
-    options = for {option, schema} <- Temporal.options(name), do: option!(option, schema, options)
+  def from_native(%{embedding: embedding, backbone: backbone, heads: heads} = native) do
     heads_of = Enum.map(heads.parts, &head_from_native/1)
     {values, choosing} = Enum.split_with(heads_of, &match?(%{kind: {:value, _n}}, &1))
 
     %__MODULE__{
       embedding: Embedding.from_native(embedding),
-      backbone: {name, rounded(options)},
+      backbone: backbone_from_native(backbone),
       heads: choosing,
       heads_kind: if(heads.kind == "autoregressive", do: :autoregressive, else: :independent),
       stream_size: heads.stream_size,
       prior: heads.prior,
-      value_head: values != []
+      value_head: values != [],
+      critic: critic_from_native(native, backbone)
     }
+  end
+
+  defp critic_from_native(%{critic: %{} = critic}, backbone),
+    do: separate(backbone_from_native(critic), backbone_from_native(backbone))
+
+  defp critic_from_native(_native, _backbone), do: :shared
+
+  defp backbone_from_native(backbone) do
+    [{name, options}] = Map.to_list(backbone)
+    options = for {option, schema} <- Temporal.options(name), do: option!(option, schema, options)
+    {name, rounded(options)}
   end
 
   # The native side omits a choice that has its default, and gives any other as text.
@@ -544,9 +591,14 @@ defmodule Sconce.Policy.Spec do
         do: "controller(#{heads |> Enum.map(&logits/1) |> Enum.sum()})",
         else: Enum.map_join(heads, " ", &"#{&1.name}(#{logits(&1)})")
 
-    text = if spec.value_head, do: text <> " value", else: text
+    text = text <> value_text(spec)
     if kind == :autoregressive, do: "autoregressive " <> text, else: text
   end
+
+  defp value_text(%{value_head: false}), do: ""
+  defp value_text(%{critic: :shared}), do: " value"
+  defp value_text(%{critic: :separate}), do: " value of its own trunk"
+  defp value_text(%{critic: critic}), do: " value of its own #{backbone_text(critic)}"
 
   defp logits(%{kind: kind}), do: Head.logits(kind)
 

@@ -34,7 +34,11 @@ defmodule Sconce.Trainer.Switches do
       doc: "Width of the residual stream of autoregressive heads."
     ],
     prior: [type: :boolean, doc: "Adds log P(action | previous action) to the logits."],
-    value_head: [type: :boolean, doc: "Adds a head that estimates the return of a frame."]
+    value_head: [type: :boolean, doc: "Adds a head that estimates the return of a frame."],
+    critic: [
+      type: {:in, [:shared, :separate]},
+      doc: "Trunk of the value head: that of the other heads, or a second backbone."
+    ]
   ]
 
   @doc "Returns the schema of the switches of a Spec, including those of every backbone."

@@ -173,7 +173,7 @@ mod tests {
             stream_size: 8,
             prior: false,
         };
-        let spec = Spec { embedding: Embedding::vector(inputs), backbone, heads };
+        let spec = Spec { embedding: Embedding::vector(inputs), backbone, heads, critic: None };
         Policy::init(&spec, 3).unwrap()
     }
 

@@ -191,7 +191,7 @@ fn main() -> Result<()> {
     for (name, backbone) in all {
         let embedding = Embedding::melee(Melee::packed());
         let heads = Heads::controller(HeadsKind::Independent);
-        let spec = Spec { embedding, backbone, heads };
+        let spec = Spec { embedding, backbone, heads, critic: None };
         let policy = Policy::init(&spec, 1)?;
         let rng = Rng::new(1, "frame", 0);
         let width = spec.embedding.continuous_width() as u64;

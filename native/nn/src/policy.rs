@@ -8,11 +8,11 @@ use sconce_tensor::simd::non_finite;
 use sconce_tensor::{Device, Tensor};
 use serde_json::Value;
 
-use crate::backbone::{self, Backbone, Context, State};
+use crate::backbone::{Backbone, Context, State};
 use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
 use crate::device::{self, Held, Owner};
 use crate::embedding::IdSlot;
-use crate::heads::{Decision, Heads};
+use crate::heads::{Decision, Heads, Trunk};
 use crate::sampling::Draw;
 use crate::weights::{Builder, Frozen, Init, Source, Weight, Weights};
 use crate::{Error, Kind, Result, Spec, memory};
@@ -22,10 +22,13 @@ mod recorded;
 mod room;
 mod stepped;
 mod steps;
+mod trunks;
 
 pub use placed::Placed;
 pub use recorded::unrecorded;
 pub use stepped::Stepped;
+pub(crate) use trunks::Critic;
+use trunks::Trunks;
 
 /// Input frames of a policy: `batch x time` rows, embedded by the embedding of the Spec.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -78,7 +81,7 @@ pub fn part<T: Copy>(
 /// The parts of a policy that hold weights.
 struct Parts {
     tables: Vec<(String, Weight)>,
-    backbone: Box<dyn Backbone>,
+    trunks: Trunks,
     heads: Heads,
 }
 
@@ -91,10 +94,13 @@ impl Parts {
             let weight = under.get("weight", &[table.rows, table.width], Init::Normal(0.1))?;
             tables.push((table.name.to_string(), weight));
         }
-        let width = spec.embedding.width();
-        let backbone = backbone::new(&spec.backbone, width, &b.under("backbone"))?;
-        let heads = Heads::new(&spec.heads, spec.backbone.output_size(width), &b.under("heads"))?;
-        Ok(Parts { tables, backbone, heads })
+        let trunks = Trunks::new(spec, b)?;
+        let (width, b) = (spec.backbone.output_size(spec.embedding.width()), b.under("heads"));
+        let heads = match trunks.critic() {
+            Some(_) => Heads::beside_critic(&spec.heads, width, &b)?,
+            None => Heads::new(&spec.heads, width, &b)?,
+        };
+        Ok(Parts { tables, trunks, heads })
     }
 }
 
@@ -115,7 +121,7 @@ pub struct Policy {
     tables: Vec<(String, Weight)>,
     slots: Vec<IdSlot>,
     continuous: usize,
-    backbone: Box<dyn Backbone>,
+    trunks: Trunks,
     heads: Heads,
     notes: Value,
     turn: Mutex<()>,
@@ -250,7 +256,7 @@ impl Policy {
             Learns::Nothing => Builder::new(source, false),
             Learns::But(frozen) => Builder::new(source, true).freezing(frozen),
         };
-        let Parts { tables, backbone, heads } = Parts::new(spec, &b)?;
+        let Parts { tables, trunks, heads } = Parts::new(spec, &b)?;
         let weights = b.finish()?;
         let place = weights.values().next().ok_or_else(|| Error::not_found("a weight"))?;
         Ok(Policy {
@@ -259,7 +265,7 @@ impl Policy {
             tables,
             slots: spec.embedding.id_slots().to_vec(),
             continuous: spec.embedding.continuous_width(),
-            backbone,
+            trunks,
             heads,
             weights,
             spec: spec.clone(),
@@ -271,7 +277,11 @@ impl Policy {
     }
 
     pub(crate) fn backbone(&self) -> &dyn Backbone {
-        &*self.backbone
+        self.trunks.first()
+    }
+
+    pub(crate) fn critic(&self) -> Option<&Critic> {
+        self.trunks.critic()
     }
 
     /// The trained tables of the embedding, in the order of the embedding.
@@ -312,12 +322,12 @@ impl Policy {
 
     /// The initial state of `batch` games.
     pub fn zero_state(&self, batch: usize) -> Result<State> {
-        device::apart(self.device(), || self.backbone.zero_state(batch)?.beside(&self.place))
+        device::apart(self.device(), || self.trunks.zero_state(batch)?.beside(&self.place))
     }
 
     /// Number of f32 in the state of one game.
     pub fn state_size(&self) -> Result<usize> {
-        Ok(self.backbone.zero_state(1)?.0.iter().map(Tensor::elem_count).sum())
+        Ok(self.trunks.zero_state(1)?.0.iter().map(Tensor::elem_count).sum())
     }
 
     /// Embedded frames `[b, t, width]`: continuous features, then the looked-up row of each id slot.
@@ -338,27 +348,29 @@ impl Policy {
         context: &Context,
     ) -> Result<(Tensor, State)> {
         self.check_room(frames, context)?;
-        memory::caught(|| context.run(|| self.passed(frames, state, context)))
+        let pass = || self.passed(frames, state, context);
+        let (trunk, state) = memory::caught(|| context.run(pass))?;
+        Ok((trunk.vectors, state))
     }
 
-    fn passed(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Tensor, State)> {
+    fn passed(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Trunk, State)> {
         let x = self.embed(frames)?;
         context.tap("embedding", &x);
-        self.backbone.forward(&x, state, context)
+        self.trunks.forward(&x, state, context)
     }
 
-    /// Applies the projection of the context to trunk vectors; returns the input of the heads, `[n, h]`.
-    fn seen(&self, trunk: Tensor, context: &Context) -> Result<Tensor> {
+    /// Applies the projection of the context to the trunk vectors.
+    fn seen(&self, trunk: Trunk, context: &Context) -> Result<Trunk> {
         match context.projection() {
-            Some(projection) => projection.apply(&trunk),
+            Some(projection) => Ok(Trunk { vectors: projection.apply(&trunk.vectors)?, ..trunk }),
             None => Ok(trunk),
         }
     }
 
     /// The input of the heads for the last frame of each window, `[b, h]`, and the state after that frame.
-    fn last(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Tensor, State)> {
+    fn last(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Trunk, State)> {
         let (trunk, state) = self.passed(frames, state, &context.clone().of_last())?;
-        let last = trunk.narrow(1, trunk.dim(1)? - 1, 1)?.squeeze(1)?;
+        let last = trunk.select(|of| Ok(of.narrow(1, of.dim(1)? - 1, 1)?.squeeze(1)?))?;
         Ok((self.seen(last, context)?, state))
     }
 
@@ -457,8 +469,9 @@ impl Policy {
         self.admitted(frames, context, || {
             let (trunk, _) = self.passed(frames, state, context)?;
             let at: Vec<u32> = places.iter().map(|&place| place as u32).collect();
-            let at = Tensor::from_vec(at, places.len(), trunk.device())?;
-            let trunk = self.seen(trunk.flatten(0, 1)?.index_select(&at, 0)?, context)?;
+            let at = Tensor::from_vec(at, places.len(), self.device())?;
+            let trunk = trunk.select(|of| Ok(of.flatten(0, 1)?.index_select(&at, 0)?))?;
+            let trunk = self.seen(trunk, context)?;
             let width = self.spec.heads.num_labels();
             let previous: Vec<f32> = places
                 .iter()

@@ -20,6 +20,9 @@ pub struct Spec {
     pub backbone: Backbone,
     /// The parts of an action.
     pub heads: Heads,
+    /// A second network that the value head alone reads, as PPO often uses. Without it the value head reads `backbone`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub critic: Option<Backbone>,
 }
 
 /// Maximum delay of an action, in frames: nearly three minutes, far beyond the delay of any connection.
@@ -30,7 +33,25 @@ impl Spec {
     pub fn validate(&self) -> Result<()> {
         self.embedding.validate()?;
         self.backbone.validate()?;
-        self.heads.validate(&self.embedding)
+        self.heads.validate(&self.embedding)?;
+        let Some(critic) = &self.critic else { return Ok(()) };
+        if self.heads.choosing().count() == self.heads.parts.len() {
+            return Err(Error::mismatch("critic", "a value head", "none"));
+        }
+        critic.validate()
+    }
+
+    /// True if a backbone processes only whole windows and has no step form.
+    pub fn is_window_only(&self) -> bool {
+        self.backbone.is_window_only() || self.critic.as_ref().is_some_and(Backbone::is_window_only)
+    }
+
+    /// Returns an error unless the state of all backbones can be carried from one step of a game to the next.
+    ///
+    /// # Errors
+    /// `Mismatch` for a window-only backbone.
+    pub fn check_carried(&self) -> Result<()> {
+        self.critic.iter().chain([&self.backbone]).try_for_each(Backbone::check_carried)
     }
 }
 
@@ -106,7 +127,7 @@ mod tests {
         let kind = HeadKind::Categorical(classes);
         let parts = vec![Head { name: "move".into(), kind, hidden_size: 4 }];
         let heads = Heads { parts, ..Heads::controller(HeadsKind::Independent) };
-        let spec = Spec { embedding: Embedding::vector(2), backbone, heads };
+        let spec = Spec { embedding: Embedding::vector(2), backbone, heads, critic: None };
         spec.validate().err().map(|e| e.to_string())
     }
 
@@ -145,7 +166,7 @@ mod tests {
         heads.parts.iter_mut().for_each(|head| head.hidden_size = 0);
         let said = |heads: &Heads| {
             let (embedding, heads) = (Embedding::vector(2), heads.clone());
-            let spec = Spec { embedding, backbone: mlp(1), heads };
+            let spec = Spec { embedding, backbone: mlp(1), heads, critic: None };
             spec.validate().err().map(|e| e.to_string())
         };
         assert_eq!(said(&heads), None);
@@ -202,6 +223,47 @@ mod tests {
         assert_eq!(backbone.name(), "causal_transformer");
         assert_eq!(serde_json::to_string(&backbone).unwrap(), named("causal_transformer"));
         assert_eq!(serde_json::from_str::<Backbone>(&named(backbone.name())).unwrap(), backbone);
+    }
+
+    #[test]
+    fn an_mlp_without_an_activation_is_stored_and_read_as_one_with_relu() {
+        let stored = r#"{"mlp":{"hidden_sizes":[4],"layer_norm":false,"residual":false,"dropout":0.0,"input_dropout":0.0}}"#;
+        let relu: Backbone = serde_json::from_str(stored).unwrap();
+        assert_eq!(relu, mlp(1));
+        assert_eq!(serde_json::to_string(&relu).unwrap(), stored);
+        for (activation, name) in [
+            (MlpActivation::Tanh, "tanh"),
+            (MlpActivation::Silu, "silu"),
+            (MlpActivation::Gelu, "gelu"),
+        ] {
+            let Backbone::Mlp(config) = mlp(1) else { unreachable!("an MLP") };
+            let backbone = Backbone::Mlp(MlpConfig { activation, ..config });
+            let text = serde_json::to_string(&backbone).unwrap();
+            assert!(text.contains(&format!(r#""activation":"{name}""#)), "{text}");
+            assert_eq!(serde_json::from_str::<Backbone>(&text).unwrap(), backbone);
+        }
+        let unknown = stored.replace(r#""dropout""#, r#""activation":"swish","dropout""#);
+        assert!(serde_json::from_str::<Backbone>(&unknown).is_err());
+    }
+
+    #[test]
+    fn a_critic_needs_a_value_head_and_is_stored_only_if_there_is_one() {
+        let value = Head { name: VALUE.into(), kind: HeadKind::Value(1), hidden_size: 64 };
+        let mut heads = Heads::controller(HeadsKind::Independent);
+        let embedding = Embedding::vector(2);
+        let shared = Spec { embedding, backbone: mlp(1), heads: heads.clone(), critic: None };
+        assert!(!serde_json::to_string(&shared).unwrap().contains("critic"));
+        let mut spec = Spec { critic: Some(gru(1)), ..shared };
+        let said = spec.validate().unwrap_err().to_string();
+        assert_eq!(said, "critic: expected a value head, got none");
+        heads.parts.push(value);
+        spec.heads = heads;
+        assert_eq!(spec.validate().map_err(|e| e.to_string()), Ok(()));
+        let text = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<Spec>(&text).unwrap(), spec);
+        spec.critic = Some(gru(257));
+        let said = spec.validate().unwrap_err().to_string();
+        assert_eq!(said, "backbone.num_layers: 257 is outside 1..256");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use sconce_nn::heads::NONE;
 use sconce_nn::packed::{Frame, Game, Plan};
 use sconce_nn::sampling::Sampling;
-use sconce_nn::spec::{Embedding, Heads, HeadsKind, Melee};
+use sconce_nn::spec::{Embedding, Head, HeadKind, Heads, HeadsKind, Melee};
 use sconce_nn::{Policy, Spec};
 use sconce_realtime::{Format, Scratch};
 use sconce_tensor::Result;
@@ -50,8 +50,14 @@ fn a_step_allocates_no_memory() -> Result<()> {
         for (i, backbone) in BACKBONES.iter().enumerate() {
             let n = &mut Numbers::new(i as u64);
             let embedding = Embedding::melee(Melee::default());
-            let heads = Heads { prior: true, ..Heads::controller(kind) };
-            let spec = Spec { embedding, backbone: backbone(n), heads };
+            let mut heads = Heads { prior: true, ..Heads::controller(kind) };
+            // Every second one has a critic.
+            let critic = (i % 2 == 1).then(|| backbone(n));
+            if critic.is_some() {
+                let kind = HeadKind::Value(1);
+                heads.parts.push(Head { name: "value".into(), kind, hidden_size: 64 });
+            }
+            let spec = Spec { embedding, backbone: backbone(n), heads, critic };
             let plan = Plan::of(&Policy::init(&spec, 1)?, format)?.expect("a plan");
             let continuous: Vec<f32> =
                 (0..spec.embedding.continuous_width()).map(|_| n.normal()).collect();

@@ -57,7 +57,12 @@ fn policy() -> Policy {
     let to = Head { name: "to".into(), kind: HeadKind::Categorical(2), hidden_size: 4 };
     let heads =
         Heads { kind: HeadsKind::Independent, parts: vec![to], stream_size: 4, prior: false };
-    let spec = Spec { embedding: Embedding::vector(3), backbone: Backbone::Mlp(config), heads };
+    let spec = Spec {
+        embedding: Embedding::vector(3),
+        backbone: Backbone::Mlp(config),
+        heads,
+        critic: None,
+    };
     Policy::init(&spec, 1).unwrap()
 }
 

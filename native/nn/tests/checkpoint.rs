@@ -20,7 +20,12 @@ fn policy() -> Policy {
     let go = Head { name: "go".into(), kind: HeadKind::Bernoulli(2), hidden_size: 0 };
     let (kind, parts) = (HeadsKind::Independent, vec![go]);
     let heads = Heads { kind, parts, stream_size: 4, prior: false };
-    let spec = Spec { embedding: Embedding::vector(3), backbone: Backbone::Mlp(config), heads };
+    let spec = Spec {
+        embedding: Embedding::vector(3),
+        backbone: Backbone::Mlp(config),
+        heads,
+        critic: None,
+    };
     Policy::init(&spec, 1).unwrap()
 }
 

@@ -409,7 +409,7 @@ fn a_queue_is_bounded_needs_a_controller_and_is_absent_in_old_specs() {
             dropout: 0.0,
             input_dropout: 0.0,
         });
-        let spec = Spec { embedding, backbone, heads: heads.clone() };
+        let spec = Spec { embedding, backbone, heads: heads.clone(), critic: None };
         spec.validate().err().map(|e| e.to_string())
     };
     let deep = |queue_depth| Melee { queue_depth, ..Melee::default() };

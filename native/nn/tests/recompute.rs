@@ -229,6 +229,7 @@ fn the_heads_read_the_trunk_without_the_projected_directions() {
             stream_size: 4,
             prior: false,
         },
+        critic: None,
     };
     let policy = Policy::init(&spec, 1).unwrap();
     let frames = Frames {

@@ -40,7 +40,7 @@ fn spec(backbone: spec::Backbone) -> Spec {
     let parts =
         vec![head("press", HeadKind::Bernoulli(4)), head("stick", HeadKind::Categorical(17))];
     let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 16, prior: false };
-    Spec { embedding: Embedding::vector(INPUT), backbone, heads }
+    Spec { embedding: Embedding::vector(INPUT), backbone, heads, critic: None }
 }
 
 fn frames(batch: usize, time: usize) -> Frames {

@@ -14,6 +14,8 @@ pub struct Scratch {
     pub z: Vec<f32>,
     /// The residual stream.
     pub stream: Vec<f32>,
+    /// The input of a backbone, kept while another backbone reads it. Empty until a step needs it.
+    pub kept: Vec<f32>,
     /// The input vectors of a matrix product.
     pub input: Input,
     widest: usize,
@@ -28,7 +30,7 @@ impl Scratch {
             let (widest, rows) = (widest.max(self.widest), rows.max(self.rows));
             let [x, y, z, stream] = std::array::from_fn(|_| vec![0.0; widest * rows]);
             let input = Input::new(widest, rows);
-            *self = Scratch { x, y, z, stream, input, widest, rows };
+            *self = Scratch { x, y, z, stream, kept: vec![], input, widest, rows };
         }
     }
 }

@@ -207,6 +207,7 @@ mod tests {
             embedding: Embedding::vector(2),
             backbone: Backbone::Mlp(config),
             heads: Heads::controller(HeadsKind::Independent),
+            critic: None,
         }
     }
 

@@ -109,7 +109,7 @@ impl Model {
 
     /// Whether a decision depends on frames before its own.
     pub fn remembers(&self) -> bool {
-        !self.zero.0.is_empty() || self.policy.spec().backbone.is_window_only()
+        !self.zero.0.is_empty() || self.policy.spec().is_window_only()
     }
 
     /// Cost of a decision, with windows of `window_size` frames. The first caller measures it; concurrent callers do

@@ -49,6 +49,7 @@ fn a_decision_allocates_no_memory() {
             embedding: Embedding::melee(melee),
             backbone: Backbone::Gru(config),
             heads: Heads { prior: true, ..Heads::controller(HeadsKind::Autoregressive) },
+            critic: None,
         };
         let options = Options {
             mode: Mode::Carry,

@@ -46,7 +46,7 @@ fn model(backbone: Backbone, seed: u64) -> Arc<Model> {
     let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 8 };
     let parts = vec![head("fire", HeadKind::Bernoulli(2)), head("move", HeadKind::Categorical(4))];
     let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 8, prior: false };
-    let spec = Spec { embedding: Embedding::vector(3), backbone, heads };
+    let spec = Spec { embedding: Embedding::vector(3), backbone, heads, critic: None };
     let policy = Arc::new(Policy::init(&spec, seed).unwrap());
     Arc::new(Model::new(policy, Format::F32).unwrap())
 }

@@ -73,7 +73,7 @@ fn heads(kind: HeadsKind) -> Heads {
 }
 
 fn policy(embedding: Embedding, backbone: Backbone, heads: Heads) -> Arc<Policy> {
-    Arc::new(Policy::init(&Spec { embedding, backbone, heads }, 11).unwrap())
+    Arc::new(Policy::init(&Spec { embedding, backbone, heads, critic: None }, 11).unwrap())
 }
 
 fn vector(backbone: Backbone) -> Arc<Policy> {

@@ -80,7 +80,7 @@ fn spec(backbone: Backbone) -> Spec {
     let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 0 };
     let parts = vec![head("sign", HeadKind::Categorical(3)), head("large", HeadKind::Bernoulli(2))];
     let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 8, prior: false };
-    Spec { embedding: Embedding::vector(SIZE), backbone, heads }
+    Spec { embedding: Embedding::vector(SIZE), backbone, heads, critic: None }
 }
 
 fn recurrent(hidden_size: usize) -> RecurrentConfig {

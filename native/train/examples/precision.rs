@@ -24,7 +24,7 @@ fn main() -> Result<()> {
     for (name, backbone, batch, window) in backbones() {
         let embedding = Embedding::melee(Melee::packed());
         let heads = Heads::controller(HeadsKind::Independent);
-        let spec = Spec { embedding, backbone, heads };
+        let spec = Spec { embedding, backbone, heads, critic: None };
         let [f32, bf16, f16] = fastest(&spec, rounds, (batch, window, threads))?;
         let beside = |ms: f64| format!("{ms:8.1} ({:4.2} x)", f32 / ms);
         println!("{name:<12} {f32:10.1} {:>18} {:>18}", beside(bf16), beside(f16));

@@ -78,7 +78,12 @@ fn policy(case: &Case, layers: usize, cell: fn(RecurrentConfig) -> spec::Backbon
         stream_size: 8,
         prior: false,
     };
-    let spec = Spec { embedding: Embedding::vector(INPUT), backbone: cell(config(layers)), heads };
+    let spec = Spec {
+        embedding: Embedding::vector(INPUT),
+        backbone: cell(config(layers)),
+        heads,
+        critic: None,
+    };
     let n = case.batch * case.window;
     let rng = Rng::new(1, "examples", 0);
     let frames = Frames {

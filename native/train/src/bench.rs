@@ -97,9 +97,12 @@ fn measured(
     pool::set_threads(steps.threads.max(1))?;
     let times = Policy::init(spec, steps.seed).and_then(|policy| {
         let frames = (steps.batch * steps.window) as u64;
-        let own = Work::of(&spec.backbone, steps.window as u64);
-        let multiply_adds = (of_matrices(&policy) + own.multiply_adds) * frames;
-        let exponentials = own.exponentials.map(|count| count * frames);
+        let backbones = spec.critic.iter().chain([&spec.backbone]);
+        let own: Vec<Work> = backbones.map(|of| Work::of(of, steps.window as u64)).collect();
+        let of_memories: u64 = own.iter().map(|work| work.multiply_adds).sum();
+        let multiply_adds = (of_matrices(&policy) + of_memories) * frames;
+        let exponentials = [0, 1].map(|i| own.iter().map(|of| of.exponentials[i]).sum::<u64>());
+        let exponentials = exponentials.map(|count| count * frames);
         let weights = policy.num_weights();
         let (us, values) = work(policy)?;
         let (Some(&first_loss), Some(&last_loss)) = (values.first(), values.last()) else {
@@ -238,6 +241,7 @@ mod tests {
                 embedding: Embedding::melee(embedding),
                 backbone: Backbone::Mlp(config.clone()),
                 heads: heads.clone(),
+                critic: None,
             };
             let steps = Steps {
                 batch: 4,

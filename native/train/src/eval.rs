@@ -118,7 +118,7 @@ pub fn evaluate(
     options.validate()?;
     let spec = policy.spec();
     if options.mode == Mode::Carry {
-        spec.backbone.check_carried()?;
+        spec.check_carried()?;
     }
     let all = |corpus: &Corpus| -> Result<Vec<View>> {
         fits(corpus.schema(), spec)?;

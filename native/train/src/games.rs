@@ -218,8 +218,12 @@ mod tests {
         let fitted = |queue_depth| {
             let embedding = Embedding::melee(Melee { queue_depth, ..Melee::packed() });
             let (heads, backbone) = (heads.clone(), spec::Backbone::Mlp(config.clone()));
-            let policy =
-                first_policy(&Spec { embedding, backbone, heads }, &options, &views, &never);
+            let policy = first_policy(
+                &Spec { embedding, backbone, heads, critic: None },
+                &options,
+                &views,
+                &never,
+            );
             tensor::to_vec(&policy.unwrap().policy.weights()["heads.prior.main_x"]).unwrap()
         };
         let table = |counts: Result<crate::baselines::Counts>| {

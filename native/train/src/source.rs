@@ -209,7 +209,12 @@ mod tests {
             input_dropout: 0.0,
         };
         let heads = Heads::controller(HeadsKind::Independent);
-        Spec { embedding: Embedding::melee(melee), backbone: spec::Backbone::Mlp(config), heads }
+        Spec {
+            embedding: Embedding::melee(melee),
+            backbone: spec::Backbone::Mlp(config),
+            heads,
+            critic: None,
+        }
     }
 
     #[test]

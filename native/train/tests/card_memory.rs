@@ -65,7 +65,7 @@ fn spec() -> Spec {
     let to = Head { name: "to".into(), kind: HeadKind::Categorical(3), hidden_size: 8 };
     let kind = HeadsKind::Independent;
     let heads = Heads { kind, parts: vec![to], stream_size: 8, prior: false };
-    Spec { embedding: Embedding::vector(2), backbone: Backbone::Mlp(mlp), heads }
+    Spec { embedding: Embedding::vector(2), backbone: Backbone::Mlp(mlp), heads, critic: None }
 }
 
 const BATCH: usize = 8;

@@ -61,7 +61,7 @@ fn controllers() -> Vec<Spec> {
     let spec = |backbone, kind, prior, hidden_size| {
         let mut heads = Heads { prior, ..Heads::controller(kind) };
         heads.parts.iter_mut().for_each(|head| head.hidden_size = hidden_size);
-        Spec { embedding: embedding.clone(), backbone, heads }
+        Spec { embedding: embedding.clone(), backbone, heads, critic: None }
     };
     vec![
         spec(mlp(), HeadsKind::Independent, true, 12),
@@ -383,7 +383,7 @@ fn a_run_on_a_card_learns_saves_resumes_and_scores_as_one_on_a_cpu() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
     for (i, (backbone, options)) in backbones().into_iter().enumerate() {
-        let spec = Spec { embedding: Embedding::vector(2), backbone, heads: heads() };
+        let spec = Spec { embedding: Embedding::vector(2), backbone, heads: heads(), critic: None };
         let out = |name: &str| dir.path().join(format!("{i}-{name}"));
         let go =
             |name, options: &TrainOptions, stop| trained(&corpus, &spec, options, &out(name), stop);

@@ -69,6 +69,7 @@ fn specs() -> [Spec; 3] {
         embedding: Embedding::vector(SIZE),
         backbone,
         heads: heads.clone(),
+        critic: None,
     })
 }
 
@@ -125,7 +126,7 @@ fn bits() -> Spec {
         dropout: 0.1,
         input_dropout: 0.0,
     };
-    Spec { embedding: Embedding::vector(2), backbone: Backbone::Gru(config), heads }
+    Spec { embedding: Embedding::vector(2), backbone: Backbone::Gru(config), heads, critic: None }
 }
 
 /// A loss whose gradients are `button_weight` times as large.

@@ -49,7 +49,7 @@ fn a_training_takes_no_more_than_its_bound() -> Result<()> {
         let kind = HeadsKind::Autoregressive;
         let heads = Heads { kind, parts, stream_size: 16, prior: false };
         let embedding = Embedding::vector(backbones::INPUT);
-        let spec = Spec { embedding, backbone: wide(&config), heads };
+        let spec = Spec { embedding, backbone: wide(&config), heads, critic: None };
         let planned = plan(&spec, &options, None, &AtomicBool::new(false))?.owners;
         let bound = Policy::init(&spec, 1)?.most_step_bytes(16, 40);
         let taken = planned.total() - planned.batches;

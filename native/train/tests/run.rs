@@ -41,7 +41,12 @@ fn gru() -> Spec {
         dropout: 0.1,
         input_dropout: 0.0,
     };
-    Spec { embedding: Embedding::vector(2), backbone: Backbone::Gru(config), heads: heads() }
+    Spec {
+        embedding: Embedding::vector(2),
+        backbone: Backbone::Gru(config),
+        heads: heads(),
+        critic: None,
+    }
 }
 
 /// The action is the sign of the number one frame ago, which a policy without memory cannot know.

@@ -34,7 +34,7 @@ fn gru(hidden_size: usize, dropout: f32, kind: HeadsKind) -> Spec {
     let config =
         RecurrentConfig { hidden_size, num_layers, layer_norm, input_norm, dropout, input_dropout };
     let (embedding, backbone) = (Embedding::vector(2), Backbone::Gru(config));
-    Spec { embedding, backbone, heads: heads(kind) }
+    Spec { embedding, backbone, heads: heads(kind), critic: None }
 }
 
 fn mlp() -> Spec {
@@ -47,7 +47,7 @@ fn mlp() -> Spec {
         input_dropout: 0.0,
     };
     let (embedding, backbone) = (Embedding::vector(2), Backbone::Mlp(config));
-    Spec { embedding, backbone, heads: heads(HeadsKind::Independent) }
+    Spec { embedding, backbone, heads: heads(HeadsKind::Independent), critic: None }
 }
 
 /// Games of different lengths, so that tracks change games at different steps.

@@ -31,7 +31,12 @@ fn spec() -> Spec {
     };
     let melee = Melee { layout: Layout::Learned, num_projectiles: 0, ..Melee::default() };
     let heads = Heads::controller(HeadsKind::Autoregressive);
-    Spec { embedding: Embedding::melee(melee), backbone: Backbone::Gru(config), heads }
+    Spec {
+        embedding: Embedding::melee(melee),
+        backbone: Backbone::Gru(config),
+        heads,
+        critic: None,
+    }
 }
 
 fn stepper(

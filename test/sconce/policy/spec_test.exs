@@ -43,7 +43,17 @@ defmodule Sconce.Policy.SpecTest do
           [backbone: :lstm, dropout: 0.3, input_dropout: 0.123456789, input_norm: false],
           [embedding: {:melee, layout: :packed}, backbone: :mlp, residual: true],
           [heads: :autoregressive, stream_size: 64, axis_buckets: 20, prior: true],
-          [embedding: {:vector, 4}, heads: [fire: {:bernoulli, 3}, move: {:categorical, 9}]]
+          [embedding: {:vector, 4}, heads: [fire: {:bernoulli, 3}, move: {:categorical, 9}]],
+          [backbone: :mlp, activation: :tanh, hidden_sizes: [8]],
+          [hidden_size: 8, value_head: true],
+          [hidden_size: 8, value_head: true, critic: :separate],
+          [
+            backbone: :mlp,
+            activation: :gelu,
+            hidden_sizes: [8],
+            value_head: true,
+            critic: :separate
+          ]
         ] do
       spec = Spec.new(opts)
       {:ok, native} = spec |> Spec.to_native() |> Native.probe_echo()
@@ -118,6 +128,54 @@ defmodule Sconce.Policy.SpecTest do
     {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
     {:ok, weights} = Sconce.Policy.weights(policy)
     assert {"heads.logits.weight", {81, 8}} in weights
+  end
+
+  test "an activation is an option of an MLP, and relu is that of a Spec stored without one" do
+    spec = Spec.new(backbone: :mlp, hidden_sizes: [8])
+    assert {:mlp, options} = spec.backbone
+    assert options[:activation] == :relu
+    {:ok, native} = spec |> Spec.to_native() |> Native.probe_echo()
+    refute Map.has_key?(native.backbone.mlp, :activation)
+
+    assert inspect(Spec.new(backbone: :mlp, activation: :tanh, hidden_sizes: [8])) =~
+             "mlp tanh 8 ->"
+
+    assert_raise ArgumentError, ~r/:gru.*:activation/, fn -> Spec.new(activation: :tanh) end
+
+    assert_raise ArgumentError, ~r/:activation/, fn ->
+      Spec.new(backbone: :mlp, activation: :swish)
+    end
+  end
+
+  test "a separate critic has a backbone of its own and prints" do
+    opts = [embedding: {:vector, 2}, heads: @action, hidden_size: 8, value_head: true]
+    shared = Spec.new(opts)
+    separate = Spec.new([critic: :separate] ++ opts)
+    assert shared.critic == :shared
+    assert Spec.new(Spec.to_options(separate)) == separate
+    assert inspect(shared) =~ "action(2) value>"
+    assert inspect(separate) =~ "action(2) value of its own trunk>"
+
+    {:ok, policy} = Sconce.Policy.init(separate, seed: 1)
+    {:ok, weights} = Sconce.Policy.weights(policy)
+    assert {"critic.value.weight", {1, 8}} in weights
+    assert {"critic.backbone.weight_hh_l0", {24, 8}} in weights
+    refute Enum.any?(weights, fn {name, _shape} -> name =~ "heads.value" end)
+
+    other = Spec.new([critic: {:mlp, hidden_sizes: [4]}] ++ opts)
+    assert inspect(other) =~ "value of its own mlp 4>"
+    assert Spec.new(Spec.to_options(other)) == other
+    {:ok, policy} = Sconce.Policy.init(other, seed: 1)
+    assert policy.spec == other
+    assert Spec.new([critic: {:gru, hidden_size: 8}] ++ opts) == separate
+
+    assert_raise ArgumentError, "option :critic needs value_head: true, got: :separate", fn ->
+      Spec.new(critic: :separate)
+    end
+
+    assert_raise ArgumentError, ~r/option :critic: expected :shared/, fn ->
+      Spec.new(value_head: true, critic: :own)
+    end
   end
 
   test "a Spec prints in one line" do

@@ -2,7 +2,7 @@
 
 use sconce_tensor::{Device, Tensor, tensor};
 
-use super::{Decision, Heads, Layers, card};
+use super::{Decision, Heads, Layers, Trunk, card};
 use crate::head::{Chance, NONE, known};
 use crate::ops::arrange;
 use crate::sampling::Draw;
@@ -10,7 +10,7 @@ use crate::{Error, Result, memory, spec};
 
 impl Heads {
     /// Chooses an action for each row.
-    pub fn act(&self, trunk: &Tensor, previous: &[f32], draw: Draw) -> Result<Decision> {
+    pub fn act(&self, trunk: &Trunk, previous: &[f32], draw: Draw) -> Result<Decision> {
         if self.are_independent() {
             return self.decide(
                 tensor::to_vec(&self.forward(trunk, None, previous)?)?,
@@ -19,13 +19,14 @@ impl Heads {
             );
         }
         self.check_labels(previous, true)?;
-        if let Some(table) = self.table(trunk)? {
-            return self.act_on_card(&table, trunk, previous, draw);
+        let vectors = &trunk.vectors;
+        if let Some(table) = self.table(vectors)? {
+            return self.act_on_card(&table, vectors, previous, draw);
         }
-        let rows = trunk.dim(0)?;
+        let rows = vectors.dim(0)?;
         let mut choices = self.given(rows, draw)?;
         let prior = self.prior_logits(rows, &self.prior_reads(rows, previous)?)?;
-        let logits = self.unroll(trunk, |at, logits| {
+        let logits = self.unroll(vectors, |at, logits| {
             let part = self.spec.iter().nth(at).ok_or_else(|| Error::not_found("head"))?;
             let mut logits = logits.clone();
             if let Some(prior) = &prior {
@@ -36,7 +37,8 @@ impl Heads {
             self.choose(part, rows, previous, draw, &mut choices);
             Ok((self.part(&choices, at), logits))
         })?;
-        Ok(self.decision(tensor::to_vec(&Tensor::cat(&logits, 1)?)?, choices))
+        let logits = trunk.beside(Tensor::cat(&logits, 1)?)?;
+        Ok(self.decision(tensor::to_vec(&logits)?, choices))
     }
 
     /// True if one pass can decide several games on the device. Autoregressive heads need a card for this.

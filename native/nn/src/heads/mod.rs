@@ -35,6 +35,42 @@ pub struct Heads {
     prior: Vec<Weight>,
 }
 
+/// What the heads read of some frames.
+#[derive(Debug, Clone)]
+pub struct Trunk {
+    /// Trunk vectors `[.., w]`.
+    pub vectors: Tensor,
+    /// Values `[.., 1]` of the same frames, if a critic estimates them.
+    pub values: Option<Tensor>,
+}
+
+impl From<Tensor> for Trunk {
+    fn from(vectors: Tensor) -> Self {
+        Trunk { vectors, values: None }
+    }
+}
+
+impl Trunk {
+    /// The same selection of frames from the vectors and from the values.
+    pub(crate) fn select(&self, of: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Trunk> {
+        let values = self.values.as_ref().map(&of).transpose()?;
+        Ok(Trunk { vectors: of(&self.vectors)?, values })
+    }
+
+    /// Number of frames.
+    fn rows(&self) -> usize {
+        tensor::rows(self.vectors.dims()).0
+    }
+
+    /// Appends the values of a critic to the logits of the other heads.
+    fn beside(&self, logits: Tensor) -> Result<Tensor> {
+        match &self.values {
+            Some(values) => arrange::join(&[&logits, &by_row(values, self.rows())?]),
+            None => Ok(logits),
+        }
+    }
+}
+
 enum Layers {
     /// `logits = W x` for all heads together. Weight: `logits`.
     Linear(Linear),
@@ -48,20 +84,14 @@ enum Layers {
 impl Heads {
     /// Builds heads for trunk vectors of width `input`.
     pub fn new(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Self> {
-        let layers = match spec.kind {
-            HeadsKind::Independent if spec.are_linear() => {
-                let logits = spec.num_logits();
-                let b = b.under("logits").in_blocks(spec.parts.iter().map(block));
-                Layers::Linear(Linear::new(input, logits, Activation::None, &b)?)
-            }
-            HeadsKind::Independent => Layers::Independent(independent(spec, input, b)?),
-            HeadsKind::Autoregressive => autoregressive(spec, input, b)?,
-        };
-        let prior = match spec.prior {
-            true => prior::tables(spec, &b.under("prior"))?,
-            false => vec![],
-        };
-        Ok(Heads { spec: spec.clone(), layers, prior })
+        Ok(Heads { spec: spec.clone(), layers: layers(spec, input, b)?, prior: priors(spec, b)? })
+    }
+
+    /// Builds heads whose value a critic gives with the trunk vectors. They have no layer for the value.
+    pub fn beside_critic(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Self> {
+        let choosing = spec::Heads { parts: spec.choosing().cloned().collect(), ..spec.clone() };
+        let layers = layers(&choosing, input, b)?;
+        Ok(Heads { spec: spec.clone(), layers, prior: priors(spec, b)? })
     }
 
     /// Logits `[n, num_logits]` of n trunk vectors `[.., w]`. Autoregressive heads are conditioned on `labels [n,
@@ -69,28 +99,29 @@ impl Heads {
     /// missing label.
     pub fn forward(
         &self,
-        trunk: &Tensor,
+        trunk: &Trunk,
         labels: Option<&[f32]>,
         previous: &[f32],
     ) -> Result<Tensor> {
         self.check_labels(previous, true)?;
-        let rows = tensor::rows(trunk.dims()).0;
-        let mut logits = match &self.layers {
-            Layers::Linear(layer) => layer.forward(&by_row(trunk, rows)?)?,
-            Layers::Independent(layers) => ops::branches(trunk, layers)?,
+        let (rows, vectors) = (trunk.rows(), &trunk.vectors);
+        let logits = match &self.layers {
+            Layers::Linear(layer) => layer.forward(&by_row(vectors, rows)?)?,
+            Layers::Independent(layers) => ops::branches(vectors, layers)?,
             Layers::Autoregressive { .. } => {
                 let labels =
                     labels.ok_or_else(|| Error::not_found("labels for autoregressive heads"))?;
-                let trunk = by_row(trunk, rows)?;
+                let vectors = by_row(vectors, rows)?;
                 self.check_rows(rows, labels)?;
                 let given = |at, logits: &Tensor| Ok((self.part(labels, at), logits.clone()));
-                arrange::join(&self.unroll(&trunk, given)?.iter().collect::<Vec<_>>())?
+                arrange::join(&self.unroll(&vectors, given)?.iter().collect::<Vec<_>>())?
             }
         };
-        if let Some(prior) = self.prior_logits(rows, &self.prior_reads(rows, previous)?)? {
-            logits = arrange::add(&logits, &prior)?;
+        let logits = trunk.beside(logits)?;
+        match self.prior_logits(rows, &self.prior_reads(rows, previous)?)? {
+            Some(prior) => arrange::add(&logits, &prior),
+            None => Ok(logits),
         }
-        Ok(logits)
     }
 
     /// True if no head depends on the choice of another.
@@ -101,19 +132,20 @@ impl Heads {
     /// [`forward`](Self::forward) with inputs that are already on the device; `labels` are on a card.
     pub(crate) fn of_placed(
         &self,
-        trunk: &Tensor,
+        trunk: &Trunk,
         prior: &[Read],
         labels: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let rows = tensor::rows(trunk.dims()).0;
+        let (rows, vectors) = (trunk.rows(), &trunk.vectors);
         let logits = match &self.layers {
-            Layers::Linear(layer) => layer.forward(&by_row(trunk, rows)?)?,
-            Layers::Independent(layers) => ops::branches(trunk, layers)?,
+            Layers::Linear(layer) => layer.forward(&by_row(vectors, rows)?)?,
+            Layers::Independent(layers) => ops::branches(vectors, layers)?,
             Layers::Autoregressive { .. } => {
                 let missing = || Error::not_found("labels for autoregressive heads");
-                self.forced(&by_row(trunk, rows)?, labels.ok_or_else(missing)?)?
+                self.forced(&by_row(vectors, rows)?, labels.ok_or_else(missing)?)?
             }
         };
+        let logits = trunk.beside(logits)?;
         match self.prior_logits(rows, prior)? {
             Some(prior) => arrange::add(&logits, &prior),
             None => Ok(logits),
@@ -127,6 +159,25 @@ impl Heads {
 fn block(head: &Head) -> Block {
     let gain = if head.kind.labels() == 0 { 1.0 } else { 0.01 };
     Block { rows: head.kind.logits(), gain }
+}
+
+fn layers(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Layers> {
+    Ok(match spec.kind {
+        HeadsKind::Independent if spec.are_linear() => {
+            let b = b.under("logits").in_blocks(spec.parts.iter().map(block));
+            Layers::Linear(Linear::new(input, spec.num_logits(), Activation::None, &b)?)
+        }
+        HeadsKind::Independent => Layers::Independent(independent(spec, input, b)?),
+        HeadsKind::Autoregressive => autoregressive(spec, input, b)?,
+    })
+}
+
+/// The tables of the prior; none without a prior.
+fn priors(spec: &spec::Heads, b: &Builder) -> Result<Vec<Weight>> {
+    match spec.prior {
+        true => prior::tables(spec, &b.under("prior")),
+        false => Ok(vec![]),
+    }
 }
 
 fn independent(spec: &spec::Heads, input: usize, b: &Builder) -> Result<Vec<Branch>> {

@@ -85,7 +85,7 @@ impl Packed {
         }
     }
 
-    /// Decides on the trunk vectors `scratch.x [games, width]`.
+    /// Decides on the trunk vectors `scratch.x [games, width]`. A critic has written its value to the logits before.
     pub(crate) fn act(&self, arena: &[f32], games: &mut [Game<'_>], scratch: &mut Scratch) {
         let Scratch { x, y, z, input, .. } = scratch;
         let rows = games.len();
@@ -113,10 +113,13 @@ impl Packed {
             }
         }
         for (i, part) in self.in_order() {
-            if let PackedLayers::Autoregressive { decode, .. } = &self.layers {
-                decode[i].read(input, y, rows);
-                decode[i].apply(arena, input, z);
-                give(games, z, decode[i].outputs(), part.logits);
+            // The value of a critic is already among the logits, and has no layer here.
+            if let PackedLayers::Autoregressive { decode, .. } = &self.layers
+                && let Some(decode) = decode.get(i)
+            {
+                decode.read(input, y, rows);
+                decode.apply(arena, input, z);
+                give(games, z, decode.outputs(), part.logits);
             }
             for game in &mut *games {
                 game.then(|game| {
@@ -128,7 +131,7 @@ impl Packed {
                 });
             }
             if let PackedLayers::Autoregressive { stream, encode, .. } = &self.layers
-                && let Some(table) = &encode[i]
+                && let Some(Some(table)) = encode.get(i)
             {
                 let streams = y.chunks_exact_mut(stream.outputs());
                 for (game, y) in games.iter().zip(streams).filter(|(game, _)| game.outcome.is_ok())

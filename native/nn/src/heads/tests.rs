@@ -20,7 +20,7 @@ fn an_invalid_label_is_an_error_that_names_its_head() -> Result<()> {
     for (kind, prior) in [(HeadsKind::Independent, true), (HeadsKind::Autoregressive, false)] {
         let spec = spec::Heads { prior, ..spec::Heads::controller(kind) };
         let heads = Heads::new(&spec, 4, &Builder::new(Source::Seed(1), false))?;
-        let trunk = tensor::tensor(vec![0.5; 4], (1, 4))?;
+        let trunk = tensor::tensor(vec![0.5; 4], (1, 4))?.into();
         let forward = |previous: &[f32]| heads.forward(&trunk, Some(&NEUTRAL), previous);
         let act = |previous: &[f32], given: Option<[f32; 13]>| {
             let given = given.as_ref().map(|labels| labels.as_slice());

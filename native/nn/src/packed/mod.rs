@@ -1,5 +1,6 @@
 //! A policy packed for the CPU, which steps one or several games one frame at a time.
 
+mod critic;
 mod embedding;
 mod layer;
 mod plan;

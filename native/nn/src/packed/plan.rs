@@ -1,9 +1,12 @@
 //! A whole step, from an embedded frame to an action.
 
+use std::ops::Range;
+
 use sconce_realtime::{Arena, Encoding, Format, Packed, Packer, Scratch};
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::{Error, Result, memory};
 
+use super::critic::Critic;
 use super::embedding::Embedding;
 use super::layer::{Game, Step};
 use crate::heads::Decision;
@@ -22,6 +25,7 @@ pub struct Plan {
     arena: Arena,
     embedding: Embedding,
     backbone: Box<dyn Step>,
+    critic: Option<Critic>,
     heads: heads::Packed,
     trunk: usize,
     zero: Vec<f32>,
@@ -41,7 +45,7 @@ impl Plan {
     pub fn of(policy: &Policy, format: Format) -> Result<Option<Self>> {
         format.validate()?;
         let spec = policy.spec();
-        if spec.backbone.is_window_only() {
+        if spec.is_window_only() {
             return Ok(None);
         }
         // While packing, the weights exist twice: in the order of packing, and aligned to a cache line.
@@ -54,15 +58,15 @@ impl Plan {
         let mut packer = Packer::new(policy.weights(), format);
         let embedding = Embedding::new(spec, policy.tables(), &mut packer)?;
         let backbone = policy.backbone().pack(&mut packer)?;
+        let (at, logits) = (backbone.state_len(), spec.heads.num_logits());
+        let critic = policy.critic().map(|of| Critic::pack(of, at, logits, &mut packer));
+        let critic = critic.transpose()?;
         let heads = policy.heads().pack(&mut packer)?;
         let state = policy.zero_state(1)?;
         let parts: Vec<usize> = state.0.iter().map(|part| part.elem_count()).collect();
-        if parts.iter().sum::<usize>() != backbone.state_len() {
-            return Err(Error::mismatch(
-                "state of a plan",
-                format!("{parts:?}"),
-                backbone.state_len(),
-            ));
+        let packed = at + critic.as_ref().map_or(0, Critic::state_len);
+        if parts.iter().sum::<usize>() != packed {
+            return Err(Error::mismatch("state of a plan", format!("{parts:?}"), packed));
         }
         let (trunk, zero, widest) = (policy.trunk_width(), state.to_vec()?, packer.widest());
         Ok(packer.finish().map(|(arena, matrices)| Plan {
@@ -71,6 +75,7 @@ impl Plan {
             arena,
             embedding,
             backbone,
+            critic,
             heads,
             trunk,
             zero,
@@ -148,6 +153,9 @@ impl Plan {
                 x.fill(0.0);
             }
         }
+        if let Some(critic) = &self.critic {
+            critic.step(arena, games, self.embedding.width(), scratch);
+        }
         self.backbone.step(arena, games, 0, scratch);
         let rows = scratch.x.chunks_exact_mut(self.trunk);
         for (game, x) in games.iter_mut().zip(rows) {
@@ -164,7 +172,7 @@ impl Plan {
             return Err(Error::NonFinite { what: "logits".into(), value: value.into() });
         }
         let mut wrong = None;
-        self.backbone.changed(game.state, 0, 1, &mut |range| {
+        self.changed(game.state, 1, &mut |range| {
             let found = || game.state[range.clone()].iter().position(|v| !v.is_finite());
             if wrong.is_none() && non_finite(&game.state[range.clone()]).is_some() {
                 wrong = found().map(|i| range.start + i);
@@ -180,12 +188,20 @@ impl Plan {
         Err(Error::NonFinite { what: format!("state[{part}]"), value })
     }
 
+    /// Reports the ranges of the state of a game that the last `steps` steps may have changed.
+    fn changed(&self, state: &[f32], steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        self.backbone.changed(state, 0, steps, each);
+        if let Some(critic) = &self.critic {
+            critic.changed(state, steps, each);
+        }
+    }
+
     /// Updates `old`, the state of a game `steps` steps before `now`, to `now`, copying only the ranges that changed.
     ///
     /// # Shapes
     /// Both have `[state_len]`. `steps` is at least 1.
     pub fn catch_up(&self, old: &mut [f32], now: &[f32], steps: usize) {
-        self.backbone.changed(now, 0, steps, &mut |range| {
+        self.changed(now, steps, &mut |range| {
             old[range.clone()].copy_from_slice(&now[range]);
         });
     }

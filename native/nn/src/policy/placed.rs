@@ -6,7 +6,7 @@ use sconce_tensor::{Tensor, tensor};
 
 use super::{Frames, Policy};
 use crate::backbone::{Context, State};
-use crate::heads::Read;
+use crate::heads::{Read, Trunk};
 use crate::ops::{self, Ids, arrange};
 use crate::{Error, Result, memory};
 
@@ -100,14 +100,14 @@ impl Policy {
         })
     }
 
-    /// The trunk vectors and the state after the last frame.
+    /// The input of the heads and the state after the last frame.
     pub(super) fn trunk_placed(
         &self,
         placed: &Placed,
         state: &State,
         context: &Context,
-    ) -> Result<(Tensor, State)> {
-        self.backbone.forward(&self.embedded(placed)?, state, context)
+    ) -> Result<(Trunk, State)> {
+        self.trunks.forward(&self.embedded(placed)?, state, context)
     }
 }
 

@@ -183,7 +183,7 @@ impl Buffers {
             None => policy.forward_placed(placed, None, state, &last())?,
             Some((table, rows)) => {
                 let (trunk, next) = policy.trunk_placed(placed, state, &last())?;
-                (policy.heads.decided(&trunk, table, rows)?, next)
+                (policy.heads.decided(&trunk.vectors, table, rows)?, next)
             }
         };
         let next = next

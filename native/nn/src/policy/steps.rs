@@ -37,7 +37,8 @@ impl Policy {
         let width = self.spec.heads.num_labels();
         let game = |(row, draw): (usize, &Draw<'_>)| {
             let previous = frames.previous.get(row * width..(row + 1) * width).unwrap_or_default();
-            let decision = self.heads.act(&trunk.narrow(0, row, 1)?, previous, *draw)?;
+            let own = trunk.select(|of| Ok(of.narrow(0, row, 1)?))?;
+            let decision = self.heads.act(&own, previous, *draw)?;
             check_logits(&decision.logits)?;
             let state = after.rows(&(row..row + 1))?.hand_on()?;
             state.check_finite()?;

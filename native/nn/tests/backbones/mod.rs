@@ -18,8 +18,14 @@ pub fn configs() -> Vec<spec::Backbone> {
     let jamba = json!({ "num_layers": 4, "attention_every": 2 });
     let heads = json!({ "hidden_size": 12, "num_heads": 2, "expand_factor": 2 });
     let expand = json!({ "expand_factor": 2 });
+    let tanh = json!({ "hidden_sizes": [17, 9], "activation": "tanh" });
+    let plain = json!({ "layer_norm": false, "residual": false });
     let table = [
         ("mlp", vec![json!({ "hidden_sizes": [17, 9], "layer_norm": true, "residual": true })]),
+        ("mlp", vec![tanh.clone(), json!({ "layer_norm": false, "residual": true })]),
+        ("mlp", vec![tanh, json!({ "layer_norm": true, "residual": false })]),
+        ("mlp", vec![json!({ "hidden_sizes": [17, 9], "activation": "silu" }), plain.clone()]),
+        ("mlp", vec![json!({ "hidden_sizes": [17, 9], "activation": "gelu" }), plain]),
         ("lstm", vec![json!({ "layer_norm": false })]),
         ("lstm", vec![json!({ "layer_norm": true, "input_norm": true })]),
         ("gru", vec![json!({ "layer_norm": false })]),

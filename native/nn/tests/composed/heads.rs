@@ -41,7 +41,7 @@ fn decide(kind: HeadsKind, prior: bool, sampling: &Sampling, place: Place) -> De
     let previous = |i: usize| if i / labels % 3 == 1 { NONE } else { (i % 2) as f32 };
     let previous: Vec<f32> = (0..ROWS * labels).map(previous).collect();
     let draw = Draw { sampling, rngs: &rngs, given: None };
-    heads.act(&trunk, &previous, draw).unwrap()
+    heads.act(&trunk.into(), &previous, draw).unwrap()
 }
 
 #[test]

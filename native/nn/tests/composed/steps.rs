@@ -4,7 +4,7 @@ use candle_core::Device;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::policy::Frames;
 use sconce_nn::sampling::{Draw, Sampling};
-use sconce_nn::spec::{Backbone, Embedding, Heads, HeadsKind, Layout, Melee};
+use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Layout, Melee};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 
@@ -18,7 +18,14 @@ const TOLERANCE: f32 = 1e-4;
 fn spec(backbone: &Backbone, layout: Layout, kind: HeadsKind) -> Spec {
     let melee = Melee { layout, ..Melee::packed() };
     let heads = Heads { prior: true, ..Heads::controller(kind) };
-    Spec { embedding: Embedding::melee(melee), backbone: backbone.clone(), heads }
+    Spec { embedding: Embedding::melee(melee), backbone: backbone.clone(), heads, critic: None }
+}
+
+/// The spec with a value head that reads a second backbone of the same config.
+fn with_critic(mut spec: Spec) -> Spec {
+    let kind = HeadKind::Value(1);
+    spec.heads.parts.push(Head { name: "value".into(), kind, hidden_size: 32 });
+    Spec { critic: Some(spec.backbone.clone()), ..spec }
 }
 
 /// Frame `t` of these games.
@@ -116,8 +123,11 @@ fn games_stepped_together_equal_each_game_alone() {
         let layouts = [Layout::Packed, Layout::Learned].into_iter().zip(kinds);
         let some = if config.name() == "gru" { &kinds[..] } else { &[] };
         let all = layouts.chain(some.iter().map(|kind| (Layout::Packed, *kind)));
-        for (layout, kind) in all {
-            let policy = Policy::init(&spec(config, layout, kind), 3).unwrap();
+        let plain = all.map(|(layout, kind)| (spec(config, layout, kind), kind));
+        let critics = some.iter().map(|kind| (spec(config, Layout::Packed, *kind), *kind));
+        let critics = critics.map(|(spec, kind)| (with_critic(spec), kind));
+        for (spec, kind) in plain.chain(critics) {
+            let policy = Policy::init(&spec, 3).unwrap();
             // The encoders of choices start as zero.
             for (name, weight) in policy.weights().iter().filter(|(n, _)| n.contains("encode")) {
                 let rng = Rng::new(3, name, 0);

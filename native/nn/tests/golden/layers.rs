@@ -166,7 +166,7 @@ fn heads(case: &str, kind: HeadsKind) {
         let rows = x.dim(0).unwrap();
         let none = vec![NONE; rows * spec.num_labels()];
         let given = labels(&golden, "input.action", &spec);
-        let logits = heads.forward(&x, Some(&given), &none).unwrap();
+        let logits = heads.forward(&x.clone().into(), Some(&given), &none).unwrap();
         let (mut log_prob, mut entropy) = (vec![], vec![]);
         for part in spec.iter() {
             let name = &part.head.name;
@@ -198,7 +198,7 @@ fn heads(case: &str, kind: HeadsKind) {
         let logits =
             Tensor::from_vec(decision.logits, (rows, spec.num_logits()), x.device()).unwrap();
         let forced = Draw { sampling: &greedy, rngs: &rngs, given: Some(&given) };
-        let scored = heads.act(&x.detach(), &none, forced).unwrap();
+        let scored = heads.act(&x.detach().into(), &none, forced).unwrap();
         assert_eq!(scored.choices, given, "{case}");
         let scored =
             Tensor::from_vec(scored.logits, (rows, spec.num_logits()), x.device()).unwrap();

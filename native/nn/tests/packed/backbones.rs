@@ -40,7 +40,10 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
             hidden_sizes: (0..1 + n.below(3)).map(|_| [33, 48][n.below(2)] + n.below(2)).collect(),
             layer_norm: n.flag(),
             residual: n.flag(),
-            activation: Default::default(),
+            activation: {
+                use sconce_nn::spec::MlpActivation::{Gelu, Relu, Silu, Tanh};
+                [Relu, Tanh, Silu, Gelu][n.below(4)]
+            },
             dropout: 0.1,
             input_dropout: 0.1,
         })

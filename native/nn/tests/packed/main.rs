@@ -40,7 +40,7 @@ fn spec(seed: u64, n: &mut Numbers, format: Format) -> Spec {
         let backbone = BACKBONES[seed as usize % BACKBONES.len()](n);
         let wide = backbone.output_size(embedding.width()) >= 16;
         if wide || !matches!(format, Format::Int8(_)) {
-            return Spec { embedding, backbone, heads };
+            return Spec { embedding, backbone, heads, critic: None };
         }
     }
 }
@@ -354,7 +354,7 @@ fn gru(embedding: Embedding) -> Spec {
         input_dropout: 0.0,
     };
     let heads = Heads::controller(HeadsKind::Autoregressive);
-    Spec { embedding, backbone: Backbone::Gru(config), heads }
+    Spec { embedding, backbone: Backbone::Gru(config), heads, critic: None }
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Session {
         }
         let (spec, delay) = (policy.spec(), delay_of(policy, options.frame_delay)?);
         if options.mode != Mode::Window {
-            spec.backbone.check_carried()?;
+            spec.check_carried()?;
         }
         let cost = model.cost(options.window_size)?;
         let windows = options.mode == Mode::Window && model.remembers();

@@ -283,6 +283,7 @@ mod tests {
                 stream_size: 4,
                 prior: false,
             },
+            critic: None,
         };
         let options = Options {
             mode: Mode::Window,

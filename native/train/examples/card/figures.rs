@@ -120,7 +120,7 @@ impl From<Us> for Value {
 fn spec(backbone: Backbone) -> Spec {
     let mut heads = Heads::controller(HeadsKind::Independent);
     heads.parts.iter_mut().for_each(|head| head.hidden_size = 0);
-    Spec { embedding: Embedding::vector(INPUT), backbone, heads }
+    Spec { embedding: Embedding::vector(INPUT), backbone, heads, critic: None }
 }
 
 fn backbones(times: &Times) -> [(&'static str, Backbone); 5] {

@@ -99,6 +99,7 @@ fn spec(hidden_size: usize) -> Spec {
         embedding: Embedding::melee(Melee::default()),
         backbone: Backbone::Mamba(mamba(hidden_size)),
         heads: Heads::controller(HeadsKind::Independent),
+        critic: None,
     }
 }
 

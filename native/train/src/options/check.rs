@@ -33,7 +33,7 @@ impl TrainOptions {
     pub(crate) fn validate_for(&self, spec: &Spec) -> Result<()> {
         self.validate()?;
         let carried = self.carries() || self.saving.validation_mode == Mode::Carry;
-        if carried { spec.backbone.check_carried() } else { Ok(()) }
+        if carried { spec.check_carried() } else { Ok(()) }
     }
 
     /// Whether a step carries states: from batch to batch, or from chunk to chunk of a window.

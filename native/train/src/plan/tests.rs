@@ -22,6 +22,7 @@ fn spec() -> Spec {
         embedding: Embedding::melee(Melee::packed()),
         backbone: Backbone::Gru(config),
         heads: Heads::controller(HeadsKind::Autoregressive),
+        critic: None,
     }
 }
 

@@ -46,7 +46,12 @@ fn spec() -> Spec {
     };
     let melee = Melee { layout: Layout::Packed, queue_depth: 2, ..Melee::default() };
     let heads = Heads { prior: true, ..Heads::controller(HeadsKind::Autoregressive) };
-    Spec { embedding: Embedding::melee(melee), backbone: Backbone::Gru(config), heads }
+    Spec {
+        embedding: Embedding::melee(melee),
+        backbone: Backbone::Gru(config),
+        heads,
+        critic: None,
+    }
 }
 
 /// Windows of weight 0, of weight 1, of larger weights, and of weight 0 in the first two frames.

@@ -45,7 +45,7 @@ fn spec() -> Spec {
     let to = Head { name: "to".into(), kind: HeadKind::Categorical(2), hidden_size: 4 };
     let kind = HeadsKind::Independent;
     let heads = Heads { kind, parts: vec![to], stream_size: 4, prior: false };
-    Spec { embedding: Embedding::vector(1), backbone: Backbone::Gru(config), heads }
+    Spec { embedding: Embedding::vector(1), backbone: Backbone::Gru(config), heads, critic: None }
 }
 
 fn corpus(dir: &Path) -> Corpus {

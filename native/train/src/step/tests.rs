@@ -49,7 +49,7 @@ fn spec() -> Spec {
     let kind = spec::HeadsKind::Autoregressive;
     let heads = spec::Heads { kind, parts, stream_size: 5, prior: false };
     let (embedding, backbone) = (spec::Embedding::vector(4), spec::Backbone::Gru(config));
-    Spec { embedding, backbone, heads }
+    Spec { embedding, backbone, heads, critic: None }
 }
 
 fn examples() -> Batch {

@@ -209,7 +209,12 @@ mod tests {
         };
         let melee = Melee { layout: Layout::Packed, queue_depth, ..Melee::default() };
         let heads = Heads { prior: true, ..Heads::controller(kind) };
-        Spec { embedding: Embedding::melee(melee), backbone: Backbone::Gru(config), heads }
+        Spec {
+            embedding: Embedding::melee(melee),
+            backbone: Backbone::Gru(config),
+            heads,
+            critic: None,
+        }
     }
 
     fn options(scheduled_sampling: f32) -> TrainOptions {

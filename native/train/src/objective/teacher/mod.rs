@@ -160,7 +160,7 @@ fn fits(teacher: &Policy, spec: &Spec, options: &TrainOptions) -> Result<()> {
     let (wanted, got) = (action_space(&own.heads), action_space(&its.heads));
     same(wanted == got, "action space of the teacher", wanted, got)?;
     if options.carries() {
-        its.backbone.check_carried()?;
+        its.check_carried()?;
     }
     let Some(delay) = teacher.noted("frame_delay") else { return Ok(()) };
     let longest = teacher.noted("frame_delay_max").unwrap_or(delay);
@@ -210,7 +210,7 @@ mod tests {
             dropout: 0.0,
             input_dropout: 0.0,
         });
-        let spec = Spec { embedding: Embedding::vector(2), backbone, heads };
+        let spec = Spec { embedding: Embedding::vector(2), backbone, heads, critic: None };
         let policy = Policy::init(&spec, 1).unwrap();
         let companion = Companion::new(policy, NAME, String::new());
         let spans = Spans::new(&spec.heads, &spec.heads);
