@@ -22,10 +22,6 @@ pub fn configs() -> Vec<spec::Backbone> {
     let plain = json!({ "layer_norm": false, "residual": false });
     let table = [
         ("mlp", vec![json!({ "hidden_sizes": [17, 9], "layer_norm": true, "residual": true })]),
-        ("mlp", vec![tanh.clone(), json!({ "layer_norm": false, "residual": true })]),
-        ("mlp", vec![tanh, json!({ "layer_norm": true, "residual": false })]),
-        ("mlp", vec![json!({ "hidden_sizes": [17, 9], "activation": "silu" }), plain.clone()]),
-        ("mlp", vec![json!({ "hidden_sizes": [17, 9], "activation": "gelu" }), plain]),
         ("lstm", vec![json!({ "layer_norm": false })]),
         ("lstm", vec![json!({ "layer_norm": true, "input_norm": true })]),
         ("gru", vec![json!({ "layer_norm": false })]),
@@ -37,6 +33,10 @@ pub fn configs() -> Vec<spec::Backbone> {
         ),
         ("causal_transformer", vec![attention.clone(), json!({ "window_size": 5 })]),
         ("lstm_hybrid", vec![attention.clone(), json!({ "window_size": 4, "input_norm": true })]),
+        ("mlp", vec![tanh.clone(), json!({ "layer_norm": false, "residual": true })]),
+        ("mlp", vec![tanh, json!({ "layer_norm": true, "residual": false })]),
+        ("mlp", vec![json!({ "hidden_sizes": [17, 9], "activation": "silu" }), plain.clone()]),
+        ("mlp", vec![json!({ "hidden_sizes": [17, 9], "activation": "gelu" }), plain]),
         ("mamba", vec![mamba.clone()]),
         (
             "mamba_2",

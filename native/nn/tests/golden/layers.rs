@@ -192,7 +192,7 @@ fn heads(case: &str, kind: HeadsKind) {
         let greedy = Sampling { deterministic: true, ..Sampling::default() };
         let rngs: Vec<_> = (0..rows as u64).map(|i| Rng::new(i, "test", 0)).collect();
         let decision = heads
-            .act(&x.detach(), &none, Draw { sampling: &greedy, rngs: &rngs, given: None })
+            .act(&x.detach().into(), &none, Draw { sampling: &greedy, rngs: &rngs, given: None })
             .unwrap();
         assert_eq!(decision.choices, labels(&golden, "output.greedy", &spec), "{case}");
         let logits =
