@@ -174,7 +174,7 @@ fn gradients(policy: &Policy, context: &Context, columns: std::ops::Range<usize>
     let zero = policy.zero_state(2).unwrap();
     let labels = labels(2 * TIME);
     let (logits, _) = policy.forward(&frames(2), Some(&labels), &zero, context).unwrap();
-    let mut weights = vec![0.0f32; LOGITS];
+    let mut weights = [0.0f32; LOGITS];
     weights[columns].fill(1.0);
     let gradient = Tensor::from_vec(weights.repeat(2 * TIME), logits.shape(), logits.device());
     let store = tape::backward(&logits, gradient.unwrap()).unwrap();
