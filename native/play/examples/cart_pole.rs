@@ -18,7 +18,7 @@ fn spec() -> Spec {
         "input_dropout": 0.0, "activation": "tanh",
     }});
     let backbone: Backbone = serde_json::from_value(config).expect("a backbone");
-    Spec { embedding: Embedding::vector(4), backbone, heads }
+    Spec { embedding: Embedding::vector(4), critic: Some(backbone.clone()), backbone, heads }
 }
 
 fn main() -> Result<()> {

@@ -273,7 +273,7 @@ mod tests {
             dropout: 0.0,
             input_dropout: 0.0,
         });
-        Spec { embedding: Embedding::vector(1), backbone, heads }
+        Spec { embedding: Embedding::vector(1), backbone, heads, critic: None }
     }
 
     /// Two rows of five steps; row 1 ends after step 2. The feature of a frame is `10 t + row`, its memory the

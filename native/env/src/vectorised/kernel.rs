@@ -37,6 +37,8 @@ pub(crate) struct Rules {
     pub(crate) repeat: u32,
     pub(crate) autoreset: Autoreset,
     pub(crate) opponent: Option<Player>,
+    /// Index of the first environment, which chooses its random numbers.
+    pub(crate) first: u64,
     /// The stream of start states. Its step is the episode, its index the environment.
     pub(crate) starts: Rng,
     /// The stream of the scripted player. Its step is made of episode and step, its index is the environment.
@@ -255,7 +257,7 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
             own.copy_from_slice(&shard.inputs[env * labels..][..labels]);
             let counters = &shard.counters[block];
             let time = u64::from(counters.episodes.0[i]) << 32 | u64::from(counters.steps.0[i]);
-            let words = rules.moves.at(time).block((shard.first + env) as u64);
+            let words = rules.moves.at(time).block(rules.first + (shard.first + env) as u64);
             let seen = W::observe::<false>(shard.lane(block, i), 1);
             if let Some(player) = rules.opponent {
                 player(&seen, words, other);
@@ -334,7 +336,7 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
             let (mut index, mut episode) = ([0u64; LANES], [0u64; LANES]);
             for (i, env) in some.iter().enumerate() {
                 let env = *env as usize;
-                index[i] = (shard.first + env) as u64;
+                index[i] = rules.first + (shard.first + env) as u64;
                 episode[i] = u64::from(shard.counters[env / LANES].begin(env % LANES));
             }
             let words = rules.starts.blocks_at(index, episode);

@@ -39,8 +39,10 @@ pub struct EnvOptions {
     pub env: String,
     /// Number of environments, 1..=1,048,576.
     pub count: usize,
-    /// Seed. Environment `i` depends on the seed and on `i` alone.
+    /// Seed. Environment `i` depends on the seed and on `first + i` alone.
     pub seed: u64,
+    /// Index of the first environment. Environments 4 to 7 of a call are those of another call whose first one is 4.
+    pub first: u64,
     /// What happens after the end of an episode.
     pub autoreset: Autoreset,
     /// Steps of the world after which an episode is truncated. `None` is the world's own limit. With repeated actions,
@@ -62,6 +64,7 @@ impl Default for EnvOptions {
             env: "cart_pole".into(),
             count: 1,
             seed: 0,
+            first: 0,
             autoreset: Autoreset::default(),
             time_limit: None,
             action_repeat: 1,
@@ -132,6 +135,7 @@ impl EnvOptions {
             repeat: self.action_repeat,
             autoreset: self.autoreset,
             opponent: self.opponent.as_deref().map(|name| world.player(name)).transpose()?,
+            first: self.first,
             starts: Rng::new(self.seed, "env.start", 0),
             moves: Rng::new(self.seed, "env.opponent", 0),
         };
