@@ -1,0 +1,224 @@
+defmodule Sconce.PPO do
+  alias Sconce.PPO.{Curve, Settings, Table}
+
+  @moduledoc """
+  Learns a policy from play, by proximal policy optimisation (Schulman et al. 2017).
+
+      {:ok, run} = Sconce.PPO.start_link(env: :cart_pole, out: "run", target_return: 475)
+      {:ok, report} = Sconce.PPO.await(run)
+      {:ok, policy} = Sconce.Policy.load("run/best.safetensors")
+
+  A native thread does the work: rollouts in `Sconce.Env`, advantages, and updates. The process `run` starts the thread,
+  forwards its events and keeps its result, as that of a `Sconce.Trainer` does. Two runs of one seed give the same
+  weights to the last bit, regardless of the number of threads.
+
+  | to | call |
+  |---|---|
+  | start or resume a run | `start_link/1` |
+  | follow it in a terminal | `Sconce.PPO.Progress.follow/2` |
+  | receive its events | `subscribe/1` |
+  | read its latest update | `info/1` |
+  | wait for its report | `await/2` |
+  | stop it with its state saved | `stop/1` |
+  | read its report from its folder | `report/1` |
+
+  ## Files
+
+  The folder `:out` belongs to one run. Each file is replaced as a whole.
+
+  | file | content |
+  |---|---|
+  | `best.safetensors` | the policy with the best mean return of 100 episodes |
+  | `last.safetensors` | the latest state: weights, optimiser, environments, memories and random numbers |
+  | `run.json` | environment, Spec and options |
+  | `report.json`, `curve.svg` | report and learning curve, at the end |
+
+  ## Resume
+
+      {:ok, run} = Sconce.PPO.start_link(resume: true, out: "run")
+
+  continues from `last.safetensors`, and reaches the weights of an uninterrupted run to the last bit. A given option
+  overrides the recorded one. Only #{Enum.map_join(Table.free(), ", ", &"`#{inspect(&1)}`")} and `:progress` may change;
+  any other difference is an error of kind `:mismatch` whose `details` list all `differences`.
+
+  ## Options
+
+  `:env` and `:out` are required. Every option of `Sconce.Policy.Spec` is accepted too, unless a `:spec` is given.
+  Embedding and heads are those of the environment. The default policy is `backbone: :mlp, hidden_sizes: [64, 64],
+  activation: :tanh, critic: :separate, head_hidden_size: 0`.
+
+  #{Settings.docs()}
+
+  ## Events
+
+  A subscriber receives `{:sconce_ppo, run, event}`, where `event.event` is
+
+  | event | content |
+  |---|---|
+  | `:start` | `env`, `rows`, `updates`, `steps` and `weights` of the run, `threads` |
+  | `:resumed` | `step` of the saved state |
+  | `:update` | a point of the `history` below, and `updates_in_all` |
+  | `:saved` | `update` and `path` of a state |
+  | `:failed` | `update` and `reason` of the error that ends the run |
+  | `:done` | `result` of `await/2` |
+  """
+
+  alias Sconce.{Error, Native, Options, Run}
+  alias Sconce.Policy.{Spec, Widths}
+
+  require Logger
+
+  @events Map.new(~w(start resumed update saved failed done)a, &{to_string(&1), &1})
+  @stopped Map.new(~w(finished target budget stopped)a, &{to_string(&1), &1})
+
+  @typedoc "The pid or the name of a run."
+  @type run :: GenServer.server()
+
+  @typedoc """
+  The report of a run.
+
+  | key | content |
+  |---|---|
+  | `stopped` | `:finished`, `:target` (`:target_return` was reached), `:budget` (`:max_minutes`) or `:stopped` |
+  | `env`, `spec`, `options`, `weights` | environment, Spec, options, number of weights |
+  | `updates`, `steps`, `episodes`, `seconds` | how long the run was |
+  | `mean_return` | mean of the last 100 episodes, nil before the first end |
+  | `best_return`, `best_update` | the best such mean, and its update |
+  | `history` | a list of points, see below |
+  | `out`, `curve` | paths of the folder and of the curve |
+
+  A point has `updates`, `steps`, `seconds`, `episodes`, `mean_return`, `mean_length`, `steps_per_second`,
+  `rollout_share` of the time, `learning_rate`, `grad_norm`, `loss`, `explained_variance` of the value, `stopped_early`
+  (the share of updates that `:target_kl` ended), `rewards` (the mean of each reward term per step) and `figures`:
+  `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`.
+  """
+  @type report :: map
+
+  @doc """
+  Starts a run. An invalid option raises `ArgumentError` here; any other error is returned by `await/2`.
+
+      iex> out = Path.join(System.tmp_dir!(), "sconce-ppo-" <> System.pid())
+      iex> small = [environments: 4, rollout_steps: 8, minibatches: 2, hidden_sizes: [8]]
+      iex> {:ok, run} = Sconce.PPO.start_link([env: :cart_pole, out: out, steps: 64] ++ small)
+      iex> {:ok, report} = Sconce.PPO.await(run)
+      iex> {report.stopped, report.updates, report.steps}
+      {:finished, 2, 64}
+      iex> Sconce.PPO.report(out) == {:ok, report}
+      true
+      iex> {:ok, longer} = Sconce.PPO.start_link(resume: true, out: out, steps: 96)
+      iex> {:ok, report} = Sconce.PPO.await(longer)
+      iex> report.updates
+      3
+      iex> {:ok, policy} = Sconce.Policy.load(Path.join(out, "last.safetensors"))
+      iex> inspect(policy) =~ "vector 4 -> mlp"
+      true
+      iex> for process <- [run, longer], do: GenServer.stop(process)
+      [:ok, :ok]
+      iex> File.rm_rf!(out) != []
+      true
+  """
+  @spec start_link(keyword) :: GenServer.on_start()
+  def start_link(opts) do
+    {name, opts} = opts |> Options.keyword!() |> Keyword.split([:name])
+    if name[:name], do: Options.name!(name[:name])
+    settings = Settings.new!(opts)
+
+    Run.start_link(
+      %Run{
+        settings: settings,
+        op: :learn,
+        tag: :sconce_ppo,
+        start: &native(&1, settings),
+        named: &named/1,
+        complete: &complete(&1, settings),
+        early: [:resumed, :start],
+        shown: [:update]
+      },
+      name
+    )
+  end
+
+  @doc false
+  def child_spec(opts) do
+    start = {__MODULE__, :start_link, [opts]}
+    %{id: __MODULE__, start: start, restart: :temporary, shutdown: 30_000}
+  end
+
+  @doc """
+  Waits for the result of a run. Any number of processes may wait. `start_link/1` has an example.
+
+  | kind of error | cause |
+  |---|---|
+  | `:deadline` | no result after `timeout` milliseconds; the run continues |
+  | `:cancelled` | the process is gone, or the run was stopped before its first update |
+  | `:non_finite` | a reward, value, loss or gradient is not finite; the last saved state is kept |
+  | `:io` | a state could not be saved |
+  | `:mismatch`, `:not_found`, `:corrupt` | environment, Spec, folder and options do not fit each other |
+  """
+  @spec await(run, timeout) :: {:ok, report} | {:error, Error.t()}
+  defdelegate await(run, timeout \\ :infinity), to: Run
+
+  @doc "Sends the events of a run to the caller, as `{:sconce_ppo, pid, event}`."
+  @spec subscribe(run) :: :ok | {:error, Error.t()}
+  defdelegate subscribe(run), to: Run
+
+  @doc """
+  Stops a run after its present update: it saves `last.safetensors` and returns a report whose `stopped` is `:stopped`
+  from `await/2`. On a run that is over this is a no-op.
+  """
+  @spec stop(run) :: :ok | {:error, Error.t()}
+  defdelegate stop(run), to: Run
+
+  @doc """
+  Returns the `status` of a run (`:running`, `:done` or `:failed`), its folder `out`, and its latest `update`, nil
+  before the first one.
+  """
+  @spec info(run) :: map | {:error, Error.t()}
+  defdelegate info(run), to: Run
+
+  @doc """
+  Reads the report of a run that is over from its folder; `start_link/1` has an example.
+
+  The error is of kind `:not_found` if the folder has no `report.json`, and of kind `:corrupt` if that file is not a
+  report.
+  """
+  @spec report(Path.t()) :: {:ok, report} | {:error, Error.t()}
+  def report(out) do
+    out = out |> Options.path!() |> Path.expand()
+    with {:ok, report} <- Native.ppo_report(out), do: {:ok, whole(report, out)}
+  end
+
+  defp native(ref, %{source: source, out: out, options: options, resume: resume}) do
+    with {:ok, {env, spec}} <- source,
+         :ok <- Widths.warn(spec),
+         do: Native.ppo_start(ref, env, Spec.to_native(spec), out, options, resume)
+  end
+
+  defp named(event), do: Map.update!(event, :event, &Map.fetch!(@events, &1))
+
+  # Draws the curve. If the file cannot be written, the report is still returned.
+  defp complete(report, %{out: out}) do
+    report = whole(report, out)
+
+    case Curve.write(report, curve(out)) do
+      :ok ->
+        %{report | curve: curve(out)}
+
+      {:error, error} ->
+        Logger.warning(Exception.message(error))
+        report
+    end
+  end
+
+  defp whole(report, out) do
+    curve = if File.exists?(curve(out)), do: curve(out)
+
+    report
+    |> Map.merge(%{out: out, curve: curve})
+    |> Map.update!(:spec, &Spec.from_native/1)
+    |> Map.update!(:options, &Table.by_name/1)
+    |> Map.update!(:stopped, &Map.fetch!(@stopped, &1))
+  end
+
+  defp curve(out), do: Path.join(out, "curve.svg")
+end

@@ -1,0 +1,98 @@
+defmodule Sconce.PPO.Curve do
+  @moduledoc """
+  Draws the learning curve of a run of `Sconce.PPO`: as an SVG for a page, or as a small plot for a terminal.
+
+  The SVG shows the mean return of the last 100 episodes, the entropy of the policy, the divergence of an update, the
+  share of actions beyond the clip, the share of the variance that the value explains, its loss, and the pace.
+  """
+
+  alias Sconce.{Env, Error, Figures}
+  alias Sconce.Trainer.Curve.{Page, Plot, Scale}
+
+  @tall 300
+  @short 120
+  @colors %{
+    mean_return: "#2563eb",
+    entropy: "#7c3aed",
+    approx_kl: "#db2777",
+    clip_fraction: "#ea580c",
+    explained_variance: "#0d9488",
+    value_loss: "#0891b2",
+    steps_per_second: "#65a30d"
+  }
+
+  @doc """
+  Returns the curve as the text of an SVG file.
+
+      iex> point = %{steps: 64, mean_return: 20.0, steps_per_second: 1.0e5, explained_variance: 0.1, figures: %{}}
+      iex> report = %{env: "cart_pole", history: [point, %{point | steps: 128}], steps: 128, seconds: 1.0, best_return: 20.0}
+      iex> Sconce.PPO.Curve.svg(report) =~ "128 steps in 0:01 · best mean return 20.0"
+      true
+  """
+  @spec svg(map) :: String.t()
+  def svg(report), do: Page.svg("Learning #{report.env}", summary(report), [], rows(report))
+
+  @doc """
+  Writes `svg/1` to a file. A path that does not end in `.svg` is an error of kind `:mismatch`, and a failed write is
+  one of kind `:io`.
+  """
+  @spec write(map, Path.t()) :: :ok | {:error, Error.t()}
+  def write(report, path), do: report |> svg() |> Page.write(path, :write_curve)
+
+  @doc """
+  Returns the mean returns as lines of text, about `width` by `height` characters of braille; empty with fewer than
+  two points.
+  """
+  @spec text(map, pos_integer, pos_integer) :: String.t()
+  def text(report, width \\ 60, height \\ 8) do
+    case points(report, :mean_return) do
+      [_, _ | _] = points -> Plot.text("mean return of 100 episodes", points, width, height)
+      _too_few -> ""
+    end
+  end
+
+  @doc "Returns the points of `key` in the history of a report, as `{steps, value}`."
+  @spec points(map, atom) :: [{non_neg_integer, number}]
+  def points(%{history: history}, key) do
+    for point <- history, value = value(point, key), do: {point.steps, value}
+  end
+
+  defp value(point, key), do: Map.get_lazy(point, key, fn -> point.figures[key] end)
+
+  defp rows(report) do
+    pairs = [[:entropy, :approx_kl], [:clip_fraction, :explained_variance]]
+    last = [:value_loss, :steps_per_second]
+    first = [{@tall, [panel(report, :mean_return)]}]
+
+    first ++
+      for(keys <- pairs, do: {@short, Enum.map(keys, &panel(report, &1))}) ++
+      [{@short, Enum.map(last, &Map.put(panel(report, &1), :x, "steps"))}]
+  end
+
+  defp panel(report, :mean_return) do
+    trace = {:trace, @colors.mean_return, points(report, :mean_return), nil}
+    %{title: "mean return of 100 episodes", series: [trace | solved(report)], x: nil}
+  end
+
+  defp panel(report, key),
+    do: %{title: title(key), series: [{:line, @colors[key], points(report, key)}], x: nil}
+
+  defp solved(report) do
+    with true <- report.env in Enum.map(Env.names(), &to_string/1),
+         {:ok, %{solved: solved}} when solved != nil <- Env.spec(String.to_atom(report.env)),
+         do: [{:rule, "#64748b", solved, "solved #{Scale.number(solved, 0)}"}],
+         else: (_ -> [])
+  end
+
+  defp title(:approx_kl), do: "divergence of an update, nats"
+  defp title(:entropy), do: "entropy, nats"
+  defp title(:clip_fraction), do: "share of actions beyond the clip"
+  defp title(:steps_per_second), do: "steps a second"
+  defp title(key), do: key |> to_string() |> String.replace("_", " ")
+
+  defp summary(report) do
+    best = report.best_return
+    best = if best, do: " · best mean return #{Scale.number(best, 1)}", else: ""
+    "#{Figures.grouped(report.steps)} steps in #{Scale.clock(report.seconds)}#{best}"
+  end
+end

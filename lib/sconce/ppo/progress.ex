@@ -1,0 +1,156 @@
+defmodule Sconce.PPO.Progress do
+  @moduledoc """
+  Shows the events of a run of `Sconce.PPO` as text: in a terminal a live line, and elsewhere a line about every ten
+  seconds.
+
+      {:ok, run} = Sconce.PPO.start_link(env: :cart_pole, out: "run")
+      {:ok, report} = Sconce.PPO.Progress.follow(run)
+
+  ```text
+  cart_pole · 32 rows · 244 updates of 2,048 steps · 9.2 k weights
+  update 61/244  124,928 steps  return 452.1  length 452  entropy 0.55  kl 0.003  152,310 steps/s  eta 0:02
+  ```
+  """
+
+  alias Sconce.{Figures, Options, PPO}
+  alias Sconce.Trainer.Curve.Scale
+
+  @clear "\r\e[K"
+  # Seconds between two live lines, and between two lines without a terminal.
+  @interval_s 0.1
+  @calm_s 10
+
+  @options [
+    terminal: [
+      type: {:or, [:boolean, nil]},
+      default: nil,
+      doc: "Whether the output is a terminal; `nil` detects it."
+    ]
+  ]
+
+  defstruct [:terminal, live: false, shown_s: -100.0]
+
+  @doc """
+  Returns a new display.
+
+  #{Options.docs(@options)}
+  """
+  def new(opts \\ []) do
+    [terminal: terminal] = Options.validate!(opts, @options)
+    %__MODULE__{terminal: if(terminal == nil, do: IO.ANSI.enabled?(), else: terminal)}
+  end
+
+  @doc """
+  Subscribes to a run, writes its events to `:device` and returns the result of `Sconce.PPO.await/2`. Also accepts the
+  options of `new/1`.
+  """
+  def follow(run, opts \\ []) do
+    {device, opts} = opts |> Options.keyword!() |> Keyword.pop(:device, :stdio)
+    progress = new(opts)
+    Options.server?(run) || Options.argument!("run", run, "the pid or the name of a run")
+
+    case GenServer.whereis(run) do
+      pid when is_pid(pid) -> follow(pid, progress, device)
+      _none_here -> PPO.await(run)
+    end
+  end
+
+  defp follow(run, progress, device) do
+    monitor = Process.monitor(run)
+    outcome = with :ok <- PPO.subscribe(run), do: listen(run, monitor, progress, device)
+    Process.demonitor(monitor, [:flush])
+    outcome
+  end
+
+  defp listen(run, monitor, progress, device) do
+    receive do
+      {:sconce_ppo, ^run, event} ->
+        {text, progress} = write(progress, event)
+        IO.write(device, text)
+
+        case event do
+          %{event: :done, result: result} -> result
+          _more -> listen(run, monitor, progress, device)
+        end
+
+      {:DOWN, ^monitor, :process, _pid, _reason} ->
+        IO.write(device, clear(progress))
+        PPO.await(run)
+    end
+  end
+
+  @doc """
+  Returns the text of an event, and the updated display.
+
+      iex> progress = Sconce.PPO.Progress.new(terminal: false)
+      iex> {text, _progress} = Sconce.PPO.Progress.write(progress, %{event: :resumed, step: 4096})
+      iex> IO.iodata_to_binary(text)
+      "continues from step 4,096\\n"
+  """
+  @spec write(%__MODULE__{}, map) :: {iodata, %__MODULE__{}}
+  def write(progress, %{event: :start} = event) do
+    update = div(event.steps, max(event.updates, 1))
+
+    stays(
+      progress,
+      "#{event.env} · #{Figures.grouped(event.rows)} rows · #{Figures.counted(event.updates, "update")} of " <>
+        "#{Figures.grouped(update)} steps · #{Figures.grouped(event.weights)} weights"
+    )
+  end
+
+  def write(progress, %{event: :resumed, step: step}),
+    do: stays(progress, "continues from step #{Figures.grouped(step)}")
+
+  def write(progress, %{event: :update} = event) do
+    last? = event.updates == event.updates_in_all
+    interval = if progress.terminal, do: @interval_s, else: @calm_s
+
+    cond do
+      event.seconds - progress.shown_s < interval and not last? -> {[], progress}
+      progress.terminal -> live(%{progress | shown_s: event.seconds}, line(event))
+      true -> stays(%{progress | shown_s: event.seconds}, line(event))
+    end
+  end
+
+  def write(progress, %{event: :failed} = event),
+    do: stays(progress, "update #{event.update} failed: #{event.reason}")
+
+  def write(progress, %{event: :done}), do: stays(progress, [])
+  def write(progress, _event), do: {[], progress}
+
+  defp live(progress, text), do: {[@clear, text], %{progress | live: true}}
+
+  defp stays(progress, lines) do
+    text = for line <- List.wrap(lines), do: [line, "\n"]
+    # The last live line stays.
+    before = if lines == [] and progress.live, do: "\n", else: clear(progress)
+    {[before | text], %{progress | live: false}}
+  end
+
+  defp clear(%{live: true}), do: @clear
+  defp clear(_progress), do: []
+
+  defp line(event) do
+    Enum.join(
+      [
+        "update #{Figures.grouped(event.updates)}/#{Figures.grouped(event.updates_in_all)}",
+        "#{Figures.grouped(event.steps)} steps",
+        "return #{number(event.mean_return, 1)}",
+        "length #{number(event.mean_length, 0)}",
+        "entropy #{number(event.figures[:entropy], 2)}",
+        "kl #{number(event.figures[:approx_kl], 3)}",
+        "#{Figures.grouped(round(event.steps_per_second))} steps/s",
+        "eta #{eta(event)}"
+      ],
+      "  "
+    )
+  end
+
+  defp number(nil, _digits), do: "-"
+  defp number(value, digits), do: Scale.number(value, digits)
+
+  defp eta(event) do
+    left = event.updates_in_all - event.updates
+    Scale.clock(event.seconds / event.updates * left)
+  end
+end
