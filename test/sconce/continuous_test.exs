@@ -144,10 +144,10 @@ defmodule Sconce.ContinuousTest do
     end
 
     test "plays as its forward passes predict, and keeps its memory in snapshots", %{tmp_dir: dir} do
-      for heads <- [:independent, :autoregressive] do
+      for heads <- [:independent, :autoregressive], critic <- [:shared, :separate] do
         spec =
           [embedding: {Cart, queue_depth: 2}, heads: heads, prior: true, value_head: true] ++
-            [backbone: :gru, hidden_size: 16, num_layers: 1]
+            [critic: critic, backbone: :gru, hidden_size: 16, num_layers: 1]
 
         {:ok, policy} = Policy.init(spec, seed: 3)
         path = dir <> "/#{heads}.safetensors"
