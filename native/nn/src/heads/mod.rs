@@ -71,6 +71,7 @@ impl Trunk {
     }
 }
 
+/// The layers of the heads; of all but the value head if a critic gives the value.
 enum Layers {
     /// `logits = W x` for all heads together. Weight: `logits`.
     Linear(Linear),
