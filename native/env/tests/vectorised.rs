@@ -274,7 +274,7 @@ fn a_snapshot_that_does_not_fit_is_refused() {
         |s| s.steps.push(0),
         |s| s.stack.push(0.0),
         |s| s.states[0] = f32::NAN,
-        |s| s.returns[0] = f32::INFINITY,
+        |s| s.returns[0] = f32::NAN,
         |s| s.ended[1] = 2,
         |s| s.steps[2] = 501,
     ];
@@ -329,6 +329,9 @@ fn options_outside_their_bounds_are_refused() {
     assert_eq!(refused(|o| o.action_repeat = 0), Kind::OutOfRange);
     assert_eq!(refused(|o| o.frame_stack = 0), Kind::OutOfRange);
     assert_eq!(refused(|o| o.time_limit = Some(0)), Kind::OutOfRange);
+    assert_eq!(refused(|o| (o.count, o.frame_stack) = (1 << 20, 256)), Kind::OutOfRange);
+    let heavy = |o: &mut EnvOptions| o.reward_weights = vec![("angle".into(), 1e7)];
+    assert_eq!(refused(heavy), Kind::OutOfRange);
     assert_eq!(refused(|o| o.opponent = Some("idle".into())), Kind::Mismatch);
     assert_eq!(refused(|o| o.reward_weights = vec![("angle".into(), f32::NAN)]), Kind::NonFinite);
     assert!(serde_json::from_str::<EnvOptions>(r#"{"counts": 3}"#).is_err());

@@ -243,6 +243,7 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
     }
 
     /// [`gather`](Self::gather) where a scripted player takes seat 1.
+    #[allow(clippy::needless_range_loop)] // one lane of all arrays at a time
     fn gather_against(
         shard: &Shard<'_>,
         rules: &Rules,

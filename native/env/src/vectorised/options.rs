@@ -17,6 +17,10 @@ const MAX_TIME_LIMIT: u32 = 1 << 24;
 const MAX_REPEAT: u32 = 1000;
 /// Maximum number of stacked observations.
 const MAX_STACK: usize = 256;
+/// Maximum number of numbers in the observations of all rows, which take 1 GiB.
+const MAX_NUMBERS: usize = 1 << 28;
+/// Maximum magnitude of a weight. A larger one is probably a typo.
+const MAX_WEIGHT: f32 = 1e6;
 
 /// What happens after the end of an episode. The names are Gymnasium's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +80,7 @@ impl Default for EnvOptions {
 }
 
 /// Description of a world under some options.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EnvSpec {
     /// Name of the world.
     pub name: &'static str,
@@ -149,6 +153,8 @@ impl EnvOptions {
             players: world.players.iter().map(|(name, _)| *name).collect(),
             solved: world.solved,
         };
+        let numbers = self.count * spec.seats * spec.observation_size;
+        within("numbers in all observations", numbers, MAX_NUMBERS)?;
         Ok((world, rules, spec))
     }
 
@@ -163,6 +169,10 @@ impl EnvOptions {
             if !weight.is_finite() {
                 let what = format!("weight of {name}");
                 return Err(Error::NonFinite { what, value: f64::from(*weight) });
+            }
+            if weight.abs() > MAX_WEIGHT {
+                let (field, max) = (format!("weight of {name}"), f64::from(MAX_WEIGHT));
+                return Err(Error::out_of_range(field, f64::from(*weight), -max, max));
             }
             *slot = *weight;
         }
