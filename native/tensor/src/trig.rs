@@ -3,7 +3,8 @@
 //! The argument is reduced by a multiple of pi/2 (Cody & Waite 1980), and each half of the result is a polynomial on
 //! -pi/4..pi/4 (the coefficients of Cephes `sinf` and `cosf`).
 
-use std::f32::consts::FRAC_2_PI;
+use std::f32::consts::{PI, TAU};
+use std::f64::consts::FRAC_2_PI;
 
 use crate::simd::mul_add;
 
@@ -14,6 +15,18 @@ pub const LIMIT: f32 = 1e6;
 const ROUND: f32 = 12_582_912.0;
 /// The first 24 bits of pi/2, the next 24 bits, and the next 24 bits.
 const HALF_PI: [f32; 3] = [1.570_796_4, -4.371_139e-8, -1.715_124_5e-15];
+
+/// The integer nearest to `x * factor`, plus [`ROUND`].
+#[inline(always)]
+fn nearest<const FMA: bool>(x: f32, factor: f64) -> f32 {
+    // The same constant for f64, whose products have no rounding error that matters.
+    const ROUND_64: f64 = 6_755_399_441_055_744.0;
+    if FMA {
+        x.mul_add(factor as f32, ROUND)
+    } else {
+        (f64::from(x) * factor + ROUND_64 - ROUND_64) as f32 + ROUND
+    }
+}
 
 /// The remainder of `x` after `n` times pi/2.
 #[inline(always)]
@@ -31,7 +44,7 @@ fn reduce<const FMA: bool>(x: f32, n: f32) -> f32 {
 #[inline(always)]
 #[allow(clippy::excessive_precision)] // the published coefficients
 pub fn sin_cos_with<const FMA: bool>(x: f32) -> (f32, f32) {
-    let shifted = mul_add::<FMA>(x, FRAC_2_PI, ROUND);
+    let shifted = nearest::<FMA>(x, FRAC_2_PI);
     let quadrant = shifted.to_bits();
     let r = reduce::<FMA>(x, shifted - ROUND);
     let z = r * r;
@@ -50,9 +63,11 @@ pub fn sin_cos_with<const FMA: bool>(x: f32) -> (f32, f32) {
 /// The angle in -pi..=pi that equals `x` up to full turns, for |x| up to [`LIMIT`].
 #[inline(always)]
 pub fn wrap_with<const FMA: bool>(x: f32) -> f32 {
-    let turns = mul_add::<FMA>(x, FRAC_2_PI / 4.0, ROUND) - ROUND;
+    let turns = nearest::<FMA>(x, FRAC_2_PI / 4.0) - ROUND;
     let wrapped = reduce::<FMA>(x, 4.0 * turns);
-    wrapped.clamp(-std::f32::consts::PI, std::f32::consts::PI)
+    // Rounding may have chosen the other neighbour near a half turn.
+    let below = if wrapped > PI { wrapped - TAU } else { wrapped };
+    if below < -PI { below + TAU } else { below }
 }
 
 crate::dispatch! {

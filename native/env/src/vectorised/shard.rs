@@ -196,7 +196,7 @@ impl Shard<'_> {
         self.log.ended.push((self.first * self.seats + row) as u32);
         if self.width == O {
             let (rows, _) = self.observations.as_chunks::<O>();
-            self.log.finals.extend(rows[row]);
+            self.log.finals.extend_from_slice(&rows[row]);
         } else {
             self.log.finals.extend_from_slice(&self.observations[row * self.width..][..self.width]);
         }
