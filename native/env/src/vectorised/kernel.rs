@@ -57,7 +57,17 @@ impl Outcome {
     /// The lanes, as bits, whose episode ended.
     #[inline(always)]
     fn ends(&self) -> u32 {
-        (0..LANES).fold(0, |bits, i| bits | (self.terminated[i] | self.truncated[i]) << i)
+        // No lane has a shift of 0, so that all lanes are computed in the same way: in one vector.
+        let shifted = |i: usize| (self.terminated[i] | self.truncated[i]) << (i + 1);
+        let mut bits: [u32; LANES] = std::array::from_fn(shifted);
+        let mut half = LANES / 2;
+        while half > 0 {
+            for i in 0..half {
+                bits[i] |= bits[i + half];
+            }
+            half /= 2;
+        }
+        bits[0] >> 1
     }
 
     /// Writes rewards and flags of a block row by row, for the last block and for several seats.
@@ -287,14 +297,14 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
     /// Writes the observations of a block to the caller's rows.
     #[inline(always)]
     fn write_observations<const FMA: bool>(shard: &mut Shard<'_>, block: usize, turns: usize) {
+        let (rows, _) = shard.observations.as_chunks_mut::<O>();
         if W::SEATS == 1
             && shard.stack.is_empty()
+            && rows.len() >= (block + 1) * LANES
             && let Some(state) = shard.state[block * S..].first_chunk::<S>()
-            && let (rows, _) = shard.observations.as_chunks_mut::<O>()
-            && let Some(rows) = rows[block * LANES..].first_chunk_mut::<LANES>()
         {
-            for (i, row) in rows[..turns.min(LANES)].iter_mut().enumerate() {
-                *row = W::observe::<FMA>(std::array::from_fn(|k| state[k].0[i]), 0);
+            for (i, row) in rows[block * LANES..][..turns].iter_mut().enumerate() {
+                *row = W::observe::<FMA>(std::array::from_fn(|k| state[k].0[i % LANES]), 0);
             }
         } else {
             Self::write_observation_rows::<FMA>(shard, block);
