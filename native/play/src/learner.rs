@@ -1,8 +1,18 @@
 //! A policy that learns from segments: passes over their frames in batches, each with an update of the weights.
+//!
+//! A large batch for a small policy is cut in two, and each half learns on a thread of its own with a copy of the
+//! weights: the layers are too small to share their work among threads. Both copies take the same update, by the sum of
+//! both gradients. The cut depends on the sizes alone, so results do not depend on the number of threads.
 
+use std::sync::OnceLock;
+
+use sconce_data::Batch;
 use sconce_nn::Policy;
-use sconce_tensor::Result;
+use sconce_nn::checkpoint::Optimiser;
+use sconce_ops::weights::Weight;
 use sconce_tensor::rng::Rng;
+use sconce_tensor::simd::add_assign;
+use sconce_tensor::{Error, Result, pool};
 use sconce_train::objective::{Figures, Objective, Objectives};
 use sconce_train::step::{Stepper, Task};
 use sconce_train::weights::WeightTransforms;
@@ -11,9 +21,16 @@ use crate::objective::{Clipped, Scheduled};
 use crate::options::PpoOptions;
 use crate::segment::{Gather, Segment, Sequence, frames, sequences};
 
+/// The most weights of a policy that is copied. The layers of a larger one share their work among threads.
+const SMALL: usize = 1 << 20;
+/// The fewest frames of a batch that is cut in two.
+const LARGE: usize = 256;
+
 /// A policy that learns from segments.
 pub struct Learner {
-    stepper: Stepper<'static>,
+    /// One, or two with the same weights.
+    steppers: Vec<Stepper<'static>>,
+    clipped: Clipped,
     terms: Scheduled,
     options: PpoOptions,
     /// Whether the policy has a memory.
@@ -44,33 +61,38 @@ impl Learner {
     /// `Mismatch` for heads without a value.
     pub fn new(policy: &Policy, options: &PpoOptions) -> Result<Self> {
         let clipped = Clipped::new(&policy.spec().heads, options.terms(0.0))?;
-        let terms = clipped.scheduled();
-        let all: Vec<Box<dyn Objective>> = vec![Box::new(clipped)];
-        let stepper = Stepper::new(
-            policy,
-            Objectives::new(all),
-            WeightTransforms::default(),
-            options.adam(),
-            options.optimiser.max_grad_norm,
-            options.machine.seed,
-        )?;
+        let stepper = || {
+            let all: Vec<Box<dyn Objective>> = vec![clipped.copy_on(policy.device())?];
+            Stepper::new(
+                policy,
+                Objectives::new(all),
+                WeightTransforms::default(),
+                options.adam(),
+                options.optimiser.max_grad_norm,
+                options.machine.seed,
+            )
+        };
+        let remembers = !policy.zero_state(1)?.0.is_empty();
+        let small = policy.num_weights() <= SMALL && options.batch_frames(remembers) >= LARGE;
+        let copies = if small { 2 } else { 1 };
         Ok(Learner {
-            stepper,
-            terms,
+            steppers: (0..copies).map(|_| stepper()).collect::<Result<_>>()?,
+            terms: clipped.scheduled(),
+            clipped,
             options: options.clone(),
-            remembers: !policy.zero_state(1)?.0.is_empty(),
+            remembers,
             torn: false,
         })
     }
 
     /// The policy that learns, its optimiser and its state.
     pub fn stepper(&self) -> &Stepper<'static> {
-        &self.stepper
+        &self.steppers[0]
     }
 
-    /// The policy that learns, its optimiser and its state, to restore an earlier one.
-    pub fn stepper_mut(&mut self) -> &mut Stepper<'static> {
-        &mut self.stepper
+    /// Restores the moments of an earlier run after `updates` updates.
+    pub fn load_moments(&mut self, updates: u64, moments: &Optimiser) -> Result<()> {
+        self.steppers.iter_mut().try_for_each(|stepper| stepper.load_moments(updates, moments))
     }
 
     /// Whether an update has failed after it had changed weights: they are those of no whole update.
@@ -102,25 +124,23 @@ impl Learner {
         update: u64,
         done: f64,
     ) -> Result<Updated> {
-        let zero = self.stepper.policy().zero_state(1)?;
-        let gather = Gather::new(self.stepper.policy().spec(), segments, &zero)?;
+        let policy = self.stepper().policy();
+        let gather = Gather::new(policy.spec(), segments, &policy.zero_state(1)?)?;
         let rate = self.options.learning_rate(done);
-        let parts = self.options.ppo.minibatches;
+        let (epochs, parts) = (self.options.ppo.epochs as u64, self.options.ppo.minibatches);
         let mut updated = Updated { explained_variance: explained(segments), ..Updated::default() };
         self.torn = true;
         'update: for (epoch, order) in orders.enumerate() {
             for (i, part) in cut(&order, parts).enumerate() {
-                let (batch, state) = gather.batch(part)?;
-                let draw = (update * self.options.ppo.epochs as u64 + epoch as u64) * parts as u64
-                    + i as u64;
-                let learned = self.stepper.learn(Task::new(&batch, &state, draw))?;
-                if self.is_far(&learned.figures) {
-                    self.stepper.forget();
+                let draw = (update * epochs + epoch as u64) * parts as u64 + i as u64;
+                let figures = self.learn_batch(&gather, part, draw)?;
+                if self.is_far(&figures) {
+                    self.steppers.iter_mut().for_each(Stepper::forget);
                     updated.stopped = true;
                     break 'update;
                 }
-                updated.grad_norm += self.stepper.update(rate)?;
-                updated.figures.add(&learned.figures, 1.0);
+                updated.grad_norm += self.step(rate)?;
+                updated.figures.add(&figures, 1.0);
                 updated.batches += 1;
             }
         }
@@ -131,6 +151,54 @@ impl Learner {
         Ok(updated)
     }
 
+    /// Computes the gradient of a batch, in every stepper.
+    fn learn_batch(
+        &mut self,
+        gather: &Gather<'_>,
+        batch: &[Sequence],
+        draw: u64,
+    ) -> Result<Figures> {
+        let parts: Vec<&[Sequence]> = cut(batch, self.steppers.len()).collect();
+        let batches = in_parallel(parts.iter().collect(), |part| gather.batch(part))?;
+        let columns = Batch::columns(batches.iter().map(|(batch, _)| batch));
+        let whole = [self.clipped.denominators(&columns, None)?];
+        let mut first = 0;
+        let tasks = batches.iter().zip(&mut self.steppers).map(|((batch, state), stepper)| {
+            let task = Task { first, denominators: Some(&whole), ..Task::new(batch, state, draw) };
+            first += batch.frames.batch;
+            (stepper, task)
+        });
+        let learned = in_parallel(tasks.collect(), |(stepper, task)| stepper.learn(task))?;
+        let mut figures = Figures::default();
+        learned.iter().for_each(|learned| figures.add(&learned.figures, 1.0));
+        self.share_gradients();
+        Ok(figures)
+    }
+
+    /// Adds up the gradients of all steppers, for all steppers.
+    fn share_gradients(&self) {
+        let [first, others @ ..] = &self.steppers[..] else { return };
+        for other in others {
+            for (sum, own) in values(first).zip(values(other)) {
+                own.gradient(|own| sum.accumulate(|sum, _| add_assign(sum, own)));
+            }
+        }
+        for other in others {
+            for (sum, own) in values(first).zip(values(other)) {
+                sum.gradient(|sum| own.gradient(|own| own.copy_from_slice(sum)));
+            }
+        }
+    }
+
+    /// Updates the weights of every stepper by the same gradient; returns its norm.
+    fn step(&mut self, rate: f64) -> Result<f64> {
+        let mut norm = 0.0;
+        for stepper in &mut self.steppers {
+            norm = stepper.update(rate)?;
+        }
+        Ok(norm)
+    }
+
     /// Whether the weights have moved so far from those before the update that it must stop.
     fn is_far(&self, figures: &Figures) -> bool {
         let kl = figures.named.get("approx_kl");
@@ -138,11 +206,28 @@ impl Learner {
     }
 }
 
+fn values<'a>(stepper: &'a Stepper<'static>) -> impl Iterator<Item = &'a Weight> {
+    stepper.policy().weights().values()
+}
+
 /// `order` in `parts` consecutive parts of nearly equal length; none is empty.
 fn cut(order: &[Sequence], parts: usize) -> impl Iterator<Item = &[Sequence]> {
     let n = order.len();
     let bounds = move |i: usize| i * n / parts..(i + 1) * n / parts;
     (0..parts).map(move |i| &order[bounds(i)]).filter(|part| !part.is_empty())
+}
+
+/// The results of `work` for all parts, in order, with the parts side by side.
+fn in_parallel<P: Send, T: Send + Sync>(
+    parts: Vec<P>,
+    work: impl Fn(P) -> Result<T> + Sync + Send,
+) -> Result<Vec<T>> {
+    let results: Vec<OnceLock<Result<T>>> = parts.iter().map(|_| OnceLock::new()).collect();
+    pool::hand_out(parts, |i, part| {
+        let _ = results[i].set(work(part));
+    });
+    let missing = || Err(Error::not_found("a part of a batch"));
+    results.into_iter().map(|cell| cell.into_inner().unwrap_or_else(missing)).collect()
 }
 
 /// A random order (Fisher and Yates, by Durstenfeld 1964).

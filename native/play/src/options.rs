@@ -145,6 +145,21 @@ impl PpoOptions {
         (rows as u64).saturating_mul(self.rollout.rollout_steps as u64)
     }
 
+    /// Frames of a batch that can be cut, which for a policy with memory are those of at least two sequences.
+    pub(crate) fn batch_frames(&self, remembers: bool) -> usize {
+        let rollout = &self.rollout;
+        let sequences = match remembers {
+            true => {
+                self.world.environments * rollout.rollout_steps.div_ceil(rollout.sequence_length)
+            }
+            false => self.rollout_frames() as usize,
+        };
+        match sequences / self.ppo.minibatches {
+            0 | 1 => 0,
+            _ => self.rollout_frames() as usize / self.ppo.minibatches,
+        }
+    }
+
     fn rollout_frames(&self) -> u64 {
         self.update_steps(self.world.environments)
     }

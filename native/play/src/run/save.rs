@@ -92,7 +92,7 @@ impl Earlier {
         let Earlier { checkpoint, progress } = self;
         let (player_numbers, moments): (Optimiser, Optimiser) =
             checkpoint.optimiser.into_iter().partition(|(name, _)| name.starts_with(PLAYER));
-        learner.stepper_mut().load_moments(progress.optimiser_updates, &moments)?;
+        learner.load_moments(progress.optimiser_updates, &moments)?;
         let own = |(name, numbers): (String, Vec<f32>)| {
             (name.trim_start_matches(PLAYER).to_string(), numbers)
         };
