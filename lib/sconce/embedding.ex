@@ -3,6 +3,7 @@ defmodule Sconce.Embedding do
   alias Sconce.Game.Declaration
 
   @size [type: :pos_integer, max: 65_536]
+  @floats [type: {:list, :float}, required: true]
   @schema [
     layout: [
       type: {:in, [:learned, :packed]},
@@ -64,6 +65,8 @@ defmodule Sconce.Embedding do
   How a frame becomes a vector: the input layout of a policy, as data.
 
     * `{:vector, n}` - `n` numbers, used unchanged.
+    * `{:normalised, mean: [..], deviation: [..]}` - as many numbers, each less its mean and divided by its
+      deviation, bounded to -10..10. `Sconce.PPO` makes it with `normalise_observations: true`.
     * `:melee` or `{:melee, opts}` - a `Sconce.Frame`: continuous features, then one row of a trained
       table for each id.
     * A `Sconce.Game` or a module that uses it, alone or as `{game, opts}` - a frame of that game.
@@ -99,10 +102,10 @@ defmodule Sconce.Embedding do
   """
 
   @typedoc "A complete embedding, with every option, as `new!/1` returns it."
-  @type t :: {:vector, pos_integer} | {:melee, keyword} | {Game.t(), keyword}
+  @type t :: {:vector, pos_integer} | {:normalised, keyword} | {:melee, keyword} | {Game.t(), keyword}
 
   @typedoc "An embedding as a caller may write it."
-  @type like :: :melee | Game.like() | {:melee | Game.like(), keyword} | {:vector, pos_integer}
+  @type like :: :melee | Game.like() | {:melee | Game.like(), keyword} | {:vector, pos_integer} | {:normalised, keyword}
 
   @typedoc "A part of the vector: `width` numbers from `offset` on."
   @type feature :: %{
@@ -129,6 +132,16 @@ defmodule Sconce.Embedding do
     {:vector, n}
   end
 
+  def new!({:normalised, opts}) do
+    own = Options.validate!(opts, mean: @floats, deviation: @floats)
+    [mean: mean, deviation: deviation] = for {name, list} <- own, do: {name, singles(list)}
+
+    (mean != [] and length(mean) == length(deviation) and Enum.all?(deviation, &(&1 > 0))) ||
+      raise ArgumentError, "option :deviation: expected as many numbers above 0 as means, got: #{inspect(deviation)}"
+
+    {:normalised, mean: mean, deviation: deviation}
+  end
+
   def new!(:melee), do: new!({:melee, []})
 
   def new!({:melee, opts}) when is_list(opts) do
@@ -141,6 +154,9 @@ defmodule Sconce.Embedding do
   end
 
   def new!(given), do: if(Game.game?(given), do: new!({given, []}), else: none!(given))
+
+  # The native side keeps 32-bit floats.
+  defp singles(list), do: Enum.map(list, &Declaration.single/1)
 
   defp none!(given) do
     raise ArgumentError,
@@ -164,7 +180,7 @@ defmodule Sconce.Embedding do
   @doc false
   # Whether the term has the form that `new!/1` returns.
   @spec whole?(term) :: boolean
-  def whole?({kind, _}) when kind in [:vector, :melee], do: true
+  def whole?({kind, _}) when kind in [:vector, :normalised, :melee], do: true
   def whole?({%Game{}, options}), do: Keyword.keyword?(options)
   def whole?(_other), do: false
 
@@ -188,6 +204,7 @@ defmodule Sconce.Embedding do
   def to_native(embedding) do
     case new!(embedding) do
       {:vector, n} -> %{vector: n}
+      {:normalised, own} -> %{normalised: Map.new(own)}
       {:melee, [{:layout, :packed} | past]} -> %{melee: Map.new(Keyword.merge(@packed, past))}
       {:melee, options} -> %{melee: Map.new(options)}
       {%Game{} = game, options} -> %{game: declared(game, options)}
@@ -205,6 +222,9 @@ defmodule Sconce.Embedding do
   # The reverse of `to_native/1`, for the Spec of a checkpoint.
   @spec from_native(map) :: t
   def from_native(%{vector: n}), do: {:vector, n}
+
+  def from_native(%{normalised: %{mean: mean, deviation: deviation}}),
+    do: {:normalised, mean: singles(mean), deviation: singles(deviation)}
 
   def from_native(%{melee: %{layout: "packed"} = options}),
     do: {:melee, packed(Map.to_list(options))}
@@ -286,6 +306,8 @@ defmodule Sconce.Embedding do
   @spec pack(like, term) :: {:ok, binary} | {:error, Error.t()}
   def pack(embedding, %{__struct__: Nx.Tensor} = tensor),
     do: pack(embedding, Tensor.floats(tensor))
+
+  def pack({:normalised, own}, numbers), do: pack({:vector, length(own[:mean])}, numbers)
 
   def pack({:vector, n}, numbers) when is_list(numbers) and length(numbers) == n,
     do: pack_numbers(numbers)

@@ -330,7 +330,7 @@ defmodule Sconce.Policy.Spec do
 
   defp input_norm(options, embedding) do
     case options[:input_norm] do
-      :auto -> Keyword.replace!(options, :input_norm, not match?({:vector, _}, embedding))
+      :auto -> Keyword.replace!(options, :input_norm, elem(embedding, 0) not in [:vector, :normalised])
       _given -> options
     end
   end
@@ -457,13 +457,15 @@ defmodule Sconce.Policy.Spec do
   end
 
   defp needed(%{embedding: {:melee, _options}}), do: "the heads of the controller"
-  defp needed(%{embedding: {:vector, _n}}), do: "a game whose inputs are declared"
+  defp needed(%{embedding: {kind, _n}}) when kind in [:vector, :normalised],
+    do: "a game whose inputs are declared"
   defp needed(%{embedding: {game, _options}}), do: "heads for the input of #{game.name}"
 
   @doc false
   # Whether the heads choose the parts of the game's input, so that the policy can read previous inputs.
   @spec reads_inputs?(t) :: boolean
-  def reads_inputs?(%__MODULE__{embedding: {:vector, _n}}), do: false
+  def reads_inputs?(%__MODULE__{embedding: {kind, _n}}) when kind in [:vector, :normalised],
+    do: false
   def reads_inputs?(%__MODULE__{embedding: {:melee, _options}} = spec), do: controller?(spec)
 
   def reads_inputs?(%__MODULE__{embedding: {game, _options}, heads: heads}),
@@ -576,6 +578,8 @@ defmodule Sconce.Policy.Spec do
   def backbone_text({name, o}), do: "#{name} #{o[:hidden_size]}x#{o[:num_layers]}"
 
   defp embedding_text({:vector, n}, _width), do: "vector #{n}"
+
+  defp embedding_text({:normalised, own}, _width), do: "vector #{length(own[:mean])} normalised"
   defp embedding_text({:melee, [layout: :packed]}, _width), do: "melee packed 288"
   defp embedding_text({:melee, [{:layout, :packed} | _]}, width), do: "melee packed#{width}"
   defp embedding_text({:melee, _options}, width), do: "melee#{width}"

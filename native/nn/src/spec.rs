@@ -7,7 +7,7 @@ pub use crate::backbone::config::*;
 pub use crate::backbone::table::Backbone;
 use crate::bounds::{MAX_HEAD_NAME, size, within};
 pub use crate::bounds::{MAX_LAYERS, MAX_PARTS, MAX_SIZE, MAX_STATE};
-pub use crate::embedding::{Declared, Embedding, Layout, Melee};
+pub use crate::embedding::{Declared, Embedding, Layout, Melee, Normalised};
 pub use crate::head::{Gaussian, HeadKind, NONE};
 use crate::{Error, Result};
 

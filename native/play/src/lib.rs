@@ -9,3 +9,4 @@ pub mod returns;
 pub mod rollout;
 pub mod run;
 pub mod segment;
+pub mod statistics;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use sconce_env::{EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped};
+use sconce_env::{EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Normaliser, Stepped};
 use sconce_nn::Policy;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::heads::{Decision, NONE};
@@ -51,6 +51,8 @@ struct Shard {
     previous: Vec<f32>,
     memory: State,
     outcome: Outcome,
+    /// Statistics of the observations since they were last taken, if they are wanted.
+    observed: Option<Normaliser>,
 }
 
 /// Outputs of a step of the environments.
@@ -134,6 +136,26 @@ impl Player {
         let mut all = vec![];
         self.shards.iter_mut().for_each(|shard| shard.envs.episodes(&mut all));
         all
+    }
+
+    /// Keeps statistics of all observations from now on.
+    pub fn observe(&mut self) {
+        let width = self.spec.observation_size;
+        self.shards.iter_mut().for_each(|shard| shard.observed = Some(Normaliser::new(width)));
+    }
+
+    /// Statistics of the observations since the last call, if they are [kept](Self::observe).
+    ///
+    /// # Errors
+    /// Those of [`Normaliser::add`].
+    pub fn take_observed(&mut self) -> Result<Normaliser> {
+        let mut all = Normaliser::new(self.spec.observation_size);
+        for shard in &mut self.shards {
+            if let Some(own) = &mut shard.observed {
+                all.add(&std::mem::replace(own, Normaliser::new(all.width())))?;
+            }
+        }
+        Ok(all)
     }
 
     /// Sums of each reward term since the last call.
@@ -236,7 +258,7 @@ impl Shard {
         envs.reset(None, &mut observations)?;
         let previous = vec![NONE; rows * policy.spec().heads.num_labels()];
         let (memory, outcome) = (policy.zero_state(rows)?, Outcome::default());
-        Ok(Shard { envs, first, observations, previous, memory, outcome })
+        Ok(Shard { envs, first, observations, previous, memory, outcome, observed: None })
     }
 
     fn numbers(&self) -> Result<PlayerNumbers> {
@@ -320,6 +342,9 @@ impl Shard {
         let (rows, heads) = (self.envs.rows(), &policy.spec().heads);
         if t.is_multiple_of(segment.stride) && !self.memory.0.is_empty() {
             segment.states.push(self.memory.clone());
+        }
+        if let Some(observed) = &mut self.observed {
+            observed.update(&self.observations)?;
         }
         let frames = embedded(policy, &self.observations, &self.previous)?;
         let (decision, memory) = policy.act(&frames, &self.memory, draw, &Context::default())?;

@@ -113,7 +113,11 @@ impl Segment {
     }
 
     fn ends(&self, t: usize, row: usize) -> bool {
-        let at = t * self.rows + row;
+        self.ends_at(t * self.rows + row)
+    }
+
+    /// Whether an episode ends at an index of the columns.
+    pub(crate) fn ends_at(&self, at: usize) -> bool {
         self.terminated[at] != 0 || self.truncated[at] != 0
     }
 }

@@ -17,8 +17,51 @@ use crate::bounds::{MAX_QUEUE_DEPTH, size, within};
 pub(super) enum Form {
     /// A vector of this width, used unchanged.
     Vector(usize),
+    /// A vector whose numbers are normalised.
+    Normalised(Normalised),
     Melee(Melee),
     Game(Declared),
+}
+
+/// Statistics of the numbers of a vector. The feature of a number x is `(x - mean) / deviation`, bounded to -10..=10.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Normalised {
+    /// Means of the numbers.
+    pub mean: Vec<f32>,
+    /// Standard deviations of the numbers.
+    pub deviation: Vec<f32>,
+}
+
+/// Bound of a normalised number.
+const BOUND: f32 = 10.0;
+
+impl Normalised {
+    pub(super) fn apply(&self, numbers: &mut [f32]) {
+        for ((x, mean), deviation) in numbers.iter_mut().zip(&self.mean).zip(&self.deviation) {
+            *x = ((*x - mean) / deviation).clamp(-BOUND, BOUND);
+        }
+    }
+
+    fn validate(&self) -> Result<()> {
+        size("embedding.normalised.mean (length)", self.mean.len(), 1)?;
+        let n = self.mean.len();
+        if self.deviation.len() != n {
+            let what = "embedding.normalised.deviation (length)";
+            return Err(crate::Error::mismatch(what, n, self.deviation.len()));
+        }
+        if let Some(mean) = self.mean.iter().find(|mean| !mean.is_finite()) {
+            let (least, most) = (f32::MIN.into(), f32::MAX.into());
+            let what = "embedding.normalised.mean";
+            return Err(crate::Error::out_of_range(what, (*mean).into(), least, most));
+        }
+        let wrong = self.deviation.iter().find(|d| !(d.is_finite() && **d > 0.0));
+        wrong.map_or(Ok(()), |d| {
+            let (least, most) = (f32::MIN_POSITIVE.into(), f32::MAX.into());
+            let what = "embedding.normalised.deviation";
+            Err(crate::Error::out_of_range(what, (*d).into(), least, most))
+        })
+    }
 }
 
 /// Options of the embedding of a declared game.
@@ -56,6 +99,7 @@ impl Form {
     pub(super) fn game(&self) -> Arc<Game> {
         match self {
             Form::Vector(n) => Arc::new(Game::vector(*n)),
+            Form::Normalised(own) => Arc::new(Game::vector(own.mean.len())),
             Form::Melee(_) => melee::game().clone(),
             Form::Game(declared) => Arc::new(declared.game.clone().into()),
         }
@@ -63,7 +107,7 @@ impl Form {
 
     pub(super) fn queue_depth(&self) -> usize {
         match self {
-            Form::Vector(_) => 1,
+            Form::Vector(_) | Form::Normalised(_) => 1,
             Form::Melee(options) => options.queue_depth,
             Form::Game(options) => options.queue_depth,
         }
@@ -71,7 +115,7 @@ impl Form {
 
     pub(super) fn num_delays(&self) -> usize {
         match self {
-            Form::Vector(_) => 0,
+            Form::Vector(_) | Form::Normalised(_) => 0,
             Form::Melee(options) => options.num_delays,
             Form::Game(options) => options.num_delays,
         }
@@ -80,7 +124,7 @@ impl Form {
     pub(super) fn names(&self) -> usize {
         match self {
             Form::Melee(options) if options.layout == Layout::Learned => options.num_names(),
-            Form::Melee(_) | Form::Vector(_) | Form::Game(_) => 0,
+            Form::Melee(_) | Form::Vector(_) | Form::Normalised(_) | Form::Game(_) => 0,
         }
     }
 
@@ -88,7 +132,7 @@ impl Form {
     pub(super) fn layout(&self, game: &Game) -> layout::Layout {
         let (depth, delays) = (self.queue_depth(), self.num_delays());
         let (blocks, packed) = match self {
-            Form::Vector(_) => (features(game, false, depth, delays), false),
+            Form::Vector(_) | Form::Normalised(_) => (features(game, false, depth, delays), false),
             Form::Melee(options) => (options.features(), options.layout == Layout::Packed),
             Form::Game(options) => {
                 let packed = options.layout == Layout::Packed;
@@ -109,6 +153,7 @@ impl Form {
     pub(super) fn validate(&self) -> Result<()> {
         match self {
             Form::Vector(n) => size("embedding.vector", *n, 1),
+            Form::Normalised(own) => own.validate(),
             Form::Melee(m) => {
                 size("embedding.action_embed_size", m.action_embed_size, 1)?;
                 size("embedding.character_embed_size", m.character_embed_size, 1)?;

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use form::Form;
-pub use form::{Declared, Layout, Melee};
+pub use form::{Declared, Layout, Melee, Normalised};
 pub use sconce_game::melee;
 use sconce_game::{Game, InputKind, InputPart, encode, fits};
 use serde::{Deserialize, Serialize};
@@ -95,6 +95,20 @@ impl Embedding {
     /// The embedding of a game of plain vectors: the `size` values are the features, unchanged.
     pub fn vector(size: usize) -> Self {
         Form::Vector(size).into()
+    }
+
+    /// The embedding of a game of plain vectors whose numbers are normalised.
+    pub fn normalised(normalised: Normalised) -> Self {
+        Form::Normalised(normalised).into()
+    }
+
+    /// The embedding of the same frames without normalisation.
+    #[must_use]
+    pub fn plain(&self) -> Self {
+        match &self.form {
+            Form::Normalised(own) => Self::vector(own.mean.len()),
+            _ => self.clone(),
+        }
     }
 
     /// The embedding of Melee.
@@ -200,6 +214,9 @@ impl Embedding {
             self.layout.check(&self.game, raw)?;
         }
         self.layout.write(&self.game, raw, continuous);
+        if let Form::Normalised(normalised) = &self.form {
+            normalised.apply(continuous);
+        }
         self.layout.write_ids(raw, ids);
         Ok(())
     }

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use sconce_env::EnvOptions;
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::{Error, Result, pool};
 use sconce_train::run::Folder;
@@ -23,6 +24,7 @@ pub use report::{Event, PlayReport, Stopped, read_report};
 use crate::learner::{Learner, Updated};
 use crate::options::{Initialisation, PpoOptions};
 use crate::rollout::{Player, Rollout};
+use crate::statistics::Statistics;
 
 /// Points of a learning curve; a longer run has the means of several updates in a point.
 const MOST_POINTS: u64 = 500;
@@ -98,6 +100,7 @@ struct Run<'a> {
     player: Player,
     learner: Learner,
     progress: Progress,
+    statistics: Statistics,
     /// Updates of the whole run.
     updates: u64,
     best: Option<save::Best>,
@@ -118,16 +121,24 @@ impl<'a> Run<'a> {
     ) -> Result<Self> {
         let earlier = save::resumable(&folder, task, options)?;
         let policy = match &earlier {
-            Some(earlier) => earlier.policy()?,
+            Some(earlier) => earlier.policy(task.spec)?,
             None => first_policy(task.spec, options)?,
         };
         let mut player = Player::new(&options.env(task.env), &policy)?;
         options.check_length(player.rows())?;
         let mut learner = Learner::new(&policy, options)?;
         let mut progress = Progress::default();
-        if let Some(earlier) = earlier {
-            progress = earlier.restore(&mut learner, &mut player)?;
-            events(Event::Resumed { step: progress.steps });
+        let width = player.spec().observation_size;
+        let mut statistics = Statistics::new(options, player.rows(), width)?;
+        match earlier {
+            Some(earlier) => {
+                (progress, statistics) = earlier.restore(&mut learner, &mut player)?;
+                events(Event::Resumed { step: progress.steps });
+            }
+            None => first_statistics(&mut statistics, task, options, &policy)?,
+        }
+        if statistics.observes() {
+            player.observe();
         }
         let updates = options.schedule.steps / options.update_steps(player.rows());
         Record::new(task, options).write(&folder)?;
@@ -141,6 +152,7 @@ impl<'a> Run<'a> {
             player,
             learner,
             progress,
+            statistics,
             updates,
             best: None,
             clock: Instant::now(),
@@ -199,8 +211,12 @@ impl<'a> Run<'a> {
         let begun = Instant::now();
         let rollout = &self.options.rollout;
         let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
-        let policy = self.learner.stepper().frozen()?;
+        let policy = self.policy()?;
         let mut segments = self.player.play(&policy, plan)?;
+        if self.statistics.observes() {
+            self.statistics.observe(&self.player.take_observed()?)?;
+        }
+        self.statistics.scale(&mut segments)?;
         for segment in &mut segments {
             segment.estimate(self.options.discounts())?;
         }
@@ -211,6 +227,13 @@ impl<'a> Run<'a> {
         self.keep_best(&policy, mean)?;
         self.count(updated, [played, begun.elapsed().as_secs_f64()], done);
         Ok(())
+    }
+
+    /// The present policy, which normalises its observations by the present statistics.
+    fn policy(&self) -> Result<Policy> {
+        let policy = self.learner.stepper().policy();
+        let spec = self.statistics.spec(policy.spec());
+        Policy::from_weights(&spec, policy.weights().clone())
     }
 
     fn count(&mut self, updated: Updated, [played, seconds]: [f64; 2], done: f64) {
@@ -266,6 +289,25 @@ impl<'a> Run<'a> {
             reason: error.to_string(),
         });
     }
+}
+
+/// Observes a rollout of the first policy in environments of another seed: otherwise the first update would see
+/// observations on another scale than all later ones.
+fn first_statistics(
+    statistics: &mut Statistics,
+    task: Task<'_>,
+    options: &PpoOptions,
+    policy: &Policy,
+) -> Result<()> {
+    if !statistics.observes() {
+        return Ok(());
+    }
+    let env = options.env(task.env);
+    let mut player = Player::new(&EnvOptions { seed: env.seed.wrapping_add(1), ..env }, policy)?;
+    player.observe();
+    let steps = options.rollout.rollout_steps;
+    player.play(policy, Rollout { steps, stride: steps })?;
+    statistics.observe(&player.take_observed()?)
 }
 
 /// The policy that a new run begins with.

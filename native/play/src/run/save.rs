@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use sconce_nn::Policy;
 use sconce_nn::checkpoint::{self, Checkpoint, Optimiser, Snapshot};
+use sconce_nn::{Policy, Spec};
 use sconce_tensor::error::Difference;
 use sconce_tensor::{Error, Result};
 use sconce_train::run::{Folder, Kind};
@@ -16,6 +16,7 @@ use super::{Run, Task};
 use crate::learner::Learner;
 use crate::options::PpoOptions;
 use crate::rollout::{Player, PlayerNumbers};
+use crate::statistics::Statistics;
 
 /// Name of the player's arrays beside those of the optimiser.
 const PLAYER: &str = "player.";
@@ -26,6 +27,7 @@ struct State {
     env: String,
     options: PpoOptions,
     progress: Progress,
+    statistics: Statistics,
 }
 
 /// The best policy so far, until it is written.
@@ -37,6 +39,7 @@ pub(super) struct Best {
 pub(super) struct Earlier {
     checkpoint: Checkpoint,
     progress: Progress,
+    statistics: Statistics,
 }
 
 /// The saved state in the folder of a run that is resumed.
@@ -71,25 +74,31 @@ fn earlier(path: &Path, task: Task<'_>, options: &PpoOptions) -> Result<Earlier>
         let (recorded, given) = (state.env, task.env.to_string());
         differences.push(Difference { option: "env".into(), recorded, given });
     }
-    if checkpoint.manifest.spec != *task.spec {
+    let spec = &checkpoint.manifest.spec;
+    let plain = Spec { embedding: spec.embedding.plain(), ..spec.clone() };
+    if plain != *task.spec {
         let (recorded, given) = ("that of the run".into(), "another".into());
         differences.push(Difference { option: "spec".into(), recorded, given });
     }
     match differences.is_empty() {
-        true => Ok(Earlier { checkpoint, progress: state.progress }),
+        true => Ok(Earlier { checkpoint, progress: state.progress, statistics: state.statistics }),
         false => Err(Error::Fixed { what: path.display().to_string(), differences }),
     }
 }
 
 impl Earlier {
-    /// The policy of the state.
-    pub(super) fn policy(&self) -> Result<Policy> {
-        Policy::from_weights(&self.checkpoint.manifest.spec, self.checkpoint.weights.clone())
+    /// The policy of the state, without normalisation.
+    pub(super) fn policy(&self, spec: &Spec) -> Result<Policy> {
+        Policy::from_weights(spec, self.checkpoint.weights.clone())
     }
 
-    /// Restores optimiser and player; returns the progress.
-    pub(super) fn restore(self, learner: &mut Learner, player: &mut Player) -> Result<Progress> {
-        let Earlier { checkpoint, progress } = self;
+    /// Restores optimiser and player; returns progress and statistics.
+    pub(super) fn restore(
+        self,
+        learner: &mut Learner,
+        player: &mut Player,
+    ) -> Result<(Progress, Statistics)> {
+        let Earlier { checkpoint, progress, statistics } = self;
         let (player_numbers, moments): (Optimiser, Optimiser) =
             checkpoint.optimiser.into_iter().partition(|(name, _)| name.starts_with(PLAYER));
         learner.load_moments(progress.optimiser_updates, &moments)?;
@@ -98,7 +107,7 @@ impl Earlier {
         };
         let numbers: PlayerNumbers = player_numbers.into_iter().map(own).collect();
         player.restore(&numbers)?;
-        Ok(progress)
+        Ok((progress, statistics))
     }
 }
 
@@ -147,12 +156,13 @@ impl Run<'_> {
             env: self.env.into(),
             options: self.options.clone(),
             progress: self.progress.clone(),
+            statistics: self.statistics.clone(),
         };
         let state = serde_json::to_value(state).map_err(|e| Error::corrupt("progress", e))?;
         let moments = stepper.optimiser().state()?.into_iter();
         let mut all: Optimiser = moments.map(|(name, own)| (name, own.into_owned())).collect();
         let player = self.player.numbers()?.into_iter();
         all.extend(player.map(|(name, numbers)| (format!("{PLAYER}{name}"), numbers)));
-        Ok(stepper.snapshot(self.notes(None), all)?.of_run(state))
+        Ok(self.policy()?.snapshot(self.notes(None), all)?.of_run(state))
     }
 }

@@ -71,9 +71,15 @@ fn numbers(out: &Path) -> Vec<(String, Vec<u32>)> {
 
 #[test]
 fn a_resumed_run_has_the_bits_of_one_that_was_not_interrupted() {
-    for (spec, env) in [(mlp(), "cart_pole"), (gru(), "cart_pole_velocity_less")] {
+    let normalised = json!({"normalise_observations": true, "normalise_rewards": true});
+    let cases = [
+        (mlp(), "cart_pole", json!({})),
+        (gru(), "cart_pole_velocity_less", json!({})),
+        (mlp(), "cart_pole", normalised),
+    ];
+    for (spec, env, more) in cases {
         let (whole, parts) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        go(&spec, env, &options(json!({})), whole.path(), false).unwrap();
+        go(&spec, env, &options(more.clone()), whole.path(), false).unwrap();
         let stop = AtomicBool::new(false);
         let updates = RefCell::new(0);
         let half = |event: Event| {
@@ -82,7 +88,7 @@ fn a_resumed_run_has_the_bits_of_one_that_was_not_interrupted() {
                 stop.store(*updates.borrow() == 2, Ordering::Relaxed);
             }
         };
-        let given = options(json!({}));
+        let given = options(more);
         let task = Task { spec: &spec, env, resume: false };
         let report = run(task, &given, parts.path(), &half, &stop).unwrap();
         assert_eq!((report.stopped, report.updates), (Stopped::Stopped, 2));
