@@ -102,10 +102,19 @@ defmodule Sconce.Embedding do
   """
 
   @typedoc "A complete embedding, with every option, as `new!/1` returns it."
-  @type t :: {:vector, pos_integer} | {:normalised, keyword} | {:melee, keyword} | {Game.t(), keyword}
+  @type t ::
+          {:vector, pos_integer}
+          | {:normalised, keyword}
+          | {:melee, keyword}
+          | {Game.t(), keyword}
 
   @typedoc "An embedding as a caller may write it."
-  @type like :: :melee | Game.like() | {:melee | Game.like(), keyword} | {:vector, pos_integer} | {:normalised, keyword}
+  @type like ::
+          :melee
+          | Game.like()
+          | {:melee | Game.like(), keyword}
+          | {:vector, pos_integer}
+          | {:normalised, keyword}
 
   @typedoc "A part of the vector: `width` numbers from `offset` on."
   @type feature :: %{
@@ -137,7 +146,8 @@ defmodule Sconce.Embedding do
     [mean: mean, deviation: deviation] = for {name, list} <- own, do: {name, singles(list)}
 
     (mean != [] and length(mean) == length(deviation) and Enum.all?(deviation, &(&1 > 0))) ||
-      raise ArgumentError, "option :deviation: expected as many numbers above 0 as means, got: #{inspect(deviation)}"
+      raise ArgumentError,
+            "option :deviation: expected as many numbers above 0 as means, got: #{inspect(deviation)}"
 
     {:normalised, mean: mean, deviation: deviation}
   end

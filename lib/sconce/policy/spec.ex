@@ -330,8 +330,11 @@ defmodule Sconce.Policy.Spec do
 
   defp input_norm(options, embedding) do
     case options[:input_norm] do
-      :auto -> Keyword.replace!(options, :input_norm, elem(embedding, 0) not in [:vector, :normalised])
-      _given -> options
+      :auto ->
+        Keyword.replace!(options, :input_norm, elem(embedding, 0) not in [:vector, :normalised])
+
+      _given ->
+        options
     end
   end
 
@@ -457,8 +460,10 @@ defmodule Sconce.Policy.Spec do
   end
 
   defp needed(%{embedding: {:melee, _options}}), do: "the heads of the controller"
+
   defp needed(%{embedding: {kind, _n}}) when kind in [:vector, :normalised],
     do: "a game whose inputs are declared"
+
   defp needed(%{embedding: {game, _options}}), do: "heads for the input of #{game.name}"
 
   @doc false
@@ -466,6 +471,7 @@ defmodule Sconce.Policy.Spec do
   @spec reads_inputs?(t) :: boolean
   def reads_inputs?(%__MODULE__{embedding: {kind, _n}}) when kind in [:vector, :normalised],
     do: false
+
   def reads_inputs?(%__MODULE__{embedding: {:melee, _options}} = spec), do: controller?(spec)
 
   def reads_inputs?(%__MODULE__{embedding: {game, _options}, heads: heads}),

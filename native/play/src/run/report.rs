@@ -119,7 +119,7 @@ impl Run<'_> {
             best_return: progress.best.map(|(mean, _)| mean),
             best_update: progress.best.map(|(_, update)| update),
             weights: policy.num_weights(),
-            spec: policy.spec().clone(),
+            spec: self.statistics.spec(policy.spec()),
             options: self.options.clone(),
             history: progress.history.clone(),
         }

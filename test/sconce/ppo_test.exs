@@ -1,0 +1,238 @@
+defmodule Sconce.PPOTest do
+  use ExUnit.Case, async: true
+
+  alias Sconce.{Env, Error, Policy, PPO, Session}
+
+  @moduletag :tmp_dir
+  @small [environments: 4, rollout_steps: 8, minibatches: 2, hidden_sizes: [8], steps: 96]
+
+  defp run!(opts) do
+    {:ok, run} = PPO.start_link(opts)
+    run
+  end
+
+  defp weights(path) do
+    {:ok, policy} = Policy.load(path)
+    {:ok, session} = Session.open(policy, deterministic: true)
+    for i <- 1..5, {:ok, action} = Session.act(session, [i / 10, 0.1, -i / 20, 0.0]), do: action
+  end
+
+  test "a run learns, tells its updates and leaves its files", %{tmp_dir: out} do
+    run = run!([env: :cart_pole, out: out] ++ @small)
+    assert PPO.subscribe(run) == :ok
+    assert {:ok, report} = PPO.await(run)
+    assert %{stopped: :finished, updates: 3, steps: 96, env: "cart_pole"} = report
+    assert length(report.history) == 3
+
+    assert %{figures: %{entropy: entropy, approx_kl: _kl}, rewards: %{alive: 1.0}} =
+             hd(report.history)
+
+    assert_in_delta entropy, :math.log(2), 0.05
+    assert_receive {:sconce_ppo, ^run, %{event: :start, env: "cart_pole", rows: 4, updates: 3}}
+    assert_receive {:sconce_ppo, ^run, %{event: :done, result: {:ok, ^report}}}
+    assert %{status: :done, update: %{updates: 3}} = PPO.info(run)
+
+    for name <- ~w(best.safetensors last.safetensors run.json report.json curve.svg),
+        do: assert(File.exists?(Path.join(out, name)), name)
+
+    assert File.read!(report.curve) =~ "mean return of 100 episodes"
+    assert PPO.report(out) == {:ok, report}
+    assert report.spec.critic == :separate
+  end
+
+  test "a run that is stopped and resumed ends as one that was not", %{tmp_dir: out} do
+    [whole, parts] = for name <- ~w(whole parts), do: Path.join(out, name)
+    options = [env: :cart_pole, normalise_observations: true] ++ @small
+    assert {:ok, _report} = PPO.await(run!([out: whole] ++ options))
+    test = self()
+
+    stop = fn
+      %{event: :update, updates: 1} -> send(test, :updated)
+      _event -> :ok
+    end
+
+    run = run!([out: parts, progress: stop] ++ options)
+    assert_receive :updated, 5000
+    assert PPO.stop(run) == :ok
+    assert {:ok, _report} = PPO.await(run)
+    assert {:ok, report} = PPO.await(run!(out: parts, resume: true))
+    assert {report.updates, report.stopped} == {3, :finished}
+    [a, b] = for dir <- [whole, parts], do: weights(Path.join(dir, "last.safetensors"))
+    assert a == b
+    assert inspect(report.spec) =~ "vector 4 normalised"
+  end
+
+  test "a policy of another environment plays with what it has learned", %{tmp_dir: out} do
+    assert {:ok, report} = PPO.await(run!([env: :pendulum, out: out] ++ @small))
+    assert report.env == "pendulum"
+    {:ok, policy} = Policy.load(Path.join(out, "last.safetensors"))
+    {:ok, session} = Session.open(policy, deterministic: true)
+    assert {:ok, action} = Session.act(session, [1.0, 0.0, 0.0])
+    assert [torque] = List.wrap(action.choices.action)
+    assert abs(torque) <= 2
+  end
+
+  test "a policy with memory learns from sequences", %{tmp_dir: out} do
+    options =
+      [backbone: :gru, hidden_size: 8, num_layers: 1, sequence_length: 4] ++
+        Keyword.delete(@small, :hidden_sizes)
+
+    assert {:ok, report} = PPO.await(run!([env: :cart_pole_velocity_less, out: out] ++ options))
+    assert report.updates == 3
+    assert report.history |> List.last() |> Map.fetch!(:loss) |> is_float()
+  end
+
+  describe "mistakes" do
+    test "in options raise and name the option", %{tmp_dir: out} do
+      for {opts, said} <- [
+            {[env: :cart_pol], "did you mean :cart_pole?"},
+            {[], ":env is required"},
+            {[env: :cart_pole, clop: 0.1], "did you mean :clip?"},
+            {[env: :cart_pole, clip: 0], ":clip"},
+            {[env: :cart_pole, environments: 0], ":environments"},
+            {[env: :cart_pole, spec: :gru], ":spec"}
+          ] do
+        assert_raise ArgumentError, ~r/#{Regex.escape(said)}/, fn ->
+          PPO.start_link([out: out] ++ opts)
+        end
+      end
+    end
+
+    test "that the run finds are its error", %{tmp_dir: out} do
+      short =
+        [env: :cart_pole, out: Path.join(out, "a"), steps: 31] ++ Keyword.delete(@small, :steps)
+
+      assert {:error, %Error{kind: :mismatch} = error} = PPO.await(run!(short))
+      assert Exception.message(error) =~ "32" and Exception.message(error) =~ "31"
+
+      none = [out: Path.join(out, "b"), resume: true]
+      assert {:error, %Error{kind: :not_found} = error} = PPO.await(run!(none))
+      assert Exception.message(error) =~ "env: NAME"
+
+      blind =
+        Policy.Spec.new(
+          embedding: {:vector, 4},
+          heads: [action: {:categorical, 2}],
+          backbone: :mlp
+        )
+
+      assert {:error, error} =
+               PPO.await(run!(env: :cart_pole, out: Path.join(out, "c"), spec: blind))
+
+      assert Exception.message(error) =~ "value"
+
+      other =
+        Policy.Spec.new(
+          embedding: {:vector, 3},
+          heads: [action: {:categorical, 2}],
+          value_head: true
+        )
+
+      assert {:error, error} =
+               PPO.await(run!(env: :cart_pole, out: Path.join(out, "d"), spec: other))
+
+      assert Exception.message(error) =~ "observation of the policy: expected 4, got 3"
+    end
+
+    test "in a resumed run are listed together", %{tmp_dir: out} do
+      assert {:ok, _report} = PPO.await(run!([env: :cart_pole, out: out] ++ @small))
+
+      assert {:error, %Error{kind: :mismatch}} =
+               PPO.await(run!([env: :cart_pole, out: out] ++ @small))
+
+      again = [out: out, resume: true, clip: 0.3, environments: 8]
+
+      assert {:error, %Error{kind: :mismatch, details: %{differences: differences}}} =
+               PPO.await(run!(again))
+
+      assert Enum.sort(for one <- differences, do: one.option) == ["clip", "environments"]
+    end
+
+    test "in a saved state are an error, and the state stays", %{tmp_dir: out} do
+      assert {:ok, _report} = PPO.await(run!([env: :cart_pole, out: out] ++ @small))
+      path = Path.join(out, "last.safetensors")
+      whole = File.read!(path)
+      File.write!(path, binary_part(whole, 0, div(byte_size(whole), 2)))
+
+      assert {:error, %Error{kind: :corrupt}} =
+               PPO.await(run!(out: out, resume: true, steps: 128))
+
+      assert byte_size(File.read!(path)) == div(byte_size(whole), 2)
+      File.write!(path, whole)
+      assert {:ok, %{updates: 4}} = PPO.await(run!(out: out, resume: true, steps: 128))
+    end
+  end
+
+  test "a run whose caller is killed ends, and its folder is free for a resume", %{tmp_dir: out} do
+    test = self()
+
+    caller =
+      spawn(fn ->
+        tell = fn event -> if event.event == :update, do: send(test, :updated) end
+
+        run =
+          run!(
+            [env: :cart_pole, out: out, progress: tell] ++ Keyword.put(@small, :steps, 10_000_000)
+          )
+
+        send(test, {:run, run})
+        Process.sleep(:infinity)
+      end)
+
+    assert_receive {:run, run}
+    monitor = Process.monitor(run)
+    assert_receive :updated, 5000
+    Process.exit(caller, :kill)
+    assert_receive {:DOWN, ^monitor, :process, ^run, _reason}, 30_000
+    assert {:ok, report} = PPO.await(run!(out: out, resume: true, max_minutes: 1.0e-6))
+    assert report.updates >= 1
+  end
+
+  test "every environment has a Spec that a run accepts" do
+    for name <- Env.names() do
+      assert {:ok, spec} = Env.spec(name)
+      assert spec.observation_size > 0 and spec.heads != [] and spec.time_limit > 0
+    end
+  end
+
+  test "progress is a line for each update in a terminal, and rare elsewhere" do
+    start = %{
+      event: :start,
+      env: "cart_pole",
+      rows: 32,
+      updates: 2,
+      steps: 4096,
+      weights: 9155,
+      threads: 2
+    }
+
+    update = %{
+      event: :update,
+      updates: 1,
+      updates_in_all: 2,
+      steps: 2048,
+      seconds: 0.5,
+      mean_return: nil,
+      mean_length: nil,
+      figures: %{entropy: 0.69, approx_kl: 0.001},
+      steps_per_second: 4096.0
+    }
+
+    text = fn terminal, events ->
+      progress = PPO.Progress.new(terminal: terminal)
+
+      {text, _progress} =
+        Enum.map_reduce(events, progress, fn event, progress ->
+          PPO.Progress.write(progress, event)
+        end)
+
+      IO.iodata_to_binary(text)
+    end
+
+    assert text.(false, [start, update]) =~
+             "cart_pole · 32 rows · 2 updates of 2,048 steps · 9,155 weights\nupdate 1/2  2,048 steps  return -"
+
+    assert text.(true, [start, update]) =~ "\r\e[Kupdate 1/2"
+    assert text.(false, [update, %{update | seconds: 0.6}]) |> String.split("\n") |> length() == 2
+  end
+end
