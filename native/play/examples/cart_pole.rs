@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     let begun = Instant::now();
     let policy = Policy::init_orthogonal(&spec(), seed)?;
     let mut player = Player::new(&options.env("cart_pole"), &policy)?;
-    let mut learner = Learner::new(&policy, &options)?;
+    let mut learner = Learner::new(&policy, &options, None)?;
     let rollout = Rollout { steps: options.rollout.rollout_steps, stride: 16 };
     let (mut recent, mut times) = (vec![], [0.0; 3]);
     for update in 0.. {

@@ -4,22 +4,26 @@
 //! weights: the layers are too small to share their work among threads. Both copies take the same update, by the sum of
 //! both gradients. The cut depends on the sizes alone, so results do not depend on the number of threads.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use sconce_data::Batch;
 use sconce_nn::Policy;
 use sconce_nn::checkpoint::Optimiser;
+use sconce_nn::head::Direction;
+use sconce_nn::spec::Heads;
 use sconce_ops::weights::Weight;
+use sconce_tensor::digest::of_file;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::simd::add_assign;
 use sconce_tensor::{Error, Result, pool};
-use sconce_train::objective::{Figures, Objective, Objectives};
+use sconce_train::objective::teacher::{Factor, Teacher};
+use sconce_train::objective::{Denominators, Figures, Objective, Objectives};
 use sconce_train::step::{Stepper, Task};
 use sconce_train::weights::WeightTransforms;
 
 use crate::objective::{Clipped, Scheduled};
 use crate::options::PpoOptions;
-use crate::segment::{Gather, Segment, Sequence, frames, sequences};
+use crate::segment::{Gather, Gathered, Segment, Sequence, frames, sequences};
 
 /// The most weights of a policy that is copied. The layers of a larger one share their work among threads.
 const SMALL: usize = 1 << 20;
@@ -32,11 +36,52 @@ pub struct Learner {
     steppers: Vec<Stepper<'static>>,
     clipped: Clipped,
     terms: Scheduled,
+    teacher: Option<Taught>,
     options: PpoOptions,
     /// Whether the policy has a memory.
     remembers: bool,
     /// Whether an update has failed after it had changed weights.
     torn: bool,
+}
+
+/// A policy that the learner stays close to.
+#[derive(Clone)]
+pub struct Taught {
+    policy: Arc<Policy>,
+    digest: String,
+    factor: Factor,
+}
+
+impl Taught {
+    /// The teacher that the options of a run name, if they name one.
+    ///
+    /// # Errors
+    /// Those of reading a policy; `Unavailable` for one whose frames are not plain vectors.
+    pub fn of(options: &PpoOptions) -> Result<Option<Self>> {
+        let Some(path) = &options.weights.teacher else { return Ok(None) };
+        let policy = Policy::load(path)?;
+        if policy.spec().embedding.num_ids() > 0 {
+            let (what, reason) = ("a teacher".into(), "its frames are not plain vectors".into());
+            return Err(Error::Unavailable { what, reason });
+        }
+        let (digest, factor) = (of_file(path)?, Factor::new(options.teacher_weight(0.0)));
+        Ok(Some(Taught { policy: Arc::new(policy), digest, factor }))
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    /// Digest of its file.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    fn objective(&self, heads: &Heads) -> Result<Teacher> {
+        let (policy, digest) = (self.policy.copy_on(self.policy.device())?, self.digest.clone());
+        Teacher::new(policy, digest, heads, Direction::Reverse, self.factor.clone())
+    }
 }
 
 /// The result of an update.
@@ -59,10 +104,13 @@ impl Learner {
     ///
     /// # Errors
     /// `Mismatch` for heads without a value.
-    pub fn new(policy: &Policy, options: &PpoOptions) -> Result<Self> {
+    pub fn new(policy: &Policy, options: &PpoOptions, teacher: Option<Taught>) -> Result<Self> {
         let clipped = Clipped::new(&policy.spec().heads, options.terms(0.0))?;
         let stepper = || {
-            let all: Vec<Box<dyn Objective>> = vec![clipped.copy_on(policy.device())?];
+            let mut all: Vec<Box<dyn Objective>> = vec![clipped.copy_on(policy.device())?];
+            if let Some(teacher) = &teacher {
+                all.push(Box::new(teacher.objective(&policy.spec().heads)?));
+            }
             Stepper::new(
                 policy,
                 Objectives::new(all),
@@ -75,9 +123,11 @@ impl Learner {
         let remembers = !policy.zero_state(1)?.0.is_empty();
         let small = policy.num_weights() <= SMALL && options.batch_frames(remembers) >= LARGE;
         let copies = if small { 2 } else { 1 };
+        let steppers = (0..copies).map(|_| stepper()).collect::<Result<_>>()?;
         Ok(Learner {
-            steppers: (0..copies).map(|_| stepper()).collect::<Result<_>>()?,
+            steppers,
             terms: clipped.scheduled(),
+            teacher,
             clipped,
             options: options.clone(),
             remembers,
@@ -107,6 +157,9 @@ impl Learner {
     /// `NonFinite` for a loss or a gradient that is not finite.
     pub fn learn(&mut self, segments: &[Segment], update: u64, done: f64) -> Result<Updated> {
         self.terms.set(self.options.terms(done));
+        if let Some(teacher) = &self.teacher {
+            teacher.factor.set(self.options.teacher_weight(done));
+        }
         let all = if self.remembers { sequences(segments) } else { frames(segments) };
         let (seed, epochs) = (self.options.machine.seed, self.options.ppo.epochs);
         let orders = (0..epochs as u64).map(|epoch| {
@@ -125,7 +178,10 @@ impl Learner {
         done: f64,
     ) -> Result<Updated> {
         let policy = self.stepper().policy();
-        let gather = Gather::new(policy.spec(), segments, &policy.zero_state(1)?)?;
+        let teacher = self.teacher.as_ref().map(|teacher| teacher.policy.zero_state(1));
+        let teacher = teacher.transpose()?;
+        let zero = policy.zero_state(1)?;
+        let gather = Gather::new(policy.spec(), segments, &zero, teacher.as_ref())?;
         let rate = self.options.learning_rate(done);
         let (epochs, parts) = (self.options.ppo.epochs as u64, self.options.ppo.minibatches);
         let mut updated = Updated { explained_variance: explained(segments), ..Updated::default() };
@@ -160,11 +216,16 @@ impl Learner {
     ) -> Result<Figures> {
         let parts: Vec<&[Sequence]> = cut(batch, self.steppers.len()).collect();
         let batches = in_parallel(parts.iter().collect(), |part| gather.batch(part))?;
-        let columns = Batch::columns(batches.iter().map(|(batch, _)| batch));
-        let whole = [self.clipped.denominators(&columns, None)?];
+        let columns = Batch::columns(batches.iter().map(|part| &part.batch));
+        let mut whole = vec![self.clipped.denominators(&columns, None)?];
+        if self.teacher.is_some() {
+            whole.push(Denominators::of(&columns.weights)?);
+        }
         let mut first = 0;
-        let tasks = batches.iter().zip(&mut self.steppers).map(|((batch, state), stepper)| {
-            let task = Task { first, denominators: Some(&whole), ..Task::new(batch, state, draw) };
+        let tasks = batches.iter().zip(&mut self.steppers).map(|(part, stepper)| {
+            let Gathered { batch, state, companions } = part;
+            let denominators = Some(&whole[..]);
+            let task = Task { first, denominators, companions, ..Task::new(batch, state, draw) };
             first += batch.frames.batch;
             (stepper, task)
         });

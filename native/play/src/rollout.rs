@@ -5,7 +5,7 @@
 //! seed, step and row.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use sconce_env::{EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Normaliser, Stepped};
 use sconce_nn::Policy;
@@ -53,6 +53,13 @@ struct Shard {
     outcome: Outcome,
     /// Statistics of the observations since they were last taken, if they are wanted.
     observed: Option<Normaliser>,
+    teacher: Option<Listener>,
+}
+
+/// A teacher that reads the observations of a shard.
+struct Listener {
+    policy: Arc<Policy>,
+    memory: State,
 }
 
 /// Outputs of a step of the environments.
@@ -136,6 +143,22 @@ impl Player {
         let mut all = vec![];
         self.shards.iter_mut().for_each(|shard| shard.envs.episodes(&mut all));
         all
+    }
+
+    /// Lets a teacher read all observations from now on.
+    ///
+    /// # Errors
+    /// `Mismatch` for a teacher of other observations.
+    pub fn teach(&mut self, teacher: &Arc<Policy>) -> Result<()> {
+        let (reads, shows) = (teacher.spec().embedding.raw_width(), self.spec.observation_size);
+        if reads != shows {
+            return Err(Error::mismatch("observation of the teacher", shows, reads));
+        }
+        for shard in &mut self.shards {
+            let (policy, memory) = (teacher.clone(), teacher.zero_state(shard.envs.rows())?);
+            shard.teacher = Some(Listener { policy, memory });
+        }
+        Ok(())
     }
 
     /// Keeps statistics of all observations from now on.
@@ -258,7 +281,16 @@ impl Shard {
         envs.reset(None, &mut observations)?;
         let previous = vec![NONE; rows * policy.spec().heads.num_labels()];
         let (memory, outcome) = (policy.zero_state(rows)?, Outcome::default());
-        Ok(Shard { envs, first, observations, previous, memory, outcome, observed: None })
+        Ok(Shard {
+            envs,
+            first,
+            observations,
+            previous,
+            memory,
+            outcome,
+            observed: None,
+            teacher: None,
+        })
     }
 
     fn numbers(&self) -> Result<PlayerNumbers> {
@@ -276,6 +308,7 @@ impl Shard {
             // A missing action is no finite number.
             ("previous", halves(&self.previous.iter().map(|v| v.to_bits()).collect::<Vec<_>>())),
             ("memory", self.memory.to_vec()?),
+            ("teacher", self.teacher.as_ref().map_or(Ok(vec![]), |own| own.memory.to_vec())?),
         ];
         Ok(all.into_iter().map(|(name, numbers)| (name.to_string(), numbers)).collect())
     }
@@ -306,6 +339,9 @@ impl Shard {
             stack: saved("stack")?.to_vec(),
         })?;
         self.memory = self.memory.with_values(saved("memory")?)?;
+        if let Some(teacher) = &mut self.teacher {
+            teacher.memory = teacher.memory.with_values(saved("teacher")?)?;
+        }
         self.observations.copy_from_slice(observations);
         self.previous = previous;
         Ok(())
@@ -350,6 +386,7 @@ impl Shard {
         let (decision, memory) = policy.act(&frames, &self.memory, draw, &Context::default())?;
         self.memory = memory;
         record(segment, t, &frames, &decision, heads)?;
+        self.listen(t, segment)?;
         let own = t * rows..(t + 1) * rows;
         let Outcome { ended, final_observations } = &mut self.outcome;
         self.envs.step(
@@ -366,6 +403,21 @@ impl Shard {
         self.previous = decision.choices;
         self.value_ends(policy, own.start, segment)?;
         self.begin_episodes(policy)
+    }
+
+    /// Records what the teacher sees, and steps its memory.
+    fn listen(&mut self, t: usize, segment: &mut Segment) -> Result<()> {
+        let Some(Listener { policy, memory }) = &mut self.teacher else { return Ok(()) };
+        let frames = embedded(policy, &self.observations, &self.previous)?;
+        segment.seen.extend_from_slice(&frames.continuous);
+        if memory.0.is_empty() {
+            return Ok(());
+        }
+        if t.is_multiple_of(segment.stride) {
+            segment.teacher_states.push(memory.clone());
+        }
+        *memory = policy.trunk(&frames, memory, &Context::default())?.1;
+        Ok(())
     }
 
     /// Records the value after each episode that a limit has cut.
@@ -404,6 +456,13 @@ impl Shard {
             let mut fresh = vec![false; rows];
             self.outcome.ended.iter().for_each(|row| fresh[*row as usize] = true);
             self.memory = self.memory.renewed(&policy.zero_state(rows)?, &fresh)?;
+        }
+        if let Some(Listener { policy, memory }) = &mut self.teacher
+            && !memory.0.is_empty()
+        {
+            let mut fresh = vec![false; rows];
+            self.outcome.ended.iter().for_each(|row| fresh[*row as usize] = true);
+            *memory = memory.renewed(&policy.zero_state(rows)?, &fresh)?;
         }
         Ok(())
     }

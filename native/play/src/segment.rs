@@ -40,6 +40,10 @@ pub struct Segment {
     pub states: Vec<State>,
     /// Steps between two of [`states`](Self::states).
     pub stride: usize,
+    /// Frames embedded for a teacher: continuous features; empty without a teacher.
+    pub seen: Vec<f32>,
+    /// The teacher's memories, as [`states`](Self::states).
+    pub teacher_states: Vec<State>,
     /// Advantages and targets; empty before [`estimate`](Self::estimate).
     pub returns: Returns,
 }
@@ -81,6 +85,8 @@ impl Segment {
             truncated: vec![0; n],
             states: vec![],
             stride,
+            seen: vec![],
+            teacher_states: vec![],
             returns: Returns::default(),
         }
     }
@@ -163,33 +169,63 @@ pub fn sequences(segments: &[Segment]) -> Vec<Sequence> {
     all
 }
 
+/// A batch of sequences, with the memories before them.
+#[derive(Debug)]
+pub struct Gathered {
+    /// Frames, labels and columns.
+    pub batch: Batch,
+    /// Memories of the learner.
+    pub state: State,
+    /// Memories of a teacher, if there is one.
+    pub companions: Vec<State>,
+}
+
 /// Batches of sequences from segments.
 pub struct Gather<'a> {
     segments: &'a [Segment],
     widths: Widths,
     /// The stored memories of all segments, one after the other, then one zero memory.
     memories: State,
+    /// As `memories`, for the teacher.
+    teacher_memories: Option<State>,
     /// Index in [`memories`](Self::memories) of each segment's first memory.
     first: Vec<usize>,
     zero: usize,
 }
 
 impl<'a> Gather<'a> {
-    /// Prepares batches for a policy of this Spec; `zero` is the memory of one row at the start of an episode.
-    pub fn new(spec: &Spec, segments: &'a [Segment], zero: &State) -> Result<Self> {
-        let (mut parts, mut first, mut count) = (vec![], vec![], 0);
+    /// Prepares batches for a policy of this Spec; `zero` is the memory of one row at the start of an episode, and
+    /// `teacher` that of a teacher.
+    pub fn new(
+        spec: &Spec,
+        segments: &'a [Segment],
+        zero: &State,
+        teacher: Option<&State>,
+    ) -> Result<Self> {
+        let (mut first, mut count) = (vec![], 0);
         for segment in segments {
             first.push(count);
-            count += segment.states.len() * segment.rows;
-            parts.extend(segment.states.iter().cloned());
+            count += segment.steps.div_ceil(segment.stride) * segment.rows;
         }
-        parts.push(zero.clone());
-        let memories = if zero.0.is_empty() { zero.clone() } else { State::joined(&parts)? };
-        Ok(Gather { segments, widths: Widths::of(spec), memories, first, zero: count })
+        let all = |zero: &State, of: fn(&Segment) -> &[State]| {
+            let stored = segments.iter().flat_map(|segment| of(segment).iter().cloned());
+            match zero.0.is_empty() {
+                true => Ok(zero.clone()),
+                false => State::joined(&stored.chain([zero.clone()]).collect::<Vec<_>>()),
+            }
+        };
+        Ok(Gather {
+            segments,
+            widths: Widths::of(spec),
+            memories: all(zero, |segment| &segment.states)?,
+            teacher_memories: teacher.map(|z| all(z, |s| &s.teacher_states)).transpose()?,
+            first,
+            zero: count,
+        })
     }
 
-    /// A batch of these sequences, and their memories. Shorter sequences are padded at the end with frames of weight 0.
-    pub fn batch(&self, sequences: &[Sequence]) -> Result<(Batch, State)> {
+    /// A batch of these sequences. Shorter sequences are padded at the end with frames of weight 0.
+    pub fn batch(&self, sequences: &[Sequence]) -> Result<Gathered> {
         let time = sequences.iter().map(|sequence| sequence.len).max().unwrap_or(0);
         let n = sequences.len() * time;
         let mut batch = Batch {
@@ -216,12 +252,27 @@ impl<'a> Gather<'a> {
         for (played, of) in columns {
             batch.beside.push((Extra::Played(played), self.column(sequences, time, 1, of)));
         }
-        Ok((batch, self.memories(sequences)?))
+        let seen = self.segments.first().map_or(0, |s| s.seen.len() / s.frames().max(1));
+        if seen > 0 {
+            let Frames { batch: n, previous, .. } = &batch.frames;
+            let continuous = self.column(sequences, time, seen, |s| &s.seen);
+            let (batch_size, previous) = (*n, previous.clone());
+            let frames = Frames { batch: batch_size, time, continuous, ids: vec![], previous };
+            batch.seen = Some(frames);
+        }
+        let companions = self.teacher_memories.iter();
+        Ok(Gathered {
+            batch,
+            state: self.memories(sequences, &self.memories)?,
+            companions: companions
+                .map(|all| self.memories(sequences, all))
+                .collect::<Result<_>>()?,
+        })
     }
 
-    fn memories(&self, sequences: &[Sequence]) -> Result<State> {
-        if self.memories.0.is_empty() {
-            return Ok(self.memories.clone());
+    fn memories(&self, sequences: &[Sequence], all: &State) -> Result<State> {
+        if all.0.is_empty() {
+            return Ok(all.clone());
         }
         let memory = |sequence: &Sequence| {
             let Sequence { segment, row, start, .. } = *sequence;
@@ -233,7 +284,7 @@ impl<'a> Gather<'a> {
             };
             place as u32
         };
-        self.memories.picked(&sequences.iter().map(memory).collect::<Vec<_>>())
+        all.picked(&sequences.iter().map(memory).collect::<Vec<_>>())
     }
 
     /// A column of the sequences, row-major `[sequences, time, width]`. Padding repeats the last frame, so that it is
@@ -320,9 +371,10 @@ mod tests {
     fn a_batch_has_the_frames_and_the_memory_of_each_sequence() {
         let segments = [segment(), segment()];
         let zero = State::zeros(1, &[1]).unwrap();
-        let gather = Gather::new(&spec(), &segments, &zero).unwrap();
+        let gather = Gather::new(&spec(), &segments, &zero, None).unwrap();
         let wanted = [cut(0, 0, 2, 2), cut(0, 1, 3, 1), cut(1, 1, 4, 1)];
-        let (batch, state) = gather.batch(&wanted).unwrap();
+        let Gathered { batch, state, companions } = gather.batch(&wanted).unwrap();
+        assert!(companions.is_empty() && batch.seen.is_none());
         assert_eq!((batch.frames.batch, batch.frames.time), (3, 2));
         assert_eq!(batch.frames.continuous, [20.0, 30.0, 31.0, 31.0, 41.0, 41.0]);
         assert_eq!(batch.weights, [1.0, 1.0, 1.0, 0.0, 1.0, 0.0]);

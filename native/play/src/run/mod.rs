@@ -21,7 +21,7 @@ pub use progress::{Point, Progress};
 pub use record::Record;
 pub use report::{Event, PlayReport, Stopped, read_report};
 
-use crate::learner::{Learner, Updated};
+use crate::learner::{Learner, Taught, Updated};
 use crate::options::{Initialisation, PpoOptions};
 use crate::rollout::{Player, Rollout};
 use crate::statistics::Statistics;
@@ -126,7 +126,11 @@ impl<'a> Run<'a> {
         };
         let mut player = Player::new(&options.env(task.env), &policy)?;
         options.check_length(player.rows())?;
-        let mut learner = Learner::new(&policy, options)?;
+        let teacher = Taught::of(options)?;
+        if let Some(teacher) = &teacher {
+            player.teach(teacher.policy())?;
+        }
+        let mut learner = Learner::new(&policy, options, teacher)?;
         let mut progress = Progress::default();
         let width = player.spec().observation_size;
         let mut statistics = Statistics::new(options, player.rows(), width)?;
@@ -312,18 +316,49 @@ fn first_statistics(
 
 /// The policy that a new run begins with.
 fn first_policy(spec: &Spec, options: &PpoOptions) -> Result<Policy> {
-    if let Some(path) = &options.weights.policy {
-        let policy = Policy::load(path)?;
-        if policy.spec() != spec {
-            let what = format!("Spec of {}", path.display());
-            return Err(Error::mismatch(what, "that of the run", "another"));
-        }
-        return Ok(policy);
-    }
-    match options.weights.initialisation {
+    let new = match options.weights.initialisation {
         Initialisation::Orthogonal => Policy::init_orthogonal(spec, options.machine.seed),
         Initialisation::Default => Policy::init(spec, options.machine.seed),
+    }?;
+    let Some(path) = &options.weights.policy else { return Ok(new) };
+    begun(&new, path)
+}
+
+/// The policy whose weights are those of a file where names and shapes agree, and otherwise new: a policy that was
+/// learned from examples has no value.
+///
+/// # Errors
+/// `Mismatch` for a file with another backbone or other heads.
+fn begun(new: &Policy, path: &Path) -> Result<Policy> {
+    let old = Policy::load(path)?;
+    let (own, its) = (new.spec(), old.spec());
+    let choosing = |spec: &Spec| spec.heads.choosing().cloned().collect::<Vec<_>>();
+    let same = own.backbone == its.backbone
+        && choosing(own) == choosing(its)
+        && own.heads.kind == its.heads.kind
+        && own.embedding.plain() == its.embedding.plain();
+    if !same {
+        let what = format!("backbone and heads of {}", path.display());
+        return Err(Error::mismatch(what, "those of the run", "others"));
     }
+    let mut weights = new.weights().clone();
+    for (name, weight) in old.weights() {
+        if weights.get(name).is_some_and(|own| own.dims() == weight.dims()) {
+            weights.insert(name.clone(), weight.clone());
+        }
+    }
+    // Linear heads are one matrix, whose last row is the value; an older policy has one row less.
+    for name in ["heads.logits.weight", "heads.logits.bias"] {
+        if let (Some(own), Some(its)) = (new.weights().get(name), old.weights().get(name))
+            && own.dims() != its.dims()
+        {
+            let rows = its.dim(0)?;
+            let rest = own.detach().narrow(0, rows, own.dim(0)? - rows)?;
+            let all = sconce_tensor::Tensor::cat(&[&its.detach(), &rest], 0)?;
+            weights.insert(name.into(), all.into());
+        }
+    }
+    Policy::from_weights(own, weights)
 }
 
 #[cfg(test)]

@@ -185,3 +185,64 @@ fn a_run_ends_at_its_target_and_one_that_is_stopped_at_once_has_no_report() {
     let result = run(task, &options(json!({})), out.path(), &|_| {}, &stop);
     assert!(matches!(result, Err(Error::Cancelled)));
 }
+
+/// The file of a policy with random weights.
+fn policy(spec: &Spec, out: &TempDir) -> String {
+    let path = out.path().join("policy.safetensors");
+    Policy::init(spec, 9).unwrap().save(&path, Value::Null).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
+#[test]
+fn a_run_stays_close_to_its_teacher_and_resumes_with_the_same_bits() {
+    for (spec, env) in [(mlp(), "cart_pole"), (gru(), "cart_pole_velocity_less")] {
+        let files = TempDir::new().unwrap();
+        // A teacher has no value.
+        let heads = Heads { parts: spec.heads.parts[..1].to_vec(), ..spec.heads.clone() };
+        let teacher = policy(&Spec { heads, ..spec.clone() }, &files);
+        let kl = |weight: f64| {
+            let given = json!({"teacher": teacher, "teacher_weight": weight, "steps": 1600, "learning_rate": 1e-2});
+            let out = TempDir::new().unwrap();
+            let report = go(&spec, env, &options(given), out.path(), false).unwrap();
+            report.history.last().unwrap().figures["teacher_kl"]
+        };
+        let (held, free) = (kl(100.0), kl(0.0));
+        assert!(held < 0.6 * free && held >= 0.0, "{env}: {held} {free}");
+        // A learner that is its teacher does not differ from it, also after ends and in later sequences.
+        let given = json!({
+            "teacher": teacher, "policy": teacher, "steps": 400, "learning_rate": 1e-12,
+        });
+        let out = TempDir::new().unwrap();
+        let report = go(&spec, env, &options(given), out.path(), false).unwrap();
+        let same = report.history.iter().all(|p| p.figures["teacher_kl"].abs() < 1e-9);
+        assert!(same && report.episodes > 3, "{env}");
+        let [whole, parts] = [0, 1].map(|_| TempDir::new().unwrap());
+        let given = |steps: u64| {
+            options(json!({"teacher": teacher, "normalise_observations": true, "steps": steps}))
+        };
+        go(&spec, env, &given(160), whole.path(), false).unwrap();
+        go(&spec, env, &given(80), parts.path(), false).unwrap();
+        go(&spec, env, &given(160), parts.path(), true).unwrap();
+        assert_eq!(numbers(whole.path()), numbers(parts.path()), "{env}");
+    }
+}
+
+#[test]
+fn a_run_starts_from_the_weights_of_a_policy_without_a_value() {
+    let (files, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let spec = mlp();
+    let heads = Heads { parts: spec.heads.parts[..1].to_vec(), ..spec.heads.clone() };
+    let path = policy(&Spec { heads, ..spec.clone() }, &files);
+    let begun = first_policy(&spec, &options(json!({"policy": path}))).unwrap();
+    let old = Policy::load(Path::new(&path)).unwrap();
+    let values = |policy: &Policy, name: &str| {
+        sconce_tensor::tensor::to_vec(&policy.weights()[name]).unwrap()
+    };
+    let name = "backbone.layers.0.dense.weight";
+    assert_eq!(values(&begun, name), values(&old, name));
+    let (own, its) = (values(&begun, "heads.logits.weight"), values(&old, "heads.logits.weight"));
+    assert_eq!((own.len(), &own[..its.len()]), (3 * 16, &its[..]));
+    let error =
+        go(&gru(), "cart_pole_velocity_less", &options(json!({"policy": path})), out.path(), false);
+    assert!(error.unwrap_err().to_string().contains("backbone and heads"));
+}

@@ -5,6 +5,8 @@
 //! independent of each other given the recorded action, so their divergences are added. Autoregressive heads, of the
 //! teacher or of the learner, condition on the recorded action.
 
+use std::sync::{Arc, Mutex};
+
 use sconce_nn::head::Direction;
 use sconce_nn::spec::{Head, HeadKind, Heads};
 use sconce_nn::{Policy, Spec};
@@ -20,7 +22,27 @@ pub struct Teacher {
     spans: Spans,
     direction: Direction,
     /// Factor on the divergence, which is added to the loss.
-    weight: f64,
+    weight: Factor,
+}
+
+/// The factor on a divergence, which its holder may change between two updates.
+#[derive(Debug, Clone)]
+pub struct Factor(Arc<Mutex<f64>>);
+
+impl Factor {
+    /// A factor that all copies of it share.
+    pub fn new(factor: f64) -> Self {
+        Factor(Arc::new(Mutex::new(factor)))
+    }
+
+    /// Sets the factor of later updates.
+    pub fn set(&self, factor: f64) {
+        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = factor;
+    }
+
+    fn now(&self) -> f64 {
+        *self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
 }
 
 /// The teacher of a run, if its options name one.
@@ -35,7 +57,7 @@ pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
     fits(&policy, spec, options)?;
     let companion = Companion::new(policy, NAME, of_file(path)?);
     let (direction, weight) =
-        (options.objective.teacher_direction, options.objective.teacher_weight);
+        (options.objective.teacher_direction, Factor::new(options.objective.teacher_weight));
     let spans = Spans::new(&spec.heads, &companion.spec().heads);
     Ok(Some(Box::new(Teacher { companion, spans, direction, weight })))
 }
@@ -49,7 +71,8 @@ impl Objective for Teacher {
 
     fn copy_on(&self, device: &Device) -> Result<Box<dyn Objective>> {
         let (companion, spans) = (self.companion.copy_on(device)?, self.spans.clone());
-        Ok(Box::new(Teacher { companion, spans, ..*self }))
+        let (direction, weight) = (self.direction, self.weight.clone());
+        Ok(Box::new(Teacher { companion, spans, direction, weight }))
     }
 
     fn companion(&self) -> Option<&Companion> {
@@ -68,13 +91,31 @@ impl Objective for Teacher {
     fn finish(&self, sums: &Sums, whole: &Denominators) -> Result<Figures> {
         let kl = whole.mean() * sums.0.first().copied().unwrap_or(0.0);
         let named = [("teacher_kl".to_string(), kl)].into_iter().collect();
-        Ok(Figures { total: self.weight * kl, named, ..Figures::default() })
+        Ok(Figures { total: self.weight.now() * kl, named, ..Figures::default() })
     }
 }
 
 impl Teacher {
+    /// Keeps a learner with `heads` close to `policy`, whose file has this digest.
+    ///
+    /// # Errors
+    /// `Mismatch` for another action space.
+    pub fn new(
+        policy: Policy,
+        digest: String,
+        heads: &Heads,
+        direction: Direction,
+        weight: Factor,
+    ) -> Result<Self> {
+        let (wanted, got) = (action_space(heads), action_space(&policy.spec().heads));
+        same(wanted == got, "action space of the teacher", wanted, got)?;
+        let spans = Spans::new(heads, &policy.spec().heads);
+        let companion = Companion::new(policy, NAME, digest);
+        Ok(Teacher { companion, spans, direction, weight })
+    }
+
     fn pull(&self) -> Pull<'_> {
-        Pull { spans: &self.spans, direction: self.direction, weight: self.weight }
+        Pull { spans: &self.spans, direction: self.direction, weight: self.weight.now() }
     }
 }
 
