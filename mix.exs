@@ -48,7 +48,8 @@ defmodule Sconce.MixProject do
           Sconce.Frame.Player,
           Sconce.Action
         ],
-        Games: [Sconce.Game, Sconce.Env.CartPole],
+        Games: [Sconce.Game],
+        Environments: [Sconce.Env, Sconce.Env.CartPole],
         Data: [Sconce.Corpus, Sconce.Loader],
         Training: [
           Sconce.Trainer,
@@ -63,6 +64,7 @@ defmodule Sconce.MixProject do
           Sconce.Trainer.Report,
           Sconce.Trainer.Tuning
         ],
+        "Learning from play": [Sconce.PPO, Sconce.PPO.Curve, Sconce.PPO.Progress],
         Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
         Tasks: [
           Mix.Tasks.Sconce.Bench,
@@ -71,6 +73,7 @@ defmodule Sconce.MixProject do
           Mix.Tasks.Sconce.Doctor,
           Mix.Tasks.Sconce.Eval,
           Mix.Tasks.Sconce.Import,
+          Mix.Tasks.Sconce.Play,
           Mix.Tasks.Sconce.Train
         ]
       ]

@@ -1,4 +1,9 @@
 defmodule Sconce.Env do
+  alias Sconce.{Error, Figures, Native, Options, Policy, Tensor}
+  alias Sconce.Env.{Catalogue, Inputs}
+  alias Sconce.Native.Call
+  alias Sconce.Policy.Head
+
   @moduledoc """
   Environments: worlds that answer inputs with observations and rewards.
 
@@ -10,38 +15,46 @@ defmodule Sconce.Env do
   | `:mountain_car_continuous` | a force | as above (MountainCarContinuous-v0) |
   | `:acrobot` | a torque of -1, 0 or 1 | sines, cosines and velocities of two links (Acrobot-v1) |
   | `:pendulum` | a torque | cosine, sine and velocity of a pendulum (Pendulum-v1) |
+  | `:duel` | a move, and an act: wait, strike, guard or throw | two fencers, each of whom hides its act until it lands |
 
-  Physics, rewards and limits are Gymnasium's. `Sconce.PPO` learns in them.
+  Physics, rewards and limits are Gymnasium's; the duel is Sconce's own. `Sconce.PPO` learns in them, and `play/3`
+  evaluates a policy.
+
+      iex> {:ok, env} = Sconce.Env.new(:cart_pole, count: 2, seed: 1)
+      iex> env
+      #Sconce.Env<cart_pole · 2 environments · 2 rows · 0 steps>
+      iex> {:ok, step} = Sconce.Env.step(env, [0, 1])
+      iex> {byte_size(step.observation), step.reward, step.ended}
+      {32, <<1.0::float-32-little, 1.0::float-32-little>>, []}
+
+  ## Rows
+
+  `count` environments step together. Each has a row of inputs and of observations, or two in `:duel` without an
+  `:opponent`: row `2 * i` is the first seat of environment `i`. Numbers are 32-bit floats, little-endian, row-major.
+
+  ## Buffers
+
+  `put/2`, `advance/1` and `read/2` do the work of `step/2` in parts. The environments keep inputs and results on the
+  native side, so a loop that reads little allocates little:
+
+      iex> {:ok, env} = Sconce.Env.new(:pendulum, count: 4096)
+      iex> Sconce.Env.put(env, :binary.copy(<<0.5::float-32-little>>, 4096))
+      :ok
+      iex> Sconce.Env.advance(env)
+      {:ok, 0}
+      iex> {:ok, rewards} = Sconce.Env.read(env, :reward)
+      iex> byte_size(rewards)
+      16384
+
+  ## Processes
+
+  Any process may use the environments, one call at a time: a second call while one runs is an error of kind `:busy`.
+  Short steps run on the caller's scheduler (`lane: :inline`), and steps that take more than 100 us on a native thread
+  (`lane: :worker`). The environments end with their last reference.
   """
 
-  alias Sconce.{Error, Native, Options}
-  alias Sconce.Policy.Head
-
-  @options [
-    action_repeat: [
-      type: :pos_integer,
-      default: 1,
-      max: 1000,
-      doc: "Steps of the environment with one action."
-    ],
-    frame_stack: [
-      type: :pos_integer,
-      default: 1,
-      max: 256,
-      doc: "Last observations in one, the present one included."
-    ],
-    opponent: [
-      type: {:or, [:string, :atom]},
-      default: nil,
-      doc: "Scripted player of the second seat, for environments with two."
-    ],
-    time_limit: [
-      type: {:or, [:pos_integer, nil]},
-      default: nil,
-      max: 16_777_216,
-      doc: "Steps after which an episode is cut; `nil` is the environment's own limit."
-    ]
-  ]
+  @enforce_keys [:ref, :name, :spec, :count, :rows, :lane, :step_us]
+  defstruct @enforce_keys
 
   @typedoc """
   What an environment is.
@@ -50,6 +63,7 @@ defmodule Sconce.Env do
   |---|---|
   | `name` | its name |
   | `observation_size` | numbers in an observation |
+  | `num_labels` | numbers in an input |
   | `heads` | `{name, kind}` of each part of an input, for the heads of a `Sconce.Policy.Spec` |
   | `seats` | players that are not scripted |
   | `time_limit` | steps after which an episode is cut |
@@ -58,6 +72,36 @@ defmodule Sconce.Env do
   | `solved` | mean return from which on the environment counts as solved, or nil |
   """
   @type spec :: map
+
+  @typedoc "Environments: `count` of them with `rows` rows. `step_us` is the measured time of a step of all of them."
+  @type t :: %__MODULE__{
+          ref: reference,
+          name: atom,
+          spec: spec,
+          count: pos_integer,
+          rows: pos_integer,
+          lane: :inline | :worker,
+          step_us: float
+        }
+
+  @typedoc """
+  The results of a step; binaries, or Nx tensors if the inputs were one.
+
+  | key | content |
+  |---|---|
+  | `observation` | `[rows, observation_size]` f32, after resets in the same step |
+  | `reward` | `[rows]` f32 |
+  | `terminated` | `[rows]` u8, 1 where the rules ended the episode |
+  | `truncated` | `[rows]` u8, 1 where the time limit was reached |
+  | `ended` | the rows whose episode ended, ascending |
+  | `final_observation` | `[ended, observation_size]` f32, before any reset; nil instead of an empty tensor |
+  """
+  @type step :: map
+
+  @typedoc "Inputs `[rows, num_labels]`: a binary of 32-bit floats, a list of any nesting, or an Nx tensor."
+  @type inputs :: binary | list | struct
+
+  @columns [:observation, :reward, :terminated, :truncated, :final_observation, :ended]
 
   @doc """
   Returns the names of all environments.
@@ -75,7 +119,7 @@ defmodule Sconce.Env do
   @doc """
   Returns what an environment is.
 
-  #{Options.docs(@options)}
+  #{Catalogue.docs(:spec)}
 
       iex> {:ok, spec} = Sconce.Env.spec(:cart_pole)
       iex> {spec.observation_size, spec.heads, spec.time_limit, spec.solved}
@@ -86,20 +130,391 @@ defmodule Sconce.Env do
   @spec spec(atom, keyword) :: {:ok, spec} | {:error, Error.t()}
   def spec(name, opts \\ []) do
     name!(name)
-    options = opts |> Options.validate!(@options) |> Map.new()
+    options = Options.validate!(opts, Catalogue.schema(:spec))
+    describe(name, options)
+  end
 
-    options =
-      Map.merge(options, %{env: name, opponent: options.opponent && to_string(options.opponent)})
+  defp describe(name, options) do
+    known!(name, options)
+    options = Keyword.take(options, Keyword.keys(Catalogue.schema(:spec)))
 
-    with {:ok, spec} <- Native.env_spec(options), do: {:ok, known(spec)}
+    with {:ok, spec} <- name |> Catalogue.to_native(options) |> Native.env_spec(),
+         do: {:ok, known(spec)}
   end
 
   @doc false
   # Raises `ArgumentError` unless `name` is an environment.
   def name!(name), do: Options.known!(name, names(), "environment")
 
+  # Raises `ArgumentError` for an unknown opponent or reward term, and for a weight that is no number.
+  defp known!(name, options) do
+    {:ok, spec} = Native.env_spec(%{env: name})
+    opponent = options[:opponent]
+
+    if opponent && spec.players != [],
+      do: Options.known!(to_string(opponent), spec.players, "opponent of #{inspect(name)}")
+
+    for {term, weight} <- options[:reward_weights] || [] do
+      Options.known!(to_string(term), spec.reward_terms, "reward term of #{inspect(name)}")
+      is_number(weight) || Options.argument!("reward weight #{inspect(term)}", weight, "a number")
+    end
+  end
+
   defp known(spec) do
     heads = for [name, kind] <- spec.heads, do: {String.to_atom(name), Head.from_native(kind)}
     %{spec | name: String.to_atom(spec.name), heads: heads}
+  end
+
+  @doc """
+  Creates environments and begins their first episodes.
+
+  Wrong options raise `ArgumentError`. Observations that would take more than 1 GiB are an error of kind
+  `:out_of_range`, and an opponent in an environment with one seat is one of kind `:mismatch`.
+
+  #{Catalogue.docs(:new)}
+
+      iex> {:ok, env} = Sconce.Env.new(:duel, count: 8, opponent: :mixer, reward_weights: [touch: 0.5])
+      iex> {env.rows, env.spec.observation_size, env.spec.num_labels}
+      {8, 19, 2}
+      iex> Sconce.Env.new(:cart_pole, cuont: 8)
+      ** (ArgumentError) unknown option :cuont, did you mean :count?
+  """
+  @spec new(atom, keyword) :: {:ok, t} | {:error, Error.t()}
+  def new(name, opts \\ []) do
+    name!(name)
+    options = Options.validate!(opts, Catalogue.schema(:new))
+
+    with {:ok, spec} <- describe(name, options),
+         native = Catalogue.to_native(name, options),
+         {:ok, {ref, step_us, inline?}} <- Call.run(&Native.env_new(&1, native)) do
+      {:ok,
+       %__MODULE__{
+         ref: ref,
+         name: name,
+         spec: spec,
+         count: options[:count],
+         rows: options[:count] * spec.seats,
+         lane: if(inline?, do: :inline, else: :worker),
+         step_us: step_us
+       }}
+    end
+  end
+
+  @doc """
+  Begins episodes and returns the observations of all rows.
+
+  With options, an episode begins in every environment. With a mask, one begins in the environments whose entry is
+  true: booleans, a binary of bytes, or an Nx tensor. An environment with `autoreset: :disabled` needs this after each
+  end; without it, the next step is an error of kind `:mismatch`.
+
+  #{Catalogue.docs(:reset)}
+
+      iex> {:ok, env} = Sconce.Env.new(:cart_pole, count: 2, autoreset: :disabled)
+      iex> {:ok, first} = Sconce.Env.reset(env, seed: 3)
+      iex> {:ok, both} = Sconce.Env.reset(env, [false, true])
+      iex> binary_part(both, 0, 16) == binary_part(first, 0, 16)
+      true
+  """
+  @spec reset(t, keyword | [boolean] | binary | struct) ::
+          {:ok, binary | struct} | {:error, Error.t()}
+  def reset(env, how \\ [])
+
+  def reset(%__MODULE__{} = env, how) do
+    {seed, mask} = resetting!(how)
+
+    with {:ok, observation} <- Call.either(&Native.env_reset(env.ref, &1, seed, mask)),
+         do: {:ok, column(env, :observation, observation, tensor?(how))}
+  end
+
+  def reset(other, _how), do: refuse(other)
+
+  defp resetting!(how) do
+    if Keyword.keyword?(how) do
+      [seed: seed] = Options.validate!(how, Catalogue.schema(:reset))
+      {seed, nil}
+    else
+      {nil, Inputs.mask(how)}
+    end
+  end
+
+  @doc """
+  Steps all environments.
+
+  An input is the index of a class, or the number itself; numbers are clipped to their range. NaN, an infinity and a
+  number that is no class are errors of kind `:out_of_range` that name the input and its row. A wrong length is an error
+  of kind `:mismatch`. After an error no environment has moved.
+
+      iex> {:ok, env} = Sconce.Env.new(:mountain_car)
+      iex> {:ok, %{reward: <<reward::float-32-little>>}} = Sconce.Env.step(env, [2])
+      iex> reward
+      -1.0
+      iex> {:error, error} = Sconce.Env.step(env, [3])
+      iex> Exception.message(error)
+      "step: action of row 0: 3 is outside 0..2"
+  """
+  @spec step(t, inputs) :: {:ok, step} | {:error, Error.t()}
+  def step(%__MODULE__{ref: ref} = env, inputs) do
+    with {:ok, packed} <- Inputs.pack(inputs),
+         {:ok, columns} <- Call.either(&Native.env_step(ref, &1, packed)),
+         do: {:ok, stepped(env, columns, tensor?(inputs))}
+  end
+
+  def step(other, _inputs), do: refuse(other)
+
+  defp stepped(env, columns, tensor?) do
+    for {name, value} <- Enum.zip(@columns, Tuple.to_list(columns)),
+        into: %{},
+        do: {name, column(env, name, value, tensor?)}
+  end
+
+  @doc """
+  Copies inputs into the buffer of the next `advance/1`; the errors are those of `step/2`. The moduledoc has an example.
+
+      iex> {:ok, env} = Sconce.Env.new(:cart_pole, count: 2)
+      iex> Sconce.Env.put(env, [1, 0])
+      :ok
+  """
+  @spec put(t, inputs) :: :ok | {:error, Error.t()}
+  def put(%__MODULE__{ref: ref}, inputs) do
+    with {:ok, packed} <- Inputs.pack(inputs),
+         {:ok, true} <- Call.either(&Native.env_put(ref, &1, packed)),
+         do: :ok
+  end
+
+  def put(other, _inputs), do: refuse(other)
+
+  @doc """
+  Steps all environments with the inputs of the last `put/2` (at first zeros), and keeps the results for `read/2`.
+  Returns the number of rows whose episode ended; the errors are those of `step/2`.
+
+      iex> {:ok, env} = Sconce.Env.new(:cart_pole, count: 3, time_limit: 1)
+      iex> Sconce.Env.advance(env)
+      {:ok, 3}
+  """
+  @spec advance(t) :: {:ok, non_neg_integer} | {:error, Error.t()}
+  def advance(%__MODULE__{ref: ref}), do: Call.either(&Native.env_advance(ref, &1))
+  def advance(other), do: refuse(other)
+
+  @doc """
+  Returns a column of the results of the last step or reset, one of the keys of `t:step/0`, without a copy. The binary
+  never changes: the next step then writes to a new buffer.
+
+      iex> {:ok, env} = Sconce.Env.new(:cart_pole, count: 2, time_limit: 1)
+      iex> {:ok, 2} = Sconce.Env.advance(env)
+      iex> {Sconce.Env.read(env, :truncated), Sconce.Env.read(env, :ended)}
+      {{:ok, <<1, 1>>}, {:ok, [0, 1]}}
+  """
+  @spec read(t, atom) :: {:ok, binary | [non_neg_integer]} | {:error, Error.t()}
+  def read(%__MODULE__{ref: ref}, column) do
+    Options.known!(column, @columns, "column")
+    Native.env_read(ref, column)
+  end
+
+  def read(other, _column), do: refuse(other)
+
+  @doc """
+  Returns the episodes that have finished since the last call, in the order of environments, then of time: maps of
+  `env`, `seat`, `return`, `length` and `terminated` (false for one that the time limit cut).
+
+  Between two calls at most 16,384 episodes of each 1,024 environments are kept.
+
+      iex> {:ok, env} = Sconce.Env.new(:cart_pole, time_limit: 2)
+      iex> for _ <- 1..5, do: {:ok, _ended} = Sconce.Env.advance(env)
+      iex> {:ok, [episode, _second]} = Sconce.Env.episodes(env)
+      iex> episode
+      %{env: 0, seat: 0, return: 2.0, length: 2, terminated: false}
+      iex> Sconce.Env.episodes(env)
+      {:ok, []}
+  """
+  @spec episodes(t) :: {:ok, [map]} | {:error, Error.t()}
+  def episodes(%__MODULE__{ref: ref}) do
+    with {:ok, packed} <- Call.either(&Native.env_episodes(ref, &1)),
+         do: {:ok, for(<<episode::binary-size(17) <- packed>>, do: episode(episode))}
+  end
+
+  def episodes(other), do: refuse(other)
+
+  defp episode(<<env::32-little, seat::32-little, sum::binary-size(4), length::32-little, over>>) do
+    %{env: env, seat: seat, return: number(sum), length: length, terminated: over == 1}
+  end
+
+  # A huge number as an input may cost an infinite reward.
+  defp number(<<number::float-32-little>>), do: number
+  defp number(<<0, 0, 0x80, 0x7F>>), do: :infinity
+  defp number(<<0, 0, 0x80, 0xFF>>), do: :neg_infinity
+  defp number(_bits), do: :nan
+
+  @doc """
+  Returns the full state of the environment with index `at`, as a list of numbers; the files in `native/env/src/worlds`
+  name them.
+
+      iex> {:ok, env} = Sconce.Env.new(:cart_pole_velocity_less)
+      iex> {:ok, state} = Sconce.Env.state(env, 0)
+      iex> length(state)
+      4
+  """
+  @spec state(t, non_neg_integer) :: {:ok, [float]} | {:error, Error.t()}
+  def state(env, at \\ 0)
+
+  def state(%__MODULE__{ref: ref}, at) when at in 0..0xFFFF_FFFF do
+    with {:ok, packed} <- Native.env_state(ref, at),
+         do: {:ok, for(<<bits::binary-size(4) <- packed>>, do: number(bits))}
+  end
+
+  def state(%__MODULE__{}, at), do: Options.argument!("at", at, "the index of an environment")
+  def state(other, _at), do: refuse(other)
+
+  @doc """
+  Returns the number of steps of all environments together.
+
+      iex> {:ok, env} = Sconce.Env.new(:cart_pole, count: 3)
+      iex> {:ok, _ended} = Sconce.Env.advance(env)
+      iex> Sconce.Env.steps(env)
+      {:ok, 3}
+  """
+  @spec steps(t) :: {:ok, non_neg_integer} | {:error, Error.t()}
+  def steps(%__MODULE__{ref: ref}), do: Native.env_steps(ref)
+  def steps(other), do: refuse(other)
+
+  @doc """
+  Plays episodes with a policy or with the policy of a checkpoint, on the native side.
+
+  Each episode has an environment of its own and begins with an empty memory. `name` is an environment; `nil` is that of
+  the checkpoint's notes, with the options of the run. A given option overrides the recorded one. A policy that does not
+  fit the environment is an error of kind `:mismatch`; a policy without notes needs a `name`.
+
+  Returns a map of `env`, `returns` and `lengths` of the episodes, `mean`, `median`, `min` and `max` of the returns, the
+  number `terminated` by the rules, the number of `decisions`, and the time of one as `decision_us`. Where the policy
+  plays both seats, the returns are those of the first one.
+
+  #{Catalogue.docs(:play)}
+
+      iex> spec = [embedding: {:vector, 4}, backbone: :mlp, hidden_sizes: [8], heads: [action: {:categorical, 2}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, played} = Sconce.Env.play(policy, :cart_pole, episodes: 3)
+      iex> {length(played.returns), played.mean == Enum.sum(played.returns) / 3}
+      {3, true}
+  """
+  @spec play(Policy.t() | Path.t(), atom, keyword) :: {:ok, map} | {:error, Error.t()}
+  def play(policy, name \\ nil, opts \\ []) do
+    with {:ok, native} <- playing(policy, name, opts),
+         {:ok, played} <- native.(false) do
+      {:ok, Map.merge(played, summary(played.returns))}
+    end
+  end
+
+  defp summary(returns) do
+    %{
+      mean: Enum.sum(returns) / length(returns),
+      median: Figures.percentile(returns, 50),
+      min: Enum.min(returns),
+      max: Enum.max(returns)
+    }
+  end
+
+  @doc """
+  Records the first episode that `play/3` plays with these options: `states` (before the first step, and after each
+  one), `inputs` and `rewards` of the steps, and whether it was `terminated` by the rules. A state is that of `state/2`.
+
+      iex> spec = [embedding: {:vector, 6}, backbone: :mlp, hidden_sizes: [8], heads: [action: {:categorical, 3}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, trace} = Sconce.Env.trace(policy, :acrobot, time_limit: 20)
+      iex> {length(trace.states), length(trace.rewards), trace.terminated}
+      {21, 20, false}
+  """
+  @spec trace(Policy.t() | Path.t(), atom, keyword) :: {:ok, map} | {:error, Error.t()}
+  def trace(policy, name \\ nil, opts \\ []) do
+    with {:ok, native} <- playing(policy, name, opts), do: native.(true)
+  end
+
+  # Returns a function that plays, or records if its argument is true.
+  defp playing(policy, name, opts) do
+    options = Options.validate!(opts, Catalogue.schema(:play))
+    name && name!(name)
+    {play, own} = Keyword.split(options, [:episodes, :seed, :deterministic])
+
+    with {:ok, policy} <- loaded(policy),
+         {:ok, env, recorded} <- world(policy, name) do
+      known!(env, own)
+      native = Map.merge(recorded, Catalogue.to_native(env, own))
+      start = &Native.env_play(&1, policy.ref, native, Map.new(play), &2)
+
+      {:ok,
+       fn traced? ->
+         with {:ok, played} <- Call.run(&start.(&1, traced?)),
+              do: {:ok, Map.put(played, :env, env)}
+       end}
+    end
+  end
+
+  defp loaded(%Policy{} = policy), do: {:ok, policy}
+  defp loaded(path), do: Policy.load(path)
+
+  # Returns the environment, and the options that the notes of a run have for it.
+  defp world(policy, name) do
+    with {:ok, %{notes: notes}} <- Policy.info(policy) do
+      case {recorded(notes), name} do
+        {{own, options}, nil} -> {:ok, own, options}
+        {{own, options}, own} -> {:ok, own, options}
+        {nil, nil} -> {:error, nameless()}
+        {_other, name} -> {:ok, name, %{}}
+      end
+    end
+  end
+
+  @recorded Keyword.keys(Catalogue.schema(:spec))
+
+  defp recorded(%{"env" => %{"env" => name} = options}) do
+    with env when env != nil <- Enum.find(names(), &(to_string(&1) == name)),
+         do:
+           {env,
+            for(key <- @recorded, value = options[to_string(key)], into: %{}, do: {key, value})}
+  end
+
+  defp recorded(_notes), do: nil
+
+  defp nameless do
+    details = %{
+      what: "environment",
+      expected: "a name",
+      got: "none, and the policy's notes name none"
+    }
+
+    %Error{kind: :mismatch, op: :play, details: details}
+  end
+
+  defp tensor?(inputs), do: is_struct(inputs) and inputs.__struct__ == Nx.Tensor
+
+  defp column(_env, _name, value, false), do: value
+  defp column(_env, :ended, rows, true), do: rows
+  # Nx has no empty tensor.
+  defp column(_env, _name, "", true), do: nil
+
+  defp column(env, name, bytes, true) when name in [:observation, :final_observation] do
+    size = env.spec.observation_size
+    Tensor.from_binary(bytes, {:f, 32}, {div(byte_size(bytes), 4 * size), size})
+  end
+
+  defp column(env, :reward, bytes, true), do: Tensor.from_binary(bytes, {:f, 32}, {env.rows})
+  defp column(env, _flag, bytes, true), do: Tensor.from_binary(bytes, {:u, 8}, {env.rows})
+
+  @spec refuse(term) :: no_return
+  defp refuse(other), do: Options.argument!("env", other, "environments of Sconce.Env.new/2")
+
+  defimpl Inspect do
+    alias Sconce.Figures
+
+    def inspect(env, _opts) do
+      rows = Figures.counted(env.rows, "row")
+
+      "#Sconce.Env<#{env.name} · #{Figures.counted(env.count, "environment")} · #{rows}#{steps(env)}>"
+    end
+
+    defp steps(env) do
+      case Sconce.Env.steps(env) do
+        {:ok, steps} -> " · #{Figures.counted(steps, "step")}"
+        {:error, _elsewhere} -> ""
+      end
+    end
   end
 end

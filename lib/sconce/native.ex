@@ -151,6 +151,16 @@ defmodule Sconce.Native do
   # Env
   def env_names, do: unavailable(:env)
   def env_spec(_options), do: unavailable(:env)
+  def env_new(_reference, _options), do: unavailable(:env)
+  def env_reset(_env, _reference, _seed, _mask), do: unavailable(:reset)
+  def env_put(_env, _reference, _inputs), do: unavailable(:put)
+  def env_step(_env, _reference, _inputs), do: unavailable(:step)
+  def env_advance(_env, _reference), do: unavailable(:step)
+  def env_read(_env, _column), do: unavailable(:read)
+  def env_episodes(_env, _reference), do: unavailable(:episodes)
+  def env_state(_env, _at), do: unavailable(:state)
+  def env_steps(_env), do: unavailable(:env)
+  def env_play(_reference, _policy, _options, _play, _traced), do: unavailable(:play)
   def cartpole_demonstrations(_reference, _options), do: unavailable(:demonstrations)
   def cartpole_play(_reference, _policy, _velocities, _options), do: unavailable(:play)
 
@@ -168,6 +178,7 @@ defmodule Sconce.Native do
   def bench_exponentials(_reference, _threads, _seconds), do: unavailable(:bench)
   def bench_forward(_reference, _spec, _steps), do: unavailable(:bench)
   def bench_train(_reference, _spec, _steps), do: unavailable(:bench)
+  def bench_env(_reference, _options, _inputs, _seconds), do: unavailable(:bench)
   def bench_frames(_reference, _spec, _rows, _seconds), do: unavailable(:bench)
 
   # Contents of the library, with the feature `fixtures`

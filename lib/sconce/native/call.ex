@@ -23,6 +23,19 @@ defmodule Sconce.Native.Call do
     end
   end
 
+  @doc """
+  Returns the answer of work that ran on this scheduler, or waits for that of work that `start` has `:queued`.
+  """
+  @spec either((reference -> :queued | answer)) :: answer when answer: term
+  def either(start) do
+    ref = make_ref()
+
+    case start.(ref) do
+      :queued -> await(ref)
+      answer -> answer
+    end
+  end
+
   @doc "Like `run/2`, on background threads: see `give_way/0`."
   @spec in_background(start, (term -> term)) :: {:ok, term} | {:error, Error.t()}
   def in_background(start, tell \\ &Function.identity/1) do

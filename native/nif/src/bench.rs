@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use rustler::{Atom, Binary, Env, Reference, ResourceArc, Term};
+use sconce_env::{EnvOptions, Envs, Stepped};
 use sconce_nn::Spec;
 use sconce_ops::ceilings;
 use sconce_serve::frames::{self, Beyond};
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Result, pool as threads};
 use sconce_train::bench::{StepTimes, Steps, forward_times, step_times};
 use serde::Serialize;
 
@@ -144,6 +145,51 @@ fn frame_times(spec: &Spec, bytes: &[u8], seconds: f64) -> Result<FrameTimes> {
             ids: frames.ids.len() / rows.max(1),
         }),
     }
+}
+
+/// Microseconds of each step of all environments on one thread, with these inputs `[rows, labels]`.
+#[rustler::nif]
+fn bench_env<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    options: Term<'a>,
+    inputs: Binary<'a>,
+    seconds: f64,
+) -> Term<'a> {
+    call(env, "bench", || {
+        let options: EnvOptions = decode(options)?;
+        let inputs = from_binary("inputs", &inputs, f32::from_le_bytes)?;
+        let work = move || threads::serial(|| env_times(&options, &inputs, seconds));
+        task(env, reference, move || work().map(Data))
+    })
+}
+
+fn env_times(options: &EnvOptions, inputs: &[f32], seconds: f64) -> Result<Vec<f64>> {
+    /// Steps that are timed together: a step of one environment is too short for the clock.
+    const GROUP: usize = 64;
+    let mut envs = Envs::new(options)?;
+    let rows = envs.rows();
+    let mut observations = vec![0.0; rows * envs.spec().observation_size];
+    let (mut rewards, mut terminated, mut truncated) =
+        (vec![0.0; rows], vec![0; rows], vec![0; rows]);
+    let (mut ended, mut finals, mut episodes) = (vec![], vec![], vec![]);
+    let (_, us) = timed(seconds, || {
+        for _ in 0..GROUP {
+            let mut out = Stepped {
+                observations: &mut observations,
+                rewards: &mut rewards,
+                terminated: &mut terminated,
+                truncated: &mut truncated,
+                ended: &mut ended,
+                final_observations: &mut finals,
+            };
+            envs.step(inputs, &mut out)?;
+        }
+        episodes.clear();
+        envs.episodes(&mut episodes);
+        Ok(())
+    })?;
+    Ok(us.into_iter().map(|us| us / GROUP as f64).collect())
 }
 
 /// The result of the last call, and the microseconds of each.

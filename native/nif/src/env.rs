@@ -1,12 +1,26 @@
-//! Environments: `Sconce.Env.CartPole`.
+//! Environments: `Sconce.Env` and `Sconce.Env.CartPole`.
 
-use rustler::{Encoder, Env, Reference, Term};
+mod buffers;
+mod handle;
+
+use rustler::{Atom, Binary, Encoder, Env, Reference, Term};
 use sconce_env::{CartPole, Demonstrations, EnvOptions, Game, Play};
 use sconce_nn::spec::{HeadKind, Heads, HeadsKind};
+use sconce_play::evaluate::{Evaluation, evaluate, trace};
+use sconce_tensor::{Error, Result, pool as threads};
 use serde::Serialize;
 
-use crate::border::{Data, Handle, Task, call, decode, labels_to, to_binary};
+use crate::border::{
+    Answer, Bytes, Data, Handle, Task, call, decode, error, guard, inline, labels_to, perform,
+    pool, to_binary,
+};
 use crate::policy::PolicyHandle;
+use buffers::EnvBuffers;
+use handle::{EnvHandle, Given, Taken};
+
+mod atoms {
+    rustler::atoms! { queued }
+}
 
 struct Games(Vec<Game>);
 
@@ -59,6 +73,8 @@ fn cartpole_play<'a>(
 struct Described {
     name: &'static str,
     observation_size: usize,
+    /// Numbers of an input.
+    num_labels: usize,
     /// Names and kinds of the heads that choose an input.
     heads: Vec<(String, HeadKind)>,
     seats: usize,
@@ -85,6 +101,7 @@ fn env_spec<'a>(env: Env<'a>, options: Term<'a>) -> Term<'a> {
         Ok(Data(Described {
             name: spec.name,
             observation_size: spec.observation_size,
+            num_labels: spec.labels(),
             heads,
             seats: spec.seats,
             time_limit: spec.time_limit,
@@ -92,5 +109,156 @@ fn env_spec<'a>(env: Env<'a>, options: Term<'a>) -> Term<'a> {
             players: spec.players,
             solved: spec.solved,
         }))
+    })
+}
+
+/// Creates environments on a native thread. Sends `{:ok, {handle, step_us, inline}}` by message.
+#[rustler::nif]
+fn env_new<'a>(env: Env<'a>, reference: Reference<'a>, options: Term<'a>) -> Term<'a> {
+    perform(env, "env", || {
+        let options: EnvOptions = decode(options)?;
+        pool::submit(env, "env", reference, move || {
+            let buffers = EnvBuffers::new(&options)?;
+            let step_us = buffers::step_us(&options)?;
+            let handle = EnvHandle::new(buffers, step_us);
+            let inline = handle.is_inline();
+            Ok((handle, step_us, inline))
+        })
+    })
+}
+
+/// Runs `work` on the environments: on the caller's scheduler, or on a native thread if their steps take long. In the
+/// second case the result is `:queued`, and the answer comes by message.
+fn run<'a, T: Answer>(
+    env: Env<'a>,
+    op: &'static str,
+    handle: Handle<EnvHandle>,
+    reference: Reference<'a>,
+    work: impl FnOnce(&mut EnvBuffers) -> Result<T> + Send + 'static,
+) -> Term<'a> {
+    let mut taken = match guard(|| Taken::new(handle.get()?)) {
+        Ok(taken) => taken,
+        Err(failure) => return error(env, op, &failure),
+    };
+    if taken.is_inline() {
+        // Without other threads the scheduler never waits.
+        return inline(env, op, move || threads::serial(|| work(taken.buffers()?)));
+    }
+    // The environments are put back before the answer is sent: the caller may then call again.
+    match pool::submit(env, op, reference, move || work(taken.buffers()?)) {
+        Ok(()) => atoms::queued().encode(env),
+        Err(failure) => error(env, op, &failure),
+    }
+}
+
+/// Begins episodes: of all environments, or of those of `mask`, one byte each. Returns `{:ok, observations}`.
+#[rustler::nif]
+fn env_reset<'a>(
+    env: Env<'a>,
+    handle: Handle<EnvHandle>,
+    reference: Reference<'a>,
+    seed: Option<u64>,
+    mask: Option<Binary<'a>>,
+) -> Term<'a> {
+    let mask = mask.map(|mask| Given::new(env, mask));
+    run(env, "reset", handle, reference, move |buffers| {
+        match mask {
+            Some(mask) => mask.read(|bytes| buffers.reset_where(bytes))?,
+            None => buffers.reset(seed)?,
+        }
+        Ok(buffers.share().column("observation"))
+    })
+}
+
+/// Copies inputs `[rows, labels]` into the buffer of the next step.
+#[rustler::nif]
+fn env_put<'a>(
+    env: Env<'a>,
+    handle: Handle<EnvHandle>,
+    reference: Reference<'a>,
+    inputs: Binary<'a>,
+) -> Term<'a> {
+    let inputs = Given::new(env, inputs);
+    run(env, "put", handle, reference, move |buffers| {
+        inputs.read(|bytes| buffers.put(bytes))?;
+        Ok(true)
+    })
+}
+
+/// Steps with these inputs. Returns `{:ok, {observation, reward, terminated, truncated, final_observation, ended}}`.
+#[rustler::nif]
+fn env_step<'a>(
+    env: Env<'a>,
+    handle: Handle<EnvHandle>,
+    reference: Reference<'a>,
+    inputs: Binary<'a>,
+) -> Term<'a> {
+    let inputs = Given::new(env, inputs);
+    run(env, "step", handle, reference, move |buffers| {
+        inputs.read(|bytes| buffers.put(bytes))?;
+        buffers.step()?;
+        Ok(buffers.share().all())
+    })
+}
+
+/// Steps with the inputs of the buffer. Returns `{:ok, number_of_ended_rows}`.
+#[rustler::nif]
+fn env_advance<'a>(env: Env<'a>, handle: Handle<EnvHandle>, reference: Reference<'a>) -> Term<'a> {
+    run(env, "step", handle, reference, |buffers| buffers.step())
+}
+
+/// A column of the last step, without a copy.
+#[rustler::nif]
+fn env_read<'a>(env: Env<'a>, handle: Handle<EnvHandle>, name: Atom) -> Term<'a> {
+    inline(env, "read", || {
+        let name = name.to_term(env).atom_to_string().unwrap_or_default();
+        let mut taken = Taken::new(handle.get()?)?;
+        buffers::check_column(&name)?;
+        Ok(taken.buffers()?.share().column(&name))
+    })
+}
+
+/// Finished episodes since the last call, as in [`EnvBuffers::episodes`].
+#[rustler::nif]
+fn env_episodes<'a>(env: Env<'a>, handle: Handle<EnvHandle>, reference: Reference<'a>) -> Term<'a> {
+    run(env, "episodes", handle, reference, |buffers| Ok(Bytes(buffers.episodes())))
+}
+
+/// The full state of an environment as f32.
+#[rustler::nif]
+fn env_state<'a>(env: Env<'a>, handle: Handle<EnvHandle>, at: usize) -> Term<'a> {
+    inline(env, "state", || {
+        let state = Taken::new(handle.get()?)?.buffers()?.state(at)?;
+        Ok(to_binary(env, &state))
+    })
+}
+
+/// Steps of all environments so far.
+#[rustler::nif]
+fn env_steps<'a>(env: Env<'a>, handle: Handle<EnvHandle>) -> Term<'a> {
+    call(env, "env", || Ok(handle.get()?.steps()))
+}
+
+fn data(of: impl Serialize) -> Result<Data<serde_json::Value>> {
+    serde_json::to_value(of).map(Data).map_err(|e| Error::corrupt("answer", e))
+}
+
+/// Plays episodes with a policy, or records one of them. Sends the figures or the trace by message.
+#[rustler::nif]
+fn env_play<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    policy: Handle<PolicyHandle>,
+    options: Term<'a>,
+    play: Term<'a>,
+    traced: bool,
+) -> Term<'a> {
+    call(env, "play", || {
+        let (options, play): (EnvOptions, Evaluation) = (decode(options)?, decode(play)?);
+        let policy = policy.get()?.policy().clone();
+        Task::start(env, "play", reference, move |_events, cancelled| match traced {
+            true => trace(&policy, &options, play, cancelled).and_then(data),
+            false => evaluate(&policy, &options, play, cancelled).and_then(data),
+        })
     })
 }

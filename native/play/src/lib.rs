@@ -2,6 +2,7 @@
 
 #![warn(unreachable_pub)]
 
+pub mod evaluate;
 pub mod learner;
 pub mod objective;
 pub mod options;

@@ -31,7 +31,7 @@ fn shards(environments: usize) -> usize {
 
 /// Environments in which a policy plays, and its memories in them.
 pub struct Player {
-    shards: Vec<Shard>,
+    pub(crate) shards: Vec<Shard>,
     spec: EnvSpec,
     seed: u64,
     /// Number of rows of all shards.
@@ -41,16 +41,16 @@ pub struct Player {
 }
 
 /// Some environments, played by one thread at a time.
-struct Shard {
-    envs: Envs,
+pub(crate) struct Shard {
+    pub(crate) envs: Envs,
     /// Index of the first row among the rows of all shards.
-    first: usize,
+    pub(crate) first: usize,
     /// Present observations, `[rows, observation_size]`.
-    observations: Vec<f32>,
+    pub(crate) observations: Vec<f32>,
     /// Previous actions, `[rows, num_labels]`.
-    previous: Vec<f32>,
-    memory: State,
-    outcome: Outcome,
+    pub(crate) previous: Vec<f32>,
+    pub(crate) memory: State,
+    pub(crate) outcome: Outcome,
     /// Statistics of the observations since they were last taken, if they are wanted.
     observed: Option<Normaliser>,
     teacher: Option<Listener>,
@@ -64,9 +64,9 @@ struct Listener {
 
 /// Outputs of a step of the environments.
 #[derive(Default)]
-struct Outcome {
-    ended: Vec<u32>,
-    final_observations: Vec<f32>,
+pub(crate) struct Outcome {
+    pub(crate) ended: Vec<u32>,
+    pub(crate) final_observations: Vec<f32>,
 }
 
 /// The state of a player as arrays by name, from which it goes on with the same bits. A whole number is stored as its
@@ -444,7 +444,7 @@ impl Shard {
     }
 
     /// Clears memory and previous action of the rows whose episode has ended.
-    fn begin_episodes(&mut self, policy: &Policy) -> Result<()> {
+    pub(crate) fn begin_episodes(&mut self, policy: &Policy) -> Result<()> {
         if self.outcome.ended.is_empty() {
             return Ok(());
         }
@@ -483,7 +483,7 @@ impl Shard {
 }
 
 /// Observations as a batch of windows of one frame.
-fn embedded(policy: &Policy, observations: &[f32], previous: &[f32]) -> Result<Frames> {
+pub(crate) fn embedded(policy: &Policy, observations: &[f32], previous: &[f32]) -> Result<Frames> {
     let embedding = &policy.spec().embedding;
     let raw = embedding.raw_width().max(1);
     let (width, ids, n) =

@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Bench do
-  alias Sconce.Bench.{Backbones, Case, Cases, Machine, Output, Peers}
+  alias Sconce.Bench.{Backbones, Case, Cases, Machine, Output, Peers, Play}
   alias Sconce.{Files, Switches}
 
   @schema [
@@ -53,6 +53,9 @@ defmodule Mix.Tasks.Bench do
   the last step), the time of a decision, the memory of a session, and the time and peak memory of training
   steps on 32 windows of 60 frames. Without `SCONCE_REPLAYS` there is no training.
 
+  `mix bench play` measures a step of 1, 64 and 4,096 environments of each world: in a native loop, by
+  `Sconce.Env.advance/1`, and by `Sconce.Env.step/2` with fresh binaries.
+
   `mix bench quantise` is `mix bench.quantise`: the effect of weights in fewer bits on decisions.
 
   Every case and every backbone checks its output. A failed one says FAILED, the others are still measured,
@@ -64,7 +67,7 @@ defmodule Mix.Tasks.Bench do
 
   use Mix.Task
 
-  @usage "usage: mix bench [backbones | quantise] [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE] " <>
+  @usage "usage: mix bench [backbones | play | quantise] [--only REGEX] [--threads N] [--budget SECONDS] [--json FILE] " <>
            "[--peers FILE | --with-peers]"
 
   @impl true
@@ -72,18 +75,33 @@ defmodule Mix.Tasks.Bench do
   def run(args), do: Switches.help?(args, __MODULE__) || bench(args)
 
   defp bench(args) do
-    {opts, backbones?} = parse!(args)
+    {opts, what} = parse!(args)
     Mix.Task.run("app.config")
     with {:error, reason} <- Sconce.Native.status(), do: Mix.raise("no native library: #{reason}")
     with {:error, error} <- Sconce.Native.bench_noop(), do: Mix.raise(Exception.message(error))
-    if backbones?, do: backbones(opts), else: cases(opts)
+    measure(what, opts)
+  end
+
+  defp measure([], opts), do: cases(opts)
+
+  defp measure([what], opts) do
+    for name <- [:peers, :with_peers], opts[name] do
+      Mix.raise("#{Switches.switch(name)} cannot be combined with #{what}")
+    end
+
+    if what == "play", do: play(opts), else: backbones(opts)
+  end
+
+  defp play(opts) do
+    cases = only!(Play.all(), opts)
+    writable!(opts[:json])
+    machine = Machine.describe()
+    rows = rows(cases, machine, opts)
+    write(rows, machine, opts[:json])
+    finish(Enum.reject(rows, & &1.ok), length(rows))
   end
 
   defp backbones(opts) do
-    for name <- [:peers, :with_peers], opts[name] do
-      Mix.raise("#{Switches.switch(name)} cannot be combined with backbones")
-    end
-
     names = opts |> regex!() |> Backbones.named()
     names != [] || Mix.raise("no backbone matches #{opts[:only]}")
     writable!(opts[:json])
@@ -111,9 +129,7 @@ defmodule Mix.Tasks.Bench do
     peers = peers!(cases, opts)
     machine = Machine.describe()
     say = &Mix.shell().info/1
-    say.(Output.header(machine))
-    say.(Output.titles())
-    rows = for bench <- cases, do: bench |> Case.row(opts[:budget]) |> tap(&say.(Output.row(&1)))
+    rows = rows(cases, machine, opts)
     rows = beside(rows, peers ++ again(cases, opts))
 
     unless System.get_env("SCONCE_REPLAYS"),
@@ -124,11 +140,19 @@ defmodule Mix.Tasks.Bench do
     finish(Enum.reject(rows, & &1.ok), length(rows))
   end
 
+  # Measures and prints the rows of cases.
+  defp rows(cases, machine, opts) do
+    say = &Mix.shell().info/1
+    say.(Output.header(machine))
+    say.(Output.titles())
+    for bench <- cases, do: bench |> Case.row(opts[:budget]) |> tap(&say.(Output.row(&1)))
+  end
+
   defp parse!(args) do
     case Switches.parse!(args, @schema) do
-      {opts, rest} when rest in [[], ["backbones"]] ->
+      {opts, rest} when rest in [[], ["backbones"], ["play"]] ->
         defaults = for name <- [:budget, :steps], do: {name, @schema[name][:default]}
-        {Keyword.merge(defaults, opts), rest != []}
+        {Keyword.merge(defaults, opts), rest}
 
       {_opts, [argument | _]} ->
         raise ArgumentError, "unknown argument #{argument}"

@@ -49,7 +49,9 @@ defmodule Sconce.Trainer.Curve.Plot do
     {1, 3} => 128
   }
 
-  defp braille(dots, column, row) do
+  @doc "Returns the character of a cell, for a set of dots `{x, y}` with y downwards."
+  @spec braille(MapSet.t(), integer, integer) :: String.t()
+  def braille(dots, column, row) do
     bits = for {{dx, dy}, bit} <- @braille, {2 * column + dx, 4 * row + dy} in dots, do: bit
 
     <<0x2800 + Enum.sum(bits)::utf8>>

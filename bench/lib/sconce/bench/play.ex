@@ -1,0 +1,91 @@
+defmodule Sconce.Bench.Play do
+  @moduledoc false
+  # The cases of `mix bench play`: steps of environments natively and from Elixir.
+
+  alias Sconce.Bench.{Case, Machine}
+  alias Sconce.{Env, Figures, Native}
+
+  @counts [1, 64, 4096]
+  # Between two calls of `episodes/1` at most this number of steps; the native loop has the same number.
+  @group 64
+  # Fields of the counters of an environment, each 4 bytes.
+  @counters 4
+
+  @doc "All cases."
+  @spec all() :: [Case.t()]
+  def all do
+    for name <- Env.names(), count <- @counts, {how, run} <- ways() do
+      %Case{
+        name: "env",
+        case: "#{name}, #{how}",
+        batch: count,
+        threads: 1,
+        limit: &limit(name, count, &1),
+        run: fn budget ->
+          {:ok, env} = Env.new(name, count: count)
+          us = run.(env, inputs(env), budget)
+          million = count / Figures.percentile(us, 50)
+          %{us: us, extra: %{rates: "#{Figures.decimal(million)} M steps/s, #{env.lane}"}}
+        end
+      }
+    end
+  end
+
+  defp ways do
+    [
+      {"native loop", &native/3},
+      {"from Elixir by handle", &by_handle/3},
+      {"from Elixir by binaries", &by_binaries/3}
+    ]
+  end
+
+  defp native(env, inputs, budget) do
+    options = %{env: env.name, count: env.count}
+    Machine.answer(&Native.bench_env(&1, options, inputs, budget))
+  end
+
+  defp by_handle(env, inputs, budget) do
+    :ok = Env.put(env, inputs)
+
+    grouped(env, budget, fn ->
+      {:ok, _ended} = Env.advance(env)
+    end)
+  end
+
+  defp by_binaries(env, inputs, budget) do
+    grouped(env, budget, fn -> {:ok, %{reward: _}} = Env.step(env, inputs) end)
+  end
+
+  # Microseconds of a step, in groups that end by taking the episodes, as in the native loop.
+  defp grouped(env, budget, step) do
+    {us, {:ok, _episodes}} =
+      Case.time(
+        fn ->
+          for _ <- 1..@group, do: step.()
+          Env.episodes(env)
+        end,
+        budget
+      )
+
+    Enum.map(us, &(&1 / @group))
+  end
+
+  # A class or a number that every world takes, different from row to row.
+  defp inputs(env) do
+    choices = for {_name, kind} <- env.spec.heads, do: classes(kind)
+    rows = for row <- 1..env.rows, choice <- choices, do: choice.(row)
+    for number <- rows, into: <<>>, do: <<number::float-32-little>>
+  end
+
+  defp classes({:categorical, n}), do: &rem(&1 * 7919, n)
+  defp classes(_number), do: &(rem(&1 * 7919, 101) / 50 - 1)
+
+  # Bytes that a step reads or writes: state and counters both ways, inputs, observations, rewards and flags.
+  defp limit(name, count, _measured) do
+    {:ok, env} = Env.new(name)
+    {:ok, state} = Env.state(env)
+    %{observation_size: seen, num_labels: labels, seats: seats} = env.spec
+    bytes = 8 * (length(state) + @counters) + seats * (4 * (labels + seen + 1) + 2)
+    Machine.bytes(bytes * count, 1, "reading and writing a step")
+  end
+end

@@ -1,0 +1,278 @@
+defmodule Mix.Tasks.Sconce.Play do
+  alias Sconce.{Env, Figures, Files, Options, PPO, Switches, Text, Trainer}
+  alias Sconce.Env.Catalogue
+  alias Sconce.Env.Drawing.{Live, Svg}
+  alias Sconce.PPO.{Curve, Progress, Settings}
+  alias Sconce.Trainer.Curve.Page
+  alias Sconce.Trainer.Signals
+
+  @shortdoc "Plays a policy in an environment, or learns one from play"
+
+  @env [
+    env: [type: {:or, [nil, :string]}, doc: "Environment; by default that of the checkpoint."]
+  ]
+  @play [
+    episodes: Catalogue.schema(:play)[:episodes],
+    sample: [
+      type: :boolean,
+      default: false,
+      doc: "Samples actions instead of the likeliest ones."
+    ],
+    render: [type: :boolean, default: false, doc: "Shows an episode in the terminal; q ends it."],
+    svg: [type: :path, doc: "File for an episode as an animated picture."]
+  ]
+  @learn [
+    learn: [type: :boolean, default: false, doc: "Learns a policy by `Sconce.PPO`."],
+    out: [type: :path, doc: "Folder of the run, required for a new one."],
+    resume: [type: :path, doc: "Folder of the run to resume; implies `--learn`."]
+  ]
+  # Switches of both kinds of calls; the table of PPO lists them.
+  @both [:seed | Keyword.keys(Catalogue.schema(:spec))]
+  @melee [:embedding, :queue_depth, :num_delays, :heads, :axis_buckets, :shoulder_buckets]
+
+  @moduledoc """
+  Plays episodes with the policy of a checkpoint and prints its returns.
+
+      $ mix sconce.play run/best.safetensors
+      $ mix sconce.play run/best.safetensors --env duel --opponent mixer --episodes 1000
+      $ mix sconce.play run/best.safetensors --render --svg episode.svg
+
+  With `--learn` the task learns a policy from play:
+
+      $ mix sconce.play --learn --env cart_pole --out run --target-return 475
+      $ mix sconce.play --resume run --steps 1000000
+
+  `Sconce.Env` describes the environments. Without a terminal, `--render` prints a
+  few pictures.
+
+  #{Switches.docs(@env ++ @play)}
+
+  `--seed`, `--action-repeat`, `--frame-stack`, `--opponent`, `--reward-weights`
+  and `--time-limit` are accepted too. Their defaults are the values of the run
+  that made the checkpoint.
+
+  ## Learning
+
+  SIGTERM, SIGHUP and SIGQUIT end a run with its state saved. Ctrl-C loses all
+  updates since the last save (`--save-every`).
+
+  #{Switches.docs(@learn)}
+
+  ## The model
+
+  Options of `Sconce.Policy.Spec`; a list of sizes is written as `64,64`:
+
+  #{Switches.docs(Keyword.drop(Trainer.Switches.spec_schema(), @melee))}
+
+  ## The run
+
+  Reward weights are written as `touch=1,win=0.5`:
+
+  #{Switches.docs(Keyword.drop(Settings.schema(), [:env, :out, :resume, :spec, :progress]))}
+  """
+
+  use Mix.Task
+
+  @requirements ["app.config"]
+
+  # Size of the curve in characters.
+  @columns 60
+  @lines 8
+
+  @impl true
+  def run(args), do: Switches.help?(args, __MODULE__) || args |> parse() |> act()
+
+  defp act({:play, checkpoint, opts}), do: play(checkpoint, opts)
+  defp act({:learn, opts}), do: learn(opts)
+
+  @doc false
+  def schema do
+    own = Keyword.keys(@env ++ @play ++ @learn)
+    spec = Keyword.drop(Trainer.Switches.spec_schema(), @melee)
+    run = Settings.schema() |> Keyword.drop([:spec, :progress]) |> Keyword.drop(own)
+    # A keyword list has a spelling of its own.
+    run = Keyword.replace!(run, :reward_weights, type: :string)
+    @env ++ @play ++ @learn ++ spec ++ run
+  end
+
+  # Returns the kind of call and its options.
+  defp parse(args) do
+    told(fn ->
+      {opts, rest} = Switches.parse!(args, schema())
+      opts = opts |> named() |> weighed()
+      if opts[:learn] || opts[:resume], do: learning!(opts, rest), else: playing!(opts, rest)
+    end)
+  end
+
+  defp playing!(opts, rest) do
+    for {name, _value} <- opts,
+        name not in (Keyword.keys(@env ++ @play) ++ @both),
+        do: raise(ArgumentError, "#{Switches.switch(name)} needs --learn")
+
+    case rest do
+      [checkpoint] -> {:play, checkpoint, opts}
+      [] -> raise ArgumentError, "which checkpoint? mix sconce.play CHECKPOINT"
+      [_first, second | _] -> raise ArgumentError, "unknown argument #{second}"
+    end
+  end
+
+  defp learning!(opts, rest) do
+    if rest != [], do: raise(ArgumentError, "unknown argument #{hd(rest)}")
+
+    for {name, _value} <- opts,
+        name in Keyword.keys(@play),
+        do: raise(ArgumentError, "#{Switches.switch(name)} does not go with --learn")
+
+    {:learn, opts |> Keyword.delete(:learn) |> folder!()}
+  end
+
+  defp folder!(opts) do
+    case Keyword.pop(opts, :resume) do
+      {nil, opts} ->
+        for name <- [:env, :out], do: opts[name] || raise(ArgumentError, required(name))
+        opts
+
+      {folder, opts} ->
+        Path.expand(Keyword.get(opts, :out, folder)) == Path.expand(folder) ||
+          raise ArgumentError,
+                "--resume #{folder} continues in its folder, not in --out #{opts[:out]}"
+
+        [resume: true, out: folder] ++ Keyword.delete(opts, :out)
+    end
+  end
+
+  defp required(name), do: "#{Switches.switch(name)} is required"
+
+  # The environment as an atom.
+  defp named(opts) do
+    case Keyword.pop(opts, :env) do
+      {nil, opts} ->
+        opts
+
+      {text, opts} ->
+        names = Map.new(Env.names(), &{to_string(&1), &1})
+        Options.known!(text, Map.keys(names), "environment")
+        [env: names[text]] ++ opts
+    end
+  end
+
+  # Reward weights as a keyword list; the environment checks the names.
+  defp weighed(opts) do
+    case Keyword.pop(opts, :reward_weights) do
+      {nil, opts} -> opts
+      {text, opts} -> [reward_weights: text |> String.split(",") |> Enum.map(&weight!/1)] ++ opts
+    end
+  end
+
+  defp weight!(text) do
+    with [term, number] <- String.split(text, "="),
+         {weight, ""} <- Float.parse(number),
+         known when known != nil <- term_name(term) do
+      {known, weight}
+    else
+      _other ->
+        raise ArgumentError, "--reward-weights cannot be #{inspect(text)}, expected term=number"
+    end
+  end
+
+  # Atoms are made of the names of terms only, not of the user's text.
+  defp term_name(term) do
+    terms =
+      for name <- Env.names(), {:ok, spec} = Env.spec(name), term <- spec.reward_terms, do: term
+
+    if term in terms, do: String.to_atom(term)
+  end
+
+  defp play(checkpoint, opts) do
+    {env, opts} = Keyword.pop(opts, :env)
+    {show, opts} = Keyword.split(opts, [:render, :svg])
+    {sample, opts} = Keyword.pop(opts, :sample, false)
+    opts = [deterministic: not sample] ++ opts
+    # An invalid path is refused before the play.
+    with {:error, error} <- Page.check(show[:svg], :write_svg), do: refuse(error)
+    if show[:svg], do: writable!(show[:svg])
+    show(checkpoint, env, Keyword.drop(opts, [:episodes]), show)
+    checkpoint |> answer(&Env.play(&1, env, opts)) |> report() |> say()
+  end
+
+  defp show(_checkpoint, _env, _opts, []), do: :ok
+
+  defp show(checkpoint, env, opts, show) do
+    trace = answer(checkpoint, &Env.trace(&1, env, opts))
+    if show[:render], do: Live.show(trace)
+
+    if show[:svg] do
+      with {:error, error} <- Svg.write(trace, show[:svg]), do: refuse(error)
+      say(Text.printable("picture  #{show[:svg]}"))
+    end
+  end
+
+  defp writable!(path) do
+    with {:error, reason} <- Files.check(path),
+         do: Mix.raise("--svg: #{path}: #{:file.format_error(reason)}")
+  end
+
+  defp answer(checkpoint, work) do
+    case told(fn -> work.(checkpoint) end) do
+      {:ok, answer} -> answer
+      {:error, error} -> refuse(error)
+    end
+  end
+
+  defp report(played) do
+    episodes = Figures.counted(length(played.returns), "episode")
+
+    """
+    #{played.env} · #{episodes}, #{Figures.grouped(played.terminated)} ended by the rules
+    return  mean #{number(played.mean)}  median #{number(played.median)}  min #{number(played.min)}  max #{number(played.max)}
+    length  mean #{number(Enum.sum(played.lengths) / length(played.lengths))}
+    #{Figures.grouped(played.decisions)} decisions of #{Figures.decimal(played.decision_us)} us\
+    """
+  end
+
+  defp number(value), do: :erlang.float_to_binary(value / 1, decimals: 1)
+
+  defp learn(opts) do
+    # `System.stop/0` waits for a run to save its state only if the application is started.
+    {:ok, _apps} = Application.ensure_all_started(:sconce)
+
+    case Signals.stopping(fn -> follow(opts) end) do
+      {:ok, report} -> finish(report)
+      {:error, error} -> refuse(error)
+    end
+  end
+
+  defp follow(opts) do
+    with {:ok, run} <- told(fn -> PPO.start_link(opts) end), do: Progress.follow(run)
+  end
+
+  # Prints without Mix's shell, which no longer runs while a signal stops the VM.
+  defp finish(report) do
+    curve = report |> Curve.text(@columns, @lines) |> String.trim_trailing("\n")
+    parts = [curve, Enum.join(files(report), "\n")]
+    IO.puts("\n" <> (parts |> Enum.reject(&(&1 == "")) |> Enum.join("\n\n")))
+  end
+
+  defp files(report) do
+    best = Path.join(report.out, "best.safetensors")
+    policy = if File.exists?(best), do: best, else: Path.join(report.out, "last.safetensors")
+
+    for {name, text, true} <- [
+          {"policy", policy, true},
+          {"curve", report.curve, report.curve != nil},
+          {"play", "mix sconce.play #{policy}", true},
+          {"resume", "mix sconce.play --resume #{report.out}", report.stopped == :stopped}
+        ],
+        do: Text.printable(String.pad_trailing(name, 8) <> text)
+  end
+
+  defp told(work) do
+    work.()
+  rescue
+    error in ArgumentError -> refuse(error)
+  end
+
+  defp refuse(error), do: error |> Switches.message(schema()) |> Mix.raise()
+
+  defp say(text), do: Mix.shell().info(text)
+end
