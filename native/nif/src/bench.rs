@@ -172,7 +172,7 @@ fn env_times(options: &EnvOptions, inputs: &[f32], seconds: f64) -> Result<Vec<f
     let mut observations = vec![0.0; rows * envs.spec().observation_size];
     let (mut rewards, mut terminated, mut truncated) =
         (vec![0.0; rows], vec![0; rows], vec![0; rows]);
-    let (mut ended, mut finals, mut episodes) = (vec![], vec![], vec![]);
+    let (mut ended, mut finals) = (vec![], vec![]);
     let (_, us) = timed(seconds, || {
         for _ in 0..GROUP {
             let mut out = Stepped {
@@ -185,8 +185,6 @@ fn env_times(options: &EnvOptions, inputs: &[f32], seconds: f64) -> Result<Vec<f
             };
             envs.step(inputs, &mut out)?;
         }
-        episodes.clear();
-        envs.episodes(&mut episodes);
         Ok(())
     })?;
     Ok(us.into_iter().map(|us| us / GROUP as f64).collect())

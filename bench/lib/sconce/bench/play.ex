@@ -6,8 +6,6 @@ defmodule Sconce.Bench.Play do
   alias Sconce.{Env, Figures, Native}
 
   @counts [1, 64, 4096]
-  # Between two calls of `episodes/1` at most this number of steps; the native loop has the same number.
-  @group 64
   # Fields of the counters of an environment, each 4 bytes.
   @counters 4
 
@@ -46,28 +44,13 @@ defmodule Sconce.Bench.Play do
 
   defp by_handle(env, inputs, budget) do
     :ok = Env.put(env, inputs)
-
-    grouped(env, budget, fn ->
-      {:ok, _ended} = Env.advance(env)
-    end)
+    {us, {:ok, _ended}} = Case.time(fn -> Env.advance(env) end, budget)
+    us
   end
 
   defp by_binaries(env, inputs, budget) do
-    grouped(env, budget, fn -> {:ok, %{reward: _}} = Env.step(env, inputs) end)
-  end
-
-  # Microseconds of a step, in groups that end by taking the episodes, as in the native loop.
-  defp grouped(env, budget, step) do
-    {us, {:ok, _episodes}} =
-      Case.time(
-        fn ->
-          for _ <- 1..@group, do: step.()
-          Env.episodes(env)
-        end,
-        budget
-      )
-
-    Enum.map(us, &(&1 / @group))
+    {us, {:ok, %{reward: _}}} = Case.time(fn -> Env.step(env, inputs) end, budget)
+    us
   end
 
   # A class or a number that every world takes, different from row to row.
