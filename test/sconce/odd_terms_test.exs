@@ -12,7 +12,7 @@ defmodule Sconce.OddTermsTest do
 
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
 
-  alias Sconce.{Corpus, Device, Error, Policy, Preset, Serving, Session, Trainer}
+  alias Sconce.{Corpus, Device, Env, Error, Policy, Preset, Serving, Session, Trainer}
   alias Sconce.Env.CartPole
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
@@ -33,6 +33,7 @@ defmodule Sconce.OddTermsTest do
     heads = [fire: {:bernoulli, 1}]
     {:ok, corpus} = Corpus.build({:vector, 2}, [game, game], into: corpus, heads: heads)
     {run, report} = train(corpus, Path.join(dir, "run"))
+    {:ok, env} = Env.new(:cart_pole)
     {:ok, gradients} = Trainer.gradients(report.out)
 
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
@@ -43,6 +44,7 @@ defmodule Sconce.OddTermsTest do
        dir: dir,
        policy: policy,
        corpus: corpus,
+       env: env,
        run: run,
        report: report,
        gradients: gradients,
@@ -61,7 +63,7 @@ defmodule Sconce.OddTermsTest do
 
   # Valid arguments of each function, at its largest arity. `:session` and `:serving` stand for ones that the calling
   # process owns.
-  defp rows(%{policy: policy, corpus: corpus, run: run, report: report} = context) do
+  defp rows(%{policy: policy, corpus: corpus, run: run, report: report, env: env} = context) do
     out = Path.join(context.dir, "written")
     spec = policy.spec
     frame = [0.1, 0.2]
@@ -85,6 +87,18 @@ defmodule Sconce.OddTermsTest do
       {Sconce.Embedding, :pack, [{:vector, 2}, frame]},
       {Sconce.Embedding, :print_schema, [:melee]},
       {Sconce.Embedding, :schema, [:melee]},
+      {Env, :advance, [env]},
+      {Env, :episodes, [env]},
+      {Env, :new, [:cart_pole, [count: 1]]},
+      {Env, :play, [policy, :cart_pole, [episodes: 1]]},
+      {Env, :put, [env, [0]]},
+      {Env, :read, [env, :reward]},
+      {Env, :reset, [env, [seed: 1]]},
+      {Env, :spec, [:cart_pole, [time_limit: 1]]},
+      {Env, :state, [env, 0]},
+      {Env, :step, [env, [0]]},
+      {Env, :steps, [env]},
+      {Env, :trace, [policy, :cart_pole, [episodes: 1]]},
       {CartPole, :corpus, [[], [into: out <> ".cart"]]},
       {CartPole, :demonstrations, [[games: 1]]},
       {CartPole, :play, [policy, [episodes: 1]]},

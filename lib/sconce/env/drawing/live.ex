@@ -32,7 +32,8 @@ defmodule Sconce.Env.Drawing.Live do
     start = System.monotonic_time(:millisecond)
     IO.write("\e[?25l")
     reel(trace, frames, keys, {start, pace_ms, nil})
-    IO.write("\e[?25h")
+    # A key that ended the film may have been echoed.
+    IO.write("\r\e[K\e[?25h")
   end
 
   defp reel(trace, frames, keys, {start, pace_ms, before}) do
