@@ -447,7 +447,8 @@ defmodule Sconce.Env do
     end
   end
 
-  defp loaded(%Policy{} = policy), do: {:ok, policy}
+  defp loaded(%Policy{spec: %Policy.Spec{}} = policy), do: {:ok, policy}
+  defp loaded(%Policy{} = other), do: Options.argument!("policy", other, "a policy or a path")
   defp loaded(path), do: Policy.load(path)
 
   # Returns the environment, and the options that the notes of a run have for it.

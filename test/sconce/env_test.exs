@@ -139,6 +139,7 @@ defmodule Sconce.EnvTest do
             {[0.0], :mismatch, "inputs: expected 8 bytes, 4 a row, got 4 bytes"},
             {<<0, 1, 2>>, :mismatch, "got 3 bytes"},
             {[0.0, "1"], :mismatch, "expected numbers of 32 bits"},
+            {[[0.0 | 1.0]], :mismatch, "expected numbers of 32 bits"},
             {<<0.0::float-32-little, 0x7FC00000::32-little>>, :out_of_range, "action of row 1"}
           ] do
         assert {:error, %Error{kind: ^kind, op: :step} = error} = Env.step(env, input)

@@ -10,7 +10,7 @@ defmodule Sconce.Env.Inputs do
   def pack(%{__struct__: Nx.Tensor} = tensor), do: {:ok, Tensor.floats(tensor)}
 
   def pack(list) when length(list) >= 0 do
-    {:ok, for(number <- List.flatten(list), into: <<>>, do: <<number::float-32-little>>)}
+    {:ok, packed(list)}
   rescue
     # Something in the list is not a number.
     ArgumentError -> {:error, misfit(list)}
@@ -18,6 +18,10 @@ defmodule Sconce.Env.Inputs do
 
   def pack(other),
     do: Options.argument!("inputs", other, "a binary of 32-bit floats, a list or an Nx tensor")
+
+  # Raises `ArgumentError` for a term that is no number and no proper list.
+  defp packed(list) when length(list) >= 0, do: for(item <- list, into: <<>>, do: packed(item))
+  defp packed(number), do: <<number::float-32-little>>
 
   defp misfit(list) do
     got = inspect(list, limit: 20, printable_limit: 80)

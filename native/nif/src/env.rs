@@ -127,25 +127,32 @@ fn env_new<'a>(env: Env<'a>, reference: Reference<'a>, options: Term<'a>) -> Ter
     })
 }
 
-/// Runs `work` on the environments: on the caller's scheduler, or on a native thread if their steps take long. In the
-/// second case the result is `:queued`, and the answer comes by message.
+/// Runs `work` on the environments and a binary: on the caller's scheduler, or on a native thread if their steps take
+/// long. In the second case the result is `:queued`, and the answer comes by message.
 fn run<'a, T: Answer>(
     env: Env<'a>,
     op: &'static str,
     handle: Handle<EnvHandle>,
     reference: Reference<'a>,
-    work: impl FnOnce(&mut EnvBuffers) -> Result<T> + Send + 'static,
+    given: Option<Binary<'a>>,
+    work: impl FnOnce(&mut EnvBuffers, &[u8]) -> Result<T> + Send + 'static,
 ) -> Term<'a> {
     let mut taken = match guard(|| Taken::new(handle.get()?)) {
         Ok(taken) => taken,
         Err(failure) => return error(env, op, &failure),
     };
     if taken.is_inline() {
+        let bytes = given.as_ref().map_or(&[][..], |given| given.as_slice());
         // Without other threads the scheduler never waits.
-        return inline(env, op, move || threads::serial(|| work(taken.buffers()?)));
+        return inline(env, op, move || threads::serial(|| work(taken.buffers()?, bytes)));
     }
+    let given = given.map(|given| Given::new(env, given));
     // The environments are put back before the answer is sent: the caller may then call again.
-    match pool::submit(env, op, reference, move || work(taken.buffers()?)) {
+    let queued = pool::submit(env, op, reference, move || match given {
+        Some(given) => given.read(|bytes| work(taken.buffers()?, bytes)),
+        None => work(taken.buffers()?, &[]),
+    });
+    match queued {
         Ok(()) => atoms::queued().encode(env),
         Err(failure) => error(env, op, &failure),
     }
@@ -160,11 +167,11 @@ fn env_reset<'a>(
     seed: Option<u64>,
     mask: Option<Binary<'a>>,
 ) -> Term<'a> {
-    let mask = mask.map(|mask| Given::new(env, mask));
-    run(env, "reset", handle, reference, move |buffers| {
-        match mask {
-            Some(mask) => mask.read(|bytes| buffers.reset_where(bytes))?,
-            None => buffers.reset(seed)?,
+    let masked = mask.is_some();
+    run(env, "reset", handle, reference, mask, move |buffers, mask| {
+        match masked {
+            true => buffers.reset_where(mask)?,
+            false => buffers.reset(seed)?,
         }
         Ok(buffers.share().column("observation"))
     })
@@ -178,9 +185,8 @@ fn env_put<'a>(
     reference: Reference<'a>,
     inputs: Binary<'a>,
 ) -> Term<'a> {
-    let inputs = Given::new(env, inputs);
-    run(env, "put", handle, reference, move |buffers| {
-        inputs.read(|bytes| buffers.put(bytes))?;
+    run(env, "put", handle, reference, Some(inputs), |buffers, inputs| {
+        buffers.put(inputs)?;
         Ok(true)
     })
 }
@@ -193,9 +199,8 @@ fn env_step<'a>(
     reference: Reference<'a>,
     inputs: Binary<'a>,
 ) -> Term<'a> {
-    let inputs = Given::new(env, inputs);
-    run(env, "step", handle, reference, move |buffers| {
-        inputs.read(|bytes| buffers.put(bytes))?;
+    run(env, "step", handle, reference, Some(inputs), |buffers, inputs| {
+        buffers.put(inputs)?;
         buffers.step()?;
         Ok(buffers.share().all())
     })
@@ -204,7 +209,7 @@ fn env_step<'a>(
 /// Steps with the inputs of the buffer. Returns `{:ok, number_of_ended_rows}`.
 #[rustler::nif]
 fn env_advance<'a>(env: Env<'a>, handle: Handle<EnvHandle>, reference: Reference<'a>) -> Term<'a> {
-    run(env, "step", handle, reference, |buffers| buffers.step())
+    run(env, "step", handle, reference, None, |buffers, _| buffers.step())
 }
 
 /// A column of the last step, without a copy.
@@ -221,7 +226,7 @@ fn env_read<'a>(env: Env<'a>, handle: Handle<EnvHandle>, name: Atom) -> Term<'a>
 /// Finished episodes since the last call, as in [`EnvBuffers::episodes`].
 #[rustler::nif]
 fn env_episodes<'a>(env: Env<'a>, handle: Handle<EnvHandle>, reference: Reference<'a>) -> Term<'a> {
-    run(env, "episodes", handle, reference, |buffers| Ok(Bytes(buffers.episodes())))
+    run(env, "episodes", handle, reference, None, |buffers, _| Ok(Bytes(buffers.episodes())))
 }
 
 /// The full state of an environment as f32.
