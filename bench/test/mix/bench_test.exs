@@ -46,6 +46,19 @@ defmodule Mix.Tasks.BenchTest do
     refute output =~ "FAILED"
   end
 
+  test "measures steps of environments natively, by handle and by binaries" do
+    args = ~w(play --only pendulum --budget 0.01)
+    output = capture_io(fn -> Bench.run(args) end)
+    {@columns, rows} = table(output)
+    assert length(rows) == 9
+    assert length(for row <- rows, row =~ ~r"^env +pendulum, .* M steps/s, inline$", do: row) == 9
+    refute output =~ "FAILED"
+
+    assert_raise Mix.Error, "--peers cannot be combined with play", fn ->
+      Bench.run(["play", "--peers", "peers.json"])
+    end
+  end
+
   test "writes one JSON object per line, with the machine in each", %{json: json} do
     bench("^embed|^import games made", ["--json", json, "--threads", "1"])
     lines = json |> File.read!() |> String.split("\n", trim: true)
