@@ -50,8 +50,6 @@ defmodule Sconce.Env.Drawing.Live do
   end
 
   # Waits for the time of a picture, or for a key.
-  defp quit?(nil), do: Process.sleep(@frame_ms) == :quit
-
   defp quit?(keys) do
     receive do
       {^keys, key} when key in ["q", "Q"] -> true
