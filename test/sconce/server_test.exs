@@ -5,7 +5,7 @@ defmodule Sconce.ServerTest do
 
   alias Sconce.{Corpus, Error, Policy, Serving, Session, Trainer}
   alias Sconce.Session.{Proxy, Watch}
-  alias Sconce.Trainer.Keeper
+  alias Sconce.Run.Keeper
 
   @spec_options [
     embedding: {:vector, 1},
