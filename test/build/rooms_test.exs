@@ -13,10 +13,11 @@ defmodule Sconce.RoomsTest do
     "nn" => ~w(realtime ops game tensor cuda),
     "fixtures" => ~w(tensor),
     "data" => ~w(nn game tensor),
-    "env" => ~w(nn tensor),
+    "env" => ~w(nn game tensor),
     "train" => ~w(data nn ops game tensor cuda),
+    "play" => ~w(env train data nn ops tensor),
     "serve" => ~w(nn realtime game tensor),
-    "nif" => ~w(serve train data env fixtures nn realtime ops game tensor cuda)
+    "nif" => ~w(play serve train data env fixtures nn realtime ops game tensor cuda)
   }
 
   # Dependencies that only these crates may name.

@@ -3,6 +3,7 @@
 #![warn(unreachable_pub)]
 
 mod cartpole;
+mod dynamics;
 mod environment;
 mod nearest;
 mod play;

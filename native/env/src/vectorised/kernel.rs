@@ -9,9 +9,10 @@ use sconce_tensor::dispatch;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::simd::LANES;
 
+use super::Episode;
+use super::autoreset::Autoreset;
 use super::shard::{Counters, Lanes, MAX_TERMS, Shard, status};
-use super::{Autoreset, Episode};
-use crate::worlds::{Dynamics, Player};
+use crate::dynamics::{Dynamics, Player};
 
 /// The sizes of a world and its functions.
 #[derive(Clone, Copy)]

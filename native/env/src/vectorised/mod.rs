@@ -1,5 +1,6 @@
 //! Many environments of one world that take their steps together.
 
+mod autoreset;
 mod inputs;
 mod kernel;
 mod options;
@@ -10,8 +11,9 @@ use sconce_tensor::rng::Rng;
 use sconce_tensor::simd::LANES;
 use sconce_tensor::{Error, Result, pool};
 
+pub use autoreset::Autoreset;
 pub(crate) use kernel::Kernel;
-pub use options::{Autoreset, EnvOptions, EnvSpec, names, spec};
+pub use options::{EnvOptions, EnvSpec, names, spec};
 pub use snapshot::EnvSnapshot;
 
 use crate::worlds::World;

@@ -5,6 +5,7 @@ use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use super::autoreset::Autoreset;
 use super::kernel::Rules;
 use super::shard::MAX_TERMS;
 use crate::worlds::{TABLE, World, unknown};
@@ -21,19 +22,6 @@ const MAX_STACK: usize = 256;
 const MAX_NUMBERS: usize = 1 << 28;
 /// Maximum magnitude of a weight. A larger one is probably a typo.
 const MAX_WEIGHT: f32 = 1e6;
-
-/// What happens after the end of an episode. The names are Gymnasium's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Autoreset {
-    /// The next step ignores the input and begins an episode, with reward 0.
-    NextStep,
-    /// The step that ends an episode also begins the next one, and returns its first observation.
-    #[default]
-    SameStep,
-    /// The caller resets with [`Envs::reset_rows`](super::Envs::reset_rows). Steps before that are errors.
-    Disabled,
-}
 
 /// Options of [`Envs`](super::Envs).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
