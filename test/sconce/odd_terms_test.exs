@@ -12,7 +12,7 @@ defmodule Sconce.OddTermsTest do
 
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
 
-  alias Sconce.{Corpus, Device, Env, Error, Policy, Preset, Serving, Session, Trainer}
+  alias Sconce.{Corpus, Device, Env, Error, Policy, PPO, Preset, Serving, Session, Trainer}
   alias Sconce.Env.CartPole
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
@@ -35,6 +35,7 @@ defmodule Sconce.OddTermsTest do
     {run, report} = train(corpus, Path.join(dir, "run"))
     {:ok, env} = Env.new(:cart_pole)
     {:ok, gradients} = Trainer.gradients(report.out)
+    {play, played} = learn(Path.join(dir, "play"))
 
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
     {:ok, range} = Trainer.find_learning_rate(policy.spec, range)
@@ -47,6 +48,8 @@ defmodule Sconce.OddTermsTest do
        env: env,
        run: run,
        report: report,
+       play: play,
+       played: played,
        gradients: gradients,
        range: range
      }}
@@ -61,6 +64,13 @@ defmodule Sconce.OddTermsTest do
     {run, report}
   end
 
+  defp learn(out) do
+    small = [environments: 4, rollout_steps: 8, minibatches: 2, hidden_sizes: [8], steps: 64]
+    {:ok, run} = PPO.start_link([env: :cart_pole, out: out, threads: 1] ++ small)
+    {:ok, report} = PPO.await(run)
+    {run, report}
+  end
+
   # Valid arguments of each function, at its largest arity. `:session` and `:serving` stand for ones that the calling
   # process owns.
   defp rows(%{policy: policy, corpus: corpus, run: run, report: report, env: env} = context) do
@@ -68,6 +78,7 @@ defmodule Sconce.OddTermsTest do
     spec = policy.spec
     frame = [0.1, 0.2]
     training = [corpus: @nowhere, out: @nowhere]
+    %{play: play, played: played} = context
 
     [
       {Sconce.Config, :fetch, [:threads]},
@@ -194,12 +205,25 @@ defmodule Sconce.OddTermsTest do
       {RangeTest, :svg, [context.range]},
       {RangeTest, :write, [context.range, @nowhere]},
       {Report, :format, [report]},
-      {Report, :title, [spec, 100]}
+      {Report, :title, [spec, 100]},
+      {PPO, :await, [play, 0]},
+      {PPO, :info, [play]},
+      {PPO, :report, [played.out]},
+      {PPO, :start_link, [[env: :cart_pole, out: @nowhere]]},
+      {PPO, :stop, [play]},
+      {PPO, :subscribe, [play]},
+      {PPO.Curve, :points, [played, :mean_return]},
+      {PPO.Curve, :svg, [played]},
+      {PPO.Curve, :text, [played, 20, 4]},
+      {PPO.Curve, :write, [played, @nowhere]},
+      {PPO.Progress, :follow, [play, []]},
+      {PPO.Progress, :new, [[]]},
+      {PPO.Progress, :write, [PPO.Progress.new(), %{event: :done}]}
     ]
   end
 
   # Defined by `use GenServer`, which does not check its argument.
-  @theirs [{Trainer, :child_spec, 1}]
+  @theirs [{Trainer, :child_spec, 1}, {PPO, :child_spec, 1}]
 
   test "each public function of each public module has a row here", context do
     rows = for {module, name, args} <- rows(context), do: {module, name, length(args)}

@@ -6,8 +6,9 @@ defmodule Sconce.PPO.Curve do
   share of actions beyond the clip, the share of the variance that the value explains, its loss, and the pace.
   """
 
-  alias Sconce.{Env, Error, Figures}
+  alias Sconce.{Env, Error, Figures, Options}
   alias Sconce.Trainer.Curve.{Page, Plot, Scale}
+  alias Sconce.Trainer.Report
 
   @tall 300
   @short 120
@@ -30,7 +31,10 @@ defmodule Sconce.PPO.Curve do
       true
   """
   @spec svg(map) :: String.t()
-  def svg(report), do: Page.svg("Learning #{report.env}", summary(report), [], rows(report))
+  def svg(report) do
+    Report.with!(report, [:env, :history, :steps, :seconds, :best_return])
+    Page.svg("Learning #{report.env}", summary(report), [], rows(report))
+  end
 
   @doc """
   Writes `svg/1` to a file. A path that does not end in `.svg` is an error of kind `:mismatch`, and a failed write is
@@ -45,6 +49,10 @@ defmodule Sconce.PPO.Curve do
   """
   @spec text(map, pos_integer, pos_integer) :: String.t()
   def text(report, width \\ 60, height \\ 8) do
+    for {name, size} <- [{"width", width}, {"height", height}], size not in 1..1000 do
+      Options.argument!(name, size, "1 to 1000 characters")
+    end
+
     case points(report, :mean_return) do
       [_, _ | _] = points -> Plot.text("mean return of 100 episodes", points, width, height)
       _too_few -> ""
@@ -53,9 +61,11 @@ defmodule Sconce.PPO.Curve do
 
   @doc "Returns the points of `key` in the history of a report, as `{steps, value}`."
   @spec points(map, atom) :: [{non_neg_integer, number}]
-  def points(%{history: history}, key) do
-    for point <- history, value = value(point, key), do: {point.steps, value}
+  def points(%{history: history}, key) when is_list(history) do
+    for %{steps: steps} = point <- history, value = value(point, key), do: {steps, value}
   end
+
+  def points(other, _key), do: Report.with!(other, [:history])
 
   defp value(point, key), do: Map.get_lazy(point, key, fn -> point.figures[key] end)
 

@@ -88,7 +88,9 @@ defmodule Sconce.PPO.Progress do
       "continues from step 4,096\\n"
   """
   @spec write(%__MODULE__{}, map) :: {iodata, %__MODULE__{}}
-  def write(progress, %{event: :start} = event) do
+  def write(%__MODULE__{} = progress, %{event: _name} = event), do: shown(progress, event)
+
+  defp shown(progress, %{event: :start} = event) do
     update = div(event.steps, max(event.updates, 1))
 
     stays(
@@ -98,10 +100,10 @@ defmodule Sconce.PPO.Progress do
     )
   end
 
-  def write(progress, %{event: :resumed, step: step}),
+  defp shown(progress, %{event: :resumed, step: step}),
     do: stays(progress, "continues from step #{Figures.grouped(step)}")
 
-  def write(progress, %{event: :update} = event) do
+  defp shown(progress, %{event: :update} = event) do
     last? = event.updates == event.updates_in_all
     interval = if progress.terminal, do: @interval_s, else: @calm_s
 
@@ -112,11 +114,11 @@ defmodule Sconce.PPO.Progress do
     end
   end
 
-  def write(progress, %{event: :failed} = event),
+  defp shown(progress, %{event: :failed} = event),
     do: stays(progress, "update #{event.update} failed: #{event.reason}")
 
-  def write(progress, %{event: :done}), do: stays(progress, [])
-  def write(progress, _event), do: {[], progress}
+  defp shown(progress, %{event: :done}), do: stays(progress, [])
+  defp shown(progress, _event), do: {[], progress}
 
   defp live(progress, text), do: {[@clear, text], %{progress | live: true}}
 
