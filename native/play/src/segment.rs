@@ -169,6 +169,9 @@ pub fn sequences(segments: &[Segment]) -> Vec<Sequence> {
     all
 }
 
+/// A column of a segment.
+type Column = fn(&Segment) -> &[f32];
+
 /// A batch of sequences, with the memories before them.
 #[derive(Debug)]
 pub struct Gathered {
@@ -243,7 +246,7 @@ impl<'a> Gather<'a> {
         for (sequence, weights) in sequences.iter().zip(batch.weights.chunks_mut(time.max(1))) {
             weights[sequence.len..].fill(0.0);
         }
-        let columns: [(Played, fn(&Segment) -> &[f32]); 4] = [
+        let columns: [(Played, Column); 4] = [
             (Played::Advantage, |s| &s.returns.advantages),
             (Played::Target, |s| &s.returns.targets),
             (Played::LogLikelihood, |s| &s.log_likelihoods),

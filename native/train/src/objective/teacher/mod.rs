@@ -255,7 +255,7 @@ mod tests {
         let policy = Policy::init(&spec, 1).unwrap();
         let companion = Companion::new(policy, NAME, String::new());
         let spans = Spans::new(&spec.heads, &spec.heads);
-        Teacher { companion, spans, direction, weight: 0.5 }
+        Teacher { companion, spans, direction, weight: Factor::new(0.5) }
     }
 
     /// Log-probabilities of all actions: two bits, a head of three classes and a head of two.
