@@ -6,7 +6,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use sconce_data::Batch;
 use sconce_nn::Policy;
 use sconce_nn::checkpoint::Optimiser;
 use sconce_nn::head::Direction;
@@ -214,22 +213,22 @@ impl Learner {
         batch: &[Sequence],
         draw: u64,
     ) -> Result<Figures> {
-        let parts: Vec<&[Sequence]> = cut(batch, self.steppers.len()).collect();
-        let batches = in_parallel(parts.iter().collect(), |part| gather.batch(part))?;
-        let columns = Batch::columns(batches.iter().map(|part| &part.batch));
+        let columns = gather.advantages(batch);
         let mut whole = vec![self.clipped.denominators(&columns, None)?];
         if self.teacher.is_some() {
             whole.push(Denominators::of(&columns.weights)?);
         }
-        let mut first = 0;
-        let tasks = batches.iter().zip(&mut self.steppers).map(|(part, stepper)| {
-            let Gathered { batch, state, companions } = part;
-            let denominators = Some(&whole[..]);
-            let task = Task { first, denominators, companions, ..Task::new(batch, state, draw) };
-            first += batch.frames.batch;
-            (stepper, task)
+        let (parts, mut first) = (cut(batch, self.steppers.len()), 0);
+        let parts = parts.zip(&mut self.steppers).map(|(part, stepper)| {
+            first += part.len();
+            (part, first - part.len(), stepper)
         });
-        let learned = in_parallel(tasks.collect(), |(stepper, task)| stepper.learn(task))?;
+        let learned = in_parallel(parts.collect(), |(part, first, stepper)| {
+            let Gathered { batch, state, companions } = gather.batch(part)?;
+            let (companions, denominators) = (&companions[..], Some(&whole[..]));
+            let task = Task { first, denominators, companions, ..Task::new(&batch, &state, draw) };
+            stepper.learn(task)
+        })?;
         let mut figures = Figures::default();
         learned.iter().for_each(|learned| figures.add(&learned.figures, 1.0));
         self.share_gradients();
@@ -253,11 +252,9 @@ impl Learner {
 
     /// Updates the weights of every stepper by the same gradient; returns its norm.
     fn step(&mut self, rate: f64) -> Result<f64> {
-        let mut norm = 0.0;
-        for stepper in &mut self.steppers {
-            norm = stepper.update(rate)?;
-        }
-        Ok(norm)
+        let steppers = self.steppers.iter_mut().collect();
+        let norms = in_parallel(steppers, |stepper: &mut Stepper<'_>| stepper.update(rate))?;
+        Ok(norms.first().copied().unwrap_or(0.0))
     }
 
     /// Whether the weights have moved so far from those before the update that it must stop.

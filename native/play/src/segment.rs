@@ -227,6 +227,19 @@ impl<'a> Gather<'a> {
         })
     }
 
+    /// The advantages of these sequences, as a batch without frames.
+    pub(crate) fn advantages(&self, sequences: &[Sequence]) -> Batch {
+        let mut all = vec![];
+        for &Sequence { segment, row, start, len } in sequences {
+            let own = &self.segments[segment];
+            let step = |t: usize| own.returns.advantages[t * own.rows + row];
+            all.extend((start..start + len).map(step));
+        }
+        let weights = vec![1.0; all.len()];
+        let beside = vec![(Extra::Played(Played::Advantage), all)];
+        Batch { weights, beside, ..Batch::default() }
+    }
+
     /// A batch of these sequences. Shorter sequences are padded at the end with frames of weight 0.
     pub fn batch(&self, sequences: &[Sequence]) -> Result<Gathered> {
         let time = sequences.iter().map(|sequence| sequence.len).max().unwrap_or(0);
