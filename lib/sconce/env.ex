@@ -57,7 +57,7 @@ defmodule Sconce.Env do
   defstruct @enforce_keys
 
   @typedoc """
-  What an environment is.
+  The description of an environment.
 
   | key | content |
   |---|---|

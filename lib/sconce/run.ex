@@ -21,7 +21,7 @@ defmodule Sconce.Run do
               [early: [], shown: [], telemetry?: false, begin: nil]
 
   @typedoc """
-  What a run is.
+  The description of a run.
 
   | key | content |
   |---|---|

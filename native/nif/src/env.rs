@@ -68,7 +68,7 @@ fn cartpole_play<'a>(
     })
 }
 
-/// What an environment is.
+/// The description of an environment.
 #[derive(Serialize)]
 struct Described {
     name: &'static str,
@@ -90,7 +90,7 @@ fn env_names(env: Env<'_>) -> Term<'_> {
     call(env, "env", || Ok(Data(sconce_env::names())))
 }
 
-/// What the environment with these options is.
+/// The description of the environment with these options.
 #[rustler::nif]
 fn env_spec<'a>(env: Env<'a>, options: Term<'a>) -> Term<'a> {
     call(env, "env", || {

@@ -168,7 +168,7 @@ impl Part {
     }
 }
 
-/// What a step tells beside the state of its shard.
+/// The result of a step beside the state of its shard.
 struct Outlook {
     rewards: Vec<f32>,
     /// Whether any episode has ended by the rules of the environment.

@@ -103,7 +103,7 @@ impl Player {
         Ok(Player { shards: all, spec, seed: options.seed, rows, steps: 0 })
     }
 
-    /// What the environments are.
+    /// The description of the environments.
     pub fn spec(&self) -> &EnvSpec {
         &self.spec
     }

@@ -1,4 +1,4 @@
-//! What some rows played: the columns that a policy learns from.
+//! Columns of steps that some rows played, from which a policy learns.
 
 use sconce_data::{Batch, Extra, Played};
 use sconce_nn::backbone::State;

@@ -1,8 +1,8 @@
-//! What happens after the end of an episode.
+//! The treatment of environments after the end of an episode.
 
 use serde::{Deserialize, Serialize};
 
-/// What happens after the end of an episode. The names are Gymnasium's.
+/// Treatment of an environment after the end of an episode. The names are Gymnasium's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Autoreset {

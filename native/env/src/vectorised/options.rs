@@ -35,7 +35,7 @@ pub struct EnvOptions {
     pub seed: u64,
     /// Index of the first environment. Environments 4 to 7 of a call are those of another call whose first one is 4.
     pub first: u64,
-    /// What happens after the end of an episode.
+    /// Treatment of an environment after the end of an episode.
     pub autoreset: Autoreset,
     /// Steps of the world after which an episode is truncated. `None` is the world's own limit. With repeated actions,
     /// each repeat counts.

@@ -35,7 +35,7 @@ pub struct Heads {
     prior: Vec<Weight>,
 }
 
-/// What the heads read of some frames.
+/// The inputs of the heads for some frames.
 #[derive(Debug, Clone)]
 pub struct Trunk {
     /// Trunk vectors `[.., w]`.

@@ -70,7 +70,7 @@ impl Trunks {
         Ok(state)
     }
 
-    /// What the heads read of `x [b, t, width]`, and the state after the last frame.
+    /// The inputs of the heads for `x [b, t, width]`, and the state after the last frame.
     pub(super) fn forward(
         &self,
         x: &Tensor,

@@ -29,7 +29,7 @@ use crate::statistics::Statistics;
 /// Points of a learning curve; a longer run has the means of several updates in a point.
 const MOST_POINTS: u64 = 500;
 
-/// What a run learns: the Spec of its policy, and the name of its environment.
+/// The task of a run: the Spec of its policy, and the name of its environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Task<'a> {
     /// The Spec of the policy.
