@@ -1,5 +1,6 @@
 //! Reads the golden files, and compares within the tolerance that each of them has.
 #![allow(clippy::disallowed_methods)]
+#![allow(dead_code)] // each test binary uses a part
 
 use std::path::Path;
 
@@ -42,6 +43,13 @@ impl Golden {
         let view = tensors.tensor(name).expect(name);
         let width = view.data().len() / view.shape().iter().product::<usize>();
         view.data().chunks(width).map(|b| f32::from(b[0])).collect()
+    }
+
+    /// Integers of eight bytes as indices.
+    pub(crate) fn indices(&self, name: &str) -> Vec<usize> {
+        let tensors = self.tensors();
+        let data = tensors.tensor(name).expect(name).data();
+        data.chunks(8).map(|b| u64::from_le_bytes(b.try_into().expect("i64")) as usize).collect()
     }
 
     /// The file's rule `scaled`: `max |got - want| <= tolerance * max |want| + floor`.
