@@ -155,8 +155,7 @@ def update(envs=4, steps=16, reward=1.0, moved=0.15, within=None, batches=EPOCHS
             for name, own in FIGURES.items():
                 figure = float(model.logger.name_to_value[f"train/{own}"])
                 c.output(name, torch.tensor([-figure if name == "entropy" else figure]))
-        c.describe("Stable-Baselines3 2.9.2, PPO (Schulman et al. 2017): collect_rollouts, compute_returns_and_advantage, "
-                   "train",
+        c.describe("Stable-Baselines3 2.9.2, PPO (Schulman et al. 2017): compute_returns_and_advantage, train",
                    dict(options, envs=envs, steps=steps, actions=ACTIONS, hidden=HIDDEN, gamma=GAMMA, lam=LAMBDA,
                         epochs=EPOCHS, minibatches=MINIBATCHES, batches=batches), output=2e-6, fd=False)
     return run

@@ -100,7 +100,7 @@ fn options(golden: &Golden) -> PpoOptions {
     options
 }
 
-/// What the file's environments and policy did, without advantages.
+/// The rollout of a file, without advantages.
 fn segment(golden: &Golden) -> Segment {
     let column = |name: &str| golden.f32(&format!("input.{name}"));
     let flags =
