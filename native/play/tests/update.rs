@@ -132,7 +132,7 @@ fn updated(golden: &Golden) -> (Learner, Updated) {
     let options = options(golden);
     let mut segment = segment(golden);
     segment.estimate(options.discounts()).unwrap();
-    let mut learner = Learner::new(&policy(golden), &options).unwrap();
+    let mut learner = Learner::new(&policy(golden), &options, None).unwrap();
     let orders = orders(golden).into_iter();
     let report = learner.learn_in_order(&[segment], orders, 0, 0.0).unwrap();
     (learner, report)
