@@ -122,7 +122,7 @@ options!(
     value_weight: [
       value: f64,
       default: 0.5,
-      doc: "Factor on the value loss.",
+      doc: "Factor on the value loss, which is half the squared error.",
       min: 0,
       max: 1000
     ],
