@@ -1,5 +1,5 @@
-//! Learning curves over seeds: `learn ENV SEEDS OPTIONS BACKBONE`, where options and backbone are JSON, for example
-//! `learn cart_pole 5 '{"steps": 300000}' '{"gru": {..}}'`.
+//! Runs over seeds and their medians: `learn ENV SEEDS OPTIONS BACKBONE`, where options and backbone are JSON, for
+//! example `learn cart_pole 5 '{"steps": 300000}' '{"gru": {..}}'`. The script `bench/learning/play` calls it.
 
 use std::sync::atomic::AtomicBool;
 
@@ -51,9 +51,13 @@ fn main() -> Result<()> {
             report.steps as f64 / report.seconds / 1e3,
             report.stopped,
         );
-        ends.push(mean);
+        ends.push([mean, report.steps as f64, report.seconds]);
     }
-    ends.sort_by(f64::total_cmp);
-    println!("{env}: median {:.1}", ends[ends.len() / 2]);
+    let median = |i: usize| {
+        let mut column: Vec<f64> = ends.iter().map(|end| end[i]).collect();
+        column.sort_by(f64::total_cmp);
+        column[column.len() / 2]
+    };
+    println!("{env}: median {:.1} after {} steps, {:.1} s", median(0), median(1), median(2));
     Ok(())
 }
