@@ -89,8 +89,8 @@ defmodule Sconce.PPO do
 
   A point has `updates`, `steps`, `seconds`, `episodes`, `mean_return`, `mean_length`, `steps_per_second`,
   `rollout_share` of the time, `learning_rate`, `grad_norm`, `loss`, `explained_variance` of the value, `stopped_early`
-  (the share of updates that `:target_kl` ended), `rewards` (the mean of each reward term per step) and `figures`:
-  `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`.
+  (the share of updates that `:target_kl` ended), `rewards` (the mean of each reward term per step, before its weight)
+  and `figures`: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and with a teacher `teacher_kl`.
   """
   @type report :: map
 
@@ -100,9 +100,18 @@ defmodule Sconce.PPO do
       iex> out = Path.join(System.tmp_dir!(), "sconce-ppo-" <> System.pid())
       iex> small = [environments: 4, rollout_steps: 8, minibatches: 2, hidden_sizes: [8]]
       iex> {:ok, run} = Sconce.PPO.start_link([env: :cart_pole, out: out, steps: 64] ++ small)
+      iex> Sconce.PPO.subscribe(run)
+      :ok
       iex> {:ok, report} = Sconce.PPO.await(run)
       iex> {report.stopped, report.updates, report.steps}
       {:finished, 2, 64}
+      iex> receive do
+      ...>   {:sconce_ppo, ^run, %{event: :done, result: {:ok, result}}} -> result == report
+      ...> end
+      true
+      iex> %{status: :done, update: %{updates: 2}} = Sconce.PPO.info(run)
+      iex> Sconce.PPO.stop(run)
+      :ok
       iex> Sconce.PPO.report(out) == {:ok, report}
       true
       iex> {:ok, longer} = Sconce.PPO.start_link(resume: true, out: out, steps: 96)
@@ -158,20 +167,20 @@ defmodule Sconce.PPO do
   @spec await(run, timeout) :: {:ok, report} | {:error, Error.t()}
   defdelegate await(run, timeout \\ :infinity), to: Run
 
-  @doc "Sends the events of a run to the caller, as `{:sconce_ppo, pid, event}`."
+  @doc "Sends the events of a run to the caller, as `{:sconce_ppo, pid, event}`; `start_link/1` has an example."
   @spec subscribe(run) :: :ok | {:error, Error.t()}
   defdelegate subscribe(run), to: Run
 
   @doc """
   Stops a run after its present update: it saves `last.safetensors` and returns a report whose `stopped` is `:stopped`
-  from `await/2`. On a run that is over this is a no-op.
+  from `await/2`. On a run that is over this is a no-op. `start_link/1` has an example.
   """
   @spec stop(run) :: :ok | {:error, Error.t()}
   defdelegate stop(run), to: Run
 
   @doc """
   Returns the `status` of a run (`:running`, `:done` or `:failed`), its folder `out`, and its latest `update`, nil
-  before the first one.
+  before the first one. `start_link/1` has an example.
   """
   @spec info(run) :: map | {:error, Error.t()}
   defdelegate info(run), to: Run

@@ -3,6 +3,10 @@ defmodule Sconce.PPOTest do
 
   alias Sconce.{Env, Error, Policy, PPO, Session}
 
+  doctest PPO
+  doctest PPO.Curve
+  doctest PPO.Progress
+
   @moduletag :tmp_dir
   @small [environments: 4, rollout_steps: 8, minibatches: 2, hidden_sizes: [8], steps: 96]
 
@@ -38,6 +42,13 @@ defmodule Sconce.PPOTest do
     assert File.read!(report.curve) =~ "mean return of 100 episodes"
     assert PPO.report(out) == {:ok, report}
     assert report.spec.critic == :separate
+  end
+
+  test "a policy of CartPole reaches a mean return of 195 within 80,000 steps", %{tmp_dir: out} do
+    options = [env: :cart_pole, out: out, seed: 1, steps: 80_000, target_return: 195]
+    assert {:ok, report} = PPO.await(run!(options))
+    assert report.stopped == :target
+    assert report.mean_return >= 195
   end
 
   test "a run that is stopped and resumed ends as one that was not", %{tmp_dir: out} do

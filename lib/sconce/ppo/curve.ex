@@ -39,6 +39,16 @@ defmodule Sconce.PPO.Curve do
   @doc """
   Writes `svg/1` to a file. A path that does not end in `.svg` is an error of kind `:mismatch`, and a failed write is
   one of kind `:io`.
+
+      iex> report = %{env: "cart_pole", history: [], steps: 0, seconds: 0.0, best_return: nil}
+      iex> path = Path.join(System.tmp_dir!(), "sconce-curve-#{System.pid()}.svg")
+      iex> Sconce.PPO.Curve.write(report, path)
+      :ok
+      iex> File.rm!(path)
+      :ok
+      iex> {:error, error} = Sconce.PPO.Curve.write(report, "curve.png")
+      iex> error.kind
+      :mismatch
   """
   @spec write(map, Path.t()) :: :ok | {:error, Error.t()}
   def write(report, path), do: report |> svg() |> Page.write(path, :write_curve)
@@ -46,6 +56,13 @@ defmodule Sconce.PPO.Curve do
   @doc """
   Returns the mean returns as lines of text, about `width` by `height` characters of braille; empty with fewer than
   two points.
+
+      iex> history = for i <- 1..3, do: %{steps: 64 * i, mean_return: 20.0 * i, figures: %{}}
+      iex> text = Sconce.PPO.Curve.text(%{history: history}, 20, 3)
+      iex> text |> String.split("\\n") |> hd()
+      "  mean return of 100 episodes"
+      iex> Sconce.PPO.Curve.text(%{history: []})
+      ""
   """
   @spec text(map, pos_integer, pos_integer) :: String.t()
   def text(report, width \\ 60, height \\ 8) do
@@ -59,7 +76,18 @@ defmodule Sconce.PPO.Curve do
     end
   end
 
-  @doc "Returns the points of `key` in the history of a report, as `{steps, value}`."
+  @doc """
+  Returns the points of `key` in the history of a report, as `{steps, value}`. A point without a value is left out.
+
+      iex> history = [
+      ...>   %{steps: 64, mean_return: nil, figures: %{entropy: 0.69}},
+      ...>   %{steps: 128, mean_return: 20.0, figures: %{entropy: 0.68}}
+      ...> ]
+      iex> Sconce.PPO.Curve.points(%{history: history}, :mean_return)
+      [{128, 20.0}]
+      iex> Sconce.PPO.Curve.points(%{history: history}, :entropy)
+      [{64, 0.69}, {128, 0.68}]
+  """
   @spec points(map, atom) :: [{non_neg_integer, number}]
   def points(%{history: history}, key) when is_list(history) do
     for %{steps: steps} = point <- history, value = value(point, key), do: {steps, value}

@@ -31,7 +31,7 @@ defmodule Sconce.PPO.Progress do
   defstruct [:terminal, live: false, shown_s: -100.0]
 
   @doc """
-  Returns a new display.
+  Returns a new display. `write/2` has an example.
 
   #{Options.docs(@options)}
   """
@@ -43,6 +43,19 @@ defmodule Sconce.PPO.Progress do
   @doc """
   Subscribes to a run, writes its events to `:device` and returns the result of `Sconce.PPO.await/2`. Also accepts the
   options of `new/1`.
+
+      iex> out = Path.join(System.tmp_dir!(), "sconce-follow-#{System.pid()}")
+      iex> small = [environments: 4, rollout_steps: 8, minibatches: 2, hidden_sizes: [8], steps: 32]
+      iex> {:ok, run} = Sconce.PPO.start_link([env: :cart_pole, out: out] ++ small)
+      iex> {:ok, device} = StringIO.open("")
+      iex> {:ok, report} = Sconce.PPO.Progress.follow(run, device: device, terminal: false)
+      iex> {_input, text} = StringIO.contents(device)
+      iex> {report.updates, text =~ "update 1/1  32 steps"}
+      {1, true}
+      iex> GenServer.stop(run)
+      :ok
+      iex> File.rm_rf!(out) != []
+      true
   """
   def follow(run, opts \\ []) do
     {device, opts} = opts |> Options.keyword!() |> Keyword.pop(:device, :stdio)
