@@ -28,7 +28,7 @@ defmodule Sconce.PPO do
 
   | file | content |
   |---|---|
-  | `best.safetensors` | the policy with the best mean return of 100 episodes |
+  | `best.safetensors` | the policy with the best mean return of 100 episodes; none where it plays both seats |
   | `last.safetensors` | the latest state: weights, optimiser, environments, memories and random numbers |
   | `run.json` | environment, Spec and options |
   | `report.json`, `curve.svg` | report and learning curve, at the end |
@@ -39,7 +39,8 @@ defmodule Sconce.PPO do
 
   continues from `last.safetensors`, and reaches the weights of an uninterrupted run to the last bit. A given option
   overrides the recorded one. Only #{Enum.map_join(Table.free(), ", ", &"`#{inspect(&1)}`")} and `:progress` may change;
-  any other difference is an error of kind `:mismatch` whose `details` list all `differences`.
+  any other difference is an error of kind `:mismatch` whose `details` list all `differences`. Schedules (`:clip_to` and
+  its kin) end with the run, so other `:steps` change them.
 
   ## Options
 
@@ -82,7 +83,7 @@ defmodule Sconce.PPO do
   | `stopped` | `:finished`, `:target` (`:target_return` was reached), `:budget` (`:max_minutes`) or `:stopped` |
   | `env`, `spec`, `options`, `weights` | environment, Spec, options, number of weights |
   | `updates`, `steps`, `episodes`, `seconds` | how long the run was |
-  | `mean_return` | mean of the last 100 episodes, nil before the first end |
+  | `mean_return` | mean of the last 100 episodes; nil before the first end, and where the policy plays both seats |
   | `best_return`, `best_update` | the best such mean, and its update |
   | `history` | a list of points, see below |
   | `out`, `curve` | paths of the folder and of the curve |
@@ -135,7 +136,6 @@ defmodule Sconce.PPO do
     Run.start_link(
       %Run{
         settings: settings,
-        op: :learn,
         tag: :sconce_ppo,
         start: &native(&1, settings),
         named: &named/1,
@@ -165,25 +165,25 @@ defmodule Sconce.PPO do
   | `:mismatch`, `:not_found`, `:corrupt` | environment, Spec, folder and options do not fit each other |
   """
   @spec await(run, timeout) :: {:ok, report} | {:error, Error.t()}
-  defdelegate await(run, timeout \\ :infinity), to: Run
+  def await(run, timeout \\ :infinity), do: Run.await(run, timeout, :learn)
 
   @doc "Sends the events of a run to the caller, as `{:sconce_ppo, pid, event}`; `start_link/1` has an example."
   @spec subscribe(run) :: :ok | {:error, Error.t()}
-  defdelegate subscribe(run), to: Run
+  def subscribe(run), do: Run.subscribe(run, :learn)
 
   @doc """
   Stops a run after its present update: it saves `last.safetensors` and returns a report whose `stopped` is `:stopped`
   from `await/2`. On a run that is over this is a no-op. `start_link/1` has an example.
   """
   @spec stop(run) :: :ok | {:error, Error.t()}
-  defdelegate stop(run), to: Run
+  def stop(run), do: Run.stop(run, :learn)
 
   @doc """
   Returns the `status` of a run (`:running`, `:done` or `:failed`), its folder `out`, and its latest `update`, nil
   before the first one. `start_link/1` has an example.
   """
   @spec info(run) :: map | {:error, Error.t()}
-  defdelegate info(run), to: Run
+  def info(run), do: Run.info(run, :learn)
 
   @doc """
   Reads the report of a run that is over from its folder; `start_link/1` has an example.

@@ -16,8 +16,8 @@ defmodule Sconce.Run do
   # Milliseconds for which a call waits for a run that is busy in its progress function.
   @call_ms 5_000
 
-  @enforce_keys [:settings, :op, :tag, :start, :named, :complete]
-  defstruct [:settings, :op, :tag, :start, :named, :complete] ++
+  @enforce_keys [:settings, :tag, :start, :named, :complete]
+  defstruct [:settings, :tag, :start, :named, :complete] ++
               [early: [], shown: [], telemetry?: false, begin: nil]
 
   @typedoc """
@@ -26,7 +26,7 @@ defmodule Sconce.Run do
   | key | content |
   |---|---|
   | `settings` | a struct or a map with `out` and `progress`, and perhaps `callback` |
-  | `op`, `tag` | the operation of errors, and the tag of messages |
+  | `tag` | the tag of messages |
   | `start` | starts the native work, given a reference |
   | `named` | gives an event its name as an atom |
   | `complete` | makes the report of a native report |
@@ -44,10 +44,10 @@ defmodule Sconce.Run do
     GenServer.start_link(__MODULE__, run, opts)
   end
 
-  @doc "Waits for the result of a run."
-  def await(run, timeout \\ :infinity) do
+  @doc "Waits for the result of a run. Errors of this and the next functions have the operation `op`."
+  def await(run, timeout, op) do
     id = make_ref()
-    answer = call(run, {:await, id}, Options.timeout!(timeout))
+    answer = call(run, {:await, id}, op, Options.timeout!(timeout))
 
     # Drops the request, which the run would keep until its end: a caller may poll every few milliseconds.
     with {:error, %Error{kind: :deadline}} <- answer, do: GenServer.cast(run, {:given_up, id})
@@ -55,24 +55,24 @@ defmodule Sconce.Run do
   end
 
   @doc "Sends the events of a run to the caller."
-  def subscribe(run), do: call(run, {:subscribe, self()})
+  def subscribe(run, op), do: call(run, {:subscribe, self()}, op)
 
   @doc "Stops a run."
-  def stop(run), do: call(run, :stop)
+  def stop(run, op), do: call(run, :stop, op)
 
   @doc "Returns the status of a run, its folder and its latest events."
-  def info(run), do: call(run, :info)
+  def info(run, op), do: call(run, :info, op)
 
-  defp call(run, request, timeout \\ @call_ms) do
+  defp call(run, request, op, timeout \\ @call_ms) do
     Options.server?(run) || Options.argument!("run", run, "the pid or the name of a run")
     GenServer.call(run, request, timeout)
   catch
     :exit, {:timeout, _call} ->
       details = %{what: "the answer of the run", deadline_ms: timeout}
-      {:error, %Error{kind: :deadline, op: :train, details: details}}
+      {:error, %Error{kind: :deadline, op: op, details: details}}
 
     :exit, _gone ->
-      {:error, %Error{kind: :cancelled, op: :train}}
+      {:error, %Error{kind: :cancelled, op: op}}
   end
 
   @impl true

@@ -173,7 +173,6 @@ defmodule Sconce.Trainer do
   defp of(settings) do
     %Run{
       settings: settings,
-      op: :train,
       tag: :sconce_trainer,
       start: &native(&1, settings),
       named: &named/1,
@@ -212,7 +211,7 @@ defmodule Sconce.Trainer do
   | `:mismatch`, `:not_found`, `:corrupt` | corpus, Spec, folder and options do not fit each other |
   """
   @spec await(run, timeout) :: {:ok, report} | {:error, Error.t()}
-  defdelegate await(run, timeout \\ :infinity), to: Run
+  def await(run, timeout \\ :infinity), do: Run.await(run, timeout, :train)
 
   @doc """
   Sends the events of a run to the caller, as `{:sconce_trainer, pid, event}`; `start_link/1` has an example.
@@ -225,7 +224,7 @@ defmodule Sconce.Trainer do
   The error is of kind `:cancelled` if the process is gone; the same holds for `stop/1` and `info/1`.
   """
   @spec subscribe(run) :: :ok | {:error, Error.t()}
-  defdelegate subscribe(run), to: Run
+  def subscribe(run), do: Run.subscribe(run, :train)
 
   @doc """
   Stops a run: it saves `last.safetensors`, skips the final evaluation and returns a report whose `stopped` is
@@ -236,14 +235,14 @@ defmodule Sconce.Trainer do
   it still reads its games for the first time has learned nothing, and ends with an error of kind `:cancelled`.
   """
   @spec stop(run) :: :ok | {:error, Error.t()}
-  defdelegate stop(run), to: Run
+  def stop(run), do: Run.stop(run, :train)
 
   @doc """
   Returns the `status` of a run (`:running`, `:done` or `:failed`), its folder `out`, and its latest `step` and
   `validation` events, each nil before its first event. `start_link/1` has an example.
   """
   @spec info(run) :: map | {:error, Error.t()}
-  defdelegate info(run), to: Run
+  def info(run), do: Run.info(run, :train)
 
   @doc """
   Scores a checkpoint, and baselines fitted on the games of `:train`, on every game of a corpus.

@@ -32,7 +32,7 @@ options!(
       optional: String,
       default: nil,
       doc: "Scripted player of the second seat. `nil`: the policy plays all seats.",
-      type: {:or, [:string, nil]}
+      type: {:or, [nil, :string, :atom]}
     ],
     reward_weights: [
       list: RewardWeight,

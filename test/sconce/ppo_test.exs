@@ -101,7 +101,9 @@ defmodule Sconce.PPOTest do
             {[env: :cart_pole, clop: 0.1], "did you mean :clip?"},
             {[env: :cart_pole, clip: 0], ":clip"},
             {[env: :cart_pole, environments: 0], ":environments"},
-            {[env: :cart_pole, spec: :gru], ":spec"}
+            {[env: :cart_pole, spec: :gru], ":spec"},
+            {[env: :cart_pole, heads: [a: {:bernoulli, 1}]], ":heads"},
+            {[env: :duel, reward_weights: [tuch: 1.0]], "touch"}
           ] do
         assert_raise ArgumentError, ~r/#{Regex.escape(said)}/, fn ->
           PPO.start_link([out: out] ++ opts)
@@ -245,5 +247,8 @@ defmodule Sconce.PPOTest do
 
     assert text.(true, [start, update]) =~ "\r\e[Kupdate 1/2"
     assert text.(false, [update, %{update | seconds: 0.6}]) |> String.split("\n") |> length() == 2
+
+    later = %{update | seconds: 0.6, updates: 2, updates_in_all: 9}
+    assert text.(false, [update, later, %{event: :done}]) =~ ~r/update 1.*\nupdate 2\/9.*\n\z/
   end
 end

@@ -28,7 +28,8 @@ defmodule Sconce.PPO.Progress do
     ]
   ]
 
-  defstruct [:terminal, live: false, shown_s: -100.0]
+  # `last` is the latest update, unless its line was written.
+  defstruct [:terminal, :last, live: false, shown_s: -100.0]
 
   @doc """
   Returns a new display. `write/2` has an example.
@@ -120,15 +121,21 @@ defmodule Sconce.PPO.Progress do
     last? = event.updates == event.updates_in_all
     interval = if progress.terminal, do: @interval_s, else: @calm_s
 
+    shown = %{progress | shown_s: event.seconds, last: nil}
+
     cond do
-      event.seconds - progress.shown_s < interval and not last? -> {[], progress}
-      progress.terminal -> live(%{progress | shown_s: event.seconds}, line(event))
-      true -> stays(%{progress | shown_s: event.seconds}, line(event))
+      event.seconds - progress.shown_s < interval and not last? -> {[], %{progress | last: event}}
+      progress.terminal -> live(shown, line(event))
+      true -> stays(shown, line(event))
     end
   end
 
   defp shown(progress, %{event: :failed} = event),
     do: stays(progress, "update #{event.update} failed: #{event.reason}")
+
+  # The last update of a run that ends before its last step.
+  defp shown(%{last: %{} = event} = progress, %{event: :done}),
+    do: stays(%{progress | last: nil}, line(event))
 
   defp shown(progress, %{event: :done}), do: stays(progress, [])
   defp shown(progress, _event), do: {[], progress}

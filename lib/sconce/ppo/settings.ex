@@ -87,6 +87,8 @@ defmodule Sconce.PPO.Settings do
   defp respecified(recorded, nil, parts),
     do: recorded |> Spec.to_options() |> Keyword.merge(parts) |> Spec.new()
 
+  defp respecified(_recorded, spec, parts), do: spec(spec, parts, nil)
+
   defp said(schema) do
     for {name, spec} <- schema,
         do: {name, spec |> Keyword.delete(:default) |> Keyword.put(:required, name == :out)}
@@ -110,14 +112,21 @@ defmodule Sconce.PPO.Settings do
   end
 
   defp source(own, parts) do
-    world = own |> Keyword.take([:action_repeat, :frame_stack, :time_limit, :opponent])
+    names = [:action_repeat, :frame_stack, :time_limit, :opponent]
+    weights = [reward_weights: own[:reward_weights] || []]
+    world = Keyword.take(own, names) ++ weights
 
     with {:ok, env} <- Env.spec(own[:env], world),
          do: {:ok, {to_string(own[:env]), spec(own[:spec], parts, env)}}
   end
 
   defp spec(nil, parts, env) do
-    parts = Keyword.merge(@policy, parts)
+    for name <- [:embedding, :heads], parts[name] do
+      raise ArgumentError,
+            "option #{inspect(name)}: the environment has its own; give :spec for another policy"
+    end
+
+    parts = @policy |> fitting(parts[:heads_kind]) |> Keyword.merge(parts)
     backbone = if parts[:backbone] == :mlp, do: @mlp, else: []
     own = [embedding: {:vector, env.observation_size}, heads: env.heads]
     Spec.new(own ++ Keyword.merge(backbone, parts))
@@ -133,6 +142,10 @@ defmodule Sconce.PPO.Settings do
   defp spec(other, _parts, _env) do
     raise ArgumentError, "option :spec: expected a Sconce.Policy.Spec, got: #{inspect(other)}"
   end
+
+  # Autoregressive heads have a stream instead of hidden layers.
+  defp fitting(policy, :autoregressive), do: Keyword.delete(policy, :head_hidden_size)
+  defp fitting(policy, _kind), do: policy
 
   defp settings(source, own, more) do
     options = own |> Keyword.take(Keyword.keys(Table.schema())) |> native()

@@ -33,9 +33,9 @@ defmodule Sconce.Run.Keeper do
 
   @impl true
   def terminate(_reason, runs) do
-    Enum.each(runs, &Run.stop/1)
+    Enum.each(runs, &Run.stop(&1, :stop))
     deadline = System.monotonic_time(:millisecond) + @farewell_ms
     left = fn -> max(deadline - System.monotonic_time(:millisecond), 0) end
-    Enum.each(runs, &Run.await(&1, left.()))
+    Enum.each(runs, &Run.await(&1, left.(), :stop))
   end
 end

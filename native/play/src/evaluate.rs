@@ -58,7 +58,7 @@ pub struct Evaluated {
 pub struct Trace {
     /// The full state of the environment, before the first step and after each step.
     pub states: Vec<Vec<f32>>,
-    /// The inputs of all seats of each step.
+    /// The inputs of the policy's rows in each step.
     pub inputs: Vec<Vec<f32>>,
     /// The reward of seat 0 in each step.
     pub rewards: Vec<f32>,

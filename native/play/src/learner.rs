@@ -37,10 +37,8 @@ pub struct Learner {
     terms: Scheduled,
     teacher: Option<Taught>,
     options: PpoOptions,
-    /// Whether the policy has a memory.
+    /// Whether the policy or its teacher has a memory.
     remembers: bool,
-    /// Whether an update has failed after it had changed weights.
-    torn: bool,
 }
 
 /// A policy that the learner stays close to.
@@ -119,7 +117,10 @@ impl Learner {
                 options.machine.seed,
             )
         };
-        let remembers = !policy.zero_state(1)?.0.is_empty();
+        let mut remembers = !policy.zero_state(1)?.0.is_empty();
+        if let Some(teacher) = &teacher {
+            remembers |= !teacher.policy.zero_state(1)?.0.is_empty();
+        }
         let small = policy.num_weights() <= SMALL && options.batch_frames(remembers) >= LARGE;
         let copies = if small { 2 } else { 1 };
         let steppers = (0..copies).map(|_| stepper()).collect::<Result<_>>()?;
@@ -130,7 +131,6 @@ impl Learner {
             clipped,
             options: options.clone(),
             remembers,
-            torn: false,
         })
     }
 
@@ -142,11 +142,6 @@ impl Learner {
     /// Restores the moments of an earlier run after `updates` updates.
     pub fn load_moments(&mut self, updates: u64, moments: &Optimiser) -> Result<()> {
         self.steppers.iter_mut().try_for_each(|stepper| stepper.load_moments(updates, moments))
-    }
-
-    /// Whether an update has failed after it had changed weights: they are those of no whole update.
-    pub fn is_torn(&self) -> bool {
-        self.torn
     }
 
     /// Learns from segments whose [returns](Segment::estimate) are known. `update` numbers the updates of a run and
@@ -184,7 +179,6 @@ impl Learner {
         let rate = self.options.learning_rate(done);
         let (epochs, parts) = (self.options.ppo.epochs as u64, self.options.ppo.minibatches);
         let mut updated = Updated { explained_variance: explained(segments), ..Updated::default() };
-        self.torn = true;
         'update: for (epoch, order) in orders.enumerate() {
             for (i, part) in cut(&order, parts).enumerate() {
                 let draw = (update * epochs + epoch as u64) * parts as u64 + i as u64;
@@ -199,7 +193,6 @@ impl Learner {
                 updated.batches += 1;
             }
         }
-        self.torn = false;
         let batches = updated.batches.max(1) as f64;
         updated.grad_norm /= batches;
         updated.figures = updated.figures.over(batches);

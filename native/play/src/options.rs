@@ -115,6 +115,8 @@ impl PpoOptions {
         self.weights.check()?;
         self.saving.check()?;
         self.machine.check()?;
+        let values = serde_json::to_value(self).map_err(|e| Error::corrupt("options", e))?;
+        TABLE.check_meant(&values)?;
         let rollout = self.rollout_frames();
         if self.ppo.minibatches as u64 > rollout {
             let most = rollout as f64;

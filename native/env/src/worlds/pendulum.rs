@@ -14,6 +14,8 @@ use crate::vectorised::Kernel;
 const GRAVITY: f32 = 10.0;
 const MASS: f32 = 1.0;
 const LENGTH: f32 = 1.0;
+/// Largest angle in radians that is not wrapped.
+const MOST_TURNED: f32 = 4096.0;
 /// Seconds per step.
 const STEP_S: f32 = 0.05;
 const MAX_SPEED: f32 = 8.0;
@@ -50,7 +52,10 @@ impl Dynamics<2, 1, 3, 3> for Pendulum {
         let acceleration =
             3.0 * GRAVITY / (2.0 * LENGTH) * sin + 3.0 / (MASS * LENGTH * LENGTH) * torque;
         let theta_dot = (theta_dot + acceleration * STEP_S).clamp(-MAX_SPEED, MAX_SPEED);
-        ([theta + theta_dot * STEP_S, theta_dot], terms, false)
+        let next = theta + theta_dot * STEP_S;
+        // A larger angle would have fewer digits after the point, and none of them right in the end.
+        let next = if next.abs() > MOST_TURNED { wrap_with::<FMA>(next) } else { next };
+        ([next, theta_dot], terms, false)
     }
 
     /// `[cos angle, sin angle, velocity]`.

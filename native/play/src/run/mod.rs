@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use sconce_env::EnvOptions;
 use sconce_nn::{Policy, Spec};
-use sconce_tensor::{Error, Result, pool};
+use sconce_tensor::{Error, Result, memory, pool};
 use sconce_train::run::Folder;
 
 pub use progress::{Point, Progress};
@@ -62,10 +62,7 @@ pub fn run(
     match stopped {
         Ok(stopped) => run.finish(stopped),
         Err(error) => {
-            // An update that failed may have changed some weights; then the last saved state stays as it is.
-            if !run.learner.is_torn() && run.progress.updates > 0 {
-                let _ = run.save();
-            }
+            // The environments have moved and some weights may have changed, so the last saved state stays as it is.
             run.note_failure(&error);
             Err(error)
         }
@@ -101,6 +98,8 @@ struct Run<'a> {
     learner: Learner,
     progress: Progress,
     statistics: Statistics,
+    /// Digest of the teacher's file.
+    teacher: Option<String>,
     /// Updates of the whole run.
     updates: u64,
     best: Option<save::Best>,
@@ -119,14 +118,20 @@ impl<'a> Run<'a> {
         events: &'a dyn Fn(Event),
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
-        let earlier = save::resumable(&folder, task, options)?;
+        let teacher = Taught::of(options)?;
+        let digest = teacher.as_ref().map(|teacher| teacher.digest().to_string());
+        let earlier = save::resumable(&folder, task, options, digest.as_deref())?;
         let policy = match &earlier {
             Some(earlier) => earlier.policy(task.spec)?,
             None => first_policy(task.spec, options)?,
         };
         let mut player = Player::new(&options.env(task.env), &policy)?;
         options.check_length(player.rows())?;
-        let teacher = Taught::of(options)?;
+        if player.spec().seats > 1 && options.schedule.target_return.is_some() {
+            let got = "the returns of two seats, which add up to 0";
+            return Err(Error::mismatch("target_return", "one seat that learns", got));
+        }
+        memory::room("a rollout", rollout_bytes(&policy, options, player.rows())?)?;
         if let Some(teacher) = &teacher {
             player.teach(teacher.policy())?;
         }
@@ -157,6 +162,7 @@ impl<'a> Run<'a> {
             learner,
             progress,
             statistics,
+            teacher: digest,
             updates,
             best: None,
             clock: Instant::now(),
@@ -227,10 +233,9 @@ impl<'a> Run<'a> {
         let played = begun.elapsed().as_secs_f64();
         let done = self.progress.updates as f64 / self.updates.max(1) as f64;
         let updated = self.learner.learn(&segments, self.progress.updates, done)?;
-        let mean = self.progress.mean_return();
-        self.keep_best(&policy, mean)?;
         self.count(updated, [played, begun.elapsed().as_secs_f64()], done);
-        Ok(())
+        // Its mean return has the episodes that this policy has just played.
+        self.keep_best(&policy)
     }
 
     /// The present policy, which normalises its observations by the present statistics.
@@ -243,6 +248,7 @@ impl<'a> Run<'a> {
     fn count(&mut self, updated: Updated, [played, seconds]: [f64; 2], done: f64) {
         let (episodes, terms) = (self.player.episodes(), self.player.take_terms());
         let update_steps = self.options.update_steps(self.player.rows());
+        let self_play = self.player.spec().seats > 1;
         let progress = &mut self.progress;
         progress.updates += 1;
         progress.steps = self.player.steps();
@@ -255,7 +261,7 @@ impl<'a> Run<'a> {
             steps: progress.steps,
             seconds: progress.seconds,
             episodes: progress.episodes,
-            mean_return: progress.mean_return(),
+            mean_return: if self_play { None } else { progress.mean_return() },
             mean_length: progress.mean_length(),
             steps_per_second: update_steps as f64 / seconds,
             rollout_share: played / seconds,
@@ -314,6 +320,22 @@ fn first_statistics(
     statistics.observe(&player.take_observed()?)
 }
 
+/// Bytes of the segments of a rollout.
+fn rollout_bytes(policy: &Policy, options: &PpoOptions, rows: usize) -> Result<u64> {
+    let (spec, rollout) = (policy.spec(), &options.rollout);
+    let frame = spec.embedding.continuous_width()
+        + spec.embedding.num_ids()
+        + 2 * spec.heads.num_labels()
+        // Values, rewards, likelihoods, flags, advantages and targets.
+        + 8;
+    let memories = rollout.rollout_steps.div_ceil(rollout.sequence_length);
+    let row = rollout
+        .rollout_steps
+        .saturating_mul(frame)
+        .saturating_add(memories.saturating_mul(policy.state_size()?));
+    Ok((rows as u64).saturating_mul(row as u64).saturating_mul(size_of::<f32>() as u64))
+}
+
 /// The policy that a new run begins with.
 fn first_policy(spec: &Spec, options: &PpoOptions) -> Result<Policy> {
     let new = match options.weights.initialisation {
@@ -321,6 +343,10 @@ fn first_policy(spec: &Spec, options: &PpoOptions) -> Result<Policy> {
         Initialisation::Default => Policy::init(spec, options.machine.seed),
     }?;
     let Some(path) = &options.weights.policy else { return Ok(new) };
+    if options.rollout.normalise_observations {
+        let got = "a policy, whose weights have learned from other numbers";
+        return Err(Error::mismatch("normalise_observations", "a run with new weights", got));
+    }
     begun(&new, path)
 }
 
@@ -335,11 +361,16 @@ fn begun(new: &Policy, path: &Path) -> Result<Policy> {
     let choosing = |spec: &Spec| spec.heads.choosing().cloned().collect::<Vec<_>>();
     let same = own.backbone == its.backbone
         && choosing(own) == choosing(its)
-        && own.heads.kind == its.heads.kind
-        && own.embedding.plain() == its.embedding.plain();
+        && own.heads.kind == its.heads.kind;
     if !same {
         let what = format!("backbone and heads of {}", path.display());
         return Err(Error::mismatch(what, "those of the run", "others"));
+    }
+    // Weights that have learned from normalised frames have no meaning on others.
+    if own.embedding != its.embedding {
+        let what = format!("embedding of {}", path.display());
+        let (expected, got) = (format!("{:?}", own.embedding), format!("{:?}", its.embedding));
+        return Err(Error::mismatch(what, expected, got));
     }
     let mut weights = new.weights().clone();
     for (name, weight) in old.weights() {
@@ -347,14 +378,15 @@ fn begun(new: &Policy, path: &Path) -> Result<Policy> {
             weights.insert(name.clone(), weight.clone());
         }
     }
-    // Linear heads are one matrix, whose last row is the value; an older policy has one row less.
+    // Linear heads are one matrix, whose last row is the value. One of both policies may have no such row.
     for name in ["heads.logits.weight", "heads.logits.bias"] {
         if let (Some(own), Some(its)) = (new.weights().get(name), old.weights().get(name))
             && own.dims() != its.dims()
         {
-            let rows = its.dim(0)?;
+            let rows = its.dim(0)?.min(own.dim(0)?);
             let rest = own.detach().narrow(0, rows, own.dim(0)? - rows)?;
-            let all = sconce_tensor::Tensor::cat(&[&its.detach(), &rest], 0)?;
+            let its = its.detach().narrow(0, 0, rows)?;
+            let all = sconce_tensor::Tensor::cat(&[&its, &rest], 0)?;
             weights.insert(name.into(), all.into());
         }
     }

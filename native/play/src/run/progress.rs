@@ -21,8 +21,10 @@ pub struct Progress {
     pub episodes: u64,
     /// Returns and lengths of the last episodes.
     pub recent: VecDeque<(f32, u32)>,
-    /// The best mean return so far, and its update.
+    /// The best mean return so far, and the updates that its policy has had.
     pub best: Option<(f64, u64)>,
+    /// Whether the best mean is one of 100 episodes.
+    pub best_is_full: bool,
     /// The learning curve.
     pub history: Vec<Point>,
     /// Updates whose means are not in the curve yet.
@@ -73,6 +75,21 @@ impl Progress {
         self.recent.extend(episodes.iter().map(|episode| (episode.ret, episode.length)));
         let old = self.recent.len().saturating_sub(RECENT);
         self.recent.drain(..old);
+    }
+
+    /// Whether a mean return is one of 100 episodes.
+    pub(super) fn is_full(&self) -> bool {
+        self.recent.len() == RECENT
+    }
+
+    /// Whether the present mean return is the best so far. A mean of fewer episodes is luck: one of 100 replaces it.
+    pub(super) fn is_better(&self, mean: f64) -> bool {
+        let Some((best, _)) = self.best else { return true };
+        match (self.is_full(), self.best_is_full) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => mean > best,
+        }
     }
 
     fn mean(&self, of: impl Fn(&(f32, u32)) -> f64) -> Option<f64> {

@@ -107,6 +107,7 @@ pub struct PlayReport {
 impl Run<'_> {
     pub(super) fn report(&mut self, stopped: Stopped) -> PlayReport {
         self.progress.settle();
+        let self_play = self.player.spec().seats > 1;
         let (policy, progress) = (self.learner.stepper().policy(), &self.progress);
         PlayReport {
             stopped,
@@ -115,7 +116,7 @@ impl Run<'_> {
             steps: progress.steps,
             seconds: progress.seconds,
             episodes: progress.episodes,
-            mean_return: progress.mean_return(),
+            mean_return: if self_play { None } else { progress.mean_return() },
             best_return: progress.best.map(|(mean, _)| mean),
             best_update: progress.best.map(|(_, update)| update),
             weights: policy.num_weights(),

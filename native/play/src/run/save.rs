@@ -28,6 +28,9 @@ struct State {
     options: PpoOptions,
     progress: Progress,
     statistics: Statistics,
+    /// Digest of the teacher's file.
+    #[serde(default)]
+    teacher: Option<String>,
 }
 
 /// The best policy so far, until it is written.
@@ -50,6 +53,7 @@ pub(super) fn resumable(
     folder: &Folder,
     task: Task<'_>,
     options: &PpoOptions,
+    teacher: Option<&str>,
 ) -> Result<Option<Earlier>> {
     let path = folder.file(Kind::Last);
     match (task.resume, path.exists()) {
@@ -61,11 +65,16 @@ pub(super) fn resumable(
             let expected = "an empty folder, or resume: true";
             Err(Error::mismatch(what, expected, "one with a run"))
         }
-        (true, true) => earlier(&path, task, options).map(Some),
+        (true, true) => earlier(&path, task, options, teacher).map(Some),
     }
 }
 
-fn earlier(path: &Path, task: Task<'_>, options: &PpoOptions) -> Result<Earlier> {
+fn earlier(
+    path: &Path,
+    task: Task<'_>,
+    options: &PpoOptions,
+    teacher: Option<&str>,
+) -> Result<Earlier> {
     let checkpoint = checkpoint::load(path)?;
     let corrupt = |e| Error::corrupt(path.display().to_string(), format!("no state of a run: {e}"));
     let state: State = serde_json::from_value(checkpoint.manifest.run.clone()).map_err(corrupt)?;
@@ -75,10 +84,19 @@ fn earlier(path: &Path, task: Task<'_>, options: &PpoOptions) -> Result<Earlier>
         differences.push(Difference { option: "env".into(), recorded, given });
     }
     let spec = &checkpoint.manifest.spec;
-    let plain = Spec { embedding: spec.embedding.plain(), ..spec.clone() };
-    if plain != *task.spec {
+    let embedding = match state.statistics.observes() {
+        true => spec.embedding.plain(),
+        false => spec.embedding.clone(),
+    };
+    if (Spec { embedding, ..spec.clone() }) != *task.spec {
         let (recorded, given) = ("that of the run".into(), "another".into());
         differences.push(Difference { option: "spec".into(), recorded, given });
+    }
+    if state.teacher.as_deref() != teacher
+        && options.weights.teacher == state.options.weights.teacher
+    {
+        let (recorded, given) = ("the file of the run".into(), "another file".into());
+        differences.push(Difference { option: "teacher".into(), recorded, given });
     }
     match differences.is_empty() {
         true => Ok(Earlier { checkpoint, progress: state.progress, statistics: state.statistics }),
@@ -113,24 +131,26 @@ impl Earlier {
 
 impl Run<'_> {
     /// Keeps the policy that played the last rollout, if its mean return is the best so far.
-    pub(super) fn keep_best(&mut self, policy: &Policy, mean: Option<f64>) -> Result<()> {
-        let Some(mean) = mean else { return Ok(()) };
-        if self.progress.best.is_some_and(|(best, _)| best >= mean) {
+    pub(super) fn keep_best(&mut self, policy: &Policy) -> Result<()> {
+        let Some(mean) = self.progress.mean_return() else { return Ok(()) };
+        // In play against itself a policy loses as often as it wins.
+        if self.player.spec().seats > 1 || !self.progress.is_better(mean) {
             return Ok(());
         }
-        self.progress.best = Some((mean, self.progress.updates));
-        let snapshot = policy.snapshot(self.notes(Some(mean)), Optimiser::new())?;
+        // These are the weights before the last update.
+        let updates = self.progress.updates.saturating_sub(1);
+        self.progress.best = Some((mean, updates));
+        self.progress.best_is_full = self.progress.is_full();
+        let snapshot = policy.snapshot(self.notes(updates), Optimiser::new())?;
         self.best = Some(Best { snapshot });
         Ok(())
     }
 
-    /// Notes on the policy, for later play.
-    fn notes(&self, mean: Option<f64>) -> serde_json::Value {
+    /// Notes on the policy after `updates` updates, for later play.
+    fn notes(&self, updates: u64) -> serde_json::Value {
         let env = self.options.env(self.env);
-        json!({
-            "env": env, "update": self.progress.updates, "step": self.progress.steps,
-            "mean_return": mean.or(self.progress.mean_return()),
-        })
+        let mean = self.progress.mean_return();
+        json!({"env": env, "update": updates, "step": self.progress.steps, "mean_return": mean})
     }
 
     /// Writes the best policy, if there is a new one.
@@ -157,12 +177,13 @@ impl Run<'_> {
             options: self.options.clone(),
             progress: self.progress.clone(),
             statistics: self.statistics.clone(),
+            teacher: self.teacher.clone(),
         };
         let state = serde_json::to_value(state).map_err(|e| Error::corrupt("progress", e))?;
         let moments = stepper.optimiser().state()?.into_iter();
         let mut all: Optimiser = moments.map(|(name, own)| (name, own.into_owned())).collect();
         let player = self.player.numbers()?.into_iter();
         all.extend(player.map(|(name, numbers)| (format!("{PLAYER}{name}"), numbers)));
-        Ok(self.policy()?.snapshot(self.notes(None), all)?.of_run(state))
+        Ok(self.policy()?.snapshot(self.notes(self.progress.updates), all)?.of_run(state))
     }
 }

@@ -228,6 +228,82 @@ fn a_run_stays_close_to_its_teacher_and_resumes_with_the_same_bits() {
 }
 
 #[test]
+fn a_teacher_with_memory_judges_a_learner_without_one_by_what_it_remembers() {
+    // The teacher sees positions alone, as the learner does.
+    let spec = Spec { embedding: Embedding::vector(2), ..mlp() };
+    let (files, heads) = (TempDir::new().unwrap(), gru().heads);
+    let heads = Heads { parts: heads.parts[..1].to_vec(), ..heads };
+    let teacher = policy(&Spec { heads, ..gru() }, &files);
+    let kl = |stride: usize| {
+        let given = json!({
+            "teacher": teacher, "sequence_length": stride, "steps": 40, "epochs": 1, "minibatches": 1,
+        });
+        let out = TempDir::new().unwrap();
+        let env = "cart_pole_velocity_less";
+        let report = go(&spec, env, &options(given), out.path(), false).unwrap();
+        report.history[0].figures["teacher_kl"]
+    };
+    // With a stride of 1 the memory of every frame is stored.
+    let (stored, sequences) = (kl(1), kl(5));
+    assert!((stored - sequences).abs() < 1e-6 * stored, "{stored} {sequences}");
+}
+
+#[test]
+fn a_teacher_file_that_has_changed_and_options_without_effect_are_refused() {
+    let (files, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let spec = mlp();
+    let teacher = policy(&spec, &files);
+    let given = || options(json!({"teacher": teacher}));
+    go(&spec, "cart_pole", &given(), out.path(), false).unwrap();
+    Policy::init(&spec, 10).unwrap().save(Path::new(&teacher), Value::Null).unwrap();
+    let error = go(&spec, "cart_pole", &given(), out.path(), true).unwrap_err().to_string();
+    assert!(error.contains("teacher"), "{error}");
+    let error = options(json!({"teacher_weight": 0.5})).validate().unwrap_err().to_string();
+    assert!(error.contains("teacher_weight"), "{error}");
+}
+
+#[test]
+fn a_policy_that_normalises_its_frames_goes_on_by_its_own_spec() {
+    let (first, second) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let given = options(json!({"normalise_observations": true}));
+    go(&mlp(), "cart_pole", &given, first.path(), false).unwrap();
+    let path = first.path().join("last.safetensors");
+    let learned = Policy::load(&path).unwrap();
+    let given = |steps: u64| options(json!({"policy": path.to_str().unwrap(), "steps": steps}));
+    let error = go(&mlp(), "cart_pole", &given(80), second.path(), false).unwrap_err();
+    assert!(error.to_string().contains("embedding of"), "{error}");
+    go(learned.spec(), "cart_pole", &given(80), second.path(), false).unwrap();
+    go(learned.spec(), "cart_pole", &given(160), second.path(), true).unwrap();
+}
+
+#[test]
+fn play_against_itself_has_no_mean_return_and_no_best_policy() {
+    let out = TempDir::new().unwrap();
+    let env = sconce_env::spec(&options(json!({})).env("duel")).unwrap();
+    let mut heads = Heads::of_parts(&env.inputs, HeadsKind::Independent);
+    heads.parts.push(Head { name: "value".into(), kind: HeadKind::Value(1), hidden_size: 64 });
+    let spec = Spec { embedding: Embedding::vector(env.observation_size), heads, ..mlp() };
+    let given = json!({"rollout_steps": 100, "steps": 1600, "time_limit": 50});
+    let report = go(&spec, "duel", &options(given), out.path(), false).unwrap();
+    assert_eq!((report.updates, report.mean_return, report.best_return), (2, None, None));
+    assert!(report.episodes > 0 && !out.path().join("best.safetensors").exists());
+    let given = json!({"target_return": 1.0, "steps": 1600});
+    let error = go(&spec, "duel", &options(given), &out.path().join("other"), false).unwrap_err();
+    assert!(error.to_string().contains("target_return"), "{error}");
+}
+
+#[test]
+fn a_mean_of_few_episodes_does_not_stay_the_best() {
+    let mut progress = progress::Progress { best: Some((90.0, 0)), ..Default::default() };
+    progress.recent.extend(std::iter::repeat_n((10.0, 5), 99));
+    assert!(!progress.is_better(50.0) && progress.is_better(91.0));
+    progress.recent.push_back((10.0, 5));
+    assert!(progress.is_better(10.0));
+    progress.best_is_full = true;
+    assert!(!progress.is_better(10.0));
+}
+
+#[test]
 fn a_run_starts_from_the_weights_of_a_policy_without_a_value() {
     let (files, out) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let spec = mlp();
@@ -242,6 +318,11 @@ fn a_run_starts_from_the_weights_of_a_policy_without_a_value() {
     assert_eq!(values(&begun, name), values(&old, name));
     let (own, its) = (values(&begun, "heads.logits.weight"), values(&old, "heads.logits.weight"));
     assert_eq!((own.len(), &own[..its.len()]), (3 * 16, &its[..]));
+    // A policy whose value has no trunk of its own has one row more than a run with a critic.
+    let whole = policy(&spec, &files);
+    let separate = Spec { critic: Some(spec.backbone.clone()), ..spec.clone() };
+    let begun = first_policy(&separate, &options(json!({"policy": whole}))).unwrap();
+    assert_eq!(values(&begun, "heads.logits.weight").len(), 2 * 16);
     let error =
         go(&gru(), "cart_pole_velocity_less", &options(json!({"policy": path})), out.path(), false);
     assert!(error.unwrap_err().to_string().contains("backbone and heads"));

@@ -2,10 +2,9 @@
 
 use sconce_nn::spec::Spec;
 use sconce_tensor::{Error, Result};
-use serde_json::Value;
 
 use super::evaluate::Mode;
-use super::table::{Row, at_least, bounded, rows};
+use super::table::{TABLE, at_least, bounded};
 use super::train::TrainOptions;
 
 impl TrainOptions {
@@ -24,7 +23,7 @@ impl TrainOptions {
         }
         at_least("burn_in", self.data.burn_in as f64, 0.0, self.data.window_size as f64 - 1.0)?;
         let values = serde_json::to_value(self).map_err(|e| Error::corrupt("options", e))?;
-        check_meant(&values)?;
+        TABLE.check_meant(&values)?;
         self.optimiser()?;
         self.loader().validate()
     }
@@ -54,25 +53,3 @@ impl TrainOptions {
 
 /// Maximum number of frames in one step. More would not fit into the memory of the machines that Sconce is for.
 pub(crate) const MAX_FRAMES: usize = 1 << 20;
-
-/// Refuses a given option that has no effect given the other options, and names it.
-fn check_meant(values: &Value) -> Result<()> {
-    let rows = rows()?;
-    let value = |row: &Row| values.get(&row.group).and_then(|group| group.get(&row.name));
-    let of = |name: &str| rows.iter().find(|row| row.name == name).and_then(value);
-    for row in rows {
-        let given = value(row).is_some_and(|value| !same(value, &row.default()));
-        for need in row.needs().filter(|_| given) {
-            if !need.is_met(of(need.other).unwrap_or(&Value::Null)) {
-                return Err(Error::mismatch(&row.name, need.said(), "none"));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whether two values are equal. Numbers are compared as f32, because some were converted from f32.
-fn same(a: &Value, b: &Value) -> bool {
-    let number = |value: &Value| value.as_f64().map(|number| number as f32);
-    a == b || (a.is_number() && number(a) == number(b))
-}

@@ -157,6 +157,25 @@ impl Table {
         Ok(groups)
     }
 
+    /// Refuses a given option that has no effect given the other options, and names it. `values` has the groups.
+    ///
+    /// # Errors
+    /// `Mismatch`.
+    pub fn check_meant(&self, values: &Value) -> Result<()> {
+        let rows = self.rows()?;
+        let value = |row: &Row| values.get(&row.group).and_then(|group| group.get(&row.name));
+        let of = |name: &str| rows.iter().find(|row| row.name == name).and_then(value);
+        for row in rows {
+            let given = value(row).is_some_and(|value| !same(value, &row.default()));
+            for need in row.needs().filter(|_| given) {
+                if !need.is_met(of(need.other).unwrap_or(&Value::Null)) {
+                    return Err(Error::mismatch(&row.name, need.said(), "none"));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn row(&self, option: &str) -> Result<Option<&Row>> {
         Ok(self.rows()?.iter().find(|row| row.name == option))
     }
@@ -168,6 +187,12 @@ impl Table {
             None => Ok(()),
         }
     }
+}
+
+/// Whether two values are equal. Numbers are compared as f32, because some were converted from f32.
+fn same(a: &Value, b: &Value) -> bool {
+    let number = |value: &Value| value.as_f64().map(|number| number as f32);
+    a == b || (a.is_number() && number(a) == number(b))
 }
 
 fn parsed(text: &str) -> std::result::Result<Vec<Row>, String> {
