@@ -53,7 +53,7 @@ defmodule Sconce.GuidesTest do
     {value, binding} = Code.eval_string(cell, binding)
 
     with [shown] <- Regex.run(~r/^#=> (.*)$/m, cell, capture: :all_but_first),
-         do: assert(inspect(value) == shown)
+         do: assert(inspect(value, custom_options: [sort_maps: true]) == shown)
 
     binding
   end
