@@ -1,83 +1,18 @@
 //! Makes batches from views: gathers, mirrors, embeds and labels windows.
-//!
-//! A batch depends only on (seed, step). The thread count does not change a batch, and a resumed run needs
-//! only the step.
 
 use std::ops::Range;
-use std::sync::Mutex;
 
 use sconce_game::InputPart;
 use sconce_nn::embedding::delay_features;
 use sconce_nn::heads::NONE;
-use sconce_nn::policy::{self, Frames};
+use sconce_nn::policy::Frames;
 use sconce_nn::spec::{Embedding, Heads};
-use sconce_tensor::{Error, Result, memory, pool};
+use sconce_tensor::{Error, Result, memory};
 
+use super::shard::{FrameMut, Shard, fill};
+use super::{Batch, Extra};
 use crate::schema::Beside;
 use crate::view::{View, verify};
-
-/// Windows of frames and the columns to learn from, all row-major.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Batch {
-    /// Embedded frames, `[b, t]`.
-    pub frames: Frames,
-    /// The frames embedded for another policy, such as a teacher, if that policy's embedding differs; `[b, t]`.
-    pub seen: Option<Frames>,
-    /// Labels of the inputs that the state does not show yet, `[b, t, queue_depth, num_labels]`; [`NONE`] where
-    /// there is no input.
-    pub queue: Vec<f32>,
-    /// Labels of the input to predict, `[b, t, num_labels]`.
-    pub labels: Vec<f32>,
-    /// Frame weights of the loss, `[b, t]`; 0 for padding.
-    pub weights: Vec<f32>,
-    /// The requested extra columns, each `[b, t]`.
-    pub beside: Columns,
-}
-
-/// The requested extra columns of a batch, by kind.
-pub type Columns = Vec<(Extra, Vec<f32>)>;
-
-/// An extra column beside the labels of a frame.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Extra {
-    /// A column that the corpus stores.
-    Stored(Beside),
-    /// The discounted return.
-    Return {
-        /// Discount of the rewards per frame.
-        discount: f32,
-    },
-    /// A column of a batch that was played, which no corpus has.
-    Played(Played),
-}
-
-/// A column of a batch that a policy played.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Played {
-    /// Advantage of the action.
-    Advantage,
-    /// Target of the value.
-    Target,
-    /// Log-likelihood of the action under the weights that chose it, in nats.
-    LogLikelihood,
-    /// Value under the weights that chose the action.
-    Value,
-    /// One number for each logit, 0 where the action is not allowed.
-    Mask,
-}
-
-impl Played {
-    /// Name of the column in errors.
-    pub fn name(self) -> &'static str {
-        match self {
-            Played::Advantage => "advantages of a batch",
-            Played::Target => "targets of a batch",
-            Played::LogLikelihood => "log-likelihoods of a batch",
-            Played::Value => "values of a batch",
-            Played::Mask => "masks of a batch",
-        }
-    }
-}
 
 /// How views become batches.
 #[derive(Debug, Clone, PartialEq)]
@@ -172,16 +107,6 @@ impl Queue {
     fn newest(&self, num_labels: usize) -> &[f32] {
         &self.labels[..num_labels]
     }
-}
-
-/// The slices of a batch that one frame is written to.
-pub(crate) struct FrameMut<'a> {
-    continuous: &'a mut [f32],
-    ids: &'a mut [u32],
-    previous: &'a mut [f32],
-    queue: &'a mut [f32],
-    labels: &'a mut [f32],
-    pub(crate) weight: &'a mut f32,
 }
 
 impl Reader {
@@ -390,187 +315,4 @@ fn is_neutral(parts: &[InputPart], heads: &Heads, labels: &[f32]) -> bool {
         };
         part.rest.is_none_or(at_rest)
     })
-}
-
-/// A range of frames of a batch, filled by one thread.
-pub(crate) struct Shard<'a> {
-    continuous: &'a mut [f32],
-    ids: &'a mut [u32],
-    previous: &'a mut [f32],
-    queue: &'a mut [f32],
-    labels: &'a mut [f32],
-    weights: &'a mut [f32],
-    beside: Vec<&'a mut [f32]>,
-}
-
-impl Batch {
-    /// Bytes of the batch.
-    pub fn bytes(&self) -> u64 {
-        let frames =
-            |frames: &Frames| frames.continuous.len() + frames.ids.len() + frames.previous.len();
-        let beside: usize = self.beside.iter().map(|(_, column)| column.len()).sum();
-        let own = self.queue.len() + self.labels.len() + self.weights.len() + beside;
-        let words = frames(&self.frames) + self.seen.as_ref().map_or(0, frames) + own;
-        (size_of::<f32>() * words) as u64
-    }
-
-    /// Mean of the frame weights.
-    pub fn mean_weight(&self) -> f64 {
-        let total: f64 = self.weights.iter().map(|&weight| f64::from(weight)).sum();
-        total / self.weights.len().max(1) as f64
-    }
-
-    /// Concatenates labels, weights and extra columns of these batches, without their frames.
-    pub fn columns<'a>(all: impl Iterator<Item = &'a Batch>) -> Batch {
-        let mut columns = Batch::default();
-        for batch in all {
-            columns.labels.extend(&batch.labels);
-            columns.weights.extend(&batch.weights);
-            for (i, (extra, numbers)) in batch.beside.iter().enumerate() {
-                match columns.beside.get_mut(i) {
-                    Some((_, all)) => all.extend(numbers),
-                    None => columns.beside.push((*extra, numbers.clone())),
-                }
-            }
-        }
-        columns
-    }
-
-    /// Copies frames `range` of windows `rows`.
-    pub fn part(&self, rows: &Range<usize>, range: &Range<usize>) -> Batch {
-        let shape = [self.frames.batch, self.frames.time];
-        Batch {
-            frames: self.frames.part(rows, range),
-            seen: self.seen.as_ref().map(|seen| seen.part(rows, range)),
-            queue: policy::part(&self.queue, shape, rows, range),
-            labels: policy::part(&self.labels, shape, rows, range),
-            weights: policy::part(&self.weights, shape, rows, range),
-            beside: self
-                .beside
-                .iter()
-                .map(|(extra, all)| (*extra, policy::part(all, shape, rows, range)))
-                .collect(),
-        }
-    }
-
-    /// The first extra column whose kind satisfies `wanted`, if one was requested.
-    pub fn column(&self, wanted: impl Fn(Extra) -> bool) -> Option<&[f32]> {
-        let found = self.beside.iter().find(|(extra, _)| wanted(*extra));
-        found.map(|(_, numbers)| numbers.as_slice())
-    }
-
-    /// Splits the batch into shards of `frames` frames; the last may be shorter.
-    pub(crate) fn shards(&mut self, frames: usize) -> Vec<Shard<'_>> {
-        let mut rest = Shard::whole(self);
-        let mut shards = Vec::new();
-        while rest.len() > frames {
-            let (head, tail) = rest.split(frames);
-            shards.push(head);
-            rest = tail;
-        }
-        shards.push(rest);
-        shards
-    }
-}
-
-impl<'a> Shard<'a> {
-    fn whole(batch: &'a mut Batch) -> Self {
-        Shard {
-            continuous: &mut batch.frames.continuous,
-            ids: &mut batch.frames.ids,
-            previous: &mut batch.frames.previous,
-            queue: &mut batch.queue,
-            labels: &mut batch.labels,
-            weights: &mut batch.weights,
-            beside: batch.beside.iter_mut().map(|(_, numbers)| numbers.as_mut_slice()).collect(),
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.weights.len()
-    }
-
-    /// The continuous features of the shard's first `frames` frames.
-    pub(crate) fn numbers(&mut self, frames: usize) -> &mut [f32] {
-        let width = self.continuous.len() / self.len().max(1);
-        let end = (frames * width).min(self.continuous.len());
-        &mut self.continuous[..end]
-    }
-
-    fn split(self, frames: usize) -> (Self, Self) {
-        let len = self.len();
-        let (continuous, continuous_2) = split(self.continuous, len, frames);
-        let (ids, ids_2) = split(self.ids, len, frames);
-        let (previous, previous_2) = split(self.previous, len, frames);
-        let (queue, queue_2) = split(self.queue, len, frames);
-        let (labels, labels_2) = split(self.labels, len, frames);
-        let (weights, weights_2) = split(self.weights, len, frames);
-        let beside = self.beside.into_iter().map(|column| split(column, len, frames));
-        let (beside, beside_2) = beside.unzip();
-        let tail = Shard {
-            continuous: continuous_2,
-            ids: ids_2,
-            previous: previous_2,
-            queue: queue_2,
-            labels: labels_2,
-            weights: weights_2,
-            beside: beside_2,
-        };
-        (Shard { continuous, ids, previous, queue, labels, weights, beside }, tail)
-    }
-
-    pub(crate) fn row(&mut self, k: usize) -> FrameMut<'_> {
-        let len = self.len();
-        FrameMut {
-            continuous: part(self.continuous, len, k),
-            ids: part(self.ids, len, k),
-            previous: part(self.previous, len, k),
-            queue: part(self.queue, len, k),
-            labels: part(self.labels, len, k),
-            weight: &mut self.weights[k],
-        }
-    }
-
-    fn copy(&mut self, k: usize, from: FrameMut) {
-        let to = self.row(k);
-        to.continuous.copy_from_slice(from.continuous);
-        to.ids.copy_from_slice(from.ids);
-        to.previous.copy_from_slice(from.previous);
-        to.queue.copy_from_slice(from.queue);
-        to.labels.copy_from_slice(from.labels);
-        *to.weight = *from.weight;
-    }
-}
-
-/// Row `k` of data that has `len` rows.
-fn part<T>(data: &mut [T], len: usize, k: usize) -> &mut [T] {
-    let width = data.len() / len.max(1);
-    &mut data[k * width..(k + 1) * width]
-}
-
-fn split<T>(data: &mut [T], len: usize, rows: usize) -> (&mut [T], &mut [T]) {
-    let width = data.len() / len.max(1);
-    data.split_at_mut(rows * width)
-}
-
-/// Fills shards on the thread pool. If several fail, returns the error of the first of them, whatever the
-/// thread count.
-pub(crate) fn fill<'a>(
-    shards: Vec<Shard<'a>>,
-    work: impl Fn(usize, Shard<'a>) -> Result<()> + Sync + Send,
-) -> Result<()> {
-    let cells: Vec<_> = shards.into_iter().map(|s| Mutex::new(Some(s))).collect();
-    let failure: Mutex<Option<(usize, Error)>> = Mutex::new(None);
-    pool::for_each(cells.len(), |i| {
-        let shard = cells[i].lock().unwrap_or_else(|e| e.into_inner()).take();
-        let Some(Err(error)) = shard.map(|shard| work(i, shard)) else { return };
-        let mut failure = failure.lock().unwrap_or_else(|e| e.into_inner());
-        if failure.as_ref().is_none_or(|f| i < f.0) {
-            *failure = Some((i, error));
-        }
-    });
-    match failure.into_inner().unwrap_or_else(|e| e.into_inner()) {
-        Some((_, error)) => Err(error),
-        None => Ok(()),
-    }
 }
