@@ -55,11 +55,10 @@ pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
     let Some(path) = &options.objective.teacher else { return Ok(None) };
     let policy = Policy::load(path)?.on(device)?;
     fits(&policy, spec, options)?;
-    let companion = Companion::new(policy, NAME, of_file(path)?);
     let (direction, weight) =
         (options.objective.teacher_direction, Factor::new(options.objective.teacher_weight));
-    let spans = Spans::new(&spec.heads, &companion.spec().heads);
-    Ok(Some(Box::new(Teacher { companion, spans, direction, weight })))
+    let teacher = Teacher::new(policy, of_file(path)?, &spec.heads, direction, weight)?;
+    Ok(Some(Box::new(teacher)))
 }
 
 const NAME: &str = "teacher";
@@ -107,8 +106,7 @@ impl Teacher {
         direction: Direction,
         weight: Factor,
     ) -> Result<Self> {
-        let (wanted, got) = (action_space(heads), action_space(&policy.spec().heads));
-        same(wanted == got, "action space of the teacher", wanted, got)?;
+        same_actions(heads, &policy.spec().heads)?;
         let spans = Spans::new(heads, &policy.spec().heads);
         let companion = Companion::new(policy, NAME, digest);
         Ok(Teacher { companion, spans, direction, weight })
@@ -198,8 +196,7 @@ impl Spans {
 fn fits(teacher: &Policy, spec: &Spec, options: &TrainOptions) -> Result<()> {
     let (its, own) = (teacher.spec(), spec);
     own.embedding.game().expect("game of the teacher", its.embedding.game())?;
-    let (wanted, got) = (action_space(&own.heads), action_space(&its.heads));
-    same(wanted == got, "action space of the teacher", wanted, got)?;
+    same_actions(&own.heads, &its.heads)?;
     if options.carries() {
         its.check_carried()?;
     }
@@ -212,6 +209,11 @@ fn fits(teacher: &Policy, spec: &Spec, options: &TrainOptions) -> Result<()> {
     let range = |(low, high): (usize, usize)| format!("{low}..={high}");
     let got = (delay, longest);
     same(wanted == got, "frame delay of the teacher", range(wanted), range(got))
+}
+
+fn same_actions(own: &Heads, its: &Heads) -> Result<()> {
+    let (wanted, got) = (action_space(own), action_space(its));
+    same(wanted == got, "action space of the teacher", wanted, got)
 }
 
 fn same(same: bool, what: &str, expected: String, got: String) -> Result<()> {
