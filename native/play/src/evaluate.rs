@@ -3,7 +3,6 @@
 //! Environment `i` depends on the seed and on `i` alone, and so does the policy's choice in it: the first 4 of 100
 //! episodes are those of a call with 4.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -16,6 +15,7 @@ use sconce_tensor::{Error, Result, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::rollout::{Outcome, Player, Shard, embedded};
+use crate::side_by_side::side_by_side;
 
 /// Maximum episodes of one call.
 const MAX_EPISODES: usize = 65_536;
@@ -82,14 +82,10 @@ pub fn evaluate(
         return Err(Error::out_of_range("episodes", play.episodes as f64, 1.0, max));
     }
     let mut player = player(policy, env, play, play.episodes)?;
-    let cells: Vec<OnceLock<Result<Part>>> =
-        player.shards.iter().map(|_| OnceLock::new()).collect();
-    pool::for_each_rows(&mut player.shards, 1, 1, |i, shard| {
-        let _ = cells[i].set(pool::serial(|| Part::play(&mut shard[0], policy, play, cancelled)));
-    });
-    let missing = || Err(Error::not_found("a part of the episodes"));
-    let parts = cells.into_iter().map(|cell| cell.into_inner().unwrap_or_else(missing));
-    Ok(joined(parts.collect::<Result<Vec<_>>>()?))
+    let parts = side_by_side("a part of the episodes", &mut player.shards, |shard| {
+        pool::serial(|| Part::play(shard, policy, play, cancelled))
+    })?;
+    Ok(joined(parts))
 }
 
 /// Records the episode that [`evaluate`] plays in environment 0.

@@ -4,7 +4,7 @@
 //! weights: the layers are too small to share their work among threads. Both copies take the same update, by the sum of
 //! both gradients. The cut depends on the sizes alone, so results do not depend on the number of threads.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use sconce_nn::Policy;
 use sconce_nn::checkpoint::Optimiser;
@@ -14,15 +14,16 @@ use sconce_ops::weights::Weight;
 use sconce_tensor::digest::of_file;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::simd::add_assign;
-use sconce_tensor::{Error, Result, pool};
+use sconce_tensor::{Error, Result};
 use sconce_train::objective::teacher::{Factor, Teacher};
 use sconce_train::objective::{Denominators, Figures, Objective, Objectives};
 use sconce_train::step::{Stepper, Task};
 use sconce_train::weights::WeightTransforms;
 
-use crate::objective::{Clipped, Scheduled};
+use crate::objective::Clipped;
 use crate::options::PpoOptions;
 use crate::segment::{Gather, Gathered, Segment, Sequence, frames, sequences};
+use crate::side_by_side::side_by_side;
 
 /// The most weights of a policy that is copied. The layers of a larger one share their work among threads.
 const SMALL: usize = 1 << 20;
@@ -34,7 +35,6 @@ pub struct Learner {
     /// One, or two with the same weights.
     steppers: Vec<Stepper<'static>>,
     clipped: Clipped,
-    terms: Scheduled,
     teacher: Option<Taught>,
     options: PpoOptions,
     /// Whether the policy or its teacher has a memory.
@@ -124,14 +124,7 @@ impl Learner {
         let small = policy.num_weights() <= SMALL && options.batch_frames(remembers) >= LARGE;
         let copies = if small { 2 } else { 1 };
         let steppers = (0..copies).map(|_| stepper()).collect::<Result<_>>()?;
-        Ok(Learner {
-            steppers,
-            terms: clipped.scheduled(),
-            teacher,
-            clipped,
-            options: options.clone(),
-            remembers,
-        })
+        Ok(Learner { steppers, teacher, clipped, options: options.clone(), remembers })
     }
 
     /// The policy that learns, its optimiser and its state.
@@ -150,7 +143,7 @@ impl Learner {
     /// # Errors
     /// `NonFinite` for a loss or a gradient that is not finite.
     pub fn learn(&mut self, segments: &[Segment], update: u64, done: f64) -> Result<Updated> {
-        self.terms.set(self.options.terms(done));
+        self.clipped.set(self.options.terms(done));
         if let Some(teacher) = &self.teacher {
             teacher.factor.set(self.options.teacher_weight(done));
         }
@@ -216,7 +209,7 @@ impl Learner {
             first += part.len();
             (part, first - part.len(), stepper)
         });
-        let learned = in_parallel(parts.collect(), |(part, first, stepper)| {
+        let learned = side_by_side("a part of a batch", parts, |(part, first, stepper)| {
             let Gathered { batch, state, companions } = gather.batch(part)?;
             let (companions, denominators) = (&companions[..], Some(&whole[..]));
             let task = Task { first, denominators, companions, ..Task::new(&batch, &state, draw) };
@@ -245,8 +238,7 @@ impl Learner {
 
     /// Updates the weights of every stepper by the same gradient; returns its norm.
     fn step(&mut self, rate: f64) -> Result<f64> {
-        let steppers = self.steppers.iter_mut().collect();
-        let norms = in_parallel(steppers, |stepper: &mut Stepper<'_>| stepper.update(rate))?;
+        let norms = side_by_side("a copy of the weights", &mut self.steppers, |s| s.update(rate))?;
         Ok(norms.first().copied().unwrap_or(0.0))
     }
 
@@ -266,19 +258,6 @@ fn cut(order: &[Sequence], parts: usize) -> impl Iterator<Item = &[Sequence]> {
     let n = order.len();
     let bounds = move |i: usize| i * n / parts..(i + 1) * n / parts;
     (0..parts).map(move |i| &order[bounds(i)]).filter(|part| !part.is_empty())
-}
-
-/// The results of `work` for all parts, in order, with the parts side by side.
-fn in_parallel<P: Send, T: Send + Sync>(
-    parts: Vec<P>,
-    work: impl Fn(P) -> Result<T> + Sync + Send,
-) -> Result<Vec<T>> {
-    let results: Vec<OnceLock<Result<T>>> = parts.iter().map(|_| OnceLock::new()).collect();
-    pool::hand_out(parts, |i, part| {
-        let _ = results[i].set(work(part));
-    });
-    let missing = || Err(Error::not_found("a part of a batch"));
-    results.into_iter().map(|cell| cell.into_inner().unwrap_or_else(missing)).collect()
 }
 
 /// A random order (Fisher and Yates, by Durstenfeld 1964).

@@ -3,6 +3,7 @@
 #![warn(unreachable_pub)]
 
 pub mod evaluate;
+mod heads;
 pub mod learner;
 pub mod objective;
 pub mod options;
@@ -10,4 +11,5 @@ pub mod returns;
 pub mod rollout;
 pub mod run;
 pub mod segment;
+mod side_by_side;
 pub mod statistics;

@@ -15,10 +15,12 @@ use std::sync::{Arc, Mutex};
 
 use sconce_data::{Batch, Extra, Played};
 use sconce_nn::head::{Pair, Shape};
-use sconce_nn::spec::{HeadKind, Heads};
+use sconce_nn::spec::Heads;
 use sconce_tensor::{Device, Error, Result};
 use sconce_train::objective::{Denominators, Figures, Objective, Rows, Sums};
 use serde::{Deserialize, Serialize};
+
+use crate::heads::{Choosing, Part};
 
 /// Weights and bounds of the loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,37 +50,11 @@ pub enum Normalise {
     Population,
 }
 
-/// Terms that a schedule changes between two updates.
-#[derive(Debug, Clone)]
-pub struct Scheduled(Arc<Mutex<Terms>>);
-
-impl Scheduled {
-    /// Sets the terms of the next updates.
-    pub fn set(&self, terms: Terms) {
-        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = terms;
-    }
-
-    fn now(&self) -> Terms {
-        *self.0.lock().unwrap_or_else(|e| e.into_inner())
-    }
-}
-
 /// The objective.
 pub struct Clipped {
-    parts: Vec<Part>,
-    /// Index of the value among the logits of a row.
-    value: usize,
-    num_logits: usize,
-    num_labels: usize,
-    terms: Scheduled,
-}
-
-/// A head that chooses, with the offsets of its logits and labels.
-#[derive(Debug, Clone, Copy)]
-struct Part {
-    kind: HeadKind,
-    logits: usize,
-    labels: usize,
+    heads: Choosing,
+    /// A schedule changes the terms between two updates, for all copies of the objective.
+    terms: Arc<Mutex<Terms>>,
 }
 
 /// Number of sums of a shard.
@@ -108,26 +84,16 @@ impl Clipped {
     /// # Errors
     /// `Mismatch` for heads without a value.
     pub fn new(heads: &Heads, terms: Terms) -> Result<Self> {
-        let value = heads.iter().find(|part| matches!(part.head.kind, HeadKind::Value(_)));
-        let without = || Error::mismatch("heads", "a value (value_head: true)", "none");
-        let choosing = heads.iter().filter(|part| part.head.kind.labels() > 0);
-        let part = |part: sconce_nn::spec::Part<'_>| Part {
-            kind: part.head.kind,
-            logits: part.logits,
-            labels: part.labels,
-        };
-        Ok(Clipped {
-            value: value.ok_or_else(without)?.logits,
-            parts: choosing.map(part).collect(),
-            num_logits: heads.num_logits(),
-            num_labels: heads.num_labels(),
-            terms: Scheduled(Arc::new(Mutex::new(terms))),
-        })
+        Ok(Clipped { heads: Choosing::of(heads)?, terms: Arc::new(Mutex::new(terms)) })
     }
 
-    /// The terms, which the caller may change between two updates.
-    pub fn scheduled(&self) -> Scheduled {
-        self.terms.clone()
+    /// Sets the terms of the next updates, for all copies of the objective.
+    pub fn set(&self, terms: Terms) {
+        *self.terms.lock().unwrap_or_else(|e| e.into_inner()) = terms;
+    }
+
+    fn terms(&self) -> Terms {
+        *self.terms.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     fn columns<'a>(&self, rows: &Rows<'a>) -> Result<Columns<'a>> {
@@ -144,15 +110,6 @@ impl Clipped {
         })
     }
 
-    /// Negative log-likelihood of a row's action.
-    fn nll(&self, logits: &[f32], labels: &[f32]) -> f64 {
-        let of_part = |part: &Part| {
-            let own = &labels[part.labels..part.labels + part.kind.labels()];
-            part.kind.nll(&logits[part.logits..part.logits + part.kind.logits()], own)
-        };
-        self.parts.iter().map(of_part).sum()
-    }
-
     /// The entropy of a row. Writes the gradient of `pull.loss * nll - pull.entropy * entropy`.
     fn learn(&self, logits: &[f32], labels: &[f32], pull: Pair, gradient: &mut [f32]) -> f64 {
         let of_part = |part: &Part| {
@@ -161,7 +118,7 @@ impl Clipped {
             let shape = Shape::default();
             part.kind.learn(&logits[span.clone()], own, &shape, pull, &mut gradient[span]).entropy
         };
-        self.parts.iter().map(of_part).sum()
+        self.heads.parts.iter().map(of_part).sum()
     }
 }
 
@@ -194,12 +151,11 @@ impl Objective for Clipped {
     }
 
     fn copy_on(&self, _device: &Device) -> Result<Box<dyn Objective>> {
-        let (parts, terms) = (self.parts.clone(), self.terms.clone());
-        Ok(Box::new(Clipped { parts, terms, ..*self }))
+        Ok(Box::new(Clipped { heads: self.heads.clone(), terms: self.terms.clone() }))
     }
 
     fn denominators(&self, batch: &Batch, _first: Option<&Sums>) -> Result<Denominators> {
-        let own = moments(batch, self.terms.now().normalise)?;
+        let own = moments(batch, self.terms().normalise)?;
         Ok(Denominators::of(&batch.weights)?.with(own.to_vec()))
     }
 
@@ -209,15 +165,16 @@ impl Objective for Clipped {
         whole: &Denominators,
         mut gradient: Option<&mut [f32]>,
     ) -> Result<Sums> {
-        let (columns, terms) = (self.columns(rows)?, self.terms.now());
+        let (columns, terms) = (self.columns(rows)?, self.terms());
+        let Choosing { value: value_at, num_logits, num_labels, .. } = self.heads;
         let (labels, weights) = (rows.labels(), rows.weights());
         let [mean, inverse] = whole.own().first_chunk().copied().unwrap_or([0.0, 1.0]);
         let mut sums = [0.0; SUMS];
-        let mut masked = vec![0.0; self.num_logits];
-        let mut unused = vec![0.0; if gradient.is_none() { self.num_logits } else { 0 }];
-        for (i, logits) in rows.logits.chunks_exact(self.num_logits).enumerate() {
+        let mut masked = vec![0.0; num_logits];
+        let mut unused = vec![0.0; if gradient.is_none() { num_logits } else { 0 }];
+        for (i, logits) in rows.logits.chunks_exact(num_logits).enumerate() {
             let out = match &mut gradient {
-                Some(all) => &mut all[i * self.num_logits..][..self.num_logits],
+                Some(all) => &mut all[i * num_logits..][..num_logits],
                 None => &mut unused[..],
             };
             out.fill(0.0);
@@ -225,13 +182,13 @@ impl Objective for Clipped {
             if weight == 0.0 {
                 continue;
             }
-            let mask = columns.mask.get(i * self.num_logits..(i + 1) * self.num_logits);
+            let mask = columns.mask.get(i * num_logits..(i + 1) * num_logits);
             let logits = match mask {
                 Some(mask) => allowed(logits, mask, &mut masked),
                 None => logits,
             };
-            let labels = &labels[i * self.num_labels..][..self.num_labels];
-            let log_ratio = -self.nll(logits, labels) - f64::from(columns.log_likelihoods[i]);
+            let labels = &labels[i * num_labels..][..num_labels];
+            let log_ratio = -self.heads.nll(logits, labels) - f64::from(columns.log_likelihoods[i]);
             let advantage = (f64::from(columns.advantages[i]) - mean) * inverse;
             let (loss, slope) = policy_loss(log_ratio, advantage, terms.clip);
             let scale = weight * whole.mean();
@@ -240,9 +197,9 @@ impl Objective for Clipped {
             if let Some(mask) = mask {
                 out.iter_mut().zip(mask).for_each(|(g, m)| *g = if *m == 0.0 { 0.0 } else { *g });
             }
-            let value = [logits[self.value], columns.values[i], columns.targets[i]];
+            let value = [logits[value_at], columns.values[i], columns.targets[i]];
             let (value_loss, value_slope) = value_loss(value.map(f64::from), terms.value_clip);
-            out[self.value] = (scale * terms.value_weight * value_slope) as f32;
+            out[value_at] = (scale * terms.value_weight * value_slope) as f32;
             let ratio = log_ratio.exp();
             sums[POLICY] += weight * loss;
             sums[VALUE] += weight * value_loss;
@@ -254,7 +211,7 @@ impl Objective for Clipped {
     }
 
     fn finish(&self, sums: &Sums, whole: &Denominators) -> Result<Figures> {
-        let terms = self.terms.now();
+        let terms = self.terms();
         let sum = |i: usize| sums.0.get(i).copied().unwrap_or(0.0);
         let [policy, value, entropy] = [POLICY, VALUE, ENTROPY].map(|i| whole.mean() * sum(i));
         let [kl, clipped] = [KL, CLIPPED].map(|i| whole.mean_row() * sum(i));

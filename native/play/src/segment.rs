@@ -40,7 +40,7 @@ pub struct Segment {
     pub states: Vec<State>,
     /// Steps between two of [`states`](Self::states).
     pub stride: usize,
-    /// Frames embedded for a teacher: continuous features; empty without a teacher.
+    /// Frames embedded for a teacher: continuous features; empty unless a teacher has another embedding.
     pub seen: Vec<f32>,
     /// The teacher's memories, as [`states`](Self::states).
     pub teacher_states: Vec<State>,

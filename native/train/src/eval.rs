@@ -185,10 +185,15 @@ pub fn count_answers(
     Ok(counts)
 }
 
-/// Restores the number of pool threads on drop.
-pub(crate) struct Threads(Option<usize>);
+/// The pool's number of threads during a run; the number before returns on drop.
+#[must_use]
+pub struct Threads(Option<usize>);
 
-pub(crate) fn pool_of(threads: Option<usize>) -> Result<Threads> {
+/// Sets the pool's number of threads; `None` keeps it.
+///
+/// # Errors
+/// Those of [`pool::set_threads`].
+pub fn pool_of(threads: Option<usize>) -> Result<Threads> {
     let Some(threads) = threads else { return Ok(Threads(None)) };
     let before = pool::threads();
     pool::set_threads(threads)?;

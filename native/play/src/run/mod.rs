@@ -15,6 +15,7 @@ use std::time::Instant;
 use sconce_env::EnvOptions;
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::{Error, Result, memory, pool};
+use sconce_train::eval::pool_of;
 use sconce_train::run::Folder;
 
 pub use progress::{Point, Progress};
@@ -56,7 +57,7 @@ pub fn run(
     task.spec.validate()?;
     let folder = Folder::new(out);
     let _lock = folder.lock()?;
-    let _threads = options.machine.threads.map(Threads::set).transpose()?;
+    let _threads = pool_of(options.machine.threads)?;
     let mut run = Run::prepare(task, options, folder, events, cancel)?;
     let stopped = run.learn();
     match stopped {
@@ -66,24 +67,6 @@ pub fn run(
             run.note_failure(&error);
             Err(error)
         }
-    }
-}
-
-/// The pool's number of threads during a run.
-struct Threads(usize);
-
-impl Threads {
-    fn set(threads: usize) -> Result<Self> {
-        let before = pool::threads();
-        pool::set_threads(threads)?;
-        Ok(Threads(before))
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        // This number of threads existed before, so failure is unlikely. On failure the current threads stay.
-        let _ = pool::set_threads(self.0);
     }
 }
 

@@ -1,0 +1,52 @@
+//! The heads of a policy as play and learning read them: what chooses an action, and the value.
+
+use sconce_nn::spec::{HeadKind, Heads};
+use sconce_tensor::{Error, Result};
+
+/// The heads that choose, and the value among the logits of a row.
+#[derive(Debug, Clone)]
+pub(crate) struct Choosing {
+    pub parts: Vec<Part>,
+    /// Index of the value among the logits.
+    pub value: usize,
+    pub num_logits: usize,
+    pub num_labels: usize,
+}
+
+/// A head that chooses, with the offsets of its logits and labels.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub kind: HeadKind,
+    pub logits: usize,
+    pub labels: usize,
+}
+
+impl Choosing {
+    /// # Errors
+    /// `Mismatch` for heads without a value.
+    pub(crate) fn of(heads: &Heads) -> Result<Self> {
+        let value = heads.iter().find(|part| matches!(part.head.kind, HeadKind::Value(_)));
+        let without = || Error::mismatch("heads", "a value (value_head: true)", "none");
+        let choosing = heads.iter().filter(|part| part.head.kind.labels() > 0);
+        let part = |part: sconce_nn::spec::Part<'_>| Part {
+            kind: part.head.kind,
+            logits: part.logits,
+            labels: part.labels,
+        };
+        Ok(Choosing {
+            value: value.ok_or_else(without)?.logits,
+            parts: choosing.map(part).collect(),
+            num_logits: heads.num_logits(),
+            num_labels: heads.num_labels(),
+        })
+    }
+
+    /// Negative log-likelihood of a row's action, in nats.
+    pub(crate) fn nll(&self, logits: &[f32], labels: &[f32]) -> f64 {
+        let of_part = |part: &Part| {
+            let own = &labels[part.labels..part.labels + part.kind.labels()];
+            part.kind.nll(&logits[part.logits..part.logits + part.kind.logits()], own)
+        };
+        self.parts.iter().map(of_part).sum()
+    }
+}

@@ -1,0 +1,176 @@
+//! Rollouts: a policy plays in environments, and what happens becomes segments.
+//!
+//! The environments are cut into shards of a fixed number of rows. Each shard plays all steps of a rollout on its own,
+//! on any thread, so results do not depend on the number of threads. Every choice has random numbers of its own, by
+//! seed, step and row.
+
+mod saved;
+mod shard;
+
+use std::sync::Arc;
+
+use sconce_env::{EnvOptions, EnvSpec, Episode, Normaliser};
+use sconce_nn::Policy;
+use sconce_nn::spec::{Heads, Spec};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::{Error, Result};
+
+pub use saved::PlayerNumbers;
+pub(crate) use shard::{Outcome, Shard, embedded};
+
+use crate::heads::Choosing;
+use crate::segment::Segment;
+use crate::side_by_side::side_by_side;
+use shard::Play;
+
+/// The most shards of a rollout.
+const MOST_SHARDS: usize = 16;
+/// The fewest rows of a shard: with fewer, its products would be too small.
+const FEWEST_ROWS: usize = 16;
+
+/// Number of shards of some environments. It does not depend on the machine.
+fn shards(environments: usize) -> usize {
+    (environments / FEWEST_ROWS).clamp(1, MOST_SHARDS)
+}
+
+/// Environments in which a policy plays, and its memories in them.
+pub struct Player {
+    pub(crate) shards: Vec<Shard>,
+    spec: EnvSpec,
+    seed: u64,
+    /// Number of rows of all shards.
+    rows: usize,
+    /// Steps of each row so far.
+    steps: u64,
+}
+
+/// How a rollout is played.
+#[derive(Debug, Clone, Copy)]
+pub struct Rollout {
+    /// Steps of each row.
+    pub steps: usize,
+    /// Steps between two stored memories.
+    pub stride: usize,
+}
+
+impl Player {
+    /// Environments with these options, for policies of `spec`.
+    ///
+    /// # Errors
+    /// `Mismatch` for a Spec that does not fit the environments.
+    pub fn new(options: &EnvOptions, policy: &Policy) -> Result<Self> {
+        let spec = sconce_env::spec(options)?;
+        fits(policy.spec(), &spec)?;
+        let (count, number) = (options.count, shards(options.count));
+        let (mut all, mut rows) = (Vec::with_capacity(number), 0);
+        for i in 0..number {
+            let (from, to) = (i * count / number, (i + 1) * count / number);
+            let first = options.first + from as u64;
+            let own = EnvOptions { count: to - from, first, ..options.clone() };
+            let shard = Shard::new(&own, rows, policy)?;
+            rows += shard.envs.rows();
+            all.push(shard);
+        }
+        Ok(Player { shards: all, spec, seed: options.seed, rows, steps: 0 })
+    }
+
+    /// The description of the environments.
+    pub fn spec(&self) -> &EnvSpec {
+        &self.spec
+    }
+
+    /// Number of rows, which play side by side.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Steps of all rows so far.
+    pub fn steps(&self) -> u64 {
+        self.steps * self.rows as u64
+    }
+
+    /// Plays a rollout; one segment for each shard.
+    ///
+    /// # Errors
+    /// `Mismatch` for a policy without a value, `NonFinite` for a logit, a value or a memory that is not finite.
+    pub fn play(&mut self, policy: &Policy, rollout: Rollout) -> Result<Vec<Segment>> {
+        let play = Play {
+            policy,
+            heads: Choosing::of(&policy.spec().heads)?,
+            rollout,
+            rng: Rng::new(self.seed, "play.sample", 0),
+            before: self.steps,
+            rows: self.rows as u64,
+        };
+        let segments = side_by_side("a segment", &mut self.shards, |shard| shard.play(&play))?;
+        self.steps += rollout.steps as u64;
+        Ok(segments)
+    }
+
+    /// The episodes that ended since the last call, by environment.
+    pub fn episodes(&mut self) -> Vec<Episode> {
+        let mut all = vec![];
+        self.shards.iter_mut().for_each(|shard| shard.envs.episodes(&mut all));
+        all
+    }
+
+    /// Lets a teacher read all observations from now on.
+    ///
+    /// # Errors
+    /// `Mismatch` for a teacher of other observations.
+    pub fn teach(&mut self, teacher: &Arc<Policy>) -> Result<()> {
+        let (reads, shows) = (teacher.spec().embedding.raw_width(), self.spec.observation_size);
+        if reads != shows {
+            return Err(Error::mismatch("observation of the teacher", shows, reads));
+        }
+        for shard in &mut self.shards {
+            shard.teach(teacher)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps statistics of all observations from now on.
+    pub fn observe(&mut self) {
+        let width = self.spec.observation_size;
+        self.shards.iter_mut().for_each(|shard| shard.observed = Some(Normaliser::new(width)));
+    }
+
+    /// Statistics of the observations since the last call, if they are [kept](Self::observe).
+    ///
+    /// # Errors
+    /// Those of [`Normaliser::add`].
+    pub fn take_observed(&mut self) -> Result<Normaliser> {
+        let mut all = Normaliser::new(self.spec.observation_size);
+        for shard in &mut self.shards {
+            if let Some(own) = &mut shard.observed {
+                all.add(&std::mem::replace(own, Normaliser::new(all.width())))?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Sums of each reward term since the last call.
+    pub fn take_terms(&mut self) -> Vec<f64> {
+        let mut all = vec![0.0; self.spec.reward_terms.len()];
+        for shard in &mut self.shards {
+            all.iter_mut().zip(shard.envs.take_terms()).for_each(|(sum, own)| *sum += own);
+        }
+        all
+    }
+}
+
+/// Returns an error unless policies of `spec` can play in these environments.
+fn fits(spec: &Spec, env: &EnvSpec) -> Result<()> {
+    let (reads, shows) = (spec.embedding.raw_width(), env.observation_size);
+    if reads != shows {
+        return Err(Error::mismatch("observation of the policy", shows, reads));
+    }
+    let wanted = Heads::of_parts(&env.inputs, spec.heads.kind);
+    let kinds = |heads: &Heads| heads.choosing().map(|head| head.kind).collect::<Vec<_>>();
+    let (wanted, got) = (kinds(&wanted), kinds(&spec.heads));
+    if wanted != got {
+        let (wanted, got) = (format!("{wanted:?}"), format!("{got:?}"));
+        return Err(Error::mismatch("heads of the policy", wanted, got));
+    }
+    Ok(())
+}
