@@ -94,7 +94,8 @@ options!(
     minibatches: [
       value: usize,
       default: 4,
-      doc: "Batches of a pass, each with an update of the weights.",
+      doc:
+        "Batches of a pass, each with an update of the weights. With a policy with memory a batch has whole sequences.",
       min: 1,
       max: 65_536
     ],

@@ -132,6 +132,11 @@ impl Learner {
         &self.steppers[0]
     }
 
+    /// Whether the policy or its teacher has a memory, so that it learns from whole sequences.
+    pub fn remembers(&self) -> bool {
+        self.remembers
+    }
+
     /// Restores the moments of an earlier run after `updates` updates.
     pub fn load_moments(&mut self, updates: u64, moments: &Optimiser) -> Result<()> {
         self.steppers.iter_mut().try_for_each(|stepper| stepper.load_moments(updates, moments))

@@ -147,16 +147,30 @@ impl PpoOptions {
         (rows as u64).saturating_mul(self.rollout.rollout_steps as u64)
     }
 
+    /// Refuses more batches than sequences of `rows` rows: for a policy with memory a batch has whole sequences.
+    ///
+    /// # Errors
+    /// `OutOfRange` with the most batches.
+    pub fn check_batches(&self, rows: usize, remembers: bool) -> Result<()> {
+        let (batches, most) = (self.ppo.minibatches, self.sequences(rows, remembers));
+        match batches <= most {
+            true => Ok(()),
+            false => Err(Error::out_of_range("minibatches", batches as f64, 1.0, most as f64)),
+        }
+    }
+
+    /// Least number of sequences of `rows` rows in an update; ends of episodes add some.
+    fn sequences(&self, rows: usize, remembers: bool) -> usize {
+        let rollout = &self.rollout;
+        rows * match remembers {
+            true => rollout.rollout_steps.div_ceil(rollout.sequence_length),
+            false => rollout.rollout_steps,
+        }
+    }
+
     /// Frames of a batch that can be cut, which for a policy with memory are those of at least two sequences.
     pub(crate) fn batch_frames(&self, remembers: bool) -> usize {
-        let rollout = &self.rollout;
-        let sequences = match remembers {
-            true => {
-                self.world.environments * rollout.rollout_steps.div_ceil(rollout.sequence_length)
-            }
-            false => self.rollout_frames() as usize,
-        };
-        match sequences / self.ppo.minibatches {
+        match self.sequences(self.world.environments, remembers) / self.ppo.minibatches {
             0 | 1 => 0,
             _ => self.rollout_frames() as usize / self.ppo.minibatches,
         }
@@ -286,6 +300,17 @@ mod tests {
         let error = options.check_length(32).unwrap_err().to_string();
         assert!(error.contains("2048") && error.contains("2047"), "{error}");
         options.check_length(31).unwrap();
+    }
+
+    #[test]
+    fn a_policy_with_memory_has_no_more_batches_than_sequences() {
+        let given = json!({"environments": 4, "rollout_steps": 64, "minibatches": 17});
+        let options: PpoOptions = serde_json::from_value(given).unwrap();
+        let most = 4 * 64usize.div_ceil(options.rollout.sequence_length);
+        assert!(most < 17, "{most}");
+        let error = options.check_batches(4, true).unwrap_err().to_string();
+        assert!(error.contains("minibatches") && error.contains(&most.to_string()), "{error}");
+        options.check_batches(4, false).unwrap();
     }
 
     #[test]

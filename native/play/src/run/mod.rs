@@ -119,6 +119,7 @@ impl<'a> Run<'a> {
             player.teach(teacher.policy())?;
         }
         let mut learner = Learner::new(&policy, options, teacher)?;
+        options.check_batches(player.rows(), learner.remembers())?;
         let mut progress = Progress::default();
         let width = player.spec().observation_size;
         let mut statistics = Statistics::new(options, player.rows(), width)?;
