@@ -415,6 +415,7 @@ defmodule Sconce.Env do
   @doc """
   Records the first episode that `play/3` plays with these options: `states` (before the first step, and after each
   one), `inputs` and `rewards` of the steps, and whether it was `terminated` by the rules. A state is that of `state/2`.
+  The time limit is at most 65,536 steps.
 
       iex> spec = [embedding: {:vector, 6}, backbone: :mlp, hidden_sizes: [8], heads: [action: {:categorical, 3}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)

@@ -19,6 +19,8 @@ use crate::side_by_side::side_by_side;
 
 /// Maximum episodes of one call.
 const MAX_EPISODES: usize = 65_536;
+/// Longest episode of a trace, which keeps every state.
+const MAX_TRACE: u32 = 65_536;
 
 /// How a policy is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -91,13 +93,17 @@ pub fn evaluate(
 /// Records the episode that [`evaluate`] plays in environment 0.
 ///
 /// # Errors
-/// Those of [`evaluate`].
+/// Those of [`evaluate`]; `OutOfRange` for a time limit above 65,536 steps.
 pub fn trace(
     policy: &Policy,
     env: &EnvOptions,
     play: Evaluation,
     cancelled: &AtomicBool,
 ) -> Result<Trace> {
+    let limit = sconce_env::spec(env)?.time_limit;
+    if limit > MAX_TRACE {
+        return Err(Error::out_of_range("time_limit", limit.into(), 1.0, MAX_TRACE.into()));
+    }
     let mut player = player(policy, env, play, 1)?;
     let shard = player.shards.first_mut().ok_or_else(|| Error::not_found("an environment"))?;
     let first = shard.envs.state(0);
@@ -322,6 +328,9 @@ mod tests {
         assert!(error.to_string().contains("episodes"), "{error}");
         let error = evaluate(&mlp(), &env("pendulum"), sampled(1), &GO).unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        let long = EnvOptions { time_limit: Some(MAX_TRACE + 1), ..env("cart_pole") };
+        let error = trace(&mlp(), &long, sampled(1), &GO).unwrap_err();
+        assert!(error.to_string().contains("time_limit"), "{error}");
         let stop = AtomicBool::new(true);
         let error = evaluate(&mlp(), &env("cart_pole"), sampled(1), &stop).unwrap_err();
         assert!(matches!(error, Error::Cancelled), "{error}");
