@@ -159,6 +159,20 @@ fn worlds_have_the_reference_s_time_limits_and_sizes() {
 }
 
 #[test]
+fn the_observations_of_a_state_have_the_bits_that_its_step_showed() {
+    for env in sconce_env::names() {
+        let mut run = Run::of(env, 37);
+        for t in 0..20 {
+            run.step(&run.random(t));
+            let mut seen = vec![0.0; run.observations.len()];
+            run.envs.observe(&mut seen);
+            let bits = |all: &[f32]| all.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&seen), bits(&run.observations), "{env}, step {t}");
+        }
+    }
+}
+
+#[test]
 fn observations_hide_the_velocities_of_the_velocity_less_cart_pole() {
     let mut run = Run::of("cart_pole_velocity_less", 1);
     run.envs.set_state(0, &[1.0, 2.0, 0.1, -3.0]).unwrap();

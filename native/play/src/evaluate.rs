@@ -291,6 +291,8 @@ mod tests {
         assert_eq!((trace.rewards.len(), trace.inputs.len()), (steps, steps));
         assert_eq!(trace.states.len(), steps + 1);
         assert_eq!(trace.rewards.iter().sum::<f32>(), played.returns[0]);
+        let options = EnvOptions { seed: 5, ..env.clone() };
+        assert_eq!(trace.states[0], sconce_env::Envs::new(&options).unwrap().state(0));
         assert!(trace.terminated);
         let last = trace.states.last().unwrap();
         assert!(last[0].abs() > 2.4 || last[2].abs() > 0.2, "{last:?} is an end of an episode");

@@ -106,7 +106,7 @@ impl Kernel {
             seats: W::SEATS,
             step: step::<W, S, I, O, T>,
             reset: reset::<W, S, I, O, T>,
-            observe: Engine::<W, S, I, O, T>::observe,
+            observe: observe::<W, S, I, O, T>,
         }
     }
 }
@@ -126,6 +126,17 @@ dispatch! {
         [W, S, I, O, T]
     >(shard: &mut Shard<'_>, rules: &Rules, envs: &[u32]) {
         Engine::<W, S, I, O, T>::reset::<FMA>(shard, rules, envs);
+    }
+}
+
+dispatch! {
+    fn observe<
+        [W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, const T: usize],
+        [W, S, I, O, T]
+    >(state: &[f32], seat: usize, out: &mut [f32]) {
+        if let Some(state) = state.first_chunk::<S>() {
+            out.copy_from_slice(&W::observe::<FMA>(*state, seat));
+        }
     }
 }
 
@@ -374,12 +385,6 @@ impl<W: Dynamics<S, I, O, T>, const S: usize, const I: usize, const O: usize, co
         for seat in 0..shard.seats {
             let seen = W::observe::<FMA>(state, seat);
             shard.show(env * shard.seats + seat, seen, true);
-        }
-    }
-
-    fn observe(state: &[f32], seat: usize, out: &mut [f32]) {
-        if let Some(state) = state.first_chunk::<S>() {
-            out.copy_from_slice(&W::observe::<false>(*state, seat));
         }
     }
 }

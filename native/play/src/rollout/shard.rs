@@ -59,10 +59,10 @@ pub(super) struct Play<'a> {
 
 impl Shard {
     pub(super) fn new(options: &EnvOptions, first: usize, policy: &Policy) -> Result<Self> {
-        let mut envs = Envs::new(options)?;
+        let envs = Envs::new(options)?;
         let rows = envs.rows();
         let mut observations = vec![0.0; rows * envs.spec().observation_size];
-        envs.reset(None, &mut observations)?;
+        envs.observe(&mut observations);
         let previous = vec![NONE; rows * policy.spec().heads.num_labels()];
         let (memory, outcome) = (policy.zero_state(rows)?, Outcome::default());
         Ok(Shard {
