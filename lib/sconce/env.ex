@@ -296,8 +296,8 @@ defmodule Sconce.Env do
   def advance(other), do: refuse(other)
 
   @doc """
-  Returns a column of the results of the last step or reset, one of the keys of `t:step/0`, without a copy. The binary
-  never changes: the next step then writes to a new buffer.
+  Returns a column of the results of the last step or reset, one of the keys of `t:step/0`; binaries without a copy. They
+  never change: the next step then writes to a new buffer.
 
       iex> {:ok, env} = Sconce.Env.new(:cart_pole, count: 2, time_limit: 1)
       iex> {:ok, 2} = Sconce.Env.advance(env)
@@ -307,7 +307,11 @@ defmodule Sconce.Env do
   @spec read(t, atom) :: {:ok, binary | [non_neg_integer]} | {:error, Error.t()}
   def read(%__MODULE__{ref: ref}, column) do
     Options.known!(column, @columns, "column")
-    Native.env_read(ref, column)
+
+    case column do
+      :ended -> Call.either(&Native.env_ended(ref, &1))
+      binary -> Native.env_read(ref, binary)
+    end
   end
 
   def read(other, _column), do: refuse(other)

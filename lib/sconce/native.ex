@@ -157,6 +157,7 @@ defmodule Sconce.Native do
   def env_step(_env, _reference, _inputs), do: unavailable(:step)
   def env_advance(_env, _reference), do: unavailable(:step)
   def env_read(_env, _column), do: unavailable(:read)
+  def env_ended(_env, _reference), do: unavailable(:read)
   def env_episodes(_env, _reference), do: unavailable(:episodes)
   def env_state(_env, _at), do: unavailable(:state)
   def env_steps(_env), do: unavailable(:env)

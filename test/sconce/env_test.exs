@@ -65,6 +65,15 @@ defmodule Sconce.EnvTest do
       for {column, value} <- step, do: assert(Env.read(env, column) == {:ok, value})
     end
 
+    test "step with the inputs of a put, whatever came with a step in between" do
+      [own, other] = for _ <- 1..2, do: new!(:cart_pole, count: 2, seed: 4)
+      :ok = Env.put(own, [1, 0])
+      for env <- [own, other], do: {:ok, _step} = Env.step(env, [0, 0])
+      assert {:ok, 0} = Env.advance(own)
+      {:ok, step} = Env.step(other, [1, 0])
+      assert Env.read(own, :observation) == {:ok, step.observation}
+    end
+
     test "depend on the seed and on their index alone" do
       observe = fn opts ->
         {:ok, all} = :cart_pole |> new!(opts) |> Env.read(:observation)
@@ -147,6 +156,8 @@ defmodule Sconce.EnvTest do
       end
 
       assert Env.read(env, :observation) == {:ok, before}
+      # A refused input is not that of a later step without inputs.
+      assert {:ok, 0} = Env.advance(env)
       assert_raise ArgumentError, ~r/inputs: expected a binary/, fn -> Env.step(env, 3) end
     end
 

@@ -173,11 +173,11 @@ fn env_reset<'a>(
             true => buffers.reset_where(mask)?,
             false => buffers.reset(seed)?,
         }
-        Ok(buffers.share().column("observation"))
+        Ok(buffers.share().column(buffers::column("observation")?))
     })
 }
 
-/// Copies inputs `[rows, labels]` into the buffer of the next step.
+/// Copies inputs `[rows, labels]` into the buffer of the next `env_advance`.
 #[rustler::nif]
 fn env_put<'a>(
     env: Env<'a>,
@@ -200,9 +200,8 @@ fn env_step<'a>(
     inputs: Binary<'a>,
 ) -> Term<'a> {
     run(env, "step", handle, reference, Some(inputs), |buffers, inputs| {
-        buffers.put(inputs)?;
-        buffers.step()?;
-        Ok(buffers.share().all())
+        buffers.step_with(inputs)?;
+        Ok(buffers.share())
     })
 }
 
@@ -212,15 +211,20 @@ fn env_advance<'a>(env: Env<'a>, handle: Handle<EnvHandle>, reference: Reference
     run(env, "step", handle, reference, None, |buffers, _| buffers.step())
 }
 
-/// A column of the last step, without a copy.
+/// A binary of the last step, without a copy.
 #[rustler::nif]
 fn env_read<'a>(env: Env<'a>, handle: Handle<EnvHandle>, name: Atom) -> Term<'a> {
     inline(env, "read", || {
         let name = name.to_term(env).atom_to_string().unwrap_or_default();
-        let mut taken = Taken::new(handle.get()?)?;
-        buffers::check_column(&name)?;
-        Ok(taken.buffers()?.share().column(&name))
+        let column = buffers::column(&name)?;
+        Ok(Taken::new(handle.get()?)?.buffers()?.share().column(column))
     })
+}
+
+/// The rows whose episode ended in the last step.
+#[rustler::nif]
+fn env_ended<'a>(env: Env<'a>, handle: Handle<EnvHandle>, reference: Reference<'a>) -> Term<'a> {
+    run(env, "read", handle, reference, None, |buffers, _| Ok(buffers.share().ended()))
 }
 
 /// Finished episodes since the last call, as in [`EnvBuffers::episodes`].

@@ -1,5 +1,6 @@
 //! Environments with the buffers of their steps. Columns of a step go to Elixir without a copy.
 
+use std::mem;
 use std::time::Instant;
 
 use rustler::{Encoder, Env, NewBinary, Resource, ResourceArc, Term};
@@ -27,7 +28,8 @@ pub(super) struct Outcome {
 #[rustler::resource_impl]
 impl Resource for Outcome {}
 
-type Column = fn(&Outcome) -> &[u8];
+/// A column of an outcome as bytes.
+pub(super) type Column = fn(&Outcome) -> &[u8];
 
 /// The columns that are binaries.
 const COLUMNS: [(&str, Column); 5] = [
@@ -37,15 +39,11 @@ const COLUMNS: [(&str, Column); 5] = [
     ("truncated", |of| &of.truncated),
     ("final_observation", |of| bytemuck::cast_slice(&of.final_observations)),
 ];
-/// The column that is a list of rows.
-const ENDED: &str = "ended";
 
-/// Returns an error unless this is the name of a column.
-pub(super) fn check_column(name: &str) -> Result<()> {
-    match name == ENDED || COLUMNS.iter().any(|(column, _)| *column == name) {
-        true => Ok(()),
-        false => Err(Error::not_found(format!("column {name}"))),
-    }
+/// The column that is a binary of this name.
+pub(super) fn column(name: &str) -> Result<Column> {
+    let found = COLUMNS.iter().find(|(column, _)| *column == name);
+    found.map(|(_, column)| *column).ok_or_else(|| Error::not_found(format!("column {name}")))
 }
 
 impl Outcome {
@@ -84,11 +82,30 @@ enum Latest {
 /// Environments, the inputs of their next step, and the outcome of the last one.
 pub(super) struct EnvBuffers {
     envs: Envs,
-    /// `[rows, labels]`.
+    /// Inputs of the next step without inputs of its own, `[rows, labels]`.
     inputs: Vec<f32>,
+    /// Inputs that come with a step, `[rows, labels]`.
+    given: Vec<f32>,
     latest: Latest,
     /// Steps of all environments.
     steps: u64,
+}
+
+/// Copies the bytes of inputs of `rows` rows.
+fn read(bytes: &[u8], rows: usize, out: &mut [f32]) -> Result<()> {
+    match bytes.as_chunks() {
+        (numbers, []) if numbers.len() == out.len() => {
+            for (input, number) in out.iter_mut().zip(numbers) {
+                *input = f32::from_le_bytes(*number);
+            }
+            Ok(())
+        }
+        _ => {
+            let all = size_of_val(out);
+            let expected = format!("{all} bytes, {} a row", all / rows.max(1));
+            Err(Error::mismatch("inputs", expected, format!("{} bytes", bytes.len())))
+        }
+    }
 }
 
 impl EnvBuffers {
@@ -97,28 +114,26 @@ impl EnvBuffers {
         let inputs = vec![0.0; envs.rows() * envs.spec().labels()];
         let mut outcome = Outcome::new(&envs);
         envs.observe(&mut outcome.observations);
-        Ok(EnvBuffers { envs, inputs, latest: Latest::Own(outcome), steps: 0 })
+        let (given, latest) = (inputs.clone(), Latest::Own(outcome));
+        Ok(EnvBuffers { envs, inputs, given, latest, steps: 0 })
     }
 
     pub(super) fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Reads the inputs of the next step.
+    /// Reads the inputs of the next [`step`](Self::step).
     pub(super) fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        match bytes.as_chunks() {
-            (numbers, []) if numbers.len() == self.inputs.len() => {
-                for (input, number) in self.inputs.iter_mut().zip(numbers) {
-                    *input = f32::from_le_bytes(*number);
-                }
-                Ok(())
-            }
-            _ => {
-                let (rows, all) = (self.envs.rows(), 4 * self.inputs.len());
-                let expected = format!("{all} bytes, {} a row", all / rows.max(1));
-                Err(Error::mismatch("inputs", expected, format!("{} bytes", bytes.len())))
-            }
-        }
+        read(bytes, self.envs.rows(), &mut self.inputs)
+    }
+
+    /// Steps with these inputs; those of the buffer stay.
+    pub(super) fn step_with(&mut self, bytes: &[u8]) -> Result<usize> {
+        read(bytes, self.envs.rows(), &mut self.given)?;
+        mem::swap(&mut self.inputs, &mut self.given);
+        let ended = self.step();
+        mem::swap(&mut self.inputs, &mut self.given);
+        ended
     }
 
     /// Steps with the inputs of the buffer. Returns the number of rows whose episode has ended.
@@ -156,15 +171,15 @@ impl EnvBuffers {
         Ok(())
     }
 
-    /// The outcome, for binaries that refer to it.
+    /// The outcome, for binaries that refer to it: all of it, unless the caller chooses a part.
     pub(super) fn share(&mut self) -> Shared {
-        let latest = std::mem::replace(&mut self.latest, Latest::Own(Outcome::default()));
+        let latest = mem::replace(&mut self.latest, Latest::Own(Outcome::default()));
         let shared = match latest {
             Latest::Own(outcome) => ResourceArc::new(outcome),
             Latest::Shared(shared) => shared,
         };
         self.latest = Latest::Shared(shared.clone());
-        Shared { outcome: shared, only: None }
+        Shared { outcome: shared, part: Part::All }
     }
 
     /// Finished episodes that were not taken before, 17 bytes each: environment and seat (u32), return (f32), length (u32)
@@ -194,22 +209,30 @@ impl EnvBuffers {
     }
 }
 
-/// Columns of an outcome as terms.
+/// What of an outcome becomes terms.
+enum Part {
+    Column(Column),
+    /// The rows that ended, as a list.
+    Ended,
+    /// All columns as a tuple, in the order of [`COLUMNS`], with the rows that ended at the end.
+    All,
+}
+
+/// Parts of an outcome as terms.
 pub(super) struct Shared {
     outcome: ResourceArc<Outcome>,
-    /// The name of the only column, or `None` for all.
-    only: Option<String>,
+    part: Part,
 }
 
 impl Shared {
-    /// One column.
-    pub(super) fn column(self, name: &str) -> Self {
-        Shared { only: Some(name.into()), ..self }
+    /// One column that is a binary.
+    pub(super) fn column(self, column: Column) -> Self {
+        Shared { part: Part::Column(column), ..self }
     }
 
-    /// All columns as a tuple, in the order of [`COLUMNS`], with the rows that ended at the end.
-    pub(super) fn all(self) -> Self {
-        self
+    /// The rows that ended.
+    pub(super) fn ended(self) -> Self {
+        Shared { part: Part::Ended, ..self }
     }
 
     fn binary<'a>(&self, env: Env<'a>, column: Column) -> Term<'a> {
@@ -223,13 +246,10 @@ impl Shared {
 
 impl Encoder for Shared {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
-        let found = |name: &str| COLUMNS.iter().find(|(column, _)| *column == name);
-        match self.only.as_deref() {
-            Some(name) => match found(name) {
-                Some((_, column)) => self.binary(env, *column),
-                None => self.outcome.ended.encode(env),
-            },
-            None => {
+        match &self.part {
+            Part::Column(column) => self.binary(env, *column),
+            Part::Ended => self.outcome.ended.encode(env),
+            Part::All => {
                 let [a, b, c, d, e] = COLUMNS.map(|(_, column)| self.binary(env, column));
                 (a, b, c, d, e, &self.outcome.ended).encode(env)
             }
