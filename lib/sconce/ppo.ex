@@ -148,10 +148,7 @@ defmodule Sconce.PPO do
   end
 
   @doc false
-  def child_spec(opts) do
-    start = {__MODULE__, :start_link, [opts]}
-    %{id: __MODULE__, start: start, restart: :temporary, shutdown: 30_000}
-  end
+  def child_spec(opts), do: Run.child_spec(__MODULE__, opts)
 
   @doc """
   Waits for the result of a run. Any number of processes may wait. `start_link/1` has an example.

@@ -2,7 +2,7 @@ defmodule Sconce.PPO.Settings do
   @moduledoc false
   # Checks the options of `Sconce.PPO` and converts them for the native side.
 
-  alias Sconce.{Config, Env, Error, Native, Options}
+  alias Sconce.{Env, Native, Options, Run}
   alias Sconce.Policy.Spec
   alias Sconce.PPO.Table
 
@@ -66,14 +66,13 @@ defmodule Sconce.PPO.Settings do
     settings(source(own, parts), own, %{})
   end
 
-  # A resumed run passes only the given options to the native side, which reads the recorded ones itself.
   defp on!(parts, own) do
-    own = Options.validate!(own, said(@run))
+    own = Options.validate!(own, Run.Settings.given(@run, [:out]))
     out = Path.expand(own[:out])
 
     source =
       with {:ok, record} <- record(out),
-           {:ok, recorded} <- recorded(record.spec, out) do
+           {:ok, recorded} <- Run.Settings.spec(record.spec, out, :learn) do
         env = if own[:env], do: to_string(own[:env]), else: record.env
         {:ok, {env, respecified(recorded, own[:spec], parts)}}
       end
@@ -89,26 +88,9 @@ defmodule Sconce.PPO.Settings do
 
   defp respecified(_recorded, spec, parts), do: spec(spec, parts, nil)
 
-  defp said(schema) do
-    for {name, spec} <- schema,
-        do: {name, spec |> Keyword.delete(:default) |> Keyword.put(:required, name == :out)}
-  end
-
   defp record(out) do
-    with {:error, %Error{kind: :not_found} = error} <- Native.ppo_record(out) do
-      mend = "start one with env: NAME and without resume: true"
-      {:error, %{error | details: Map.put(error.details, :mend, mend)}}
-    end
-  end
-
-  defp recorded(native, out) do
-    spec = Spec.from_native(native)
-    Spec.new(Spec.to_options(spec))
-    {:ok, spec}
-  rescue
-    error in ArgumentError ->
-      details = %{what: Path.join(out, "run.json"), reason: Exception.message(error)}
-      {:error, %Error{kind: :corrupt, op: :learn, details: details}}
+    mend = "start one with env: NAME and without resume: true"
+    out |> Native.ppo_record() |> Run.Settings.record(mend)
   end
 
   defp source(own, parts) do
@@ -168,14 +150,7 @@ defmodule Sconce.PPO.Settings do
     |> Map.replace_lazy(:reward_weights, fn weights ->
       for {name, weight} <- weights || [], do: [to_string(name), weight]
     end)
-    |> threads()
-  end
-
-  defp threads(options) do
-    case options[:threads] || Config.get(:threads) do
-      nil -> options
-      threads -> Map.put(options, :threads, threads)
-    end
+    |> Run.Settings.threads()
   end
 
   defp names, do: Enum.map_join(Env.names(), ", ", &inspect/1)

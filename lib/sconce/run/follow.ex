@@ -10,7 +10,7 @@ defmodule Sconce.Run.Follow do
   defstruct @enforce_keys
 
   @typedoc """
-  What to follow and how to show it: the `tag` of the run's messages, the operation `op` of errors, a `display` with a
+  A run and its display: the `tag` of the run's messages, the operation `op` of errors, a `display` with a
   field `live` (whether its last text is a line that the next one replaces), and `write`, which returns the text of an
   event and the updated display.
   """
