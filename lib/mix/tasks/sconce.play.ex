@@ -24,7 +24,10 @@ defmodule Mix.Tasks.Sconce.Play do
   @learn [
     learn: [type: :boolean, default: false, doc: "Learns a policy by `Sconce.PPO`."],
     out: [type: :path, doc: "Folder of the run, required for a new one."],
-    resume: [type: :path, doc: "Folder of the run to resume; implies `--learn`."]
+    resume: [
+      type: :path,
+      doc: "Folder of the run to resume; without a folder that of `--out`. Implies `--learn`."
+    ]
   ]
   # Switches of both kinds of calls; the table of PPO lists them.
   @both [:seed | Keyword.keys(Catalogue.schema(:spec))]
@@ -97,8 +100,8 @@ defmodule Mix.Tasks.Sconce.Play do
 
   # Returns the kind of call and its options.
   defp parse(args) do
-    told(fn ->
-      {opts, rest} = Switches.parse!(args, schema())
+    checked(fn ->
+      {opts, rest} = args |> Switches.resumable() |> Switches.parse!(schema())
       opts = opts |> named() |> weighed()
       if opts[:learn] || opts[:resume], do: learning!(opts, rest), else: playing!(opts, rest)
     end)
@@ -123,25 +126,14 @@ defmodule Mix.Tasks.Sconce.Play do
         name in Keyword.keys(@play),
         do: raise(ArgumentError, "#{Switches.switch(name)} does not go with --learn")
 
-    {:learn, opts |> Keyword.delete(:learn) |> folder!()}
+    opts = Keyword.delete(opts, :learn)
+    {:learn, if(opts[:resume], do: Switches.resumed!(opts), else: anew!(opts))}
   end
 
-  defp folder!(opts) do
-    case Keyword.pop(opts, :resume) do
-      {nil, opts} ->
-        for name <- [:env, :out], do: opts[name] || raise(ArgumentError, required(name))
-        opts
-
-      {folder, opts} ->
-        Path.expand(Keyword.get(opts, :out, folder)) == Path.expand(folder) ||
-          raise ArgumentError,
-                "--resume #{folder} continues in its folder, not in --out #{opts[:out]}"
-
-        [resume: true, out: folder] ++ Keyword.delete(opts, :out)
-    end
+  defp anew!(opts) do
+    for name <- [:env, :out], do: Switches.needed!(opts, name)
+    opts
   end
-
-  defp required(name), do: "#{Switches.switch(name)} is required"
 
   # The environment as an atom.
   defp named(opts) do
@@ -213,7 +205,7 @@ defmodule Mix.Tasks.Sconce.Play do
   end
 
   defp answer(checkpoint, work) do
-    case told(fn -> work.(checkpoint) end) do
+    case checked(fn -> work.(checkpoint) end) do
       {:ok, answer} -> answer
       {:error, error} -> refuse(error)
     end
@@ -243,7 +235,7 @@ defmodule Mix.Tasks.Sconce.Play do
   end
 
   defp follow(opts) do
-    with {:ok, run} <- told(fn -> PPO.start_link(opts) end), do: Progress.follow(run)
+    with {:ok, run} <- checked(fn -> PPO.start_link(opts) end), do: Progress.follow(run)
   end
 
   # Prints without Mix's shell, which no longer runs while a signal stops the VM.
@@ -266,13 +258,8 @@ defmodule Mix.Tasks.Sconce.Play do
         do: Text.printable(String.pad_trailing(name, 8) <> text)
   end
 
-  defp told(work) do
-    work.()
-  rescue
-    error in ArgumentError -> refuse(error)
-  end
-
-  defp refuse(error), do: error |> Switches.message(schema()) |> Mix.raise()
+  defp checked(work), do: Switches.checked!(schema(), work)
+  defp refuse(error), do: Switches.fail!(error, schema())
 
   defp say(text), do: Mix.shell().info(text)
 end

@@ -30,6 +30,12 @@ defmodule Mix.Tasks.Sconce.PlayTest do
     said = capture_io(fn -> Play.run(["--resume", out, "--steps", "704"]) end)
     assert said =~ "continues from step 640\n"
 
+    said = capture_io(fn -> Play.run(["--resume", "--out", out, "--steps", "736"]) end)
+    assert said =~ "continues from step 704\n"
+
+    said = capture_io(fn -> Play.run(["--out", out, "--steps", "768", "--resume"]) end)
+    assert said =~ "continues from step 736\n"
+
     best = Path.join(out, "best.safetensors")
     said = capture_io(fn -> Play.run([best, "--episodes", "5", "--sample"]) end)
     assert said =~ "cart_pole · 5 episodes, 5 ended by the rules\n"
@@ -76,6 +82,7 @@ defmodule Mix.Tasks.Sconce.PlayTest do
            "--episodes does not go with --learn"},
           {["--learn", "--env", "duel", "--out", "run", "--opponent", "mixr"],
            ~s(did you mean "mixer"?)},
+          {["--resume"], "--out is required"},
           {["--resume", "a", "--out", "b"], "--resume a continues in its folder"}
         ] do
       error = assert_raise Mix.Error, fn -> Play.run(args) end
