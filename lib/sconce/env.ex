@@ -1,6 +1,6 @@
 defmodule Sconce.Env do
-  alias Sconce.{Error, Figures, Native, Options, Policy, Tensor}
-  alias Sconce.Env.{Catalogue, Inputs}
+  alias Sconce.{Error, Native, Options, Policy, Tensor}
+  alias Sconce.Env.{Catalogue, Inputs, Playing}
   alias Sconce.Native.Call
   alias Sconce.Policy.Head
 
@@ -146,8 +146,9 @@ defmodule Sconce.Env do
   # Raises `ArgumentError` unless `name` is an environment.
   def name!(name), do: Options.known!(name, names(), "environment")
 
+  @doc false
   # Raises `ArgumentError` for an unknown opponent or reward term, and for a weight that is no number.
-  defp known!(name, options) do
+  def known!(name, options) do
     {:ok, spec} = Native.env_spec(%{env: name})
     opponent = options[:opponent]
 
@@ -400,21 +401,7 @@ defmodule Sconce.Env do
       {3, true}
   """
   @spec play(Policy.t() | Path.t(), atom, keyword) :: {:ok, map} | {:error, Error.t()}
-  def play(policy, name \\ nil, opts \\ []) do
-    with {:ok, native} <- playing(policy, name, opts),
-         {:ok, played} <- native.(false) do
-      {:ok, Map.merge(played, summary(played.returns))}
-    end
-  end
-
-  defp summary(returns) do
-    %{
-      mean: Enum.sum(returns) / length(returns),
-      median: Figures.percentile(returns, 50),
-      min: Enum.min(returns),
-      max: Enum.max(returns)
-    }
-  end
+  def play(policy, name \\ nil, opts \\ []), do: Playing.play(policy, name, opts)
 
   @doc """
   Records the first episode that `play/3` plays with these options: `states` (before the first step, and after each
@@ -428,66 +415,7 @@ defmodule Sconce.Env do
       {21, 20, false}
   """
   @spec trace(Policy.t() | Path.t(), atom, keyword) :: {:ok, map} | {:error, Error.t()}
-  def trace(policy, name \\ nil, opts \\ []) do
-    with {:ok, native} <- playing(policy, name, opts), do: native.(true)
-  end
-
-  # Returns a function that plays, or records if its argument is true.
-  defp playing(policy, name, opts) do
-    options = Options.validate!(opts, Catalogue.schema(:play))
-    name && name!(name)
-    {play, own} = Keyword.split(options, [:episodes, :seed, :deterministic])
-
-    with {:ok, policy} <- loaded(policy),
-         {:ok, env, recorded} <- world(policy, name) do
-      known!(env, own)
-      native = Map.merge(recorded, Catalogue.to_native(env, own))
-      start = &Native.env_play(&1, policy.ref, native, Map.new(play), &2)
-
-      {:ok,
-       fn traced? ->
-         with {:ok, played} <- Call.run(&start.(&1, traced?)),
-              do: {:ok, Map.put(played, :env, env)}
-       end}
-    end
-  end
-
-  defp loaded(%Policy{spec: %Policy.Spec{}} = policy), do: {:ok, policy}
-  defp loaded(%Policy{} = other), do: Options.argument!("policy", other, "a policy or a path")
-  defp loaded(path), do: Policy.load(path)
-
-  # Returns the environment, and the options that the notes of a run have for it.
-  defp world(policy, name) do
-    with {:ok, %{notes: notes}} <- Policy.info(policy) do
-      case {recorded(notes), name} do
-        {{own, options}, nil} -> {:ok, own, options}
-        {{own, options}, own} -> {:ok, own, options}
-        {nil, nil} -> {:error, nameless()}
-        {_other, name} -> {:ok, name, %{}}
-      end
-    end
-  end
-
-  @recorded Keyword.keys(Catalogue.schema(:spec))
-
-  defp recorded(%{"env" => %{"env" => name} = options}) do
-    with env when env != nil <- Enum.find(names(), &(to_string(&1) == name)),
-         do:
-           {env,
-            for(key <- @recorded, value = options[to_string(key)], into: %{}, do: {key, value})}
-  end
-
-  defp recorded(_notes), do: nil
-
-  defp nameless do
-    details = %{
-      what: "environment",
-      expected: "a name",
-      got: "none, and the policy's notes name none"
-    }
-
-    %Error{kind: :mismatch, op: :play, details: details}
-  end
+  def trace(policy, name \\ nil, opts \\ []), do: Playing.trace(policy, name, opts)
 
   defp tensor?(inputs), do: is_struct(inputs) and inputs.__struct__ == Nx.Tensor
 
