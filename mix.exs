@@ -49,7 +49,12 @@ defmodule Sconce.MixProject do
           Sconce.Action
         ],
         Games: [Sconce.Game],
-        Environments: [Sconce.Env, Sconce.Env.CartPole],
+        Environments: [
+          Sconce.Env,
+          Sconce.Env.World,
+          Sconce.Env.Batch,
+          Sconce.Env.CartPole
+        ],
         Data: [Sconce.Corpus, Sconce.Loader],
         Training: [
           Sconce.Trainer,

@@ -1,6 +1,6 @@
 defmodule Sconce.Env do
   alias Sconce.{Error, Native, Options, Policy, Tensor}
-  alias Sconce.Env.{Catalogue, Inputs, Playing}
+  alias Sconce.Env.{Catalogue, Hosting, Inputs, Playing}
   alias Sconce.Native.Call
   alias Sconce.Policy.Head
 
@@ -18,7 +18,8 @@ defmodule Sconce.Env do
   | `:duel` | a move, and an act: wait, strike, guard or throw | two fencers, each of whom hides its act until it lands |
 
   Physics, rewards and limits are Gymnasium's; the duel is Sconce's own. `Sconce.PPO` learns in them, and `play/3`
-  evaluates a policy.
+  evaluates a policy. A world that is written in Elixir is a module, see `Sconce.Env.World`; `Sconce.Env.Gymnasium` steps
+  those of Python.
 
       iex> {:ok, env} = Sconce.Env.new(:cart_pole, count: 2, seed: 1)
       iex> env
@@ -72,6 +73,9 @@ defmodule Sconce.Env do
   | `solved` | mean return from which on the environment counts as solved, or nil |
   """
   @type spec :: map
+
+  @typedoc "The name of a native environment, or a world in Elixir: see `Sconce.Env.World`."
+  @type name :: atom | {module, term}
 
   @typedoc "Environments: `count` of them with `rows` rows. `step_us` is the measured time of a step of all of them."
   @type t :: %__MODULE__{
@@ -127,7 +131,7 @@ defmodule Sconce.Env do
       iex> Sconce.Env.spec(:cart_pol)
       ** (ArgumentError) unknown environment :cart_pol, did you mean :cart_pole?
   """
-  @spec spec(atom, keyword) :: {:ok, spec} | {:error, Error.t()}
+  @spec spec(name, keyword) :: {:ok, spec} | {:error, Error.t()}
   def spec(name, opts \\ []) do
     name!(name)
     options = Options.validate!(opts, Catalogue.schema(:spec))
@@ -138,18 +142,28 @@ defmodule Sconce.Env do
     known!(name, options)
     options = Keyword.take(options, Keyword.keys(Catalogue.schema(:spec)))
 
-    with {:ok, spec} <- name |> Catalogue.to_native(options) |> Native.env_spec(),
-         do: {:ok, known(spec)}
+    with {:ok, host} <- host(name),
+         {:ok, spec} <- name |> Catalogue.to_native(options) |> Native.env_spec(host) do
+      {:ok, %{known(spec) | name: name}}
+    end
   end
 
+  # A world that is a module describes itself.
+  defp host(name), do: if(Hosting.world?(name), do: Hosting.described(name), else: {:ok, nil})
+
   @doc false
-  # Raises `ArgumentError` unless `name` is an environment.
-  def name!(name), do: Options.known!(name, names(), "environment")
+  # Raises `ArgumentError` unless `name` is an environment or a world.
+  def name!(name), do: Hosting.world?(name) || Options.known!(name, names(), "environment")
 
   @doc false
   # Raises `ArgumentError` for an unknown opponent or reward term, and for a weight that is no number.
   def known!(name, options) do
-    {:ok, spec} = Native.env_spec(%{env: name})
+    with {:ok, host} <- host(name),
+         {:ok, spec} <- Native.env_spec(Catalogue.to_native(name, []), host),
+         do: known!(name, options, spec)
+  end
+
+  defp known!(name, options, spec) do
     opponent = options[:opponent]
 
     if opponent && spec.players != [],
@@ -163,7 +177,7 @@ defmodule Sconce.Env do
 
   defp known(spec) do
     heads = for [name, kind] <- spec.heads, do: {String.to_atom(name), Head.from_native(kind)}
-    %{spec | name: String.to_atom(spec.name), heads: heads}
+    %{spec | heads: heads}
   end
 
   @doc """
@@ -182,7 +196,7 @@ defmodule Sconce.Env do
   """
   @spec new(atom, keyword) :: {:ok, t} | {:error, Error.t()}
   def new(name, opts \\ []) do
-    name!(name)
+    Options.known!(name, names(), "environment")
     options = Options.validate!(opts, Catalogue.schema(:new))
 
     with {:ok, spec} <- describe(name, options),
@@ -400,7 +414,7 @@ defmodule Sconce.Env do
       iex> {length(played.returns), played.mean == Enum.sum(played.returns) / 3}
       {3, true}
   """
-  @spec play(Policy.t() | Path.t(), atom, keyword) :: {:ok, map} | {:error, Error.t()}
+  @spec play(Policy.t() | Path.t(), name, keyword) :: {:ok, map} | {:error, Error.t()}
   def play(policy, name \\ nil, opts \\ []), do: Playing.play(policy, name, opts)
 
   @doc """
@@ -414,7 +428,7 @@ defmodule Sconce.Env do
       iex> {length(trace.states), length(trace.rewards), trace.terminated}
       {21, 20, false}
   """
-  @spec trace(Policy.t() | Path.t(), atom, keyword) :: {:ok, map} | {:error, Error.t()}
+  @spec trace(Policy.t() | Path.t(), name, keyword) :: {:ok, map} | {:error, Error.t()}
   def trace(policy, name \\ nil, opts \\ []), do: Playing.trace(policy, name, opts)
 
   defp tensor?(inputs), do: is_struct(inputs) and inputs.__struct__ == Nx.Tensor

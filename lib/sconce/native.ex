@@ -150,7 +150,7 @@ defmodule Sconce.Native do
 
   # Env
   def env_names, do: unavailable(:env)
-  def env_spec(_options), do: unavailable(:env)
+  def env_spec(_options, _host), do: unavailable(:env)
   def env_new(_reference, _options), do: unavailable(:env)
   def env_reset(_env, _reference, _seed, _mask), do: unavailable(:reset)
   def env_put(_env, _reference, _inputs), do: unavailable(:put)
@@ -161,7 +161,9 @@ defmodule Sconce.Native do
   def env_episodes(_env, _reference), do: unavailable(:episodes)
   def env_state(_env, _at), do: unavailable(:state)
   def env_steps(_env), do: unavailable(:env)
-  def env_play(_reference, _policy, _options, _play, _traced), do: unavailable(:play)
+  def env_play(_reference, _policy, _options, _host, _play, _traced), do: unavailable(:play)
+  def host_new(_pids, _spec, _count, _deadline_ms), do: unavailable(:env)
+  def host_answer(_host, _number, _answer), do: unavailable(:env)
   def cartpole_demonstrations(_reference, _options), do: unavailable(:demonstrations)
   def cartpole_play(_reference, _policy, _velocities, _options), do: unavailable(:play)
 

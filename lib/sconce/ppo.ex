@@ -65,6 +65,7 @@ defmodule Sconce.PPO do
   """
 
   alias Sconce.{Error, Native, Options, Run}
+  alias Sconce.Env.Hosting
   alias Sconce.Policy.{Spec, Widths}
 
   require Logger
@@ -194,10 +195,31 @@ defmodule Sconce.PPO do
     with {:ok, report} <- Native.ppo_report(out), do: {:ok, whole(report, out)}
   end
 
-  defp native(ref, %{source: source, out: out, options: options, resume: resume}) do
-    with {:ok, {env, spec}} <- source,
+  defp native(ref, %{source: source, out: out, options: options, resume: resume} = settings) do
+    with {:ok, {env, spec, count}} <- source,
          :ok <- Widths.warn(spec),
-         do: Native.ppo_start(ref, env, Spec.to_native(spec), out, options, resume)
+         {:ok, name, host} <- hosted(env, count, settings.hosting) do
+      world = {name, host && host.ref}
+      over = fn -> host && Hosting.close(host) end
+
+      case Native.ppo_start(ref, world, Spec.to_native(spec), out, options, resume) do
+        {:ok, task} ->
+          {:ok, task, over}
+
+        refused ->
+          over.()
+          refused
+      end
+    end
+  end
+
+  defp hosted(env, count, [processes, timeout]) do
+    if Hosting.world?(env) do
+      with {:ok, host} <- Hosting.open(env, count, processes, timeout),
+           do: {:ok, Hosting.text(env), host}
+    else
+      {:ok, to_string(env), nil}
+    end
   end
 
   defp named(event), do: Map.update!(event, :event, &Map.fetch!(@events, &1))

@@ -29,7 +29,7 @@ defmodule Sconce.Run do
   |---|---|
   | `settings` | a struct or a map with `out` and `progress`, and perhaps `callback` |
   | `tag` | the tag of messages |
-  | `start` | starts the native work, given a reference |
+  | `start` | starts the native work, given a reference; returns its task and a function that runs once it is over |
   | `named` | gives an event its name as an atom |
   | `complete` | makes the report of a native report |
   | `early` | names of the events that late subscribers receive |
@@ -97,6 +97,7 @@ defmodule Sconce.Run do
       ref: make_ref(),
       telemetry?: run.telemetry? and Events.telemetry?(),
       task: nil,
+      over: nil,
       seen: %{},
       subscribers: %{},
       waiting: %{},
@@ -111,6 +112,7 @@ defmodule Sconce.Run do
   def handle_continue(:start, %{run: run, ref: ref} = state) do
     case run.start.(ref) do
       {:ok, task} -> {:noreply, %{state | task: task}}
+      {:ok, task, over} -> {:noreply, %{state | task: task, over: over}}
       {:error, error} -> {:noreply, finish(state, {:error, error})}
     end
   end
@@ -204,6 +206,7 @@ defmodule Sconce.Run do
 
   defp finish(state, result) do
     result = with {:error, error} <- result, do: {:error, Device.elsewhere(error)}
+    if state.over, do: state.over.()
 
     for {_id, {from, monitor}} <- state.waiting do
       Process.demonitor(monitor, [:flush])

@@ -39,6 +39,22 @@ options!(
       default: nil,
       doc: "Weights of the environment's reward terms, a keyword list; 1 for a term that is not named.",
       type: {:or, [:keyword, nil]}
+    ],
+    processes: [
+      optional: usize,
+      default: nil,
+      doc: "Processes that step the environments of a module. `nil`: one for each scheduler.",
+      min: 1,
+      max: 1024,
+      resume: :free
+    ],
+    step_timeout_ms: [
+      value: u64,
+      default: 30_000,
+      doc: "Milliseconds for which a step waits for a module.",
+      min: 1,
+      max: 3_600_000,
+      resume: :free
     ]
   ],
   rollout: [

@@ -1,6 +1,6 @@
 defmodule Mix.Tasks.Sconce.Play do
   alias Sconce.{Env, Figures, Files, Options, PPO, Switches, Text, Trainer}
-  alias Sconce.Env.Catalogue
+  alias Sconce.Env.{Catalogue, Hosting}
   alias Sconce.Env.Drawing.{Live, Svg}
   alias Sconce.PPO.{Curve, Progress, Settings}
   alias Sconce.Trainer.Curve.Page
@@ -9,7 +9,11 @@ defmodule Mix.Tasks.Sconce.Play do
   @shortdoc "Plays a policy in an environment, or learns one from play"
 
   @env [
-    env: [type: {:or, [nil, :string]}, doc: "Environment; by default that of the checkpoint."]
+    env: [
+      type: {:or, [nil, :string]},
+      doc:
+        "Environment, or a module of the app (`Sconce.Env.World`); by default that of the checkpoint."
+    ]
   ]
   @play [
     episodes: Catalogue.schema(:play)[:episodes],
@@ -135,7 +139,7 @@ defmodule Mix.Tasks.Sconce.Play do
     opts
   end
 
-  # The environment as an atom.
+  # The environment as an atom, which may be a module of the app.
   defp named(opts) do
     case Keyword.pop(opts, :env) do
       {nil, opts} ->
@@ -143,8 +147,9 @@ defmodule Mix.Tasks.Sconce.Play do
 
       {text, opts} ->
         names = Map.new(Env.names(), &{to_string(&1), &1})
-        Options.known!(text, Map.keys(names), "environment")
-        [env: names[text]] ++ opts
+        world = Hosting.named(text)
+        world || Options.known!(text, Map.keys(names), "environment")
+        [env: world || names[text]] ++ opts
     end
   end
 
@@ -152,14 +157,16 @@ defmodule Mix.Tasks.Sconce.Play do
   defp weighed(opts) do
     case Keyword.pop(opts, :reward_weights) do
       {nil, opts} -> opts
-      {text, opts} -> [reward_weights: text |> String.split(",") |> Enum.map(&weight!/1)] ++ opts
+      {text, opts} -> [reward_weights: weights!(text, opts[:env])] ++ opts
     end
   end
 
-  defp weight!(text) do
+  defp weights!(text, env), do: for(part <- String.split(text, ","), do: weight!(part, env))
+
+  defp weight!(text, env) do
     with [term, number] <- String.split(text, "="),
          {weight, ""} <- Float.parse(number),
-         known when known != nil <- term_name(term) do
+         known when known != nil <- term_name(term, env) do
       {known, weight}
     else
       _other ->
@@ -168,9 +175,12 @@ defmodule Mix.Tasks.Sconce.Play do
   end
 
   # Atoms are made of the names of terms only, not of the user's text.
-  defp term_name(term) do
+  defp term_name(term, env) do
     terms =
-      for name <- Env.names(), {:ok, spec} = Env.spec(name), term <- spec.reward_terms, do: term
+      for name <- Enum.uniq(Env.names() ++ List.wrap(env)),
+          {:ok, spec} = Env.spec(name),
+          term <- spec.reward_terms,
+          do: term
 
     if term in terms, do: String.to_atom(term)
   end
@@ -215,7 +225,7 @@ defmodule Mix.Tasks.Sconce.Play do
     episodes = Figures.counted(length(played.returns), "episode")
 
     """
-    #{played.env} · #{episodes}, #{Figures.grouped(played.terminated)} ended by the rules
+    #{Hosting.label(played.env)} · #{episodes}, #{Figures.grouped(played.terminated)} ended by the rules
     return  mean #{number(played.mean)}  median #{number(played.median)}  min #{number(played.min)}  max #{number(played.max)}
     length  mean #{number(Enum.sum(played.lengths) / length(played.lengths))}
     #{Figures.grouped(played.decisions)} decisions of #{Figures.decimal(played.decision_us)} us\

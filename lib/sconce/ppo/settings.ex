@@ -3,11 +3,15 @@ defmodule Sconce.PPO.Settings do
   # Checks the options of `Sconce.PPO` and converts them for the native side.
 
   alias Sconce.{Env, Native, Options, Run}
+  alias Sconce.Env.Hosting
   alias Sconce.Policy.Spec
   alias Sconce.PPO.Table
 
   @own [
-    env: [type: :atom, doc: "Name of the environment, see `Sconce.Env`."],
+    env: [
+      type: :any,
+      doc: "Name of the environment, see `Sconce.Env`, or a module, see `Sconce.Env.World`."
+    ],
     out: [type: :path, required: true, doc: "Folder of the run."],
     resume: [
       type: :boolean,
@@ -32,7 +36,7 @@ defmodule Sconce.PPO.Settings do
     dropout: 0.0
   ]
 
-  defstruct [:source, :out, :options, :resume, :progress]
+  defstruct [:source, :out, :options, :resume, :progress, :hosting]
 
   @doc "Returns the schema of all options except those of a Spec."
   def schema, do: @run
@@ -48,7 +52,7 @@ defmodule Sconce.PPO.Settings do
   defp docs(schema), do: Options.docs(schema)
 
   @doc """
-  Returns the settings of a run. `source` is `{:ok, {env, spec}}`, or the error of an environment or a record that
+  Returns the settings of a run. `source` is `{:ok, {env, spec, environments}}`, or the error of an environment or a record that
   cannot be read.
   """
   def new!(opts) do
@@ -63,7 +67,7 @@ defmodule Sconce.PPO.Settings do
     own = Options.validate!(own, @run)
     own[:env] || raise ArgumentError, "option :env is required: one of #{names()}"
     Env.name!(own[:env])
-    settings(source(own, parts), own, %{})
+    settings(source(own, parts), own, false)
   end
 
   defp on!(parts, own) do
@@ -73,12 +77,18 @@ defmodule Sconce.PPO.Settings do
     source =
       with {:ok, record} <- record(out),
            {:ok, recorded} <- Run.Settings.spec(record.spec, out, :learn) do
-        env = if own[:env], do: to_string(own[:env]), else: record.env
-        {:ok, {env, respecified(recorded, own[:spec], parts)}}
+        spec = respecified(recorded, own[:spec], parts)
+        env = own[:env] || recorded_env(record.env)
+        # A module with a wrong description raises here, and not in the process of the run.
+        if Hosting.world?(env), do: Env.spec(env)
+        {:ok, {env, spec, own[:environments] || record.options.world.environments}}
       end
 
-    settings(source, own, %{resume: true})
+    settings(source, own, true)
   end
+
+  # A name that is not found is the error of the native side.
+  defp recorded_env(text), do: Hosting.named(text) || text
 
   defp respecified(recorded, nil, []), do: recorded
   defp respecified(_recorded, %Spec{} = spec, []), do: spec
@@ -99,7 +109,7 @@ defmodule Sconce.PPO.Settings do
     world = Keyword.take(own, names) ++ weights
 
     with {:ok, env} <- Env.spec(own[:env], world),
-         do: {:ok, {to_string(own[:env]), spec(own[:spec], parts, env)}}
+         do: {:ok, {own[:env], spec(own[:spec], parts, env), own[:environments]}}
   end
 
   defp spec(nil, parts, env) do
@@ -129,15 +139,16 @@ defmodule Sconce.PPO.Settings do
   defp fitting(policy, :autoregressive), do: Keyword.delete(policy, :head_hidden_size)
   defp fitting(policy, _kind), do: policy
 
-  defp settings(source, own, more) do
+  defp settings(source, own, resume?) do
     options = own |> Keyword.take(Keyword.keys(Table.schema())) |> native()
 
     %__MODULE__{
       source: source,
       out: Path.expand(own[:out]),
       options: options,
-      resume: Map.get(more, :resume, false),
-      progress: own[:progress]
+      resume: resume?,
+      progress: own[:progress],
+      hosting: [own[:processes], own[:step_timeout_ms] || 30_000]
     }
   end
 

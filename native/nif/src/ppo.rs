@@ -10,6 +10,7 @@ use sconce_tensor::pool::Class;
 use serde_json::Value;
 
 use crate::border::{Data, Events, Task, call, decode};
+use crate::env::Hosting;
 
 /// Sends the events of a run. A failed event is dropped: it must not end the run. An update's event may replace the one
 /// before it.
@@ -28,7 +29,7 @@ fn tell(events: &Events) -> impl Fn(Event) + '_ {
 fn ppo_start<'a>(
     env: Env<'a>,
     reference: Reference<'a>,
-    world: String,
+    (world, host): (String, Hosting),
     spec: Term<'a>,
     out: String,
     options: Term<'a>,
@@ -45,7 +46,8 @@ fn ppo_start<'a>(
                 None => Record::read(&out)?.with(said)?,
             };
             Class::Background.enter();
-            let task = Run { spec: &spec, env: &world, resume };
+            let host = host.map(|host| host.host());
+            let task = Run { spec: &spec, env: &world, host: host.as_ref(), resume };
             run(task, &options, &out, &tell(events), cancelled).map(Data)
         })
     })

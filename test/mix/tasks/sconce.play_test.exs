@@ -43,6 +43,23 @@ defmodule Mix.Tasks.Sconce.PlayTest do
     assert said =~ ~r/^[\d,]+ decisions of [\d.]+ us$/m
   end
 
+  test "a world may be a module of the app" do
+    out = Path.join(tmp_dir!("play"), "run")
+    world = "Sconce.Test.Worlds.Catch"
+    run = ["--learn", "--env", world, "--out", out, "--steps", "640"] ++ @small
+    assert capture_io(fn -> Play.run(run) end) =~ "#{world} · 4 rows · 20 updates of 32 steps"
+    said = capture_io(fn -> Play.run(["--resume", out, "--steps", "704"]) end)
+    assert said =~ "continues from step 640\n"
+    last = Path.join(out, "last.safetensors")
+    said = capture_io(fn -> Play.run([last, "--episodes", "5", "--render"]) end)
+    assert said =~ "#{world} · 5 episodes, 5 ended by the rules\n"
+    assert said =~ "#{world} · step 6 · return"
+
+    assert_raise Mix.Error, ~r/unknown environment/, fn ->
+      Play.run([last, "--env", "Sconce.Test.Worlds"])
+    end
+  end
+
   test "an episode is shown and drawn" do
     path = checkpoint!(:pendulum, %{env: %{env: "pendulum", time_limit: 20}})
     svg = Path.join(Path.dirname(path), "episode.svg")

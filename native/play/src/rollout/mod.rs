@@ -15,7 +15,6 @@ use sconce_nn::spec::{Heads, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 
-pub use saved::PlayerNumbers;
 pub(crate) use shard::{Outcome, Shard, embedded};
 
 use crate::heads::Choosing;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sconce_env::{EnvOptions, Envs, Normaliser, Stepped};
+use sconce_env::{EnvOptions, Normaliser, Stepped, VectorEnv};
 use sconce_nn::Policy;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::heads::{Decision, NONE};
@@ -17,7 +17,7 @@ use crate::segment::Segment;
 
 /// Some environments, played by one thread at a time.
 pub(crate) struct Shard {
-    pub(crate) envs: Envs,
+    pub(crate) envs: Box<dyn VectorEnv>,
     /// Index of the first row among the rows of all shards.
     pub(crate) first: usize,
     /// Present observations, `[rows, observation_size]`.
@@ -59,7 +59,7 @@ pub(super) struct Play<'a> {
 
 impl Shard {
     pub(super) fn new(options: &EnvOptions, first: usize, policy: &Policy) -> Result<Self> {
-        let envs = Envs::new(options)?;
+        let envs = sconce_env::open(options)?;
         let rows = envs.rows();
         let mut observations = vec![0.0; rows * envs.spec().observation_size];
         envs.observe(&mut observations);

@@ -9,10 +9,11 @@ mod report;
 mod save;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use sconce_env::EnvOptions;
+use sconce_env::{EnvOptions, Host};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::{Error, Result, memory, pool};
 use sconce_train::eval::pool_of;
@@ -37,8 +38,17 @@ pub struct Task<'a> {
     pub spec: &'a Spec,
     /// Name of the environment.
     pub env: &'a str,
+    /// The processes of an environment whose rules are not native.
+    pub host: Option<&'a Arc<Host>>,
     /// Whether the run goes on from its last state.
     pub resume: bool,
+}
+
+impl Task<'_> {
+    /// Options of the environments.
+    fn world(&self, options: &PpoOptions) -> EnvOptions {
+        EnvOptions { host: self.host.cloned(), ..options.env(self.env) }
+    }
 }
 
 /// Learns from play, with all files of the run in `out`.
@@ -108,7 +118,7 @@ impl<'a> Run<'a> {
             Some(earlier) => earlier.policy(task.spec)?,
             None => first_policy(task.spec, options)?,
         };
-        let mut player = Player::new(&options.env(task.env), &policy)?;
+        let mut player = Player::new(&task.world(options), &policy)?;
         options.check_length(player.rows())?;
         if player.spec().seats > 1 && options.schedule.target_return.is_some() {
             let got = "the returns of two seats, which add up to 0";
@@ -296,7 +306,7 @@ fn first_statistics(
     if !statistics.observes() {
         return Ok(());
     }
-    let env = options.env(task.env);
+    let env = task.world(options);
     let mut player = Player::new(&EnvOptions { seed: env.seed.wrapping_add(1), ..env }, policy)?;
     player.observe();
     let steps = options.rollout.rollout_steps;
