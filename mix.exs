@@ -53,6 +53,7 @@ defmodule Sconce.MixProject do
           Sconce.Env,
           Sconce.Env.World,
           Sconce.Env.Batch,
+          Sconce.Env.Gymnasium,
           Sconce.Env.CartPole
         ],
         Data: [Sconce.Corpus, Sconce.Loader],
