@@ -68,7 +68,7 @@ defmodule Sconce.Env.World do
   @type observation :: [number] | binary
 
   @typedoc """
-  What an episode begins with: the `options` of `{module, options}`, the `seed` of the episode, the index `env` of the
+  The start of an episode: the `options` of `{module, options}`, the `seed` of the episode, the index `env` of the
   environment, and the number `episode`. The seed depends on that of the run, on `env` and on `episode` alone.
   """
   @type begin :: %{

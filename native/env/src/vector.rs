@@ -33,7 +33,7 @@ pub trait VectorEnv: Send {
     /// The sum of each unweighted reward term of seat 0 in all environments since the last call.
     fn take_terms(&mut self) -> Vec<f64>;
 
-    /// What is known of the state of an environment: all of it where the rules are native, otherwise its observation.
+    /// The known part of the state of an environment: all of it where the rules are native, otherwise its observation.
     fn state(&self, env: usize) -> Vec<f32>;
 
     /// The state of all environments, from which [`restore`](Self::restore) goes on.

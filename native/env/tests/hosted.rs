@@ -108,7 +108,7 @@ fn options(counting: &Arc<Counting>, count: usize) -> EnvOptions {
     EnvOptions { count, host: Some(host), ..EnvOptions::default() }
 }
 
-/// What a step gave, without the environments.
+/// The outputs of a step.
 #[derive(Debug, Default, PartialEq)]
 struct Out {
     observations: Vec<f32>,

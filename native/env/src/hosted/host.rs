@@ -48,7 +48,7 @@ pub struct Asked<'a> {
     pub active: &'a [u8],
 }
 
-/// What a group of environments answers to a step. Entries of environments that took none are ignored.
+/// The answer of a group of environments to a step. Entries of environments that took none are ignored.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answered {
     /// Observations `[count, observation_size]`.

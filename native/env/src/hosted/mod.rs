@@ -1,5 +1,5 @@
-//! Environments whose rules are in other processes, for example modules of an Elixir app. What does not depend on the
-//! rules is here: seeds, limits, repeated actions, stacked observations, resets, returns and episodes.
+//! Environments whose rules are in other processes, for example modules of an Elixir app. Everything but the rules is
+//! here: seeds, limits, repeated actions, stacked observations, resets, returns and episodes.
 
 mod host;
 

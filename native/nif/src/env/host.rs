@@ -101,7 +101,7 @@ fn shares(first: u64, count: usize, all: u64, workers: usize) -> Vec<Share> {
     (0..workers).filter_map(share).collect()
 }
 
-/// What a process is asked.
+/// A request to a process.
 enum Request<'a> {
     Open(u64, Share),
     /// Index in the share, environment, episode and seed of each episode that begins.
