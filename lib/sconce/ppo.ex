@@ -64,7 +64,7 @@ defmodule Sconce.PPO do
   | `:done` | `result` of `await/2` |
   """
 
-  alias Sconce.{Error, Native, Options, Run}
+  alias Sconce.{Error, Native, Options, Rollout, Run}
   alias Sconce.Env.Hosting
   alias Sconce.Policy.{Spec, Widths}
 
@@ -198,8 +198,8 @@ defmodule Sconce.PPO do
   defp native(ref, %{source: source, out: out, options: options, resume: resume} = settings) do
     with {:ok, {env, spec, count}} <- source,
          :ok <- Widths.warn(spec),
-         {:ok, name, host} <- hosted(env, count, settings.hosting) do
-      world = {name, host && host.ref}
+         {:ok, name, host, inbox} <- hosted(env, count, settings.hosting) do
+      world = {name, host && host.ref, inbox}
       over = fn -> host && Hosting.close(host) end
 
       case Native.ppo_start(ref, world, Spec.to_native(spec), out, options, resume) do
@@ -213,12 +213,16 @@ defmodule Sconce.PPO do
     end
   end
 
+  defp hosted({:live, rollout}, _count, _hosting) do
+    with {:ok, %{inbox: inbox}} <- Rollout.source(rollout), do: {:ok, "live", nil, inbox}
+  end
+
   defp hosted(env, count, [processes, timeout]) do
     if Hosting.world?(env) do
       with {:ok, host} <- Hosting.open(env, count, processes, timeout),
-           do: {:ok, Hosting.text(env), host}
+           do: {:ok, Hosting.text(env), host, nil}
     else
-      {:ok, to_string(env), nil}
+      {:ok, to_string(env), nil, nil}
     end
   end
 

@@ -87,6 +87,14 @@ options!(
       min: 0,
       max: 1
     ],
+    max_lag: [
+      value: u64,
+      default: 8,
+      doc:
+        "Updates that the weights of a live segment may be behind those that learn; older segments are dropped and counted.",
+      min: 0,
+      max: 1_000_000
+    ],
     normalise_observations: [
       value: bool,
       default: false,

@@ -2,7 +2,7 @@ defmodule Sconce.PPO.Settings do
   @moduledoc false
   # Checks the options of `Sconce.PPO` and converts them for the native side.
 
-  alias Sconce.{Env, Native, Options, Run}
+  alias Sconce.{Env, Native, Options, Policy, Rollout, Run}
   alias Sconce.Env.Hosting
   alias Sconce.Policy.Spec
   alias Sconce.PPO.Table
@@ -10,7 +10,8 @@ defmodule Sconce.PPO.Settings do
   @own [
     env: [
       type: :any,
-      doc: "Name of the environment, see `Sconce.Env`, or a module, see `Sconce.Env.World`."
+      doc:
+        "Name of the environment, see `Sconce.Env`; a module, see `Sconce.Env.World`; or `{:live, rollout}`, see `Sconce.Rollout`."
     ],
     out: [type: :path, required: true, doc: "Folder of the run."],
     resume: [
@@ -66,8 +67,8 @@ defmodule Sconce.PPO.Settings do
   defp anew!(parts, own) do
     own = Options.validate!(own, @run)
     own[:env] || raise ArgumentError, "option :env is required: one of #{names()}"
-    Env.name!(own[:env])
-    settings(source(own, parts), own, false)
+    {source, own} = source(own, parts)
+    settings(source, own, false)
   end
 
   defp on!(parts, own) do
@@ -79,6 +80,7 @@ defmodule Sconce.PPO.Settings do
            {:ok, recorded} <- Run.Settings.spec(record.spec, out, :learn) do
         spec = respecified(recorded, own[:spec], parts)
         env = own[:env] || recorded_env(record.env)
+        if env == "live", do: raise(ArgumentError, "option :env: this run needs {:live, rollout}")
         # A module with a wrong description raises here, and not in the process of the run.
         if Hosting.world?(env), do: Env.spec(env)
         {:ok, {env, spec, own[:environments] || record.options.world.environments}}
@@ -103,7 +105,46 @@ defmodule Sconce.PPO.Settings do
     out |> Native.ppo_record() |> Run.Settings.record(mend)
   end
 
+  # A live run has the Spec of its serving, and begins with its weights.
   defp source(own, parts) do
+    case own[:env] do
+      {:live, rollout} ->
+        live(rollout, own, parts)
+
+      env ->
+        Env.name!(env)
+        {world(own, parts), own}
+    end
+  end
+
+  defp live(rollout, own, parts) do
+    if parts != [] or own[:spec],
+      do: raise(ArgumentError, "option :spec: a live run has the Spec of its serving")
+
+    with {:ok, %{policy: policy}} <- Rollout.source(rollout),
+         {:ok, path} <- first(policy, own) do
+      source = {:ok, {own[:env], policy.spec, own[:environments]}}
+      {source, Keyword.put(own, :policy, path)}
+    else
+      error -> {error, own}
+    end
+  end
+
+  # The file of the first weights. A folder that has a run is refused later, and not written to.
+  defp first(policy, own) do
+    out = Path.expand(own[:out])
+    path = own[:policy] || Path.join(out, "first.safetensors")
+
+    if own[:policy] || File.exists?(Path.join(out, "run.json")) do
+      {:ok, path}
+    else
+      # If the folder cannot be made, the file cannot be written.
+      _ = File.mkdir_p(out)
+      with :ok <- Policy.save(policy, path), do: {:ok, path}
+    end
+  end
+
+  defp world(own, parts) do
     names = [:action_repeat, :frame_stack, :time_limit, :opponent]
     weights = [reward_weights: own[:reward_weights] || []]
     world = Keyword.take(own, names) ++ weights

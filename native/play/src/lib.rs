@@ -5,6 +5,7 @@
 pub mod evaluate;
 mod heads;
 pub mod learner;
+pub mod live;
 pub mod objective;
 pub mod options;
 pub mod returns;

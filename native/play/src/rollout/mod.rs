@@ -73,6 +73,11 @@ impl Player {
         Ok(Player { shards: all, spec, seed: options.seed, rows, steps: 0 })
     }
 
+    /// A player without environments, for a run whose games are live.
+    pub(crate) fn idle(spec: EnvSpec, rows: usize) -> Self {
+        Player { shards: vec![], spec, seed: 0, rows, steps: 0 }
+    }
+
     /// The description of the environments.
     pub fn spec(&self) -> &EnvSpec {
         &self.spec

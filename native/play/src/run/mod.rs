@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use sconce_env::{EnvOptions, Host};
+use sconce_env::{EnvOptions, EnvSpec, Host};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::{Error, Result, memory, pool};
 use sconce_train::eval::pool_of;
@@ -24,6 +24,7 @@ pub use record::Record;
 pub use report::{Event, PlayReport, Stopped, read_report};
 
 use crate::learner::{Learner, Taught, Updated};
+use crate::live::{Inbox, Live};
 use crate::options::{Initialisation, PpoOptions};
 use crate::rollout::{Player, Rollout};
 use crate::statistics::Statistics;
@@ -40,6 +41,8 @@ pub struct Task<'a> {
     pub env: &'a str,
     /// The processes of an environment whose rules are not native.
     pub host: Option<&'a Arc<Host>>,
+    /// Where segments of live games come from, for a run without environments.
+    pub inbox: Option<&'a Arc<Inbox>>,
     /// Whether the run goes on from its last state.
     pub resume: bool,
 }
@@ -88,6 +91,7 @@ struct Run<'a> {
     events: &'a dyn Fn(Event),
     cancel: &'a AtomicBool,
     player: Player,
+    live: Option<Live>,
     learner: Learner,
     progress: Progress,
     statistics: Statistics,
@@ -118,7 +122,10 @@ impl<'a> Run<'a> {
             Some(earlier) => earlier.policy(task.spec)?,
             None => first_policy(task.spec, options)?,
         };
-        let mut player = Player::new(&task.world(options), &policy)?;
+        let mut player = match task.inbox {
+            None => Player::new(&task.world(options), &policy)?,
+            Some(_) => Player::idle(live_spec(task, options, &policy)?, options.world.environments),
+        };
         options.check_length(player.rows())?;
         if player.spec().seats > 1 && options.schedule.target_return.is_some() {
             let got = "the returns of two seats, which add up to 0";
@@ -146,6 +153,8 @@ impl<'a> Run<'a> {
         let updates = options.schedule.steps / options.update_steps(player.rows());
         Record::new(task, options).write(&folder)?;
         let before = progress.seconds;
+        let max_lag = options.rollout.max_lag;
+        let live = task.inbox.map(|inbox| Live::new(inbox.clone(), max_lag, progress.steps));
         let run = Run {
             env: task.env,
             options,
@@ -153,6 +162,7 @@ impl<'a> Run<'a> {
             events,
             cancel,
             player,
+            live,
             learner,
             progress,
             statistics,
@@ -192,7 +202,11 @@ impl<'a> Run<'a> {
             if self.budget_is_spent() {
                 return Ok(Stopped::Budget);
             }
-            self.update()?;
+            match self.update() {
+                // The run was stopped while it waited for live games.
+                Err(Error::Cancelled) => return Ok(Stopped::Stopped),
+                other => other?,
+            }
             if self.progress.updates.is_multiple_of(self.options.saving.save_every) {
                 self.save()?;
             }
@@ -216,7 +230,14 @@ impl<'a> Run<'a> {
         let rollout = &self.options.rollout;
         let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
         let policy = self.policy()?;
-        let mut segments = self.player.play(&policy, plan)?;
+        let version = self.progress.updates;
+        let mut segments = match &mut self.live {
+            None => self.player.play(&policy, plan)?,
+            Some(live) => {
+                let decisions = self.options.update_steps(self.player.rows()) as usize;
+                live.play(&policy, version, decisions, self.cancel)?
+            }
+        };
         if self.statistics.observes() {
             self.statistics.observe(&self.player.take_observed()?)?;
         }
@@ -239,13 +260,18 @@ impl<'a> Run<'a> {
         Policy::from_weights(&spec, policy.weights().clone())
     }
 
-    fn count(&mut self, updated: Updated, [played, seconds]: [f64; 2], done: f64) {
-        let (episodes, terms) = (self.player.episodes(), self.player.take_terms());
+    fn count(&mut self, mut updated: Updated, [played, seconds]: [f64; 2], done: f64) {
+        let (mut episodes, terms) = (self.player.episodes(), self.player.take_terms());
+        if let Some(live) = &mut self.live {
+            episodes = live.take_episodes();
+            let figures = live.take_figures().map(|(name, figure)| (name.to_string(), figure));
+            updated.figures.named.extend(figures);
+        }
         let update_steps = self.options.update_steps(self.player.rows());
         let self_play = self.player.spec().seats > 1;
         let progress = &mut self.progress;
         progress.updates += 1;
-        progress.steps = self.player.steps();
+        progress.steps = self.live.as_ref().map_or(self.player.steps(), Live::steps);
         progress.seconds = self.before + self.clock.elapsed().as_secs_f64();
         progress.count(&episodes);
         let names = self.player.spec().reward_terms.iter();
@@ -293,6 +319,33 @@ impl<'a> Run<'a> {
             reason: error.to_string(),
         });
     }
+}
+
+/// The description of live games.
+///
+/// # Errors
+/// `Mismatch` for an option that needs environments.
+fn live_spec(task: Task<'_>, options: &PpoOptions, policy: &Policy) -> Result<EnvSpec> {
+    let (rollout, weights) = (&options.rollout, &options.weights);
+    for (name, given) in [
+        ("normalise_observations", rollout.normalise_observations),
+        ("normalise_rewards", rollout.normalise_rewards),
+        ("teacher", weights.teacher.is_some()),
+    ] {
+        if given {
+            return Err(Error::mismatch(name, "a run with environments", "live games"));
+        }
+    }
+    Ok(EnvSpec {
+        name: task.env.to_string().into(),
+        observation_size: policy.spec().embedding.raw_width(),
+        inputs: vec![],
+        seats: 1,
+        time_limit: u32::MAX,
+        reward_terms: vec![],
+        players: vec![],
+        solved: None,
+    })
 }
 
 /// Observes a rollout of the first policy in environments of another seed: otherwise the first update would see
