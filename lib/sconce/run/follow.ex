@@ -17,9 +17,11 @@ defmodule Sconce.Run.Follow do
   @type t :: %__MODULE__{
           tag: atom,
           op: atom,
-          display: %{live: boolean},
-          write: (struct, map -> {iodata, struct})
+          display: display,
+          write: (display, map -> {iodata, display})
         }
+
+  @type display :: %{required(:live) => boolean, optional(atom) => term}
 
   @doc "Subscribes to a run, writes its events to `device` and returns the result of the run."
   @spec run(GenServer.server(), t, IO.device()) :: {:ok, map} | {:error, Sconce.Error.t()}
@@ -72,7 +74,7 @@ defmodule Sconce.Run.Follow do
   def live(text), do: [@clear, text]
 
   @doc "Returns the text that erases the live line of a display, if there is one."
-  @spec clear(%{live: boolean}) :: iodata
+  @spec clear(display) :: iodata
   def clear(%{live: true}), do: @clear
   def clear(_display), do: []
 end
