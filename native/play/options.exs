@@ -95,6 +95,20 @@ options!(
       min: 0,
       max: 1_000_000
     ],
+    off_policy: [
+      value: OffPolicy,
+      default: :clip,
+      doc:
+        "Advantages of live segments: of their recorded values (`:clip`), or by `:v_trace` with the values and likelihoods of the weights that learn.",
+      type: {:in, [:clip, :v_trace]}
+    ],
+    rho: [
+      value: f64,
+      default: 1.0,
+      doc: "Largest ratio of likelihoods by which `:v_trace` weighs a temporal difference.",
+      above: 0,
+      max: 1000
+    ],
     normalise_observations: [
       value: bool,
       default: false,

@@ -76,6 +76,18 @@ pub enum Initialisation {
     Default,
 }
 
+/// Advantages of live segments, whose weights may be older than those that learn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OffPolicy {
+    /// Those of the recorded values; the loss clips its ratios.
+    #[default]
+    Clip,
+    /// V-trace (Espeholt et al. 2018) with the present values.
+    VTrace,
+}
+
+impl Number for OffPolicy {}
 impl Number for Normalise {}
 impl Number for Initialisation {}
 

@@ -96,21 +96,31 @@ impl Segment {
     /// # Errors
     /// `NonFinite` for a reward or a value that is not finite.
     pub fn estimate(&mut self, discounts: Discounts) -> Result<()> {
+        self.check_finite()?;
+        self.returns = advantages(self.outcomes(), discounts)?;
+        Ok(())
+    }
+
+    /// Refuses rewards and values that are not finite.
+    pub(crate) fn check_finite(&self) -> Result<()> {
         for (what, column) in [("reward", &self.rewards), ("value", &self.next_values)] {
             if let Some(value) = sconce_tensor::simd::non_finite(column) {
                 return Err(Error::NonFinite { what: what.into(), value: value.into() });
             }
         }
-        let steps = Steps {
+        Ok(())
+    }
+
+    /// The columns that advantages are made of.
+    pub(crate) fn outcomes(&self) -> Steps<'_> {
+        Steps {
             rows: self.rows,
             rewards: &self.rewards,
             values: &self.values,
             next_values: &self.next_values,
             terminated: &self.terminated,
             truncated: &self.truncated,
-        };
-        self.returns = advantages(steps, discounts)?;
-        Ok(())
+        }
     }
 
     /// Number of frames.

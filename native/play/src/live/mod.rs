@@ -1,6 +1,7 @@
 //! Learning from live games: segments that sessions record, in place of rollouts.
 
 mod inbox;
+mod retrace;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,6 +14,7 @@ use sconce_tensor::{Error, Result};
 use serde_json::json;
 
 pub use inbox::{Counts, Inbox};
+pub(crate) use retrace::retrace;
 
 use crate::heads::Choosing;
 use crate::segment::Segment;

@@ -24,9 +24,11 @@ pub use record::Record;
 pub use report::{Event, PlayReport, Stopped, read_report};
 
 use crate::learner::{Learner, Taught, Updated};
-use crate::live::{Inbox, Live};
-use crate::options::{Initialisation, PpoOptions};
+use crate::live::{Inbox, Live, retrace};
+use crate::options::{Initialisation, OffPolicy, PpoOptions};
+use crate::returns::Bars;
 use crate::rollout::{Player, Rollout};
+use crate::segment::Segment;
 use crate::statistics::Statistics;
 
 /// Points of a learning curve; a longer run has the means of several updates in a point.
@@ -242,15 +244,25 @@ impl<'a> Run<'a> {
             self.statistics.observe(&self.player.take_observed()?)?;
         }
         self.statistics.scale(&mut segments)?;
-        for segment in &mut segments {
-            segment.estimate(self.options.discounts())?;
-        }
+        self.estimate(&policy, &mut segments)?;
         let played = begun.elapsed().as_secs_f64();
         let done = self.progress.updates as f64 / self.updates.max(1) as f64;
         let updated = self.learner.learn(&segments, self.progress.updates, done)?;
         self.count(updated, [played, begun.elapsed().as_secs_f64()], done);
         // Its mean return has the episodes that this policy has just played.
         self.keep_best(&policy)
+    }
+
+    /// Computes the advantages of segments.
+    fn estimate(&self, policy: &Policy, segments: &mut [Segment]) -> Result<()> {
+        let discounts = self.options.discounts();
+        match self.options.rollout.off_policy {
+            OffPolicy::VTrace if self.live.is_some() => {
+                let bars = Bars { rho: self.options.rollout.rho as f32, c: 1.0 };
+                retrace(policy, segments, discounts, bars)
+            }
+            _ => segments.iter_mut().try_for_each(|segment| segment.estimate(discounts)),
+        }
     }
 
     /// The present policy, which normalises its observations by the present statistics.
