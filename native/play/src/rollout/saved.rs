@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use sconce_env::EnvSnapshot;
 use sconce_tensor::{Error, Result};
 
-use super::{Player, Shard};
+use super::arena::Opponents;
+use super::{Frozen, MemberId, Player, Shard};
 
 /// The state of a player as arrays by name, from which it goes on with the same bits. A whole number is stored as its
 /// two halves of 16 bits, which f32 represents exactly.
@@ -17,7 +18,9 @@ impl Player {
         let mut all = PlayerNumbers::from([("steps".into(), halves(&words(self.steps)))]);
         for (i, shard) in self.shards.iter().enumerate() {
             let own = shard.numbers()?.into_iter();
-            all.extend(own.map(|(name, numbers)| (format!("{i}.{name}"), numbers)));
+            let opponents = shard.opponent_numbers()?.into_iter();
+            let named = |(name, numbers): (String, _)| (format!("{i}.{name}"), numbers);
+            all.extend(own.chain(opponents).map(named));
         }
         Ok(all)
     }
@@ -38,7 +41,46 @@ impl Player {
     }
 }
 
+impl Player {
+    /// Seats the opponents of the state again.
+    ///
+    /// # Errors
+    /// `NotFound` for an opponent that is not among `members`, and those of [`restore`](Self::restore).
+    pub fn restore_opponents(
+        &mut self,
+        numbers: &PlayerNumbers,
+        members: &BTreeMap<MemberId, Frozen>,
+    ) -> Result<()> {
+        for (i, shard) in self.shards.iter_mut().enumerate() {
+            let saved = |name: &str| taken(numbers, &format!("{i}.opponents.{name}"));
+            let [low, high] = wholes(saved("steps")?)?[..] else {
+                return Err(Error::corrupt("steps of the opponents", "not two words"));
+            };
+            let opponents = Opponents {
+                steps: u64::from(high) << 32 | u64::from(low),
+                met: wholes(saved("met")?)?,
+                previous: wholes(saved("previous")?)?,
+                memory: saved("memory")?.to_vec(),
+            };
+            shard.envs.restore_opponents(&opponents, members)?;
+        }
+        Ok(())
+    }
+}
+
 impl Shard {
+    /// The state of the opponents, if there are any.
+    fn opponent_numbers(&self) -> Result<PlayerNumbers> {
+        let Some(own) = self.envs.opponents()? else { return Ok(PlayerNumbers::new()) };
+        let all = [
+            ("opponents.steps", halves(&words(own.steps))),
+            ("opponents.met", halves(&own.met)),
+            ("opponents.previous", halves(&own.previous)),
+            ("opponents.memory", own.memory),
+        ];
+        Ok(all.into_iter().map(|(name, numbers)| (name.to_string(), numbers)).collect())
+    }
+
     fn numbers(&self) -> Result<PlayerNumbers> {
         let EnvSnapshot { env: _, seed, states, steps, episodes, ended, returns, stack } =
             self.envs.snapshot();

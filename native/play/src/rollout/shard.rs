@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sconce_env::{EnvOptions, Envs, Normaliser, Stepped};
+use sconce_env::{EnvOptions, Normaliser, Stepped};
 use sconce_nn::Policy;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::heads::{Decision, NONE};
@@ -12,12 +12,13 @@ use sconce_tensor::Result;
 use sconce_tensor::rng::Rng;
 
 use super::Rollout;
+use super::arena::Arena;
 use crate::heads::Choosing;
 use crate::segment::Segment;
 
 /// Some environments, played by one thread at a time.
 pub(crate) struct Shard {
-    pub(crate) envs: Envs,
+    pub(crate) envs: Arena,
     /// Index of the first row among the rows of all shards.
     pub(crate) first: usize,
     /// Present observations, `[rows, observation_size]`.
@@ -58,8 +59,14 @@ pub(super) struct Play<'a> {
 }
 
 impl Shard {
-    pub(super) fn new(options: &EnvOptions, first: usize, policy: &Policy) -> Result<Self> {
-        let envs = Envs::new(options)?;
+    /// Environments for a policy, with opponents in all but the share `self_play` of them if there is one.
+    pub(super) fn new(
+        options: &EnvOptions,
+        first: usize,
+        policy: &Policy,
+        self_play: Option<f64>,
+    ) -> Result<Self> {
+        let envs = Arena::new(options, self_play)?;
         let rows = envs.rows();
         let mut observations = vec![0.0; rows * envs.spec().observation_size];
         envs.observe(&mut observations);

@@ -22,6 +22,7 @@ pub use progress::{Point, Progress};
 pub use record::Record;
 pub use report::{Event, PlayReport, Stopped, read_report};
 
+use crate::league::League;
 use crate::learner::{Learner, Taught, Updated};
 use crate::options::{Initialisation, PpoOptions};
 use crate::rollout::{Player, Rollout};
@@ -81,6 +82,7 @@ struct Run<'a> {
     learner: Learner,
     progress: Progress,
     statistics: Statistics,
+    league: Option<League>,
     /// Digest of the teacher's file.
     teacher: Option<String>,
     /// Updates of the whole run.
@@ -108,10 +110,18 @@ impl<'a> Run<'a> {
             Some(earlier) => earlier.policy(task.spec)?,
             None => first_policy(task.spec, options)?,
         };
-        let mut player = Player::new(&options.env(task.env), &policy)?;
+        let league = league_of(task, options, folder.path(), earlier.as_ref())?;
+        let world = options.env(task.env);
+        let mut player = match &league {
+            None => Player::new(&world, &policy)?,
+            Some(_) => Player::against(&world, &policy, options.league.self_play_share)?,
+        };
         options.check_length(player.rows())?;
         if player.spec().seats > 1 && options.schedule.target_return.is_some() {
-            let got = "the returns of two seats, which add up to 0";
+            let got = match league {
+                None => "the returns of two seats, which add up to 0",
+                Some(_) => "opponents that change",
+            };
             return Err(Error::mismatch("target_return", "one seat that learns", got));
         }
         memory::room("a rollout", rollout_bytes(&policy, options, player.rows())?)?;
@@ -125,7 +135,8 @@ impl<'a> Run<'a> {
         let mut statistics = Statistics::new(options, player.rows(), width)?;
         match earlier {
             Some(earlier) => {
-                (progress, statistics) = earlier.restore(&mut learner, &mut player)?;
+                (progress, statistics) =
+                    earlier.restore(&mut learner, &mut player, league.as_ref())?;
                 events(Event::Resumed { step: progress.steps });
             }
             None => first_statistics(&mut statistics, task, options, &policy)?,
@@ -146,6 +157,7 @@ impl<'a> Run<'a> {
             learner,
             progress,
             statistics,
+            league,
             teacher: digest,
             updates,
             best: None,
@@ -206,6 +218,7 @@ impl<'a> Run<'a> {
         let rollout = &self.options.rollout;
         let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
         let policy = self.policy()?;
+        self.meet(&policy)?;
         let mut segments = self.player.play(&policy, plan)?;
         if self.statistics.observes() {
             self.statistics.observe(&self.player.take_observed()?)?;
@@ -232,7 +245,12 @@ impl<'a> Run<'a> {
     fn count(&mut self, updated: Updated, [played, seconds]: [f64; 2], done: f64) {
         let (episodes, terms) = (self.player.episodes(), self.player.take_terms());
         let update_steps = self.options.update_steps(self.player.rows());
-        let self_play = self.player.spec().seats > 1;
+        let returns = self.has_returns();
+        let matches = self.player.take_matches();
+        if let Some(league) = &mut self.league {
+            league.count(&matches);
+            league.forget(&self.player.members());
+        }
         let progress = &mut self.progress;
         progress.updates += 1;
         progress.steps = self.player.steps();
@@ -245,7 +263,7 @@ impl<'a> Run<'a> {
             steps: progress.steps,
             seconds: progress.seconds,
             episodes: progress.episodes,
-            mean_return: if self_play { None } else { progress.mean_return() },
+            mean_return: if returns { progress.mean_return() } else { None },
             mean_length: progress.mean_length(),
             steps_per_second: update_steps as f64 / seconds,
             rollout_share: played / seconds,
@@ -259,9 +277,26 @@ impl<'a> Run<'a> {
                 .map(|name| name.to_string())
                 .zip(terms.into_iter().map(per_step))
                 .collect(),
+            elo: self.league.as_ref().map(|league| league.state().elo),
+            opponents: self.league.as_ref().map_or(vec![], League::faced),
         };
         (self.events)(Event::Update { updates_in_all: self.updates, point: point.clone() });
         progress.add(point, self.updates.div_ceil(MOST_POINTS));
+    }
+
+    /// Lets the policy become a past self if it is time, and chooses the opponents of a rollout.
+    fn meet(&mut self, policy: &Policy) -> Result<()> {
+        let (update, notes) = (self.progress.updates, self.notes(self.progress.updates));
+        let Some(league) = &mut self.league else { return Ok(()) };
+        if league.is_due(update) {
+            league.keep(policy, update, notes)?;
+        }
+        self.player.meet(league.draw(update, self.player.shards()).into_iter())
+    }
+
+    /// Whether the mean return says how good the policy is: against itself it loses as often as it wins.
+    fn has_returns(&self) -> bool {
+        self.player.spec().seats == 1 || self.league.is_some()
     }
 
     fn finish(mut self, stopped: Stopped) -> Result<PlayReport> {
@@ -283,6 +318,21 @@ impl<'a> Run<'a> {
             reason: error.to_string(),
         });
     }
+}
+
+/// The opponents of a run, if it has any.
+fn league_of(
+    task: Task<'_>,
+    options: &PpoOptions,
+    folder: &Path,
+    earlier: Option<&save::Earlier>,
+) -> Result<Option<League>> {
+    if !options.has_league() {
+        return Ok(None);
+    }
+    let (env, saved) =
+        (sconce_env::spec(&options.env(task.env))?, earlier.and_then(|e| e.league()));
+    League::new(&options.league, &env, folder, options.machine.seed, saved).map(Some)
 }
 
 /// Observes a rollout of the first policy in environments of another seed: otherwise the first update would see
