@@ -64,7 +64,12 @@ defmodule Sconce.MixProject do
           Sconce.Trainer.Report,
           Sconce.Trainer.Tuning
         ],
-        "Learning from play": [Sconce.PPO, Sconce.PPO.Curve, Sconce.PPO.Progress],
+        "Learning from play": [
+          Sconce.League,
+          Sconce.PPO,
+          Sconce.PPO.Curve,
+          Sconce.PPO.Progress
+        ],
         Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
         Tasks: [
           Mix.Tasks.Sconce.Bench,

@@ -456,8 +456,9 @@ defmodule Sconce.Env do
   defp loaded(%Policy{} = other), do: Options.argument!("policy", other, "a policy or a path")
   defp loaded(path), do: Policy.load(path)
 
+  @doc false
   # Returns the environment, and the options that the notes of a run have for it.
-  defp world(policy, name) do
+  def world(policy, name) do
     with {:ok, %{notes: notes}} <- Policy.info(policy) do
       case {recorded(notes), name} do
         {{own, options}, nil} -> {:ok, own, options}
