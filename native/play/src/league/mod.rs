@@ -41,7 +41,7 @@ pub struct League {
     choices: Rng,
 }
 
-/// What a saved state has of a league.
+/// The part of a saved state that describes a league.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LeagueState {
     /// The members, also those that only finish their episodes.

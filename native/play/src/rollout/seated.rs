@@ -21,7 +21,7 @@ pub enum Frozen {
     Learned(Arc<Policy>),
 }
 
-/// What the rows of all players share in a step.
+/// Observations and random numbers of a step, which all players share.
 pub(crate) struct Seen<'a> {
     /// `[rows, observation_size]`.
     pub(crate) observations: &'a [f32],
