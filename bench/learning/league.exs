@@ -31,7 +31,8 @@ defmodule LeagueBench do
     snapshot_every: 10,
     opponent_choice: :prioritised,
     self_play_share: 0.25,
-    steps: 4_000_000
+    steps: 4_000_000,
+    learning_rate_to: 1.0e-4
   ]
 
   def main do
