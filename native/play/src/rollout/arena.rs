@@ -7,7 +7,7 @@ use sconce_nn::sampling::Sampling;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 
-use super::Outcome;
+use super::frames::Outcome;
 use super::seated::{Frozen, Seated, Seen};
 
 /// Returns up to this magnitude are draws: sums of weighted rewards may have rounding errors.

@@ -5,6 +5,7 @@
 //! seed, step and row.
 
 mod arena;
+mod frames;
 mod saved;
 mod seated;
 mod shard;
@@ -20,10 +21,11 @@ use sconce_tensor::{Error, Result};
 
 pub(crate) use arena::score;
 pub use arena::{Match, MemberId};
+pub(crate) use frames::{Outcome, embedded};
 pub use saved::PlayerNumbers;
 pub use seated::Frozen;
 pub(crate) use seated::{Seated, Seen};
-pub(crate) use shard::{Outcome, Shard, embedded};
+pub(crate) use shard::Shard;
 
 use crate::heads::Choosing;
 use crate::segment::Segment;

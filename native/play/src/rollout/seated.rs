@@ -10,7 +10,7 @@ use sconce_nn::sampling::{Draw, Sampling};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 
-use super::embedded;
+use super::frames::embedded;
 
 /// A player that does not learn.
 #[derive(Clone)]
