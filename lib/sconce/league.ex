@@ -246,7 +246,7 @@ defmodule Sconce.League do
       [1, 0]
   """
   @spec ranking(t) :: [non_neg_integer]
-  def ranking(%__MODULE__{ratings: ratings}) do
+  def ranking(%__MODULE__{ratings: [_ | _] = ratings}) do
     ratings |> Enum.with_index() |> Enum.sort_by(&(-elem(&1, 0).elo)) |> Enum.map(&elem(&1, 1))
   end
 
@@ -262,7 +262,7 @@ defmodule Sconce.League do
       ]
   """
   @spec table(t) :: String.t()
-  def table(%__MODULE__{} = league) do
+  def table(%__MODULE__{ratings: [_ | _]} = league) do
     order = Enum.with_index(ranking(league), 1)
     width = league.players |> Enum.map(&String.length/1) |> Enum.max() |> min(40)
     digits = order |> length() |> Integer.to_string() |> String.length()
@@ -303,7 +303,7 @@ defmodule Sconce.League do
       true
   """
   @spec svg(t) :: String.t()
-  def svg(%__MODULE__{} = league), do: Picture.svg(league, ranking(league))
+  def svg(%__MODULE__{ratings: [_ | _]} = league), do: Picture.svg(league, ranking(league))
 
   @doc """
   Writes `svg/1` to a file. A path that does not end in `.svg` is an error of kind `:mismatch`, and a failed write is
@@ -315,15 +315,18 @@ defmodule Sconce.League do
       {:ok, :ok}
   """
   @spec write(t, Path.t()) :: :ok | {:error, Error.t()}
-  def write(%__MODULE__{} = league, path), do: league |> svg() |> Page.write(path, :write_svg)
+  def write(%__MODULE__{ratings: [_ | _]} = league, path),
+    do: league |> svg() |> Page.write(path, :write_svg)
 
   defimpl Inspect do
-    def inspect(league, _opts) do
+    def inspect(%{ratings: [_ | _]} = league, _opts) do
       best = Enum.at(league.players, hd(Sconce.League.ranking(league)))
       players = Figures.counted(length(league.players), "player")
       games = Figures.counted(league.games, "game")
 
       "#Sconce.League<#{league.env} · #{players} · #{games} a pair · best #{Text.printable(best)}>"
     end
+
+    def inspect(_built_by_hand, _opts), do: "#Sconce.League<no results>"
   end
 end
