@@ -49,7 +49,13 @@ defmodule Sconce.MixProject do
           Sconce.Action
         ],
         Games: [Sconce.Game],
-        Environments: [Sconce.Env, Sconce.Env.CartPole],
+        Environments: [
+          Sconce.Env,
+          Sconce.Env.World,
+          Sconce.Env.Batch,
+          Sconce.Env.Gymnasium,
+          Sconce.Env.CartPole
+        ],
         Data: [Sconce.Corpus, Sconce.Loader],
         Training: [
           Sconce.Trainer,
@@ -65,8 +71,9 @@ defmodule Sconce.MixProject do
           Sconce.Trainer.Tuning
         ],
         "Learning from play": [
-          Sconce.League,
           Sconce.PPO,
+          Sconce.League,
+          Sconce.Rollout,
           Sconce.PPO.Curve,
           Sconce.PPO.Progress
         ],

@@ -5,9 +5,14 @@ replays = System.get_env("SCONCE_REPLAYS")
 found = Sconce.Native.device_check([0])
 driver = not match?({:error, %{details: %{cause: "driver"}}}, found)
 
+# Whether this machine's Python has the package.
+gymnasium =
+  System.find_executable("python3") != nil and
+    match?({_, 0}, System.cmd("python3", ["-c", "import gymnasium"], stderr_to_stdout: true))
+
 exclude =
   [:gpu, :nvml, :slow, cuda: not cuda, driver: not driver, card: found != :ok] ++
-    if(replays, do: [], else: [:replays])
+    if(replays, do: [], else: [:replays]) ++ if(gymnasium, do: [], else: [:gymnasium])
 
 IO.puts(
   "Tests tagged :gpu, :nvml and :slow are excluded; run them with --include, as in --include gpu."
@@ -15,6 +20,10 @@ IO.puts(
 
 unless replays do
   IO.puts("SCONCE_REPLAYS is not set: tests on real games are skipped.")
+end
+
+unless gymnasium do
+  IO.puts("python3 has no gymnasium: its tests are skipped.")
 end
 
 # The tests ignore settings of this shell.

@@ -1,6 +1,6 @@
 defmodule Sconce.Env do
-  alias Sconce.{Error, Figures, Native, Options, Policy, Tensor}
-  alias Sconce.Env.{Catalogue, Inputs}
+  alias Sconce.{Error, Native, Options, Policy, Tensor}
+  alias Sconce.Env.{Catalogue, Hosting, Inputs, Playing}
   alias Sconce.Native.Call
   alias Sconce.Policy.Head
 
@@ -18,7 +18,8 @@ defmodule Sconce.Env do
   | `:duel` | a move, and an act: wait, strike, guard or throw | two fencers, each of whom hides its act until it lands |
 
   Physics, rewards and limits are Gymnasium's; the duel is Sconce's own. `Sconce.PPO` learns in them, and `play/3`
-  evaluates a policy.
+  evaluates a policy. A world that is written in Elixir is a module, see `Sconce.Env.World`; `Sconce.Env.Gymnasium` steps
+  those of Python.
 
       iex> {:ok, env} = Sconce.Env.new(:cart_pole, count: 2, seed: 1)
       iex> env
@@ -72,6 +73,9 @@ defmodule Sconce.Env do
   | `solved` | mean return from which on the environment counts as solved, or nil |
   """
   @type spec :: map
+
+  @typedoc "The name of a native environment, or a world in Elixir: see `Sconce.Env.World`."
+  @type name :: atom | {module, term}
 
   @typedoc "Environments: `count` of them with `rows` rows. `step_us` is the measured time of a step of all of them."
   @type t :: %__MODULE__{
@@ -127,7 +131,7 @@ defmodule Sconce.Env do
       iex> Sconce.Env.spec(:cart_pol)
       ** (ArgumentError) unknown environment :cart_pol, did you mean :cart_pole?
   """
-  @spec spec(atom, keyword) :: {:ok, spec} | {:error, Error.t()}
+  @spec spec(name, keyword) :: {:ok, spec} | {:error, Error.t()}
   def spec(name, opts \\ []) do
     name!(name)
     options = Options.validate!(opts, Catalogue.schema(:spec))
@@ -138,17 +142,28 @@ defmodule Sconce.Env do
     known!(name, options)
     options = Keyword.take(options, Keyword.keys(Catalogue.schema(:spec)))
 
-    with {:ok, spec} <- name |> Catalogue.to_native(options) |> Native.env_spec(),
-         do: {:ok, known(spec)}
+    with {:ok, host} <- host(name),
+         {:ok, spec} <- name |> Catalogue.to_native(options) |> Native.env_spec(host) do
+      {:ok, %{known(spec) | name: name}}
+    end
   end
 
-  @doc false
-  # Raises `ArgumentError` unless `name` is an environment.
-  def name!(name), do: Options.known!(name, names(), "environment")
+  # A world that is a module describes itself.
+  defp host(name), do: if(Hosting.world?(name), do: Hosting.described(name), else: {:ok, nil})
 
+  @doc false
+  # Raises `ArgumentError` unless `name` is an environment or a world.
+  def name!(name), do: Hosting.world?(name) || Options.known!(name, names(), "environment")
+
+  @doc false
   # Raises `ArgumentError` for an unknown opponent or reward term, and for a weight that is no number.
-  defp known!(name, options) do
-    {:ok, spec} = Native.env_spec(%{env: name})
+  def known!(name, options) do
+    with {:ok, host} <- host(name),
+         {:ok, spec} <- Native.env_spec(Catalogue.to_native(name, []), host),
+         do: known!(name, options, spec)
+  end
+
+  defp known!(name, options, spec) do
     opponent = options[:opponent]
 
     if opponent && spec.players != [],
@@ -162,7 +177,7 @@ defmodule Sconce.Env do
 
   defp known(spec) do
     heads = for [name, kind] <- spec.heads, do: {String.to_atom(name), Head.from_native(kind)}
-    %{spec | name: String.to_atom(spec.name), heads: heads}
+    %{spec | heads: heads}
   end
 
   @doc """
@@ -181,7 +196,7 @@ defmodule Sconce.Env do
   """
   @spec new(atom, keyword) :: {:ok, t} | {:error, Error.t()}
   def new(name, opts \\ []) do
-    name!(name)
+    Options.known!(name, names(), "environment")
     options = Options.validate!(opts, Catalogue.schema(:new))
 
     with {:ok, spec} <- describe(name, options),
@@ -399,22 +414,8 @@ defmodule Sconce.Env do
       iex> {length(played.returns), played.mean == Enum.sum(played.returns) / 3}
       {3, true}
   """
-  @spec play(Policy.t() | Path.t(), atom, keyword) :: {:ok, map} | {:error, Error.t()}
-  def play(policy, name \\ nil, opts \\ []) do
-    with {:ok, native} <- playing(policy, name, opts),
-         {:ok, played} <- native.(false) do
-      {:ok, Map.merge(played, summary(played.returns))}
-    end
-  end
-
-  defp summary(returns) do
-    %{
-      mean: Enum.sum(returns) / length(returns),
-      median: Figures.percentile(returns, 50),
-      min: Enum.min(returns),
-      max: Enum.max(returns)
-    }
-  end
+  @spec play(Policy.t() | Path.t(), name, keyword) :: {:ok, map} | {:error, Error.t()}
+  def play(policy, name \\ nil, opts \\ []), do: Playing.play(policy, name, opts)
 
   @doc """
   Records the first episode that `play/3` plays with these options: `states` (before the first step, and after each
@@ -427,68 +428,8 @@ defmodule Sconce.Env do
       iex> {length(trace.states), length(trace.rewards), trace.terminated}
       {21, 20, false}
   """
-  @spec trace(Policy.t() | Path.t(), atom, keyword) :: {:ok, map} | {:error, Error.t()}
-  def trace(policy, name \\ nil, opts \\ []) do
-    with {:ok, native} <- playing(policy, name, opts), do: native.(true)
-  end
-
-  # Returns a function that plays, or records if its argument is true.
-  defp playing(policy, name, opts) do
-    options = Options.validate!(opts, Catalogue.schema(:play))
-    name && name!(name)
-    {play, own} = Keyword.split(options, [:episodes, :seed, :deterministic])
-
-    with {:ok, policy} <- loaded(policy),
-         {:ok, env, recorded} <- world(policy, name) do
-      known!(env, own)
-      native = Map.merge(recorded, Catalogue.to_native(env, own))
-      start = &Native.env_play(&1, policy.ref, native, Map.new(play), &2)
-
-      {:ok,
-       fn traced? ->
-         with {:ok, played} <- Call.run(&start.(&1, traced?)),
-              do: {:ok, Map.put(played, :env, env)}
-       end}
-    end
-  end
-
-  defp loaded(%Policy{spec: %Policy.Spec{}} = policy), do: {:ok, policy}
-  defp loaded(%Policy{} = other), do: Options.argument!("policy", other, "a policy or a path")
-  defp loaded(path), do: Policy.load(path)
-
-  @doc false
-  # Returns the environment, and the options that the notes of a run have for it.
-  def world(policy, name) do
-    with {:ok, %{notes: notes}} <- Policy.info(policy) do
-      case {recorded(notes), name} do
-        {{own, options}, nil} -> {:ok, own, options}
-        {{own, options}, own} -> {:ok, own, options}
-        {nil, nil} -> {:error, nameless()}
-        {_other, name} -> {:ok, name, %{}}
-      end
-    end
-  end
-
-  @recorded Keyword.keys(Catalogue.schema(:spec))
-
-  defp recorded(%{"env" => %{"env" => name} = options}) do
-    with env when env != nil <- Enum.find(names(), &(to_string(&1) == name)),
-         do:
-           {env,
-            for(key <- @recorded, value = options[to_string(key)], into: %{}, do: {key, value})}
-  end
-
-  defp recorded(_notes), do: nil
-
-  defp nameless do
-    details = %{
-      what: "environment",
-      expected: "a name",
-      got: "none, and the policy's notes name none"
-    }
-
-    %Error{kind: :mismatch, op: :play, details: details}
-  end
+  @spec trace(Policy.t() | Path.t(), name, keyword) :: {:ok, map} | {:error, Error.t()}
+  def trace(policy, name \\ nil, opts \\ []), do: Playing.trace(policy, name, opts)
 
   defp tensor?(inputs), do: is_struct(inputs) and inputs.__struct__ == Nx.Tensor
 

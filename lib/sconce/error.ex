@@ -16,7 +16,7 @@ defmodule Sconce.Error do
     out_of_memory: "more memory was needed than is available or allowed",
     unavailable: "missing from this build or machine, or on a lost node",
     io: "the operating system refused a file operation",
-    panic: "a bug in Sconce; the VM lives on"
+    panic: "a bug in Sconce, or a world of the app that raised; the VM lives on"
   ]
 
   @moduledoc """

@@ -1,6 +1,6 @@
 defmodule Sconce.League do
   alias Sconce.{Env, Error, Figures, Native, Options, Policy, Text}
-  alias Sconce.Env.Catalogue
+  alias Sconce.Env.{Catalogue, Playing}
   alias Sconce.League.Picture
   alias Sconce.Native.Call
   alias Sconce.PPO.Settings
@@ -193,7 +193,7 @@ defmodule Sconce.League do
     case {Enum.find(players, &is_struct(elem(&1, 1), Policy)), env} do
       {nil, nil} -> raise ArgumentError, "option :env is required without a policy"
       {nil, env} -> {:ok, env, %{}}
-      {{_name, policy}, env} -> recorded(Env.world(policy, env))
+      {{_name, policy}, env} -> recorded(Playing.world(policy, env))
     end
   end
 

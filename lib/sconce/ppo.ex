@@ -88,7 +88,8 @@ defmodule Sconce.PPO do
   | `:done` | `result` of `await/2` |
   """
 
-  alias Sconce.{Error, Native, Options, Run}
+  alias Sconce.{Error, Native, Options, Rollout, Run}
+  alias Sconce.Env.Hosting
   alias Sconce.Policy.{Spec, Widths}
 
   require Logger
@@ -174,10 +175,7 @@ defmodule Sconce.PPO do
   end
 
   @doc false
-  def child_spec(opts) do
-    start = {__MODULE__, :start_link, [opts]}
-    %{id: __MODULE__, start: start, restart: :temporary, shutdown: 30_000}
-  end
+  def child_spec(opts), do: Run.child_spec(__MODULE__, opts)
 
   @doc """
   Waits for the result of a run. Any number of processes may wait. `start_link/1` has an example.
@@ -223,10 +221,35 @@ defmodule Sconce.PPO do
     with {:ok, report} <- Native.ppo_report(out), do: {:ok, whole(report, out)}
   end
 
-  defp native(ref, %{source: source, out: out, options: options, resume: resume}) do
-    with {:ok, {env, spec}} <- source,
+  defp native(ref, %{source: source, out: out, options: options, resume: resume} = settings) do
+    with {:ok, {env, spec, count}} <- source,
          :ok <- Widths.warn(spec),
-         do: Native.ppo_start(ref, env, Spec.to_native(spec), out, options, resume)
+         {:ok, name, host, inbox} <- hosted(env, count, settings.hosting) do
+      world = {name, host && host.ref, inbox}
+      over = fn -> host && Hosting.close(host) end
+
+      case Native.ppo_start(ref, world, Spec.to_native(spec), out, options, resume) do
+        {:ok, task} ->
+          {:ok, task, over}
+
+        refused ->
+          over.()
+          refused
+      end
+    end
+  end
+
+  defp hosted({:live, rollout}, _count, _hosting) do
+    with {:ok, %{inbox: inbox}} <- Rollout.source(rollout), do: {:ok, "live", nil, inbox}
+  end
+
+  defp hosted(env, count, [processes, timeout]) do
+    if Hosting.world?(env) do
+      with {:ok, host} <- Hosting.open(env, count, processes, timeout),
+           do: {:ok, Hosting.text(env), host, nil}
+    else
+      {:ok, to_string(env), nil, nil}
+    end
   end
 
   defp named(event), do: Map.update!(event, :event, &Map.fetch!(@events, &1))

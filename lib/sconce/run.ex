@@ -3,7 +3,7 @@ defmodule Sconce.Run do
   # The process of native work that takes long: starts its thread, forwards its events, keeps its result, and stops it
   # with its state saved when this process ends. `Sconce.Trainer` and `Sconce.PPO` are the nouns that users start.
 
-  use Sconce.Server, restart: :temporary, shutdown: 30_000
+  use Sconce.Server, restart: :temporary
 
   require Logger
 
@@ -13,6 +13,8 @@ defmodule Sconce.Run do
 
   # Milliseconds for which a terminating process waits for the native thread to save its state.
   @farewell_ms 20_000
+  # Milliseconds for which a supervisor waits for a run to end, more than `@farewell_ms`.
+  @shutdown_ms 30_000
   # Milliseconds for which a call waits for a run that is busy in its progress function.
   @call_ms 5_000
 
@@ -27,7 +29,7 @@ defmodule Sconce.Run do
   |---|---|
   | `settings` | a struct or a map with `out` and `progress`, and perhaps `callback` |
   | `tag` | the tag of messages |
-  | `start` | starts the native work, given a reference |
+  | `start` | starts the native work, given a reference; returns its task and a function that runs once it is over |
   | `named` | gives an event its name as an atom |
   | `complete` | makes the report of a native report |
   | `early` | names of the events that late subscribers receive |
@@ -35,6 +37,13 @@ defmodule Sconce.Run do
   | `begin` | runs once in the new process |
   """
   @type t :: %__MODULE__{}
+
+  @doc "Returns the specification of a child of a supervisor; `noun` is the module that users start."
+  @spec child_spec(module, keyword) :: Supervisor.child_spec()
+  def child_spec(noun, opts) do
+    start = {noun, :start_link, [opts]}
+    %{id: noun, start: start, restart: :temporary, shutdown: @shutdown_ms}
+  end
 
   @doc "Starts the process of a run; `opts` are those of `GenServer`."
   @spec start_link(t, keyword) :: GenServer.on_start()
@@ -88,6 +97,7 @@ defmodule Sconce.Run do
       ref: make_ref(),
       telemetry?: run.telemetry? and Events.telemetry?(),
       task: nil,
+      over: nil,
       seen: %{},
       subscribers: %{},
       waiting: %{},
@@ -102,6 +112,7 @@ defmodule Sconce.Run do
   def handle_continue(:start, %{run: run, ref: ref} = state) do
     case run.start.(ref) do
       {:ok, task} -> {:noreply, %{state | task: task}}
+      {:ok, task, over} -> {:noreply, %{state | task: task, over: over}}
       {:error, error} -> {:noreply, finish(state, {:error, error})}
     end
   end
@@ -195,6 +206,7 @@ defmodule Sconce.Run do
 
   defp finish(state, result) do
     result = with {:error, error} <- result, do: {:error, Device.elsewhere(error)}
+    if state.over, do: state.over.()
 
     for {_id, {from, monitor}} <- state.waiting do
       Process.demonitor(monitor, [:flush])

@@ -61,6 +61,46 @@ defmodule Sconce.Switches do
     {Keyword.merge(defaults, given), List.first(rest)}
   end
 
+  @doc """
+  Gives a `--resume` without a folder an empty one, for `parse!/2` and `resumed!/1`: it would take the next switch as
+  its value.
+  """
+  @spec resumable([String.t()]) :: [String.t()]
+  def resumable(["--" | _rest] = argv), do: argv
+
+  def resumable(["--resume", "--" <> _ = next | rest]),
+    do: ["--resume=" | resumable([next | rest])]
+
+  def resumable(["--resume"]), do: ["--resume="]
+  def resumable([argument | rest]), do: [argument | resumable(rest)]
+  def resumable([]), do: []
+
+  @doc """
+  Returns the options of a run that `--resume` continues: `resume: true`, and its folder as `:out`. Without a folder it
+  is that of `--out`.
+  """
+  @spec resumed!(keyword) :: keyword
+  def resumed!(opts) do
+    case Keyword.pop!(opts, :resume) do
+      {"", opts} ->
+        needed!(opts, :out)
+        [resume: true] ++ opts
+
+      {folder, opts} ->
+        Path.expand(Keyword.get(opts, :out, folder)) == Path.expand(folder) ||
+          raise ArgumentError,
+                "--resume #{folder} continues in its folder, not in --out #{opts[:out]}"
+
+        [resume: true, out: folder] ++ Keyword.delete(opts, :out)
+    end
+  end
+
+  @doc "Returns the value of an option, and raises `ArgumentError` if it was not given."
+  @spec needed!(keyword, atom) :: term
+  def needed!(opts, name) do
+    opts[name] || raise ArgumentError, "#{switch(name)} is required"
+  end
+
   # Joins a switch and a negative number by `=`, because `OptionParser` would take the number for a switch.
   defp joined(["--" | _rest] = argv), do: argv
 
@@ -95,6 +135,18 @@ defmodule Sconce.Switches do
 
   def message(error, schema),
     do: error |> Exception.message() |> speak(schema) |> Text.lines()
+
+  @doc "Ends a task with the message of an error, see `message/2`."
+  @spec fail!(Exception.t(), keyword) :: no_return
+  def fail!(error, schema), do: error |> message(schema) |> Mix.raise()
+
+  @doc "Returns the result of `work`. An `ArgumentError` ends the task as `fail!/2` does."
+  @spec checked!(keyword, (() -> result)) :: result when result: term
+  def checked!(schema, work) do
+    work.()
+  rescue
+    error in ArgumentError -> fail!(error, schema)
+  end
 
   defp detail(:differences, rows, schema),
     do: for(row <- rows, do: %{row | option: named_switch(row.option, schema)})

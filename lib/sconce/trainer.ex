@@ -165,10 +165,7 @@ defmodule Sconce.Trainer do
   end
 
   @doc false
-  def child_spec(opts) do
-    start = {__MODULE__, :start_link, [opts]}
-    %{id: __MODULE__, start: start, restart: :temporary, shutdown: 30_000}
-  end
+  def child_spec(opts), do: Run.child_spec(__MODULE__, opts)
 
   defp of(settings) do
     %Run{

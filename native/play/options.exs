@@ -39,6 +39,22 @@ options!(
       default: nil,
       doc: "Weights of the environment's reward terms, a keyword list; 1 for a term that is not named.",
       type: {:or, [:keyword, nil]}
+    ],
+    processes: [
+      optional: usize,
+      default: nil,
+      doc: "Processes that step the environments of a module. `nil`: one for each scheduler.",
+      min: 1,
+      max: 1024,
+      resume: :free
+    ],
+    step_timeout_ms: [
+      value: u64,
+      default: 30_000,
+      doc: "Milliseconds for which a step waits for a module.",
+      min: 1,
+      max: 3_600_000,
+      resume: :free
     ]
   ],
   rollout: [
@@ -70,6 +86,14 @@ options!(
       doc: "Decay of the sum of temporal differences per step in the advantage.",
       min: 0,
       max: 1
+    ],
+    max_lag: [
+      value: u64,
+      default: 8,
+      doc:
+        "Updates that the weights of a live segment may be behind those that learn; older segments are dropped and counted.",
+      min: 0,
+      max: 1_000_000
     ],
     normalise_observations: [
       value: bool,

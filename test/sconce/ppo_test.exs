@@ -238,10 +238,17 @@ defmodule Sconce.PPOTest do
     assert report.updates >= 1
   end
 
-  test "every environment has a Spec that a run accepts" do
+  test "every environment has a Spec that a run accepts", %{tmp_dir: dir} do
     for name <- Env.names() do
       assert {:ok, spec} = Env.spec(name)
       assert spec.observation_size > 0 and spec.heads != [] and spec.time_limit > 0
+
+      assert {:ok, report} =
+               PPO.await(run!([env: name, out: Path.join(dir, "#{name}")] ++ @small))
+
+      assert report.env == to_string(name) and report.updates >= 1
+      assert Policy.Spec.to_options(report.spec)[:embedding] == {:vector, spec.observation_size}
+      assert for(head <- report.spec.heads, do: {head.name, head.kind}) == spec.heads
     end
   end
 

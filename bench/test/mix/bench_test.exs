@@ -53,10 +53,28 @@ defmodule Mix.Tasks.BenchTest do
     assert length(rows) == 9
     assert length(for row <- rows, row =~ ~r"^env +pendulum, .* M steps/s, inline$", do: row) == 9
     refute output =~ "FAILED"
+  end
 
-    assert_raise Mix.Error, "--peers cannot be combined with play", fn ->
-      Bench.run(["play", "--peers", "peers.json"])
-    end
+  test "measures updates of PPO and whole runs, beside peers", %{json: json} do
+    peers = json <> ".peers"
+    at = ~s("batch": 32, "threads": 1, "median_us": 9e9)
+
+    rows =
+      for name <- ~w(update solve_475),
+          do: ~s({"peer": "jax-fused", "case": "ppo_#{name}", #{at}}\n)
+
+    File.write!(peers, rows)
+    args = ~w(play --only ^ppo --budget 0.01 --threads 1 --json #{json} --peers #{peers})
+    output = capture_io(fn -> Bench.run(args) end)
+    assert {@columns, [update, solve]} = table(output)
+
+    assert update =~
+             ~r"^ppo +cart_pole, an update +32 +1 .* an update of 2,048 steps, .* steps/s$"
+
+    assert solve =~ ~r"^ppo +cart_pole, from start_link to 475 +32 +1 .*; 1 seed, [\d,]+ steps, "
+    assert [_all, beside] = String.split(output, "Beside the fastest peer")
+    assert length(for line <- String.split(beside, "\n"), line =~ ~r/ jax-fused$/, do: line) == 2
+    refute output =~ "FAILED" or output =~ "SCONCE_REPLAYS"
   end
 
   test "writes one JSON object per line, with the machine in each", %{json: json} do

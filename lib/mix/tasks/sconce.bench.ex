@@ -74,7 +74,7 @@ defmodule Mix.Tasks.Sconce.Bench do
   defp parse!(args) do
     Switches.parse_checkpoint!(args, @schema)
   rescue
-    error in ArgumentError -> error |> Switches.message(@schema) |> Mix.raise()
+    error in ArgumentError -> Switches.fail!(error, @schema)
   end
 
   defp policy!(nil, backbone), do: value!(Policy.init([backbone: backbone], seed: 0))
@@ -146,7 +146,7 @@ defmodule Mix.Tasks.Sconce.Bench do
   end
 
   defp value!({:ok, value}), do: value
-  defp value!({:error, error}), do: error |> Switches.message(@schema) |> Mix.raise()
+  defp value!({:error, error}), do: Switches.fail!(error, @schema)
 
   defp decimal(number), do: Figures.decimal(number)
   defp now, do: System.monotonic_time(:nanosecond)

@@ -33,7 +33,7 @@ defmodule Mix.Tasks.Sconce.Compare do
       Mix.shell().info(Compare.table(runs))
       if svg, do: Mix.shell().info("curves  #{svg}")
     else
-      {:error, error} -> error |> Switches.message(@schema) |> Mix.raise()
+      {:error, error} -> Switches.fail!(error, @schema)
     end
   end
 

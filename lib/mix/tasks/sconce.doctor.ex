@@ -159,7 +159,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
             Text.printable("damaged #{game.file}, of #{game.source}: #{game.reason}")
           )
 
-    error |> Switches.message(@schema) |> Mix.raise()
+    Switches.fail!(error, @schema)
   end
 
   @doc false

@@ -29,7 +29,7 @@ defmodule Mix.Tasks.Sconce.Eval do
   defp score(args) do
     case evaluate(args) do
       {:ok, report} -> Mix.shell().info(Report.format(report))
-      {:error, error} -> error |> Switches.message(@schema) |> Mix.raise()
+      {:error, error} -> Switches.fail!(error, @schema)
     end
   end
 
@@ -39,7 +39,7 @@ defmodule Mix.Tasks.Sconce.Eval do
     corpus || raise ArgumentError, "--corpus is required"
     Trainer.evaluate(checkpoint!(rest), corpus, Keyword.put(opts, :progress, Progress.printer()))
   rescue
-    error in ArgumentError -> error |> Switches.message(@schema) |> Mix.raise()
+    error in ArgumentError -> Switches.fail!(error, @schema)
   end
 
   defp checkpoint!([checkpoint]), do: checkpoint

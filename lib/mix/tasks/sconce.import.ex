@@ -61,7 +61,7 @@ defmodule Mix.Tasks.Sconce.Import do
 
   defp refuse(error) do
     for file <- Map.get(error.details, :skipped, []), do: Mix.shell().info(skipped(file))
-    error |> Switches.message(@schema) |> Mix.raise()
+    Switches.fail!(error, @schema)
   end
 
   defp report(%Corpus{report: report} = corpus) do

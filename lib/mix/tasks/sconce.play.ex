@@ -1,6 +1,6 @@
 defmodule Mix.Tasks.Sconce.Play do
   alias Sconce.{Env, Figures, Files, League, Options, PPO, Switches, Text, Trainer}
-  alias Sconce.Env.Catalogue
+  alias Sconce.Env.{Catalogue, Hosting}
   alias Sconce.Env.Drawing.{Live, Svg}
   alias Sconce.PPO.{Curve, Progress, Settings}
   alias Sconce.Trainer.Curve.Page
@@ -9,7 +9,11 @@ defmodule Mix.Tasks.Sconce.Play do
   @shortdoc "Plays a policy in an environment, or learns one from play"
 
   @env [
-    env: [type: {:or, [nil, :string]}, doc: "Environment; by default that of the checkpoint."]
+    env: [
+      type: {:or, [nil, :string]},
+      doc:
+        "Environment, or a module of the app (`Sconce.Env.World`); by default that of the checkpoint."
+    ]
   ]
   @play [
     episodes: Catalogue.schema(:play)[:episodes],
@@ -24,7 +28,10 @@ defmodule Mix.Tasks.Sconce.Play do
   @learn [
     learn: [type: :boolean, default: false, doc: "Learns a policy by `Sconce.PPO`."],
     out: [type: :path, doc: "Folder of the run, required for a new one."],
-    resume: [type: :path, doc: "Folder of the run to resume; implies `--learn`."]
+    resume: [
+      type: :path,
+      doc: "Folder of the run to resume; without a folder that of `--out`. Implies `--learn`."
+    ]
   ]
   @league [
             league: [
@@ -118,8 +125,8 @@ defmodule Mix.Tasks.Sconce.Play do
 
   # Returns the kind of call and its options.
   defp parse(args) do
-    told(fn ->
-      {opts, rest} = Switches.parse!(args, schema())
+    checked(fn ->
+      {opts, rest} = args |> Switches.resumable() |> Switches.parse!(schema())
       opts = opts |> named() |> weighed()
 
       cond do
@@ -164,27 +171,16 @@ defmodule Mix.Tasks.Sconce.Play do
         name in Keyword.keys(@play ++ @league),
         do: raise(ArgumentError, "#{Switches.switch(name)} does not go with --learn")
 
-    {:learn, opts |> Keyword.delete(:learn) |> folder!()}
+    opts = Keyword.delete(opts, :learn)
+    {:learn, if(opts[:resume], do: Switches.resumed!(opts), else: anew!(opts))}
   end
 
-  defp folder!(opts) do
-    case Keyword.pop(opts, :resume) do
-      {nil, opts} ->
-        for name <- [:env, :out], do: opts[name] || raise(ArgumentError, required(name))
-        opts
-
-      {folder, opts} ->
-        Path.expand(Keyword.get(opts, :out, folder)) == Path.expand(folder) ||
-          raise ArgumentError,
-                "--resume #{folder} continues in its folder, not in --out #{opts[:out]}"
-
-        [resume: true, out: folder] ++ Keyword.delete(opts, :out)
-    end
+  defp anew!(opts) do
+    for name <- [:env, :out], do: Switches.needed!(opts, name)
+    opts
   end
 
-  defp required(name), do: "#{Switches.switch(name)} is required"
-
-  # The environment as an atom.
+  # The environment as an atom, which may be a module of the app.
   defp named(opts) do
     case Keyword.pop(opts, :env) do
       {nil, opts} ->
@@ -192,8 +188,9 @@ defmodule Mix.Tasks.Sconce.Play do
 
       {text, opts} ->
         names = Map.new(Env.names(), &{to_string(&1), &1})
-        Options.known!(text, Map.keys(names), "environment")
-        [env: names[text]] ++ opts
+        world = Hosting.named(text)
+        world || Options.known!(text, Map.keys(names), "environment")
+        [env: world || names[text]] ++ opts
     end
   end
 
@@ -201,14 +198,16 @@ defmodule Mix.Tasks.Sconce.Play do
   defp weighed(opts) do
     case Keyword.pop(opts, :reward_weights) do
       {nil, opts} -> opts
-      {text, opts} -> [reward_weights: text |> String.split(",") |> Enum.map(&weight!/1)] ++ opts
+      {text, opts} -> [reward_weights: weights!(text, opts[:env])] ++ opts
     end
   end
 
-  defp weight!(text) do
+  defp weights!(text, env), do: for(part <- String.split(text, ","), do: weight!(part, env))
+
+  defp weight!(text, env) do
     with [term, number] <- String.split(text, "="),
          {weight, ""} <- Float.parse(number),
-         known when known != nil <- term_name(term) do
+         known when known != nil <- term_name(term, env) do
       {known, weight}
     else
       _other ->
@@ -217,9 +216,12 @@ defmodule Mix.Tasks.Sconce.Play do
   end
 
   # Atoms are made of the names of terms only, not of the user's text.
-  defp term_name(term) do
+  defp term_name(term, env) do
     terms =
-      for name <- Env.names(), {:ok, spec} = Env.spec(name), term <- spec.reward_terms, do: term
+      for name <- Enum.uniq(Env.names() ++ List.wrap(env)),
+          {:ok, spec} = Env.spec(name),
+          term <- spec.reward_terms,
+          do: term
 
     if term in terms, do: String.to_atom(term)
   end
@@ -267,7 +269,7 @@ defmodule Mix.Tasks.Sconce.Play do
   end
 
   defp answer(players, work) do
-    case told(fn -> work.(players) end) do
+    case checked(fn -> work.(players) end) do
       {:ok, answer} -> answer
       {:error, error} -> refuse(error)
     end
@@ -277,7 +279,7 @@ defmodule Mix.Tasks.Sconce.Play do
     episodes = Figures.counted(length(played.returns), "episode")
 
     """
-    #{played.env} · #{episodes}, #{Figures.grouped(played.terminated)} ended by the rules
+    #{Hosting.label(played.env)} · #{episodes}, #{Figures.grouped(played.terminated)} ended by the rules
     return  mean #{number(played.mean)}  median #{number(played.median)}  min #{number(played.min)}  max #{number(played.max)}
     length  mean #{number(Enum.sum(played.lengths) / length(played.lengths))}
     #{Figures.grouped(played.decisions)} decisions of #{Figures.decimal(played.decision_us)} us\
@@ -297,7 +299,7 @@ defmodule Mix.Tasks.Sconce.Play do
   end
 
   defp follow(opts) do
-    with {:ok, run} <- told(fn -> PPO.start_link(opts) end), do: Progress.follow(run)
+    with {:ok, run} <- checked(fn -> PPO.start_link(opts) end), do: Progress.follow(run)
   end
 
   # Prints without Mix's shell, which no longer runs while a signal stops the VM.
@@ -320,13 +322,8 @@ defmodule Mix.Tasks.Sconce.Play do
         do: Text.printable(String.pad_trailing(name, 8) <> text)
   end
 
-  defp told(work) do
-    work.()
-  rescue
-    error in ArgumentError -> refuse(error)
-  end
-
-  defp refuse(error), do: error |> Switches.message(schema()) |> Mix.raise()
+  defp checked(work), do: Switches.checked!(schema(), work)
+  defp refuse(error), do: Switches.fail!(error, schema())
 
   defp say(text), do: Mix.shell().info(text)
 end

@@ -133,7 +133,7 @@ defmodule Mix.Tasks.Sconce.Train do
   end
 
   defp print(opts, measure) do
-    case told(fn -> measure.(opts) end) do
+    case checked(fn -> measure.(opts) end) do
       {:ok, measured} -> tap(measured, &Mix.shell().info(to_string(&1)))
       {:error, error} -> refuse(error)
     end
@@ -158,7 +158,7 @@ defmodule Mix.Tasks.Sconce.Train do
   end
 
   defp follow(opts) do
-    with {:ok, run} <- told(fn -> Trainer.start_link(opts) end) do
+    with {:ok, run} <- checked(fn -> Trainer.start_link(opts) end) do
       Progress.follow(run, note: Signals.text(save_minutes(opts)))
     end
   end
@@ -182,7 +182,8 @@ defmodule Mix.Tasks.Sconce.Train do
     end
   end
 
-  defp refuse(error), do: error |> Switches.message(schema()) |> Mix.raise()
+  defp checked(work), do: Switches.checked!(schema(), work)
+  defp refuse(error), do: Switches.fail!(error, schema())
 
   @doc false
   def schema do
@@ -193,8 +194,8 @@ defmodule Mix.Tasks.Sconce.Train do
 
   # Returns the action and its options.
   defp parse(args) do
-    told(fn ->
-      {opts, rest} = args |> resumable() |> Switches.parse!(schema())
+    checked(fn ->
+      {opts, rest} = args |> Switches.resumable() |> Switches.parse!(schema())
       if rest != [], do: raise(ArgumentError, "unknown argument #{hd(rest)}")
       {actions, opts} = Keyword.split(opts, [:plan, :tune, :find_lr])
       action = action(for {name, true} <- actions, do: name)
@@ -210,13 +211,15 @@ defmodule Mix.Tasks.Sconce.Train do
     raise ArgumentError, "#{Switches.switch(other)} does not go with #{Switches.switch(one)}"
   end
 
-  defp complete!(opts, :train), do: folder!(opts)
+  defp complete!(opts, :train) do
+    if opts[:resume], do: Switches.resumed!(opts), else: anew!(opts)
+  end
 
   defp complete!(opts, action) do
     opts[:resume] &&
       raise ArgumentError, "--resume does not go with #{Switches.switch(action)}"
 
-    if action == :find_lr && !opts[:options], do: needed!(opts, :corpus)
+    if action == :find_lr && !opts[:options], do: Switches.needed!(opts, :corpus)
     preset(opts)
   end
 
@@ -231,44 +234,15 @@ defmodule Mix.Tasks.Sconce.Train do
     end
   end
 
-  defp told(work) do
-    work.()
-  rescue
-    error in ArgumentError -> refuse(error)
-  end
+  defp anew!(opts) do
+    for name <- [:corpus, :out],
+        name == :out or !opts[:options],
+        do: Switches.needed!(opts, name)
 
-  # Without this, a `--resume` without a folder would take the next switch as its value.
-  defp resumable(["--resume", "--" <> _ = next | rest]),
-    do: ["--resume=" | resumable([next | rest])]
-
-  defp resumable(["--resume"]), do: ["--resume="]
-  defp resumable([argument | rest]), do: [argument | resumable(rest)]
-  defp resumable([]), do: []
-
-  defp folder!(opts) do
-    case Keyword.pop(opts, :resume) do
-      {nil, opts} ->
-        for name <- [:corpus, :out], name == :out or !opts[:options], do: needed!(opts, name)
-        preset(opts)
-
-      {"", opts} ->
-        needed!(opts, :out)
-        [resume: true] ++ opts
-
-      {folder, opts} ->
-        Path.expand(Keyword.get(opts, :out, folder)) == Path.expand(folder) ||
-          raise ArgumentError,
-                "--resume #{folder} continues in its folder, not in --out #{opts[:out]}"
-
-        [resume: true, out: folder] ++ Keyword.delete(opts, :out)
-    end
+    preset(opts)
   end
 
   defp preset(opts), do: Keyword.put_new_lazy(opts, :preset, fn -> Config.get(:preset) end)
-
-  defp needed!(opts, name) do
-    opts[name] || raise ArgumentError, "#{Switches.switch(name)} is required"
-  end
 
   # Prints without Mix's shell, which no longer runs while a signal stops the VM.
   defp show(report, verbose?) do

@@ -2,10 +2,25 @@ defmodule Sconce.Env.Catalogue do
   @moduledoc false
   # The options of `Sconce.Env`.
 
+  alias Sconce.Env.Hosting
   alias Sconce.Options
 
   @seed [type: :non_neg_integer, max: 2 ** 64 - 1]
 
+  @hosting [
+    processes: [
+      type: {:or, [nil, :pos_integer]},
+      default: nil,
+      max: 1024,
+      doc: "Processes that step the environments of a module; `nil` is one for each scheduler."
+    ],
+    step_timeout_ms: [
+      type: :pos_integer,
+      default: 30_000,
+      max: 3_600_000,
+      doc: "Milliseconds for which a step waits for a module."
+    ]
+  ]
   @world [
     action_repeat: [
       type: :pos_integer,
@@ -70,6 +85,7 @@ defmodule Sconce.Env.Catalogue do
             doc: "Whether the policy takes the likeliest action instead of a sampled one."
           ]
         ] ++
+          @hosting ++
           for({name, spec} <- @world ++ @weights, do: {name, Keyword.delete(spec, :default)})
 
   @reset [
@@ -94,7 +110,7 @@ defmodule Sconce.Env.Catalogue do
   def to_native(name, options) do
     options
     |> Map.new()
-    |> Map.put(:env, name)
+    |> Map.put(:env, if(Hosting.world?(name), do: Hosting.text(name), else: name))
     |> Map.replace_lazy(:opponent, &(&1 && to_string(&1)))
     |> Map.replace_lazy(
       :reward_weights,

@@ -37,12 +37,22 @@ defmodule Sconce.Env.Drawing do
   @strike_frames 5
   @throw_frames 8
 
-  @doc "Returns the visible part of a world, and the milliseconds of a step."
-  @spec view(atom) :: {{number, number, number, number}, pos_integer}
-  def view(name), do: Map.fetch!(@views, name)
+  # Milliseconds of a step of a world that is a module.
+  @pace_ms 50
+
+  @doc "Returns the visible part of the world of a trace, and the milliseconds of a step."
+  @spec view(map) :: {{number, number, number, number}, pos_integer}
+  def view(%{env: name, states: [first | _]}) do
+    Map.get_lazy(@views, name, fn -> {{-0.5, -1.1, length(first) - 0.5, 1.1}, @pace_ms} end)
+  end
 
   @doc "Returns the shapes of each state of a trace."
   @spec frames(map) :: [[shape]]
+  def frames(%{env: name, states: states}) when not is_map_key(@views, name) do
+    largest = states |> Enum.concat() |> Enum.map(&abs/1) |> Enum.max(fn -> 0 end) |> max(1.0e-9)
+    for state <- states, do: bars(state, largest)
+  end
+
   def frames(%{env: name, states: states, inputs: inputs}) do
     # The last state has no input of its own.
     inputs = inputs ++ Enum.take(inputs, -1)
@@ -105,6 +115,15 @@ defmodule Sconce.Env.Drawing do
 
     [{:line, [-1.15, 0, 1.15, 0], @ground}] ++
       fencer(first, 1, @first) ++ fencer(rest, -1, @second)
+  end
+
+  # The numbers of an observation, for a world that is a module.
+  defp bars(state, largest) do
+    [{:line, [-0.5, 0, length(state) - 0.5, 0], @ground}] ++
+      for {number, i} <- Enum.with_index(state) do
+        height = number / largest
+        {:box, [i - 0.35, min(height, 0), 0.7, abs(height)], @first}
+      end
   end
 
   # The hill as lines, the flag at the goal, the car, and its force.

@@ -1,7 +1,8 @@
 defmodule Sconce.Policy.Spec do
-  alias Sconce.{Embedding, Game, Options, Preset, Temporal, Text}
+  alias Sconce.{Embedding, Game, Options, Preset, Temporal}
   alias Sconce.Game.Declaration
   alias Sconce.Policy.Head
+  alias Sconce.Policy.Spec.{Native, Summary}
 
   @size [type: :pos_integer, max: 65_536]
   @controller [axis_buckets: 16, shoulder_buckets: 4]
@@ -189,8 +190,10 @@ defmodule Sconce.Policy.Spec do
           "option :critic: expected :shared, :separate or {backbone, options}, got: #{inspect(other)}"
   end
 
-  defp separate(backbone, backbone), do: :separate
-  defp separate(critic, _backbone), do: critic
+  @doc false
+  # The critic's backbone, or `:separate` if it is that of the policy.
+  def separate(backbone, backbone), do: :separate
+  def separate(critic, _backbone), do: critic
 
   @doc false
   # The options of `new/1` that make this Spec.
@@ -210,6 +213,7 @@ defmodule Sconce.Policy.Spec do
         heads?(spec.heads) and critic?(spec.critic)
 
     whole? || raise ArgumentError, "spec: expected a Spec of Sconce.Policy.Spec.new/1"
+    spec
   end
 
   defp critic?({name, options}), do: is_atom(name) and Keyword.keyword?(options)
@@ -307,7 +311,7 @@ defmodule Sconce.Policy.Spec do
   defp backbone!(name, opts, embedding) when is_atom(name) do
     schema = Temporal.options(name)
     for {option, _value} <- opts, do: applies!(option, Keyword.keys(schema), name)
-    options = opts |> Options.validate!(schema) |> input_norm(embedding) |> rounded()
+    options = opts |> Options.validate!(schema) |> input_norm(embedding) |> Native.rounded()
     sizes!(options[:hidden_sizes])
     Temporal.fits!(name, options)
     {name, options}
@@ -336,14 +340,6 @@ defmodule Sconce.Policy.Spec do
       _given ->
         options
     end
-  end
-
-  # The native side stores rates as 32-bit floats, so a rate has only the digits that survive the round trip.
-  defp rounded(options) do
-    Enum.map(options, fn
-      {name, rate} when is_float(rate) -> {name, Float.round(rate, 6)}
-      other -> other
-    end)
   end
 
   defp sizes!([]), do: raise(ArgumentError, "option :hidden_sizes: expected at least one layer")
@@ -477,140 +473,24 @@ defmodule Sconce.Policy.Spec do
   def reads_inputs?(%__MODULE__{embedding: {game, _options}, heads: heads}),
     do: Declaration.chosen_by?(game, heads)
 
-  # To the native side and back
+  # Its other forms
 
   @doc false
   @spec to_native(t) :: map
-  def to_native(%__MODULE__{} = spec) do
-    whole!(spec)
-
-    %{
-      embedding: Embedding.to_native(spec.embedding),
-      backbone: native_backbone(spec.backbone),
-      critic: native_critic(spec),
-      heads: %{
-        kind: spec.heads_kind,
-        parts: native_heads(spec),
-        stream_size: spec.stream_size,
-        prior: spec.prior
-      }
-    }
-  end
-
-  defp native_backbone({name, options}), do: %{name => Map.new(options)}
-
-  defp native_critic(%{critic: :shared}), do: nil
-  defp native_critic(%{critic: :separate, backbone: backbone}), do: native_backbone(backbone)
-  defp native_critic(%{critic: backbone}), do: native_backbone(backbone)
-
-  # The native side has the value head among the other heads.
-  defp native_heads(%{heads: heads} = spec) do
-    heads = for head <- heads, do: %{head | kind: Head.to_native(head.kind)}
-    heads ++ value(spec)
-  end
-
-  defp value(%{value_head: true, heads: [%{hidden_size: size} | _]}),
-    do: [head(:value, {:value, 1}, size)]
-
-  defp value(_spec), do: []
+  def to_native(%__MODULE__{} = spec), do: spec |> whole!() |> Native.to()
 
   @doc false
   @spec from_native(map) :: t
-  def from_native(%{embedding: embedding, backbone: backbone, heads: heads} = native) do
-    heads_of = Enum.map(heads.parts, &head_from_native/1)
-    {values, choosing} = Enum.split_with(heads_of, &match?(%{kind: {:value, _n}}, &1))
-
-    %__MODULE__{
-      embedding: Embedding.from_native(embedding),
-      backbone: backbone_from_native(backbone),
-      heads: choosing,
-      heads_kind: if(heads.kind == "autoregressive", do: :autoregressive, else: :independent),
-      stream_size: heads.stream_size,
-      prior: heads.prior,
-      value_head: values != [],
-      critic: critic_from_native(native, backbone)
-    }
-  end
-
-  defp critic_from_native(%{critic: %{} = critic}, backbone),
-    do: separate(backbone_from_native(critic), backbone_from_native(backbone))
-
-  defp critic_from_native(_native, _backbone), do: :shared
-
-  defp backbone_from_native(backbone) do
-    [{name, options}] = Map.to_list(backbone)
-    options = for {option, schema} <- Temporal.options(name), do: option!(option, schema, options)
-    {name, rounded(options)}
-  end
-
-  # The native side omits a choice that has its default, and gives any other as text.
-  defp option!(option, schema, options) do
-    case {schema[:type], options} do
-      {{:in, choices}, %{^option => text}} ->
-        {option, Enum.find(choices, &(Atom.to_string(&1) == text))}
-
-      {{:in, _choices}, _omitted} ->
-        {option, schema[:default]}
-
-      {_type, _options} ->
-        {option, Map.fetch!(options, option)}
-    end
-  end
-
-  # The native side has checked the form of the names, but the author of the file chose them: `local/1` makes no atoms.
-  defp head_from_native(%{name: name, kind: kind, hidden_size: size}) do
-    head(local(name), Head.from_native(kind), size)
-  end
-
-  # In one line
+  defdelegate from_native(native), to: Native, as: :from
 
   @doc false
   # `width` is the width of the embedded vector as text, or empty if it is unknown.
   @spec summary(t, String.t()) :: String.t()
-  def summary(%__MODULE__{} = spec, width \\ "") do
-    embedding = embedding_text(spec.embedding, width)
-    parts = [embedding, backbone_text(spec.backbone), heads_text(spec)]
-    parts |> Enum.join(" -> ") |> Text.printable()
-  end
+  def summary(%__MODULE__{} = spec, width \\ ""), do: Summary.line(spec, width)
 
   @doc false
   @spec backbone_text({Temporal.backbone(), keyword}) :: String.t()
-  def backbone_text({:mlp, options}) do
-    activation = options[:activation] || :relu
-    name = if activation == :relu, do: "mlp", else: "mlp #{activation}"
-    "#{name} #{Enum.join(options[:hidden_sizes], "-")}"
-  end
-
-  def backbone_text({name, o}), do: "#{name} #{o[:hidden_size]}x#{o[:num_layers]}"
-
-  defp embedding_text({:vector, n}, _width), do: "vector #{n}"
-
-  defp embedding_text({:normalised, own}, _width), do: "vector #{length(own[:mean])} normalised"
-  defp embedding_text({:melee, [layout: :packed]}, _width), do: "melee packed 288"
-  defp embedding_text({:melee, [{:layout, :packed} | _]}, width), do: "melee packed#{width}"
-  defp embedding_text({:melee, _options}, width), do: "melee#{width}"
-
-  defp embedding_text({game, options}, width) do
-    packed = if options[:layout] == :packed, do: " packed", else: ""
-    "#{game.name}#{packed}#{width}"
-  end
-
-  defp heads_text(%{heads: heads, heads_kind: kind} = spec) do
-    text =
-      if controller?(spec),
-        do: "controller(#{heads |> Enum.map(&logits/1) |> Enum.sum()})",
-        else: Enum.map_join(heads, " ", &"#{&1.name}(#{logits(&1)})")
-
-    text = text <> value_text(spec)
-    if kind == :autoregressive, do: "autoregressive " <> text, else: text
-  end
-
-  defp value_text(%{value_head: false}), do: ""
-  defp value_text(%{critic: :shared}), do: " value"
-  defp value_text(%{critic: :separate}), do: " value of its own trunk"
-  defp value_text(%{critic: critic}), do: " value of its own #{backbone_text(critic)}"
-
-  defp logits(%{kind: kind}), do: Head.logits(kind)
+  defdelegate backbone_text(backbone), to: Summary, as: :backbone
 
   defimpl Inspect do
     def inspect(spec, _opts), do: "#Sconce.Policy.Spec<#{Sconce.Policy.Spec.summary(spec)}>"

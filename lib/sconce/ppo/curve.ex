@@ -8,6 +8,7 @@ defmodule Sconce.PPO.Curve do
   """
 
   alias Sconce.{Env, Error, Figures, Options}
+  alias Sconce.Env.Hosting
   alias Sconce.Trainer.Curve.{Page, Plot, Scale}
   alias Sconce.Trainer.Report
 
@@ -130,8 +131,10 @@ defmodule Sconce.PPO.Curve do
     do: %{title: title(key), series: [{:line, @colors[key], points(report, key)}], x: nil}
 
   defp solved(report) do
-    with true <- report.env in Enum.map(Env.names(), &to_string/1),
-         {:ok, %{solved: solved}} when solved != nil <- Env.spec(String.to_atom(report.env)),
+    native = Enum.find(Env.names(), &(to_string(&1) == report.env))
+
+    with env when env != nil <- native || Hosting.named(report.env),
+         {:ok, %{solved: solved}} when solved != nil <- Env.spec(env),
          do: [{:rule, "#64748b", solved, "solved #{Scale.number(solved, 0)}"}],
          else: (_ -> [])
   end

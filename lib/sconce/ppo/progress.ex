@@ -12,10 +12,10 @@ defmodule Sconce.PPO.Progress do
   ```
   """
 
-  alias Sconce.{Figures, Options, PPO}
+  alias Sconce.{Figures, Options}
+  alias Sconce.Run.Follow
   alias Sconce.Trainer.Curve.Scale
 
-  @clear "\r\e[K"
   # Seconds between two live lines, and between two lines without a terminal.
   @interval_s 0.1
   @calm_s 10
@@ -60,37 +60,8 @@ defmodule Sconce.PPO.Progress do
   """
   def follow(run, opts \\ []) do
     {device, opts} = opts |> Options.keyword!() |> Keyword.pop(:device, :stdio)
-    progress = new(opts)
-    Options.server?(run) || Options.argument!("run", run, "the pid or the name of a run")
-
-    case GenServer.whereis(run) do
-      pid when is_pid(pid) -> follow(pid, progress, device)
-      _none_here -> PPO.await(run)
-    end
-  end
-
-  defp follow(run, progress, device) do
-    monitor = Process.monitor(run)
-    outcome = with :ok <- PPO.subscribe(run), do: listen(run, monitor, progress, device)
-    Process.demonitor(monitor, [:flush])
-    outcome
-  end
-
-  defp listen(run, monitor, progress, device) do
-    receive do
-      {:sconce_ppo, ^run, event} ->
-        {text, progress} = write(progress, event)
-        IO.write(device, text)
-
-        case event do
-          %{event: :done, result: result} -> result
-          _more -> listen(run, monitor, progress, device)
-        end
-
-      {:DOWN, ^monitor, :process, _pid, _reason} ->
-        IO.write(device, clear(progress))
-        PPO.await(run)
-    end
+    follow = %Follow{tag: :sconce_ppo, op: :learn, display: new(opts), write: &write/2}
+    Follow.run(run, follow, device)
   end
 
   @doc """
@@ -140,17 +111,14 @@ defmodule Sconce.PPO.Progress do
   defp shown(progress, %{event: :done}), do: stays(progress, [])
   defp shown(progress, _event), do: {[], progress}
 
-  defp live(progress, text), do: {[@clear, text], %{progress | live: true}}
+  defp live(progress, text), do: {Follow.live(text), %{progress | live: true}}
 
   defp stays(progress, lines) do
     text = for line <- List.wrap(lines), do: [line, "\n"]
     # The last live line stays.
-    before = if lines == [] and progress.live, do: "\n", else: clear(progress)
+    before = if lines == [] and progress.live, do: "\n", else: Follow.clear(progress)
     {[before | text], %{progress | live: false}}
   end
-
-  defp clear(%{live: true}), do: @clear
-  defp clear(_progress), do: []
 
   defp line(event) do
     Enum.join(

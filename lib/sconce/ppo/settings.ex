@@ -2,12 +2,17 @@ defmodule Sconce.PPO.Settings do
   @moduledoc false
   # Checks the options of `Sconce.PPO` and converts them for the native side.
 
-  alias Sconce.{Config, Env, Error, Native, Options}
+  alias Sconce.{Env, Native, Options, Policy, Rollout, Run}
+  alias Sconce.Env.Hosting
   alias Sconce.Policy.Spec
   alias Sconce.PPO.Table
 
   @own [
-    env: [type: :atom, doc: "Name of the environment, see `Sconce.Env`."],
+    env: [
+      type: :any,
+      doc:
+        "Name of the environment, see `Sconce.Env`; a module, see `Sconce.Env.World`; or `{:live, rollout}`, see `Sconce.Rollout`."
+    ],
     out: [type: :path, required: true, doc: "Folder of the run."],
     resume: [
       type: :boolean,
@@ -32,7 +37,7 @@ defmodule Sconce.PPO.Settings do
     dropout: 0.0
   ]
 
-  defstruct [:source, :out, :options, :resume, :progress]
+  defstruct [:source, :out, :options, :resume, :progress, :hosting]
 
   @doc "Returns the schema of all options except those of a Spec."
   def schema, do: @run
@@ -48,7 +53,7 @@ defmodule Sconce.PPO.Settings do
   defp docs(schema), do: Options.docs(schema)
 
   @doc """
-  Returns the settings of a run. `source` is `{:ok, {env, spec}}`, or the error of an environment or a record that
+  Returns the settings of a run. `source` is `{:ok, {env, spec, environments}}`, or the error of an environment or a record that
   cannot be read.
   """
   def new!(opts) do
@@ -62,24 +67,30 @@ defmodule Sconce.PPO.Settings do
   defp anew!(parts, own) do
     own = Options.validate!(own, @run)
     own[:env] || raise ArgumentError, "option :env is required: one of #{names()}"
-    Env.name!(own[:env])
-    settings(source(own, parts), own, %{})
+    {source, own} = source(own, parts)
+    settings(source, own, false)
   end
 
-  # A resumed run passes only the given options to the native side, which reads the recorded ones itself.
   defp on!(parts, own) do
-    own = Options.validate!(own, said(@run))
+    own = Options.validate!(own, Run.Settings.given(@run, [:out]))
     out = Path.expand(own[:out])
 
     source =
       with {:ok, record} <- record(out),
-           {:ok, recorded} <- recorded(record.spec, out) do
-        env = if own[:env], do: to_string(own[:env]), else: record.env
-        {:ok, {env, respecified(recorded, own[:spec], parts)}}
+           {:ok, recorded} <- Run.Settings.spec(record.spec, out, :learn) do
+        spec = respecified(recorded, own[:spec], parts)
+        env = own[:env] || recorded_env(record.env)
+        if env == "live", do: raise(ArgumentError, "option :env: this run needs {:live, rollout}")
+        # A module with a wrong description raises here, and not in the process of the run.
+        if Hosting.world?(env), do: Env.spec(env)
+        {:ok, {env, spec, own[:environments] || record.options.world.environments}}
       end
 
-    settings(source, own, %{resume: true})
+    settings(source, own, true)
   end
+
+  # A name that is not found is the error of the native side.
+  defp recorded_env(text), do: Hosting.named(text) || text
 
   defp respecified(recorded, nil, []), do: recorded
   defp respecified(_recorded, %Spec{} = spec, []), do: spec
@@ -89,29 +100,51 @@ defmodule Sconce.PPO.Settings do
 
   defp respecified(_recorded, spec, parts), do: spec(spec, parts, nil)
 
-  defp said(schema) do
-    for {name, spec} <- schema,
-        do: {name, spec |> Keyword.delete(:default) |> Keyword.put(:required, name == :out)}
+  defp record(out) do
+    mend = "start one with env: NAME and without resume: true"
+    out |> Native.ppo_record() |> Run.Settings.record(mend)
   end
 
-  defp record(out) do
-    with {:error, %Error{kind: :not_found} = error} <- Native.ppo_record(out) do
-      mend = "start one with env: NAME and without resume: true"
-      {:error, %{error | details: Map.put(error.details, :mend, mend)}}
+  # A live run has the Spec of its serving, and begins with its weights.
+  defp source(own, parts) do
+    case own[:env] do
+      {:live, rollout} ->
+        live(rollout, own, parts)
+
+      env ->
+        Env.name!(env)
+        {world(own, parts), own}
     end
   end
 
-  defp recorded(native, out) do
-    spec = Spec.from_native(native)
-    Spec.new(Spec.to_options(spec))
-    {:ok, spec}
-  rescue
-    error in ArgumentError ->
-      details = %{what: Path.join(out, "run.json"), reason: Exception.message(error)}
-      {:error, %Error{kind: :corrupt, op: :learn, details: details}}
+  defp live(rollout, own, parts) do
+    if parts != [] or own[:spec],
+      do: raise(ArgumentError, "option :spec: a live run has the Spec of its serving")
+
+    with {:ok, %{policy: policy}} <- Rollout.source(rollout),
+         {:ok, path} <- first(policy, own) do
+      source = {:ok, {own[:env], policy.spec, own[:environments]}}
+      {source, Keyword.put(own, :policy, path)}
+    else
+      error -> {error, own}
+    end
   end
 
-  defp source(own, parts) do
+  # The file of the first weights. A folder that has a run is refused later, and not written to.
+  defp first(policy, own) do
+    out = Path.expand(own[:out])
+    path = own[:policy] || Path.join(out, "first.safetensors")
+
+    if own[:policy] || File.exists?(Path.join(out, "run.json")) do
+      {:ok, path}
+    else
+      # If the folder cannot be made, the file cannot be written.
+      _ = File.mkdir_p(out)
+      with :ok <- Policy.save(policy, path), do: {:ok, path}
+    end
+  end
+
+  defp world(own, parts) do
     names = [:action_repeat, :frame_stack, :time_limit, :opponent]
     weights = [reward_weights: own[:reward_weights] || []]
     world = Keyword.take(own, names) ++ weights
@@ -121,7 +154,7 @@ defmodule Sconce.PPO.Settings do
           env.players != [] and not file?(name),
           do: Options.known!(to_string(name), env.players, "opponent of #{inspect(own[:env])}")
 
-      {:ok, {to_string(own[:env]), spec(own[:spec], parts, env)}}
+      {:ok, {own[:env], spec(own[:spec], parts, env), own[:environments]}}
     end
   end
 
@@ -152,15 +185,16 @@ defmodule Sconce.PPO.Settings do
   defp fitting(policy, :autoregressive), do: Keyword.delete(policy, :head_hidden_size)
   defp fitting(policy, _kind), do: policy
 
-  defp settings(source, own, more) do
+  defp settings(source, own, resume?) do
     options = own |> Keyword.take(Keyword.keys(Table.schema())) |> native()
 
     %__MODULE__{
       source: source,
       out: Path.expand(own[:out]),
       options: options,
-      resume: Map.get(more, :resume, false),
-      progress: own[:progress]
+      resume: resume?,
+      progress: own[:progress],
+      hosting: [own[:processes], own[:step_timeout_ms] || 30_000]
     }
   end
 
@@ -174,20 +208,13 @@ defmodule Sconce.PPO.Settings do
     |> Map.replace_lazy(:reward_weights, fn weights ->
       for {name, weight} <- weights || [], do: [to_string(name), weight]
     end)
-    |> threads()
+    |> Run.Settings.threads()
   end
 
   defp opponent(name), do: if(file?(name), do: Path.expand(name), else: to_string(name))
 
   @doc "Returns whether an opponent is a file, not a scripted player: scripted players have plain names."
   def file?(name), do: is_binary(name) and String.contains?(name, [".", "/", "\\"])
-
-  defp threads(options) do
-    case options[:threads] || Config.get(:threads) do
-      nil -> options
-      threads -> Map.put(options, :threads, threads)
-    end
-  end
 
   defp names, do: Enum.map_join(Env.names(), ", ", &inspect/1)
 end

@@ -23,12 +23,12 @@ defmodule Sconce.Trainer.Progress do
   NLL of each head. `write/2` returns the text without printing it, for other displays.
   """
 
-  alias Sconce.{Figures, Options, Text, Trainer}
+  alias Sconce.{Figures, Options, Text}
+  alias Sconce.Run.Follow
   alias Sconce.Trainer.Curve.Scale
 
   # Seconds between updates of the live line; a step may take less than a millisecond.
   @interval_s 0.1
-  @clear "\r\e[K"
   # Titles and widths of the columns to the left and to the right of the heads.
   @left [{"epoch", 6}, {"step", 9}, {"loss", 8}, {"NLL", 8}, {"changed", 9}, {"acc %", 7}]
   @right [{"frames/s", 10}, {"wait %", 8}, {"time", 8}]
@@ -104,48 +104,8 @@ defmodule Sconce.Trainer.Progress do
   """
   def follow(run, opts \\ []) do
     {device, opts} = opts |> Options.keyword!() |> Keyword.pop(:device, :stdio)
-    progress = new(opts)
-    Options.server?(run) || Options.argument!("run", run, "the pid or the name of a run")
-
-    # Resolves a name, because events carry the pid of the run.
-    case GenServer.whereis(run) do
-      pid when is_pid(pid) -> follow(pid, progress, device)
-      _none_here -> Trainer.await(run)
-    end
-  end
-
-  defp follow(run, progress, device) do
-    monitor = Process.monitor(run)
-    outcome = with :ok <- Trainer.subscribe(run), do: listen(run, monitor, progress, device)
-    Process.demonitor(monitor, [:flush])
-    outcome
-  end
-
-  defp listen(run, monitor, progress, device) do
-    receive do
-      {:sconce_trainer, ^run, event} ->
-        {text, progress} = write(progress, event)
-        device = put(device, text)
-
-        case event do
-          %{event: :done, result: result} -> result
-          _more -> listen(run, monitor, progress, device)
-        end
-
-      {:DOWN, ^monitor, :process, _pid, _reason} ->
-        _device = put(device, clear(progress))
-        Trainer.await(run)
-    end
-  end
-
-  # Writes the text, and returns the device, or nil if it is closed: a closed terminal does not end a run.
-  defp put(nil, _text), do: nil
-
-  defp put(device, text) do
-    IO.write(device, text)
-    device
-  rescue
-    ErlangError -> nil
+    follow = %Follow{tag: :sconce_trainer, op: :train, display: new(opts), write: &write/2}
+    Follow.run(run, follow, device)
   end
 
   @doc """
@@ -236,20 +196,20 @@ defmodule Sconce.Trainer.Progress do
         {[], progress}
 
       done >= total ->
-        {clear(progress), %{progress | live: false}}
+        {Follow.clear(progress), %{progress | live: false}}
 
       true ->
         live(progress, "scored #{Figures.grouped(done)}/#{Figures.grouped(total)} frames")
     end
   end
 
-  defp shown(progress, %{event: :done}), do: {clear(progress), %{progress | live: false}}
+  defp shown(progress, %{event: :done}), do: {Follow.clear(progress), %{progress | live: false}}
   defp shown(progress, _event), do: {[], progress}
 
   # Shortens the line to one row, because a wrapped line cannot be cleared.
   defp live(progress, text) do
     text = String.slice(progress.label <> text, 0, room(progress.columns))
-    {[@clear, text], %{progress | live: true}}
+    {Follow.live(text), %{progress | live: true}}
   end
 
   defp room(:infinity), do: 1_000
@@ -257,11 +217,8 @@ defmodule Sconce.Trainer.Progress do
 
   defp stays(progress, lines) do
     text = for line <- List.wrap(lines), do: [progress.label, line, "\n"]
-    {[clear(progress), text], %{progress | live: false}}
+    {[Follow.clear(progress), text], %{progress | live: false}}
   end
-
-  defp clear(%{live: true}), do: @clear
-  defp clear(_progress), do: []
 
   defp add(recent, event) do
     %{

@@ -2,7 +2,7 @@ defmodule Sconce.Trainer.Settings do
   @moduledoc false
   # Checks the options of `Sconce.Trainer` and converts them for the native side.
 
-  alias Sconce.{Config, Corpus, Device, Error, Loader, Native, Options, Policy, Preset, Temporal}
+  alias Sconce.{Corpus, Device, Error, Loader, Native, Options, Policy, Preset, Run, Temporal}
   alias Sconce.Game.Declaration
   alias Sconce.Policy.{Head, Spec}
   alias Sconce.Trainer.{Catalogue, Meant, Optimiser, OptionsFile, Table}
@@ -63,16 +63,15 @@ defmodule Sconce.Trainer.Settings do
     end
   end
 
-  # A resumed run passes only the given options to the native side, which reads the recorded ones itself.
   defp on!(spec, own, preset) do
-    own = Options.validate!(own, said(@run, [:out]))
+    own = Options.validate!(own, Run.Settings.given(@run, [:out]))
 
     with {:ok, record} <- record(own[:out]),
          {:ok, corpus} <- corpus(own[:corpus] || record.corpus, own[:out]),
-         {:ok, recorded} <- recorded(record.spec, own[:out]) do
+         {:ok, recorded} <- Run.Settings.spec(record.spec, own[:out], :train) do
       {:ok, {folder(corpus), respecified(recorded, own[:spec], spec)}}
     end
-    |> settings(Keyword.put_new(own, :device, :as_before), preset, said(@loss, []))
+    |> settings(Keyword.put_new(own, :device, :as_before), preset, Run.Settings.given(@loss, []))
   end
 
   defp settings(source, own, preset, loss) do
@@ -88,30 +87,9 @@ defmodule Sconce.Trainer.Settings do
     }
   end
 
-  # Removes the defaults from a schema, so that only given options remain.
-  defp said(schema, required) do
-    for {name, spec} <- schema do
-      {name, spec |> Keyword.delete(:default) |> Keyword.put(:required, name in required)}
-    end
-  end
-
   defp record(out) do
-    with {:error, %Error{kind: :not_found} = error} <- Native.train_record(Path.expand(out)) do
-      mend = "start one with corpus: DIR and without resume: true"
-      {:error, %{error | details: Map.put(error.details, :mend, mend)}}
-    end
-  end
-
-  # The native side has checked each size. If the sizes do not fit each other, `run.json` was changed, and the error is
-  # of kind `:corrupt` instead of an `ArgumentError`.
-  defp recorded(native, out) do
-    spec = Spec.from_native(native)
-    Spec.new(Spec.to_options(spec))
-    {:ok, spec}
-  rescue
-    error in ArgumentError ->
-      details = %{what: Path.join(out, "run.json"), reason: Exception.message(error)}
-      {:error, %Error{kind: :corrupt, op: :train, details: details}}
+    mend = "start one with corpus: DIR and without resume: true"
+    out |> Path.expand() |> Native.train_record() |> Run.Settings.record(mend)
   end
 
   defp corpus(nil, out) do
@@ -178,7 +156,7 @@ defmodule Sconce.Trainer.Settings do
       |> Keyword.split([:train, :device, :progress])
 
     train = own[:train] && folder(own[:train])
-    {train, own[:device], own[:progress], options |> Map.new() |> threads()}
+    {train, own[:device], own[:progress], options |> Map.new() |> Run.Settings.threads()}
   end
 
   @doc "Returns the folder of a corpus, given as a struct or as a path."
@@ -280,7 +258,7 @@ defmodule Sconce.Trainer.Settings do
     options
     |> Map.new()
     |> Loader.native_sampling()
-    |> threads()
+    |> Run.Settings.threads()
     |> Map.replace_lazy(:loss, &loss(&1, loss))
     |> Map.replace_lazy(:validation, &(&1 && folder(&1)))
     |> Map.replace_lazy(:teacher, &(&1 && Path.expand(&1)))
@@ -318,13 +296,6 @@ defmodule Sconce.Trainer.Settings do
     raise ArgumentError,
           "option :mix: expected {folder, share}, {folder, first, last} or \"folder=share\", " <>
             "got: #{inspect(other)}"
-  end
-
-  defp threads(options) do
-    case options[:threads] || Config.get(:threads) do
-      nil -> options
-      threads -> Map.put(options, :threads, threads)
-    end
   end
 
   defp loss(:plain, _schema), do: Catalogue.plain()

@@ -5,15 +5,21 @@
 mod cartpole;
 mod dynamics;
 mod environment;
+mod hosted;
 mod nearest;
+mod numbers;
 mod play;
+mod vector;
 mod vectorised;
 mod worlds;
 mod wrappers;
 
 pub use cartpole::{CartPole, Demonstrations, Game, expert};
 pub use environment::{Environment, Step};
+pub use hosted::{Answered, Asked, Begin, Host, HostSpec, Hosted, Worker};
+pub use numbers::Numbers;
 pub use play::{Play, Played};
+pub use vector::{VectorEnv, open};
 pub use vectorised::{
     Autoreset, EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped, names, spec,
 };

@@ -187,7 +187,10 @@ fn env_times(options: &EnvOptions, inputs: &[f32], seconds: f64) -> Result<Vec<f
         }
         Ok(())
     })?;
-    Ok(us.into_iter().map(|us| us / GROUP as f64).collect())
+    match observations.iter().chain(&rewards).find(|number| !number.is_finite()) {
+        Some(number) => Err(Error::NonFinite { what: "step".into(), value: f64::from(*number) }),
+        None => Ok(us.into_iter().map(|us| us / GROUP as f64).collect()),
+    }
 }
 
 /// The result of the last call, and the microseconds of each.

@@ -2,11 +2,12 @@
 
 mod buffers;
 mod handle;
+mod host;
 
-use rustler::{Atom, Binary, Encoder, Env, Reference, Term};
+use rustler::{Atom, Binary, Encoder, Env, Reference, ResourceArc, Term};
 use sconce_env::{CartPole, Demonstrations, EnvOptions, Game, Play};
 use sconce_nn::spec::{HeadKind, Heads, HeadsKind};
-use sconce_play::evaluate::{Evaluation, evaluate, trace};
+use sconce_play::evaluate::{evaluate, trace};
 use sconce_tensor::{Error, Result, pool as threads};
 use serde::Serialize;
 
@@ -17,6 +18,7 @@ use crate::border::{
 use crate::policy::PolicyHandle;
 use buffers::EnvBuffers;
 use handle::{EnvHandle, Given, Taken};
+pub(crate) use host::HostHandle;
 
 mod atoms {
     rustler::atoms! { queued }
@@ -71,7 +73,7 @@ fn cartpole_play<'a>(
 /// The description of an environment.
 #[derive(Serialize)]
 struct Described {
-    name: &'static str,
+    name: String,
     observation_size: usize,
     /// Numbers of an input.
     num_labels: usize,
@@ -79,8 +81,8 @@ struct Described {
     heads: Vec<(String, HeadKind)>,
     seats: usize,
     time_limit: u32,
-    reward_terms: Vec<&'static str>,
-    players: Vec<&'static str>,
+    reward_terms: Vec<String>,
+    players: Vec<String>,
     solved: Option<f32>,
 }
 
@@ -90,23 +92,30 @@ fn env_names(env: Env<'_>) -> Term<'_> {
     call(env, "env", || Ok(Data(sconce_env::names())))
 }
 
+/// The processes of a module, if the world's rules are one.
+pub(crate) type Hosting = Option<ResourceArc<HostHandle>>;
+
+fn hosted(options: EnvOptions, host: Hosting) -> EnvOptions {
+    EnvOptions { host: host.map(|host| host.host()), ..options }
+}
+
 /// The description of the environment with these options.
 #[rustler::nif]
-fn env_spec<'a>(env: Env<'a>, options: Term<'a>) -> Term<'a> {
+fn env_spec<'a>(env: Env<'a>, options: Term<'a>, host: Hosting) -> Term<'a> {
     call(env, "env", || {
-        let options: EnvOptions = decode(options)?;
+        let options = hosted(decode(options)?, host);
         let spec = sconce_env::spec(&options)?;
         let heads = Heads::of_parts(&spec.inputs, HeadsKind::Independent);
         let heads = heads.parts.into_iter().map(|head| (head.name, head.kind)).collect();
         Ok(Data(Described {
-            name: spec.name,
-            observation_size: spec.observation_size,
             num_labels: spec.labels(),
+            name: spec.name.into(),
+            observation_size: spec.observation_size,
             heads,
             seats: spec.seats,
             time_limit: spec.time_limit,
-            reward_terms: spec.reward_terms,
-            players: spec.players,
+            reward_terms: spec.reward_terms.into_iter().map(Into::into).collect(),
+            players: spec.players.into_iter().map(Into::into).collect(),
             solved: spec.solved,
         }))
     })
@@ -259,11 +268,12 @@ fn env_play<'a>(
     reference: Reference<'a>,
     policy: Handle<PolicyHandle>,
     options: Term<'a>,
+    host: Hosting,
     play: Term<'a>,
     traced: bool,
 ) -> Term<'a> {
     call(env, "play", || {
-        let (options, play): (EnvOptions, Evaluation) = (decode(options)?, decode(play)?);
+        let (options, play) = (hosted(decode(options)?, host), decode(play)?);
         let policy = policy.get()?.policy().clone();
         Task::start(env, "play", reference, move |_events, cancelled| match traced {
             true => trace(&policy, &options, play, cancelled).and_then(data),

@@ -20,6 +20,7 @@ mod policy;
 mod ppo;
 #[cfg(feature = "fixtures")]
 mod probe;
+mod rollout;
 mod serving;
 mod session;
 mod system;

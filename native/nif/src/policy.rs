@@ -49,7 +49,11 @@ impl Handled for PolicyHandle {
 
 impl PolicyHandle {
     pub(crate) fn new(policy: Policy) -> ResourceArc<Self> {
-        let policy = ManuallyDrop::new(Arc::new(policy));
+        Self::shared(Arc::new(policy))
+    }
+
+    pub(crate) fn shared(policy: Arc<Policy>) -> ResourceArc<Self> {
+        let policy = ManuallyDrop::new(policy);
         ResourceArc::new(PolicyHandle { policy, models: Mutex::default() })
     }
 

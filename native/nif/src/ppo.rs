@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rustler::{Env, Reference, Term};
+use rustler::{Env, Reference, ResourceArc, Term};
 use sconce_nn::Spec;
 use sconce_play::options::PpoOptions;
 use sconce_play::run::{Event, Record, Task as Run, read_report, run};
@@ -10,6 +10,8 @@ use sconce_tensor::pool::Class;
 use serde_json::Value;
 
 use crate::border::{Data, Events, Task, call, decode};
+use crate::env::Hosting;
+use crate::rollout::InboxHandle;
 
 /// Sends the events of a run. A failed event is dropped: it must not end the run. An update's event may replace the one
 /// before it.
@@ -28,7 +30,7 @@ fn tell(events: &Events) -> impl Fn(Event) + '_ {
 fn ppo_start<'a>(
     env: Env<'a>,
     reference: Reference<'a>,
-    world: String,
+    (world, host, inbox): (String, Hosting, Option<ResourceArc<InboxHandle>>),
     spec: Term<'a>,
     out: String,
     options: Term<'a>,
@@ -45,7 +47,9 @@ fn ppo_start<'a>(
                 None => Record::read(&out)?.with(said)?,
             };
             Class::Background.enter();
-            let task = Run { spec: &spec, env: &world, resume };
+            let host = host.map(|host| host.host());
+            let (host, inbox) = (host.as_ref(), inbox.map(|inbox| inbox.inbox()));
+            let task = Run { spec: &spec, env: &world, host, inbox: inbox.as_ref(), resume };
             run(task, &options, &out, &tell(events), cancelled).map(Data)
         })
     })

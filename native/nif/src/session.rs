@@ -176,7 +176,7 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    fn new(env: Env, handle: ResourceArc<SessionHandle>) -> Result<Self> {
+    pub(crate) fn new(env: Env, handle: ResourceArc<SessionHandle>) -> Result<Self> {
         Taken::with(env, handle, Ticket::default())
     }
 

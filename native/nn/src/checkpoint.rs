@@ -201,6 +201,12 @@ pub fn load_policy(path: &Path) -> Result<(Manifest, Weights)> {
     Ok((manifest, weights))
 }
 
+/// Reads the policy of a checkpoint's bytes.
+pub fn policy_of(bytes: &[u8]) -> Result<(Manifest, Weights)> {
+    let (manifest, weights, _) = decode_if("a policy", bytes, |name| !name.starts_with(OPTIMISER))?;
+    Ok((manifest, weights))
+}
+
 /// Reads only the manifest, not the values.
 pub fn manifest(path: &Path) -> Result<Manifest> {
     let what = path.display().to_string();

@@ -217,6 +217,12 @@ impl Policy {
         Self::from_checkpoint(manifest, weights)
     }
 
+    /// Reads the bytes of a checkpoint.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let (manifest, weights) = checkpoint::policy_of(bytes)?;
+        Self::from_checkpoint(manifest, weights)
+    }
+
     /// A policy from the parts of a checkpoint.
     pub fn from_checkpoint(manifest: Manifest, weights: Weights) -> Result<Self> {
         Self::build(&manifest.spec, Source::Stored(weights), Learns::Nothing, manifest.notes)
@@ -306,6 +312,13 @@ impl Policy {
     /// Notes of the checkpoint's writer; null for a policy that was never saved.
     pub fn notes(&self) -> &Value {
         &self.notes
+    }
+
+    /// The same policy with other notes.
+    #[must_use]
+    pub fn noting(mut self, notes: Value) -> Self {
+        self.notes = notes;
+        self
     }
 
     /// A number that a training run stored in the notes of this policy. The last checkpoint of a run stores all

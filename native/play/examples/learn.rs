@@ -39,7 +39,7 @@ fn main() -> Result<()> {
         let options: PpoOptions = parsed("options", given)?;
         let spec = spec(&env, &options, parsed("backbone", backbone.clone())?)?;
         let out = std::env::temp_dir().join(format!("sconce-learn-{}-{seed}", std::process::id()));
-        let task = Task { spec: &spec, env: &env, resume: false };
+        let task = Task { spec: &spec, env: &env, host: None, inbox: None, resume: false };
         let report = run(task, &options, &out, &|_| {}, &AtomicBool::new(false))?;
         let _ = std::fs::remove_dir_all(&out);
         let mean = report.mean_return.unwrap_or(f64::NAN);

@@ -147,7 +147,7 @@ impl Part {
         play: Evaluation,
         cancelled: &AtomicBool,
     ) -> Result<Self> {
-        let count = shard.envs.options().count;
+        let count = shard.envs.count();
         let (mut first, mut left, mut finished) = (vec![None; count], count, vec![]);
         let mut part = Part { episodes: vec![], decisions: 0, seconds: 0.0 };
         for t in 0.. {

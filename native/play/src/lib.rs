@@ -6,6 +6,7 @@ pub mod evaluate;
 mod heads;
 pub mod league;
 pub mod learner;
+pub mod live;
 pub mod objective;
 pub mod options;
 pub mod returns;

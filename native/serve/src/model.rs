@@ -26,6 +26,8 @@ pub struct Model {
     /// The state before the first frame.
     zero: State,
     spec_digest: u64,
+    /// Version of the weights in a run that learns from play, from the policy's notes.
+    version: u64,
     costs: Mutex<Costs>,
 }
 
@@ -89,7 +91,9 @@ impl Model {
     pub fn unpacked(policy: Arc<Policy>) -> Result<Self> {
         let (zero, spec_digest) = (policy.zero_state(1)?, spec_digest(policy.spec())?);
         let _held = Held::of(Owner::Sessions, &zero.0);
-        Ok(Model { policy, plan: None, _held, zero, spec_digest, costs: Mutex::default() })
+        let version = policy.noted("version").unwrap_or(0) as u64;
+        let costs = Mutex::default();
+        Ok(Model { policy, plan: None, _held, zero, spec_digest, version, costs })
     }
 
     /// The policy, as loaded.
@@ -100,6 +104,11 @@ impl Model {
     /// The packed policy; `None` if it is stepped by its own ops.
     pub fn plan(&self) -> Option<&Plan> {
         self.plan.as_ref()
+    }
+
+    /// Version of the weights in a run that learns from play; 0 for others.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// The state of one game before its first frame.

@@ -30,11 +30,34 @@ defmodule Mix.Tasks.Sconce.PlayTest do
     said = capture_io(fn -> Play.run(["--resume", out, "--steps", "704"]) end)
     assert said =~ "continues from step 640\n"
 
+    said = capture_io(fn -> Play.run(["--resume", "--out", out, "--steps", "736"]) end)
+    assert said =~ "continues from step 704\n"
+
+    said = capture_io(fn -> Play.run(["--out", out, "--steps", "768", "--resume"]) end)
+    assert said =~ "continues from step 736\n"
+
     best = Path.join(out, "best.safetensors")
     said = capture_io(fn -> Play.run([best, "--episodes", "5", "--sample"]) end)
     assert said =~ "cart_pole · 5 episodes, 5 ended by the rules\n"
     assert said =~ ~r/^return  mean [\d.]+  median [\d.]+  min [\d.]+  max [\d.]+$/m
     assert said =~ ~r/^[\d,]+ decisions of [\d.]+ us$/m
+  end
+
+  test "a world may be a module of the app" do
+    out = Path.join(tmp_dir!("play"), "run")
+    world = "Sconce.Test.Worlds.Catch"
+    run = ["--learn", "--env", world, "--out", out, "--steps", "640"] ++ @small
+    assert capture_io(fn -> Play.run(run) end) =~ "#{world} · 4 rows · 20 updates of 32 steps"
+    said = capture_io(fn -> Play.run(["--resume", out, "--steps", "704"]) end)
+    assert said =~ "continues from step 640\n"
+    last = Path.join(out, "last.safetensors")
+    said = capture_io(fn -> Play.run([last, "--episodes", "5", "--render"]) end)
+    assert said =~ "#{world} · 5 episodes, 5 ended by the rules\n"
+    assert said =~ "#{world} · step 6 · return"
+
+    assert_raise Mix.Error, ~r/unknown environment/, fn ->
+      Play.run([last, "--env", "Sconce.Test.Worlds"])
+    end
   end
 
   test "an episode is shown and drawn" do
@@ -93,6 +116,7 @@ defmodule Mix.Tasks.Sconce.PlayTest do
            "--episodes does not go with --learn"},
           {["--learn", "--env", "duel", "--out", "run", "--opponent", "mixr"],
            ~s(did you mean "mixer"?)},
+          {["--resume"], "--out is required"},
           {["--resume", "a", "--out", "b"], "--resume a continues in its folder"}
         ] do
       error = assert_raise Mix.Error, fn -> Play.run(args) end

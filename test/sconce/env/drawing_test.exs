@@ -8,6 +8,7 @@ defmodule Sconce.Env.DrawingTest do
   alias Sconce.Env.Drawing
   alias Sconce.Env.Drawing.{Live, Svg, Terminal}
   alias Sconce.Policy
+  alias Sconce.Test.Worlds.Catch
 
   defp trace!(name) do
     {:ok, spec} = Env.spec(name)
@@ -18,9 +19,9 @@ defmodule Sconce.Env.DrawingTest do
   end
 
   test "every world has a picture whose shapes keep their kinds, and stay in view" do
-    for name <- Env.names() do
+    for name <- [Catch | Env.names()] do
       trace = trace!(name)
-      {{left, bottom, right, top} = view, pace_ms} = Drawing.view(name)
+      {{left, bottom, right, top} = view, pace_ms} = Drawing.view(trace)
       assert pace_ms > 0
       frames = Drawing.frames(trace)
       assert length(frames) == length(trace.states)
@@ -41,10 +42,10 @@ defmodule Sconce.Env.DrawingTest do
   end
 
   test "a trace becomes an animated SVG without scripts" do
-    for name <- Env.names() do
+    for name <- [Catch | Env.names()] do
       svg = name |> trace!() |> Svg.text()
       assert svg =~ ~r/^<svg .*<\/svg>\n$/s
-      assert svg =~ "#{name} · "
+      assert svg =~ "#{if name == Catch, do: inspect(Catch), else: name} · "
       assert svg =~ "<animate attributeName="
       refute svg =~ "script"
 

@@ -24,7 +24,12 @@ defmodule Sconce.Bench.Peers do
     {"forward lstm 256x2, packed 288", "lstm_full"},
     {"forward gru 256x2, packed 288", "gru_full"},
     {"forward mamba 256x2, packed 288", "mamba_full"},
-    {"forward sliding_window 256x2, packed 288", "attn_full"}
+    {"forward sliding_window 256x2, packed 288", "attn_full"},
+    {"env cart_pole, ", ["cartpole", "cartpole_scan128"]},
+    {"env mountain_car, ", "mountain_car"},
+    {"env pendulum, ", "pendulum"},
+    {"ppo cart_pole, an update", "ppo_update"},
+    {"ppo cart_pole, from start_link", "ppo_solve_475"}
   ]
 
   @columns [
@@ -47,7 +52,7 @@ defmodule Sconce.Bench.Peers do
     with {:ok, text} <- File.read(path),
          rows = for(line <- String.split(text, "\n", trim: true), do: parse(line)),
          [_ | _] = measured <- Enum.filter(rows, &measured?/1) do
-      {:ok, measured}
+      {:ok, Enum.map(measured, &of_a_step/1)}
     else
       [] -> {:error, "#{path}: no row of a peer"}
       {:error, reason} -> {:error, "#{path}: #{:file.format_error(reason)}"}
@@ -56,6 +61,14 @@ defmodule Sconce.Bench.Peers do
 
   # A peer that failed on a case has a row with the reason.
   defp measured?(row), do: Enum.all?(~w(peer case batch threads median_us), &is_map_key(row, &1))
+
+  # A case that ends in _scanN times N steps of environments in one call.
+  defp of_a_step(%{"case" => name, "median_us" => us} = row) do
+    case Regex.run(~r/_scan(\d+)\z/, name, capture: :all_but_first) do
+      [steps] -> %{row | "median_us" => us / String.to_integer(steps)}
+      nil -> row
+    end
+  end
 
   @doc """
   Parses a flat JSON object of texts, numbers, booleans and nulls.

@@ -1,17 +1,19 @@
 defmodule Sconce.Bench.Play do
   @moduledoc false
-  # The cases of `mix bench play`: steps of environments natively and from Elixir.
+  # The cases of `mix bench play`: steps of environments natively and from Elixir, and runs of PPO.
 
-  alias Sconce.Bench.{Case, Machine}
+  alias Sconce.Bench.{Case, Machine, PPO}
   alias Sconce.{Env, Figures, Native}
 
   @counts [1, 64, 4096]
   # Fields of the counters of an environment, each 4 bytes.
   @counters 4
 
-  @doc "All cases."
-  @spec all() :: [Case.t()]
-  def all do
+  @doc "All cases; those of PPO with one thread and with `threads`."
+  @spec all(pos_integer) :: [Case.t()]
+  def all(threads), do: steps() ++ PPO.all(threads)
+
+  defp steps do
     for name <- Env.names(), count <- @counts, {how, run} <- ways() do
       %Case{
         name: "env",
@@ -45,13 +47,33 @@ defmodule Sconce.Bench.Play do
   defp by_handle(env, inputs, budget) do
     :ok = Env.put(env, inputs)
     {us, {:ok, _ended}} = Case.time(fn -> Env.advance(env) end, budget)
+    {:ok, observation} = Env.read(env, :observation)
+    {:ok, reward} = Env.read(env, :reward)
+    check!(env, %{observation: observation, reward: reward})
     us
   end
 
   defp by_binaries(env, inputs, budget) do
-    {us, {:ok, %{reward: _}}} = Case.time(fn -> Env.step(env, inputs) end, budget)
+    {us, {:ok, step}} = Case.time(fn -> Env.step(env, inputs) end, budget)
+    check!(env, step)
     us
   end
+
+  # The last step has a finite reward and a finite observation for each row, and every environment has stepped as often.
+  defp check!(env, %{observation: observation, reward: reward}) do
+    {:ok, steps} = Env.steps(env)
+    numbers = byte_size(observation) + byte_size(reward)
+
+    numbers == 4 * env.rows * (env.spec.observation_size + 1) ||
+      raise "#{numbers} bytes of a step"
+
+    finite?(observation <> reward) || raise "a number of a step is not finite"
+    (steps > 0 and rem(steps, env.count) == 0) || raise "#{steps} steps"
+  end
+
+  # NaN and infinities do not match the segment of a float.
+  defp finite?(<<_number::float-32-little, rest::binary>>), do: finite?(rest)
+  defp finite?(rest), do: rest == ""
 
   # A class or a number that every world takes, different from row to row.
   defp inputs(env) do

@@ -4,7 +4,7 @@ defmodule Sconce.Bench.PeersTest do
   import ExUnit.CaptureIO
   import Sconce.Test.Scratch
 
-  alias Sconce.Bench.{Case, Cases, Peers}
+  alias Sconce.Bench.{Case, Cases, Peers, Play}
 
   doctest Peers
 
@@ -119,6 +119,28 @@ defmodule Sconce.Bench.PeersTest do
     assert packed != [] and other != []
     for bench <- packed, do: assert([_ | _] = Peers.theirs(bench))
     for bench <- other, do: assert(Peers.theirs(bench) == [])
+  end
+
+  test "steps of three worlds and learning have peers" do
+    {shared, other} =
+      Play.all(2)
+      |> Enum.split_with(&(Case.title(&1) =~ ~r/^(ppo|env (cart_pole|mountain_car|pendulum)),? /))
+
+    # Three sizes, three ways; an update and a run, with one and two threads.
+    assert length(shared) == 3 * 3 * 3 + 4
+    for bench <- shared, do: assert([_ | _] = Peers.theirs(bench))
+    for bench <- other, do: assert(Peers.theirs(bench) == [])
+  end
+
+  test "a compiled loop of 128 steps counts as one step" do
+    path =
+      file(
+        ~s({"peer": "jax-own", "case": "cartpole_scan128", "batch": 64, "threads": 1, "median_us": 1280})
+      )
+
+    assert {:ok, [row]} = Peers.read(path)
+    bench = ours("cart_pole, native loop", %{name: "env", batch: 64, threads: 1})
+    assert %{peer: "jax-own", peer_us: 10.0, of_peer: 5.0} = Peers.beside(bench, [row])
   end
 
   describe "the runner" do

@@ -2,7 +2,7 @@ defmodule Sconce.Env.Drawing.Live do
   @moduledoc false
   # Shows a trace as text: in a terminal as a film that the key q ends, elsewhere as a few pictures.
 
-  alias Sconce.Env.Drawing
+  alias Sconce.Env.{Drawing, Hosting}
   alias Sconce.Env.Drawing.Terminal
   alias Sconce.Figures
 
@@ -28,7 +28,7 @@ defmodule Sconce.Env.Drawing.Live do
   end
 
   defp film(trace, frames, keys) do
-    {_view, pace_ms} = Drawing.view(trace.env)
+    {_view, pace_ms} = Drawing.view(trace)
     start = System.monotonic_time(:millisecond)
     IO.write("\e[?25l")
     reel(trace, frames, keys, {start, pace_ms, nil})
@@ -62,10 +62,13 @@ defmodule Sconce.Env.Drawing.Live do
   @doc "Returns picture number `at` of a trace and a line of figures."
   @spec picture(map, tuple, non_neg_integer) :: String.t()
   def picture(trace, frames, at) do
-    {view, _pace_ms} = Drawing.view(trace.env)
+    {view, _pace_ms} = Drawing.view(trace)
     sum = trace.rewards |> Enum.take(at) |> Enum.sum()
     lines = frames |> elem(at) |> Terminal.picture(view, @columns, @rows)
-    figures = "#{trace.env} · step #{Figures.grouped(at)} · return #{Float.round(sum / 1, 1)}"
+
+    figures =
+      "#{Hosting.label(trace.env)} · step #{Figures.grouped(at)} · return #{Float.round(sum / 1, 1)}"
+
     Enum.map_join(lines ++ [figures], &(&1 <> "\n"))
   end
 

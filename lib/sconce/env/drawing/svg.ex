@@ -2,7 +2,7 @@ defmodule Sconce.Env.Drawing.Svg do
   @moduledoc false
   # Draws a trace as an animated SVG: each number of a shape that changes is animated by SMIL, without scripts.
 
-  alias Sconce.Env.Drawing
+  alias Sconce.Env.{Drawing, Hosting}
   alias Sconce.{Error, Files, Figures, Text}
   alias Sconce.Trainer.Curve.Page
 
@@ -19,7 +19,7 @@ defmodule Sconce.Env.Drawing.Svg do
   @doc "Returns an animated picture of a trace."
   @spec text(map) :: String.t()
   def text(trace) do
-    {{left, bottom, right, top} = view, pace_ms} = Drawing.view(trace.env)
+    {{left, bottom, right, top} = view, pace_ms} = Drawing.view(trace)
     scale = (@width - 2 * @margin) / (right - left)
     height = round((top - bottom) * scale) + 2 * @margin + @title_height
     frames = trace |> Drawing.frames() |> thinned()
@@ -49,7 +49,7 @@ defmodule Sconce.Env.Drawing.Svg do
     steps = Figures.counted(length(trace.rewards), "step")
 
     Text.printable(
-      "#{trace.env} · #{steps} · return #{Float.round(Enum.sum(trace.rewards) / 1, 1)}"
+      "#{Hosting.label(trace.env)} · #{steps} · return #{Float.round(Enum.sum(trace.rewards) / 1, 1)}"
     )
   end
 

@@ -5,7 +5,7 @@ use sconce_tensor::{Error, Result, dispatch};
 
 /// The values that one number of an input may have.
 #[derive(Debug, Clone)]
-pub(super) struct Label {
+pub(crate) struct Label {
     name: String,
     /// The number of classes, or 0 for a number that is not a class.
     classes: f32,
@@ -15,7 +15,7 @@ pub(super) struct Label {
 
 impl Label {
     /// The labels of all parts, in order.
-    pub(super) fn all(parts: &[InputPart]) -> Vec<Label> {
+    pub(crate) fn all(parts: &[InputPart]) -> Vec<Label> {
         parts.iter().flat_map(Label::of).collect()
     }
 
@@ -49,7 +49,7 @@ fn allows(classes: f32, value: f32) -> bool {
 ///
 /// # Errors
 /// `OutOfRange` for NaN, an infinity, and a number that is not a class; it names the input and the row.
-pub(super) fn check(labels: &[Label], inputs: &[f32]) -> Result<()> {
+pub(crate) fn check(labels: &[Label], inputs: &[f32]) -> Result<()> {
     if let [label] = labels {
         let mut bad = 0;
         count_bad(&mut bad, label.classes, inputs);

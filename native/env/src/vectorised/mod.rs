@@ -12,14 +12,15 @@ use sconce_tensor::simd::LANES;
 use sconce_tensor::{Error, Result, pool};
 
 pub use autoreset::Autoreset;
+pub(crate) use inputs::{Label, check};
 pub(crate) use kernel::Kernel;
 pub use options::{EnvOptions, EnvSpec, names, spec};
 pub use snapshot::EnvSnapshot;
 
 use crate::worlds::World;
-use inputs::Label;
 use kernel::Rules;
-use shard::{BLOCKS, Buffers, Counters, ENVS, Lanes, Log, Memory, Shard, push, status};
+pub(crate) use shard::push;
+use shard::{BLOCKS, Buffers, Counters, ENVS, Lanes, Log, Memory, Shard, status};
 
 /// Bound on each number of a state that a caller sets. Angles within it are reduced precisely.
 const MAX_STATE: f32 = 8192.0;
@@ -290,7 +291,7 @@ impl Envs {
                 return Err(Error::mismatch(what, "a running episode", "one that has ended"));
             }
         }
-        inputs::check(&self.labels, inputs)
+        check(&self.labels, inputs)
     }
 
     /// Cuts the environments and the buffers of a call into shards.

@@ -1,5 +1,8 @@
 //! Options of vectorised environments, and the description of a world.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use sconce_game::InputPart;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
@@ -8,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::autoreset::Autoreset;
 use super::kernel::Rules;
 use super::shard::MAX_TERMS;
+use crate::hosted::{Host, HostSpec};
 use crate::worlds::{TABLE, World, unknown};
 
 /// Maximum number of environments.
@@ -48,6 +52,9 @@ pub struct EnvOptions {
     pub reward_weights: Vec<(String, f32)>,
     /// Scripted player for seat 1 of a world with two seats. Without it both seats are rows.
     pub opponent: Option<String>,
+    /// The world and the processes that step it, for a world whose rules are not native.
+    #[serde(skip)]
+    pub host: Option<Arc<Host>>,
 }
 
 impl Default for EnvOptions {
@@ -63,6 +70,7 @@ impl Default for EnvOptions {
             frame_stack: 1,
             reward_weights: Vec::new(),
             opponent: None,
+            host: None,
         }
     }
 }
@@ -71,7 +79,7 @@ impl Default for EnvOptions {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EnvSpec {
     /// Name of the world.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Numbers in an observation, all stacked ones together.
     pub observation_size: usize,
     /// Parts of an input.
@@ -81,9 +89,9 @@ pub struct EnvSpec {
     /// Steps of the world after which an episode is truncated.
     pub time_limit: u32,
     /// Names of the terms whose weighted sum is the reward.
-    pub reward_terms: Vec<&'static str>,
+    pub reward_terms: Vec<Cow<'static, str>>,
     /// Names of the scripted players.
-    pub players: Vec<&'static str>,
+    pub players: Vec<Cow<'static, str>>,
     /// Mean return at which the world counts as solved.
     pub solved: Option<f32>,
 }
@@ -99,7 +107,10 @@ pub fn names() -> Vec<&'static str> {
 /// `NotFound` for an unknown world, reward term or opponent, `OutOfRange` for a number, `NonFinite` for a weight,
 /// `Mismatch` for an opponent in a world with one seat.
 pub fn spec(options: &EnvOptions) -> Result<EnvSpec> {
-    options.resolve().map(|(_, _, spec)| spec)
+    match &options.host {
+        None => options.resolve().map(|(_, _, spec)| spec),
+        Some(host) => options.hosted(host.spec()),
+    }
 }
 
 impl EnvSpec {
@@ -113,11 +124,7 @@ impl EnvOptions {
     /// Checks the options and looks up their names.
     pub(super) fn resolve(&self) -> Result<(&'static World, Rules, EnvSpec)> {
         let world = World::find(&self.env)?;
-        within("count", self.count, MAX_COUNT)?;
-        within("action_repeat", self.action_repeat as usize, MAX_REPEAT as usize)?;
-        within("frame_stack", self.frame_stack, MAX_STACK)?;
-        let limit = self.time_limit.unwrap_or(world.time_limit);
-        within("time_limit", limit as usize, MAX_TIME_LIMIT as usize)?;
+        let limit = self.limit(world.time_limit)?;
         if self.opponent.is_some() && world.kernel.seats == 1 {
             return Err(Error::mismatch("opponent", "a world with two seats", world.name));
         }
@@ -132,28 +139,72 @@ impl EnvOptions {
             moves: Rng::new(self.seed, "env.opponent", 0),
         };
         let spec = EnvSpec {
-            name: world.name,
+            name: world.name.into(),
             observation_size: world.kernel.observation * self.frame_stack,
             inputs: (world.inputs)(),
             seats: if rules.opponent.is_some() { 1 } else { world.kernel.seats },
             time_limit: limit,
-            reward_terms: world.terms.to_vec(),
-            players: world.players.iter().map(|(name, _)| *name).collect(),
+            reward_terms: world.terms.iter().map(|name| (*name).into()).collect(),
+            players: world.players.iter().map(|(name, _)| (*name).into()).collect(),
             solved: world.solved,
         };
-        let numbers = self.count * spec.seats * spec.observation_size;
-        within("numbers in all observations", numbers, MAX_NUMBERS)?;
+        self.check_numbers(&spec)?;
         Ok((world, rules, spec))
+    }
+
+    /// The description of a hosted world under these options.
+    fn hosted(&self, world: &HostSpec) -> Result<EnvSpec> {
+        if self.opponent.is_some() {
+            return Err(Error::mismatch("opponent", "a world with two seats", &world.name));
+        }
+        let spec = EnvSpec {
+            name: world.name.clone().into(),
+            observation_size: world.observation_size.saturating_mul(self.frame_stack),
+            inputs: world.inputs.clone(),
+            seats: 1,
+            time_limit: self.limit(world.time_limit)?,
+            reward_terms: world.reward_terms.iter().map(|name| name.clone().into()).collect(),
+            players: vec![],
+            solved: world.solved,
+        };
+        self.term_weights(world.reward_terms.iter().map(String::as_str))?;
+        self.check_numbers(&spec)?;
+        Ok(spec)
+    }
+
+    /// Checks the numbers that all worlds have, and returns the time limit.
+    fn limit(&self, own: u32) -> Result<u32> {
+        within("count", self.count, MAX_COUNT)?;
+        within("action_repeat", self.action_repeat as usize, MAX_REPEAT as usize)?;
+        within("frame_stack", self.frame_stack, MAX_STACK)?;
+        let limit = self.time_limit.unwrap_or(own);
+        within("time_limit", limit as usize, MAX_TIME_LIMIT as usize)?;
+        Ok(limit)
+    }
+
+    fn check_numbers(&self, spec: &EnvSpec) -> Result<()> {
+        let numbers = self.count.saturating_mul(spec.seats).saturating_mul(spec.observation_size);
+        within("numbers in all observations", numbers, MAX_NUMBERS)
     }
 
     /// The weight of each term.
     fn weights(&self, world: &World) -> Result<[f32; MAX_TERMS]> {
         let mut weights = [1.0; MAX_TERMS];
+        let own = self.term_weights(world.terms.iter().copied())?;
+        weights.iter_mut().zip(own).for_each(|(slot, weight)| *slot = weight);
+        Ok(weights)
+    }
+
+    /// The weight of each of these terms.
+    pub(crate) fn term_weights<'a>(
+        &self,
+        terms: impl Iterator<Item = &'a str> + Clone,
+    ) -> Result<Vec<f32>> {
+        let mut weights: Vec<f32> = terms.clone().map(|_| 1.0).collect();
         for (name, weight) in &self.reward_weights {
-            let found = world.terms.iter().position(|term| term == name);
+            let found = terms.clone().position(|term| term == name);
             let slot = found.and_then(|at| weights.get_mut(at));
-            let slot =
-                slot.ok_or_else(|| unknown("reward term", name, world.terms.iter().copied()))?;
+            let slot = slot.ok_or_else(|| unknown("reward term", name, terms.clone()))?;
             if !weight.is_finite() {
                 let what = format!("weight of {name}");
                 return Err(Error::NonFinite { what, value: f64::from(*weight) });

@@ -34,7 +34,7 @@ impl Envs {
     /// Copies the state of all environments.
     pub fn snapshot(&self) -> EnvSnapshot {
         let mut snapshot = EnvSnapshot {
-            env: self.spec.name.into(),
+            env: self.spec.name.to_string(),
             seed: self.seed,
             stack: self.stack.clone(),
             ..EnvSnapshot::default()
@@ -74,7 +74,7 @@ impl Envs {
 
     fn check_snapshot(&self, snapshot: &EnvSnapshot) -> Result<()> {
         if snapshot.env != self.spec.name {
-            return Err(Error::mismatch("snapshot", self.spec.name, &snapshot.env));
+            return Err(Error::mismatch("snapshot", &self.spec.name, &snapshot.env));
         }
         let count = self.options.count;
         let lengths = [

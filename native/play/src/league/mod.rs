@@ -65,7 +65,7 @@ impl League {
         saved: Option<LeagueState>,
     ) -> Result<Self> {
         if env.seats != 2 {
-            return Err(Error::mismatch("opponents", "an environment with two seats", env.name));
+            return Err(Error::mismatch("opponents", "an environment with two seats", &env.name));
         }
         let mut league = League {
             options: options.clone(),
@@ -230,7 +230,7 @@ fn named(update: u64) -> String {
 /// A given opponent, and the digest of its file.
 fn given(name: &str, env: &EnvSpec) -> Result<(Frozen, Option<String>)> {
     if !name.contains(['.', '/', '\\']) {
-        return Ok((Frozen::Scripted(sconce_env::player(env.name, name)?), None));
+        return Ok((Frozen::Scripted(sconce_env::player(&env.name, name)?), None));
     }
     let path = Path::new(name);
     let policy = Policy::load(path)?;

@@ -51,7 +51,7 @@ fn options(updates: u64, more: Value) -> PpoOptions {
 }
 
 fn go(spec: &Spec, options: &PpoOptions, out: &Path, resume: bool) -> Result<PlayReport> {
-    run(Task { spec, env: "duel", resume }, options, out, &|_| {}, &GO)
+    run(Task { spec, env: "duel", host: None, inbox: None, resume }, options, out, &|_| {}, &GO)
 }
 
 /// The bytes of every array of a state, and its league.
@@ -154,7 +154,7 @@ fn a_resumed_league_has_the_bits_of_one_that_was_not_interrupted() {
                 stop.store(*updates.borrow() == 4, Ordering::Relaxed);
             }
         };
-        let task = Task { spec: &spec, env: "duel", resume: false };
+        let task = Task { spec: &spec, env: "duel", host: None, inbox: None, resume: false };
         let report = run(task, &given, parts.path(), &half, &stop).unwrap();
         assert_eq!((report.stopped, report.updates), (Stopped::Stopped, 4));
         let report = go(&spec, &given, parts.path(), true).unwrap();
@@ -226,7 +226,7 @@ fn leagues_that_cannot_be_are_refused() {
     let narrow = Spec { embedding: Embedding::vector(3), ..mlp() };
     let narrow = saved(&narrow, &files, "narrow.st");
     assert!(refused(json!({"opponents": [narrow]})).contains("observation"));
-    let task = Task { spec: &mlp(), env: "cart_pole", resume: false };
+    let task = Task { spec: &mlp(), env: "cart_pole", host: None, inbox: None, resume: false };
     let error = run(task, &options(1, json!({})), out.path(), &|_| {}, &GO).unwrap_err();
     assert!(error.to_string().contains("two seats"), "{error}");
     let own = saved(&mlp(), &files, "own.st");

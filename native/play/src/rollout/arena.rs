@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sconce_env::{EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped};
+use sconce_env::{EnvOptions, EnvSpec, Episode, Numbers, Stepped, VectorEnv};
 use sconce_nn::sampling::Sampling;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
@@ -36,7 +36,7 @@ pub(crate) fn score(ret: f32) -> f64 {
 
 /// Environments of which the learner plays some rows, or all without opponents.
 pub(crate) struct Arena {
-    envs: Envs,
+    envs: Box<dyn VectorEnv>,
     opposition: Option<Opposition>,
 }
 
@@ -60,6 +60,8 @@ struct Opposition {
     first: u64,
     /// Steps so far.
     steps: u64,
+    /// Observations in a row.
+    frame_stack: usize,
     rows: Rows,
 }
 
@@ -76,8 +78,9 @@ struct Rows {
 impl Arena {
     /// Environments with opponents in all but the share `self_play` of them, if there is one.
     pub(crate) fn new(options: &EnvOptions, self_play: Option<f64>) -> Result<Self> {
-        let envs = Envs::new(options)?;
-        let opposition = self_play.map(|share| Opposition::new(&envs, share)).transpose()?;
+        let envs = sconce_env::open(options)?;
+        let opposition =
+            self_play.map(|share| Opposition::new(&*envs, options, share)).transpose()?;
         Ok(Arena { envs, opposition })
     }
 
@@ -90,8 +93,9 @@ impl Arena {
         self.envs.spec()
     }
 
-    pub(crate) fn options(&self) -> &EnvOptions {
-        self.envs.options()
+    /// Number of environments.
+    pub(crate) fn count(&self) -> usize {
+        self.envs.count()
     }
 
     pub(crate) fn state(&self, env: usize) -> Vec<f32> {
@@ -102,12 +106,17 @@ impl Arena {
         self.envs.take_terms()
     }
 
-    pub(crate) fn snapshot(&self) -> EnvSnapshot {
-        self.envs.snapshot()
+    pub(crate) fn numbers(&self) -> Result<Numbers> {
+        self.envs.numbers()
     }
 
-    pub(crate) fn restore(&mut self, snapshot: &EnvSnapshot) -> Result<()> {
-        self.envs.restore(snapshot)
+    /// Goes on from a state. Returns the learner's rows that could not, and have begun their next episode instead.
+    pub(crate) fn restore(&mut self, numbers: &Numbers) -> Result<Vec<u32>> {
+        let begun = self.envs.restore(numbers)?;
+        let Some(own) = &mut self.opposition else { return Ok(begun) };
+        self.envs.observe(&mut own.rows.observations);
+        let at = |row: &u32| own.own.binary_search(row).ok().map(|at| at as u32);
+        Ok(begun.iter().filter_map(at).collect())
     }
 
     /// Writes the present observations of the learner's rows.
@@ -123,7 +132,7 @@ impl Arena {
     pub(crate) fn step(&mut self, inputs: &[f32], out: &mut Stepped<'_>) -> Result<()> {
         match &mut self.opposition {
             None => self.envs.step(inputs, out),
-            Some(own) => own.step(&mut self.envs, inputs, out),
+            Some(own) => own.step(&mut *self.envs, inputs, out),
         }
     }
 
@@ -194,7 +203,6 @@ impl Arena {
             seated.restore(&mut previous, &mut memory)?;
         }
         own.steps = saved.steps;
-        self.envs.observe(&mut own.rows.observations);
         Ok(())
     }
 }
@@ -220,8 +228,8 @@ fn before(env: u64, share: f64) -> u64 {
 }
 
 impl Opposition {
-    fn new(envs: &Envs, share: f64) -> Result<Self> {
-        let (options, spec) = (envs.options(), envs.spec());
+    fn new(envs: &dyn VectorEnv, options: &EnvOptions, share: f64) -> Result<Self> {
+        let spec = envs.spec();
         if spec.seats != 2 {
             return Err(Error::mismatch("seats of the environment", 2, spec.seats));
         }
@@ -251,6 +259,7 @@ impl Opposition {
             rng: Rng::new(options.seed, "play.opponent", 0),
             first: options.first,
             steps: 0,
+            frame_stack: options.frame_stack,
             rows: Rows {
                 inputs: vec![0.0; rows * spec.labels()],
                 observations,
@@ -266,8 +275,13 @@ impl Opposition {
         self.met.iter().flatten().copied().collect()
     }
 
-    fn step(&mut self, envs: &mut Envs, inputs: &[f32], out: &mut Stepped<'_>) -> Result<()> {
-        self.choose(envs, inputs)?;
+    fn step(
+        &mut self,
+        envs: &mut dyn VectorEnv,
+        inputs: &[f32],
+        out: &mut Stepped<'_>,
+    ) -> Result<()> {
+        self.choose(envs.spec(), inputs)?;
         let rows = &mut self.rows;
         envs.step(
             &rows.inputs,
@@ -289,15 +303,13 @@ impl Opposition {
     }
 
     /// Fills the inputs of all rows.
-    fn choose(&mut self, envs: &Envs, inputs: &[f32]) -> Result<()> {
-        let (spec, sampling) = (envs.spec(), Sampling::default());
-        let labels = spec.labels();
+    fn choose(&mut self, spec: &EnvSpec, inputs: &[f32]) -> Result<()> {
+        let (labels, sampling) = (spec.labels(), Sampling::default());
         for (row, input) in self.own.iter().zip(inputs.chunks_exact(labels.max(1))) {
             self.rows.inputs[*row as usize * labels..][..labels].copy_from_slice(input);
         }
         let at = (self.rng, self.steps << 32 | (2 * self.first));
-        let stack = envs.options().frame_stack;
-        let seen = Seen::of(spec, stack, &self.rows.observations, &sampling, at);
+        let seen = Seen::of(spec, self.frame_stack, &self.rows.observations, &sampling, at);
         self.seated.values_mut().try_for_each(|own| own.act(&seen, &mut self.rows.inputs))
     }
 
@@ -320,7 +332,7 @@ impl Opposition {
     }
 
     /// Notes the results of the episodes that ended, and seats the next opponent there.
-    fn finish(&mut self, envs: &mut Envs) -> Result<()> {
+    fn finish(&mut self, envs: &mut dyn VectorEnv) -> Result<()> {
         let mut ended = vec![];
         envs.episodes(&mut ended);
         let mut vacant = vec![];

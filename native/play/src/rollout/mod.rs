@@ -22,7 +22,6 @@ use sconce_tensor::{Error, Result};
 pub(crate) use arena::score;
 pub use arena::{Match, MemberId};
 pub(crate) use frames::{Outcome, embedded};
-pub use saved::PlayerNumbers;
 pub use seated::Frozen;
 pub(crate) use seated::{Seated, Seen};
 pub(crate) use shard::Shard;
@@ -94,6 +93,11 @@ impl Player {
             all.push(shard);
         }
         Ok(Player { shards: all, spec, seed: options.seed, rows, steps: 0 })
+    }
+
+    /// A player without environments, for a run whose games are live.
+    pub(crate) fn idle(spec: EnvSpec, rows: usize) -> Self {
+        Player { shards: vec![], spec, seed: 0, rows, steps: 0 }
     }
 
     /// The description of the environments.

@@ -9,10 +9,11 @@ mod report;
 mod save;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use sconce_env::EnvOptions;
+use sconce_env::{EnvOptions, EnvSpec, Host};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::{Error, Result, memory, pool};
 use sconce_train::eval::pool_of;
@@ -24,6 +25,7 @@ pub use report::{Event, PlayReport, Stopped, read_report};
 
 use crate::league::League;
 use crate::learner::{Learner, Taught, Updated};
+use crate::live::{Inbox, Live};
 use crate::options::{Initialisation, PpoOptions};
 use crate::rollout::{Player, Rollout};
 use crate::statistics::Statistics;
@@ -38,8 +40,19 @@ pub struct Task<'a> {
     pub spec: &'a Spec,
     /// Name of the environment.
     pub env: &'a str,
+    /// The processes of an environment whose rules are not native.
+    pub host: Option<&'a Arc<Host>>,
+    /// Where segments of live games come from, for a run without environments.
+    pub inbox: Option<&'a Arc<Inbox>>,
     /// Whether the run goes on from its last state.
     pub resume: bool,
+}
+
+impl Task<'_> {
+    /// Options of the environments.
+    fn world(&self, options: &PpoOptions) -> EnvOptions {
+        EnvOptions { host: self.host.cloned(), ..options.env(self.env) }
+    }
 }
 
 /// Learns from play, with all files of the run in `out`.
@@ -79,6 +92,7 @@ struct Run<'a> {
     events: &'a dyn Fn(Event),
     cancel: &'a AtomicBool,
     player: Player,
+    live: Option<Live>,
     learner: Learner,
     progress: Progress,
     statistics: Statistics,
@@ -111,10 +125,13 @@ impl<'a> Run<'a> {
             None => first_policy(task.spec, options)?,
         };
         let league = league_of(task, options, folder.path(), earlier.as_ref())?;
-        let world = options.env(task.env);
-        let mut player = match &league {
-            None => Player::new(&world, &policy)?,
-            Some(_) => Player::against(&world, &policy, options.league.self_play_share)?,
+        let world = task.world(options);
+        let mut player = match (task.inbox, &league) {
+            (Some(_), _) => {
+                Player::idle(live_spec(task, options, &policy)?, options.world.environments)
+            }
+            (None, None) => Player::new(&world, &policy)?,
+            (None, Some(_)) => Player::against(&world, &policy, options.league.self_play_share)?,
         };
         options.check_length(player.rows())?;
         if player.spec().seats > 1 && options.schedule.target_return.is_some() {
@@ -147,6 +164,8 @@ impl<'a> Run<'a> {
         let updates = options.schedule.steps / options.update_steps(player.rows());
         Record::new(task, options).write(&folder)?;
         let before = progress.seconds;
+        let max_lag = options.rollout.max_lag;
+        let live = task.inbox.map(|inbox| Live::new(inbox.clone(), max_lag, progress.steps));
         let run = Run {
             env: task.env,
             options,
@@ -154,6 +173,7 @@ impl<'a> Run<'a> {
             events,
             cancel,
             player,
+            live,
             learner,
             progress,
             statistics,
@@ -194,7 +214,11 @@ impl<'a> Run<'a> {
             if self.budget_is_spent() {
                 return Ok(Stopped::Budget);
             }
-            self.update()?;
+            match self.update() {
+                // The run was stopped while it waited for live games.
+                Err(Error::Cancelled) => return Ok(Stopped::Stopped),
+                other => other?,
+            }
             if self.progress.updates.is_multiple_of(self.options.saving.save_every) {
                 self.save()?;
             }
@@ -219,7 +243,14 @@ impl<'a> Run<'a> {
         let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
         let policy = self.policy()?;
         self.meet(&policy)?;
-        let mut segments = self.player.play(&policy, plan)?;
+        let version = self.progress.updates;
+        let mut segments = match &mut self.live {
+            None => self.player.play(&policy, plan)?,
+            Some(live) => {
+                let decisions = self.options.update_steps(self.player.rows()) as usize;
+                live.play(&policy, version, decisions, self.cancel)?
+            }
+        };
         if self.statistics.observes() {
             self.statistics.observe(&self.player.take_observed()?)?;
         }
@@ -242,8 +273,13 @@ impl<'a> Run<'a> {
         Policy::from_weights(&spec, policy.weights().clone())
     }
 
-    fn count(&mut self, updated: Updated, [played, seconds]: [f64; 2], done: f64) {
-        let (episodes, terms) = (self.player.episodes(), self.player.take_terms());
+    fn count(&mut self, mut updated: Updated, [played, seconds]: [f64; 2], done: f64) {
+        let (mut episodes, terms) = (self.player.episodes(), self.player.take_terms());
+        if let Some(live) = &mut self.live {
+            episodes = live.take_episodes();
+            let figures = live.take_figures().map(|(name, figure)| (name.to_string(), figure));
+            updated.figures.named.extend(figures);
+        }
         let update_steps = self.options.update_steps(self.player.rows());
         let returns = self.has_returns();
         let matches = self.player.take_matches();
@@ -253,7 +289,7 @@ impl<'a> Run<'a> {
         }
         let progress = &mut self.progress;
         progress.updates += 1;
-        progress.steps = self.player.steps();
+        progress.steps = self.live.as_ref().map_or(self.player.steps(), Live::steps);
         progress.seconds = self.before + self.clock.elapsed().as_secs_f64();
         progress.count(&episodes);
         let names = self.player.spec().reward_terms.iter();
@@ -327,12 +363,39 @@ fn league_of(
     folder: &Path,
     earlier: Option<&save::Earlier>,
 ) -> Result<Option<League>> {
-    if !options.has_league() {
+    if !options.has_league() || task.inbox.is_some() {
         return Ok(None);
     }
-    let (env, saved) =
-        (sconce_env::spec(&options.env(task.env))?, earlier.and_then(|e| e.league()));
+    let (env, saved) = (sconce_env::spec(&task.world(options))?, earlier.and_then(|e| e.league()));
     League::new(&options.league, &env, folder, options.machine.seed, saved).map(Some)
+}
+
+/// The description of live games.
+///
+/// # Errors
+/// `Mismatch` for an option that needs environments.
+fn live_spec(task: Task<'_>, options: &PpoOptions, policy: &Policy) -> Result<EnvSpec> {
+    let (rollout, weights) = (&options.rollout, &options.weights);
+    for (name, given) in [
+        ("normalise_observations", rollout.normalise_observations),
+        ("normalise_rewards", rollout.normalise_rewards),
+        ("teacher", weights.teacher.is_some()),
+        ("opponents", options.has_league()),
+    ] {
+        if given {
+            return Err(Error::mismatch(name, "a run with environments", "live games"));
+        }
+    }
+    Ok(EnvSpec {
+        name: task.env.to_string().into(),
+        observation_size: policy.spec().embedding.raw_width(),
+        inputs: vec![],
+        seats: 1,
+        time_limit: u32::MAX,
+        reward_terms: vec![],
+        players: vec![],
+        solved: None,
+    })
 }
 
 /// Observes a rollout of the first policy in environments of another seed: otherwise the first update would see
@@ -346,7 +409,7 @@ fn first_statistics(
     if !statistics.observes() {
         return Ok(());
     }
-    let env = options.env(task.env);
+    let env = task.world(options);
     let mut player = Player::new(&EnvOptions { seed: env.seed.wrapping_add(1), ..env }, policy)?;
     player.observe();
     let steps = options.rollout.rollout_steps;

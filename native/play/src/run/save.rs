@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sconce_env::Numbers;
 use sconce_nn::checkpoint::{self, Checkpoint, Optimiser, Snapshot};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::error::Difference;
@@ -16,7 +17,7 @@ use super::{Run, Task};
 use crate::league::{League, LeagueState};
 use crate::learner::Learner;
 use crate::options::PpoOptions;
-use crate::rollout::{Player, PlayerNumbers};
+use crate::rollout::Player;
 use crate::statistics::Statistics;
 
 /// Name of the player's arrays beside those of the optimiser.
@@ -131,11 +132,8 @@ impl Earlier {
         let (player_numbers, moments): (Optimiser, Optimiser) =
             checkpoint.optimiser.into_iter().partition(|(name, _)| name.starts_with(PLAYER));
         learner.load_moments(progress.optimiser_updates, &moments)?;
-        let own = |(name, numbers): (String, Vec<f32>)| {
-            (name.trim_start_matches(PLAYER).to_string(), numbers)
-        };
-        let numbers: PlayerNumbers = player_numbers.into_iter().map(own).collect();
-        player.restore(&numbers)?;
+        let numbers = Numbers(player_numbers).nested(PLAYER);
+        player.restore(&numbers, learner.stepper().policy())?;
         if let Some(league) = league {
             player.restore_opponents(&numbers, league.players())?;
         }
@@ -199,9 +197,9 @@ impl Run<'_> {
         };
         let state = serde_json::to_value(state).map_err(|e| Error::corrupt("progress", e))?;
         let moments = stepper.optimiser().state()?.into_iter();
-        let mut all: Optimiser = moments.map(|(name, own)| (name, own.into_owned())).collect();
-        let player = self.player.numbers()?.into_iter();
-        all.extend(player.map(|(name, numbers)| (format!("{PLAYER}{name}"), numbers)));
-        Ok(self.policy()?.snapshot(self.notes(self.progress.updates), all)?.of_run(state))
+        let all: Optimiser = moments.map(|(name, own)| (name, own.into_owned())).collect();
+        let mut numbers = Numbers(all);
+        numbers.nest(PLAYER, self.player.numbers()?);
+        Ok(self.policy()?.snapshot(self.notes(self.progress.updates), numbers.0)?.of_run(state))
     }
 }

@@ -55,7 +55,7 @@ fn go(
     out: &Path,
     resume: bool,
 ) -> Result<PlayReport> {
-    run(Task { spec, env, resume }, options, out, &|_| {}, &GO)
+    run(Task { spec, env, host: None, inbox: None, resume }, options, out, &|_| {}, &GO)
 }
 
 /// The bytes of every array of a state.
@@ -89,7 +89,7 @@ fn a_resumed_run_has_the_bits_of_one_that_was_not_interrupted() {
             }
         };
         let given = options(more);
-        let task = Task { spec: &spec, env, resume: false };
+        let task = Task { spec: &spec, env, host: None, inbox: None, resume: false };
         let report = run(task, &given, parts.path(), &half, &stop).unwrap();
         assert_eq!((report.stopped, report.updates), (Stopped::Stopped, 2));
         let report = go(&spec, env, &given, parts.path(), true).unwrap();
@@ -123,7 +123,7 @@ fn the_best_policy_and_a_report_are_written_and_every_update_is_told() {
     let told = RefCell::new(vec![]);
     let tell = |event: Event| told.borrow_mut().push(serde_json::to_value(event).unwrap());
     let (spec, options) = (mlp(), options(json!({})));
-    let task = Task { spec: &spec, env: "cart_pole", resume: false };
+    let task = Task { spec: &spec, env: "cart_pole", host: None, inbox: None, resume: false };
     let report = run(task, &options, out.path(), &tell, &GO).unwrap();
     assert_eq!((report.updates, report.steps, report.history.len()), (4, 160, 4));
     assert!(report.episodes > 0 && report.mean_return.is_some_and(|mean| mean > 5.0));
@@ -181,7 +181,7 @@ fn a_run_ends_at_its_target_and_one_that_is_stopped_at_once_has_no_report() {
     let report = go(&mlp(), "cart_pole", &options(given), out.path(), false).unwrap();
     assert_eq!(report.stopped, Stopped::Target);
     let (spec, stop, out) = (mlp(), AtomicBool::new(true), TempDir::new().unwrap());
-    let task = Task { spec: &spec, env: "cart_pole", resume: false };
+    let task = Task { spec: &spec, env: "cart_pole", host: None, inbox: None, resume: false };
     let result = run(task, &options(json!({})), out.path(), &|_| {}, &stop);
     assert!(matches!(result, Err(Error::Cancelled)));
 }

@@ -57,6 +57,10 @@ impl Session {
         }
         let (now, next) = self.moments.next();
         next.frames = now.frames.saturating_add(1);
+        if let Some(recorder) = &mut self.recorder {
+            let (frame, version) = (self.asked.row.frame(), self.model.version());
+            recorder.note(&now.state, frame, &next.decision, version);
+        }
         next.past.push(&next.decision.choices);
         self.moments.advance(self.asked.way == Way::Plan);
         self.ring.push(self.asked.row.frame());

@@ -43,7 +43,7 @@ impl Session {
         let frames = self.moments.now().frames;
         self.model.remembers()
             && match self.options.mode {
-                Mode::Carry => frames == 0,
+                Mode::Carry => frames == 0 && !self.records(),
                 Mode::Window => true,
                 Mode::Resync(every) => frames.is_multiple_of(every),
             }

@@ -13,6 +13,7 @@ use super::moments::{Moment, Moments};
 use super::options::{Lane, Mode, Options, check_inline};
 use super::past::Past;
 use super::query::{Query, Way};
+use super::record::Recorder;
 use super::ring::Ring;
 use crate::frames::{EmbeddedFrame, delay_of};
 use crate::model::{Cost, Model};
@@ -29,6 +30,7 @@ pub struct Session {
     pub(super) moments: Moments,
     pub(super) ring: Ring,
     pub(super) asked: Query,
+    pub(super) recorder: Option<Box<Recorder>>,
     _live: Live,
 }
 
@@ -68,7 +70,20 @@ impl Session {
             projection: None,
         };
         let (seed, _live) = (options.seed, Live::new());
-        Ok(Session { model, options, delay, projection, cost, seed, moments, ring, asked, _live })
+        let recorder = None;
+        Ok(Session {
+            model,
+            options,
+            delay,
+            projection,
+            cost,
+            seed,
+            moments,
+            ring,
+            asked,
+            recorder,
+            _live,
+        })
     }
 
     /// The policy that decides.
@@ -111,6 +126,7 @@ impl Session {
     pub fn reset(&mut self, seed: Option<u64>) -> Result<()> {
         let first = beginning(&self.model, self.delay)?;
         self.seed = seed.unwrap_or(self.seed);
+        self.forget_recorded();
         self.moments.begin(first);
         self.ring.clear();
         self.asked.way = Way::Made(0);

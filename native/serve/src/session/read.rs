@@ -28,6 +28,7 @@ impl Session {
             Some(vectors) => projection(self.policy(), Some(vectors))?,
             None => self.projection.clone(),
         };
+        self.check_recorded(overrides)?;
         self.read_past(raw, overrides)?;
         self.read(raw, overrides)?;
         // The number of the decision selects the random stream, so a seed given with every call still draws different

@@ -64,6 +64,9 @@ impl Session {
 
     fn take_back(&mut self, count: usize) {
         self.moments.back(count);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.take_back(count);
+        }
         self.ring.forget(count);
         self.asked.way = Way::Made(0);
     }

@@ -1,0 +1,168 @@
+defmodule Sconce.Env.Each do
+  @moduledoc false
+  # Steps many environments of a `Sconce.Env.World`, one after the other.
+
+  @behaviour Sconce.Env.Batch
+
+  alias Sconce.Env.World
+
+  @flags %{running: 0, terminated: 1, truncated: 2}
+
+  @impl true
+  def spec({module, options}), do: module.spec(options)
+
+  @impl true
+  def open(%{options: {module, options}, count: count}) do
+    spec = World.described!(module, options)
+    numbers = spec.parts |> Enum.map(&numbers(&1.type)) |> Enum.sum()
+
+    %{
+      module: module,
+      options: options,
+      parts: Enum.map(spec.parts, &{&1.name, &1.type}),
+      input: 4 * numbers,
+      size: spec.observation_size,
+      terms: spec.reward_terms,
+      # An environment that takes no step.
+      idle: {zeros(spec.observation_size), zeros(length(spec.reward_terms || [:reward])), 0},
+      states: List.duplicate(nil, count)
+    }
+  end
+
+  defp zeros(n), do: :binary.copy(<<0.0::float-32-little>>, n)
+
+  defp numbers({:flags, names}), do: length(names)
+  defp numbers({:continuous, n, _min, _max}), do: n
+  defp numbers(_type), do: 1
+
+  @impl true
+  def reset(begins, batch) do
+    fresh =
+      for begin <- begins, into: %{} do
+        own = begin |> Map.delete(:at) |> Map.put(:options, batch.options)
+        {observation, state} = batch.module.reset(own)
+        {begin.at, {floats!(observation, batch.size, batch), state}}
+      end
+
+    states =
+      for {old, at} <- Enum.with_index(batch.states) do
+        with %{^at => {_seen, state}} <- fresh, do: state, else: (_ -> old)
+      end
+
+    {for(begin <- begins, do: elem(fresh[begin.at], 0)), %{batch | states: states}}
+  end
+
+  @impl true
+  def step(inputs, active, batch), do: walk(inputs, active, batch.states, batch, [], [], [], [])
+
+  defp walk("", "", [], batch, seen, rewards, flags, states) do
+    back = &Enum.reverse/1
+    {back.(seen), back.(rewards), back.(flags), %{batch | states: back.(states)}}
+  end
+
+  defp walk(inputs, <<active, rest::binary>>, [state | others], batch, seen, all, flags, states) do
+    <<own::binary-size(batch.input), inputs::binary>> = inputs
+
+    {{observation, reward, flag}, state} =
+      if active == 1, do: one(own, state, batch), else: {batch.idle, state}
+
+    walk(inputs, rest, others, batch, [observation | seen], [reward | all], [flag | flags], [
+      state | states
+    ])
+  end
+
+  defp one(input, state, batch) do
+    {observation, reward, over, state} = batch.module.step(named(batch.parts, input), state)
+
+    with nil <- @flags[over] do
+      raise ArgumentError,
+            "#{inspect(batch.module)}.step/2: expected :running, :terminated or :truncated, got: #{inspect(over)}"
+    end
+
+    seen = floats!(observation, batch.size, batch)
+    {{seen, reward!(reward, batch), @flags[over]}, state}
+  end
+
+  # The parts of an input by name.
+  defp named(parts, input), do: parts |> named(input, []) |> Map.new()
+
+  defp named([], "", all), do: all
+
+  defp named([{name, type} | parts], input, all) do
+    {value, rest} = value(type, input)
+    named(parts, rest, [{name, value} | all])
+  end
+
+  defp value({:choice, _n}, <<number::float-32-little, rest::binary>>), do: {trunc(number), rest}
+
+  defp value({:flags, names}, input) do
+    Enum.reduce(names, {%{}, input}, fn name, {all, <<flag::float-32-little, rest::binary>>} ->
+      {Map.put(all, name, flag == 1.0), rest}
+    end)
+  end
+
+  defp value({:continuous, n, _min, _max}, input) when n > 1 do
+    size = 4 * n
+    <<own::binary-size(size), rest::binary>> = input
+    {for(<<number::float-32-little <- own>>, do: number), rest}
+  end
+
+  defp value(_number, <<number::float-32-little, rest::binary>>), do: {number, rest}
+
+  defp floats!(binary, size, _batch) when byte_size(binary) == 4 * size, do: binary
+
+  defp floats!(list, size, _batch) when length(list) == size,
+    do: for(number <- list, into: <<>>, do: <<number::float-32-little>>)
+
+  defp floats!(other, size, batch) do
+    got = inspect(other, limit: 10, printable_limit: 40)
+
+    raise ArgumentError,
+          "observation of #{inspect(batch.module)}: expected #{size} numbers, got: #{got}"
+  end
+
+  defp reward!(reward, %{terms: nil}) when is_number(reward), do: <<reward::float-32-little>>
+
+  defp reward!(%{} = reward, %{terms: [_ | _] = terms} = batch) do
+    for {name, _term} <- reward, name not in terms do
+      raise ArgumentError, "reward of #{inspect(batch.module)}: no term #{inspect(name)}"
+    end
+
+    for term <- terms, into: <<>>, do: <<Map.get(reward, term, 0.0)::float-32-little>>
+  end
+
+  defp reward!(other, batch) do
+    expected = if batch.terms, do: "a map of #{inspect(batch.terms)}", else: "a number"
+
+    raise ArgumentError,
+          "reward of #{inspect(batch.module)}: expected #{expected}, got: #{inspect(other)}"
+  end
+
+  @impl true
+  def save(batch) do
+    for state <- batch.states,
+        do: if(plain?(state), do: :erlang.term_to_binary(state), else: "")
+  end
+
+  # A term that means the same in another VM.
+  defp plain?([head | tail]), do: plain?(head) and plain?(tail)
+  defp plain?(tuple) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> plain?()
+  defp plain?(%{} = map), do: map |> Map.to_list() |> Enum.all?(&plain?/1)
+  defp plain?(other), do: is_number(other) or is_atom(other) or is_bitstring(other) or other == []
+
+  @impl true
+  def restore(binaries, batch) do
+    {taken, states} = batch.states |> Enum.zip(binaries) |> Enum.map(&restored/1) |> Enum.unzip()
+
+    {taken, %{batch | states: states}}
+  end
+
+  defp restored({state, ""}), do: {false, state}
+
+  defp restored({state, binary}) do
+    {true, :erlang.binary_to_term(binary, [:safe])}
+  rescue
+    # It has an atom that no longer exists.
+    ArgumentError -> {false, state}
+  end
+end

@@ -1,0 +1,88 @@
+defmodule Sconce.Env.Host do
+  @moduledoc false
+  # A process that steps some environments of a module for native threads. A thread sends
+  # `{:sconce_host, number, request}`, and waits for `Sconce.Native.host_answer/3`. The process ends with its owner.
+
+  use Sconce.Server, restart: :temporary
+
+  alias Sconce.Native
+  alias Sconce.Env.Each
+
+  # Characters of an error that a run shows.
+  @most 1_500
+
+  @doc "Starts a process for `owner`. It waits for the handle of the host, `{:host, handle}`."
+  @spec start(module, term, pid) :: {:ok, pid}
+  def start(module, options, owner), do: GenServer.start(__MODULE__, {module, options, owner})
+
+  @impl true
+  def init({module, options, owner}) do
+    Process.monitor(owner)
+
+    {module, options} =
+      if function_exported?(module, :step, 3),
+        do: {module, options},
+        else: {Each, {module, options}}
+
+    {:ok, %{module: module, options: options, handle: nil, groups: %{}, counts: %{}}}
+  end
+
+  @impl true
+  def handle_info({:host, handle}, state), do: {:noreply, %{state | handle: handle}}
+  def handle_info({:DOWN, _, :process, _owner, _}, state), do: {:stop, :normal, state}
+
+  def handle_info({:sconce_host, 0, {:close, group}}, state) do
+    {own, groups} = Map.pop(state.groups, group)
+    if own != nil and function_exported?(state.module, :close, 1), do: state.module.close(own)
+    {:noreply, %{state | groups: groups, counts: Map.delete(state.counts, group)}}
+  end
+
+  def handle_info({:sconce_host, number, request}, state) do
+    {answer, state} = answer(request, state)
+    Native.host_answer(state.handle, number, answer)
+    {:noreply, state}
+  end
+
+  defp answer(request, state) do
+    act(request, state)
+  catch
+    kind, reason ->
+      text = kind |> Exception.format(reason, __STACKTRACE__) |> String.slice(0, @most)
+      {text, state}
+  end
+
+  defp act({:open, group, first, count}, state) do
+    own = state.module.open(%{options: state.options, first: first, count: count})
+    {[], put_in(put_in(state.groups[group], own).counts[group], count)}
+  end
+
+  defp act({:reset, group, begins}, state) do
+    begins =
+      for {at, env, episode, seed} <- begins,
+          do: %{at: at, env: env, episode: episode, seed: seed}
+
+    {seen, own} = state.module.reset(begins, state.groups[group])
+    {[IO.iodata_to_binary(seen)], put_in(state.groups[group], own)}
+  end
+
+  defp act({:step, group, inputs, active}, state) do
+    {seen, rewards, flags, own} = state.module.step(inputs, active, state.groups[group])
+    {Enum.map([seen, rewards, flags], &IO.iodata_to_binary/1), put_in(state.groups[group], own)}
+  end
+
+  defp act({:save, group}, state) do
+    if function_exported?(state.module, :save, 1),
+      do: {state.module.save(state.groups[group]), state},
+      else: {List.duplicate("", state.counts[group]), state}
+  end
+
+  defp act({:restore, group, binaries}, state) do
+    if function_exported?(state.module, :restore, 2) do
+      {taken, own} = state.module.restore(binaries, state.groups[group])
+      bytes = for taken? <- taken, into: <<>>, do: if(taken?, do: <<1>>, else: <<0>>)
+      {[bytes], put_in(state.groups[group], own)}
+    else
+      {[:binary.copy(<<0>>, length(binaries))], state}
+    end
+  end
+end

@@ -1,0 +1,133 @@
+defmodule Sconce.Env.World do
+  @moduledoc """
+  The behaviour of a world that is written in Elixir: the rules of one environment, without processes of their own.
+
+      defmodule Catch do
+        @behaviour Sconce.Env.World
+
+        @impl true
+        def spec(_options), do: %{observation_size: 3, input: [move: {:choice, 3}], time_limit: 9}
+
+        @impl true
+        def reset(%{seed: seed}) do
+          {column, _} = :rand.uniform_s(9, :rand.seed_s(:exsss, seed))
+          state = %{fruit: column, height: 8, basket: 5}
+          {seen(state), state}
+        end
+
+        @impl true
+        def step(%{move: move}, state) do
+          state = %{state | height: state.height - 1, basket: state.basket + move - 1}
+          caught = if state.fruit == state.basket, do: 1.0, else: -1.0
+
+          if state.height == 0,
+            do: {seen(state), caught, :terminated, state},
+            else: {seen(state), 0.0, :running, state}
+        end
+
+        defp seen(state), do: [state.fruit / 9, state.height / 8, state.basket / 9]
+      end
+
+      {:ok, run} = Sconce.PPO.start_link(env: Catch, out: "catch", steps: 100_000)
+
+  A world is named by its module, or by `{module, options}`. `Sconce.PPO` learns in it, and `Sconce.Env.play/3` evaluates a
+  policy. `:processes` processes step the environments, and results do not depend on their number. Limits, repeated
+  actions, stacked observations and weights of reward terms work as in native environments.
+
+  | a world that | ends the run with an error of kind |
+  |---|---|
+  | raises, throws or exits, or gives an observation of another size | `:panic` |
+  | gives a number that is not finite | `:non_finite` |
+  | takes longer than `:step_timeout_ms` | `:deadline` |
+  | kills its process | `:unavailable` |
+
+  The last saved state of the run stays. A run that resumes goes on with the state of each environment. A state that holds
+  processes, ports, references or functions cannot be saved: that environment begins its next episode.
+
+  A module that steps many environments in one call, for example over a port, implements `Sconce.Env.Batch` instead.
+  """
+
+  alias Sconce.{Game, Options}
+  alias Sconce.Game.Declaration
+  alias Sconce.Policy.Spec
+
+  @typedoc """
+  A description.
+
+  | key | content |
+  |---|---|
+  | `observation_size` | numbers in an observation, up to 65,536 |
+  | `input` | parts of an input by name, with types as in `Sconce.Game` |
+  | `time_limit` | steps after which an episode is cut; none without it |
+  | `reward_terms` | names of the terms of a reward; without it a reward is one number |
+  | `solved` | mean return from which on the world counts as solved |
+  """
+  @type spec :: map
+
+  @typedoc "An observation: a list of numbers, or a binary of 32-bit floats, little-endian."
+  @type observation :: [number] | binary
+
+  @typedoc """
+  The start of an episode: the `options` of `{module, options}`, the `seed` of the episode, the index `env` of the
+  environment, and the number `episode`. The seed depends on that of the run, on `env` and on `episode` alone.
+  """
+  @type begin :: %{
+          options: term,
+          seed: non_neg_integer,
+          env: non_neg_integer,
+          episode: non_neg_integer
+        }
+
+  @typedoc "An input by part: a class, a number, a list of numbers, or a map of flags to booleans."
+  @type input :: %{atom => integer | float | [float] | %{atom => boolean}}
+
+  @doc "Describes the world with these options."
+  @callback spec(options :: term) :: spec
+
+  @doc "Begins an episode."
+  @callback reset(begin) :: {observation, state :: term}
+
+  @doc """
+  Takes a step. The reward is a number, or a map of the reward terms. An episode ends by the rules of the world
+  (`:terminated`) or by a limit (`:truncated`).
+  """
+  @callback step(input, state :: term) ::
+              {observation, reward :: number | %{atom => number},
+               :running | :terminated | :truncated, state :: term}
+
+  @schema [
+    observation_size: [type: {:in, 1..65_536}, required: true],
+    input: [type: :keyword, required: true],
+    time_limit: [type: {:or, [nil, {:in, 1..16_777_216}]}, default: nil],
+    reward_terms: [type: {:or, [nil, {:list, :atom}]}, default: nil],
+    solved: [type: {:or, [nil, :float]}, default: nil]
+  ]
+
+  @doc false
+  # Returns the checked description of a module, with the parts of an input as those of a game.
+  @spec described!(module, term) :: map
+  def described!(module, options) do
+    given = module.spec(options)
+    is_map(given) || Options.argument!("spec of #{inspect(module)}", given, "a map")
+    spec = given |> Map.to_list() |> Options.validate!(@schema) |> Map.new()
+    fields = [observation: [type: {:vector, spec.observation_size}]]
+    game = Game.new!(name: :world, fields: fields, input: spec.input)
+    native = Declaration.to_native(game).input
+    if native == [], do: Options.argument!("input of #{inspect(module)}", [], "at least one part")
+    Map.merge(spec, %{parts: game.input, native: native})
+  end
+
+  @doc false
+  # Converts a description to its native form.
+  @spec to_native(map, String.t()) :: map
+  def to_native(spec, name) do
+    %{
+      name: name,
+      observation_size: spec.observation_size,
+      inputs: spec.native,
+      time_limit: spec.time_limit || 16_777_216,
+      reward_terms: Enum.map(spec.reward_terms || [:reward], &Spec.text/1),
+      solved: spec.solved
+    }
+  end
+end

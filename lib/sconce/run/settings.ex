@@ -1,0 +1,49 @@
+defmodule Sconce.Run.Settings do
+  @moduledoc false
+  # The parts that the settings of all runs share: those of a resumed run, and the number of threads.
+
+  alias Sconce.{Config, Error}
+  alias Sconce.Policy.Spec
+
+  @doc """
+  Returns a schema without its defaults, so that only given options remain. A resumed run passes only these to the
+  native side, which reads the recorded ones itself.
+  """
+  @spec given(keyword, [atom]) :: keyword
+  def given(schema, required) do
+    for {name, spec} <- schema do
+      {name, spec |> Keyword.delete(:default) |> Keyword.put(:required, name in required)}
+    end
+  end
+
+  @doc "Adds the remedy `mend` to the error of a folder without a run."
+  @spec record({:ok, map} | {:error, Error.t()}, String.t()) :: {:ok, map} | {:error, Error.t()}
+  def record({:error, %Error{kind: :not_found} = error}, mend),
+    do: {:error, %{error | details: Map.put(error.details, :mend, mend)}}
+
+  def record(answer, _mend), do: answer
+
+  @doc """
+  Returns the Spec of the record in the folder `out`. The native side has checked each size. If the sizes do not fit
+  each other, `run.json` was changed, and the error is of kind `:corrupt` instead of an `ArgumentError`.
+  """
+  @spec spec(map, Path.t(), atom) :: {:ok, Spec.t()} | {:error, Error.t()}
+  def spec(native, out, op) do
+    spec = Spec.from_native(native)
+    Spec.new(Spec.to_options(spec))
+    {:ok, spec}
+  rescue
+    error in ArgumentError ->
+      details = %{what: Path.join(out, "run.json"), reason: Exception.message(error)}
+      {:error, %Error{kind: :corrupt, op: op, details: details}}
+  end
+
+  @doc "Adds the `:threads` of `Sconce.Config` to native options that have none."
+  @spec threads(map) :: map
+  def threads(options) do
+    case options[:threads] || Config.get(:threads) do
+      nil -> options
+      threads -> Map.put(options, :threads, threads)
+    end
+  end
+end

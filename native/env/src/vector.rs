@@ -1,0 +1,120 @@
+//! The seam of environments that take their steps together, wherever their rules are.
+
+use sconce_tensor::Result;
+
+use crate::numbers::Numbers;
+use crate::vectorised::{EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped};
+
+/// Environments that take their steps together: [`Envs`], whose rules are native, or [`Hosted`](crate::Hosted) ones.
+pub trait VectorEnv: Send {
+    /// The description of the environments.
+    fn spec(&self) -> &EnvSpec;
+
+    /// Number of environments.
+    fn count(&self) -> usize;
+
+    /// Number of rows of inputs and observations: `row = env * seats + seat`.
+    fn rows(&self) -> usize {
+        self.count() * self.spec().seats
+    }
+
+    /// Writes the present observations `[rows, observation_size]`.
+    fn observe(&self, out: &mut [f32]);
+
+    /// Steps all environments with inputs `[rows, labels]`.
+    ///
+    /// # Errors
+    /// Those of the environments.
+    fn step(&mut self, inputs: &[f32], out: &mut Stepped<'_>) -> Result<()>;
+
+    /// Moves the finished episodes to `take`, in order of environment, then of time.
+    fn episodes(&mut self, take: &mut Vec<Episode>);
+
+    /// The sum of each unweighted reward term of seat 0 in all environments since the last call.
+    fn take_terms(&mut self) -> Vec<f64>;
+
+    /// The known part of the state of an environment: all of it where the rules are native, otherwise its observation.
+    fn state(&self, env: usize) -> Vec<f32>;
+
+    /// The state of all environments, from which [`restore`](Self::restore) goes on.
+    ///
+    /// # Errors
+    /// Those of the environments.
+    fn numbers(&self) -> Result<Numbers>;
+
+    /// Goes on from the state of environments with the same options. Returns the rows that could not, and have begun
+    /// their next episode instead.
+    ///
+    /// # Errors
+    /// `NotFound`, `Mismatch` or `Corrupt` for the state of others.
+    fn restore(&mut self, numbers: &Numbers) -> Result<Vec<u32>>;
+}
+
+/// Environments with these options, in their first episodes.
+///
+/// # Errors
+/// Those of [`spec`](crate::spec) and of a host.
+pub fn open(options: &EnvOptions) -> Result<Box<dyn VectorEnv>> {
+    match &options.host {
+        None => Ok(Box::new(Envs::new(options)?)),
+        Some(host) => Ok(Box::new(crate::Hosted::new(options, host.clone())?)),
+    }
+}
+
+impl VectorEnv for Envs {
+    fn spec(&self) -> &EnvSpec {
+        self.spec()
+    }
+
+    fn count(&self) -> usize {
+        self.options().count
+    }
+
+    fn observe(&self, out: &mut [f32]) {
+        self.observe(out);
+    }
+
+    fn step(&mut self, inputs: &[f32], out: &mut Stepped<'_>) -> Result<()> {
+        self.step(inputs, out)
+    }
+
+    fn episodes(&mut self, take: &mut Vec<Episode>) {
+        self.episodes(take);
+    }
+
+    fn take_terms(&mut self) -> Vec<f64> {
+        self.take_terms()
+    }
+
+    fn state(&self, env: usize) -> Vec<f32> {
+        self.state(env)
+    }
+
+    fn numbers(&self) -> Result<Numbers> {
+        let EnvSnapshot { env: _, seed, states, steps, episodes, ended, returns, stack } =
+            self.snapshot();
+        let mut all = Numbers::default();
+        all.put_word("seed", seed);
+        for (name, words) in [("steps", steps), ("episodes", episodes), ("ended", ended)] {
+            all.put_words(name, &words);
+        }
+        for (name, numbers) in [("states", states), ("returns", returns), ("stack", stack)] {
+            all.put(name, numbers);
+        }
+        Ok(all)
+    }
+
+    fn restore(&mut self, numbers: &Numbers) -> Result<Vec<u32>> {
+        self.restore(&EnvSnapshot {
+            env: self.spec().name.to_string(),
+            seed: numbers.word("seed")?,
+            states: numbers.get("states")?.to_vec(),
+            steps: numbers.words("steps")?,
+            episodes: numbers.words("episodes")?,
+            ended: numbers.words("ended")?,
+            returns: numbers.get("returns")?.to_vec(),
+            stack: numbers.get("stack")?.to_vec(),
+        })?;
+        Ok(vec![])
+    }
+}

@@ -1,0 +1,242 @@
+//! The place where segments of live games wait for their learner, and where its newest weights wait for the games.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sconce_data::{Recorded, Sink, Sizes};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::{Error, Result};
+use serde::Serialize;
+
+/// Interval at which a waiting learner looks whether its run was stopped.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Segments by what became of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Decisions that came.
+    pub decisions: u64,
+    /// Segments that came.
+    pub received: u64,
+    /// Segments that were dropped for newer ones, because the inbox was full.
+    pub displaced: u64,
+    /// Segments that were dropped because their weights were too old.
+    pub stale: u64,
+    /// Segments that were dropped because they do not fit the policy.
+    pub misfits: u64,
+    /// Segments that wait.
+    pub waiting: u64,
+}
+
+/// A bounded queue of segments. The order is that of their arrival.
+pub struct Inbox {
+    sizes: Sizes,
+    /// Most decisions that wait.
+    capacity: usize,
+    state: Mutex<State>,
+    told: Condvar,
+    newest: Mutex<Option<(u64, Arc<Policy>)>>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Recorded>,
+    decisions: usize,
+    counts: Counts,
+}
+
+impl Inbox {
+    /// An inbox for segments of policies of `spec`, which holds at most `capacity` decisions.
+    ///
+    /// # Errors
+    /// `Mismatch` for a Spec without a value.
+    pub fn new(spec: &Spec, state_size: usize, capacity: usize) -> Result<Arc<Self>> {
+        crate::heads::Choosing::of(&spec.heads)?;
+        let sizes = Sizes {
+            continuous: spec.embedding.continuous_width(),
+            ids: spec.embedding.num_ids(),
+            labels: spec.heads.num_labels(),
+            logits: spec.heads.num_logits(),
+            state: state_size,
+        };
+        Ok(Arc::new(Inbox {
+            sizes,
+            capacity,
+            state: Mutex::default(),
+            told: Condvar::new(),
+            newest: Mutex::default(),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a segment, unless the inbox is full.
+    ///
+    /// # Errors
+    /// `Busy` if it is full; those of [`Recorded::check`].
+    pub fn offer(&self, segment: Recorded) -> Result<()> {
+        if let Err(error) = segment.check(self.sizes) {
+            self.state().counts.misfits += 1;
+            return Err(error);
+        }
+        let mut state = self.state();
+        if state.decisions + segment.steps() > self.capacity && !state.waiting.is_empty() {
+            return Err(Error::Busy { what: "queue of segments".into() });
+        }
+        self.add(&mut state, segment);
+        Ok(())
+    }
+
+    /// Takes a segment as bytes, as [`offer`](Self::offer) does; other bytes are a misfit.
+    ///
+    /// # Errors
+    /// Those of [`offer`](Self::offer) and of [`Recorded::from_bytes`].
+    pub fn offer_bytes(&self, bytes: &[u8]) -> Result<()> {
+        let segment = Recorded::from_bytes(bytes);
+        let segment = segment.inspect_err(|_| self.state().counts.misfits += 1)?;
+        self.offer(segment)
+    }
+
+    fn add(&self, state: &mut State, segment: Recorded) {
+        state.counts.received += 1;
+        state.counts.decisions += segment.steps() as u64;
+        state.decisions += segment.steps();
+        state.waiting.push_back(segment);
+        self.told.notify_all();
+    }
+
+    /// Takes segments once they have this many decisions. Returns `None` once `cancelled` is set.
+    pub fn take(&self, decisions: usize, cancelled: &AtomicBool) -> Option<Vec<Recorded>> {
+        let mut state = self.state();
+        loop {
+            if cancelled.load(Ordering::Relaxed) {
+                return None;
+            }
+            if state.decisions >= decisions {
+                let mut taken = vec![];
+                let mut left = decisions;
+                while left > 0 {
+                    let Some(segment) = state.waiting.pop_front() else { break };
+                    state.decisions -= segment.steps();
+                    left = left.saturating_sub(segment.steps());
+                    taken.push(segment);
+                }
+                return Some(taken);
+            }
+            let waited = self.told.wait_timeout(state, LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Takes at most `most` segments at once, for another node.
+    pub fn take_some(&self, most: usize) -> Vec<Recorded> {
+        let mut state = self.state();
+        let n = most.min(state.waiting.len());
+        let taken: Vec<Recorded> = state.waiting.drain(..n).collect();
+        state.decisions -= taken.iter().map(Recorded::steps).sum::<usize>();
+        taken
+    }
+
+    /// Counts since the start.
+    pub fn counts(&self) -> Counts {
+        let state = self.state();
+        Counts { waiting: state.waiting.len() as u64, ..state.counts }
+    }
+
+    pub(super) fn count_stale(&self, segments: u64) {
+        self.state().counts.stale += segments;
+    }
+
+    /// Makes weights the newest ones.
+    pub fn publish(&self, version: u64, policy: Arc<Policy>) {
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some((version, policy));
+    }
+
+    /// The newest weights and their version.
+    pub fn newest(&self) -> Option<(u64, Arc<Policy>)> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl Sink for Inbox {
+    /// Takes a segment in any case: where the inbox is full, the oldest ones go.
+    fn put(&self, segment: Recorded) {
+        if segment.check(self.sizes).is_err() {
+            self.state().counts.misfits += 1;
+            return;
+        }
+        let mut state = self.state();
+        while state.decisions + segment.steps() > self.capacity {
+            let Some(oldest) = state.waiting.pop_front() else { break };
+            state.decisions -= oldest.steps();
+            state.counts.displaced += 1;
+        }
+        self.add(&mut state, segment);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inbox(capacity: usize) -> Inbox {
+        Inbox {
+            sizes: Sizes { continuous: 1, ids: 0, labels: 1, logits: 3, state: 0 },
+            capacity,
+            state: Mutex::default(),
+            told: Condvar::new(),
+            newest: Mutex::default(),
+        }
+    }
+
+    fn segment(steps: usize) -> Recorded {
+        Recorded {
+            continuous: vec![0.0; steps],
+            previous: vec![0.0; steps],
+            labels: vec![0.0; steps],
+            logits: vec![0.0; 3 * steps],
+            rewards: vec![steps as f32; steps],
+            versions: vec![0; steps],
+            stride: 16,
+            ..Recorded::default()
+        }
+    }
+
+    #[test]
+    fn a_full_inbox_refuses_an_offer_and_drops_the_oldest_for_a_game_of_this_vm() {
+        let inbox = inbox(10);
+        (1..=4).for_each(|steps| inbox.offer(segment(steps)).unwrap());
+        assert_eq!(inbox.offer(segment(1)).unwrap_err().kind().name(), "busy");
+        inbox.put(segment(5));
+        let counts = inbox.counts();
+        assert_eq!((counts.received, counts.displaced, counts.waiting), (5, 3, 2));
+        let never = AtomicBool::new(false);
+        let taken = inbox.take(6, &never).unwrap();
+        assert_eq!(taken.iter().map(Recorded::steps).collect::<Vec<_>>(), [4, 5]);
+        assert_eq!(inbox.counts().decisions, 15);
+        // One segment that is longer than the inbox is taken alone.
+        inbox.put(segment(11));
+        assert_eq!(inbox.take_some(9).len(), 1);
+    }
+
+    #[test]
+    fn misfits_are_counted_and_a_stopped_run_waits_no_longer() {
+        let inbox = inbox(10);
+        let bad = Recorded { logits: vec![], ..segment(2) };
+        assert!(inbox.offer(bad.clone()).is_err());
+        inbox.put(bad);
+        assert_eq!(inbox.counts().misfits, 2);
+        assert!(inbox.take(1, &AtomicBool::new(true)).is_none());
+    }
+}

@@ -1,0 +1,211 @@
+defmodule Sconce.Env.WorldTest do
+  use ExUnit.Case, async: true
+
+  alias Sconce.{Env, Policy, PPO}
+  alias Sconce.Test.Worlds.{Catch, Columns, Faulty, Mixed, Pole}
+
+  setup do
+    %{dir: Sconce.Test.Scratch.tmp_dir!("world")}
+  end
+
+  @small [environments: 4, rollout_steps: 16, minibatches: 2, hidden_sizes: [8], seed: 1]
+
+  defp learn(world, out, opts) do
+    {:ok, run} = PPO.start_link([env: world, out: out] ++ Keyword.merge(@small, opts))
+    answer = PPO.await(run)
+    GenServer.stop(run)
+    answer
+  end
+
+  defp best(out), do: File.read!(Path.join(out, "last.safetensors"))
+
+  test "a world describes itself with the options of a run" do
+    {:ok, spec} = Env.spec(Mixed, frame_stack: 3, time_limit: 7)
+    assert {spec.name, spec.observation_size, spec.time_limit} == {Mixed, 6, 7}
+    assert spec.reward_terms == ["hit", "cost"]
+
+    assert spec.heads == [
+             aim: {:categorical, 17},
+             keys: {:bernoulli, 2},
+             force: {:gaussian, 2, -3.0, 3.0},
+             gear: {:categorical, 4}
+           ]
+
+    assert {:ok, %{name: {Catch, [size: 5]}}} = Env.spec({Catch, [size: 5]})
+    assert_raise ArgumentError, ~r/unknown environment/, fn -> Env.spec(String) end
+
+    assert_raise ArgumentError, ~r/reward term/, fn ->
+      Env.spec(Mixed, reward_weights: [hat: 1])
+    end
+
+    assert_raise ArgumentError, ~r/unknown environment/, fn -> Env.new(Catch) end
+  end
+
+  test "a policy learns to catch, and the best one is played without a name", %{dir: dir} do
+    opts = [environments: 32, rollout_steps: 32, steps: 200_000, target_return: 0.95]
+    {:ok, report} = learn(Catch, dir, opts ++ [hidden_sizes: [32], processes: 2])
+    assert report.stopped == :target
+    assert report.env == "Sconce.Test.Worlds.Catch"
+    {:ok, played} = Env.play(Path.join(dir, "best.safetensors"), nil, episodes: 50)
+    assert played.env == Catch
+    assert played.mean > 0.9
+    assert played.terminated == 50
+    assert Enum.all?(played.lengths, &(&1 == 6))
+    {:ok, trace} = Env.trace(Path.join(dir, "best.safetensors"))
+    assert {length(trace.states), trace.terminated} == {7, true}
+  end
+
+  test "results do not depend on processes and threads, and go on where they stopped", %{dir: dir} do
+    out = &Path.join(dir, &1)
+    long = [environments: 33, steps: 33 * 16 * 4]
+    {:ok, one} = learn(Pole, out.("one"), long ++ [processes: 1, threads: 1])
+    {:ok, many} = learn(Pole, out.("many"), long ++ [processes: 5, threads: 2])
+    {:ok, _} = learn(Pole, out.("half"), environments: 33, steps: 33 * 16 * 2, processes: 3)
+    {:ok, run} = PPO.start_link(resume: true, out: out.("half"), steps: 33 * 16 * 4, processes: 2)
+    {:ok, resumed} = PPO.await(run)
+    figures = &for point <- &1.history, do: {point.loss, point.mean_return, point.grad_norm}
+    assert figures.(one) == figures.(many)
+    assert figures.(one) == figures.(resumed)
+
+    weights =
+      &(Policy.load(Path.join(out.(&1), "last.safetensors")) |> elem(1) |> Policy.weights())
+
+    assert weights.("one") == weights.("many")
+    assert weights.("one") == weights.("half")
+  end
+
+  test "a world gets each part of an input in its own form, and terms are weighed", %{dir: dir} do
+    {:ok, report} =
+      learn({Mixed, [to: self()]}, dir,
+        steps: 64,
+        reward_weights: [cost: 4.0],
+        sequence_length: 4
+      )
+
+    for _ <- 1..64 do
+      assert_received {:input, env, %{aim: aim, keys: keys, force: [_, _] = force, gear: gear}}
+      assert env in 0..3 and gear in 0..3 and is_integer(gear)
+      assert aim >= -1 and aim <= 1 and aim * 8 == trunc(aim * 8)
+      assert %{jump: jump?, fire: fire?} = keys
+      assert is_boolean(jump?) and is_boolean(fire?)
+      assert Enum.all?(force, &(abs(&1) <= 3))
+    end
+
+    assert [%{rewards: %{hit: 1.0, cost: -0.5}, mean_return: mean}] = report.history
+    # Five steps of 1 - 4 * 0.5.
+    assert mean == -5.0
+  end
+
+  for {fault, kind, text} <- [
+        {:raise, :panic, "boom"},
+        {:throw, :panic, "ball"},
+        {:size, :panic, "expected 1 numbers"},
+        {:over, :panic, ":terminated"},
+        {:reward, :panic, "expected a number"},
+        {:nan, :non_finite, "observation of environment 1 of {Sconce.Test.Worlds.Faulty"},
+        {:infinite, :non_finite, "observation of environment 1"},
+        {:hang, :deadline, "missed its deadline of 200 ms"},
+        {:kill, :unavailable, "has ended"}
+      ] do
+    test "a world with the fault #{fault} ends the run with an error of kind #{kind}", %{dir: dir} do
+      before = Process.list()
+
+      opts = [steps: 6_400, step_timeout_ms: 200, processes: 2]
+      {:error, error} = learn({Faulty, [fault: unquote(fault)]}, dir, opts)
+      assert error.kind == unquote(kind)
+      assert Exception.message(error) =~ unquote(text)
+      left = for pid <- Process.list() -- before, host?(pid), do: pid
+      assert left == []
+
+      {:ok, policy} =
+        Policy.init(embedding: {:vector, 1}, backbone: :mlp, heads: [go: {:categorical, 2}])
+
+      world = {Faulty, [fault: unquote(fault)]}
+      {:error, error} = Env.play(policy, world, episodes: 3, step_timeout_ms: 200)
+      assert error.kind == unquote(kind)
+    end
+  end
+
+  # Whether a process steps environments that this test has begun.
+  defp host?(pid) do
+    info = Process.info(pid, [:dictionary, :monitors])
+    initial = info && info[:dictionary][:"$initial_call"]
+    initial == {Sconce.Env.Host, :init, 1} and {:process, self()} in info[:monitors]
+  end
+
+  test "a run that fails keeps its last saved state, and goes on with a mended world", %{dir: dir} do
+    {:ok, _} = learn({Faulty, []}, dir, steps: 128)
+    state = best(dir)
+
+    {:ok, run} =
+      PPO.start_link(resume: true, out: dir, env: {Faulty, [fault: :raise]}, steps: 6_400)
+
+    # The options of a world are a part of its name.
+    assert {:error, %{kind: :mismatch}} = PPO.await(run)
+    assert best(dir) == state
+    {:ok, run} = PPO.start_link(resume: true, out: dir, steps: 256)
+    assert {:ok, %{updates: 4}} = PPO.await(run)
+  end
+
+  test "an environment whose state has a process begins its next episode when a run resumes", %{
+    dir: dir
+  } do
+    {:ok, %{updates: 3}} = learn({Faulty, fault: :pid}, dir, steps: 3 * 64)
+    {:ok, run} = PPO.start_link(resume: true, out: dir, env: {Faulty, fault: :pid}, steps: 64 * 5)
+    assert {:ok, %{updates: 5}} = PPO.await(run)
+  end
+
+  test "a batch steps all its environments in one call", %{dir: dir} do
+    {:ok, report} = learn({Columns, [limit: 4]}, dir, steps: 640)
+    assert report.episodes == 640 / 4
+    {:ok, run} = PPO.start_link(resume: true, out: dir, env: {Columns, [limit: 4]}, steps: 704)
+    assert {:ok, %{updates: 11}} = PPO.await(run)
+  end
+
+  test "the processes end with the run, also when its owner dies", %{dir: dir} do
+    parent = self()
+
+    {owner, monitor} =
+      spawn_monitor(fn ->
+        {:ok, run} = PPO.start_link([env: Pole, out: dir, steps: 10_000_000] ++ @small)
+        PPO.subscribe(run)
+        receive do: ({:sconce_ppo, ^run, %{event: :update}} -> send(parent, {:run, run}))
+        Process.sleep(:infinity)
+      end)
+
+    assert_receive {:run, run}, 10_000
+    ended = Process.monitor(run)
+
+    hosts =
+      for pid <- Process.list(),
+          info = Process.info(pid, [:dictionary, :monitors]),
+          info[:dictionary][:"$initial_call"] == {Sconce.Env.Host, :init, 1},
+          {:process, run} in info[:monitors],
+          do: {pid, Process.monitor(pid)}
+
+    assert hosts != []
+    Process.exit(owner, :kill)
+    assert_receive {:DOWN, ^monitor, _, _, :killed}
+    assert_receive {:DOWN, ^ended, _, _, _}, 30_000
+    for {_pid, host} <- hosts, do: assert_receive({:DOWN, ^host, _, _, _}, 5_000)
+  end
+
+  test "a wrong description raises where the run is started", %{dir: dir} do
+    defmodule Wrong do
+      def spec(options), do: options
+      def reset(_begin), do: {[], nil}
+      def step(_input, _state), do: {[], 0, :running, nil}
+    end
+
+    for {spec, text} <- [
+          {%{}, ~r/observation_size/},
+          {%{observation_size: 0, input: []}, ~r/observation_size/},
+          {%{observation_size: 1, input: []}, ~r/at least one part/},
+          {%{observation_size: 1, input: [x: :number]}, ~r/no type :number/},
+          {%{observation_size: 1, input: [x: {:choice, 2}], limit: 3}, ~r/limit/},
+          {nil, ~r/a map/}
+        ] do
+      assert_raise ArgumentError, text, fn -> PPO.start_link(env: {Wrong, spec}, out: dir) end
+    end
+  end
+end

@@ -1,0 +1,142 @@
+defmodule Sconce.Test.Worlds do
+  @moduledoc false
+  # Worlds that are modules, for tests.
+
+  defmodule Catch do
+    @moduledoc "A basket of three moves under a fruit that falls from one of five columns."
+    @behaviour Sconce.Env.World
+
+    @impl true
+    def spec(_options),
+      do: %{observation_size: 3, input: [move: {:choice, 3}], time_limit: 20, solved: 0.9}
+
+    @impl true
+    def reset(%{seed: seed}) do
+      {column, _} = :rand.uniform_s(5, :rand.seed_s(:exsss, seed))
+      state = %{fruit: column, height: 6, basket: 3}
+      {seen(state), state}
+    end
+
+    @impl true
+    def step(%{move: move}, state) do
+      basket = max(1, min(5, state.basket + move - 1))
+      state = %{state | height: state.height - 1, basket: basket}
+      caught = if state.fruit == basket, do: 1.0, else: -1.0
+
+      if state.height == 0,
+        do: {seen(state), caught, :terminated, state},
+        else: {seen(state), 0.0, :running, state}
+    end
+
+    defp seen(state), do: [state.fruit / 5, state.height / 6, state.basket / 5]
+  end
+
+  defmodule Pole do
+    @moduledoc "CartPole-v1 in 64-bit numbers."
+    @behaviour Sconce.Env.World
+
+    @impl true
+    def spec(_options),
+      do: %{observation_size: 4, input: [action: {:choice, 2}], time_limit: 500, solved: 475}
+
+    @impl true
+    def reset(%{seed: seed}) do
+      {state, _} =
+        Enum.map_reduce(1..4, :rand.seed_s(:exsss, seed), fn _, rng ->
+          {number, rng} = :rand.uniform_s(rng)
+          {0.1 * number - 0.05, rng}
+        end)
+
+      {state, state}
+    end
+
+    @impl true
+    def step(%{action: action}, [x, v, angle, spin]) do
+      {sin, cos} = {:math.sin(angle), :math.cos(angle)}
+      force = 20 * action - 10
+      push = (force + 0.05 * spin * spin * sin) / 1.1
+      turn = (9.8 * sin - cos * push) / (0.5 * (4 / 3 - 0.1 * cos * cos / 1.1))
+      pull = push - 0.05 * turn * cos / 1.1
+      state = [x + 0.02 * v, v + 0.02 * pull, angle + 0.02 * spin, spin + 0.02 * turn]
+      [x, _, angle, _] = state
+      fallen? = abs(x) > 2.4 or abs(angle) > 12 * :math.pi() / 180
+      {state, 1.0, if(fallen?, do: :terminated, else: :running), state}
+    end
+  end
+
+  defmodule Mixed do
+    @moduledoc "Every kind of an input and two reward terms; it tells `options[:to]` of its inputs."
+    @behaviour Sconce.Env.World
+
+    @impl true
+    def spec(_options) do
+      %{
+        observation_size: 2,
+        input: [
+          aim: {:axis, -1, 1},
+          keys: {:flags, [:jump, :fire]},
+          force: {:continuous, 2, -3, 3},
+          gear: {:choice, 4}
+        ],
+        time_limit: 5,
+        reward_terms: [:hit, :cost]
+      }
+    end
+
+    @impl true
+    def reset(begin), do: {<<0::32, begin.episode::float-32-little>>, {begin, 0}}
+
+    @impl true
+    def step(input, {begin, t}) do
+      if begin.options[:to], do: send(begin.options[:to], {:input, begin.env, input})
+      {[t + 1, begin.episode], %{hit: 1, cost: -0.5}, :running, {begin, t + 1}}
+    end
+  end
+
+  defmodule Faulty do
+    @moduledoc "It does what `options[:fault]` says in step 3 of environment 1."
+    @behaviour Sconce.Env.World
+
+    @impl true
+    def spec(_options), do: %{observation_size: 1, input: [go: {:choice, 2}], time_limit: 50}
+
+    @impl true
+    def reset(begin), do: {[0.0], {begin, 0, nil}}
+
+    @impl true
+    def step(_input, {%{env: 1} = begin, 2, _}), do: fault(begin.options[:fault], {begin, 3, nil})
+    def step(_input, {begin, t, more}), do: {[0.0], 0.0, :running, {begin, t + 1, more}}
+
+    defp fault(nil, state), do: {[0.0], 0.0, :running, state}
+
+    defp fault(:raise, _state), do: raise("boom")
+    defp fault(:throw, _state), do: throw(:ball)
+    defp fault(:hang, _state), do: Process.sleep(:infinity)
+    defp fault(:kill, _state), do: Process.exit(self(), :kill)
+    defp fault(:nan, state), do: {<<0, 0, 0xC0, 0x7F>>, 0.0, :running, state}
+    defp fault(:infinite, state), do: {<<0, 0, 0x80, 0x7F>>, 0.0, :running, state}
+    defp fault(:size, state), do: {[1.0, 2.0], 0.0, :running, state}
+    defp fault(:over, state), do: {[1.0], 0.0, :ended, state}
+    defp fault(:reward, state), do: {[1.0], nil, :running, state}
+    defp fault(:pid, {begin, t, _}), do: {[0.0], 0.0, :running, {begin, t, self()}}
+  end
+
+  defmodule Columns do
+    @moduledoc "A batch: observation, reward and input are one number."
+    @behaviour Sconce.Env.Batch
+
+    @impl true
+    def spec(options),
+      do: %{observation_size: 1, input: [x: {:continuous, -1, 1}], time_limit: options[:limit]}
+
+    @impl true
+    def open(%{count: count}), do: :binary.copy(<<0.0::float-32-little>>, count)
+
+    @impl true
+    def reset(begins, state), do: {:binary.copy(<<0.0::float-32-little>>, length(begins)), state}
+
+    @impl true
+    def step(inputs, active, _state),
+      do: {inputs, [inputs], :binary.copy(<<0>>, byte_size(active)), inputs}
+  end
+end
