@@ -70,7 +70,13 @@ defmodule Sconce.MixProject do
           Sconce.Trainer.Report,
           Sconce.Trainer.Tuning
         ],
-        "Learning from play": [Sconce.PPO, Sconce.Rollout, Sconce.PPO.Curve, Sconce.PPO.Progress],
+        "Learning from play": [
+          Sconce.PPO,
+          Sconce.League,
+          Sconce.Rollout,
+          Sconce.PPO.Curve,
+          Sconce.PPO.Progress
+        ],
         Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
         Tasks: [
           Mix.Tasks.Sconce.Bench,

@@ -183,6 +183,9 @@ defmodule Sconce.Native do
   def ppo_record(_out), do: unavailable(:learn)
   def ppo_report(_out), do: unavailable(:report)
 
+  # League
+  def league_play(_reference, _players, _options, _tournament), do: unavailable(:league)
+
   # Measurements, in a library built with the feature `fixtures`
   def bench_noop, do: unavailable(:bench)
   def bench_dirty, do: unavailable(:bench)

@@ -28,10 +28,34 @@ defmodule Sconce.PPO do
 
   | file | content |
   |---|---|
-  | `best.safetensors` | the policy with the best mean return of 100 episodes; none where it plays both seats |
+  | `best.safetensors` | the policy with the best mean return of 100 episodes; none where it plays both seats, and none in a league |
   | `last.safetensors` | the latest state: weights, optimiser, environments, memories and random numbers |
   | `run.json` | environment, Spec and options |
   | `report.json`, `curve.svg` | report and learning curve, at the end |
+  | `league/self-*.safetensors` | past selves, with the number of their updates |
+
+  ## Opponents
+
+  In an environment of two seats (`:duel`) the policy plays both seats, or against a scripted `:opponent`, or in a league:
+
+      Sconce.PPO.start_link(
+        env: :duel,
+        out: "run",
+        opponents: [:mixer, "old/last.safetensors"],
+        past_selves: 10,
+        opponent_choice: :prioritised
+      )
+
+  Members of the league are the `:opponents` and up to `:past_selves` earlier policies of the run: the first policy, and
+  that of every `:snapshot_every` updates. If there are too many, those that stay are spread evenly over the run. In
+  `:self_play_share` of the environments the present policy plays, and learns from, both seats. In each other one it has
+  one seat, which alternates among the environments, and a member has the other. An episode has one opponent. In each
+  update every 16 environments draw the opponent of the episodes that begin.
+
+  `opponent_choice: :prioritised` is the prioritised fictitious self-play of AlphaStar (Vinyals et al. 2019): weight
+  `(1 - win rate)^priority`, where a draw is half a win, an earlier game weighs 0.99 times as much as the next, and a
+  tenth of the draws stays uniform. A positive return is a win, and 0 a draw. `mean_return` is that against members.
+  `Sconce.League` lets the policies of a run play against each other.
 
   ## Resume
 
@@ -86,13 +110,15 @@ defmodule Sconce.PPO do
   | `updates`, `steps`, `episodes`, `seconds` | how long the run was |
   | `mean_return` | mean of the last 100 episodes; nil before the first end, and where the policy plays both seats |
   | `best_return`, `best_update` | the best such mean, and its update |
+  | `elo` | Elo of the policy in its league, 1200 at first; nil without one |
+  | `opponents` | a list of the league's members: `name`, `games`, `wins`, `draws` and `losses` of the policy, its recent `win_rate`, `elo` of the member, `probability` of its choice |
   | `history` | a list of points, see below |
   | `out`, `curve` | paths of the folder and of the curve |
 
   A point has `updates`, `steps`, `seconds`, `episodes`, `mean_return`, `mean_length`, `steps_per_second`,
   `rollout_share` of the time, `learning_rate`, `grad_norm`, `loss`, `explained_variance` of the value, `stopped_early`
-  (the share of updates that `:target_kl` ended), `rewards` (the mean of each reward term per step, before its weight)
-  and `figures`: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and with a teacher `teacher_kl`.
+  (the share of updates that `:target_kl` ended), `rewards` (the mean of each reward term of the first seat per step,
+  before its weight), `elo`, `opponents` and `figures`: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and with a teacher `teacher_kl`.
   """
   @type report :: map
 

@@ -282,6 +282,52 @@ options!(
       needs: [teacher: :given]
     ]
   ],
+  league: [
+    opponents: [
+      list: String,
+      default: nil,
+      doc:
+        "Scripted players of the environment, and files of policies, as opponents. A name with a dot or a slash is a file.",
+      type: {:or, [{:list, {:or, [:string, :atom]}}, nil]}
+    ],
+    past_selves: [
+      value: usize,
+      default: 0,
+      doc: "Most earlier policies of the run that are kept as opponents.",
+      min: 0,
+      max: 256
+    ],
+    snapshot_every: [
+      value: u64,
+      default: 20,
+      doc: "Updates between two policies that become past selves.",
+      min: 1,
+      max: 1_000_000_000,
+      needs: [past_selves: :above_zero]
+    ],
+    opponent_choice: [
+      value: Choice,
+      default: :uniform,
+      doc:
+        "Choice of an opponent: `:uniform`, or `:prioritised` by how often it wins (prioritised fictitious self-play).",
+      type: {:in, [:uniform, :prioritised]}
+    ],
+    priority: [
+      value: f64,
+      default: 2.0,
+      doc: "Exponent `p` of a prioritised opponent's weight `(1 - win rate of the learner)^p`.",
+      min: 0,
+      max: 100,
+      needs: [opponent_choice: [:prioritised]]
+    ],
+    self_play_share: [
+      value: f64,
+      default: 0.5,
+      doc: "Share of the environments in which the present policy plays both seats, beside a league's opponents.",
+      min: 0,
+      below: 1
+    ]
+  ],
   saving: [
     save_every: [
       value: u64,

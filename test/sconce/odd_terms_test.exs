@@ -12,7 +12,20 @@ defmodule Sconce.OddTermsTest do
 
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
 
-  alias Sconce.{Corpus, Device, Env, Error, Policy, PPO, Preset, Serving, Session, Trainer}
+  alias Sconce.{
+    Corpus,
+    Device,
+    Env,
+    Error,
+    League,
+    Policy,
+    PPO,
+    Preset,
+    Serving,
+    Session,
+    Trainer
+  }
+
   alias Sconce.Env.CartPole
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
@@ -36,6 +49,7 @@ defmodule Sconce.OddTermsTest do
     {:ok, env} = Env.new(:cart_pole)
     {:ok, gradients} = Trainer.gradients(report.out)
     {play, played} = learn(Path.join(dir, "play"))
+    {:ok, league} = League.play([:idle, :mixer], env: :duel, games: 2)
 
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
     {:ok, range} = Trainer.find_learning_rate(policy.spec, range)
@@ -50,6 +64,7 @@ defmodule Sconce.OddTermsTest do
        report: report,
        play: play,
        played: played,
+       league: league,
        gradients: gradients,
        range: range
      }}
@@ -206,6 +221,11 @@ defmodule Sconce.OddTermsTest do
       {RangeTest, :write, [context.range, @nowhere]},
       {Report, :format, [report]},
       {Report, :title, [spec, 100]},
+      {League, :play, [[:idle, :mixer], [env: :duel, games: 2]]},
+      {League, :ranking, [context.league]},
+      {League, :svg, [context.league]},
+      {League, :table, [context.league]},
+      {League, :write, [context.league, @nowhere]},
       {PPO, :await, [play, 0]},
       {PPO, :info, [play]},
       {PPO, :report, [played.out]},

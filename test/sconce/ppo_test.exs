@@ -44,6 +44,43 @@ defmodule Sconce.PPOTest do
     assert report.spec.critic == :separate
   end
 
+  @league [env: :duel, time_limit: 20, steps: 400, snapshot_every: 1, past_selves: 2]
+
+  test "a league reports the results against its members and keeps its past selves", %{
+    tmp_dir: out
+  } do
+    run = run!([out: out, opponents: [:mixer]] ++ Keyword.merge(@small, @league))
+    assert {:ok, report} = PPO.await(run)
+
+    assert [%{name: "mixer"}, %{name: "self 0", elo: elo}, %{name: _}] = report.opponents
+
+    assert report.opponents |> Enum.map(& &1.games) |> Enum.sum() > 0
+    assert is_float(elo) and report.best_return == nil
+    assert_in_delta report.opponents |> Enum.map(& &1.probability) |> Enum.sum(), 1.0, 1.0e-9
+    assert List.last(report.history).opponents == report.opponents
+    assert Path.wildcard(out <> "/league/self-*.safetensors") != []
+    curve = File.read!(report.curve)
+    assert curve =~ "Elo" and curve =~ "mean win rate against the league"
+    assert {:ok, ^report} = PPO.report(out)
+    assert {:ok, longer} = PPO.await(run!(resume: true, out: out, steps: 500))
+    assert longer.updates > report.updates
+    changed = run!(resume: true, out: out, past_selves: 3)
+    assert {:error, %Error{kind: :mismatch}} = PPO.await(changed)
+  end
+
+  test "opponents that cannot be are refused by name", %{tmp_dir: out} do
+    start = &PPO.start_link([out: out] ++ Keyword.merge(@small, &1))
+    message = ~s(unknown opponent of :duel "strikr", did you mean "striker"?)
+    assert_raise ArgumentError, message, fn -> start.(env: :duel, opponents: [:strikr]) end
+    refused = &(start.(&1) |> elem(1) |> PPO.await() |> elem(1))
+    gone = refused.(env: :duel, opponents: ["gone.safetensors"])
+    assert %Error{kind: :not_found} = gone
+    assert Exception.message(gone) =~ "gone.safetensors"
+    assert %Error{kind: :mismatch} = error = refused.(env: :cart_pole, past_selves: 2)
+    assert Exception.message(error) =~ "two seats"
+    assert %Error{kind: :mismatch} = refused.(env: :duel, self_play_share: 0.1)
+  end
+
   test "a policy of CartPole reaches a mean return of 195 within 80,000 steps", %{tmp_dir: out} do
     options = [env: :cart_pole, out: out, seed: 1, steps: 80_000, target_return: 195]
     assert {:ok, report} = PPO.await(run!(options))

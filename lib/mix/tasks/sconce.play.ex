@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Play do
-  alias Sconce.{Env, Figures, Files, Options, PPO, Switches, Text, Trainer}
+  alias Sconce.{Env, Figures, Files, League, Options, PPO, Switches, Text, Trainer}
   alias Sconce.Env.{Catalogue, Hosting}
   alias Sconce.Env.Drawing.{Live, Svg}
   alias Sconce.PPO.{Curve, Progress, Settings}
@@ -33,6 +33,13 @@ defmodule Mix.Tasks.Sconce.Play do
       doc: "Folder of the run to resume; without a folder that of `--out`. Implies `--learn`."
     ]
   ]
+  @league [
+            league: [
+              type: :boolean,
+              default: false,
+              doc: "Lets all pairs of players play, see `Sconce.League`."
+            ]
+          ] ++ Keyword.take(League.schema(), [:games, :deterministic])
   # Switches of both kinds of calls; the table of PPO lists them.
   @both [:seed | Keyword.keys(Catalogue.schema(:spec))]
   @melee [:embedding, :queue_depth, :num_delays, :heads, :axis_buckets, :shoulder_buckets]
@@ -49,6 +56,12 @@ defmodule Mix.Tasks.Sconce.Play do
       $ mix sconce.play --learn --env cart_pole --out run --target-return 475
       $ mix sconce.play --resume run --steps 1000000
 
+  With `--league` players play against each other: scripted players, checkpoints,
+  and folders of runs with their past selves:
+
+      $ mix sconce.play --league --env duel striker thrower guarder
+      $ mix sconce.play --league run mixer --games 1000 --svg league.svg
+
   `Sconce.Env` describes the environments. Without a terminal, `--render` prints a
   few pictures.
 
@@ -57,6 +70,13 @@ defmodule Mix.Tasks.Sconce.Play do
   `--seed`, `--action-repeat`, `--frame-stack`, `--opponent`, `--reward-weights`
   and `--time-limit` are accepted too. Their defaults are the values of the run
   that made the checkpoint.
+
+  ## League
+
+  `--env`, `--seed`, `--svg` (here a picture of all results), `--action-repeat`,
+  `--frame-stack` and `--time-limit` are accepted too.
+
+  #{Switches.docs(@league)}
 
   ## Learning
 
@@ -91,15 +111,16 @@ defmodule Mix.Tasks.Sconce.Play do
 
   defp act({:play, checkpoint, opts}), do: play(checkpoint, opts)
   defp act({:learn, opts}), do: learn(opts)
+  defp act({:league, players, opts}), do: league(players, opts)
 
   @doc false
   def schema do
-    own = Keyword.keys(@env ++ @play ++ @learn)
+    own = Keyword.keys(@env ++ @play ++ @learn ++ @league)
     spec = Keyword.drop(Trainer.Switches.spec_schema(), @melee)
     run = Settings.schema() |> Keyword.drop([:spec, :progress]) |> Keyword.drop(own)
     # A keyword list has a spelling of its own.
     run = Keyword.replace!(run, :reward_weights, type: :string)
-    @env ++ @play ++ @learn ++ spec ++ run
+    @env ++ @play ++ @learn ++ @league ++ spec ++ run
   end
 
   # Returns the kind of call and its options.
@@ -107,14 +128,32 @@ defmodule Mix.Tasks.Sconce.Play do
     checked(fn ->
       {opts, rest} = args |> Switches.resumable() |> Switches.parse!(schema())
       opts = opts |> named() |> weighed()
-      if opts[:learn] || opts[:resume], do: learning!(opts, rest), else: playing!(opts, rest)
+
+      cond do
+        opts[:league] -> contest!(opts, rest)
+        opts[:learn] || opts[:resume] -> learning!(opts, rest)
+        true -> playing!(opts, rest)
+      end
     end)
+  end
+
+  defp contest!(opts, rest) do
+    known = [:svg, :league | Keyword.keys(League.schema())]
+
+    for {name, _value} <- opts,
+        name not in known,
+        do: raise(ArgumentError, "#{Switches.switch(name)} does not go with --league")
+
+    length(rest) > 1 ||
+      raise ArgumentError, "which players? mix sconce.play --league PLAYER PLAYER"
+
+    {:league, rest, Keyword.delete(opts, :league)}
   end
 
   defp playing!(opts, rest) do
     for {name, _value} <- opts,
         name not in (Keyword.keys(@env ++ @play) ++ @both),
-        do: raise(ArgumentError, "#{Switches.switch(name)} needs --learn")
+        do: raise(ArgumentError, "#{Switches.switch(name)} needs #{mode(name)}")
 
     case rest do
       [checkpoint] -> {:play, checkpoint, opts}
@@ -123,11 +162,13 @@ defmodule Mix.Tasks.Sconce.Play do
     end
   end
 
+  defp mode(name), do: if(Keyword.has_key?(@league, name), do: "--league", else: "--learn")
+
   defp learning!(opts, rest) do
     if rest != [], do: raise(ArgumentError, "unknown argument #{hd(rest)}")
 
     for {name, _value} <- opts,
-        name in Keyword.keys(@play),
+        name in Keyword.keys(@play ++ @league),
         do: raise(ArgumentError, "#{Switches.switch(name)} does not go with --learn")
 
     opts = Keyword.delete(opts, :learn)
@@ -209,13 +250,26 @@ defmodule Mix.Tasks.Sconce.Play do
     end
   end
 
+  defp league(players, opts) do
+    {svg, opts} = Keyword.pop(opts, :svg)
+    with {:error, error} <- Page.check(svg, :write_svg), do: refuse(error)
+    if svg, do: writable!(svg)
+    league = answer(players, &League.play(&1, opts))
+    say(League.table(league))
+
+    if svg do
+      with {:error, error} <- League.write(league, svg), do: refuse(error)
+      say(Text.printable("picture  #{svg}"))
+    end
+  end
+
   defp writable!(path) do
     with {:error, reason} <- Files.check(path),
          do: Mix.raise("--svg: #{path}: #{:file.format_error(reason)}")
   end
 
-  defp answer(checkpoint, work) do
-    case checked(fn -> work.(checkpoint) end) do
+  defp answer(players, work) do
+    case checked(fn -> work.(players) end) do
       {:ok, answer} -> answer
       {:error, error} -> refuse(error)
     end

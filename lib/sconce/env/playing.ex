@@ -66,8 +66,8 @@ defmodule Sconce.Env.Playing do
   defp loaded(%Policy{} = other), do: Options.argument!("policy", other, "a policy or a path")
   defp loaded(path), do: Policy.load(path)
 
-  # Returns the environment, and the options that the notes of a run have for it.
-  defp world(policy, name) do
+  @doc "Returns the environment, and the options that the notes of a run have for it."
+  def world(policy, name) do
     with {:ok, %{notes: notes}} <- Policy.info(policy) do
       case {recorded(notes), name} do
         {{own, options}, nil} -> {:ok, own, options}

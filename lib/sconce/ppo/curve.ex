@@ -3,7 +3,8 @@ defmodule Sconce.PPO.Curve do
   Draws the learning curve of a run of `Sconce.PPO`: as an SVG for a page, or as a small plot for a terminal.
 
   The SVG shows the mean return of the last 100 episodes, the entropy of the policy, the divergence of an update, the
-  share of actions beyond the clip, the share of the variance that the value explains, its loss, and the pace.
+  share of actions beyond the clip, the share of the variance that the value explains, its loss, and the pace. That of a
+  league also shows the Elo of the policy and its mean win rate against the members.
   """
 
   alias Sconce.{Env, Error, Figures, Options}
@@ -20,7 +21,9 @@ defmodule Sconce.PPO.Curve do
     clip_fraction: "#ea580c",
     explained_variance: "#0d9488",
     value_loss: "#0891b2",
-    steps_per_second: "#65a30d"
+    steps_per_second: "#65a30d",
+    elo: "#b45309",
+    win_rate: "#15803d"
   }
 
   @doc """
@@ -96,7 +99,7 @@ defmodule Sconce.PPO.Curve do
 
   def points(other, _key), do: Report.with!(other, [:history])
 
-  defp value(point, key), do: Map.get_lazy(point, key, fn -> point.figures[key] end)
+  defp value(point, key), do: Map.get_lazy(point, key, fn -> point[:figures][key] end)
 
   defp rows(report) do
     pairs = [[:entropy, :approx_kl], [:clip_fraction, :explained_variance]]
@@ -104,8 +107,19 @@ defmodule Sconce.PPO.Curve do
     first = [{@tall, [panel(report, :mean_return)]}]
 
     first ++
+      league(report) ++
       for(keys <- pairs, do: {@short, Enum.map(keys, &panel(report, &1))}) ++
       [{@short, Enum.map(last, &Map.put(panel(report, &1), :x, "steps"))}]
+  end
+
+  # The Elo, and the mean of the recent win rates against all members.
+  defp league(%{history: history} = report) do
+    rates =
+      for %{steps: steps, opponents: [_ | _] = members} <- history,
+          do: {steps, Enum.sum(Enum.map(members, & &1.win_rate)) / length(members)}
+
+    win_rate = %{title: title(:win_rate), series: [{:line, @colors.win_rate, rates}], x: nil}
+    if rates == [], do: [], else: [{@short, [panel(report, :elo), win_rate]}]
   end
 
   defp panel(report, :mean_return) do
@@ -128,6 +142,8 @@ defmodule Sconce.PPO.Curve do
   defp title(:approx_kl), do: "divergence of an update, nats"
   defp title(:entropy), do: "entropy, nats"
   defp title(:clip_fraction), do: "share of actions beyond the clip"
+  defp title(:elo), do: "Elo"
+  defp title(:win_rate), do: "mean win rate against the league"
   defp title(:steps_per_second), do: "steps a second"
   defp title(key), do: key |> to_string() |> String.replace("_", " ")
 

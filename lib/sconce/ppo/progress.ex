@@ -125,7 +125,7 @@ defmodule Sconce.PPO.Progress do
       [
         "update #{Figures.grouped(event.updates)}/#{Figures.grouped(event.updates_in_all)}",
         "#{Figures.grouped(event.steps)} steps",
-        "return #{number(event.mean_return, 1)}",
+        "return #{number(event.mean_return, 1)}#{elo(event)}",
         "length #{number(event.mean_length, 0)}",
         "entropy #{number(event.figures[:entropy], 2)}",
         "kl #{number(event.figures[:approx_kl], 3)}",
@@ -135,6 +135,9 @@ defmodule Sconce.PPO.Progress do
       "  "
     )
   end
+
+  defp elo(%{elo: elo}) when elo != nil, do: "  elo #{number(elo, 0)}"
+  defp elo(_event), do: ""
 
   defp number(nil, _digits), do: "-"
   defp number(value, digits), do: Scale.number(value, digits)

@@ -149,8 +149,13 @@ defmodule Sconce.PPO.Settings do
     weights = [reward_weights: own[:reward_weights] || []]
     world = Keyword.take(own, names) ++ weights
 
-    with {:ok, env} <- Env.spec(own[:env], world),
-         do: {:ok, {own[:env], spec(own[:spec], parts, env), own[:environments]}}
+    with {:ok, env} <- Env.spec(own[:env], world) do
+      for name <- own[:opponents] || [],
+          env.players != [] and not file?(name),
+          do: Options.known!(to_string(name), env.players, "opponent of #{inspect(own[:env])}")
+
+      {:ok, {own[:env], spec(own[:spec], parts, env), own[:environments]}}
+    end
   end
 
   defp spec(nil, parts, env) do
@@ -199,11 +204,17 @@ defmodule Sconce.PPO.Settings do
     |> Map.replace_lazy(:policy, &(&1 && Path.expand(&1)))
     |> Map.replace_lazy(:teacher, &(&1 && Path.expand(&1)))
     |> Map.replace_lazy(:opponent, &(&1 && to_string(&1)))
+    |> Map.replace_lazy(:opponents, fn names -> Enum.map(names || [], &opponent/1) end)
     |> Map.replace_lazy(:reward_weights, fn weights ->
       for {name, weight} <- weights || [], do: [to_string(name), weight]
     end)
     |> Run.Settings.threads()
   end
+
+  defp opponent(name), do: if(file?(name), do: Path.expand(name), else: to_string(name))
+
+  @doc "Returns whether an opponent is a file, not a scripted player: scripted players have plain names."
+  def file?(name), do: is_binary(name) and String.contains?(name, [".", "/", "\\"])
 
   defp names, do: Enum.map_join(Env.names(), ", ", &inspect/1)
 end

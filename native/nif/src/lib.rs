@@ -12,6 +12,7 @@ mod device;
 mod embedding;
 mod env;
 mod gpu;
+mod league;
 mod loader;
 mod many;
 mod outbox;

@@ -4,6 +4,7 @@
 
 pub mod evaluate;
 mod heads;
+pub mod league;
 pub mod learner;
 pub mod live;
 pub mod objective;

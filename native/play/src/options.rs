@@ -11,6 +11,7 @@ use sconce_train::options::{Number, Row, Table};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::league::Choice;
 use crate::objective::{Normalise, Terms};
 use crate::returns::Discounts;
 
@@ -33,6 +34,8 @@ pub struct PpoOptions {
     pub schedule: ScheduleOptions,
     /// First weights, and a teacher.
     pub weights: WeightsOptions,
+    /// Opponents.
+    pub league: LeagueOptions,
     /// Saves.
     pub saving: SavingOptions,
     /// Threads and seed.
@@ -48,6 +51,7 @@ macro_rules! options {
         optimiser: [$($optimiser:tt)*],
         schedule: [$($schedule:tt)*],
         weights: [$($weights:tt)*],
+        league: [$($league:tt)*],
         saving: [$($saving:tt)*],
         machine: [$($machine:tt)*]
     ) => {
@@ -57,6 +61,7 @@ macro_rules! options {
         option_group!(TABLE, "Update rule of the weights.", OptimiserOptions, $($optimiser)*);
         option_group!(TABLE, "Length of a run.", ScheduleOptions, $($schedule)*);
         option_group!(TABLE, "First weights, and a teacher.", WeightsOptions, $($weights)*);
+        option_group!(TABLE, "Opponents of a run.", LeagueOptions, $($league)*);
         option_group!(TABLE, "Saves of a run.", SavingOptions, $($saving)*);
         option_group!(TABLE, "Threads and seed of a run.", MachineOptions, $($machine)*);
     };
@@ -89,6 +94,7 @@ pub enum OffPolicy {
 
 impl Number for OffPolicy {}
 impl Number for Normalise {}
+impl Number for Choice {}
 impl Number for Initialisation {}
 
 include!("../options.exs");
@@ -107,6 +113,7 @@ impl TryFrom<Map<String, Value>> for PpoOptions {
             optimiser: serde_json::from_value(group("optimiser")).map_err(said)?,
             schedule: serde_json::from_value(group("schedule")).map_err(said)?,
             weights: serde_json::from_value(group("weights")).map_err(said)?,
+            league: serde_json::from_value(group("league")).map_err(said)?,
             saving: serde_json::from_value(group("saving")).map_err(said)?,
             machine: serde_json::from_value(group("machine")).map_err(said)?,
         })
@@ -125,10 +132,12 @@ impl PpoOptions {
         self.optimiser.check()?;
         self.schedule.check()?;
         self.weights.check()?;
+        self.league.check()?;
         self.saving.check()?;
         self.machine.check()?;
         let values = serde_json::to_value(self).map_err(|e| Error::corrupt("options", e))?;
         TABLE.check_meant(&values)?;
+        self.check_league()?;
         let rollout = self.rollout_frames();
         if self.ppo.minibatches as u64 > rollout {
             let most = rollout as f64;
@@ -137,6 +146,32 @@ impl PpoOptions {
         if rollout > MAX_FRAMES {
             let bytes = rollout.saturating_mul(32 << 10);
             return Err(Error::out_of_memory("a rollout (environments x rollout_steps)", bytes));
+        }
+        Ok(())
+    }
+
+    /// Whether the run has a league of opponents.
+    pub fn has_league(&self) -> bool {
+        !self.league.opponents.is_empty() || self.league.past_selves > 0
+    }
+
+    /// Refuses options of a league without opponents, and a league beside a scripted second seat.
+    fn check_league(&self) -> Result<()> {
+        let (own, plain) = (&self.league, LeagueOptions::default());
+        if self.has_league() {
+            return match &self.world.opponent {
+                Some(name) => Err(Error::mismatch("opponent", "none beside a league", name)),
+                None => Ok(()),
+            };
+        }
+        for (name, given) in [
+            ("opponent_choice", own.opponent_choice != plain.opponent_choice),
+            ("self_play_share", own.self_play_share != plain.self_play_share),
+        ] {
+            if given {
+                let expected = "opponents, or past_selves above 0";
+                return Err(Error::mismatch(name, expected, "no opponents, and past_selves 0"));
+            }
         }
         Ok(())
     }

@@ -78,6 +78,17 @@ defmodule Mix.Tasks.Sconce.PlayTest do
     assert capture_io(fn -> Play.run([path | args]) end) =~ zero
   end
 
+  test "players of a league play against each other" do
+    path = checkpoint!(:duel, nil)
+    svg = Path.join(Path.dirname(path), "league.svg")
+    args = ~w(--league --env duel --games 10 --svg) ++ [svg, "striker", "idle", path]
+    said = capture_io(fn -> Play.run(args) end)
+    assert said =~ "duel · 10 games a pair"
+    assert said =~ ~r/^3 \S+ .* ± \d+$/m
+    assert said =~ "picture  #{svg}"
+    assert File.read!(svg) =~ "3 players, 10 games a pair"
+  end
+
   test "wrong arguments are refused in the words of the command line" do
     path = checkpoint!(:pendulum, nil)
 
@@ -93,6 +104,12 @@ defmodule Mix.Tasks.Sconce.PlayTest do
           {[path, "--env", "pendulum", "--svg", "a.png"], "expected a file that ends in .svg"},
           {[path, "--reward-weights", "touch"], "--reward-weights cannot be"},
           {["nowhere.safetensors"], "nowhere.safetensors not found"},
+          {["--league", "--env", "duel", "idle"], "which players?"},
+          {["--league", "--env", "duel", "idle", "mixr"], ~s(did you mean "mixer"?)},
+          {["--league", "idle", "mixer"], "--env is required without a policy"},
+          {["--league", "idle", "mixer", "--episodes", "3"],
+           "--episodes does not go with --league"},
+          {[path, "--games", "3"], "--games needs --league"},
           {["--learn", "--out", "run"], "--env is required"},
           {["--learn", "--env", "duel"], "--out is required"},
           {["--learn", "--env", "duel", "--out", "run", "--episodes", "3"],

@@ -4,9 +4,13 @@
 //! on any thread, so results do not depend on the number of threads. Every choice has random numbers of its own, by
 //! seed, step and row.
 
+mod arena;
+mod frames;
 mod saved;
+mod seated;
 mod shard;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sconce_env::{EnvOptions, EnvSpec, Episode, Normaliser};
@@ -15,7 +19,12 @@ use sconce_nn::spec::{Heads, Spec};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 
-pub(crate) use shard::{Outcome, Shard, embedded};
+pub(crate) use arena::score;
+pub use arena::{Match, MemberId};
+pub(crate) use frames::{Outcome, embedded};
+pub use seated::Frozen;
+pub(crate) use seated::{Seated, Seen};
+pub(crate) use shard::Shard;
 
 use crate::heads::Choosing;
 use crate::segment::Segment;
@@ -58,6 +67,19 @@ impl Player {
     /// # Errors
     /// `Mismatch` for a Spec that does not fit the environments.
     pub fn new(options: &EnvOptions, policy: &Policy) -> Result<Self> {
+        Self::seated(options, policy, None)
+    }
+
+    /// Environments of two seats in which frozen opponents play, except for the share `self_play` of them: there the
+    /// policy plays both seats. [`meet`](Self::meet) must come before the first rollout.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new); `Mismatch` for environments with another number of seats.
+    pub fn against(options: &EnvOptions, policy: &Policy, self_play: f64) -> Result<Self> {
+        Self::seated(options, policy, Some(self_play))
+    }
+
+    fn seated(options: &EnvOptions, policy: &Policy, self_play: Option<f64>) -> Result<Self> {
         let spec = sconce_env::spec(options)?;
         fits(policy.spec(), &spec)?;
         let (count, number) = (options.count, shards(options.count));
@@ -66,7 +88,7 @@ impl Player {
             let (from, to) = (i * count / number, (i + 1) * count / number);
             let first = options.first + from as u64;
             let own = EnvOptions { count: to - from, first, ..options.clone() };
-            let shard = Shard::new(&own, rows, policy)?;
+            let shard = Shard::new(&own, rows, policy, self_play)?;
             rows += shard.envs.rows();
             all.push(shard);
         }
@@ -83,7 +105,7 @@ impl Player {
         &self.spec
     }
 
-    /// Number of rows, which play side by side.
+    /// Number of rows that the policy plays side by side.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -111,7 +133,31 @@ impl Player {
         Ok(segments)
     }
 
-    /// The episodes that ended since the last call, by environment.
+    /// Number of shards, which have an opponent each.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Lets the episodes that begin from now on have these opponents, one for each shard.
+    pub fn meet<'a>(
+        &mut self,
+        opponents: impl Iterator<Item = (MemberId, &'a Frozen)>,
+    ) -> Result<()> {
+        let mut pairs = self.shards.iter_mut().zip(opponents);
+        pairs.try_for_each(|(shard, (member, player))| shard.envs.meet(member, player))
+    }
+
+    /// The matches against opponents since the last call.
+    pub fn take_matches(&mut self) -> Vec<Match> {
+        self.shards.iter_mut().flat_map(|shard| shard.envs.take_matches()).collect()
+    }
+
+    /// The members that play in an environment.
+    pub fn members(&self) -> BTreeSet<MemberId> {
+        self.shards.iter().flat_map(|shard| shard.envs.members()).collect()
+    }
+
+    /// The episodes that ended since the last call, by environment; with opponents, only those against them.
     pub fn episodes(&mut self) -> Vec<Episode> {
         let mut all = vec![];
         self.shards.iter_mut().for_each(|shard| shard.envs.episodes(&mut all));
@@ -164,7 +210,7 @@ impl Player {
 }
 
 /// Returns an error unless policies of `spec` can play in these environments.
-fn fits(spec: &Spec, env: &EnvSpec) -> Result<()> {
+pub(crate) fn fits(spec: &Spec, env: &EnvSpec) -> Result<()> {
     let (reads, shows) = (spec.embedding.raw_width(), env.observation_size);
     if reads != shows {
         return Err(Error::mismatch("observation of the policy", shows, reads));

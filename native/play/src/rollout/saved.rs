@@ -1,10 +1,13 @@
 //! The state of a player as arrays by name.
 
+use std::collections::BTreeMap;
+
 use sconce_env::Numbers;
 use sconce_nn::Policy;
 use sconce_tensor::{Error, Result};
 
-use super::{Player, Shard};
+use super::arena::Opponents;
+use super::{Frozen, MemberId, Player, Shard};
 
 impl Player {
     /// Copies the state of the player.
@@ -33,6 +36,30 @@ impl Player {
     }
 }
 
+impl Player {
+    /// Seats the opponents of the state again.
+    ///
+    /// # Errors
+    /// `NotFound` for an opponent that is not among `members`, and those of [`restore`](Self::restore).
+    pub fn restore_opponents(
+        &mut self,
+        numbers: &Numbers,
+        members: &BTreeMap<MemberId, Frozen>,
+    ) -> Result<()> {
+        for (i, shard) in self.shards.iter_mut().enumerate() {
+            let saved = numbers.nested(&format!("{i}.opponents."));
+            let opponents = Opponents {
+                steps: saved.word("steps")?,
+                met: saved.words("met")?,
+                previous: saved.words("previous")?,
+                memory: saved.get("memory")?.to_vec(),
+            };
+            shard.envs.restore_opponents(&opponents, members)?;
+        }
+        Ok(())
+    }
+}
+
 impl Shard {
     fn numbers(&self) -> Result<Numbers> {
         let mut all = self.envs.numbers()?;
@@ -43,6 +70,12 @@ impl Shard {
         all.put("memory", self.memory.to_vec()?);
         if let Some(teacher) = &self.teacher {
             all.put("teacher", teacher.memory.to_vec()?);
+        }
+        if let Some(own) = self.envs.opponents()? {
+            all.put_word("opponents.steps", own.steps);
+            all.put_words("opponents.met", &own.met);
+            all.put_words("opponents.previous", &own.previous);
+            all.put("opponents.memory", own.memory);
         }
         Ok(all)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sconce_env::{EnvOptions, Normaliser, Stepped, VectorEnv};
+use sconce_env::{EnvOptions, Normaliser, Stepped};
 use sconce_nn::Policy;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::heads::{Decision, NONE};
@@ -12,12 +12,14 @@ use sconce_tensor::Result;
 use sconce_tensor::rng::Rng;
 
 use super::Rollout;
+use super::arena::Arena;
+use super::frames::{Outcome, embedded};
 use crate::heads::Choosing;
 use crate::segment::Segment;
 
 /// Some environments, played by one thread at a time.
 pub(crate) struct Shard {
-    pub(crate) envs: Box<dyn VectorEnv>,
+    pub(crate) envs: Arena,
     /// Index of the first row among the rows of all shards.
     pub(crate) first: usize,
     /// Present observations, `[rows, observation_size]`.
@@ -37,13 +39,6 @@ pub(super) struct Listener {
     pub(super) memory: State,
 }
 
-/// Outputs of a step of the environments.
-#[derive(Default)]
-pub(crate) struct Outcome {
-    pub(crate) ended: Vec<u32>,
-    pub(crate) final_observations: Vec<f32>,
-}
-
 /// A policy at play, and what all shards of a rollout share.
 pub(super) struct Play<'a> {
     pub policy: &'a Policy,
@@ -58,8 +53,14 @@ pub(super) struct Play<'a> {
 }
 
 impl Shard {
-    pub(super) fn new(options: &EnvOptions, first: usize, policy: &Policy) -> Result<Self> {
-        let envs = sconce_env::open(options)?;
+    /// Environments for a policy, with opponents in all but the share `self_play` of them if there is one.
+    pub(super) fn new(
+        options: &EnvOptions,
+        first: usize,
+        policy: &Policy,
+        self_play: Option<f64>,
+    ) -> Result<Self> {
+        let envs = Arena::new(options, self_play)?;
         let rows = envs.rows();
         let mut observations = vec![0.0; rows * envs.spec().observation_size];
         envs.observe(&mut observations);
@@ -218,26 +219,6 @@ fn renew(memory: &mut State, policy: &Policy, fresh: &[bool]) -> Result<()> {
         *memory = memory.renewed(&policy.zero_state(fresh.len())?, fresh)?;
     }
     Ok(())
-}
-
-/// Observations as a batch of windows of one frame.
-pub(crate) fn embedded(policy: &Policy, observations: &[f32], previous: &[f32]) -> Result<Frames> {
-    let embedding = &policy.spec().embedding;
-    let raw = embedding.raw_width().max(1);
-    let (width, ids, n) =
-        (embedding.continuous_width(), embedding.num_ids(), observations.len() / raw);
-    let mut frames = Frames {
-        batch: n,
-        time: 1,
-        continuous: vec![0.0; n * width],
-        ids: vec![0; n * ids],
-        previous: previous.to_vec(),
-    };
-    for (i, observation) in observations.chunks_exact(raw).enumerate() {
-        let continuous = &mut frames.continuous[i * width..(i + 1) * width];
-        embedding.embed(observation, true, continuous, &mut frames.ids[i * ids..(i + 1) * ids])?;
-    }
-    Ok(frames)
 }
 
 /// Values of observations.

@@ -23,6 +23,7 @@ pub use progress::{Point, Progress};
 pub use record::Record;
 pub use report::{Event, PlayReport, Stopped, read_report};
 
+use crate::league::League;
 use crate::learner::{Learner, Taught, Updated};
 use crate::live::{Inbox, Live, retrace};
 use crate::options::{Initialisation, OffPolicy, PpoOptions};
@@ -97,6 +98,7 @@ struct Run<'a> {
     learner: Learner,
     progress: Progress,
     statistics: Statistics,
+    league: Option<League>,
     /// Digest of the teacher's file.
     teacher: Option<String>,
     /// Updates of the whole run.
@@ -124,13 +126,21 @@ impl<'a> Run<'a> {
             Some(earlier) => earlier.policy(task.spec)?,
             None => first_policy(task.spec, options)?,
         };
-        let mut player = match task.inbox {
-            None => Player::new(&task.world(options), &policy)?,
-            Some(_) => Player::idle(live_spec(task, options, &policy)?, options.world.environments),
+        let league = league_of(task, options, folder.path(), earlier.as_ref())?;
+        let world = task.world(options);
+        let mut player = match (task.inbox, &league) {
+            (Some(_), _) => {
+                Player::idle(live_spec(task, options, &policy)?, options.world.environments)
+            }
+            (None, None) => Player::new(&world, &policy)?,
+            (None, Some(_)) => Player::against(&world, &policy, options.league.self_play_share)?,
         };
         options.check_length(player.rows())?;
         if player.spec().seats > 1 && options.schedule.target_return.is_some() {
-            let got = "the returns of two seats, which add up to 0";
+            let got = match league {
+                None => "the returns of two seats, which add up to 0",
+                Some(_) => "opponents that change",
+            };
             return Err(Error::mismatch("target_return", "one seat that learns", got));
         }
         memory::room("a rollout", rollout_bytes(&policy, options, player.rows())?)?;
@@ -144,7 +154,8 @@ impl<'a> Run<'a> {
         let mut statistics = Statistics::new(options, player.rows(), width)?;
         match earlier {
             Some(earlier) => {
-                (progress, statistics) = earlier.restore(&mut learner, &mut player)?;
+                (progress, statistics) =
+                    earlier.restore(&mut learner, &mut player, league.as_ref())?;
                 events(Event::Resumed { step: progress.steps });
             }
             None => first_statistics(&mut statistics, task, options, &policy)?,
@@ -168,6 +179,7 @@ impl<'a> Run<'a> {
             learner,
             progress,
             statistics,
+            league,
             teacher: digest,
             updates,
             best: None,
@@ -232,6 +244,7 @@ impl<'a> Run<'a> {
         let rollout = &self.options.rollout;
         let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
         let policy = self.policy()?;
+        self.meet(&policy)?;
         let version = self.progress.updates;
         let mut segments = match &mut self.live {
             None => self.player.play(&policy, plan)?,
@@ -280,7 +293,12 @@ impl<'a> Run<'a> {
             updated.figures.named.extend(figures);
         }
         let update_steps = self.options.update_steps(self.player.rows());
-        let self_play = self.player.spec().seats > 1;
+        let returns = self.has_returns();
+        let matches = self.player.take_matches();
+        if let Some(league) = &mut self.league {
+            league.count(&matches);
+            league.forget(&self.player.members());
+        }
         let progress = &mut self.progress;
         progress.updates += 1;
         progress.steps = self.live.as_ref().map_or(self.player.steps(), Live::steps);
@@ -293,7 +311,7 @@ impl<'a> Run<'a> {
             steps: progress.steps,
             seconds: progress.seconds,
             episodes: progress.episodes,
-            mean_return: if self_play { None } else { progress.mean_return() },
+            mean_return: if returns { progress.mean_return() } else { None },
             mean_length: progress.mean_length(),
             steps_per_second: update_steps as f64 / seconds,
             rollout_share: played / seconds,
@@ -307,9 +325,26 @@ impl<'a> Run<'a> {
                 .map(|name| name.to_string())
                 .zip(terms.into_iter().map(per_step))
                 .collect(),
+            elo: self.league.as_ref().map(|league| league.state().elo),
+            opponents: self.league.as_ref().map_or(vec![], League::faced),
         };
         (self.events)(Event::Update { updates_in_all: self.updates, point: point.clone() });
         progress.add(point, self.updates.div_ceil(MOST_POINTS));
+    }
+
+    /// Lets the policy become a past self if it is time, and chooses the opponents of a rollout.
+    fn meet(&mut self, policy: &Policy) -> Result<()> {
+        let (update, notes) = (self.progress.updates, self.notes(self.progress.updates));
+        let Some(league) = &mut self.league else { return Ok(()) };
+        if league.is_due(update) {
+            league.keep(policy, update, notes)?;
+        }
+        self.player.meet(league.draw(update, self.player.shards()).into_iter())
+    }
+
+    /// Whether the mean return says how good the policy is: against itself it loses as often as it wins.
+    fn has_returns(&self) -> bool {
+        self.player.spec().seats == 1 || self.league.is_some()
     }
 
     fn finish(mut self, stopped: Stopped) -> Result<PlayReport> {
@@ -333,6 +368,20 @@ impl<'a> Run<'a> {
     }
 }
 
+/// The opponents of a run, if it has any.
+fn league_of(
+    task: Task<'_>,
+    options: &PpoOptions,
+    folder: &Path,
+    earlier: Option<&save::Earlier>,
+) -> Result<Option<League>> {
+    if !options.has_league() || task.inbox.is_some() {
+        return Ok(None);
+    }
+    let (env, saved) = (sconce_env::spec(&task.world(options))?, earlier.and_then(|e| e.league()));
+    League::new(&options.league, &env, folder, options.machine.seed, saved).map(Some)
+}
+
 /// The description of live games.
 ///
 /// # Errors
@@ -343,6 +392,7 @@ fn live_spec(task: Task<'_>, options: &PpoOptions, policy: &Policy) -> Result<En
         ("normalise_observations", rollout.normalise_observations),
         ("normalise_rewards", rollout.normalise_rewards),
         ("teacher", weights.teacher.is_some()),
+        ("opponents", options.has_league()),
     ] {
         if given {
             return Err(Error::mismatch(name, "a run with environments", "live games"));

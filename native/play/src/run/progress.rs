@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use sconce_env::Episode;
 use serde::{Deserialize, Serialize};
 
+use crate::league::Faced;
+
 /// Episodes over which returns are averaged.
 pub(super) const RECENT: usize = 100;
 
@@ -64,8 +66,14 @@ pub struct Point {
     pub explained_variance: f64,
     /// Share of the updates that the divergence ended.
     pub stopped_early: f64,
-    /// Mean of each reward term per step, unweighted.
+    /// Mean of each reward term of the first seat per step, unweighted.
     pub rewards: BTreeMap<String, f64>,
+    /// Elo of the policy in its league.
+    #[serde(default)]
+    pub elo: Option<f64>,
+    /// The opponents, and the policy's results against each so far.
+    #[serde(default)]
+    pub opponents: Vec<Faced>,
 }
 
 impl Progress {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Run;
 use super::progress::Point;
+use crate::league::{Faced, League};
 use crate::options::PpoOptions;
 
 /// An event of a run.
@@ -100,6 +101,12 @@ pub struct PlayReport {
     pub spec: Spec,
     /// The options.
     pub options: PpoOptions,
+    /// Elo of the policy in its league.
+    #[serde(default)]
+    pub elo: Option<f64>,
+    /// The opponents, and the policy's results against each.
+    #[serde(default)]
+    pub opponents: Vec<Faced>,
     /// The learning curve.
     pub history: Vec<Point>,
 }
@@ -107,7 +114,7 @@ pub struct PlayReport {
 impl Run<'_> {
     pub(super) fn report(&mut self, stopped: Stopped) -> PlayReport {
         self.progress.settle();
-        let self_play = self.player.spec().seats > 1;
+        let returns = self.has_returns();
         let (policy, progress) = (self.learner.stepper().policy(), &self.progress);
         PlayReport {
             stopped,
@@ -116,12 +123,14 @@ impl Run<'_> {
             steps: progress.steps,
             seconds: progress.seconds,
             episodes: progress.episodes,
-            mean_return: if self_play { None } else { progress.mean_return() },
+            mean_return: if returns { progress.mean_return() } else { None },
             best_return: progress.best.map(|(mean, _)| mean),
             best_update: progress.best.map(|(_, update)| update),
             weights: policy.num_weights(),
             spec: self.statistics.spec(policy.spec()),
             options: self.options.clone(),
+            elo: self.league.as_ref().map(|league| league.state().elo),
+            opponents: self.league.as_ref().map_or(vec![], League::faced),
             history: progress.history.clone(),
         }
     }

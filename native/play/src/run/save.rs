@@ -14,6 +14,7 @@ use serde_json::json;
 use super::progress::Progress;
 use super::report::Event;
 use super::{Run, Task};
+use crate::league::{League, LeagueState};
 use crate::learner::Learner;
 use crate::options::PpoOptions;
 use crate::rollout::Player;
@@ -32,6 +33,8 @@ struct State {
     /// Digest of the teacher's file.
     #[serde(default)]
     teacher: Option<String>,
+    #[serde(default)]
+    league: Option<LeagueState>,
 }
 
 /// The best policy so far, until it is written.
@@ -44,6 +47,7 @@ pub(super) struct Earlier {
     checkpoint: Checkpoint,
     progress: Progress,
     statistics: Statistics,
+    league: Option<LeagueState>,
 }
 
 /// The saved state in the folder of a run that is resumed.
@@ -99,8 +103,9 @@ fn earlier(
         let (recorded, given) = ("the file of the run".into(), "another file".into());
         differences.push(Difference { option: "teacher".into(), recorded, given });
     }
+    let State { progress, statistics, league, .. } = state;
     match differences.is_empty() {
-        true => Ok(Earlier { checkpoint, progress: state.progress, statistics: state.statistics }),
+        true => Ok(Earlier { checkpoint, progress, statistics, league }),
         false => Err(Error::Fixed { what: path.display().to_string(), differences }),
     }
 }
@@ -111,18 +116,27 @@ impl Earlier {
         Policy::from_weights(spec, self.checkpoint.weights.clone())
     }
 
-    /// Restores optimiser and player; returns progress and statistics.
+    /// The members of the run's league, if it has one.
+    pub(super) fn league(&self) -> Option<LeagueState> {
+        self.league.clone()
+    }
+
+    /// Restores optimiser, player and opponents; returns progress and statistics.
     pub(super) fn restore(
         self,
         learner: &mut Learner,
         player: &mut Player,
+        league: Option<&League>,
     ) -> Result<(Progress, Statistics)> {
-        let Earlier { checkpoint, progress, statistics } = self;
+        let Earlier { checkpoint, progress, statistics, league: _ } = self;
         let (player_numbers, moments): (Optimiser, Optimiser) =
             checkpoint.optimiser.into_iter().partition(|(name, _)| name.starts_with(PLAYER));
         learner.load_moments(progress.optimiser_updates, &moments)?;
         let numbers = Numbers(player_numbers).nested(PLAYER);
         player.restore(&numbers, learner.stepper().policy())?;
+        if let Some(league) = league {
+            player.restore_opponents(&numbers, league.players())?;
+        }
         Ok((progress, statistics))
     }
 }
@@ -131,7 +145,7 @@ impl Run<'_> {
     /// Keeps the policy that played the last rollout, if its mean return is the best so far.
     pub(super) fn keep_best(&mut self, policy: &Policy) -> Result<()> {
         let Some(mean) = self.progress.mean_return() else { return Ok(()) };
-        // In play against itself a policy loses as often as it wins.
+        // Against itself a policy loses as often as it wins, and the opponents of a league change.
         if self.player.spec().seats > 1 || !self.progress.is_better(mean) {
             return Ok(());
         }
@@ -145,7 +159,7 @@ impl Run<'_> {
     }
 
     /// Notes on the policy after `updates` updates, for later play.
-    fn notes(&self, updates: u64) -> serde_json::Value {
+    pub(super) fn notes(&self, updates: u64) -> serde_json::Value {
         let env = self.options.env(self.env);
         let mean = self.progress.mean_return();
         json!({"env": env, "update": updates, "step": self.progress.steps, "mean_return": mean})
@@ -163,6 +177,9 @@ impl Run<'_> {
         let path = self.folder.file(Kind::Last);
         self.snapshot()?.save(&path)?;
         self.saved = Some(self.progress.updates);
+        if let Some(league) = &self.league {
+            league.prune()?;
+        }
         (self.events)(Event::Saved { update: self.progress.updates, path });
         Ok(())
     }
@@ -176,6 +193,7 @@ impl Run<'_> {
             progress: self.progress.clone(),
             statistics: self.statistics.clone(),
             teacher: self.teacher.clone(),
+            league: self.league.as_ref().map(|league| league.state().clone()),
         };
         let state = serde_json::to_value(state).map_err(|e| Error::corrupt("progress", e))?;
         let moments = stepper.optimiser().state()?.into_iter();

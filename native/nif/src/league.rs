@@ -1,0 +1,37 @@
+//! Matches between players: `Sconce.League`.
+
+use rustler::{Env, Reference, Term};
+use sconce_env::EnvOptions;
+use sconce_play::league::matches::{Tournament, play};
+use sconce_play::rollout::Frozen;
+use sconce_tensor::Result;
+
+use crate::border::{Data, Handle, Task, call, decode};
+use crate::policy::PolicyHandle;
+
+/// Lets all pairs of players play, each a policy or the name of a scripted player. Sends `{:ok, payoff}` by message.
+#[rustler::nif]
+fn league_play<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    players: Vec<Term<'a>>,
+    options: Term<'a>,
+    tournament: Term<'a>,
+) -> Term<'a> {
+    call(env, "league", || {
+        let (options, tournament): (EnvOptions, Tournament) =
+            (decode(options)?, decode(tournament)?);
+        let players = players.into_iter().map(|player| frozen(player, &options.env));
+        let players = players.collect::<Result<Vec<Frozen>>>()?;
+        Task::start(env, "league", reference, move |_events, cancelled| {
+            play(&players, &options, tournament, cancelled).map(Data)
+        })
+    })
+}
+
+fn frozen(player: Term<'_>, env: &str) -> Result<Frozen> {
+    match player.decode::<String>() {
+        Ok(name) => sconce_env::player(env, &name).map(Frozen::Scripted),
+        Err(_) => Ok(Frozen::Learned(Handle::<PolicyHandle>::of(player).get()?.policy().clone())),
+    }
+}

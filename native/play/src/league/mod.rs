@@ -1,0 +1,242 @@
+//! A league: the opponents of a run in an environment of two seats, and matches between players.
+//!
+//! The opponents are scripted players, policies from files, and past selves: policies that the run had earlier. An
+//! opponent is chosen uniformly or by priority, as in the prioritised fictitious self-play of AlphaStar (Vinyals et al.
+//! 2019).
+
+mod choice;
+pub mod elo;
+pub mod matches;
+mod standing;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sconce_env::EnvSpec;
+use sconce_nn::Policy;
+use sconce_tensor::digest::of_file;
+use sconce_tensor::rng::{Rng, unit};
+use sconce_tensor::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use choice::Choice;
+pub use standing::{Faced, Standing};
+
+use crate::options::LeagueOptions;
+use crate::rollout::{Frozen, Match, MemberId, fits};
+use standing::START;
+
+/// Begin of the names of past selves' files.
+const PREFIX: &str = "self-";
+
+/// The opponents of a run, and how well the learner does against each.
+pub struct League {
+    options: LeagueOptions,
+    /// Folder of the past selves.
+    folder: PathBuf,
+    players: BTreeMap<MemberId, Frozen>,
+    state: LeagueState,
+    choices: Rng,
+}
+
+/// The part of a saved state that describes a league.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LeagueState {
+    /// The members, also those that only finish their episodes.
+    pub members: BTreeMap<MemberId, Standing>,
+    /// Elo of the learner.
+    pub elo: f64,
+    next: MemberId,
+}
+
+impl League {
+    /// The league of a run in `env`, with the given opponents alone, or with the members of a saved state.
+    ///
+    /// # Errors
+    /// `Mismatch` for an environment of one seat and for a policy that does not fit it, `NotFound` for an unknown
+    /// player or a missing file.
+    pub fn new(
+        options: &LeagueOptions,
+        env: &EnvSpec,
+        folder: &Path,
+        seed: u64,
+        saved: Option<LeagueState>,
+    ) -> Result<Self> {
+        if env.seats != 2 {
+            return Err(Error::mismatch("opponents", "an environment with two seats", &env.name));
+        }
+        let mut league = League {
+            options: options.clone(),
+            folder: folder.join("league"),
+            players: BTreeMap::new(),
+            state: LeagueState { members: BTreeMap::new(), elo: START, next: 0 },
+            choices: Rng::new(seed, "league.choice", 0),
+        };
+        for name in &options.opponents {
+            let (player, digest) = given(name, env)?;
+            league.add(Standing { digest, ..Standing::new(name) }, player);
+        }
+        match saved {
+            Some(saved) => league.restore(env, saved)?,
+            // An earlier run may have ended before its first save.
+            None => league.prune()?,
+        }
+        Ok(league)
+    }
+
+    fn add(&mut self, standing: Standing, player: Frozen) {
+        let id = self.state.next;
+        self.players.insert(id, player);
+        self.state.members.insert(id, standing);
+        self.state.next += 1;
+    }
+
+    /// Takes over a saved state, and reads its past selves.
+    fn restore(&mut self, env: &EnvSpec, saved: LeagueState) -> Result<()> {
+        for (id, own) in &self.state.members {
+            if saved.members.get(id).is_none_or(|its| its.digest != own.digest) {
+                let what = format!("opponent {}", own.name);
+                return Err(Error::mismatch(what, "the file of the run", "another file"));
+            }
+        }
+        for (id, past) in &saved.members {
+            if let Some(update) = past.update {
+                let policy = Policy::load(&self.file(update))?;
+                fits(policy.spec(), env)?;
+                self.players.insert(*id, Frozen::Learned(Arc::new(policy)));
+            }
+        }
+        self.state = saved;
+        Ok(())
+    }
+
+    /// Whether the policy becomes a past self before update `update`, counted from 0.
+    pub fn is_due(&self, update: u64) -> bool {
+        self.options.past_selves > 0 && update.is_multiple_of(self.options.snapshot_every)
+    }
+
+    /// Makes the policy a past self: writes its file, and lets another one go if there are too many.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn keep(&mut self, policy: &Policy, update: u64, notes: Value) -> Result<()> {
+        std::fs::create_dir_all(&self.folder).map_err(Error::io(&self.folder))?;
+        let path = self.file(update);
+        policy.save(&path, notes)?;
+        let elo = self.state.elo;
+        let standing = Standing { update: Some(update), elo, ..Standing::new(&named(update)) };
+        self.add(standing, Frozen::Learned(Arc::new(Policy::load(&path)?)));
+        self.thin();
+        Ok(())
+    }
+
+    /// Lets a past self go if there are too many: the one that is closest to its neighbours. So those that stay are
+    /// spread over the whole run; the first and the last always stay if two may.
+    fn thin(&mut self) {
+        let members = self.state.members.iter();
+        let past: Vec<(MemberId, u64)> = members
+            .filter(|(_, own)| !own.retired)
+            .filter_map(|(id, own)| Some((*id, own.update?)))
+            .collect();
+        if past.len() <= self.options.past_selves {
+            return;
+        }
+        let between = past.windows(3).min_by_key(|three| three[2].1 - three[0].1);
+        let gone =
+            between.filter(|_| self.options.past_selves > 1).map_or(past[0], |three| three[1]);
+        if let Some(own) = self.state.members.get_mut(&gone.0) {
+            own.retired = true;
+        }
+    }
+
+    /// Probabilities of the members as the opponent of an episode; they add up to 1.
+    pub fn probabilities(&self) -> Vec<(MemberId, f64)> {
+        let present = || self.state.members.iter().filter(|(_, own)| !own.retired);
+        let rates: Vec<f64> = present().map(|(_, own)| own.win_rate()).collect();
+        let chances = self.options.opponent_choice.probabilities(&rates, self.options.priority);
+        present().map(|(id, _)| *id).zip(chances).collect()
+    }
+
+    /// The opponents of `shards` shards in an update, drawn by seed, update and shard.
+    pub fn draw(&self, update: u64, shards: usize) -> Vec<(MemberId, &Frozen)> {
+        let chances = self.probabilities();
+        let words = |shard: u64| self.choices.at(update).block(shard)[0];
+        let drawn = (0..shards as u64).map(|shard| choice::pick(&chances, unit(words(shard))));
+        drawn.flatten().filter_map(|id| Some((id, self.players.get(&id)?))).collect()
+    }
+
+    /// Counts the results of matches, in their order.
+    pub fn count(&mut self, matches: &[Match]) {
+        let LeagueState { members, elo, .. } = &mut self.state;
+        for played in matches {
+            if let Some(member) = members.get_mut(&played.member) {
+                member.count(played.score, elo);
+            }
+        }
+    }
+
+    /// Forgets members that were let go, once they are not among those that play.
+    pub fn forget(&mut self, playing: &BTreeSet<MemberId>) {
+        self.state.members.retain(|id, own| !own.retired || playing.contains(id));
+        let members = &self.state.members;
+        self.players.retain(|id, _| members.contains_key(id));
+    }
+
+    /// The players by member.
+    pub fn players(&self) -> &BTreeMap<MemberId, Frozen> {
+        &self.players
+    }
+
+    /// The state for a save.
+    pub fn state(&self) -> &LeagueState {
+        &self.state
+    }
+
+    /// The learner's record against each member that has not been let go.
+    pub fn faced(&self) -> Vec<Faced> {
+        let chances: BTreeMap<MemberId, f64> = self.probabilities().into_iter().collect();
+        let members = self.state.members.iter();
+        members.filter_map(|(id, own)| Some(own.faced(*chances.get(id)?))).collect()
+    }
+
+    /// Removes the files of past selves that no saved state needs any longer.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn prune(&self) -> Result<()> {
+        let past = self.state.members.values().filter_map(|own| own.update);
+        let needed: BTreeSet<PathBuf> = past.map(|update| self.file(update)).collect();
+        let Ok(entries) = std::fs::read_dir(&self.folder) else { return Ok(()) };
+        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if name.starts_with(PREFIX) && !needed.contains(&path) {
+                std::fs::remove_file(&path).map_err(Error::io(&path))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&self, update: u64) -> PathBuf {
+        self.folder.join(format!("{PREFIX}{update:08}.safetensors"))
+    }
+}
+
+fn named(update: u64) -> String {
+    format!("self {update}")
+}
+
+/// A given opponent, and the digest of its file.
+fn given(name: &str, env: &EnvSpec) -> Result<(Frozen, Option<String>)> {
+    if !name.contains(['.', '/', '\\']) {
+        return Ok((Frozen::Scripted(sconce_env::player(&env.name, name)?), None));
+    }
+    let path = Path::new(name);
+    let policy = Policy::load(path)?;
+    fits(policy.spec(), env)?;
+    Ok((Frozen::Learned(Arc::new(policy)), Some(of_file(path)?)))
+}
+
+#[cfg(test)]
+mod tests;
