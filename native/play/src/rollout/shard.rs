@@ -12,6 +12,7 @@ use sconce_tensor::Result;
 use sconce_tensor::rng::Rng;
 
 use super::Rollout;
+use super::actor::{Actor, Desk};
 use crate::heads::Choosing;
 use crate::segment::Segment;
 
@@ -29,6 +30,7 @@ pub(crate) struct Shard {
     /// Statistics of the observations since they were last taken, if they are wanted.
     pub(super) observed: Option<Normaliser>,
     pub(super) teacher: Option<Listener>,
+    desk: Desk,
 }
 
 /// A teacher that reads the observations of a shard.
@@ -47,6 +49,8 @@ pub(crate) struct Outcome {
 /// A policy at play, and what all shards of a rollout share.
 pub(super) struct Play<'a> {
     pub policy: &'a Policy,
+    /// The policy as it chooses actions.
+    pub actor: Actor<'a>,
     pub heads: Choosing,
     pub rollout: Rollout,
     /// Random numbers of the choices.
@@ -74,6 +78,7 @@ impl Shard {
             outcome,
             observed: None,
             teacher: None,
+            desk: Desk::default(),
         })
     }
 
@@ -108,7 +113,7 @@ impl Shard {
             observed.update(&self.observations)?;
         }
         let frames = embedded(policy, &self.observations, &self.previous)?;
-        let (decision, memory) = policy.act(&frames, &self.memory, draw, &Context::default())?;
+        let (decision, memory) = play.actor.act(&frames, &self.memory, draw, &mut self.desk)?;
         self.memory = memory;
         record(segment, t, &frames, &decision, &play.heads);
         self.listen(play, t, &frames, segment)?;
