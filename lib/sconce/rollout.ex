@@ -117,12 +117,39 @@ defmodule Sconce.Rollout do
       iex> {info.received, info.decisions, info.waiting}
       {2, 3, 2}
   """
-  @spec start_link(keyword) :: GenServer.on_start()
+  @spec start_link(keyword) :: GenServer.on_start() | {:error, Error.t()}
   def start_link(opts) do
     options = Options.validate!(opts, @start)
     Options.name!(options[:name])
     name = if options[:name], do: [name: options[:name]], else: []
-    GenServer.start_link(__MODULE__, options, name)
+    learner = options[:learner]
+
+    learner == nil or Options.server?(learner) ||
+      Options.argument!("option :learner", learner, "a pid, a name or {name, node}")
+
+    with {:ok, %{policy: policy, pid: pid}} <- Serving.info(options[:serving]),
+         :ok <- here(pid),
+         {:ok, inbox} <- Native.inbox_new(Spec.to_native(policy.spec), options[:capacity]) do
+      state = %{
+        serving: options[:serving],
+        policy: policy,
+        inbox: inbox,
+        learner: learner,
+        poll_ms: options[:poll_ms],
+        version: nil,
+        bytes: nil,
+        unsent: []
+      }
+
+      GenServer.start_link(__MODULE__, state, name)
+    end
+  end
+
+  defp here(pid) when node(pid) == node(), do: :ok
+
+  defp here(pid) do
+    details = %{what: "serving", expected: "one of this node", got: "one of #{node(pid)}"}
+    {:error, %Error{kind: :mismatch, op: :rollout, details: details}}
   end
 
   @doc """
@@ -219,25 +246,7 @@ defmodule Sconce.Rollout do
   end
 
   @impl true
-  def init(options) do
-    with {:ok, %{policy: policy}} <- Serving.info(options[:serving]),
-         {:ok, inbox} <- Native.inbox_new(Spec.to_native(policy.spec), options[:capacity]) do
-      state = %{
-        serving: options[:serving],
-        policy: policy,
-        inbox: inbox,
-        learner: options[:learner],
-        poll_ms: options[:poll_ms],
-        version: nil,
-        bytes: nil,
-        unsent: []
-      }
-
-      {:ok, later(state)}
-    else
-      {:error, error} -> {:stop, error}
-    end
-  end
+  def init(state), do: {:ok, later(state)}
 
   defp later(state) do
     Process.send_after(self(), :look, state.poll_ms)

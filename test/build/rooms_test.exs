@@ -15,8 +15,8 @@ defmodule Sconce.RoomsTest do
     "data" => ~w(nn game tensor),
     "env" => ~w(nn game tensor),
     "train" => ~w(data nn ops game tensor cuda),
-    "play" => ~w(env train data nn ops tensor),
-    "serve" => ~w(nn realtime game tensor),
+    "play" => ~w(env train data nn realtime ops tensor),
+    "serve" => ~w(data nn realtime game tensor),
     "nif" => ~w(play serve train data env fixtures nn realtime ops game tensor cuda)
   }
 

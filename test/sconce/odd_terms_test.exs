@@ -21,6 +21,7 @@ defmodule Sconce.OddTermsTest do
     Policy,
     PPO,
     Preset,
+    Rollout,
     Serving,
     Session,
     Trainer
@@ -49,6 +50,9 @@ defmodule Sconce.OddTermsTest do
     {:ok, env} = Env.new(:cart_pole)
     {:ok, gradients} = Trainer.gradients(report.out)
     {play, played} = learn(Path.join(dir, "play"))
+    {:ok, valued} = Policy.init(@spec_options ++ [value_head: true], seed: 1)
+    {:ok, serving} = Serving.start_link(policy: valued)
+    {:ok, rollout} = Rollout.start_link(serving: serving)
     {:ok, league} = League.play([:idle, :mixer], env: :duel, games: 2)
 
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
@@ -65,6 +69,8 @@ defmodule Sconce.OddTermsTest do
        play: play,
        played: played,
        league: league,
+       serving: serving,
+       rollout: rollout,
        gradients: gradients,
        range: range
      }}
@@ -238,12 +244,17 @@ defmodule Sconce.OddTermsTest do
       {PPO.Curve, :write, [played, @nowhere]},
       {PPO.Progress, :follow, [play, []]},
       {PPO.Progress, :new, [[]]},
-      {PPO.Progress, :write, [PPO.Progress.new(), %{event: :done}]}
+      {PPO.Progress, :write, [PPO.Progress.new(), %{event: :done}]},
+      {Rollout, :done, [:session, :terminated, nil]},
+      {Rollout, :info, [context.rollout]},
+      {Rollout, :open, [context.rollout, []]},
+      {Rollout, :reward, [:session, 1.0, []]},
+      {Rollout, :start_link, [[serving: context.serving]]}
     ]
   end
 
   # Defined by `use GenServer`, which does not check its argument.
-  @theirs [{Trainer, :child_spec, 1}, {PPO, :child_spec, 1}]
+  @theirs [{Trainer, :child_spec, 1}, {PPO, :child_spec, 1}, {Rollout, :child_spec, 1}]
 
   test "each public function of each public module has a row here", context do
     rows = for {module, name, args} <- rows(context), do: {module, name, length(args)}

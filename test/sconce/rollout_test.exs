@@ -120,7 +120,6 @@ defmodule Sconce.RolloutTest do
     {:error, error} = Rollout.open(rollout, temperature: 0.5)
     assert Exception.message(error) =~ "sampling of a recorded decision"
 
-    Process.flag(:trap_exit, true)
     {:error, error} = Rollout.start_link(serving: serving!(value_head: false))
     assert Exception.message(error) =~ "a value (value_head: true)"
     assert {:error, %{kind: :cancelled}} = Rollout.info(:no_such_rollout)

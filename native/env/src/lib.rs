@@ -5,9 +5,11 @@
 mod cartpole;
 mod dynamics;
 mod environment;
+mod host;
 mod hosted;
 mod nearest;
 mod numbers;
+mod open;
 mod play;
 mod vector;
 mod vectorised;
@@ -16,10 +18,12 @@ mod wrappers;
 
 pub use cartpole::{CartPole, Demonstrations, Game, expert};
 pub use environment::{Environment, Step};
-pub use hosted::{Answered, Asked, Begin, Host, HostSpec, Hosted, Worker};
+pub use host::{Answered, Asked, Begin, Host, HostSpec, Worker};
+pub use hosted::Hosted;
 pub use numbers::Numbers;
+pub use open::open;
 pub use play::{Play, Played};
-pub use vector::{VectorEnv, open};
+pub use vector::VectorEnv;
 pub use vectorised::{
     Autoreset, EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped, names, spec,
 };

@@ -3,7 +3,7 @@
 use sconce_tensor::Result;
 
 use crate::numbers::Numbers;
-use crate::vectorised::{EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped};
+use crate::vectorised::{EnvSnapshot, EnvSpec, Envs, Episode, Stepped};
 
 /// Environments that take their steps together: [`Envs`], whose rules are native, or [`Hosted`](crate::Hosted) ones.
 pub trait VectorEnv: Send {
@@ -48,17 +48,6 @@ pub trait VectorEnv: Send {
     /// # Errors
     /// `NotFound`, `Mismatch` or `Corrupt` for the state of others.
     fn restore(&mut self, numbers: &Numbers) -> Result<Vec<u32>>;
-}
-
-/// Environments with these options, in their first episodes.
-///
-/// # Errors
-/// Those of [`spec`](crate::spec) and of a host.
-pub fn open(options: &EnvOptions) -> Result<Box<dyn VectorEnv>> {
-    match &options.host {
-        None => Ok(Box::new(Envs::new(options)?)),
-        Some(host) => Ok(Box::new(crate::Hosted::new(options, host.clone())?)),
-    }
 }
 
 impl VectorEnv for Envs {

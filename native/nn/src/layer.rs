@@ -65,6 +65,11 @@ impl Linear {
         ops::feed_forward_residual(x, residual, &self.affine(), self.activation, &then.plain()?)
     }
 
+    /// The layer as a part of a perceptron.
+    pub(crate) fn to_activated(&self) -> ops::Activated {
+        ops::Activated { affine: self.affine(), activation: self.activation }
+    }
+
     /// Packs the weights for single frames. The step applies the activation.
     pub(crate) fn pack(&self, packer: &mut Packer) -> Result<Matrix> {
         Matrix::dense(packer, &self.weight, self.bias.as_ref())

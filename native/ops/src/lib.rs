@@ -74,8 +74,8 @@ pub use attention::{
     attention, attention_of_last, attention_residual, attention_weights, masked_softmax, softmax,
 };
 pub use dense::{
-    Affine, Branch, Dense, branches, feed_forward, feed_forward_residual, linear, linear_norm,
-    linear_parts, project,
+    Activated, Affine, Branch, Dense, branches, feed_forward, feed_forward_residual, linear,
+    linear_norm, linear_parts, perceptron, project,
 };
 pub use dropout::{dropout, dropout_columns};
 pub use frames::{causal_conv, last, token_shift};

@@ -190,7 +190,8 @@ impl Objective for Clipped {
             let labels = &labels[i * num_labels..][..num_labels];
             let log_ratio = -self.heads.nll(logits, labels) - f64::from(columns.log_likelihoods[i]);
             let advantage = (f64::from(columns.advantages[i]) - mean) * inverse;
-            let (loss, slope) = policy_loss(log_ratio, advantage, terms.clip);
+            let ratio = log_ratio.exp();
+            let (loss, slope) = policy_loss(ratio, advantage, terms.clip);
             let scale = weight * whole.mean();
             let pull = Pair { loss: scale * slope, entropy: scale * terms.entropy_weight };
             let entropy = self.learn(logits, labels, pull, out);
@@ -200,7 +201,6 @@ impl Objective for Clipped {
             let value = [logits[value_at], columns.values[i], columns.targets[i]];
             let (value_loss, value_slope) = value_loss(value.map(f64::from), terms.value_clip);
             out[value_at] = (scale * terms.value_weight * value_slope) as f32;
-            let ratio = log_ratio.exp();
             sums[POLICY] += weight * loss;
             sums[VALUE] += weight * value_loss;
             sums[ENTROPY] += weight * entropy;
@@ -240,8 +240,7 @@ pub(crate) fn allowed<'a>(logits: &[f32], mask: &[f32], out: &'a mut [f32]) -> &
 }
 
 /// The loss of an action, and its derivative by the negative log-likelihood.
-fn policy_loss(log_ratio: f64, advantage: f64, clip: f64) -> (f64, f64) {
-    let ratio = log_ratio.exp();
+fn policy_loss(ratio: f64, advantage: f64, clip: f64) -> (f64, f64) {
     let (free, held) = (ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage);
     match free <= held {
         true => (-free, free),

@@ -206,8 +206,11 @@ pub fn for_each_rows<T: Send>(
     per_shard: usize,
     work: impl Fn(usize, &mut [T]) + Sync + Send,
 ) {
-    let shards = data.chunks_mut((width * per_shard).max(1)).collect();
-    hand_out(shards, |i, rows| work(i * per_shard, rows));
+    let shard = (width * per_shard).max(1);
+    if (1..=shard).contains(&data.len()) {
+        return work(0, data);
+    }
+    hand_out(data.chunks_mut(shard).collect(), |i, rows| work(i * per_shard, rows));
 }
 
 /// [`for_each_rows`] with a partial sum per shard, which starts as `zero()`. Returns the partial sums in the order of
@@ -280,6 +283,9 @@ fn cut<const N: usize>(
 
 /// Runs `work(index, shard)` once for each shard, in parallel as [`for_each`] does.
 pub fn hand_out<S: Send>(shards: Vec<S>, work: impl Fn(usize, S) + Sync + Send) {
+    if shards.len() == 1 {
+        return shards.into_iter().for_each(|shard| work(0, shard));
+    }
     let cells: Vec<_> = shards.into_iter().map(|s| Mutex::new(Some(s))).collect();
     for_each(cells.len(), |i| {
         let shard = cells[i].lock().unwrap_or_else(|e| e.into_inner()).take();

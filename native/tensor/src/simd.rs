@@ -307,12 +307,36 @@ dispatch! {
     }
 }
 
+/// Columns that [`add_rows`] keeps in registers.
+const COLUMNS: usize = 4 * LANES;
+/// The widest rows of which [`add_rows`] adds some columns at a time.
+const NARROW: usize = 4 * COLUMNS;
+
 dispatch! {
     /// Adds each row of `x: [m, n]` to `sum: [n]`, in order.
     pub fn add_rows(sum: &mut [f32], x: &[f32]) {
-        for row in x.chunks_exact(sum.len()) {
-            for (s, v) in sum.iter_mut().zip(row) {
-                *s += v;
+        let n = sum.len();
+        let (blocks, rest) = match n {
+            0..=NARROW => sum.as_chunks_mut::<COLUMNS>(),
+            _ => (&mut [][..], sum),
+        };
+        let first = blocks.len() * COLUMNS;
+        for (i, block) in blocks.iter_mut().enumerate() {
+            let mut sums = *block;
+            let columns = x.chunks_exact(n).filter_map(|row| row[i * COLUMNS..].first_chunk());
+            for columns in columns {
+                let columns: &[f32; COLUMNS] = columns;
+                for j in 0..COLUMNS {
+                    sums[j] += columns[j];
+                }
+            }
+            *block = sums;
+        }
+        if !rest.is_empty() {
+            for row in x.chunks_exact(n) {
+                for (s, v) in rest.iter_mut().zip(&row[first..]) {
+                    *s += v;
+                }
             }
         }
     }
@@ -391,6 +415,7 @@ mod tests {
         assert!(worst(-86_000..86_000, exp, f64::exp) < 2e-7);
         assert!(worst(-80_000..80_000, sigmoid, |x| 1.0 / (1.0 + (-x).exp())) < 4e-7);
         assert!(worst(-20_000..20_000, tanh, f64::tanh) < 4e-7);
+        assert!(worst(-20_000..20_000, tanh_with::<true>, f64::tanh) < 4e-7);
         assert!(worst(-86_000..86_000, exp_with::<true>, f64::exp) < 2e-7);
         assert!(worst(-80_000..80_000, softplus_with::<true>, |x| x.exp().ln_1p()) < 4e-7);
         assert!(worst(-80_000..80_000, softplus_with::<false>, |x| x.exp().ln_1p()) < 4e-7);
@@ -420,6 +445,20 @@ mod tests {
         }
         (x[5], x[70]) = (f32::NEG_INFINITY, f32::NAN);
         assert_eq!(non_finite(&x), Some(f32::NEG_INFINITY));
+    }
+
+    #[test]
+    fn rows_are_added_in_order_whatever_their_width() {
+        for n in [1, 63, 64, 65, 200, 256, 300] {
+            let x: Vec<f32> = (0..7 * n).map(|i| (i as f32 * 0.7).sin()).collect();
+            let mut sum: Vec<f32> = (0..n).map(|i| i as f32).collect();
+            let mut want = sum.clone();
+            for (i, v) in x.iter().enumerate() {
+                want[i % n] += v;
+            }
+            add_rows(&mut sum, &x);
+            assert_eq!(sum, want, "{n}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::autoreset::Autoreset;
 use super::kernel::Rules;
 use super::shard::MAX_TERMS;
-use crate::hosted::{Host, HostSpec};
+use crate::host::{Host, HostSpec};
 use crate::worlds::{TABLE, World, unknown};
 
 /// Maximum number of environments.

@@ -245,6 +245,11 @@ impl Context {
         Some(Dropout::new(p, rng?, origin))
     }
 
+    /// Whether a pass drops numbers with probability `p`.
+    pub fn drops(&self, p: f32) -> bool {
+        p > 0.0 && self.dropout.is_some()
+    }
+
     /// Applies dropout to `x [.., d]`, whose rows are frames of this pass.
     pub fn dropout(&self, x: &Tensor, p: f32, name: &str) -> Result<Tensor> {
         self.dropping(p, name).map_or(Ok(x.clone()), |dropout| dropout.apply(x))

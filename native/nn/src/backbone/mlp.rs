@@ -12,8 +12,8 @@ use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::Result;
 use crate::layer::{Linear, Norm};
-use crate::ops::Activation;
 use crate::ops::arrange::add;
+use crate::ops::{Activated, Activation, perceptron};
 use crate::packed::{Game, Step};
 use crate::weights::{Builder, Weight};
 
@@ -22,6 +22,9 @@ use crate::weights::{Builder, Weight};
 /// of layer I.
 pub struct Mlp {
     layers: Vec<Arc<Layer>>,
+    /// The layers as one op, if they have neither norms nor skips.
+    plain: Option<Arc<[Activated]>>,
+    dropout: f32,
     input_dropout: f32,
     weights: Arc<[Weight]>,
 }
@@ -51,7 +54,17 @@ impl Mlp {
             layers.push(Arc::new(Layer { dense, norm, projection, dropout, residual }));
             width = size;
         }
-        Ok(Mlp { layers, input_dropout: config.input_dropout, weights: b.taken() })
+        let is_plain = !config.layer_norm && !config.residual;
+        let plain =
+            is_plain.then(|| layers.iter().map(|layer| layer.dense.to_activated()).collect());
+        let (dropout, input_dropout) = (config.dropout, config.input_dropout);
+        Ok(Mlp { layers, plain, dropout, input_dropout, weights: b.taken() })
+    }
+
+    /// The layers as one op, if nothing stands between them in this pass.
+    fn plain(&self, context: &Context) -> Option<&Arc<[Activated]>> {
+        let is_apart = context.is_tapped() || context.drops(self.dropout);
+        self.plain.as_ref().filter(|_| !is_apart)
     }
 }
 
@@ -63,7 +76,11 @@ impl Backbone for Mlp {
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let mut x = context.dropout_columns(&context.read_of(x)?, self.input_dropout, "input")?;
         let Some(every) = context.recompute_every() else {
-            return Ok((run(&self.layers, 0, &x, context)?, state.clone()));
+            let y = match self.plain(context) {
+                Some(layers) => perceptron(&x, layers)?,
+                None => run(&self.layers, 0, &x, context)?,
+            };
+            return Ok((y, state.clone()));
         };
         for (group, layers) in self.layers.chunks(every).enumerate() {
             let layers = layers.to_vec();

@@ -9,7 +9,7 @@ use candle_core::Tensor;
 
 use crate::form::Form;
 use crate::op::{self, Op, Pass};
-use crate::simd::{dispatch, sigmoid, softplus, tanh};
+use crate::simd::{dispatch, sigmoid, softplus, tanh_with};
 use crate::{Result, memory, pool, tensor};
 
 /// Values of one shard.
@@ -98,8 +98,8 @@ each!(sigmoid_, sigmoid_d, sigmoid_both, |x| sigmoid(x), {
     let s = sigmoid(x);
     s * (1.0 - s)
 });
-each!(tanh_, tanh_d, tanh_both, |x| tanh(x), {
-    let t = tanh(x);
+each!(tanh_, tanh_d, tanh_both, |x| tanh_with::<FMA>(x), {
+    let t = tanh_with::<FMA>(x);
     1.0 - t * t
 });
 each!(silu_, silu_d, silu_both, |x| x * sigmoid(x), silu_slope(x));

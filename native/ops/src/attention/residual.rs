@@ -13,7 +13,7 @@ use crate::dense::composites::affine_to;
 use crate::form::Form;
 use crate::lengths::Lengths;
 use crate::linear::weight_gradient;
-use crate::matmul::{Packed, View};
+use crate::matmul::{Operand, View};
 use crate::norm::{HeadNorms, head_norm, parameters};
 use crate::op::{self, Op};
 use crate::residual::composed::around;
@@ -252,7 +252,7 @@ impl Layer {
     }
 
     fn accumulate_weight(&self, layer: &Affine, [d, input]: [&[f32]; 2], [n, k]: [usize; 2]) {
-        let input = Packed::new(View::rows(input, self.rows(), k));
+        let input = Operand::of(View::rows(input, self.rows(), k));
         let d = View::rows(d, self.rows(), n);
         layer.weight.accumulate(|dw, adds| weight_gradient(dw, d, &input, adds));
     }

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use super::layers::{Affine, Branch};
+use super::layers::{Activated, Affine, Branch};
 use super::linear::{linear, linear_add};
 use crate::residual::composed::around;
 use crate::weights::Weight;
@@ -47,4 +47,10 @@ pub(crate) fn feed_forward(
         Some(residual) => around(x, residual, layers),
         None => layers(x, None),
     }
+}
+
+pub(crate) fn perceptron(x: &Tensor, layers: &[Activated]) -> Result<Tensor> {
+    layers.iter().try_fold(x.clone(), |x, Activated { affine, activation }| {
+        linear(&x, &affine.weight, affine.bias.as_ref(), *activation)
+    })
 }

@@ -10,7 +10,7 @@ use super::layers::Affine;
 use super::linear::weight_gradient;
 use crate::columns::{copied, filled, filled_and_summed, outputs, shard_of_rows, zeroed};
 use crate::form::Form;
-use crate::matmul::{Operand, Packed, View};
+use crate::matmul::{Operand, View};
 use crate::norm::parameters as norm;
 use crate::op::{self, Op, Pass};
 use crate::weights::Weight;
@@ -240,7 +240,7 @@ impl FeedForward {
             residual.norm.accumulate(sums.iter().map(|part| &part.norm));
         }
         let gradient = |weight: &Weight, d: &[f32], input: &[f32], [n, k]: [usize; 2]| {
-            let input = Packed::new(View::rows(input, m, k));
+            let input = Operand::of(View::rows(input, m, k));
             let d = View::rows(d, m, n);
             weight.accumulate(|dw, adds| weight_gradient(dw, d, &input, adds));
         };

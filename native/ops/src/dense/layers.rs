@@ -2,7 +2,7 @@
 
 use crate::simd::row_sum;
 use crate::weights::Weight;
-use crate::{Error, Result, memory, simd, tensor};
+use crate::{Activation, Error, Result, memory, simd, tensor};
 
 /// One linear layer `W x + b` with k inputs and n outputs.
 #[derive(Clone)]
@@ -49,6 +49,15 @@ impl Affine {
             _ => Ok(n),
         }
     }
+}
+
+/// One linear layer followed by an elementwise function, `f(W x + b)`.
+#[derive(Clone)]
+pub struct Activated {
+    /// W and b.
+    pub affine: Affine,
+    /// f.
+    pub activation: Activation,
 }
 
 /// One linear layer with a bias, `W x + b`.

@@ -6,11 +6,11 @@ use super::{card, composed};
 use crate::activation::Activation;
 use crate::columns::{copied, filled, shard_of_rows};
 use crate::form::Form;
-use crate::matmul::{Packed, View};
+use crate::matmul::{FEW_COLUMNS, Operand, View, matmul};
 use crate::norm::Norm;
 use crate::norm::row_norm::row_norm_then;
 use crate::op::{self, Op, Pass};
-use crate::simd::row_sum;
+use crate::simd::{LANES, row_sum};
 use crate::weights::Weight;
 use crate::{Result, arrange, memory, pool, tensor};
 
@@ -166,7 +166,7 @@ impl Linear {
         let n = self.weight.dims()[0];
         let k = w.len() / n;
         let m = dy.len() / n;
-        let (rows, x) = (View::rows(dy, m, n), Packed::new(View::rows(x, m, k)));
+        let (rows, x) = (View::rows(dy, m, n), Operand::of(View::rows(x, m, k)));
         self.weight.accumulate(|dw, accumulate| weight_gradient(dw, rows, &x, accumulate));
         if let Some(bias) = &self.bias {
             bias.accumulate(|db, accumulate| row_sum(db, dy, accumulate));
@@ -185,14 +185,37 @@ impl Linear {
     }
 }
 
+/// The most outputs of a layer of few inputs whose gradient is computed transposed, in one shard.
+const FEW_OUTPUTS: usize = 256;
+
 /// `dW [n, k] (+)= dy^T x` of `dy [m, n]` and `x [m, k]`. Shards split the rows of `dW`, so nothing is reduced across
 /// shards.
-pub(crate) fn weight_gradient(dw: &mut [f32], dy: View<'_>, x: &Packed, accumulate: bool) {
+pub(crate) fn weight_gradient(dw: &mut [f32], dy: View<'_>, x: &Operand<'_>, accumulate: bool) {
     let (n, k) = (dy.width(), dw.len() / dy.width().max(1));
+    if let (..=FEW_COLUMNS, LANES..=FEW_OUTPUTS, Some(x)) = (k, n, x.view()) {
+        return transposed_gradient(dw, dy, x, accumulate);
+    }
     pool::for_each_rows(dw, k, n.div_ceil(GRADIENT_SHARDS).next_multiple_of(32), |first, dw| {
         let dy = dy.columns(first..first + dw.len() / k).transposed();
         x.matmul(dw, k, dy, accumulate);
     });
+}
+
+/// The weight gradient as the transpose of `x^T dy`, whose rows fill vectors if `x` has only few columns.
+fn transposed_gradient(dw: &mut [f32], dy: View<'_>, x: View<'_>, accumulate: bool) {
+    let n = dy.width();
+    let mut turned = transpose(dw, x.width());
+    matmul(&mut turned, n, x.transposed(), dy, accumulate);
+    dw.copy_from_slice(&transpose(&turned, n));
+}
+
+/// The transpose of a matrix of rows of `k` values.
+fn transpose(x: &[f32], k: usize) -> Vec<f32> {
+    let (rows, mut y) = (x.len() / k.max(1), memory::zeros(x.len()));
+    for (i, row) in x.chunks_exact(k.max(1)).enumerate() {
+        row.iter().enumerate().for_each(|(j, v)| y[j * rows + i] = *v);
+    }
+    y
 }
 
 impl Op for Linear {

@@ -10,11 +10,13 @@ pub mod feed_forward;
 pub(crate) mod layers;
 pub mod linear;
 pub mod parts;
+pub mod perceptron;
 pub mod project;
 
 pub use branches::branches;
 pub use feed_forward::{feed_forward, feed_forward_residual};
-pub use layers::{Affine, Branch, Dense};
+pub use layers::{Activated, Affine, Branch, Dense};
 pub use linear::{linear, linear_norm};
 pub use parts::linear_parts;
+pub use perceptron::perceptron;
 pub use project::project;

@@ -6,7 +6,7 @@ use super::{card, composed};
 use crate::columns::{filled, zeroed};
 use crate::form::Form;
 use crate::linear::weight_gradient;
-use crate::matmul::{Operand, Packed, View};
+use crate::matmul::{Operand, View};
 use crate::op::{self, Op, Pass};
 use crate::pool::for_each_shard;
 use crate::weights::Weight;
@@ -90,7 +90,7 @@ impl<const N: usize> Parts<N> {
     /// Accumulates the gradient of the weight in the weight.
     pub(crate) fn weight_gradient(&self, x: &[f32], outputs: &[Option<&[f32]>]) {
         let (k, rows) = (self.depth(), self.rows());
-        let x = Packed::new(View::rows(x, rows, k));
+        let x = Operand::of(View::rows(x, rows, k));
         self.weight.accumulate(|dw, accumulate| {
             for ((first, width), dy) in self.spans().into_iter().zip(outputs) {
                 let dw = &mut dw[first * k..][..width * k];

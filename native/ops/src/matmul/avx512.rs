@@ -45,6 +45,9 @@ const BLOCK: usize = 256;
 const GROUP: usize = 8 * ROWS;
 /// The most rows of `a` for which a `b` stored by rows is read in place.
 const FEW: usize = 2 * ROWS;
+/// The largest distance of rows that are read in place whatever the number of products: so few pages and cache sets are
+/// involved that packing costs more than it gains.
+const NARROW: usize = 128;
 
 /// A cache line: a vector at the start of a line never straddles two lines.
 #[repr(C, align(64))]
@@ -138,7 +141,7 @@ pub(super) unsafe fn matmul(
         let out = out.as_mut_ptr().cast::<f32>();
         let mut product = Product { out, out_stride, a, b, start, panel };
         let columns = || (0..b.columns()).step_by(WIDTH);
-        if a.column_stride == 1 || a.rows == 1 {
+        if a.column_stride <= NARROW || a.rows == 1 {
             let few = TURNING_TILES.len() + 1..=ROWS;
             let depth = match b {
                 Right::Panels(_) if a.rows <= ROWS => a.columns,
@@ -175,6 +178,11 @@ pub(super) fn pieces(
 ) -> impl Iterator<Item = Range<usize>> {
     let length = count.div_ceil(count.div_ceil(longest)).next_multiple_of(unit).min(longest);
     (0..count).step_by(length).map(move |from| from..(from + length).min(count))
+}
+
+/// Whether every panel of `b` is read in place, for any number of rows.
+pub(super) fn is_read_in_place(b: View<'_>) -> bool {
+    b.column_stride == 1 && b.row_stride <= NARROW && b.columns.is_multiple_of(LANES)
 }
 
 struct Product<'a> {
@@ -217,7 +225,9 @@ impl Product<'_> {
                 Right::View(b)
                     if b.column_stride == 1
                         && whole
-                        && (rows.len() <= FEW || b.row_stride == width) =>
+                        && (rows.len() <= FEW
+                            || b.row_stride == width
+                            || b.row_stride <= NARROW) =>
                 {
                     let at = steps.start * b.row_stride + column;
                     (b.data.as_ptr().add(at), b.row_stride, &TILES[..])

@@ -254,6 +254,17 @@ pub fn rows_are_apart() -> bool {
     false
 }
 
+/// Whether products of many rows gain nothing from a packed `b`.
+fn is_read_in_place(b: View<'_>) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if level() == Level::Avx512 {
+        return !has_unit() && avx512::is_read_in_place(b);
+    }
+    let _ = b;
+    // `gemm` packs in any case.
+    true
+}
+
 /// Whether products of many rows run on a matrix unit.
 pub fn has_unit() -> bool {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -405,12 +416,35 @@ impl Packed {
     }
 }
 
+/// The most columns of a right operand that would leave half of the lanes of a vector empty.
+pub(crate) const FEW_COLUMNS: usize = 8;
+
 /// A right operand, packed or as a view.
 pub enum Operand<'a> {
     /// Unpacked values.
     View(View<'a>),
     /// Values packed for the kernel of this CPU.
     Packed(Arc<Packed>),
+}
+
+impl<'a> Operand<'a> {
+    /// A right operand of a product of many rows in the present precision; packed unless it has few columns or is read
+    /// in place.
+    pub(crate) fn of(b: View<'a>) -> Self {
+        let is_plain = b.columns <= FEW_COLUMNS || is_read_in_place(b);
+        match Precision::current() == Precision::F32 && is_plain {
+            true => Operand::View(b),
+            false => Operand::Packed(Arc::new(Packed::new(b))),
+        }
+    }
+
+    /// The unpacked values.
+    pub(crate) fn view(&self) -> Option<View<'a>> {
+        match self {
+            Operand::View(b) => Some(*b),
+            Operand::Packed(_) => None,
+        }
+    }
 }
 
 impl Operand<'_> {

@@ -24,7 +24,7 @@ pub use state::SlstmState;
 
 use crate::lengths::{Lengths, check_lengths};
 use crate::linear::weight_gradient;
-use crate::matmul::{MANY, Operand, Packed, View};
+use crate::matmul::{MANY, Operand, View};
 use crate::op::{self, Op, Pass};
 use crate::pool::for_each_shard;
 use crate::simd::{add_assign, row_sum};
@@ -368,8 +368,8 @@ impl<C: Cell> Layer<C> {
         let d = |part: usize, gates: usize| {
             View::strided(&trace.frames[part * h..], m, gates * h, PARTS * h)
         };
-        let x = Packed::new(View::rows(inputs.x, m, self.input));
-        let previous = Packed::new(View::rows(&trace.previous, m, h));
+        let x = Operand::of(View::rows(inputs.x, m, self.input));
+        let previous = Operand::of(View::rows(&trace.previous, m, h));
         let Gates { weight_ih, weight_hh, bias_ih, bias_hh, .. } = &self.gates;
         weight_ih.accumulate(|dw, adds| weight_gradient(dw, d(0, C::GATES), &x, adds));
         weight_hh.accumulate(|dw, adds| {

@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 use sconce_ops::dropout::{Dropout, Origin};
 use sconce_ops::weights::Weight;
-use sconce_ops::{self as ops, Activation, Affine, Branch, Dense, Norm, Residual};
+use sconce_ops::{self as ops, Activated, Activation, Affine, Branch, Dense, Norm, Residual};
 use sconce_tensor::rng::Rng;
 
 use crate::common::composed::{check, check_kernels};
@@ -86,6 +86,19 @@ fn products_of_several_weights_equal_their_composed_forms() {
         let branch = |i: usize| Branch { hidden: dense(i), out: dense(i + 2) };
         Ok(vec![ops::branches(&t[0], &[branch(1), branch(5)])?])
     });
+}
+
+#[test]
+fn perceptrons_equal_their_composed_form() {
+    for activation in ACTIVATIONS {
+        let shapes = [[20, 12].as_slice(), &[20], &[5, 20], &[7, 5], &[7]];
+        check(&format!("perceptron, {activation:?}"), &inputs(&shapes), |t| {
+            let affine = [(1, Some(2)), (3, None), (4, Some(5))]
+                .map(|(weight, bias)| affine(&t[weight], bias.map(|bias: usize| &t[bias])));
+            let layers = affine.map(|affine| Activated { affine, activation });
+            Ok(vec![ops::perceptron(&t[0], &layers.into())?])
+        });
+    }
 }
 
 #[test]

@@ -9,4 +9,5 @@ mod causal_conv;
 mod feed_forward;
 mod linear_recurrence;
 mod matrix_state;
+mod perceptron;
 mod selective_scan;

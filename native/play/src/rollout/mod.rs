@@ -4,6 +4,7 @@
 //! on any thread, so results do not depend on the number of threads. Every choice has random numbers of its own, by
 //! seed, step and row.
 
+mod actor;
 mod arena;
 mod frames;
 mod saved;
@@ -29,6 +30,7 @@ pub(crate) use shard::Shard;
 use crate::heads::Choosing;
 use crate::segment::Segment;
 use crate::side_by_side::side_by_side;
+use actor::Actor;
 use shard::Play;
 
 /// The most shards of a rollout.
@@ -122,6 +124,7 @@ impl Player {
     pub fn play(&mut self, policy: &Policy, rollout: Rollout) -> Result<Vec<Segment>> {
         let play = Play {
             policy,
+            actor: Actor::of(policy)?,
             heads: Choosing::of(&policy.spec().heads)?,
             rollout,
             rng: Rng::new(self.seed, "play.sample", 0),

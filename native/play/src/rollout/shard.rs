@@ -12,6 +12,7 @@ use sconce_tensor::Result;
 use sconce_tensor::rng::Rng;
 
 use super::Rollout;
+use super::actor::{Actor, Desk};
 use super::arena::Arena;
 use super::frames::{Outcome, embedded};
 use crate::heads::Choosing;
@@ -31,6 +32,7 @@ pub(crate) struct Shard {
     /// Statistics of the observations since they were last taken, if they are wanted.
     pub(super) observed: Option<Normaliser>,
     pub(super) teacher: Option<Listener>,
+    desk: Desk,
 }
 
 /// A teacher that reads the observations of a shard.
@@ -42,6 +44,8 @@ pub(super) struct Listener {
 /// A policy at play, and what all shards of a rollout share.
 pub(super) struct Play<'a> {
     pub policy: &'a Policy,
+    /// The policy as it chooses actions.
+    pub actor: Actor<'a>,
     pub heads: Choosing,
     pub rollout: Rollout,
     /// Random numbers of the choices.
@@ -75,6 +79,7 @@ impl Shard {
             outcome,
             observed: None,
             teacher: None,
+            desk: Desk::default(),
         })
     }
 
@@ -109,7 +114,7 @@ impl Shard {
             observed.update(&self.observations)?;
         }
         let frames = embedded(policy, &self.observations, &self.previous)?;
-        let (decision, memory) = policy.act(&frames, &self.memory, draw, &Context::default())?;
+        let (decision, memory) = play.actor.act(&frames, &self.memory, draw, &mut self.desk)?;
         self.memory = memory;
         record(segment, t, &frames, &decision, &play.heads);
         self.listen(play, t, &frames, segment)?;

@@ -1,16 +1,13 @@
 //! Environments whose rules are in other processes, for example modules of an Elixir app. Everything but the rules is
 //! here: seeds, limits, repeated actions, stacked observations, resets, returns and episodes.
 
-mod host;
-
 use std::sync::Arc;
 
 use sconce_game::InputKind;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 
-pub use host::{Answered, Asked, Begin, Host, HostSpec, Worker};
-
+use crate::host::{Asked, Begin, Host};
 use crate::numbers::Numbers;
 use crate::vector::VectorEnv;
 use crate::vectorised::{Autoreset, EnvOptions, EnvSpec, Episode, Label, Stepped, check, push};

@@ -83,7 +83,7 @@ pub trait Worker: Send + Sync {
 /// A world and the processes that step it.
 pub struct Host {
     spec: HostSpec,
-    pub(super) worker: Box<dyn Worker>,
+    pub(crate) worker: Box<dyn Worker>,
     groups: AtomicU64,
 }
 
@@ -103,7 +103,7 @@ impl Host {
     }
 
     /// A number for a new group.
-    pub(super) fn group(&self) -> u64 {
+    pub(crate) fn group(&self) -> u64 {
         self.groups.fetch_add(1, Ordering::Relaxed)
     }
 }
