@@ -192,11 +192,21 @@ defmodule Sconce.Rollout do
     [frame: frame] =
       Options.validate!(opts, frame: [type: {:or, [nil, :pos_integer]}, default: nil])
 
-    Native.session_reward(ref, frame, reward / 1)
+    Native.session_reward(ref, frame, float!(reward))
   end
 
-  def reward(%Session{}, reward, _opts), do: Options.argument!("reward", reward, "a number")
+  def reward(%Session{}, reward, _opts), do: refuse(reward)
   def reward(other, _reward, _opts), do: Options.argument!("session", other, "a session")
+
+  defp float!(reward) do
+    reward / 1
+  rescue
+    # A whole number beyond all floats.
+    ArithmeticError -> refuse(reward)
+  end
+
+  @spec refuse(term) :: no_return
+  defp refuse(reward), do: Options.argument!("reward", reward, "a number")
 
   @doc """
   Ends the episode of a recorded session, by the rules of the game (`:terminated`) or by a limit (`:truncated`), and begins

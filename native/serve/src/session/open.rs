@@ -13,7 +13,7 @@ use super::moments::{Moment, Moments};
 use super::options::{Lane, Mode, Options, check_inline};
 use super::past::Past;
 use super::query::{Query, Way};
-use super::record::Recorder;
+use super::recorder::Recorder;
 use super::ring::Ring;
 use crate::frames::{EmbeddedFrame, delay_of};
 use crate::model::{Cost, Model};
