@@ -1,6 +1,6 @@
 # Rollouts in worlds that are not native: CartPole in Elixir, and Gymnasium's over a port, beside the native one.
 #
-#     mix run bench/worlds.exs [--python PROGRAM]
+#     mix run worlds.exs [--python PROGRAM]
 #
 # Each row has microseconds of one step of 32 environments side by side, with the decisions of a small policy: those of the
 # native row are nearly all the policy's. The last row is Gymnasium alone, in one Python process and without a policy.

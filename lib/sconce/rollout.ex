@@ -2,7 +2,10 @@ defmodule Sconce.Rollout do
   alias Sconce.{Error, Native, Options, Policy, Serving, Session}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
+  alias Sconce.Rollout.Courier
   alias Sconce.Session.Decision
+
+  require Logger
 
   @steps [type: :pos_integer, max: 65_536]
 
@@ -95,10 +98,8 @@ defmodule Sconce.Rollout do
   @typedoc "The pid or the name of a rollout, also on another node."
   @type rollout :: GenServer.server()
 
-  # Segments of one message to another node.
-  @at_once 64
-  # Milliseconds for which a call to another node waits.
-  @call_ms 10_000
+  # Other nodes whose last message is remembered.
+  @senders 10_000
 
   @doc """
   Starts a rollout; the moduledoc has an example.
@@ -132,13 +133,14 @@ defmodule Sconce.Rollout do
          {:ok, inbox} <- Native.inbox_new(Spec.to_native(policy.spec), options[:capacity]) do
       state = %{
         serving: options[:serving],
-        policy: policy,
         inbox: inbox,
         learner: learner,
         poll_ms: options[:poll_ms],
         version: nil,
-        bytes: nil,
-        unsent: []
+        error: nil,
+        packed: nil,
+        senders: %{},
+        unsent: :counters.new(1, [])
       }
 
       GenServer.start_link(__MODULE__, state, name)
@@ -236,8 +238,8 @@ defmodule Sconce.Rollout do
 
   @doc """
   Returns figures since the start: `decisions` and segments `received`, and of these `displaced`, `stale`, `misfits` and
-  `waiting`; the `version` of the serving's weights (nil before the first), and the segments `unsent` to another node.
-  `start_link/1` has an example.
+  `waiting`; the `version` of the serving's weights (nil before the first), the segments `unsent` to another node, and the
+  last `error` of new weights, if any. `start_link/1` has an example.
   """
   @spec info(rollout) :: {:ok, map} | {:error, Error.t()}
   def info(rollout), do: ask(rollout, :info, :info)
@@ -252,115 +254,111 @@ defmodule Sconce.Rollout do
 
     GenServer.call(rollout, request)
   catch
-    :exit, _gone -> {:error, %Error{kind: :cancelled, op: op}}
+    :exit, {:timeout, _call} ->
+      details = %{what: "the answer of the rollout", deadline_ms: 5_000}
+      {:error, %Error{kind: :deadline, op: op, details: details}}
+
+    :exit, _gone ->
+      {:error, %Error{kind: :cancelled, op: op}}
   end
 
   @impl true
-  def init(state), do: {:ok, later(state)}
+  def init(%{learner: learner} = state) do
+    if learner, do: Courier.start_link(state.inbox, learner, state.poll_ms, state.unsent)
+    {:ok, later(state)}
+  end
 
   defp later(state) do
     Process.send_after(self(), :look, state.poll_ms)
     state
   end
 
+  # The policy is the present one: the serving may have had others since the start.
   @impl true
-  def handle_call(:source, _from, state),
-    do: {:reply, {:ok, Map.take(state, [:serving, :policy, :inbox])}, state}
+  def handle_call(:source, _from, state) do
+    answer =
+      with {:ok, %{policy: policy}} <- Serving.info(state.serving),
+           do: {:ok, %{serving: state.serving, policy: policy, inbox: state.inbox}}
+
+    {:reply, answer, state}
+  end
 
   def handle_call(:info, _from, state) do
-    with {:ok, counts} <- Native.inbox_counts(state.inbox) do
-      own = %{version: state.version, unsent: length(state.unsent)}
-      {:reply, {:ok, Map.merge(counts, own)}, state}
-    else
-      error -> {:reply, error, state}
-    end
-  end
-
-  # From another node: segments, of which some may find the queue full.
-  def handle_call({:segments, segments}, _from, state) when is_list(segments),
-    do: {:reply, Native.inbox_offer(state.inbox, segments), state}
-
-  # From another node: the weights, unless it has them.
-  def handle_call({:weights, version}, _from, %{version: version} = state),
-    do: {:reply, :known, state}
-
-  def handle_call({:weights, _other}, _from, state) do
-    state = packed(state)
-    {:reply, state.bytes || :known, state}
-  end
-
-  # The bytes of the present weights are made once for all nodes.
-  defp packed(%{bytes: nil} = state) do
-    with {:ok, {_version, ref}} <- Native.inbox_newest(state.inbox),
-         {:ok, bytes} <- Call.run(&Native.policy_bytes(ref, &1)),
-         do: %{state | bytes: bytes},
-         else: (_none -> state)
-  end
-
-  defp packed(state), do: state
-
-  @impl true
-  def handle_info(:look, state), do: {:noreply, state |> exchange() |> swap() |> later()}
-
-  # Puts new weights into the serving.
-  defp swap(%{version: version} = state) do
-    case Native.inbox_newest(state.inbox) do
-      {:ok, {newest, ref}} when newest != version ->
-        policy = %Policy{state.policy | ref: ref}
-
-        # A serving that is busy or restarting gets the weights at the next look.
-        case Serving.swap(state.serving, policy) do
-          :ok -> %{state | version: newest, bytes: nil}
-          {:error, _error} -> state
-        end
-
-      _same ->
-        state
-    end
-  end
-
-  # Sends segments to the learner's node and gets its weights. A node that is cut off keeps its segments.
-  defp exchange(%{learner: nil} = state), do: state
-
-  defp exchange(state) do
-    state |> weights() |> segments()
-  catch
-    :exit, _cut_off -> state
-  end
-
-  defp weights(state) do
-    with bytes when is_binary(bytes) <-
-           GenServer.call(state.learner, {:weights, state.version}, @call_ms),
-         {:ok, ref} <- Call.run(&Native.policy_of_bytes(&1, bytes)),
-         do: Native.inbox_publish(state.inbox, ref)
-
-    state
-  end
-
-  defp segments(state) do
-    segments =
-      case state.unsent do
-        [] -> state.inbox |> Native.inbox_take(@at_once) |> elem(1)
-        unsent -> unsent
+    answer =
+      with {:ok, counts} <- Native.inbox_counts(state.inbox) do
+        unsent = :counters.get(state.unsent, 1)
+        {:ok, Map.merge(counts, %{version: state.version, unsent: unsent, error: state.error})}
       end
 
-    send_to(segments, state)
+    {:reply, answer, state}
   end
 
-  defp send_to([], state), do: state
+  # From another node: segments, of which some may find the queue full. The answer to a repeated message is that to the
+  # first one.
+  def handle_call({:segments, sender, number, segments}, _from, state) when is_list(segments) do
+    case state.senders do
+      %{^sender => {^number, answer}} ->
+        {:reply, answer, state}
 
-  # A call that fails leaves the segments unsent.
-  defp send_to(segments, state) do
-    case GenServer.call(state.learner, {:segments, segments}, @call_ms) do
-      {:ok, taken} -> %{state | unsent: Enum.drop(segments, taken)}
-      {:error, _error} -> %{state | unsent: segments}
+      senders ->
+        answer = Native.inbox_offer(state.inbox, segments)
+        {:reply, answer, %{state | senders: remembered(senders, sender, {number, answer})}}
     end
-  catch
-    :exit, _cut_off -> %{state | unsent: segments}
+  end
+
+  # From another node: the newest weights, unless it has them.
+  def handle_call({:weights, known}, _from, state) do
+    case Native.inbox_newest(state.inbox) do
+      {:ok, {version, ref}} when version != known ->
+        state = packed(state, version, ref)
+        {:reply, state.packed || :known, state}
+
+      _same ->
+        {:reply, :known, state}
+    end
+  end
+
+  defp remembered(senders, sender, last) when map_size(senders) < @senders,
+    do: Map.put(senders, sender, last)
+
+  # Senders that have ended are not known as such; the others send again.
+  defp remembered(_senders, sender, last), do: %{sender => last}
+
+  # The bytes of a version are made once for all nodes.
+  defp packed(%{packed: {version, _bytes}} = state, version, _ref), do: state
+
+  defp packed(state, version, ref) do
+    case Call.run(&Native.policy_bytes(ref, &1)) do
+      {:ok, bytes} -> %{state | packed: {version, bytes}}
+      {:error, error} -> failed(state, error)
+    end
+  end
+
+  @impl true
+  def handle_info(:look, state), do: {:noreply, state |> swap() |> later()}
+
+  # Puts new weights into the serving. One that is busy or restarting gets them at the next look.
+  defp swap(%{version: version} = state) do
+    with {:ok, {newest, ref}} when newest != version <- Native.inbox_newest(state.inbox),
+         {:ok, %{policy: policy}} <- Serving.info(state.serving),
+         :ok <- Serving.swap(state.serving, %Policy{policy | ref: ref}) do
+      %{state | version: newest, error: nil}
+    else
+      {:error, error} -> failed(state, error)
+      _same -> state
+    end
+  end
+
+  # The first of equal errors is logged.
+  defp failed(%{error: error} = state, error), do: state
+
+  defp failed(state, error) do
+    Logger.warning("weights of a rollout: #{Exception.message(error)}")
+    %{state | error: error}
   end
 
   if {:format_status, 1} in GenServer.behaviour_info(:callbacks), do: @impl(true)
   @doc false
   def format_status(status),
-    do: Map.replace_lazy(status, :state, &Map.take(&1, [:serving, :learner, :version]))
+    do: Map.replace_lazy(status, :state, &Map.take(&1, [:serving, :learner, :version, :error]))
 end

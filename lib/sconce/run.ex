@@ -183,7 +183,7 @@ defmodule Sconce.Run do
   end
 
   @impl true
-  def terminate(_reason, %{result: nil, task: task, ref: ref}) when task != nil do
+  def terminate(_reason, %{result: nil, task: task, ref: ref} = state) when task != nil do
     Native.train_stop(task)
 
     receive do
@@ -191,6 +191,9 @@ defmodule Sconce.Run do
     after
       @farewell_ms -> :ok
     end
+
+    if state.over, do: state.over.()
+    :ok
   end
 
   def terminate(_reason, _state), do: :ok

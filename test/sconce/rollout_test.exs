@@ -88,6 +88,40 @@ defmodule Sconce.RolloutTest do
     assert File.exists?(Path.join(out, "last.safetensors"))
   end
 
+  test "an update may be larger than the queue, and a run whose games stop ends by its minutes" do
+    rollout = rollout!(serving!(), capacity: 48, poll_ms: 1)
+    out = Path.join(Scratch.tmp_dir!("live"), "run")
+    all = games(rollout, 4)
+
+    options = [
+      environments: 8,
+      rollout_steps: 16,
+      minibatches: 2,
+      max_minutes: 0.03,
+      max_lag: 1_000
+    ]
+
+    {:ok, run} = PPO.start_link([env: {:live, rollout}, out: out] ++ options)
+    PPO.subscribe(run)
+    assert_receive {:sconce_ppo, ^run, %{event: :update}}, 20_000
+    for game <- all, do: send(game, :stop)
+    assert {:ok, %{stopped: :budget}} = PPO.await(run, 20_000)
+    # The games would go on with the last weights.
+    {:ok, %{swaps: swaps}} = Serving.stats(:sys.get_state(rollout).serving)
+    assert swaps > 0
+
+    {:ok, other} =
+      PPO.start_link(
+        resume: true,
+        out: out,
+        env: {:live, rollout!(serving!(hidden_sizes: [16]))},
+        max_minutes: 1
+      )
+
+    assert {:error, %{kind: :mismatch} = error} = PPO.await(other)
+    assert Exception.message(error) =~ "Spec of the live games"
+  end
+
   test "late rewards, wrong calls and a policy without a value have errors that say so" do
     serving = serving!()
     rollout = rollout!(serving)

@@ -131,7 +131,7 @@ defmodule Sconce.Env.Gymnasium do
   defp ask!(%{port: port, options: options}, request), do: ask!({port, options}, request)
 
   defp ask!({port, options}, request) do
-    command(port, request)
+    command(port, request) || raise RuntimeError, ended(options, status(port))
 
     receive do
       {^port, {:data, <<1, answer::binary>>}} -> answer
@@ -140,7 +140,15 @@ defmodule Sconce.Env.Gymnasium do
     end
   end
 
-  # A port that has closed sends its status.
+  # The status of a port that has closed is in the mailbox, unless something has read it.
+  defp status(port) do
+    receive do
+      {^port, {:exit_status, status}} -> status
+    after
+      0 -> "unknown"
+    end
+  end
+
   defp command(port, request) do
     Port.command(port, request)
   rescue

@@ -29,7 +29,8 @@ def parts(space, name="action"):
     if isinstance(space, spaces.MultiDiscrete):
         sizes = np.asarray(space.nvec)
         lines = [f"choice {name}_{i} {n}" for i, n in enumerate(sizes.ravel())]
-        return lines, lambda x: x.astype(space.dtype).reshape(sizes.shape)
+        start = np.asarray(getattr(space, "start", 0))
+        return lines, lambda x: start + x.astype(space.dtype).reshape(sizes.shape)
     if isinstance(space, spaces.MultiBinary):
         n = int(np.prod(space.shape))
         return [f"flags {name} {n}"], lambda x: x.astype(space.dtype).reshape(space.shape)
@@ -38,7 +39,7 @@ def parts(space, name="action"):
         if not (np.all(space.low == low) and np.all(space.high == high) and np.isfinite([low, high]).all()):
             raise ValueError(f"the numbers of {name} have several ranges: {space}")
         n = int(np.prod(space.shape))
-        return [f"continuous {name} {n} {low!r} {high!r}"], lambda x: x.astype(space.dtype).reshape(space.shape)
+        return [f"continuous {name} {n} {low:.17e} {high:.17e}"], lambda x: x.astype(space.dtype).reshape(space.shape)
     raise ValueError(f"no form for {name}, which is {space}")
 
 

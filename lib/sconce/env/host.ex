@@ -5,20 +5,35 @@ defmodule Sconce.Env.Host do
 
   use Sconce.Server, restart: :temporary
 
-  alias Sconce.Native
   alias Sconce.Env.Each
+  alias Sconce.{Native, Text}
+
+  require Logger
 
   # Characters of an error that a run shows.
   @most 1_500
 
   @doc "Starts a process for `owner`. It waits for the handle of the host, `{:host, handle}`."
   @spec start(module, term, pid) :: {:ok, pid}
-  def start(module, options, owner), do: GenServer.start(__MODULE__, {module, options, owner})
+  def start(module, options, owner) do
+    with {:ok, host} <- GenServer.start(__MODULE__, {module, options}) do
+      spawn(fn -> guard(host, owner) end)
+      {:ok, host}
+    end
+  end
+
+  # Ends the process with its owner, also while a world hangs.
+  defp guard(host, owner) do
+    {ending, over} = {Process.monitor(owner), Process.monitor(host)}
+
+    receive do
+      {:DOWN, ^ending, _, _, _} -> Process.exit(host, :kill)
+      {:DOWN, ^over, _, _, _} -> :ok
+    end
+  end
 
   @impl true
-  def init({module, options, owner}) do
-    Process.monitor(owner)
-
+  def init({module, options}) do
     {module, options} =
       if function_exported?(module, :step, 3),
         do: {module, options},
@@ -29,11 +44,10 @@ defmodule Sconce.Env.Host do
 
   @impl true
   def handle_info({:host, handle}, state), do: {:noreply, %{state | handle: handle}}
-  def handle_info({:DOWN, _, :process, _owner, _}, state), do: {:stop, :normal, state}
 
   def handle_info({:sconce_host, 0, {:close, group}}, state) do
     {own, groups} = Map.pop(state.groups, group)
-    if own != nil and function_exported?(state.module, :close, 1), do: state.module.close(own)
+    if own != nil and function_exported?(state.module, :close, 1), do: close(state.module, own)
     {:noreply, %{state | groups: groups, counts: Map.delete(state.counts, group)}}
   end
 
@@ -41,6 +55,15 @@ defmodule Sconce.Env.Host do
     {answer, state} = answer(request, state)
     Native.host_answer(state.handle, number, answer)
     {:noreply, state}
+  end
+
+  # The groups of others go on if a world cannot close its own.
+  defp close(module, own) do
+    module.close(own)
+  catch
+    kind, reason ->
+      text = Exception.format_banner(kind, reason, __STACKTRACE__)
+      Logger.warning("#{inspect(module)}.close/1: #{Text.lines(text)}")
   end
 
   defp answer(request, state) do
@@ -72,7 +95,7 @@ defmodule Sconce.Env.Host do
 
   defp act({:save, group}, state) do
     if function_exported?(state.module, :save, 1),
-      do: {state.module.save(state.groups[group]), state},
+      do: {saved!(state, group), state},
       else: {List.duplicate("", state.counts[group]), state}
   end
 
@@ -84,5 +107,12 @@ defmodule Sconce.Env.Host do
     else
       {[:binary.copy(<<0>>, length(binaries))], state}
     end
+  end
+
+  defp saved!(state, group) do
+    {saved, count} = {state.module.save(state.groups[group]), state.counts[group]}
+    whole? = is_list(saved) and length(saved) == count and Enum.all?(saved, &is_binary/1)
+    whole? || raise ArgumentError, "#{inspect(state.module)}.save/1: expected #{count} binaries"
+    saved
   end
 end

@@ -51,9 +51,12 @@ defmodule Sconce.Env.Hosting do
   @spec open(module | {module, term}, pos_integer, pos_integer | nil, pos_integer) ::
           {:ok, %__MODULE__{}} | {:error, Error.t()}
   def open(world, count, processes, deadline_ms) do
+    # A wrong description ends here, before there are processes.
+    with {:ok, _ref} <- described(world), do: started(world, count, processes, deadline_ms)
+  end
+
+  defp started(world, count, processes, deadline_ms) do
     {module, options} = split(world)
-    # Raises before there are processes.
-    _ = described(world)
     number = min(processes || System.schedulers_online(), count)
 
     pids =
@@ -62,9 +65,14 @@ defmodule Sconce.Env.Hosting do
         pid
       end
 
-    with {:ok, ref} <- native(world, pids, count, deadline_ms) do
-      for pid <- pids, do: send(pid, {:host, ref})
-      {:ok, %__MODULE__{ref: ref, pids: pids}}
+    case native(world, pids, count, deadline_ms) do
+      {:ok, ref} ->
+        for pid <- pids, do: send(pid, {:host, ref})
+        {:ok, %__MODULE__{ref: ref, pids: pids}}
+
+      refused ->
+        Enum.each(pids, &Process.exit(&1, :kill))
+        refused
     end
   end
 

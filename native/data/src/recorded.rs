@@ -1,5 +1,7 @@
 //! Decisions of a live game, recorded while it is played: a segment of an episode, for a learner.
 
+use sconce_nn::Spec;
+use sconce_nn::heads::NONE;
 use sconce_tensor::{Error, Result};
 
 /// The first bytes of a segment.
@@ -48,21 +50,6 @@ pub enum Over {
     Truncated,
 }
 
-/// Sizes of one decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sizes {
-    /// Continuous features.
-    pub continuous: usize,
-    /// Ids.
-    pub ids: usize,
-    /// Labels of an action.
-    pub labels: usize,
-    /// Logits, the value among them.
-    pub logits: usize,
-    /// Numbers of a memory.
-    pub state: usize,
-}
-
 /// A place for segments.
 pub trait Sink: Send + Sync {
     /// Takes a segment.
@@ -75,37 +62,59 @@ impl Recorded {
         self.rewards.len()
     }
 
-    /// Checks the lengths of all columns, and that numbers are finite.
+    /// Checks that a policy of `spec`, whose memory has `state` numbers, may have made these decisions.
     ///
     /// # Errors
-    /// `Mismatch` for a segment of another Spec, `NonFinite` for a reward or a value that is not finite.
-    pub fn check(&self, sizes: Sizes) -> Result<()> {
-        let steps = self.steps();
-        let memories = if sizes.state == 0 { 0 } else { steps.div_ceil(self.stride.max(1)) };
-        for (what, expected, got) in [
-            ("features of a segment", steps * sizes.continuous, self.continuous.len()),
-            ("ids of a segment", steps * sizes.ids, self.ids.len()),
-            ("previous actions of a segment", steps * sizes.labels, self.previous.len()),
-            ("actions of a segment", steps * sizes.labels, self.labels.len()),
-            ("logits of a segment", steps * sizes.logits, self.logits.len()),
-            ("versions of a segment", steps, self.versions.len()),
-            ("memories of a segment", memories * sizes.state, self.states.len()),
-        ] {
-            if expected != got {
-                return Err(Error::mismatch(what, expected, got));
+    /// `Mismatch` for a segment of another Spec, `OutOfRange` for an action or an id that does not exist, `NonFinite` for
+    /// other numbers that are not finite.
+    pub fn check(&self, spec: &Spec, state: usize) -> Result<()> {
+        self.check_lengths(spec, state)?;
+        let slots = spec.embedding.id_slots();
+        for ids in self.ids.chunks_exact(slots.len().max(1)) {
+            for (id, slot) in ids.iter().zip(slots) {
+                if *id as usize >= slot.rows {
+                    let (id, last) = (f64::from(*id), slot.rows as f64 - 1.0);
+                    return Err(Error::out_of_range("id of a segment", id, 0.0, last));
+                }
             }
         }
-        if steps == 0 {
-            return Err(Error::mismatch("decisions of a segment", "at least one", 0));
-        }
+        let width = spec.heads.num_labels();
+        self.labels.chunks_exact(width).try_for_each(|labels| check_labels(spec, labels, false))?;
+        self.previous
+            .chunks_exact(width)
+            .try_for_each(|labels| check_labels(spec, labels, true))?;
         for (what, column) in [
-            ("reward of a segment", &self.rewards[..]),
-            ("logit of a segment", &self.logits[..]),
+            ("feature of a segment", &self.continuous[..]),
+            ("reward of a segment", &self.rewards),
+            ("logit of a segment", &self.logits),
+            ("memory of a segment", &self.states),
             ("value after a segment", &[self.next_value]),
             ("return of an episode", &[self.episode.0]),
         ] {
             if let Some(value) = sconce_tensor::simd::non_finite(column) {
                 return Err(Error::NonFinite { what: what.into(), value: value.into() });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_lengths(&self, spec: &Spec, state: usize) -> Result<()> {
+        let (steps, labels) = (self.steps(), spec.heads.num_labels());
+        if steps == 0 || self.stride == 0 {
+            return Err(Error::mismatch("decisions and stride of a segment", "at least one", 0));
+        }
+        let memories = if state == 0 { 0 } else { steps.div_ceil(self.stride) };
+        for (what, expected, got) in [
+            ("features", steps * spec.embedding.continuous_width(), self.continuous.len()),
+            ("ids", steps * spec.embedding.num_ids(), self.ids.len()),
+            ("previous actions", steps * labels, self.previous.len()),
+            ("actions", steps * labels, self.labels.len()),
+            ("logits", steps * spec.heads.num_logits(), self.logits.len()),
+            ("versions", steps, self.versions.len()),
+            ("memories", memories * state, self.states.len()),
+        ] {
+            if expected != got {
+                return Err(Error::mismatch(format!("{what} of a segment"), expected, got));
             }
         }
         Ok(())
@@ -180,6 +189,18 @@ impl Recorded {
     }
 }
 
+/// Checks the labels of one action; with `missing` there may be none.
+fn check_labels(spec: &Spec, labels: &[f32], missing: bool) -> Result<()> {
+    spec.heads.iter().try_for_each(|part| {
+        let (kind, name) = (part.head.kind, || part.head.name.clone());
+        let mut own = labels.iter().skip(part.labels).take(kind.labels());
+        own.try_for_each(|label| match missing && *label == NONE {
+            true => Ok(()),
+            false => kind.check(*label, name),
+        })
+    })
+}
+
 /// The bytes that are not read yet.
 struct Bytes<'a>(&'a [u8]);
 
@@ -215,15 +236,33 @@ fn corrupt(reason: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn spec(numbers: usize, classes: usize) -> Spec {
+        serde_json::from_value(json!({
+            "embedding": {"vector": numbers},
+            "backbone": {"gru": {"hidden_size": 1, "num_layers": 1, "layer_norm": false,
+                "input_norm": false, "dropout": 0.0, "input_dropout": 0.0}},
+            "heads": {
+                "kind": "independent", "stream_size": 8, "prior": false,
+                "parts": [
+                    {"name": "go", "kind": {"categorical": classes}, "hidden_size": 0},
+                    {"name": "value", "kind": {"value": 1}, "hidden_size": 0},
+                ],
+            },
+        }))
+        .unwrap()
+    }
 
     fn segment() -> Recorded {
         Recorded {
             continuous: vec![0.5, -1.0, 2.0, 3.0],
-            ids: vec![7, 8],
-            previous: vec![f32::NEG_INFINITY, 1.0],
+            ids: vec![],
+            previous: vec![NONE, 1.0],
             labels: vec![1.0, 0.0],
-            logits: vec![0.1, 0.2, 0.3, 0.4],
+            logits: vec![0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
             rewards: vec![1.0, -1.0],
             versions: vec![3, u64::MAX],
             states: vec![9.0],
@@ -234,12 +273,9 @@ mod tests {
         }
     }
 
-    const SIZES: Sizes = Sizes { continuous: 2, ids: 1, labels: 1, logits: 2, state: 1 };
-
     #[test]
     fn bytes_come_back_and_damage_is_an_error() {
-        let segment = segment();
-        segment.check(SIZES).unwrap();
+        let segment = Recorded { ids: vec![7, u32::MAX], ..segment() };
         let bytes = segment.to_bytes();
         assert_eq!(Recorded::from_bytes(&bytes).unwrap(), segment);
         for cut in 0..bytes.len() {
@@ -254,19 +290,32 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_of_another_spec_and_a_number_that_is_not_finite_are_errors() {
-        for sizes in [
-            Sizes { continuous: 3, ..SIZES },
-            Sizes { ids: 0, ..SIZES },
-            Sizes { labels: 2, ..SIZES },
-            Sizes { logits: 1, ..SIZES },
-            Sizes { state: 0, ..SIZES },
+    fn what_no_policy_of_the_spec_can_have_decided_is_an_error() {
+        let own = spec(2, 2);
+        segment().check(&own, 1).unwrap();
+        assert_eq!(segment().check(&spec(3, 2), 1).unwrap_err().kind().name(), "mismatch");
+        assert_eq!(segment().check(&spec(2, 3), 1).unwrap_err().kind().name(), "mismatch");
+        assert_eq!(segment().check(&own, 2).unwrap_err().kind().name(), "mismatch");
+        let changed = |change: fn(&mut Recorded)| {
+            let mut bad = segment();
+            change(&mut bad);
+            bad.check(&own, 1).unwrap_err().kind().name()
+        };
+        assert_eq!(changed(|bad| bad.stride = 0), "mismatch");
+        assert_eq!(changed(|bad| bad.ids.push(0)), "mismatch");
+        assert_eq!(changed(|bad| bad.labels[0] = 2.0), "out_of_range");
+        assert_eq!(changed(|bad| bad.labels[0] = f32::NAN), "out_of_range");
+        assert_eq!(changed(|bad| bad.previous[1] = 0.5), "out_of_range");
+        for change in [
+            (|bad| bad.continuous[3] = f32::NAN) as fn(&mut Recorded),
+            |bad| bad.rewards[1] = f32::INFINITY,
+            |bad| bad.logits[0] = f32::NAN,
+            |bad| bad.states[0] = f32::NAN,
+            |bad| bad.next_value = f32::NAN,
+            |bad| bad.episode.0 = f32::NAN,
         ] {
-            assert_eq!(segment().check(sizes).unwrap_err().kind().name(), "mismatch");
+            assert_eq!(changed(change), "non_finite");
         }
-        let mut bad = segment();
-        bad.rewards[1] = f32::NAN;
-        assert!(bad.check(SIZES).unwrap_err().to_string().contains("reward"));
-        assert!(Recorded::default().check(SIZES).is_err());
+        assert!(Recorded::default().check(&own, 1).is_err());
     }
 }

@@ -148,8 +148,8 @@ fn session_reward(
     })
 }
 
-/// Ends an episode, and begins the next one.
-#[rustler::nif]
+/// Ends an episode, and begins the next one. The value of a last frame takes a decision.
+#[rustler::nif(schedule = "DirtyCpu")]
 fn session_done<'a>(
     env: Env<'a>,
     session: Handle<SessionHandle>,

@@ -174,9 +174,7 @@ fn a_segment_is_what_the_learner_would_have_computed() {
         let numbers = zero.to_vec().unwrap().len();
         let (mut episode, mut begins) = (0, true);
         for segment in &segments {
-            let sizes =
-                sconce_data::Sizes { continuous: 4, ids: 0, labels: 1, logits: 3, state: numbers };
-            segment.check(sizes).unwrap();
+            segment.check(&spec, numbers).unwrap();
             assert_eq!(Recorded::from_bytes(&segment.to_bytes()).unwrap(), *segment);
             assert!(segment.rewards.iter().all(|reward| *reward == 1.0));
             if begins && numbers > 0 {
@@ -230,17 +228,19 @@ fn late_rewards_reach_their_decision_while_it_is_held() {
     session.reward(Some(2), 5.0).unwrap();
     session.reward(Some(9), 1.0).unwrap();
     act(&mut session);
+    assert_eq!(all.0.lock().unwrap().len(), 0);
+    act(&mut session);
     assert_eq!(all.0.lock().unwrap().len(), 1);
     let error = session.reward(Some(4), 1.0).unwrap_err().to_string();
-    assert!(error.contains("5 to 10"), "{error}");
-    assert!(session.reward(Some(11), 1.0).is_err());
+    assert!(error.contains("5 to 11"), "{error}");
+    assert!(session.reward(Some(12), 1.0).is_err());
     assert!(session.reward(None, f32::NAN).unwrap_err().to_string().contains("reward"));
     session.done(Over::Terminated, None).unwrap();
     let segments = std::mem::take(&mut *all.0.lock().unwrap());
     let rewards: Vec<_> = segments.iter().map(|one| one.rewards.clone()).collect();
-    assert_eq!(rewards, [vec![0.0, 5.0, 0.0, 0.0], vec![0.0; 4], vec![1.0, 0.0]]);
+    assert_eq!(rewards, [vec![0.0, 5.0, 0.0, 0.0], vec![0.0; 4], vec![1.0, 0.0, 0.0]]);
     let last = segments.last().unwrap();
-    assert_eq!((last.over, last.next_value, last.episode), (Over::Terminated, 0.0, (6.0, 10)));
+    assert_eq!((last.over, last.next_value, last.episode), (Over::Terminated, 0.0, (6.0, 11)));
     // The value after a segment is that of the next decision.
     assert_eq!(segments[0].next_value, segments[1].logits[2]);
     // An episode that ends where a segment ends.
@@ -286,6 +286,34 @@ fn taken_back_decisions_are_not_recorded_and_foreign_choices_are_refused() {
         assert!(one.act(&frame(0), &cold).unwrap_err().to_string().contains("recorded"));
         one.act(&frame(0), &Overrides::default()).unwrap();
     }
+    // A decision after a segment that is taken back, and made on another frame.
+    let model =
+        Arc::new(Model::new(Arc::new(Policy::init(&mlp(), 1).unwrap()), Format::F32).unwrap());
+    let mut session = Session::over(model, session_options(Mode::Carry, 1, 4)).unwrap();
+    let all = Arc::<All>::default();
+    session.record(all.clone(), Recording { steps: 4, stride: 4, hold: 0 }).unwrap();
+    let play = |session: &mut Session, x: f32| {
+        session.act(&[x, 0.0, 0.0, 0.0], &Overrides::default()).unwrap().decision.logits[2]
+    };
+    (0..5).for_each(|i| assert!(play(&mut session, i as f32).is_finite()));
+    session.back_to(4).unwrap();
+    let value = play(&mut session, -3.0);
+    // A session that goes back to a snapshot leaves what it has not sent.
+    let snapshot = session.snapshot().unwrap();
+    (0..4).for_each(|i| assert!(play(&mut session, i as f32).is_finite()));
+    assert_eq!(all.0.lock().unwrap()[0].next_value, value);
+    session.restore(&snapshot).unwrap();
+    assert!(session.reward(Some(5), 1.0).is_err());
+    assert!(play(&mut session, 1.0).is_finite());
+    session.reward(Some(6), 2.0).unwrap();
+    // All decisions that may be taken back are: the end of the episode is told all the same.
+    (0..4).for_each(|i| assert!(play(&mut session, i as f32).is_finite()));
+    session.back_to(6).unwrap();
+    session.done(Over::Terminated, None).unwrap();
+    let segments = std::mem::take(&mut *all.0.lock().unwrap());
+    assert_eq!(segments.len(), 2);
+    assert_eq!((segments[1].over, &segments[1].rewards[..]), (Over::Terminated, &[2.0][..]));
+
     let window = session_options(Mode::Window, 1, 0);
     let model = Model::new(Arc::new(Policy::init(&gru(), 1).unwrap()), Format::F32).unwrap();
     let mut windows = Session::over(Arc::new(model), window).unwrap();

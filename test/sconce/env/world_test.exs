@@ -126,11 +126,16 @@ defmodule Sconce.Env.WorldTest do
     end
   end
 
+  defp host_of?(pid, ancestor) do
+    with [dictionary: own] <- Process.info(pid, [:dictionary]),
+         {Sconce.Env.Host, :init, 1} <- own[:"$initial_call"],
+         do: ancestor in own[:"$ancestors"],
+         else: (_other -> false)
+  end
+
   # Whether a process steps environments that this test has begun.
   defp host?(pid) do
-    info = Process.info(pid, [:dictionary, :monitors])
-    initial = info && info[:dictionary][:"$initial_call"]
-    initial == {Sconce.Env.Host, :init, 1} and {:process, self()} in info[:monitors]
+    host_of?(pid, self())
   end
 
   test "a run that fails keeps its last saved state, and goes on with a mended world", %{dir: dir} do
@@ -176,12 +181,7 @@ defmodule Sconce.Env.WorldTest do
     assert_receive {:run, run}, 10_000
     ended = Process.monitor(run)
 
-    hosts =
-      for pid <- Process.list(),
-          info = Process.info(pid, [:dictionary, :monitors]),
-          info[:dictionary][:"$initial_call"] == {Sconce.Env.Host, :init, 1},
-          {:process, run} in info[:monitors],
-          do: {pid, Process.monitor(pid)}
+    hosts = for pid <- Process.list(), host_of?(pid, run), do: {pid, Process.monitor(pid)}
 
     assert hosts != []
     Process.exit(owner, :kill)

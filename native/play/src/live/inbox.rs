@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sconce_data::{Recorded, Sink, Sizes};
+use sconce_data::{Recorded, Sink};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::{Error, Result};
 use serde::Serialize;
@@ -33,7 +32,9 @@ pub struct Counts {
 
 /// A bounded queue of segments. The order is that of their arrival.
 pub struct Inbox {
-    sizes: Sizes,
+    spec: Spec,
+    /// Numbers of a memory.
+    state_size: usize,
     /// Most decisions that wait.
     capacity: usize,
     state: Mutex<State>,
@@ -55,20 +56,23 @@ impl Inbox {
     /// `Mismatch` for a Spec without a value.
     pub fn new(spec: &Spec, state_size: usize, capacity: usize) -> Result<Arc<Self>> {
         crate::heads::Choosing::of(&spec.heads)?;
-        let sizes = Sizes {
-            continuous: spec.embedding.continuous_width(),
-            ids: spec.embedding.num_ids(),
-            labels: spec.heads.num_labels(),
-            logits: spec.heads.num_logits(),
-            state: state_size,
-        };
         Ok(Arc::new(Inbox {
-            sizes,
+            spec: spec.clone(),
+            state_size,
             capacity,
             state: Mutex::default(),
             told: Condvar::new(),
             newest: Mutex::default(),
         }))
+    }
+
+    /// The Spec of the policies whose segments it takes.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn check(&self, segment: &Recorded) -> Result<()> {
+        segment.check(&self.spec, self.state_size)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -80,7 +84,7 @@ impl Inbox {
     /// # Errors
     /// `Busy` if it is full; those of [`Recorded::check`].
     pub fn offer(&self, segment: Recorded) -> Result<()> {
-        if let Err(error) = segment.check(self.sizes) {
+        if let Err(error) = self.check(&segment) {
             self.state().counts.misfits += 1;
             return Err(error);
         }
@@ -110,27 +114,24 @@ impl Inbox {
         self.told.notify_all();
     }
 
-    /// Takes segments once they have this many decisions. Returns `None` once `cancelled` is set.
-    pub fn take(&self, decisions: usize, cancelled: &AtomicBool) -> Option<Vec<Recorded>> {
+    /// Waits for segments and takes those that there are, up to this many decisions. Returns `None` once `over` says so.
+    pub fn take(&self, decisions: usize, over: impl Fn() -> bool) -> Option<Vec<Recorded>> {
         let mut state = self.state();
-        loop {
-            if cancelled.load(Ordering::Relaxed) {
+        while state.waiting.is_empty() {
+            if over() {
                 return None;
-            }
-            if state.decisions >= decisions {
-                let mut taken = vec![];
-                let mut left = decisions;
-                while left > 0 {
-                    let Some(segment) = state.waiting.pop_front() else { break };
-                    state.decisions -= segment.steps();
-                    left = left.saturating_sub(segment.steps());
-                    taken.push(segment);
-                }
-                return Some(taken);
             }
             let waited = self.told.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        let (mut taken, mut left) = (vec![], decisions);
+        while left > 0 {
+            let Some(segment) = state.waiting.pop_front() else { break };
+            state.decisions -= segment.steps();
+            left = left.saturating_sub(segment.steps());
+            taken.push(segment);
+        }
+        Some(taken)
     }
 
     /// Takes at most `most` segments at once, for another node.
@@ -172,7 +173,7 @@ impl fmt::Debug for Inbox {
 impl Sink for Inbox {
     /// Takes a segment in any case: where the inbox is full, the oldest ones go.
     fn put(&self, segment: Recorded) {
-        if segment.check(self.sizes).is_err() {
+        if self.check(&segment).is_err() {
             self.state().counts.misfits += 1;
             return;
         }
@@ -190,14 +191,20 @@ impl Sink for Inbox {
 mod tests {
     use super::*;
 
-    fn inbox(capacity: usize) -> Inbox {
-        Inbox {
-            sizes: Sizes { continuous: 1, ids: 0, labels: 1, logits: 3, state: 0 },
-            capacity,
-            state: Mutex::default(),
-            told: Condvar::new(),
-            newest: Mutex::default(),
-        }
+    fn inbox(capacity: usize) -> Arc<Inbox> {
+        let spec = serde_json::from_value(serde_json::json!({
+            "embedding": {"vector": 1},
+            "backbone": {"mlp": {"hidden_sizes": [8], "layer_norm": false, "residual": false,
+                "dropout": 0.0, "input_dropout": 0.0}},
+            "heads": {
+                "kind": "independent", "stream_size": 8, "prior": false,
+                "parts": [
+                    {"name": "go", "kind": {"categorical": 2}, "hidden_size": 0},
+                    {"name": "value", "kind": {"value": 1}, "hidden_size": 0},
+                ],
+            },
+        }));
+        Inbox::new(&spec.unwrap(), 0, capacity).unwrap()
     }
 
     fn segment(steps: usize) -> Recorded {
@@ -221,8 +228,7 @@ mod tests {
         inbox.put(segment(5));
         let counts = inbox.counts();
         assert_eq!((counts.received, counts.displaced, counts.waiting), (5, 3, 2));
-        let never = AtomicBool::new(false);
-        let taken = inbox.take(6, &never).unwrap();
+        let taken = inbox.take(6, || false).unwrap();
         assert_eq!(taken.iter().map(Recorded::steps).collect::<Vec<_>>(), [4, 5]);
         assert_eq!(inbox.counts().decisions, 15);
         // One segment that is longer than the inbox is taken alone.
@@ -237,6 +243,9 @@ mod tests {
         assert!(inbox.offer(bad.clone()).is_err());
         inbox.put(bad);
         assert_eq!(inbox.counts().misfits, 2);
-        assert!(inbox.take(1, &AtomicBool::new(true)).is_none());
+        assert!(inbox.take(1, || true).is_none());
+        // A run gets what there is, though it wants more than the inbox holds.
+        inbox.put(segment(3));
+        assert_eq!(inbox.take(100, || true).unwrap().len(), 1);
     }
 }

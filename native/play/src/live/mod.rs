@@ -4,7 +4,6 @@ mod inbox;
 mod retrace;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use sconce_data::{Over, Recorded};
 use sconce_env::Episode;
@@ -26,6 +25,10 @@ pub(crate) struct Live {
     max_lag: u64,
     /// Decisions that were learned from.
     steps: u64,
+    /// Version of the weights at the first update of this process: later than those of earlier runs.
+    base: u64,
+    /// Updates of the run before this process.
+    begun: u64,
     finished: Vec<Episode>,
     /// Updates that the last segments were behind, as mean over their decisions.
     lag: f64,
@@ -34,33 +37,47 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub(crate) fn new(inbox: Arc<Inbox>, max_lag: u64, steps: u64) -> Self {
-        let before = inbox.counts();
-        Live { inbox, max_lag, steps, finished: vec![], lag: 0.0, before }
+    /// The live games of a run that has had so many steps and updates.
+    pub(crate) fn new(inbox: Arc<Inbox>, max_lag: u64, [steps, begun]: [u64; 2]) -> Self {
+        let (before, newest) = (inbox.counts(), inbox.newest());
+        let base = newest.map_or(0, |(version, _)| version + 1);
+        Live { inbox, max_lag, steps, base, begun, finished: vec![], lag: 0.0, before }
     }
 
-    /// Publishes the policy under the number of its update, and waits for segments with this many decisions.
+    /// Publishes a policy after this many updates of the run. Returns its version.
     ///
     /// # Errors
-    /// `Cancelled` for a run that is stopped meanwhile.
+    /// Those of a copy.
+    pub(crate) fn publish(&self, policy: &Policy, update: u64) -> Result<u64> {
+        let version = self.base + update.saturating_sub(self.begun);
+        let copy = Policy::from_weights(policy.spec(), policy.weights().clone())?;
+        let copy = copy.copy_on(policy.device())?.noting(json!({"version": version}));
+        self.inbox.publish(version, Arc::new(copy));
+        Ok(version)
+    }
+
+    /// Publishes the policy and waits for segments with this many decisions.
+    ///
+    /// # Errors
+    /// `Cancelled` once `over` says so.
     pub(crate) fn play(
         &mut self,
         policy: &Policy,
-        version: u64,
+        update: u64,
         decisions: usize,
-        cancelled: &AtomicBool,
+        over: &dyn Fn() -> bool,
     ) -> Result<Vec<Segment>> {
-        let published = Policy::from_weights(policy.spec(), policy.weights().clone())?;
-        let published = published.copy_on(policy.device())?.noting(json!({"version": version}));
-        self.inbox.publish(version, Arc::new(published));
+        let version = self.publish(policy, update)?;
         let (heads, zero) = (Choosing::of(&policy.spec().heads)?, policy.zero_state(1)?);
         let (mut segments, mut left, mut lag) = (vec![], decisions, 0.0);
         while left > 0 {
-            let taken = self.inbox.take(left, cancelled).ok_or(Error::Cancelled)?;
+            let taken = self.inbox.take(left, over).ok_or(Error::Cancelled)?;
             for recorded in taken {
                 self.note_end(&recorded);
                 let behind = |made: &u64| version.saturating_sub(*made);
-                if recorded.versions.iter().map(behind).max() > Some(self.max_lag) {
+                // A version that does not exist yet is no version of this run.
+                let unknown = recorded.versions.iter().any(|made| *made > version);
+                if unknown || recorded.versions.iter().map(behind).max() > Some(self.max_lag) {
                     self.inbox.count_stale(1);
                     continue;
                 }

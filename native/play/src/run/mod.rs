@@ -3,6 +3,7 @@
 //! Every random number is a function of seed, step and row, so a run that resumes from `last.safetensors` gives the
 //! bits of the uninterrupted run.
 
+mod first;
 mod progress;
 mod record;
 mod report;
@@ -23,10 +24,12 @@ pub use progress::{Point, Progress};
 pub use record::Record;
 pub use report::{Event, PlayReport, Stopped, read_report};
 
+use first::first_policy;
+
 use crate::league::League;
 use crate::learner::{Learner, Taught, Updated};
 use crate::live::{Inbox, Live, retrace};
-use crate::options::{Initialisation, OffPolicy, PpoOptions};
+use crate::options::{OffPolicy, PpoOptions};
 use crate::returns::Bars;
 use crate::rollout::{Player, Rollout};
 use crate::segment::Segment;
@@ -167,7 +170,8 @@ impl<'a> Run<'a> {
         Record::new(task, options).write(&folder)?;
         let before = progress.seconds;
         let max_lag = options.rollout.max_lag;
-        let live = task.inbox.map(|inbox| Live::new(inbox.clone(), max_lag, progress.steps));
+        let so_far = [progress.steps, progress.updates];
+        let live = task.inbox.map(|inbox| Live::new(inbox.clone(), max_lag, so_far));
         let run = Run {
             env: task.env,
             options,
@@ -217,8 +221,11 @@ impl<'a> Run<'a> {
                 return Ok(Stopped::Budget);
             }
             match self.update() {
-                // The run was stopped while it waited for live games.
-                Err(Error::Cancelled) => return Ok(Stopped::Stopped),
+                // The run ended while it waited for live games.
+                Err(Error::Cancelled) if self.cancel.load(Ordering::Relaxed) => {
+                    return Ok(Stopped::Stopped);
+                }
+                Err(Error::Cancelled) => return Ok(Stopped::Budget),
                 other => other?,
             }
             if self.progress.updates.is_multiple_of(self.options.saving.save_every) {
@@ -234,8 +241,20 @@ impl<'a> Run<'a> {
     }
 
     fn budget_is_spent(&self) -> bool {
+        self.spent()()
+    }
+
+    /// Whether the run has used its minutes, at the time of the call.
+    fn spent(&self) -> impl Fn() -> bool + use<> {
         let most = self.options.schedule.max_minutes.map(|minutes| 60.0 * minutes);
-        most.is_some_and(|most| self.progress.seconds >= most)
+        let (before, clock) = (self.before, self.clock);
+        move || most.is_some_and(|most| before + clock.elapsed().as_secs_f64() >= most)
+    }
+
+    /// Whether a run that waits must end: it was stopped, or has used its minutes.
+    fn is_over(&self) -> impl Fn() -> bool + use<'a> {
+        let (cancel, spent) = (self.cancel, self.spent());
+        move || cancel.load(Ordering::Relaxed) || spent()
     }
 
     /// Plays a rollout and learns from it.
@@ -245,12 +264,12 @@ impl<'a> Run<'a> {
         let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
         let policy = self.policy()?;
         self.meet(&policy)?;
-        let version = self.progress.updates;
+        let (update, over) = (self.progress.updates, self.is_over());
         let mut segments = match &mut self.live {
             None => self.player.play(&policy, plan)?,
             Some(live) => {
                 let decisions = self.options.update_steps(self.player.rows()) as usize;
-                live.play(&policy, version, decisions, self.cancel)?
+                live.play(&policy, update, decisions, &over)?
             }
         };
         if self.statistics.observes() {
@@ -355,6 +374,10 @@ impl<'a> Run<'a> {
             self.save()?;
         }
         self.write_best()?;
+        if let Some(live) = &self.live {
+            // The games go on with the last weights.
+            live.publish(&self.policy()?, self.progress.updates)?;
+        }
         let report = self.report(stopped);
         sconce_train::run::write_json(&self.folder.report(), &report)?;
         Ok(report)
@@ -387,6 +410,10 @@ fn league_of(
 /// # Errors
 /// `Mismatch` for an option that needs environments.
 fn live_spec(task: Task<'_>, options: &PpoOptions, policy: &Policy) -> Result<EnvSpec> {
+    if let Some(inbox) = task.inbox.filter(|inbox| inbox.spec() != task.spec) {
+        let (expected, got) = (format!("{:?}", task.spec), format!("{:?}", inbox.spec()));
+        return Err(Error::mismatch("Spec of the live games", expected, got));
+    }
     let (rollout, weights) = (&options.rollout, &options.weights);
     for (name, given) in [
         ("normalise_observations", rollout.normalise_observations),
@@ -443,63 +470,6 @@ fn rollout_bytes(policy: &Policy, options: &PpoOptions, rows: usize) -> Result<u
         .saturating_mul(frame)
         .saturating_add(memories.saturating_mul(policy.state_size()?));
     Ok((rows as u64).saturating_mul(row as u64).saturating_mul(size_of::<f32>() as u64))
-}
-
-/// The policy that a new run begins with.
-fn first_policy(spec: &Spec, options: &PpoOptions) -> Result<Policy> {
-    let new = match options.weights.initialisation {
-        Initialisation::Orthogonal => Policy::init_orthogonal(spec, options.machine.seed),
-        Initialisation::Default => Policy::init(spec, options.machine.seed),
-    }?;
-    let Some(path) = &options.weights.policy else { return Ok(new) };
-    if options.rollout.normalise_observations {
-        let got = "a policy, whose weights have learned from other numbers";
-        return Err(Error::mismatch("normalise_observations", "a run with new weights", got));
-    }
-    begun(&new, path)
-}
-
-/// The policy whose weights are those of a file where names and shapes agree, and otherwise new: a policy that was
-/// learned from examples has no value.
-///
-/// # Errors
-/// `Mismatch` for a file with another backbone or other heads.
-fn begun(new: &Policy, path: &Path) -> Result<Policy> {
-    let old = Policy::load(path)?;
-    let (own, its) = (new.spec(), old.spec());
-    let choosing = |spec: &Spec| spec.heads.choosing().cloned().collect::<Vec<_>>();
-    let same = own.backbone == its.backbone
-        && choosing(own) == choosing(its)
-        && own.heads.kind == its.heads.kind;
-    if !same {
-        let what = format!("backbone and heads of {}", path.display());
-        return Err(Error::mismatch(what, "those of the run", "others"));
-    }
-    // Weights that have learned from normalised frames have no meaning on others.
-    if own.embedding != its.embedding {
-        let what = format!("embedding of {}", path.display());
-        let (expected, got) = (format!("{:?}", own.embedding), format!("{:?}", its.embedding));
-        return Err(Error::mismatch(what, expected, got));
-    }
-    let mut weights = new.weights().clone();
-    for (name, weight) in old.weights() {
-        if weights.get(name).is_some_and(|own| own.dims() == weight.dims()) {
-            weights.insert(name.clone(), weight.clone());
-        }
-    }
-    // Linear heads are one matrix, whose last row is the value. One of both policies may have no such row.
-    for name in ["heads.logits.weight", "heads.logits.bias"] {
-        if let (Some(own), Some(its)) = (new.weights().get(name), old.weights().get(name))
-            && own.dims() != its.dims()
-        {
-            let rows = its.dim(0)?.min(own.dim(0)?);
-            let rest = own.detach().narrow(0, rows, own.dim(0)? - rows)?;
-            let its = its.detach().narrow(0, 0, rows)?;
-            let all = sconce_tensor::Tensor::cat(&[&its, &rest], 0)?;
-            weights.insert(name.into(), all.into());
-        }
-    }
-    Policy::from_weights(own, weights)
 }
 
 #[cfg(test)]

@@ -126,8 +126,8 @@ impl Session {
     pub fn reset(&mut self, seed: Option<u64>) -> Result<()> {
         let first = beginning(&self.model, self.delay)?;
         self.seed = seed.unwrap_or(self.seed);
-        self.forget_recorded();
         self.moments.begin(first);
+        self.forget_recorded();
         self.ring.clear();
         self.asked.way = Way::Made(0);
         Ok(())

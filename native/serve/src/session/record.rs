@@ -71,8 +71,9 @@ impl Session {
 
     /// Drops the decisions that are not sent, where the session leaves its game.
     pub(super) fn forget_recorded(&mut self) {
+        let decided = self.moments.now().frames;
         if let Some(recorder) = &mut self.recorder {
-            recorder.forget();
+            recorder.forget(decided);
         }
     }
 

@@ -76,8 +76,14 @@ impl Recorder {
         decision: &Decision,
         version: u64,
     ) {
+        let value = decision.logits.get(self.value).copied().unwrap_or(0.0);
         if self.open.steps() == self.options.steps {
-            self.close(decision.logits.get(self.value).copied().unwrap_or(0.0), Over::No);
+            self.close(value, Over::No);
+        } else if self.open.steps() == 0
+            && let Some(last) = self.held.back_mut()
+        {
+            // The decision after the last segment was taken back.
+            last.next_value = value;
         }
         let open = &mut self.open;
         if open.steps().is_multiple_of(self.options.stride)
@@ -109,7 +115,8 @@ impl Recorder {
         let mut newer = self.open.steps() + self.held.iter().map(Recorded::steps).sum::<usize>();
         while let Some(first) = self.held.front() {
             newer -= first.steps();
-            if newer < self.options.hold {
+            // One decision after a sent segment is never taken back, so an end is always told.
+            if newer <= self.options.hold {
                 break;
             }
             self.send();
@@ -183,10 +190,11 @@ impl Recorder {
         Ok(())
     }
 
-    pub(super) fn forget(&mut self) {
+    /// Drops what is not sent; the next decision has the number `decided + 1`.
+    pub(super) fn forget(&mut self, decided: u64) {
         self.held.clear();
         self.open = Recorded { stride: self.options.stride, ..Recorded::default() };
-        (self.sent, self.sum) = (0, 0.0);
+        (self.sent, self.sum) = (decided, 0.0);
     }
 
     /// Ends the episode: all its segments are sent. Returns the seed of the next one.

@@ -77,6 +77,7 @@ impl Session {
         (self.seed, self.ring) = (seed, ring);
         self.moments.begin(now);
         self.asked.way = Way::Made(0);
+        self.forget_recorded();
         Ok(())
     }
 
