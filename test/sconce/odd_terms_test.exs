@@ -51,8 +51,9 @@ defmodule Sconce.OddTermsTest do
     {:ok, gradients} = Trainer.gradients(report.out)
     {play, played} = learn(Path.join(dir, "play"))
     {:ok, valued} = Policy.init(@spec_options ++ [value_head: true], seed: 1)
-    {:ok, serving} = Serving.start_link(policy: valued)
-    {:ok, rollout} = Rollout.start_link(serving: serving)
+    # Unlike a run, these would outlive the module's process.
+    serving = start_supervised!({Serving, policy: valued})
+    rollout = start_supervised!({Rollout, serving: serving})
     {:ok, league} = League.play([:idle, :mixer], env: :duel, games: 2)
 
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
