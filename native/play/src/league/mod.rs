@@ -132,21 +132,16 @@ impl League {
         Ok(())
     }
 
-    /// Lets a past self go if there are too many: the one that is closest to its neighbours. So those that stay are
-    /// spread over the whole run; the first and the last always stay if two may.
+    /// Lets a past self go if there are too many, so that those that stay are spread over the whole run.
     fn thin(&mut self) {
         let members = self.state.members.iter();
         let past: Vec<(MemberId, u64)> = members
             .filter(|(_, own)| !own.retired)
             .filter_map(|(id, own)| Some((*id, own.update?)))
             .collect();
-        if past.len() <= self.options.past_selves {
-            return;
-        }
-        let between = past.windows(3).min_by_key(|three| three[2].1 - three[0].1);
-        let gone =
-            between.filter(|_| self.options.past_selves > 1).map_or(past[0], |three| three[1]);
-        if let Some(own) = self.state.members.get_mut(&gone.0) {
+        let updates: Vec<u64> = past.iter().map(|(_, update)| *update).collect();
+        let gone = surplus(&updates, self.options.past_selves).and_then(|at| past.get(at));
+        if let Some(own) = gone.and_then(|(id, _)| self.state.members.get_mut(id)) {
             own.retired = true;
         }
     }
@@ -221,6 +216,29 @@ impl League {
     fn file(&self, update: u64) -> PathBuf {
         self.folder.join(format!("{PREFIX}{update:08}.safetensors"))
     }
+}
+
+/// Index of the past self that goes if there are more than `most`, by their updates in ascending order.
+///
+/// The first and the last stay if two may. The last but one goes until the gap before it is an even share of the run;
+/// then it stays, and of the earlier ones the one goes whose removal adds least to the sum of squared gaps. A choice by
+/// the squares alone would always take the last but one, because the gap behind it is the smallest of all: the others
+/// would stay at the start of the run.
+fn surplus(updates: &[u64], most: usize) -> Option<usize> {
+    let n = updates.len();
+    if n <= most {
+        return None;
+    }
+    if most < 2 {
+        return Some(0);
+    }
+    let gap = |i: usize| updates[i + 1].saturating_sub(updates[i]);
+    let run = updates[n - 1].saturating_sub(updates[0]);
+    if gap(n - 3).saturating_mul(most as u64 - 1) < run {
+        return Some(n - 2);
+    }
+    // A sum of two gaps has a square that exceeds the sum of both squares by twice their product.
+    (1..n - 2).min_by_key(|i| gap(i - 1).saturating_mul(gap(*i)))
 }
 
 fn named(update: u64) -> String {

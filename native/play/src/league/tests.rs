@@ -195,6 +195,35 @@ fn past_selves_are_spread_over_the_run_and_other_files_are_removed() {
     assert_eq!(few, [1.0 / 3.0; 3]);
 }
 
+/// Updates of the past selves that stay of a run with `snapshots` of them.
+fn kept(snapshots: u64, most: usize) -> Vec<u64> {
+    let mut own = vec![];
+    for update in 0..snapshots {
+        own.push(update);
+        if let Some(gone) = surplus(&own, most) {
+            own.remove(gone);
+        }
+    }
+    own
+}
+
+#[test]
+fn the_gaps_between_past_selves_are_nearly_even() {
+    for snapshots in [50, 200, 1000] {
+        let own = kept(snapshots, 3);
+        assert_eq!((own.len(), own[0], own[2]), (3, 0, snapshots - 1), "{own:?}");
+        let place = own[1] as f64 / own[2] as f64;
+        assert!((place - 0.5).abs() < 0.2, "{own:?}");
+        for most in [5, 10, 20] {
+            let own = kept(snapshots, most);
+            assert_eq!((own.len(), own[0], own[most - 1]), (most, 0, snapshots - 1), "{own:?}");
+            let even = (snapshots - 1) as f64 / (most - 1) as f64;
+            assert!(own.windows(2).all(|two| ((two[1] - two[0]) as f64) < 2.0 * even), "{own:?}");
+        }
+    }
+    assert_eq!((kept(9, 1), kept(9, 2)), (vec![8], vec![0, 8]));
+}
+
 #[test]
 fn the_learner_never_loses_to_a_player_that_stands_still_in_either_seat() {
     let out = TempDir::new().unwrap();
