@@ -97,19 +97,35 @@ impl League {
     fn restore(&mut self, env: &EnvSpec, saved: LeagueState) -> Result<()> {
         for (id, own) in &self.state.members {
             if saved.members.get(id).is_none_or(|its| its.digest != own.digest) {
-                let what = format!("opponent {}", own.name);
-                return Err(Error::mismatch(what, "the file of the run", "another file"));
+                return Err(changed(format!("opponent {}", own.name)));
             }
         }
-        for (id, past) in &saved.members {
-            if let Some(update) = past.update {
-                let policy = Policy::load(&self.file(update))?;
-                fits(policy.spec(), env)?;
-                self.players.insert(*id, Frozen::Learned(Arc::new(policy)));
+        for (id, own) in &saved.members {
+            if *id >= saved.next {
+                let reason = format!("the next member is {}, but there is {id}", saved.next);
+                return Err(Error::corrupt("the league of the state", reason));
+            }
+            if let Some(update) = own.update {
+                let player = self.past_self(update, own, env)?;
+                self.players.insert(*id, player);
+            } else if !self.players.contains_key(id) {
+                let reason = format!("no player for member {id}, {}", own.name);
+                return Err(Error::corrupt("the league of the state", reason));
             }
         }
         self.state = saved;
         Ok(())
+    }
+
+    /// Reads a past self of a saved state.
+    fn past_self(&self, update: u64, own: &Standing, env: &EnvSpec) -> Result<Frozen> {
+        let path = self.file(update);
+        if own.digest.as_ref() != Some(&of_file(&path)?) {
+            return Err(changed(format!("past self {}", path.display())));
+        }
+        let policy = Policy::load(&path)?;
+        fits(policy.spec(), env)?;
+        Ok(Frozen::Learned(Arc::new(policy)))
     }
 
     /// Whether the policy becomes a past self before update `update`, counted from 0.
@@ -126,7 +142,9 @@ impl League {
         let path = self.file(update);
         policy.save(&path, notes)?;
         let elo = self.state.elo;
-        let standing = Standing { update: Some(update), elo, ..Standing::new(&named(update)) };
+        let digest = Some(of_file(&path)?);
+        let new = Standing::new(&named(update));
+        let standing = Standing { update: Some(update), digest, elo, ..new };
         self.add(standing, Frozen::Learned(Arc::new(Policy::load(&path)?)));
         self.thin();
         Ok(())
@@ -239,6 +257,10 @@ fn surplus(updates: &[u64], most: usize) -> Option<usize> {
     }
     // A sum of two gaps has a square that exceeds the sum of both squares by twice their product.
     (1..n - 2).min_by_key(|i| gap(i - 1).saturating_mul(gap(*i)))
+}
+
+fn changed(what: String) -> Error {
+    Error::mismatch(what, "the file of the run", "another file")
 }
 
 fn named(update: u64) -> String {

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::matches::{Payoff, Tournament, play};
 use super::*;
 use crate::options::PpoOptions;
+use crate::rollout::Player;
 use crate::run::{Event, PlayReport, Record, Stopped, Task, run};
 
 static GO: AtomicBool = AtomicBool::new(false);
@@ -222,6 +223,48 @@ fn the_gaps_between_past_selves_are_nearly_even() {
         }
     }
     assert_eq!((kept(9, 1), kept(9, 2)), (vec![8], vec![0, 8]));
+}
+
+#[test]
+fn a_damaged_state_of_a_league_is_refused() {
+    let (out, env) = (TempDir::new().unwrap(), sconce_env::spec(&duel()).unwrap());
+    let given = options(1, json!({"opponents": ["mixer"]})).league;
+    let open = |saved: Option<LeagueState>| League::new(&given, &env, out.path(), 5, saved);
+    let refused = |saved: LeagueState| open(Some(saved)).err().unwrap().to_string();
+    let mut league = open(None).unwrap();
+    league.keep(&Policy::init(&mlp(), 1).unwrap(), 0, Value::Null).unwrap();
+    let state = league.state().clone();
+    assert_eq!(open(Some(state.clone())).unwrap().players().len(), 2);
+    let low = LeagueState { next: 1, ..state.clone() };
+    assert!(refused(low).contains("the next member is 1"));
+    let mut more = LeagueState { next: 3, ..state.clone() };
+    more.members.insert(2, Standing::new("gone"));
+    assert!(refused(more).contains("no player for member 2, gone"));
+    Policy::init(&mlp(), 2).unwrap().save(&league.file(0), Value::Null).unwrap();
+    let error = refused(state);
+    assert!(error.contains("self-00000000") && error.contains("another file"), "{error}");
+}
+
+#[test]
+fn left_over_numbers_of_opponents_are_refused() {
+    let policy = Policy::init(&mlp(), 1).unwrap();
+    let mut player = Player::against(&EnvOptions { count: 4, ..duel() }, &policy, 0.0).unwrap();
+    let other = Frozen::Learned(Arc::new(Policy::init(&gru(), 1).unwrap()));
+    let members = BTreeMap::from([(0, other)]);
+    player.meet(members.iter().map(|(id, own)| (*id, own))).unwrap();
+    let numbers = player.numbers().unwrap();
+    player.restore_opponents(&numbers, &members).unwrap();
+    let mut previous = numbers.words("0.opponents.previous").unwrap();
+    previous.push(0);
+    let mut memory = numbers.get("0.opponents.memory").unwrap().to_vec();
+    memory.push(0.0);
+    let (mut words, mut floats) = (numbers.clone(), numbers);
+    words.put_words("0.opponents.previous", &previous);
+    floats.put("0.opponents.memory", memory);
+    for (damaged, what) in [(words, "previous actions"), (floats, "memories")] {
+        let error = player.restore_opponents(&damaged, &members).unwrap_err().to_string();
+        assert!(error.contains(what) && error.contains("1 numbers are left over"), "{error}");
+    }
 }
 
 #[test]
