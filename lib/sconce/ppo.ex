@@ -118,7 +118,7 @@ defmodule Sconce.PPO do
   A point has `updates`, `steps`, `seconds`, `episodes`, `mean_return`, `mean_length`, `steps_per_second`,
   `rollout_share` of the time, `learning_rate`, `grad_norm`, `loss`, `explained_variance` of the value, `stopped_early`
   (the share of updates that `:target_kl` ended), `rewards` (the mean of each reward term of the first seat per step,
-  before its weight), `elo`, `opponents` and `figures`: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and with a teacher `teacher_kl`.
+  before its weight; empty in a league, where the first seat is often the opponent's), `elo`, `opponents` and `figures`: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and with a teacher `teacher_kl`.
   """
   @type report :: map
 

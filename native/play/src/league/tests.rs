@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::matches::{Payoff, Tournament, play};
 use super::*;
 use crate::options::PpoOptions;
-use crate::rollout::Player;
+use crate::rollout::{Player, Rollout};
 use crate::run::{Event, PlayReport, Record, Stopped, Task, run};
 
 static GO: AtomicBool = AtomicBool::new(false);
@@ -265,6 +265,26 @@ fn left_over_numbers_of_opponents_are_refused() {
         let error = player.restore_opponents(&damaged, &members).unwrap_err().to_string();
         assert!(error.contains(what) && error.contains("1 numbers are left over"), "{error}");
     }
+}
+
+#[test]
+fn reward_terms_are_means_of_the_first_seat_in_self_play_and_missing_in_a_league() {
+    let out = TempDir::new().unwrap();
+    let more = json!({"past_selves": 0, "snapshot_every": 20, "steps": 32_768, "time_limit": 200,
+        "rollout_steps": 512, "environments": 32});
+    let alone = options(1, more);
+    let report = go(&mlp(), &alone, out.path(), false).unwrap();
+    let policy = Policy::init_orthogonal(&mlp(), alone.machine.seed).unwrap();
+    let mut player = Player::new(&alone.env("duel"), &policy).unwrap();
+    player.play(&policy, Rollout { steps: 512, stride: 8 }).unwrap();
+    let sums = player.take_terms();
+    assert!(sums.iter().any(|sum| *sum != 0.0), "{sums:?}");
+    let names = player.spec().reward_terms.iter().map(|name| name.to_string());
+    let wanted = names.zip(sums.iter().map(|sum| sum / (32.0 * 512.0))).collect();
+    assert_eq!(report.history[0].rewards, wanted);
+    let out = TempDir::new().unwrap();
+    let report = go(&mlp(), &options(1, json!({})), out.path(), false).unwrap();
+    assert!(report.history[0].rewards.is_empty());
 }
 
 #[test]
