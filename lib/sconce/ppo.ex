@@ -47,10 +47,11 @@ defmodule Sconce.PPO do
       )
 
   Members of the league are the `:opponents` and up to `:past_selves` earlier policies of the run: the first policy, and
-  that of every `:snapshot_every` updates. If there are too many, those that stay are spread evenly over the run. In
+  that of every `:snapshot_every` updates. If there are too many, those that stay are spread over the run. In
   `:self_play_share` of the environments the present policy plays, and learns from, both seats. In each other one it has
-  one seat, which alternates among the environments, and a member has the other. An episode has one opponent. In each
-  update every 16 environments draw the opponent of the episodes that begin.
+  one seat, which alternates among the environments, and a member has the other. An episode has one opponent. The
+  environments are cut into up to 16 shards of at least 16 environments (fewer than 16 are one shard). In each update a
+  shard draws one opponent, which plays all episodes that begin in it.
 
   `opponent_choice: :prioritised` is the prioritised fictitious self-play of AlphaStar (Vinyals et al. 2019): weight
   `(1 - win rate)^priority`, where a draw is half a win, an earlier game weighs 0.99 times as much as the next, and a
