@@ -52,10 +52,13 @@ defmodule Sconce.League do
   | `"run/last.safetensors"` | the policy of a file |
   | `"run"` | the last policy of a run of `Sconce.PPO`, and its past selves |
 
-  `{name, player}` names a player; otherwise the name is that of the scripted player, or the end of the path.
+  `{name, player}` names a player; otherwise the name is that of the scripted player, or the end of the path. Where two
+  ends are the same, the name is the whole path. A scripted player wins over a folder of its name: write `"./mixer"` for
+  the folder.
 
-  All games run on a native thread, many side by side. A game depends on the seed and on its number alone: neither on the
-  number of threads nor on other pairs' results. `mix sconce.play --league` does the same in a shell.
+  All games run on a native thread, many side by side. A game depends on the seed, on its number, and on the places of its
+  players in the list, so a longer list changes games. It depends neither on the number of threads nor on other pairs'
+  results. `mix sconce.play --league` does the same in a shell.
 
   ## Figures
 
@@ -112,7 +115,8 @@ defmodule Sconce.League do
   def play(players, opts \\ []) do
     options = Options.validate!(opts, @schema)
     is_list(players) || Options.argument!("players", players, "a list of players")
-    players = players |> Enum.map(&named!/1) |> Enum.flat_map(&members/1)
+    scripts = scripts(options[:env])
+    players = players |> Enum.map(&given!/1) |> Enum.map(&members(&1, scripts)) |> named()
     {play, world} = Keyword.split(options, [:games, :seed, :deterministic])
 
     with {:ok, players} <- loaded(players),
@@ -125,47 +129,83 @@ defmodule Sconce.League do
     end
   end
 
-  defp named!({name, %Policy{} = policy}) when is_binary(name), do: {name, policy}
+  # The names of scripted players, which win over folders of these names.
+  defp scripts(nil), do: Enum.flat_map(Env.names(), &scripts/1)
 
-  defp named!({name, player}) when is_binary(name) do
-    {_name, player} = named!(player)
+  defp scripts(env) do
+    case Env.spec(env) do
+      {:ok, spec} -> spec.players
+      {:error, _error} -> []
+    end
+  end
+
+  # Returns a player with its given name, which may be nil.
+  defp given!({name, %Policy{} = policy}) when is_binary(name), do: {name, policy}
+
+  defp given!({name, player}) when is_binary(name) do
+    {_name, player} = given!(player)
     {name, player}
   end
 
-  defp named!(name) when is_atom(name) and name not in [nil, true, false],
-    do: {to_string(name), name}
+  defp given!(name) when is_atom(name) and name not in [nil, true, false], do: {nil, name}
 
-  defp named!(text) when is_binary(text) do
-    path = Options.path!(text)
-    {default(path), path}
+  defp given!(text) when is_binary(text) do
+    Path.basename(text) == "" && Options.argument!("player", text, "a name or a path")
+    {nil, Options.path!(text)}
   end
 
-  defp named!(other), do: Options.argument!("player", other, "a name, a path or {name, player}")
+  defp given!(other), do: Options.argument!("player", other, "a name, a path or {name, player}")
+
+  # The members of one argument, each with a short and a long name. The folder of a run becomes its past selves and its
+  # last policy.
+  defp members({name, path}, scripts) when is_binary(path) do
+    if path not in scripts and File.dir?(path) do
+      for {part, file} <- past(path) ++ [{"last", Path.join(path, "last.safetensors")}],
+          do: {Path.join(name || Path.basename(path), part), Path.join(name || path, part), file}
+    else
+      [{name || ending(path), name || Path.rootname(path, ".safetensors"), path}]
+    end
+  end
+
+  defp members({name, player}, _scripts) do
+    name = name || to_string(player)
+    [{name, name, player}]
+  end
 
   # The last two parts of a path: each run has a file of the same name.
-  defp default(path) do
+  defp ending(path) do
     parts = path |> Path.split() |> Enum.take(-2)
     parts |> List.delete("/") |> Path.join() |> Path.rootname(".safetensors")
   end
 
-  # The folder of a run becomes its last policy and its past selves.
-  defp members({name, path} = player) when is_binary(path) do
-    if File.dir?(path) do
-      name = if name == default(path), do: Path.basename(path), else: name
-      selves = for file <- past(path), do: {Path.join(name, number(file)), file}
-      selves ++ [{Path.join(name, "last"), Path.join(path, "last.safetensors")}]
-    else
-      [player]
+  # The members of an argument have their short names if no other argument has one of them.
+  defp named(arguments) do
+    counts = arguments |> List.flatten() |> Enum.frequencies_by(&elem(&1, 0))
+
+    Enum.flat_map(arguments, fn members ->
+      short? = Enum.all?(members, fn {short, _long, _player} -> counts[short] == 1 end)
+      for {short, long, player} <- members, do: {if(short?, do: short, else: long), player}
+    end)
+  end
+
+  defp past(folder) do
+    folder = Path.join(folder, "league")
+
+    case File.ls(folder) do
+      {:ok, files} ->
+        for file <- Enum.sort(files),
+            String.starts_with?(file, "self-") and String.ends_with?(file, ".safetensors"),
+            do: {number(file), Path.join(folder, file)}
+
+      # A run without past selves has no such folder.
+      {:error, _reason} ->
+        []
     end
   end
 
-  defp members(player), do: [player]
-
-  defp past(folder), do: folder |> Path.join("league/self-*.safetensors") |> Path.wildcard()
-
   # self-00000020.safetensors becomes self-20.
   defp number(file),
-    do: file |> Path.basename(".safetensors") |> String.replace(~r/-0+(?=\d)/, "-")
+    do: file |> Path.rootname(".safetensors") |> String.replace(~r/-0+(?=\d)/, "-")
 
   defp loaded(players) do
     names = for {name, _player} <- players, do: name

@@ -47,10 +47,11 @@ defmodule Sconce.PPO do
       )
 
   Members of the league are the `:opponents` and up to `:past_selves` earlier policies of the run: the first policy, and
-  that of every `:snapshot_every` updates. If there are too many, those that stay are spread evenly over the run. In
+  that of every `:snapshot_every` updates. If there are too many, those that stay are spread over the run. In
   `:self_play_share` of the environments the present policy plays, and learns from, both seats. In each other one it has
-  one seat, which alternates among the environments, and a member has the other. An episode has one opponent. In each
-  update every 16 environments draw the opponent of the episodes that begin.
+  one seat, which alternates among the environments, and a member has the other. An episode has one opponent. The
+  environments are cut into up to 16 shards of at least 16 environments (fewer than 16 are one shard). In each update a
+  shard draws one opponent, which plays all episodes that begin in it.
 
   `opponent_choice: :prioritised` is the prioritised fictitious self-play of AlphaStar (Vinyals et al. 2019): weight
   `(1 - win rate)^priority`, where a draw is half a win, an earlier game weighs 0.99 times as much as the next, and a
@@ -118,7 +119,7 @@ defmodule Sconce.PPO do
   A point has `updates`, `steps`, `seconds`, `episodes`, `mean_return`, `mean_length`, `steps_per_second`,
   `rollout_share` of the time, `learning_rate`, `grad_norm`, `loss`, `explained_variance` of the value, `stopped_early`
   (the share of updates that `:target_kl` ended), `rewards` (the mean of each reward term of the first seat per step,
-  before its weight), `elo`, `opponents` and `figures`: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and with a teacher `teacher_kl`.
+  before its weight; empty in a league, where the first seat is often the opponent's), `elo`, `opponents` and `figures`: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and with a teacher `teacher_kl`.
   """
   @type report :: map
 

@@ -46,6 +46,54 @@ defmodule Sconce.LeagueTest do
     assert {:ok, %{players: ["run/last", "me"]}} = League.play([file, {"me", file}], games: 2)
   end
 
+  test "runs in folders of one name have the names of their paths", %{tmp_dir: dir} do
+    files =
+      for run <- ["a/run", "b/run", "c [1]/{x}"], part <- ["league/self-00000010", "last"] do
+        file = Path.join([dir, run, part <> ".safetensors"])
+        File.mkdir_p!(Path.dirname(file))
+        :ok = Policy.save(policy(19, 1), file)
+        file
+      end
+
+    [a, b, c] = for run <- ["a/run", "b/run", "c [1]/{x}"], do: Path.join(dir, run)
+
+    named = fn players ->
+      League.play(players, env: :duel, games: 2) |> elem(1) |> Map.get(:players)
+    end
+
+    assert named.([a]) == ["run/self-10", "run/last"]
+    assert named.([c]) == ["{x}/self-10", "{x}/last"]
+    assert named.([a, c]) == ["run/self-10", "run/last", "{x}/self-10", "{x}/last"]
+    assert named.([a, b]) == for(run <- [a, b], part <- ["self-10", "last"], do: "#{run}/#{part}")
+
+    assert named.([{"run", a}, {b, b}]) == [
+             "run/self-10",
+             "run/last",
+             "#{b}/self-10",
+             "#{b}/last"
+           ]
+
+    assert named.([{"a/run", a}]) == ["a/run/self-10", "a/run/last"]
+    [_self_a, last_a, _self_b, last_b | _] = files
+    assert named.([last_a, last_b]) == [a <> "/last", b <> "/last"]
+    assert named.([last_a, {"new", policy(19, 1)}]) == ["run/last", "new"]
+  end
+
+  test "a scripted player wins over a folder of its name", %{tmp_dir: dir} do
+    File.mkdir_p!(Path.join(dir, "mixer"))
+
+    # Only a VM of its own has another working directory.
+    script = """
+    for player <- ["mixer", "./mixer"] do
+      {status, _result} = Sconce.League.play([player, :idle], env: :duel, games: 2)
+      IO.puts(status)
+    end
+    """
+
+    paths = Enum.flat_map(:code.get_path(), &["-pa", to_string(&1)])
+    assert System.cmd("elixir", paths ++ ["-e", script], cd: dir) == {"ok\nerror\n", 0}
+  end
+
   test "the picture and the table have every player", %{tmp_dir: dir} do
     {:ok, league} = League.play([{"a<b", :striker}, :thrower, :guarder], @duel)
     path = Path.join(dir, "league.svg")
@@ -64,6 +112,8 @@ defmodule Sconce.LeagueTest do
     raised.(~r/option :env is required/, [:idle, :mixer], [])
     raised.(~r/player/, [{:idle, 3}], @duel)
     raised.(~r/players/, :idle, @duel)
+    raised.(~r/player.*""/, ["", :mixer], @duel)
+    raised.(~r/player.*"\/"/, ["/"], @duel)
     assert refused.(["gone.safetensors", :idle], @duel) =~ "gone.safetensors"
     assert refused.([:idle], @duel) =~ "players"
     assert refused.([:idle, {"narrow", policy(3, 1)}], @duel) =~ "observation"

@@ -144,8 +144,8 @@ defmodule Mix.Tasks.Sconce.Play do
         name not in known,
         do: raise(ArgumentError, "#{Switches.switch(name)} does not go with --league")
 
-    length(rest) > 1 ||
-      raise ArgumentError, "which players? mix sconce.play --league PLAYER PLAYER"
+    # The folder of a run is several players.
+    rest != [] || raise ArgumentError, "which players? mix sconce.play --league PLAYER PLAYER"
 
     {:league, rest, Keyword.delete(opts, :league)}
   end

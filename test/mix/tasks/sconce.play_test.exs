@@ -87,6 +87,12 @@ defmodule Mix.Tasks.Sconce.PlayTest do
     assert said =~ ~r/^3 \S+ .* ± \d+$/m
     assert said =~ "picture  #{svg}"
     assert File.read!(svg) =~ "3 players, 10 games a pair"
+    run = Path.dirname(path)
+    File.mkdir_p!(Path.join(run, "league"))
+    File.cp!(path, Path.join(run, "league/self-00000000.safetensors"))
+    File.cp!(path, Path.join(run, "last.safetensors"))
+    said = capture_io(fn -> Play.run(["--league", "--env", "duel", "--games", "10", run]) end)
+    assert said =~ "/self-0" and said =~ "/last"
   end
 
   test "wrong arguments are refused in the words of the command line" do
@@ -104,7 +110,8 @@ defmodule Mix.Tasks.Sconce.PlayTest do
           {[path, "--env", "pendulum", "--svg", "a.png"], "expected a file that ends in .svg"},
           {[path, "--reward-weights", "touch"], "--reward-weights cannot be"},
           {["nowhere.safetensors"], "nowhere.safetensors not found"},
-          {["--league", "--env", "duel", "idle"], "which players?"},
+          {["--league", "--env", "duel"], "which players?"},
+          {["--league", "--env", "duel", "idle"], "players"},
           {["--league", "--env", "duel", "idle", "mixr"], ~s(did you mean "mixer"?)},
           {["--league", "idle", "mixer"], "--env is required without a policy"},
           {["--league", "idle", "mixer", "--episodes", "3"],

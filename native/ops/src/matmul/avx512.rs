@@ -3,7 +3,8 @@
 //!
 //! A tile keeps its 24 sums in registers and walks the depth `k` one step at a time: it loads three vectors of `b`,
 //! broadcasts eight values of `a`, and multiplies each value with the three vectors. `b` is read from panels of 48
-//! columns, in which step `l + 1` follows step `l`; `a` is read in place if its rows are contiguous.
+//! columns, in which step `l + 1` follows step `l`; `a` is read in place, element (i, l) at
+//! `row_stride * i + column_stride * l`, unless its columns lie far apart: then blocks of it are packed.
 //!
 //! Every element is the chain `fma(a[k-1], b[k-1], .. fma(a[0], b[0], start))` in every tile, where `start` is 0, a
 //! bias or the value in `out`. Between blocks of the depth the sum is stored in `out`, which is exact. So a row is
@@ -196,7 +197,8 @@ struct Product<'a> {
 
 impl Product<'_> {
     /// Multiplies `rows` and `steps` of `a` by the panel of `b` that begins at `column`, and adds the products to the
-    /// sums. `block` holds those rows and steps packed; without a block the rows of `a` are contiguous.
+    /// sums. `block` holds those rows and steps packed; without a block element (i, l) of `a` is read at
+    /// `row_stride * i + column_stride * l` within the view.
     ///
     /// # Safety
     ///
@@ -249,8 +251,9 @@ impl Product<'_> {
         };
         for row in rows.clone().step_by(ROWS) {
             let count = ROWS.min(rows.end - row);
-            // SAFETY: `row` and `steps.start` are within `a`, or within the block that holds them; the
-            // tile's rows and columns are within `out`.
+            // SAFETY: `row` and `steps.start` are within `a`, or within the block that holds them. The tile reads element
+            // (i, l) of `a` at `row_stride * i + column_stride * l`, which is within the view for `count` rows and `depth`
+            // steps. Its rows and columns are within `out`.
             unsafe {
                 let (a, a_row, a_step) = match block {
                     Some(block) => {

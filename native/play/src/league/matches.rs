@@ -1,6 +1,7 @@
 //! Matches between all pairs of players.
 //!
-//! Game `i` of a pair has an environment of its own, which depends on the seed and on `i`; the seats alternate. Games
+//! Game `i` of a pair has an environment of its own, which depends on the seed and on `i`; the seats alternate. Sampled
+//! actions depend on the place of the pair in the list of all pairs too, so other players in the list change them. Games
 //! are cut into parts of a fixed size, so results do not depend on the number of threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -97,19 +97,35 @@ impl League {
     fn restore(&mut self, env: &EnvSpec, saved: LeagueState) -> Result<()> {
         for (id, own) in &self.state.members {
             if saved.members.get(id).is_none_or(|its| its.digest != own.digest) {
-                let what = format!("opponent {}", own.name);
-                return Err(Error::mismatch(what, "the file of the run", "another file"));
+                return Err(changed(format!("opponent {}", own.name)));
             }
         }
-        for (id, past) in &saved.members {
-            if let Some(update) = past.update {
-                let policy = Policy::load(&self.file(update))?;
-                fits(policy.spec(), env)?;
-                self.players.insert(*id, Frozen::Learned(Arc::new(policy)));
+        for (id, own) in &saved.members {
+            if *id >= saved.next {
+                let reason = format!("the next member is {}, but there is {id}", saved.next);
+                return Err(Error::corrupt("the league of the state", reason));
+            }
+            if let Some(update) = own.update {
+                let player = self.past_self(update, own, env)?;
+                self.players.insert(*id, player);
+            } else if !self.players.contains_key(id) {
+                let reason = format!("no player for member {id}, {}", own.name);
+                return Err(Error::corrupt("the league of the state", reason));
             }
         }
         self.state = saved;
         Ok(())
+    }
+
+    /// Reads a past self of a saved state.
+    fn past_self(&self, update: u64, own: &Standing, env: &EnvSpec) -> Result<Frozen> {
+        let path = self.file(update);
+        if own.digest.as_ref() != Some(&of_file(&path)?) {
+            return Err(changed(format!("past self {}", path.display())));
+        }
+        let policy = Policy::load(&path)?;
+        fits(policy.spec(), env)?;
+        Ok(Frozen::Learned(Arc::new(policy)))
     }
 
     /// Whether the policy becomes a past self before update `update`, counted from 0.
@@ -126,27 +142,24 @@ impl League {
         let path = self.file(update);
         policy.save(&path, notes)?;
         let elo = self.state.elo;
-        let standing = Standing { update: Some(update), elo, ..Standing::new(&named(update)) };
+        let digest = Some(of_file(&path)?);
+        let new = Standing::new(&named(update));
+        let standing = Standing { update: Some(update), digest, elo, ..new };
         self.add(standing, Frozen::Learned(Arc::new(Policy::load(&path)?)));
         self.thin();
         Ok(())
     }
 
-    /// Lets a past self go if there are too many: the one that is closest to its neighbours. So those that stay are
-    /// spread over the whole run; the first and the last always stay if two may.
+    /// Lets a past self go if there are too many, so that those that stay are spread over the whole run.
     fn thin(&mut self) {
         let members = self.state.members.iter();
         let past: Vec<(MemberId, u64)> = members
             .filter(|(_, own)| !own.retired)
             .filter_map(|(id, own)| Some((*id, own.update?)))
             .collect();
-        if past.len() <= self.options.past_selves {
-            return;
-        }
-        let between = past.windows(3).min_by_key(|three| three[2].1 - three[0].1);
-        let gone =
-            between.filter(|_| self.options.past_selves > 1).map_or(past[0], |three| three[1]);
-        if let Some(own) = self.state.members.get_mut(&gone.0) {
+        let updates: Vec<u64> = past.iter().map(|(_, update)| *update).collect();
+        let gone = surplus(&updates, self.options.past_selves).and_then(|at| past.get(at));
+        if let Some(own) = gone.and_then(|(id, _)| self.state.members.get_mut(id)) {
             own.retired = true;
         }
     }
@@ -221,6 +234,33 @@ impl League {
     fn file(&self, update: u64) -> PathBuf {
         self.folder.join(format!("{PREFIX}{update:08}.safetensors"))
     }
+}
+
+/// Index of the past self that goes if there are more than `most`, by their updates in ascending order.
+///
+/// The first and the last stay if two may. The last but one goes until the gap before it is an even share of the run;
+/// then it stays, and of the earlier ones the one goes whose removal adds least to the sum of squared gaps. A choice by
+/// the squares alone would always take the last but one, because the gap behind it is the smallest of all: the others
+/// would stay at the start of the run.
+fn surplus(updates: &[u64], most: usize) -> Option<usize> {
+    let n = updates.len();
+    if n <= most {
+        return None;
+    }
+    if most < 2 {
+        return Some(0);
+    }
+    let gap = |i: usize| updates[i + 1].saturating_sub(updates[i]);
+    let run = updates[n - 1].saturating_sub(updates[0]);
+    if gap(n - 3).saturating_mul(most as u64 - 1) < run {
+        return Some(n - 2);
+    }
+    // A sum of two gaps has a square that exceeds the sum of both squares by twice their product.
+    (1..n - 2).min_by_key(|i| gap(i - 1).saturating_mul(gap(*i)))
+}
+
+fn changed(what: String) -> Error {
+    Error::mismatch(what, "the file of the run", "another file")
 }
 
 fn named(update: u64) -> String {

@@ -18,7 +18,7 @@ pub struct Standing {
     pub name: String,
     /// Updates of a past self.
     pub update: Option<u64>,
-    /// Digest of a given file.
+    /// Digest of the file of a given policy or a past self.
     pub digest: Option<String>,
     /// Whether it begins no further episode.
     pub retired: bool,

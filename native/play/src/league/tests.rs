@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use super::matches::{Payoff, Tournament, play};
 use super::*;
 use crate::options::PpoOptions;
+use crate::rollout::{Player, Rollout};
 use crate::run::{Event, PlayReport, Record, Stopped, Task, run};
 
 static GO: AtomicBool = AtomicBool::new(false);
@@ -193,6 +194,97 @@ fn past_selves_are_spread_over_the_run_and_other_files_are_removed() {
     assert!(files.iter().all(|file| Policy::load(file).is_ok()));
     let few = report.opponents.iter().map(|own| own.probability).collect::<Vec<_>>();
     assert_eq!(few, [1.0 / 3.0; 3]);
+}
+
+/// Updates of the past selves that stay of a run with `snapshots` of them.
+fn kept(snapshots: u64, most: usize) -> Vec<u64> {
+    let mut own = vec![];
+    for update in 0..snapshots {
+        own.push(update);
+        if let Some(gone) = surplus(&own, most) {
+            own.remove(gone);
+        }
+    }
+    own
+}
+
+#[test]
+fn the_gaps_between_past_selves_are_nearly_even() {
+    for snapshots in [50, 200, 1000] {
+        let own = kept(snapshots, 3);
+        assert_eq!((own.len(), own[0], own[2]), (3, 0, snapshots - 1), "{own:?}");
+        let place = own[1] as f64 / own[2] as f64;
+        assert!((place - 0.5).abs() < 0.2, "{own:?}");
+        for most in [5, 10, 20] {
+            let own = kept(snapshots, most);
+            assert_eq!((own.len(), own[0], own[most - 1]), (most, 0, snapshots - 1), "{own:?}");
+            let even = (snapshots - 1) as f64 / (most - 1) as f64;
+            assert!(own.windows(2).all(|two| ((two[1] - two[0]) as f64) < 2.0 * even), "{own:?}");
+        }
+    }
+    assert_eq!((kept(9, 1), kept(9, 2)), (vec![8], vec![0, 8]));
+}
+
+#[test]
+fn a_damaged_state_of_a_league_is_refused() {
+    let (out, env) = (TempDir::new().unwrap(), sconce_env::spec(&duel()).unwrap());
+    let given = options(1, json!({"opponents": ["mixer"]})).league;
+    let open = |saved: Option<LeagueState>| League::new(&given, &env, out.path(), 5, saved);
+    let refused = |saved: LeagueState| open(Some(saved)).err().unwrap().to_string();
+    let mut league = open(None).unwrap();
+    league.keep(&Policy::init(&mlp(), 1).unwrap(), 0, Value::Null).unwrap();
+    let state = league.state().clone();
+    assert_eq!(open(Some(state.clone())).unwrap().players().len(), 2);
+    let low = LeagueState { next: 1, ..state.clone() };
+    assert!(refused(low).contains("the next member is 1"));
+    let mut more = LeagueState { next: 3, ..state.clone() };
+    more.members.insert(2, Standing::new("gone"));
+    assert!(refused(more).contains("no player for member 2, gone"));
+    Policy::init(&mlp(), 2).unwrap().save(&league.file(0), Value::Null).unwrap();
+    let error = refused(state);
+    assert!(error.contains("self-00000000") && error.contains("another file"), "{error}");
+}
+
+#[test]
+fn left_over_numbers_of_opponents_are_refused() {
+    let policy = Policy::init(&mlp(), 1).unwrap();
+    let mut player = Player::against(&EnvOptions { count: 4, ..duel() }, &policy, 0.0).unwrap();
+    let other = Frozen::Learned(Arc::new(Policy::init(&gru(), 1).unwrap()));
+    let members = BTreeMap::from([(0, other)]);
+    player.meet(members.iter().map(|(id, own)| (*id, own))).unwrap();
+    let numbers = player.numbers().unwrap();
+    player.restore_opponents(&numbers, &members).unwrap();
+    let mut previous = numbers.words("0.opponents.previous").unwrap();
+    previous.push(0);
+    let mut memory = numbers.get("0.opponents.memory").unwrap().to_vec();
+    memory.push(0.0);
+    let (mut words, mut floats) = (numbers.clone(), numbers);
+    words.put_words("0.opponents.previous", &previous);
+    floats.put("0.opponents.memory", memory);
+    for (damaged, what) in [(words, "previous actions"), (floats, "memories")] {
+        let error = player.restore_opponents(&damaged, &members).unwrap_err().to_string();
+        assert!(error.contains(what) && error.contains("1 numbers are left over"), "{error}");
+    }
+}
+
+#[test]
+fn reward_terms_are_means_of_the_first_seat_in_self_play_and_missing_in_a_league() {
+    let out = TempDir::new().unwrap();
+    let more = json!({"past_selves": 0, "snapshot_every": 20, "steps": 32_768, "time_limit": 200,
+        "rollout_steps": 512, "environments": 32});
+    let alone = options(1, more);
+    let report = go(&mlp(), &alone, out.path(), false).unwrap();
+    let policy = Policy::init_orthogonal(&mlp(), alone.machine.seed).unwrap();
+    let mut player = Player::new(&alone.env("duel"), &policy).unwrap();
+    player.play(&policy, Rollout { steps: 512, stride: 8 }).unwrap();
+    let sums = player.take_terms();
+    assert!(sums.iter().any(|sum| *sum != 0.0), "{sums:?}");
+    let names = player.spec().reward_terms.iter().map(|name| name.to_string());
+    let wanted = names.zip(sums.iter().map(|sum| sum / (32.0 * 512.0))).collect();
+    assert_eq!(report.history[0].rewards, wanted);
+    let out = TempDir::new().unwrap();
+    let report = go(&mlp(), &options(1, json!({})), out.path(), false).unwrap();
+    assert!(report.history[0].rewards.is_empty());
 }
 
 #[test]

@@ -179,7 +179,8 @@ impl Arena {
     /// The inverse of [`opponents`](Self::opponents).
     ///
     /// # Errors
-    /// `NotFound` for a member that is not among `members`, `Mismatch` for the state of other environments.
+    /// `NotFound` for a member that is not among `members`, `Mismatch` for the state of other environments, `Corrupt`
+    /// for too many numbers.
     pub(crate) fn restore_opponents(
         &mut self,
         saved: &Opponents,
@@ -201,6 +202,12 @@ impl Arena {
         let (mut previous, mut memory) = (&saved.previous[..], &saved.memory[..]);
         for seated in own.seated.values_mut() {
             seated.restore(&mut previous, &mut memory)?;
+        }
+        for (what, left) in [("previous actions", previous.len()), ("memories", memory.len())] {
+            if left > 0 {
+                let reason = format!("{left} numbers are left over");
+                return Err(Error::corrupt(format!("{what} of the opponents"), reason));
+            }
         }
         own.steps = saved.steps;
         Ok(())

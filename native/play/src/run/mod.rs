@@ -9,6 +9,7 @@ mod record;
 mod report;
 mod save;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -318,13 +319,12 @@ impl<'a> Run<'a> {
             league.count(&matches);
             league.forget(&self.player.members());
         }
+        let rewards = self.rewards(&terms);
         let progress = &mut self.progress;
         progress.updates += 1;
         progress.steps = self.live.as_ref().map_or(self.player.steps(), Live::steps);
         progress.seconds = self.before + self.clock.elapsed().as_secs_f64();
         progress.count(&episodes);
-        let names = self.player.spec().reward_terms.iter();
-        let per_step = |sum: f64| sum / update_steps as f64;
         let point = Point {
             updates: progress.updates,
             steps: progress.steps,
@@ -340,15 +340,23 @@ impl<'a> Run<'a> {
             figures: updated.figures.named,
             explained_variance: updated.explained_variance,
             stopped_early: f64::from(u8::from(updated.stopped)),
-            rewards: names
-                .map(|name| name.to_string())
-                .zip(terms.into_iter().map(per_step))
-                .collect(),
+            rewards,
             elo: self.league.as_ref().map(|league| league.state().elo),
             opponents: self.league.as_ref().map_or(vec![], League::faced),
         };
         (self.events)(Event::Update { updates_in_all: self.updates, point: point.clone() });
         progress.add(point, self.updates.div_ceil(MOST_POINTS));
+    }
+
+    /// Means of the reward terms of the first seat per step of an environment. In a league there are none: the first
+    /// seat of half the environments is the opponent's.
+    fn rewards(&self, terms: &[f64]) -> BTreeMap<String, f64> {
+        if self.league.is_some() {
+            return BTreeMap::new();
+        }
+        let steps = self.options.update_steps(self.options.world.environments) as f64;
+        let names = self.player.spec().reward_terms.iter();
+        names.zip(terms).map(|(name, sum)| (name.to_string(), sum / steps)).collect()
     }
 
     /// Lets the policy become a past self if it is time, and chooses the opponents of a rollout.

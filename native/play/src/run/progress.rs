@@ -66,7 +66,7 @@ pub struct Point {
     pub explained_variance: f64,
     /// Share of the updates that the divergence ended.
     pub stopped_early: f64,
-    /// Mean of each reward term of the first seat per step, unweighted.
+    /// Mean of each reward term of the first seat per step, unweighted; empty in a league.
     pub rewards: BTreeMap<String, f64>,
     /// Elo of the policy in its league.
     #[serde(default)]
