@@ -38,8 +38,10 @@ defmodule Live do
   defp game(rollout, seed) do
     {:ok, session} = Rollout.open(rollout, seed: seed, steps: 32)
     start = System.monotonic_time(:microsecond) + :rand.uniform(16_000)
-    play(session, reset(seed), seed, 0, {start, 0}, %{decisions: 0, late: 0, worst: 0, times: []})
+    play(session, reset(seed), seed, 0, {start, 0}, fresh())
   end
+
+  defp fresh, do: %{decisions: 0, late: 0, worst: 0, times: []}
 
   # The n-th frame begins at start + n / 60 s. A decision is late that ends after its frame.
   defp play(session, state, seed, t, {start, n}, told) do
@@ -47,7 +49,9 @@ defmodule Live do
     wait(due)
 
     receive do
-      {:tell, pid} -> send(pid, {:told, told})
+      {:tell, pid} ->
+        send(pid, {:told, told})
+        play(session, state, seed, t, {start, n}, fresh())
     after
       0 ->
         begun = System.monotonic_time(:microsecond)
