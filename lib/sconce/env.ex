@@ -138,32 +138,29 @@ defmodule Sconce.Env do
     describe(name, options)
   end
 
+  # A world that is a module describes itself. It is asked once, because one over a port starts a program for that.
   defp describe(name, options) do
-    known!(name, options)
-    options = Keyword.take(options, Keyword.keys(Catalogue.schema(:spec)))
-
-    with {:ok, host} <- host(name),
+    with {:ok, host} <- Hosting.described(name),
+         :ok <- known!(name, options, host),
+         options = Keyword.take(options, Keyword.keys(Catalogue.schema(:spec))),
          {:ok, spec} <- name |> Catalogue.to_native(options) |> Native.env_spec(host) do
       {:ok, %{known(spec) | name: name}}
     end
   end
-
-  # A world that is a module describes itself.
-  defp host(name), do: if(Hosting.world?(name), do: Hosting.described(name), else: {:ok, nil})
 
   @doc false
   # Raises `ArgumentError` unless `name` is an environment or a world.
   def name!(name), do: Hosting.world?(name) || Options.known!(name, names(), "environment")
 
   @doc false
-  # Raises `ArgumentError` for an unknown opponent or reward term, and for a weight that is no number.
-  def known!(name, options) do
-    with {:ok, host} <- host(name),
-         {:ok, spec} <- Native.env_spec(Catalogue.to_native(name, []), host),
-         do: known!(name, options, spec)
+  # Raises `ArgumentError` for an unknown opponent or reward term, and for a weight that is no number. `host` is that of
+  # a world that is a module.
+  def known!(name, options, host) do
+    with {:ok, spec} <- Native.env_spec(Catalogue.to_native(name, []), host),
+         do: known_in!(name, options, spec)
   end
 
-  defp known!(name, options, spec) do
+  defp known_in!(name, options, spec) do
     opponent = options[:opponent]
 
     if opponent && spec.players != [],
@@ -173,6 +170,8 @@ defmodule Sconce.Env do
       Options.known!(to_string(term), spec.reward_terms, "reward term of #{inspect(name)}")
       is_number(weight) || Options.argument!("reward weight #{inspect(term)}", weight, "a number")
     end
+
+    :ok
   end
 
   defp known(spec) do

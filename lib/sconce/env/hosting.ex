@@ -41,9 +41,10 @@ defmodule Sconce.Env.Hosting do
     ArgumentError -> nil
   end
 
-  @doc "Returns a handle of a world without processes, which describes it."
-  @spec described(module | {module, term}) :: {:ok, reference} | {:error, Error.t()}
-  def described(world), do: native(world, [], 1, 1)
+  @doc "Returns a handle without processes, which describes a world; nil for a native environment."
+  @spec described(Sconce.Env.name()) :: {:ok, reference | nil} | {:error, Error.t()}
+  def described(name),
+    do: if(world?(name), do: Native.host_new([], spec!(name), 1, 1), else: {:ok, nil})
 
   @doc """
   Starts the processes of `count` environments, which end with the caller. `processes` is nil for one on each scheduler.
@@ -51,12 +52,9 @@ defmodule Sconce.Env.Hosting do
   @spec open(module | {module, term}, pos_integer, pos_integer | nil, pos_integer) ::
           {:ok, %__MODULE__{}} | {:error, Error.t()}
   def open(world, count, processes, deadline_ms) do
-    # A wrong description ends here, before there are processes.
-    with {:ok, _ref} <- described(world), do: started(world, count, processes, deadline_ms)
-  end
-
-  defp started(world, count, processes, deadline_ms) do
     {module, options} = split(world)
+    # A wrong description raises here, before there are processes.
+    spec = spec!(world)
     number = min(processes || System.schedulers_online(), count)
 
     pids =
@@ -65,7 +63,7 @@ defmodule Sconce.Env.Hosting do
         pid
       end
 
-    case native(world, pids, count, deadline_ms) do
+    case Native.host_new(pids, spec, count, deadline_ms) do
       {:ok, ref} ->
         for pid <- pids, do: send(pid, {:host, ref})
         {:ok, %__MODULE__{ref: ref, pids: pids}}
@@ -80,10 +78,9 @@ defmodule Sconce.Env.Hosting do
   @spec close(%__MODULE__{}) :: :ok
   def close(%__MODULE__{pids: pids}), do: Enum.each(pids, &Process.exit(&1, :kill))
 
-  defp native(world, pids, count, deadline_ms) do
+  defp spec!(world) do
     {module, options} = split(world)
-    spec = module |> World.described!(options) |> World.to_native(text(world))
-    Native.host_new(pids, spec, count, deadline_ms)
+    module |> World.described!(options) |> World.to_native(text(world))
   end
 
   defp split({_module, _options} = world), do: world

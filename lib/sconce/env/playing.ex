@@ -36,13 +36,14 @@ defmodule Sconce.Env.Playing do
 
     with {:ok, policy} <- loaded(policy),
          {:ok, env, recorded} <- world(policy, name) do
-      Env.known!(env, own)
       native = Map.merge(recorded, Catalogue.to_native(env, own))
       start = &Native.env_play(&1, policy.ref, native, &2, Map.new(play), traced?)
       count = if traced?, do: 1, else: play[:episodes]
 
       hosted(env, count, hosting, fn host ->
-        with {:ok, played} <- Call.run(&start.(&1, host)), do: {:ok, Map.put(played, :env, env)}
+        with :ok <- Env.known!(env, own, host),
+             {:ok, played} <- Call.run(&start.(&1, host)),
+             do: {:ok, Map.put(played, :env, env)}
       end)
     end
   end

@@ -194,7 +194,7 @@ defmodule Sconce.PPO.Settings do
       options: options,
       resume: resume?,
       progress: own[:progress],
-      hosting: [own[:processes], own[:step_timeout_ms] || 30_000]
+      hosting: [own[:processes], own[:step_timeout_ms] || @run[:step_timeout_ms][:default]]
     }
   end
 
