@@ -1,7 +1,6 @@
 //! Decisions of a live game, recorded while it is played: a segment of an episode, for a learner.
 
 use sconce_nn::Spec;
-use sconce_nn::heads::NONE;
 use sconce_tensor::{Error, Result};
 
 /// The first bytes of a segment.
@@ -78,11 +77,8 @@ impl Recorded {
                 }
             }
         }
-        let width = spec.heads.num_labels();
-        self.labels.chunks_exact(width).try_for_each(|labels| check_labels(spec, labels, false))?;
-        self.previous
-            .chunks_exact(width)
-            .try_for_each(|labels| check_labels(spec, labels, true))?;
+        spec.heads.check_labels(&self.labels, false)?;
+        spec.heads.check_labels(&self.previous, true)?;
         for (what, column) in [
             ("feature of a segment", &self.continuous[..]),
             ("reward of a segment", &self.rewards),
@@ -189,18 +185,6 @@ impl Recorded {
     }
 }
 
-/// Checks the labels of one action; with `missing` there may be none.
-fn check_labels(spec: &Spec, labels: &[f32], missing: bool) -> Result<()> {
-    spec.heads.iter().try_for_each(|part| {
-        let (kind, name) = (part.head.kind, || part.head.name.clone());
-        let mut own = labels.iter().skip(part.labels).take(kind.labels());
-        own.try_for_each(|label| match missing && *label == NONE {
-            true => Ok(()),
-            false => kind.check(*label, name),
-        })
-    })
-}
-
 /// The bytes that are not read yet.
 struct Bytes<'a>(&'a [u8]);
 
@@ -236,6 +220,7 @@ fn corrupt(reason: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use sconce_nn::heads::NONE;
     use serde_json::json;
 
     use super::*;

@@ -3,7 +3,8 @@
 use sconce_game::{InputKind, InputPart};
 use serde::{Deserialize, Serialize};
 
-use crate::head::{Gaussian, HeadKind};
+use crate::Result;
+use crate::head::{Gaussian, HeadKind, NONE};
 
 /// The heads of a policy: the named parts of an action, and the dependence between them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -125,6 +126,23 @@ impl Heads {
     pub fn least_labels(&self) -> Vec<f32> {
         let of = |head: &Head| std::iter::repeat_n(head.kind.least(), head.kind.labels());
         self.parts.iter().flat_map(of).collect()
+    }
+
+    /// Checks that each label of rows `[.., num_labels]` is valid for its head. Previous labels may also be [`NONE`].
+    ///
+    /// # Errors
+    /// `OutOfRange` with the name of the head.
+    pub fn check_labels(&self, labels: &[f32], previous: bool) -> Result<()> {
+        let (width, before) = (self.num_labels().max(1), if previous { "previous " } else { "" });
+        for part in self.iter() {
+            let (kind, numbers) = (part.head.kind, part.head.kind.labels());
+            let own =
+                labels.chunks(width).flat_map(|row| row.iter().skip(part.labels).take(numbers));
+            for &label in own.filter(|label| !(previous && **label == NONE)) {
+                kind.check(label, || format!("{before}{}", part.head.name))?;
+            }
+        }
+        Ok(())
     }
 
     /// Number of labels of one frame.

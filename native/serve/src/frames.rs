@@ -167,15 +167,10 @@ fn check_queue(spec: &Spec, queue: &[f32], frames: usize) -> Result<()> {
 
 /// Checks the labels of one action: their count, and the range of each label's head.
 pub fn check_labels(heads: &Heads, labels: &[f32]) -> Result<()> {
-    let expected = heads.num_labels();
-    if labels.len() != expected {
-        return Err(Error::mismatch("labels of an action", expected, labels.len()));
+    match (labels.len(), heads.num_labels()) {
+        (got, expected) if got == expected => heads.check_labels(labels, false),
+        (got, expected) => Err(Error::mismatch("labels of an action", expected, got)),
     }
-    heads.iter().try_for_each(|part| {
-        let (kind, name) = (part.head.kind, || part.head.name.clone());
-        let mut own = labels.iter().skip(part.labels).take(kind.labels());
-        own.try_for_each(|label| kind.check(*label, name))
-    })
 }
 
 /// Checks the labels of `actions` actions, `[actions, num_labels]`.

@@ -3,7 +3,7 @@
 use sconce_tensor::{Device, Tensor, tensor};
 
 use super::{Decision, Heads, Layers, Trunk, card};
-use crate::head::{Chance, NONE, known};
+use crate::head::{Chance, known};
 use crate::ops::arrange;
 use crate::sampling::Draw;
 use crate::{Error, Result, memory, spec};
@@ -18,7 +18,7 @@ impl Heads {
                 draw,
             );
         }
-        self.check_labels(previous, true)?;
+        self.spec.check_labels(previous, true)?;
         let vectors = &trunk.vectors;
         if let Some(table) = self.table(vectors)? {
             return self.act_on_card(&table, vectors, previous, draw);
@@ -48,7 +48,7 @@ impl Heads {
 
     /// Chooses an action for each row from logits `[n, num_logits]` of independent heads.
     pub fn decide(&self, logits: Vec<f32>, previous: &[f32], draw: Draw) -> Result<Decision> {
-        self.check_labels(previous, true)?;
+        self.spec.check_labels(previous, true)?;
         let width = self.spec.num_logits();
         let mut choices = self.given(logits.len() / width, draw)?;
         for part in self.spec.iter() {
@@ -63,7 +63,7 @@ impl Heads {
     pub(super) fn given(&self, rows: usize, draw: Draw) -> Result<Vec<f32>> {
         let Some(given) = draw.given else { return Ok(vec![0.0; rows * self.spec.num_labels()]) };
         self.check_rows(rows, given)?;
-        self.check_labels(given, false)?;
+        self.spec.check_labels(given, false)?;
         Ok(given.to_vec())
     }
 
@@ -141,20 +141,6 @@ impl Heads {
         let expected = rows * self.spec.num_labels();
         if labels.len() != expected {
             return Err(Error::mismatch("labels", expected, labels.len()));
-        }
-        Ok(())
-    }
-
-    /// Checks that each label is valid for its head. Previous labels may also be [`NONE`].
-    pub(super) fn check_labels(&self, labels: &[f32], previous: bool) -> Result<()> {
-        for part in self.spec.iter() {
-            let (kind, numbers) = (part.head.kind, part.head.kind.labels());
-            let rows = labels.chunks(self.spec.num_labels().max(1));
-            let own = rows.flat_map(|row| row.iter().skip(part.labels).take(numbers));
-            let before = if previous { "previous " } else { "" };
-            for &label in own.filter(|label| !(previous && **label == NONE)) {
-                kind.check(label, || format!("{before}{}", part.head.name))?;
-            }
         }
         Ok(())
     }

@@ -104,7 +104,7 @@ impl Heads {
         labels: Option<&[f32]>,
         previous: &[f32],
     ) -> Result<Tensor> {
-        self.check_labels(previous, true)?;
+        self.spec.check_labels(previous, true)?;
         let (rows, vectors) = (trunk.rows(), &trunk.vectors);
         let logits = match &self.layers {
             Layers::Linear(layer) => layer.forward(&by_row(vectors, rows)?)?,

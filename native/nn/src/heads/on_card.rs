@@ -94,10 +94,10 @@ impl Heads {
         if !none && previous.len() != draws.len() * labels {
             return Err(Error::mismatch("previous labels", draws.len() * labels, previous.len()));
         }
-        self.check_labels(previous, true)?;
+        self.spec.check_labels(previous, true)?;
         for given in draws.iter().filter_map(|draw| draw.given) {
             self.check_rows(1, given)?;
-            self.check_labels(given, false)?;
+            self.spec.check_labels(given, false)?;
         }
         card::row_words(draws, previous, labels, words);
         Ok(())

@@ -7,7 +7,7 @@ use sconce_realtime::{Matrix, Packer, Scratch};
 use sconce_tensor::simd::add_assign;
 use sconce_tensor::{Error, Result};
 
-use super::{Decision, Heads, Layers, NONE};
+use super::{Decision, Heads, Layers};
 use crate::embedding::with_numbers;
 use crate::head::{Chance, known};
 use crate::layer::Linear;
@@ -173,18 +173,11 @@ impl Packed {
 
     /// Checks that the labels are those of one action and are valid. Previous labels may also be [`NONE`].
     fn check_labels(&self, labels: &[f32], previous: bool) -> Result<()> {
-        let (what, before) =
-            if previous { ("previous labels", "previous ") } else { ("labels", "") };
-        if labels.len() != self.spec.num_labels() {
-            return Err(Error::mismatch(what, self.spec.num_labels(), labels.len()));
+        let what = if previous { "previous labels" } else { "labels" };
+        match labels.len() == self.spec.num_labels() {
+            true => self.spec.check_labels(labels, previous),
+            false => Err(Error::mismatch(what, self.spec.num_labels(), labels.len())),
         }
-        for part in self.spec.iter() {
-            let own = own(&part, labels).iter();
-            for label in own.filter(|label| !(previous && **label == NONE)) {
-                part.head.kind.check(*label, || format!("{before}{}", part.head.name))?;
-            }
-        }
-        Ok(())
     }
 
     /// Adds the prior's offset for the previous choice to a head's logits.

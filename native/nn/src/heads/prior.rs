@@ -57,7 +57,7 @@ impl Heads {
         if !self.prior.is_empty() && previous.len() != rows * width {
             return Err(Error::mismatch("previous labels", rows * width, previous.len()));
         }
-        self.check_labels(previous, true)?;
+        self.spec.check_labels(previous, true)?;
         let of_head = |(part, _): (spec::Part<'_>, &Weight)| {
             let (kind, mut key) = (part.head.kind, vec![]);
             for row in previous.chunks_exact(width.max(1)) {
