@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sconce_game::InputKind;
+use sconce_game::{InputKind, InputPart};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 
@@ -24,6 +24,8 @@ pub struct Hosted {
     options: EnvOptions,
     spec: EnvSpec,
     labels: Vec<Label>,
+    /// For each number of an input, the kind of its part and the part's classes.
+    kinds: Vec<(InputKind, usize)>,
     /// Weight of each reward term.
     weights: Vec<f32>,
     /// Seeds of episodes: the step is the episode, the index the environment.
@@ -57,6 +59,7 @@ impl Hosted {
         let mut envs = Hosted {
             group,
             labels: Label::all(&spec.inputs),
+            kinds: kinds(&spec.inputs),
             weights: options.term_weights(spec.reward_terms.iter().map(|name| &**name))?,
             starts: Rng::new(options.seed, "env.start", 0),
             stack: vec![0.0; count * spec.observation_size],
@@ -120,21 +123,13 @@ impl Hosted {
 
     /// Inputs as raw values of their parts.
     fn raw(&self, inputs: &[f32]) -> Vec<f32> {
-        let classes = self.spec.inputs.iter().flat_map(|part| {
-            let classes = match part.kind {
-                InputKind::Axis { classes, .. } => classes,
-                _ => 2,
-            };
-            (0..part.kind.numbers()).map(move |_| (&part.kind, classes))
-        });
-        let kinds: Vec<_> = classes.collect();
-        let rows = inputs.chunks_exact(kinds.len().max(1));
-        let value = |(input, (kind, classes)): (&f32, &(&InputKind, usize))| match kind {
+        let value = |(input, (kind, classes)): (&f32, &(InputKind, usize))| match kind {
             // A number beyond its range is the end of the range, as in native worlds.
             InputKind::Continuous { min, max, .. } => input.clamp(*min, *max),
             kind => kind.value(*input, *classes),
         };
-        rows.flat_map(|row| row.iter().zip(&kinds).map(value)).collect()
+        let rows = inputs.chunks_exact(self.kinds.len().max(1));
+        rows.flat_map(|row| row.iter().zip(&self.kinds).map(value)).collect()
     }
 
     /// Takes one step of the host in the active environments, and clears `active` where an episode has ended.
@@ -304,6 +299,18 @@ impl VectorEnv for Hosted {
         self.begin(&lost)?;
         Ok(lost.into_iter().map(|at| at as u32).collect())
     }
+}
+
+/// For each number of an input, the kind of its part and the part's classes.
+fn kinds(parts: &[InputPart]) -> Vec<(InputKind, usize)> {
+    let of = |part: &InputPart| {
+        let classes = match part.kind {
+            InputKind::Axis { classes, .. } => classes,
+            _ => 2,
+        };
+        std::iter::repeat_n((part.kind.clone(), classes), part.kind.numbers())
+    };
+    parts.iter().flat_map(of).collect()
 }
 
 fn fits(what: &str, expected: usize, got: usize) -> Result<()> {
