@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustler::{Atom, Binary, Env, Reference, Resource, ResourceArc, Term};
 use sconce_data::{Over, Recorded, Sink};
-use sconce_nn::{Policy, Spec};
+use sconce_nn::{Policy, Spec, checkpoint};
 use sconce_play::live::Inbox;
 use sconce_serve::session::Recording;
 use sconce_tensor::{Error, Result};
@@ -179,7 +179,8 @@ fn policy_of_bytes<'a>(env: Env<'a>, reference: Reference<'a>, given: Binary<'a>
     perform(env, "load", || {
         let given: Vec<u8> = given.as_slice().to_vec();
         pool::submit(env, "load", reference, move || {
-            Ok(PolicyHandle::new(Policy::from_bytes(&given)?))
+            let (manifest, weights) = checkpoint::policy_of(&given)?;
+            Policy::from_checkpoint(manifest, weights).map(PolicyHandle::new)
         })
     })
 }

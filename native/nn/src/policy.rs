@@ -217,12 +217,6 @@ impl Policy {
         Self::from_checkpoint(manifest, weights)
     }
 
-    /// Reads the bytes of a checkpoint.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let (manifest, weights) = checkpoint::policy_of(bytes)?;
-        Self::from_checkpoint(manifest, weights)
-    }
-
     /// A policy from the parts of a checkpoint.
     pub fn from_checkpoint(manifest: Manifest, weights: Weights) -> Result<Self> {
         Self::build(&manifest.spec, Source::Stored(weights), Learns::Nothing, manifest.notes)

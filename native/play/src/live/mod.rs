@@ -37,7 +37,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// The live games of a run that has had so many steps and updates.
+    /// The live games of a run after some steps and updates.
     pub(crate) fn new(inbox: Arc<Inbox>, max_lag: u64, [steps, begun]: [u64; 2]) -> Self {
         let (before, newest) = (inbox.counts(), inbox.newest());
         let base = newest.map_or(0, |(version, _)| version + 1);
@@ -47,12 +47,12 @@ impl Live {
     /// Publishes a policy after this many updates of the run. Returns its version.
     ///
     /// # Errors
-    /// Those of a copy.
+    /// Those of [`Policy::from_weights`].
     pub(crate) fn publish(&self, policy: &Policy, update: u64) -> Result<u64> {
         let version = self.base + update.saturating_sub(self.begun);
-        let copy = Policy::from_weights(policy.spec(), policy.weights().clone())?;
-        let copy = copy.copy_on(policy.device())?.noting(json!({"version": version}));
-        self.inbox.publish(version, Arc::new(copy));
+        // Weights that no longer learn are shared.
+        let own = Policy::from_weights(policy.spec(), policy.weights().clone())?;
+        self.inbox.publish(version, Arc::new(own.noting(json!({"version": version}))));
         Ok(version)
     }
 

@@ -108,11 +108,22 @@ struct Run<'a> {
     /// Updates of the whole run.
     updates: u64,
     best: Option<save::Best>,
-    clock: Instant,
-    /// Seconds of the run before this process.
-    before: f64,
+    clock: Clock,
     /// Update of the last saved state.
     saved: Option<u64>,
+}
+
+/// The time of a run, with the time before this process.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    begun: Instant,
+    before: f64,
+}
+
+impl Clock {
+    fn seconds(self) -> f64 {
+        self.before + self.begun.elapsed().as_secs_f64()
+    }
 }
 
 impl<'a> Run<'a> {
@@ -169,7 +180,7 @@ impl<'a> Run<'a> {
         }
         let updates = options.schedule.steps / options.update_steps(player.rows());
         Record::new(task, options).write(&folder)?;
-        let before = progress.seconds;
+        let clock = Clock { begun: Instant::now(), before: progress.seconds };
         let max_lag = options.rollout.max_lag;
         let so_far = [progress.steps, progress.updates];
         let live = task.inbox.map(|inbox| Live::new(inbox.clone(), max_lag, so_far));
@@ -188,8 +199,7 @@ impl<'a> Run<'a> {
             teacher: digest,
             updates,
             best: None,
-            clock: Instant::now(),
-            before,
+            clock,
             saved: None,
         };
         run.tell_start();
@@ -218,15 +228,12 @@ impl<'a> Run<'a> {
             if self.target_is_reached() {
                 return Ok(Stopped::Target);
             }
-            if self.budget_is_spent() {
+            if self.clock.seconds() >= self.budget() {
                 return Ok(Stopped::Budget);
             }
             match self.update() {
-                // The run ended while it waited for live games.
-                Err(Error::Cancelled) if self.cancel.load(Ordering::Relaxed) => {
-                    return Ok(Stopped::Stopped);
-                }
-                Err(Error::Cancelled) => return Ok(Stopped::Budget),
+                // The run ended while it waited for live games, for one of the reasons above.
+                Err(Error::Cancelled) => continue,
                 other => other?,
             }
             if self.progress.updates.is_multiple_of(self.options.saving.save_every) {
@@ -241,21 +248,9 @@ impl<'a> Run<'a> {
         enough && self.options.schedule.target_return.zip(mean).is_some_and(|(t, mean)| mean >= t)
     }
 
-    fn budget_is_spent(&self) -> bool {
-        self.spent()()
-    }
-
-    /// Whether the run has used its minutes, at the time of the call.
-    fn spent(&self) -> impl Fn() -> bool + use<> {
-        let most = self.options.schedule.max_minutes.map(|minutes| 60.0 * minutes);
-        let (before, clock) = (self.before, self.clock);
-        move || most.is_some_and(|most| before + clock.elapsed().as_secs_f64() >= most)
-    }
-
-    /// Whether a run that waits must end: it was stopped, or has used its minutes.
-    fn is_over(&self) -> impl Fn() -> bool + use<'a> {
-        let (cancel, spent) = (self.cancel, self.spent());
-        move || cancel.load(Ordering::Relaxed) || spent()
+    /// Seconds that the run may take.
+    fn budget(&self) -> f64 {
+        self.options.schedule.max_minutes.map_or(f64::INFINITY, |minutes| 60.0 * minutes)
     }
 
     /// Plays a rollout and learns from it.
@@ -265,7 +260,9 @@ impl<'a> Run<'a> {
         let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
         let policy = self.policy()?;
         self.meet(&policy)?;
-        let (update, over) = (self.progress.updates, self.is_over());
+        let (update, cancel) = (self.progress.updates, self.cancel);
+        let (clock, budget) = (self.clock, self.budget());
+        let over = || cancel.load(Ordering::Relaxed) || clock.seconds() >= budget;
         let mut segments = match &mut self.live {
             None => self.player.play(&policy, plan)?,
             Some(live) => {
@@ -323,7 +320,7 @@ impl<'a> Run<'a> {
         let progress = &mut self.progress;
         progress.updates += 1;
         progress.steps = self.live.as_ref().map_or(self.player.steps(), Live::steps);
-        progress.seconds = self.before + self.clock.elapsed().as_secs_f64();
+        progress.seconds = self.clock.seconds();
         progress.count(&episodes);
         let point = Point {
             updates: progress.updates,
