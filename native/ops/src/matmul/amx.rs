@@ -25,7 +25,8 @@ use std::ops::Range;
 use std::ptr::copy_nonoverlapping;
 use std::sync::OnceLock;
 
-use super::avx512::{lanes, pieces, turn, turn_ragged};
+use super::avx512::pieces;
+use super::turn::{lanes, turn, turn_ragged};
 use super::{Start, View};
 use crate::pool;
 use crate::simd::{Level, is_limited, level};

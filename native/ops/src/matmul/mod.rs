@@ -17,6 +17,8 @@ mod avx512;
 pub(crate) mod card;
 pub(crate) mod composed;
 pub(crate) mod matrices;
+#[cfg(target_arch = "x86_64")]
+mod turn;
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
