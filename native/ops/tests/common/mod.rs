@@ -8,9 +8,22 @@ use std::collections::BTreeMap;
 
 use candle_core::{DType, Device, Tensor, Var};
 use safetensors::tensor::{Dtype, SafeTensors};
+use sconce_ops::Activation;
 use sconce_ops::weights::{Builder, Source, Weight, Weights};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::tape::{self, Gradients};
+
+/// All activations.
+pub const ACTIVATIONS: [Activation; 8] = [
+    Activation::None,
+    Activation::Relu,
+    Activation::Sigmoid,
+    Activation::Tanh,
+    Activation::Silu,
+    Activation::Gelu,
+    Activation::Softplus,
+    Activation::SquaredRelu,
+];
 
 /// The card on which tests run too if `SCONCE_TEST_CARD` is set; a missing card is an error.
 pub fn card() -> Option<Device> {

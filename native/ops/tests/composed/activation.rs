@@ -1,22 +1,11 @@
 //! Activations, gates, dropout and skips equal their composed forms.
 
 use candle_core::{DType, Device, Tensor, Var};
-use sconce_ops::{self as ops, Activation};
+use sconce_ops as ops;
 use sconce_tensor::rng::Rng;
 
 use crate::common::composed::check;
-use crate::common::{backward, noise, record, values};
-
-const ACTIVATIONS: [Activation; 8] = [
-    Activation::None,
-    Activation::Relu,
-    Activation::Sigmoid,
-    Activation::Tanh,
-    Activation::Silu,
-    Activation::Gelu,
-    Activation::Softplus,
-    Activation::SquaredRelu,
-];
+use crate::common::{ACTIVATIONS, backward, noise, record, values};
 
 #[test]
 fn activations_and_gates_equal_their_composed_forms() {

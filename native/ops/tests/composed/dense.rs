@@ -7,18 +7,7 @@ use sconce_ops::{self as ops, Activated, Activation, Affine, Branch, Dense, Norm
 use sconce_tensor::rng::Rng;
 
 use crate::common::composed::{check, check_kernels};
-use crate::common::{noise, wide};
-
-const ACTIVATIONS: [Activation; 8] = [
-    Activation::None,
-    Activation::Relu,
-    Activation::Sigmoid,
-    Activation::Tanh,
-    Activation::Silu,
-    Activation::Gelu,
-    Activation::Softplus,
-    Activation::SquaredRelu,
-];
+use crate::common::{ACTIVATIONS, noise, wide};
 
 /// Two windows of 43 frames of 12 numbers, then tensors of the given shapes.
 fn inputs(shapes: &[&[usize]]) -> Vec<Tensor> {

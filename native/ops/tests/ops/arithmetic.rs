@@ -7,7 +7,7 @@ use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, Activation};
 use sconce_tensor::rng::Rng;
 
-use crate::common::{apart, backward, differences, noise, record, values};
+use crate::common::{ACTIVATIONS, apart, backward, differences, noise, record, values};
 
 #[test]
 fn dropout_keeps_the_mean_and_drops_whole_columns_if_requested() {
@@ -78,17 +78,6 @@ fn gradients_of_every_op_equal_finite_differences() {
         ops::row_norm(&t[0], &rms).unwrap()
     });
 }
-
-const ACTIVATIONS: [Activation; 8] = [
-    Activation::None,
-    Activation::Relu,
-    Activation::Sigmoid,
-    Activation::Tanh,
-    Activation::Silu,
-    Activation::Gelu,
-    Activation::Softplus,
-    Activation::SquaredRelu,
-];
 
 #[test]
 fn activations_and_their_slopes_equal_their_formulas_fused_or_not() {

@@ -8,18 +8,7 @@ use sconce_ops::{self as ops, Activation, Affine, Norm, Residual};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Result, pool};
 
-use crate::common::{apart, backward, differences, gradient, noise, record, values};
-
-const ACTIVATIONS: [Activation; 8] = [
-    Activation::None,
-    Activation::Relu,
-    Activation::Sigmoid,
-    Activation::Tanh,
-    Activation::Silu,
-    Activation::Gelu,
-    Activation::Softplus,
-    Activation::SquaredRelu,
-];
+use crate::common::{ACTIVATIONS, apart, backward, differences, gradient, noise, record, values};
 
 /// The parts around the layers: a norm, with or without a bias, and dropout or none.
 const AROUND: [Option<(bool, bool)>; 5] =

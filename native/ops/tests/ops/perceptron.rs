@@ -7,18 +7,7 @@ use sconce_ops::weights::Weight;
 use sconce_ops::{self as ops, Activated, Activation, Affine};
 use sconce_tensor::{Kind, Result, pool};
 
-use crate::common::{apart, backward, differences, gradient, noise, record, values};
-
-const ACTIVATIONS: [Activation; 8] = [
-    Activation::None,
-    Activation::Relu,
-    Activation::Sigmoid,
-    Activation::Tanh,
-    Activation::Silu,
-    Activation::Gelu,
-    Activation::Softplus,
-    Activation::SquaredRelu,
-];
+use crate::common::{ACTIVATIONS, apart, backward, differences, gradient, noise, record, values};
 
 struct Net {
     x: Tensor,
