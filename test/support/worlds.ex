@@ -101,11 +101,14 @@ defmodule Sconce.Test.Worlds do
     def spec(_options), do: %{observation_size: 1, input: [go: {:choice, 2}], time_limit: 50}
 
     @impl true
-    def reset(begin), do: {[0.0], {begin, 0, nil}}
+    def reset(begin) do
+      if begin.options[:to], do: send(begin.options[:to], {:begin, begin.env, begin.episode})
+      {[0.0], {begin.env, 0, begin.options[:fault]}}
+    end
 
     @impl true
-    def step(_input, {%{env: 1} = begin, 2, _}), do: fault(begin.options[:fault], {begin, 3, nil})
-    def step(_input, {begin, t, more}), do: {[0.0], 0.0, :running, {begin, t + 1, more}}
+    def step(_input, {1, 2, fault}), do: fault(fault, {1, 3, fault})
+    def step(_input, {env, t, fault}), do: {[0.0], 0.0, :running, {env, t + 1, fault}}
 
     defp fault(nil, state), do: {[0.0], 0.0, :running, state}
 
@@ -118,7 +121,7 @@ defmodule Sconce.Test.Worlds do
     defp fault(:size, state), do: {[1.0, 2.0], 0.0, :running, state}
     defp fault(:over, state), do: {[1.0], 0.0, :ended, state}
     defp fault(:reward, state), do: {[1.0], nil, :running, state}
-    defp fault(:pid, {begin, t, _}), do: {[0.0], 0.0, :running, {begin, t, self()}}
+    defp fault(:pid, {env, t, _}), do: {[0.0], 0.0, :running, {env, t, self()}}
   end
 
   defmodule Columns do
