@@ -32,6 +32,7 @@ defmodule Sconce.PPO do
   | `last.safetensors` | the latest state: weights, optimiser, environments, memories and random numbers |
   | `run.json` | environment, Spec and options |
   | `report.json`, `curve.svg` | report and learning curve, at the end |
+  | `first.safetensors` | the weights that a live run begins with |
   | `league/self-*.safetensors` | past selves, with the number of their updates |
 
   ## Opponents
@@ -119,7 +120,9 @@ defmodule Sconce.PPO do
   A point has `updates`, `steps`, `seconds`, `episodes`, `mean_return`, `mean_length`, `steps_per_second`,
   `rollout_share` of the time, `learning_rate`, `grad_norm`, `loss`, `explained_variance` of the value, `stopped_early`
   (the share of updates that `:target_kl` ended), `rewards` (the mean of each reward term of the first seat per step,
-  before its weight; empty in a league, where the first seat is often the opponent's), `elo`, `opponents` and `figures`: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, and with a teacher `teacher_kl`.
+  before its weight; empty in a league, where the first seat is often the opponent's), `elo`, `opponents`
+  and `figures`: `policy_loss`, `value_loss`, `entropy`, `approx_kl`, `clip_fraction`, with a teacher `teacher_kl`, and in
+  a live run those of `Sconce.Rollout`.
   """
   @type report :: map
 

@@ -88,6 +88,8 @@ defmodule Sconce.Rollout do
   on and new segments displace the oldest ones. A node that dies loses its unfinished segments. One that was cut off for a
   while sends its segments when it is back, and the learner counts those that are too old.
 
+  A rollout that restarts has a new queue: its games open new sessions, and its run is resumed.
+
   ## Options
 
   #{Options.docs(@start)}
@@ -189,6 +191,10 @@ defmodule Sconce.Rollout do
   """
   @spec reward(Session.t(), number, keyword) :: :ok | {:error, Error.t()}
   def reward(session, reward, opts \\ [])
+
+  # Once a frame, so without options none are checked.
+  def reward(%Session{ref: ref}, reward, []) when is_number(reward),
+    do: Native.session_reward(ref, nil, float!(reward))
 
   def reward(%Session{ref: ref}, reward, opts) when is_number(reward) do
     [frame: frame] =

@@ -306,7 +306,7 @@ fn taken_back_decisions_are_not_recorded_and_foreign_choices_are_refused() {
     assert!(session.reward(Some(5), 1.0).is_err());
     assert!(play(&mut session, 1.0).is_finite());
     session.reward(Some(6), 2.0).unwrap();
-    // All decisions that may be taken back are: the end of the episode is told all the same.
+    // The session takes back as many decisions as it may. The end of the episode still reaches the sink.
     (0..4).for_each(|i| assert!(play(&mut session, i as f32).is_finite()));
     session.back_to(6).unwrap();
     session.done(Over::Terminated, None).unwrap();

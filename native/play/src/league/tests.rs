@@ -102,7 +102,7 @@ fn the_payoff_of_three_scripted_players_is_a_ring_in_both_seats() {
         assert!(rate(&all, a, b) > 0.6, "{:?}", all.wins);
         assert_eq!(rate(&all, a, b) + rate(&all, b, a), 1.0);
     }
-    // Whoever stands still never wins, in either seat.
+    // A player that stands still wins in neither seat.
     assert_eq!((all.wins[3][0], all.wins[3][1], all.wins[0][3]), (0, 0, 200));
     assert!(all.ratings[0].elo > all.ratings[3].elo + 200.0);
     let policy = Frozen::Learned(Arc::new(Policy::init(&gru(), 1).unwrap()));
