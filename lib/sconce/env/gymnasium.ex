@@ -38,22 +38,32 @@ defmodule Sconce.Env.Gymnasium do
     import: [type: {:or, [nil, :string]}, default: nil]
   ]
 
+  # A program that ends breaks the port, and a broken port ends its owner. So this is a process of its own.
   @impl true
   def spec(options) do
-    {port, options} = start!(options)
+    {_pid, monitor} = spawn_monitor(fn -> exit(described(options)) end)
 
-    try do
-      {port, options} |> ask!("d" <> name(options)) |> described()
-    after
-      stop(port)
+    receive do
+      {:DOWN, ^monitor, _, _, {:spec, spec}} -> spec
+      {:DOWN, ^monitor, _, _, {:error, error}} -> raise error
+      {:DOWN, ^monitor, _, _, reason} -> raise RuntimeError, ended(options, inspect(reason))
     end
+  end
+
+  defp described(options) do
+    {port, options} = start!(options)
+    text = ask!({port, options}, "d" <> name(options))
+    stop(port)
+    {:spec, parsed(text)}
+  rescue
+    error -> {:error, error}
   end
 
   # The module to import is a part of the name for `gymnasium.make`.
   defp name(options),
     do: if(options[:import], do: options[:import] <> ":" <> options[:id], else: options[:id])
 
-  defp described(text) do
+  defp parsed(text) do
     {own, parts} =
       text
       |> String.split("\n")
@@ -78,6 +88,8 @@ defmodule Sconce.Env.Gymnasium do
 
   @impl true
   def open(%{options: options, count: count}) do
+    # The end of the program is then a message, which `ask!/2` reads.
+    Process.flag(:trap_exit, true)
     {port, options} = start!(options)
     state = %{port: port, options: options, count: count}
     "" = ask!({port, options}, "o" <> <<count::32-little>> <> name(options))
@@ -137,6 +149,7 @@ defmodule Sconce.Env.Gymnasium do
       {^port, {:data, <<1, answer::binary>>}} -> answer
       {^port, {:data, <<0, text::binary>>}} -> raise RuntimeError, "Python: #{String.trim(text)}"
       {^port, {:exit_status, status}} -> raise RuntimeError, ended(options, status)
+      {:EXIT, ^port, reason} -> raise RuntimeError, ended(options, inspect(reason))
     end
   end
 
@@ -155,9 +168,10 @@ defmodule Sconce.Env.Gymnasium do
     ArgumentError -> false
   end
 
-  defp ended(options, status),
-    do:
-      "#{options[:python]} ended with status #{status}: has #{options[:python]} the package gymnasium?"
+  defp ended(options, status) do
+    python = options[:python] || @schema[:python][:default]
+    "#{python} ended with status #{status}: has #{python} the package gymnasium?"
+  end
 
   defp stop(port) do
     Port.close(port)
