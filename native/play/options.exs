@@ -107,7 +107,8 @@ options!(
       default: 1.0,
       doc: "Largest ratio of likelihoods by which `:v_trace` weighs a temporal difference.",
       above: 0,
-      max: 1000
+      max: 1000,
+      needs: [off_policy: [:v_trace]]
     ],
     normalise_observations: [
       value: bool,

@@ -149,6 +149,9 @@ defmodule Sconce.PPO.Settings do
     weights = [reward_weights: own[:reward_weights] || []]
     world = Keyword.take(own, names) ++ weights
 
+    if own[:processes] && not Hosting.world?(own[:env]),
+      do: raise(ArgumentError, "option :processes: #{inspect(own[:env])} is native")
+
     with {:ok, env} <- Env.spec(own[:env], world) do
       for name <- own[:opponents] || [],
           env.players != [] and not file?(name),

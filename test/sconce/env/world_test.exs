@@ -39,6 +39,10 @@ defmodule Sconce.Env.WorldTest do
     end
 
     assert_raise ArgumentError, ~r/unknown environment/, fn -> Env.new(Catch) end
+
+    assert_raise ArgumentError, ~r/:cart_pole is native/, fn ->
+      PPO.start_link(env: :cart_pole, out: "never", processes: 2)
+    end
   end
 
   test "a policy learns to catch, and the best one is played without a name", %{dir: dir} do

@@ -4,6 +4,7 @@
 //! bits of the uninterrupted run.
 
 mod first;
+mod games;
 mod progress;
 mod record;
 mod report;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use sconce_env::{EnvOptions, EnvSpec, Host};
+use sconce_env::{EnvOptions, Host};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::{Error, Result, memory, pool};
 use sconce_train::eval::pool_of;
@@ -26,6 +27,7 @@ pub use record::Record;
 pub use report::{Event, PlayReport, Stopped, read_report};
 
 use first::first_policy;
+use games::live_spec;
 
 use crate::league::League;
 use crate::learner::{Learner, Taught, Updated};
@@ -141,12 +143,11 @@ impl<'a> Run<'a> {
             Some(earlier) => earlier.policy(task.spec)?,
             None => first_policy(task.spec, options)?,
         };
+        games::check(options, task.inbox.is_some())?;
         let league = league_of(task, options, folder.path(), earlier.as_ref())?;
         let world = task.world(options);
         let mut player = match (task.inbox, &league) {
-            (Some(_), _) => {
-                Player::idle(live_spec(task, options, &policy)?, options.world.environments)
-            }
+            (Some(_), _) => Player::idle(live_spec(task, &policy)?, options.world.environments),
             (None, None) => Player::new(&world, &policy)?,
             (None, Some(_)) => Player::against(&world, &policy, options.league.self_play_share)?,
         };
@@ -403,43 +404,11 @@ fn league_of(
     folder: &Path,
     earlier: Option<&save::Earlier>,
 ) -> Result<Option<League>> {
-    if !options.has_league() || task.inbox.is_some() {
+    if !options.has_league() {
         return Ok(None);
     }
     let (env, saved) = (sconce_env::spec(&task.world(options))?, earlier.and_then(|e| e.league()));
     League::new(&options.league, &env, folder, options.machine.seed, saved).map(Some)
-}
-
-/// The description of live games.
-///
-/// # Errors
-/// `Mismatch` for an option that needs environments.
-fn live_spec(task: Task<'_>, options: &PpoOptions, policy: &Policy) -> Result<EnvSpec> {
-    if let Some(inbox) = task.inbox.filter(|inbox| inbox.spec() != task.spec) {
-        let (expected, got) = (format!("{:?}", task.spec), format!("{:?}", inbox.spec()));
-        return Err(Error::mismatch("Spec of the live games", expected, got));
-    }
-    let (rollout, weights) = (&options.rollout, &options.weights);
-    for (name, given) in [
-        ("normalise_observations", rollout.normalise_observations),
-        ("normalise_rewards", rollout.normalise_rewards),
-        ("teacher", weights.teacher.is_some()),
-        ("opponents", options.has_league()),
-    ] {
-        if given {
-            return Err(Error::mismatch(name, "a run with environments", "live games"));
-        }
-    }
-    Ok(EnvSpec {
-        name: task.env.to_string().into(),
-        observation_size: policy.spec().embedding.raw_width(),
-        inputs: vec![],
-        seats: 1,
-        time_limit: u32::MAX,
-        reward_terms: vec![],
-        players: vec![],
-        solved: None,
-    })
 }
 
 /// Observes a rollout of the first policy in environments of another seed: otherwise the first update would see
