@@ -53,25 +53,26 @@ defmodule Sconce.Env.Each do
   end
 
   @impl true
-  def step(inputs, active, batch), do: walk(inputs, active, batch.states, batch, [], [], [], [])
+  def step(inputs, active, batch) do
+    size = batch.input
+    inputs = for <<input::binary-size(size) <- inputs>>, do: input
 
-  defp walk("", "", [], batch, seen, rewards, flags, states) do
-    back = &Enum.reverse/1
-    {back.(seen), back.(rewards), back.(flags), %{batch | states: back.(states)}}
+    {results, states} =
+      [inputs, :binary.bin_to_list(active), batch.states]
+      |> Enum.zip_with(&one(&1, batch))
+      |> Enum.unzip()
+
+    {
+      for({seen, _reward, _flag} <- results, do: seen),
+      for({_seen, reward, _flag} <- results, do: reward),
+      for({_seen, _reward, flag} <- results, do: flag),
+      %{batch | states: states}
+    }
   end
 
-  defp walk(inputs, <<active, rest::binary>>, [state | others], batch, seen, all, flags, states) do
-    <<own::binary-size(batch.input), inputs::binary>> = inputs
+  defp one([_input, 0, state], batch), do: {batch.idle, state}
 
-    {{observation, reward, flag}, state} =
-      if active == 1, do: one(own, state, batch), else: {batch.idle, state}
-
-    walk(inputs, rest, others, batch, [observation | seen], [reward | all], [flag | flags], [
-      state | states
-    ])
-  end
-
-  defp one(input, state, batch) do
+  defp one([input, 1, state], batch) do
     {observation, reward, over, state} = batch.module.step(named(batch.parts, input), state)
 
     with nil <- @flags[over] do
