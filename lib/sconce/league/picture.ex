@@ -3,7 +3,7 @@ defmodule Sconce.League.Picture do
   # Draws a league as an SVG: a cell for each pair, and a mark with its interval for each rating.
 
   alias Sconce.{Figures, League}
-  alias Sconce.Trainer.Curve.{Panel, Scale}
+  alias Sconce.Trainer.Curve.{Page, Panel, Scale}
 
   @top 96
   @label 190
@@ -26,15 +26,10 @@ defmodule Sconce.League.Picture do
     height = @top + n * size + 48
     rows = Enum.with_index(order)
 
-    IO.iodata_to_binary([
-      ~s(<svg xmlns="http://www.w3.org/2000/svg" width="#{width}" height="#{height}" ),
-      ~s(viewBox="0 0 #{width} #{height}" font-size="12" ),
-      ~s(font-family="system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif">\n),
-      ~s(<rect width="#{width}" height="#{height}" fill="#ffffff"/>\n),
+    Page.sheet(width, height, [
       heading(league, n),
       for({at, i} <- rows, do: row(league, at, i, order, size)),
-      ratings(league, rows, size, @label + n * size + @gap),
-      "</svg>\n"
+      ratings(league, rows, size, @label + n * size + @gap)
     ])
   end
 

@@ -23,16 +23,18 @@ defmodule Sconce.Trainer.Curve.Page do
   @doc "Returns the page as an SVG."
   def svg(title, summary, legend, rows) do
     {rows, bottom} = stack(rows)
-    height = bottom + @bottom
+    parts = [heading(title, summary), legend(legend), Enum.map(rows, &panel/1)]
+    sheet(@width, bottom + @bottom, parts)
+  end
 
+  @doc "Returns an SVG of a size, with parts on a white ground."
+  def sheet(width, height, parts) do
     IO.iodata_to_binary([
-      ~s(<svg xmlns="http://www.w3.org/2000/svg" width="#{@width}" height="#{height}" ),
-      ~s(viewBox="0 0 #{@width} #{height}" font-size="12" ),
+      ~s(<svg xmlns="http://www.w3.org/2000/svg" width="#{width}" height="#{height}" ),
+      ~s(viewBox="0 0 #{width} #{height}" font-size="12" ),
       ~s(font-family="system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif">\n),
-      ~s(<rect width="#{@width}" height="#{height}" fill="#ffffff"/>\n),
-      heading(title, summary),
-      legend(legend),
-      Enum.map(rows, &panel/1),
+      ~s(<rect width="#{width}" height="#{height}" fill="#ffffff"/>\n),
+      parts,
       "</svg>\n"
     ])
   end
