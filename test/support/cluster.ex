@@ -12,11 +12,19 @@ defmodule Sconce.Test.Cluster do
     unless Node.alive?() do
       {_output, 0} = System.cmd(epmd(), ["-daemon"])
       {:ok, _pid} = Node.start(:"#{name()}@#{@host}", :longnames)
-      on_exit(&Node.stop/0)
+      on_exit(&stop/0)
     end
 
     :ok
   end
+
+  # The VM may still be a node for a moment after its network has stopped, which would mislead the next module.
+  defp stop do
+    Node.stop()
+    until_alone()
+  end
+
+  defp until_alone, do: Node.alive?() && Process.sleep(1) && until_alone()
 
   # Some installations do not have epmd on the path.
   defp epmd do
