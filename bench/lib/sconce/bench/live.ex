@@ -1,7 +1,7 @@
 defmodule Sconce.Bench.Live do
   @moduledoc "Live games with and without a learner, for `live.exs`."
 
-  alias Sconce.Bench.Pole
+  alias Sconce.Bench.{Nodes, Pole}
   alias Sconce.{Policy, PPO, Rollout, Serving, Session}
 
   @frame_us 1_000_000 / 60
@@ -179,14 +179,12 @@ defmodule Sconce.Bench.Live do
   defp peer(policy, rollout, count) do
     path = Path.join(System.tmp_dir!(), "sconce-live-first-#{System.pid()}.safetensors")
     :ok = Policy.save(policy, path)
-    System.cmd(System.find_executable("epmd") || "epmd", ["-daemon"])
-    {:ok, _} = Node.start(:"sconce-live-#{System.pid()}@127.0.0.1", :longnames)
-    paths = for path <- :code.get_path(), path != ~c".", arg <- [~c"-pa", path], do: arg
+    Nodes.start!("sconce-live")
 
     options = %{
       name: :"sconce-far-#{System.pid()}",
-      host: ~c"127.0.0.1",
-      args: [~c"-setcookie", Atom.to_charlist(Node.get_cookie()) | paths]
+      host: String.to_charlist(Nodes.host()),
+      args: [~c"-setcookie", Atom.to_charlist(Node.get_cookie()) | Nodes.paths()]
     }
 
     {:ok, _pid, node} = :peer.start_link(options)

@@ -3,10 +3,9 @@ defmodule Sconce.Bench.Stress.Far do
   # Another node on this machine, which serves, is suspended at random to simulate a cut network, is killed,
   # and starts again.
 
-  alias Sconce.Bench.Machine
+  alias Sconce.Bench.{Machine, Nodes}
   alias Sconce.{Native, Policy, Serving}
 
-  @host "127.0.0.1"
   # Maximum lifetime of one node.
   @life_ms 5_000
   @pause_ms 500
@@ -21,23 +20,13 @@ defmodule Sconce.Bench.Stress.Far do
   @doc "Makes this VM a node, and returns the name of the other node."
   @spec start!() :: node
   def start! do
-    unless Node.alive?() do
-      {_output, 0} = System.cmd(epmd(), ["-daemon"])
-      {:ok, _pid} = Node.start(:"sconce-stress-#{System.pid()}@#{@host}", :longnames)
-    end
-
+    Nodes.start!("sconce-stress")
     :net_kernel.set_net_ticktime(@ticktime, 0)
 
-    :"#{name()}@#{@host}"
+    :"#{name()}@#{Nodes.host()}"
   end
 
   defp name, do: "sconce-far-#{System.pid()}"
-
-  # Not every installation has epmd on the path.
-  defp epmd do
-    erts = "erts-#{:erlang.system_info(:version)}"
-    System.find_executable("epmd") || Path.join([:code.root_dir(), erts, "bin", "epmd"])
-  end
 
   @doc "Starts and kills the node repeatedly, until `stress.stop` is set."
   def keep(stress, checkpoint, opts) do
@@ -46,8 +35,6 @@ defmodule Sconce.Bench.Stress.Far do
   end
 
   defp live(stress, checkpoint, opts) do
-    paths = for path <- :code.get_path(), path != ~c".", arg <- [~c"-pa", path], do: arg
-
     args = [
       ~c"-connect_all",
       ~c"false",
@@ -55,10 +42,10 @@ defmodule Sconce.Bench.Stress.Far do
       ~c"net_ticktime",
       Integer.to_charlist(@ticktime),
       ~c"-setcookie",
-      Atom.to_charlist(Node.get_cookie()) | paths
+      Atom.to_charlist(Node.get_cookie()) | Nodes.paths()
     ]
 
-    host = String.to_charlist(@host)
+    host = String.to_charlist(Nodes.host())
     wanted = %{name: String.to_atom(name()), host: host, args: args, wait_boot: @boot_ms}
 
     # The node is controlled by standard input, so that it survives a cut connection and can be set up before
