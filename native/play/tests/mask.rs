@@ -289,7 +289,8 @@ fn the_gradient_is_zero_for_what_is_not_allowed_and_that_of_the_loss_elsewhere()
             loss(&spec, &batch, &logits).0
         };
         let slope = (at(1e-2) - at(-1e-2)) / 2e-2;
-        assert!((f64::from(gradient[i]) - slope).abs() < 2e-5, "{i}: {} {slope}", gradient[i]);
+        let off = (f64::from(gradient[i]) - slope).abs();
+        assert!(off < 2e-5 + 1e-3 * slope.abs(), "{i}: {} {slope}", gradient[i]);
     }
 }
 

@@ -399,3 +399,6 @@ fn gather<T: Copy>(rows: &[u32], all: &[T], width: usize, out: &mut [T]) {
         out.copy_from_slice(&all[*row as usize * width..][..width]);
     }
 }
+
+#[cfg(test)]
+mod tests;
