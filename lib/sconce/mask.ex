@@ -78,16 +78,14 @@ defmodule Sconce.Mask do
   end
 
   defp entries(parts, mask) when length(mask) >= 0 do
-    {entries, rest} =
+    size = length(all(parts))
+    length(mask) == size || refuse("mask", "#{size} entries", "#{length(mask)}")
+
+    {entries, []} =
       Enum.flat_map_reduce(parts, mask, fn {name, shape}, mask ->
         {own, rest} = Enum.split(mask, size(shape))
         {if(own == [], do: [], else: entries_of(shape, own, name)), rest}
       end)
-
-    size = length(all(parts))
-
-    if rest != [] or length(entries) != size,
-      do: refuse("mask", "#{size} entries", "#{length(mask)}")
 
     entries
   end

@@ -245,7 +245,7 @@ defmodule Sconce.Env.WorldTest do
           {%{dor: [true, true, true]}, "mask of .*: expected a map of door, .*, got: :dor"},
           {%{speed: [true]}, "mask of speed of .*: expected none, because a number has no mask"},
           {[true, true], "mask of .*: expected 5 entries, got: 2"},
-          {nil, "there is no key|is closed"}
+          {:all, "mask of .*: expected a map of door, speed, hands, got: :all"}
         ] do
       test "the mask #{inspect(fault)} is an error that names it", %{dir: dir} do
         {:error, error} = learn({Doors, [fault: unquote(Macro.escape(fault))]}, dir, steps: 640)

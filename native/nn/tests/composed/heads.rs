@@ -56,7 +56,7 @@ fn independent_and_autoregressive_heads_choose_the_same_on_every_device() {
     let sure = Sampling { deterministic: true, ..plain.clone() };
     // Every third button and class is not allowed.
     let size = spec::Heads::controller(HeadsKind::Independent).mask_size();
-    let mask: Vec<u8> = (0..ROWS * size).map(|i| u8::from(i % 3 != 0)).collect();
+    let mask: Vec<u8> = (0..ROWS * size).map(|i| u8::from(!i.is_multiple_of(3))).collect();
     let buttons = Sampling { deterministic_buttons: true, press_threshold: 0.8, ..plain.clone() };
     for (device, dtype) in elsewhere() {
         for sampling in [&plain, &sure, &buttons] {

@@ -202,7 +202,7 @@ mod tests {
         let mut session = Session::over(model, options.unwrap()).unwrap();
         session.record(all.clone(), Recording { steps: 6, stride: 3, hold: 0 }).unwrap();
         // The second half of the episode has no masks.
-        let mask = |t: usize| (t < 6).then(|| vec![1, 0, u8::from(t % 2 == 0), 1, 0]);
+        let mask = |t: usize| (t < 6).then(|| vec![1, 0, u8::from(t.is_multiple_of(2)), 1, 0]);
         for t in 0..12 {
             let overrides = Overrides { mask: mask(t), ..Overrides::default() };
             session.act(&[0.3 * t as f32, -0.2], &overrides).unwrap();
