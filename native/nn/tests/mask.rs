@@ -143,9 +143,11 @@ fn an_action_that_is_not_allowed_is_never_chosen_however_it_is_drawn() {
                     let class = row.labels[5] as usize;
                     assert_eq!(row.mask[3 + class], 1, "{sampling:?}");
                     seen[3 + class] += 1;
-                    for bit in 0..3 {
-                        assert!(row.mask[bit] == 1 || row.labels[bit] == 0.0, "{sampling:?}");
-                        seen[bit] += row.labels[bit] as usize;
+                    for ((bit, allowed), seen) in
+                        row.labels.iter().zip(row.mask).zip(&mut seen).take(3)
+                    {
+                        assert!(*allowed == 1 || *bit == 0.0, "{sampling:?}");
+                        *seen += *bit as usize;
                     }
                 }
             }
