@@ -71,6 +71,7 @@ defmodule Sconce.Env do
   | `reward_terms` | names of the terms whose sum is the reward |
   | `players` | names of the scripted players |
   | `solved` | mean return from which on the environment counts as solved, or nil |
+  | `mask_size` | entries of an action mask, see `c:Sconce.Env.World.action_mask/1`; 0 without masks |
   """
   @type spec :: map
 

@@ -70,7 +70,7 @@ defmodule Sconce.Rollout do
   What a session decides is recorded on the native side: frame, choice, logits, version of the weights, and memory. A
   segment is complete after `:steps` decisions or at the end of an episode, and then goes to the learner. The run learns
   once it has `:environments` times `:rollout_steps` decisions, and its new weights go to the serving between two batches.
-  The policy needs a value (`value_head: true`), and sessions draw from the policy as it is: an option that changes the
+  A `:mask` of a decision is recorded with it. The policy needs a value (`value_head: true`), and sessions draw from the policy as it is: an option that changes the
   draw is refused.
 
   ## Lag

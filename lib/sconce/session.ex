@@ -212,8 +212,8 @@ defmodule Sconce.Session do
       iex> spec = [embedding: {:vector, 2}, backbone: :gru, hidden_size: 8, heads: [move: {:categorical, 3}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
       iex> {:ok, session} = Sconce.Session.open(policy, seed: 7)
-      iex> {:ok, action} = Sconce.Session.act(session, [0.5, -0.5], logits: true)
-      iex> {action.choices.move in 0..2, length(action.logits.move), action.frame}
+      iex> {:ok, action} = Sconce.Session.act(session, [0.5, -0.5], logits: true, mask: %{move: [true, false, true]})
+      iex> {action.choices.move in [0, 2], length(action.logits.move), action.frame}
       {true, 3, 1}
   """
   @spec act(t, term, keyword) :: {:ok, Action.t()} | {:error, Error.t()}

@@ -87,7 +87,7 @@ defmodule Sconce.FuzzTest do
       {@frame, &Session.act(melee, &1)},
       {@frame, &Embedding.embed(:melee, &1)},
       {[temperature: 0.5, deterministic: false, press_threshold: 0.6, game_frame: 3] ++
-         [previous: %{fire: [1, 0], move: 1}, deadline_ms: 1000],
+         [previous: %{fire: [1, 0], move: 1}, mask: %{fire: [true, false]}, deadline_ms: 1000],
        &Session.act(session, [0.5, 0.25], &1)},
       {[mode: :carry, window_size: 4, temperature: 1.0, seed: 1, frame_delay: 1, rollback: 2] ++
          [weights: :f32, lane: :auto], &closed(Session.open(context.policy, &1))},

@@ -120,6 +120,23 @@ defmodule Sconce.ServingClusterTest do
       assert mailbox() == []
     end
 
+    test "chooses what the mask of a frame allows", %{far: far} = context do
+      {session, twin} = {open!(far), twin!(context)}
+
+      for t <- 1..12 do
+        mask = %{move: for(i <- 0..3, do: rem(i + t, 3) != 0), fire: [rem(t, 2) == 0, false]}
+        {:ok, action} = Session.act(session, frame(t), mask: mask, logits: true)
+        assert {:ok, action} == Session.act(twin, frame(t), mask: mask, logits: true)
+        assert Enum.at(mask.move, action.choices.move)
+        assert [_first, 0] = action.choices.fire
+      end
+
+      assert {:error, %Error{kind: :mismatch}} =
+               Session.act(session, frame(1), mask: %{mve: [true]})
+
+      assert {:error, %Error{kind: :mismatch}} = Session.act(session, frame(1), mask: [true])
+    end
+
     test "decides in one call together with local and remote sessions", %{far: far} = context do
       {:ok, near} = Serving.start_link(policy: policy!(context))
       sessions = [open!(far), twin!(context), open!(near), open!(far)]

@@ -124,6 +124,58 @@ defmodule Sconce.Test.Worlds do
     defp fault(:pid, {env, t, _}), do: {[0.0], 0.0, :running, {env, t, self()}}
   end
 
+  defmodule Doors do
+    @moduledoc """
+    Three doors, of which one is closed, and a key that is not always there. It raises for a closed door and a missing
+    key. The reward is 1 for the last open door with the key if it is there. `options[:fault]` is a wrong mask.
+    """
+    @behaviour Sconce.Env.World
+
+    @impl true
+    def spec(_options) do
+      %{
+        observation_size: 4,
+        input: [door: {:choice, 3}, speed: {:continuous, 0, 1}, hands: {:flags, [:key, :lamp]}],
+        time_limit: 8,
+        solved: 7.5
+      }
+    end
+
+    @impl true
+    def reset(begin) do
+      state = begin.seed |> drawn() |> Map.put(:fault, begin.options[:fault])
+      {seen(state), state}
+    end
+
+    @impl true
+    def action_mask(%{fault: nil} = state) do
+      %{door: for(door <- 0..2, do: door != state.closed), hands: %{key: state.key?}}
+    end
+
+    def action_mask(state), do: state.fault
+
+    @impl true
+    def step(input, state) do
+      input.door == state.closed && raise "door #{input.door} is closed"
+      input.hands.key and not state.key? && raise "there is no key"
+      best = if state.closed == 2, do: 1, else: 2
+      reward = if input.door == best and input.hands.key == state.key?, do: 1.0, else: 0.0
+      state = state.seed |> drawn() |> Map.put(:fault, state.fault)
+      {seen(state), reward, :running, state}
+    end
+
+    defp drawn(seed) do
+      {number, rng} = :rand.uniform_s(6, :rand.seed_s(:exsss, seed))
+      {next, _rng} = :rand.uniform_s(1_000_000_000, rng)
+      %{closed: rem(number, 3), key?: number > 3, seed: next}
+    end
+
+    defp seen(state) do
+      for(door <- 0..2, do: if(door == state.closed, do: 0.0, else: 1.0)) ++
+        [if(state.key?, do: 1.0, else: 0.0)]
+    end
+  end
+
   defmodule Columns do
     @moduledoc "A batch: observation, reward and input are one number."
     @behaviour Sconce.Env.Batch

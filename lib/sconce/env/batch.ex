@@ -37,6 +37,13 @@ defmodule Sconce.Env.Batch do
   @callback step(inputs :: binary, active :: binary, state :: term) ::
               {observations :: iodata, rewards :: iodata, flags :: iodata, state :: term}
 
+  @doc """
+  Returns the action masks of all environments, after a reset and after a step: `[count, entries]`, a byte for each class
+  and each flag of an input in the order of its parts, 1 where it is allowed and 0 where it is not. Entries of environments
+  whose episode has ended are ignored. See `c:Sconce.Env.World.action_mask/1`.
+  """
+  @callback action_masks(state :: term) :: iodata
+
   @doc "Returns the state of each environment as a binary, empty for one that cannot be saved."
   @callback save(state :: term) :: [binary]
 
@@ -46,5 +53,5 @@ defmodule Sconce.Env.Batch do
   @doc "Closes the environments."
   @callback close(state :: term) :: term
 
-  @optional_callbacks save: 1, restore: 2, close: 1
+  @optional_callbacks action_masks: 1, save: 1, restore: 2, close: 1
 end

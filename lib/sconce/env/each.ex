@@ -5,6 +5,7 @@ defmodule Sconce.Env.Each do
   @behaviour Sconce.Env.Batch
 
   alias Sconce.Env.World
+  alias Sconce.Mask
 
   @flags %{running: 0, terminated: 1, truncated: 2}
 
@@ -15,6 +16,8 @@ defmodule Sconce.Env.Each do
   def open(%{options: {module, options}, count: count}) do
     spec = World.described!(module, options)
     numbers = spec.parts |> Enum.map(&numbers(&1.type)) |> Enum.sum()
+    parts = if spec.masks, do: Mask.of_input(spec.parts), else: []
+    all = Mask.all(parts)
 
     %{
       module: module,
@@ -24,8 +27,12 @@ defmodule Sconce.Env.Each do
       size: spec.observation_size,
       terms: spec.reward_terms,
       # An environment that takes no step.
-      idle: {zeros(spec.observation_size), zeros(length(spec.reward_terms || [:reward])), 0},
-      states: List.duplicate(nil, count)
+      idle: {zeros(spec.observation_size), zeros(length(spec.reward_terms || [:reward])), 0, all},
+      states: List.duplicate(nil, count),
+      # Parts with masks, the mask that allows everything, and the present mask of each environment.
+      masked: parts,
+      all: all,
+      masks: if(parts == [], do: [], else: List.duplicate(all, count))
     }
   end
 
@@ -41,15 +48,20 @@ defmodule Sconce.Env.Each do
       for begin <- begins, into: %{} do
         own = begin |> Map.delete(:at) |> Map.put(:options, batch.options)
         {observation, state} = batch.module.reset(own)
-        {begin.at, {floats!(observation, batch.size, batch), state}}
+
+        {begin.at,
+         {floats!(observation, batch.size, batch), mask!(:running, state, batch), state}}
       end
 
-    states =
-      for {old, at} <- Enum.with_index(batch.states) do
-        with %{^at => {_seen, state}} <- fresh, do: state, else: (_ -> old)
-      end
+    seen = for begin <- begins, do: elem(fresh[begin.at], 0)
+    {masks, states} = {renewed(batch.masks, fresh, 1), renewed(batch.states, fresh, 2)}
+    {seen, %{batch | states: states, masks: masks}}
+  end
 
-    {for(begin <- begins, do: elem(fresh[begin.at], 0)), %{batch | states: states}}
+  # Replaces the entries of environments that begin by a field of theirs.
+  defp renewed(all, fresh, field) do
+    for {old, at} <- Enum.with_index(all),
+        do: if(own = fresh[at], do: elem(own, field), else: old)
   end
 
   @impl true
@@ -63,10 +75,10 @@ defmodule Sconce.Env.Each do
       |> Enum.unzip()
 
     {
-      for({seen, _reward, _flag} <- results, do: seen),
-      for({_seen, reward, _flag} <- results, do: reward),
-      for({_seen, _reward, flag} <- results, do: flag),
-      %{batch | states: states}
+      for({seen, _reward, _flag, _mask} <- results, do: seen),
+      for({_seen, reward, _flag, _mask} <- results, do: reward),
+      for({_seen, _reward, flag, _mask} <- results, do: flag),
+      %{batch | states: states, masks: masks(results, batch)}
     }
   end
 
@@ -81,7 +93,28 @@ defmodule Sconce.Env.Each do
     end
 
     seen = floats!(observation, batch.size, batch)
-    {{seen, reward!(reward, batch), @flags[over]}, state}
+    {{seen, reward!(reward, batch), @flags[over], mask!(over, state, batch)}, state}
+  end
+
+  defp masks(_results, %{masked: []}), do: []
+  defp masks(results, _batch), do: for({_seen, _reward, _flag, mask} <- results, do: mask)
+
+  @impl true
+  def action_masks(batch), do: batch.masks
+
+  # A state that ends an episode need not allow anything.
+  defp mask!(_over, _state, %{masked: []}), do: []
+  defp mask!(over, _state, batch) when over != :running, do: batch.all
+
+  defp mask!(:running, state, batch) do
+    case Mask.pack(batch.masked, batch.module.action_mask(state)) do
+      {:ok, mask} ->
+        mask
+
+      {:error, %{what: what, expected: expected, got: got}} ->
+        name = inspect(batch.module)
+        raise ArgumentError, "#{what} of #{name}: expected #{expected}, got: #{got}"
+    end
   end
 
   # The parts of an input by name.

@@ -19,6 +19,9 @@ defmodule Sconce.Env.Gymnasium do
   are flattened. An action is `Discrete`, `MultiDiscrete`, `MultiBinary`, or a `Box` whose numbers have one range.
   Environments have the time limits of their registration.
 
+  An environment with a method `action_masks()`, as MaskablePPO of sb3-contrib reads it, or with `action_mask` in its infos
+  has action masks.
+
   The state of such environments cannot be saved: a run that resumes begins new episodes. An error in Python has its
   traceback in the message, and a Python process that ends is an error of kind `:panic`.
   """
@@ -68,13 +71,14 @@ defmodule Sconce.Env.Gymnasium do
       text
       |> String.split("\n")
       |> Enum.map(&String.split/1)
-      |> Enum.split_with(&(hd(&1) in ["observation", "limit"]))
+      |> Enum.split_with(&(hd(&1) in ["observation", "limit", "masks"]))
 
-    [["observation", size], ["limit", limit]] = own
+    [["observation", size], ["limit", limit], ["masks", masks]] = own
 
     %{
       observation_size: String.to_integer(size),
       time_limit: String.to_integer(limit),
+      masks: masks == "1",
       # The names are those of the script, with indices.
       input: for([kind, name | rest] <- parts, do: {String.to_atom(name), type(kind, rest)})
     }
@@ -91,26 +95,35 @@ defmodule Sconce.Env.Gymnasium do
     # The end of the program is then a message, which `ask!/2` reads.
     Process.flag(:trap_exit, true)
     {port, options} = start!(options)
-    state = %{port: port, options: options, count: count}
-    "" = ask!({port, options}, "o" <> <<count::32-little>> <> name(options))
-    state
+    <<size::32-little>> = ask!({port, options}, "o" <> <<count::32-little>> <> name(options))
+    %{port: port, options: options, count: count, mask_bytes: count * size, masks: ""}
   end
 
   @impl true
   def reset(begins, state) do
     entries = for begin <- begins, into: <<>>, do: <<begin.at::32-little, begin.seed::64-little>>
-    {ask!(state, "r" <> entries), state}
+    state |> ask!("r" <> entries) |> split_masks(state)
   end
 
   @impl true
   def step(inputs, active, %{count: count} = state) do
-    answer = ask!(state, ["s", active, inputs])
+    {answer, state} = state |> ask!(["s", active, inputs]) |> split_masks(state)
     seen = byte_size(answer) - 5 * count
     numbers = 4 * count
 
     <<observations::binary-size(seen), rewards::binary-size(numbers), flags::binary>> = answer
     {observations, rewards, flags, state}
   end
+
+  # The masks of all environments are the end of an answer.
+  defp split_masks(answer, %{mask_bytes: bytes} = state) do
+    rest = byte_size(answer) - bytes
+    <<answer::binary-size(rest), masks::binary>> = answer
+    {answer, %{state | masks: masks}}
+  end
+
+  @impl true
+  def action_masks(%{masks: masks}), do: masks
 
   @impl true
   def close(%{port: port}), do: stop(port)

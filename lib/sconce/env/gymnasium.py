@@ -5,8 +5,10 @@ An answer begins with a byte: 1 for a result, 0 for the text of an error. Number
 
     b"d" id          describe: lines of text
     b"o" count id    open environments
-    b"r" entries     reset: index (4 bytes) and seed (8 bytes) of each; answers observations
-    b"s" active inputs  step; answers observations, rewards and flags (1 terminated, 2 truncated)
+    b"r" entries     reset: index (4 bytes) and seed (8 bytes) of each; answers observations and masks
+    b"s" active inputs  step; answers observations, rewards, flags (1 terminated, 2 truncated) and masks
+
+Masks are those of all environments, a byte for each action; empty if the environment has none.
 """
 import json
 import os
@@ -43,10 +45,40 @@ def parts(space, name="action"):
     raise ValueError(f"no form for {name}, which is {space}")
 
 
+def sizes(space):
+    """The number of entries in the mask of an action; 0 if it has numbers."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(np.sum(space.nvec))
+    return int(np.prod(space.shape)) if isinstance(space, spaces.MultiBinary) else 0
+
+
+def mask_of(env, info):
+    """The mask of an environment as sb3-contrib has it, or None: of its method action_masks, else of its info."""
+    try:
+        method = env.get_wrapper_attr("action_masks")
+    except AttributeError:
+        mask = info.get("action_mask")
+    else:
+        mask = method()
+    if mask is None:
+        return None
+    mask, size = np.asarray(mask, dtype=bool).ravel(), sizes(env.action_space)
+    if isinstance(env.action_space, spaces.MultiBinary) and mask.size == 2 * size:
+        # Whether each flag may be 0, and whether it may be 1.
+        if not mask[::2].all():
+            raise ValueError(f"no form for a mask in which a flag must be 1: {mask}")
+        mask = mask[1::2]
+    if mask.size != size:
+        raise ValueError(f"a mask of {env.action_space} has {size} entries, not {mask.size}")
+    return mask
+
+
 class World:
     def __init__(self, options):
         self.options = options
-        self.envs, self.input = [], None
+        self.envs, self.input, self.masks = [], None, np.zeros((0, 0), dtype=np.uint8)
 
     def make(self, name):
         return gymnasium.make(name, **self.options)
@@ -56,8 +88,10 @@ class World:
         lines, _ = parts(env.action_space)
         size = spaces.flatdim(env.observation_space)
         limit = env.spec.max_episode_steps if env.spec else None
+        masked = mask_of(env, env.reset(seed=0)[1]) is not None
         env.close()
-        return "\n".join([f"observation {size}", f"limit {limit or LIMIT}"] + lines).encode()
+        own = [f"observation {size}", f"limit {limit or LIMIT}", f"masks {int(masked)}"]
+        return "\n".join(own + lines).encode()
 
     def open(self, request):
         count, name = struct.unpack("<I", request[:4])[0], request[4:].decode()
@@ -68,14 +102,24 @@ class World:
         box = isinstance(self.space, spaces.Box)
         self.flat = np.ravel if box else lambda seen: spaces.flatten(self.space, seen)
         _, self.input = parts(self.envs[0].action_space)
-        return b""
+        masked = mask_of(self.envs[0], self.envs[0].reset(seed=0)[1]) is not None
+        size = sizes(self.envs[0].action_space) if masked else 0
+        self.masks = np.ones((count, size), dtype=np.uint8)
+        return struct.pack("<I", size)
+
+    def look(self, i, info):
+        """Updates the mask of environment i."""
+        if self.masks.size:
+            self.masks[i] = mask_of(self.envs[i], info)
 
     def reset(self, request):
         entries = np.frombuffer(request, dtype=[("at", "<u4"), ("seed", "<u8")])
         seen = np.empty((len(entries), self.width), dtype="<f4")
         for row, (at, seed) in zip(seen, entries):
-            row[:] = self.flat(self.envs[at].reset(seed=int(seed) >> 1)[0])
-        return seen.tobytes()
+            observation, info = self.envs[at].reset(seed=int(seed) >> 1)
+            row[:] = self.flat(observation)
+            self.look(at, info)
+        return seen.tobytes() + self.masks.tobytes()
 
     def step(self, request):
         count = len(self.envs)
@@ -84,10 +128,12 @@ class World:
         seen = np.zeros((count, self.width), dtype="<f4")
         rewards, flags = np.zeros(count, dtype="<f4"), np.zeros(count, dtype=np.uint8)
         for i in np.flatnonzero(active):
-            observation, rewards[i], terminated, truncated, _ = self.envs[i].step(self.input(inputs[i]))
+            observation, rewards[i], terminated, truncated, info = self.envs[i].step(self.input(inputs[i]))
             seen[i] = self.flat(observation)
             flags[i] = bool(terminated) + 2 * bool(truncated)
-        return seen.tobytes() + rewards.tobytes() + flags.tobytes()
+            if not flags[i]:
+                self.look(i, info)
+        return seen.tobytes() + rewards.tobytes() + flags.tobytes() + self.masks.tobytes()
 
     def answer(self, request):
         kind, request = request[:1], request[1:]

@@ -13,10 +13,10 @@ defmodule Sconce.Env.Host do
   # Characters of an error that a run shows.
   @most 1_500
 
-  @doc "Starts a process for `owner`. It waits for the handle of the host, `{:host, handle}`."
-  @spec start(module, term, pid) :: {:ok, pid}
-  def start(module, options, owner) do
-    with {:ok, host} <- GenServer.start(__MODULE__, {module, options}) do
+  @doc "Starts a process for `owner`; `masks?` is whether there are masks. It waits for the handle, `{:host, handle}`."
+  @spec start(module, term, boolean, pid) :: {:ok, pid}
+  def start(module, options, masks?, owner) do
+    with {:ok, host} <- GenServer.start(__MODULE__, {module, options, masks?}) do
       spawn(fn -> guard(host, owner) end)
       {:ok, host}
     end
@@ -33,13 +33,21 @@ defmodule Sconce.Env.Host do
   end
 
   @impl true
-  def init({module, options}) do
+  def init({module, options, masks?}) do
     {module, options} =
       if function_exported?(module, :step, 3),
         do: {module, options},
         else: {Each, {module, options}}
 
-    {:ok, %{module: module, options: options, handle: nil, groups: %{}, counts: %{}}}
+    {:ok,
+     %{
+       module: module,
+       options: options,
+       masks?: masks?,
+       handle: nil,
+       groups: %{},
+       counts: %{}
+     }}
   end
 
   @impl true
@@ -85,12 +93,16 @@ defmodule Sconce.Env.Host do
           do: %{at: at, env: env, episode: episode, seed: seed}
 
     {seen, own} = state.module.reset(begins, state.groups[group])
-    {[IO.iodata_to_binary(seen)], put_in(state.groups[group], own)}
+    masks = masks(own, state)
+    size = div(byte_size(masks), state.counts[group])
+    masks = for begin <- begins, into: <<>>, do: binary_part(masks, begin.at * size, size)
+    {[IO.iodata_to_binary(seen), masks], put_in(state.groups[group], own)}
   end
 
   defp act({:step, group, inputs, active}, state) do
     {seen, rewards, flags, own} = state.module.step(inputs, active, state.groups[group])
-    {Enum.map([seen, rewards, flags], &IO.iodata_to_binary/1), put_in(state.groups[group], own)}
+    answer = Enum.map([seen, rewards, flags], &IO.iodata_to_binary/1) ++ [masks(own, state)]
+    {answer, put_in(state.groups[group], own)}
   end
 
   defp act({:save, group}, state) do
@@ -108,6 +120,12 @@ defmodule Sconce.Env.Host do
       {[:binary.copy(<<0>>, length(binaries))], state}
     end
   end
+
+  # The masks of all environments of a group.
+  defp masks(own, %{masks?: true} = state),
+    do: own |> state.module.action_masks() |> IO.iodata_to_binary()
+
+  defp masks(_own, _state), do: ""
 
   defp saved!(state, group) do
     {saved, count} = {state.module.save(state.groups[group]), state.counts[group]}

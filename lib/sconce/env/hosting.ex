@@ -59,7 +59,7 @@ defmodule Sconce.Env.Hosting do
 
     pids =
       for _process <- 1..number do
-        {:ok, pid} = Host.start(module, options, self())
+        {:ok, pid} = Host.start(module, options, spec.masks, self())
         pid
       end
 

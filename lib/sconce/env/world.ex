@@ -34,10 +34,17 @@ defmodule Sconce.Env.World do
   policy. `:processes` processes step the environments, and results do not depend on their number. Limits, repeated
   actions, stacked observations and weights of reward terms work as in native environments.
 
+  A world in which not every action is allowed in every state implements `c:action_mask/1`. The policy then never chooses
+  an action that is not allowed, neither while it learns nor while it plays:
+
+      @impl true
+      def action_mask(state), do: %{move: [state.basket > 1, true, state.basket < 9]}
+
   | a world that | ends the run with an error of kind |
   |---|---|
   | raises, throws or exits, or gives an observation of another size | `:panic` |
   | gives a number that is not finite | `:non_finite` |
+  | gives a mask of another size, with an unknown name, or that allows nothing | `:panic` |
   | takes longer than `:step_timeout_ms` | `:deadline` |
   | kills its process | `:unavailable` |
 
@@ -61,6 +68,7 @@ defmodule Sconce.Env.World do
   | `time_limit` | steps after which an episode is cut; none without it |
   | `reward_terms` | names of the terms of a reward; without it a reward is one number |
   | `solved` | mean return from which on the world counts as solved |
+  | `masks` | whether there are action masks; by default whether the module has a function for them |
   """
   @type spec :: map
 
@@ -95,12 +103,30 @@ defmodule Sconce.Env.World do
               {observation, reward :: number | %{atom => number},
                :running | :terminated | :truncated, state :: term}
 
+  @typedoc """
+  Which actions are allowed: a map of parts of the input. Of a `:choice` or an `:axis` it has a boolean for each class, of
+  which one at least is true; of `:flags` a map of names to booleans, or a boolean for each name. Parts and flags that are
+  missing are allowed. A list instead of the map has all booleans, one part after the other. Numbers have no mask.
+  """
+  @type mask :: %{atom => [boolean] | %{atom => boolean}} | [boolean]
+
+  @doc """
+  Returns which actions are allowed in a state: at the start of an episode, and after each step that does not end it.
+
+  The likelihood of an action is then that among the allowed ones, as in MaskablePPO. A world with masks cannot be run
+  with `:action_repeat`, because an action may not be allowed in its repeats.
+  """
+  @callback action_mask(state :: term) :: mask
+
+  @optional_callbacks action_mask: 1
+
   @schema [
     observation_size: [type: {:in, 1..65_536}, required: true],
     input: [type: :keyword, required: true],
     time_limit: [type: {:or, [nil, {:in, 1..16_777_216}]}, default: nil],
     reward_terms: [type: {:or, [nil, {:list, :atom}]}, default: nil],
-    solved: [type: {:or, [nil, :float]}, default: nil]
+    solved: [type: {:or, [nil, :float]}, default: nil],
+    masks: [type: {:or, [nil, :boolean]}, default: nil]
   ]
 
   @doc false
@@ -114,7 +140,19 @@ defmodule Sconce.Env.World do
     game = Game.new!(name: :world, fields: fields, input: spec.input)
     native = Declaration.to_native(game).input
     if native == [], do: Options.argument!("input of #{inspect(module)}", [], "at least one part")
-    Map.merge(spec, %{parts: game.input, native: native})
+    masks? = masks?(module, spec.masks)
+    Map.merge(spec, %{parts: game.input, native: native, masks: masks?})
+  end
+
+  defp masks?(module, given) do
+    name = if function_exported?(module, :step, 3), do: :action_masks, else: :action_mask
+    exported? = function_exported?(module, name, 1)
+
+    if given == true and not exported? do
+      raise ArgumentError, "masks of #{inspect(module)}: expected a function #{name}/1"
+    end
+
+    if given == nil, do: exported?, else: given
   end
 
   @doc false
@@ -127,7 +165,8 @@ defmodule Sconce.Env.World do
       inputs: spec.native,
       time_limit: spec.time_limit || 16_777_216,
       reward_terms: Enum.map(spec.reward_terms || [:reward], &Spec.text/1),
-      solved: spec.solved
+      solved: spec.solved,
+      masks: spec.masks
     }
   end
 end

@@ -109,6 +109,14 @@ defmodule Sconce.Session.Catalogue do
              "An action to score, in the form of `previous` or as a list of labels. It becomes the decision " <>
                "without sampling, and the logits are conditioned on it."
          ],
+         mask: [
+           type: :any,
+           doc:
+             "Which actions are allowed, by head: `%{move: [true, false, true]}`. A head of classes has a boolean for " <>
+               "each, one of which is true; a head of bits has one for each bit, or a map of its flags. Heads and " <>
+               "flags that are missing are allowed, and numbers have no mask; `nil` means not given. The decision " <>
+               "is drawn from the allowed actions alone, and the logit of another action is -1.0e9."
+         ],
          game_frame: [
            type: {:or, [:integer, nil]},
            min: -0x8000_0000_0000_0000,

@@ -2,7 +2,7 @@ defmodule Sconce.Session.Decision do
   @moduledoc false
   # Decisions of sessions, on this node or another: packs a request, submits it, and waits until the deadline.
 
-  alias Sconce.{Action, Deadline, Embedding, Error, Native, Options, Projection, Session}
+  alias Sconce.{Action, Deadline, Embedding, Error, Mask, Native, Options, Projection, Session}
   alias Sconce.Session.{Catalogue, Remote}
 
   # Maximum games of one native call.
@@ -34,16 +34,16 @@ defmodule Sconce.Session.Decision do
       |> Options.validate!(Catalogue.schema(:act))
       |> Keyword.split([:logits, :deadline_ms, :project_out])
 
-    {actions, overrides} = Keyword.split(rest, [:previous, :queue, :choices])
+    {actions, overrides} = Keyword.split(rest, [:previous, :queue, :choices, :mask])
     overrides = if overrides != [], do: Map.new(overrides)
     {Keyword.get(call, :logits, logits), call[:project_out], actions, overrides}
   end
 
-  # The native side takes actions as labels.
+  # The native side takes actions as labels, and a mask as entries.
   defp with_actions(overrides, [], _spec), do: {:ok, overrides}
 
-  # Nil means that no previous action was given.
-  defp with_actions(overrides, [{:previous, nil} | rest], spec),
+  # Nil means that none was given.
+  defp with_actions(overrides, [{name, nil} | rest], spec) when name in [:previous, :mask],
     do: with_actions(overrides, rest, spec)
 
   defp with_actions(overrides, [{name, given} | rest], spec) do
@@ -59,6 +59,11 @@ defmodule Sconce.Session.Decision do
         error -> {:halt, error}
       end
     end)
+  end
+
+  defp labels(spec, :mask, mask) do
+    with {:error, details} <- spec |> Mask.of_heads() |> Mask.pack(mask),
+         do: {:error, %Error{kind: :mismatch, op: :act, details: details}}
   end
 
   defp labels(spec, name, action), do: Action.labels(spec, name, action)

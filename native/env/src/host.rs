@@ -24,6 +24,9 @@ pub struct HostSpec {
     pub reward_terms: Vec<String>,
     /// Mean return at which the world counts as solved.
     pub solved: Option<f32>,
+    /// Whether the world says which inputs are allowed.
+    #[serde(default)]
+    pub masks: bool,
 }
 
 /// The episode that an environment begins.
@@ -57,6 +60,17 @@ pub struct Answered {
     pub rewards: Vec<f32>,
     /// `[count]`: 1 for an end by the rules, 2 for an end by a limit of the world, 3 for both.
     pub flags: Vec<u8>,
+    /// Action masks `[count, mask_size]`; empty for a world without them. Those of episodes that end are ignored.
+    pub masks: Vec<u8>,
+}
+
+/// The answer of a group of environments to a reset.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Begun {
+    /// First observations of the episodes, in the order of `begins`.
+    pub observations: Vec<f32>,
+    /// Action masks `[begins, mask_size]`; empty for a world without them.
+    pub masks: Vec<u8>,
 }
 
 /// Processes that step worlds. A group is opened with a number, which later calls name.
@@ -64,8 +78,8 @@ pub trait Worker: Send + Sync {
     /// Opens environments `first..first + count`.
     fn open(&self, group: u64, first: u64, count: usize) -> Result<()>;
 
-    /// Begins episodes; returns their first observations, in the order of `begins`.
-    fn reset(&self, group: u64, begins: &[Begin]) -> Result<Vec<f32>>;
+    /// Begins episodes.
+    fn reset(&self, group: u64, begins: &[Begin]) -> Result<Begun>;
 
     /// Steps the active environments of a group.
     fn step(&self, group: u64, asked: Asked<'_>) -> Result<Answered>;
@@ -109,6 +123,12 @@ impl Host {
 }
 
 impl HostSpec {
+    /// Entries in an action mask; 0 for a world without masks.
+    pub fn mask_size(&self) -> usize {
+        let sizes = self.inputs.iter().map(|part| part.kind.mask_size());
+        if self.masks { sizes.sum() } else { 0 }
+    }
+
     fn check(&self) -> Result<()> {
         let within = |name: &str, value: usize, max: usize| match (1..=max).contains(&value) {
             true => Ok(()),
@@ -117,7 +137,11 @@ impl HostSpec {
         within("observation_size", self.observation_size, 1 << 20)?;
         within("time_limit", self.time_limit as usize, 1 << 24)?;
         within("reward_terms", self.reward_terms.len(), 64)?;
-        within("parts of an input", self.inputs.len(), 64)
+        within("parts of an input", self.inputs.len(), 64)?;
+        match self.masks && self.mask_size() == 0 {
+            true => Err(Error::mismatch("input with masks", "a choice, an axis or flags", "none")),
+            false => Ok(()),
+        }
     }
 }
 

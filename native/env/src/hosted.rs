@@ -7,7 +7,7 @@ use sconce_game::{InputKind, InputPart};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 
-use crate::host::{Asked, Begin, Host};
+use crate::host::{Asked, Begin, Begun, Host};
 use crate::numbers::Numbers;
 use crate::vector::VectorEnv;
 use crate::vectorised::{Autoreset, EnvOptions, EnvSpec, Episode, Label, Stepped, check, push};
@@ -42,6 +42,8 @@ pub struct Hosted {
     waiting: Vec<u32>,
     finished: Vec<Episode>,
     terms: Vec<f64>,
+    /// Action masks `[count, mask_size]`. All is allowed where an episode has ended.
+    masks: Vec<u8>,
 }
 
 impl Hosted {
@@ -69,6 +71,7 @@ impl Hosted {
             waiting: vec![0; count],
             finished: vec![],
             terms: vec![0.0; spec.reward_terms.len()],
+            masks: vec![1; count * spec.mask_size],
             options: options.clone(),
             host,
             spec,
@@ -88,15 +91,37 @@ impl Hosted {
             Begin { at, env, episode, seed: u64::from(high) << 32 | u64::from(low) }
         };
         let begins: Vec<Begin> = envs.iter().map(begin).collect();
-        let seen = self.host.worker.reset(self.group, &begins)?;
-        let width = self.width();
+        let Begun { observations: seen, masks } = self.host.worker.reset(self.group, &begins)?;
+        let (width, size) = (self.width(), self.spec.mask_size);
         fits("observations of a reset", envs.len() * width, seen.len())?;
-        for (&at, seen) in envs.iter().zip(seen.chunks_exact(width)) {
+        fits("masks of a reset", envs.len() * size, masks.len())?;
+        for (i, (&at, seen)) in envs.iter().zip(seen.chunks_exact(width)).enumerate() {
             self.check_finite("observation", at, seen)?;
             self.show(at, seen, true);
             (self.steps[at], self.returns[at], self.waiting[at]) = (0, 0.0, 0);
             self.begun[at] += 1;
+            self.take_mask(at, &masks[i * size..(i + 1) * size])?;
         }
+        Ok(())
+    }
+
+    /// Takes the mask `[mask_size]` of an environment.
+    fn take_mask(&mut self, at: usize, mask: &[u8]) -> Result<()> {
+        let size = self.spec.mask_size;
+        if size == 0 {
+            return Ok(());
+        }
+        let mut rest = mask;
+        for part in &self.spec.inputs {
+            let (own, others) = rest.split_at(part.kind.mask_size());
+            rest = others;
+            if part.kind.has_classes() && own.iter().all(|allowed| *allowed == 0) {
+                let (env, name) = (self.options.first + at as u64, &self.spec.name);
+                let what = format!("mask of {} in environment {env} of {name}", part.name);
+                return Err(Error::mismatch(what, "a choice that is allowed", "none"));
+            }
+        }
+        self.masks[at * size..][..size].copy_from_slice(mask);
         Ok(())
     }
 
@@ -146,6 +171,7 @@ impl Hosted {
         fits("observations of a step", count * width, answered.observations.len())?;
         fits("rewards of a step", count * terms, answered.rewards.len())?;
         fits("flags of a step", count, answered.flags.len())?;
+        fits("masks of a step", self.masks.len(), answered.masks.len())?;
         for at in (0..count).filter(|at| active[*at] == 1).collect::<Vec<_>>() {
             let seen = &answered.observations[at * width..][..width];
             let own = &answered.rewards[at * terms..][..terms];
@@ -160,6 +186,11 @@ impl Hosted {
             let limit = self.steps[at] >= self.spec.time_limit;
             flags[at] = answered.flags[at] & 3 | if limit { TRUNCATED } else { 0 };
             active[at] = u8::from(flags[at] == 0);
+            let own = at * self.spec.mask_size..(at + 1) * self.spec.mask_size;
+            match active[at] {
+                1 => self.take_mask(at, &answered.masks[own])?,
+                _ => self.masks[own].fill(1),
+            }
         }
         Ok(())
     }
@@ -195,6 +226,10 @@ impl VectorEnv for Hosted {
         if out.len() == self.stack.len() {
             out.copy_from_slice(&self.stack);
         }
+    }
+
+    fn masks(&self) -> &[u8] {
+        &self.masks
     }
 
     fn step(&mut self, inputs: &[f32], out: &mut Stepped<'_>) -> Result<()> {
@@ -256,6 +291,9 @@ impl VectorEnv for Hosted {
         }
         all.put("returns", self.returns.clone());
         all.put("stack", self.stack.clone());
+        if !self.masks.is_empty() {
+            all.put("masks", self.masks.iter().map(|allowed| f32::from(*allowed)).collect());
+        }
         let states = self.host.worker.save(self.group)?;
         fits("saved environments", self.options.count, states.len())?;
         let bytes = |(at, state): (usize, Vec<u8>)| {
@@ -280,6 +318,8 @@ impl VectorEnv for Hosted {
             fits("saved environments", count, length)?;
         }
         fits("saved observations", self.stack.len(), stack.len())?;
+        let masks = if self.masks.is_empty() { &[] } else { numbers.get("masks")? };
+        fits("saved masks", self.masks.len(), masks.len())?;
         let states = lengths.iter().enumerate().map(|(at, length)| {
             let pairs = numbers.get(&format!("bytes.{at}"))?.iter();
             let mut bytes: Vec<u8> = pairs.flat_map(|p| (*p as u16).to_le_bytes()).collect();
@@ -290,6 +330,7 @@ impl VectorEnv for Hosted {
         fits("restored environments", count, restored.len())?;
         self.starts = Rng::new(numbers.word("seed")?, "env.start", 0);
         self.stack.copy_from_slice(stack);
+        self.masks = masks.iter().map(|allowed| u8::from(*allowed != 0.0)).collect();
         (self.returns, self.steps) = (returns.to_vec(), steps);
         (self.begun, self.waiting) = (begun, waiting);
         self.finished.clear();

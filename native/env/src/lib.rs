@@ -18,7 +18,7 @@ mod wrappers;
 
 pub use cartpole::{CartPole, Demonstrations, Game, expert};
 pub use environment::{Environment, Step};
-pub use host::{Answered, Asked, Begin, Host, HostSpec, Worker};
+pub use host::{Answered, Asked, Begin, Begun, Host, HostSpec, Worker};
 pub use hosted::Hosted;
 pub use numbers::Numbers;
 pub use open::open;

@@ -105,7 +105,7 @@ impl Play {
             let rng = Rng::new(self.seed, "play.sample", times.len() as u64);
             let begun = Instant::now();
             let frames = frames(policy, &observation, &previous)?;
-            let draw = Draw { sampling: &sampling, rngs: &[rng], given: None };
+            let draw = Draw { sampling: &sampling, rngs: &[rng], given: None, mask: None };
             let (decision, next) = policy.act(&frames, &state, draw, &Context::default())?;
             times.push(begun.elapsed().as_nanos() as u64);
             (state, previous) = (next, decision.choices);

@@ -21,6 +21,12 @@ pub trait VectorEnv: Send {
     /// Writes the present observations `[rows, observation_size]`.
     fn observe(&self, out: &mut [f32]);
 
+    /// Which inputs are allowed now, `[rows, mask_size]`: 0 for each class that must not be chosen and each button that
+    /// must not be pressed. Empty where the environments have no masks.
+    fn masks(&self) -> &[u8] {
+        &[]
+    }
+
     /// Steps all environments with inputs `[rows, labels]`.
     ///
     /// # Errors

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use sconce_env::{
-    Answered, Asked, Autoreset, Begin, EnvOptions, Episode, Host, HostSpec, Stepped, VectorEnv,
-    Worker, open,
+    Answered, Asked, Autoreset, Begin, Begun, EnvOptions, Episode, Host, HostSpec, Stepped,
+    VectorEnv, Worker, open,
 };
 use sconce_game::{InputKind, InputPart};
 use sconce_tensor::Result;
@@ -18,6 +18,16 @@ struct Counting {
     /// Seeds of all episodes, by environment and number.
     seeds: Mutex<HashMap<(u64, u32), u64>>,
     forgetful: bool,
+    /// Whether there are masks: after step `t` class `t` of 5 is not allowed, and in step 2 those of `nothing` too.
+    masked: bool,
+    nothing: bool,
+}
+
+impl Counting {
+    fn mask(&self, step: u8) -> Vec<u8> {
+        let allowed = |class: u8| class != step && !(self.nothing && step == 2);
+        (0..5 * u8::from(self.masked)).map(|class| u8::from(allowed(class))).collect()
+    }
 }
 
 #[derive(Clone, Default)]
@@ -36,7 +46,7 @@ impl Worker for Shared {
         Ok(())
     }
 
-    fn reset(&self, group: u64, begins: &[Begin]) -> Result<Vec<f32>> {
+    fn reset(&self, group: u64, begins: &[Begin]) -> Result<Begun> {
         let mut groups = self.0.groups.lock().unwrap();
         let own = groups.get_mut(&group).unwrap();
         for begin in begins {
@@ -44,7 +54,8 @@ impl Worker for Shared {
             assert_eq!(own[begin.at].env, begin.env);
             self.0.seeds.lock().unwrap().insert((begin.env, begin.episode), begin.seed);
         }
-        Ok([0.0, -1.0].repeat(begins.len()))
+        let masks = self.0.mask(0).repeat(begins.len());
+        Ok(Begun { observations: [0.0, -1.0].repeat(begins.len()), masks })
     }
 
     fn step(&self, group: u64, asked: Asked<'_>) -> Result<Answered> {
@@ -56,6 +67,7 @@ impl Worker for Shared {
             one.step += active;
             answered.observations.extend([f32::from(one.step), *input]);
             answered.rewards.extend([*input, 1.0]);
+            answered.masks.extend(self.0.mask(one.step));
             answered.flags.push(u8::from(u64::from(one.step) >= 3 + one.env % 2));
         }
         Ok(answered)
@@ -100,11 +112,13 @@ fn spec() -> HostSpec {
         time_limit: 100,
         reward_terms: vec!["push".into(), "time".into()],
         solved: None,
+        masks: false,
     }
 }
 
 fn options(counting: &Arc<Counting>, count: usize) -> EnvOptions {
-    let host = Host::new(spec(), Box::new(Shared(counting.clone()))).unwrap();
+    let spec = HostSpec { masks: counting.masked, ..spec() };
+    let host = Host::new(spec, Box::new(Shared(counting.clone()))).unwrap();
     EnvOptions { count, host: Some(host), ..EnvOptions::default() }
 }
 
@@ -249,13 +263,14 @@ fn a_number_that_is_not_finite_and_a_wrong_length_are_errors_that_name_the_envir
         fn open(&self, _: u64, _: u64, _: usize) -> Result<()> {
             Ok(())
         }
-        fn reset(&self, _: u64, begins: &[Begin]) -> Result<Vec<f32>> {
-            Ok(vec![0.0; 2 * begins.len()])
+        fn reset(&self, _: u64, begins: &[Begin]) -> Result<Begun> {
+            Ok(Begun { observations: vec![0.0; 2 * begins.len()], masks: vec![] })
         }
         fn step(&self, _: u64, asked: Asked<'_>) -> Result<Answered> {
             let n = asked.active.len();
             let observations = vec![self.0; 2 * n - self.1];
-            Ok(Answered { observations, rewards: vec![0.0; 2 * n], flags: vec![0; n] })
+            let (rewards, flags) = (vec![0.0; 2 * n], vec![0; n]);
+            Ok(Answered { observations, rewards, flags, masks: vec![] })
         }
         fn save(&self, _: u64) -> Result<Vec<Vec<u8>>> {
             Ok(vec![])
@@ -276,6 +291,50 @@ fn a_number_that_is_not_finite_and_a_wrong_length_are_errors_that_name_the_envir
         assert!(step(&mut envs, &[5.0]).unwrap_err().to_string().contains("push"));
         assert!(envs.numbers().is_err());
     }
+    // A world that has no masks although it says so.
+    let masked = HostSpec { masks: true, ..spec() };
+    let host = Host::new(masked.clone(), Box::new(Bad(0.0, 0))).unwrap();
+    let unmasked = EnvOptions { host: Some(host), ..EnvOptions::default() };
+    assert!(open(&unmasked).err().unwrap().to_string().contains("masks of a reset"));
+    let numbers = InputKind::Continuous { size: 1, min: 0.0, max: 1.0 };
+    let mut inputs = spec().inputs;
+    inputs[0].kind = numbers;
+    let numeric = HostSpec { inputs, ..masked };
+    assert!(Host::new(numeric, Box::new(Bad(0.0, 0))).is_err());
     let wrong = HostSpec { observation_size: 0, ..spec() };
     assert!(Host::new(wrong, Box::new(Bad(0.0, 0))).is_err());
+}
+
+#[test]
+fn masks_are_those_of_the_present_states_and_allow_all_where_an_episode_has_ended() {
+    let counting = Arc::new(Counting { masked: true, ..Counting::default() });
+    let base = EnvOptions { autoreset: Autoreset::NextStep, ..options(&counting, 2) };
+    let mut envs = open(&base).unwrap();
+    assert_eq!(envs.spec().mask_size, 5);
+    assert_eq!(envs.masks(), [0, 1, 1, 1, 1].repeat(2));
+    (0..2).for_each(|_| drop(step(&mut envs, &[4.0; 2]).unwrap()));
+    assert_eq!(envs.masks(), [1, 1, 0, 1, 1].repeat(2));
+    let saved = envs.numbers().unwrap();
+    // Environment 0 ends in step 3, and begins in step 4.
+    step(&mut envs, &[4.0; 2]).unwrap();
+    assert_eq!(envs.masks(), [[1, 1, 1, 1, 1], [1, 1, 1, 0, 1]].concat());
+    step(&mut envs, &[4.0; 2]).unwrap();
+    assert_eq!(envs.masks(), [[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]].concat());
+    let mut other = open(&base).unwrap();
+    other.restore(&saved).unwrap();
+    assert_eq!(other.masks(), [1, 1, 0, 1, 1].repeat(2));
+    assert!(open(&options(&Arc::default(), 2)).unwrap().masks().is_empty());
+}
+
+#[test]
+fn a_mask_that_allows_nothing_and_repeated_actions_are_errors_that_name_the_world() {
+    let counting = Arc::new(Counting { masked: true, nothing: true, ..Counting::default() });
+    let base = EnvOptions { first: 7, ..options(&counting, 1) };
+    let mut envs = open(&base).unwrap();
+    step(&mut envs, &[4.0]).unwrap();
+    let error = step(&mut envs, &[4.0]).unwrap_err().to_string();
+    assert!(error.contains("mask of push in environment 7 of counting"), "{error}");
+    let repeated = EnvOptions { action_repeat: 2, ..base };
+    let error = open(&repeated).err().unwrap().to_string();
+    assert!(error.contains("action_repeat") && error.contains("counting"), "{error}");
 }

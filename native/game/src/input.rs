@@ -84,6 +84,21 @@ impl InputKind {
         }
     }
 
+    /// Entries in an action mask: one for each button, step or choice, none for a vector.
+    pub fn mask_size(&self) -> usize {
+        match self {
+            InputKind::Flags(names) => names.len(),
+            InputKind::Bits(n) | InputKind::Choice(n) => *n,
+            InputKind::Axis { classes, .. } => *classes,
+            InputKind::Continuous { .. } => 0,
+        }
+    }
+
+    /// Whether the entries of an action mask are those of classes, of which a player chooses one.
+    pub fn has_classes(&self) -> bool {
+        matches!(self, InputKind::Axis { .. } | InputKind::Choice(_))
+    }
+
     /// Number of features.
     pub fn features(&self) -> usize {
         match self {

@@ -84,6 +84,8 @@ struct Described {
     reward_terms: Vec<String>,
     players: Vec<String>,
     solved: Option<f32>,
+    /// Entries in the action mask of a row; 0 without masks.
+    mask_size: usize,
 }
 
 /// The names of all environments.
@@ -117,6 +119,7 @@ fn env_spec<'a>(env: Env<'a>, options: Term<'a>, host: Hosting) -> Term<'a> {
             reward_terms: spec.reward_terms.into_iter().map(Into::into).collect(),
             players: spec.players.into_iter().map(Into::into).collect(),
             solved: spec.solved,
+            mask_size: spec.mask_size,
         }))
     })
 }

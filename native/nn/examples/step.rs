@@ -204,7 +204,7 @@ fn main() -> Result<()> {
         };
         let (frames, last) = (frames(1), frames(WINDOW));
         let (sampling, rngs) = (Sampling::default(), [Rng::new(1, "act", 0)]);
-        let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
+        let draw = Draw { sampling: &sampling, rngs: &rngs, given: None, mask: None };
         let mut state = policy.zero_state(1)?;
         let context = Context::default();
         let core = least(seconds, || {

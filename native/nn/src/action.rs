@@ -3,8 +3,8 @@
 use sconce_game::{InputKind, InputPart};
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
 use crate::head::{Gaussian, HeadKind, NONE};
+use crate::{Error, Result};
 
 /// The heads of a policy: the named parts of an action, and the dependence between them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,6 +49,38 @@ pub struct Part<'a> {
     pub logits: usize,
     /// Offset of the head's first label.
     pub labels: usize,
+    /// Offset of the head's first entry in an action mask.
+    pub mask: usize,
+}
+
+impl Part<'_> {
+    /// The head's entries of an action mask of one frame.
+    pub fn mask<'m>(&self, mask: &'m [u8]) -> &'m [u8] {
+        &mask[self.mask..][..self.head.kind.mask_size()]
+    }
+
+    fn check_mask(&self, mask: &[u8], given: Option<&[f32]>) -> Result<()> {
+        let (kind, mask) = (self.head.kind, self.mask(mask));
+        let is_class = kind.bits() == 0;
+        if is_class && !mask.is_empty() && !mask.iter().any(|allowed| *allowed != 0) {
+            let what = format!("mask of {}", self.head.name);
+            return Err(Error::mismatch(what, "a class that is allowed", "none"));
+        }
+        let Some(given) = given.filter(|_| !mask.is_empty()) else { return Ok(()) };
+        let own = given[self.labels..][..kind.labels()].iter();
+        let forbidden = |(i, label): (usize, &f32)| match is_class {
+            true => mask.get(*label as usize) == Some(&0),
+            false => *label != 0.0 && mask.get(i) == Some(&0),
+        };
+        match own.enumerate().any(forbidden) {
+            true => Err(Error::mismatch(
+                self.head.name.as_str(),
+                "an action that the mask allows",
+                "another",
+            )),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Heads {
@@ -110,9 +142,9 @@ impl Heads {
 
     /// Heads with the offsets of their logits and labels in one frame.
     pub fn iter(&self) -> impl Iterator<Item = Part<'_>> {
-        self.parts.iter().scan((0, 0), |at, head| {
-            let part = Part { head, logits: at.0, labels: at.1 };
-            *at = (at.0 + head.kind.logits(), at.1 + head.kind.labels());
+        self.parts.iter().scan((0, 0, 0), |at, head| {
+            let (part, kind) = (Part { head, logits: at.0, labels: at.1, mask: at.2 }, head.kind);
+            *at = (at.0 + kind.logits(), at.1 + kind.labels(), at.2 + kind.mask_size());
             Some(part)
         })
     }
@@ -148,5 +180,27 @@ impl Heads {
     /// Number of labels of one frame.
     pub fn num_labels(&self) -> usize {
         self.parts.iter().map(|h| h.kind.labels()).sum()
+    }
+
+    /// Entries of an action mask of one frame: one for each bit and each class. Numbers and values have none.
+    pub fn mask_size(&self) -> usize {
+        self.parts.iter().map(|h| h.kind.mask_size()).sum()
+    }
+
+    /// Checks action masks `[rows, mask_size]`: every head of classes has one that is allowed, and so are the classes and
+    /// the set bits of `given [rows, num_labels]`.
+    ///
+    /// # Errors
+    /// `Mismatch` with the name of the head, or for another length.
+    pub fn check_mask(&self, mask: &[u8], rows: usize, given: Option<&[f32]>) -> Result<()> {
+        let (size, labels) = (self.mask_size(), self.num_labels());
+        if mask.len() != rows * size {
+            return Err(Error::mismatch("entries of a mask", rows * size, mask.len()));
+        }
+        for (row, mask) in mask.chunks_exact(size.max(1)).enumerate() {
+            let given = given.and_then(|given| given.get(row * labels..(row + 1) * labels));
+            self.iter().try_for_each(|part| part.check_mask(mask, given))?;
+        }
+        Ok(())
     }
 }

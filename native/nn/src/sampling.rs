@@ -31,6 +31,31 @@ pub struct Draw<'a> {
     /// Given labels `[n, num_labels]`. Nothing is drawn, and the logits are conditioned on these labels. This is the
     /// only way to score an action of autoregressive heads.
     pub given: Option<&'a [f32]>,
+    /// Action masks `[n, mask_size]`, 0 where a bit must not be set or a class must not be chosen. The logits of such
+    /// actions become [`FORBIDDEN`].
+    pub mask: Option<&'a [u8]>,
+}
+
+/// The logit of an action that is not allowed. No draw chooses it.
+pub const FORBIDDEN: f32 = -1e9;
+
+/// The smallest logit of an action that is allowed beside others that are not.
+const LEAST: f32 = -1e8;
+
+/// Makes the logits of actions that are not allowed [`FORBIDDEN`]. The softmax of the logits is then the distribution
+/// over the allowed actions.
+///
+/// # Shapes
+/// `logits` and `mask` `[n]`; 0 in the mask is an action that is not allowed.
+pub fn forbid<T: PartialEq + Default>(logits: &mut [f32], mask: &[T]) {
+    for (logit, allowed) in logits.iter_mut().zip(mask) {
+        if *allowed == T::default() {
+            *logit = FORBIDDEN;
+        } else if *logit < LEAST {
+            // NaN stays, so that the policy that has it is refused.
+            *logit = LEAST;
+        }
+    }
 }
 
 impl Default for Sampling {

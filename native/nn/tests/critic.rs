@@ -90,7 +90,7 @@ fn stepped(policy: &Policy, frames: &Frames, labels: &[f32]) -> (Vec<f32>, State
         let frame = frames.part(&(0..1), &(t..t + 1));
         let rngs = [Rng::new(1, "act", t as u64)];
         let given = Some(&labels[t * LABELS..][..LABELS]);
-        let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given };
+        let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given, mask: None };
         let (decision, next) = policy.act(&frame, &state, draw, &Context::default()).unwrap();
         logits.extend(decision.logits);
         state = next;

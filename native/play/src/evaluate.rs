@@ -186,7 +186,9 @@ fn step(shard: &mut Shard, policy: &Policy, play: Evaluation, t: u64) -> Result<
     let rng = Rng::new(play.seed, "evaluate.sample", 0);
     let row = |row: usize| rng.at(t << 32 | (shard.first + row) as u64);
     let rngs: Vec<Rng> = (0..rows).map(row).collect();
-    let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
+    let masks = shard.envs.masks();
+    let mask = (!masks.is_empty()).then_some(&*masks);
+    let draw = Draw { sampling: &sampling, rngs: &rngs, given: None, mask };
     let begun = Instant::now();
     let frames = embedded(policy, &shard.observations, &shard.previous)?;
     let (decision, memory) = policy.act(&frames, &shard.memory, draw, &Context::default())?;

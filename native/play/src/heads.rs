@@ -1,5 +1,6 @@
 //! The heads of a policy as play and learning read them: what chooses an action, and the value.
 
+use sconce_nn::sampling::{FORBIDDEN, forbid};
 use sconce_nn::spec::{HeadKind, Heads};
 use sconce_tensor::{Error, Result};
 
@@ -10,15 +11,18 @@ pub(crate) struct Choosing {
     /// Index of the value among the logits.
     pub value: usize,
     pub num_logits: usize,
+    /// Entries in an action mask.
+    pub mask_size: usize,
     pub num_labels: usize,
 }
 
-/// A head that chooses, with the offsets of its logits and labels.
+/// A head that chooses, with the offsets of its logits and labels, and of its entries in an action mask.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     pub kind: HeadKind,
     pub logits: usize,
     pub labels: usize,
+    pub mask: usize,
 }
 
 impl Choosing {
@@ -32,13 +36,32 @@ impl Choosing {
             kind: part.head.kind,
             logits: part.logits,
             labels: part.labels,
+            mask: part.mask,
         };
         Ok(Choosing {
             value: value.ok_or_else(without)?.logits,
             parts: choosing.map(part).collect(),
             num_logits: heads.num_logits(),
+            mask_size: heads.mask_size(),
             num_labels: heads.num_labels(),
         })
+    }
+
+    /// Makes the logits of a row's actions that are not allowed [`FORBIDDEN`]. An empty mask allows all.
+    ///
+    /// # Shapes
+    /// `mask [mask_size]`
+    pub(crate) fn forbid<T: PartialEq + Default>(&self, logits: &mut [f32], mask: &[T]) {
+        for part in self.parts.iter().filter(|_| !mask.is_empty()) {
+            let own = &mut logits[part.logits..part.logits + part.kind.mask_size()];
+            forbid(own, &mask[part.mask..]);
+        }
+    }
+
+    /// The mask with which a row's logits were chosen from: the inverse of [`forbid`](Self::forbid).
+    pub(crate) fn mask_of<'a>(&'a self, logits: &'a [f32]) -> impl Iterator<Item = u8> + 'a {
+        let own = |part: &Part| &logits[part.logits..part.logits + part.kind.mask_size()];
+        self.parts.iter().flat_map(own).map(|logit| u8::from(*logit > FORBIDDEN))
     }
 
     /// Negative log-likelihood of a row's action, in nats.

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use sconce_data::{Batch, Extra, Played};
 use sconce_nn::head::{Pair, Shape};
+use sconce_nn::sampling::FORBIDDEN;
 use sconce_nn::spec::Heads;
 use sconce_tensor::{Device, Error, Result};
 use sconce_train::objective::{Denominators, Figures, Objective, Rows, Sums};
@@ -65,16 +66,13 @@ const ENTROPY: usize = 2;
 const KL: usize = 3;
 const CLIPPED: usize = 4;
 
-/// The logit of an action that is not allowed: its probability is 0 in f32.
-pub(crate) const FORBIDDEN: f32 = -1e9;
-
 /// The columns of a batch that the objective reads.
 struct Columns<'a> {
     advantages: &'a [f32],
     targets: &'a [f32],
     log_likelihoods: &'a [f32],
     values: &'a [f32],
-    /// One number for each logit, 0 where the action is not allowed; empty without a mask.
+    /// Action masks, `[n, mask_size]`; empty without them.
     mask: &'a [f32],
 }
 
@@ -166,7 +164,7 @@ impl Objective for Clipped {
         mut gradient: Option<&mut [f32]>,
     ) -> Result<Sums> {
         let (columns, terms) = (self.columns(rows)?, self.terms());
-        let Choosing { value: value_at, num_logits, num_labels, .. } = self.heads;
+        let Choosing { value: value_at, num_logits, num_labels, mask_size, .. } = self.heads;
         let (labels, weights) = (rows.labels(), rows.weights());
         let [mean, inverse] = whole.own().first_chunk().copied().unwrap_or([0.0, 1.0]);
         let mut sums = [0.0; SUMS];
@@ -182,9 +180,13 @@ impl Objective for Clipped {
             if weight == 0.0 {
                 continue;
             }
-            let mask = columns.mask.get(i * num_logits..(i + 1) * num_logits);
+            let mask = columns.mask.get(i * mask_size..(i + 1) * mask_size);
             let logits = match mask {
-                Some(mask) => allowed(logits, mask, &mut masked),
+                Some(mask) => {
+                    masked.copy_from_slice(logits);
+                    self.heads.forbid(&mut masked, mask);
+                    &masked[..]
+                }
                 None => logits,
             };
             let labels = &labels[i * num_labels..][..num_labels];
@@ -195,8 +197,9 @@ impl Objective for Clipped {
             let scale = weight * whole.mean();
             let pull = Pair { loss: scale * slope, entropy: scale * terms.entropy_weight };
             let entropy = self.learn(logits, labels, pull, out);
-            if let Some(mask) = mask {
-                out.iter_mut().zip(mask).for_each(|(g, m)| *g = if *m == 0.0 { 0.0 } else { *g });
+            if mask.is_some() {
+                let forbidden = out.iter_mut().zip(logits).filter(|(_, x)| **x <= FORBIDDEN);
+                forbidden.for_each(|(gradient, _)| *gradient = 0.0);
             }
             let value = [logits[value_at], columns.values[i], columns.targets[i]];
             let (value_loss, value_slope) = value_loss(value.map(f64::from), terms.value_clip);
@@ -229,14 +232,6 @@ impl Objective for Clipped {
         let named = named.into_iter().map(|(name, figure)| (name.to_string(), figure)).collect();
         Ok(Figures { total, named, ..Figures::default() })
     }
-}
-
-/// Writes the logits to `out`, with those of actions that are not allowed out of reach.
-pub(crate) fn allowed<'a>(logits: &[f32], mask: &[f32], out: &'a mut [f32]) -> &'a [f32] {
-    for ((out, logit), mask) in out.iter_mut().zip(logits).zip(mask) {
-        *out = if *mask == 0.0 { FORBIDDEN } else { *logit };
-    }
-    out
 }
 
 /// The loss of an action, and its derivative by the negative log-likelihood.

@@ -24,6 +24,8 @@ pub struct Segment {
     pub previous: Vec<f32>,
     /// Actions.
     pub labels: Vec<f32>,
+    /// Action masks, `[time, rows, mask_size]`; empty where all actions were allowed.
+    pub mask: Vec<u8>,
     /// Log-likelihoods of the actions, in nats.
     pub log_likelihoods: Vec<f32>,
     /// Values before each step.
@@ -54,6 +56,7 @@ struct Widths {
     continuous: usize,
     ids: usize,
     labels: usize,
+    mask: usize,
 }
 
 impl Widths {
@@ -62,6 +65,7 @@ impl Widths {
             continuous: spec.embedding.continuous_width(),
             ids: spec.embedding.num_ids(),
             labels: spec.heads.num_labels(),
+            mask: spec.heads.mask_size(),
         }
     }
 }
@@ -77,6 +81,7 @@ impl Segment {
             ids: vec![0; n * widths.ids],
             previous: vec![NONE; n * widths.labels],
             labels: vec![0.0; n * widths.labels],
+            mask: vec![],
             log_likelihoods: vec![0.0; n],
             values: vec![0.0; n],
             next_values: vec![0.0; n],
@@ -278,6 +283,9 @@ impl<'a> Gather<'a> {
         for (played, of) in columns {
             batch.beside.push((Extra::Played(played), self.column(sequences, time, 1, of)));
         }
+        if self.segments.iter().any(|own| !own.mask.is_empty()) {
+            batch.beside.push((Extra::Played(Played::Mask), self.mask(sequences, time)));
+        }
         let seen = self.segments.first().map_or(0, |s| s.seen.len() / s.frames().max(1));
         if seen > 0 {
             let Frames { batch: n, previous, .. } = &batch.frames;
@@ -294,6 +302,24 @@ impl<'a> Gather<'a> {
                 .map(|all| self.memories(sequences, all))
                 .collect::<Result<_>>()?,
         })
+    }
+
+    /// Action masks of the sequences, `[sequences, time, mask_size]`, as [`column`](Self::column). Live games may mask
+    /// some segments and not others.
+    fn mask(&self, sequences: &[Sequence], time: usize) -> Vec<f32> {
+        let width = self.widths.mask;
+        let mut all = Vec::with_capacity(sequences.len() * time * width);
+        for &Sequence { segment, row, start, len } in sequences {
+            let own = &self.segments[segment];
+            for t in 0..time {
+                let at = ((start + t.min(len - 1)) * own.rows + row) * width;
+                match own.mask.get(at..at + width) {
+                    Some(mask) => all.extend(mask.iter().map(|allowed| f32::from(*allowed))),
+                    None => all.extend(std::iter::repeat_n(1.0, width)),
+                }
+            }
+        }
+        all
     }
 
     fn memories(&self, sequences: &[Sequence], all: &State) -> Result<State> {

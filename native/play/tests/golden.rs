@@ -84,12 +84,15 @@ fn batch(golden: &Golden, parts: &[Part], rows: usize) -> (Vec<f32>, Batch) {
         weights.iter_mut().zip(golden.labels("input.mask")).for_each(|(w, mask)| *w *= mask);
     }
     let column = |played: Played, name: &str| (Extra::Played(played), golden.f32(name));
-    let beside = vec![
+    let mut beside = vec![
         column(Played::Advantage, "input.advantage"),
         column(Played::Target, "input.return"),
         column(Played::LogLikelihood, "input.old_log_prob"),
         column(Played::Value, "input.old_value"),
     ];
+    if golden.config["allowed"] == true {
+        beside.push((Extra::Played(Played::Mask), golden.labels("input.allowed")));
+    }
     (logits, Batch { labels, weights, beside, ..Batch::default() })
 }
 
@@ -139,6 +142,7 @@ fn loss_figures_and_gradients_of_all_heads_are_those_of_float64() {
         "value_clip",
         "weights",
         "mask",
+        "masked_actions",
     ];
     for case in cases {
         let golden = Golden::open(&format!("play_ppo_{case}"));

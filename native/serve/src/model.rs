@@ -205,7 +205,7 @@ impl Model {
         let frames = Frames { batch: games, time: 1, ..frames };
         let states = vec![&self.zero; games];
         let (sampling, rngs) = (Sampling::default(), [Rng::new(0, "measure", 0)]);
-        let draws = vec![Draw { sampling: &sampling, rngs: &rngs, given: None }; games];
+        let draws = vec![Draw { sampling: &sampling, rngs: &rngs, given: None, mask: None }; games];
         let us = least_us(9, || {
             let stepped = self.policy.step_games(&frames, &states, &draws)?;
             stepped.into_iter().try_for_each(|one| one.map(drop))
@@ -218,7 +218,7 @@ impl Model {
         let frames = window(std::iter::repeat_n(row.frame(), frames));
         least_us(calls, || {
             let rngs = [Rng::new(0, "measure", 0)];
-            let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
+            let draw = Draw { sampling: &sampling, rngs: &rngs, given: None, mask: None };
             let act = || self.policy.act(&frames, &self.zero, draw, context);
             pool::serial(act).map(drop)
         })

@@ -211,7 +211,8 @@ fn play(policy: &Policy, games: &Frames) -> Result<Vec<f32>> {
     let mut states = vec![policy.zero_state(1)?; games.batch];
     let mut logits = vec![];
     let (sampling, rngs) = (Sampling::default(), [Rng::new(0, "act", 0)]);
-    let draws = vec![Draw { sampling: &sampling, rngs: &rngs, given: None }; games.batch];
+    let draws =
+        vec![Draw { sampling: &sampling, rngs: &rngs, given: None, mask: None }; games.batch];
     for t in 0..games.time {
         let own: Vec<&State> = states.iter().collect();
         let stepped = policy.step_games(&frame(games, t), &own, &draws)?;
@@ -338,7 +339,8 @@ fn replay(small: bool) -> Result<String> {
         let mut launched = vec![];
         for t in 0..games.time {
             let rngs = vec![Rng::new(0, "act", t as u64); games.batch];
-            let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given: None };
+            let draw =
+                Draw { sampling: &Sampling::default(), rngs: &rngs, given: None, mask: None };
             let (decision, after) =
                 policy.act(&frame(&games, t), &state, draw, &Context::default())?;
             launched.extend(decision.logits);

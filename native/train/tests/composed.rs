@@ -259,7 +259,7 @@ fn play(policy: &Policy, context: &Context) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     for t in 0..TIME {
         let frame: Frames = frames.part(&(0..BATCH), &(t..t + 1));
         let rngs: Vec<Rng> = (0..BATCH as u64).map(|row| Rng::new(row, "act", t as u64)).collect();
-        let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given: None };
+        let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given: None, mask: None };
         let (decision, after): (_, State) = policy.act(&frame, &state, draw, context).unwrap();
         logits.extend(decision.logits);
         choices.extend(decision.choices);

@@ -2,7 +2,7 @@ defmodule Sconce.Env.WorldTest do
   use ExUnit.Case, async: true
 
   alias Sconce.{Env, Policy, PPO}
-  alias Sconce.Test.Worlds.{Catch, Columns, Faulty, Mixed, Pole}
+  alias Sconce.Test.Worlds.{Catch, Columns, Doors, Faulty, Mixed, Pole}
 
   setup do
     %{dir: Sconce.Test.Scratch.tmp_dir!("world")}
@@ -179,6 +179,142 @@ defmodule Sconce.Env.WorldTest do
     assert report.episodes == 640 / 4
     {:ok, run} = PPO.start_link(resume: true, out: dir, env: {Columns, [limit: 4]}, steps: 704)
     assert {:ok, %{updates: 11}} = PPO.await(run)
+  end
+
+  describe "action masks" do
+    test "a policy learns where a forbidden action raises, and plays there greedily and by chance",
+         %{dir: dir} do
+      assert {:ok, %{mask_size: 5}} = Env.spec(Doors)
+      assert {:ok, %{mask_size: 0}} = Env.spec(Catch)
+      opts = [environments: 32, rollout_steps: 32, steps: 300_000, target_return: 7.5]
+      {:ok, report} = learn(Doors, dir, opts ++ [hidden_sizes: [32], learning_rate: 3.0e-3])
+      assert report.stopped == :target
+
+      for deterministic <- [true, false] do
+        opts = [episodes: 100, deterministic: deterministic, processes: 3]
+        {:ok, played} = Env.play(Path.join(dir, "best.safetensors"), nil, opts)
+        assert played.mean > 7
+      end
+
+      # A policy that has learned nothing chooses what is allowed, too.
+      {:ok, spec} = Env.spec(Doors)
+
+      for backbone <- [:mlp, :gru], heads_kind <- [:independent, :autoregressive], seed <- 1..5 do
+        {:ok, policy} =
+          Policy.init(
+            [
+              embedding: {:vector, 4},
+              backbone: backbone,
+              heads: spec.heads,
+              heads_kind: heads_kind
+            ],
+            seed: seed
+          )
+
+        opts = [episodes: 20, seed: seed, deterministic: rem(seed, 2) == 0]
+        assert {:ok, %{lengths: lengths}} = Env.play(policy, Doors, opts)
+        assert Enum.all?(lengths, &(&1 == 8))
+      end
+    end
+
+    test "a run with masks has the same weights with any number of processes, and when it resumes",
+         %{dir: dir} do
+      out = &Path.join(dir, &1)
+      long = [environments: 33, steps: 33 * 16 * 4]
+      {:ok, _} = learn(Doors, out.("one"), long ++ [processes: 1, threads: 1])
+      {:ok, _} = learn(Doors, out.("many"), long ++ [processes: 5, threads: 2])
+      {:ok, _} = learn(Doors, out.("half"), environments: 33, steps: 33 * 16 * 2, processes: 3)
+      {:ok, run} = PPO.start_link(resume: true, out: out.("half"), steps: 33 * 16 * 4)
+      {:ok, _} = PPO.await(run)
+
+      weights =
+        &(Policy.load(Path.join(out.(&1), "last.safetensors")) |> elem(1) |> Policy.weights())
+
+      assert weights.("one") == weights.("many")
+      assert weights.("one") == weights.("half")
+    end
+
+    for {fault, text} <- [
+          {%{door: [true, false]},
+           "mask of door of Sconce.Test.Worlds.Doors: expected 3 booleans"},
+          {%{door: [false, false, false]},
+           "mask of door of .*: expected a class that is allowed"},
+          {%{door: [true, 2, true]}, "mask of door of .*: expected booleans, got: 2"},
+          {%{hands: %{hat: true}}, "mask of hands of .*: expected flags key, lamp, got: :hat"},
+          {%{hands: [true]}, "mask of hands of .*: expected 2 booleans"},
+          {%{dor: [true, true, true]}, "mask of .*: expected a map of door, .*, got: :dor"},
+          {%{speed: [true]}, "mask of speed of .*: expected none, because a number has no mask"},
+          {[true, true], "mask of .*: expected 5 entries, got: 2"},
+          {:all, "mask of .*: expected a map of door, speed, hands, got: :all"}
+        ] do
+      test "the mask #{inspect(fault)} is an error that names it", %{dir: dir} do
+        {:error, error} = learn({Doors, [fault: unquote(Macro.escape(fault))]}, dir, steps: 640)
+        assert error.kind == :panic
+        assert Exception.message(error) =~ ~r/#{unquote(text)}/
+      end
+    end
+
+    test "a mask without a function, or of numbers alone, is refused where the run is started", %{
+      dir: dir
+    } do
+      defmodule Masked do
+        def spec(options), do: Map.new(options)
+        def reset(_begin), do: {[0.0], nil}
+        def step(_input, state), do: {[0.0], 0, :running, state}
+      end
+
+      world = {Masked, observation_size: 1, input: [x: {:choice, 2}], masks: true}
+
+      assert_raise ArgumentError, ~r"masks of .*Masked: expected a function action_mask/1", fn ->
+        PPO.start_link(env: world, out: dir)
+      end
+
+      defmodule Numbers do
+        def spec(_options), do: %{observation_size: 1, input: [x: {:continuous, 0, 1}]}
+        def reset(_begin), do: {[0.0], nil}
+        def step(_input, state), do: {[0.0], 0, :running, state}
+        def action_mask(_state), do: %{}
+      end
+
+      assert {:error, %{kind: :mismatch} = error} = Env.spec(Numbers)
+      assert Exception.message(error) =~ "input with masks"
+      assert {:error, error} = Env.spec(Doors, action_repeat: 2)
+      assert Exception.message(error) =~ "action_repeat"
+    end
+
+    test "a batch has the masks of all its environments", %{dir: dir} do
+      defmodule Taps do
+        # Tap `t` of three may not be opened at step `t`, modulo 3.
+        @behaviour Sconce.Env.Batch
+
+        @impl true
+        def spec(_options), do: %{observation_size: 1, input: [tap: {:choice, 3}], time_limit: 5}
+
+        @impl true
+        def open(%{count: count}), do: List.duplicate(0, count)
+
+        @impl true
+        def reset(begins, steps) do
+          steps = Enum.reduce(begins, steps, &List.replace_at(&2, &1.at, 0))
+          {:binary.copy(<<0.0::float-32-little>>, length(begins)), steps}
+        end
+
+        @impl true
+        def action_masks(steps),
+          do: for(step <- steps, tap <- 0..2, do: if(rem(step, 3) == tap, do: 0, else: 1))
+
+        @impl true
+        def step(inputs, active, steps) do
+          taps = for <<tap::float-32-little <- inputs>>, do: trunc(tap)
+          rows = [steps, taps, :binary.bin_to_list(active)]
+          for [step, tap, 1] <- Enum.zip_with(rows, & &1), do: true = tap != rem(step, 3)
+          zeros = :binary.copy(<<0.0::float-32-little>>, length(steps))
+          {zeros, zeros, :binary.copy(<<0>>, length(steps)), Enum.map(steps, &(&1 + 1))}
+        end
+      end
+
+      assert {:ok, %{episodes: 128}} = learn(Taps, dir, steps: 640, processes: 2)
+    end
   end
 
   test "the processes end with the run, also when its owner dies", %{dir: dir} do

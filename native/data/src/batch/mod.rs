@@ -30,7 +30,7 @@ pub struct Batch {
     pub labels: Vec<f32>,
     /// Frame weights of the loss, `[b, t]`; 0 for padding.
     pub weights: Vec<f32>,
-    /// The requested extra columns, each `[b, t]`.
+    /// The requested extra columns, each `[b, t]` but for [`Played::Mask`].
     pub beside: Columns,
 }
 
@@ -62,7 +62,7 @@ pub enum Played {
     LogLikelihood,
     /// Value under the weights that chose the action.
     Value,
-    /// One number for each logit, 0 where the action is not allowed.
+    /// Action mask, `[b, t, mask_size]`: 0 where a class must not be chosen or a bit must not be set.
     Mask,
 }
 

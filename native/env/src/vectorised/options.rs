@@ -94,6 +94,8 @@ pub struct EnvSpec {
     pub players: Vec<Cow<'static, str>>,
     /// Mean return at which the world counts as solved.
     pub solved: Option<f32>,
+    /// Entries in the action mask of a row, one for each class and button of an input; 0 for a world without masks.
+    pub mask_size: usize,
 }
 
 /// The names of all worlds.
@@ -147,6 +149,7 @@ impl EnvOptions {
             reward_terms: world.terms.iter().map(|name| (*name).into()).collect(),
             players: world.players.iter().map(|(name, _)| (*name).into()).collect(),
             solved: world.solved,
+            mask_size: 0,
         };
         self.check_numbers(&spec)?;
         Ok((world, rules, spec))
@@ -157,6 +160,11 @@ impl EnvOptions {
         if self.opponent.is_some() {
             return Err(Error::mismatch("opponent", "a world with two seats", &world.name));
         }
+        // An action may not be allowed in its repeats.
+        if world.masks && self.action_repeat > 1 {
+            let expected = format!("1, because {} has action masks", world.name);
+            return Err(Error::mismatch("action_repeat", expected, self.action_repeat));
+        }
         let spec = EnvSpec {
             name: world.name.clone().into(),
             observation_size: world.observation_size.saturating_mul(self.frame_stack),
@@ -166,6 +174,7 @@ impl EnvOptions {
             reward_terms: world.reward_terms.iter().map(|name| name.clone().into()).collect(),
             players: vec![],
             solved: world.solved,
+            mask_size: world.mask_size(),
         };
         self.term_weights(world.reward_terms.iter().map(String::as_str))?;
         self.check_numbers(&spec)?;

@@ -9,7 +9,7 @@ use rustler::thread::is_scheduler_thread;
 use rustler::{
     Binary, Encoder, Env, LocalPid, Monitor, NewBinary, OwnedEnv, Resource, ResourceArc, Term,
 };
-use sconce_env::{Answered, Asked, Begin, Host, HostSpec, Worker};
+use sconce_env::{Answered, Asked, Begin, Begun, Host, HostSpec, Worker};
 use sconce_tensor::{Error, Result};
 
 use crate::border::{Data, Handle, Handled, call, decode, from_binary, to_binary};
@@ -249,6 +249,11 @@ fn floats(answers: &[Parts], at: usize, what: &str) -> Result<Vec<f32>> {
 /// The processes, as a host asks them.
 struct Asker(Arc<Link>);
 
+/// The `at`-th binaries of all answers, one after the other.
+fn bytes(answers: &[Parts], at: usize) -> Vec<u8> {
+    answers.iter().filter_map(|parts| parts.get(at)).flatten().copied().collect()
+}
+
 impl Worker for Asker {
     fn open(&self, group: u64, first: u64, count: usize) -> Result<()> {
         let shares = shares(first, count, self.0.count, self.0.workers.len());
@@ -256,14 +261,17 @@ impl Worker for Asker {
         self.0.ask_all(group, |share| Some(Request::Open(group, share))).map(drop)
     }
 
-    fn reset(&self, group: u64, begins: &[Begin]) -> Result<Vec<f32>> {
+    fn reset(&self, group: u64, begins: &[Begin]) -> Result<Begun> {
         let answers = self.0.ask_all(group, |share| {
             let own = begins.iter().filter(|begin| share.range().contains(&begin.at));
             let own = own.map(|b| (b.at - share.from, b.env, b.episode, b.seed));
             let own: Vec<_> = own.collect();
             (!own.is_empty()).then_some(Request::Reset(group, own))
         })?;
-        floats(&answers, 0, "observations of a reset")
+        Ok(Begun {
+            observations: floats(&answers, 0, "observations of a reset")?,
+            masks: bytes(&answers, 1),
+        })
     }
 
     fn step(&self, group: u64, asked: Asked<'_>) -> Result<Answered> {
@@ -276,7 +284,8 @@ impl Worker for Asker {
         Ok(Answered {
             observations: floats(&answers, 0, "observations of a step")?,
             rewards: floats(&answers, 1, "rewards of a step")?,
-            flags: answers.iter().filter_map(|parts| parts.get(2)).flatten().copied().collect(),
+            flags: bytes(&answers, 2),
+            masks: bytes(&answers, 3),
         })
     }
 

@@ -66,6 +66,11 @@ impl HeadKind {
         self.with(|head| head.bits())
     }
 
+    /// Entries in an action mask: one for each bit or class, none for a number or a value.
+    pub fn mask_size(self) -> usize {
+        self.with(|head| if head.classes() > 0 { head.logits() } else { 0 })
+    }
+
     /// The smallest label.
     pub fn least(self) -> f32 {
         self.with(|head| head.bounds())[0]

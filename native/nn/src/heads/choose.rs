@@ -5,7 +5,7 @@ use sconce_tensor::{Device, Tensor, tensor};
 use super::{Decision, Heads, Layers, Trunk, card};
 use crate::head::{Chance, known};
 use crate::ops::arrange;
-use crate::sampling::Draw;
+use crate::sampling::{Draw, forbid};
 use crate::{Error, Result, memory, spec};
 
 impl Heads {
@@ -20,7 +20,10 @@ impl Heads {
         }
         self.spec.check_labels(previous, true)?;
         let vectors = &trunk.vectors;
-        if let Some(table) = self.table(vectors)? {
+        // The kernel takes no masks, so masked choices are made op by op.
+        if draw.mask.is_none()
+            && let Some(table) = self.table(vectors)?
+        {
             return self.act_on_card(&table, vectors, previous, draw);
         }
         let rows = vectors.dim(0)?;
@@ -32,13 +35,19 @@ impl Heads {
             if let Some(prior) = &prior {
                 logits = (logits + prior.narrow(1, part.logits, part.head.kind.logits())?)?;
             }
-            let own = tensor::to_vec(&logits)?;
+            let mut own = tensor::to_vec(&logits)?;
+            let size = self.spec.mask_size().max(1);
+            let masks = draw.mask.iter().flat_map(|masks| masks.chunks_exact(size));
+            for (own, mask) in own.chunks_exact_mut(part.head.kind.logits()).zip(masks) {
+                forbid(own, part.mask(mask));
+            }
             let rows = own.chunks_exact(part.head.kind.logits());
             self.choose(part, rows, previous, draw, &mut choices);
             Ok((self.part(&choices, at), logits))
         })?;
-        let logits = trunk.beside(Tensor::cat(&logits, 1)?)?;
-        Ok(self.decision(tensor::to_vec(&logits)?, choices))
+        let mut logits = tensor::to_vec(&trunk.beside(Tensor::cat(&logits, 1)?)?)?;
+        self.forbid(&mut logits, draw);
+        Ok(self.decision(logits, choices))
     }
 
     /// True if one pass can decide several games on the device. Autoregressive heads need a card for this.
@@ -47,10 +56,11 @@ impl Heads {
     }
 
     /// Chooses an action for each row from logits `[n, num_logits]` of independent heads.
-    pub fn decide(&self, logits: Vec<f32>, previous: &[f32], draw: Draw) -> Result<Decision> {
+    pub fn decide(&self, mut logits: Vec<f32>, previous: &[f32], draw: Draw) -> Result<Decision> {
         self.spec.check_labels(previous, true)?;
         let width = self.spec.num_logits();
         let mut choices = self.given(logits.len() / width, draw)?;
+        self.forbid(&mut logits, draw);
         for part in self.spec.iter() {
             let own = part.logits..part.logits + part.head.kind.logits();
             let rows = logits.chunks_exact(width).map(|row| &row[own.clone()]);
@@ -59,12 +69,31 @@ impl Heads {
         Ok(self.decision(logits, choices))
     }
 
-    /// Allocates the choices; filled with the given labels, if any.
+    /// Allocates the choices; filled with the given labels, if any. Checks labels and masks.
     pub(super) fn given(&self, rows: usize, draw: Draw) -> Result<Vec<f32>> {
-        let Some(given) = draw.given else { return Ok(vec![0.0; rows * self.spec.num_labels()]) };
-        self.check_rows(rows, given)?;
-        self.spec.check_labels(given, false)?;
-        Ok(given.to_vec())
+        let choices = match draw.given {
+            None => vec![0.0; rows * self.spec.num_labels()],
+            Some(given) => {
+                self.check_rows(rows, given)?;
+                self.spec.check_labels(given, false)?;
+                given.to_vec()
+            }
+        };
+        if let Some(mask) = draw.mask {
+            self.spec.check_mask(mask, rows, draw.given)?;
+        }
+        Ok(choices)
+    }
+
+    /// Applies the masks of a draw to logits `[n, num_logits]`.
+    fn forbid(&self, logits: &mut [f32], draw: Draw) {
+        let size = self.spec.mask_size().max(1);
+        let masks = draw.mask.iter().flat_map(|masks| masks.chunks_exact(size));
+        for (row, mask) in logits.chunks_exact_mut(self.spec.num_logits()).zip(masks) {
+            for part in self.spec.iter() {
+                forbid(&mut row[part.logits..][..part.head.kind.mask_size()], part.mask(mask));
+            }
+        }
     }
 
     /// Chooses the labels of one head from the logits of each row, unless labels are given.

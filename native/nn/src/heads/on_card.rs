@@ -74,6 +74,7 @@ impl Heads {
             sampling: draw.sampling,
             rngs: &draw.rngs[row..row + 1],
             given: draw.given.map(|given| &given[row * labels..][..labels]),
+            mask: None,
         };
         let draws: Vec<Draw> = (0..rows).map(row).collect();
         let mut words = vec![];

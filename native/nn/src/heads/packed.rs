@@ -12,6 +12,7 @@ use crate::embedding::with_numbers;
 use crate::head::{Chance, known};
 use crate::layer::Linear;
 use crate::packed::Game;
+use crate::sampling::forbid;
 use crate::spec::{self, Part};
 
 /// [`Heads`] packed for one frame at a time.
@@ -124,6 +125,10 @@ impl Packed {
             for game in &mut *games {
                 game.then(|game| {
                     self.add_prior(arena, i, &part, game);
+                    if let Some(mask) = game.mask {
+                        let own = part.logits..part.logits + part.head.kind.logits();
+                        forbid(&mut game.decision.logits[own], part.mask(mask));
+                    }
                     choose(&part, game);
                     let logits = logits(&part, game.decision);
                     game.decision.confidence[i] = part.head.kind.confidence(logits);
@@ -158,6 +163,9 @@ impl Packed {
         if let Some(given) = game.given {
             self.check_labels(given, false)?;
             decision.choices.copy_from_slice(given);
+        }
+        if let Some(mask) = game.mask {
+            self.spec.check_mask(mask, 1, game.given)?;
         }
         Ok(())
     }

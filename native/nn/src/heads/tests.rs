@@ -24,7 +24,11 @@ fn an_invalid_label_is_an_error_that_names_its_head() -> Result<()> {
         let forward = |previous: &[f32]| heads.forward(&trunk, Some(&NEUTRAL), previous);
         let act = |previous: &[f32], given: Option<[f32; 13]>| {
             let given = given.as_ref().map(|labels| labels.as_slice());
-            heads.act(&trunk, previous, Draw { sampling: &sampling, rngs: &rngs, given })
+            heads.act(
+                &trunk,
+                previous,
+                Draw { sampling: &sampling, rngs: &rngs, given, mask: None },
+            )
         };
         for previous in [NEUTRAL, [NONE; 13], changed(12, NONE)] {
             forward(&previous)?;

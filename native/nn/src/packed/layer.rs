@@ -23,6 +23,8 @@ pub struct Game<'a> {
     pub rng: Rng,
     /// Labels of a given action. If present, nothing is drawn.
     pub given: Option<&'a [f32]>,
+    /// Action mask `[mask_size]`, as in [`Draw`](crate::sampling::Draw).
+    pub mask: Option<&'a [u8]>,
     /// Directions that are removed before the heads read the trunk vector.
     pub projection: Option<&'a Projection>,
     /// Decision to write to, created by `Plan::blank`.
@@ -40,8 +42,8 @@ impl<'a> Game<'a> {
         rng: Rng,
         decision: &'a mut Decision,
     ) -> Self {
-        let (given, projection, outcome) = (None, None, Ok(()));
-        Game { frame, state, sampling, rng, given, projection, decision, outcome }
+        let (given, mask, projection, outcome) = (None, None, None, Ok(()));
+        Game { frame, state, sampling, rng, given, mask, projection, decision, outcome }
     }
 
     /// Runs `f` unless the game already has an error.

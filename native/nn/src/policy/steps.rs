@@ -28,7 +28,10 @@ impl Policy {
             return Err(Error::mismatch("games", format!("{} of 1", states.len()), got));
         }
         let _turn = self.turn();
-        if self.device().is_cuda() && self.steps_games() {
+        // The kernel of autoregressive heads takes no masks.
+        let by_kernel =
+            self.heads.are_independent() || draws.iter().all(|draw| draw.mask.is_none());
+        if self.device().is_cuda() && self.steps_games() && by_kernel {
             return super::recorded::step(self, frames, states, draws);
         }
         let states: Vec<State> = states.iter().map(|state| (*state).clone()).collect();

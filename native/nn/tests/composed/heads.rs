@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use sconce_nn::heads::{Decision, Heads, NONE};
-use sconce_nn::sampling::{Draw, Sampling};
+use sconce_nn::sampling::{Draw, FORBIDDEN, Sampling};
 use sconce_nn::spec::{self, HeadsKind};
 use sconce_ops::weights::{Builder, Source, Weights};
 use sconce_tensor::rng::Rng;
@@ -31,7 +31,13 @@ fn weights(spec: &spec::Heads, place: Place) -> Weights {
     drawn.collect()
 }
 
-fn decide(kind: HeadsKind, prior: bool, sampling: &Sampling, place: Place) -> Decision {
+fn decide(
+    kind: HeadsKind,
+    prior: bool,
+    sampling: &Sampling,
+    mask: Option<&[u8]>,
+    place: Place,
+) -> Decision {
     let spec = spec::Heads { prior, ..spec::Heads::controller(kind) };
     let stored = Source::Stored(weights(&spec, place));
     let heads = Heads::new(&spec, WIDTH, &Builder::new(stored, false)).unwrap();
@@ -40,7 +46,7 @@ fn decide(kind: HeadsKind, prior: bool, sampling: &Sampling, place: Place) -> De
     let labels = spec.num_labels();
     let previous = |i: usize| if i / labels % 3 == 1 { NONE } else { (i % 2) as f32 };
     let previous: Vec<f32> = (0..ROWS * labels).map(previous).collect();
-    let draw = Draw { sampling, rngs: &rngs, given: None };
+    let draw = Draw { sampling, rngs: &rngs, given: None, mask };
     heads.act(&trunk.into(), &previous, draw).unwrap()
 }
 
@@ -48,17 +54,28 @@ fn decide(kind: HeadsKind, prior: bool, sampling: &Sampling, place: Place) -> De
 fn independent_and_autoregressive_heads_choose_the_same_on_every_device() {
     let plain = Sampling { temperature: 0.7, ..Sampling::default() };
     let sure = Sampling { deterministic: true, ..plain.clone() };
+    // Every third button and class is not allowed.
+    let size = spec::Heads::controller(HeadsKind::Independent).mask_size();
+    let mask: Vec<u8> = (0..ROWS * size).map(|i| u8::from(!i.is_multiple_of(3))).collect();
     let buttons = Sampling { deterministic_buttons: true, press_threshold: 0.8, ..plain.clone() };
     for (device, dtype) in elsewhere() {
         for sampling in [&plain, &sure, &buttons] {
             for kind in [HeadsKind::Independent, HeadsKind::Autoregressive] {
-                for prior in [false, true] {
-                    let want = decide(kind, prior, sampling, (&Device::Cpu, DType::F32));
-                    let got = decide(kind, prior, sampling, (&device, dtype));
-                    let what =
-                        format!("{kind:?}, prior {prior}, {sampling:?} of {dtype:?} on {device:?}");
+                for (prior, mask) in [(false, None), (true, None), (true, Some(&mask[..]))] {
+                    let want = decide(kind, prior, sampling, mask, (&Device::Cpu, DType::F32));
+                    let got = decide(kind, prior, sampling, mask, (&device, dtype));
+                    let what = format!(
+                        "{kind:?}, prior {prior}, mask {}, {sampling:?} of {dtype:?} on {device:?}",
+                        mask.is_some()
+                    );
                     assert_eq!(got.choices, want.choices, "{what}");
-                    let numbers = |v: &[f32]| Tensor::from_slice(v, v.len(), &Device::Cpu).unwrap();
+                    let marked = |v: &[f32]| v.iter().map(|x| *x == FORBIDDEN).collect::<Vec<_>>();
+                    assert_eq!(marked(&got.logits), marked(&want.logits), "{what}");
+                    let numbers = |v: &[f32]| {
+                        let small: Vec<f32> =
+                            v.iter().map(|x| if *x == FORBIDDEN { 0.0 } else { *x }).collect();
+                        Tensor::from_slice(&small, v.len(), &Device::Cpu).unwrap()
+                    };
                     assert!(apart(&numbers(&got.logits), &numbers(&want.logits)) < 1e-4, "{what}");
                 }
             }

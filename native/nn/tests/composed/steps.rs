@@ -61,7 +61,8 @@ fn alone(policy: &Policy) -> Vec<Played> {
         let (sampling, given) = (sampling(game), given(policy.spec(), game));
         for t in 0..FRAMES {
             let rngs = [Rng::new(game as u64, "act", t as u64)];
-            let draw = Draw { sampling: &sampling, rngs: &rngs, given: given.as_deref() };
+            let draw =
+                Draw { sampling: &sampling, rngs: &rngs, given: given.as_deref(), mask: None };
             let frame = frames(policy.spec(), &[game], t);
             let (decision, next) = policy.act(&frame, &state, draw, &Context::default()).unwrap();
             all.extend(decision.logits);
@@ -91,6 +92,7 @@ fn together(policy: &Policy) -> Vec<Played> {
                     sampling: &samplings[game],
                     rngs,
                     given: given[game].as_deref(),
+                    mask: None,
                 })
                 .collect();
             let frames = frames(policy.spec(), &games, t);
@@ -166,7 +168,7 @@ fn a_non_finite_state_is_an_error_of_its_game_only() {
         let bad = good.with_values(&numbers).unwrap();
         let frames = frames(policy.spec(), &[0, 1, 2], 0);
         let (sampling, rngs) = (Sampling::default(), [Rng::new(0, "act", 0)]);
-        let draws = [Draw { sampling: &sampling, rngs: &rngs, given: None }; 3];
+        let draws = [Draw { sampling: &sampling, rngs: &rngs, given: None, mask: None }; 3];
         let stepped = policy.step_games(&frames, &[&good, &bad, &good], &draws).unwrap();
         let finite: Vec<bool> = stepped.iter().map(|one| one.is_ok()).collect();
         assert_eq!(finite, [true, false, true]);

@@ -192,12 +192,16 @@ fn heads(case: &str, kind: HeadsKind) {
         let greedy = Sampling { deterministic: true, ..Sampling::default() };
         let rngs: Vec<_> = (0..rows as u64).map(|i| Rng::new(i, "test", 0)).collect();
         let decision = heads
-            .act(&x.detach().into(), &none, Draw { sampling: &greedy, rngs: &rngs, given: None })
+            .act(
+                &x.detach().into(),
+                &none,
+                Draw { sampling: &greedy, rngs: &rngs, given: None, mask: None },
+            )
             .unwrap();
         assert_eq!(decision.choices, labels(&golden, "output.greedy", &spec), "{case}");
         let logits =
             Tensor::from_vec(decision.logits, (rows, spec.num_logits()), x.device()).unwrap();
-        let forced = Draw { sampling: &greedy, rngs: &rngs, given: Some(&given) };
+        let forced = Draw { sampling: &greedy, rngs: &rngs, given: Some(&given), mask: None };
         let scored = heads.act(&x.detach().into(), &none, forced).unwrap();
         assert_eq!(scored.choices, given, "{case}");
         let scored =

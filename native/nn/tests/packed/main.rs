@@ -246,7 +246,7 @@ fn steps_of_a_plan_equal_those_of_the_policy() -> Result<()> {
             // In int8 a draw near the border of two choices may give the other choice.
             let given = (t % 5 == 1 || matches!(format, Format::Int8(_))).then_some(&given[..]);
             let rngs = [Rng::new(seed, "act", t)];
-            let draw = Draw { sampling: &sampling, rngs: &rngs, given };
+            let draw = Draw { sampling: &sampling, rngs: &rngs, given, mask: None };
             pair.step(&frames, draw, &format!("spec {seed}, step {t}: {spec:?}"))?;
         }
     }

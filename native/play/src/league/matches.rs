@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sconce_env::{EnvOptions, EnvSpec, Envs, Stepped};
+use sconce_env::{EnvOptions, EnvSpec, Envs, Stepped, VectorEnv};
 use sconce_nn::sampling::Sampling;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result, pool};
@@ -212,7 +212,8 @@ impl Table {
         (sampling, rng, step): (Sampling, Rng, u64),
     ) -> Result<()> {
         let stack = envs.options().frame_stack;
-        let seen = Seen::of(&self.spec, stack, &self.observations, &sampling, (rng, step));
+        let rows = (&self.observations[..], VectorEnv::masks(envs));
+        let seen = Seen::of(&self.spec, stack, rows, &sampling, (rng, step));
         seated.iter_mut().try_for_each(|own| own.act(&seen, &mut self.inputs))?;
         let [terminated, truncated] = &mut self.flags;
         envs.step(

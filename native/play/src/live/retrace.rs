@@ -1,5 +1,6 @@
 //! V-trace for segments of older weights: values and likelihoods of the present policy in place of the recorded ones.
 
+use sconce_data::{Extra, Played};
 use sconce_nn::Policy;
 use sconce_nn::backbone::Context;
 use sconce_tensor::Result;
@@ -67,13 +68,16 @@ fn said(policy: &Policy, segments: &[Segment]) -> Result<Vec<Said>> {
         let Gathered { batch, state, .. } = gather.batch(part)?;
         let (labels, context) = (Some(&batch.labels[..]), Context::default());
         let (logits, _) = policy.forward(&batch.frames, labels, &state, &context)?;
-        let logits = sconce_tensor::tensor::to_vec(&logits)?;
+        let mut logits = sconce_tensor::tensor::to_vec(&logits)?;
+        let masks = batch.column(|extra| extra == Extra::Played(Played::Mask)).unwrap_or_default();
         let time = batch.frames.time;
         for (i, sequence) in part.iter().enumerate() {
             let Sequence { segment, row, start, len } = *sequence;
             for t in 0..len {
                 let n = i * time + t;
-                let logits = &logits[n * heads.num_logits..][..heads.num_logits];
+                let logits = &mut logits[n * heads.num_logits..][..heads.num_logits];
+                let mask = masks.get(n * heads.mask_size..(n + 1) * heads.mask_size);
+                heads.forbid(logits, mask.unwrap_or_default());
                 let labels = &batch.labels[n * heads.num_labels..][..heads.num_labels];
                 said.push(Said {
                     segment,

@@ -60,7 +60,8 @@ fn step(plan: &Plan, frames: &Frames, draw: Draw<'_>, desk: &mut Desk) -> Result
     let mut games: Vec<Game<'_>> = places
         .map(|(row, (decision, rng))| {
             let game = Game::new(frame(frames, row), &mut [], draw.sampling, *rng, decision);
-            Game { given: draw.given.map(|given| own(given, frames.batch, row)), ..game }
+            let mask = draw.mask.map(|mask| own(mask, frames.batch, row));
+            Game { given: draw.given.map(|given| own(given, frames.batch, row)), mask, ..game }
         })
         .collect();
     plan.step(&mut games, scratch);

@@ -1,5 +1,6 @@
 //! The environments of a shard as the learner sees them: frozen opponents play the rows that are not its own.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sconce_env::{EnvOptions, EnvSpec, Episode, Numbers, Stepped, VectorEnv};
@@ -125,6 +126,19 @@ impl Arena {
         match &self.opposition {
             None => self.envs.observe(out),
             Some(own) => gather(&own.own, &own.rows.observations, width, out),
+        }
+    }
+
+    /// Action masks of the learner's rows, `[rows, mask_size]`; empty where the environments have none.
+    pub(crate) fn masks(&self) -> Cow<'_, [u8]> {
+        let (all, size) = (self.envs.masks(), self.envs.spec().mask_size);
+        match &self.opposition {
+            Some(own) if !all.is_empty() => {
+                let mut masks = vec![0; own.own.len() * size];
+                gather(&own.own, all, size, &mut masks);
+                masks.into()
+            }
+            _ => all.into(),
         }
     }
 
@@ -288,7 +302,7 @@ impl Opposition {
         inputs: &[f32],
         out: &mut Stepped<'_>,
     ) -> Result<()> {
-        self.choose(envs.spec(), inputs)?;
+        self.choose(envs, inputs)?;
         let rows = &mut self.rows;
         envs.step(
             &rows.inputs,
@@ -310,13 +324,15 @@ impl Opposition {
     }
 
     /// Fills the inputs of all rows.
-    fn choose(&mut self, spec: &EnvSpec, inputs: &[f32]) -> Result<()> {
+    fn choose(&mut self, envs: &dyn VectorEnv, inputs: &[f32]) -> Result<()> {
+        let spec = envs.spec();
         let (labels, sampling) = (spec.labels(), Sampling::default());
         for (row, input) in self.own.iter().zip(inputs.chunks_exact(labels.max(1))) {
             self.rows.inputs[*row as usize * labels..][..labels].copy_from_slice(input);
         }
         let at = (self.rng, self.steps << 32 | (2 * self.first));
-        let seen = Seen::of(spec, self.frame_stack, &self.rows.observations, &sampling, at);
+        let rows = (&self.rows.observations[..], envs.masks());
+        let seen = Seen::of(spec, self.frame_stack, rows, &sampling, at);
         self.seated.values_mut().try_for_each(|own| own.act(&seen, &mut self.rows.inputs))
     }
 
@@ -383,3 +399,6 @@ fn gather<T: Copy>(rows: &[u32], all: &[T], width: usize, out: &mut [T]) {
         out.copy_from_slice(&all[*row as usize * width..][..width]);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,12 +25,16 @@ pub enum Frozen {
 pub(crate) struct Seen<'a> {
     /// `[rows, observation_size]`.
     pub(crate) observations: &'a [f32],
+    /// Action masks `[rows, mask_size]`; empty where the environments have none.
+    pub(crate) masks: &'a [u8],
     /// Numbers in an observation, all stacked ones together.
     pub(crate) width: usize,
     /// Numbers in a single observation, which scripted players read.
     pub(crate) single: usize,
     /// Numbers in an input.
     pub(crate) labels: usize,
+    /// Entries in a mask.
+    pub(crate) mask_size: usize,
     pub(crate) sampling: &'a Sampling,
     /// Random numbers of row 0 in this step; those of the next rows follow.
     pub(crate) rng: Rng,
@@ -39,21 +43,26 @@ pub(crate) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// The observations of environments that stack `frame_stack` of them.
+    /// The observations, and the masks, of environments that stack `frame_stack` observations.
     pub(crate) fn of(
         spec: &EnvSpec,
         frame_stack: usize,
-        observations: &'a [f32],
+        (observations, masks): (&'a [f32], &'a [u8]),
         sampling: &'a Sampling,
         (rng, step): (Rng, u64),
     ) -> Self {
         let width = spec.observation_size;
         let (single, labels) = (width / frame_stack.max(1), spec.labels());
-        Seen { observations, width, single, labels, sampling, rng, step }
+        let mask_size = spec.mask_size;
+        Seen { observations, masks, width, single, labels, mask_size, sampling, rng, step }
     }
 
     fn row(&self, row: u32) -> &'a [f32] {
         &self.observations[row as usize * self.width..][..self.width]
+    }
+
+    fn mask(&self, row: u32) -> &'a [u8] {
+        &self.masks[row as usize * self.mask_size..][..self.mask_size]
     }
 
     fn rng(&self, row: u32) -> Rng {
@@ -97,7 +106,9 @@ impl Seated {
         let observations: Vec<f32> =
             self.rows.iter().flat_map(|row| seen.row(*row)).copied().collect();
         let rngs: Vec<Rng> = self.rows.iter().map(|row| seen.rng(*row)).collect();
-        let draw = Draw { sampling: seen.sampling, rngs: &rngs, given: None };
+        let masks: Vec<u8> = self.rows.iter().flat_map(|row| seen.mask(*row)).copied().collect();
+        let mask = (!masks.is_empty()).then_some(&masks[..]);
+        let draw = Draw { sampling: seen.sampling, rngs: &rngs, given: None, mask };
         let frames = embedded(policy, &observations, &self.previous)?;
         let (decision, memory) = policy.act(&frames, &self.memory, draw, &Context::default())?;
         for (row, choice) in self.rows.iter().zip(decision.choices.chunks_exact(seen.labels)) {
@@ -198,9 +209,11 @@ mod tests {
         let rng = Rng::new(1, "test", 0);
         let seen = Seen {
             observations: &observations,
+            masks: &[],
             width: 2,
             single: 2,
             labels: 1,
+            mask_size: 0,
             sampling: &sampling,
             rng,
             step: step << 32,

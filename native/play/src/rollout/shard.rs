@@ -106,7 +106,9 @@ impl Shard {
         let (rows, policy) = (self.envs.rows(), play.policy);
         let from = (play.before + t as u64) * play.rows + self.first as u64;
         let rngs: Vec<Rng> = (0..rows as u64).map(|row| play.rng.at(from + row)).collect();
-        let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given: None };
+        let masks = self.envs.masks();
+        let mask = (!masks.is_empty()).then_some(&*masks);
+        let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given: None, mask };
         if t.is_multiple_of(segment.stride) && !self.memory.0.is_empty() {
             segment.states.push(self.memory.clone());
         }
@@ -117,6 +119,7 @@ impl Shard {
         let (decision, memory) = play.actor.act(&frames, &self.memory, draw, &mut self.desk)?;
         self.memory = memory;
         record(segment, t, &frames, &decision, &play.heads);
+        segment.mask.extend_from_slice(&masks);
         self.listen(play, t, &frames, segment)?;
         let own = t * rows..(t + 1) * rows;
         let Outcome { ended, final_observations } = &mut self.outcome;
@@ -237,7 +240,7 @@ fn values(
     // Autoregressive heads need a choice, which is not used.
     let sampling = Sampling { deterministic: true, ..Sampling::default() };
     let rngs = vec![Rng::new(0, "play.value", 0); frames.batch];
-    let draw = Draw { sampling: &sampling, rngs: &rngs, given: None };
+    let draw = Draw { sampling: &sampling, rngs: &rngs, given: None, mask: None };
     let context = Context::default().forgetting();
     let (decision, _) = play.policy.act(&frames, memory, draw, &context)?;
     let logits = decision.logits.chunks_exact(play.heads.num_logits);

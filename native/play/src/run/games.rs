@@ -57,6 +57,7 @@ pub(super) fn live_spec(task: Task<'_>, policy: &Policy) -> Result<EnvSpec> {
         reward_terms: vec![],
         players: vec![],
         solved: None,
+        mask_size: 0,
     })
 }
 

@@ -127,6 +127,8 @@ pub struct Overrides {
     /// Labels of an action to score; it becomes the decision, and nothing is drawn.
     #[serde(deserialize_with = "labels")]
     pub choices: Option<Vec<f32>>,
+    /// Action mask `[mask_size]`: 0 for each class or bit that must not be chosen.
+    pub mask: Option<Vec<u8>>,
     /// Directions instead of the session's, `[n, trunk_width]`; empty for none.
     #[serde(skip)]
     pub project_out: Option<Vec<f32>>,

@@ -37,7 +37,8 @@ impl Session {
     pub(super) fn draw<'a>(&'a self, overrides: &'a Overrides) -> Draw<'a> {
         let Query { sampling, rng, .. } = &self.asked;
         let given = overrides.choices.as_deref();
-        Draw { sampling, rngs: std::slice::from_ref(rng), given }
+        let mask = overrides.mask.as_deref();
+        Draw { sampling, rngs: std::slice::from_ref(rng), given, mask }
     }
 
     /// Stores the result of a step of several games in the next moment.
@@ -109,6 +110,7 @@ pub(super) fn game<'a>(
     let frame = asked.row.frame();
     let mut game = Game::new(frame, state, &asked.sampling, asked.rng, decision);
     game.given = overrides.choices.as_deref();
+    game.mask = overrides.mask.as_deref();
     game.projection = asked.projection.as_deref();
     Some(game)
 }

@@ -176,7 +176,7 @@ fn acted(policy: &Policy, batch: usize, times: &Times) -> Result<Us> {
 fn stepped(policy: &Policy, frames: &Frames, states: &[State]) -> Result<Vec<State>> {
     let own: Vec<&State> = states.iter().collect();
     let (sampling, rngs) = (Sampling::default(), [Rng::new(0, "act", 0)]);
-    let draws = vec![Draw { sampling: &sampling, rngs: &rngs, given: None }; own.len()];
+    let draws = vec![Draw { sampling: &sampling, rngs: &rngs, given: None, mask: None }; own.len()];
     policy.step_games(frames, &own, &draws)?.into_iter().map(|one| Ok(one?.1)).collect()
 }
 

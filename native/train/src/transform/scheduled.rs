@@ -113,7 +113,8 @@ impl Scheduled {
             let number = |place: &usize| at.draw.wrapping_mul(all) + in_batch(place);
             let rngs: Vec<Rng> =
                 places.iter().map(|p| Rng::new(self.seed, "scheduled", number(p))).collect();
-            let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given: None };
+            let draw =
+                Draw { sampling: &Sampling::default(), rngs: &rngs, given: None, mask: None };
             let part = match rows.len() == frames.batch {
                 true => Cow::Borrowed(frames),
                 false => Cow::Owned(frames.part(&rows, &(0..frames.time))),
@@ -300,7 +301,8 @@ mod tests {
                 let places: Vec<usize> = (0..all).collect();
                 let rngs: Vec<Rng> =
                     (0..all).map(|i| Rng::new(4, "scheduled", (7 * all + i) as u64)).collect();
-                let draw = Draw { sampling: &Sampling::default(), rngs: &rngs, given: None };
+                let draw =
+                    Draw { sampling: &Sampling::default(), rngs: &rngs, given: None, mask: None };
                 let policy = learner.frozen().unwrap();
                 let zero = policy.zero_state(WINDOWS).unwrap();
                 let context = Context::default();

@@ -10,7 +10,7 @@ use super::distribution::{
 use crate::Result;
 use crate::bounds::{MAX_SIZE, within};
 use crate::ops::gather::one_hot;
-use crate::sampling::Sampling;
+use crate::sampling::{FORBIDDEN, Sampling};
 
 /// This many independent bits.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,9 @@ impl Distribution for Bernoulli {
         for (i, (logit, bit)) in logits.iter().zip(out).enumerate() {
             let held = chance.held.and_then(|held| held.get(i)) == Some(&1.0);
             let uniform = || chance.rng.uniform(chance.index + i as u64);
-            *bit = f32::from(u8::from(pressed(chance.sampling, *logit, held, uniform)));
+            // The probability of a forbidden bit is a tiny number above 0, because `exp` saturates.
+            let set = *logit > FORBIDDEN && pressed(chance.sampling, *logit, held, uniform);
+            *bit = f32::from(u8::from(set));
         }
     }
 

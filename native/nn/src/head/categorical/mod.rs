@@ -11,6 +11,7 @@ use super::label::NONE;
 use crate::Result;
 use crate::bounds::within;
 use crate::ops::gather::one_hot;
+use crate::sampling::FORBIDDEN;
 
 /// A distribution over this many classes.
 #[derive(Debug, Clone, Copy)]
@@ -246,7 +247,8 @@ fn draw(logits: &[f32], temperature: f32, uniform: f32) -> usize {
         let weights = weights(logits, top, temperature, &mut room);
         for (j, weight) in weights.iter().enumerate() {
             left -= f64::from(*weight);
-            if left < 0.0 {
+            // The weight of a forbidden class is a tiny number above 0, because `exp` saturates.
+            if left < 0.0 && logits[j] > FORBIDDEN {
                 return i * AT_ONCE + j;
             }
         }
@@ -327,6 +329,19 @@ mod tests {
         }
         let sure = Categorical(150).confidence(&logits);
         assert!((sure - 1.0 / 3.0).abs() < 1e-5, "{sure}");
+    }
+
+    #[test]
+    fn a_forbidden_class_is_not_drawn_even_by_the_smallest_random_number() {
+        let mut logits = [0.0; 130];
+        logits[..AT_ONCE + 3].fill(FORBIDDEN);
+        for temperature in [1e-3, 1.0, 1e3] {
+            assert_eq!(draw(&logits, temperature, 0.0), AT_ONCE + 3);
+        }
+        logits[AT_ONCE + 3..].fill(FORBIDDEN);
+        logits[1] = -1e8;
+        assert_eq!([0.0, 0.5, 1.0].map(|uniform| draw(&logits, 1.0, uniform)), [1; 3]);
+        assert_eq!(argmax(&logits), 1);
     }
 
     #[test]

@@ -3,11 +3,14 @@
 //!
 //! The divergence is the Kullback-Leibler divergence of the joint distributions of a frame's action. Heads and bits are
 //! independent of each other given the recorded action, so their divergences are added. Autoregressive heads, of the
-//! teacher or of the learner, condition on the recorded action.
+//! teacher or of the learner, condition on the recorded action. Where an action mask is recorded, both distributions are
+//! those over the allowed actions.
 
 use std::sync::{Arc, Mutex};
 
+use sconce_data::{Extra, Played};
 use sconce_nn::head::Direction;
+use sconce_nn::sampling::{FORBIDDEN, forbid};
 use sconce_nn::spec::{Head, HeadKind, Heads};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::digest::of_file;
@@ -144,7 +147,15 @@ impl Pull<'_> {
             }
         };
         gradient.fill(0.0);
-        self.add(rows.logits, y, rows.weights(), whole.mean(), gradient)
+        let mask = rows.batch.column(|extra| extra == Extra::Played(Played::Mask));
+        let (weights, scale) = (rows.weights(), whole.mean());
+        let Some(mask) = mask else { return self.add(rows.logits, y, weights, scale, gradient) };
+        let (mut x, mut y) = (rows.logits.to_vec(), y.to_vec());
+        self.spans.forbid(&mut x, &mut y, rows.of(mask));
+        let sum = self.add(&x, &y, weights, scale, gradient);
+        let forbidden = gradient.iter_mut().zip(&x).filter(|(_, x)| **x <= FORBIDDEN);
+        forbidden.for_each(|(gradient, _)| *gradient = 0.0);
+        sum
     }
 
     /// Returns the sum over rows of divergence times weight, in nats. Adds the gradient of that sum, times `scale` and
@@ -153,14 +164,14 @@ impl Pull<'_> {
     /// # Shapes
     /// `x` (the learner's logits), `y` (the other logits) and `grad` `[n, num_logits]`, `weights [n]`
     fn add(&self, x: &[f32], y: &[f32], weights: &[f32], scale: f64, grad: &mut [f32]) -> f64 {
-        let Spans { heads, own, theirs } = self.spans;
+        let Spans { heads, own, theirs, .. } = self.spans;
         let rows = x.chunks_exact(*own).zip(y.chunks_exact(*theirs)).zip(weights);
         let rows = rows.zip(grad.chunks_exact_mut(*own));
         let counted = rows.filter(|((_, weight), _)| **weight != 0.0);
         let sums = counted.map(|(((x, y), &weight), grad)| {
             let weight = f64::from(weight);
             let scale = self.weight * scale * weight;
-            let of_head = |(kind, own, theirs): &(HeadKind, usize, usize)| {
+            let of_head = |Span { kind, own, theirs, .. }: &Span| {
                 let span = |from: usize| from..from + kind.logits();
                 let (x, y, grad) = (&x[span(*own)], &y[span(*theirs)], &mut grad[span(*own)]);
                 kind.divergence(self.direction, x, y, scale, grad)
@@ -171,25 +182,53 @@ impl Pull<'_> {
     }
 }
 
-/// Heads with labels, and the offsets of their logits in a row of each policy.
+/// Heads with labels.
 #[derive(Debug, Clone)]
 pub(crate) struct Spans {
-    heads: Vec<(HeadKind, usize, usize)>,
+    heads: Vec<Span>,
     /// Number of logits in a row of the learner.
     own: usize,
     /// Number of logits in a row of the other policy.
     theirs: usize,
+    /// Entries in an action mask.
+    mask: usize,
+}
+
+/// A head, with the offsets of its logits in a row of each policy and of its entries in an action mask.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    kind: HeadKind,
+    own: usize,
+    theirs: usize,
+    mask: usize,
 }
 
 impl Spans {
     pub(crate) fn new(own: &Heads, theirs: &Heads) -> Self {
-        let choosing = |heads: &Heads| -> Vec<(HeadKind, usize)> {
+        let choosing = |heads: &Heads| -> Vec<(HeadKind, usize, usize)> {
             let parts = heads.iter().filter(|part| part.head.kind.labels() > 0);
-            parts.map(|part| (part.head.kind, part.logits)).collect()
+            parts.map(|part| (part.head.kind, part.logits, part.mask)).collect()
         };
         let pairs = choosing(own).into_iter().zip(choosing(theirs));
-        let heads = pairs.map(|((kind, own), (_, theirs))| (kind, own, theirs)).collect();
-        Spans { heads, own: own.num_logits().max(1), theirs: theirs.num_logits().max(1) }
+        let span = |((kind, own, mask), (_, theirs, _))| Span { kind, own, theirs, mask };
+        Spans {
+            heads: pairs.map(span).collect(),
+            own: own.num_logits().max(1),
+            theirs: theirs.num_logits().max(1),
+            mask: own.mask_size(),
+        }
+    }
+
+    /// Applies action masks `[n, mask_size]` to rows of logits of both policies.
+    fn forbid(&self, x: &mut [f32], y: &mut [f32], mask: &[f32]) {
+        let rows = x.chunks_exact_mut(self.own).zip(y.chunks_exact_mut(self.theirs));
+        for ((x, y), mask) in rows.zip(mask.chunks_exact(self.mask.max(1))) {
+            for Span { kind, own, theirs, mask: first } in &self.heads {
+                let mask = &mask[*first..first + kind.mask_size()];
+                forbid(&mut x[*own..own + kind.mask_size()], mask);
+                forbid(&mut y[*theirs..theirs + kind.mask_size()], mask);
+            }
+        }
     }
 }
 
@@ -231,6 +270,7 @@ fn action_space(heads: &Heads) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sconce_data::Batch;
     use sconce_nn::spec::{self, Embedding, HeadsKind};
     use sconce_tensor::rng::Rng;
 
@@ -316,6 +356,74 @@ mod tests {
                 }
             }
             assert!((sum - wanted).abs() < 1e-5 * wanted, "{direction:?}: {sum} is not {wanted}");
+        }
+    }
+
+    /// Divergence of the distributions over the allowed bits and classes.
+    fn masked_kl(direction: Direction, x: &[f64], y: &[f64], mask: &[f32]) -> f64 {
+        let (x, y) = match direction {
+            Direction::Forward => (x, y),
+            Direction::Reverse => (y, x),
+        };
+        let bit = |i: usize| {
+            let log = |x: f64, on: f64| -(-on * x).exp().ln_1p();
+            let of = |on: f64| log(x[i], on).exp() * (log(x[i], on) - log(y[i], on));
+            if mask[i] == 0.0 { 0.0 } else { of(1.0) + of(-1.0) }
+        };
+        let head = |span: std::ops::Range<usize>| {
+            let allowed: Vec<usize> = span.filter(|i| mask[*i] != 0.0).collect();
+            let sum = |x: &[f64]| allowed.iter().map(|i| x[*i].exp()).sum::<f64>().ln();
+            let (log_x, log_y) = (sum(x), sum(y));
+            let of = |i: &usize| {
+                let (p, q) = (x[*i] - log_x, y[*i] - log_y);
+                p.exp() * (p - q)
+            };
+            allowed.iter().map(of).sum::<f64>()
+        };
+        bit(0) + bit(1) + head(2..5) + head(5..7)
+    }
+
+    #[test]
+    fn with_masks_the_divergence_is_that_among_the_allowed_actions() {
+        const ROWS: usize = 4;
+        let rng = Rng::new(3, "logits", 0);
+        let x: Vec<f32> = (0..7 * ROWS as u64).map(|i| 2.0 * rng.normal(i)).collect();
+        let y: Vec<f32> = (0..7 * ROWS as u64).map(|i| 2.0 * rng.normal(i + 1000)).collect();
+        let one = [1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0];
+        let mask = [one, [1.0; 7], [0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0], one].concat();
+        let batch = Batch {
+            weights: vec![1.0, 2.0, 1.0, 0.0],
+            beside: vec![(Extra::Played(Played::Mask), mask.clone())],
+            ..Batch::default()
+        };
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let teacher = teacher(direction);
+            let whole = teacher.denominators(&batch, None).unwrap();
+            // The first row is not among these.
+            let rows = Rows { logits: &x[7..], companion: &y[7..], batch: &batch, range: 1..ROWS };
+            let mut gradient = vec![9.0; 21];
+            let sums = teacher.rows(&rows, &whole, Some(&mut gradient)).unwrap();
+            let wide = |v: &[f32]| v.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
+            let mut wanted = 0.0;
+            for row in 1..ROWS {
+                let span = 7 * row..7 * row + 7;
+                let (x, y, mask) = (wide(&x[span.clone()]), wide(&y[span.clone()]), &mask[span]);
+                let weight = f64::from(batch.weights[row]);
+                wanted += weight * masked_kl(direction, &x, &y, mask);
+                for i in 0..7 {
+                    let at = |h: f64| {
+                        let mut x = x.clone();
+                        x[i] += h;
+                        masked_kl(direction, &x, &y, mask)
+                    };
+                    let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
+                    let want = 0.5 * whole.mean() * weight * slope;
+                    let got = gradient[7 * (row - 1) + i];
+                    assert!((f64::from(got) - want).abs() < 1e-6, "{direction:?}: {got} {want}");
+                    assert!(mask[i] == 1.0 || got == 0.0, "{direction:?}: {got}");
+                }
+            }
+            assert!((sums.0[0] - wanted).abs() < 1e-5 * wanted, "{} {wanted}", sums.0[0]);
         }
     }
 
