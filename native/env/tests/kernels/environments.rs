@@ -168,9 +168,7 @@ fn assert_same(what: &str, got: &Results, want: &Results) {
     assert_near(&format!("observations of {what}"), &got.observations, &want.observations, 1e-4);
     assert_near(&format!("rewards of {what}"), &got.rewards, &want.rewards, 1e-4);
     assert_near(&format!("last observations of {what}"), &got.finals, &want.finals, 1e-4);
-    let lengths = |all: &Results| {
-        all.episodes.iter().map(|own| (own.0, own.1)).collect::<Vec<_>>()
-    };
+    let lengths = |all: &Results| all.episodes.iter().map(|own| (own.0, own.1)).collect::<Vec<_>>();
     let returns = |all: &Results| all.episodes.iter().map(|own| own.2).collect::<Vec<_>>();
     assert_eq!(lengths(got), lengths(want), "episodes of {what}");
     assert_near(&format!("returns of {what}"), &returns(got), &returns(want), 1e-4);

@@ -48,12 +48,7 @@ impl Policy {
             let reason = "the policy also reads ids or previous actions".into();
             return Err(Error::Unavailable { what, reason });
         }
-        Ok(Placed {
-            shape: (batch, 1),
-            continuous: continuous.clone(),
-            ids: vec![],
-            prior: vec![],
-        })
+        Ok(Placed { shape: (batch, 1), continuous: continuous.clone(), ids: vec![], prior: vec![] })
     }
 
     /// Uploads frames to the device of the weights, without the inputs of priors.

@@ -14,6 +14,8 @@ constexpr int THREADS = 256, WARPS = THREADS / WARP;
 constexpr int ROWS = 32;
 // Policy, value, entropy, divergence, clipped ratios.
 constexpr int SUMS = 5;
+// The largest f32: no logit is clamped.
+constexpr float UNCLAMPED = 3.40282347e38f;
 
 // Weights and bounds of the loss. `value_clip` is negative if values are free.
 struct Weights {
@@ -64,9 +66,9 @@ template <int N> __device__ double sum_of_block(double *sums, double own) {
 
 // `freedom` is what a deviation's count of rows is less by: 1 for a sample, 0 for a population. Negative: advantages are
 // taken as they are. One block.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    ppo_moments(const float *__restrict__ advantages, const unsigned *__restrict__ order, double *__restrict__ moments,
-                long long rows, int freedom) {
+extern "C" __global__ void ppo_moments(
+    const float *__restrict__ advantages, const unsigned *__restrict__ order, double *__restrict__ moments,
+    long long rows, int freedom) {
   __shared__ double sums[THREADS];
   double own = 0.0;
   for (long long i = threadIdx.x; i < rows; i += THREADS) own += advantages[order[i]];
@@ -86,14 +88,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // parts [gridDim.x, SUMS]. A block of WARPS warps for each part of ROWS rows. `places` and `terms` of the heads are the
 // structs of head.cuh, `weights` and `moments` those above.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    ppo_loss(const float *__restrict__ logits, const float *__restrict__ labels,
-             const float *__restrict__ log_likelihoods, const float *__restrict__ values,
-             const float *__restrict__ advantages, const float *__restrict__ targets,
-             const unsigned *__restrict__ order, const Place *__restrict__ places, const Terms *__restrict__ terms,
-             const float *__restrict__ pos_weights, const Weights *__restrict__ weights,
-             const Moments *__restrict__ moments, float *__restrict__ gradient, double *__restrict__ parts,
-             long long rows, int heads, int num_logits, int num_labels, int value_at) {
+extern "C" __global__ void ppo_loss(
+    const float *__restrict__ logits, const float *__restrict__ labels,
+    const float *__restrict__ log_likelihoods, const float *__restrict__ values,
+    const float *__restrict__ advantages, const float *__restrict__ targets,
+    const unsigned *__restrict__ order, const Place *__restrict__ places, const Terms *__restrict__ terms,
+    const float *__restrict__ pos_weights, const Weights *__restrict__ weights,
+    const Moments *__restrict__ moments, float *__restrict__ gradient, double *__restrict__ parts,
+    long long rows, int heads, int num_logits, int num_labels, int value_at) {
   __shared__ double sums[WARPS][SUMS];
   const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
   const Columns of = {labels, log_likelihoods, values, advantages, targets};
@@ -117,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         row.pos_weights = pos_weights + place.logits;
         row.gradient = pass == 0 ? nullptr : slopes + place.logits;
         row.count = place.count;
-        row.clamp = FLT_MAX;
+        row.clamp = UNCLAMPED;
         const Pair pair = loss_of(place.kind, row, terms[h], pull);
         if (pass == 0) nll += pair.loss;
         else entropies += pair.entropy;

@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use sconce_cuda::kernels::PLACES;
-use sconce_env::{CardEnvs, CardStep, EnvOptions, EnvSnapshot, EnvSpec, Episode, Numbers, TERMINATED};
+use sconce_env::{
+    CardEnvs, CardStep, EnvOptions, EnvSnapshot, EnvSpec, Episode, Numbers, TERMINATED,
+};
 use sconce_nn::Policy;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::heads::{CardHeads, Chosen, NONE};

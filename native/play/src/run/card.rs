@@ -31,3 +31,56 @@ pub(super) fn check(task: Task<'_>, options: &PpoOptions, policy: &Policy) -> Re
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sconce_nn::Spec;
+    use sconce_nn::spec::{Backbone, Head, HeadKind, Heads, HeadsKind};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn spec(backbone: Value) -> Spec {
+        let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 0 };
+        let parts =
+            vec![head("action", HeadKind::Categorical(2)), head("value", HeadKind::Value(1))];
+        let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 8, prior: false };
+        let backbone: Backbone = serde_json::from_value(backbone).unwrap();
+        Spec { embedding: Embedding::vector(4), backbone, heads, critic: None }
+    }
+
+    #[test]
+    fn what_only_a_cpu_does_is_refused_by_name() {
+        let mlp = json!({"mlp": {
+            "hidden_sizes": [4], "layer_norm": false, "residual": false, "dropout": 0.0,
+            "input_dropout": 0.0,
+        }});
+        let gru = json!({"gru": {
+            "hidden_size": 4, "num_layers": 1, "layer_norm": false, "input_norm": false,
+            "dropout": 0.0, "input_dropout": 0.0,
+        }});
+        for (backbone, given, name) in [
+            (&mlp, json!({}), None),
+            (&gru, json!({}), Some("memory")),
+            (&mlp, json!({"normalise_observations": true}), Some("normalise_observations")),
+            (&mlp, json!({"normalise_rewards": true}), Some("normalise_rewards")),
+            (&mlp, json!({"teacher": "a"}), Some("teacher")),
+            (&mlp, json!({"past_selves": 3}), Some("past_selves")),
+        ] {
+            let spec = spec(backbone.clone());
+            let policy = Policy::init(&spec, 1).unwrap();
+            let mut all = given.clone();
+            all["device"] = json!("cuda:3");
+            let options: PpoOptions = serde_json::from_value(all).unwrap();
+            let task = Task { spec: &spec, env: "duel", host: None, inbox: None, resume: false };
+            let told = check(task, &options, &policy).err().map(|error| error.to_string());
+            match (name, told) {
+                (None, told) => assert_eq!(told, None),
+                (Some(name), Some(told)) => {
+                    assert!(told.contains(name) && told.contains("cuda:3"), "{told}");
+                }
+                (Some(name), None) => panic!("{name} is not refused"),
+            }
+        }
+    }
+}
