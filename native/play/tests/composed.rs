@@ -48,8 +48,11 @@ fn assert_near(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
     }
 }
 
+/// A column of a segment.
+type Column = fn(&Segment) -> &[f32];
+
 /// A column of segments, whose rows play side by side, as one of all rows.
-fn column(segments: &[Segment], of: fn(&Segment) -> &[f32]) -> Vec<f32> {
+fn column(segments: &[Segment], of: Column) -> Vec<f32> {
     let mut all = vec![];
     for t in 0..segments[0].steps {
         for segment in segments {
@@ -105,7 +108,7 @@ fn rollouts_on_a_card_are_those_of_the_cpu() {
             let mut want = host.play(&policy, rollout).unwrap();
             want.iter_mut().for_each(|segment| segment.estimate(discounts).unwrap());
             let got = on_card.play_on_card(&there, discounts).unwrap();
-            let columns: [(&str, &Tensor, fn(&Segment) -> &[f32]); 6] = [
+            let columns: [(&str, &Tensor, Column); 6] = [
                 ("observations", &got.observations, |s| &s.continuous),
                 ("labels", &got.labels, |s| &s.labels),
                 ("log-likelihoods", &got.log_likelihoods, |s| &s.log_likelihoods),

@@ -28,7 +28,7 @@ impl Stepper<'_> {
             let (logits, _) = self.policy.forward_placed(placed, None, state, &context)?;
             let logits = logits.contiguous()?;
             let gradient = gradient(&logits.detach())?;
-            Ok(tape::backward(&logits, gradient)?)
+            tape::backward(&logits, gradient)
         };
         let learned = memory::caught(pass).and_then(|store| census(&self.learning, &store));
         match learned {
