@@ -68,6 +68,17 @@ defmodule Sconce.PPO do
   any other difference is an error of kind `:mismatch` whose `details` list all `differences`. Schedules (`:clip_to` and
   its kin) end with the run, so other `:steps` change them.
 
+  ## On a card
+
+      Sconce.PPO.start_link(env: :cart_pole, out: "run", device: :cuda, environments: 4096)
+
+  With `device: :cuda` the environments, the policy, the advantages and the updates are on the card, and only figures are
+  copied from it. The random numbers are those of the CPU, so a run gives the same weights up to rounding errors, and it
+  resumes on either device. A card has the native environments with all their options, policies without memory, and
+  independent heads. Anything else is an error of kind `:unavailable` that names it: modules and live games, leagues,
+  teachers, `:normalise_observations`, `:normalise_rewards`, policies with memory, autoregressive heads. So far this has
+  run on an emulated card only, and its speed is unknown.
+
   ## Options
 
   `:env` and `:out` are required. Every option of `Sconce.Policy.Spec` is accepted too, unless a `:spec` is given.
@@ -189,6 +200,7 @@ defmodule Sconce.PPO do
   | `:deadline` | no result after `timeout` milliseconds; the run continues |
   | `:cancelled` | the process is gone, or the run was stopped before its first update |
   | `:non_finite` | a reward, value, loss or gradient is not finite; the last saved state is kept |
+  | `:unavailable` | the `:device` cannot be used, or something has no form on a card; the error names it |
   | `:io` | a state could not be saved |
   | `:mismatch`, `:not_found`, `:corrupt` | environment, Spec, folder and options do not fit each other |
   """

@@ -353,6 +353,13 @@ options!(
       min: 1,
       max: 1024,
       resume: :free
+    ],
+    device: [
+      value: String,
+      default: "cpu",
+      doc: "Device that the run computes on.",
+      type: :string,
+      resume: :free
     ]
   ]
 );

@@ -7,7 +7,7 @@ defmodule Sconce.CardTest do
 
   import Sconce.Test.Scratch
 
-  alias Sconce.{Corpus, Error, Policy, Serving, Session, Trainer}
+  alias Sconce.{Corpus, Error, Policy, PPO, Serving, Session, Trainer}
   alias Sconce.Trainer.Report
 
   @moduletag :gpu
@@ -217,6 +217,45 @@ defmodule Sconce.CardTest do
         )
 
       assert {:ok, _report} = Trainer.await(resumed, 60_000)
+    end
+  end
+
+  test "a run learns from play on a card as on the CPU, and resumes on either" do
+    dir = tmp_dir!("card")
+
+    learn = fn name, opts ->
+      small = [environments: 20, rollout_steps: 16, minibatches: 2, hidden_sizes: [8], seed: 3]
+      out = [out: Path.join(dir, name)]
+      opts = if opts[:resume], do: out ++ opts, else: out ++ small ++ opts
+      {:ok, run} = PPO.start_link(opts)
+      PPO.await(run, 240_000)
+    end
+
+    for env <- [:cart_pole, :mountain_car_continuous] do
+      {:ok, want} = learn.("#{env}-cpu", env: env, steps: 960)
+      {:ok, got} = learn.("#{env}-card", env: env, steps: 960, device: :cuda)
+      assert {got.updates, got.options.device} == {3, "cuda:0"}
+      points = Enum.zip(got.history, want.history)
+      for {g, w} <- points, do: assert_in_delta(g.loss, w.loss, 1.0e-3 * max(1, abs(w.loss)))
+      {:ok, longer} = learn.("#{env}-card", resume: true, steps: 1280, device: :cpu)
+      {:ok, cpu} = learn.("#{env}-cpu", resume: true, steps: 1280)
+
+      assert_in_delta longer.history |> List.last() |> Map.fetch!(:loss),
+                      cpu.history |> List.last() |> Map.fetch!(:loss),
+                      1.0e-2
+    end
+
+    for {name, opts} <- [
+          {"memory", [env: :cart_pole, backbone: :gru]},
+          {"normalise_rewards", [env: :cart_pole, normalise_rewards: true]},
+          {"past_selves", [env: :duel, past_selves: 2]},
+          {"autoregressive", [env: :duel, heads_kind: :autoregressive]}
+        ] do
+      {:ok, run} =
+        PPO.start_link([out: Path.join(dir, name), device: :cuda, steps: 10_000] ++ opts)
+
+      assert {:error, %Error{kind: :unavailable} = error} = PPO.await(run, 60_000)
+      assert Exception.message(error) =~ name
     end
   end
 end

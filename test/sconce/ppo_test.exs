@@ -184,6 +184,18 @@ defmodule Sconce.PPOTest do
       assert Exception.message(error) =~ "observation of the policy: expected 4, got 3"
     end
 
+    @tag cuda: false
+    test "in the device are their error, and a resumed run may have another", %{tmp_dir: out} do
+      own = [env: :cart_pole, out: out] ++ @small
+      assert {:error, %Error{kind: :unavailable}} = PPO.await(run!([device: :cuda] ++ own))
+      assert {:ok, report} = PPO.await(run!([device: :auto] ++ own))
+      assert report.options.device =~ "cpu"
+      again = [resume: true, out: out, steps: 128]
+      assert {:error, %Error{kind: :unavailable}} = PPO.await(run!([device: :cuda] ++ again))
+      assert {:ok, %{updates: 4}} = PPO.await(run!([device: :cpu] ++ again))
+      assert_raise ArgumentError, ~r/:device/, fn -> PPO.start_link([device: :gpu] ++ own) end
+    end
+
     test "in a resumed run are listed together", %{tmp_dir: out} do
       assert {:ok, _report} = PPO.await(run!([env: :cart_pole, out: out] ++ @small))
 

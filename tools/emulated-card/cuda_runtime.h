@@ -93,6 +93,9 @@ constexpr auto max(A a, B b) -> std::common_type_t<A, B> {
 
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+#if !__GLIBC_PREREQ(2, 41)
+inline double cospi(double x) { return std::cos(M_PI * x); }
+#endif
 inline double normcdf(double x) { return 0.5 * std::erfc(-x * M_SQRT1_2); }
 inline float normcdff(float x) { return float(normcdf(x)); }
 inline float __expf(float x) { return std::exp(x); }

@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Play do
-  alias Sconce.{Env, Figures, Files, League, Options, PPO, Switches, Text, Trainer}
+  alias Sconce.{Device, Env, Figures, Files, League, Options, PPO, Switches, Text, Trainer}
   alias Sconce.Env.{Catalogue, Hosting}
   alias Sconce.Env.Drawing.{Live, Svg}
   alias Sconce.PPO.{Curve, Progress, Settings}
@@ -31,6 +31,12 @@ defmodule Mix.Tasks.Sconce.Play do
     resume: [
       type: :path,
       doc: "Folder of the run to resume; without a folder that of `--out`. Implies `--learn`."
+    ]
+  ]
+  @device [
+    device: [
+      type: Device.type(),
+      doc: "`cpu`, `cuda`, `cuda:1` or `auto`, see `Sconce.Device`."
     ]
   ]
   @league [
@@ -95,7 +101,7 @@ defmodule Mix.Tasks.Sconce.Play do
 
   Reward weights are written as `touch=1,win=0.5`:
 
-  #{Switches.docs(Keyword.drop(Settings.schema(), [:env, :out, :resume, :spec, :progress]))}
+  #{Switches.docs(Keyword.drop(Settings.schema(), [:env, :out, :resume, :spec, :progress, :device]) ++ @device)}
   """
 
   use Mix.Task
@@ -120,6 +126,7 @@ defmodule Mix.Tasks.Sconce.Play do
     run = Settings.schema() |> Keyword.drop([:spec, :progress]) |> Keyword.drop(own)
     # A keyword list has a spelling of its own.
     run = Keyword.replace!(run, :reward_weights, type: :string)
+    run = Keyword.replace!(run, :device, @device[:device])
     @env ++ @play ++ @learn ++ @league ++ spec ++ run
   end
 

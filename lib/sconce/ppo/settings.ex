@@ -2,7 +2,7 @@ defmodule Sconce.PPO.Settings do
   @moduledoc false
   # Checks the options of `Sconce.PPO` and converts them for the native side.
 
-  alias Sconce.{Env, Native, Options, Policy, Rollout, Run}
+  alias Sconce.{Device, Env, Native, Options, Policy, Rollout, Run}
   alias Sconce.Env.Hosting
   alias Sconce.Policy.Spec
   alias Sconce.PPO.Table
@@ -26,7 +26,9 @@ defmodule Sconce.PPO.Settings do
       doc: "Function that is called with each event."
     ]
   ]
-  @run @own ++ Table.schema()
+  # Replaces the native option, which has the name of a device that was found.
+  @device Device.option()[:device]
+  @run @own ++ Keyword.replace!(Table.schema(), :device, @device)
   # The policy of common implementations: two networks of tanh units without shared weights.
   @policy [backbone: :mlp, value_head: true, critic: :separate, head_hidden_size: 0]
   @mlp [
@@ -45,7 +47,10 @@ defmodule Sconce.PPO.Settings do
   @doc "Returns the options as Markdown, one list for each group."
   def docs do
     groups =
-      for group <- Table.groups(), do: "`#{inspect(group)}`:\n\n#{docs(Table.group(group))}"
+      for group <- Table.groups() do
+        schema = group |> Table.group() |> Keyword.replace(:device, @device)
+        "`#{inspect(group)}`:\n\n#{docs(schema)}"
+      end
 
     Enum.join([docs(@own) | groups], "\n\n")
   end
@@ -86,7 +91,8 @@ defmodule Sconce.PPO.Settings do
         {:ok, {env, spec, own[:environments] || record.options.world.environments}}
       end
 
-    settings(source, own, true)
+    # A resumed run keeps its device unless another device is given.
+    settings(source, Keyword.put_new(own, :device, :as_before), true)
   end
 
   # A name that is not found is the error of the native side.
@@ -189,7 +195,8 @@ defmodule Sconce.PPO.Settings do
   defp fitting(policy, _kind), do: policy
 
   defp settings(source, own, resume?) do
-    options = own |> Keyword.take(Keyword.keys(Table.schema())) |> native()
+    {source, device} = able(source, own[:device])
+    options = own |> Keyword.take(Keyword.keys(Table.schema())) |> native() |> Map.merge(device)
 
     %__MODULE__{
       source: source,
@@ -201,9 +208,22 @@ defmodule Sconce.PPO.Settings do
     }
   end
 
+  # `await/2` returns the error of an unusable device.
+  defp able({:ok, _} = source, :as_before), do: {source, %{}}
+
+  defp able({:ok, _} = source, choice) do
+    case Device.resolve(choice) do
+      {:ok, device} -> {source, %{device: to_string(device)}}
+      error -> {error, %{}}
+    end
+  end
+
+  defp able(error, _choice), do: {error, %{}}
+
   defp native(options) do
     options
     |> Map.new()
+    |> Map.delete(:device)
     |> Map.replace_lazy(:policy, &(&1 && Path.expand(&1)))
     |> Map.replace_lazy(:teacher, &(&1 && Path.expand(&1)))
     |> Map.replace_lazy(:opponent, &(&1 && to_string(&1)))

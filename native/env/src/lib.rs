@@ -25,7 +25,8 @@ pub use open::open;
 pub use play::{Play, Played};
 pub use vector::VectorEnv;
 pub use vectorised::{
-    Autoreset, EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped, names, spec,
+    Autoreset, CardEnvs, CardStep, EnvOptions, EnvSnapshot, EnvSpec, Envs, Episode, Stepped,
+    TERMINATED, names, spec,
 };
 pub use worlds::{Player, player};
 pub use wrappers::{Normaliser, RewardScale};

@@ -86,30 +86,11 @@ impl VectorEnv for Envs {
     }
 
     fn numbers(&self) -> Result<Numbers> {
-        let EnvSnapshot { env: _, seed, states, steps, episodes, ended, returns, stack } =
-            self.snapshot();
-        let mut all = Numbers::default();
-        all.put_word("seed", seed);
-        for (name, words) in [("steps", steps), ("episodes", episodes), ("ended", ended)] {
-            all.put_words(name, &words);
-        }
-        for (name, numbers) in [("states", states), ("returns", returns), ("stack", stack)] {
-            all.put(name, numbers);
-        }
-        Ok(all)
+        Ok(self.snapshot().into())
     }
 
     fn restore(&mut self, numbers: &Numbers) -> Result<Vec<u32>> {
-        self.restore(&EnvSnapshot {
-            env: self.spec().name.to_string(),
-            seed: numbers.word("seed")?,
-            states: numbers.get("states")?.to_vec(),
-            steps: numbers.words("steps")?,
-            episodes: numbers.words("episodes")?,
-            ended: numbers.words("ended")?,
-            returns: numbers.get("returns")?.to_vec(),
-            stack: numbers.get("stack")?.to_vec(),
-        })?;
+        self.restore(&EnvSnapshot::of(&self.spec().name, numbers)?)?;
         Ok(vec![])
     }
 }

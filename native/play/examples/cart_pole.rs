@@ -50,7 +50,7 @@ fn main() -> Result<()> {
         let done = player.steps() as f64 / options.schedule.steps as f64;
         learner.learn(&segments, update, done)?;
         times[2] += clock.elapsed().as_secs_f64();
-        recent.extend(player.episodes().iter().map(|episode| episode.ret));
+        recent.extend(player.episodes().0.iter().map(|episode| episode.ret));
         recent.drain(..recent.len().saturating_sub(100));
         let mean = recent.iter().sum::<f32>() / recent.len().max(1) as f32;
         if mean >= 475.0 || player.steps() >= options.schedule.steps {

@@ -4,6 +4,8 @@
 //! weights: the layers are too small to share their work among threads. Both copies take the same update, by the sum of
 //! both gradients. The cut depends on the sizes alone, so results do not depend on the number of threads.
 
+mod card;
+
 use std::sync::Arc;
 
 use sconce_nn::Policy;
@@ -20,7 +22,7 @@ use sconce_train::objective::{Denominators, Figures, Objective, Objectives};
 use sconce_train::step::{Stepper, Task};
 use sconce_train::weights::WeightTransforms;
 
-use crate::objective::Clipped;
+use crate::objective::{CardLoss, Clipped};
 use crate::options::PpoOptions;
 use crate::segment::{Gather, Gathered, Segment, Sequence, frames, sequences};
 use crate::side_by_side::side_by_side;
@@ -35,6 +37,8 @@ pub struct Learner {
     /// One, or two with the same weights.
     steppers: Vec<Stepper<'static>>,
     clipped: Clipped,
+    /// The loss on the card of the policy, if it is on one.
+    card: Option<CardLoss>,
     teacher: Option<Taught>,
     options: PpoOptions,
     /// Whether the policy or its teacher has a memory.
@@ -100,7 +104,7 @@ impl Learner {
     /// A learner that trains a copy of `policy`.
     ///
     /// # Errors
-    /// `Mismatch` for heads without a value.
+    /// `Mismatch` for heads without a value; `Unavailable` for heads without kernels, on a card.
     pub fn new(policy: &Policy, options: &PpoOptions, teacher: Option<Taught>) -> Result<Self> {
         let clipped = Clipped::new(&policy.spec().heads, options.terms(0.0))?;
         let stepper = || {
@@ -122,9 +126,12 @@ impl Learner {
             remembers |= !teacher.policy.zero_state(1)?.0.is_empty();
         }
         let small = policy.num_weights() <= SMALL && options.batch_frames(remembers) >= LARGE;
-        let copies = if small { 2 } else { 1 };
+        let on_card = policy.device().is_cuda();
+        let copies = if small && !on_card { 2 } else { 1 };
+        let card = on_card.then(|| CardLoss::new(&policy.spec().heads, policy.device()));
         let steppers = (0..copies).map(|_| stepper()).collect::<Result<_>>()?;
-        Ok(Learner { steppers, teacher, clipped, options: options.clone(), remembers })
+        let (card, options) = (card.transpose()?, options.clone());
+        Ok(Learner { steppers, clipped, card, teacher, options, remembers })
     }
 
     /// The policy that learns, its optimiser and its state.
@@ -181,7 +188,7 @@ impl Learner {
             for (i, part) in cut(&order, parts).enumerate() {
                 let draw = (update * epochs + epoch as u64) * parts as u64 + i as u64;
                 let figures = self.learn_batch(&gather, part, draw)?;
-                if self.is_far(&figures) {
+                if is_far(&self.options, &figures) {
                     self.steppers.iter_mut().for_each(Stepper::forget);
                     updated.stopped = true;
                     break 'update;
@@ -246,12 +253,12 @@ impl Learner {
         let norms = side_by_side("a copy of the weights", &mut self.steppers, |s| s.update(rate))?;
         Ok(norms.first().copied().unwrap_or(0.0))
     }
+}
 
-    /// Whether the weights have moved so far from those before the update that it must stop.
-    fn is_far(&self, figures: &Figures) -> bool {
-        let kl = figures.named.get("approx_kl");
-        kl.zip(self.options.ppo.target_kl).is_some_and(|(kl, target)| *kl > 1.5 * target)
-    }
+/// Whether the weights have moved so far from those before the update that it must stop.
+fn is_far(options: &PpoOptions, figures: &Figures) -> bool {
+    let kl = figures.named.get("approx_kl");
+    kl.zip(options.ppo.target_kl).is_some_and(|(kl, target)| *kl > 1.5 * target)
 }
 
 fn values<'a>(stepper: &'a Stepper<'static>) -> impl Iterator<Item = &'a Weight> {
@@ -259,14 +266,14 @@ fn values<'a>(stepper: &'a Stepper<'static>) -> impl Iterator<Item = &'a Weight>
 }
 
 /// `order` in `parts` consecutive parts of nearly equal length; none is empty.
-fn cut(order: &[Sequence], parts: usize) -> impl Iterator<Item = &[Sequence]> {
+fn cut<T>(order: &[T], parts: usize) -> impl Iterator<Item = &[T]> {
     let n = order.len();
     let bounds = move |i: usize| i * n / parts..(i + 1) * n / parts;
     (0..parts).map(move |i| &order[bounds(i)]).filter(|part| !part.is_empty())
 }
 
 /// A random order (Fisher and Yates, by Durstenfeld 1964).
-fn shuffled(all: &[Sequence], rng: Rng) -> Vec<Sequence> {
+fn shuffled<T: Clone>(all: &[T], rng: Rng) -> Vec<T> {
     let mut order = all.to_vec();
     let words = (0..).flat_map(|index| rng.block(index));
     for (i, word) in (1..order.len()).rev().zip(words) {

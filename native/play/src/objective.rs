@@ -11,7 +11,11 @@
 //!
 //! `approx_kl` is the mean of `r - 1 - log r` (Schulman 2020), `clip_fraction` the share of rows with `|r - 1| > clip`.
 
+mod card;
+
 use std::sync::{Arc, Mutex};
+
+pub(crate) use card::CardLoss;
 
 use sconce_data::{Batch, Extra, Played};
 use sconce_nn::head::{Pair, Shape};

@@ -2,6 +2,8 @@
 //!
 //! All columns are `[time, rows]`: step `t` of row `i` is at `t * rows + i`.
 
+pub(crate) mod card;
+
 use sconce_tensor::{Error, Result};
 
 /// The steps of a segment, each column `[time, rows]`.

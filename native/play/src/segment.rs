@@ -1,5 +1,8 @@
 //! Columns of steps that some rows played, from which a policy learns.
 
+mod card;
+
+pub use card::CardSegment;
 use sconce_data::{Batch, Extra, Played};
 use sconce_nn::backbone::State;
 use sconce_nn::heads::NONE;

@@ -1,6 +1,7 @@
 //! Many environments of one world that take their steps together.
 
 mod autoreset;
+mod card;
 mod inputs;
 mod kernel;
 mod options;
@@ -12,6 +13,7 @@ use sconce_tensor::simd::LANES;
 use sconce_tensor::{Error, Result, pool};
 
 pub use autoreset::Autoreset;
+pub use card::{CardEnvs, CardStep, TERMINATED};
 pub(crate) use inputs::{Label, check};
 pub(crate) use kernel::Kernel;
 pub use options::{EnvOptions, EnvSpec, names, spec};

@@ -1,11 +1,14 @@
 //! The state of all environments as plain numbers.
 
+use std::ops::Range;
+
 use sconce_tensor::simd::LANES;
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::Envs;
 use super::shard::status;
+use crate::numbers::Numbers;
 
 /// The state of [`Envs`]. Environments that are restored from it continue with the same bits. Episodes and sums of
 /// reward terms that the caller has not taken are not part of it.
@@ -28,6 +31,76 @@ pub struct EnvSnapshot {
     pub returns: Vec<f32>,
     /// Stacked observations, `[rows, observation_size]`, or empty without stacking.
     pub stack: Vec<f32>,
+}
+
+impl From<EnvSnapshot> for Numbers {
+    fn from(snapshot: EnvSnapshot) -> Self {
+        let EnvSnapshot { env: _, seed, states, steps, episodes, ended, returns, stack } = snapshot;
+        let mut all = Numbers::default();
+        all.put_word("seed", seed);
+        for (name, words) in [("steps", steps), ("episodes", episodes), ("ended", ended)] {
+            all.put_words(name, &words);
+        }
+        for (name, numbers) in [("states", states), ("returns", returns), ("stack", stack)] {
+            all.put(name, numbers);
+        }
+        all
+    }
+}
+
+impl EnvSnapshot {
+    /// The inverse of the conversion to [`Numbers`], for environments of the world `env`.
+    ///
+    /// # Errors
+    /// `NotFound` or `Corrupt` for other numbers.
+    pub fn of(env: &str, numbers: &Numbers) -> Result<Self> {
+        Ok(EnvSnapshot {
+            env: env.into(),
+            seed: numbers.word("seed")?,
+            states: numbers.get("states")?.to_vec(),
+            steps: numbers.words("steps")?,
+            episodes: numbers.words("episodes")?,
+            ended: numbers.words("ended")?,
+            returns: numbers.get("returns")?.to_vec(),
+            stack: numbers.get("stack")?.to_vec(),
+        })
+    }
+
+    /// The state of some of the environments.
+    #[must_use]
+    pub fn part(&self, envs: Range<usize>) -> Self {
+        EnvSnapshot {
+            env: self.env.clone(),
+            seed: self.seed,
+            states: self.of_envs(&self.states, &envs),
+            steps: self.of_envs(&self.steps, &envs),
+            episodes: self.of_envs(&self.episodes, &envs),
+            ended: self.of_envs(&self.ended, &envs),
+            returns: self.of_envs(&self.returns, &envs),
+            stack: self.of_envs(&self.stack, &envs),
+        }
+    }
+
+    fn of_envs<T: Copy>(&self, column: &[T], envs: &Range<usize>) -> Vec<T> {
+        let width = column.len() / self.steps.len().max(1);
+        column[envs.start * width..envs.end * width].to_vec()
+    }
+
+    /// The state of environments of which these are the parts, in order.
+    #[must_use]
+    pub fn joined(parts: Vec<Self>) -> Self {
+        let mut parts = parts.into_iter();
+        let mut all = parts.next().unwrap_or_default();
+        for part in parts {
+            all.states.extend(part.states);
+            all.steps.extend(part.steps);
+            all.episodes.extend(part.episodes);
+            all.ended.extend(part.ended);
+            all.returns.extend(part.returns);
+            all.stack.extend(part.stack);
+        }
+        all
+    }
 }
 
 impl Envs {

@@ -33,13 +33,7 @@ struct Draw {
   __device__ bool deterministic() const { return flags & 1; }
   __device__ bool deterministic_buttons() const { return flags & 3; }
 
-  __device__ float uniform(unsigned index) const {
-    const Words words = philox({{index / 4, 0, step0, step1}}, key0, key1);
-    // Selected without an array index, which would put the words in local memory.
-    const unsigned lower = index % 2 == 0 ? words.of[0] : words.of[1];
-    const unsigned upper = index % 2 == 0 ? words.of[2] : words.of[3];
-    return unit(index % 4 < 2 ? lower : upper);
-  }
+  __device__ float uniform(unsigned index) const { return uniform_at(index, key0, key1, step0, step1); }
 };
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

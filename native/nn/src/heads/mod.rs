@@ -5,9 +5,11 @@ mod choose;
 mod on_card;
 mod packed;
 mod prior;
+mod sample;
 
 pub(crate) use packed::Packed;
 pub(crate) use prior::Read;
+pub use sample::{CardHeads, Chosen};
 use sconce_tensor::{Tensor, tensor};
 
 pub use crate::head::NONE;

@@ -33,6 +33,24 @@ impl Policy {
         Ok(Placed { prior: self.heads.prior_reads(rows, &frames.previous)?, ..self.input(frames)? })
     }
 
+    /// Frames `[batch, 1]` of continuous features `[batch, continuous_width]` that are already on the device of the
+    /// weights.
+    ///
+    /// # Errors
+    /// `Mismatch` for another width, `Unavailable` for a policy that also reads ids or previous actions.
+    pub fn placed(&self, continuous: &Tensor) -> Result<Placed> {
+        let (batch, width) = continuous.dims2()?;
+        if width != self.continuous {
+            return Err(Error::mismatch("continuous features", self.continuous, width));
+        }
+        if !self.slots.is_empty() || self.spec.heads.prior {
+            let what = "frames of numbers alone".into();
+            let reason = "the policy also reads ids or previous actions".into();
+            return Err(Error::Unavailable { what, reason });
+        }
+        Ok(Placed { shape: (batch, 1), continuous: continuous.clone(), ids: vec![], prior: vec![] })
+    }
+
     /// Uploads frames to the device of the weights, without the inputs of priors.
     pub(super) fn input(&self, frames: &Frames) -> Result<Placed> {
         let (continuous, ids) = self.read(frames)?;

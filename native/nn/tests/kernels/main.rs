@@ -11,5 +11,6 @@ mod launch;
 #[path = "../../../ops/tests/kernels/memory.rs"]
 #[allow(dead_code, reason = "other kernels take other numbers")]
 mod memory;
+mod sample;
 
 use launch::{Kernels, Shape, assert_near};

@@ -277,7 +277,7 @@ fn reward_terms_are_means_of_the_first_seat_in_self_play_and_missing_in_a_league
     let policy = Policy::init_orthogonal(&mlp(), alone.machine.seed).unwrap();
     let mut player = Player::new(&alone.env("duel"), &policy).unwrap();
     player.play(&policy, Rollout { steps: 512, stride: 8 }).unwrap();
-    let sums = player.take_terms();
+    let sums = player.take_terms().unwrap();
     assert!(sums.iter().any(|sum| *sum != 0.0), "{sums:?}");
     let names = player.spec().reward_terms.iter().map(|name| name.to_string());
     let wanted = names.zip(sums.iter().map(|sum| sum / (32.0 * 512.0))).collect();

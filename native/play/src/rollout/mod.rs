@@ -6,6 +6,7 @@
 
 mod actor;
 mod arena;
+mod card;
 mod frames;
 mod saved;
 mod seated;
@@ -28,9 +29,11 @@ pub(crate) use seated::{Seated, Seen};
 pub(crate) use shard::Shard;
 
 use crate::heads::Choosing;
-use crate::segment::Segment;
+use crate::returns::Discounts;
+use crate::segment::{CardSegment, Segment};
 use crate::side_by_side::side_by_side;
 use actor::Actor;
+use card::CardPlayer;
 use shard::Play;
 
 /// The most shards of a rollout.
@@ -46,6 +49,8 @@ fn shards(environments: usize) -> usize {
 /// Environments in which a policy plays, and its memories in them.
 pub struct Player {
     pub(crate) shards: Vec<Shard>,
+    /// The environments, if they are on a card; then there are no shards.
+    card: Option<CardPlayer>,
     spec: EnvSpec,
     seed: u64,
     /// Number of rows of all shards.
@@ -94,12 +99,42 @@ impl Player {
             rows += shard.envs.rows();
             all.push(shard);
         }
-        Ok(Player { shards: all, spec, seed: options.seed, rows, steps: 0 })
+        Ok(Player { shards: all, card: None, spec, seed: options.seed, rows, steps: 0 })
     }
 
     /// A player without environments, for a run whose games are live.
     pub(crate) fn idle(spec: EnvSpec, rows: usize) -> Self {
-        Player { shards: vec![], spec, seed: 0, rows, steps: 0 }
+        Player { shards: vec![], card: None, spec, seed: 0, rows, steps: 0 }
+    }
+
+    /// Environments on the card of a policy, for rollouts of `steps` steps. Their games are those of [`new`](Self::new),
+    /// up to rounding errors.
+    ///
+    /// # Errors
+    /// `Mismatch` for a Spec that does not fit the environments; `Unavailable` for environments, heads or a policy without
+    /// a form on a card.
+    pub fn on_card(options: &EnvOptions, policy: &Policy, steps: usize) -> Result<Self> {
+        fits(policy.spec(), &sconce_env::spec(options)?)?;
+        let card = CardPlayer::new(options, policy, steps)?;
+        let (spec, rows, seed) = (card.spec().clone(), card.rows(), options.seed);
+        Ok(Player { shards: vec![], card: Some(card), spec, seed, rows, steps: 0 })
+    }
+
+    /// Whether the environments are on a card.
+    pub fn is_on_card(&self) -> bool {
+        self.card.is_some()
+    }
+
+    /// Plays a rollout on the card of the environments, and computes its advantages there.
+    ///
+    /// # Errors
+    /// `NotFound` for environments on a CPU; `NonFinite` for a logit, a reward or a value that is not finite.
+    pub fn play_on_card(&mut self, policy: &Policy, discounts: Discounts) -> Result<CardSegment> {
+        let rng = Rng::new(self.seed, "play.sample", 0);
+        let card = self.card.as_mut().ok_or_else(|| Error::not_found("environments on a card"))?;
+        let segment = card.play(policy, rng, self.steps, discounts)?;
+        self.steps += segment.steps as u64;
+        Ok(segment)
     }
 
     /// The description of the environments.
@@ -160,11 +195,13 @@ impl Player {
         self.shards.iter().flat_map(|shard| shard.envs.members()).collect()
     }
 
-    /// The episodes that ended since the last call, by environment; with opponents, only those against them.
-    pub fn episodes(&mut self) -> Vec<Episode> {
+    /// The episodes that ended since the last call, by environment; with opponents, only those against them. Of
+    /// environments on a card these are the last ones, and the second number is that of the others.
+    pub fn episodes(&mut self) -> (Vec<Episode>, u64) {
         let mut all = vec![];
         self.shards.iter_mut().for_each(|shard| shard.envs.episodes(&mut all));
-        all
+        let others = self.card.as_mut().map_or(0, |card| card.episodes(&mut all));
+        (all, others)
     }
 
     /// Lets a teacher read all observations from now on.
@@ -203,12 +240,18 @@ impl Player {
     }
 
     /// Sums of each reward term since the last call.
-    pub fn take_terms(&mut self) -> Vec<f64> {
+    ///
+    /// # Errors
+    /// Those of a copy from a card.
+    pub fn take_terms(&mut self) -> Result<Vec<f64>> {
+        if let Some(card) = &mut self.card {
+            return card.take_terms();
+        }
         let mut all = vec![0.0; self.spec.reward_terms.len()];
         for shard in &mut self.shards {
             all.iter_mut().zip(shard.envs.take_terms()).for_each(|(sum, own)| *sum += own);
         }
-        all
+        Ok(all)
     }
 }
 

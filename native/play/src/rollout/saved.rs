@@ -17,6 +17,10 @@ impl Player {
     pub fn numbers(&self) -> Result<Numbers> {
         let mut all = Numbers::default();
         all.put_word("steps", self.steps);
+        if let Some(card) = &self.card {
+            let shards = card.numbers()?.into_iter().enumerate();
+            shards.for_each(|(i, own)| all.nest(&format!("{i}."), own));
+        }
         for (i, shard) in self.shards.iter().enumerate() {
             all.nest(&format!("{i}."), shard.numbers()?);
         }
@@ -30,6 +34,10 @@ impl Player {
     pub fn restore(&mut self, numbers: &Numbers, policy: &Policy) -> Result<()> {
         for (i, shard) in self.shards.iter_mut().enumerate() {
             shard.restore(&numbers.nested(&format!("{i}.")), policy)?;
+        }
+        if let Some(card) = &mut self.card {
+            let shards = (0..card.shards()).map(|i| numbers.nested(&format!("{i}.")));
+            card.restore(&shards.collect::<Vec<_>>())?;
         }
         self.steps = numbers.word("steps")?;
         Ok(())

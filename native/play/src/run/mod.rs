@@ -3,6 +3,7 @@
 //! Every random number is a function of seed, step and row, so a run that resumes from `last.safetensors` gives the
 //! bits of the uninterrupted run.
 
+mod card;
 mod first;
 mod games;
 mod progress;
@@ -18,7 +19,8 @@ use std::time::Instant;
 
 use sconce_env::{EnvOptions, Host};
 use sconce_nn::{Policy, Spec};
-use sconce_tensor::{Error, Result, memory, pool};
+use sconce_tensor::device::Caching;
+use sconce_tensor::{Error, Result, device, memory, pool};
 use sconce_train::eval::pool_of;
 use sconce_train::run::Folder;
 
@@ -113,6 +115,7 @@ struct Run<'a> {
     clock: Clock,
     /// Update of the last saved state.
     saved: Option<u64>,
+    _caching: Caching,
 }
 
 /// The time of a run, with the time before this process.
@@ -144,10 +147,18 @@ impl<'a> Run<'a> {
             None => first_policy(task.spec, options)?,
         };
         games::check(options, task.inbox.is_some())?;
+        let device = device::named(&options.machine.device)?;
+        if device.is_cuda() {
+            card::check(task, options, &policy)?;
+        }
+        let policy = policy.on(&device)?;
         let league = league_of(task, options, folder.path(), earlier.as_ref())?;
         let world = task.world(options);
         let mut player = match (task.inbox, &league) {
             (Some(_), _) => Player::idle(live_spec(task, &policy)?, options.world.environments),
+            (None, None) if device.is_cuda() => {
+                Player::on_card(&world, &policy, options.rollout.rollout_steps)?
+            }
             (None, None) => Player::new(&world, &policy)?,
             (None, Some(_)) => Player::against(&world, &policy, options.league.self_play_share)?,
         };
@@ -159,7 +170,9 @@ impl<'a> Run<'a> {
             };
             return Err(Error::mismatch("target_return", "one seat that learns", got));
         }
-        memory::room("a rollout", rollout_bytes(&policy, options, player.rows())?)?;
+        if !player.is_on_card() {
+            memory::room("a rollout", rollout_bytes(&policy, options, player.rows())?)?;
+        }
         if let Some(teacher) = &teacher {
             player.teach(teacher.policy())?;
         }
@@ -202,6 +215,7 @@ impl<'a> Run<'a> {
             best: None,
             clock,
             saved: None,
+            _caching: Caching::on(&device),
         };
         run.tell_start();
         Ok(run)
@@ -260,6 +274,9 @@ impl<'a> Run<'a> {
         let rollout = &self.options.rollout;
         let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
         let policy = self.policy()?;
+        if self.player.is_on_card() {
+            return self.update_on_card(&policy, begun);
+        }
         self.meet(&policy)?;
         let (update, cancel) = (self.progress.updates, self.cancel);
         let (clock, budget) = (self.clock, self.budget());
@@ -279,9 +296,19 @@ impl<'a> Run<'a> {
         let played = begun.elapsed().as_secs_f64();
         let done = self.progress.updates as f64 / self.updates.max(1) as f64;
         let updated = self.learner.learn(&segments, self.progress.updates, done)?;
-        self.count(updated, [played, begun.elapsed().as_secs_f64()], done);
+        self.count(updated, [played, begun.elapsed().as_secs_f64()], done)?;
         // Its mean return has the episodes that this policy has just played.
         self.keep_best(&policy)
+    }
+
+    /// [`update`](Self::update) with environments, policy and update on a card, which only figures leave.
+    fn update_on_card(&mut self, policy: &Policy, begun: Instant) -> Result<()> {
+        let segment = self.player.play_on_card(policy, self.options.discounts())?;
+        let played = begun.elapsed().as_secs_f64();
+        let done = self.progress.updates as f64 / self.updates.max(1) as f64;
+        let updated = self.learner.learn_on_card(&segment, self.progress.updates, done)?;
+        self.count(updated, [played, begun.elapsed().as_secs_f64()], done)?;
+        self.keep_best(policy)
     }
 
     /// Computes the advantages of segments.
@@ -303,8 +330,13 @@ impl<'a> Run<'a> {
         Policy::from_weights(&spec, policy.weights().clone())
     }
 
-    fn count(&mut self, mut updated: Updated, [played, seconds]: [f64; 2], done: f64) {
-        let (mut episodes, terms) = (self.player.episodes(), self.player.take_terms());
+    fn count(
+        &mut self,
+        mut updated: Updated,
+        [played, seconds]: [f64; 2],
+        done: f64,
+    ) -> Result<()> {
+        let ((mut episodes, others), terms) = (self.player.episodes(), self.player.take_terms()?);
         if let Some(live) = &mut self.live {
             episodes = live.take_episodes();
             let figures = live.take_figures().map(|(name, figure)| (name.to_string(), figure));
@@ -322,7 +354,7 @@ impl<'a> Run<'a> {
         progress.updates += 1;
         progress.steps = self.live.as_ref().map_or(self.player.steps(), Live::steps);
         progress.seconds = self.clock.seconds();
-        progress.count(&episodes);
+        progress.count(&episodes, others);
         let point = Point {
             updates: progress.updates,
             steps: progress.steps,
@@ -344,6 +376,7 @@ impl<'a> Run<'a> {
         };
         (self.events)(Event::Update { updates_in_all: self.updates, point: point.clone() });
         progress.add(point, self.updates.div_ceil(MOST_POINTS));
+        Ok(())
     }
 
     /// Means of the reward terms of the first seat per step of an environment. In a league there are none: the first

@@ -77,9 +77,9 @@ pub struct Point {
 }
 
 impl Progress {
-    /// Counts episodes.
-    pub(super) fn count(&mut self, episodes: &[Episode]) {
-        self.episodes += episodes.len() as u64;
+    /// Counts episodes, and the number of others that ended before them.
+    pub(super) fn count(&mut self, episodes: &[Episode], others: u64) {
+        self.episodes += episodes.len() as u64 + others;
         self.recent.extend(episodes.iter().map(|episode| (episode.ret, episode.length)));
         let old = self.recent.len().saturating_sub(RECENT);
         self.recent.drain(..old);

@@ -23,7 +23,7 @@ mod rows;
 mod sums;
 pub mod teacher;
 
-pub use card::{OnCard, PlacedRows};
+pub use card::{OnCard, PlacedRows, add_parts};
 pub use companion::Companion;
 pub use figures::{Figures, figures};
 pub use objectives::Objectives;

@@ -37,7 +37,10 @@ impl Denominators {
     }
 
     /// Denominators of `count` rows of nonzero weight, whose weights add up to `weight`.
-    pub(super) fn of_rows(count: usize, weight: f64) -> Result<Self> {
+    ///
+    /// # Errors
+    /// `OutOfRange` without a row.
+    pub fn of_rows(count: usize, weight: f64) -> Result<Self> {
         match count {
             0 => Err(Error::out_of_range("rows of weight above 0", 0.0, 1.0, f64::INFINITY)),
             _ => Ok(Self {

@@ -3,6 +3,7 @@
 mod learn;
 mod metrics;
 mod pass;
+mod placed;
 mod recording;
 mod replay;
 mod stepper;

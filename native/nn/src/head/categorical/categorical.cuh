@@ -1,4 +1,4 @@
-// Loss, entropy and gradient of a choice of one class.
+// Loss, entropy and gradient of a choice of one class, and the choice itself.
 #pragma once
 #include "head.cuh"
 
@@ -44,6 +44,30 @@ template <typename T> __device__ Pair categorical(const Row<T> &row, const Terms
     write(row.gradient + i, within(x, row.clamp, i == target ? own_slope : slope));
   }
   return {factor * nll, entropy};
+}
+
+// The class at which the cumulative probability passes a number in [0, 1), by one thread.
+__device__ inline int class_at(const float *x, int count, float uniform) {
+  int best = 0;
+  for (int i = 1; i < count; i++)
+    if (x[i] > x[best]) best = i;
+  double total = 0.0;
+  for (int i = 0; i < count; i++) total += expf(x[i] - x[best]);
+  double left = uniform * total;
+  for (int i = 0; i < count; i++) {
+    left -= expf(x[i] - x[best]);
+    if (left < 0.0) return i;
+  }
+  return best;
+}
+
+// Negative log-likelihood of a class, by one thread.
+__device__ inline double nll_of_class(const float *x, int count, int target) {
+  float top = x[0];
+  for (int i = 1; i < count; i++) top = fmaxf(top, x[i]);
+  double sum = 0.0;
+  for (int i = 0; i < count; i++) sum += expf(x[i] - top);
+  return log(sum) + top - x[target];
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-// Loss, entropy and gradient of bounded numbers: a Gaussian squashed by tanh.
+// Loss, entropy and gradient of bounded numbers, and the numbers themselves: a Gaussian squashed by tanh.
 #pragma once
 #include "head.cuh"
 
@@ -16,6 +16,35 @@ __device__ inline double held(double slope, float log_std) {
   return log_std > MOST_LOG_STD ? fmax(slope, 0.0) : slope;
 }
 
+// u of a number in its bounds, and log |da/du|.
+struct Inside {
+  double u, log_slope;
+};
+
+__device__ inline Inside inside(float label, float low, float high) {
+  // At a bound u would be infinite.
+  const double width = double(high) - low;
+  const double above = label > low ? double(label) - low : MARGIN * width;
+  const double below = label < high ? double(high) - label : MARGIN * width;
+  return {0.5 * (log(above) - log(below)), log(2.0 * above * below / width)};
+}
+
+__device__ inline double bounded(float log_std) { return fmin(fmax(double(log_std), LEAST_LOG_STD), MOST_LOG_STD); }
+
+// The number that a standard normal number gives.
+__device__ inline float number_of(float mean, float log_std, float normal, const Terms &terms) {
+  const double u = mean + exp(bounded(log_std)) * normal;
+  const double value = terms.low + (double(terms.high) - terms.low) * 0.5 * (tanh(u) + 1.0);
+  return fminf(fmaxf(float(value), terms.low), terms.high);
+}
+
+// Negative log-density of a number.
+__device__ inline double nll_of_number(float mean, float log_std, float label, const Terms &terms) {
+  const Inside at = inside(label, terms.low, terms.high);
+  const double z = (at.u - mean) / exp(bounded(log_std));
+  return 0.5 * z * z + bounded(log_std) + HALF_LOG_TAU + at.log_slope;
+}
+
 // count / 2 means, then count / 2 logarithmic deviations. A label outside the bounds gives NaN.
 template <typename T> __device__ Pair gaussian(const Row<T> &row, const Terms &terms, Pair pull) {
   double loss = 0.0, entropy = 0.0;
@@ -23,13 +52,10 @@ template <typename T> __device__ Pair gaussian(const Row<T> &row, const Terms &t
   for (int i = threadIdx.x % WARP; i < numbers; i += WARP) {
     const float label = row.labels[i], raw = read(row.x + numbers + i);
     const bool is_label = terms.low <= label && label <= terms.high;
-    // At a bound u would be infinite.
-    const double width = double(terms.high) - terms.low;
-    const double above = label > terms.low ? double(label) - terms.low : MARGIN * width;
-    const double below = label < terms.high ? double(terms.high) - label : MARGIN * width;
-    const double u = 0.5 * (log(above) - log(below)), slope = log(2.0 * above * below / width);
+    const Inside at = inside(label, terms.low, terms.high);
+    const double u = at.u, slope = at.log_slope;
     const bool finite = fabsf(raw) < INFINITY;
-    const double log_std = finite ? fmin(fmax(double(raw), LEAST_LOG_STD), MOST_LOG_STD) : NAN, std = exp(log_std);
+    const double log_std = finite ? bounded(raw) : NAN, std = exp(log_std);
     const double z = is_label ? (u - read(row.x + i)) / std : NAN;
     loss += 0.5 * z * z + log_std + HALF_LOG_TAU + slope;
     entropy += log_std + HALF_LOG_TAU + 0.5;

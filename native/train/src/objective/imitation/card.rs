@@ -6,9 +6,9 @@ use sconce_tensor::device::launch::{Launch, overwrite, suffix, unwritten};
 use sconce_tensor::{DType, Tensor};
 
 use super::table::Table;
+use crate::objective::card::add_parts;
 use crate::objective::{Denominators, OnCard, PlacedRows};
 
-const WARP: usize = 32;
 /// Threads of a block.
 const THREADS: usize = 256;
 /// Rows of a part.
@@ -66,11 +66,7 @@ impl Loss {
         // SAFETY: the launch is what loss.cu requires: a block for each part of each head.
         unsafe { launch.run([n.div_ceil(ROWS), heads, 1], [THREADS, 1, 1], 0) }?;
 
-        let launch = Launch::of(LOSS, "loss_totals", &logits)?.tensor(&parts)?;
-        let launch = launch.tensor(&self.totals)?.int(parts.dim(0)?).int(heads * SUMS);
-        let warps = (heads * SUMS * WARP).div_ceil(THREADS);
-        // SAFETY: the launch is what loss.cu requires: a warp for each sum.
-        unsafe { launch.int(add.into()).run([warps, 1, 1], [THREADS, 1, 1], 0) }
+        add_parts(&parts, &self.totals, add)
     }
 }
 

@@ -1,0 +1,4 @@
+#include "emulate.h"
+#include "places.cu"
+
+EMULATED(wanted_places)

@@ -1,0 +1,4 @@
+#include "emulate.h"
+#include "sample.cu"
+
+EMULATED(sample)
