@@ -178,11 +178,6 @@ defmodule Sconce.Policy do
     do: with({:ok, device} <- Device.resolve(choice), do: to(policy, device))
 
   # Initialized and loaded weights are on the CPU first.
-  @doc false
-  # The policy of another native handle, on the device of this one.
-  @spec with_ref(t, reference) :: {:ok, t} | {:error, Error.t()}
-  def with_ref(%__MODULE__{device: device}, ref), do: wrap(ref, device)
-
   defp place(ref, %Device{kind: :cpu} = device), do: wrap(ref, device)
   defp place(ref, device), do: move(ref, device)
 

@@ -415,9 +415,10 @@ defmodule Sconce.Rollout do
   defp swap(%{version: version} = state) do
     with {:ok, {newest, ref}} when newest != version <- Native.inbox_newest(state.inbox),
          {:ok, %{policy: policy}} <- Serving.info(state.serving),
-         # Its Spec has the statistics of the run.
-         {:ok, policy} <- Policy.with_ref(policy, ref),
-         :ok <- Serving.swap(state.serving, policy) do
+         policy = %Policy{policy | ref: ref},
+         # It has the statistics of the run.
+         {:ok, %{spec: spec}} <- Policy.info(policy),
+         :ok <- Serving.swap(state.serving, %Policy{policy | spec: spec}) do
       %{state | version: newest, error: nil}
     else
       {:error, error} -> failed(state, error)

@@ -182,7 +182,7 @@ impl Live {
     ) -> Result<Segment> {
         let mut running = self.episodes.take(&recorded);
         let (number, over) = (recorded.number, recorded.over);
-        running.decisions = recorded.before + recorded.steps() as u64;
+        running.decisions = recorded.before.saturating_add(recorded.steps() as u64);
         running.update = update;
         let spec = policy.spec();
         let mut segment = segment(spec, heads, zero, recorded, &self.weights)?;
