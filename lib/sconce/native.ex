@@ -162,7 +162,7 @@ defmodule Sconce.Native do
   def env_state(_env, _at), do: unavailable(:state)
   def env_steps(_env), do: unavailable(:env)
   def env_play(_reference, _policy, _options, _host, _play, _traced), do: unavailable(:play)
-  def inbox_new(_spec, _capacity), do: unavailable(:rollout)
+  def inbox_new(_spec, _terms, _capacity), do: unavailable(:rollout)
   def inbox_offer(_inbox, _segments), do: unavailable(:rollout)
   def inbox_take(_inbox, _most), do: unavailable(:rollout)
   def inbox_counts(_inbox), do: unavailable(:rollout)

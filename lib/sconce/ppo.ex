@@ -32,7 +32,7 @@ defmodule Sconce.PPO do
   | `last.safetensors` | the latest state: weights, optimiser, environments, memories and random numbers |
   | `run.json` | environment, Spec and options |
   | `report.json`, `curve.svg` | report and learning curve, at the end |
-  | `first.safetensors` | the weights that a live run begins with |
+  | `first.safetensors` | the weights that a live run begins with; none if it begins with new ones |
   | `league/self-*.safetensors` | past selves, with the number of their updates |
 
   ## Opponents

@@ -21,6 +21,11 @@ defmodule Sconce.Rollout do
       doc:
         "Rollout of another node, to which segments go and from which weights come: a pid or `{name, node}`."
     ],
+    reward_terms: [
+      type: {:or, [nil, {:list, :atom}]},
+      default: nil,
+      doc: "Names of the terms of a reward; without it a reward is one number."
+    ],
     capacity: [
       type: :pos_integer,
       default: 65_536,
@@ -73,6 +78,26 @@ defmodule Sconce.Rollout do
   A `:mask` of a decision is recorded with it. The policy needs a value (`value_head: true`), and sessions draw from the policy as it is: an option that changes the
   draw is refused.
 
+  ## Reward terms
+
+      {:ok, rollout} = Sconce.Rollout.start_link(serving: serving, reward_terms: [:damage, :stock])
+      weights = [damage: 0.01, stock: 1.0]
+      {:ok, run} = Sconce.PPO.start_link(env: {:live, rollout}, out: "run", reward_weights: weights)
+
+      :ok = Sconce.Rollout.reward(session, %{damage: 12})
+
+  Games report terms, and the run weighs them: the weights of a run say nothing to the games, which go on as they are.
+  `rewards` of an update has the mean of each term per decision, before its weight; returns of episodes have the weights.
+  Without `:reward_terms` there is one term, `reward`.
+
+  ## Statistics and a teacher
+
+  `:normalise_observations`, `:normalise_rewards` and `:teacher` work as in environments. Frames are recorded as they are,
+  and the run normalises them by its present statistics, which the serving gets with the weights. The policy of the serving
+  must then be new, with frames that are plain vectors; the run begins with new weights, and observes the decisions of one
+  update before the first one. Sums of an episode, such as the memory of a teacher, go on from segment to segment, and
+  begin again at zero after a segment that was dropped. A teacher reads the same frames as the policy.
+
   ## Lag
 
   Games go on while the run learns, so a segment may be of older weights. Its recorded likelihoods count, and the ratio to
@@ -84,7 +109,8 @@ defmodule Sconce.Rollout do
 
       {:ok, rollout} = Sconce.Rollout.start_link(serving: serving, learner: {MyApp.Rollout, :"learner@host"})
 
-  Segments go there as binaries, and weights come back. A full queue of the learner is asked again later, while games go
+  Both rollouts need the same `:reward_terms`: segments of other terms are `misfits`. Segments go there as binaries, and
+  weights come back. A full queue of the learner is asked again later, while games go
   on and new segments displace the oldest ones. A node that dies loses its unfinished segments. One that was cut off for a
   while sends its segments when it is back, and the learner counts those that are too old.
 
@@ -132,10 +158,13 @@ defmodule Sconce.Rollout do
 
     with {:ok, %{policy: policy, pid: pid}} <- Serving.info(options[:serving]),
          :ok <- here(pid),
-         {:ok, inbox} <- Native.inbox_new(Spec.to_native(policy.spec), options[:capacity]) do
+         terms = options[:reward_terms] || [:reward],
+         spec = Spec.to_native(policy.spec),
+         {:ok, inbox} <- Native.inbox_new(spec, Enum.map(terms, &Spec.text/1), options[:capacity]) do
       state = %{
         serving: options[:serving],
         inbox: inbox,
+        terms: terms,
         learner: learner,
         poll_ms: options[:poll_ms],
         version: nil,
@@ -186,35 +215,72 @@ defmodule Sconce.Rollout do
   Adds a reward to the last decision of a recorded session, or with `frame:` to an earlier one of the episode, by the
   `frame` of its action. `start_link/1` has an example.
 
-  A decision that is no longer held is an error of kind `:not_found`: see `:hold` of `open/2`. A number that is not finite
-  in 32 bits is one of kind `:non_finite`.
+  In a rollout with `:reward_terms` a reward is a map or a keyword list of terms. A term that is not named is 0, and
+  reports of one decision add up:
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, heads: [go: {:bernoulli, 1}], value_head: true]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, serving} = Sconce.Serving.start_link(policy: policy)
+      iex> {:ok, rollout} = Sconce.Rollout.start_link(serving: serving, reward_terms: [:damage, :stock])
+      iex> {:ok, session} = Sconce.Rollout.open(rollout)
+      iex> {:ok, action} = Sconce.Session.act(session, [0.1, 0.2])
+      iex> Sconce.Rollout.reward(session, %{damage: 0.3, stock: -1.0})
+      :ok
+      iex> Sconce.Rollout.reward(session, [damage: 0.1], frame: action.frame)
+      :ok
+      iex> {:error, error} = Sconce.Rollout.reward(session, %{damaged: 0.1})
+      iex> Exception.message(error)
+      "reward: reward term damaged (the rollout has damage, stock) not found"
+
+  | kind of error | cause |
+  |---|---|
+  | `:not_found` | a decision that is no longer held, see `:hold` of `open/2`, or a term that the rollout does not have |
+  | `:mismatch` | one number, in a rollout with several terms |
+  | `:non_finite` | a number that is not finite in 32 bits |
   """
-  @spec reward(Session.t(), number, keyword) :: :ok | {:error, Error.t()}
+  @spec reward(Session.t(), number | %{atom => number} | keyword(number), keyword) ::
+          :ok | {:error, Error.t()}
   def reward(session, reward, opts \\ [])
 
   # Once a frame, so without options none are checked.
-  def reward(%Session{ref: ref}, reward, []) when is_number(reward),
-    do: Native.session_reward(ref, nil, float!(reward))
+  def reward(%Session{ref: ref}, reward, []),
+    do: Native.session_reward(ref, nil, numbers!(reward))
 
-  def reward(%Session{ref: ref}, reward, opts) when is_number(reward) do
+  def reward(%Session{ref: ref}, reward, opts) do
     [frame: frame] =
       Options.validate!(opts, frame: [type: {:or, [nil, :pos_integer]}, default: nil])
 
-    Native.session_reward(ref, frame, float!(reward))
+    Native.session_reward(ref, frame, numbers!(reward))
   end
 
-  def reward(%Session{}, reward, _opts), do: refuse(reward)
   def reward(other, _reward, _opts), do: Options.argument!("session", other, "a session")
 
-  defp float!(reward) do
-    reward / 1
+  defp numbers!(reward) when is_number(reward), do: float!(reward, reward)
+
+  defp numbers!(reward) when is_map(reward) when length(reward) >= 0 do
+    for term <- if(is_map(reward), do: Map.to_list(reward), else: reward) do
+      case term do
+        {name, number} when is_atom(name) and is_number(number) ->
+          {Atom.to_string(name), float!(number, reward)}
+
+        _other ->
+          refuse(reward)
+      end
+    end
+  end
+
+  defp numbers!(reward), do: refuse(reward)
+
+  defp float!(number, reward) do
+    number / 1
   rescue
     # A whole number beyond all floats.
     ArithmeticError -> refuse(reward)
   end
 
   @spec refuse(term) :: no_return
-  defp refuse(reward), do: Options.argument!("reward", reward, "a number")
+  defp refuse(reward),
+    do: Options.argument!("reward", reward, "a number, or a map of terms to numbers")
 
   @doc """
   Ends the episode of a recorded session, by the rules of the game (`:terminated`) or by a limit (`:truncated`), and begins
@@ -284,7 +350,9 @@ defmodule Sconce.Rollout do
   def handle_call(:source, _from, state) do
     answer =
       with {:ok, %{policy: policy}} <- Serving.info(state.serving),
-           do: {:ok, %{serving: state.serving, policy: policy, inbox: state.inbox}}
+           do:
+             {:ok,
+              %{serving: state.serving, policy: policy, inbox: state.inbox, terms: state.terms}}
 
     {:reply, answer, state}
   end
@@ -347,7 +415,10 @@ defmodule Sconce.Rollout do
   defp swap(%{version: version} = state) do
     with {:ok, {newest, ref}} when newest != version <- Native.inbox_newest(state.inbox),
          {:ok, %{policy: policy}} <- Serving.info(state.serving),
-         :ok <- Serving.swap(state.serving, %Policy{policy | ref: ref}) do
+         policy = %Policy{policy | ref: ref},
+         # It has the statistics of the run.
+         {:ok, %{spec: spec}} <- Policy.info(policy),
+         :ok <- Serving.swap(state.serving, %Policy{policy | spec: spec}) do
       %{state | version: newest, error: nil}
     else
       {:error, error} -> failed(state, error)
@@ -366,5 +437,10 @@ defmodule Sconce.Rollout do
   if {:format_status, 1} in GenServer.behaviour_info(:callbacks), do: @impl(true)
   @doc false
   def format_status(status),
-    do: Map.replace_lazy(status, :state, &Map.take(&1, [:serving, :learner, :version, :error]))
+    do:
+      Map.replace_lazy(
+        status,
+        :state,
+        &Map.take(&1, [:serving, :terms, :learner, :version, :error])
+      )
 end

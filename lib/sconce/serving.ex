@@ -241,7 +241,7 @@ defmodule Sconce.Serving do
   Replaces the weights between two batches, without losing requests or the memory of sessions.
 
   Calls that begin after `swap/2` has returned are answered with the new weights. Weights of another Spec are an error
-  of kind `:mismatch`. Weights are not sent to other nodes: a serving on another node takes the path of a checkpoint
+  of kind `:mismatch`; the statistics of a normalised embedding may differ. Weights are not sent to other nodes: a serving on another node takes the path of a checkpoint
   and loads it there, with the errors of `Sconce.Policy.load/2`. An idle session keeps the weights of its last
   decision in memory until its next decision.
 

@@ -37,7 +37,7 @@ options!(
     reward_weights: [
       list: RewardWeight,
       default: nil,
-      doc: "Weights of the environment's reward terms, a keyword list; 1 for a term that is not named.",
+      doc: "Weights of the reward terms, a keyword list; 1 for a term that is not named.",
       type: {:or, [:keyword, nil]}
     ],
     processes: [

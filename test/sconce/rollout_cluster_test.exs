@@ -79,6 +79,18 @@ defmodule Sconce.RolloutClusterTest do
     assert figures(rollout).decisions <= 640
   end
 
+  test "segments of other reward terms are misfits, and those of the same ones come", context do
+    rollout = start_supervised!({Rollout, serving: context.serving, reward_terms: [:alive]})
+    {node, _os_pid} = Cluster.node!()
+    args = [context.path, rollout, 1..2, [poll_ms: 2]]
+    _other = :erpc.call(node, LiveGames, :start_here, args)
+    until(fn -> figures(rollout).misfits > 2 end)
+    assert %{received: 0, waiting: 0} = figures(rollout)
+    args = [context.path, rollout, 3..4, [poll_ms: 2, reward_terms: [:alive]]]
+    _same = :erpc.call(node, LiveGames, :start_here, args)
+    until(fn -> figures(rollout).received > 2 end)
+  end
+
   test "bytes that are no segment are counted and not sent again", context do
     rollout = start_supervised!({Rollout, serving: context.serving})
 

@@ -196,4 +196,128 @@ defmodule Sconce.RolloutTest do
     # Ratios to the recorded likelihoods are near 1 in the first pass, so the divergence is small.
     assert hd(report.history).figures.approx_kl < 0.1
   end
+
+  test "named terms are weighed by the run and reported, and wrong ones have errors that say so" do
+    serving = serving!()
+    rollout = rollout!(serving, reward_terms: [:alive, :time], poll_ms: 1)
+    {:ok, session} = Rollout.open(rollout, steps: 2, hold: 4)
+    for _ <- 1..3, do: {:ok, _} = Session.act(session, [0.1, 0.2, 0.3, 0.4])
+    assert Rollout.reward(session, %{alive: 1, time: -0.5}) == :ok
+    assert Rollout.reward(session, [time: -0.25], frame: 1) == :ok
+    {:error, error} = Rollout.reward(session, %{alife: 1.0})
+    assert Exception.message(error) =~ "reward term alife (the rollout has alive, time)"
+    {:error, error} = Rollout.reward(session, 1.0)
+    assert Exception.message(error) =~ "a number for each of alive, time"
+    {:error, error} = Rollout.reward(session, [time: 1.0e300], frame: 2)
+    assert error.kind == :non_finite and Exception.message(error) =~ "reward term time"
+
+    for wrong <- [
+          %{"alive" => 1.0},
+          %{alive: nil},
+          [1.0],
+          [:alive | 1.0],
+          "alive",
+          ~D[2024-01-01]
+        ] do
+      assert_raise ArgumentError, ~r/a map of terms to numbers/, fn ->
+        Rollout.reward(session, wrong)
+      end
+    end
+
+    Session.close(session)
+    {:error, error} = Rollout.start_link(serving: serving, reward_terms: [:hit, :hit])
+    assert Exception.message(error) =~ "hit twice"
+    {:error, error} = Rollout.start_link(serving: serving, reward_terms: [])
+    assert Exception.message(error) =~ "reward_terms"
+
+    assert_raise ArgumentError, ~r/unknown reward term :tim, did you mean :time/, fn ->
+      out = Scratch.tmp_dir!("live")
+      PPO.start_link(env: {:live, rollout}, out: out, reward_weights: [tim: 1.0])
+    end
+
+    out = Path.join(Scratch.tmp_dir!("live"), "run")
+    all = LiveGames.start(rollout, 1..4, reward: &%{alive: &1, time: -2 * &1})
+    options = [environments: 4, rollout_steps: 32, steps: 128 * 8, max_lag: 100]
+    weights = [reward_weights: [time: 0.25]]
+    {:ok, run} = PPO.start_link([env: {:live, rollout}, out: out] ++ options ++ weights)
+    {:ok, report} = PPO.await(run)
+    for game <- all, do: send(game, :stop)
+    last = List.last(report.history)
+    assert last.rewards == %{alive: 1.0, time: -2.0}
+    # Each step counts 1 - 2 / 4.
+    assert_in_delta report.mean_return, 0.5 * last.mean_length, 1.0e-6
+  end
+
+  test "a live run normalises, stays close to a teacher, and its serving gets the statistics" do
+    dir = Scratch.tmp_dir!("live")
+    teacher = Path.join(dir, "teacher.safetensors")
+    own = Keyword.take(@spec_options, [:embedding, :heads])
+    {:ok, policy} = Policy.init(own ++ [backbone: :gru, hidden_size: 8], seed: 3)
+    :ok = Policy.save(policy, teacher)
+    serving = serving!()
+    rollout = rollout!(serving, poll_ms: 1)
+    out = Path.join(dir, "run")
+    all = games(rollout, 4)
+
+    options = [
+      environments: 4,
+      rollout_steps: 32,
+      steps: 128 * 4,
+      max_lag: 100,
+      normalise_observations: true,
+      normalise_rewards: true,
+      teacher: teacher
+    ]
+
+    {:ok, run} = PPO.start_link([env: {:live, rollout}, out: out] ++ options)
+    {:ok, report} = PPO.await(run)
+    assert report.updates == 4
+    for point <- report.history, do: assert(point.figures.teacher_kl > 0)
+    assert {:normalised, statistics} = report.spec.embedding
+    refute File.exists?(Path.join(out, "first.safetensors"))
+    {:ok, stored} = Policy.load(Path.join(out, "last.safetensors"))
+    assert stored.spec == report.spec
+
+    # The games go on with the last weights and their statistics.
+    served = fn -> serving |> Serving.info() |> elem(1) |> then(& &1.policy.spec.embedding) end
+
+    assert Enum.any?(1..200, fn _ ->
+             Process.sleep(10) && served.() == {:normalised, statistics}
+           end)
+
+    {:ok, session} = Serving.open(serving, seed: 1)
+    {:ok, alone} = Session.open(stored, seed: 1)
+    frame = [0.3, -0.2, 0.1, 0.4]
+    {:ok, one} = Session.act(session, frame, logits: true)
+    {:ok, other} = Session.act(alone, frame, logits: true)
+    assert one.logits == other.logits
+
+    {:ok, longer} = PPO.start_link(resume: true, out: out, env: {:live, rollout}, steps: 128 * 6)
+
+    {:ok, more} = PPO.await(longer)
+    for game <- all, do: send(game, :stop)
+    assert more.updates == 6
+    assert {:normalised, later} = more.spec.embedding
+    assert later != statistics
+
+    # Weights that have learned, and frames of another game.
+    {:ok, run} =
+      PPO.start_link(
+        env: {:live, rollout},
+        out: Path.join(dir, "other"),
+        normalise_observations: true
+      )
+
+    assert {:error, error} = PPO.await(run)
+    assert Exception.message(error) =~ "normalise_observations"
+    {:ok, narrow} = Policy.init(embedding: {:vector, 3}, heads: own[:heads])
+    path = Path.join(dir, "narrow.safetensors")
+    :ok = Policy.save(narrow, path)
+
+    {:ok, run} =
+      PPO.start_link(env: {:live, rollout}, out: Path.join(dir, "third"), teacher: path)
+
+    assert {:error, error} = PPO.await(run)
+    assert Exception.message(error) =~ "embedding of the teacher"
+  end
 end

@@ -4,7 +4,10 @@ defmodule Sconce.Test.LiveGames do
   alias Sconce.{Policy, Rollout, Serving, Session}
   alias Sconce.Test.Worlds.Pole
 
-  @doc "Starts a game for each seed, linked to the caller. A game ends with the message `:stop`."
+  @doc """
+  Starts a game for each seed, linked to the caller. A game ends with the message `:stop`. `reward` makes the report of a
+  reward.
+  """
   def start(rollout, seeds, opts \\ []) do
     for seed <- seeds, do: spawn_link(fn -> play(rollout, seed, opts) end)
   end
@@ -31,30 +34,31 @@ defmodule Sconce.Test.LiveGames do
   end
 
   defp play(rollout, seed, opts) do
+    {reward, opts} = Keyword.pop(opts, :reward, & &1)
     {:ok, session} = Rollout.open(rollout, [seed: seed, steps: 32] ++ opts)
     {seen, state} = Pole.reset(%{seed: seed})
-    loop(rollout, session, seen, state, seed, 0)
+    loop({rollout, session, reward}, seen, state, seed, 0)
   end
 
-  defp loop(rollout, session, seen, state, seed, t) do
+  defp loop({rollout, session, report} = game, seen, state, seed, t) do
     receive do
       :stop -> :ok
     after
       0 ->
         {:ok, action} = Session.act(session, seen)
         {next, reward, over, state} = Pole.step(action.choices, state)
-        :ok = Rollout.reward(session, reward)
+        :ok = Rollout.reward(session, report.(reward))
         if rem(t, 16) == 0, do: breathe(rollout)
 
         case over do
           :running when t < 499 ->
-            loop(rollout, session, next, state, seed, t + 1)
+            loop(game, next, state, seed, t + 1)
 
           how ->
             {how, last} = if how == :running, do: {:truncated, next}, else: {how, nil}
             :ok = Rollout.done(session, how, last)
             {seen, state} = Pole.reset(%{seed: seed + 1000})
-            loop(rollout, session, seen, state, seed + 1000, 0)
+            loop(game, seen, state, seed + 1000, 0)
         end
     end
   end

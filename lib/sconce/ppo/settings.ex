@@ -127,7 +127,8 @@ defmodule Sconce.PPO.Settings do
     if parts != [] or own[:spec],
       do: raise(ArgumentError, "option :spec: a live run has the Spec of its serving")
 
-    with {:ok, %{policy: policy}} <- Rollout.source(rollout),
+    with {:ok, %{policy: policy, terms: terms}} <- Rollout.source(rollout),
+         :ok <- weighted(own[:reward_weights], terms),
          {:ok, path} <- first(policy, own) do
       source = {:ok, {own[:env], policy.spec, own[:environments]}}
       {source, Keyword.put(own, :policy, path)}
@@ -136,8 +137,23 @@ defmodule Sconce.PPO.Settings do
     end
   end
 
-  # The file of the first weights. A folder that has a run is refused later, and not written to.
+  defp weighted(weights, terms) do
+    for {name, _weight} <- weights || [], do: Options.known!(name, terms, "reward term")
+    :ok
+  end
+
+  # Weights that have learned have notes of it. A run that normalises observations refuses them, and begins with new
+  # ones, as it does in environments.
   defp first(policy, own) do
+    with {:ok, %{notes: notes}} <- Policy.info(policy) do
+      if own[:normalise_observations] && !own[:policy] && notes == nil,
+        do: {:ok, nil},
+        else: saved(policy, own)
+    end
+  end
+
+  # The file of the first weights. A folder that has a run is refused later, and not written to.
+  defp saved(policy, own) do
     out = Path.expand(own[:out])
     path = own[:policy] || Path.join(out, "first.safetensors")
 

@@ -1,17 +1,21 @@
 //! Decisions of a live game, recorded while it is played: a segment of an episode, for a learner.
 
+use std::sync::Arc;
+
 use sconce_nn::Spec;
 use sconce_tensor::{Error, Result};
 
 /// The first bytes of a segment.
-const MAGIC: &[u8; 8] = b"SCSEGM01";
+const MAGIC: &[u8; 8] = b"SCSEGM02";
+/// Most terms of a reward.
+pub const MOST_TERMS: usize = 64;
 /// Most numbers of a column, so that a damaged length cannot ask for much memory.
 const MOST: u64 = 1 << 28;
 
 /// Consecutive decisions of one episode. Columns are `[steps, ..]`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Recorded {
-    /// Embedded frames: continuous features.
+    /// Embedded frames: continuous features, before any normalisation.
     pub continuous: Vec<f32>,
     /// Embedded frames: ids.
     pub ids: Vec<u32>,
@@ -21,8 +25,10 @@ pub struct Recorded {
     pub labels: Vec<f32>,
     /// Logits of all heads, the value among them.
     pub logits: Vec<f32>,
-    /// Rewards after the actions.
+    /// Rewards after the actions, `[steps, terms]`, before any weight.
     pub rewards: Vec<f32>,
+    /// Names of the terms of a reward.
+    pub terms: Arc<[String]>,
     /// Version of the weights of each decision.
     pub versions: Vec<u64>,
     /// The memories before every `stride`-th decision, one after the other; empty for a policy without memory.
@@ -33,8 +39,12 @@ pub struct Recorded {
     pub over: Over,
     /// Value after the last decision; 0 after an end by the rules.
     pub next_value: f32,
-    /// Sum of the rewards of the whole episode, and its number of decisions, at its end.
-    pub episode: (f32, u32),
+    /// Sum of each reward term over the whole episode, and its number of decisions, at its end.
+    pub episode: (Vec<f32>, u32),
+    /// Number of the episode, drawn by chance, so that no other episode of any node has it.
+    pub number: u64,
+    /// Decisions of the episode before this segment.
+    pub before: u64,
 }
 
 /// The end of a segment.
@@ -51,6 +61,9 @@ pub enum Over {
 
 /// A place for segments.
 pub trait Sink: Send + Sync {
+    /// Names of the terms of a reward.
+    fn terms(&self) -> Arc<[String]>;
+
     /// Takes a segment.
     fn put(&self, segment: Recorded);
 }
@@ -58,15 +71,20 @@ pub trait Sink: Send + Sync {
 impl Recorded {
     /// Number of decisions.
     pub fn steps(&self) -> usize {
-        self.rewards.len()
+        self.versions.len()
     }
 
-    /// Checks that a policy of `spec`, whose memory has `state` numbers, may have made these decisions.
+    /// Checks that a policy of `spec`, whose memory has `state` numbers, may have made these decisions, and that their
+    /// rewards have these terms.
     ///
     /// # Errors
-    /// `Mismatch` for a segment of another Spec, `OutOfRange` for an action or an id that does not exist, `NonFinite` for
+    /// `Mismatch` for a segment of another Spec or of other terms, `OutOfRange` for an action or an id that does not exist, `NonFinite` for
     /// other numbers that are not finite.
-    pub fn check(&self, spec: &Spec, state: usize) -> Result<()> {
+    pub fn check(&self, spec: &Spec, state: usize, terms: &[String]) -> Result<()> {
+        if *self.terms != *terms {
+            let (expected, got) = (terms.join(", "), self.terms.join(", "));
+            return Err(Error::mismatch("reward terms of a segment", expected, got));
+        }
         self.check_lengths(spec, state)?;
         let slots = spec.embedding.id_slots();
         for ids in self.ids.chunks_exact(slots.len().max(1)) {
@@ -85,7 +103,7 @@ impl Recorded {
             ("logit of a segment", &self.logits),
             ("memory of a segment", &self.states),
             ("value after a segment", &[self.next_value]),
-            ("return of an episode", &[self.episode.0]),
+            ("return of an episode", &self.episode.0),
         ] {
             if let Some(value) = sconce_tensor::simd::non_finite(column) {
                 return Err(Error::NonFinite { what: what.into(), value: value.into() });
@@ -100,13 +118,16 @@ impl Recorded {
             return Err(Error::mismatch("decisions and stride of a segment", "at least one", 0));
         }
         let memories = if state == 0 { 0 } else { steps.div_ceil(self.stride) };
+        let terms = self.terms.len();
+        let returns = if self.over == Over::No { 0 } else { terms };
         for (what, expected, got) in [
             ("features", steps * spec.embedding.continuous_width(), self.continuous.len()),
             ("ids", steps * spec.embedding.num_ids(), self.ids.len()),
             ("previous actions", steps * labels, self.previous.len()),
             ("actions", steps * labels, self.labels.len()),
             ("logits", steps * spec.heads.num_logits(), self.logits.len()),
-            ("versions", steps, self.versions.len()),
+            ("rewards", steps * terms, self.rewards.len()),
+            ("returns", returns, self.episode.0.len()),
             ("memories", memories * state, self.states.len()),
         ] {
             if expected != got {
@@ -124,10 +145,9 @@ impl Recorded {
             Over::Truncated => 2,
         };
         let mut bytes = MAGIC.to_vec();
-        let head = [self.stride as u64, over, self.episode.1.into()];
+        let head = [self.stride as u64, over, self.episode.1.into(), self.number, self.before];
         head.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
         bytes.extend(self.next_value.to_le_bytes());
-        bytes.extend(self.episode.0.to_le_bytes());
         for column in self.floats() {
             bytes.extend((column.len() as u64).to_le_bytes());
             column.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
@@ -136,6 +156,11 @@ impl Recorded {
         self.ids.iter().for_each(|id| bytes.extend(id.to_le_bytes()));
         bytes.extend((self.versions.len() as u64).to_le_bytes());
         self.versions.iter().for_each(|version| bytes.extend(version.to_le_bytes()));
+        bytes.extend((self.terms.len() as u64).to_le_bytes());
+        for name in &*self.terms {
+            bytes.extend((name.len() as u64).to_le_bytes());
+            bytes.extend(name.as_bytes());
+        }
         bytes
     }
 
@@ -155,12 +180,14 @@ impl Recorded {
             2 => Over::Truncated,
             _ => return Err(corrupt("an unknown end")),
         };
-        let (next_value, sum) = (rest.float()?, rest.float()?);
+        let (number, before) = (rest.word()?, rest.word()?);
         let mut segment = Recorded {
             stride: stride.min(MOST) as usize,
             over,
-            next_value,
-            episode: (sum, length.min(u32::MAX.into()) as u32),
+            next_value: rest.float()?,
+            episode: (vec![], length.min(u32::MAX.into()) as u32),
+            number,
+            before,
             ..Recorded::default()
         };
         for column in segment.floats_mut() {
@@ -168,20 +195,21 @@ impl Recorded {
         }
         segment.ids = rest.column(u32::from_le_bytes)?;
         segment.versions = rest.column(u64::from_le_bytes)?;
+        segment.terms = rest.names()?.into();
         match rest.0 {
             [] => Ok(segment),
             _ => Err(corrupt("bytes after its end")),
         }
     }
 
-    fn floats(&self) -> [&Vec<f32>; 6] {
+    fn floats(&self) -> [&Vec<f32>; 7] {
         let Recorded { continuous, previous, labels, logits, rewards, states, .. } = self;
-        [continuous, previous, labels, logits, rewards, states]
+        [continuous, previous, labels, logits, rewards, states, &self.episode.0]
     }
 
-    fn floats_mut(&mut self) -> [&mut Vec<f32>; 6] {
+    fn floats_mut(&mut self) -> [&mut Vec<f32>; 7] {
         let Recorded { continuous, previous, labels, logits, rewards, states, .. } = self;
-        [continuous, previous, labels, logits, rewards, states]
+        [continuous, previous, labels, logits, rewards, states, &mut self.episode.0]
     }
 }
 
@@ -201,6 +229,18 @@ impl Bytes<'_> {
 
     fn float(&mut self) -> Result<f32> {
         self.array().map(f32::from_le_bytes)
+    }
+
+    fn names(&mut self) -> Result<Vec<String>> {
+        let count = self.word()?;
+        if count > MOST_TERMS as u64 {
+            return Err(corrupt("too many reward terms"));
+        }
+        let name = |_| {
+            let bytes = self.column(|[byte]: [u8; 1]| byte)?;
+            String::from_utf8(bytes).map_err(|_| corrupt("a reward term that is no text"))
+        };
+        (0..count).map(name).collect()
     }
 
     fn column<T, const N: usize>(&mut self, of: fn([u8; N]) -> T) -> Result<Vec<T>> {
@@ -248,14 +288,21 @@ mod tests {
             previous: vec![NONE, 1.0],
             labels: vec![1.0, 0.0],
             logits: vec![0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
-            rewards: vec![1.0, -1.0],
+            rewards: vec![1.0, -1.0, 0.5, 0.0],
+            terms: terms(),
             versions: vec![3, u64::MAX],
             states: vec![9.0],
             stride: 2,
             over: Over::Truncated,
             next_value: 0.25,
-            episode: (12.5, 40),
+            episode: (vec![12.5, -3.0], 40),
+            number: u64::MAX,
+            before: 38,
         }
+    }
+
+    fn terms() -> Arc<[String]> {
+        ["hit".to_string(), "touché".to_string()].into()
     }
 
     #[test]
@@ -270,24 +317,36 @@ mod tests {
         assert!(Recorded::from_bytes(&longer).is_err());
         // A huge length asks for no memory.
         let mut huge = bytes.clone();
-        huge[40..48].copy_from_slice(&u64::MAX.to_le_bytes());
+        huge[52..60].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(Recorded::from_bytes(&huge).is_err());
     }
 
     #[test]
     fn what_no_policy_of_the_spec_can_have_decided_is_an_error() {
         let own = spec(2, 2);
-        segment().check(&own, 1).unwrap();
-        assert_eq!(segment().check(&spec(3, 2), 1).unwrap_err().kind().name(), "mismatch");
-        assert_eq!(segment().check(&spec(2, 3), 1).unwrap_err().kind().name(), "mismatch");
-        assert_eq!(segment().check(&own, 2).unwrap_err().kind().name(), "mismatch");
+        segment().check(&own, 1, &terms()).unwrap();
+        let refused = |spec: &Spec, state: usize, terms: &[String]| {
+            segment().check(spec, state, terms).unwrap_err()
+        };
+        for error in [
+            refused(&spec(3, 2), 1, &terms()),
+            refused(&spec(2, 3), 1, &terms()),
+            refused(&own, 2, &terms()),
+        ] {
+            assert_eq!(error.kind().name(), "mismatch");
+        }
+        let said = refused(&own, 1, &terms()[..1]).to_string();
+        assert!(said.contains("expected hit, got hit, touché"), "{said}");
         let changed = |change: fn(&mut Recorded)| {
             let mut bad = segment();
             change(&mut bad);
-            bad.check(&own, 1).unwrap_err().kind().name()
+            bad.check(&own, 1, &terms()).unwrap_err().kind().name()
         };
         assert_eq!(changed(|bad| bad.stride = 0), "mismatch");
         assert_eq!(changed(|bad| bad.ids.push(0)), "mismatch");
+        assert_eq!(changed(|bad| bad.rewards.truncate(2)), "mismatch");
+        assert_eq!(changed(|bad| bad.episode.0.truncate(1)), "mismatch");
+        assert_eq!(changed(|bad| bad.over = Over::No), "mismatch");
         assert_eq!(changed(|bad| bad.labels[0] = 2.0), "out_of_range");
         assert_eq!(changed(|bad| bad.labels[0] = f32::NAN), "out_of_range");
         assert_eq!(changed(|bad| bad.previous[1] = 0.5), "out_of_range");
@@ -297,10 +356,10 @@ mod tests {
             |bad| bad.logits[0] = f32::NAN,
             |bad| bad.states[0] = f32::NAN,
             |bad| bad.next_value = f32::NAN,
-            |bad| bad.episode.0 = f32::NAN,
+            |bad| bad.episode.0[1] = f32::NAN,
         ] {
             assert_eq!(changed(change), "non_finite");
         }
-        assert!(Recorded::default().check(&own, 1).is_err());
+        assert!(Recorded::default().check(&own, 1, &[]).is_err());
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rustler::{Atom, Binary, Env, Reference, Resource, ResourceArc, Term};
+use rustler::{Atom, Binary, Env, NifUntaggedEnum, Reference, Resource, ResourceArc, Term};
 use sconce_data::{Over, Recorded, Sink};
 use sconce_nn::{Policy, Spec, checkpoint};
 use sconce_play::live::Inbox;
-use sconce_serve::session::Recording;
+use sconce_serve::session::{Recording, Reward};
 use sconce_tensor::{Error, Result};
 
 use crate::border::{
@@ -35,13 +35,13 @@ impl InboxHandle {
     }
 }
 
-/// An inbox for segments of policies of this Spec, which holds at most `capacity` decisions.
+/// An inbox for segments of policies of this Spec with rewards of these terms, which holds at most `capacity` decisions.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn inbox_new<'a>(env: Env<'a>, spec: Term<'a>, capacity: usize) -> Term<'a> {
+fn inbox_new<'a>(env: Env<'a>, spec: Term<'a>, terms: Vec<String>, capacity: usize) -> Term<'a> {
     call(env, "rollout", || {
         let spec: Spec = decode(spec)?;
         let state = Policy::init(&spec, 0)?.state_size()?;
-        Ok(ResourceArc::new(InboxHandle(Inbox::new(&spec, state, capacity)?)))
+        Ok(ResourceArc::new(InboxHandle(Inbox::new(&spec, state, &terms, capacity)?)))
     })
 }
 
@@ -135,17 +135,33 @@ fn session_record<'a>(
     })
 }
 
-/// Adds a reward to a decision of the episode, by its number, or to the last one.
+/// Adds a reward to a decision of the episode, by its number, or to the last one. The reward is a float, or a list of
+/// `{term, float}`.
 #[rustler::nif]
-fn session_reward(
-    env: Env,
+fn session_reward<'a>(
+    env: Env<'a>,
     session: Handle<SessionHandle>,
     number: Option<u64>,
-    reward: f64,
-) -> Term {
+    reward: Given<'a>,
+) -> Term<'a> {
     perform(env, "reward", || {
-        Taken::new(env, session.get()?)?.session()?.reward(number, reward as f32)
+        let mut taken = Taken::new(env, session.get()?)?;
+        match reward {
+            Given::Number(reward) => taken.session()?.reward(number, reward as f32),
+            Given::Terms(terms) => {
+                let terms: Vec<(&str, f32)> =
+                    terms.into_iter().map(|(name, number)| (name, number as f32)).collect();
+                taken.session()?.reward(number, Reward::Terms(&terms))
+            }
+        }
     })
+}
+
+/// A reward as a term.
+#[derive(NifUntaggedEnum)]
+enum Given<'a> {
+    Number(f64),
+    Terms(Vec<(&'a str, f64)>),
 }
 
 /// Ends an episode, and begins the next one. The value of a last frame takes a decision.

@@ -41,6 +41,14 @@ impl Spec {
         critic.validate()
     }
 
+    /// Whether both Specs are equal, apart from statistics by which frames are normalised: weights, memories and plain
+    /// frames of one fit the other.
+    pub fn is_alike(&self, other: &Spec) -> bool {
+        let Spec { embedding, backbone, heads, critic } = self;
+        embedding.is_alike(&other.embedding)
+            && (backbone, heads, critic) == (&other.backbone, &other.heads, &other.critic)
+    }
+
     /// True if a backbone processes only whole windows and has no step form.
     pub fn is_window_only(&self) -> bool {
         self.backbone.is_window_only() || self.critic.as_ref().is_some_and(Backbone::is_window_only)

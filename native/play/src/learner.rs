@@ -13,10 +13,10 @@ use sconce_nn::checkpoint::Optimiser;
 use sconce_nn::head::Direction;
 use sconce_nn::spec::Heads;
 use sconce_ops::weights::Weight;
+use sconce_tensor::Result;
 use sconce_tensor::digest::of_file;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::simd::add_assign;
-use sconce_tensor::{Error, Result};
 use sconce_train::objective::teacher::{Factor, Teacher};
 use sconce_train::objective::{Denominators, Figures, Objective, Objectives};
 use sconce_train::step::{Stepper, Task};
@@ -57,14 +57,10 @@ impl Taught {
     /// The teacher that the options of a run name, if they name one.
     ///
     /// # Errors
-    /// Those of reading a policy; `Unavailable` for one whose frames are not plain vectors.
+    /// Those of reading a policy.
     pub fn of(options: &PpoOptions) -> Result<Option<Self>> {
         let Some(path) = &options.weights.teacher else { return Ok(None) };
         let policy = Policy::load(path)?;
-        if policy.spec().embedding.num_ids() > 0 {
-            let (what, reason) = ("a teacher".into(), "its frames are not plain vectors".into());
-            return Err(Error::Unavailable { what, reason });
-        }
         let (digest, factor) = (of_file(path)?, Factor::new(options.teacher_weight(0.0)));
         Ok(Some(Taught { policy: Arc::new(policy), digest, factor }))
     }

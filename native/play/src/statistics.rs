@@ -49,6 +49,19 @@ impl Statistics {
         self.observations.as_mut().map_or(Ok(()), |own| own.add(seen))
     }
 
+    /// Adds observations, `rows [n, width]`, if they are normalised.
+    ///
+    /// # Errors
+    /// Those of [`Normaliser::update`].
+    pub fn observe_rows(&mut self, rows: &[f32]) -> Result<()> {
+        self.observations.as_mut().map_or(Ok(()), |own| own.update(rows))
+    }
+
+    /// Whether observations are normalised, and none has come yet.
+    pub fn are_missing(&self) -> bool {
+        self.observations.as_ref().is_some_and(|own| own.count() == 0.0)
+    }
+
     /// The Spec of a policy that normalises its observations by the present statistics.
     pub fn spec(&self, spec: &Spec) -> Spec {
         let Some(own) = &self.observations else { return spec.clone() };
@@ -83,5 +96,14 @@ impl Statistics {
             }
         }
         Ok(())
+    }
+
+    /// Scales the rewards of consecutive steps of one episode. `sum` is its discounted return before the first one, and
+    /// becomes that after the last one.
+    ///
+    /// # Errors
+    /// Those of [`RewardScale::follow`].
+    pub fn scale_episode(&mut self, sum: &mut f32, rewards: &mut [f32]) -> Result<()> {
+        self.rewards.as_mut().map_or(Ok(()), |scale| scale.follow(sum, rewards))
     }
 }

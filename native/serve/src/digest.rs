@@ -10,9 +10,10 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Digest of the Spec as JSON. The old name `decision_transformer` is kept so that old digests match.
+/// Digest of the Spec as JSON, without statistics of a normalisation, which belong to the weights. The old name `decision_transformer` is kept so that old digests match.
 pub(crate) fn spec_digest(spec: &Spec) -> Result<u64> {
-    let text = serde_json::to_string(spec).map_err(|e| Error::corrupt("Spec", e))?;
+    let spec = Spec { embedding: spec.embedding.plain(), ..spec.clone() };
+    let text = serde_json::to_string(&spec).map_err(|e| Error::corrupt("Spec", e))?;
     let [now, first] =
         ["causal", "decision"].map(|of| format!(r#""backbone":{{"{of}_transformer":"#));
     Ok(digest(text.replacen(&now, &first, 1).as_bytes()))

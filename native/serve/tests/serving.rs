@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sconce_nn::sampling::Sampling;
 use sconce_nn::spec::{
-    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
+    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, Normalised, RecurrentConfig,
 };
 use sconce_nn::{Policy, Spec};
 use sconce_serve::pass::Pass;
@@ -321,6 +321,17 @@ fn weights_change_between_two_batches_and_sessions_keep_their_memory() {
     }
     assert_eq!(serving.swap(model(mlp(), 3)).unwrap_err().kind(), Kind::Mismatch);
     assert_eq!(serving.statistics().report().counted.swaps, 1);
+    // Statistics of a normalisation are a part of the weights.
+    let own = Normalised { mean: vec![0.5, 0.0, -1.0], deviation: vec![2.0, 0.1, 1.0] };
+    let embedding = Embedding::normalised(own);
+    let spec = Spec { embedding, ..new.policy().spec().clone() };
+    let policy = Policy::from_weights(&spec, new.policy().weights().clone()).unwrap();
+    let normalised = Arc::new(Model::new(Arc::new(policy), Format::F32).unwrap());
+    serving.swap(normalised.clone()).unwrap();
+    alone.adopt(&normalised).unwrap();
+    let (_, answer) = act(&serving, 0, served, 10);
+    assert_eq!(answer.unwrap(), alone.act(&frame(10), &Overrides::default()).unwrap());
+    serving.swap(new).unwrap();
     serving.stop();
 }
 

@@ -10,7 +10,7 @@ use sconce_nn::policy::Frames;
 use sconce_nn::sampling::Sampling;
 use sconce_nn::spec::{
     AttentionConfig, Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind, Melee,
-    MlpConfig, RecurrentConfig,
+    MlpConfig, Normalised, RecurrentConfig,
 };
 use sconce_nn::{Policy, Spec};
 use sconce_serve::frames::{self, Beyond};
@@ -982,4 +982,51 @@ fn a_session_adopts_other_weights_and_keeps_its_memory() {
     let mlp = Model::new(vector(backbones()[0].clone()), Format::F32).unwrap();
     let error = open(&policy, Mode::Carry).adopt(&Arc::new(mlp)).unwrap_err();
     assert_eq!(error.kind(), Kind::Mismatch);
+}
+
+#[test]
+fn frames_that_a_window_keeps_are_normalised_by_the_statistics_of_the_present_weights() {
+    let _turn = turn();
+    let [_, lstm, _] = backbones();
+    let plain = policy(Embedding::vector(3), lstm, heads(HeadsKind::Independent));
+    let by = |mean: f32, deviation: f32| {
+        let own = Normalised { mean: vec![mean; 3], deviation: vec![deviation; 3] };
+        let spec = Spec { embedding: Embedding::normalised(own), ..plain.spec().clone() };
+        let policy = Policy::from_weights(&spec, plain.weights().clone()).unwrap();
+        Arc::new(Model::new(Arc::new(policy), Format::F32).unwrap())
+    };
+    let first = Arc::new(Model::new(plain.clone(), Format::F32).unwrap());
+    // The second statistics clip most of these numbers.
+    let models = [first, by(0.0, 0.01), by(1.0, 3.0)];
+    let frame = |t: usize| [t as f32, -2.0, 0.5 * t as f32];
+    for mode in [Mode::Window, Mode::Resync(6)] {
+        let open = |model: &Arc<Model>| Session::over(model.clone(), options(mode)).unwrap();
+        let act = |session: &mut Session, t: usize| {
+            session.act(&frame(t), &Overrides::default()).unwrap().decision.logits
+        };
+        let replayed = |model: &Arc<Model>| {
+            let mut fresh = open(model);
+            (0..6).map(|t| act(&mut fresh, t)).last().unwrap()
+        };
+        let mut session = open(&models[0]);
+        (0..5).for_each(|t| drop(act(&mut session, t)));
+        let snapshot = session.snapshot().unwrap();
+        for model in &models[1..] {
+            // A decision at which the window is read.
+            let mut adopts = open(&models[0]);
+            (0..5).for_each(|t| drop(act(&mut adopts, t)));
+            assert!(adopts.adopt(model).unwrap());
+            let mut restored = open(model);
+            restored.restore(&snapshot).unwrap();
+            let (one, other) = (act(&mut adopts, 5), act(&mut restored, 5));
+            assert_eq!(one, other);
+            if mode == Mode::Window {
+                assert_eq!(one, replayed(model));
+            }
+        }
+    }
+    let wider = vector(backbones()[1].clone());
+    let mut session = Session::over(models[1].clone(), options(Mode::Window)).unwrap();
+    let other = Arc::new(Model::new(wider, Format::F32).unwrap());
+    assert_eq!(session.adopt(&other).unwrap_err().kind(), Kind::Mismatch);
 }

@@ -205,7 +205,10 @@ impl EnvOptions {
     }
 
     /// The weight of each of these terms.
-    pub(crate) fn term_weights<'a>(
+    ///
+    /// # Errors
+    /// `NotFound` for a weight of another term, `NonFinite` and `OutOfRange` for one that is no weight.
+    pub fn term_weights<'a>(
         &self,
         terms: impl Iterator<Item = &'a str> + Clone,
     ) -> Result<Vec<f32>> {

@@ -49,6 +49,22 @@ impl RewardScale {
         Ok(())
     }
 
+    /// Adds the rewards of consecutive steps of one episode to the statistics, then scales each in place, as
+    /// [`step`](Self::step) does for one row. `sum` is the discounted return before the first step, and becomes that
+    /// after the last one.
+    ///
+    /// # Errors
+    /// `NonFinite` for a reward that is not finite, and for a return that overflows.
+    pub fn follow(&mut self, sum: &mut f32, rewards: &mut [f32]) -> Result<()> {
+        check_finite(rewards)?;
+        for reward in rewards {
+            *sum = *sum * self.gamma + *reward;
+            self.statistics.update(&[*sum])?;
+            self.apply(std::slice::from_mut(reward));
+        }
+        Ok(())
+    }
+
     /// Scales rewards in place and leaves the statistics unchanged.
     pub fn apply(&self, rewards: &mut [f32]) {
         let scale = self.factor();
@@ -71,14 +87,19 @@ impl RewardScale {
         if rewards.len() != rows {
             return Err(Error::mismatch("rewards", rows, rewards.len()));
         }
-        if let Some(value) = sconce_tensor::simd::non_finite(rewards) {
-            return Err(Error::NonFinite { what: "reward".into(), value: f64::from(value) });
-        }
+        check_finite(rewards)?;
         match ended.iter().find(|row| **row as usize >= rows) {
             None => Ok(()),
             Some(row) => {
                 Err(Error::out_of_range("ended row", f64::from(*row), 0.0, rows as f64 - 1.0))
             }
         }
+    }
+}
+
+fn check_finite(rewards: &[f32]) -> Result<()> {
+    match sconce_tensor::simd::non_finite(rewards) {
+        None => Ok(()),
+        Some(value) => Err(Error::NonFinite { what: "reward".into(), value: f64::from(value) }),
     }
 }

@@ -111,6 +111,32 @@ impl Embedding {
         }
     }
 
+    /// Whether the numbers of a frame are normalised.
+    pub fn normalises(&self) -> bool {
+        matches!(self.form, Form::Normalised(_))
+    }
+
+    /// Normalises features that [`plain`](Self::plain) has made, in place. No-op without normalisation.
+    ///
+    /// # Shapes
+    /// `continuous [n, continuous_width]`
+    pub fn normalise(&self, continuous: &mut [f32]) {
+        if let Form::Normalised(own) = &self.form {
+            let width = own.mean.len().max(1);
+            continuous.chunks_exact_mut(width).for_each(|row| own.apply(row));
+        }
+    }
+
+    /// Whether both embeddings are equal, apart from statistics by which numbers are normalised.
+    pub fn is_alike(&self, other: &Embedding) -> bool {
+        match (&self.form, &other.form) {
+            (Form::Vector(_) | Form::Normalised(_), Form::Vector(_) | Form::Normalised(_)) => {
+                self.raw_width() == other.raw_width()
+            }
+            (own, other) => own == other,
+        }
+    }
+
     /// The embedding of Melee.
     pub fn melee(options: Melee) -> Self {
         Form::Melee(options).into()

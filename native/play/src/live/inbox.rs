@@ -1,11 +1,11 @@
 //! The place where segments of live games wait for their learner, and where its newest weights wait for the games.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sconce_data::{Recorded, Sink};
+use sconce_data::{MOST_TERMS, Recorded, Sink};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::{Error, Result};
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub struct Counts {
     pub displaced: u64,
     /// Segments that were dropped because their weights were too old.
     pub stale: u64,
-    /// Segments that were dropped because they do not fit the policy.
+    /// Segments that were dropped because they do not fit the policy or the reward terms.
     pub misfits: u64,
     /// Segments that wait.
     pub waiting: u64,
@@ -35,6 +35,8 @@ pub struct Inbox {
     spec: Spec,
     /// Numbers of a memory.
     state_size: usize,
+    /// Names of the terms of a reward.
+    terms: Arc<[String]>,
     /// Most decisions that wait.
     capacity: usize,
     state: Mutex<State>,
@@ -50,15 +52,34 @@ struct State {
 }
 
 impl Inbox {
-    /// An inbox for segments of policies of `spec`, which holds at most `capacity` decisions.
+    /// An inbox for segments of policies of `spec` with rewards of these `terms`, which holds at most `capacity`
+    /// decisions.
     ///
     /// # Errors
-    /// `Mismatch` for a Spec without a value.
-    pub fn new(spec: &Spec, state_size: usize, capacity: usize) -> Result<Arc<Self>> {
+    /// `Mismatch` for a Spec without a value, and for a term that is named twice; `OutOfRange` for no term or too many.
+    pub fn new(
+        spec: &Spec,
+        state_size: usize,
+        terms: &[String],
+        capacity: usize,
+    ) -> Result<Arc<Self>> {
         crate::heads::Choosing::of(&spec.heads)?;
+        if !(1..=MOST_TERMS).contains(&terms.len()) {
+            let (count, most) = (terms.len() as f64, MOST_TERMS as f64);
+            return Err(Error::out_of_range("reward_terms", count, 1.0, most));
+        }
+        let mut known = BTreeSet::new();
+        if let Some(twice) = terms.iter().find(|term| !known.insert(*term)) {
+            return Err(Error::mismatch(
+                "reward_terms",
+                "distinct names",
+                format!("{twice} twice"),
+            ));
+        }
         Ok(Arc::new(Inbox {
             spec: spec.clone(),
             state_size,
+            terms: terms.into(),
             capacity,
             state: Mutex::default(),
             told: Condvar::new(),
@@ -72,7 +93,7 @@ impl Inbox {
     }
 
     fn check(&self, segment: &Recorded) -> Result<()> {
-        segment.check(&self.spec, self.state_size)
+        segment.check(&self.spec, self.state_size, &self.terms)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -171,6 +192,10 @@ impl fmt::Debug for Inbox {
 }
 
 impl Sink for Inbox {
+    fn terms(&self) -> Arc<[String]> {
+        self.terms.clone()
+    }
+
     /// Takes a segment in any case: where the inbox is full, the oldest ones go.
     fn put(&self, segment: Recorded) {
         if self.check(&segment).is_err() {
@@ -204,7 +229,7 @@ mod tests {
                 ],
             },
         }));
-        Inbox::new(&spec.unwrap(), 0, capacity).unwrap()
+        Inbox::new(&spec.unwrap(), 0, &["reward".to_string()], capacity).unwrap()
     }
 
     fn segment(steps: usize) -> Recorded {
@@ -214,6 +239,7 @@ mod tests {
             labels: vec![0.0; steps],
             logits: vec![0.0; 3 * steps],
             rewards: vec![steps as f32; steps],
+            terms: ["reward".to_string()].into(),
             versions: vec![0; steps],
             stride: 16,
             ..Recorded::default()
@@ -243,9 +269,26 @@ mod tests {
         assert!(inbox.offer(bad.clone()).is_err());
         inbox.put(bad);
         assert_eq!(inbox.counts().misfits, 2);
+        let other = Recorded { terms: ["damage".to_string()].into(), ..segment(2) };
+        let error = inbox.offer_bytes(&other.to_bytes()).unwrap_err().to_string();
+        assert!(error.contains("reward terms") && error.contains("damage"), "{error}");
+        inbox.put(other);
+        assert_eq!(inbox.counts().misfits, 4);
         assert!(inbox.take(1, || true).is_none());
         // A run gets what there is, though it wants more than the inbox holds.
         inbox.put(segment(3));
         assert_eq!(inbox.take(100, || true).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn terms_are_named_once() {
+        let spec = inbox(1).spec().clone();
+        let of = |terms: &[&str]| {
+            let terms: Vec<String> = terms.iter().map(|term| term.to_string()).collect();
+            Inbox::new(&spec, 0, &terms, 1).map(drop).unwrap_err().to_string()
+        };
+        assert!(of(&["hit", "time", "hit"]).contains("hit twice"));
+        assert!(of(&[]).contains("reward_terms"));
+        assert!(of(&["hit"; 65]).contains("reward_terms"));
     }
 }

@@ -1,28 +1,38 @@
 //! Learning from live games: segments that sessions record, in place of rollouts.
 
+mod episodes;
 mod inbox;
+mod listener;
 mod retrace;
 
 use std::sync::Arc;
 
-use sconce_data::{Over, Recorded};
+use sconce_data::{Over, Recorded, Sink};
 use sconce_env::Episode;
 use sconce_nn::backbone::State;
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::{Error, Result};
 use serde_json::json;
 
+pub(crate) use episodes::Episodes;
 pub use inbox::{Counts, Inbox};
+pub(crate) use listener::Listener;
 pub(crate) use retrace::retrace;
 
 use crate::heads::Choosing;
+use crate::options::PpoOptions;
 use crate::segment::Segment;
+use crate::statistics::Statistics;
 
 /// The live games of a run.
 pub(crate) struct Live {
     inbox: Arc<Inbox>,
+    /// Weights of the reward terms.
+    weights: Vec<f32>,
     /// Updates that the weights of a segment may be behind.
     max_lag: u64,
+    teacher: Option<Listener>,
+    episodes: Episodes,
     /// Decisions that were learned from.
     steps: u64,
     /// Version of the weights at the first update of this process: later than those of earlier runs.
@@ -32,46 +42,116 @@ pub(crate) struct Live {
     finished: Vec<Episode>,
     /// Updates that the last segments were behind, as mean over their decisions.
     lag: f64,
+    /// Means of the reward terms of the last segments per decision.
+    terms: Vec<f64>,
     /// Counts at the last update.
     before: Counts,
 }
 
+/// What the segments of an update become.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// The policy that learns.
+    pub policy: &'a Policy,
+    /// Updates of the run so far.
+    pub update: u64,
+    /// Least number of decisions.
+    pub decisions: usize,
+    /// Whether the run ends, though it waits.
+    pub over: &'a dyn Fn() -> bool,
+}
+
 impl Live {
-    /// The live games of a run after some steps and updates.
-    pub(crate) fn new(inbox: Arc<Inbox>, max_lag: u64, [steps, begun]: [u64; 2]) -> Self {
+    /// The live games of a run after some steps and updates, and episodes that go on.
+    ///
+    /// # Errors
+    /// `NotFound` for a weight of an unknown reward term.
+    pub(crate) fn new(
+        inbox: &Arc<Inbox>,
+        options: &PpoOptions,
+        teacher: Option<Listener>,
+        [steps, begun]: [u64; 2],
+        episodes: Episodes,
+    ) -> Result<Self> {
         let (before, newest) = (inbox.counts(), inbox.newest());
-        let base = newest.map_or(0, |(version, _)| version + 1);
-        Live { inbox, max_lag, steps, base, begun, finished: vec![], lag: 0.0, before }
+        let terms = inbox.terms();
+        Ok(Live {
+            inbox: inbox.clone(),
+            weights: options.env("live").term_weights(terms.iter().map(String::as_str))?,
+            max_lag: options.rollout.max_lag,
+            teacher,
+            episodes,
+            steps,
+            base: newest.map_or(0, |(version, _)| version + 1),
+            begun,
+            finished: vec![],
+            lag: 0.0,
+            terms: vec![0.0; terms.len()],
+            before,
+        })
     }
 
-    /// Publishes a policy after this many updates of the run. Returns its version.
+    /// Version of the weights after this many updates of the run.
+    fn version(&self, update: u64) -> u64 {
+        self.base + update.saturating_sub(self.begun)
+    }
+
+    /// Publishes a policy after this many updates of the run.
     ///
     /// # Errors
     /// Those of [`Policy::from_weights`].
-    pub(crate) fn publish(&self, policy: &Policy, update: u64) -> Result<u64> {
-        let version = self.base + update.saturating_sub(self.begun);
+    pub(crate) fn publish(&self, policy: &Policy, update: u64) -> Result<()> {
+        let version = self.version(update);
         // Weights that no longer learn are shared.
         let own = Policy::from_weights(policy.spec(), policy.weights().clone())?;
         self.inbox.publish(version, Arc::new(own.noting(json!({"version": version}))));
-        Ok(version)
+        Ok(())
     }
 
-    /// Publishes the policy and waits for segments with this many decisions.
+    /// Publishes the policy and waits for the segments of an update.
     ///
     /// # Errors
     /// `Cancelled` once `over` says so.
     pub(crate) fn play(
         &mut self,
-        policy: &Policy,
-        update: u64,
-        decisions: usize,
-        over: &dyn Fn() -> bool,
+        wanted: Wanted<'_>,
+        statistics: &mut Statistics,
     ) -> Result<Vec<Segment>> {
-        let version = self.publish(policy, update)?;
-        let (heads, zero) = (Choosing::of(&policy.spec().heads)?, policy.zero_state(1)?);
-        let (mut segments, mut left, mut lag) = (vec![], decisions, 0.0);
+        self.publish(wanted.policy, wanted.update)?;
+        let segments = self.gather(wanted, statistics)?;
+        self.steps += segments.iter().map(|segment| segment.frames() as u64).sum::<u64>();
+        Ok(segments)
+    }
+
+    /// Observes the decisions of an update, which the servings make with their own weights, and learns nothing of them.
+    ///
+    /// # Errors
+    /// Those of [`play`](Self::play).
+    pub(crate) fn look(&mut self, wanted: Wanted<'_>, statistics: &mut Statistics) -> Result<()> {
+        self.gather(wanted, statistics)?;
+        self.finished.clear();
+        // Those weights see frames on another scale than the first ones of the run.
+        self.base += 1;
+        Ok(())
+    }
+
+    /// Waits for the segments of an update, and prepares them.
+    fn gather(&mut self, wanted: Wanted<'_>, statistics: &mut Statistics) -> Result<Vec<Segment>> {
+        let taken = self.wait(wanted)?;
+        self.terms = means(&taken, self.weights.len());
+        self.episodes.forget(wanted.update.saturating_sub(self.max_lag + 1));
+        let policy = wanted.policy;
+        let parts = (Choosing::of(&policy.spec().heads)?, policy.zero_state(1)?);
+        let prepared = |own| self.prepared(own, wanted, &parts, statistics);
+        taken.into_iter().map(prepared).collect()
+    }
+
+    /// Waits for segments with this many decisions, of weights that are not too old.
+    fn wait(&mut self, wanted: Wanted<'_>) -> Result<Vec<Recorded>> {
+        let version = self.version(wanted.update);
+        let (mut segments, mut left, mut lag) = (vec![], wanted.decisions, 0.0);
         while left > 0 {
-            let taken = self.inbox.take(left, over).ok_or(Error::Cancelled)?;
+            let taken = self.inbox.take(left, wanted.over).ok_or(Error::Cancelled)?;
             for recorded in taken {
                 self.note_end(&recorded);
                 let behind = |made: &u64| version.saturating_sub(*made);
@@ -83,18 +163,45 @@ impl Live {
                 }
                 lag += recorded.versions.iter().map(behind).sum::<u64>() as f64;
                 left = left.saturating_sub(recorded.steps());
-                segments.push(segment(policy.spec(), &heads, &zero, recorded)?);
+                segments.push(recorded);
             }
         }
-        let played: usize = segments.iter().map(Segment::frames).sum();
-        self.steps += played as u64;
+        let played: usize = segments.iter().map(Recorded::steps).sum();
         self.lag = lag / played.max(1) as f64;
         Ok(segments)
     }
 
+    /// A recorded segment as the learner reads it: frames are normalised as the policy does, and rewards are weighed and
+    /// scaled.
+    fn prepared(
+        &mut self,
+        recorded: Recorded,
+        Wanted { policy, update, .. }: Wanted<'_>,
+        (heads, zero): &(Choosing, State),
+        statistics: &mut Statistics,
+    ) -> Result<Segment> {
+        let mut running = self.episodes.take(&recorded);
+        let (number, over) = (recorded.number, recorded.over);
+        running.decisions = recorded.before.saturating_add(recorded.steps() as u64);
+        running.update = update;
+        let spec = policy.spec();
+        let mut segment = segment(spec, heads, zero, recorded, &self.weights)?;
+        statistics.observe_rows(&segment.continuous)?;
+        if let Some(teacher) = &self.teacher {
+            teacher.listen(spec, &mut segment, &mut running.memory)?;
+        }
+        spec.embedding.normalise(&mut segment.continuous);
+        statistics.scale_episode(&mut running.discounted, &mut segment.rewards)?;
+        if over == Over::No {
+            self.episodes.keep(number, running);
+        }
+        Ok(segment)
+    }
+
     fn note_end(&mut self, recorded: &Recorded) {
         if recorded.over != Over::No {
-            let (ret, length) = recorded.episode;
+            let (returns, length) = &recorded.episode;
+            let (ret, length) = (weighed(returns, &self.weights), *length);
             let terminated = recorded.over == Over::Terminated;
             self.finished.push(Episode { env: 0, seat: 0, ret, length, terminated });
         }
@@ -102,6 +209,16 @@ impl Live {
 
     pub(crate) fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Episodes that go on.
+    pub(crate) fn episodes(&self) -> &Episodes {
+        &self.episodes
+    }
+
+    /// Means of the reward terms of the last segments per decision.
+    pub(crate) fn terms(&self) -> &[f64] {
+        &self.terms
     }
 
     pub(crate) fn take_episodes(&mut self) -> Vec<Episode> {
@@ -122,8 +239,29 @@ impl Live {
     }
 }
 
-/// A recorded segment as one of a single row.
-fn segment(spec: &Spec, heads: &Choosing, zero: &State, recorded: Recorded) -> Result<Segment> {
+/// The mean of each reward term per decision.
+fn means(segments: &[Recorded], terms: usize) -> Vec<f64> {
+    let mut sums = vec![0.0; terms];
+    for step in segments.iter().flat_map(|own| own.rewards.chunks_exact(terms.max(1))) {
+        sums.iter_mut().zip(step).for_each(|(sum, reward)| *sum += f64::from(*reward));
+    }
+    let played = segments.iter().map(Recorded::steps).sum::<usize>().max(1) as f64;
+    sums.iter().map(|sum| sum / played).collect()
+}
+
+/// The weighted sum of the terms of a reward.
+fn weighed(terms: &[f32], weights: &[f32]) -> f32 {
+    terms.iter().zip(weights).map(|(term, weight)| term * weight).sum()
+}
+
+/// A recorded segment as one of a single row, with frames as they were recorded.
+fn segment(
+    spec: &Spec,
+    heads: &Choosing,
+    zero: &State,
+    recorded: Recorded,
+    weights: &[f32],
+) -> Result<Segment> {
     let (steps, stride) = (recorded.steps(), recorded.stride);
     let mut segment = Segment::new(spec, 1, steps, stride);
     let logits = recorded.logits.chunks_exact(heads.num_logits);
@@ -149,84 +287,11 @@ fn segment(spec: &Spec, heads: &Choosing, zero: &State, recorded: Recorded) -> R
         let states = recorded.states.chunks_exact(numbers);
         segment.states = states.map(|own| zero.with_values(own)).collect::<Result<_>>()?;
     }
-    let Recorded { continuous, ids, previous, labels, rewards, .. } = recorded;
+    let terms = recorded.rewards.chunks_exact(weights.len().max(1));
+    let rewards = terms.map(|terms| weighed(terms, weights)).collect();
+    let Recorded { continuous, ids, previous, labels, .. } = recorded;
     Ok(Segment { continuous, ids, previous, labels, rewards, ..segment })
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use sconce_data::Sink;
-    use sconce_serve::session::{Overrides, Recording, Session};
-    use sconce_serve::{Format, Model};
-
-    use super::*;
-    use crate::returns::{Bars, Discounts};
-
-    #[derive(Default)]
-    struct All(Mutex<Vec<Recorded>>);
-
-    impl Sink for All {
-        fn put(&self, segment: Recorded) {
-            self.0.lock().unwrap().push(segment);
-        }
-    }
-
-    fn policy() -> Arc<Policy> {
-        let spec: Spec = serde_json::from_value(json!({
-            "embedding": {"vector": 2},
-            "backbone": {"gru": {"hidden_size": 8, "num_layers": 1, "layer_norm": false,
-                "input_norm": false, "dropout": 0.0, "input_dropout": 0.0}},
-            "heads": {
-                "kind": "autoregressive", "stream_size": 8, "prior": false,
-                "parts": [
-                    {"name": "keys", "kind": {"bernoulli": 2}, "hidden_size": 0},
-                    {"name": "move", "kind": {"categorical": 3}, "hidden_size": 0},
-                    {"name": "value", "kind": {"value": 1}, "hidden_size": 0},
-                ],
-            },
-        }))
-        .unwrap();
-        Arc::new(Policy::init(&spec, 3).unwrap())
-    }
-
-    #[test]
-    fn a_recorded_segment_has_the_masks_of_its_decisions_and_v_trace_repeats_their_likelihoods() {
-        let (policy, all) = (policy(), Arc::<All>::default());
-        let model = Arc::new(Model::new(policy.clone(), Format::F32).unwrap());
-        let options = serde_json::from_value(json!({
-            "mode": "carry", "window_size": 4, "seed": 1,
-            "sampling": sconce_nn::sampling::Sampling::default(),
-        }));
-        let mut session = Session::over(model, options.unwrap()).unwrap();
-        session.record(all.clone(), Recording { steps: 6, stride: 3, hold: 0 }).unwrap();
-        // The second half of the episode has no masks.
-        let mask = |t: usize| (t < 6).then(|| vec![1, 0, u8::from(t.is_multiple_of(2)), 1, 0]);
-        for t in 0..12 {
-            let overrides = Overrides { mask: mask(t), ..Overrides::default() };
-            session.act(&[0.3 * t as f32, -0.2], &overrides).unwrap();
-            session.reward(None, t as f32).unwrap();
-        }
-        session.done(Over::Terminated, None).unwrap();
-        let (heads, zero) =
-            (Choosing::of(&policy.spec().heads).unwrap(), policy.zero_state(1).unwrap());
-        let taken = std::mem::take(&mut *all.0.lock().unwrap());
-        let read = |recorded: &Recorded| {
-            // Segments of other nodes come as bytes.
-            let recorded = Recorded::from_bytes(&recorded.to_bytes()).unwrap();
-            segment(policy.spec(), &heads, &zero, recorded).unwrap()
-        };
-        let mut traced: Vec<Segment> = taken.iter().map(read).collect();
-        assert_eq!(traced[0].mask, (0..6).flat_map(|t| mask(t).unwrap()).collect::<Vec<_>>());
-        assert!(traced[1].mask.is_empty());
-        let mut summed = traced.clone();
-        let discounts = Discounts { gamma: 0.9, lambda: 0.8 };
-        retrace(&policy, &mut traced, discounts, Bars { rho: 9.0, c: 9.0 }).unwrap();
-        for (traced, summed) in traced.iter().zip(&mut summed) {
-            summed.estimate(discounts).unwrap();
-            let pairs = traced.returns.targets.iter().zip(&summed.returns.targets);
-            pairs.for_each(|(a, b)| assert!((a - b).abs() < 1e-4, "{a} and {b}"));
-        }
-    }
-}
+mod tests;

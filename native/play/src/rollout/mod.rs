@@ -207,8 +207,12 @@ impl Player {
     /// Lets a teacher read all observations from now on.
     ///
     /// # Errors
-    /// `Mismatch` for a teacher of other observations.
+    /// `Unavailable` for one whose frames are not plain vectors, `Mismatch` for one of other observations.
     pub fn teach(&mut self, teacher: &Arc<Policy>) -> Result<()> {
+        if teacher.spec().embedding.num_ids() > 0 {
+            let (what, reason) = ("a teacher".into(), "its frames are not plain vectors".into());
+            return Err(Error::Unavailable { what, reason });
+        }
         let (reads, shows) = (teacher.spec().embedding.raw_width(), self.spec.observation_size);
         if reads != shows {
             return Err(Error::mismatch("observation of the teacher", shows, reads));

@@ -1,11 +1,18 @@
 //! Live games in place of environments: which options go with them, and their description.
 
+use std::sync::atomic::Ordering;
+
+use sconce_data::Sink;
 use sconce_env::EnvSpec;
 use sconce_nn::Policy;
+use sconce_nn::spec::Embedding;
 use sconce_tensor::{Error, Result};
 
-use super::Task;
+use super::{Run, Task};
+use crate::live::{Inbox, Live, Wanted};
 use crate::options::{PpoOptions, RolloutOptions, WorldOptions};
+use crate::segment::Segment;
+use crate::statistics::Statistics;
 
 /// Refuses options that would have no effect: those of environments in a run with live games, and the other way round.
 ///
@@ -19,10 +26,6 @@ pub(super) fn check(options: &PpoOptions, live: bool) -> Result<()> {
         ("action_repeat", world.action_repeat != plain.action_repeat),
         ("frame_stack", world.frame_stack != plain.frame_stack),
         ("opponent", world.opponent.is_some()),
-        ("reward_weights", world.reward_weights != plain.reward_weights),
-        ("normalise_observations", rollout.normalise_observations),
-        ("normalise_rewards", rollout.normalise_rewards),
-        ("teacher", options.weights.teacher.is_some()),
         ("opponents", options.has_league()),
     ];
     let of_games = [
@@ -39,26 +42,63 @@ pub(super) fn check(options: &PpoOptions, live: bool) -> Result<()> {
     }
 }
 
-/// The description of live games.
+/// The description of live games. Their policies may normalise frames by other statistics, because frames are recorded
+/// as they are.
 ///
 /// # Errors
-/// `Mismatch` for games of another Spec.
-pub(super) fn live_spec(task: Task<'_>, policy: &Policy) -> Result<EnvSpec> {
-    if let Some(inbox) = task.inbox.filter(|inbox| inbox.spec() != task.spec) {
+/// `Mismatch` for games of another Spec, and for frames that cannot be normalised.
+pub(super) fn live_spec(task: Task<'_>, inbox: &Inbox, options: &PpoOptions) -> Result<EnvSpec> {
+    if !inbox.spec().is_alike(task.spec) {
         let (expected, got) = (format!("{:?}", task.spec), format!("{:?}", inbox.spec()));
         return Err(Error::mismatch("Spec of the live games", expected, got));
     }
+    let embedding = &task.spec.embedding;
+    let size = embedding.raw_width();
+    if options.rollout.normalise_observations && *embedding != Embedding::vector(size) {
+        let expected = "a policy whose frames are plain vectors";
+        return Err(Error::mismatch("normalise_observations", expected, format!("{embedding:?}")));
+    }
     Ok(EnvSpec {
         name: task.env.to_string().into(),
-        observation_size: policy.spec().embedding.raw_width(),
+        observation_size: size,
         inputs: vec![],
         seats: 1,
         time_limit: u32::MAX,
-        reward_terms: vec![],
+        reward_terms: inbox.terms().iter().map(|name| name.clone().into()).collect(),
         players: vec![],
         solved: None,
         mask_size: 0,
     })
+}
+
+impl Run<'_> {
+    /// Observes live games before the first update of a run that normalises their observations: otherwise the first
+    /// update would see observations on another scale than all later ones.
+    pub(super) fn look(&mut self) -> Result<()> {
+        if self.live.is_none() || !self.statistics.are_missing() {
+            return Ok(());
+        }
+        let policy = self.policy()?;
+        self.with_live(&policy, Live::look)
+    }
+
+    /// Waits for the segments of live games for an update.
+    pub(super) fn play_live(&mut self, policy: &Policy) -> Result<Vec<Segment>> {
+        self.with_live(policy, Live::play)
+    }
+
+    fn with_live<T>(
+        &mut self,
+        policy: &Policy,
+        work: impl Fn(&mut Live, Wanted<'_>, &mut Statistics) -> Result<T>,
+    ) -> Result<T> {
+        let (cancel, clock, budget) = (self.cancel, self.clock, self.budget());
+        let over = || cancel.load(Ordering::Relaxed) || clock.seconds() >= budget;
+        let decisions = self.options.update_steps(self.player.rows()) as usize;
+        let wanted = Wanted { policy, update: self.progress.updates, decisions, over: &over };
+        let live = self.live.as_mut().ok_or_else(|| Error::not_found("live games"))?;
+        work(live, wanted, &mut self.statistics)
+    }
 }
 
 #[cfg(test)]
@@ -78,10 +118,6 @@ mod tests {
             (true, "action_repeat", json!(2)),
             (true, "frame_stack", json!(2)),
             (true, "opponent", json!("mixer")),
-            (true, "reward_weights", json!([["touch", 2.0]])),
-            (true, "normalise_observations", json!(true)),
-            (true, "normalise_rewards", json!(true)),
-            (true, "teacher", json!("a")),
             (true, "opponents", json!(["mixer"])),
             (false, "off_policy", json!("v_trace")),
             (false, "max_lag", json!(3)),

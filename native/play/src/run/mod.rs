@@ -33,7 +33,7 @@ use games::live_spec;
 
 use crate::league::League;
 use crate::learner::{Learner, Taught, Updated};
-use crate::live::{Inbox, Live, retrace};
+use crate::live::{Episodes, Inbox, Listener, Live, retrace};
 use crate::options::{OffPolicy, PpoOptions};
 use crate::returns::Bars;
 use crate::rollout::{Player, Rollout};
@@ -155,7 +155,9 @@ impl<'a> Run<'a> {
         let league = league_of(task, options, folder.path(), earlier.as_ref())?;
         let world = task.world(options);
         let mut player = match (task.inbox, &league) {
-            (Some(_), _) => Player::idle(live_spec(task, &policy)?, options.world.environments),
+            (Some(inbox), _) => {
+                Player::idle(live_spec(task, inbox, options)?, options.world.environments)
+            }
             (None, None) if device.is_cuda() => {
                 Player::on_card(&world, &policy, options.rollout.rollout_steps)?
             }
@@ -173,17 +175,20 @@ impl<'a> Run<'a> {
         if !player.is_on_card() {
             memory::room("a rollout", rollout_bytes(&policy, options, player.rows())?)?;
         }
-        if let Some(teacher) = &teacher {
-            player.teach(teacher.policy())?;
+        let mut listener = None;
+        match (&teacher, task.inbox) {
+            (Some(teacher), None) => player.teach(teacher.policy())?,
+            (Some(own), Some(_)) => listener = Some(Listener::new(own.policy(), task.spec)?),
+            (None, _) => {}
         }
         let mut learner = Learner::new(&policy, options, teacher)?;
         options.check_batches(player.rows(), learner.remembers())?;
-        let mut progress = Progress::default();
+        let (mut progress, mut episodes) = (Progress::default(), Episodes::default());
         let width = player.spec().observation_size;
         let mut statistics = Statistics::new(options, player.rows(), width)?;
         match earlier {
             Some(earlier) => {
-                (progress, statistics) =
+                (progress, statistics, episodes) =
                     earlier.restore(&mut learner, &mut player, league.as_ref())?;
                 events(Event::Resumed { step: progress.steps });
             }
@@ -195,9 +200,8 @@ impl<'a> Run<'a> {
         let updates = options.schedule.steps / options.update_steps(player.rows());
         Record::new(task, options).write(&folder)?;
         let clock = Clock { begun: Instant::now(), before: progress.seconds };
-        let max_lag = options.rollout.max_lag;
         let so_far = [progress.steps, progress.updates];
-        let live = task.inbox.map(|inbox| Live::new(inbox.clone(), max_lag, so_far));
+        let live = task.inbox.map(|inbox| Live::new(inbox, options, listener, so_far, episodes));
         let run = Run {
             env: task.env,
             options,
@@ -205,7 +209,7 @@ impl<'a> Run<'a> {
             events,
             cancel,
             player,
-            live,
+            live: live.transpose()?,
             learner,
             progress,
             statistics,
@@ -271,27 +275,16 @@ impl<'a> Run<'a> {
     /// Plays a rollout and learns from it.
     fn update(&mut self) -> Result<()> {
         let begun = Instant::now();
-        let rollout = &self.options.rollout;
-        let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
+        self.look()?;
         let policy = self.policy()?;
         if self.player.is_on_card() {
             return self.update_on_card(&policy, begun);
         }
         self.meet(&policy)?;
-        let (update, cancel) = (self.progress.updates, self.cancel);
-        let (clock, budget) = (self.clock, self.budget());
-        let over = || cancel.load(Ordering::Relaxed) || clock.seconds() >= budget;
-        let mut segments = match &mut self.live {
-            None => self.player.play(&policy, plan)?,
-            Some(live) => {
-                let decisions = self.options.update_steps(self.player.rows()) as usize;
-                live.play(&policy, update, decisions, &over)?
-            }
+        let mut segments = match self.live {
+            None => self.play(&policy)?,
+            Some(_) => self.play_live(&policy)?,
         };
-        if self.statistics.observes() {
-            self.statistics.observe(&self.player.take_observed()?)?;
-        }
-        self.statistics.scale(&mut segments)?;
         self.estimate(&policy, &mut segments)?;
         let played = begun.elapsed().as_secs_f64();
         let done = self.progress.updates as f64 / self.updates.max(1) as f64;
@@ -309,6 +302,18 @@ impl<'a> Run<'a> {
         let updated = self.learner.learn_on_card(&segment, self.progress.updates, done)?;
         self.count(updated, [played, begun.elapsed().as_secs_f64()], done)?;
         self.keep_best(policy)
+    }
+
+    /// Plays a rollout in environments.
+    fn play(&mut self, policy: &Policy) -> Result<Vec<Segment>> {
+        let rollout = &self.options.rollout;
+        let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
+        let mut segments = self.player.play(policy, plan)?;
+        if self.statistics.observes() {
+            self.statistics.observe(&self.player.take_observed()?)?;
+        }
+        self.statistics.scale(&mut segments)?;
+        Ok(segments)
     }
 
     /// Computes the advantages of segments.
@@ -336,7 +341,7 @@ impl<'a> Run<'a> {
         [played, seconds]: [f64; 2],
         done: f64,
     ) -> Result<()> {
-        let ((mut episodes, others), terms) = (self.player.episodes(), self.player.take_terms()?);
+        let (mut episodes, others) = self.player.episodes();
         if let Some(live) = &mut self.live {
             episodes = live.take_episodes();
             let figures = live.take_figures().map(|(name, figure)| (name.to_string(), figure));
@@ -349,7 +354,7 @@ impl<'a> Run<'a> {
             league.count(&matches);
             league.forget(&self.player.members());
         }
-        let rewards = self.rewards(&terms);
+        let rewards = self.rewards()?;
         let progress = &mut self.progress;
         progress.updates += 1;
         progress.steps = self.live.as_ref().map_or(self.player.steps(), Live::steps);
@@ -381,13 +386,17 @@ impl<'a> Run<'a> {
 
     /// Means of the reward terms of the first seat per step of an environment. In a league there are none: the first
     /// seat of half the environments is the opponent's.
-    fn rewards(&self, terms: &[f64]) -> BTreeMap<String, f64> {
-        if self.league.is_some() {
-            return BTreeMap::new();
-        }
+    fn rewards(&mut self) -> Result<BTreeMap<String, f64>> {
         let steps = self.options.update_steps(self.options.world.environments) as f64;
+        let mut means: Vec<f64> = self.player.take_terms()?.iter().map(|sum| sum / steps).collect();
+        if self.league.is_some() {
+            return Ok(BTreeMap::new());
+        }
+        if let Some(live) = &self.live {
+            means = live.terms().to_vec();
+        }
         let names = self.player.spec().reward_terms.iter();
-        names.zip(terms).map(|(name, sum)| (name.to_string(), sum / steps)).collect()
+        Ok(names.zip(means).map(|(name, mean)| (name.to_string(), mean)).collect())
     }
 
     /// Lets the policy become a past self if it is time, and chooses the opponents of a rollout.
@@ -452,7 +461,7 @@ fn first_statistics(
     options: &PpoOptions,
     policy: &Policy,
 ) -> Result<()> {
-    if !statistics.observes() {
+    if !statistics.observes() || task.inbox.is_some() {
         return Ok(());
     }
     let env = task.world(options);

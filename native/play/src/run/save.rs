@@ -16,12 +16,15 @@ use super::report::Event;
 use super::{Run, Task};
 use crate::league::{League, LeagueState};
 use crate::learner::Learner;
+use crate::live::Episodes;
 use crate::options::PpoOptions;
 use crate::rollout::Player;
 use crate::statistics::Statistics;
 
 /// Name of the player's arrays beside those of the optimiser.
 const PLAYER: &str = "player.";
+/// Name of the arrays of live episodes.
+const LIVE: &str = "live.";
 
 /// The state of a run, in the metadata of its last checkpoint.
 #[derive(Serialize, Deserialize)]
@@ -121,23 +124,25 @@ impl Earlier {
         self.league.clone()
     }
 
-    /// Restores optimiser, player and opponents; returns progress and statistics.
+    /// Restores optimiser, player and opponents; returns progress, statistics and live episodes that go on.
     pub(super) fn restore(
         self,
         learner: &mut Learner,
         player: &mut Player,
         league: Option<&League>,
-    ) -> Result<(Progress, Statistics)> {
+    ) -> Result<(Progress, Statistics, Episodes)> {
         let Earlier { checkpoint, progress, statistics, league: _ } = self;
-        let (player_numbers, moments): (Optimiser, Optimiser) =
-            checkpoint.optimiser.into_iter().partition(|(name, _)| name.starts_with(PLAYER));
+        let of_play = |name: &str| name.starts_with(PLAYER) || name.starts_with(LIVE);
+        let (of_play, moments): (Optimiser, Optimiser) =
+            checkpoint.optimiser.into_iter().partition(|(name, _)| of_play(name));
         learner.load_moments(progress.optimiser_updates, &moments)?;
-        let numbers = Numbers(player_numbers).nested(PLAYER);
+        let of_play = Numbers(of_play);
+        let numbers = of_play.nested(PLAYER);
         player.restore(&numbers, learner.stepper().policy())?;
         if let Some(league) = league {
             player.restore_opponents(&numbers, league.players())?;
         }
-        Ok((progress, statistics))
+        Ok((progress, statistics, Episodes::of_numbers(&of_play.nested(LIVE))?))
     }
 }
 
@@ -200,6 +205,9 @@ impl Run<'_> {
         let all: Optimiser = moments.map(|(name, own)| (name, own.into_owned())).collect();
         let mut numbers = Numbers(all);
         numbers.nest(PLAYER, self.player.numbers()?);
+        if let Some(live) = &self.live {
+            numbers.nest(LIVE, live.episodes().numbers());
+        }
         Ok(self.policy()?.snapshot(self.notes(self.progress.updates), numbers.0)?.of_run(state))
     }
 }

@@ -170,9 +170,10 @@ impl<R: Request> Serving<R> {
         drop(self.queue.remove(caller, is));
     }
 
-    /// Serves other weights of the same Spec, from the next batch on.
+    /// Serves other weights of the same Spec, from the next batch on. The statistics of a normalisation may differ, as
+    /// those of a run that learns do.
     pub fn swap(&self, model: Arc<Model>) -> Result<()> {
-        if self.model().policy().spec() != model.policy().spec() {
+        if !self.model().policy().spec().is_alike(model.policy().spec()) {
             return Err(Error::mismatch("policy", "the Spec that is served", "another"));
         }
         let served = Served::new(model, &self.options)?;

@@ -57,13 +57,13 @@ impl Session {
         }
         let (now, next) = self.moments.next();
         next.frames = now.frames.saturating_add(1);
+        let frame = self.asked.plain(&self.model.policy().spec().embedding);
         if let Some(recorder) = &mut self.recorder {
-            let (frame, version) = (self.asked.row.frame(), self.model.version());
-            recorder.note(&now.state, frame, &next.decision, version);
+            recorder.note(&now.state, frame, &next.decision, self.model.version());
         }
         next.past.push(&next.decision.choices);
         self.moments.advance(self.asked.way == Way::Plan);
-        self.ring.push(self.asked.row.frame());
+        self.ring.push(frame);
         self.asked.way = Way::Made(0);
     }
 

@@ -27,5 +27,5 @@ pub use lane::lane;
 pub use open::{Session, live};
 pub(crate) use options::{INLINE_US, check_inline};
 pub use options::{Lane, MAX_INLINE_US, Mode, Options, Overrides, Path};
-pub use recorder::Recording;
+pub use recorder::{Recording, Reward};
 pub(crate) use step::SCRATCH;

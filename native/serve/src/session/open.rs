@@ -96,13 +96,13 @@ impl Session {
         Arc::ptr_eq(&self.model, model)
     }
 
-    /// Continues with the weights of another model of the same Spec. Returns true if the model differs from the
+    /// Continues with the weights and statistics of another model of the same Spec. Returns true if the model differs from the
     /// present one; a pending [`ask`](Self::ask) is then dropped.
     pub fn adopt(&mut self, model: &Arc<Model>) -> Result<bool> {
         if self.is_of(model) {
             return Ok(false);
         }
-        if self.policy().spec() != model.policy().spec() {
+        if !self.policy().spec().is_alike(model.policy().spec()) {
             return Err(Error::mismatch("Spec of the new weights", "the session's", "another"));
         }
         if self.model.plan().is_some() != model.plan().is_some() {

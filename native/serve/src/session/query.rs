@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use sconce_nn::packed::Frame;
 use sconce_nn::projection::Projection;
 use sconce_nn::sampling::Sampling;
+use sconce_nn::spec::Embedding;
 use sconce_tensor::rng::Rng;
 
 use crate::frames::EmbeddedFrame;
@@ -12,11 +14,21 @@ use crate::frames::EmbeddedFrame;
 pub(super) struct Query {
     pub way: Way,
     pub row: EmbeddedFrame,
-    /// A raw row with its previous action written into it.
+    /// A raw row with its previous action written into it, or a row whose numbers are normalised.
     pub raw: Vec<f32>,
     pub sampling: Sampling,
     pub rng: Rng,
     pub projection: Option<Arc<Projection>>,
+}
+
+impl Query {
+    /// The frame before normalisation, which outlives the weights: later ones may normalise it by other statistics.
+    pub(super) fn plain(&self, embedding: &Embedding) -> Frame<'_> {
+        match embedding.normalises() {
+            true => Frame { continuous: &self.raw, ..self.row.frame() },
+            false => self.row.frame(),
+        }
+    }
 }
 
 /// How a decision is made.

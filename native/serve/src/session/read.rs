@@ -94,6 +94,10 @@ impl Session {
             }
             None => row.read(spec, given_raw)?,
         }
+        if spec.embedding.normalises() {
+            raw.clear();
+            raw.extend_from_slice(given_raw);
+        }
         if depth > 1 {
             row.write_queue(spec, past.newest(depth))?;
         }

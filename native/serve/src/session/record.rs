@@ -8,7 +8,7 @@ use sconce_tensor::{Error, Result};
 
 use super::open::Session;
 use super::options::{Mode, Overrides};
-use super::recorder::{Recorder, Recording};
+use super::recorder::{Recorder, Recording, Reward};
 
 impl Session {
     /// Records all decisions from now on, from the start of a game. The memory begins at zero, as it does for a learner,
@@ -42,9 +42,10 @@ impl Session {
     /// Adds a reward to a decision of the present episode, by its number, or to the last one.
     ///
     /// # Errors
-    /// `NotFound` for a decision that is not held, or without a recording; `NonFinite`.
-    pub fn reward(&mut self, number: Option<u64>, reward: f32) -> Result<()> {
-        self.recorder()?.reward(number, reward)
+    /// `NotFound` for a decision that is not held, for an unknown term, or without a recording; `Mismatch` for one number
+    /// where there are several terms; `NonFinite`.
+    pub fn reward<'a>(&mut self, number: Option<u64>, reward: impl Into<Reward<'a>>) -> Result<()> {
+        self.recorder()?.reward(number, reward.into())
     }
 
     /// Ends the episode and begins the next one. `last` is a frame after the last decision, whose value stands for the

@@ -1,6 +1,7 @@
 //! The segments of a recorded session that are not sent yet.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use sconce_data::{Over, Recorded, Sink};
@@ -25,10 +26,27 @@ pub struct Recording {
     pub hold: usize,
 }
 
+/// A reward: one number, or numbers by the names of its terms.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reward<'a> {
+    /// One number, where a reward has one term.
+    Number(f32),
+    /// Terms; those that are not named are 0.
+    Terms(&'a [(&'a str, f32)]),
+}
+
+impl From<f32> for Reward<'_> {
+    fn from(number: f32) -> Self {
+        Reward::Number(number)
+    }
+}
+
 /// The segments of a session that are not sent yet.
 pub(super) struct Recorder {
     sink: Arc<dyn Sink>,
     options: Recording,
+    /// Names of the terms of a reward.
+    terms: Arc<[String]>,
     /// Index of the value among the logits.
     pub(super) value: usize,
     /// Complete segments, oldest first.
@@ -37,8 +55,10 @@ pub(super) struct Recorder {
     open: Recorded,
     /// Decisions of the episode in segments that are sent.
     sent: u64,
-    /// Rewards of the episode in segments that are sent.
-    sum: f32,
+    /// Sum of each reward term over the episode in segments that are sent.
+    sums: Vec<f32>,
+    /// Number of the episode.
+    number: u64,
     /// Episodes that have ended.
     episodes: u64,
     /// Seed of the first episode.
@@ -55,17 +75,29 @@ impl Recorder {
         let mut parts = policy.spec().heads.iter();
         let value = parts.find(|part| matches!(part.head.kind, HeadKind::Value(_)));
         let without = || Error::mismatch("heads", "a value (value_head: true)", "none");
-        Ok(Recorder {
+        let terms = sink.terms();
+        let mut recorder = Recorder {
             sink,
             options,
             value: value.ok_or_else(without)?.logits,
             held: VecDeque::new(),
-            open: Recorded { stride: options.stride, ..Recorded::default() },
+            open: Recorded::default(),
             sent: 0,
-            sum: 0.0,
+            sums: vec![0.0; terms.len()],
+            terms,
+            number: by_chance(),
             episodes: 0,
             seed,
-        })
+        };
+        recorder.begin(0);
+        Ok(recorder)
+    }
+
+    /// Begins an open segment after this many decisions of the episode. Returns the one before.
+    fn begin(&mut self, before: u64) -> Recorded {
+        let (number, stride, terms) = (self.number, self.options.stride, self.terms.clone());
+        let next = Recorded { number, before, stride, terms, ..Recorded::default() };
+        std::mem::replace(&mut self.open, next)
     }
 
     /// Adds a decision and the memory before it.
@@ -96,7 +128,7 @@ impl Recorder {
         open.previous.extend_from_slice(frame.previous);
         open.labels.extend_from_slice(&decision.choices);
         open.logits.extend_from_slice(&decision.logits);
-        open.rewards.push(0.0);
+        open.rewards.resize(open.rewards.len() + self.terms.len(), 0.0);
         open.versions.push(version);
         if !self.held.is_empty() {
             self.release();
@@ -105,8 +137,7 @@ impl Recorder {
 
     /// Completes the open segment.
     fn close(&mut self, next_value: f32, over: Over) {
-        let next = Recorded { stride: self.options.stride, ..Recorded::default() };
-        let open = std::mem::replace(&mut self.open, next);
+        let open = self.begin(self.open.before + self.open.steps() as u64);
         self.held.push_back(Recorded { next_value, over, ..open });
     }
 
@@ -126,7 +157,7 @@ impl Recorder {
     fn send(&mut self) {
         if let Some(segment) = self.held.pop_front() {
             self.sent += segment.steps() as u64;
-            self.sum += segment.rewards.iter().sum::<f32>();
+            add_terms(&mut self.sums, &segment.rewards);
             self.sink.put(segment);
         }
     }
@@ -155,15 +186,13 @@ impl Recorder {
             column.truncate(column.len() / steps * left);
         }
         open.ids.truncate(open.ids.len() / steps * left);
-        open.rewards.truncate(left);
+        open.rewards.truncate(left * self.terms.len());
         open.versions.truncate(left);
     }
 
     /// Adds a reward to decision `number`, counted from 1 in the episode, or to the last one.
-    pub(super) fn reward(&mut self, number: Option<u64>, reward: f32) -> Result<()> {
-        if !reward.is_finite() {
-            return Err(Error::NonFinite { what: "reward".into(), value: reward.into() });
-        }
+    pub(super) fn reward(&mut self, number: Option<u64>, reward: Reward<'_>) -> Result<()> {
+        let numbers = self.numbers(reward)?;
         let last = self.sent
             + (self.held.iter().map(Recorded::steps).sum::<usize>() + self.open.steps()) as u64;
         let number = number.unwrap_or(last);
@@ -179,9 +208,9 @@ impl Recorder {
         }
         let mut at = (number - self.sent - 1) as usize;
         for segment in self.held.iter_mut().chain([&mut self.open]) {
-            match segment.rewards.get_mut(at) {
+            match segment.rewards.chunks_exact_mut(numbers.len().max(1)).nth(at) {
                 Some(own) => {
-                    *own += reward;
+                    own.iter_mut().zip(&numbers).for_each(|(own, number)| *own += number);
                     break;
                 }
                 None => at -= segment.steps(),
@@ -190,11 +219,40 @@ impl Recorder {
         Ok(())
     }
 
-    /// Drops what is not sent; the next decision has the number `decided + 1`.
+    /// The number of each term.
+    fn numbers(&self, reward: Reward<'_>) -> Result<Vec<f32>> {
+        let mut numbers = vec![0.0; self.terms.len()];
+        let named: &[(&str, f32)] = match (reward, &*self.terms) {
+            (Reward::Number(number), [only]) => &[(only, number)],
+            (Reward::Number(_), terms) => {
+                let expected = format!("a number for each of {}", terms.join(", "));
+                return Err(Error::mismatch("reward", expected, "one number"));
+            }
+            (Reward::Terms(named), _) => named,
+        };
+        for (name, number) in named {
+            let found = self.terms.iter().position(|term| term == name);
+            let own = found.and_then(|at| numbers.get_mut(at)).ok_or_else(|| {
+                let known = self.terms.join(", ");
+                Error::not_found(format!("reward term {name} (the rollout has {known})"))
+            })?;
+            if !number.is_finite() {
+                let what = format!("reward term {name}");
+                return Err(Error::NonFinite { what, value: (*number).into() });
+            }
+            *own += number;
+        }
+        Ok(numbers)
+    }
+
+    /// Drops what is not sent; the next decision has the number `decided + 1`. It need not follow the last one that is
+    /// sent, so the episode has another number.
     pub(super) fn forget(&mut self, decided: u64) {
         self.held.clear();
-        self.open = Recorded { stride: self.options.stride, ..Recorded::default() };
-        (self.sent, self.sum) = (decided, 0.0);
+        self.number = by_chance();
+        self.begin(decided);
+        self.sent = decided;
+        self.sums.fill(0.0);
     }
 
     /// Ends the episode: all its segments are sent. Returns the seed of the next one.
@@ -204,17 +262,31 @@ impl Recorder {
         } else if let Some(last) = self.held.back_mut() {
             (last.over, last.next_value) = (over, next_value);
         }
-        let all = self.held.iter();
-        let sum = self.sum + all.clone().flat_map(|segment| &segment.rewards).sum::<f32>();
-        let length = self.sent + all.map(|segment| segment.steps() as u64).sum::<u64>();
+        let (mut sums, mut length) = (self.sums.clone(), self.sent);
+        for segment in &self.held {
+            add_terms(&mut sums, &segment.rewards);
+            length += segment.steps() as u64;
+        }
         if let Some(last) = self.held.back_mut() {
-            last.episode = (sum, length.min(u32::MAX.into()) as u32);
+            last.episode = (sums, length.min(u32::MAX.into()) as u32);
         }
         while !self.held.is_empty() {
             self.send();
         }
-        (self.sent, self.sum) = (0, 0.0);
+        self.forget(0);
         self.episodes += 1;
         self.seed.wrapping_add(self.episodes.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
+}
+
+/// Adds rewards `[steps, terms]` to the sums of the terms.
+fn add_terms(sums: &mut [f32], rewards: &[f32]) {
+    for step in rewards.chunks_exact(sums.len().max(1)) {
+        sums.iter_mut().zip(step).for_each(|(sum, reward)| *sum += reward);
+    }
+}
+
+/// A number that is unlike those of other calls, also in other processes.
+fn by_chance() -> u64 {
+    RandomState::new().hash_one(())
 }

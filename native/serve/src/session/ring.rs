@@ -1,4 +1,4 @@
-//! The last embedded frames of a session.
+//! The last embedded frames of a session, before normalisation.
 
 use sconce_nn::packed::Frame;
 use sconce_tensor::{Result, memory};

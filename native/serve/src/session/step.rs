@@ -14,7 +14,7 @@ use super::moments::{Moment, Moments};
 use super::open::Session;
 use super::options::{Lane, Overrides};
 use super::query::Query;
-use crate::frames::{EmbeddedFrame, window};
+use crate::frames::window;
 
 thread_local! {
     /// Scratch memory of this thread, for any plan: there are too many sessions for one each.
@@ -60,7 +60,7 @@ impl Session {
             Carried::Tensors { state, .. } if !self.looks_back() => {
                 (window(std::iter::once(row.frame())), state)
             }
-            _ => (self.window(row), self.model.zero_state()),
+            _ => (self.window(), self.model.zero_state()),
         };
         let act = || policy.act(&frames, state, draw, &context);
         let (decision, state) = match self.next_lane() {
@@ -77,14 +77,18 @@ impl Session {
         Ok(())
     }
 
-    /// The window that ends with `row`.
-    fn window(&self, row: &EmbeddedFrame) -> Frames {
+    /// The window that ends with the frame of the decision in progress.
+    fn window(&self) -> Frames {
+        let embedding = &self.policy().spec().embedding;
+        let row = self.asked.plain(embedding);
         let before = self.options.window_size - 1;
         let mut kept = self.ring.newest(before).peekable();
-        let first = kept.peek().copied().unwrap_or_else(|| row.frame());
+        let first = kept.peek().copied().unwrap_or(row);
         let missing = before.saturating_sub(self.ring.len());
         let rows = std::iter::repeat_n(first, missing).chain(kept);
-        window(rows.chain(std::iter::once(row.frame())))
+        let mut frames = window(rows.chain(std::iter::once(row)));
+        embedding.normalise(&mut frames.continuous);
+        frames
     }
 }
 
