@@ -151,7 +151,7 @@ fn an_action_that_is_not_allowed_is_never_chosen_however_it_is_drawn() {
                     }
                 }
             }
-            // What is allowed is chosen now and then.
+            // Each allowed action is chosen now and then.
             let is_random = *sampling == all[0] || *sampling == all[1];
             assert!(!is_random || seen.iter().all(|count| *count > 0), "{seen:?}");
         }

@@ -33,7 +33,7 @@ struct Corridor {
     groups: Mutex<HashMap<u64, Vec<(u64, u8)>>>,
 }
 
-/// What is open for an environment in a step.
+/// The keys and gates that are open for an environment in a step.
 fn open_in(env: u64, step: u8) -> [u8; SIZE] {
     let rng = Rng::new(env, "corridor", step.into());
     let mut mask = std::array::from_fn(|i| u8::from(rng.uniform(i as u64) < 0.5));
