@@ -121,10 +121,20 @@ impl Learner {
         if let Some(teacher) = &teacher {
             remembers |= !teacher.policy.zero_state(1)?.0.is_empty();
         }
-        let small = policy.num_weights() <= SMALL && options.batch_frames(remembers) >= LARGE;
-        let copies = if small { 2 } else { 1 };
+        let copies = Learner::copies_of(policy.num_weights(), options, remembers);
         let steppers = (0..copies).map(|_| stepper()).collect::<Result<_>>()?;
         Ok(Learner { steppers, teacher, clipped, options: options.clone(), remembers })
+    }
+
+    /// Number of copies of a policy with this many weights that learn side by side.
+    pub(crate) fn copies_of(num_weights: usize, options: &PpoOptions, remembers: bool) -> usize {
+        let cut = num_weights <= SMALL && options.batch_frames(remembers) >= LARGE;
+        if cut { 2 } else { 1 }
+    }
+
+    /// Number of copies of the policy that learn side by side.
+    pub(crate) fn copies(&self) -> usize {
+        self.steppers.len()
     }
 
     /// The policy that learns, its optimiser and its state.

@@ -5,6 +5,7 @@
 
 mod first;
 mod games;
+mod measure;
 mod progress;
 mod record;
 mod report;
@@ -22,6 +23,7 @@ use sconce_tensor::{Error, Result, memory, pool};
 use sconce_train::eval::pool_of;
 use sconce_train::run::Folder;
 
+pub(crate) use measure::{Bytes, Times, Weighed};
 pub use progress::{Point, Progress};
 pub use record::Record;
 pub use report::{Event, PlayReport, Stopped, read_report};
@@ -58,7 +60,7 @@ pub struct Task<'a> {
 
 impl Task<'_> {
     /// Options of the environments.
-    fn world(&self, options: &PpoOptions) -> EnvOptions {
+    pub(crate) fn world(&self, options: &PpoOptions) -> EnvOptions {
         EnvOptions { host: self.host.cloned(), ..options.env(self.env) }
     }
 }
@@ -80,7 +82,9 @@ pub fn run(
     let folder = Folder::new(out);
     let _lock = folder.lock()?;
     let _threads = pool_of(options.machine.threads)?;
-    let mut run = Run::prepare(task, options, folder, events, cancel)?;
+    let mut run = Run::prepare(task, options, Some(folder.clone()), events, cancel)?;
+    Record::new(task, options).write(&folder)?;
+    run.tell_start();
     let stopped = run.learn();
     match stopped {
         Ok(stopped) => run.finish(stopped),
@@ -93,10 +97,11 @@ pub fn run(
 }
 
 /// A run in progress.
-struct Run<'a> {
+pub(crate) struct Run<'a> {
     env: &'a str,
     options: &'a PpoOptions,
-    folder: Folder,
+    /// Folder of its files; `None` for a run that is measured and writes none.
+    folder: Option<Folder>,
     events: &'a dyn Fn(Event),
     cancel: &'a AtomicBool,
     player: Player,
@@ -129,23 +134,31 @@ impl Clock {
 }
 
 impl<'a> Run<'a> {
-    fn prepare(
+    /// The run from its start, or from the last state in its folder.
+    pub(crate) fn prepare(
         task: Task<'a>,
         options: &'a PpoOptions,
-        folder: Folder,
+        folder: Option<Folder>,
         events: &'a dyn Fn(Event),
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
         let teacher = Taught::of(options)?;
         let digest = teacher.as_ref().map(|teacher| teacher.digest().to_string());
-        let earlier = save::resumable(&folder, task, options, digest.as_deref())?;
+        let earlier = match &folder {
+            Some(folder) => save::resumable(folder, task, options, digest.as_deref())?,
+            None => None,
+        };
         let policy = match &earlier {
             Some(earlier) => earlier.policy(task.spec)?,
             None => first_policy(task.spec, options)?,
         };
         games::check(options, task.inbox.is_some())?;
-        let league = league_of(task, options, folder.path(), earlier.as_ref())?;
+        let path = folder.as_ref().map(Folder::path);
+        let league = league_of(task, options, path, earlier.as_ref())?;
         let world = task.world(options);
+        if let Some(host) = task.host {
+            host.divide(options.world.environments);
+        }
         let mut player = match (task.inbox, &league) {
             (Some(_), _) => Player::idle(live_spec(task, &policy)?, options.world.environments),
             (None, None) => Player::new(&world, &policy)?,
@@ -180,12 +193,11 @@ impl<'a> Run<'a> {
             player.observe();
         }
         let updates = options.schedule.steps / options.update_steps(player.rows());
-        Record::new(task, options).write(&folder)?;
         let clock = Clock { begun: Instant::now(), before: progress.seconds };
         let max_lag = options.rollout.max_lag;
         let so_far = [progress.steps, progress.updates];
         let live = task.inbox.map(|inbox| Live::new(inbox.clone(), max_lag, so_far));
-        let run = Run {
+        Ok(Run {
             env: task.env,
             options,
             folder,
@@ -202,9 +214,7 @@ impl<'a> Run<'a> {
             best: None,
             clock,
             saved: None,
-        };
-        run.tell_start();
-        Ok(run)
+        })
     }
 
     fn tell_start(&self) {
@@ -255,33 +265,45 @@ impl<'a> Run<'a> {
     }
 
     /// Plays a rollout and learns from it.
-    fn update(&mut self) -> Result<()> {
+    pub(crate) fn update(&mut self) -> Result<()> {
         let begun = Instant::now();
+        let policy = self.policy()?;
+        let segments = self.rollout(&policy)?;
+        let played = begun.elapsed().as_secs_f64();
+        let (updated, done) = self.learn_from(&segments)?;
+        self.count(updated, [played, begun.elapsed().as_secs_f64()], done);
+        // Its mean return has the episodes that this policy has just played.
+        self.keep_best(&policy)
+    }
+
+    /// Plays a rollout and computes its advantages.
+    pub(crate) fn rollout(&mut self, policy: &Policy) -> Result<Vec<Segment>> {
+        self.meet(policy)?;
         let rollout = &self.options.rollout;
         let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
-        let policy = self.policy()?;
-        self.meet(&policy)?;
         let (update, cancel) = (self.progress.updates, self.cancel);
         let (clock, budget) = (self.clock, self.budget());
         let over = || cancel.load(Ordering::Relaxed) || clock.seconds() >= budget;
         let mut segments = match &mut self.live {
-            None => self.player.play(&policy, plan)?,
+            None => self.player.play(policy, plan)?,
             Some(live) => {
                 let decisions = self.options.update_steps(self.player.rows()) as usize;
-                live.play(&policy, update, decisions, &over)?
+                live.play(policy, update, decisions, &over)?
             }
         };
         if self.statistics.observes() {
             self.statistics.observe(&self.player.take_observed()?)?;
         }
         self.statistics.scale(&mut segments)?;
-        self.estimate(&policy, &mut segments)?;
-        let played = begun.elapsed().as_secs_f64();
+        self.estimate(policy, &mut segments)?;
+        Ok(segments)
+    }
+
+    /// Learns from a rollout. Returns the figures of the update, and the share of the run that had passed before it.
+    pub(crate) fn learn_from(&mut self, segments: &[Segment]) -> Result<(Updated, f64)> {
         let done = self.progress.updates as f64 / self.updates.max(1) as f64;
-        let updated = self.learner.learn(&segments, self.progress.updates, done)?;
-        self.count(updated, [played, begun.elapsed().as_secs_f64()], done);
-        // Its mean return has the episodes that this policy has just played.
-        self.keep_best(&policy)
+        let updated = self.learner.learn(segments, self.progress.updates, done)?;
+        Ok((updated, done))
     }
 
     /// Computes the advantages of segments.
@@ -297,7 +319,7 @@ impl<'a> Run<'a> {
     }
 
     /// The present policy, which normalises its observations by the present statistics.
-    fn policy(&self) -> Result<Policy> {
+    pub(crate) fn policy(&self) -> Result<Policy> {
         let policy = self.learner.stepper().policy();
         let spec = self.statistics.spec(policy.spec());
         Policy::from_weights(&spec, policy.weights().clone())
@@ -385,7 +407,9 @@ impl<'a> Run<'a> {
             live.publish(&self.policy()?, self.progress.updates)?;
         }
         let report = self.report(stopped);
-        sconce_train::run::write_json(&self.folder.report(), &report)?;
+        if let Some(folder) = &self.folder {
+            sconce_train::run::write_json(&folder.report(), &report)?;
+        }
         Ok(report)
     }
 
@@ -401,7 +425,7 @@ impl<'a> Run<'a> {
 fn league_of(
     task: Task<'_>,
     options: &PpoOptions,
-    folder: &Path,
+    folder: Option<&Path>,
     earlier: Option<&save::Earlier>,
 ) -> Result<Option<League>> {
     if !options.has_league() {

@@ -167,14 +167,17 @@ impl Run<'_> {
 
     /// Writes the best policy, if there is a new one.
     pub(super) fn write_best(&mut self) -> Result<()> {
-        let Some(best) = self.best.take() else { return Ok(()) };
-        best.snapshot.save(&self.folder.file(Kind::Best))
+        match (&self.folder, self.best.take()) {
+            (Some(folder), Some(best)) => best.snapshot.save(&folder.file(Kind::Best)),
+            _ => Ok(()),
+        }
     }
 
     /// Writes the best policy and the state.
     pub(super) fn save(&mut self) -> Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let path = folder.file(Kind::Last);
         self.write_best()?;
-        let path = self.folder.file(Kind::Last);
         self.snapshot()?.save(&path)?;
         self.saved = Some(self.progress.updates);
         if let Some(league) = &self.league {
@@ -184,7 +187,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn snapshot(&mut self) -> Result<Snapshot> {
+    /// The state of the run, from which it resumes.
+    pub(crate) fn snapshot(&mut self) -> Result<Snapshot> {
         let stepper = self.learner.stepper();
         self.progress.optimiser_updates = stepper.optimiser().updates();
         let state = State {
