@@ -142,6 +142,11 @@ impl Learner {
         &self.steppers[0]
     }
 
+    /// The teacher.
+    pub(crate) fn teacher(&self) -> Option<&Policy> {
+        self.teacher.as_ref().map(|teacher| &*teacher.policy)
+    }
+
     /// Whether the policy or its teacher has a memory, so that it learns from whole sequences.
     pub fn remembers(&self) -> bool {
         self.remembers

@@ -188,6 +188,16 @@ impl Memory {
         let kept = copies as u64 * measured.by_batch(|b| b.learner, steps, part)
             + threads as u64 * bytes.scratch;
         let state = 4 * (copies * num_weights) as u64;
+        let rollout = measured.by_step(|b| b.rollout, steps);
+        let acting = measured.by_step(|b| b.acting, steps);
+        // With an overlap the next rollout is played beside the update, and saved with its policy.
+        let ahead = u64::from(options.rollout.overlap);
+        let update = match options.rollout.overlap && threads > 1 {
+            true => learning + acting,
+            false => learning.max(acting),
+        };
+        let policy = 4 * num_weights as u64;
+        let saved = ahead * (bytes.playing + rollout + 2 * (policy + rollout));
         // The first past self is measured with the opponents.
         let selves = bytes.playing * options.league.past_selves.saturating_sub(1) as u64;
         let owners = Owners {
@@ -198,10 +208,10 @@ impl Memory {
             opponents: bytes.opponents + selves,
             environments: environments(|b| b.environments),
             best: bytes.best,
-            playing: bytes.playing,
-            rollout: measured.by_step(|b| b.rollout, steps),
-            activations: kept + learning.max(measured.by_step(|b| b.acting, steps)),
-            checkpoints: environments(|b| b.checkpoints),
+            playing: (1 + ahead) * bytes.playing,
+            rollout: (1 + ahead) * rollout,
+            activations: kept + update,
+            checkpoints: environments(|b| b.checkpoints) + saved,
         };
         Memory { owners, rows, num_weights, remembers, copies }
     }

@@ -129,9 +129,11 @@ impl League {
         Ok(Frozen::Learned(Arc::new(policy)))
     }
 
-    /// Whether the policy becomes a past self before update `update`, counted from 0.
+    /// Whether the policy after `update` updates becomes a past self, and is none yet.
     pub fn is_due(&self, update: u64) -> bool {
-        self.options.past_selves > 0 && update.is_multiple_of(self.options.snapshot_every)
+        self.options.past_selves > 0
+            && update.is_multiple_of(self.options.snapshot_every)
+            && self.state.members.values().all(|own| own.update != Some(update))
     }
 
     /// Makes the policy a past self: writes its file if the league has a folder, and lets another one go if there are
@@ -182,10 +184,10 @@ impl League {
         present().map(|(id, _)| *id).zip(chances).collect()
     }
 
-    /// The opponents of `shards` shards in an update, drawn by seed, update and shard.
-    pub fn draw(&self, update: u64, shards: usize) -> Vec<(MemberId, &Frozen)> {
+    /// The opponents of `shards` shards in a rollout, drawn by seed, number of the rollout and shard.
+    pub fn draw(&self, rollout: u64, shards: usize) -> Vec<(MemberId, &Frozen)> {
         let chances = self.probabilities();
-        let words = |shard: u64| self.choices.at(update).block(shard)[0];
+        let words = |shard: u64| self.choices.at(rollout).block(shard)[0];
         let drawn = (0..shards as u64).map(|shard| choice::pick(&chances, unit(words(shard))));
         drawn.flatten().filter_map(|id| Some((id, self.players.get(&id)?))).collect()
     }

@@ -53,6 +53,7 @@ fn counted(task: Task<'_>, options: &PpoOptions, out: &Path) -> u64 {
 fn the_planned_bytes_are_those_that_a_run_takes() {
     let cases = [
         ("cart_pole", false, json!({})),
+        ("cart_pole", false, json!({"overlap": true})),
         ("cart_pole", false, json!({"environments": 256, "rollout_steps": 128, "minibatches": 32})),
         ("cart_pole", false, json!({"environments": 16, "rollout_steps": 2048})),
         (

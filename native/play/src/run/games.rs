@@ -24,6 +24,8 @@ pub(super) fn check(options: &PpoOptions, live: bool) -> Result<()> {
         ("normalise_rewards", rollout.normalise_rewards),
         ("teacher", options.weights.teacher.is_some()),
         ("opponents", options.has_league()),
+        // Live games always go on while the policy learns.
+        ("overlap", rollout.overlap),
     ];
     let of_games = [
         ("off_policy", rollout.off_policy != usual.off_policy),
@@ -82,6 +84,7 @@ mod tests {
             (true, "normalise_rewards", json!(true)),
             (true, "teacher", json!("a")),
             (true, "opponents", json!(["mixer"])),
+            (true, "overlap", json!(true)),
             (false, "off_policy", json!("v_trace")),
             (false, "max_lag", json!(3)),
         ] {

@@ -8,7 +8,7 @@ use sconce_tensor::memory::Meter;
 use sconce_tensor::{Error, Result};
 
 use super::report::Event;
-use super::{Run, Task};
+use super::{Played, Run, Task};
 use crate::learner::Taught;
 use crate::options::PpoOptions;
 
@@ -65,7 +65,8 @@ fn freed<T>(meter: &Meter, value: T) -> u64 {
 }
 
 impl Run<'_> {
-    /// Measures the memory of the second update on this thread, which must be one without the pool.
+    /// Measures the memory of the second update on this thread, which must be one without the pool. Nothing is played
+    /// ahead.
     ///
     /// # Errors
     /// Those of a run, and `Unavailable` in a program that does not count its memory.
@@ -79,16 +80,19 @@ impl Run<'_> {
         let taught = teacher.map_or(0, |_teacher| taught.kept());
 
         let meter = Meter::start()?;
-        let tell = |_| ();
+        let mut options = options.clone();
+        options.rollout.overlap = false;
+        let (options, tell) = (&options, |_| ());
         let mut run = Run::prepare(task, options, None, &tell, cancel)?;
         run.update()?;
-        let policy = run.policy()?;
         let acting = Meter::start()?;
-        let segments = run.rollout(&policy)?;
+        let mut played = run.play()?;
+        run.value(&mut played)?;
         let acting = acting.passing();
         let learning = Meter::start()?;
-        run.learn_from(&segments)?;
+        run.learn_from(&played.segments)?;
         let learning = learning.passing();
+        let Played { segments, policy, .. } = played;
         let rollout = freed(&meter, segments);
         let playing = freed(&meter, policy);
         let saving = Meter::start()?;

@@ -3,6 +3,7 @@
 //! Every random number is a function of seed, step and row, so a run that resumes from `last.safetensors` gives the
 //! bits of the uninterrupted run.
 
+mod ahead;
 mod first;
 mod games;
 mod measure;
@@ -23,6 +24,7 @@ use sconce_tensor::{Error, Result, memory, pool};
 use sconce_train::eval::pool_of;
 use sconce_train::run::Folder;
 
+pub(crate) use ahead::Played;
 pub(crate) use measure::{Bytes, Times, Weighed};
 pub use progress::{Point, Progress};
 pub use record::Record;
@@ -110,6 +112,8 @@ pub(crate) struct Run<'a> {
     progress: Progress,
     statistics: Statistics,
     league: Option<League>,
+    /// The rollout of the next update, if it was played beside the last one.
+    ahead: Option<Played>,
     /// Digest of the teacher's file.
     teacher: Option<String>,
     /// Updates of the whole run.
@@ -181,9 +185,10 @@ impl<'a> Run<'a> {
         let mut progress = Progress::default();
         let width = player.spec().observation_size;
         let mut statistics = Statistics::new(options, player.rows(), width)?;
+        let mut ahead = None;
         match earlier {
             Some(earlier) => {
-                (progress, statistics) =
+                (progress, statistics, ahead) =
                     earlier.restore(&mut learner, &mut player, league.as_ref())?;
                 events(Event::Resumed { step: progress.steps });
             }
@@ -209,6 +214,7 @@ impl<'a> Run<'a> {
             progress,
             statistics,
             league,
+            ahead,
             teacher: digest,
             updates,
             best: None,
@@ -264,46 +270,62 @@ impl<'a> Run<'a> {
         self.options.schedule.max_minutes.map_or(f64::INFINITY, |minutes| 60.0 * minutes)
     }
 
-    /// Plays a rollout and learns from it.
+    /// Learns from a rollout, which is played now unless it was played beside the last update.
     pub(crate) fn update(&mut self) -> Result<()> {
         let begun = Instant::now();
-        let policy = self.policy()?;
-        let segments = self.rollout(&policy)?;
-        let played = begun.elapsed().as_secs_f64();
-        let (updated, done) = self.learn_from(&segments)?;
-        self.count(updated, [played, begun.elapsed().as_secs_f64()], done);
-        // Its mean return has the episodes that this policy has just played.
-        self.keep_best(&policy)
-    }
-
-    /// Plays a rollout and computes its advantages.
-    pub(crate) fn rollout(&mut self, policy: &Policy) -> Result<Vec<Segment>> {
-        self.meet(policy)?;
-        let rollout = &self.options.rollout;
-        let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
-        let (update, cancel) = (self.progress.updates, self.cancel);
-        let (clock, budget) = (self.clock, self.budget());
-        let over = || cancel.load(Ordering::Relaxed) || clock.seconds() >= budget;
-        let mut segments = match &mut self.live {
-            None => self.player.play(policy, plan)?,
-            Some(live) => {
-                let decisions = self.options.update_steps(self.player.rows()) as usize;
-                live.play(policy, update, decisions, &over)?
-            }
+        let mut played = match self.ahead.take() {
+            Some(ahead) => ahead,
+            None => self.play()?,
         };
-        if self.statistics.observes() {
-            self.statistics.observe(&self.player.take_observed()?)?;
-        }
-        self.statistics.scale(&mut segments)?;
-        self.estimate(policy, &mut segments)?;
-        Ok(segments)
+        self.value(&mut played)?;
+        let mut playing = begun.elapsed().as_secs_f64();
+        let done = self.done();
+        let updated = match self.options.rollout.overlap {
+            true => self.learn_ahead(&played.segments, &mut playing)?,
+            false => self.learn_from(&played.segments)?,
+        };
+        self.count(updated, &played, [playing, begun.elapsed().as_secs_f64()], done);
+        // Its mean return has the episodes that this policy has just played.
+        self.keep_best(&played.policy, played.update)
     }
 
-    /// Learns from a rollout. Returns the figures of the update, and the share of the run that had passed before it.
-    pub(crate) fn learn_from(&mut self, segments: &[Segment]) -> Result<(Updated, f64)> {
-        let done = self.progress.updates as f64 / self.updates.max(1) as f64;
-        let updated = self.learner.learn(segments, self.progress.updates, done)?;
-        Ok((updated, done))
+    /// Plays a rollout with the present policy.
+    pub(crate) fn play(&mut self) -> Result<Played> {
+        let (policy, update) = (self.policy()?, self.progress.updates);
+        self.meet(&policy, update)?;
+        let cancel = self.cancel;
+        let (clock, budget, rollout) = (self.clock, self.budget(), self.rollout());
+        let over = || cancel.load(Ordering::Relaxed) || clock.seconds() >= budget;
+        let decisions = self.options.update_steps(self.player.rows()) as usize;
+        let segments = match &mut self.live {
+            None => self.player.play(&policy, rollout)?,
+            Some(live) => live.play(&policy, update, decisions, &over)?,
+        };
+        let mut played = Played::of(&mut self.player, segments, policy, update)?;
+        if let Some(live) = &mut self.live {
+            (played.steps, played.episodes) = (live.steps(), live.take_episodes());
+        }
+        Ok(played)
+    }
+
+    /// Adds a rollout to the statistics, and computes its advantages.
+    pub(crate) fn value(&mut self, played: &mut Played) -> Result<()> {
+        if let Some(observed) = &played.observed {
+            self.statistics.observe(observed)?;
+        }
+        self.statistics.scale(&mut played.segments)?;
+        self.estimate(&played.policy, &mut played.segments)
+    }
+
+    /// Learns from a rollout.
+    pub(crate) fn learn_from(&mut self, segments: &[Segment]) -> Result<Updated> {
+        let done = self.done();
+        self.learner.learn(segments, self.progress.updates, done)
+    }
+
+    /// Share of the run that has passed.
+    fn done(&self) -> f64 {
+        self.progress.updates as f64 / self.updates.max(1) as f64
     }
 
     /// Computes the advantages of segments.
@@ -325,26 +347,28 @@ impl<'a> Run<'a> {
         Policy::from_weights(&spec, policy.weights().clone())
     }
 
-    fn count(&mut self, mut updated: Updated, [played, seconds]: [f64; 2], done: f64) {
-        let (mut episodes, terms) = (self.player.episodes(), self.player.take_terms());
+    fn count(&mut self, mut updated: Updated, rollout: &Played, times: [f64; 2], done: f64) {
+        let [played, seconds] = times;
         if let Some(live) = &mut self.live {
-            episodes = live.take_episodes();
             let figures = live.take_figures().map(|(name, figure)| (name.to_string(), figure));
             updated.figures.named.extend(figures);
         }
         let update_steps = self.options.update_steps(self.player.rows());
         let returns = self.has_returns();
-        let matches = self.player.take_matches();
         if let Some(league) = &mut self.league {
-            league.count(&matches);
-            league.forget(&self.player.members());
+            league.count(&rollout.matches);
+            let mut playing = self.player.members();
+            // These matches are not counted yet.
+            let ahead = self.ahead.iter().flat_map(|ahead| &ahead.matches);
+            playing.extend(ahead.map(|played| played.member));
+            league.forget(&playing);
         }
-        let rewards = self.rewards(&terms);
+        let rewards = self.rewards(&rollout.terms);
         let progress = &mut self.progress;
         progress.updates += 1;
-        progress.steps = self.live.as_ref().map_or(self.player.steps(), Live::steps);
+        progress.steps = rollout.steps;
         progress.seconds = self.clock.seconds();
-        progress.count(&episodes);
+        progress.count(&rollout.episodes);
         let point = Point {
             updates: progress.updates,
             steps: progress.steps,
@@ -379,14 +403,14 @@ impl<'a> Run<'a> {
         names.zip(terms).map(|(name, sum)| (name.to_string(), sum / steps)).collect()
     }
 
-    /// Lets the policy become a past self if it is time, and chooses the opponents of a rollout.
-    fn meet(&mut self, policy: &Policy) -> Result<()> {
+    /// Lets the policy become a past self if it is time, and chooses the opponents of a rollout with this number.
+    fn meet(&mut self, policy: &Policy, rollout: u64) -> Result<()> {
         let (update, notes) = (self.progress.updates, self.notes(self.progress.updates));
         let Some(league) = &mut self.league else { return Ok(()) };
         if league.is_due(update) {
             league.keep(policy, update, notes)?;
         }
-        self.player.meet(league.draw(update, self.player.shards()).into_iter())
+        self.player.meet(league.draw(rollout, self.player.shards()).into_iter())
     }
 
     /// Whether the mean return says how good the policy is: against itself it loses as often as it wins.

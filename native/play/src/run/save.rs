@@ -11,6 +11,7 @@ use sconce_train::run::{Folder, Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::ahead::{Played, SavedRollout};
 use super::progress::Progress;
 use super::report::Event;
 use super::{Run, Task};
@@ -22,6 +23,8 @@ use crate::statistics::Statistics;
 
 /// Name of the player's arrays beside those of the optimiser.
 const PLAYER: &str = "player.";
+/// Name of the arrays of a rollout that waits for its update.
+const AHEAD: &str = "ahead.";
 
 /// The state of a run, in the metadata of its last checkpoint.
 #[derive(Serialize, Deserialize)]
@@ -35,6 +38,9 @@ struct State {
     teacher: Option<String>,
     #[serde(default)]
     league: Option<LeagueState>,
+    /// A rollout that waits for its update.
+    #[serde(default)]
+    ahead: Option<SavedRollout>,
 }
 
 /// The best policy so far, until it is written.
@@ -48,6 +54,7 @@ pub(super) struct Earlier {
     progress: Progress,
     statistics: Statistics,
     league: Option<LeagueState>,
+    ahead: Option<SavedRollout>,
 }
 
 /// The saved state in the folder of a run that is resumed.
@@ -103,9 +110,9 @@ fn earlier(
         let (recorded, given) = ("the file of the run".into(), "another file".into());
         differences.push(Difference { option: "teacher".into(), recorded, given });
     }
-    let State { progress, statistics, league, .. } = state;
+    let State { progress, statistics, league, ahead, .. } = state;
     match differences.is_empty() {
-        true => Ok(Earlier { checkpoint, progress, statistics, league }),
+        true => Ok(Earlier { checkpoint, progress, statistics, league, ahead }),
         false => Err(Error::Fixed { what: path.display().to_string(), differences }),
     }
 }
@@ -121,36 +128,39 @@ impl Earlier {
         self.league.clone()
     }
 
-    /// Restores optimiser, player and opponents; returns progress and statistics.
+    /// Restores optimiser, player and opponents; returns progress, statistics and a rollout that waits for its update.
     pub(super) fn restore(
         self,
         learner: &mut Learner,
         player: &mut Player,
         league: Option<&League>,
-    ) -> Result<(Progress, Statistics)> {
-        let Earlier { checkpoint, progress, statistics, league: _ } = self;
-        let (player_numbers, moments): (Optimiser, Optimiser) =
+    ) -> Result<(Progress, Statistics, Option<Played>)> {
+        let Earlier { checkpoint, progress, statistics, league: _, ahead } = self;
+        let (player_numbers, others): (Optimiser, Optimiser) =
             checkpoint.optimiser.into_iter().partition(|(name, _)| name.starts_with(PLAYER));
+        let (rollout, moments): (Optimiser, Optimiser) =
+            others.into_iter().partition(|(name, _)| name.starts_with(AHEAD));
         learner.load_moments(progress.optimiser_updates, &moments)?;
         let numbers = Numbers(player_numbers).nested(PLAYER);
         player.restore(&numbers, learner.stepper().policy())?;
         if let Some(league) = league {
             player.restore_opponents(&numbers, league.players())?;
         }
-        Ok((progress, statistics))
+        let rollout = Numbers(rollout).nested(AHEAD);
+        let (weights, teacher) = (learner.stepper().policy().weights(), learner.teacher());
+        let restored = |saved| Played::restored(saved, &rollout, weights, teacher);
+        Ok((progress, statistics, ahead.map(restored).transpose()?))
     }
 }
 
 impl Run<'_> {
-    /// Keeps the policy that played the last rollout, if its mean return is the best so far.
-    pub(super) fn keep_best(&mut self, policy: &Policy) -> Result<()> {
+    /// Keeps the policy that played the last rollout, after `updates` updates, if its mean return is the best so far.
+    pub(super) fn keep_best(&mut self, policy: &Policy, updates: u64) -> Result<()> {
         let Some(mean) = self.progress.mean_return() else { return Ok(()) };
         // Against itself a policy loses as often as it wins, and the opponents of a league change.
         if self.player.spec().seats > 1 || !self.progress.is_better(mean) {
             return Ok(());
         }
-        // These are the weights before the last update.
-        let updates = self.progress.updates.saturating_sub(1);
         self.progress.best = Some((mean, updates));
         self.progress.best_is_full = self.progress.is_full();
         let snapshot = policy.snapshot(self.notes(updates), Optimiser::new())?;
@@ -191,6 +201,7 @@ impl Run<'_> {
     pub(crate) fn snapshot(&mut self) -> Result<Snapshot> {
         let stepper = self.learner.stepper();
         self.progress.optimiser_updates = stepper.optimiser().updates();
+        let (ahead, rollout) = self.ahead.as_ref().map(Played::saved).transpose()?.unzip();
         let state = State {
             env: self.env.into(),
             options: self.options.clone(),
@@ -198,12 +209,14 @@ impl Run<'_> {
             statistics: self.statistics.clone(),
             teacher: self.teacher.clone(),
             league: self.league.as_ref().map(|league| league.state().clone()),
+            ahead,
         };
         let state = serde_json::to_value(state).map_err(|e| Error::corrupt("progress", e))?;
         let moments = stepper.optimiser().state()?.into_iter();
         let all: Optimiser = moments.map(|(name, own)| (name, own.into_owned())).collect();
         let mut numbers = Numbers(all);
         numbers.nest(PLAYER, self.player.numbers()?);
+        numbers.nest(AHEAD, rollout.unwrap_or_default());
         Ok(self.policy()?.snapshot(self.notes(self.progress.updates), numbers.0)?.of_run(state))
     }
 }
