@@ -70,6 +70,16 @@ defmodule Sconce.PPO do
   any other difference is an error of kind `:mismatch` whose `details` list all `differences`. Schedules (`:clip_to` and
   its kin) end with the run, so other `:steps` change them.
 
+  ## Overlap
+
+  By default a rollout and the update that learns from it take turns. With `overlap: true` the policy before an update
+  plays the next rollout while the update runs, on threads of its own. Each rollout but the first is then of weights
+  one update older than those that learn from it. Its recorded likelihoods are those of the policy that played, so the
+  clipped loss stays correct; `approx_kl` and `clip_fraction` include that update, and `:target_kl` stops earlier. The
+  waiting rollout and its policy are a part of `last.safetensors`, and a resumed run still has the bits of an
+  uninterrupted one. A run plays one rollout more than it learns from. Live games always go on while the run learns, so
+  there the option is refused.
+
   ## Options
 
   `:env` and `:out` are required. Every option of `Sconce.Policy.Spec` is accepted too, unless a `:spec` is given.

@@ -34,14 +34,18 @@ defmodule Sconce.PPO.Plan do
   the result within 5 % of the bytes counted in runs. As in a `Sconce.Trainer.Plan`, the resident memory of the process
   is larger. The memory of modules (`Sconce.Env.World`) is that of the VM, and not part of the plan.
 
-  `update_seconds` is the median of updates of the run's own size, or if one takes more than a second, of a shorter
+  With `overlap: true` a second rollout and its policy count too, and `rollout_share` is that of play beside the update.
+
+  `update_seconds` is the mean of updates of the run's own size, or if one takes more than a second, of a shorter
   rollout whose steps are assumed to take as long. `seconds` are those of all updates, without saves; a run that reaches
-  its `:target_return` ends earlier.
+  its `:target_return` ends earlier. A policy with memory learns from sequences, which ends of episodes cut and which are
+  then padded. `seconds` assume that episodes stay as short as those of the first policy, and `least_seconds` that they
+  become much longer than `:sequence_length`. Both are equal for a policy without memory.
   """
 
   @enforce_keys [:env, :spec, :num_weights, :rows, :update_steps, :batches, :copies, :threads] ++
                   [:owners, :bytes, :update_seconds, :rollout_share, :steps_per_second] ++
-                  [:updates, :steps, :seconds, :free]
+                  [:updates, :steps, :seconds, :least_seconds, :free]
   defstruct @enforce_keys
 
   @typedoc """
@@ -66,6 +70,7 @@ defmodule Sconce.PPO.Plan do
           updates: pos_integer,
           steps: pos_integer,
           seconds: float,
+          least_seconds: float,
           free: non_neg_integer | nil
         }
 
@@ -107,10 +112,15 @@ defmodule Sconce.PPO.Plan do
     share = "#{round(100 * plan.rollout_share)} % of it play"
     count = "#{Figures.counted(plan.updates, "update")}, #{Figures.grouped(plan.steps)} steps"
 
+    least =
+      if plan.least_seconds < 0.95 * plan.seconds,
+        do: [Estimate.line("", Estimate.duration(plan.least_seconds), "if episodes become long")],
+        else: []
+
     [
       Estimate.line("an update", Estimate.duration(plan.update_seconds), "#{pace}, #{share}"),
       Estimate.line("the run", Estimate.duration(plan.seconds), "#{count}, saves not in it")
-    ]
+    ] ++ least
   end
 
   defimpl Inspect do

@@ -20,7 +20,7 @@ const STEPS: usize = 8192;
 /// Fewest environments of a run with rollouts of full length whose memory is measured.
 const FEW: usize = 16;
 /// Least seconds and updates of a measurement of time.
-const TIMED: (f64, usize) = (0.7, 3);
+const TIMED: (f64, usize) = (1.0, 3);
 /// Most seconds of an update that is timed in full.
 const LONG: f64 = 1.0;
 
@@ -94,8 +94,10 @@ pub struct Plan {
     pub updates: u64,
     /// Steps of the whole run.
     pub steps: u64,
-    /// Seconds of all updates of the run, without saves.
+    /// Seconds of all updates of the run, without saves, if episodes stay as long as those of the first policy.
     pub seconds: f64,
+    /// Seconds if episodes become much longer than `sequence_length`; the same for a policy without memory.
+    pub least_seconds: f64,
 }
 
 /// Plans a run.
@@ -110,7 +112,11 @@ pub fn plan(task: Task<'_>, options: &PpoOptions, cancel: &AtomicBool) -> Result
     options.check_length(memory.rows)?;
     options.check_batches(memory.rows, memory.remembers)?;
     let owners = memory.owners;
-    let Times { played, learned } = times(task, options, cancel)?;
+    let Times { played, learned, uncut } = times(task, options, cancel)?;
+    let least = match options.rollout.overlap {
+        true => played.max(uncut * (played + learned)),
+        false => played + uncut * learned,
+    };
     let update_steps = options.update_steps(memory.rows);
     let (update_seconds, updates) = (played + learned, options.schedule.steps / update_steps);
     Ok(Plan {
@@ -128,6 +134,7 @@ pub fn plan(task: Task<'_>, options: &PpoOptions, cancel: &AtomicBool) -> Result
         updates,
         steps: updates * update_steps,
         seconds: updates as f64 * update_seconds,
+        least_seconds: updates as f64 * least,
     })
 }
 
@@ -255,13 +262,14 @@ pub(crate) fn times(task: Task<'_>, options: &PpoOptions, cancel: &AtomicBool) -
     let whole = Size::of(options);
     let mut size = whole.shortened(options, STEPS);
     if size != whole {
-        let Times { played, learned } = Run::time(task, &size.applied(options), (0.0, 1), cancel)?;
+        let Times { played, learned, .. } =
+            Run::time(task, &size.applied(options), (0.0, 1), cancel)?;
         let more = LONG / (played + learned) * size.steps() as f64;
         size = whole.shortened(options, (more as usize).max(STEPS));
     }
     let times = Run::time(task, &size.applied(options), TIMED, cancel)?;
     let factor = whole.steps() as f64 / size.steps() as f64;
-    Ok(Times { played: factor * times.played, learned: factor * times.learned })
+    Ok(Times { played: factor * times.played, learned: factor * times.learned, ..times })
 }
 
 /// Environments of a run, and the steps of each in a rollout.

@@ -106,7 +106,7 @@ pub fn tune(
         let own = with(environments);
         let memory = Memory::measure(task, &own, cancel)?;
         own.check_length(memory.rows)?;
-        let Times { played, learned } = times(task, &own, cancel)?;
+        let Times { played, learned, .. } = times(task, &own, cancel)?;
         let (update_steps, seconds) = (own.update_steps(memory.rows), played + learned);
         Ok(Measurement {
             environments,

@@ -93,6 +93,7 @@ fn a_plan_has_the_sizes_of_its_run_and_owners_that_add_up() {
     assert_eq!((planned.rows, planned.update_steps, planned.batches), (80, 5120, 16));
     assert_eq!((planned.updates, planned.steps), (15, 76_800));
     assert_eq!(planned.seconds, 15.0 * planned.update_seconds);
+    assert_eq!(planned.least_seconds, planned.seconds);
     assert!((0.0..1.0).contains(&planned.rollout_share) && planned.steps_per_second > 0.0);
     let each = 4 * (planned.copies * planned.num_weights) as u64;
     let Owners { weights, gradients, moments, teacher, opponents, .. } = planned.owners;
@@ -101,6 +102,14 @@ fn a_plan_has_the_sizes_of_its_run_and_owners_that_add_up() {
     let short = options(json!({"environments": 40, "steps": 5119}));
     let error = plan(task(&spec, "duel"), &short, &GO).unwrap_err().to_string();
     assert!(error.contains("5120 steps of one update"), "{error}");
+}
+
+#[test]
+fn a_run_with_long_episodes_takes_no_longer() {
+    let env = "cart_pole_velocity_less";
+    let spec = spec(env, 16, true);
+    let planned = plan(task(&spec, env), &options(json!({"environments": 16})), &GO).unwrap();
+    assert!(planned.least_seconds > 0.0 && planned.least_seconds <= planned.seconds);
 }
 
 #[test]

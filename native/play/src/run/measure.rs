@@ -55,6 +55,8 @@ pub(crate) struct Bytes {
 pub(crate) struct Times {
     pub played: f64,
     pub learned: f64,
+    /// Factor on the seconds of learning if no episode ended: sequences that an end cuts are padded.
+    pub uncut: f64,
 }
 
 /// Bytes that a value frees.
@@ -135,7 +137,7 @@ impl Run<'_> {
     }
 
     /// Plays and learns for at least `seconds` and `updates` updates after a first one, which does not count. Returns
-    /// the median times.
+    /// the mean times.
     ///
     /// # Errors
     /// Those of a run; `Cancelled`.
@@ -153,17 +155,43 @@ impl Run<'_> {
         };
         let mut run = Run::prepare(task, options, None, &tell, cancel)?;
         run.update()?;
-        let (clock, mut all) = (Instant::now(), vec![]);
-        while all.len() < updates.max(1) || clock.elapsed().as_secs_f64() < seconds {
+        let (mut count, mut played, mut all) = (0, 0.0, 0.0);
+        while count < updates.max(1) || all < seconds {
             if cancel.load(Ordering::Relaxed) {
                 return Err(Error::Cancelled);
             }
             let begun = Instant::now();
             run.update()?;
             let took = begun.elapsed().as_secs_f64();
-            all.push(Times { played: share.get() * took, learned: (1.0 - share.get()) * took });
+            (count, played, all) = (count + 1, played + share.get() * took, all + took);
         }
-        all.sort_by(|a, b| (a.played + a.learned).total_cmp(&(b.played + b.learned)));
-        Ok(all[all.len() / 2])
+        let uncut = match run.learner.remembers() {
+            true => run.uncut(updates)?,
+            false => 1.0,
+        };
+        let n = count as f64;
+        Ok(Times { played: played / n, learned: (all - played) / n, uncut })
+    }
+
+    /// Median of the seconds of learning without ends of episodes over those with them.
+    fn uncut(&mut self, updates: usize) -> Result<f64> {
+        let mut factors = vec![];
+        for _ in 0..updates.max(1) {
+            let mut played = self.play()?;
+            self.value(&mut played)?;
+            let mut seconds = [0.0; 2];
+            for seconds in &mut seconds {
+                let begun = Instant::now();
+                self.learn_from(&played.segments)?;
+                *seconds = begun.elapsed().as_secs_f64();
+                for segment in &mut played.segments {
+                    segment.terminated.fill(0);
+                    segment.truncated.fill(0);
+                }
+            }
+            factors.push(seconds[1] / seconds[0]);
+        }
+        factors.sort_by(f64::total_cmp);
+        Ok(factors[factors.len() / 2].min(1.0))
     }
 }
