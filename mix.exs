@@ -75,7 +75,9 @@ defmodule Sconce.MixProject do
           Sconce.League,
           Sconce.Rollout,
           Sconce.PPO.Curve,
-          Sconce.PPO.Progress
+          Sconce.PPO.Plan,
+          Sconce.PPO.Progress,
+          Sconce.PPO.Tuning
         ],
         Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
         Tasks: [

@@ -180,6 +180,8 @@ defmodule Sconce.Native do
 
   # PPO
   def ppo_start(_reference, _env, _spec, _out, _options, _resume), do: unavailable(:learn)
+  def ppo_plan_start(_reference, _env, _spec, _options), do: unavailable(:plan)
+  def ppo_tune_start(_reference, _env, _spec, _options, _tuning), do: unavailable(:tune)
   def ppo_record(_out), do: unavailable(:learn)
   def ppo_report(_out), do: unavailable(:report)
 

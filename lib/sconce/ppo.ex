@@ -1,5 +1,5 @@
 defmodule Sconce.PPO do
-  alias Sconce.PPO.{Curve, Settings, Table}
+  alias Sconce.PPO.{Curve, Plan, Settings, Table, Tuning}
 
   @moduledoc """
   Learns a policy from play, by proximal policy optimisation (Schulman et al. 2017).
@@ -14,6 +14,8 @@ defmodule Sconce.PPO do
 
   | to | call |
   |---|---|
+  | measure the memory and time of a run before it begins | `plan/1` |
+  | find the number of environments with the most steps a second | `tune/1` |
   | start or resume a run | `start_link/1` |
   | follow it in a terminal | `Sconce.PPO.Progress.follow/2` |
   | receive its events | `subscribe/1` |
@@ -79,6 +81,16 @@ defmodule Sconce.PPO do
   teachers, `:normalise_observations`, `:normalise_rewards`, policies with memory, autoregressive heads. So far this has
   run on an emulated card only, and its speed is unknown.
 
+  ## Overlap
+
+  By default a rollout and the update that learns from it take turns. With `overlap: true` the policy before an update
+  plays the next rollout while the update runs, on threads of its own. Each rollout but the first is then of weights
+  one update older than those that learn from it. Its recorded likelihoods are those of the policy that played, so the
+  clipped loss stays correct; `approx_kl` and `clip_fraction` include that update, and `:target_kl` stops earlier. The
+  waiting rollout and its policy are a part of `last.safetensors`, and a resumed run still has the bits of an
+  uninterrupted one. A run plays one rollout more than it learns from. Live games always go on while the run learns, so
+  there the option is refused.
+
   ## Options
 
   `:env` and `:out` are required. Every option of `Sconce.Policy.Spec` is accepted too, unless a `:spec` is given.
@@ -101,8 +113,9 @@ defmodule Sconce.PPO do
   | `:done` | `result` of `await/2` |
   """
 
-  alias Sconce.{Error, Native, Options, Rollout, Run}
+  alias Sconce.{Error, Memory, Native, Options, Rollout, Run}
   alias Sconce.Env.Hosting
+  alias Sconce.Native.Call
   alias Sconce.Policy.{Spec, Widths}
 
   require Logger
@@ -235,6 +248,82 @@ defmodule Sconce.PPO do
   def report(out) do
     out = out |> Options.path!() |> Path.expand()
     with {:ok, report} <- Native.ppo_report(out), do: {:ok, whole(report, out)}
+  end
+
+  @doc """
+  Measures the memory and the time that a run will take: returns a `Sconce.PPO.Plan`, which `IO.puts/1` prints.
+
+  The options are those of `start_link/1`, except `resume: true` and live games, whose pace is their own. `:out` is
+  optional; no file is written, so past selves stay in memory. The measurement plays and learns in small runs of its
+  own, which take one to three seconds with small policies.
+
+      iex> small = [environments: 4, rollout_steps: 8, minibatches: 2, hidden_sizes: [8]]
+      iex> {:ok, plan} = Sconce.PPO.plan([env: :cart_pole, steps: 640] ++ small)
+      iex> {plan.num_weights, plan.updates, plan.update_steps, plan.bytes > 16 * plan.num_weights}
+      {107, 20, 32, true}
+
+  Errors are those of a run that cannot begin, see `await/2`.
+  """
+  @spec plan(keyword) :: {:ok, Plan.t()} | {:error, Error.t()}
+  def plan(opts) do
+    {settings, _none} = Settings.measured!(opts, [])
+
+    measured(
+      settings,
+      nil,
+      fn ref, world, spec ->
+        Native.ppo_plan_start(ref, world, spec, settings.options)
+      end,
+      &Plan.new/3
+    )
+  end
+
+  @doc """
+  Finds the number of environments with the most steps a second: returns a `Sconce.PPO.Tuning` with that number.
+
+  It measures real rollouts and updates, beginning with the number in `:environments`. The number doubles until it is
+  less than 3 % faster than the previous one, or a run would take more than the share `:backoff` of `:memory_limit`, or
+  would have less than one update in its `:steps`. All options of `plan/1` are accepted, and these:
+
+  #{Tuning.docs()}
+
+  The error is of kind `:out_of_memory` if a single environment does not fit.
+
+      iex> small = [environments: 4, rollout_steps: 8, minibatches: 2, hidden_sizes: [8]]
+      iex> {:ok, tuning} = Sconce.PPO.tune([env: :cart_pole, max: 8] ++ small)
+      iex> tuning.environments in [4, 8]
+      true
+  """
+  @spec tune(keyword) :: {:ok, Tuning.t()} | {:error, Error.t()}
+  def tune(opts) do
+    {settings, own} = Settings.measured!(opts, Tuning.schema())
+    own = Map.update!(own, :memory_limit, &(&1 || Memory.free()))
+
+    measured(
+      settings,
+      own.max,
+      fn ref, world, spec ->
+        Native.ppo_tune_start(ref, world, spec, settings.options, own)
+      end,
+      &Tuning.new/3
+    )
+  end
+
+  # Measures with the processes of a world, which end afterwards. There are `count` environments at most, or as many as a
+  # run has.
+  defp measured(settings, count, start, new) do
+    with {:ok, {env, spec, own}} <- settings.source,
+         {:ok, name, host, nil} <- hosted(env, count || own, settings.hosting) do
+      native = Spec.to_native(spec)
+      world = {name, host && host.ref}
+
+      try do
+        with {:ok, measured} <- Call.in_background(&start.(&1, world, native)),
+             do: {:ok, new.(measured, env, spec)}
+      after
+        host && Hosting.close(host)
+      end
+    end
   end
 
   defp native(ref, %{source: source, out: out, options: options, resume: resume} = settings) do

@@ -110,6 +110,12 @@ options!(
       max: 1000,
       needs: [off_policy: [:v_trace]]
     ],
+    overlap: [
+      value: bool,
+      default: false,
+      doc:
+        "Plays the next rollout, with the weights before the update, while the update runs. Actions are then one update older than the weights that learn from them."
+    ],
     normalise_observations: [
       value: bool,
       default: false,

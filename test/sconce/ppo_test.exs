@@ -88,9 +88,26 @@ defmodule Sconce.PPOTest do
     assert report.mean_return >= 195
   end
 
-  test "a run that is stopped and resumed ends as one that was not", %{tmp_dir: out} do
+  for overlap <- [false, true] do
+    test "a run with overlap: #{overlap} that is stopped and resumed ends as one that was not", %{
+      tmp_dir: out
+    } do
+      resumed_as_whole(out, unquote(overlap))
+    end
+  end
+
+  test "a module is stepped while the policy learns", %{tmp_dir: out} do
+    run = run!([env: Sconce.Test.Worlds.Catch, out: out, overlap: true] ++ @small)
+    assert {:ok, %{stopped: :finished, updates: 3}} = PPO.await(run)
+    assert {:ok, report} = PPO.await(run!(out: out, resume: true, steps: 160))
+    assert {report.updates, report.options.overlap} == {5, true}
+    changed = run!(out: out, resume: true, overlap: false)
+    assert {:error, %Error{kind: :mismatch}} = PPO.await(changed)
+  end
+
+  defp resumed_as_whole(out, overlap) do
     [whole, parts] = for name <- ~w(whole parts), do: Path.join(out, name)
-    options = [env: :cart_pole, normalise_observations: true] ++ @small
+    options = [env: :cart_pole, normalise_observations: true, overlap: overlap] ++ @small
     assert {:ok, _report} = PPO.await(run!([out: whole] ++ options))
     test = self()
 

@@ -2,7 +2,7 @@ defmodule Mix.Tasks.Sconce.Play do
   alias Sconce.{Device, Env, Figures, Files, League, Options, PPO, Switches, Text, Trainer}
   alias Sconce.Env.{Catalogue, Hosting}
   alias Sconce.Env.Drawing.{Live, Svg}
-  alias Sconce.PPO.{Curve, Progress, Settings}
+  alias Sconce.PPO.{Curve, Progress, Settings, Tuning}
   alias Sconce.Trainer.Curve.Page
   alias Sconce.Trainer.Signals
 
@@ -39,6 +39,15 @@ defmodule Mix.Tasks.Sconce.Play do
       doc: "`cpu`, `cuda`, `cuda:1` or `auto`, see `Sconce.Device`."
     ]
   ]
+  @before [
+    plan: [
+      type: :boolean,
+      default: false,
+      doc: "Prints the memory and time of the run, and ends."
+    ],
+    tune: [type: :boolean, default: false, doc: "Finds the number of environments, and ends."]
+  ]
+  @before_options Tuning.schema()
   @league [
             league: [
               type: :boolean,
@@ -91,6 +100,15 @@ defmodule Mix.Tasks.Sconce.Play do
 
   #{Switches.docs(@learn)}
 
+  ## Before a run
+
+      $ mix sconce.play --learn --plan --env cart_pole --environments 256
+
+  These switches learn nothing and need no `--out`; see `Sconce.PPO.plan/1` and
+  `tune/1`.
+
+  #{Switches.docs(@before ++ @before_options)}
+
   ## The model
 
   Options of `Sconce.Policy.Spec`; a list of sizes is written as `64,64`:
@@ -117,17 +135,20 @@ defmodule Mix.Tasks.Sconce.Play do
 
   defp act({:play, checkpoint, opts}), do: play(checkpoint, opts)
   defp act({:learn, opts}), do: learn(opts)
+  defp act({:plan, opts}), do: opts |> answer(&PPO.plan/1) |> to_string() |> say()
+  defp act({:tune, opts}), do: opts |> answer(&PPO.tune/1) |> to_string() |> say()
   defp act({:league, players, opts}), do: league(players, opts)
 
   @doc false
   def schema do
-    own = Keyword.keys(@env ++ @play ++ @learn ++ @league)
+    learn = @learn ++ @before ++ @before_options
+    own = Keyword.keys(@env ++ @play ++ learn ++ @league)
     spec = Keyword.drop(Trainer.Switches.spec_schema(), @melee)
     run = Settings.schema() |> Keyword.drop([:spec, :progress]) |> Keyword.drop(own)
     # A keyword list has a spelling of its own.
     run = Keyword.replace!(run, :reward_weights, type: :string)
     run = Keyword.replace!(run, :device, @device[:device])
-    @env ++ @play ++ @learn ++ @league ++ spec ++ run
+    @env ++ @play ++ learn ++ @league ++ spec ++ run
   end
 
   # Returns the kind of call and its options.
@@ -178,8 +199,29 @@ defmodule Mix.Tasks.Sconce.Play do
         name in Keyword.keys(@play ++ @league),
         do: raise(ArgumentError, "#{Switches.switch(name)} does not go with --learn")
 
-    opts = Keyword.delete(opts, :learn)
-    {:learn, if(opts[:resume], do: Switches.resumed!(opts), else: anew!(opts))}
+    {actions, opts} = opts |> Keyword.delete(:learn) |> Keyword.split(Keyword.keys(@before))
+    action = action!(for {name, true} <- actions, do: name)
+
+    for name <- Keyword.keys(@before_options),
+        action != :tune and opts[name] != nil,
+        do: raise(ArgumentError, "#{Switches.switch(name)} needs --tune")
+
+    {action, complete!(opts, action)}
+  end
+
+  defp action!([]), do: :learn
+  defp action!([name]), do: name
+  defp action!(_both), do: raise(ArgumentError, "--tune does not go with --plan")
+
+  defp complete!(opts, :learn),
+    do: if(opts[:resume], do: Switches.resumed!(opts), else: anew!(opts))
+
+  defp complete!(opts, action) do
+    opts[:resume] &&
+      raise ArgumentError, "--resume does not go with #{Switches.switch(action)}"
+
+    Switches.needed!(opts, :env)
+    opts
   end
 
   defp anew!(opts) do

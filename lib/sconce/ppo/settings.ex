@@ -69,6 +69,28 @@ defmodule Sconce.PPO.Settings do
     if own[:resume] == true, do: on!(parts, own), else: anew!(parts, own)
   end
 
+  @doc """
+  Returns the settings of a measurement before a run, and the options of the measurement, whose schema is `schema`. A
+  measurement needs no `:out`.
+  """
+  def measured!(opts, schema) do
+    opts = opts |> Options.keyword!() |> Table.flat()
+    {more, opts} = Keyword.split(opts, Keyword.keys(schema))
+    names = Keyword.keys(@run ++ schema) ++ Spec.options()
+    for {name, _value} <- opts, do: Options.known!(name, names)
+    {parts, own} = Keyword.split(opts, Spec.options())
+    own = Options.validate!(own, Keyword.put(@run, :out, type: {:or, [nil, :path]}))
+    own[:resume] && raise ArgumentError, "option :resume: only a new run can be measured"
+    env = own[:env] || raise ArgumentError, "option :env is required: one of #{names()}"
+
+    if match?({:live, _rollout}, env),
+      do: raise(ArgumentError, "option :env: live games set the pace of their run")
+
+    Env.name!(env)
+    settings = %{settings(world(own, parts), own, false) | out: nil}
+    {settings, more |> Options.validate!(schema) |> Map.new()}
+  end
+
   defp anew!(parts, own) do
     own = Options.validate!(own, @run)
     own[:env] || raise ArgumentError, "option :env is required: one of #{names()}"
@@ -216,7 +238,7 @@ defmodule Sconce.PPO.Settings do
 
     %__MODULE__{
       source: source,
-      out: Path.expand(own[:out]),
+      out: own[:out] && Path.expand(own[:out]),
       options: options,
       resume: resume?,
       progress: own[:progress],

@@ -1,7 +1,7 @@
 defmodule Sconce.Trainer.Plan do
   alias Sconce.{Figures, Memory}
   alias Sconce.Policy.Spec
-  alias Sconce.Trainer.Curve.Scale
+  alias Sconce.Run.Estimate
   alias Sconce.Trainer.Report
 
   # The owners of memory, in the order in which they are printed.
@@ -16,8 +16,6 @@ defmodule Sconce.Trainer.Plan do
     checkpoints: "copies that are written during the run"
   ]
 
-  owner_docs = fn {name, doc} -> "| `#{name}` | #{doc} |\n" end
-
   @moduledoc """
   The memory and the time that a run will take, from `Sconce.Trainer.plan/2`. `IO.puts/1` prints it in full.
 
@@ -25,7 +23,7 @@ defmodule Sconce.Trainer.Plan do
 
   | owner | |
   |---|---|
-  #{Enum.map_join(@owners, &owner_docs.(&1))}
+  #{Estimate.owner_docs(@owners)}
   `bytes` is the sum at the peak, during either a step or a validation. Owners whose size depends only on the number of
   weights are computed from it. Activations and validation are measured on a few windows and extrapolated linearly;
   tests keep the result within 5 % of the bytes counted in steps of small models of every backbone. The plan counts the
@@ -74,9 +72,7 @@ defmodule Sconce.Trainer.Plan do
 
   @doc false
   def text(plan) do
-    [title(plan), "", memory(plan), "", time(plan)]
-    |> List.flatten()
-    |> Enum.map_join("\n", &String.trim_trailing/1)
+    Estimate.text([title(plan), "", memory(plan), "", time(plan)])
   end
 
   @doc false
@@ -85,23 +81,20 @@ defmodule Sconce.Trainer.Plan do
       Spec.summary(plan.spec),
       "#{Figures.grouped(plan.batch_size)} windows of #{plan.window_size}",
       Figures.size(plan.bytes),
-      "#{duration(plan.step_seconds)} a step"
+      "#{Estimate.duration(plan.step_seconds)} a step"
     ]
 
-    run = if plan.seconds, do: ["#{duration(plan.seconds)} in all"], else: []
+    run = if plan.seconds, do: ["#{Estimate.duration(plan.seconds)} in all"], else: []
     Enum.join(parts ++ run, " · ")
   end
 
   defp title(plan) do
     batches = if plan.accumulation_steps > 1, do: " x #{plan.accumulation_steps}", else: ""
-    threads = if plan.threads == 1, do: "1 thread", else: "#{plan.threads} threads"
-    # A run on a GPU uses these CPU threads too.
-    threads = "#{threads} of the CPU"
 
     [
       Report.title(plan.spec, plan.num_weights),
       "a step of #{Figures.grouped(plan.batch_size)}#{batches} windows of #{plan.window_size} " <>
-        "frames, #{threads}, #{plan.precision}#{parts(plan)}"
+        "frames, #{Estimate.threads(plan.threads)}, #{plan.precision}#{parts(plan)}"
     ]
   end
 
@@ -111,22 +104,13 @@ defmodule Sconce.Trainer.Plan do
   defp parts(_whole), do: ""
 
   defp memory(plan) do
-    owners =
-      for {name, doc} <- @owners, bytes = plan.owners[name], bytes > 0, do: row(name, bytes, doc)
-
-    mapped = if plan.mapped, do: [row("mapped", plan.mapped, "the corpus")], else: []
-    owners ++ [row("at the peak", plan.bytes, room(plan))] ++ mapped
+    mapped = if plan.mapped, do: [Estimate.size("mapped", plan.mapped, "the corpus")], else: []
+    Estimate.memory(plan, @owners) ++ mapped
   end
-
-  defp room(%{memory_limit: limit}) when limit != nil, do: "of #{Figures.size(limit)} allowed"
-  defp room(%{free: nil}), do: ""
-  defp room(%{free: free}), do: "of #{Figures.size(free)} free"
-
-  defp row(name, bytes, doc), do: line(name, Figures.size(bytes), doc)
 
   defp time(plan) do
     pace = "#{Figures.grouped(round(plan.frames_per_second))} frames/s"
-    step = line("a step", duration(plan.step_seconds), pace)
+    step = Estimate.line("a step", Estimate.duration(plan.step_seconds), pace)
     [step | span("an epoch", plan.epoch_steps, plan) ++ span("the run", plan.steps, plan)]
   end
 
@@ -134,16 +118,8 @@ defmodule Sconce.Trainer.Plan do
 
   defp span(name, steps, plan) do
     steps_text = "#{Figures.grouped(steps)} steps, validations not in it"
-    [line(name, duration(steps * plan.step_seconds), steps_text)]
+    [Estimate.line(name, Estimate.duration(steps * plan.step_seconds), steps_text)]
   end
-
-  defp line(name, figure, doc) do
-    String.pad_trailing("#{name}", 12) <> String.pad_leading(figure, 10) <> "   " <> doc
-  end
-
-  @doc false
-  def duration(seconds) when seconds < 10, do: "#{Scale.number(1000 * seconds, 1)} ms"
-  def duration(seconds), do: Scale.clock(seconds)
 
   defimpl Inspect do
     def inspect(plan, _opts), do: "#Sconce.Trainer.Plan<#{Sconce.Trainer.Plan.summary(plan)}>"

@@ -4,9 +4,8 @@ defmodule Sconce.Trainer.Tuning do
   prints the table.
   """
 
-  alias Sconce.Figures
   alias Sconce.Policy.Spec
-  alias Sconce.Trainer.Plan
+  alias Sconce.Run.Estimate
 
   @enforce_keys [:spec, :rows, :batch_size, :stopped, :window_size, :threads, :precision] ++
                   [:memory_limit]
@@ -36,41 +35,26 @@ defmodule Sconce.Trainer.Tuning do
           memory_limit: pos_integer | nil
         }
 
-  @reasons %{"memory" => :memory, "throughput" => :throughput, "max" => :max}
-
   @doc false
   def new(%{stopped: stopped} = native, spec) do
-    more = %{spec: spec, stopped: Map.fetch!(@reasons, stopped)}
+    more = %{spec: spec, stopped: Estimate.reason!(stopped)}
     struct!(__MODULE__, Map.merge(native, more))
   end
 
   @doc false
   def text(tuning) do
-    head = "batch_size      a step    frames/s      memory"
-
-    rows =
-      for row <- tuning.rows do
-        [
-          String.pad_leading(Figures.grouped(row.batch_size), 10),
-          String.pad_leading(Plan.duration(row.step_seconds), 12),
-          String.pad_leading(Figures.grouped(round(row.frames_per_second)), 12),
-          String.pad_leading(Figures.size(row.bytes), 12),
-          if(row.batch_size == tuning.batch_size, do: "  best", else: "")
-        ]
-      end
-
     title =
       "#{Spec.summary(tuning.spec)} · windows of #{tuning.window_size} · #{tuning.precision}"
 
-    ([title, head] ++ rows ++ [why(tuning)])
-    |> Enum.map_join("\n", &IO.iodata_to_binary/1)
+    rows =
+      for row <- tuning.rows,
+          do: {row.batch_size, row.step_seconds, row.frames_per_second, row.bytes}
+
+    table =
+      Estimate.table(["batch_size", "a step", "frames/s", "memory"], rows, tuning.batch_size)
+
+    Estimate.text([title, table, Estimate.why(tuning.stopped, "batch", tuning.memory_limit)])
   end
-
-  defp why(%{stopped: :memory, memory_limit: limit}),
-    do: "stopped: a larger batch would not fit into #{Figures.size(limit)}"
-
-  defp why(%{stopped: :throughput}), do: "stopped: the last batch was not faster"
-  defp why(%{stopped: :max}), do: "stopped: the largest batch was reached"
 
   defimpl Inspect do
     def inspect(tuning, _opts) do

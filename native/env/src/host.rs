@@ -75,6 +75,9 @@ pub struct Begun {
 
 /// Processes that step worlds. A group is opened with a number, which later calls name.
 pub trait Worker: Send + Sync {
+    /// Divides this many environments among the processes, for groups that are opened later.
+    fn divide(&self, _count: usize) {}
+
     /// Opens environments `first..first + count`.
     fn open(&self, group: u64, first: u64, count: usize) -> Result<()>;
 
@@ -114,6 +117,11 @@ impl Host {
     /// The description of the world.
     pub fn spec(&self) -> &HostSpec {
         &self.spec
+    }
+
+    /// Divides this many environments, those of all groups together, among the processes.
+    pub fn divide(&self, count: usize) {
+        self.worker.divide(count);
     }
 
     /// A number for a new group.

@@ -1,11 +1,15 @@
 //! Runs that learn from play: `Sconce.PPO`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustler::{Env, Reference, ResourceArc, Term};
+use sconce_env::Host;
 use sconce_nn::Spec;
 use sconce_play::options::PpoOptions;
+use sconce_play::plan::plan;
 use sconce_play::run::{Event, Record, Task as Run, read_report, run};
+use sconce_play::tune::{TuneOptions, tune};
 use sconce_tensor::pool::Class;
 use serde_json::Value;
 
@@ -53,6 +57,51 @@ fn ppo_start<'a>(
             run(task, &options, &out, &tell(events), cancelled).map(Data)
         })
     })
+}
+
+/// Measures memory and time of a run with these options.
+#[rustler::nif]
+fn ppo_plan_start<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    (world, host): (String, Hosting),
+    spec: Term<'a>,
+    options: Term<'a>,
+) -> Term<'a> {
+    call(env, "plan", || {
+        let (spec, options): (Spec, PpoOptions) = (decode(spec)?, decode(options)?);
+        Task::start(env, "plan", reference, move |_events, cancelled| {
+            Class::Background.enter();
+            let host = host.map(|host| host.host());
+            plan(measured(&spec, &world, host.as_ref()), &options, cancelled).map(Data)
+        })
+    })
+}
+
+/// Searches the number of environments with the most steps a second.
+#[rustler::nif]
+fn ppo_tune_start<'a>(
+    env: Env<'a>,
+    reference: Reference<'a>,
+    (world, host): (String, Hosting),
+    spec: Term<'a>,
+    options: Term<'a>,
+    tuning: Term<'a>,
+) -> Term<'a> {
+    call(env, "tune", || {
+        let (spec, options): (Spec, PpoOptions) = (decode(spec)?, decode(options)?);
+        let tuning: TuneOptions = decode(tuning)?;
+        Task::start(env, "tune", reference, move |_events, cancelled| {
+            Class::Background.enter();
+            let host = host.map(|host| host.host());
+            tune(measured(&spec, &world, host.as_ref()), &options, &tuning, cancelled).map(Data)
+        })
+    })
+}
+
+/// A run that is measured and writes no file.
+fn measured<'a>(spec: &'a Spec, env: &'a str, host: Option<&'a Arc<Host>>) -> Run<'a> {
+    Run { spec, env, host, inbox: None, resume: false }
 }
 
 /// The recorded arguments of the run in a folder: `env`, `spec`, `options`.

@@ -121,18 +121,36 @@ impl Learner {
         if let Some(teacher) = &teacher {
             remembers |= !teacher.policy.zero_state(1)?.0.is_empty();
         }
-        let small = policy.num_weights() <= SMALL && options.batch_frames(remembers) >= LARGE;
         let on_card = policy.device().is_cuda();
-        let copies = if small && !on_card { 2 } else { 1 };
+        let copies = match on_card {
+            true => 1,
+            false => Learner::copies_of(policy.num_weights(), options, remembers),
+        };
         let card = on_card.then(|| CardLoss::new(&policy.spec().heads, policy.device()));
         let steppers = (0..copies).map(|_| stepper()).collect::<Result<_>>()?;
         let (card, options) = (card.transpose()?, options.clone());
         Ok(Learner { steppers, clipped, card, teacher, options, remembers })
     }
 
+    /// Number of copies of a policy with this many weights that learn side by side on a CPU.
+    pub(crate) fn copies_of(num_weights: usize, options: &PpoOptions, remembers: bool) -> usize {
+        let cut = num_weights <= SMALL && options.batch_frames(remembers) >= LARGE;
+        if cut { 2 } else { 1 }
+    }
+
+    /// Number of copies of the policy that learn side by side.
+    pub(crate) fn copies(&self) -> usize {
+        self.steppers.len()
+    }
+
     /// The policy that learns, its optimiser and its state.
     pub fn stepper(&self) -> &Stepper<'static> {
         &self.steppers[0]
+    }
+
+    /// The teacher.
+    pub(crate) fn teacher(&self) -> Option<&Policy> {
+        self.teacher.as_ref().map(|teacher| &*teacher.policy)
     }
 
     /// Whether the policy or its teacher has a memory, so that it learns from whole sequences.

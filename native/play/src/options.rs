@@ -223,6 +223,12 @@ impl PpoOptions {
         }
     }
 
+    /// Most environments of `seats` rows with which a run still has an update.
+    pub(crate) fn most_environments(&self, seats: usize) -> usize {
+        let steps = (self.rollout.rollout_steps * seats.max(1)) as u64;
+        (MAX_FRAMES.min(self.schedule.steps) / steps.max(1)) as usize
+    }
+
     fn rollout_frames(&self) -> u64 {
         self.update_steps(self.world.environments)
     }

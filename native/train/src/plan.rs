@@ -5,6 +5,8 @@
 //! batches, with a line through both for other sizes, because every op takes the same memory for each window. The
 //! measurement itself takes the memory that stays allocated, and the memory of steps of a few windows.
 
+pub mod measure;
+
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -13,7 +15,6 @@ use sconce_nn::backbone::Context;
 use sconce_nn::policy::{Frames, part};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::memory::{self, Meter};
-use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Precision, Result, pool};
 use serde::Serialize;
 
@@ -24,6 +25,7 @@ use crate::options::{DataOptions, Mode, OptimiserOptions, TrainOptions};
 use crate::source::Source;
 use crate::step::{Stepper, Task};
 use crate::transform::{self, Moment, Transforms};
+use measure::{Line, apart, halved, passing};
 
 /// Minimum number of windows in the smaller measured step. The larger step has four times as many windows, enough for
 /// matrix products of many rows.
@@ -35,6 +37,8 @@ const FRAMES: usize = 240;
 const SECONDS: f64 = 0.3;
 /// Bytes of a step above which no larger batch is timed.
 const BYTES: u64 = 256 << 20;
+/// The smallest work of a step.
+const ONE: &str = "a step of one window at a time";
 
 /// Bytes, grouped by their owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -209,28 +213,6 @@ pub(crate) fn check_room(
     memory::room(&format!("a run with steps of {windows} x {time} frames"), owners.total())
 }
 
-/// Bytes of a step as a linear function of its number of windows, from two measurements.
-#[derive(Debug, Clone, Copy)]
-struct Line {
-    windows: [usize; 2],
-    bytes: [u64; 2],
-}
-
-impl Line {
-    fn measure(windows: [usize; 2], mut bytes: impl FnMut(usize) -> Result<u64>) -> Result<Self> {
-        Ok(Line { windows, bytes: [bytes(windows[0])?, bytes(windows[1])?] })
-    }
-
-    fn at(&self, windows: usize) -> u64 {
-        let Line { windows: [few, more], bytes: [low, high] } = *self;
-        let slope = match few == more {
-            true => high as f64 / more.max(1) as f64,
-            false => (high as f64 - low as f64) / (more as f64 - few as f64),
-        };
-        (high as f64 + slope * (windows as f64 - more as f64)).max(0.0) as u64
-    }
-}
-
 /// Memory of steps of a Spec, with batches of any size.
 #[derive(Debug, Clone)]
 pub struct Memory {
@@ -299,7 +281,7 @@ impl Memory {
     /// # Errors
     /// `OverLimit` if one window already exceeds it.
     pub fn micro_batch(&self, batch_size: usize, limit: Option<u64>) -> Result<usize> {
-        halved(batch_size, limit, |windows| self.owners(windows).total())
+        halved(ONE, batch_size, limit, |windows| Ok(self.owners(windows).total()))
     }
 
     /// Returns the number of windows of a batch that fits the limit: `batch_size`, half of it, a quarter ...
@@ -307,21 +289,8 @@ impl Memory {
     /// # Errors
     /// `OverLimit` if one window already exceeds it.
     pub fn batch_within(&self, batch_size: usize, limit: Option<u64>) -> Result<usize> {
-        halved(batch_size, limit, |windows| self.of_batch(windows).total())
+        halved(ONE, batch_size, limit, |windows| Ok(self.of_batch(windows).total()))
     }
-}
-
-fn halved(windows: usize, limit: Option<u64>, bytes: impl Fn(usize) -> u64) -> Result<usize> {
-    let Some(limit) = limit else { return Ok(windows) };
-    let mut windows = windows;
-    while bytes(windows) > limit {
-        if windows <= 1 {
-            let what = "a step of one window at a time".into();
-            return Err(Error::OverLimit { what, bytes: bytes(1), limit });
-        }
-        windows = windows.div_ceil(2);
-    }
-    Ok(windows)
 }
 
 /// Bytes of the batches of a run: the batch of the step, and batches that are prepared ahead.
@@ -348,25 +317,6 @@ impl Batches {
 fn probes(options: &TrainOptions) -> [usize; 2] {
     let few = FRAMES.div_ceil(options.data.window_size).max(WINDOWS);
     [few, 4 * few].map(|windows| windows.min(options.data.batch_size))
-}
-
-/// Runs `work` on a new thread, without the pool.
-fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    std::thread::scope(|scope| {
-        // The thread needs a large stack: a graph is walked and dropped recursively.
-        let thread = std::thread::Builder::new().stack_size(64 << 20);
-        let thread = thread.spawn_scoped(scope, Class::inherit(|| pool::serial(work)));
-        let thread = thread
-            .map_err(|e| Error::Unavailable { what: "a thread".into(), reason: e.to_string() })?;
-        thread.join().unwrap_or_else(|payload| Err(Error::of_panic(payload)))
-    })
-}
-
-/// Peak bytes that `work` allocates and frees again.
-fn passing(work: impl FnOnce() -> Result<()>) -> Result<u64> {
-    let meter = Meter::start()?;
-    work()?;
-    Ok(meter.passing())
 }
 
 /// A training run of a new policy on random examples, the same in every measurement.

@@ -13,7 +13,7 @@ use crate::stop::go_on;
 
 /// Maximum of the option `max`, which is the largest `batch_size` of a run.
 const MAX_BATCH: f64 = 65_536.0;
-/// Minimum speedup for which a doubled batch is worth its memory.
+/// Minimum speedup for which a doubled size is worth its memory.
 const GAIN: f64 = 1.03;
 
 /// Options of the search.
@@ -47,15 +47,15 @@ pub struct Measurement {
     pub bytes: u64,
 }
 
-/// The reason why no larger batch was tried.
+/// The reason why no larger size was tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// A batch of twice the size exceeds the memory limit.
+    /// Twice the size exceeds the memory limit.
     Memory,
-    /// The last batch was hardly faster than the previous one.
+    /// The last size was hardly faster than the previous one.
     Throughput,
-    /// A batch of twice the size exceeds `max`.
+    /// Twice the size exceeds `max`.
     Max,
 }
 
@@ -106,25 +106,16 @@ pub fn tune(
 
     // A step of a run has at most `MAX_FRAMES` frames.
     let most = tuning.max.min(MAX_FRAMES / options.data.window_size.max(1));
-    let mut batch = memory.batch_within(tuning.initial, room)?;
-    let mut rows: Vec<Measurement> = vec![];
-    let stopped = loop {
+    let first = memory.batch_within(tuning.initial, room)?;
+    let measure = |batch| {
         go_on(cancel)?;
-        let row = measured(&mut probe, &memory, batch, options)?;
-        let gains = rows
-            .last()
-            .is_none_or(|before| row.frames_per_second > GAIN * before.frames_per_second);
-        rows.push(row);
-        match 2 * batch {
-            _ if !gains => break Reason::Throughput,
-            next if next > most => break Reason::Max,
-            next if !fits(next) => break Reason::Memory,
-            next => batch = next,
-        }
+        measured(&mut probe, &memory, batch, options)
     };
+    let (rows, stopped) =
+        doubled(first, most, |batch| Ok(fits(batch)), measure, |row| row.frames_per_second)?;
     let best = rows.iter().max_by(|a, b| a.frames_per_second.total_cmp(&b.frames_per_second));
     Ok(Tuning {
-        batch_size: best.map_or(batch, |row| row.batch_size),
+        batch_size: best.map_or(first, |row| row.batch_size),
         rows,
         stopped,
         window_size: options.data.window_size,
@@ -132,6 +123,32 @@ pub fn tune(
         precision: options.precision_here(),
         memory_limit: options.machine.memory_limit,
     })
+}
+
+/// Measures sizes, from `first` to at most `most`, while the size doubles, until a doubled one does not fit or was hardly
+/// faster than the one before it. `speed` is that of a measurement.
+///
+/// # Errors
+/// Those of `fits` and `measure`.
+pub fn doubled<R>(
+    first: usize,
+    most: usize,
+    mut fits: impl FnMut(usize) -> Result<bool>,
+    mut measure: impl FnMut(usize) -> Result<R>,
+    speed: impl Fn(&R) -> f64,
+) -> Result<(Vec<R>, Reason)> {
+    let (mut size, mut rows) = (first, vec![]);
+    loop {
+        let row = measure(size)?;
+        let gains = rows.last().is_none_or(|before| speed(&row) > GAIN * speed(before));
+        rows.push(row);
+        match 2 * size {
+            _ if !gains => return Ok((rows, Reason::Throughput)),
+            next if next > most => return Ok((rows, Reason::Max)),
+            next if !fits(next)? => return Ok((rows, Reason::Memory)),
+            next => size = next,
+        }
+    }
 }
 
 fn measured(

@@ -60,6 +60,16 @@ defmodule Mix.Tasks.Sconce.PlayTest do
     end
   end
 
+  test "a run is planned and tuned before it begins" do
+    out = Path.join(tmp_dir!("play"), "run")
+    run = ["--learn", "--env", "cart_pole", "--out", out, "--steps", "640"] ++ @small
+    said = capture_io(fn -> Play.run(["--plan" | run]) end)
+    assert said =~ ~r/^the run +[\d.]+ ms +20 updates, 640 steps/m
+    said = capture_io(fn -> Play.run(["--tune", "--max", "8" | run]) end)
+    assert said =~ ~r/^environments +an update +steps.s +memory$/m
+    refute File.exists?(out)
+  end
+
   test "an episode is shown and drawn" do
     path = checkpoint!(:pendulum, %{env: %{env: "pendulum", time_limit: 20}})
     svg = Path.join(Path.dirname(path), "episode.svg")
@@ -123,6 +133,11 @@ defmodule Mix.Tasks.Sconce.PlayTest do
            "--episodes does not go with --learn"},
           {["--learn", "--env", "duel", "--out", "run", "--opponent", "mixr"],
            ~s(did you mean "mixer"?)},
+          {["--learn", "--plan"], "--env is required"},
+          {["--learn", "--plan", "--tune", "--env", "duel"], "--tune does not go with --plan"},
+          {["--plan", "--resume", "a"], "--resume does not go with --plan"},
+          {["--learn", "--plan", "--env", "duel", "--max", "8"], "--max needs --tune"},
+          {[path, "--plan"], "--plan needs --learn"},
           {["--resume"], "--out is required"},
           {["--resume", "a", "--out", "b"], "--resume a continues in its folder"}
         ] do

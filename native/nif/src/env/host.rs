@@ -49,8 +49,6 @@ impl HostHandle {
 struct Link {
     name: String,
     workers: Vec<LocalPid>,
-    /// Number of all environments, which are divided among the processes.
-    count: u64,
     deadline: Duration,
     state: Mutex<State>,
     told: Condvar,
@@ -63,6 +61,8 @@ struct State {
     /// Requests without an answer that was taken.
     waiting: HashMap<u64, Option<std::result::Result<Parts, String>>>,
     dead: Vec<bool>,
+    /// Number of all environments, which are divided among the processes.
+    count: u64,
     groups: HashMap<u64, Vec<Share>>,
 }
 
@@ -255,9 +255,15 @@ fn bytes(answers: &[Parts], at: usize) -> Vec<u8> {
 }
 
 impl Worker for Asker {
+    fn divide(&self, count: usize) {
+        self.0.state().count = count as u64;
+    }
+
     fn open(&self, group: u64, first: u64, count: usize) -> Result<()> {
-        let shares = shares(first, count, self.0.count, self.0.workers.len());
-        self.0.state().groups.insert(group, shares);
+        let mut state = self.0.state();
+        let shares = shares(first, count, state.count, self.0.workers.len());
+        state.groups.insert(group, shares);
+        drop(state);
         self.0.ask_all(group, |share| Some(Request::Open(group, share))).map(drop)
     }
 
@@ -322,9 +328,12 @@ fn host_new<'a>(
         let spec: HostSpec = decode(spec)?;
         let link = Arc::new(Link {
             name: spec.name.clone(),
-            count,
             deadline: Duration::from_millis(deadline_ms),
-            state: Mutex::new(State { dead: vec![false; workers.len()], ..State::default() }),
+            state: Mutex::new(State {
+                dead: vec![false; workers.len()],
+                count,
+                ..State::default()
+            }),
             told: Condvar::new(),
             workers,
         });

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use sconce_env::EnvSpec;
 use sconce_nn::Policy;
+use sconce_nn::checkpoint::Optimiser;
 use sconce_tensor::digest::of_file;
 use sconce_tensor::rng::{Rng, unit};
 use sconce_tensor::{Error, Result};
@@ -34,8 +35,8 @@ const PREFIX: &str = "self-";
 /// The opponents of a run, and how well the learner does against each.
 pub struct League {
     options: LeagueOptions,
-    /// Folder of the past selves.
-    folder: PathBuf,
+    /// Folder of the past selves; `None` keeps them in memory alone.
+    folder: Option<PathBuf>,
     players: BTreeMap<MemberId, Frozen>,
     state: LeagueState,
     choices: Rng,
@@ -60,7 +61,7 @@ impl League {
     pub fn new(
         options: &LeagueOptions,
         env: &EnvSpec,
-        folder: &Path,
+        folder: Option<&Path>,
         seed: u64,
         saved: Option<LeagueState>,
     ) -> Result<Self> {
@@ -69,7 +70,7 @@ impl League {
         }
         let mut league = League {
             options: options.clone(),
-            folder: folder.join("league"),
+            folder: folder.map(|folder| folder.join("league")),
             players: BTreeMap::new(),
             state: LeagueState { members: BTreeMap::new(), elo: START, next: 0 },
             choices: Rng::new(seed, "league.choice", 0),
@@ -119,7 +120,7 @@ impl League {
 
     /// Reads a past self of a saved state.
     fn past_self(&self, update: u64, own: &Standing, env: &EnvSpec) -> Result<Frozen> {
-        let path = self.file(update);
+        let path = self.file(update).ok_or_else(|| Error::not_found(named(update)))?;
         if own.digest.as_ref() != Some(&of_file(&path)?) {
             return Err(changed(format!("past self {}", path.display())));
         }
@@ -128,24 +129,35 @@ impl League {
         Ok(Frozen::Learned(Arc::new(policy)))
     }
 
-    /// Whether the policy becomes a past self before update `update`, counted from 0.
+    /// Whether the policy after `update` updates becomes a past self, and is none yet.
     pub fn is_due(&self, update: u64) -> bool {
-        self.options.past_selves > 0 && update.is_multiple_of(self.options.snapshot_every)
+        self.options.past_selves > 0
+            && update.is_multiple_of(self.options.snapshot_every)
+            && self.state.members.values().all(|own| own.update != Some(update))
     }
 
-    /// Makes the policy a past self: writes its file, and lets another one go if there are too many.
+    /// Makes the policy a past self: writes its file if the league has a folder, and lets another one go if there are
+    /// too many.
     ///
     /// # Errors
     /// `Io`.
     pub fn keep(&mut self, policy: &Policy, update: u64, notes: Value) -> Result<()> {
-        std::fs::create_dir_all(&self.folder).map_err(Error::io(&self.folder))?;
-        let path = self.file(update);
-        policy.save(&path, notes)?;
+        let (policy, digest) = match (&self.folder, self.file(update)) {
+            (Some(folder), Some(path)) => {
+                std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
+                policy.save(&path, notes)?;
+                (Policy::load(&path)?, Some(of_file(&path)?))
+            }
+            _ => {
+                let (manifest, weights) =
+                    policy.snapshot(notes, Optimiser::new())?.into_weights()?;
+                (Policy::from_checkpoint(manifest, weights)?, None)
+            }
+        };
         let elo = self.state.elo;
-        let digest = Some(of_file(&path)?);
         let new = Standing::new(&named(update));
         let standing = Standing { update: Some(update), digest, elo, ..new };
-        self.add(standing, Frozen::Learned(Arc::new(Policy::load(&path)?)));
+        self.add(standing, Frozen::Learned(Arc::new(policy)));
         self.thin();
         Ok(())
     }
@@ -172,10 +184,10 @@ impl League {
         present().map(|(id, _)| *id).zip(chances).collect()
     }
 
-    /// The opponents of `shards` shards in an update, drawn by seed, update and shard.
-    pub fn draw(&self, update: u64, shards: usize) -> Vec<(MemberId, &Frozen)> {
+    /// The opponents of `shards` shards in a rollout, drawn by seed, number of the rollout and shard.
+    pub fn draw(&self, rollout: u64, shards: usize) -> Vec<(MemberId, &Frozen)> {
         let chances = self.probabilities();
-        let words = |shard: u64| self.choices.at(update).block(shard)[0];
+        let words = |shard: u64| self.choices.at(rollout).block(shard)[0];
         let drawn = (0..shards as u64).map(|shard| choice::pick(&chances, unit(words(shard))));
         drawn.flatten().filter_map(|id| Some((id, self.players.get(&id)?))).collect()
     }
@@ -220,8 +232,9 @@ impl League {
     /// `Io`.
     pub fn prune(&self) -> Result<()> {
         let past = self.state.members.values().filter_map(|own| own.update);
-        let needed: BTreeSet<PathBuf> = past.map(|update| self.file(update)).collect();
-        let Ok(entries) = std::fs::read_dir(&self.folder) else { return Ok(()) };
+        let needed: BTreeSet<PathBuf> = past.filter_map(|update| self.file(update)).collect();
+        let entries = self.folder.as_ref().map(std::fs::read_dir);
+        let Some(Ok(entries)) = entries else { return Ok(()) };
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if name.starts_with(PREFIX) && !needed.contains(&path) {
@@ -231,8 +244,9 @@ impl League {
         Ok(())
     }
 
-    fn file(&self, update: u64) -> PathBuf {
-        self.folder.join(format!("{PREFIX}{update:08}.safetensors"))
+    fn file(&self, update: u64) -> Option<PathBuf> {
+        let name = format!("{PREFIX}{update:08}.safetensors");
+        self.folder.as_ref().map(|folder| folder.join(name))
     }
 }
 

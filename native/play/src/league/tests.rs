@@ -229,7 +229,7 @@ fn the_gaps_between_past_selves_are_nearly_even() {
 fn a_damaged_state_of_a_league_is_refused() {
     let (out, env) = (TempDir::new().unwrap(), sconce_env::spec(&duel()).unwrap());
     let given = options(1, json!({"opponents": ["mixer"]})).league;
-    let open = |saved: Option<LeagueState>| League::new(&given, &env, out.path(), 5, saved);
+    let open = |saved: Option<LeagueState>| League::new(&given, &env, Some(out.path()), 5, saved);
     let refused = |saved: LeagueState| open(Some(saved)).err().unwrap().to_string();
     let mut league = open(None).unwrap();
     league.keep(&Policy::init(&mlp(), 1).unwrap(), 0, Value::Null).unwrap();
@@ -240,7 +240,7 @@ fn a_damaged_state_of_a_league_is_refused() {
     let mut more = LeagueState { next: 3, ..state.clone() };
     more.members.insert(2, Standing::new("gone"));
     assert!(refused(more).contains("no player for member 2, gone"));
-    Policy::init(&mlp(), 2).unwrap().save(&league.file(0), Value::Null).unwrap();
+    Policy::init(&mlp(), 2).unwrap().save(&league.file(0).unwrap(), Value::Null).unwrap();
     let error = refused(state);
     assert!(error.contains("self-00000000") && error.contains("another file"), "{error}");
 }

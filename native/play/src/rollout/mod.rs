@@ -229,6 +229,11 @@ impl Player {
         self.shards.iter_mut().for_each(|shard| shard.observed = Some(Normaliser::new(width)));
     }
 
+    /// Whether statistics of all observations are kept.
+    pub(crate) fn observes(&self) -> bool {
+        self.shards.iter().any(|shard| shard.observed.is_some())
+    }
+
     /// Statistics of the observations since the last call, if they are [kept](Self::observe).
     ///
     /// # Errors

@@ -18,6 +18,7 @@ pub(super) fn check(task: Task<'_>, options: &PpoOptions, policy: &Policy) -> Re
         ("an environment of a module", task.host.is_some()),
         ("opponents and past_selves", options.has_league()),
         ("teacher", options.weights.teacher.is_some()),
+        ("overlap", rollout.overlap),
         ("normalise_observations", rollout.normalise_observations),
         ("normalise_rewards", rollout.normalise_rewards),
         ("a policy with memory", !policy.zero_state(1)?.0.is_empty()),

@@ -27,6 +27,8 @@ pub(super) fn check(options: &PpoOptions, live: bool) -> Result<()> {
         ("frame_stack", world.frame_stack != plain.frame_stack),
         ("opponent", world.opponent.is_some()),
         ("opponents", options.has_league()),
+        // Live games always go on while the policy learns.
+        ("overlap", rollout.overlap),
     ];
     let of_games = [
         ("off_policy", rollout.off_policy != usual.off_policy),
@@ -119,6 +121,7 @@ mod tests {
             (true, "frame_stack", json!(2)),
             (true, "opponent", json!("mixer")),
             (true, "opponents", json!(["mixer"])),
+            (true, "overlap", json!(true)),
             (false, "off_policy", json!("v_trace")),
             (false, "max_lag", json!(3)),
         ] {

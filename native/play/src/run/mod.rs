@@ -3,9 +3,11 @@
 //! Every random number is a function of seed, step and row, so a run that resumes from `last.safetensors` gives the
 //! bits of the uninterrupted run.
 
+mod ahead;
 mod card;
 mod first;
 mod games;
+mod measure;
 mod progress;
 mod record;
 mod report;
@@ -24,12 +26,15 @@ use sconce_tensor::{Error, Result, device, memory, pool};
 use sconce_train::eval::pool_of;
 use sconce_train::run::Folder;
 
+pub(crate) use ahead::Played;
+pub(crate) use measure::{Bytes, Times, Weighed};
 pub use progress::{Point, Progress};
 pub use record::Record;
 pub use report::{Event, PlayReport, Stopped, read_report};
 
 use first::first_policy;
 use games::live_spec;
+use save::Restored;
 
 use crate::league::League;
 use crate::learner::{Learner, Taught, Updated};
@@ -60,7 +65,7 @@ pub struct Task<'a> {
 
 impl Task<'_> {
     /// Options of the environments.
-    fn world(&self, options: &PpoOptions) -> EnvOptions {
+    pub(crate) fn world(&self, options: &PpoOptions) -> EnvOptions {
         EnvOptions { host: self.host.cloned(), ..options.env(self.env) }
     }
 }
@@ -82,7 +87,9 @@ pub fn run(
     let folder = Folder::new(out);
     let _lock = folder.lock()?;
     let _threads = pool_of(options.machine.threads)?;
-    let mut run = Run::prepare(task, options, folder, events, cancel)?;
+    let mut run = Run::prepare(task, options, Some(folder.clone()), events, cancel)?;
+    Record::new(task, options).write(&folder)?;
+    run.tell_start();
     let stopped = run.learn();
     match stopped {
         Ok(stopped) => run.finish(stopped),
@@ -95,10 +102,11 @@ pub fn run(
 }
 
 /// A run in progress.
-struct Run<'a> {
+pub(crate) struct Run<'a> {
     env: &'a str,
     options: &'a PpoOptions,
-    folder: Folder,
+    /// Folder of its files; `None` for a run that is measured and writes none.
+    folder: Option<Folder>,
     events: &'a dyn Fn(Event),
     cancel: &'a AtomicBool,
     player: Player,
@@ -107,6 +115,8 @@ struct Run<'a> {
     progress: Progress,
     statistics: Statistics,
     league: Option<League>,
+    /// The rollout of the next update, if it was played beside the last one.
+    ahead: Option<Played>,
     /// Digest of the teacher's file.
     teacher: Option<String>,
     /// Updates of the whole run.
@@ -132,16 +142,20 @@ impl Clock {
 }
 
 impl<'a> Run<'a> {
-    fn prepare(
+    /// The run from its start, or from the last state in its folder.
+    pub(crate) fn prepare(
         task: Task<'a>,
         options: &'a PpoOptions,
-        folder: Folder,
+        folder: Option<Folder>,
         events: &'a dyn Fn(Event),
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
         let teacher = Taught::of(options)?;
         let digest = teacher.as_ref().map(|teacher| teacher.digest().to_string());
-        let earlier = save::resumable(&folder, task, options, digest.as_deref())?;
+        let earlier = match &folder {
+            Some(folder) => save::resumable(folder, task, options, digest.as_deref())?,
+            None => None,
+        };
         let policy = match &earlier {
             Some(earlier) => earlier.policy(task.spec)?,
             None => first_policy(task.spec, options)?,
@@ -152,8 +166,12 @@ impl<'a> Run<'a> {
             card::check(task, options, &policy)?;
         }
         let policy = policy.on(&device)?;
-        let league = league_of(task, options, folder.path(), earlier.as_ref())?;
+        let path = folder.as_ref().map(Folder::path);
+        let league = league_of(task, options, path, earlier.as_ref())?;
         let world = task.world(options);
+        if let Some(host) = task.host {
+            host.divide(options.world.environments);
+        }
         let mut player = match (task.inbox, &league) {
             (Some(inbox), _) => {
                 Player::idle(live_spec(task, inbox, options)?, options.world.environments)
@@ -186,10 +204,11 @@ impl<'a> Run<'a> {
         let (mut progress, mut episodes) = (Progress::default(), Episodes::default());
         let width = player.spec().observation_size;
         let mut statistics = Statistics::new(options, player.rows(), width)?;
+        let mut ahead = None;
         match earlier {
             Some(earlier) => {
-                (progress, statistics, episodes) =
-                    earlier.restore(&mut learner, &mut player, league.as_ref())?;
+                let restored = earlier.restore(&mut learner, &mut player, league.as_ref())?;
+                Restored { progress, statistics, episodes, ahead } = restored;
                 events(Event::Resumed { step: progress.steps });
             }
             None => first_statistics(&mut statistics, task, options, &policy)?,
@@ -198,11 +217,10 @@ impl<'a> Run<'a> {
             player.observe();
         }
         let updates = options.schedule.steps / options.update_steps(player.rows());
-        Record::new(task, options).write(&folder)?;
         let clock = Clock { begun: Instant::now(), before: progress.seconds };
         let so_far = [progress.steps, progress.updates];
         let live = task.inbox.map(|inbox| Live::new(inbox, options, listener, so_far, episodes));
-        let run = Run {
+        Ok(Run {
             env: task.env,
             options,
             folder,
@@ -214,15 +232,14 @@ impl<'a> Run<'a> {
             progress,
             statistics,
             league,
+            ahead,
             teacher: digest,
             updates,
             best: None,
             clock,
             saved: None,
             _caching: Caching::on(&device),
-        };
-        run.tell_start();
-        Ok(run)
+        })
     }
 
     fn tell_start(&self) {
@@ -272,48 +289,77 @@ impl<'a> Run<'a> {
         self.options.schedule.max_minutes.map_or(f64::INFINITY, |minutes| 60.0 * minutes)
     }
 
-    /// Plays a rollout and learns from it.
-    fn update(&mut self) -> Result<()> {
+    /// Learns from a rollout, which is played now unless it was played beside the last update.
+    pub(crate) fn update(&mut self) -> Result<()> {
         let begun = Instant::now();
         self.look()?;
-        let policy = self.policy()?;
         if self.player.is_on_card() {
-            return self.update_on_card(&policy, begun);
+            return self.update_on_card(begun);
         }
-        self.meet(&policy)?;
-        let mut segments = match self.live {
-            None => self.play(&policy)?,
+        let mut played = match self.ahead.take() {
+            Some(ahead) => ahead,
+            None => self.play()?,
+        };
+        self.value(&mut played)?;
+        let mut playing = begun.elapsed().as_secs_f64();
+        let done = self.done();
+        let updated = match self.options.rollout.overlap {
+            true => self.learn_ahead(&played.segments, &mut playing)?,
+            false => self.learn_from(&played.segments)?,
+        };
+        self.count(updated, &played, [playing, begun.elapsed().as_secs_f64()], done);
+        // Its mean return has the episodes that this policy has just played.
+        self.keep_best(&played.policy, played.update)
+    }
+
+    /// Plays a rollout with the present policy.
+    pub(crate) fn play(&mut self) -> Result<Played> {
+        let (policy, update) = (self.policy()?, self.progress.updates);
+        self.meet(&policy, update)?;
+        let rollout = self.rollout();
+        let segments = match self.live {
+            None => self.player.play(&policy, rollout)?,
             Some(_) => self.play_live(&policy)?,
         };
-        self.estimate(&policy, &mut segments)?;
-        let played = begun.elapsed().as_secs_f64();
-        let done = self.progress.updates as f64 / self.updates.max(1) as f64;
-        let updated = self.learner.learn(&segments, self.progress.updates, done)?;
-        self.count(updated, [played, begun.elapsed().as_secs_f64()], done)?;
-        // Its mean return has the episodes that this policy has just played.
-        self.keep_best(&policy)
+        let mut played = Played::of(&mut self.player, segments, policy, update)?;
+        if let Some(live) = &mut self.live {
+            (played.steps, played.episodes) = (live.steps(), live.take_episodes());
+        }
+        Ok(played)
+    }
+
+    /// Adds a rollout to the statistics, and computes its advantages.
+    pub(crate) fn value(&mut self, played: &mut Played) -> Result<()> {
+        if let Some(observed) = &played.observed {
+            self.statistics.observe(observed)?;
+        }
+        // Live segments are scaled as they arrive.
+        if self.live.is_none() {
+            self.statistics.scale(&mut played.segments)?;
+        }
+        self.estimate(&played.policy, &mut played.segments)
+    }
+
+    /// Learns from a rollout.
+    pub(crate) fn learn_from(&mut self, segments: &[Segment]) -> Result<Updated> {
+        let done = self.done();
+        self.learner.learn(segments, self.progress.updates, done)
+    }
+
+    /// Share of the run that has passed.
+    fn done(&self) -> f64 {
+        self.progress.updates as f64 / self.updates.max(1) as f64
     }
 
     /// [`update`](Self::update) with environments, policy and update on a card, which only figures leave.
-    fn update_on_card(&mut self, policy: &Policy, begun: Instant) -> Result<()> {
-        let segment = self.player.play_on_card(policy, self.options.discounts())?;
-        let played = begun.elapsed().as_secs_f64();
-        let done = self.progress.updates as f64 / self.updates.max(1) as f64;
-        let updated = self.learner.learn_on_card(&segment, self.progress.updates, done)?;
-        self.count(updated, [played, begun.elapsed().as_secs_f64()], done)?;
-        self.keep_best(policy)
-    }
-
-    /// Plays a rollout in environments.
-    fn play(&mut self, policy: &Policy) -> Result<Vec<Segment>> {
-        let rollout = &self.options.rollout;
-        let plan = Rollout { steps: rollout.rollout_steps, stride: rollout.sequence_length };
-        let mut segments = self.player.play(policy, plan)?;
-        if self.statistics.observes() {
-            self.statistics.observe(&self.player.take_observed()?)?;
-        }
-        self.statistics.scale(&mut segments)?;
-        Ok(segments)
+    fn update_on_card(&mut self, begun: Instant) -> Result<()> {
+        let (policy, update, done) = (self.policy()?, self.progress.updates, self.done());
+        let segment = self.player.play_on_card(&policy, self.options.discounts())?;
+        let playing = begun.elapsed().as_secs_f64();
+        let updated = self.learner.learn_on_card(&segment, update, done)?;
+        let played = Played::of(&mut self.player, vec![], policy, update)?;
+        self.count(updated, &played, [playing, begun.elapsed().as_secs_f64()], done);
+        self.keep_best(&played.policy, played.update)
     }
 
     /// Computes the advantages of segments.
@@ -329,37 +375,34 @@ impl<'a> Run<'a> {
     }
 
     /// The present policy, which normalises its observations by the present statistics.
-    fn policy(&self) -> Result<Policy> {
+    pub(crate) fn policy(&self) -> Result<Policy> {
         let policy = self.learner.stepper().policy();
         let spec = self.statistics.spec(policy.spec());
         Policy::from_weights(&spec, policy.weights().clone())
     }
 
-    fn count(
-        &mut self,
-        mut updated: Updated,
-        [played, seconds]: [f64; 2],
-        done: f64,
-    ) -> Result<()> {
-        let (mut episodes, others) = self.player.episodes();
+    fn count(&mut self, mut updated: Updated, rollout: &Played, times: [f64; 2], done: f64) {
+        let [played, seconds] = times;
         if let Some(live) = &mut self.live {
-            episodes = live.take_episodes();
             let figures = live.take_figures().map(|(name, figure)| (name.to_string(), figure));
             updated.figures.named.extend(figures);
         }
         let update_steps = self.options.update_steps(self.player.rows());
         let returns = self.has_returns();
-        let matches = self.player.take_matches();
         if let Some(league) = &mut self.league {
-            league.count(&matches);
-            league.forget(&self.player.members());
+            league.count(&rollout.matches);
+            let mut playing = self.player.members();
+            // These matches are not counted yet.
+            let ahead = self.ahead.iter().flat_map(|ahead| &ahead.matches);
+            playing.extend(ahead.map(|played| played.member));
+            league.forget(&playing);
         }
-        let rewards = self.rewards()?;
+        let rewards = self.rewards(&rollout.terms);
         let progress = &mut self.progress;
         progress.updates += 1;
-        progress.steps = self.live.as_ref().map_or(self.player.steps(), Live::steps);
+        progress.steps = rollout.steps;
         progress.seconds = self.clock.seconds();
-        progress.count(&episodes, others);
+        progress.count(&rollout.episodes, rollout.others);
         let point = Point {
             updates: progress.updates,
             steps: progress.steps,
@@ -381,32 +424,31 @@ impl<'a> Run<'a> {
         };
         (self.events)(Event::Update { updates_in_all: self.updates, point: point.clone() });
         progress.add(point, self.updates.div_ceil(MOST_POINTS));
-        Ok(())
     }
 
     /// Means of the reward terms of the first seat per step of an environment. In a league there are none: the first
     /// seat of half the environments is the opponent's.
-    fn rewards(&mut self) -> Result<BTreeMap<String, f64>> {
-        let steps = self.options.update_steps(self.options.world.environments) as f64;
-        let mut means: Vec<f64> = self.player.take_terms()?.iter().map(|sum| sum / steps).collect();
+    fn rewards(&self, terms: &[f64]) -> BTreeMap<String, f64> {
         if self.league.is_some() {
-            return Ok(BTreeMap::new());
+            return BTreeMap::new();
         }
-        if let Some(live) = &self.live {
-            means = live.terms().to_vec();
-        }
+        let steps = self.options.update_steps(self.options.world.environments) as f64;
+        let means = match &self.live {
+            Some(live) => live.terms().to_vec(),
+            None => terms.iter().map(|sum| sum / steps).collect(),
+        };
         let names = self.player.spec().reward_terms.iter();
-        Ok(names.zip(means).map(|(name, mean)| (name.to_string(), mean)).collect())
+        names.zip(means).map(|(name, mean)| (name.to_string(), mean)).collect()
     }
 
-    /// Lets the policy become a past self if it is time, and chooses the opponents of a rollout.
-    fn meet(&mut self, policy: &Policy) -> Result<()> {
+    /// Lets the policy become a past self if it is time, and chooses the opponents of a rollout with this number.
+    fn meet(&mut self, policy: &Policy, rollout: u64) -> Result<()> {
         let (update, notes) = (self.progress.updates, self.notes(self.progress.updates));
         let Some(league) = &mut self.league else { return Ok(()) };
         if league.is_due(update) {
             league.keep(policy, update, notes)?;
         }
-        self.player.meet(league.draw(update, self.player.shards()).into_iter())
+        self.player.meet(league.draw(rollout, self.player.shards()).into_iter())
     }
 
     /// Whether the mean return says how good the policy is: against itself it loses as often as it wins.
@@ -427,7 +469,9 @@ impl<'a> Run<'a> {
             live.publish(&self.policy()?, self.progress.updates)?;
         }
         let report = self.report(stopped);
-        sconce_train::run::write_json(&self.folder.report(), &report)?;
+        if let Some(folder) = &self.folder {
+            sconce_train::run::write_json(&folder.report(), &report)?;
+        }
         Ok(report)
     }
 
@@ -443,7 +487,7 @@ impl<'a> Run<'a> {
 fn league_of(
     task: Task<'_>,
     options: &PpoOptions,
-    folder: &Path,
+    folder: Option<&Path>,
     earlier: Option<&save::Earlier>,
 ) -> Result<Option<League>> {
     if !options.has_league() {

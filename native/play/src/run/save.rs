@@ -11,6 +11,7 @@ use sconce_train::run::{Folder, Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::ahead::{Played, SavedRollout};
 use super::progress::Progress;
 use super::report::Event;
 use super::{Run, Task};
@@ -25,6 +26,8 @@ use crate::statistics::Statistics;
 const PLAYER: &str = "player.";
 /// Name of the arrays of live episodes.
 const LIVE: &str = "live.";
+/// Name of the arrays of a rollout that waits for its update.
+const AHEAD: &str = "ahead.";
 
 /// The state of a run, in the metadata of its last checkpoint.
 #[derive(Serialize, Deserialize)]
@@ -38,6 +41,9 @@ struct State {
     teacher: Option<String>,
     #[serde(default)]
     league: Option<LeagueState>,
+    /// A rollout that waits for its update.
+    #[serde(default)]
+    ahead: Option<SavedRollout>,
 }
 
 /// The best policy so far, until it is written.
@@ -51,6 +57,17 @@ pub(super) struct Earlier {
     progress: Progress,
     statistics: Statistics,
     league: Option<LeagueState>,
+    ahead: Option<SavedRollout>,
+}
+
+/// What a run goes on with.
+pub(super) struct Restored {
+    pub progress: Progress,
+    pub statistics: Statistics,
+    /// Live episodes that go on.
+    pub episodes: Episodes,
+    /// A rollout that waits for its update.
+    pub ahead: Option<Played>,
 }
 
 /// The saved state in the folder of a run that is resumed.
@@ -106,9 +123,9 @@ fn earlier(
         let (recorded, given) = ("the file of the run".into(), "another file".into());
         differences.push(Difference { option: "teacher".into(), recorded, given });
     }
-    let State { progress, statistics, league, .. } = state;
+    let State { progress, statistics, league, ahead, .. } = state;
     match differences.is_empty() {
-        true => Ok(Earlier { checkpoint, progress, statistics, league }),
+        true => Ok(Earlier { checkpoint, progress, statistics, league, ahead }),
         false => Err(Error::Fixed { what: path.display().to_string(), differences }),
     }
 }
@@ -124,15 +141,15 @@ impl Earlier {
         self.league.clone()
     }
 
-    /// Restores optimiser, player and opponents; returns progress, statistics and live episodes that go on.
+    /// Restores optimiser, player and opponents, and returns the rest.
     pub(super) fn restore(
         self,
         learner: &mut Learner,
         player: &mut Player,
         league: Option<&League>,
-    ) -> Result<(Progress, Statistics, Episodes)> {
-        let Earlier { checkpoint, progress, statistics, league: _ } = self;
-        let of_play = |name: &str| name.starts_with(PLAYER) || name.starts_with(LIVE);
+    ) -> Result<Restored> {
+        let Earlier { checkpoint, progress, statistics, league: _, ahead } = self;
+        let of_play = |name: &str| [PLAYER, LIVE, AHEAD].iter().any(|own| name.starts_with(own));
         let (of_play, moments): (Optimiser, Optimiser) =
             checkpoint.optimiser.into_iter().partition(|(name, _)| of_play(name));
         learner.load_moments(progress.optimiser_updates, &moments)?;
@@ -142,20 +159,23 @@ impl Earlier {
         if let Some(league) = league {
             player.restore_opponents(&numbers, league.players())?;
         }
-        Ok((progress, statistics, Episodes::of_numbers(&of_play.nested(LIVE))?))
+        let episodes = Episodes::of_numbers(&of_play.nested(LIVE))?;
+        let rollout = of_play.nested(AHEAD);
+        let (weights, teacher) = (learner.stepper().policy().weights(), learner.teacher());
+        let restored = |saved| Played::restored(saved, &rollout, weights, teacher);
+        let ahead = ahead.map(restored).transpose()?;
+        Ok(Restored { progress, statistics, episodes, ahead })
     }
 }
 
 impl Run<'_> {
-    /// Keeps the policy that played the last rollout, if its mean return is the best so far.
-    pub(super) fn keep_best(&mut self, policy: &Policy) -> Result<()> {
+    /// Keeps the policy that played the last rollout, after `updates` updates, if its mean return is the best so far.
+    pub(super) fn keep_best(&mut self, policy: &Policy, updates: u64) -> Result<()> {
         let Some(mean) = self.progress.mean_return() else { return Ok(()) };
         // Against itself a policy loses as often as it wins, and the opponents of a league change.
         if self.player.spec().seats > 1 || !self.progress.is_better(mean) {
             return Ok(());
         }
-        // These are the weights before the last update.
-        let updates = self.progress.updates.saturating_sub(1);
         self.progress.best = Some((mean, updates));
         self.progress.best_is_full = self.progress.is_full();
         let snapshot = policy.snapshot(self.notes(updates), Optimiser::new())?;
@@ -172,14 +192,17 @@ impl Run<'_> {
 
     /// Writes the best policy, if there is a new one.
     pub(super) fn write_best(&mut self) -> Result<()> {
-        let Some(best) = self.best.take() else { return Ok(()) };
-        best.snapshot.save(&self.folder.file(Kind::Best))
+        match (&self.folder, self.best.take()) {
+            (Some(folder), Some(best)) => best.snapshot.save(&folder.file(Kind::Best)),
+            _ => Ok(()),
+        }
     }
 
     /// Writes the best policy and the state.
     pub(super) fn save(&mut self) -> Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let path = folder.file(Kind::Last);
         self.write_best()?;
-        let path = self.folder.file(Kind::Last);
         self.snapshot()?.save(&path)?;
         self.saved = Some(self.progress.updates);
         if let Some(league) = &self.league {
@@ -189,9 +212,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn snapshot(&mut self) -> Result<Snapshot> {
+    /// The state of the run, from which it resumes.
+    pub(crate) fn snapshot(&mut self) -> Result<Snapshot> {
         let stepper = self.learner.stepper();
         self.progress.optimiser_updates = stepper.optimiser().updates();
+        let (ahead, rollout) = self.ahead.as_ref().map(Played::saved).transpose()?.unzip();
         let state = State {
             env: self.env.into(),
             options: self.options.clone(),
@@ -199,6 +224,7 @@ impl Run<'_> {
             statistics: self.statistics.clone(),
             teacher: self.teacher.clone(),
             league: self.league.as_ref().map(|league| league.state().clone()),
+            ahead,
         };
         let state = serde_json::to_value(state).map_err(|e| Error::corrupt("progress", e))?;
         let moments = stepper.optimiser().state()?.into_iter();
@@ -208,6 +234,7 @@ impl Run<'_> {
         if let Some(live) = &self.live {
             numbers.nest(LIVE, live.episodes().numbers());
         }
+        numbers.nest(AHEAD, rollout.unwrap_or_default());
         Ok(self.policy()?.snapshot(self.notes(self.progress.updates), numbers.0)?.of_run(state))
     }
 }

@@ -69,13 +69,21 @@ fn numbers(out: &Path) -> Vec<(String, Vec<u32>)> {
     all.map(|(name, own)| (name, own.iter().map(|v| v.to_bits()).collect())).collect()
 }
 
+/// These options and an overlap.
+fn overlapping(mut given: Value) -> Value {
+    given["overlap"] = true.into();
+    given
+}
+
 #[test]
 fn a_resumed_run_has_the_bits_of_one_that_was_not_interrupted() {
     let normalised = json!({"normalise_observations": true, "normalise_rewards": true});
     let cases = [
         (mlp(), "cart_pole", json!({})),
         (gru(), "cart_pole_velocity_less", json!({})),
-        (mlp(), "cart_pole", normalised),
+        (mlp(), "cart_pole", normalised.clone()),
+        (mlp(), "cart_pole", json!({"overlap": true})),
+        (gru(), "cart_pole_velocity_less", overlapping(normalised)),
     ];
     for (spec, env, more) in cases {
         let (whole, parts) = (TempDir::new().unwrap(), TempDir::new().unwrap());
@@ -98,23 +106,73 @@ fn a_resumed_run_has_the_bits_of_one_that_was_not_interrupted() {
             (Stopped::Finished, 4, 4)
         );
         assert_eq!(numbers(whole.path()), numbers(parts.path()), "{env}");
+        let best = |out: &Path| std::fs::read(out.join("best.safetensors")).unwrap();
+        assert_eq!(best(whole.path()), best(parts.path()), "{env}");
     }
 }
 
 #[test]
 fn a_run_has_the_same_bits_with_any_number_of_threads() {
     let spec = mlp();
-    let bits = |threads: usize| {
+    let bits = |threads: usize, overlap: bool| {
         let out = TempDir::new().unwrap();
         // Several shards of environments, and several shards of a batch.
-        let given =
-            json!({"environments": 48, "rollout_steps": 20, "steps": 1920, "threads": threads});
+        let given = json!({"environments": 48, "rollout_steps": 20, "steps": 1920, "threads": threads, "overlap": overlap});
         go(&spec, "cart_pole", &options(given), out.path(), false).unwrap();
         numbers(out.path())
     };
-    let one = bits(1);
-    assert_eq!(one, bits(2));
-    assert_eq!(one, bits(5));
+    for overlap in [false, true] {
+        let one = bits(1, overlap);
+        assert_eq!(one, bits(2, overlap));
+        assert_eq!(one, bits(5, overlap));
+    }
+    assert_ne!(bits(1, false), bits(1, true));
+}
+
+#[test]
+fn with_an_overlap_each_rollout_but_the_first_is_of_weights_one_update_older() {
+    let kl = |overlap: bool| {
+        let out = TempDir::new().unwrap();
+        let given = json!({"epochs": 1, "minibatches": 1, "overlap": overlap, "steps": 200});
+        let report = go(&mlp(), "cart_pole", &options(given), out.path(), false).unwrap();
+        assert_eq!((report.steps, report.history.len()), (200, 5));
+        report.history.iter().map(|point| point.figures["approx_kl"]).collect::<Vec<_>>()
+    };
+    // The only batch of an update has the weights before it.
+    assert!(kl(false).iter().all(|kl| kl.abs() < 1e-9), "{:?}", kl(false));
+    let overlapped = kl(true);
+    assert!(overlapped[0].abs() < 1e-9, "{overlapped:?}");
+    assert!(overlapped[1..].iter().all(|kl| *kl > 1e-7), "{overlapped:?}");
+}
+
+#[test]
+fn a_league_and_a_teacher_overlap_and_resume_with_the_same_bits() {
+    let env = sconce_env::spec(&options(json!({})).env("duel")).unwrap();
+    let mut heads = Heads::of_parts(&env.inputs, HeadsKind::Independent);
+    heads.parts.push(Head { name: "value".into(), kind: HeadKind::Value(1), hidden_size: 0 });
+    heads.parts.iter_mut().for_each(|head| head.hidden_size = 0);
+    let spec = Spec { embedding: Embedding::vector(env.observation_size), heads, ..gru() };
+    let files = TempDir::new().unwrap();
+    let teacher = policy(&spec, &files);
+    let [whole, parts] = [0, 1].map(|_| TempDir::new().unwrap());
+    let given = |steps: u64| {
+        options(
+            json!({"overlap": true, "opponents": ["mixer"], "past_selves": 2, "snapshot_every": 2,
+            "teacher": teacher, "time_limit": 15, "steps": 48 * steps, "environments": 32, "rollout_steps": 8}),
+        )
+    };
+    go(&spec, "duel", &given(64), whole.path(), false).unwrap();
+    for updates in [1, 2, 5, 8] {
+        go(&spec, "duel", &given(8 * updates), parts.path(), updates > 1).unwrap();
+    }
+    assert_eq!(numbers(whole.path()), numbers(parts.path()));
+    let state = |out: &TempDir| {
+        let state = checkpoint::load(&out.path().join("last.safetensors")).unwrap();
+        state.manifest.run["league"].clone()
+    };
+    assert_eq!(state(&whole), state(&parts));
+    let members = state(&whole)["members"].as_object().unwrap().clone();
+    assert!(members.values().filter(|own| own["update"].is_u64()).count() >= 2, "{members:?}");
 }
 
 #[test]
