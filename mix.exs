@@ -77,6 +77,7 @@ defmodule Sconce.MixProject do
           Sconce.PPO.Curve,
           Sconce.PPO.Progress
         ],
+        Compression: [Sconce.Compress],
         Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
         Tasks: [
           Mix.Tasks.Sconce.Bench,
