@@ -188,6 +188,26 @@ defmodule Sconce.Native do
   # League
   def league_play(_reference, _players, _options, _tournament), do: unavailable(:league)
 
+  # Compress
+  def compress_quantise(_reference, _given, _shape, _grid), do: unavailable(:quantise)
+
+  def compress_dequantise(_reference, _given, _shape, _order, _grid),
+    do: unavailable(:dequantise)
+
+  def compress_fake_quantise(_reference, _given, _shape, _options),
+    do: unavailable(:fake_quantise)
+
+  def compress_gptq(_reference, _given, _shapes, _hessian, _options), do: unavailable(:gptq)
+  def compress_smooth(_reference, _given, _shape, _alpha), do: unavailable(:smooth)
+  def compress_prune(_reference, _given, _shape, _sparsity, _share), do: unavailable(:prune)
+  def compress_two_four(_reference, _given, _shape), do: unavailable(:prune)
+  def compress_structured(_reference, _given, _shape, _sparsity, _axis), do: unavailable(:prune)
+  def compress_sparsity_at(_step, _steps, _ends), do: unavailable(:sparsity_at)
+  def compress_low_rank(_reference, _given, _shape, _truncation), do: unavailable(:low_rank)
+
+  def compress_distillation_loss(_reference, _given, _shape, _options),
+    do: unavailable(:distillation_loss)
+
   # Measurements, in a library built with the feature `fixtures`
   def bench_noop, do: unavailable(:bench)
   def bench_dirty, do: unavailable(:bench)

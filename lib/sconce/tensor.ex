@@ -5,9 +5,13 @@ defmodule Sconce.Tensor do
 
   @doc "The values of a tensor as 32-bit floats."
   @spec floats(struct) :: binary
-  def floats(%{__struct__: Nx.Tensor} = tensor) do
+  def floats(%{__struct__: Nx.Tensor} = tensor), do: to_binary(tensor, {:f, 32})
+
+  @doc "The values of a tensor, converted to a type."
+  @spec to_binary(struct, {atom, pos_integer}) :: binary
+  def to_binary(%{__struct__: Nx.Tensor} = tensor, type) do
     loaded!()
-    apply(Nx, :to_binary, [apply(Nx, :as_type, [tensor, {:f, 32}])])
+    apply(Nx, :to_binary, [apply(Nx, :as_type, [tensor, type])])
   end
 
   defp loaded!,

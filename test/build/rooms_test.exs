@@ -17,7 +17,8 @@ defmodule Sconce.RoomsTest do
     "train" => ~w(data nn ops game tensor cuda),
     "play" => ~w(env train data nn realtime ops tensor),
     "serve" => ~w(data nn realtime game tensor),
-    "nif" => ~w(play serve train data env fixtures nn realtime ops game tensor cuda)
+    "compress" => ~w(ops tensor),
+    "nif" => ~w(compress play serve train data env fixtures nn realtime ops game tensor cuda)
   }
 
   # Dependencies that only these crates may name.

@@ -13,6 +13,7 @@ defmodule Sconce.OddTermsTest do
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
 
   alias Sconce.{
+    Compress,
     Corpus,
     Device,
     Env,
@@ -103,6 +104,17 @@ defmodule Sconce.OddTermsTest do
     %{play: play, played: played} = context
 
     [
+      {Compress, :dequantise, [quantised()]},
+      {Compress, :distillation_loss, [[[0.1, 0.2]], [[0.3, 0.4]], [target: [0]]]},
+      {Compress, :fake_quantise, [[[0.1, 0.2]], [bits: 4]]},
+      {Compress, :gptq, [[[0.1, 0.2]], [[1.0, 2.0]], [bits: 4]]},
+      {Compress, :low_rank, [[[0.1, 0.2]], [rank: 1]]},
+      {Compress, :prune, [[[0.1, 0.2]], [sparsity: 0.5]]},
+      {Compress, :prune_structured, [[[0.1, 0.2]], [sparsity: 0.5, axis: :columns]]},
+      {Compress, :prune_two_four, [[[0.1, 0.2, 0.3, 0.4]]]},
+      {Compress, :quantise, [[[0.1, 0.2]], [bits: 4]]},
+      {Compress, :smooth, [[[0.1, 0.2]], [1.0, 2.0], [alpha: 0.5]]},
+      {Compress, :sparsity_at, [1, [steps: 2, to: 0.5]]},
       {Sconce.Config, :fetch, [:threads]},
       {Sconce.Config, :get, [:threads]},
       {Corpus, :build, [{:vector, 2}, [], [into: out <> ".corpus", heads: [a: {:bernoulli, 1}]]]},
@@ -254,6 +266,11 @@ defmodule Sconce.OddTermsTest do
       {Rollout, :reward, [:session, 1.0, []]},
       {Rollout, :start_link, [[serving: context.serving]]}
     ]
+  end
+
+  defp quantised do
+    {:ok, quantised} = Compress.quantise([[0.1, 0.2]])
+    quantised
   end
 
   # Defined by `use GenServer`, which does not check its argument.

@@ -17,6 +17,7 @@ mod answer;
 mod binary;
 mod call;
 mod events;
+mod given;
 mod handle;
 mod outcome;
 pub(crate) mod pool;
@@ -31,6 +32,7 @@ pub(crate) use call::{call, inline, next_turn, perform, timed};
 pub(crate) use events::Events;
 #[cfg(feature = "fixtures")]
 pub(crate) use events::{MOST_EVENTS, MOST_PROGRESS};
+pub(crate) use given::Given;
 pub(crate) use handle::{Handle, Handled};
 pub(crate) use outcome::{error, guard};
 pub(crate) use reply::Reply;

@@ -12,12 +12,12 @@ use sconce_tensor::{Error, Result, pool as threads};
 use serde::Serialize;
 
 use crate::border::{
-    Answer, Bytes, Data, Handle, Task, call, decode, error, guard, inline, labels_to, perform,
-    pool, to_binary,
+    Answer, Bytes, Data, Given, Handle, Task, call, decode, error, guard, inline, labels_to,
+    perform, pool, to_binary,
 };
 use crate::policy::PolicyHandle;
 use buffers::EnvBuffers;
-use handle::{EnvHandle, Given, Taken};
+use handle::{EnvHandle, Taken};
 pub(crate) use host::HostHandle;
 
 mod atoms {
@@ -158,10 +158,10 @@ fn run<'a, T: Answer>(
         // Without other threads the scheduler never waits.
         return inline(env, op, move || threads::serial(|| work(taken.buffers()?, bytes)));
     }
-    let given = given.map(|given| Given::new(env, given));
+    let given = given.map(|given| Given::new(env, given.to_term(env)));
     // The environments are put back before the answer is sent: the caller may then call again.
     let queued = pool::submit(env, op, reference, move || match given {
-        Some(given) => given.read(|bytes| work(taken.buffers()?, bytes)),
+        Some(given) => given.bytes(|bytes| work(taken.buffers()?, bytes)),
         None => work(taken.buffers()?, &[]),
     });
     match queued {

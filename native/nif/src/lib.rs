@@ -7,6 +7,7 @@
 #[cfg(feature = "fixtures")]
 mod bench;
 mod border;
+mod compress;
 mod corpus;
 mod device;
 mod embedding;

@@ -24,6 +24,7 @@
 //! |---|---|
 //! | [`dense`], [`gather`] | linear layers, tables of rows |
 //! | [`activation`], [`dropout`] | elementwise functions, gates, skips |
+//! | [`fake_quantise`](mod@fake_quantise) | rounding to a grid of integer codes, with given and learned steps |
 //! | [`norm`] | LayerNorm, RMSNorm, group norm, norms of heads |
 //! | [`frames`] | causal convolution, token shift, the last frame |
 //! | [`recurrent`] | LSTM, GRU, sLSTM |
@@ -46,6 +47,7 @@ pub mod ceilings;
 pub mod columns;
 pub mod dense;
 pub mod dropout;
+pub mod fake_quantise;
 pub mod form;
 pub mod frames;
 pub mod gather;
@@ -78,6 +80,7 @@ pub use dense::{
     linear_norm, linear_parts, perceptron, project,
 };
 pub use dropout::{dropout, dropout_columns};
+pub use fake_quantise::{Codes, Groups, fake_quantise, learned_step};
 pub use frames::{causal_conv, last, token_shift};
 pub use gather::{Ids, gather, gather_of};
 pub use linear_recurrence::{diagonal_ssm, hgrn, linear_recurrence, min_gru, min_lstm, rg_lru};

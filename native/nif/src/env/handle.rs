@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::{mem, thread};
 
-use rustler::env::SavedTerm;
-use rustler::{Binary, Env, OwnedEnv, Resource, ResourceArc};
+use rustler::{Resource, ResourceArc};
 use sconce_tensor::{Error, Result};
 
 use super::buffers::EnvBuffers;
@@ -113,25 +112,4 @@ impl Drop for Taken {
 
 fn broken() -> Error {
     Error::Panic { message: "an earlier call on these environments panicked".into() }
-}
-
-/// A binary that a native thread may read, by reference if it is longer than 64 bytes.
-pub(super) struct Given {
-    own: OwnedEnv,
-    binary: SavedTerm,
-}
-
-impl Given {
-    pub(super) fn new<'a>(env: Env<'a>, binary: Binary<'a>) -> Self {
-        let own = OwnedEnv::new();
-        let binary = own.save(binary.to_term(env));
-        Given { own, binary }
-    }
-
-    pub(super) fn read<T>(&self, read: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
-        self.own.run(|env| {
-            let binary = Binary::from_term(self.binary.load(env));
-            read(&binary.map_err(|_| Error::not_found("a binary"))?)
-        })
-    }
 }

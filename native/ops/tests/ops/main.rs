@@ -6,6 +6,7 @@ mod common;
 mod arithmetic;
 mod attention;
 mod causal_conv;
+mod fake_quantise;
 mod feed_forward;
 mod linear_recurrence;
 mod matrix_state;

@@ -1,0 +1,179 @@
+defmodule Sconce.Compress.Catalogue do
+  @moduledoc false
+  # The options of `Sconce.Compress`.
+
+  alias Sconce.Options
+
+  @per [
+    type: {:or, [{:in, [:tensor, :row]}, {:tuple, [{:in, [:group]}, :pos_integer]}]},
+    default: :row,
+    doc: "Numbers that share a scale: all, a row, or `{:group, n}` consecutive columns of a row."
+  ]
+
+  @grid [
+    bits: [type: :integer, min: 2, max: 8, default: 8, doc: "Bits of a code."],
+    per: @per,
+    zero_point: [
+      type: :boolean,
+      default: false,
+      doc: "Codes from 0 with a zero point beside each scale, for ranges that are not symmetric."
+    ]
+  ]
+
+  @fake @grid ++
+          [
+            learned: [
+              type: :boolean,
+              default: false,
+              doc: "The rule of LSQ: steps, and with `:zero_point` offsets, have gradients."
+            ],
+            full_range: [
+              type: :boolean,
+              default: false,
+              doc:
+                "The lowest code is `-2^(bits - 1)`, not its successor; excludes `:zero_point`."
+            ],
+            step: [
+              type: :any,
+              default: nil,
+              doc: "Tensor with a step for each scale; `nil` takes it from the numbers."
+            ],
+            zero: [
+              type: :any,
+              default: nil,
+              doc: "Tensor with a whole zero point, or if learned an offset, beside each step."
+            ],
+            gradient: [
+              type: :any,
+              default: nil,
+              doc: "Gradient of the result, in its shape; adds the gradients to the answer."
+            ]
+          ]
+
+  @gptq @grid ++
+          [
+            damping: [
+              type: :float,
+              min: 0,
+              max: 1,
+              default: 0.01,
+              doc: "Part of the mean of the Hessian's diagonal that is added to the diagonal."
+            ],
+            order: [
+              type: {:in, [:given, :diagonal]},
+              default: :given,
+              doc: "Order of the columns: their own, or the inputs with the most energy first."
+            ]
+          ]
+
+  @smooth [
+    alpha: [
+      type: :float,
+      min: 0,
+      max: 1,
+      default: 0.5,
+      doc: "1 makes the largest magnitudes of all inputs equal, 0 those of all columns."
+    ]
+  ]
+
+  @sparsity [
+    type: :float,
+    min: 0,
+    max: 1,
+    required: true,
+    doc: "The part that is removed, rounded half to even."
+  ]
+
+  @prune [
+    sparsity: @sparsity,
+    per: [
+      type: {:in, [:tensor, :row]},
+      default: :tensor,
+      doc: "Numbers among which the smallest are removed."
+    ]
+  ]
+
+  @structured [
+    sparsity: @sparsity,
+    axis: [
+      type: {:in, [:rows, :columns]},
+      default: :rows,
+      doc: "Removed parts: outputs of the layer, or inputs."
+    ]
+  ]
+
+  @schedule [
+    steps: [type: :pos_integer, required: true, doc: "Steps until the last sparsity."],
+    from: [type: :float, min: 0, max: 1, default: 0.0, doc: "Sparsity at step 0."],
+    to: [type: :float, min: 0, max: 1, required: true, doc: "Sparsity from the last step on."]
+  ]
+
+  @low_rank [
+    rank: [type: :pos_integer, doc: "The rank."],
+    energy: [
+      type: :float,
+      min: 0,
+      max: 1,
+      doc: "The smallest rank with this part of the squared singular values."
+    ],
+    error: [
+      type: :float,
+      min: 0,
+      max: 1,
+      doc: "The smallest rank whose error is at most this part of the matrix' Frobenius norm."
+    ],
+    method: [
+      type: {:in, [:auto, :exact, :randomised]},
+      default: :auto,
+      doc:
+        "`:auto` is exact if a side has at most 128 numbers or the rank is above half of the full one."
+    ],
+    power_iterations: [
+      type: :non_neg_integer,
+      max: 64,
+      default: 2,
+      doc: "Iterations of the randomised method; each brings it closer to the exact one."
+    ],
+    seed: [
+      type: :non_neg_integer,
+      max: 2 ** 64 - 1,
+      default: 0,
+      doc: "Seed of the randomised method."
+    ]
+  ]
+
+  @distillation [
+    kind: [
+      type: {:in, [:categorical, :bernoulli]},
+      default: :categorical,
+      doc: "One class for each row, or independent bits."
+    ],
+    temperature: [type: :float, above: 0, default: 2.0, doc: "Divides logits in the soft loss."],
+    alpha: [type: :float, min: 0, max: 1, default: 0.5, doc: "Part of the soft loss."],
+    target: [
+      type: :any,
+      default: nil,
+      doc: "Tensor of labels: a class for each row, or the bits; `nil` if `alpha: 1`."
+    ]
+  ]
+
+  @schemas %{
+    grid: @grid,
+    fake: @fake,
+    gptq: @gptq,
+    smooth: @smooth,
+    prune: @prune,
+    structured: @structured,
+    schedule: @schedule,
+    low_rank: @low_rank,
+    distillation: @distillation
+  }
+
+  @doc "The options of a function as a Markdown list."
+  @spec docs(atom) :: String.t()
+  def docs(name), do: Options.docs(Map.fetch!(@schemas, name))
+
+  @doc "The options with defaults; see `Sconce.Options.validate!/2`."
+  @spec validate!(term, atom) :: keyword
+  def validate!(opts, name), do: Options.validate!(opts, Map.fetch!(@schemas, name))
+end

@@ -1,0 +1,112 @@
+//! The Hessian of a layer's squared error: the second moments of the layer's inputs.
+
+use std::sync::atomic::AtomicBool;
+
+use sconce_tensor::{Error, Result, memory, pool};
+
+use crate::dense::{axpy, wide};
+use crate::matrix::Matrix;
+use crate::stopped;
+
+/// `2 X^T X / samples` of the inputs `X [samples, size]` of a linear layer (Frantar et al. 2023).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hessian {
+    size: usize,
+    values: Vec<f64>,
+}
+
+/// Largest difference of two mirrored numbers, relative to the largest number.
+const SYMMETRIC: f64 = 1e-5;
+
+impl Hessian {
+    /// The Hessian of calibration inputs `[samples, size]`. One sample suffices.
+    ///
+    /// # Errors
+    /// `Cancelled` soon after `cancelled` is set.
+    pub fn of_inputs(inputs: &Matrix, cancelled: &AtomicBool) -> Result<Self> {
+        /// Samples that are widened at once.
+        const AT_ONCE: usize = 256;
+        let size = inputs.cols();
+        let mut values = memory::repeated(0.0, size * size);
+        for samples in inputs.values().chunks(AT_ONCE * size) {
+            stopped(cancelled)?;
+            let samples = wide(samples);
+            pool::for_each_rows(&mut values, size, 16, |first, rows| {
+                for x in samples.chunks_exact(size) {
+                    for (i, row) in rows.chunks_exact_mut(size).enumerate() {
+                        axpy(&mut row[first + i..], x[first + i], &x[first + i..]);
+                    }
+                }
+            });
+        }
+        let factor = 2.0 / inputs.rows() as f64;
+        for i in 0..size {
+            for j in i..size {
+                let value = values[i * size + j] * factor;
+                (values[i * size + j], values[j * size + i]) = (value, value);
+            }
+        }
+        Ok(Hessian { size, values })
+    }
+
+    /// A Hessian that was computed elsewhere, `[size, size]`.
+    ///
+    /// # Errors
+    /// `Mismatch` unless the matrix is square and symmetric with a diagonal that is nowhere below 0.
+    pub fn of(matrix: &Matrix) -> Result<Self> {
+        let size = matrix.rows();
+        matrix.check("hessian", size, size)?;
+        let values = wide(matrix.values());
+        let most = values.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
+        for i in 0..size {
+            if values[i * size + i] < 0.0 {
+                let got = format!("{} in column {i}", values[i * size + i]);
+                return Err(Error::mismatch("hessian", "a diagonal that is nowhere below 0", got));
+            }
+            for j in 0..i {
+                if (values[i * size + j] - values[j * size + i]).abs() > SYMMETRIC * most {
+                    let got = format!("other numbers at [{i}, {j}] and [{j}, {i}]");
+                    return Err(Error::mismatch("hessian", "a symmetric matrix", got));
+                }
+            }
+        }
+        Ok(Hessian { size, values })
+    }
+
+    /// Number of inputs of the layer.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The numbers, row by row.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    pub(crate) fn diagonal(&self) -> impl Iterator<Item = f64> {
+        self.values.iter().step_by(self.size + 1).copied()
+    }
+
+    /// The mean over samples of twice the squared error of the layer's outputs, if `weight` is replaced by `other`:
+    /// `trace((W - W') H (W - W')^T)`.
+    ///
+    /// # Errors
+    /// `Mismatch` for other shapes.
+    pub fn error(&self, weight: &Matrix, other: &[f32]) -> Result<f64> {
+        weight.check("weight", weight.rows(), self.size)?;
+        if other.len() != weight.values().len() {
+            return Err(Error::mismatch("numbers", weight.values().len(), other.len()));
+        }
+        let mut errors = vec![0.0; weight.rows()];
+        pool::for_each_rows(&mut errors, 1, 1, |first, error| {
+            let own = first * self.size..(first + 1) * self.size;
+            let pairs = weight.values()[own.clone()].iter().zip(&other[own]);
+            let d: Vec<f64> = pairs.map(|(w, o)| f64::from(*w) - f64::from(*o)).collect();
+            let mut image = vec![0.0; self.size];
+            let rows = self.values.chunks_exact(self.size);
+            rows.zip(&d).for_each(|(row, d)| axpy(&mut image, *d, row));
+            error.iter_mut().for_each(|error| *error = crate::dense::dot(&image, &d));
+        });
+        Ok(errors.iter().sum())
+    }
+}

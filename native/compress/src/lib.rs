@@ -1,0 +1,38 @@
+//! Policies in fewer bytes: quantisation, pruning, low rank and distillation of single matrices.
+//!
+//! A weight is `[outputs, inputs]`, as in PyTorch. The number of threads changes no bit of a result.
+
+#![warn(unreachable_pub)]
+
+mod dense;
+mod distillation;
+mod fake;
+mod gptq;
+mod grid;
+mod hessian;
+mod low_rank;
+mod matrix;
+mod prune;
+mod quantised;
+mod smooth;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use distillation::{Distillation, Distilled, Kind, Target};
+pub use fake::{Fake, FakeOptions, Faked};
+pub use gptq::{Calibrated, Gptq, Order};
+pub use grid::{Grid, Per};
+pub use hessian::Hessian;
+pub use low_rank::{LowRank, Method, Rank, Truncation};
+pub use matrix::Matrix;
+pub use prune::{
+    Axis, Pruned, Share, Shrunk, TwoFour, magnitude, sparsity_at, structured, two_four,
+};
+pub use quantised::Quantised;
+use sconce_tensor::{Error, Result};
+pub use smooth::{Smoothed, smooth};
+
+/// Returns `Cancelled` if the flag is set.
+fn stopped(cancelled: &AtomicBool) -> Result<()> {
+    if cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
+}

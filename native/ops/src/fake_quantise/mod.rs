@@ -1,0 +1,110 @@
+//! Fake quantisation: numbers rounded to a grid of integer codes and back, with a gradient for training.
+//!
+//! Numbers lie in rows, and a row is cut into groups of consecutive columns. Each group has a step: the distance between
+//! neighbouring numbers of its grid. Rounding is half to even.
+
+mod codes;
+mod composed;
+mod learned;
+mod straight;
+
+use candle_core::Tensor;
+
+pub use self::codes::{Codes, Groups};
+use self::learned::Learned;
+use self::straight::Straight;
+use crate::form::Form;
+use crate::op;
+use crate::{Error, Result};
+
+/// `y = step * clamp(round(x / step), lo - zero, hi - zero)` with the straight-through estimator (Bengio et al. 2013):
+/// the gradient of `x` is that of `y` where the rounded code is inside of the range, and 0 elsewhere.
+///
+/// # Shapes
+/// `x` has the numbers of `groups`, in any shape; `step` and `zero` (whole numbers, 0 if `None`) one number a group.
+///
+/// # Errors
+/// `Mismatch` for other counts, `OutOfRange` for a step that is not above 0.
+pub fn fake_quantise(
+    x: &Tensor,
+    step: &Tensor,
+    zero: Option<&Tensor>,
+    codes: Codes,
+    groups: Groups,
+) -> Result<Tensor> {
+    checked(x, step, zero, groups)?;
+    if Form::of(x) != Form::Cpu {
+        return composed::fake_quantise(x, step, zero, codes, groups);
+    }
+    let inputs: Vec<&Tensor> = [Some(x), Some(step), zero].into_iter().flatten().collect();
+    op::apply(Straight { codes, groups }, &inputs, x.shape())
+}
+
+/// `y = step * round(clamp((x - offset) / step, lo, hi)) + offset` with learned steps: LSQ (Esser et al. 2020, eq. 1 to 3)
+/// and with an offset LSQ+ (Bhalgat et al. 2020, eq. 1, 2, 5 and 6).
+///
+/// With `v = (x - offset) / step`, the gradients are those of `y` times
+///
+/// | input | where `lo < v < hi` | elsewhere |
+/// |---|---|---|
+/// | `x` | 1 | 0 |
+/// | `step` | `g (round(v) - v)` | `g lo` or `g hi` |
+/// | `offset` | 0 | `g` |
+///
+/// where `g = 1 / sqrt(N hi)` for N numbers in a group.
+///
+/// # Shapes
+/// `x` has the numbers of `groups`, in any shape; `step` and `offset` one number a group.
+///
+/// # Errors
+/// As [`fake_quantise`].
+pub fn learned_step(
+    x: &Tensor,
+    step: &Tensor,
+    offset: Option<&Tensor>,
+    codes: Codes,
+    groups: Groups,
+) -> Result<Tensor> {
+    checked(x, step, offset, groups)?;
+    if Form::of(x) != Form::Cpu {
+        return composed::learned_step(x, step, offset, codes, groups);
+    }
+    let inputs: Vec<&Tensor> = [Some(x), Some(step), offset].into_iter().flatten().collect();
+    op::apply(Learned { codes, groups }, &inputs, x.shape())
+}
+
+/// The first steps of LSQ, one for each group: `2 mean|x| / sqrt(hi)` (section 2.1), and 1 for a group of zeros.
+pub fn first_steps(x: &[f32], codes: Codes, groups: Groups) -> Vec<f32> {
+    let step = |group: &[f32]| {
+        let sum: f64 = group.iter().map(|x| f64::from(x.abs())).sum();
+        let step = 2.0 * sum / group.len() as f64 / f64::from(codes.hi).sqrt();
+        if step > 0.0 { (step as f32).max(f32::MIN_POSITIVE) } else { 1.0 }
+    };
+    groups.of(x).map(step).collect()
+}
+
+fn checked(x: &Tensor, step: &Tensor, beside: Option<&Tensor>, groups: Groups) -> Result<()> {
+    let count = |what: &str, expected: usize, got: &Tensor| match got.elem_count() == expected {
+        true => Ok(()),
+        false => Err(Error::mismatch(what, expected, got.elem_count())),
+    };
+    count("numbers to quantise", groups.numbers(), x)?;
+    count("steps", groups.count(), step)?;
+    beside.map_or(Ok(()), |beside| count("zeros or offsets", groups.count(), beside))
+}
+
+/// Returns `OutOfRange` for a step that is not above 0, NaN included.
+fn positive(steps: &[f32]) -> Result<()> {
+    match steps.iter().find(|step| !(**step > 0.0 && step.is_finite())) {
+        None => Ok(()),
+        Some(step) if step.is_nan() => {
+            Err(Error::NonFinite { what: "step".into(), value: f64::from(*step) })
+        }
+        Some(step) => Err(Error::out_of_range(
+            "step",
+            f64::from(*step),
+            f64::MIN_POSITIVE,
+            f64::from(f32::MAX),
+        )),
+    }
+}
