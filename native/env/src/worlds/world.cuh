@@ -1,4 +1,4 @@
-// What the rules of all worlds use. A world is a struct with the functions of `dynamics.rs`.
+// Declarations that the rules of all worlds share. A world is a struct with the functions of `dynamics.rs`.
 #pragma once
 #include "philox.cuh"
 #include "trig.cuh"

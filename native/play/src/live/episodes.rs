@@ -1,4 +1,4 @@
-//! What the learner keeps of an episode between two of its segments.
+//! The learner's notes on an episode between two of its segments.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) struct Running {
 pub(crate) struct Episodes(BTreeMap<u64, Running>);
 
 impl Episodes {
-    /// What is kept of a segment's episode; nothing at its start, or after a segment that was dropped.
+    /// The notes on a segment's episode; none at its start, or after a segment that was dropped.
     pub(super) fn take(&mut self, recorded: &Recorded) -> Running {
         let kept = self.0.remove(&recorded.number);
         kept.filter(|kept| kept.decisions == recorded.before).unwrap_or_default()
@@ -121,7 +121,7 @@ mod tests {
         own.keep(7, running(64, 1));
         own.keep(u64::MAX, running(32, 2));
         assert_eq!(own.take(&segment(u64::MAX, 32)), running(32, 2));
-        // One that is taken twice, one after a lost segment, and one that nobody knows begin anew.
+        // One that is taken twice, one after a lost segment, and an unknown one begin anew.
         assert_eq!(own.take(&segment(u64::MAX, 32)), Running::default());
         assert_eq!(own.take(&segment(7, 96)), Running::default());
         assert_eq!(own.take(&segment(8, 64)), Running::default());

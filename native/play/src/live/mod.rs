@@ -48,7 +48,7 @@ pub(crate) struct Live {
     before: Counts,
 }
 
-/// What the segments of an update become.
+/// The wishes of an update: its policy, and the number of decisions.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     /// The policy that learns.

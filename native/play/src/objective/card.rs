@@ -90,7 +90,7 @@ impl CardLoss {
     }
 
     fn launch_moments(&self, advantages: &Tensor, order: &Tensor) -> Result<()> {
-        // What the count of rows is less by in a deviation.
+        // Rows that a deviation subtracts from their count.
         let freedom = match self.normalise {
             Normalise::None => -1,
             Normalise::Sample => 1,

@@ -1,10 +1,12 @@
-//! What a run on a card does not do.
+//! Runs on a card: their updates, and the options and policies that they refuse.
+
+use std::time::Instant;
 
 use sconce_nn::Policy;
 use sconce_nn::spec::Embedding;
 use sconce_tensor::{Error, Result};
 
-use super::Task;
+use super::{Played, Run, Task};
 use crate::options::PpoOptions;
 
 /// Refuses a run on a card with something that only a CPU does.
@@ -30,6 +32,19 @@ pub(super) fn check(task: Task<'_>, options: &PpoOptions, policy: &Policy) -> Re
             what: format!("{name} with device {}", options.machine.device),
             reason: "learning from play does this on a CPU only (to mend it: device: :cpu)".into(),
         }),
+    }
+}
+
+impl Run<'_> {
+    /// [`update`](Self::update) with environments, policy and update on a card, which only figures leave.
+    pub(super) fn update_on_card(&mut self, begun: Instant) -> Result<()> {
+        let (policy, update, done) = (self.policy()?, self.progress.updates, self.done());
+        let segment = self.player.play_on_card(&policy, self.options.discounts())?;
+        let playing = begun.elapsed().as_secs_f64();
+        let updated = self.learner.learn_on_card(&segment, update, done)?;
+        let played = Played::of(&mut self.player, vec![], policy, update)?;
+        self.count(updated, &played, [playing, begun.elapsed().as_secs_f64()], done);
+        self.keep_best(&played.policy, played.update)
     }
 }
 

@@ -1,11 +1,15 @@
-//! The first policy of a run.
+//! The first policy of a run, its statistics, and the size of a rollout.
 
 use std::path::Path;
 
+use sconce_env::EnvOptions;
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::{Error, Result};
 
+use super::Task;
 use crate::options::{Initialisation, PpoOptions};
+use crate::rollout::{Player, Rollout};
+use crate::statistics::Statistics;
 
 /// The policy that a new run begins with.
 pub(super) fn first_policy(spec: &Spec, options: &PpoOptions) -> Result<Policy> {
@@ -62,4 +66,39 @@ fn begun(new: &Policy, path: &Path) -> Result<Policy> {
         }
     }
     Policy::from_weights(own, weights)
+}
+
+/// Observes a rollout of the first policy in environments of another seed: otherwise the first update would see
+/// observations on another scale than all later ones.
+pub(super) fn first_statistics(
+    statistics: &mut Statistics,
+    task: Task<'_>,
+    options: &PpoOptions,
+    policy: &Policy,
+) -> Result<()> {
+    if !statistics.observes() || task.inbox.is_some() {
+        return Ok(());
+    }
+    let env = task.world(options);
+    let mut player = Player::new(&EnvOptions { seed: env.seed.wrapping_add(1), ..env }, policy)?;
+    player.observe();
+    let steps = options.rollout.rollout_steps;
+    player.play(policy, Rollout { steps, stride: steps })?;
+    statistics.observe(&player.take_observed()?)
+}
+
+/// Bytes of the segments of a rollout.
+pub(super) fn rollout_bytes(policy: &Policy, options: &PpoOptions, rows: usize) -> Result<u64> {
+    let (spec, rollout) = (policy.spec(), &options.rollout);
+    let frame = spec.embedding.continuous_width()
+        + spec.embedding.num_ids()
+        + 2 * spec.heads.num_labels()
+        // Values, rewards, likelihoods, flags, advantages and targets.
+        + 8;
+    let memories = rollout.rollout_steps.div_ceil(rollout.sequence_length);
+    let row = rollout
+        .rollout_steps
+        .saturating_mul(frame)
+        .saturating_add(memories.saturating_mul(policy.state_size()?));
+    Ok((rows as u64).saturating_mul(row as u64).saturating_mul(size_of::<f32>() as u64))
 }

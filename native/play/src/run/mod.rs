@@ -32,7 +32,7 @@ pub use progress::{Point, Progress};
 pub use record::Record;
 pub use report::{Event, PlayReport, Stopped, read_report};
 
-use first::first_policy;
+use first::{first_policy, first_statistics, rollout_bytes};
 use games::live_spec;
 use save::Restored;
 
@@ -41,7 +41,7 @@ use crate::learner::{Learner, Taught, Updated};
 use crate::live::{Episodes, Inbox, Listener, Live, retrace};
 use crate::options::{OffPolicy, PpoOptions};
 use crate::returns::Bars;
-use crate::rollout::{Player, Rollout};
+use crate::rollout::Player;
 use crate::segment::Segment;
 use crate::statistics::Statistics;
 
@@ -351,17 +351,6 @@ impl<'a> Run<'a> {
         self.progress.updates as f64 / self.updates.max(1) as f64
     }
 
-    /// [`update`](Self::update) with environments, policy and update on a card, which only figures leave.
-    fn update_on_card(&mut self, begun: Instant) -> Result<()> {
-        let (policy, update, done) = (self.policy()?, self.progress.updates, self.done());
-        let segment = self.player.play_on_card(&policy, self.options.discounts())?;
-        let playing = begun.elapsed().as_secs_f64();
-        let updated = self.learner.learn_on_card(&segment, update, done)?;
-        let played = Played::of(&mut self.player, vec![], policy, update)?;
-        self.count(updated, &played, [playing, begun.elapsed().as_secs_f64()], done);
-        self.keep_best(&played.policy, played.update)
-    }
-
     /// Computes the advantages of segments.
     fn estimate(&self, policy: &Policy, segments: &mut [Segment]) -> Result<()> {
         let discounts = self.options.discounts();
@@ -495,41 +484,6 @@ fn league_of(
     }
     let (env, saved) = (sconce_env::spec(&task.world(options))?, earlier.and_then(|e| e.league()));
     League::new(&options.league, &env, folder, options.machine.seed, saved).map(Some)
-}
-
-/// Observes a rollout of the first policy in environments of another seed: otherwise the first update would see
-/// observations on another scale than all later ones.
-fn first_statistics(
-    statistics: &mut Statistics,
-    task: Task<'_>,
-    options: &PpoOptions,
-    policy: &Policy,
-) -> Result<()> {
-    if !statistics.observes() || task.inbox.is_some() {
-        return Ok(());
-    }
-    let env = task.world(options);
-    let mut player = Player::new(&EnvOptions { seed: env.seed.wrapping_add(1), ..env }, policy)?;
-    player.observe();
-    let steps = options.rollout.rollout_steps;
-    player.play(policy, Rollout { steps, stride: steps })?;
-    statistics.observe(&player.take_observed()?)
-}
-
-/// Bytes of the segments of a rollout.
-fn rollout_bytes(policy: &Policy, options: &PpoOptions, rows: usize) -> Result<u64> {
-    let (spec, rollout) = (policy.spec(), &options.rollout);
-    let frame = spec.embedding.continuous_width()
-        + spec.embedding.num_ids()
-        + 2 * spec.heads.num_labels()
-        // Values, rewards, likelihoods, flags, advantages and targets.
-        + 8;
-    let memories = rollout.rollout_steps.div_ceil(rollout.sequence_length);
-    let row = rollout
-        .rollout_steps
-        .saturating_mul(frame)
-        .saturating_add(memories.saturating_mul(policy.state_size()?));
-    Ok((rows as u64).saturating_mul(row as u64).saturating_mul(size_of::<f32>() as u64))
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ pub(super) struct Earlier {
     ahead: Option<SavedRollout>,
 }
 
-/// What a run goes on with.
+/// The state from which a run goes on.
 pub(super) struct Restored {
     pub progress: Progress,
     pub statistics: Statistics,

@@ -1,4 +1,4 @@
-//! What plans measure with: the memory of work on a thread of its own, and lines through two measurements.
+//! Measurements of plans: the memory of work on a thread of its own, and lines through two measurements.
 
 use sconce_tensor::memory::Meter;
 use sconce_tensor::pool::Class;
