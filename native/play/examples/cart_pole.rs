@@ -2,12 +2,17 @@
 
 use std::time::Instant;
 
+use mimalloc::MiMalloc;
 use sconce_nn::Policy;
 use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Spec};
 use sconce_play::learner::Learner;
 use sconce_play::options::PpoOptions;
 use sconce_play::rollout::{Player, Rollout};
 use sconce_tensor::{Result, pool};
+
+// As in the library: with the C library's allocator a fifth of the time would go to pages that the kernel maps again.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn spec() -> Spec {
     let head = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 0 };
