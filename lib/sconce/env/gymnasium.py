@@ -56,6 +56,10 @@ def sizes(space):
 
 def mask_of(env, info):
     """The mask of an environment as sb3-contrib has it, or None: of its method action_masks, else of its info."""
+    size = sizes(env.action_space)
+    if size == 0:
+        # Numbers have no mask.
+        return None
     try:
         method = env.get_wrapper_attr("action_masks")
     except AttributeError:
@@ -64,7 +68,7 @@ def mask_of(env, info):
         mask = method()
     if mask is None:
         return None
-    mask, size = np.asarray(mask, dtype=bool).ravel(), sizes(env.action_space)
+    mask = np.asarray(mask, dtype=bool).ravel()
     if isinstance(env.action_space, spaces.MultiBinary) and mask.size == 2 * size:
         # Whether each flag may be 0, and whether it may be 1.
         if not mask[::2].all():
@@ -110,7 +114,10 @@ class World:
     def look(self, i, info):
         """Updates the mask of environment i."""
         if self.masks.size:
-            self.masks[i] = mask_of(self.envs[i], info)
+            mask = mask_of(self.envs[i], info)
+            if mask is None:
+                raise ValueError("an action mask was given at the start, and is missing after a step")
+            self.masks[i] = mask
 
     def reset(self, request):
         entries = np.frombuffer(request, dtype=[("at", "<u4"), ("seed", "<u8")])

@@ -318,7 +318,13 @@ impl VectorEnv for Hosted {
             fits("saved environments", count, length)?;
         }
         fits("saved observations", self.stack.len(), stack.len())?;
-        let masks = if self.masks.is_empty() { &[] } else { numbers.get("masks")? };
+        // A state of before the world had masks.
+        let all = vec![1.0; self.masks.len()];
+        let masks = match numbers.get("masks") {
+            Ok(masks) => masks,
+            Err(Error::NotFound { .. }) => &all,
+            Err(error) => return Err(error),
+        };
         fits("saved masks", self.masks.len(), masks.len())?;
         let states = lengths.iter().enumerate().map(|(at, length)| {
             let pairs = numbers.get(&format!("bytes.{at}"))?.iter();

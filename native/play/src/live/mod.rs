@@ -130,8 +130,8 @@ impl Live {
     pub(crate) fn look(&mut self, wanted: Wanted<'_>, statistics: &mut Statistics) -> Result<()> {
         self.gather(wanted, statistics)?;
         self.finished.clear();
-        // Those weights see frames on another scale than the first ones of the run.
-        self.base += 1;
+        // Those weights see frames on another scale than the first ones of the run: what they still decide is too old.
+        self.base += self.max_lag + 1;
         Ok(())
     }
 
@@ -214,6 +214,11 @@ impl Live {
     /// Episodes that go on.
     pub(crate) fn episodes(&self) -> &Episodes {
         &self.episodes
+    }
+
+    /// Names of the reward terms.
+    pub(crate) fn names(&self) -> Arc<[String]> {
+        self.inbox.terms()
     }
 
     /// Means of the reward terms of the last segments per decision.

@@ -163,8 +163,10 @@ fn tuning_doubles_the_environments_until_memory_or_the_largest_number_ends_it() 
     assert_eq!((tuned.rows.len(), tuned.stopped), (1, Reason::Max));
 
     // The limit fits 8 environments, so the first 32 are halved to 8.
-    let of = |environments: usize| options(json!({"environments": environments}));
-    let limit = Memory::measure(run, &of(8), &GO).unwrap().owners.total();
+    let of =
+        |environments: usize| options(json!({"environments": environments, "rollout_steps": 1024}));
+    let bytes = |environments| Memory::measure(run, &of(environments), &GO).unwrap().owners.total();
+    let limit = bytes(8).midpoint(bytes(16));
     let within = TuneOptions { memory_limit: Some(limit), backoff: 1.0, max: 64 };
     let tuned = tune(run, &of(32), &within, &GO).unwrap();
     assert_eq!(tuned.rows[0].environments, 8);

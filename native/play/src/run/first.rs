@@ -93,6 +93,7 @@ pub(super) fn rollout_bytes(policy: &Policy, options: &PpoOptions, rows: usize) 
     let frame = spec.embedding.continuous_width()
         + spec.embedding.num_ids()
         + 2 * spec.heads.num_labels()
+        + spec.heads.mask_size().div_ceil(size_of::<f32>())
         // Values, rewards, likelihoods, flags, advantages and targets.
         + 8;
     let memories = rollout.rollout_steps.div_ceil(rollout.sequence_length);
@@ -100,5 +101,8 @@ pub(super) fn rollout_bytes(policy: &Policy, options: &PpoOptions, rows: usize) 
         .rollout_steps
         .saturating_mul(frame)
         .saturating_add(memories.saturating_mul(policy.state_size()?));
-    Ok((rows as u64).saturating_mul(row as u64).saturating_mul(size_of::<f32>() as u64))
+    // The next one is played while the policy learns from this one.
+    let rollouts = 1 + u64::from(rollout.overlap);
+    let numbers = rollouts.saturating_mul(rows as u64).saturating_mul(row as u64);
+    Ok(numbers.saturating_mul(size_of::<f32>() as u64))
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sconce_data::Sink;
 use sconce_env::Numbers;
 use sconce_nn::checkpoint::{self, Checkpoint, Optimiser, Snapshot};
 use sconce_nn::{Policy, Spec};
@@ -44,6 +45,9 @@ struct State {
     /// A rollout that waits for its update.
     #[serde(default)]
     ahead: Option<SavedRollout>,
+    /// Names of the reward terms of live games.
+    #[serde(default)]
+    terms: Option<Vec<String>>,
 }
 
 /// The best policy so far, until it is written.
@@ -122,6 +126,12 @@ fn earlier(
     {
         let (recorded, given) = ("the file of the run".into(), "another file".into());
         differences.push(Difference { option: "teacher".into(), recorded, given });
+    }
+    if let (Some(recorded), Some(inbox)) = (&state.terms, task.inbox)
+        && recorded[..] != *inbox.terms()
+    {
+        let (recorded, given) = (recorded.join(", "), inbox.terms().join(", "));
+        differences.push(Difference { option: "reward_terms".into(), recorded, given });
     }
     let State { progress, statistics, league, ahead, .. } = state;
     match differences.is_empty() {
@@ -225,6 +235,7 @@ impl Run<'_> {
             teacher: self.teacher.clone(),
             league: self.league.as_ref().map(|league| league.state().clone()),
             ahead,
+            terms: self.live.as_ref().map(|live| live.names().to_vec()),
         };
         let state = serde_json::to_value(state).map_err(|e| Error::corrupt("progress", e))?;
         let moments = stepper.optimiser().state()?.into_iter();
