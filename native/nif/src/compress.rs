@@ -101,7 +101,7 @@ impl<'a> Binaries<'a> {
 /// Runs work whose time grows with its numbers: on the caller's scheduler if there are few, on a thread of the sessions if
 /// there are more, and on a thread of its own if there are so many that sessions would wait. The result is then `:queued`
 /// or a task, and the answer comes by message.
-fn run<'a, T: Answer>(
+fn run<'a, T: Answer + Send + 'static>(
     env: Env<'a>,
     op: &'static str,
     reference: Reference<'a>,
