@@ -41,9 +41,9 @@ defmodule Sconce.Compress do
 
   ## Threads
 
-  Calls with at most 16 KiB of numbers run on the caller's scheduler, larger ones on native threads. `gptq/3` and
-  `low_rank/2` have a thread in the background, which ends early with the calling process. Results do not depend on the
-  number of threads.
+  Calls with at most 16 KiB of numbers run on the caller's scheduler, and those with at most 256 KiB on the native threads
+  of sessions. Larger ones, `gptq/3` and `low_rank/2` have a thread in the background. The last two end early with the
+  calling process. Results do not depend on the number of threads.
   """
 
   @typedoc "A list of numbers of any nesting, a map of `data`, `shape` and `type`, or an `Nx.Tensor`."
@@ -88,7 +88,7 @@ defmodule Sconce.Compress do
 
     with {:ok, weight} <- Numbers.matrix(weight, "weight", :quantise),
          {:ok, found} <-
-           Call.either(&Native.compress_quantise(&1, [weight.data], weight.shape, grid)) do
+           Call.anywhere(&Native.compress_quantise(&1, [weight.data], weight.shape, grid)) do
       {:ok, weight |> coded(found, grid) |> Map.put(:error, found.error)}
     end
   end
@@ -118,14 +118,23 @@ defmodule Sconce.Compress do
          {:ok, zeros} <- Numbers.optional(zeros, {:u, 8}, "zeros", :dequantise),
          given = [codes.data, scales, zeros],
          order = order!(Map.get(quantised, :order)),
+         :ok <- counted(order, shape),
          {:ok, %{weight: weight}} <-
-           Call.either(&Native.compress_dequantise(&1, given, shape, order, grid(opts))) do
+           Call.anywhere(&Native.compress_dequantise(&1, given, shape, order, grid(opts))) do
       {:ok, Numbers.write(weight, {:f, 32}, codes.shape, codes.form)}
     end
   end
 
   def dequantise(other),
     do: Options.argument!("quantised", other, "a map of :codes, :scales, :bits and :per")
+
+  defp counted([], _shape), do: :ok
+  defp counted(order, {_rows, cols}) when length(order) == cols, do: :ok
+
+  defp counted(order, {_rows, cols}) do
+    got = "#{length(order)} columns"
+    Numbers.misfit("order", "each of #{cols} columns once", got, :dequantise)
+  end
 
   # Indices that cross the border; others are refused there by their values.
   defp order!(nil), do: []
@@ -207,7 +216,7 @@ defmodule Sconce.Compress do
     with {:ok, weight} <- Numbers.matrix(weight, "weight", :smooth),
          {:ok, maxima} <- Numbers.read(maxima, "maxima", :smooth),
          given = [weight.data, maxima.data],
-         {:ok, found} <- Call.either(&Native.compress_smooth(&1, given, weight.shape, alpha)) do
+         {:ok, found} <- Call.anywhere(&Native.compress_smooth(&1, given, weight.shape, alpha)) do
       factors = Numbers.write(found.factors, {:f, 32}, {elem(weight.shape, 1)}, weight.form)
       numbers = Numbers.write(found.weight, {:f, 32}, weight.shape, weight.form)
       {:ok, %{factors: factors, weight: numbers}}
@@ -250,10 +259,11 @@ defmodule Sconce.Compress do
          shape = Numbers.rows(numbers),
          {:ok, step} <- Numbers.optional(opts[:step], {:f, 32}, "step", op),
          {:ok, zero} <- Numbers.optional(opts[:zero], {:f, 32}, "zero", op),
-         {:ok, gradient} <- Numbers.optional(opts[:gradient], {:f, 32}, "gradient", op),
+         {:ok, gradient} <-
+           Numbers.optional(opts[:gradient], {:f, 32}, "gradient", op, numbers.shape),
          given = [numbers.data, step, zero, gradient],
          {:ok, found} <-
-           Call.either(&Native.compress_fake_quantise(&1, given, shape, options)) do
+           Call.anywhere(&Native.compress_fake_quantise(&1, given, shape, options)) do
       {:ok, rounded(numbers, found, scales_shape(shape, grid.per))}
     end
   end
@@ -291,7 +301,7 @@ defmodule Sconce.Compress do
 
     with {:ok, weight} <- Numbers.matrix(weight, "weight", :prune),
          {:ok, found} <-
-           Call.either(&Native.compress_prune(&1, [weight.data], weight.shape, sparsity, per)),
+           Call.anywhere(&Native.compress_prune(&1, [weight.data], weight.shape, sparsity, per)),
          do: {:ok, masked(weight, found)}
   end
 
@@ -308,7 +318,7 @@ defmodule Sconce.Compress do
   @spec prune_two_four(tensor) :: {:ok, map} | {:error, Error.t()}
   def prune_two_four(weight) do
     with {:ok, weight} <- Numbers.matrix(weight, "weight", :prune),
-         {:ok, found} <- Call.either(&Native.compress_two_four(&1, [weight.data], weight.shape)) do
+         {:ok, found} <- Call.anywhere(&Native.compress_two_four(&1, [weight.data], weight.shape)) do
       {rows, cols} = weight.shape
       half = {rows, div(cols, 2)}
       values = Numbers.write(found.values, {:f, 32}, half, weight.form)
@@ -343,7 +353,7 @@ defmodule Sconce.Compress do
 
     with {:ok, weight} <- Numbers.matrix(weight, "weight", :prune),
          {:ok, found} <-
-           Call.either(
+           Call.anywhere(
              &Native.compress_structured(&1, [weight.data], weight.shape, sparsity, axis)
            ) do
       shape = put_elem(weight.shape, if(axis == :rows, do: 0, else: 1), length(found.kept))
@@ -456,14 +466,24 @@ defmodule Sconce.Compress do
          shape = Numbers.rows(student),
          {:ok, teachers} <- Logits.teachers(teachers, student.shape, op),
          {:ok, target} <-
-           Numbers.optional(opts[:target], Logits.label(opts[:kind]), "target", op),
+           Numbers.optional(
+             opts[:target],
+             Logits.label(opts[:kind]),
+             "target",
+             op,
+             shape_of_target(student, opts[:kind])
+           ),
          given = [student.data, target | teachers],
          {:ok, found} <-
-           Call.either(&Native.compress_distillation_loss(&1, given, shape, options)) do
+           Call.anywhere(&Native.compress_distillation_loss(&1, given, shape, options)) do
       gradient = Numbers.write(found.gradient, {:f, 32}, student.shape, student.form)
       {:ok, %{found | gradient: gradient}}
     end
   end
+
+  # A class stands for a row, however it is nested.
+  defp shape_of_target(student, :bernoulli), do: student.shape
+  defp shape_of_target(_student, :categorical), do: nil
 
   defp grid(opts), do: opts |> Keyword.take([:bits, :per, :zero_point]) |> Map.new()
 

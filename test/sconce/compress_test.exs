@@ -116,8 +116,8 @@ defmodule Sconce.CompressTest do
             {%{codes: [[900]]}, "codes: expected numbers of 8 bits, got [[900]]"},
             {%{scales: [1.0]}, "scales: expected 4, got 1"},
             {%{scales: [[1.0, 1.0], [0.0, 1.0]]}, "scale: 0 is not above 0"},
-            {%{order: [0, 0, 1, 2, 3, 4]},
-             "order: expected each of 6 columns once, got [0, 0, 1, 2, 3, 4]"}
+            {%{order: [0, 0, 1, 2, 3, 4]}, "order: expected each of 6 columns once, got 0 twice"},
+            {%{order: [0, 1]}, "order: expected each of 6 columns once, got 2 columns"}
           ] do
         assert text(Compress.dequantise(Map.merge(good, change))) == "dequantise: " <> text
       end
@@ -143,6 +143,9 @@ defmodule Sconce.CompressTest do
       assert large.y.shape == {70, 100}
       # The own range holds all numbers.
       assert large.numbers_gradient == large()
+      # On a thread of its own.
+      {:ok, larger} = Compress.quantise(map(weight(300, 400)))
+      assert byte_size(larger.codes.data) == 120_000
     end
 
     test "learns steps and offsets" do
@@ -164,8 +167,13 @@ defmodule Sconce.CompressTest do
 
       assert text(Compress.fake_quantise(numbers, step: [-1.0])) =~ "step: -1 is "
 
-      assert text(Compress.fake_quantise(numbers, gradient: [1.0])) =~
-               "gradient: expected [1, 4] numbers, got 1"
+      # The count of numbers fits, and their places do not.
+      assert text(Compress.fake_quantise([numbers, numbers], gradient: List.duplicate([1, 1], 4))) ==
+               "fake_quantise: gradient: expected the shape {2, 4}, got {4, 2}"
+
+      # Its gradient leaves the range of 32 bits.
+      steep = [step: [0.001], learned: true, gradient: [[3.0e38, 3.0e38]]]
+      assert {:error, %{kind: :non_finite}} = Compress.fake_quantise([[1.0, 1.0]], steep)
     end
   end
 

@@ -24,9 +24,22 @@ defmodule Sconce.Compress.Numbers do
   @spec read(term, {atom, pos_integer}, String.t(), atom) :: {:ok, t} | {:error, Error.t()}
   def read(tensor, type \\ {:f, 32}, what, op)
 
-  def read(%{__struct__: Nx.Tensor} = tensor, type, _what, _op) do
-    data = Tensor.to_binary(tensor, type)
+  def read(%{__struct__: Nx.Tensor} = tensor, {:f, 32}, _what, _op) do
+    data = Tensor.to_binary(tensor, {:f, 32})
     {:ok, %__MODULE__{data: data, shape: tensor.shape, form: :nx}}
+  end
+
+  # Nx would truncate fractions, and wrap numbers out of range.
+  def read(%{__struct__: Nx.Tensor, type: {kind, _bits}}, type, what, op)
+      when kind not in [:s, :u],
+      do: misfit(what, "numbers of the type #{inspect(type)}", inspect(kind), op)
+
+  def read(%{__struct__: Nx.Tensor} = tensor, type, what, op) do
+    wide = Tensor.to_binary(tensor, {:s, 64})
+    data = for <<number::signed-64-little <- wide>>, into: <<>>, do: packed(number, type)
+    {:ok, %__MODULE__{data: data, shape: tensor.shape, form: :nx}}
+  rescue
+    ArgumentError -> misfit(what, "numbers of #{elem(type, 1)} bits", "others", op)
   end
 
   def read(%{data: data, shape: shape, type: given}, type, what, op)
@@ -65,13 +78,23 @@ defmodule Sconce.Compress.Numbers do
          do: misfit(what, "a matrix", "the shape #{shown(shape)}", op)
   end
 
-  @doc "Reads a tensor that may be missing, as a binary."
-  @spec optional(term, {atom, pos_integer}, String.t(), atom) ::
+  @doc "Reads a tensor that may be missing, as a binary; it has this shape if there is one."
+  @spec optional(term, {atom, pos_integer}, String.t(), atom, tuple | nil) ::
           {:ok, binary | nil} | {:error, Error.t()}
-  def optional(nil, _type, _what, _op), do: {:ok, nil}
+  def optional(tensor, type, what, op, shape \\ nil)
+  def optional(nil, _type, _what, _op, _shape), do: {:ok, nil}
 
-  def optional(tensor, type, what, op) do
-    with {:ok, numbers} <- read(tensor, type, what, op), do: {:ok, numbers.data}
+  def optional(tensor, type, what, op, shape) do
+    case read(tensor, type, what, op) do
+      {:ok, %{shape: got}} when shape != nil and got != shape ->
+        misfit(what, "the shape #{shown(shape)}", shown(got), op)
+
+      {:ok, numbers} ->
+        {:ok, numbers.data}
+
+      error ->
+        error
+    end
   end
 
   @doc "The shape as rows of the last dimension; a number is a row of one."

@@ -50,6 +50,22 @@ defmodule Sconce.Native.Call do
   def give_way, do: Native.background_set(Config.get(:background))
 
   @doc """
+  Like `either/1` for work that may also be a task of its own, on a background thread.
+  """
+  @spec anywhere((reference -> :queued | {:ok, reference} | answer)) :: answer when answer: term
+  def anywhere(start) do
+    ref = make_ref()
+
+    with :ok <- give_way() do
+      case start.(ref) do
+        :queued -> await(ref)
+        {:ok, task} when is_reference(task) -> hold(task, ref, &Function.identity/1)
+        answer -> answer
+      end
+    end
+  end
+
+  @doc """
   Tells the native side that an event of a task was handled. The native side holds back progress events from a
   process that handles events more slowly than they are produced.
   """

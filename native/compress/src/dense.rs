@@ -1,7 +1,11 @@
 //! Linear algebra in 64 bits. Sums have a fixed order on every CPU and for any number of threads.
 
+use std::sync::atomic::AtomicBool;
+
 use sconce_tensor::simd::dispatch;
 use sconce_tensor::{Error, Result, memory, pool};
+
+use crate::stopped;
 
 /// Partial sums of a reduction.
 const LANES: usize = 16;
@@ -99,12 +103,16 @@ pub(crate) fn product(a: &[f64], xs: &[Vec<f64>]) -> Vec<Vec<f64>> {
 
 /// Makes vectors orthonormal by Gram and Schmidt's process, applied twice. A vector that depends on those before it
 /// becomes zero.
-pub(crate) fn orthonormalise(vectors: &mut [Vec<f64>]) {
+///
+/// # Errors
+/// `Cancelled` soon after `cancelled` is set.
+pub(crate) fn orthonormalise(vectors: &mut [Vec<f64>], cancelled: &AtomicBool) -> Result<()> {
     /// Below this part of its length a vector is the rounding error of a dependent one.
     const DEPENDENT: f64 = 1e-12;
     for at in 0..vectors.len() {
         let (done, rest) = vectors.split_at_mut(at);
-        let Some(x) = rest.first_mut() else { return };
+        stopped(cancelled)?;
+        let Some(x) = rest.first_mut() else { return Ok(()) };
         let before = dot(x, x).sqrt();
         for _ in 0..2 {
             for q in done.iter() {
@@ -116,6 +124,7 @@ pub(crate) fn orthonormalise(vectors: &mut [Vec<f64>]) {
         let scale = if after > DEPENDENT * before { 1.0 / after } else { 0.0 };
         x.iter_mut().for_each(|v| *v *= scale);
     }
+    Ok(())
 }
 
 /// The upper triangular U with `U^T U = H^-1`, row by row, of a symmetric positive definite `h [n, n]`.
@@ -123,19 +132,28 @@ pub(crate) fn orthonormalise(vectors: &mut [Vec<f64>]) {
 /// H is factored as `R R^T` from its last column on, with R upper triangular; U is the inverse of R.
 ///
 /// # Errors
-/// `Mismatch` if a pivot is not above 0; it names the column.
-pub(crate) fn inverse_factor(h: &[f64], n: usize) -> Result<Vec<f64>> {
+/// `Mismatch` if a pivot is not above the rounding errors of its column; it names the column by `names`. `Cancelled` soon
+/// after `cancelled` is set.
+pub(crate) fn inverse_factor(
+    h: &[f64],
+    names: &[usize],
+    cancelled: &AtomicBool,
+) -> Result<Vec<f64>> {
+    let n = names.len();
     let mut r = memory::copied(h);
     for j in (0..n).rev() {
+        stopped(cancelled)?;
         let (above, from) = r.split_at_mut(j * n);
         let row = &mut from[..n];
         let pivot = row[j] - dot(&row[j + 1..], &row[j + 1..]);
-        if !(pivot > 0.0 && pivot.is_finite()) {
+        // What a singular matrix leaves of a column is noise of either sign.
+        let noise = n as f64 * f64::EPSILON * h[j * (n + 1)];
+        if !(pivot > noise && pivot.is_finite()) {
             let expected = "a positive definite matrix after the damping";
             return Err(Error::mismatch(
                 "hessian",
                 expected,
-                format!("a pivot of {pivot:e} in column {j}"),
+                format!("a pivot of {pivot:e} in column {}", names[j]),
             ));
         }
         row[j] = pivot.sqrt();
@@ -146,13 +164,14 @@ pub(crate) fn inverse_factor(h: &[f64], n: usize) -> Result<Vec<f64>> {
             }
         });
     }
-    Ok(inverse_of_upper(&r, n))
+    inverse_of_upper(&r, n, cancelled)
 }
 
 /// The inverse of an upper triangular matrix whose lower part is ignored.
-fn inverse_of_upper(r: &[f64], n: usize) -> Vec<f64> {
+fn inverse_of_upper(r: &[f64], n: usize, cancelled: &AtomicBool) -> Result<Vec<f64>> {
     let mut u = memory::repeated(0.0, n * n);
     for i in (0..n).rev() {
+        stopped(cancelled)?;
         let (rows, below) = u.split_at_mut((i + 1) * n);
         let row = &mut rows[i * n..];
         row[i] = 1.0;
@@ -162,13 +181,15 @@ fn inverse_of_upper(r: &[f64], n: usize) -> Vec<f64> {
         let pivot = r[i * n + i];
         row[i..].iter_mut().for_each(|v| *v /= pivot);
     }
-    u
+    Ok(u)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use sconce_tensor::rng::Rng;
+
+    static NEVER: AtomicBool = AtomicBool::new(false);
 
     fn noise(count: usize, seed: u64) -> Vec<f64> {
         let rng = Rng::new(seed, "noise", 0);
@@ -183,7 +204,7 @@ mod tests {
         let gram = product(&transposed(&x, n), &columns_of(&x, n));
         let h: Vec<f64> = gram.concat();
         assert_eq!(columns.len(), 2 * n);
-        let u = inverse_factor(&h, n).unwrap();
+        let u = inverse_factor(&h, &(0..n).collect::<Vec<_>>(), &NEVER).unwrap();
         // U H U^T is the identity, because H^-1 = U^T U.
         for i in 0..n {
             assert!(u[i * n..i * n + i].iter().all(|v| *v == 0.0));
@@ -202,8 +223,16 @@ mod tests {
 
     #[test]
     fn a_matrix_that_is_not_positive_definite_is_named_with_its_column() {
-        let text = inverse_factor(&[1.0, 2.0, 2.0, 1.0], 2).unwrap_err().to_string();
-        assert!(text.contains("hessian") && text.contains("column 0"), "{text}");
+        let text = inverse_factor(&[1.0, 2.0, 2.0, 1.0], &[7, 9], &NEVER).unwrap_err().to_string();
+        assert!(text.contains("hessian") && text.contains("column 7"), "{text}");
+        // The second column is the first one, up to rounding errors of either sign.
+        for sign in [1.0, -1.0] {
+            let double = [1.0, 1.0, 1.0, 1.0 + sign * f64::EPSILON];
+            assert!(inverse_factor(&double, &[0, 1], &NEVER).is_err());
+        }
+        let cancelled = AtomicBool::new(true);
+        let stopped = inverse_factor(&[1.0], &[0], &cancelled).unwrap_err();
+        assert!(matches!(stopped, Error::Cancelled), "{stopped}");
     }
 
     #[test]
@@ -211,7 +240,7 @@ mod tests {
         let x = noise(30, 2);
         let double: Vec<f64> = x.iter().map(|v| 2.0 * v).collect();
         let mut all = vec![x, double, noise(30, 3), vec![0.0; 30]];
-        orthonormalise(&mut all);
+        orthonormalise(&mut all, &NEVER).unwrap();
         for (i, a) in all.iter().enumerate() {
             for (j, b) in all.iter().enumerate() {
                 let want = if i == j && i % 2 == 0 { 1.0 } else { 0.0 };

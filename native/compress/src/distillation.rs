@@ -3,7 +3,7 @@
 use sconce_tensor::{Error, Result, memory};
 use serde::{Deserialize, Serialize};
 
-use crate::matrix::Matrix;
+use crate::matrix::{Matrix, finite};
 
 /// The distribution of a row of logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,7 +91,7 @@ impl Distillation {
         let square = self.temperature * self.temperature;
         found.loss = self.alpha * square * found.soft + (1.0 - self.alpha) * found.hard;
         match found.loss.is_finite() {
-            true => Ok(found),
+            true => finite("gradient", &found.gradient).map(|()| found),
             // A temperature near the bounds of 64 bits.
             false => Err(Error::NonFinite { what: "loss".into(), value: found.loss }),
         }

@@ -90,6 +90,8 @@ impl Fake {
                 Some([of(Some(&input))?, of(Some(&step))?, of(beside.as_ref())?])
             }
         };
+        finite("rounded numbers", &values)?;
+        gradients.iter().flatten().try_for_each(|own| finite("gradient", own))?;
         Ok(Faked { y: values, steps, zeros: zeros.unwrap_or_default(), gradients })
     }
 

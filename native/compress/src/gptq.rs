@@ -84,7 +84,10 @@ impl Gptq {
         }
         let order = self.order(hessian);
         stopped(cancelled)?;
-        let factor = inverse_factor(&self.damped(hessian, &dead, &order), cols)?;
+        // The damped Hessian, its factor, the inverse of that, and the weights with their errors.
+        let bytes = 3 * cols * cols * size_of::<f64>() + 4 * rows * cols * size_of::<f64>();
+        memory::room("GPTQ", bytes as u64)?;
+        let factor = inverse_factor(&self.damped(hessian, &dead, &order), &order, cancelled)?;
         let alive = alive(weight, &dead)?;
         let mut work = Work {
             weights: picked(alive.each_row(), &order, rows * cols),

@@ -22,11 +22,12 @@ impl Hessian {
     /// The Hessian of calibration inputs `[samples, size]`. One sample suffices.
     ///
     /// # Errors
-    /// `Cancelled` soon after `cancelled` is set.
+    /// `OutOfMemory` for more inputs than fit; `Cancelled` soon after `cancelled` is set.
     pub fn of_inputs(inputs: &Matrix, cancelled: &AtomicBool) -> Result<Self> {
         /// Samples that are widened at once.
         const AT_ONCE: usize = 256;
         let size = inputs.cols();
+        memory::room("the Hessian of a calibration", (size * size * size_of::<f64>()) as u64)?;
         let mut values = memory::repeated(0.0, size * size);
         for samples in inputs.values().chunks(AT_ONCE * size) {
             stopped(cancelled)?;

@@ -146,15 +146,22 @@ impl Quantised {
     }
 
     fn check_order(&self) -> Result<()> {
-        let mut sorted = self.order.clone();
-        sorted.sort_unstable();
-        match sorted.is_empty() || sorted.into_iter().eq(0..self.cols) {
-            true => Ok(()),
-            false => {
-                let expected = format!("each of {} columns once", self.cols);
-                Err(Error::mismatch("order", expected, format!("{:?}", self.order)))
+        let expected = || format!("each of {} columns once", self.cols);
+        let count = self.order.len();
+        if count != 0 && count != self.cols {
+            return Err(Error::mismatch("order", expected(), format!("{count} columns")));
+        }
+        let mut seen = vec![false; count];
+        for column in &self.order {
+            match seen.get_mut(*column) {
+                Some(seen) if !*seen => *seen = true,
+                Some(_) => {
+                    return Err(Error::mismatch("order", expected(), format!("{column} twice")));
+                }
+                None => return Err(Error::mismatch("order", expected(), column)),
             }
         }
+        Ok(())
     }
 
     fn groups(&self) -> Result<Groups> {

@@ -24,6 +24,8 @@ mod atoms {
 /// Most bytes that a call computes on the caller's scheduler. The slowest function, the loss of distillation, takes about
 /// 100 ns for a number of 4 bytes.
 const INLINE_BYTES: usize = 1 << 14;
+/// Bytes of a call up to which the threads of sessions work on it, for a few milliseconds.
+const POOL_BYTES: usize = 256 << 10;
 
 /// Rows and columns.
 type Shape = (usize, usize);
@@ -96,9 +98,10 @@ impl<'a> Binaries<'a> {
     }
 }
 
-/// Runs work of bounded time: on the caller's scheduler if there are few numbers, else on a native thread. In the second
-/// case the result is `:queued`, and the answer comes by message.
-fn run<'a, T: Answer>(
+/// Runs work whose time grows with its numbers: on the caller's scheduler if there are few, on a thread of the sessions if
+/// there are more, and on a thread of its own if there are so many that sessions would wait. The result is then `:queued`
+/// or a task, and the answer comes by message.
+fn run<'a, T: Answer + Send + 'static>(
     env: Env<'a>,
     op: &'static str,
     reference: Reference<'a>,
@@ -112,6 +115,9 @@ fn run<'a, T: Answer>(
     if binaries.len() <= INLINE_BYTES {
         // Without other threads the scheduler never waits.
         return inline(env, op, move || threads::serial(|| work(binaries)));
+    }
+    if binaries.len() > POOL_BYTES {
+        return start(env, op, reference, given, move |given, _cancelled| work(given));
     }
     let given = Given::new(env, given);
     let read = move || given.read(|given| work(Binaries::of(given)?));

@@ -43,7 +43,7 @@ impl Svd {
         }
         // A tall matrix is Q R, and R is small.
         let mut q = columns;
-        orthonormalise(&mut q);
+        orthonormalise(&mut q, cancelled)?;
         let r = product(&turned, &q);
         // `r[k]` holds the products of q_k with all columns: row k of R.
         let r = transposed(&r.concat(), cols);
@@ -72,8 +72,7 @@ fn rotated(images: Vec<Vec<f64>>, cancelled: &AtomicBool) -> Result<Svd> {
         columns.push(Column { image: vec![], vector: vec![] });
     }
     for _ in 0..SWEEPS {
-        stopped(cancelled)?;
-        if !sweep(&mut columns) {
+        if !sweep(&mut columns, cancelled)? {
             break;
         }
     }
@@ -98,10 +97,11 @@ fn rotated(images: Vec<Vec<f64>>, cancelled: &AtomicBool) -> Result<Svd> {
 ///
 /// Pairs of a round share no column, so they are rotated in parallel. Between rounds all columns but the first move by
 /// one place, as in a tournament.
-fn sweep(columns: &mut [Column]) -> bool {
+fn sweep(columns: &mut [Column], cancelled: &AtomicBool) -> Result<bool> {
     let is_changed = AtomicBool::new(false);
     let half = columns.len() / 2;
     for _ in 1..columns.len() {
+        stopped(cancelled)?;
         let length = columns[0].image.len().max(1);
         let (first, second) = columns.split_at_mut(half);
         let mut pairs: Vec<_> = first.iter_mut().zip(second.iter_mut().rev()).collect();
@@ -115,7 +115,7 @@ fn sweep(columns: &mut [Column]) -> bool {
         });
         columns[1..].rotate_right(1);
     }
-    is_changed.into_inner()
+    Ok(is_changed.into_inner())
 }
 
 /// Rotates two columns until they are orthogonal; false if they are.

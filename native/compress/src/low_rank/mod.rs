@@ -5,7 +5,7 @@ mod sketch;
 
 use std::sync::atomic::AtomicBool;
 
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Result, memory};
 use serde::{Deserialize, Serialize};
 
 use self::jacobi::Svd;
@@ -86,6 +86,9 @@ impl Truncation {
         let (rows, cols) = (weight.rows(), weight.cols());
         let most = rows.min(cols);
         self.check(most)?;
+        // The matrix in 64 bits, its columns, and two sets of vectors.
+        let bytes = (2 * rows * cols + 2 * most * most) * size_of::<f64>();
+        memory::room("a decomposition", bytes as u64)?;
         let wide = wide(weight.values());
         let total: f64 = crate::dense::dot(&wide, &wide);
         let mut guess = match self.rank {

@@ -9,7 +9,6 @@ use sconce_tensor::rng::Rng;
 use super::Truncation;
 use super::jacobi::Svd;
 use crate::dense::{axpy, orthonormalise, product, transposed};
-use crate::stopped;
 
 /// The `width` largest singular values of a matrix whose rows have `cols` numbers, as far as the range of `width` random
 /// combinations contains them.
@@ -26,14 +25,13 @@ pub(super) fn svd(
     let random: Vec<Vec<f64>> =
         (0..width).map(|k| (0..cols).map(|i| normal(k * cols + i)).collect()).collect();
     let mut basis = product(matrix, &random);
-    orthonormalise(&mut basis);
+    orthonormalise(&mut basis, cancelled)?;
     for _ in 0..options.power_iterations {
-        stopped(cancelled)?;
         // Without orthonormal vectors in between, all would turn to the largest singular vector.
         let mut back = product(&turned, &basis);
-        orthonormalise(&mut back);
+        orthonormalise(&mut back, cancelled)?;
         basis = product(matrix, &back);
-        orthonormalise(&mut basis);
+        orthonormalise(&mut basis, cancelled)?;
     }
     // The rows of B = Q^T W are the columns of W^T Q.
     let small = product(&turned, &basis).concat();
