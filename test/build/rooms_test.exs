@@ -13,9 +13,9 @@ defmodule Sconce.RoomsTest do
     "nn" => ~w(realtime ops game tensor cuda),
     "fixtures" => ~w(tensor),
     "data" => ~w(nn game tensor),
-    "env" => ~w(nn game tensor),
+    "env" => ~w(nn game tensor cuda),
     "train" => ~w(data nn ops game tensor cuda),
-    "play" => ~w(env train data nn realtime ops tensor),
+    "play" => ~w(env train data nn realtime ops tensor cuda),
     "serve" => ~w(data nn realtime game tensor),
     "compress" => ~w(ops tensor),
     "nif" => ~w(compress play serve train data env fixtures nn realtime ops game tensor cuda)

@@ -24,8 +24,9 @@ defmodule Sconce.Compress.Numbers do
   @spec read(term, {atom, pos_integer}, String.t(), atom) :: {:ok, t} | {:error, Error.t()}
   def read(tensor, type \\ {:f, 32}, what, op)
 
-  def read(%{__struct__: Nx.Tensor} = tensor, {:f, 32}, _what, _op) do
-    data = Tensor.to_binary(tensor, {:f, 32})
+  def read(%{__struct__: Nx.Tensor} = tensor, type, _what, _op)
+      when type == {:f, 32} or :erlang.map_get(:type, tensor) == type do
+    data = Tensor.to_binary(tensor, type)
     {:ok, %__MODULE__{data: data, shape: tensor.shape, form: :nx}}
   end
 

@@ -56,7 +56,7 @@ defmodule Sconce.PPO.PlanTest do
     assert text =~
              "rollouts of 8 steps · 2 batches a pass\nenvironments   an update     steps/s      memory\n"
 
-    assert text =~ ~r"^ +\d+ +[\d.]+ ms +[\d,]+ +[\d.]+ MB  best$"m
+    assert text =~ ~r"^ +\d+ +[\d.]+ ms +[\d,]+ +[\d.]+ [KM]B  best$"m
     assert text =~ ~r/^stopped: the (last number was not faster|largest number was reached)$/m
 
     assert {:error, %Error{kind: :out_of_memory, op: :tune}} =
