@@ -3,6 +3,7 @@ defmodule Sconce.LoaderTest do
   use ExUnit.Case, async: false
 
   import Sconce.Test.Scratch
+  import Sconce.Test.SomeNx, only: [with_nx: 1]
 
   alias Sconce.{Corpus, Error, Loader, Native, Trainer}
   alias Sconce.Native.Call
@@ -231,26 +232,6 @@ defmodule Sconce.LoaderTest do
       refute_received {:sconce, _ref, _answer}
       :ok = Native.loader_close(loader)
       assert ended?()
-    end
-  end
-
-  # Defines the used part of Nx while `fun` runs.
-  defp with_nx(fun) do
-    tensor = quote do: defstruct([:data, :type, :shape])
-
-    nx =
-      quote do
-        def from_binary(data, type), do: struct(Nx.Tensor, data: data, type: type)
-        def reshape(tensor, shape), do: %{tensor | shape: shape}
-      end
-
-    modules = [{Nx.Tensor, tensor}, {Nx, nx}]
-    for {name, body} <- modules, do: Module.create(name, body, Macro.Env.location(__ENV__))
-
-    try do
-      fun.()
-    after
-      for {name, _body} <- modules, do: :code.delete(name) && :code.purge(name)
     end
   end
 

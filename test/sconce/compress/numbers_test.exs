@@ -2,31 +2,9 @@ defmodule Sconce.Compress.NumbersTest do
   # Not async: the test defines Nx.
   use ExUnit.Case, async: false
 
+  import Sconce.Test.SomeNx
+
   alias Sconce.Compress
-
-  # Defines the used part of Nx while `fun` runs.
-  defp with_nx(fun) do
-    tensor = quote do: defstruct([:data, :type, :shape])
-
-    nx =
-      quote do
-        def as_type(%{type: type} = tensor, type), do: tensor
-        def to_binary(tensor), do: tensor.data
-        def from_binary(data, type), do: struct(Nx.Tensor, data: data, type: type)
-        def reshape(tensor, shape), do: %{tensor | shape: shape}
-      end
-
-    modules = [{Nx.Tensor, tensor}, {Nx, nx}]
-    for {name, body} <- modules, do: Module.create(name, body, Macro.Env.location(__ENV__))
-
-    try do
-      fun.()
-    after
-      for {name, _body} <- modules, do: :code.delete(name) && :code.purge(name)
-    end
-  end
-
-  defp tensor(data, type, shape), do: struct(Nx.Tensor, data: data, type: type, shape: shape)
 
   test "tensors give tensors, with the bytes of maps" do
     with_nx(fn ->
@@ -43,6 +21,18 @@ defmodule Sconce.Compress.NumbersTest do
       assert back == tensor(same.data, {:f, 32}, {1, 4})
       {:ok, whole} = Compress.quantise(tensor(data, {:f, 32}, {1, 4}), per: :tensor)
       assert whole.scales.shape == {}
+    end)
+  end
+
+  test "tensors of fractions are no labels, which Nx would truncate" do
+    with_nx(fn ->
+      half = tensor(<<0.5::float-32-little>>, {:f, 32}, {1, 1})
+
+      assert {:error, error} =
+               Compress.distillation_loss([[0.3]], [[0.1]], kind: :bernoulli, target: half)
+
+      assert Exception.message(error) ==
+               "distillation_loss: target: expected the type {:u, 8}, got {:f, 32}"
     end)
   end
 

@@ -2,32 +2,9 @@ defmodule Sconce.Env.TensorTest do
   # Not async: the test defines Nx.
   use ExUnit.Case, async: false
 
+  import Sconce.Test.SomeNx
+
   alias Sconce.Env
-
-  # Defines the used part of Nx while `fun` runs.
-  defp with_nx(fun) do
-    tensor = quote do: defstruct([:data, :type, :shape])
-
-    nx =
-      quote do
-        def as_type(tensor, {:f, 32}), do: tensor
-        def to_binary(tensor), do: tensor.data
-        def to_flat_list(%{type: {:u, 8}, data: data}), do: :binary.bin_to_list(data)
-        def from_binary(data, type), do: struct(Nx.Tensor, data: data, type: type)
-        def reshape(tensor, shape), do: %{tensor | shape: shape}
-      end
-
-    modules = [{Nx.Tensor, tensor}, {Nx, nx}]
-    for {name, body} <- modules, do: Module.create(name, body, Macro.Env.location(__ENV__))
-
-    try do
-      fun.()
-    after
-      for {name, _body} <- modules, do: :code.delete(name) && :code.purge(name)
-    end
-  end
-
-  defp tensor(data, type, shape), do: struct(Nx.Tensor, data: data, type: type, shape: shape)
 
   test "tensors as inputs give tensors, with the bytes of binaries" do
     with_nx(fn ->
