@@ -117,8 +117,7 @@ defmodule Sconce.Compress do
          {:ok, scales} <- Numbers.optional(scales, {:f, 32}, "scales", :dequantise),
          {:ok, zeros} <- Numbers.optional(zeros, {:u, 8}, "zeros", :dequantise),
          given = [codes.data, scales, zeros],
-         order = order!(Map.get(quantised, :order)),
-         :ok <- counted(order, shape),
+         {:ok, order} <- Numbers.order(Map.get(quantised, :order), elem(shape, 1), :dequantise),
          {:ok, %{weight: weight}} <-
            Call.anywhere(&Native.compress_dequantise(&1, given, shape, order, grid(opts))) do
       {:ok, Numbers.write(weight, {:f, 32}, codes.shape, codes.form)}
@@ -127,27 +126,6 @@ defmodule Sconce.Compress do
 
   def dequantise(other),
     do: Options.argument!("quantised", other, "a map of :codes, :scales, :bits and :per")
-
-  defp counted([], _shape), do: :ok
-  defp counted(order, {_rows, cols}) when length(order) == cols, do: :ok
-
-  defp counted(order, {_rows, cols}) do
-    got = "#{length(order)} columns"
-    Numbers.misfit("order", "each of #{cols} columns once", got, :dequantise)
-  end
-
-  # Indices that cross the border; others are refused there by their values.
-  defp order!(nil), do: []
-
-  defp order!(order) when length(order) >= 0 do
-    if Enum.all?(order, &(is_integer(&1) and &1 in 0..0xFFFF_FFFF)),
-      do: order,
-      else: no_order!(order)
-  end
-
-  defp order!(other), do: no_order!(other)
-
-  defp no_order!(other), do: Options.argument!("order", other, "indices of columns")
 
   @doc """
   Quantises a matrix so that the outputs of its layer change least on calibration inputs, by GPTQ.

@@ -31,9 +31,9 @@ defmodule Sconce.Compress.Numbers do
   end
 
   # Nx would truncate fractions, and wrap numbers out of range.
-  def read(%{__struct__: Nx.Tensor, type: {kind, _bits}}, type, what, op)
+  def read(%{__struct__: Nx.Tensor, type: {kind, _bits} = own}, type, what, op)
       when kind not in [:s, :u],
-      do: misfit(what, "numbers of the type #{inspect(type)}", inspect(kind), op)
+      do: misfit(what, "the type #{inspect(type)}", inspect(own), op)
 
   def read(%{__struct__: Nx.Tensor} = tensor, type, what, op) do
     wide = Tensor.to_binary(tensor, {:s, 64})
@@ -97,6 +97,22 @@ defmodule Sconce.Compress.Numbers do
         error
     end
   end
+
+  @doc "Reads an order of this many columns; `nil` is their own. The native side refuses columns that come twice."
+  @spec order(term, non_neg_integer, atom) :: {:ok, [non_neg_integer]} | {:error, Error.t()}
+  def order(nil, _cols, _op), do: {:ok, []}
+
+  def order(order, cols, op) when length(order) >= 0 do
+    cond do
+      not Enum.all?(order, &(is_integer(&1) and &1 in 0..@most)) -> no_order!(order)
+      length(order) in [0, cols] -> {:ok, order}
+      true -> misfit("order", "each of #{cols} columns once", "#{length(order)} columns", op)
+    end
+  end
+
+  def order(other, _cols, _op), do: no_order!(other)
+
+  defp no_order!(other), do: Options.argument!("order", other, "indices of columns")
 
   @doc "The shape as rows of the last dimension; a number is a row of one."
   @spec rows(t) :: {non_neg_integer, non_neg_integer}

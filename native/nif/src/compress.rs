@@ -12,6 +12,7 @@ use sconce_compress::{
 };
 use sconce_tensor::pool::{self as threads, Class};
 use sconce_tensor::{Error, Result};
+use serde::de::DeserializeOwned;
 
 use crate::border::{
     Answer, Given, Task, call, decode, error, from_binary, inline, pool, to_binary,
@@ -99,7 +100,7 @@ impl<'a> Binaries<'a> {
 }
 
 /// Runs work whose time grows with its numbers: on the caller's scheduler if there are few, on a thread of the sessions if
-/// there are more, and on a thread of its own if there are so many that sessions would wait. The result is then `:queued`
+/// there are more, and on a thread of its own if sessions would wait for it. In the last two cases the result is `:queued`
 /// or a task, and the answer comes by message.
 fn run<'a, T: Answer + Send + 'static>(
     env: Env<'a>,
@@ -144,6 +145,19 @@ fn start<'a, T: Answer + Send + 'static>(
     })
 }
 
+/// Reads the options of a call, and makes it.
+fn with<'a, T: DeserializeOwned>(
+    env: Env<'a>,
+    op: &'static str,
+    options: Term<'a>,
+    call: impl FnOnce(T) -> Term<'a>,
+) -> Term<'a> {
+    match decode(options) {
+        Ok(options) => call(options),
+        Err(failure) => error(env, op, &failure),
+    }
+}
+
 /// Codes as bytes: i8, or u8 with zero points.
 fn code_bytes(codes: &[i16]) -> Vec<u8> {
     codes.iter().map(|code| code.to_le_bytes()[0]).collect()
@@ -184,16 +198,15 @@ fn compress_quantise<'a>(
     shape: Shape,
     grid: Term<'a>,
 ) -> Term<'a> {
-    match decode::<Grid>(grid) {
-        Err(failure) => error(env, "quantise", &failure),
-        Ok(grid) => run(env, "quantise", reference, given, move |given| {
+    with(env, "quantise", grid, |grid: Grid| {
+        run(env, "quantise", reference, given, move |given| {
             let weight = given.matrix(0, "weight", shape)?;
             let quantised = Quantised::nearest(&weight, grid)?;
             let [codes, scales, zeros, order, bytes] = coded(&quantised);
             let error = ("error", Part::Number(quantised.error(&weight)?));
             Ok(Parts([codes, scales, zeros, order, bytes, error]))
-        }),
-    }
+        })
+    })
 }
 
 /// Returns the numbers of `[codes, scales, zeros]`, where codes and zeros are bytes.
@@ -206,9 +219,8 @@ fn compress_dequantise<'a>(
     order: Vec<usize>,
     grid: Term<'a>,
 ) -> Term<'a> {
-    match decode::<Grid>(grid) {
-        Err(failure) => error(env, "dequantise", &failure),
-        Ok(grid) => run(env, "dequantise", reference, given, move |given| {
+    with(env, "dequantise", grid, |grid: Grid| {
+        run(env, "dequantise", reference, given, move |given| {
             let codes = |at| codes_of(given.bytes(at).unwrap_or_default(), grid.zero_point);
             let quantised = Quantised {
                 grid,
@@ -220,8 +232,8 @@ fn compress_dequantise<'a>(
                 order,
             };
             Ok(Parts([("weight", Part::Floats(quantised.checked()?.dequantise()?))]))
-        }),
-    }
+        })
+    })
 }
 
 /// Rounds `[numbers, steps, zeros or offsets, gradient]` to a grid; all but the first may be missing.
@@ -233,9 +245,8 @@ fn compress_fake_quantise<'a>(
     shape: Shape,
     options: Term<'a>,
 ) -> Term<'a> {
-    match decode::<FakeOptions>(options) {
-        Err(failure) => error(env, "fake_quantise", &failure),
-        Ok(options) => run(env, "fake_quantise", reference, given, move |given| {
+    with(env, "fake_quantise", options, |options: FakeOptions| {
+        run(env, "fake_quantise", reference, given, move |given| {
             let x = given.matrix(0, "numbers", shape)?;
             let zeros = if options.learned { "offset" } else { "zero" };
             let fake = Fake {
@@ -253,8 +264,8 @@ fn compress_fake_quantise<'a>(
                 ("steps_gradient", floats_or_nothing(steps)),
                 ("zeros_gradient", floats_or_nothing(zeros)),
             ]))
-        }),
-    }
+        })
+    })
 }
 
 /// Quantises `[weight, calibration]` by GPTQ. The calibration is a Hessian, or inputs. Sends the parts by message.
@@ -267,9 +278,8 @@ fn compress_gptq<'a>(
     is_hessian: bool,
     options: Term<'a>,
 ) -> Term<'a> {
-    match decode::<Gptq>(options) {
-        Err(failure) => error(env, "gptq", &failure),
-        Ok(gptq) => start(env, "gptq", reference, given, move |given, cancelled| {
+    with(env, "gptq", options, |gptq: Gptq| {
+        start(env, "gptq", reference, given, move |given, cancelled| {
             let weight = given.matrix(0, "weight", weight)?;
             let calibration = given.matrix(1, "calibration", calibration)?;
             if calibration.cols() != weight.cols() {
@@ -286,8 +296,8 @@ fn compress_gptq<'a>(
             let error = ("output_error", Part::Number(found.error));
             let nearest = ("nearest_output_error", Part::Number(found.nearest_error));
             Ok(Parts([codes, scales, zeros, order, bytes, weight, error, nearest]))
-        }),
-    }
+        })
+    })
 }
 
 /// Smooths `[weight, maxima of the inputs]`.
@@ -326,13 +336,12 @@ fn compress_prune<'a>(
     sparsity: f64,
     share: Term<'a>,
 ) -> Term<'a> {
-    match decode::<Share>(share) {
-        Err(failure) => error(env, "prune", &failure),
-        Ok(share) => run(env, "prune", reference, given, move |given| {
+    with(env, "prune", share, |share: Share| {
+        run(env, "prune", reference, given, move |given| {
             let weight = given.matrix(0, "weight", shape)?;
             Ok(Parts(pruned(magnitude(&weight, sparsity, share)?)))
-        }),
-    }
+        })
+    })
 }
 
 /// Keeps two of four consecutive columns of `[weight]`.
@@ -361,14 +370,13 @@ fn compress_structured<'a>(
     sparsity: f64,
     axis: Term<'a>,
 ) -> Term<'a> {
-    match decode::<Axis>(axis) {
-        Err(failure) => error(env, "prune", &failure),
-        Ok(axis) => run(env, "prune", reference, given, move |given| {
+    with(env, "prune", axis, |axis: Axis| {
+        run(env, "prune", reference, given, move |given| {
             let shrunk = structured(&given.matrix(0, "weight", shape)?, sparsity, axis)?;
             let weight = ("weight", Part::Floats(shrunk.weight.values().to_vec()));
             Ok(Parts([weight, ("kept", Part::Indices(shrunk.kept))]))
-        }),
-    }
+        })
+    })
 }
 
 /// The sparsity at a step of gradual pruning.
@@ -386,9 +394,8 @@ fn compress_low_rank<'a>(
     shape: Shape,
     truncation: Term<'a>,
 ) -> Term<'a> {
-    match decode::<Truncation>(truncation) {
-        Err(failure) => error(env, "low_rank", &failure),
-        Ok(truncation) => start(env, "low_rank", reference, given, move |given, cancelled| {
+    with(env, "low_rank", truncation, |truncation: Truncation| {
+        start(env, "low_rank", reference, given, move |given, cancelled| {
             let weight = given.matrix(0, "weight", shape)?;
             let found: LowRank = truncation.run(&weight, cancelled)?;
             Ok(Parts([
@@ -399,8 +406,8 @@ fn compress_low_rank<'a>(
                 ("error", Part::Number(found.error)),
                 ("energy", Part::Number(found.energy)),
             ]))
-        }),
-    }
+        })
+    })
 }
 
 /// The loss of `[student, target, teacher, ..]`. A target has 8 bytes for each class (i64), or one for each bit.
@@ -412,9 +419,8 @@ fn compress_distillation_loss<'a>(
     shape: Shape,
     options: Term<'a>,
 ) -> Term<'a> {
-    match decode::<Distillation>(options) {
-        Err(failure) => error(env, "distillation_loss", &failure),
-        Ok(loss) => run(env, "distillation_loss", reference, given, move |given| {
+    with(env, "distillation_loss", options, |loss: Distillation| {
+        run(env, "distillation_loss", reference, given, move |given| {
             let student = given.matrix(0, "logits of the student", shape)?;
             let teachers = (2..given.0.len())
                 .map(|at| given.matrix(at, "logits of a teacher", shape))
@@ -427,8 +433,8 @@ fn compress_distillation_loss<'a>(
                 ("hard", Part::Number(found.hard)),
                 ("gradient", Part::Floats(found.gradient)),
             ]))
-        }),
-    }
+        })
+    })
 }
 
 fn target(kind: Kind, bytes: &[u8]) -> Result<Target> {
