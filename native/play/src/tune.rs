@@ -117,7 +117,17 @@ pub fn tune(
             bytes: memory.owners.total(),
         })
     };
-    let first = halved("a run with one environment", first, room, bytes)?;
+    let mut larger = None;
+    let first = halved("a run with one environment", first, room, |environments| {
+        match (bytes(environments), larger) {
+            // A run with fewer environments has too few sequences for its batches.
+            (Err(Error::OutOfRange { .. }), Some((more, bytes))) => {
+                let (what, limit) = (format!("a run with {more} environments"), room.unwrap_or(0));
+                Err(Error::OverLimit { what, bytes, limit })
+            }
+            (bytes, _) => bytes.inspect(|bytes| larger = Some((environments, *bytes))),
+        }
+    })?;
     // A run has at least one update, and a rollout a largest number of steps.
     let seats = sconce_env::spec(&task.world(options))?.seats;
     let most = tuning.max.min(options.most_environments(seats));

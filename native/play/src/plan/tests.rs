@@ -144,42 +144,6 @@ fn live_games_cannot_be_planned() {
 }
 
 #[test]
-fn tuning_doubles_the_environments_until_memory_or_the_largest_number_ends_it() {
-    let spec = spec("cart_pole", 8, false);
-    let given = options(json!({"environments": 2, "rollout_steps": 16}));
-    let run = task(&spec, "cart_pole");
-    let most = TuneOptions { max: 7, backoff: 1.0, memory_limit: None };
-    let tuned = tune(run, &given, &most, &GO).unwrap();
-    let numbers: Vec<usize> = tuned.rows.iter().map(|row| row.environments).collect();
-    assert!([2, 4].starts_with(&numbers) && numbers.contains(&tuned.environments), "{numbers:?}");
-    for row in &tuned.rows {
-        assert_eq!(row.update_steps, 16 * row.environments as u64);
-        assert!(row.steps_per_second > 0.0 && row.bytes > 0);
-    }
-
-    // A run of 32 environments has one update, and one of 64 has none.
-    let short = options(json!({"environments": 32, "rollout_steps": 16, "steps": 1000}));
-    let tuned = tune(run, &short, &TuneOptions::default(), &GO).unwrap();
-    assert_eq!((tuned.rows.len(), tuned.stopped), (1, Reason::Max));
-
-    // The limit fits about 8 environments: memory depends on the threads, whose number other tests change meanwhile.
-    let of =
-        |environments: usize| options(json!({"environments": environments, "rollout_steps": 1024}));
-    let limit = Memory::measure(run, &of(8), &GO).unwrap().owners.total();
-    let within = TuneOptions { memory_limit: Some(limit), backoff: 1.0, max: 64 };
-    let tuned = tune(run, &of(32), &within, &GO).unwrap();
-    let first = tuned.rows[0].environments;
-    assert!([2, 4, 8, 16].contains(&first), "{first}");
-    assert!(tuned.rows.iter().all(|row| row.environments < 32), "{:?}", tuned.rows);
-    assert!(matches!(tuned.stopped, Reason::Memory | Reason::Throughput));
-    let none = TuneOptions { memory_limit: Some(1000), ..within };
-    let error = tune(run, &of(32), &none, &GO).unwrap_err();
-    assert_eq!(error.kind(), Kind::OutOfMemory);
-    let error = tune(run, &of(128), &TuneOptions { max: 64, ..most }, &GO).unwrap_err();
-    assert!(error.to_string().contains("max"), "{error}");
-}
-
-#[test]
 fn a_measurement_ends_when_it_is_cancelled() {
     let spec = spec("cart_pole", 8, false);
     let stop = AtomicBool::new(true);
