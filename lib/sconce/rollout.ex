@@ -95,8 +95,9 @@ defmodule Sconce.Rollout do
   `:normalise_observations`, `:normalise_rewards` and `:teacher` work as in environments. Frames are recorded as they are,
   and the run normalises them by its present statistics, which the serving gets with the weights. The policy of the serving
   must then be new, with frames that are plain vectors; the run begins with new weights, and observes the decisions of one
-  update before the first one. Sums of an episode, such as the memory of a teacher, go on from segment to segment, and
-  begin again at zero after a segment that was dropped. A teacher reads the same frames as the policy.
+  update before the first one. Sums of an episode, such as the memory of a teacher, go on from segment to segment. They
+  begin again at zero after a segment that was dropped, and in a game that sent none for more than `:max_lag` updates. A
+  teacher reads the same frames as the policy.
 
   ## Lag
 

@@ -409,7 +409,8 @@ fn a_reward_is_reported_by_its_terms_also_late_and_unknown_ones_are_refused_by_n
     assert!(first.number == second.number && first.number != third.number);
 }
 
-/// Runs with these segments, in parts of so many updates; returns the bits of the last state.
+/// Learns from these segments in a run that stops after each number of updates and resumes. Returns the bits of the last
+/// state.
 fn learned(
     spec: &Spec,
     given: &PpoOptions,

@@ -24,7 +24,8 @@ pub(super) struct Running {
 pub(crate) struct Episodes(BTreeMap<u64, Running>);
 
 impl Episodes {
-    /// The notes on a segment's episode; none at its start, or after a segment that was dropped.
+    /// The notes on a segment's episode; none at its start, after a segment that was dropped, or after a
+    /// pause that was [forgotten](Self::forget).
     pub(super) fn take(&mut self, recorded: &Recorded) -> Running {
         let kept = self.0.remove(&recorded.number);
         kept.filter(|kept| kept.decisions == recorded.before).unwrap_or_default()
@@ -34,8 +35,8 @@ impl Episodes {
         self.0.insert(number, running);
     }
 
-    /// Forgets the episodes whose last segment came before this update: their games have ended without a word, or their
-    /// next segments will be too old.
+    /// Forgets the episodes whose last segment came before this update. Most of their games have ended without a word;
+    /// one that only paused begins anew.
     pub(super) fn forget(&mut self, update: u64) {
         self.0.retain(|_, running| running.update >= update);
     }
