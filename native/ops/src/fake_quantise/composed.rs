@@ -74,10 +74,28 @@ fn factors(groups: Groups, codes: Codes, like: &Tensor) -> Result<Tensor> {
     Ok(row.broadcast_as(like.shape())?)
 }
 
-/// Rounds half to even; candle's `round` rounds half away from zero.
+/// Rounds half to even; candle's `round` rounds half away from zero. In bf16 the sum with a half would be rounded too.
 fn half_to_even(x: &Tensor) -> Result<Tensor> {
-    let up = (x + 0.5)?.floor()?;
-    let tie = (&up - x)?.eq(0.5)?.to_dtype(x.dtype())?;
+    let dtype = x.dtype();
+    let x = if dtype == DType::BF16 { x.to_dtype(DType::F32)? } else { x.clone() };
+    let up = (&x + 0.5)?.floor()?;
+    let tie = (&up - &x)?.eq(0.5)?.to_dtype(x.dtype())?;
     let odd = (&up - (up.affine(0.5, 0.0)?.floor()? * 2.0)?)?;
-    Ok((up - (tie * odd)?)?)
+    Ok((up - (tie * odd)?)?.to_dtype(dtype)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_numbers_stay_in_every_type() {
+        for dtype in [DType::F32, DType::F64, DType::BF16] {
+            let numbers: Vec<f32> = (-255..=255).map(|i| i as f32).collect();
+            let x = Tensor::new(numbers.as_slice(), &candle_core::Device::Cpu).unwrap();
+            let rounded = half_to_even(&x.to_dtype(dtype).unwrap()).unwrap();
+            let rounded = rounded.to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!(rounded, numbers, "{dtype:?}");
+        }
+    }
 }

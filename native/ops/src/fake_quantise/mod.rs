@@ -24,7 +24,8 @@ use crate::{Error, Result};
 /// `x` has the numbers of `groups`, in any shape; `step` and `zero` (whole numbers, 0 if `None`) one number a group.
 ///
 /// # Errors
-/// `Mismatch` for other counts, `OutOfRange` for a step that is not above 0.
+/// `Mismatch` for other counts; on a CPU in f32 `OutOfRange` for a step that is not above 0. A card would have to wait for
+/// its steps to check them.
 pub fn fake_quantise(
     x: &Tensor,
     step: &Tensor,
