@@ -11,11 +11,20 @@ defmodule Sconce.Test.Cluster do
   def start! do
     unless Node.alive?() do
       {_output, 0} = System.cmd(epmd(), ["-daemon"])
+      until_named()
       {:ok, _pid} = Node.start(:"#{name()}@#{@host}", :longnames)
       on_exit(&stop/0)
     end
 
     :ok
+  end
+
+  # The daemon listens a moment after its command has returned.
+  defp until_named do
+    with {:error, :address} <- :erl_epmd.names() do
+      Process.sleep(1)
+      until_named()
+    end
   end
 
   # The VM may still be a node for a moment after its network has stopped, which would mislead the next module.
