@@ -252,7 +252,8 @@ defmodule Sconce.OddTermsTest do
       {PPO, :start_link, [[env: :cart_pole, out: @nowhere]]},
       {PPO, :stop, [play]},
       {PPO, :subscribe, [play]},
-      {PPO, :tune, [[env: :cart_pole, policy: @nowhere]]},
+      # Without the checkpoint this function measures real steps.
+      {PPO, :tune, [[env: :cart_pole, policy: @nowhere, max: 1, rollout_steps: 8]]},
       {PPO.Curve, :points, [played, :mean_return]},
       {PPO.Curve, :svg, [played]},
       {PPO.Curve, :text, [played, 20, 4]},
