@@ -2,16 +2,13 @@ use std::path::Path;
 
 use sconce_nn::Spec;
 use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind};
-use sconce_tensor::Kind;
 use sconce_tensor::memory::Meter;
-use sconce_train::tune::Reason;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
 use crate::live::Inbox;
 use crate::run::run;
-use crate::tune::{TuneOptions, tune};
 
 static GO: AtomicBool = AtomicBool::new(false);
 
