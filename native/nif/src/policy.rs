@@ -64,6 +64,9 @@ impl PolicyHandle {
     /// The model of this policy with weights in `format`. Packing takes time and holds the lock, so call it only on
     /// native threads.
     pub(crate) fn model(&self, format: Format) -> Result<Arc<Model>> {
+        // Without codes both formats are one.
+        let is_plain = format == Format::Stored && self.policy().bits() == 32;
+        let format = if is_plain { Format::F32 } else { format };
         let mut models = self.models.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, model)) = models.iter().find(|(of, _)| *of == format) {
             return Ok(model.clone());
@@ -131,6 +134,8 @@ struct PolicyInfo<'a> {
     num_labels: usize,
     /// Values in the state of one game.
     state_size: usize,
+    /// Fewest bits of a weight.
+    bits: u32,
 }
 
 /// Returns `{:ok, {info, notes}}`.
@@ -150,6 +155,7 @@ fn policy_info(env: Env, policy: Handle<PolicyHandle>) -> Term {
             num_logits: spec.heads.num_logits(),
             num_labels: spec.heads.num_labels(),
             state_size: policy.state_size()?,
+            bits: policy.bits(),
         };
         Ok((encode(env, &info)?, text_keys(env, policy.notes())))
     })

@@ -220,7 +220,7 @@ fn main() -> Result<()> {
         let alone = least(seconds, || pool::serial(window))?;
         let shared = least(seconds, window)?;
         println!("{name}, core: {alone:.0} us a window of {WINDOW}, {shared:.0} us by all threads");
-        for format in [Format::F32, Format::Bf16, Format::Int8(0.02)] {
+        for format in [Format::F32, Format::Bf16, Format::Int8(0.02), Format::Int4(0.2)] {
             let Some(plan) = Plan::of(&policy, format)? else { continue };
             let mut scratch = Scratch::default();
             let mut games = vec![(plan.zero_state().to_vec(), plan.blank()); BATCH];

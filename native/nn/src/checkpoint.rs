@@ -3,6 +3,9 @@
 //! A file that training can resume from also holds the state of the optimiser, under names that begin with
 //! `optimiser.`.
 //!
+//! A matrix with codes ([`Coded`]) is two tensors instead of one: `NAME.codes`, in bytes, and `NAME.scales`. The manifest
+//! has its bits and groups.
+//!
 //! The metadata holds a SHA-256 over the metadata and all values, which detects any changed bit.
 
 use std::borrow::Cow;
@@ -11,8 +14,10 @@ use std::fmt::Display;
 use std::io::Write;
 use std::iter;
 use std::path::Path;
+use std::sync::Arc;
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
+use sconce_ops::weights::Coded;
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::tensor::{tensor, to_vec};
 use serde::{Deserialize, Serialize};
@@ -23,13 +28,15 @@ use crate::weights::{Weight, Weights};
 use crate::{Error, Result, Spec, fs, header, memory};
 
 /// Version of the format. Readers reject files of a later version.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// Version of a file without codes, which readers of version 1 accept.
+const PLAIN: u32 = 1;
 const KEY: &str = "sconce";
 
 /// Metadata stored beside the weights.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the format, [`VERSION`].
+    /// Version of the format: 1, or 2 for a file with codes.
     pub version: u32,
     /// The Spec of the policy.
     pub spec: Spec,
@@ -39,12 +46,26 @@ pub struct Manifest {
     /// State that a training run needs to resume. Null in a file that is only for play.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub run: Value,
+    /// The form of the codes of matrices that have them, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub codes: BTreeMap<String, Form>,
+}
+
+/// The form of a matrix as codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Form {
+    /// Bits of a code.
+    pub bits: u32,
+    /// Columns of the matrix.
+    pub inputs: usize,
+    /// Columns that share a scale.
+    pub group: usize,
 }
 
 impl Manifest {
-    /// A manifest of the current version, without the state of a run.
+    /// A manifest without the state of a run.
     pub fn new(spec: Spec, notes: Value) -> Self {
-        Manifest { version: VERSION, spec, notes, run: Value::Null }
+        Manifest { version: PLAIN, spec, notes, run: Value::Null, codes: BTreeMap::new() }
     }
 }
 
@@ -99,21 +120,52 @@ pub struct Snapshot {
 #[derive(Debug, Clone)]
 struct Numbers {
     dims: Vec<usize>,
-    values: Vec<f32>,
+    values: Values,
 }
+
+#[derive(Debug, Clone)]
+enum Values {
+    F32(Vec<f32>),
+    Codes(Arc<Coded>),
+}
+
+/// The suffixes of the names of codes and of their scales.
+const CODES: &str = ".codes";
+const SCALES: &str = ".scales";
 
 impl Snapshot {
     /// Copies the weights to the snapshot's own memory.
     pub fn new(manifest: Manifest, weights: &Weights, optimiser: Optimiser) -> Result<Self> {
-        let weight = |(name, t): (&String, &Weight)| {
-            Ok((name.clone(), Numbers { dims: t.dims().to_vec(), values: to_vec(t)? }))
+        let weight = |(name, weight): (&String, &Weight)| {
+            let values = match weight.codes() {
+                Some(codes) => Values::Codes(codes.clone()),
+                None => Values::F32(to_vec(weight)?),
+            };
+            Ok((name.clone(), Numbers { dims: weight.dims().to_vec(), values }))
         };
         let mut tensors =
             memory::caught(|| weights.iter().map(weight).collect::<Result<Vec<_>>>())?;
         tensors.extend(optimiser.into_iter().map(|(name, values)| {
-            (format!("{OPTIMISER}{name}"), Numbers { dims: vec![values.len()], values })
+            let (dims, values) = (vec![values.len()], Values::F32(values));
+            (format!("{OPTIMISER}{name}"), Numbers { dims, values })
         }));
-        Ok(Snapshot { manifest, tensors })
+        let mut snapshot = Snapshot { manifest, tensors };
+        snapshot.list_codes();
+        Ok(snapshot)
+    }
+
+    /// Lists the codes in the manifest.
+    fn list_codes(&mut self) {
+        let form = |(name, numbers): &(String, Numbers)| match &numbers.values {
+            Values::Codes(codes) => {
+                let (bits, inputs, group) = (codes.bits(), codes.inputs(), codes.group());
+                Some((name.clone(), Form { bits, inputs, group }))
+            }
+            Values::F32(_) => None,
+        };
+        let codes: BTreeMap<_, _> = self.tensors.iter().filter_map(form).collect();
+        self.manifest.version = if codes.is_empty() { PLAIN } else { VERSION };
+        self.manifest.codes = codes;
     }
 
     /// Adds the state that a training run needs to resume.
@@ -125,27 +177,32 @@ impl Snapshot {
     /// The bytes of the file. A non-finite number is an error, because [`load`] would reject the file.
     pub fn encode(&self) -> Result<Vec<u8>> {
         for (name, numbers) in &self.tensors {
-            if let Some(value) = non_finite(&numbers.values) {
+            if let Values::F32(values) = &numbers.values
+                && let Some(value) = non_finite(values)
+            {
                 return Err(Error::NonFinite { what: name.clone(), value: value.into() });
             }
         }
-        let mut tensors: Vec<_> = self.tensors.iter().map(|(name, t)| (name, t)).collect();
-        // Tensors of one type are stored in the order of their names.
-        tensors.sort_by_key(|(name, _)| *name);
-        let bytes: usize = self.tensors.iter().map(|(_, t)| size_of_val(t.values.as_slice())).sum();
+        let bytes: usize = self.tensors.iter().map(|(_, numbers)| numbers.bytes()).sum();
         memory::room("the bytes of a checkpoint", bytes as u64)?;
-        memory::caught(|| self.encoded(&tensors))
+        memory::caught(|| self.encoded())
     }
 
-    fn encoded(&self, tensors: &[(&String, &Numbers)]) -> Result<Vec<u8>> {
+    fn encoded(&self) -> Result<Vec<u8>> {
+        let mut tensors: Vec<_> =
+            self.tensors.iter().flat_map(|(name, numbers)| numbers.stored(name)).collect();
         let unsigned = signed(&self.manifest, "")?;
-        let names = tensors.iter().map(|(name, _)| *name);
-        let sha256 = digest(&unsigned, names, tensors.iter().map(|(_, numbers)| numbers.data()));
+        tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let names: Vec<String> = tensors.iter().map(|(name, _)| name.clone()).collect();
+        // The order in a file: numbers of the wider type come first, and those of one type in the order of their names.
+        tensors.sort_by_key(|(_, own)| std::cmp::Reverse(own.dtype));
+        let numbers = tensors.iter().map(|(_, own)| own.bytes());
+        let sha256 = digest(&unsigned, names.iter(), numbers);
         let text = signed(&self.manifest, &sha256)?;
         let metadata = Some(HashMap::from([(KEY.to_string(), text)]));
-        let numbers = tensors.iter().map(|(_, numbers)| numbers.data_len()).sum();
-        memory::granted(numbers);
-        let bytes = safetensors::serialize(tensors.iter().copied(), metadata)
+        memory::granted(tensors.iter().map(|(_, own)| own.data_len()).sum());
+        let tensors = tensors.iter().map(|(name, own)| (name, own));
+        let bytes = safetensors::serialize(tensors, metadata)
             .map_err(|e| Error::corrupt("checkpoint", e))?;
         // A file that readers would reject must not replace a readable one.
         header::of_bytes(&bytes).map_err(|e| Error::corrupt("checkpoint", e))?;
@@ -163,16 +220,67 @@ impl Snapshot {
     /// The manifest and the weights, without the optimiser.
     pub fn into_weights(self) -> Result<(Manifest, Weights)> {
         let own = self.tensors.into_iter().filter(|(name, _)| !name.starts_with(OPTIMISER));
-        let weights = own
-            .map(|(name, Numbers { dims, values })| Ok((name, tensor(values, dims)?.into())))
-            .collect::<Result<_>>()?;
-        Ok((self.manifest, weights))
+        let weight = |(name, Numbers { dims, values })| {
+            let weight = match values {
+                Values::F32(values) => tensor(values, dims)?.into(),
+                Values::Codes(codes) => Weight::coded(codes)?,
+            };
+            Ok((name, weight))
+        };
+        Ok((self.manifest, own.map(weight).collect::<Result<_>>()?))
     }
 }
 
-impl View for &Numbers {
+impl Numbers {
+    /// Bytes in a file.
+    fn bytes(&self) -> usize {
+        match &self.values {
+            Values::F32(values) => size_of_val(values.as_slice()),
+            Values::Codes(codes) => codes.size(),
+        }
+    }
+
+    /// The tensors of a file.
+    fn stored(&self, name: &str) -> Vec<(String, Tensor<'_>)> {
+        let f32s = |dims: &[usize], values| (Dtype::F32, dims.to_vec(), Stored::F32(values));
+        let of = |name: String, (dtype, dims, values)| (name, Tensor { dtype, dims, values });
+        match &self.values {
+            Values::F32(values) => vec![of(name.to_string(), f32s(&self.dims, values))],
+            Values::Codes(codes) => {
+                let (bytes, outputs) = (codes.bytes(), codes.outputs());
+                let dtype = if codes.bits() == 8 { Dtype::I8 } else { Dtype::U8 };
+                let coded = (dtype, vec![outputs, bytes.len() / outputs], Stored::Bytes(bytes));
+                let scales = f32s(&[outputs, codes.groups()], codes.scales());
+                vec![of(format!("{name}{CODES}"), coded), of(format!("{name}{SCALES}"), scales)]
+            }
+        }
+    }
+}
+
+/// A tensor of a file.
+struct Tensor<'a> {
+    dtype: Dtype,
+    dims: Vec<usize>,
+    values: Stored<'a>,
+}
+
+enum Stored<'a> {
+    F32(&'a [f32]),
+    Bytes(Vec<u8>),
+}
+
+impl Tensor<'_> {
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        match &self.values {
+            Stored::F32(values) => bytes(values).into(),
+            Stored::Bytes(bytes) => bytes.into(),
+        }
+    }
+}
+
+impl View for &Tensor<'_> {
     fn dtype(&self) -> Dtype {
-        Dtype::F32
+        self.dtype
     }
 
     fn shape(&self) -> &[usize] {
@@ -180,11 +288,14 @@ impl View for &Numbers {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        bytes(&self.values).into()
+        self.bytes()
     }
 
     fn data_len(&self) -> usize {
-        size_of_val(self.values.as_slice())
+        match &self.values {
+            Stored::F32(values) => size_of_val(*values),
+            Stored::Bytes(bytes) => bytes.len(),
+        }
     }
 }
 
@@ -222,9 +333,20 @@ fn whole(path: &Path) -> Result<Vec<u8>> {
     let what = path.display().to_string();
     metadata(&what, &header)?;
     // Requires free memory for the bytes and for the values decoded from them.
-    memory::room(&what, file.length().saturating_mul(2))?;
+    memory::room(&what, header.tensors().values().map(|info| decoded(info)).sum())?;
     file.read(file.length() - bytes.len() as u64, &mut bytes)?;
     Ok(bytes)
+}
+
+/// Bytes of a tensor in a file, and of its values in memory: one or two codes of a byte are also f32.
+fn decoded(info: &TensorInfo) -> u64 {
+    let bytes = (info.data_offsets.1 - info.data_offsets.0) as u64;
+    let times = match info.dtype {
+        Dtype::I8 => 6,
+        Dtype::U8 => 11,
+        _ => 2,
+    };
+    bytes.saturating_mul(times)
 }
 
 /// Opens a file and reads its header. Returns the file, the header, and the bytes read so far.
@@ -257,7 +379,16 @@ fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<
     check(what, (text, &raw), &names, body)?;
     let manifest = parse(what, raw)?;
     let (mut weights, mut optimiser) = (Weights::new(), Optimiser::new());
-    for (name, info) in header.tensors().into_iter().filter(|(name, _)| wanted(name)) {
+    let mut tensors: BTreeMap<String, &TensorInfo> = header.tensors().into_iter().collect();
+    for (name, form) in &manifest.codes {
+        let [codes, scales] = [CODES, SCALES].map(|suffix| {
+            let missing = || Error::not_found(format!("{name}{suffix} in {what}"));
+            tensors.remove(&format!("{name}{suffix}")).ok_or_else(missing)
+        });
+        let weight = coded(what, name, *form, (codes?, scales?), body)?;
+        weights.insert(name.clone(), weight);
+    }
+    for (name, info) in tensors.into_iter().filter(|(name, _)| wanted(name)) {
         let numbers = read(what, &name, info, body)?;
         match name.strip_prefix(OPTIMISER) {
             Some(name) => drop(optimiser.insert(name.to_string(), numbers)),
@@ -265,6 +396,27 @@ fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<
         }
     }
     Ok((manifest, weights, optimiser))
+}
+
+/// A matrix of a file's codes and scales.
+fn coded(
+    what: &str,
+    name: &str,
+    form: Form,
+    (codes, scales): (&TensorInfo, &TensorInfo),
+    body: &[u8],
+) -> Result<Weight> {
+    let dtype = if form.bits == 8 { Dtype::I8 } else { Dtype::U8 };
+    let about = |suffix: &str| format!("{name}{suffix} in {what}");
+    if codes.dtype != dtype {
+        let (expected, got) = (format!("{dtype:?}"), format!("{:?}", codes.dtype));
+        return Err(Error::mismatch(about(CODES), expected, got));
+    }
+    let scales = read(what, &format!("{name}{SCALES}"), scales, body)?;
+    let bytes = body.get(codes.data_offsets.0..codes.data_offsets.1);
+    let bytes = bytes.ok_or_else(|| damaged(what, format!("{name} ends outside the file")))?;
+    let coded = Coded::of_bytes(form.bits, form.inputs, form.group, bytes, scales);
+    Weight::coded(coded.map_err(|error| Error::corrupt(about(CODES), error))?)
 }
 
 /// The text of the manifest and its parsed JSON.
@@ -275,7 +427,7 @@ fn metadata<'a>(what: &str, header: &'a Metadata) -> Result<(&'a str, Value)> {
     let raw: Value = serde_json::from_str(text).map_err(|e| damaged(what, e))?;
     // The version is checked first, because a later version may have a manifest that cannot be parsed here.
     let version = raw.get("version").and_then(Value::as_u64).unwrap_or(0);
-    if version != u64::from(VERSION) {
+    if !(u64::from(PLAIN)..=u64::from(VERSION)).contains(&version) {
         return Err(Error::mismatch(format!("version of {what}"), VERSION, version));
     }
     Ok((text, raw))

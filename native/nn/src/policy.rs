@@ -175,14 +175,8 @@ impl Policy {
 
     /// A copy of the policy on `device`.
     pub fn copy_on(&self, device: &Device) -> Result<Self> {
-        let moved = |(name, weight): (&String, &Weight)| {
-            let mut weight = weight.detach();
-            if !weight.device().same_device(device) {
-                // Between two cards, or two streams of one card, a direct copy does not wait for work in flight.
-                weight = weight.to_device(&Device::Cpu)?.to_device(device)?;
-            }
-            Ok((name.clone(), weight.into()))
-        };
+        let moved =
+            |(name, weight): (&String, &Weight)| Ok((name.clone(), weight.copied_to(device)?));
         let all = || self.weights.iter().map(moved).collect::<Result<_>>();
         let weights = all().or_else(|error| {
             // On out of memory, free the buffers that the device caches and try again.
@@ -301,6 +295,12 @@ impl Policy {
     /// All weights by name.
     pub fn weights(&self) -> &Weights {
         &self.weights
+    }
+
+    /// Fewest bits of a weight: those of codes, or 32.
+    pub fn bits(&self) -> u32 {
+        let codes = self.weights.values().filter_map(|weight| weight.codes());
+        codes.map(|codes| codes.bits()).min().unwrap_or(32)
     }
 
     /// Notes of the checkpoint's writer; null for a policy that was never saved.

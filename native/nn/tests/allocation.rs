@@ -46,6 +46,7 @@ fn a_step_allocates_no_memory() -> Result<()> {
         (HeadsKind::Independent, Format::F32),
         (HeadsKind::Autoregressive, Format::F32),
         (HeadsKind::Independent, Format::Int8(1.0)),
+        (HeadsKind::Independent, Format::Int4(1.0)),
     ] {
         for (i, backbone) in BACKBONES.iter().enumerate() {
             let n = &mut Numbers::new(i as u64);

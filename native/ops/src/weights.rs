@@ -7,7 +7,8 @@ use std::ops::{Deref, Range};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use candle_core::{Tensor, Var};
+use candle_core::{Device, Tensor, Var};
+pub use coded::Coded;
 pub use init::{Block, Init};
 
 use crate::form::Form;
@@ -15,6 +16,7 @@ use crate::matmul::{MANY, Operand, Packed, View};
 use crate::tape::Gradients;
 use crate::{Error, Precision, Result, memory, tensor};
 
+mod coded;
 mod init;
 mod orthogonal;
 
@@ -33,6 +35,7 @@ pub struct Weight {
     tensor: Tensor,
     gradient: Arc<Mutex<Gradient>>,
     operands: Arc<Mutex<Vec<Kept>>>,
+    codes: Option<Arc<Coded>>,
 }
 
 /// Packed rows of a weight and their cache key: the rows, whether they are transposed, whether they serve products of
@@ -65,7 +68,7 @@ struct Gradient {
 
 impl From<Tensor> for Weight {
     fn from(tensor: Tensor) -> Self {
-        Weight { tensor, gradient: Arc::default(), operands: Arc::default() }
+        Weight { tensor, gradient: Arc::default(), operands: Arc::default(), codes: None }
     }
 }
 
@@ -78,6 +81,28 @@ impl Deref for Weight {
 }
 
 impl Weight {
+    /// A matrix `[outputs, inputs]` with the values of its codes.
+    pub fn coded(codes: impl Into<Arc<Coded>>) -> Result<Self> {
+        let codes = codes.into();
+        let tensor = tensor::tensor(codes.weights(), (codes.outputs(), codes.inputs()))?;
+        Ok(Weight { codes: Some(codes), ..tensor.into() })
+    }
+
+    /// The codes of the weight's values, if it has them. A weight that learns has none.
+    pub fn codes(&self) -> Option<&Arc<Coded>> {
+        self.codes.as_ref()
+    }
+
+    /// A copy of an untrained weight on `device`, with the same codes.
+    pub fn copied_to(&self, device: &Device) -> Result<Self> {
+        let mut tensor = self.tensor.detach();
+        if !tensor.device().same_device(device) {
+            // Between two cards, or two streams of one card, a direct copy does not wait for work in flight.
+            tensor = tensor.to_device(&Device::Cpu)?.to_device(device)?;
+        }
+        Ok(Weight { codes: self.codes.clone(), ..tensor.into() })
+    }
+
     /// Converts the weight to the device and dtype of `x`. Returns the weight itself if both match.
     pub fn beside(&self, x: &Tensor) -> Result<Weight> {
         match self.device().same_device(x.device()) && self.dtype() == x.dtype() {
@@ -306,6 +331,7 @@ impl Builder {
     pub fn get(&self, name: &str, shape: &[usize], init: Init) -> Result<Weight> {
         let name = self.name(name);
         self.reserve(&name, shape)?;
+        let mut codes = None;
         let weight = match &*self.source {
             Source::Seed(seed) => {
                 tensor::tensor(init.draw(*seed, &name, shape.iter().product()), shape)?
@@ -324,6 +350,7 @@ impl Builder {
                         got,
                     ));
                 }
+                codes = found.codes.clone();
                 found.tensor.clone()
             }
             Source::Sizes => tensor::tensor(vec![0.0], ())?.broadcast_as(shape)?,
@@ -332,13 +359,14 @@ impl Builder {
         if learns || weight.is_variable() {
             memory::granted(size_of::<f32>() * weight.elem_count());
         }
-        let weight = Weight::from(match learns {
+        let tensor = match learns {
             true => Var::from_tensor(&weight)?.into_inner(),
             // A frozen weight is a copy of the trained weight, whose later updates would not reach the copy's packed
             // rows.
             false if weight.is_variable() => weight.copy()?.detach(),
             false => weight.detach(),
-        });
+        };
+        let weight = Weight { codes: codes.filter(|_| !learns), ..tensor.into() };
         self.taken.borrow_mut().insert(name, weight.clone());
         Ok(weight)
     }

@@ -90,9 +90,10 @@ impl<'a> Packer<'a> {
         at..self.numbers.len()
     }
 
-    /// Adds the report of a packed matrix.
-    pub fn packed(&mut self, matrix: Packed) {
+    /// Adds the report of a packed matrix. Returns its place.
+    pub fn packed(&mut self, matrix: Packed) -> usize {
         self.matrices.push(matrix);
+        self.matrices.len() - 1
     }
 
     /// Records that a step holds a vector of `width` values.

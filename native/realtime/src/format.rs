@@ -1,9 +1,9 @@
 //! Formats of packed weights.
 
 use sconce_tensor::{Error, Result};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-/// The requested format of a plan's matrices.
+/// The requested format of a plan's matrices. A matrix is f32 where the CPU would not read the format faster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
@@ -15,25 +15,67 @@ pub enum Format {
     /// 8 bits for a matrix if its [`Packed::error`] is within this bound and the CPU reads it faster in 8 bits;
     /// otherwise `Bf16`.
     Int8(f64),
+    /// 4 bits in groups of 32 inputs for a matrix if its [`Packed::error`] is within this bound and the CPU reads it
+    /// faster in 4 bits; otherwise as with `Int8`.
+    Int4(f64),
+    /// The codes of matrices that have them, if the CPU reads them faster than f32; otherwise `F32`.
+    Stored,
 }
 
 /// The encoding of one packed matrix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// 32-bit floats.
     F32,
     /// Weights rounded to 8 bits of significand. The vectors stay f32.
     Bf16,
-    /// Weights rounded to one of 255 multiples of a scale per output. The vectors are rounded to 16 bits.
+    /// Weights that are one of 255 multiples of a scale per output. The vectors are rounded to 16 bits.
     Int8,
+    /// Weights that are one of 15 multiples of a scale per group of this many inputs of an output. The vectors are
+    /// rounded to 8 bits, with a scale per 32 values.
+    Int4(usize),
+}
+
+/// As its name: the group of `Int4` is reported beside it.
+impl Serialize for Encoding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_str(match self {
+            Encoding::F32 => "f32",
+            Encoding::Bf16 => "bf16",
+            Encoding::Int8 => "int8",
+            Encoding::Int4(_) => "int4",
+        })
+    }
+}
+
+impl Encoding {
+    /// Inputs that share a scale; none for encodings without groups of inputs.
+    pub(crate) fn group(self) -> Option<usize> {
+        match self {
+            Encoding::Int4(group) => Some(group),
+            _ => None,
+        }
+    }
+
+    /// Bits of a weight.
+    pub fn bits(self) -> u32 {
+        match self {
+            Encoding::F32 => 32,
+            Encoding::Bf16 => 16,
+            Encoding::Int8 => 8,
+            Encoding::Int4(_) => 4,
+        }
+    }
 }
 
 /// The report of a packed matrix.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Packed {
-    /// The name of the weight.
+    /// The name of the weight, or one name for weights with the same input that are one matrix.
     pub name: String,
+    /// The names of these weights.
+    #[serde(skip)]
+    pub parts: Vec<String>,
     /// Rows of the weight.
     pub outputs: usize,
     /// Columns of the weight.
@@ -41,12 +83,14 @@ pub struct Packed {
     /// The encoding that was chosen.
     #[serde(rename = "weights")]
     pub encoding: Encoding,
+    /// Inputs that share a scale, for `Int4`.
+    pub group: Option<usize>,
     /// The largest relative rounding error of an output, `|w - packed w| / |w|` over the output's weights `w`.
     pub error: f64,
 }
 
 impl Format {
-    /// Checks the bound of [`Format::Int8`].
+    /// Checks the bound of [`Format::Int8`] and [`Format::Int4`].
     ///
     /// # Errors
     /// `OutOfRange` for a bound outside of 0..1.
@@ -54,6 +98,9 @@ impl Format {
         match self {
             Format::Int8(bound) if !(0.0..=1.0).contains(&bound) => {
                 Err(Error::out_of_range("bound of int8", bound, 0.0, 1.0))
+            }
+            Format::Int4(bound) if !(0.0..=1.0).contains(&bound) => {
+                Err(Error::out_of_range("bound of int4", bound, 0.0, 1.0))
             }
             _ => Ok(()),
         }

@@ -22,6 +22,6 @@ mod scratch;
 pub use arena::{Arena, Packer};
 pub use conv::Conv;
 pub use format::{Encoding, Format, Packed};
-pub use gemv::{Input, Matrix};
+pub use gemv::{Input, Matrix, Tap};
 pub use norm::{HeadNorm, Norm};
 pub use scratch::Scratch;

@@ -74,7 +74,7 @@ impl Model {
     pub fn new(policy: Arc<Policy>, weights: Format) -> Result<Self> {
         if !policy.device().is_cpu() {
             return match weights {
-                Format::F32 => Model::unpacked(policy),
+                Format::F32 | Format::Stored => Model::unpacked(policy),
                 _ => Err(Error::Unavailable {
                     what: "weights of another format than f32".into(),
                     reason: "the policy is not on a CPU".into(),

@@ -89,13 +89,10 @@ impl Plan {
         self.format
     }
 
-    /// The encoding in use: int8 if any matrix uses it.
+    /// The encoding in use: the one with the fewest bits that any matrix uses.
     pub fn encoding(&self) -> Encoding {
-        match self.format {
-            Format::F32 => Encoding::F32,
-            _ if self.matrices.iter().any(|m| m.encoding == Encoding::Int8) => Encoding::Int8,
-            _ => Encoding::Bf16,
-        }
+        let all = self.matrices.iter().map(|matrix| matrix.encoding);
+        all.min_by_key(|encoding| encoding.bits()).unwrap_or(Encoding::F32)
     }
 
     /// The encoding of each matrix.

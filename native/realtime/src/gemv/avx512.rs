@@ -4,8 +4,10 @@ use std::arch::x86_64::*;
 
 use sconce_tensor::simd::LANES;
 
+use super::input::Entry;
 use super::int8::{Code, GROUP};
-use super::{AHEAD, Entry, Rows, Sums, Vector};
+use super::rows::Rows;
+use super::{AHEAD, Sums, Vector};
 
 /// Adds to the sums the row of each entry times the entry's value. The last [`AHEAD`] entries are only prefetched.
 ///

@@ -4,6 +4,7 @@ use std::mem;
 
 use sconce_tensor::simd::{LANES, dispatch};
 
+use super::int4::Blocks;
 use super::int8::Codes;
 use super::{AHEAD, Encoding, Sums, VECTORS};
 
@@ -14,11 +15,15 @@ pub(super) struct Entry {
     pub value: f32,
 }
 
+/// Hears the place of a matrix among those of its plan, and a vector that it multiplies.
+pub type Tap = Box<dyn FnMut(usize, &[f32]) + Send>;
+
 /// Vectors of one width, and memory for a panel's sums.
 #[derive(Default)]
 pub struct Input {
     pub(super) vectors: Vectors,
     pub(super) sums: Vec<Sums>,
+    pub(crate) tap: Option<Tap>,
 }
 
 /// Vectors in the forms that matrix products take. Each form is computed on first use.
@@ -30,8 +35,10 @@ pub(super) struct Vectors {
     sparse: Sparse,
     columns: Columns,
     codes: Codes,
+    blocks: Blocks,
     has_places: bool,
     has_codes: bool,
+    has_blocks: bool,
 }
 
 /// The nonzero values of a single vector with their indices.
@@ -55,7 +62,7 @@ impl Input {
     /// Memory for `rows` vectors of up to `widest` values.
     pub fn new(widest: usize, rows: usize) -> Self {
         let sums = vec![[[0.0; LANES]; VECTORS]; rows];
-        Input { vectors: Vectors::new(widest, rows), sums }
+        Input { vectors: Vectors::new(widest, rows), sums, tap: None }
     }
 
     /// Replaces the vectors. All new vectors have the same width.
@@ -68,12 +75,14 @@ impl Vectors {
     fn new(widest: usize, rows: usize) -> Self {
         let sparse = Sparse { entries: vec![Entry::default(); widest + AHEAD], count: 0 };
         let (numbers, codes) = (vec![0.0; widest * rows], Codes::new(widest, rows));
+        let blocks = Blocks::new(widest, rows);
         let columns = Columns { places: vec![0; widest], seen: vec![0; widest], count: 0 };
-        Vectors { numbers, sparse, columns, codes, ..Vectors::default() }
+        Vectors { numbers, sparse, columns, codes, blocks, ..Vectors::default() }
     }
 
     fn read<'a>(&mut self, rows: impl IntoIterator<Item = &'a [f32]>) {
-        (self.rows, self.has_places, self.has_codes) = (0, false, false);
+        (self.has_places, self.has_codes, self.has_blocks) = (false, false, false);
+        self.rows = 0;
         for row in rows {
             self.width = row.len();
             self.numbers[self.rows * self.width..][..self.width].copy_from_slice(row);
@@ -84,14 +93,24 @@ impl Vectors {
     /// Computes the form that a matrix in this encoding takes.
     pub(super) fn prepare(&mut self, encoding: Encoding) {
         let numbers = &self.numbers[..self.rows * self.width];
-        if encoding == Encoding::Int8 {
-            if !mem::replace(&mut self.has_codes, true) {
-                self.codes.read(numbers, self.width);
+        match encoding {
+            Encoding::Int8 => {
+                if !mem::replace(&mut self.has_codes, true) {
+                    self.codes.read(numbers, self.width);
+                }
             }
-        } else if !mem::replace(&mut self.has_places, true) {
-            match self.rows {
-                1 => self.sparse.read(numbers),
-                _ => self.columns.read(numbers, self.width),
+            Encoding::Int4(_) => {
+                if !mem::replace(&mut self.has_blocks, true) {
+                    self.blocks.read(numbers, self.width);
+                }
+            }
+            Encoding::F32 | Encoding::Bf16 => {
+                if !mem::replace(&mut self.has_places, true) {
+                    match self.rows {
+                        1 => self.sparse.read(numbers),
+                        _ => self.columns.read(numbers, self.width),
+                    }
+                }
             }
         }
     }
@@ -118,6 +137,10 @@ impl Vectors {
 
     pub(super) fn codes(&self) -> &Codes {
         &self.codes
+    }
+
+    pub(super) fn blocks(&self) -> &Blocks {
+        &self.blocks
     }
 
     /// Returns one of the vectors.

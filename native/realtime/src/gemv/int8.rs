@@ -7,6 +7,7 @@
 //! The instruction that adds four products at once (`vpdpbusd`) needs one unsigned operand. Weights are therefore
 //! stored as `q + 128`, and each sum of a vector starts at -128 times the sum of the vector's values.
 
+use sconce_ops::weights::Coded;
 use sconce_tensor::simd::dispatch;
 
 use super::AHEAD;
@@ -17,47 +18,14 @@ pub(super) const MOST_INPUTS: usize = i32::MAX as usize / (127 * 128);
 pub(super) const GROUP: usize = 4;
 /// The offset that makes weights unsigned.
 const ZERO: i32 = 128;
-/// The largest quantised weight.
-const MOST: f32 = 127.0;
 /// The largest quantised input value; its high part is 127.
 const MOST_OF_A_VECTOR: f32 = 127.0 * 256.0;
 
-/// A matrix quantised to 8 bits.
-pub(super) struct Quantised {
-    /// `[outputs, inputs]`, from -127 to 127.
-    pub weights: Vec<i8>,
-    /// `[outputs]`
-    pub scales: Vec<f32>,
-}
-
-impl Quantised {
-    /// Rounds each row to the nearest multiples of 1/127 of its largest magnitude.
-    pub(super) fn new(weight: &[f32], inputs: usize) -> Self {
-        let rows = weight.chunks_exact(inputs.max(1));
-        let most = |row: &[f32]| row.iter().fold(0.0f32, |most, w| most.max(w.abs()));
-        let scales: Vec<f32> = rows.clone().map(|row| most(row) / MOST).collect();
-        let round = |(row, scale): (&[f32], &f32)| {
-            let scale = *scale;
-            // With a scale of or near 0 a quotient may be infinite or NaN. Infinity is clamped, and NaN becomes 0.
-            let nearest = move |w: &f32| (w / scale).round_ties_even().clamp(-MOST, MOST) as i8;
-            row.iter().map(nearest).collect::<Vec<_>>()
-        };
-        let weights = rows.zip(&scales).flat_map(round).collect();
-        Quantised { weights, scales }
-    }
-
-    /// The dequantised weights.
-    pub(super) fn numbers(&self, inputs: usize) -> Vec<f32> {
-        let rows = self.weights.chunks_exact(inputs.max(1)).zip(&self.scales);
-        rows.flat_map(|(row, scale)| row.iter().map(move |q| scale * f32::from(*q))).collect()
-    }
-
-    /// Packs an output's weights for four inputs from `first` on in one word. Missing inputs have weight 0.
-    pub(super) fn word(&self, output: usize, first: usize, inputs: usize) -> f32 {
-        let row = self.weights.get(output * inputs..(output + 1) * inputs).unwrap_or(&[]);
-        let byte = |j| (i32::from(row.get(first + j).copied().unwrap_or(0)) + ZERO) as u8;
-        f32::from_bits(u32::from_le_bytes(std::array::from_fn(byte)))
-    }
+/// Packs the weights of an output for four inputs from `first` on in one word. Missing weights are 0.
+pub(super) fn word(weights: &Coded, output: usize, first: usize) -> f32 {
+    let row = weights.row(output);
+    let byte = |j| (i32::from(row.get(first + j).copied().unwrap_or(0)) + ZERO) as u8;
+    f32::from_bits(u32::from_le_bytes(std::array::from_fn(byte)))
 }
 
 /// Vectors quantised to 16 bits.

@@ -2,8 +2,10 @@
 
 use sconce_tensor::simd::{LANES, dispatch, mul_add};
 
+use super::Sums;
+use super::input::Entry;
 use super::int8::Code;
-use super::{Entry, Rows, Sums};
+use super::rows::Rows;
 
 dispatch! {
     /// Adds to the sums the row of each entry times the entry's value.

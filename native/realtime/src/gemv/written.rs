@@ -2,21 +2,25 @@
 
 use std::borrow::Cow;
 
+use sconce_ops::weights::Coded;
 use sconce_tensor::Precision;
 use sconce_tensor::simd::{LANES, Level, level};
 
 use super::PANEL;
-use super::int8::{self, GROUP, Quantised};
+use super::int8::GROUP;
+use super::{int4, int8};
 use crate::format::{Encoding, Format};
 
-/// With fewer inputs, reading 8 bits is not faster than reading 16 bits.
+/// With fewer inputs, reading 8 or 4 bits is not faster than reading 16 bits.
 pub(super) const LEAST_INPUTS: usize = 32;
+/// Inputs that share a scale where the format chooses 4 bits.
+const INT4_GROUP: usize = 32;
 
 impl Encoding {
     /// Outputs per word.
     fn in_a_word(self) -> usize {
         match self {
-            Encoding::F32 | Encoding::Int8 => 1,
+            Encoding::F32 | Encoding::Int8 | Encoding::Int4(_) => 1,
             Encoding::Bf16 => 2,
         }
     }
@@ -31,95 +35,151 @@ impl Encoding {
         match self {
             Encoding::F32 | Encoding::Bf16 => inputs,
             Encoding::Int8 => inputs.div_ceil(GROUP),
+            Encoding::Int4(group) => int4::rows(inputs, group),
         }
     }
 }
 
 /// The weights of a matrix in an encoding.
-pub(super) enum Written {
-    F32(Vec<f32>),
-    Bf16(Vec<f32>),
-    Int8(Quantised),
+pub(super) struct Written {
+    encoding: Encoding,
+    inputs: usize,
+    weights: Weights,
+}
+
+enum Weights {
+    /// f32 or bf16.
+    Numbers(Vec<f32>),
+    Codes(Coded),
 }
 
 impl Written {
-    pub(super) fn new(encoding: Encoding, weight: &[f32], inputs: usize) -> Self {
-        match encoding {
-            Encoding::F32 => Written::F32(weight.to_vec()),
+    /// None for an encoding that has no codes for these weights.
+    pub(super) fn new(encoding: Encoding, weight: &[f32], inputs: usize) -> Option<Self> {
+        let weights = match encoding {
+            Encoding::F32 => Weights::Numbers(weight.to_vec()),
             Encoding::Bf16 => {
                 let mut rounded = vec![0.0; weight.len()];
                 Precision::Bf16.round(&mut rounded, weight);
-                Written::Bf16(rounded)
+                Weights::Numbers(rounded)
             }
-            Encoding::Int8 => Written::Int8(Quantised::new(weight, inputs)),
-        }
+            Encoding::Int8 => Weights::Codes(Coded::nearest(8, weight, inputs, inputs).ok()?),
+            Encoding::Int4(group) => Weights::Codes(Coded::nearest(4, weight, inputs, group).ok()?),
+        };
+        Some(Written { encoding, inputs, weights })
     }
 
     /// Encodes the weights as the format chooses. Returns them with their rounding error.
     pub(super) fn chosen(format: Format, weight: &[f32], inputs: usize) -> (Self, f64) {
-        let written = |encoding| {
-            let written = Written::new(encoding, weight, inputs);
-            let error = error(weight, &written.numbers(inputs), inputs);
-            (written, error)
+        let within = |encoding, bound: f64| {
+            let written = Written::new(encoding, weight, inputs)?;
+            let error = error(weight, &written.numbers(), inputs);
+            (error <= bound).then_some((written, error))
         };
-        match format {
-            Format::F32 => written(Encoding::F32),
-            Format::Int8(bound) if int8_gains(inputs) => Some(written(Encoding::Int8))
-                .filter(|(_, error)| *error <= bound)
-                .unwrap_or_else(|| written(Encoding::Bf16)),
-            Format::Bf16 | Format::Int8(_) => written(Encoding::Bf16),
-        }
+        let int8 = |bound| int8_gains(inputs).then(|| within(Encoding::Int8, bound)).flatten();
+        let int4 = |bound| {
+            let encoding = Encoding::Int4(INT4_GROUP);
+            int4_gains(inputs).then(|| within(encoding, bound)).flatten()
+        };
+        let bf16 = || bf16_gains().then(|| within(Encoding::Bf16, f64::INFINITY)).flatten();
+        let chosen = match format {
+            Format::F32 | Format::Stored => None,
+            Format::Bf16 => bf16(),
+            Format::Int8(bound) => int8(bound).or_else(bf16),
+            Format::Int4(bound) => int4(bound).or_else(|| int8(bound)).or_else(bf16),
+        };
+        chosen.unwrap_or_else(|| {
+            let weights = Weights::Numbers(weight.to_vec());
+            (Written { encoding: Encoding::F32, inputs, weights }, 0.0)
+        })
+    }
+
+    /// Codes in the encoding that reads them; None where f32 is faster.
+    pub(super) fn stored(codes: Coded) -> Option<Self> {
+        let (inputs, group) = (codes.inputs(), codes.group());
+        let whole = group >= inputs;
+        let encoding = match codes.bits() {
+            8 if whole && int8_gains(inputs) => Encoding::Int8,
+            4 if int4_gains(inputs) && (whole || group.is_multiple_of(int4::BLOCK)) => {
+                Encoding::Int4(group.min(inputs).next_multiple_of(int4::BLOCK))
+            }
+            _ => return None,
+        };
+        Some(Written { encoding, inputs, weights: Weights::Codes(codes) })
     }
 
     pub(super) fn encoding(&self) -> Encoding {
-        match self {
-            Written::F32(_) => Encoding::F32,
-            Written::Bf16(_) => Encoding::Bf16,
-            Written::Int8(_) => Encoding::Int8,
-        }
+        self.encoding
+    }
+
+    pub(super) fn inputs(&self) -> usize {
+        self.inputs
     }
 
     /// The weights as f32 after rounding.
-    pub(super) fn numbers(&self, inputs: usize) -> Cow<'_, [f32]> {
-        match self {
-            Written::F32(numbers) | Written::Bf16(numbers) => numbers.into(),
-            Written::Int8(quantised) => quantised.numbers(inputs).into(),
+    pub(super) fn numbers(&self) -> Cow<'_, [f32]> {
+        match &self.weights {
+            Weights::Numbers(numbers) => numbers.into(),
+            Weights::Codes(codes) => codes.weights().into(),
         }
     }
 
+    /// One scale per output for 8-bit weights; none otherwise.
     pub(super) fn scales(&self) -> &[f32] {
-        match self {
-            Written::F32(_) | Written::Bf16(_) => &[],
-            Written::Int8(quantised) => &quantised.scales,
+        match (&self.weights, self.encoding) {
+            (Weights::Codes(codes), Encoding::Int8) => codes.scales(),
+            _ => &[],
         }
     }
 
     /// The words of all panels in order.
-    pub(super) fn words(&self, outputs: usize, inputs: usize) -> Vec<f32> {
-        let at = |numbers: &[f32], output: usize, input: usize| match output < outputs {
-            true => numbers[output * inputs + input],
-            false => 0.0,
-        };
+    pub(super) fn words(&self, outputs: usize) -> Vec<f32> {
         let mut words = vec![];
         for first in (0..outputs).step_by(PANEL) {
-            let width = self.encoding().vectors(outputs - first) * LANES;
-            for row in 0..self.encoding().rows(inputs) {
-                words.extend((first..first + width).map(|output| match self {
-                    Written::F32(numbers) => at(numbers, output, row),
-                    Written::Bf16(numbers) => {
-                        pair(at(numbers, output, row), at(numbers, output + width, row))
-                    }
-                    Written::Int8(quantised) => quantised.word(output, row * GROUP, inputs),
-                }));
+            let width = self.encoding.vectors(outputs - first) * LANES;
+            for row in 0..self.encoding.rows(self.inputs) {
+                words.extend(
+                    (first..first + width).map(|output| self.word(outputs, output, row, width)),
+                );
             }
         }
         words
     }
+
+    fn word(&self, outputs: usize, output: usize, row: usize, width: usize) -> f32 {
+        let codes = match &self.weights {
+            Weights::Codes(codes) => codes,
+            Weights::Numbers(numbers) => {
+                let at = |output: usize| match output < outputs {
+                    true => numbers[output * self.inputs + row],
+                    false => 0.0,
+                };
+                return match self.encoding {
+                    Encoding::Bf16 => pair(at(output), at(output + width)),
+                    _ => at(output),
+                };
+            }
+        };
+        match self.encoding {
+            Encoding::Int4(group) => int4::word(codes, group, output, row),
+            _ => int8::word(codes, output, row * GROUP),
+        }
+    }
+}
+
+/// Whether this CPU reads a matrix faster in 16 bits. The baseline of x86-64 takes longer to widen them than to read f32.
+fn bf16_gains() -> bool {
+    cfg!(not(target_arch = "x86_64")) || level() > Level::Portable
 }
 
 /// Whether this CPU reads a matrix with this many inputs faster in 8 bits.
 fn int8_gains(inputs: usize) -> bool {
     has_vnni() && (LEAST_INPUTS..=int8::MOST_INPUTS).contains(&inputs)
+}
+
+/// Whether this CPU reads a matrix with this many inputs faster in 4 bits.
+fn int4_gains(inputs: usize) -> bool {
+    level() >= Level::Avx2 && inputs >= LEAST_INPUTS
 }
 
 /// Whether the CPU has AVX-512 VNNI, which adds four products of bytes at once.

@@ -24,7 +24,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { max_batch: 64, max_queue: 1024, workers: 1, weights: Format::F32, lane: None }
+        Options { max_batch: 64, max_queue: 1024, workers: 1, weights: Format::Stored, lane: None }
     }
 }
 
