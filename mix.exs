@@ -79,7 +79,7 @@ defmodule Sconce.MixProject do
           Sconce.PPO.Progress,
           Sconce.PPO.Tuning
         ],
-        Compression: [Sconce.Compress],
+        Compression: [Sconce.Compress, Sconce.Compress.Policy],
         Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
         Tasks: [
           Mix.Tasks.Sconce.Bench,

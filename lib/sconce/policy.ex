@@ -71,14 +71,15 @@ defmodule Sconce.Policy do
   """
 
   @enforce_keys [:ref, :device, :spec, :num_weights, :raw_width, :width, :trunk_width] ++
-                  [:num_logits, :num_labels, :state_size]
+                  [:num_logits, :num_labels, :state_size, :bits]
   defstruct @enforce_keys
 
   @typedoc """
   A policy: its `spec`, `device` and sizes.
 
   `raw_width` is the width of a frame's raw row, `width` that of the embedded vector, and `trunk_width` that of the
-  vector that the heads read. `state_size` is the number of floats in the state of one game.
+  vector that the heads read. `state_size` is the number of floats in the state of one game. `bits` is 32, or the
+  fewest bits of a weight in a policy of `Sconce.Compress.Policy`.
   """
   @type t :: %__MODULE__{
           ref: reference,
@@ -90,7 +91,8 @@ defmodule Sconce.Policy do
           trunk_width: pos_integer,
           num_logits: pos_integer,
           num_labels: pos_integer,
-          state_size: non_neg_integer
+          state_size: non_neg_integer,
+          bits: 4 | 8 | 32
         }
 
   @typedoc """
@@ -478,7 +480,10 @@ defmodule Sconce.Policy do
     %Error{kind: :mismatch, op: :forward, details: details}
   end
 
-  defp wrap(ref, device) do
+  @doc false
+  # The policy of a native handle whose weights are on this device.
+  @spec wrap(reference, Device.t()) :: {:ok, t} | {:error, Error.t()}
+  def wrap(ref, device) do
     with {:ok, {info, _notes}} <- Native.policy_info(ref) do
       own = %{ref: ref, device: device, spec: Spec.from_native(info.spec)}
       {:ok, struct!(__MODULE__, Map.merge(info, own))}
@@ -490,8 +495,12 @@ defmodule Sconce.Policy do
 
     def inspect(policy, _opts) do
       model = Spec.summary(policy.spec, " #{policy.width}")
-      "#Sconce.Policy<#{model} · #{count(policy.num_weights)} · #{policy.device}>"
+
+      "#Sconce.Policy<#{model} · #{count(policy.num_weights)}#{bits(policy.bits)} · #{policy.device}>"
     end
+
+    defp bits(32), do: ""
+    defp bits(bits), do: " · int#{bits}"
 
     defp count(n) when n >= 1_000_000, do: "#{Float.round(n / 1.0e6, 1)} M weights"
     defp count(n) when n >= 1_000, do: "#{Float.round(n / 1.0e3, 1)} k weights"

@@ -5,6 +5,7 @@ defmodule Sconce.Session do
   alias Sconce.Session.{Catalogue, Decision, Remote}
 
   @int8_bound 0.02
+  @int4_bound 0.2
 
   @moduledoc """
   The memory of one running game over a `Sconce.Policy`, which decides frame by frame.
@@ -78,8 +79,11 @@ defmodule Sconce.Session do
   ]
   defstruct @enforce_keys ++ [:device]
 
-  @typedoc "Format of the matrices of a packed policy. The number after `:int8` is the error bound, by default 0.02."
-  @type weights :: :f32 | :bf16 | :int8 | {:int8, float}
+  @typedoc """
+  Format of the matrices of a packed policy. A number is the error bound, by default 0.02 for `:int8` and 0.2 for
+  `:int4`.
+  """
+  @type weights :: :stored | :f32 | :bf16 | :int8 | :int4 | {:int8 | :int4, float}
   @typedoc "The frames that a decision remembers, see \"Modes\" above."
   @type mode :: :carry | :window | {:resync, pos_integer}
   @typedoc "A session; `info/1` explains the fields."
@@ -90,7 +94,7 @@ defmodule Sconce.Session do
           logits: boolean,
           mode: mode,
           path: :packed | :core,
-          weights: :f32 | :bf16 | :int8,
+          weights: :f32 | :bf16 | :int8 | :int4,
           lane: :inline | :worker | :serving,
           step_us: float,
           window_us: float,
@@ -132,7 +136,9 @@ defmodule Sconce.Session do
             "option #{inspect(key)} belongs to the serving: give it to start_link/1"
     end
 
-    options = [weights: :f32, lane: :auto] ++ Options.validate!(opts, Catalogue.schema(:served))
+    options =
+      [weights: :stored, lane: :auto] ++ Options.validate!(opts, Catalogue.schema(:served))
+
     with {:ok, session} <- open_by(options, open), do: {:ok, %{session | lane: :serving}}
   end
 
@@ -179,9 +185,10 @@ defmodule Sconce.Session do
   end
 
   @doc false
-  # The format of weights, with the default error bound for `:int8`.
-  @spec format(weights) :: :f32 | :bf16 | {:int8, float}
+  # The format of weights, with the default error bounds.
+  @spec format(weights) :: :stored | :f32 | :bf16 | {:int8 | :int4, float}
   def format(:int8), do: {:int8, @int8_bound}
+  def format(:int4), do: {:int4, @int4_bound}
   def format(weights), do: weights
 
   defp new(ref, spec, options, info) do
@@ -422,7 +429,7 @@ defmodule Sconce.Session do
   | `bytes` | bytes of the session's memory, without the weights |
   | `path` | how most decisions are computed: `:packed`, by packed weights, or `:core`, by the ops of the policy |
   | `weights` | format of the packed weights |
-  | `matrices` | packed matrices: `name`, `outputs`, `inputs`, `weights` (format), `error` (lost fraction) |
+  | `matrices` | packed matrices: `name`, `outputs`, `inputs`, `weights` (format), `group` (inputs that share a scale, for `:int4`), `error` (lost fraction) |
   | `lane`, `window_lane` | where a step, and a window, is computed |
   | `step_us`, `window_us` | measured time of a decision by one step, and by a window |
 
@@ -472,6 +479,7 @@ defmodule Sconce.Session do
   defp weights("f32"), do: :f32
   defp weights("bf16"), do: :bf16
   defp weights("int8"), do: :int8
+  defp weights("int4"), do: :int4
 
   defp lane("inline"), do: :inline
   defp lane("worker"), do: :worker

@@ -17,7 +17,7 @@ defmodule Sconce.RoomsTest do
     "train" => ~w(data nn ops game tensor cuda),
     "play" => ~w(env train data nn realtime ops tensor cuda),
     "serve" => ~w(data nn realtime game tensor),
-    "compress" => ~w(ops tensor),
+    "compress" => ~w(data nn realtime ops tensor),
     "nif" => ~w(compress play serve train data env fixtures nn realtime ops game tensor cuda)
   }
 

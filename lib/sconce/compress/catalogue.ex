@@ -66,6 +66,52 @@ defmodule Sconce.Compress.Catalogue do
             ]
           ]
 
+  @policy [
+    bits: [type: {:in, [4, 8]}, default: 8, doc: "Bits of a code."],
+    group: [
+      type: {:or, [:pos_integer, nil]},
+      max: 2 ** 20,
+      default: nil,
+      doc:
+        "Inputs of an output that share a scale; `nil` is 32 for 4 bits, and all inputs for 8 bits. Sessions read codes " <>
+          "of 4 bits in groups of a multiple of 32, and codes of 8 bits without groups; others they read as f32."
+    ],
+    only: [
+      type: {:list, :string},
+      default: [],
+      doc: "Beginnings of the names of matrices; all matrices if empty."
+    ],
+    except: [
+      type: {:list, :string},
+      default: [],
+      doc: "Beginnings of the names of matrices that stay as they are."
+    ],
+    calibration: [
+      type: :any,
+      default: nil,
+      doc: "A `Sconce.Corpus` or its path, whose games show which errors matter (GPTQ)."
+    ],
+    calibration_frames: [
+      type: :pos_integer,
+      max: 2 ** 24,
+      default: 4096,
+      doc: "Frames of the calibration, from the middle of each game."
+    ],
+    frame_delay: [
+      type: {:or, [:non_neg_integer, nil]},
+      max: 10_000,
+      default: nil,
+      doc: "Frame delay of the calibration; `nil` is that of the training."
+    ],
+    damping: [
+      type: :float,
+      min: 0,
+      max: 1,
+      default: 0.01,
+      doc: "Part of the mean of a Hessian's diagonal that is added to the diagonal."
+    ]
+  ]
+
   @smooth [
     alpha: [
       type: :float,
@@ -161,6 +207,7 @@ defmodule Sconce.Compress.Catalogue do
     grid: @grid,
     fake: @fake,
     gptq: @gptq,
+    policy: @policy,
     smooth: @smooth,
     prune: @prune,
     structured: @structured,

@@ -31,8 +31,8 @@ defmodule Sconce.Serving.Catalogue do
         "Native threads, each with its own batch. Use several if the callers leave processors idle."
     ],
     weights: [
-      type: {:or, [{:in, [:f32, :bf16, :int8]}, {:tuple, [{:in, [:int8]}, :float]}]},
-      default: :f32,
+      type: Sconce.Session.Catalogue.schema(:open)[:weights][:type],
+      default: :stored,
       doc: "Format of the matrices of a packed policy, as in `Sconce.Session`."
     ],
     device: Device.option("the policy's")[:device],

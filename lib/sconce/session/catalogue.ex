@@ -6,6 +6,11 @@ defmodule Sconce.Session.Catalogue do
 
   @seed [type: {:or, [:non_neg_integer, nil]}, max: 2 ** 64 - 1]
   @probability [type: :float, min: 0.0, max: 1.0]
+  @weights {:or,
+            [
+              {:in, [:stored, :f32, :bf16, :int8, :int4]},
+              {:tuple, [{:in, [:int8, :int4]}, :float]}
+            ]}
 
   @sampling [
     temperature: [
@@ -64,11 +69,13 @@ defmodule Sconce.Session.Catalogue do
                 "delays needs a number."
           ],
           weights: [
-            type: {:or, [{:in, [:f32, :bf16, :int8]}, {:tuple, [{:in, [:int8]}, :float]}]},
-            default: :f32,
+            type: @weights,
+            default: :stored,
             doc:
-              "Format of the matrices of a packed policy. `:bf16` and `:int8` round them; reading them takes a " <>
-                "half and a quarter of the time. `{:int8, bound}` sets the error bound of a matrix."
+              "Format of the matrices of a packed policy. `:stored` reads the codes of a policy that has them (see " <>
+                "`Sconce.Compress.policy/2`), and f32 otherwise. `:bf16`, `:int8` and `:int4` round matrices; reading " <>
+                "them takes about a half, a quarter and a sixth of the time. `{:int8, bound}` and `{:int4, bound}` " <>
+                "set the error bound of a matrix. A format that this CPU does not read faster is not taken."
           ],
           rollback: [
             type: :non_neg_integer,

@@ -15,6 +15,52 @@ pub struct Hessian {
     values: Vec<f64>,
 }
 
+/// The sum of `x x^T` over the inputs x of a layer.
+pub(crate) struct Moments {
+    size: usize,
+    samples: usize,
+    /// The upper triangle.
+    values: Vec<f64>,
+}
+
+impl Moments {
+    /// Samples that are widened at once.
+    pub(crate) const AT_ONCE: usize = 256;
+
+    /// # Errors
+    /// `OutOfMemory` for more inputs than fit.
+    pub(crate) fn new(size: usize) -> Result<Self> {
+        memory::room("the Hessian of a calibration", (size * size * size_of::<f64>()) as u64)?;
+        Ok(Moments { size, samples: 0, values: memory::repeated(0.0, size * size) })
+    }
+
+    /// Adds samples `[n, size]`.
+    pub(crate) fn add(&mut self, samples: &[f32]) {
+        let size = self.size;
+        self.samples += samples.len() / size;
+        let samples = wide(samples);
+        pool::for_each_rows(&mut self.values, size, 16, |first, rows| {
+            for x in samples.chunks_exact(size) {
+                for (i, row) in rows.chunks_exact_mut(size).enumerate() {
+                    axpy(&mut row[first + i..], x[first + i], &x[first + i..]);
+                }
+            }
+        });
+    }
+
+    pub(crate) fn finish(self) -> Hessian {
+        let Moments { size, samples, mut values } = self;
+        let factor = 2.0 / samples.max(1) as f64;
+        for i in 0..size {
+            for j in i..size {
+                let value = values[i * size + j] * factor;
+                (values[i * size + j], values[j * size + i]) = (value, value);
+            }
+        }
+        Hessian { size, values }
+    }
+}
+
 /// Largest difference of two mirrored numbers, relative to the largest number.
 const SYMMETRIC: f64 = 1e-5;
 
@@ -24,30 +70,12 @@ impl Hessian {
     /// # Errors
     /// `OutOfMemory` for more inputs than fit; `Cancelled` soon after `cancelled` is set.
     pub fn of_inputs(inputs: &Matrix, cancelled: &AtomicBool) -> Result<Self> {
-        /// Samples that are widened at once.
-        const AT_ONCE: usize = 256;
-        let size = inputs.cols();
-        memory::room("the Hessian of a calibration", (size * size * size_of::<f64>()) as u64)?;
-        let mut values = memory::repeated(0.0, size * size);
-        for samples in inputs.values().chunks(AT_ONCE * size) {
+        let mut moments = Moments::new(inputs.cols())?;
+        for samples in inputs.values().chunks(Moments::AT_ONCE * inputs.cols()) {
             stopped(cancelled)?;
-            let samples = wide(samples);
-            pool::for_each_rows(&mut values, size, 16, |first, rows| {
-                for x in samples.chunks_exact(size) {
-                    for (i, row) in rows.chunks_exact_mut(size).enumerate() {
-                        axpy(&mut row[first + i..], x[first + i], &x[first + i..]);
-                    }
-                }
-            });
+            moments.add(samples);
         }
-        let factor = 2.0 / inputs.rows() as f64;
-        for i in 0..size {
-            for j in i..size {
-                let value = values[i * size + j] * factor;
-                (values[i * size + j], values[j * size + i]) = (value, value);
-            }
-        }
-        Ok(Hessian { size, values })
+        Ok(moments.finish())
     }
 
     /// A Hessian that was computed elsewhere, `[size, size]`.

@@ -1,9 +1,11 @@
-//! Policies in fewer bytes: quantisation, pruning, low rank and distillation of single matrices.
+//! Policies in fewer bytes: quantisation of whole policies, and quantisation, pruning, low rank and distillation of
+//! single matrices.
 //!
 //! A weight is `[outputs, inputs]`, as in PyTorch. The number of threads changes no bit of a result.
 
 #![warn(unreachable_pub)]
 
+mod calibration;
 mod dense;
 mod distillation;
 mod fake;
@@ -12,12 +14,14 @@ mod grid;
 mod hessian;
 mod low_rank;
 mod matrix;
+mod policy;
 mod prune;
 mod quantised;
 mod smooth;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use calibration::{Hessians, hessians};
 pub use distillation::{Distillation, Distilled, Kind, Target};
 pub use fake::{Fake, FakeOptions, Faked};
 pub use gptq::{Calibrated, Gptq, Order};
@@ -25,6 +29,7 @@ pub use grid::{Grid, Per};
 pub use hessian::Hessian;
 pub use low_rank::{LowRank, Method, Rank, Truncation};
 pub use matrix::Matrix;
+pub use policy::{Coding, MatrixReport, coded};
 pub use prune::{
     Axis, Pruned, Share, Shrunk, TwoFour, magnitude, sparsity_at, structured, two_four,
 };

@@ -7,6 +7,7 @@
 #[cfg(feature = "fixtures")]
 mod bench;
 mod border;
+mod coded;
 mod compress;
 mod corpus;
 mod device;

@@ -1,0 +1,127 @@
+defmodule Sconce.Compress.Policy do
+  alias Sconce.Compress.Catalogue
+  alias Sconce.{Device, Error, Native, Options, Policy}
+  alias Sconce.Native.Call
+  alias Sconce.Trainer.Settings
+
+  @moduledoc """
+  Whole policies in fewer bytes.
+
+      {:ok, small} = Sconce.Compress.Policy.quantise(policy, bits: 4, calibration: "corpus")
+      :ok = Sconce.Policy.save(small.policy, "small.safetensors")
+
+  A policy whose matrices are integer codes is used like any other:
+
+  | what | how it reads the codes |
+  |---|---|
+  | `Sconce.Session`, `Sconce.Serving` | as they are, where the CPU reads them faster than f32; with `weights: :f32` as numbers |
+  | `Sconce.Policy.forward/3`, `Sconce.Trainer.evaluate/3`, a card | as the numbers that the codes stand for |
+  | `Sconce.Policy.save/3` | writes the codes: about a quarter or an eighth of the bytes |
+  | `Sconce.Trainer`, `Sconce.PPO` | continue from the numbers and learn f32 weights |
+
+  A session rounds the inputs of a matrix too: to 16 bits before codes of 8 bits, and to 8 bits in blocks of 32 before codes
+  of 4 bits. Its logits therefore differ a little from those of `forward/3`.
+
+  Matrices with fewer than 32 inputs, tables of embeddings, norms, biases and convolutions keep their f32.
+  """
+
+  @typedoc """
+  A matrix: its `name`, `outputs` and `inputs`; `bits` of a code, 32 without codes; `group`, the inputs that share a scale,
+  nil for all; `bytes` in a checkpoint; `error`, the relative error `|w - w'| / |w|` of the codes that it got. With a
+  calibration `output_error` is the relative error of its outputs on the calibration's inputs, and
+  `nearest_output_error` that of rounding to the nearest codes; both are nil without, and for inputs that are always 0.
+  """
+  @type matrix :: %{
+          name: String.t(),
+          outputs: pos_integer,
+          inputs: pos_integer,
+          bits: 4 | 8 | 32,
+          group: pos_integer | nil,
+          bytes: pos_integer,
+          error: float,
+          output_error: float | nil,
+          nearest_output_error: float | nil
+        }
+
+  @typedoc "A `policy` with codes, its `matrices`, and the bytes of all its weights: `bytes` now, and `before`."
+  @type quantised :: %{
+          policy: Policy.t(),
+          matrices: [matrix],
+          bytes: pos_integer,
+          before: pos_integer
+        }
+
+  @doc """
+  Rounds the matrices of a policy to integer codes.
+
+  Without a calibration each weight gets the nearest code. With one, the policy first reads games of the corpus with its
+  memory carried; then GPTQ rounds each matrix so that its outputs change least (`Sconce.Compress.gptq/3`). Matrices that
+  `:only` and `:except` leave out keep the codes that they have, so that a second call can give some matrices other bits.
+
+  The given policy stays as it is. The work has a thread in the background, and ends early with the calling process.
+
+  #{Catalogue.docs(:policy)}
+
+      iex> spec = [embedding: {:vector, 64}, backbone: :mlp, hidden_sizes: [64], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, small} = Sconce.Compress.Policy.quantise(policy, bits: 4)
+      iex> small.policy
+      #Sconce.Policy<vector 64 -> mlp 64 -> go(1) · 8.4 k weights · int4 · cpu>
+      iex> {small.before, small.bytes}
+      {33540, 5676}
+      iex> hd(small.matrices).name
+      "backbone.layers.0.dense.weight"
+      iex> {:error, error} = Sconce.Compress.Policy.quantise(policy, only: ["backbone.weight_ih"])
+      iex> Exception.message(error)
+      "quantise: a matrix whose name begins with backbone.weight_ih not found"
+
+  Kinds of error: `:not_found` for names that no matrix has, for a policy without a matrix of 32 inputs and for a corpus
+  that does not exist; `:mismatch` for a corpus of other inputs; `:non_finite` for weights that are NaN or infinite;
+  `:unavailable` for a calibration of a backbone that only reads whole windows.
+  """
+  @spec quantise(Policy.t(), keyword) :: {:ok, quantised} | {:error, Error.t()}
+  def quantise(policy, opts \\ [])
+
+  def quantise(%Policy{device: %Device{} = device} = policy, opts) do
+    opts = Catalogue.validate!(opts, :policy)
+    coding = opts |> Keyword.take([:bits, :only, :except, :damping]) |> Map.new()
+    coding = Map.put(coding, :group, group(opts[:group], opts[:bits]))
+    calibration = calibration(opts[:calibration], opts)
+
+    with {:ok, policy} <- Policy.to(policy, :cpu),
+         start = &Native.policy_quantise(policy.ref, &1, coding, calibration),
+         {:ok, {ref, matrices}} <- Call.in_background(start),
+         {:ok, own} <- Policy.wrap(ref, policy.device),
+         {:ok, own} <- Policy.to(own, device) do
+      matrices = Enum.map(matrices, &matrix/1)
+      {:ok, Map.merge(%{policy: own, matrices: matrices}, bytes(policy.num_weights, matrices))}
+    end
+  end
+
+  def quantise(other, _opts), do: Options.argument!("policy", other, "a policy")
+
+  defp group(nil, 4), do: 32
+  defp group(group, _bits), do: group
+
+  defp calibration(nil, _opts), do: nil
+
+  defp calibration(corpus, opts) do
+    %{
+      corpus: Settings.folder(corpus),
+      frames: opts[:calibration_frames],
+      frame_delay: opts[:frame_delay]
+    }
+  end
+
+  defp matrix(%{output_error: errors} = matrix) do
+    [own, nearest] = errors || [nil, nil]
+    Map.merge(matrix, %{output_error: own, nearest_output_error: nearest})
+  end
+
+  # All weights have 4 bytes, except for those of matrices with codes.
+  defp bytes(num_weights, matrices) do
+    before = 4 * num_weights
+    saved = for matrix <- matrices, do: 4 * matrix.outputs * matrix.inputs - matrix.bytes
+    %{before: before, bytes: before - Enum.sum(saved)}
+  end
+end

@@ -1,0 +1,170 @@
+//! Policies whose matrices are integer codes.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use sconce_nn::Policy;
+use sconce_ops::weights::{Coded, Weight, Weights};
+use sconce_tensor::{Error, Result, tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::calibration::Hessians;
+use crate::gptq::{Gptq, Order};
+use crate::grid::{Grid, Per};
+use crate::hessian::Hessian;
+use crate::matrix::Matrix;
+use crate::stopped;
+
+/// The codes that the matrices of a policy get.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Coding {
+    /// Bits of a code: 4 or 8.
+    pub bits: u32,
+    /// Inputs that share a scale; `None` for a scale per output.
+    pub group: Option<usize>,
+    /// Beginnings of the names of matrices; all matrices if empty.
+    pub only: Vec<String>,
+    /// Beginnings of the names of matrices that stay as they are.
+    pub except: Vec<String>,
+    /// The damping of GPTQ, for a calibration.
+    pub damping: f64,
+}
+
+/// A matrix of a policy.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MatrixReport {
+    /// The name of the weight.
+    pub name: String,
+    /// Number of rows.
+    pub outputs: usize,
+    /// Number of columns.
+    pub inputs: usize,
+    /// Bits of a code, 32 for a matrix without codes.
+    pub bits: u32,
+    /// Inputs that share a scale; `None` without codes and for a scale per output.
+    pub group: Option<usize>,
+    /// The relative error of the codes that the matrix got, `|w - w'| / |w|` in Frobenius norms.
+    pub error: f64,
+    /// With a calibration, the relative error of the outputs, and that of nearest rounding: the root of
+    /// [`Hessian::error`] over that of weights of 0.
+    pub output_error: Option<[f64; 2]>,
+    /// Bytes in a checkpoint.
+    pub bytes: usize,
+}
+
+/// Fewest inputs of a matrix that gets codes: with fewer, packed steps read f32 as fast.
+const LEAST_INPUTS: usize = 32;
+
+/// Whether the weight of this name is a matrix that multiplies a vector, and is worth codes. Tables of embeddings are
+/// not: a step reads one of their rows.
+fn is_coded(name: &str, weight: &Weight) -> bool {
+    let is_table = name.split('.').any(|part| part.ends_with("_embedding"));
+    matches!(weight.dims(), [_, inputs] if *inputs >= LEAST_INPUTS) && !is_table
+}
+
+/// The policy with its matrices rounded to codes, and a report of each. Matrices that the coding leaves out keep the codes
+/// that they have. With the Hessian of its inputs a matrix is rounded by GPTQ, otherwise to the nearest codes.
+///
+/// # Errors
+/// `NotFound` for a beginning that no matrix has and for a policy without a matrix of at least 32 inputs, `NonFinite`
+/// for a weight that is not finite, those of [`Coded::nearest`], and `Cancelled`.
+pub fn coded(
+    policy: &Policy,
+    coding: &Coding,
+    hessians: &Hessians,
+    cancelled: &AtomicBool,
+) -> Result<(Policy, Vec<MatrixReport>)> {
+    let has =
+        |beginnings: &[String], name: &str| beginnings.iter().any(|own| name.starts_with(own));
+    let matrices = || policy.weights().iter().filter(|(name, weight)| is_coded(name, weight));
+    if matrices().next().is_none() {
+        return Err(Error::not_found(format!("a matrix of at least {LEAST_INPUTS} inputs")));
+    }
+    for own in coding.only.iter().chain(&coding.except) {
+        if !matrices().any(|(name, _)| name.starts_with(own)) {
+            return Err(Error::not_found(format!("a matrix whose name begins with {own}")));
+        }
+    }
+    let mut weights = Weights::new();
+    let mut reports = vec![];
+    for (name, weight) in policy.weights() {
+        stopped(cancelled)?;
+        let own = match is_coded(name, weight) {
+            false => weight.copied_to(weight.device())?,
+            true => {
+                let wanted = coding.only.is_empty() || has(&coding.only, name);
+                let chosen = wanted && !has(&coding.except, name);
+                let (own, report) = match chosen {
+                    true => round(name, weight, coding, hessians.get(name), cancelled)?,
+                    false => kept(name, weight)?,
+                };
+                reports.push(report);
+                own
+            }
+        };
+        weights.insert(name.clone(), own);
+    }
+    let coded = Policy::from_weights(policy.spec(), weights)?;
+    Ok((coded.noting(policy.notes().clone()), reports))
+}
+
+fn round(
+    name: &str,
+    weight: &Weight,
+    coding: &Coding,
+    hessian: Option<&Arc<Hessian>>,
+    cancelled: &AtomicBool,
+) -> Result<(Weight, MatrixReport)> {
+    let (outputs, inputs) = weight.dims2()?;
+    let matrix = Matrix::new(name, outputs, inputs, tensor::to_vec(weight)?)?;
+    // Inputs that never fire tell nothing.
+    let fires = |hessian: &&Arc<Hessian>| hessian.diagonal().any(|v| v > 0.0);
+    let (codes, output_error) = match hessian.filter(fires) {
+        Some(hessian) => calibrated(&matrix, coding, hessian, cancelled)?,
+        None => {
+            let group = coding.group.unwrap_or(inputs);
+            (Coded::nearest(coding.bits, matrix.values(), inputs, group)?, None)
+        }
+    };
+    let error = matrix.relative_error(&codes.weights());
+    let own = Weight::coded(codes)?.copied_to(weight.device())?;
+    Ok((own.clone(), MatrixReport { error, output_error, ..report(name, &own)? }))
+}
+
+fn calibrated(
+    matrix: &Matrix,
+    coding: &Coding,
+    hessian: &Hessian,
+    cancelled: &AtomicBool,
+) -> Result<(Coded, Option<[f64; 2]>)> {
+    let per = coding.group.map_or(Per::Row, Per::Group);
+    let grid = Grid { bits: coding.bits, per, zero_point: false };
+    let gptq = Gptq { grid, damping: coding.damping, order: Order::Given };
+    let found = gptq.run(matrix, hessian, cancelled)?;
+    let whole = hessian.error(matrix, &vec![0.0; matrix.values().len()])?;
+    let relative = |error: f64| if whole > 0.0 { (error / whole).sqrt() } else { 0.0 };
+    let codes = found.quantised.codes.iter().map(|code| *code as i8).collect();
+    let group = coding.group.unwrap_or(matrix.cols());
+    let codes = Coded::new(coding.bits, matrix.cols(), group, codes, found.quantised.scales)?;
+    Ok((codes, Some([found.error, found.nearest_error].map(relative))))
+}
+
+fn kept(name: &str, weight: &Weight) -> Result<(Weight, MatrixReport)> {
+    Ok((weight.copied_to(weight.device())?, report(name, weight)?))
+}
+
+/// The report of a matrix as it is.
+fn report(name: &str, weight: &Weight) -> Result<MatrixReport> {
+    let (outputs, inputs) = weight.dims2()?;
+    let codes = weight.codes();
+    Ok(MatrixReport {
+        name: name.into(),
+        outputs,
+        inputs,
+        bits: codes.map_or(32, |codes| codes.bits()),
+        group: codes.map(|codes| codes.group()).filter(|group| *group < inputs),
+        error: 0.0,
+        output_error: None,
+        bytes: codes.map_or(weight.elem_count() * size_of::<f32>(), |codes| codes.size()),
+    })
+}

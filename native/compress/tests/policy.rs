@@ -1,0 +1,177 @@
+//! Policies whose matrices become integer codes.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use sconce_compress::{Coding, Hessians, MatrixReport, coded, hessians};
+use sconce_data::{Corpus, Schema, VectorGame, View};
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::rng::Rng;
+use sconce_tensor::tensor::to_vec;
+use sconce_tensor::{Kind, Result};
+use serde_json::json;
+
+static RUNNING: AtomicBool = AtomicBool::new(false);
+
+const WIDTH: usize = 36;
+
+fn spec(backbone: serde_json::Value, kind: &str) -> Spec {
+    serde_json::from_value(json!({
+        "embedding": {"vector": WIDTH}, "backbone": backbone,
+        "heads": {"kind": kind, "stream_size": 32, "prior": false, "parts": [
+            {"name": "sign", "kind": {"categorical": 3}, "hidden_size": 32},
+            {"name": "large", "kind": {"bernoulli": 2}, "hidden_size": 20},
+        ]},
+    }))
+    .unwrap()
+}
+
+fn gru() -> Spec {
+    let gru = json!({"gru": {"hidden_size": 40, "num_layers": 2, "layer_norm": true, "input_norm": false,
+        "dropout": 0.0, "input_dropout": 0.0}});
+    spec(gru, "autoregressive")
+}
+
+/// Games whose numbers depend on each other, so that the rounding errors of one can be compensated by others.
+fn views(spec: &Spec, dir: &Path) -> Vec<View> {
+    let game = |game: u64| {
+        let rng = Rng::new(1, "games", game);
+        let frame = |t: u64| {
+            let own: Vec<f32> = (0..5).map(|i| rng.normal(t * 50 + i)).collect();
+            (0..WIDTH).map(move |i| own[i % 5] + 0.1 * ((i as f32) * own[(i + 2) % 5]).sin())
+        };
+        let x: Vec<f32> = (0..300).flat_map(frame).collect();
+        let labels = x.chunks_exact(WIDTH).flat_map(|x| {
+            let [sign, large] = [x[0] > 0.0, x[1].abs() > 1.0].map(u8::from);
+            [sign, large, u8::from(x[2].abs() > 0.5)].map(f32::from)
+        });
+        VectorGame { labels: labels.collect(), x }
+    };
+    let games: Vec<VectorGame> = (0..4).map(game).collect();
+    let corpus = Corpus::build(&Schema::vector(WIDTH, &spec.heads), &games, dir).unwrap();
+    corpus.views(&[0, 1, 2, 3]).unwrap()
+}
+
+fn coding(bits: u32, group: Option<usize>) -> Coding {
+    Coding { bits, group, only: vec![], except: vec![], damping: 0.01 }
+}
+
+fn run(
+    policy: &Policy,
+    coding: &Coding,
+    hessians: &Hessians,
+) -> Result<(Policy, Vec<MatrixReport>)> {
+    coded(policy, coding, hessians, &RUNNING)
+}
+
+#[test]
+fn matrices_get_codes_and_other_weights_stay() {
+    let policy = Policy::init(&gru(), 1).unwrap();
+    let (small, reports) = run(&policy, &coding(4, Some(32)), &Hessians::new()).unwrap();
+    let names: Vec<&str> = reports.iter().map(|own| own.name.as_str()).collect();
+    assert!(names.contains(&"backbone.weight_ih_l0") && names.contains(&"backbone.weight_hh_l1"));
+    for (name, weight) in small.weights() {
+        let before = &policy.weights()[name];
+        let wide = matches!(before.dims(), [_, inputs] if *inputs >= 32);
+        assert_eq!(weight.codes().is_some(), wide, "{name}");
+        assert_eq!(names.contains(&name.as_str()), wide, "{name}");
+        if !wide {
+            assert_eq!(to_vec(weight).unwrap(), to_vec(before).unwrap(), "{name}");
+        }
+    }
+    for own in &reports {
+        assert_eq!((own.bits, own.output_error), (4, None));
+        assert!((0.03..0.15).contains(&own.error), "{own:?}");
+        let row = own.inputs.div_ceil(2) + 4 * own.inputs.div_ceil(32);
+        assert_eq!(own.bytes, own.outputs * row);
+        assert_eq!(own.group, (own.inputs > 32).then_some(32));
+    }
+    // Other bits for some: the rest keeps its codes.
+    let heads = Coding { only: vec!["heads.".into()], ..coding(8, None) };
+    let (mixed, reports) = run(&small, &heads, &Hessians::new()).unwrap();
+    for own in &reports {
+        let is_head = own.name.starts_with("heads.");
+        assert_eq!(own.bits, if is_head { 8 } else { 4 }, "{}", own.name);
+        let same = mixed.weights()[&own.name].codes() == small.weights()[&own.name].codes();
+        assert_eq!(same, !is_head);
+    }
+    let others = Coding { except: vec!["heads.".into()], ..coding(8, None) };
+    let (_, reports) = run(&policy, &others, &Hessians::new()).unwrap();
+    let bits = |own: &MatrixReport| if own.name.starts_with("heads.") { 32 } else { 8 };
+    assert!(reports.iter().all(|own| own.bits == bits(own)));
+}
+
+#[test]
+fn a_calibration_lowers_the_errors_of_outputs() {
+    let (spec, dir) = (gru(), tempfile::tempdir().unwrap());
+    let policy = Policy::init(&spec, 1).unwrap();
+    let views = views(&spec, dir.path());
+    let found = hessians(&policy, &views, 0, 400, &RUNNING).unwrap();
+    assert_eq!(found["backbone.weight_ih_l0"].size(), WIDTH);
+    let (small, reports) = run(&policy, &coding(4, Some(32)), &found).unwrap();
+    for own in &reports {
+        let [error, nearest] =
+            own.output_error.unwrap_or_else(|| panic!("no inputs of {}", own.name));
+        assert!(error <= nearest, "{own:?}");
+        assert!(error > 0.0 && nearest < 0.2, "{own:?}");
+        assert_eq!(small.weights()[&own.name].codes().unwrap().bits(), 4);
+    }
+    let first = reports.iter().find(|own| own.name == "backbone.weight_ih_l0").unwrap();
+    let [error, nearest] = first.output_error.unwrap();
+    assert!(error < 0.7 * nearest, "{first:?}");
+    // The same bits again, and other bits from fewer frames. One frame suffices.
+    let (again, _) = run(&policy, &coding(4, Some(32)), &found).unwrap();
+    let codes = |policy: &Policy| policy.weights()["backbone.weight_ih_l0"].codes().cloned();
+    assert_eq!(codes(&again), codes(&small));
+    let one = hessians(&policy, &views[..1], 0, 1, &RUNNING).unwrap();
+    let (other, _) = run(&policy, &coding(4, Some(32)), &one).unwrap();
+    assert_ne!(codes(&other), codes(&small));
+}
+
+#[test]
+fn inputs_that_never_fire_leave_the_nearest_codes() {
+    let (spec, dir) = (gru(), tempfile::tempdir().unwrap());
+    let policy = Policy::init(&spec, 1).unwrap();
+    let zero = VectorGame { x: vec![0.0; 50 * WIDTH], labels: vec![0.0; 150] };
+    let corpus = Corpus::build(&Schema::vector(WIDTH, &spec.heads), &[zero], dir.path()).unwrap();
+    let found = hessians(&policy, &corpus.views(&[0]).unwrap(), 0, 20, &RUNNING).unwrap();
+    let (small, reports) = run(&policy, &coding(8, None), &found).unwrap();
+    let first = reports.iter().find(|own| own.name == "backbone.weight_ih_l0").unwrap();
+    assert_eq!(first.output_error, None);
+    let (nearest, _) = run(&policy, &coding(8, None), &Hessians::new()).unwrap();
+    let codes = |policy: &Policy| policy.weights()["backbone.weight_ih_l0"].codes().cloned();
+    assert_eq!(codes(&small), codes(&nearest));
+}
+
+#[test]
+fn wrong_wishes_are_named() {
+    let policy = Policy::init(&gru(), 1).unwrap();
+    let said = |own: &Coding| run(&policy, own, &Hessians::new()).err().unwrap().to_string();
+    for (own, text) in [
+        (Coding { only: vec!["nothing".into()], ..coding(4, None) }, "nothing"),
+        (Coding { except: vec!["trunk".into()], ..coding(4, None) }, "trunk"),
+        (coding(5, None), "bits"),
+        (coding(4, Some(0)), "group"),
+    ] {
+        assert!(said(&own).contains(text), "{}", said(&own));
+    }
+    let small = json!({"mlp": {"hidden_sizes": [8], "layer_norm": false, "residual": false, "dropout": 0.0,
+        "input_dropout": 0.0, "activation": "tanh"}});
+    let spec =
+        Spec { embedding: sconce_nn::spec::Embedding::vector(3), ..spec(small, "independent") };
+    let tiny: Spec = serde_json::from_value({
+        let mut own = serde_json::to_value(&spec).unwrap();
+        own["heads"]["parts"][0]["hidden_size"] = json!(8);
+        own["heads"]["parts"][1]["hidden_size"] = json!(8);
+        own["heads"]["stream_size"] = json!(8);
+        own
+    })
+    .unwrap();
+    let tiny = Policy::init(&tiny, 1).unwrap();
+    let error = run(&tiny, &coding(8, None), &Hessians::new()).err().unwrap();
+    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+    let stopped = AtomicBool::new(true);
+    let cancelled = coded(&policy, &coding(8, None), &Hessians::new(), &stopped).err().unwrap();
+    assert_eq!(cancelled.kind(), Kind::Cancelled);
+    assert_eq!(hessians(&policy, &[], 0, 9, &RUNNING).err().unwrap().kind(), Kind::Mismatch);
+}

@@ -1,0 +1,67 @@
+//! Policies as integer codes: `Sconce.Compress.Policy`.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use rustler::{Encoder, Env, Reference, ResourceArc, Term};
+use sconce_compress::{Coding, Hessians, MatrixReport, coded, hessians};
+use sconce_data::Corpus;
+use sconce_nn::Policy;
+use sconce_tensor::Result;
+use sconce_tensor::pool::Class;
+use serde::Deserialize;
+
+use crate::border::{Answer, Handle, Task, call, decode, encode};
+use crate::policy::PolicyHandle;
+
+/// The games that a calibration reads, and how many of their frames.
+#[derive(Deserialize)]
+struct Calibration {
+    corpus: PathBuf,
+    frames: usize,
+    frame_delay: Option<usize>,
+}
+
+impl Calibration {
+    fn hessians(&self, policy: &Policy, cancelled: &AtomicBool) -> Result<Hessians> {
+        let corpus = Corpus::open(&self.corpus)?;
+        sconce_train::eval::fits(corpus.schema(), policy.spec())?;
+        let views = corpus.views(&(0..corpus.games().len()).collect::<Vec<_>>())?;
+        let delay = self.frame_delay.or(policy.noted("frame_delay")).unwrap_or(0);
+        hessians(policy, &views, delay, self.frames, cancelled)
+    }
+}
+
+/// A policy with codes, and the report of its matrices.
+struct Quantised {
+    policy: ResourceArc<PolicyHandle>,
+    matrices: Vec<MatrixReport>,
+}
+
+impl Answer for Quantised {
+    fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
+        Ok((self.policy, encode(env, &self.matrices)?).encode(env))
+    }
+}
+
+/// Sends `{policy, matrices}` by message.
+#[rustler::nif]
+fn policy_quantise<'a>(
+    env: Env<'a>,
+    policy: Handle<PolicyHandle>,
+    reference: Reference<'a>,
+    coding: Term<'a>,
+    calibration: Term<'a>,
+) -> Term<'a> {
+    call(env, "quantise", || {
+        let policy = policy.get()?.policy().clone();
+        let (coding, calibration): (Coding, Option<Calibration>) =
+            (decode(coding)?, decode(calibration)?);
+        Task::start(env, "quantise", reference, move |_events, cancelled| {
+            Class::Background.enter();
+            let found = calibration.map(|own| own.hessians(&policy, cancelled)).transpose()?;
+            let (own, matrices) = coded(&policy, &coding, &found.unwrap_or_default(), cancelled)?;
+            Ok(Quantised { policy: PolicyHandle::new(own), matrices })
+        })
+    })
+}

@@ -1,0 +1,130 @@
+defmodule Sconce.Compress.PolicyTest do
+  use ExUnit.Case, async: true
+
+  alias Sconce.{Compress, Env, Error, Policy, Serving, Session, Trainer}
+  alias Sconce.Test.Scratch
+
+  doctest Compress.Policy
+
+  @spec_options [
+    embedding: {:vector, 64},
+    backbone: :gru,
+    hidden_size: 48,
+    heads: [fire: {:bernoulli, 2}, move: {:categorical, 5}]
+  ]
+
+  defp policy! do
+    {:ok, policy} = Policy.init(@spec_options, seed: 1)
+    policy
+  end
+
+  defp frame(t), do: for(i <- 1..64, do: :math.sin(i * t / 7))
+
+  # The logits of some decisions.
+  defp logits(session) do
+    for t <- 1..20, {:ok, action} = Session.act(session, frame(t), logits: true) do
+      for {_head, logits} <- Enum.sort(action.logits), number <- List.flatten(logits), do: number
+    end
+    |> List.flatten()
+  end
+
+  test "sessions and servings read the codes, and a checkpoint keeps them" do
+    policy = policy!()
+    path = Path.join(Scratch.tmp_dir!(), "small.safetensors")
+    {:ok, %{cpu: cpu}} = Sconce.native_info()
+
+    for {bits, group, most} <- [{8, nil, 0.3}, {4, nil, 0.2}, {4, 128, 0.19}] do
+      {:ok, small} = Compress.Policy.quantise(policy, bits: bits, group: group)
+      assert small.bytes < most * small.before and small.before == 4 * policy.num_weights
+      assert small.policy.bits == bits and policy.bits == 32
+      assert inspect(small.policy) =~ " weights · int#{bits} · cpu>"
+
+      :ok = Policy.save(small.policy, path)
+      assert File.stat!(path).size < most * small.before + 4096
+      {:ok, loaded} = Policy.load(path)
+      assert loaded.bits == bits
+
+      {:ok, session} = Session.open(small.policy, seed: 1)
+      {:ok, info} = Session.info(session)
+      fast = if bits == 8, do: cpu.avx512_vnni, else: cpu.avx2
+      assert info.weights == if(fast, do: :"int#{bits}", else: :f32)
+      assert Enum.all?(info.matrices, &(&1.error == 0))
+      {:ok, exact} = Session.open(small.policy, seed: 1, weights: :f32)
+      {:ok, again} = Session.open(loaded, seed: 1)
+      {:ok, serving} = Serving.start_link(policy: loaded)
+      {:ok, served} = Serving.open(serving, seed: 1)
+      decided = logits(session)
+      assert decided == logits(again) and decided == logits(served)
+      for {x, y} <- Enum.zip(decided, logits(exact)), do: assert_in_delta(x, y, 0.02)
+    end
+  end
+
+  test "matrices get other bits by their names" do
+    {:ok, first} = Compress.Policy.quantise(policy!(), bits: 4, only: ["backbone."])
+    {:ok, both} = Compress.Policy.quantise(first.policy, except: ["backbone."])
+    bits = fn small -> Map.new(small.matrices, &{hd(String.split(&1.name, ".")), &1.bits}) end
+    assert bits.(first) == %{"backbone" => 4, "heads" => 32}
+    assert bits.(both) == %{"backbone" => 4, "heads" => 8}
+    assert both.bytes < first.bytes
+  end
+
+  test "sessions of any policy round to 4 bits" do
+    policy = policy!()
+    {:ok, %{cpu: cpu}} = Sconce.native_info()
+    {:ok, small} = Session.open(policy, weights: :int4, seed: 1)
+    {:ok, info} = Session.info(small)
+    assert info.weights == if(cpu.avx2, do: :int4, else: :f32)
+    if cpu.avx2, do: assert(Enum.all?(info.matrices, &(&1.error < 0.2)))
+    {:ok, exact} = Session.open(policy, seed: 1)
+    for {x, y} <- Enum.zip(logits(small), logits(exact)), do: assert_in_delta(x, y, 0.3)
+
+    # Beyond the bound a matrix has more bits.
+    {:ok, bounded} = Session.open(policy, weights: {:int4, 0.0}, seed: 1)
+    {:ok, info} = Session.info(bounded)
+    refute Enum.any?(info.matrices, &(&1.weights in [:int4, :int8]))
+    assert {:error, %Error{kind: :out_of_range}} = Session.open(policy, weights: {:int4, 2})
+  end
+
+  test "a calibration on a corpus lowers the errors of outputs" do
+    dir = Scratch.tmp_dir!()
+    {:ok, games} = Env.CartPole.demonstrations(games: 4, steps: 80)
+    {:ok, corpus} = Env.CartPole.corpus(games, into: Path.join(dir, "corpus"))
+
+    opts = [backbone: :mlp, hidden_sizes: [64, 64], steps: 20, batch_size: 8, window_size: 8]
+    out = Path.join(dir, "run")
+    {:ok, run} = Trainer.start_link([corpus: corpus, out: out] ++ opts)
+    {:ok, _report} = Trainer.await(run)
+    {:ok, policy} = Policy.load(Path.join(out, "best.safetensors"))
+
+    quantise = &Compress.Policy.quantise(policy, [bits: 4] ++ &1)
+    {:ok, small} = quantise.(calibration: corpus, calibration_frames: 200)
+
+    for %{inputs: 64} = matrix <- small.matrices do
+      assert matrix.output_error <= matrix.nearest_output_error
+      assert matrix.nearest_output_error < 0.3
+    end
+
+    path = Path.join(dir, "small.safetensors")
+    :ok = Policy.save(small.policy, path)
+    {:ok, report} = Trainer.evaluate(path, corpus)
+    assert report.policy.nll > 0
+
+    assert {:error, %Error{kind: :not_found}} = quantise.(calibration: Path.join(dir, "nowhere"))
+    {:ok, other} = Policy.init(@spec_options, seed: 1)
+
+    assert {:error, %Error{kind: :mismatch}} =
+             Compress.Policy.quantise(other, calibration: corpus)
+  end
+
+  test "wrong options and arguments are named" do
+    policy = policy!()
+
+    for opts <- [[bits: 5], [group: 0], [only: "heads"], [calibration: 7], [damping: 2], [bit: 4]] do
+      assert_raise ArgumentError, fn -> Compress.Policy.quantise(policy, opts) end
+    end
+
+    assert_raise ArgumentError, ~r/policy/, fn -> Compress.Policy.quantise(:policy) end
+
+    assert {:error, %Error{kind: :not_found}} = Compress.Policy.quantise(policy, only: ["trunk"])
+  end
+end
