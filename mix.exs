@@ -80,6 +80,7 @@ defmodule Sconce.MixProject do
           Sconce.PPO.Tuning
         ],
         Compression: [Sconce.Compress, Sconce.Compress.Policy],
+        Export: [Sconce.Onnx],
         Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
         Tasks: [
           Mix.Tasks.Sconce.Bench,
@@ -87,6 +88,7 @@ defmodule Sconce.MixProject do
           Mix.Tasks.Sconce.Demo,
           Mix.Tasks.Sconce.Doctor,
           Mix.Tasks.Sconce.Eval,
+          Mix.Tasks.Sconce.Export,
           Mix.Tasks.Sconce.Import,
           Mix.Tasks.Sconce.Play,
           Mix.Tasks.Sconce.Train

@@ -5,14 +5,16 @@ replays = System.get_env("SCONCE_REPLAYS")
 found = Sconce.Native.device_check([0])
 driver = not match?({:error, %{details: %{cause: "driver"}}}, found)
 
-# Whether this machine's Python has the package.
-gymnasium =
-  System.find_executable("python3") != nil and
-    match?({_, 0}, System.cmd("python3", ["-c", "import gymnasium"], stderr_to_stdout: true))
+# Packages of Python that this machine does not have. The tests of each have its tag.
+without =
+  Enum.reject([:gymnasium, :onnxruntime], fn package ->
+    System.find_executable("python3") != nil and
+      match?({_, 0}, System.cmd("python3", ["-c", "import #{package}"], stderr_to_stdout: true))
+  end)
 
 exclude =
   [:gpu, :nvml, :slow, cuda: not cuda, driver: not driver, card: found != :ok] ++
-    if(replays, do: [], else: [:replays]) ++ if(gymnasium, do: [], else: [:gymnasium])
+    if(replays, do: [], else: [:replays]) ++ without
 
 IO.puts(
   "Tests tagged :gpu, :nvml and :slow are excluded; run them with --include, as in --include gpu."
@@ -22,8 +24,8 @@ unless replays do
   IO.puts("SCONCE_REPLAYS is not set: tests on real games are skipped.")
 end
 
-unless gymnasium do
-  IO.puts("python3 has no gymnasium: its tests are skipped.")
+for package <- without do
+  IO.puts("python3 has no #{package}: its tests are skipped.")
 end
 
 # The tests ignore settings of this shell.

@@ -209,6 +209,9 @@ defmodule Sconce.Native do
   def compress_distillation_loss(_reference, _given, _shape, _options),
     do: unavailable(:distillation_loss)
 
+  # Onnx
+  def onnx_export(_policy, _reference, _path, _window?, _state?), do: unavailable(:export)
+
   # Measurements, in a library built with the feature `fixtures`
   def bench_noop, do: unavailable(:bench)
   def bench_dirty, do: unavailable(:bench)

@@ -18,7 +18,8 @@ defmodule Sconce.RoomsTest do
     "play" => ~w(env train data nn realtime ops tensor cuda),
     "serve" => ~w(data nn realtime game tensor),
     "compress" => ~w(data nn realtime ops tensor),
-    "nif" => ~w(compress play serve train data env fixtures nn realtime ops game tensor cuda)
+    "onnx" => ~w(nn ops tensor),
+    "nif" => ~w(onnx compress play serve train data env fixtures nn realtime ops game tensor cuda)
   }
 
   # Dependencies that only these crates may name.

@@ -17,6 +17,7 @@ mod gpu;
 mod league;
 mod loader;
 mod many;
+mod onnx;
 mod outbox;
 mod policy;
 mod ppo;

@@ -33,13 +33,13 @@ pub struct Normalised {
     pub deviation: Vec<f32>,
 }
 
-/// Bound of a normalised number.
-const BOUND: f32 = 10.0;
-
 impl Normalised {
+    /// Bound of the absolute value of a normalised number.
+    pub const BOUND: f32 = 10.0;
+
     pub(super) fn apply(&self, numbers: &mut [f32]) {
         for ((x, mean), deviation) in numbers.iter_mut().zip(&self.mean).zip(&self.deviation) {
-            *x = ((*x - mean) / deviation).clamp(-BOUND, BOUND);
+            *x = ((*x - mean) / deviation).clamp(-Self::BOUND, Self::BOUND);
         }
     }
 

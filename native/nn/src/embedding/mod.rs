@@ -116,6 +116,14 @@ impl Embedding {
         matches!(self.form, Form::Normalised(_))
     }
 
+    /// Statistics by which the numbers of a frame are normalised.
+    pub fn normalisation(&self) -> Option<&Normalised> {
+        match &self.form {
+            Form::Normalised(own) => Some(own),
+            _ => None,
+        }
+    }
+
     /// Normalises features that [`plain`](Self::plain) has made, in place. No-op without normalisation.
     ///
     /// # Shapes
