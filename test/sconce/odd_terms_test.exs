@@ -175,6 +175,7 @@ defmodule Sconce.OddTermsTest do
       {Sconce.Options, :known!, [:a, [:a], "option"]},
       {Sconce.Options, :nearest, [:a, [:b]]},
       {Sconce.Options, :validate!, [[a: 1], [a: [type: :integer]]]},
+      {Sconce.Onnx, :export, [policy, @nowhere, []]},
       {Policy, :forward, [policy, [[frame]], []]},
       {Policy, :info, [policy]},
       {Policy, :init, [spec, []]},

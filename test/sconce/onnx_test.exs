@@ -108,7 +108,17 @@ defmodule Sconce.OnnxTest do
     do: for(_number <- 1..count, into: <<>>, do: <<:rand.normal()::float-32-little>>)
 
   defp frame(percent) do
-    player = %{percent: percent, stock: 4, x: 1.0, y: 0.5, action: 14, character: 2}
+    player = %{
+      percent: percent,
+      stock: 4,
+      x: 1,
+      y: 0.5,
+      action: 14,
+      character: 2,
+      facing: true,
+      on_ground: true
+    }
+
     %{own: player, opponent: %{player | x: -10.0}, stage: 31}
   end
 
@@ -171,7 +181,7 @@ defmodule Sconce.OnnxTest do
   test "unknown options and forms raise with the names of the known ones" do
     policy = policy(:mlp)
 
-    assert_raise ArgumentError, ~r/:step or :window/, fn ->
+    assert_raise ArgumentError, ~r/one of :step, :window/, fn ->
       Onnx.export(policy, "x", form: :steps)
     end
 

@@ -109,7 +109,7 @@ impl<'a> Net<'a> {
     }
 
     /// The inverse of [`by_time`](Self::by_time).
-    pub(crate) fn from_time(&mut self, x: &Value, width: usize) -> Value {
+    pub(crate) fn by_game(&mut self, x: &Value, width: usize) -> Value {
         match self.form {
             Form::Step => self.graph.squeeze(x, 0),
             Form::Window { .. } => {

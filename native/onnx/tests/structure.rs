@@ -82,6 +82,10 @@ fn check_values(graph: &Graph, around: &HashSet<String>, about: &str) {
             assert!(known.insert(output.clone()), "{about}: {output} twice");
         }
     }
+    let reads = |name: &String| graph.nodes.iter().any(|node| node.inputs.contains(name));
+    for tensor in &graph.tensors {
+        assert!(reads(&tensor.name), "{about}: nothing reads {}", tensor.name);
+    }
     for output in &graph.outputs {
         assert!(known.contains(&output.name), "{about}: {} is not made", output.name);
     }

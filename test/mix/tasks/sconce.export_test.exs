@@ -36,7 +36,7 @@ defmodule Mix.Tasks.Sconce.ExportTest do
     assert_raise Mix.Error, ~r/usage: mix sconce.export/, fn -> Export.run([]) end
     assert_raise Mix.Error, ~r/--out is required/, fn -> Export.run([context.checkpoint]) end
 
-    assert_raise Mix.Error, ~r/step or window|:step or :window/, fn ->
+    assert_raise Mix.Error, ~r/did you mean step/, fn ->
       Export.run([context.checkpoint, "--out", context.out, "--form", "steps"])
     end
 

@@ -54,7 +54,7 @@ struct State {
     seen: Value,
 }
 
-fn parts<'p>(path: &'p str, window: &Window) -> [(String, Vec<usize>); 3] {
+fn parts(path: &str, window: &Window) -> [(String, Vec<usize>); 3] {
     let ring = vec![window.frames(), window.width()];
     let part = |name: &str, dims: &[usize]| (format!("{path}.{name}"), dims.to_vec());
     [part("keys", &ring), part("values", &ring), part("seen", &[1])]
@@ -100,12 +100,11 @@ fn step(net: &mut Net, path: &str, window: &Window, [q, k, v]: [&Value; 3]) -> R
     let exists = graph.op("LessOrEqual", &[&age, &seen], &[]);
     let exists = graph.reshape(&exists, &[-1, 1, 1, window.frames() as i64]);
     // The rotation by an angle of minus the age.
-    let (dims, count) = ([window.frames(), window.head_dim() / 2], window.frames());
-    let table = |of: fn((&[f32], &[f32])) -> Vec<f32>| -> Vec<f32> {
-        (0..count).flat_map(|age| of(window.rotation(age))).collect()
-    };
-    let cos = graph.floats(&format!("{path}.cos"), &dims, &table(|(cos, _)| cos.to_vec()));
-    let sin = table(|(_, sin)| sin.iter().map(|sin| -sin).collect());
+    let angles = (0..window.frames()).map(|age| window.rotation(age));
+    let cos: Vec<f32> = angles.clone().flat_map(|(cos, _)| cos).copied().collect();
+    let sin: Vec<f32> = angles.flat_map(|(_, sin)| sin).map(|sin| -sin).collect();
+    let dims = [window.frames(), window.head_dim() / 2];
+    let cos = graph.floats(&format!("{path}.cos"), &dims, &cos);
     let sin = graph.floats(&format!("{path}.sin"), &dims, &sin);
     let [cos, sin] = [cos, sin].map(|table| {
         let by_slot = graph.gather(&table, &age, 0);
@@ -128,10 +127,9 @@ fn sequence(net: &mut Net, path: &str, window: &Window, [q, k, v]: [&Value; 3]) 
     let before = state(net, path, window);
     let base = if before.is_some() { window.frames() } else { 0 };
     let time = net.time();
-    let (frames, slots) =
-        (net.graph.integer(window.frames() as i64), net.graph.range(window.frames()));
     if let Some(State { keys, values, seen }) = &before {
         let graph = &mut net.graph;
+        let (frames, slots) = (graph.integer(base as i64), graph.range(base));
         let places = graph.add(seen, &slots);
         let places = graph.op("Mod", &[&places, &frames], &[]);
         [k, v] = [(keys, &k), (values, &v)].map(|(ring, own)| {
@@ -152,6 +150,7 @@ fn sequence(net: &mut Net, path: &str, window: &Window, [q, k, v]: [&Value; 3]) 
     if let Some(seen) = seen {
         // The last frames of a game begin at place `time`; a slot's frame lies behind this place.
         let graph = &mut net.graph;
+        let (frames, slots) = (graph.integer(base as i64), graph.range(base));
         let seen = graph.add(&seen, &time);
         let behind = graph.sub(&slots, &seen);
         let behind = graph.op("Mod", &[&behind, &frames], &[]);

@@ -72,7 +72,8 @@ pub(crate) fn activate(net: &mut Net, x: &Value, activation: Activation) -> Resu
 /// since version 20 only.
 fn gelu(net: &mut Net, x: &Value) -> Value {
     let graph = &mut net.graph;
-    let (cubic, factor) = (graph.number(0.044_715), graph.number(1.595_769_1));
+    let factor = 2.0 * std::f32::consts::FRAC_2_PI.sqrt();
+    let (cubic, factor) = (graph.number(0.044_715), graph.number(factor));
     let square = graph.mul(x, x);
     let cube = graph.mul(&square, x);
     let cube = graph.mul(&cube, &cubic);

@@ -31,7 +31,7 @@ pub(crate) fn recurrent(
             x = layer_norm(net, &format!("{path}.norms.{i}"), &x, hidden)?;
         }
     }
-    Ok(net.from_time(&x, hidden))
+    Ok(net.by_game(&x, hidden))
 }
 
 /// Layer `i` over `x [t, b, width]`. Parts of the state: `h_lI`, and `c_lI` of an LSTM.
