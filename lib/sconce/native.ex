@@ -210,7 +210,7 @@ defmodule Sconce.Native do
     do: unavailable(:distillation_loss)
 
   # Onnx
-  def onnx_export(_policy, _reference, _path, _window?, _state?), do: unavailable(:export)
+  def onnx_export(_policy, _reference, _path, _how), do: unavailable(:export)
 
   # Measurements, in a library built with the feature `fixtures`
   def bench_noop, do: unavailable(:bench)

@@ -15,6 +15,13 @@ defmodule Sconce.Onnx do
       doc:
         "Whether a window takes the state before its first frame and returns the state after its last one. " <>
           "Otherwise the games begin with the first frame. A step always has the state."
+    ],
+    weights: [
+      type: {:in, [:f32, :int8]},
+      default: :f32,
+      doc:
+        "Format of the matrices in the file. `:int8` rounds those with at least 32 inputs as a session does, " <>
+          "to a quarter of their bytes. Products are in 32-bit floats, so that the model is not faster."
     ]
   ]
 
@@ -33,7 +40,7 @@ defmodule Sconce.Onnx do
       :ok
 
   The file has opset 17 and version 8 of the format, and only standard ops. Its initialisers have the names, shapes and
-  values of the checkpoint's weights (`Sconce.Policy.weights/1`). The metadata `sconce.spec` holds the Spec in JSON.
+  values of the checkpoint's weights (`Sconce.Policy.weights/1`), unless `:weights` rounds them. The metadata `sconce.spec` holds the Spec in JSON.
   In ONNX Runtime, logits and states are within 1e-5 of the largest value of `Sconce.Policy.forward/3`.
 
   ## Backbones
@@ -99,10 +106,11 @@ defmodule Sconce.Onnx do
   @spec export(Policy.t(), Path.t(), keyword) ::
           {:ok, %{inputs: [port_info], outputs: [port_info]}} | {:error, Error.t()}
   def export(%Policy{ref: ref}, path, opts \\ []) do
-    [form: form, state: state] = Options.validate!(opts, @export)
+    [form: form, state: state, weights: weights] = Options.validate!(opts, @export)
+    how = {form == :window, state, weights == :int8}
     path = Options.path!(path)
 
-    with {:ok, model} <- Call.run(&Native.onnx_export(ref, &1, path, form == :window, state)),
+    with {:ok, model} <- Call.run(&Native.onnx_export(ref, &1, path, how)),
          do: {:ok, %{inputs: ports(model.inputs), outputs: ports(model.outputs)}}
   end
 

@@ -178,6 +178,19 @@ defmodule Sconce.OnnxTest do
     assert File.ls!(dir) == ["model.onnx"]
   end
 
+  test "a file with weights in int8 is smaller" do
+    dir = tmp_dir!("onnx")
+
+    [f32, int8] =
+      for weights <- [:f32, :int8] do
+        path = Path.join(dir, "#{weights}.onnx")
+        {:ok, _model} = Onnx.export(policy(:gru), path, weights: weights)
+        File.stat!(path).size
+      end
+
+    assert int8 < 0.3 * f32
+  end
+
   test "unknown options and forms raise with the names of the known ones" do
     policy = policy(:mlp)
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rustler::{Env, Reference, Term};
-use sconce_onnx::{Form, Model, Port};
+use sconce_onnx::{Form, Format, Model, Port};
 use serde::Serialize;
 
 use crate::border::{Data, Handle, perform, pool};
@@ -23,14 +23,14 @@ fn onnx_export<'a>(
     policy: Handle<PolicyHandle>,
     reference: Reference<'a>,
     path: String,
-    is_window: bool,
-    state: bool,
+    (is_window, state, is_int8): (bool, bool, bool),
 ) -> Term<'a> {
     perform(env, "export", || {
         let policy = policy.get()?.policy().clone();
         let form = if is_window { Form::Window { state } } else { Form::Step };
+        let format = if is_int8 { Format::Int8 } else { Format::F32 };
         pool::submit(env, "export", reference, move || {
-            let model = Model::new(&policy, form)?;
+            let model = Model::new(&policy, form, format)?;
             model.write(Path::new(&path))?;
             let Model { inputs, outputs, .. } = model;
             Ok(Data(Exported { inputs, outputs }))

@@ -36,6 +36,7 @@ impl Port {
             Type::F32 => "f32",
             Type::F64 => "f64",
             Type::I64 => "i64",
+            Type::I8 => "i8",
         };
         Port { name: name.into(), kind, shape: shape.to_vec() }
     }
@@ -125,6 +126,21 @@ impl Graph {
     pub(crate) fn doubles(&mut self, name: &str, dims: &[usize], values: &[f64]) -> Value {
         let elements: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.initialiser(name.into(), |name| proto::tensor(name, Type::F64, dims, &elements))
+    }
+
+    /// A matrix of codes with this name, whose rows have the scales `NAME.scale`.
+    pub(crate) fn codes(
+        &mut self,
+        name: &str,
+        dims: &[usize],
+        codes: &[i8],
+        scales: &[f32],
+    ) -> Value {
+        let elements: Vec<u8> = codes.iter().flat_map(|code| code.to_le_bytes()).collect();
+        let codes =
+            self.initialiser(name.into(), |name| proto::tensor(name, Type::I8, dims, &elements));
+        let scales = self.floats(&format!("{name}.scale"), &[scales.len()], scales);
+        self.op("DequantizeLinear", &[&codes, &scales], &[("axis", Attribute::Int(0))])
     }
 
     /// A scalar constant.

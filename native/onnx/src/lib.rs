@@ -18,7 +18,7 @@ use std::path::Path;
 
 pub use backbone::BACKBONES;
 pub use graph::Port;
-pub use net::Form;
+pub use net::{Form, Format};
 pub use proto::Dim;
 use sconce_nn::Policy;
 use sconce_tensor::{Device, Error, Result, fs};
@@ -45,14 +45,14 @@ impl Model {
     ///
     /// # Errors
     /// `Mismatch` for a backbone that is not one of [`BACKBONES`], `OverLimit` for a model of 2 GiB or more.
-    pub fn new(policy: &Policy, form: Form) -> Result<Self> {
+    pub fn new(policy: &Policy, form: Form, format: Format) -> Result<Self> {
         if !policy.device().is_cpu() {
-            return Self::new(&policy.copy_on(&Device::Cpu)?, form);
+            return Self::new(&policy.copy_on(&Device::Cpu)?, form, format);
         }
         check_size(policy.num_weights() as u64 * size_of::<f32>() as u64)?;
         graph::check_room(policy.num_weights())?;
         let spec = policy.spec();
-        let mut net = Net::new(policy.weights(), form);
+        let mut net = Net::new(policy.weights(), form, format);
         let x = embedding::embed(&mut net, spec)?;
         let width = spec.embedding.width();
         let trunk = backbone::backbone(&mut net, "backbone", &spec.backbone, &x, width)?;

@@ -1,5 +1,6 @@
 //! The graph of a policy while it is built: its weights, its form and its state.
 
+use sconce_compress::{Grid, Matrix, Per, Quantised};
 use sconce_ops::weights::Weights;
 use sconce_tensor::tensor::to_vec;
 use sconce_tensor::{Error, Result};
@@ -19,6 +20,20 @@ pub enum Form {
         state: bool,
     },
 }
+
+/// The format of the matrices in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// As in the policy.
+    #[default]
+    F32,
+    /// Codes of 8 bits with a scale for each output, a quarter of the bytes. The products are in f32. A matrix with fewer
+    /// than 32 inputs stays in f32, as in a session.
+    Int8,
+}
+
+/// Fewest inputs of a matrix of codes.
+const MIN_INPUTS: usize = 32;
 
 impl Form {
     /// Dimensions of a value with `width` numbers for each frame.
@@ -43,14 +58,16 @@ pub(crate) struct Net<'a> {
     pub(crate) graph: Graph,
     weights: &'a Weights,
     form: Form,
+    format: Format,
     /// Shape of the frames: `[1]` with the batch in a step, `[2]` with batch and time in a window.
     frames: Value,
     next: Vec<(String, Value, Vec<Dim>)>,
 }
 
 impl<'a> Net<'a> {
-    pub(crate) fn new(weights: &'a Weights, form: Form) -> Self {
-        Net { graph: Graph::default(), weights, form, frames: Value::none(), next: vec![] }
+    pub(crate) fn new(weights: &'a Weights, form: Form, format: Format) -> Self {
+        let (graph, frames) = (Graph::default(), Value::none());
+        Net { graph, weights, form, format, frames, next: vec![] }
     }
 
     pub(crate) fn form(&self) -> Form {
@@ -69,14 +86,34 @@ impl<'a> Net<'a> {
     /// # Errors
     /// `NotFound` without such a weight, and `Mismatch` for a weight of another shape.
     pub(crate) fn weight(&mut self, path: &str, dims: &[usize]) -> Result<Value> {
+        let values = self.values(path, dims)?;
+        Ok(self.graph.floats(path, dims, &values))
+    }
+
+    /// A weight that is multiplied by vectors, `[outputs, inputs]`, in the format of the model.
+    ///
+    /// # Errors
+    /// As [`weight`](Self::weight), and `NonFinite` for a number that has no code.
+    pub(crate) fn matrix(&mut self, path: &str, [rows, cols]: [usize; 2]) -> Result<Value> {
+        if self.format == Format::F32 || cols < MIN_INPUTS {
+            return self.weight(path, &[rows, cols]);
+        }
+        let matrix = Matrix::new(path, rows, cols, self.values(path, &[rows, cols])?)?;
+        let grid = Grid { bits: 8, per: Per::Row, zero_point: false };
+        let Quantised { codes, scales, .. } = Quantised::nearest(&matrix, grid)?;
+        // Codes of 8 bits are in -127..=127.
+        let codes: Vec<i8> = codes.into_iter().map(|code| code as i8).collect();
+        Ok(self.graph.codes(path, &[rows, cols], &codes, &scales))
+    }
+
+    fn values(&self, path: &str, dims: &[usize]) -> Result<Vec<f32>> {
         let weight =
             self.weights.get(path).ok_or_else(|| Error::not_found(format!("weight {path}")))?;
         if weight.dims() != dims {
             let (expected, got) = (format!("{dims:?}"), format!("{:?}", weight.dims()));
             return Err(Error::mismatch(format!("shape of {path}"), expected, got));
         }
-        let values = to_vec(weight)?;
-        Ok(self.graph.floats(path, dims, &values))
+        Ok(to_vec(weight)?)
     }
 
     /// Rows of an input of frames.

@@ -82,6 +82,7 @@ pub(crate) enum Type {
     F32,
     F64,
     I64,
+    I8,
 }
 
 impl Type {
@@ -89,6 +90,7 @@ impl Type {
     fn number(self) -> i64 {
         match self {
             Type::F32 => 1,
+            Type::I8 => 3,
             Type::I64 => 7,
             Type::F64 => 11,
         }

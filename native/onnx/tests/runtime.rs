@@ -10,9 +10,10 @@ use std::process::Command;
 use sconce_nn::Policy;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::policy::Frames;
-use sconce_onnx::{Form, Model};
-use sconce_tensor::tensor::to_vec;
-use support::{Case, cases, frames};
+use sconce_onnx::{Form, Format, Model};
+use sconce_ops::weights::Weight;
+use sconce_tensor::tensor::{tensor as matrix, to_vec};
+use support::{Case, cases, frames, reader};
 
 /// Largest difference to a policy, relative to the largest value of the output.
 const TOLERANCE: f32 = 1e-5;
@@ -88,6 +89,32 @@ fn prepare(case: &Case, model: &Model, form: Form, folder: PathBuf, sizes: [usiz
     Run { about: format!("{} {form:?} {batch}x{time}", case.name), folder, outputs }
 }
 
+/// The policy whose matrices have the values that a model of codes has for them. Codes of such values are the same codes.
+fn of_codes(case: &Case) -> Case {
+    let model = Model::new(&case.policy, Form::Step, Format::Int8).unwrap();
+    let tensors = reader::model(&model.to_bytes()).graph.tensors;
+    let tensor = |name: &str| tensors.iter().find(|tensor| tensor.name == name).unwrap();
+    let mut count = 0;
+    let weight = |(name, weight): (&String, &Weight)| {
+        let codes = tensor(name);
+        if codes.kind != 3 {
+            return (name.clone(), weight.clone());
+        }
+        count += 1;
+        let scales = tensor(&format!("{name}.scale")).elements.as_chunks::<4>().0;
+        let rows = codes.elements.chunks(codes.elements.len() / scales.len());
+        let numbers = scales.iter().zip(rows).flat_map(|(scale, codes)| {
+            let scale = f32::from_le_bytes(*scale);
+            codes.iter().map(move |code| scale * f32::from(*code as i8))
+        });
+        (name.clone(), Weight::from(matrix(numbers.collect(), weight.dims()).unwrap()))
+    };
+    let weights = case.policy.weights().iter().map(weight).collect();
+    assert!(count > 2, "{} has {count} matrices of codes", case.name);
+    let policy = Policy::from_weights(case.policy.spec(), weights).unwrap();
+    Case { name: format!("{}_int8", case.name), policy }
+}
+
 fn compare(run: &Run) -> f32 {
     let of = |(name, want): (&String, &Vec<f32>)| {
         let bytes = std::fs::read(run.folder.join(format!("{name}.out"))).unwrap();
@@ -113,9 +140,13 @@ fn models_have_the_logits_and_states_of_the_policies() {
     }
     let folder = tempfile::tempdir().unwrap();
     let mut runs = vec![];
-    for case in cases() {
+    let all = cases().into_iter().flat_map(|case| match case.name.starts_with("wide") {
+        true => vec![(of_codes(&case), Format::Int8), (case, Format::F32)],
+        false => vec![(case, Format::F32)],
+    });
+    for (case, format) in all {
         for (name, form) in FORMS {
-            let model = Model::new(&case.policy, form).unwrap();
+            let model = Model::new(&case.policy, form, format).unwrap();
             let folder = folder.path().join(format!("{}_{name}", case.name));
             std::fs::create_dir_all(&folder).unwrap();
             model.write(&folder.join("model.onnx")).unwrap();

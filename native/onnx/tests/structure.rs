@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use sconce_nn::Spec;
 use sconce_nn::checkpoint::bytes;
 use sconce_nn::spec::{Backbone, Embedding, HeadKind, Heads};
-use sconce_onnx::{BACKBONES, Dim, Form, Model};
+use sconce_onnx::{BACKBONES, Dim, Form, Format, Model};
 use sconce_tensor::Kind;
 use sconce_tensor::tensor::to_vec;
 use serde_json::json;
@@ -18,7 +18,7 @@ use support::{backbone, cases, policy};
 const FORMS: [Form; 3] = [Form::Step, Form::Window { state: false }, Form::Window { state: true }];
 
 /// Every op and the opset in which its present form began. All are at most 17.
-const OPS: [(&str, u32); 45] = [
+const OPS: [(&str, u32); 46] = [
     ("Add", 14),
     ("And", 7),
     ("Cast", 13),
@@ -26,6 +26,7 @@ const OPS: [(&str, u32); 45] = [
     ("Concat", 13),
     ("ConstantOfShape", 9),
     ("Cos", 7),
+    ("DequantizeLinear", 13),
     ("Div", 14),
     ("Equal", 13),
     ("Expand", 13),
@@ -96,7 +97,8 @@ fn every_value_is_made_once_and_before_it_is_read() {
     for case in cases() {
         for form in FORMS {
             let about = format!("{} {form:?}", case.name);
-            let model = reader::model(&Model::new(&case.policy, form).unwrap().to_bytes());
+            let model =
+                reader::model(&Model::new(&case.policy, form, Format::F32).unwrap().to_bytes());
             assert_eq!((model.ir_version, &*model.producer), (8, "sconce"), "{about}");
             assert_eq!(model.opsets, [(String::new(), 17)], "{about}");
             check_values(&model.graph, &HashSet::new(), &about);
@@ -109,7 +111,8 @@ fn every_value_is_made_once_and_before_it_is_read() {
 #[test]
 fn tensors_are_the_weights_of_the_checkpoint() {
     for case in cases() {
-        let model = reader::model(&Model::new(&case.policy, Form::Step).unwrap().to_bytes());
+        let model =
+            reader::model(&Model::new(&case.policy, Form::Step, Format::F32).unwrap().to_bytes());
         for tensor in &model.graph.tensors {
             let size = [(1, 4), (7, 8), (11, 8)].into_iter().find(|(kind, _)| *kind == tensor.kind);
             let numbers = tensor.dims.iter().product::<i64>();
@@ -127,7 +130,8 @@ fn tensors_are_the_weights_of_the_checkpoint() {
 #[test]
 fn the_metadata_holds_the_spec() {
     for case in cases() {
-        let model = reader::model(&Model::new(&case.policy, Form::Step).unwrap().to_bytes());
+        let model =
+            reader::model(&Model::new(&case.policy, Form::Step, Format::F32).unwrap().to_bytes());
         let [(key, text)] = &model.metadata[..] else { panic!("{:?}", model.metadata) };
         let spec: Spec = serde_json::from_str(text).unwrap();
         assert_eq!((key.as_str(), &spec), ("sconce.spec", case.policy.spec()), "{}", case.name);
@@ -138,7 +142,7 @@ fn the_metadata_holds_the_spec() {
 fn inputs_and_outputs_are_those_of_the_file() {
     for case in cases() {
         for form in FORMS {
-            let model = Model::new(&case.policy, form).unwrap();
+            let model = Model::new(&case.policy, form, Format::F32).unwrap();
             let file = reader::model(&model.to_bytes()).graph;
             for (ports, read) in [(&model.inputs, &file.inputs), (&model.outputs, &file.outputs)] {
                 assert_eq!(ports.len(), read.len());
@@ -169,7 +173,7 @@ fn inputs_and_outputs_are_those_of_the_file() {
 fn a_window_without_a_state_has_only_frames_as_inputs() {
     let names = |form| -> Vec<String> {
         let spec = spec(backbone("lstm", json!({ "num_layers": 1 })));
-        let model = Model::new(&policy(&spec), form).unwrap();
+        let model = Model::new(&policy(&spec), form, Format::F32).unwrap();
         model.inputs.into_iter().chain(model.outputs).map(|port| port.name).collect()
     };
     assert_eq!(names(Form::Window { state: false }), ["continuous", "logits"]);
@@ -193,7 +197,7 @@ fn spec(backbone: Backbone) -> Spec {
 #[test]
 fn an_unsupported_backbone_is_an_error_that_lists_the_supported_ones() {
     let mamba = backbone("mamba", json!({ "state_size": 4, "conv_size": 4 }));
-    let error = Model::new(&policy(&spec(mamba)), Form::Step).unwrap_err();
+    let error = Model::new(&policy(&spec(mamba)), Form::Step, Format::F32).unwrap_err();
     assert_eq!(error.kind(), Kind::Mismatch);
     let said = error.to_string();
     assert!(said.starts_with("backbone of a model in ONNX: expected one of mlp, lstm, "), "{said}");
@@ -201,16 +205,25 @@ fn an_unsupported_backbone_is_an_error_that_lists_the_supported_ones() {
     for name in BACKBONES {
         assert!(said.contains(name), "{said}");
         assert!(
-            Model::new(&policy(&spec(backbone(name, json!({})))), Form::Step).is_ok(),
+            Model::new(&policy(&spec(backbone(name, json!({})))), Form::Step, Format::F32).is_ok(),
             "{name}"
         );
     }
 }
 
 #[test]
+fn a_model_of_codes_takes_a_quarter_of_the_bytes() {
+    let wide = policy(&spec(backbone("gru", json!({ "hidden_size": 256 }))));
+    let bytes = |format| Model::new(&wide, Form::Step, format).unwrap().to_bytes().len() as f64;
+    let share = bytes(Format::Int8) / bytes(Format::F32);
+    assert!((0.25..0.27).contains(&share), "{share}");
+}
+
+#[test]
 fn a_file_is_whole_and_a_path_that_cannot_be_written_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let model = Model::new(&policy(&spec(backbone("mlp", json!({})))), Form::Step).unwrap();
+    let model =
+        Model::new(&policy(&spec(backbone("mlp", json!({})))), Form::Step, Format::F32).unwrap();
     let path = folder.path().join("model.onnx");
     for _ in 0..2 {
         model.write(&path).unwrap();

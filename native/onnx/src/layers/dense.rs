@@ -15,7 +15,7 @@ pub(crate) fn linear(
     x: &Value,
     [input, output]: [usize; 2],
 ) -> Result<Value> {
-    let weight = net.weight(&format!("{path}.weight"), &[output, input])?;
+    let weight = net.matrix(&format!("{path}.weight"), [output, input])?;
     let bias = net.weight(&format!("{path}.bias"), &[output])?;
     Ok(net.graph.op("Gemm", &[x, &weight, &bias], &TRANSPOSED))
 }
@@ -27,7 +27,7 @@ pub(crate) fn linear_without_bias(
     x: &Value,
     [input, output]: [usize; 2],
 ) -> Result<Value> {
-    let weight = net.weight(&format!("{path}.weight"), &[output, input])?;
+    let weight = net.matrix(&format!("{path}.weight"), [output, input])?;
     Ok(product(net, x, &weight))
 }
 

@@ -51,12 +51,12 @@ fn layer(
         Cell::Lstm => 4,
     };
     let rows = gates * hidden;
-    let mut weight = |name: &str, dims: &[usize]| -> Result<Value> {
-        let weight = net.weight(&format!("{path}.{name}_l{i}"), dims)?;
-        Ok(reordered(net, cell, &weight))
-    };
-    let (w, r) = (weight("weight_ih", &[rows, width])?, weight("weight_hh", &[rows, hidden])?);
-    let biases = [weight("bias_ih", &[rows])?, weight("bias_hh", &[rows])?];
+    let name = |name: &str| format!("{path}.{name}_l{i}");
+    let w = net.matrix(&name("weight_ih"), [rows, width])?;
+    let r = net.matrix(&name("weight_hh"), [rows, hidden])?;
+    let biases = [net.weight(&name("bias_ih"), &[rows])?, net.weight(&name("bias_hh"), &[rows])?];
+    let [w, r] = [w, r].map(|weight| reordered(net, cell, &weight));
+    let biases = biases.map(|bias| reordered(net, cell, &bias));
     let bias = net.graph.concat(&biases.each_ref(), 0);
     let [w, r, bias] = [&w, &r, &bias].map(|of| net.graph.unsqueeze(of, 0));
     let names: &[&str] = if cell == Cell::Gru { &["h"] } else { &["h", "c"] };
