@@ -100,6 +100,7 @@ defmodule Sconce.Onnx do
 
     * `:mismatch` - the backbone is not one of the supported ones, which `expected` lists; or the path is a folder or a
       device;
+    * `:not_found` - the folder does not exist;
     * `:io` - the path cannot be written;
     * `:out_of_memory` - too little memory is available, or the model would have 2 GiB or more.
   """

@@ -13,7 +13,6 @@ mod layers;
 mod net;
 mod proto;
 
-use std::io::Write;
 use std::path::Path;
 
 pub use backbone::BACKBONES;
@@ -32,8 +31,7 @@ const MAX_BYTES: u64 = i32::MAX as u64;
 /// A policy as a model of ONNX.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// The model without its graph, and the graph.
-    parts: [Vec<u8>; 2],
+    bytes: Vec<u8>,
     /// The inputs, in their order.
     pub inputs: Vec<Port>,
     /// The outputs, in their order: `logits`, then the parts of the next state in the order of the inputs.
@@ -49,7 +47,9 @@ impl Model {
         if !policy.device().is_cpu() {
             return Self::new(&policy.copy_on(&Device::Cpu)?, form, format);
         }
-        check_size(policy.num_weights() as u64 * size_of::<f32>() as u64)?;
+        if format == Format::F32 {
+            check_size(policy.num_weights() as u64 * size_of::<f32>() as u64)?;
+        }
         graph::check_room(policy.num_weights())?;
         let spec = policy.spec();
         let mut net = Net::new(policy.weights(), form, format);
@@ -69,31 +69,23 @@ impl Model {
         let text = serde_json::to_string(spec)
             .map_err(|error| Error::corrupt("the Spec of a policy", error))?;
         let graph = graph.into_message("policy");
-        let before = proto::model_before_graph(&[("sconce.spec", &text)], &graph);
-        let parts = [before.into_bytes(), graph.into_bytes()];
-        check_size(parts.iter().map(|part| part.len() as u64).sum())?;
-        Ok(Model { parts, inputs, outputs })
+        let bytes = proto::model(&[("sconce.spec", &text)], &graph).into_bytes();
+        check_size(bytes.len() as u64)?;
+        Ok(Model { bytes, inputs, outputs })
     }
 
     /// The bytes of the file.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        self.parts.concat()
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Writes the file; at any moment `path` is the old file or the whole new one.
     ///
     /// # Errors
-    /// `Io` for a path that cannot be written, `Mismatch` for one that is not a regular file.
+    /// `NotFound` for a folder that does not exist, `Io` for a path that cannot be written, `Mismatch` for one that is not
+    /// a regular file.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        if target.exists() && !target.is_file() {
-            let expected = "a regular file or a new name";
-            return Err(Error::mismatch(path.display().to_string(), expected, "something else"));
-        }
-        fs::clear_partials_of(&target);
-        fs::write_atomic(&target, |file| {
-            self.parts.iter().try_for_each(|part| file.write_all(part))
-        })
+        fs::write_file(path, &self.bytes)
     }
 }
 

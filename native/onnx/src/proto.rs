@@ -188,17 +188,15 @@ pub(crate) fn graph(
         .each(outputs, |of, output| of.message(12, output))
 }
 
-/// `ModelProto` in two parts: its bytes are the first, followed by the graph. A graph is large and is not copied.
-pub(crate) fn model_before_graph(metadata: &[(&str, &str)], graph: &Message) -> Message {
+/// `ModelProto`
+pub(crate) fn model(metadata: &[(&str, &str)], graph: &Message) -> Message {
     let entry = |(key, value): &(&str, &str)| Message::default().text(1, key).text(2, value);
     let opset = Message::default().text(1, "").int(2, OPSET);
-    let mut model = Message::default()
+    Message::default()
         .int(1, IR_VERSION)
         .text(2, "sconce")
         .text(3, env!("CARGO_PKG_VERSION"))
         .message(8, &opset)
-        .each(metadata, |of, pair| of.message(14, &entry(pair)));
-    model.key(7, LENGTH);
-    model.varint(graph.len() as u64);
-    model
+        .each(metadata, |of, pair| of.message(14, &entry(pair)))
+        .message(7, graph)
 }

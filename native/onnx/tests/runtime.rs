@@ -92,7 +92,7 @@ fn prepare(case: &Case, model: &Model, form: Form, folder: PathBuf, sizes: [usiz
 /// The policy whose matrices have the values that a model of codes has for them. Codes of such values are the same codes.
 fn of_codes(case: &Case) -> Case {
     let model = Model::new(&case.policy, Form::Step, Format::Int8).unwrap();
-    let tensors = reader::model(&model.to_bytes()).graph.tensors;
+    let tensors = reader::model(model.bytes()).graph.tensors;
     let tensor = |name: &str| tensors.iter().find(|tensor| tensor.name == name).unwrap();
     let mut count = 0;
     let weight = |(name, weight): (&String, &Weight)| {

@@ -97,8 +97,7 @@ fn every_value_is_made_once_and_before_it_is_read() {
     for case in cases() {
         for form in FORMS {
             let about = format!("{} {form:?}", case.name);
-            let model =
-                reader::model(&Model::new(&case.policy, form, Format::F32).unwrap().to_bytes());
+            let model = reader::model(Model::new(&case.policy, form, Format::F32).unwrap().bytes());
             assert_eq!((model.ir_version, &*model.producer), (8, "sconce"), "{about}");
             assert_eq!(model.opsets, [(String::new(), 17)], "{about}");
             check_values(&model.graph, &HashSet::new(), &about);
@@ -112,7 +111,7 @@ fn every_value_is_made_once_and_before_it_is_read() {
 fn tensors_are_the_weights_of_the_checkpoint() {
     for case in cases() {
         let model =
-            reader::model(&Model::new(&case.policy, Form::Step, Format::F32).unwrap().to_bytes());
+            reader::model(Model::new(&case.policy, Form::Step, Format::F32).unwrap().bytes());
         for tensor in &model.graph.tensors {
             let size = [(1, 4), (7, 8), (11, 8)].into_iter().find(|(kind, _)| *kind == tensor.kind);
             let numbers = tensor.dims.iter().product::<i64>();
@@ -131,7 +130,7 @@ fn tensors_are_the_weights_of_the_checkpoint() {
 fn the_metadata_holds_the_spec() {
     for case in cases() {
         let model =
-            reader::model(&Model::new(&case.policy, Form::Step, Format::F32).unwrap().to_bytes());
+            reader::model(Model::new(&case.policy, Form::Step, Format::F32).unwrap().bytes());
         let [(key, text)] = &model.metadata[..] else { panic!("{:?}", model.metadata) };
         let spec: Spec = serde_json::from_str(text).unwrap();
         assert_eq!((key.as_str(), &spec), ("sconce.spec", case.policy.spec()), "{}", case.name);
@@ -143,7 +142,7 @@ fn inputs_and_outputs_are_those_of_the_file() {
     for case in cases() {
         for form in FORMS {
             let model = Model::new(&case.policy, form, Format::F32).unwrap();
-            let file = reader::model(&model.to_bytes()).graph;
+            let file = reader::model(model.bytes()).graph;
             for (ports, read) in [(&model.inputs, &file.inputs), (&model.outputs, &file.outputs)] {
                 assert_eq!(ports.len(), read.len());
                 for (port, read) in ports.iter().zip(read) {
@@ -214,7 +213,7 @@ fn an_unsupported_backbone_is_an_error_that_lists_the_supported_ones() {
 #[test]
 fn a_model_of_codes_takes_a_quarter_of_the_bytes() {
     let wide = policy(&spec(backbone("gru", json!({ "hidden_size": 256 }))));
-    let bytes = |format| Model::new(&wide, Form::Step, format).unwrap().to_bytes().len() as f64;
+    let bytes = |format| Model::new(&wide, Form::Step, format).unwrap().bytes().len() as f64;
     let share = bytes(Format::Int8) / bytes(Format::F32);
     assert!((0.25..0.27).contains(&share), "{share}");
 }
@@ -227,7 +226,7 @@ fn a_file_is_whole_and_a_path_that_cannot_be_written_is_an_error() {
     let path = folder.path().join("model.onnx");
     for _ in 0..2 {
         model.write(&path).unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), model.to_bytes());
+        assert_eq!(std::fs::read(&path).unwrap(), model.bytes());
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     let missing = folder.path().join("no/model.onnx");
