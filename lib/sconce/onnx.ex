@@ -17,11 +17,12 @@ defmodule Sconce.Onnx do
           "Otherwise the games begin with the first frame. A step always has the state."
     ],
     weights: [
-      type: {:in, [:f32, :int8]},
-      default: :f32,
+      type: {:in, [:stored, :f32, :int8]},
+      default: :stored,
       doc:
-        "Format of the matrices in the file. `:int8` rounds those with at least 32 inputs as a session does, " <>
-          "to a quarter of their bytes. Products are in 32-bit floats, so that the model is not faster."
+        "Format of the matrices in the file. `:stored` writes the codes of a policy that has them (see " <>
+          "`Sconce.Compress.Policy`), one in a byte, and f32 otherwise. `:int8` also rounds other matrices with at " <>
+          "least 32 inputs as a session does. Products are in 32-bit floats, so that the model is not faster."
     ]
   ]
 
@@ -108,7 +109,7 @@ defmodule Sconce.Onnx do
           {:ok, %{inputs: [port_info], outputs: [port_info]}} | {:error, Error.t()}
   def export(%Policy{ref: ref}, path, opts \\ []) do
     [form: form, state: state, weights: weights] = Options.validate!(opts, @export)
-    how = {form == :window, state, weights == :int8}
+    how = {form == :window, state, weights}
     path = Options.path!(path)
 
     with {:ok, model} <- Call.run(&Native.onnx_export(ref, &1, path, how)),

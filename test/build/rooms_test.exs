@@ -18,7 +18,7 @@ defmodule Sconce.RoomsTest do
     "play" => ~w(env train data nn realtime ops tensor cuda),
     "serve" => ~w(data nn realtime game tensor),
     "compress" => ~w(data nn realtime ops tensor),
-    "onnx" => ~w(compress nn ops tensor),
+    "onnx" => ~w(nn ops tensor),
     "nif" => ~w(onnx compress play serve train data env fixtures nn realtime ops game tensor cuda)
   }
 

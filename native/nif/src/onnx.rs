@@ -6,7 +6,7 @@ use rustler::{Env, Reference, Term};
 use sconce_onnx::{Form, Format, Model, Port};
 use serde::Serialize;
 
-use crate::border::{Data, Handle, perform, pool};
+use crate::border::{Data, Handle, decode, perform, pool};
 use crate::policy::PolicyHandle;
 
 #[derive(Serialize)]
@@ -23,12 +23,12 @@ fn onnx_export<'a>(
     policy: Handle<PolicyHandle>,
     reference: Reference<'a>,
     path: String,
-    (is_window, state, is_int8): (bool, bool, bool),
+    (is_window, state, weights): (bool, bool, Term<'a>),
 ) -> Term<'a> {
     perform(env, "export", || {
         let policy = policy.get()?.policy().clone();
         let form = if is_window { Form::Window { state } } else { Form::Step };
-        let format = if is_int8 { Format::Int8 } else { Format::F32 };
+        let format: Format = decode(weights)?;
         pool::submit(env, "export", reference, move || {
             let model = Model::new(&policy, form, format)?;
             model.write(Path::new(&path))?;

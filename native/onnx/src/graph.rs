@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use sconce_nn::checkpoint::bytes;
+use sconce_ops::weights::Coded;
 use sconce_tensor::memory;
 
 use crate::proto::{self, Attribute, Dim, Message, Type};
@@ -128,19 +129,20 @@ impl Graph {
         self.initialiser(name.into(), |name| proto::tensor(name, Type::F64, dims, &elements))
     }
 
-    /// A matrix of codes with this name, whose rows have the scales `NAME.scale`.
-    pub(crate) fn codes(
-        &mut self,
-        name: &str,
-        dims: &[usize],
-        codes: &[i8],
-        scales: &[f32],
-    ) -> Value {
-        let elements: Vec<u8> = codes.iter().flat_map(|code| code.to_le_bytes()).collect();
-        let codes =
-            self.initialiser(name.into(), |name| proto::tensor(name, Type::I8, dims, &elements));
-        let scales = self.floats(&format!("{name}.scale"), &[scales.len()], scales);
-        self.op("DequantizeLinear", &[&codes, &scales], &[("axis", Attribute::Int(0))])
+    /// A matrix of codes with this name, `[outputs, inputs]` or `[outputs groups, inputs of a group]`, whose rows have the
+    /// scales `NAME.scale`.
+    pub(crate) fn codes(&mut self, name: &str, codes: &Coded) -> Value {
+        let (outputs, inputs, rows) = (codes.outputs(), codes.inputs(), codes.scales().len());
+        let dims = [rows, outputs * inputs / rows.max(1)];
+        let elements: Vec<u8> = codes.codes().iter().map(|code| code.cast_unsigned()).collect();
+        let own =
+            self.initialiser(name.into(), |name| proto::tensor(name, Type::I8, &dims, &elements));
+        let scales = self.floats(&format!("{name}.scale"), &[rows], codes.scales());
+        let weight = self.op("DequantizeLinear", &[&own, &scales], &[("axis", Attribute::Int(0))]);
+        if rows == outputs {
+            return weight;
+        }
+        self.reshape(&weight, &[outputs as i64, inputs as i64])
     }
 
     /// A scalar constant.

@@ -1,9 +1,12 @@
 //! The graph of a policy while it is built: its weights, its form and its state.
 
-use sconce_compress::{Grid, Matrix, Per, Quantised};
-use sconce_ops::weights::Weights;
+use std::sync::Arc;
+
+use sconce_ops::weights::{Coded, Weight, Weights};
+use sconce_tensor::simd::non_finite;
 use sconce_tensor::tensor::to_vec;
 use sconce_tensor::{Error, Result};
+use serde::Deserialize;
 
 use crate::graph::{Graph, Value};
 use crate::proto::{Attribute, Dim, Type};
@@ -22,13 +25,17 @@ pub enum Form {
 }
 
 /// The format of the matrices in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// As in the policy.
+    /// The codes of matrices that have them, in a byte each; f32 for others and where a group of inputs that share a scale
+    /// is cut short. The products are in f32.
     #[default]
+    Stored,
+    /// 32-bit floats.
     F32,
-    /// Codes of 8 bits with a scale for each output, a quarter of the bytes. The products are in f32. A matrix with fewer
-    /// than 32 inputs stays in f32, as in a session.
+    /// As `Stored`, and a matrix without codes gets codes of 8 bits with a scale for each output, a quarter of the bytes. One
+    /// with fewer than 32 inputs stays in f32, as in a session.
     Int8,
 }
 
@@ -95,25 +102,43 @@ impl<'a> Net<'a> {
     /// # Errors
     /// As [`weight`](Self::weight), and `NonFinite` for a number that has no code.
     pub(crate) fn matrix(&mut self, path: &str, [rows, cols]: [usize; 2]) -> Result<Value> {
-        if self.format == Format::F32 || cols < MIN_INPUTS {
-            return self.weight(path, &[rows, cols]);
+        match self.codes(path, [rows, cols])? {
+            Some(codes) => Ok(self.graph.codes(path, &codes)),
+            None => self.weight(path, &[rows, cols]),
         }
-        let matrix = Matrix::new(path, rows, cols, self.values(path, &[rows, cols])?)?;
-        let grid = Grid { bits: 8, per: Per::Row, zero_point: false };
-        let Quantised { codes, scales, .. } = Quantised::nearest(&matrix, grid)?;
-        // Codes of 8 bits are in -127..=127.
-        let codes: Vec<i8> = codes.into_iter().map(|code| code as i8).collect();
-        Ok(self.graph.codes(path, &[rows, cols], &codes, &scales))
     }
 
-    fn values(&self, path: &str, dims: &[usize]) -> Result<Vec<f32>> {
+    /// The codes that a matrix has in the format of the model.
+    fn codes(&self, path: &str, dims: [usize; 2]) -> Result<Option<Arc<Coded>>> {
+        let own = self.found(path, &dims)?.codes().cloned();
+        let codes = match (self.format, own) {
+            (Format::Stored | Format::Int8, Some(own)) => Some(own),
+            (Format::Int8, None) if dims[1] >= MIN_INPUTS => {
+                let numbers = self.values(path, &dims)?;
+                if let Some(value) = non_finite(&numbers) {
+                    return Err(Error::NonFinite { what: path.into(), value: value.into() });
+                }
+                Some(Arc::new(Coded::nearest(8, &numbers, dims[1], dims[1])?))
+            }
+            _ => None,
+        };
+        let is_whole =
+            |own: &Arc<Coded>| own.groups() == 1 || own.inputs().is_multiple_of(own.group());
+        Ok(codes.filter(is_whole))
+    }
+
+    fn found(&self, path: &str, dims: &[usize]) -> Result<&'a Weight> {
         let weight =
             self.weights.get(path).ok_or_else(|| Error::not_found(format!("weight {path}")))?;
         if weight.dims() != dims {
             let (expected, got) = (format!("{dims:?}"), format!("{:?}", weight.dims()));
             return Err(Error::mismatch(format!("shape of {path}"), expected, got));
         }
-        Ok(to_vec(weight)?)
+        Ok(weight)
+    }
+
+    fn values(&self, path: &str, dims: &[usize]) -> Result<Vec<f32>> {
+        Ok(to_vec(self.found(path, dims)?)?)
     }
 
     /// Rows of an input of frames.

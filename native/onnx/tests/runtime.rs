@@ -11,7 +11,7 @@ use sconce_nn::Policy;
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::policy::Frames;
 use sconce_onnx::{Form, Format, Model};
-use sconce_ops::weights::Weight;
+use sconce_ops::weights::{Coded, Weight};
 use sconce_tensor::tensor::{tensor as matrix, to_vec};
 use support::{Case, cases, frames, reader};
 
@@ -115,6 +115,27 @@ fn of_codes(case: &Case) -> Case {
     Case { name: format!("{}_int8", case.name), policy }
 }
 
+/// The policy with codes of 4 bits in groups of 32 inputs.
+fn stored(case: &Case) -> Case {
+    let weight = |(name, weight): (&String, &Weight)| {
+        let own = match weight.dims() {
+            [_, inputs] if inputs.is_multiple_of(32) && !name.contains("embedding") => {
+                let numbers = to_vec(weight).unwrap();
+                Weight::coded(Coded::nearest(4, &numbers, *inputs, 32).unwrap()).unwrap()
+            }
+            _ => weight.clone(),
+        };
+        (name.clone(), own)
+    };
+    let weights = case.policy.weights().iter().map(weight).collect();
+    let policy = Policy::from_weights(case.policy.spec(), weights).unwrap();
+    assert_eq!(policy.bits(), 4);
+    let model = Model::new(&policy, Form::Step, Format::Stored).unwrap();
+    let tensors = reader::model(model.bytes()).graph.tensors;
+    assert!(tensors.iter().filter(|tensor| tensor.kind == 3).count() > 2, "{}", case.name);
+    Case { name: format!("{}_int4", case.name), policy }
+}
+
 fn compare(run: &Run) -> f32 {
     let of = |(name, want): (&String, &Vec<f32>)| {
         let bytes = std::fs::read(run.folder.join(format!("{name}.out"))).unwrap();
@@ -141,7 +162,11 @@ fn models_have_the_logits_and_states_of_the_policies() {
     let folder = tempfile::tempdir().unwrap();
     let mut runs = vec![];
     let all = cases().into_iter().flat_map(|case| match case.name.starts_with("wide") {
-        true => vec![(of_codes(&case), Format::Int8), (case, Format::F32)],
+        true => vec![
+            (of_codes(&case), Format::Int8),
+            (stored(&case), Format::Stored),
+            (case, Format::F32),
+        ],
         false => vec![(case, Format::F32)],
     });
     for (case, format) in all {

@@ -88,7 +88,9 @@ fn policy(spec: &Spec, n: &mut Numbers, format: Format) -> Result<Policy> {
             (Format::F32 | Format::Stored, _) => {}
             (Format::Int8(_), [_, width]) => numbers.chunks_exact_mut(*width).for_each(to_int8),
             // Matrices that int8 stores in bf16 are included: those with few inputs, and those of each head.
-            (Format::Bf16 | Format::Int8(_) | Format::Int4(_), _) => Precision::Bf16.round(&mut numbers, &drawn),
+            (Format::Bf16 | Format::Int8(_) | Format::Int4(_), _) => {
+                Precision::Bf16.round(&mut numbers, &drawn)
+            }
         }
         weights.insert(name.clone(), Weight::from(tensor(numbers, weight.dims())?));
     }
