@@ -3,7 +3,7 @@ defmodule Mix.Tasks.Sconce.Bench do
   alias Sconce.Frame.Player
   alias Sconce.Trainer.Report
 
-  @formats [:f32, :bf16, :int8]
+  @formats [:f32, :bf16, :int8, :int4]
 
   @schema [
     corpus: [

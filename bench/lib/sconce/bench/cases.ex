@@ -116,7 +116,7 @@ defmodule Sconce.Bench.Cases do
 
   # Acting
 
-  @formats [:f32, :bf16, :int8]
+  @formats [:f32, :bf16, :int8, :int4]
   # Enough calls that about ten lie above the p99.9.
   @calls 10_000
   @windows 100
@@ -210,7 +210,8 @@ defmodule Sconce.Bench.Cases do
     Map.merge(counts, %{weights: policy.num_weights, read_bytes: Enum.sum(read)})
   end
 
-  # In int8, each row also has a scale of four bytes.
+  # In int8 each row has a scale of four bytes, and in int4 each 32 columns of a row.
+  defp bytes({rows, columns}, :int4), do: rows * (div(columns + 1, 2) + 4 * div(columns + 31, 32))
   defp bytes({rows, columns}, :int8), do: rows * (columns + 4)
   defp bytes({rows, columns}, :bf16), do: 2 * rows * columns
   defp bytes(shape, _format), do: 4 * Tuple.product(shape)

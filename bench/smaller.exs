@@ -1,0 +1,221 @@
+# What fewer bits cost and gain on real games:
+#
+#     SCONCE_REPLAYS=replays mix run smaller.exs | tee smaller.txt             # about ten minutes on two idle cores
+#     SCONCE_REPLAYS=replays mix run smaller.exs --steps 100 --hidden 64       # a short look
+#
+# A GRU with autoregressive heads imitates the games of the folder `train`, in 32-bit floats and with `quantise:`. Each
+# row is a policy, scored on every frame of `validation` with its memory carried: its NLL as a part of that of f32, the
+# share of the likeliest actions that change, the bytes of its checkpoint, and microseconds of a decision of a session.
+#
+# `nearest` rounds the weights of the f32 policy, `gptq` calibrates them on the training games, and `trained` learned its
+# weights on the grid. Decisions are those of a session, so that rounded inputs count too. `bits/group` without a group has
+# a scale per output.
+
+defmodule Smaller do
+  alias Sconce.{Compress, Corpus, Policy, Session, Trainer}
+
+  @switches [
+    steps: :integer,
+    hidden: :integer,
+    seed: :integer,
+    threads: :integer,
+    quantise: :boolean
+  ]
+  @rows [
+    {"int8 nearest", [bits: 8]},
+    {"int8 gptq", [bits: 8, calibration: true]},
+    {"int4/32 nearest", [bits: 4]},
+    {"int4/32 gptq", [bits: 4, calibration: true]},
+    {"int4/128 nearest", [bits: 4, group: 128]},
+    {"int4/128 gptq", [bits: 4, group: 128, calibration: true]}
+  ]
+  @columns [{"policy", 18}, {"NLL", 9}, {"of f32", 9}, {"session", 9}, {"changed %", 10}] ++
+             [{"KiB", 8}, {"us", 7}, {"of f32", 7}]
+
+  def main(args) do
+    {opts, []} = OptionParser.parse!(args, strict: @switches)
+    opts = Keyword.merge([steps: 500, hidden: 256, seed: 1, threads: 2, quantise: true], opts)
+    dir = Path.join(System.tmp_dir!(), "sconce-smaller-#{System.pid()}")
+
+    try do
+      [train, validation] = for part <- ~w(train validation), do: corpus!(part, dir)
+      runs = if opts[:quantise], do: [nil, :int8, :int4], else: [nil]
+      [plain | trained] = for how <- runs, do: {how, train!(how, train, validation, dir, opts)}
+      IO.puts(line(for {title, _width} <- @columns, do: title))
+      base = row("f32", elem(plain, 1), validation, nil, dir)
+
+      for {name, own} <- @rows do
+        {_how, policy} = plain
+        own = if own[:calibration], do: Keyword.put(own, :calibration, train), else: own
+        {:ok, small} = Compress.Policy.quantise(policy, own)
+        row(name, small.policy, validation, base, dir)
+      end
+
+      for {how, policy} <- trained, do: row("#{how} trained", policy, validation, base, dir)
+    after
+      File.rm_rf!(dir)
+    end
+  end
+
+  defp corpus!(part, dir) do
+    replays =
+      System.get_env("SCONCE_REPLAYS") || raise("SCONCE_REPLAYS names no folder of replays")
+
+    {:ok, _report} = Corpus.import(Path.join(replays, part), into: Path.join(dir, part))
+    {:ok, corpus} = Corpus.open(Path.join(dir, part))
+    corpus
+  end
+
+  defp train!(how, train, validation, dir, opts) do
+    out = Path.join(dir, "run-#{how}")
+
+    given = [
+      corpus: train,
+      validation: validation,
+      out: out,
+      backbone: :gru,
+      heads: :autoregressive,
+      hidden_size: opts[:hidden],
+      prior: true,
+      mirror: 0.5,
+      dropout: 0.3,
+      input_dropout: 0.3,
+      loss: :plain,
+      batch_size: 64,
+      window_size: 60,
+      learning_rate: 1.0e-3,
+      weight_decay: 0.01,
+      warmup_steps: 100,
+      lr_schedule: :cosine,
+      validation_mode: :carry,
+      evaluate: false,
+      steps: opts[:steps],
+      threads: opts[:threads],
+      seed: opts[:seed]
+    ]
+
+    given = if how, do: Keyword.put(given, :quantise, how), else: given
+    {:ok, run} = Trainer.start_link(given)
+    {:ok, report} = Trainer.await(run)
+    IO.puts("trained #{how || "f32"}: #{report.steps} steps, #{round(report.seconds)} s")
+    {:ok, policy} = Policy.load(Path.join(out, "last.safetensors"))
+    policy
+  end
+
+  # A row beside that of f32.
+  defp row(name, policy, validation, base, dir) do
+    path = Path.join(dir, "row.safetensors")
+    :ok = Policy.save(policy, path)
+    {:ok, %{policy: %{nll: nll}}} = Trainer.evaluate(path, validation, mode: :carry)
+    {:ok, session} = Session.open(policy, deterministic: true, logits: true, seed: 0)
+    base = base || %{nll: nll, played: nil, us: nil}
+    played = play(session, validation, base.played)
+    us = time(session, validation)
+    base_us = base.us || us
+    base_nll = (base.played && base.played.nll) || played.nll
+
+    IO.puts(
+      line([
+        name,
+        decimals(nll, 4),
+        decimals(nll / base.nll, 4),
+        decimals(played.nll / base_nll, 4),
+        if(base.played, do: decimals(100 * played.changed, 3), else: "-"),
+        to_string(div(File.stat!(path).size, 1024)),
+        decimals(us, 1),
+        decimals(us / base_us, 2)
+      ])
+    )
+
+    %{nll: nll, played: played, us: us}
+  end
+
+  # Plays the games and scores the recorded actions. The choices are the likeliest of f32.
+  defp play(session, validation, base) do
+    frames =
+      for game <- 0..(validation.info.games - 1)//1, player <- 0..1 do
+        :ok = Session.reset(session)
+        {:ok, recording} = Corpus.recording(validation, game, player)
+
+        for {frame, labels} <- recording do
+          {:ok, action} = Session.act(session, frame, choices: labels)
+
+          {likeliest(session.spec.heads, action.logits),
+           score(session.spec.heads, action.logits, labels)}
+        end
+      end
+
+    frames = Enum.concat(frames)
+    {likeliest, scores} = Enum.unzip(frames)
+    changed = base && Enum.count(Enum.zip(likeliest, base.likeliest), fn {a, b} -> a != b end)
+
+    %{
+      likeliest: likeliest,
+      nll: Enum.sum(scores) / length(scores),
+      changed: changed && changed / length(likeliest)
+    }
+  end
+
+  defp likeliest(heads, logits) do
+    for %{name: name, kind: kind} <- heads,
+        do: Sconce.Bench.Quantise.likeliest(kind, Map.fetch!(logits, name))
+  end
+
+  # The NLL of a recorded action, whose labels are those of the heads in their order.
+  defp score(heads, logits, labels) do
+    {scores, []} =
+      Enum.map_reduce(heads, labels, fn %{name: name, kind: kind}, labels ->
+        {own, labels} = Enum.split(labels, num_labels(kind))
+        {nll(kind, Map.fetch!(logits, name), own), labels}
+      end)
+
+    Enum.sum(scores)
+  end
+
+  defp num_labels({:bernoulli, n}), do: n
+  defp num_labels({:categorical, _n}), do: 1
+
+  defp nll({:bernoulli, _n}, logits, pressed) do
+    Enum.sum(
+      for {x, y} <- Enum.zip(logits, pressed),
+          do: :math.log(1 + :math.exp(if(y == 1, do: -x, else: x)))
+    )
+  end
+
+  defp nll({:categorical, _n}, logits, [choice]) do
+    most = Enum.max(logits)
+    sum = Enum.sum(for x <- logits, do: :math.exp(x - most))
+    :math.log(sum) + most - Enum.at(logits, choice)
+  end
+
+  # The median of the microseconds of decisions.
+  defp time(session, validation) do
+    {:ok, recording} = Corpus.recording(validation, 0, 0)
+    frames = recording |> Enum.take(2000) |> Enum.map(&elem(&1, 0))
+
+    times =
+      for frame <- frames do
+        began = :erlang.monotonic_time(:nanosecond)
+        {:ok, _action} = Session.act(session, frame)
+        (:erlang.monotonic_time(:nanosecond) - began) / 1000
+      end
+
+    Sconce.Figures.percentile(times, 50)
+  end
+
+  defp line(cells) do
+    pad = fn
+      {cell, {_title, width}}, 0 -> String.pad_trailing(cell, width)
+      {cell, {_title, width}}, _i -> String.pad_leading(cell, width)
+    end
+
+    cells
+    |> Enum.zip(@columns)
+    |> Enum.with_index()
+    |> Enum.map_join(" ", fn {cell, i} -> pad.(cell, i) end)
+  end
+
+  defp decimals(number, digits), do: :erlang.float_to_binary(number / 1, decimals: digits)
+end
+
+Smaller.main(System.argv())
