@@ -92,7 +92,7 @@ defmodule Sconce.Serving do
           max_batch: pos_integer,
           max_queue: pos_integer,
           workers: pos_integer,
-          weights: Session.weights(),
+          weights: Session.kept(),
           lane: :inline | :worker,
           path: :packed | :core,
           step_us: float
@@ -475,7 +475,7 @@ defmodule Sconce.Serving do
       max_batch: options[:max_batch],
       max_queue: options[:max_queue],
       workers: options[:workers],
-      weights: if(info.packed, do: options[:weights], else: :f32),
+      weights: Session.kept(info.encoding),
       lane: if(info.lane == "inline", do: :inline, else: :worker),
       path: if(info.packed, do: :packed, else: :core),
       step_us: info.step_us,

@@ -84,6 +84,8 @@ defmodule Sconce.Session do
   `:int4`.
   """
   @type weights :: :stored | :f32 | :bf16 | :int8 | :int4 | {:int8 | :int4, float}
+  @typedoc "Format that a packed policy took: the one with the fewest bits of its matrices."
+  @type kept :: :f32 | :bf16 | :int8 | :int4
   @typedoc "The frames that a decision remembers, see \"Modes\" above."
   @type mode :: :carry | :window | {:resync, pos_integer}
   @typedoc "A session; `info/1` explains the fields."
@@ -94,7 +96,7 @@ defmodule Sconce.Session do
           logits: boolean,
           mode: mode,
           path: :packed | :core,
-          weights: :f32 | :bf16 | :int8 | :int4,
+          weights: kept,
           lane: :inline | :worker | :serving,
           step_us: float,
           window_us: float,
@@ -199,7 +201,7 @@ defmodule Sconce.Session do
       logits: options[:logits],
       mode: options[:mode],
       path: path(info.path),
-      weights: weights(info.weights),
+      weights: kept(info.weights),
       # The lane of most decisions: the lane of windows only if every decision computes a window.
       lane: lane(if(options[:mode] == :window, do: info.window_lane, else: info.lane)),
       step_us: info.cost.step_us,
@@ -445,8 +447,8 @@ defmodule Sconce.Session do
     with {:ok, info} <- native(ref, :info, []) do
       {cost, info} = Map.pop!(info, :cost)
       lanes = lanes(session, info)
-      matrices = Enum.map(info.matrices, &%{&1 | weights: weights(&1.weights)})
-      packed = %{path: path(info.path), weights: weights(info.weights), matrices: matrices}
+      matrices = Enum.map(info.matrices, &%{&1 | weights: kept(&1.weights)})
+      packed = %{path: path(info.path), weights: kept(info.weights), matrices: matrices}
       ways = Map.merge(lanes, packed)
       {:ok, info |> Map.merge(cost) |> Map.merge(ways) |> Map.put(:mode, mode)}
     end
@@ -476,10 +478,13 @@ defmodule Sconce.Session do
   defp path("packed"), do: :packed
   defp path("core"), do: :core
 
-  defp weights("f32"), do: :f32
-  defp weights("bf16"), do: :bf16
-  defp weights("int8"), do: :int8
-  defp weights("int4"), do: :int4
+  @doc false
+  # The format of this native name.
+  @spec kept(String.t()) :: kept
+  def kept("f32"), do: :f32
+  def kept("bf16"), do: :bf16
+  def kept("int8"), do: :int8
+  def kept("int4"), do: :int4
 
   defp lane("inline"), do: :inline
   defp lane("worker"), do: :worker

@@ -73,7 +73,7 @@ defmodule Sconce.Session.Catalogue do
             default: :stored,
             doc:
               "Format of the matrices of a packed policy. `:stored` reads the codes of a policy that has them (see " <>
-                "`Sconce.Compress.policy/2`), and f32 otherwise. `:bf16`, `:int8` and `:int4` round matrices; reading " <>
+                "`Sconce.Compress.Policy`), and f32 otherwise. `:bf16`, `:int8` and `:int4` round matrices; reading " <>
                 "them takes about a half, a quarter and a sixth of the time. `{:int8, bound}` and `{:int4, bound}` " <>
                 "set the error bound of a matrix. A format that this CPU does not read faster is not taken."
           ],

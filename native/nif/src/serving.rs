@@ -4,10 +4,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
-use sconce_serve::Deadline;
 use sconce_serve::pass::Pass;
 use sconce_serve::serving::{self, Answer, GaveUp, Options, Report, Serving, Work};
 use sconce_serve::session::{self, Lane, Session};
+use sconce_serve::{Deadline, Encoding, Plan};
 use sconce_tensor::{Error, Result};
 
 use crate::border::{
@@ -467,6 +467,8 @@ struct Info {
     options: Options,
     /// Whether a plan makes the decisions.
     packed: bool,
+    /// The encoding that the plan took.
+    encoding: Encoding,
     step_us: f64,
 }
 
@@ -478,6 +480,7 @@ fn serving_info(env: Env, serving: Handle<ServingHandle>) -> Term {
         let model = server.model();
         let step_us = model.step_us()?;
         let options = Options { lane: Some(server.lane()), ..server.options() };
-        Ok(Data(Info { options, packed: model.plan().is_some(), step_us }))
+        let encoding = model.plan().map_or(Encoding::F32, Plan::encoding);
+        Ok(Data(Info { options, packed: model.plan().is_some(), encoding, step_us }))
     })
 }

@@ -12,6 +12,6 @@ pub mod worker;
 
 pub use model::Model;
 pub use sconce_nn::packed::Plan;
-pub use sconce_realtime::Format;
+pub use sconce_realtime::{Encoding, Format};
 pub use session::Session;
 pub use worker::{Deadline, Pool};
