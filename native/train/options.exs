@@ -362,6 +362,36 @@ options!(
       doc: "Parts of the policy whose weights never change, see below.",
       type: {:or, [{:list, {:or, [:string, :atom]}}, nil]}
     ],
+    quantise: [
+      optional: Format,
+      default: nil,
+      doc: "Trains matrices for integers of 8 or 4 bits: the weights that forward passes read are on a grid, see below. `nil`: f32.",
+      type: {:in, [nil, :int8, :int4]}
+    ],
+    quantise_group: [
+      optional: usize,
+      default: nil,
+      doc: "Columns of a row that share a scale with `:int4`; `nil` is 32.",
+      min: 1,
+      max: 65_536,
+      needs: [quantise: [:int4]]
+    ],
+    quantise_after: [
+      value: f64,
+      default: 0.2,
+      doc: "Share of the run before the weights begin to move to their grid.",
+      min: 0,
+      max: 1,
+      needs: [quantise: :given]
+    ],
+    quantise_ramp: [
+      value: f64,
+      default: 0.3,
+      doc: "Share of the run in which the weights move to their grid linearly.",
+      min: 0,
+      max: 1,
+      needs: [quantise: :given]
+    ],
     ema_decay: [
       optional: f64,
       default: nil,

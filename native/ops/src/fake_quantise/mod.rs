@@ -14,8 +14,8 @@ pub use self::codes::{Codes, Groups};
 use self::learned::Learned;
 use self::straight::Straight;
 use crate::form::Form;
-use crate::op;
-use crate::{Error, Result};
+use crate::simd::dispatch;
+use crate::{Error, Result, memory, op, pool};
 
 /// `y = step * clamp(round(x / step), lo - zero, hi - zero)` with the straight-through estimator (Bengio et al. 2013):
 /// the gradient of `x` is that of `y` where the rounded code is inside of the range, and 0 elsewhere.
@@ -82,6 +82,45 @@ pub fn first_steps(x: &[f32], codes: Codes, groups: Groups) -> Vec<f32> {
         if step > 0.0 { (step as f32).max(f32::MIN_POSITIVE) } else { 1.0 }
     };
     groups.of(x).map(step).collect()
+}
+
+/// The steps of the finest symmetric grids that contain their groups: `max|x| / hi`. The step of a group of zeros is 1, and
+/// so is one that would be below the normal numbers of f32, which cannot be divided without loss.
+pub fn finest_steps(x: &[f32], codes: Codes, groups: Groups) -> Vec<f32> {
+    let [rows, cols, _] = groups.sizes();
+    let mut steps = memory::zeros(groups.count());
+    let hi = codes.hi as f32;
+    pool::for_each_shard(
+        rows,
+        groups.shard(),
+        [(&mut steps[..], groups.per_row())],
+        |own, [steps]| {
+            let all = steps.iter_mut().zip(groups.of(&x[own.start * cols..own.end * cols]));
+            for (step, group) in all {
+                let mut largest = 0.0;
+                magnitude(group, &mut largest);
+                let finest = largest / hi;
+                *step = if finest >= f32::MIN_POSITIVE { finest } else { 1.0 };
+            }
+        },
+    );
+    steps
+}
+
+/// Partial maxima of a reduction.
+const LANES: usize = 16;
+
+dispatch! {
+    /// Writes the largest magnitude.
+    fn magnitude(x: &[f32], largest: &mut f32) {
+        let mut lanes = [0.0f32; LANES];
+        for x in x.chunks(LANES) {
+            for (lane, x) in lanes.iter_mut().zip(x) {
+                *lane = if x.abs() > *lane { x.abs() } else { *lane };
+            }
+        }
+        *largest = lanes.iter().fold(0.0, |most, lane| f32::max(most, *lane));
+    }
 }
 
 fn checked(x: &Tensor, step: &Tensor, beside: Option<&Tensor>, groups: Groups) -> Result<()> {

@@ -1,8 +1,9 @@
 //! Fake quantisation against golden data, its composed form, and its definition.
 
 use candle_core::{Device, Tensor, Var};
-use sconce_ops::fake_quantise::first_steps;
+use sconce_ops::fake_quantise::{finest_steps, first_steps};
 use sconce_ops::{Codes, Groups, fake_quantise, learned_step};
+use sconce_tensor::pool;
 
 use crate::common::composed::check;
 use crate::common::{Golden, apart, backward, noise, record, values, wide};
@@ -153,4 +154,21 @@ fn first_steps_of_zeros_are_one() {
     let got = first_steps(&[0.0, 0.0, 0.7, -0.7], codes, groups);
     assert_eq!(got[0], 1.0);
     assert!((f64::from(got[1]) - 1.4 / 7f64.sqrt()).abs() < 1e-6);
+}
+
+#[test]
+fn the_finest_steps_span_their_groups_on_any_number_of_threads() {
+    let (codes, groups) = (Codes::symmetric(4).unwrap(), Groups::new(2, 5, 3).unwrap());
+    let x = [0.5, -3.5, 1.0, 0.0, 0.0, 1e-38, -7e-40, 0.0, -7.0, 14.0];
+    assert_eq!(finest_steps(&x, codes, groups), [0.5, 1.0, 1.0, 2.0]);
+    let (rows, cols) = (300, 130);
+    let x = values(&noise(&[rows, cols], 3));
+    let groups = Groups::new(rows, cols, 32).unwrap();
+    let largest = |group: &[f32]| group.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    let want: Vec<f32> = groups.of(&x).map(|group| largest(group) / 7.0).collect();
+    for threads in [1, 3] {
+        pool::set_threads(threads).unwrap();
+        assert_eq!(finest_steps(&x, codes, groups), want);
+    }
+    pool::set_threads(pool::available()).unwrap();
 }

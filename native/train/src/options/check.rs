@@ -25,6 +25,7 @@ impl TrainOptions {
         let values = serde_json::to_value(self).map_err(|e| Error::corrupt("options", e))?;
         TABLE.check_meant(&values)?;
         self.optimiser()?;
+        self.quantisation().map_or(Ok(()), |own| own.check())?;
         self.loader().validate()
     }
 

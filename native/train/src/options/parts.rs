@@ -4,10 +4,11 @@ use sconce_data::LoaderOptions;
 use sconce_tensor::Result;
 
 use super::evaluate::{EvalOptions, Mode};
-use super::train::{LrSchedule, ScheduleOptions, TrainOptions};
+use super::train::{LrSchedule, OptimiserOptions, ScheduleOptions, TrainOptions};
 use crate::optimiser::OptimiserConfig;
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::unroll::Unroll;
+use crate::weights::quantise::Quantisation;
 
 impl TrainOptions {
     /// Number of batches over which the shares of a mix move from their first values to their last.
@@ -24,6 +25,14 @@ impl TrainOptions {
         config.set("nesterov", self.optimiser.nesterov.then_some(true), |c| &mut c.nesterov)?;
         let weight_decay = self.optimiser.weight_decay.unwrap_or(config.weight_decay);
         Ok(OptimiserConfig { weight_decay, ..config })
+    }
+
+    /// The quantisation of the weights, if the run has one.
+    pub(crate) fn quantisation(&self) -> Option<Quantisation> {
+        let OptimiserOptions { quantise_group: group, quantise_after: after, .. } = self.optimiser;
+        let ramp = self.optimiser.quantise_ramp;
+        let own = |format| Quantisation { format, group, after, ramp };
+        self.optimiser.quantise.map(own)
     }
 
     /// Returns the options to record, without `resume`.

@@ -13,6 +13,7 @@ use super::loss::{FocalHeads, PosWeight, Reduction};
 use super::table::TABLE;
 use crate::optimiser::Kind as Optimiser;
 use crate::option_group;
+use crate::weights::quantise::Format;
 use sconce_nn::head::Direction;
 
 /// Options of a run; names and meanings are those of `Sconce.Trainer`. Options are deserialized from their groups, from
@@ -63,7 +64,7 @@ macro_rules! options {
 }
 
 others!(Mode, Sampling, Optimiser, LrSchedule, Precision, Direction);
-others!(Reduction, PosWeight, FocalHeads);
+others!(Reduction, PosWeight, FocalHeads, Format);
 
 include!("../../options.exs");
 

@@ -168,6 +168,11 @@ impl<'s> Replicas<'s> {
         self.stepper().learned()
     }
 
+    /// Sets the share of the weight transforms that anneal, on all replicas.
+    pub(crate) fn anneal(&mut self, share: f64) -> Result<()> {
+        self.all.iter_mut().try_for_each(|replica| replica.stepper.anneal(share))
+    }
+
     /// Drops all gradients: the next batch is the first of an update.
     pub(crate) fn forget(&mut self) {
         self.all.iter_mut().for_each(|replica| replica.stepper.forget());

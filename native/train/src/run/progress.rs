@@ -51,6 +51,10 @@ pub(super) struct Progress {
     /// Learning rate that a callback set instead of the schedule.
     #[serde(default)]
     pub learning_rate: Option<f64>,
+    /// How far quantised weights are on the way to their grid, from 0 to 1. It never falls, so that a run that is
+    /// lengthened does not leave the grid.
+    #[serde(default)]
+    pub annealed: f64,
     /// Step of the last callback.
     #[serde(default)]
     pub asked: u64,
@@ -106,6 +110,7 @@ impl Progress {
             precision: options.precision_here(),
             loss_scale: None,
             learning_rate: None,
+            annealed: 0.0,
             asked: 0,
             history: vec![],
             options: options.begun(),

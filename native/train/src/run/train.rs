@@ -27,6 +27,7 @@ impl Run<'_> {
             if self.must_settle() {
                 self.settle()?;
             }
+            self.anneal()?;
             if self.cancel.load(Ordering::Relaxed) {
                 self.save(None)?;
                 return Ok(Stopped::Stopped);
@@ -142,6 +143,18 @@ impl Run<'_> {
             None => self.replicas.learn(loaded, update, draw, alone).map(Some),
         };
         Ok(FromBatch { part: self.room.watch(learn)?, frames })
+    }
+
+    /// Moves quantised weights on toward their grid. The patience of the run begins when they are there.
+    fn anneal(&mut self) -> Result<()> {
+        let Some(quantisation) = self.options.quantisation() else { return Ok(()) };
+        let steps = self.progress.step as f64 / self.schedule.total_steps.max(1) as f64;
+        let annealed = quantisation.annealed(steps.max(self.spent()));
+        if self.progress.annealed < 1.0 {
+            self.progress.without_better = 0;
+        }
+        self.progress.annealed = self.progress.annealed.max(annealed);
+        self.replicas.anneal(self.progress.annealed)
     }
 
     pub(super) fn learning_rate(&self) -> f64 {

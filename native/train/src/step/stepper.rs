@@ -1,5 +1,6 @@
 //! A policy that learns, with its optimiser and its objectives.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,7 +10,7 @@ use sconce_nn::Policy;
 use sconce_nn::backbone::State;
 use sconce_nn::checkpoint::{self, Snapshot};
 use sconce_ops::weights::{Weight, Weights};
-use sconce_tensor::{Precision, Result, tensor};
+use sconce_tensor::{Precision, Result, Tensor, tensor};
 use serde_json::Value;
 
 use super::metrics::{Learned, StepMetrics};
@@ -21,7 +22,7 @@ use crate::objective::imitation::{Imitation, LossOptions};
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter};
 use crate::stop::{NEVER, go_on};
 use crate::unroll::Unroll;
-use crate::weights::{Masters, WeightTransforms};
+use crate::weights::{Coded, Masters, WHOLE, WeightTransforms};
 
 /// A policy that learns, its optimiser and its objectives.
 pub struct Stepper<'s> {
@@ -178,8 +179,7 @@ impl<'s> Stepper<'s> {
         if self.masters.is_empty() {
             return self.policy.snapshot(notes, moments);
         }
-        let weights = self.masters.over(self.policy.weights());
-        Policy::from_weights(self.policy.spec(), weights)?.snapshot(notes, moments)
+        Policy::from_weights(self.policy.spec(), self.learned_weights())?.snapshot(notes, moments)
     }
 
     /// The weights that learn.
@@ -187,17 +187,48 @@ impl<'s> Stepper<'s> {
         &self.learning
     }
 
-    /// The policy to play and to validate. Its weights are the averages, if these are kept. It has no autograd, which
-    /// would keep the graph of a whole game although there is no backward pass.
+    /// Sets the share of the transforms that [anneal](crate::weights::WeightTransform::anneals) in the weights that
+    /// forward passes read. It is 1 at first.
+    pub fn anneal(&mut self, share: f64) -> Result<()> {
+        self.masters.anneal(&self.learning, &self.transforms, share)
+    }
+
+    /// The weights of the policy; transformed weights are in their learned form.
+    pub fn learned_weights(&self) -> Weights {
+        self.masters.over(self.policy.weights())
+    }
+
+    /// The policy to play and to validate. Its weights are the averages, if these are kept, and all transforms apply as a
+    /// whole. It has no autograd, which would keep the graph of a whole game although there is no backward pass.
     pub fn averaged(&self) -> Result<Policy> {
         let mut weights = self.policy.weights().clone();
-        if let Some(averages) = self.optimiser.averages()? {
-            for ((name, weight), average) in self.learning.iter().zip(averages) {
-                let average = tensor::beside(weight, average.into_owned(), weight.dims())?;
-                weights.insert(name.clone(), self.transforms.forward(name, &average)?.into());
-            }
+        for (name, weight) in self.to_play()? {
+            let played = self.transforms.forward(&name, &weight, WHOLE)?;
+            weights.insert(name, played.into());
         }
         Policy::from_weights(self.policy.spec(), weights)
+    }
+
+    /// The codes of the weights of [`averaged`](Self::averaged) that a transform gives as integers, by name.
+    pub fn coded(&self) -> Result<BTreeMap<String, Coded>> {
+        let mut all = BTreeMap::new();
+        for (name, weight) in self.to_play()? {
+            if let Some(coded) = self.transforms.coded(&name, &weight)? {
+                all.insert(name, coded);
+            }
+        }
+        Ok(all)
+    }
+
+    /// The weights to play that differ from those that learn: averages, or learned values, before any transform.
+    fn to_play(&self) -> Result<BTreeMap<String, Tensor>> {
+        let Some(averages) = self.optimiser.averages()? else {
+            return Ok(self.masters.learned().clone());
+        };
+        let averages = self.learning.iter().zip(averages).map(|((name, weight), average)| {
+            Ok((name.clone(), tensor::beside(weight, average.into_owned(), weight.dims())?))
+        });
+        averages.collect()
     }
 
     /// Runs step `step` of a run, counted from 0. A weight that no gradient reaches is an error that names the weight,

@@ -3,6 +3,7 @@
 use sconce_tensor::{Error, Result};
 
 use super::{Setup, WeightTransform};
+use crate::options::TrainOptions;
 
 /// Frozen parts: all weights whose names begin with these.
 struct Freeze(Vec<String>);
@@ -27,6 +28,11 @@ pub(super) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn WeightTransform>>> 
         return Err(Error::mismatch("freeze", "something left to learn", parts.join(", ")));
     }
     Ok((!parts.is_empty()).then(|| Box::new(frozen) as _))
+}
+
+/// Whether the options freeze the weight of this name.
+pub(super) fn is_frozen(options: &TrainOptions, name: &str) -> bool {
+    options.optimiser.freeze.iter().any(|part| is_under(name, part))
 }
 
 impl WeightTransform for Freeze {

@@ -2,15 +2,26 @@
 //!
 //! To add a transform, add a file here and a line to [`TABLE`]. A transformed weight is kept twice: as it is learned,
 //! for a run to resume from; and as forward passes read it, for validation, the best checkpoint and play.
+//!
+//! A transform that [anneals](WeightTransform::anneals) is blended in while a run learns: with a share from 0 to 1, which
+//! the run raises, forward passes read `w + share * (transformed - w)`. Validations and the best checkpoint of imitation
+//! always have the whole transform, so a policy from before the end of the annealing competes with later ones by the
+//! form in which it is played.
 
+mod coded;
 mod freeze;
+mod masters;
+pub mod quantise;
 
-use std::collections::BTreeMap;
+use sconce_ops::weights::Weights;
+use sconce_tensor::{Result, Tensor};
 
-use sconce_ops::weights::{Weight, Weights};
-use sconce_tensor::{Error, Result, Tensor};
-
+pub use self::coded::Coded;
+pub(crate) use self::masters::Masters;
 use crate::options::TrainOptions;
+
+/// The share of a transform that is not annealed, or no longer.
+pub(crate) const WHOLE: f64 = 1.0;
 
 /// Inputs from which the transforms of a run are made.
 pub(crate) struct Setup<'a> {
@@ -29,6 +40,11 @@ pub trait WeightTransform: Send + Sync {
         true
     }
 
+    /// Whether a run blends the transform in, instead of applying it from its first step on.
+    fn anneals(&self) -> bool {
+        false
+    }
+
     /// Returns the weight that forward passes read, of the same shape and on the same device.
     fn forward(&self, weight: &Tensor) -> Result<Tensor> {
         Ok(weight.clone())
@@ -39,13 +55,19 @@ pub trait WeightTransform: Send + Sync {
         let _ = weight;
         Ok(gradient)
     }
+
+    /// The codes of the transformed weight, if the transform gives it as integers.
+    fn coded(&self, weight: &Tensor) -> Result<Option<Coded>> {
+        let _ = weight;
+        Ok(None)
+    }
 }
 
 /// Makes a transform, if the options of the run ask for it.
 type Make = fn(&Setup<'_>) -> Result<Option<Box<dyn WeightTransform>>>;
 
 /// All transforms, in the order in which they are applied.
-const TABLE: &[Make] = &[freeze::of];
+const TABLE: &[Make] = &[freeze::of, quantise::of];
 
 /// The transforms of a run.
 #[derive(Default)]
@@ -75,95 +97,57 @@ impl WeightTransforms {
         self.covering(name).all(WeightTransform::learns)
     }
 
-    /// The weight that forward passes read.
-    pub(crate) fn forward(&self, name: &str, weight: &Tensor) -> Result<Tensor> {
-        self.covering(name).try_fold(weight.clone(), |weight, transform| transform.forward(&weight))
+    /// The weight that forward passes read, with this share of the transforms that anneal.
+    pub(crate) fn forward(&self, name: &str, weight: &Tensor, share: f64) -> Result<Tensor> {
+        let mut all = self.covering(name);
+        all.try_fold(weight.clone(), |weight, transform| forward(transform, &weight, share))
     }
 
     /// Maps the gradient at the transformed weight to the gradient at the learned weight.
-    fn backward(&self, name: &str, weight: &Tensor, gradient: Tensor) -> Result<Tensor> {
-        let mut inputs = vec![(weight.clone(), None)];
-        for transform in self.covering(name) {
-            if let Some((weight, of)) = inputs.last_mut() {
-                *of = Some(transform);
-                let next = transform.forward(weight)?;
-                inputs.push((next, None));
+    fn backward(
+        &self,
+        name: &str,
+        weight: &Tensor,
+        gradient: Tensor,
+        share: f64,
+    ) -> Result<Tensor> {
+        let all: Vec<_> = self.covering(name).collect();
+        let (mut input, mut inputs) = (weight.clone(), vec![]);
+        for (i, transform) in all.iter().enumerate() {
+            inputs.push(input.clone());
+            // Nothing reads the output of the last one here.
+            if i + 1 < all.len() {
+                input = forward(*transform, &input, share)?;
             }
         }
-        let passed = inputs.iter().rev().filter_map(|(weight, of)| Some((weight, (*of)?)));
-        passed.into_iter().try_fold(gradient, |gradient, (weight, transform)| {
-            transform.backward(weight, gradient)
+        let mut passed = all.iter().zip(&inputs).rev();
+        passed.try_fold(gradient, |gradient, (transform, input)| {
+            let through = transform.backward(input, gradient.clone())?;
+            blend(*transform, gradient, through, share)
         })
+    }
+
+    /// The codes of a weight that is transformed as a whole; `None` unless its last transform gives codes.
+    pub(crate) fn coded(&self, name: &str, weight: &Tensor) -> Result<Option<Coded>> {
+        let mut all: Vec<_> = self.covering(name).collect();
+        let Some(last) = all.pop() else { return Ok(None) };
+        let input =
+            all.iter().try_fold(weight.clone(), |weight, of| forward(*of, &weight, WHOLE))?;
+        last.coded(&input)
     }
 }
 
-/// Master weights: transformed weights as they are learned.
-#[derive(Default)]
-pub(crate) struct Masters(BTreeMap<String, Tensor>);
-
-impl Masters {
-    /// Copies the `learning` weights that are transformed, and replaces them by their transformed values.
-    pub(crate) fn new(learning: &Weights, transforms: &WeightTransforms) -> Result<Self> {
-        let mut own = BTreeMap::new();
-        for (name, weight) in learning {
-            if transforms.covering(name).next().is_some() {
-                own.insert(name.clone(), weight.copy()?.detach());
-            }
-        }
-        let masters = Masters(own);
-        masters.show(learning, transforms)?;
-        Ok(masters)
+fn forward(transform: &dyn WeightTransform, weight: &Tensor, share: f64) -> Result<Tensor> {
+    if transform.anneals() && share <= 0.0 {
+        return Ok(weight.clone());
     }
+    blend(transform, weight.clone(), transform.forward(weight)?, share)
+}
 
-    /// Whether no weight is transformed.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The weights of a policy; transformed weights are replaced by their learned values.
-    pub(crate) fn over(&self, weights: &Weights) -> Weights {
-        let own = self.0.iter().map(|(name, weight)| (name.clone(), weight.clone().into()));
-        let mut weights = weights.clone();
-        weights.extend(own);
-        weights
-    }
-
-    /// Before an update: restores the learned values of transformed weights, with the gradients at these values.
-    pub(crate) fn reveal(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
-        for (weight, (name, own)) in self.among(learning) {
-            let shown = weight.flat_gradient()?.reshape(own.dims())?;
-            let gradient = transforms.backward(name, own, shown)?;
-            weight.set_gradient(&gradient.flatten_all()?)?;
-            weight.slice_set(own, 0, 0)?;
-        }
-        Ok(())
-    }
-
-    /// After an update: keeps the learned values, and replaces the weights by their transformed values.
-    pub(crate) fn take(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
-        for (weight, (_, own)) in self.among(learning) {
-            own.slice_set(&weight.detach(), 0, 0)?;
-        }
-        self.show(learning, transforms)
-    }
-
-    /// Replaces the weights by their transformed values.
-    pub(crate) fn show(&self, learning: &Weights, transforms: &WeightTransforms) -> Result<()> {
-        for (weight, (name, own)) in self.among(learning) {
-            let shown = transforms.forward(name, own)?;
-            if shown.dims() != own.dims() {
-                let (expected, got) = (format!("{:?}", own.dims()), format!("{:?}", shown.dims()));
-                return Err(Error::mismatch(format!("transformed weight {name}"), expected, got));
-            }
-            weight.slice_set(&shown.contiguous()?, 0, 0)?;
-        }
-        Ok(())
-    }
-
-    fn among<'a>(
-        &'a self,
-        learning: &'a Weights,
-    ) -> impl Iterator<Item = (&'a Weight, (&'a String, &'a Tensor))> {
-        self.0.iter().filter_map(|own| Some((learning.get(own.0)?, own)))
+/// `from + share * (to - from)` for a transform that anneals, else `to`. At a share of 1 it has the bits of `to`.
+fn blend(transform: &dyn WeightTransform, from: Tensor, to: Tensor, share: f64) -> Result<Tensor> {
+    match transform.anneals() && share < WHOLE {
+        true => Ok((&from + ((to - &from)? * share)?)?),
+        false => Ok(to),
     }
 }

@@ -1,0 +1,200 @@
+//! Quantisation-aware training: forward passes read matrices on a grid of integers.
+//!
+//! The grid of a group of weights is `scale * code`, where the codes are whole numbers from `-hi` to `hi` and
+//! `scale = max|w| / hi`.
+//!
+//! | format | `hi` | a group |
+//! |---|---|---|
+//! | int8 | 127 | a row |
+//! | int4 | 7 | 32 consecutive columns of a row, or as many as given |
+//!
+//! Rounding is half to even, and a group of zeros has scale 1. The gradient is that of the straight-through estimator
+//! (Bengio et al. 2013): a grid contains all weights of its group, so the gradient at a weight is the one at its rounded
+//! value.
+//!
+//! Matrices have rank 2 and at least [`LEAST_INPUTS`] inputs, and are named `weight`, or as the matrices of PyTorch's
+//! recurrent layers. Embedding tables and critics stay in f32: the first are read by row, and the second are not played.
+//! So do norms, biases, convolutions, and matrices of other names, such as the decay rates of state-space models.
+
+use std::collections::BTreeSet;
+
+use sconce_ops::fake_quantise::finest_steps;
+use sconce_ops::weights::Weights;
+use sconce_ops::{Codes, Groups, fake_quantise};
+use sconce_tensor::tensor::{tensor, to_vec, with};
+use sconce_tensor::{Error, Result, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::{Coded, Setup, WeightTransform, freeze};
+
+/// Fewest inputs of a matrix that is quantised. The scales of a smaller one would take much of its memory.
+pub const LEAST_INPUTS: usize = 32;
+
+/// Columns of a group of int4, unless others are given.
+const GROUP: usize = 32;
+
+/// Integers of a grid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// 8 bits, with a scale for each row.
+    Int8,
+    /// 4 bits, with a scale for each group of columns of a row.
+    Int4,
+}
+
+impl Format {
+    /// Bits of a code.
+    pub fn bits(self) -> u32 {
+        match self {
+            Format::Int8 => 8,
+            Format::Int4 => 4,
+        }
+    }
+}
+
+/// Quantisation of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Quantisation {
+    /// The integers.
+    pub format: Format,
+    /// Columns of a group of int4; `None` is 32.
+    pub group: Option<usize>,
+    /// Share of the run before the weights begin to move to their grid.
+    pub after: f64,
+    /// Share of the run in which they move there.
+    pub ramp: f64,
+}
+
+impl Quantisation {
+    /// Refuses weights that would not be on their grid at the end of the run.
+    ///
+    /// # Errors
+    /// `OutOfRange` for the ramp.
+    pub fn check(&self) -> Result<()> {
+        let most = 1.0 - self.after;
+        // Rounding errors of decimal fractions are far below this.
+        match self.ramp <= most + 1e-9 {
+            true => Ok(()),
+            false => Err(Error::out_of_range("quantise_ramp", self.ramp, 0.0, most)),
+        }
+    }
+
+    /// How far weights are on the way to their grid when the share `done` of the run has passed: from 0 to 1.
+    pub fn annealed(&self, done: f64) -> f64 {
+        if done >= (self.after + self.ramp).min(1.0) {
+            return 1.0;
+        }
+        ((done - self.after) / self.ramp).clamp(0.0, 1.0)
+    }
+
+    /// The transform of the weights that `learns` selects.
+    ///
+    /// # Errors
+    /// `Mismatch` if none of them is a matrix that is quantised, `Unavailable` on a card.
+    pub fn transform(
+        &self,
+        weights: &Weights,
+        learns: impl Fn(&str) -> bool,
+    ) -> Result<Box<dyn WeightTransform>> {
+        if !weights.values().all(|weight| weight.device().is_cpu()) {
+            return Err(Error::Unavailable {
+                what: "quantise on a card".into(),
+                reason: "weights are quantised on a CPU only (to mend it: device: :cpu)".into(),
+            });
+        }
+        let matrices =
+            weights.iter().filter(|(name, weight)| is_matrix(name, weight.dims()) && learns(name));
+        let names: BTreeSet<String> = matrices.map(|(name, _)| name.clone()).collect();
+        if names.is_empty() {
+            let expected = format!("a matrix with {LEAST_INPUTS} inputs or more that learns");
+            return Err(Error::mismatch("quantise", expected, "a policy without one"));
+        }
+        Ok(Box::new(Quantise { format: self.format, group: self.group.unwrap_or(GROUP), names }))
+    }
+}
+
+/// Whether a weight is a matrix that is quantised.
+fn is_matrix(name: &str, dims: &[usize]) -> bool {
+    let (first, last) = (name.split('.').next(), name.rsplit('.').next());
+    let stays = first.is_some_and(|part| part.ends_with("_embedding") || part == "critic");
+    let named = last.is_some_and(|last| {
+        last == "weight" || last.starts_with("weight_ih_") || last.starts_with("weight_hh_")
+    });
+    named && !stays && matches!(dims, [_, inputs] if *inputs >= LEAST_INPUTS)
+}
+
+/// Matrices on their grid.
+struct Quantise {
+    format: Format,
+    group: usize,
+    /// Names of the matrices.
+    names: BTreeSet<String>,
+}
+
+/// The transform of a run, if its options ask for it.
+///
+/// # Errors
+/// Those of [`Quantisation::transform`].
+pub(super) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn WeightTransform>>> {
+    let learns = |name: &str| !freeze::is_frozen(setup.options, name);
+    let quantisation = setup.options.quantisation();
+    quantisation.map(|own| own.transform(setup.weights, learns)).transpose()
+}
+
+impl Quantise {
+    /// The groups of a matrix, and their range of codes.
+    fn grid(&self, weight: &Tensor) -> Result<(Groups, Codes)> {
+        let (rows, cols) = weight.dims2()?;
+        let groups = match self.format {
+            Format::Int8 => Groups::rows(rows, cols)?,
+            Format::Int4 => Groups::new(rows, cols, self.group)?,
+        };
+        Ok((groups, Codes::symmetric(self.format.bits())?))
+    }
+
+    fn scales(weight: &Tensor, groups: Groups, codes: Codes) -> Result<Vec<f32>> {
+        let scales = with(weight, |w| Ok(finest_steps(w, codes, groups)))?;
+        match scales.iter().find(|scale| !scale.is_finite()) {
+            None => Ok(scales),
+            Some(scale) => {
+                let (what, value) = ("scale of quantised weights".into(), f64::from(*scale));
+                Err(Error::NonFinite { what, value })
+            }
+        }
+    }
+}
+
+impl WeightTransform for Quantise {
+    fn covers(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    fn anneals(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, weight: &Tensor) -> Result<Tensor> {
+        let (groups, codes) = self.grid(weight)?;
+        let scales = Quantise::scales(weight, groups, codes)?;
+        let scales = tensor(scales, groups.count())?;
+        // A small negative weight is rounded to -0. The sum with 0 is the 0 that its code stands for.
+        Ok((fake_quantise(weight, &scales, None, codes, groups)? + 0.0)?)
+    }
+
+    fn coded(&self, weight: &Tensor) -> Result<Option<Coded>> {
+        let (groups, codes) = self.grid(weight)?;
+        let scales = Quantise::scales(weight, groups, codes)?;
+        let ([outputs, inputs, group], range) =
+            (groups.sizes(), [codes.lo as f32, codes.hi as f32]);
+        let values = to_vec(weight)?;
+        let code =
+            |w: &f32, scale: f32| (w / scale).round_ties_even().clamp(range[0], range[1]) as i8;
+        let of_group = |(group, scale): (&[f32], &f32)| {
+            group.iter().map(|w| code(w, *scale)).collect::<Vec<_>>()
+        };
+        let codes = groups.of(&values).zip(&scales).flat_map(of_group).collect();
+        let bits = self.format.bits();
+        Ok(Some(Coded { bits, outputs, inputs, group, codes, scales }))
+    }
+}
