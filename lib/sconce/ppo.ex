@@ -78,8 +78,19 @@ defmodule Sconce.PPO do
   copied from it. The random numbers are those of the CPU, so a run gives the same weights up to rounding errors, and it
   resumes on either device. A card has the native environments with all their options, policies without memory, and
   independent heads. Anything else is an error of kind `:unavailable` that names it: modules and live games, leagues,
-  teachers, `:normalise_observations`, `:normalise_rewards`, policies with memory, autoregressive heads. So far this has
+  teachers, `:normalise_observations`, `:normalise_rewards`, `:quantise`, policies with memory, autoregressive heads. So far this has
   run on an emulated card only, and its speed is unknown.
+
+  ## Fewer bits
+
+      Sconce.PPO.start_link(env: :cart_pole, out: "run", quantise: :int8)
+
+  With `quantise: :int8` or `:int4` the policy learns weights that lose nothing when they are stored in 8 or 4 bits:
+  rollouts and updates read its matrices on a grid of integers, with a scale for each row (`:int8`) or for each
+  `:quantise_group` columns of a row (`:int4`). The weights move to the grid linearly in the share `:quantise_ramp` of the
+  run that follows the share `:quantise_after`. When they are there, the mean return and the best policy begin anew. Until
+  then `best.safetensors` has weights that are not on the grid, and `:target_return` does not end the run. Critics stay in
+  f32. The guide [Smaller policies](smaller.livemd) describes the grid.
 
   ## Overlap
 

@@ -229,6 +229,36 @@ options!(
       doc: "Largest norm of the gradient; longer ones are shortened to it.",
       above: 0,
       max: 1_000_000
+    ],
+    quantise: [
+      optional: Format,
+      default: nil,
+      doc: "Trains matrices for integers of 8 or 4 bits: the weights that play and learn are on a grid, see above. `nil`: f32.",
+      type: {:or, [{:in, [:int8, :int4]}, nil]}
+    ],
+    quantise_group: [
+      optional: usize,
+      default: nil,
+      doc: "Columns of a row that share a scale with `:int4`; `nil` is 32.",
+      min: 1,
+      max: 65_536,
+      needs: [quantise: [:int4]]
+    ],
+    quantise_after: [
+      value: f64,
+      default: 0.2,
+      doc: "Share of the run before the weights begin to move to their grid.",
+      min: 0,
+      max: 1,
+      needs: [quantise: :given]
+    ],
+    quantise_ramp: [
+      value: f64,
+      default: 0.3,
+      doc: "Share of the run in which the weights move to their grid linearly.",
+      min: 0,
+      max: 1,
+      needs: [quantise: :given]
     ]
   ],
   schedule: [

@@ -366,7 +366,7 @@ options!(
       optional: Format,
       default: nil,
       doc: "Trains matrices for integers of 8 or 4 bits: the weights that forward passes read are on a grid, see below. `nil`: f32.",
-      type: {:in, [nil, :int8, :int4]}
+      type: {:or, [{:in, [:int8, :int4]}, nil]}
     ],
     quantise_group: [
       optional: usize,

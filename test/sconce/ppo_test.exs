@@ -44,6 +44,22 @@ defmodule Sconce.PPOTest do
     assert report.spec.critic == :separate
   end
 
+  test "a run learns weights for few bits, and refuses what cannot be quantised", %{tmp_dir: out} do
+    wide = Keyword.merge(@small, env: :cart_pole, hidden_sizes: [32, 32])
+    run = run!([out: out, quantise: :int4, quantise_group: 16] ++ wide)
+    assert {:ok, %{updates: 3, options: %{quantise: "int4"}}} = PPO.await(run)
+    assert {:ok, %{updates: 6}} = PPO.await(run!(resume: true, out: out, steps: 192))
+    changed = run!(resume: true, out: out, quantise: :int8)
+    assert {:error, %Error{kind: :mismatch}} = PPO.await(changed)
+    small = run!([env: :cart_pole, out: out <> "/small", quantise: :int8] ++ @small)
+    assert {:error, %Error{kind: :mismatch} = error} = PPO.await(small)
+    assert Exception.message(error) =~ "quantise: expected a matrix with 32 inputs"
+
+    assert_raise ArgumentError, ~r/:quantise_group/, fn ->
+      PPO.start_link([out: out <> "/none", quantise: :int4, quantise_group: 0] ++ wide)
+    end
+  end
+
   @league [env: :duel, time_limit: 20, steps: 400, snapshot_every: 1, past_selves: 2]
 
   test "a league reports the results against its members and keeps its past selves", %{

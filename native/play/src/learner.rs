@@ -103,7 +103,10 @@ impl Learner {
     /// `Mismatch` for heads without a value; `Unavailable` for heads without kernels, on a card.
     pub fn new(policy: &Policy, options: &PpoOptions, teacher: Option<Taught>) -> Result<Self> {
         let clipped = Clipped::new(&policy.spec().heads, options.terms(0.0))?;
+        let quantisation = options.quantisation();
         let stepper = || {
+            let transform = quantisation.map(|own| own.transform(policy.weights(), |_| true));
+            let transforms = WeightTransforms::new(transform.transpose()?.into_iter().collect());
             let mut all: Vec<Box<dyn Objective>> = vec![clipped.copy_on(policy.device())?];
             if let Some(teacher) = &teacher {
                 all.push(Box::new(teacher.objective(&policy.spec().heads)?));
@@ -111,7 +114,7 @@ impl Learner {
             Stepper::new(
                 policy,
                 Objectives::new(all),
-                WeightTransforms::default(),
+                transforms,
                 options.adam(),
                 options.optimiser.max_grad_norm,
                 options.machine.seed,
@@ -156,6 +159,11 @@ impl Learner {
     /// Whether the policy or its teacher has a memory, so that it learns from whole sequences.
     pub fn remembers(&self) -> bool {
         self.remembers
+    }
+
+    /// Sets the share of the quantisation in the weights that play and learn.
+    pub(crate) fn anneal(&mut self, share: f64) -> Result<()> {
+        self.steppers.iter_mut().try_for_each(|stepper| stepper.anneal(share))
     }
 
     /// Restores the moments of an earlier run after `updates` updates.

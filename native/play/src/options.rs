@@ -8,6 +8,7 @@ use sconce_tensor::{Error, Result};
 use sconce_train::optimiser::{Kind, OptimiserConfig};
 use sconce_train::option_group;
 use sconce_train::options::{Number, Row, Table};
+use sconce_train::weights::quantise::{Format, Quantisation};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -137,6 +138,7 @@ impl PpoOptions {
         self.machine.check()?;
         let values = serde_json::to_value(self).map_err(|e| Error::corrupt("options", e))?;
         TABLE.check_meant(&values)?;
+        self.quantisation().map_or(Ok(()), |own| own.check())?;
         self.check_league()?;
         let rollout = self.rollout_frames();
         if self.ppo.minibatches as u64 > rollout {
@@ -257,6 +259,13 @@ impl PpoOptions {
     /// The optimiser: Adam.
     pub(crate) fn adam(&self) -> OptimiserConfig {
         OptimiserConfig { eps: Some(self.optimiser.eps), ..OptimiserConfig::new(Kind::Adam) }
+    }
+
+    /// The quantisation of the weights, if the run has one.
+    pub(crate) fn quantisation(&self) -> Option<Quantisation> {
+        let OptimiserOptions { quantise_group: group, quantise_after: after, .. } = self.optimiser;
+        let ramp = self.optimiser.quantise_ramp;
+        self.optimiser.quantise.map(|format| Quantisation { format, group, after, ramp })
     }
 
     /// Weights and bounds of the loss when the share `done` of the run has passed.

@@ -43,7 +43,7 @@ const ONE: &str = "a step of one window at a time";
 /// Bytes, grouped by their owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Owners {
-    /// The weights.
+    /// The weights, twice if they are quantised.
     pub weights: u64,
     /// Gradients of the weights.
     pub gradients: u64,
@@ -243,8 +243,10 @@ impl Memory {
             let average = if options.optimiser.ema_decay.is_some() { weights } else { 0 };
             let state = weights + moments.sum::<u64>();
             let batches = Batches::new(probe.spec, options);
+            // Quantised weights are kept twice: as they learn, and as forward passes read them.
+            let shown = if options.optimiser.quantise.is_some() { weights } else { 0 };
             let owners = Owners {
-                weights,
+                weights: weights + shown,
                 gradients: weights,
                 moments: state - weights - average,
                 average,

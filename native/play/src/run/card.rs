@@ -23,6 +23,7 @@ pub(super) fn check(task: Task<'_>, options: &PpoOptions, policy: &Policy) -> Re
         ("overlap", rollout.overlap),
         ("normalise_observations", rollout.normalise_observations),
         ("normalise_rewards", rollout.normalise_rewards),
+        ("quantise", options.optimiser.quantise.is_some()),
         ("a policy with memory", !policy.zero_state(1)?.0.is_empty()),
         ("an embedding", *embedding != Embedding::vector(embedding.raw_width())),
     ];
@@ -81,6 +82,7 @@ mod tests {
             (&mlp, json!({"normalise_observations": true}), Some("normalise_observations")),
             (&mlp, json!({"normalise_rewards": true}), Some("normalise_rewards")),
             (&mlp, json!({"teacher": "a"}), Some("teacher")),
+            (&mlp, json!({"quantise": "int8"}), Some("quantise")),
             (&mlp, json!({"past_selves": 3}), Some("past_selves")),
         ] {
             let spec = spec(backbone.clone());

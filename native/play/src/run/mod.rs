@@ -4,6 +4,7 @@
 //! bits of the uninterrupted run.
 
 mod ahead;
+mod anneal;
 mod card;
 mod first;
 mod games;
@@ -255,6 +256,7 @@ impl<'a> Run<'a> {
 
     fn learn(&mut self) -> Result<Stopped> {
         loop {
+            self.anneal()?;
             if self.cancel.load(Ordering::Relaxed) {
                 return Ok(Stopped::Stopped);
             }
@@ -276,12 +278,6 @@ impl<'a> Run<'a> {
                 self.save()?;
             }
         }
-    }
-
-    fn target_is_reached(&self) -> bool {
-        let mean = self.progress.mean_return();
-        let enough = self.progress.recent.len() == progress::RECENT;
-        enough && self.options.schedule.target_return.zip(mean).is_some_and(|(t, mean)| mean >= t)
     }
 
     /// Seconds that the run may take.
@@ -391,6 +387,7 @@ impl<'a> Run<'a> {
         progress.updates += 1;
         progress.steps = rollout.steps;
         progress.seconds = self.clock.seconds();
+        progress.renew(rollout.update);
         progress.count(&rollout.episodes, rollout.others);
         let point = Point {
             updates: progress.updates,

@@ -27,6 +27,15 @@ pub struct Progress {
     pub best: Option<(f64, u64)>,
     /// Whether the best mean is one of 100 episodes.
     pub best_is_full: bool,
+    /// How far quantised weights are on the way to their grid, from 0 to 1. It never falls.
+    #[serde(default)]
+    pub annealed: f64,
+    /// Updates before quantised weights were on their grid; `None` before.
+    #[serde(default)]
+    pub quantised_from: Option<u64>,
+    /// Whether the recent episodes are those of quantised weights.
+    #[serde(default)]
+    pub quantised: bool,
     /// The learning curve.
     pub history: Vec<Point>,
     /// Updates whose means are not in the curve yet.

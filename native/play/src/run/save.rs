@@ -246,6 +246,8 @@ impl Run<'_> {
             numbers.nest(LIVE, live.episodes().numbers());
         }
         numbers.nest(AHEAD, rollout.unwrap_or_default());
-        Ok(self.policy()?.snapshot(self.notes(self.progress.updates), numbers.0)?.of_run(state))
+        let spec = self.statistics.spec(stepper.policy().spec());
+        let policy = Policy::from_weights(&spec, stepper.learned_weights())?;
+        Ok(policy.snapshot(self.notes(self.progress.updates), numbers.0)?.of_run(state))
     }
 }

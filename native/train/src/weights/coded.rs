@@ -22,10 +22,10 @@ impl Coded {
     pub fn values(&self) -> Vec<f32> {
         let rows = self.codes.chunks(self.inputs.max(1));
         let groups = rows.flat_map(|row| row.chunks(self.group.max(1)));
-        let value = |(codes, scale): (&[i8], &f32)| {
-            let scale = *scale;
-            codes.to_vec().into_iter().map(move |code| scale * f32::from(code))
-        };
-        groups.zip(&self.scales).flat_map(value).collect()
+        let mut values = Vec::with_capacity(self.codes.len());
+        for (codes, scale) in groups.zip(&self.scales) {
+            values.extend(codes.iter().map(|code| scale * f32::from(*code)));
+        }
+        values
     }
 }

@@ -1,0 +1,48 @@
+//! Quantised weights, which move to their grid while a run learns.
+//!
+//! Rollouts are played by the weights that learn, so before the end of the ramp their returns are those of weights between
+//! f32 and the grid. From the first rollout of quantised weights on, the mean return and the best policy begin anew.
+
+use sconce_tensor::Result;
+
+use super::Run;
+use super::progress::{Progress, RECENT};
+
+impl Run<'_> {
+    /// Moves quantised weights on toward their grid.
+    pub(super) fn anneal(&mut self) -> Result<()> {
+        let Some(quantisation) = self.options.quantisation() else { return Ok(()) };
+        let annealed = self.progress.anneal(quantisation.annealed(self.done()));
+        self.learner.anneal(annealed)
+    }
+
+    /// A run that quantises its weights reaches its target with quantised ones.
+    pub(super) fn target_is_reached(&self) -> bool {
+        let mean = self.progress.mean_return();
+        let quantised = self.progress.quantised || self.options.quantisation().is_none();
+        let enough = self.progress.recent.len() == RECENT && quantised;
+        enough && self.options.schedule.target_return.zip(mean).is_some_and(|(t, mean)| mean >= t)
+    }
+}
+
+impl Progress {
+    /// Notes how far quantised weights are on the way to their grid, and returns it.
+    fn anneal(&mut self, share: f64) -> f64 {
+        self.annealed = self.annealed.max(share);
+        if self.annealed >= 1.0 {
+            self.quantised_from.get_or_insert(self.updates);
+        }
+        self.annealed
+    }
+
+    /// Forgets the returns of weights that were not on their grid yet, before the first episodes of weights that are.
+    /// `update` is the number of updates of the weights that played.
+    pub(super) fn renew(&mut self, update: u64) {
+        if self.quantised || self.quantised_from.is_none_or(|from| update < from) {
+            return;
+        }
+        self.quantised = true;
+        self.recent.clear();
+        (self.best, self.best_is_full) = (None, false);
+    }
+}

@@ -1,0 +1,156 @@
+//! Runs that learn weights for integers from play.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sconce_nn::{Policy, Spec, checkpoint};
+use sconce_play::options::PpoOptions;
+use sconce_play::run::{Event, PlayReport, Stopped, Task, run};
+use sconce_tensor::tensor::to_vec;
+use sconce_tensor::{Error, Result};
+use sconce_train::weights::quantise::{Format, Quantisation};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+fn spec(hidden: usize) -> Spec {
+    let part = |name: &str, kind: Value| json!({"name": name, "kind": kind, "hidden_size": 0});
+    let parts = [part("action", json!({"categorical": 2})), part("value", json!({"value": 1}))];
+    let heads = json!({"kind": "independent", "stream_size": 8, "prior": false, "parts": parts});
+    let mlp = json!({"mlp": {
+        "hidden_sizes": [hidden, hidden], "layer_norm": false, "residual": false, "dropout": 0.0,
+        "input_dropout": 0.0, "activation": "tanh",
+    }});
+    let spec = json!({
+        "embedding": {"vector": 4}, "backbone": mlp, "heads": heads, "critic": mlp,
+    });
+    serde_json::from_value(spec).unwrap()
+}
+
+/// Options of a run of eight updates, in which the weights move to their grid from update 2 to update 6.
+fn options(more: Value) -> PpoOptions {
+    let mut all = json!({
+        "environments": 16, "rollout_steps": 32, "steps": 4096, "minibatches": 2, "seed": 5,
+        "quantise": "int4", "quantise_after": 0.25, "quantise_ramp": 0.5,
+    });
+    all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    serde_json::from_value(all).unwrap()
+}
+
+fn go(options: &PpoOptions, out: &Path, stop_at: u64, resume: bool) -> Result<PlayReport> {
+    let (spec, stop, updates) = (spec(32), AtomicBool::new(false), Cell::new(0));
+    let told = |event: Event| {
+        if let Event::Update { point, .. } = event {
+            updates.set(point.updates);
+            stop.store(point.updates == stop_at, Ordering::Relaxed);
+        }
+    };
+    let task = Task { spec: &spec, env: "cart_pole", host: None, inbox: None, resume };
+    run(task, options, out, &told, &stop)
+}
+
+fn arrays(path: &Path) -> Vec<(String, Vec<u32>)> {
+    let state = checkpoint::load(path).unwrap();
+    let weights = state.weights.iter().map(|(name, own)| (name.clone(), to_vec(own).unwrap()));
+    let all = weights.chain(state.optimiser);
+    all.map(|(name, own)| (name, own.iter().map(|v| v.to_bits()).collect())).collect()
+}
+
+fn same_files(a: &Path, b: &Path) -> bool {
+    let files = ["best.safetensors", "last.safetensors"];
+    files.iter().all(|name| arrays(&a.join(name)) == arrays(&b.join(name)))
+}
+
+/// Whether all matrices of a policy but those of its critic are on a grid.
+fn is_on_grid(policy: &Policy, format: Format) -> bool {
+    let own = Quantisation { format, group: None, after: 0.0, ramp: 0.0 };
+    let transform = own.transform(policy.weights(), |_| true).unwrap();
+    let mut covered = policy.weights().iter().filter(|(name, _)| transform.covers(name));
+    covered.all(|(_, weight)| {
+        let (own, coded) = (to_vec(weight).unwrap(), transform.coded(weight).unwrap().unwrap());
+        own.iter().zip(coded.values()).all(|(a, b)| (a - b).abs() <= 1e-6 * a.abs())
+    })
+}
+
+#[test]
+fn a_run_that_stops_before_within_and_after_the_ramp_resumes_to_the_same_bits() {
+    for more in [json!({}), json!({"quantise": "int8", "overlap": true})] {
+        let [whole, cut, threads] = [(); 3].map(|()| TempDir::new().unwrap());
+        let own = options(more.clone());
+        let report = go(&own, whole.path(), 0, false).unwrap();
+        assert_eq!((report.stopped, report.updates), (Stopped::Finished, 8));
+        for (i, stop) in [1, 3, 6, 7].into_iter().enumerate() {
+            let report = go(&own, cut.path(), stop, i > 0).unwrap();
+            assert_eq!((report.stopped, report.updates), (Stopped::Stopped, stop));
+        }
+        go(&own, cut.path(), 0, true).unwrap();
+        assert!(same_files(whole.path(), cut.path()), "{more}");
+        let mut given = more.clone();
+        given["threads"] = json!(3);
+        go(&options(given), threads.path(), 0, false).unwrap();
+        assert!(same_files(whole.path(), threads.path()), "{more}");
+    }
+}
+
+#[test]
+fn the_best_policy_is_a_quantised_one_and_the_state_has_the_weights_that_learn() {
+    let out = TempDir::new().unwrap();
+    let at = |file: &str| Policy::load(&out.path().join(file)).unwrap();
+    let own = options(json!({}));
+    let report = go(&own, out.path(), 5, false).unwrap();
+    assert!(report.best_update.is_some_and(|update| update < 6));
+    assert!(!is_on_grid(&at("best.safetensors"), Format::Int4));
+    let report = go(&own, out.path(), 0, true).unwrap();
+    // The first quantised rollout is that of the weights after six updates.
+    assert!(report.best_update.is_some_and(|update| update >= 6), "{report:?}");
+    assert!(is_on_grid(&at("best.safetensors"), Format::Int4));
+    assert!(!is_on_grid(&at("last.safetensors"), Format::Int4));
+}
+
+#[test]
+fn a_target_is_reached_by_quantised_weights() {
+    let out = TempDir::new().unwrap();
+    // At this rate episodes stay short, so each rollout has more than 100.
+    let given = json!({
+        "environments": 64, "rollout_steps": 64, "steps": 40_960, "target_return": 1.0,
+        "learning_rate": 1e-6,
+    });
+    let report = go(&options(given), out.path(), 0, false).unwrap();
+    assert_eq!((report.stopped, report.updates), (Stopped::Target, 9));
+}
+
+#[test]
+fn cart_pole_is_learned_with_four_bits() {
+    let out = TempDir::new().unwrap();
+    let given =
+        json!({"environments": 32, "rollout_steps": 64, "steps": 120_000, "minibatches": 4});
+    let report = go(&options(given), out.path(), 0, false).unwrap();
+    let best = Policy::load(&out.path().join("best.safetensors")).unwrap();
+    assert!(is_on_grid(&best, Format::Int4));
+    assert!(report.best_return.is_some_and(|best| best > 200.0), "{:?}", report.best_return);
+}
+
+#[test]
+fn options_out_of_range_are_refused_by_name() {
+    let out = TempDir::new().unwrap();
+    let cases = [
+        (json!({"quantise_group": 0}), "quantise_group: 0 is outside"),
+        (
+            json!({"quantise": "int8", "quantise_group": 32}),
+            "quantise_group: expected quantise int4",
+        ),
+        (json!({"quantise_after": -0.5}), "quantise_after: -0.5 is outside"),
+        (json!({"quantise_after": 0.75}), "quantise_ramp: 0.5 is outside 0..0.25"),
+        (json!({"quantise": null}), "quantise_after: expected a quantise"),
+    ];
+    for (given, said) in cases {
+        let error = go(&options(given), out.path(), 0, false).unwrap_err().to_string();
+        assert!(error.starts_with(said), "{error}, not {said}");
+    }
+    let small = spec(16);
+    let task = Task { spec: &small, env: "cart_pole", host: None, inbox: None, resume: false };
+    let stop = AtomicBool::new(false);
+    let refused = run(task, &options(json!({})), out.path(), &|_| (), &stop);
+    let Err(error @ Error::Mismatch { .. }) = refused else { panic!("{refused:?}") };
+    assert!(error.to_string().starts_with("quantise: expected a matrix with 32 inputs"));
+}
