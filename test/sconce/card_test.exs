@@ -218,6 +218,15 @@ defmodule Sconce.CardTest do
 
       assert {:ok, _report} = Trainer.await(resumed, 60_000)
     end
+
+    {:ok, run} =
+      Trainer.start_link(
+        [corpus: corpus, out: Path.join(dir, "quantised"), device: :cuda, quantise: :int8] ++
+          [backbone: :gru, hidden_size: 32, steps: 2]
+      )
+
+    assert {:error, %Error{kind: :unavailable} = error} = Trainer.await(run, 60_000)
+    assert Exception.message(error) =~ "quantise on a card"
   end
 
   test "a run learns from play on a card as on the CPU, and resumes on either" do
@@ -249,6 +258,7 @@ defmodule Sconce.CardTest do
           {"memory", [env: :cart_pole, backbone: :gru]},
           {"normalise_rewards", [env: :cart_pole, normalise_rewards: true]},
           {"past_selves", [env: :duel, past_selves: 2]},
+          {"quantise", [env: :cart_pole, quantise: :int8]},
           {"autoregressive", [env: :duel, heads_kind: :autoregressive]}
         ] do
       {:ok, run} =

@@ -202,6 +202,51 @@ fn a_gradient_is_that_of_the_transformed_weight_through_the_transform() {
     }
 }
 
+/// [`Twice`], blended in.
+struct Blended;
+
+impl WeightTransform for Blended {
+    fn covers(&self, name: &str) -> bool {
+        Twice.covers(name)
+    }
+
+    fn anneals(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, weight: &Tensor) -> Result<Tensor> {
+        Twice.forward(weight)
+    }
+
+    fn backward(&self, weight: &Tensor, gradient: Tensor) -> Result<Tensor> {
+        Twice.backward(weight, gradient)
+    }
+}
+
+#[test]
+fn the_gradient_of_a_blended_weight_is_that_through_the_blend() {
+    let (policy, batch) = (Policy::init(&spec(), 1).unwrap(), examples(&spec(), 3, 5, 2));
+    // Half of the way from w to 2 w is 1.5 w.
+    let mut through = stepper(&policy, Kind::Sgd, Some(Box::new(Blended)));
+    through.anneal(0.5).unwrap();
+    let (before, shown) = (numbers(&policy), numbers(through.policy()));
+    let mut plain = stepper(&through.frozen().unwrap(), Kind::Sgd, None);
+    let rate = 0.1f32;
+    through.step(&batch, 0, rate.into()).unwrap();
+    plain.step(&batch, 0, rate.into()).unwrap();
+    let (learned, plain) = (through.learned_weights(), numbers(plain.policy()));
+    for (name, before) in before.iter().filter(|(name, _)| Blended.covers(name)) {
+        let decay = if policy.weights()[name].rank() >= 2 { 0.1 } else { 0.0 };
+        let learned = tensor::to_vec(&learned[name]).unwrap();
+        for (i, w) in before.iter().enumerate() {
+            assert_eq!(shown[name][i], 1.5 * w);
+            let gradient = 1.5 * w - plain[name][i] - rate * decay * 1.5 * w;
+            let want = w - 1.5 * gradient - rate * decay * w;
+            assert!((learned[i] - want).abs() < 2e-6 * want.abs().max(1.0), "{name}");
+        }
+    }
+}
+
 /// Fails to transform gradients of some weights while the flag is set.
 struct Refuses(std::sync::Arc<std::sync::atomic::AtomicBool>);
 

@@ -14,6 +14,7 @@ mod masters;
 pub mod quantise;
 
 use sconce_ops::weights::Weights;
+use sconce_tensor::tensor::{beside, read, to_vec};
 use sconce_tensor::{Result, Tensor};
 
 pub use self::coded::Coded;
@@ -146,8 +147,15 @@ fn forward(transform: &dyn WeightTransform, weight: &Tensor, share: f64) -> Resu
 
 /// `from + share * (to - from)` for a transform that anneals, else `to`. At a share of 1 it has the bits of `to`.
 fn blend(transform: &dyn WeightTransform, from: Tensor, to: Tensor, share: f64) -> Result<Tensor> {
-    match transform.anneals() && share < WHOLE {
-        true => Ok((&from + ((to - &from)? * share)?)?),
-        false => Ok(to),
+    if !transform.anneals() || share >= WHOLE {
+        return Ok(to);
     }
+    let (share, mut blended) = (share as f32, to_vec(&to)?);
+    read(&from, |from| {
+        for (to, from) in blended.iter_mut().zip(from) {
+            *to = from + share * (*to - from);
+        }
+        Ok(())
+    })?;
+    Ok(beside(&from, blended, from.dims())?)
 }

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use sconce_ops::fake_quantise::finest_steps;
 use sconce_ops::weights::Weights;
 use sconce_ops::{Codes, Groups, fake_quantise};
-use sconce_tensor::tensor::{tensor, to_vec, with};
+use sconce_tensor::tensor::{tensor, to_vec, update, with};
 use sconce_tensor::{Error, Result, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -178,8 +178,10 @@ impl WeightTransform for Quantise {
         let (groups, codes) = self.grid(weight)?;
         let scales = Quantise::scales(weight, groups, codes)?;
         let scales = tensor(scales, groups.count())?;
+        let shown = fake_quantise(weight, &scales, None, codes, groups)?;
         // A small negative weight is rounded to -0. The sum with 0 is the 0 that its code stands for.
-        Ok((fake_quantise(weight, &scales, None, codes, groups)? + 0.0)?)
+        update(&shown, |shown| shown.iter_mut().for_each(|w| *w += 0.0))?;
+        Ok(shown)
     }
 
     fn coded(&self, weight: &Tensor) -> Result<Option<Coded>> {
