@@ -604,6 +604,9 @@ defmodule Sconce.TrainerTest do
         3.0,
         0.5,
         0.7,
+        64,
+        0.5,
+        0.5,
         5,
         0.5,
         5,
@@ -618,7 +621,7 @@ defmodule Sconce.TrainerTest do
         beside = besides[name] || []
 
         assert_raise ArgumentError,
-                     ~r/option :#{name} has no effect (without option :(teacher|mix|advantage_temperature)$|with #{other}: .*requires #{other}: )/,
+                     ~r/option :#{name} has no effect (without option :(teacher|mix|advantage_temperature|quantise)$|with #{other}: .*requires #{other}: )/,
                      fn -> Trainer.start_link(options(context, [{name, value}] ++ beside)) end
       end
     end

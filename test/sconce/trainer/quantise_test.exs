@@ -51,7 +51,7 @@ defmodule Sconce.Trainer.QuantiseTest do
     assert played.mean > 100
 
     for format <- [:int8, :int4] do
-      assert {:ok, report} = train(context, format, quantise: format)
+      assert {:ok, report} = train(context, to_string(format), quantise: format)
       assert report.options.quantise == to_string(format)
       assert report.policy.nll < plain.policy.nll + 0.1
       assert play(report).mean > 0.7 * played.mean
