@@ -68,7 +68,7 @@ fn is_on_grid(policy: &Policy, format: Format) -> bool {
     let mut covered = policy.weights().iter().filter(|(name, _)| transform.covers(name));
     covered.all(|(_, weight)| {
         let (own, coded) = (to_vec(weight).unwrap(), transform.coded(weight).unwrap().unwrap());
-        own.iter().zip(coded.values()).all(|(a, b)| (a - b).abs() <= 1e-6 * a.abs())
+        own == coded.values()
     })
 }
 

@@ -8,9 +8,11 @@
 //! | int8 | 127 | a row |
 //! | int4 | 7 | 32 consecutive columns of a row, or as many as given |
 //!
-//! Rounding is half to even, and a group of zeros has scale 1. The gradient is that of the straight-through estimator
-//! (Bengio et al. 2013): a grid contains all weights of its group, so the gradient at a weight is the one at its rounded
-//! value.
+//! Rounding is half to even, and a group of zeros has scale 1. Weights on their grid are quantised to the same codes and
+//! scales: `scale * hi / hi` is `scale` for every quotient `scale = max|w| / hi` of these two `hi`.
+//!
+//! The gradient is that of the straight-through estimator (Bengio et al. 2013): a grid contains all weights of its group,
+//! so the gradient at a weight is the one at its rounded value.
 //!
 //! Matrices have rank 2 and at least [`LEAST_INPUTS`] inputs, and are named `weight`, or as the matrices of PyTorch's
 //! recurrent layers. Embedding tables and critics stay in f32: the first are read by row, and the second are not played.
