@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use sconce_nn::Policy;
+use sconce_nn::policy::{LEAST_INPUTS, is_matrix};
 use sconce_ops::weights::{Coded, Weight, Weights};
 use sconce_tensor::{Error, Result, tensor};
 use serde::{Deserialize, Serialize};
@@ -52,16 +53,6 @@ pub struct MatrixReport {
     pub bytes: usize,
 }
 
-/// Fewest inputs of a matrix that gets codes: with fewer, packed steps read f32 as fast.
-const LEAST_INPUTS: usize = 32;
-
-/// Whether the weight of this name is a matrix that multiplies a vector, and is worth codes. Tables of embeddings are
-/// not: a step reads one of their rows.
-fn is_coded(name: &str, weight: &Weight) -> bool {
-    let is_table = name.split('.').any(|part| part.ends_with("_embedding"));
-    matches!(weight.dims(), [_, inputs] if *inputs >= LEAST_INPUTS) && !is_table
-}
-
 /// The policy with its matrices rounded to codes, and a report of each. Matrices that the coding leaves out keep the codes
 /// that they have. With the Hessian of its inputs a matrix is rounded by GPTQ, otherwise to the nearest codes.
 ///
@@ -76,7 +67,8 @@ pub fn coded(
 ) -> Result<(Policy, Vec<MatrixReport>)> {
     let has =
         |beginnings: &[String], name: &str| beginnings.iter().any(|own| name.starts_with(own));
-    let matrices = || policy.weights().iter().filter(|(name, weight)| is_coded(name, weight));
+    let matrices =
+        || policy.weights().iter().filter(|(name, weight)| is_matrix(name, weight.dims()));
     if matrices().next().is_none() {
         return Err(Error::not_found(format!("a matrix of at least {LEAST_INPUTS} inputs")));
     }
@@ -89,7 +81,7 @@ pub fn coded(
     let mut reports = vec![];
     for (name, weight) in policy.weights() {
         stopped(cancelled)?;
-        let own = match is_coded(name, weight) {
+        let own = match is_matrix(name, weight.dims()) {
             false => weight.copied_to(weight.device())?,
             true => {
                 let wanted = coding.only.is_empty() || has(&coding.only, name);

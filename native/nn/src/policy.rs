@@ -17,6 +17,7 @@ use crate::sampling::Draw;
 use crate::weights::{Builder, Frozen, Init, Source, Weight, Weights};
 use crate::{Error, Kind, Result, Spec, memory};
 
+mod matrices;
 mod placed;
 mod recorded;
 mod room;
@@ -24,6 +25,7 @@ mod stepped;
 mod steps;
 mod trunks;
 
+pub use matrices::{LEAST_INPUTS, is_matrix};
 pub use placed::Placed;
 pub use recorded::unrecorded;
 pub use stepped::Stepped;

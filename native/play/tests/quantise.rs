@@ -68,7 +68,7 @@ fn is_on_grid(policy: &Policy, format: Format) -> bool {
     let mut covered = policy.weights().iter().filter(|(name, _)| transform.covers(name));
     covered.all(|(_, weight)| {
         let (own, coded) = (to_vec(weight).unwrap(), transform.coded(weight).unwrap().unwrap());
-        own == coded.values()
+        own == coded.weights()
     })
 }
 
@@ -127,6 +127,7 @@ fn cart_pole_is_learned_with_four_bits() {
     let report = go(&options(given), out.path(), 0, false).unwrap();
     let best = Policy::load(&out.path().join("best.safetensors")).unwrap();
     assert!(is_on_grid(&best, Format::Int4));
+    assert_eq!(best.bits(), 4, "the file has the codes");
     assert!(report.best_return.is_some_and(|best| best > 200.0), "{:?}", report.best_return);
 }
 

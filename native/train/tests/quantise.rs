@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use sconce_data::{Corpus, Schema, VectorGame};
 use sconce_nn::spec::{Embedding, Head, HeadKind, Heads, HeadsKind, Spec};
 use sconce_nn::{Policy, checkpoint};
-use sconce_ops::weights::Weights;
+use sconce_ops::weights::{Coded, Weight, Weights};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::tensor::{tensor, to_vec};
 use sconce_tensor::{Error, Tensor};
@@ -23,8 +23,8 @@ use sconce_train::options::{
 use sconce_train::report::{RunReport, Stopped};
 use sconce_train::run::{Verdict, Watch, run, run_watched};
 use sconce_train::step::Stepper;
+use sconce_train::weights::WeightTransforms;
 use sconce_train::weights::quantise::{Format, Quantisation};
-use sconce_train::weights::{Coded, WeightTransforms};
 use serde_json::json;
 
 const INT8: Quantisation =
@@ -80,20 +80,21 @@ fn scales_codes_and_weights_are_those_of_the_definition() {
     row[..5].copy_from_slice(&[-3.5, 0.25, 0.75, 1.25, -0.2]);
     row[32..34].copy_from_slice(&[-0.01, 14.0]);
     let (shown, coded) = quantised(INT4, &row, [1, 64]);
-    assert_eq!((coded.bits, coded.outputs, coded.inputs, coded.group), (4, 1, 64, 32));
-    assert_eq!(coded.scales, [0.5, 2.0]);
+    assert_eq!((coded.bits(), coded.outputs(), coded.inputs(), coded.group()), (4, 1, 64, 32));
+    assert_eq!(coded.scales(), [0.5, 2.0]);
     // 0.5, 1.5 and 2.5 steps are rounded to even.
-    assert_eq!(coded.codes[..5], [-7, 0, 2, 2, 0]);
-    assert_eq!(coded.codes[32..34], [0, 7]);
+    assert_eq!(coded.codes()[..5], [-7, 0, 2, 2, 0]);
+    assert_eq!(coded.codes()[32..34], [0, 7]);
     assert_eq!(shown[..5], [-3.5, 0.0, 1.0, 1.0, 0.0]);
     assert!(shown[32].is_sign_positive());
     let wide = Quantisation { group: Some(128), ..INT4 };
-    assert_eq!(quantised(wide, &row, [1, 64]).1.scales, [2.0]);
+    assert_eq!(quantised(wide, &row, [1, 64]).1.scales(), [2.0]);
     let (_, coded) = quantised(INT8, &row, [1, 64]);
-    assert_eq!((coded.bits, coded.group, &coded.scales[..]), (8, 64, &[14.0f32 / 127.0][..]));
-    assert_eq!((coded.codes[0], coded.codes[33]), (-32, 127));
+    assert_eq!((coded.bits(), coded.group(), coded.scales()), (8, 64, &[14.0f32 / 127.0][..]));
+    assert_eq!((coded.codes()[0], coded.codes()[33]), (-32, 127));
     let (shown, coded) = quantised(INT4, &[0.0; 64], [2, 32]);
-    assert_eq!((coded.scales, coded.codes, shown), (vec![1.0; 2], vec![0; 64], vec![0.0; 64]));
+    assert_eq!((coded.scales(), coded.codes()), (&[1.0; 2][..], &[0; 64][..]));
+    assert_eq!(shown, vec![0.0; 64]);
 }
 
 proptest! {
@@ -117,12 +118,12 @@ proptest! {
         let weight: Vec<f32> = (0..(rows * cols) as u64).map(number).collect();
         let own = if int8 { INT8 } else { Quantisation { group, ..INT4 } };
         let (shown, coded) = quantised(own, &weight, [rows, cols]);
-        prop_assert_eq!(bits(&coded.values()), bits(&shown));
+        prop_assert_eq!(bits(&coded.weights()), bits(&shown));
         let most = if int8 { 127 } else { 7 };
-        prop_assert!(coded.codes.iter().all(|code| (-most..=most).contains(code)));
-        let groups = weight.chunks(cols).flat_map(|row| row.chunks(coded.group));
-        let shown_groups = shown.chunks(cols).flat_map(|row| row.chunks(coded.group));
-        for ((group, shown), scale) in groups.zip(shown_groups).zip(&coded.scales) {
+        prop_assert!(coded.codes().iter().all(|code| (-most..=most).contains(code)));
+        let groups = weight.chunks(cols).flat_map(|row| row.chunks(coded.group()));
+        let shown_groups = shown.chunks(cols).flat_map(|row| row.chunks(coded.group()));
+        for ((group, shown), scale) in groups.zip(shown_groups).zip(coded.scales()) {
             for (weight, shown) in group.iter().zip(shown) {
                 prop_assert!((weight - shown).abs() <= 0.50001 * scale);
             }
@@ -209,8 +210,10 @@ fn a_share_blends_the_grid_in_and_what_is_validated_has_the_whole_of_it() {
         for (step, share) in [0.0, 0.25, 0.75, 1.0].into_iter().enumerate() {
             stepper.anneal(share).unwrap();
             stepper.step(&batch, step as u64, 0.01).unwrap();
-            let coded = stepper.coded().unwrap();
             let played = stepper.averaged().unwrap();
+            let own =
+                |(name, weight): (&String, &Weight)| Some((name.clone(), weight.codes()?.clone()));
+            let coded: BTreeMap<_, _> = played.weights().iter().filter_map(own).collect();
             let learned = stepper.learned_weights();
             assert_eq!(
                 coded.keys().collect::<Vec<_>>(),
@@ -223,7 +226,7 @@ fn a_share_blends_the_grid_in_and_what_is_validated_has_the_whole_of_it() {
                     continue;
                 };
                 let whole = to_vec(&played.weights()[name]).unwrap();
-                assert_eq!(bits(&whole), bits(&coded.values()), "{name}");
+                assert_eq!(bits(&whole), bits(&coded.weights()), "{name}");
                 if averages.is_some() {
                     continue;
                 }

@@ -34,9 +34,14 @@ defmodule Sconce.Trainer.QuantiseTest do
 
   defp play(report) do
     {:ok, policy} = Policy.load(Path.join(report.out, "best.safetensors"))
+    assert policy.bits == bits(report.options[:quantise])
     {:ok, played} = Env.play(policy, :cart_pole, episodes: 20)
     played
   end
+
+  defp bits(nil), do: 32
+  defp bits("int8"), do: 8
+  defp bits("int4"), do: 4
 
   defp logits(path) do
     {:ok, policy} = Policy.load(path)

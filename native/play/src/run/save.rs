@@ -188,7 +188,11 @@ impl Run<'_> {
         }
         self.progress.best = Some((mean, updates));
         self.progress.best_is_full = self.progress.is_full();
-        let snapshot = policy.snapshot(self.notes(updates), Optimiser::new())?;
+        let (notes, moments) = (self.notes(updates), Optimiser::new());
+        let snapshot = match self.progress.quantised {
+            true => self.learner.stepper().with_codes(policy)?.snapshot(notes, moments)?,
+            false => policy.snapshot(notes, moments)?,
+        };
         self.best = Some(Best { snapshot });
         Ok(())
     }

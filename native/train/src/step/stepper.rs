@@ -22,7 +22,7 @@ use crate::objective::imitation::{Imitation, LossOptions};
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter};
 use crate::stop::{NEVER, go_on};
 use crate::unroll::Unroll;
-use crate::weights::{Coded, Masters, WHOLE, WeightTransforms};
+use crate::weights::{Masters, WHOLE, WeightTransforms};
 
 /// A policy that learns, its optimiser and its objectives.
 pub struct Stepper<'s> {
@@ -199,25 +199,29 @@ impl<'s> Stepper<'s> {
     }
 
     /// The policy to play and to validate. Its weights are the averages, if these are kept, and all transforms apply as a
-    /// whole. It has no autograd, which would keep the graph of a whole game although there is no backward pass.
+    /// whole: weights that become integers have codes. It has no autograd, which would keep the graph of a whole game
+    /// although there is no backward pass.
     pub fn averaged(&self) -> Result<Policy> {
         let mut weights = self.policy.weights().clone();
         for (name, weight) in self.to_play()? {
-            let played = self.transforms.forward(&name, &weight, WHOLE)?;
-            weights.insert(name, played.into());
+            let played = match self.transforms.coded(&name, &weight)? {
+                Some(codes) => Weight::coded(codes)?,
+                None => self.transforms.forward(&name, &weight, WHOLE)?.into(),
+            };
+            weights.insert(name, played);
         }
         Policy::from_weights(self.policy.spec(), weights)
     }
 
-    /// The codes of the weights of [`averaged`](Self::averaged) that a transform gives as integers, by name.
-    pub fn coded(&self) -> Result<BTreeMap<String, Coded>> {
-        let mut all = BTreeMap::new();
-        for (name, weight) in self.to_play()? {
-            if let Some(coded) = self.transforms.coded(&name, &weight)? {
-                all.insert(name, coded);
+    /// A policy whose weights are transformed as a whole: weights that are integers get their codes.
+    pub fn with_codes(&self, policy: &Policy) -> Result<Policy> {
+        let mut weights = policy.weights().clone();
+        for (name, weight) in &mut weights {
+            if let Some(codes) = self.transforms.coded(name, weight)? {
+                *weight = Weight::coded(codes)?;
             }
         }
-        Ok(all)
+        Ok(Policy::from_weights(policy.spec(), weights)?.noting(policy.notes().clone()))
     }
 
     /// The weights to play that differ from those that learn: averages, or learned values, before any transform.

@@ -8,16 +8,14 @@
 //! always have the whole transform, so a policy from before the end of the annealing competes with later ones by the
 //! form in which it is played.
 
-mod coded;
 mod freeze;
 mod masters;
 pub mod quantise;
 
-use sconce_ops::weights::Weights;
+use sconce_ops::weights::{Coded, Weights};
 use sconce_tensor::tensor::{beside, read, to_vec};
 use sconce_tensor::{Result, Tensor};
 
-pub use self::coded::Coded;
 pub(crate) use self::masters::Masters;
 use crate::options::TrainOptions;
 

@@ -14,23 +14,19 @@
 //! The gradient is that of the straight-through estimator (Bengio et al. 2013): a grid contains all weights of its group,
 //! so the gradient at a weight is the one at its rounded value.
 //!
-//! Matrices have rank 2 and at least [`LEAST_INPUTS`] inputs, and are named `weight`, or as the matrices of PyTorch's
-//! recurrent layers. Embedding tables and critics stay in f32: the first are read by row, and the second are not played.
-//! So do norms, biases, convolutions, and matrices of other names, such as the decay rates of state-space models.
+//! Quantised are the weights that [`is_matrix`] names.
 
 use std::collections::BTreeSet;
 
+use sconce_nn::policy::{LEAST_INPUTS, is_matrix};
 use sconce_ops::fake_quantise::finest_steps;
-use sconce_ops::weights::Weights;
+use sconce_ops::weights::{Coded, Weights};
 use sconce_ops::{Codes, Groups, fake_quantise};
 use sconce_tensor::tensor::{tensor, to_vec, update, with};
 use sconce_tensor::{Error, Result, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{Coded, Setup, WeightTransform, freeze};
-
-/// Fewest inputs of a matrix that is quantised. The scales of a smaller one would take much of its memory.
-pub const LEAST_INPUTS: usize = 32;
+use super::{Setup, WeightTransform, freeze};
 
 /// Columns of a group of int4, unless others are given.
 const GROUP: usize = 32;
@@ -116,16 +112,6 @@ impl Quantisation {
     }
 }
 
-/// Whether a weight is a matrix that is quantised.
-fn is_matrix(name: &str, dims: &[usize]) -> bool {
-    let (first, last) = (name.split('.').next(), name.rsplit('.').next());
-    let stays = first.is_some_and(|part| part.ends_with("_embedding") || part == "critic");
-    let named = last.is_some_and(|last| {
-        last == "weight" || last.starts_with("weight_ih_") || last.starts_with("weight_hh_")
-    });
-    named && !stays && matches!(dims, [_, inputs] if *inputs >= LEAST_INPUTS)
-}
-
 /// Matrices on their grid.
 struct Quantise {
     format: Format,
@@ -189,8 +175,7 @@ impl WeightTransform for Quantise {
     fn coded(&self, weight: &Tensor) -> Result<Option<Coded>> {
         let (groups, codes) = self.grid(weight)?;
         let scales = Quantise::scales(weight, groups, codes)?;
-        let ([outputs, inputs, group], range) =
-            (groups.sizes(), [codes.lo as f32, codes.hi as f32]);
+        let ([_, inputs, group], range) = (groups.sizes(), [codes.lo as f32, codes.hi as f32]);
         let values = to_vec(weight)?;
         let code =
             |w: &f32, scale: f32| (w / scale).round_ties_even().clamp(range[0], range[1]) as i8;
@@ -198,7 +183,6 @@ impl WeightTransform for Quantise {
             group.iter().map(|w| code(w, *scale)).collect::<Vec<_>>()
         };
         let codes = groups.of(&values).zip(&scales).flat_map(of_group).collect();
-        let bits = self.format.bits();
-        Ok(Some(Coded { bits, outputs, inputs, group, codes, scales }))
+        Ok(Some(Coded::new(self.format.bits(), inputs, group, codes, scales)?))
     }
 }
