@@ -79,12 +79,13 @@ defmodule Sconce.MixProject do
           Sconce.PPO.Progress,
           Sconce.PPO.Tuning
         ],
-        Compression: [Sconce.Compress, Sconce.Compress.Policy],
+        Compression: [Sconce.Compress, Sconce.Compress.Policy, Sconce.Compress.Search],
         Export: [Sconce.Onnx],
         Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
         Tasks: [
           Mix.Tasks.Sconce.Bench,
           Mix.Tasks.Sconce.Compare,
+          Mix.Tasks.Sconce.Compress,
           Mix.Tasks.Sconce.Demo,
           Mix.Tasks.Sconce.Doctor,
           Mix.Tasks.Sconce.Eval,

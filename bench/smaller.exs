@@ -98,8 +98,19 @@ defmodule Smaller do
     {:ok, run} = Trainer.start_link(given)
     {:ok, report} = Trainer.await(run)
     IO.puts("trained #{how || "f32"}: #{report.steps} steps, #{round(report.seconds)} s")
+
+    # The last state has the weights that learn. Their nearest codes are those that forward passes read.
     {:ok, policy} = Policy.load(Path.join(out, "last.safetensors"))
-    policy
+    coded(how, policy)
+  end
+
+  defp coded(nil, policy), do: policy
+  defp coded(:int8, policy), do: quantised(policy, 8)
+  defp coded(:int4, policy), do: quantised(policy, 4)
+
+  defp quantised(policy, bits) do
+    {:ok, small} = Compress.Policy.quantise(policy, bits: bits)
+    small.policy
   end
 
   # A row beside that of f32.

@@ -4,7 +4,8 @@ defmodule Sconce.Compress do
   alias Sconce.Native.Call
 
   @moduledoc """
-  Weights in fewer bytes: quantisation, pruning and low rank of single matrices, and the loss of distillation.
+  Weights in fewer bytes: quantisation, pruning and low rank of single matrices, and the loss of distillation. Whole
+  policies have `Sconce.Compress.Policy` and `search/3`.
 
   The functions work on tensors, also of networks that another library trains. A weight is `{outputs, inputs}`, as in
   PyTorch. [Smaller policies](smaller.html) compares them on one matrix.
@@ -245,6 +246,16 @@ defmodule Sconce.Compress do
       {:ok, rounded(numbers, found, scales_shape(shape, grid.per))}
     end
   end
+
+  @doc """
+  Finds the policy with the fewest bytes, or the fastest one, whose NLL on a corpus stays within a bound. `IO.puts/1` prints
+  the result (`Sconce.Compress.Search`). The guide has an example.
+
+  #{Catalogue.docs(:search)}
+  """
+  @spec search(Sconce.Policy.t(), Path.t() | Sconce.Corpus.t(), keyword) ::
+          {:ok, Sconce.Compress.Search.t()} | {:error, Error.t()}
+  defdelegate search(policy, corpus, opts \\ []), to: Sconce.Compress.Search, as: :run
 
   defp rounded(numbers, found, steps) do
     parts = [

@@ -112,6 +112,44 @@ defmodule Sconce.Compress.Catalogue do
     ]
   ]
 
+  @calibrated [:calibration, :calibration_frames, :frame_delay, :damping]
+
+  @search [
+    within: [
+      type: {:tuple, [{:in, [:nll]}, :float]},
+      default: {:nll, 0.01},
+      doc:
+        "Largest loss: `{:nll, 0.01}` allows an NLL on the corpus that is 1 % above that of the policy."
+    ],
+    for: [
+      type: {:in, [:bytes, :speed]},
+      default: :bytes,
+      doc: "What the chosen policy has least of: bytes, or measured time of a decision."
+    ],
+    group: [
+      type: :pos_integer,
+      max: 2 ** 20,
+      default: 32,
+      doc: "Inputs that share a scale of 4 bits: 32 is more exact, 128 smaller and faster."
+    ],
+    mode: [
+      type: {:in, [:window, :carry]},
+      default: :carry,
+      doc: "Memory while scoring, as in `Sconce.Trainer.evaluate/3`."
+    ],
+    out: [
+      type: {:or, [nil, :path]},
+      default: nil,
+      doc:
+        "Folder for `best.safetensors`, `report.txt`, `front.svg` and the scores so far, from which a later call goes on."
+    ],
+    progress: [
+      type: {:or, [nil, {:fun, 1}]},
+      default: nil,
+      doc: "Function that gets a line of text for each score."
+    ]
+  ]
+
   @smooth [
     alpha: [
       type: :float,
@@ -208,6 +246,7 @@ defmodule Sconce.Compress.Catalogue do
     fake: @fake,
     gptq: @gptq,
     policy: @policy,
+    search: @search ++ Keyword.take(@policy, @calibrated),
     smooth: @smooth,
     prune: @prune,
     structured: @structured,
@@ -219,6 +258,9 @@ defmodule Sconce.Compress.Catalogue do
   @doc "The options of a function as a Markdown list."
   @spec docs(atom) :: String.t()
   def docs(name), do: Options.docs(Map.fetch!(@schemas, name))
+
+  @doc "Returns the schema with this name."
+  def schema(name), do: Map.fetch!(@schemas, name)
 
   @doc "The options with defaults; see `Sconce.Options.validate!/2`."
   @spec validate!(term, atom) :: keyword

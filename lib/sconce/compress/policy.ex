@@ -100,6 +100,37 @@ defmodule Sconce.Compress.Policy do
 
   def quantise(other, _opts), do: Options.argument!("policy", other, "a policy")
 
+  @doc """
+  Returns a policy with some matrices of others, given as `{name, policy}` of the same Spec.
+
+      iex> spec = [embedding: {:vector, 64}, backbone: :mlp, hidden_sizes: [64], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, small} = Sconce.Compress.Policy.quantise(policy, bits: 4)
+      iex> {:ok, mixed} = Sconce.Compress.Policy.mix(policy, [{"backbone.layers.0.dense.weight", small.policy}])
+      iex> mixed
+      #Sconce.Policy<vector 64 -> mlp 64 -> go(1) · 8.4 k weights · int4 · cpu>
+      iex> {:error, error} = Sconce.Compress.Policy.mix(policy, [{"backbone.weight", small.policy}])
+      iex> Exception.message(error)
+      "mix: weight backbone.weight not found"
+
+  Kinds of error: `:not_found` for a weight that a policy does not have, `:mismatch` for one of another shape.
+  """
+  @spec mix(Policy.t(), [{String.t(), Policy.t()}]) :: {:ok, Policy.t()} | {:error, Error.t()}
+  def mix(policy, others)
+
+  def mix(%Policy{device: %Device{} = device} = policy, others) when is_list(others) do
+    with {:ok, ref} <- Native.policy_mix(policy.ref, Enum.map(others, &other!/1)),
+         do: Policy.wrap(ref, device)
+  end
+
+  def mix(%Policy{device: %Device{}}, others),
+    do: Options.argument!("policies", others, "a list of {name, policy}")
+
+  def mix(other, _others), do: Options.argument!("policy", other, "a policy")
+
+  defp other!({name, %Policy{ref: ref}}) when is_binary(name), do: {name, ref}
+  defp other!(other), do: Options.argument!("policies", other, "{name, policy}")
+
   defp group(nil, 4), do: 32
   defp group(group, _bits), do: group
 

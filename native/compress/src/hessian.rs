@@ -112,6 +112,18 @@ impl Hessian {
         &self.values
     }
 
+    /// The Hessian with a little energy for inputs that never fired, so that their weights are rounded instead of removed: a
+    /// calibration does not meet all situations.
+    pub(crate) fn with_all_inputs(&self) -> Self {
+        const LITTLE: f64 = 1e-6;
+        let mean = self.diagonal().sum::<f64>() / self.size as f64;
+        let mut values = self.values.clone();
+        for own in values.iter_mut().step_by(self.size + 1).filter(|own| **own == 0.0) {
+            *own = LITTLE * mean;
+        }
+        Hessian { size: self.size, values }
+    }
+
     pub(crate) fn diagonal(&self) -> impl Iterator<Item = f64> {
         self.values.iter().step_by(self.size + 1).copied()
     }

@@ -29,7 +29,7 @@ pub use grid::{Grid, Per};
 pub use hessian::Hessian;
 pub use low_rank::{LowRank, Method, Rank, Truncation};
 pub use matrix::Matrix;
-pub use policy::{Coding, MatrixReport, coded};
+pub use policy::{Coding, MatrixReport, coded, mixed};
 pub use prune::{
     Axis, Pruned, Share, Shrunk, TwoFour, magnitude, sparsity_at, structured, two_four,
 };

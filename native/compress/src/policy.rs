@@ -100,6 +100,22 @@ pub fn coded(
     Ok((coded.noting(policy.notes().clone()), reports))
 }
 
+/// The policy with some weights of others, by name.
+///
+/// # Errors
+/// `NotFound` for a weight that one of the policies does not have, `Mismatch` for one of another shape.
+pub fn mixed(policy: &Policy, others: &[(String, Arc<Policy>)]) -> Result<Policy> {
+    let copied = |weight: &Weight| weight.copied_to(policy.device());
+    let own = policy.weights().iter().map(|(name, weight)| Ok((name.clone(), copied(weight)?)));
+    let mut weights = own.collect::<Result<Weights>>()?;
+    for (name, other) in others {
+        let missing = || Error::not_found(format!("weight {name}"));
+        let (own, other) = (weights.get_mut(name), other.weights().get(name));
+        *own.ok_or_else(missing)? = copied(other.ok_or_else(missing)?)?;
+    }
+    Ok(Policy::from_weights(policy.spec(), weights)?.noting(policy.notes().clone()))
+}
+
 fn round(
     name: &str,
     weight: &Weight,
@@ -132,13 +148,16 @@ fn calibrated(
     let per = coding.group.map_or(Per::Row, Per::Group);
     let grid = Grid { bits: coding.bits, per, zero_point: false };
     let gptq = Gptq { grid, damping: coding.damping, order: Order::Given };
-    let found = gptq.run(matrix, hessian, cancelled)?;
+    let found = gptq.run(matrix, &hessian.with_all_inputs(), cancelled)?;
     let whole = hessian.error(matrix, &vec![0.0; matrix.values().len()])?;
     let relative = |error: f64| if whole > 0.0 { (error / whole).sqrt() } else { 0.0 };
     let codes = found.quantised.codes.iter().map(|code| *code as i8).collect();
     let group = coding.group.unwrap_or(matrix.cols());
     let codes = Coded::new(coding.bits, matrix.cols(), group, codes, found.quantised.scales)?;
-    Ok((codes, Some([found.error, found.nearest_error].map(relative))))
+    let nearest = Coded::nearest(coding.bits, matrix.values(), matrix.cols(), group)?;
+    let errors = [codes.weights(), nearest.weights()].map(|own| hessian.error(matrix, &own));
+    let [error, nearest] = errors;
+    Ok((codes, Some([relative(error?), relative(nearest?)])))
 }
 
 fn kept(name: &str, weight: &Weight) -> Result<(Weight, MatrixReport)> {

@@ -129,6 +129,27 @@ fn a_calibration_lowers_the_errors_of_outputs() {
 }
 
 #[test]
+fn weights_of_an_input_that_never_fires_are_rounded_and_not_removed() {
+    let (spec, dir) = (gru(), tempfile::tempdir().unwrap());
+    let policy = Policy::init(&spec, 1).unwrap();
+    let rng = Rng::new(3, "games", 0);
+    // The third number is always 0.
+    let x =
+        (0..100 * WIDTH as u64).map(|i| if i % WIDTH as u64 == 2 { 0.0 } else { rng.normal(i) });
+    let game = VectorGame { x: x.collect(), labels: vec![0.0; 300] };
+    let corpus = Corpus::build(&Schema::vector(WIDTH, &spec.heads), &[game], dir.path()).unwrap();
+    let found = hessians(&policy, &corpus.views(&[0]).unwrap(), 0, 40, &RUNNING).unwrap();
+    let (small, reports) = run(&policy, &coding(8, None), &found).unwrap();
+    let name = "backbone.weight_ih_l0";
+    let own = reports.iter().find(|own| own.name == name).unwrap();
+    assert!(own.error < 0.01, "{own:?}");
+    let weights = [&policy, &small].map(|of| to_vec(&of.weights()[name]).unwrap());
+    for (w, v) in weights[0].iter().zip(&weights[1]).skip(2).step_by(WIDTH) {
+        assert!((w - v).abs() < 0.01, "{w} became {v}");
+    }
+}
+
+#[test]
 fn inputs_that_never_fire_leave_the_nearest_codes() {
     let (spec, dir) = (gru(), tempfile::tempdir().unwrap());
     let policy = Policy::init(&spec, 1).unwrap();

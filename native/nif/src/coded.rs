@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use rustler::{Encoder, Env, Reference, ResourceArc, Term};
-use sconce_compress::{Coding, Hessians, MatrixReport, coded, hessians};
+use sconce_compress::{Coding, Hessians, MatrixReport, coded, hessians, mixed};
 use sconce_data::Corpus;
 use sconce_nn::Policy;
 use sconce_tensor::Result;
@@ -63,5 +63,22 @@ fn policy_quantise<'a>(
             let (own, matrices) = coded(&policy, &coding, &found.unwrap_or_default(), cancelled)?;
             Ok(Quantised { policy: PolicyHandle::new(own), matrices })
         })
+    })
+}
+
+/// The policy with weights of others, by name.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn policy_mix<'a>(
+    env: Env<'a>,
+    policy: Handle<PolicyHandle>,
+    others: Vec<(String, Handle<PolicyHandle>)>,
+) -> Term<'a> {
+    call(env, "mix", || {
+        let policy = policy.get()?;
+        let other = |(name, other): (String, Handle<PolicyHandle>)| {
+            Ok((name, other.get()?.policy().clone()))
+        };
+        let others = others.into_iter().map(other).collect::<Result<Vec<_>>>()?;
+        Ok(PolicyHandle::new(mixed(policy.policy(), &others)?))
     })
 }

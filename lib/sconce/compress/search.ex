@@ -1,0 +1,375 @@
+defmodule Sconce.Compress.Search do
+  @moduledoc """
+  The policy with the fewest bytes, or the fastest one, whose loss stays within a bound: the result of
+  `Sconce.Compress.search/3`. `IO.puts/1` prints it as a table, and `svg/1` draws it.
+
+  ## How it searches
+
+  All matrices get 8 bits, and all get 4 bits. If 4 bits are within the bound, they stay. Otherwise the search begins with
+  the fewest bits that all matrices can have (8, or 32), gives each matrix alone the next fewer bits, and scores that. Then
+  it lowers the matrices in the order of lost NLL for a saved byte, and halves the range until it knows how many of them
+  the bound allows. Each scored policy of this kind is a point of the front.
+  """
+
+  alias Sconce.Compress.{Catalogue, Policy}
+  alias Sconce.{Corpus, Error, Figures, Files, Options, Session, Trainer}
+  alias Sconce.Trainer.Curve.Page
+  alias Sconce.Trainer.Settings
+
+  @enforce_keys [:policy, :within, :for, :bound, :base, :chosen, :points, :matrices]
+  defstruct @enforce_keys
+
+  @typedoc """
+  A scored policy: `nll` on the corpus, `bytes` of its weights, `us`, the measured microseconds of a decision, and `counts`,
+  the number of matrices with 32, 8 and 4 bits.
+  """
+  @type point :: %{
+          nll: float,
+          bytes: pos_integer,
+          us: float,
+          counts: %{32 => non_neg_integer, 8 => non_neg_integer, 4 => non_neg_integer}
+        }
+
+  @typedoc """
+  The chosen `policy`; the options `within` and `for`; `bound`, the largest NLL; `base`, the point of the given policy;
+  `chosen`, that of the result; all `points`, and the `matrices` of the result as in `Sconce.Compress.Policy`.
+  """
+  @type t :: %__MODULE__{
+          policy: Sconce.Policy.t(),
+          within: {:nll, float},
+          for: :bytes | :speed,
+          bound: float,
+          base: point,
+          chosen: point,
+          points: [point],
+          matrices: [Policy.matrix()]
+        }
+
+  @doc false
+  @spec run(Sconce.Policy.t(), Path.t() | Corpus.t(), keyword) :: {:ok, t} | {:error, Error.t()}
+  def run(%Sconce.Policy{} = policy, corpus, opts) do
+    opts = Catalogue.validate!(opts, :search)
+    {_what, share} = opts[:within]
+    share >= 0 or Options.argument!(:within, opts[:within], "a share of 0 or more")
+    corpus = Settings.folder(corpus)
+    scratch = opts[:out] || Path.join(System.tmp_dir!(), "sconce-search-#{unique()}")
+
+    try do
+      with :ok <- folder(scratch), do: search(policy, corpus, scratch, opts)
+    catch
+      {:refused, error} -> {:error, error}
+    after
+      if opts[:out] == nil, do: File.rm_rf(scratch)
+    end
+  end
+
+  def run(other, _corpus, _opts), do: Options.argument!("policy", other, "a policy")
+
+  defp unique, do: "#{System.pid()}-#{System.unique_integer([:positive])}"
+
+  defp folder(path) do
+    with {:error, reason} <- File.mkdir_p(path) do
+      details = %{path: path, reason: reason |> :file.format_error() |> to_string()}
+      {:error, %Error{kind: :io, op: :search, details: details}}
+    end
+  end
+
+  defp search(policy, corpus, folder, opts) do
+    calibrated = Keyword.take(opts, [:calibration, :calibration_frames, :frame_delay, :damping])
+    coded = fn own -> ok!(Policy.quantise(policy, own ++ calibrated)) end
+    eight = coded.(bits: 8)
+    four = coded.(bits: 4, group: opts[:group])
+
+    state = %{
+      policy: policy,
+      coded: %{8 => eight, 4 => four},
+      plain: for(matrix <- eight.matrices, do: plain(matrix)),
+      corpus: corpus,
+      folder: folder,
+      opts: opts,
+      scores: %{},
+      key: nil
+    }
+
+    state = resumed!(state)
+    names = for matrix <- eight.matrices, do: matrix.name
+    all = fn bits -> Map.new(names, &{&1, bits}) end
+    {base, state} = score(state, all.(32))
+    {_, within} = opts[:within]
+    bound = base.nll * (1 + within)
+    {eighth, state} = score(state, all.(8))
+    {fourth, state} = score(state, all.(4))
+
+    {ways, state} =
+      cond do
+        fourth.nll <= bound -> {[all.(4)], state}
+        eighth.nll <= bound -> lowered(state, all.(8), 4, names, bound)
+        true -> lowered(state, all.(32), 8, names, bound)
+      end
+
+    finish(state, [all.(32), all.(8), all.(4)] ++ ways, bound)
+  end
+
+  defp plain(matrix) do
+    bytes = 4 * matrix.outputs * matrix.inputs
+    none = %{error: 0.0, output_error: nil, nearest_output_error: nil, group: nil}
+    Map.merge(matrix, Map.merge(none, %{bits: 32, bytes: bytes}))
+  end
+
+  # Gives matrices fewer bits, the cheapest first, as many as the bound allows. Returns the scored ways.
+  defp lowered(state, from, bits, names, bound) do
+    {start, state} = score(state, from)
+
+    {prices, state} =
+      Enum.map_reduce(names, state, fn name, state ->
+        {point, state} = score(state, Map.put(from, name, bits))
+        {{(point.nll - start.nll) / max(start.bytes - point.bytes, 1), name}, state}
+      end)
+
+    order = for {_price, name} <- Enum.sort(prices), do: name
+
+    way = fn count ->
+      order |> Enum.take(count) |> Map.new(&{&1, bits}) |> then(&Map.merge(from, &1))
+    end
+
+    count = length(order)
+    quarters = for quarter <- 1..3, do: div(quarter * count, 4)
+    {counts, state} = halved(state, way, {0, count}, bound, [])
+    ways = for count <- Enum.uniq(counts ++ quarters), do: way.(count)
+    {ways, Enum.reduce(ways, state, &elem(score(&2, &1), 1))}
+  end
+
+  # Halves the range of counts: the first is within the bound, and the second is not.
+  defp halved(state, _way, {low, high}, _bound, seen) when high - low <= 1,
+    do: {[low | seen], state}
+
+  defp halved(state, way, {low, high}, bound, seen) do
+    middle = div(low + high, 2)
+    {point, state} = score(state, way.(middle))
+    range = if point.nll <= bound, do: {middle, high}, else: {low, middle}
+    halved(state, way, range, bound, [middle | seen])
+  end
+
+  # The NLL and the bytes of a way to give bits to matrices.
+  defp score(state, way) do
+    case state.scores do
+      %{^way => point} -> {point, state}
+      _new -> scored(state, way)
+    end
+  end
+
+  defp scored(state, way) do
+    path = Path.join(state.folder, "scored.safetensors")
+    ok!(Sconce.Policy.save(made(state, way), path))
+    report = ok!(Trainer.evaluate(path, state.corpus, mode: state.opts[:mode]))
+    File.rm(path)
+    bytes = Enum.sum(for matrix <- matrices(state, way), do: matrix.bytes)
+    others = 4 * state.policy.num_weights - Enum.sum(for matrix <- state.plain, do: matrix.bytes)
+    point = %{nll: report.policy.nll, bytes: others + bytes, counts: counts(way)}
+    state = put_in(state.scores[way], point)
+    ok!(keep(state))
+    state.opts[:progress] && state.opts[:progress].(line(point))
+    {point, state}
+  end
+
+  defp made(state, way) do
+    others = for {name, bits} <- way, bits != 32, do: {name, state.coded[bits].policy}
+    ok!(Policy.mix(state.policy, others))
+  end
+
+  defp matrices(state, way) do
+    all = %{32 => state.plain, 8 => state.coded[8].matrices, 4 => state.coded[4].matrices}
+    by_name = for {bits, own} <- all, matrix <- own, into: %{}, do: {{bits, matrix.name}, matrix}
+    for %{name: name} <- state.plain, do: Map.fetch!(by_name, {way[name], name})
+  end
+
+  defp counts(way) do
+    found = way |> Map.values() |> Enum.frequencies()
+    Map.merge(%{32 => 0, 8 => 0, 4 => 0}, found)
+  end
+
+  defp finish(state, ways, bound) do
+    ways = Enum.uniq(ways)
+
+    points =
+      for way <- ways, do: {way, Map.put(state.scores[way], :us, measured(made(state, way)))}
+
+    allowed = for {_way, point} = own <- points, point.nll <= bound, do: own
+    key = if state.opts[:for] == :bytes, do: :bytes, else: :us
+    {way, chosen} = Enum.min_by(allowed, fn {_way, point} -> point[key] end)
+
+    found = %__MODULE__{
+      policy: made(state, way),
+      within: state.opts[:within],
+      for: state.opts[:for],
+      bound: bound,
+      base: points |> hd() |> elem(1),
+      chosen: chosen,
+      points: points |> Enum.map(&elem(&1, 1)) |> Enum.sort_by(& &1.bytes, :desc),
+      matrices: matrices(state, way)
+    }
+
+    with :ok <- write(found, state.opts[:out]), do: {:ok, found}
+  end
+
+  # The median of a few measurements.
+  defp measured(policy) do
+    times = for _ <- 1..3, do: ok!(Session.open(policy, seed: 0)).step_us
+    Figures.percentile(times, 50)
+  end
+
+  defp write(_found, nil), do: :ok
+
+  defp write(found, out) do
+    with :ok <- Sconce.Policy.save(found.policy, Path.join(out, "best.safetensors")),
+         :ok <- Files.write(Path.join(out, "report.txt"), text(found), :search),
+         do: Page.write(svg(found), Path.join(out, "front.svg"), :search)
+  end
+
+  # Resuming
+
+  @scores "scores.etf"
+
+  # The scores of an earlier call with the same policy, corpus and options.
+  defp resumed!(%{opts: opts, folder: folder} = state) do
+    path = Path.join(folder, "given.safetensors")
+    ok!(Sconce.Policy.save(state.policy, path))
+    given = Keyword.take(opts, [:group, :mode, :calibration_frames, :frame_delay, :damping])
+    calibration = opts[:calibration] && Settings.folder(opts[:calibration])
+    key = {:erlang.md5(File.read!(path)), state.corpus, calibration, Enum.sort(given)}
+    File.rm(path)
+    %{state | key: key, scores: earlier(Path.join(folder, @scores), key)}
+  end
+
+  defp earlier(path, key) do
+    with {:ok, bytes} <- File.read(path),
+         {:ok, {^key, scores}} <- term(bytes) do
+      scores
+    else
+      {:error, :enoent} -> %{}
+      _other -> refuse!(path)
+    end
+  end
+
+  defp term(bytes) do
+    {:ok, :erlang.binary_to_term(bytes, [:safe])}
+  rescue
+    ArgumentError -> :damaged
+  end
+
+  defp refuse!(path) do
+    details = %{
+      what: path,
+      expected: "scores of this policy, corpus and these options",
+      got: "others (to mend it: another :out, or remove the file)"
+    }
+
+    throw({:refused, %Error{kind: :mismatch, op: :search, details: details}})
+  end
+
+  defp keep(%{opts: opts} = state) do
+    if opts[:out] do
+      bytes = :erlang.term_to_binary({state.key, state.scores})
+      Files.write(Path.join(opts[:out], @scores), bytes, :search)
+    else
+      :ok
+    end
+  end
+
+  defp ok!(:ok), do: :ok
+  defp ok!({:ok, value}), do: value
+  defp ok!({:error, error}), do: throw({:refused, error})
+
+  # Text and picture
+
+  @doc false
+  def text(%__MODULE__{within: {:nll, within}} = found) do
+    title =
+      "#{found.for} within #{percent(within)} of the NLL #{nll(found.base.nll)}: at most #{nll(found.bound)}"
+
+    rows = for point <- found.points, do: row(point, found)
+    matrices = for matrix <- found.matrices, do: matrix_row(matrix)
+
+    Enum.join(
+      [title, "", heading(), Enum.join(rows, "\n"), "", "matrices of the chosen policy"] ++
+        [matrix_heading(), Enum.join(matrices, "\n"), ""],
+      "\n"
+    )
+  end
+
+  defp heading, do: cells(["", "f32", "int8", "int4", "NLL", "of f32", "KiB", "of f32", "us"])
+
+  defp row(point, found) do
+    mark = if point == found.chosen, do: "*", else: ""
+    counts = for bits <- [32, 8, 4], do: to_string(point.counts[bits])
+    share = fn key -> ratio(point[key] / found.base[key]) end
+    size = to_string(div(point.bytes, 1024))
+
+    cells(
+      [mark] ++
+        counts ++ [nll(point.nll), share.(:nll), size, share.(:bytes), Figures.decimal(point.us)]
+    )
+  end
+
+  defp cells([mark | cells]),
+    do: String.pad_trailing(mark, 2) <> Enum.map_join(cells, &String.pad_leading(&1, 9))
+
+  defp matrix_heading, do: matrix_cells(["name", "bits", "group", "KiB", "error", "of outputs"])
+
+  defp matrix_row(matrix) do
+    output = if matrix.output_error, do: ratio(matrix.output_error), else: "-"
+    group = if matrix.group, do: to_string(matrix.group), else: "-"
+    size = ratio(matrix.bytes / 1024)
+    matrix_cells([matrix.name, to_string(matrix.bits), group, size, ratio(matrix.error), output])
+  end
+
+  defp matrix_cells([name | cells]),
+    do: String.pad_trailing(name, 40) <> Enum.map_join(cells, &String.pad_leading(&1, 11))
+
+  defp line(point), do: "int8 #{point.counts[8]}, int4 #{point.counts[4]}: NLL #{nll(point.nll)}"
+
+  defp nll(value), do: :erlang.float_to_binary(value / 1, decimals: 5)
+  defp ratio(value), do: :erlang.float_to_binary(value / 1, decimals: 4)
+  defp percent(share), do: "#{Figures.decimal(100 * share)} %"
+
+  @doc """
+  Draws the points as an SVG: NLL over bytes, with the bound.
+  """
+  @spec svg(t) :: String.t()
+  def svg(%__MODULE__{} = found) do
+    points = for point <- found.points, do: {point.bytes / 1024, point.nll}
+    chosen = [{found.chosen.bytes / 1024, found.chosen.nll}]
+
+    panel = %{
+      title: "NLL over KiB",
+      x: "KiB of weights",
+      from: [found.bound],
+      series: [
+        {:points, "#64748b", points, nil, nil},
+        {:points, "#2563eb", chosen, nil, nil},
+        {:rule, "#ea580c", found.bound, "bound"}
+      ]
+    }
+
+    summary =
+      "chosen for #{found.for}: #{div(found.chosen.bytes, 1024)} of #{div(found.base.bytes, 1024)} KiB, " <>
+        "#{Figures.decimal(found.chosen.us)} of #{Figures.decimal(found.base.us)} us a decision"
+
+    legend = [{"scored", "#64748b", :points}, {"chosen", "#2563eb", :points}]
+    Page.svg("Smaller policies", summary, legend, [{300, [panel]}])
+  end
+
+  defimpl Inspect do
+    def inspect(found, _opts) do
+      %{chosen: chosen, base: base} = found
+      share = :erlang.float_to_binary(chosen.bytes / base.bytes, decimals: 3)
+      loss = :erlang.float_to_binary(chosen.nll / base.nll, decimals: 4)
+
+      "#Sconce.Compress.Search<#{length(found.points)} points, bytes #{share} and NLL #{loss} of f32>"
+    end
+  end
+
+  defimpl String.Chars do
+    def to_string(found), do: Sconce.Compress.Search.text(found)
+  end
+end

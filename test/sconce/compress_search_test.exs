@@ -1,0 +1,143 @@
+defmodule Sconce.Compress.SearchTest do
+  use ExUnit.Case, async: true
+
+  import ExUnit.CaptureIO
+
+  alias Sconce.{Compress, Env, Error, Policy, Trainer}
+  alias Sconce.Compress.Search
+  alias Sconce.Test.Scratch
+
+  setup_all do
+    dir = Scratch.tmp_dir!("compress-search")
+    {:ok, games} = Env.CartPole.demonstrations(games: 12, steps: 120, velocities: true, seed: 3)
+    {:ok, corpus} = Env.CartPole.corpus(games, into: Path.join(dir, "corpus"), velocities: true)
+    out = Path.join(dir, "run")
+
+    opts =
+      [backbone: :mlp, hidden_sizes: [64, 64], steps: 150, window_size: 8, loss: :plain] ++
+        [learning_rate: 3.0e-3, warmup_steps: 0]
+
+    {:ok, run} = Trainer.start_link([corpus: corpus, out: out] ++ opts)
+    {:ok, _report} = Trainer.await(run)
+    {:ok, policy} = Policy.load(Path.join(out, "best.safetensors"))
+    %{dir: dir, corpus: corpus, policy: policy, best: Path.join(out, "best.safetensors")}
+  end
+
+  test "a loose bound gives all matrices 4 bits, and a tight one gives some fewer", context do
+    %{policy: policy, corpus: corpus} = context
+    {:ok, loose} = Compress.search(policy, corpus, within: {:nll, 1.0}, calibration: corpus)
+    count = length(loose.matrices)
+    assert loose.chosen.counts == %{32 => 0, 8 => 0, 4 => count}
+    assert loose.policy.bits == 4 and Enum.all?(loose.matrices, &(&1.bits == 4))
+    assert loose.chosen.bytes < 0.25 * loose.base.bytes
+
+    # A bound between the losses of 8 and of 4 bits.
+    [eight, four] = for bits <- [8, 4], do: Enum.find(loose.points, &(&1.counts[bits] == count))
+    assert four.nll != eight.nll
+    share = (four.nll + eight.nll) / 2 / loose.base.nll - 1
+
+    if share > 0 and four.nll > eight.nll do
+      {:ok, tight} = Compress.search(policy, corpus, within: {:nll, share}, calibration: corpus)
+      assert tight.chosen.nll <= tight.bound and tight.chosen.bytes < tight.base.bytes
+      assert tight.chosen.counts[4] < count
+
+      assert tight.chosen.bytes ==
+               tight.points
+               |> Enum.filter(&(&1.nll <= tight.bound))
+               |> Enum.map(& &1.bytes)
+               |> Enum.min()
+    end
+  end
+
+  test "no loss is allowed: the result is never worse than the policy", context do
+    {:ok, found} = Compress.search(context.policy, context.corpus, within: {:nll, 0.0})
+    assert found.chosen.nll <= found.base.nll
+    assert found.chosen.bytes <= found.base.bytes
+
+    {:ok, fast} =
+      Compress.search(context.policy, context.corpus, within: {:nll, 0.5}, for: :speed)
+
+    times = for point <- fast.points, point.nll <= fast.bound, do: point.us
+    assert fast.chosen.us == Enum.min(times)
+  end
+
+  test "the result is a table and a picture, and a later call goes on", context do
+    %{policy: policy, corpus: corpus, dir: dir} = context
+    out = Path.join(dir, "small")
+    me = self()
+    opts = [out: out, within: {:nll, 0.2}, progress: &send(me, {:scored, &1})]
+    {:ok, found} = Compress.search(policy, corpus, opts)
+    assert_received {:scored, "int8 0, int4 0: NLL " <> _}
+    {:ok, best} = Policy.load(Path.join(out, "best.safetensors"))
+    assert best.bits == found.policy.bits
+    report = File.read!(Path.join(out, "report.txt"))
+    assert report == to_string(found)
+
+    assert report =~ ~r/^bytes within 20\.0+ % of the NLL/
+    assert report =~ "backbone.layers.1.dense.weight"
+
+    assert File.read!(Path.join(out, "front.svg")) == Search.svg(found)
+    assert Search.svg(found) =~ "<svg" and inspect(found) =~ "#Sconce.Compress.Search<"
+    assert Enum.sort(File.ls!(out)) == ~w(best.safetensors front.svg report.txt scores.etf)
+
+    flush()
+    {:ok, again} = Compress.search(policy, corpus, opts)
+    refute_received {:scored, _line}
+    assert again.chosen.nll == found.chosen.nll
+
+    assert {:error, %Error{kind: :mismatch} = error} =
+             Compress.search(policy, corpus, Keyword.put(opts, :group, 128))
+
+    assert Exception.message(error) =~ "scores.etf"
+    File.write!(Path.join(out, "scores.etf"), "cut")
+    assert {:error, %Error{kind: :mismatch}} = Compress.search(policy, corpus, opts)
+  end
+
+  test "wrong arguments are named", %{policy: policy, corpus: corpus, dir: dir} do
+    for opts <- [
+          [within: 0.1],
+          [within: {:nll, -0.1}],
+          [within: {:acc, 0.1}],
+          [for: :size],
+          [group: 0]
+        ] do
+      assert_raise ArgumentError, fn -> Compress.search(policy, corpus, opts) end
+    end
+
+    assert_raise ArgumentError, ~r/policy/, fn -> Compress.search("best", corpus) end
+    assert {:error, %Error{kind: :not_found}} = Compress.search(policy, Path.join(dir, "nowhere"))
+    File.write!(Path.join(dir, "file"), "")
+
+    assert {:error, %Error{kind: :io}} =
+             Compress.search(policy, corpus, out: Path.join(dir, "file"))
+  end
+
+  test "mix sconce.compress prints the table", %{best: best, corpus: corpus, dir: dir} do
+    out = Path.join(dir, "task")
+    args = [best, "--corpus", corpus.dir, "--out", out, "--within", "nll:5%"]
+    printed = capture_io(fn -> Mix.Tasks.Sconce.Compress.run(args) end)
+    assert printed =~ ~r/bytes within 5\.0+ % of the NLL/
+    assert printed =~ "int8 0, int4 0: NLL"
+    assert File.exists?(Path.join(out, "best.safetensors"))
+
+    for {args, text} <- [
+          {[best, "--corpus", corpus.dir], "--out is required"},
+          {[best, "--out", out], "--corpus is required"},
+          {["--corpus", corpus.dir, "--out", out], "which checkpoint"},
+          {[best, "--corpus", corpus.dir, "--out", out, "--within", "1%"], "nll:PERCENT%"},
+          {["nowhere", "--corpus", corpus.dir, "--out", out], "nowhere"}
+        ] do
+      assert_raise Mix.Error, ~r/#{Regex.escape(text)}/, fn ->
+        Mix.Tasks.Sconce.Compress.run(args)
+      end
+    end
+  end
+
+  defp flush do
+    receive do
+      {:scored, _line} -> flush()
+    after
+      0 -> :ok
+    end
+  end
+end
