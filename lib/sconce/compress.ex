@@ -4,8 +4,8 @@ defmodule Sconce.Compress do
   alias Sconce.Native.Call
 
   @moduledoc """
-  Weights in fewer bytes: quantisation, pruning and low rank of single matrices, and the loss of distillation. Whole
-  policies have `Sconce.Compress.Policy` and `search/3`.
+  Weights in fewer bytes: quantisation, pruning and low rank of single matrices, and the loss of distillation. Policies
+  have `Sconce.Compress.Policy` and `search/3`.
 
   The functions work on tensors, also of networks that another library trains. A weight is `{outputs, inputs}`, as in
   PyTorch. [Smaller policies](smaller.html) compares them on one matrix.
@@ -248,8 +248,9 @@ defmodule Sconce.Compress do
   end
 
   @doc """
-  Finds the policy with the fewest bytes, or the fastest one, whose NLL on a corpus stays within a bound. `IO.puts/1` prints
-  the result (`Sconce.Compress.Search`). The guide has an example.
+  Finds the policy with the fewest bytes, or the fastest one, whose NLL on a corpus stays within a bound:
+
+      {:ok, %Sconce.Compress.Search{}} = Sconce.Compress.search(policy, "validation", within: {:nll, 0.01})
 
   #{Catalogue.docs(:search)}
   """

@@ -7,6 +7,8 @@ defmodule Sconce.Compress.SearchTest do
   alias Sconce.Compress.Search
   alias Sconce.Test.Scratch
 
+  doctest Search
+
   setup_all do
     dir = Scratch.tmp_dir!("compress-search")
     {:ok, games} = Env.CartPole.demonstrations(games: 12, steps: 120, velocities: true, seed: 3)

@@ -113,8 +113,12 @@ defmodule Sconce.OddTermsTest do
       {Compress, :prune_structured, [[[0.1, 0.2]], [sparsity: 0.5, axis: :columns]]},
       {Compress, :prune_two_four, [[[0.1, 0.2, 0.3, 0.4]]]},
       {Compress, :quantise, [[[0.1, 0.2]], [bits: 4]]},
+      {Compress, :search, [policy, corpus, [within: {:nll, 0.1}]]},
       {Compress, :smooth, [[[0.1, 0.2]], [1.0, 2.0], [alpha: 0.5]]},
       {Compress, :sparsity_at, [1, [steps: 2, to: 0.5]]},
+      {Compress.Policy, :mix, [policy, []]},
+      {Compress.Policy, :quantise, [policy, [bits: 4]]},
+      {Compress.Search, :svg, [searched(policy)]},
       {Sconce.Config, :fetch, [:threads]},
       {Sconce.Config, :get, [:threads]},
       {Corpus, :build, [{:vector, 2}, [], [into: out <> ".corpus", heads: [a: {:bernoulli, 1}]]]},
@@ -268,6 +272,21 @@ defmodule Sconce.OddTermsTest do
       {Rollout, :reward, [:session, 1.0, []]},
       {Rollout, :start_link, [[serving: context.serving]]}
     ]
+  end
+
+  defp searched(policy) do
+    point = %{nll: 1.0, bytes: 4096, us: 1.0, counts: %{32 => 1, 8 => 0, 4 => 0}}
+
+    %Compress.Search{
+      policy: policy,
+      within: {:nll, 0.1},
+      for: :bytes,
+      bound: 1.1,
+      base: point,
+      chosen: point,
+      points: [point],
+      matrices: []
+    }
   end
 
   defp quantised do

@@ -334,9 +334,20 @@ defmodule Sconce.Compress.Search do
 
   @doc """
   Draws the points as an SVG: NLL over bytes, with the bound.
+
+      iex> dir = Path.join(System.tmp_dir!(), "sconce-search-#{System.unique_integer([:positive])}")
+      iex> {:ok, games} = Sconce.Env.CartPole.demonstrations(games: 2, steps: 60)
+      iex> {:ok, corpus} = Sconce.Env.CartPole.corpus(games, into: dir)
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [32, 32], heads: [action: {:categorical, 2}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, found} = Sconce.Compress.search(policy, corpus, within: {:nll, 0.1})
+      iex> {found.chosen.bytes < found.base.bytes, Sconce.Compress.Search.svg(found) =~ "<svg"}
+      {true, true}
+      iex> File.rm_rf!(dir) != []
+      true
   """
   @spec svg(t) :: String.t()
-  def svg(%__MODULE__{} = found) do
+  def svg(%__MODULE__{points: [_ | _], base: %{us: _}, chosen: %{us: _}} = found) do
     points = for point <- found.points, do: {point.bytes / 1024, point.nll}
     chosen = [{found.chosen.bytes / 1024, found.chosen.nll}]
 
@@ -360,13 +371,17 @@ defmodule Sconce.Compress.Search do
   end
 
   defimpl Inspect do
-    def inspect(found, _opts) do
-      %{chosen: chosen, base: base} = found
+    def inspect(
+          %{points: [_ | _], base: %{us: _} = base, chosen: %{us: _} = chosen} = found,
+          _opts
+        ) do
       share = :erlang.float_to_binary(chosen.bytes / base.bytes, decimals: 3)
       loss = :erlang.float_to_binary(chosen.nll / base.nll, decimals: 4)
 
       "#Sconce.Compress.Search<#{length(found.points)} points, bytes #{share} and NLL #{loss} of f32>"
     end
+
+    def inspect(_built_by_hand, _opts), do: "#Sconce.Compress.Search<no results>"
   end
 
   defimpl String.Chars do

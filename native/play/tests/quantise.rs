@@ -9,7 +9,7 @@ use sconce_play::options::PpoOptions;
 use sconce_play::run::{Event, PlayReport, Stopped, Task, run};
 use sconce_tensor::tensor::to_vec;
 use sconce_tensor::{Error, Result};
-use sconce_train::weights::quantise::{Format, Quantisation};
+use sconce_train::weights::quantisation::{Format, Quantisation};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -24,7 +24,7 @@ use sconce_train::report::{RunReport, Stopped};
 use sconce_train::run::{Verdict, Watch, run, run_watched};
 use sconce_train::step::Stepper;
 use sconce_train::weights::WeightTransforms;
-use sconce_train::weights::quantise::{Format, Quantisation};
+use sconce_train::weights::quantisation::{Format, Quantisation};
 use serde_json::json;
 
 const INT8: Quantisation =

@@ -8,7 +8,7 @@ use super::train::{LrSchedule, OptimiserOptions, ScheduleOptions, TrainOptions};
 use crate::optimiser::OptimiserConfig;
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::unroll::Unroll;
-use crate::weights::quantise::Quantisation;
+use crate::weights::quantisation::Quantisation;
 
 impl TrainOptions {
     /// Number of batches over which the shares of a mix move from their first values to their last.

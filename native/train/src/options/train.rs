@@ -13,7 +13,7 @@ use super::loss::{FocalHeads, PosWeight, Reduction};
 use super::table::TABLE;
 use crate::optimiser::Kind as Optimiser;
 use crate::option_group;
-use crate::weights::quantise::Format;
+use crate::weights::quantisation::Format;
 use sconce_nn::head::Direction;
 
 /// Options of a run; names and meanings are those of `Sconce.Trainer`. Options are deserialized from their groups, from

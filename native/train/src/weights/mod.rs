@@ -10,7 +10,8 @@
 
 mod freeze;
 mod masters;
-pub mod quantise;
+pub mod quantisation;
+mod quantise;
 
 use sconce_ops::weights::{Coded, Weights};
 use sconce_tensor::tensor::{beside, read, to_vec};

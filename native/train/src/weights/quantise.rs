@@ -24,68 +24,14 @@ use sconce_ops::weights::{Coded, Weights};
 use sconce_ops::{Codes, Groups, fake_quantise};
 use sconce_tensor::tensor::{tensor, to_vec, update, with};
 use sconce_tensor::{Error, Result, Tensor};
-use serde::{Deserialize, Serialize};
 
+use super::quantisation::{Format, Quantisation};
 use super::{Setup, WeightTransform, freeze};
 
 /// Columns of a group of int4, unless others are given.
 const GROUP: usize = 32;
 
-/// Integers of a grid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Format {
-    /// 8 bits, with a scale for each row.
-    Int8,
-    /// 4 bits, with a scale for each group of columns of a row.
-    Int4,
-}
-
-impl Format {
-    /// Bits of a code.
-    pub fn bits(self) -> u32 {
-        match self {
-            Format::Int8 => 8,
-            Format::Int4 => 4,
-        }
-    }
-}
-
-/// Quantisation of a run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Quantisation {
-    /// The integers.
-    pub format: Format,
-    /// Columns of a group of int4; `None` is 32.
-    pub group: Option<usize>,
-    /// Share of the run before the weights begin to move to their grid.
-    pub after: f64,
-    /// Share of the run in which they move there.
-    pub ramp: f64,
-}
-
 impl Quantisation {
-    /// Refuses weights that would not be on their grid at the end of the run.
-    ///
-    /// # Errors
-    /// `OutOfRange` for the ramp.
-    pub fn check(&self) -> Result<()> {
-        let most = 1.0 - self.after;
-        // Rounding errors of decimal fractions are far below this.
-        match self.ramp <= most + 1e-9 {
-            true => Ok(()),
-            false => Err(Error::out_of_range("quantise_ramp", self.ramp, 0.0, most)),
-        }
-    }
-
-    /// How far weights are on the way to their grid when the share `done` of the run has passed: from 0 to 1.
-    pub fn annealed(&self, done: f64) -> f64 {
-        if done >= (self.after + self.ramp).min(1.0) {
-            return 1.0;
-        }
-        ((done - self.after) / self.ramp).clamp(0.0, 1.0)
-    }
-
     /// The transform of the weights that `learns` selects.
     ///
     /// # Errors
