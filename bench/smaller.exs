@@ -7,6 +7,8 @@
 # row is a policy, scored on every frame of `validation` with its memory carried: its NLL as a part of that of f32, the
 # share of the likeliest actions that change, the bytes of its checkpoint, and microseconds of a decision of a session.
 #
+# `mlp` has about a tenth of the weights and no memory; `mlp distilled` learns from the GRU too (`teacher:`).
+#
 # `nearest` rounds the weights of the f32 policy, `gptq` calibrates them on the training games, and `trained` learned its
 # weights on the grid. Decisions are those of a session, so that rounded inputs count too. `bits/group` without a group has
 # a scale per output.
@@ -34,7 +36,13 @@ defmodule Smaller do
 
   def main(args) do
     {opts, []} = OptionParser.parse!(args, strict: @switches)
-    opts = Keyword.merge([steps: 500, hidden: 256, seed: 1, threads: 2, quantise: true], opts)
+
+    opts =
+      Keyword.merge(
+        [steps: 500, hidden: 256, seed: 1, threads: 2, quantise: true, students: true],
+        opts
+      )
+
     dir = Path.join(System.tmp_dir!(), "sconce-smaller-#{System.pid()}")
 
     try do
@@ -52,8 +60,20 @@ defmodule Smaller do
       end
 
       for {how, policy} <- trained, do: row("#{how} trained", policy, validation, base, dir)
+      if opts[:students], do: students(train, validation, base, dir, opts)
     after
       File.rm_rf!(dir)
+    end
+  end
+
+  defp students(train, validation, base, dir, opts) do
+    teacher = Path.join([dir, "run-", "last.safetensors"])
+    small = [backbone: :mlp, hidden_sizes: [64, 64], head_hidden_size: 32, stream_size: 32]
+    taught = [teacher: teacher, teacher_weight: 1.0, teacher_direction: :reverse]
+
+    for {name, more} <- [{"mlp", small}, {"mlp distilled", small ++ taught}] do
+      policy = train!(nil, train, validation, dir, opts, {name, more})
+      row(name, policy, validation, base, dir)
     end
   end
 
@@ -66,8 +86,8 @@ defmodule Smaller do
     corpus
   end
 
-  defp train!(how, train, validation, dir, opts) do
-    out = Path.join(dir, "run-#{how}")
+  defp train!(how, train, validation, dir, opts, {name, more} \\ {nil, []}) do
+    out = Path.join(dir, "run-#{name || how}")
 
     given = [
       corpus: train,
@@ -94,10 +114,12 @@ defmodule Smaller do
       seed: opts[:seed]
     ]
 
+    given = Keyword.merge(given, more)
+    given = if more[:backbone], do: Keyword.delete(given, :hidden_size), else: given
     given = if how, do: Keyword.put(given, :quantise, how), else: given
     {:ok, run} = Trainer.start_link(given)
     {:ok, report} = Trainer.await(run)
-    IO.puts("trained #{how || "f32"}: #{report.steps} steps, #{round(report.seconds)} s")
+    IO.puts("trained #{name || how || "f32"}: #{report.steps} steps, #{round(report.seconds)} s")
 
     # The last state has the weights that learn. Their nearest codes are those that forward passes read.
     {:ok, policy} = Policy.load(Path.join(out, "last.safetensors"))

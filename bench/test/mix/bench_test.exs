@@ -31,16 +31,18 @@ defmodule Mix.Tasks.BenchTest do
     assert output =~ "Elixir #{System.version()}, OTP #{System.otp_release()}, rustc "
     {titles, rows} = table(output)
     assert titles == @columns
-    assert [call, frame, act, bf16, int8] = rows
+    assert [call, frame, act, bf16, int8, int4] = rows
     assert call =~ ~r/^call +NIF, no-op +1 +1 +[\d.]+ +[\d.]+ +[\d.]+ +\d+ +- +the control/
     assert frame =~ ~r"^frame +pack a struct in Elixir +1 +1 .* 396 B at [\d.,]+ GB/s$"
     assert act =~ ~r"^act +mlp 512 512, learned, one frame .*, 2.1 MB at [\d.,]+ GB/s; packed f32"
     assert bf16 =~ ~r"^act +mlp 512 512, learned, one frame, bf16 .*, 1.1 MB at .*; packed bf16"
 
+    assert int4 =~ ~r"^act +mlp 512 512, learned, one frame, int4 .*; packed (int4|bf16|f32)"
+
     assert int8 =~
              ~r"^act +mlp 512 512, learned, one frame, int8 .*, [\d.]+ [KM]B at .*; packed (int8|bf16)"
 
-    for row <- [act, bf16, int8],
+    for row <- [act, bf16, int8, int4],
         do: assert(row =~ ~r"\w+ lane, (made|real) frames, p99 [\d.,]+ and p99.9 [\d.,]+ t")
 
     refute output =~ "FAILED"

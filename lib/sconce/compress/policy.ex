@@ -22,6 +22,9 @@ defmodule Sconce.Compress.Policy do
   A session rounds the inputs of a matrix too: to 16 bits before codes of 8 bits, and to 8 bits in blocks of 32 before codes
   of 4 bits. Its logits therefore differ a little from those of `forward/3`.
 
+  A step reads some matrices together, such as the hidden layers of independent heads. If their codes have other forms, it
+  reads them as f32; `matrices` of `Sconce.Session.info/1` shows it.
+
   Matrices with fewer than 32 inputs, tables of embeddings, norms, biases and convolutions keep their f32.
   """
 
@@ -43,7 +46,7 @@ defmodule Sconce.Compress.Policy do
           nearest_output_error: float | nil
         }
 
-  @typedoc "A `policy` with codes, its `matrices`, and the bytes of all its weights: `bytes` now, and `before`."
+  @typedoc "A `policy` with codes, its `matrices`, and the bytes of all its weights: `bytes` now, and `before` in f32."
   @type quantised :: %{
           policy: Policy.t(),
           matrices: [matrix],
@@ -83,6 +86,7 @@ defmodule Sconce.Compress.Policy do
   def quantise(policy, opts \\ [])
 
   def quantise(%Policy{device: %Device{} = device} = policy, opts) do
+    alone!(opts)
     opts = Catalogue.validate!(opts, :policy)
     coding = opts |> Keyword.take([:bits, :only, :except, :damping]) |> Map.new()
     coding = Map.put(coding, :group, group(opts[:group], opts[:bits]))
@@ -119,7 +123,9 @@ defmodule Sconce.Compress.Policy do
   def mix(policy, others)
 
   def mix(%Policy{device: %Device{} = device} = policy, others) when is_list(others) do
-    with {:ok, ref} <- Native.policy_mix(policy.ref, Enum.map(others, &other!/1)),
+    others = Enum.map(others, &other!/1)
+
+    with {:ok, ref} <- Call.run(&Native.policy_mix(policy.ref, &1, others)),
          do: Policy.wrap(ref, device)
   end
 
@@ -130,6 +136,13 @@ defmodule Sconce.Compress.Policy do
 
   defp other!({name, %Policy{ref: ref}}) when is_binary(name), do: {name, ref}
   defp other!(other), do: Options.argument!("policies", other, "{name, policy}")
+
+  # Options of a calibration have no effect without one.
+  defp alone!(opts) do
+    for name <- [:calibration_frames, :frame_delay, :damping],
+        Keyword.keyword?(opts) and Keyword.has_key?(opts, name) and opts[:calibration] == nil,
+        do: raise(ArgumentError, "option #{inspect(name)} needs :calibration")
+  end
 
   defp group(nil, 4), do: 32
   defp group(group, _bits), do: group

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use sconce_data::{Reader, View};
 use sconce_nn::packed::{Frame, Game, Plan};
+use sconce_nn::policy::Frames;
 use sconce_nn::sampling::Sampling;
 use sconce_nn::{Policy, Spec};
 use sconce_realtime::{Format, Scratch};
@@ -27,6 +28,9 @@ struct Samples {
     waiting: Vec<f32>,
     moments: Moments,
 }
+
+/// Frames of a game that are in memory at once.
+const AT_ONCE: usize = 512;
 
 /// Second moments while the policy reads about `frames` frames, from the middle of each game. The memory is carried, and
 /// the recorded actions are given.
@@ -63,7 +67,7 @@ pub fn hessians(
         let length = view.len(frame_delay);
         let begin = (length.saturating_sub(each + WARM_UP)) / 2;
         let end = length.min(begin + each + WARM_UP);
-        let run = Run { plan: &plan, spec, view, frame_delay };
+        let run = Run { plan: &plan, spec, view, frame_delay, cancelled };
         read += run.play(begin..end, &mut scratch, &counted)?;
     }
     if read == 0 {
@@ -101,6 +105,7 @@ struct Run<'a> {
     spec: &'a Spec,
     view: &'a View,
     frame_delay: usize,
+    cancelled: &'a AtomicBool,
 }
 
 impl Run<'_> {
@@ -113,15 +118,20 @@ impl Run<'_> {
     ) -> Result<usize> {
         let Spec { embedding, heads, .. } = self.spec;
         let reader = Reader::new(embedding.clone(), heads.clone(), self.frame_delay);
-        let frames = reader.sequence(self.view, range.clone())?.frames;
         let (continuous, ids, previous) =
             (embedding.continuous_width(), embedding.id_slots().len(), heads.num_labels());
         let (mut state, mut decision) = (self.plan.zero_state().to_vec(), self.plan.blank());
         let (sampling, rng) = (Sampling::default(), Rng::new(0, "calibration", 0));
         let mut labels = vec![0.0; heads.num_labels()];
+        let mut frames = Frames::default();
         let skipped = WARM_UP.min(range.len() / 2);
-        for (i, t) in range.clone().enumerate() {
-            counted.store(i >= skipped, std::sync::atomic::Ordering::Relaxed);
+        for (at, t) in range.clone().enumerate() {
+            counted.store(at >= skipped, std::sync::atomic::Ordering::Relaxed);
+            let i = at % AT_ONCE;
+            if i == 0 {
+                stopped(self.cancelled)?;
+                frames = reader.sequence(self.view, t..range.end.min(t + AT_ONCE))?.frames;
+            }
             self.view.labels(t, self.frame_delay, false, heads, &mut labels)?;
             let frame = Frame {
                 continuous: &frames.continuous[i * continuous..][..continuous],

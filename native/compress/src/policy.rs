@@ -31,6 +31,31 @@ pub struct Coding {
     pub damping: f64,
 }
 
+impl Coding {
+    /// Refuses beginnings of names that no matrix of the policy has, before long work.
+    ///
+    /// # Errors
+    /// `NotFound` for such a beginning, and for a policy without a matrix of at least 32 inputs.
+    pub fn check(&self, policy: &Policy) -> Result<()> {
+        let matrices =
+            || policy.weights().iter().filter(|(name, weight)| is_matrix(name, weight.dims()));
+        if matrices().next().is_none() {
+            return Err(Error::not_found(format!("a matrix of at least {LEAST_INPUTS} inputs")));
+        }
+        for own in self.only.iter().chain(&self.except) {
+            if !matrices().any(|(name, _)| name.starts_with(own)) {
+                return Err(Error::not_found(format!("a matrix whose name begins with {own}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn chooses(&self, name: &str) -> bool {
+        let has = |all: &[String]| all.iter().any(|own| name.starts_with(own));
+        (self.only.is_empty() || has(&self.only)) && !has(&self.except)
+    }
+}
+
 /// A matrix of a policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MatrixReport {
@@ -65,18 +90,7 @@ pub fn coded(
     hessians: &Hessians,
     cancelled: &AtomicBool,
 ) -> Result<(Policy, Vec<MatrixReport>)> {
-    let has =
-        |beginnings: &[String], name: &str| beginnings.iter().any(|own| name.starts_with(own));
-    let matrices =
-        || policy.weights().iter().filter(|(name, weight)| is_matrix(name, weight.dims()));
-    if matrices().next().is_none() {
-        return Err(Error::not_found(format!("a matrix of at least {LEAST_INPUTS} inputs")));
-    }
-    for own in coding.only.iter().chain(&coding.except) {
-        if !matrices().any(|(name, _)| name.starts_with(own)) {
-            return Err(Error::not_found(format!("a matrix whose name begins with {own}")));
-        }
-    }
+    coding.check(policy)?;
     let mut weights = Weights::new();
     let mut reports = vec![];
     for (name, weight) in policy.weights() {
@@ -84,9 +98,7 @@ pub fn coded(
         let own = match is_matrix(name, weight.dims()) {
             false => weight.copied_to(weight.device())?,
             true => {
-                let wanted = coding.only.is_empty() || has(&coding.only, name);
-                let chosen = wanted && !has(&coding.except, name);
-                let (own, report) = match chosen {
+                let (own, report) = match coding.chooses(name) {
                     true => round(name, weight, coding, hessians.get(name), cancelled)?,
                     false => kept(name, weight)?,
                 };

@@ -11,7 +11,7 @@ use sconce_tensor::Result;
 use sconce_tensor::pool::Class;
 use serde::Deserialize;
 
-use crate::border::{Answer, Handle, Task, call, decode, encode};
+use crate::border::{Answer, Handle, Task, call, decode, encode, perform, pool};
 use crate::policy::PolicyHandle;
 
 /// The games that a calibration reads, and how many of their frames.
@@ -26,7 +26,11 @@ impl Calibration {
     fn hessians(&self, policy: &Policy, cancelled: &AtomicBool) -> Result<Hessians> {
         let corpus = Corpus::open(&self.corpus)?;
         sconce_train::eval::fits(corpus.schema(), policy.spec())?;
-        let views = corpus.views(&(0..corpus.games().len()).collect::<Vec<_>>())?;
+        // A few frames of each of very many games would cost the opening of all.
+        const LEAST_FRAMES: usize = 256;
+        let count = corpus.games().len();
+        let apart = count.div_ceil(self.frames.div_ceil(LEAST_FRAMES).max(1)).max(1);
+        let views = corpus.views(&(0..count).step_by(apart).collect::<Vec<_>>())?;
         let delay = self.frame_delay.or(policy.noted("frame_delay")).unwrap_or(0);
         hessians(policy, &views, delay, self.frames, cancelled)
     }
@@ -59,6 +63,7 @@ fn policy_quantise<'a>(
             (decode(coding)?, decode(calibration)?);
         Task::start(env, "quantise", reference, move |_events, cancelled| {
             Class::Background.enter();
+            coding.check(&policy)?;
             let found = calibration.map(|own| own.hessians(&policy, cancelled)).transpose()?;
             let (own, matrices) = coded(&policy, &coding, &found.unwrap_or_default(), cancelled)?;
             Ok(Quantised { policy: PolicyHandle::new(own), matrices })
@@ -66,19 +71,21 @@ fn policy_quantise<'a>(
     })
 }
 
-/// The policy with weights of others, by name.
-#[rustler::nif(schedule = "DirtyCpu")]
+/// The policy with weights of others, by name. Sends `{:ok, policy}` by message.
+// On a worker: only native threads work with a card.
+#[rustler::nif]
 fn policy_mix<'a>(
     env: Env<'a>,
     policy: Handle<PolicyHandle>,
+    reference: Reference<'a>,
     others: Vec<(String, Handle<PolicyHandle>)>,
 ) -> Term<'a> {
-    call(env, "mix", || {
-        let policy = policy.get()?;
+    perform(env, "mix", || {
+        let policy = policy.get()?.policy().clone();
         let other = |(name, other): (String, Handle<PolicyHandle>)| {
             Ok((name, other.get()?.policy().clone()))
         };
         let others = others.into_iter().map(other).collect::<Result<Vec<_>>>()?;
-        Ok(PolicyHandle::new(mixed(policy.policy(), &others)?))
+        pool::submit(env, "mix", reference, move || mixed(&policy, &others).map(PolicyHandle::new))
     })
 }

@@ -232,11 +232,11 @@ impl Snapshot {
 }
 
 impl Numbers {
-    /// Bytes in a file.
+    /// Bytes of writing. Codes are packed first.
     fn bytes(&self) -> usize {
         match &self.values {
             Values::F32(values) => size_of_val(values.as_slice()),
-            Values::Codes(codes) => codes.size(),
+            Values::Codes(codes) => 2 * codes.size(),
         }
     }
 
@@ -392,7 +392,15 @@ fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<
         let numbers = read(what, &name, info, body)?;
         match name.strip_prefix(OPTIMISER) {
             Some(name) => drop(optimiser.insert(name.to_string(), numbers)),
-            None => drop(weights.insert(name, tensor(numbers, &*info.shape)?.into())),
+            None => {
+                let weight = tensor(numbers, &*info.shape)?.into();
+                if weights.insert(name.clone(), weight).is_some() {
+                    return Err(Error::corrupt(
+                        what,
+                        format!("{name} has numbers beside its codes"),
+                    ));
+                }
+            }
         }
     }
     Ok((manifest, weights, optimiser))

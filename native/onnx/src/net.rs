@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sconce_nn::policy::LEAST_INPUTS;
 use sconce_ops::weights::{Coded, Weight, Weights};
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::tensor::to_vec;
@@ -38,9 +39,6 @@ pub enum Format {
     /// with fewer than 32 inputs stays in f32, as in a session.
     Int8,
 }
-
-/// Fewest inputs of a matrix of codes.
-const MIN_INPUTS: usize = 32;
 
 impl Form {
     /// Dimensions of a value with `width` numbers for each frame.
@@ -113,7 +111,7 @@ impl<'a> Net<'a> {
         let own = self.found(path, &dims)?.codes().cloned();
         let codes = match (self.format, own) {
             (Format::Stored | Format::Int8, Some(own)) => Some(own),
-            (Format::Int8, None) if dims[1] >= MIN_INPUTS => {
+            (Format::Int8, None) if dims[1] >= LEAST_INPUTS => {
                 let numbers = self.values(path, &dims)?;
                 if let Some(value) = non_finite(&numbers) {
                     return Err(Error::NonFinite { what: path.into(), value: value.into() });

@@ -116,7 +116,17 @@ fn a_target_is_reached_by_quantised_weights() {
         "learning_rate": 1e-6,
     });
     let report = go(&options(given), out.path(), 0, false).unwrap();
-    assert_eq!((report.stopped, report.updates), (Stopped::Target, 9));
+    assert_eq!((report.stopped, report.updates), (Stopped::Target, 8));
+}
+
+#[test]
+fn the_last_rollout_is_quantised_though_the_ramp_ends_with_the_run() {
+    let out = TempDir::new().unwrap();
+    let own = options(json!({"quantise_after": 0.5, "quantise_ramp": 0.5}));
+    let report = go(&own, out.path(), 0, false).unwrap();
+    assert_eq!(report.best_update, Some(report.updates - 1));
+    let best = Policy::load(&out.path().join("best.safetensors")).unwrap();
+    assert_eq!(best.bits(), 4);
 }
 
 #[test]

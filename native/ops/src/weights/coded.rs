@@ -59,6 +59,11 @@ impl Coded {
         if let Some(value) = non_finite(&scales) {
             return Err(Error::NonFinite { what: "scale".into(), value: f64::from(value) });
         }
+        let largest = f32::from(most);
+        if let Some(scale) = scales.iter().find(|scale| !(**scale * largest).is_finite()) {
+            let most = f64::from(f32::MAX) / f64::from(largest);
+            return Err(Error::out_of_range("scale", f64::from(*scale), 0.0, most));
+        }
         if let Some(scale) = scales.iter().find(|scale| **scale <= 0.0) {
             let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
             return Err(Error::out_of_range("scale", f64::from(*scale), least, most));
@@ -80,7 +85,9 @@ impl Coded {
             // NaN becomes 0.
             let nearest = |w: &f32| (w / scale).round_ties_even().clamp(-most, most) as i8;
             codes.extend(group.iter().map(nearest));
-            scales.push(if scale.is_finite() { scale } else { 1.0 });
+            // A quotient that was rounded up may reach beyond the largest number.
+            let whole = (scale * most).is_finite();
+            scales.push(if whole { scale } else { f32::from_bits(scale.to_bits() - 1) });
         }
         Coded::new(bits, inputs, group, codes, scales)
     }
@@ -180,6 +187,7 @@ impl Coded {
     ) -> Result<Self> {
         let codes = match bits {
             4 => {
+                // With an odd number of inputs, the last half of a row is empty.
                 let signed = |half: u8| half.cast_signed() - ZERO;
                 let rows = bytes.chunks(inputs.div_ceil(2).max(1));
                 let codes = |row: &[u8]| -> Vec<i8> {
@@ -232,7 +240,10 @@ mod tests {
         let bad = |bits, group, code: i8, scales: &[f32]| {
             Coded::new(bits, 3, group, vec![code; 6], scales.to_vec()).unwrap_err().to_string()
         };
+        let large = Coded::nearest(8, &[f32::MAX, -1.0], 2, 2).unwrap();
+        assert!(large.weights().iter().all(|w| w.is_finite()), "{large:?}");
         for (said, error) in [
+            ("scale", bad(8, 3, 1, &[1.0, 3e38])),
             ("bits", bad(3, 3, 1, &[1.0; 2])),
             ("group", bad(4, 0, 1, &[1.0; 2])),
             ("code", bad(4, 3, 8, &[1.0; 2])),

@@ -1,6 +1,6 @@
 //! Quantised weights, which move to their grid while a run learns.
 //!
-//! Rollouts are played by the weights that learn, so before the end of the ramp their returns are those of weights between
+//! Rollouts are played by the weights that forward passes read, so before the end of the ramp their returns are those of weights between
 //! f32 and the grid. From the first rollout of quantised weights on, the mean return and the best policy begin anew.
 
 use sconce_tensor::Result;
@@ -12,8 +12,15 @@ impl Run<'_> {
     /// Moves quantised weights on toward their grid.
     pub(super) fn anneal(&mut self) -> Result<()> {
         let Some(quantisation) = self.options.quantisation() else { return Ok(()) };
-        let annealed = self.progress.anneal(quantisation.annealed(self.done()));
+        let annealed = self.progress.anneal(quantisation.annealed(self.before_the_last()));
         self.learner.anneal(annealed)
+    }
+
+    /// The share of the run that has passed, so that it is 1 for the weights that play the last rollout: of its updates, or of
+    /// its time where that is less.
+    fn before_the_last(&self) -> f64 {
+        let updates = self.progress.updates as f64 / self.updates.saturating_sub(1).max(1) as f64;
+        updates.max(self.clock.seconds() / self.budget()).min(1.0)
     }
 
     /// A run that quantises its weights reaches its target with quantised ones.
