@@ -261,19 +261,21 @@ defmodule Sconce.Compress.Search do
   end
 
   defp earlier(path, key) do
-    with {:ok, bytes} <- File.read(path),
-         {:ok, {^key, scores}} <- term(bytes) do
-      scores
-    else
+    case File.read(path) do
+      {:ok, bytes} -> scores(bytes, key) || refuse!(path)
       {:error, :enoent} -> %{}
-      _other -> refuse!(path)
+      {:error, _reason} -> refuse!(path)
     end
   end
 
-  defp term(bytes) do
-    {:ok, :erlang.binary_to_term(bytes, [:safe])}
+  # Nil for the scores of something else, and for a damaged file.
+  defp scores(bytes, key) do
+    case :erlang.binary_to_term(bytes, [:safe]) do
+      {^key, scores} -> scores
+      _other -> nil
+    end
   rescue
-    ArgumentError -> :damaged
+    ArgumentError -> nil
   end
 
   defp refuse!(path) do
