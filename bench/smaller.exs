@@ -68,7 +68,7 @@ defmodule Smaller do
 
   defp students(train, validation, base, dir, opts) do
     teacher = Path.join([dir, "run-", "last.safetensors"])
-    small = [backbone: :mlp, hidden_sizes: [64, 64], head_hidden_size: 32, stream_size: 32]
+    small = [backbone: :mlp, hidden_sizes: [64, 64], stream_size: 32]
     taught = [teacher: teacher, teacher_weight: 1.0, teacher_direction: :reverse]
 
     for {name, more} <- [{"mlp", small}, {"mlp distilled", small ++ taught}] do
