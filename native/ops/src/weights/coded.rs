@@ -1,7 +1,8 @@
 //! Matrices as integer codes: `weight = scale code`.
 
+use crate::fake_quantise::finest_steps;
 use crate::simd::non_finite;
-use crate::{Error, Result, memory};
+use crate::{Codes, Error, Groups, Result, memory};
 
 /// The offset that makes packed codes of 4 bits unsigned.
 const ZERO: i8 = 8;
@@ -71,23 +72,24 @@ impl Coded {
         Ok(Coded { bits, inputs, group, codes, scales })
     }
 
-    /// Rounds each weight to the nearest code, half to even. The scale of a group is its largest magnitude divided by the
-    /// largest code, and 1 if that is 0.
+    /// Rounds each weight to the nearest code, half to even, with the scales of [`finest_steps`].
     ///
     /// # Errors
-    /// `OutOfRange` for other bits than 4 and 8 and groups of 0 inputs, `Mismatch` for rows that are not whole.
+    /// `OutOfRange` for other bits than 4 and 8 and groups of 0 inputs, `Mismatch` for rows that are not whole, `NonFinite`
+    /// for infinite weights.
     pub fn nearest(bits: u32, weight: &[f32], inputs: usize, group: usize) -> Result<Self> {
         let most = f32::from(largest(bits)?);
-        let (mut codes, mut scales) = (memory::with_capacity(weight.len()), vec![]);
-        for group in weight.chunks(inputs.max(1)).flat_map(|row| row.chunks(group.max(1))) {
-            let top = group.iter().fold(0.0f32, |top, w| top.max(w.abs()));
-            let scale = if top / most > 0.0 { top / most } else { 1.0 };
-            // NaN becomes 0.
-            let nearest = |w: &f32| (w / scale).round_ties_even().clamp(-most, most) as i8;
-            codes.extend(group.iter().map(nearest));
+        let groups = Groups::new(weight.len() / inputs.max(1), inputs, group)?;
+        let mut scales = finest_steps(weight, Codes::symmetric(bits)?, groups);
+        let mut codes = memory::with_capacity(weight.len());
+        for (group, scale) in groups.of(weight).zip(&mut scales) {
             // A quotient that was rounded up may reach beyond the largest number.
-            let whole = (scale * most).is_finite();
-            scales.push(if whole { scale } else { f32::from_bits(scale.to_bits() - 1) });
+            if scale.is_finite() && !(*scale * most).is_finite() {
+                *scale = scale.next_down();
+            }
+            // NaN becomes 0.
+            let nearest = |w: &f32| (w / *scale).round_ties_even().clamp(-most, most) as i8;
+            codes.extend(group.iter().map(nearest));
         }
         Coded::new(bits, inputs, group, codes, scales)
     }

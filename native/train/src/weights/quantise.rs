@@ -22,7 +22,7 @@ use sconce_nn::policy::{LEAST_INPUTS, is_matrix};
 use sconce_ops::fake_quantise::finest_steps;
 use sconce_ops::weights::{Coded, Weights};
 use sconce_ops::{Codes, Groups, fake_quantise};
-use sconce_tensor::tensor::{tensor, to_vec, update, with};
+use sconce_tensor::tensor::{tensor, update, with};
 use sconce_tensor::{Error, Result, Tensor};
 
 use super::quantisation::{Format, Quantisation};
@@ -119,16 +119,8 @@ impl WeightTransform for Quantise {
     }
 
     fn coded(&self, weight: &Tensor) -> Result<Option<Coded>> {
-        let (groups, codes) = self.grid(weight)?;
-        let scales = Quantise::scales(weight, groups, codes)?;
-        let ([_, inputs, group], range) = (groups.sizes(), [codes.lo as f32, codes.hi as f32]);
-        let values = to_vec(weight)?;
-        let code =
-            |w: &f32, scale: f32| (w / scale).round_ties_even().clamp(range[0], range[1]) as i8;
-        let of_group = |(group, scale): (&[f32], &f32)| {
-            group.iter().map(|w| code(w, *scale)).collect::<Vec<_>>()
-        };
-        let codes = groups.of(&values).zip(&scales).flat_map(of_group).collect();
-        Ok(Some(Coded::new(self.format.bits(), inputs, group, codes, scales)?))
+        let [_, inputs, group] = self.grid(weight)?.0.sizes();
+        let bits = self.format.bits();
+        Ok(Some(with(weight, |weight| Ok(Coded::nearest(bits, weight, inputs, group)))??))
     }
 }
