@@ -74,7 +74,7 @@ defmodule Sconce.Session.Catalogue do
             doc:
               "Format of the matrices of a packed policy. `:stored` reads the codes of a policy that has them (see " <>
                 "`Sconce.Compress.Policy`), and f32 otherwise. `:bf16`, `:int8` and `:int4` round matrices; reading " <>
-                "them takes about a half, a quarter and a sixth of the time. `{:int8, bound}` and `{:int4, bound}` " <>
+                "them takes about a half, a quarter and a fifth of the time. `{:int8, bound}` and `{:int4, bound}` " <>
                 "set the error bound of a matrix. A format that this CPU does not read faster is not taken."
           ],
           rollback: [
