@@ -2,11 +2,13 @@
 
 The shapes are the same: 288 numbers per frame, two layers of 256 (an MLP's 512), heads of 81 logits. `act` is one frame
 of each of 1 or 32 games with its state, from host memory and back to it. `train` is a step of 256 windows of 60 frames
-(1 frame for an MLP): forward, BCE + five CE on all frames, backward, clip to norm 1, AdamW. Prints one JSON line per
+(1 frame for an MLP): forward, BCE + five CE on all frames, backward, clip to norm 1, AdamW. `score_N` and `train_N` are
+passes of 64 windows of N frames through causal attention without a state, by PyTorch's kernels (SDPA). Prints one JSON line per
 figure, in microseconds, or the reason why it was skipped. It needs only torch, and nothing from $SCONCE_PEERS.
 
     python card.py            on a card
     python card.py --small    tiny sizes, on any device: to test that everything runs
+    python card.py --warm     only compiles everything, into the caches of PyTorch and JAX
 """
 import contextlib
 import importlib.util
@@ -17,11 +19,15 @@ import sys
 import time
 
 SMALL = "--small" in sys.argv
+WARM = "--warm" in sys.argv
 INPUT, HIDDEN, LAYERS, HEADS, STATE, RANK, TAPS = 288, 256, 2, 8, 16, 16, 4
 FRAMES, BATCH = 60, 256
-SECONDS, WARM_UP, TOGETHER = 1.0, 20, 8
+SECONDS, WARM_UP, TOGETHER = 0.4, 20, 8
+WINDOWS, GAMES = (60, 120, 180), 64
 if SMALL:
-    FRAMES, BATCH, SECONDS, WARM_UP = 6, 4, 0.05, 2
+    FRAMES, BATCH, SECONDS, WARM_UP, WINDOWS, GAMES = 6, 4, 0.05, 2, (4, 6), 2
+if WARM:
+    SECONDS, WARM_UP = 0.0, 2
 CLASSES = [17, 17, 17, 17, 5]
 BITS, LOGITS = 8, 81
 BACKBONES = ["mlp", "mamba", "lstm", "gru", "attention"]
@@ -150,6 +156,10 @@ def torch_figures():
             batch, time, _ = h.shape
             parts = self.qkv(self.norms[0](h)).view(batch, time, 3, HEADS, HIDDEN // HEADS)
             q, k, v = parts.permute(2, 0, 3, 1, 4)
+            if keys is None:
+                y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+                h = h + self.o(y.transpose(1, 2).reshape(batch, time, HIDDEN))
+                return h + self.mlp(self.norms[1](h)), None, None
             k, v = torch.cat([keys, k.to(keys.dtype)], 2), torch.cat([values, v.to(values.dtype)], 2)
             y = F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype), attn_mask=mask)
             h = h + self.o(y.transpose(1, 2).reshape(batch, time, HIDDEN))
@@ -170,6 +180,11 @@ def torch_figures():
 
         def forward(self, x, state):
             time = x.shape[1]
+            if not state:
+                h = self.inp(x)
+                for layer in self.layers:
+                    h = layer(h, None, None, None)[0]
+                return self.norm(h), []
             q = torch.arange(time, device=device)[:, None] + FRAMES - 1
             k = torch.arange(time + FRAMES - 1, device=device)[None]
             h, after, mask = self.inp(x), [], (k <= q) & (q - k < FRAMES)
@@ -205,33 +220,45 @@ def torch_figures():
                 return logits.cpu()
             emit(peer, "act", name, batch, "f32", **measured(step))
 
-    def loss_of(policy, x, bits, classes):
-        logits = policy(x, policy.backbone.zero(x.shape[0]))[0].reshape(-1, LOGITS).float()
+    def loss_of(policy, x, bits, classes, stateless=False):
+        state = [] if stateless else policy.backbone.zero(x.shape[0])
+        logits = policy(x, state)[0].reshape(-1, LOGITS).float()
         first, *rest = logits.split([BITS, *CLASSES], 1)
         loss = F.binary_cross_entropy_with_logits(first, bits)
         return loss + sum(F.cross_entropy(part, own) for part, own in zip(rest, classes))
 
-    def trained(peer, name, precision):
-        with guard(peer, "train", name, BATCH, precision):
+    def trained(peer, name, precision, window=None):
+        batch, figure = (GAMES, f"train_{window}") if window else (BATCH, "train")
+        with guard(peer, figure, name, batch, precision):
             policy = Policy(name).to(device)
             optimiser = torch.optim.AdamW(policy.parameters(), lr=1e-4, weight_decay=1e-2, fused=True)
-            frames = 1 if name == "mlp" else FRAMES
-            x = torch.randn(BATCH, frames, INPUT, device=device)
-            bits = (torch.rand(BATCH * frames, BITS, device=device) < 0.2).float()
-            classes = [torch.randint(n, (BATCH * frames,), device=device) for n in CLASSES]
+            frames = window or (1 if name == "mlp" else FRAMES)
+            x = torch.randn(batch, frames, INPUT, device=device)
+            bits = (torch.rand(batch * frames, BITS, device=device) < 0.2).float()
+            classes = [torch.randint(n, (batch * frames,), device=device) for n in CLASSES]
             of = torch.compile(loss_of) if peer == "torch-compile" else loss_of
 
             def steps():
                 for _ in range(TOGETHER):
                     optimiser.zero_grad(set_to_none=True)
                     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-                        loss = of(policy, x, bits, classes)
+                        loss = of(policy, x, bits, classes, stateless=window is not None)
                     loss.backward()
                     nn.utils.clip_grad_norm_(policy.parameters(), 1.0, foreach=True)
                     optimiser.step()
                 assert torch.isfinite(loss).item()
                 wait()
-            emit(peer, "train", name, BATCH, precision, **measured(steps, TOGETHER))
+            emit(peer, figure, name, batch, precision, **measured(steps, TOGETHER))
+
+    def scored(window, precision):
+        with guard("torch-sdpa", f"score_{window}", "attention", GAMES, precision), torch.inference_mode():
+            backbone, x = Policy("attention").to(device).eval().backbone, torch.randn(GAMES, window, INPUT, device=device)
+
+            def pass_():
+                with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                    backbone(x, [])
+                wait()
+            emit("torch-sdpa", f"score_{window}", "attention", GAMES, precision, **measured(pass_))
 
     def eager(name):
         return "torch-cudnn" if name in ("lstm", "gru") and card else "torch-eager"
@@ -241,6 +268,10 @@ def torch_figures():
             acted(eager(name), name, batch)
         for precision in ("f32", "bf16"):
             trained(eager(name), name, precision)
+    for window in WINDOWS:
+        for precision in ("f32", "bf16"):
+            scored(window, precision)
+            trained("torch-sdpa", "attention", precision, window)
     # Models with the longest compilation come last, because there may not be enough time for them.
     for name in ("mlp", "attention", "mamba"):
         for batch in (1, 32):

@@ -1,5 +1,8 @@
 //! Steps a second on the first card, of environments alone and of learning from play: a JSON line for each figure.
-//! `bin/card` runs it. `--small` only shows that it runs.
+//! `on_card serve` measures decisions instead. `bin/card` runs both. `--small` only shows that it runs.
+
+#[path = "on_card/serve.rs"]
+mod serve;
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -19,6 +22,11 @@ const STEPS: usize = 64;
 
 fn main() -> Result<()> {
     let small = std::env::args().any(|argument| argument == "--small");
+    if std::env::args().any(|argument| argument == "serve") {
+        serve::all(small)?;
+        println!("every figure was taken");
+        return Ok(());
+    }
     let card = device::open(0)?;
     for name in WORLDS {
         for count in if small { vec![40] } else { COUNTS.to_vec() } {

@@ -6,6 +6,8 @@
 mod figures;
 #[path = "card/games.rs"]
 mod games;
+#[path = "card/more.rs"]
+mod more;
 
 use std::sync::atomic::AtomicBool;
 
@@ -46,6 +48,12 @@ fn main() -> Result<()> {
         "replay" => replay(small)?,
         "bf16" => bf16(small)?,
         "figures" => figures::all(small)?,
+        "first" => more::first(small)?,
+        "windows" => more::windows(small)?,
+        "padding" => more::padding(small)?,
+        "sizes" => more::sizes(small)?,
+        "tf32" => more::tf32(small)?,
+        "step" => more::step(&arguments, small)?,
         other => return Err(Error::not_found(format!("a subject {other}"))),
     };
     println!("{seen}");
@@ -119,7 +127,7 @@ fn labels(x: &[f32]) -> Vec<f32> {
         let now = &x[t * SIZE..][..SIZE];
         let before = &x[t.saturating_sub(1) * SIZE..][..SIZE];
         let sign = if now[0].abs() < 0.1 { 2 } else { u16::from(now[0] > 0.0) };
-        [sign, u16::from(now[1] > 0.5), u16::from(before[1] > 0.5)]
+        [sign, u16::from(now[1] > 0.5), u16::from(before[1] > 0.5)].map(f32::from)
     };
     (0..x.len() / SIZE).flat_map(frame).collect()
 }
@@ -232,7 +240,7 @@ fn signs(logits: &[f32], games: &[VectorGame]) -> f64 {
     let right = rows.filter(|(row, logits)| {
         let (t, game) = (row / games.len(), row % games.len());
         let most = (0..3).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
-        most == Some(usize::from(games[game].labels[3 * t]))
+        most == Some(games[game].labels[3 * t] as usize)
     });
     right.count() as f64 / (logits.len() / LOGITS).max(1) as f64
 }

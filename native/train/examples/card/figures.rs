@@ -35,38 +35,49 @@ const INPUT: usize = 288;
 const TOGETHER: usize = 8;
 
 /// Sizes of what is timed.
-struct Times {
-    warm_up: usize,
-    least: Duration,
-    frames: usize,
-    hidden: usize,
-    batch: usize,
+pub struct Times {
+    pub warm_up: usize,
+    /// Minimum time of a figure.
+    pub least: Duration,
+    pub frames: usize,
+    pub hidden: usize,
+    pub batch: usize,
+}
+
+impl Times {
+    pub fn of(small: bool) -> Self {
+        match small {
+            true => Times::least(),
+            false => Times {
+                warm_up: 20,
+                least: Duration::from_millis(400),
+                frames: 60,
+                hidden: 256,
+                batch: 256,
+            },
+        }
+    }
+
+    pub fn least() -> Self {
+        Times { warm_up: 2, least: Duration::ZERO, frames: 6, hidden: 16, batch: 4 }
+    }
 }
 
 pub fn all(small: bool) -> Result<String> {
-    let device = device::open(0)?;
-    let times = match small {
-        true => Times { warm_up: 2, least: Duration::ZERO, frames: 6, hidden: 16, batch: 4 },
-        false => Times {
-            warm_up: 20,
-            least: Duration::from_secs(1),
-            frames: 60,
-            hidden: 256,
-            batch: 256,
-        },
-    };
+    let (device, times) = (device::open(0)?, Times::of(small));
     for (name, backbone) in backbones(&times) {
         let spec = spec(backbone);
         let policy = Policy::init(&spec, 1)?;
         for batch in [1, 32] {
-            tell("act", name, batch, "f32", acted(&policy.copy_on(&device)?, batch, &times)?);
+            tell("act", name, batch, "f32", acted(&policy.copy_on(&device)?, batch, &times, 10)?);
         }
         let window = if name == "mlp" { 1 } else { times.frames };
         for (precision, label) in [(Precision::F32, "f32"), (Precision::Bf16, "bf16")] {
             let stepper = stepper(&policy.copy_on(&device)?, precision)?;
-            let (us, recorded) = trained(stepper, &spec, [times.batch, window], &times)?;
+            let records = stepper.records(&examples(&spec, times.batch, window, 1));
+            let (us, _) = trained(stepper, &spec, [times.batch, window], &times)?;
             let per_second = (times.batch * window) as f64 / us.median * 1e6;
-            let told = json!({ "recorded": recorded, "frames_per_second": per_second.round() });
+            let told = json!({ "recorded": records, "frames_per_second": per_second.round() });
             tell("train", name, times.batch, label, us.with(told));
         }
     }
@@ -74,7 +85,7 @@ pub fn all(small: bool) -> Result<String> {
     Ok("every figure was taken".into())
 }
 
-fn tell(what: &str, name: &str, batch: usize, precision: &str, told: impl Into<Value>) {
+pub fn tell(what: &str, name: &str, batch: usize, precision: &str, told: impl Into<Value>) {
     let mut line =
         json!({ "figure": what, "backbone": name, "batch": batch, "precision": precision });
     if let (Some(line), Value::Object(told)) = (line.as_object_mut(), told.into()) {
@@ -84,7 +95,7 @@ fn tell(what: &str, name: &str, batch: usize, precision: &str, told: impl Into<V
 }
 
 /// Quantiles of times in microseconds.
-struct Us {
+pub struct Us {
     median: f64,
     p99: f64,
     count: usize,
@@ -101,7 +112,7 @@ impl Us {
         }
     }
 
-    fn with(self, more: Value) -> Value {
+    pub fn with(self, more: Value) -> Value {
         let mut told = Value::from(self);
         if let (Some(told), Value::Object(more)) = (told.as_object_mut(), more) {
             told.extend(more);
@@ -117,13 +128,18 @@ impl From<Us> for Value {
     }
 }
 
-fn spec(backbone: Backbone) -> Spec {
+pub fn spec(backbone: Backbone) -> Spec {
     let mut heads = Heads::controller(HeadsKind::Independent);
     heads.parts.iter_mut().for_each(|head| head.hidden_size = 0);
     Spec { embedding: Embedding::vector(INPUT), backbone, heads, critic: None }
 }
 
-fn backbones(times: &Times) -> [(&'static str, Backbone); 5] {
+/// The Spec with that many numbers a frame.
+pub fn with_inputs(spec: Spec, inputs: usize) -> Spec {
+    Spec { embedding: Embedding::vector(inputs), ..spec }
+}
+
+pub fn backbones(times: &Times) -> [(&'static str, Backbone); 5] {
     let hidden = times.hidden;
     let mlp = MlpConfig {
         hidden_sizes: vec![2 * hidden; 2],
@@ -156,21 +172,41 @@ fn backbones(times: &Times) -> [(&'static str, Backbone); 5] {
     ]
 }
 
-/// Times of one frame of each of `batch` games, from frames to logits. The memories have read a window before.
-fn acted(policy: &Policy, batch: usize, times: &Times) -> Result<Us> {
+/// Times of work after the warm-up.
+pub fn timed(times: &Times, mut work: impl FnMut() -> Result<()>) -> Result<Us> {
+    for _ in 0..times.warm_up {
+        work()?;
+    }
+    measured(times, 3, || {
+        let start = Instant::now();
+        work()?;
+        Ok(start.elapsed().as_secs_f64() * 1e6)
+    })
+}
+
+/// At least that many times in microseconds, of work that times itself.
+fn measured(times: &Times, count: usize, mut work: impl FnMut() -> Result<f64>) -> Result<Us> {
+    let (mut us, clock) = (vec![], Instant::now());
+    while us.len() < count || clock.elapsed() < times.least {
+        us.push(work()?);
+    }
+    Ok(Us::of(us))
+}
+
+/// Times of one frame of each of `batch` games, from frames to logits, at least `count` of them. The memories have read
+/// a window before.
+pub fn acted(policy: &Policy, batch: usize, times: &Times, count: usize) -> Result<Us> {
     let mut frames = examples(policy.spec(), batch, 1, 1).frames;
     frames.previous = vec![NONE; frames.previous.len()];
     let mut states = vec![policy.zero_state(1)?; batch];
     for _ in 0..times.frames.max(times.warm_up) {
         states = stepped(policy, &frames, &states)?;
     }
-    let (mut us, clock) = (vec![], Instant::now());
-    while us.len() < 10 || clock.elapsed() < times.least {
+    measured(times, count, || {
         let start = Instant::now();
         states = stepped(policy, &frames, &states)?;
-        us.push(start.elapsed().as_secs_f64() * 1e6);
-    }
-    Ok(Us::of(us))
+        Ok(start.elapsed().as_secs_f64() * 1e6)
+    })
 }
 
 fn stepped(policy: &Policy, frames: &Frames, states: &[State]) -> Result<Vec<State>> {
@@ -180,13 +216,14 @@ fn stepped(policy: &Policy, frames: &Frames, states: &[State]) -> Result<Vec<Sta
     policy.step_games(frames, &own, &draws)?.into_iter().map(|one| Ok(one?.1)).collect()
 }
 
-/// Times of steps on one batch, as a run makes them: recorded if possible, with losses read now and then.
-fn trained(
-    mut stepper: Stepper,
+/// Times of steps on one batch, as a run makes them: recorded if possible, with losses read now and then. Returns the
+/// stepper too, which still holds its memory.
+pub fn trained<'a>(
+    mut stepper: Stepper<'a>,
     spec: &Spec,
     [batch, window]: [usize; 2],
     times: &Times,
-) -> Result<(Us, bool)> {
+) -> Result<(Us, Stepper<'a>)> {
     let x = &examples(spec, batch, window, 1);
     let (recorded, zero) = (stepper.records(x), stepper.policy().zero_state(batch)?);
     let mut next = 0;
@@ -203,11 +240,8 @@ fn trained(
         Ok(start.elapsed().as_secs_f64() * 1e6 / count as f64)
     };
     some(TOGETHER)?;
-    let (mut us, clock) = (vec![], Instant::now());
-    while us.len() < 3 || clock.elapsed() < times.least {
-        us.push(some(TOGETHER)?);
-    }
-    Ok((Us::of(us), recorded))
+    let us = measured(times, 3, || some(TOGETHER))?;
+    Ok((us, stepper))
 }
 
 /// Share of its time in which a run waits for data: windows of Melee games, drawn, mirrored, embedded and uploaded to

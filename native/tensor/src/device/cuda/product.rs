@@ -1,5 +1,7 @@
 //! Matrix products by cuBLAS.
 
+use std::sync::OnceLock;
+
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::cublas::result::gemm_strided_batched_ex;
 use candle_core::cuda_backend::cudarc::cublas::sys::{
@@ -59,11 +61,20 @@ pub unsafe fn product(
             size(c.row)?,
             c.apart as i64,
             size(count)?,
-            cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            compute(),
             cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
         )
     }
     .w()
+}
+
+/// With `SCONCE_TF32=1`, products of f32 round their operands to TF32.
+fn compute() -> cublasComputeType_t {
+    static TF32: OnceLock<bool> = OnceLock::new();
+    match TF32.get_or_init(|| std::env::var_os("SCONCE_TF32").is_some_and(|value| value == "1")) {
+        true => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+        false => cublasComputeType_t::CUBLAS_COMPUTE_32F,
+    }
 }
 
 fn size(n: usize) -> Result<i32> {
