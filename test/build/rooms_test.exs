@@ -1,4 +1,4 @@
-defmodule Sconce.RoomsTest do
+defmodule Sconce.Build.RoomsTest do
   use ExUnit.Case, async: true
 
   @native Path.expand("../../native", __DIR__)

@@ -1,4 +1,4 @@
-defmodule Sconce.CardTest do
+defmodule Sconce.Build.BinCardTest do
   use ExUnit.Case, async: true
 
   @root Path.expand("../..", __DIR__)
