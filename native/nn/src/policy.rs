@@ -27,6 +27,7 @@ mod trunks;
 
 pub use matrices::{LEAST_INPUTS, is_matrix};
 pub use placed::Placed;
+pub use placed::words::words_of;
 pub use recorded::unrecorded;
 pub use stepped::Stepped;
 pub(crate) use trunks::Critic;

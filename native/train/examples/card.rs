@@ -54,6 +54,7 @@ fn main() -> Result<()> {
         "sizes" => more::sizes(small)?,
         "tf32" => more::tf32(small)?,
         "step" => more::step(&arguments, small)?,
+        "act" => more::act(&arguments, small)?,
         other => return Err(Error::not_found(format!("a subject {other}"))),
     };
     println!("{seen}");

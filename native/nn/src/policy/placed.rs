@@ -129,7 +129,7 @@ impl Policy {
     }
 }
 
-mod words {
+pub(super) mod words {
     use std::slice::from_raw_parts;
 
     use sconce_tensor::Tensor;
@@ -154,10 +154,14 @@ mod words {
         pub fn input_words<'a>(&self, frames: &'a Frames) -> Result<(&'a [u32], Vec<u32>)> {
             let (continuous, ids) = self.read(frames)?;
             let ids = ids.iter().flat_map(|ids| ids.iter().copied());
-            // SAFETY: every f32 of the slice is a valid u32 with the same size and alignment.
-            let words = unsafe { from_raw_parts(continuous.as_ptr().cast(), continuous.len()) };
-            Ok((words, ids.collect()))
+            Ok((words_of(continuous), ids.collect()))
         }
+    }
+
+    /// The bits of numbers, as words of 32 bits.
+    pub fn words_of(numbers: &[f32]) -> &[u32] {
+        // SAFETY: every f32 of the slice is a valid u32 with the same size and alignment.
+        unsafe { from_raw_parts(numbers.as_ptr().cast(), numbers.len()) }
     }
 
     impl Placed {

@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use sconce_tensor::{DType, Device, Tensor, tensor};
+use sconce_tensor::{DType, Device, Tensor, pool, tensor};
 
 use super::stepped::{Stepped, last};
 use super::{Frames, Placed, Policy};
@@ -21,6 +21,9 @@ use crate::{Error, Result};
 
 /// Maximum number of games in one step. More games take several steps.
 const MOST: usize = 256;
+
+/// Games whose answers one thread reads.
+const SHARD: usize = 4;
 
 /// Number of u32 words in an address.
 const PLACE: usize = 2;
@@ -256,12 +259,13 @@ impl Buffers {
             first += part.elem_count();
         }
         let labels = policy.spec.heads.num_labels();
-        let game = |(row, answer): (usize, &[f32])| {
-            let (given, spoilt) = answer.split_at(self.width);
+        let (width, by_card) = (self.width, self.heads.is_some());
+        let game = |row: usize, answer: &[f32]| {
+            let (given, spoilt) = answer.split_at(width);
             let previous = games.frames.previous.get(row * labels..(row + 1) * labels);
-            let decision = match self.heads {
-                Some(_) => policy.heads.read(given),
-                None => {
+            let decision = match by_card {
+                true => policy.heads.read(given),
+                false => {
                     let previous = previous.unwrap_or_default();
                     policy.heads.decide(given.to_vec(), previous, games.draws[row])?
                 }
@@ -274,8 +278,16 @@ impl Buffers {
             let state = State(parts.collect::<sconce_tensor::candle::Result<_>>()?);
             Ok((decision, state))
         };
-        let answers = answer.chunks_exact(self.width + 1).take(games.states.len());
-        Ok(answers.enumerate().map(game).collect())
+        let answers: Vec<&[f32]> =
+            answer.chunks_exact(width + 1).take(games.states.len()).collect();
+        let mut stepped: Vec<Option<Result<Stepped>>> = answers.iter().map(|_| None).collect();
+        // The games' choices take longer than the card's work.
+        pool::for_each_rows(&mut stepped, 1, SHARD, |first, stepped| {
+            for (row, stepped) in (first..).zip(stepped) {
+                *stepped = Some(game(row, answers[row]));
+            }
+        });
+        stepped.into_iter().map(|one| one.ok_or_else(|| Error::not_found("a game"))).collect()
     }
 }
 

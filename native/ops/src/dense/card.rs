@@ -13,7 +13,9 @@ use crate::tensor::{rows, with_width};
 use crate::{Activation, Precision, op, tape};
 
 /// The most rows for which one kernel computes a whole layer.
-pub(crate) const FEW: usize = 8;
+pub(crate) const FEW: usize = 32;
+/// Rows of a block of that kernel.
+pub(crate) const BLOCK: usize = 8;
 /// Threads of a block, and threads of each column, in the kernel for few rows.
 const THREADS: usize = 128;
 const WARP: usize = 32;
@@ -53,8 +55,9 @@ fn few_rows(
     let launch = Launch::of(FEW_ROWS, &format!("few_rows_{}", suffix(&x)), &x)?;
     let launch = launch.tensor(&x)?.tensor(&w)?.option(bias.as_ref())?.option(rest.as_ref())?;
     let launch = launch.tensor(&y)?.int(rows).int(n).int(k).int(activation as usize);
-    // SAFETY: as few_rows.cu requires, a warp for each column.
-    unsafe { launch.run([(n * WARP).div_ceil(THREADS), 1, 1], [THREADS, 1, 1], 0) }?;
+    let grid = [(n * WARP).div_ceil(THREADS), rows.div_ceil(BLOCK), 1];
+    // SAFETY: as few_rows.cu requires, a warp for each column, and a block for every eight rows.
+    unsafe { launch.run(grid, [THREADS, 1, 1], 0) }?;
     Ok(y)
 }
 

@@ -1,6 +1,6 @@
 // A linear layer of few rows: y = f(x W^T + bias) + rest, with x [rows, k], W [n, k], and optional bias [n] and rest
-// [rows, n]. Reading W once takes nearly all of the time, so each warp takes one row of W, and each of its lanes every
-// 32nd value of that row.
+// [rows, n]. Reading W takes nearly all of the time, so each warp takes one row of W for up to eight rows of x, and each
+// of its lanes every 32nd value of that row. Further rows of x are further blocks, which find W in the cache.
 //
 // Values are of type T, arithmetic is f32; the sums of lanes are reduced as a tree.
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
-// The most rows.
+// The most rows of a block.
 constexpr int ROWS = 8;
 // Values of W that a lane loads at once.
 constexpr int EACH = 8;
@@ -50,6 +50,11 @@ __device__ void few_rows(const T *x, const T *w, const T *bias, const T *rest, T
 template <typename T>
 __device__ void of_rows(const T *x, const T *w, const T *bias, const T *rest, T *y, int rows, int n, int k,
                         int activation) {
+  const long long before = blockIdx.y * (long long)ROWS;
+  x += before * k;
+  y += before * n;
+  if (rest) rest += before * n;
+  rows = min(ROWS, rows - int(before));
   if (rows == 1) few_rows<T, 1>(x, w, bias, rest, y, rows, n, k, activation);
   else if (rows == 2) few_rows<T, 2>(x, w, bias, rest, y, rows, n, k, activation);
   else if (rows <= 4) few_rows<T, 4>(x, w, bias, rest, y, rows, n, k, activation);
@@ -58,7 +63,7 @@ __device__ void of_rows(const T *x, const T *w, const T *bias, const T *rest, T 
 
 } // namespace
 
-// The grid has blocks of whole warps, a warp for each column.
+// The grid has blocks of whole warps, a warp for each column (x), and a block for every eight rows (y).
 extern "C" __global__ void few_rows_f32(const float *__restrict__ x, const float *__restrict__ w,
                                         const float *__restrict__ bias, const float *__restrict__ rest,
                                         float *__restrict__ y, int rows, int n, int k, int activation) {

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use sconce_cuda::kernels::MAMBA_STEP;
 
-use crate::dense::card::{FEW, layer};
+use crate::dense::card::{BLOCK, FEW, layer};
 use crate::device::launch::{Launch, unwritten};
 use crate::lengths::Lengths;
 use crate::selective_scan::card::MOST_STATES;
@@ -42,9 +42,10 @@ pub(super) fn mamba_step(
         Launch::of(MAMBA_STEP, "mamba_step_inward", &x)?.tensor(&x)?.tensor(&norm.weight)?;
     let launch = launch.tensor(in_proj)?.tensor(taps)?.tensor(weights.conv_bias)?.tensor(&conv)?;
     let launch = launch.tensor(&u)?.tensor(&z)?.tensor(&next_conv)?.int(rows).int(h).int(c);
-    let blocks = |warps: usize| [(warps * WARP).div_ceil(THREADS), 1, 1];
-    // SAFETY: as mamba_step.cu requires, a warp for each column.
-    unsafe { launch.int(taps_of).float(norm.eps).run(blocks(2 * c), [THREADS, 1, 1], 0) }?;
+    let blocks = |warps: usize, rows: usize| [(warps * WARP).div_ceil(THREADS), rows, 1];
+    let grid = blocks(2 * c, rows.div_ceil(BLOCK));
+    // SAFETY: as mamba_step.cu requires, a warp for each column, and a block for every eight rows.
+    unsafe { launch.int(taps_of).float(norm.eps).run(grid, [THREADS, 1, 1], 0) }?;
 
     let low = layer(&u, x_proj, None, Activation::None, None)?;
     let (y, next_ssm) = (wide()?, like(&ssm)?);
@@ -53,7 +54,7 @@ pub(super) fn mamba_step(
     let launch = launch.tensor(&z)?.tensor(&ssm)?.tensor(&y)?.tensor(&next_ssm)?;
     let launch = [rows, c, rank, n].into_iter().fold(launch, Launch::int);
     // SAFETY: as mamba_step.cu requires, a warp for each channel of each row.
-    unsafe { launch.run(blocks(rows * c), [THREADS, 1, 1], 0) }?;
+    unsafe { launch.run(blocks(rows * c, 1), [THREADS, 1, 1], 0) }?;
     let y = layer(&y, out_proj, None, Activation::None, Some(&x))?;
     Ok(Some((y, [next_conv, next_ssm])))
 }

@@ -12,6 +12,8 @@ namespace {
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
+// The most rows of a block.
+constexpr int ROWS = 8;
 // Values of W that a lane loads at once.
 constexpr int EACH = 8;
 // The most values of a channel's state in a lane.
@@ -104,17 +106,22 @@ __device__ void inward(const float *x, const float *norm, const float *w, Conv c
 
 } // namespace
 
-// The grid has blocks of whole warps, a warp for each of the 2 c columns; there are at most 8 rows.
+// The grid has blocks of whole warps, a warp for each of the 2 c columns (x), and a block for every eight rows (y).
 extern "C" __global__ void mamba_step_inward(const float *__restrict__ x, const float *__restrict__ norm,
                                              const float *__restrict__ w, const float *__restrict__ taps_of,
                                              const float *__restrict__ bias, const float *__restrict__ state,
                                              float *__restrict__ u, float *__restrict__ z, float *__restrict__ next,
                                              int rows, int k, int c, int taps, float eps) {
-  const Conv conv{taps_of, bias, state, next, taps, c};
+  const long long before = blockIdx.y * (long long)ROWS, states = before * c * (taps - 1);
+  const Conv conv{taps_of, bias, state + states, next + states, taps, c};
+  x += before * k;
+  u += before * c;
+  z += before * c;
+  rows = min(ROWS, rows - int(before));
   if (rows == 1) inward<1>(x, norm, w, conv, u, z, rows, k, eps);
   else if (rows == 2) inward<2>(x, norm, w, conv, u, z, rows, k, eps);
   else if (rows <= 4) inward<4>(x, norm, w, conv, u, z, rows, k, eps);
-  else inward<8>(x, norm, w, conv, u, z, rows, k, eps);
+  else inward<ROWS>(x, norm, w, conv, u, z, rows, k, eps);
 }
 
 // The grid has blocks of whole warps, a warp for each channel of each row; a state has at most WARP * STATES values.

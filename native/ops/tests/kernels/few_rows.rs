@@ -12,9 +12,18 @@ use crate::memory::{Element, Memory, NULL};
 use crate::{Kernels, assert_near};
 
 /// Rows, columns and numbers of a row: one of each, all numbers of rows with a kernel, more numbers than lanes load at
-/// once.
-const SIZES: [[usize; 3]; 6] =
-    [[1, 1, 1], [1, 7, 300], [2, 5, 33], [3, 9, 64], [4, 4, 31], [7, 6, 259]];
+/// once, more rows than a block has.
+const SIZES: [[usize; 3]; 9] = [
+    [1, 1, 1],
+    [1, 7, 300],
+    [2, 5, 33],
+    [3, 9, 64],
+    [4, 4, 31],
+    [7, 6, 259],
+    [8, 3, 5],
+    [9, 3, 40],
+    [29, 5, 17],
+];
 
 fn numbers<T: Element>(name: &str, count: usize) -> Vec<f32> {
     let rng = Rng::new(1, name, count as u64);
@@ -45,7 +54,7 @@ fn launched<T: Element>(
     let sizes = [rows, n, k, activation as usize].map(|size| Int(size as i32));
     let mut arguments = vec![x.argument(), w.argument(), bias, rest, y.argument()];
     arguments.extend(sizes);
-    let grid = [(n as u32 * 32).div_ceil(64), 1, 1];
+    let grid = [(n as u32 * 32).div_ceil(64), (rows as u32).div_ceil(8), 1];
     kernels.launch(&format!("few_rows_{}", T::NAME), grid, [64, 1, 1], &mut arguments);
     y.read()
 }

@@ -12,10 +12,15 @@ use crate::memory::Argument::{Float, Int};
 use crate::memory::Memory;
 use crate::{Kernels, assert_near};
 
-/// Rows, numbers of x, channels, taps, rank and states: one of each, no multiple of a warp, and the most that lanes
-/// hold.
-const SIZES: [[usize; 6]; 4] =
-    [[1; 6], [1, 40, 33, 4, 3, 16], [3, 300, 7, 2, 40, 33], [7, 33, 5, 32, 1, 64]];
+/// Rows, numbers of x, channels, taps, rank and states: one of each, no multiple of a warp, the most that lanes hold,
+/// and more rows than a block has.
+const SIZES: [[usize; 6]; 5] = [
+    [1; 6],
+    [1, 40, 33, 4, 3, 16],
+    [3, 300, 7, 2, 40, 33],
+    [7, 33, 5, 32, 1, 64],
+    [19, 9, 6, 3, 2, 4],
+];
 const EPS: f32 = 1e-5;
 const THREADS: u32 = 64;
 
@@ -28,8 +33,8 @@ fn there(v: &[f32], dims: &[usize]) -> Tensor {
     Tensor::from_slice(v, dims, &Device::Cpu).unwrap()
 }
 
-fn grid(warps: usize) -> [u32; 3] {
-    [(warps as u32 * 32).div_ceil(THREADS), 1, 1]
+fn grid(warps: usize, blocks: usize) -> [u32; 3] {
+    [(warps as u32 * 32).div_ceil(THREADS), blocks as u32, 1]
 }
 
 fn inward(kernels: &impl Kernels, [rows, h, c, taps, ..]: [usize; 6]) {
@@ -54,7 +59,7 @@ fn inward(kernels: &impl Kernels, [rows, h, c, taps, ..]: [usize; 6]) {
     arguments.push(got_next.argument());
     arguments.extend([rows, h, c, taps].map(|size| Int(size as i32)));
     arguments.push(Float(EPS));
-    kernels.launch("mamba_step_inward", grid(2 * c), [THREADS, 1, 1], &mut arguments);
+    kernels.launch("mamba_step_inward", grid(2 * c, rows.div_ceil(8)), [THREADS, 1, 1], &mut arguments);
     for (name, got, want) in [("u", got_u, u), ("z", got_z, z), ("next", got_next, next)] {
         assert_near(name, &got.read(), &tensor::to_vec(&want).unwrap(), 1e-5);
     }
@@ -96,7 +101,7 @@ fn scan(kernels: &impl Kernels, [rows, _, c, _, rank, n]: [usize; 6]) {
     arguments.extend([d.argument(), u.argument(), z.argument(), h.argument()]);
     arguments.extend([got_y.argument(), got_next.argument()]);
     arguments.extend([rows, c, rank, n].map(|size| Int(size as i32)));
-    kernels.launch("mamba_step_scan", grid(rows * c), [THREADS, 1, 1], &mut arguments);
+    kernels.launch("mamba_step_scan", grid(rows * c, 1), [THREADS, 1, 1], &mut arguments);
     for (name, got, want) in [("y", got_y, y), ("next", got_next, next)] {
         assert_near(name, &got.read(), &tensor::to_vec(&want).unwrap(), 2e-5);
     }

@@ -73,11 +73,16 @@ pub fn all(small: bool) -> Result<String> {
         }
         let window = if name == "mlp" { 1 } else { times.frames };
         for (precision, label) in [(Precision::F32, "f32"), (Precision::Bf16, "bf16")] {
+            let shape = [times.batch, window];
+            let frames_per_second = |us: &Us| (shape[0] * shape[1]) as f64 / us.median * 1e6;
             let stepper = stepper(&policy.copy_on(&device)?, precision)?;
-            let records = stepper.records(&examples(&spec, times.batch, window, 1));
-            let (us, _) = trained(stepper, &spec, [times.batch, window], &times)?;
-            let per_second = (times.batch * window) as f64 / us.median * 1e6;
-            let told = json!({ "recorded": records, "frames_per_second": per_second.round() });
+            let records = stepper.records(&examples(&spec, shape[0], shape[1], 1));
+            let (us, stepper) = trained(stepper, &spec, shape, &times, Batches::New)?;
+            let told = json!({ "frames_per_second": frames_per_second(&us).round() });
+            tell("train_fed", name, times.batch, label, us.with(told));
+            let (us, _) = trained(stepper, &spec, shape, &times, Batches::There)?;
+            let per_second = frames_per_second(&us).round();
+            let told = json!({ "recorded": records, "frames_per_second": per_second });
             tell("train", name, times.batch, label, us.with(told));
         }
     }
@@ -216,13 +221,23 @@ fn stepped(policy: &Policy, frames: &Frames, states: &[State]) -> Result<Vec<Sta
     policy.step_games(frames, &own, &draws)?.into_iter().map(|one| Ok(one?.1)).collect()
 }
 
-/// Times of steps on one batch, as a run makes them: recorded if possible, with losses read now and then. Returns the
-/// stepper too, which still holds its memory.
+/// Where the batches of steps come from.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Batches {
+    /// From the host, one for each step, as in a run.
+    New,
+    /// The first batch stays on the card, as in the figures of the peers.
+    There,
+}
+
+/// Times of steps as a run makes them: recorded if possible, with losses read now and then. Returns the stepper too,
+/// which still holds its memory.
 pub fn trained<'a>(
     mut stepper: Stepper<'a>,
     spec: &Spec,
     [batch, window]: [usize; 2],
     times: &Times,
+    batches: Batches,
 ) -> Result<(Us, Stepper<'a>)> {
     let x = &examples(spec, batch, window, 1);
     let (recorded, zero) = (stepper.records(x), stepper.policy().zero_state(batch)?);
@@ -231,6 +246,7 @@ pub fn trained<'a>(
         let start = Instant::now();
         for _ in 0..count {
             match recorded {
+                true if next > 0 && batches == Batches::There => stepper.again(&zero, next, 1e-3)?,
                 true => drop(stepper.begin(x, &zero, next, 1e-3)?),
                 false => drop(stepper.step(x, next, 1e-3)?),
             }

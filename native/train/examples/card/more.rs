@@ -11,7 +11,7 @@ use sconce_tensor::{Error, Precision, Result, device};
 use sconce_train::bench::examples;
 use serde_json::{Value, json};
 
-use crate::figures::{Times, acted, backbones, spec, tell, timed, trained, with_inputs};
+use crate::figures::{Batches, Times, acted, backbones, spec, tell, timed, trained, with_inputs};
 use crate::{in_use, stepper};
 
 /// Precisions of products, with their names.
@@ -56,8 +56,9 @@ pub fn windows(small: bool) -> Result<String> {
             let x = &examples(&spec, batch, window, 1);
             let (state, context) =
                 (policy.zero_state(batch)?, Context::default().in_precision(precision));
+            let placed = policy.place(&x.frames)?;
             let us = timed(&times, || {
-                drop(policy.trunk(&x.frames, &state, &context)?);
+                drop(policy.forward_placed(&placed, None, &state, &context)?);
                 Ok(device.synchronize()?)
             })?;
             tell(&format!("score_{window}"), "attention", batch, label, us);
@@ -65,7 +66,8 @@ pub fn windows(small: bool) -> Result<String> {
             device::release(0)?;
             let before = in_use(&device)?;
             let stepper = stepper(&policy, precision)?;
-            let (us, stepper) = trained(stepper, &spec, [batch, window], &times)?;
+            let shape = [batch, window];
+            let (us, stepper) = trained(stepper, &spec, shape, &times, Batches::There)?;
             let bytes = in_use(&device)?.saturating_sub(before);
             let told = json!({ "bytes": bytes });
             tell(&format!("train_{window}"), "attention", batch, label, us.with(told));
@@ -90,7 +92,8 @@ pub fn padding(small: bool) -> Result<String> {
             let spec = with_inputs(backbone("mamba", &times)?, inputs);
             let policy = Policy::init(&spec, 1)?.on(&device)?;
             let stepper = stepper(&policy, precision)?;
-            let (us, _) = trained(stepper, &spec, [times.batch, times.frames], &times)?;
+            let shape = [times.batch, times.frames];
+            let (us, _) = trained(stepper, &spec, shape, &times, Batches::There)?;
             tell(&format!("train_of_{inputs}"), "mamba", times.batch, label, us);
         }
     }
@@ -108,7 +111,7 @@ pub fn sizes(small: bool) -> Result<String> {
             let policy = Policy::init(&spec, 1)?.on(&place)?;
             for &batch in &batches {
                 let stepper = stepper(&policy, Precision::F32)?;
-                let (us, _) = trained(stepper, &spec, [batch, window], &times)?;
+                let (us, _) = trained(stepper, &spec, [batch, window], &times, Batches::There)?;
                 tell(&format!("train_on_{label}"), name, batch, "f32", us);
             }
         }
@@ -122,8 +125,8 @@ pub fn tf32(small: bool) -> Result<String> {
     for (name, backbone) in backbones(&times) {
         let (spec, window) = (spec(backbone), if name == "mlp" { 1 } else { times.frames });
         let policy = Policy::init(&spec, 1)?.on(&device)?;
-        let (us, _) =
-            trained(stepper(&policy, Precision::F32)?, &spec, [times.batch, window], &times)?;
+        let (stepper, shape) = (stepper(&policy, Precision::F32)?, [times.batch, window]);
+        let (us, _) = trained(stepper, &spec, shape, &times, Batches::There)?;
         tell("train", name, times.batch, "tf32", us);
     }
     Ok("every backbone was timed".into())
@@ -135,15 +138,27 @@ pub fn step(arguments: &[String], small: bool) -> Result<String> {
     let [_, name, precision, ..] = arguments else {
         return Err(Error::not_found("a backbone and a precision"));
     };
+    let window = arguments.get(3).and_then(|window| window.parse().ok()).unwrap_or(times.frames);
     let spec = backbone(name, &times)?;
     let precision: Precision = serde_json::from_value(Value::from(precision.as_str()))
         .map_err(|e| Error::corrupt("precision", e))?;
-    let window = if name == "mlp" { 1 } else { times.frames };
-    let x = &examples(&spec, times.batch, window, 1);
+    let x = &examples(&spec, times.batch, if name == "mlp" { 1 } else { window }, 1);
     let policy = Policy::init(&spec, 1)?.on(&device)?;
     let mut stepper = stepper(&policy, precision)?;
     for number in 0..2 {
         stepper.step(x, number, 1e-3)?;
     }
     Ok("two steps were made".into())
+}
+
+/// A few frames of a backbone with several games, for a profiler.
+pub fn act(arguments: &[String], small: bool) -> Result<String> {
+    let (device, times) = (device::open(0)?, Times::of(small));
+    let [_, name, games, ..] = arguments else {
+        return Err(Error::not_found("a backbone and a number of games"));
+    };
+    let games = games.parse().map_err(|e| Error::corrupt("games", e))?;
+    let policy = Policy::init(&backbone(name, &times)?, 1)?.on(&device)?;
+    acted(&policy, games, &Times { warm_up: 2, frames: 1, ..Times::least() }, 1)?;
+    Ok("frames were played".into())
 }

@@ -6,7 +6,7 @@
 
 use sconce_data::Batch;
 use sconce_nn::backbone::{Context, State};
-use sconce_nn::policy::Frames;
+use sconce_nn::policy::{Frames, words_of};
 use sconce_ops::dropout::counted;
 use sconce_ops::rows::{Intake, copy};
 use sconce_tensor::device::{Graph, Uploads, launch};
@@ -55,7 +55,9 @@ impl Stepper<'_> {
         let numbers = [1.0, self.max_grad_norm, learning_rate];
         let after = match self.recorded.take().filter(|recorded| recorded.shape == shape) {
             Some(mut recorded) => {
-                let after = self.play(&mut recorded, batch, (state, draw), &denominators, numbers);
+                let (from, denominators) = ((state, draw), &denominators);
+                let after = self.play(&mut recorded, Some(batch), from, denominators, numbers);
+                recorded.denominators.clone_from(denominators);
                 // The recording holds figures of earlier steps, so it is kept even if this step fails.
                 self.recorded = Some(recorded);
                 after?
@@ -74,7 +76,7 @@ impl Stepper<'_> {
     fn play(
         &mut self,
         recorded: &mut Recording,
-        batch: &Batch,
+        batch: Option<&Batch>,
         (state, draw): (&State, u64),
         denominators: &[Denominators],
         numbers: [f64; 3],
@@ -82,14 +84,29 @@ impl Stepper<'_> {
         let Recording { graph: Some(graph), buffers, uploads, gradients, .. } = recorded else {
             return Err(Error::not_found("a recorded step"));
         };
-        let (frames, others) = self.words(batch)?;
-        uploads.send(&[frames, &others], &buffers.words)?;
+        if let Some(batch) = batch {
+            let (frames, others) = self.policy.words(&batch.frames)?;
+            uploads.send(&sent(batch, frames, &others), &buffers.words)?;
+        }
         buffers.set(state, draw, self.unroll.carry)?;
         self.prepare(denominators)?;
         self.optimiser.at_once()?.point_at(gradients)?;
         self.optimiser.set_at_once(numbers)?;
         graph.play()?;
         self.keep(buffers, self.pending.len())
+    }
+
+    /// Launches a recorded step of the last batch once more, which is still on the card: to measure the card alone.
+    pub fn again(&mut self, state: &State, draw: u64, learning_rate: f64) -> Result<()> {
+        let none = || Error::not_found("a recorded step");
+        let mut recorded = self.recorded.take().ok_or_else(none)?;
+        let numbers = [1.0, self.max_grad_norm, learning_rate];
+        let denominators = recorded.denominators.clone();
+        let after = self.play(&mut recorded, None, (state, draw), &denominators, numbers);
+        self.recorded = Some(recorded);
+        after?;
+        self.pending.push(Pending { denominators });
+        Ok(())
     }
 
     /// Number of steps whose figures wait on the card.
@@ -136,11 +153,12 @@ impl Stepper<'_> {
         let Device::Cuda(card) = self.policy.device().clone() else {
             return Err(Error::mismatch("device", "a card", "another"));
         };
-        let (frames, others) = self.words(batch)?;
-        let len = frames.len() + others.len();
+        let (frames, others) = self.policy.words(&batch.frames)?;
+        let words = sent(batch, frames, &others);
+        let len = words.iter().map(|part| part.len()).sum();
         let buffers = self.buffers(batch, len)?;
         let mut uploads = Uploads::new(&card, len)?;
-        uploads.send(&[frames, &others], &buffers.words)?;
+        uploads.send(&words, &buffers.words)?;
         buffers.set(state, draw, self.unroll.carry)?;
         self.prepare(denominators)?;
         let shape = [batch.frames.batch, batch.frames.time];
@@ -161,14 +179,8 @@ impl Stepper<'_> {
                 false => Err(Error::not_found("kernels of an update")),
             }
         })?;
-        Ok(Recording { graph, shape, buffers, uploads, gradients })
-    }
-
-    /// Frames, labels and weights of a batch as 32-bit words for the card: the frames' words, then the rest.
-    fn words<'a>(&self, batch: &'a Batch) -> Result<(&'a [u32], Vec<u32>)> {
-        let (frames, mut words) = self.policy.words(&batch.frames)?;
-        words.extend(batch.labels.iter().chain(&batch.weights).map(|number| number.to_bits()));
-        Ok((frames, words))
+        let denominators = denominators.to_vec();
+        Ok(Recording { graph, shape, buffers, uploads, gradients, denominators })
     }
 
     fn buffers(&self, batch: &Batch, words: usize) -> Result<Buffers> {
@@ -255,4 +267,9 @@ impl Stepper<'_> {
             false => Ok(None),
         }
     }
+}
+
+/// The words of a batch for the card: those of the frames, then labels and weights, none of them copied.
+fn sent<'a>(batch: &'a Batch, frames: &'a [u32], others: &'a [u32]) -> [&'a [u32]; 4] {
+    [frames, others, words_of(&batch.labels), words_of(&batch.weights)]
 }

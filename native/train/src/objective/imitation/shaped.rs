@@ -1,12 +1,12 @@
 //! The imitation loss as an objective: over the heads of a policy, shard by shard.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use sconce_data::Batch;
 use sconce_nn::head::Pair;
 use sconce_nn::spec::Heads;
 use sconce_ops::form::is_for_kernels;
-use sconce_tensor::{Device, Error, Result, Tensor};
+use sconce_tensor::{Device, Error, Result, Tensor, pool};
 
 use super::card;
 use super::options::{LossOptions, pos_weights};
@@ -17,6 +17,9 @@ use crate::objective::{Denominators, Figures, Objective, OnCard, Rows, Setup, Su
 
 /// Lower bound of the mean loss of a head by which `head_normalize` divides.
 const NORMALISER_FLOOR: f64 = 0.1;
+
+/// Rows whose labels one thread checks.
+const CHECKED: usize = 1024;
 
 /// Number of sums of a head: loss, loss times the weight of its row, and entropy.
 const SUMS: usize = 3;
@@ -110,6 +113,23 @@ impl Imitation {
     /// Refuses labels that are invalid for their head, in rows of nonzero weight. A pass over the rows makes the same
     /// check.
     pub fn check_labels(&self, labels: &[f32], weights: &[f32]) -> Result<()> {
+        let width = self.num_labels.max(1);
+        let shards: Vec<_> = labels.chunks(CHECKED * width).zip(weights.chunks(CHECKED)).collect();
+        let wrong = Mutex::new(None);
+        pool::hand_out(shards, |shard, (labels, weights)| {
+            if let Err(error) = self.check_rows(labels, weights) {
+                let mut wrong = wrong.lock().unwrap_or_else(PoisonError::into_inner);
+                // The error of the first row, however the shards are scheduled.
+                if wrong.as_ref().is_none_or(|(first, _)| shard < *first) {
+                    *wrong = Some((shard, error));
+                }
+            }
+        });
+        let wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
+        wrong.map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    fn check_rows(&self, labels: &[f32], weights: &[f32]) -> Result<()> {
         let rows = labels.chunks_exact(self.num_labels.max(1)).zip(weights);
         for (labels, _) in rows.filter(|(_, weight)| **weight != 0.0) {
             for term in &self.terms {
