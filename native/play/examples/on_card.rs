@@ -7,6 +7,7 @@ mod serve;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use mimalloc::MiMalloc;
 use sconce_env::{CardEnvs, CardStep, EnvOptions};
 use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Spec};
 use sconce_play::options::PpoOptions;
@@ -19,6 +20,10 @@ const WORLDS: [&str; 4] = ["cart_pole", "pendulum", "acrobot", "duel"];
 const COUNTS: [usize; 3] = [4096, 65_536, 1_048_576];
 /// Steps between two waits for the card.
 const STEPS: usize = 64;
+
+/// The allocator of the library.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> Result<()> {
     let small = std::env::args().any(|argument| argument == "--small");

@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::cuda_backend::cudarc::driver::{result, sys};
 use candle_core::{DType, Device, Tensor};
+use mimalloc::MiMalloc;
 use sconce_data::{Batch, Corpus, Schema, VectorGame};
 use sconce_nn::backbone::{Context, State};
 use sconce_nn::policy::{Frames, unrecorded};
@@ -33,6 +34,10 @@ use sconce_train::run::run;
 use sconce_train::step::Stepper;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+/// The allocator of the library.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

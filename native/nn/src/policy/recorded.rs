@@ -44,6 +44,9 @@ pub(super) fn step(
     states: &[&State],
     draws: &[Draw<'_>],
 ) -> Result<Vec<Result<Stepped>>> {
+    if states.len() <= MOST {
+        return some(policy, Games { frames, states, draws });
+    }
     let mut stepped = Vec::with_capacity(states.len());
     for first in (0..states.len()).step_by(MOST) {
         let rows = first..states.len().min(first + MOST);
@@ -225,16 +228,18 @@ impl Buffers {
         }
 
         let row = |row: usize| if row < states.len() { row } else { 0 };
-        let frames = padded(frames, batch, row);
+        let filled = (frames.batch < batch).then(|| padded(frames, batch, row));
+        let frames = filled.as_ref().unwrap_or(frames);
         let (numbers, mut others) = match self.heads {
-            None => policy.words(&frames)?,
-            Some(_) => policy.input_words(&frames)?,
+            None => policy.words(frames)?,
+            Some(_) => policy.input_words(frames)?,
         };
         if self.heads.is_some() {
             let draws: Vec<Draw<'_>> = (0..batch).map(|i| draws[row(i)]).collect();
             policy.heads.row_words(&draws, &frames.previous, &mut others)?;
         }
-        words.extend(numbers.iter().chain(&others));
+        words.extend_from_slice(numbers);
+        words.extend_from_slice(&others);
         // SAFETY: one step runs at a time, and it has ended when its answer has arrived or it has failed.
         unsafe { self.words.write(&words) }?;
         Ok(Asked { before, after })
@@ -299,8 +304,9 @@ fn padded(frames: &Frames, batch: usize, row: impl Fn(usize) -> usize) -> Frames
         batch: usize,
         row: impl Fn(usize) -> usize,
     ) -> Vec<T> {
-        let width = all.len() / games.max(1);
-        (0..batch).flat_map(|i| &all[row(i) * width..][..width]).copied().collect()
+        let (width, mut rows) = (all.len() / games.max(1), vec![]);
+        (0..batch).for_each(|i| rows.extend_from_slice(&all[row(i) * width..][..width]));
+        rows
     }
     Frames {
         batch,

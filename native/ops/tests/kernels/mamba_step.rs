@@ -59,7 +59,12 @@ fn inward(kernels: &impl Kernels, [rows, h, c, taps, ..]: [usize; 6]) {
     arguments.push(got_next.argument());
     arguments.extend([rows, h, c, taps].map(|size| Int(size as i32)));
     arguments.push(Float(EPS));
-    kernels.launch("mamba_step_inward", grid(2 * c, rows.div_ceil(8)), [THREADS, 1, 1], &mut arguments);
+    kernels.launch(
+        "mamba_step_inward",
+        grid(2 * c, rows.div_ceil(8)),
+        [THREADS, 1, 1],
+        &mut arguments,
+    );
     for (name, got, want) in [("u", got_u, u), ("z", got_z, z), ("next", got_next, next)] {
         assert_near(name, &got.read(), &tensor::to_vec(&want).unwrap(), 1e-5);
     }

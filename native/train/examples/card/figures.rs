@@ -246,7 +246,9 @@ pub fn trained<'a>(
         let start = Instant::now();
         for _ in 0..count {
             match recorded {
-                true if next > 0 && batches == Batches::There => stepper.again(&zero, next, 1e-3)?,
+                true if next > 0 && batches == Batches::There => {
+                    stepper.again(&zero, next, 1e-3)?
+                }
                 true => drop(stepper.begin(x, &zero, next, 1e-3)?),
                 false => drop(stepper.step(x, next, 1e-3)?),
             }
@@ -268,7 +270,8 @@ fn loader(times: &Times, small: bool) -> Result<()> {
         embedding: Embedding::melee(Melee::packed()),
         ..spec(Backbone::Mamba(MambaConfig { input_norm: false, ..mamba(times.hidden) }))
     };
-    let (steps, warm) = if small { (6, 3) } else { (200, 100) };
+    // Steps whose figures are read together are a sixteenth of each part.
+    let (steps, warm) = if small { (6, 3) } else { (512, 256) };
     let threads = thread::available_parallelism().map_or(1, |processors| processors.get() / 2);
     let options = TrainOptions {
         data: DataOptions {
@@ -287,20 +290,26 @@ fn loader(times: &Times, small: bool) -> Result<()> {
         machine: MachineOptions { device: "cuda:0".into(), ..MachineOptions::default() },
         ..TrainOptions::default()
     };
-    // Frames, seconds, and the seconds of waiting.
-    let spent = Cell::new([0.0; 3]);
+    // Frames, seconds of waiting, and the first and the last moment, from step `warm` on.
+    let spent: Cell<(f64, f64, Option<[Instant; 2]>)> = Cell::new((0.0, 0.0, None));
     let note = |event| {
         if let Event::Step { step, frames_per_second, step_seconds, data_wait, .. } = event
-            && step > warm
+            && step >= warm
         {
-            let [frames, seconds, waited] = spent.get();
-            let more = frames_per_second * step_seconds;
-            spent.set([frames + more, seconds + step_seconds, waited + data_wait]);
+            let ((frames, waited, clock), now) = (spent.get(), Instant::now());
+            spent.set(match clock {
+                None => (0.0, 0.0, Some([now, now])),
+                Some([first, _]) => {
+                    let more = frames_per_second * step_seconds;
+                    (frames + more, waited + data_wait, Some([first, now]))
+                }
+            });
         }
     };
     let out = games.path().join("loader");
     run(&games.train, &spec, &options, &out, &note, &AtomicBool::new(false))?;
-    let [frames, seconds, waited] = spent.get();
+    let (frames, waited, clock) = spent.get();
+    let seconds = clock.map_or(f64::NAN, |[first, last]| (last - first).as_secs_f64());
     let told = json!({
         "waiting": waited / seconds,
         "frames_per_second": (frames / seconds).round(),

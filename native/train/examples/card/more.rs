@@ -159,6 +159,7 @@ pub fn act(arguments: &[String], small: bool) -> Result<String> {
     };
     let games = games.parse().map_err(|e| Error::corrupt("games", e))?;
     let policy = Policy::init(&backbone(name, &times)?, 1)?.on(&device)?;
-    acted(&policy, games, &Times { warm_up: 2, frames: 1, ..Times::least() }, 1)?;
+    let count = arguments.get(3).and_then(|count| count.parse().ok()).unwrap_or(1);
+    acted(&policy, games, &Times { warm_up: 2, frames: 1, ..Times::least() }, count)?;
     Ok("frames were played".into())
 }
