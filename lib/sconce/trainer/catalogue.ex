@@ -81,7 +81,7 @@ defmodule Sconce.Trainer.Catalogue do
       doc: "Native threads; `nil` is the setting of `Sconce.Config`, or the current number."
     ],
     precision: [
-      type: {:in, [:f32, :bf16, :f16]},
+      type: {:in, [:f32, :tf32, :bf16, :f16]},
       default: :f32,
       doc: "Format of the operands of products, even where it gains nothing."
     ],

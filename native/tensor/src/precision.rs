@@ -1,7 +1,7 @@
 //! The precision of matrix products.
 //!
-//! In bf16 and f16 both operands of a product are rounded to the nearest value of that format, ties to even. Products,
-//! sums and everything else stay f32 (Micikevicius et al. 2018, "Mixed precision training"). Weights stay f32; copies
+//! Below f32 both operands of a product are rounded to the nearest value of that format, ties to even. Products, sums
+//! and everything else stay f32 (Micikevicius et al. 2018, "Mixed precision training"). Weights stay f32; copies
 //! of them are rounded.
 
 use std::cell::Cell;
@@ -18,6 +18,8 @@ pub enum Precision {
     /// 24 bits of significand: no rounding.
     #[default]
     F32,
+    /// 11 bits of significand and the range of f32. The tensor cores of cards round f32 operands to it themselves.
+    Tf32,
     /// 8 bits of significand and the range of f32: the format of the matrix units of CPUs.
     Bf16,
     /// 11 bits of significand, magnitudes from 6e-8 to 65504.
@@ -50,6 +52,7 @@ impl Precision {
     pub fn round(self, to: &mut [f32], from: &[f32]) {
         match self {
             Precision::F32 => to.copy_from_slice(from),
+            Precision::Tf32 => round_to_tf32(to, from),
             Precision::Bf16 => round_to_bf16(to, from),
             Precision::F16 => round_to_f16(to, from),
         }
@@ -60,9 +63,16 @@ impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Precision::F32 => "f32",
+            Precision::Tf32 => "tf32",
             Precision::Bf16 => "bf16",
             Precision::F16 => "f16",
         })
+    }
+}
+
+dispatch! {
+    fn round_to_tf32(to: &mut [f32], from: &[f32]) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = nearest::<13>(*from));
     }
 }
 
@@ -124,12 +134,15 @@ mod tests {
         assert_eq!(f16(1.0 + 0.5 * step), 1.0);
         assert_eq!(f16(-1.0 - 1.5 * step), -1.0 - 2.0 * step);
         assert_eq!((f16(65519.0), f16(-65520.0)), (65504.0, -f32::INFINITY));
+        let tf32 = |x| rounded(Precision::Tf32, x);
+        assert_eq!([1.0, 3.0].map(|n| tf32(1.0 + n * 0.5 * step)), [1.0, 1.0 + 2.0 * step]);
+        assert_eq!([tf32(1e-30), tf32(1e30)].map(|x| x > 0.0 && x.is_finite()), [true; 2]);
         let least = 2f32.powi(-24);
         assert_eq!(
             (f16(1.5 * least), f16(-0.5 * least), f16(0.6 * least)),
             (2.0 * least, 0.0, least)
         );
-        for precision in [Precision::Bf16, Precision::F16] {
+        for precision in [Precision::Tf32, Precision::Bf16, Precision::F16] {
             assert!(rounded(precision, f32::from_bits(0x7FFF_FFFF)).is_nan());
             assert_eq!(rounded(precision, f32::NEG_INFINITY), f32::NEG_INFINITY);
             assert_eq!(rounded(precision, -0.0).to_bits(), (-0.0f32).to_bits());

@@ -10,7 +10,8 @@ use sconce_nn::spec::{
 use sconce_tensor::{Error, Precision, Result};
 use sconce_train::bench::{Steps, step_times};
 
-const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];
+const PRECISIONS: [Precision; 4] =
+    [Precision::F32, Precision::Tf32, Precision::Bf16, Precision::F16];
 
 fn main() -> Result<()> {
     let number = |text: String| {

@@ -16,6 +16,8 @@ constexpr size_t OWN = 1 << 20, WORKSPACE = 8 << 20;
 
 // Values of cudaDataType.
 enum Type { F32 = 0, F64 = 1, F16 = 2, BF16 = 14 };
+// The compute type that reads f32 operands as tensor cores do.
+constexpr int FAST_TF32 = 77;
 
 // A cuBLAS handle. Unless it was given a workspace, it allocates one for each capture and keeps it until it is
 // destroyed.
@@ -90,6 +92,20 @@ template <typename T, typename C, typename S> void multiply(const Product &p, in
 template <typename T, typename C, typename S> void multiply(const Product &p) {
   for (int of = 0; of < p.count; of++) multiply<T, C, S>(p, of);
 }
+
+// An f32 operand as tensor cores read it: 11 bits of significand, ties to even.
+struct Tf32 {
+  float whole;
+  explicit operator float() const {
+    if (std::isnan(whole)) return whole;
+    uint32_t bits;
+    memcpy(&bits, &whole, sizeof bits);
+    bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+    float rounded;
+    memcpy(&rounded, &bits, sizeof bits);
+    return rounded;
+  }
+};
 
 using Run = void (*)(const Product &);
 
@@ -166,7 +182,8 @@ CUBLAS int cublasGemmStridedBatchedEx(void *handle, int transa, int transb, int 
                                       int ldc, long long stride_c, int count, int compute, int) {
   Product p = {m,  n, k, 0, 0, matrix(a, transa, lda, stride_a), matrix(b, transb, ldb, stride_b),
                matrix(c, 0, ldc, stride_c), count};
-  const Run run = product(a_type, c_type);
+  const bool tf32 = compute == FAST_TF32 && a_type == F32 && c_type == F32;
+  const Run run = tf32 ? multiply<Tf32, float, float> : product(a_type, c_type);
   if (!run || b_type != a_type || !scale(compute, alpha, p.alpha) || !scale(compute, beta, p.beta))
     return NOT_SUPPORTED;
   return add(*static_cast<Library *>(handle), run, p);

@@ -202,7 +202,7 @@ fn products_deeper_or_taller_than_a_packed_block_agree_with_the_definition() {
 
 #[test]
 fn products_of_rounded_operands_agree_with_the_definition() {
-    for precision in [Precision::Bf16, Precision::F16] {
+    for precision in [Precision::Tf32, Precision::Bf16, Precision::F16] {
         precision.during(|| {
             for forms in forms() {
                 let slim = [(1, 1, 1), (3, 50, 40), (17, 16, 33), (9, 33, 513)];
@@ -224,7 +224,7 @@ fn a_packed_operand_keeps_its_precision() {
     };
     for pack in [Packed::new, Packed::for_few_rows, in_rows] {
         let exact = by(&pack(b.view()));
-        for precision in [Precision::Bf16, Precision::F16] {
+        for precision in [Precision::Tf32, Precision::Bf16, Precision::F16] {
             let inside = precision.during(|| by(&pack(b.view())));
             let mut packed = precision.during(|| pack(b.view()));
             assert!(same_bits(&by(&packed), &inside) && !same_bits(&inside, &exact));

@@ -15,7 +15,7 @@ use sconce_nn::spec::{
 };
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
-use sconce_tensor::{Precision, Result, device};
+use sconce_tensor::{Result, device};
 use sconce_train::bench::examples;
 use sconce_train::options::{
     DataOptions, MachineOptions, SavingOptions, ScheduleOptions, TrainOptions,
@@ -26,6 +26,7 @@ use sconce_train::step::Stepper;
 use serde_json::{Value, json};
 
 use crate::games::Games;
+use crate::more::PRECISIONS;
 use crate::{mamba, recurrent, stepper};
 
 /// Numbers of a frame.
@@ -72,7 +73,7 @@ pub fn all(small: bool) -> Result<String> {
             tell("act", name, batch, "f32", acted(&policy.copy_on(&device)?, batch, &times, 10)?);
         }
         let window = if name == "mlp" { 1 } else { times.frames };
-        for (precision, label) in [(Precision::F32, "f32"), (Precision::Bf16, "bf16")] {
+        for (precision, label) in PRECISIONS {
             let shape = [times.batch, window];
             let frames_per_second = |us: &Us| (shape[0] * shape[1]) as f64 / us.median * 1e6;
             let stepper = stepper(&policy.copy_on(&device)?, precision)?;

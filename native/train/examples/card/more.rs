@@ -15,7 +15,8 @@ use crate::figures::{Batches, Times, acted, backbones, spec, tell, timed, traine
 use crate::{in_use, stepper};
 
 /// Precisions of products, with their names.
-const PRECISIONS: [(Precision, &str); 2] = [(Precision::F32, "f32"), (Precision::Bf16, "bf16")];
+pub const PRECISIONS: [(Precision, &str); 3] =
+    [(Precision::F32, "f32"), (Precision::Tf32, "tf32"), (Precision::Bf16, "bf16")];
 
 /// The named backbone, of the sizes of `figures`.
 fn backbone(name: &str, times: &Times) -> Result<Spec> {
@@ -117,19 +118,6 @@ pub fn sizes(small: bool) -> Result<String> {
         }
     }
     Ok("every size was timed".into())
-}
-
-/// Training steps with products that round operands to TF32, if `SCONCE_TF32` is 1.
-pub fn tf32(small: bool) -> Result<String> {
-    let (device, times) = (device::open(0)?, Times::of(small));
-    for (name, backbone) in backbones(&times) {
-        let (spec, window) = (spec(backbone), if name == "mlp" { 1 } else { times.frames });
-        let policy = Policy::init(&spec, 1)?.on(&device)?;
-        let (stepper, shape) = (stepper(&policy, Precision::F32)?, [times.batch, window]);
-        let (us, _) = trained(stepper, &spec, shape, &times, Batches::There)?;
-        tell("train", name, times.batch, "tf32", us);
-    }
-    Ok("every backbone was timed".into())
 }
 
 /// One warm and one more training step of a backbone, launched one kernel after the other, for a profiler.

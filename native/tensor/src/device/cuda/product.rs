@@ -1,7 +1,5 @@
 //! Matrix products by cuBLAS.
 
-use std::sync::OnceLock;
-
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::cublas::result::gemm_strided_batched_ex;
 use candle_core::cuda_backend::cudarc::cublas::sys::{
@@ -10,6 +8,7 @@ use candle_core::cuda_backend::cudarc::cublas::sys::{
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::card;
+use crate::Precision;
 use crate::device::operand::Operand;
 
 impl Operand {
@@ -68,12 +67,11 @@ pub unsafe fn product(
     .w()
 }
 
-/// With `SCONCE_TF32=1`, products of f32 round their operands to TF32.
+/// How f32 operands are multiplied: in the precision of the thread, if tensor cores have it.
 fn compute() -> cublasComputeType_t {
-    static TF32: OnceLock<bool> = OnceLock::new();
-    match TF32.get_or_init(|| std::env::var_os("SCONCE_TF32").is_some_and(|value| value == "1")) {
-        true => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
-        false => cublasComputeType_t::CUBLAS_COMPUTE_32F,
+    match Precision::current() {
+        Precision::Tf32 => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+        _ => cublasComputeType_t::CUBLAS_COMPUTE_32F,
     }
 }
 
