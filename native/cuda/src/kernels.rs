@@ -61,6 +61,7 @@ modules! {
     COLUMNS "columns"
     DECIDE "decide"
     DROPOUT "dropout"
+    ELEMENTS "elements"
     ENVIRONMENTS "environments"
     FEW_ROWS "few_rows"
     GATHER "gather"
