@@ -1,4 +1,5 @@
-//! The kernels of each `.cu` file under `native/` as PTX text, which the driver compiles while loading.
+//! The kernels of each `.cu` file under `native/`: machine code for the usual cards, and PTX text for all cards, which
+//! the driver compiles while loading.
 
 /// The kernels of one file.
 #[derive(Debug, Clone, Copy)]
@@ -7,6 +8,27 @@ pub struct Module {
     pub name: &'static str,
     /// The PTX text; empty in a build without CUDA.
     pub ptx: &'static str,
+    /// Machine code by compute capability; empty in a build without CUDA.
+    pub machine: &'static [(Capability, &'static [u8])],
+}
+
+/// The major and the minor number of a compute capability.
+pub type Capability = (i32, i32);
+
+impl Module {
+    /// The machine code that runs on a card of this compute capability: code for the same major number and the largest
+    /// minor number that is not above the card's.
+    pub fn machine_for(&self, (major, minor): Capability) -> Option<&'static [u8]> {
+        let runs = |of: &&(Capability, _)| of.0.0 == major && of.0.1 <= minor;
+        self.machine.iter().filter(runs).max_by_key(|(of, _)| of.1).map(|(_, code)| *code)
+    }
+}
+
+#[cfg(feature = "cuda")]
+macro_rules! output {
+    ($include:ident $name:literal $extension:literal) => {
+        $include!(concat!(env!("OUT_DIR"), "/", $name, $extension))
+    };
 }
 
 macro_rules! modules {
@@ -15,9 +37,18 @@ macro_rules! modules {
         pub const $constant: Module = Module {
             name: concat!("sconce_", $name),
             #[cfg(feature = "cuda")]
-            ptx: include_str!(concat!(env!("OUT_DIR"), "/", $name, ".ptx")),
+            ptx: output!(include_str $name ".ptx"),
             #[cfg(not(feature = "cuda"))]
             ptx: "",
+            // The architectures of tools/cuda-kernels.
+            #[cfg(feature = "cuda")]
+            machine: &[
+                ((8, 0), output!(include_bytes $name ".sm_80")),
+                ((9, 0), output!(include_bytes $name ".sm_90")),
+                ((12, 0), output!(include_bytes $name ".sm_120")),
+            ],
+            #[cfg(not(feature = "cuda"))]
+            machine: &[],
         };)*
     };
 }
@@ -30,6 +61,7 @@ modules! {
     COLUMNS "columns"
     DECIDE "decide"
     DROPOUT "dropout"
+    ELEMENTS "elements"
     ENVIRONMENTS "environments"
     FEW_ROWS "few_rows"
     GATHER "gather"
@@ -54,4 +86,27 @@ modules! {
 modules! {
     FLASH_ATTENTION_BF16 "flash_attention_bf16"
     FLASH_ATTENTION_F16 "flash_attention_f16"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_code_runs_on_later_minor_numbers_of_its_major_number() {
+        let machine: &[(Capability, &[u8])] =
+            &[((8, 6), &[86]), ((8, 0), &[80]), ((12, 0), &[120])];
+        let module = Module { machine, ..ROWS };
+        let code = |capability| module.machine_for(capability).map(|code| code[0]);
+        assert_eq!([(8, 0), (8, 6), (8, 9)].map(code), [Some(80), Some(86), Some(86)]);
+        assert_eq!([(7, 5), (9, 0), (12, 1)].map(code), [None, None, Some(120)]);
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn usual_cards_have_machine_code() {
+        for card in [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)] {
+            assert!(ROWS.machine_for(card).is_some_and(|code| code.starts_with(b"\x7fELF")));
+        }
+    }
 }

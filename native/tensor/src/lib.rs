@@ -5,6 +5,7 @@
 pub mod bounded;
 pub mod device;
 pub mod digest;
+mod elements;
 pub mod error;
 pub mod fs;
 pub mod header;

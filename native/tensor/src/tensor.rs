@@ -7,7 +7,7 @@ use candle_core::{
     CpuStorage, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
 };
 
-use crate::{Error, memory, pool, simd};
+use crate::{Error, elements, memory, pool, simd};
 
 /// Checks that memory for a tensor as large as all these together can be allocated. Call it before candle allocates,
 /// because candle cannot handle a refusal. Tensors on a card are ignored: the card reports its own errors.
@@ -45,10 +45,32 @@ pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R
 
 /// The tensor in a contiguous layout, detached from candle's graph. Copies the values only if they are not contiguous.
 pub fn contiguous(tensor: &Tensor) -> crate::Result<Tensor> {
-    if !tensor.is_contiguous() {
-        memory::granted(bytes(tensor));
+    match tensor.is_contiguous() {
+        true => Ok(tensor.detach()),
+        false => copy(tensor),
     }
-    Ok(tensor.detach().contiguous()?)
+}
+
+/// A copy of the tensor in a contiguous layout and in memory of its own, detached from candle's graph.
+pub fn copy(tensor: &Tensor) -> crate::Result<Tensor> {
+    granted(&[tensor]);
+    let tensor = tensor.detach();
+    // Candle copies contiguous values without a kernel.
+    if tensor.device().is_cuda()
+        && !tensor.is_contiguous()
+        && let Some(copy) = elements::copy(&tensor)?
+    {
+        return Ok(copy);
+    }
+    Ok(tensor.force_contiguous()?)
+}
+
+/// An f32 tensor as bf16, without recording.
+pub fn to_bf16(x: &Tensor) -> Result<Tensor> {
+    match x.device().is_cuda() && x.is_contiguous() {
+        true => elements::to_bf16(x),
+        false => x.detach().to_dtype(DType::BF16),
+    }
 }
 
 /// Calls `f` with the values of contiguous tensors.
@@ -167,6 +189,10 @@ impl<R, F: FnOnce(&mut [f32]) -> R> InplaceOp1 for Update<F, R> {
 /// `x + y` of tensors with equal shapes and dtypes, without recording.
 pub fn sum(x: &Tensor, y: &Tensor) -> crate::Result<Tensor> {
     granted(&[x]);
+    let alike = (x.dims(), x.dtype()) == (y.dims(), y.dtype());
+    if x.device().is_cuda() && alike && matches!(x.dtype(), DType::F32 | DType::BF16) {
+        return Ok(elements::sum(&contiguous(x)?, &contiguous(y)?)?);
+    }
     if !x.device().is_cpu() || x.dtype() != DType::F32 || x.dims() != y.dims() {
         return Ok((x.detach() + y.detach())?);
     }

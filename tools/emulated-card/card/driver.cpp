@@ -132,6 +132,8 @@ std::map<std::string, size_t> shared_in(const std::string &text) {
 }
 
 Module *read(const std::string &ptx) {
+  // Machine code, an ELF file.
+  check(!ptx.starts_with("\x7f" "ELF"), NO_BINARY_FOR_GPU);
   if (ptx.find(".version") == std::string::npos || ptx.find(".target") == std::string::npos) {
     fprintf(stderr, "emulated card: a module is not PTX\n");
     throw INVALID_IMAGE;
@@ -264,6 +266,7 @@ constexpr Message MESSAGES[] = {
     {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
     {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
     {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},

@@ -197,11 +197,7 @@ impl State {
     /// A detached copy in memory of its own, which does not keep a larger tensor alive. Each chunk of a window passes
     /// such a copy to the next chunk.
     pub fn hand_on(&self) -> Result<State> {
-        let own = |part: &Tensor| {
-            sconce_tensor::tensor::granted(&[part]);
-            Ok(part.detach().force_contiguous()?)
-        };
-        self.0.iter().map(own).collect::<Result<_>>().map(State)
+        self.0.iter().map(sconce_tensor::tensor::copy).collect::<Result<_>>().map(State)
     }
 
     /// The states of the windows `rows`.

@@ -192,14 +192,10 @@ impl Buffers {
                 (policy.heads.decided(&trunk.vectors, table, rows)?, next)
             }
         };
-        let next = next
-            .0
-            .iter()
-            .map(Tensor::contiguous)
-            .collect::<sconce_tensor::candle::Result<Vec<_>>>()?;
+        let next = next.0.iter().map(tensor::contiguous).collect::<Result<Vec<_>>>()?;
         let after = words + (size_of::<u64>() * next.len() * self.batch) as u64;
         // SAFETY: these are the addresses of tensors of that shape, which live until the answer has arrived.
-        unsafe { end_step(after, &next, &given.contiguous()?, answer) }?;
+        unsafe { end_step(after, &next, &tensor::contiguous(&given)?, answer) }?;
         Ok(())
     }
 
@@ -214,7 +210,7 @@ impl Buffers {
                 let State(parts) = states[if row < states.len() { row } else { 0 }];
                 let part = parts.get(i).ok_or_else(|| Error::not_found("a part of a state"))?;
                 tensor::check_shape("part of a state", &own.dims()[1..], &part.dims()[1..])?;
-                let part = tensor::moved(part, own)?.contiguous()?;
+                let part = tensor::contiguous(&tensor::moved(part, own)?)?;
                 put(&mut words, pointer(&part)?);
                 before.push(part);
             }

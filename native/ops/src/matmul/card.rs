@@ -6,12 +6,12 @@ use crate::Precision;
 use crate::device::launch::unwritten;
 use crate::matmul::matrices::{Matrices, product};
 use crate::rows::copy;
-use crate::tensor::rows;
+use crate::tensor::{rows, to_bf16};
 
 /// Rounds an operand to a precision; returns the operand itself in f32.
 pub(crate) fn rounded(x: &Tensor, precision: Precision) -> Result<Tensor> {
     match (precision, x.dtype()) {
-        (Precision::Bf16, DType::F32) => x.to_dtype(DType::BF16),
+        (Precision::Bf16, DType::F32) => to_bf16(x),
         (Precision::F16, DType::F32) => x.to_dtype(DType::F16),
         _ => Ok(x.clone()),
     }

@@ -11,6 +11,7 @@ mod card;
 mod causal_conv;
 mod columns;
 mod dropout;
+mod elements;
 mod emulated;
 mod emulator;
 mod few_rows;

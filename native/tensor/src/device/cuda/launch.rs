@@ -4,10 +4,12 @@ use std::ffi::c_uint;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::cuda_backend::cudarc::driver::result::memcpy_htod_async;
-use candle_core::cuda_backend::cudarc::driver::sys::CUdeviceptr;
+use candle_core::cuda_backend::cudarc::driver::sys::{CUdeviceptr, CUresult};
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaFunction, CudaModule, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
+    CudaContext, CudaFunction, CudaModule, CudaStream, DevicePtr, DriverError, LaunchConfig,
+    PushKernelArg,
 };
+use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::cuda_backend::{CudaDevice, CudaStorage, CudaStorageSlice, WrapErr};
 use candle_core::op::BackpropOp;
 use candle_core::{DType, Device, Result, Shape, Storage, Tensor, WithDType, bail};
@@ -153,10 +155,32 @@ fn loaded(card: &CudaDevice, module: Module) -> Result<Arc<CudaModule>> {
     drop(known);
     // No lock is held during a load, so that other modules can load meanwhile. Two threads may load the same module
     // twice.
-    let kernels = stream.context().load_module(module.ptx.into()).w()?;
+    let kernels = load(stream.context(), module).w()?;
     let loaded = Loaded { ordinal, name, kernels: kernels.clone() };
     LOADED.write().unwrap_or_else(PoisonError::into_inner).push(loaded);
     Ok(kernels)
+}
+
+/// The driver's answers to machine code that it cannot run.
+const REFUSALS: [CUresult; 4] = [
+    CUresult::CUDA_ERROR_INVALID_IMAGE,
+    CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
+    CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+    CUresult::CUDA_ERROR_INVALID_SOURCE,
+];
+
+/// Loads the machine code for the card, or else the PTX, which the driver compiles.
+fn load(
+    card: &Arc<CudaContext>,
+    module: Module,
+) -> std::result::Result<Arc<CudaModule>, DriverError> {
+    if let Some(machine) = module.machine_for(card.compute_capability()?) {
+        match card.load_module(Ptx::from_binary(machine.to_vec())) {
+            Err(error) if REFUSALS.contains(&error.0) => {}
+            loaded => return loaded,
+        }
+    }
+    card.load_module(module.ptx.into())
 }
 
 pub(crate) fn card(device: &Device) -> Result<&CudaDevice> {
