@@ -276,7 +276,6 @@ def torch_figures():
     for name in ("mlp", "attention", "mamba"):
         for batch in (1, 32):
             acted("torch-compile", name, batch)
-    for name in ("mlp", "attention", "mamba"):
         for precision in ("f32", "bf16"):
             trained("torch-compile", name, precision)
 

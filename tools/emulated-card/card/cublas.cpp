@@ -111,7 +111,8 @@ using Run = void (*)(const Product &);
 
 // The product for the types of operands and result: equal types, or 16-bit operands with an f32 result. Null for other
 // types.
-Run product(int of, int result) {
+Run product(int of, int result, int compute) {
+  if (of == F32 && result == F32 && compute == FAST_TF32) return multiply<Tf32, float, float>;
   if (of == F32 && result == F32) return multiply<float, float, float>;
   if (of == F64 && result == F64) return multiply<double, double, double>;
   if (of == F16 && result == F16) return multiply<__half, __half, float>;
@@ -182,8 +183,7 @@ CUBLAS int cublasGemmStridedBatchedEx(void *handle, int transa, int transb, int 
                                       int ldc, long long stride_c, int count, int compute, int) {
   Product p = {m,  n, k, 0, 0, matrix(a, transa, lda, stride_a), matrix(b, transb, ldb, stride_b),
                matrix(c, 0, ldc, stride_c), count};
-  const bool tf32 = compute == FAST_TF32 && a_type == F32 && c_type == F32;
-  const Run run = tf32 ? multiply<Tf32, float, float> : product(a_type, c_type);
+  const Run run = product(a_type, c_type, compute);
   if (!run || b_type != a_type || !scale(compute, alpha, p.alpha) || !scale(compute, beta, p.beta))
     return NOT_SUPPORTED;
   return add(*static_cast<Library *>(handle), run, p);
