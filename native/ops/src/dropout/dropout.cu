@@ -38,7 +38,8 @@ __device__ void dropout(const T *x, const T *residual, T *y, Rows of, Stream str
     if (first + i >= of.d) continue;
     const unsigned long long n = row * of.d + first + i;
     const float factor = unit(words.of[i]) < p ? 0.0f : scale;
-    const float v = read(x + n) * factor;
+    // The CPU rounds the product before it adds, so the two are not fused.
+    const float v = __fmul_rn(read(x + n), factor);
     write(y + n, residual ? read(residual + n) + v : v);
   }
 }
