@@ -64,6 +64,9 @@ __device__ void forward(const T *x, const float *weight, const float *bias, T *y
 
 // dx = (g - mean(g) - n * mean(g * n)) * scale with n = (x - mean) * scale and g = dy * weight; an RMSNorm has no
 // mean(g). The grid has blocks of whole warps, a warp for each row.
+//
+// Both loops round g. Otherwise the difference of g and the mean of rounded g would have an error, which a small variance
+// scales by up to 1 / sqrt(eps).
 template <typename T, bool CENTER>
 __device__ void backward(const T *x, const float *weight, const float *kept, const T *dy, T *dx, long long rows,
                          int d, int groups) {
@@ -78,7 +81,7 @@ __device__ void backward(const T *x, const float *weight, const float *kept, con
 
   float sum_g = 0.0f, sum_gn = 0.0f;
   for (int i = lane; i < d; i += WARP) {
-    const float g = read(dy + i) * weight[i];
+    const float g = __fmul_rn(read(dy + i), weight[i]);
     sum_g += g;
     sum_gn += g * (read(x + i) - mean) * scale;
   }
@@ -86,8 +89,8 @@ __device__ void backward(const T *x, const float *weight, const float *kept, con
   const float mean_gn = sum_of_lanes(sum_gn) / d;
 
   for (int i = lane; i < d; i += WARP) {
-    const float n = (read(x + i) - mean) * scale;
-    write(dx + i, (read(dy + i) * weight[i] - mean_g - n * mean_gn) * scale);
+    const float g = __fmul_rn(read(dy + i), weight[i]), n = (read(x + i) - mean) * scale;
+    write(dx + i, (g - mean_g - n * mean_gn) * scale);
   }
 }
 
