@@ -108,10 +108,27 @@ inline float __fdividef(float x, float y) { return x / y; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fsqrt_rn(float x) { return std::sqrt(x); }
 inline float __frsqrt_rn(float x) { return rsqrtf(x); }
+namespace emulate {
+// A number that no compiler fuses into a later or earlier operation.
+template <typename T> T rounded(T x) {
+#if defined(__x86_64__)
+  asm("" : "+x"(x));
+#elif defined(__aarch64__)
+  asm("" : "+w"(x));
+#else
+  asm("" : "+m"(x));
+#endif
+  return x;
+}
+} // namespace emulate
+
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fsub_rn(float x, float y) { return x - y; }
-inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fadd_rn(float x, float y) { return emulate::rounded(x) + emulate::rounded(y); }
+inline float __fsub_rn(float x, float y) { return emulate::rounded(x) - emulate::rounded(y); }
+inline float __fmul_rn(float x, float y) { return emulate::rounded(x * y); }
+inline double __dadd_rn(double x, double y) { return emulate::rounded(x) + emulate::rounded(y); }
+inline double __dsub_rn(double x, double y) { return emulate::rounded(x) - emulate::rounded(y); }
+inline double __dmul_rn(double x, double y) { return emulate::rounded(x * y); }
 inline float __fdiv_rn(float x, float y) { return x / y; }
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 

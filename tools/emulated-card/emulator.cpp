@@ -50,9 +50,18 @@ static void __global__ halves(const float *x, float *y) {
   if (threadIdx.x % 16 == 0) y[half] = sum + (negative ? 100.0f : 0.0f);
 }
 
+// x: a factor and a summand for each number of y, the square of the factor plus the summand. The compiler may round the
+// first once. It has to round the product and the sum of the others.
+static void __global__ product_and_sum(const float *x, float *y) {
+  y[0] = x[0] * x[0] + x[1];
+  y[1] = __fmul_rn(x[2], x[2]) + x[3];
+  y[2] = __fadd_rn(x[4] * x[4], x[5]);
+}
+
 EMULATED(block_sum)
 EMULATED(rotate)
 EMULATED(half_a_barrier)
 EMULATED(no_barrier)
 EMULATED(sum_of_pointers)
 EMULATED(halves)
+EMULATED(product_and_sum)

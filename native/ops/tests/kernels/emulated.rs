@@ -15,9 +15,32 @@ pub struct Emulated(*mut c_void);
 
 type Launch = unsafe extern "C" fn(*const u32, *const u32, usize, *mut *mut c_void);
 
-/// Flags of the compiler.
-const FLAGS: [&str; 7] =
-    ["-std=c++20", "-O1", "-Wall", "-Wno-unknown-pragmas", "-Werror", "-shared", "-fPIC"];
+/// Flags of the compiler. GCC fuses products and sums only at `-O2`, see `bin/emulated-card`.
+/// There it takes values that some launches do not read for uninitialised. Clang lacks some of the options.
+const FLAGS: [&str; 13] = [
+    "-std=c++20",
+    "-O2",
+    "-fno-strict-aliasing",
+    "-ffp-contract=fast",
+    "-funswitch-loops",
+    "-Wall",
+    "-Wno-maybe-uninitialized",
+    "-Wno-ignored-optimization-argument",
+    "-Wno-unknown-warning-option",
+    "-Wno-unknown-pragmas",
+    "-Werror",
+    "-shared",
+    "-fPIC",
+];
+
+/// Like nvcc, the compiler rounds a product and a sum once, if this CPU can.
+fn fused() -> &'static [&'static str] {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("fma") {
+        return &["-mfma"];
+    }
+    &[]
+}
 
 impl Emulated {
     /// Compiles `tools/emulated-card/{name}.cpp`, unless the same text was compiled before.
@@ -27,7 +50,8 @@ impl Emulated {
         // One test compiles at a time; the others reuse the result.
         let lock = File::create(folder.join(format!("{name}.lock"))).unwrap();
         lock.lock().unwrap();
-        let text = sha256([compiler(name, &["-E"]), FLAGS.concat().into_bytes()]);
+        let flags = [FLAGS.concat(), fused().concat()].concat();
+        let text = sha256([compiler(name, &["-E"]), flags.into_bytes()]);
         let library = folder.join(format!("{name}-{text}.so"));
         if !library.exists() {
             let beside = library.with_extension("new");
@@ -50,7 +74,7 @@ fn compiler(name: &str, more: &[&str]) -> Vec<u8> {
     let mut folders = vec![emulation];
     kernels(&root.join("native"), &mut folders);
     let mut command = Command::new("c++");
-    command.args(FLAGS).args(more).arg(source);
+    command.args(FLAGS).args(fused()).args(more).arg(source);
     folders.iter().for_each(|folder| {
         command.arg("-I").arg(folder);
     });

@@ -54,6 +54,20 @@ fn lanes_that_wait_only_for_each_other_continue_alone() {
     assert_eq!(y.read(), sums);
 }
 
+/// As a compiler for cards does, unless the kernel asks for the roundings one by one.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_product_and_a_sum_are_rounded_once() {
+    // The square of x is 1 + 2^-11 + 2^-24. The last term is lost when it is rounded.
+    let (x, lost) = (1.0 + 1.0 / 4096.0, 1.0 / (1 << 24) as f32);
+    let mut x = Memory::<f32>::of(&[x, -(x * x)].repeat(3));
+    let mut y = Memory::<f32>::unwritten(3);
+    let arguments = &mut [x.argument(), y.argument()];
+    Emulated::compile("emulator").launch("product_and_sum", [1, 1, 1], [1, 1, 1], arguments);
+    let fuses = std::arch::is_x86_feature_detected!("fma");
+    assert_eq!(y.read(), [if fuses { lost } else { 0.0 }, 0.0, 0.0]);
+}
+
 /// Runs the test of this name in a process of its own, which a variable marks as the child.
 fn child(test: &str, order: &str) -> Output {
     Command::new(std::env::current_exe().unwrap())
