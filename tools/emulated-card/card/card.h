@@ -65,10 +65,29 @@ inline void check(bool holds, Status otherwise) {
 #define ABSENT(function)                                                                                              \
   extern "C" __attribute__((visibility("default"))) void function() { card::die("there is no " #function); }
 
-// A piece of work in a queue.
+// Values of CUgraphNodeType.
+enum class Kind { Kernel = 0, Copy = 1, Fill = 2, Call = 3, Allocation = 10, Free = 11 };
+
+// Values of CUmemorytype.
+enum class Memory { Host = 1, Card = 2, Either = 4 };
+
+// What a graph tells of its work.
+struct Node {
+  struct Place {
+    uintptr_t address;
+    Memory memory;
+  };
+  Kind kind = Kind::Kernel;
+  // Those of a copy.
+  Place to = {}, from = {};
+  size_t bytes = 0;
+};
+
+// A piece of work in a queue, or in a graph.
 struct Work {
   const char *name;
   std::function<void()> run;
+  Node node = {};
 };
 
 struct Pool;
@@ -154,7 +173,7 @@ __attribute__((visibility("default"))) uint64_t capture_of(void *stream);
 // Adds work to several streams that runs once, as soon as one stream reaches it, after the earlier work of all of them.
 __attribute__((visibility("default"))) void together(const std::vector<void *> &streams, const char *name,
                                                      std::function<void()> run);
-void add(Stream &stream, const char *name, std::function<void()> run);
+void add(Stream &stream, const char *name, std::function<void()> run, Node node = {});
 void run_until(Stream &stream, uint64_t position);
 void wait_for(Stream &stream);
 void wait_for_all();

@@ -208,39 +208,48 @@ void *in_card(Pointer address, size_t bytes) {
   return reinterpret_cast<void *>(address);
 }
 
-void copy_within(Pointer to, Pointer from, size_t bytes, Stream &stream) {
+Node copy_node(Node::Place to, Node::Place from, size_t bytes) { return {Kind::Copy, to, from, bytes}; }
+
+void copy_within(Pointer to, Pointer from, size_t bytes, Stream &stream, Memory named = Memory::Card) {
   if (bytes == 0) return;
-  add(stream, "a copy", [to = in_card(to, bytes), from = in_card(from, bytes), bytes] { memmove(to, from, bytes); });
+  add(
+      stream, "a copy", [to = in_card(to, bytes), from = in_card(from, bytes), bytes] { memmove(to, from, bytes); },
+      copy_node({to, named}, {from, named}, bytes));
 }
 
-// Copies to the card. Memory that is not pinned has been read when the driver returns.
-void copy_there(Pointer to, const void *from, size_t bytes, Stream &stream) {
+// Copies to the card. Memory that is not pinned has been read when the driver returns, unless the copy is captured:
+// then each launch of the graph reads it.
+void copy_there(Pointer to, const void *from, size_t bytes, Stream &stream, Memory there = Memory::Card,
+                Memory here = Memory::Host) {
   if (bytes == 0) return;
-  void *there = in_card(to, bytes);
-  if (memory::pinned(from, bytes)) {
-    add(stream, "a copy", [there, from, bytes] { memcpy(there, from, bytes); });
+  void *place = in_card(to, bytes);
+  if (stream.capture || memory::pinned(from, bytes)) {
+    add(
+        stream, "a copy", [place, from, bytes] { memcpy(place, from, bytes); },
+        copy_node({to, there}, {uintptr_t(from), here}, bytes));
     return;
   }
-  not_captured(stream);
   const char *first = static_cast<const char *>(from);
-  add(stream, "a copy", [there, staged = std::vector<char>(first, first + bytes)] {
-    memcpy(there, staged.data(), staged.size());
+  add(stream, "a copy", [place, staged = std::vector<char>(first, first + bytes)] {
+    memcpy(place, staged.data(), staged.size());
   });
 }
 
-// Copies to the host. Memory that is not pinned has been written when the driver returns.
-void copy_back(void *to, Pointer from, size_t bytes, Stream &stream) {
+// Copies to the host. Memory that is not pinned has been written when the driver returns, unless the copy is captured:
+// then each launch of the graph writes it.
+void copy_back(void *to, Pointer from, size_t bytes, Stream &stream, Memory there = Memory::Card,
+               Memory here = Memory::Host) {
   if (bytes == 0) return;
-  const bool pinned = memory::pinned(to, bytes);
-  if (!pinned) not_captured(stream);
-  add(stream, "a copy", [to, from = in_card(from, bytes), bytes] { memcpy(to, from, bytes); });
-  if (!pinned) wait_for(stream);
+  add(
+      stream, "a copy", [to, from = in_card(from, bytes), bytes] { memcpy(to, from, bytes); },
+      copy_node({uintptr_t(to), here}, {from, there}, bytes));
+  if (!stream.capture && !memory::pinned(to, bytes)) wait_for(stream);
 }
 
 template <typename T> void fill(Pointer to, T value, size_t count, Stream &stream) {
   if (count == 0) return;
   T *first = static_cast<T *>(in_card(to, count * sizeof(T)));
-  add(stream, "a fill", [first, value, count] { std::fill_n(first, count, value); });
+  add(stream, "a fill", [first, value, count] { std::fill_n(first, count, value); }, {Kind::Fill});
 }
 
 // Runs work without a stream in the legacy stream, and waits for it.
@@ -250,6 +259,34 @@ template <typename Call> int at_once(Call call) {
     call(legacy);
     wait_for(legacy);
   });
+}
+
+const Node &node_at(Handle handle) {
+  for (const auto *graph : graphs)
+    for (const Work &work : (*graph)->work)
+      if (&work == handle) return work.node;
+  throw INVALID_VALUE;
+}
+
+// CUDA_MEMCPY3D.
+struct Copy3D {
+  struct Place {
+    size_t x, y, z, lod;
+    int type;
+    void *host;
+    Pointer device;
+    void *array, *reserved;
+    size_t pitch, height;
+  } from, to;
+  size_t width, height, depth;
+};
+
+Copy3D::Place place_of(Node::Place of) {
+  Copy3D::Place place = {};
+  place.type = int(of.memory);
+  if (of.memory == Memory::Host) place.host = reinterpret_cast<void *>(of.address);
+  else place.device = of.address;
+  return place;
 }
 
 struct Message {
@@ -484,6 +521,26 @@ DRIVER int cuMemcpyDtoHAsync_v2(void *to, Pointer from, size_t bytes, Handle han
 DRIVER int cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes, Handle handle) {
   return IN_CONTEXT({ copy_within(to, from, bytes, stream(handle)); });
 }
+// Finds out which memory the addresses belong to.
+DRIVER int cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Handle handle) {
+  return IN_CONTEXT({
+    constexpr Memory either = Memory::Either;
+    const bool into = memory::around(to, bytes), out = memory::around(from, bytes);
+    check(into || out, NOT_SUPPORTED);
+    if (into && out) copy_within(to, from, bytes, stream(handle), either);
+    else if (into) copy_there(to, reinterpret_cast<void *>(from), bytes, stream(handle), either, either);
+    else copy_back(reinterpret_cast<void *>(to), from, bytes, stream(handle), either, either);
+  });
+}
+DRIVER int cuPointerGetAttribute(void *value, int attribute, Pointer address) {
+  return IN_CONTEXT({
+    constexpr int MEMORY_TYPE = 2;
+    check(attribute == MEMORY_TYPE, NOT_SUPPORTED);
+    const bool on_card = memory::around(address, 0);
+    check(on_card || memory::pinned(reinterpret_cast<void *>(address), 0), INVALID_VALUE);
+    *static_cast<int *>(value) = int(on_card ? Memory::Card : Memory::Host);
+  });
+}
 DRIVER int cuMemsetD8Async(Pointer to, unsigned char value, size_t count, Handle handle) {
   return IN_CONTEXT({ fill(to, value, count, stream(handle)); });
 }
@@ -516,7 +573,7 @@ DRIVER int cuStreamWaitEvent(Handle handle, Handle event, unsigned) {
   return IN_CONTEXT({ wait_for(stream(handle), known(events, event)); });
 }
 DRIVER int cuLaunchHostFunc(Handle handle, void (*call)(void *), void *data) {
-  return IN_CONTEXT({ add(stream(handle), "a call of the host", [=] { call(data); }); });
+  return IN_CONTEXT({ add(stream(handle), "a call of the host", [=] { call(data); }, {Kind::Call}); });
 }
 
 DRIVER int cuEventCreate(Handle *handle, unsigned) {
@@ -669,9 +726,22 @@ DRIVER int cuDeviceGetGraphMemAttribute(Device device, int attribute, uint64_t *
     *value = of_graphs(device);
   });
 }
+// A node is the address of its work in a graph, which does not change after the capture. Without `nodes` the call only
+// counts them. Nodes that the graph lacks are null.
 DRIVER int cuGraphGetNodes(Handle handle, Handle *nodes, size_t *count) {
   return answer([&] {
-    check(nodes == nullptr, NOT_SUPPORTED);
-    *count = known(graphs, handle)->work.size();
+    auto &work = known(graphs, handle)->work;
+    for (size_t i = 0; nodes != nullptr && i < *count; i++) nodes[i] = i < work.size() ? &work[i] : nullptr;
+    *count = nodes == nullptr ? work.size() : std::min(*count, work.size());
+  });
+}
+DRIVER int cuGraphNodeGetType(Handle node, int *kind) {
+  return answer([&] { *kind = int(node_at(node).kind); });
+}
+DRIVER int cuGraphMemcpyNodeGetParams(Handle node, Copy3D *copy) {
+  return answer([&] {
+    const Node &of = node_at(node);
+    check(of.kind == Kind::Copy, INVALID_VALUE);
+    *copy = {place_of(of.from), place_of(of.to), of.bytes, 1, 1};
   });
 }

@@ -69,10 +69,10 @@ Stream &stream(void *handle) {
   return *stream;
 }
 
-void add(Stream &stream, const char *what, std::function<void()> run) {
+void add(Stream &stream, const char *what, std::function<void()> run, Node node) {
   if (stream.capture) {
     check(!stream.capture->invalid, CAPTURE_INVALIDATED);
-    stream.capture->graph->work.push_back({what, std::move(run)});
+    stream.capture->graph->work.push_back({what, std::move(run), node});
     return;
   }
   if (&stream == &legacy) {
@@ -288,7 +288,7 @@ uintptr_t allocate(size_t bytes, Stream &stream) {
   if (!stream.capture) return allocate(bytes, &pools::current(stream.card));
   const uintptr_t address = memory::address_of(bytes);
   memory::at(address).of_graph = true;
-  add(stream, "an allocation", [address] { memory::give(address); });
+  add(stream, "an allocation", [address] { memory::give(address); }, {Kind::Allocation});
   Graph &graph = *stream.capture->graph;
   graph.most = std::max(graph.most, graph.bytes += memory::rounded(bytes));
   graph.memory.push_back(address);
@@ -303,7 +303,7 @@ void release(uintptr_t address, Stream &stream) {
     auto &kept = stream.capture->graph->kept;
     const auto found = std::find(kept.begin(), kept.end(), address);
     if (found == kept.end()) spoil(*stream.capture, INVALID_VALUE);
-    add(stream, "a free", [address] { memory::take(address); });
+    add(stream, "a free", [address] { memory::take(address); }, {Kind::Free});
     kept.erase(found);
     stream.capture->graph->bytes -= memory::rounded(a.bytes);
   } else {

@@ -14,6 +14,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 use candle_core::{CudaDevice, Device};
 
 use super::card::{alone, attach, shrink, within_budget};
+use super::nodes::{HostCopy, host_copy};
 use crate::error::panic_message;
 use crate::{Error, Result};
 
@@ -49,9 +50,9 @@ unsafe impl Send for Recorded {}
 impl Graph {
     /// Runs `work(false)`, which loads libraries and uploads constants, and then records the launches of `work(true)`.
     ///
-    /// Recorded work accesses only memory that existed before, leaves no allocation behind, and copies nothing back to
-    /// the host. Returns `None` if the card refused the recording ([`refusals`]); the work of the first call is still
-    /// done.
+    /// Recorded work accesses only memory that existed before, leaves no allocation behind, and copies nothing between
+    /// the host and the card. Returns `None` if the recording was refused ([`refusals`]); the work of the first call is
+    /// still done.
     pub fn record(
         card: &CudaDevice,
         work: impl FnMut(bool) -> Result<()> + Send,
@@ -161,10 +162,22 @@ fn capture(card: &CudaDevice, work: impl FnOnce() -> Result<()>) -> Result<CudaG
     worked.unwrap_or_else(|payload| resume_unwind(payload))?;
     let nothing = || candle_core::Error::Msg("nothing was recorded".into());
     let graph = graph.w()?.ok_or_else(nothing)?;
+    // SAFETY: no other thread has the graph.
+    if let Some(copy) = unsafe { host_copy(graph.cu_graph()) }.w()? {
+        return Err(candle_core::Error::Msg(reason(copy).into()).into());
+    }
     // The upload also allocates the graph's memory.
     graph.upload().w()?;
     match within_budget(&Device::Cuda(card.clone())) {
         true => Ok(graph),
         false => Err(candle_core::Error::Msg("its memory exceeds the budget".into()).into()),
+    }
+}
+
+/// Why a copy between the host and the card cannot be replayed.
+fn reason(copy: HostCopy) -> &'static str {
+    match copy {
+        HostCopy::From => "it copies from memory of the host, which each replay would read again",
+        HostCopy::To => "it copies to memory of the host, which each replay would write again",
     }
 }

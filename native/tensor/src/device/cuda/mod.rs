@@ -7,6 +7,7 @@ mod card;
 mod graph;
 pub(super) mod launch;
 mod nccl;
+mod nodes;
 mod pool;
 pub(super) mod product;
 mod shared;
