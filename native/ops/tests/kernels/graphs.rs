@@ -147,7 +147,10 @@ fn a_recording_that_copies_to_the_host_is_refused() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn a_recording_that_uploads_a_temporary_is_refused() {
-    let copy = |x: &Tensor, here: &mut [f32]| launch::overwrite(x, &here.to_vec()).unwrap();
+    let copy = |x: &Tensor, here: &mut [f32]| {
+        let temporary: Vec<f32> = here.iter().map(|v| v + 1.0).collect();
+        launch::overwrite(x, &temporary).unwrap();
+    };
     assert!(said(recorded(copy), FROM_HOST), "{:?}", device::refusals());
 }
 

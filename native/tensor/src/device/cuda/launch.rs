@@ -246,12 +246,14 @@ pub fn pointer(tensor: &Tensor) -> Result<Address> {
 }
 
 /// Overwrites a contiguous tensor on a card in place. Later launches on its stream see the new values.
+/// [`Graph`](super::Graph) refuses a recording that contains it.
 pub fn overwrite<T: WithDType>(tensor: &Tensor, values: &[T]) -> Result<()> {
     if (T::DTYPE, values.len()) != (tensor.dtype(), tensor.elem_count()) {
         bail!("{} numbers of {:?} do not fill {tensor:?}", values.len(), T::DTYPE);
     }
     let stream = card(tensor.device())?.cuda_stream();
     stream.context().bind_to_thread().w()?;
-    // SAFETY: the tensor has as many elements of this type as `values`, which the call has read when it returns.
+    // SAFETY: the tensor has as many elements of this type as `values`, which the call has read when it returns. A
+    // recorded call has not, but `Graph` does not replay it.
     unsafe { memcpy_htod_async(pointer(tensor)?, values, stream.cu_stream()) }.w()
 }
