@@ -90,7 +90,8 @@ defmodule Sconce.Config do
     SCONCE_PEERS: "a folder of peers, for benchmarks",
     SCONCE_CPU: "portable, avx2 or avx512: the widest instructions, without a matrix unit",
     SCONCE_EMULATED_CARDS: "number of emulated cards, 1 by default",
-    SCONCE_EMULATED_CARD_MB: "memory of all emulated cards, in MiB, 4096 by default"
+    SCONCE_EMULATED_CARD_MB: "memory of all emulated cards, in MiB, 4096 by default",
+    SCONCE_EMULATED_BLOCK_MB: "blocks of MiB in which pools of emulated cards grow and shrink"
   ]
 
   # Keys that the build reads, in config/config.exs.

@@ -1,5 +1,6 @@
 #include "pools.h"
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 using namespace card;
@@ -11,8 +12,12 @@ using Handle = void *;
 
 namespace {
 
-// Bytes by which a pool grows.
-constexpr size_t CHUNK = 2 << 20;
+// Bytes by which a pool grows. In blocks of SCONCE_EMULATED_BLOCK_MB it also shrinks only by them, and its limit is
+// rounded up to them, as those of 32 MiB of a real driver.
+const bool in_blocks = getenv("SCONCE_EMULATED_BLOCK_MB") != nullptr;
+const size_t CHUNK = in_blocks ? std::max(1l, atol(getenv("SCONCE_EMULATED_BLOCK_MB"))) << 20 : 2 << 20;
+
+size_t to_chunks(size_t bytes) { return (bytes + CHUNK - 1) / CHUNK * CHUNK; }
 
 // The default pools, and the current pool of each card. All cards share one memory.
 Pool standard[MOST_CARDS], *chosen[MOST_CARDS];
@@ -36,7 +41,11 @@ Pool &known(Handle handle) {
   return *found;
 }
 
-void trim(Pool &pool, size_t keep) { pool.reserved = std::min(pool.reserved, std::max(pool.used, keep)); }
+void trim(Pool &pool, size_t keep) {
+  const size_t kept = std::max(pool.used, keep);
+  if (kept >= pool.reserved) return;
+  pool.reserved = in_blocks ? std::min(pool.reserved, to_chunks(kept)) : kept;
+}
 
 bool fits(size_t bytes) { return memory::used() + bytes <= memory::total(); }
 
@@ -76,7 +85,7 @@ void take(Pool *pool, size_t bytes) {
   const size_t used = pool->used + bytes;
   check(pool->most == 0 || used <= pool->most, OUT_OF_MEMORY);
   if (used > pool->reserved) {
-    const size_t chunks = (used + CHUNK - 1) / CHUNK * CHUNK;
+    const size_t chunks = to_chunks(used);
     const size_t wanted = pool->most == 0 ? chunks : std::min(chunks, pool->most);
     if (fits(wanted - pool->reserved)) {
       pool->reserved = wanted;
@@ -109,7 +118,8 @@ DRIVER int cuMemPoolCreate(Handle *handle, const char *properties) {
     const bool pinned = property<int>(properties, TYPE) == 1, on_card = property<int>(properties, PLACE) == 1;
     const Device card = property<int>(properties, DEVICE);
     check(pinned && on_card && card >= 0 && card < MOST_CARDS, INVALID_VALUE);
-    Pool *pool = new Pool{card, property<size_t>(properties, MOST)};
+    const size_t most = property<size_t>(properties, MOST);
+    Pool *pool = new Pool{card, in_blocks ? to_chunks(most) : most};
     all.insert(pool);
     *handle = pool;
   });
