@@ -53,12 +53,8 @@ impl Heads {
 
     /// Inputs of the priors for previous labels, by head, as words: ids, or f32 factors as bits.
     pub(crate) fn prior_keys(&self, rows: usize, previous: &[f32]) -> Result<Vec<Vec<u32>>> {
-        // Without a prior nothing reads the previous labels.
-        if self.prior.is_empty() {
-            return Ok(vec![]);
-        }
         let width = self.spec.num_labels();
-        if previous.len() != rows * width {
+        if !self.prior.is_empty() && previous.len() != rows * width {
             return Err(Error::mismatch("previous labels", rows * width, previous.len()));
         }
         self.spec.check_labels(previous, true)?;
