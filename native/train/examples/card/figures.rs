@@ -248,7 +248,7 @@ pub fn trained<'a>(
         for _ in 0..count {
             match recorded {
                 true if next > 0 && batches == Batches::There => {
-                    stepper.again(&zero, next, 1e-3)?
+                    stepper.again(x, &zero, next, 1e-3)?
                 }
                 true => drop(stepper.begin(x, &zero, next, 1e-3)?),
                 false => drop(stepper.step(x, next, 1e-3)?),

@@ -20,8 +20,6 @@ pub(super) struct Recording {
     pub uploads: Uploads,
     /// Addresses of the gradients that the graph writes.
     pub gradients: Vec<u64>,
-    /// Those of the last batch.
-    pub denominators: Vec<Denominators>,
 }
 
 pub(super) struct Buffers {

@@ -55,9 +55,8 @@ impl Stepper<'_> {
         let numbers = [1.0, self.max_grad_norm, learning_rate];
         let after = match self.recorded.take().filter(|recorded| recorded.shape == shape) {
             Some(mut recorded) => {
-                let (from, denominators) = ((state, draw), &denominators);
-                let after = self.play(&mut recorded, Some(batch), from, denominators, numbers);
-                recorded.denominators.clone_from(denominators);
+                let from = (state, draw);
+                let after = self.play(&mut recorded, Some(batch), from, &denominators, numbers);
                 // The recording holds figures of earlier steps, so it is kept even if this step fails.
                 self.recorded = Some(recorded);
                 after?
@@ -97,11 +96,17 @@ impl Stepper<'_> {
     }
 
     /// Launches a recorded step of the last batch once more, which is still on the card: to measure the card alone.
-    pub fn again(&mut self, state: &State, draw: u64, learning_rate: f64) -> Result<()> {
+    pub fn again(
+        &mut self,
+        batch: &Batch,
+        state: &State,
+        draw: u64,
+        learning_rate: f64,
+    ) -> Result<()> {
+        let denominators = self.objectives.denominators(batch, None)?;
         let none = || Error::not_found("a recorded step");
         let mut recorded = self.recorded.take().ok_or_else(none)?;
         let numbers = [1.0, self.max_grad_norm, learning_rate];
-        let denominators = recorded.denominators.clone();
         let after = self.play(&mut recorded, None, (state, draw), &denominators, numbers);
         self.recorded = Some(recorded);
         after?;
@@ -179,8 +184,7 @@ impl Stepper<'_> {
                 false => Err(Error::not_found("kernels of an update")),
             }
         })?;
-        let denominators = denominators.to_vec();
-        Ok(Recording { graph, shape, buffers, uploads, gradients, denominators })
+        Ok(Recording { graph, shape, buffers, uploads, gradients })
     }
 
     fn buffers(&self, batch: &Batch, words: usize) -> Result<Buffers> {
