@@ -1,6 +1,6 @@
 defmodule Sconce.League do
   alias Sconce.{Env, Error, Figures, Native, Options, Policy, Text}
-  alias Sconce.Env.{Catalogue, Playing}
+  alias Sconce.Env.{Catalogue, Hosting, Playing}
   alias Sconce.League.Picture
   alias Sconce.Native.Call
   alias Sconce.PPO.Settings
@@ -8,9 +8,9 @@ defmodule Sconce.League do
 
   @play [
     env: [
-      type: {:or, [nil, :atom]},
+      type: :any,
       default: nil,
-      doc: "Environment of two seats; `nil` is that of the first policy's notes."
+      doc: "Environment of two seats, also a module; `nil` is that of the first policy's notes."
     ],
     games: [
       type: :pos_integer,
@@ -31,7 +31,8 @@ defmodule Sconce.League do
     ]
   ]
   @world Keyword.take(Catalogue.schema(:play), [:action_repeat, :frame_stack, :time_limit])
-  @schema @play ++ @world
+  @hosting Keyword.take(Catalogue.schema(:play), [:processes, :step_timeout_ms])
+  @schema @play ++ @world ++ @hosting
 
   @moduledoc """
   Lets players of a two-seat environment play against each other: a payoff matrix, and Elo ratings.
@@ -56,7 +57,9 @@ defmodule Sconce.League do
   ends are the same, the name is the whole path. A scripted player wins over a folder of its name: write `"./mixer"` for
   the folder.
 
-  All games run on a native thread, many side by side. A game depends on the seed, on its number, and on the places of its
+  A world in Elixir with two seats (`Sconce.Env.World`) is named by its module; its players are policies.
+
+  All games run on native threads, many side by side. A game depends on the seed, on its number, and on the places of its
   players in the list, so a longer list changes games. It depends neither on the number of threads nor on other pairs'
   results. `mix sconce.play --league` does the same in a shell.
 
@@ -80,7 +83,7 @@ defmodule Sconce.League do
 
   @typedoc "The results of all pairs, described above."
   @type t :: %__MODULE__{
-          env: atom,
+          env: Env.name(),
           players: [String.t()],
           games: pos_integer,
           payoff: [[float]],
@@ -118,16 +121,20 @@ defmodule Sconce.League do
     scripts = scripts(options[:env])
     players = players |> Enum.map(&given!/1) |> Enum.map(&members(&1, scripts)) |> named()
     {play, world} = Keyword.split(options, [:games, :seed, :deterministic])
+    {hosting, world} = Keyword.split(world, Keyword.keys(@hosting))
 
     with {:ok, players} <- loaded(players),
          {:ok, env, recorded} <- world(players, options[:env]),
          :ok <- known!(players, env),
          native = Map.merge(recorded, Catalogue.to_native(env, Keyword.delete(world, :env))),
          refs = Enum.map(players, &native/1),
-         {:ok, payoff} <- Call.run(&Native.league_play(&1, refs, native, Map.new(play))) do
+         start = &Native.league_play(&1, refs, {native, &2}, Map.new(play)),
+         {:ok, payoff} <- Playing.hosted(env, options[:games], hosting, &run(start, &1)) do
       {:ok, league(env, for({name, _player} <- players, do: name), options[:games], payoff)}
     end
   end
+
+  defp run(start, host), do: Call.run(&start.(&1, host))
 
   # The names of scripted players, which win over folders of these names.
   defp scripts(nil), do: Enum.flat_map(Env.names(), &scripts/1)
@@ -243,18 +250,20 @@ defmodule Sconce.League do
   defp recorded(error), do: error
 
   defp known!(players, env) do
-    with {:ok, spec} <- Env.spec(env) do
+    with {:ok, spec} <- Env.spec(env), :ok <- two(env, spec) do
       for {_name, script} <- players,
-          is_binary(script) and spec.players != [],
+          is_binary(script),
           do: Options.known!(script, spec.players, "player of #{inspect(env)}")
 
-      if spec.seats == 2, do: :ok, else: {:error, alone(env, spec)}
+      :ok
     end
   end
 
-  defp alone(env, spec) do
-    details = %{what: "seats of #{env}", expected: 2, got: spec.seats}
-    %Error{kind: :mismatch, op: :league, details: details}
+  defp two(_env, %{seats: 2}), do: :ok
+
+  defp two(env, spec) do
+    details = %{what: "seats of #{Hosting.label(env)}", expected: 2, got: spec.seats}
+    {:error, %Error{kind: :mismatch, op: :league, details: details}}
   end
 
   defp native({_name, %Policy{ref: ref}}), do: ref
@@ -309,7 +318,7 @@ defmodule Sconce.League do
     head = for {_at, i} <- order, do: String.pad_leading("#{i}", 6)
 
     title =
-      "#{league.env} · #{league.games} games a pair · win rate of the row, a draw is half a win"
+      "#{Hosting.label(league.env)} · #{league.games} games a pair · win rate of the row, a draw is half a win"
 
     lines = for {at, i} <- order, do: line(league, at, i, order, {digits, width})
 
@@ -364,7 +373,9 @@ defmodule Sconce.League do
       players = Figures.counted(length(league.players), "player")
       games = Figures.counted(league.games, "game")
 
-      "#Sconce.League<#{league.env} · #{players} · #{games} a pair · best #{Text.printable(best)}>"
+      env = Hosting.label(league.env)
+
+      "#Sconce.League<#{env} · #{players} · #{games} a pair · best #{Text.printable(best)}>"
     end
 
     def inspect(_built_by_hand, _opts), do: "#Sconce.League<no results>"

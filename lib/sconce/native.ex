@@ -188,7 +188,7 @@ defmodule Sconce.Native do
   def ppo_report(_out), do: unavailable(:report)
 
   # League
-  def league_play(_reference, _players, _options, _tournament), do: unavailable(:league)
+  def league_play(_reference, _players, _world, _tournament), do: unavailable(:league)
 
   # Compress
   def compress_quantise(_reference, _given, _shape, _grid), do: unavailable(:quantise)

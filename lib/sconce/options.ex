@@ -139,6 +139,7 @@ defmodule Sconce.Options do
 
   defp unknown(name, names, noun) do
     case nearest(name, names) do
+      nil when names == [] -> "unknown #{noun} #{shown(name)}, there is none"
       nil -> "unknown #{noun} #{shown(name)}, expected one of #{listed(names)}"
       near -> "unknown #{noun} #{shown(name)}, did you mean #{inspect(near)}?"
     end

@@ -176,6 +176,47 @@ defmodule Sconce.Test.Worlds do
     end
   end
 
+  defmodule Nim do
+    @moduledoc """
+    Two players in turn take one to three of 5 to 9 stones, and the last stone wins. Who waits may only take 0. It raises
+    for a move that is not allowed. `options[:fault]` is given instead of the rewards.
+    """
+    @behaviour Sconce.Env.World
+
+    @impl true
+    def spec(_options), do: %{observation_size: 11, input: [take: {:choice, 4}], seats: 2}
+
+    @impl true
+    def reset(%{seed: seed, options: options}) do
+      state = %{left: 5 + rem(seed, 5), turn: seed |> div(5) |> rem(2), fault: options[:fault]}
+      {seen(state), state}
+    end
+
+    @impl true
+    def step([_, _] = inputs, %{left: left, turn: turn} = state) do
+      takes = for input <- inputs, do: input.take
+      {own, [0]} = List.pop_at(takes, turn)
+      own in 1..min(left, 3) || raise "#{own} of #{left} stones"
+      state = %{state | left: left - own, turn: 1 - turn}
+      over? = state.left == 0
+      rewards = if over?, do: List.replace_at([-1.0, -1.0], turn, 1.0), else: [0.0, 0.0]
+      {seen(state), state.fault || rewards, if(over?, do: :terminated, else: :running), state}
+    end
+
+    @impl true
+    def action_mask(%{left: left, turn: turn}) do
+      moves = [false | for(take <- 1..3, do: take <= left)]
+
+      for seat <- 0..1,
+          do: %{take: if(seat == turn, do: moves, else: [true, false, false, false])}
+    end
+
+    defp seen(%{left: left, turn: turn}) do
+      stones = for n <- 0..9, do: if(n == left, do: 1.0, else: 0.0)
+      for seat <- 0..1, do: [if(seat == turn, do: 1.0, else: 0.0) | stones]
+    end
+  end
+
   defmodule Columns do
     @moduledoc "A batch: observation, reward and input are one number."
     @behaviour Sconce.Env.Batch

@@ -26,19 +26,20 @@ defmodule Sconce.Env.Batch do
   @doc "Opens environments."
   @callback open(opening) :: state :: term
 
-  @doc "Begins episodes. Returns their first observations `[begins, observation_size]`."
+  @doc "Begins episodes. Returns their first observations `[begins, seats, observation_size]`."
   @callback reset([begin], state :: term) :: {iodata, state :: term}
 
   @doc """
-  Steps the environments whose byte of `active` is 1. `inputs` is `[count, numbers]`: classes as numbers, and other parts
-  as they are. Returns observations `[count, observation_size]`, rewards `[count, terms]`, and a byte for each environment:
+  Steps the environments whose byte of `active` is 1. `inputs` is `[count, seats, numbers]`: classes as numbers, and other
+  parts as they are. Returns observations `[count, seats, observation_size]`, rewards `[count, seats, terms]`, and a byte
+  for each environment:
   0 while it runs, 1 for an end by the rules, 2 for an end by a limit, 3 for both. Entries of others are ignored.
   """
   @callback step(inputs :: binary, active :: binary, state :: term) ::
               {observations :: iodata, rewards :: iodata, flags :: iodata, state :: term}
 
   @doc """
-  Returns the action masks of all environments, after a reset and after a step: `[count, entries]`, a byte for each class
+  Returns the action masks of all environments, after a reset and after a step: `[count, seats, entries]`, a byte for each class
   and each flag of an input in the order of its parts, 1 where it is allowed and 0 where it is not. Entries of environments
   whose episode has ended are ignored. See `c:Sconce.Env.World.action_mask/1`.
   """

@@ -17,17 +17,24 @@ defmodule Sconce.Env.Each do
     spec = World.described!(module, options)
     numbers = spec.parts |> Enum.map(&numbers(&1.type)) |> Enum.sum()
     parts = if spec.masks, do: Mask.of_input(spec.parts), else: []
-    all = Mask.all(parts)
+    all = List.duplicate(Mask.all(parts), spec.seats)
 
     %{
       module: module,
       options: options,
       parts: Enum.map(spec.parts, &{&1.name, &1.type}),
+      seats: spec.seats,
+      # Bytes of the input of a seat.
       input: 4 * numbers,
       size: spec.observation_size,
       terms: spec.reward_terms,
       # An environment that takes no step.
-      idle: {zeros(spec.observation_size), zeros(length(spec.reward_terms || [:reward])), 0, all},
+      idle: {
+        zeros(spec.seats * spec.observation_size),
+        zeros(spec.seats * length(spec.reward_terms || [:reward])),
+        0,
+        all
+      },
       states: List.duplicate(nil, count),
       # Parts with masks, the mask that allows everything, and the present mask of each environment.
       masked: parts,
@@ -49,8 +56,7 @@ defmodule Sconce.Env.Each do
         own = begin |> Map.delete(:at) |> Map.put(:options, batch.options)
         {observation, state} = batch.module.reset(own)
 
-        {begin.at,
-         {floats!(observation, batch.size, batch), mask!(:running, state, batch), state}}
+        {begin.at, {seen!(observation, batch), mask!(:running, state, batch), state}}
       end
 
     seen = for begin <- begins, do: elem(fresh[begin.at], 0)
@@ -66,7 +72,7 @@ defmodule Sconce.Env.Each do
 
   @impl true
   def step(inputs, active, batch) do
-    size = batch.input
+    size = batch.seats * batch.input
     inputs = for <<input::binary-size(size) <- inputs>>, do: input
 
     {results, states} =
@@ -85,15 +91,31 @@ defmodule Sconce.Env.Each do
   defp one([_input, 0, state], batch), do: {batch.idle, state}
 
   defp one([input, 1, state], batch) do
-    {observation, reward, over, state} = batch.module.step(named(batch.parts, input), state)
+    {observation, reward, over, state} = batch.module.step(inputs(input, batch), state)
 
     with nil <- @flags[over] do
       raise ArgumentError,
             "#{inspect(batch.module)}.step/2: expected :running, :terminated or :truncated, got: #{inspect(over)}"
     end
 
-    seen = floats!(observation, batch.size, batch)
-    {{seen, reward!(reward, batch), @flags[over], mask!(over, state, batch)}, state}
+    reward = by_seat!(reward, batch, "rewards", &reward!(&1, batch))
+    {{seen!(observation, batch), reward, @flags[over], mask!(over, state, batch)}, state}
+  end
+
+  defp seen!(observation, batch),
+    do: by_seat!(observation, batch, "observations", &floats!(&1, batch.size, batch))
+
+  # What a world gives for its only seat, or a list of it for several.
+  defp by_seat!(given, %{seats: 1}, _what, pack), do: pack.(given)
+
+  defp by_seat!(given, %{seats: seats}, _what, pack) when length(given) == seats,
+    do: Enum.map(given, pack)
+
+  defp by_seat!(other, %{seats: seats} = batch, what, _pack) do
+    got = inspect(other, limit: 10, printable_limit: 40)
+
+    raise ArgumentError,
+          "#{what} of #{inspect(batch.module)}: expected a list of #{seats}, one for each seat, got: #{got}"
   end
 
   defp masks(_results, %{masked: []}), do: []
@@ -107,7 +129,11 @@ defmodule Sconce.Env.Each do
   defp mask!(over, _state, batch) when over != :running, do: batch.all
 
   defp mask!(:running, state, batch) do
-    case Mask.pack(batch.masked, batch.module.action_mask(state)) do
+    state |> batch.module.action_mask() |> by_seat!(batch, "masks", &packed!(&1, batch))
+  end
+
+  defp packed!(mask, batch) do
+    case Mask.pack(batch.masked, mask) do
       {:ok, mask} ->
         mask
 
@@ -116,6 +142,12 @@ defmodule Sconce.Env.Each do
         raise ArgumentError, "#{what} of #{name}: expected #{expected}, got: #{got}"
     end
   end
+
+  # The input of the only seat, or a list of those of several.
+  defp inputs(input, %{seats: 1} = batch), do: named(batch.parts, input)
+
+  defp inputs(inputs, %{input: size} = batch),
+    do: for(<<input::binary-size(size) <- inputs>>, do: named(batch.parts, input))
 
   # The parts of an input by name.
   defp named(parts, input), do: parts |> named(input, []) |> Map.new()

@@ -48,7 +48,11 @@ defmodule Sconce.Env.Playing do
     end
   end
 
-  defp hosted(env, count, hosting, work) do
+  @doc "Calls `work` with the processes of `count` environments of a module, or with nil for a native environment."
+  @spec hosted(Env.name(), pos_integer, keyword, (reference | nil -> result)) ::
+          result | {:error, Error.t()}
+        when result: term
+  def hosted(env, count, hosting, work) do
     if Hosting.world?(env) do
       with {:ok, host} <-
              Hosting.open(env, count, hosting[:processes], hosting[:step_timeout_ms]) do

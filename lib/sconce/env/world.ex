@@ -40,6 +40,27 @@ defmodule Sconce.Env.World do
       @impl true
       def action_mask(state), do: %{move: [state.basket > 1, true, state.basket < 9]}
 
+  A world of two players has `seats: 2`. Whatever is of one player is then a list with an entry for each seat: the
+  observation of `c:reset/1`, the inputs, observations and rewards of `c:step/2`, and the masks of `c:action_mask/1`. Two
+  players who move in turn both take each step; the mask of the one who waits allows a single class, of which the world
+  takes no notice:
+
+      def spec(_options), do: %{observation_size: 2, input: [take: {:choice, 4}], seats: 2}
+
+      def step([first, second], %{turn: turn, left: left}) do
+        left = left - Enum.at([first, second], turn).take
+        rewards = if left == 0, do: List.replace_at([-1, -1], turn, 1), else: [0, 0]
+        over = if left == 0, do: :terminated, else: :running
+        state = %{turn: 1 - turn, left: left}
+        {seen(state), rewards, over, state}
+      end
+
+      def action_mask(state),
+        do: for(seat <- 0..1, do: %{take: if(seat == state.turn, do: takes(state), else: waits())})
+
+  In `Sconce.PPO` one policy plays both seats, or one of them against `:opponents`: policies of files, and past selves.
+  `Sconce.League` plays matches. `:opponent` is for native worlds with scripted players.
+
   | a world that | ends the run with an error of kind |
   |---|---|
   | raises, throws or exits, or gives an observation of another size | `:panic` |
@@ -69,11 +90,15 @@ defmodule Sconce.Env.World do
   | `reward_terms` | names of the terms of a reward; without it a reward is one number |
   | `solved` | mean return from which on the world counts as solved |
   | `masks` | whether there are action masks; by default whether the module has a function for them |
+  | `seats` | players, 1 (by default) or 2 |
   """
   @type spec :: map
 
   @typedoc "An observation: a list of numbers, or a binary of 32-bit floats, little-endian."
   @type observation :: [number] | binary
+
+  @typedoc "What the only seat has, or a list with an entry for each of two seats."
+  @type by_seat(of) :: of | [of]
 
   @typedoc """
   The start of an episode: the `options` of `{module, options}`, the `seed` of the episode, the index `env` of the
@@ -93,14 +118,14 @@ defmodule Sconce.Env.World do
   @callback spec(options :: term) :: spec
 
   @doc "Begins an episode."
-  @callback reset(begin) :: {observation, state :: term}
+  @callback reset(begin) :: {by_seat(observation), state :: term}
 
   @doc """
   Takes a step. The reward is a number, or a map of the reward terms. An episode ends by the rules of the world
   (`:terminated`) or by a limit (`:truncated`).
   """
-  @callback step(input, state :: term) ::
-              {observation, reward :: number | %{atom => number},
+  @callback step(by_seat(input), state :: term) ::
+              {by_seat(observation), reward :: by_seat(number | %{atom => number}),
                :running | :terminated | :truncated, state :: term}
 
   @typedoc """
@@ -116,7 +141,7 @@ defmodule Sconce.Env.World do
   The likelihood of an action is then that among the allowed ones, as in MaskablePPO. A world with masks cannot be run
   with `:action_repeat`, because an action may not be allowed in its repeats.
   """
-  @callback action_mask(state :: term) :: mask
+  @callback action_mask(state :: term) :: by_seat(mask)
 
   @optional_callbacks action_mask: 1
 
@@ -126,7 +151,8 @@ defmodule Sconce.Env.World do
     time_limit: [type: {:or, [nil, {:in, 1..16_777_216}]}, default: nil],
     reward_terms: [type: {:or, [nil, {:list, :atom}]}, default: nil],
     solved: [type: {:or, [nil, :float]}, default: nil],
-    masks: [type: {:or, [nil, :boolean]}, default: nil]
+    masks: [type: {:or, [nil, :boolean]}, default: nil],
+    seats: [type: {:in, 1..2}, default: 1]
   ]
 
   @doc false
@@ -166,7 +192,8 @@ defmodule Sconce.Env.World do
       time_limit: spec.time_limit || 16_777_216,
       reward_terms: Enum.map(spec.reward_terms || [:reward], &Spec.text/1),
       solved: spec.solved,
-      masks: spec.masks
+      masks: spec.masks,
+      seats: spec.seats
     }
   end
 end

@@ -2,6 +2,7 @@ defmodule Sconce.League.Picture do
   @moduledoc false
   # Draws a league as an SVG: a cell for each pair, and a mark with its interval for each rating.
 
+  alias Sconce.Env.Hosting
   alias Sconce.{Figures, League}
   alias Sconce.Trainer.Curve.{Page, Panel, Scale}
 
@@ -37,7 +38,12 @@ defmodule Sconce.League.Picture do
     games = Figures.counted(league.games, "game")
 
     [
-      text(@margin, 30, "League in #{league.env}", ~s(font-size="17" font-weight="600")),
+      text(
+        @margin,
+        30,
+        "League in #{Hosting.label(league.env)}",
+        ~s(font-size="17" font-weight="600")
+      ),
       text(@margin, 50, "#{n} players, #{games} a pair; win rate of the row against the column"),
       text(@label, @top - 26, "win rate", ~s(font-weight="600"))
     ]

@@ -198,7 +198,7 @@ defmodule Sconce.PPO.Settings do
 
     with {:ok, env} <- Env.spec(own[:env], world) do
       for name <- own[:opponents] || [],
-          env.players != [] and not file?(name),
+          env.seats == 2 and not file?(name),
           do: Options.known!(to_string(name), env.players, "opponent of #{inspect(own[:env])}")
 
       {:ok, {own[:env], spec(own[:spec], parts, env), own[:environments]}}

@@ -27,6 +27,13 @@ pub struct HostSpec {
     /// Whether the world says which inputs are allowed.
     #[serde(default)]
     pub masks: bool,
+    /// Players, each with an input, an observation and a reward of its own.
+    #[serde(default = "one")]
+    pub seats: usize,
+}
+
+fn one() -> usize {
+    1
 }
 
 /// The episode that an environment begins.
@@ -45,7 +52,7 @@ pub struct Begin {
 /// A step of a group of environments.
 #[derive(Debug)]
 pub struct Asked<'a> {
-    /// Inputs `[count, numbers]`, as raw values of the parts.
+    /// Inputs `[count, seats, numbers]`, as raw values of the parts.
     pub inputs: &'a [f32],
     /// 1 for each environment that takes the step.
     pub active: &'a [u8],
@@ -54,22 +61,22 @@ pub struct Asked<'a> {
 /// The answer of a group of environments to a step. Entries of environments that took none are ignored.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answered {
-    /// Observations `[count, observation_size]`.
+    /// Observations `[count, seats, observation_size]`.
     pub observations: Vec<f32>,
-    /// Reward terms `[count, terms]`.
+    /// Reward terms `[count, seats, terms]`.
     pub rewards: Vec<f32>,
     /// `[count]`: 1 for an end by the rules, 2 for an end by a limit of the world, 3 for both.
     pub flags: Vec<u8>,
-    /// Action masks `[count, mask_size]`; empty for a world without them. Those of episodes that end are ignored.
+    /// Action masks `[count, seats, mask_size]`; empty for a world without them. Those of episodes that end are ignored.
     pub masks: Vec<u8>,
 }
 
 /// The answer of a group of environments to a reset.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Begun {
-    /// First observations of the episodes, in the order of `begins`.
+    /// First observations of the episodes, `[begins, seats, observation_size]`.
     pub observations: Vec<f32>,
-    /// Action masks `[begins, mask_size]`; empty for a world without them.
+    /// Action masks `[begins, seats, mask_size]`; empty for a world without them.
     pub masks: Vec<u8>,
 }
 
@@ -131,7 +138,7 @@ impl Host {
 }
 
 impl HostSpec {
-    /// Entries in an action mask; 0 for a world without masks.
+    /// Entries in the action mask of a seat; 0 for a world without masks.
     pub fn mask_size(&self) -> usize {
         let sizes = self.inputs.iter().map(|part| part.kind.mask_size());
         if self.masks { sizes.sum() } else { 0 }
@@ -146,6 +153,7 @@ impl HostSpec {
         within("time_limit", self.time_limit as usize, 1 << 24)?;
         within("reward_terms", self.reward_terms.len(), 64)?;
         within("parts of an input", self.inputs.len(), 64)?;
+        within("seats", self.seats, 2)?;
         match self.masks && self.mask_size() == 0 {
             true => Err(Error::mismatch("input with masks", "a choice, an axis or flags", "none")),
             false => Ok(()),

@@ -1,13 +1,14 @@
 //! Environments whose rules are in other processes, for example modules of an Elixir app. Everything but the rules is
 //! here: seeds, limits, repeated actions, stacked observations, resets, returns and episodes.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sconce_game::{InputKind, InputPart};
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 
-use crate::host::{Asked, Begin, Begun, Host};
+use crate::host::{Answered, Asked, Begin, Begun, Host};
 use crate::numbers::Numbers;
 use crate::vector::VectorEnv;
 use crate::vectorised::{Autoreset, EnvOptions, EnvSpec, Episode, Label, Stepped, check, push};
@@ -30,19 +31,19 @@ pub struct Hosted {
     weights: Vec<f32>,
     /// Seeds of episodes: the step is the episode, the index the environment.
     starts: Rng,
-    /// Observations as the policy reads them, `[count, observation_size]`.
+    /// Observations as the policy reads them, `[rows, observation_size]`.
     stack: Vec<f32>,
     /// Steps of the running episodes.
     steps: Vec<u32>,
     /// Numbers of begun episodes.
     begun: Vec<u32>,
-    /// Sums of rewards of the running episodes.
+    /// Sums of rewards of the running episodes, by row.
     returns: Vec<f32>,
     /// 1 where an episode has ended and the next step begins one.
     waiting: Vec<u32>,
     finished: Vec<Episode>,
     terms: Vec<f64>,
-    /// Action masks `[count, mask_size]`. All is allowed where an episode has ended.
+    /// Action masks `[rows, mask_size]`. All is allowed where an episode has ended.
     masks: Vec<u8>,
 }
 
@@ -57,6 +58,7 @@ impl Hosted {
             return Err(Error::mismatch("autoreset", "same_step or next_step", "disabled"));
         }
         let (count, group) = (options.count, host.group());
+        let rows = count * spec.seats;
         host.worker.open(group, options.first, count)?;
         let mut envs = Hosted {
             group,
@@ -64,14 +66,14 @@ impl Hosted {
             kinds: kinds(&spec.inputs),
             weights: options.term_weights(spec.reward_terms.iter().map(|name| &**name))?,
             starts: Rng::new(options.seed, "env.start", 0),
-            stack: vec![0.0; count * spec.observation_size],
+            stack: vec![0.0; rows * spec.observation_size],
             steps: vec![0; count],
             begun: vec![0; count],
-            returns: vec![0.0; count],
+            returns: vec![0.0; rows],
             waiting: vec![0; count],
             finished: vec![],
             terms: vec![0.0; spec.reward_terms.len()],
-            masks: vec![1; count * spec.mask_size],
+            masks: vec![1; rows * spec.mask_size],
             options: options.clone(),
             host,
             spec,
@@ -92,21 +94,43 @@ impl Hosted {
         };
         let begins: Vec<Begin> = envs.iter().map(begin).collect();
         let Begun { observations: seen, masks } = self.host.worker.reset(self.group, &begins)?;
-        let (width, size) = (self.width(), self.spec.mask_size);
-        fits("observations of a reset", envs.len() * width, seen.len())?;
-        fits("masks of a reset", envs.len() * size, masks.len())?;
-        for (i, (&at, seen)) in envs.iter().zip(seen.chunks_exact(width)).enumerate() {
-            self.check_finite("observation", at, seen)?;
-            self.show(at, seen, true);
-            (self.steps[at], self.returns[at], self.waiting[at]) = (0, 0.0, 0);
+        let (seats, width, size) = (self.spec.seats, self.width(), self.spec.mask_size);
+        fits("observations of a reset", envs.len() * seats * width, seen.len())?;
+        fits("masks of a reset", envs.len() * seats * size, masks.len())?;
+        let rows = envs.iter().flat_map(|&at| self.rows_of(at));
+        for (i, (row, seen)) in
+            rows.collect::<Vec<_>>().into_iter().zip(seen.chunks_exact(width)).enumerate()
+        {
+            self.check_finite("observation", row, seen)?;
+            self.show(row, seen, true);
+            self.returns[row] = 0.0;
+            self.take_mask(row, &masks[i * size..(i + 1) * size])?;
+        }
+        for &at in envs {
+            (self.steps[at], self.waiting[at]) = (0, 0);
             self.begun[at] += 1;
-            self.take_mask(at, &masks[i * size..(i + 1) * size])?;
         }
         Ok(())
     }
 
-    /// Takes the mask `[mask_size]` of an environment.
-    fn take_mask(&mut self, at: usize, mask: &[u8]) -> Result<()> {
+    /// The rows of an environment.
+    fn rows_of(&self, at: usize) -> Range<usize> {
+        let seats = self.spec.seats;
+        at * seats..(at + 1) * seats
+    }
+
+    /// The environment of a row among all, and where there are several seats, the seat.
+    fn named(&self, row: usize) -> String {
+        let (seats, name) = (self.spec.seats, &self.spec.name);
+        let env = self.options.first + (row / seats) as u64;
+        match seats {
+            1 => format!("environment {env} of {name}"),
+            _ => format!("seat {} in environment {env} of {name}", row % seats),
+        }
+    }
+
+    /// Takes the mask `[mask_size]` of a row.
+    fn take_mask(&mut self, row: usize, mask: &[u8]) -> Result<()> {
         let size = self.spec.mask_size;
         if size == 0 {
             return Ok(());
@@ -116,12 +140,11 @@ impl Hosted {
             let (own, others) = rest.split_at(part.kind.mask_size());
             rest = others;
             if part.kind.has_classes() && own.iter().all(|allowed| *allowed == 0) {
-                let (env, name) = (self.options.first + at as u64, &self.spec.name);
-                let what = format!("mask of {} in environment {env} of {name}", part.name);
+                let what = format!("mask of {} in {}", part.name, self.named(row));
                 return Err(Error::mismatch(what, "a choice that is allowed", "none"));
             }
         }
-        self.masks[at * size..][..size].copy_from_slice(mask);
+        self.masks[row * size..][..size].copy_from_slice(mask);
         Ok(())
     }
 
@@ -130,17 +153,16 @@ impl Hosted {
         self.host.spec().observation_size
     }
 
-    fn show(&mut self, at: usize, seen: &[f32], first: bool) {
+    fn show(&mut self, row: usize, seen: &[f32], first: bool) {
         let width = self.spec.observation_size;
-        push(&mut self.stack[at * width..][..width], seen, first);
+        push(&mut self.stack[row * width..][..width], seen, first);
     }
 
-    fn check_finite(&self, what: &str, at: usize, numbers: &[f32]) -> Result<()> {
+    fn check_finite(&self, what: &str, row: usize, numbers: &[f32]) -> Result<()> {
         match numbers.iter().find(|number| !number.is_finite()) {
             None => Ok(()),
             Some(number) => {
-                let (env, name) = (self.options.first + at as u64, &self.spec.name);
-                let what = format!("{what} of environment {env} of {name}");
+                let what = format!("{what} of {}", self.named(row));
                 Err(Error::NonFinite { what, value: (*number).into() })
             }
         }
@@ -168,42 +190,55 @@ impl Hosted {
         let asked = Asked { inputs: raw, active };
         let answered = self.host.worker.step(self.group, asked)?;
         let (width, terms, count) = (self.width(), self.terms.len(), self.options.count);
-        fits("observations of a step", count * width, answered.observations.len())?;
-        fits("rewards of a step", count * terms, answered.rewards.len())?;
+        let rows = self.rows();
+        fits("observations of a step", rows * width, answered.observations.len())?;
+        fits("rewards of a step", rows * terms, answered.rewards.len())?;
         fits("flags of a step", count, answered.flags.len())?;
         fits("masks of a step", self.masks.len(), answered.masks.len())?;
         for at in (0..count).filter(|at| active[*at] == 1).collect::<Vec<_>>() {
-            let seen = &answered.observations[at * width..][..width];
-            let own = &answered.rewards[at * terms..][..terms];
-            self.check_finite("observation", at, seen)?;
-            self.check_finite("reward", at, own)?;
-            self.show(at, seen, false);
-            let reward: f32 = own.iter().zip(&self.weights).map(|(r, w)| r * w).sum();
-            self.terms.iter_mut().zip(own).for_each(|(sum, term)| *sum += f64::from(*term));
-            rewards[at] += reward;
-            self.returns[at] += reward;
             self.steps[at] += 1;
             let limit = self.steps[at] >= self.spec.time_limit;
             flags[at] = answered.flags[at] & 3 | if limit { TRUNCATED } else { 0 };
             active[at] = u8::from(flags[at] == 0);
-            let own = at * self.spec.mask_size..(at + 1) * self.spec.mask_size;
-            match active[at] {
-                1 => self.take_mask(at, &answered.masks[own])?,
-                _ => self.masks[own].fill(1),
+            for row in self.rows_of(at) {
+                rewards[row] += self.take(row, &answered)?;
+                let own = row * self.spec.mask_size..(row + 1) * self.spec.mask_size;
+                match active[at] {
+                    1 => self.take_mask(row, &answered.masks[own])?,
+                    _ => self.masks[own].fill(1),
+                }
             }
         }
         Ok(())
     }
 
+    /// Takes the observation and the reward of a row, and returns the weighted reward.
+    fn take(&mut self, row: usize, answered: &Answered) -> Result<f32> {
+        let (width, terms) = (self.width(), self.terms.len());
+        let seen = &answered.observations[row * width..][..width];
+        let own = &answered.rewards[row * terms..][..terms];
+        self.check_finite("observation", row, seen)?;
+        self.check_finite("reward", row, own)?;
+        self.show(row, seen, false);
+        if row % self.spec.seats == 0 {
+            self.terms.iter_mut().zip(own).for_each(|(sum, term)| *sum += f64::from(*term));
+        }
+        let reward: f32 = own.iter().zip(&self.weights).map(|(r, w)| r * w).sum();
+        self.returns[row] += reward;
+        Ok(reward)
+    }
+
     /// Records an episode that has ended.
     fn finish(&mut self, at: usize, flags: u8) {
-        self.finished.push(Episode {
+        let episode = |(seat, ret): (usize, &f32)| Episode {
             env: at as u32,
-            seat: 0,
-            ret: self.returns[at],
+            seat: seat as u32,
+            ret: *ret,
             length: self.steps[at],
             terminated: flags & TERMINATED != 0,
-        });
+        };
+        let returns = self.returns[self.rows_of(at)].iter().enumerate();
+        self.finished.extend(returns.map(episode));
     }
 }
 
@@ -234,7 +269,7 @@ impl VectorEnv for Hosted {
 
     fn step(&mut self, inputs: &[f32], out: &mut Stepped<'_>) -> Result<()> {
         let (count, width) = (self.options.count, self.spec.observation_size);
-        fits("inputs", count * self.labels.len(), inputs.len())?;
+        fits("inputs", self.rows() * self.labels.len(), inputs.len())?;
         check(&self.labels, inputs)?;
         out.ended.clear();
         out.final_observations.clear();
@@ -250,8 +285,10 @@ impl VectorEnv for Hosted {
         }
         let ends: Vec<usize> = (0..count).filter(|at| flags[*at] != 0).collect();
         for &at in &ends {
-            out.ended.push(at as u32);
-            out.final_observations.extend_from_slice(&self.stack[at * width..][..width]);
+            let rows = self.rows_of(at);
+            out.ended.extend(rows.clone().map(|row| row as u32));
+            out.final_observations
+                .extend_from_slice(&self.stack[rows.start * width..rows.end * width]);
             self.finish(at, flags[at]);
             self.waiting[at] = 1;
         }
@@ -260,8 +297,8 @@ impl VectorEnv for Hosted {
             Autoreset::NextStep | Autoreset::Disabled => self.begin(&waits)?,
         }
         for (at, flags) in flags.into_iter().enumerate() {
-            out.terminated[at] = u8::from(flags & TERMINATED != 0);
-            out.truncated[at] = u8::from(flags & TRUNCATED != 0);
+            out.terminated[self.rows_of(at)].fill(u8::from(flags & TERMINATED != 0));
+            out.truncated[self.rows_of(at)].fill(u8::from(flags & TRUNCATED != 0));
         }
         self.observe(out.observations);
         Ok(())
@@ -278,7 +315,8 @@ impl VectorEnv for Hosted {
     }
 
     fn state(&self, env: usize) -> Vec<f32> {
-        self.stack.chunks_exact(self.spec.observation_size).nth(env).unwrap_or(&[]).to_vec()
+        let width = self.spec.seats * self.spec.observation_size;
+        self.stack.chunks_exact(width).nth(env).unwrap_or(&[]).to_vec()
     }
 
     fn numbers(&self) -> Result<Numbers> {
@@ -314,9 +352,10 @@ impl VectorEnv for Hosted {
         let (returns, stack) = (numbers.get("returns")?, numbers.get("stack")?);
         let (steps, begun) = (numbers.words("steps")?, numbers.words("episodes")?);
         let (waiting, lengths) = (numbers.words("ended")?, numbers.words("lengths")?);
-        for length in [returns.len(), steps.len(), begun.len(), waiting.len(), lengths.len()] {
+        for length in [steps.len(), begun.len(), waiting.len(), lengths.len()] {
             fits("saved environments", count, length)?;
         }
+        fits("saved returns", self.returns.len(), returns.len())?;
         fits("saved observations", self.stack.len(), stack.len())?;
         // A state of before the world had masks.
         let all = vec![1.0; self.masks.len()];
@@ -344,7 +383,7 @@ impl VectorEnv for Hosted {
         // Environments without a state begin their next episode.
         let lost: Vec<usize> = (0..count).filter(|at| !restored[*at]).collect();
         self.begin(&lost)?;
-        Ok(lost.into_iter().map(|at| at as u32).collect())
+        Ok(lost.into_iter().flat_map(|at| self.rows_of(at)).map(|row| row as u32).collect())
     }
 }
 

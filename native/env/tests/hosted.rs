@@ -21,9 +21,15 @@ struct Counting {
     /// Whether there are masks: after step `t` class `t` of 5 is not allowed, and in step 2 those of `nothing` too.
     masked: bool,
     nothing: bool,
+    /// Whether there are two seats: each sees its own input, and the reward term `push` is its own.
+    paired: bool,
 }
 
 impl Counting {
+    fn seats(&self) -> usize {
+        1 + usize::from(self.paired)
+    }
+
     fn mask(&self, step: u8) -> Vec<u8> {
         let allowed = |class: u8| class != step && !(self.nothing && step == 2);
         (0..5 * u8::from(self.masked)).map(|class| u8::from(allowed(class))).collect()
@@ -54,20 +60,23 @@ impl Worker for Shared {
             assert_eq!(own[begin.at].env, begin.env);
             self.0.seeds.lock().unwrap().insert((begin.env, begin.episode), begin.seed);
         }
-        let masks = self.0.mask(0).repeat(begins.len());
-        Ok(Begun { observations: [0.0, -1.0].repeat(begins.len()), masks })
+        let rows = begins.len() * self.0.seats();
+        Ok(Begun { observations: [0.0, -1.0].repeat(rows), masks: self.0.mask(0).repeat(rows) })
     }
 
     fn step(&self, group: u64, asked: Asked<'_>) -> Result<Answered> {
         let mut groups = self.0.groups.lock().unwrap();
         let mut answered = Answered::default();
-        for (one, (input, active)) in
-            groups.get_mut(&group).unwrap().iter_mut().zip(asked.inputs.iter().zip(asked.active))
+        let inputs = asked.inputs.chunks_exact(self.0.seats());
+        for (one, (inputs, active)) in
+            groups.get_mut(&group).unwrap().iter_mut().zip(inputs.zip(asked.active))
         {
             one.step += active;
-            answered.observations.extend([f32::from(one.step), *input]);
-            answered.rewards.extend([*input, 1.0]);
-            answered.masks.extend(self.0.mask(one.step));
+            for input in inputs {
+                answered.observations.extend([f32::from(one.step), *input]);
+                answered.rewards.extend([*input, 1.0]);
+                answered.masks.extend(self.0.mask(one.step));
+            }
             answered.flags.push(u8::from(u64::from(one.step) >= 3 + one.env % 2));
         }
         Ok(answered)
@@ -113,11 +122,12 @@ fn spec() -> HostSpec {
         reward_terms: vec!["push".into(), "time".into()],
         solved: None,
         masks: false,
+        seats: 1,
     }
 }
 
 fn options(counting: &Arc<Counting>, count: usize) -> EnvOptions {
-    let spec = HostSpec { masks: counting.masked, ..spec() };
+    let spec = HostSpec { masks: counting.masked, seats: counting.seats(), ..spec() };
     let host = Host::new(spec, Box::new(Shared(counting.clone()))).unwrap();
     EnvOptions { count, host: Some(host), ..EnvOptions::default() }
 }
@@ -324,6 +334,50 @@ fn masks_are_those_of_the_present_states_and_allow_all_where_an_episode_has_ende
     other.restore(&saved).unwrap();
     assert_eq!(other.masks(), [1, 1, 0, 1, 1].repeat(2));
     assert!(open(&options(&Arc::default(), 2)).unwrap().masks().is_empty());
+}
+
+#[test]
+fn two_seats_are_two_rows_with_an_input_a_reward_a_mask_and_an_end_each() {
+    let counting = Arc::new(Counting { paired: true, masked: true, ..Counting::default() });
+    let base = EnvOptions { frame_stack: 2, ..options(&counting, 2) };
+    let mut envs = open(&base).unwrap();
+    assert_eq!((envs.rows(), envs.spec().seats, envs.masks().len()), (4, 2, 20));
+    let mut out = Out::default();
+    for _ in 0..3 {
+        out = step(&mut envs, &[4.0, 0.0, 2.0, 3.0]).unwrap();
+        assert_eq!(out.rewards, [2.0, 0.0, 1.0, 1.5]);
+    }
+    // Environment 0 has ended for both seats, and has begun; environment 1 goes on.
+    assert_eq!((&out.ended[..], &out.terminated[..]), (&[0, 1][..], &[1, 1, 0, 0][..]));
+    assert_eq!(out.finals, [2.0, 1.0, 3.0, 1.0, 2.0, -1.0, 3.0, -1.0]);
+    assert_eq!(&out.observations[..8], [0.0, -1.0].repeat(4));
+    assert_eq!(&out.observations[8..], [2.0, 0.0, 3.0, 0.0, 2.0, 0.5, 3.0, 0.5]);
+    assert_eq!(envs.masks()[..10], [0, 1, 1, 1, 1].repeat(2));
+    assert_eq!(envs.masks()[10..], [1, 1, 1, 0, 1].repeat(2));
+    let mut episodes = vec![];
+    envs.episodes(&mut episodes);
+    let episode = |seat, ret| Episode { env: 0, seat, ret, length: 3, terminated: true };
+    assert_eq!(episodes, [episode(0, 6.0), episode(1, 0.0)]);
+    // Terms are those of the first seat.
+    assert_eq!(envs.take_terms(), [3.0, 6.0]);
+    // A restored state goes on with the returns of both seats.
+    let saved = envs.numbers().unwrap();
+    let mut other = open(&base).unwrap();
+    assert!(other.restore(&saved).unwrap().is_empty());
+    for envs in [&mut envs, &mut other] {
+        step(envs, &[4.0, 0.0, 2.0, 3.0]).unwrap();
+        let mut episodes = vec![];
+        envs.episodes(&mut episodes);
+        assert_eq!(episodes.iter().map(|e| (e.env, e.seat, e.ret)).collect::<Vec<_>>(), [
+            (1, 0, 4.0),
+            (1, 1, 6.0),
+        ]);
+    }
+    let forgetful = Arc::new(Counting { paired: true, forgetful: true, ..Counting::default() });
+    let mut envs = open(&options(&forgetful, 2)).unwrap();
+    let saved = envs.numbers().unwrap();
+    assert_eq!(envs.restore(&saved).unwrap(), [0, 1, 2, 3]);
+    assert!(step(&mut envs, &[0.0; 2]).is_err());
 }
 
 #[test]

@@ -97,7 +97,8 @@ fn env_names(env: Env<'_>) -> Term<'_> {
 /// The processes of a module, if the world's rules are one.
 pub(crate) type Hosting = Option<ResourceArc<HostHandle>>;
 
-fn hosted(options: EnvOptions, host: Hosting) -> EnvOptions {
+/// The options with the processes of a module.
+pub(crate) fn hosted(options: EnvOptions, host: Hosting) -> EnvOptions {
     EnvOptions { host: host.map(|host| host.host()), ..options }
 }
 

@@ -7,6 +7,7 @@ use sconce_play::rollout::Frozen;
 use sconce_tensor::Result;
 
 use crate::border::{Data, Handle, Task, call, decode};
+use crate::env::{Hosting, hosted};
 use crate::policy::PolicyHandle;
 
 /// Lets all pairs of players play, each a policy or the name of a scripted player. Sends `{:ok, payoff}` by message.
@@ -15,12 +16,12 @@ fn league_play<'a>(
     env: Env<'a>,
     reference: Reference<'a>,
     players: Vec<Term<'a>>,
-    options: Term<'a>,
+    (options, host): (Term<'a>, Hosting),
     tournament: Term<'a>,
 ) -> Term<'a> {
     call(env, "league", || {
         let (options, tournament): (EnvOptions, Tournament) =
-            (decode(options)?, decode(tournament)?);
+            (hosted(decode(options)?, host), decode(tournament)?);
         let players = players.into_iter().map(|player| frozen(player, &options.env));
         let players = players.collect::<Result<Vec<Frozen>>>()?;
         Task::start(env, "league", reference, move |_events, cancelled| {

@@ -1,8 +1,8 @@
 defmodule Sconce.Env.WorldTest do
   use ExUnit.Case, async: true
 
-  alias Sconce.{Env, Policy, PPO}
-  alias Sconce.Test.Worlds.{Catch, Columns, Doors, Faulty, Mixed, Pole}
+  alias Sconce.{Env, League, Policy, PPO}
+  alias Sconce.Test.Worlds.{Catch, Columns, Doors, Faulty, Mixed, Nim, Pole}
 
   setup do
     %{dir: Sconce.Test.Scratch.tmp_dir!("world")}
@@ -179,6 +179,92 @@ defmodule Sconce.Env.WorldTest do
     assert report.episodes == 640 / 4
     {:ok, run} = PPO.start_link(resume: true, out: dir, env: {Columns, [limit: 4]}, steps: 704)
     assert {:ok, %{updates: 11}} = PPO.await(run)
+  end
+
+  describe "two seats" do
+    @nim [environments: 32, rollout_steps: 32, hidden_sizes: [32], learning_rate: 3.0e-3]
+
+    test "a policy that plays both learns to win, and its matches are played", %{dir: dir} do
+      assert {:ok, %{seats: 2, mask_size: 4, players: []}} = Env.spec(Nim)
+      {:ok, report} = learn(Nim, dir, @nim ++ [steps: 150_000])
+      # The returns of two seats add up to 0.
+      assert [%{mean_return: nil} | _] = report.history
+      {:ok, spec} = Env.spec(Nim)
+
+      {:ok, new} =
+        Policy.init(
+          embedding: {:vector, 11},
+          backbone: :mlp,
+          hidden_sizes: [8],
+          heads: spec.heads
+        )
+
+      last = Path.join(dir, "last.safetensors")
+      {:ok, league} = League.play([{"last", last}, {"new", new}], env: Nim, games: 200)
+      assert league.payoff |> hd() |> List.last() > 0.75
+
+      assert inspect(league) ==
+               "#Sconce.League<Sconce.Test.Worlds.Nim · 2 players · 200 games a pair · best last>"
+
+      assert League.table(league) =~ "Sconce.Test.Worlds.Nim · 200 games a pair"
+      assert League.svg(league) =~ "League in Sconce.Test.Worlds.Nim"
+      # The notes of the policy name the world, and processes change nothing.
+      {:ok, again} = League.play([{"last", last}, {"new", new}], games: 200, processes: 3)
+      assert again == league
+      assert {:ok, %{terminated: 20, lengths: lengths}} = Env.play(last, Nim, episodes: 20)
+      assert Enum.all?(lengths, &(&1 in 2..9))
+    end
+
+    test "a league has the same weights with any number of processes, and when it resumes", %{
+      dir: dir
+    } do
+      out = &Path.join(dir, &1)
+      steps = 33 * 2 * 16
+      own = [environments: 33, past_selves: 3, snapshot_every: 1, self_play_share: 0.3]
+      {:ok, report} = learn(Nim, out.("one"), own ++ [steps: 4 * steps, processes: 1, threads: 1])
+      assert ["self 0" | _] = for(member <- report.opponents, do: member.name)
+      assert is_float(List.last(report.history).mean_return)
+      {:ok, _} = learn(Nim, out.("many"), own ++ [steps: 4 * steps, processes: 4, threads: 2])
+      {:ok, _} = learn(Nim, out.("half"), own ++ [steps: 2 * steps, processes: 3])
+      {:ok, run} = PPO.start_link(resume: true, out: out.("half"), steps: 4 * steps)
+      {:ok, _} = PPO.await(run)
+
+      weights =
+        &(Policy.load(Path.join(out.(&1), "last.safetensors")) |> elem(1) |> Policy.weights())
+
+      assert weights.("one") == weights.("many")
+      assert weights.("one") == weights.("half")
+      # A member of a file plays too.
+      opponents = [opponents: [Path.join(out.("one"), "last.safetensors")]]
+
+      {:ok, %{opponents: [%{games: games}]}} =
+        learn(Nim, out.("against"), [steps: steps] ++ opponents)
+
+      assert games > 0
+    end
+
+    test "what is of one seat only is an error that names it", %{dir: dir} do
+      {:error, error} = learn({Nim, [fault: 1.0]}, dir, steps: 640)
+      assert error.kind == :panic
+
+      assert Exception.message(error) =~
+               "rewards of Sconce.Test.Worlds.Nim: expected a list of 2, one for each seat, got: 1.0"
+
+      {:error, error} = learn({Nim, [fault: [1.0, :much]]}, dir, steps: 640)
+      assert Exception.message(error) =~ "expected a number, got: :much"
+    end
+
+    test "scripted players are refused where there is none", %{dir: dir} do
+      message = "unknown opponent of Sconce.Test.Worlds.Nim \"mixer\", there is none"
+      start = &PPO.start_link([env: Nim, out: dir] ++ &1)
+      assert_raise ArgumentError, message, fn -> start.(opponents: [:mixer]) end
+      {:error, error} = Env.spec(Nim, opponent: :mixer)
+      assert Exception.message(error) =~ "expected a world with scripted players"
+      message = "unknown player of Sconce.Test.Worlds.Nim \"mixer\", there is none"
+      assert_raise ArgumentError, message, fn -> League.play([:mixer, :idle], env: Nim) end
+      {:error, error} = League.play(["mixer", "idle"], env: Catch)
+      assert Exception.message(error) =~ "seats of Sconce.Test.Worlds.Catch: expected 2, got 1"
+    end
   end
 
   describe "action masks" do

@@ -84,7 +84,7 @@ pub struct EnvSpec {
     pub observation_size: usize,
     /// Parts of an input.
     pub inputs: Vec<InputPart>,
-    /// Rows per environment: 1, or the number of players if no opponent is scripted.
+    /// Rows per environment: the players that are not scripted.
     pub seats: usize,
     /// Steps of the world after which an episode is truncated.
     pub time_limit: u32,
@@ -158,7 +158,7 @@ impl EnvOptions {
     /// The description of a hosted world under these options.
     fn hosted(&self, world: &HostSpec) -> Result<EnvSpec> {
         if self.opponent.is_some() {
-            return Err(Error::mismatch("opponent", "a world with two seats", &world.name));
+            return Err(Error::mismatch("opponent", "a world with scripted players", &world.name));
         }
         // An action may not be allowed in its repeats.
         if world.masks && self.action_repeat > 1 {
@@ -169,7 +169,7 @@ impl EnvOptions {
             name: world.name.clone().into(),
             observation_size: world.observation_size.saturating_mul(self.frame_stack),
             inputs: world.inputs.clone(),
-            seats: 1,
+            seats: world.seats,
             time_limit: self.limit(world.time_limit)?,
             reward_terms: world.reward_terms.iter().map(|name| name.clone().into()).collect(),
             players: vec![],

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sconce_env::{EnvOptions, EnvSpec, Envs, Stepped, VectorEnv};
+use sconce_env::{EnvOptions, EnvSpec, Stepped, VectorEnv};
 use sconce_nn::sampling::Sampling;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result, pool};
@@ -136,19 +136,20 @@ impl Games<'_> {
     fn play(&self, players: [&Frozen; 2], cancelled: &AtomicBool) -> Result<Tally> {
         let count = (self.tournament.games - self.first).min(PART);
         let (first, seed) = (self.first as u64, self.tournament.seed);
-        let mut envs = Envs::new(&EnvOptions { count, first, seed, ..self.env.clone() })?;
+        let options = EnvOptions { count, first, seed, ..self.env.clone() };
+        let mut envs = sconce_env::open(&options)?;
         let mut seated = players.map(Seated::new);
         for (side, own) in seated.iter_mut().enumerate() {
             let rows: Vec<u32> = (0..count).map(|i| self.row(i, side) as u32).collect();
             own.reseat(|_| false, &rows)?;
         }
-        let mut table = Table::new(&envs);
+        let mut table = Table::new(&*envs, options.frame_stack);
         let (mut scores, mut ended, mut left) = (vec![None; count], vec![], count);
         for step in 0.. {
             if cancelled.load(Ordering::Relaxed) {
                 return Err(Error::Cancelled);
             }
-            table.step(&mut envs, &mut seated, self.seen(step))?;
+            table.step(&mut *envs, &mut seated, self.seen(step))?;
             envs.episodes(&mut ended);
             for episode in ended.drain(..) {
                 let env = episode.env as usize;
@@ -188,10 +189,12 @@ struct Table {
     rewards: Vec<f32>,
     flags: [Vec<u8>; 2],
     outcome: Outcome,
+    /// Observations in a row.
+    frame_stack: usize,
 }
 
 impl Table {
-    fn new(envs: &Envs) -> Self {
+    fn new(envs: &dyn VectorEnv, frame_stack: usize) -> Self {
         let (rows, spec) = (envs.rows(), envs.spec().clone());
         let mut observations = vec![0.0; rows * spec.observation_size];
         envs.observe(&mut observations);
@@ -201,19 +204,19 @@ impl Table {
             rewards: vec![0.0; rows],
             flags: [vec![0; rows], vec![0; rows]],
             outcome: Outcome::default(),
+            frame_stack,
             spec,
         }
     }
 
     fn step(
         &mut self,
-        envs: &mut Envs,
+        envs: &mut dyn VectorEnv,
         seated: &mut [Seated; 2],
         (sampling, rng, step): (Sampling, Rng, u64),
     ) -> Result<()> {
-        let stack = envs.options().frame_stack;
-        let rows = (&self.observations[..], VectorEnv::masks(envs));
-        let seen = Seen::of(&self.spec, stack, rows, &sampling, (rng, step));
+        let rows = (&self.observations[..], envs.masks());
+        let seen = Seen::of(&self.spec, self.frame_stack, rows, &sampling, (rng, step));
         seated.iter_mut().try_for_each(|own| own.act(&seen, &mut self.inputs))?;
         let [terminated, truncated] = &mut self.flags;
         envs.step(
