@@ -368,10 +368,10 @@ fn two_seats_are_two_rows_with_an_input_a_reward_a_mask_and_an_end_each() {
         step(envs, &[4.0, 0.0, 2.0, 3.0]).unwrap();
         let mut episodes = vec![];
         envs.episodes(&mut episodes);
-        assert_eq!(episodes.iter().map(|e| (e.env, e.seat, e.ret)).collect::<Vec<_>>(), [
-            (1, 0, 4.0),
-            (1, 1, 6.0),
-        ]);
+        assert_eq!(
+            episodes.iter().map(|e| (e.env, e.seat, e.ret)).collect::<Vec<_>>(),
+            [(1, 0, 4.0), (1, 1, 6.0)]
+        );
     }
     let forgetful = Arc::new(Counting { paired: true, forgetful: true, ..Counting::default() });
     let mut envs = open(&options(&forgetful, 2)).unwrap();
