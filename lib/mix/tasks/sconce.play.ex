@@ -89,7 +89,8 @@ defmodule Mix.Tasks.Sconce.Play do
   ## League
 
   `--env`, `--seed`, `--svg` (here a picture of all results), `--action-repeat`,
-  `--frame-stack` and `--time-limit` are accepted too.
+  `--frame-stack`, `--time-limit`, and for a module `--processes` and
+  `--step-timeout-ms` are accepted too.
 
   #{Switches.docs(@league)}
 
