@@ -74,6 +74,8 @@ defmodule Sconce.Native do
   def policy_on(_policy, _reference, _device), do: unavailable(:device)
   def policy_quantise(_policy, _reference, _coding, _calibration), do: unavailable(:quantise)
   def policy_mix(_policy, _reference, _others), do: unavailable(:mix)
+  def policy_shrink(_policy, _reference, _sizes, _calibration), do: unavailable(:shrink)
+  def policy_average(_reference, _policies, _shares), do: unavailable(:average)
   def policy_save(_policy, _path, _notes), do: unavailable(:save)
   def policy_info(_policy), do: unavailable(:info)
   def policy_weights(_policy), do: unavailable(:weights)

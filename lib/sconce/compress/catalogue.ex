@@ -114,6 +114,51 @@ defmodule Sconce.Compress.Catalogue do
 
   @calibrated [:calibration, :calibration_frames, :frame_delay, :damping]
 
+  @shrink [
+    keep: [
+      type: {:or, [:float, nil]},
+      above: 0,
+      max: 1,
+      default: nil,
+      doc:
+        "Largest share of the weights that stay. All widths shrink in proportion, to multiples of 8 above 8."
+    ],
+    hidden_size: [
+      type: {:or, [:pos_integer, nil]},
+      max: 65_536,
+      default: nil,
+      doc: "Width of the layers, for all backbones but `:mlp`."
+    ],
+    hidden_sizes: [
+      type: {:or, [{:list, :pos_integer}, nil]},
+      max: 65_536,
+      default: nil,
+      doc: "Widths of the layers of an `:mlp`."
+    ],
+    num_heads: [
+      type: {:or, [:pos_integer, nil]},
+      max: 65_536,
+      default: nil,
+      doc: "Heads of attention; may be given with one of the other sizes."
+    ],
+    calibration: [
+      type: :any,
+      default: nil,
+      doc: "A `Sconce.Corpus` or its path, whose games show which units matter."
+    ],
+    calibration_frames: @policy[:calibration_frames],
+    frame_delay: @policy[:frame_delay],
+    damping: @policy[:damping]
+  ]
+
+  @average [
+    weights: [
+      type: {:or, [{:list, :float}, nil]},
+      default: nil,
+      doc: "A share for each policy, of any sum; `nil` gives all the same."
+    ]
+  ]
+
   @search [
     within: [
       type: {:tuple, [{:in, [:nll]}, :float]},
@@ -246,6 +291,8 @@ defmodule Sconce.Compress.Catalogue do
     fake: @fake,
     gptq: @gptq,
     policy: @policy,
+    shrink: @shrink,
+    average: @average,
     search: @search ++ Keyword.take(@policy, @calibrated),
     smooth: @smooth,
     prune: @prune,

@@ -1,5 +1,5 @@
 defmodule Sconce.Compress.Policy do
-  alias Sconce.Compress.Catalogue
+  alias Sconce.Compress.{Catalogue, Shrink}
   alias Sconce.{Device, Error, Native, Options, Policy}
   alias Sconce.Native.Call
   alias Sconce.Trainer.Settings
@@ -9,6 +9,8 @@ defmodule Sconce.Compress.Policy do
 
       {:ok, small} = Sconce.Compress.Policy.quantise(policy, bits: 4, calibration: "corpus")
       :ok = Sconce.Policy.save(small.policy, "small.safetensors")
+
+  `quantise/2` leaves fewer bits of each weight, `shrink/2` fewer weights. `average/2` is the mean of several policies.
 
   A policy whose matrices are integer codes is used like any other:
 
@@ -136,6 +138,116 @@ defmodule Sconce.Compress.Policy do
 
   defp other!({name, %Policy{ref: ref}}) when is_binary(name), do: {name, ref}
   defp other!(other), do: Options.argument!("policies", other, "{name, policy}")
+
+  @typedoc """
+  Units of a policy: `name`, the beginning of the names of the weights that compute them; `units` before; `kept`, the
+  indices of those that stay; `removed`, the number of the others; `importance`, the part of the importance of all units
+  that stays. With a calibration `output_error` is the relative error of the outputs of the matrices that read the units,
+  after their columns were adjusted; nil without.
+  """
+  @type layer :: %{
+          name: String.t(),
+          units: pos_integer,
+          kept: [non_neg_integer],
+          removed: non_neg_integer,
+          importance: float,
+          output_error: float | nil
+        }
+
+  @typedoc "A smaller `policy`, its `layers`, and the weights and bytes in f32, now and before."
+  @type shrunk :: %{
+          policy: Policy.t(),
+          layers: [layer],
+          weights: pos_integer,
+          weights_before: pos_integer,
+          bytes: pos_integer,
+          before: pos_integer
+        }
+
+  @doc """
+  Returns a policy with fewer units in each layer: structured pruning, after which all matrices are smaller.
+
+  A unit leaves with the rows that compute it, its bias and norm, and the columns that read it, in all layers of a residual
+  stream alike, and in the heads. The result is a policy of a smaller Spec. Give it to `Sconce.Trainer` as `policy:`, and
+  the large policy as `teacher:`: a policy that lost many units is worth little before it is trained.
+
+  | backbone | units | number of the Spec |
+  |---|---|---|
+  | `:mlp` | of each layer; with `residual`, layers of one width in a row share theirs | `:hidden_sizes` |
+  | `:gru`, `:lstm` | of each layer | `:hidden_size` |
+  | `:min_gru`, `:min_lstm` | of the residual stream | `:hidden_size` |
+  | `:sliding_window`, `:causal_transformer` | of the residual stream, and of each feed-forward layer, which is four times as wide | `:hidden_size` |
+  | the same | heads of each layer | `:num_heads` |
+
+  The most important units stay. Without a calibration the importance of a unit is the norm of the rows that compute it
+  times the norm of the columns that read it; Li et al. 2017 ("Pruning Filters for Efficient ConvNets") take the rows alone.
+  With one the policy reads games of the corpus, and the importance is the energy that the unit adds to the outputs of the
+  matrices that read it. Least squares then adjust the columns of the units that stay, so that these outputs change
+  least. A frame suffices; units that never fire are compared by their norms. Of units of the same importance, such as those of weights of 0,
+  the first stay.
+
+  Widths of the embedding, of hidden layers of heads and of a critic stay as they are. Codes are read as numbers, so quantise afterwards.
+
+  #{Catalogue.docs(:shrink)}
+
+      iex> spec = [embedding: {:vector, 64}, backbone: :gru, hidden_size: 64, num_layers: 1, heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, small} = Sconce.Compress.Policy.shrink(policy, keep: 0.5)
+      iex> small.policy
+      #Sconce.Policy<vector 64 -> gru 32x1 -> go(1) · 11.6 k weights · cpu>
+      iex> {small.weights_before, small.weights, small.before, small.bytes}
+      {29313, 11649, 117252, 46596}
+      iex> Enum.map(small.layers, &{&1.name, &1.units, &1.removed})
+      [{"backbone.l0", 64, 32}]
+      iex> {:error, error} = Sconce.Compress.Policy.shrink(policy, hidden_size: 65)
+      iex> Exception.message(error)
+      "shrink: hidden_size 65 is outside 1..64"
+
+  Kinds of error: `:unavailable` for other backbones, for a residual stream that is as wide as the embedded frame, and for a
+  calibration of a backbone that only reads whole windows; `:out_of_range` and `:mismatch` for sizes that do not fit the
+  policy; `:non_finite` for weights that are NaN or infinite; `:not_found` and `:mismatch` for a corpus that does not exist
+  or has other inputs. Raises `ArgumentError` without a size, and for two of `:keep`, `:hidden_size` and `:hidden_sizes`.
+  """
+  @spec shrink(Policy.t(), keyword) :: {:ok, shrunk} | {:error, Error.t()}
+  def shrink(policy, opts \\ [])
+
+  def shrink(%Policy{device: %Device{}} = policy, opts) do
+    alone!(opts)
+    opts = Catalogue.validate!(opts, :shrink)
+    Shrink.shrink(policy, opts, calibration(opts[:calibration], opts))
+  end
+
+  def shrink(other, _opts), do: Options.argument!("policy", other, "a policy")
+
+  @doc """
+  Returns the mean of the weights of policies of one Spec, which often scores better than each of them: of checkpoints of
+  one run (Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima and Better Generalization"), or of runs from the
+  same policy (Wortsman et al. 2022, "Model soups"). The mean of policies that were trained apart is worth nothing, because
+  their units differ.
+
+  A run keeps a mean of its own steps with `ema_decay:`, see `Sconce.Trainer`.
+
+  All weights are averaged, including tables of embeddings and of priors. Statistics of a normaliser are not: they are part of
+  the Spec, must be equal, and stay. So does the frame delay. Codes are read as numbers. The result is on the device of the
+  first policy.
+
+  #{Catalogue.docs(:average)}
+
+      iex> spec = [embedding: {:vector, 4}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, a} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, b} = Sconce.Policy.init(spec, seed: 2)
+      iex> {:ok, mean} = Sconce.Compress.Policy.average([a, b], weights: [3, 1])
+      iex> mean
+      #Sconce.Policy<vector 4 -> mlp 8 -> go(1) · 681 weights · cpu>
+      iex> {:error, error} = Sconce.Compress.Policy.average([a, b], weights: [0, 0])
+      iex> error.kind
+      :out_of_range
+
+  Kinds of error: `:mismatch` for policies of other Specs, statistics or frame delays, and for another number of weights than
+  policies; `:out_of_range` for weights below 0 and for a sum of 0; `:non_finite` for weights that are NaN or infinite.
+  """
+  @spec average([Policy.t()], keyword) :: {:ok, Policy.t()} | {:error, Error.t()}
+  def average(policies, opts \\ []), do: Shrink.average(policies, opts)
 
   # Options of a calibration have no effect without one.
   defp alone!(opts) do

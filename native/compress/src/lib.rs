@@ -1,10 +1,11 @@
-//! Policies in fewer bytes: quantisation of whole policies, and quantisation, pruning, low rank and distillation of
-//! single matrices.
+//! Smaller policies: quantisation, fewer units and means of whole policies, and quantisation, pruning, low rank and
+//! distillation of single matrices.
 //!
 //! A weight is `[outputs, inputs]`, as in PyTorch. The number of threads changes no bit of a result.
 
 #![warn(unreachable_pub)]
 
+mod average;
 mod calibration;
 mod dense;
 mod distillation;
@@ -17,10 +18,12 @@ mod matrix;
 mod policy;
 mod prune;
 mod quantised;
+mod shrink;
 mod smooth;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use average::averaged;
 pub use calibration::{Hessians, hessians};
 pub use distillation::{Distillation, Distilled, Kind, Target};
 pub use fake::{Fake, FakeOptions, Faked};
@@ -35,6 +38,7 @@ pub use prune::{
 };
 pub use quantised::Quantised;
 use sconce_tensor::{Error, Result};
+pub use shrink::{Shrinking, UnitsReport, shrunk};
 pub use smooth::{Smoothed, smooth};
 
 /// Returns `Cancelled` if the flag is set.

@@ -16,14 +16,14 @@ use crate::policy::PolicyHandle;
 
 /// The games that a calibration reads, and how many of their frames.
 #[derive(Deserialize)]
-struct Calibration {
+pub(crate) struct Calibration {
     corpus: PathBuf,
     frames: usize,
     frame_delay: Option<usize>,
 }
 
 impl Calibration {
-    fn hessians(&self, policy: &Policy, cancelled: &AtomicBool) -> Result<Hessians> {
+    pub(crate) fn hessians(&self, policy: &Policy, cancelled: &AtomicBool) -> Result<Hessians> {
         let corpus = Corpus::open(&self.corpus)?;
         sconce_train::eval::fits(corpus.schema(), policy.spec())?;
         // A few frames of each of very many games would cost the opening of all.

@@ -26,6 +26,7 @@ mod probe;
 mod rollout;
 mod serving;
 mod session;
+mod shrink;
 mod system;
 mod trainer;
 
