@@ -201,7 +201,7 @@ defmodule Sconce.Compress.Policy do
       [{"backbone.l0", 64, 32}]
       iex> {:error, error} = Sconce.Compress.Policy.shrink(policy, hidden_size: 65)
       iex> Exception.message(error)
-      "shrink: hidden_size 65 is outside 1..64"
+      "shrink: hidden_size: 65 is outside 1..64"
 
   Kinds of error: `:unavailable` for other backbones, for a residual stream that is as wide as the embedded frame, and for a
   calibration of a backbone that only reads whole windows; `:out_of_range` and `:mismatch` for sizes that do not fit the
