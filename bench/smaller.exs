@@ -1,13 +1,16 @@
-# What fewer bits cost and gain on real games:
+# What fewer bits and fewer weights cost and gain on real games:
 #
-#     SCONCE_REPLAYS=replays mix run smaller.exs | tee smaller.txt             # about ten minutes on two idle cores
+#     SCONCE_REPLAYS=replays mix run smaller.exs | tee smaller.txt             # about a quarter of an hour on two idle cores
 #     SCONCE_REPLAYS=replays mix run smaller.exs --steps 100 --hidden 64       # a short look
+#     SCONCE_REPLAYS=replays mix run smaller.exs --no-quantise --keep runs     # without fewer bits; `runs` keeps what was trained
 #
 # A GRU with autoregressive heads imitates the games of the folder `train`, in 32-bit floats and with `quantise:`. Each
 # row is a policy, scored on every frame of `validation` with its memory carried: its NLL as a part of that of f32, the
 # share of the likeliest actions that change, the bytes of its checkpoint, and microseconds of a decision of a session.
 #
-# `mlp` has about a tenth of the weights and no memory; `mlp distilled` learns from the GRU too (`teacher:`).
+# `half` has lost units until half of the weights are left (`Sconce.Compress.Policy.shrink/2`), chosen by norms or by a
+# calibration on the training games; `half distilled` then learned from the GRU (`teacher:`). `mlp` has a tenth of the
+# weights and no memory; `mlp distilled` learned from the GRU too.
 #
 # `nearest` rounds the weights of the f32 policy, `gptq` calibrates them on the training games, and `trained` learned its
 # weights on the grid. Decisions are those of a session, so that rounded inputs count too. `bits/group` without a group has
@@ -21,8 +24,15 @@ defmodule Smaller do
     hidden: :integer,
     seed: :integer,
     threads: :integer,
-    quantise: :boolean
+    quantise: :boolean,
+    keep: :string
   ]
+  @mlp [backbone: :mlp, hidden_sizes: [128, 64], stream_size: 32]
+  # A teacher's distributions say more than a recorded action (Hinton et al. 2015), so a student that learns mostly from them
+  # needs less dropout, and gains from more steps, with which it would otherwise learn the games by heart.
+  @distilled [teacher_weight: 4.0, dropout: 0.1, input_dropout: 0.1, learning_rate: 2.0e-3]
+  @half [learning_rate: 5.0e-4, warmup_steps: 50]
+  @rest [:backbone, :heads, :hidden_size, :prior]
   @rows [
     {"int8 nearest", [bits: 8]},
     {"int8 gptq", [bits: 8, calibration: true]},
@@ -43,7 +53,7 @@ defmodule Smaller do
         opts
       )
 
-    dir = Path.join(System.tmp_dir!(), "sconce-smaller-#{System.pid()}")
+    dir = opts[:keep] || Path.join(System.tmp_dir!(), "sconce-smaller-#{System.pid()}")
 
     try do
       [train, validation] = for part <- ~w(train validation), do: corpus!(part, dir)
@@ -52,7 +62,7 @@ defmodule Smaller do
       IO.puts(line(for {title, _width} <- @columns, do: title))
       base = row("f32", elem(plain, 1), validation, nil, dir)
 
-      for {name, own} <- @rows do
+      for {name, own} <- if(opts[:quantise], do: @rows, else: []) do
         {_how, policy} = plain
         own = if own[:calibration], do: Keyword.put(own, :calibration, train), else: own
         {:ok, small} = Compress.Policy.quantise(policy, own)
@@ -62,16 +72,27 @@ defmodule Smaller do
       for {how, policy} <- trained, do: row("#{how} trained", policy, validation, base, dir)
       if opts[:students], do: students(train, validation, base, dir, opts)
     after
-      File.rm_rf!(dir)
+      opts[:keep] || File.rm_rf!(dir)
     end
   end
 
   defp students(train, validation, base, dir, opts) do
-    teacher = Path.join([dir, "run-", "last.safetensors"])
-    small = [backbone: :mlp, hidden_sizes: [64, 64], stream_size: 32]
-    taught = [teacher: teacher, teacher_weight: 1.0, teacher_direction: :reverse]
+    teacher = Path.join([dir, "run-f32", "last.safetensors"])
+    taught = [teacher: teacher, teacher_direction: :reverse]
+    {:ok, large} = Policy.load(teacher)
+    path = Path.join(dir, "half.safetensors")
 
-    for {name, more} <- [{"mlp", small}, {"mlp distilled", small ++ taught}] do
+    for {name, own} <- [{"half by norms", []}, {"half calibrated", [calibration: train]}] do
+      {:ok, half} = Compress.Policy.shrink(large, [keep: 0.5] ++ own)
+      row(name, half.policy, validation, base, dir)
+      :ok = Policy.save(half.policy, path)
+    end
+
+    half = [policy: path, teacher_weight: 1.0] ++ taught ++ @half
+    distilled = @mlp ++ taught ++ @distilled ++ [steps: 3 * opts[:steps]]
+    rows = [{"half distilled", half}, {"mlp", @mlp}, {"mlp distilled", distilled}]
+
+    for {name, more} <- rows do
       policy = train!(nil, train, validation, dir, opts, {name, more})
       row(name, policy, validation, base, dir)
     end
@@ -81,13 +102,15 @@ defmodule Smaller do
     replays =
       System.get_env("SCONCE_REPLAYS") || raise("SCONCE_REPLAYS names no folder of replays")
 
-    {:ok, _report} = Corpus.import(Path.join(replays, part), into: Path.join(dir, part))
+    folder = Path.join(dir, part)
+    File.dir?(folder) || ({:ok, _} = Corpus.import(Path.join(replays, part), into: folder))
     {:ok, corpus} = Corpus.open(Path.join(dir, part))
     corpus
   end
 
   defp train!(how, train, validation, dir, opts, {name, more} \\ {nil, []}) do
-    out = Path.join(dir, "run-#{name || how}")
+    out = Path.join(dir, "run-" <> String.replace("#{name || how || "f32"}", " ", "-"))
+    last = Path.join(out, "last.safetensors")
 
     given = [
       corpus: train,
@@ -116,14 +139,22 @@ defmodule Smaller do
 
     given = Keyword.merge(given, more)
     given = if more[:backbone], do: Keyword.delete(given, :hidden_size), else: given
+    given = if more[:policy], do: Keyword.drop(given, @rest), else: given
     given = if how, do: Keyword.put(given, :quantise, how), else: given
-    {:ok, run} = Trainer.start_link(given)
-    {:ok, report} = Trainer.await(run)
-    IO.puts("trained #{name || how || "f32"}: #{report.steps} steps, #{round(report.seconds)} s")
+    # With `--keep`, a run that ended is not repeated.
+    done = Path.join(out, "done")
+    File.exists?(done) || train!(name || how || "f32", given)
+    File.touch!(done)
 
     # The last state has the weights that learn. Their nearest codes are those that forward passes read.
-    {:ok, policy} = Policy.load(Path.join(out, "last.safetensors"))
+    {:ok, policy} = Policy.load(last)
     coded(how, policy)
+  end
+
+  defp train!(name, given) do
+    {:ok, run} = Trainer.start_link(given)
+    {:ok, report} = Trainer.await(run)
+    IO.puts("trained #{name}: #{report.steps} steps, #{round(report.seconds)} s")
   end
 
   defp coded(nil, policy), do: policy
