@@ -9,7 +9,8 @@
 # share of the likeliest actions that change, the bytes of its checkpoint, and microseconds of a decision of a session.
 #
 # `half` has lost units until half of the weights are left (`Sconce.Compress.Policy.shrink/2`), chosen by norms or by a
-# calibration on the training games; `half distilled` then learned from the GRU (`teacher:`). `mlp` has a tenth of the
+# calibration on the training games; `half trained` and `half distilled` then had a run of their own, the second with the
+# GRU as its teacher (`teacher:`). `mlp` has a tenth of the
 # weights and no memory; `mlp distilled` learned from the GRU too.
 #
 # `nearest` rounds the weights of the f32 policy, `gptq` calibrates them on the training games, and `trained` learned its
@@ -88,9 +89,15 @@ defmodule Smaller do
       :ok = Policy.save(half.policy, path)
     end
 
-    half = [policy: path, teacher_weight: 1.0] ++ taught ++ @half
+    half = [policy: path] ++ @half
     distilled = @mlp ++ taught ++ @distilled ++ [steps: 3 * opts[:steps]]
-    rows = [{"half distilled", half}, {"mlp", @mlp}, {"mlp distilled", distilled}]
+
+    rows = [
+      {"half trained", half},
+      {"half distilled", [teacher_weight: 1.0] ++ taught ++ half},
+      {"mlp", @mlp},
+      {"mlp distilled", distilled}
+    ]
 
     for {name, more} <- rows do
       policy = train!(nil, train, validation, dir, opts, {name, more})

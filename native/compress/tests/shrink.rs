@@ -160,6 +160,27 @@ fn units_that_are_not_read_leave_without_a_change() {
 }
 
 #[test]
+fn a_critic_stays_as_it_is() {
+    let mut with = serde_json::to_value(spec(recurrent("gru"), "independent")).unwrap();
+    let value = json!({"name": "value", "kind": {"value": 1}, "hidden_size": 16});
+    with["heads"]["parts"].as_array_mut().unwrap().push(value);
+    with["critic"] = mlp(&[24], false);
+    let policy = Policy::init(&serde_json::from_value(with).unwrap(), 3).unwrap();
+    let policy = changed(&policy, |name, _row, col, v| {
+        let is_read = ["weight_hh", "weight_ih_l1"].iter().any(|own| name.contains(own));
+        let is_read = is_read || name.starts_with("heads.") && name.ends_with("_hidden.weight");
+        if is_read && col % 3 == 1 { 0.0 } else { v }
+    });
+    let (small, _) = run(&policy, &to_width(16), &Hessians::new()).unwrap();
+    close(&logits(&small), &logits(&policy));
+    let critic = policy.weights().iter().filter(|(name, _)| name.starts_with("critic."));
+    assert!(critic.clone().count() > 0);
+    for (name, weight) in critic {
+        assert_eq!(to_vec(weight).unwrap(), to_vec(&small.weights()[name]).unwrap(), "{name}");
+    }
+}
+
+#[test]
 fn heads_that_are_not_read_leave_without_a_change() {
     let policy = Policy::init(&spec(attention(), "independent"), 3).unwrap();
     let policy = changed(&policy, |name, _row, col, v| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use sconce_nn::Policy;
+use sconce_nn::spec::Backbone;
 use sconce_ops::weights::{Weight, Weights};
 use sconce_tensor::{Error, Result, tensor};
 use serde::{Deserialize, Serialize};
@@ -72,7 +73,7 @@ impl Shrinking {
         if let Some(num_heads) = self.num_heads {
             sizes.num_heads = num_heads;
         }
-        let is_mlp = matches!(spec.backbone, sconce_nn::spec::Backbone::Mlp(_));
+        let is_mlp = matches!(spec.backbone, Backbone::Mlp(_));
         match (&self.hidden_size, &self.hidden_sizes) {
             (Some(_), _) if is_mlp => {
                 return Err(Error::mismatch("shrink of an mlp", "hidden_sizes", "hidden_size"));
