@@ -10,8 +10,8 @@
 #
 # `half` has lost units until half of the weights are left (`Sconce.Compress.Policy.shrink/2`), chosen by norms or by a
 # calibration on the training games; `half trained` and `half distilled` then had a run of their own, the second with the
-# GRU as its teacher (`teacher:`). `mlp` has a tenth of the
-# weights and no memory; `mlp distilled` learned from the GRU too.
+# GRU as its teacher (`teacher:`), and `f32 trained on` is the GRU after such a run. `mlp` has a tenth of the weights and no
+# memory; `mlp distilled` learned from the GRU too.
 #
 # `nearest` rounds the weights of the f32 policy, `gptq` calibrates them on the training games, and `trained` learned its
 # weights on the grid. Decisions are those of a session, so that rounded inputs count too. `bits/group` without a group has
@@ -93,6 +93,7 @@ defmodule Smaller do
     distilled = @mlp ++ taught ++ @distilled ++ [steps: 3 * opts[:steps]]
 
     rows = [
+      {"f32 trained on", [policy: teacher] ++ @half},
       {"half trained", half},
       {"half distilled", [teacher_weight: 1.0] ++ taught ++ half},
       {"mlp", @mlp},

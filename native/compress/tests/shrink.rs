@@ -250,11 +250,39 @@ fn least_squares_lower_the_errors_of_outputs() {
 }
 
 #[test]
+fn adjusted_columns_solve_the_normal_equations() {
+    let (spec, dir) = (spec(recurrent("gru"), "autoregressive"), tempfile::tempdir().unwrap());
+    let policy = Policy::init(&spec, 1).unwrap();
+    let found =
+        hessians(&policy, &views(&spec, dir.path(), 600, dependent), 0, 500, &RUNNING).unwrap();
+    let to = Shrinking { damping: 0.0, ..to_width(12) };
+    let (small, reports) = run(&policy, &to, &found).unwrap();
+    let (name, kept) = ("heads.stream_in.weight", &reports.last().unwrap().kept);
+    let [before, after] = [&policy, &small].map(|of| to_vec(&of.weights()[name]).unwrap());
+    let (hessian, size) = (found[name].values(), found[name].size());
+    let largest = hessian.iter().fold(0.0f64, |most, v| most.max(v.abs()));
+    for (before, after) in before.chunks(size).zip(after.chunks(kept.len())) {
+        let mut missing: Vec<f64> = before.iter().map(|w| f64::from(*w)).collect();
+        kept.iter().zip(after).for_each(|(at, w)| missing[*at] -= f64::from(*w));
+        // (W - W') H has no part along the inputs that stay.
+        for at in kept {
+            let column = missing.iter().enumerate().map(|(j, d)| d * hessian[j * size + at]);
+            let along = column.sum::<f64>();
+            assert!(along.abs() < 1e-5 * largest, "{along} beside {largest}");
+        }
+        let norm: f64 = missing.iter().map(|d| d * d).sum();
+        assert!(norm > 0.01, "nothing is missing");
+    }
+}
+
+#[test]
 fn the_share_of_weights_chooses_the_largest_width() {
     let policy = Policy::init(&spec(recurrent("gru"), "independent"), 1).unwrap();
     let keep = |keep: f64| Shrinking { keep: Some(keep), damping: 0.01, ..Shrinking::default() };
     let (half, reports) = run(&policy, &keep(0.5), &Hessians::new()).unwrap();
-    assert_eq!(reports[0].kept.len(), 16);
+    assert_eq!(reports[0].kept.len(), 8);
+    let (next, _) = run(&policy, &to_width(16), &Hessians::new()).unwrap();
+    assert!(2 * next.num_weights() > policy.num_weights());
     let (wider, _) = run(&policy, &to_width(24), &Hessians::new()).unwrap();
     assert!(2 * half.num_weights() <= policy.num_weights());
     assert_eq!(wider.num_weights(), policy.num_weights());
