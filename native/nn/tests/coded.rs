@@ -200,7 +200,7 @@ fn a_step_reads_the_codes_of_a_policy() {
         let expected: Vec<f32> = logits.flatten_all().unwrap().to_vec1().unwrap();
         let plan = Plan::of(&small, Format::Stored).unwrap().unwrap();
         let tolerance = match plan.encoding() {
-            Encoding::F32 => 1e-5,
+            Encoding::F32 | Encoding::TwoFour => 1e-5,
             Encoding::Bf16 | Encoding::Int8 => 1e-3,
             Encoding::Int4(_) => 2e-2,
         };

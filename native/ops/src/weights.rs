@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::{Device, Tensor, Var};
 pub use coded::Coded;
 pub use init::{Block, Init};
+pub use two_four::TwoFour;
 
 use crate::form::Form;
 use crate::matmul::{MANY, Operand, Packed, View};
@@ -19,6 +20,7 @@ use crate::{Error, Precision, Result, memory, tensor};
 mod coded;
 mod init;
 mod orthogonal;
+pub mod two_four;
 
 /// The largest number of parameters of a policy: 4 GiB of f32. A larger spec is a mistake or comes from a hostile file.
 pub const MAX_NUMBERS: usize = 1 << 30;

@@ -18,7 +18,8 @@ pub enum Format {
     /// 4 bits in groups of 32 inputs for a matrix if its [`Packed::error`] is within this bound and the CPU reads it
     /// faster in 4 bits; otherwise as with `Int8`.
     Int4(f64),
-    /// The codes of matrices that have them, if the CPU reads them faster than f32; otherwise `F32`.
+    /// The codes of matrices that have them, and 2:4 for matrices that have two weights of each four inputs, if the CPU
+    /// reads them faster than f32; otherwise `F32`.
     Stored,
 }
 
@@ -34,6 +35,9 @@ pub enum Encoding {
     /// Weights that are one of 15 multiples of a scale per group of this many inputs of an output. The vectors are
     /// rounded to 8 bits, with a scale per 32 values.
     Int4(usize),
+    /// The weights of which each four inputs have at most two that are not 0 (Mishra et al. 2021), as f32. Nothing is
+    /// rounded.
+    TwoFour,
 }
 
 /// As its name: the group of `Int4` is reported beside it.
@@ -44,6 +48,7 @@ impl Serialize for Encoding {
             Encoding::Bf16 => "bf16",
             Encoding::Int8 => "int8",
             Encoding::Int4(_) => "int4",
+            Encoding::TwoFour => "two_four",
         })
     }
 }
@@ -57,10 +62,11 @@ impl Encoding {
         }
     }
 
-    /// Bits of a weight.
+    /// Bits of a weight. In 2:4, four weights have two values of 32 bits, and a place of 2 bits for each.
     pub fn bits(self) -> u32 {
         match self {
             Encoding::F32 => 32,
+            Encoding::TwoFour => 17,
             Encoding::Bf16 => 16,
             Encoding::Int8 => 8,
             Encoding::Int4(_) => 4,
@@ -83,6 +89,8 @@ pub struct Packed {
     /// The encoding that was chosen.
     #[serde(rename = "weights")]
     pub encoding: Encoding,
+    /// Bits of a weight, without its scale.
+    pub bits: u32,
     /// Inputs that share a scale, for `Int4`.
     pub group: Option<usize>,
     /// The largest relative rounding error of an output, `|w - packed w| / |w|` over the output's weights `w`.

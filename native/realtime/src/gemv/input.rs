@@ -6,6 +6,7 @@ use sconce_tensor::simd::{LANES, dispatch};
 
 use super::int4::Blocks;
 use super::int8::Codes;
+use super::two_four::Groups;
 use super::{AHEAD, Encoding, Sums, VECTORS};
 
 /// A value of a vector and its index.
@@ -36,9 +37,11 @@ pub(super) struct Vectors {
     columns: Columns,
     codes: Codes,
     blocks: Blocks,
+    groups: Groups,
     has_places: bool,
     has_codes: bool,
     has_blocks: bool,
+    has_groups: bool,
 }
 
 /// The nonzero values of a single vector with their indices.
@@ -75,13 +78,14 @@ impl Vectors {
     fn new(widest: usize, rows: usize) -> Self {
         let sparse = Sparse { entries: vec![Entry::default(); widest + AHEAD], count: 0 };
         let (numbers, codes) = (vec![0.0; widest * rows], Codes::new(widest, rows));
-        let blocks = Blocks::new(widest, rows);
+        let (blocks, groups) = (Blocks::new(widest, rows), Groups::new(widest, rows));
         let columns = Columns { places: vec![0; widest], seen: vec![0; widest], count: 0 };
-        Vectors { numbers, sparse, columns, codes, blocks, ..Vectors::default() }
+        Vectors { numbers, sparse, columns, codes, blocks, groups, ..Vectors::default() }
     }
 
     fn read<'a>(&mut self, rows: impl IntoIterator<Item = &'a [f32]>) {
-        (self.has_places, self.has_codes, self.has_blocks) = (false, false, false);
+        (self.has_places, self.has_codes) = (false, false);
+        (self.has_blocks, self.has_groups) = (false, false);
         self.rows = 0;
         for row in rows {
             self.width = row.len();
@@ -102,6 +106,11 @@ impl Vectors {
             Encoding::Int4(_) => {
                 if !mem::replace(&mut self.has_blocks, true) {
                     self.blocks.read(numbers, self.width);
+                }
+            }
+            Encoding::TwoFour => {
+                if !mem::replace(&mut self.has_groups, true) {
+                    self.groups.read(numbers, self.width);
                 }
             }
             Encoding::F32 | Encoding::Bf16 => {
@@ -141,6 +150,10 @@ impl Vectors {
 
     pub(super) fn blocks(&self) -> &Blocks {
         &self.blocks
+    }
+
+    pub(super) fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     /// Returns one of the vectors.

@@ -16,16 +16,19 @@ mod int8;
 mod panel;
 mod portable;
 mod rows;
+mod two_four;
 mod written;
 
 use std::mem;
 use std::ops::Range;
 
+use input::Vectors;
 pub use input::{Input, Tap};
 use panel::Panel;
 use sconce_ops::weights::{Coded, Weight};
 use sconce_tensor::Result;
 use sconce_tensor::simd::{LANES, level};
+use two_four::Ratios;
 use written::{Written, has_vnni};
 
 use crate::arena::Packer;
@@ -59,6 +62,8 @@ pub struct Matrix {
     /// One scale per output for 8-bit weights; empty otherwise.
     scales: Range<usize>,
     panels: Range<usize>,
+    /// For weights in 2:4: when f32 is faster, and the panels of f32.
+    also_f32: Option<(Ratios, Range<usize>)>,
 }
 
 /// Builds one name for concatenated weights: joins by `+` the segments that differ between their names.
@@ -98,7 +103,8 @@ impl Matrix {
         packer.check(&written.numbers());
         let (name, group) = (together(names), encoding.group());
         let parts = names.iter().map(|name| (*name).to_owned()).collect();
-        let report = Packed { name, parts, outputs, inputs, encoding, group, error };
+        let bits = encoding.bits();
+        let report = Packed { name, parts, outputs, inputs, encoding, bits, group, error };
         Matrix {
             place: packer.packed(report),
             inputs,
@@ -107,6 +113,9 @@ impl Matrix {
             bias: packer.lay(bias),
             scales: packer.lay(written.scales()),
             panels: packer.lay(&written.words(outputs)),
+            also_f32: written
+                .also_f32()
+                .map(|(ratios, written)| (ratios, packer.lay(&written.words(outputs)))),
         }
     }
 
@@ -161,6 +170,17 @@ impl Matrix {
         self.each(arena, x, y, |sum| if sum < 0.0 { 0.0 } else { sum });
     }
 
+    /// The form of the weights that these vectors are multiplied with.
+    fn form(&self, x: &mut Vectors) -> (Encoding, Range<usize>) {
+        if let Some((ratios, panels)) = &self.also_f32 {
+            x.prepare(self.encoding);
+            if x.groups().are_few(x.rows(), *ratios) {
+                return (Encoding::F32, panels.clone());
+            }
+        }
+        (self.encoding, self.panels.clone())
+    }
+
     #[inline(always)]
     fn each(&self, arena: &[f32], x: &mut Input, y: &mut [f32], f: impl Fn(f32) -> f32) {
         let Input { vectors: x, sums, tap } = x;
@@ -168,11 +188,12 @@ impl Matrix {
         if let Some(tap) = tap {
             (0..x.rows()).for_each(|row| tap(self.place, x.row(row)));
         }
-        x.prepare(self.encoding);
+        let (encoding, panels) = self.form(x);
+        x.prepare(encoding);
         let sums = &mut sums[..x.rows()];
         let (bias, scales) = (&arena[self.bias.clone()], &arena[self.scales.clone()]);
-        let (level, encoding, has_vnni) = (level(), self.encoding, has_vnni());
-        let mut rest = &arena[self.panels.clone()];
+        let (level, has_vnni) = (level(), has_vnni());
+        let mut rest = &arena[panels];
         for first in (0..self.outputs).step_by(PANEL) {
             let outputs = first..self.outputs.min(first + PANEL);
             let vectors = encoding.vectors(outputs.len());
@@ -189,6 +210,10 @@ impl Matrix {
                     let weights = weights.as_chunks::<LANES>().0;
                     let panel = int4::Panel { weights, vectors, group, level, has_vnni };
                     panel.sum(sums, x.blocks(), bias);
+                }
+                Encoding::TwoFour => {
+                    let (weights, inputs) = (weights.as_chunks::<LANES>().0, self.inputs);
+                    two_four::Panel { weights, vectors, inputs, level }.sum(sums, x.groups(), bias);
                 }
             }
             for (y, sums) in y.chunks_exact_mut(self.outputs).zip(&*sums) {

@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 
 use sconce_ops::weights::Coded;
+use sconce_ops::weights::two_four::fits;
 use sconce_tensor::Precision;
 use sconce_tensor::simd::{LANES, Level, level};
 
 use super::PANEL;
 use super::int8::GROUP;
-use super::{int4, int8};
+use super::two_four::Ratios;
+use super::{int4, int8, two_four};
 use crate::format::{Encoding, Format};
 
 /// With fewer inputs, reading 8 or 4 bits is not faster than reading 16 bits.
@@ -20,7 +22,7 @@ impl Encoding {
     /// Outputs per word.
     fn in_a_word(self) -> usize {
         match self {
-            Encoding::F32 | Encoding::Int8 | Encoding::Int4(_) => 1,
+            Encoding::F32 | Encoding::Int8 | Encoding::Int4(_) | Encoding::TwoFour => 1,
             Encoding::Bf16 => 2,
         }
     }
@@ -36,6 +38,7 @@ impl Encoding {
             Encoding::F32 | Encoding::Bf16 => inputs,
             Encoding::Int8 => inputs.div_ceil(GROUP),
             Encoding::Int4(group) => int4::rows(inputs, group),
+            Encoding::TwoFour => two_four::rows(inputs),
         }
     }
 }
@@ -45,16 +48,18 @@ pub(super) struct Written {
     encoding: Encoding,
     inputs: usize,
     weights: Weights,
+    /// For 2:4, when f32 is faster.
+    ratios: Option<Ratios>,
 }
 
 enum Weights {
-    /// f32 or bf16.
+    /// f32, bf16 or 2:4.
     Numbers(Vec<f32>),
     Codes(Coded),
 }
 
 impl Written {
-    /// None for an encoding that has no codes for these weights.
+    /// None for an encoding that does not have these weights.
     pub(super) fn new(encoding: Encoding, weight: &[f32], inputs: usize) -> Option<Self> {
         let weights = match encoding {
             Encoding::F32 => Weights::Numbers(weight.to_vec()),
@@ -65,8 +70,11 @@ impl Written {
             }
             Encoding::Int8 => Weights::Codes(Coded::nearest(8, weight, inputs, inputs).ok()?),
             Encoding::Int4(group) => Weights::Codes(Coded::nearest(4, weight, inputs, group).ok()?),
+            Encoding::TwoFour => {
+                Weights::Numbers(fits(weight, inputs).then(|| weight.to_vec())?)
+            }
         };
-        Some(Written { encoding, inputs, weights })
+        Some(Written { encoding, inputs, weights, ratios: None })
     }
 
     /// Encodes the weights as the format chooses. Returns them with their rounding error.
@@ -82,15 +90,22 @@ impl Written {
             int4_gains(inputs).then(|| within(encoding, bound)).flatten()
         };
         let bf16 = || bf16_gains().then(|| within(Encoding::Bf16, f64::INFINITY)).flatten();
+        let two_four = || {
+            let written = Written::new(Encoding::TwoFour, weight, inputs)?;
+            weight.iter().find(|w| **w != 0.0)?;
+            let ratios = two_four::ratios(inputs, weight.len() / inputs)?;
+            Some((written.timed(ratios), 0.0))
+        };
         let chosen = match format {
-            Format::F32 | Format::Stored => None,
+            Format::F32 => None,
+            Format::Stored => two_four(),
             Format::Bf16 => bf16(),
             Format::Int8(bound) => int8(bound).or_else(bf16),
             Format::Int4(bound) => int4(bound).or_else(|| int8(bound)).or_else(bf16),
         };
         chosen.unwrap_or_else(|| {
             let weights = Weights::Numbers(weight.to_vec());
-            (Written { encoding: Encoding::F32, inputs, weights }, 0.0)
+            (Written { encoding: Encoding::F32, inputs, weights, ratios: None }, 0.0)
         })
     }
 
@@ -105,7 +120,7 @@ impl Written {
             }
             _ => return None,
         };
-        Some(Written { encoding, inputs, weights: Weights::Codes(codes) })
+        Some(Written { encoding, inputs, weights: Weights::Codes(codes), ratios: None })
     }
 
     pub(super) fn encoding(&self) -> Encoding {
@@ -114,6 +129,18 @@ impl Written {
 
     pub(super) fn inputs(&self) -> usize {
         self.inputs
+    }
+
+    /// Weights in 2:4 that are kept in f32 too.
+    pub(super) fn timed(self, ratios: Ratios) -> Self {
+        Written { ratios: Some(ratios), ..self }
+    }
+
+    /// When f32 is faster for weights in 2:4, and these weights in f32.
+    pub(super) fn also_f32(&self) -> Option<(Ratios, Self)> {
+        let (encoding, inputs) = (Encoding::F32, self.inputs);
+        let weights = Weights::Numbers(self.numbers().into_owned());
+        self.ratios.map(|own| (own, Written { encoding, inputs, weights, ratios: None }))
     }
 
     /// The weights as f32 after rounding.
@@ -155,6 +182,10 @@ impl Written {
                     false => 0.0,
                 };
                 return match self.encoding {
+                    Encoding::TwoFour => {
+                        let own = numbers.chunks_exact(self.inputs).nth(output);
+                        two_four::word(own.unwrap_or(&[]), row)
+                    }
                     Encoding::Bf16 => pair(at(output), at(output + width)),
                     _ => at(output),
                 };
