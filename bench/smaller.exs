@@ -4,7 +4,7 @@
 #     SCONCE_REPLAYS=replays mix run smaller.exs --steps 100 --hidden 64       # a short look
 #     SCONCE_REPLAYS=replays mix run smaller.exs --no-quantise --keep runs     # without fewer bits; `runs` keeps what was trained
 #
-# A GRU with autoregressive heads imitates the games of the folder `train`, in 32-bit floats and with `quantise:`. Each
+# A GRU with autoregressive heads imitates the games of the folder `train`, in 32-bit floats, with `quantise:` and with `prune:`. Each
 # row is a policy, scored on every frame of `validation` with its memory carried: its NLL as a part of that of f32, the
 # share of the likeliest actions that change, the bytes of its checkpoint, and microseconds of a decision of a session.
 #
@@ -14,7 +14,8 @@
 # memory; `mlp distilled` learned from the GRU too.
 #
 # `nearest` rounds the weights of the f32 policy, `gptq` calibrates them on the training games, and `trained` learned its
-# weights on the grid. Decisions are those of a session, so that rounded inputs count too. `bits/group` without a group has
+# weights on the grid. `2:4` keeps two of four inputs: the largest magnitudes, by SparseGPT, or as training removed them
+# (`prune:`). Decisions are those of a session, so that rounded inputs count too. `bits/group` without a group has
 # a scale per output.
 
 defmodule Smaller do
@@ -40,7 +41,9 @@ defmodule Smaller do
     {"int4/32 nearest", [bits: 4]},
     {"int4/32 gptq", [bits: 4, calibration: true]},
     {"int4/128 nearest", [bits: 4, group: 128]},
-    {"int4/128 gptq", [bits: 4, group: 128, calibration: true]}
+    {"int4/128 gptq", [bits: 4, group: 128, calibration: true]},
+    {"2:4 magnitude", [pattern: :two_four]},
+    {"2:4 sparsegpt", [pattern: :two_four, calibration: true]}
   ]
   @columns [{"policy", 18}, {"NLL", 9}, {"of f32", 9}, {"session", 9}, {"changed %", 10}] ++
              [{"KiB", 8}, {"us", 7}, {"of f32", 7}]
@@ -58,7 +61,7 @@ defmodule Smaller do
 
     try do
       [train, validation] = for part <- ~w(train validation), do: corpus!(part, dir)
-      runs = if opts[:quantise], do: [nil, :int8, :int4], else: [nil]
+      runs = if opts[:quantise], do: [nil, :int8, :int4, :two_four], else: [nil]
       [plain | trained] = for how <- runs, do: {how, train!(how, train, validation, dir, opts)}
       IO.puts(line(for {title, _width} <- @columns, do: title))
       base = row("f32", elem(plain, 1), validation, nil, dir)
@@ -66,7 +69,8 @@ defmodule Smaller do
       for {name, own} <- if(opts[:quantise], do: @rows, else: []) do
         {_how, policy} = plain
         own = if own[:calibration], do: Keyword.put(own, :calibration, train), else: own
-        {:ok, small} = Compress.Policy.quantise(policy, own)
+        small = if own[:pattern], do: &Compress.Policy.prune/2, else: &Compress.Policy.quantise/2
+        {:ok, small} = small.(policy, own)
         row(name, small.policy, validation, base, dir)
       end
 
@@ -148,13 +152,14 @@ defmodule Smaller do
     given = Keyword.merge(given, more)
     given = if more[:backbone], do: Keyword.delete(given, :hidden_size), else: given
     given = if more[:policy], do: Keyword.drop(given, @rest), else: given
-    given = if how, do: Keyword.put(given, :quantise, how), else: given
+    given = given ++ learned(how)
     # With `--keep`, a run that ended is not repeated.
     done = Path.join(out, "done")
     File.exists?(done) || train!(name || how || "f32", given)
     File.touch!(done)
 
-    # The last state has the weights that learn. Their nearest codes are those that forward passes read.
+    # The last state has the weights that learn. Their nearest codes, or their largest magnitudes, are those that forward
+    # passes read.
     {:ok, policy} = Policy.load(last)
     coded(how, policy)
   end
@@ -165,9 +170,18 @@ defmodule Smaller do
     IO.puts("trained #{name}: #{report.steps} steps, #{round(report.seconds)} s")
   end
 
+  defp learned(nil), do: []
+  defp learned(:two_four), do: [prune: :two_four]
+  defp learned(bits), do: [quantise: bits]
+
   defp coded(nil, policy), do: policy
   defp coded(:int8, policy), do: quantised(policy, 8)
   defp coded(:int4, policy), do: quantised(policy, 4)
+
+  defp coded(:two_four, policy) do
+    {:ok, sparse} = Compress.Policy.prune(policy, pattern: :two_four)
+    sparse.policy
+  end
 
   defp quantised(policy, bits) do
     {:ok, small} = Compress.Policy.quantise(policy, bits: bits)

@@ -78,7 +78,7 @@ defmodule Sconce.PPO do
   copied from it. The random numbers are those of the CPU, so a run gives the same weights up to rounding errors, and it
   resumes on either device. A card has the native environments with all their options, policies without memory, and
   independent heads. Anything else is an error of kind `:unavailable` that names it: modules and live games, leagues,
-  teachers, `:normalise_observations`, `:normalise_rewards`, `:quantise`, policies with memory, autoregressive heads. An
+  teachers, `:normalise_observations`, `:normalise_rewards`, `:quantise`, `:prune`, policies with memory, autoregressive heads. An
   H100 made 5.4 million steps a second in 4,096 environments of CartPole, and 9.8 in 32,768 (`bench/card`).
 
   ## Fewer bits
@@ -91,6 +91,9 @@ defmodule Sconce.PPO do
   run that follows the share `:quantise_after`. When they are there, the mean return and the best policy begin anew. Until
   then `best.safetensors` has weights that are not on the grid, and `:target_return` does not end the run. Critics stay in
   f32. The guide [Smaller policies](smaller.livemd) describes the grid.
+
+  `prune: :two_four` or `:unstructured` removes weights of these matrices instead, in the shares `:prune_after` and
+  `:prune_ramp` of the run; the same holds for the mean return and the best policy.
 
   ## Overlap
 

@@ -84,8 +84,11 @@ defmodule Sconce.Session do
   `:int4`.
   """
   @type weights :: :stored | :f32 | :bf16 | :int8 | :int4 | {:int8 | :int4, float}
-  @typedoc "Format that a packed policy took: the one with the fewest bits of its matrices."
-  @type kept :: :f32 | :bf16 | :int8 | :int4
+  @typedoc """
+  Format that a packed policy took: the one with the fewest bits of its matrices. `:two_four` is f32 of which each four
+  inputs have two values and their places, 17 bits for each weight.
+  """
+  @type kept :: :f32 | :two_four | :bf16 | :int8 | :int4
   @typedoc "The frames that a decision remembers, see \"Modes\" above."
   @type mode :: :carry | :window | {:resync, pos_integer}
   @typedoc "A session; `info/1` explains the fields."
@@ -431,7 +434,7 @@ defmodule Sconce.Session do
   | `bytes` | bytes of the session's memory, without the weights |
   | `path` | how most decisions are computed: `:packed`, by packed weights, or `:core`, by the ops of the policy |
   | `weights` | format of the packed weights |
-  | `matrices` | packed matrices: `name`, `outputs`, `inputs`, `weights` (format), `group` (inputs that share a scale, for `:int4`), `error` (lost fraction) |
+  | `matrices` | packed matrices: `name`, `outputs`, `inputs`, `weights` (format), `bits` (of a weight, without scales), `group` (inputs that share a scale, for `:int4`), `error` (lost fraction) |
   | `lane`, `window_lane` | where a step, and a window, is computed |
   | `step_us`, `window_us` | measured time of a decision by one step, and by a window |
 
@@ -482,6 +485,7 @@ defmodule Sconce.Session do
   # The format of this native name.
   @spec kept(String.t()) :: kept
   def kept("f32"), do: :f32
+  def kept("two_four"), do: :two_four
   def kept("bf16"), do: :bf16
   def kept("int8"), do: :int8
   def kept("int4"), do: :int4

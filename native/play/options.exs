@@ -259,6 +259,37 @@ options!(
       min: 0,
       max: 1,
       needs: [quantise: :given]
+    ],
+    prune: [
+      optional: Pattern,
+      default: nil,
+      doc:
+        "Trains matrices in which weights are 0: two of each four inputs of an output (`:two_four`), or `:prune_sparsity` of the weights of an output (`:unstructured`). Excludes `:quantise`. `nil`: all weights stay.",
+      type: {:or, [{:in, [:two_four, :unstructured]}, nil]}
+    ],
+    prune_sparsity: [
+      value: f64,
+      default: 0.8,
+      doc: "Part of the weights of an output that are 0 at the end, with `prune: :unstructured`.",
+      min: 0,
+      below: 1,
+      needs: [prune: [:unstructured]]
+    ],
+    prune_after: [
+      value: f64,
+      default: 0.2,
+      doc: "Share of the run before the first weights are removed.",
+      min: 0,
+      max: 1,
+      needs: [prune: :given]
+    ],
+    prune_ramp: [
+      value: f64,
+      default: 0.5,
+      doc: "Share of the run in which they are removed: fast at first, then slower (Zhu and Gupta 2017).",
+      min: 0,
+      max: 1,
+      needs: [prune: :given]
     ]
   ],
   schedule: [

@@ -104,6 +104,16 @@ defmodule Sconce.Compress.PolicyTest do
       assert matrix.nearest_output_error < 0.3
     end
 
+    for keep <- [[pattern: :two_four], [sparsity: 0.6]] do
+      opts = keep ++ [calibration: corpus, calibration_frames: 200]
+      {:ok, sparse} = Compress.Policy.prune(policy, opts)
+
+      for %{inputs: 64} = matrix <- sparse.matrices do
+        assert matrix.output_error < matrix.magnitude_output_error
+        assert matrix.sparsity >= 0.5
+      end
+    end
+
     path = Path.join(dir, "small.safetensors")
     :ok = Policy.save(small.policy, path)
     {:ok, report} = Trainer.evaluate(path, corpus)
@@ -114,6 +124,72 @@ defmodule Sconce.Compress.PolicyTest do
 
     assert {:error, %Error{kind: :mismatch}} =
              Compress.Policy.quantise(other, calibration: corpus)
+  end
+
+  test "a pruned policy is read, saved and scored with the logits of f32" do
+    policy = policy!()
+    path = Path.join(Scratch.tmp_dir!(), "sparse.safetensors")
+    {:ok, sparse} = Compress.Policy.prune(policy, pattern: :two_four)
+    assert sparse.before == 4 * policy.num_weights and sparse.bytes < 0.62 * sparse.before
+    assert Enum.all?(sparse.matrices, &(&1.sparsity == 0.5 and &1.error > 0.1))
+    assert Enum.all?(sparse.matrices, &(&1.output_error == nil))
+    assert sparse.policy.bits == 32
+
+    :ok = Policy.save(sparse.policy, path)
+    assert File.stat!(path).size < sparse.bytes + 4096
+    {:ok, loaded} = Policy.load(path)
+
+    {:ok, session} = Session.open(loaded, seed: 1)
+    {:ok, info} = Session.info(session)
+    {:ok, exact} = Session.open(sparse.policy, seed: 1, weights: :f32)
+    {:ok, serving} = Serving.start_link(policy: sparse.policy)
+    {:ok, served} = Serving.open(serving, seed: 1)
+    decided = logits(session)
+    assert decided == logits(exact) and decided == logits(served)
+
+    for matrix <- info.matrices do
+      assert matrix.error == 0
+      assert {matrix.weights, matrix.bits} in [{:two_four, 17}, {:f32, 32}]
+    end
+
+    assert info.weights in [:two_four, :f32]
+    {:ok, dense} = Session.info(exact)
+    assert dense.weights == :f32 and Enum.all?(dense.matrices, &(&1.weights == :f32))
+    assert {:ok, %{weights: :f32}} = Session.info(elem(Session.open(policy, seed: 1), 1))
+
+    {:ok, some} = Compress.Policy.prune(policy, sparsity: 0.75, except: ["heads."])
+
+    for matrix <- some.matrices do
+      expected = if String.starts_with?(matrix.name, "heads."), do: 0.0, else: 0.75
+      assert_in_delta matrix.sparsity, expected, 1.0e-9
+    end
+
+    assert some.bytes == some.before
+    assert {:ok, %{policy: %Policy{bits: 4}}} = Compress.Policy.quantise(sparse.policy, bits: 4)
+  end
+
+  test "wrong options of a pruning are named" do
+    policy = policy!()
+
+    for opts <- [
+          [],
+          [pattern: :two_four, sparsity: 0.5],
+          [pattern: :one_four],
+          [sparsity: 1.5],
+          [sparsity: 0.5, bits: 4],
+          [pattern: :two_four, calibration: 7],
+          [pattern: :two_four, damping: 0.1]
+        ] do
+      assert_raise ArgumentError, fn -> Compress.Policy.prune(policy, opts) end
+    end
+
+    assert_raise ArgumentError, ~r/policy/, fn ->
+      Compress.Policy.prune(:policy, sparsity: 0.5)
+    end
+
+    prune = &Compress.Policy.prune(policy, [pattern: :two_four] ++ &1)
+    assert {:error, %Error{kind: :not_found}} = prune.(except: ["trunk"])
+    assert {:error, %Error{kind: :not_found}} = prune.(calibration: "nowhere")
   end
 
   test "wrong options and arguments are named" do

@@ -118,6 +118,7 @@ defmodule Sconce.OddTermsTest do
       {Compress, :sparsity_at, [1, [steps: 2, to: 0.5]]},
       {Compress.Policy, :average, [[policy, policy], [weights: [1.0, 2.0]]]},
       {Compress.Policy, :mix, [policy, []]},
+      {Compress.Policy, :prune, [policy, [pattern: :two_four]]},
       {Compress.Policy, :quantise, [policy, [bits: 4]]},
       {Compress.Policy, :shrink, [policy, [keep: 0.5]]},
       {Compress.Search, :svg, [searched(policy)]},

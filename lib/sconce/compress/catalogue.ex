@@ -89,7 +89,7 @@ defmodule Sconce.Compress.Catalogue do
     calibration: [
       type: :any,
       default: nil,
-      doc: "A `Sconce.Corpus` or its path, whose games show which errors matter (GPTQ)."
+      doc: "A `Sconce.Corpus` or its path, whose games show which errors matter."
     ],
     calibration_frames: [
       type: :pos_integer,
@@ -109,6 +109,24 @@ defmodule Sconce.Compress.Catalogue do
       max: 1,
       default: 0.01,
       doc: "Part of the mean of a Hessian's diagonal that is added to the diagonal."
+    ]
+  ]
+
+  @sparse [
+    pattern: [
+      type: {:in, [nil, :two_four]},
+      default: nil,
+      doc:
+        "`:two_four` keeps two weights of each four consecutive inputs of an output, which sessions read from half of " <>
+          "the bytes. Excludes `:sparsity`."
+    ],
+    sparsity: [
+      type: {:or, [:float, nil]},
+      min: 0,
+      max: 1,
+      default: nil,
+      doc:
+        "The part of the weights of each output that is removed, wherever they are. Excludes `:pattern`."
     ]
   ]
 
@@ -293,6 +311,14 @@ defmodule Sconce.Compress.Catalogue do
     policy: @policy,
     shrink: @shrink,
     average: @average,
+    policy_prune:
+      @sparse ++
+        Keyword.take(@policy, [:only, :except, :calibration]) ++
+        [
+          calibration_frames: @policy[:calibration_frames],
+          frame_delay: @policy[:frame_delay],
+          damping: @policy[:damping]
+        ],
     search: @search ++ Keyword.take(@policy, @calibrated),
     smooth: @smooth,
     prune: @prune,

@@ -72,7 +72,8 @@ defmodule Sconce.Session.Catalogue do
             type: @weights,
             default: :stored,
             doc:
-              "Format of the matrices of a packed policy. `:stored` reads the codes of a policy that has them (see " <>
+              "Format of the matrices of a packed policy. `:stored` reads the codes of a policy that has them, and " <>
+                "matrices with two weights of each four inputs in half of the bytes (see " <>
                 "`Sconce.Compress.Policy`), and f32 otherwise. `:bf16`, `:int8` and `:int4` round matrices; reading " <>
                 "them takes about a half, a quarter and a fifth of the time. `{:int8, bound}` and `{:int4, bound}` " <>
                 "set the error bound of a matrix. A format that this CPU does not read faster is not taken."

@@ -1,4 +1,4 @@
-//! Smaller policies: quantisation, fewer units and means of whole policies, and quantisation, pruning, low rank and
+//! Smaller policies: quantisation, pruning, fewer units and means of whole policies, and quantisation, pruning, low rank and
 //! distillation of single matrices.
 //!
 //! A weight is `[outputs, inputs]`, as in PyTorch. The number of threads changes no bit of a result.
@@ -32,9 +32,10 @@ pub use grid::{Grid, Per};
 pub use hessian::Hessian;
 pub use low_rank::{LowRank, Method, Rank, Truncation};
 pub use matrix::Matrix;
-pub use policy::{Coding, MatrixReport, coded, mixed};
+pub use policy::{Coding, MatrixReport, Names, coded, mixed};
 pub use prune::{
-    Axis, Pruned, Share, Shrunk, TwoFour, magnitude, sparsity_at, structured, two_four,
+    Axis, Keep, Pruned, PrunedReport, Pruning, SecondOrder, Share, Shrunk, TwoFour, magnitude,
+    pruned, sparsity_at, structured, two_four,
 };
 pub use quantised::Quantised;
 use sconce_tensor::{Error, Result};

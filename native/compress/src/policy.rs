@@ -23,15 +23,22 @@ pub struct Coding {
     pub bits: u32,
     /// Inputs that share a scale; `None` for a scale per output.
     pub group: Option<usize>,
-    /// Beginnings of the names of matrices; all matrices if empty.
-    pub only: Vec<String>,
-    /// Beginnings of the names of matrices that stay as they are.
-    pub except: Vec<String>,
+    /// The matrices.
+    pub names: Names,
     /// The damping of GPTQ, for a calibration.
     pub damping: f64,
 }
 
-impl Coding {
+/// The matrices of a policy that change.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Names {
+    /// Beginnings of the names of matrices; all matrices if empty.
+    pub only: Vec<String>,
+    /// Beginnings of the names of matrices that stay as they are.
+    pub except: Vec<String>,
+}
+
+impl Names {
     /// Refuses beginnings of names that no matrix of the policy has, before long work.
     ///
     /// # Errors
@@ -50,7 +57,7 @@ impl Coding {
         Ok(())
     }
 
-    fn chooses(&self, name: &str) -> bool {
+    pub(crate) fn choose(&self, name: &str) -> bool {
         let has = |all: &[String]| all.iter().any(|own| name.starts_with(own));
         (self.only.is_empty() || has(&self.only)) && !has(&self.except)
     }
@@ -90,7 +97,7 @@ pub fn coded(
     hessians: &Hessians,
     cancelled: &AtomicBool,
 ) -> Result<(Policy, Vec<MatrixReport>)> {
-    coding.check(policy)?;
+    coding.names.check(policy)?;
     let mut weights = Weights::new();
     let mut reports = vec![];
     for (name, weight) in policy.weights() {
@@ -98,7 +105,7 @@ pub fn coded(
         let own = match is_matrix(name, weight.dims()) {
             false => weight.copied_to(weight.device())?,
             true => {
-                let (own, report) = match coding.chooses(name) {
+                let (own, report) = match coding.names.choose(name) {
                     true => round(name, weight, coding, hessians.get(name), cancelled)?,
                     false => kept(name, weight)?,
                 };

@@ -6,8 +6,8 @@ mod support;
 use std::sync::atomic::AtomicBool;
 
 use sconce_compress::{
-    Distillation, Fake, FakeOptions, Gptq, Grid, Hessian, Kind, Matrix, Method, Order, Per,
-    Quantised, Rank, Share, Target, Truncation, magnitude, two_four,
+    Distillation, Fake, FakeOptions, Gptq, Grid, Hessian, Keep, Kind, Matrix, Method, Order, Per,
+    Quantised, Rank, SecondOrder, Share, Target, Truncation, magnitude, two_four,
 };
 use support::Golden;
 
@@ -213,5 +213,35 @@ fn distillation_has_the_losses_and_gradients_of_float64() {
             golden.check("output.loss", [found.loss]);
             golden.check("grad.input.student", wide(&found.gradient));
         }
+    }
+}
+
+#[test]
+fn second_order_pruning_has_the_weights_and_errors_of_the_sequential_form() {
+    for name in ["prune_second_order_two_four", "prune_second_order_0.6"] {
+        let golden = Golden::open(name);
+        let weight = matrix(&golden, "input.weight");
+        let cols = weight.cols();
+        let hessian = Matrix::new("hessian", cols, cols, golden.f32("input.hessian")).unwrap();
+        let hessian = Hessian::of(&hessian).unwrap();
+        let keep = golden.config["sparsity"].as_f64().map_or(Keep::TwoFour, Keep::Sparsity);
+        let rule = SecondOrder { keep, damping: golden.config["damping"].as_f64().unwrap() };
+        let pruned = rule.run(&weight, &hessian, &RUNNING).unwrap();
+        let mask: Vec<f32> = pruned.iter().map(|w| f32::from(u8::from(*w != 0.0))).collect();
+        assert_eq!(mask, golden.labels("output.mask"), "{name}");
+        golden.check("output.pruned", wide(&pruned));
+        golden.check("output.error", [hessian.error(&weight, &pruned).unwrap()]);
+
+        let bad = [
+            (SecondOrder { damping: 1.5, ..rule }, &weight, "damping"),
+            (SecondOrder { keep: Keep::Sparsity(-0.1), ..rule }, &weight, "sparsity"),
+            (rule, &Matrix::new("weight", 1, 4, vec![1.0; 4]).unwrap(), "calibration"),
+        ];
+        for (rule, weight, named) in bad {
+            let error = rule.run(weight, &hessian, &RUNNING).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+        let cancelled = AtomicBool::new(true);
+        assert!(rule.run(&weight, &hessian, &cancelled).is_err());
     }
 }

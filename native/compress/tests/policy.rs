@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use sconce_compress::{Coding, Hessians, MatrixReport, coded, hessians};
+use sconce_compress::{
+    Coding, Hessians, Keep, MatrixReport, Names, Pruning, coded, hessians, pruned,
+};
 use sconce_data::{Corpus, Schema, VectorGame, View};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
@@ -53,7 +55,7 @@ fn views(spec: &Spec, dir: &Path) -> Vec<View> {
 }
 
 fn coding(bits: u32, group: Option<usize>) -> Coding {
-    Coding { bits, group, only: vec![], except: vec![], damping: 0.01 }
+    Coding { bits, group, names: Names::default(), damping: 0.01 }
 }
 
 fn run(
@@ -87,7 +89,10 @@ fn matrices_get_codes_and_other_weights_stay() {
         assert_eq!(own.group, (own.inputs > 32).then_some(32));
     }
     // Other bits for some: the rest keeps its codes.
-    let heads = Coding { only: vec!["heads.".into()], ..coding(8, None) };
+    let heads = Coding {
+        names: Names { only: vec!["heads.".into()], ..Names::default() },
+        ..coding(8, None)
+    };
     let (mixed, reports) = run(&small, &heads, &Hessians::new()).unwrap();
     for own in &reports {
         let is_head = own.name.starts_with("heads.");
@@ -95,7 +100,10 @@ fn matrices_get_codes_and_other_weights_stay() {
         let same = mixed.weights()[&own.name].codes() == small.weights()[&own.name].codes();
         assert_eq!(same, !is_head);
     }
-    let others = Coding { except: vec!["heads.".into()], ..coding(8, None) };
+    let others = Coding {
+        names: Names { except: vec!["heads.".into()], ..Names::default() },
+        ..coding(8, None)
+    };
     let (_, reports) = run(&policy, &others, &Hessians::new()).unwrap();
     let bits = |own: &MatrixReport| if own.name.starts_with("heads.") { 32 } else { 8 };
     assert!(reports.iter().all(|own| own.bits == bits(own)));
@@ -169,8 +177,20 @@ fn wrong_wishes_are_named() {
     let policy = Policy::init(&gru(), 1).unwrap();
     let said = |own: &Coding| run(&policy, own, &Hessians::new()).err().unwrap().to_string();
     for (own, text) in [
-        (Coding { only: vec!["nothing".into()], ..coding(4, None) }, "nothing"),
-        (Coding { except: vec!["trunk".into()], ..coding(4, None) }, "trunk"),
+        (
+            Coding {
+                names: Names { only: vec!["nothing".into()], ..Names::default() },
+                ..coding(4, None)
+            },
+            "nothing",
+        ),
+        (
+            Coding {
+                names: Names { except: vec!["trunk".into()], ..Names::default() },
+                ..coding(4, None)
+            },
+            "trunk",
+        ),
         (coding(5, None), "bits"),
         (coding(4, Some(0)), "group"),
     ] {
@@ -195,4 +215,85 @@ fn wrong_wishes_are_named() {
     let cancelled = coded(&policy, &coding(8, None), &Hessians::new(), &stopped).err().unwrap();
     assert_eq!(cancelled.kind(), Kind::Cancelled);
     assert_eq!(hessians(&policy, &[], 0, 9, &RUNNING).err().unwrap().kind(), Kind::Mismatch);
+}
+
+fn pruning(keep: Keep) -> Pruning {
+    Pruning { keep, names: Names::default(), damping: 0.01 }
+}
+
+#[test]
+fn matrices_are_pruned_and_other_weights_stay() {
+    let policy = Policy::init(&gru(), 1).unwrap();
+    let prune = |policy: &Policy, pruning: &Pruning| {
+        pruned(policy, pruning, &Hessians::new(), &RUNNING).unwrap()
+    };
+    for (keep, sparsity) in
+        [(Keep::TwoFour, 0.5), (Keep::Sparsity(0.75), 0.75), (Keep::Sparsity(0.0), 0.0)]
+    {
+        let (sparse, reports) = prune(&policy, &pruning(keep));
+        for own in &reports {
+            assert!((own.sparsity - sparsity).abs() < 0.02, "{own:?}");
+            assert_eq!(own.output_error, None);
+            assert!(own.error < sparsity.max(1e-9), "{own:?}");
+            let groups = own.outputs * own.inputs.div_ceil(4);
+            let two_four = 8 * groups + own.outputs * own.inputs.div_ceil(4).div_ceil(2);
+            let plain = 4 * own.outputs * own.inputs;
+            assert_eq!(own.bytes, if keep == Keep::TwoFour { two_four } else { plain });
+        }
+        for (name, weight) in sparse.weights() {
+            let before = to_vec(&policy.weights()[name]).unwrap();
+            let after = to_vec(weight).unwrap();
+            let chosen = reports.iter().any(|own| own.name == *name);
+            let kept = |(w, v): (&f32, &f32)| w == v || (chosen && *v == 0.0);
+            assert!(before.iter().zip(&after).all(kept), "{name}");
+            assert_eq!(before == after, !chosen || sparsity == 0.0, "{name}");
+            // The largest two of four, or of each output the largest.
+            let inputs = weight.dims().last().copied().unwrap();
+            let width = if keep == Keep::TwoFour { 4 } else { inputs };
+            let groups = |all: &[f32]| -> Vec<Vec<f32>> {
+                all.chunks(inputs).flat_map(|row| row.chunks(width).map(<[f32]>::to_vec)).collect()
+            };
+            for (before, after) in groups(&before).iter().zip(&groups(&after)) {
+                let gone = before.iter().zip(after).filter(|(_, v)| **v == 0.0);
+                let most = gone.map(|(w, _)| w.abs()).fold(0.0, f32::max);
+                assert!(after.iter().all(|v| *v == 0.0 || v.abs() >= most), "{name}");
+            }
+        }
+    }
+    // Matrices that are left out stay as they are, with their codes.
+    let (small, _) = run(&policy, &coding(4, Some(32)), &Hessians::new()).unwrap();
+    let names = Names { except: vec!["heads.".into()], ..Names::default() };
+    let (mixed, reports) = prune(&small, &Pruning { names, ..pruning(Keep::TwoFour) });
+    for own in &reports {
+        let is_head = own.name.starts_with("heads.");
+        assert_eq!(mixed.weights()[&own.name].codes().is_some(), is_head, "{}", own.name);
+        let codes = small.weights()[&own.name].codes().unwrap();
+        assert!(if is_head { own.bytes == codes.size() } else { own.sparsity >= 0.5 }, "{own:?}");
+    }
+    let names = Names { only: vec!["trunk".into()], ..Names::default() };
+    let error =
+        pruned(&policy, &Pruning { names, ..pruning(Keep::TwoFour) }, &Hessians::new(), &RUNNING);
+    assert_eq!(error.err().unwrap().kind(), Kind::NotFound);
+    let error = pruned(&policy, &pruning(Keep::Sparsity(1.5)), &Hessians::new(), &RUNNING);
+    assert_eq!(error.err().unwrap().kind(), Kind::OutOfRange);
+}
+
+#[test]
+fn a_calibration_lowers_the_errors_of_outputs_of_pruned_matrices() {
+    let (spec, dir) = (gru(), tempfile::tempdir().unwrap());
+    let policy = Policy::init(&spec, 1).unwrap();
+    let found = hessians(&policy, &views(&spec, dir.path()), 0, 400, &RUNNING).unwrap();
+    for keep in [Keep::TwoFour, Keep::Sparsity(0.6)] {
+        let (sparse, reports) = pruned(&policy, &pruning(keep), &found, &RUNNING).unwrap();
+        for own in &reports {
+            let [error, of_largest] = own.output_error.unwrap();
+            assert!(error < 0.95 * of_largest, "{own:?}");
+            assert!(own.sparsity >= if keep == Keep::TwoFour { 0.5 } else { 0.58 }, "{own:?}");
+        }
+        // The same bits again.
+        let (again, _) = pruned(&policy, &pruning(keep), &found, &RUNNING).unwrap();
+        for (name, weight) in sparse.weights() {
+            assert_eq!(to_vec(weight).unwrap(), to_vec(&again.weights()[name]).unwrap());
+        }
+    }
 }

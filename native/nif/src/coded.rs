@@ -1,15 +1,17 @@
-//! Policies as integer codes: `Sconce.Compress.Policy`.
+//! Policies as integer codes, and pruned policies: `Sconce.Compress.Policy`.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use rustler::{Encoder, Env, Reference, ResourceArc, Term};
-use sconce_compress::{Coding, Hessians, MatrixReport, coded, hessians, mixed};
+use sconce_compress::{
+    Coding, Hessians, MatrixReport, PrunedReport, Pruning, coded, hessians, mixed, pruned,
+};
 use sconce_data::Corpus;
 use sconce_nn::Policy;
 use sconce_tensor::Result;
 use sconce_tensor::pool::Class;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::border::{Answer, Handle, Task, call, decode, encode, perform, pool};
 use crate::policy::PolicyHandle;
@@ -36,13 +38,13 @@ impl Calibration {
     }
 }
 
-/// A policy with codes, and the report of its matrices.
-struct Quantised {
+/// A smaller policy, and the report of its matrices.
+struct Smaller<R> {
     policy: ResourceArc<PolicyHandle>,
-    matrices: Vec<MatrixReport>,
+    matrices: Vec<R>,
 }
 
-impl Answer for Quantised {
+impl<R: Serialize> Answer for Smaller<R> {
     fn into_term(self, env: Env<'_>) -> Result<Term<'_>> {
         Ok((self.policy, encode(env, &self.matrices)?).encode(env))
     }
@@ -63,10 +65,33 @@ fn policy_quantise<'a>(
             (decode(coding)?, decode(calibration)?);
         Task::start(env, "quantise", reference, move |_events, cancelled| {
             Class::Background.enter();
-            coding.check(&policy)?;
+            coding.names.check(&policy)?;
             let found = calibration.map(|own| own.hessians(&policy, cancelled)).transpose()?;
             let (own, matrices) = coded(&policy, &coding, &found.unwrap_or_default(), cancelled)?;
-            Ok(Quantised { policy: PolicyHandle::new(own), matrices })
+            Ok(Smaller::<MatrixReport> { policy: PolicyHandle::new(own), matrices })
+        })
+    })
+}
+
+/// Sends `{policy, matrices}` by message.
+#[rustler::nif]
+fn policy_prune<'a>(
+    env: Env<'a>,
+    policy: Handle<PolicyHandle>,
+    reference: Reference<'a>,
+    pruning: Term<'a>,
+    calibration: Term<'a>,
+) -> Term<'a> {
+    call(env, "prune", || {
+        let policy = policy.get()?.policy().clone();
+        let (pruning, calibration): (Pruning, Option<Calibration>) =
+            (decode(pruning)?, decode(calibration)?);
+        Task::start(env, "prune", reference, move |_events, cancelled| {
+            Class::Background.enter();
+            pruning.names.check(&policy)?;
+            let found = calibration.map(|own| own.hessians(&policy, cancelled)).transpose()?;
+            let (own, matrices) = pruned(&policy, &pruning, &found.unwrap_or_default(), cancelled)?;
+            Ok(Smaller::<PrunedReport> { policy: PolicyHandle::new(own), matrices })
         })
     })
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use rustler::{Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
 use sconce_nn::checkpoint::bytes;
+use sconce_nn::policy::has_two_four;
 use sconce_nn::spec::{HeadKind, Heads};
 use sconce_nn::{Policy, Spec};
 use sconce_serve::pass::{Forward, Pass};
@@ -64,8 +65,10 @@ impl PolicyHandle {
     /// The model of this policy with weights in `format`. Packing takes time and holds the lock, so call it only on
     /// native threads.
     pub(crate) fn model(&self, format: Format) -> Result<Arc<Model>> {
-        // Without codes both formats are one.
-        let is_plain = format == Format::Stored && self.policy().bits() == 32;
+        // Without codes and matrices in 2:4 both formats are one.
+        let is_plain = format == Format::Stored
+            && self.policy().bits() == 32
+            && !has_two_four(self.policy().weights());
         let format = if is_plain { Format::F32 } else { format };
         let mut models = self.models.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, model)) = models.iter().find(|(of, _)| *of == format) {

@@ -4,9 +4,12 @@
 //! `optimiser.`.
 //!
 //! A matrix with codes ([`Coded`]) is two tensors instead of one: `NAME.codes`, in bytes, and `NAME.scales`. The manifest
-//! has its bits and groups.
+//! has its bits and groups. A matrix of which each four inputs have at most two weights that are not 0 ([`TwoFour`]) is
+//! `NAME.values` and `NAME.places`, about half of the bytes, and the manifest has its inputs.
 //!
 //! The metadata holds a SHA-256 over the metadata and all values, which detects any changed bit.
+
+mod numbers;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -14,21 +17,23 @@ use std::fmt::Display;
 use std::io::Write;
 use std::iter;
 use std::path::Path;
-use std::sync::Arc;
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
-use sconce_ops::weights::Coded;
+use sconce_ops::weights::{Coded, TwoFour};
 use sconce_tensor::simd::non_finite;
-use sconce_tensor::tensor::{tensor, to_vec};
+use sconce_tensor::tensor::tensor;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use self::numbers::{CODES, Numbers, PLACES, SCALES, VALUES, Values};
 use crate::digest::sha256;
 use crate::weights::{Weight, Weights};
 use crate::{Error, Result, Spec, fs, header, memory};
 
 /// Version of the format. Readers reject files of a later version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+/// Version of a file without matrices in 2:4, which readers of version 2 accept.
+const CODED: u32 = 2;
 /// Version of a file without codes, which readers of version 1 accept.
 const PLAIN: u32 = 1;
 const KEY: &str = "sconce";
@@ -36,7 +41,7 @@ const KEY: &str = "sconce";
 /// Metadata stored beside the weights.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the format: 1, or 2 for a file with codes.
+    /// Version of the format: 1, 2 for a file with codes, or 3 for a file with matrices in 2:4.
     pub version: u32,
     /// The Spec of the policy.
     pub spec: Spec,
@@ -49,6 +54,9 @@ pub struct Manifest {
     /// The form of the codes of matrices that have them, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub codes: BTreeMap<String, Form>,
+    /// The columns of matrices in 2:4, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub two_four: BTreeMap<String, usize>,
 }
 
 /// The form of a matrix as codes.
@@ -65,7 +73,8 @@ pub struct Form {
 impl Manifest {
     /// A manifest without the state of a run.
     pub fn new(spec: Spec, notes: Value) -> Self {
-        Manifest { version: PLAIN, spec, notes, run: Value::Null, codes: BTreeMap::new() }
+        let (codes, two_four) = Default::default();
+        Manifest { version: PLAIN, spec, notes, run: Value::Null, codes, two_four }
     }
 }
 
@@ -117,32 +126,11 @@ pub struct Snapshot {
     tensors: Vec<(String, Numbers)>,
 }
 
-#[derive(Debug, Clone)]
-struct Numbers {
-    dims: Vec<usize>,
-    values: Values,
-}
-
-#[derive(Debug, Clone)]
-enum Values {
-    F32(Vec<f32>),
-    Codes(Arc<Coded>),
-}
-
-/// The suffixes of the names of codes and of their scales.
-const CODES: &str = ".codes";
-const SCALES: &str = ".scales";
-
 impl Snapshot {
     /// Copies the weights to the snapshot's own memory.
     pub fn new(manifest: Manifest, weights: &Weights, optimiser: Optimiser) -> Result<Self> {
-        let weight = |(name, weight): (&String, &Weight)| {
-            let values = match weight.codes() {
-                Some(codes) => Values::Codes(codes.clone()),
-                None => Values::F32(to_vec(weight)?),
-            };
-            Ok((name.clone(), Numbers { dims: weight.dims().to_vec(), values }))
-        };
+        let weight =
+            |(name, weight): (&String, &Weight)| Ok((name.clone(), Numbers::of(name, weight)?));
         let mut tensors =
             memory::caught(|| weights.iter().map(weight).collect::<Result<Vec<_>>>())?;
         tensors.extend(optimiser.into_iter().map(|(name, values)| {
@@ -150,22 +138,29 @@ impl Snapshot {
             (format!("{OPTIMISER}{name}"), Numbers { dims, values })
         }));
         let mut snapshot = Snapshot { manifest, tensors };
-        snapshot.list_codes();
+        snapshot.list_forms();
         Ok(snapshot)
     }
 
-    /// Lists the codes in the manifest.
-    fn list_codes(&mut self) {
-        let form = |(name, numbers): &(String, Numbers)| match &numbers.values {
-            Values::Codes(codes) => {
-                let (bits, inputs, group) = (codes.bits(), codes.inputs(), codes.group());
-                Some((name.clone(), Form { bits, inputs, group }))
+    /// Lists the codes and the matrices in 2:4 in the manifest.
+    fn list_forms(&mut self) {
+        let (mut codes, mut two_four) = (BTreeMap::new(), BTreeMap::new());
+        for (name, numbers) in &self.tensors {
+            match &numbers.values {
+                Values::Codes(own) => {
+                    let (bits, inputs, group) = (own.bits(), own.inputs(), own.group());
+                    codes.insert(name.clone(), Form { bits, inputs, group });
+                }
+                Values::TwoFour(own) => drop(two_four.insert(name.clone(), own.inputs())),
+                Values::F32(_) => {}
             }
-            Values::F32(_) => None,
+        }
+        self.manifest.version = match (codes.is_empty(), two_four.is_empty()) {
+            (true, true) => PLAIN,
+            (false, true) => CODED,
+            (_, false) => VERSION,
         };
-        let codes: BTreeMap<_, _> = self.tensors.iter().filter_map(form).collect();
-        self.manifest.version = if codes.is_empty() { PLAIN } else { VERSION };
-        self.manifest.codes = codes;
+        (self.manifest.codes, self.manifest.two_four) = (codes, two_four);
     }
 
     /// Adds the state that a training run needs to resume.
@@ -177,9 +172,7 @@ impl Snapshot {
     /// The bytes of the file. A non-finite number is an error, because [`load`] would reject the file.
     pub fn encode(&self) -> Result<Vec<u8>> {
         for (name, numbers) in &self.tensors {
-            if let Values::F32(values) = &numbers.values
-                && let Some(value) = non_finite(values)
-            {
+            if let Some(value) = numbers.f32s().and_then(non_finite) {
                 return Err(Error::NonFinite { what: name.clone(), value: value.into() });
             }
         }
@@ -223,79 +216,12 @@ impl Snapshot {
         let weight = |(name, Numbers { dims, values })| {
             let weight = match values {
                 Values::F32(values) => tensor(values, dims)?.into(),
+                Values::TwoFour(own) => tensor(own.weights(), dims)?.into(),
                 Values::Codes(codes) => Weight::coded(codes)?,
             };
             Ok((name, weight))
         };
         Ok((self.manifest, own.map(weight).collect::<Result<_>>()?))
-    }
-}
-
-impl Numbers {
-    /// Bytes of writing. Codes are packed first.
-    fn bytes(&self) -> usize {
-        match &self.values {
-            Values::F32(values) => size_of_val(values.as_slice()),
-            Values::Codes(codes) => 2 * codes.size(),
-        }
-    }
-
-    /// The tensors of a file.
-    fn stored(&self, name: &str) -> Vec<(String, Tensor<'_>)> {
-        let f32s = |dims: &[usize], values| (Dtype::F32, dims.to_vec(), Stored::F32(values));
-        let of = |name: String, (dtype, dims, values)| (name, Tensor { dtype, dims, values });
-        match &self.values {
-            Values::F32(values) => vec![of(name.to_string(), f32s(&self.dims, values))],
-            Values::Codes(codes) => {
-                let (bytes, outputs) = (codes.bytes(), codes.outputs());
-                let dtype = if codes.bits() == 8 { Dtype::I8 } else { Dtype::U8 };
-                let coded = (dtype, vec![outputs, bytes.len() / outputs], Stored::Bytes(bytes));
-                let scales = f32s(&[outputs, codes.groups()], codes.scales());
-                vec![of(format!("{name}{CODES}"), coded), of(format!("{name}{SCALES}"), scales)]
-            }
-        }
-    }
-}
-
-/// A tensor of a file.
-struct Tensor<'a> {
-    dtype: Dtype,
-    dims: Vec<usize>,
-    values: Stored<'a>,
-}
-
-enum Stored<'a> {
-    F32(&'a [f32]),
-    Bytes(Vec<u8>),
-}
-
-impl Tensor<'_> {
-    fn bytes(&self) -> Cow<'_, [u8]> {
-        match &self.values {
-            Stored::F32(values) => bytes(values).into(),
-            Stored::Bytes(bytes) => bytes.into(),
-        }
-    }
-}
-
-impl View for &Tensor<'_> {
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.dims
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        self.bytes()
-    }
-
-    fn data_len(&self) -> usize {
-        match &self.values {
-            Stored::F32(values) => size_of_val(*values),
-            Stored::Bytes(bytes) => bytes.len(),
-        }
     }
 }
 
@@ -333,15 +259,17 @@ fn whole(path: &Path) -> Result<Vec<u8>> {
     let what = path.display().to_string();
     metadata(&what, &header)?;
     // Requires free memory for the bytes and for the values decoded from them.
-    memory::room(&what, header.tensors().values().map(|info| decoded(info)).sum())?;
+    memory::room(&what, header.tensors().iter().map(|(name, info)| decoded(name, info)).sum())?;
     file.read(file.length() - bytes.len() as u64, &mut bytes)?;
     Ok(bytes)
 }
 
-/// Bytes of a tensor in a file, and of its values in memory: one or two codes of a byte are also f32.
-fn decoded(info: &TensorInfo) -> u64 {
+/// Bytes of a tensor in a file, and of its values in memory: one or two codes of a byte are also f32, and so are the eight
+/// weights that two groups of a byte stand for.
+fn decoded(name: &str, info: &TensorInfo) -> u64 {
     let bytes = (info.data_offsets.1 - info.data_offsets.0) as u64;
     let times = match info.dtype {
+        Dtype::U8 if name.ends_with(PLACES) => 34,
         Dtype::I8 => 6,
         Dtype::U8 => 11,
         _ => 2,
@@ -388,6 +316,16 @@ fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<
         let weight = coded(what, name, *form, (codes?, scales?), body)?;
         weights.insert(name.clone(), weight);
     }
+    for (name, inputs) in &manifest.two_four {
+        let [values, places] = [VALUES, PLACES].map(|suffix| {
+            let missing = || Error::not_found(format!("{name}{suffix} in {what}"));
+            tensors.remove(&format!("{name}{suffix}")).ok_or_else(missing)
+        });
+        let weight = two_four(what, name, *inputs, (values?, places?), body)?;
+        if weights.insert(name.clone(), weight).is_some() {
+            return Err(Error::corrupt(what, format!("{name} has codes beside its values")));
+        }
+    }
     for (name, info) in tensors.into_iter().filter(|(name, _)| wanted(name)) {
         let numbers = read(what, &name, info, body)?;
         match name.strip_prefix(OPTIMISER) {
@@ -397,7 +335,7 @@ fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<
                 if weights.insert(name.clone(), weight).is_some() {
                     return Err(Error::corrupt(
                         what,
-                        format!("{name} has numbers beside its codes"),
+                        format!("{name} has numbers beside its codes or values"),
                     ));
                 }
             }
@@ -425,6 +363,26 @@ fn coded(
     let bytes = bytes.ok_or_else(|| damaged(what, format!("{name} ends outside the file")))?;
     let coded = Coded::of_bytes(form.bits, form.inputs, form.group, bytes, scales);
     Weight::coded(coded.map_err(|error| Error::corrupt(about(CODES), error))?)
+}
+
+/// A matrix of a file's values and places.
+fn two_four(
+    what: &str,
+    name: &str,
+    inputs: usize,
+    (values, places): (&TensorInfo, &TensorInfo),
+    body: &[u8],
+) -> Result<Weight> {
+    let about = format!("{name}{PLACES} in {what}");
+    if places.dtype != Dtype::U8 {
+        return Err(Error::mismatch(about, "U8", format!("{:?}", places.dtype)));
+    }
+    let values = read(what, &format!("{name}{VALUES}"), values, body)?;
+    let bytes = body.get(places.data_offsets.0..places.data_offsets.1);
+    let bytes = bytes.ok_or_else(|| damaged(what, format!("{name} ends outside the file")))?;
+    let own = TwoFour::new(inputs, values, bytes.to_vec());
+    let own = own.map_err(|error| Error::corrupt(about, error))?;
+    Ok(tensor(own.weights(), (own.outputs(), inputs))?.into())
 }
 
 /// The text of the manifest and its parsed JSON.

@@ -25,7 +25,7 @@ mod stepped;
 mod steps;
 mod trunks;
 
-pub use matrices::{LEAST_INPUTS, is_matrix};
+pub use matrices::{LEAST_INPUTS, has_two_four, is_matrix};
 pub use placed::Placed;
 pub use placed::words::words_of;
 pub use recorded::unrecorded;

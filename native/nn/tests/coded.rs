@@ -1,4 +1,4 @@
-//! Policies whose matrices are integer codes: their files, and the steps that read the codes.
+//! Policies whose matrices are integer codes or in 2:4: their files, and the steps that read them.
 #![allow(clippy::disallowed_methods)]
 
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::path::Path;
 use sconce_nn::backbone::Context;
 use sconce_nn::heads::NONE;
 use sconce_nn::packed::{Frame, Game, Plan};
-use sconce_nn::policy::Frames;
+use sconce_nn::policy::{Frames, has_two_four};
 use sconce_nn::sampling::Sampling;
 use sconce_nn::{Policy, Spec, checkpoint};
 use sconce_ops::weights::{Coded, Weight};
 use sconce_realtime::{Encoding, Format, Scratch};
 use sconce_tensor::rng::Rng;
-use sconce_tensor::tensor::to_vec;
+use sconce_tensor::tensor::{tensor, to_vec};
 use sconce_tensor::{Device, Kind};
 use serde_json::json;
 
@@ -150,7 +150,7 @@ fn damaged_codes_are_refused() {
         (r#"\"inputs\":40"#, r#"\"inputs\":41"#),
         (r#"\"group\":40"#, r#"\"group\":20"#),
         (r#"\"group\":40"#, r#"\"group\":00"#),
-        (r#"\"version\":2"#, r#"\"version\":3"#),
+        (r#"\"version\":2"#, r#"\"version\":9"#),
         (r#"weight_ih_l0.codes"#, r#"weight_ih_l1.codes"#),
     ] {
         changed(from, to);
@@ -228,4 +228,110 @@ fn a_step_reads_the_codes_of_a_policy() {
         stepped(&plan, &frames),
         stepped(&Plan::of(&policy, Format::F32).unwrap().unwrap(), &frames)
     );
+}
+
+/// Keeps the first and the last of each four inputs of matrices of at least 32 inputs that `chooses` names.
+fn halved(policy: &Policy, chooses: impl Fn(&str) -> bool) -> Policy {
+    let own = |(name, weight): (&String, &Weight)| {
+        let own = match weight.dims() {
+            [outputs, inputs] if *inputs >= 32 && chooses(name) => {
+                let mut numbers = to_vec(weight).unwrap();
+                let groups = numbers.chunks_mut(*inputs).flat_map(|row| row.chunks_mut(4));
+                groups.flat_map(|group| group.iter_mut().skip(1).take(2)).for_each(|w| *w = 0.0);
+                tensor(numbers, (*outputs, *inputs)).unwrap().into()
+            }
+            _ => weight.clone(),
+        };
+        (name.clone(), own)
+    };
+    let weights = policy.weights().iter().map(own).collect();
+    Policy::from_weights(policy.spec(), weights).unwrap()
+}
+
+#[test]
+fn a_step_reads_2_4_with_the_bits_of_f32() {
+    let policy = Policy::init(&spec(), 1).unwrap();
+    let rng = Rng::new(2, "two_four", 0);
+    let frames: Vec<Vec<f32>> =
+        (0..20).map(|t| (0..WIDTH as u64).map(|i| rng.normal(t * 100 + i)).collect()).collect();
+    let plan = |policy: &Policy, format| Plan::of(policy, format).unwrap().unwrap();
+    // One of the heads, which are read together, is not pruned.
+    for chosen in ["", "backbone.", "heads.parts.go"] {
+        let sparse = halved(&policy, |name| name.starts_with(chosen));
+        assert_eq!(has_two_four(sparse.weights()), !chosen.starts_with("heads."));
+        let stored = plan(&sparse, Format::Stored);
+        let others = |encoding| encoding == Encoding::TwoFour || encoding == Encoding::F32;
+        for own in stored.matrices() {
+            assert!(own.error == 0.0 && others(own.encoding), "{own:?}");
+            assert_eq!(own.bits, if own.encoding == Encoding::TwoFour { 17 } else { 32 });
+            if !own.parts.iter().all(|name| name.starts_with(chosen)) {
+                assert_eq!(own.encoding, Encoding::F32, "{own:?}");
+            }
+        }
+        let exact = plan(&sparse, Format::F32);
+        assert_eq!(exact.encoding(), Encoding::F32);
+        assert_eq!(stepped(&stored, &frames), stepped(&exact, &frames), "{chosen}");
+    }
+    assert!(!has_two_four(policy.weights()));
+}
+
+#[test]
+fn a_file_holds_2_4_in_half_of_the_bytes_and_a_damaged_one_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("policy.safetensors");
+    let policy = Policy::init(&spec(), 1).unwrap();
+    policy.save(&path, json!({})).unwrap();
+    let length = std::fs::metadata(&path).unwrap().len() as f64;
+    let sparse = halved(&policy, |_| true);
+    sparse.save(&path, json!({})).unwrap();
+    assert_eq!(version(&path), 3);
+    let bytes = std::fs::metadata(&path).unwrap().len() as f64;
+    assert!(bytes < 0.64 * length, "{bytes} of {length}");
+    assert_eq!(all(&Policy::load(&path).unwrap()), all(&sparse));
+    assert_eq!(all(&checkpoint_policy(&path)), all(&sparse));
+    // Codes of some, and 2:4 of others.
+    let mixed = coded(&policy, 4, 32).weights().iter().chain(sparse.weights());
+    let mixed = mixed.filter(|(name, own)| name.starts_with("heads.") == own.codes().is_none());
+    let mut weights = sparse.weights().clone();
+    weights.extend(mixed.map(|(name, own)| (name.clone(), own.clone())));
+    let mixed = Policy::from_weights(policy.spec(), weights).unwrap();
+    mixed.save(&path, json!({})).unwrap();
+    assert_eq!((version(&path), mixed.bits()), (3, 4));
+    assert_eq!(all(&Policy::load(&path).unwrap()), all(&mixed));
+
+    sparse.save(&path, json!({})).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let refused = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        Policy::load(&path).err().expect("an error")
+    };
+    for n in (0..whole.len()).step_by(211) {
+        refused(&whole[..n]);
+        let mut bytes = whole.clone();
+        bytes[n] ^= 4;
+        refused(&bytes);
+    }
+    std::fs::write(&path, &whole).unwrap();
+    let (bytes, _) = unsigned(&path);
+    std::fs::write(&path, &bytes).unwrap();
+    assert!(Policy::load(&path).is_ok());
+    // Places are the last bytes: the same input twice is none.
+    let mut other = bytes.clone();
+    *other.last_mut().unwrap() = 0;
+    let error = refused(&other);
+    assert_eq!(error.kind(), Kind::Corrupt);
+    assert!(error.to_string().contains("weight_ih_l0.places"), "{error}");
+    for (from, to) in [
+        (r#"weight_ih_l0\":40"#, r#"weight_ih_l0\":44"#),
+        (r#"weight_ih_l0\":40"#, r#"weight_ih_l0\":00"#),
+        (r#"\"version\":3"#, r#"\"version\":4"#),
+        (r#"weight_ih_l0.places"#, r#"weight_ih_l1.places"#),
+        (r#"weight_ih_l0.values"#, r#"weight_ih_l1.values"#),
+    ] {
+        let text = header_of(&bytes).replacen(from, to, 1);
+        assert_ne!(text, header_of(&bytes), "{from}");
+        let mut other = bytes.clone();
+        other[8..8 + text.len()].copy_from_slice(text.as_bytes());
+        refused(&other);
+    }
 }

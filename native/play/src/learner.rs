@@ -103,10 +103,12 @@ impl Learner {
     /// `Mismatch` for heads without a value; `Unavailable` for heads without kernels, on a card.
     pub fn new(policy: &Policy, options: &PpoOptions, teacher: Option<Taught>) -> Result<Self> {
         let clipped = Clipped::new(&policy.spec().heads, options.terms(0.0))?;
-        let quantisation = options.quantisation();
+        let (pruning, quantisation) = (options.pruning(), options.quantisation());
         let stepper = || {
-            let transform = quantisation.map(|own| own.transform(policy.weights(), |_| true));
-            let transforms = WeightTransforms::new(transform.transpose()?.into_iter().collect());
+            let pruned = pruning.map(|own| own.transform(policy.weights(), |_| true));
+            let quantised = quantisation.map(|own| own.transform(policy.weights(), |_| true));
+            let own = [pruned.transpose()?, quantised.transpose()?];
+            let transforms = WeightTransforms::new(own.into_iter().flatten().collect());
             let mut all: Vec<Box<dyn Objective>> = vec![clipped.copy_on(policy.device())?];
             if let Some(teacher) = &teacher {
                 all.push(Box::new(teacher.objective(&policy.spec().heads)?));

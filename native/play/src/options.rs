@@ -8,6 +8,7 @@ use sconce_tensor::{Error, Result};
 use sconce_train::optimiser::{Kind, OptimiserConfig};
 use sconce_train::option_group;
 use sconce_train::options::{Number, Row, Table};
+use sconce_train::weights::prune::{Pattern, Pruning};
 use sconce_train::weights::quantisation::{Format, Quantisation};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -139,6 +140,10 @@ impl PpoOptions {
         let values = serde_json::to_value(self).map_err(|e| Error::corrupt("options", e))?;
         TABLE.check_meant(&values)?;
         self.quantisation().map_or(Ok(()), |own| own.check())?;
+        self.pruning().map_or(Ok(()), |own| own.check())?;
+        if self.pruning().is_some() && self.quantisation().is_some() {
+            return Err(Error::mismatch("prune", "a run without quantise", "one with it"));
+        }
         self.check_league()?;
         let rollout = self.rollout_frames();
         if self.ppo.minibatches as u64 > rollout {
@@ -266,6 +271,20 @@ impl PpoOptions {
         let OptimiserOptions { quantise_group: group, quantise_after: after, .. } = self.optimiser;
         let ramp = self.optimiser.quantise_ramp;
         self.optimiser.quantise.map(|format| Quantisation { format, group, after, ramp })
+    }
+
+    /// The pruning of the weights, if the run has one.
+    pub(crate) fn pruning(&self) -> Option<Pruning> {
+        let OptimiserOptions { prune_sparsity: sparsity, prune_after: after, .. } = self.optimiser;
+        let ramp = self.optimiser.prune_ramp;
+        self.optimiser.prune.map(|pattern| Pruning { pattern, sparsity, after, ramp })
+    }
+
+    /// How far the weights are on the way to their grid, or to their sparsity, when the share `done` of the run has
+    /// passed: from 0 to 1. `None` for a run without either.
+    pub(crate) fn annealed(&self, done: f64) -> Option<f64> {
+        let quantised = self.quantisation().map(|own| own.annealed(done));
+        quantised.or_else(|| self.pruning().map(|own| own.annealed(done)))
     }
 
     /// Weights and bounds of the loss when the share `done` of the run has passed.

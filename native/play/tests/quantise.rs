@@ -1,4 +1,4 @@
-//! Runs that learn weights for integers from play.
+//! Runs that learn weights for integers, or fewer weights, from play.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -164,4 +164,52 @@ fn options_out_of_range_are_refused_by_name() {
     let refused = run(task, &options(json!({})), out.path(), &|_| (), &stop);
     let Err(error @ Error::Mismatch { .. }) = refused else { panic!("{refused:?}") };
     assert!(error.to_string().starts_with("quantise: expected a matrix with 32 inputs"));
+}
+
+/// Options of a run of eight updates, in which weights are removed from update 2 to update 6.
+fn pruned(more: Value) -> PpoOptions {
+    let mut all = json!({
+        "environments": 16, "rollout_steps": 32, "steps": 4096, "minibatches": 2, "seed": 5,
+        "prune": "two_four", "prune_after": 0.25, "prune_ramp": 0.5,
+    });
+    all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    serde_json::from_value(all).unwrap()
+}
+
+#[test]
+fn a_pruned_run_resumes_to_the_same_bits_and_its_best_policy_is_pruned() {
+    for more in [json!({}), json!({"prune": "unstructured", "overlap": true})] {
+        let [whole, cut, threads] = [(); 3].map(|()| TempDir::new().unwrap());
+        let own = pruned(more.clone());
+        let report = go(&own, whole.path(), 0, false).unwrap();
+        assert_eq!((report.stopped, report.updates), (Stopped::Finished, 8));
+        for (i, stop) in [1, 3, 6, 7].into_iter().enumerate() {
+            go(&own, cut.path(), stop, i > 0).unwrap();
+        }
+        go(&own, cut.path(), 0, true).unwrap();
+        assert!(same_files(whole.path(), cut.path()), "{more}");
+        let mut given = more.clone();
+        given["threads"] = json!(3);
+        go(&pruned(given), threads.path(), 0, false).unwrap();
+        assert!(same_files(whole.path(), threads.path()), "{more}");
+
+        let zeros = |file: &str| {
+            let policy = Policy::load(&whole.path().join(file)).unwrap();
+            let own = to_vec(&policy.weights()["backbone.layers.1.dense.weight"]).unwrap();
+            own.iter().filter(|w| **w == 0.0).count() as f64 / own.len() as f64
+        };
+        let (best, least) =
+            (zeros("best.safetensors"), if more["prune"].is_null() { 0.5 } else { 0.8 });
+        assert!((best - least).abs() < 0.02, "{best}");
+        assert!(zeros("last.safetensors") < 0.1);
+    }
+    let out = TempDir::new().unwrap();
+    for (given, said) in [
+        (json!({"prune_after": 0.75}), "prune_ramp: 0.5 is outside 0..0.25"),
+        (json!({"prune_sparsity": 0.5}), "prune_sparsity: expected prune unstructured"),
+        (json!({"quantise": "int8"}), "prune: expected a run without quantise"),
+    ] {
+        let error = go(&pruned(given), out.path(), 0, false).unwrap_err().to_string();
+        assert!(error.starts_with(said), "{error}, not {said}");
+    }
 }

@@ -43,7 +43,7 @@ const ONE: &str = "a step of one window at a time";
 /// Bytes, grouped by their owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Owners {
-    /// The weights, twice if they are quantised.
+    /// The weights, twice if they are quantised or pruned.
     pub weights: u64,
     /// Gradients of the weights.
     pub gradients: u64,
@@ -243,8 +243,9 @@ impl Memory {
             let average = if options.optimiser.ema_decay.is_some() { weights } else { 0 };
             let state = weights + moments.sum::<u64>();
             let batches = Batches::new(probe.spec, options);
-            // Quantised weights are kept twice: as they learn, and as forward passes read them.
-            let shown = if options.optimiser.quantise.is_some() { weights } else { 0 };
+            // Quantised and pruned weights are kept twice: as they learn, and as forward passes read them.
+            let own = &options.optimiser;
+            let shown = if own.quantise.is_some() || own.prune.is_some() { weights } else { 0 };
             let owners = Owners {
                 weights: weights + shown,
                 gradients: weights,

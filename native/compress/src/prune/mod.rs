@@ -1,11 +1,15 @@
 //! Pruning: weights that become 0, and rows that are removed.
 
+mod policy;
+mod second_order;
 mod structured;
 mod two_four;
 
 use sconce_tensor::{Error, Result, memory};
 use serde::{Deserialize, Serialize};
 
+pub use self::policy::{PrunedReport, Pruning, pruned};
+pub use self::second_order::SecondOrder;
 pub use self::structured::{Axis, Shrunk, structured};
 pub use self::two_four::{TwoFour, two_four};
 use crate::matrix::Matrix;
@@ -18,6 +22,23 @@ pub enum Share {
     Tensor,
     /// Those of a row: each row loses the same number.
     Row,
+}
+
+/// The weights of a matrix that stay.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    /// Two of four consecutive inputs of each output. All of a last group of one or two inputs stay.
+    TwoFour,
+    /// All but this part of the weights of each output.
+    Sparsity(f64),
+}
+
+/// The places of the `drop` smallest scores; of equal scores the last.
+fn dropped(scores: &[f64], drop: usize) -> impl Iterator<Item = usize> {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|a, b| scores[*a].total_cmp(&scores[*b]).then(b.cmp(a)));
+    order.into_iter().take(drop)
 }
 
 /// A pruned matrix.

@@ -1,4 +1,8 @@
-//! The weights that integer codes are worth.
+//! The weights that integer codes and 2:4 are worth.
+
+use sconce_ops::weights::two_four::fits;
+use sconce_ops::weights::{Weight, Weights};
+use sconce_tensor::tensor::with;
 
 /// Fewest inputs of a matrix that gets codes. The scales of a smaller one would take much of its memory, and packed steps
 /// read it in f32 as fast.
@@ -16,4 +20,16 @@ pub fn is_matrix(name: &str, dims: &[usize]) -> bool {
         last == "weight" || last.starts_with("weight_ih_") || last.starts_with("weight_hh_")
     });
     named && !stays && matches!(dims, [_, inputs] if *inputs >= LEAST_INPUTS)
+}
+
+/// Whether a matrix on a CPU has at most two weights of each four inputs that are not 0, and some.
+pub fn has_two_four(weights: &Weights) -> bool {
+    let has = |(name, weight): (&String, &Weight)| match weight.dims() {
+        dims @ [_, inputs] if is_matrix(name, dims) && weight.device().is_cpu() => {
+            let fits = |own: &[f32]| fits(own, *inputs) && own.iter().any(|w| *w != 0.0);
+            with(weight, |own| Ok(fits(own))).unwrap_or(false)
+        }
+        _ => false,
+    };
+    weights.iter().any(has)
 }

@@ -89,7 +89,8 @@ impl TwoFour {
             let [first, second] = places.map(|place| group * FOUR + place);
             let beyond = |at: usize, value: f32| at >= inputs && value.to_bits() != 0;
             if first >= second || beyond(first, values[0]) || beyond(second, values[1]) {
-                let got = format!("{} and {} of group {group} of row {output}", places[0], places[1]);
+                let got =
+                    format!("{} and {} of group {group} of row {output}", places[0], places[1]);
                 return Err(Error::mismatch("places", "two of four inputs, ascending", got));
             }
         }
@@ -179,7 +180,9 @@ mod tests {
 
     #[test]
     fn bad_parts_are_named_and_a_zero_keeps_its_sign() {
-        assert!(TwoFour::of(&[1.0, 1.0, 1.0, 0.0], 4).is_none() && TwoFour::of(&[1.0], 0).is_none());
+        assert!(
+            TwoFour::of(&[1.0, 1.0, 1.0, 0.0], 4).is_none() && TwoFour::of(&[1.0], 0).is_none()
+        );
         let signed = TwoFour::of(&[0.0, -0.0, 0.0, 1.0], 4).unwrap();
         assert!(signed.weights()[1].is_sign_negative() && signed.weights()[0].is_sign_positive());
         let bad = |inputs, values: &[f32], places: &[u8]| {

@@ -1,7 +1,8 @@
-//! Quantised weights, which move to their grid while a run learns.
+//! Quantised weights, which move to their grid while a run learns, and pruned weights, which are removed.
 //!
-//! Rollouts are played by the weights that forward passes read, so before the end of the ramp their returns are those of weights between
-//! f32 and the grid. From the first rollout of quantised weights on, the mean return and the best policy begin anew.
+//! Rollouts are played by the weights that forward passes read, so before the end of the ramp their returns are those of
+//! weights between f32 and the grid, or with too few zeros. From the first rollout of quantised or pruned weights on, the
+//! mean return and the best policy begin anew.
 
 use sconce_tensor::Result;
 
@@ -9,10 +10,10 @@ use super::Run;
 use super::progress::{Progress, RECENT};
 
 impl Run<'_> {
-    /// Moves quantised weights on toward their grid.
+    /// Moves quantised weights on toward their grid, and removes weights that are pruned.
     pub(super) fn anneal(&mut self) -> Result<()> {
-        let Some(quantisation) = self.options.quantisation() else { return Ok(()) };
-        let annealed = self.progress.anneal(quantisation.annealed(self.before_the_last()));
+        let Some(share) = self.options.annealed(self.before_the_last()) else { return Ok(()) };
+        let annealed = self.progress.anneal(share);
         self.learner.anneal(annealed)
     }
 
@@ -23,10 +24,10 @@ impl Run<'_> {
         updates.max(self.clock.seconds() / self.budget()).min(1.0)
     }
 
-    /// A run that quantises its weights reaches its target with quantised ones.
+    /// A run that quantises or prunes its weights reaches its target with quantised or pruned ones.
     pub(super) fn target_is_reached(&self) -> bool {
         let mean = self.progress.mean_return();
-        let quantised = self.progress.quantised || self.options.quantisation().is_none();
+        let quantised = self.progress.quantised || self.options.annealed(0.0).is_none();
         let enough = self.progress.recent.len() == RECENT && quantised;
         enough && self.options.schedule.target_return.zip(mean).is_some_and(|(t, mean)| mean >= t)
     }

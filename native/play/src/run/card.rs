@@ -24,6 +24,7 @@ pub(super) fn check(task: Task<'_>, options: &PpoOptions, policy: &Policy) -> Re
         ("normalise_observations", rollout.normalise_observations),
         ("normalise_rewards", rollout.normalise_rewards),
         ("quantise", options.optimiser.quantise.is_some()),
+        ("prune", options.optimiser.prune.is_some()),
         ("a policy with memory", !policy.zero_state(1)?.0.is_empty()),
         ("an embedding", *embedding != Embedding::vector(embedding.raw_width())),
     ];
@@ -83,6 +84,7 @@ mod tests {
             (&mlp, json!({"normalise_rewards": true}), Some("normalise_rewards")),
             (&mlp, json!({"teacher": "a"}), Some("teacher")),
             (&mlp, json!({"quantise": "int8"}), Some("quantise")),
+            (&mlp, json!({"prune": "two_four"}), Some("prune")),
             (&mlp, json!({"past_selves": 3}), Some("past_selves")),
         ] {
             let spec = spec(backbone.clone());

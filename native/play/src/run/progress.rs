@@ -27,7 +27,8 @@ pub struct Progress {
     pub best: Option<(f64, u64)>,
     /// Whether the best mean is one of 100 episodes.
     pub best_is_full: bool,
-    /// How far quantised weights are on the way to their grid, from 0 to 1. It never falls.
+    /// How far quantised weights are on the way to their grid, or pruned weights on that to their sparsity, from 0 to 1.
+    /// It never falls.
     #[serde(default)]
     pub annealed: f64,
     /// Updates before quantised weights were on their grid; `None` before.

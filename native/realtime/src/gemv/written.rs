@@ -70,9 +70,7 @@ impl Written {
             }
             Encoding::Int8 => Weights::Codes(Coded::nearest(8, weight, inputs, inputs).ok()?),
             Encoding::Int4(group) => Weights::Codes(Coded::nearest(4, weight, inputs, group).ok()?),
-            Encoding::TwoFour => {
-                Weights::Numbers(fits(weight, inputs).then(|| weight.to_vec())?)
-            }
+            Encoding::TwoFour => Weights::Numbers(fits(weight, inputs).then(|| weight.to_vec())?),
         };
         Some(Written { encoding, inputs, weights, ratios: None })
     }

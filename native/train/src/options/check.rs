@@ -26,6 +26,10 @@ impl TrainOptions {
         TABLE.check_meant(&values)?;
         self.optimiser()?;
         self.quantisation().map_or(Ok(()), |own| own.check())?;
+        self.pruning().map_or(Ok(()), |own| own.check())?;
+        if self.pruning().is_some() && self.quantisation().is_some() {
+            return Err(Error::mismatch("prune", "a run without quantise", "one with it"));
+        }
         self.loader().validate()
     }
 

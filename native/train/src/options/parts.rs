@@ -8,6 +8,7 @@ use super::train::{LrSchedule, OptimiserOptions, ScheduleOptions, TrainOptions};
 use crate::optimiser::OptimiserConfig;
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::unroll::Unroll;
+use crate::weights::prune::Pruning;
 use crate::weights::quantisation::Quantisation;
 
 impl TrainOptions {
@@ -33,6 +34,19 @@ impl TrainOptions {
         let ramp = self.optimiser.quantise_ramp;
         let own = |format| Quantisation { format, group, after, ramp };
         self.optimiser.quantise.map(own)
+    }
+
+    /// The pruning of the weights, if the run has one.
+    pub(crate) fn pruning(&self) -> Option<Pruning> {
+        let OptimiserOptions { prune_sparsity: sparsity, prune_after: after, .. } = self.optimiser;
+        let ramp = self.optimiser.prune_ramp;
+        self.optimiser.prune.map(|pattern| Pruning { pattern, sparsity, after, ramp })
+    }
+
+    /// How far the transforms that anneal are when the share `done` of the run has passed: from 0 to 1. `None` without any.
+    pub(crate) fn annealed(&self, done: f64) -> Option<f64> {
+        let quantised = self.quantisation().map(|own| own.annealed(done));
+        quantised.or_else(|| self.pruning().map(|own| own.annealed(done)))
     }
 
     /// Returns the options to record, without `resume`.

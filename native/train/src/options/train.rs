@@ -13,6 +13,7 @@ use super::loss::{FocalHeads, PosWeight, Reduction};
 use super::table::TABLE;
 use crate::optimiser::Kind as Optimiser;
 use crate::option_group;
+use crate::weights::prune::Pattern;
 use crate::weights::quantisation::Format;
 use sconce_nn::head::Direction;
 
@@ -64,7 +65,7 @@ macro_rules! options {
 }
 
 others!(Mode, Sampling, Optimiser, LrSchedule, Precision, Direction);
-others!(Reduction, PosWeight, FocalHeads, Format);
+others!(Reduction, PosWeight, FocalHeads, Format, Pattern);
 
 include!("../../options.exs");
 

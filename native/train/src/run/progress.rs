@@ -51,8 +51,8 @@ pub(super) struct Progress {
     /// Learning rate that a callback set instead of the schedule.
     #[serde(default)]
     pub learning_rate: Option<f64>,
-    /// How far quantised weights are on the way to their grid, from 0 to 1. It never falls, so that a run that is
-    /// lengthened does not leave the grid.
+    /// How far quantised weights are on the way to their grid, or pruned weights on that to their sparsity, from 0 to 1. It
+    /// never falls, so that a run that is lengthened does not turn back.
     #[serde(default)]
     pub annealed: f64,
     /// Step of the last callback.

@@ -145,11 +145,11 @@ impl Run<'_> {
         Ok(FromBatch { part: self.room.watch(learn)?, frames })
     }
 
-    /// Moves quantised weights on toward their grid. The patience of the run begins when they are there.
+    /// Moves quantised weights on toward their grid, and removes weights that are pruned. The patience of the run begins
+    /// when that is done.
     fn anneal(&mut self) -> Result<()> {
-        let Some(quantisation) = self.options.quantisation() else { return Ok(()) };
         let steps = self.progress.step as f64 / self.schedule.total_steps.max(1) as f64;
-        let annealed = quantisation.annealed(steps.max(self.spent()));
+        let Some(annealed) = self.options.annealed(steps.max(self.spent())) else { return Ok(()) };
         if self.progress.annealed < 1.0 {
             self.progress.without_better = 0;
         }

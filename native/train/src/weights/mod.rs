@@ -4,12 +4,13 @@
 //! for a run to resume from; and as forward passes read it, for validation, the best checkpoint and play.
 //!
 //! A transform that [anneals](WeightTransform::anneals) is blended in while a run learns: with a share from 0 to 1, which
-//! the run raises, forward passes read `w + share * (transformed - w)`. Validations and the best checkpoint of imitation
-//! always have the whole transform, so a policy from before the end of the annealing competes with later ones by the
+//! the run raises, forward passes read `w + share * (transformed - w)`, or what the transform gives for the share
+//! ([`WeightTransform::partial`]). Validations and the best checkpoint of imitation always have the whole transform, so a policy from before the end of the annealing competes with later ones by the
 //! form in which it is played.
 
 mod freeze;
 mod masters;
+pub mod prune;
 pub mod quantisation;
 mod quantise;
 
@@ -50,6 +51,12 @@ pub trait WeightTransform: Send + Sync {
         Ok(weight.clone())
     }
 
+    /// The weight that forward passes read at this share of a transform that anneals; `None` blends linearly.
+    fn partial(&self, weight: &Tensor, share: f64) -> Result<Option<Tensor>> {
+        let _ = (weight, share);
+        Ok(None)
+    }
+
     /// Maps the gradient at the transformed weight to the gradient at the learned weight; by default they are equal.
     fn backward(&self, weight: &Tensor, gradient: Tensor) -> Result<Tensor> {
         let _ = weight;
@@ -67,7 +74,7 @@ pub trait WeightTransform: Send + Sync {
 type Make = fn(&Setup<'_>) -> Result<Option<Box<dyn WeightTransform>>>;
 
 /// All transforms, in the order in which they are applied.
-const TABLE: &[Make] = &[freeze::of, quantise::of];
+const TABLE: &[Make] = &[freeze::of, prune::of, quantise::of];
 
 /// The transforms of a run.
 #[derive(Default)]
@@ -140,6 +147,12 @@ impl WeightTransforms {
 fn forward(transform: &dyn WeightTransform, weight: &Tensor, share: f64) -> Result<Tensor> {
     if transform.anneals() && share <= 0.0 {
         return Ok(weight.clone());
+    }
+    if transform.anneals()
+        && share < WHOLE
+        && let Some(own) = transform.partial(weight, share)?
+    {
+        return Ok(own);
     }
     blend(transform, weight.clone(), transform.forward(weight)?, share)
 }

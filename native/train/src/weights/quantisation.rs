@@ -52,9 +52,14 @@ impl Quantisation {
 
     /// How far weights are on the way to their grid when the share `done` of the run has passed: from 0 to 1.
     pub fn annealed(&self, done: f64) -> f64 {
-        if done >= (self.after + self.ramp).min(1.0) {
-            return 1.0;
-        }
-        ((done - self.after) / self.ramp).clamp(0.0, 1.0)
+        annealed(self.after, self.ramp, done)
     }
+}
+
+/// How far a ramp after the share `after` of the run is when the share `done` has passed: from 0 to 1.
+pub(super) fn annealed(after: f64, ramp: f64, done: f64) -> f64 {
+    if done >= (after + ramp).min(1.0) {
+        return 1.0;
+    }
+    ((done - after) / ramp).clamp(0.0, 1.0)
 }

@@ -122,7 +122,8 @@ fn a_matrix_without_the_pattern_has_no_2_4_and_stays_f32() {
     let (inputs, outputs) = (64, 64);
     let mut weight = pruned(&rng, inputs, outputs);
     let (written, error) = Written::chosen(Format::Stored, &weight, inputs);
-    let expected = if ratios(inputs, outputs).is_some() { Encoding::TwoFour } else { Encoding::F32 };
+    let expected =
+        if ratios(inputs, outputs).is_some() { Encoding::TwoFour } else { Encoding::F32 };
     assert_eq!((written.encoding(), error), (expected, 0.0));
     assert_eq!(written.numbers(), &weight[..]);
     // The answer about a shape stays.
