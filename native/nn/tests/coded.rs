@@ -290,7 +290,8 @@ fn a_file_holds_2_4_in_half_of_the_bytes_and_a_damaged_one_is_refused() {
     assert_eq!(all(&Policy::load(&path).unwrap()), all(&sparse));
     assert_eq!(all(&checkpoint_policy(&path)), all(&sparse));
     // Codes of some, and 2:4 of others.
-    let mixed = coded(&policy, 4, 32).weights().iter().chain(sparse.weights());
+    let small = coded(&policy, 4, 32);
+    let mixed = small.weights().iter().chain(sparse.weights());
     let mixed = mixed.filter(|(name, own)| name.starts_with("heads.") == own.codes().is_none());
     let mut weights = sparse.weights().clone();
     weights.extend(mixed.map(|(name, own)| (name.clone(), own.clone())));

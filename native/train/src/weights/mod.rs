@@ -5,8 +5,8 @@
 //!
 //! A transform that [anneals](WeightTransform::anneals) is blended in while a run learns: with a share from 0 to 1, which
 //! the run raises, forward passes read `w + share * (transformed - w)`, or what the transform gives for the share
-//! ([`WeightTransform::partial`]). Validations and the best checkpoint of imitation always have the whole transform, so a policy from before the end of the annealing competes with later ones by the
-//! form in which it is played.
+//! ([`WeightTransform::partial`]). Validations and the best checkpoint of imitation always have the whole transform, so a
+//! policy from before the end of the annealing competes with later ones by the form in which it is played.
 
 mod freeze;
 mod masters;
