@@ -238,7 +238,11 @@ fn matrices_are_pruned_and_other_weights_stay() {
             let groups = own.outputs * own.inputs.div_ceil(4);
             let two_four = 8 * groups + own.outputs * own.inputs.div_ceil(4).div_ceil(2);
             let plain = 4 * own.outputs * own.inputs;
-            assert_eq!(own.bytes, if keep == Keep::TwoFour { two_four } else { plain });
+            // A small matrix without many weights may be in 2:4 by chance.
+            assert!(
+                own.bytes == two_four || (keep != Keep::TwoFour && own.bytes == plain),
+                "{own:?}"
+            );
         }
         for (name, weight) in sparse.weights() {
             let before = to_vec(&policy.weights()[name]).unwrap();
