@@ -12,6 +12,7 @@ pub use coded::Coded;
 pub use init::{Block, Init};
 pub use two_four::TwoFour;
 
+use crate::fake_quantise::InputGrid;
 use crate::form::Form;
 use crate::matmul::{MANY, Operand, Packed, View};
 use crate::tape::Gradients;
@@ -19,6 +20,7 @@ use crate::{Error, Precision, Result, memory, tensor};
 
 mod coded;
 mod init;
+mod inputs;
 mod orthogonal;
 pub mod two_four;
 
@@ -38,6 +40,7 @@ pub struct Weight {
     gradient: Arc<Mutex<Gradient>>,
     operands: Arc<Mutex<Vec<Kept>>>,
     codes: Option<Arc<Coded>>,
+    inputs: Option<Arc<InputGrid>>,
 }
 
 /// Packed rows of a weight and their cache key: the rows, whether they are transposed, whether they serve products of
@@ -70,7 +73,8 @@ struct Gradient {
 
 impl From<Tensor> for Weight {
     fn from(tensor: Tensor) -> Self {
-        Weight { tensor, gradient: Arc::default(), operands: Arc::default(), codes: None }
+        let (gradient, operands, codes, inputs) = Default::default();
+        Weight { tensor, gradient, operands, codes, inputs }
     }
 }
 
@@ -333,7 +337,7 @@ impl Builder {
     pub fn get(&self, name: &str, shape: &[usize], init: Init) -> Result<Weight> {
         let name = self.name(name);
         self.reserve(&name, shape)?;
-        let mut codes = None;
+        let (mut codes, mut inputs) = (None, None);
         let weight = match &*self.source {
             Source::Seed(seed) => {
                 tensor::tensor(init.draw(*seed, &name, shape.iter().product()), shape)?
@@ -353,6 +357,7 @@ impl Builder {
                     ));
                 }
                 codes = found.codes.clone();
+                inputs = found.inputs.as_deref().cloned().map(Arc::new);
                 found.tensor.clone()
             }
             Source::Sizes => tensor::tensor(vec![0.0], ())?.broadcast_as(shape)?,
@@ -368,7 +373,7 @@ impl Builder {
             false if weight.is_variable() => weight.copy()?.detach(),
             false => weight.detach(),
         };
-        let weight = Weight { codes: codes.filter(|_| !learns), ..tensor.into() };
+        let weight = Weight { codes: codes.filter(|_| !learns), inputs, ..tensor.into() };
         self.taken.borrow_mut().insert(name, weight.clone());
         Ok(weight)
     }

@@ -138,7 +138,7 @@ impl Backbone for Mamba {
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
         let state = state.parts()?;
-        let (y, after) = match context.is_tapped() {
+        let (y, after) = match context.is_tapped() || self.rounds() {
             true => self.op_by_op(x, state, context)?,
             false => ops::mamba(x, state, &self.weights(), context.lengths())?,
         };
@@ -152,7 +152,8 @@ impl Backbone for Mamba {
         state: &State,
         context: &Context,
     ) -> Result<(Tensor, State)> {
-        if context.is_tapped() || (context.is_of_last() && x.dim(1)? > 1) {
+        let by_parts = context.is_tapped() || self.rounds();
+        if by_parts || (context.is_of_last() && x.dim(1)? > 1) {
             return residual_by_parts(self, x, residual, state, context);
         }
         let (weights, lengths) = (self.weights(), context.lengths());
@@ -285,6 +286,12 @@ impl Mamba {
             d: &self.d,
             out_proj: &self.out_proj,
         }
+    }
+
+    /// Whether products round their inputs, which the op of the whole layer leaves to others.
+    fn rounds(&self) -> bool {
+        let all = [&self.in_proj, &self.x_proj, &self.dt_proj, &self.out_proj];
+        all.iter().any(|weight| weight.rounds())
     }
 
     /// Computes the layer as separate ops, with all intermediate values as tensors.

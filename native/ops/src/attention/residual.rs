@@ -62,7 +62,8 @@ pub fn attention_residual(
     let (batch, time, h) = x.dims3()?;
     residual.norm.check(h)?;
     projections.check(h, window.width())?;
-    if Form::of(x) != Form::Cpu {
+    let rounds = projections.qkv.weight.rounds() || projections.out.weight.rounds();
+    if Form::of(x) != Form::Cpu || rounds {
         return by_parts(x, residual, projections, cache, window, lengths, append);
     }
     let Projections { qkv, norms, out } = projections;

@@ -42,7 +42,8 @@ pub fn branches(x: &Tensor, branches: &[Branch]) -> Result<Tensor> {
         all.push(Part { branch: branch.clone(), hidden, out });
     }
     let Some(first) = branches.first() else { return Err(Error::not_found("branches")) };
-    if Form::of(x) != Form::Cpu {
+    let rounds = |branch: &Branch| branch.hidden.weight.rounds() || branch.out.weight.rounds();
+    if Form::of(x) != Form::Cpu || branches.iter().any(rounds) {
         return composites::branches(x, branches);
     }
     let op = Branches { all, k, hidden, out, kept: vec![] };

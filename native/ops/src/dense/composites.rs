@@ -1,4 +1,5 @@
-//! Several layers composed of [`linear`](crate::linear()) and other ops, for devices where they are not one op.
+//! Several layers composed of [`linear`](crate::linear()) and other ops, for devices where they are not one op and for
+//! products that round their inputs.
 
 use candle_core::Tensor;
 

@@ -65,7 +65,7 @@ fn apply(
             return Err(Error::mismatch("output of a residual layer", k, n));
         }
     }
-    if Form::of(x) != Form::Cpu {
+    if Form::of(x) != Form::Cpu || up.weight.rounds() || down.weight.rounds() {
         return composites::feed_forward(x, residual.as_ref(), up, activation, down);
     }
     let op = FeedForward {

@@ -70,6 +70,7 @@ fn apply(
         tensor::check_shape("bias of a linear layer", &[n], bias.dims())?;
     }
     norm.map_or(Ok(()), |norm| norm.check(n))?;
+    let x = &*weight.rounded(x)?;
     match (Form::of(x), norm) {
         (Form::Cpu, _) => {}
         (Form::Card, None) => {

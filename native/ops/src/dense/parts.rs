@@ -30,6 +30,7 @@ pub fn linear_parts<const N: usize>(
         return Err(Error::mismatch("parts of a linear layer", n, format!("{widths:?}")));
     }
     tensor::check_width("input of a linear layer", k, x.dims())?;
+    let x = &*weight.rounded(x)?;
     match Form::of(x) {
         Form::Cpu => {}
         Form::Card => return card::linear_parts(x, weight, widths),

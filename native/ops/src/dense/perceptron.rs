@@ -25,7 +25,7 @@ use crate::{Error, Result, pool, tensor};
 pub fn perceptron(x: &Tensor, layers: &Arc<[Activated]>) -> Result<Tensor> {
     let input = tensor::rows(x.dims()).1;
     let widths = widths(layers, input)?;
-    if Form::of(x) != Form::Cpu {
+    if Form::of(x) != Form::Cpu || layers.iter().any(|layer| layer.affine.weight.rounds()) {
         return composites::perceptron(x, layers);
     }
     let rows = x.elem_count() / input.max(1);

@@ -36,7 +36,7 @@ pub fn project(x: &Tensor, layers: &[(&Weight, Option<&Weight>)]) -> Result<Tens
         parts.push(Part { weight: (*weight).clone(), bias: bias.cloned(), begin: width, n });
         width += n;
     }
-    if Form::of(x) != Form::Cpu {
+    if Form::of(x) != Form::Cpu || layers.iter().any(|(weight, _)| weight.rounds()) {
         return composites::project(x, layers);
     }
     op::apply(Project { parts, k, width }, &[x, first], tensor::with_width(x, width))

@@ -5,17 +5,20 @@
 
 mod codes;
 mod composed;
+mod inputs;
 mod learned;
 mod straight;
 
 use candle_core::Tensor;
 
 pub use self::codes::{Codes, Groups};
+pub use self::inputs::InputGrid;
 use self::learned::Learned;
 use self::straight::Straight;
 use crate::form::Form;
+use crate::op::{Op, Pass};
 use crate::simd::dispatch;
-use crate::{Error, Result, memory, op, pool};
+use crate::{Error, Result, memory, op, pool, tensor};
 
 /// `y = step * clamp(round(x / step), lo - zero, hi - zero)` with the straight-through estimator (Bengio et al. 2013):
 /// the gradient of `x` is that of `y` where the rounded code is inside of the range, and 0 elsewhere.
@@ -72,6 +75,37 @@ pub fn learned_step(
     }
     let inputs: Vec<&Tensor> = [Some(x), Some(step), offset].into_iter().flatten().collect();
     op::apply(Learned { codes, groups }, &inputs, x.shape())
+}
+
+/// The gradients of the numbers and of the steps of [`learned_step`] without offsets, from the gradient `dy` of `y`.
+///
+/// # Errors
+/// `Mismatch` for other counts or numbers of another type; `OutOfRange` for a step that is not above 0.
+pub fn learned_step_gradients(
+    x: &Tensor,
+    step: &[f32],
+    dy: &Tensor,
+    codes: Codes,
+    groups: Groups,
+) -> Result<[Vec<f32>; 2]> {
+    let count = |what: &str, expected: usize, got: usize| match got == expected {
+        true => Ok(()),
+        false => Err(Error::mismatch(what, expected, got)),
+    };
+    count("numbers to quantise", groups.numbers(), x.elem_count())?;
+    count("gradients of numbers", groups.numbers(), dy.elem_count())?;
+    count("steps", groups.count(), step.len())?;
+    positive(step)?;
+    let [x, dy] = [tensor::contiguous(x)?, tensor::contiguous(dy)?];
+    let found = tensor::with(&x, |x| {
+        tensor::with(&dy, |dy| {
+            let (inputs, gradients) = ([x, step], [Some(dy)]);
+            let (inputs, wanted) = (&inputs[..], &[true, true][..]);
+            let pass = Pass { inputs, outputs: &[], gradients: &gradients, wanted };
+            Ok(Learned { codes, groups }.backward(&pass))
+        })
+    })?;
+    op::results(found?)
 }
 
 /// The first steps of LSQ, one for each group: `2 mean|x| / sqrt(hi)` (section 2.1), and 1 for a group of zeros.

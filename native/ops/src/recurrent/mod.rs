@@ -181,6 +181,7 @@ impl<C: Cell> Layer<C> {
             _ => Shape::from((b, h)),
         });
         let Gates { weight_ih, weight_hh, bias_ih, bias_hh, .. } = gates;
+        let x = &*weight_ih.rounded(x)?;
         let mut inputs: Vec<&Tensor> = vec![x, weight_ih, weight_hh, bias_ih, bias_hh];
         inputs.extend(first);
         op::apply_all(self, &inputs, shapes)
@@ -250,6 +251,8 @@ impl<C: Cell> Layer<C> {
             let frames = if keep { frames } else { &mut scratch[..] };
             let stride = chunk * PARTS * h;
             let first = &inputs.h[rows.start * h..rows.end * h];
+            let grid = self.gates.weight_hh.input_grid();
+            let mut rounded = memory::zeros(if grid.is_some() { count * h } else { 0 });
             for begin in (0..time).step_by(chunk) {
                 let length = chunk.min(time - begin);
                 for i in 0..count {
@@ -262,6 +265,19 @@ impl<C: Cell> Layer<C> {
                     let states = match t {
                         0 => View::rows(first, count, h),
                         _ => View::strided(&y[(t - 1) * h..], count, h, time * h),
+                    };
+                    let states = match grid {
+                        None => states,
+                        Some(grid) => {
+                            for (i, own) in rounded.chunks_exact_mut(h).enumerate() {
+                                own.copy_from_slice(match t {
+                                    0 => &first[i * h..][..h],
+                                    _ => &y[(i * time + t - 1) * h..][..h],
+                                });
+                            }
+                            grid.round(&mut rounded, h);
+                            View::rows(&rounded, count, h)
+                        }
                     };
                     for (piece, weight) in C::RECURRENT.iter().zip(&recurrent) {
                         let out = &mut frames[at + piece.part * h..];
@@ -431,6 +447,10 @@ impl<C: Cell> Op for Layer<C> {
         let output = |i: usize| pass.gradients.get(i).copied().flatten();
         let (last, wanted) = ([output(1), output(2)], pass.wants(0));
         let [dx, dh, dc, d_bias] = self.through_time(&inputs, &mut trace, output(0), last, wanted);
+        if let Some(grid) = self.gates.weight_hh.input_grid() {
+            // The products read the rounded states.
+            grid.round(&mut trace.previous, self.hidden);
+        }
         self.weight_gradients(&inputs, &trace, &d_bias);
         self.gates.give_back(trace);
         Ok(vec![dx, vec![], vec![], vec![], vec![], dh, dc])

@@ -94,6 +94,31 @@ impl Coded {
         Coded::new(bits, inputs, group, codes, scales)
     }
 
+    /// The codes of the numbers nearest to the values on the grid of these scales, `[outputs, groups]`. Values beyond
+    /// the grid get its last codes.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub fn on(
+        bits: u32,
+        weight: &[f32],
+        inputs: usize,
+        group: usize,
+        scales: Vec<f32>,
+    ) -> Result<Self> {
+        let most = Codes::symmetric(bits)?.hi as f32;
+        let groups = Groups::new(weight.len() / inputs.max(1), inputs, group)?;
+        if scales.len() != groups.count() {
+            return Err(Error::mismatch("scales", groups.count(), scales.len()));
+        }
+        let mut codes = memory::with_capacity(weight.len());
+        for (group, scale) in groups.of(weight).zip(&scales) {
+            let nearest = |w: &f32| (w / scale).clamp(-most, most).round_ties_even() as i8;
+            codes.extend(group.iter().map(nearest));
+        }
+        Coded::new(bits, inputs, group, codes, scales)
+    }
+
     /// Matrices with the same inputs as one with concatenated outputs; `None` if their grids are not of one form.
     pub fn together(parts: &[&Coded]) -> Option<Self> {
         let form = |of: &Coded| (of.bits, of.inputs, of.group);

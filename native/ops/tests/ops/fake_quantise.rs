@@ -1,12 +1,14 @@
 //! Fake quantisation against golden data, its composed form, and its definition.
 
 use candle_core::{Device, Tensor, Var};
-use sconce_ops::fake_quantise::{finest_steps, first_steps};
-use sconce_ops::{Codes, Groups, fake_quantise, learned_step};
+use sconce_ops::fake_quantise::{InputGrid, finest_steps, first_steps, learned_step_gradients};
+use sconce_ops::recurrent::Gates;
+use sconce_ops::weights::Weight;
+use sconce_ops::{Activation, Codes, Groups, fake_quantise, learned_step, linear};
 use sconce_tensor::pool;
 
 use crate::common::composed::check;
-use crate::common::{Golden, apart, backward, noise, record, values, wide};
+use crate::common::{Golden, apart, backward, gradient, noise, record, values, wide};
 
 fn tensor(numbers: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_slice(numbers, shape, &Device::Cpu).unwrap()
@@ -56,6 +58,15 @@ fn learned_steps_reproduce_the_reference() {
             golden.check("output.y", &y);
             let loss = golden.loss(&[("y", &y)]);
             golden.check_gradients(&loss, &Default::default(), &[("weight", &x), ("step", &step)]);
+            let dy = golden.tensor("input.cotangent.y");
+            if x.device().is_cpu() {
+                let step = values(&step.detach());
+                let found = learned_step_gradients(&x.detach(), &step, &dy, codes, groups);
+                for (name, found) in ["weight", "step"].into_iter().zip(found.unwrap()) {
+                    let key = format!("grad.input.{name}");
+                    golden.check(&key, &tensor(&found, golden.shape(&key)));
+                }
+            }
             let first = first_steps(&values(&x.detach()), codes, groups);
             golden.check("output.start", &tensor(&first, golden.shape("output.start")));
         }
@@ -171,4 +182,187 @@ fn the_finest_steps_span_their_groups_on_any_number_of_threads() {
         assert_eq!(finest_steps(&x, codes, groups), want);
     }
     pool::set_threads(pool::available()).unwrap();
+}
+
+/// Two layers as a run learns them: products read weights on their grid, and the gradient there is mapped to the weights
+/// and to the steps.
+#[test]
+fn layers_with_learned_steps_and_rounded_inputs_reproduce_the_reference() {
+    for (name, bits) in [("lsq_layers_int8", 8), ("lsq_layers_int4", 4)] {
+        let golden = Golden::open(name);
+        let codes = Codes::symmetric(bits).unwrap();
+        let layer = |layer: &str| {
+            let weight = golden.tensor(&format!("param.{layer}.weight"));
+            let steps = values(&golden.tensor(&format!("param.{layer}.step")));
+            let groups = groups_of(weight.dims(), (bits == 4).then_some(32));
+            let step = tensor(&steps, &[steps.len()]);
+            let shown = learned_step(&weight, &step, None, codes, groups).unwrap();
+            let shown = Weight::from(variable(&shown)).rounding(InputGrid::new(bits).unwrap());
+            let bias = Weight::from(golden.variable(&format!("param.{layer}.bias")));
+            (weight, steps, groups, shown, bias)
+        };
+        let (up, down, x) = (layer("up"), layer("down"), golden.variable("input.x"));
+        let hidden = linear(&x, &up.3, Some(&up.4), Activation::Tanh).unwrap();
+        let y = linear(&hidden, &down.3, Some(&down.4), Activation::None).unwrap();
+        golden.check("output.y", &y);
+        let gradients = backward(&golden.loss(&[("y", &y)]));
+        golden.check("grad.input.x", gradients.get(&x).unwrap());
+        for (name, (weight, steps, groups, shown, bias)) in [("up", up), ("down", down)] {
+            assert!(!shown.inputs().unwrap().is_ignored());
+            golden.check(&format!("grad.param.{name}.bias"), &gradient("bias", &bias, &gradients));
+            let dy = gradient("weight", &shown, &gradients);
+            let found = learned_step_gradients(&weight, &steps, &dy, codes, groups).unwrap();
+            for (kind, found) in ["weight", "step"].into_iter().zip(found) {
+                let key = format!("grad.param.{name}.{kind}");
+                golden.check(&key, &tensor(&found, golden.shape(&key)));
+            }
+        }
+    }
+}
+
+/// `sum(y c)` of a layer whose weight is on the grid of its steps, and its gradients at the weight and at the steps.
+#[test]
+fn gradients_through_a_layer_are_finite_differences() {
+    let (rows, cols, codes) = (6, 40, Codes::symmetric(4).unwrap());
+    let groups = Groups::new(rows, cols, 32).unwrap();
+    let (x, c) = (noise(&[9, cols], 1), noise(&[9, rows], 2));
+    let weight = values(&noise(&[rows, cols], 3));
+    let steps: Vec<f32> = finest_steps(&weight, codes, groups).iter().map(|s| 0.7 * s).collect();
+    let shown = |weight: &[f32], steps: &[f32]| {
+        let (weight, steps) = (tensor(weight, &[rows, cols]), tensor(steps, &[groups.count()]));
+        learned_step(&weight, &steps, None, codes, groups).unwrap()
+    };
+    let loss = |shown: &Tensor| {
+        let y = linear(&x, &shown.clone().into(), None, Activation::Tanh).unwrap();
+        let pairs = values(&y).into_iter().zip(values(&c));
+        pairs.map(|(y, c)| f64::from(y) * f64::from(c)).sum::<f64>()
+    };
+    record();
+    let at = Weight::from(variable(&shown(&weight, &steps)));
+    let y = linear(&x, &at, None, Activation::Tanh).unwrap();
+    let dy = gradient("weight", &at, &backward(&(y * &c).unwrap().sum_all().unwrap()));
+    let found = learned_step_gradients(&tensor(&weight, &[rows, cols]), &steps, &dy, codes, groups);
+    let [of_weights, of_steps] = found.unwrap();
+    // The straight-through rule is the slope of a sum that moves by the rule's own derivative: of the step by
+    // round(w / s) - w / s inside of the range and by the last code beyond it, of the weight by 1 inside.
+    let ratio = |i: usize, group: usize| weight[i] / steps[group];
+    let group_of = |i: usize| i / cols * 2 + (i % cols) / 32;
+    let moved = |step: Option<usize>, number: Option<usize>, by: f32| {
+        let mut all = values(&shown(&weight, &steps));
+        for (i, w) in all.iter_mut().enumerate() {
+            let v = ratio(i, group_of(i));
+            let inside = v.abs() < 7.0;
+            if step == Some(group_of(i)) {
+                *w += by * if inside { v.round_ties_even() - v } else { v.clamp(-7.0, 7.0) };
+            }
+            if number == Some(i) && inside {
+                *w += by;
+            }
+        }
+        loss(&tensor(&all, &[rows, cols]))
+    };
+    let by = 1e-3;
+    let slope =
+        |step, number| (moved(step, number, by) - moved(step, number, -by)) / (2.0 * f64::from(by));
+    let lengths: Vec<usize> = groups.lengths().collect();
+    for (group, found) in of_steps.iter().enumerate() {
+        let g = 1.0 / (lengths[group % 2] as f64 * 7.0).sqrt();
+        let want = g * slope(Some(group), None);
+        assert!((f64::from(*found) - want).abs() < 2e-3 * want.abs().max(0.1), "{found}, {want}");
+    }
+    for i in (0..rows * cols).step_by(7) {
+        let (found, want) = (f64::from(of_weights[i]), slope(None, Some(i)));
+        assert!((found - want).abs() < 2e-3 * want.abs().max(0.1), "{i}: {found}, {want}");
+    }
+    assert!(weight.iter().enumerate().any(|(i, _)| ratio(i, group_of(i)).abs() > 7.0));
+}
+
+#[test]
+fn inputs_are_rounded_to_multiples_of_their_largest_magnitudes() {
+    let x = values(&noise(&[3, 70], 5));
+    for (bits, width, most) in [(8, 70, 32_512.0), (4, 32, 127.0)] {
+        let mut rounded = x.clone();
+        InputGrid::new(bits).unwrap().round(&mut rounded, 70);
+        let rows = x.chunks(70).zip(rounded.chunks(70));
+        for (x, rounded) in rows.flat_map(|(x, r)| x.chunks(width).zip(r.chunks(width))) {
+            let largest = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+            let scale = f64::from(largest) / most;
+            for (x, rounded) in x.iter().zip(rounded) {
+                let code = f64::from(*rounded) / scale;
+                assert!((code - code.round()).abs() < 1e-2 && code.round().abs() <= most);
+                assert!((f64::from(*x) / scale - code).abs() < 0.51, "{x} became {rounded}");
+            }
+        }
+        assert_ne!(x, rounded);
+        let grid = InputGrid::new(bits).unwrap();
+        let mut odd = [0.0, 0.0, 1.0, f32::NAN, f32::INFINITY, 2.0];
+        grid.round(&mut odd[..2], 2);
+        grid.round(&mut odd[2..4], 2);
+        grid.round(&mut odd[4..], 2);
+        assert!(odd[..2] == [0.0; 2] && odd[2..].iter().all(|x| x.is_nan()), "{odd:?}");
+    }
+    let error = InputGrid::new(5).unwrap_err().to_string();
+    assert!(error.starts_with("bits: 5 is outside 4..8"), "{error}");
+}
+
+/// A GRU whose products round their inputs, frame by frame of products that do.
+#[test]
+fn a_sequence_of_rounded_states_equals_its_frames_and_has_their_gradients() {
+    let (batch, time, width, hidden) = (3, 5, 37, 34);
+    let shapes =
+        [vec![3 * hidden, width], vec![3 * hidden, hidden], vec![3 * hidden], vec![3 * hidden]];
+    let drawn: Vec<Tensor> =
+        shapes.iter().enumerate().map(|(i, s)| (noise(s, i as u64 + 1) * 0.2).unwrap()).collect();
+    let (x, h0, dy) = (
+        noise(&[batch, time, width], 7),
+        noise(&[batch, hidden], 8),
+        noise(&[batch, time, hidden], 9),
+    );
+    for bits in [4, 8] {
+        let weights = || -> Vec<Weight> {
+            let of = |(i, own): (usize, &Tensor)| {
+                let own = Weight::from(variable(own));
+                if i < 2 { own.rounding(InputGrid::new(bits).unwrap()) } else { own }
+            };
+            drawn.iter().enumerate().map(of).collect()
+        };
+        record();
+        let (whole, x1) = (weights(), variable(&x));
+        let [ih, hh, bi, bh] = &whole[..] else { unreachable!() };
+        let gates = Gates::new(ih.clone(), hh.clone(), bi.clone(), bh.clone());
+        let (y, _) = sconce_ops::gru(&x1, &gates, &h0, None).unwrap();
+        let of_whole = backward(&(&y * &dy).unwrap().sum_all().unwrap());
+        let (parts, x2) = (weights(), variable(&x));
+        let [ih, hh, bi, bh] = &parts[..] else { unreachable!() };
+        let (mut h, mut all) = (h0.clone(), vec![]);
+        for t in 0..time {
+            let frame = x2.narrow(1, t, 1).unwrap().squeeze(1).unwrap().contiguous().unwrap();
+            let (i, s) = (
+                linear(&frame, ih, Some(bi), Activation::None).unwrap(),
+                linear(&h.contiguous().unwrap(), hh, Some(bh), Activation::None).unwrap(),
+            );
+            let part = |of: &Tensor, at: usize| of.narrow(1, at * hidden, hidden).unwrap();
+            let sigmoid =
+                |x: Tensor| (((x.neg().unwrap().exp().unwrap()) + 1.0).unwrap()).recip().unwrap();
+            let r = sigmoid((part(&i, 0) + part(&s, 0)).unwrap());
+            let z = sigmoid((part(&i, 1) + part(&s, 1)).unwrap());
+            let n = (part(&i, 2) + (r * part(&s, 2)).unwrap()).unwrap().tanh().unwrap();
+            h = ((&n - (&z * &n).unwrap()).unwrap() + (&z * &h).unwrap()).unwrap();
+            all.push(h.unsqueeze(1).unwrap());
+        }
+        let frames = Tensor::cat(&all, 1).unwrap();
+        let of_parts = backward(&(&frames * &dy).unwrap().sum_all().unwrap());
+        assert!(apart(&y, &frames) < 1e-5, "{bits}: {}", apart(&y, &frames));
+        let of_x = apart(of_whole.get(&x1).unwrap(), of_parts.get(&x2).unwrap());
+        assert!(of_x < 1e-4, "{bits}: {of_x}");
+        for (i, (a, b)) in whole.iter().zip(&parts).enumerate() {
+            let (a, b) = (gradient("whole", a, &of_whole), gradient("frames", b, &of_parts));
+            assert!(apart(&a, &b) < 1e-4, "{bits}, weight {i}: {}", apart(&a, &b));
+        }
+        let plain: Vec<Weight> = drawn.iter().map(|own| own.clone().into()).collect();
+        let [ih, hh, bi, bh] = &plain[..] else { unreachable!() };
+        let gates = Gates::new(ih.clone(), hh.clone(), bi.clone(), bh.clone());
+        let (plain, _) = sconce_ops::gru(&x, &gates, &h0, None).unwrap();
+        assert!(apart(&y, &plain) > if bits == 4 { 1e-3 } else { 1e-6 });
+    }
 }
