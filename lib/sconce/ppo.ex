@@ -90,7 +90,8 @@ defmodule Sconce.PPO do
   `:quantise_group` columns of a row (`:int4`). The weights move to the grid linearly in the share `:quantise_ramp` of the
   run that follows the share `:quantise_after`. When they are there, the mean return and the best policy begin anew. Until
   then `best.safetensors` has weights that are not on the grid, and `:target_return` does not end the run. Critics stay in
-  f32. The guide [Smaller policies](smaller.livemd) describes the grid.
+  f32. `quantise_steps: :learned` learns the scales beside the weights, and with `quantise_activations: true` rollouts and
+  updates round the inputs of these matrices as sessions do. The guide [Smaller policies](smaller.livemd) describes the grid.
 
   `prune: :two_four` or `:unstructured` removes weights of these matrices instead, in the shares `:prune_after` and
   `:prune_ramp` of the run; the same holds for the mean return and the best policy.

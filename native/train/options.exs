@@ -376,6 +376,19 @@ options!(
       max: 65_536,
       needs: [quantise: [:int4]]
     ],
+    quantise_steps: [
+      value: Steps,
+      default: :largest,
+      doc: "Steps of the grids: the largest magnitude of a row or group over its largest code, or `:learned` ones (LSQ), see below.",
+      type: {:in, [:largest, :learned]},
+      needs: [quantise: :given]
+    ],
+    quantise_activations: [
+      value: bool,
+      default: false,
+      doc: "Rounds the inputs of quantised matrices as sessions round them: to 16 bits before `:int8`, to 8 bits in blocks of 32 before `:int4`.",
+      needs: [quantise: :given]
+    ],
     quantise_after: [
       value: f64,
       default: 0.2,

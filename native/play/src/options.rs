@@ -9,7 +9,7 @@ use sconce_train::optimiser::{Kind, OptimiserConfig};
 use sconce_train::option_group;
 use sconce_train::options::{Number, Row, Table};
 use sconce_train::weights::prune::{Pattern, Pruning};
-use sconce_train::weights::quantisation::{Format, Quantisation};
+use sconce_train::weights::quantisation::{Format, Quantisation, Steps};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -270,7 +270,16 @@ impl PpoOptions {
     pub(crate) fn quantisation(&self) -> Option<Quantisation> {
         let OptimiserOptions { quantise_group: group, quantise_after: after, .. } = self.optimiser;
         let ramp = self.optimiser.quantise_ramp;
-        self.optimiser.quantise.map(|format| Quantisation { format, group, after, ramp })
+        let steps = self.optimiser.quantise_steps;
+        let activations = self.optimiser.quantise_activations;
+        self.optimiser.quantise.map(|format| Quantisation {
+            format,
+            group,
+            after,
+            ramp,
+            steps,
+            activations,
+        })
     }
 
     /// The pruning of the weights, if the run has one.

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sconce_nn::{Policy, Spec, checkpoint};
+use sconce_ops::weights::Coded;
 use sconce_play::options::PpoOptions;
 use sconce_play::run::{Event, PlayReport, Stopped, Task, run};
 use sconce_tensor::tensor::to_vec;
 use sconce_tensor::{Error, Result};
-use sconce_train::weights::quantisation::{Format, Quantisation};
+use sconce_train::weights::quantisation::{Format, Quantisation, Steps};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -63,7 +64,14 @@ fn same_files(a: &Path, b: &Path) -> bool {
 
 /// Whether all matrices of a policy but those of its critic are on a grid.
 fn is_on_grid(policy: &Policy, format: Format) -> bool {
-    let own = Quantisation { format, group: None, after: 0.0, ramp: 0.0 };
+    let own = Quantisation {
+        format,
+        group: None,
+        after: 0.0,
+        ramp: 0.0,
+        steps: Steps::Largest,
+        activations: false,
+    };
     let transform = own.transform(policy.weights(), |_| true).unwrap();
     let mut covered = policy.weights().iter().filter(|(name, _)| transform.covers(name));
     covered.all(|(_, weight)| {
@@ -74,7 +82,12 @@ fn is_on_grid(policy: &Policy, format: Format) -> bool {
 
 #[test]
 fn a_run_that_stops_before_within_and_after_the_ramp_resumes_to_the_same_bits() {
-    for more in [json!({}), json!({"quantise": "int8", "overlap": true})] {
+    for more in [
+        json!({}),
+        json!({"quantise": "int8", "overlap": true}),
+        json!({"quantise_steps": "learned", "overlap": true}),
+        json!({"quantise_steps": "learned", "quantise_activations": true}),
+    ] {
         let [whole, cut, threads] = [(); 3].map(|()| TempDir::new().unwrap());
         let own = options(more.clone());
         let report = go(&own, whole.path(), 0, false).unwrap();
@@ -108,6 +121,26 @@ fn the_best_policy_is_a_quantised_one_and_the_state_has_the_weights_that_learn()
 }
 
 #[test]
+fn the_best_policy_has_the_steps_that_were_learned_when_it_played() {
+    let out = TempDir::new().unwrap();
+    let own = options(json!({"quantise_steps": "learned", "quantise_activations": true}));
+    let report = go(&own, out.path(), 0, false).unwrap();
+    assert!(report.best_update.is_some_and(|update| update >= 6), "{report:?}");
+    let best = Policy::load(&out.path().join("best.safetensors")).unwrap();
+    assert_eq!(best.bits(), 4);
+    // Learned steps are not those of the largest magnitudes.
+    let last = checkpoint::load(&out.path().join("last.safetensors")).unwrap();
+    let mut coded = best.weights().iter().filter_map(|(name, own)| Some((name, own.codes()?)));
+    assert!(coded.any(|(name, codes)| {
+        let learned = to_vec(&last.weights[name]).unwrap();
+        let group = codes.group();
+        let nearest = Coded::nearest(4, &learned, codes.inputs(), group).unwrap();
+        nearest.scales() != codes.scales()
+    }));
+    assert!(last.optimiser.keys().any(|name| name.ends_with(".quantise_steps")));
+}
+
+#[test]
 fn a_target_is_reached_by_quantised_weights() {
     let out = TempDir::new().unwrap();
     // At this rate episodes stay short, so each rollout has more than 100.
@@ -134,10 +167,16 @@ fn cart_pole_is_learned_with_four_bits() {
     let out = TempDir::new().unwrap();
     let given =
         json!({"environments": 32, "rollout_steps": 64, "steps": 120_000, "minibatches": 4});
-    let report = go(&options(given), out.path(), 0, false).unwrap();
+    let report = go(&options(given.clone()), out.path(), 0, false).unwrap();
     let best = Policy::load(&out.path().join("best.safetensors")).unwrap();
     assert!(is_on_grid(&best, Format::Int4));
     assert_eq!(best.bits(), 4, "the file has the codes");
+    assert!(report.best_return.is_some_and(|best| best > 200.0), "{:?}", report.best_return);
+    let mut learned = given;
+    learned["quantise_steps"] = json!("learned");
+    learned["quantise_activations"] = json!(true);
+    let out = TempDir::new().unwrap();
+    let report = go(&options(learned), out.path(), 0, false).unwrap();
     assert!(report.best_return.is_some_and(|best| best > 200.0), "{:?}", report.best_return);
 }
 
@@ -153,6 +192,10 @@ fn options_out_of_range_are_refused_by_name() {
         (json!({"quantise_after": -0.5}), "quantise_after: -0.5 is outside"),
         (json!({"quantise_after": 0.75}), "quantise_ramp: 0.5 is outside 0..0.25"),
         (json!({"quantise": null}), "quantise_after: expected a quantise"),
+        (
+            json!({"quantise_group": 48, "quantise_activations": true}),
+            "quantise_group: expected a multiple of 32 beside quantise_activations, got 48",
+        ),
     ];
     for (given, said) in cases {
         let error = go(&options(given), out.path(), 0, false).unwrap_err().to_string();

@@ -21,10 +21,13 @@ use serde::Serialize;
 use crate::bench::examples;
 use crate::eval::{self, pool_of};
 use crate::games::{mixed, sides};
+use crate::objective::Objectives;
+use crate::objective::imitation::Imitation;
 use crate::options::{DataOptions, Mode, OptimiserOptions, TrainOptions};
 use crate::source::Source;
 use crate::step::{Stepper, Task};
 use crate::transform::{self, Moment, Transforms};
+use crate::weights::{self, WeightTransforms};
 use measure::{Line, apart, halved, passing};
 
 /// Minimum number of windows in the smaller measured step. The larger step has four times as many windows, enough for
@@ -43,9 +46,9 @@ const ONE: &str = "a step of one window at a time";
 /// Bytes, grouped by their owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Owners {
-    /// The weights, twice if they are quantised or pruned.
+    /// The weights, twice if they are quantised or pruned, and the learned steps of their grids.
     pub weights: u64,
-    /// Gradients of the weights.
+    /// Gradients of the weights and of the learned steps.
     pub gradients: u64,
     /// Moments of the optimiser.
     pub moments: u64,
@@ -234,29 +237,31 @@ impl Memory {
             let mut probe = Probe::new(spec, options, cancel)?;
             let windows = probes(options);
             let weights = 4 * probe.stepper.policy().num_weights() as u64;
+            let steps = 4 * probe.stepper.num_steps() as u64;
             let step = Line::measure(windows, |windows| {
                 probe.learn(windows)?;
                 Ok(probe.bytes())
             })?;
             let moments = probe.stepper.optimiser().state()?;
             let moments = moments.iter().map(|(_, values)| 4 * values.len() as u64);
-            let average = if options.optimiser.ema_decay.is_some() { weights } else { 0 };
-            let state = weights + moments.sum::<u64>();
+            let learned = weights + steps;
+            let average = if options.optimiser.ema_decay.is_some() { learned } else { 0 };
+            let state = learned + moments.sum::<u64>();
             let batches = Batches::new(probe.spec, options);
             // Quantised and pruned weights are kept twice: as they learn, and as forward passes read them.
             let own = &options.optimiser;
             let shown = if own.quantise.is_some() || own.prune.is_some() { weights } else { 0 };
             let owners = Owners {
-                weights: weights + shown,
-                gradients: weights,
-                moments: state - weights - average,
+                weights: learned + shown,
+                gradients: learned,
+                moments: state - learned - average,
                 average,
                 activations: step.at(options.data.batch_size),
                 validation: probe.validation(windows)?,
                 batches: batches.of(options.data.batch_size),
                 // A copy of the state and the bytes of its file, or a copy of the state, a copy of the best policy and
                 // the bytes of the policy's file.
-                checkpoints: state + state.max(2 * weights),
+                checkpoints: state + state.max(2 * learned),
             };
             Ok(Memory { owners, step, batches })
         })
@@ -343,9 +348,14 @@ impl<'a> Probe<'a> {
         let loss = options.loss.clone().with_press_rates(&vec![0.5; bits]);
         let config = options.optimiser()?;
         let policy = Policy::init(spec, options.machine.seed)?;
-        let stepper = Stepper::imitating(
+        let learns = |name: &str| !weights::is_frozen(options, name);
+        let quantisation = options.quantisation();
+        let transform = quantisation.map(|own| own.transform(policy.weights(), learns));
+        let imitation = Imitation::new(&spec.heads, &loss)?;
+        let stepper = Stepper::new(
             &policy,
-            &loss,
+            Objectives::new(vec![Box::new(imitation)]),
+            WeightTransforms::new(transform.transpose()?.into_iter().collect()),
             config,
             options.optimiser.max_grad_norm,
             options.machine.seed,

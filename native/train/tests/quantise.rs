@@ -1,6 +1,7 @@
 //! Weights that are trained for integers.
 #![allow(clippy::disallowed_methods)]
 
+use std::alloc::System;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +10,13 @@ use proptest::prelude::*;
 use sconce_data::{Corpus, Schema, VectorGame};
 use sconce_nn::spec::{Embedding, Head, HeadKind, Heads, HeadsKind, Spec};
 use sconce_nn::{Policy, checkpoint};
+use sconce_ops::fake_quantise::learned_step_gradients;
 use sconce_ops::weights::{Coded, Weight, Weights};
+use sconce_ops::{Codes, Groups};
+use sconce_tensor::memory::Counted;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::tensor::{tensor, to_vec};
-use sconce_tensor::{Error, Tensor};
+use sconce_tensor::{Error, Precision, Tensor};
 use sconce_train::bench::examples;
 use sconce_train::objective::Objectives;
 use sconce_train::objective::imitation::{Imitation, LossOptions};
@@ -20,15 +24,26 @@ use sconce_train::optimiser::{Kind, OptimiserConfig};
 use sconce_train::options::{
     DataOptions, MachineOptions, OptimiserOptions, SavingOptions, ScheduleOptions, TrainOptions,
 };
+use sconce_train::plan::plan;
 use sconce_train::report::{RunReport, Stopped};
 use sconce_train::run::{Verdict, Watch, run, run_watched};
-use sconce_train::step::Stepper;
+use sconce_train::step::{Stepper, Task};
 use sconce_train::weights::WeightTransforms;
-use sconce_train::weights::quantisation::{Format, Quantisation};
+use sconce_train::weights::quantisation::{Format, Quantisation, Steps};
 use serde_json::json;
 
-const INT8: Quantisation =
-    Quantisation { format: Format::Int8, group: None, after: 0.0, ramp: 0.0 };
+/// A plan counts memory.
+#[global_allocator]
+static ALLOCATOR: Counted<System> = Counted(System);
+
+const INT8: Quantisation = Quantisation {
+    format: Format::Int8,
+    group: None,
+    after: 0.0,
+    ramp: 0.0,
+    steps: Steps::Largest,
+    activations: false,
+};
 const INT4: Quantisation = Quantisation { format: Format::Int4, ..INT8 };
 
 /// A GRU with matrices of 40 inputs, behind an embedding of 3 numbers.
@@ -301,14 +316,24 @@ fn same_files(a: &Path, b: &Path) -> bool {
 fn a_run_that_stops_before_within_and_after_the_ramp_resumes_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
-    for (format, ema_decay) in [(Format::Int8, None), (Format::Int4, Some(0.9))] {
+    for (i, (format, ema_decay, steps, quantise_activations)) in [
+        (Format::Int8, None, Steps::Largest, false),
+        (Format::Int4, Some(0.9), Steps::Largest, false),
+        (Format::Int8, Some(0.9), Steps::Learned, false),
+        (Format::Int4, None, Steps::Learned, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let own = options(format);
+        let quantise_steps = steps;
+        let learned = OptimiserOptions { quantise_steps, quantise_activations, ..own.optimiser };
         let own = TrainOptions {
-            optimiser: OptimiserOptions { ema_decay, ..own.optimiser },
+            optimiser: OptimiserOptions { ema_decay, ..learned },
             saving: SavingOptions { callback_every: 1, ..own.saving },
             ..own
         };
-        let folder = |name: &str| dir.path().join(format!("{name} {format:?}"));
+        let folder = |name: &str| dir.path().join(format!("{name} {i}"));
         let (whole, cut) = (folder("whole"), folder("cut"));
         go(&corpus, &own, &whole).unwrap();
         for stop in [2, 6, 9, 14] {
@@ -325,6 +350,147 @@ fn a_run_that_stops_before_within_and_after_the_ramp_resumes_to_the_same_bits() 
         go(&corpus, &TrainOptions { machine, ..own }, &threads).unwrap();
         assert!(same_files(&whole, &threads), "{format:?}");
     }
+}
+
+/// The learned steps in a saved state, by the names of their weights.
+fn saved_steps(path: &Path) -> BTreeMap<String, Vec<f32>> {
+    let state = checkpoint::load(path).unwrap().optimiser.into_iter();
+    let logarithms = state.filter_map(|(name, own)| {
+        let name = name.strip_suffix(".quantise_steps")?;
+        let is_moment = name.starts_with("exp_avg") || name.starts_with("ema.");
+        (!is_moment).then(|| (name.to_string(), own))
+    });
+    let steps = |own: Vec<f32>| own.into_iter().map(|v| f64::from(v).exp() as f32).collect();
+    logarithms.map(|(name, own)| (name, steps(own))).collect()
+}
+
+#[test]
+fn learned_steps_are_the_scales_of_the_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    for format in [Format::Int8, Format::Int4] {
+        let own = options(format);
+        let learned = OptimiserOptions { quantise_steps: Steps::Learned, ..own.optimiser };
+        // With one validation, at the end, the best policy is the last one.
+        let saving = SavingOptions { validate_every: Some(16), ..own.saving };
+        let own = TrainOptions { optimiser: learned, saving, ..own };
+        let out = dir.path().join(format!("{format:?}"));
+        go(&corpus, &own, &out).unwrap();
+        let best = Policy::load(&out.join("best.safetensors")).unwrap();
+        let last = Policy::load(&out.join("last.safetensors")).unwrap();
+        let steps = saved_steps(&out.join("last.safetensors"));
+        assert_eq!(
+            steps.keys().collect::<Vec<_>>(),
+            ["backbone.weight_hh_l0", "heads.action_hidden.weight"],
+        );
+        for (name, steps) in steps {
+            let coded = best.weights()[&name].codes().unwrap();
+            assert_eq!(bits(coded.scales()), bits(&steps), "{name}");
+            let learned = to_vec(&last.weights()[&name]).unwrap();
+            let group = coded.group();
+            let on = Coded::on(format.bits(), &learned, coded.inputs(), group, steps.clone());
+            assert_eq!(&on.unwrap(), &**coded, "{name}");
+            let largest = Coded::nearest(format.bits(), &learned, coded.inputs(), group).unwrap();
+            assert_ne!(bits(largest.scales()), bits(&steps), "{name}");
+        }
+    }
+}
+
+#[test]
+fn steps_begin_to_learn_with_the_ramp_from_the_weights_of_then() {
+    let (policy, batch) = (Policy::init(&spec(), 1).unwrap(), examples(&spec(), 4, 5, 2));
+    let own = Quantisation { steps: Steps::Learned, ..INT4 };
+    let mut stepper = stepper(&policy, Kind::AdamW, Some(own));
+    let name = "backbone.weight_hh_l0";
+    let scales = |stepper: &Stepper<'_>| {
+        stepper.averaged().unwrap().weights()[name].codes().unwrap().scales().to_vec()
+    };
+    let first = |stepper: &Stepper<'_>| {
+        let weight = to_vec(&stepper.learned_weights()[name]).unwrap();
+        let groups = weight.chunks(40).flat_map(|row| row.chunks(32));
+        let step = |group: &[f32]| {
+            let largest = group.iter().fold(0.0f32, |most, w| most.max(w.abs()));
+            let sum = group.iter().map(|w| f64::from(w.abs())).sum::<f64>();
+            let mean = sum / group.len() as f64;
+            (f64::from(largest) / 7.0).min(2.0 * mean / 7f64.sqrt())
+        };
+        groups.map(step).collect::<Vec<f64>>()
+    };
+    let apart = |got: &[f32], want: &[f64]| {
+        let pairs = got.iter().zip(want);
+        pairs.fold(0.0, |most: f64, (got, want)| most.max((f64::from(*got) / want - 1.0).abs()))
+    };
+    stepper.anneal(0.0).unwrap();
+    let before = scales(&stepper);
+    for step in 0..3 {
+        stepper.step(&batch, step, 0.01).unwrap();
+    }
+    assert_ne!(bits(&before), bits(&scales(&stepper)));
+    assert!(apart(&scales(&stepper), &first(&stepper)) < 1e-6);
+    stepper.anneal(0.5).unwrap();
+    stepper.step(&batch, 3, 0.01).unwrap();
+    assert!(apart(&scales(&stepper), &first(&stepper)) > 1e-3);
+    // Weight decay does not change a step, and a large rate leaves it above 0.
+    stepper.anneal(1.0).unwrap();
+    for step in 4..40 {
+        stepper.step(&batch, step, 0.3).unwrap();
+    }
+    assert!(scales(&stepper).iter().all(|step| *step > 0.0 && step.is_finite()));
+}
+
+/// A step of SGD, which shows the gradients.
+#[test]
+fn a_share_of_the_gradient_reaches_the_steps() {
+    let (policy, batch) = (Policy::init(&spec(), 1).unwrap(), examples(&spec(), 4, 5, 2));
+    let own = Quantisation { steps: Steps::Learned, ..INT4 };
+    let name = "backbone.weight_hh_l0";
+    let key = format!("{name}.quantise_steps");
+    let moved = |share: f64| {
+        let mut stepper = stepper(&policy, Kind::Sgd, Some(own));
+        let before = stepper.moments().unwrap()[&key].clone();
+        stepper.anneal(share).unwrap();
+        let gradients = {
+            let zero = stepper.policy().zero_state(4).unwrap();
+            stepper.learn(Task::new(&batch, &zero, 0)).unwrap();
+            stepper.policy().weights()[name].flat_gradient().unwrap()
+        };
+        stepper.update(0.5).unwrap();
+        let after = stepper.moments().unwrap()[&key].clone();
+        let moved: Vec<f32> = before.iter().zip(&after).map(|(a, b)| (a - b) / 0.5).collect();
+        (before, to_vec(&gradients).unwrap(), moved)
+    };
+    for share in [0.25, 1.0] {
+        let (before, dy, moved) = moved(share);
+        let weight = policy.weights()[name].detach();
+        let steps: Vec<f32> = before.iter().map(|v| f64::from(*v).exp() as f32).collect();
+        let groups = Groups::new(weight.dims()[0], 40, 32).unwrap();
+        let dy = tensor(dy, weight.dims()).unwrap();
+        let codes = Codes::symmetric(4).unwrap();
+        let [_, want] = learned_step_gradients(&weight, &steps, &dy, codes, groups).unwrap();
+        for (moved, want) in moved.iter().zip(&want) {
+            let want = share as f32 * want;
+            assert!((moved - want).abs() < 1e-5 + 1e-3 * want.abs(), "{share}: {moved}, {want}");
+        }
+        assert!(want.iter().any(|step| step.abs() > 1e-4), "{want:?}");
+    }
+}
+
+#[test]
+fn a_plan_counts_the_learned_steps_and_the_rounded_inputs() {
+    let plan = |quantise_steps, quantise_activations| {
+        let own = options(Format::Int4);
+        let optimiser = OptimiserOptions { quantise_steps, quantise_activations, ..own.optimiser };
+        let own = TrainOptions { optimiser, ..own };
+        plan(&spec(), &own, None, &AtomicBool::new(false)).unwrap().owners
+    };
+    let plain = plan(Steps::Largest, false);
+    let learned = plan(Steps::Learned, false);
+    // Groups of 32 of 120 rows of 40 inputs and of 8 rows of 40 inputs.
+    let bytes = 4 * 2 * (120 + 8);
+    assert_eq!(learned.weights, plain.weights + bytes);
+    assert_eq!(learned.gradients, plain.gradients + bytes);
+    assert_eq!(learned.moments, plain.moments + 2 * bytes);
+    assert!(plan(Steps::Learned, true).activations > learned.activations);
 }
 
 #[test]
@@ -378,11 +544,16 @@ fn every_validated_policy_is_on_the_grid_and_patience_begins_there() {
 fn a_quantised_run_learns_as_well_as_one_in_f32() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
-    let nll = |name: &str, quantise: Option<Format>| {
+    let nll = |name: &str, quantise: Option<Format>, learned: bool| {
         let own = options(Format::Int8);
         let defaults = OptimiserOptions::default();
         let own = TrainOptions {
-            optimiser: OptimiserOptions { quantise, ..defaults },
+            optimiser: OptimiserOptions {
+                quantise,
+                quantise_steps: if learned { Steps::Learned } else { Steps::Largest },
+                quantise_activations: learned,
+                ..defaults
+            },
             schedule: ScheduleOptions { steps: Some(150), ..own.schedule },
             saving: SavingOptions { validate_every: Some(50), ..own.saving },
             ..own
@@ -390,11 +561,13 @@ fn a_quantised_run_learns_as_well_as_one_in_f32() {
         let report = go(&corpus, &own, &dir.path().join(name)).unwrap();
         report.policy.unwrap().nll
     };
-    let f32 = nll("f32", None);
+    let f32 = nll("f32", None, false);
     assert!(f32 < 0.2, "{f32}");
     for (name, format) in [("int8", Format::Int8), ("int4", Format::Int4)] {
-        let own = nll(name, Some(format));
+        let own = nll(name, Some(format), false);
         assert!(own < f32 + 0.05 && own != f32, "{name}: {own}, f32: {f32}");
+        let learned = nll(&format!("{name} learned"), Some(format), true);
+        assert!(learned < f32 + 0.05 && learned != own, "{name}: {learned}, f32: {f32}");
     }
 }
 
@@ -416,6 +589,22 @@ fn options_out_of_range_are_refused_by_name() {
         ),
         (OptimiserOptions { quantise: None, ..own() }, "quantise_after: expected a quantise"),
         (
+            OptimiserOptions { quantise_steps: Steps::Learned, ..OptimiserOptions::default() },
+            "quantise_steps: expected a quantise",
+        ),
+        (
+            OptimiserOptions { quantise_activations: true, ..OptimiserOptions::default() },
+            "quantise_activations: expected a quantise",
+        ),
+        (
+            OptimiserOptions { quantise_activations: true, quantise_group: Some(48), ..own() },
+            "quantise_group: expected a multiple of 32 beside quantise_activations, got 48",
+        ),
+        (
+            OptimiserOptions { quantise_activations: true, freeze: vec!["heads".into()], ..own() },
+            "freeze: expected no parts beside quantise_activations, got heads",
+        ),
+        (
             OptimiserOptions {
                 freeze: vec!["backbone".into(), "heads.action_hidden".into()],
                 ..own()
@@ -428,4 +617,9 @@ fn options_out_of_range_are_refused_by_name() {
         let error = go(&corpus, &options, &dir.path().join("out")).unwrap_err().to_string();
         assert!(error.starts_with(said), "{error}, not {said}");
     }
+    let mut in_bf16 = options(Format::Int4);
+    in_bf16.optimiser.quantise_activations = true;
+    in_bf16.machine.precision = Precision::Bf16;
+    let error = go(&corpus, &in_bf16, &dir.path().join("out")).unwrap_err().to_string();
+    assert_eq!(error, "precision: expected f32 beside quantise_activations, got bf16");
 }

@@ -66,6 +66,27 @@ defmodule Sconce.Trainer.QuantiseTest do
     end
   end
 
+  test "learned steps and rounded activations give the policy that a session plays", context do
+    for format <- [:int8, :int4] do
+      opts = [quantise: format, quantise_steps: :learned, quantise_activations: true]
+      assert {:ok, report} = train(context, "learned_#{format}", opts)
+      assert %{quantise_steps: "learned", quantise_activations: true} = report.options
+      assert play(report).mean > 100
+    end
+
+    {:ok, run} = Trainer.start_link(resume: true, out: report_dir(context), steps: 220)
+    assert {:ok, %{steps: 220}} = Trainer.await(run, 60_000)
+    GenServer.stop(run)
+
+    {:ok, run} =
+      Trainer.start_link(resume: true, out: report_dir(context), quantise_steps: :largest)
+
+    assert {:error, %Error{kind: :mismatch} = error} = Trainer.await(run, 60_000)
+    assert Exception.message(error) =~ "quantise_steps is learned, not largest"
+  end
+
+  defp report_dir(context), do: Path.join(context.dir, "learned_int4")
+
   test "a resumed run keeps its groups, and others are refused", context do
     {:ok, report} = train(context, "resumed", steps: 6, quantise: :int4, quantise_group: 16)
     {:ok, run} = Trainer.start_link(resume: true, out: report.out, quantise_group: 8)
@@ -83,9 +104,18 @@ defmodule Sconce.Trainer.QuantiseTest do
     assert raised.(quantise: :int4, quantise_after: 1.5) =~ ":quantise_after"
     assert raised.(quantise: :int8, quantise_group: 32) =~ ":quantise_group"
     assert raised.(quantise_ramp: 0.1) =~ ":quantise_ramp"
+    assert raised.(quantise: :int4, quantise_steps: :median) =~ ":quantise_steps"
+    assert raised.(quantise_steps: :learned) =~ ":quantise_steps"
+    assert raised.(quantise_activations: true) =~ ":quantise_activations"
 
     assert refused(context, quantise: :int4, quantise_after: 0.9, quantise_ramp: 0.5) =~
              "quantise_ramp: 0.5 is outside"
+
+    assert refused(context, quantise: :int4, quantise_activations: true, quantise_group: 48) =~
+             "quantise_group: expected a multiple of 32 beside quantise_activations"
+
+    assert refused(context, quantise: :int4, quantise_activations: true, freeze: ["heads"]) =~
+             "freeze: expected no parts beside quantise_activations"
 
     assert refused(context, quantise: :int8, hidden_sizes: [16], head_hidden_size: 8) =~
              "quantise: expected a matrix with 32 inputs or more that learns"

@@ -9,7 +9,7 @@ use sconce_nn::sampling::Draw;
 use sconce_realtime::{Format, Scratch};
 use sconce_tensor::{Error, Result};
 
-/// A policy, and its weights packed for steps if it has no memory.
+/// A policy, and its weights packed for steps if it has no memory and rounds no inputs.
 ///
 /// The log-likelihood of a packed choice equals that of the policy's sequence form to the rounding error of f32.
 pub(crate) struct Actor<'a> {
@@ -26,7 +26,9 @@ pub(crate) struct Desk {
 
 impl<'a> Actor<'a> {
     pub(crate) fn of(policy: &'a Policy) -> Result<Self> {
-        let is_packed = policy.device().is_cpu() && policy.zero_state(1)?.0.is_empty();
+        // Packed numbers in f32 do not round the inputs of products.
+        let rounds = policy.weights().values().any(|weight| weight.rounds());
+        let is_packed = policy.device().is_cpu() && policy.zero_state(1)?.0.is_empty() && !rounds;
         let plan = if is_packed { Plan::of(policy, Format::F32)? } else { None };
         Ok(Actor { policy, plan })
     }

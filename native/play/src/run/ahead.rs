@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sconce_env::{Episode, Normaliser, Numbers};
 use sconce_nn::{Policy, Spec};
-use sconce_ops::weights::{Weight, Weights};
+use sconce_ops::weights::{Coded, Weight, Weights};
 use sconce_tensor::tensor::{tensor, to_vec};
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -77,6 +77,10 @@ impl Played {
         let mut all = Numbers::default();
         for (name, weight) in self.policy.weights() {
             all.put(&format!("policy.{name}"), to_vec(weight)?);
+            if let Some(codes) = weight.codes() {
+                all.put(&format!("scales.{name}"), codes.scales().to_vec());
+                all.put_words(&format!("codes.{name}"), &[codes.bits(), codes.group() as u32]);
+            }
         }
         for (i, segment) in self.segments.iter().enumerate() {
             all.nest(&format!("{i}."), segment.numbers()?);
@@ -119,7 +123,12 @@ impl Played {
                 let what = format!("{name} of the policy that plays");
                 return Err(Error::mismatch(what, like.elem_count(), own.len()));
             }
-            Ok((name.clone(), Weight::from(tensor(own, like.dims())?)))
+            let weight = match numbers.words(&format!("codes.{name}")) {
+                Ok(codes) => on_grid(&codes, &own, like.dims2()?.1, numbers, name)?,
+                Err(Error::NotFound { .. }) => Weight::from(tensor(own, like.dims())?),
+                Err(error) => return Err(error),
+            };
+            Ok((name.clone(), weight))
         };
         let policy =
             Policy::from_weights(&spec, weights.iter().map(weight).collect::<Result<_>>()?)?;
@@ -148,6 +157,21 @@ impl Played {
         let others = 0;
         Ok(Played { segments, policy, update, steps, episodes, others, terms, matches, observed })
     }
+}
+
+/// A weight of a saved rollout whose scales are saved too.
+fn on_grid(
+    codes: &[u32],
+    values: &[f32],
+    inputs: usize,
+    numbers: &Numbers,
+    name: &str,
+) -> Result<Weight> {
+    let [bits, group] = *codes else {
+        return Err(Error::corrupt(format!("codes of {name}"), "not two words"));
+    };
+    let scales = numbers.get(&format!("scales.{name}"))?.to_vec();
+    Weight::coded(Coded::on(bits, values, inputs, group as usize, scales)?)
 }
 
 impl Run<'_> {

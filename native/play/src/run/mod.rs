@@ -363,7 +363,7 @@ impl<'a> Run<'a> {
     pub(crate) fn policy(&self) -> Result<Policy> {
         let policy = self.learner.stepper().policy();
         let spec = self.statistics.spec(policy.spec());
-        Policy::from_weights(&spec, policy.weights().clone())
+        Policy::from_weights(&spec, self.learner.stepper().shown()?)
     }
 
     fn count(&mut self, mut updated: Updated, rollout: &Played, times: [f64; 2], done: f64) {

@@ -242,9 +242,7 @@ impl Run<'_> {
             terms: self.live.as_ref().map(|live| live.names().to_vec()),
         };
         let state = serde_json::to_value(state).map_err(|e| Error::corrupt("progress", e))?;
-        let moments = stepper.optimiser().state()?.into_iter();
-        let all: Optimiser = moments.map(|(name, own)| (name, own.into_owned())).collect();
-        let mut numbers = Numbers(all);
+        let mut numbers = Numbers(stepper.moments()?);
         numbers.nest(PLAYER, self.player.numbers()?);
         if let Some(live) = &self.live {
             numbers.nest(LIVE, live.episodes().numbers());

@@ -1,7 +1,7 @@
 //! Checks that refuse options of a run: out of bounds, or without effect given the other options.
 
 use sconce_nn::spec::Spec;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::{Error, Precision, Result};
 
 use super::evaluate::Mode;
 use super::table::{TABLE, at_least, bounded};
@@ -30,7 +30,27 @@ impl TrainOptions {
         if self.pruning().is_some() && self.quantisation().is_some() {
             return Err(Error::mismatch("prune", "a run without quantise", "one with it"));
         }
+        self.check_activations()?;
         self.loader().validate()
+    }
+
+    /// Refuses options with which products would not read the inputs that packed steps read.
+    fn check_activations(&self) -> Result<()> {
+        if !self.optimiser.quantise_activations {
+            return Ok(());
+        }
+        if self.machine.precision != Precision::F32 {
+            let got = format!("{:?}", self.machine.precision).to_lowercase();
+            return Err(Error::mismatch("precision", "f32 beside quantise_activations", got));
+        }
+        // A step packs matrices with the same inputs together, and a part without codes makes it read all in f32.
+        match self.optimiser.freeze.is_empty() {
+            true => Ok(()),
+            false => {
+                let got = self.optimiser.freeze.join(", ");
+                Err(Error::mismatch("freeze", "no parts beside quantise_activations", got))
+            }
+        }
     }
 
     /// Validates the options for a run of a policy of this Spec.

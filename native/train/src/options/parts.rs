@@ -32,7 +32,9 @@ impl TrainOptions {
     pub(crate) fn quantisation(&self) -> Option<Quantisation> {
         let OptimiserOptions { quantise_group: group, quantise_after: after, .. } = self.optimiser;
         let ramp = self.optimiser.quantise_ramp;
-        let own = |format| Quantisation { format, group, after, ramp };
+        let steps = self.optimiser.quantise_steps;
+        let activations = self.optimiser.quantise_activations;
+        let own = |format| Quantisation { format, group, after, ramp, steps, activations };
         self.optimiser.quantise.map(own)
     }
 

@@ -14,7 +14,7 @@ use super::table::TABLE;
 use crate::optimiser::Kind as Optimiser;
 use crate::option_group;
 use crate::weights::prune::Pattern;
-use crate::weights::quantisation::Format;
+use crate::weights::quantisation::{Format, Steps};
 use sconce_nn::head::Direction;
 
 /// Options of a run; names and meanings are those of `Sconce.Trainer`. Options are deserialized from their groups, from
@@ -65,7 +65,7 @@ macro_rules! options {
 }
 
 others!(Mode, Sampling, Optimiser, LrSchedule, Precision, Direction);
-others!(Reduction, PosWeight, FocalHeads, Format, Pattern);
+others!(Reduction, PosWeight, FocalHeads, Format, Steps, Pattern);
 
 include!("../../options.exs");
 

@@ -79,8 +79,7 @@ impl Run<'_> {
         self.progress.loss_scale = self.replicas.stepper().loss_scale();
         let run =
             serde_json::to_value(&self.progress).map_err(|e| Error::corrupt("progress", e))?;
-        let moments = self.replicas.stepper().optimiser().state()?.into_iter();
-        let mut moments: Optimiser = moments.map(|(n, v)| (n, v.into_owned())).collect();
+        let mut moments = self.replicas.stepper().moments()?;
         self.replicas.save(&mut moments)?;
         Ok(self.replicas.stepper().snapshot(self.notes(None), moments)?.of_run(run))
     }

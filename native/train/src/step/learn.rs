@@ -124,11 +124,20 @@ pub(crate) fn add(total: &mut [Sums], sums: &[Sums]) {
 
 /// Gathers the gradients. Refuses a model with weights that no gradient reaches, and names these weights.
 pub(super) fn census(weights: &Weights, store: &Gradients) -> Result<()> {
-    let mut missing = vec![];
+    let (mut missing, mut ignored) = (vec![], vec![]);
     for (name, weight) in weights {
         if !weight.gather(store)? {
             missing.push(name.clone());
         }
+        if weight.inputs().is_some_and(|inputs| inputs.is_ignored()) {
+            ignored.push(name.as_str());
+        }
+    }
+    if missing.is_empty() && !ignored.is_empty() {
+        return Err(Error::Unavailable {
+            what: "quantise_activations".into(),
+            reason: format!("the inputs of {} are not rounded", ignored.join(", ")),
+        });
     }
     match missing.is_empty() {
         true => Ok(()),

@@ -22,13 +22,21 @@ use crate::objective::imitation::{Imitation, LossOptions};
 use crate::optimiser::{Optimiser, OptimiserConfig, Parameter};
 use crate::stop::{NEVER, go_on};
 use crate::unroll::Unroll;
-use crate::weights::{Masters, WHOLE, WeightTransforms};
+use crate::weights::{Masters, STEPS, WHOLE, WeightTransforms, exponentials};
+
+/// A weight to play before any transform, and the learned steps of its grid.
+struct Played {
+    weight: Tensor,
+    steps: Option<Vec<f32>>,
+}
 
 /// A policy that learns, its optimiser and its objectives.
 pub struct Stepper<'s> {
     pub(super) policy: Policy,
     /// The weights that learn.
     pub(super) learning: Weights,
+    /// The parameters of the optimiser: the weights that learn, then the learned steps of their grids.
+    pub(super) parameters: Vec<(String, Weight)>,
     /// Transforms of weights before forward passes.
     pub(super) transforms: Arc<WeightTransforms>,
     /// Transformed weights in their learned form.
@@ -63,16 +71,22 @@ impl<'s> Stepper<'s> {
     ) -> Result<Self> {
         let transforms = Arc::new(transforms);
         let of = transforms.clone();
-        let policy = policy.trainable(Some(Rc::new(move |name: &str| !of.learns(name))))?;
+        let rounding = rounding(policy, &transforms)?;
+        let policy = rounding
+            .as_ref()
+            .unwrap_or(policy)
+            .trainable(Some(Rc::new(move |name: &str| !of.learns(name))))?;
         let learns = |(name, _): &(&String, &Weight)| transforms.learns(name);
         let learning = policy.weights().iter().filter(learns);
         let learning: Weights = learning.map(|(name, w)| (name.clone(), w.clone())).collect();
         let masters = Masters::new(&learning, &transforms)?;
-        let parameter = |(name, weight): (&String, &Weight)| Parameter::new(name, weight.dims());
-        let optimiser = Optimiser::new(config, learning.iter().map(parameter).collect());
+        let parameters: Vec<_> = learning.clone().into_iter().chain(masters.steps()).collect();
+        let parameter = |(name, weight): &(String, Weight)| Parameter::new(name, weight.dims());
+        let optimiser = Optimiser::new(config, parameters.iter().map(parameter).collect());
         Ok(Stepper {
             policy,
             learning,
+            parameters,
             transforms,
             masters,
             optimiser,
@@ -149,9 +163,18 @@ impl<'s> Stepper<'s> {
         Stepper { optimiser: self.optimiser.averaging(decay), ..self }
     }
 
-    /// Loads the moments and averages of an earlier run after `updates` updates.
+    /// Loads the moments, averages and learned steps of an earlier run after `updates` updates.
     pub fn load_moments(&mut self, updates: u64, moments: &checkpoint::Optimiser) -> Result<()> {
-        self.optimiser.load_state(updates, |name| moments.get(name).map(Vec::as_slice))
+        self.optimiser.load_state(updates, |name| moments.get(name).map(Vec::as_slice))?;
+        self.masters.load(moments, &self.learning, &self.transforms)
+    }
+
+    /// Moments, averages and learned steps, for [`load_moments`](Self::load_moments).
+    pub fn moments(&self) -> Result<checkpoint::Optimiser> {
+        let moments = self.optimiser.state()?.into_iter();
+        let mut all = moments.map(|(name, own)| (name, own.into_owned())).collect();
+        self.masters.save(&mut all)?;
+        Ok(all)
     }
 
     /// Windows of a batch that are computed together; `None` means all.
@@ -162,6 +185,12 @@ impl<'s> Stepper<'s> {
     /// The policy that learns.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Number of learned steps of all grids.
+    pub(crate) fn num_steps(&self) -> usize {
+        let steps = self.parameters.iter().skip(self.learning.len());
+        steps.map(|(_, steps)| steps.elem_count()).sum()
     }
 
     /// The optimiser.
@@ -189,7 +218,12 @@ impl<'s> Stepper<'s> {
 
     /// Sets the share of the transforms that [anneal](crate::weights::WeightTransform::anneals) in the weights that
     /// forward passes read. It is 1 at first.
+    ///
+    /// Products that round their inputs do so with a share above 0.
     pub fn anneal(&mut self, share: f64) -> Result<()> {
+        for inputs in self.learning.values().filter_map(|weight| weight.inputs()) {
+            inputs.turn(share > 0.0);
+        }
         self.masters.anneal(&self.learning, &self.transforms, share)
     }
 
@@ -203,21 +237,42 @@ impl<'s> Stepper<'s> {
     /// although there is no backward pass.
     pub fn averaged(&self) -> Result<Policy> {
         let mut weights = self.policy.weights().clone();
-        for (name, weight) in self.to_play()? {
-            let played = match self.transforms.coded(&name, &weight)? {
-                Some(codes) => Weight::coded(codes)?,
-                None => self.transforms.forward(&name, &weight, WHOLE)?.into(),
+        for (name, Played { weight, steps }) in self.to_play()? {
+            let steps = steps.as_deref();
+            let played = match self.transforms.coded(&name, &weight, steps)? {
+                Some(codes) => self.transforms.rounding(&name, Weight::coded(codes)?)?,
+                None => self.transforms.forward(&name, &weight, steps, WHOLE)?.into(),
             };
             weights.insert(name, played);
         }
         Policy::from_weights(self.policy.spec(), weights)
     }
 
-    /// A policy whose weights are transformed as a whole: weights that are integers get their codes.
+    /// The weights that forward passes read. Those on a grid of learned steps have codes, which later steps do not change.
+    pub fn shown(&self) -> Result<Weights> {
+        let mut weights = self.policy.weights().clone();
+        if self.masters.share() < WHOLE {
+            return Ok(weights);
+        }
+        for (name, weight) in self.masters.learned() {
+            let Some(steps) = self.masters.steps_of(name)? else { continue };
+            if let Some(codes) = self.transforms.coded(name, weight, Some(&steps))? {
+                let weight = self.transforms.rounding(name, Weight::coded(codes)?)?;
+                weights.insert(name.clone(), weight);
+            }
+        }
+        Ok(weights)
+    }
+
+    /// A policy whose weights are transformed as a whole: weights that are integers get their codes. Weights that have
+    /// codes keep them.
     pub fn with_codes(&self, policy: &Policy) -> Result<Policy> {
         let mut weights = policy.weights().clone();
         for (name, weight) in &mut weights {
-            if let Some(codes) = self.transforms.coded(name, weight)? {
+            if weight.codes().is_some() {
+                continue;
+            }
+            if let Some(codes) = self.transforms.coded(name, weight, None)? {
                 *weight = Weight::coded(codes)?;
             }
         }
@@ -225,14 +280,27 @@ impl<'s> Stepper<'s> {
     }
 
     /// The weights to play that differ from those that learn: averages, or learned values, before any transform.
-    fn to_play(&self) -> Result<BTreeMap<String, Tensor>> {
+    fn to_play(&self) -> Result<BTreeMap<String, Played>> {
         let Some(averages) = self.optimiser.averages()? else {
-            return Ok(self.masters.learned().clone());
+            let learned = self.masters.learned().iter();
+            let learned = learned.map(|(name, weight)| {
+                let played = Played { weight: weight.clone(), steps: self.masters.steps_of(name)? };
+                Ok((name.clone(), played))
+            });
+            return learned.collect();
         };
-        let averages = self.learning.iter().zip(averages).map(|((name, weight), average)| {
-            Ok((name.clone(), tensor::beside(weight, average.into_owned(), weight.dims())?))
-        });
-        averages.collect()
+        let mut all = BTreeMap::<String, Played>::new();
+        for ((name, parameter), average) in self.parameters.iter().zip(averages) {
+            match name.strip_suffix(STEPS).and_then(|name| all.get_mut(name.strip_suffix('.')?)) {
+                Some(played) => played.steps = Some(exponentials(&average)),
+                None => {
+                    let weight = average.into_owned();
+                    let weight = tensor::beside(parameter, weight, parameter.dims())?;
+                    all.insert(name.clone(), Played { weight, steps: None });
+                }
+            }
+        }
+        Ok(all)
     }
 
     /// Runs step `step` of a run, counted from 0. A weight that no gradient reaches is an error that names the weight,
@@ -269,7 +337,7 @@ impl<'s> Stepper<'s> {
 
     /// Drops all gradients: the next batch is the first of an update.
     pub fn forget(&mut self) {
-        self.learning.values().for_each(Weight::forget);
+        self.parameters.iter().for_each(|(_, weight)| weight.forget());
         self.learned = 0.0;
     }
 
@@ -277,4 +345,16 @@ impl<'s> Stepper<'s> {
     pub(super) fn scale(&self) -> f64 {
         self.loss_scale.map_or(1.0, |scale| scale.factor())
     }
+}
+
+/// The policy with weights whose products round their inputs; `None` if no transform asks for them.
+fn rounding(policy: &Policy, transforms: &WeightTransforms) -> Result<Option<Policy>> {
+    let mut weights = policy.weights().clone();
+    for (name, weight) in &mut weights {
+        *weight = transforms.rounding(name, weight.clone())?;
+    }
+    if weights.values().all(|weight| weight.inputs().is_none()) {
+        return Ok(None);
+    }
+    Ok(Some(Policy::from_weights(policy.spec(), weights)?.noting(policy.notes().clone())))
 }

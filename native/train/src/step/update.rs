@@ -1,6 +1,6 @@
 //! The update of the weights by clipped gradients.
 
-use sconce_ops::weights::{Weight, Weights};
+use sconce_ops::weights::Weight;
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::{Error, Result, Tensor, tensor};
 
@@ -55,7 +55,7 @@ impl Stepper<'_> {
             Some(_) => None,
             None => self.update_at_once([sum, self.max_grad_norm, learning_rate])?,
         };
-        let weights = &self.learning;
+        let weights = &self.parameters[..];
         let clipped = match at_once {
             Some(norm) => clip(norm * norm, 1.0, self.max_grad_norm),
             None => clip(squares(weights)?, sum, self.max_grad_norm),
@@ -85,7 +85,7 @@ impl Stepper<'_> {
         learning_rate: f64,
         mut seen: Option<&mut Vec<WeightGradient>>,
     ) -> Result<()> {
-        let weights = &self.learning;
+        let weights = &self.parameters[..];
         self.optimiser.begin();
         let nexts = nexts(&mut self.optimiser, weights, factor, learning_rate);
         let nexts = nexts.inspect_err(|_| self.optimiser.give_up())?;
@@ -112,8 +112,7 @@ impl Stepper<'_> {
     /// Updates all weights together, if there are kernels for the update. `numbers` are the weight of the gradients'
     /// sums, the largest norm and the learning rate. Returns the norm of the mean gradient, which may not be finite.
     fn update_at_once(&mut self, numbers: [f64; 3]) -> Result<Option<f64>> {
-        let weights = self.learning.values();
-        let given = weights.map(|weight| {
+        let given = self.parameters.iter().map(|(_, weight)| {
             let gradient = weight.gradient_tensor()?;
             Some((&**weight, gradient))
         });
@@ -127,21 +126,21 @@ impl Stepper<'_> {
 /// memory.
 fn nexts(
     optimiser: &mut Optimiser,
-    weights: &Weights,
+    weights: &[(String, Weight)],
     factor: f64,
     lr: f64,
 ) -> Result<Vec<Option<Next>>> {
-    let mut next = |(i, weight): (usize, &Weight)| {
+    let mut next = |(i, (_, weight)): (usize, &(String, Weight))| {
         let gradient = weight.gradient_tensor();
         gradient.map(|g| optimiser.next(i, weight, &g, factor, lr)).transpose()
     };
-    weights.values().enumerate().map(&mut next).collect()
+    weights.iter().enumerate().map(&mut next).collect()
 }
 
 /// Sum of the squares of all gradients. Squares on another device are added there and read back once.
-fn squares(weights: &Weights) -> Result<f64> {
+fn squares(weights: &[(String, Weight)]) -> Result<f64> {
     let (mut here, mut there) = (0.0, vec![]);
-    for weight in weights.values() {
+    for (_, weight) in weights {
         match weight.gradient_tensor() {
             Some(gradient) => there.push(squares_of(&gradient)?),
             None => here += weight.gradient(|g| squared_norm(g)),
@@ -154,7 +153,7 @@ fn squares(weights: &Weights) -> Result<f64> {
 }
 
 /// Returns an error that names the weight whose gradient is not finite; without such a weight, returns `error`.
-fn culprit(weights: &Weights, error: Error) -> Result<Error> {
+fn culprit(weights: &[(String, Weight)], error: Error) -> Result<Error> {
     for (name, weight) in weights {
         if let Some(value) = weight.read_gradient(non_finite)? {
             let what = format!("gradient of {name}");

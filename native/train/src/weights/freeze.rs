@@ -31,7 +31,7 @@ pub(super) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn WeightTransform>>> 
 }
 
 /// Whether the options freeze the weight of this name.
-pub(super) fn is_frozen(options: &TrainOptions, name: &str) -> bool {
+pub(crate) fn is_frozen(options: &TrainOptions, name: &str) -> bool {
     options.optimiser.freeze.iter().any(|part| is_under(name, part))
 }
 

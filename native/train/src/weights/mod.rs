@@ -13,12 +13,16 @@ mod masters;
 pub mod prune;
 pub mod quantisation;
 mod quantise;
+mod steps;
 
-use sconce_ops::weights::{Coded, Weights};
+use sconce_ops::fake_quantise::InputGrid;
+use sconce_ops::weights::{Coded, Weight, Weights};
 use sconce_tensor::tensor::{beside, read, to_vec};
 use sconce_tensor::{Result, Tensor};
 
+pub(crate) use self::freeze::is_frozen;
 pub(crate) use self::masters::Masters;
+pub(crate) use self::steps::{NAME as STEPS, exponentials};
 use crate::options::TrainOptions;
 
 /// The share of a transform that is not annealed, or no longer.
@@ -68,6 +72,38 @@ pub trait WeightTransform: Send + Sync {
         let _ = weight;
         Ok(None)
     }
+
+    /// The rounding of the inputs of the weight of this name, if its products round them.
+    fn inputs(&self, name: &str) -> Result<Option<InputGrid>> {
+        let _ = name;
+        Ok(None)
+    }
+
+    /// The same transform with steps that are learned beside each weight, if it has such steps.
+    fn stepped(&self) -> Option<&dyn SteppedTransform> {
+        None
+    }
+}
+
+/// A transform to a grid whose steps are learned. Without steps, its [`WeightTransform`] takes the first ones of the
+/// weight.
+pub trait SteppedTransform: Send + Sync {
+    /// The steps with which training begins, all above 0.
+    fn first_steps(&self, weight: &Tensor) -> Result<Vec<f32>>;
+
+    /// [`WeightTransform::forward`] to the grid of these steps.
+    fn forward_on(&self, weight: &Tensor, steps: &[f32]) -> Result<Tensor>;
+
+    /// The gradients at the learned weight and at the steps.
+    fn backward_on(
+        &self,
+        weight: &Tensor,
+        steps: &[f32],
+        gradient: Tensor,
+    ) -> Result<(Tensor, Vec<f32>)>;
+
+    /// The codes of the weight on the grid of these steps, which are the scales of the codes.
+    fn coded_on(&self, weight: &Tensor, steps: &[f32]) -> Result<Coded>;
 }
 
 /// Makes a transform, if the options of the run ask for it.
@@ -104,47 +140,93 @@ impl WeightTransforms {
         self.covering(name).all(WeightTransform::learns)
     }
 
-    /// The weight that forward passes read, with this share of the transforms that anneal.
-    pub(crate) fn forward(&self, name: &str, weight: &Tensor, share: f64) -> Result<Tensor> {
-        let mut all = self.covering(name);
-        all.try_fold(weight.clone(), |weight, transform| forward(transform, &weight, share))
+    /// A weight whose products round their inputs, if a transform asks for it; else the weight itself.
+    pub(crate) fn rounding(&self, name: &str, weight: Weight) -> Result<Weight> {
+        match self.covering(name).find_map(|transform| transform.inputs(name).transpose()) {
+            Some(inputs) => Ok(weight.rounding(inputs?)),
+            None => Ok(weight),
+        }
     }
 
-    /// Maps the gradient at the transformed weight to the gradient at the learned weight.
+    /// The steps with which a weight begins to learn; `None` for a weight without learned steps.
+    pub(crate) fn first_steps(&self, name: &str, weight: &Tensor) -> Result<Option<Vec<f32>>> {
+        let stepped = self.covering(name).find_map(WeightTransform::stepped);
+        stepped.map(|stepped| stepped.first_steps(weight)).transpose()
+    }
+
+    /// The weight that forward passes read, with this share of the transforms that anneal.
+    pub(crate) fn forward(
+        &self,
+        name: &str,
+        weight: &Tensor,
+        steps: Option<&[f32]>,
+        share: f64,
+    ) -> Result<Tensor> {
+        let mut all = self.covering(name);
+        all.try_fold(weight.clone(), |weight, transform| forward(transform, &weight, steps, share))
+    }
+
+    /// Maps the gradient at the transformed weight to the gradients at the learned weight and at its steps.
     fn backward(
         &self,
         name: &str,
         weight: &Tensor,
+        steps: Option<&[f32]>,
         gradient: Tensor,
         share: f64,
-    ) -> Result<Tensor> {
+    ) -> Result<(Tensor, Option<Vec<f32>>)> {
         let all: Vec<_> = self.covering(name).collect();
-        let (mut input, mut inputs) = (weight.clone(), vec![]);
+        let (mut input, mut inputs, mut of_steps) = (weight.clone(), vec![], None);
         for (i, transform) in all.iter().enumerate() {
             inputs.push(input.clone());
             // Nothing reads the output of the last one here.
             if i + 1 < all.len() {
-                input = forward(*transform, &input, share)?;
+                input = forward(*transform, &input, steps, share)?;
             }
         }
         let mut passed = all.iter().zip(&inputs).rev();
-        passed.try_fold(gradient, |gradient, (transform, input)| {
-            let through = transform.backward(input, gradient.clone())?;
+        let gradient = passed.try_fold(gradient, |gradient, (transform, input)| {
+            let through = match (transform.stepped(), steps) {
+                (Some(stepped), Some(steps)) if share > 0.0 => {
+                    let (through, mut own) = stepped.backward_on(input, steps, gradient.clone())?;
+                    let share = if transform.anneals() { share.min(WHOLE) as f32 } else { 1.0 };
+                    own.iter_mut().for_each(|own| *own *= share);
+                    of_steps = Some(own);
+                    through
+                }
+                (Some(_), Some(_)) => gradient.clone(),
+                _ => transform.backward(input, gradient.clone())?,
+            };
             blend(*transform, gradient, through, share)
-        })
+        })?;
+        Ok((gradient, of_steps))
     }
 
     /// The codes of a weight that is transformed as a whole; `None` unless its last transform gives codes.
-    pub(crate) fn coded(&self, name: &str, weight: &Tensor) -> Result<Option<Coded>> {
+    pub(crate) fn coded(
+        &self,
+        name: &str,
+        weight: &Tensor,
+        steps: Option<&[f32]>,
+    ) -> Result<Option<Coded>> {
         let mut all: Vec<_> = self.covering(name).collect();
         let Some(last) = all.pop() else { return Ok(None) };
-        let input =
-            all.iter().try_fold(weight.clone(), |weight, of| forward(*of, &weight, WHOLE))?;
-        last.coded(&input)
+        let input = all
+            .iter()
+            .try_fold(weight.clone(), |weight, of| forward(*of, &weight, steps, WHOLE))?;
+        match (last.stepped(), steps) {
+            (Some(stepped), Some(steps)) => stepped.coded_on(&input, steps).map(Some),
+            _ => last.coded(&input),
+        }
     }
 }
 
-fn forward(transform: &dyn WeightTransform, weight: &Tensor, share: f64) -> Result<Tensor> {
+fn forward(
+    transform: &dyn WeightTransform,
+    weight: &Tensor,
+    steps: Option<&[f32]>,
+    share: f64,
+) -> Result<Tensor> {
     if transform.anneals() && share <= 0.0 {
         return Ok(weight.clone());
     }
@@ -154,7 +236,11 @@ fn forward(transform: &dyn WeightTransform, weight: &Tensor, share: f64) -> Resu
     {
         return Ok(own);
     }
-    blend(transform, weight.clone(), transform.forward(weight)?, share)
+    let whole = match (transform.stepped(), steps) {
+        (Some(stepped), Some(steps)) => stepped.forward_on(weight, steps)?,
+        _ => transform.forward(weight)?,
+    };
+    blend(transform, weight.clone(), whole, share)
 }
 
 /// `from + share * (to - from)` for a transform that anneals, else `to`. At a share of 1 it has the bits of `to`.

@@ -23,6 +23,17 @@ impl Format {
     }
 }
 
+/// The source of the steps of a grid: the distances between its neighbouring numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Steps {
+    /// The largest magnitude of a row or group, over the largest code.
+    #[default]
+    Largest,
+    /// Steps that are trained beside the weights (LSQ).
+    Learned,
+}
+
 /// Quantisation of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quantisation {
@@ -34,14 +45,22 @@ pub struct Quantisation {
     pub after: f64,
     /// Share of the run in which they move there.
     pub ramp: f64,
+    /// The source of the steps of the grid.
+    pub steps: Steps,
+    /// Whether products of quantised matrices round their inputs as packed steps do.
+    pub activations: bool,
 }
 
 impl Quantisation {
-    /// Refuses weights that would not be on their grid at the end of the run.
+    /// Refuses weights that would not be on their grid at the end of the run, and groups that packed steps read in f32.
     ///
     /// # Errors
-    /// `OutOfRange` for the ramp.
+    /// `OutOfRange` for the ramp, `Mismatch` for a group beside quantised activations.
     pub fn check(&self) -> Result<()> {
+        if let Some(group) = self.group.filter(|group| self.activations && group % 32 != 0) {
+            let expected = "a multiple of 32 beside quantise_activations";
+            return Err(Error::mismatch("quantise_group", expected, group));
+        }
         let most = 1.0 - self.after;
         // Rounding errors of decimal fractions are far below this.
         match self.ramp <= most + 1e-9 {
