@@ -3,6 +3,7 @@
 #     SCONCE_REPLAYS=replays mix run smaller.exs | tee smaller.txt             # about a quarter of an hour on two idle cores
 #     SCONCE_REPLAYS=replays mix run smaller.exs --steps 100 --hidden 64       # a short look
 #     SCONCE_REPLAYS=replays mix run smaller.exs --no-quantise --keep runs     # without fewer bits; `runs` keeps what was trained
+#     SCONCE_REPLAYS=replays mix run smaller.exs --only "int4 learned steps"   # rows whose names begin so, beside f32
 #
 # A GRU with autoregressive heads imitates the games of the folder `train`, in 32-bit floats, with `quantise:` and with `prune:`. Each
 # row is a policy, scored on every frame of `validation` with its memory carried: its NLL as a part of that of f32, the
@@ -14,9 +15,10 @@
 # memory; `mlp distilled` learned from the GRU too.
 #
 # `nearest` rounds the weights of the f32 policy, `gptq` calibrates them on the training games, and `trained` learned its
-# weights on the grid. `2:4` keeps two of four inputs: the largest magnitudes, by SparseGPT, or as training removed them
-# (`prune:`). Decisions are those of a session, so that rounded inputs count too. `bits/group` without a group has
-# a scale per output.
+# weights on the grid; `learned steps` learned the steps of the grid too (`quantise_steps: :learned`), and `and activations`
+# also rounded the inputs of products while it learned (`quantise_activations: true`). `2:4` keeps two of four inputs: the
+# largest magnitudes, by SparseGPT, or as training removed them (`prune:`). Decisions are those of a session, so that
+# rounded inputs count too. `bits/group` without a group has a scale per output.
 
 defmodule Smaller do
   alias Sconce.{Compress, Corpus, Policy, Session, Trainer}
@@ -27,7 +29,17 @@ defmodule Smaller do
     seed: :integer,
     threads: :integer,
     quantise: :boolean,
-    keep: :string
+    keep: :string,
+    only: :keep
+  ]
+  @trained [
+    {"int8 trained", :int8, []},
+    {"int4 trained", :int4, []},
+    {"2:4 trained", :two_four, []},
+    {"int8 learned steps", :int8, [quantise_steps: :learned]},
+    {"int4 learned steps", :int4, [quantise_steps: :learned]},
+    {"int4 learned steps and activations", :int4,
+     [quantise_steps: :learned, quantise_activations: true]}
   ]
   @mlp [backbone: :mlp, hidden_sizes: [128, 64], stream_size: 32]
   # A teacher's distributions say more than a recorded action (Hinton et al. 2015), so a student that learns mostly from them
@@ -45,7 +57,7 @@ defmodule Smaller do
     {"2:4 magnitude", [pattern: :two_four]},
     {"2:4 sparsegpt", [pattern: :two_four, calibration: true]}
   ]
-  @columns [{"policy", 18}, {"NLL", 9}, {"of f32", 9}, {"session", 9}, {"changed %", 10}] ++
+  @columns [{"policy", 34}, {"NLL", 9}, {"of f32", 9}, {"session", 9}, {"changed %", 10}] ++
              [{"KiB", 8}, {"us", 7}, {"of f32", 7}]
 
   def main(args) do
@@ -61,24 +73,31 @@ defmodule Smaller do
 
     try do
       [train, validation] = for part <- ~w(train validation), do: corpus!(part, dir)
-      runs = if opts[:quantise], do: [nil, :int8, :int4, :two_four], else: [nil]
-      [plain | trained] = for how <- runs, do: {how, train!(how, train, validation, dir, opts)}
+      plain = train!("f32", nil, [], train, validation, dir, opts)
       IO.puts(line(for {title, _width} <- @columns, do: title))
-      base = row("f32", elem(plain, 1), validation, nil, dir)
+      base = row("f32", plain, validation, nil, dir)
 
-      for {name, own} <- if(opts[:quantise], do: @rows, else: []) do
-        {_how, policy} = plain
+      for {name, own} <- @rows, opts[:quantise] and wanted?(name, opts) do
         own = if own[:calibration], do: Keyword.put(own, :calibration, train), else: own
         small = if own[:pattern], do: &Compress.Policy.prune/2, else: &Compress.Policy.quantise/2
-        {:ok, small} = small.(policy, own)
+        {:ok, small} = small.(plain, own)
         row(name, small.policy, validation, base, dir)
       end
 
-      for {how, policy} <- trained, do: row("#{how} trained", policy, validation, base, dir)
+      for {name, how, more} <- @trained, opts[:quantise] and wanted?(name, opts) do
+        row(name, train!(name, how, more, train, validation, dir, opts), validation, base, dir)
+      end
+
       if opts[:students], do: students(train, validation, base, dir, opts)
     after
       opts[:keep] || File.rm_rf!(dir)
     end
+  end
+
+  # Whether a row is asked for: without `--only` all are.
+  defp wanted?(name, opts) do
+    only = Keyword.get_values(opts, :only)
+    only == [] or Enum.any?(only, &String.starts_with?(name, &1))
   end
 
   defp students(train, validation, base, dir, opts) do
@@ -89,7 +108,7 @@ defmodule Smaller do
 
     for {name, own} <- [{"half by norms", []}, {"half calibrated", [calibration: train]}] do
       {:ok, half} = Compress.Policy.shrink(large, [keep: 0.5] ++ own)
-      row(name, half.policy, validation, base, dir)
+      if wanted?(name, opts), do: row(name, half.policy, validation, base, dir)
       :ok = Policy.save(half.policy, path)
     end
 
@@ -104,9 +123,8 @@ defmodule Smaller do
       {"mlp distilled", distilled}
     ]
 
-    for {name, more} <- rows do
-      policy = train!(nil, train, validation, dir, opts, {name, more})
-      row(name, policy, validation, base, dir)
+    for {name, more} <- rows, wanted?(name, opts) do
+      row(name, train!(name, nil, more, train, validation, dir, opts), validation, base, dir)
     end
   end
 
@@ -120,9 +138,8 @@ defmodule Smaller do
     corpus
   end
 
-  defp train!(how, train, validation, dir, opts, {name, more} \\ {nil, []}) do
-    out = Path.join(dir, "run-" <> String.replace("#{name || how || "f32"}", " ", "-"))
-    last = Path.join(out, "last.safetensors")
+  defp train!(name, how, more, train, validation, dir, opts) do
+    out = Path.join(dir, "run-" <> String.replace(name, " ", "-"))
 
     given = [
       corpus: train,
@@ -153,18 +170,22 @@ defmodule Smaller do
     given = if more[:backbone], do: Keyword.delete(given, :hidden_size), else: given
     given = if more[:policy], do: Keyword.drop(given, @rest), else: given
     given = given ++ learned(how)
+    # With a single validation, at the end, the best policy is the last one.
+    learns_steps? = more[:quantise_steps] == :learned
+    given = if learns_steps?, do: [{:validate_every, opts[:steps]} | given], else: given
     # With `--keep`, a run that ended is not repeated.
     done = Path.join(out, "done")
-    File.exists?(done) || train!(name || how || "f32", given)
+    File.exists?(done) || run!(name, given)
     File.touch!(done)
 
     # The last state has the weights that learn. Their nearest codes, or their largest magnitudes, are those that forward
-    # passes read.
-    {:ok, policy} = Policy.load(last)
-    coded(how, policy)
+    # passes read, unless the steps are learned.
+    file = if learns_steps?, do: "best.safetensors", else: "last.safetensors"
+    {:ok, policy} = Policy.load(Path.join(out, file))
+    if learns_steps?, do: policy, else: coded(how, policy)
   end
 
-  defp train!(name, given) do
+  defp run!(name, given) do
     {:ok, run} = Trainer.start_link(given)
     {:ok, report} = Trainer.await(run)
     IO.puts("trained #{name}: #{report.steps} steps, #{round(report.seconds)} s")
