@@ -8,20 +8,26 @@
 //! | `arena` | the memory of the weights |
 //! | `format` | the formats of weights |
 //! | `gemv` | products of a matrix and vectors |
+//! | `attention` | attention of one frame over a window |
 //! | `norm`, `conv` | LayerNorm, RMSNorm, norms of heads; a causal convolution |
+//! | `sums` | sums of the lanes of several SIMD vectors |
 //! | `scratch` | the memory of a step |
 #![warn(unreachable_pub)]
 
 mod arena;
+mod attention;
 mod conv;
 mod format;
 mod gemv;
 mod norm;
 mod scratch;
+mod sums;
 
 pub use arena::{Arena, Packer};
+pub use attention::{mix, score};
 pub use conv::Conv;
 pub use format::{Encoding, Format, Packed};
 pub use gemv::{Input, Matrix, Tap};
 pub use norm::{HeadNorm, Norm};
 pub use scratch::Scratch;
+pub use sums::sums;

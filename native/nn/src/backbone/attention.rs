@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sconce_ops::attention::{count_on, exponentials, frames_seen};
-use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
+use sconce_ops::attention::{count_on, frames_seen};
+use sconce_realtime::{self as packed, Matrix, Packer, Scratch, mix, score};
 use sconce_tensor::Tensor;
-use sconce_tensor::simd::{LANES, add_assign, dispatch, mul_add, scale_all, sum};
+use sconce_tensor::simd::{LANES, add_assign, scale_all};
 
 use super::config::{AttentionConfig, Layered, RecurrentConfig};
 use super::recompute::recomputed;
@@ -101,13 +101,13 @@ impl Attention {
             None => None,
         };
         let (qkv, out) = (self.qkv.pack(packer)?, self.out.pack(packer)?);
-        let (heads, head_dim) = (self.window.heads(), self.window.head_dim());
+        let heads = self.window.heads();
         if self.window.pairing() != Pairing::Half {
             let reason = "queries and keys are turned in interleaved pairs".into();
             return Err(Error::Unavailable { what: "a step of attention".into(), reason });
         }
         packer.holds(heads * self.window.frames().next_multiple_of(LANES));
-        Ok(PackedAttention { qkv, norms, out, window: self.window.clone(), heads, head_dim })
+        Ok(PackedAttention { qkv, norms, out, window: self.window.clone(), heads })
     }
 
     fn tap(&self, qkv: &Tensor, cache: &Cache, context: &Context) -> Result<()> {
@@ -175,7 +175,6 @@ struct PackedAttention {
     out: Matrix,
     window: Arc<Window>,
     heads: usize,
-    head_dim: usize,
 }
 
 impl PackedAttention {
@@ -206,8 +205,8 @@ impl PackedAttention {
         scale_all(query, self.window.scale());
         let stride = frames.next_multiple_of(LANES);
         let scores = &mut scores[..self.heads * stride];
-        score(scores, self, query, &keys[..there], now);
-        mix(y, self, scores, &values[..there]);
+        score(scores, &self.window, query, &keys[..there], now);
+        mix(y, &self.window, scores, &values[..there]);
         Ok(())
     }
 }
@@ -249,71 +248,6 @@ impl Step for PackedAttention {
         }
         self.out.read(input, x, rows);
         self.out.apply(arena, input, x);
-    }
-}
-
-dispatch! {
-    /// Computes `q . R(age) k` for each head and key (Su et al. 2021, eq. 34). Frame `now` has age 0. Rows of scores
-    /// are padded to whole SIMD vectors.
-    fn score(scores: &mut [f32], of: &PackedAttention, query: &[f32], keys: &[f32], now: usize) {
-        let (dim, half, width) = (of.head_dim, of.head_dim / 2, of.window.width());
-        let (frames, stride) = (keys.len() / width, scores.len() / of.heads);
-        for (slot, keys) in keys.chunks_exact(width).enumerate() {
-            let age = if slot <= now { now - slot } else { now + frames - slot };
-            let (cos, sin) = of.window.rotation(age);
-            let heads = query.chunks_exact(dim).zip(keys.chunks_exact(dim));
-            for (head, (query, key)) in heads.enumerate() {
-                let ((p, q), (a, b)) = (query.split_at(half), key.split_at(half));
-                scores[head * stride + slot] = product::<FMA>([p, q, a, b, cos, sin]);
-            }
-        }
-    }
-}
-
-/// Dot product of a query and a rotated key. Takes the two halves of each, and the cosines and sines of the angles.
-#[inline(always)]
-fn product<const FMA: bool>(parts: [&[f32]; 6]) -> f32 {
-    let parts = parts.map(<[f32]>::as_chunks::<LANES>);
-    let mut lanes = [0.0f32; LANES];
-    for at in 0..parts[0].0.len() {
-        let [p, q, a, b, cos, sin] = parts.map(|(whole, _)| &whole[at]);
-        for i in 0..LANES {
-            lanes[i] = turned::<FMA>([p[i], q[i], a[i], b[i], cos[i], sin[i]], lanes[i]);
-        }
-    }
-    let mut product = sum(lanes);
-    for i in 0..parts[0].1.len() {
-        product = turned::<FMA>(parts.map(|(_, rest)| rest[i]), product);
-    }
-    product
-}
-
-/// Adds the product of one pair of channels to `sum`.
-#[inline(always)]
-fn turned<const FMA: bool>([p, q, a, b, cos, sin]: [f32; 6], sum: f32) -> f32 {
-    let along = mul_add::<FMA>(p, a, q * b);
-    let across = mul_add::<FMA>(p, b, -q * a);
-    mul_add::<FMA>(cos, along, mul_add::<FMA>(sin, across, sum))
-}
-
-dispatch! {
-    /// Computes `softmax(scores) v` for each head (Vaswani et al. 2017, eq. 1).
-    fn mix(y: &mut [f32], of: &PackedAttention, scores: &mut [f32], values: &[f32]) {
-        let (dim, width) = (of.head_dim, of.window.width());
-        let (frames, stride) = (values.len() / width, scores.len() / of.heads);
-        for (head, (y, scores)) in y.chunks_exact_mut(dim).zip(scores.chunks_exact_mut(stride)).enumerate() {
-            let (sum, _) = exponentials(scores, 0..frames);
-            y.fill(0.0);
-            let values = values[head * dim..].chunks(width);
-            for (weight, value) in scores.iter().zip(values) {
-                for (y, v) in y.iter_mut().zip(&value[..dim]) {
-                    *y = mul_add::<FMA>(*weight, *v, *y);
-                }
-            }
-            for y in y.iter_mut() {
-                *y /= sum;
-            }
-        }
     }
 }
 

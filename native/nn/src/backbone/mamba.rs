@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sconce_realtime::{self as packed, Matrix, Packer, Scratch};
+use sconce_realtime::{self as packed, Matrix, Packer, Scratch, sums};
 use sconce_tensor::Tensor;
-use sconce_tensor::simd::{LANES, dispatch, dot, exp_with, mul_add, sum};
+use sconce_tensor::simd::{LANES, dispatch, dot, exp_with, mul_add};
 use sconce_tensor::tensor::zeros;
 
 use super::config::{Layered, MambaConfig};
@@ -237,22 +237,36 @@ dispatch! {
         let [a, b, c, d, gate] = parts;
         let n = b.len();
         let ((b, b_rest), (c, c_rest)) = (b.as_chunks(), c.as_chunks());
-        let rows = state.chunks_exact_mut(n).zip(a.chunks_exact(n));
-        for ((((u, dt), (state, a)), d), gate) in u.iter_mut().zip(dt).zip(rows).zip(d).zip(gate) {
-            let input = dt * *u;
-            let ((state, rest), (a, a_rest)) = (state.as_chunks_mut(), a.as_chunks());
-            let mut lanes = [0.0f32; LANES];
-            for ((s, a), (b, c)) in state.iter_mut().zip(a).zip(b.iter().zip(c)) {
-                vector::<FMA>(&mut lanes, s, [a, b, c], *dt, input);
-            }
-            let mut read = sum(lanes);
-            if !rest.is_empty() {
-                for ((s, a), b) in rest.iter_mut().zip(a_rest).zip(b_rest) {
-                    *s = mul_add::<FMA>(exp_with::<FMA>(dt * a), *s, input * b);
+        let mut read = [[0.0f32; LANES]; LANES];
+        for first in (0..u.len()).step_by(LANES) {
+            let channels = first..u.len().min(first + LANES);
+            let states = channels.start * n..channels.end * n;
+            let (u, dt) = (&mut u[channels.clone()], &dt[channels.clone()]);
+            let (state, a) = (&mut state[states.clone()], &a[states]);
+            let rows = state.chunks_exact_mut(n).zip(a.chunks_exact(n));
+            for (((read, (state, a)), dt), u) in read.iter_mut().zip(rows).zip(dt).zip(&*u) {
+                let (state, a) = (state.as_chunks_mut().0, a.as_chunks().0);
+                let mut lanes = [0.0f32; LANES];
+                for ((s, a), (b, c)) in state.iter_mut().zip(a).zip(b.iter().zip(c)) {
+                    vector::<FMA>(&mut lanes, s, [a, b, c], *dt, dt * u);
                 }
-                read += dot(rest, c_rest);
+                *read = lanes;
             }
-            *u = (read + d * *u) * gate;
+            let mut read = sums(&read);
+            if !b_rest.is_empty() {
+                let rows = state.chunks_exact_mut(n).zip(a.chunks_exact(n));
+                for (((read, (state, a)), dt), u) in read.iter_mut().zip(rows).zip(dt).zip(&*u) {
+                    let (rest, a_rest) = (state.as_chunks_mut::<LANES>().1, a.as_chunks::<LANES>().1);
+                    for ((s, a), b) in rest.iter_mut().zip(a_rest).zip(b_rest) {
+                        *s = mul_add::<FMA>(exp_with::<FMA>(dt * a), *s, dt * u * b);
+                    }
+                    *read += dot(rest, c_rest);
+                }
+            }
+            let (d, gate) = (&d[channels.clone()], &gate[channels]);
+            for (((u, read), d), gate) in u.iter_mut().zip(read).zip(d).zip(gate) {
+                *u = (read + d * *u) * gate;
+            }
         }
     }
 }
