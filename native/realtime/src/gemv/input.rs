@@ -165,15 +165,45 @@ impl Vectors {
 impl Sparse {
     fn read(&mut self, x: &[f32]) {
         self.count = 0;
-        for (row, &value) in x.iter().enumerate() {
-            self.entries[self.count] = Entry { row: row as u32, value };
-            self.count += usize::from(value != 0.0);
-        }
+        collect(&mut self.entries, &mut self.count, x);
         // The next panel begins after the last row.
         for i in 0..AHEAD {
             self.entries[self.count + i] = Entry { row: (x.len() + i) as u32, value: 0.0 };
         }
     }
+}
+
+dispatch! {
+    /// Writes the entries of the nonzero values, and counts them. Vectors without a 0 need no branch for each value.
+    fn collect(entries: &mut [Entry], count: &mut usize, x: &[f32]) {
+        let (whole, rest) = x.as_chunks::<LANES>();
+        let mut n = 0;
+        for (i, x) in whole.iter().enumerate() {
+            let first = (i * LANES) as u32;
+            let own = &mut entries[n..n + LANES];
+            if x.iter().fold(true, |all, x| all & (*x != 0.0)) {
+                for (j, (entry, x)) in own.iter_mut().zip(x).enumerate() {
+                    *entry = Entry { row: first + j as u32, value: *x };
+                }
+                n += LANES;
+            } else {
+                n += append(own, first, x);
+            }
+        }
+        n += append(&mut entries[n..], (whole.len() * LANES) as u32, rest);
+        *count = n;
+    }
+}
+
+/// Writes the entries of the nonzero values of the rows from `first` on, and returns their count.
+#[inline(always)]
+fn append(entries: &mut [Entry], first: u32, x: &[f32]) -> usize {
+    let mut count = 0;
+    for (row, &value) in (first..).zip(x) {
+        entries[count] = Entry { row, value };
+        count += usize::from(value != 0.0);
+    }
+    count
 }
 
 impl Columns {

@@ -27,7 +27,7 @@ pub use input::{Input, Tap};
 use panel::Panel;
 use sconce_ops::weights::{Coded, Weight};
 use sconce_tensor::Result;
-use sconce_tensor::simd::{LANES, level};
+use sconce_tensor::simd::{LANES, dispatch, level};
 use two_four::Ratios;
 use written::{Written, has_vnni};
 
@@ -161,13 +161,12 @@ impl Matrix {
 
     /// `y = x W^T + b` with `y: [rows, outputs]`.
     pub fn apply(&self, arena: &[f32], x: &mut Input, y: &mut [f32]) {
-        self.each(arena, x, y, |sum| sum);
+        self.each::<false>(arena, x, y);
     }
 
     /// `y = relu(x W^T + b)` with `y: [rows, outputs]`.
     pub fn relu(&self, arena: &[f32], x: &mut Input, y: &mut [f32]) {
-        // NaN stays NaN.
-        self.each(arena, x, y, |sum| if sum < 0.0 { 0.0 } else { sum });
+        self.each::<true>(arena, x, y);
     }
 
     /// The form of the weights that these vectors are multiplied with.
@@ -181,8 +180,7 @@ impl Matrix {
         (self.encoding, self.panels.clone())
     }
 
-    #[inline(always)]
-    fn each(&self, arena: &[f32], x: &mut Input, y: &mut [f32], f: impl Fn(f32) -> f32) {
+    fn each<const RELU: bool>(&self, arena: &[f32], x: &mut Input, y: &mut [f32]) {
         let Input { vectors: x, sums, tap } = x;
         assert_eq!(x.width(), self.inputs, "width of the input");
         if let Some(tap) = tap {
@@ -217,10 +215,18 @@ impl Matrix {
                 }
             }
             for (y, sums) in y.chunks_exact_mut(self.outputs).zip(&*sums) {
-                for (y, sum) in y[outputs.clone()].iter_mut().zip(sums.as_flattened()) {
-                    *y = f(*sum);
-                }
+                write::<RELU>(&mut y[outputs.clone()], sums.as_flattened());
             }
+        }
+    }
+}
+
+dispatch! {
+    /// Writes the sums of a panel, or those above 0 and 0 for the others.
+    fn write<[const RELU: bool], [RELU]>(y: &mut [f32], sums: &[f32]) {
+        for (y, sum) in y.iter_mut().zip(sums) {
+            // NaN stays NaN.
+            *y = if RELU && *sum < 0.0 { 0.0 } else { *sum };
         }
     }
 }
