@@ -81,6 +81,8 @@ defmodule Sconce.Frame do
   @byte_size 4 * length(@columns)
   # The largest finite 32-bit float.
   @max 3.4028234e38
+  # Integers up to this size are compared without a conversion.
+  @small 0x7FFF_FFFF
   @owners %{nobody: 0, own: 1, opponent: 2}
 
   @moduledoc """
@@ -231,7 +233,13 @@ defmodule Sconce.Frame do
   end
 
   defp map(parent, name, prefix) do
-    case get(parent, name, Atom.to_string(name)) do
+    found =
+      case parent do
+        %{^name => value} -> value
+        _ -> Map.get(parent, Atom.to_string(name))
+      end
+
+    case found do
       map when is_map(map) -> map
       nil -> refuse(error(:not_found, %{what: "#{prefix}#{name}"}))
       other -> refuse(mismatch("#{prefix}#{name}", "a map", inspect(other)))
@@ -246,7 +254,13 @@ defmodule Sconce.Frame do
     end
   end
 
-  defp number(value, _key, _prefix) when is_float(value) and abs(value) <= @max, do: value
+  defp number(value, _key, _prefix) when is_float(value) and value <= @max and value >= -@max,
+    do: value
+
+  defp number(value, _key, _prefix)
+       when is_integer(value) and value <= @small and value >= -@small,
+       do: value
+
   defp number(value, _key, _prefix) when is_integer(value) and abs(value) <= @max, do: value
   defp number(true, _key, _prefix), do: 1
   # For a direction false means left, and 0 would mean unknown.
