@@ -160,6 +160,7 @@ defmodule Sconce.Bench.Cases do
     {us, last} = Case.time_each(frames, &Session.act(session, &1), budget, least)
     playable!(last)
     {:ok, info} = Session.info(session)
+    {:ok, memory} = Session.snapshot(session)
     lane = if opts[:mode] == :window, do: info.window_lane, else: info.lane
     :ok = Session.close(session)
     how = %{lane: lane, path: info.path, format: info.weights, frames: origin}
@@ -172,15 +173,23 @@ defmodule Sconce.Bench.Cases do
      policy
      |> sizes(Map.new(info.matrices, &{&1.name, &1.weights}))
      |> Map.merge(how)
-     |> Map.merge(%{rates: rates, bytes: info.bytes})}
+     |> Map.merge(%{rates: rates, bytes: info.bytes})
+     |> Map.merge(%{memory_bytes: byte_size(memory), exponentials: exponentials(spec)})}
   end
+
+  # Exponentials of one frame.
+  defp exponentials(spec),
+    do: hd(timed(&Native.bench_forward/3, spec, %{steps(1, 1, 1) | min_steps: 1}).exponentials)
 
   defp of_median(us, percent) do
     Figures.decimal(Figures.percentile(us, percent) / Figures.percentile(us, 50))
   end
 
-  defp act_limit(%{extra: extra}, :carry),
-    do: Machine.bytes(extra.read_bytes, 1, "all weights read once")
+  defp act_limit(%{extra: extra}, :carry) do
+    read = extra.read_bytes + extra.memory_bytes
+    bytes = Machine.bytes(read, 1, "all weights and the memory read once")
+    max(bytes, Machine.exponentials(extra.exponentials, 1, "one frame"))
+  end
 
   # All frames are multiplied at once, but a recurrent cell reads its weights for each frame.
   defp act_limit(%{extra: extra}, :window) do

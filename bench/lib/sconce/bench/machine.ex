@@ -61,13 +61,20 @@ defmodule Sconce.Bench.Machine do
   @spec flops(number, number, pos_integer, String.t()) :: {float, String.t()}
   def flops(flops, exponentials, threads, what) when exponentials > 0 do
     {us, text} = flops(flops, threads, what)
-    rate = ceiling({:exponentials, threads})
-    millions = Figures.decimal(exponentials / 1.0e6)
-    also = "#{millions} M exponentials at #{Figures.decimal(rate / 1.0e9)} G/s"
-    {us + exponentials / rate * 1.0e6, "#{text}, #{also}"}
+    {also_us, also} = exponentials(exponentials, threads, text)
+    {us + also_us, also}
   end
 
   def flops(flops, _none, threads, what), do: flops(flops, threads, what)
+
+  @doc "The best possible time of a number of exponentials."
+  @spec exponentials(number, pos_integer, String.t()) :: {float, String.t()}
+  def exponentials(exponentials, threads, what) do
+    rate = ceiling({:exponentials, threads})
+    millions = Figures.decimal(exponentials / 1.0e6)
+    text = "#{what}, #{millions} M exponentials at #{Figures.decimal(rate / 1.0e9)} G/s"
+    {exponentials / rate * 1.0e6, text}
+  end
 
   @doc "The time of a no-op call, measured in the same run."
   @spec control(String.t()) :: {float, String.t()}
