@@ -8,7 +8,7 @@ use sconce_tensor::{Error, Result};
 pub(crate) fn from_binary<T, const N: usize>(
     what: &str,
     bytes: &[u8],
-    of: fn([u8; N]) -> T,
+    of: impl Fn([u8; N]) -> T,
 ) -> Result<Vec<T>> {
     match bytes.as_chunks() {
         (numbers, []) => Ok(numbers.iter().map(|number| of(*number)).collect()),
