@@ -119,3 +119,69 @@ dispatch! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sconce_ops::attention::{Pairing, THETA};
+    use sconce_tensor::Result;
+    use sconce_tensor::rng::Rng;
+
+    use super::*;
+
+    /// Attention in f64, one number at a time.
+    fn expected(
+        window: &Window,
+        query: &[f32],
+        keys: &[f32],
+        values: &[f32],
+        now: usize,
+    ) -> Vec<f64> {
+        let (dim, width) = (window.head_dim(), window.width());
+        let (half, frames) = (dim / 2, keys.len() / width);
+        let of = |all: &[f32], frame: usize, head: usize, i: usize| {
+            f64::from(all[frame * width + head * dim + i])
+        };
+        let score = |head: usize, frame: usize| -> f64 {
+            let (cos, sin) = window.rotation((now + frames - frame) % frames);
+            let pair = |i: usize| {
+                let (cos, sin) = (f64::from(cos[i]), f64::from(sin[i]));
+                let (p, q) = (of(query, 0, head, i), of(query, 0, head, i + half));
+                let (a, b) = (of(keys, frame, head, i), of(keys, frame, head, i + half));
+                cos * (p * a + q * b) + sin * (p * b - q * a)
+            };
+            (0..half).map(pair).sum()
+        };
+        let mixed = |head: usize, i: usize| {
+            let weights: Vec<f64> = (0..frames).map(|frame| score(head, frame).exp()).collect();
+            let sum = weights.iter().enumerate().map(|(f, weight)| weight * of(values, f, head, i));
+            sum.sum::<f64>() / weights.iter().sum::<f64>()
+        };
+        (0..width).map(|at| mixed(at / dim, at % dim)).collect()
+    }
+
+    #[test]
+    fn a_frame_attends_as_a_plain_softmax_for_any_width_and_number_of_frames() -> Result<()> {
+        const FRAMES: usize = 40;
+        for (heads, dim) in [(2, 64), (1, 128), (3, 8), (2, 40), (1, 72), (1, 144)] {
+            let window = Window::new(heads, dim, FRAMES, Pairing::Half, THETA)?;
+            let width = window.width();
+            let draw = |purpose: &str, count: usize| -> Vec<f32> {
+                let rng = Rng::new(1, purpose, 0);
+                (0..count as u64).map(|i| 0.3 * rng.normal(i)).collect()
+            };
+            let query = draw("query", width);
+            let (keys, values) = (draw("keys", FRAMES * width), draw("values", FRAMES * width));
+            for (frames, now) in [(1, 0), (3, 2), (16, 15), (17, 16), (FRAMES, 5), (FRAMES, 39)] {
+                let (keys, values) = (&keys[..frames * width], &values[..frames * width]);
+                let mut scores = vec![f32::NAN; heads * FRAMES.next_multiple_of(LANES)];
+                let mut y = vec![f32::NAN; width];
+                score(&mut scores, &window, &query, keys, now);
+                mix(&mut y, &window, &mut scores, values);
+                for (y, want) in y.iter().zip(expected(&window, &query, keys, values, now)) {
+                    assert!((f64::from(*y) - want).abs() < 1e-5, "{dim} {frames}: {y} {want}");
+                }
+            }
+        }
+        Ok(())
+    }
+}
