@@ -605,8 +605,13 @@ defmodule Sconce.TrainerTest do
         0.5,
         0.7,
         64,
+        :learned,
+        true,
         0.5,
         0.5,
+        0.5,
+        0.5,
+        0.6,
         5,
         0.5,
         5,
@@ -621,7 +626,7 @@ defmodule Sconce.TrainerTest do
         beside = besides[name] || []
 
         assert_raise ArgumentError,
-                     ~r/option :#{name} has no effect (without option :(teacher|mix|advantage_temperature|quantise)$|with #{other}: .*requires #{other}: )/,
+                     ~r/option :#{name} has no effect (without option :(teacher|mix|advantage_temperature|quantise|prune)$|with #{other}: .*requires #{other}: )/,
                      fn -> Trainer.start_link(options(context, [{name, value}] ++ beside)) end
       end
     end
