@@ -220,7 +220,7 @@ impl Hosted {
         self.check_finite("observation", row, seen)?;
         self.check_finite("reward", row, own)?;
         self.show(row, seen, false);
-        if row % self.spec.seats == 0 {
+        if row.is_multiple_of(self.spec.seats) {
             self.terms.iter_mut().zip(own).for_each(|(sum, term)| *sum += f64::from(*term));
         }
         let reward: f32 = own.iter().zip(&self.weights).map(|(r, w)| r * w).sum();
