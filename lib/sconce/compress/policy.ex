@@ -249,7 +249,7 @@ defmodule Sconce.Compress.Policy do
 
   A unit leaves with the rows that compute it, its bias and norm, and the columns that read it, in all layers of a residual
   stream alike, and in the heads. The result is a policy of a smaller Spec. Give it to `Sconce.Trainer` as `policy:`, and
-  the large policy as `teacher:`: a policy that lost many units is worth little before it is trained.
+  the large policy as `teacher:`, to recover what the removed units did.
 
   | backbone | units | number of the Spec |
   |---|---|---|
@@ -263,10 +263,11 @@ defmodule Sconce.Compress.Policy do
   times the norm of the columns that read it; Li et al. 2017 ("Pruning Filters for Efficient ConvNets") take the rows alone.
   With one the policy reads games of the corpus, and the importance is the energy that the unit adds to the outputs of the
   matrices that read it. Least squares then adjust the columns of the units that stay, so that these outputs change
-  least. A frame suffices; units that never fire are compared by their norms. Of units of the same importance, such as those of weights of 0,
-  the first stay.
+  least. A frame suffices; units that never fire are compared by their norms. Of units of the same importance, such as
+  those of weights of 0, the first stay.
 
-  Widths of the embedding, of hidden layers of heads and of a critic stay as they are. Codes are read as numbers, so quantise afterwards.
+  Widths of the embedding, of hidden layers of heads and of a critic stay as they are, and so does the width of a head of
+  attention, which need not divide `:hidden_size`. Codes are read as numbers, so quantise afterwards.
 
   #{Catalogue.docs(:shrink)}
 
@@ -283,8 +284,8 @@ defmodule Sconce.Compress.Policy do
       iex> Exception.message(error)
       "shrink: hidden_size: 65 is outside 1..64"
 
-  Kinds of error: `:unavailable` for other backbones, for a residual stream that is as wide as the embedded frame, and for a
-  calibration of a backbone that only reads whole windows; `:out_of_range` and `:mismatch` for sizes that do not fit the
+  Kinds of error: `:unavailable` for other backbones, and for a residual stream that is as wide as the embedded frame;
+  `:out_of_range` and `:mismatch` for sizes that do not fit the
   policy; `:non_finite` for weights that are NaN or infinite; `:not_found` and `:mismatch` for a corpus that does not exist
   or has other inputs. Raises `ArgumentError` without a size, and for two of `:keep`, `:hidden_size` and `:hidden_sizes`.
   """
@@ -300,7 +301,7 @@ defmodule Sconce.Compress.Policy do
   def shrink(other, _opts), do: Options.argument!("policy", other, "a policy")
 
   @doc """
-  Returns the mean of the weights of policies of one Spec, which often scores better than each of them: of checkpoints of
+  Returns the mean of the weights of policies of one Spec, which may score better than each of them: of checkpoints of
   one run (Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima and Better Generalization"), or of runs from the
   same policy (Wortsman et al. 2022, "Model soups"). The mean of policies that were trained apart is worth nothing, because
   their units differ.
