@@ -90,6 +90,18 @@ impl Matrix {
         Self::lay(packer, &[name], &written, error, bias)
     }
 
+    /// A matrix without a bias in this encoding; `None` if the encoding does not have these weights.
+    fn encoded(
+        packer: &mut Packer,
+        encoding: Encoding,
+        weight: &[f32],
+        inputs: usize,
+    ) -> Option<Self> {
+        let written = Written::new(encoding, weight, inputs)?;
+        let bias = vec![0.0; weight.len() / inputs];
+        Some(Self::lay(packer, &["weight"], &written, 0.0, &bias))
+    }
+
     fn lay(
         packer: &mut Packer,
         names: &[&str],

@@ -90,7 +90,7 @@ impl Written {
         let bf16 = || bf16_gains().then(|| within(Encoding::Bf16, f64::INFINITY)).flatten();
         let two_four = || {
             let written = Written::new(Encoding::TwoFour, weight, inputs)?;
-            weight.iter().find(|w| **w != 0.0)?;
+            (inputs >= LEAST_INPUTS && weight.iter().any(|w| *w != 0.0)).then_some(())?;
             let ratios = two_four::ratios(inputs, weight.len() / inputs)?;
             Some((written.timed(ratios), 0.0))
         };

@@ -129,7 +129,9 @@ fn a_matrix_without_the_pattern_has_no_2_4_and_stays_f32() {
     // The answer about a shape stays.
     assert_eq!(Written::chosen(Format::Stored, &weight, inputs).0.encoding(), expected);
     assert_eq!(Written::chosen(Format::F32, &weight, inputs).0.encoding(), Encoding::F32);
-    assert!(ratios(8, 64).is_none() && ratios(64, 0).is_none());
+    assert!(ratios(0, 64).is_none() && ratios(64, 0).is_none());
+    let narrow = pruned(&rng, 16, 64);
+    assert_eq!(Written::chosen(Format::Stored, &narrow, 16).0.encoding(), Encoding::F32);
     // Nothing is gained by reading zeros in another form.
     let (zeros, _) = Written::chosen(Format::Stored, &vec![0.0; inputs * outputs], inputs);
     assert_eq!(zeros.encoding(), Encoding::F32);

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use sconce_ops::weights::Weights;
 
-use super::super::written::{LEAST_INPUTS, Written};
 use super::super::{Input, Matrix, PANEL};
 use super::{FOUR, ROWS};
 use crate::arena::{Arena, Packer};
@@ -45,7 +44,7 @@ impl Ratios {
 /// shape measures it, which takes a few milliseconds. The answer changes no bit of a product, up to the sign of a zero.
 pub(in super::super) fn ratios(inputs: usize, outputs: usize) -> Option<Ratios> {
     static KNOWN: Mutex<BTreeMap<(usize, usize), Option<Ratios>>> = Mutex::new(BTreeMap::new());
-    if inputs < LEAST_INPUTS || outputs == 0 {
+    if inputs == 0 || outputs == 0 {
         return None;
     }
     let shape = (inputs, outputs.min((MOST / inputs).next_multiple_of(PANEL).max(PANEL)));
@@ -91,8 +90,7 @@ impl Product {
         let weight: Vec<f32> = (0..inputs * outputs).map(weight).collect();
         let weights = Weights::new();
         let mut packer = Packer::new(&weights, Format::F32);
-        let written = Written::new(encoding, &weight, inputs)?;
-        let matrix = Matrix::lay(&mut packer, &["timed"], &written, 0.0, &vec![0.0; outputs]);
+        let matrix = Matrix::encoded(&mut packer, encoding, &weight, inputs)?;
         let input = Input::new(packer.widest(), ROWS);
         let (x, y) = (vec![1.0; ROWS * inputs], vec![0.0; ROWS * outputs]);
         let repeats = (AT_ONCE / weight.len()).max(1);
