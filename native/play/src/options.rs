@@ -8,7 +8,7 @@ use sconce_tensor::{Error, Result};
 use sconce_train::optimiser::{Kind, OptimiserConfig};
 use sconce_train::option_group;
 use sconce_train::options::{Number, Row, Table};
-use sconce_train::weights::prune::{Pattern, Pruning};
+use sconce_train::weights::pruning::{Pattern, Pruning};
 use sconce_train::weights::quantisation::{Format, Quantisation, Steps};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

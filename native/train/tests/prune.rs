@@ -24,7 +24,7 @@ use sconce_train::report::{RunReport, Stopped};
 use sconce_train::run::{Verdict, Watch, run, run_watched};
 use sconce_train::step::Stepper;
 use sconce_train::weights::WeightTransforms;
-use sconce_train::weights::prune::{Pattern, Pruning};
+use sconce_train::weights::pruning::{Pattern, Pruning};
 use sconce_train::weights::quantisation::Format;
 use serde_json::json;
 

@@ -8,7 +8,7 @@ use super::train::{LrSchedule, OptimiserOptions, ScheduleOptions, TrainOptions};
 use crate::optimiser::OptimiserConfig;
 use crate::schedule::{Schedule, ScheduleKind};
 use crate::unroll::Unroll;
-use crate::weights::prune::Pruning;
+use crate::weights::pruning::Pruning;
 use crate::weights::quantisation::Quantisation;
 
 impl TrainOptions {

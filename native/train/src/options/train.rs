@@ -13,7 +13,7 @@ use super::loss::{FocalHeads, PosWeight, Reduction};
 use super::table::TABLE;
 use crate::optimiser::Kind as Optimiser;
 use crate::option_group;
-use crate::weights::prune::Pattern;
+use crate::weights::pruning::Pattern;
 use crate::weights::quantisation::{Format, Steps};
 use sconce_nn::head::Direction;
 

@@ -10,7 +10,8 @@
 
 mod freeze;
 mod masters;
-pub mod prune;
+mod prune;
+pub mod pruning;
 pub mod quantisation;
 mod quantise;
 mod steps;

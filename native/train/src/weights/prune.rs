@@ -20,53 +20,11 @@ use sconce_ops::weights::Weights;
 use sconce_ops::weights::two_four::{FOUR, TWO};
 use sconce_tensor::tensor::{tensor, to_vec};
 use sconce_tensor::{Error, Result, Tensor};
-use serde::{Deserialize, Serialize};
 
-use super::quantisation::annealed;
+use super::pruning::{Pattern, Pruning};
 use super::{Setup, WHOLE, WeightTransform, freeze};
 
-/// The weights that stay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pattern {
-    /// Two of four consecutive inputs of an output.
-    TwoFour,
-    /// The largest of an output.
-    Unstructured,
-}
-
-/// Pruning of a run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pruning {
-    /// The weights that stay.
-    pub pattern: Pattern,
-    /// The part that is removed, if the pattern does not tell it.
-    pub sparsity: f64,
-    /// Share of the run before the first weights are removed.
-    pub after: f64,
-    /// Share of the run in which they are removed.
-    pub ramp: f64,
-}
-
 impl Pruning {
-    /// Refuses a run at whose end weights would still be removed.
-    ///
-    /// # Errors
-    /// `OutOfRange` for the ramp.
-    pub fn check(&self) -> Result<()> {
-        let most = 1.0 - self.after;
-        // Rounding errors of decimal fractions are far below this.
-        match self.ramp <= most + 1e-9 {
-            true => Ok(()),
-            false => Err(Error::out_of_range("prune_ramp", self.ramp, 0.0, most)),
-        }
-    }
-
-    /// The share of the ramp that has passed with the share `done` of the run.
-    pub fn annealed(&self, done: f64) -> f64 {
-        annealed(self.after, self.ramp, done)
-    }
-
     /// The transform of the weights that `learns` selects.
     ///
     /// # Errors
