@@ -20,7 +20,7 @@ fn pruned(rng: &Rng, inputs: usize, outputs: usize) -> Vec<f32> {
     let mut weight = vector(rng, 0, inputs * outputs);
     for (at, group) in weight.chunks_mut(inputs).flat_map(|row| row.chunks_mut(FOUR)).enumerate() {
         let first = rng.u32(at as u64) as usize;
-        let dropped = if at % 7 == 0 { 3 } else { 2 };
+        let dropped = if at.is_multiple_of(7) { 3 } else { 2 };
         (first..first + dropped).for_each(|place| {
             group.get_mut(place % FOUR).into_iter().for_each(|w| *w = 0.0);
         });
@@ -183,7 +183,7 @@ fn a_product_of_few_inputs_reads_f32_and_has_the_same_bits() {
     for rows in 1..=3 {
         for every in [1, 3, 20] {
             let mut x = vector(&rng, 1 << 21, inputs * rows);
-            let at = |at: usize| at % inputs % every == 0;
+            let at = |at: usize| (at % inputs).is_multiple_of(every);
             x.iter_mut().enumerate().filter(|x| !at(x.0)).for_each(|x| *x.1 = 0.0);
             let mut both = [vec![0.0; outputs * rows], vec![0.0; outputs * rows]];
             let [own, other] = &mut both;
