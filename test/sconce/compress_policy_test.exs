@@ -28,6 +28,29 @@ defmodule Sconce.Compress.PolicyTest do
     |> List.flatten()
   end
 
+  test "searched scales lose less, and sessions and checkpoints have their codes" do
+    policy = policy!()
+    {:ok, %{cpu: cpu}} = Sconce.native_info()
+    {:ok, nearest} = Compress.Policy.quantise(policy, bits: 4)
+    {:ok, small} = Compress.Policy.quantise(policy, bits: 4, scale: :search)
+
+    for {own, other} <- Enum.zip(small.matrices, nearest.matrices),
+        do: assert(own.error < other.error)
+
+    assert small.bytes == nearest.bytes
+    {:ok, session} = Session.open(small.policy, seed: 1)
+    assert session.weights == if(cpu.avx2, do: :int4, else: :f32)
+    {:ok, exact} = Session.open(small.policy, seed: 1, weights: :f32)
+    decided = logits(session)
+    for {x, y} <- Enum.zip(decided, logits(exact)), do: assert_in_delta(x, y, 0.02)
+
+    path = Path.join(Scratch.tmp_dir!(), "searched.safetensors")
+    :ok = Policy.save(small.policy, path)
+    {:ok, loaded} = Policy.load(path)
+    {:ok, again} = Session.open(loaded, seed: 1)
+    assert logits(again) == decided
+  end
+
   test "sessions and servings read the codes, and a checkpoint keeps them" do
     policy = policy!()
     path = Path.join(Scratch.tmp_dir!(), "small.safetensors")

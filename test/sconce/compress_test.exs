@@ -54,6 +54,39 @@ defmodule Sconce.CompressTest do
       end
     end
 
+    test "searches scales of either sign, with the code that has no counterpart" do
+      rows = weight(8, 64)
+      opts = [bits: 4, per: {:group, 32}]
+      {:ok, largest} = Compress.quantise(rows, opts)
+      {:ok, searched} = Compress.quantise(rows, opts ++ [scale: :search])
+      assert searched.error < 0.96 * largest.error and searched.bytes == largest.bytes
+
+      assert -8 in List.flatten(searched.codes) and
+               Enum.any?(List.flatten(searched.scales), &(&1 < 0))
+
+      {:ok, back} = Compress.dequantise(searched)
+      groups = Enum.flat_map(searched.codes, &Enum.chunk_every(&1, 32))
+
+      for {own, codes, scale} <-
+            Enum.zip([
+              Enum.flat_map(back, &Enum.chunk_every(&1, 32)),
+              groups,
+              List.flatten(searched.scales)
+            ]),
+          {w, code} <- Enum.zip(own, codes),
+          do: assert_in_delta(w, scale * code, 1.0e-6)
+
+      # Codes and scales of a search are refused on another grid.
+      assert text(Compress.dequantise(%{searched | scale: :largest})) =~ "code: -8 is outside"
+
+      zero = %{
+        searched
+        | scales: Enum.map(searched.scales, fn row -> Enum.map(row, &(&1 * 0)) end)
+      }
+
+      assert text(Compress.dequantise(zero)) =~ "scale: 0 is not above 0"
+    end
+
     test "gives the same in both lanes" do
       large = large()
       {:ok, whole} = Compress.quantise(large, bits: 4)

@@ -10,7 +10,7 @@ defmodule Sconce.Compress.Catalogue do
     doc: "Numbers that share a scale: all, a row, or `{:group, n}` consecutive columns of a row."
   ]
 
-  @grid [
+  @codes [
     bits: [type: :integer, min: 2, max: 8, default: 8, doc: "Bits of a code."],
     per: @per,
     zero_point: [
@@ -20,7 +20,17 @@ defmodule Sconce.Compress.Catalogue do
     ]
   ]
 
-  @fake @grid ++
+  @scale [
+    type: {:in, [:largest, :search]},
+    default: :largest,
+    doc:
+      "How scales are found: `:largest` gives the largest magnitude the largest code; `:search` tries scales and signs, and " <>
+        "takes the one with the least squared error of its numbers."
+  ]
+
+  @grid @codes ++ [scale: @scale]
+
+  @fake @codes ++
           [
             learned: [
               type: :boolean,
@@ -76,6 +86,7 @@ defmodule Sconce.Compress.Catalogue do
         "Inputs of an output that share a scale; `nil` is 32 for 4 bits, and all inputs for 8 bits. Sessions read codes " <>
           "of 4 bits in groups of a multiple of 32, and codes of 8 bits without groups; others they read as f32."
     ],
+    scale: @scale,
     only: [
       type: {:list, :string},
       default: [],

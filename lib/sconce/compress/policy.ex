@@ -119,7 +119,8 @@ defmodule Sconce.Compress.Policy do
   def quantise(%Policy{device: %Device{} = device} = policy, opts) do
     alone!(opts)
     opts = Catalogue.validate!(opts, :policy)
-    coding = opts |> Keyword.take([:bits, :damping]) |> Map.new() |> Map.put(:names, names(opts))
+    coding = opts |> Keyword.take([:bits, :scale, :damping]) |> Map.new()
+    coding = Map.put(coding, :names, names(opts))
     coding = Map.put(coding, :group, group(opts[:group], opts[:bits]))
     calibration = calibration(opts[:calibration], opts)
 

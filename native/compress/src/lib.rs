@@ -28,7 +28,7 @@ pub use calibration::{Hessians, hessians};
 pub use distillation::{Distillation, Distilled, Kind, Target};
 pub use fake::{Fake, FakeOptions, Faked};
 pub use gptq::{Calibrated, Gptq, Order};
-pub use grid::{Grid, Per};
+pub use grid::{Grid, Per, Scale};
 pub use hessian::Hessian;
 pub use low_rank::{LowRank, Method, Rank, Truncation};
 pub use matrix::Matrix;

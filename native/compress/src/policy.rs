@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibration::Hessians;
 use crate::gptq::{Gptq, Order};
-use crate::grid::{Grid, Per};
+use crate::grid::{Grid, Per, Scale};
 use crate::hessian::Hessian;
 use crate::matrix::Matrix;
+use crate::quantised::Quantised;
 use crate::stopped;
 
 /// The codes that the matrices of a policy get.
@@ -27,6 +28,16 @@ pub struct Coding {
     pub names: Names,
     /// The damping of GPTQ, for a calibration.
     pub damping: f64,
+    /// How scales are found.
+    #[serde(default)]
+    pub scale: Scale,
+}
+
+impl Coding {
+    fn grid(&self) -> Grid {
+        let per = self.group.map_or(Per::Row, Per::Group);
+        Grid { bits: self.bits, per, zero_point: false, scale: self.scale }
+    }
 }
 
 /// The matrices of a policy that change.
@@ -148,6 +159,9 @@ fn round(
     let fires = |hessian: &&Arc<Hessian>| hessian.diagonal().any(|v| v > 0.0);
     let (codes, output_error) = match hessian.filter(fires) {
         Some(hessian) => calibrated(&matrix, coding, hessian, cancelled)?,
+        None if coding.scale == Scale::Search => {
+            (codes_of(Quantised::nearest(&matrix, coding.grid())?, coding)?, None)
+        }
         None => {
             let group = coding.group.unwrap_or(inputs);
             (Coded::nearest(coding.bits, matrix.values(), inputs, group)?, None)
@@ -164,19 +178,22 @@ fn calibrated(
     hessian: &Hessian,
     cancelled: &AtomicBool,
 ) -> Result<(Coded, Option<[f64; 2]>)> {
-    let per = coding.group.map_or(Per::Row, Per::Group);
-    let grid = Grid { bits: coding.bits, per, zero_point: false };
-    let gptq = Gptq { grid, damping: coding.damping, order: Order::Given };
+    let gptq = Gptq { grid: coding.grid(), damping: coding.damping, order: Order::Given };
     let found = gptq.run(matrix, &hessian.with_all_inputs(), cancelled)?;
     let whole = hessian.error(matrix, &vec![0.0; matrix.values().len()])?;
     let relative = |error: f64| if whole > 0.0 { (error / whole).sqrt() } else { 0.0 };
-    let codes = found.quantised.codes.iter().map(|code| *code as i8).collect();
+    let codes = codes_of(found.quantised, coding)?;
     let group = coding.group.unwrap_or(matrix.cols());
-    let codes = Coded::new(coding.bits, matrix.cols(), group, codes, found.quantised.scales)?;
     let nearest = Coded::nearest(coding.bits, matrix.values(), matrix.cols(), group)?;
     let errors = [codes.weights(), nearest.weights()].map(|own| hessian.error(matrix, &own));
     let [error, nearest] = errors;
     Ok((codes, Some([relative(error?), relative(nearest?)])))
+}
+
+fn codes_of(quantised: Quantised, coding: &Coding) -> Result<Coded> {
+    let codes = quantised.codes.iter().map(|code| *code as i8).collect();
+    let group = coding.group.unwrap_or(quantised.cols);
+    Coded::new(coding.bits, quantised.cols, group, codes, quantised.scales)
 }
 
 fn kept(name: &str, weight: &Weight) -> Result<(Weight, MatrixReport)> {

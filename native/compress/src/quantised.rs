@@ -4,7 +4,7 @@ use sconce_ops::{Codes, Groups};
 use sconce_tensor::simd::dispatch;
 use sconce_tensor::{Error, Result, memory, pool};
 
-use crate::grid::{Fit, Grid, Per};
+use crate::grid::{Fit, Grid, Per, Scale};
 use crate::matrix::{Matrix, finite};
 
 /// A matrix as integer codes, scales and zero points.
@@ -137,7 +137,9 @@ impl Quantised {
             }
         }
         finite("scale", &self.scales)?;
-        if let Some(scale) = self.scales.iter().find(|scale| **scale <= 0.0) {
+        let both_signs = !self.grid.zero_point && self.grid.scale == Scale::Search;
+        let wrong = |scale: &&f32| **scale == 0.0 || (**scale < 0.0 && !both_signs);
+        if let Some(scale) = self.scales.iter().find(wrong) {
             let least = f64::MIN_POSITIVE;
             return Err(Error::out_of_range("scale", f64::from(*scale), least, f64::MAX));
         }

@@ -48,7 +48,7 @@ fn codes_scales_and_zero_points_are_those_of_float64() {
     for (name, bits, per, zero_point) in cases {
         let golden = Golden::open(name);
         let weight = matrix(&golden, "input.weight");
-        let grid = Grid { bits, per, zero_point };
+        let grid = Grid { bits, per, zero_point, scale: Default::default() };
         let quantised = Quantised::nearest(&weight, grid).unwrap();
         assert_eq!(quantised.codes, codes(&golden, "output.q"), "{name}");
         golden.check("output.scale", wide(&quantised.scales));
@@ -72,7 +72,7 @@ fn learned_steps_have_the_values_and_gradients_of_float64() {
         let golden = Golden::open(name);
         let x = matrix(&golden, "input.weight");
         let bits = golden.config["bits"].as_u64().unwrap() as u32;
-        let grid = Grid { bits, per, zero_point: false };
+        let grid = Grid { bits, per, zero_point: false, scale: Default::default() };
         let options = FakeOptions { grid, full_range: name.ends_with("full"), learned: true };
         let start = Fake::default().run(&x, options).unwrap();
         golden.check("output.start", wide(&start.steps));
@@ -107,7 +107,7 @@ fn gptq_has_the_codes_and_errors_of_the_sequential_form() {
         let hessian = Hessian::of(&hessian).unwrap();
         let bits = golden.config["bits"].as_u64().unwrap() as u32;
         let order = if name.ends_with("order") { Order::Diagonal } else { Order::Given };
-        let grid = Grid { bits, per, zero_point: false };
+        let grid = Grid { bits, per, zero_point: false, scale: Default::default() };
         let gptq = Gptq { grid, damping: golden.config["damping"].as_f64().unwrap(), order };
         let calibrated = gptq.run(&weight, &hessian, &RUNNING).unwrap();
         assert_eq!(calibrated.quantised.codes, codes(&golden, "output.q"), "{name}");

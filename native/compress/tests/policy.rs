@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use sconce_compress::{
-    Coding, Hessians, Keep, MatrixReport, Names, Pruning, coded, hessians, pruned,
+    Coding, Hessians, Keep, MatrixReport, Names, Pruning, Scale, coded, hessians, pruned,
 };
 use sconce_data::{Corpus, Schema, VectorGame, View};
 use sconce_nn::{Policy, Spec};
@@ -55,7 +55,7 @@ fn views(spec: &Spec, dir: &Path) -> Vec<View> {
 }
 
 fn coding(bits: u32, group: Option<usize>) -> Coding {
-    Coding { bits, group, names: Names::default(), damping: 0.01 }
+    Coding { bits, group, names: Names::default(), damping: 0.01, scale: Scale::default() }
 }
 
 fn run(
@@ -107,6 +107,31 @@ fn matrices_get_codes_and_other_weights_stay() {
     let (_, reports) = run(&policy, &others, &Hessians::new()).unwrap();
     let bits = |own: &MatrixReport| if own.name.starts_with("heads.") { 32 } else { 8 };
     assert!(reports.iter().all(|own| own.bits == bits(own)));
+}
+
+#[test]
+fn searched_scales_lose_less_and_a_session_reads_their_codes() {
+    let policy = Policy::init(&gru(), 1).unwrap();
+    let with = |scale| Coding { scale, ..coding(4, Some(32)) };
+    let none = Default::default();
+    let (_, nearest) = run(&policy, &with(Scale::Largest), &none).unwrap();
+    let (small, reports) = run(&policy, &with(Scale::Search), &none).unwrap();
+    for (own, nearest) in reports.iter().zip(&nearest) {
+        assert!(own.error < 0.97 * nearest.error, "{own:?}, {nearest:?}");
+        assert_eq!((own.bytes, own.bits), (nearest.bytes, 4));
+    }
+    let codes = |policy: &Policy| policy.weights()["backbone.weight_ih_l0"].codes().cloned();
+    let own = codes(&small).unwrap();
+    assert!(own.codes().contains(&-8) && own.scales().iter().any(|scale| *scale < 0.0));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.safetensors");
+    small.save(&path, json!(null)).unwrap();
+    assert_eq!(codes(&Policy::load(&path).unwrap()).unwrap(), own);
+    // Eight bits keep their range and sign.
+    let (small, _) =
+        run(&policy, &Coding { scale: Scale::Search, ..coding(8, None) }, &none).unwrap();
+    let own = codes(&small).unwrap();
+    assert!(!own.codes().contains(&-128) && own.scales().iter().all(|scale| *scale > 0.0));
 }
 
 #[test]

@@ -30,10 +30,11 @@ fn largest(bits: u32) -> Result<i8> {
 }
 
 impl Coded {
-    /// A matrix of these codes, row by row, and scales `[outputs, groups]`. The last group of a row may be shorter.
+    /// A matrix of these codes, row by row, and scales `[outputs, groups]`. The last group of a row may be shorter. Codes of
+    /// 4 bits may be -8, and their scales below 0.
     ///
     /// # Errors
-    /// `OutOfRange` for other bits than 4 and 8, groups of 0 inputs, codes out of range and scales that are not above 0,
+    /// `OutOfRange` for other bits than 4 and 8, groups of 0 inputs, codes out of range and scales of the wrong sign or 0,
     /// `NonFinite` for scales that are not finite, `Mismatch` for other counts.
     pub fn new(
         bits: u32,
@@ -53,19 +54,22 @@ impl Coded {
         if scales.len() != expected {
             return Err(Error::mismatch("scales", expected, scales.len()));
         }
-        if let Some(code) = codes.iter().find(|code| !(-most..=most).contains(*code)) {
-            let most = f64::from(most);
-            return Err(Error::out_of_range("code", f64::from(*code), -most, most));
+        let least = if bits == 4 { -ZERO } else { -most };
+        if let Some(code) = codes.iter().find(|code| !(least..=most).contains(*code)) {
+            let [code, least, most] = [*code, least, most].map(f64::from);
+            return Err(Error::out_of_range("code", code, least, most));
         }
         if let Some(value) = non_finite(&scales) {
             return Err(Error::NonFinite { what: "scale".into(), value: f64::from(value) });
         }
-        let largest = f32::from(most);
+        let largest =
+            f32::from(codes.iter().fold(most, |most, code| most.max(code.saturating_neg())));
         if let Some(scale) = scales.iter().find(|scale| !(**scale * largest).is_finite()) {
             let most = f64::from(f32::MAX) / f64::from(largest);
             return Err(Error::out_of_range("scale", f64::from(*scale), 0.0, most));
         }
-        if let Some(scale) = scales.iter().find(|scale| **scale <= 0.0) {
+        let wrong = |scale: &&f32| **scale == 0.0 || (**scale < 0.0 && bits != 4);
+        if let Some(scale) = scales.iter().find(wrong) {
             let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
             return Err(Error::out_of_range("scale", f64::from(*scale), least, most));
         }

@@ -59,10 +59,15 @@ fn kernels_have_the_same_bits() {
 
 #[test]
 fn blocks_of_zeros_are_skipped_and_products_reach_the_ends_of_their_range() {
-    // The largest products: all codes are -7 or 7, and all values are the largest.
+    // The largest products: all codes are -7 or 7, or -8 with a scale of either sign, and all values are the largest.
     let (inputs, group) = (64, 64);
-    for sign in [-1.0, 1.0] {
-        let codes = Coded::nearest(4, &vec![sign; LANES * inputs], inputs, group).unwrap();
+    let nearest = |w: f32| Coded::nearest(4, &vec![w; LANES * inputs], inputs, group).unwrap();
+    let least = |scale: f32| {
+        Coded::new(4, inputs, group, vec![-8; LANES * inputs], vec![scale; LANES]).unwrap()
+    };
+    for (codes, sign) in
+        [(nearest(-1.0), -1.0), (nearest(1.0), 1.0), (least(0.125), -1.0), (least(-0.125), 1.0)]
+    {
         let places = (0..rows(inputs, group)).flat_map(|row| (0..LANES).map(move |o| (row, o)));
         let words: Vec<f32> = places.map(|(row, o)| word(&codes, group, o, row)).collect();
         for (value, live) in
