@@ -132,7 +132,8 @@ fn a_forward_pass_of_training_reads_what_the_steps_of_a_session_read() {
                 // one.
                 let least = [&rounded, &plain].map(|all| sorted(all, |apart| apart.median)[0]);
                 // Attention has more such sums between its products.
-                let part = if (name, format) == ("sliding_window", Format::Int8) { 0.9 } else { 0.5 };
+                let part =
+                    if (name, format) == ("sliding_window", Format::Int8) { 0.9 } else { 0.5 };
                 assert!(least[0] < part * least[1], "{case}: {least:?}");
                 if format == Format::Int4 {
                     let most = sorted(&rounded, |apart| apart.most);
