@@ -349,13 +349,14 @@ impl<'a> Probe<'a> {
         let config = options.optimiser()?;
         let policy = Policy::init(spec, options.machine.seed)?;
         let learns = |name: &str| !weights::is_frozen(options, name);
-        let quantisation = options.quantisation();
-        let transform = quantisation.map(|own| own.transform(policy.weights(), learns));
+        let pruned = options.pruning().map(|own| own.transform(policy.weights(), learns));
+        let quantised = options.quantisation().map(|own| own.transform(policy.weights(), learns));
+        let own = [pruned.transpose()?, quantised.transpose()?];
         let imitation = Imitation::new(&spec.heads, &loss)?;
         let stepper = Stepper::new(
             &policy,
             Objectives::new(vec![Box::new(imitation)]),
-            WeightTransforms::new(transform.transpose()?.into_iter().collect()),
+            WeightTransforms::new(own.into_iter().flatten().collect()),
             config,
             options.optimiser.max_grad_norm,
             options.machine.seed,

@@ -8,6 +8,7 @@ use crate::objective::imitation::LossOptions;
 use crate::options::{DataOptions, MachineOptions, OptimiserOptions, ScheduleOptions};
 use crate::stop::NEVER;
 use crate::tune::{Reason, TuneOptions, tune};
+use crate::weights::pruning::Pattern;
 
 fn spec() -> Spec {
     let config = RecurrentConfig {
@@ -93,6 +94,19 @@ fn the_memory_that_stays_is_counted_from_the_number_of_weights() {
     assert!(validated.validation > each);
     let either = validated.activations.max(validated.validation);
     assert_eq!(validated.total(), validated.lasting() + either);
+}
+
+#[test]
+fn weights_of_a_pruned_run_are_planned_as_they_learn_and_as_they_are_read() {
+    let own = options();
+    let pruned = TrainOptions {
+        optimiser: OptimiserOptions { prune: Some(Pattern::TwoFour), ..own.optimiser.clone() },
+        ..own.clone()
+    };
+    let plain = plan(&spec(), &own, None, &NEVER).unwrap();
+    let planned = plan(&spec(), &pruned, None, &NEVER).unwrap();
+    assert_eq!(planned.owners.weights, 2 * plain.owners.weights);
+    assert!(planned.owners.activations >= plain.owners.activations);
 }
 
 #[test]
