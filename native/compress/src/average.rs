@@ -33,6 +33,7 @@ pub fn averaged(policies: &[Arc<Policy>], shares: &[f64]) -> Result<Policy> {
     for (i, policy) in policies.iter().enumerate() {
         alike(first, policy, i)?;
     }
+    delays(policies)?;
     let mut weights = Weights::new();
     for (name, weight) in first.weights() {
         let mut sums = vec![0.0f64; weight.elem_count()];
@@ -58,11 +59,18 @@ fn alike(first: &Policy, policy: &Policy, at: usize) -> Result<()> {
         let got = if is_alike { "other statistics of a normaliser" } else { "another Spec" };
         return Err(Error::mismatch(what("Spec"), "that of the first policy", got));
     }
-    let delay = |policy: &Policy| policy.noted("frame_delay");
-    if let (Some(wanted), Some(got)) = (delay(first), delay(policy))
-        && wanted != got
-    {
-        return Err(Error::mismatch(what("frame_delay"), wanted, got));
-    }
     Ok(())
+}
+
+/// Policies whose notes have a frame delay have the same one.
+fn delays(policies: &[Arc<Policy>]) -> Result<()> {
+    let all = policies.iter().enumerate();
+    let mut all = all.filter_map(|(i, policy)| Some((i, policy.noted("frame_delay")?)));
+    let Some((_, wanted)) = all.next() else { return Ok(()) };
+    match all.find(|(_, got)| *got != wanted) {
+        None => Ok(()),
+        Some((i, got)) => {
+            Err(Error::mismatch(format!("frame_delay of policy {}", i + 1), wanted, got))
+        }
+    }
 }

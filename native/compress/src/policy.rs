@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use sconce_nn::Policy;
-use sconce_nn::policy::{LEAST_INPUTS, is_matrix};
+use sconce_nn::policy::{LEAST_INPUTS, is_matrix, stored_bytes};
 use sconce_ops::weights::{Coded, Weight, Weights};
 use sconce_tensor::{Error, Result, tensor};
 use serde::{Deserialize, Serialize};
@@ -159,13 +159,7 @@ fn round(
     let fires = |hessian: &&Arc<Hessian>| hessian.diagonal().any(|v| v > 0.0);
     let (codes, output_error) = match hessian.filter(fires) {
         Some(hessian) => calibrated(&matrix, coding, hessian, cancelled)?,
-        None if coding.scale == Scale::Search => {
-            (codes_of(Quantised::nearest(&matrix, coding.grid())?, coding)?, None)
-        }
-        None => {
-            let group = coding.group.unwrap_or(inputs);
-            (Coded::nearest(coding.bits, matrix.values(), inputs, group)?, None)
-        }
+        None => (nearest(&matrix, coding)?, None),
     };
     let error = matrix.relative_error(&codes.weights());
     let own = Weight::coded(codes)?.copied_to(weight.device())?;
@@ -183,11 +177,21 @@ fn calibrated(
     let whole = hessian.error(matrix, &vec![0.0; matrix.values().len()])?;
     let relative = |error: f64| if whole > 0.0 { (error / whole).sqrt() } else { 0.0 };
     let codes = codes_of(found.quantised, coding)?;
-    let group = coding.group.unwrap_or(matrix.cols());
-    let nearest = Coded::nearest(coding.bits, matrix.values(), matrix.cols(), group)?;
+    let nearest = nearest(matrix, coding)?;
     let errors = [codes.weights(), nearest.weights()].map(|own| hessian.error(matrix, &own));
     let [error, nearest] = errors;
     Ok((codes, Some([relative(error?), relative(nearest?)])))
+}
+
+/// The nearest codes of the grid that is asked for.
+fn nearest(matrix: &Matrix, coding: &Coding) -> Result<Coded> {
+    match coding.scale {
+        Scale::Search => codes_of(Quantised::nearest(matrix, coding.grid())?, coding),
+        Scale::Largest => {
+            let group = coding.group.unwrap_or(matrix.cols());
+            Coded::nearest(coding.bits, matrix.values(), matrix.cols(), group)
+        }
+    }
 }
 
 fn codes_of(quantised: Quantised, coding: &Coding) -> Result<Coded> {
@@ -212,6 +216,6 @@ fn report(name: &str, weight: &Weight) -> Result<MatrixReport> {
         group: codes.map(|codes| codes.group()).filter(|group| *group < inputs),
         error: 0.0,
         output_error: None,
-        bytes: codes.map_or(weight.elem_count() * size_of::<f32>(), |codes| codes.size()),
+        bytes: stored_bytes(name, weight)?,
     })
 }

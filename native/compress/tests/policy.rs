@@ -308,6 +308,23 @@ fn matrices_are_pruned_and_other_weights_stay() {
 }
 
 #[test]
+fn matrices_in_two_four_that_stay_have_the_bytes_of_a_checkpoint() {
+    let policy = Policy::init(&gru(), 1).unwrap();
+    let (sparse, kept) =
+        pruned(&policy, &pruning(Keep::TwoFour), &Hessians::new(), &RUNNING).unwrap();
+    let names = Names { only: vec!["heads.".into()], ..Names::default() };
+    let (_, reports) =
+        run(&sparse, &Coding { names, ..coding(8, None) }, &Hessians::new()).unwrap();
+    let stays = |own: &&MatrixReport| !own.name.starts_with("heads.");
+    assert!(reports.iter().filter(stays).count() >= 4);
+    for own in reports.iter().filter(stays) {
+        let bytes = kept.iter().find(|other| other.name == own.name).unwrap().bytes;
+        assert_eq!((own.bits, own.bytes), (32, bytes), "{}", own.name);
+        assert!(own.bytes < own.outputs * own.inputs * 3, "{}", own.name);
+    }
+}
+
+#[test]
 fn a_calibration_lowers_the_errors_of_outputs_of_pruned_matrices() {
     let (spec, dir) = (gru(), tempfile::tempdir().unwrap());
     let policy = Policy::init(&spec, 1).unwrap();

@@ -25,7 +25,8 @@ mod stepped;
 mod steps;
 mod trunks;
 
-pub use matrices::{LEAST_INPUTS, has_two_four, is_matrix};
+pub(crate) use matrices::pruned;
+pub use matrices::{LEAST_INPUTS, has_two_four, is_matrix, stored_bytes};
 pub use placed::Placed;
 pub use placed::words::words_of;
 pub use recorded::unrecorded;

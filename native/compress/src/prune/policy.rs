@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use sconce_nn::Policy;
-use sconce_nn::policy::is_matrix;
-use sconce_ops::weights::{TwoFour, Weight, Weights};
+use sconce_nn::policy::{is_matrix, stored_bytes};
+use sconce_ops::weights::{Weight, Weights};
 use sconce_tensor::tensor::{tensor, to_vec};
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -116,12 +116,7 @@ fn report(name: &str, weight: &Weight, (error, output_error): Errors) -> Result<
     let (outputs, inputs) = weight.dims2()?;
     let values = to_vec(weight)?;
     let zeros = values.iter().filter(|w| **w == 0.0).count();
-    let plain = size_of_val(values.as_slice());
-    let two_four = if zeros < values.len() { TwoFour::of(&values, inputs) } else { None };
-    let bytes = match weight.codes() {
-        Some(codes) => codes.size(),
-        None => two_four.map_or(plain, |own| own.size()),
-    };
+    let bytes = stored_bytes(name, weight)?;
     let sparsity = zeros as f64 / values.len() as f64;
     Ok(PrunedReport { name: name.into(), outputs, inputs, sparsity, error, output_error, bytes })
 }

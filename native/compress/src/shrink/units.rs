@@ -81,9 +81,13 @@ impl Sizes {
             let expected = format!("{} widths", before.widths.len());
             return Err(Error::mismatch("hidden_sizes", expected, self.widths.len()));
         }
+        let name = match &spec.backbone {
+            Backbone::Mlp(_) => "hidden_sizes",
+            _ => "hidden_size",
+        };
         for (width, before) in self.widths.iter().zip(&before.widths) {
             if !(least..=*before).contains(width) {
-                return Err(Error::out_of_range("hidden_size", most(*width), 1.0, most(*before)));
+                return Err(Error::out_of_range(name, most(*width), 1.0, most(*before)));
             }
         }
         let least = before.num_heads.min(1);

@@ -8,7 +8,7 @@ use sconce_ops::weights::{Coded, TwoFour};
 use sconce_tensor::tensor::to_vec;
 
 use crate::Result;
-use crate::policy::is_matrix;
+use crate::policy::pruned;
 use crate::weights::Weight;
 
 /// The suffixes of the names of codes and of their scales.
@@ -39,10 +39,7 @@ impl Numbers {
             return Ok(Numbers { dims, values: Values::Codes(codes.clone()) });
         }
         let values = to_vec(weight)?;
-        let inputs = dims.last().copied().unwrap_or(0);
-        // Zeros, as in a head that has not learned yet, are no pruned matrix.
-        let is_pruned = is_matrix(name, &dims) && values.iter().any(|w| *w != 0.0);
-        let own = is_pruned.then(|| TwoFour::of(&values, inputs)).flatten();
+        let own = pruned(name, &dims, &values);
         Ok(Numbers { dims, values: own.map_or(Values::F32(values), Values::TwoFour) })
     }
 

@@ -1,8 +1,9 @@
 //! The weights that integer codes and 2:4 are worth.
 
 use sconce_ops::weights::two_four::fits;
-use sconce_ops::weights::{Weight, Weights};
-use sconce_tensor::tensor::with;
+use sconce_ops::weights::{TwoFour, Weight, Weights};
+use sconce_tensor::Result;
+use sconce_tensor::tensor::{to_vec, with};
 
 /// Fewest inputs of a matrix that gets codes. The scales of a smaller one would take much of its memory, and packed steps
 /// read it in f32 as fast.
@@ -32,4 +33,24 @@ pub fn has_two_four(weights: &Weights) -> bool {
         _ => false,
     };
     weights.iter().any(has)
+}
+
+/// A matrix in 2:4; `None` for other weights. A matrix of zeros, as in a head that has not learned yet, is not pruned.
+pub(crate) fn pruned(name: &str, dims: &[usize], values: &[f32]) -> Option<TwoFour> {
+    let [_, inputs] = *dims else { return None };
+    let is_pruned = is_matrix(name, dims) && values.iter().any(|w| *w != 0.0);
+    is_pruned.then(|| TwoFour::of(values, inputs)).flatten()
+}
+
+/// Bytes of a weight in a checkpoint: of its codes, in 2:4, or as f32.
+///
+/// # Errors
+/// Those of a copy from a card.
+pub fn stored_bytes(name: &str, weight: &Weight) -> Result<usize> {
+    if let Some(codes) = weight.codes() {
+        return Ok(codes.size());
+    }
+    let values = to_vec(weight)?;
+    let plain = size_of_val(values.as_slice());
+    Ok(pruned(name, weight.dims(), &values).map_or(plain, |own| own.size()))
 }
