@@ -80,9 +80,9 @@ defmodule Sconce.PolicyTest do
       assert {:error, %Error{kind: :corrupt, op: :load}} = Policy.load(path)
     end
 
-    File.write!(path, String.replace(whole, ~S(\"version\":1), ~S(\"version\":3)))
+    File.write!(path, String.replace(whole, ~S(\"version\":1), ~S(\"version\":4)))
     assert {:error, %Error{kind: :mismatch} = error} = Policy.load(path)
-    assert Exception.message(error) =~ ~r/version of .*: expected 2, got 3/
+    assert Exception.message(error) =~ ~r/version of .*: expected 3, got 4/
 
     other = String.replace(whole, ~S(\"hidden_size\":8,), ~S(\"hidden_size\":9,))
     File.write!(path, other)
