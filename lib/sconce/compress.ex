@@ -73,7 +73,7 @@ defmodule Sconce.Compress do
   the scale `max|w| / hi` and the codes `-hi..hi` with `hi = 2^(bits - 1) - 1`. One with zero points has the codes
   `0..2^bits - 1`, and its range is widened to hold 0. An exact 0 stays 0 in both.
 
-  With `scale: :search` the scale of each group is the one, of a hundred, with the least squared error: a finer grid that
+  With `scale: :search` the scale of each group is the one, of those that are tried, with the least squared error: a finer grid that
   clips a few large numbers is often better. A symmetric grid of less than 8 bits then also has the code `-hi - 1`, and a
   scale below 0 where that code serves positive numbers. 4 bits in groups of 32 lose a sixth less of normal weights.
 

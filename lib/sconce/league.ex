@@ -57,7 +57,8 @@ defmodule Sconce.League do
   ends are the same, the name is the whole path. A scripted player wins over a folder of its name: write `"./mixer"` for
   the folder.
 
-  A world in Elixir with two seats (`Sconce.Env.World`) is named by its module; its players are policies.
+  A world in Elixir with two seats (`Sconce.Env.World`) is named by its module; its players are policies. Give one whose games may go on for ever
+  a `:time_limit`.
 
   All games run on native threads, many side by side. A game depends on the seed, on its number, and on the places of its
   players in the list, so a longer list changes games. It depends neither on the number of threads nor on other pairs'
@@ -126,12 +127,20 @@ defmodule Sconce.League do
     with {:ok, players} <- loaded(players),
          {:ok, env, recorded} <- world(players, options[:env]),
          :ok <- known!(players, env),
+         :ok <- processes!(env, hosting),
          native = Map.merge(recorded, Catalogue.to_native(env, Keyword.delete(world, :env))),
          refs = Enum.map(players, &native/1),
          start = &Native.league_play(&1, refs, {native, &2}, Map.new(play)),
          {:ok, payoff} <- Playing.hosted(env, options[:games], hosting, &run(start, &1)) do
       {:ok, league(env, for({name, _player} <- players, do: name), options[:games], payoff)}
     end
+  end
+
+  defp processes!(env, hosting) do
+    if hosting[:processes] && not Hosting.world?(env),
+      do: raise(ArgumentError, "option :processes: #{inspect(env)} is native")
+
+    :ok
   end
 
   defp run(start, host), do: Call.run(&start.(&1, host))

@@ -268,7 +268,8 @@ defmodule Sconce.Compress.Policy do
   those of weights of 0, the first stay.
 
   Widths of the embedding, of hidden layers of heads and of a critic stay as they are, and so does the width of a head of
-  attention, which need not divide `:hidden_size`. Codes are read as numbers, so quantise afterwards.
+  attention, which need not divide `:hidden_size`. Codes are read as numbers, and 2:4 is lost with the columns
+  that leave, so quantise or prune afterwards.
 
   #{Catalogue.docs(:shrink)}
 
@@ -310,7 +311,7 @@ defmodule Sconce.Compress.Policy do
   A run keeps a mean of its own steps with `ema_decay:`, see `Sconce.Trainer`.
 
   All weights are averaged, including tables of embeddings and of priors. Statistics of a normaliser are not: they are part of
-  the Spec, must be equal, and stay. So does the frame delay. Codes are read as numbers. The result is on the device of the
+  the Spec, must be equal, and stay. So does the frame delay. Codes are read as numbers, and a mean of different 2:4 is none. The result is on the device of the
   first policy.
 
   #{Catalogue.docs(:average)}
