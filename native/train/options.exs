@@ -379,7 +379,7 @@ options!(
     quantise_steps: [
       value: Steps,
       default: :largest,
-      doc: "Steps of the grids: the largest magnitude of a row or group over its largest code, or `:learned` ones (LSQ), see below.",
+      doc: "Steps of the grids: the largest magnitude of a row or group over its largest code, or `:learned` ones (LSQ).",
       type: {:in, [:largest, :learned]},
       needs: [quantise: :given]
     ],

@@ -32,8 +32,8 @@ pub enum Encoding {
     Bf16,
     /// Weights that are one of 255 multiples of a scale per output. The vectors are rounded to 16 bits.
     Int8,
-    /// Weights that are one of 15 multiples of a scale per group of this many inputs of an output. The vectors are
-    /// rounded to 8 bits, with a scale per 32 values.
+    /// Weights that are one of 16 multiples (-8 to 7) of a scale per group of this many inputs of an output. The vectors
+    /// are rounded to 8 bits, with a scale per 32 values.
     Int4(usize),
     /// The weights of which each four inputs have at most two that are not 0 (Mishra et al. 2021), as f32. Nothing is
     /// rounded.

@@ -134,11 +134,13 @@ impl Written {
         Written { ratios: Some(ratios), ..self }
     }
 
-    /// When f32 is faster for weights in 2:4, and these weights in f32.
+    /// The weights of a matrix in 2:4 as f32, and the times that say with which vectors f32 is faster.
     pub(super) fn also_f32(&self) -> Option<(Ratios, Self)> {
-        let (encoding, inputs) = (Encoding::F32, self.inputs);
-        let weights = Weights::Numbers(self.numbers().into_owned());
-        self.ratios.map(|own| (own, Written { encoding, inputs, weights, ratios: None }))
+        self.ratios.map(|own| {
+            let (encoding, inputs) = (Encoding::F32, self.inputs);
+            let weights = Weights::Numbers(self.numbers().into_owned());
+            (own, Written { encoding, inputs, weights, ratios: None })
+        })
     }
 
     /// The weights as f32 after rounding.

@@ -115,8 +115,8 @@ impl Prune {
                 let mut going = vec![];
                 for first in (0..outputs).map(|output| output * inputs) {
                     for begin in (first..first + inputs).step_by(FOUR) {
-                        let mut group: Vec<usize> =
-                            (begin..(begin + FOUR).min(first + inputs)).collect();
+                        let mut group: [usize; FOUR] = std::array::from_fn(|i| begin + i);
+                        let group = &mut group[..FOUR.min(first + inputs - begin)];
                         let drop = group.len().saturating_sub(TWO);
                         let magnitude = |at: &usize| shown[*at].abs();
                         group.sort_by(|a, b| magnitude(a).total_cmp(&magnitude(b)).then(b.cmp(a)));

@@ -1,6 +1,6 @@
 //! Weights of 4 bits times vectors of 8 bits.
 //!
-//! A weight is `scale q` with q from -7 to 7 and one scale per output and group of inputs. A vector is split in blocks of
+//! A weight is `scale q` with q from -8 to 7 and one scale per output and group of inputs. A vector is split in blocks of
 //! 32 values; a value is `scale c` with c from -127 to 127 and one scale per block, so that an outlier costs only its
 //! neighbours precision. Products of a block are summed as integers, and the sums of blocks in f32, in order.
 //!

@@ -41,7 +41,7 @@ impl Ratios {
 }
 
 /// The times of a matrix of this shape on this CPU; `None` if 2:4 is not faster with one vector. The first call for a
-/// shape measures it, which takes a few milliseconds. The answer changes no bit of a product, up to the sign of a zero.
+/// shape measures it, which takes milliseconds. The answer changes no bit of a product, up to the sign of a zero.
 pub(in super::super) fn ratios(inputs: usize, outputs: usize) -> Option<Ratios> {
     static KNOWN: Mutex<BTreeMap<(usize, usize), Option<Ratios>>> = Mutex::new(BTreeMap::new());
     if inputs == 0 || outputs == 0 {
