@@ -12,7 +12,15 @@ defmodule Sconce.GuidesTest do
     dir = tmp_dir!("guides")
     here = File.cwd!()
     File.cd!(dir)
-    on_exit(fn -> File.cd!(here) end)
+    # Numbers in the names of temporary files are unique in one VM only.
+    temporary = System.get_env("TMPDIR")
+    System.put_env("TMPDIR", dir)
+
+    on_exit(fn ->
+      File.cd!(here)
+      if temporary, do: System.put_env("TMPDIR", temporary), else: System.delete_env("TMPDIR")
+    end)
+
     {:ok, dir: dir}
   end
 
