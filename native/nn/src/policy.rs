@@ -17,7 +17,7 @@ use crate::sampling::Draw;
 use crate::weights::{Builder, Frozen, Init, Source, Weight, Weights};
 use crate::{Error, Kind, Result, Spec, memory};
 
-mod matrices;
+pub(crate) mod matrices;
 mod placed;
 mod recorded;
 mod room;
@@ -25,7 +25,6 @@ mod stepped;
 mod steps;
 mod trunks;
 
-pub(crate) use matrices::pruned;
 pub use matrices::{LEAST_INPUTS, has_two_four, is_matrix, stored_bytes};
 pub use placed::Placed;
 pub use placed::words::words_of;

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use sconce_nn::Policy;
 use sconce_nn::policy::{is_matrix, stored_bytes};
+use sconce_ops::weights::two_four::{FOUR, going};
 use sconce_ops::weights::{Weight, Weights};
 use sconce_tensor::tensor::{tensor, to_vec};
 use sconce_tensor::{Error, Result};
@@ -138,11 +139,8 @@ impl Keep {
             Keep::Sparsity(sparsity) => Ok(magnitude(weight, sparsity, Share::Row)?.weight),
             Keep::TwoFour => {
                 let mut values = weight.values().to_vec();
-                for group in values.chunks_mut(weight.cols()).flat_map(|row| row.chunks_mut(4)) {
-                    let scores: Vec<f64> = group.iter().map(|w| f64::from(w.abs())).collect();
-                    for at in super::dropped(&scores, group.len().saturating_sub(2)) {
-                        group[at] = 0.0;
-                    }
+                for group in values.chunks_mut(weight.cols()).flat_map(|row| row.chunks_mut(FOUR)) {
+                    going(group).for_each(|at| group[at] = 0.0);
                 }
                 Ok(values)
             }

@@ -8,7 +8,7 @@ use sconce_ops::weights::{Coded, TwoFour};
 use sconce_tensor::tensor::to_vec;
 
 use crate::Result;
-use crate::policy::pruned;
+use crate::policy::matrices::pruned;
 use crate::weights::Weight;
 
 /// The suffixes of the names of codes and of their scales.

@@ -17,6 +17,16 @@ pub fn fits(weight: &[f32], inputs: usize) -> bool {
     inputs > 0 && weight.chunks(inputs).all(fits)
 }
 
+/// Places of the weights of a group that go so that it [fits]: all but the two largest magnitudes, the smallest first. Of
+/// equal ones the last go.
+pub fn going(group: &[f32]) -> impl Iterator<Item = usize> + use<> {
+    let count = group.len().min(FOUR);
+    let mut order: [usize; FOUR] = std::array::from_fn(|at| at);
+    let size = |at: &usize| group[*at].abs();
+    order[..count].sort_by(|a, b| size(a).total_cmp(&size(b)).then(b.cmp(a)));
+    order.into_iter().take(count.saturating_sub(TWO))
+}
+
 /// Places, ascending, and weights of a group of a row that [fits]. A group with fewer weights that are not 0 has other
 /// places with weights of 0. A weight beyond the end of the row is 0.
 pub fn kept(row: &[f32], group: usize) -> [(u8, f32); TWO] {
@@ -176,6 +186,14 @@ mod tests {
             let again = TwoFour::new(inputs, own.values().to_vec(), own.places().to_vec()).unwrap();
             prop_assert_eq!(again, own);
         }
+    }
+
+    #[test]
+    fn the_two_largest_magnitudes_of_a_group_stay_and_of_equal_ones_the_first() {
+        let all = |group: &[f32]| going(group).collect::<Vec<_>>();
+        assert_eq!(all(&[1.0, -3.0, 2.0, 0.5]), [3, 0]);
+        assert_eq!(all(&[1.0, 1.0, -1.0, 1.0]), [3, 2]);
+        assert_eq!((all(&[0.0, 2.0, 1.0]), all(&[1.0, 2.0]), all(&[])), (vec![0], vec![], vec![]));
     }
 
     #[test]

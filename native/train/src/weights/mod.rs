@@ -16,10 +16,13 @@ pub mod quantisation;
 mod quantise;
 mod steps;
 
+use std::collections::BTreeSet;
+
+use sconce_nn::policy::{LEAST_INPUTS, is_matrix};
 use sconce_ops::fake_quantise::InputGrid;
 use sconce_ops::weights::{Coded, Weight, Weights};
 use sconce_tensor::tensor::{beside, read, to_vec};
-use sconce_tensor::{Result, Tensor};
+use sconce_tensor::{Error, Result, Tensor};
 
 pub(crate) use self::freeze::is_frozen;
 pub(crate) use self::masters::Masters;
@@ -34,6 +37,31 @@ pub(crate) struct Setup<'a> {
     pub options: &'a TrainOptions,
     /// Weights of the run's policy.
     pub weights: &'a Weights,
+}
+
+/// The names of the matrices on a CPU that `learns` selects. Errors name what would be done, in both forms of the verb.
+///
+/// # Errors
+/// `Mismatch` without such a matrix, `Unavailable` on a card.
+fn matrices(
+    (verb, done): (&str, &str),
+    weights: &Weights,
+    learns: impl Fn(&str) -> bool,
+) -> Result<BTreeSet<String>> {
+    if !weights.values().all(|weight| weight.device().is_cpu()) {
+        return Err(Error::Unavailable {
+            what: format!("{verb} on a card"),
+            reason: format!("weights are {done} on a CPU only (to mend it: device: :cpu)"),
+        });
+    }
+    let all =
+        weights.iter().filter(|(name, weight)| is_matrix(name, weight.dims()) && learns(name));
+    let names: BTreeSet<String> = all.map(|(name, _)| name.clone()).collect();
+    if names.is_empty() {
+        let expected = format!("a matrix with {LEAST_INPUTS} inputs or more that learns");
+        return Err(Error::mismatch(verb, expected, "a policy without one"));
+    }
+    Ok(names)
 }
 
 /// A transform of some weights before a forward pass.

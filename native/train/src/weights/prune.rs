@@ -11,18 +11,17 @@
 //! The gradient is that of the straight-through estimator (Bengio et al. 2013): a removed weight learns from the gradient at 0,
 //! and comes back when its magnitude is among the largest again. With masked gradients the first mask would be the last.
 //!
-//! Pruned are the weights that [`is_matrix`] names.
+//! Pruned are the weights that [`is_matrix`](sconce_nn::policy::is_matrix) names.
 
 use std::collections::BTreeSet;
 
-use sconce_nn::policy::{LEAST_INPUTS, is_matrix};
 use sconce_ops::weights::Weights;
-use sconce_ops::weights::two_four::{FOUR, TWO};
+use sconce_ops::weights::two_four::{FOUR, going};
 use sconce_tensor::tensor::{tensor, to_vec};
-use sconce_tensor::{Error, Result, Tensor};
+use sconce_tensor::{Result, Tensor};
 
 use super::pruning::{Pattern, Pruning};
-use super::{Setup, WHOLE, WeightTransform, freeze};
+use super::{Setup, WHOLE, WeightTransform, freeze, matrices};
 
 impl Pruning {
     /// The transform of the weights that `learns` selects.
@@ -34,19 +33,7 @@ impl Pruning {
         weights: &Weights,
         learns: impl Fn(&str) -> bool,
     ) -> Result<Box<dyn WeightTransform>> {
-        if !weights.values().all(|weight| weight.device().is_cpu()) {
-            return Err(Error::Unavailable {
-                what: "prune on a card".into(),
-                reason: "weights are pruned on a CPU only (to mend it: device: :cpu)".into(),
-            });
-        }
-        let matrices =
-            weights.iter().filter(|(name, weight)| is_matrix(name, weight.dims()) && learns(name));
-        let names: BTreeSet<String> = matrices.map(|(name, _)| name.clone()).collect();
-        if names.is_empty() {
-            let expected = format!("a matrix with {LEAST_INPUTS} inputs or more that learns");
-            return Err(Error::mismatch("prune", expected, "a policy without one"));
-        }
+        let names = matrices(("prune", "pruned"), weights, learns)?;
         Ok(Box::new(Prune { pattern: self.pattern, sparsity: self.sparsity, names }))
     }
 }
@@ -112,19 +99,14 @@ impl Prune {
                 shown.chunks_mut(inputs).for_each(|row| remove(row, (0..inputs).collect(), gone));
             }
             Pattern::TwoFour => {
-                let mut going = vec![];
-                for first in (0..outputs).map(|output| output * inputs) {
-                    for begin in (first..first + inputs).step_by(FOUR) {
-                        let mut group: [usize; FOUR] = std::array::from_fn(|i| begin + i);
-                        let group = &mut group[..FOUR.min(first + inputs - begin)];
-                        let drop = group.len().saturating_sub(TWO);
-                        let magnitude = |at: &usize| shown[*at].abs();
-                        group.sort_by(|a, b| magnitude(a).total_cmp(&magnitude(b)).then(b.cmp(a)));
-                        going.extend(&group[..drop]);
+                let mut places = vec![];
+                for (output, row) in shown.chunks(inputs).enumerate() {
+                    for (i, group) in row.chunks(FOUR).enumerate() {
+                        places.extend(going(group).map(|at| output * inputs + i * FOUR + at));
                     }
                 }
-                let gone = count(part, going.len());
-                remove(&mut shown, going, gone);
+                let gone = count(part, places.len());
+                remove(&mut shown, places, gone);
             }
         }
         Ok(tensor(shown, (outputs, inputs))?)

@@ -1,9 +1,9 @@
 //! The weights that a run removes, and when.
 
-use sconce_tensor::{Error, Result};
+use sconce_tensor::Result;
 use serde::{Deserialize, Serialize};
 
-use super::quantisation::annealed;
+use super::quantisation::{annealed, check_ramp};
 
 /// The weights that stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,12 +34,7 @@ impl Pruning {
     /// # Errors
     /// `OutOfRange` for the ramp.
     pub fn check(&self) -> Result<()> {
-        let most = 1.0 - self.after;
-        // Rounding errors of decimal fractions are far below this.
-        match self.ramp <= most + 1e-9 {
-            true => Ok(()),
-            false => Err(Error::out_of_range("prune_ramp", self.ramp, 0.0, most)),
-        }
+        check_ramp("prune_ramp", self.after, self.ramp)
     }
 
     /// The share of the ramp that has passed with the share `done` of the run.

@@ -61,17 +61,25 @@ impl Quantisation {
             let expected = "a multiple of 32 beside quantise_activations";
             return Err(Error::mismatch("quantise_group", expected, group));
         }
-        let most = 1.0 - self.after;
-        // Rounding errors of decimal fractions are far below this.
-        match self.ramp <= most + 1e-9 {
-            true => Ok(()),
-            false => Err(Error::out_of_range("quantise_ramp", self.ramp, 0.0, most)),
-        }
+        check_ramp("quantise_ramp", self.after, self.ramp)
     }
 
     /// How far weights are on the way to their grid when the share `done` of the run has passed: from 0 to 1.
     pub fn annealed(&self, done: f64) -> f64 {
         annealed(self.after, self.ramp, done)
+    }
+}
+
+/// Refuses a ramp after the share `after` of the run that would end after the run.
+///
+/// # Errors
+/// `OutOfRange` with the name of the ramp.
+pub(super) fn check_ramp(name: &str, after: f64, ramp: f64) -> Result<()> {
+    let most = 1.0 - after;
+    // Rounding errors of decimal fractions are far below this.
+    match ramp <= most + 1e-9 {
+        true => Ok(()),
+        false => Err(Error::out_of_range(name, ramp, 0.0, most)),
     }
 }
 

@@ -21,11 +21,10 @@
 //!
 //! With quantised activations the products of these matrices round their inputs ([`InputGrid`]), as packed steps do.
 //!
-//! Quantised are the weights that [`is_matrix`] names.
+//! Quantised are the weights that [`is_matrix`](sconce_nn::policy::is_matrix) names.
 
 use std::collections::BTreeSet;
 
-use sconce_nn::policy::{LEAST_INPUTS, is_matrix};
 use sconce_ops::fake_quantise::{InputGrid, finest_steps, first_steps, learned_step_gradients};
 use sconce_ops::weights::{Coded, Weights};
 use sconce_ops::{Codes, Groups, fake_quantise, learned_step};
@@ -33,7 +32,7 @@ use sconce_tensor::tensor::{beside, tensor, update, with};
 use sconce_tensor::{Error, Result, Tensor};
 
 use super::quantisation::{Format, Quantisation, Steps};
-use super::{Setup, SteppedTransform, WeightTransform, freeze};
+use super::{Setup, SteppedTransform, WeightTransform, freeze, matrices};
 
 /// Columns of a group of int4, unless others are given.
 const GROUP: usize = 32;
@@ -48,19 +47,7 @@ impl Quantisation {
         weights: &Weights,
         learns: impl Fn(&str) -> bool,
     ) -> Result<Box<dyn WeightTransform>> {
-        if !weights.values().all(|weight| weight.device().is_cpu()) {
-            return Err(Error::Unavailable {
-                what: "quantise on a card".into(),
-                reason: "weights are quantised on a CPU only (to mend it: device: :cpu)".into(),
-            });
-        }
-        let matrices =
-            weights.iter().filter(|(name, weight)| is_matrix(name, weight.dims()) && learns(name));
-        let names: BTreeSet<String> = matrices.map(|(name, _)| name.clone()).collect();
-        if names.is_empty() {
-            let expected = format!("a matrix with {LEAST_INPUTS} inputs or more that learns");
-            return Err(Error::mismatch("quantise", expected, "a policy without one"));
-        }
+        let names = matrices(("quantise", "quantised"), weights, learns)?;
         let (format, group) = (self.format, self.group.unwrap_or(GROUP));
         let learned = self.steps == Steps::Learned;
         let activations = self.activations;
