@@ -1,4 +1,5 @@
 defmodule Sconce.Compress do
+  # Over 500 lines, because the docs of its functions are the reference of the subject; their work is native.
   alias Sconce.Compress.{Catalogue, Logits, Numbers}
   alias Sconce.{Error, Native, Options}
   alias Sconce.Native.Call

@@ -1,4 +1,5 @@
 defmodule Sconce.Session do
+  # Over 500 lines, because the docs of its functions are the reference of the subject; their work is native.
   alias Sconce.{Action, Device, Error, Native, Options, Policy, Projection}
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
