@@ -23,7 +23,10 @@ impl File {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        let header = self.header.write();
+        let mut header = self.header.write();
+        // Packed weights are mapped only where they begin at a cache line.
+        let length = (8 + header.len()).next_multiple_of(64) - 8;
+        header.extend(std::iter::repeat_n(' ', length - header.len()));
         [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &self.data].concat()
     }
 
@@ -35,16 +38,36 @@ impl File {
         }
     }
 
+    /// The bytes of a tensor.
+    fn tensor(&self, name: &str) -> &[u8] {
+        let offset = |node: &Node| match node {
+            Node::Raw(text) => text.parse::<usize>().ok(),
+            _ => None,
+        };
+        let range = || match self.header.get(name)?.get("data_offsets")? {
+            Node::List(ends) => self.data.get(offset(ends.first()?)?..offset(ends.get(1)?)?),
+            _ => None,
+        };
+        range().unwrap_or_default()
+    }
+
     pub fn set_text(&mut self, text: String) {
         if let Some(metadata) = self.header.get_mut("__metadata__") {
             metadata.set(KEY, Node::Text(text));
         }
     }
 
-    /// Updates the digest of a checkpoint to match the contents.
+    /// Updates the digests of a checkpoint to match the contents.
     pub fn sign(&mut self) {
         let Some(mut text) = self.text() else { return };
         text.set("sha256", Node::Text(String::new()));
+        if let Some(packed) = text.get_mut("packed") {
+            packed.set("sha256", Node::Text(String::new()));
+            let digest = sha256([text.write().as_bytes(), self.tensor("packed")]);
+            if let Some(packed) = text.get_mut("packed") {
+                packed.set("sha256", Node::Text(digest));
+            }
+        }
         let unsigned = text.write();
         let mut names = match &self.header {
             Node::Map(entries) => entries.iter().map(|(name, _)| name.as_str()).collect(),

@@ -1,5 +1,5 @@
 defmodule Sconce.Policy do
-  alias Sconce.{Device, Embedding, Error, Native, Options, Projection}
+  alias Sconce.{Device, Embedding, Error, Native, Options, Projection, Session}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Head, Spec, Widths}
 
@@ -7,7 +7,21 @@ defmodule Sconce.Policy do
   @device Device.option()
   @init [seed: @seed ++ [default: 0, doc: "Seed of the initial weights."]] ++
           @device
-  @save [notes: [type: :any, default: nil, doc: "Data stored in the file; `info/1` returns it."]]
+  @save [
+    notes: [type: :any, default: nil, doc: "Data stored in the file; `info/1` returns it."],
+    packed: [
+      type: {:or, [nil, Session.Catalogue.weights()]},
+      default: nil,
+      doc:
+        "Format of packed weights to store beside the others, as in `Sconce.Session.open/2`; `nil` stores none. " <>
+          "See \"Packed weights\" below."
+    ],
+    weights: [
+      type: :boolean,
+      default: true,
+      doc: "Whether to store the weights. Without them the file has packed weights only."
+    ]
+  ]
   @forward [
     batch: [type: :pos_integer, default: 1, doc: "Number of games, if the frames are one binary."],
     labels: [
@@ -72,14 +86,15 @@ defmodule Sconce.Policy do
 
   @enforce_keys [:ref, :device, :spec, :num_weights, :raw_width, :width, :trunk_width] ++
                   [:num_logits, :num_labels, :state_size, :bits]
-  defstruct @enforce_keys
+  defstruct @enforce_keys ++ [:packed]
 
   @typedoc """
   A policy: its `spec`, `device` and sizes.
 
   `raw_width` is the width of a frame's raw row, `width` that of the embedded vector, and `trunk_width` that of the
   vector that the heads read. `state_size` is the number of floats in the state of one game. `bits` is 32, or the
-  fewest bits of a weight in a policy of `Sconce.Compress.Policy`.
+  fewest bits of a weight in a policy of `Sconce.Compress.Policy`. `packed` is the format of packed weights that were
+  mapped from a checkpoint, or `nil`.
   """
   @type t :: %__MODULE__{
           ref: reference,
@@ -92,7 +107,8 @@ defmodule Sconce.Policy do
           num_logits: pos_integer,
           num_labels: pos_integer,
           state_size: non_neg_integer,
-          bits: 4 | 8 | 32
+          bits: 4 | 8 | 32,
+          packed: Session.kept() | nil
         }
 
   @typedoc """
@@ -135,7 +151,8 @@ defmodule Sconce.Policy do
 
     * `:not_found` - the file does not exist;
     * `:corrupt` - the file is cut off or is not a checkpoint;
-    * `:mismatch` - the file has a later version, or its weights do not fit its Spec;
+    * `:mismatch` - the file has a later version, or its weights do not fit its Spec, or it has packed weights only, of
+      another CPU or version of Sconce;
     * `:non_finite` - a weight is NaN or infinite;
     * `:unavailable` - the device does not exist.
 
@@ -211,16 +228,55 @@ defmodule Sconce.Policy do
       %{"step" => 100}
       iex> File.rm!(path)
       :ok
+
+  ## Packed weights
+
+  A session on a CPU packs the weights of its policy: it copies them to the order in which a step reads them. With
+  `:packed` the file holds this copy too, in one format. `load/2` then maps it: it reads no other weights, sessions and
+  servings pack nothing, and all processes of the operating system that map the file share its memory.
+
+      iex> path = Path.join(System.tmp_dir!(), "packed-#{System.unique_integer([:positive])}.safetensors")
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> :ok = Sconce.Policy.save(policy, path, packed: :f32)
+      iex> {:ok, loaded} = Sconce.Policy.load(path)
+      iex> {loaded.packed, Sconce.Policy.weights(loaded) == Sconce.Policy.weights(policy)}
+      {:f32, true}
+      iex> {:ok, session} = Sconce.Session.open(loaded)
+      iex> {:ok, _action} = Sconce.Session.act(session, [0.0, 1.0])
+      iex> File.rm!(path)
+      :ok
+
+  Packed weights are for the features of the CPU that packed them, and for the version of Sconce. Another CPU or version
+  reads the other weights of the file and packs them: `packed` of the loaded policy is `nil`. With `weights: false` there
+  are no others, and `load/2` returns `:mismatch`. `mix sconce.doctor` prints what this machine maps.
+
+  Whatever needs the weights themselves (`forward/3`, training, another device or format) reads them from the file when
+  it needs them, and is `:unavailable` if the file has packed weights only. Windows, such as the first one of a game in
+  mode `:carry`, are computed with the packed weights, one frame after the other.
+
+  The file may be replaced by another while it is mapped, as `save/3` does: loaded policies keep their weights. If a
+  program changes or cuts the file itself, the next decision is an error of kind `:corrupt`, and the policy has to be
+  loaded again.
   """
   @spec save(t, Path.t(), keyword) :: :ok | {:error, Error.t()}
   def save(%__MODULE__{ref: ref}, path, opts \\ []) do
-    [notes: notes] = Options.validate!(opts, @save)
-    Native.policy_save(ref, Options.path!(path), notes)
+    case Options.validate!(opts, @save) do
+      [notes: notes, packed: nil, weights: true] ->
+        Native.policy_save(ref, Options.path!(path), notes)
+
+      [notes: _notes, packed: nil, weights: false] ->
+        Options.argument!("packed", nil, "a format of packed weights, with weights: false")
+
+      [notes: notes, packed: format, weights: weights?] ->
+        packed = {Session.format(format), not weights?}
+        Native.policy_save_packed(ref, Options.path!(path), notes, packed)
+    end
   end
 
   @doc """
   Returns the properties of a policy: `spec`, `num_weights`, widths, `device`, and the `notes` of its checkpoint,
-  with strings as keys.
+  with strings as keys. `packed` is that of the policy.
 
       iex> {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}])
       iex> {:ok, info} = Sconce.Policy.info(policy)
@@ -231,7 +287,7 @@ defmodule Sconce.Policy do
   def info(%__MODULE__{ref: ref, device: %Device{} = device}) do
     with {:ok, {info, notes}} <- Native.policy_info(ref) do
       own = %{spec: Spec.from_native(info.spec), notes: notes, device: to_string(device)}
-      {:ok, Map.merge(info, own)}
+      {:ok, info |> Map.merge(own) |> Map.update!(:packed, &packed/1)}
     end
   end
 
@@ -486,9 +542,12 @@ defmodule Sconce.Policy do
   def wrap(ref, device) do
     with {:ok, {info, _notes}} <- Native.policy_info(ref) do
       own = %{ref: ref, device: device, spec: Spec.from_native(info.spec)}
-      {:ok, struct!(__MODULE__, Map.merge(info, own))}
+      {:ok, struct!(__MODULE__, info |> Map.merge(own) |> Map.update!(:packed, &packed/1))}
     end
   end
+
+  defp packed(nil), do: nil
+  defp packed(format), do: Session.kept(format)
 
   defimpl Inspect do
     alias Sconce.Policy.Spec
@@ -496,8 +555,11 @@ defmodule Sconce.Policy do
     def inspect(policy, _opts) do
       model = Spec.summary(policy.spec, " #{policy.width}")
 
-      "#Sconce.Policy<#{model} · #{count(policy.num_weights)}#{bits(policy.bits)} · #{policy.device}>"
+      "#Sconce.Policy<#{model} · #{count(policy.num_weights)}#{bits(policy.bits)}#{packed(policy.packed)} · #{policy.device}>"
     end
+
+    defp packed(nil), do: ""
+    defp packed(format), do: " · packed #{format}"
 
     defp bits(32), do: ""
     defp bits(bits), do: " · int#{bits}"

@@ -82,6 +82,34 @@ defmodule Sconce.Compress.PolicyTest do
     end
   end
 
+  test "packed codes are mapped" do
+    {:ok, small} = Compress.Policy.quantise(policy!(), bits: 4)
+    {:ok, session} = Session.open(small.policy, seed: 1)
+    {:ok, exact} = Session.open(small.policy, seed: 1, weights: :f32)
+    path = Path.join(Scratch.tmp_dir!(), "packed.safetensors")
+    :ok = Policy.save(small.policy, path, packed: :stored)
+    {:ok, loaded} = Policy.load(path)
+    assert {loaded.packed, loaded.bits} == {session.weights, 4}
+    {:ok, mapped} = Session.open(loaded, seed: 1)
+    assert logits(mapped) == logits(session)
+    {:ok, again} = Session.open(loaded, seed: 1, weights: :f32)
+    assert logits(again) == logits(exact)
+  end
+
+  test "packed weights in 2:4 are mapped" do
+    {:ok, sparse} = Compress.Policy.prune(policy!(), pattern: :two_four)
+    {:ok, session} = Session.open(sparse.policy, seed: 1)
+    path = Path.join(Scratch.tmp_dir!(), "packed.safetensors")
+
+    for weights? <- [true, false] do
+      :ok = Policy.save(sparse.policy, path, packed: :stored, weights: weights?)
+      {:ok, loaded} = Policy.load(path)
+      {:ok, mapped} = Session.open(loaded, seed: 1)
+      assert loaded.packed == session.weights and mapped.weights == session.weights
+      assert logits(mapped) == logits(session)
+    end
+  end
+
   test "matrices get other bits by their names" do
     {:ok, first} = Compress.Policy.quantise(policy!(), bits: 4, only: ["backbone."])
     {:ok, both} = Compress.Policy.quantise(first.policy, except: ["backbone."])

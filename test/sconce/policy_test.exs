@@ -3,7 +3,7 @@ defmodule Sconce.PolicyTest do
 
   import Sconce.Test.Scratch, only: [tmp_dir!: 0, elixir_within: 2]
 
-  alias Sconce.{Error, Frame, Policy}
+  alias Sconce.{Error, Frame, Policy, Serving, Session}
   alias Sconce.Policy.Spec
 
   doctest Policy
@@ -80,9 +80,9 @@ defmodule Sconce.PolicyTest do
       assert {:error, %Error{kind: :corrupt, op: :load}} = Policy.load(path)
     end
 
-    File.write!(path, String.replace(whole, ~S(\"version\":1), ~S(\"version\":4)))
+    File.write!(path, String.replace(whole, ~S(\"version\":1), ~S(\"version\":5)))
     assert {:error, %Error{kind: :mismatch} = error} = Policy.load(path)
-    assert Exception.message(error) =~ ~r/version of .*: expected 3, got 4/
+    assert Exception.message(error) =~ ~r/version of .*: expected 4, got 5/
 
     other = String.replace(whole, ~S(\"hidden_size\":8,), ~S(\"hidden_size\":9,))
     File.write!(path, other)
@@ -96,6 +96,155 @@ defmodule Sconce.PolicyTest do
     File.write!(path, :binary.copy("no policy ", 100))
     assert {:error, %Error{kind: :corrupt}} = Policy.load(path)
     assert {:error, %Error{kind: :mismatch}} = Policy.load(Path.dirname(path))
+  end
+
+  describe "packed weights" do
+    defp saved!(policy, opts) do
+      path = Path.join(tmp_dir!(), "packed.safetensors")
+      :ok = Policy.save(policy, path, opts)
+      path
+    end
+
+    defp decide!(session, frames), do: for(frame <- frames, do: elem(act!(session, frame), 1))
+    defp act!(session, frame), do: {:ok, _action} = Session.act(session, frame, logits: true)
+
+    test "are mapped, print, and decide like the weights that were packed" do
+      frames = for i <- 1..6, do: [i / 3, 1.0 - i / 4]
+      mlp = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [40, 40], heads: @heads]
+      {:ok, policy} = Policy.init(mlp, seed: 1)
+
+      for weights? <- [true, false], format <- [:f32, :bf16, :int8, {:int4, 1.0}] do
+        path = saved!(policy, packed: format, weights: weights?, notes: %{step: 3})
+        {:ok, loaded} = Policy.load(path)
+        {:ok, plain} = Session.open(policy, seed: 1, weights: format)
+        {:ok, session} = Session.open(loaded, seed: 1)
+        {:ok, info} = Session.info(session)
+        assert {:ok, %{matrices: matrices, path: :packed}} = Session.info(plain)
+        assert {info.matrices, info.path, loaded.packed} == {matrices, :packed, plain.weights}
+        assert inspect(loaded) =~ "k weights · packed #{plain.weights} · cpu>"
+        decided = decide!(session, frames)
+        assert decided == decide!(plain, frames)
+        assert {:ok, %{notes: %{"step" => 3}, packed: packed}} = Policy.info(loaded)
+        assert packed == loaded.packed
+        assert %{loaded | ref: policy.ref, packed: nil} == policy
+        {:ok, serving} = Serving.start_link(policy: loaded)
+        {:ok, served} = Serving.open(serving, seed: 1)
+        assert decide!(served, frames) == decided
+      end
+    end
+
+    test "remember: windows are steps of them too" do
+      frames = for i <- 1..12, do: [i / 7, 1.0 - i / 9]
+      {:ok, loaded} = Policy.load(saved!(init!(), packed: :f32, weights: false))
+
+      for mode <- [:carry, :window, {:resync, 3}] do
+        opts = [seed: 1, mode: mode, window_size: 5, deterministic: true]
+        [plain, packed] = for policy <- [init!(), loaded], do: elem(Session.open(policy, opts), 1)
+
+        for {one, other} <- Enum.zip(decide!(plain, frames), decide!(packed, frames)),
+            {head, logits} <- one.logits,
+            {x, y} <- Enum.zip(logits, other.logits[head]),
+            do: assert_in_delta(x, y, 1.0e-5)
+      end
+    end
+
+    test "leave the other weights in the file until they are needed" do
+      policy = init!()
+      {:ok, loaded} = Policy.load(saved!(policy, packed: :int8))
+      assert weights!(loaded) == weights!(policy)
+      frames = [[[0.5, 1.0], [1.0, 0.0]]]
+      assert Policy.forward(loaded, frames) == Policy.forward(policy, frames)
+      {:ok, session} = Session.open(loaded, weights: :f32)
+      assert session.weights == :f32
+      assert {:ok, %{packed: nil}} = Policy.load(saved!(loaded, []))
+    end
+
+    test "alone refuse what needs the others, by name" do
+      path = saved!(init!(), packed: :f32, weights: false)
+      {:ok, loaded} = Policy.load(path)
+
+      for refused <- [
+            Policy.forward(loaded, [[[0.5, 1.0]]]),
+            Policy.weight(loaded, "backbone.weight_ih_l0"),
+            Policy.save(loaded, path),
+            Session.open(loaded, weights: :int8),
+            Sconce.Compress.Policy.mix(loaded, [])
+          ] do
+        assert {:error, %Error{kind: :unavailable} = error} = refused
+        assert Exception.message(error) =~ path
+      end
+
+      assert_raise ArgumentError, ~r/packed: expected a format/, fn ->
+        Policy.save(init!(), path, weights: false)
+      end
+
+      assert_raise ArgumentError, ~r/option :packed/, fn ->
+        Policy.save(init!(), path, packed: :int2)
+      end
+    end
+
+    test "of a file that is cut or overwritten while it is mapped are errors of the next decision" do
+      for {change, said} <- [
+            {&File.write!(&1, ""), "cut while it was read"},
+            {&File.write!(&1, binary_part(File.read!(&1), 0, 4000)), "cut while it was read"},
+            {&File.write!(&1, File.read!(&1)), "changed while it was read"}
+          ] do
+        path = saved!(init!(), packed: :f32, weights: false)
+        {:ok, loaded} = Policy.load(path)
+        {:ok, session} = Session.open(loaded, seed: 1)
+        {:ok, _action} = Session.act(session, [0.5, 1.0])
+        # Longer than the resolution of a file system's times.
+        Process.sleep(50)
+        change.(path)
+        assert {:error, %Error{kind: :corrupt} = error} = Session.act(session, [0.5, 1.0])
+        assert Exception.message(error) =~ path and Exception.message(error) =~ said
+      end
+    end
+
+    test "of a file that is replaced or removed stay" do
+      path = saved!(init!(), packed: :f32)
+      {:ok, loaded} = Policy.load(path)
+      {:ok, session} = Session.open(loaded, seed: 1, deterministic: true)
+      {:ok, before} = Session.act(session, [0.5, 1.0])
+      :ok = Policy.save(init!([], 2), path, packed: :f32)
+      :ok = Session.reset(session)
+      assert Session.act(session, [0.5, 1.0]) == {:ok, before}
+      assert {:error, %Error{kind: :mismatch}} = Policy.forward(loaded, [[[0.5, 1.0]]])
+      File.rm!(path)
+      :ok = Session.reset(session)
+      assert Session.act(session, [0.5, 1.0]) == {:ok, before}
+    end
+
+    test "of another CPU or version are packed again, or refused by name" do
+      # Another VM reads the file as a CPU without vectors.
+      script = fn path ->
+        """
+        case Sconce.Policy.load(#{inspect(path)}) do
+          {:ok, policy} -> IO.inspect(policy.packed)
+          {:error, error} -> IO.puts(Exception.message(error))
+        end
+        """
+      end
+
+      load = fn path ->
+        args = ["-pa", Application.app_dir(:sconce, "ebin"), "-e", script.(path)]
+        {out, 0} = System.cmd("elixir", args, env: [{"SCONCE_CPU", "portable"}])
+        out
+      end
+
+      policy = init!()
+      assert load.(saved!(policy, packed: :f32)) == "nil\n"
+      path = saved!(policy, packed: :f32, weights: false)
+      {:ok, %{packed: here}} = Sconce.native_info()
+      said = load.(path)
+
+      if here =~ "portable" do
+        assert said == ":f32\n"
+      else
+        assert said =~ "load: packed weights of #{path}: expected "
+        assert said =~ " portable, layout " and said =~ "got #{here}"
+      end
+    end
   end
 
   test "saving into a missing folder names the folder" do

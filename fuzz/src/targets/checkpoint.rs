@@ -3,18 +3,36 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use sconce_nn::packed::{PackedPolicy, Plan};
 use sconce_nn::sampling::Sampling;
 use sconce_nn::{Policy, checkpoint};
 use sconce_serve::session::{Mode, Options, Overrides};
 use sconce_serve::{Format, Model, Session};
-use sconce_tensor::Result;
+use sconce_tensor::{Result, fs};
 use serde_json::json;
 
 use super::specs;
 use crate::rng::Rng;
 use crate::safetensors::{self, File};
+use crate::scratch;
 
 pub fn seeds() -> Vec<Vec<u8>> {
+    let dir = scratch::folder("packed");
+    let path = dir.join("packed");
+    let packed = [(Format::F32, true), (Format::Int8(1.0), false), (Format::Int4(1.0), true)];
+    let packed = packed.iter().zip(specs::BACKBONES).map(|((format, alone), backbone)| {
+        let policy = Policy::init(&specs::of_vectors(backbone), 1).expect("a policy");
+        let plan = Plan::of(&policy, *format).expect("finite weights").expect("a plan");
+        plan.save(&policy, &path, json!({ "frame_delay": 1 }), *alone).expect("a file");
+        fs::read(&path, u64::MAX).expect("a file")
+    });
+    let seeds = whole().into_iter().chain(packed).collect();
+    scratch::remove(&dir);
+    seeds
+}
+
+/// Files without packed weights.
+fn whole() -> Vec<Vec<u8>> {
     let of_vectors = specs::BACKBONES.map(specs::of_vectors);
     let of_melee = ["gru", "mlp", "sliding_window"].map(specs::of_melee);
     of_vectors
@@ -41,6 +59,12 @@ pub fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
 
 pub fn run(bytes: &[u8], dir: &Path) -> Result<()> {
     let path = super::write(dir, "policy.safetensors", bytes)?;
+    if let Some(packed) = PackedPolicy::open(&path)? {
+        checkpoint::manifest(&path)?;
+        let (outline, plan) = (packed.outline().clone(), packed.plan().clone());
+        play_over(Model::of_plan(outline, plan)?, packed.layout().format)?;
+        return if packed.layout().alone { Ok(()) } else { packed.whole().map(drop) };
+    }
     let head = checkpoint::manifest(&path);
     let whole = checkpoint::load(&path);
     let policy = Policy::load(&path)?;
@@ -52,7 +76,11 @@ pub fn run(bytes: &[u8], dir: &Path) -> Result<()> {
 
 /// Takes decisions in each mode.
 pub fn play(policy: Arc<Policy>, weights: Format) -> Result<()> {
-    let (raw, model) = (frame(&policy), Arc::new(Model::new(policy, weights)?));
+    play_over(Model::new(policy, weights)?, weights)
+}
+
+fn play_over(model: Model, weights: Format) -> Result<()> {
+    let (raw, model) = (frame(model.policy()), Arc::new(model));
     for mode in [Mode::Carry, Mode::Window] {
         let mut session = Session::over(model.clone(), Options { weights, ..options(mode) })?;
         session.act(&raw, &Overrides::default())?;

@@ -241,7 +241,10 @@ defmodule Mix.Tasks.Sconce.Doctor do
   defp features(_unknown), do: "features unknown without the native library"
 
   defp native_library(:ok, info),
-    do: [{"loaded", "#{library()} (#{info[:profile]}, rustc #{info[:rustc]}#{cards(info)})"}]
+    do: [
+      {"loaded", "#{library()} (#{info[:profile]}, rustc #{info[:rustc]}#{cards(info)})"},
+      {"packed weights", "maps those for #{info[:packed]}"}
+    ]
 
   defp native_library({:error, reason}, _info), do: [{"not loaded", reason}]
 

@@ -72,7 +72,8 @@ defmodule Sconce.Session.Catalogue do
             type: @weights,
             default: :stored,
             doc:
-              "Format of the matrices of a packed policy. `:stored` reads the codes of a policy that has them, and " <>
+              "Format of the matrices of a packed policy. `:stored` reads the packed weights of a checkpoint that has " <>
+                "them (see `Sconce.Policy.save/3`), else the codes of a policy that has them, and " <>
                 "matrices with two weights of each four inputs in half of the bytes (see " <>
                 "`Sconce.Compress.Policy`), and f32 otherwise. `:bf16`, `:int8` and `:int4` round matrices; reading " <>
                 "them takes about a half, a quarter and a fifth of the time. `{:int8, bound}` and `{:int4, bound}` " <>
@@ -153,6 +154,9 @@ defmodule Sconce.Session.Catalogue do
   @reset [seed: @seed ++ [default: nil, doc: "New seed; `nil` keeps the session's."]]
 
   @schemas %{sampling: @sampling, open: @open, served: @served, act: @act, reset: @reset}
+
+  @doc "The type of a format of weights."
+  def weights, do: @weights
 
   @doc "A table of options by its name."
   def schema(name), do: Map.fetch!(@schemas, name)

@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use sconce_nn::spec::{Heads, HeadsKind};
 use sconce_tensor::digest::sha256;
+use sconce_tensor::mapped::{self, Mapped};
 use sconce_tensor::{Error, Result, fs};
 use serde::Deserialize;
 
 use crate::game::{GameInfo, MAX_GAMES};
-use crate::mapped::{self, Mapped};
 use crate::rows::LABEL_BYTES;
 use crate::schema::Schema;
 use crate::shard::{Extent, Shard, Stored};

@@ -15,7 +15,6 @@ mod game;
 mod import;
 mod journal;
 mod loader;
-mod mapped;
 pub mod melee;
 mod mixture;
 mod permutation;

@@ -9,12 +9,12 @@ use half::{bf16, f16};
 use safetensors::tensor::{Metadata, TensorView};
 use sconce_tensor::digest::sha256;
 use sconce_tensor::fs::write_atomic;
+use sconce_tensor::mapped::{self, Mapped};
 use sconce_tensor::{Error, Result, header};
 use serde::{Deserialize, Serialize};
 
 use crate::column::{Column, ColumnSpec, Dtype};
 use crate::game::{GameInfo, MAX_FRAMES};
-use crate::mapped::{self, Mapped};
 use crate::schema::{Schema, VERSION};
 
 /// Folder of the shards inside a corpus.

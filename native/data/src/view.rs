@@ -10,10 +10,10 @@ use sconce_game::{InputPart, mirror_input};
 use sconce_nn::embedding::{chooses, discretise_fitting, with_numbers};
 use sconce_nn::heads::NONE;
 use sconce_nn::spec::Heads;
+use sconce_tensor::mapped::{Mapped, guarded};
 use sconce_tensor::{Error, Result};
 
 use crate::game::GameInfo;
-use crate::mapped::{Mapped, guarded};
 use crate::melee;
 use crate::rows::{Rows, Table, Vectors};
 use crate::schema::{Beside, Form, Schema};

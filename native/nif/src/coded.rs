@@ -60,11 +60,12 @@ fn policy_quantise<'a>(
     calibration: Term<'a>,
 ) -> Term<'a> {
     call(env, "quantise", || {
-        let policy = policy.get()?.policy().clone();
+        let policy = policy.get()?;
         let (coding, calibration): (Coding, Option<Calibration>) =
             (decode(coding)?, decode(calibration)?);
         Task::start(env, "quantise", reference, move |_events, cancelled| {
             Class::Background.enter();
+            let policy = policy.policy()?;
             coding.names.check(&policy)?;
             let found = calibration.map(|own| own.hessians(&policy, cancelled)).transpose()?;
             let (own, matrices) = coded(&policy, &coding, &found.unwrap_or_default(), cancelled)?;
@@ -83,11 +84,12 @@ fn policy_prune<'a>(
     calibration: Term<'a>,
 ) -> Term<'a> {
     call(env, "prune", || {
-        let policy = policy.get()?.policy().clone();
+        let policy = policy.get()?;
         let (pruning, calibration): (Pruning, Option<Calibration>) =
             (decode(pruning)?, decode(calibration)?);
         Task::start(env, "prune", reference, move |_events, cancelled| {
             Class::Background.enter();
+            let policy = policy.policy()?;
             pruning.names.check(&policy)?;
             let found = calibration.map(|own| own.hessians(&policy, cancelled)).transpose()?;
             let (own, matrices) = pruned(&policy, &pruning, &found.unwrap_or_default(), cancelled)?;
@@ -106,11 +108,13 @@ fn policy_mix<'a>(
     others: Vec<(String, Handle<PolicyHandle>)>,
 ) -> Term<'a> {
     perform(env, "mix", || {
-        let policy = policy.get()?.policy().clone();
-        let other = |(name, other): (String, Handle<PolicyHandle>)| {
-            Ok((name, other.get()?.policy().clone()))
-        };
+        let policy = policy.get()?;
+        let other = |(name, other): (String, Handle<PolicyHandle>)| Ok((name, other.get()?));
         let others = others.into_iter().map(other).collect::<Result<Vec<_>>>()?;
-        pool::submit(env, "mix", reference, move || mixed(&policy, &others).map(PolicyHandle::new))
+        pool::submit(env, "mix", reference, move || {
+            let others = others.into_iter().map(|(name, other)| Ok((name, other.policy()?)));
+            let others = others.collect::<Result<Vec<_>>>()?;
+            mixed(&*policy.policy()?, &others).map(PolicyHandle::new)
+        })
     })
 }

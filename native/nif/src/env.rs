@@ -63,8 +63,9 @@ fn cartpole_play<'a>(
 ) -> Term<'a> {
     call(env, "play", || {
         let options: Play = decode(options)?;
-        let policy = policy.get()?.policy().clone();
+        let policy = policy.get()?;
         Task::start(env, "play", reference, move |_reply, cancelled| {
+            let policy = policy.policy()?;
             options.run(&policy, &mut CartPole::new(velocities), cancelled).map(Data)
         })
     })
@@ -278,10 +279,13 @@ fn env_play<'a>(
 ) -> Term<'a> {
     call(env, "play", || {
         let (options, play) = (hosted(decode(options)?, host), decode(play)?);
-        let policy = policy.get()?.policy().clone();
-        Task::start(env, "play", reference, move |_events, cancelled| match traced {
-            true => trace(&policy, &options, play, cancelled).and_then(data),
-            false => evaluate(&policy, &options, play, cancelled).and_then(data),
+        let policy = policy.get()?;
+        Task::start(env, "play", reference, move |_events, cancelled| {
+            let policy = policy.policy()?;
+            match traced {
+                true => trace(&policy, &options, play, cancelled).and_then(data),
+                false => evaluate(&policy, &options, play, cancelled).and_then(data),
+            }
         })
     })
 }

@@ -11,7 +11,8 @@ use crate::env::{Hosting, hosted};
 use crate::policy::PolicyHandle;
 
 /// Lets all pairs of players play, each a policy or the name of a scripted player. Sends `{:ok, payoff}` by message.
-#[rustler::nif]
+// Dirty: the weights of a packed policy are read from its file.
+#[rustler::nif(schedule = "DirtyIo")]
 fn league_play<'a>(
     env: Env<'a>,
     reference: Reference<'a>,
@@ -33,6 +34,6 @@ fn league_play<'a>(
 fn frozen(player: Term<'_>, env: &str) -> Result<Frozen> {
     match player.decode::<String>() {
         Ok(name) => sconce_env::player(env, &name).map(Frozen::Scripted),
-        Err(_) => Ok(Frozen::Learned(Handle::<PolicyHandle>::of(player).get()?.policy().clone())),
+        Err(_) => Ok(Frozen::Learned(Handle::<PolicyHandle>::of(player).get()?.policy()?)),
     }
 }

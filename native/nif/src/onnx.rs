@@ -26,11 +26,11 @@ fn onnx_export<'a>(
     (is_window, state, weights): (bool, bool, Term<'a>),
 ) -> Term<'a> {
     perform(env, "export", || {
-        let policy = policy.get()?.policy().clone();
+        let policy = policy.get()?;
         let form = if is_window { Form::Window { state } } else { Form::Step };
         let format: Format = decode(weights)?;
         pool::submit(env, "export", reference, move || {
-            let model = Model::new(&policy, form, format)?;
+            let model = Model::new(&*policy.policy()?, form, format)?;
             model.write(Path::new(&path))?;
             let Model { inputs, outputs, .. } = model;
             Ok(Data(Exported { inputs, outputs }))

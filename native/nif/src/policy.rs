@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use rustler::{Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
 use sconce_nn::checkpoint::bytes;
+use sconce_nn::packed::{PackedPolicy, Plan};
 use sconce_nn::policy::has_two_four;
 use sconce_nn::spec::{HeadKind, Heads};
 use sconce_nn::{Policy, Spec};
 use sconce_serve::pass::{Forward, Pass};
-use sconce_serve::{Format, Model};
+use sconce_serve::{Encoding, Format, Model};
 use sconce_tensor::tensor::to_vec;
 use sconce_tensor::{Error, Result, device};
 use serde_json::Value;
@@ -27,9 +28,17 @@ const MOST_MODELS: usize = 4;
 /// An immutable policy, shared by all its references, and its models, each packed when a session first needs its
 /// format. A handle may be dropped on a scheduler, so memory on a card is freed on a native thread.
 pub(crate) struct PolicyHandle {
-    /// Taken only by the destructor.
+    /// The policy, or the outline of a packed one. Taken only by the destructor.
     policy: ManuallyDrop<Arc<Policy>>,
+    packed: Option<Packed>,
     models: Mutex<Vec<(Format, Arc<Model>)>>,
+}
+
+/// A policy of a file whose packed weights are mapped.
+struct Packed {
+    file: PackedPolicy,
+    /// The policy with the weights beside the packed ones, read when they are first needed.
+    whole: Mutex<Option<Arc<Policy>>>,
 }
 
 impl Drop for PolicyHandle {
@@ -55,32 +64,68 @@ impl PolicyHandle {
 
     pub(crate) fn shared(policy: Arc<Policy>) -> ResourceArc<Self> {
         let policy = ManuallyDrop::new(policy);
-        ResourceArc::new(PolicyHandle { policy, models: Mutex::default() })
+        ResourceArc::new(PolicyHandle { policy, packed: None, models: Mutex::default() })
     }
 
-    pub(crate) fn policy(&self) -> &Arc<Policy> {
+    fn packed(file: PackedPolicy) -> ResourceArc<Self> {
+        let policy = ManuallyDrop::new(file.outline().clone());
+        let packed = Some(Packed { file, whole: Mutex::default() });
+        ResourceArc::new(PolicyHandle { policy, packed, models: Mutex::default() })
+    }
+
+    /// The policy, for its Spec, sizes and notes. It may have no values of weights ([`Policy::outline`]).
+    pub(crate) fn outline(&self) -> &Arc<Policy> {
         &self.policy
+    }
+
+    /// The policy with its weights. Reading those of a packed one takes time, so call it on no scheduler.
+    ///
+    /// # Errors
+    /// `Unavailable` for a file of packed weights only.
+    pub(crate) fn policy(&self) -> Result<Arc<Policy>> {
+        let Some(Packed { file, whole }) = &self.packed else { return Ok((*self.policy).clone()) };
+        let mut whole = whole.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(policy) = &*whole {
+            return Ok(policy.clone());
+        }
+        Ok(whole.insert(Arc::new(file.whole()?)).clone())
+    }
+
+    /// Fewest bits of a weight of the policy.
+    fn bits(&self) -> u32 {
+        self.packed.as_ref().map_or_else(|| self.policy.bits(), |of| of.file.layout().bits)
     }
 
     /// The model of this policy with weights in `format`. Packing takes time and holds the lock, so call it only on
     /// native threads.
     pub(crate) fn model(&self, format: Format) -> Result<Arc<Model>> {
-        // Without codes and matrices in 2:4 both formats are one.
-        let is_plain = format == Format::Stored
-            && self.policy().bits() == 32
-            && !has_two_four(self.policy().weights());
-        let format = if is_plain { Format::F32 } else { format };
+        let format = match (format, &self.packed) {
+            (Format::Stored, Some(packed)) => packed.file.layout().format,
+            (format, _) => plain(format, &self.policy),
+        };
         let mut models = self.models.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, model)) = models.iter().find(|(of, _)| *of == format) {
             return Ok(model.clone());
         }
-        let model = Arc::new(Model::new(self.policy().clone(), format)?);
+        let model = match &self.packed {
+            Some(Packed { file, .. }) if file.layout().format == format => {
+                Model::of_plan(file.outline().clone(), file.plan().clone())?
+            }
+            _ => Model::new(self.policy()?, format)?,
+        };
+        let model = Arc::new(model);
         if models.len() == MOST_MODELS {
             models.remove(0);
         }
         models.push((format, model.clone()));
         Ok(model)
     }
+}
+
+/// The format that this policy's weights have: without codes and matrices in 2:4 `Stored` is `F32`.
+fn plain(format: Format, policy: &Policy) -> Format {
+    let is_plain = || policy.bits() == 32 && !has_two_four(policy.weights());
+    if format == Format::Stored && is_plain() { Format::F32 } else { format }
 }
 
 #[rustler::nif(schedule = "DirtyCpu")]
@@ -90,7 +135,13 @@ fn policy_init<'a>(env: Env<'a>, spec: Term<'a>, seed: u64) -> Term<'a> {
 
 #[rustler::nif(schedule = "DirtyIo")]
 fn policy_load(env: Env, path: String) -> Term {
-    call(env, "load", || Ok(PolicyHandle::new(Policy::load(Path::new(&path))?)))
+    call(env, "load", || {
+        let path = Path::new(&path);
+        Ok(match PackedPolicy::open(path)? {
+            Some(packed) => PolicyHandle::packed(packed),
+            None => PolicyHandle::new(Policy::load(path)?),
+        })
+    })
 }
 
 /// Copies a policy to the device of this name. Sends `{:ok, policy}` by message.
@@ -103,8 +154,9 @@ fn policy_on<'a>(
     device: String,
 ) -> Term<'a> {
     perform(env, "device", || {
-        let policy = policy.get()?.policy().clone();
+        let policy = policy.get()?;
         pool::submit(env, "device", reference, move || {
+            let policy = policy.policy()?;
             let copy = device::named(&device).and_then(|device| policy.copy_on(&device));
             // Frees a copy that failed for lack of memory.
             device::settle();
@@ -120,7 +172,33 @@ fn policy_save<'a>(
     path: String,
     notes: Term<'a>,
 ) -> Term<'a> {
-    perform(env, "save", || policy.get()?.policy().save(Path::new(&path), decode(notes)?))
+    perform(env, "save", || policy.get()?.policy()?.save(Path::new(&path), decode(notes)?))
+}
+
+/// Writes a checkpoint with packed weights, which stand `alone` or beside the others.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn policy_save_packed<'a>(
+    env: Env<'a>,
+    policy: Handle<PolicyHandle>,
+    path: String,
+    notes: Term<'a>,
+    (format, alone): (Term<'a>, bool),
+) -> Term<'a> {
+    perform(env, "save", || {
+        let (policy, notes) = (policy.get()?.policy()?, decode(notes)?);
+        let refused = |reason: &str| {
+            let what = "packed weights".into();
+            Err(Error::Unavailable { what, reason: reason.into() })
+        };
+        if !policy.device().is_cpu() {
+            return refused("the policy is not on a CPU");
+        }
+        match Plan::of(&policy, plain(decode(format)?, &policy))? {
+            Some(plan) => plan.save(&policy, Path::new(&path), notes, alone),
+            None if policy.spec().is_window_only() => refused("the backbone has no step form"),
+            None => refused("a weight is not finite"),
+        }
+    })
 }
 
 #[derive(serde::Serialize)]
@@ -139,14 +217,16 @@ struct PolicyInfo<'a> {
     state_size: usize,
     /// Fewest bits of a weight.
     bits: u32,
+    /// The encoding of mapped weights.
+    packed: Option<Encoding>,
 }
 
 /// Returns `{:ok, {info, notes}}`.
 #[rustler::nif]
 fn policy_info(env: Env, policy: Handle<PolicyHandle>) -> Term {
     inline(env, "info", || {
-        let policy = policy.get()?;
-        let policy = policy.policy();
+        let handle = policy.get()?;
+        let policy = handle.outline();
         let spec = policy.spec();
         let width = spec.embedding.width();
         let info = PolicyInfo {
@@ -158,7 +238,8 @@ fn policy_info(env: Env, policy: Handle<PolicyHandle>) -> Term {
             num_logits: spec.heads.num_logits(),
             num_labels: spec.heads.num_labels(),
             state_size: policy.state_size()?,
-            bits: policy.bits(),
+            bits: handle.bits(),
+            packed: handle.packed.as_ref().map(|of| of.file.plan().encoding()),
         };
         Ok((encode(env, &info)?, text_keys(env, policy.notes())))
     })
@@ -169,7 +250,7 @@ fn policy_info(env: Env, policy: Handle<PolicyHandle>) -> Term {
 fn policy_weights(env: Env, policy: Handle<PolicyHandle>) -> Term {
     inline(env, "weights", || {
         let policy = policy.get()?;
-        let weights = policy.policy().weights().iter();
+        let weights = policy.outline().weights().iter();
         Ok(weights.map(|(name, weight)| (name.clone(), weight.dims().to_vec())).collect::<Vec<_>>())
     })
 }
@@ -178,7 +259,8 @@ fn policy_weights(env: Env, policy: Handle<PolicyHandle>) -> Term {
 fn policy_weight(env: Env, policy: Handle<PolicyHandle>, name: String) -> Term {
     call(env, "weight", || {
         let policy = policy.get()?;
-        let weight = policy.policy().weights().get(&name);
+        let policy = policy.policy()?;
+        let weight = policy.weights().get(&name);
         let weight = weight.ok_or_else(|| Error::not_found(format!("weight {name}")))?;
         Ok(Bytes(bytes(&to_vec(weight)?)))
     })
@@ -238,9 +320,9 @@ fn policy_forward<'a>(
     look: Term<'a>,
 ) -> Term<'a> {
     perform(env, "forward", || {
-        let policy = policy.get()?.policy().clone();
-        let pass = pass(&policy.spec().heads, rows, shape, given, look)?;
-        pool::submit(env, "forward", reference, move || pass.run(&policy).map(Looked))
+        let policy = policy.get()?;
+        let pass = pass(&policy.outline().spec().heads, rows, shape, given, look)?;
+        pool::submit(env, "forward", reference, move || pass.run(&*policy.policy()?).map(Looked))
     })
 }
 

@@ -94,10 +94,11 @@ fn inbox_newest(env: Env, inbox: Handle<InboxHandle>) -> Term {
 }
 
 /// Publishes a policy that came from another node, under the version in its notes.
-#[rustler::nif]
+// Dirty: the weights of a packed policy are read from its file.
+#[rustler::nif(schedule = "DirtyIo")]
 fn inbox_publish(env: Env, inbox: Handle<InboxHandle>, policy: Handle<PolicyHandle>) -> Term {
     perform(env, "rollout", || {
-        let policy = policy.get()?.policy().clone();
+        let policy = policy.get()?.policy()?;
         let version = policy.noted("version").unwrap_or(0) as u64;
         inbox.get()?.inbox().publish(version, policy);
         Ok(())
@@ -112,8 +113,9 @@ fn policy_bytes<'a>(
     reference: Reference<'a>,
 ) -> Term<'a> {
     perform(env, "save", || {
-        let policy = policy.get()?.policy().clone();
+        let policy = policy.get()?;
         pool::submit(env, "save", reference, move || {
+            let policy = policy.policy()?;
             let snapshot = policy.snapshot(policy.notes().clone(), Default::default())?;
             Ok(Bytes(snapshot.encode()?))
         })

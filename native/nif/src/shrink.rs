@@ -31,11 +31,12 @@ fn policy_shrink<'a>(
     calibration: Term<'a>,
 ) -> Term<'a> {
     call(env, "shrink", || {
-        let policy = policy.get()?.policy().clone();
+        let policy = policy.get()?;
         let (shrinking, calibration): (Shrinking, Option<Calibration>) =
             (decode(shrinking)?, decode(calibration)?);
         Task::start(env, "shrink", reference, move |_events, cancelled| {
             Class::Background.enter();
+            let policy = policy.policy()?;
             shrinking.check(&policy)?;
             let found = calibration.map(|own| own.hessians(&policy, cancelled)).transpose()?;
             let (own, layers) = shrunk(&policy, &shrinking, &found.unwrap_or_default(), cancelled)?;
@@ -53,9 +54,10 @@ fn policy_average<'a>(
     shares: Vec<f64>,
 ) -> Term<'a> {
     perform(env, "average", || {
-        let of = |policy: Handle<PolicyHandle>| Ok(policy.get()?.policy().clone());
+        let of = |policy: Handle<PolicyHandle>| policy.get();
         let policies = policies.into_iter().map(of).collect::<Result<Vec<_>>>()?;
         pool::submit(env, "average", reference, move || {
+            let policies = policies.iter().map(|own| own.policy()).collect::<Result<Vec<_>>>()?;
             averaged(&policies, &shares).map(PolicyHandle::new)
         })
     })

@@ -26,6 +26,8 @@ struct NativeInfo {
     /// Number of threads that the operating system grants this process.
     threads: usize,
     cpu: CpuFeatures,
+    /// The CPU and the layout of packed weights that can be mapped.
+    packed: String,
 }
 
 /// The CPU's instruction sets that Sconce uses.
@@ -94,6 +96,7 @@ fn native_info(env: Env) -> Term {
             flash_attn: cfg!(feature = "flash-attn"),
             threads: pool::available(),
             cpu: CpuFeatures::detect(),
+            packed: sconce_nn::checkpoint::packed::here(),
         }))
     })
 }

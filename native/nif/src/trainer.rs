@@ -220,9 +220,10 @@ fn range_test_start<'a>(
         let (spec, options): (Spec, TrainOptions) = (decode(spec)?, decode(options)?);
         let range: RangeOptions = decode(range)?;
         let policy = if policy.is_atom() { None } else { Some(Handle::of(policy).get()?) };
-        let policy = policy.map(|handle: ResourceArc<PolicyHandle>| handle.policy().clone());
         Task::start(env, "find_learning_rate", reference, move |_events, cancelled| {
             give_way(options.is_on_cpu());
+            let handle = |of: ResourceArc<PolicyHandle>| of.policy();
+            let policy = policy.map(handle).transpose()?;
             let corpus = Corpus::open(&PathBuf::from(corpus))?;
             range_test(&spec, policy.as_deref(), &corpus, &options, &range, cancelled).map(Data)
         })

@@ -8,8 +8,8 @@
 //! `NAME.values` and `NAME.places`, about half of the bytes, and the manifest has its inputs.
 //!
 //! The metadata holds a SHA-256 over the metadata and all values, which detects any changed bit.
-
-mod numbers;
+//!
+//! A file may also hold packed weights, see [`packed`].
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -17,6 +17,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::iter;
 use std::path::Path;
+use std::sync::Arc;
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
 use sconce_ops::weights::{Coded, TwoFour};
@@ -30,8 +31,13 @@ use crate::digest::sha256;
 use crate::weights::{Weight, Weights};
 use crate::{Error, Result, Spec, fs, header, memory};
 
+mod numbers;
+pub mod packed;
+
 /// Version of the format. Readers reject files of a later version.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
+/// Version of a file without packed weights, which readers of version 3 accept.
+const PRUNED: u32 = 3;
 /// Version of a file without matrices in 2:4, which readers of version 2 accept.
 const CODED: u32 = 2;
 /// Version of a file without codes, which readers of version 1 accept.
@@ -41,7 +47,7 @@ const KEY: &str = "sconce";
 /// Metadata stored beside the weights.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the format: 1, 2 for a file with codes, or 3 for a file with matrices in 2:4.
+    /// Version of the format: 1, 2 for a file with codes, 3 for one with matrices in 2:4, or 4 for one with packed weights.
     pub version: u32,
     /// The Spec of the policy.
     pub spec: Spec,
@@ -57,6 +63,9 @@ pub struct Manifest {
     /// The columns of matrices in 2:4, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub two_four: BTreeMap<String, usize>,
+    /// The packed weights, if the file has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packed: Option<packed::Layout>,
 }
 
 /// The form of a matrix as codes.
@@ -73,8 +82,8 @@ pub struct Form {
 impl Manifest {
     /// A manifest without the state of a run.
     pub fn new(spec: Spec, notes: Value) -> Self {
-        let (codes, two_four) = Default::default();
-        Manifest { version: PLAIN, spec, notes, run: Value::Null, codes, two_four }
+        let (run, codes, two_four, packed) = Default::default();
+        Manifest { version: PLAIN, spec, notes, run, codes, two_four, packed }
     }
 }
 
@@ -124,6 +133,8 @@ const OPTIMISER: &str = "optimiser.";
 pub struct Snapshot {
     manifest: Manifest,
     tensors: Vec<(String, Numbers)>,
+    /// The words of packed weights.
+    arena: Arc<[f32]>,
 }
 
 impl Snapshot {
@@ -137,7 +148,7 @@ impl Snapshot {
             let (dims, values) = (vec![values.len()], Values::F32(values));
             (format!("{OPTIMISER}{name}"), Numbers { dims, values })
         }));
-        let mut snapshot = Snapshot { manifest, tensors };
+        let mut snapshot = Snapshot { manifest, tensors, arena: Arc::default() };
         snapshot.list_forms();
         Ok(snapshot)
     }
@@ -158,7 +169,7 @@ impl Snapshot {
         self.manifest.version = match (codes.is_empty(), two_four.is_empty()) {
             (true, true) => PLAIN,
             (false, true) => CODED,
-            (_, false) => VERSION,
+            (_, false) => PRUNED,
         };
         (self.manifest.codes, self.manifest.two_four) = (codes, two_four);
     }
@@ -177,6 +188,7 @@ impl Snapshot {
             }
         }
         let bytes: usize = self.tensors.iter().map(|(_, numbers)| numbers.bytes()).sum();
+        let bytes = bytes + size_of_val(&*self.arena);
         memory::room("the bytes of a checkpoint", bytes as u64)?;
         memory::caught(|| self.encoded())
     }
@@ -184,6 +196,7 @@ impl Snapshot {
     fn encoded(&self) -> Result<Vec<u8>> {
         let mut tensors: Vec<_> =
             self.tensors.iter().flat_map(|(name, numbers)| numbers.stored(name)).collect();
+        tensors.extend(self.packed());
         let unsigned = signed(&self.manifest, "")?;
         tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
         let names: Vec<String> = tensors.iter().map(|(name, _)| name.clone()).collect();
@@ -195,8 +208,11 @@ impl Snapshot {
         let metadata = Some(HashMap::from([(KEY.to_string(), text)]));
         memory::granted(tensors.iter().map(|(_, own)| own.data_len()).sum());
         let tensors = tensors.iter().map(|(name, own)| (name, own));
-        let bytes = safetensors::serialize(tensors, metadata)
+        let mut bytes = safetensors::serialize(tensors, metadata)
             .map_err(|e| Error::corrupt("checkpoint", e))?;
+        if self.manifest.packed.is_some() {
+            packed::align(&mut bytes);
+        }
         // A file that readers would reject must not replace a readable one.
         header::of_bytes(&bytes).map_err(|e| Error::corrupt("checkpoint", e))?;
         Ok(bytes)
@@ -308,6 +324,9 @@ fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<
     let manifest = parse(what, raw)?;
     let (mut weights, mut optimiser) = (Weights::new(), Optimiser::new());
     let mut tensors: BTreeMap<String, &TensorInfo> = header.tensors().into_iter().collect();
+    if let Some(layout) = &manifest.packed {
+        layout.leave_out(what, &mut tensors)?;
+    }
     for (name, form) in &manifest.codes {
         let [codes, scales] = [CODES, SCALES].map(|suffix| {
             let missing = || Error::not_found(format!("{name}{suffix} in {what}"));

@@ -1,7 +1,6 @@
 //! The weights of a Spec on a device, and the passes that they compute.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
 use sconce_tensor::simd::non_finite;
@@ -9,7 +8,6 @@ use sconce_tensor::{Device, Tensor};
 use serde_json::Value;
 
 use crate::backbone::{Backbone, Context, State};
-use crate::checkpoint::{self, Manifest, Optimiser, Snapshot};
 use crate::device::{self, Held, Owner};
 use crate::embedding::IdSlot;
 use crate::heads::{Decision, Heads, Trunk};
@@ -23,6 +21,7 @@ mod recorded;
 mod room;
 mod stepped;
 mod steps;
+mod stored;
 mod trunks;
 
 pub use matrices::{LEAST_INPUTS, has_two_four, is_matrix, stored_bytes};
@@ -127,6 +126,8 @@ pub struct Policy {
     trunks: Trunks,
     heads: Heads,
     notes: Value,
+    /// Whether the weights have shapes and no values.
+    is_outline: bool,
     turn: Mutex<()>,
     room: room::Room,
     recorded: recorded::Steps,
@@ -159,6 +160,7 @@ impl Policy {
 
     /// A policy with the same weights, which are trainable except those that are `frozen`.
     pub fn trainable(&self, frozen: Option<Frozen>) -> Result<Self> {
+        self.check_weights()?;
         let source = Source::Stored(self.weights.clone());
         Self::build(&self.spec, source, Learns::But(frozen), self.notes.clone())
     }
@@ -178,6 +180,7 @@ impl Policy {
 
     /// A copy of the policy on `device`.
     pub fn copy_on(&self, device: &Device) -> Result<Self> {
+        self.check_weights()?;
         let moved =
             |(name, weight): (&String, &Weight)| Ok((name.clone(), weight.copied_to(device)?));
         let all = || self.weights.iter().map(moved).collect::<Result<_>>();
@@ -208,28 +211,6 @@ impl Policy {
         self.place.device()
     }
 
-    /// Reads the policy of a checkpoint file.
-    pub fn load(path: &Path) -> Result<Self> {
-        let (manifest, weights) = checkpoint::load_policy(path)?;
-        Self::from_checkpoint(manifest, weights)
-    }
-
-    /// A policy from the parts of a checkpoint.
-    pub fn from_checkpoint(manifest: Manifest, weights: Weights) -> Result<Self> {
-        Self::build(&manifest.spec, Source::Stored(weights), Learns::Nothing, manifest.notes)
-    }
-
-    /// Writes a checkpoint file with `notes` in its manifest.
-    pub fn save(&self, path: &Path, notes: Value) -> Result<()> {
-        self.snapshot(notes, Optimiser::new())?.save(path)
-    }
-
-    /// A copy of the policy for a file, with the state of an optimiser.
-    pub fn snapshot(&self, notes: Value, optimiser: Optimiser) -> Result<Snapshot> {
-        let _turn = self.turn();
-        Snapshot::new(Manifest::new(self.spec.clone(), notes), &self.weights, optimiser)
-    }
-
     fn build(spec: &Spec, source: Source, learns: Learns, notes: Value) -> Result<Self> {
         spec.validate()?;
         let numbers = match &source {
@@ -253,6 +234,7 @@ impl Policy {
             Learns::Nothing => Builder::new(source, false),
             Learns::But(frozen) => Builder::new(source, true).freezing(frozen),
         };
+        let is_outline = b.has_sizes_only();
         let Parts { tables, trunks, heads } = Parts::new(spec, &b)?;
         let weights = b.finish()?;
         let place = weights.values().next().ok_or_else(|| Error::not_found("a weight"))?;
@@ -267,6 +249,7 @@ impl Policy {
             weights,
             spec: spec.clone(),
             notes,
+            is_outline,
             turn: Mutex::new(()),
             room: room::Room::default(),
             recorded: recorded::Steps::default(),

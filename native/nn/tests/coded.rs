@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sconce_nn::backbone::Context;
 use sconce_nn::heads::NONE;
-use sconce_nn::packed::{Frame, Game, Plan};
+use sconce_nn::packed::{Frame, Game, PackedPolicy, Plan};
 use sconce_nn::policy::{Frames, has_two_four};
 use sconce_nn::sampling::Sampling;
 use sconce_nn::{Policy, Spec, checkpoint};
@@ -276,6 +276,33 @@ fn a_step_reads_2_4_with_the_bits_of_f32() {
 }
 
 #[test]
+fn mapped_weights_in_2_4_decide_like_packed_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("policy.safetensors");
+    let rng = Rng::new(3, "two_four", 0);
+    let few =
+        |t: u64, i: u64| if t.is_multiple_of(2) || i == t { rng.normal(t * 100 + i) } else { 0.0 };
+    let frames: Vec<Vec<f32>> =
+        (0..20).map(|t| (0..WIDTH as u64).map(|i| few(t, i)).collect()).collect();
+    let sparse = halved(&Policy::init(&spec(), 1).unwrap(), |_| true);
+    let stored = Plan::of(&sparse, Format::Stored).unwrap().unwrap();
+    for alone in [false, true] {
+        stored.save(&sparse, &path, json!({}), alone).unwrap();
+        assert_eq!(version(&path), 4);
+        let mapped = PackedPolicy::open(&path).unwrap().unwrap();
+        let encodings =
+            |plan: &Plan| plan.matrices().iter().map(|own| own.encoding).collect::<Vec<_>>();
+        assert_eq!(encodings(mapped.plan()), encodings(&stored));
+        assert_eq!(mapped.plan().bytes(), stored.bytes());
+        assert_eq!(stepped(mapped.plan(), &frames), stepped(&stored, &frames));
+        match alone {
+            true => assert!(Policy::load(&path).is_err()),
+            false => assert_eq!(all(&Policy::load(&path).unwrap()), all(&sparse)),
+        }
+    }
+}
+
+#[test]
 fn a_file_holds_2_4_in_half_of_the_bytes_and_a_damaged_one_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("policy.safetensors");
@@ -325,7 +352,7 @@ fn a_file_holds_2_4_in_half_of_the_bytes_and_a_damaged_one_is_refused() {
     for (from, to) in [
         (r#"weight_ih_l0\":40"#, r#"weight_ih_l0\":44"#),
         (r#"weight_ih_l0\":40"#, r#"weight_ih_l0\":00"#),
-        (r#"\"version\":3"#, r#"\"version\":4"#),
+        (r#"\"version\":3"#, r#"\"version\":5"#),
         (r#"weight_ih_l0.places"#, r#"weight_ih_l1.places"#),
         (r#"weight_ih_l0.values"#, r#"weight_ih_l1.values"#),
     ] {

@@ -383,6 +383,11 @@ impl Builder {
         self.taken.borrow().values().cloned().collect()
     }
 
+    /// Whether its weights have shapes and no values of their own.
+    pub fn has_sizes_only(&self) -> bool {
+        matches!(*self.source, Source::Sizes)
+    }
+
     /// Values in all weights so far.
     pub fn total(&self) -> usize {
         self.total.get()

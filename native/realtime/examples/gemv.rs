@@ -40,7 +40,8 @@ fn main() {
                 let mut packer = Packer::new(&weights, *format);
                 let matrices: Vec<Matrix> = (0..count)
                     .map(|_| Matrix::pack(&mut packer, "w", &numbers, &vec![0.0; outputs]))
-                    .collect();
+                    .collect::<Result<_, _>>()
+                    .expect("a matrix");
                 let input = Input::new(packer.widest(), 1);
                 let (arena, _) = packer.finish().expect("finite weights");
                 (*name, matrices, arena, input, vec![])
@@ -52,10 +53,13 @@ fn main() {
                 // The first pass brings the weights back after the other formats.
                 for times in [None, Some(times)] {
                     let began = Instant::now();
-                    for matrix in &*matrices {
-                        input.read([&x[..]]);
-                        matrix.apply(arena.numbers(), input, &mut y);
-                    }
+                    let read = arena.read(|arena| {
+                        for matrix in &*matrices {
+                            input.read([&x[..]]);
+                            matrix.apply(arena, input, &mut y);
+                        }
+                    });
+                    read.expect("weights in memory");
                     times
                         .into_iter()
                         .for_each(|times| times.push(began.elapsed().as_secs_f64() * 1e6));
@@ -69,7 +73,7 @@ fn main() {
         };
         let int8 = median(&all[2].4);
         for (name, _, arena, _, times) in &all {
-            let (us, bytes) = (median(times), size_of_val(arena.numbers()) as f64);
+            let (us, bytes) = (median(times), arena.bytes() as f64);
             println!(
                 "{:>18}  {name:>6} {:>10.0} {us:>10.2} {:>8.1} {:>8.2}",
                 format!("{count} x {outputs}x{inputs}"),

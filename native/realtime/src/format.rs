@@ -3,6 +3,8 @@
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::gemv::Ratios;
+
 /// The requested format of a plan's matrices. A matrix is f32 where the CPU would not read the format faster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -40,20 +42,65 @@ pub enum Encoding {
     TwoFour,
 }
 
-/// As its name: the group of `Int4` is reported beside it.
+/// As its name.
 impl Serialize for Encoding {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.serialize_str(match self {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// A matrix of an arena, as a file names it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// [`Packed::name`]
+    pub name: String,
+    /// The name of the encoding.
+    pub weights: String,
+    /// [`Packed::group`]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<usize>,
+    /// [`Packed::error`]
+    pub error: f64,
+    /// [`Packed::ratios`]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratios: Option<Ratios>,
+}
+
+impl Record {
+    /// # Errors
+    /// `Mismatch` for an unknown encoding.
+    pub(crate) fn encoding(&self) -> Result<Encoding> {
+        match (self.weights.as_str(), self.group, self.ratios) {
+            ("f32", None, None) => Ok(Encoding::F32),
+            ("bf16", None, None) => Ok(Encoding::Bf16),
+            ("int8", None, None) => Ok(Encoding::Int8),
+            ("int4", Some(group), None) => Ok(Encoding::Int4(group)),
+            ("two_four", None, _) => Ok(Encoding::TwoFour),
+            (other, ..) => Err(Error::mismatch(&self.name, "an encoding of weights", other)),
+        }
+    }
+}
+
+impl From<&Packed> for Record {
+    fn from(packed: &Packed) -> Self {
+        let Packed { name, encoding, group, error, ratios, .. } = packed;
+        let (name, weights) = (name.clone(), encoding.name().into());
+        Record { name, weights, group: *group, error: *error, ratios: *ratios }
+    }
+}
+
+impl Encoding {
+    /// The name in reports and files; the group of `Int4` is reported beside it.
+    fn name(self) -> &'static str {
+        match self {
             Encoding::F32 => "f32",
             Encoding::Bf16 => "bf16",
             Encoding::Int8 => "int8",
             Encoding::Int4(_) => "int4",
             Encoding::TwoFour => "two_four",
-        })
+        }
     }
-}
 
-impl Encoding {
     /// Inputs that share a scale; none for encodings without groups of inputs.
     pub(crate) fn group(self) -> Option<usize> {
         match self {
@@ -95,6 +142,9 @@ pub struct Packed {
     pub group: Option<usize>,
     /// The largest relative rounding error of an output, `|w - packed w| / |w|` over the output's weights `w`.
     pub error: f64,
+    /// For 2:4, the times that say with which vectors the panels of f32 beside it are read.
+    #[serde(skip)]
+    pub(crate) ratios: Option<Ratios>,
 }
 
 impl Format {

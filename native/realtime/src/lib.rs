@@ -23,11 +23,11 @@ mod norm;
 mod scratch;
 mod sums;
 
-pub use arena::{Arena, Packer};
+pub use arena::{Arena, LINE_BYTES, Packer};
 pub use attention::{mix, score};
 pub use conv::Conv;
-pub use format::{Encoding, Format, Packed};
-pub use gemv::{Input, Matrix, Tap};
+pub use format::{Encoding, Format, Packed, Record};
+pub use gemv::{Input, Matrix, Ratios, Tap, cpu};
 pub use norm::{HeadNorm, Norm};
 pub use scratch::Scratch;
 pub use sums::sums;

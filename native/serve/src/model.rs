@@ -21,7 +21,7 @@ use crate::frames::{EmbeddedFrame, window};
 /// A policy, its plan if the policy can be packed, and the measured cost of a decision. Sessions share a model.
 pub struct Model {
     policy: Arc<Policy>,
-    plan: Option<Plan>,
+    plan: Option<Arc<Plan>>,
     _held: Held,
     /// The state before the first frame.
     zero: State,
@@ -83,7 +83,14 @@ impl Model {
         }
         let plan = Plan::of(&policy, weights)?;
         let mut model = Model::unpacked(policy)?;
-        model.plan = plan;
+        model.plan = plan.map(Arc::new);
+        Ok(model)
+    }
+
+    /// A policy without values of weights ([`Policy::outline`]) and its plan, which makes all decisions.
+    pub fn of_plan(outline: Arc<Policy>, plan: Arc<Plan>) -> Result<Self> {
+        let mut model = Model::unpacked(outline)?;
+        model.plan = Some(plan);
         Ok(model)
     }
 
@@ -103,7 +110,7 @@ impl Model {
 
     /// The packed policy; `None` if it is stepped by its own ops.
     pub fn plan(&self) -> Option<&Plan> {
-        self.plan.as_ref()
+        self.plan.as_deref()
     }
 
     /// Version of the weights in a run that learns from play; 0 for others.
@@ -132,6 +139,9 @@ impl Model {
             |costs: &Costs| costs.windows.iter().find(|of| of.0 == window_size).map(|of| of.1);
         if let Some(window_us) = known(&self.costs()) {
             return Ok(Cost { step_us, window_us });
+        }
+        if self.policy.is_outline() {
+            return Ok(Cost { step_us, window_us: step_us * window_size as f64 });
         }
         // Only a part of a long window is measured, because the cost per frame is constant.
         let frames = window_size.min(MEASURED);

@@ -17,7 +17,7 @@ use sconce_serve::frames::{self, Beyond};
 use sconce_serve::session::{
     Call, Lane, MAX_INLINE_US, Mode, Options, Overrides, Path, Session, decide_many, lane, live,
 };
-use sconce_serve::{Format, Model};
+use sconce_serve::{Format, Model, Plan};
 use sconce_tensor::{Kind, pool, tensor};
 
 const WINDOW: usize = 5;
@@ -1029,4 +1029,45 @@ fn frames_that_a_window_keeps_are_normalised_by_the_statistics_of_the_present_we
     let mut session = Session::over(models[1].clone(), options(Mode::Window)).unwrap();
     let other = Arc::new(Model::new(wider, Format::F32).unwrap());
     assert_eq!(session.adopt(&other).unwrap_err().kind(), Kind::Mismatch);
+}
+
+#[test]
+fn packed_weights_alone_decide_like_the_policy_in_every_mode() {
+    let _turn = turn();
+    let mut backbones = backbones().to_vec();
+    backbones.push(attention());
+    for backbone in backbones {
+        let policy = vector(backbone);
+        let plan = Plan::of(&policy, Format::F32).unwrap().unwrap();
+        let outline = Arc::new(Policy::outline(policy.spec(), policy.notes().clone()).unwrap());
+        let alone = Arc::new(Model::of_plan(outline, Arc::new(plan)).unwrap());
+        for mode in [Mode::Carry, Mode::Window, Mode::Resync(4)] {
+            let mut packed = Session::over(alone.clone(), options(mode)).unwrap();
+            let mut other = open(&policy, mode);
+            assert_eq!(packed.info().path, Path::Packed);
+            let steps = !alone.remembers();
+            for t in 0..12 {
+                let choices = vec![1.0, 0.0, (t % 4) as f32];
+                let overrides = Overrides { choices: Some(choices), ..Overrides::default() };
+                packed.act(&raw(t), &overrides).unwrap();
+                other.act(&raw(t), &overrides).unwrap();
+                let [got, want] = [&packed, &other].map(|session| session.last().0.clone());
+                let about = format!("{mode:?} {t}: {:?}", policy.spec().backbone);
+                // Without memory both make the same steps; with it windows are summed in another order.
+                match steps {
+                    true => assert_eq!(got, want, "{about}"),
+                    false => assert_close(&got.logits, &want.logits, &about),
+                }
+            }
+            // A game that starts again takes the same decisions.
+            let before = packed.last().0.clone();
+            packed.reset(None).unwrap();
+            (0..12).for_each(|t| {
+                let choices = vec![1.0, 0.0, (t % 4) as f32];
+                let overrides = Overrides { choices: Some(choices), ..Overrides::default() };
+                packed.act(&raw(t), &overrides).unwrap();
+            });
+            assert_eq!(packed.last().0, &before);
+        }
+    }
 }

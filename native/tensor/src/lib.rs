@@ -9,6 +9,7 @@ mod elements;
 pub mod error;
 pub mod fs;
 pub mod header;
+pub mod mapped;
 pub mod memory;
 pub mod pool;
 pub mod precision;

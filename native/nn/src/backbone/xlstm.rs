@@ -284,7 +284,7 @@ impl Backbone for Slstm {
         let weight = slstm::turned(&packer.read(&self.recurrent)?, self.heads);
         let (name, bias) = (packer.name(&self.recurrent), vec![0.0; 4 * size]);
         let pack = |weight: &[f32]| Matrix::pack(packer, name, weight, &bias);
-        let recurrent = weight.chunks_exact(4 * size * size).map(pack).collect();
+        let recurrent = weight.chunks_exact(4 * size * size).map(pack).collect::<Result<_>>()?;
         let norm = GroupNorm { size, center: true, eps: EPS };
         let norm = HeadNorm::new(packer, &self.norm, norm)?;
         Ok(Box::new(PackedSlstm { input, recurrent, norm, width: self.width }))

@@ -88,11 +88,12 @@ impl Numbers {
 /// A tensor of a file.
 pub(super) struct Tensor<'a> {
     pub(super) dtype: Dtype,
-    dims: Vec<usize>,
-    values: Stored<'a>,
+    pub(super) dims: Vec<usize>,
+    pub(super) values: Stored<'a>,
 }
 
-enum Stored<'a> {
+/// Its values.
+pub(super) enum Stored<'a> {
     F32(&'a [f32]),
     Bytes(Vec<u8>),
 }

@@ -4,7 +4,9 @@ mod critic;
 mod embedding;
 mod layer;
 mod plan;
+mod stored;
 
 pub use embedding::Frame;
 pub use layer::{Game, Step};
 pub use plan::Plan;
+pub use stored::PackedPolicy;

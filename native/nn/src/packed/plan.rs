@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sconce_realtime::{Arena, Encoding, Format, Packed, Packer, Scratch};
+use sconce_realtime::{Arena, Encoding, Format, Packed, Packer, Record, Scratch};
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::{Error, Result, memory};
 
@@ -10,7 +10,6 @@ use super::critic::Critic;
 use super::embedding::Embedding;
 use super::layer::{Game, Step};
 use crate::heads::Decision;
-use crate::spec::Spec;
 use crate::{Policy, heads};
 
 /// A policy packed for the CPU: a second copy of its weights in one arena.
@@ -44,24 +43,50 @@ impl Plan {
     /// `OutOfRange` for an invalid bound of the format.
     pub fn of(policy: &Policy, format: Format) -> Result<Option<Self>> {
         format.validate()?;
-        let spec = policy.spec();
-        if spec.is_window_only() {
+        policy.check_weights()?;
+        if policy.spec().is_window_only() {
             return Ok(None);
         }
         // While packing, the weights exist twice: in the order of packing, and aligned to a cache line.
         let bytes = (2 * size_of::<f32>() * policy.num_weights()) as u64;
         memory::room("packed weights", bytes)?;
-        memory::caught(|| Self::packed(policy, spec, format))
+        memory::caught(|| {
+            let mut packer = Packer::new(policy.weights(), format);
+            let build = Self::packed(policy, &mut packer)?;
+            Ok(packer.finish().map(build))
+        })
     }
 
-    fn packed(policy: &Policy, spec: &Spec, format: Format) -> Result<Option<Self>> {
-        let mut packer = Packer::new(policy.weights(), format);
-        let embedding = Embedding::new(spec, policy.tables(), &mut packer)?;
-        let backbone = policy.backbone().pack(&mut packer)?;
+    /// The plan of an arena that [`Plan::of`] built from a policy of the same Spec. The weights of `policy` are not read.
+    ///
+    /// # Errors
+    /// `Mismatch` and `NotFound` for matrices of another Spec and for an arena of another size.
+    pub fn of_arena(
+        policy: &Policy,
+        format: Format,
+        matrices: Vec<Record>,
+        arena: Arena,
+    ) -> Result<Self> {
+        memory::caught(|| {
+            let mut packer = Packer::recorded(policy.weights(), format, matrices);
+            let build = Self::packed(policy, &mut packer)?;
+            let matrices = packer.finish_recorded(&arena)?;
+            Ok(build((arena, matrices)))
+        })
+    }
+
+    /// Packs all weights. Returns the plan as a function of the arena and its matrices.
+    fn packed(
+        policy: &Policy,
+        packer: &mut Packer,
+    ) -> Result<impl FnOnce((Arena, Vec<Packed>)) -> Self + use<>> {
+        let (spec, format) = (policy.spec(), packer.format());
+        let embedding = Embedding::new(spec, policy.tables(), packer)?;
+        let backbone = policy.backbone().pack(packer)?;
         let (at, logits) = (backbone.state_len(), spec.heads.num_logits());
-        let critic = policy.critic().map(|of| Critic::pack(of, at, logits, &mut packer));
+        let critic = policy.critic().map(|of| Critic::pack(of, at, logits, packer));
         let critic = critic.transpose()?;
-        let heads = policy.heads().pack(&mut packer)?;
+        let heads = policy.heads().pack(packer)?;
         let state = policy.zero_state(1)?;
         let parts: Vec<usize> = state.0.iter().map(|part| part.elem_count()).collect();
         let packed = at + critic.as_ref().map_or(0, Critic::state_len);
@@ -69,7 +94,7 @@ impl Plan {
             return Err(Error::mismatch("state of a plan", format!("{parts:?}"), packed));
         }
         let (trunk, zero, widest) = (policy.trunk_width(), state.to_vec()?, packer.widest());
-        Ok(packer.finish().map(|(arena, matrices)| Plan {
+        Ok(move |(arena, matrices)| Plan {
             format,
             matrices,
             arena,
@@ -81,7 +106,7 @@ impl Plan {
             zero,
             parts,
             widest,
-        }))
+        })
     }
 
     /// The requested format of the matrices.
@@ -112,21 +137,34 @@ impl Plan {
 
     /// Bytes of the packed weights.
     pub fn bytes(&self) -> usize {
-        size_of_val(self.arena.numbers())
+        self.arena.bytes()
+    }
+
+    /// The packed weights.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
     }
 
     /// One decision for one frame of each game. An error becomes the outcome of its game and affects no other game.
     ///
     /// # Errors of a game
     /// `NonFinite` for non-finite logits or a non-finite number in the state. `OutOfRange` and `Mismatch` for inputs
-    /// that do not fit the policy.
+    /// that do not fit the policy. `Corrupt` if the weights are a file that has changed since it was opened.
     pub fn step(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
         if games.iter().any(|game| game.state.len() != self.zero.len()) {
             // A game does not fit. Step only those that do, because layers rely on equal state lengths.
             return self.step_those_that_fit(games, scratch);
         }
         for games in games.chunks_mut(AT_ONCE) {
-            self.step_some(games, scratch);
+            self.step_read(games, scratch);
+        }
+    }
+
+    fn step_read(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
+        let read = self.arena.read(|arena| self.step_some(arena, games, scratch));
+        if read.is_err() {
+            // Each game gets an error of its own.
+            games.iter_mut().for_each(|game| game.outcome = self.arena.read(|_| ()));
         }
     }
 
@@ -134,14 +172,13 @@ impl Plan {
         for game in games {
             game.outcome = game.check_state(self.zero.len());
             if game.outcome.is_ok() {
-                self.step_some(std::slice::from_mut(game), scratch);
+                self.step_read(std::slice::from_mut(game), scratch);
             }
         }
     }
 
-    fn step_some(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
+    fn step_some(&self, arena: &[f32], games: &mut [Game<'_>], scratch: &mut Scratch) {
         scratch.fit(self.widest, games.len());
-        let arena = self.arena.numbers();
         let rows = scratch.x.chunks_exact_mut(self.embedding.width());
         for (game, x) in games.iter_mut().zip(rows) {
             game.outcome = self.heads.check(game);

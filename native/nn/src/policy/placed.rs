@@ -68,6 +68,7 @@ impl Policy {
 
     /// Checks the frames. Returns their continuous features, and the row indices of each table.
     fn read<'a>(&self, frames: &'a Frames) -> Result<Taken<'a>> {
+        self.check_weights()?;
         let rows = frames.batch * frames.time;
         for (what, expected, got) in [
             ("continuous features", rows * self.continuous, frames.continuous.len()),

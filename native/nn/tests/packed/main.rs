@@ -20,6 +20,7 @@ use sconce_tensor::tensor::{tensor, to_vec};
 use sconce_tensor::{Kind, Precision, Result};
 
 mod backbones;
+mod stored;
 
 use backbones::{BACKBONES, Numbers};
 

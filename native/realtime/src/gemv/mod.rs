@@ -26,13 +26,14 @@ use input::Vectors;
 pub use input::{Input, Tap};
 use panel::Panel;
 use sconce_ops::weights::{Coded, Weight};
-use sconce_tensor::Result;
 use sconce_tensor::simd::{LANES, dispatch, level};
-use two_four::Ratios;
+use sconce_tensor::{Error, Result};
+pub use two_four::Ratios;
+pub use written::cpu;
 use written::{Written, has_vnni};
 
 use crate::arena::Packer;
-use crate::format::{Encoding, Format, Packed};
+use crate::format::{Encoding, Format, Packed, Record};
 
 /// Maximum SIMD vectors of sums of a panel.
 const VECTORS: usize = 8;
@@ -83,11 +84,56 @@ fn together(names: &[&str]) -> String {
 
 impl Matrix {
     /// Packs a weight, row by row, and its bias. The report shows `name`.
-    pub fn pack(packer: &mut Packer, name: &str, weight: &[f32], bias: &[f32]) -> Self {
+    ///
+    /// # Errors
+    /// `NotFound` or `Mismatch` for an arena that was built before with other matrices.
+    pub fn pack(packer: &mut Packer, name: &str, weight: &[f32], bias: &[f32]) -> Result<Self> {
         let inputs = weight.len() / bias.len().max(1);
+        if let Some(matrix) = Self::recorded(packer, &[name], [bias.len(), inputs])? {
+            return Ok(matrix);
+        }
         packer.check(weight);
         let (written, error) = Written::chosen(packer.format(), weight, inputs);
-        Self::lay(packer, &[name], &written, error, bias)
+        Ok(Self::lay(packer, &[name], &written, error, bias))
+    }
+
+    /// A matrix of an arena that was built before; `None` while one is built.
+    fn recorded(
+        packer: &mut Packer,
+        names: &[&str],
+        [outputs, inputs]: [usize; 2],
+    ) -> Result<Option<Self>> {
+        let name = together(names);
+        let Some((encoding, record)) = packer.record(&name)? else { return Ok(None) };
+        if !encoding.fits(inputs) {
+            return Err(Error::mismatch(name, "an encoding of its inputs", inputs));
+        }
+        let Record { error, ratios, .. } = record;
+        Ok(Some(Matrix {
+            place: Self::report(packer, names, [outputs, inputs], (encoding, error, ratios)),
+            inputs,
+            outputs,
+            encoding,
+            bias: packer.place(outputs),
+            scales: packer.place(encoding.scales(outputs)),
+            panels: packer.place(encoding.words(outputs, inputs)),
+            also_f32: ratios.map(|own| (own, packer.place(Encoding::F32.words(outputs, inputs)))),
+        }))
+    }
+
+    /// Adds the report of a matrix. Returns its place.
+    fn report(
+        packer: &mut Packer,
+        names: &[&str],
+        [outputs, inputs]: [usize; 2],
+        (encoding, error, ratios): (Encoding, f64, Option<Ratios>),
+    ) -> usize {
+        packer.holds(inputs);
+        packer.holds(outputs);
+        let (name, bits, group) = (together(names), encoding.bits(), encoding.group());
+        let parts = names.iter().map(|name| (*name).to_owned()).collect();
+        let report = Packed { name, parts, outputs, inputs, encoding, bits, group, error, ratios };
+        packer.packed(report)
     }
 
     /// A matrix without a bias in this encoding; `None` if the encoding does not have these weights.
@@ -110,15 +156,10 @@ impl Matrix {
         bias: &[f32],
     ) -> Self {
         let (inputs, outputs, encoding) = (written.inputs(), bias.len(), written.encoding());
-        packer.holds(inputs);
-        packer.holds(outputs);
         packer.check(&written.numbers());
-        let (name, group) = (together(names), encoding.group());
-        let parts = names.iter().map(|name| (*name).to_owned()).collect();
-        let bits = encoding.bits();
-        let report = Packed { name, parts, outputs, inputs, encoding, bits, group, error };
+        let how = (encoding, error, written.ratios());
         Matrix {
-            place: packer.packed(report),
+            place: Self::report(packer, names, [outputs, inputs], how),
             inputs,
             outputs,
             encoding,
@@ -138,6 +179,15 @@ impl Matrix {
 
     /// Packs weights with the same input, and their biases, as one matrix with concatenated outputs.
     pub fn side_by_side(packer: &mut Packer, parts: &[(&Weight, Option<&Weight>)]) -> Result<Self> {
+        let names: Vec<&str> = parts.iter().map(|(weight, _)| packer.name(weight)).collect();
+        let (mut outputs, mut numbers) = (0, 0);
+        for (of, _) in parts {
+            outputs += of.dim(0)?;
+            numbers += of.elem_count();
+        }
+        if let Some(matrix) = Self::recorded(packer, &names, [outputs, numbers / outputs.max(1)])? {
+            return Ok(matrix);
+        }
         let (mut weight, mut bias) = (vec![], vec![]);
         for (of, own) in parts {
             weight.extend(packer.read(of)?);
@@ -146,7 +196,6 @@ impl Matrix {
                 None => bias.resize(bias.len() + of.dim(0)?, 0.0),
             }
         }
-        let names: Vec<&str> = parts.iter().map(|(weight, _)| packer.name(weight)).collect();
         let (written, error) = match Self::stored(packer, parts).and_then(Written::stored) {
             Some(written) => (written, 0.0),
             None => Written::chosen(packer.format(), &weight, weight.len() / bias.len().max(1)),

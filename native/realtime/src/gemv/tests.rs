@@ -69,22 +69,22 @@ fn every_shape_agrees_with_double_precision_and_a_single_row_has_the_same_bits()
             let written = Written::new(encoding, &w, inputs).unwrap();
             let matrix = Matrix::lay(&mut packer, &["w"], &written, 0.0, &b);
             let mut input = Input::new(packer.widest(), rows);
-            let (arena, _) = packer.finish().unwrap();
+            let arena = packer.finish().unwrap().0.read(<[f32]>::to_vec).unwrap();
             input.read(x.chunks_exact(inputs));
             let about = format!("{encoding:?}, {rows}, {outputs} of {inputs}");
             let read: Vec<f32> = x.chunks_exact(inputs).flat_map(|x| seen(encoding, x)).collect();
             let want = product(&written.numbers(), &read, &b, inputs);
             let mut y = vec![7.0; outputs * rows];
-            matrix.apply(arena.numbers(), &mut input, &mut y);
+            matrix.apply(&arena, &mut input, &mut y);
             assert_close(&y, &want, &about);
             let mut alone = vec![7.0; outputs];
             for (x, y) in x.chunks_exact(inputs).zip(y.chunks_exact(outputs)) {
                 input.read([x]);
-                matrix.apply(arena.numbers(), &mut input, &mut alone);
+                matrix.apply(&arena, &mut input, &mut alone);
                 assert_eq!(alone, y, "{about}");
             }
             input.read(x.chunks_exact(inputs));
-            matrix.relu(arena.numbers(), &mut input, &mut y);
+            matrix.relu(&arena, &mut input, &mut y);
             let want: Vec<f64> = want.iter().map(|v| v.max(0.0)).collect();
             assert_close(&y, &want, &format!("{about}, relu"));
         }
@@ -154,13 +154,13 @@ fn groups_of_zeros_are_skipped_and_a_vector_of_zeros_returns_the_bias() {
     let written = Written::new(Encoding::Int8, &[1.0; 3 * 10], 10).unwrap();
     let matrix = Matrix::lay(&mut packer, &["w"], &written, 0.0, &[1.0, 2.0, 3.0]);
     let mut input = Input::new(packer.widest(), 1);
-    let (arena, _) = packer.finish().unwrap();
+    let arena = packer.finish().unwrap().0.read(<[f32]>::to_vec).unwrap();
     for (at, value, count) in [(9, 1.0, 1), (0, 1e-30, 1), (5, 1e-40, 0), (5, 0.0, 0)] {
         let mut x = [0.0; 10];
         x[at] = value;
         input.read([&x[..]]);
         let mut y = [0.0; 3];
-        matrix.apply(arena.numbers(), &mut input, &mut y);
+        matrix.apply(&arena, &mut input, &mut y);
         assert_eq!(y, [1.0, 2.0, 3.0].map(|bias| bias + value));
         assert_eq!(input.vectors.codes().groups().len(), count + AHEAD);
     }
@@ -174,7 +174,7 @@ fn int8_is_chosen_for_wide_matrices_within_the_bound() {
         let weights = Weights::new();
         let mut packer = Packer::new(&weights, Format::Int8(bound));
         let outputs = numbers.len() / inputs;
-        Matrix::pack(&mut packer, "w", &numbers, &vec![0.0; outputs]);
+        Matrix::pack(&mut packer, "w", &numbers, &vec![0.0; outputs]).unwrap();
         let (_, matrices) = packer.finish().unwrap();
         (matrices[0].encoding, matrices[0].error)
     };
@@ -196,15 +196,15 @@ fn nan_and_infinity_reach_the_output() {
         let mut packer = Packer::new(&weights, Format::F32);
         let written = Written::new(encoding, &[1.0, 0.0, 2.0, 3.0], 2).unwrap();
         let matrix = Matrix::lay(&mut packer, &["w"], &written, 0.0, &[0.0; 2]);
-        let (arena, _) = packer.finish().unwrap();
+        let arena = packer.finish().unwrap().0.read(<[f32]>::to_vec).unwrap();
         let mut input = Input::new(2, 2);
         for rows in 1..=2 {
             input.read([[0.0, f32::NAN]; 2][..rows].iter().map(|x| &x[..]));
             let mut y = [0.0; 4];
-            matrix.relu(arena.numbers(), &mut input, &mut y);
+            matrix.relu(&arena, &mut input, &mut y);
             assert!(y[..2 * rows].iter().all(|y| y.is_nan()), "{encoding:?}");
             input.read([[1.0, f32::NEG_INFINITY]; 2][..rows].iter().map(|x| &x[..]));
-            matrix.apply(arena.numbers(), &mut input, &mut y);
+            matrix.apply(&arena, &mut input, &mut y);
             assert!(y[..2 * rows].iter().all(|y| !y.is_finite()), "{encoding:?}");
         }
     }

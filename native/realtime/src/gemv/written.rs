@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use sconce_ops::weights::Coded;
 use sconce_ops::weights::two_four::fits;
-use sconce_tensor::Precision;
 use sconce_tensor::simd::{LANES, Level, level};
+use sconce_tensor::{Precision, memory};
 
 use super::PANEL;
 use super::int8::GROUP;
@@ -39,6 +39,29 @@ impl Encoding {
             Encoding::Int8 => inputs.div_ceil(GROUP),
             Encoding::Int4(group) => int4::rows(inputs, group),
             Encoding::TwoFour => two_four::rows(inputs),
+        }
+    }
+
+    /// Words of all panels.
+    pub(super) fn words(self, outputs: usize, inputs: usize) -> usize {
+        let panels = (0..outputs).step_by(PANEL);
+        panels.map(|first| self.vectors(outputs - first) * LANES * self.rows(inputs)).sum()
+    }
+
+    /// Scales beside the panels.
+    pub(super) fn scales(self, outputs: usize) -> usize {
+        if self == Encoding::Int8 { outputs } else { 0 }
+    }
+
+    /// Whether the kernels read a matrix with this many inputs in this encoding.
+    pub(super) fn fits(self, inputs: usize) -> bool {
+        match self {
+            Encoding::F32 | Encoding::Bf16 | Encoding::TwoFour => true,
+            Encoding::Int8 => inputs <= int8::MOST_INPUTS,
+            Encoding::Int4(group) => {
+                let most = inputs.next_multiple_of(int4::BLOCK);
+                (int4::BLOCK..=most).contains(&group) && group.is_multiple_of(int4::BLOCK)
+            }
         }
     }
 }
@@ -134,6 +157,11 @@ impl Written {
         Written { ratios: Some(ratios), ..self }
     }
 
+    /// For 2:4 that is kept in f32 too, the times that say with which vectors f32 is faster.
+    pub(super) fn ratios(&self) -> Option<Ratios> {
+        self.ratios
+    }
+
     /// The weights of a matrix in 2:4 as f32, and the times that say with which vectors f32 is faster.
     pub(super) fn also_f32(&self) -> Option<(Ratios, Self)> {
         self.ratios.map(|own| {
@@ -161,7 +189,7 @@ impl Written {
 
     /// The words of all panels in order.
     pub(super) fn words(&self, outputs: usize) -> Vec<f32> {
-        let mut words = vec![];
+        let mut words = memory::with_capacity(self.encoding.words(outputs, self.inputs));
         for first in (0..outputs).step_by(PANEL) {
             let width = self.encoding.vectors(outputs - first) * LANES;
             for row in 0..self.encoding.rows(self.inputs) {
@@ -223,6 +251,17 @@ pub(super) fn has_vnni() -> bool {
     {
         false
     }
+}
+
+/// The features of the CPU on which encodings and their words depend, such as `x86_64 avx512 vnni`.
+pub fn cpu() -> String {
+    let level = match level() {
+        Level::Portable => "portable",
+        Level::Avx2 => "avx2",
+        Level::Avx512 => "avx512",
+    };
+    let vnni = if has_vnni() { " vnni" } else { "" };
+    format!("{} {level}{vnni}", std::env::consts::ARCH)
 }
 
 /// The relative rounding error, as in [`Packed::error`](crate::format::Packed::error).

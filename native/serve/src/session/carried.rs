@@ -36,6 +36,11 @@ impl Carried {
         }
     }
 
+    /// The state in the form that a plan steps.
+    pub(super) fn numbers(state: Vec<f32>) -> Self {
+        Carried::Numbers(state)
+    }
+
     /// The state in the form that the policy's own ops step.
     pub(super) fn tensors(state: State) -> Self {
         Carried::Tensors { _held: Held::of(Owner::Sessions, &state.0), state }

@@ -45,7 +45,7 @@ impl Session {
             Way::Made(_) => return Ok(()),
             Way::Plan => self.step(overrides),
             Way::Games => decide_one(self, overrides),
-            Way::Ops => self.step_by_ops(overrides),
+            Way::Ops => self.step_back(overrides),
         };
         made.inspect_err(|_| self.asked.way = Way::Made(0))
     }
@@ -105,7 +105,7 @@ pub fn decide_many(calls: &mut [Call<'_>]) {
             Way::Plan => by_plan.push(call),
             Way::Games => by_games.push(call),
             // Each call runs alone, because batched matrix products round differently.
-            Way::Ops => call.outcome = call.session.step_by_ops(call.overrides),
+            Way::Ops => call.outcome = call.session.step_back(call.overrides),
         }
     }
     by_model(&mut by_plan, step);

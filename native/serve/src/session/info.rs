@@ -29,7 +29,7 @@ pub struct Info {
     pub lane: Lane,
     /// Lane of a decision on a window.
     pub window_lane: Lane,
-    /// Path of most decisions; a window is always computed by the policy's own ops.
+    /// Path of most decisions. A window is computed by the policy's own ops, except where only a plan is loaded.
     pub path: Path,
     /// Encoding of the weights on that path.
     pub weights: Encoding,
@@ -60,7 +60,8 @@ impl Session {
     }
 
     fn path(&self) -> Path {
-        let packed = self.model.plan().is_some() && !self.windows();
+        let steps = !self.windows() || self.policy().is_outline();
+        let packed = self.model.plan().is_some() && steps;
         if packed { Path::Packed } else { Path::Ops }
     }
 

@@ -1,9 +1,9 @@
-//! One decision: by a step of the plan, or by the policy's own ops.
+//! One decision: by a step of the plan, by the policy's own ops, or by the plan's steps of a window.
 
 use std::cell::RefCell;
 
 use sconce_nn::backbone::Context;
-use sconce_nn::packed::{Game, Plan};
+use sconce_nn::packed::{Frame, Game, Plan};
 use sconce_nn::policy::{Frames, Stepped};
 use sconce_nn::sampling::Draw;
 use sconce_realtime::Scratch;
@@ -45,6 +45,48 @@ impl Session {
     pub(super) fn stepped(&mut self, (decision, state): Stepped) {
         let (_, next) = self.moments.next();
         (next.decision, next.state) = (decision, Carried::tensors(state));
+    }
+
+    /// Decides by [`step_by_ops`](Self::step_by_ops) or, if the model has a plan only, by the plan.
+    pub(super) fn step_back(&mut self, overrides: &Overrides) -> Result<()> {
+        match self.policy().is_outline() {
+            true => self.step_window(overrides),
+            false => self.step_by_ops(overrides),
+        }
+    }
+
+    /// Decides by steps of the plan through the window that ends with the row, from the state before the first frame.
+    fn step_window(&mut self, overrides: &Overrides) -> Result<()> {
+        let (model, frames) = (self.model.clone(), self.window());
+        let Some(plan) = model.plan() else { return Err(Error::not_found("plan")) };
+        let is_mode = self.windows();
+        let mut state = plan.zero_state().to_vec();
+        let mut decision = plan.blank();
+        let part =
+            |len: usize, time: usize| len / frames.time * time..len / frames.time * (time + 1);
+        for time in 0..frames.time {
+            let frame = Frame {
+                continuous: &frames.continuous[part(frames.continuous.len(), time)],
+                ids: &frames.ids[part(frames.ids.len(), time)],
+                previous: &frames.previous[part(frames.previous.len(), time)],
+            };
+            let sampling = &self.asked.sampling;
+            let mut game = Game::new(frame, &mut state, sampling, self.asked.rng, &mut decision);
+            game.projection = self.asked.projection.as_deref();
+            if time + 1 == frames.time {
+                game.given = overrides.choices.as_deref();
+                game.mask = overrides.mask.as_deref();
+            }
+            SCRATCH.with_borrow_mut(|scratch| plan.step(std::slice::from_mut(&mut game), scratch));
+            game.outcome?;
+        }
+        let (_, next) = self.moments.next();
+        next.decision = decision;
+        // Each window begins at a zero state, so its last state is not kept.
+        if !is_mode {
+            next.state = Carried::numbers(state);
+        }
+        Ok(())
     }
 
     /// Decides by the policy's own ops, from the state and the row or from the window that ends with the row.

@@ -25,7 +25,8 @@ use sconce_ops::weights::two_four::{FOUR, TWO, kept};
 use sconce_tensor::simd::{Level, dispatch};
 
 use super::{Sums, Vector, tiles};
-pub(super) use timing::{Ratios, ratios};
+pub use timing::Ratios;
+pub(super) use timing::ratios;
 
 /// Groups of a block.
 const GROUPS: usize = 8;

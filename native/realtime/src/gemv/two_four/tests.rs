@@ -6,7 +6,7 @@ use sconce_tensor::simd::{LANES, level};
 use super::super::written::Written;
 use super::super::{Input, Matrix, VECTORS};
 use super::*;
-use crate::arena::{Arena, Packer};
+use crate::arena::Packer;
 use crate::format::{Encoding, Format};
 
 /// Random values, some of which are 0.
@@ -28,12 +28,12 @@ fn pruned(rng: &Rng, inputs: usize, outputs: usize) -> Vec<f32> {
     weight
 }
 
-fn packed(encoding: Encoding, weight: &[f32], inputs: usize, bias: &[f32]) -> (Matrix, Arena) {
+fn packed(encoding: Encoding, weight: &[f32], inputs: usize, bias: &[f32]) -> (Matrix, Vec<f32>) {
     let weights = Weights::new();
     let mut packer = Packer::new(&weights, Format::F32);
     let written = Written::new(encoding, weight, inputs).unwrap();
     let matrix = Matrix::lay(&mut packer, &["w"], &written, 0.0, bias);
-    (matrix, packer.finish().unwrap().0)
+    (matrix, packer.finish().unwrap().0.read(<[f32]>::to_vec).unwrap())
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn products_have_the_bits_of_f32() {
                 let (matrix, arena) = packed(encoding, &weight, inputs, &bias);
                 input.read(x.chunks_exact(inputs));
                 let mut y = vec![7.0; outputs * x.len() / inputs];
-                matrix.apply(arena.numbers(), &mut input, &mut y);
+                matrix.apply(&arena, &mut input, &mut y);
                 y
             };
             let about = format!("{rows} times {outputs} of {inputs}");
@@ -148,10 +148,10 @@ fn values_that_are_not_finite_make_all_sums_nan() {
     let mut input = Input::new(4, 2);
     input.read([&[1.0, f32::NAN, 0.0, 1.0][..], &[1.0; 4]]);
     let mut y = [0.0; 2];
-    matrix.apply(arena.numbers(), &mut input, &mut y);
+    matrix.apply(&arena, &mut input, &mut y);
     assert!(y[0].is_nan() && y[1] == 4.0, "{y:?}");
     input.read([&[0.0, 0.0, f32::INFINITY, 0.0][..]]);
-    matrix.apply(arena.numbers(), &mut input, &mut y[..1]);
+    matrix.apply(&arena, &mut input, &mut y[..1]);
     assert!(y[0].is_nan());
 }
 
@@ -177,7 +177,7 @@ fn a_product_of_few_inputs_reads_f32_and_has_the_same_bits() {
     let mut packer = Packer::new(&weights, Format::F32);
     let written = Written::new(Encoding::TwoFour, &weight, inputs).unwrap().timed(ratios);
     let matrix = Matrix::lay(&mut packer, &["w"], &written, 0.0, &bias);
-    let arena = packer.finish().unwrap().0;
+    let arena = packer.finish().unwrap().0.read(<[f32]>::to_vec).unwrap();
     let (f32s, f32_arena) = packed(Encoding::F32, &weight, inputs, &bias);
     let mut input = Input::new(inputs, 3);
     for rows in 1..=3 {
@@ -189,7 +189,7 @@ fn a_product_of_few_inputs_reads_f32_and_has_the_same_bits() {
             let [own, other] = &mut both;
             for (matrix, arena, y) in [(&matrix, &arena, own), (&f32s, &f32_arena, other)] {
                 input.read(x.chunks_exact(inputs));
-                matrix.apply(arena.numbers(), &mut input, y);
+                matrix.apply(&arena, &mut input, y);
             }
             assert_eq!(both[0], both[1], "{rows}, every {every}");
             input.read(x.chunks_exact(inputs));

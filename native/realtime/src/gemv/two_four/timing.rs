@@ -5,6 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sconce_ops::weights::Weights;
+use sconce_tensor::Result;
+use serde::{Deserialize, Serialize};
 
 use super::super::{Input, Matrix, PANEL};
 use super::{FOUR, ROWS};
@@ -21,8 +23,8 @@ const SAMPLES: usize = 15;
 const FASTER: f64 = 0.95;
 
 /// The time of a product in 2:4 as a part of its time in f32, if no input is 0.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(in super::super) struct Ratios {
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ratios {
     /// With one vector.
     one: f64,
     /// With several vectors.
@@ -66,12 +68,12 @@ fn measure(inputs: usize, outputs: usize) -> Option<Ratios> {
         let mut least = [Duration::MAX; 2];
         for _ in 0..SAMPLES {
             for (product, least) in both.iter_mut().zip(&mut least) {
-                *least = (*least).min(product.time(rows));
+                *least = (*least).min(product.time(rows).ok()?);
             }
         }
-        least[0].as_secs_f64() / least[1].as_secs_f64()
+        Some(least[0].as_secs_f64() / least[1].as_secs_f64())
     };
-    Some(Ratios { one: ratio(1), several: ratio(ROWS) })
+    Some(Ratios { one: ratio(1)?, several: ratio(ROWS)? })
 }
 
 /// A matrix of which the last two of four inputs have weights, and vectors without a 0.
@@ -99,13 +101,15 @@ impl Product {
     }
 
     /// Reads vectors, and multiplies them.
-    fn time(&mut self, rows: usize) -> Duration {
+    fn time(&mut self, rows: usize) -> Result<Duration> {
         let start = Instant::now();
-        for _ in 0..self.repeats {
-            self.matrix.read(&mut self.input, &self.x, rows);
-            self.matrix.apply(self.arena.numbers(), &mut self.input, &mut self.y);
-            std::hint::black_box(&mut self.y);
-        }
-        start.elapsed()
+        self.arena.read(|arena| {
+            for _ in 0..self.repeats {
+                self.matrix.read(&mut self.input, &self.x, rows);
+                self.matrix.apply(arena, &mut self.input, &mut self.y);
+                std::hint::black_box(&mut self.y);
+            }
+        })?;
+        Ok(start.elapsed())
     }
 }

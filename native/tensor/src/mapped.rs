@@ -1,13 +1,15 @@
 //! Memory-mapped files whose reads cannot kill the process.
 //!
-//! Reading a mapped page beyond the end of a truncated file raises SIGBUS. Sconce replaces shards by rename
+//! Reading a mapped page beyond the end of a truncated file raises SIGBUS. Sconce replaces files by rename
 //! and never truncates them, but other programs may. Every read of a map therefore runs inside [`guarded`],
 //! which replaces a missing page by a page of zeros and marks the map as cut (truncated). [`Mapped::verify`]
 //! then returns an error that names the file, before the data is used. `verify` also detects a file that was
-//! overwritten or replaced.
+//! overwritten or replaced. [`Mapped::verify_open`] detects a file that was overwritten, and accepts one that was
+//! replaced: its map keeps the old bytes.
 
 use std::cmp::Ordering::Less;
 use std::fs::Metadata;
+use std::io;
 #[cfg(unix)]
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,11 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use memmap2::Mmap;
-use sconce_tensor::{Error, Result};
+
+use crate::{Error, Result, fs};
 
 /// A memory-mapped file.
 #[derive(Debug)]
-pub(crate) struct Mapped {
+pub struct Mapped {
     path: PathBuf,
     map: Mmap,
     /// Identity of the file when it was opened.
@@ -50,30 +53,47 @@ impl Stamp {
 }
 
 impl Mapped {
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file = sconce_tensor::fs::open(path)?;
-        let stamp = Stamp::of(file.metadata());
-        fault::watch();
-        // SAFETY: files of a corpus are only ever replaced by rename, so the pages of this map keep their
-        // bytes. If another program truncates the file, pages are lost. Reads inside `guarded` survive the
-        // loss, and the data read is discarded.
-        let map = unsafe { Mmap::map(file.file()) }.map_err(Error::io(path))?;
-        Ok(Mapped { path: path.to_path_buf(), map, stamp, cut: AtomicBool::new(false) })
+    /// Maps a whole file.
+    pub fn open(path: &Path) -> Result<Self> {
+        Mapped::of(&fs::open(path)?)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Maps an open file, which may be closed afterwards.
+    pub fn of(file: &fs::Regular) -> Result<Self> {
+        let path = file.path().to_path_buf();
+        let stamp = Stamp::of(file.metadata());
+        fault::watch();
+        // SAFETY: mapped files are only ever replaced by rename, so the pages of this map keep their
+        // bytes. If another program truncates the file, pages are lost. Reads inside `guarded` survive the
+        // loss, and the data read is discarded.
+        let map = unsafe { Mmap::map(file.file()) }.map_err(Error::io(&path))?;
+        Ok(Mapped { path, map, stamp, cut: AtomicBool::new(false) })
+    }
+
+    /// The path that was opened.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The bytes of the file. Read them only inside [`guarded`].
     #[inline]
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.map
     }
 
-    /// Checks that the file exists and is unchanged, and that no page was missing in earlier reads.
-    pub(crate) fn verify(&self) -> Result<()> {
-        let now = Stamp::of(&std::fs::metadata(&self.path).map_err(Error::io(&self.path))?);
+    /// Checks that the file of this path exists and is unchanged, and that no page was missing in earlier reads.
+    pub fn verify(&self) -> Result<()> {
+        self.check(std::fs::metadata(self.path()))
+    }
+
+    /// Checks that the mapped file, which is still open, is unchanged, and that no page was missing in earlier reads.
+    /// Another file may have taken its path.
+    pub fn verify_open(&self, file: &fs::Regular) -> Result<()> {
+        self.check(file.file().metadata())
+    }
+
+    fn check(&self, now: io::Result<Metadata>) -> Result<()> {
+        let now = Stamp::of(&now.map_err(Error::io(&self.path))?);
         let same = now == self.stamp;
         if same && !self.cut.load(Ordering::SeqCst) {
             return Ok(());
@@ -89,11 +109,11 @@ impl Mapped {
 }
 
 /// Maximum files that one closure may read.
-pub(crate) const MOST: usize = 2;
+pub const MOST: usize = 2;
 
 /// Runs `work`, which may read only the maps of `files`. There are at most [`MOST`] of them.
 #[inline]
-pub(crate) fn guarded<T>(files: &[Arc<Mapped>], work: impl FnOnce() -> T) -> T {
+pub fn guarded<T>(files: &[Arc<Mapped>], work: impl FnOnce() -> T) -> T {
     let ranges = std::array::from_fn(|i| files.get(i).map_or(fault::Guard::NONE, fault_guard));
     fault::within(ranges, work)
 }
@@ -299,18 +319,24 @@ mod tests {
         let expected =
             format!("{}: changed while it was read, from 100 to 100 bytes", path.display());
 
-        let file = Mapped::open(&path).unwrap();
+        let open = fs::open(&path).unwrap();
+        let file = Mapped::of(&open).unwrap();
         // The pause is longer than the timestamp resolution of a file system.
         std::thread::sleep(std::time::Duration::from_millis(50));
         std::fs::write(&path, [8; 100]).unwrap();
         assert_eq!(reason(&file), expected);
+        assert!(file.verify_open(&open).is_err());
 
-        let file = Mapped::open(&path).unwrap();
+        let open = fs::open(&path).unwrap();
+        let file = Mapped::of(&open).unwrap();
         assert!(file.verify().is_ok());
         std::fs::write(&other, [8; 100]).unwrap();
         let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
         std::fs::File::options().write(true).open(&other).unwrap().set_modified(modified).unwrap();
         std::fs::rename(&other, &path).unwrap();
         assert_eq!(reason(&file), expected);
+        // The map has the bytes of the old file.
+        assert!(file.verify_open(&open).is_ok());
+        assert_eq!(file.bytes(), [8; 100]);
     }
 }
