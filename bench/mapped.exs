@@ -3,7 +3,7 @@
 #     cd bench && mix run mapped.exs | tee mapped.txt    # some minutes
 #
 # Each row is a fresh OS process, which loads a checkpoint, opens a session and decides once, after a small policy has
-# loaded the code; the median of nine, in turns. `private` is the memory that only this process has, beyond that of the
+# loaded the code; the median of five, in turns. `private` is the memory that only this process has, beyond that of the
 # small policy, and `shared` are pages of the file. The file is in the page cache.
 #
 # The last table compares decisions of one process in turns: 31 pairs of calls by a session over packed weights in memory and
@@ -24,7 +24,7 @@ defmodule Mapped do
     {"mapped", [packed: true]},
     {"mapped alone", [packed: true, weights: false]}
   ]
-  @runs 9
+  @runs 5
   @pairs 31
 
   def main([]) do

@@ -18,7 +18,8 @@
 # weights on the grid; `learned steps` learned the steps of the grid too (`quantise_steps: :learned`), and `and activations`
 # also rounded the inputs of products while it learned (`quantise_activations: true`). `2:4` keeps two of four inputs: the
 # largest magnitudes, by SparseGPT, or as training removed them (`prune:`). Decisions are those of a session, so that
-# rounded inputs count too. `bits/group` without a group has a scale per output.
+# rounded inputs count too. `low rank` has products of two matrices, of a rank or of an energy of the matrices' outputs
+# (`Sconce.Compress.Policy.low_rank/2`), each also with factors that a session rounds to 8 bits. `bits/group` without a group has a scale per output.
 
 defmodule Smaller do
   alias Sconce.{Compress, Corpus, Policy, Session, Trainer}
@@ -54,6 +55,11 @@ defmodule Smaller do
     {"int4/32 gptq", [bits: 4, calibration: true]},
     {"int4/128 nearest", [bits: 4, group: 128]},
     {"int4/128 gptq", [bits: 4, group: 128, calibration: true]},
+    {"low rank 64 svd", [rank: 64]},
+    {"low rank 64 calibrated", [rank: 64, calibration: true]},
+    {"low rank 32 calibrated", [rank: 32, calibration: true]},
+    {"low rank 99.5 % calibrated", [energy: 0.995, calibration: true]},
+    {"low rank 99 % calibrated", [energy: 0.99, calibration: true]},
     {"2:4 magnitude", [pattern: :two_four]},
     {"2:4 sparsegpt", [pattern: :two_four, calibration: true]}
   ]
@@ -79,9 +85,10 @@ defmodule Smaller do
 
       for {name, own} <- @rows, opts[:quantise] and wanted?(name, opts) do
         own = if own[:calibration], do: Keyword.put(own, :calibration, train), else: own
-        small = if own[:pattern], do: &Compress.Policy.prune/2, else: &Compress.Policy.quantise/2
-        {:ok, small} = small.(plain, own)
+        {:ok, small} = smaller(plain, own)
         row(name, small.policy, validation, base, dir)
+        # A session can round the factors too.
+        if name =~ "low rank", do: row("  in int8", small.policy, validation, base, dir, :int8)
       end
 
       for {name, how, more} <- @trained, opts[:quantise] and wanted?(name, opts) do
@@ -91,6 +98,14 @@ defmodule Smaller do
       if opts[:students], do: students(train, validation, base, dir, opts)
     after
       opts[:keep] || File.rm_rf!(dir)
+    end
+  end
+
+  defp smaller(policy, own) do
+    cond do
+      own[:pattern] -> Compress.Policy.prune(policy, own)
+      own[:rank] || own[:energy] -> Compress.Policy.low_rank(policy, own)
+      true -> Compress.Policy.quantise(policy, own)
     end
   end
 
@@ -210,11 +225,13 @@ defmodule Smaller do
   end
 
   # A row beside that of f32.
-  defp row(name, policy, validation, base, dir) do
+  defp row(name, policy, validation, base, dir, weights \\ :stored) do
     path = Path.join(dir, "row.safetensors")
     :ok = Policy.save(policy, path)
     {:ok, %{policy: %{nll: nll}}} = Trainer.evaluate(path, validation, mode: :carry)
-    {:ok, session} = Session.open(policy, deterministic: true, logits: true, seed: 0)
+    opts = [deterministic: true, logits: true, seed: 0, weights: weights]
+    {:ok, session} = Session.open(policy, opts)
+    if weights != :stored, do: :ok = Policy.save(policy, path, packed: weights, weights: false)
     base = base || %{nll: nll, played: nil, us: nil}
     played = play(session, validation, base.played)
     us = time(session, validation)

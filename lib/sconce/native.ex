@@ -73,6 +73,7 @@ defmodule Sconce.Native do
   def policy_load(_path), do: unavailable(:load)
   def policy_on(_policy, _reference, _device), do: unavailable(:device)
   def policy_quantise(_policy, _reference, _coding, _calibration), do: unavailable(:quantise)
+  def policy_low_rank(_policy, _reference, _factoring, _calibration), do: unavailable(:low_rank)
   def policy_prune(_policy, _reference, _pruning, _calibration), do: unavailable(:prune)
   def policy_mix(_policy, _reference, _others), do: unavailable(:mix)
   def policy_shrink(_policy, _reference, _sizes, _calibration), do: unavailable(:shrink)

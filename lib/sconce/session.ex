@@ -435,7 +435,7 @@ defmodule Sconce.Session do
   | `bytes` | bytes of the session's memory, without the weights |
   | `path` | how most decisions are computed: `:packed`, by packed weights, or `:core`, by the ops of the policy |
   | `weights` | format of the packed weights |
-  | `matrices` | packed matrices: `name`, `outputs`, `inputs`, `weights` (format), `bits` (of a weight, without scales), `group` (inputs that share a scale, for `:int4`), `error` (lost fraction) |
+  | `matrices` | packed matrices: `name`, `outputs`, `inputs`, `weights` (format), `bits` (of a weight, without scales), `group` (inputs that share a scale, for `:int4`), `rank` (of a product of two matrices, else nil), `error` (lost fraction) |
   | `lane`, `window_lane` | where a step, and a window, is computed |
   | `step_us`, `window_us` | measured time of a decision by one step, and by a window |
 

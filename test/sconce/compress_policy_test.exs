@@ -82,6 +82,76 @@ defmodule Sconce.Compress.PolicyTest do
     end
   end
 
+  test "products are stored as two factors, and sessions read them in every format" do
+    policy = policy!()
+    path = Path.join(Scratch.tmp_dir!(), "product.safetensors")
+    {:ok, small} = Compress.Policy.low_rank(policy, rank: 8)
+    assert Enum.any?(small.matrices, &(&1.rank == 8))
+    assert small.bytes < 0.5 * small.before and small.before == 4 * policy.num_weights
+    :ok = Policy.save(small.policy, path)
+    assert File.stat!(path).size < small.bytes + 4096
+    {:ok, loaded} = Policy.load(path)
+    # A mean has the numbers and no factors.
+    {:ok, whole} = Compress.Policy.average([small.policy])
+    {:ok, exact} = Session.open(whole, seed: 1)
+    exact = logits(exact)
+
+    for own <- [small.policy, loaded],
+        {format, delta} <- [stored: 1.0e-5, f32: 1.0e-5, bf16: 0.02, int8: 0.02] do
+      {:ok, session} = Session.open(own, seed: 1, weights: format)
+      {:ok, %{matrices: matrices}} = Session.info(session)
+      assert Enum.any?(matrices, &(&1.rank == 8))
+      for {x, y} <- Enum.zip(exact, logits(session)), do: assert_in_delta(x, y, delta)
+    end
+
+    {:ok, serving} = Serving.start_link(policy: loaded)
+    {:ok, served} = Serving.open(serving, seed: 1)
+    {:ok, session} = Session.open(loaded, seed: 1)
+    assert logits(served) == logits(session)
+
+    :ok = Policy.save(loaded, path, packed: :int8, weights: false)
+    assert File.stat!(path).size < 0.2 * small.before + 8192
+    {:ok, mapped} = Policy.load(path)
+    {:ok, session} = Session.open(mapped, seed: 1)
+    for {x, y} <- Enum.zip(exact, logits(session)), do: assert_in_delta(x, y, 0.02)
+  end
+
+  test "a calibration finds products that change the outputs less" do
+    dir = Scratch.tmp_dir!()
+    {:ok, games} = Env.CartPole.demonstrations(games: 3, steps: 80, seed: 1)
+    {:ok, corpus} = Env.CartPole.corpus(games, into: Path.join(dir, "corpus"))
+
+    spec = [
+      embedding: {:vector, 2},
+      backbone: :mlp,
+      hidden_sizes: [64, 64],
+      heads: [action: {:categorical, 2}]
+    ]
+
+    {:ok, policy} = Policy.init(spec, seed: 1)
+    {:ok, small} = Compress.Policy.low_rank(policy, energy: 0.99, calibration: corpus)
+    {:ok, plain} = Compress.Policy.low_rank(policy, energy: 0.99)
+    assert small.bytes < plain.bytes
+
+    for %{rank: rank} = own when rank != nil <- small.matrices do
+      assert own.output_error <= own.svd_output_error and own.output_error < 0.11
+      assert rank < 16 and own.svd_output_error < 1.0
+    end
+
+    assert {:error, %Error{kind: :not_found}} =
+             Compress.Policy.low_rank(policy, rank: 4, calibration: Path.join(dir, "none"))
+
+    for {wrong, said} <- [
+          {[], ~r/one of :rank, :energy and :error/},
+          {[rank: 4, energy: 0.9], ~r/one of :rank, :energy and :error/},
+          {[rank: 0], ~r/option :rank/},
+          {[energy: 1.1], ~r/option :energy/},
+          {[rank: 4, calibration_frames: 9], ~r/needs :calibration/}
+        ] do
+      assert_raise ArgumentError, said, fn -> Compress.Policy.low_rank(policy, wrong) end
+    end
+  end
+
   test "packed codes are mapped" do
     {:ok, small} = Compress.Policy.quantise(policy!(), bits: 4)
     {:ok, session} = Session.open(small.policy, seed: 1)
@@ -91,7 +161,8 @@ defmodule Sconce.Compress.PolicyTest do
     {:ok, loaded} = Policy.load(path)
     assert {loaded.packed, loaded.bits} == {session.weights, 4}
     {:ok, mapped} = Session.open(loaded, seed: 1)
-    assert logits(mapped) == logits(session)
+    # The first windows are computed by steps, which round inputs.
+    for {x, y} <- Enum.zip(logits(session), logits(mapped)), do: assert_in_delta(x, y, 0.02)
     {:ok, again} = Session.open(loaded, seed: 1, weights: :f32)
     assert logits(again) == logits(exact)
   end
@@ -99,6 +170,7 @@ defmodule Sconce.Compress.PolicyTest do
   test "packed weights in 2:4 are mapped" do
     {:ok, sparse} = Compress.Policy.prune(policy!(), pattern: :two_four)
     {:ok, session} = Session.open(sparse.policy, seed: 1)
+    decided = logits(session)
     path = Path.join(Scratch.tmp_dir!(), "packed.safetensors")
 
     for weights? <- [true, false] do
@@ -106,7 +178,7 @@ defmodule Sconce.Compress.PolicyTest do
       {:ok, loaded} = Policy.load(path)
       {:ok, mapped} = Session.open(loaded, seed: 1)
       assert loaded.packed == session.weights and mapped.weights == session.weights
-      assert logits(mapped) == logits(session)
+      for {x, y} <- Enum.zip(decided, logits(mapped)), do: assert_in_delta(x, y, 1.0e-5)
     end
   end
 

@@ -117,6 +117,7 @@ defmodule Sconce.OddTermsTest do
       {Compress, :smooth, [[[0.1, 0.2]], [1.0, 2.0], [alpha: 0.5]]},
       {Compress, :sparsity_at, [1, [steps: 2, to: 0.5]]},
       {Compress.Policy, :average, [[policy, policy], [weights: [1.0, 2.0]]]},
+      {Compress.Policy, :low_rank, [policy, [rank: 4]]},
       {Compress.Policy, :mix, [policy, []]},
       {Compress.Policy, :prune, [policy, [pattern: :two_four]]},
       {Compress.Policy, :quantise, [policy, [bits: 4]]},

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sconce_nn::packed::{PackedPolicy, Plan};
 use sconce_nn::sampling::Sampling;
 use sconce_nn::{Policy, checkpoint};
+use sconce_ops::weights::{Factors, Weight};
 use sconce_serve::session::{Mode, Options, Overrides};
 use sconce_serve::{Format, Model, Session};
 use sconce_tensor::{Result, fs};
@@ -26,9 +27,25 @@ pub fn seeds() -> Vec<Vec<u8>> {
         plan.save(&policy, &path, json!({ "frame_delay": 1 }), *alone).expect("a file");
         fs::read(&path, u64::MAX).expect("a file")
     });
-    let seeds = whole().into_iter().chain(packed).collect();
+    let products = products().snapshot(json!({}), Default::default()).and_then(|s| s.encode());
+    let products = products.expect("a checkpoint");
+    let seeds = whole().into_iter().chain(packed).chain([products]).collect();
     scratch::remove(&dir);
     seeds
+}
+
+/// A policy whose matrices are products.
+fn products() -> Policy {
+    let policy = Policy::init(&specs::of_vectors("gru"), 1).expect("a policy");
+    let own = |(name, weight): (&String, &Weight)| match weight.dims() {
+        [outputs, inputs] => {
+            let factors = Factors::new(1, vec![0.5; *outputs], vec![0.5; *inputs]);
+            (name.clone(), factors.and_then(Weight::factored).expect("a product"))
+        }
+        _ => (name.clone(), weight.clone()),
+    };
+    let weights = policy.weights().iter().map(own).collect();
+    Policy::from_weights(policy.spec(), weights).expect("a policy")
 }
 
 /// Files without packed weights.

@@ -141,6 +141,29 @@ defmodule Sconce.Compress.Catalogue do
     ]
   ]
 
+  @factoring [
+    rank: [
+      type: :pos_integer,
+      max: 65_536,
+      doc: "The rank of all matrices. Excludes `:energy` and `:error`."
+    ],
+    energy: [
+      type: :float,
+      min: 0,
+      max: 1,
+      doc:
+        "The smallest rank of a matrix with this part of its energy: of the squares of its outputs with a calibration, " <>
+          "else of its weights."
+    ],
+    error: [
+      type: :float,
+      min: 0,
+      max: 1,
+      doc:
+        "The smallest rank of a matrix whose relative error is at most this, of its outputs or weights."
+    ]
+  ]
+
   @calibrated [:calibration, :calibration_frames, :frame_delay, :damping]
 
   @shrink [
@@ -322,14 +345,11 @@ defmodule Sconce.Compress.Catalogue do
     policy: @policy,
     shrink: @shrink,
     average: @average,
-    policy_prune:
-      @sparse ++
-        Keyword.take(@policy, [:only, :except, :calibration]) ++
-        [
-          calibration_frames: @policy[:calibration_frames],
-          frame_delay: @policy[:frame_delay],
-          damping: @policy[:damping]
-        ],
+    policy_prune: @sparse ++ Keyword.take(@policy, [:only, :except] ++ @calibrated),
+    # The directions of few frames are those of a few games.
+    policy_low_rank:
+      (@factoring ++ Keyword.take(@policy, [:only, :except] ++ @calibrated))
+      |> put_in([:calibration_frames, :default], 32_768),
     search: @search ++ Keyword.take(@policy, @calibrated),
     smooth: @smooth,
     prune: @prune,

@@ -10,7 +10,7 @@ defmodule Sconce.Compress.Policy do
       {:ok, small} = Sconce.Compress.Policy.quantise(policy, bits: 4, calibration: "corpus")
       :ok = Sconce.Policy.save(small.policy, "small.safetensors")
 
-  `quantise/2` leaves fewer bits of each weight, `shrink/2` fewer weights. `average/2` is the mean of several policies.
+  `quantise/2` leaves fewer bits of each weight, `shrink/2` fewer weights, `low_rank/2` products of two smaller matrices. `average/2` is the mean of several policies.
 
   A policy whose matrices are integer codes is used like any other:
 
@@ -85,6 +85,31 @@ defmodule Sconce.Compress.Policy do
           before: pos_integer
         }
 
+  @typedoc """
+  A matrix: its `name`, `outputs` and `inputs`; the `rank` of its product, nil for a matrix that is stored whole; `bytes` in a
+  checkpoint; `error`, the relative error `|w - w'| / |w|` of its weights. With a calibration `output_error` is the
+  relative error of its outputs on the calibration's inputs, and `svd_output_error` that of the nearest product to the
+  matrix; both are nil without, and for inputs that are always 0.
+  """
+  @type factored_matrix :: %{
+          name: String.t(),
+          outputs: pos_integer,
+          inputs: pos_integer,
+          rank: pos_integer | nil,
+          bytes: pos_integer,
+          error: float,
+          output_error: float | nil,
+          svd_output_error: float | nil
+        }
+
+  @typedoc "A `policy` of products, its `matrices`, and the bytes of all its weights: `bytes` now, and `before` in f32."
+  @type factored :: %{
+          policy: Policy.t(),
+          matrices: [factored_matrix],
+          bytes: pos_integer,
+          before: pos_integer
+        }
+
   @doc """
   Rounds the matrices of a policy to integer codes.
 
@@ -116,22 +141,13 @@ defmodule Sconce.Compress.Policy do
   @spec quantise(Policy.t(), keyword) :: {:ok, quantised} | {:error, Error.t()}
   def quantise(policy, opts \\ [])
 
-  def quantise(%Policy{device: %Device{} = device} = policy, opts) do
+  def quantise(%Policy{device: %Device{}} = policy, opts) do
     alone!(opts)
     opts = Catalogue.validate!(opts, :policy)
     coding = opts |> Keyword.take([:bits, :scale, :damping]) |> Map.new()
     coding = Map.put(coding, :names, names(opts))
     coding = Map.put(coding, :group, group(opts[:group], opts[:bits]))
-    calibration = calibration(opts[:calibration], opts)
-
-    with {:ok, policy} <- Policy.to(policy, :cpu),
-         start = &Native.policy_quantise(policy.ref, &1, coding, calibration),
-         {:ok, {ref, matrices}} <- Call.in_background(start),
-         {:ok, own} <- Policy.wrap(ref, policy.device),
-         {:ok, own} <- Policy.to(own, device) do
-      matrices = Enum.map(matrices, &matrix(&1, :nearest_output_error))
-      {:ok, Map.merge(%{policy: own, matrices: matrices}, bytes(policy.num_weights, matrices))}
-    end
+    smaller(policy, opts, :nearest_output_error, &Native.policy_quantise(&1, &2, coding, &3))
   end
 
   def quantise(other, _opts), do: Options.argument!("policy", other, "a policy")
@@ -169,23 +185,60 @@ defmodule Sconce.Compress.Policy do
   @spec prune(Policy.t(), keyword) :: {:ok, pruned} | {:error, Error.t()}
   def prune(policy, opts)
 
-  def prune(%Policy{device: %Device{} = device} = policy, opts) do
+  def prune(%Policy{device: %Device{}} = policy, opts) do
     alone!(opts)
     opts = Catalogue.validate!(opts, :policy_prune)
     pruning = %{keep: keep!(opts), names: names(opts), damping: opts[:damping]}
-    calibration = calibration(opts[:calibration], opts)
-
-    with {:ok, policy} <- Policy.to(policy, :cpu),
-         start = &Native.policy_prune(policy.ref, &1, pruning, calibration),
-         {:ok, {ref, matrices}} <- Call.in_background(start),
-         {:ok, own} <- Policy.wrap(ref, policy.device),
-         {:ok, own} <- Policy.to(own, device) do
-      matrices = Enum.map(matrices, &matrix(&1, :magnitude_output_error))
-      {:ok, Map.merge(%{policy: own, matrices: matrices}, bytes(policy.num_weights, matrices))}
-    end
+    smaller(policy, opts, :magnitude_output_error, &Native.policy_prune(&1, &2, pruning, &3))
   end
 
   def prune(other, _opts), do: Options.argument!("policy", other, "a policy")
+
+  @doc """
+  Replaces the matrices of a policy by products `left right` of two smaller ones, `[outputs, rank]` and `[rank, inputs]`.
+
+  Without a calibration a product is the nearest of its rank to the matrix (Eckart and Young 1936). With one, the policy first
+  reads games of the corpus with its memory carried, and the product is the nearest in the outputs of the matrix: their
+  `rank` largest principal directions stay. The inputs of a layer depend on each other, so far smaller ranks suffice. One of `:rank`,
+  `:energy` and `:error` has to be given. A matrix whose product would not be smaller stays whole, with rank nil.
+
+  A checkpoint stores both factors. A session multiplies them one after the other where this CPU reads them faster than the
+  matrix, with inputs that are not 0. A matrix skips inputs of 0 and its second factor cannot, so leave out matrices whose inputs are mostly 0, such as
+  those of one-hot embeddings, with `:except`. `Sconce.Policy.forward/3`, cards and runs read the product of both.
+
+  #{Catalogue.docs(:policy_low_rank)}
+
+      iex> spec = [embedding: {:vector, 64}, backbone: :mlp, hidden_sizes: [64], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, small} = Sconce.Compress.Policy.low_rank(policy, rank: 8)
+      iex> {hd(small.matrices).rank, small.before, small.bytes}
+      {8, 33540, 8964}
+      iex> {:ok, session} = Sconce.Session.open(small.policy, seed: 1)
+      iex> {:ok, _action} = Sconce.Session.act(session, List.duplicate(0.5, 64))
+      iex> {:error, error} = Sconce.Compress.Policy.low_rank(policy, rank: 8, only: ["backbone.weight_ih"])
+      iex> Exception.message(error)
+      "low_rank: a matrix whose name begins with backbone.weight_ih not found"
+
+  Kinds of error: those of `quantise/2`.
+  """
+  @spec low_rank(Policy.t(), keyword) :: {:ok, factored} | {:error, Error.t()}
+  def low_rank(policy, opts)
+
+  def low_rank(%Policy{device: %Device{}} = policy, opts) do
+    alone!(opts)
+    opts = Catalogue.validate!(opts, :policy_low_rank)
+
+    rank =
+      case Keyword.take(opts, [:rank, :energy, :error]) do
+        [rank] -> rank
+        given -> Options.argument!("options", given, "one of :rank, :energy and :error")
+      end
+
+    factoring = %{rank: rank, names: names(opts), damping: opts[:damping]}
+    smaller(policy, opts, :svd_output_error, &Native.policy_low_rank(&1, &2, factoring, &3))
+  end
+
+  def low_rank(other, _opts), do: Options.argument!("policy", other, "a policy")
 
   @doc """
   Returns a policy with some matrices of others, given as `{name, policy}` of the same Spec.
@@ -332,6 +385,20 @@ defmodule Sconce.Compress.Policy do
   @spec average([Policy.t()], keyword) :: {:ok, Policy.t()} | {:error, Error.t()}
   def average(policies, opts \\ []), do: Shrink.average(policies, opts)
 
+  # Changes the matrices on a CPU. The error of the simpler rule stands under its own name.
+  defp smaller(%Policy{device: device} = policy, opts, simpler, native) do
+    calibration = calibration(opts[:calibration], opts)
+
+    with {:ok, policy} <- Policy.to(policy, :cpu),
+         {:ok, {ref, matrices}} <-
+           Call.in_background(&native.(policy.ref, &1, calibration)),
+         {:ok, own} <- Policy.wrap(ref, policy.device),
+         {:ok, own} <- Policy.to(own, device) do
+      matrices = Enum.map(matrices, &matrix(&1, simpler))
+      {:ok, Map.merge(%{policy: own, matrices: matrices}, bytes(policy.num_weights, matrices))}
+    end
+  end
+
   # Options of a calibration have no effect without one.
   defp alone!(opts) do
     for name <- [:calibration_frames, :frame_delay, :damping],
@@ -367,7 +434,6 @@ defmodule Sconce.Compress.Policy do
     }
   end
 
-  # The error of the simpler rule stands under its own name.
   defp matrix(%{output_error: errors} = matrix, simpler) do
     [own, other] = errors || [nil, nil]
     Map.merge(matrix, %{:output_error => own, simpler => other})

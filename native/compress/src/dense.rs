@@ -127,18 +127,26 @@ pub(crate) fn orthonormalise(vectors: &mut [Vec<f64>], cancelled: &AtomicBool) -
     Ok(())
 }
 
-/// The upper triangular U with `U^T U = H^-1`, row by row, of a symmetric positive definite `h [n, n]`.
-///
-/// H is factored as `R R^T` from its last column on, with R upper triangular; U is the inverse of R.
+/// The upper triangular U with `U^T U = H^-1`, row by row, of a symmetric positive definite `h [n, n]`: the inverse of its
+/// [`factor`].
 ///
 /// # Errors
-/// `Mismatch` if a pivot is not above the rounding errors of its column; it names the column by `names`. `Cancelled` soon
-/// after `cancelled` is set.
+/// Those of [`factor`].
 pub(crate) fn inverse_factor(
     h: &[f64],
     names: &[usize],
     cancelled: &AtomicBool,
 ) -> Result<Vec<f64>> {
+    inverse_of_upper(&factor(h, names, cancelled)?, names.len(), cancelled)
+}
+
+/// The upper triangular R with `H = R R^T`, row by row, of a symmetric positive definite `h [n, n]`, from its last column
+/// on. Below the diagonal are other numbers.
+///
+/// # Errors
+/// `Mismatch` if a pivot is not above the rounding errors of its column; it names the column by `names`. `Cancelled` soon
+/// after `cancelled` is set.
+pub(crate) fn factor(h: &[f64], names: &[usize], cancelled: &AtomicBool) -> Result<Vec<f64>> {
     let n = names.len();
     let mut r = memory::copied(h);
     for j in (0..n).rev() {
@@ -164,7 +172,7 @@ pub(crate) fn inverse_factor(
             }
         });
     }
-    inverse_of_upper(&r, n, cancelled)
+    Ok(r)
 }
 
 /// The inverse of an upper triangular matrix whose lower part is ignored.

@@ -124,6 +124,14 @@ impl Hessian {
         Hessian { size: self.size, values }
     }
 
+    /// The numbers, with this part of the mean of the diagonal added to the diagonal.
+    pub(crate) fn damped(&self, damping: f64) -> Vec<f64> {
+        let damping = damping * self.diagonal().sum::<f64>() / self.size as f64;
+        let mut values = memory::copied(&self.values);
+        values.iter_mut().step_by(self.size + 1).for_each(|own| *own += damping);
+        values
+    }
+
     pub(crate) fn diagonal(&self) -> impl Iterator<Item = f64> {
         self.values.iter().step_by(self.size + 1).copied()
     }

@@ -30,7 +30,7 @@ pub use fake::{Fake, FakeOptions, Faked};
 pub use gptq::{Calibrated, Gptq, Order};
 pub use grid::{Grid, Per, Scale};
 pub use hessian::Hessian;
-pub use low_rank::{LowRank, Method, Rank, Truncation};
+pub use low_rank::{FactoredReport, Factoring, LowRank, Method, Rank, Truncation, factored};
 pub use matrix::Matrix;
 pub use policy::{Coding, MatrixReport, Names, coded, mixed};
 pub use prune::{

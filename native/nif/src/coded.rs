@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use rustler::{Encoder, Env, Reference, ResourceArc, Term};
 use sconce_compress::{
-    Coding, Hessians, MatrixReport, PrunedReport, Pruning, coded, hessians, mixed, pruned,
+    Coding, FactoredReport, Factoring, Hessians, MatrixReport, PrunedReport, Pruning, coded,
+    factored, hessians, mixed, pruned,
 };
 use sconce_data::Corpus;
 use sconce_nn::Policy;
@@ -70,6 +71,31 @@ fn policy_quantise<'a>(
             let found = calibration.map(|own| own.hessians(&policy, cancelled)).transpose()?;
             let (own, matrices) = coded(&policy, &coding, &found.unwrap_or_default(), cancelled)?;
             Ok(Smaller::<MatrixReport> { policy: PolicyHandle::new(own), matrices })
+        })
+    })
+}
+
+/// Sends `{policy, matrices}` by message.
+#[rustler::nif]
+fn policy_low_rank<'a>(
+    env: Env<'a>,
+    policy: Handle<PolicyHandle>,
+    reference: Reference<'a>,
+    factoring: Term<'a>,
+    calibration: Term<'a>,
+) -> Term<'a> {
+    call(env, "low_rank", || {
+        let policy = policy.get()?;
+        let (factoring, calibration): (Factoring, Option<Calibration>) =
+            (decode(factoring)?, decode(calibration)?);
+        Task::start(env, "low_rank", reference, move |_events, cancelled| {
+            Class::Background.enter();
+            let policy = policy.policy()?;
+            factoring.names.check(&policy)?;
+            let found = calibration.map(|own| own.hessians(&policy, cancelled)).transpose()?;
+            let found = found.unwrap_or_default();
+            let (own, matrices) = factored(&policy, &factoring, &found, cancelled)?;
+            Ok(Smaller::<FactoredReport> { policy: PolicyHandle::new(own), matrices })
         })
     })
 }

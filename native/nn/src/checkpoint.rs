@@ -5,7 +5,8 @@
 //!
 //! A matrix with codes ([`Coded`]) is two tensors instead of one: `NAME.codes`, in bytes, and `NAME.scales`. The manifest
 //! has its bits and groups. A matrix of which each four inputs have at most two weights that are not 0 ([`TwoFour`]) is
-//! `NAME.values` and `NAME.places`, about half of the bytes, and the manifest has its inputs.
+//! `NAME.values` and `NAME.places`, about half of the bytes, and the manifest has its inputs. A product ([`Factors`]) is
+//! `NAME.left` and `NAME.right`, and the manifest has its rank.
 //!
 //! The metadata holds a SHA-256 over the metadata and all values, which detects any changed bit.
 //!
@@ -20,13 +21,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
-use sconce_ops::weights::{Coded, TwoFour};
+use sconce_ops::weights::{Coded, Factors, TwoFour};
 use sconce_tensor::simd::non_finite;
 use sconce_tensor::tensor::tensor;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::numbers::{CODES, Numbers, PLACES, SCALES, VALUES, Values};
+use self::numbers::{CODES, LEFT, Numbers, PLACES, RIGHT, SCALES, VALUES, Values};
 use crate::digest::sha256;
 use crate::weights::{Weight, Weights};
 use crate::{Error, Result, Spec, fs, header, memory};
@@ -36,7 +37,7 @@ pub mod packed;
 
 /// Version of the format. Readers reject files of a later version.
 pub const VERSION: u32 = 4;
-/// Version of a file without packed weights, which readers of version 3 accept.
+/// Version of a file without products and packed weights, which readers of version 3 accept.
 const PRUNED: u32 = 3;
 /// Version of a file without matrices in 2:4, which readers of version 2 accept.
 const CODED: u32 = 2;
@@ -47,7 +48,8 @@ const KEY: &str = "sconce";
 /// Metadata stored beside the weights.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the format: 1, 2 for a file with codes, 3 for one with matrices in 2:4, or 4 for one with packed weights.
+    /// Version of the format: 1, 2 for a file with codes, 3 for one with matrices in 2:4, or 4 for one with products or packed
+    /// weights.
     pub version: u32,
     /// The Spec of the policy.
     pub spec: Spec,
@@ -63,6 +65,9 @@ pub struct Manifest {
     /// The columns of matrices in 2:4, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub two_four: BTreeMap<String, usize>,
+    /// The ranks of matrices that are products, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub factors: BTreeMap<String, usize>,
     /// The packed weights, if the file has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packed: Option<packed::Layout>,
@@ -82,8 +87,8 @@ pub struct Form {
 impl Manifest {
     /// A manifest without the state of a run.
     pub fn new(spec: Spec, notes: Value) -> Self {
-        let (run, codes, two_four, packed) = Default::default();
-        Manifest { version: PLAIN, spec, notes, run, codes, two_four, packed }
+        let (run, codes, two_four, factors, packed) = Default::default();
+        Manifest { version: PLAIN, spec, notes, run, codes, two_four, factors, packed }
     }
 }
 
@@ -153,9 +158,10 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Lists the codes and the matrices in 2:4 in the manifest.
+    /// Lists the codes, the matrices in 2:4 and the products in the manifest.
     fn list_forms(&mut self) {
-        let (mut codes, mut two_four) = (BTreeMap::new(), BTreeMap::new());
+        let Manifest { codes, two_four, factors, version, .. } = &mut self.manifest;
+        (codes.clear(), two_four.clear(), factors.clear());
         for (name, numbers) in &self.tensors {
             match &numbers.values {
                 Values::Codes(own) => {
@@ -163,15 +169,16 @@ impl Snapshot {
                     codes.insert(name.clone(), Form { bits, inputs, group });
                 }
                 Values::TwoFour(own) => drop(two_four.insert(name.clone(), own.inputs())),
+                Values::Factors(own) => drop(factors.insert(name.clone(), own.rank())),
                 Values::F32(_) => {}
             }
         }
-        self.manifest.version = match (codes.is_empty(), two_four.is_empty()) {
-            (true, true) => PLAIN,
-            (false, true) => CODED,
-            (_, false) => PRUNED,
+        *version = match (codes.is_empty(), two_four.is_empty(), factors.is_empty()) {
+            (true, true, true) => PLAIN,
+            (false, true, true) => CODED,
+            (_, false, true) => PRUNED,
+            (_, _, false) => VERSION,
         };
-        (self.manifest.codes, self.manifest.two_four) = (codes, two_four);
     }
 
     /// Adds the state that a training run needs to resume.
@@ -234,6 +241,7 @@ impl Snapshot {
                 Values::F32(values) => tensor(values, dims)?.into(),
                 Values::TwoFour(own) => tensor(own.weights(), dims)?.into(),
                 Values::Codes(codes) => Weight::coded(codes)?,
+                Values::Factors(factors) => Weight::factored(factors)?,
             };
             Ok((name, weight))
         };
@@ -327,22 +335,27 @@ fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<
     if let Some(layout) = &manifest.packed {
         layout.leave_out(what, &mut tensors)?;
     }
-    for (name, form) in &manifest.codes {
-        let [codes, scales] = [CODES, SCALES].map(|suffix| {
+    let mut both = |name: &str, suffixes: [&str; 2]| {
+        let [one, other] = suffixes.map(|suffix| {
             let missing = || Error::not_found(format!("{name}{suffix} in {what}"));
             tensors.remove(&format!("{name}{suffix}")).ok_or_else(missing)
         });
-        let weight = coded(what, name, *form, (codes?, scales?), body)?;
+        Ok::<_, Error>((one?, other?))
+    };
+    for (name, form) in &manifest.codes {
+        let weight = coded(what, name, *form, both(name, [CODES, SCALES])?, body)?;
         weights.insert(name.clone(), weight);
     }
     for (name, inputs) in &manifest.two_four {
-        let [values, places] = [VALUES, PLACES].map(|suffix| {
-            let missing = || Error::not_found(format!("{name}{suffix} in {what}"));
-            tensors.remove(&format!("{name}{suffix}")).ok_or_else(missing)
-        });
-        let weight = two_four(what, name, *inputs, (values?, places?), body)?;
+        let weight = two_four(what, name, *inputs, both(name, [VALUES, PLACES])?, body)?;
         if weights.insert(name.clone(), weight).is_some() {
             return Err(Error::corrupt(what, format!("{name} has codes beside its values")));
+        }
+    }
+    for (name, rank) in &manifest.factors {
+        let weight = factored(what, name, *rank, both(name, [LEFT, RIGHT])?, body)?;
+        if weights.insert(name.clone(), weight).is_some() {
+            return Err(Error::corrupt(what, format!("{name} has codes beside its factors")));
         }
     }
     for (name, info) in tensors.into_iter().filter(|(name, _)| wanted(name)) {
@@ -354,7 +367,7 @@ fn decode_if(what: &str, bytes: &[u8], wanted: impl Fn(&str) -> bool) -> Result<
                 if weights.insert(name.clone(), weight).is_some() {
                     return Err(Error::corrupt(
                         what,
-                        format!("{name} has numbers beside its codes or values"),
+                        format!("{name} has numbers beside its codes, values or factors"),
                     ));
                 }
             }
@@ -402,6 +415,24 @@ fn two_four(
     let own = TwoFour::new(inputs, values, bytes.to_vec());
     let own = own.map_err(|error| Error::corrupt(about, error))?;
     Ok(tensor(own.weights(), (own.outputs(), inputs))?.into())
+}
+
+/// A matrix of a file's factors.
+fn factored(
+    what: &str,
+    name: &str,
+    rank: usize,
+    (left, right): (&TensorInfo, &TensorInfo),
+    body: &[u8],
+) -> Result<Weight> {
+    let left = read(what, &format!("{name}{LEFT}"), left, body)?;
+    let right = read(what, &format!("{name}{RIGHT}"), right, body)?;
+    let about = |error| match error {
+        // The product may be far larger than its factors.
+        Error::OutOfMemory { .. } => error,
+        _ => Error::corrupt(format!("{name}{LEFT} in {what}"), error),
+    };
+    Weight::factored(Factors::new(rank, left, right).map_err(about)?)
 }
 
 /// The text of the manifest and its parsed JSON.

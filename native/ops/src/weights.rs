@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Tensor, Var};
 pub use coded::Coded;
+pub use factors::Factors;
 pub use init::{Block, Init};
 pub use two_four::TwoFour;
 
@@ -19,6 +20,7 @@ use crate::tape::Gradients;
 use crate::{Error, Precision, Result, memory, tensor};
 
 mod coded;
+mod factors;
 mod init;
 mod inputs;
 mod orthogonal;
@@ -40,6 +42,7 @@ pub struct Weight {
     gradient: Arc<Mutex<Gradient>>,
     operands: Arc<Mutex<Vec<Kept>>>,
     codes: Option<Arc<Coded>>,
+    factors: Option<Arc<Factors>>,
     inputs: Option<Arc<InputGrid>>,
 }
 
@@ -73,8 +76,8 @@ struct Gradient {
 
 impl From<Tensor> for Weight {
     fn from(tensor: Tensor) -> Self {
-        let (gradient, operands, codes, inputs) = Default::default();
-        Weight { tensor, gradient, operands, codes, inputs }
+        let (gradient, operands, codes, factors, inputs) = Default::default();
+        Weight { tensor, gradient, operands, codes, factors, inputs }
     }
 }
 
@@ -99,14 +102,27 @@ impl Weight {
         self.codes.as_ref()
     }
 
-    /// A copy of an untrained weight on `device`, with the same codes.
+    /// A matrix `[outputs, inputs]` with the values of the product of its factors.
+    pub fn factored(factors: impl Into<Arc<Factors>>) -> Result<Self> {
+        let factors = factors.into();
+        let tensor = tensor::tensor(factors.weights(), (factors.outputs(), factors.inputs()))?;
+        Ok(Weight { factors: Some(factors), ..tensor.into() })
+    }
+
+    /// The factors of the weight's values, if it has them. A weight that learns has none.
+    pub fn factors(&self) -> Option<&Arc<Factors>> {
+        self.factors.as_ref()
+    }
+
+    /// A copy of an untrained weight on `device`, with the same codes or factors.
     pub fn copied_to(&self, device: &Device) -> Result<Self> {
         let mut tensor = self.tensor.detach();
         if !tensor.device().same_device(device) {
             // Between two cards, or two streams of one card, a direct copy does not wait for work in flight.
             tensor = tensor.to_device(&Device::Cpu)?.to_device(device)?;
         }
-        Ok(Weight { codes: self.codes.clone(), ..tensor.into() })
+        let (codes, factors) = (self.codes.clone(), self.factors.clone());
+        Ok(Weight { codes, factors, ..tensor.into() })
     }
 
     /// Converts the weight to the device and dtype of `x`. Returns the weight itself if both match.
@@ -337,7 +353,7 @@ impl Builder {
     pub fn get(&self, name: &str, shape: &[usize], init: Init) -> Result<Weight> {
         let name = self.name(name);
         self.reserve(&name, shape)?;
-        let (mut codes, mut inputs) = (None, None);
+        let (mut codes, mut factors, mut inputs) = (None, None, None);
         let weight = match &*self.source {
             Source::Seed(seed) => {
                 tensor::tensor(init.draw(*seed, &name, shape.iter().product()), shape)?
@@ -356,7 +372,7 @@ impl Builder {
                         got,
                     ));
                 }
-                codes = found.codes.clone();
+                (codes, factors) = (found.codes.clone(), found.factors.clone());
                 inputs = found.inputs.as_deref().cloned().map(Arc::new);
                 found.tensor.clone()
             }
@@ -373,7 +389,10 @@ impl Builder {
             false if weight.is_variable() => weight.copy()?.detach(),
             false => weight.detach(),
         };
-        let weight = Weight { codes: codes.filter(|_| !learns), inputs, ..tensor.into() };
+        if learns {
+            (codes, factors) = (None, None);
+        }
+        let weight = Weight { codes, factors, inputs, ..tensor.into() };
         self.taken.borrow_mut().insert(name, weight.clone());
         Ok(weight)
     }

@@ -64,28 +64,64 @@ pub struct Record {
     /// [`Packed::ratios`]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratios: Option<Ratios>,
+    /// [`Packed::factors`]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub factors: Vec<Factor>,
+}
+
+/// A matrix of a product: the right one, whose outputs are the ranks of all parts, or the left one of a part.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Factor {
+    /// The outputs of the right matrix, or the inputs of a left one.
+    pub rank: usize,
+    /// The name of the encoding.
+    pub weights: String,
+    /// Inputs that share a scale, for `Int4`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<usize>,
+}
+
+impl Factor {
+    pub(crate) fn new(rank: usize, encoding: Encoding) -> Self {
+        Factor { rank, weights: encoding.name().into(), group: encoding.group() }
+    }
+
+    /// # Errors
+    /// `Mismatch` for an unknown encoding.
+    pub(crate) fn encoding(&self) -> Result<Encoding> {
+        named("factor", &self.weights, self.group)
+    }
+}
+
+/// The encoding of a file. Errors call its matrix `about`.
+fn named(about: &str, weights: &str, group: Option<usize>) -> Result<Encoding> {
+    match (weights, group) {
+        ("f32", None) => Ok(Encoding::F32),
+        ("bf16", None) => Ok(Encoding::Bf16),
+        ("int8", None) => Ok(Encoding::Int8),
+        ("int4", Some(group)) => Ok(Encoding::Int4(group)),
+        ("two_four", None) => Ok(Encoding::TwoFour),
+        (other, _) => Err(Error::mismatch(about, "an encoding of weights", other)),
+    }
 }
 
 impl Record {
     /// # Errors
     /// `Mismatch` for an unknown encoding.
     pub(crate) fn encoding(&self) -> Result<Encoding> {
-        match (self.weights.as_str(), self.group, self.ratios) {
-            ("f32", None, None) => Ok(Encoding::F32),
-            ("bf16", None, None) => Ok(Encoding::Bf16),
-            ("int8", None, None) => Ok(Encoding::Int8),
-            ("int4", Some(group), None) => Ok(Encoding::Int4(group)),
-            ("two_four", None, _) => Ok(Encoding::TwoFour),
-            (other, ..) => Err(Error::mismatch(&self.name, "an encoding of weights", other)),
+        match named(&self.name, &self.weights, self.group)? {
+            Encoding::TwoFour => Ok(Encoding::TwoFour),
+            other if self.ratios.is_none() => Ok(other),
+            _ => Err(Error::mismatch(&self.name, "times of 2:4 for 2:4 only", &self.weights)),
         }
     }
 }
 
 impl From<&Packed> for Record {
     fn from(packed: &Packed) -> Self {
-        let Packed { name, encoding, group, error, ratios, .. } = packed;
-        let (name, weights) = (name.clone(), encoding.name().into());
-        Record { name, weights, group: *group, error: *error, ratios: *ratios }
+        let Packed { name, encoding, group, error, ratios, factors, .. } = packed;
+        let (name, weights, factors) = (name.clone(), encoding.name().into(), factors.clone());
+        Record { name, weights, group: *group, error: *error, ratios: *ratios, factors }
     }
 }
 
@@ -140,11 +176,16 @@ pub struct Packed {
     pub bits: u32,
     /// Inputs that share a scale, for `Int4`.
     pub group: Option<usize>,
+    /// Numbers between the two matrices of a product; `None` for one matrix.
+    pub rank: Option<usize>,
     /// The largest relative rounding error of an output, `|w - packed w| / |w|` over the output's weights `w`.
     pub error: f64,
     /// For 2:4, the times that say with which vectors the panels of f32 beside it are read.
     #[serde(skip)]
     pub(crate) ratios: Option<Ratios>,
+    /// The matrices of a product: the right one of all parts, and the left one of each.
+    #[serde(skip)]
+    pub(crate) factors: Vec<Factor>,
 }
 
 impl Format {

@@ -26,7 +26,7 @@ mod sums;
 pub use arena::{Arena, LINE_BYTES, Packer};
 pub use attention::{mix, score};
 pub use conv::Conv;
-pub use format::{Encoding, Format, Packed, Record};
+pub use format::{Encoding, Factor, Format, Packed, Record};
 pub use gemv::{Input, Matrix, Ratios, Tap, cpu};
 pub use norm::{HeadNorm, Norm};
 pub use scratch::Scratch;

@@ -1,6 +1,7 @@
 //! Products of two smaller matrices: truncated singular value decompositions.
 
 mod jacobi;
+mod policy;
 mod sketch;
 
 use std::sync::atomic::AtomicBool;
@@ -9,6 +10,7 @@ use sconce_tensor::{Error, Result, memory};
 use serde::{Deserialize, Serialize};
 
 use self::jacobi::Svd;
+pub use self::policy::{FactoredReport, Factoring, factored};
 use crate::dense::wide;
 use crate::matrix::Matrix;
 

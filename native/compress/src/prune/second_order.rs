@@ -53,7 +53,7 @@ impl SecondOrder {
         let bytes = (3 * cols * cols + 2 * rows * cols) * size_of::<f64>();
         memory::room("pruning", bytes as u64)?;
         let order: Vec<usize> = (0..cols).collect();
-        let factor = inverse_factor(&self.damped(hessian), &order, cancelled)?;
+        let factor = inverse_factor(&hessian.damped(self.damping), &order, cancelled)?;
         let mut values: Vec<f64> = memory::with_capacity(rows * cols);
         values.extend(weight.values().iter().map(|w| f64::from(*w)));
         let shards: Vec<_> = values.chunks_mut(ROWS * cols).collect();
@@ -67,15 +67,6 @@ impl SecondOrder {
         let mut pruned = memory::with_capacity(rows * cols);
         pruned.extend(values.iter().map(|w| *w as f32));
         Ok(pruned)
-    }
-
-    /// The Hessian plus the damping.
-    fn damped(self, hessian: &Hessian) -> Vec<f64> {
-        let size = hessian.size();
-        let damping = self.damping * hessian.diagonal().sum::<f64>() / size as f64;
-        let mut values = hessian.values().to_vec();
-        values.iter_mut().step_by(size + 1).for_each(|own| *own += damping);
-        values
     }
 
     fn row(self, row: &mut [f64], factor: &[f64]) {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use safetensors::tensor::{Dtype, View};
-use sconce_ops::weights::{Coded, TwoFour};
+use sconce_ops::weights::{Coded, Factors, TwoFour};
 use sconce_tensor::tensor::to_vec;
 
 use crate::Result;
@@ -17,6 +17,9 @@ pub(super) const SCALES: &str = ".scales";
 /// The suffixes of the names of the values of a matrix in 2:4 and of their places.
 pub(super) const VALUES: &str = ".values";
 pub(super) const PLACES: &str = ".places";
+/// The suffixes of the names of the factors of a product.
+pub(super) const LEFT: &str = ".left";
+pub(super) const RIGHT: &str = ".right";
 
 #[derive(Debug, Clone)]
 pub(super) struct Numbers {
@@ -28,27 +31,31 @@ pub(super) struct Numbers {
 pub(super) enum Values {
     F32(Vec<f32>),
     Codes(Arc<Coded>),
+    Factors(Arc<Factors>),
     TwoFour(TwoFour),
 }
 
 impl Numbers {
-    /// The values of a weight: its codes, or 2:4 if it is a matrix with this pattern.
+    /// The values of a weight: its codes or factors, or 2:4 if it is a matrix with this pattern.
     pub(super) fn of(name: &str, weight: &Weight) -> Result<Self> {
         let dims = weight.dims().to_vec();
         if let Some(codes) = weight.codes() {
             return Ok(Numbers { dims, values: Values::Codes(codes.clone()) });
+        }
+        if let Some(factors) = weight.factors() {
+            return Ok(Numbers { dims, values: Values::Factors(factors.clone()) });
         }
         let values = to_vec(weight)?;
         let own = pruned(name, &dims, &values);
         Ok(Numbers { dims, values: own.map_or(Values::F32(values), Values::TwoFour) })
     }
 
-    /// The numbers of 32 bits, apart from scales, which are finite.
+    /// The numbers of 32 bits, apart from scales and factors, which are finite.
     pub(super) fn f32s(&self) -> Option<&[f32]> {
         match &self.values {
             Values::F32(values) => Some(values),
             Values::TwoFour(own) => Some(own.values()),
-            Values::Codes(_) => None,
+            Values::Codes(_) | Values::Factors(_) => None,
         }
     }
 
@@ -57,6 +64,7 @@ impl Numbers {
         match &self.values {
             Values::F32(values) => size_of_val(values.as_slice()),
             Values::TwoFour(own) => own.size(),
+            Values::Factors(own) => own.size(),
             Values::Codes(codes) => 2 * codes.size(),
         }
     }
@@ -73,6 +81,11 @@ impl Numbers {
                 let bytes = Stored::Bytes(places.to_vec());
                 let places = (Dtype::U8, vec![outputs, places.len() / outputs], bytes);
                 vec![of(format!("{name}{VALUES}"), values), of(format!("{name}{PLACES}"), places)]
+            }
+            Values::Factors(own) => {
+                let left = f32s(&[own.outputs(), own.rank()], own.left());
+                let right = f32s(&[own.rank(), own.inputs()], own.right());
+                vec![of(format!("{name}{LEFT}"), left), of(format!("{name}{RIGHT}"), right)]
             }
             Values::Codes(codes) => {
                 let (bytes, outputs) = (codes.bytes(), codes.outputs());

@@ -97,6 +97,7 @@ impl Snapshot {
             self.tensors.clear();
             self.manifest.codes.clear();
             self.manifest.two_four.clear();
+            self.manifest.factors.clear();
         }
         self.manifest.version = VERSION;
         self.manifest.packed = Some(layout.clone());

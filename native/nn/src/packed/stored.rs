@@ -84,7 +84,7 @@ impl PackedPolicy {
 
 #[cfg(test)]
 mod tests {
-    use sconce_realtime::{Format, Record};
+    use sconce_realtime::{Factor, Format, Record};
 
     use serde_json::json;
 
@@ -153,6 +153,14 @@ mod tests {
             (record.weights, record.group) = (weights.into(), group);
         };
         let ratios = serde_json::from_value(json!({ "one": 0.5, "several": 0.5 })).expect("ratios");
+        // The right matrix of the first rank, and left ones of the second ranks.
+        let factors = |ranks: &[(usize, usize)]| -> Vec<Factor> {
+            let factor = |rank: usize| json!({ "rank": rank, "weights": "f32" });
+            let right = ranks.first().map_or(8, |(right, _)| *right);
+            let lefts = ranks.iter().map(|(_, left)| factor(*left));
+            let all: Vec<Value> = std::iter::once(factor(right)).chain(lefts).collect();
+            serde_json::from_value(Value::Array(all)).expect("factors")
+        };
         let changes: Vec<Box<dyn FnOnce(&mut Layout)>> = vec![
             Box::new(|of| drop(of.matrices.pop())),
             Box::new(|of| of.matrices.clear()),
@@ -169,6 +177,12 @@ mod tests {
             Box::new(move |of| first(of, "int4", Some(32))),
             Box::new(move |of| first(of, "two_four", None)),
             Box::new(|of| of.matrices[0].ratios = Some(ratios)),
+            Box::new(move |of| of.matrices[0].factors = factors(&[(8, 8)])),
+            Box::new(move |of| of.matrices[0].factors = factors(&[])),
+            Box::new(move |of| of.matrices[0].factors = factors(&[(0, 0)])),
+            Box::new(move |of| of.matrices[0].factors = factors(&[(1 << 40, 1 << 40)])),
+            Box::new(move |of| of.matrices[0].factors = factors(&[(4, 8)])),
+            Box::new(move |of| of.matrices[0].factors = factors(&[(8, 4), (8, 4)])),
         ];
         for (i, change) in changes.into_iter().enumerate() {
             saved(&path, true, change)?;

@@ -42,13 +42,16 @@ pub(crate) fn pruned(name: &str, dims: &[usize], values: &[f32]) -> Option<TwoFo
     is_pruned.then(|| TwoFour::of(values, inputs)).flatten()
 }
 
-/// Bytes of a weight in a checkpoint: of its codes, in 2:4, or as f32.
+/// Bytes of a weight in a checkpoint: of its codes, of its factors, in 2:4, or as f32.
 ///
 /// # Errors
 /// Those of a copy from a card.
 pub fn stored_bytes(name: &str, weight: &Weight) -> Result<usize> {
     if let Some(codes) = weight.codes() {
         return Ok(codes.size());
+    }
+    if let Some(factors) = weight.factors() {
+        return Ok(factors.size());
     }
     let values = to_vec(weight)?;
     let plain = size_of_val(values.as_slice());

@@ -24,7 +24,29 @@ pub type Tap = Box<dyn FnMut(usize, &[f32]) + Send>;
 pub struct Input {
     pub(super) vectors: Vectors,
     pub(super) sums: Vec<Sums>,
+    pub(super) between: Between,
     pub(crate) tap: Option<Tap>,
+}
+
+/// The vectors between the two matrices of a product. The first product of a size allocates them.
+#[derive(Default)]
+pub(super) struct Between {
+    numbers: Vec<f32>,
+    vectors: Vectors,
+    widest: usize,
+    rows: usize,
+}
+
+impl Between {
+    /// Memory for `rows` vectors of `width` values, and vectors that can read them.
+    pub(super) fn fit(&mut self, width: usize, rows: usize) -> (&mut [f32], &mut Vectors) {
+        if self.widest < width || self.rows < rows {
+            let (widest, rows) = (width.max(self.widest), rows.max(self.rows));
+            let (numbers, vectors) = (vec![0.0; widest * rows], Vectors::new(widest, rows));
+            *self = Between { numbers, vectors, widest, rows };
+        }
+        (&mut self.numbers[..width * rows], &mut self.vectors)
+    }
 }
 
 /// Vectors in the forms that matrix products take. Each form is computed on first use.
@@ -65,7 +87,8 @@ impl Input {
     /// Memory for `rows` vectors of up to `widest` values.
     pub fn new(widest: usize, rows: usize) -> Self {
         let sums = vec![[[0.0; LANES]; VECTORS]; rows];
-        Input { vectors: Vectors::new(widest, rows), sums, tap: None }
+        let (vectors, between) = (Vectors::new(widest, rows), Between::default());
+        Input { vectors, sums, between, tap: None }
     }
 
     /// Replaces the vectors. All new vectors have the same width.
@@ -83,7 +106,7 @@ impl Vectors {
         Vectors { numbers, sparse, columns, codes, blocks, groups, ..Vectors::default() }
     }
 
-    fn read<'a>(&mut self, rows: impl IntoIterator<Item = &'a [f32]>) {
+    pub(super) fn read<'a>(&mut self, rows: impl IntoIterator<Item = &'a [f32]>) {
         (self.has_places, self.has_codes) = (false, false);
         (self.has_blocks, self.has_groups) = (false, false);
         self.rows = 0;

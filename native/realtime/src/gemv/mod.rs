@@ -15,25 +15,26 @@ mod int4;
 mod int8;
 mod panel;
 mod portable;
+mod product;
 mod rows;
 mod two_four;
+mod whole;
 mod written;
 
 use std::mem;
-use std::ops::Range;
 
-use input::Vectors;
 pub use input::{Input, Tap};
-use panel::Panel;
+use product::Product;
 use sconce_ops::weights::{Coded, Weight};
-use sconce_tensor::simd::{LANES, dispatch, level};
-use sconce_tensor::{Error, Result};
+use sconce_tensor::Result;
+use sconce_tensor::simd::{LANES, dispatch};
 pub use two_four::Ratios;
+use whole::Whole;
+use written::Written;
 pub use written::cpu;
-use written::{Written, has_vnni};
 
 use crate::arena::Packer;
-use crate::format::{Encoding, Format, Packed, Record};
+use crate::format::{Encoding, Factor, Format, Packed, Record};
 
 /// Maximum SIMD vectors of sums of a panel.
 const VECTORS: usize = 8;
@@ -52,19 +53,27 @@ type Vector = [f32; LANES];
 /// One panel's sums for one input vector.
 type Sums = [Vector; VECTORS];
 
-/// `W: [outputs, inputs]` and `b: [outputs]` in the arena: the bias, the scales, then the panels.
+/// A matrix `[outputs, inputs]` and a bias.
 pub struct Matrix {
     /// Place among the matrices of the plan.
     place: usize,
     inputs: usize,
     outputs: usize,
+    form: Form,
+}
+
+/// What a report says of the weights of a matrix.
+struct Report {
     encoding: Encoding,
-    bias: Range<usize>,
-    /// One scale per output for 8-bit weights; empty otherwise.
-    scales: Range<usize>,
-    panels: Range<usize>,
-    /// For weights in 2:4: when f32 is faster, and the panels of f32.
-    also_f32: Option<(Ratios, Range<usize>)>,
+    error: f64,
+    ratios: Option<Ratios>,
+    factors: Vec<Factor>,
+}
+
+/// How a matrix is read.
+enum Form {
+    Whole(Whole),
+    Product(Product),
 }
 
 /// Builds one name for concatenated weights: joins by `+` the segments that differ between their names.
@@ -89,7 +98,7 @@ impl Matrix {
     /// `NotFound` or `Mismatch` for an arena that was built before with other matrices.
     pub fn pack(packer: &mut Packer, name: &str, weight: &[f32], bias: &[f32]) -> Result<Self> {
         let inputs = weight.len() / bias.len().max(1);
-        if let Some(matrix) = Self::recorded(packer, &[name], [bias.len(), inputs])? {
+        if let Some(matrix) = Self::recorded(packer, &[name], &[bias.len()], inputs)? {
             return Ok(matrix);
         }
         packer.check(weight);
@@ -97,43 +106,58 @@ impl Matrix {
         Ok(Self::lay(packer, &[name], &written, error, bias))
     }
 
-    /// A matrix of an arena that was built before; `None` while one is built.
+    /// A matrix of an arena that was built before, with the outputs of its parts; `None` while one is built.
     fn recorded(
         packer: &mut Packer,
         names: &[&str],
-        [outputs, inputs]: [usize; 2],
+        parts: &[usize],
+        inputs: usize,
     ) -> Result<Option<Self>> {
         let name = together(names);
         let Some((encoding, record)) = packer.record(&name)? else { return Ok(None) };
-        if !encoding.fits(inputs) {
-            return Err(Error::mismatch(name, "an encoding of its inputs", inputs));
-        }
-        let Record { error, ratios, .. } = record;
-        Ok(Some(Matrix {
-            place: Self::report(packer, names, [outputs, inputs], (encoding, error, ratios)),
-            inputs,
-            outputs,
-            encoding,
-            bias: packer.place(outputs),
-            scales: packer.place(encoding.scales(outputs)),
-            panels: packer.place(encoding.words(outputs, inputs)),
-            also_f32: ratios.map(|own| (own, packer.place(Encoding::F32.words(outputs, inputs)))),
-        }))
+        let Record { error, ratios, factors, .. } = record;
+        let outputs = parts.iter().sum();
+        let form = match factors.split_first() {
+            None => {
+                let shape = [outputs, inputs];
+                Form::Whole(Whole::recorded(packer, &name, (encoding, ratios), shape)?)
+            }
+            Some((right, lefts)) => {
+                Form::Product(Product::recorded(packer, &name, (right, lefts), parts, inputs)?)
+            }
+        };
+        let report = Report { encoding, error, ratios, factors };
+        Ok(Some(Self::reported(packer, names, [outputs, inputs], report, form)))
     }
 
-    /// Adds the report of a matrix. Returns its place.
-    fn report(
+    /// A matrix, and its report.
+    fn reported(
         packer: &mut Packer,
         names: &[&str],
         [outputs, inputs]: [usize; 2],
-        (encoding, error, ratios): (Encoding, f64, Option<Ratios>),
-    ) -> usize {
+        report: Report,
+        form: Form,
+    ) -> Self {
         packer.holds(inputs);
         packer.holds(outputs);
+        let Report { encoding, error, ratios, factors } = report;
         let (name, bits, group) = (together(names), encoding.bits(), encoding.group());
         let parts = names.iter().map(|name| (*name).to_owned()).collect();
-        let report = Packed { name, parts, outputs, inputs, encoding, bits, group, error, ratios };
-        packer.packed(report)
+        let rank = factors.first().map(|right| right.rank);
+        let own = Packed {
+            name,
+            parts,
+            outputs,
+            inputs,
+            encoding,
+            bits,
+            group,
+            rank,
+            error,
+            ratios,
+            factors,
+        };
+        Matrix { place: packer.packed(own), inputs, outputs, form }
     }
 
     /// A matrix without a bias in this encoding; `None` if the encoding does not have these weights.
@@ -155,21 +179,11 @@ impl Matrix {
         error: f64,
         bias: &[f32],
     ) -> Self {
-        let (inputs, outputs, encoding) = (written.inputs(), bias.len(), written.encoding());
-        packer.check(&written.numbers());
-        let how = (encoding, error, written.ratios());
-        Matrix {
-            place: Self::report(packer, names, [outputs, inputs], how),
-            inputs,
-            outputs,
-            encoding,
-            bias: packer.lay(bias),
-            scales: packer.lay(written.scales()),
-            panels: packer.lay(&written.words(outputs)),
-            also_f32: written
-                .also_f32()
-                .map(|(ratios, written)| (ratios, packer.lay(&written.words(outputs)))),
-        }
+        let (encoding, ratios) = (written.encoding(), written.ratios());
+        let shape = [bias.len(), written.inputs()];
+        let form = Form::Whole(Whole::lay(packer, written, bias));
+        let report = Report { encoding, error, ratios, factors: vec![] };
+        Self::reported(packer, names, shape, report, form)
     }
 
     /// Packs a weight and its bias, or a bias of zeros.
@@ -180,25 +194,30 @@ impl Matrix {
     /// Packs weights with the same input, and their biases, as one matrix with concatenated outputs.
     pub fn side_by_side(packer: &mut Packer, parts: &[(&Weight, Option<&Weight>)]) -> Result<Self> {
         let names: Vec<&str> = parts.iter().map(|(weight, _)| packer.name(weight)).collect();
-        let (mut outputs, mut numbers) = (0, 0);
-        for (of, _) in parts {
-            outputs += of.dim(0)?;
-            numbers += of.elem_count();
-        }
-        if let Some(matrix) = Self::recorded(packer, &names, [outputs, numbers / outputs.max(1)])? {
+        let outputs = parts.iter().map(|(of, _)| Ok(of.dim(0)?)).collect::<Result<Vec<_>>>()?;
+        let numbers: usize = parts.iter().map(|(of, _)| of.elem_count()).sum();
+        let inputs = numbers / outputs.iter().sum::<usize>().max(1);
+        if let Some(matrix) = Self::recorded(packer, &names, &outputs, inputs)? {
             return Ok(matrix);
         }
         let (mut weight, mut bias) = (vec![], vec![]);
-        for (of, own) in parts {
+        for ((of, own), outputs) in parts.iter().zip(&outputs) {
             weight.extend(packer.read(of)?);
             match own {
                 Some(own) => bias.extend(packer.read(own)?),
-                None => bias.resize(bias.len() + of.dim(0)?, 0.0),
+                None => bias.resize(bias.len() + outputs, 0.0),
             }
+        }
+        let factors = parts.iter().map(|(of, _)| of.factors().map(|own| &**own));
+        if let Some(factors) = factors.collect::<Option<Vec<_>>>().filter(|own| product::gains(own))
+        {
+            let (product, report) = Product::lay(packer, &factors, &weight, &bias);
+            let (shape, form) = ([bias.len(), inputs], Form::Product(product));
+            return Ok(Self::reported(packer, &names, shape, report, form));
         }
         let (written, error) = match Self::stored(packer, parts).and_then(Written::stored) {
             Some(written) => (written, 0.0),
-            None => Written::chosen(packer.format(), &weight, weight.len() / bias.len().max(1)),
+            None => Written::chosen(packer.format(), &weight, inputs),
         };
         Ok(Self::lay(packer, &names, &written, error, &bias))
     }
@@ -230,53 +249,16 @@ impl Matrix {
         self.each::<true>(arena, x, y);
     }
 
-    /// The form of the weights that these vectors are multiplied with.
-    fn form(&self, x: &mut Vectors) -> (Encoding, Range<usize>) {
-        if let Some((ratios, panels)) = &self.also_f32 {
-            x.prepare(self.encoding);
-            if x.groups().are_few(x.rows(), *ratios) {
-                return (Encoding::F32, panels.clone());
-            }
-        }
-        (self.encoding, self.panels.clone())
-    }
-
     fn each<const RELU: bool>(&self, arena: &[f32], x: &mut Input, y: &mut [f32]) {
-        let Input { vectors: x, sums, tap } = x;
+        let Input { vectors: x, sums, between, tap } = x;
         assert_eq!(x.width(), self.inputs, "width of the input");
         if let Some(tap) = tap {
             (0..x.rows()).for_each(|row| tap(self.place, x.row(row)));
         }
-        let (encoding, panels) = self.form(x);
-        x.prepare(encoding);
-        let sums = &mut sums[..x.rows()];
-        let (bias, scales) = (&arena[self.bias.clone()], &arena[self.scales.clone()]);
-        let (level, has_vnni) = (level(), has_vnni());
-        let mut rest = &arena[panels];
-        for first in (0..self.outputs).step_by(PANEL) {
-            let outputs = first..self.outputs.min(first + PANEL);
-            let vectors = encoding.vectors(outputs.len());
-            let (weights, next) = rest.split_at(encoding.rows(self.inputs) * vectors * LANES);
-            rest = next;
-            let bias = &bias[outputs.clone()];
-            let panel = Panel { encoding, level, has_vnni, vectors, weights };
-            match encoding {
-                Encoding::F32 | Encoding::Bf16 => panel.sum(sums, x, bias),
-                Encoding::Int8 => {
-                    panel.sum_codes(sums, x.codes(), (&scales[outputs.clone()], bias))
-                }
-                Encoding::Int4(group) => {
-                    let weights = weights.as_chunks::<LANES>().0;
-                    let panel = int4::Panel { weights, vectors, group, level, has_vnni };
-                    panel.sum(sums, x.blocks(), bias);
-                }
-                Encoding::TwoFour => {
-                    let (weights, inputs) = (weights.as_chunks::<LANES>().0, self.inputs);
-                    two_four::Panel { weights, vectors, inputs, level }.sum(sums, x.groups(), bias);
-                }
-            }
-            for (y, sums) in y.chunks_exact_mut(self.outputs).zip(&*sums) {
-                write::<RELU>(&mut y[outputs.clone()], sums.as_flattened());
+        match &self.form {
+            Form::Whole(own) => own.multiply::<RELU>(arena, x, sums, (y, self.outputs)),
+            Form::Product(own) => {
+                own.multiply::<RELU>(arena, x, (sums, between), (y, self.outputs))
             }
         }
     }

@@ -1,9 +1,10 @@
 use sconce_ops::weights::Weights;
 use sconce_tensor::rng::Rng;
 
-use sconce_tensor::simd::Level;
+use sconce_tensor::simd::{Level, level};
 
-use super::written::{LEAST_INPUTS, pair};
+use super::panel::Panel;
+use super::written::{LEAST_INPUTS, has_vnni, pair};
 use super::*;
 use crate::format::Format;
 

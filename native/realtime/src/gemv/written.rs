@@ -265,7 +265,7 @@ pub fn cpu() -> String {
 }
 
 /// The relative rounding error, as in [`Packed::error`](crate::format::Packed::error).
-fn error(weight: &[f32], written: &[f32], inputs: usize) -> f64 {
+pub(super) fn error(weight: &[f32], written: &[f32], inputs: usize) -> f64 {
     let size = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|v| v * v).sum::<f64>().sqrt();
     let rows = weight.chunks_exact(inputs.max(1)).zip(written.chunks_exact(inputs.max(1)));
     let errors = rows.map(|(row, written)| {

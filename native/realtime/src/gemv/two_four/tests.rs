@@ -193,7 +193,8 @@ fn a_product_of_few_inputs_reads_f32_and_has_the_same_bits() {
             }
             assert_eq!(both[0], both[1], "{rows}, every {every}");
             input.read(x.chunks_exact(inputs));
-            let (form, _) = matrix.form(&mut input.vectors);
+            let super::super::Form::Whole(whole) = &matrix.form else { panic!("a product") };
+            let (form, _) = whole.form(&mut input.vectors);
             let expected = if every == 1 { Encoding::TwoFour } else { Encoding::F32 };
             assert_eq!(form, expected, "{rows}, every {every}");
         }
