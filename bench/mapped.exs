@@ -16,7 +16,7 @@ defmodule Mapped do
   @policies [
     {"mlp 512x512", backbone: :mlp, hidden_sizes: [512, 512]},
     {"gru 256x2", backbone: :gru, hidden_size: 256, num_layers: 2},
-    {"attention 256x2", backbone: :attention, hidden_size: 256, num_layers: 2},
+    {"attention 256x2", backbone: :sliding_window, hidden_size: 256, num_layers: 2},
     {"gru 1024x4", backbone: :gru, hidden_size: 1024, num_layers: 4}
   ]
   @ways [
