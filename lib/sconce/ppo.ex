@@ -81,6 +81,17 @@ defmodule Sconce.PPO do
   teachers, `:normalise_observations`, `:normalise_rewards`, `:quantise`, `:prune`, policies with memory, autoregressive heads. An
   H100 made 5.4 million steps a second in 4,096 environments of CartPole, and 9.8 in 32,768 (`bench/card`).
 
+  ## Distillation in play
+
+      Sconce.PPO.start_link(env: :cart_pole, out: "run", teacher: "large/best.safetensors", hidden_sizes: [8],
+        policy_weight: 0, value_weight: 0, entropy_weight: 0)
+
+  With `policy_weight: 0` a policy learns from its teachers alone, on the steps that it plays itself: the student meets its
+  own mistakes, and the teacher says what it would do there (DAgger, Ross et al. 2011, with the teacher's probabilities;
+  on-policy distillation, Agarwal et al. 2024). The loss is `teacher_weight` times KL(teacher || policy). Several teachers
+  (a list) teach the mean of their probabilities, for each head; for bounded numbers it is the mean of the divergences.
+  `:teacher_temperature` softens both sides. Rewards then serve only the mean return and the choice of the best policy.
+
   ## Fewer bits
 
       Sconce.PPO.start_link(env: :cart_pole, out: "run", quantise: :int8)

@@ -249,6 +249,10 @@ defmodule Sconce.Switches do
 
   defp value(text, {:in, %Range{}}), do: whole(Integer.parse(text))
   defp value(text, {:in, values}), do: named(text, values)
+  # Several paths are separated by commas.
+  defp value(text, {:or, [:path, {:list, :path} | _]}),
+    do: if(text =~ ",", do: value(text, {:list, :path}), else: {:ok, text})
+
   defp value(text, {:or, types}), do: Enum.find_value(types, :error, &one_of(text, &1))
   # `cuda:1` is the GPU with index 1.
   defp value("cuda:" <> index, {:tuple, [{:in, [:cuda]}, type]}) do

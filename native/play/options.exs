@@ -149,14 +149,25 @@ options!(
       default: 0.2,
       doc: "Bound on the change of an action's likelihood ratio from 1.",
       above: 0,
-      max: 10
+      max: 10,
+      needs: [policy_weight: :above_zero]
     ],
     clip_to: [
       optional: f64,
       default: nil,
       doc: "Value of `:clip` at the end of the run, reached linearly.",
       above: 0,
-      max: 10
+      max: 10,
+      needs: [policy_weight: :above_zero]
+    ],
+    policy_weight: [
+      value: f64,
+      default: 1.0,
+      doc:
+        "Factor on the loss of the actions' likelihoods. With 0, the policy learns from its teachers alone, on the steps that it plays.",
+      min: 0,
+      max: 1000,
+      needs: [teacher: :given]
     ],
     value_clip: [
       optional: f64,
@@ -198,7 +209,8 @@ options!(
       default: :sample,
       doc:
         "Normalisation of the advantages of a batch: by the deviation of a `:sample` (over n - 1), of a `:population` (over n), or `:none`.",
-      type: {:in, [:sample, :population, :none]}
+      type: {:in, [:sample, :population, :none]},
+      needs: [policy_weight: :above_zero]
     ]
   ],
   optimiser: [
@@ -342,9 +354,11 @@ options!(
       type: {:in, [:orthogonal, :default]}
     ],
     teacher: [
-      optional: PathBuf,
+      optional: Teachers,
       default: nil,
-      doc: "File of a policy that the run stays close to."
+      doc:
+        "File of a policy that the run learns from or stays close to, or a list of several, whose probabilities are averaged.",
+      type: {:or, [:path, {:list, :path}, nil]}
     ],
     teacher_weight: [
       value: f64,
@@ -359,6 +373,15 @@ options!(
       default: nil,
       doc: "Value of `:teacher_weight` at the end of the run, reached linearly.",
       min: 0,
+      max: 1000,
+      needs: [teacher: :given]
+    ],
+    teacher_temperature: [
+      value: f64,
+      default: 1.0,
+      doc:
+        "Temperature T of the divergence: logits of policy and teachers are divided by T, and the divergence is multiplied by T^2.",
+      min: 0.01,
       max: 1000,
       needs: [teacher: :given]
     ]

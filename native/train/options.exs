@@ -206,9 +206,11 @@ options!(
   ],
   objective: [
     teacher: [
-      optional: PathBuf,
+      optional: Teachers,
       default: nil,
-      doc: "File of a frozen policy to stay close to, see below.",
+      doc:
+        "File of a frozen policy to learn from or to stay close to, or a list of several, whose probabilities are averaged, see below.",
+      type: {:or, [:path, {:list, :path}, nil]},
       resume: :free
     ],
     teacher_weight: [
@@ -224,6 +226,15 @@ options!(
       default: :forward,
       doc: "`:forward` is KL(policy || teacher), `:reverse` is KL(teacher || policy).",
       type: {:in, [:forward, :reverse]},
+      needs: [teacher: :given]
+    ],
+    teacher_temperature: [
+      value: f64,
+      default: 1.0,
+      doc:
+        "Temperature T of the divergence: logits of policy and teachers are divided by T, and the divergence is multiplied by T^2.",
+      min: 0.01,
+      max: 1000,
       needs: [teacher: :given]
     ],
     prior_weight: [

@@ -112,6 +112,48 @@ defmodule Sconce.PPOTest do
     end
   end
 
+  test "a small policy learns from a large one alone, on the steps that it plays", %{tmp_dir: out} do
+    large = run!(env: :cart_pole, out: out <> "/large", target_return: 475, seed: 3)
+    assert {:ok, %{stopped: :target} = large} = PPO.await(large)
+    teacher = Path.join(large.out, "best.safetensors")
+
+    opts =
+      [env: :cart_pole, hidden_sizes: [8], steps: 61_440, teacher: teacher] ++
+        [policy_weight: 0, value_weight: 0, entropy_weight: 0]
+
+    assert {:ok, small} = PPO.await(run!([out: out <> "/small", seed: 4] ++ opts))
+    assert small.weights < large.weights / 50
+    [first | _rest] = small.history
+    last = List.last(small.history)
+    assert last.figures.teacher_kl < 0.2 * first.figures.teacher_kl
+    assert_in_delta last.loss, last.figures.teacher_kl, 1.0e-9
+    {:ok, played} = Env.play(Path.join(small.out, "last.safetensors"), :cart_pole)
+    assert played.mean > 400
+
+    both = [teacher: [teacher, teacher], teacher_temperature: 2, out: out <> "/both"]
+    small = [env: :cart_pole, policy_weight: 0] ++ both ++ @small
+    assert {:ok, %{options: %{teacher: [^teacher, ^teacher]}}} = PPO.await(run!(small))
+    assert {:ok, %{updates: 4}} = PPO.await(run!(resume: true, out: both[:out], steps: 128))
+    {:ok, plan} = PPO.plan(Keyword.delete(small, :out))
+    {:ok, once} = PPO.plan(Keyword.merge(small, teacher: teacher, out: out <> "/none"))
+    assert plan.owners.teacher > 1.8 * once.owners.teacher
+
+    for {given, text} <- [
+          {[policy_weight: 0], "policy_weight: expected a teacher"},
+          {[policy_weight: 0, teacher: teacher, clip: 0.1],
+           "clip: expected policy_weight above 0"},
+          {[teacher_temperature: 2], "teacher_temperature: expected a teacher"}
+        ] do
+      run = run!([env: :cart_pole, out: out <> "/refused"] ++ @small ++ given)
+      assert {:error, %Error{kind: :mismatch} = error} = PPO.await(run)
+      assert Exception.message(error) =~ text
+    end
+
+    assert_raise ArgumentError, ~r/option :teacher: expected at least one path/, fn ->
+      PPO.start_link([env: :cart_pole, out: out <> "/none", teacher: []] ++ @small)
+    end
+  end
+
   test "a module is stepped while the policy learns", %{tmp_dir: out} do
     run = run!([env: Sconce.Test.Worlds.Catch, out: out, overlap: true] ++ @small)
     assert {:ok, %{stopped: :finished, updates: 3}} = PPO.await(run)

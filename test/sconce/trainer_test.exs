@@ -599,6 +599,7 @@ defmodule Sconce.TrainerTest do
         0.5,
         0.5,
         :reverse,
+        2.0,
         4,
         1,
         3.0,
@@ -854,6 +855,40 @@ defmodule Sconce.TrainerTest do
 
     assert %{steps: 9, options: %{prior_weight: 10.0}} =
              run.(10, steps: 9, resume: true, decay_steps: 9)
+  end
+
+  test "a policy learns from several teachers at a temperature, and resumes with them", context do
+    teachers =
+      for seed <- 1..2 do
+        out = Path.join(context.dir, "teacher#{seed}")
+        Path.join(train!(context, steps: 2, seed: seed, out: out).out, "best.safetensors")
+      end
+
+    opts = [teacher: teachers, teacher_temperature: 2, teacher_direction: :reverse]
+    report = train!(context, [steps: 4, decay_steps: 6] ++ opts)
+    assert %{teacher: ^teachers, teacher_temperature: 2.0} = report.options
+    assert Enum.all?(report.history, &is_float(&1.figures[:teacher_kl]))
+    assert File.read!(report.curve) =~ "KL to the teacher"
+    assert %{steps: 6} = train!(context, [steps: 6, decay_steps: 6, resume: true] ++ opts)
+    # The record of the run has them.
+    assert %{steps: 8} = train!(context, steps: 8, decay_steps: 6, resume: true)
+
+    run = start!(context, steps: 9, decay_steps: 6, resume: true, teacher: Enum.reverse(teachers))
+    assert {:error, %Error{kind: :mismatch} = error} = Trainer.await(run, 60_000)
+    assert Exception.message(error) =~ "teacher"
+
+    {:ok, plan} = context |> options([steps: 1, out: context.dir] ++ opts) |> Trainer.plan()
+    assert plan.owners.teacher > 0 and to_string(plan) =~ "teacher"
+
+    for {given, text} <- [{[], "at least one path"}, {[:a], "a path or a list, each a path"}] do
+      assert_raise ArgumentError, ~r/option :teacher: expected #{text}/, fn ->
+        Trainer.start_link(options(context, teacher: given))
+      end
+    end
+
+    assert_raise ArgumentError, ~r/:teacher_temperature/, fn ->
+      Trainer.start_link(options(context, teacher: teachers, teacher_temperature: 0))
+    end
   end
 
   test "a policy follows its teacher and reports the divergence; a teacher of another action space is refused",

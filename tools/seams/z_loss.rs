@@ -73,7 +73,7 @@ mod tests {
         let batch = Batch { weights: vec![1.0], ..Batch::default() };
         let whole = Denominators::of(&batch.weights).unwrap();
         let of = |logits: &[f32], gradient: Option<&mut [f32]>| {
-            let rows = Rows { logits, companion: &[], batch: &batch, range: 0..1 };
+            let rows = Rows { logits, companions: vec![], batch: &batch, range: 0..1 };
             loss.finish(&loss.rows(&rows, &whole, gradient).unwrap(), &whole).unwrap().total
         };
         let mut gradient = vec![9.0; logits.len()];

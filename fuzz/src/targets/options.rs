@@ -54,7 +54,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         train(&runs::small()),
         train(&TrainOptions {
             objective: ObjectiveOptions {
-                teacher: Some(teacher().into()),
+                teacher: Some(Path::new(teacher()).into()),
                 ..runs::small().objective
             },
             ..runs::small()

@@ -10,7 +10,7 @@ defmodule Sconce.PPO.Plan do
     weights: "4 bytes each, in each copy of the policy that learns",
     gradients: "",
     moments: "of the optimiser",
-    teacher: "",
+    teacher: "the teachers",
     opponents: "policies of the league",
     environments: "native worlds, and the memories of policies in them",
     best: "the best policy, until it is written",

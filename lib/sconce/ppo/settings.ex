@@ -263,7 +263,7 @@ defmodule Sconce.PPO.Settings do
     |> Map.new()
     |> Map.delete(:device)
     |> Map.replace_lazy(:policy, &(&1 && Path.expand(&1)))
-    |> Map.replace_lazy(:teacher, &(&1 && Path.expand(&1)))
+    |> Run.Settings.teacher()
     |> Map.replace_lazy(:opponent, &(&1 && to_string(&1)))
     |> Map.replace_lazy(:opponents, fn names -> Enum.map(names || [], &opponent/1) end)
     |> Map.replace_lazy(:reward_weights, fn weights ->

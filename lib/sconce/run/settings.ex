@@ -38,6 +38,17 @@ defmodule Sconce.Run.Settings do
       {:error, %Error{kind: :corrupt, op: op, details: details}}
   end
 
+  @doc "Expands the `:teacher` of a run: a path, or a list of paths. Raises `ArgumentError` for an empty list."
+  @spec teacher(map) :: map
+  def teacher(options), do: Map.replace_lazy(options, :teacher, &expanded/1)
+
+  defp expanded(nil), do: nil
+  defp expanded(path) when is_binary(path), do: Path.expand(path)
+  defp expanded([_ | _] = paths), do: Enum.map(paths, &Path.expand/1)
+
+  defp expanded([]),
+    do: raise(ArgumentError, "option :teacher: expected at least one path, got: []")
+
   @doc "Adds the `:threads` of `Sconce.Config` to native options that have none."
   @spec threads(map) :: map
   def threads(options) do

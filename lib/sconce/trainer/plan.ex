@@ -10,6 +10,7 @@ defmodule Sconce.Trainer.Plan do
     gradients: "",
     moments: "of the optimiser",
     average: "of the weights over the steps",
+    teacher: "the teachers; their passing memory is that of a step",
     activations: "of a step, most of them kept for the backward pass",
     validation: "of a validation, which runs between steps and frees it again",
     batches: "the current one and the prefetched ones",

@@ -261,7 +261,7 @@ defmodule Sconce.Trainer.Settings do
     |> Run.Settings.threads()
     |> Map.replace_lazy(:loss, &loss(&1, loss))
     |> Map.replace_lazy(:validation, &(&1 && folder(&1)))
-    |> Map.replace_lazy(:teacher, &(&1 && Path.expand(&1)))
+    |> Run.Settings.teacher()
     |> Map.replace_lazy(:policy, &(&1 && Path.expand(&1)))
     |> Map.replace_lazy(:freeze, &(&1 || []))
     |> Map.replace_lazy(:mix, fn mix -> Enum.map(mix || [], &mixed!/1) end)

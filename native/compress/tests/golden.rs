@@ -187,6 +187,39 @@ fn truncations_are_those_of_float64() {
     }
 }
 
+/// A run learns from several teachers by the same formula, which `native/train` checks with the same numbers.
+#[test]
+fn the_mean_of_teachers_has_the_loss_and_gradients_of_torch_distributions() {
+    for name in ["distill_teachers_plain", "distill_teachers_reverse"] {
+        let golden = Golden::open(name);
+        let number = |key: &str| golden.config[key].as_f64().unwrap();
+        let (rows, temperature) = (number("batch") as usize, number("temperature"));
+        let weights = wide(&golden.f32("input.frame_weights"));
+        let (total, mut kl) = (weights.iter().sum::<f64>(), 0.0);
+        for (head, kind) in [("bits", Kind::Bernoulli), ("choice", Kind::Categorical)] {
+            let loss = Distillation { kind, temperature, alpha: 1.0 };
+            let input = |who: &str| golden.f32(&format!("input.{who}.{head}"));
+            let size = input("student").len() / rows;
+            // Bits are averaged here, and added in a run.
+            let each = if kind == Kind::Bernoulli { size as f64 } else { 1.0 };
+            let mut gradient = vec![];
+            for (row, weight) in weights.iter().enumerate() {
+                let of = |who: &str| {
+                    Matrix::new(who, 1, size, input(who)[row * size..][..size].to_vec()).unwrap()
+                };
+                let teachers = ["teacher0", "teacher1", "teacher2"].map(of);
+                let found = loss.run(&of("student"), &teachers, None).unwrap();
+                let share = each * weight / total;
+                kl += share * found.soft;
+                gradient.extend(found.gradient.iter().map(|slope| share * f64::from(*slope)));
+            }
+            golden.check(&format!("grad.input.student.{head}"), gradient);
+        }
+        golden.check("output.kl", [kl]);
+        golden.check("output.loss", [temperature * temperature * kl]);
+    }
+}
+
 #[test]
 fn distillation_has_the_losses_and_gradients_of_float64() {
     for (name, kind) in

@@ -32,7 +32,7 @@ mod tracks;
 mod verify;
 mod view;
 
-pub use batch::{Batch, Columns, Extra, Played, Reader};
+pub use batch::{Batch, Columns, Extra, Played, Reader, Seen};
 pub use column::{Column, ColumnSpec, Dtype};
 pub use corpus::{Builder, Corpus, Count, Holdout, Info, VectorGame};
 pub use game::{GameInfo, OtherIds};

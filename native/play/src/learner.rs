@@ -6,6 +6,7 @@
 
 mod card;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sconce_nn::Policy;
@@ -17,8 +18,8 @@ use sconce_tensor::Result;
 use sconce_tensor::digest::of_file;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::simd::add_assign;
-use sconce_train::objective::teacher::{Factor, Teacher};
-use sconce_train::objective::{Denominators, Figures, Objective, Objectives};
+use sconce_train::objective::teacher::{Factor, Lesson, Teacher, digests, named};
+use sconce_train::objective::{Companion, Denominators, Figures, Objective, Objectives};
 use sconce_train::step::{Stepper, Task};
 use sconce_train::weights::WeightTransforms;
 
@@ -41,43 +42,70 @@ pub struct Learner {
     card: Option<CardLoss>,
     teacher: Option<Taught>,
     options: PpoOptions,
-    /// Whether the policy or its teacher has a memory.
+    /// Whether the policy or a teacher has a memory.
     remembers: bool,
 }
 
-/// A policy that the learner stays close to.
+/// Policies that the learner follows.
 #[derive(Clone)]
 pub struct Taught {
-    policy: Arc<Policy>,
-    digest: String,
+    tutors: Vec<Tutor>,
     factor: Factor,
+    temperature: f64,
+}
+
+/// A policy that the learner follows.
+#[derive(Clone)]
+pub struct Tutor {
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// Its name in errors.
+    pub name: String,
+    /// Digest of its file.
+    digest: String,
+}
+
+impl Tutor {
+    /// A policy, its name in errors, and the digest of its file.
+    pub(crate) fn new(policy: Arc<Policy>, name: String, digest: String) -> Self {
+        Tutor { policy, name, digest }
+    }
 }
 
 impl Taught {
-    /// The teacher that the options of a run name, if they name one.
+    /// The teachers that the options of a run name, if they name some.
     ///
     /// # Errors
     /// Those of reading a policy.
     pub fn of(options: &PpoOptions) -> Result<Option<Self>> {
-        let Some(path) = &options.weights.teacher else { return Ok(None) };
-        let policy = Policy::load(path)?;
-        let (digest, factor) = (of_file(path)?, Factor::new(options.teacher_weight(0.0)));
-        Ok(Some(Taught { policy: Arc::new(policy), digest, factor }))
+        let Some(teachers) = &options.weights.teacher else { return Ok(None) };
+        let tutor = |path: &PathBuf| {
+            let policy = Arc::new(Policy::load(path)?);
+            Ok(Tutor::new(policy, named(path), of_file(path)?))
+        };
+        let tutors = teachers.paths().iter().map(tutor).collect::<Result<_>>()?;
+        let factor = Factor::new(options.teacher_weight(0.0));
+        Ok(Some(Taught { tutors, factor, temperature: options.weights.teacher_temperature }))
     }
 
-    /// The policy.
-    pub fn policy(&self) -> &Arc<Policy> {
-        &self.policy
+    /// The teachers.
+    pub fn tutors(&self) -> &[Tutor] {
+        &self.tutors
     }
 
-    /// Digest of its file.
-    pub fn digest(&self) -> &str {
-        &self.digest
+    /// Digests of their files.
+    pub(crate) fn digest(&self) -> Option<String> {
+        digests(self.tutors.iter().map(|tutor| tutor.digest.as_str()))
     }
 
     fn objective(&self, heads: &Heads) -> Result<Teacher> {
-        let (policy, digest) = (self.policy.copy_on(self.policy.device())?, self.digest.clone());
-        Teacher::new(policy, digest, heads, Direction::Reverse, self.factor.clone())
+        let companion = |Tutor { policy, name, digest }: &Tutor| {
+            Ok(Companion::new(policy.copy_on(policy.device())?, name.clone(), digest.clone()))
+        };
+        let companions = self.tutors.iter().map(companion).collect::<Result<_>>()?;
+        let (weight, temperature) = (self.factor.clone(), self.temperature);
+        let lesson = Lesson { direction: Direction::Reverse, temperature, weight };
+        Teacher::new(companions, heads, lesson)
     }
 }
 
@@ -123,8 +151,8 @@ impl Learner {
             )
         };
         let mut remembers = !policy.zero_state(1)?.0.is_empty();
-        if let Some(teacher) = &teacher {
-            remembers |= !teacher.policy.zero_state(1)?.0.is_empty();
+        for tutor in teacher.iter().flat_map(Taught::tutors) {
+            remembers |= !tutor.policy.zero_state(1)?.0.is_empty();
         }
         let on_card = policy.device().is_cuda();
         let copies = match on_card {
@@ -153,12 +181,12 @@ impl Learner {
         &self.steppers[0]
     }
 
-    /// The teacher.
-    pub(crate) fn teacher(&self) -> Option<&Policy> {
-        self.teacher.as_ref().map(|teacher| &*teacher.policy)
+    /// The teachers.
+    pub(crate) fn teachers(&self) -> Vec<&Policy> {
+        self.teacher.iter().flat_map(Taught::tutors).map(|tutor| &*tutor.policy).collect()
     }
 
-    /// Whether the policy or its teacher has a memory, so that it learns from whole sequences.
+    /// Whether the policy or a teacher has a memory, so that it learns from whole sequences.
     pub fn remembers(&self) -> bool {
         self.remembers
     }
@@ -201,10 +229,10 @@ impl Learner {
         done: f64,
     ) -> Result<Updated> {
         let policy = self.stepper().policy();
-        let teacher = self.teacher.as_ref().map(|teacher| teacher.policy.zero_state(1));
-        let teacher = teacher.transpose()?;
+        let teachers = self.teachers().into_iter().map(|teacher| teacher.zero_state(1));
+        let teachers = teachers.collect::<Result<Vec<_>>>()?;
         let zero = policy.zero_state(1)?;
-        let gather = Gather::new(policy.spec(), segments, &zero, teacher.as_ref())?;
+        let gather = Gather::new(policy.spec(), segments, &zero, &teachers)?;
         let rate = self.options.learning_rate(done);
         let (epochs, parts) = (self.options.ppo.epochs as u64, self.options.ppo.minibatches);
         let mut updated = Updated { explained_variance: explained(segments), ..Updated::default() };

@@ -1,7 +1,7 @@
 //! Proximal policy optimisation as an objective (Schulman et al. 2017, equations 7 and 9).
 //!
-//! The loss of a batch is `policy + value_weight * value - entropy_weight * entropy`, with means over the rows of
-//! nonzero weight:
+//! The loss of a batch is `policy_weight * policy + value_weight * value - entropy_weight * entropy`, with means over the
+//! rows of nonzero weight:
 //!
 //! 1. policy: `-min(r A, clip(r, 1 - clip, 1 + clip) A)`, where r is the ratio of the likelihoods of the action under
 //!    the present weights and under those that chose it;
@@ -32,6 +32,8 @@ use crate::heads::{Choosing, Part};
 pub struct Terms {
     /// Bound on `|r - 1|`.
     pub clip: f64,
+    /// Factor on the loss of the actions' likelihoods; 1 on a card.
+    pub policy_weight: f64,
     /// Bound on the change of a value; `None` leaves values free.
     pub value_clip: Option<f64>,
     /// Factor on the value loss.
@@ -199,6 +201,7 @@ impl Objective for Clipped {
             let ratio = log_ratio.exp();
             let (loss, slope) = policy_loss(ratio, advantage, terms.clip);
             let scale = weight * whole.mean();
+            let slope = terms.policy_weight * slope;
             let pull = Pair { loss: scale * slope, entropy: scale * terms.entropy_weight };
             let entropy = self.learn(logits, labels, pull, out);
             if mask.is_some() {
@@ -222,7 +225,8 @@ impl Objective for Clipped {
         let sum = |i: usize| sums.0.get(i).copied().unwrap_or(0.0);
         let [policy, value, entropy] = [POLICY, VALUE, ENTROPY].map(|i| whole.mean() * sum(i));
         let [kl, clipped] = [KL, CLIPPED].map(|i| whole.mean_row() * sum(i));
-        let total = policy + terms.value_weight * value - terms.entropy_weight * entropy;
+        let total = terms.policy_weight * policy + terms.value_weight * value
+            - terms.entropy_weight * entropy;
         if !total.is_finite() {
             return Err(Error::NonFinite { what: "loss of ppo".into(), value: total });
         }

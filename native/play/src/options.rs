@@ -7,7 +7,7 @@ use sconce_tensor::error::Difference;
 use sconce_tensor::{Error, Result};
 use sconce_train::optimiser::{Kind, OptimiserConfig};
 use sconce_train::option_group;
-use sconce_train::options::{Number, Row, Table};
+use sconce_train::options::{Number, Row, Table, Teachers};
 use sconce_train::weights::pruning::{Pattern, Pruning};
 use sconce_train::weights::quantisation::{Format, Quantisation, Steps};
 use serde::{Deserialize, Serialize};
@@ -300,6 +300,7 @@ impl PpoOptions {
     pub fn terms(&self, done: f64) -> Terms {
         Terms {
             clip: linear(self.ppo.clip, self.ppo.clip_to, done),
+            policy_weight: self.ppo.policy_weight,
             value_clip: self.ppo.value_clip,
             value_weight: self.ppo.value_weight,
             entropy_weight: linear(self.ppo.entropy_weight, self.ppo.entropy_to, done),

@@ -4,6 +4,7 @@ mod card;
 mod saved;
 
 pub use card::CardSegment;
+pub(crate) use saved::numbered;
 use sconce_data::{Batch, Extra, Played};
 use sconce_nn::backbone::State;
 use sconce_nn::heads::NONE;
@@ -46,12 +47,19 @@ pub struct Segment {
     pub states: Vec<State>,
     /// Steps between two of [`states`](Self::states).
     pub stride: usize,
-    /// Frames embedded for a teacher: continuous features; empty unless a teacher has another embedding.
-    pub seen: Vec<f32>,
-    /// The teacher's memories, as [`states`](Self::states).
-    pub teacher_states: Vec<State>,
+    /// For each teacher, the columns that are its own.
+    pub heard: Vec<Heard>,
     /// Advantages and targets; empty before [`estimate`](Self::estimate).
     pub returns: Returns,
+}
+
+/// The columns of a segment that belong to a teacher.
+#[derive(Debug, Clone, Default)]
+pub struct Heard {
+    /// Frames embedded for the teacher: continuous features; empty if it reads the learner's frames.
+    pub seen: Vec<f32>,
+    /// The teacher's memories, as [`Segment::states`].
+    pub states: Vec<State>,
 }
 
 /// Widths of the columns of one frame.
@@ -94,8 +102,7 @@ impl Segment {
             truncated: vec![0; n],
             states: vec![],
             stride,
-            seen: vec![],
-            teacher_states: vec![],
+            heard: vec![],
             returns: Returns::default(),
         }
     }
@@ -198,7 +205,7 @@ pub struct Gathered {
     pub batch: Batch,
     /// Memories of the learner.
     pub state: State,
-    /// Memories of a teacher, if there is one.
+    /// Memories of each teacher.
     pub companions: Vec<State>,
 }
 
@@ -208,8 +215,8 @@ pub struct Gather<'a> {
     widths: Widths,
     /// The stored memories of all segments, one after the other, then one zero memory.
     memories: State,
-    /// As `memories`, for the teacher.
-    teacher_memories: Option<State>,
+    /// As `memories`, for each teacher.
+    teacher_memories: Vec<State>,
     /// Index in [`memories`](Self::memories) of each segment's first memory.
     first: Vec<usize>,
     zero: usize,
@@ -217,30 +224,33 @@ pub struct Gather<'a> {
 
 impl<'a> Gather<'a> {
     /// Prepares batches for a policy of this Spec; `zero` is the memory of one row at the start of an episode, and
-    /// `teacher` that of a teacher.
+    /// `teachers` those of teachers.
     pub fn new(
         spec: &Spec,
         segments: &'a [Segment],
         zero: &State,
-        teacher: Option<&State>,
+        teachers: &[State],
     ) -> Result<Self> {
         let (mut first, mut count) = (vec![], 0);
         for segment in segments {
             first.push(count);
             count += segment.steps.div_ceil(segment.stride) * segment.rows;
         }
-        let all = |zero: &State, of: fn(&Segment) -> &[State]| {
+        let all = |zero: &State, of: &dyn Fn(&'a Segment) -> &'a [State]| {
             let stored = segments.iter().flat_map(|segment| of(segment).iter().cloned());
             match zero.0.is_empty() {
                 true => Ok(zero.clone()),
                 false => State::joined(&stored.chain([zero.clone()]).collect::<Vec<_>>()),
             }
         };
+        let of_teacher = |(i, zero): (usize, &State)| {
+            all(zero, &|segment| segment.heard.get(i).map_or(&[], |heard| &heard.states))
+        };
         Ok(Gather {
             segments,
             widths: Widths::of(spec),
-            memories: all(zero, |segment| &segment.states)?,
-            teacher_memories: teacher.map(|z| all(z, |s| &s.teacher_states)).transpose()?,
+            memories: all(zero, &|segment| &segment.states)?,
+            teacher_memories: teachers.iter().enumerate().map(of_teacher).collect::<Result<_>>()?,
             first,
             zero: count,
         })
@@ -290,13 +300,10 @@ impl<'a> Gather<'a> {
         if self.segments.iter().any(|own| !own.mask.is_empty()) {
             batch.beside.push((Extra::Played(Played::Mask), self.mask(sequences, time)));
         }
-        let seen = self.segments.first().map_or(0, |s| s.seen.len() / s.frames().max(1));
-        if seen > 0 {
-            let Frames { batch: n, previous, .. } = &batch.frames;
-            let continuous = self.column(sequences, time, seen, |s| &s.seen);
-            let (batch_size, previous) = (*n, previous.clone());
-            let frames = Frames { batch: batch_size, time, continuous, ids: vec![], previous };
-            batch.seen = Some(frames);
+        for i in 0..self.teacher_memories.len() {
+            let own = self.seen(sequences, time, i, &batch.frames.previous);
+            batch.seen.by.push(own.is_some().then_some(batch.seen.frames.len()));
+            batch.seen.frames.extend(own);
         }
         let companions = self.teacher_memories.iter();
         Ok(Gathered {
@@ -305,6 +312,25 @@ impl<'a> Gather<'a> {
             companions: companions
                 .map(|all| self.memories(sequences, all))
                 .collect::<Result<_>>()?,
+        })
+    }
+
+    /// The frames of the sequences as teacher `i` reads them, if they are not those of the learner.
+    fn seen(
+        &self,
+        sequences: &[Sequence],
+        time: usize,
+        i: usize,
+        previous: &[f32],
+    ) -> Option<Frames> {
+        let first = self.segments.first()?;
+        let width = first.heard.get(i)?.seen.len() / first.frames().max(1);
+        (width > 0).then(|| Frames {
+            batch: sequences.len(),
+            time,
+            continuous: self.column(sequences, time, width, |s| &s.heard[i].seen),
+            ids: vec![],
+            previous: previous.to_vec(),
         })
     }
 
@@ -427,10 +453,10 @@ mod tests {
     fn a_batch_has_the_frames_and_the_memory_of_each_sequence() {
         let segments = [segment(), segment()];
         let zero = State::zeros(1, &[1]).unwrap();
-        let gather = Gather::new(&spec(), &segments, &zero, None).unwrap();
+        let gather = Gather::new(&spec(), &segments, &zero, &[]).unwrap();
         let wanted = [cut(0, 0, 2, 2), cut(0, 1, 3, 1), cut(1, 1, 4, 1)];
         let Gathered { batch, state, companions } = gather.batch(&wanted).unwrap();
-        assert!(companions.is_empty() && batch.seen.is_none());
+        assert!(companions.is_empty() && batch.seen.frames.is_empty());
         assert_eq!((batch.frames.batch, batch.frames.time), (3, 2));
         assert_eq!(batch.frames.continuous, [20.0, 30.0, 31.0, 31.0, 41.0, 41.0]);
         assert_eq!(batch.weights, [1.0, 1.0, 1.0, 0.0, 1.0, 0.0]);

@@ -100,6 +100,7 @@ fn terms(golden: &Golden) -> Terms {
     let number = |name: &str| golden.config[name].as_f64();
     Terms {
         clip: number("clip").unwrap(),
+        policy_weight: 1.0,
         value_clip: number("value_clip"),
         value_weight: number("value_coef").unwrap(),
         entropy_weight: number("entropy_coef").unwrap(),
@@ -123,7 +124,7 @@ fn loss(golden: &Golden, parts: &[Part], split: &[usize]) -> (Figures, Vec<f32>)
     for range in bounds.windows(2).map(|pair| pair[0]..pair[1]) {
         let logits = &logits[range.start * width..range.end * width];
         let gradient = &mut gradient[range.start * width..range.end * width];
-        let some = Rows { logits, companion: &[], batch: &batch, range };
+        let some = Rows { logits, companions: vec![], batch: &batch, range };
         sums.add(&objective.rows(&some, &whole, Some(gradient)).unwrap());
     }
     (objective.finish(&sums, &whole).unwrap(), gradient)

@@ -228,6 +228,7 @@ fn an_evaluation_never_takes_what_is_not_allowed_greedily_or_by_chance() {
 fn loss(spec: &Spec, batch: &Batch, logits: &[f32]) -> (f64, Vec<f32>) {
     let terms = Terms {
         clip: 0.2,
+        policy_weight: 1.0,
         value_clip: None,
         value_weight: 0.5,
         entropy_weight: 0.1,
@@ -237,7 +238,7 @@ fn loss(spec: &Spec, batch: &Batch, logits: &[f32]) -> (f64, Vec<f32>) {
     let whole = objective.denominators(batch, None).unwrap();
     let mut gradient = vec![f32::NAN; logits.len()];
     let range = 0..batch.weights.len();
-    let rows = Rows { logits, companion: &[], batch, range };
+    let rows = Rows { logits, companions: vec![], batch, range };
     let sums = objective.rows(&rows, &whole, Some(&mut gradient)).unwrap();
     (objective.finish(&sums, &whole).unwrap().total, gradient)
 }
@@ -305,7 +306,7 @@ fn a_batch_of_segments_with_and_without_masks_allows_everything_in_the_others() 
     segments.iter_mut().for_each(|own| own.estimate(discounts).unwrap());
     let gather = |some: &[Segment]| {
         let zero = policy.zero_state(1).unwrap();
-        let gather = sconce_play::segment::Gather::new(&spec, some, &zero, None).unwrap();
+        let gather = sconce_play::segment::Gather::new(&spec, some, &zero, &[]).unwrap();
         let batch = gather.batch(&frames(some)).unwrap().batch;
         batch.column(|extra| extra == Extra::Played(Played::Mask)).map(<[f32]>::to_vec)
     };

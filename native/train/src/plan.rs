@@ -10,21 +10,22 @@ pub mod measure;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use sconce_data::{Batch, Corpus, LoaderOptions, Reader};
+use sconce_data::{Batch, Corpus, LoaderOptions, Reader, Seen};
 use sconce_nn::backbone::Context;
 use sconce_nn::policy::{Frames, part};
+use sconce_nn::spec::Embedding;
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::memory::{self, Meter};
-use sconce_tensor::{Error, Precision, Result, pool};
+use sconce_tensor::{Device, Error, Precision, Result, pool};
 use serde::Serialize;
 
 use crate::bench::examples;
 use crate::eval::{self, pool_of};
 use crate::games::{mixed, sides};
-use crate::objective::Objectives;
 use crate::objective::imitation::Imitation;
+use crate::objective::{Companion, Objective, Objectives, Setup, teacher};
 use crate::options::{DataOptions, Mode, OptimiserOptions, TrainOptions};
-use crate::source::Source;
+use crate::source::{Source, others};
 use crate::step::{Stepper, Task};
 use crate::transform::{self, Moment, Transforms};
 use crate::weights::{self, WeightTransforms};
@@ -54,6 +55,8 @@ pub struct Owners {
     pub moments: u64,
     /// Average of the weights over the updates.
     pub average: u64,
+    /// The teachers.
+    pub teacher: u64,
     /// Other memory of a step, mainly the activations that its backward pass reads.
     pub activations: u64,
     /// Memory of a validation, which never runs beside a step.
@@ -73,7 +76,7 @@ impl Owners {
     /// Bytes that stay allocated from step to step.
     pub fn lasting(&self) -> u64 {
         let state = self.weights + self.gradients + self.moments + self.average;
-        state + self.batches + self.checkpoints
+        state + self.teacher + self.batches + self.checkpoints
     }
 }
 
@@ -180,21 +183,25 @@ impl Data {
 }
 
 /// Refuses a run that needs more memory than is available, if it is on a CPU and no limit cuts its batches. The run
-/// starts with `policy` and computes `windows` windows at a time. A quick bound shows that most runs fit; for other
-/// runs a few short steps are measured.
+/// starts with `policy`, has these companions and computes `windows` windows at a time. A quick bound shows that most
+/// runs fit; for other runs a few short steps are measured.
 ///
 /// # Errors
 /// `OutOfMemory` with the bytes of the run at its peak, and the bytes available.
 pub(crate) fn check_room(
     policy: &Policy,
+    companions: &[&Companion],
     options: &TrainOptions,
     windows: usize,
     validates: bool,
     cancel: &AtomicBool,
 ) -> Result<()> {
     let (spec, time) = (policy.spec(), options.data.window_size);
-    let batches = Batches::new(spec, options).of(options.data.batch_size);
-    let most = policy.most_step_bytes(windows.max(eval::WINDOWS), time);
+    let embeddings: Vec<_> = companions.iter().map(|own| &own.spec().embedding).collect();
+    let batches = Batches::new(spec, &embeddings, options).of(options.data.batch_size);
+    let policies = companions.iter().map(|own| own.policy()).chain([policy]);
+    let bytes = policies.map(|policy| policy.most_step_bytes(windows.max(eval::WINDOWS), time));
+    let most = bytes.fold(0u64, u64::saturating_add);
     if memory::fits(most.saturating_add(batches)) || Meter::start().is_err() {
         return Ok(());
     }
@@ -247,7 +254,8 @@ impl Memory {
             let learned = weights + steps;
             let average = if options.optimiser.ema_decay.is_some() { learned } else { 0 };
             let state = learned + moments.sum::<u64>();
-            let batches = Batches::new(probe.spec, options);
+            let embeddings: Vec<_> = probe.companions().map(|own| &own.spec().embedding).collect();
+            let batches = Batches::new(probe.spec, &embeddings, options);
             // Quantised and pruned weights are kept twice: as they learn, and as forward passes read them.
             let own = &options.optimiser;
             let shown = if own.quantise.is_some() || own.prune.is_some() { weights } else { 0 };
@@ -256,6 +264,7 @@ impl Memory {
                 gradients: learned,
                 moments: state - learned - average,
                 average,
+                teacher: probe.teacher,
                 activations: step.at(options.data.batch_size),
                 validation: probe.validation(windows)?,
                 batches: batches.of(options.data.batch_size),
@@ -301,24 +310,32 @@ impl Memory {
     }
 }
 
-/// Bytes of the batches of a run: the batch of the step, and batches that are prepared ahead.
+/// Bytes of the batches of a run: the batch of the step, and batches that are prepared ahead, in each embedding.
 #[derive(Debug, Clone)]
 struct Batches {
-    /// Bytes of one window.
-    window: u64,
+    /// Bytes of one window in the learner's embedding, and in each other one of its companions.
+    windows: Vec<u64>,
     loader: LoaderOptions,
 }
 
 impl Batches {
-    fn new(spec: &Spec, options: &TrainOptions) -> Self {
-        let Spec { embedding, heads, .. } = spec.clone();
-        let reader = Reader::new(embedding, heads, options.data.frame_delay);
-        Batches { window: reader.bytes(1, options.data.window_size), loader: options.loader() }
+    fn new(spec: &Spec, companions: &[&Embedding], options: &TrainOptions) -> Self {
+        let bytes = |embedding: &Embedding| {
+            let (embedding, heads) = (embedding.clone(), spec.heads.clone());
+            let reader = Reader::new(embedding, heads, options.data.frame_delay);
+            reader.bytes(1, options.data.window_size)
+        };
+        let (others, _) = others(&spec.embedding, companions);
+        let windows = [&spec.embedding].into_iter().chain(others).map(bytes).collect();
+        Batches { windows, loader: options.loader() }
     }
 
     fn of(&self, batch_size: usize) -> u64 {
-        let bytes = self.window.saturating_mul(batch_size as u64);
-        bytes.saturating_mul(1 + self.loader.depth(bytes) as u64)
+        let all = self.windows.iter().map(|window| {
+            let bytes = window.saturating_mul(batch_size as u64);
+            bytes.saturating_mul(1 + self.loader.depth(bytes) as u64)
+        });
+        all.fold(0, u64::saturating_add)
     }
 }
 
@@ -333,6 +350,8 @@ pub(crate) struct Probe<'a> {
     options: &'a TrainOptions,
     stepper: Stepper<'a>,
     transforms: Transforms,
+    /// Bytes of the teachers.
+    teacher: u64,
     steps: u64,
     /// Counts memory, starting before the first step.
     meter: Meter,
@@ -352,10 +371,21 @@ impl<'a> Probe<'a> {
         let pruned = options.pruning().map(|own| own.transform(policy.weights(), learns));
         let quantised = options.quantisation().map(|own| own.transform(policy.weights(), learns));
         let own = [pruned.transpose()?, quantised.transpose()?];
-        let imitation = Imitation::new(&spec.heads, &loss)?;
+        let mut objectives: Vec<Box<dyn Objective>> =
+            vec![Box::new(Imitation::new(&spec.heads, &loss)?)];
+        let meter = Meter::start()?;
+        let device = &Device::Cpu;
+        objectives.extend(teacher::of(&Setup {
+            options,
+            spec,
+            press_rates: &[],
+            device,
+            prior: None,
+        })?);
+        let teacher = meter.kept();
         let stepper = Stepper::new(
             &policy,
-            Objectives::new(vec![Box::new(imitation)]),
+            Objectives::new(objectives),
             WeightTransforms::new(own.into_iter().flatten().collect()),
             config,
             options.optimiser.max_grad_norm,
@@ -365,8 +395,26 @@ impl<'a> Probe<'a> {
         .averaging(options.optimiser.ema_decay)
         .in_precision(options.precision_here())
         .stopped_by(cancel);
-        let transforms = Transforms::of(&transform::Setup { options, spec, companions: &[] })?;
-        Ok(Probe { spec, options, stepper, transforms, steps: 0, meter: Meter::start()? })
+        let specs: Vec<_> = stepper.objectives().companions().map(Companion::spec).collect();
+        let transforms = Transforms::of(&transform::Setup { options, spec, companions: &specs })?;
+        Ok(Probe { spec, options, stepper, transforms, teacher, steps: 0, meter: Meter::start()? })
+    }
+
+    /// The frozen policies whose outputs the steps read.
+    fn companions(&self) -> impl Iterator<Item = &Companion> {
+        self.stepper.objectives().companions()
+    }
+
+    /// Random frames as the companions read them.
+    fn seen(&self, windows: usize) -> Seen {
+        let embeddings: Vec<_> = self.companions().map(|own| &own.spec().embedding).collect();
+        let (others, by) = others(&self.spec.embedding, &embeddings);
+        let frames = others.into_iter().map(|embedding| {
+            let spec = Spec { embedding: embedding.clone(), ..self.spec.clone() };
+            let TrainOptions { data, machine, .. } = self.options;
+            examples(&spec, windows, data.window_size, machine.seed).frames
+        });
+        Seen { frames: frames.collect(), by }
     }
 
     /// Peak bytes of all steps so far, without weights, gradients and moments.
@@ -390,6 +438,7 @@ impl<'a> Probe<'a> {
     fn learn(&mut self, windows: usize) -> Result<()> {
         let Probe { spec, options, .. } = *self;
         let mut batch = examples(spec, windows, options.data.window_size, options.machine.seed);
+        batch.seen = self.seen(windows);
         let zero = self.stepper.policy().zero_state(windows)?;
         let at = Moment { update: u64::MAX, draw: self.steps, first: 0, windows };
         self.transforms.apply(&mut batch, &self.stepper, &zero, at)?;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::eval::{self, pool_of};
 use crate::games::{first_policy, mixed, prior, sides};
-use crate::objective::{self, Objectives};
+use crate::objective::{self, Companion, Objectives};
 use crate::options::{TrainOptions, at_least};
 use crate::plan::check_room;
 use crate::replicas::{Replica, Replicas};
@@ -180,16 +180,18 @@ impl<'a> Learner<'a> {
                 &new
             }
         };
-        if options.machine.memory_limit.is_none() && policy.device().is_cpu() {
-            check_room(policy, options, options.data.batch_size, false, cancel)?;
-        }
         let config = options.optimiser()?;
         let (press_rates, device) = (counts.press_rates(), policy.device());
         let prior = prior(spec, options, &views, cancel)?;
         let (press_rates, prior) = (press_rates.as_slice(), prior.as_ref());
         let objectives = objective::Setup { options, spec, press_rates, device, prior };
         let objectives = Objectives::of(&objectives)?;
-        let specs: Vec<&Spec> = objectives.companions().map(|(_, own)| own.spec()).collect();
+        let companions: Vec<&Companion> = objectives.companions().collect();
+        if options.machine.memory_limit.is_none() && policy.device().is_cpu() {
+            let windows = options.data.batch_size;
+            check_room(policy, &companions, options, windows, false, cancel)?;
+        }
+        let specs: Vec<&Spec> = companions.iter().map(|own| own.spec()).collect();
         let transforms = Transforms::of(&transform::Setup { options, spec, companions: &specs })?;
         let embeddings: Vec<_> = specs.iter().map(|spec| &spec.embedding).collect();
         let name = corpus.dir().display().to_string();

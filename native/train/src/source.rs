@@ -4,11 +4,11 @@ use std::sync::atomic::AtomicBool;
 
 use sconce_data::{
     Batch, Drawn, Draws, Flow, Loader, LoaderOptions, Mixture, Reader, Sampler, SamplerOptions,
-    Share, Tracks, View,
+    Seen, Share, Tracks, View,
 };
 use sconce_nn::Spec;
 use sconce_nn::spec::{Embedding, Heads};
-use sconce_tensor::{Error, Result};
+use sconce_tensor::Result;
 
 use crate::objective;
 use crate::options::{DataOptions, Mode, TrainOptions};
@@ -17,8 +17,10 @@ use crate::stop::go_on;
 /// Batches of a run.
 pub(crate) struct Source {
     own: Feed,
-    /// The same frames in the companions' embedding, if it differs from the learner's.
-    seen: Option<Feed>,
+    /// The same frames in each other embedding of the companions.
+    seen: Vec<Feed>,
+    /// For each companion, the index of its feed in `seen`; `None` if it reads the learner's frames.
+    by: Vec<Option<usize>>,
 }
 
 /// Views of other corpora, and each corpus's share of the windows.
@@ -89,7 +91,7 @@ impl Source {
     /// Makes batches of these views. `companions` are the embeddings of the companions.
     ///
     /// # Errors
-    /// `Mismatch` if the companions have more than one embedding that differs from the learner's.
+    /// Those of the views and options.
     pub(crate) fn new(
         name: &str,
         views: Vec<View>,
@@ -99,15 +101,10 @@ impl Source {
         options: &TrainOptions,
     ) -> Result<Self> {
         let feed = |views, embedding| Feed::new(name, views, embedding, &spec.heads, options);
-        let mut others = companions.iter().filter(|other| ***other != spec.embedding);
-        let other = others.next();
-        if others.any(|more| Some(more) != other) {
-            let what = "embeddings of the companions";
-            return Err(Error::mismatch(what, "one", "several"));
-        }
+        let (others, by) = others(&spec.embedding, companions);
         let sides = (views, mixed);
-        let seen = other.map(|embedding| feed(sides.clone(), embedding)).transpose()?;
-        Ok(Source { own: feed(sides, &spec.embedding)?, seen })
+        let seen = others.iter().map(|embedding| feed(sides.clone(), embedding));
+        Ok(Source { seen: seen.collect::<Result<_>>()?, by, own: feed(sides, &spec.embedding)? })
     }
 
     pub(crate) fn steps_per_epoch(&self) -> u64 {
@@ -130,8 +127,8 @@ impl Source {
         // The loader checks for cancellation only while it waits.
         go_on(cancel)?;
         let Drawn { mut batch, tracks } = self.own.next(step, cancel)?;
-        let seen = self.seen.as_mut().map(|feed| feed.next(step, cancel)).transpose()?;
-        batch.seen = seen.map(|drawn| drawn.batch.frames);
+        let seen = self.seen.iter_mut().map(|feed| Ok(feed.next(step, cancel)?.batch.frames));
+        batch.seen = Seen { frames: seen.collect::<Result<_>>()?, by: self.by.clone() };
         let frames = match tracks.is_empty() {
             true => batch.weights.len(),
             false => tracks.iter().map(|track| track.frames).sum(),
@@ -159,9 +156,30 @@ impl Source {
     /// Figures of the loader since this process started the run, including waits for the companions' frames.
     pub(crate) fn flow(&self) -> Flow {
         let mut flow = self.own.flow();
-        flow.data_wait_seconds += self.seen.as_ref().map_or(0.0, |t| t.flow().data_wait_seconds);
+        let waits = self.seen.iter().map(|feed| feed.flow().data_wait_seconds);
+        flow.data_wait_seconds += waits.sum::<f64>();
         flow
     }
+}
+
+/// The embeddings of companions that differ from the learner's, each once, and for each companion the index of its own.
+pub(crate) fn others<'a>(
+    own: &Embedding,
+    companions: &[&'a Embedding],
+) -> (Vec<&'a Embedding>, Vec<Option<usize>>) {
+    let mut all: Vec<&Embedding> = vec![];
+    let by = companions.iter().map(|other| {
+        if *other == own {
+            return None;
+        }
+        let known = all.iter().position(|known| known == other);
+        known.or_else(|| {
+            all.push(other);
+            Some(all.len() - 1)
+        })
+    });
+    let by = by.collect();
+    (all, by)
 }
 
 /// Options of the sampler that draws the windows of a run.
@@ -243,14 +261,15 @@ mod tests {
                 Source::new("test", views, vec![], &own, &[&teacher.embedding], &options).unwrap();
             for step in 0..5 {
                 let Loaded { batch, .. } = source.draw(step, &cancel).unwrap();
-                let seen = batch.seen.unwrap();
+                let seen = batch.seen.of(0).unwrap();
                 assert_ne!(batch.frames.continuous.len(), seen.continuous.len());
                 assert_eq!(batch.frames.previous, seen.previous);
             }
             let views = corpus.views(&[0]).unwrap();
             let mut same =
                 Source::new("test", views, vec![], &own, &[&own.embedding], &options).unwrap();
-            assert!(same.draw(0, &cancel).unwrap().batch.seen.is_none());
+            let seen = same.draw(0, &cancel).unwrap().batch.seen;
+            assert!(seen.frames.is_empty() && seen.of(0).is_none());
         }
     }
 }

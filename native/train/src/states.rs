@@ -16,7 +16,7 @@ pub struct States {
 impl States {
     /// Makes states before the first frame of `batch` games.
     pub fn zero(policy: &Policy, objectives: &Objectives, batch: usize) -> Result<States> {
-        let zero = |(_, companion): (&str, &Companion)| companion.zero_state(batch);
+        let zero = |companion: &Companion| companion.zero_state(batch);
         let companions = objectives.companions().map(zero).collect::<Result<_>>()?;
         Ok(States { learner: policy.zero_state(batch)?, companions })
     }

@@ -2,10 +2,15 @@
 
 mod support;
 
-use sconce_nn::spec::{Heads, HeadsKind};
+use sconce_data::Batch;
+use sconce_nn::head::{Direction, Gaussian};
+use sconce_nn::spec::{Embedding, Head, HeadKind, Heads, HeadsKind};
+use sconce_nn::{Policy, Spec};
 use sconce_train::objective::imitation::{
     FocalHeads, LossOptions, PosWeight, Reduction, imitation, nll_rows, pos_weight_auto,
 };
+use sconce_train::objective::teacher::{Factor, Lesson, Teacher};
+use sconce_train::objective::{Companion, Objective, Rows};
 use sconce_train::optimiser::{Kind, Optimiser, OptimiserConfig, Parameter, clip, squared_norm};
 use sconce_train::schedule::{Schedule, ScheduleKind};
 use support::Golden;
@@ -315,4 +320,102 @@ fn schedules_give_the_rate_of_every_update() {
             }
         }
     }
+}
+
+/// A policy with these heads, and with a value after them if `value`, whose logits a test gives itself.
+fn companion(kinds: &[(&str, HeadKind)], value: bool) -> Companion {
+    let value = value.then_some(("value", HeadKind::Value(1)));
+    let kinds = kinds.iter().chain(&value);
+    let head = |(name, kind): &(&str, HeadKind)| Head {
+        name: (*name).into(),
+        kind: *kind,
+        hidden_size: 0,
+    };
+    let parts = kinds.map(head).collect();
+    let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 4, prior: false };
+    let backbone = serde_json::json!({"mlp": {
+        "hidden_sizes": [4], "layer_norm": false, "residual": false, "dropout": 0.0, "input_dropout": 0.0,
+    }});
+    let (embedding, backbone) = (Embedding::vector(2), serde_json::from_value(backbone).unwrap());
+    let spec = Spec { embedding, backbone, heads, critic: None };
+    Companion::new(Policy::init(&spec, 1).unwrap(), "the teacher".into(), String::new())
+}
+
+/// Columns side by side, `[n, sum of widths]`.
+fn columns(n: usize, all: &[Vec<f32>]) -> Vec<f32> {
+    (0..n)
+        .flat_map(|i| all.iter().flat_map(move |c| &c[i * c.len() / n..][..c.len() / n]))
+        .copied()
+        .collect()
+}
+
+#[test]
+fn a_student_of_several_teachers_has_the_loss_and_gradients_of_torch_distributions() {
+    let discrete = [("bits", HeadKind::Bernoulli(8)), ("choice", HeadKind::Categorical(17))];
+    let numbers = Gaussian { size: 3, low: -1.0, high: 2.0 };
+    let numbers = [("at", HeadKind::Gaussian(numbers))];
+    for (name, kinds, columns_of) in [
+        ("distill_teachers_reverse", &discrete[..], ["bits", "choice"]),
+        ("distill_teachers_forward", &discrete, ["bits", "choice"]),
+        ("distill_teachers_plain", &discrete, ["bits", "choice"]),
+        ("distill_teachers_tanh_reverse", &numbers, ["mean", "log_std"]),
+        ("distill_teachers_tanh_forward", &numbers, ["mean", "log_std"]),
+    ] {
+        let golden = Golden::open(name);
+        let count = |key: &str| golden.config[key].as_u64().unwrap() as usize;
+        let (n, teachers) = (count("batch"), count("teachers"));
+        let of = |who: &str| columns_of.map(|column| golden.f32(&format!("input.{who}.{column}")));
+        let direction = match golden.config["direction"].as_str() {
+            Some("reverse") => Direction::Reverse,
+            _ => Direction::Forward,
+        };
+        let (temperature, weight) =
+            (golden.config["temperature"].as_f64().unwrap_or(1.0), Factor::new(1.0));
+        // The second teacher has a value, so that its rows are wider.
+        let companions = (0..teachers).map(|i| companion(kinds, i == 1)).collect();
+        let own = companion(kinds, false);
+        let lesson = Lesson { direction, temperature, weight };
+        let objective = Teacher::new(companions, &own.spec().heads, lesson).unwrap();
+        let theirs: Vec<Vec<f32>> = (0..teachers)
+            .map(|i| {
+                let mut all = of(&format!("teacher{i}")).to_vec();
+                all.extend((i == 1).then(|| vec![7.0; n]));
+                columns(n, &all)
+            })
+            .collect();
+        let weights = golden.f32("input.frame_weights");
+        let batch = Batch { weights, ..Batch::default() };
+        let logits = columns(n, &of("student"));
+        let companions = theirs.iter().map(Vec::as_slice).collect();
+        let rows = Rows { logits: &logits, companions, batch: &batch, range: 0..n };
+        let whole = objective.denominators(&batch, None).unwrap();
+        let mut gradient = vec![f32::NAN; logits.len()];
+        let sums = objective.rows(&rows, &whole, Some(&mut gradient)).unwrap();
+        let figures = objective.finish(&sums, &whole).unwrap();
+        golden.check("output.kl", [figures.named["teacher_kl"]]);
+        golden.check("output.loss", [figures.total]);
+        let (width, mut first) = (gradient.len() / n, 0);
+        for (column, own) in columns_of.iter().zip(of("student")) {
+            let own = own.len() / n;
+            let part = gradient.chunks(width).flat_map(|row| &row[first..first + own]);
+            golden.check(&format!("grad.input.student.{column}"), part.map(|&v| f64::from(v)));
+            first += own;
+        }
+    }
+}
+
+#[test]
+fn bounded_numbers_have_no_temperature() {
+    let numbers = Gaussian { size: 1, low: -1.0, high: 1.0 };
+    let kinds = [("bits", HeadKind::Bernoulli(2)), ("push", HeadKind::Gaussian(numbers))];
+    let of = |temperature| {
+        let lesson =
+            Lesson { direction: Direction::Forward, temperature, weight: Factor::new(1.0) };
+        let heads = companion(&kinds, false).spec().heads.clone();
+        Teacher::new(vec![companion(&kinds, false)], &heads, lesson).map(drop)
+    };
+    of(1.0).unwrap();
+    let error = of(2.0).unwrap_err().to_string();
+    let expected = "teacher_temperature: expected 1 beside the bounded numbers of head push, got 2";
+    assert_eq!(error, expected);
 }

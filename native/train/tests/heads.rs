@@ -130,7 +130,7 @@ fn advantage_weighted_imitation_is_that_of_float64() {
         let (logits, batch) = batch(&golden, &parts, rows);
         let range: Range<usize> = 0..rows;
         let whole = objective.denominators(&batch, None).unwrap();
-        let all = Rows { logits: &logits, companion: &[], batch: &batch, range };
+        let all = Rows { logits: &logits, companions: vec![], batch: &batch, range };
         let mut gradient = vec![f32::NAN; logits.len()];
         let sums = objective.rows(&all, &whole, Some(&mut gradient)).unwrap();
         golden.check("output.loss", [objective.finish(&sums, &whole).unwrap().total]);
@@ -164,7 +164,7 @@ fn the_loss_of_a_value_is_that_of_float64() {
         let beside = vec![(Extra::Return { discount: 1.0 }, returns)];
         let batch = Batch { labels: vec![0.0; rows], weights, beside, ..Batch::default() };
         let whole = Denominators::of(&batch.weights).unwrap().with(vec![1.0; 2]);
-        let all = Rows { logits: &logits, companion: &[], batch: &batch, range: 0..rows };
+        let all = Rows { logits: &logits, companions: vec![], batch: &batch, range: 0..rows };
         let mut gradient = vec![f32::NAN; logits.len()];
         let sums = objective.rows(&all, &whole, Some(&mut gradient)).unwrap();
         let figures = objective.finish(&sums, &whole).unwrap();

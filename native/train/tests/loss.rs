@@ -226,7 +226,7 @@ fn sharded(batch: &Batch, options: &LossOptions) -> (f64, Vec<f32>) {
         .map(|s| {
             let range = s * SHARD_ROWS..n.min((s + 1) * SHARD_ROWS);
             let logits = &batch.logits[range.start * LOGITS..range.end * LOGITS];
-            Rows { logits, companion: &[], batch: &whole, range }
+            Rows { logits, companions: vec![], batch: &whole, range }
         })
         .collect();
     let add = |mut parts: Vec<Sums>| {

@@ -8,7 +8,7 @@ use sconce_data::{Corpus, Schema, VectorGame};
 use sconce_nn::checkpoint::{self, Checkpoint};
 use sconce_nn::head::Direction;
 use sconce_nn::spec::{
-    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, RecurrentConfig,
+    Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, MlpConfig, Normalised, RecurrentConfig,
 };
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
@@ -16,7 +16,7 @@ use sconce_tensor::{Result, tensor};
 use sconce_train::objective::imitation::LossOptions;
 use sconce_train::options::{
     DataOptions, MachineOptions, Mode, ObjectiveOptions, OptimiserOptions, SavingOptions,
-    ScheduleOptions, TrainOptions,
+    ScheduleOptions, Teachers, TrainOptions,
 };
 use sconce_train::report::{Event, RunReport, Stopped};
 use sconce_train::run::run;
@@ -84,7 +84,10 @@ fn options(teacher: Option<PathBuf>) -> TrainOptions {
             evaluate: false,
             ..SavingOptions::default()
         },
-        objective: ObjectiveOptions { teacher, ..ObjectiveOptions::default() },
+        objective: ObjectiveOptions {
+            teacher: teacher.map(Teachers::from),
+            ..ObjectiveOptions::default()
+        },
         loss: LossOptions::plain(),
         ..TrainOptions::default()
     }
@@ -239,7 +242,7 @@ fn a_run_with_a_teacher_resumes_to_the_same_bits_on_any_number_of_threads() {
     let mut again = vec![];
     for stop in [3, 4, 8, u64::MAX] {
         let options = TrainOptions {
-            objective: ObjectiveOptions { teacher: Some(moved.clone()), ..on(2).objective },
+            objective: ObjectiveOptions { teacher: Some(moved.clone().into()), ..on(2).objective },
             ..on(2)
         };
         let (report, more) = until(stop, &corpus, &spec, &options, &cut).unwrap();
@@ -251,7 +254,10 @@ fn a_run_with_a_teacher_resumes_to_the_same_bits_on_any_number_of_threads() {
 
     let refused = |teacher: Option<PathBuf>| {
         let options = TrainOptions {
-            objective: ObjectiveOptions { teacher, ..options.clone().objective },
+            objective: ObjectiveOptions {
+                teacher: teacher.map(Teachers::from),
+                ..options.clone().objective
+            },
             ..options.clone()
         };
         go(&corpus, &spec, &options, &cut).map(drop).unwrap_err().to_string()
@@ -260,6 +266,90 @@ fn a_run_with_a_teacher_resumes_to_the_same_bits_on_any_number_of_threads() {
     for error in [refused(Some(other)), refused(None)] {
         assert!(error.contains("teacher is that of the run, not another"), "{error}");
     }
+}
+
+/// Numbers on another scale are another embedding of the same frames.
+fn scaled(spec: &Spec) -> Spec {
+    let (mean, deviation) = (vec![0.5, -0.25], vec![2.0, 0.5]);
+    let embedding = Embedding::normalised(Normalised { mean, deviation });
+    Spec { embedding, ..spec.clone() }
+}
+
+#[test]
+fn a_run_with_several_teachers_resumes_to_the_same_bits_on_any_number_of_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let spec = gru(8, 0.2, HeadsKind::Independent);
+    // With and without memory, and with three embeddings, one of which two of them share.
+    let teachers = [
+        gru(11, 0.3, HeadsKind::Autoregressive),
+        scaled(&mlp()),
+        mlp(),
+        scaled(&gru(5, 0.0, HeadsKind::Independent)),
+    ];
+    let paths: Vec<PathBuf> =
+        (5..).zip(&teachers).map(|(seed, own)| teacher(dir.path(), own, seed)).collect();
+    let several = |paths: &[PathBuf]| Some(Teachers::try_from(paths.to_vec()).unwrap());
+    let plain = options(None);
+    let options = |threads, paths: &[PathBuf]| TrainOptions {
+        data: DataOptions { unroll: Mode::Carry, ..plain.clone().data },
+        objective: ObjectiveOptions {
+            teacher: several(paths),
+            teacher_temperature: 2.0,
+            teacher_direction: Direction::Reverse,
+            ..plain.clone().objective
+        },
+        optimiser: OptimiserOptions { truncate_bptt: Some(7), ..plain.clone().optimiser },
+        machine: MachineOptions { resume: true, threads: Some(threads), ..plain.clone().machine },
+        ..plain.clone()
+    };
+    let (whole, cut) = (dir.path().join("whole"), dir.path().join("cut"));
+    let (_, told) = go(&corpus, &spec, &options(1, &paths), &whole).unwrap();
+    assert!(told.iter().all(|(_, _, kl)| kl.unwrap() > 1e-3), "{told:?}");
+    let names: Vec<String> = state(&whole).into_iter().map(|(name, _)| name).collect();
+    assert!(["carried.teacher", "carried.teacher.4"].iter().all(|n| names.contains(&(*n).into())));
+    assert!(!names.contains(&"carried.teacher.2".into()));
+    let mut again = vec![];
+    for stop in [3, 7, u64::MAX] {
+        again.extend(until(stop, &corpus, &spec, &options(2, &paths), &cut).unwrap().1);
+    }
+    assert_eq!(again, told);
+    assert!(state(&whole) == state(&cut));
+    for others in [&paths[..3], &paths[..1]] {
+        let error = go(&corpus, &spec, &options(1, others), &cut).map(drop).unwrap_err();
+        assert!(error.to_string().contains("teacher is that of the run, not another"), "{error}");
+    }
+    // A teacher that does not fit is named by its path.
+    let mut other = mlp();
+    other.heads.parts[1].kind = HeadKind::Categorical(4);
+    let misfit = teacher(dir.path(), &other, 77);
+    let given = options(1, &[paths[0].clone(), misfit.clone()]);
+    let error = go(&corpus, &spec, &given, &dir.path().join("misfit")).map(drop).unwrap_err();
+    let named = format!("action space of the teacher {}: expected ", misfit.display());
+    assert!(error.to_string().starts_with(&named), "{error}");
+}
+
+#[test]
+fn a_teacher_given_twice_teaches_what_it_teaches_once_and_a_temperature_changes_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = corpus(&dir.path().join("corpus"));
+    let path = teacher(dir.path(), &mlp(), 9);
+    let told = |name: &str, count: usize, teacher_temperature: f64| {
+        let teacher = Some(Teachers::try_from(vec![path.clone(); count]).unwrap());
+        let own = options(None);
+        let objective = ObjectiveOptions { teacher, teacher_temperature, ..own.objective };
+        let given = TrainOptions { objective, ..own };
+        go(&corpus, &mlp(), &given, &dir.path().join(name)).unwrap().1
+    };
+    let [once, twice, soft] = [("once", 1, 1.0), ("twice", 2, 1.0), ("soft", 1, 4.0)]
+        .map(|(name, count, temperature)| told(name, count, temperature));
+    for ((_, _, one), (_, _, two)) in once.iter().zip(&twice) {
+        assert!((one.unwrap() - two.unwrap()).abs() < 1e-5 * one.unwrap(), "{one:?} {two:?}");
+    }
+    // Softened distributions lie closer together; the square of the temperature is a factor of the loss.
+    let (loss, heads, kl) = soft[0];
+    assert!(kl.unwrap() < 0.2 * once[0].2.unwrap(), "{kl:?} {:?}", once[0]);
+    assert!((heads + 0.1 * 16.0 * kl.unwrap() - loss).abs() < 1e-9 * loss);
 }
 
 #[test]

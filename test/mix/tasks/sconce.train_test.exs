@@ -348,6 +348,10 @@ defmodule Mix.Tasks.Sconce.TrainTest do
 
     assert opts[:hidden_sizes] == [64, 32]
     assert opts[:learning_rate] == 0.001
+
+    for {text, value} <- [{"a", "a"}, {"a,b/c", ["a", "b/c"]}],
+        do: assert({[teacher: ^value], []} = Switches.parse!(["--teacher", text], Train.schema()))
+
     assert {:ok, nil} = Keyword.fetch(opts, :steps)
     assert opts[:fit_prior] == false
     # The last of two equal switches wins.

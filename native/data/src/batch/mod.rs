@@ -21,8 +21,8 @@ use crate::schema::Beside;
 pub struct Batch {
     /// Embedded frames, `[b, t]`.
     pub frames: Frames,
-    /// The frames embedded for another policy, such as a teacher, if that policy's embedding differs; `[b, t]`.
-    pub seen: Option<Frames>,
+    /// The frames as other policies read them, such as teachers.
+    pub seen: Seen,
     /// Labels of the inputs that the state does not show yet, `[b, t, queue_depth, num_labels]`; [`NONE`](sconce_nn::heads::NONE)
     /// where there is no input.
     pub queue: Vec<f32>,
@@ -32,6 +32,22 @@ pub struct Batch {
     pub weights: Vec<f32>,
     /// The requested extra columns, each `[b, t]` but for [`Played::Mask`].
     pub beside: Columns,
+}
+
+/// The frames of a batch as other policies read them beside the learner.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Seen {
+    /// The frames in each embedding that differs from the learner's, `[b, t]`.
+    pub frames: Vec<Frames>,
+    /// For each of these policies the index of its frames; `None` if it reads those of the learner.
+    pub by: Vec<Option<usize>>,
+}
+
+impl Seen {
+    /// The frames that policy `i` reads, if they are not those of the learner.
+    pub fn of(&self, i: usize) -> Option<&Frames> {
+        self.by.get(i).copied().flatten().and_then(|own| self.frames.get(own))
+    }
 }
 
 /// The requested extra columns of a batch, by kind.
@@ -86,7 +102,7 @@ impl Batch {
             |frames: &Frames| frames.continuous.len() + frames.ids.len() + frames.previous.len();
         let beside: usize = self.beside.iter().map(|(_, column)| column.len()).sum();
         let own = self.queue.len() + self.labels.len() + self.weights.len() + beside;
-        let words = frames(&self.frames) + self.seen.as_ref().map_or(0, frames) + own;
+        let words = frames(&self.frames) + self.seen.frames.iter().map(frames).sum::<usize>() + own;
         (size_of::<f32>() * words) as u64
     }
 
@@ -117,7 +133,10 @@ impl Batch {
         let shape = [self.frames.batch, self.frames.time];
         Batch {
             frames: self.frames.part(rows, range),
-            seen: self.seen.as_ref().map(|seen| seen.part(rows, range)),
+            seen: Seen {
+                frames: self.seen.frames.iter().map(|seen| seen.part(rows, range)).collect(),
+                by: self.seen.by.clone(),
+            },
             queue: policy::part(&self.queue, shape, rows, range),
             labels: policy::part(&self.labels, shape, rows, range),
             weights: policy::part(&self.weights, shape, rows, range),

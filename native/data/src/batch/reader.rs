@@ -10,7 +10,7 @@ use sconce_nn::spec::{Embedding, Heads};
 use sconce_tensor::{Error, Result, memory};
 
 use super::shard::{FrameMut, Shard, fill};
-use super::{Batch, Extra};
+use super::{Batch, Extra, Seen};
 use crate::schema::Beside;
 use crate::view::{View, verify};
 
@@ -203,7 +203,7 @@ impl Reader {
                 ids: memory::repeated(0, n * self.embedding.num_ids()),
                 previous: memory::repeated(NONE, n * self.heads.num_labels()),
             },
-            seen: None,
+            seen: Seen::default(),
             queue: memory::repeated(NONE, n * self.queue_depth * self.heads.num_labels()),
             // Padding has weight 0, but its labels must be valid.
             labels: self.heads.least_labels().repeat(n),

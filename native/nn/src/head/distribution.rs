@@ -102,6 +102,13 @@ pub(super) trait Distribution {
         gradient: &mut [f32],
     ) -> f64;
 
+    /// Writes the logits of the mixture of some distributions in equal parts, whose probabilities are the mean of theirs.
+    /// Returns false, and writes nothing, if no logits describe it.
+    fn mixture(&self, parts: &[&[f32]], out: &mut [f32]) -> bool {
+        let _ = (parts, out);
+        false
+    }
+
     /// Rows and columns of the prior's table, which starts as zero. The prior adds to the logits an offset that depends
     /// on the previous label.
     fn prior(&self) -> [usize; 2];
@@ -232,6 +239,12 @@ impl Default for Shape<'_> {
             clamp: f32::MAX,
         }
     }
+}
+
+/// `log sum exp` of a few numbers.
+pub(super) fn log_sum_exp(all: impl Iterator<Item = f64> + Clone) -> f64 {
+    let largest = all.clone().fold(f64::NEG_INFINITY, f64::max);
+    largest + all.map(|x| (x - largest).exp()).sum::<f64>().ln()
 }
 
 /// A logit clamped to `-clamp..=clamp`.

@@ -177,6 +177,12 @@ impl HeadKind {
         self.with(|head| head.divergence(direction, x, y, scale, gradient))
     }
 
+    /// Writes the logits of the mixture of some distributions in equal parts, whose probabilities are the mean of theirs.
+    /// Returns false, and writes nothing, for bounded numbers: no logits describe a mixture of Gaussians.
+    pub fn mixture(self, parts: &[&[f32]], out: &mut [f32]) -> bool {
+        self.with(|head| head.mixture(parts, out))
+    }
+
     /// Rows and columns of the table of a prior.
     pub fn prior(self) -> [usize; 2] {
         self.with(|head| head.prior())

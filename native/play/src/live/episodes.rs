@@ -15,7 +15,7 @@ pub(super) struct Running {
     pub update: u64,
     /// Discounted return so far, by which rewards are scaled.
     pub discounted: f32,
-    /// Memory of the teacher; empty for none, and for that of a start.
+    /// Memories of the teachers, one after the other; empty for none, and for those of a start.
     pub memory: Vec<f32>,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Live {
     weights: Vec<f32>,
     /// Updates that the weights of a segment may be behind.
     max_lag: u64,
-    teacher: Option<Listener>,
+    teachers: Vec<Listener>,
     episodes: Episodes,
     /// Decisions that were learned from.
     steps: u64,
@@ -69,7 +69,7 @@ impl Live {
     pub(crate) fn new(
         inbox: &Arc<Inbox>,
         options: &PpoOptions,
-        teacher: Option<Listener>,
+        teachers: Vec<Listener>,
         [steps, begun]: [u64; 2],
         episodes: Episodes,
     ) -> Result<Self> {
@@ -79,7 +79,7 @@ impl Live {
             inbox: inbox.clone(),
             weights: options.env("live").term_weights(terms.iter().map(String::as_str))?,
             max_lag: options.rollout.max_lag,
-            teacher,
+            teachers,
             episodes,
             steps,
             base: newest.map_or(0, |(version, _)| version + 1),
@@ -187,9 +187,12 @@ impl Live {
         let spec = policy.spec();
         let mut segment = segment(spec, heads, zero, recorded, &self.weights)?;
         statistics.observe_rows(&segment.continuous)?;
-        if let Some(teacher) = &self.teacher {
-            teacher.listen(spec, &mut segment, &mut running.memory)?;
+        let mut memory = running.memory.as_slice();
+        let mut after = vec![];
+        for teacher in &self.teachers {
+            after.extend(teacher.listen(spec, &mut segment, &mut memory)?);
         }
+        running.memory = after;
         spec.embedding.normalise(&mut segment.continuous);
         statistics.scale_episode(&mut running.discounted, &mut segment.rewards)?;
         if over == Over::No {

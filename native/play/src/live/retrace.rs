@@ -61,7 +61,7 @@ fn blank(segment: &mut Segment) {
 
 fn said(policy: &Policy, segments: &[Segment]) -> Result<Vec<Said>> {
     let (heads, zero) = (Choosing::of(&policy.spec().heads)?, policy.zero_state(1)?);
-    let gather = Gather::new(policy.spec(), segments, &zero, None)?;
+    let gather = Gather::new(policy.spec(), segments, &zero, &[])?;
     let all = if zero.0.is_empty() { frames(segments) } else { sequences(segments) };
     let mut said = vec![];
     for part in all.chunks(AT_ONCE) {

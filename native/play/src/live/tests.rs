@@ -10,7 +10,7 @@ use sconce_tensor::tensor::to_vec;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::learner::{Learner, Taught};
+use crate::learner::{Learner, Taught, Tutor};
 use crate::rollout::{Player, Rollout};
 
 const STRIDE: usize = 4;
@@ -53,9 +53,13 @@ fn terms(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| name.to_string()).collect()
 }
 
-fn live(spec: &Spec, names: &[&str], options: &PpoOptions, teacher: Option<Listener>) -> Live {
+fn live(spec: &Spec, names: &[&str], options: &PpoOptions, teachers: Vec<Listener>) -> Live {
     let inbox = Inbox::new(spec, 0, &terms(names), 10_000).unwrap();
-    Live::new(&inbox, options, teacher, [0, 0], Episodes::default()).unwrap()
+    Live::new(&inbox, options, teachers, [0, 0], Episodes::default()).unwrap()
+}
+
+fn tutor(policy: &Arc<Policy>) -> Tutor {
+    Tutor::new(policy.clone(), "the teacher".into(), String::new())
 }
 
 fn play(
@@ -91,7 +95,7 @@ fn terms_are_weighed_by_the_learner_and_reported_without_weights() {
     let (spec, names) = (spec(mlp(), true), ["hit", "time", "goal"]);
     let policy = Policy::init(&spec, 1).unwrap();
     let given = options(json!({"reward_weights": [["time", -0.5], ["goal", 0.0]]}));
-    let mut own = live(&spec, &names, &given, None);
+    let mut own = live(&spec, &names, &given, vec![]);
     own.inbox.put(recorded(1, 0, 3, &names, &[1.0, 2.0, 5.0]));
     let end = Recorded {
         over: Over::Terminated,
@@ -107,12 +111,12 @@ fn terms_are_weighed_by_the_learner_and_reported_without_weights() {
     let episodes = own.take_episodes();
     assert_eq!((episodes[0].ret, episodes[0].length), (8.0, 4));
     // The weights of a run are no matter of the games: another run weighs the same segments otherwise.
-    let mut other = live(&spec, &names, &options(json!({})), None);
+    let mut other = live(&spec, &names, &options(json!({})), vec![]);
     other.inbox.put(recorded(1, 0, 3, &names, &[1.0, 2.0, 5.0]));
     assert_eq!(play(&mut other, &policy, 0, &mut statistics)[0].rewards, [8.0; 3]);
     let unknown = options(json!({"reward_weights": [["tim", 1.0]]}));
     let inbox = Inbox::new(&spec, 0, &terms(&names), 9).unwrap();
-    let error = Live::new(&inbox, &unknown, None, [0, 0], Episodes::default());
+    let error = Live::new(&inbox, &unknown, vec![], [0, 0], Episodes::default());
     let error = error.map(drop).unwrap_err().to_string();
     assert!(error.contains("\"tim\"") && error.contains("time"), "{error}");
 }
@@ -123,7 +127,7 @@ fn the_return_of_an_episode_goes_on_from_segment_to_segment_unless_one_is_lost()
     let policy = Policy::init(&spec, 1).unwrap();
     let given = options(json!({"normalise_rewards": true, "discount": 0.5, "max_lag": 3}));
     let scaled = |segments: &[(u64, u64, usize, f32)]| -> Vec<Vec<f32>> {
-        let mut own = live(&spec, &["reward"], &given, None);
+        let mut own = live(&spec, &["reward"], &given, vec![]);
         let mut statistics = Statistics::new(&given, 1, 4).unwrap();
         let each = segments.iter().enumerate().map(|(update, (number, before, steps, reward))| {
             own.inbox.put(recorded(*number, *before, *steps, &["reward"], &[*reward]));
@@ -230,7 +234,7 @@ fn segments_of_live_games_teach_what_those_of_an_environment_teach() {
             ..EnvOptions::default()
         };
         let mut player = Player::new(&world, &plays).unwrap();
-        player.teach(teacher.policy()).unwrap();
+        player.teach(&teacher.tutors()[0]).unwrap();
         player.observe();
         let mut of_env = player.play(&plays, Rollout { steps: 60, stride: STRIDE }).unwrap();
         let row = of_env[0].clone();
@@ -246,8 +250,8 @@ fn segments_of_live_games_teach_what_those_of_an_environment_teach() {
         let state = plays.zero_state(60).unwrap();
         let (logits, _) = plays.forward(&frames, None, &state, &Context::default()).unwrap();
         let raw = plain(&normalised, &row.continuous);
-        let listener = Listener::new(teacher.policy(), &spec).unwrap();
-        let mut own = live(&spec, &["alive"], &given, Some(listener));
+        let listener = Listener::new(&teacher.tutors()[0], &spec).unwrap();
+        let mut own = live(&spec, &["alive"], &given, vec![listener]);
         let segments = cut(&row, &raw, &to_vec(&logits).unwrap());
         assert!(segments.iter().any(|own| own.before > 0));
         segments.into_iter().for_each(|one| own.inbox.offer(one).unwrap());
@@ -261,7 +265,7 @@ fn segments_of_live_games_teach_what_those_of_an_environment_teach() {
         };
         assert_eq!(all(|own| &own.continuous), row.continuous);
         assert_eq!(all(|own| &own.rewards), of_env[0].rewards);
-        assert_eq!(all(|own| &own.seen), of_env[0].seen);
+        assert_eq!(all(|own| &own.heard[0].seen), of_env[0].heard[0].seen);
         let pair = |spec: &Spec| match serde_json::to_value(&spec.embedding).unwrap() {
             Value::Object(own) => own["normalised"]["deviation"].clone(),
             other => other,
@@ -301,13 +305,13 @@ fn a_teacher_remembers_the_episode_unless_a_segment_was_lost() {
         (spec(mlp(), true), Arc::new(Policy::init(&spec(gru(), false), 2).unwrap()));
     let policy = Policy::init(&spec, 1).unwrap();
     let given = options(json!({}));
-    let listener = || Some(Listener::new(&teacher, &spec).unwrap());
+    let listener = || vec![Listener::new(&tutor(&teacher), &spec).unwrap()];
     let mut statistics = Statistics::new(&given, 1, 4).unwrap();
     let mut own = live(&spec, &["reward"], &given, listener());
     let mut memories = |segments: &[Recorded]| -> Vec<Vec<f32>> {
         segments.iter().for_each(|one| own.inbox.put(one.clone()));
         let states = play(&mut own, &policy, 0, &mut statistics);
-        states.iter().flat_map(|s| &s.teacher_states).map(|s| s.to_vec().unwrap()).collect()
+        states.iter().flat_map(|s| &s.heard[0].states).map(|s| s.to_vec().unwrap()).collect()
     };
     let one = |number, before, steps| recorded(number, before, steps, &["reward"], &[0.0]);
     let [first, second] = [one(1, 0, 8), one(1, 8, 6)];
@@ -335,7 +339,7 @@ fn a_teacher_of_other_frames_is_refused_by_name() {
     let learner = spec(mlp(), true);
     let of = |size: usize| {
         let spec = Spec { embedding: Embedding::vector(size), ..spec(mlp(), false) };
-        Listener::new(&Arc::new(Policy::init(&spec, 1).unwrap()), &learner).map(drop)
+        Listener::new(&tutor(&Arc::new(Policy::init(&spec, 1).unwrap())), &learner).map(drop)
     };
     of(4).unwrap();
     let error = of(3).unwrap_err().to_string();

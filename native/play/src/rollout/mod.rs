@@ -13,7 +13,6 @@ mod seated;
 mod shard;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use sconce_env::{EnvOptions, EnvSpec, Episode, Normaliser};
 use sconce_nn::Policy;
@@ -29,6 +28,7 @@ pub(crate) use seated::{Seated, Seen};
 pub(crate) use shard::Shard;
 
 use crate::heads::Choosing;
+use crate::learner::Tutor;
 use crate::returns::Discounts;
 use crate::segment::{CardSegment, Segment};
 use crate::side_by_side::side_by_side;
@@ -204,23 +204,21 @@ impl Player {
         (all, others)
     }
 
-    /// Lets a teacher read all observations from now on.
+    /// Lets a further teacher read all observations from now on.
     ///
     /// # Errors
     /// `Unavailable` for one whose frames are not plain vectors, `Mismatch` for one of other observations.
-    pub fn teach(&mut self, teacher: &Arc<Policy>) -> Result<()> {
-        if teacher.spec().embedding.num_ids() > 0 {
-            let (what, reason) = ("a teacher".into(), "its frames are not plain vectors".into());
-            return Err(Error::Unavailable { what, reason });
+    pub fn teach(&mut self, Tutor { policy, name, .. }: &Tutor) -> Result<()> {
+        let embedding = &policy.spec().embedding;
+        if embedding.num_ids() > 0 {
+            let reason = "its frames are not plain vectors".into();
+            return Err(Error::Unavailable { what: name.clone(), reason });
         }
-        let (reads, shows) = (teacher.spec().embedding.raw_width(), self.spec.observation_size);
+        let (reads, shows) = (embedding.raw_width(), self.spec.observation_size);
         if reads != shows {
-            return Err(Error::mismatch("observation of the teacher", shows, reads));
+            return Err(Error::mismatch(format!("observation of {name}"), shows, reads));
         }
-        for shard in &mut self.shards {
-            shard.teach(teacher)?;
-        }
-        Ok(())
+        self.shards.iter_mut().try_for_each(|shard| shard.teach(policy))
     }
 
     /// Keeps statistics of all observations from now on.

@@ -8,6 +8,7 @@ use sconce_tensor::{Error, Result};
 
 use super::arena::Opponents;
 use super::{Frozen, MemberId, Player, Shard};
+use crate::segment::numbered;
 
 impl Player {
     /// Copies the state of the player.
@@ -76,8 +77,8 @@ impl Shard {
         let previous: Vec<u32> = self.previous.iter().map(|number| number.to_bits()).collect();
         all.put_words("previous", &previous);
         all.put("memory", self.memory.to_vec()?);
-        if let Some(teacher) = &self.teacher {
-            all.put("teacher", teacher.memory.to_vec()?);
+        for (i, teacher) in self.teachers.iter().enumerate() {
+            all.put(&numbered("teacher", i), teacher.memory.to_vec()?);
         }
         if let Some(own) = self.envs.opponents()? {
             all.put_word("opponents.steps", own.steps);
@@ -100,8 +101,9 @@ impl Shard {
             }
         }
         self.memory = self.memory.with_values(saved.get("memory")?)?;
-        if let Some(teacher) = &mut self.teacher {
-            teacher.memory = teacher.memory.with_values(saved.get("teacher")?)?;
+        for (i, teacher) in self.teachers.iter_mut().enumerate() {
+            let own = saved.get(&numbered("teacher", i))?;
+            teacher.memory = teacher.memory.with_values(own)?;
         }
         self.observations.copy_from_slice(observations);
         self.previous = previous.into_iter().map(f32::from_bits).collect();

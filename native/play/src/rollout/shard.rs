@@ -16,7 +16,7 @@ use super::actor::{Actor, Desk};
 use super::arena::Arena;
 use super::frames::{Outcome, embedded};
 use crate::heads::Choosing;
-use crate::segment::Segment;
+use crate::segment::{Heard, Segment};
 
 /// Some environments, played by one thread at a time.
 pub(crate) struct Shard {
@@ -31,7 +31,7 @@ pub(crate) struct Shard {
     pub(crate) outcome: Outcome,
     /// Statistics of the observations since they were last taken, if they are wanted.
     pub(super) observed: Option<Normaliser>,
-    pub(super) teacher: Option<Listener>,
+    pub(super) teachers: Vec<Listener>,
     desk: Desk,
 }
 
@@ -78,7 +78,7 @@ impl Shard {
             memory,
             outcome,
             observed: None,
-            teacher: None,
+            teachers: vec![],
             desk: Desk::default(),
         })
     }
@@ -86,7 +86,7 @@ impl Shard {
     /// Lets a teacher read all observations from now on.
     pub(super) fn teach(&mut self, teacher: &Arc<Policy>) -> Result<()> {
         let (policy, memory) = (teacher.clone(), teacher.zero_state(self.envs.rows())?);
-        self.teacher = Some(Listener { policy, memory });
+        self.teachers.push(Listener { policy, memory });
         Ok(())
     }
 
@@ -94,6 +94,7 @@ impl Shard {
     pub(super) fn play(&mut self, play: &Play<'_>) -> Result<Segment> {
         let Rollout { steps, stride } = play.rollout;
         let mut segment = Segment::new(play.policy.spec(), self.envs.rows(), steps, stride);
+        segment.heard = vec![Heard::default(); self.teachers.len()];
         for t in 0..steps {
             self.step(play, t, &mut segment)?;
         }
@@ -139,7 +140,7 @@ impl Shard {
         self.begin_episodes(policy)
     }
 
-    /// Records what the teacher sees, unless it sees the learner's frames, and steps its memory.
+    /// Records what each teacher sees, unless it sees the learner's frames, and steps its memory.
     fn listen(
         &mut self,
         play: &Play<'_>,
@@ -147,21 +148,23 @@ impl Shard {
         frames: &Frames,
         segment: &mut Segment,
     ) -> Result<()> {
-        let Some(Listener { policy, memory }) = &mut self.teacher else { return Ok(()) };
-        let own = match policy.spec().embedding == play.policy.spec().embedding {
-            true => None,
-            false => Some(embedded(policy, &self.observations, &self.previous)?),
-        };
-        if let Some(own) = &own {
-            segment.seen.extend_from_slice(&own.continuous);
+        for (i, Listener { policy, memory }) in self.teachers.iter_mut().enumerate() {
+            let heard = &mut segment.heard[i];
+            let own = match policy.spec().embedding == play.policy.spec().embedding {
+                true => None,
+                false => Some(embedded(policy, &self.observations, &self.previous)?),
+            };
+            if let Some(own) = &own {
+                heard.seen.extend_from_slice(&own.continuous);
+            }
+            if memory.0.is_empty() {
+                continue;
+            }
+            if t.is_multiple_of(segment.stride) {
+                heard.states.push(memory.clone());
+            }
+            *memory = policy.trunk(own.as_ref().unwrap_or(frames), memory, &Context::default())?.1;
         }
-        if memory.0.is_empty() {
-            return Ok(());
-        }
-        if t.is_multiple_of(segment.stride) {
-            segment.teacher_states.push(memory.clone());
-        }
-        *memory = policy.trunk(own.as_ref().unwrap_or(frames), memory, &Context::default())?.1;
         Ok(())
     }
 
@@ -200,10 +203,8 @@ impl Shard {
             self.previous[row as usize * labels..][..labels].fill(NONE);
         }
         renew(&mut self.memory, policy, &fresh)?;
-        match &mut self.teacher {
-            Some(Listener { policy, memory }) => renew(memory, policy, &fresh),
-            None => Ok(()),
-        }
+        let mut teachers = self.teachers.iter_mut();
+        teachers.try_for_each(|Listener { policy, memory }| renew(memory, policy, &fresh))
     }
 
     /// Records the value after each step: that of the next step, or after the last step that of the present frame.

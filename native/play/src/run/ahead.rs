@@ -105,8 +105,8 @@ impl Played {
         Ok((saved, all))
     }
 
-    /// The rollout of a saved state; `weights` are those of a policy with the same shapes, and `teacher` is the teacher
-    /// of the run.
+    /// The rollout of a saved state; `weights` are those of a policy with the same shapes, and `teachers` are
+    /// the teachers of the run.
     ///
     /// # Errors
     /// `NotFound`, `Mismatch` or `Corrupt` for the rollout of another run.
@@ -114,7 +114,7 @@ impl Played {
         saved: SavedRollout,
         numbers: &Numbers,
         weights: &Weights,
-        teacher: Option<&Policy>,
+        teachers: &[&Policy],
     ) -> Result<Self> {
         let SavedRollout { spec, update, steps, terms, observed, segments } = saved;
         let weight = |(name, like): (&String, &Weight)| {
@@ -132,7 +132,7 @@ impl Played {
         };
         let policy =
             Policy::from_weights(&spec, weights.iter().map(weight).collect::<Result<_>>()?)?;
-        let segment = |i| Segment::restored(&numbers.nested(&format!("{i}.")), &policy, teacher);
+        let segment = |i| Segment::restored(&numbers.nested(&format!("{i}.")), &policy, teachers);
         let segments = (0..segments).map(segment).collect::<Result<_>>()?;
         let words = |name: &str| numbers.words(&format!("episodes.{name}"));
         let (env, seat, length) = (words("env")?, words("seat")?, words("length")?);

@@ -118,7 +118,7 @@ pub(crate) struct Run<'a> {
     league: Option<League>,
     /// The rollout of the next update, if it was played beside the last one.
     ahead: Option<Played>,
-    /// Digest of the teacher's file.
+    /// Digests of the teachers' files.
     teacher: Option<String>,
     /// Updates of the whole run.
     updates: u64,
@@ -152,7 +152,7 @@ impl<'a> Run<'a> {
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
         let teacher = Taught::of(options)?;
-        let digest = teacher.as_ref().map(|teacher| teacher.digest().to_string());
+        let digest = teacher.as_ref().and_then(Taught::digest);
         let earlier = match &folder {
             Some(folder) => save::resumable(folder, task, options, digest.as_deref())?,
             None => None,
@@ -194,11 +194,12 @@ impl<'a> Run<'a> {
         if !player.is_on_card() {
             memory::room("a rollout", rollout_bytes(&policy, options, player.rows())?)?;
         }
-        let mut listener = None;
-        match (&teacher, task.inbox) {
-            (Some(teacher), None) => player.teach(teacher.policy())?,
-            (Some(own), Some(_)) => listener = Some(Listener::new(own.policy(), task.spec)?),
-            (None, _) => {}
+        let mut listeners = vec![];
+        for tutor in teacher.iter().flat_map(Taught::tutors) {
+            match task.inbox {
+                None => player.teach(tutor)?,
+                Some(_) => listeners.push(Listener::new(tutor, task.spec)?),
+            }
         }
         let mut learner = Learner::new(&policy, options, teacher)?;
         options.check_batches(player.rows(), learner.remembers())?;
@@ -220,7 +221,7 @@ impl<'a> Run<'a> {
         let updates = options.schedule.steps / options.update_steps(player.rows());
         let clock = Clock { begun: Instant::now(), before: progress.seconds };
         let so_far = [progress.steps, progress.updates];
-        let live = task.inbox.map(|inbox| Live::new(inbox, options, listener, so_far, episodes));
+        let live = task.inbox.map(|inbox| Live::new(inbox, options, listeners, so_far, episodes));
         Ok(Run {
             env: task.env,
             options,

@@ -37,7 +37,7 @@ struct State {
     options: PpoOptions,
     progress: Progress,
     statistics: Statistics,
-    /// Digest of the teacher's file.
+    /// Digests of the teachers' files.
     #[serde(default)]
     teacher: Option<String>,
     #[serde(default)]
@@ -171,8 +171,8 @@ impl Earlier {
         }
         let episodes = Episodes::of_numbers(&of_play.nested(LIVE))?;
         let rollout = of_play.nested(AHEAD);
-        let (weights, teacher) = (learner.stepper().policy().weights(), learner.teacher());
-        let restored = |saved| Played::restored(saved, &rollout, weights, teacher);
+        let (weights, teachers) = (learner.stepper().policy().weights(), learner.teachers());
+        let restored = |saved| Played::restored(saved, &rollout, weights, &teachers);
         let ahead = ahead.map(restored).transpose()?;
         Ok(Restored { progress, statistics, episodes, ahead })
     }

@@ -287,6 +287,102 @@ fn a_run_stays_close_to_its_teacher_and_resumes_with_the_same_bits() {
 }
 
 #[test]
+fn a_run_with_several_teachers_resumes_with_the_same_bits_on_any_number_of_threads() {
+    let files = TempDir::new().unwrap();
+    let saved = |name: &str, spec: &Spec, seed: u64| {
+        let path = files.path().join(name);
+        // A teacher has no value.
+        let heads = Heads { parts: spec.heads.parts[..1].to_vec(), ..spec.heads.clone() };
+        let spec = Spec { heads, ..spec.clone() };
+        Policy::init(&spec, seed).unwrap().save(&path, Value::Null).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let wide = Spec { embedding: Embedding::vector(4), ..gru() };
+    let teachers = [saved("mlp", &mlp(), 1), saved("gru", &wide, 2), saved("other", &wide, 3)];
+    let given = |teachers: &[String], more: Value| {
+        let mut all = json!({
+            "teacher": teachers, "teacher_temperature": 2.0, "normalise_observations": true,
+            // Several shards of environments.
+            "environments": 40, "steps": 1600,
+        });
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        options(all)
+    };
+    for overlap in [false, true] {
+        let run = |threads: usize, steps: &[u64]| {
+            let out = TempDir::new().unwrap();
+            let mut kl = vec![];
+            for (i, steps) in steps.iter().enumerate() {
+                let more = json!({"threads": threads, "steps": steps, "overlap": overlap});
+                let own = given(&teachers, more);
+                let report = go(&mlp(), "cart_pole", &own, out.path(), i > 0).unwrap();
+                kl = report.history.iter().map(|p| p.figures["teacher_kl"]).collect();
+            }
+            (numbers(out.path()), kl)
+        };
+        let (whole, kl) = run(1, &[1600]);
+        assert!(kl.iter().all(|kl| *kl > 1e-4), "{kl:?}");
+        assert_eq!(run(2, &[400, 800, 1600]), (whole, kl), "overlap: {overlap}");
+    }
+    let out = TempDir::new().unwrap();
+    go(&mlp(), "cart_pole", &given(&teachers, json!({})), out.path(), false).unwrap();
+    let fewer = given(&teachers[..2], json!({"steps": 3200}));
+    let error = go(&mlp(), "cart_pole", &fewer, out.path(), true).unwrap_err();
+    assert!(error.to_string().contains("teacher"), "{error}");
+    // A teacher of other observations is named by its path.
+    let narrow = saved("narrow", &gru(), 4);
+    let own = given(&[teachers[0].clone(), narrow.clone()], json!({}));
+    let error = go(&mlp(), "cart_pole", &own, files.path(), false).unwrap_err().to_string();
+    assert!(error.contains(&format!("observation of the teacher {narrow}: expected 4")), "{error}");
+}
+
+#[test]
+fn with_a_policy_weight_of_0_a_run_learns_from_its_teacher_alone() {
+    let files = TempDir::new().unwrap();
+    let teacher = policy(&mlp(), &files);
+    let alone = json!({
+        "teacher": teacher, "policy_weight": 0.0, "value_weight": 0.0, "entropy_weight": 0.0,
+        "teacher_weight": 2.0, "steps": 4000, "learning_rate": 1e-2,
+    });
+    let out = TempDir::new().unwrap();
+    let report = go(&mlp(), "cart_pole", &options(alone.clone()), out.path(), false).unwrap();
+    let kl = |i: usize| report.history[i].figures["teacher_kl"];
+    let last = report.history.len() - 1;
+    for point in &report.history {
+        let loss = 2.0 * point.figures["teacher_kl"];
+        assert!((point.loss - loss).abs() < 1e-12, "{} {loss}", point.loss);
+        assert!(point.figures["policy_loss"].is_finite() && point.figures["value_loss"] > 0.0);
+    }
+    assert!(kl(last) < 0.1 * kl(0), "{} {}", kl(0), kl(last));
+    // The row of the value among the logits has learned nothing.
+    let [first, learned] = [Policy::init_orthogonal(&mlp(), 5).unwrap(), {
+        Policy::load(&out.path().join("last.safetensors")).unwrap()
+    }];
+    let row = |policy: &Policy, row: usize| {
+        let weight = &policy.weights()["heads.logits.weight"];
+        let width = weight.dims()[1];
+        sconce_tensor::tensor::to_vec(weight).unwrap()[row * width..][..width].to_vec()
+    };
+    assert_eq!(row(&first, 2), row(&learned, 2));
+    assert_ne!(row(&first, 0), row(&learned, 0));
+
+    let refused = |more: Value| {
+        let mut given = alone.clone();
+        given.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        options(given).validate().unwrap_err().to_string()
+    };
+    let error = refused(json!({"teacher": null, "teacher_weight": 1.0}));
+    assert_eq!(error, "policy_weight: expected a teacher, got none");
+    for (name, value) in
+        [("clip", json!(0.1)), ("clip_to", json!(0.1)), ("normalise_advantages", json!("none"))]
+    {
+        let mut more = json!({});
+        more[name] = value;
+        assert_eq!(refused(more), format!("{name}: expected policy_weight above 0, got none"));
+    }
+}
+
+#[test]
 fn a_teacher_with_memory_judges_a_learner_without_one_by_what_it_remembers() {
     // The teacher sees positions alone, as the learner does.
     let spec = Spec { embedding: Embedding::vector(2), ..mlp() };

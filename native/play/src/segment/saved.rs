@@ -2,9 +2,10 @@
 
 use sconce_env::Numbers;
 use sconce_nn::Policy;
+use sconce_nn::backbone::State;
 use sconce_tensor::{Error, Result};
 
-use super::{Segment, Widths};
+use super::{Heard, Segment, Widths};
 use crate::returns::Returns;
 
 impl Segment {
@@ -23,7 +24,6 @@ impl Segment {
             ("values", &self.values),
             ("next_values", &self.next_values),
             ("rewards", &self.rewards),
-            ("seen", &self.seen),
         ] {
             all.put(name, column.clone());
         }
@@ -32,24 +32,26 @@ impl Segment {
         for (name, flags) in flags {
             all.put(name, flags.iter().map(|flag| f32::from(*flag)).collect());
         }
-        for (name, states) in [("states", &self.states), ("teacher", &self.teacher_states)] {
-            let mut own = vec![];
-            for state in states {
-                own.extend(state.to_vec()?);
-            }
-            all.put(name, own);
+        let joined = |states: &[State]| -> Result<Vec<f32>> {
+            Ok(states.iter().map(State::to_vec).collect::<Result<Vec<_>>>()?.concat())
+        };
+        all.put("states", joined(&self.states)?);
+        for (i, heard) in self.heard.iter().enumerate() {
+            let [seen, teacher] = names(i);
+            all.put(&seen, heard.seen.clone());
+            all.put(&teacher, joined(&heard.states)?);
         }
         Ok(all)
     }
 
-    /// The inverse of [`numbers`](Self::numbers), for a policy and the teacher of its run.
+    /// The inverse of [`numbers`](Self::numbers), for a policy and the teachers of its run.
     ///
     /// # Errors
     /// `NotFound`, `Mismatch` or `Corrupt` for the columns of other environments.
     pub(crate) fn restored(
         numbers: &Numbers,
         policy: &Policy,
-        teacher: Option<&Policy>,
+        teachers: &[&Policy],
     ) -> Result<Self> {
         let sizes = numbers.words("sizes")?;
         let [rows, steps, stride] = sizes[..] else {
@@ -78,18 +80,18 @@ impl Segment {
         };
         // Without masks all actions were allowed.
         let mask_width = if numbers.get("mask")?.is_empty() { 0 } else { widths.mask };
-        let states = |name: &str, policy: Option<&Policy>| {
-            let zero = policy.map(|policy| policy.zero_state(rows)).transpose()?;
-            let own = numbers.get(name)?;
-            let width = zero.iter().flat_map(|z| &z.0).map(sconce_tensor::Tensor::elem_count).sum();
-            match zero {
-                Some(zero) if width > 0 => {
-                    own.chunks(width).map(|own| zero.with_values(own)).collect()
-                }
-                _ => Ok(vec![]),
+        let states = |name: &str, policy: &Policy| {
+            let (zero, own) = (policy.zero_state(rows)?, numbers.get(name)?);
+            match zero.0.iter().map(sconce_tensor::Tensor::elem_count).sum() {
+                0 => Ok(vec![]),
+                width => own.chunks(width).map(|own| zero.with_values(own)).collect(),
             }
         };
-        let seen = numbers.get("seen")?.to_vec();
+        let heard = |(i, teacher): (usize, &&Policy)| {
+            let [seen, own] = names(i);
+            let seen = numbers.get(&seen)?.to_vec();
+            Ok::<_, Error>(Heard { seen, states: states(&own, teacher)? })
+        };
         let previous = words("previous", widths.labels)?.into_iter().map(f32::from_bits).collect();
         Ok(Segment {
             rows,
@@ -105,11 +107,23 @@ impl Segment {
             terminated: flags("terminated", 1)?,
             truncated: flags("truncated", 1)?,
             mask: flags("mask", mask_width)?,
-            states: states("states", Some(policy))?,
+            states: states("states", policy)?,
             stride: stride.max(1),
-            seen,
-            teacher_states: states("teacher", teacher)?,
+            heard: teachers.iter().enumerate().map(heard).collect::<Result<_>>()?,
             returns: Returns::default(),
         })
+    }
+}
+
+/// Names of the arrays of a teacher: its frames and its memories.
+fn names(teacher: usize) -> [String; 2] {
+    ["seen", "teacher"].map(|name| numbered(name, teacher))
+}
+
+/// The name of an array of one of several teachers. The first has the name of a single one.
+pub(crate) fn numbered(name: &str, teacher: usize) -> String {
+    match teacher {
+        0 => name.into(),
+        _ => format!("{name}.{}", teacher + 1),
     }
 }

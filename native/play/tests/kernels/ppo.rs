@@ -107,7 +107,7 @@ impl Case {
         };
         let objective = Clipped::new(&heads(), self.terms).unwrap();
         let whole = objective.denominators(&batch, None).unwrap();
-        let rows = Rows { logits: &self.logits, companion: &[], batch: &batch, range: 0..N };
+        let rows = Rows { logits: &self.logits, companions: vec![], batch: &batch, range: 0..N };
         let mut gradient = vec![0.0; self.logits.len()];
         let sums = objective.rows(&rows, &whole, Some(&mut gradient)).unwrap();
         (sums.0, gradient)
@@ -197,6 +197,7 @@ impl Case {
 fn losses_are_those_of_the_cpu(kernels: &impl Kernels) {
     let plain = Terms {
         clip: 0.2,
+        policy_weight: 1.0,
         value_clip: None,
         value_weight: 0.5,
         entropy_weight: 0.01,

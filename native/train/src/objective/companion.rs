@@ -10,30 +10,35 @@ use sconce_tensor::{Device, Error, Precision, Result, tensor};
 pub struct Companion {
     policy: Policy,
     /// Name of the companion in errors.
-    name: &'static str,
+    name: String,
     digest: String,
 }
 
 impl Companion {
     /// Makes a companion from a policy, its name in errors and the digest of its file.
-    pub fn new(policy: Policy, name: &'static str, digest: String) -> Self {
+    pub fn new(policy: Policy, name: String, digest: String) -> Self {
         Companion { policy, name, digest }
     }
 
     /// A copy on another device.
     pub(super) fn copy_on(&self, device: &Device) -> Result<Self> {
-        let (policy, digest) = (self.policy.copy_on(device)?, self.digest.clone());
-        Ok(Companion { policy, digest, ..*self })
+        let (name, digest) = (self.name.clone(), self.digest.clone());
+        Ok(Companion { policy: self.policy.copy_on(device)?, name, digest })
     }
 
-    #[cfg(test)]
-    pub(super) fn policy(&self) -> &Policy {
+    /// The policy.
+    pub(crate) fn policy(&self) -> &Policy {
         &self.policy
     }
 
     /// The Spec of the policy.
     pub fn spec(&self) -> &Spec {
         self.policy.spec()
+    }
+
+    /// Name of the policy in errors.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Digest of the policy's file, by which a resumed run recognises the policy.

@@ -105,9 +105,9 @@ pub trait Objective: Send + Sync {
     /// A copy for a learner on another device.
     fn copy_on(&self, device: &Device) -> Result<Box<dyn Objective>>;
 
-    /// A frozen policy whose outputs the objective reads beside the learner's.
-    fn companion(&self) -> Option<&Companion> {
-        None
+    /// Frozen policies whose outputs the objective reads beside the learner's.
+    fn companions(&self) -> &[Companion] {
+        &[]
     }
 
     /// Checks a whole batch before kernels run, which check nothing. [`rows`](Self::rows) on the host checks its own

@@ -40,9 +40,19 @@ impl Objectives {
         Ok(Objectives(all.collect::<Result<_>>()?))
     }
 
-    /// The companions, with the names of their objectives.
-    pub(crate) fn companions(&self) -> impl Iterator<Item = (&'static str, &Companion)> {
-        self.0.iter().filter_map(|objective| Some((objective.name(), objective.companion()?)))
+    /// The companions of all objectives, in the order of the objectives.
+    pub(crate) fn companions(&self) -> impl Iterator<Item = &Companion> {
+        self.0.iter().flat_map(|objective| objective.companions())
+    }
+
+    /// Name of each companion's states: that of its objective, with a number from the second companion of it on.
+    pub(crate) fn state_names(&self) -> Vec<String> {
+        let names = |objective: &dyn Objective| {
+            let name = objective.name();
+            let of = move |i| if i == 0 { name.into() } else { format!("{name}.{}", i + 1) };
+            (0..objective.companions().len()).map(of)
+        };
+        self.0.iter().flat_map(|objective| names(&**objective)).collect()
     }
 
     /// Whether [`denominators`](Self::denominators) needs the sums of a first pass.
@@ -73,7 +83,7 @@ impl Objectives {
         let unit = Denominators::of(&[1.0])?;
         tensor::read(logits, |logits| {
             let sums = self.0.iter().map(|objective| match objective.two_passes() {
-                true => objective.rows(&rows(logits, &[], batch, 0..n), &unit, None),
+                true => objective.rows(&rows(logits, &[], batch, &(0..n)), &unit, None),
                 false => Ok(Sums::default()),
             });
             Ok(sums.collect())
@@ -181,9 +191,9 @@ impl Objectives {
         let (mut companions, mut more) = (companions.iter(), vec![]);
         let all = self.0.iter().zip(whole).enumerate();
         let sums = all.map(|(i, (objective, whole))| {
-            let companion = objective.companion().and_then(|_| companions.next());
-            let companion = companion.map_or(&[][..], Vec::as_slice);
-            let rows = rows(logits, companion, batch, range.clone());
+            let own: Vec<&[f32]> =
+                companions.by_ref().take(objective.companions().len()).map(Vec::as_slice).collect();
+            let rows = rows(logits, &own, batch, &range);
             if i == 0 {
                 return objective.rows(&rows, whole, Some(gradient));
             }
@@ -199,15 +209,16 @@ impl Objectives {
 /// Selects rows of a batch and their outputs from the outputs of the whole batch.
 fn rows<'a>(
     logits: &'a [f32],
-    companion: &'a [f32],
+    companions: &[&'a [f32]],
     batch: &'a Batch,
-    range: Range<usize>,
+    range: &Range<usize>,
 ) -> Rows<'a> {
     let of = |outputs: &'a [f32]| {
         let width = outputs.len() / batch.weights.len().max(1);
         &outputs[range.start * width..range.end * width]
     };
-    Rows { logits: of(logits), companion: of(companion), batch, range: range.clone() }
+    let companions = companions.iter().map(|logits| of(logits)).collect();
+    Rows { logits: of(logits), companions, batch, range: range.clone() }
 }
 
 /// Waits for a card and reads sums from it.

@@ -48,9 +48,10 @@ impl Objective for Prior {
         gradient: Option<&mut [f32]>,
     ) -> Result<Sums> {
         let table = self.table.logits(rows.previous())?;
-        let spans = Spans::new(self.table.heads(), self.table.heads());
-        let pull = Pull { spans: &spans, direction: Direction::Reverse, weight: self.weight };
-        Ok(Sums(vec![pull.rows(rows, &table, whole, gradient)]))
+        let spans = Spans::new(self.table.heads(), &[self.table.heads()]);
+        let (direction, weight) = (Direction::Reverse, self.weight);
+        let pull = Pull { spans: &spans, direction, temperature: 1.0, weight };
+        Ok(Sums(vec![pull.rows(rows, &[&table], whole, gradient)]))
     }
 
     fn finish(&self, sums: &Sums, whole: &Denominators) -> Result<Figures> {
@@ -92,7 +93,7 @@ mod tests {
     fn drawn(logits: &[f32]) -> (f64, f64, Vec<f32>) {
         let (prior, batch) = prior();
         let whole = prior.denominators(&batch, None).unwrap();
-        let rows = Rows { logits, companion: &[], batch: &batch, range: 1..5 };
+        let rows = Rows { logits, companions: vec![], batch: &batch, range: 1..5 };
         let mut gradient = vec![7.0; logits.len()];
         let sums = prior.rows(&rows, &whole, Some(&mut gradient)).unwrap();
         let Figures { total, named, .. } = prior.finish(&sums, &whole).unwrap();

@@ -10,7 +10,7 @@ use sconce_tensor::Tensor;
 pub struct Outputs {
     /// Logits of the learner, `[n, num_logits]`.
     pub logits: Tensor,
-    /// Logits of each [companion](super::Objective::companion), in the order of the objectives.
+    /// Logits of each [companion](super::Objective::companions), in the order of the objectives.
     pub companions: Vec<Vec<f32>>,
 }
 
@@ -19,8 +19,8 @@ pub struct Outputs {
 pub struct Rows<'a> {
     /// Logits of the learner, `[n, num_logits]`.
     pub logits: &'a [f32],
-    /// Logits of the objective's [companion](super::Objective::companion); empty without one.
-    pub companion: &'a [f32],
+    /// Logits of each of the objective's [companions](super::Objective::companions).
+    pub companions: Vec<&'a [f32]>,
     /// The whole batch.
     pub batch: &'a Batch,
     /// Indices of these rows in the batch.

@@ -8,6 +8,7 @@ mod literal;
 mod loss;
 mod parts;
 mod table;
+mod teachers;
 mod train;
 
 pub(crate) use check::MAX_FRAMES;
@@ -16,6 +17,7 @@ pub use group::Number;
 pub use loss::{FocalHeads, PosWeight, Reduction};
 pub(crate) use table::{NAMED, at_least, rows};
 pub use table::{Row, Table};
+pub use teachers::Teachers;
 pub(crate) use train::nested;
 pub use train::{
     DataOptions, LossOptions, LrSchedule, MachineOptions, ObjectiveOptions, OptimiserOptions,

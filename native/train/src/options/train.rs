@@ -11,6 +11,7 @@ use super::evaluate::Mode;
 use super::group::others;
 use super::loss::{FocalHeads, PosWeight, Reduction};
 use super::table::TABLE;
+use super::teachers::Teachers;
 use crate::optimiser::Kind as Optimiser;
 use crate::option_group;
 use crate::weights::pruning::Pattern;

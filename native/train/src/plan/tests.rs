@@ -5,7 +5,9 @@ use sconce_tensor::Kind;
 
 use super::*;
 use crate::objective::imitation::LossOptions;
-use crate::options::{DataOptions, MachineOptions, OptimiserOptions, ScheduleOptions};
+use crate::options::{
+    DataOptions, MachineOptions, ObjectiveOptions, OptimiserOptions, ScheduleOptions,
+};
 use crate::stop::NEVER;
 use crate::tune::{Reason, TuneOptions, tune};
 use crate::weights::pruning::Pattern;
@@ -94,6 +96,38 @@ fn the_memory_that_stays_is_counted_from_the_number_of_weights() {
     assert!(validated.validation > each);
     let either = validated.activations.max(validated.validation);
     assert_eq!(validated.total(), validated.lasting() + either);
+}
+
+#[test]
+fn teachers_take_memory_and_so_do_their_frames() {
+    let (dir, own) = (tempfile::tempdir().unwrap(), options());
+    let other = Spec { embedding: Embedding::melee(Melee::default()), ..spec() };
+    let path = |name: &str, spec: &Spec| {
+        let path = dir.path().join(name);
+        Policy::init(spec, 3).unwrap().save(&path, serde_json::json!({})).unwrap();
+        path
+    };
+    let (same, other) = (path("same", &spec()), path("other", &other));
+    let planned = |paths: &[&std::path::PathBuf]| {
+        let teacher = paths.iter().map(|path| (*path).clone()).collect::<Vec<_>>().try_into().ok();
+        let objective = ObjectiveOptions { teacher, ..own.objective.clone() };
+        let options = TrainOptions { objective, ..own.clone() };
+        (Memory::measure(&spec(), &options, &NEVER).unwrap().owners(80), options)
+    };
+    let (alone, _) = planned(&[]);
+    assert_eq!(alone.teacher, 0);
+    let (one, _) = planned(&[&same]);
+    // Buffers below 1 KiB are not counted.
+    let each = alone.weights;
+    assert!((each * 9 / 10..2 * each).contains(&one.teacher), "{one:?}");
+    assert!(one.batches == alone.batches && one.activations > alone.activations, "{one:?}");
+    let (three, options) = planned(&[&same, &other, &other]);
+    assert!(three.teacher > 5 * one.teacher / 2, "{three:?}");
+    // Both others read the same frames.
+    assert!(three.batches > one.batches && three.batches < 5 * one.batches, "{three:?}");
+    let whole = plan(&spec(), &options, None, &NEVER).unwrap();
+    assert_eq!((whole.owners.teacher, whole.bytes), (three.teacher, whole.owners.total()));
+    assert!(whole.bytes > three.teacher + whole.owners.activations);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::Replicas;
 use crate::states::States;
 
 /// Name under which the learner's states are saved, beside the moments. The name of a companion's states is this name,
-/// a dot, and the name of its objective.
+/// a dot, and [its own](crate::objective::Objectives::state_names).
 const LEARNER: &str = "carried";
 
 impl Replicas<'_> {
@@ -46,8 +46,8 @@ impl Replicas<'_> {
 
     /// Names of the companions' states.
     fn names(&self) -> Vec<String> {
-        let companions = self.stepper().objectives().companions();
-        companions.map(|(name, _)| format!("{LEARNER}.{name}")).collect()
+        let names = self.stepper().objectives().state_names();
+        names.into_iter().map(|name| format!("{LEARNER}.{name}")).collect()
     }
 }
 

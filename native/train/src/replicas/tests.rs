@@ -89,7 +89,7 @@ fn replicas(case: &Case, count: usize, sum: impl AllReduce + 'static) -> Replica
     Policy::init(&spec(), 5).unwrap().save(&path, serde_json::json!({})).unwrap();
     let options = TrainOptions {
         objective: ObjectiveOptions {
-            teacher: case.taught.then_some(path),
+            teacher: case.taught.then(|| path.into()),
             teacher_weight: 0.7,
             scheduled_sampling: case.scheduled,
             ..ObjectiveOptions::default()

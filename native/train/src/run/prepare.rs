@@ -18,6 +18,7 @@ use super::state::Run;
 use super::watch::Watch;
 use crate::eval;
 use crate::games::{First, digest, first_policy, mixed, prior, sides};
+use crate::objective::teacher::digests;
 use crate::objective::{self, Companion, Objectives};
 use crate::options::{Mode, TrainOptions};
 use crate::plan::check_room;
@@ -57,13 +58,13 @@ impl<'a> Run<'a> {
         let (press_rates, prior) = (press_rates.as_slice(), prior.as_ref());
         let objectives = objective::Setup { options, spec, press_rates, device, prior };
         let objectives = Objectives::of(&objectives)?;
-        let companions: Vec<&Companion> = objectives.companions().map(|(_, own)| own).collect();
+        let companions: Vec<&Companion> = objectives.companions().collect();
         let embeddings: Vec<_> = companions.iter().map(|c| &c.spec().embedding).collect();
         let name = corpus.dir().display().to_string();
         let source = Source::new(&name, train_views, mixed, spec, &embeddings, options)?;
         let epoch_steps = (source.steps_per_epoch() / options.optimiser.accumulation_steps).max(1);
-        let known = companions.first().map(|companion| companion.digest());
-        let found = resumable(&folder, spec, options, (&digest, known), epoch_steps)?;
+        let known = digests(companions.iter().map(|companion| companion.digest()));
+        let found = resumable(&folder, spec, options, (&digest, known.as_deref()), epoch_steps)?;
         let (policy, mut progress, moments) = match found {
             Some((policy, progress, moments)) => (policy, progress, Some(moments)),
             None => {
@@ -71,7 +72,7 @@ impl<'a> Run<'a> {
                 let First { policy, began } =
                     first.ok_or_else(|| Error::not_found("the last state of the run"))?;
                 began.map(events);
-                (policy, Progress::new(options, digest, known.map(String::from)), None)
+                (policy, Progress::new(options, digest, known), None)
             }
         };
         let options = progress.options.clone();
@@ -89,7 +90,7 @@ impl<'a> Run<'a> {
         let share = options.data.batch_size / devices.len();
         let room = Room::plan(spec, &options, share, validates, progress.micro_batch, cancel)?;
         if room.is_unlimited() && devices.iter().all(Device::is_cpu) {
-            check_room(&policy, &options, room.windows(), validates, cancel)?;
+            check_room(&policy, &companions, &options, room.windows(), validates, cancel)?;
         }
         let config = options.optimiser()?;
         let replica = |device| {

@@ -66,7 +66,7 @@ pub(super) struct Progress {
     pub said: Option<TrainOptions>,
     /// Digest of the games of both sides.
     pub digest: String,
-    /// Digest of the teacher's file.
+    /// Digests of the teachers' files.
     #[serde(default)]
     pub teacher: Option<String>,
 }

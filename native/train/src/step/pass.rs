@@ -23,8 +23,7 @@ impl Stepper<'_> {
     ) -> Result<Option<States>> {
         let batch = task.batch;
         let companions = companions.then(|| self.objectives.companions());
-        let companions: Vec<&Companion> =
-            companions.into_iter().flatten().map(|(_, companion)| companion).collect();
+        let companions: Vec<&Companion> = companions.into_iter().flatten().collect();
         let mut after = vec![];
         for rows in self.micro_batches(batch.frames.batch) {
             let mut state = task.state.rows(&rows)?;
@@ -36,9 +35,9 @@ impl Stepper<'_> {
                 let (logits, next) = self.forward(&part, &state, task)?;
                 state = if goes_on { next.hand_on()? } else { next.detach() };
                 let mut outputs = Outputs { logits, companions: vec![] };
-                for (companion, state) in companions.iter().zip(&mut beside) {
+                for (i, (companion, state)) in companions.iter().zip(&mut beside).enumerate() {
                     let Batch { frames, seen, labels, .. } = &*part.batch;
-                    let frames = seen.as_ref().unwrap_or(frames);
+                    let frames = seen.of(i).unwrap_or(frames);
                     let (logits, next) = companion.logits(frames, labels, state, goes_on)?;
                     outputs.companions.push(logits);
                     *state = next;

@@ -19,6 +19,7 @@ use sconce_tensor::rng::Rng;
 use sconce_tensor::{Error, Result};
 
 use super::{BatchTransform, Moment, Setup};
+use crate::source::others;
 use crate::step::Stepper;
 use crate::unroll::stretches;
 
@@ -32,8 +33,8 @@ struct Scheduled {
     slots: usize,
     delay: usize,
     seed: u64,
-    /// Embedding of a companion, if it differs from the learner's.
-    seen: Option<Embedding>,
+    /// Embeddings of the companions that differ from the learner's, in the order of the batch.
+    seen: Vec<Embedding>,
 }
 
 /// The transform of a run, if its options ask for it.
@@ -67,14 +68,15 @@ impl Scheduled {
             let (field, most) = ("scheduled_sampling_slots", depth as f64);
             return Err(Error::out_of_range(field, slots as f64, 1.0, most));
         }
-        let other = companions.iter().find(|other| other.embedding != spec.embedding);
+        let embeddings: Vec<_> = companions.iter().map(|spec| &spec.embedding).collect();
+        let (others, _) = others(&spec.embedding, &embeddings);
         Ok(Some(Scheduled {
             probability: options.objective.scheduled_sampling,
             ramp: options.objective.scheduled_sampling_steps,
             slots,
             delay: options.data.frame_delay,
             seed: options.machine.seed,
-            seen: other.map(|other| other.embedding.clone()),
+            seen: others.into_iter().cloned().collect(),
         }))
     }
 
@@ -163,8 +165,8 @@ impl Scheduled {
 }
 
 impl BatchTransform for Scheduled {
-    /// Replaces recorded inputs by the learner's choices, both in its frames and in the frames of a companion with
-    /// another embedding.
+    /// Replaces recorded inputs by the learner's choices, both in its frames and in the frames of companions with other
+    /// embeddings.
     fn apply(
         &self,
         batch: &mut Batch,
@@ -179,15 +181,14 @@ impl BatchTransform for Scheduled {
         let (chosen, spec) =
             (self.choices(&policy, &batch.frames, state, at, learner)?, policy.spec());
         self.write(&mut batch.frames, &spec.embedding, &spec.heads, &chosen)?;
-        match (&mut batch.seen, &self.seen) {
-            (Some(frames), Some(embedding)) => self.write(frames, embedding, &spec.heads, &chosen),
-            _ => Ok(()),
-        }
+        let mut seen = batch.seen.frames.iter_mut().zip(&self.seen);
+        seen.try_for_each(|(frames, own)| self.write(frames, own, &spec.heads, &chosen))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use sconce_data::Seen;
     use sconce_nn::spec::{Backbone, Heads, HeadsKind, Layout, Melee, RecurrentConfig};
     use sconce_tensor::pool;
 
@@ -413,11 +414,12 @@ mod tests {
         let scheduled = scheduled(&options(0.5), &own, &[&other]);
         let mut seen = examples(&other, WINDOWS, TIME, 3).frames;
         seen.previous.clone_from(&before.previous);
-        let mut batch = Batch { frames: before.clone(), seen: Some(seen), ..Batch::default() };
+        let seen = Seen { frames: vec![seen], by: vec![Some(0)] };
+        let mut batch = Batch { frames: before.clone(), seen, ..Batch::default() };
         let zero = learner.policy().zero_state(WINDOWS).unwrap();
         let at = Moment { update: 0, draw: 7, first: 0, windows: WINDOWS };
         scheduled.apply(&mut batch, &learner, &zero, at).unwrap();
-        let (frames, seen) = (batch.frames, batch.seen.unwrap());
+        let (frames, seen) = (batch.frames, batch.seen.of(0).unwrap().clone());
         assert!(same(&frames, &after));
         assert_eq!(seen.previous, after.previous);
         assert_ne!(seen.previous, before.previous);

@@ -5,7 +5,7 @@ use sconce_tensor::simd::{exp, sigmoid};
 
 use super::counter::{self, Counter};
 use super::distribution::{
-    BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape, clip, power,
+    BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape, clip, log_sum_exp, power,
 };
 use crate::Result;
 use crate::bounds::{MAX_SIZE, within};
@@ -146,6 +146,15 @@ impl Distribution for Bernoulli {
         bits.sum()
     }
 
+    fn mixture(&self, parts: &[&[f32]], out: &mut [f32]) -> bool {
+        for (i, out) in out.iter_mut().enumerate() {
+            let own = parts.iter().map(|part| f64::from(part[i]));
+            let (set, unset) = (own.clone().map(|x| -softplus(-x)), own.map(|x| -softplus(x)));
+            *out = (log_sum_exp(set) - log_sum_exp(unset)) as f32;
+        }
+        true
+    }
+
     /// The table has a row of logits for a previous 0, one for a previous 1, and one for no previous label.
     fn prior(&self) -> [usize; 2] {
         [CLASSES + 1, self.0]
@@ -213,11 +222,15 @@ fn pressed(sampling: &Sampling, logit: f32, held: bool, uniform: impl FnOnce() -
 /// Divergence of a bit, and its derivative at the learner's logit.
 fn divergence(direction: Direction, x: f64, y: f64) -> (f64, f64) {
     let (p, q) = (1.0 / (1.0 + (-x).exp()), 1.0 / (1.0 + (-y).exp()));
-    let softplus = |z: f64| z.max(0.0) + (-z.abs()).exp().ln_1p();
     match direction {
         Direction::Forward => (p * (x - y) - softplus(x) + softplus(y), p * (1.0 - p) * (x - y)),
         Direction::Reverse => (q * (y - x) - softplus(y) + softplus(x), p - q),
     }
+}
+
+/// `log(1 + e^z)`
+fn softplus(z: f64) -> f64 {
+    z.max(0.0) + (-z.abs()).exp().ln_1p()
 }
 
 #[cfg(test)]

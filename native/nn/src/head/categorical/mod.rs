@@ -5,7 +5,7 @@ use sconce_tensor::simd::{add_assign, dispatch, exp, exp_with};
 
 use super::counter::{self, Counter};
 use super::distribution::{
-    BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape, clip, power,
+    BaselineKind, Chance, Direction, Distribution, Pair, PriorRead, Shape, clip, log_sum_exp, power,
 };
 use super::label::NONE;
 use crate::Result;
@@ -174,6 +174,16 @@ impl Distribution for Categorical {
                 pairs().map(|(x, y)| -probability(y, log_y) * ratio(x, y)).sum()
             }
         }
+    }
+
+    fn mixture(&self, parts: &[&[f32]], out: &mut [f32]) -> bool {
+        let sums: Vec<f64> = parts.iter().map(|part| log_sum(part)).collect();
+        let count = (parts.len() as f64).ln();
+        for (i, out) in out.iter_mut().enumerate() {
+            let own = parts.iter().zip(&sums).map(|(part, sum)| f64::from(part[i]) - sum);
+            *out = (log_sum_exp(own) - count) as f32;
+        }
+        true
     }
 
     /// The table has a row of log-probabilities for each previous class, and one row for no previous class.

@@ -1,11 +1,20 @@
-//! A frozen policy that a run stays close to, and the divergence of the learner's logits from its logits on the
-//! batches of the run.
+//! Frozen policies that a run learns from or stays close to, and the divergence of the learner's logits from theirs on
+//! the batches of the run.
 //!
 //! The divergence is the Kullback-Leibler divergence of the joint distributions of a frame's action. Heads and bits are
-//! independent of each other given the recorded action, so their divergences are added. Autoregressive heads, of the
-//! teacher or of the learner, condition on the recorded action. Where an action mask is recorded, both distributions are
+//! independent of each other given the recorded action, so their divergences are added. Autoregressive heads, of a
+//! teacher or of the learner, condition on the recorded action. Where an action mask is recorded, all distributions are
 //! those over the allowed actions.
+//!
+//! With several teachers, the distribution of a class or a bit is the mean of theirs, as in
+//! `Sconce.Compress.distillation_loss/3`. The mixture of Gaussians has no divergence in closed form, so that of bounded
+//! numbers is the mean of the divergences from each teacher. In the direction KL(teacher || learner) it differs from that
+//! of the mixture by a number without a gradient; in the other direction it bounds it from above, as KL is convex.
+//!
+//! With a temperature T, logits are divided by T, and the loss is the divergence times T^2 (Hinton et al. 2015, section
+//! 2): the size of its gradient then hardly depends on T.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use sconce_data::{Extra, Played};
@@ -19,13 +28,22 @@ use sconce_tensor::{Device, Error, Result};
 use super::{Companion, Denominators, Figures, Objective, Rows, Setup, Sums};
 use crate::options::TrainOptions;
 
-/// A policy to stay close to.
+/// Policies to learn from or to stay close to.
 pub struct Teacher {
-    companion: Companion,
+    companions: Vec<Companion>,
     spans: Spans,
-    direction: Direction,
+    lesson: Lesson,
+}
+
+/// How a learner follows its teachers.
+#[derive(Debug, Clone)]
+pub struct Lesson {
+    /// The distribution over which a divergence is averaged.
+    pub direction: Direction,
+    /// Logits of all policies are divided by this, and their divergence is multiplied by its square.
+    pub temperature: f64,
     /// Factor on the divergence, which is added to the loss.
-    weight: Factor,
+    pub weight: Factor,
 }
 
 /// The factor on a divergence, which its holder may change between two updates.
@@ -48,20 +66,37 @@ impl Factor {
     }
 }
 
-/// The teacher of a run, if its options name one.
+/// The teachers of a run, if its options name some.
 ///
 /// # Errors
 /// `Mismatch` for a teacher of another game, action space or frame delay. A file without a delay is assumed to have the
 /// delay of the run.
 pub(crate) fn of(setup: &Setup<'_>) -> Result<Option<Box<dyn Objective>>> {
     let Setup { options, spec, device, .. } = *setup;
-    let Some(path) = &options.objective.teacher else { return Ok(None) };
-    let policy = Policy::load(path)?.on(device)?;
-    fits(&policy, spec, options)?;
-    let (direction, weight) =
-        (options.objective.teacher_direction, Factor::new(options.objective.teacher_weight));
-    let teacher = Teacher::new(policy, of_file(path)?, &spec.heads, direction, weight)?;
-    Ok(Some(Box::new(teacher)))
+    let Some(teachers) = &options.objective.teacher else { return Ok(None) };
+    let companion = |path: &PathBuf| {
+        let (policy, name) = (Policy::load(path)?.on(device)?, named(path));
+        fits(&policy, &name, spec, options)?;
+        Ok(Companion::new(policy, name, of_file(path)?))
+    };
+    let companions = teachers.paths().iter().map(companion).collect::<Result<_>>()?;
+    let lesson = Lesson {
+        direction: options.objective.teacher_direction,
+        temperature: options.objective.teacher_temperature,
+        weight: Factor::new(options.objective.teacher_weight),
+    };
+    Ok(Some(Box::new(Teacher::new(companions, &spec.heads, lesson)?)))
+}
+
+/// The name of a teacher in errors.
+pub fn named(path: &Path) -> String {
+    format!("the teacher {}", path.display())
+}
+
+/// One text for the digests of teachers, by which a resumed run recognises them; `None` without teachers.
+pub fn digests<'a>(all: impl Iterator<Item = &'a str>) -> Option<String> {
+    let all: Vec<&str> = all.collect();
+    (!all.is_empty()).then(|| all.join(","))
 }
 
 const NAME: &str = "teacher";
@@ -72,13 +107,14 @@ impl Objective for Teacher {
     }
 
     fn copy_on(&self, device: &Device) -> Result<Box<dyn Objective>> {
-        let (companion, spans) = (self.companion.copy_on(device)?, self.spans.clone());
-        let (direction, weight) = (self.direction, self.weight.clone());
-        Ok(Box::new(Teacher { companion, spans, direction, weight }))
+        let companions = self.companions.iter().map(|own| own.copy_on(device));
+        let companions = companions.collect::<Result<_>>()?;
+        let (spans, lesson) = (self.spans.clone(), self.lesson.clone());
+        Ok(Box::new(Teacher { companions, spans, lesson }))
     }
 
-    fn companion(&self) -> Option<&Companion> {
-        Some(&self.companion)
+    fn companions(&self) -> &[Companion] {
+        &self.companions
     }
 
     fn rows(
@@ -87,36 +123,40 @@ impl Objective for Teacher {
         whole: &Denominators,
         gradient: Option<&mut [f32]>,
     ) -> Result<Sums> {
-        Ok(Sums(vec![self.pull().rows(rows, rows.companion, whole, gradient)]))
+        Ok(Sums(vec![self.pull().rows(rows, &rows.companions, whole, gradient)]))
     }
 
     fn finish(&self, sums: &Sums, whole: &Denominators) -> Result<Figures> {
         let kl = whole.mean() * sums.0.first().copied().unwrap_or(0.0);
         let named = [("teacher_kl".to_string(), kl)].into_iter().collect();
-        Ok(Figures { total: self.weight.now() * kl, named, ..Figures::default() })
+        let total = self.lesson.weight.now() * self.pull().square() * kl;
+        Ok(Figures { total, named, ..Figures::default() })
     }
 }
 
 impl Teacher {
-    /// Keeps a learner with `heads` close to `policy`, whose file has this digest.
+    /// Lets a learner with `heads` follow these policies.
     ///
     /// # Errors
-    /// `Mismatch` for another action space.
-    pub fn new(
-        policy: Policy,
-        digest: String,
-        heads: &Heads,
-        direction: Direction,
-        weight: Factor,
-    ) -> Result<Self> {
-        same_actions(heads, &policy.spec().heads)?;
-        let spans = Spans::new(heads, &policy.spec().heads);
-        let companion = Companion::new(policy, NAME, digest);
-        Ok(Teacher { companion, spans, direction, weight })
+    /// `Mismatch` for another action space, and for a temperature other than 1 beside bounded numbers, whose Gaussians
+    /// have no softmax.
+    pub fn new(companions: Vec<Companion>, heads: &Heads, lesson: Lesson) -> Result<Self> {
+        for own in &companions {
+            same_actions(heads, &own.spec().heads, own.name())?;
+        }
+        let bounded = heads.choosing().find(|head| head.kind.classes() == 0);
+        if let Some(head) = bounded.filter(|_| lesson.temperature != 1.0) {
+            let expected = format!("1 beside the bounded numbers of head {}", head.name);
+            return Err(Error::mismatch("teacher_temperature", expected, lesson.temperature));
+        }
+        let theirs: Vec<&Heads> = companions.iter().map(|own| &own.spec().heads).collect();
+        let spans = Spans::new(heads, &theirs);
+        Ok(Teacher { companions, spans, lesson })
     }
 
     fn pull(&self) -> Pull<'_> {
-        Pull { spans: &self.spans, direction: self.direction, weight: self.weight.now() }
+        let Lesson { direction, temperature, ref weight } = self.lesson;
+        Pull { spans: &self.spans, direction, temperature, weight: weight.now() }
     }
 }
 
@@ -124,17 +164,18 @@ impl Teacher {
 pub(crate) struct Pull<'a> {
     pub spans: &'a Spans,
     pub direction: Direction,
+    pub temperature: f64,
     /// Factor on the divergence, which is added to the loss.
     pub weight: f64,
 }
 
 impl Pull<'_> {
-    /// Returns the weighted sum of these rows' divergences from `y`. Overwrites `gradient` with the gradient of this
-    /// term of the batch's loss.
+    /// Returns the weighted sum of these rows' divergences, at the temperature, from the logits `ys` of each other
+    /// policy. Overwrites `gradient` with the gradient of this term of the batch's loss.
     pub(crate) fn rows(
         &self,
         rows: &Rows<'_>,
-        y: &[f32],
+        ys: &[&[f32]],
         whole: &Denominators,
         gradient: Option<&mut [f32]>,
     ) -> f64 {
@@ -149,36 +190,72 @@ impl Pull<'_> {
         gradient.fill(0.0);
         let mask = rows.batch.column(|extra| extra == Extra::Played(Played::Mask));
         let (weights, scale) = (rows.weights(), whole.mean());
-        let Some(mask) = mask else { return self.add(rows.logits, y, weights, scale, gradient) };
-        let (mut x, mut y) = (rows.logits.to_vec(), y.to_vec());
-        self.spans.forbid(&mut x, &mut y, rows.of(mask));
-        let sum = self.add(&x, &y, weights, scale, gradient);
+        let Some(mask) = mask else { return self.add(rows.logits, ys, weights, scale, gradient) };
+        let mut x = rows.logits.to_vec();
+        let mut ys: Vec<Vec<f32>> = ys.iter().map(|y| y.to_vec()).collect();
+        self.spans.forbid(&mut x, &mut ys, rows.of(mask));
+        let ys: Vec<&[f32]> = ys.iter().map(Vec::as_slice).collect();
+        let sum = self.add(&x, &ys, weights, scale, gradient);
         let forbidden = gradient.iter_mut().zip(&x).filter(|(_, x)| **x <= FORBIDDEN);
         forbidden.for_each(|(gradient, _)| *gradient = 0.0);
         sum
     }
 
-    /// Returns the sum over rows of divergence times weight, in nats. Adds the gradient of that sum, times `scale` and
-    /// the factor of the pull, to `grad`.
+    /// Returns the sum over rows of divergence times weight, in nats. Adds the gradient of that sum, times `scale`, the
+    /// factor of the pull and the square of the temperature, to `grad`.
     ///
     /// # Shapes
-    /// `x` (the learner's logits), `y` (the other logits) and `grad` `[n, num_logits]`, `weights [n]`
-    fn add(&self, x: &[f32], y: &[f32], weights: &[f32], scale: f64, grad: &mut [f32]) -> f64 {
-        let Spans { heads, own, theirs, .. } = self.spans;
-        let rows = x.chunks_exact(*own).zip(y.chunks_exact(*theirs)).zip(weights);
-        let rows = rows.zip(grad.chunks_exact_mut(*own));
-        let counted = rows.filter(|((_, weight), _)| **weight != 0.0);
-        let sums = counted.map(|(((x, y), &weight), grad)| {
+    /// `x` (the learner's logits), each of `ys` (the others') and `grad` `[n, num_logits]`, `weights [n]`
+    fn add(&self, x: &[f32], ys: &[&[f32]], weights: &[f32], scale: f64, grad: &mut [f32]) -> f64 {
+        let width = self.spans.own;
+        let rows = x.chunks_exact(width).zip(weights).zip(grad.chunks_exact_mut(width)).enumerate();
+        let counted = rows.filter(|(_, ((_, weight), _))| **weight != 0.0);
+        let sums = counted.map(|(row, ((x, &weight), grad))| {
             let weight = f64::from(weight);
             let scale = self.weight * scale * weight;
-            let of_head = |Span { kind, own, theirs, .. }: &Span| {
-                let span = |from: usize| from..from + kind.logits();
-                let (x, y, grad) = (&x[span(*own)], &y[span(*theirs)], &mut grad[span(*own)]);
-                kind.divergence(self.direction, x, y, scale, grad)
+            let of_head = |span: &Span| {
+                let own = span.own..span.own + span.kind.logits();
+                let ys = self.spans.of_row(span, ys, row);
+                self.divergence(span.kind, &x[own.clone()], ys, scale, &mut grad[own])
             };
-            weight * heads.iter().map(of_head).sum::<f64>()
+            weight * self.spans.heads.iter().map(of_head).sum::<f64>()
         });
         sums.sum()
+    }
+
+    /// The divergence of one head in one row. Adds the gradient of `scale` times the divergence times the square of the
+    /// temperature.
+    fn divergence<'y>(
+        &self,
+        kind: HeadKind,
+        x: &[f32],
+        mut ys: impl ExactSizeIterator<Item = &'y [f32]>,
+        scale: f64,
+        grad: &mut [f32],
+    ) -> f64 {
+        let (direction, temperature) = (self.direction, self.temperature);
+        if (ys.len(), temperature) == (1, 1.0) {
+            return ys.next().map_or(0.0, |y| kind.divergence(direction, x, y, scale, grad));
+        }
+        let soften = |logits: &[f32]| -> Vec<f32> {
+            logits.iter().map(|logit| (f64::from(*logit) / temperature) as f32).collect()
+        };
+        let (x, ys) = (soften(x), ys.map(soften).collect::<Vec<_>>());
+        let ys: Vec<&[f32]> = ys.iter().map(Vec::as_slice).collect();
+        // A logit moves its softened one by 1 / T.
+        let scale = scale * temperature;
+        let mut mean = vec![0.0; x.len()];
+        if kind.mixture(&ys, &mut mean) {
+            return kind.divergence(direction, &x, &mean, scale, grad);
+        }
+        let count = ys.len() as f64;
+        let each = ys.iter().map(|y| kind.divergence(direction, &x, y, scale / count, grad));
+        each.sum::<f64>() / count
+    }
+
+    /// The square of the temperature.
+    fn square(&self) -> f64 {
+        self.temperature * self.temperature
     }
 }
 
@@ -188,54 +265,76 @@ pub(crate) struct Spans {
     heads: Vec<Span>,
     /// Number of logits in a row of the learner.
     own: usize,
-    /// Number of logits in a row of the other policy.
-    theirs: usize,
+    /// Number of logits in a row of each other policy.
+    theirs: Vec<usize>,
     /// Entries in an action mask.
     mask: usize,
 }
 
 /// A head, with the offsets of its logits in a row of each policy and of its entries in an action mask.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Span {
     kind: HeadKind,
     own: usize,
-    theirs: usize,
+    theirs: Vec<usize>,
     mask: usize,
 }
 
 impl Spans {
-    pub(crate) fn new(own: &Heads, theirs: &Heads) -> Self {
+    /// The heads with labels of `own`, which each of `theirs` has too.
+    pub(crate) fn new(own: &Heads, theirs: &[&Heads]) -> Self {
         let choosing = |heads: &Heads| -> Vec<(HeadKind, usize, usize)> {
             let parts = heads.iter().filter(|part| part.head.kind.labels() > 0);
             parts.map(|part| (part.head.kind, part.logits, part.mask)).collect()
         };
-        let pairs = choosing(own).into_iter().zip(choosing(theirs));
-        let span = |((kind, own, mask), (_, theirs, _))| Span { kind, own, theirs, mask };
+        let offsets: Vec<_> = theirs.iter().map(|heads| choosing(heads)).collect();
+        let span = |(i, (kind, own, mask))| Span {
+            kind,
+            own,
+            theirs: offsets.iter().filter_map(|all| all.get(i)).map(|(_, at, _)| *at).collect(),
+            mask,
+        };
         Spans {
-            heads: pairs.map(span).collect(),
+            heads: choosing(own).into_iter().enumerate().map(span).collect(),
             own: own.num_logits().max(1),
-            theirs: theirs.num_logits().max(1),
+            theirs: theirs.iter().map(|heads| heads.num_logits().max(1)).collect(),
             mask: own.mask_size(),
         }
     }
 
-    /// Applies action masks `[n, mask_size]` to rows of logits of both policies.
-    fn forbid(&self, x: &mut [f32], y: &mut [f32], mask: &[f32]) {
-        let rows = x.chunks_exact_mut(self.own).zip(y.chunks_exact_mut(self.theirs));
-        for ((x, y), mask) in rows.zip(mask.chunks_exact(self.mask.max(1))) {
-            for Span { kind, own, theirs, mask: first } in &self.heads {
-                let mask = &mask[*first..first + kind.mask_size()];
-                forbid(&mut x[*own..own + kind.mask_size()], mask);
-                forbid(&mut y[*theirs..theirs + kind.mask_size()], mask);
+    /// The logits of a head in one row of each other policy.
+    fn of_row<'a>(
+        &'a self,
+        span: &'a Span,
+        ys: &'a [&'a [f32]],
+        row: usize,
+    ) -> impl ExactSizeIterator<Item = &'a [f32]> {
+        let all = ys.iter().zip(&self.theirs).zip(&span.theirs);
+        all.map(move |((y, width), at)| &y[row * width + at..][..span.kind.logits()])
+    }
+
+    /// Applies action masks `[n, mask_size]` to rows of logits of all policies.
+    fn forbid(&self, x: &mut [f32], ys: &mut [Vec<f32>], mask: &[f32]) {
+        for span in &self.heads {
+            self.forbid_head(span, x, [self.own, span.own], mask);
+            for ((y, width), at) in ys.iter_mut().zip(&self.theirs).zip(&span.theirs) {
+                self.forbid_head(span, y, [*width, *at], mask);
             }
         }
     }
+
+    /// Applies action masks to a head, whose logits begin at `at` in rows of `width` logits.
+    fn forbid_head(&self, span: &Span, logits: &mut [f32], [width, at]: [usize; 2], mask: &[f32]) {
+        let size = span.kind.mask_size();
+        let rows = logits.chunks_exact_mut(width).zip(mask.chunks_exact(self.mask.max(1)));
+        rows.for_each(|(row, mask)| forbid(&mut row[at..at + size], &mask[span.mask..][..size]));
+    }
 }
 
-fn fits(teacher: &Policy, spec: &Spec, options: &TrainOptions) -> Result<()> {
+fn fits(teacher: &Policy, name: &str, spec: &Spec, options: &TrainOptions) -> Result<()> {
     let (its, own) = (teacher.spec(), spec);
-    own.embedding.game().expect("game of the teacher", its.embedding.game())?;
-    same_actions(&own.heads, &its.heads)?;
+    own.embedding.game().expect(&format!("game of {name}"), its.embedding.game())?;
+    same_actions(&own.heads, &its.heads, name)?;
     if options.carries() {
         its.check_carried()?;
     }
@@ -247,12 +346,12 @@ fn fits(teacher: &Policy, spec: &Spec, options: &TrainOptions) -> Result<()> {
     );
     let range = |(low, high): (usize, usize)| format!("{low}..={high}");
     let got = (delay, longest);
-    same(wanted == got, "frame delay of the teacher", range(wanted), range(got))
+    same(wanted == got, &format!("frame delay of {name}"), range(wanted), range(got))
 }
 
-fn same_actions(own: &Heads, its: &Heads) -> Result<()> {
+fn same_actions(own: &Heads, its: &Heads, name: &str) -> Result<()> {
     let (wanted, got) = (action_space(own), action_space(its));
-    same(wanted == got, "action space of the teacher", wanted, got)
+    same(wanted == got, &format!("action space of {name}"), wanted, got)
 }
 
 fn same(same: bool, what: &str, expected: String, got: String) -> Result<()> {
@@ -269,203 +368,4 @@ fn action_space(heads: &Heads) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use sconce_data::Batch;
-    use sconce_nn::spec::{self, Embedding, HeadsKind};
-    use sconce_tensor::rng::Rng;
-
-    use super::*;
-    use crate::options::DataOptions;
-
-    fn teacher(direction: Direction) -> Teacher {
-        let part = |name: &str, kind| Head { name: name.into(), kind, hidden_size: 4 };
-        let parts = vec![
-            part("go", HeadKind::Bernoulli(2)),
-            part("to", HeadKind::Categorical(3)),
-            part("at", HeadKind::Categorical(2)),
-        ];
-        let heads = Heads { kind: HeadsKind::Independent, parts, stream_size: 4, prior: false };
-        let backbone = spec::Backbone::Mlp(spec::MlpConfig {
-            hidden_sizes: vec![4],
-            layer_norm: false,
-            residual: false,
-            activation: Default::default(),
-            dropout: 0.0,
-            input_dropout: 0.0,
-        });
-        let spec = Spec { embedding: Embedding::vector(2), backbone, heads, critic: None };
-        let policy = Policy::init(&spec, 1).unwrap();
-        let companion = Companion::new(policy, NAME, String::new());
-        let spans = Spans::new(&spec.heads, &spec.heads);
-        Teacher { companion, spans, direction, weight: Factor::new(0.5) }
-    }
-
-    /// Log-probabilities of all actions: two bits, a head of three classes and a head of two.
-    fn joint(x: &[f64]) -> Vec<f64> {
-        let bit = |x: f64, on: bool| -(if on { -x } else { x }).exp().ln_1p();
-        let class = |x: &[f64], i: usize| x[i] - x.iter().map(|v| v.exp()).sum::<f64>().ln();
-        let mut all = vec![];
-        for a in [false, true] {
-            for b in [false, true] {
-                for c in 0..3 {
-                    for d in 0..2 {
-                        let bits = bit(x[0], a) + bit(x[1], b);
-                        all.push(bits + class(&x[2..5], c) + class(&x[5..7], d));
-                    }
-                }
-            }
-        }
-        all
-    }
-
-    fn kl(direction: Direction, x: &[f64], y: &[f64]) -> f64 {
-        let (p, q) = match direction {
-            Direction::Forward => (joint(x), joint(y)),
-            Direction::Reverse => (joint(y), joint(x)),
-        };
-        p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum()
-    }
-
-    #[test]
-    fn the_divergence_and_its_gradient_are_those_of_the_joint_distributions() {
-        const ROWS: usize = 6;
-        let rng = Rng::new(3, "logits", 0);
-        let x: Vec<f32> = (0..7 * ROWS as u64).map(|i| 3.0 * rng.normal(i)).collect();
-        let y: Vec<f32> = (0..7 * ROWS as u64).map(|i| 3.0 * rng.normal(i + 1000)).collect();
-        let weights = [1.0, 0.0, 2.0, 0.5, 1.0, 3.0];
-        for direction in [Direction::Forward, Direction::Reverse] {
-            let mut grad = vec![10.0; x.len()];
-            let sum = teacher(direction).pull().add(&x, &y, &weights, 0.25, &mut grad);
-            let mut wanted = 0.0;
-            for (row, &weight) in weights.iter().enumerate() {
-                let row_of = |v: &[f32]| -> Vec<f64> {
-                    v[7 * row..7 * row + 7].iter().map(|&v| v.into()).collect()
-                };
-                let (x, y) = (row_of(&x), row_of(&y));
-                wanted += f64::from(weight) * kl(direction, &x, &y);
-                for i in 0..7 {
-                    let at = |h: f64| {
-                        let mut x = x.clone();
-                        x[i] += h;
-                        kl(direction, &x, &y)
-                    };
-                    let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
-                    let want = 10.0 + 0.5 * 0.25 * f64::from(weight) * slope;
-                    let got = f64::from(grad[7 * row + i]);
-                    assert!((got - want).abs() < 2e-6, "{direction:?} {row} {i}: {got} {want}");
-                }
-            }
-            assert!((sum - wanted).abs() < 1e-5 * wanted, "{direction:?}: {sum} is not {wanted}");
-        }
-    }
-
-    /// Divergence of the distributions over the allowed bits and classes.
-    fn masked_kl(direction: Direction, x: &[f64], y: &[f64], mask: &[f32]) -> f64 {
-        let (x, y) = match direction {
-            Direction::Forward => (x, y),
-            Direction::Reverse => (y, x),
-        };
-        let bit = |i: usize| {
-            let log = |x: f64, on: f64| -(-on * x).exp().ln_1p();
-            let of = |on: f64| log(x[i], on).exp() * (log(x[i], on) - log(y[i], on));
-            if mask[i] == 0.0 { 0.0 } else { of(1.0) + of(-1.0) }
-        };
-        let head = |span: std::ops::Range<usize>| {
-            let allowed: Vec<usize> = span.filter(|i| mask[*i] != 0.0).collect();
-            let sum = |x: &[f64]| allowed.iter().map(|i| x[*i].exp()).sum::<f64>().ln();
-            let (log_x, log_y) = (sum(x), sum(y));
-            let of = |i: &usize| {
-                let (p, q) = (x[*i] - log_x, y[*i] - log_y);
-                p.exp() * (p - q)
-            };
-            allowed.iter().map(of).sum::<f64>()
-        };
-        bit(0) + bit(1) + head(2..5) + head(5..7)
-    }
-
-    #[test]
-    fn with_masks_the_divergence_is_that_among_the_allowed_actions() {
-        const ROWS: usize = 4;
-        let rng = Rng::new(3, "logits", 0);
-        let x: Vec<f32> = (0..7 * ROWS as u64).map(|i| 2.0 * rng.normal(i)).collect();
-        let y: Vec<f32> = (0..7 * ROWS as u64).map(|i| 2.0 * rng.normal(i + 1000)).collect();
-        let one = [1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0];
-        let mask = [one, [1.0; 7], [0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0], one].concat();
-        let batch = Batch {
-            weights: vec![1.0, 2.0, 1.0, 0.0],
-            beside: vec![(Extra::Played(Played::Mask), mask.clone())],
-            ..Batch::default()
-        };
-        for direction in [Direction::Forward, Direction::Reverse] {
-            let teacher = teacher(direction);
-            let whole = teacher.denominators(&batch, None).unwrap();
-            // The first row is not among these.
-            let rows = Rows { logits: &x[7..], companion: &y[7..], batch: &batch, range: 1..ROWS };
-            let mut gradient = vec![9.0; 21];
-            let sums = teacher.rows(&rows, &whole, Some(&mut gradient)).unwrap();
-            let wide = |v: &[f32]| v.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
-            let mut wanted = 0.0;
-            for row in 1..ROWS {
-                let span = 7 * row..7 * row + 7;
-                let (x, y, mask) = (wide(&x[span.clone()]), wide(&y[span.clone()]), &mask[span]);
-                let weight = f64::from(batch.weights[row]);
-                wanted += weight * masked_kl(direction, &x, &y, mask);
-                for i in 0..7 {
-                    let at = |h: f64| {
-                        let mut x = x.clone();
-                        x[i] += h;
-                        masked_kl(direction, &x, &y, mask)
-                    };
-                    let slope = (at(1e-5) - at(-1e-5)) / 2e-5;
-                    let want = 0.5 * whole.mean() * weight * slope;
-                    let got = gradient[7 * (row - 1) + i];
-                    assert!((f64::from(got) - want).abs() < 1e-6, "{direction:?}: {got} {want}");
-                    assert!(mask[i] == 1.0 || got == 0.0, "{direction:?}: {got}");
-                }
-            }
-            assert!((sums.0[0] - wanted).abs() < 1e-5 * wanted, "{} {wanted}", sums.0[0]);
-        }
-    }
-
-    #[test]
-    fn a_learner_equal_to_the_teacher_has_no_gradient_however_certain_both_are() {
-        let x = [90.0, -90.0, 80.0, -80.0, 0.0, 0.25, -0.25];
-        for direction in [Direction::Forward, Direction::Reverse] {
-            let mut grad = [0.0; 7];
-            assert_eq!(teacher(direction).pull().add(&x, &x, &[1.0], 1.0, &mut grad), 0.0);
-            assert_eq!(grad, [0.0; 7]);
-        }
-    }
-
-    #[test]
-    fn a_teacher_of_another_game_action_space_or_delay_is_refused_with_both_named() {
-        let teacher = teacher(Direction::Forward);
-        let options = TrainOptions {
-            data: DataOptions { frame_delay: 2, ..DataOptions::default() },
-            ..TrainOptions::default()
-        };
-        let spec = teacher.companion.spec().clone();
-        assert!(fits(teacher.companion.policy(), &spec, &options).is_ok());
-        let other = Spec { embedding: Embedding::vector(3), ..spec.clone() };
-        let error = fits(teacher.companion.policy(), &other, &options).unwrap_err().to_string();
-        assert_eq!(error, "game of the teacher: expected vectors of 3, got vectors of 2");
-        let mut other = spec.clone();
-        other.heads.parts[1].kind = HeadKind::Categorical(4);
-        let error = fits(teacher.companion.policy(), &other, &options).unwrap_err().to_string();
-        assert!(error.starts_with("action space of the teacher: expected "), "{error}");
-
-        let file = tempfile::tempdir().unwrap();
-        let path = file.path().join("teacher.safetensors");
-        teacher.companion.policy().save(&path, serde_json::json!({ "frame_delay": 1 })).unwrap();
-        let error = fits(&Policy::load(&path).unwrap(), &spec, &options).unwrap_err().to_string();
-        assert_eq!(error, "frame delay of the teacher: expected 2..=2, got 1..=1");
-        let range = TrainOptions {
-            data: DataOptions { frame_delay: 1, frame_delay_max: Some(3), ..options.data },
-            ..options
-        };
-        assert!(fits(&Policy::load(&path).unwrap(), &spec, &range).is_err());
-        let notes = serde_json::json!({ "frame_delay": 1, "frame_delay_max": 3 });
-        teacher.companion.policy().save(&path, notes).unwrap();
-        assert!(fits(&Policy::load(&path).unwrap(), &spec, &range).is_ok());
-    }
-}
+mod tests;
