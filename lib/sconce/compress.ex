@@ -255,13 +255,16 @@ defmodule Sconce.Compress do
   end
 
   @doc """
-  Finds the policy with the fewest bytes, or the fastest one, whose NLL on a corpus stays within a bound:
+  Finds the policy with the fewest bytes, or the fastest one, whose loss stays within a bound: its NLL or its likeliest
+  actions on a corpus, or its mean return in an environment, without a corpus.
 
       {:ok, %Sconce.Compress.Search{}} = Sconce.Compress.search(policy, "validation", within: {:nll, 0.01})
+      {:ok, %Sconce.Compress.Search{}} = Sconce.Compress.search(policy, "validation", within: {:changed, 0.02})
+      {:ok, %Sconce.Compress.Search{}} = Sconce.Compress.search(policy, nil, within: {:return, 0.05}, env: :cart_pole)
 
   #{Catalogue.docs(:search)}
   """
-  @spec search(Sconce.Policy.t(), Path.t() | Sconce.Corpus.t(), keyword) ::
+  @spec search(Sconce.Policy.t(), Path.t() | Sconce.Corpus.t() | nil, keyword) ::
           {:ok, Sconce.Compress.Search.t()} | {:error, Error.t()}
   defdelegate search(policy, corpus, opts \\ []), to: Sconce.Compress.Search, as: :run
 

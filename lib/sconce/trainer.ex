@@ -244,8 +244,12 @@ defmodule Sconce.Trainer do
   @doc """
   Scores a checkpoint, and baselines fitted on the games of `:train`, on every game of a corpus.
 
-  Returns a report with `policy`, `baselines`, `spec`, `weights`, `options`, `precision`, `validation` and `device`.
-  `start_link/1` has an example.
+  Returns a report with `policy`, `baselines`, `spec`, `weights`, `options`, `precision`, `validation`, `device` and
+  `differs`. `start_link/1` has an example.
+
+  With `:reference`, `differs` is the share of scored frames whose likeliest action differs in any head from that of the
+  other policy on the same frame; else it is nil. Autoregressive heads of both condition on the recorded action. A bounded
+  number differs if it moves by more than 1/32 of its range.
 
   #{Catalogue.docs(:evaluate)}
   """

@@ -213,10 +213,24 @@ defmodule Sconce.Compress.Catalogue do
 
   @search [
     within: [
-      type: {:tuple, [{:in, [:nll]}, :float]},
+      type: {:tuple, [{:in, [:nll, :changed, :return]}, :float]},
       default: {:nll, 0.01},
       doc:
-        "Largest loss: `{:nll, 0.01}` allows an NLL on the corpus that is 1 % above that of the policy."
+        "Largest loss: `{:nll, 0.01}` allows an NLL on the corpus that is 1 % above that of the policy, `{:changed, 0.02}` " <>
+          "other likeliest actions on 2 % of its frames, and `{:return, 0.05}` a mean return in `:env` that is 5 % of its " <>
+          "magnitude below that of the policy."
+    ],
+    env: [
+      type: {:or, [nil, :atom, {:tuple, [:atom, :keyword]}]},
+      default: nil,
+      doc:
+        "For `{:return, share}`: the environment, as in `Sconce.Env.play/3`; `nil` is that of the policy's notes."
+    ],
+    episodes: [
+      type: {:or, [nil, :pos_integer]},
+      max: 65_536,
+      default: nil,
+      doc: "For `{:return, share}`: episodes of each score, the same for all; `nil` is 100."
     ],
     for: [
       type: {:in, [:bytes, :speed]},
@@ -232,7 +246,7 @@ defmodule Sconce.Compress.Catalogue do
     mode: [
       type: {:in, [:window, :carry]},
       default: :carry,
-      doc: "Memory while scoring, as in `Sconce.Trainer.evaluate/3`."
+      doc: "Memory while scoring on a corpus, as in `Sconce.Trainer.evaluate/3`."
     ],
     out: [
       type: {:or, [nil, :path]},

@@ -3,6 +3,16 @@ defmodule Sconce.Compress.Search do
   The policy with the fewest bytes, or the fastest one, whose loss stays within a bound: the result of
   `Sconce.Compress.search/3`. `IO.puts/1` prints it as a table, and `svg/1` draws it.
 
+  ## Bounds
+
+  | `within:` | measure | bound |
+  |---|---|---|
+  | `{:nll, share}` | NLL on the corpus | that of the policy, plus the share of its magnitude |
+  | `{:changed, share}` | frames of the corpus whose likeliest action differs from that of the policy, see `:reference` of `Sconce.Trainer.evaluate/3` | the share |
+  | `{:return, share}` | mean return of episodes in an environment, with the likeliest actions, and the same seeds for all | that of the policy, less the share of its magnitude |
+
+  A return needs no corpus: it is nil. A few episodes say little about returns that vary; give `:episodes`.
+
   ## How it searches
 
   All matrices get 8 bits, and all get 4 bits. If 4 bits are within the bound, they stay. Otherwise the search begins with
@@ -10,12 +20,12 @@ defmodule Sconce.Compress.Search do
   it lowers the matrices in the order of lost NLL for a saved byte, and halves the range until it knows how many of them
   the bound allows. Each scored policy of this kind is a point of the front.
 
-  The NLL is that of the numbers which the codes stand for. Sessions round the inputs of matrices too; `bench/smaller.txt` has
+  Scores are those of the numbers which the codes stand for. Sessions round the inputs of matrices too; `bench/smaller.txt` has
   both on real games.
   """
 
   alias Sconce.Compress.{Catalogue, Policy}
-  alias Sconce.{Corpus, Error, Figures, Files, Options, Session, Trainer}
+  alias Sconce.{Corpus, Env, Error, Figures, Files, Options, Session, Trainer}
   alias Sconce.Trainer.Curve.Page
   alias Sconce.Trainer.Settings
 
@@ -23,23 +33,27 @@ defmodule Sconce.Compress.Search do
   defstruct @enforce_keys
 
   @typedoc """
-  A scored policy: `nll` on the corpus, `bytes` of its weights, `us`, the measured microseconds of a decision, and `counts`,
-  the number of matrices with 32, 8 and 4 bits.
+  A scored policy: `nll` on the corpus, `changed`, the share of other actions, and `return`, the mean return, each nil unless
+  it was measured; `bytes` of its weights, `us`, the measured microseconds of a decision, and `counts`, the number of
+  matrices with 32, 8 and 4 bits.
   """
   @type point :: %{
-          nll: float,
+          nll: float | nil,
+          changed: float | nil,
+          return: float | nil,
           bytes: pos_integer,
           us: float,
           counts: %{32 => non_neg_integer, 8 => non_neg_integer, 4 => non_neg_integer}
         }
 
   @typedoc """
-  The chosen `policy`; the options `within` and `for`; `bound`, the largest NLL; `base`, the point of the given policy;
+  The chosen `policy`; the options `within` and `for`; `bound`, the largest NLL or share, or the least return; `base`, the
+  point of the given policy;
   `chosen`, that of the result; all `points`, and the `matrices` of the result as in `Sconce.Compress.Policy`.
   """
   @type t :: %__MODULE__{
           policy: Sconce.Policy.t(),
-          within: {:nll, float},
+          within: {:nll | :changed | :return, float},
           for: :bytes | :speed,
           bound: float,
           base: point,
@@ -48,13 +62,23 @@ defmodule Sconce.Compress.Search do
           matrices: [Policy.matrix()]
         }
 
+  # The episodes of a score.
+  @episodes 100
+
+  # The policy that is searched, while the search runs.
+  @given "given.safetensors"
+
   @doc false
-  @spec run(Sconce.Policy.t(), Path.t() | Corpus.t(), keyword) :: {:ok, t} | {:error, Error.t()}
+  @spec run(Sconce.Policy.t(), Path.t() | Corpus.t() | nil, keyword) ::
+          {:ok, t} | {:error, Error.t()}
   def run(%Sconce.Policy{} = policy, corpus, opts) do
+    given = opts
     opts = Catalogue.validate!(opts, :search)
-    {_what, share} = opts[:within]
-    share >= 0 or Options.argument!(:within, opts[:within], "a share of 0 or more")
-    corpus = Settings.folder(corpus)
+    {what, share} = opts[:within]
+    share >= 0 or Options.argument!("within", opts[:within], "a share of 0 or more")
+    meant!(given, what)
+    corpus = scored_on!(corpus, what)
+    opts[:env] && Env.name!(opts[:env])
     scratch = opts[:out] || Path.join(System.tmp_dir!(), "sconce-search-#{unique()}")
 
     try do
@@ -62,11 +86,28 @@ defmodule Sconce.Compress.Search do
     catch
       {:refused, error} -> {:error, error}
     after
+      File.rm(Path.join(scratch, @given))
       if opts[:out] == nil, do: File.rm_rf(scratch)
     end
   end
 
   def run(other, _corpus, _opts), do: Options.argument!("policy", other, "a policy")
+
+  # Refuses options without effect.
+  defp meant!(given, what) do
+    for name <- if(what == :return, do: [:mode], else: [:env, :episodes]),
+        given[name] not in [nil, Catalogue.schema(:search)[name][:default]] do
+      raise ArgumentError,
+            "option #{inspect(name)} has no effect with within: {#{inspect(what)}, share}"
+    end
+  end
+
+  defp scored_on!(nil, :return), do: nil
+
+  defp scored_on!(corpus, :return),
+    do: Options.argument!("corpus", corpus, "nil, as a return needs none")
+
+  defp scored_on!(corpus, _what), do: Settings.folder(corpus)
 
   defp unique, do: "#{System.pid()}-#{System.unique_integer([:positive])}"
 
@@ -105,20 +146,32 @@ defmodule Sconce.Compress.Search do
     names = for matrix <- eight.matrices, do: matrix.name
     all = fn bits -> Map.new(names, &{&1, bits}) end
     {base, state} = score(state, all.(32))
-    {:nll, within} = opts[:within]
-    bound = base.nll + within * abs(base.nll)
+    bound = bound(opts[:within], base)
     {eighth, state} = score(state, all.(8))
     {fourth, state} = score(state, all.(4))
 
     {ways, state} =
       cond do
-        fourth.nll <= bound -> {[all.(4)], state}
-        eighth.nll <= bound -> lowered(state, all.(8), 4, names, bound)
+        within?(fourth, bound, opts) -> {[all.(4)], state}
+        within?(eighth, bound, opts) -> lowered(state, all.(8), 4, names, bound)
         true -> lowered(state, all.(32), 8, names, bound)
       end
 
     finish(state, [all.(32), all.(8), all.(4)] ++ ways, bound)
   end
+
+  defp bound({:nll, share}, base), do: base.nll + share * abs(base.nll)
+  defp bound({:changed, share}, _base), do: share
+  defp bound({:return, share}, base), do: base.return - share * abs(base.return)
+
+  defp within?(point, bound, opts), do: loss(point, opts) <= loss(bound, opts)
+
+  # What is less for a better policy: the measure of a point, or a bound on it.
+  defp loss(%{} = point, opts), do: point |> Map.fetch!(what(opts)) |> loss(opts)
+  defp loss(value, opts), do: if(what(opts) == :return, do: -value, else: value)
+
+  defp what(%{within: {what, _share}}), do: what
+  defp what(opts), do: elem(opts[:within], 0)
 
   defp plain(matrix) do
     bytes = 4 * matrix.outputs * matrix.inputs
@@ -133,7 +186,8 @@ defmodule Sconce.Compress.Search do
     {prices, state} =
       Enum.map_reduce(names, state, fn name, state ->
         {point, state} = score(state, Map.put(from, name, bits))
-        {{(point.nll - start.nll) / max(start.bytes - point.bytes, 1), name}, state}
+        lost = loss(point, state.opts) - loss(start, state.opts)
+        {{lost / max(start.bytes - point.bytes, 1), name}, state}
       end)
 
     order = for {_price, name} <- Enum.sort(prices), do: name
@@ -156,11 +210,11 @@ defmodule Sconce.Compress.Search do
   defp halved(state, way, {low, high}, bound, seen) do
     middle = div(low + high, 2)
     {point, state} = score(state, way.(middle))
-    range = if point.nll <= bound, do: {middle, high}, else: {low, middle}
+    range = if within?(point, bound, state.opts), do: {middle, high}, else: {low, middle}
     halved(state, way, range, bound, [middle | seen])
   end
 
-  # The NLL and the bytes of a way to give bits to matrices.
+  # The measure and the bytes of a way to give bits to matrices.
   defp score(state, way) do
     case state.scores do
       %{^way => point} -> {point, state}
@@ -169,18 +223,30 @@ defmodule Sconce.Compress.Search do
   end
 
   defp scored(state, way) do
-    path = Path.join(state.folder, "scored.safetensors")
-    ok!(Sconce.Policy.save(made(state, way), path))
-    report = Trainer.evaluate(path, state.corpus, mode: state.opts[:mode])
-    File.rm(path)
-    report = ok!(report)
+    measures = measures(what(state.opts), made(state, way), state)
     bytes = Enum.sum(for matrix <- matrices(state, way), do: matrix.bytes)
     others = 4 * state.policy.num_weights - Enum.sum(for matrix <- state.plain, do: matrix.bytes)
-    point = %{nll: report.policy.nll, bytes: others + bytes, counts: counts(way)}
+    none = %{nll: nil, changed: nil, return: nil}
+    point = Map.merge(none, Map.merge(measures, %{bytes: others + bytes, counts: counts(way)}))
     state = put_in(state.scores[way], point)
     ok!(keep(state))
-    state.opts[:progress] && state.opts[:progress].(line(point))
+    state.opts[:progress] && state.opts[:progress].(line(point, state.opts))
     {point, state}
+  end
+
+  defp measures(:return, policy, %{opts: opts}) do
+    played = ok!(Env.play(policy, opts[:env], episodes: opts[:episodes] || @episodes, seed: 0))
+    %{return: played.mean}
+  end
+
+  defp measures(what, policy, state) do
+    path = Path.join(state.folder, "scored.safetensors")
+    ok!(Sconce.Policy.save(policy, path))
+    other = if what == :changed, do: [reference: Path.join(state.folder, @given)], else: []
+    report = Trainer.evaluate(path, state.corpus, [mode: state.opts[:mode]] ++ other)
+    File.rm(path)
+    report = ok!(report)
+    %{nll: report.policy.nll, changed: report.differs}
   end
 
   defp made(state, way) do
@@ -205,7 +271,7 @@ defmodule Sconce.Compress.Search do
     points =
       for way <- ways, do: {way, Map.put(state.scores[way], :us, measured(made(state, way)))}
 
-    allowed = for {_way, point} = own <- points, point.nll <= bound, do: own
+    allowed = for {_way, point} = own <- points, within?(point, bound, state.opts), do: own
     key = if state.opts[:for] == :bytes, do: :bytes, else: :us
     {way, chosen} = Enum.min_by(allowed, fn {_way, point} -> point[key] end)
 
@@ -243,16 +309,22 @@ defmodule Sconce.Compress.Search do
 
   # The scores of an earlier call with the same policy, corpus and options.
   defp resumed!(%{opts: opts, folder: folder} = state) do
-    path = Path.join(folder, "given.safetensors")
+    path = Path.join(folder, @given)
     ok!(Sconce.Policy.save(state.policy, path))
     given = Keyword.take(opts, [:group, :mode, :calibration_frames, :frame_delay, :damping])
+    # A bound may change, but not what it bounds.
+    given = given ++ for({:within, {what, _}} when what != :nll <- opts, do: {:measure, what})
+
+    given =
+      given ++
+        for({name, value} <- Keyword.take(opts, [:env, :episodes]), value, do: {name, value})
+
     calibration = opts[:calibration] && Settings.folder(opts[:calibration])
 
     games =
       for dir <- [state.corpus, calibration], do: dir && digest(Path.join(dir, "manifest.json"))
 
     key = {digest(path), games, Enum.sort(given)}
-    File.rm(path)
     %{state | key: key, scores: earlier(Path.join(folder, @scores), key)}
   end
 
@@ -304,21 +376,34 @@ defmodule Sconce.Compress.Search do
   # Text and picture
 
   @doc false
-  def text(%__MODULE__{within: {:nll, within}} = found) do
-    title =
-      "#{found.for} within #{percent(within)} of the NLL #{nll(found.base.nll)}: at most #{nll(found.bound)}"
-
+  def text(%__MODULE__{} = found) do
     rows = for point <- found.points, do: row(point, found)
     matrices = for matrix <- found.matrices, do: matrix_row(matrix)
 
     Enum.join(
-      [title, "", heading(), Enum.join(rows, "\n"), "", "matrices of the chosen policy"] ++
-        [matrix_heading(), Enum.join(matrices, "\n"), ""],
+      [title(found), "", heading(what(found)), Enum.join(rows, "\n"), ""] ++
+        ["matrices of the chosen policy", matrix_heading(), Enum.join(matrices, "\n"), ""],
       "\n"
     )
   end
 
-  defp heading, do: cells(["", "f32", "int8", "int4", "NLL", "of f32", "KiB", "of f32", "us"])
+  defp title(%{within: {:nll, share}, base: base} = found),
+    do:
+      "#{found.for} within #{percent(share)} of the NLL #{nll(base.nll)}: at most #{nll(found.bound)}"
+
+  defp title(%{within: {:changed, share}} = found),
+    do: "#{found.for} with at most #{percent(share)} of the likeliest actions changed"
+
+  defp title(%{within: {:return, share}, base: base} = found),
+    do:
+      "#{found.for} within #{percent(share)} of the mean return #{number(base.return)}: at least #{number(found.bound)}"
+
+  defp heading(what),
+    do: cells(["", "f32", "int8", "int4"] ++ columns(what) ++ ["KiB", "of f32", "us"])
+
+  defp columns(:nll), do: ["NLL", "of f32"]
+  defp columns(:changed), do: ["changed %", "NLL"]
+  defp columns(:return), do: ["return", "of f32"]
 
   defp row(point, found) do
     mark = if point == found.chosen, do: "*", else: ""
@@ -330,10 +415,14 @@ defmodule Sconce.Compress.Search do
 
     size = to_string(div(point.bytes, 1024))
 
-    cells(
-      [mark] ++
-        counts ++ [nll(point.nll), share.(:nll), size, share.(:bytes), Figures.decimal(point.us)]
-    )
+    measures =
+      case what(found) do
+        :nll -> [nll(point.nll), share.(:nll)]
+        :changed -> [ratio(100 * point.changed), nll(point.nll)]
+        :return -> [number(point.return), share.(:return)]
+      end
+
+    cells([mark] ++ counts ++ measures ++ [size, share.(:bytes), Figures.decimal(point.us)])
   end
 
   defp cells([mark | cells]),
@@ -351,14 +440,23 @@ defmodule Sconce.Compress.Search do
   defp matrix_cells([name | cells]),
     do: String.pad_trailing(name, 40) <> Enum.map_join(cells, &String.pad_leading(&1, 11))
 
-  defp line(point), do: "int8 #{point.counts[8]}, int4 #{point.counts[4]}: NLL #{nll(point.nll)}"
+  defp line(point, opts),
+    do: "int8 #{point.counts[8]}, int4 #{point.counts[4]}: #{measured(point, what(opts))}"
+
+  defp measured(point, :nll), do: "NLL #{nll(point.nll)}"
+  defp measured(point, :changed), do: "#{ratio(100 * point.changed)} % changed"
+  defp measured(point, :return), do: "mean return #{number(point.return)}"
+
+  # Returns may be negative.
+  defp number(value) when value < 0, do: "-" <> number(-value)
+  defp number(value), do: Figures.decimal(value)
 
   defp nll(value), do: :erlang.float_to_binary(value / 1, decimals: 5)
   defp ratio(value), do: :erlang.float_to_binary(value / 1, decimals: 4)
   defp percent(share), do: "#{Figures.decimal(100 * share)} %"
 
   @doc """
-  Draws the points as an SVG: NLL over bytes, with the bound.
+  Draws the points as an SVG: the measure over bytes, with the bound.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-search-#{System.unique_integer([:positive])}")
       iex> {:ok, games} = Sconce.Env.CartPole.demonstrations(games: 2, steps: 60)
@@ -373,17 +471,20 @@ defmodule Sconce.Compress.Search do
   """
   @spec svg(t) :: String.t()
   def svg(%__MODULE__{points: [_ | _], base: %{us: _}, chosen: %{us: _}} = found) do
-    points = for point <- found.points, do: {point.bytes / 1024, point.nll}
-    chosen = [{found.chosen.bytes / 1024, found.chosen.nll}]
+    {name, factor} = axis(what(found))
+    place = fn point -> {point.bytes / 1024, factor * Map.fetch!(point, what(found))} end
+    points = for point <- found.points, do: place.(point)
+    chosen = [place.(found.chosen)]
+    bound = factor * found.bound
 
     panel = %{
-      title: "NLL over KiB",
+      title: "#{name} over KiB",
       x: "KiB of weights",
-      from: [found.bound],
+      from: [bound],
       series: [
         {:points, "#64748b", points, nil, nil},
         {:points, "#2563eb", chosen, nil, nil},
-        {:rule, "#ea580c", found.bound, "bound"}
+        {:rule, "#ea580c", bound, "bound"}
       ]
     }
 
@@ -395,15 +496,29 @@ defmodule Sconce.Compress.Search do
     Page.svg("Smaller policies", summary, legend, [{300, [panel]}])
   end
 
+  defp axis(:nll), do: {"NLL", 1}
+  defp axis(:changed), do: {"changed actions, %,", 100}
+  defp axis(:return), do: {"mean return", 1}
+
+  @doc false
+  # The measure of the chosen policy beside that of the given one.
+  def gain(%{within: {:nll, _share}, base: base, chosen: chosen}),
+    do: "NLL #{nll(chosen.nll)} of #{nll(base.nll)}"
+
+  def gain(%{within: {:changed, _share}, chosen: chosen}),
+    do: "#{ratio(100 * chosen.changed)} % of the actions changed"
+
+  def gain(%{within: {:return, _share}, base: base, chosen: chosen}),
+    do: "mean return #{number(chosen.return)} of #{number(base.return)}"
+
   defimpl Inspect do
     def inspect(
           %{points: [_ | _], base: %{us: _} = base, chosen: %{us: _} = chosen} = found,
           _opts
         ) do
       share = :erlang.float_to_binary(chosen.bytes / base.bytes, decimals: 3)
-      loss = for %{nll: nll} <- [chosen, base], do: :erlang.float_to_binary(nll / 1, decimals: 5)
-
-      "#Sconce.Compress.Search<#{length(found.points)} points, bytes #{share} of f32, NLL #{Enum.join(loss, " of ")}>"
+      gain = Sconce.Compress.Search.gain(found)
+      "#Sconce.Compress.Search<#{length(found.points)} points, bytes #{share} of f32, #{gain}>"
     end
 
     def inspect(_built_by_hand, _opts), do: "#Sconce.Compress.Search<no results>"

@@ -85,6 +85,11 @@ defmodule Sconce.Trainer.Catalogue do
       default: :f32,
       doc: "Format of the operands of products, even where it gains nothing."
     ],
+    reference: [
+      type: {:or, [:path, nil]},
+      default: nil,
+      doc: "File of a policy whose likeliest actions are compared with those of the checkpoint."
+    ],
     progress: [type: {:or, [{:fun, 1}, nil]}, default: nil, doc: "Called with `:evaluating`."]
   ]
   @evaluate @scored ++ Device.option()

@@ -105,9 +105,15 @@ defmodule Sconce.Trainer.Report do
 
   defp run(%{spec: spec, weights: weights, validation: validation} = report),
     do:
-      "#{title(spec, weights)}\nmeasured on #{side(validation)}#{device(report)}#{precision(report)}"
+      "#{title(spec, weights)}\nmeasured on #{side(validation)}#{device(report)}#{precision(report)}#{differs(report)}"
 
   defp run(_scores), do: ""
+
+  defp differs(%{differs: share}) when is_number(share),
+    do:
+      "\n#{Figures.decimal(100 * share)} % of the likeliest actions differ from those of the reference"
+
+  defp differs(_without_reference), do: ""
 
   defp device(%{options: %{device: device}}) when device != "cpu", do: "\ncomputed on #{device}"
   defp device(%{device: device}) when device != "cpu", do: "\ncomputed on #{device}"

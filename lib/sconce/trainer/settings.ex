@@ -156,7 +156,8 @@ defmodule Sconce.Trainer.Settings do
       |> Keyword.split([:train, :device, :progress])
 
     train = own[:train] && folder(own[:train])
-    {train, own[:device], own[:progress], options |> Map.new() |> Run.Settings.threads()}
+    options = options |> Map.new() |> Map.update!(:reference, &(&1 && Path.expand(&1)))
+    {train, own[:device], own[:progress], Run.Settings.threads(options)}
   end
 
   @doc "Returns the folder of a corpus, given as a struct or as a path."

@@ -9,7 +9,7 @@ use sconce_data::Corpus;
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::device::Caching;
 use sconce_tensor::pool::Class;
-use sconce_train::eval::evaluate;
+use sconce_train::eval::evaluate_beside;
 use sconce_train::options::{EvaluateOptions, TrainOptions};
 use sconce_train::plan::plan;
 use sconce_train::range_test::{RangeOptions, range_test};
@@ -162,10 +162,14 @@ fn evaluate_start<'a>(
             give_way(options.is_on_cpu());
             let device = options.open_device()?;
             let _caching = Caching::on(&device);
-            let policy = Policy::load(&PathBuf::from(checkpoint))?.on(&device)?;
+            let load = |path: &PathBuf| Policy::load(path)?.on(&device);
+            let policy = load(&PathBuf::from(checkpoint))?;
+            let other = options.reference.as_ref().map(load).transpose()?;
             let corpus = Corpus::open(&PathBuf::from(corpus))?;
             let train = train.map(|dir| Corpus::open(&PathBuf::from(dir))).transpose()?;
-            evaluate(&policy, &corpus, train.as_ref(), &options, &tell(events), cancelled).map(Data)
+            let (other, train) = (other.as_ref(), train.as_ref());
+            evaluate_beside(&policy, other, &corpus, train, &options, &tell(events), cancelled)
+                .map(Data)
         })
     })
 }

@@ -11,6 +11,7 @@ use sconce_nn::spec::{Heads, Spec};
 use sconce_tensor::{Error, Kind, Precision, Result, device, pool, tensor};
 
 use crate::baselines::{Baseline, BaselineKind, Counts};
+use crate::likeliest::Likeliest;
 use crate::metrics::{Metrics, Report};
 use crate::options::{EvalOptions, EvaluateOptions, MAX_FRAMES, Mode, TrainOptions};
 use crate::report::{BaselineReport, Evaluation, Event, Side};
@@ -31,9 +32,24 @@ pub fn score(
     progress: &dyn Fn(usize, usize),
     cancel: &AtomicBool,
 ) -> Result<Report> {
+    let (report, _) = compare(policy, None, views, options, precision, progress, cancel)?;
+    Ok(report)
+}
+
+/// [`score`], and the share of frames whose likeliest action differs from that of `reference`.
+fn compare(
+    policy: &Policy,
+    reference: Option<&Policy>,
+    views: &[View],
+    options: &EvalOptions,
+    precision: Precision,
+    progress: &dyn Fn(usize, usize),
+    cancel: &AtomicBool,
+) -> Result<(Report, Option<f64>)> {
     let mut metrics = metrics(policy.spec())?;
-    let Spec { embedding, heads, .. } = policy.spec();
-    let reader = Reader::new(embedding.clone(), heads.clone(), options.frame_delay);
+    let heads = &policy.spec().heads;
+    let (reader, mut differing) = (reader(policy, options), 0);
+    let others = reference.map(|reference| (reference, self::reader(reference, options)));
     let total: usize = views.iter().map(|v| v.len(options.frame_delay)).sum();
     let context = Context::default().in_precision(precision);
     let mut done = 0;
@@ -44,18 +60,36 @@ pub fn score(
     progress(done, total);
     for view in views {
         go_on(cancel)?;
+        let likeliest = others.as_ref().map(|(reference, reader)| {
+            let mut likeliest = Likeliest::new(&reference.spec().heads);
+            let scorer = Scorer { policy: reference, view, options, reader, context: &context };
+            scorer.run(&mut at_once, &mut |scored| {
+                likeliest.add(scored.logits);
+                go_on(cancel)
+            })?;
+            Ok::<_, Error>(likeliest)
+        });
+        let (likeliest, mut first) = (likeliest.transpose()?, 0);
         let scorer = Scorer { policy, view, options, reader: &reader, context: &context };
-        let mut step = |frames: usize| {
-            done += frames;
+        scorer.run(&mut at_once, &mut |scored| {
+            metrics.add(scored.logits, scored.labels, scored.before)?;
+            if let Some(likeliest) = &likeliest {
+                differing += likeliest.differing(first, heads, scored.logits);
+            }
+            first += scored.frames;
+            done += scored.frames * scored.stride;
             progress(done.min(total), total);
             go_on(cancel)
-        };
-        match options.mode {
-            Mode::Window => scorer.windows(&mut metrics, &mut at_once, &mut step)?,
-            Mode::Carry => scorer.carried(&mut metrics, &mut at_once, &mut step)?,
-        }
+        })?;
     }
-    metrics.report()
+    let report = metrics.report()?;
+    let differs = reference.map(|_| differing as f64 / report.frames.max(1) as f64);
+    Ok((report, differs))
+}
+
+fn reader(policy: &Policy, options: &EvalOptions) -> Reader {
+    let Spec { embedding, heads, .. } = policy.spec();
+    Reader::new(embedding.clone(), heads.clone(), options.frame_delay)
 }
 
 /// Scores the three baselines on these views.
@@ -102,6 +136,20 @@ pub fn evaluate(
     events: &dyn Fn(Event),
     cancel: &AtomicBool,
 ) -> Result<Evaluation> {
+    evaluate_beside(policy, None, corpus, train, options, events, cancel)
+}
+
+/// [`evaluate`], with the likeliest actions compared with those of another policy on the same frames. Autoregressive heads
+/// of both condition on the recorded actions.
+pub fn evaluate_beside(
+    policy: &Policy,
+    reference: Option<&Policy>,
+    corpus: &Corpus,
+    train: Option<&Corpus>,
+    options: &EvaluateOptions,
+    events: &dyn Fn(Event),
+    cancel: &AtomicBool,
+) -> Result<Evaluation> {
     options.validate()?;
     let _threads = pool_of(options.threads)?;
     let (trained, precision) = (|key: &str| policy.noted(key), options.precision);
@@ -117,8 +165,11 @@ pub fn evaluate(
     };
     options.validate()?;
     let spec = policy.spec();
-    if options.mode == Mode::Carry {
-        spec.check_carried()?;
+    for policy in [Some(policy), reference].into_iter().flatten() {
+        if options.mode == Mode::Carry {
+            policy.spec().check_carried()?;
+        }
+        fits(corpus.schema(), policy.spec())?;
     }
     let all = |corpus: &Corpus| -> Result<Vec<View>> {
         fits(corpus.schema(), spec)?;
@@ -126,7 +177,8 @@ pub fn evaluate(
     };
     let views = all(corpus)?;
     let progress = |done, total| events(Event::Evaluating { done, total });
-    let report = score(policy, &views, &options, precision, &progress, cancel)?;
+    let (report, differs) =
+        compare(policy, reference, &views, &options, precision, &progress, cancel)?;
     let baselines = match train {
         Some(train) => {
             let counts = count(&all(train)?, &spec.heads, options.frame_delay, cancel)?;
@@ -141,6 +193,7 @@ pub fn evaluate(
         weights: policy.num_weights(),
         spec: spec.clone(),
         policy: report,
+        differs,
         baselines,
         validation,
     })
@@ -249,6 +302,19 @@ fn answers(view: &View, ts: &[usize], delay: usize, heads: &Heads) -> Result<(Ve
     Ok((labels, before))
 }
 
+/// Some scored states of a view.
+struct Scored<'a> {
+    /// Logits of the policy, `[n, num_logits]`.
+    logits: &'a [f32],
+    /// Labels, and the previous ones, `[n, num_labels]`.
+    labels: &'a [f32],
+    before: &'a [f32],
+    /// Number of states.
+    frames: usize,
+    /// Frames from one state to the next.
+    stride: usize,
+}
+
 struct Scorer<'a> {
     policy: &'a Policy,
     view: &'a View,
@@ -258,6 +324,18 @@ struct Scorer<'a> {
 }
 
 impl Scorer<'_> {
+    /// Gives the logits of all scored states to `each`, some states at a time.
+    fn run(
+        &self,
+        at_once: &mut usize,
+        each: &mut dyn FnMut(Scored<'_>) -> Result<()>,
+    ) -> Result<()> {
+        match self.options.mode {
+            Mode::Window => self.windows(at_once, each),
+            Mode::Carry => self.carried(at_once, each),
+        }
+    }
+
     /// Scores the states in order, `at_once` of them together; halves `at_once` if a card runs out of memory.
     fn parts(
         &self,
@@ -289,9 +367,8 @@ impl Scorer<'_> {
 
     fn windows(
         &self,
-        metrics: &mut Metrics,
         at_once: &mut usize,
-        step: &mut dyn FnMut(usize) -> Result<()>,
+        each: &mut dyn FnMut(Scored<'_>) -> Result<()>,
     ) -> Result<()> {
         let heads = &self.policy.spec().heads;
         self.parts(at_once, |ts| {
@@ -301,16 +378,16 @@ impl Scorer<'_> {
             let (labels, before) = answers(self.view, ts, self.options.frame_delay, heads)?;
             let (logits, _) =
                 self.policy.forward_last(&frames, Some(&labels), &state, self.context)?;
-            metrics.add(&tensor::to_vec(&logits)?, &labels, &before)?;
-            step(ts.len() * self.options.stride.max(1))
+            let (logits, stride) = (tensor::to_vec(&logits)?, self.options.stride.max(1));
+            let (labels, before, frames) = (&labels, &before, ts.len());
+            each(Scored { logits: &logits, labels, before, frames, stride })
         })
     }
 
     fn carried(
         &self,
-        metrics: &mut Metrics,
         at_once: &mut usize,
-        step: &mut dyn FnMut(usize) -> Result<()>,
+        each: &mut dyn FnMut(Scored<'_>) -> Result<()>,
     ) -> Result<()> {
         let heads = &self.policy.spec().heads;
         let mut state = self.first_state()?;
@@ -321,9 +398,10 @@ impl Scorer<'_> {
             let (labels, before) = answers(self.view, ts, self.options.frame_delay, heads)?;
             let (logits, next) =
                 self.policy.forward(&frames, Some(&labels), &state, self.context)?;
-            metrics.add(&tensor::to_vec(&logits)?, &labels, &before)?;
             state = next.detach();
-            step(ts.len())
+            let logits = tensor::to_vec(&logits)?;
+            let (labels, before, frames) = (&labels, &before, ts.len());
+            each(Scored { logits: &logits, labels, before, frames, stride: 1 })
         })
     }
 

@@ -7,6 +7,7 @@ pub mod bench;
 pub mod eval;
 mod games;
 pub mod gradients;
+mod likeliest;
 pub mod loss_scale;
 pub mod metrics;
 pub mod objective;

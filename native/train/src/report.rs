@@ -390,6 +390,8 @@ pub struct Evaluation {
     pub spec: Spec,
     /// Scores of the policy.
     pub policy: Report,
+    /// Share of frames whose likeliest action differs from that of another policy; `None` without one.
+    pub differs: Option<f64>,
     /// Scores of baselines fitted on the training games; empty without these games.
     pub baselines: Vec<BaselineReport>,
     /// The scored games.

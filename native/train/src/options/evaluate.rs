@@ -1,5 +1,7 @@
 //! Options of an evaluation.
 
+use std::path::PathBuf;
+
 use sconce_tensor::{Device, Precision, Result, device};
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +51,8 @@ pub struct EvaluateOptions {
     pub precision: Precision,
     /// Name of the device, such as `cuda:1`; `None` is the CPU.
     pub device: Option<String>,
+    /// File of a policy whose likeliest actions are compared with those of the scored one.
+    pub reference: Option<PathBuf>,
 }
 
 impl EvaluateOptions {
