@@ -23,8 +23,8 @@ use sconce_train::eval::evaluate;
 use sconce_train::objective::imitation::LossOptions;
 use sconce_train::optimiser::{Kind, OptimiserConfig};
 use sconce_train::options::{
-    DataOptions, EvaluateOptions, MachineOptions, Mode, OptimiserOptions, SavingOptions,
-    ScheduleOptions, TrainOptions,
+    DataOptions, EvaluateOptions, MachineOptions, Mode, ObjectiveOptions, OptimiserOptions,
+    SavingOptions, ScheduleOptions, TrainOptions,
 };
 use sconce_train::report::{Event, RunReport};
 use sconce_train::run::run;
@@ -382,7 +382,25 @@ fn a_run_on_a_card_learns_saves_resumes_and_scores_as_one_on_a_cpu() {
     }
     let dir = tempfile::tempdir().unwrap();
     let corpus = corpus(&dir.path().join("corpus"));
-    for (i, (backbone, options)) in backbones().into_iter().enumerate() {
+    // Two teachers, one with a memory.
+    let taught = |(backbone, options): (Backbone, TrainOptions)| {
+        let teacher = |(i, backbone): (u64, Backbone)| {
+            let (embedding, path) = (Embedding::vector(2), dir.path().join(format!("teacher-{i}")));
+            let spec = Spec { embedding, backbone, heads: heads(), critic: None };
+            Policy::init(&spec, 20 + i).unwrap().save(&path, json!({})).unwrap();
+            path
+        };
+        let paths: Vec<_> = (0..).zip([mlp(), recurrent("lstm")]).map(teacher).collect();
+        let objective = ObjectiveOptions {
+            teacher: Some(paths.try_into().unwrap()),
+            teacher_temperature: 2.0,
+            ..options.objective
+        };
+        (backbone, TrainOptions { objective, ..options })
+    };
+    let (mut all, carried) = (backbones(), backbones().swap_remove(1));
+    all.push(taught(carried));
+    for (i, (backbone, options)) in all.into_iter().enumerate() {
         let spec = Spec { embedding: Embedding::vector(2), backbone, heads: heads(), critic: None };
         let out = |name: &str| dir.path().join(format!("{i}-{name}"));
         let go =
