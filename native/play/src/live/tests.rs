@@ -305,13 +305,26 @@ fn a_teacher_remembers_the_episode_unless_a_segment_was_lost() {
         (spec(mlp(), true), Arc::new(Policy::init(&spec(gru(), false), 2).unwrap()));
     let policy = Policy::init(&spec, 1).unwrap();
     let given = options(json!({}));
-    let listener = || vec![Listener::new(&tutor(&teacher), &spec).unwrap()];
+    // The memory of each teacher is its own, also beside one without memory.
+    let other = Arc::new(Policy::init(&self::spec(gru(), false), 3).unwrap());
+    let plain = Arc::new(Policy::init(&self::spec(mlp(), false), 4).unwrap());
+    let listener = || {
+        let all = [&teacher, &plain, &other, &teacher];
+        Vec::from(all.map(|own| Listener::new(&tutor(own), &spec).unwrap()))
+    };
     let mut statistics = Statistics::new(&given, 1, 4).unwrap();
     let mut own = live(&spec, &["reward"], &given, listener());
     let mut memories = |segments: &[Recorded]| -> Vec<Vec<f32>> {
         segments.iter().for_each(|one| own.inbox.put(one.clone()));
         let states = play(&mut own, &policy, 0, &mut statistics);
-        states.iter().flat_map(|s| &s.heard[0].states).map(|s| s.to_vec().unwrap()).collect()
+        let of = |i: usize| -> Vec<Vec<f32>> {
+            states.iter().flat_map(|s| &s.heard[i].states).map(|s| s.to_vec().unwrap()).collect()
+        };
+        let [first, plain, other, again] = [0, 1, 2, 3].map(of);
+        assert!(plain.is_empty() && again == first && other.len() == first.len());
+        let begun = |(own, _): &(&Vec<f32>, &Vec<f32>)| own.iter().any(|v| *v != 0.0);
+        assert!(first.iter().zip(&other).filter(begun).all(|(own, other)| own != other));
+        first
     };
     let one = |number, before, steps| recorded(number, before, steps, &["reward"], &[0.0]);
     let [first, second] = [one(1, 0, 8), one(1, 8, 6)];
