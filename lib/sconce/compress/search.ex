@@ -24,7 +24,7 @@ defmodule Sconce.Compress.Search do
   both on real games.
   """
 
-  alias Sconce.Compress.{Catalogue, Policy}
+  alias Sconce.Compress.{Catalogue, Measure, Policy}
   alias Sconce.{Corpus, Env, Error, Figures, Files, Options, Session, Trainer}
   alias Sconce.Trainer.Curve.Page
   alias Sconce.Trainer.Settings
@@ -146,32 +146,19 @@ defmodule Sconce.Compress.Search do
     names = for matrix <- eight.matrices, do: matrix.name
     all = fn bits -> Map.new(names, &{&1, bits}) end
     {base, state} = score(state, all.(32))
-    bound = bound(opts[:within], base)
+    bound = Measure.bound(opts[:within], base)
     {eighth, state} = score(state, all.(8))
     {fourth, state} = score(state, all.(4))
 
     {ways, state} =
       cond do
-        within?(fourth, bound, opts) -> {[all.(4)], state}
-        within?(eighth, bound, opts) -> lowered(state, all.(8), 4, names, bound)
+        Measure.within?(fourth, bound, opts) -> {[all.(4)], state}
+        Measure.within?(eighth, bound, opts) -> lowered(state, all.(8), 4, names, bound)
         true -> lowered(state, all.(32), 8, names, bound)
       end
 
     finish(state, [all.(32), all.(8), all.(4)] ++ ways, bound)
   end
-
-  defp bound({:nll, share}, base), do: base.nll + share * abs(base.nll)
-  defp bound({:changed, share}, _base), do: share
-  defp bound({:return, share}, base), do: base.return - share * abs(base.return)
-
-  defp within?(point, bound, opts), do: loss(point, opts) <= loss(bound, opts)
-
-  # What is less for a better policy: the measure of a point, or a bound on it.
-  defp loss(%{} = point, opts), do: point |> Map.fetch!(what(opts)) |> loss(opts)
-  defp loss(value, opts), do: if(what(opts) == :return, do: -value, else: value)
-
-  defp what(%{within: {what, _share}}), do: what
-  defp what(opts), do: elem(opts[:within], 0)
 
   defp plain(matrix) do
     bytes = 4 * matrix.outputs * matrix.inputs
@@ -186,7 +173,7 @@ defmodule Sconce.Compress.Search do
     {prices, state} =
       Enum.map_reduce(names, state, fn name, state ->
         {point, state} = score(state, Map.put(from, name, bits))
-        lost = loss(point, state.opts) - loss(start, state.opts)
+        lost = Measure.loss(point, state.opts) - Measure.loss(start, state.opts)
         {{lost / max(start.bytes - point.bytes, 1), name}, state}
       end)
 
@@ -210,7 +197,7 @@ defmodule Sconce.Compress.Search do
   defp halved(state, way, {low, high}, bound, seen) do
     middle = div(low + high, 2)
     {point, state} = score(state, way.(middle))
-    range = if within?(point, bound, state.opts), do: {middle, high}, else: {low, middle}
+    range = if Measure.within?(point, bound, state.opts), do: {middle, high}, else: {low, middle}
     halved(state, way, range, bound, [middle | seen])
   end
 
@@ -223,14 +210,14 @@ defmodule Sconce.Compress.Search do
   end
 
   defp scored(state, way) do
-    measures = measures(what(state.opts), made(state, way), state)
+    measures = measures(Measure.what(state.opts), made(state, way), state)
     bytes = Enum.sum(for matrix <- matrices(state, way), do: matrix.bytes)
     others = 4 * state.policy.num_weights - Enum.sum(for matrix <- state.plain, do: matrix.bytes)
     none = %{nll: nil, changed: nil, return: nil}
     point = Map.merge(none, Map.merge(measures, %{bytes: others + bytes, counts: counts(way)}))
     state = put_in(state.scores[way], point)
     ok!(keep(state))
-    state.opts[:progress] && state.opts[:progress].(line(point, state.opts))
+    state.opts[:progress] && state.opts[:progress].(Measure.line(point, state.opts))
     {point, state}
   end
 
@@ -271,7 +258,9 @@ defmodule Sconce.Compress.Search do
     points =
       for way <- ways, do: {way, Map.put(state.scores[way], :us, measured(made(state, way)))}
 
-    allowed = for {_way, point} = own <- points, within?(point, bound, state.opts), do: own
+    allowed =
+      for {_way, point} = own <- points, Measure.within?(point, bound, state.opts), do: own
+
     key = if state.opts[:for] == :bytes, do: :bytes, else: :us
     {way, chosen} = Enum.min_by(allowed, fn {_way, point} -> point[key] end)
 
@@ -381,48 +370,24 @@ defmodule Sconce.Compress.Search do
     matrices = for matrix <- found.matrices, do: matrix_row(matrix)
 
     Enum.join(
-      [title(found), "", heading(what(found)), Enum.join(rows, "\n"), ""] ++
+      [Measure.title(found), "", heading(Measure.what(found)), Enum.join(rows, "\n"), ""] ++
         ["matrices of the chosen policy", matrix_heading(), Enum.join(matrices, "\n"), ""],
       "\n"
     )
   end
 
-  defp title(%{within: {:nll, share}, base: base} = found),
-    do:
-      "#{found.for} within #{percent(share)} of the NLL #{nll(base.nll)}: at most #{nll(found.bound)}"
-
-  defp title(%{within: {:changed, share}} = found),
-    do: "#{found.for} with at most #{percent(share)} of the likeliest actions changed"
-
-  defp title(%{within: {:return, share}, base: base} = found),
-    do:
-      "#{found.for} within #{percent(share)} of the mean return #{number(base.return)}: at least #{number(found.bound)}"
-
   defp heading(what),
-    do: cells(["", "f32", "int8", "int4"] ++ columns(what) ++ ["KiB", "of f32", "us"])
-
-  defp columns(:nll), do: ["NLL", "of f32"]
-  defp columns(:changed), do: ["changed %", "NLL"]
-  defp columns(:return), do: ["return", "of f32"]
+    do: cells(["", "f32", "int8", "int4"] ++ Measure.columns(what) ++ ["KiB", "of f32", "us"])
 
   defp row(point, found) do
     mark = if point == found.chosen, do: "*", else: ""
     counts = for bits <- [32, 8, 4], do: to_string(point.counts[bits])
-
-    share = fn key ->
-      if found.base[key] == 0, do: "-", else: ratio(point[key] / found.base[key])
-    end
-
+    share = if found.base.bytes == 0, do: "-", else: ratio(point.bytes / found.base.bytes)
     size = to_string(div(point.bytes, 1024))
 
-    measures =
-      case what(found) do
-        :nll -> [nll(point.nll), share.(:nll)]
-        :changed -> [ratio(100 * point.changed), nll(point.nll)]
-        :return -> [number(point.return), share.(:return)]
-      end
-
-    cells([mark] ++ counts ++ measures ++ [size, share.(:bytes), Figures.decimal(point.us)])
+    cells(
+      [mark] ++ counts ++ Measure.cells(point, found) ++ [size, share, Figures.decimal(point.us)]
+    )
   end
 
   defp cells([mark | cells]),
@@ -440,20 +405,7 @@ defmodule Sconce.Compress.Search do
   defp matrix_cells([name | cells]),
     do: String.pad_trailing(name, 40) <> Enum.map_join(cells, &String.pad_leading(&1, 11))
 
-  defp line(point, opts),
-    do: "int8 #{point.counts[8]}, int4 #{point.counts[4]}: #{measured(point, what(opts))}"
-
-  defp measured(point, :nll), do: "NLL #{nll(point.nll)}"
-  defp measured(point, :changed), do: "#{ratio(100 * point.changed)} % changed"
-  defp measured(point, :return), do: "mean return #{number(point.return)}"
-
-  # Returns may be negative.
-  defp number(value) when value < 0, do: "-" <> number(-value)
-  defp number(value), do: Figures.decimal(value)
-
-  defp nll(value), do: :erlang.float_to_binary(value / 1, decimals: 5)
   defp ratio(value), do: :erlang.float_to_binary(value / 1, decimals: 4)
-  defp percent(share), do: "#{Figures.decimal(100 * share)} %"
 
   @doc """
   Draws the points as an SVG: the measure over bytes, with the bound.
@@ -471,8 +423,8 @@ defmodule Sconce.Compress.Search do
   """
   @spec svg(t) :: String.t()
   def svg(%__MODULE__{points: [_ | _], base: %{us: _}, chosen: %{us: _}} = found) do
-    {name, factor} = axis(what(found))
-    place = fn point -> {point.bytes / 1024, factor * Map.fetch!(point, what(found))} end
+    {name, factor} = Measure.axis(found)
+    place = fn point -> {point.bytes / 1024, factor * Map.fetch!(point, Measure.what(found))} end
     points = for point <- found.points, do: place.(point)
     chosen = [place.(found.chosen)]
     bound = factor * found.bound
@@ -496,28 +448,13 @@ defmodule Sconce.Compress.Search do
     Page.svg("Smaller policies", summary, legend, [{300, [panel]}])
   end
 
-  defp axis(:nll), do: {"NLL", 1}
-  defp axis(:changed), do: {"changed actions, %,", 100}
-  defp axis(:return), do: {"mean return", 1}
-
-  @doc false
-  # The measure of the chosen policy beside that of the given one.
-  def gain(%{within: {:nll, _share}, base: base, chosen: chosen}),
-    do: "NLL #{nll(chosen.nll)} of #{nll(base.nll)}"
-
-  def gain(%{within: {:changed, _share}, chosen: chosen}),
-    do: "#{ratio(100 * chosen.changed)} % of the actions changed"
-
-  def gain(%{within: {:return, _share}, base: base, chosen: chosen}),
-    do: "mean return #{number(chosen.return)} of #{number(base.return)}"
-
   defimpl Inspect do
     def inspect(
           %{points: [_ | _], base: %{us: _} = base, chosen: %{us: _} = chosen} = found,
           _opts
         ) do
       share = :erlang.float_to_binary(chosen.bytes / base.bytes, decimals: 3)
-      gain = Sconce.Compress.Search.gain(found)
+      gain = Sconce.Compress.Measure.gain(found)
       "#Sconce.Compress.Search<#{length(found.points)} points, bytes #{share} of f32, #{gain}>"
     end
 

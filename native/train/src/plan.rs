@@ -5,15 +5,15 @@
 //! batches, with a line through both for other sizes, because every op takes the same memory for each window. The
 //! measurement itself takes the memory that stays allocated, and the memory of steps of a few windows.
 
+mod batches;
 pub mod measure;
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use sconce_data::{Batch, Corpus, LoaderOptions, Reader, Seen};
+use sconce_data::{Batch, Corpus, Seen};
 use sconce_nn::backbone::Context;
 use sconce_nn::policy::{Frames, part};
-use sconce_nn::spec::Embedding;
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::memory::{self, Meter};
 use sconce_tensor::{Device, Error, Precision, Result, pool};
@@ -29,6 +29,7 @@ use crate::source::{Source, others};
 use crate::step::{Stepper, Task};
 use crate::transform::{self, Moment, Transforms};
 use crate::weights::{self, WeightTransforms};
+use batches::Batches;
 use measure::{Line, apart, halved, passing};
 
 /// Minimum number of windows in the smaller measured step. The larger step has four times as many windows, enough for
@@ -307,35 +308,6 @@ impl Memory {
     /// `OverLimit` if one window already exceeds it.
     pub fn batch_within(&self, batch_size: usize, limit: Option<u64>) -> Result<usize> {
         halved(ONE, batch_size, limit, |windows| Ok(self.of_batch(windows).total()))
-    }
-}
-
-/// Bytes of the batches of a run: the batch of the step, and batches that are prepared ahead, in each embedding.
-#[derive(Debug, Clone)]
-struct Batches {
-    /// Bytes of one window in the learner's embedding, and in each other one of its companions.
-    windows: Vec<u64>,
-    loader: LoaderOptions,
-}
-
-impl Batches {
-    fn new(spec: &Spec, companions: &[&Embedding], options: &TrainOptions) -> Self {
-        let bytes = |embedding: &Embedding| {
-            let (embedding, heads) = (embedding.clone(), spec.heads.clone());
-            let reader = Reader::new(embedding, heads, options.data.frame_delay);
-            reader.bytes(1, options.data.window_size)
-        };
-        let (others, _) = others(&spec.embedding, companions);
-        let windows = [&spec.embedding].into_iter().chain(others).map(bytes).collect();
-        Batches { windows, loader: options.loader() }
-    }
-
-    fn of(&self, batch_size: usize) -> u64 {
-        let all = self.windows.iter().map(|window| {
-            let bytes = window.saturating_mul(batch_size as u64);
-            bytes.saturating_mul(1 + self.loader.depth(bytes) as u64)
-        });
-        all.fold(0, u64::saturating_add)
     }
 }
 
