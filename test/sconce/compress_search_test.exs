@@ -52,6 +52,18 @@ defmodule Sconce.Compress.SearchTest do
     assert fast.chosen.us == Enum.min(times)
   end
 
+  test "products and matrices in 2:4 count with the bytes that they have", context do
+    %{policy: policy, corpus: corpus} = context
+    {:ok, product} = Compress.Policy.low_rank(policy, rank: 2)
+    {:ok, sparse} = Compress.Policy.prune(policy, pattern: :two_four)
+
+    for small <- [product, sparse] do
+      {:ok, found} = Compress.search(small.policy, corpus, within: {:nll, 0.0})
+      assert found.base.bytes == small.bytes and small.bytes < 0.7 * small.before
+      assert found.chosen.bytes <= small.bytes
+    end
+  end
+
   test "the result is a table and a picture, and a later call goes on", context do
     %{policy: policy, corpus: corpus, dir: dir} = context
     out = Path.join(dir, "small")

@@ -134,7 +134,8 @@ defmodule Sconce.Compress.Search do
     state = %{
       policy: policy,
       coded: %{8 => eight, 4 => four},
-      plain: for(matrix <- eight.matrices, do: plain(matrix)),
+      # All matrices as they are, which may be products or in 2:4.
+      plain: ok!(Policy.quantise(policy, except: [""])).matrices,
       corpus: corpus,
       folder: folder,
       opts: opts,
@@ -158,12 +159,6 @@ defmodule Sconce.Compress.Search do
       end
 
     finish(state, [all.(32), all.(8), all.(4)] ++ ways, bound)
-  end
-
-  defp plain(matrix) do
-    bytes = 4 * matrix.outputs * matrix.inputs
-    none = %{error: 0.0, output_error: nil, nearest_output_error: nil, group: nil}
-    Map.merge(matrix, Map.merge(none, %{bits: 32, bytes: bytes}))
   end
 
   # Gives matrices fewer bits, the cheapest first, as many as the bound allows. Returns the scored ways.
@@ -212,7 +207,8 @@ defmodule Sconce.Compress.Search do
   defp scored(state, way) do
     measures = measures(Measure.what(state.opts), made(state, way), state)
     bytes = Enum.sum(for matrix <- matrices(state, way), do: matrix.bytes)
-    others = 4 * state.policy.num_weights - Enum.sum(for matrix <- state.plain, do: matrix.bytes)
+    numbers = Enum.sum(for matrix <- state.plain, do: matrix.outputs * matrix.inputs)
+    others = 4 * (state.policy.num_weights - numbers)
     none = %{nll: nil, changed: nil, return: nil}
     point = Map.merge(none, Map.merge(measures, %{bytes: others + bytes, counts: counts(way)}))
     state = put_in(state.scores[way], point)
