@@ -34,18 +34,18 @@ const ROWS: usize = 8;
 const DEPTH: usize = 512;
 /// Replaces `DEPTH` for a panel that is transposed for one tile of rows: its 12 KiB stay in the first-level cache.
 const DEPTH_FOR_FEW: usize = 64;
-/// Steps between prefetching `b` and using it, about a hundred cycles.
-const AHEAD: usize = 8;
-/// Rows of a transposed `a` packed at a time.
-const BLOCK: usize = 256;
-/// Rows that are packed into a block at once: with more store streams than the first-level cache has ways, the streams
-/// would evict each other.
-const GROUP: usize = 8 * ROWS;
+/// Steps between prefetching `b` and using it: about 400 cycles in the largest tile, as long as the memory takes.
+const AHEAD: usize = 16;
+/// Rows of a transposed `a` packed at a time. A block of 128 KiB stays in the second-level cache beside a panel; taller
+/// blocks leave it.
+const BLOCK: usize = 64;
 /// The most rows of `a` for which a `b` stored by rows is read in place.
 const FEW: usize = 2 * ROWS;
-/// The largest distance of rows that are read in place whatever the number of products: so few pages and cache sets are
-/// involved that packing costs more than it gains.
+/// The largest distance of columns of `a` that is read in place whatever the number of products: so few pages and cache
+/// sets are involved that packing costs more than it gains.
 const NARROW: usize = 128;
+/// The same for rows of `b`, which are read as whole lines that are prefetched.
+const WIDE: usize = 256;
 
 /// A cache line: a vector at the start of a line never straddles two lines.
 #[repr(C, align(64))]
@@ -116,7 +116,7 @@ struct Scratch {
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
-        block: Box::new_uninit_slice(BLOCK * DEPTH / LANES),
+        block: Box::new_uninit_slice(BLOCK / ROWS * apart(DEPTH) / LANES),
         panel: Box::new_uninit_slice(DEPTH * VECTORS),
     });
 }
@@ -180,7 +180,7 @@ pub(super) fn pieces(
 
 /// Whether every panel of `b` is read in place, for any number of rows.
 pub(super) fn is_read_in_place(b: View<'_>) -> bool {
-    b.column_stride == 1 && b.row_stride <= NARROW && b.columns.is_multiple_of(LANES)
+    b.column_stride == 1 && b.row_stride <= WIDE && b.columns.is_multiple_of(LANES)
 }
 
 struct Product<'a> {
@@ -224,9 +224,7 @@ impl Product<'_> {
                 Right::View(b)
                     if b.column_stride == 1
                         && whole
-                        && (rows.len() <= FEW
-                            || b.row_stride == width
-                            || b.row_stride <= NARROW) =>
+                        && (rows.len() <= FEW || b.row_stride == width || b.row_stride <= WIDE) =>
                 {
                     let at = steps.start * b.row_stride + column;
                     (b.data.as_ptr().add(at), b.row_stride, &TILES[..])
@@ -254,7 +252,8 @@ impl Product<'_> {
             unsafe {
                 let (a, a_row, a_step) = match block {
                     Some(block) => {
-                        (block.as_ptr().cast::<f32>().add((row - rows.start) * depth), 1, ROWS)
+                        let at = (row - rows.start) / ROWS * apart(depth);
+                        (block.as_ptr().cast::<f32>().add(at), 1, ROWS)
                     }
                     None => {
                         let at = row * a.row_stride + steps.start * a.column_stride;
@@ -379,7 +378,14 @@ fn opaque(mut x: usize) -> usize {
     x
 }
 
-/// Packs `rows` and `steps` of a transposed `a`, tile after tile; the eight values of a step are contiguous.
+/// The distance of tiles in a block, a line more than `depth` steps: the tiles are written side by side, a step at a
+/// time, and at distances of whole pages they would share the ways of one set of the cache.
+const fn apart(depth: usize) -> usize {
+    ROWS * depth + LANES
+}
+
+/// Packs `rows` and `steps` of a transposed `a`, tile beside tile; the eight values of a step are contiguous. A step of
+/// all rows is read at once, because the processor prefetches long runs.
 ///
 /// # Safety
 ///
@@ -392,26 +398,22 @@ unsafe fn pack_block(
     steps: Range<usize>,
 ) {
     let depth = steps.len();
-    debug_assert!(
-        a.row_stride == 1 && rows.len().next_multiple_of(ROWS) * depth <= block.len() * LANES
-    );
+    let apart = apart(depth);
+    debug_assert!(a.row_stride == 1 && rows.len().div_ceil(ROWS) * apart <= block.len() * LANES);
     let block = block.as_mut_ptr().cast::<f32>();
-    for group in rows.clone().step_by(GROUP) {
-        let count = GROUP.min(rows.end - group);
-        let (tiles, rest) = (count / ROWS, count % ROWS);
-        for l in 0..depth {
-            // SAFETY: `count` rows from `group` on are within `a`, and their tiles within the block.
-            unsafe {
-                let from = a.data.as_ptr().add((steps.start + l) * a.column_stride + group);
-                let to = block.add((group - rows.start) * depth + l * ROWS);
-                for t in 0..tiles {
-                    let eight = _mm256_loadu_ps(from.add(t * ROWS));
-                    _mm256_store_ps(to.add(t * ROWS * depth), eight);
-                }
-                if rest > 0 {
-                    let eight = _mm256_maskz_loadu_ps((1 << rest) - 1, from.add(tiles * ROWS));
-                    _mm256_store_ps(to.add(tiles * ROWS * depth), eight);
-                }
+    let (tiles, rest) = (rows.len() / ROWS, rows.len() % ROWS);
+    for l in 0..depth {
+        // SAFETY: the rows are within `a`, and their tiles within the block.
+        unsafe {
+            let from = a.data.as_ptr().add((steps.start + l) * a.column_stride + rows.start);
+            let to = block.add(l * ROWS);
+            for t in 0..tiles {
+                let eight = _mm256_loadu_ps(from.add(t * ROWS));
+                _mm256_store_ps(to.add(t * apart), eight);
+            }
+            if rest > 0 {
+                let eight = _mm256_maskz_loadu_ps((1 << rest) - 1, from.add(tiles * ROWS));
+                _mm256_store_ps(to.add(tiles * apart), eight);
             }
         }
     }

@@ -293,6 +293,16 @@ fn a_result_that_does_not_fit_is_refused() {
     matmul(&mut [0.0; 9], 5, a.view(), b.view(), false);
 }
 
+/// Rows of `b` at most `WIDE` values apart are read where they lie; others are packed.
+#[test]
+fn products_of_rows_read_in_place_agree_with_the_definition() {
+    for forms in forms() {
+        for (m, n, k) in [(24, 208, 40), (70, 256, 40), (24, 253, 40), (24, 272, 40)] {
+            check(m, n, k, forms, 1);
+        }
+    }
+}
+
 proptest! {
     /// This holds for Sconce's kernels only.
     #[test]
