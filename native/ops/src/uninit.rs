@@ -4,6 +4,12 @@ use std::mem::MaybeUninit;
 
 use crate::simd::LANES;
 
+/// Casts initialised memory to memory to write to. Only initialised values may be written.
+pub(crate) fn writable(x: &mut [f32]) -> &mut [MaybeUninit<f32>] {
+    // SAFETY: both types have the same layout, and callers write only initialised values.
+    unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), x.len()) }
+}
+
 /// `x = from`, into uninitialised memory.
 pub(crate) fn copy(x: &mut [MaybeUninit<f32>], from: &[f32]) {
     for (x, v) in x.iter_mut().zip(from) {

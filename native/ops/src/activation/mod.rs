@@ -5,11 +5,14 @@ pub(crate) mod composed;
 pub mod glu;
 pub mod skip;
 
+use std::mem::MaybeUninit;
+
 use candle_core::Tensor;
 
 use crate::form::Form;
 use crate::op::{self, Op, Pass};
 use crate::simd::{dispatch, sigmoid, softplus, tanh_with};
+use crate::uninit::copy;
 use crate::{Result, memory, pool, tensor};
 
 /// Values of one shard.
@@ -65,12 +68,19 @@ fn gelu_slope(x: f32) -> f32 {
 }
 
 macro_rules! each {
-    ($name:ident, $slope:ident, $both:ident, |$x:ident| $f:expr, $d:expr) => {
+    ($name:ident, $fill:ident, $slope:ident, $both:ident, |$x:ident| $f:expr, $d:expr) => {
         dispatch! {
             fn $name(y: &mut [f32]) {
                 for v in y.iter_mut() {
                     let $x = *v;
                     *v = $f;
+                }
+            }
+        }
+        dispatch! {
+            fn $fill(y: &mut [MaybeUninit<f32>], x: &[f32]) {
+                for (y, &$x) in y.iter_mut().zip(x) {
+                    y.write($f);
                 }
             }
         }
@@ -93,19 +103,26 @@ macro_rules! each {
     };
 }
 
-each!(relu_, relu_d, relu_both, |x| relu(x), if x > 0.0 { 1.0 } else { 0.0 });
-each!(sigmoid_, sigmoid_d, sigmoid_both, |x| sigmoid(x), {
+each!(relu_, relu_fill, relu_d, relu_both, |x| relu(x), if x > 0.0 { 1.0 } else { 0.0 });
+each!(sigmoid_, sigmoid_fill, sigmoid_d, sigmoid_both, |x| sigmoid(x), {
     let s = sigmoid(x);
     s * (1.0 - s)
 });
-each!(tanh_, tanh_d, tanh_both, |x| tanh_with::<FMA>(x), {
+each!(tanh_, tanh_fill, tanh_d, tanh_both, |x| tanh_with::<FMA>(x), {
     let t = tanh_with::<FMA>(x);
     1.0 - t * t
 });
-each!(silu_, silu_d, silu_both, |x| x * sigmoid(x), silu_slope(x));
-each!(gelu_, gelu_d, gelu_both, |x| gelu(x), gelu_slope(x));
-each!(softplus_, softplus_d, softplus_both, |x| softplus(x), sigmoid(x));
-each!(squared_relu_, squared_relu_d, squared_relu_both, |x| relu(x) * relu(x), 2.0 * relu(x));
+each!(silu_, silu_fill, silu_d, silu_both, |x| x * sigmoid(x), silu_slope(x));
+each!(gelu_, gelu_fill, gelu_d, gelu_both, |x| gelu(x), gelu_slope(x));
+each!(softplus_, softplus_fill, softplus_d, softplus_both, |x| softplus(x), sigmoid(x));
+each!(
+    squared_relu_,
+    squared_relu_fill,
+    squared_relu_d,
+    squared_relu_both,
+    |x| relu(x) * relu(x),
+    2.0 * relu(x)
+);
 
 dispatch! {
     /// Computes `dy *= slope` from the output of a sigmoid.
@@ -155,6 +172,23 @@ impl Activation {
             Activation::Softplus => softplus_(y),
             Activation::SquaredRelu => squared_relu_(y),
         }
+    }
+
+    /// Writes `y = activation(x)` into uninitialised memory of the same length; returns it as initialised.
+    pub(crate) fn fill<'a>(self, y: &'a mut [MaybeUninit<f32>], x: &[f32]) -> &'a mut [f32] {
+        assert_eq!(y.len(), x.len(), "length of activations");
+        match self {
+            Activation::None => copy(y, x),
+            Activation::Relu => relu_fill(y, x),
+            Activation::Sigmoid => sigmoid_fill(y, x),
+            Activation::Tanh => tanh_fill(y, x),
+            Activation::Silu => silu_fill(y, x),
+            Activation::Gelu => gelu_fill(y, x),
+            Activation::Softplus => softplus_fill(y, x),
+            Activation::SquaredRelu => squared_relu_fill(y, x),
+        }
+        // SAFETY: the lengths are equal, so every value was written.
+        unsafe { std::slice::from_raw_parts_mut(y.as_mut_ptr().cast(), y.len()) }
     }
 
     /// Multiplies `dy` by the slope at `x`, in place.
@@ -261,5 +295,23 @@ impl Op for Gated {
             self.0.backward(dg, &gate[span]);
         });
         Ok(vec![dx, dg])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_written_elsewhere_have_the_bits_of_values_in_place() {
+        use Activation::*;
+        let x: Vec<f32> = (0..50).map(|i| (i as f32 - 25.0) * 0.3).collect();
+        for activation in [None, Relu, Sigmoid, Tanh, Silu, Gelu, Softplus, SquaredRelu] {
+            let mut expected = x.clone();
+            activation.apply(&mut expected);
+            let mut y = memory::with_capacity(x.len());
+            let y = activation.fill(&mut y.spare_capacity_mut()[..x.len()], &x);
+            assert_eq!(y, expected, "{activation:?}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use candle_core::{Shape, Tensor};
 use super::cache::Cache;
 use super::pass::{Part, Pass, only_wanted};
 use super::window::Window;
-use crate::columns::{filled, filled_and_summed, shard_of_rows, zeroed};
+use crate::columns::{filled, filled_and_summed, shard_of_rows};
 use crate::dense::composites::affine_to;
 use crate::form::Form;
 use crate::lengths::Lengths;
@@ -233,17 +233,15 @@ impl Layer {
     fn input_backward(&self, x: &[f32], weight: &[f32], d_qkv: &[f32], dy: &[f32]) -> Vec<f32> {
         let (h, n, qkv) = (self.h, 3 * self.width(), &self.projections.qkv);
         let weight = qkv.weight.operand(weight, 0..n, false, self.rows());
-        // SAFETY: the products write every element of their outputs, the rest is zeroed.
+        // SAFETY: the products and the norm write every element of their outputs.
         let ([dx, normed], sums) = unsafe {
             filled_and_summed(self.rows(), ROWS, [h, h], |rows, [dx, normed], sums: &mut Sums| {
                 let (d, span) =
                     (&d_qkv[rows.start * n..rows.end * n], rows.start * h..rows.end * h);
                 let (x, dy) = (&x[span.clone()], &dy[span]);
-                self.norm.forward(zeroed(normed), x);
                 let dx = weight.fill(dx, View::rows(d, rows.len(), n), None);
                 *sums = Sums { bias: qkv.bias_gradient(d, n), norm: self.norm.zeros() };
-                self.norm.backward(dx, &mut sums.norm, x);
-                simd::add_assign(dx, dy);
+                self.norm.backward_residual(dx, &mut sums.norm, x, dy, normed);
             })
         };
         self.residual.norm.accumulate(sums.iter().map(|sums| &sums.norm));

@@ -8,13 +8,13 @@ use candle_core::Tensor;
 use super::composites;
 use super::layers::Affine;
 use super::linear::weight_gradient;
-use crate::columns::{copied, filled, filled_and_summed, outputs, shard_of_rows, zeroed};
+use crate::columns::{filled, filled_and_summed, outputs, shard_of_rows};
 use crate::form::Form;
 use crate::matmul::{Operand, View};
 use crate::norm::parameters as norm;
 use crate::op::{self, Op, Pass};
 use crate::weights::Weight;
-use crate::{Activation, Error, Residual, Result, simd, tensor};
+use crate::{Activation, Error, Residual, Result, tensor};
 
 /// Rows of one shard: hidden rows of 1024 values take a quarter of a second-level cache of 2 MiB.
 const ROWS: usize = 128;
@@ -132,7 +132,10 @@ impl FeedForward {
                     let mut scratch = Vec::with_capacity(rows.len() * hidden);
                     let scratch = &mut scratch.spare_capacity_mut()[..rows.len() * hidden];
                     let h = match keep {
-                        true => self.activated(scratch, first.fill(kept, input, b1.as_deref())),
+                        true => {
+                            let kept = first.fill(kept, input, b1.as_deref());
+                            self.activation.fill(scratch, kept)
+                        }
                         false => {
                             let h = first.fill(scratch, input, b1.as_deref());
                             self.activation.apply(h);
@@ -146,16 +149,6 @@ impl FeedForward {
                 })
             }
         })
-    }
-
-    /// The output of the activation, computed row by row while a row is in the cache.
-    fn activated<'a>(&self, h: &'a mut [MaybeUninit<f32>], kept: &[f32]) -> &'a [f32] {
-        assert_eq!(h.len(), kept.len(), "hidden numbers");
-        for (h, kept) in h.chunks_mut(self.hidden).zip(kept.chunks(self.hidden)) {
-            self.activation.apply(copied(h, kept));
-        }
-        // SAFETY: each row has just been copied, and the lengths are equal.
-        unsafe { std::slice::from_raw_parts(h.as_ptr().cast(), h.len()) }
     }
 
     /// Accumulates the gradients of the weights in the weights and returns the gradient of `x` if `wanted`; `h` is the
@@ -210,7 +203,8 @@ impl FeedForward {
         let places =
             h.chunks_mut(ROWS * hidden).zip(dx.chain(std::iter::repeat_with(Default::default)));
         let places: Vec<_> = places.map(Mutex::new).collect();
-        // SAFETY: the products write every value of their outputs, the rest is zeroed.
+        // SAFETY: the products and the norm write every value of their outputs. Without a norm `normed` is empty; with one
+        // `dx` is not.
         let ([d, normed], sums) = unsafe {
             filled_and_summed(m, ROWS, [hidden, of_norm], |rows, [d, normed], sums: &mut Sums| {
                 let mut place = places[rows.start / ROWS].lock().unwrap_or_else(|e| e.into_inner());
@@ -226,10 +220,9 @@ impl FeedForward {
                 let dx = first.fill(dx, View::rows(d, rows.len(), hidden), None);
                 if let Some(norm) = norm {
                     let x = &x[rows.start * k..rows.end * k];
-                    norm.forward(zeroed(normed), x);
                     sums.norm = norm.zeros();
-                    norm.backward(dx, &mut sums.norm, x);
-                    simd::add_assign(dx, &dy[rows.start * n..rows.end * n]);
+                    let dy = &dy[rows.start * n..rows.end * n];
+                    norm.backward_residual(dx, &mut sums.norm, x, dy, normed);
                 }
             })
         };

@@ -27,7 +27,7 @@ use std::sync::Arc;
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
 use crate::Precision;
-use crate::uninit::copy;
+use crate::uninit::{copy, writable};
 
 /// A matrix as a view of a slice: element (i, j) is `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy)]
@@ -98,12 +98,6 @@ impl Start<'_> {
 /// `out = a b`, or `out += a b` if `accumulate`; rows of `out` begin `out_stride` apart.
 pub fn matmul(out: &mut [f32], out_stride: usize, a: View<'_>, b: View<'_>, accumulate: bool) {
     product(writable(out), out_stride, a, b, Start::new(accumulate), Precision::current());
-}
-
-/// Casts `out` to memory to write to.
-fn writable(out: &mut [f32]) -> &mut [MaybeUninit<f32>] {
-    // SAFETY: both types have the same layout, and products write only initialised values.
-    unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), out.len()) }
 }
 
 thread_local! {

@@ -1,5 +1,7 @@
 //! Rows of an RMSNorm (Zhang & Sennrich 2019, eq. 4).
 
+use std::mem::MaybeUninit;
+
 use crate::simd::{LANES, dispatch};
 
 /// `sum(a[i] * b[i])` in f64.
@@ -24,22 +26,33 @@ fn scale(x: &[f32], eps: f32) -> f32 {
 }
 
 dispatch! {
-    pub(crate) fn forward(y: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
+    /// `y = x / sqrt(mean(x^2) + eps) * weight`, row after row, into uninitialised memory; writes every value of the rows
+    /// that `y` and `x` both have.
+    pub(crate) fn fill(y: &mut [MaybeUninit<f32>], x: &[f32], weight: &[f32], eps: f32) {
         let d = weight.len();
         for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
             let scale = scale(x, eps);
             for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
-                *y = x * scale * w;
+                y.write(x * scale * w);
             }
         }
     }
 }
 
 dispatch! {
-    /// Turns `dy` of some rows into `dx`, in place; adds their part to `dw`.
-    pub(crate) fn backward(dy: &mut [f32], dw: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
+    /// Turns `dy` of some rows into `dx`, in place; adds their part to `dw`. With `RESIDUAL` it also adds `rest` to `dx`
+    /// and writes the normed rows to `y`, with the same scale; otherwise both are empty.
+    pub(crate) fn backward<[const RESIDUAL: bool], [RESIDUAL]>(
+        dy: &mut [f32],
+        dw: &mut [f32],
+        x: &[f32],
+        weight: &[f32],
+        eps: f32,
+        rest: &[f32],
+        y: &mut [MaybeUninit<f32>],
+    ) {
         let d = weight.len();
-        for (dy, x) in dy.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
+        for (i, (dy, x)) in dy.chunks_exact_mut(d).zip(x.chunks_exact(d)).enumerate() {
             let scale = scale(x, eps);
             for ((dy, w), (x, dw)) in dy.iter_mut().zip(weight).zip(x.iter().zip(dw.iter_mut())) {
                 *dw += *dy * (x * scale);
@@ -48,6 +61,14 @@ dispatch! {
             let mean = (dot(dy, x) / d as f64) as f32 * scale;
             for (dy, x) in dy.iter_mut().zip(x) {
                 *dy = (*dy - x * scale * mean) * scale;
+            }
+            if RESIDUAL {
+                for ((y, x), w) in y[i * d..][..d].iter_mut().zip(x).zip(weight) {
+                    y.write(x * scale * w);
+                }
+                for (d, rest) in dy.iter_mut().zip(&rest[i * d..]) {
+                    *d += rest;
+                }
             }
         }
     }
