@@ -369,7 +369,12 @@ impl<'a> Probe<'a> {
         .stopped_by(cancel);
         let specs: Vec<_> = stepper.objectives().companions().map(Companion::spec).collect();
         let transforms = Transforms::of(&transform::Setup { options, spec, companions: &specs })?;
-        Ok(Probe { spec, options, stepper, transforms, teacher, steps: 0, meter: Meter::start()? })
+        let meter = Meter::start()?;
+        let mut probe = Probe { spec, options, stepper, transforms, teacher, steps: 0, meter };
+        // Allocates all gradients. Otherwise a first step could reach its peak before they exist, and would seem to take
+        // less memory than later steps.
+        probe.learn(1)?;
+        Ok(probe)
     }
 
     /// The frozen policies whose outputs the steps read.
@@ -389,7 +394,7 @@ impl<'a> Probe<'a> {
         Seen { frames: frames.collect(), by }
     }
 
-    /// Peak bytes of all steps so far, without weights, gradients and moments.
+    /// Peak bytes of all steps so far, without weights, gradients and moments. All gradients exist at the peak.
     pub(crate) fn bytes(&self) -> u64 {
         let gradients = 4 * self.stepper.policy().num_weights() as u64;
         self.meter.peak().saturating_sub(gradients)
