@@ -4,7 +4,8 @@
 //! A tile keeps its 24 sums in registers and walks the depth `k` one step at a time: it loads three vectors of `b`,
 //! broadcasts eight values of `a`, and multiplies each value with the three vectors. `b` is read from panels of 48
 //! columns, in which step `l + 1` follows step `l`; `a` is read in place, element (i, l) at
-//! `row_stride * i + column_stride * l`, unless its columns lie far apart: then blocks of it are packed.
+//! `row_stride * i + column_stride * l`. Where steps lie far apart, the first tile that reads them also packs them for
+//! the tiles after it, while its multiply-adds keep their units busy.
 //!
 //! Every element is the chain `fma(a[k-1], b[k-1], .. fma(a[0], b[0], start))` in every tile, where `start` is 0, a
 //! bias or the value in `out`. Between blocks of the depth the sum is stored in `out`, which is exact. So a row is
@@ -34,18 +35,20 @@ const ROWS: usize = 8;
 const DEPTH: usize = 512;
 /// Replaces `DEPTH` for a panel that is transposed for one tile of rows: its 12 KiB stay in the first-level cache.
 const DEPTH_FOR_FEW: usize = 64;
-/// Steps between prefetching `b` and using it: about 400 cycles in the largest tile, as long as the memory takes.
+/// Steps between prefetching `b` and using it, about 400 cycles in the largest tile.
 const AHEAD: usize = 16;
-/// Rows of a transposed `a` packed at a time. A block of 128 KiB stays in the second-level cache beside a panel; taller
-/// blocks leave it.
+/// Replaces `AHEAD` for steps that lie far apart. They are prefetched into the second-level cache: in the first level
+/// steps whole pages apart would evict each other.
+const FAR_AHEAD: usize = 24;
+/// The fewest steps between two prefetches of rows of `out`.
+const BETWEEN: usize = 16;
+/// Rows of a transposed `a` packed at a time. A block of 128 KiB stays in the second-level cache beside a panel.
 const BLOCK: usize = 64;
 /// The most rows of `a` for which a `b` stored by rows is read in place.
 const FEW: usize = 2 * ROWS;
-/// The largest distance of columns of `a` that is read in place whatever the number of products: so few pages and cache
-/// sets are involved that packing costs more than it gains.
+/// The largest distance of steps that are read in place whatever the number of products: so few pages and cache sets are
+/// involved that packing costs more than it gains.
 const NARROW: usize = 128;
-/// The same for rows of `b`, which are read as whole lines that are prefetched.
-const WIDE: usize = 256;
 
 /// A cache line: a vector at the start of a line never straddles two lines.
 #[repr(C, align(64))]
@@ -116,7 +119,7 @@ struct Scratch {
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
-        block: Box::new_uninit_slice(BLOCK / ROWS * apart(DEPTH) / LANES),
+        block: Box::new_uninit_slice(BLOCK * DEPTH / LANES),
         panel: Box::new_uninit_slice(DEPTH * VECTORS),
     });
 }
@@ -149,18 +152,21 @@ pub(super) unsafe fn matmul(
             for column in columns() {
                 for steps in pieces(a.columns, depth, ROWS) {
                     // SAFETY: the ranges are within the operands; they exceed `DEPTH` only with panels.
-                    unsafe { product.panel(0..a.rows, steps, column, None) };
+                    unsafe { product.panel(0..a.rows, steps, column, Left::View) };
                 }
             }
         } else {
+            debug_assert_eq!(a.row_stride, 1, "a transposed `a`");
             for steps in pieces(a.columns, DEPTH, ROWS) {
                 for rows in pieces(a.rows, BLOCK, ROWS) {
-                    // SAFETY: `a` is transposed, and the pieces fit the block.
-                    unsafe { pack_block(block, a, rows.clone(), steps.clone()) };
                     for column in columns() {
-                        let block = Some(&block[..]);
-                        // SAFETY: the ranges are within the operands, and the block holds them.
-                        unsafe { product.panel(rows.clone(), steps.clone(), column, block) };
+                        let left = match column {
+                            0 => Left::Packing(block.as_mut_ptr().cast()),
+                            _ => Left::Block(block.as_ptr().cast()),
+                        };
+                        // SAFETY: the ranges are within the operands. `a` is transposed, the pieces fit the block, and
+                        // the first panel packs them.
+                        unsafe { product.panel(rows.clone(), steps.clone(), column, left) };
                     }
                 }
             }
@@ -178,9 +184,15 @@ pub(super) fn pieces(
     (0..count).step_by(length).map(move |from| from..(from + length).min(count))
 }
 
-/// Whether every panel of `b` is read in place, for any number of rows.
-pub(super) fn is_read_in_place(b: View<'_>) -> bool {
-    b.column_stride == 1 && b.row_stride <= WIDE && b.columns.is_multiple_of(LANES)
+/// Where the tiles of a panel read `a`.
+#[derive(Clone, Copy)]
+enum Left {
+    /// In place.
+    View,
+    /// In place, and they pack what they read into this block.
+    Packing(*mut f32),
+    /// In the packed block.
+    Block(*const f32),
 }
 
 struct Product<'a> {
@@ -194,71 +206,82 @@ struct Product<'a> {
 
 impl Product<'_> {
     /// Multiplies `rows` and `steps` of `a` by the panel of `b` that begins at `column`, and adds the products to the
-    /// sums. `block` holds those rows and steps packed; without a block element (i, l) of `a` is read at
-    /// `row_stride * i + column_stride * l` within the view.
+    /// sums.
     ///
     /// # Safety
     ///
     /// As for `matmul`. The ranges are within the operands and not empty, and `steps` has at most `DEPTH` steps unless
-    /// `b` is packed.
-    unsafe fn panel(
-        &mut self,
-        rows: Range<usize>,
-        steps: Range<usize>,
-        column: usize,
-        block: Option<&[MaybeUninit<Line>]>,
-    ) {
+    /// `b` is packed. A block has memory for these rows, rounded up to whole tiles, and steps. A `Left::Block` holds
+    /// them; for `Left::Packing` the rows of `a` are adjacent.
+    unsafe fn panel(&mut self, rows: Range<usize>, steps: Range<usize>, column: usize, left: Left) {
         let Product { out, out_stride, a, b, start, .. } = *self;
         let width = WIDTH.min(b.columns() - column);
         let vectors = width.div_ceil(LANES);
         let depth = steps.len();
         let whole = width == vectors * LANES;
-        // SAFETY: `steps.start` and `column` are within `b`. If `b` is read in place, `width` fills its vectors, so
-        // that they end inside the view.
-        let (b, b_step, kernels) = unsafe {
+        let mut packs_right = false;
+        // SAFETY: `steps.start` and `column` are within `b`. If `b` is read in place, `width` fills its vectors, or the
+        // kernel masks the last one, so that they end inside the view.
+        let (in_place, b_step, turns) = unsafe {
             match b {
                 Right::Panels(b) => {
                     let line = VECTORS * (column / WIDTH * b.depth + steps.start);
-                    (b.lines.as_ptr().add(line).cast::<f32>(), WIDTH, &TILES[..])
+                    (Some(b.lines.as_ptr().add(line).cast::<f32>()), WIDTH, false)
                 }
-                Right::View(b)
-                    if b.column_stride == 1
-                        && whole
-                        && (rows.len() <= FEW || b.row_stride == width || b.row_stride <= WIDE) =>
-                {
+                Right::View(b) if b.column_stride == 1 => {
+                    let few = rows.len() <= FEW || b.row_stride <= NARROW;
+                    packs_right = !(whole && few);
                     let at = steps.start * b.row_stride + column;
-                    (b.data.as_ptr().add(at), b.row_stride, &TILES[..])
+                    (Some(b.data.as_ptr().add(at)), b.row_stride, false)
                 }
                 Right::View(b)
                     if b.row_stride == 1
                         && whole
                         && rows.len() <= TURNING_TILES.len()
-                        && depth.is_multiple_of(EIGHT) =>
+                        && depth.is_multiple_of(EIGHT)
+                        // These kernels pack no block.
+                        && !matches!(left, Left::Packing(_)) =>
                 {
                     let at = steps.start + column * b.column_stride;
-                    (b.data.as_ptr().add(at), b.column_stride, &TURNING_TILES[..])
+                    (Some(b.data.as_ptr().add(at)), b.column_stride, true)
                 }
                 Right::View(b) => {
                     pack_panel(self.panel, b, steps.clone(), column);
-                    (self.panel.as_ptr().cast::<f32>(), WIDTH, &TILES[..])
+                    (None, WIDTH, false)
                 }
             }
         };
+        let panel = self.panel.as_mut_ptr().cast::<f32>();
+        let b = in_place.unwrap_or(panel.cast_const());
         for row in rows.clone().step_by(ROWS) {
             let count = ROWS.min(rows.end - row);
+            let is_first = row == rows.start;
             // SAFETY: `row` and `steps.start` are within `a`, or within the block that holds them. The tile reads element
             // (i, l) of `a` at `row_stride * i + column_stride * l`, which is within the view for `count` rows and `depth`
-            // steps. Its rows and columns are within `out`.
+            // steps. Its rows and columns are within `out`. The first tile packs all steps of the panel.
             unsafe {
-                let (a, a_row, a_step) = match block {
-                    Some(block) => {
-                        let at = (row - rows.start) / ROWS * apart(depth);
-                        (block.as_ptr().cast::<f32>().add(at), 1, ROWS)
-                    }
-                    None => {
+                let in_block = (row - rows.start) * depth;
+                let (a, a_row, a_step) = match left {
+                    Left::Block(block) => (block.add(in_block), 1, ROWS),
+                    Left::View | Left::Packing(_) => {
                         let at = row * a.row_stride + steps.start * a.column_stride;
                         (a.data.as_ptr().add(at), a.row_stride, a.column_stride)
                     }
+                };
+                let (packs_left, block) = match left {
+                    Left::Packing(block) => (true, block.add(in_block)),
+                    Left::View | Left::Block(_) => (false, std::ptr::null_mut()),
+                };
+                let (b, b_step) = match packs_right && !is_first {
+                    true => (panel.cast_const(), WIDTH),
+                    false => (b, b_step),
+                };
+                let kernels = match (packs_left, packs_right && is_first) {
+                    _ if turns => &TURNING_TILES[..],
+                    (false, false) => &TILES[..],
+                    (true, false) => &TILES_PACKING_A[..],
+                    (false, true) => &TILES_PACKING_B[..],
+                    (true, true) => &TILES_PACKING_BOTH[..],
                 };
                 let out = out.add(row * out_stride + column);
                 let (start, start_stride) = match start {
@@ -267,15 +290,23 @@ impl Product<'_> {
                     Start::Out => (out.cast_const(), out_stride),
                     Start::Row(numbers) => (numbers.as_ptr().add(column), 0),
                 };
+                let ahead = match start_stride {
+                    0 => out,
+                    _ if row + ROWS < rows.end => out.wrapping_add(ROWS * out_stride),
+                    _ => self.out.wrapping_add(rows.start * out_stride + column + WIDTH),
+                };
                 kernels[count - 1][vectors - 1](&Tile {
                     depth,
                     a,
                     a_row,
                     a_step,
+                    block,
                     b,
                     b_step,
+                    panel,
                     out,
                     out_stride,
+                    ahead,
                     start,
                     start_stride,
                     last: lanes(width - (vectors - 1) * LANES),
@@ -291,10 +322,16 @@ struct Tile {
     a: *const f32,
     a_row: usize,
     a_step: usize,
+    /// Where a kernel packs `a`, `ROWS` values for each step.
+    block: *mut f32,
     b: *const f32,
     b_step: usize,
+    /// Where a kernel packs `b`, `WIDTH` values for each step.
+    panel: *mut f32,
     out: *mut f32,
     out_stride: usize,
+    /// Rows of `out` to prefetch, because this tile will write them or because the next one reads them.
+    ahead: *const f32,
     /// The initial sums, rows `start_stride` apart; null for 0.
     start: *const f32,
     start_stride: usize,
@@ -304,16 +341,26 @@ struct Tile {
 
 type Kernel = unsafe fn(&Tile);
 
-const TILES: [[Kernel; VECTORS]; ROWS] = [
-    [tile::<1, 1>, tile::<1, 2>, tile::<1, 3>],
-    [tile::<2, 1>, tile::<2, 2>, tile::<2, 3>],
-    [tile::<3, 1>, tile::<3, 2>, tile::<3, 3>],
-    [tile::<4, 1>, tile::<4, 2>, tile::<4, 3>],
-    [tile::<5, 1>, tile::<5, 2>, tile::<5, 3>],
-    [tile::<6, 1>, tile::<6, 2>, tile::<6, 3>],
-    [tile::<7, 1>, tile::<7, 2>, tile::<7, 3>],
-    [tile::<8, 1>, tile::<8, 2>, tile::<8, 3>],
-];
+const TILES: Kernels = kernels::<false, false>();
+const TILES_PACKING_A: Kernels = kernels::<true, false>();
+const TILES_PACKING_B: Kernels = kernels::<false, true>();
+const TILES_PACKING_BOTH: Kernels = kernels::<true, true>();
+
+/// Kernels by rows and vectors.
+type Kernels = [[Kernel; VECTORS]; ROWS];
+
+const fn kernels<const A: bool, const B: bool>() -> Kernels {
+    [
+        [tile::<1, 1, A, B>, tile::<1, 2, A, B>, tile::<1, 3, A, B>],
+        [tile::<2, 1, A, B>, tile::<2, 2, A, B>, tile::<2, 3, A, B>],
+        [tile::<3, 1, A, B>, tile::<3, 2, A, B>, tile::<3, 3, A, B>],
+        [tile::<4, 1, A, B>, tile::<4, 2, A, B>, tile::<4, 3, A, B>],
+        [tile::<5, 1, A, B>, tile::<5, 2, A, B>, tile::<5, 3, A, B>],
+        [tile::<6, 1, A, B>, tile::<6, 2, A, B>, tile::<6, 3, A, B>],
+        [tile::<7, 1, A, B>, tile::<7, 2, A, B>, tile::<7, 3, A, B>],
+        [tile::<8, 1, A, B>, tile::<8, 2, A, B>, tile::<8, 3, A, B>],
+    ]
+}
 
 /// Kernels that transpose `b` themselves, for so few rows that a separate transposition would be most of the work.
 const TURNING_TILES: [[Kernel; VECTORS]; 4] = [
@@ -323,16 +370,21 @@ const TURNING_TILES: [[Kernel; VECTORS]; 4] = [
     [turning_tile::<4, 1>, turning_tile::<4, 2>, turning_tile::<4, 3>],
 ];
 
+/// Computes a tile of R rows and V vectors. With `A` it also packs what it reads of `a` into `block`, with `B` what it
+/// reads of `b` into `panel`.
+///
 /// # Safety
 ///
-/// The CPU has AVX-512 F. `a` is readable at R rows of `depth` steps, `b` at `depth` steps of V whole vectors. `out` is
-/// writable at R rows of V vectors, the last one under the mask `last`; `start`, if it is not null, is readable at the
-/// same positions.
-#[target_feature(enable = "avx512f")]
-unsafe fn tile<const R: usize, const V: usize>(tile: &Tile) {
+/// The CPU has AVX-512 F and VL. `a` is readable at R rows of `depth` steps, with `A` at adjacent rows. `b` is readable at
+/// `depth` steps of V vectors, with `B` the last one under the mask `last`. With `A` `block` is writable at `depth` steps,
+/// with `B` `panel` is, and both begin at the start of a line. `out` is writable at R rows of V vectors, the last one
+/// under the mask `last`; `start`, if it is not null, is readable at the same positions.
+#[target_feature(enable = "avx512f,avx512vl")]
+unsafe fn tile<const R: usize, const V: usize, const A: bool, const B: bool>(tile: &Tile) {
     let &Tile { depth, mut a, a_row, a_step, mut b, b_step, out, out_stride, last, .. } = tile;
+    let Tile { mut block, mut panel, mut ahead, .. } = *tile;
     let mask = |v: usize| if v + 1 == V { last } else { !0 };
-    let rows: [usize; R] = std::array::from_fn(|i| opaque(i * a_row));
+    let rows: [usize; R] = std::array::from_fn(|i| if A { i } else { opaque(i * a_row) });
     let mut sums = [[_mm512_setzero_ps(); V]; R];
     // SAFETY: by the caller's promise, for every address; a prefetch may point anywhere.
     unsafe {
@@ -344,20 +396,47 @@ unsafe fn tile<const R: usize, const V: usize>(tile: &Tile) {
                 }
             }
         }
-        for _ in 0..depth {
-            let b_row: [_; V] = std::array::from_fn(|v| {
-                let ahead = b.wrapping_add(AHEAD * b_step + v * LANES);
-                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-                _mm512_loadu_ps(b.add(v * LANES))
-            });
-            for (sums, row) in sums.iter_mut().zip(rows) {
-                let a = _mm512_set1_ps(*a.add(row));
-                for (sum, b) in sums.iter_mut().zip(b_row) {
-                    *sum = _mm512_fmadd_ps(a, b, *sum);
+        // Between two prefetches of rows of `out`.
+        let between = depth.div_ceil(R).max(BETWEEN);
+        let mut left = depth;
+        while left > 0 {
+            for v in 0..V {
+                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(v * LANES).cast());
+            }
+            ahead = ahead.wrapping_add(out_stride);
+            let steps = left.min(between);
+            left -= steps;
+            for _ in 0..steps {
+                let b_row: [_; V] = std::array::from_fn(|v| {
+                    let from = b.wrapping_add(v * LANES);
+                    if B {
+                        let far = from.wrapping_add(FAR_AHEAD * b_step);
+                        _mm_prefetch::<_MM_HINT_T1>(far.cast());
+                        let x = _mm512_maskz_loadu_ps(mask(v), from);
+                        _mm512_store_ps(panel.add(v * LANES), x);
+                        return x;
+                    }
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD * b_step).cast());
+                    _mm512_loadu_ps(from)
+                });
+                if A {
+                    _mm_prefetch::<_MM_HINT_T1>(a.wrapping_add(FAR_AHEAD * a_step).cast());
+                    let eight = _mm256_maskz_loadu_ps(lanes(R) as __mmask8, a);
+                    _mm256_store_ps(block, eight);
+                    block = block.wrapping_add(ROWS);
+                }
+                for (sums, row) in sums.iter_mut().zip(rows) {
+                    let a = _mm512_set1_ps(*a.add(row));
+                    for (sum, b) in sums.iter_mut().zip(b_row) {
+                        *sum = _mm512_fmadd_ps(a, b, *sum);
+                    }
+                }
+                a = a.wrapping_add(a_step);
+                b = b.wrapping_add(b_step);
+                if B {
+                    panel = panel.wrapping_add(WIDTH);
                 }
             }
-            a = a.wrapping_add(a_step);
-            b = b.wrapping_add(b_step);
         }
         for (i, sums) in sums.iter().enumerate() {
             for (v, sum) in sums.iter().enumerate() {
@@ -376,47 +455,6 @@ fn opaque(mut x: usize) -> usize {
         std::arch::asm!("/* {0} */", inout(reg) x, options(pure, nomem, nostack, preserves_flags));
     }
     x
-}
-
-/// The distance of tiles in a block, a line more than `depth` steps: the tiles are written side by side, a step at a
-/// time, and at distances of whole pages they would share the ways of one set of the cache.
-const fn apart(depth: usize) -> usize {
-    ROWS * depth + LANES
-}
-
-/// Packs `rows` and `steps` of a transposed `a`, tile beside tile; the eight values of a step are contiguous. A step of
-/// all rows is read at once, because the processor prefetches long runs.
-///
-/// # Safety
-///
-/// The CPU has AVX-512 F and VL; the ranges are within `a`, at most `BLOCK` and `DEPTH` long.
-#[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn pack_block(
-    block: &mut [MaybeUninit<Line>],
-    a: View<'_>,
-    rows: Range<usize>,
-    steps: Range<usize>,
-) {
-    let depth = steps.len();
-    let apart = apart(depth);
-    debug_assert!(a.row_stride == 1 && rows.len().div_ceil(ROWS) * apart <= block.len() * LANES);
-    let block = block.as_mut_ptr().cast::<f32>();
-    let (tiles, rest) = (rows.len() / ROWS, rows.len() % ROWS);
-    for l in 0..depth {
-        // SAFETY: the rows are within `a`, and their tiles within the block.
-        unsafe {
-            let from = a.data.as_ptr().add((steps.start + l) * a.column_stride + rows.start);
-            let to = block.add(l * ROWS);
-            for t in 0..tiles {
-                let eight = _mm256_loadu_ps(from.add(t * ROWS));
-                _mm256_store_ps(to.add(t * apart), eight);
-            }
-            if rest > 0 {
-                let eight = _mm256_maskz_loadu_ps((1 << rest) - 1, from.add(tiles * ROWS));
-                _mm256_store_ps(to.add(tiles * apart), eight);
-            }
-        }
-    }
 }
 
 /// Packs `steps` of the panel of `b` that begins at `column`: every vector that has a column is written.

@@ -250,11 +250,11 @@ pub fn rows_are_apart() -> bool {
     false
 }
 
-/// Whether products of many rows gain nothing from a packed `b`.
-fn is_read_in_place(b: View<'_>) -> bool {
+/// Whether products of many rows gain nothing from a packed `b`: their first tiles pack it at no cost.
+fn is_packed_in_passing(b: View<'_>) -> bool {
     #[cfg(target_arch = "x86_64")]
     if level() == Level::Avx512 {
-        return !has_unit() && avx512::is_read_in_place(b);
+        return !has_unit() && b.column_stride == 1;
     }
     let _ = b;
     // `gemm` packs in any case.
@@ -424,10 +424,10 @@ pub enum Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// A right operand of a product of many rows in the present precision; packed unless it has few columns or is read
-    /// in place.
+    /// A right operand of a product of many rows in the present precision; packed unless it has few columns or the
+    /// products pack it in passing.
     pub(crate) fn of(b: View<'a>) -> Self {
-        let is_plain = b.columns <= FEW_COLUMNS || is_read_in_place(b);
+        let is_plain = b.columns <= FEW_COLUMNS || is_packed_in_passing(b);
         match Precision::current() == Precision::F32 && is_plain {
             true => Operand::View(b),
             false => Operand::Packed(Arc::new(Packed::new(b))),

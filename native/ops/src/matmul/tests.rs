@@ -293,12 +293,38 @@ fn a_result_that_does_not_fit_is_refused() {
     matmul(&mut [0.0; 9], 5, a.view(), b.view(), false);
 }
 
-/// Rows of `b` at most `WIDE` values apart are read where they lie; others are packed.
+/// Blocks and panels are packed by the first tiles that read them, also where the last rows and columns are ragged.
 #[test]
-fn products_of_rows_read_in_place_agree_with_the_definition() {
+fn products_of_operands_packed_in_passing_agree_with_the_definition() {
     for forms in forms() {
-        for (m, n, k) in [(24, 208, 40), (70, 256, 40), (24, 253, 40), (24, 272, 40)] {
+        for (m, n, k) in
+            [(24, 208, 40), (70, 256, 40), (131, 253, 40), (150, 40, 600), (133, 272, 1030)]
+        {
             check(m, n, k, forms, 1);
+        }
+    }
+}
+
+/// Columns of this `a` lie too far apart to be read in place for every panel, also where few rows are multiplied.
+#[test]
+fn few_rows_of_a_wide_transposed_operand_have_the_bits_of_all_rows() {
+    if level() != Level::Avx512 {
+        return;
+    }
+    let (m, n, k) = (2 * 129, 100, 56);
+    let a = Matrix::new(m, k, Form::Transposed, 0.37);
+    for form in FORMS {
+        let b = Matrix::new(k, n, form, 0.71);
+        let multiply = |a: View<'_>| {
+            product(a, n, 0, 0.5, |out, stride| matmul(out, stride, a, b.view(), true))
+        };
+        let whole = multiply(a.view());
+        for count in 1..=9 {
+            let part = a.view().transposed().columns(97..97 + count).transposed();
+            assert!(
+                same_bits(&multiply(part), &whole[97 * n..(97 + count) * n]),
+                "{form:?} {count}"
+            );
         }
     }
 }
