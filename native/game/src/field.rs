@@ -101,6 +101,7 @@ pub enum Mirror {
 
 impl Scale {
     /// Converts a value to its feature.
+    #[inline]
     pub fn apply(self, value: f32) -> f32 {
         match self {
             Scale::AsIs => value,
@@ -167,15 +168,31 @@ impl FieldKind {
     /// Returns an error that names the field if the value is not valid for the field.
     #[inline]
     pub fn check(self, value: f32, name: impl FnOnce() -> String) -> Result<()> {
-        let (min, max, whole) = match self {
-            FieldKind::Number | FieldKind::Vector(_) if value.is_finite() => return Ok(()),
-            FieldKind::Number | FieldKind::Vector(_) => (f32::NEG_INFINITY, f32::INFINITY, false),
+        let (min, max, whole) = self.bounds();
+        // Nearly all values end here, so nothing else is inlined.
+        let within = value.is_finite() && (min..=max).contains(&value);
+        if within && (!whole || value as u32 as f32 == value) {
+            return Ok(());
+        }
+        self.check_in_full(value, name)
+    }
+
+    /// The least and the largest valid value, and whether only whole numbers are valid.
+    #[inline]
+    fn bounds(self) -> (f32, f32, bool) {
+        match self {
+            FieldKind::Number | FieldKind::Vector(_) => (f32::MIN, f32::MAX, false),
             FieldKind::Range { min, max } => (min, max, false),
             FieldKind::Flag => (0.0, 1.0, true),
             FieldKind::Id(ids) | FieldKind::OneHot(ids) => {
                 (0.0, ids.saturating_sub(1) as f32, true)
             }
-        };
+        }
+    }
+
+    #[cold]
+    fn check_in_full(self, value: f32, name: impl FnOnce() -> String) -> Result<()> {
+        let (min, max, whole) = self.bounds();
         if !value.is_finite() {
             return Err(Error::NonFinite { what: name(), value: value.into() });
         }

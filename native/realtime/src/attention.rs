@@ -93,15 +93,18 @@ dispatch! {
             let (blocks, rest) = y.as_chunks_mut::<COLUMNS>();
             let first = blocks.len() * COLUMNS;
             for (i, y) in blocks.iter_mut().enumerate() {
-                let mut mixed = [0.0f32; COLUMNS];
+                // An array of all would be kept in memory, whose place decides how long each addition waits for the last.
+                let [mut a, mut b, mut c, mut d] = [[0.0f32; LANES]; 4];
                 let columns = values.clone().filter_map(|row| row[i * COLUMNS..].first_chunk());
                 for (weight, columns) in scores.iter().zip(columns) {
                     let columns: &[f32; COLUMNS] = columns;
-                    for j in 0..COLUMNS {
-                        mixed[j] = mul_add::<FMA>(*weight, columns[j], mixed[j]);
-                    }
+                    let [p, q, r, s] = columns.as_chunks::<LANES>().0 else { continue };
+                    add::<FMA>(&mut a, *weight, p);
+                    add::<FMA>(&mut b, *weight, q);
+                    add::<FMA>(&mut c, *weight, r);
+                    add::<FMA>(&mut d, *weight, s);
                 }
-                for (y, mixed) in y.iter_mut().zip(mixed) {
+                for (y, mixed) in y.iter_mut().zip([a, b, c, d].as_flattened()) {
                     *y = mixed / sum;
                 }
             }
@@ -117,6 +120,13 @@ dispatch! {
                 }
             }
         }
+    }
+}
+
+#[inline(always)]
+fn add<const FMA: bool>(sums: &mut [f32; LANES], weight: f32, values: &[f32; LANES]) {
+    for i in 0..LANES {
+        sums[i] = mul_add::<FMA>(weight, values[i], sums[i]);
     }
 }
 

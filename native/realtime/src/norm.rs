@@ -64,10 +64,14 @@ dispatch! {
         for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
             // Several partial sums: with a single one each addition would wait for the previous addition.
             let mut sums = [0.0f64; LANES];
-            for x in x.chunks(LANES) {
-                for (sum, x) in sums.iter_mut().zip(x) {
-                    *sum += f64::from(*x) * f64::from(*x);
+            let (whole, rest) = x.as_chunks::<LANES>();
+            for x in whole {
+                for i in 0..LANES {
+                    sums[i] += f64::from(x[i]) * f64::from(x[i]);
                 }
+            }
+            for (sum, x) in sums.iter_mut().zip(rest) {
+                *sum += f64::from(*x) * f64::from(*x);
             }
             let mean = sums.iter().sum::<f64>() / d as f64;
             let scale = (1.0 / (mean + f64::from(EPS)).sqrt()) as f32;

@@ -37,9 +37,15 @@ impl EmbeddedFrame {
 
     /// Embeds a raw row in place, with the checks of [`embed`](Self::embed).
     pub fn read(&mut self, spec: &Spec, raw: &[f32]) -> Result<()> {
+        let reads_inputs = spec.embedding.reads_inputs(&spec.heads);
+        self.read_of(spec, raw, reads_inputs)
+    }
+
+    /// [`read`](Self::read) for a caller that knows whether the heads choose the game's inputs.
+    pub(crate) fn read_of(&mut self, spec: &Spec, raw: &[f32], reads_inputs: bool) -> Result<()> {
         spec.embedding.embed(raw, true, &mut self.continuous, &mut self.ids)?;
         self.previous.fill(NONE);
-        if spec.embedding.reads_inputs(&spec.heads) {
+        if reads_inputs {
             spec.embedding.previous_labels(raw, &spec.heads, &mut self.previous)?;
         }
         Ok(())

@@ -121,6 +121,29 @@ impl Rng {
     }
 }
 
+/// The numbers of [`Rng::uniform`] for a caller that asks for neighbours: it keeps the last block.
+#[derive(Debug, Clone)]
+pub struct Uniforms {
+    rng: Rng,
+    block: Option<(u64, [u32; 4])>,
+}
+
+impl Uniforms {
+    /// The numbers of a stream.
+    pub fn new(rng: Rng) -> Self {
+        Uniforms { rng, block: None }
+    }
+
+    /// The number at `index`.
+    pub fn at(&mut self, index: u64) -> f32 {
+        let (_, words) = match self.block {
+            Some(block) if block.0 == index / 4 => block,
+            _ => *self.block.insert((index / 4, self.rng.block(index / 4))),
+        };
+        unit(words[(index % 4) as usize])
+    }
+}
+
 /// The upper 24 bits of `word` as a number in `[0, 1)`.
 pub fn unit(word: u32) -> f32 {
     (word >> 8) as f32 / 16_777_216.0
@@ -161,6 +184,15 @@ mod tests {
         let words = [word(1, "a", 0), word(2, "a", 0), word(1, "b", 0), word(1, "a", 1)];
         for (i, a) in words.iter().enumerate() {
             assert!(words[i + 1..].iter().all(|b| a != b));
+        }
+    }
+
+    #[test]
+    fn neighbours_equal_single_uniform_numbers() {
+        let rng = Rng::new(3, "test", 9);
+        let mut uniforms = Uniforms::new(rng);
+        for at in (0..10).chain([3, 2, 40, 7, 5]) {
+            assert_eq!(uniforms.at(at), rng.uniform(at));
         }
     }
 

@@ -126,7 +126,11 @@ pub fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
 /// smallest maximum relative error (3e-9). The function has no branches, so loops over it compile to vector code.
 #[inline(always)]
 fn exp_parts<const FMA: bool>(x: f32) -> (f32, f32, f32) {
-    let x = x.clamp(-87.0, 88.0);
+    reduced::<FMA>(x.clamp(-87.0, 88.0))
+}
+
+#[inline(always)]
+fn reduced<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
     let shifted = mul_add::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
@@ -144,6 +148,14 @@ fn exp_parts<const FMA: bool>(x: f32) -> (f32, f32, f32) {
 #[inline(always)]
 pub fn exp_with<const FMA: bool>(x: f32) -> f32 {
     let (power, r, q) = exp_parts::<FMA>(x);
+    mul_add::<FMA>(mul_add::<FMA>(q, r, 1.0), r, 1.0) * power
+}
+
+/// [`exp_with`] for x of at most 88, such as the exponent of a decay. The bits are the same.
+#[inline(always)]
+pub fn exp_below<const FMA: bool>(x: f32) -> f32 {
+    // NaN stays.
+    let (power, r, q) = reduced::<FMA>(if x < -87.0 { -87.0 } else { x });
     mul_add::<FMA>(mul_add::<FMA>(q, r, 1.0), r, 1.0) * power
 }
 
@@ -422,6 +434,17 @@ mod tests {
         assert!(worst(1..1000, ln_1p, f64::ln_1p) < 4e-7);
         assert_eq!((tanh(0.0), ln_1p(0.0)), (0.0, 0.0));
         assert!(tanh(f32::INFINITY) == 1.0 && tanh(f32::NEG_INFINITY) == -1.0);
+    }
+
+    #[test]
+    fn an_exponential_below_its_bound_has_the_bits_of_any() {
+        let special = [f32::NEG_INFINITY, -f32::MAX, -87.0, -0.0, 0.0, 88.0];
+        let all = (-120_000..88_000).map(|i| i as f32 * 1e-3).chain(special);
+        for x in all {
+            let bits = [exp_below::<true>(x), exp_below::<false>(x)].map(f32::to_bits);
+            assert_eq!(bits, [exp_with::<true>(x), exp_with::<false>(x)].map(f32::to_bits), "{x}");
+        }
+        assert!(exp_below::<true>(f32::NAN).is_nan() && exp_below::<false>(f32::NAN).is_nan());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sconce_realtime::{self as packed, Matrix, Packer, Scratch, sums};
 use sconce_tensor::Tensor;
-use sconce_tensor::simd::{LANES, dispatch, dot, exp_with, mul_add};
+use sconce_tensor::simd::{LANES, dispatch, dot, exp_below, exp_with, mul_add};
 use sconce_tensor::tensor::zeros;
 
 use super::config::{Layered, MambaConfig};
@@ -200,6 +200,11 @@ impl Step for Packed {
         self.conv.state_len() + self.channels * self.states
     }
 
+    /// Each step replaces s, which is most of the state.
+    fn kept(&self, _state: &[f32], at: usize, _steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        each(at..at + self.conv.state_len());
+    }
+
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
         let (rows, channels) = (games.len(), self.channels);
         let Scratch { x, y, z, input, .. } = scratch;
@@ -222,8 +227,15 @@ impl Step for Packed {
         for (game, ((between, dt), y)) in games.iter_mut().zip(each) {
             let (u, gate) = y.split_at_mut(channels);
             let (b, c) = between[self.rank..].split_at(self.states);
-            let scan = game.state(at + past, channels * self.states);
-            selective(u, dt, [&arena[self.a.clone()], b, c, &arena[self.d.clone()], gate], scan);
+            let parts = [&arena[self.a.clone()], b, c, &arena[self.d.clone()], gate];
+            let own = at + past..at + past + channels * self.states;
+            let (before, scan) = (game.before.map(|all| &all[own.clone()]), &mut game.state[own]);
+            let mut suspect = false;
+            match before {
+                Some(before) => selective::<true>(u, dt, parts, before, scan, &mut suspect),
+                None => selective::<false>(u, dt, parts, &[], scan, &mut suspect),
+            }
+            game.suspect |= suspect;
         }
         input.read(y.chunks_exact(2 * channels).take(rows).map(|y| &y[..channels]));
         self.out_proj.apply(arena, input, dt);
@@ -232,57 +244,69 @@ impl Step for Packed {
 
 dispatch! {
     /// Computes `s = exp(dt A) s + dt B u` and `u = (C s + D u) * gate` for each channel (Gu and Dao 2023, eq. 2a and
-    /// 2b). `parts` are A, B, C, D and the gate.
-    fn selective(u: &mut [f32], dt: &[f32], parts: [&[f32]; 5], state: &mut [f32]) {
+    /// 2b). `parts` are A, B, C, D and the gate; dt is at least 0 and A at most 0. The s before is that of `before` if
+    /// it is `APART`. A number of s that is not finite makes `C s` not finite, which sets `suspect`.
+    fn selective<[const APART: bool], [APART]>(u: &mut [f32], dt: &[f32], parts: [&[f32]; 5], before: &[f32], state: &mut [f32], suspect: &mut bool) {
         let [a, b, c, d, gate] = parts;
         let n = b.len();
         let ((b, b_rest), (c, c_rest)) = (b.as_chunks(), c.as_chunks());
         let mut read = [[0.0f32; LANES]; LANES];
+        let mut finite = true;
         for first in (0..u.len()).step_by(LANES) {
             let channels = first..u.len().min(first + LANES);
             let states = channels.start * n..channels.end * n;
             let (u, dt) = (&mut u[channels.clone()], &dt[channels.clone()]);
-            let (state, a) = (&mut state[states.clone()], &a[states]);
-            let rows = state.chunks_exact_mut(n).zip(a.chunks_exact(n));
-            for (((read, (state, a)), dt), u) in read.iter_mut().zip(rows).zip(dt).zip(&*u) {
+            let (state, a) = (&mut state[states.clone()], &a[states.clone()]);
+            let before = if APART { &before[states] } else { before };
+            let rows = state.chunks_exact_mut(n).zip(a.chunks_exact(n)).enumerate();
+            for (((read, (row, (state, a))), dt), u) in read.iter_mut().zip(rows).zip(dt).zip(&*u) {
                 let (state, a) = (state.as_chunks_mut().0, a.as_chunks().0);
+                let before = if APART { before[row * n..][..n].as_chunks().0 } else { &[] };
                 let mut lanes = [0.0f32; LANES];
-                for ((s, a), (b, c)) in state.iter_mut().zip(a).zip(b.iter().zip(c)) {
-                    vector::<FMA>(&mut lanes, s, [a, b, c], *dt, dt * u);
+                let each = state.iter_mut().zip(a).zip(b.iter().zip(c)).enumerate();
+                for (i, ((s, a), (b, c))) in each {
+                    let old = if APART { before[i] } else { *s };
+                    vector::<FMA>(&mut lanes, (s, old), [a, b, c], *dt, dt * u);
                 }
                 *read = lanes;
             }
             let mut read = sums(&read);
             if !b_rest.is_empty() {
-                let rows = state.chunks_exact_mut(n).zip(a.chunks_exact(n));
-                for (((read, (state, a)), dt), u) in read.iter_mut().zip(rows).zip(dt).zip(&*u) {
-                    let (rest, a_rest) = (state.as_chunks_mut::<LANES>().1, a.as_chunks::<LANES>().1);
+                let rows = state.chunks_exact_mut(n).zip(a.chunks_exact(n)).enumerate();
+                for (((read, (row, (state, a))), dt), u) in read.iter_mut().zip(rows).zip(dt).zip(&*u) {
+                    let rest = state.as_chunks_mut::<LANES>().1;
+                    let a_rest = a.as_chunks::<LANES>().1;
+                    if APART {
+                        rest.copy_from_slice(before[row * n..][..n].as_chunks::<LANES>().1);
+                    }
                     for ((s, a), b) in rest.iter_mut().zip(a_rest).zip(b_rest) {
                         *s = mul_add::<FMA>(exp_with::<FMA>(dt * a), *s, dt * u * b);
                     }
                     *read += dot(rest, c_rest);
                 }
             }
+            finite &= read.iter().fold(true, |finite, read| finite & read.is_finite());
             let (d, gate) = (&d[channels.clone()], &gate[channels]);
             for (((u, read), d), gate) in u.iter_mut().zip(read).zip(d).zip(gate) {
                 *u = (read + d * *u) * gate;
             }
         }
+        *suspect |= !finite;
     }
 }
 
-/// Updates [`LANES`] states of a channel and adds their product with C to `read`. As a separate function it tells the
-/// compiler that the arguments do not alias.
+/// Updates [`LANES`] states of a channel, from `old`, and adds their product with C to `read`. As a separate function it
+/// tells the compiler that the arguments do not alias.
 #[inline(always)]
 fn vector<const FMA: bool>(
     read: &mut [f32; LANES],
-    s: &mut [f32; LANES],
+    (s, old): (&mut [f32; LANES], [f32; LANES]),
     [a, b, c]: [&[f32; LANES]; 3],
     dt: f32,
     input: f32,
 ) {
     for i in 0..LANES {
-        s[i] = mul_add::<FMA>(exp_with::<FMA>(dt * a[i]), s[i], input * b[i]);
+        s[i] = mul_add::<FMA>(exp_below::<FMA>(dt * a[i]), old[i], input * b[i]);
         read[i] = mul_add::<FMA>(s[i], c[i], read[i]);
     }
 }

@@ -204,6 +204,14 @@ impl Step for Packed {
         }
     }
 
+    fn kept(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        let mut at = at;
+        for (_, layer) in &self.residuals {
+            layer.kept(state, at, steps, each);
+            at += layer.state_len();
+        }
+    }
+
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
         if let Some(norm) = &self.input_norm {
             norm.apply(arena, games.len(), &scratch.x, &mut scratch.y);

@@ -40,6 +40,11 @@ impl Critic {
         self.backbone.changed(state, self.at, steps, each);
     }
 
+    /// Reports what [`Step::kept`] does.
+    pub(crate) fn kept(&self, state: &[f32], steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        self.backbone.kept(state, self.at, steps, each);
+    }
+
     /// Writes the value of each game to its logits. Leaves the vectors `scratch.x [games, width]` as they are.
     pub(crate) fn step(
         &self,

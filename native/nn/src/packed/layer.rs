@@ -17,6 +17,11 @@ pub struct Game<'a> {
     pub frame: Frame<'a>,
     /// State `[state_len]`; replaced by the state after the frame. Undefined after an error.
     pub state: &'a mut [f32],
+    /// The state before the frame, `[state_len]`, apart from `state`, which `Plan::prepare` has prepared. If there is
+    /// none, `state` is the state before the frame.
+    pub before: Option<&'a [f32]>,
+    /// Whether a part that [checks its own state](Step::kept) may have written a number that is not finite.
+    pub suspect: bool,
     /// Options of drawing.
     pub sampling: &'a Sampling,
     /// Random generator of the game.
@@ -43,7 +48,20 @@ impl<'a> Game<'a> {
         decision: &'a mut Decision,
     ) -> Self {
         let (given, mask, projection, outcome) = (None, None, None, Ok(()));
-        Game { frame, state, sampling, rng, given, mask, projection, decision, outcome }
+        let (before, suspect) = (None, false);
+        Game {
+            frame,
+            state,
+            before,
+            suspect,
+            sampling,
+            rng,
+            given,
+            mask,
+            projection,
+            decision,
+            outcome,
+        }
     }
 
     /// Runs `f` unless the game already has an error.
@@ -59,9 +77,13 @@ impl<'a> Game<'a> {
     }
 
     pub(crate) fn check_state(&self, len: usize) -> Result<()> {
-        match self.state.len() == len {
-            true => Ok(()),
-            false => Err(Error::mismatch("numbers of a state", len, self.state.len())),
+        let before = self.before.map_or(len, <[f32]>::len);
+        match (self.state.len(), before) {
+            (state, before) if state == len && before == len => Ok(()),
+            (state, before) => {
+                let got = if state == len { before } else { state };
+                Err(Error::mismatch("numbers of a state", len, got))
+            }
         }
     }
 }
@@ -76,6 +98,13 @@ pub trait Step: Send + Sync {
     fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
         let _ = (state, steps);
         each(at..at + self.state_len());
+    }
+
+    /// As [`changed`](Self::changed), without the ranges of parts that replace their state whole in each step: such a part
+    /// reads [`Game::before`], if there is one, and marks a game as suspect if it writes a number that is not finite.
+    /// These ranges are neither copied before a step nor checked after it.
+    fn kept(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        self.changed(state, at, steps, each);
     }
 
     /// Replaces `scratch.x [games, inputs]` by `scratch.x [games, outputs]`. The part's state begins at `at` in the

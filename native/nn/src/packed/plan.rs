@@ -151,7 +151,7 @@ impl Plan {
     /// `NonFinite` for non-finite logits or a non-finite number in the state. `OutOfRange` and `Mismatch` for inputs
     /// that do not fit the policy. `Corrupt` if the weights are a file that has changed since it was opened.
     pub fn step(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
-        if games.iter().any(|game| game.state.len() != self.zero.len()) {
+        if games.iter().any(|game| game.check_state(self.zero.len()).is_err()) {
             // A game does not fit. Step only those that do, because layers rely on equal state lengths.
             return self.step_those_that_fit(games, scratch);
         }
@@ -181,7 +181,7 @@ impl Plan {
         scratch.fit(self.widest, games.len());
         let rows = scratch.x.chunks_exact_mut(self.embedding.width());
         for (game, x) in games.iter_mut().zip(rows) {
-            game.outcome = self.heads.check(game);
+            (game.outcome, game.suspect) = (self.heads.check(game), false);
             game.then(|game| self.embedding.write(arena, &game.frame, x));
             if game.outcome.is_err() {
                 x.fill(0.0);
@@ -206,12 +206,16 @@ impl Plan {
             return Err(Error::NonFinite { what: "logits".into(), value: value.into() });
         }
         let mut wrong = None;
-        self.changed(game.state, 1, &mut |range| {
+        let mut check = |range: Range<usize>| {
             let found = || game.state[range.clone()].iter().position(|v| !v.is_finite());
             if wrong.is_none() && non_finite(&game.state[range.clone()]).is_some() {
                 wrong = found().map(|i| range.start + i);
             }
-        });
+        };
+        match game.suspect {
+            true => self.changed(game.state, 1, &mut check),
+            false => self.kept(game.state, 1, &mut check),
+        }
         let Some(at) = wrong else { return Ok(()) };
         let ends = self.parts.iter().scan(0, |end, width| {
             *end += width;
@@ -230,12 +234,28 @@ impl Plan {
         }
     }
 
+    /// [`changed`](Self::changed) without the ranges that each step replaces ([`Step::kept`]).
+    fn kept(&self, state: &[f32], steps: usize, each: &mut dyn FnMut(Range<usize>)) {
+        self.backbone.kept(state, 0, steps, each);
+        if let Some(critic) = &self.critic {
+            critic.kept(state, steps, each);
+        }
+    }
+
     /// Updates `old`, the state of a game `steps` steps before `now`, to `now`, copying only the ranges that changed.
     ///
     /// # Shapes
     /// Both have `[state_len]`. `steps` is at least 1.
     pub fn catch_up(&self, old: &mut [f32], now: &[f32], steps: usize) {
         self.changed(now, steps, &mut |range| {
+            old[range.clone()].copy_from_slice(&now[range]);
+        });
+    }
+
+    /// [`catch_up`](Self::catch_up) for a step from `now` as [`Game::before`] to `old` as its state. It leaves out what the
+    /// step replaces.
+    pub fn prepare(&self, old: &mut [f32], now: &[f32], steps: usize) {
+        self.kept(now, steps, &mut |range| {
             old[range.clone()].copy_from_slice(&now[range]);
         });
     }

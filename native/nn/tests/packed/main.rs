@@ -9,8 +9,8 @@ use sconce_nn::policy::Frames;
 use sconce_nn::projection::Projection;
 use sconce_nn::sampling::{Draw, Sampling};
 use sconce_nn::spec::{
-    AttentionConfig, Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind, Melee,
-    RecurrentConfig,
+    AttentionConfig, Backbone, Embedding, Head, HeadKind, Heads, HeadsConfig, HeadsKind,
+    MambaConfig, Melee, RecurrentConfig,
 };
 use sconce_nn::{Policy, Spec};
 use sconce_ops::weights::{Weight, Weights};
@@ -286,6 +286,82 @@ fn a_game_has_the_same_bits_alone_and_beside_others() -> Result<()> {
                 game.outcome?;
             }
             assert_eq!(together, alone, "spec {seed}, step {t}: {spec:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_step_from_one_state_to_another_has_the_bits_of_a_step_in_place() -> Result<()> {
+    for seed in 0..5 * BACKBONES.len() as u64 {
+        let n = &mut Numbers::new(2000 + seed);
+        let format = format(n);
+        let spec = spec(seed, n, format);
+        let plan = Plan::of(&policy(&spec, n, format)?, format)?.expect("a plan");
+        let (sampling, mut scratch) = (Sampling::default(), Scratch::default());
+        let (mut place, mut want) = (plan.zero_state().to_vec(), plan.blank());
+        let (mut now, mut next, mut got) = (place.clone(), place.clone(), plan.blank());
+        for t in 0..10 {
+            let (frames, rng) = (frame(&spec, n), Rng::new(seed, "act", t));
+            let mut game = Game::new(view(&frames), &mut place, &sampling, rng, &mut want);
+            plan.step(std::slice::from_mut(&mut game), &mut scratch);
+            game.outcome?;
+            if t > 0 {
+                plan.prepare(&mut next, &now, 1);
+            }
+            let mut game = Game::new(view(&frames), &mut next, &sampling, rng, &mut got);
+            game.before = Some(&now);
+            plan.step(std::slice::from_mut(&mut game), &mut scratch);
+            game.outcome?;
+            assert_eq!((&next, &got), (&place, &want), "spec {seed}, step {t}: {spec:?}");
+            std::mem::swap(&mut now, &mut next);
+        }
+        let (frames, rng) = (frame(&spec, n), Rng::new(seed, "act", 0));
+        let mut game = Game::new(view(&frames), &mut next, &sampling, rng, &mut got);
+        game.before = now.get(1..).or(Some(&[0.0]));
+        plan.step(std::slice::from_mut(&mut game), &mut scratch);
+        assert_eq!(game.outcome.unwrap_err().kind(), Kind::Mismatch);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_number_of_a_state_that_is_not_finite_is_an_error_at_any_place() -> Result<()> {
+    let n = &mut Numbers::new(1);
+    for state_size in [3, 16, 21] {
+        let config = MambaConfig {
+            hidden_size: 20,
+            num_layers: 2,
+            state_size,
+            expand_factor: 1,
+            conv_size: 4,
+            input_norm: false,
+            dropout: 0.0,
+            input_dropout: 0.0,
+        };
+        let spec = Spec { backbone: Backbone::Mamba(config), ..gru(Embedding::vector(3)) };
+        let plan = Plan::of(&policy(&spec, n, Format::F32)?, Format::F32)?.expect("a plan");
+        let (sampling, frames) = (Sampling::default(), frame(&spec, n));
+        let (mut scratch, mut decision) = (Scratch::default(), plan.blank());
+        let mut step = |before: Option<&[f32]>, state: &mut [f32]| {
+            let rng = Rng::new(1, "act", 0);
+            let mut game = Game::new(view(&frames), state, &sampling, rng, &mut decision);
+            game.before = before;
+            plan.step(std::slice::from_mut(&mut game), &mut scratch);
+            game.outcome
+        };
+        // The convolution's oldest inputs leave its state; s keeps every number.
+        let layer = 20 * (3 + state_size);
+        for (at, bad) in (60..layer)
+            .chain(layer + 60..2 * layer)
+            .zip([f32::NAN, f32::INFINITY].into_iter().cycle())
+        {
+            let mut state = plan.zero_state().to_vec();
+            state[at] = bad;
+            let apart = step(Some(&state), &mut plan.zero_state().to_vec()).unwrap_err();
+            let error = step(None, &mut state).unwrap_err();
+            assert_eq!((error.kind(), apart.kind()), (Kind::NonFinite, Kind::NonFinite), "{at}");
+            assert_eq!(error.to_string(), apart.to_string(), "{at}");
         }
     }
     Ok(())

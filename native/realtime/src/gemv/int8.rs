@@ -8,9 +8,13 @@
 //! stored as `q + 128`, and each sum of a vector starts at -128 times the sum of the vector's values.
 
 use sconce_ops::weights::Coded;
-use sconce_tensor::simd::dispatch;
+use sconce_tensor::simd::{LANES, dispatch};
+#[cfg(target_arch = "x86_64")]
+use sconce_tensor::simd::{Level, level};
 
 use super::AHEAD;
+#[cfg(target_arch = "x86_64")]
+use super::avx512;
 
 /// Maximum inputs: with more, a sum of high parts could overflow.
 pub(super) const MOST_INPUTS: usize = i32::MAX as usize / (127 * 128);
@@ -35,7 +39,8 @@ pub(super) struct Codes {
     high: Vec<[i8; GROUP]>,
     low: Vec<[i8; GROUP]>,
     rows: Vec<Shared>,
-    /// The groups that are not 0 in all vectors, followed by [`AHEAD`] groups that are only prefetched.
+    /// The groups that are not 0 in all vectors, followed by [`AHEAD`] groups that are only prefetched, and by room for a
+    /// SIMD vector.
     groups: Vec<u32>,
     count: usize,
     width: usize,
@@ -66,7 +71,7 @@ impl Codes {
         let groups = widest.div_ceil(GROUP);
         let [high, low] = std::array::from_fn(|_| vec![[0; GROUP]; groups * rows]);
         let seen = vec![0; groups];
-        let (rows, groups) = (vec![Shared::default(); rows], vec![0; groups + AHEAD]);
+        let (rows, groups) = (vec![Shared::default(); rows], vec![0; groups + AHEAD + LANES]);
         Codes { high, low, rows, groups, seen, ..Codes::default() }
     }
 
@@ -96,11 +101,7 @@ impl Codes {
         for part in [&self.high, &self.low] {
             part.chunks_exact(self.width.max(1)).take(rows).for_each(|codes| mark(seen, codes));
         }
-        self.count = 0;
-        for (group, seen) in seen.iter().enumerate() {
-            self.groups[self.count] = group as u32;
-            self.count += usize::from(*seen != 0);
-        }
+        self.count = places(&mut self.groups, seen);
         // The next panel begins after the last group.
         for i in 0..AHEAD {
             self.groups[self.count + i] = (self.width + i) as u32;
@@ -116,6 +117,23 @@ impl Codes {
         let own = row * self.width..(row + 1) * self.width;
         Code { row: self.rows[row], high: &self.high[own.clone()], low: &self.low[own] }
     }
+}
+
+/// Writes the indices of the numbers that are not 0, in order, and returns their count. `out` has at least [`LANES`]
+/// numbers more than `seen`.
+fn places(out: &mut [u32], seen: &[u32]) -> usize {
+    assert!(out.len() >= seen.len() + LANES, "room for a SIMD vector");
+    #[cfg(target_arch = "x86_64")]
+    if level() == Level::Avx512 {
+        // SAFETY: `level` found the features that the function needs, and `out` has the room.
+        return unsafe { avx512::places(out, seen) };
+    }
+    let mut count = 0;
+    for (place, seen) in (0..).zip(seen) {
+        out[count] = place;
+        count += usize::from(*seen != 0);
+    }
+    count
 }
 
 dispatch! {
@@ -149,5 +167,26 @@ dispatch! {
         }
         let start = |sum: i32| sum.wrapping_mul(-ZERO);
         *row = Shared { scale, high: start(highs), low: start(lows) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sconce_tensor::rng::Rng;
+
+    use super::*;
+
+    #[test]
+    fn the_places_of_numbers_other_than_0_are_in_order() {
+        let rng = Rng::new(1, "places", 0);
+        for (share, len) in (0..5u64).flat_map(|share| (0..70).map(move |len| (share, len))) {
+            let seen: Vec<u32> = (0..len)
+                .map(|i| if rng.below(100 * share + i, 4) < share { i as u32 + 1 } else { 0 })
+                .collect();
+            let mut out = vec![u32::MAX; seen.len() + LANES];
+            let count = places(&mut out, &seen);
+            let want: Vec<u32> = (0..len as u32).filter(|i| seen[*i as usize] != 0).collect();
+            assert_eq!(out[..count], want, "{share} of 4, {len}");
+        }
     }
 }

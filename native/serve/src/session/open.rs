@@ -63,6 +63,7 @@ impl Session {
         let moments = Moments::new(beginning(&model, delay)?, options.rollback)?;
         let asked = Query {
             way: Way::Made(0),
+            reads_inputs: spec.embedding.reads_inputs(&spec.heads),
             row,
             raw: Vec::with_capacity(spec.embedding.raw_width()),
             sampling: options.sampling.clone(),

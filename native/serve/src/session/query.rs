@@ -13,6 +13,8 @@ use crate::frames::EmbeddedFrame;
 /// The request for the decision in progress.
 pub(super) struct Query {
     pub way: Way,
+    /// Whether the policy's heads choose the inputs of the game.
+    pub reads_inputs: bool,
     pub row: EmbeddedFrame,
     /// A raw row with its previous action written into it, or a row whose numbers are normalised.
     pub raw: Vec<f32>,

@@ -2,7 +2,6 @@
 
 use sconce_game::fits;
 use sconce_nn::heads::NONE;
-use sconce_nn::spec::Spec;
 use sconce_tensor::Result;
 use sconce_tensor::rng::Rng;
 
@@ -29,6 +28,7 @@ impl Session {
             None => self.projection.clone(),
         };
         self.check_recorded(overrides)?;
+        fits("frame", self.policy().spec().embedding.raw_width(), raw.len())?;
         self.read_past(raw, overrides)?;
         self.read(raw, overrides)?;
         // The number of the decision selects the random stream, so a seed given with every call still draws different
@@ -46,13 +46,14 @@ impl Session {
     /// Writes the inputs before a raw row to the next moment. The input that led to the row comes from the call, else
     /// from the row; the other inputs come from the call, else from the session's decisions.
     fn read_past(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
+        let has_own = self.has_own(raw);
         let Session { model, moments, delay, .. } = self;
         let (spec, delay) = (model.policy().spec(), *delay);
         let (now, next) = moments.next();
         let past = &mut next.past;
         past.copy(&now.past);
         next.game_frame = overrides.game_frame.or(now.game_frame);
-        if has_own(spec, raw)? {
+        if has_own {
             past.set_from(delay, |labels| {
                 spec.embedding.previous_labels(raw, &spec.heads, labels).map(drop)
             })?;
@@ -69,8 +70,10 @@ impl Session {
 
     /// Embeds a raw row together with the inputs stored in the next moment.
     fn read(&mut self, given_raw: &[f32], overrides: &Overrides) -> Result<()> {
+        let has_own = self.has_own(given_raw);
         let Session { model, moments, delay, asked, .. } = self;
-        let Query { row, raw, .. } = asked;
+        let Query { row, raw, reads_inputs, .. } = asked;
+        let reads_inputs = *reads_inputs;
         let (spec, delay) = (model.policy().spec(), *delay);
         let past = &moments.next().1.past;
         let depth = spec.embedding.queue_depth();
@@ -81,18 +84,18 @@ impl Session {
         let given = overrides.previous.is_some() || overrides.queue.as_ref().is_some_and(says);
         match past.get(delay) {
             // Uses the row's own values, because a recorded stick position need not be the centre of its bucket.
-            Some(_) if has_own(spec, given_raw)? && !given => row.read(spec, given_raw)?,
-            Some(labels) if reads_inputs(spec) => {
+            Some(_) if has_own && !given => row.read_of(spec, given_raw, reads_inputs)?,
+            Some(labels) if reads_inputs => {
                 raw.clear();
                 raw.extend_from_slice(given_raw);
                 spec.embedding.set_previous(labels, &spec.heads, raw)?;
-                row.read(spec, raw)?;
+                row.read_of(spec, raw, reads_inputs)?;
             }
             Some(labels) => {
-                row.read(spec, given_raw)?;
+                row.read_of(spec, given_raw, reads_inputs)?;
                 row.previous.copy_from_slice(labels);
             }
-            None => row.read(spec, given_raw)?,
+            None => row.read_of(spec, given_raw, reads_inputs)?,
         }
         if spec.embedding.normalises() {
             raw.clear();
@@ -103,14 +106,10 @@ impl Session {
         }
         spec.embedding.write_delay(delay, &mut row.continuous)
     }
-}
 
-/// Whether a raw row contains its previous action and the heads can read it.
-fn has_own(spec: &Spec, raw: &[f32]) -> Result<bool> {
-    fits("frame", spec.embedding.raw_width(), raw.len())?;
-    Ok(reads_inputs(spec) && spec.embedding.game().previous(raw).is_some())
-}
-
-fn reads_inputs(spec: &Spec) -> bool {
-    spec.embedding.reads_inputs(&spec.heads)
+    /// Whether a raw row contains its previous action and the heads can read it.
+    fn has_own(&self, raw: &[f32]) -> bool {
+        let embedding = &self.policy().spec().embedding;
+        self.asked.reads_inputs && embedding.game().previous(raw).is_some()
+    }
 }

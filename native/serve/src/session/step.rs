@@ -149,12 +149,13 @@ pub(super) fn game<'a>(
         return None;
     };
     match steps {
-        // An older state of the same run: only the parts changed since are copied.
-        Some(steps) => plan.catch_up(state, now, steps),
+        // An older state of the same run: only the parts changed since are copied, without those that a step replaces.
+        Some(steps) => plan.prepare(state, now, steps),
         None => state.copy_from_slice(now),
     }
     let frame = asked.row.frame();
     let mut game = Game::new(frame, state, &asked.sampling, asked.rng, decision);
+    game.before = Some(now);
     game.given = overrides.choices.as_deref();
     game.mask = overrides.mask.as_deref();
     game.projection = asked.projection.as_deref();

@@ -1,6 +1,7 @@
 //! Independent bits with one logit each, such as buttons.
 
 use sconce_tensor::Tensor;
+use sconce_tensor::rng::Uniforms;
 use sconce_tensor::simd::{exp, sigmoid};
 
 use super::counter::{self, Counter};
@@ -49,9 +50,10 @@ impl Distribution for Bernoulli {
     }
 
     fn choose(&self, logits: &[f32], chance: &Chance<'_>, out: &mut [f32]) {
+        let mut uniforms = Uniforms::new(*chance.rng);
         for (i, (logit, bit)) in logits.iter().zip(out).enumerate() {
             let held = chance.held.and_then(|held| held.get(i)) == Some(&1.0);
-            let uniform = || chance.rng.uniform(chance.index + i as u64);
+            let uniform = || uniforms.at(chance.index + i as u64);
             // The probability of a forbidden bit is a tiny number above 0, because `exp` saturates.
             let set = *logit > FORBIDDEN && pressed(chance.sampling, *logit, held, uniform);
             *bit = f32::from(u8::from(set));

@@ -253,8 +253,13 @@ fn draw(logits: &[f32], temperature: f32, uniform: f32) -> usize {
         total += weights.iter().copied().map(f64::from).sum::<f64>();
     }
     let mut left = f64::from(uniform) * total;
+    let is_one = logits.len() <= AT_ONCE;
     for (i, logits) in logits.chunks(AT_ONCE).enumerate() {
-        let weights = weights(logits, top, temperature, &mut room);
+        // The weights of a single chunk are still there.
+        let weights = match is_one {
+            true => &room[..logits.len()],
+            false => weights(logits, top, temperature, &mut room),
+        };
         for (j, weight) in weights.iter().enumerate() {
             left -= f64::from(*weight);
             // The weight of a forbidden class is a tiny number above 0, because `exp` saturates.
