@@ -161,7 +161,9 @@ impl Snapshot {
     /// Lists the codes, the matrices in 2:4 and the products in the manifest.
     fn list_forms(&mut self) {
         let Manifest { codes, two_four, factors, version, .. } = &mut self.manifest;
-        (codes.clear(), two_four.clear(), factors.clear());
+        codes.clear();
+        two_four.clear();
+        factors.clear();
         for (name, numbers) in &self.tensors {
             match &numbers.values {
                 Values::Codes(own) => {

@@ -161,7 +161,8 @@ mod tests {
             let all: Vec<Value> = std::iter::once(factor(right)).chain(lefts).collect();
             serde_json::from_value(Value::Array(all)).expect("factors")
         };
-        let changes: Vec<Box<dyn FnOnce(&mut Layout)>> = vec![
+        type Change = Box<dyn FnOnce(&mut Layout)>;
+        let changes: Vec<Change> = vec![
             Box::new(|of| drop(of.matrices.pop())),
             Box::new(|of| of.matrices.clear()),
             Box::new(|of| of.matrices.push(of.matrices[0].clone())),
@@ -176,7 +177,7 @@ mod tests {
             Box::new(move |of| first(of, "int4", Some(1 << 40))),
             Box::new(move |of| first(of, "int4", Some(32))),
             Box::new(move |of| first(of, "two_four", None)),
-            Box::new(|of| of.matrices[0].ratios = Some(ratios)),
+            Box::new(move |of| of.matrices[0].ratios = Some(ratios)),
             Box::new(move |of| of.matrices[0].factors = factors(&[(8, 8)])),
             Box::new(move |of| of.matrices[0].factors = factors(&[])),
             Box::new(move |of| of.matrices[0].factors = factors(&[(0, 0)])),

@@ -189,7 +189,7 @@ fn a_product_of_few_inputs_reads_f32_and_has_the_same_bits() {
             let [own, other] = &mut both;
             for (matrix, arena, y) in [(&matrix, &arena, own), (&f32s, &f32_arena, other)] {
                 input.read(x.chunks_exact(inputs));
-                matrix.apply(&arena, &mut input, y);
+                matrix.apply(arena, &mut input, y);
             }
             assert_eq!(both[0], both[1], "{rows}, every {every}");
             input.read(x.chunks_exact(inputs));
