@@ -1,4 +1,5 @@
 defmodule Sconce.Policy do
+  # Over 500 lines, because the docs of its functions are the reference of the subject; their work is native.
   alias Sconce.{Device, Embedding, Error, Native, Options, Projection, Session}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Head, Spec, Widths}

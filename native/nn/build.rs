@@ -6,15 +6,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 /// Files and folders whose code decides where packed weights lie and in which form.
-const SOURCES: [&str; 7] = [
-    "../realtime/src",
-    "../ops/src/weights/coded.rs",
-    "../ops/src/weights/two_four.rs",
-    "src/packed",
-    "src/backbone",
-    "src/heads",
-    "src/layer.rs",
-];
+const SOURCES: [&str; 6] =
+    ["../realtime/src", "../ops/src", "src/packed", "src/backbone", "src/heads", "src/layer.rs"];
 
 fn main() -> io::Result<()> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap_or_default());

@@ -27,9 +27,16 @@ pub fn seeds() -> Vec<Vec<u8>> {
         plan.save(&policy, &path, json!({ "frame_delay": 1 }), *alone).expect("a file");
         fs::read(&path, u64::MAX).expect("a file")
     });
-    let products = products().snapshot(json!({}), Default::default()).and_then(|s| s.encode());
-    let products = products.expect("a checkpoint");
-    let seeds = whole().into_iter().chain(packed).chain([products]).collect();
+    let product = products();
+    let plan = Plan::of(&product, Format::F32).expect("finite weights").expect("a plan");
+    let both = [false, true].map(|is_packed| {
+        let saved = match is_packed {
+            true => plan.save(&product, &path, json!({}), true),
+            false => product.save(&path, json!({})),
+        };
+        saved.and_then(|()| fs::read(&path, u64::MAX)).expect("a file")
+    });
+    let seeds = whole().into_iter().chain(packed).chain(both).collect();
     scratch::remove(&dir);
     seeds
 }

@@ -291,6 +291,8 @@ defmodule Sconce.Compress.Search do
   # Resuming
 
   @scores "scores.etf"
+  # How bytes are counted. Scores by another rule are refused.
+  @rule 2
 
   # The scores of an earlier call with the same policy, corpus and options.
   defp resumed!(%{opts: opts, folder: folder} = state) do
@@ -309,7 +311,7 @@ defmodule Sconce.Compress.Search do
     games =
       for dir <- [state.corpus, calibration], do: dir && digest(Path.join(dir, "manifest.json"))
 
-    key = {digest(path), games, Enum.sort(given)}
+    key = {@rule, digest(path), games, Enum.sort(given)}
     %{state | key: key, scores: earlier(Path.join(folder, @scores), key)}
   end
 

@@ -19,9 +19,13 @@ use serde_json::json;
 const WIDTH: usize = 96;
 
 fn spec(kind: &str) -> Spec {
+    spec_of(kind, 80)
+}
+
+fn spec_of(kind: &str, hidden: usize) -> Spec {
     serde_json::from_value(json!({
         "embedding": {"vector": WIDTH},
-        "backbone": {"gru": {"hidden_size": 80, "num_layers": 1, "layer_norm": false, "input_norm": false,
+        "backbone": {"gru": {"hidden_size": hidden, "num_layers": 1, "layer_norm": false, "input_norm": false,
             "dropout": 0.0, "input_dropout": 0.0}},
         "heads": {"kind": kind, "stream_size": 64, "prior": false, "parts": [
             {"name": "move", "kind": {"categorical": 7}, "hidden_size": 70},
@@ -232,6 +236,23 @@ fn unsigned(bytes: &[u8]) -> Vec<u8> {
     let older = format!("{}{}", &text[..from], &text[to..]);
     bytes[8..end].copy_from_slice(format!("{older:<0$}", text.len()).as_bytes());
     bytes
+}
+
+#[test]
+fn packed_products_may_be_a_small_part_of_the_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("policy.safetensors");
+    let policy = Policy::init(&spec_of("independent", 1200), 1).unwrap();
+    let small = products(&policy, |_| Some(1));
+    for (format, alone) in [(Format::F32, true), (Format::Int4(1.0), false)] {
+        let packed = plan(&small, format);
+        assert!(packed.bytes() < policy.num_weights() / 16, "{} bytes", packed.bytes());
+        packed.save(&small, &path, json!({}), alone).unwrap();
+        let mapped = PackedPolicy::open(&path).unwrap().unwrap();
+        let frames = frames();
+        let [one, other] = [&packed, mapped.plan()].map(|of| stepped(of, &frames[..3], 1));
+        assert_eq!(one, other);
+    }
 }
 
 #[test]

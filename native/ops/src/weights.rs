@@ -7,7 +7,7 @@ use std::ops::{Deref, Range};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Tensor, Var};
 pub use coded::Coded;
 pub use factors::Factors;
 pub use init::{Block, Init};
@@ -24,6 +24,7 @@ mod factors;
 mod init;
 mod inputs;
 mod orthogonal;
+mod stored;
 pub mod two_four;
 
 /// The largest number of parameters of a policy: 4 GiB of f32. A larger spec is a mistake or comes from a hostile file.
@@ -90,41 +91,6 @@ impl Deref for Weight {
 }
 
 impl Weight {
-    /// A matrix `[outputs, inputs]` with the values of its codes.
-    pub fn coded(codes: impl Into<Arc<Coded>>) -> Result<Self> {
-        let codes = codes.into();
-        let tensor = tensor::tensor(codes.weights(), (codes.outputs(), codes.inputs()))?;
-        Ok(Weight { codes: Some(codes), ..tensor.into() })
-    }
-
-    /// The codes of the weight's values, if it has them. A weight that learns has none.
-    pub fn codes(&self) -> Option<&Arc<Coded>> {
-        self.codes.as_ref()
-    }
-
-    /// A matrix `[outputs, inputs]` with the values of the product of its factors.
-    pub fn factored(factors: impl Into<Arc<Factors>>) -> Result<Self> {
-        let factors = factors.into();
-        let tensor = tensor::tensor(factors.weights(), (factors.outputs(), factors.inputs()))?;
-        Ok(Weight { factors: Some(factors), ..tensor.into() })
-    }
-
-    /// The factors of the weight's values, if it has them. A weight that learns has none.
-    pub fn factors(&self) -> Option<&Arc<Factors>> {
-        self.factors.as_ref()
-    }
-
-    /// A copy of an untrained weight on `device`, with the same codes or factors.
-    pub fn copied_to(&self, device: &Device) -> Result<Self> {
-        let mut tensor = self.tensor.detach();
-        if !tensor.device().same_device(device) {
-            // Between two cards, or two streams of one card, a direct copy does not wait for work in flight.
-            tensor = tensor.to_device(&Device::Cpu)?.to_device(device)?;
-        }
-        let (codes, factors) = (self.codes.clone(), self.factors.clone());
-        Ok(Weight { codes, factors, ..tensor.into() })
-    }
-
     /// Converts the weight to the device and dtype of `x`. Returns the weight itself if both match.
     pub fn beside(&self, x: &Tensor) -> Result<Weight> {
         match self.device().same_device(x.device()) && self.dtype() == x.dtype() {

@@ -201,7 +201,8 @@ impl Objective for Clipped {
             let ratio = log_ratio.exp();
             let (loss, slope) = policy_loss(ratio, advantage, terms.clip);
             let scale = weight * whole.mean();
-            let slope = terms.policy_weight * slope;
+            // Without a weight, not even an infinite slope counts.
+            let slope = if terms.policy_weight == 0.0 { 0.0 } else { terms.policy_weight * slope };
             let pull = Pair { loss: scale * slope, entropy: scale * terms.entropy_weight };
             let entropy = self.learn(logits, labels, pull, out);
             if mask.is_some() {
@@ -225,8 +226,8 @@ impl Objective for Clipped {
         let sum = |i: usize| sums.0.get(i).copied().unwrap_or(0.0);
         let [policy, value, entropy] = [POLICY, VALUE, ENTROPY].map(|i| whole.mean() * sum(i));
         let [kl, clipped] = [KL, CLIPPED].map(|i| whole.mean_row() * sum(i));
-        let total = terms.policy_weight * policy + terms.value_weight * value
-            - terms.entropy_weight * entropy;
+        let pull = if terms.policy_weight == 0.0 { 0.0 } else { terms.policy_weight * policy };
+        let total = pull + terms.value_weight * value - terms.entropy_weight * entropy;
         if !total.is_finite() {
             return Err(Error::NonFinite { what: "loss of ppo".into(), value: total });
         }

@@ -72,12 +72,15 @@ impl Layout {
         tensors.remove(NAME).ok_or_else(|| Error::not_found(format!("{NAME} in {what}")))?;
         match self.alone {
             false => Ok(()),
-            true => Err(Error::Unavailable {
-                what: format!("weights of {what}"),
-                reason: "the file has packed weights only".into(),
-            }),
+            true => Err(alone(what)),
         }
     }
+}
+
+/// The error of a call that needs the weights of a file that has packed ones only.
+pub(crate) fn alone(what: &str) -> Error {
+    let reason = "the file has packed weights only".into();
+    Error::Unavailable { what: format!("weights of {what}"), reason }
 }
 
 fn target(cpu: &str, source: &str) -> String {

@@ -162,9 +162,12 @@ impl Plan {
 
     fn step_read(&self, games: &mut [Game<'_>], scratch: &mut Scratch) {
         let read = self.arena.read(|arena| self.step_some(arena, games, scratch));
-        if read.is_err() {
-            // Each game gets an error of its own.
-            games.iter_mut().for_each(|game| game.outcome = self.arena.read(|_| ()));
+        let Err(error) = read else { return };
+        // Each game gets an error of its own, also if the file has become right again.
+        let (text, mut first) = (error.to_string(), Some(error));
+        for game in games {
+            let other = || Error::corrupt("packed weights", &text);
+            game.outcome = Err(first.take().unwrap_or_else(other));
         }
     }
 

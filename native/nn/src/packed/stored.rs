@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Plan;
 use crate::checkpoint::packed::{self, Layout};
 use crate::checkpoint::{self, Optimiser};
-use crate::{Error, Policy, Result};
+use crate::{Error, Policy, Result, memory};
 
 impl Plan {
     /// Writes a checkpoint file of the policy that was packed, with the packed weights. They stand `alone` or beside the
@@ -18,9 +18,6 @@ impl Plan {
         policy.snapshot(notes, Optimiser::new())?.with_packed(self.arena(), layout)?.save(path)
     }
 }
-
-/// Maximum number of weights of a packed byte. Real ones are at most two codes and their scale.
-const MOST_WEIGHTS: usize = 16;
 
 /// The policy of a file with packed weights, which are mapped.
 pub struct PackedPolicy {
@@ -39,11 +36,7 @@ impl PackedPolicy {
         let Some((manifest, layout, arena)) = packed::open(path)? else { return Ok(None) };
         let outline = Policy::outline(&manifest.spec, manifest.notes)?;
         // Some layers derive packed weights from others, in memory of the size of the others.
-        let (bytes, weights) = (arena.bytes(), outline.num_weights());
-        if weights / MOST_WEIGHTS > bytes {
-            let what = format!("bytes of {weights} packed weights in {}", path.display());
-            return Err(Error::mismatch(what, weights / MOST_WEIGHTS, bytes));
-        }
+        memory::room("packed weights", (size_of::<f32>() * outline.num_weights()) as u64)?;
         let plan = Plan::of_arena(&outline, layout.format, layout.matrices.clone(), arena)?;
         let (outline, plan) = (Arc::new(outline), Arc::new(plan));
         Ok(Some(PackedPolicy { path: path.to_path_buf(), layout, outline, plan }))
@@ -70,6 +63,9 @@ impl PackedPolicy {
     /// `Unavailable` if the file has none, `Mismatch` if another file has taken its name, and those of
     /// [`Policy::load`].
     pub fn whole(&self) -> Result<Policy> {
+        if self.layout.alone {
+            return Err(packed::alone(&self.path.display().to_string()));
+        }
         let (manifest, weights) = checkpoint::load_policy(&self.path)?;
         let found = manifest.packed.as_ref().map(|layout| &layout.sha256);
         match found == Some(&self.layout.sha256) {
@@ -183,6 +179,8 @@ mod tests {
             Box::new(move |of| of.matrices[0].factors = factors(&[(0, 0)])),
             Box::new(move |of| of.matrices[0].factors = factors(&[(1 << 40, 1 << 40)])),
             Box::new(move |of| of.matrices[0].factors = factors(&[(4, 8)])),
+            Box::new(move |of| of.matrices[0].factors = factors(&[(33, 40)])),
+            Box::new(move |of| of.matrices[0].factors = factors(&[(33, 1 << 60)])),
             Box::new(move |of| of.matrices[0].factors = factors(&[(8, 4), (8, 4)])),
         ];
         for (i, change) in changes.into_iter().enumerate() {

@@ -377,7 +377,7 @@ const TURNING_TILES: [[Kernel; VECTORS]; 4] = [
 ///
 /// The CPU has AVX-512 F and VL. `a` is readable at R rows of `depth` steps, with `A` at adjacent rows. `b` is readable at
 /// `depth` steps of V vectors, with `B` the last one under the mask `last`. With `A` `block` is writable at `depth` steps,
-/// with `B` `panel` is, and both begin at the start of a line. `out` is writable at R rows of V vectors, the last one
+/// with `B` `panel` is; `block` begins at a multiple of 32 bytes and `panel` at the start of a line. `out` is writable at R rows of V vectors, the last one
 /// under the mask `last`; `start`, if it is not null, is readable at the same positions.
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn tile<const R: usize, const V: usize, const A: bool, const B: bool>(tile: &Tile) {

@@ -1,7 +1,11 @@
 //! Matrices as products of two smaller ones: `weight = left right`.
 
+use super::MAX_NUMBERS;
 use crate::simd::non_finite;
-use crate::{Error, Result, memory};
+use crate::{Error, Result, memory, pool};
+
+/// Rows that a thread multiplies at once.
+const ROWS: usize = 16;
 
 /// A matrix `[outputs, inputs]` as the product of `left [outputs, rank]` and `right [rank, inputs]`.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,11 +16,11 @@ pub struct Factors {
 }
 
 impl Factors {
-    /// The product of two matrices of numbers, row by row.
+    /// The factors of a matrix, row by row.
     ///
     /// # Errors
     /// `Mismatch` without numbers and for numbers that are no rows of this rank, `NonFinite` for numbers that are not
-    /// finite and for a product that is not.
+    /// finite, `OutOfRange` for a rank above a side of the product and for a product of more than [`MAX_NUMBERS`].
     pub fn new(rank: usize, left: Vec<f32>, right: Vec<f32>) -> Result<Self> {
         for (what, numbers) in [("left factor", &left), ("right factor", &right)] {
             if numbers.is_empty() || !numbers.len().is_multiple_of(rank.max(1)) || rank == 0 {
@@ -31,15 +35,14 @@ impl Factors {
             }
         }
         let own = Factors { rank, left, right };
-        let numbers = own.outputs().saturating_mul(own.inputs());
-        memory::room("a product of factors", numbers.saturating_mul(size_of::<f32>()) as u64)?;
-        match non_finite(&own.weights()) {
-            None => Ok(own),
-            Some(value) => {
-                let what = "product of factors".into();
-                Err(Error::NonFinite { what, value: f64::from(value) })
-            }
-        }
+        let (outputs, inputs) = (own.outputs(), own.inputs());
+        let bound = |what: &str, value: usize, most: usize| match value <= most {
+            true => Ok(()),
+            false => Err(Error::out_of_range(what, value as f64, 1.0, most as f64)),
+        };
+        bound("rank of a product", rank, outputs.min(inputs))?;
+        bound("numbers of a product", outputs.saturating_mul(inputs), MAX_NUMBERS)?;
+        Ok(own)
     }
 
     /// Columns of the left factor and rows of the right one.
@@ -81,17 +84,19 @@ impl Factors {
     /// once.
     pub fn product(rank: usize, left: &[f32], right: &[f32]) -> Vec<f32> {
         let inputs = right.len() / rank;
-        let mut weights = memory::with_capacity(left.len() / rank * inputs);
-        let mut sums = vec![0.0; inputs];
-        for row in left.chunks_exact(rank) {
-            sums.fill(0.0);
-            for (l, right) in row.iter().zip(right.chunks_exact(inputs)) {
-                sums.iter_mut()
-                    .zip(right)
-                    .for_each(|(sum, r)| *sum += f64::from(*l) * f64::from(*r));
+        let mut weights = memory::repeated(0.0, left.len() / rank * inputs);
+        pool::for_each_rows(&mut weights, inputs, ROWS, |first, rows| {
+            let mut sums = vec![0.0; inputs];
+            let lefts = left.chunks_exact(rank).skip(first);
+            for (weights, row) in rows.chunks_exact_mut(inputs).zip(lefts) {
+                sums.fill(0.0);
+                for (l, right) in row.iter().zip(right.chunks_exact(inputs)) {
+                    let pairs = sums.iter_mut().zip(right);
+                    pairs.for_each(|(sum, r)| *sum += f64::from(*l) * f64::from(*r));
+                }
+                weights.iter_mut().zip(&sums).for_each(|(w, sum)| *w = *sum as f32);
             }
-            weights.extend(sums.iter().map(|sum| *sum as f32));
-        }
+        });
         weights
     }
 }
@@ -114,6 +119,10 @@ mod tests {
         assert_eq!(kind(2, &[1.0; 3], &[1.0; 4]), Kind::Mismatch);
         assert_eq!(kind(2, &[1.0; 4], &[]), Kind::Mismatch);
         assert_eq!(kind(1, &[f32::NAN], &[1.0]), Kind::NonFinite);
-        assert_eq!(kind(1, &[f32::MAX], &[f32::MAX]), Kind::NonFinite);
+        assert_eq!(kind(2, &[1.0; 2], &[1.0; 4]), Kind::OutOfRange);
+        assert_eq!(kind(1, &[1.0; 1 << 16], &[1.0; 1 << 15]), Kind::OutOfRange);
+        let large = Factors::new(1, vec![f32::MAX], vec![f32::MAX]).unwrap();
+        let error = crate::weights::Weight::factored(large).unwrap_err();
+        assert_eq!(error.kind(), Kind::NonFinite);
     }
 }

@@ -77,9 +77,11 @@ impl Product {
         parts: &[usize],
         inputs: usize,
     ) -> Result<Self> {
-        let ranks: usize = lefts.iter().map(|left| left.rank.min(inputs)).sum();
-        if lefts.len() != parts.len() || ranks != right.rank || lefts.iter().any(|of| of.rank == 0)
-        {
+        let add = |sum: usize, of: &Factor| sum.checked_add(of.rank).filter(|_| of.rank > 0);
+        let ranks = lefts.iter().try_fold(0, add);
+        // A product has fewer numbers than its matrix.
+        let most = parts.iter().sum::<usize>().saturating_mul(inputs);
+        if lefts.len() != parts.len() || ranks != Some(right.rank) || right.rank > most {
             let expected = format!("a factor of each of {} parts", parts.len());
             return Err(Error::mismatch(name, expected, format!("{right:?}, {lefts:?}")));
         }
