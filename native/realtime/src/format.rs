@@ -3,8 +3,6 @@
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::gemv::Ratios;
-
 /// The requested format of a plan's matrices. A matrix is f32 where the CPU would not read the format faster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,6 +65,25 @@ pub struct Record {
     /// [`Packed::factors`]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub factors: Vec<Factor>,
+}
+
+/// The time of a product in 2:4 as a part of its time in f32, if no input is 0.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ratios {
+    /// With one vector.
+    one: f64,
+    /// With several vectors.
+    several: f64,
+}
+
+impl Ratios {
+    pub(crate) fn new(one: f64, several: f64) -> Self {
+        Ratios { one, several }
+    }
+
+    pub(crate) fn of(self, rows: usize) -> f64 {
+        if rows == 1 { self.one } else { self.several }
+    }
 }
 
 /// A matrix of a product: the right one, whose outputs are the ranks of all parts, or the left one of a part.

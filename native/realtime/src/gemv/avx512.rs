@@ -323,30 +323,6 @@ unsafe fn stripe_codes<const T: usize, const R: usize>(
     T
 }
 
-/// Writes the indices of the numbers that are not 0, in order, and returns their count. Writes up to 16 numbers more.
-///
-/// # Safety
-/// The CPU has AVX-512F, and `out` has 16 numbers more than `seen`.
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn places(out: &mut [u32], seen: &[u32]) -> usize {
-    let lanes: [i32; LANES] = std::array::from_fn(|lane| lane as i32);
-    // SAFETY: reads the 16 values of an array.
-    let mut index = unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) };
-    let mut count = 0;
-    for own in seen.chunks(LANES) {
-        let mask = u32::MAX.unbounded_shr(32 - own.len() as u32) as __mmask16;
-        // SAFETY: the mask covers only the values of the chunk.
-        let own = unsafe { _mm512_maskz_loadu_epi32(mask, own.as_ptr().cast()) };
-        let some = _mm512_test_epi32_mask(own, own);
-        let packed = _mm512_maskz_compress_epi32(some, index);
-        // SAFETY: `count` is at most the numbers of `seen` before this chunk.
-        unsafe { _mm512_storeu_si512(out.as_mut_ptr().add(count).cast(), packed) };
-        count += some.count_ones() as usize;
-        index = _mm512_add_epi32(index, _mm512_set1_epi32(LANES as i32));
-    }
-    count
-}
-
 /// Loads the 16 values of a SIMD vector. Values beyond the end are 0.
 #[inline]
 #[target_feature(enable = "avx512f")]

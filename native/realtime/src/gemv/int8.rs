@@ -9,12 +9,9 @@
 
 use sconce_ops::weights::Coded;
 use sconce_tensor::simd::{LANES, dispatch};
-#[cfg(target_arch = "x86_64")]
-use sconce_tensor::simd::{Level, level};
 
 use super::AHEAD;
-#[cfg(target_arch = "x86_64")]
-use super::avx512;
+use super::places::places;
 
 /// Maximum inputs: with more, a sum of high parts could overflow.
 pub(super) const MOST_INPUTS: usize = i32::MAX as usize / (127 * 128);
@@ -119,23 +116,6 @@ impl Codes {
     }
 }
 
-/// Writes the indices of the numbers that are not 0, in order, and returns their count. `out` has at least [`LANES`]
-/// numbers more than `seen`.
-fn places(out: &mut [u32], seen: &[u32]) -> usize {
-    assert!(out.len() >= seen.len() + LANES, "room for a SIMD vector");
-    #[cfg(target_arch = "x86_64")]
-    if level() == Level::Avx512 {
-        // SAFETY: `level` found the features that the function needs, and `out` has the room.
-        return unsafe { avx512::places(out, seen) };
-    }
-    let mut count = 0;
-    for (place, seen) in (0..).zip(seen) {
-        out[count] = place;
-        count += usize::from(*seen != 0);
-    }
-    count
-}
-
 dispatch! {
     /// Ors the bits of groups into `seen`.
     fn mark(seen: &mut [u32], codes: &[[i8; GROUP]]) {
@@ -167,26 +147,5 @@ dispatch! {
         }
         let start = |sum: i32| sum.wrapping_mul(-ZERO);
         *row = Shared { scale, high: start(highs), low: start(lows) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use sconce_tensor::rng::Rng;
-
-    use super::*;
-
-    #[test]
-    fn the_places_of_numbers_other_than_0_are_in_order() {
-        let rng = Rng::new(1, "places", 0);
-        for (share, len) in (0..5u64).flat_map(|share| (0..70).map(move |len| (share, len))) {
-            let seen: Vec<u32> = (0..len)
-                .map(|i| if rng.below(100 * share + i, 4) < share { i as u32 + 1 } else { 0 })
-                .collect();
-            let mut out = vec![u32::MAX; seen.len() + LANES];
-            let count = places(&mut out, &seen);
-            let want: Vec<u32> = (0..len as u32).filter(|i| seen[*i as usize] != 0).collect();
-            assert_eq!(out[..count], want, "{share} of 4, {len}");
-        }
     }
 }

@@ -14,6 +14,7 @@ mod input;
 mod int4;
 mod int8;
 mod panel;
+mod places;
 mod portable;
 mod product;
 mod rows;
@@ -28,13 +29,12 @@ use product::Product;
 use sconce_ops::weights::{Coded, Weight};
 use sconce_tensor::Result;
 use sconce_tensor::simd::{LANES, dispatch};
-pub use two_four::Ratios;
 use whole::Whole;
 use written::Written;
 pub use written::cpu;
 
 use crate::arena::Packer;
-use crate::format::{Encoding, Factor, Format, Packed, Record};
+use crate::format::{Encoding, Factor, Format, Packed, Ratios, Record};
 
 /// Maximum SIMD vectors of sums of a panel.
 const VECTORS: usize = 8;

@@ -7,11 +7,10 @@ use sconce_tensor::{Error, Result};
 
 use super::input::Vectors;
 use super::panel::Panel;
-use super::two_four::Ratios;
 use super::written::{Written, has_vnni};
 use super::{PANEL, Sums, int4, two_four, write};
 use crate::arena::Packer;
-use crate::format::Encoding;
+use crate::format::{Encoding, Ratios};
 
 /// `W: [outputs, inputs]` and `b: [outputs]` in the arena: the bias, the scales, then the panels.
 pub(super) struct Whole {

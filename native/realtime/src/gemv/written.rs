@@ -9,9 +9,8 @@ use sconce_tensor::{Precision, memory};
 
 use super::PANEL;
 use super::int8::GROUP;
-use super::two_four::Ratios;
 use super::{int4, int8, two_four};
-use crate::format::{Encoding, Format};
+use crate::format::{Encoding, Format, Ratios};
 
 /// With fewer inputs, reading 8 or 4 bits is not faster than reading 16 bits.
 pub(super) const LEAST_INPUTS: usize = 32;

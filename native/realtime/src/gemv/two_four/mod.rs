@@ -25,7 +25,7 @@ use sconce_ops::weights::two_four::{FOUR, TWO, kept};
 use sconce_tensor::simd::{Level, dispatch};
 
 use super::{Sums, Vector, tiles};
-pub use timing::Ratios;
+use crate::format::Ratios;
 pub(super) use timing::ratios;
 
 /// Groups of a block.

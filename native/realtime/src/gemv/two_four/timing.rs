@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 
 use sconce_ops::weights::Weights;
 use sconce_tensor::Result;
-use serde::{Deserialize, Serialize};
 
 use super::super::{Input, Matrix, PANEL};
 use super::{FOUR, ROWS};
 use crate::arena::{Arena, Packer};
-use crate::format::{Encoding, Format};
+use crate::format::{Encoding, Format, Ratios};
 
 /// Weights of the largest matrix that is timed. Larger ones leave the caches, where half of the bytes gain more.
 const MOST: usize = 1 << 18;
@@ -21,26 +20,6 @@ const AT_ONCE: usize = 1 << 18;
 const SAMPLES: usize = 15;
 /// Part of the time of f32 below which 2:4 is faster. Above it, the difference may be noise.
 const FASTER: f64 = 0.95;
-
-/// The time of a product in 2:4 as a part of its time in f32, if no input is 0.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Ratios {
-    /// With one vector.
-    one: f64,
-    /// With several vectors.
-    several: f64,
-}
-
-impl Ratios {
-    #[cfg(test)]
-    pub(super) fn new(one: f64, several: f64) -> Self {
-        Ratios { one, several }
-    }
-
-    pub(super) fn of(self, rows: usize) -> f64 {
-        if rows == 1 { self.one } else { self.several }
-    }
-}
 
 /// The times of a matrix of this shape on this CPU; `None` if 2:4 is not faster with one vector. The first call for a
 /// shape measures it, which takes milliseconds. The answer changes no bit of a product, up to the sign of a zero.
@@ -55,7 +34,7 @@ pub(in super::super) fn ratios(inputs: usize, outputs: usize) -> Option<Ratios> 
         return *ratios;
     }
     // Does not hold the lock, so that no caller waits for the measurement of another.
-    let measured = measure(shape.0, shape.1).filter(|ratios| ratios.one < FASTER);
+    let measured = measure(shape.0, shape.1).filter(|ratios| ratios.of(1) < FASTER);
     *known().entry(shape).or_insert(measured)
 }
 
@@ -73,7 +52,7 @@ fn measure(inputs: usize, outputs: usize) -> Option<Ratios> {
         }
         Some(least[0].as_secs_f64() / least[1].as_secs_f64())
     };
-    Some(Ratios { one: ratio(1)?, several: ratio(ROWS)? })
+    Some(Ratios::new(ratio(1)?, ratio(ROWS)?))
 }
 
 /// A matrix of which the last two of four inputs have weights, and vectors without a 0.
