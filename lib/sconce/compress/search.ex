@@ -389,7 +389,7 @@ defmodule Sconce.Compress.Search do
   end
 
   defp cells([mark | cells]),
-    do: String.pad_trailing(mark, 2) <> Enum.map_join(cells, &String.pad_leading(&1, 9))
+    do: String.pad_trailing(mark, 2) <> Enum.map_join(cells, &String.pad_leading(&1, 10))
 
   defp matrix_heading, do: matrix_cells(["name", "bits", "group", "KiB", "error", "of outputs"])
 
