@@ -202,8 +202,8 @@ defmodule Sconce.Compress.Policy do
   `rank` largest principal directions stay. The inputs of a layer depend on each other, so far smaller ranks suffice. One of `:rank`,
   `:energy` and `:error` has to be given. A matrix whose product would not be smaller stays whole, with rank nil.
 
-  A checkpoint stores both factors. A session multiplies them one after the other where this CPU reads them faster than the
-  matrix, with inputs that are not 0. A matrix skips inputs of 0 and its second factor cannot, so leave out matrices whose inputs are mostly 0, such as
+  A checkpoint stores both factors. A session multiplies them one after the other if both have at most three quarters of the
+  numbers of the matrix. A matrix skips inputs of 0 and its second factor cannot, so leave out matrices whose inputs are mostly 0, such as
   those of one-hot embeddings, with `:except`. `Sconce.Policy.forward/3`, cards and runs read the product of both.
 
   #{Catalogue.docs(:policy_low_rank)}

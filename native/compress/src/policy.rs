@@ -68,11 +68,47 @@ impl Names {
         Ok(())
     }
 
+    /// The policy in which `change` replaces the matrices that are chosen, if it returns another, and the reports of all
+    /// matrices.
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check), `change` and `report`, and `Cancelled`.
+    pub(crate) fn changed<R>(
+        &self,
+        policy: &Policy,
+        cancelled: &AtomicBool,
+        change: impl Fn(&str, &Weight) -> Result<Option<(Weight, Errors)>>,
+        report: impl Fn(&str, &Weight, Errors) -> Result<R>,
+    ) -> Result<(Policy, Vec<R>)> {
+        self.check(policy)?;
+        let mut weights = Weights::new();
+        let mut reports = vec![];
+        for (name, weight) in policy.weights() {
+            stopped(cancelled)?;
+            let mut own = weight.copied_to(weight.device())?;
+            if is_matrix(name, weight.dims()) {
+                let chosen = self.choose(name).then(|| change(name, weight));
+                let (changed, errors) = match chosen.transpose()?.flatten() {
+                    Some((changed, errors)) => (changed, errors),
+                    None => (own, Errors::default()),
+                };
+                reports.push(report(name, &changed, errors)?);
+                own = changed;
+            }
+            weights.insert(name.clone(), own);
+        }
+        let changed = Policy::from_weights(policy.spec(), weights)?;
+        Ok((changed.noting(policy.notes().clone()), reports))
+    }
+
     pub(crate) fn choose(&self, name: &str) -> bool {
         let has = |all: &[String]| all.iter().any(|own| name.starts_with(own));
         (self.only.is_empty() || has(&self.only)) && !has(&self.except)
     }
 }
+
+/// The errors of a matrix: of its weights, and of its outputs by the rule and by a simpler one.
+pub(crate) type Errors = (f64, Option<[f64; 2]>);
 
 /// A matrix of a policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]

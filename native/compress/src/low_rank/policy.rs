@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use sconce_nn::Policy;
-use sconce_nn::policy::{is_matrix, stored_bytes};
-use sconce_ops::weights::{Factors, Weight, Weights};
+use sconce_nn::policy::stored_bytes;
+use sconce_ops::weights::{Factors, Weight};
 use sconce_tensor::tensor::to_vec;
 use sconce_tensor::{Error, Result, memory, pool};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use crate::calibration::Hessians;
 use crate::dense::{axpy, dot, factor, wide};
 use crate::hessian::Hessian;
 use crate::matrix::Matrix;
-use crate::policy::Names;
+use crate::policy::{Errors, Names};
 use crate::stopped;
 
 /// The products that the matrices of a policy become.
@@ -68,31 +68,13 @@ pub fn factored(
     hessians: &Hessians,
     cancelled: &AtomicBool,
 ) -> Result<(Policy, Vec<FactoredReport>)> {
-    factoring.names.check(policy)?;
     if !(0.0..=1.0).contains(&factoring.damping) {
         return Err(Error::out_of_range("damping", factoring.damping, 0.0, 1.0));
     }
-    let mut weights = Weights::new();
-    let mut reports = vec![];
-    for (name, weight) in policy.weights() {
-        stopped(cancelled)?;
-        let mut own = weight.copied_to(weight.device())?;
-        if is_matrix(name, weight.dims()) {
-            let mut errors = (0.0, None);
-            if factoring.names.choose(name) {
-                let found = factoring.matrix(name, weight, hessians.get(name), cancelled)?;
-                (own, errors) = found.unwrap_or((own, errors));
-            }
-            reports.push(report(name, &own, errors)?);
-        }
-        weights.insert(name.clone(), own);
-    }
-    let factored = Policy::from_weights(policy.spec(), weights)?;
-    Ok((factored.noting(policy.notes().clone()), reports))
+    let change =
+        |name: &str, weight: &Weight| factoring.matrix(name, weight, hessians.get(name), cancelled);
+    factoring.names.changed(policy, cancelled, change, report)
 }
-
-/// The errors of a matrix: of its weights, and of its outputs.
-type Errors = (f64, Option<[f64; 2]>);
 
 impl Factoring {
     /// The product that replaces a matrix; `None` if it has no fewer numbers.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use sconce_nn::Policy;
-use sconce_nn::policy::{is_matrix, stored_bytes};
+use sconce_nn::policy::stored_bytes;
+use sconce_ops::weights::Weight;
 use sconce_ops::weights::two_four::{FOUR, going};
-use sconce_ops::weights::{Weight, Weights};
 use sconce_tensor::tensor::{tensor, to_vec};
 use sconce_tensor::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,7 @@ use super::{Keep, Share, magnitude};
 use crate::calibration::Hessians;
 use crate::hessian::Hessian;
 use crate::matrix::Matrix;
-use crate::policy::Names;
-use crate::stopped;
+use crate::policy::{Errors, Names};
 
 /// The weights that the matrices of a policy keep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -62,27 +61,11 @@ pub fn pruned(
     hessians: &Hessians,
     cancelled: &AtomicBool,
 ) -> Result<(Policy, Vec<PrunedReport>)> {
-    pruning.names.check(policy)?;
-    let mut weights = Weights::new();
-    let mut reports = vec![];
-    for (name, weight) in policy.weights() {
-        stopped(cancelled)?;
-        let mut own = weight.copied_to(weight.device())?;
-        if is_matrix(name, weight.dims()) {
-            let mut errors = (0.0, None);
-            if pruning.names.choose(name) {
-                (own, errors) = prune(name, weight, pruning, hessians.get(name), cancelled)?;
-            }
-            reports.push(report(name, &own, errors)?);
-        }
-        weights.insert(name.clone(), own);
-    }
-    let pruned = Policy::from_weights(policy.spec(), weights)?;
-    Ok((pruned.noting(policy.notes().clone()), reports))
+    let change = |name: &str, weight: &Weight| {
+        prune(name, weight, pruning, hessians.get(name), cancelled).map(Some)
+    };
+    pruning.names.changed(policy, cancelled, change, report)
 }
-
-/// The errors of a matrix: of its weights, and of its outputs.
-type Errors = (f64, Option<[f64; 2]>);
 
 fn prune(
     name: &str,

@@ -19,7 +19,8 @@ pub(super) struct Product {
     lefts: Vec<Whole>,
 }
 
-/// Whether this CPU reads the products of these parts faster than their matrices, with inputs that are not 0.
+/// Whether a step reads the products of these parts instead of their matrices. The answer depends on their sizes alone:
+/// both round differently, and a choice by time would change bits from one process to the next.
 pub(super) fn gains(parts: &[&Factors]) -> bool {
     let product: usize = parts.iter().map(|own| own.left().len() + own.right().len()).sum();
     let whole: usize = parts.iter().map(|own| own.outputs() * own.inputs()).sum();
