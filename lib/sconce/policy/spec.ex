@@ -72,9 +72,7 @@ defmodule Sconce.Policy.Spec do
           "backbone. All but `:shared` need `value_head: true`."
     ]
   ]
-  @backbone_names Temporal.backbones()
-                  |> Enum.flat_map(&Keyword.keys(Temporal.options(&1)))
-                  |> Enum.uniq()
+  @backbone_names Temporal.schemas() |> Enum.flat_map(&Keyword.keys/1) |> Enum.uniq()
   @names Keyword.keys(@own) ++ @backbone_names
 
   @moduledoc """
@@ -309,7 +307,7 @@ defmodule Sconce.Policy.Spec do
     do: backbone!(name, opts |> Options.keyword!() |> Keyword.merge(flat), embedding)
 
   defp backbone!(name, opts, embedding) when is_atom(name) do
-    schema = Temporal.options(name)
+    schema = Temporal.options(name, opts[:compat])
     for {option, _value} <- opts, do: applies!(option, Keyword.keys(schema), name)
     options = opts |> Options.validate!(schema) |> input_norm(embedding) |> Native.rounded()
     sizes!(options[:hidden_sizes])

@@ -340,6 +340,14 @@ defmodule Sconce.Temporal.Catalogue do
     }
   ]
 
+  # The forms of other programs: `backbone: name, compat: program` builds the row of the Rust table that stands here.
+  @compat [
+    exphil: []
+  ]
+
+  # The rows of `@compat`, as `@backbones`. Their options are complete, and none of them depends on the embedding.
+  @forms []
+
   layered = fn num_layers, names ->
     {hidden_size, names} =
       Enum.split_with(names, &match?({:hidden_size, _}, &1))
@@ -359,7 +367,9 @@ defmodule Sconce.Temporal.Catalogue do
     ] ++ own ++ @input_norm ++ @dropout
   end
 
-  for {name, _backbone} <- @backbones, !@rows[name], do: raise("#{@table} has no #{name}")
+  for {name, _backbone} <- @backbones ++ @forms,
+      !@rows[name],
+      do: raise("#{@table} has no #{name}")
 
   # The options of rows that are not described above, by their config.
   configs = %{
@@ -370,7 +380,8 @@ defmodule Sconce.Temporal.Catalogue do
     "AttentionConfig" => @attention
   }
 
-  @others (for {name, {comment, config}} <- @rows, !Keyword.has_key?(@backbones, name) do
+  @others (for {name, {comment, config}} <- @rows,
+               !Keyword.has_key?(@backbones ++ @forms, name) do
              own = configs[config] || raise("#{name} of #{@table} is described nowhere")
              paper = String.trim_trailing(comment, ".")
              formula = ["see native/nn/src/backbone/table.rs"]
@@ -389,6 +400,21 @@ defmodule Sconce.Temporal.Catalogue do
           {name, Map.merge(%{fits: []}, %{backbone | options: options})}
         end)
 
+  @compatible (for {program, names} <- @compat, {name, row} <- names do
+                 form = Map.merge(%{fits: [], input_norm: false}, @forms[row])
+                 {num_layers, names} = form.options
+                 norm = [type: :boolean, default: form.input_norm, doc: "LayerNorm on the input."]
+                 own = num_layers |> layered.(names) |> Keyword.replace!(:input_norm, norm)
+
+                 compat = [
+                   type: {:in, [program]},
+                   default: program,
+                   doc: "Formulas of a program."
+                 ]
+
+                 {{name, program}, row, %{form | options: [{:compat, compat} | own]}}
+               end)
+
   @type backbone :: %{
           paper: String.t(),
           formula: [String.t()],
@@ -401,6 +427,24 @@ defmodule Sconce.Temporal.Catalogue do
   @doc "All backbones by name, in display order."
   @spec all() :: [{atom, backbone}]
   def all, do: @all
+
+  @doc "The forms of other programs as `{{name, program}, backbone}`, in display order."
+  @spec forms() :: [{{atom, atom}, backbone}]
+  def forms, do: for({form, _row, backbone} <- @compatible, do: {form, backbone})
+
+  @doc "The row of the Rust table that builds a backbone, and the reverse."
+  @spec row(atom, atom) :: atom
+  def row(name, nil), do: name
+
+  def row(name, program),
+    do:
+      Enum.find_value(@compatible, name, fn {form, row, _} ->
+        if form == {name, program}, do: row
+      end)
+
+  @spec of_row(atom) :: {atom, atom}
+  def of_row(row),
+    do: Enum.find_value(@compatible, {row, nil}, fn {form, own, _} -> if own == row, do: form end)
 
   @doc "The constraints between options, as sentences to append."
   def needs(fits), do: Enum.map_join(fits, &" Needs #{fit(&1)}.")

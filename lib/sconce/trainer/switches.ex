@@ -45,8 +45,8 @@ defmodule Sconce.Trainer.Switches do
   def spec_schema do
     # `--window-size` is the window of training, which a backbone with attention uses too.
     backbones =
-      Temporal.backbones()
-      |> Enum.flat_map(&Temporal.options/1)
+      Temporal.schemas()
+      |> Enum.concat()
       |> Enum.reject(&match?({:window_size, _spec}, &1))
 
     # The schema has no defaults, because a default would count as given.

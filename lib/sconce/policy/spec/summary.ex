@@ -21,7 +21,10 @@ defmodule Sconce.Policy.Spec.Summary do
     "#{name} #{Enum.join(options[:hidden_sizes], "-")}"
   end
 
-  def backbone({name, o}), do: "#{name} #{o[:hidden_size]}x#{o[:num_layers]}"
+  def backbone({name, o}) do
+    form = if o[:compat], do: " #{o[:compat]}"
+    "#{name}#{form} #{o[:hidden_size]}x#{o[:num_layers]}"
+  end
 
   defp embedding({:vector, n}, _width), do: "vector #{n}"
 
