@@ -30,13 +30,19 @@ defmodule Sconce.Policy.Spec.Summary do
 
   defp embedding({:normalised, own}, _width), do: "vector #{length(own[:mean])} normalised"
   defp embedding({:melee, [layout: :packed]}, _width), do: "melee packed 288"
-  defp embedding({:melee, [{:layout, :packed} | _]}, width), do: "melee packed#{width}"
-  defp embedding({:melee, _options}, width), do: "melee#{width}"
+
+  defp embedding({:melee, [{:layout, :packed} | _] = o}, width),
+    do: "melee packed#{width}#{blind(o)}"
+
+  defp embedding({:melee, options}, width), do: "melee#{width}#{blind(options)}"
 
   defp embedding({game, options}, width) do
     packed = if options[:layout] == :packed, do: " packed", else: ""
     "#{game.name}#{packed}#{width}"
   end
+
+  defp blind(options),
+    do: if(options[:previous_action] == false, do: " without previous action", else: "")
 
   defp heads(%{heads: heads, heads_kind: kind} = spec) do
     text =
