@@ -38,8 +38,23 @@ defmodule Sconce.Temporal.Catalogue do
     conv_size: @size ++ [default: 4, doc: "Frames that the causal convolution covers."],
     chunk_size:
       @size ++ [default: 32, doc: "Frames computed at once; it affects speed, not results."],
-    attention_every: @size ++ [default: 3, doc: "Every n-th block has attention; this is n."]
+    attention_every: @size ++ [default: 3, doc: "Every n-th block has attention; this is n."],
+    norm_eps: [
+      type: :float,
+      min: 1.0e-12,
+      max: 1.0,
+      default: 1.0e-5,
+      doc: "Constant that the norms add to the variance."
+    ],
+    initial_state: [
+      type: :boolean,
+      default: false,
+      doc:
+        "A game begins with a state that is stored among the weights, instead of zero. It does not learn; a new policy " <>
+          "has zeros."
+    ]
   ]
+  @recurrent [:layer_norm, :norm_eps, :initial_state]
   @attention [:num_heads, :head_dim, :window_size, :qk_layernorm]
   @mamba [:state_size, :expand_factor, :conv_size]
   # Rotary positions (RoPE) rotate pairs of values, so the width must be even.
@@ -80,7 +95,7 @@ defmodule Sconce.Temporal.Catalogue do
       ],
       state: "h and c of each layer, 2 x num_layers x hidden_size numbers",
       taps: [:hidden],
-      options: {2, [:layer_norm]}
+      options: {2, @recurrent}
     },
     gru: %{
       paper: "Cho et al. 2014",
@@ -91,7 +106,7 @@ defmodule Sconce.Temporal.Catalogue do
       ],
       state: "h of each layer, num_layers x hidden_size numbers",
       taps: [:hidden],
-      options: {2, [:layer_norm]}
+      options: {2, @recurrent}
     },
     sliding_window: %{
       paper: "Vaswani et al. 2017, Beltagy et al. 2020, positions by Su et al. 2021",

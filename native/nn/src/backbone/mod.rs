@@ -8,6 +8,7 @@ mod gated_ssm;
 pub mod gla;
 mod griffin;
 mod hgrn;
+mod initial;
 pub mod jamba;
 pub mod mamba;
 pub mod mamba2;

@@ -17,6 +17,7 @@ pub fn configs() -> Vec<spec::Backbone> {
     let mamba = json!({ "state_size": 5, "expand_factor": 2, "conv_size": 4 });
     let jamba = json!({ "num_layers": 4, "attention_every": 2 });
     let heads = json!({ "hidden_size": 12, "num_heads": 2, "expand_factor": 2 });
+    let stored = json!({ "initial_state": true });
     let expand = json!({ "expand_factor": 2 });
     let tanh = json!({ "hidden_sizes": [17, 9], "activation": "tanh" });
     let plain = json!({ "layer_norm": false, "residual": false });
@@ -61,6 +62,8 @@ pub fn configs() -> Vec<spec::Backbone> {
         ("retnet", vec![heads.clone()]),
         ("xlstm", vec![heads.clone()]),
         ("gla", vec![heads, json!({ "head_dim": 5 })]),
+        ("lstm", vec![stored.clone(), json!({ "layer_norm": true, "norm_eps": 0.3 })]),
+        ("gru", vec![stored.clone(), json!({ "layer_norm": false })]),
     ];
     let given = |name: &&str| table.iter().any(|(known, _)| known == name);
     let others =
@@ -78,6 +81,11 @@ fn config(name: &str, own: &[Value]) -> spec::Backbone {
         }
     }
     serde_json::from_value(json!({ name: all })).unwrap()
+}
+
+/// Every backbone with a step, see [`configs`].
+pub fn stepping() -> Vec<spec::Backbone> {
+    configs().into_iter().filter(|config| !config.is_window_only()).collect()
 }
 
 /// A backbone with trainable weights.

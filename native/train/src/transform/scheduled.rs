@@ -211,6 +211,7 @@ mod tests {
             input_norm: true,
             dropout: 0.3,
             input_dropout: 0.0,
+            ..Default::default()
         };
         let melee = Melee { layout: Layout::Packed, queue_depth, ..Melee::default() };
         let heads = Heads { prior: true, ..Heads::controller(kind) };
