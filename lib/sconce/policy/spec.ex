@@ -22,7 +22,9 @@ defmodule Sconce.Policy.Spec do
     backbone: [
       type: :any,
       default: :gru,
-      doc: "One of `Sconce.Temporal.backbones/0`, or `{name, options}`."
+      doc:
+        "One of `Sconce.Temporal.backbones/0`, or `{name, options}`. The option `compat: :exphil` selects the " <>
+          "formulas of ExPhil."
     ],
     heads: [
       type: :any,
@@ -83,6 +85,8 @@ defmodule Sconce.Policy.Spec do
       #Sconce.Policy.Spec<vector 2 -> gru 256x2 -> action(2)>
       iex> Sconce.Policy.Spec.new(backbone: :lstm, hidden_size: 128, heads: :autoregressive)
       #Sconce.Policy.Spec<melee -> lstm 128x2 -> autoregressive controller(81)>
+      iex> Sconce.Policy.Spec.new(backbone: {:res_lstm, compat: :exphil, hidden_size: 64})
+      #Sconce.Policy.Spec<melee -> res_lstm exphil 64x2 -> controller(81)>
 
   ## Names of heads
 

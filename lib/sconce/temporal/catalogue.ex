@@ -39,6 +39,7 @@ defmodule Sconce.Temporal.Catalogue do
     chunk_size:
       @size ++ [default: 32, doc: "Frames computed at once; it affects speed, not results."],
     attention_every: @size ++ [default: 3, doc: "Every n-th block has attention; this is n."],
+    inner_size: @size ++ [default: 256, doc: "Inner width of the feed-forward layers."],
     norm_eps: [
       type: :float,
       min: 1.0e-12,
@@ -357,11 +358,56 @@ defmodule Sconce.Temporal.Catalogue do
 
   # The forms of other programs: `backbone: name, compat: program` builds the row of the Rust table that stands here.
   @compat [
-    exphil: []
+    exphil: [
+      sliding_window: :exphil_attention,
+      lstm_hybrid: :exphil_lstm_hybrid,
+      res_lstm: :exphil_deep_res_lstm
+    ]
   ]
 
   # The rows of `@compat`, as `@backbones`. Their options are complete, and none of them depends on the embedding.
-  @forms []
+  @forms [
+    exphil_attention: %{
+      paper: "the attention of ExPhil; it reads whole windows and has no step",
+      formula: [
+        "x[t, d] = (W x + b)[t, d] + sin(t / (1 + 0.01 d))    t counts from the window's first frame",
+        "x = norm(x + softmax(q k' / sqrt(head_dim)) v)       q, k, v = W x + b",
+        "x = norm(x + W_2 gelu(W_1 x))                        the exact gelu"
+      ],
+      state: "none",
+      fits: [
+        {[:head_dim], [2]},
+        {[:hidden_size], [:num_heads, :head_dim]},
+        {[:num_heads, :head_dim], [:hidden_size]}
+      ],
+      taps: [:attention_weights],
+      options: {2, [:num_heads, :head_dim, :window_size, :inner_size]}
+    },
+    exphil_lstm_hybrid: %{
+      paper: "the LSTM with attention of ExPhil",
+      formula: [
+        "u = W lstm(x) + b             a norm with eps 1e-6 on the input and after each LSTM layer",
+        "y = norm(u + attention(u))    over the last window_size frames, width num_heads x head_dim"
+      ],
+      state:
+        "h and c of each LSTM layer, keys and values in a ring, " <>
+          "2 x num_layers x hidden_size + 2 x window_size x num_heads x head_dim + 1",
+      fits: @even_heads,
+      taps: [:hidden, :attention_weights],
+      input_norm: true,
+      options: {1, [:num_heads, :head_dim, :window_size, :initial_state]}
+    },
+    exphil_deep_res_lstm: %{
+      paper: "the residual LSTM of ExPhil",
+      formula: [
+        "x = W x + b",
+        "x = x + W lstm(norm(x)) + b    the norms have eps 1e-6, and one follows the last layer"
+      ],
+      state: "h and c of each layer, 2 x num_layers x hidden_size numbers",
+      taps: [:hidden],
+      options: {2, [:initial_state]}
+    }
+  ]
 
   layered = fn num_layers, names ->
     {hidden_size, names} =

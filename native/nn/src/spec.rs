@@ -280,6 +280,22 @@ mod tests {
     }
 
     #[test]
+    fn heads_of_exphils_attention_fill_the_width() {
+        let config = |hidden_size| ExphilAttentionConfig {
+            hidden_size,
+            num_layers: 1,
+            num_heads: 3,
+            head_dim: 8,
+            window_size: 4,
+            inner_size: 6,
+            ..Default::default()
+        };
+        let of = |hidden_size| refused(Backbone::ExphilAttention(config(hidden_size)), 2);
+        assert_eq!(of(24), None);
+        assert_eq!(of(32).as_deref(), Some("backbone.hidden_size: expected 24, got 32"));
+    }
+
+    #[test]
     fn a_critic_needs_a_value_head_and_is_stored_only_if_there_is_one() {
         let value = Head { name: VALUE.into(), kind: HeadKind::Value(1), hidden_size: 64 };
         let mut heads = Heads::controller(HeadsKind::Independent);

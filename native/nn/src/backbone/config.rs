@@ -391,3 +391,48 @@ layered! {
     },
     state: |c| product([2, c.window_size, c.num_heads, c.head_dim])
 }
+layered! {
+    /// Config of ExPhil's attention. `hidden_size` is `num_heads * head_dim`.
+    ExphilAttentionConfig {
+        /// Number of heads.
+        num_heads,
+        /// Width of a key of one head.
+        head_dim,
+        /// Number of frames that a query sees, its own frame included.
+        window_size,
+        /// Inner width of the feed-forward layers.
+        inner_size,
+    },
+    check: |c| {
+        let heads = product([c.num_heads, c.head_dim]);
+        match c.hidden_size == heads {
+            true => Ok(()),
+            false => Err(Error::mismatch("backbone.hidden_size", heads, c.hidden_size)),
+        }
+    },
+    window_only: true
+}
+layered! {
+    /// Config of ExPhil's LSTM with attention. The LSTM has the width `hidden_size`, the output `num_heads * head_dim`.
+    ExphilHybridConfig {
+        /// Number of heads.
+        num_heads,
+        /// Width of a key of one head.
+        head_dim,
+        /// Number of frames that a query sees, its own frame included.
+        window_size,
+        =>
+        /// The LSTM's state before the first frame is stored among the weights, instead of zero.
+        initial_state: bool,
+    },
+    state: |c| product([2, c.window_size, c.num_heads, c.head_dim]),
+    output: |c| product([c.num_heads, c.head_dim])
+}
+layered! {
+    /// Config of ExPhil's residual LSTM.
+    ExphilLstmConfig {
+        =>
+        /// The state before the first frame is stored among the weights, instead of zero.
+        initial_state: bool,
+    }
+}

@@ -1,7 +1,7 @@
 //! Every backbone with random sizes.
 
 use sconce_nn::spec::{
-    AttentionConfig, Backbone, ExpandConfig, GlaConfig,
+    AttentionConfig, Backbone, ExpandConfig, ExphilHybridConfig, ExphilLstmConfig, GlaConfig,
     GriffinConfig, HawkConfig, HeadsConfig, JambaConfig, Mamba2Config, MambaConfig, MlpConfig,
     NormEps, RecurrentConfig, StackConfig, StateConfig,
 };
@@ -75,6 +75,30 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
         })
     },
     |n| Backbone::SlidingWindow(attention(n)),
+    |n| {
+        let AttentionConfig { hidden_size, num_layers, num_heads, .. } = attention(n);
+        Backbone::ExphilLstmHybrid(ExphilHybridConfig {
+            hidden_size,
+            num_layers,
+            num_heads,
+            head_dim: 6 + 2 * n.below(35),
+            window_size: 1 + n.below(40),
+            initial_state: n.flag(),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
+    |n| {
+        Backbone::ExphilDeepResLstm(ExphilLstmConfig {
+            hidden_size: 6 + n.below(65),
+            num_layers: 1 + n.below(3),
+            initial_state: n.flag(),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
     |n| {
         Backbone::Mamba(MambaConfig {
             hidden_size: 6 + n.below(65),
