@@ -159,7 +159,7 @@ defmodule Sconce.Temporal.CompatTest do
       assert policy.num_weights == plain.num_weights + parts * 2 * 8
     end
 
-    assert_raise ArgumentError, ~r/option :norm_eps: .*at least 1.0e-12/, fn ->
+    assert_raise ArgumentError, ~r/option :norm_eps: .*from 1.0e-12 to 1.0/, fn ->
       Spec.new(backbone: :gru, norm_eps: 0)
     end
   end
