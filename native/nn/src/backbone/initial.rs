@@ -14,7 +14,7 @@ pub(super) struct Initial {
     cell: Cell,
     layers: Range<usize>,
     hidden: usize,
-    /// h of all layers, and c for an LSTM, one layer in a row; empty if the state is zero.
+    /// The vectors h of all layers, and c for an LSTM, one layer in a row. Empty if the state is zero.
     stored: Vec<Weight>,
 }
 
