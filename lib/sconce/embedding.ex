@@ -10,7 +10,8 @@ defmodule Sconce.Embedding do
       default: :learned,
       doc:
         "`:learned` looks up ids in trained tables. `:packed` has ids as plain numbers and is 288 wide " <>
-          "(without a queue and a delay id); it takes only the options `:queue_depth` and `:num_delays`."
+          "(without a queue and a delay id); it takes only the options `:queue_depth`, `:num_delays` and " <>
+          "`:previous_action`."
     ],
     action_embed_size: @size ++ [default: 64, doc: "Width of the action table."],
     character_embed_size: @size ++ [default: 64, doc: "Width of the character table."],
@@ -40,10 +41,17 @@ defmodule Sconce.Embedding do
       doc:
         "Width of the delay id, a one-hot vector of the frame delay. Its last class also means every " <>
           "longer delay: 19 tells the delays 0..18 apart, 9 is ExPhil's width, 0 leaves it out."
+    ],
+    previous_action: [
+      type: :boolean,
+      default: true,
+      doc:
+        "Shows the previous action. `false`: its place holds zeros, in training and in play, also if a frame gives " <>
+          "a previous action. A queue needs `true`."
     ]
   ]
   # The options that the packed layout takes.
-  @past [:queue_depth, :num_delays]
+  @past [:queue_depth, :num_delays, :previous_action]
   @declared [
     layout: [
       type: {:in, [:learned, :packed]},
@@ -156,6 +164,11 @@ defmodule Sconce.Embedding do
 
   def new!({:melee, opts}) when is_list(opts) do
     options = Options.validate!(opts, @schema)
+    depth = options[:queue_depth]
+
+    depth == 1 or options[:previous_action] ||
+      raise ArgumentError, "option :queue_depth: #{depth} needs previous_action: true"
+
     if options[:layout] == :packed, do: packed!(opts), else: {:melee, options}
   end
 
@@ -241,7 +254,7 @@ defmodule Sconce.Embedding do
 
   def from_native(%{melee: %{layout: "learned"} = options}) do
     options = %{options | layout: :learned}
-    {:melee, for({name, _} <- @schema, do: {name, Map.fetch!(options, name)})}
+    {:melee, for({name, default} <- @defaults, do: {name, Map.get(options, name, default)})}
   end
 
   def from_native(%{game: %{game: game} = options}) do

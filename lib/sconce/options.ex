@@ -170,7 +170,9 @@ defmodule Sconce.Options do
     raise ArgumentError, "#{name}: expected #{expected}, got: #{shown(value)}"
   end
 
-  defp shown(value), do: inspect(value, limit: 20, printable_limit: 200)
+  @doc false
+  @spec shown(term) :: String.t()
+  def shown(value), do: inspect(value, limit: 20, printable_limit: 200)
 
   @doc false
   # Checks that options are a keyword list, before any option is read.

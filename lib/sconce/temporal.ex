@@ -3,6 +3,7 @@ defmodule Sconce.Temporal do
   alias Sconce.Temporal.Catalogue
 
   @backbones Catalogue.all()
+  @forms Catalogue.forms()
 
   @moduledoc """
   The backbones of a `Sconce.Policy.Spec`: networks that turn a sequence of vectors into memory.
@@ -33,6 +34,26 @@ defmodule Sconce.Temporal do
 
     """
   end}
+  ## Forms of other programs
+
+  `compat: :exphil` selects the formulas of ExPhil, so that its policies can be imported exactly. They differ from
+  the formulas above; train new policies without this option.
+
+  #{for {{name, program}, form} <- @forms do
+    """
+    ### `#{inspect(name)}, compat: #{inspect(program)}`
+
+    ```text
+    #{Enum.join(form.formula, "\n")}
+    ```
+
+    #{form.paper}. State: #{form.state}.#{Catalogue.needs(form.fits)}
+    Taps: #{Enum.map_join(form.taps, ", ", &"`#{&1}`")}.
+
+    #{Options.docs(form.options)}
+
+    """
+  end}
   """
 
   @typedoc "One of `backbones/0`."
@@ -48,18 +69,18 @@ defmodule Sconce.Temporal do
   def backbones, do: unquote(Keyword.keys(@backbones))
 
   @doc """
-  Returns the schema of a backbone's options, see `Sconce.Options`. Raises `ArgumentError` for an unknown backbone.
+  Returns the schema of a backbone's options, see `Sconce.Options`. `compat` is nil, or the program whose form of the
+  backbone it is. Raises `ArgumentError` for an unknown backbone or form.
 
       iex> Sconce.Temporal.options(:gru)[:hidden_size][:default]
       256
       iex> Sconce.Temporal.options(:gro)
       ** (ArgumentError) unknown backbone :gro, did you mean :gru?
+      iex> Sconce.Temporal.options(:gru, :exphil)
+      ** (ArgumentError) the :gru backbone has no form compat: :exphil
   """
-  @spec options(backbone) :: Options.schema()
-  def options(name) do
-    known!(name)
-    @backbones[name].options
-  end
+  @spec options(backbone, compat :: atom) :: Options.schema()
+  def options(name, compat \\ nil), do: row!(name, compat).options
 
   @doc """
   Returns the names of the layer activations that `Sconce.Policy.forward/3` can return. `forward/3` puts the number of
@@ -68,11 +89,31 @@ defmodule Sconce.Temporal do
       iex> Sconce.Temporal.taps(:jamba)
       [:pre_conv, :post_conv, :ssm_out, :gate, :attention_weights]
   """
-  @spec taps(backbone) :: [atom]
-  def taps(name) do
+  @spec taps(backbone, compat :: atom) :: [atom]
+  def taps(name, compat \\ nil), do: row!(name, compat).taps
+
+  defp row!(name, nil) do
     known!(name)
-    @backbones[name].taps
+    @backbones[name]
   end
+
+  defp row!(name, compat) do
+    known!(name)
+
+    case List.keyfind(@forms, {name, compat}, 0) do
+      {_form, row} ->
+        row
+
+      nil ->
+        raise ArgumentError,
+              "the #{inspect(name)} backbone has no form compat: #{Options.shown(compat)}"
+    end
+  end
+
+  @doc false
+  # The options of all backbones and forms.
+  @spec schemas() :: [Options.schema()]
+  def schemas, do: for({_name, row} <- @backbones ++ @forms, do: row.options)
 
   defp known!(:decision_transformer) do
     raise ArgumentError,
@@ -86,7 +127,7 @@ defmodule Sconce.Temporal do
   # Raises `ArgumentError` if options do not fit each other.
   @spec fits!(backbone, keyword) :: :ok
   def fits!(name, options) do
-    for {of, divisor} <- @backbones[name].fits,
+    for {of, divisor} <- row!(name, options[:compat]).fits,
         rem(product(of, options), product(divisor, options)) != 0 do
       raise ArgumentError,
             "the #{inspect(name)} backbone needs #{valued(of, options)} to be a multiple of " <>
@@ -116,15 +157,23 @@ defmodule Sconce.Temporal do
   @spec print() :: :ok
   def print do
     for {name, backbone} <- @backbones do
-      IO.puts("#{name} (#{backbone.paper})")
-      Enum.each(backbone.formula, &IO.puts("  " <> &1))
-      IO.puts("  state    #{backbone.state}")
-      for fit <- backbone.fits, do: IO.puts("  needs    #{Catalogue.fit(fit)}")
-      IO.puts("  taps     #{Enum.join(backbone.taps, ", ")}")
-      IO.puts("  options  " <> Enum.map_join(backbone.options, ", ", &default/1) <> "\n")
+      put(name, backbone)
+    end
+
+    for {{name, program}, form} <- @forms do
+      put("#{name} compat #{program}", form)
     end
 
     :ok
+  end
+
+  defp put(name, backbone) do
+    IO.puts("#{name} (#{backbone.paper})")
+    Enum.each(backbone.formula, &IO.puts("  " <> &1))
+    IO.puts("  state    #{backbone.state}")
+    for fit <- backbone.fits, do: IO.puts("  needs    #{Catalogue.fit(fit)}")
+    IO.puts("  taps     #{Enum.join(backbone.taps, ", ")}")
+    IO.puts("  options  " <> Enum.map_join(backbone.options, ", ", &default/1) <> "\n")
   end
 
   defp default({name, option}), do: "#{name} #{inspect(option[:default])}"

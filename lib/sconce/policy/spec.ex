@@ -22,7 +22,9 @@ defmodule Sconce.Policy.Spec do
     backbone: [
       type: :any,
       default: :gru,
-      doc: "One of `Sconce.Temporal.backbones/0`, or `{name, options}`."
+      doc:
+        "One of `Sconce.Temporal.backbones/0`, or `{name, options}`. The option `compat: :exphil` selects the " <>
+          "formulas of ExPhil."
     ],
     heads: [
       type: :any,
@@ -72,9 +74,7 @@ defmodule Sconce.Policy.Spec do
           "backbone. All but `:shared` need `value_head: true`."
     ]
   ]
-  @backbone_names Temporal.backbones()
-                  |> Enum.flat_map(&Keyword.keys(Temporal.options(&1)))
-                  |> Enum.uniq()
+  @backbone_names Temporal.schemas() |> Enum.flat_map(&Keyword.keys/1) |> Enum.uniq()
   @names Keyword.keys(@own) ++ @backbone_names
 
   @moduledoc """
@@ -85,6 +85,8 @@ defmodule Sconce.Policy.Spec do
       #Sconce.Policy.Spec<vector 2 -> gru 256x2 -> action(2)>
       iex> Sconce.Policy.Spec.new(backbone: :lstm, hidden_size: 128, heads: :autoregressive)
       #Sconce.Policy.Spec<melee -> lstm 128x2 -> autoregressive controller(81)>
+      iex> Sconce.Policy.Spec.new(backbone: {:res_lstm, compat: :exphil, hidden_size: 64})
+      #Sconce.Policy.Spec<melee -> res_lstm exphil 64x2 -> controller(81)>
 
   ## Names of heads
 
@@ -309,7 +311,7 @@ defmodule Sconce.Policy.Spec do
     do: backbone!(name, opts |> Options.keyword!() |> Keyword.merge(flat), embedding)
 
   defp backbone!(name, opts, embedding) when is_atom(name) do
-    schema = Temporal.options(name)
+    schema = Temporal.options(name, opts[:compat])
     for {option, _value} <- opts, do: applies!(option, Keyword.keys(schema), name)
     options = opts |> Options.validate!(schema) |> input_norm(embedding) |> Native.rounded()
     sizes!(options[:hidden_sizes])

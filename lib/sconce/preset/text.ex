@@ -66,7 +66,8 @@ defmodule Sconce.Preset.Text do
   end
 
   defp backbone(name, options) do
-    defaults = for {option, spec} <- Temporal.options(name), do: {option, spec[:default]}
+    schema = Temporal.options(name, options[:compat])
+    defaults = for {option, spec} <- schema, do: {option, spec[:default]}
     Spec.backbone_text({name, Keyword.merge(defaults, options)})
   end
 

@@ -38,8 +38,24 @@ defmodule Sconce.Temporal.Catalogue do
     conv_size: @size ++ [default: 4, doc: "Frames that the causal convolution covers."],
     chunk_size:
       @size ++ [default: 32, doc: "Frames computed at once; it affects speed, not results."],
-    attention_every: @size ++ [default: 3, doc: "Every n-th block has attention; this is n."]
+    attention_every: @size ++ [default: 3, doc: "Every n-th block has attention; this is n."],
+    inner_size: @size ++ [default: 256, doc: "Inner width of the feed-forward layers."],
+    norm_eps: [
+      type: :float,
+      min: 1.0e-12,
+      max: 1.0,
+      default: 1.0e-5,
+      doc: "Constant that the norms add to the variance."
+    ],
+    initial_state: [
+      type: :boolean,
+      default: false,
+      doc:
+        "A game begins with a state that is stored among the weights, instead of zero. It does not learn; a new policy " <>
+          "has zeros."
+    ]
   ]
+  @recurrent [:layer_norm, :norm_eps, :initial_state]
   @attention [:num_heads, :head_dim, :window_size, :qk_layernorm]
   @mamba [:state_size, :expand_factor, :conv_size]
   # Rotary positions (RoPE) rotate pairs of values, so the width must be even.
@@ -80,7 +96,7 @@ defmodule Sconce.Temporal.Catalogue do
       ],
       state: "h and c of each layer, 2 x num_layers x hidden_size numbers",
       taps: [:hidden],
-      options: {2, [:layer_norm]}
+      options: {2, @recurrent}
     },
     gru: %{
       paper: "Cho et al. 2014",
@@ -91,7 +107,7 @@ defmodule Sconce.Temporal.Catalogue do
       ],
       state: "h of each layer, num_layers x hidden_size numbers",
       taps: [:hidden],
-      options: {2, [:layer_norm]}
+      options: {2, @recurrent}
     },
     sliding_window: %{
       paper: "Vaswani et al. 2017, Beltagy et al. 2020, positions by Su et al. 2021",
@@ -340,6 +356,59 @@ defmodule Sconce.Temporal.Catalogue do
     }
   ]
 
+  # The forms of other programs: `backbone: name, compat: program` builds the row of the Rust table that stands here.
+  @compat [
+    exphil: [
+      sliding_window: :exphil_attention,
+      lstm_hybrid: :exphil_lstm_hybrid,
+      res_lstm: :exphil_deep_res_lstm
+    ]
+  ]
+
+  # The rows of `@compat`, as `@backbones`. Their options are complete, and none of them depends on the embedding.
+  @forms [
+    exphil_attention: %{
+      paper: "the attention of ExPhil; it reads whole windows and has no step",
+      formula: [
+        "x[t, d] = (W x + b)[t, d] + sin(t / (1 + 0.01 d))    t counts from the window's first frame",
+        "x = norm(x + softmax(q k' / sqrt(head_dim)) v)       q, k, v = W x + b",
+        "x = norm(x + W_2 gelu(W_1 x))                        the exact gelu"
+      ],
+      state: "none",
+      fits: [
+        {[:head_dim], [2]},
+        {[:hidden_size], [:num_heads, :head_dim]},
+        {[:num_heads, :head_dim], [:hidden_size]}
+      ],
+      taps: [:attention_weights],
+      options: {2, [:num_heads, :head_dim, :window_size, :inner_size]}
+    },
+    exphil_lstm_hybrid: %{
+      paper: "the LSTM with attention of ExPhil",
+      formula: [
+        "u = W lstm(x) + b             a norm with eps 1e-6 on the input and after each LSTM layer",
+        "y = norm(u + attention(u))    over the last window_size frames, width num_heads x head_dim"
+      ],
+      state:
+        "h and c of each LSTM layer, keys and values in a ring, " <>
+          "2 x num_layers x hidden_size + 2 x window_size x num_heads x head_dim + 1",
+      fits: @even_heads,
+      taps: [:hidden, :attention_weights],
+      input_norm: true,
+      options: {1, [:num_heads, :head_dim, :window_size, :initial_state]}
+    },
+    exphil_deep_res_lstm: %{
+      paper: "the residual LSTM of ExPhil",
+      formula: [
+        "x = W x + b",
+        "x = x + W lstm(norm(x)) + b    the norms have eps 1e-6, and one follows the last layer"
+      ],
+      state: "h and c of each layer, 2 x num_layers x hidden_size numbers",
+      taps: [:hidden],
+      options: {2, [:initial_state]}
+    }
+  ]
+
   layered = fn num_layers, names ->
     {hidden_size, names} =
       Enum.split_with(names, &match?({:hidden_size, _}, &1))
@@ -359,7 +428,9 @@ defmodule Sconce.Temporal.Catalogue do
     ] ++ own ++ @input_norm ++ @dropout
   end
 
-  for {name, _backbone} <- @backbones, !@rows[name], do: raise("#{@table} has no #{name}")
+  for {name, _backbone} <- @backbones ++ @forms,
+      !@rows[name],
+      do: raise("#{@table} has no #{name}")
 
   # The options of rows that are not described above, by their config.
   configs = %{
@@ -370,7 +441,8 @@ defmodule Sconce.Temporal.Catalogue do
     "AttentionConfig" => @attention
   }
 
-  @others (for {name, {comment, config}} <- @rows, !Keyword.has_key?(@backbones, name) do
+  @others (for {name, {comment, config}} <- @rows,
+               !Keyword.has_key?(@backbones ++ @forms, name) do
              own = configs[config] || raise("#{name} of #{@table} is described nowhere")
              paper = String.trim_trailing(comment, ".")
              formula = ["see native/nn/src/backbone/table.rs"]
@@ -389,6 +461,21 @@ defmodule Sconce.Temporal.Catalogue do
           {name, Map.merge(%{fits: []}, %{backbone | options: options})}
         end)
 
+  @compatible (for {program, names} <- @compat, {name, row} <- names do
+                 form = Map.merge(%{fits: [], input_norm: false}, @forms[row])
+                 {num_layers, names} = form.options
+                 norm = [type: :boolean, default: form.input_norm, doc: "LayerNorm on the input."]
+                 own = num_layers |> layered.(names) |> Keyword.replace!(:input_norm, norm)
+
+                 compat = [
+                   type: {:in, [program]},
+                   default: program,
+                   doc: "Formulas of a program."
+                 ]
+
+                 {{name, program}, row, %{form | options: [{:compat, compat} | own]}}
+               end)
+
   @type backbone :: %{
           paper: String.t(),
           formula: [String.t()],
@@ -401,6 +488,24 @@ defmodule Sconce.Temporal.Catalogue do
   @doc "All backbones by name, in display order."
   @spec all() :: [{atom, backbone}]
   def all, do: @all
+
+  @doc "The forms of other programs as `{{name, program}, backbone}`, in display order."
+  @spec forms() :: [{{atom, atom}, backbone}]
+  def forms, do: for({form, _row, backbone} <- @compatible, do: {form, backbone})
+
+  @doc "The row of the Rust table that builds a backbone, and the reverse."
+  @spec row(atom, atom) :: atom
+  def row(name, nil), do: name
+
+  def row(name, program),
+    do:
+      Enum.find_value(@compatible, name, fn {form, row, _} ->
+        if form == {name, program}, do: row
+      end)
+
+  @spec of_row(atom) :: {atom, atom}
+  def of_row(row),
+    do: Enum.find_value(@compatible, {row, nil}, fn {form, own, _} -> if own == row, do: form end)
 
   @doc "The constraints between options, as sentences to append."
   def needs(fits), do: Enum.map_join(fits, &" Needs #{fit(&1)}.")

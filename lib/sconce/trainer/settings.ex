@@ -47,7 +47,7 @@ defmodule Sconce.Trainer.Settings do
   end
 
   defp anew!(spec, own, preset) do
-    spec = spec ++ attention_window(spec[:backbone], own)
+    spec = spec ++ attention_window(spec, own)
     own = Options.validate!(own, @run)
     Optimiser.check!(own)
     Meant.check!(own, @training)
@@ -107,7 +107,7 @@ defmodule Sconce.Trainer.Settings do
     own = Spec.to_options(recorded)
     # If the backbone or the heads are replaced, their recorded options are dropped.
     changed = for name <- [:backbone, :heads, :heads_kind], other?(own, options, name), do: name
-    gone = Enum.flat_map(changed, &options_of(&1, own[&1]))
+    gone = Enum.flat_map(changed, &options_of(&1, own))
     own |> Keyword.drop(gone) |> Keyword.merge(options) |> Spec.new()
   end
 
@@ -116,10 +116,12 @@ defmodule Sconce.Trainer.Settings do
     spec
   end
 
-  defp options_of(:backbone, name), do: Keyword.keys(Temporal.options(name))
-  defp options_of(:heads_kind, _kind), do: [:head_hidden_size, :stream_size]
+  defp options_of(:backbone, own),
+    do: Keyword.keys(Temporal.options(own[:backbone], own[:compat]))
 
-  defp options_of(:heads, _heads),
+  defp options_of(:heads_kind, _own), do: [:head_hidden_size, :stream_size]
+
+  defp options_of(:heads, _own),
     do: [:heads_kind, :axis_buckets, :shoulder_buckets, :head_hidden_size, :stream_size]
 
   defp other?(own, options, name),
@@ -137,7 +139,7 @@ defmodule Sconce.Trainer.Settings do
 
     {preset, opts} = opts |> known!() |> with_file() |> preset()
     {parts, own} = Keyword.split(opts, Spec.options() -- [:window_size])
-    parts = parts ++ attention_window(parts[:backbone], own)
+    parts = parts ++ attention_window(parts, own)
     own = Options.validate!(own, Catalogue.schema(:measured))
     Optimiser.check!(own)
 
@@ -198,10 +200,12 @@ defmodule Sconce.Trainer.Settings do
   defp able(error, _preset, _choice), do: {error, %{}}
 
   # Attention uses the window of training, unless the backbone has its own `:window_size`.
-  defp attention_window(backbone, own) do
+  defp attention_window(parts, own) do
     with window when window != nil <- own[:window_size],
-         {name, []} <- sized(backbone),
-         true <- Keyword.has_key?(Temporal.options(name), :window_size) do
+         {name, opts} <- sized(parts[:backbone]),
+         false <- Keyword.has_key?(opts, :window_size),
+         schema = Temporal.options(name, parts[:compat] || opts[:compat]),
+         true <- Keyword.has_key?(schema, :window_size) do
       [window_size: window]
     else
       _ -> []
@@ -210,7 +214,7 @@ defmodule Sconce.Trainer.Settings do
 
   # Returns the name of a backbone, and its own `:window_size` if given.
   defp sized({name, opts}),
-    do: if(Keyword.keyword?(opts), do: {name, Keyword.take(opts, [:window_size])})
+    do: if(Keyword.keyword?(opts), do: {name, Keyword.take(opts, [:window_size, :compat])})
 
   defp sized(name) when is_atom(name) and name != nil, do: {name, []}
   defp sized(_other), do: nil

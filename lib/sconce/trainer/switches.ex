@@ -17,6 +17,10 @@ defmodule Sconce.Trainer.Switches do
       doc: "For replays: the number of latest inputs that the policy reads."
     ],
     num_delays: [type: :non_neg_integer, doc: "For replays: the width of the delay id."],
+    previous_action: [
+      type: :boolean,
+      doc: "For replays: whether the policy reads its previous action."
+    ],
     backbone: [type: {:in, Temporal.backbones()}, doc: "The part of the policy that remembers."],
     heads: [type: {:in, [:independent, :autoregressive]}, doc: "Heads of the controller."],
     heads_kind: [
@@ -45,8 +49,8 @@ defmodule Sconce.Trainer.Switches do
   def spec_schema do
     # `--window-size` is the window of training, which a backbone with attention uses too.
     backbones =
-      Temporal.backbones()
-      |> Enum.flat_map(&Temporal.options/1)
+      Temporal.schemas()
+      |> Enum.concat()
       |> Enum.reject(&match?({:window_size, _spec}, &1))
 
     # The schema has no defaults, because a default would count as given.
@@ -67,7 +71,7 @@ defmodule Sconce.Trainer.Switches do
             "#{Switches.switch(loss |> hd() |> elem(0))} does not go with --loss plain"
     end
 
-    {past, opts} = Keyword.split(opts, [:queue_depth, :num_delays])
+    {past, opts} = Keyword.split(opts, [:queue_depth, :num_delays, :previous_action])
     {layout, opts} = Keyword.pop(opts, :embedding)
     loss(kind, loss, opts) ++ embedding(layout, past) ++ opts
   end

@@ -345,6 +345,9 @@ fn wrong_sizes_are_named() {
     let mamba = json!({"mamba": {"hidden_size": 16, "num_layers": 1, "state_size": 4, "expand_factor": 2, "conv_size": 4,
         "input_norm": false, "dropout": 0.0, "input_dropout": 0.0}});
     let mamba = Policy::init(&spec(mamba, "independent"), 1).unwrap();
+    let mut stored = recurrent("gru");
+    stored["gru"]["initial_state"] = json!(true);
+    let stored = Policy::init(&spec(stored, "independent"), 1).unwrap();
     let infinite = changed(&gru, |name, row, col, v| {
         if name == "backbone.weight_hh_l1" && (row, col) == (0, 3) { f32::INFINITY } else { v }
     });
@@ -369,6 +372,7 @@ fn wrong_sizes_are_named() {
         (&two, to_width(WIDTH), "another number than the width of a frame", Kind::Mismatch),
         (&narrow, to_width(8), "shrink of a min_gru", Kind::Unavailable),
         (&mamba, to_width(8), "shrink of a mamba", Kind::Unavailable),
+        (&stored, to_width(8), "its initial state is stored", Kind::Unavailable),
         (&infinite, to_width(8), "backbone.weight_hh_l1", Kind::NonFinite),
     ] {
         for error in [to.check(policy).err(), run(policy, &to, &Hessians::new()).err()] {

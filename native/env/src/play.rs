@@ -196,6 +196,7 @@ mod tests {
             input_norm: false,
             dropout: 0.0,
             input_dropout: 0.0,
+            ..Default::default()
         })
     }
 

@@ -50,6 +50,7 @@ fn backbones() -> Vec<(&'static str, Backbone)> {
         input_norm: true,
         dropout,
         input_dropout,
+        ..Default::default()
     };
     let mamba = MambaConfig {
         hidden_size,

@@ -105,10 +105,10 @@ impl Linear {
     }
 }
 
-/// LayerNorm or RMSNorm over the last dimension, eps 1e-5. Weights: `weight [d]`, and `bias [d]` for a LayerNorm.
+/// LayerNorm or RMSNorm over the last dimension, with [`EPS`]. Weights: `weight [d]`, and `bias [d]` for a LayerNorm.
 pub struct Norm(ops::Norm);
 
-/// Constant that every norm adds to the variance.
+/// Constant that a norm adds to the variance, unless its backbone has another.
 pub const EPS: f32 = 1e-5;
 
 impl Norm {
@@ -125,6 +125,12 @@ impl Norm {
         Ok(Norm(ops::Norm { weight, bias: None, eps: EPS }))
     }
 
+    /// The norm with another constant that is added to the variance.
+    #[must_use]
+    pub fn with_eps(self, eps: f32) -> Self {
+        Norm(ops::Norm { eps, ..self.0 })
+    }
+
     /// Normalises each row of `x [.., d]` and keeps the shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         ops::row_norm(x, &self.0)
@@ -132,7 +138,7 @@ impl Norm {
 
     /// Packs the weights for single frames.
     pub(crate) fn pack(&self, packer: &mut Packer) -> Result<packed::Norm> {
-        packed::Norm::new(packer, &self.0.weight, self.0.bias.as_ref())
+        packed::Norm::new(packer, &self.0)
     }
 
     /// Combines the norms of each head's queries and keys.

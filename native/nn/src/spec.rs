@@ -158,6 +158,7 @@ mod tests {
             input_norm: false,
             dropout: 0.0,
             input_dropout: 0.0,
+            ..Default::default()
         })
     }
 
@@ -195,6 +196,7 @@ mod tests {
                 input_norm: false,
                 dropout: 0.0,
                 input_dropout: 0.0,
+                ..Default::default()
             })
         };
         for n in [1_000_000_000_000, usize::MAX] {
@@ -252,6 +254,45 @@ mod tests {
         }
         let unknown = stored.replace(r#""dropout""#, r#""activation":"swish","dropout""#);
         assert!(serde_json::from_str::<Backbone>(&unknown).is_err());
+    }
+
+    #[test]
+    fn newer_fields_of_a_config_are_stored_only_if_they_differ_and_are_bounded() {
+        let stored = r#"{"gru":{"hidden_size":4,"num_layers":1,"layer_norm":true,"input_norm":false,"dropout":0.0,"input_dropout":0.0}}"#;
+        let Ok(Backbone::Gru(config)) = serde_json::from_str(stored) else { unreachable!("a GRU") };
+        assert_eq!((config.norm_eps, config.initial_state), (NormEps(1e-5), false));
+        assert_eq!(serde_json::to_string(&Backbone::Gru(config.clone())).unwrap(), stored);
+        let own = RecurrentConfig { norm_eps: NormEps(1e-6), initial_state: true, ..config };
+        let own = Backbone::Gru(own);
+        let text = serde_json::to_string(&own).unwrap();
+        assert!(text.contains(r#""norm_eps":0.000001,"initial_state":true"#), "{text}");
+        assert_eq!(serde_json::from_str::<Backbone>(&text).unwrap(), own);
+        let wide = |eps| {
+            let Ok(Backbone::Gru(config)) = serde_json::from_str(stored) else {
+                unreachable!("a GRU")
+            };
+            refused(Backbone::Gru(RecurrentConfig { norm_eps: NormEps(eps), ..config }), 2)
+        };
+        assert_eq!([1e-12, 1.0].map(wide), [None, None]);
+        let said = "backbone.norm_eps: 0 is outside 0.000000000001..1";
+        assert_eq!(wide(0.0).as_deref(), Some(said));
+        assert!(wide(1.5).is_some() && wide(f32::NAN).is_some());
+    }
+
+    #[test]
+    fn heads_of_exphils_attention_fill_the_width() {
+        let config = |hidden_size| ExphilAttentionConfig {
+            hidden_size,
+            num_layers: 1,
+            num_heads: 3,
+            head_dim: 8,
+            window_size: 4,
+            inner_size: 6,
+            ..Default::default()
+        };
+        let of = |hidden_size| refused(Backbone::ExphilAttention(config(hidden_size)), 2);
+        assert_eq!(of(24), None);
+        assert_eq!(of(32).as_deref(), Some("backbone.hidden_size: expected 24, got 32"));
     }
 
     #[test]

@@ -351,6 +351,42 @@ fn previous_labels_equal_the_previous_action() {
 }
 
 #[test]
+fn without_a_previous_action_its_place_holds_zeros() {
+    let heads = Heads::controller(HeadsKind::Independent);
+    let mut row = plain_row();
+    let controller = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.5, 1.0, 0.25, 0.5];
+    melee::set_previous(&mut row, &controller).unwrap();
+    for options in [Melee::packed(), Melee::default(), Melee { num_delays: 9, ..Melee::packed() }] {
+        let blind = Melee { previous_action: false, ..options.clone() };
+        let (seeing, blind) = (Embedding::melee(options), Embedding::melee(blind));
+        assert_eq!((seeing.shows_previous(), blind.shows_previous()), (true, false));
+        assert_eq!(seeing.width(), blind.width());
+        let (mut want, ids) = embed(&seeing, &row, true).unwrap();
+        let place = seeing.queue_place(want.len()).unwrap();
+        assert!(want[place.clone()].iter().any(|v| *v != 0.0));
+        want[place.clone()].fill(0.0);
+        let (mut got, own) = embed(&blind, &row, true).unwrap();
+        assert_eq!((&got, own), (&want, ids));
+        // Nothing writes an input there.
+        assert!(blind.queue_place(got.len()).unwrap().is_empty());
+        blind.write_queue(&[1.0; 13], &heads, &mut got).unwrap();
+        blind.write_input(0, &[1.0; 13], &heads, &mut got).unwrap();
+        blind.write_delay(0, &mut want).unwrap();
+        blind.write_delay(0, &mut got).unwrap();
+        assert_eq!(got, want);
+        let zeros = blind.schema().into_iter().find(|f| f.name == "previous").unwrap();
+        assert_eq!((zeros.offset, zeros.width, &*zeros.formula), (place.start, 13, "0"));
+        let text = serde_json::to_string(&blind).unwrap();
+        assert!(text.contains(r#""previous_action":false"#), "{text}");
+        assert_eq!(serde_json::from_str::<Embedding>(&text).unwrap(), blind);
+        assert!(!serde_json::to_string(&seeing).unwrap().contains("previous_action"));
+    }
+    let queue = Melee { previous_action: false, queue_depth: 2, ..Melee::packed() };
+    let said = Embedding::melee(queue).validate().unwrap_err().to_string();
+    assert_eq!(said, "embedding.queue_depth: 2 is outside 1..1");
+}
+
+#[test]
 fn a_queue_and_a_delay_id_follow_the_previous_action_and_shift_the_rest() {
     let heads = Heads::controller(HeadsKind::Independent);
     let deep = Melee { queue_depth: 4, num_delays: 9, ..Melee::packed() };

@@ -31,6 +31,7 @@ fn cell(cell: Cell, b: &Builder) -> Recurrent {
         input_norm: false,
         dropout: 0.2,
         input_dropout: 0.0,
+        ..Default::default()
     };
     Recurrent::new(cell, &config, HIDDEN, b).unwrap()
 }
@@ -123,6 +124,7 @@ fn weights_have_gradients_even_if_the_input_has_none() {
         input_norm: false,
         dropout: 0.0,
         input_dropout: 0.0,
+        ..Default::default()
     };
     let b = Builder::new(Source::Seed(1), true);
     let net = Recurrent::new(Cell::Gru, &config, INPUT, &b).unwrap();
@@ -217,6 +219,7 @@ fn the_heads_read_the_trunk_without_the_projected_directions() {
         input_norm: false,
         dropout: 0.0,
         input_dropout: 0.0,
+        ..Default::default()
     };
     let kind = spec::HeadKind::Categorical(3);
     let parts = vec![spec::Head { name: "action".into(), kind, hidden_size: 5 }];

@@ -30,6 +30,10 @@ fn wide(config: &spec::Backbone) -> spec::Backbone {
             *sizes = json!([136, 72]);
         } else if let Some(size) = config["hidden_size"].as_u64() {
             config["hidden_size"] = Value::from(8 * size);
+            // Of this backbone, which alone has an `inner_size`, the heads have the width of the layers.
+            if config.get("inner_size").is_some() {
+                config["head_dim"] = Value::from(8 * config["head_dim"].as_u64().unwrap());
+            }
         }
     }
     serde_json::from_value(value).unwrap()

@@ -295,6 +295,12 @@ impl Builder {
         Builder { frozen, ..self }
     }
 
+    /// Hands out constants, which training leaves unchanged.
+    #[must_use]
+    pub fn constants(&self) -> Self {
+        Builder { trainable: false, ..self.clone() }
+    }
+
     /// Divides the rows of the dense layers under this path into blocks, each with an initial gain of its own. Only
     /// [`Source::Orthogonal`] reads the blocks.
     #[must_use]

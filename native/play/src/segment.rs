@@ -409,6 +409,7 @@ mod tests {
             input_norm: false,
             dropout: 0.0,
             input_dropout: 0.0,
+            ..Default::default()
         });
         Spec { embedding: Embedding::vector(1), backbone, heads, critic: None }
     }

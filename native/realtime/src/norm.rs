@@ -3,15 +3,12 @@
 use std::ops::Range;
 
 use sconce_ops::norm::group_norm::{self, GroupNorm};
-use sconce_ops::norm::layer_norm;
+use sconce_ops::norm::{self, layer_norm};
 use sconce_ops::weights::Weight;
 use sconce_tensor::Result;
 use sconce_tensor::simd::{LANES, dispatch};
 
 use crate::arena::Packer;
-
-/// The constant added to the variance.
-const EPS: f32 = 1e-5;
 
 /// LayerNorm, `(x - mean) / sqrt(variance + eps) * weight + bias` (Ba et al. 2016, eq. 3 and 4), or, without a bias,
 /// RMSNorm, `x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich 2019, eq. 4).
@@ -19,13 +16,16 @@ const EPS: f32 = 1e-5;
 pub struct Norm {
     weight: Range<usize>,
     bias: Option<Range<usize>>,
+    /// The constant added to the variance.
+    eps: f32,
 }
 
 impl Norm {
     /// Packs a LayerNorm, or an RMSNorm if there is no bias.
-    pub fn new(packer: &mut Packer, weight: &Weight, bias: Option<&Weight>) -> Result<Self> {
-        let weight = packer.keep(weight)?;
-        Ok(Norm { weight, bias: bias.map(|bias| packer.keep(bias)).transpose()? })
+    pub fn new(packer: &mut Packer, norm: &norm::Norm) -> Result<Self> {
+        let weight = packer.keep(&norm.weight)?;
+        let bias = norm.bias.as_ref().map(|bias| packer.keep(bias)).transpose()?;
+        Ok(Norm { weight, bias, eps: norm.eps })
     }
 
     /// Normalises `rows` vectors: `x` and `y` are `[rows, d]`, with `d` the width of the weight.
@@ -34,8 +34,8 @@ impl Norm {
         let n = rows * weight.len();
         let (x, y) = (&x[..n], &mut y[..n]);
         match &self.bias {
-            Some(bias) => layer_norm::forward(y, x, weight, &arena[bias.clone()], EPS),
-            None => rms(y, x, weight),
+            Some(bias) => layer_norm::forward(y, x, weight, &arena[bias.clone()], self.eps),
+            None => rms(y, x, weight, self.eps),
         }
     }
 }
@@ -59,7 +59,7 @@ impl HeadNorm {
 }
 
 dispatch! {
-    fn rms(y: &mut [f32], x: &[f32], weight: &[f32]) {
+    fn rms(y: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
         let d = weight.len();
         for (y, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
             // Several partial sums: with a single one each addition would wait for the previous addition.
@@ -74,7 +74,7 @@ dispatch! {
                 *sum += f64::from(*x) * f64::from(*x);
             }
             let mean = sums.iter().sum::<f64>() / d as f64;
-            let scale = (1.0 / (mean + f64::from(EPS)).sqrt()) as f32;
+            let scale = (1.0 / (mean + f64::from(eps)).sqrt()) as f32;
             for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
                 *y = x * scale * w;
             }

@@ -90,6 +90,8 @@ impl Model {
     /// A policy without values of weights ([`Policy::outline`]) and its plan, which makes all decisions.
     pub fn of_plan(outline: Arc<Policy>, plan: Arc<Plan>) -> Result<Self> {
         let mut model = Model::unpacked(outline)?;
+        // The outline has no values of a stored initial state.
+        model.zero = model.zero.with_values(plan.zero_state())?;
         model.plan = Some(plan);
         Ok(model)
     }

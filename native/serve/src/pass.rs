@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sconce_nn::Policy;
-use sconce_nn::backbone::Context;
+use sconce_nn::backbone::{Context, State};
 use sconce_nn::heads::Decision;
 use sconce_nn::packed::{Frame, Game, Plan};
 use sconce_nn::policy::Frames;
@@ -197,7 +197,7 @@ fn run_together(policy: &Policy, passes: &[&Pass]) -> Result<Vec<Forward>> {
 /// One pass with the games of all `passes`.
 fn join(policy: &Policy, passes: &[&Pass], widths: &[usize]) -> Result<Pass> {
     let width = policy.spec().embedding.raw_width();
-    let mut states = Vec::new();
+    let (zero, mut states) = (policy.zero_state(1)?, Vec::new());
     for pass in passes {
         let expected = pass.batch * pass.time * width;
         if pass.rows.len() != expected {
@@ -212,7 +212,7 @@ fn join(policy: &Policy, passes: &[&Pass], widths: &[usize]) -> Result<Pass> {
                 return Err(Error::mismatch(what, expected, given.len()));
             }
         }
-        states.extend(pass.states(policy, widths)?);
+        states.extend(pass.states(&zero, widths)?);
     }
     let first = passes.first().copied().cloned().unwrap_or_default();
     let labels = |of: fn(&Pass) -> Option<&Vec<f32>>| {
@@ -257,14 +257,14 @@ fn step(model: &Model, plan: &Plan, passes: &[&Pass]) -> Vec<Option<Forward>> {
 }
 
 impl Pass {
-    /// The state of each game.
-    fn states(&self, policy: &Policy, widths: &[usize]) -> Result<Vec<Vec<f32>>> {
+    /// The state of each game; `zero` is that of a new game.
+    fn states(&self, zero: &State, widths: &[usize]) -> Result<Vec<Vec<f32>>> {
         let game: usize = widths.iter().sum();
         let expected = self.batch.saturating_mul(game);
         match &self.state {
             Some(state) if state.len() == expected => Ok(split(state, self.batch, widths)),
             Some(state) => Err(Error::mismatch("numbers of a state", expected, state.len())),
-            None => Ok(vec![policy.zero_state(1)?.to_vec()?; self.batch]),
+            None => Ok(vec![zero.to_vec()?; self.batch]),
         }
     }
 
@@ -281,7 +281,7 @@ impl Pass {
         Ok(Some(Steps {
             games: self.batch,
             frames: frames::embed(spec, &self.rows, self.batch, 1, beyond)?,
-            states: self.states(policy, widths)?,
+            states: self.states(model.zero_state(), widths)?,
             decisions: vec![model.blank(); self.batch],
         }))
     }

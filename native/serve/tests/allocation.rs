@@ -44,6 +44,7 @@ fn a_decision_allocates_no_memory() {
             input_norm: true,
             dropout: 0.0,
             input_dropout: 0.0,
+            ..Default::default()
         };
         let spec = Spec {
             embedding: Embedding::melee(melee),

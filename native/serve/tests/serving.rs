@@ -28,6 +28,7 @@ fn gru() -> Backbone {
         input_norm: true,
         dropout: 0.0,
         input_dropout: 0.0,
+        ..Default::default()
     })
 }
 

@@ -36,6 +36,8 @@ fn recurrent(hidden_size: usize) -> RecurrentConfig {
         input_norm: true,
         dropout: 0.1,
         input_dropout: 0.0,
+        initial_state: true,
+        ..Default::default()
     }
 }
 
@@ -73,7 +75,13 @@ fn heads(kind: HeadsKind) -> Heads {
 }
 
 fn policy(embedding: Embedding, backbone: Backbone, heads: Heads) -> Arc<Policy> {
-    Arc::new(Policy::init(&Spec { embedding, backbone, heads, critic: None }, 11).unwrap())
+    let policy = Policy::init(&Spec { embedding, backbone, heads, critic: None }, 11).unwrap();
+    for weight in policy.weights().iter().filter(|(name, _)| name.contains("initial_state")) {
+        let fill =
+            |v: &mut [f32]| v.iter_mut().enumerate().for_each(|(i, v)| *v = (i as f32).sin());
+        tensor::update(weight.1, fill).unwrap();
+    }
+    Arc::new(policy)
 }
 
 fn vector(backbone: Backbone) -> Arc<Policy> {

@@ -104,6 +104,7 @@ fn recurrent(hidden_size: usize) -> RecurrentConfig {
         input_norm: true,
         dropout: 0.0,
         input_dropout: 0.0,
+        ..Default::default()
     }
 }
 

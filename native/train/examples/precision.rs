@@ -69,6 +69,7 @@ fn backbones() -> [(&'static str, Backbone, usize, usize); 5] {
         input_norm,
         dropout,
         input_dropout,
+        ..Default::default()
     };
     let mamba = MambaConfig {
         hidden_size,

@@ -67,6 +67,7 @@ fn config(num_layers: usize) -> RecurrentConfig {
         input_norm: false,
         dropout: 0.1,
         input_dropout: 0.0,
+        ..Default::default()
     }
 }
 

@@ -39,6 +39,7 @@ fn specs() -> [Spec; 3] {
         input_norm,
         dropout,
         input_dropout,
+        ..Default::default()
     };
     let attention = AttentionConfig {
         hidden_size,
@@ -125,6 +126,7 @@ fn bits() -> Spec {
         input_norm: false,
         dropout: 0.1,
         input_dropout: 0.0,
+        ..Default::default()
     };
     Spec { embedding: Embedding::vector(2), backbone: Backbone::Gru(config), heads, critic: None }
 }

@@ -22,7 +22,13 @@ fn wide(config: &spec::Backbone) -> spec::Backbone {
     let mut value = serde_json::to_value(config).unwrap();
     for config in value.as_object_mut().unwrap().values_mut() {
         match config.get("hidden_size").and_then(Value::as_u64) {
-            Some(size) => config["hidden_size"] = Value::from(4 * size),
+            Some(size) => {
+                config["hidden_size"] = Value::from(4 * size);
+                // Of this backbone, which alone has an `inner_size`, the heads have the width of the layers.
+                if config.get("inner_size").is_some() {
+                    config["head_dim"] = Value::from(4 * config["head_dim"].as_u64().unwrap());
+                }
+            }
             None => config["hidden_sizes"] = json!([68, 36]),
         }
     }

@@ -40,6 +40,7 @@ fn gru() -> Spec {
         input_norm: false,
         dropout: 0.1,
         input_dropout: 0.0,
+        ..Default::default()
     };
     Spec {
         embedding: Embedding::vector(2),

@@ -31,8 +31,15 @@ fn heads(kind: HeadsKind) -> Heads {
 
 fn gru(hidden_size: usize, dropout: f32, kind: HeadsKind) -> Spec {
     let (num_layers, layer_norm, input_norm, input_dropout) = (1, true, false, 0.0);
-    let config =
-        RecurrentConfig { hidden_size, num_layers, layer_norm, input_norm, dropout, input_dropout };
+    let config = RecurrentConfig {
+        hidden_size,
+        num_layers,
+        layer_norm,
+        input_norm,
+        dropout,
+        input_dropout,
+        ..Default::default()
+    };
     let (embedding, backbone) = (Embedding::vector(2), Backbone::Gru(config));
     Spec { embedding, backbone, heads: heads(kind), critic: None }
 }

@@ -28,6 +28,7 @@ fn spec() -> Spec {
         input_norm: true,
         dropout: 0.0,
         input_dropout: 0.0,
+        ..Default::default()
     };
     let melee = Melee { layout: Layout::Learned, num_projectiles: 0, ..Melee::default() };
     let heads = Heads::controller(HeadsKind::Autoregressive);
@@ -54,6 +55,31 @@ fn stepper(
 fn numbers(policy: &Policy) -> BTreeMap<String, Vec<f32>> {
     let weights = policy.weights().iter();
     weights.map(|(name, weight)| (name.clone(), tensor::to_vec(weight).unwrap())).collect()
+}
+
+#[test]
+fn a_stored_initial_state_is_a_constant_of_training() {
+    let mut spec = spec();
+    let Backbone::Gru(config) = &mut spec.backbone else { panic!("a GRU") };
+    config.initial_state = true;
+    let policy = Policy::init(&spec, 1).unwrap();
+    let name = "backbone.initial_state.h";
+    tensor::update(&policy.weights()[name], |v| v.fill(0.5)).unwrap();
+    let batch = examples(&spec, 3, 5, 2);
+    for kind in [Kind::AdamW, Kind::Sgd] {
+        let mut run = stepper(&policy, kind, None).averaging(Some(0.5));
+        for step in 0..2 {
+            run.step(&batch, step, 0.01).unwrap();
+        }
+        let (before, after) = (numbers(&policy), numbers(run.policy()));
+        for (weight, before) in &before {
+            assert_eq!(&after[weight] == before, weight == name, "{weight}");
+        }
+        assert_eq!(numbers(&run.averaged().unwrap())[name], before[name]);
+        assert!(run.moments().unwrap().keys().all(|moment| !moment.contains("initial_state")));
+        // The state of a new game, in training too.
+        assert_eq!(run.policy().zero_state(2).unwrap().to_vec().unwrap(), [0.5; 16]);
+    }
 }
 
 /// Freezes the backbone.

@@ -364,7 +364,9 @@ defmodule Mix.Tasks.Sconce.TrainTest do
           {[queue_depth: 4], {:melee, queue_depth: 4}},
           {[embedding: :melee, num_delays: 9], {:melee, num_delays: 9}},
           {[embedding: :packed, queue_depth: 2, num_delays: 9],
-           {:melee, layout: :packed, queue_depth: 2, num_delays: 9}}
+           {:melee, layout: :packed, queue_depth: 2, num_delays: 9}},
+          {[embedding: :packed, previous_action: false],
+           {:melee, layout: :packed, previous_action: false}}
         ] do
       assert Sconce.Trainer.Switches.training(said) == [embedding: embedding]
     end

@@ -4,6 +4,7 @@ defmodule Sconce.Policy.Spec.Native do
 
   alias Sconce.{Embedding, Temporal}
   alias Sconce.Policy.{Head, Spec}
+  alias Sconce.Temporal.Catalogue
 
   @doc "Returns a Spec as a map of the native side."
   @spec to(Spec.t()) :: map
@@ -21,7 +22,10 @@ defmodule Sconce.Policy.Spec.Native do
     }
   end
 
-  defp native_backbone({name, options}), do: %{name => Map.new(options)}
+  defp native_backbone({name, options}) do
+    {compat, options} = Keyword.pop(options, :compat)
+    %{Catalogue.row(name, compat) => Map.new(options)}
+  end
 
   defp native_critic(%{critic: :shared}), do: nil
   defp native_critic(%{critic: :separate, backbone: backbone}), do: native_backbone(backbone)
@@ -62,22 +66,26 @@ defmodule Sconce.Policy.Spec.Native do
   defp critic_from_native(_native, _backbone), do: :shared
 
   defp backbone_from_native(backbone) do
-    [{name, options}] = Map.to_list(backbone)
-    options = for {option, schema} <- Temporal.options(name), do: option!(option, schema, options)
+    [{row, options}] = Map.to_list(backbone)
+    {name, compat} = Catalogue.of_row(row)
+
+    options =
+      for {option, schema} <- Temporal.options(name, compat), do: option!(option, schema, options)
+
     {name, rounded(options)}
   end
 
-  # The native side omits a choice that has its default, and gives any other as text.
+  # The native side gives a choice as text, and omits newer options that have their default.
   defp option!(option, schema, options) do
     case {schema[:type], options} do
       {{:in, choices}, %{^option => text}} ->
         {option, Enum.find(choices, &(Atom.to_string(&1) == text))}
 
-      {{:in, _choices}, _omitted} ->
-        {option, schema[:default]}
+      {_type, %{^option => value}} ->
+        {option, value}
 
-      {_type, _options} ->
-        {option, Map.fetch!(options, option)}
+      {_type, _omitted} ->
+        {option, schema[:default]}
     end
   end
 
@@ -88,14 +96,18 @@ defmodule Sconce.Policy.Spec.Native do
   end
 
   @doc """
-  Rounds the rates of a backbone. The native side stores them as 32-bit floats, so a rate has only the digits that
-  survive the round trip.
+  Rounds the rates and constants of a backbone. The native side stores them as 32-bit floats, so they have only the
+  digits that survive the round trip.
   """
   @spec rounded(keyword) :: keyword
   def rounded(options) do
     Enum.map(options, fn
+      {:norm_eps, eps} when is_float(eps) -> {:norm_eps, significant(eps)}
       {name, rate} when is_float(rate) -> {name, Float.round(rate, 6)}
       other -> other
     end)
   end
+
+  defp significant(number),
+    do: number |> :erlang.float_to_binary(scientific: 5) |> String.to_float()
 end

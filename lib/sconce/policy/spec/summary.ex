@@ -21,19 +21,28 @@ defmodule Sconce.Policy.Spec.Summary do
     "#{name} #{Enum.join(options[:hidden_sizes], "-")}"
   end
 
-  def backbone({name, o}), do: "#{name} #{o[:hidden_size]}x#{o[:num_layers]}"
+  def backbone({name, o}) do
+    form = if o[:compat], do: " #{o[:compat]}"
+    "#{name}#{form} #{o[:hidden_size]}x#{o[:num_layers]}"
+  end
 
   defp embedding({:vector, n}, _width), do: "vector #{n}"
 
   defp embedding({:normalised, own}, _width), do: "vector #{length(own[:mean])} normalised"
   defp embedding({:melee, [layout: :packed]}, _width), do: "melee packed 288"
-  defp embedding({:melee, [{:layout, :packed} | _]}, width), do: "melee packed#{width}"
-  defp embedding({:melee, _options}, width), do: "melee#{width}"
+
+  defp embedding({:melee, [{:layout, :packed} | _] = o}, width),
+    do: "melee packed#{width}#{blind(o)}"
+
+  defp embedding({:melee, options}, width), do: "melee#{width}#{blind(options)}"
 
   defp embedding({game, options}, width) do
     packed = if options[:layout] == :packed, do: " packed", else: ""
     "#{game.name}#{packed}#{width}"
   end
+
+  defp blind(options),
+    do: if(options[:previous_action] == false, do: " without previous action", else: "")
 
   defp heads(%{heads: heads, heads_kind: kind} = spec) do
     text =

@@ -33,6 +33,9 @@ impl Sizes {
     pub(super) fn of(backbone: &Backbone) -> Result<Self> {
         let (widths, num_heads) = match backbone {
             Backbone::Mlp(own) => (own.hidden_sizes.clone(), 0),
+            Backbone::Gru(own) | Backbone::Lstm(own) if own.initial_state => {
+                return Err(unavailable(backbone, "its initial state is stored"));
+            }
             Backbone::Gru(own) | Backbone::Lstm(own) => (vec![own.hidden_size], 0),
             Backbone::MinGru(own) | Backbone::MinLstm(own) => (vec![own.hidden_size], 0),
             Backbone::SlidingWindow(own) | Backbone::CausalTransformer(own) => {

@@ -30,10 +30,21 @@ pub struct Melee {
     /// delays.
     #[serde(default)]
     pub num_delays: usize,
+    /// The features of the previous input; without them their place holds zeros. A queue needs them.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub previous_action: bool,
 }
 
 fn one() -> usize {
     1
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 /// Order and form of the embedded vector.
@@ -57,6 +68,7 @@ impl Default for Melee {
             num_projectiles: NUM_PROJECTILES,
             queue_depth: 1,
             num_delays: 0,
+            previous_action: true,
         }
     }
 }
@@ -89,7 +101,13 @@ impl Melee {
         if packed {
             blocks.push(block("", Live::Always, vec![stage()]));
         }
-        blocks.push(block("", Live::Where(PREVIOUS), vec![Feature::Previous]));
+        blocks.push(match self.previous_action {
+            true => block("", Live::Where(PREVIOUS), vec![Feature::Previous]),
+            false => {
+                let zeros = Feature::Zeros { name: "previous".into(), width: CONTROLLER_WIDTH };
+                block("", Live::Always, vec![zeros])
+            }
+        });
         let inputs = self.queue_depth.saturating_sub(1);
         let beyond = vec![Feature::Queue { inputs }, Feature::Delay { width: self.num_delays }];
         blocks.push(block("", Live::Always, beyond));

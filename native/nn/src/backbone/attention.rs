@@ -73,12 +73,23 @@ impl Attention {
         let Sizes { num_heads, head_dim, window_size, pairing, hidden_size, .. } = *sizes;
         b.reserve("rotations", &Window::table(head_dim, window_size))?;
         let window = Window::new(num_heads, head_dim, window_size, pairing, THETA)?;
-        let (h, d) = (hidden_size, window.width());
         let norm = |name| Norm::layer(head_dim, &b.under(name));
         let norms = || Ok::<_, Error>(Norm::of_heads(norm("q_norm")?, norm("k_norm")?));
+        let norms = sizes.qk_layernorm.then(norms).transpose()?;
+        Self::of(window, hidden_size, norms, b)
+    }
+
+    /// An attention over this window, for vectors of width `h`.
+    pub(super) fn of(
+        window: Window,
+        h: usize,
+        norms: Option<ops::HeadNorms>,
+        b: &Builder,
+    ) -> Result<Self> {
+        let d = window.width();
         Ok(Attention {
             qkv: Linear::new(h, 3 * d, Activation::None, &b.under("qkv"))?,
-            norms: sizes.qk_layernorm.then(norms).transpose()?,
+            norms,
             out: Linear::new(d, h, Activation::None, &b.under("out"))?,
             window: Arc::new(window),
         })
@@ -93,11 +104,10 @@ impl Attention {
     }
 
     fn packed(&self, packer: &mut Packer) -> Result<PackedAttention> {
-        let norm = |norm: &ops::Norm, packer: &mut Packer| {
-            packed::Norm::new(packer, &norm.weight, norm.bias.as_ref())
-        };
         let norms = match &self.norms {
-            Some(norms) => Some([norm(&norms.queries, packer)?, norm(&norms.keys, packer)?]),
+            Some(ops::HeadNorms { queries, keys }) => {
+                Some([packed::Norm::new(packer, queries)?, packed::Norm::new(packer, keys)?])
+            }
             None => None,
         };
         let (qkv, out) = (self.qkv.pack(packer)?, self.out.pack(packer)?);
@@ -318,11 +328,11 @@ pub struct LstmHybrid {
 }
 
 /// The layers after the LSTM.
-struct Head {
-    dense: Linear,
-    attention: Attention,
-    norm: Norm,
-    dropout: f32,
+pub(super) struct Head {
+    pub(super) dense: Linear,
+    pub(super) attention: Attention,
+    pub(super) norm: Norm,
+    pub(super) dropout: f32,
 }
 
 impl LstmHybrid {
@@ -336,6 +346,7 @@ impl LstmHybrid {
             input_norm: config.input_norm,
             dropout: config.dropout,
             input_dropout: config.input_dropout,
+            ..Default::default()
         };
         let lstm = Recurrent::new(Cell::Lstm, &lstm, input, &b.under("lstm"))?;
         let head = Head {
@@ -344,8 +355,12 @@ impl LstmHybrid {
             norm: Norm::layer(h, &b.under("norm"))?,
             dropout: config.dropout,
         };
-        let parts = 2 * config.num_layers;
-        Ok(LstmHybrid { lstm, parts, head: head.into(), weights: b.taken() })
+        Ok(LstmHybrid::of(lstm, 2 * config.num_layers, head, b))
+    }
+
+    /// An LSTM whose state has this number of tensors, and the layers after it, all made by this builder.
+    pub(super) fn of(lstm: Recurrent, parts: usize, head: Head, b: &Builder) -> Self {
+        LstmHybrid { lstm, parts, head: head.into(), weights: b.taken() }
     }
 }
 
@@ -407,6 +422,10 @@ impl Step for PackedLstmHybrid {
     /// Length of h and c of each LSTM layer, then the state of the attention.
     fn state_len(&self) -> usize {
         self.lstm.state_len() + self.attention.state_len()
+    }
+
+    fn start(&self, arena: &[f32], state: &mut [f32], at: usize) {
+        self.lstm.start(arena, state, at);
     }
 
     fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {

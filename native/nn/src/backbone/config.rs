@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::{MAX_LAYERS, size, within};
+use crate::layer::EPS;
 use crate::{Error, Result, ops};
 
 /// Config of an MLP.
@@ -80,16 +81,57 @@ fn product<const N: usize>(factors: [usize; N]) -> usize {
     factors.into_iter().fold(1, usize::saturating_mul)
 }
 
-/// Declares the config of a stack of layers: the sizes of that backbone, each at least 1, its flags, and the fields
-/// that all such configs share. The optional `state` is the number of f32 in a layer's state, given if the state may be
-/// larger than the layer's weights.
+/// A field that newer configs have: old files lack it, and a file has it only if it differs from its default.
+trait Newer: Default + PartialEq {
+    fn check(&self, name: &str) -> Result<()>;
+}
+
+fn is_default<T: Newer>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Newer for bool {
+    fn check(&self, _name: &str) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The constant that the norms of a backbone add to the variance; [`EPS`] by default.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NormEps(pub f32);
+
+impl Default for NormEps {
+    fn default() -> Self {
+        NormEps(EPS)
+    }
+}
+
+impl Newer for NormEps {
+    fn check(&self, name: &str) -> Result<()> {
+        let NormEps(eps) = *self;
+        match (1e-12..=1.0).contains(&eps) {
+            true => Ok(()),
+            false => Err(Error::out_of_range(name, eps.into(), 1e-12, 1.0)),
+        }
+    }
+}
+
+/// Declares the config of a stack of layers. It has the sizes of that backbone, each at least 1, its flags, fields that
+/// were added later, and the fields that all such configs share. The other parts are optional:
+///
+/// - `state` is the number of f32 in a layer's state, given if the state may be larger than the layer's weights.
+/// - `output` is the width of the output, if it is not `hidden_size`.
+/// - `check` finds sizes that do not fit each other.
+/// - `window_only` is [`Config::window_only`].
 macro_rules! layered {
     ($(#[$meta:meta])* $name:ident {
         $($(#[$size_meta:meta])* $size:ident,)*
         $(; $($(#[$flag_meta:meta])* $flag:ident,)*)?
-    } $(, state: $state:expr)?) => {
+        $(=> $($(#[$newer_meta:meta])* $newer:ident: $type:ty,)*)?
+    } $(, state: $state:expr)? $(, output: $output:expr)? $(, check: $check:expr)? $(, window_only: $only:expr)?) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
         pub struct $name {
             /// Width of the layers and of the output.
             pub hidden_size: usize,
@@ -97,6 +139,9 @@ macro_rules! layered {
             pub num_layers: usize,
             $($(#[$size_meta])* pub $size: usize,)*
             $($($(#[$flag_meta])* pub $flag: bool,)*)?
+            $($($(#[$newer_meta])*
+                #[serde(default, skip_serializing_if = "is_default")]
+                pub $newer: $type,)*)?
             /// LayerNorm on the input, useful for many features with different scales. Of a vector of two values only
             /// their order survives the norm.
             #[serde(default)]
@@ -125,7 +170,8 @@ macro_rules! layered {
 
         impl Config for $name {
             fn output_size(&self, _input: usize) -> usize {
-                self.hidden_size
+                let own: &[fn(&Self) -> usize] = &[$($output)?];
+                own.first().map_or(self.hidden_size, |own| own(self))
             }
 
             fn validate(&self) -> Result<()> {
@@ -135,8 +181,15 @@ macro_rules! layered {
                 for (name, n) in self.sizes() {
                     size(&format!("backbone.{name}"), n, 1)?;
                 }
+                $($(self.$newer.check(concat!("backbone.", stringify!($newer)))?;)*)?
+                let checks: &[fn(&Self) -> Result<()>] = &[$($check)?];
+                checks.iter().try_for_each(|check| check(self))?;
                 dropouts([trunk.dropout, trunk.input_dropout])
             }
+
+            $(fn window_only(&self) -> bool {
+                $only
+            })?
 
             $(fn state(&self) -> usize {
                 let state: fn(&Self) -> usize = $state;
@@ -198,6 +251,11 @@ layered! {
         ;
         /// LayerNorm after each layer.
         layer_norm,
+        =>
+        /// The constant that the norms add to the variance.
+        norm_eps: NormEps,
+        /// The state before the first frame is stored among the weights, instead of zero.
+        initial_state: bool,
     }
 }
 layered! {
@@ -332,4 +390,49 @@ layered! {
         qk_layernorm,
     },
     state: |c| product([2, c.window_size, c.num_heads, c.head_dim])
+}
+layered! {
+    /// Config of ExPhil's attention. `hidden_size` is `num_heads * head_dim`.
+    ExphilAttentionConfig {
+        /// Number of heads.
+        num_heads,
+        /// Width of a key of one head.
+        head_dim,
+        /// Number of frames that a query sees, its own frame included.
+        window_size,
+        /// Inner width of the feed-forward layers.
+        inner_size,
+    },
+    check: |c| {
+        let heads = product([c.num_heads, c.head_dim]);
+        match c.hidden_size == heads {
+            true => Ok(()),
+            false => Err(Error::mismatch("backbone.hidden_size", heads, c.hidden_size)),
+        }
+    },
+    window_only: true
+}
+layered! {
+    /// Config of ExPhil's LSTM with attention. The LSTM has the width `hidden_size`, the output `num_heads * head_dim`.
+    ExphilHybridConfig {
+        /// Number of heads.
+        num_heads,
+        /// Width of a key of one head.
+        head_dim,
+        /// Number of frames that a query sees, its own frame included.
+        window_size,
+        =>
+        /// The LSTM's state before the first frame is stored among the weights, instead of zero.
+        initial_state: bool,
+    },
+    state: |c| product([2, c.window_size, c.num_heads, c.head_dim]),
+    output: |c| product([c.num_heads, c.head_dim])
+}
+layered! {
+    /// Config of ExPhil's residual LSTM.
+    ExphilLstmConfig {
+        =>
+        /// The state before the first frame is stored among the weights, instead of zero.
+        initial_state: bool,
+    }
 }

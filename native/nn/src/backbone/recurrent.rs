@@ -7,6 +7,7 @@ use sconce_tensor::Tensor;
 use sconce_tensor::simd::{dispatch, sigmoid_with, tanh_with};
 
 use super::config::RecurrentConfig;
+use super::initial::{Initial, PackedInitial};
 use super::recompute::recomputed;
 use super::{Backbone, Context, State};
 use crate::layer::Norm;
@@ -47,10 +48,11 @@ impl Cell {
 /// Taps: `I.hidden [b, t, h]`, the output of the cell of layer I.
 ///
 /// State: h `[b, h]` of each layer, and c `[b, h]` for an LSTM. A GRU's state takes 4 bytes x `hidden_size` x layers,
-/// an LSTM's twice as much.
+/// an LSTM's twice as much. It begins as zero, or as stored vectors (`initial_state`).
 pub struct Recurrent {
     cell: Cell,
     hidden_size: usize,
+    initial: Initial,
     input_norm: Option<Norm>,
     layers: Vec<Arc<Layer>>,
     input_dropout: f32,
@@ -65,11 +67,14 @@ struct Layer {
 }
 
 impl Recurrent {
-    /// Weights: `weight_ih_lI`, `weight_hh_lI`, `bias_ih_lI`, `bias_hh_lI`, `input_norm`, `norms.I`.
+    /// Weights: `weight_ih_lI`, `weight_hh_lI`, `bias_ih_lI`, `bias_hh_lI`, `input_norm`, `norms.I`, `initial_state`.
     pub fn new(cell: Cell, config: &RecurrentConfig, input: usize, b: &Builder) -> Result<Self> {
         let (h, rows) = (config.hidden_size, cell.gates() * config.hidden_size);
-        let norm =
-            |wanted: bool, size, b: Builder| wanted.then(|| Norm::layer(size, &b)).transpose();
+        let eps = config.norm_eps.0;
+        let norm = |wanted: bool, size, b: Builder| -> Result<Option<Norm>> {
+            let norm = wanted.then(|| Norm::layer(size, &b)).transpose()?;
+            Ok(norm.map(|norm| norm.with_eps(eps)))
+        };
         let input_norm = norm(config.input_norm, input, b.under("input_norm"))?;
         let (init, gate) = (Init::fan_in(h), Block { rows: h, gain: 1.0 });
         let of_gates = b.in_blocks(vec![gate; cell.gates()]);
@@ -89,8 +94,21 @@ impl Recurrent {
                 dropout: config.dropout,
             }));
         }
+        let initial = Initial::new(cell, config.initial_state, [config.num_layers, h], b)?;
         let (input_dropout, weights) = (config.input_dropout, b.taken());
-        Ok(Recurrent { cell, hidden_size: h, input_norm, layers, input_dropout, weights })
+        Ok(Recurrent { cell, hidden_size: h, initial, input_norm, layers, input_dropout, weights })
+    }
+}
+
+impl Recurrent {
+    /// The same layers with another norm of the input.
+    pub(super) fn reading(self, input_norm: Option<Norm>) -> Self {
+        Recurrent { input_norm, ..self }
+    }
+
+    /// The same layers with another initial state.
+    pub(super) fn starting(self, initial: Initial) -> Self {
+        Recurrent { initial, ..self }
     }
 }
 
@@ -205,7 +223,7 @@ impl Recurrent {
 
 impl Backbone for Recurrent {
     fn zero_state(&self, batch: usize) -> Result<State> {
-        State::zeros(batch, &vec![self.hidden_size; self.layers.len() * self.cell.states()])
+        self.initial.state(batch)
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
@@ -265,7 +283,8 @@ impl Recurrent {
                 norm: norm(&layer.norm, packer)?,
             });
         }
-        Ok(Packed { cell: self.cell, hidden: self.hidden_size, input_norm, layers })
+        let (cell, hidden, initial) = (self.cell, self.hidden_size, self.initial.pack(packer)?);
+        Ok(Packed { cell, hidden, initial, input_norm, layers })
     }
 }
 
@@ -273,6 +292,7 @@ impl Recurrent {
 pub(super) struct Packed {
     cell: Cell,
     hidden: usize,
+    initial: PackedInitial,
     input_norm: Option<packed::Norm>,
     layers: Vec<PackedLayer>,
 }
@@ -289,6 +309,10 @@ impl Step for Packed {
     /// Length of h of each layer, and of c for an LSTM.
     fn state_len(&self) -> usize {
         self.cell.states() * self.hidden * self.layers.len()
+    }
+
+    fn start(&self, arena: &[f32], state: &mut [f32], at: usize) {
+        self.initial.write(arena, &mut state[at..at + self.state_len()]);
     }
 
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {
@@ -383,6 +407,7 @@ mod tests {
                 input_norm: true,
                 dropout: 0.1,
                 input_dropout: 0.1,
+                ..Default::default()
             };
             let b = Builder::new(crate::weights::Source::Seed(1), false);
             let layers = Recurrent::new(cell, &config, 40, &b)?;

@@ -14,14 +14,20 @@ use crate::ops::Activation;
 use crate::packed::{Game, Step};
 use crate::weights::Builder;
 
-/// `W_out lstm(x)`, where `W_out` starts as zero, so that the initial output of the layer is zero. With another initial
-/// value, training a stack of such layers diverges.
-struct Lstm {
+/// `W_out lstm(x)`.
+pub(super) struct Lstm {
     lstm: Recurrent,
     out: Linear,
 }
 
 impl Lstm {
+    /// An LSTM and the dense layer after it.
+    pub(super) fn of(lstm: Recurrent, out: Linear) -> Self {
+        Lstm { lstm, out }
+    }
+
+    /// One layer whose `W_out` starts as zero, so that the initial output is zero. With another initial value, training a
+    /// stack of such layers diverges.
     fn new(hidden_size: usize, b: &Builder) -> Result<Self> {
         let config = RecurrentConfig {
             hidden_size,
@@ -30,11 +36,10 @@ impl Lstm {
             input_norm: false,
             dropout: 0.0,
             input_dropout: 0.0,
+            ..Default::default()
         };
-        Ok(Lstm {
-            lstm: Recurrent::new(Cell::Lstm, &config, hidden_size, &b.under("lstm"))?,
-            out: Linear::zero(hidden_size, hidden_size, &b.under("out"))?,
-        })
+        let lstm = Recurrent::new(Cell::Lstm, &config, hidden_size, &b.under("lstm"))?;
+        Ok(Lstm::of(lstm, Linear::zero(hidden_size, hidden_size, &b.under("out"))?))
     }
 }
 
@@ -63,6 +68,10 @@ struct Packed {
 impl Step for Packed {
     fn state_len(&self) -> usize {
         self.lstm.state_len()
+    }
+
+    fn start(&self, arena: &[f32], state: &mut [f32], at: usize) {
+        self.lstm.start(arena, state, at);
     }
 
     fn step(&self, arena: &[f32], games: &mut [Game<'_>], at: usize, scratch: &mut Scratch) {

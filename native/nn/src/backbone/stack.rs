@@ -63,16 +63,29 @@ impl Stack {
         b: &Builder,
     ) -> Result<Self> {
         let h = trunk.hidden_size;
-        let norm_of = |wanted: bool| wanted.then(|| Norm::layer(input, &b.under("input_norm")));
         let dense = || Linear::new(input, h, Activation::None, &b.under("input"));
+        let dense = (input != h).then(dense).transpose()?;
+        Self::reading(trunk, input, dense, residuals, norm, b)
+    }
+
+    /// [`new`](Self::new) with this dense layer before the residuals, or with none.
+    pub(super) fn reading(
+        trunk: &Trunk,
+        input: usize,
+        dense: Option<Linear>,
+        residuals: Vec<Arc<Residual>>,
+        norm: Option<Norm>,
+        b: &Builder,
+    ) -> Result<Self> {
+        let norm_of = |wanted: bool| wanted.then(|| Norm::layer(input, &b.under("input_norm")));
         Ok(Stack {
             input_norm: norm_of(trunk.input_norm).transpose()?,
-            input: (input != h).then(dense).transpose()?,
+            input: dense,
             residuals,
             norm,
             dropout: trunk.dropout,
             input_dropout: trunk.input_dropout,
-            width: h,
+            width: trunk.hidden_size,
             weights: b.taken(),
         })
     }
@@ -194,6 +207,14 @@ struct Packed {
 impl Step for Packed {
     fn state_len(&self) -> usize {
         self.residuals.iter().map(|(_, layer)| layer.state_len()).sum()
+    }
+
+    fn start(&self, arena: &[f32], state: &mut [f32], at: usize) {
+        let mut at = at;
+        for (_, layer) in &self.residuals {
+            layer.start(arena, state, at);
+            at += layer.state_len();
+        }
     }
 
     fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {

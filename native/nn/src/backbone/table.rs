@@ -97,6 +97,12 @@ backbones! {
     /// A causal transformer. Files may contain its former name.
     #[serde(alias = "decision_transformer")]
     "causal_transformer" CausalTransformer(AttentionConfig) = attention::transformer,
+    /// Attention with the formulas of ExPhil.
+    "exphil_attention" ExphilAttention(ExphilAttentionConfig) = exphil::attention::Transformer::new,
+    /// An LSTM followed by attention, with the formulas of ExPhil.
+    "exphil_lstm_hybrid" ExphilLstmHybrid(ExphilHybridConfig) = exphil::lstm_hybrid::hybrid,
+    /// Residual LSTM layers with the formulas of ExPhil.
+    "exphil_deep_res_lstm" ExphilDeepResLstm(ExphilLstmConfig) = exphil::deep_res_lstm::stack,
 }
 
 impl Backbone {

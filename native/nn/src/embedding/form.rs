@@ -161,7 +161,8 @@ impl Form {
                 size("embedding.num_player_names", m.num_player_names, 0)?;
                 let slots = melee::NUM_PROJECTILES;
                 within("embedding.num_projectiles", m.num_projectiles, 0, slots)?;
-                within("embedding.queue_depth", m.queue_depth, 1, MAX_QUEUE_DEPTH)?;
+                let most = if m.previous_action { MAX_QUEUE_DEPTH } else { 1 };
+                within("embedding.queue_depth", m.queue_depth, 1, most)?;
                 size("embedding.num_delays", m.num_delays, 0)
             }
             Form::Game(options) => {

@@ -80,7 +80,7 @@ impl Layout {
                 match feature {
                     Feature::Previous => layout.queue = start..layout.width,
                     // The previous input, which is the newest, directly precedes the queue; the range covers both.
-                    Feature::Queue { .. } => layout.queue.end = layout.width,
+                    Feature::Queue { inputs } if *inputs > 0 => layout.queue.end = layout.width,
                     Feature::Delay { .. } => layout.delay = start..layout.width,
                     Feature::OneHot { width, class: Class::Known(column), .. } if *width > 0 => {
                         layout.known.push((*column, *width));

@@ -307,7 +307,12 @@ impl Embedding {
         places.zip(inputs).try_for_each(|(place, labels)| self.input_features(labels, heads, place))
     }
 
-    /// Writes one input of an embedded row. `slot` 0 is the newest input.
+    /// Whether the vector has features of the previous input.
+    pub fn shows_previous(&self) -> bool {
+        !self.layout.queue.is_empty()
+    }
+
+    /// Writes one input of an embedded row. `slot` 0 is the newest input. No-op for a vector without inputs.
     ///
     /// # Shapes
     /// `labels [num_labels]`, `continuous [continuous_width]`.
@@ -319,6 +324,9 @@ impl Embedding {
         continuous: &mut [f32],
     ) -> Result<()> {
         let place = self.queue_place(continuous.len())?;
+        if place.is_empty() {
+            return Ok(());
+        }
         let mut places = continuous[place].chunks_exact_mut(self.input_width().max(1));
         let depth = self.queue_depth();
         let place = places.nth(slot).ok_or_else(|| {

@@ -35,6 +35,11 @@ impl Critic {
         self.backbone.state_len()
     }
 
+    /// Writes what [`Step::start`] does into `state`, the whole state of a game.
+    pub(crate) fn start(&self, arena: &[f32], state: &mut [f32]) {
+        self.backbone.start(arena, state, self.at);
+    }
+
     /// Reports the ranges of `state`, the whole state of a game, that this critic may have changed.
     pub(crate) fn changed(&self, state: &[f32], steps: usize, each: &mut dyn FnMut(Range<usize>)) {
         self.backbone.changed(state, self.at, steps, each);

@@ -93,6 +93,12 @@ pub trait Step: Send + Sync {
     /// Number of f32 in the part's state of one game.
     fn state_len(&self) -> usize;
 
+    /// Writes the vectors of this part's state before the first frame that are stored among the weights; by default there
+    /// are none. The part's state begins at `at` in `state`.
+    fn start(&self, arena: &[f32], state: &mut [f32], at: usize) {
+        let _ = (arena, state, at);
+    }
+
     /// Reports the ranges of `state` that the last `steps` steps may have changed; by default this part's whole state,
     /// which begins at `at`. `steps` is at least 1.
     fn changed(&self, state: &[f32], at: usize, steps: usize, each: &mut dyn FnMut(Range<usize>)) {

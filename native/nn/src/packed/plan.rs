@@ -53,7 +53,7 @@ impl Plan {
         memory::caught(|| {
             let mut packer = Packer::new(policy.weights(), format);
             let build = Self::packed(policy, &mut packer)?;
-            Ok(packer.finish().map(build))
+            packer.finish().map(build).transpose()
         })
     }
 
@@ -71,7 +71,7 @@ impl Plan {
             let mut packer = Packer::recorded(policy.weights(), format, matrices);
             let build = Self::packed(policy, &mut packer)?;
             let matrices = packer.finish_recorded(&arena)?;
-            Ok(build((arena, matrices)))
+            build((arena, matrices))
         })
     }
 
@@ -79,7 +79,7 @@ impl Plan {
     fn packed(
         policy: &Policy,
         packer: &mut Packer,
-    ) -> Result<impl FnOnce((Arena, Vec<Packed>)) -> Self + use<>> {
+    ) -> Result<impl FnOnce((Arena, Vec<Packed>)) -> Result<Self> + use<>> {
         let (spec, format) = (policy.spec(), packer.format());
         let embedding = Embedding::new(spec, policy.tables(), packer)?;
         let backbone = policy.backbone().pack(packer)?;
@@ -93,19 +93,25 @@ impl Plan {
         if parts.iter().sum::<usize>() != packed {
             return Err(Error::mismatch("state of a plan", format!("{parts:?}"), packed));
         }
-        let (trunk, zero, widest) = (policy.trunk_width(), state.to_vec()?, packer.widest());
-        Ok(move |(arena, matrices)| Plan {
-            format,
-            matrices,
-            arena,
-            embedding,
-            backbone,
-            critic,
-            heads,
-            trunk,
-            zero,
-            parts,
-            widest,
+        let (trunk, mut zero, widest) = (policy.trunk_width(), state.to_vec()?, packer.widest());
+        Ok(move |(arena, matrices): (Arena, _)| {
+            arena.read(|arena| {
+                backbone.start(arena, &mut zero, 0);
+                critic.iter().for_each(|critic| critic.start(arena, &mut zero));
+            })?;
+            Ok(Plan {
+                format,
+                matrices,
+                arena,
+                embedding,
+                backbone,
+                critic,
+                heads,
+                trunk,
+                zero,
+                parts,
+                widest,
+            })
         })
     }
 

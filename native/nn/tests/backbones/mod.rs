@@ -17,6 +17,8 @@ pub fn configs() -> Vec<spec::Backbone> {
     let mamba = json!({ "state_size": 5, "expand_factor": 2, "conv_size": 4 });
     let jamba = json!({ "num_layers": 4, "attention_every": 2 });
     let heads = json!({ "hidden_size": 12, "num_heads": 2, "expand_factor": 2 });
+    let exphil = json!({ "num_heads": 3, "head_dim": 6, "window_size": 90 });
+    let stored = json!({ "initial_state": true });
     let expand = json!({ "expand_factor": 2 });
     let tanh = json!({ "hidden_sizes": [17, 9], "activation": "tanh" });
     let plain = json!({ "layer_norm": false, "residual": false });
@@ -61,6 +63,17 @@ pub fn configs() -> Vec<spec::Backbone> {
         ("retnet", vec![heads.clone()]),
         ("xlstm", vec![heads.clone()]),
         ("gla", vec![heads, json!({ "head_dim": 5 })]),
+        ("lstm", vec![stored.clone(), json!({ "layer_norm": true, "norm_eps": 0.3 })]),
+        ("gru", vec![stored.clone(), json!({ "layer_norm": false })]),
+        (
+            "exphil_attention",
+            vec![exphil.clone(), json!({ "hidden_size": 18, "window_size": 5, "inner_size": 14 })],
+        ),
+        ("exphil_attention", vec![exphil.clone(), json!({ "hidden_size": 18, "inner_size": 9 })]),
+        ("exphil_lstm_hybrid", vec![exphil.clone(), stored.clone(), json!({ "input_norm": true })]),
+        ("exphil_lstm_hybrid", vec![exphil, json!({ "window_size": 4 })]),
+        ("exphil_deep_res_lstm", vec![stored]),
+        ("exphil_deep_res_lstm", vec![json!({ "hidden_size": 11, "input_norm": true })]),
     ];
     let given = |name: &&str| table.iter().any(|(known, _)| known == name);
     let others =
@@ -78,6 +91,11 @@ fn config(name: &str, own: &[Value]) -> spec::Backbone {
         }
     }
     serde_json::from_value(json!({ name: all })).unwrap()
+}
+
+/// Every backbone with a step, see [`configs`].
+pub fn stepping() -> Vec<spec::Backbone> {
+    configs().into_iter().filter(|config| !config.is_window_only()).collect()
 }
 
 /// A backbone with trainable weights.

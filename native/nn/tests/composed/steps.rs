@@ -8,7 +8,7 @@ use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Lay
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 
-use crate::backbones::configs;
+use crate::backbones::stepping;
 use crate::common::card;
 
 const GAMES: usize = 5;
@@ -121,7 +121,7 @@ fn assert_near(what: &str, got: &[f32], want: &[f32]) {
 #[test]
 fn games_stepped_together_equal_each_game_alone() {
     let kinds = [HeadsKind::Independent, HeadsKind::Autoregressive];
-    for config in &configs() {
+    for config in &stepping() {
         let layouts = [Layout::Packed, Layout::Learned].into_iter().zip(kinds);
         let some = if config.name() == "gru" { &kinds[..] } else { &[] };
         let all = layouts.chain(some.iter().map(|kind| (Layout::Packed, *kind)));
@@ -158,7 +158,7 @@ fn games_stepped_together_equal_each_game_alone() {
 
 #[test]
 fn a_non_finite_state_is_an_error_of_its_game_only() {
-    let gru = configs().into_iter().find(|config| config.name() == "gru").unwrap();
+    let gru = stepping().into_iter().find(|config| config.name() == "gru").unwrap();
     let policy = Policy::init(&spec(&gru, Layout::Packed, HeadsKind::Independent), 3).unwrap();
     for device in std::iter::once(Device::Cpu).chain(card()) {
         let policy = policy.copy_on(&device).unwrap();

@@ -57,6 +57,7 @@ fn recurrent(cell: Cell, case: &str, num_layers: usize, hidden_size: usize, give
             input_norm: false,
             dropout: 0.0,
             input_dropout: 0.0,
+            ..Default::default()
         };
         let x = golden.variable("input.x");
         let net = Recurrent::new(cell, &config, x.dim(2).unwrap(), &b).unwrap();

@@ -1,8 +1,9 @@
 //! Every backbone with random sizes.
 
 use sconce_nn::spec::{
-    AttentionConfig, Backbone, ExpandConfig, GlaConfig, GriffinConfig, HawkConfig, HeadsConfig,
-    JambaConfig, Mamba2Config, MambaConfig, MlpConfig, RecurrentConfig, StackConfig, StateConfig,
+    AttentionConfig, Backbone, ExpandConfig, ExphilHybridConfig, ExphilLstmConfig, GlaConfig,
+    GriffinConfig, HawkConfig, HeadsConfig, JambaConfig, Mamba2Config, MambaConfig, MlpConfig,
+    NormEps, RecurrentConfig, StackConfig, StateConfig,
 };
 use sconce_tensor::rng::Rng;
 
@@ -74,6 +75,30 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
         })
     },
     |n| Backbone::SlidingWindow(attention(n)),
+    |n| {
+        let AttentionConfig { hidden_size, num_layers, num_heads, .. } = attention(n);
+        Backbone::ExphilLstmHybrid(ExphilHybridConfig {
+            hidden_size,
+            num_layers,
+            num_heads,
+            head_dim: 6 + 2 * n.below(35),
+            window_size: 1 + n.below(40),
+            initial_state: n.flag(),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
+    |n| {
+        Backbone::ExphilDeepResLstm(ExphilLstmConfig {
+            hidden_size: 6 + n.below(65),
+            num_layers: 1 + n.below(3),
+            initial_state: n.flag(),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
     |n| {
         Backbone::Mamba(MambaConfig {
             hidden_size: 6 + n.below(65),
@@ -178,6 +203,8 @@ fn recurrent(n: &mut Numbers) -> RecurrentConfig {
         input_norm: n.flag(),
         dropout: 0.1,
         input_dropout: 0.1,
+        norm_eps: NormEps([1e-5, 1e-6, 0.1][n.below(3)]),
+        initial_state: n.flag(),
     }
 }
 
@@ -187,7 +214,7 @@ fn attention(n: &mut Numbers) -> AttentionConfig {
         hidden_size: 6 + n.below(65),
         num_layers: 1 + n.below(3),
         num_heads: 1 + n.below(4),
-        head_dim: 2 + 2 * n.below(35),
+        head_dim: 6 + 2 * n.below(33),
         window_size: 1 + n.below(40),
         qk_layernorm: n.flag(),
         input_norm: n.flag(),

@@ -431,6 +431,7 @@ fn gru(embedding: Embedding) -> Spec {
         input_norm: false,
         dropout: 0.0,
         input_dropout: 0.0,
+        ..Default::default()
     };
     let heads = Heads::controller(HeadsKind::Autoregressive);
     Spec { embedding, backbone: Backbone::Gru(config), heads, critic: None }

@@ -41,9 +41,20 @@ const TRANSPOSED: [(&str, Attribute); 1] = [("transB", Attribute::Int(1))];
 
 /// LayerNorm over the last dimension, with the weights `PATH.weight` and `PATH.bias`.
 pub(crate) fn layer_norm(net: &mut Net, path: &str, x: &Value, width: usize) -> Result<Value> {
+    layer_norm_with(net, path, x, width, EPS)
+}
+
+/// [`layer_norm`] with another constant that is added to the variance.
+pub(crate) fn layer_norm_with(
+    net: &mut Net,
+    path: &str,
+    x: &Value,
+    width: usize,
+    eps: f32,
+) -> Result<Value> {
     let weight = net.weight(&format!("{path}.weight"), &[width])?;
     let bias = net.weight(&format!("{path}.bias"), &[width])?;
-    let attributes = [("axis", Attribute::Int(-1)), ("epsilon", Attribute::Float(EPS))];
+    let attributes = [("axis", Attribute::Int(-1)), ("epsilon", Attribute::Float(eps))];
     Ok(net.graph.op("LayerNormalization", &[x, &weight, &bias], &attributes))
 }
 

@@ -2,14 +2,17 @@
 
 use sconce_nn::backbone::Cell;
 use sconce_nn::spec::RecurrentConfig;
-use sconce_tensor::Result;
+use sconce_tensor::{Error, Result};
 
-use super::dense::layer_norm;
+use super::dense::layer_norm_with;
 use crate::graph::Value;
 use crate::net::Net;
 use crate::proto::Attribute;
 
 /// `norm(x) -> [cell -> norm] x layers`, as [`sconce_nn::backbone::Recurrent`].
+///
+/// # Errors
+/// `Mismatch` for a stored initial state: a model's state begins as zero.
 pub(crate) fn recurrent(
     net: &mut Net,
     path: &str,
@@ -18,9 +21,13 @@ pub(crate) fn recurrent(
     x: &Value,
     input: usize,
 ) -> Result<Value> {
-    let hidden = config.hidden_size;
+    if config.initial_state {
+        let what = "initial state of a model in ONNX";
+        return Err(Error::mismatch(what, "zero", "one that is stored"));
+    }
+    let (hidden, eps) = (config.hidden_size, config.norm_eps.0);
     let x = match config.input_norm {
-        true => layer_norm(net, &format!("{path}.input_norm"), x, input)?,
+        true => layer_norm_with(net, &format!("{path}.input_norm"), x, input, eps)?,
         false => x.clone(),
     };
     let mut x = net.by_time(&x, input);
@@ -28,7 +35,7 @@ pub(crate) fn recurrent(
         let width = if i == 0 { input } else { hidden };
         x = layer(net, path, cell, i, &x, [width, hidden])?;
         if config.layer_norm {
-            x = layer_norm(net, &format!("{path}.norms.{i}"), &x, hidden)?;
+            x = layer_norm_with(net, &format!("{path}.norms.{i}"), &x, hidden, eps)?;
         }
     }
     Ok(net.by_game(&x, hidden))

@@ -156,5 +156,6 @@ fn one_layer(hidden_size: usize) -> RecurrentConfig {
         input_norm: false,
         dropout: 0.0,
         input_dropout: 0.0,
+        ..Default::default()
     }
 }

@@ -15,6 +15,7 @@ pub(crate) fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
         Activation::Gelu => x.gelu()?,
         Activation::Softplus => softplus(x)?,
         Activation::SquaredRelu => relu(x)?.sqr()?,
+        Activation::GeluErf => x.gelu_erf()?,
     })
 }
 

@@ -11,7 +11,7 @@ use candle_core::Tensor;
 
 use crate::form::Form;
 use crate::op::{self, Op, Pass};
-use crate::simd::{dispatch, sigmoid, softplus, tanh_with};
+use crate::simd::{dispatch, exp_with, mul_add, sigmoid, softplus, tanh_with};
 use crate::uninit::copy;
 use crate::{Result, memory, pool, tensor};
 
@@ -37,6 +37,8 @@ pub enum Activation {
     Softplus,
     /// `max(x, 0)^2` (So et al. 2021).
     SquaredRelu,
+    /// `x Phi(x)` with the distribution function Phi of the standard normal (Hendrycks & Gimpel 2016), the exact form.
+    GeluErf,
 }
 
 /// `sqrt(2 / pi)`.
@@ -65,6 +67,41 @@ fn gelu(x: f32) -> f32 {
 fn gelu_slope(x: f32) -> f32 {
     let s = sigmoid(2.0 * GELU * (x + CUBE * x * x * x));
     s + x * s * (1.0 - s) * 2.0 * GELU * (1.0 + 3.0 * CUBE * x * x)
+}
+
+/// Coefficients of a polynomial in `t = 1 / (1 + 0.38 z)` for `exp(z^2) erfc(z) / t`, lowest degree first. Its relative
+/// error over 0..12 is at most 2.1e-8.
+const ERFC: [f32; 9] = [
+    0.214_411_87,
+    0.213_905_04,
+    0.204_002,
+    0.138_299_33,
+    0.230_803_88,
+    -0.162_531_2,
+    0.364_756_64,
+    -0.262_696_68,
+    0.059_049_163,
+];
+
+/// Phi(x) with an error near 1e-7, and `e^(-x^2 / 2)`. For a negative x the error is relative.
+#[inline(always)]
+fn normal<const FMA: bool>(x: f32) -> (f32, f32) {
+    let t = 1.0 / (1.0 + 0.38 * std::f32::consts::FRAC_1_SQRT_2 * x.abs());
+    let mut p = 0.0;
+    for c in ERFC.iter().rev() {
+        p = mul_add::<FMA>(p, t, *c);
+    }
+    let bell = exp_with::<FMA>(-0.5 * x * x);
+    let tail = 0.5 * p * t * bell;
+    (if x < 0.0 { tail } else { 1.0 - tail }, bell)
+}
+
+#[inline(always)]
+fn gelu_erf_slope<const FMA: bool>(x: f32) -> f32 {
+    /// `1 / sqrt(2 pi)`.
+    const DENSITY: f32 = 0.398_942_3;
+    let (phi, bell) = normal::<FMA>(x);
+    phi + x * bell * DENSITY
 }
 
 macro_rules! each {
@@ -123,6 +160,14 @@ each!(
     |x| relu(x) * relu(x),
     2.0 * relu(x)
 );
+each!(
+    gelu_erf_,
+    gelu_erf_fill,
+    gelu_erf_d,
+    gelu_erf_both,
+    |x| x * normal::<FMA>(x).0,
+    gelu_erf_slope::<FMA>(x)
+);
 
 dispatch! {
     /// Computes `dy *= slope` from the output of a sigmoid.
@@ -156,7 +201,11 @@ impl Activation {
     pub fn needs_input(self) -> bool {
         matches!(
             self,
-            Activation::Silu | Activation::Gelu | Activation::Softplus | Activation::SquaredRelu
+            Activation::Silu
+                | Activation::Gelu
+                | Activation::Softplus
+                | Activation::SquaredRelu
+                | Activation::GeluErf
         )
     }
 
@@ -171,6 +220,7 @@ impl Activation {
             Activation::Gelu => gelu_(y),
             Activation::Softplus => softplus_(y),
             Activation::SquaredRelu => squared_relu_(y),
+            Activation::GeluErf => gelu_erf_(y),
         }
     }
 
@@ -186,6 +236,7 @@ impl Activation {
             Activation::Gelu => gelu_fill(y, x),
             Activation::Softplus => softplus_fill(y, x),
             Activation::SquaredRelu => squared_relu_fill(y, x),
+            Activation::GeluErf => gelu_erf_fill(y, x),
         }
         // SAFETY: the lengths are equal, so every value was written.
         unsafe { std::slice::from_raw_parts_mut(y.as_mut_ptr().cast(), y.len()) }
@@ -202,6 +253,7 @@ impl Activation {
             Activation::Gelu => gelu_d(dy, x),
             Activation::Softplus => softplus_d(dy, x),
             Activation::SquaredRelu => squared_relu_d(dy, x),
+            Activation::GeluErf => gelu_erf_d(dy, x),
         }
     }
 
@@ -216,6 +268,7 @@ impl Activation {
             Activation::Gelu => gelu_both(dy, x),
             Activation::Softplus => softplus_both(dy, x),
             Activation::SquaredRelu => squared_relu_both(dy, x),
+            Activation::GeluErf => gelu_erf_both(dy, x),
         }
     }
 
@@ -306,7 +359,7 @@ mod tests {
     fn values_written_elsewhere_have_the_bits_of_values_in_place() {
         use Activation::*;
         let x: Vec<f32> = (0..50).map(|i| (i as f32 - 25.0) * 0.3).collect();
-        for activation in [None, Relu, Sigmoid, Tanh, Silu, Gelu, Softplus, SquaredRelu] {
+        for activation in [None, Relu, Sigmoid, Tanh, Silu, Gelu, Softplus, SquaredRelu, GeluErf] {
             let mut expected = x.clone();
             activation.apply(&mut expected);
             let mut y = memory::with_capacity(x.len());

@@ -47,7 +47,7 @@ pub fn attention(
 }
 
 /// [`attention()`], and the cache after the sequence if `cached`.
-pub(crate) fn attend(
+pub fn attend(
     qkv: &Tensor,
     cache: &Cache,
     window: &Arc<Window>,

@@ -74,6 +74,17 @@ impl Window {
         Ok(Window { heads, head_dim, window, pairing, cos, sin, on_devices })
     }
 
+    /// [`new`](Self::new) without positions: nothing is rotated, so scores do not depend on the age of a frame.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub fn without_positions(heads: usize, head_dim: usize, window: usize) -> Result<Self> {
+        let mut all = Window::new(heads, head_dim, window, Pairing::Half, THETA)?;
+        all.cos.fill(1.0);
+        all.sin.fill(0.0);
+        Ok(all)
+    }
+
     /// Width of the queries of all heads side by side; the keys and the values have the same width.
     pub fn width(&self) -> usize {
         self.heads * self.head_dim

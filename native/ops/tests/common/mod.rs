@@ -14,7 +14,7 @@ use sconce_tensor::rng::Rng;
 use sconce_tensor::tape::{self, Gradients};
 
 /// All activations.
-pub const ACTIVATIONS: [Activation; 8] = [
+pub const ACTIVATIONS: [Activation; 9] = [
     Activation::None,
     Activation::Relu,
     Activation::Sigmoid,
@@ -23,6 +23,7 @@ pub const ACTIVATIONS: [Activation; 8] = [
     Activation::Gelu,
     Activation::Softplus,
     Activation::SquaredRelu,
+    Activation::GeluErf,
 ];
 
 /// The card on which tests run too if `SCONCE_TEST_CARD` is set; a missing card is an error.

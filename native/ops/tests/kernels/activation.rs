@@ -16,7 +16,7 @@ const EACH: usize = 2;
 const ROWS: usize = 256;
 
 /// In the order of the kernels.
-const ACTIVATIONS: [Activation; 8] = [
+const ACTIVATIONS: [Activation; 9] = [
     Activation::None,
     Activation::Relu,
     Activation::Sigmoid,
@@ -25,6 +25,7 @@ const ACTIVATIONS: [Activation; 8] = [
     Activation::Gelu,
     Activation::Softplus,
     Activation::SquaredRelu,
+    Activation::GeluErf,
 ];
 
 /// Rows and columns: one of each, more columns than a block has, more rows than a part has.

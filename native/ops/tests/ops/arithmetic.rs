@@ -79,6 +79,23 @@ fn gradients_of_every_op_equal_finite_differences() {
     });
 }
 
+/// The distribution function of the standard normal: the series `1/2 + density sum x^(2k+1) / (1 3 .. (2k+1))`, which has
+/// only positive terms, and beyond 3 the continued fraction of its tail.
+fn normal(x: f64) -> f64 {
+    let density = (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    if x.abs() > 3.0 {
+        let below = (1..200).rev().fold(0.0, |below, k| f64::from(k) / (x.abs() + below));
+        let tail = density / (x.abs() + below);
+        return if x < 0.0 { tail } else { 1.0 - tail };
+    }
+    let (mut term, mut sum) = (x, x);
+    for k in 1..100 {
+        term *= x * x / f64::from(2 * k + 1);
+        sum += term;
+    }
+    0.5 + density * sum
+}
+
 #[test]
 fn activations_and_their_slopes_equal_their_formulas_fused_or_not() {
     record();
@@ -100,6 +117,7 @@ fn activations_and_their_slopes_equal_their_formulas_fused_or_not() {
             }
             Activation::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
             Activation::SquaredRelu => x.max(0.0).powi(2),
+            Activation::GeluErf => x * normal(x),
         };
         let x = (away(&[5, 33], 1) * 4.0).unwrap();
         let y = values(&ops::activate(&x, activation).unwrap());
@@ -185,8 +203,8 @@ fn nan_stays_nan_in_an_activation_a_softmax_and_a_gate() {
         Tensor::from_vec(vec![f32::NAN; count], shape, &Device::Cpu).unwrap()
     };
     let is_nan = |t: &Tensor| values(t).iter().all(|v| v.is_nan());
-    use Activation::{Gelu, Relu, Sigmoid, Silu, Softplus, SquaredRelu, Tanh};
-    for activation in [Relu, Sigmoid, Tanh, Silu, Gelu, Softplus, SquaredRelu] {
+    use Activation::{Gelu, GeluErf, Relu, Sigmoid, Silu, Softplus, SquaredRelu, Tanh};
+    for activation in [Relu, Sigmoid, Tanh, Silu, Gelu, Softplus, SquaredRelu, GeluErf] {
         assert!(is_nan(&ops::activate(&nan(&[1, 40]), activation).unwrap()), "{activation:?}");
     }
     assert!(is_nan(&ops::softmax(&nan(&[2, 19])).unwrap()));

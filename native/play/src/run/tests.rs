@@ -32,6 +32,7 @@ fn gru() -> Spec {
         input_norm: false,
         dropout: 0.0,
         input_dropout: 0.0,
+        ..Default::default()
     };
     spec(Backbone::Gru(config), 2)
 }

@@ -277,6 +277,7 @@ mod tests {
                 input_norm: false,
                 dropout: 0.0,
                 input_dropout: 0.0,
+                ..Default::default()
             }),
             heads: Heads {
                 kind: HeadsKind::Independent,

@@ -20,6 +20,7 @@ fn spec() -> Spec {
         input_norm: true,
         dropout: 0.1,
         input_dropout: 0.0,
+        ..Default::default()
     };
     Spec {
         embedding: Embedding::melee(Melee::packed()),

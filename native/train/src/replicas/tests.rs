@@ -43,6 +43,7 @@ fn spec() -> Spec {
         input_norm: true,
         dropout: 0.3,
         input_dropout: 0.2,
+        ..Default::default()
     };
     let melee = Melee { layout: Layout::Packed, queue_depth: 2, ..Melee::default() };
     let heads = Heads { prior: true, ..Heads::controller(HeadsKind::Autoregressive) };

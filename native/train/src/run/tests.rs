@@ -41,6 +41,7 @@ fn spec() -> Spec {
         input_norm: false,
         dropout: 0.0,
         input_dropout: 0.0,
+        ..Default::default()
     };
     let to = Head { name: "to".into(), kind: HeadKind::Categorical(2), hidden_size: 4 };
     let kind = HeadsKind::Independent;

@@ -76,7 +76,9 @@ impl<'s> Stepper<'s> {
             .as_ref()
             .unwrap_or(policy)
             .trainable(Some(Rc::new(move |name: &str| !of.learns(name))))?;
-        let learns = |(name, _): &(&String, &Weight)| transforms.learns(name);
+        // Constants, such as a stored initial state, do not learn either.
+        let learns =
+            |(name, weight): &(&String, &Weight)| transforms.learns(name) && weight.is_variable();
         let learning = policy.weights().iter().filter(learns);
         let learning: Weights = learning.map(|(name, w)| (name.clone(), w.clone())).collect();
         let masters = Masters::new(&learning, &transforms)?;

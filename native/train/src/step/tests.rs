@@ -43,6 +43,7 @@ fn spec() -> Spec {
         input_norm: true,
         dropout: 0.3,
         input_dropout: 0.2,
+        ..Default::default()
     };
     let part = |name: &str, kind| spec::Head { name: name.into(), kind, hidden_size: 6 };
     let parts = vec![part("go", HeadKind::Bernoulli(2)), part("to", HeadKind::Categorical(3))];

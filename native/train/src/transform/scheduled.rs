@@ -56,6 +56,9 @@ impl Scheduled {
         if !spec.embedding.reads_inputs(&spec.heads) {
             return refuse("a game whose inputs are declared, and their heads", "others");
         }
+        if !spec.embedding.shows_previous() {
+            return refuse("an embedding with the previous action", "one without it");
+        }
         let shallow = |spec: &Spec| spec.embedding.queue_depth() == 1;
         let varies =
             options.data.frame_delay_max.is_some_and(|longest| longest > options.data.frame_delay);
@@ -208,6 +211,7 @@ mod tests {
             input_norm: true,
             dropout: 0.3,
             input_dropout: 0.0,
+            ..Default::default()
         };
         let melee = Melee { layout: Layout::Packed, queue_depth, ..Melee::default() };
         let heads = Heads { prior: true, ..Heads::controller(kind) };
