@@ -82,12 +82,12 @@ fn product<const N: usize>(factors: [usize; N]) -> usize {
 
 /// Declares the config of a stack of layers: the sizes of that backbone, each at least 1, its flags, and the fields
 /// that all such configs share. The optional `state` is the number of f32 in a layer's state, given if the state may be
-/// larger than the layer's weights.
+/// larger than the layer's weights. `window_only: true` declares a stack without a step form.
 macro_rules! layered {
     ($(#[$meta:meta])* $name:ident {
         $($(#[$size_meta:meta])* $size:ident,)*
         $(; $($(#[$flag_meta:meta])* $flag:ident,)*)?
-    } $(, state: $state:expr)?) => {
+    } $(, state: $state:expr)? $(, window_only: $window_only:literal)?) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         pub struct $name {
@@ -141,6 +141,10 @@ macro_rules! layered {
             $(fn state(&self) -> usize {
                 let state: fn(&Self) -> usize = $state;
                 state(self).saturating_mul(self.num_layers)
+            })?
+
+            $(fn window_only(&self) -> bool {
+                $window_only
             })?
         }
     };
@@ -332,4 +336,50 @@ layered! {
         qk_layernorm,
     },
     state: |c| product([2, c.window_size, c.num_heads, c.head_dim])
+}
+layered! {
+    /// Config of the Mamba and the Mamba-2 of ExPhil.
+    ExphilMambaConfig {
+        /// Number of states of each channel.
+        state_size,
+        /// Ratio of the number of channels to `hidden_size`.
+        expand_factor,
+        /// Number of frames in the kernel of the causal convolution.
+        conv_size,
+        ;
+        /// Whether the input of a frame decays in that same frame, as in ExPhil's Mamba-2 on windows of at most 32
+        /// frames.
+        #[serde(default)]
+        decays_input,
+    }
+}
+layered! {
+    /// Config of the gated state space of ExPhil.
+    ExphilGatedSsmConfig {
+        /// Number of values of B and of C.
+        state_size,
+        /// Ratio of the number of channels to `hidden_size`.
+        expand_factor,
+        /// Number of frames of a mean.
+        conv_size,
+    },
+    window_only: true
+}
+layered! {
+    /// Config of the Jamba of ExPhil.
+    ExphilJambaConfig {
+        /// Number of values of B and of C.
+        state_size,
+        /// Ratio of the number of channels to `hidden_size`.
+        expand_factor,
+        /// Number of frames of a mean.
+        conv_size,
+        /// A layer is an attention layer if its number, counted from 1, is a multiple of this value.
+        attention_every,
+        /// Number of heads.
+        num_heads,
+        /// Width of a key of one head.
+        head_dim,
+    },
+    window_only: true
 }

@@ -4,6 +4,7 @@ pub mod attention;
 mod compact;
 pub(crate) mod config;
 mod context;
+mod exphil;
 mod gated_ssm;
 pub mod gla;
 mod griffin;

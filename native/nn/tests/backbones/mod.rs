@@ -15,6 +15,9 @@ pub fn configs() -> Vec<spec::Backbone> {
     let attention =
         json!({ "num_heads": 3, "head_dim": 6, "window_size": 7, "qk_layernorm": true });
     let mamba = json!({ "state_size": 5, "expand_factor": 2, "conv_size": 4 });
+    let exphil = json!({ "state_size": 5, "expand_factor": 2, "conv_size": 4, "hidden_size": 12 });
+    let exphil_jamba =
+        json!({ "num_layers": 4, "attention_every": 2, "num_heads": 3, "head_dim": 6 });
     let jamba = json!({ "num_layers": 4, "attention_every": 2 });
     let heads = json!({ "hidden_size": 12, "num_heads": 2, "expand_factor": 2 });
     let expand = json!({ "expand_factor": 2 });
@@ -61,11 +64,20 @@ pub fn configs() -> Vec<spec::Backbone> {
         ("retnet", vec![heads.clone()]),
         ("xlstm", vec![heads.clone()]),
         ("gla", vec![heads, json!({ "head_dim": 5 })]),
+        ("exphil_mamba", vec![exphil.clone(), json!({ "decays_input": false })]),
+        ("exphil_mamba", vec![exphil.clone(), json!({ "decays_input": true, "state_size": 18 })]),
+        ("exphil_gated_ssm", vec![exphil.clone(), json!({ "conv_size": 3 })]),
+        ("exphil_jamba", vec![exphil, exphil_jamba]),
     ];
     let given = |name: &&str| table.iter().any(|(known, _)| known == name);
     let others =
         spec::Backbone::NAMES.iter().filter(|name| !given(name)).map(|name| config(name, &[]));
     table.iter().map(|(name, own)| config(name, own)).chain(others).collect()
+}
+
+/// The configs of [`configs`] that have a step form.
+pub fn with_steps() -> Vec<spec::Backbone> {
+    configs().into_iter().filter(|config| !config.is_window_only()).collect()
 }
 
 fn config(name: &str, own: &[Value]) -> spec::Backbone {

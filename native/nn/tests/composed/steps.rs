@@ -8,7 +8,7 @@ use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Lay
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 
-use crate::backbones::configs;
+use crate::backbones::{configs, with_steps};
 use crate::common::card;
 
 const GAMES: usize = 5;
@@ -121,7 +121,7 @@ fn assert_near(what: &str, got: &[f32], want: &[f32]) {
 #[test]
 fn games_stepped_together_equal_each_game_alone() {
     let kinds = [HeadsKind::Independent, HeadsKind::Autoregressive];
-    for config in &configs() {
+    for config in &with_steps() {
         let layouts = [Layout::Packed, Layout::Learned].into_iter().zip(kinds);
         let some = if config.name() == "gru" { &kinds[..] } else { &[] };
         let all = layouts.chain(some.iter().map(|kind| (Layout::Packed, *kind)));

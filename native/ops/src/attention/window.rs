@@ -74,6 +74,16 @@ impl Window {
         Ok(Window { heads, head_dim, window, pairing, cos, sin, on_devices })
     }
 
+    /// Sizes of an attention that turns no queries and keys: it sees the order of frames only in what they hold.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub fn without_positions(heads: usize, head_dim: usize, window: usize) -> Result<Self> {
+        let turned = Window::new(heads, head_dim, window, Pairing::Half, THETA)?;
+        let (cos, sin) = (vec![1.0; turned.cos.len()], vec![0.0; turned.sin.len()]);
+        Ok(Window { cos, sin, ..turned })
+    }
+
     /// Width of the queries of all heads side by side; the keys and the values have the same width.
     pub fn width(&self) -> usize {
         self.heads * self.head_dim

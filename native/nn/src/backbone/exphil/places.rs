@@ -1,0 +1,19 @@
+//! The places of frames in a window.
+
+use sconce_tensor::Tensor;
+use sconce_tensor::tensor::{beside, granted};
+
+use crate::Result;
+
+/// `x[t, d] + sin(t / (1 + 0.01 d))` for `x [b, t, h]`: t is the frame's place in the window, d the channel, both from
+/// 0.
+pub(super) fn placed(x: &Tensor) -> Result<Tensor> {
+    let (_, time, width) = x.dims3()?;
+    let sine = |i: usize| {
+        let (t, d) = ((i / width) as f64, (i % width) as f64);
+        (t / (1.0 + 0.01 * d)).sin() as f32
+    };
+    let places = beside(x, (0..time * width).map(sine).collect(), (1, time, width))?;
+    granted(&[x]);
+    Ok(x.broadcast_add(&places)?)
+}
