@@ -5,8 +5,7 @@ use sconce_tensor::tensor::{beside, granted};
 
 use crate::Result;
 
-/// `x[t, d] + sin(t / (1 + 0.01 d))` for `x [b, t, h]`: t is the frame's place in the window, d the channel, both from
-/// 0.
+/// Adds `sin(t / (1 + 0.01 d))` to `x [b, t, h]`, where t counts the frames of the window and d the channels from 0 on.
 pub(super) fn placed(x: &Tensor) -> Result<Tensor> {
     let (_, time, width) = x.dims3()?;
     let sine = |i: usize| {

@@ -36,7 +36,7 @@ pub(super) struct Dense {
     pub(super) sizes: Sizes,
 }
 
-/// What a layer selects for each frame.
+/// The numbers that a layer selects for each frame.
 pub(super) struct Selected {
     /// The softplus of the projection, `[b, t, c]`.
     pub(super) dt: Tensor,
