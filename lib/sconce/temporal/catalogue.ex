@@ -404,7 +404,7 @@ defmodule Sconce.Temporal.Catalogue do
       ],
       state: "none: it reads whole windows",
       fits: @even_heads,
-      taps: @conv_taps ++ [:attention_weights],
+      taps: @conv_taps,
       options: {6, @mamba ++ [:attention_every, :num_heads, :head_dim]}
     }
   ]

@@ -57,8 +57,6 @@ impl Backbone for Normed {
 /// `W_out softmax(norm(q) norm(k)^T / sqrt(head_dim)) v` over the frames of the window up to the own one, with
 /// `q, k, v = W_qkv W_in x`. The norms have no weights. W_in and W_out exist only if the width of all heads differs from
 /// the width h of `x [b, t, h]`.
-///
-/// Tap: `attention_weights [b, heads, t, t]`; the last index is the age of the key in frames.
 struct Attention {
     around: Option<[Linear; 2]>,
     qkv: Linear,
@@ -125,9 +123,6 @@ impl Backbone for Attention {
         let empty = State(vec![empty.keys, empty.values, empty.seen]).beside(&qkv)?;
         let [keys, values, seen] = empty.parts()?.clone();
         let empty = Cache { keys, values, seen };
-        context.tap_with("attention_weights", || {
-            ops::attention_weights(&qkv, &empty, &window, context.lengths())
-        })?;
         let y = match context.is_of_last() {
             true => ops::attention_of_last(&qkv, &empty, &window, false)?.0,
             false => ops::attention(&qkv, &empty, &window, context.lengths())?.0,

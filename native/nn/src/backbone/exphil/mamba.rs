@@ -17,7 +17,7 @@ use super::constant::Constant;
 use super::ssm::{Dense, STEPS, Selected, Sizes, bounded};
 use crate::Result;
 use crate::layer::Norm;
-use crate::ops::arrange::reshape;
+use crate::ops::arrange::{join, reshape};
 use crate::ops::{self, Activation, Selective};
 use crate::packed::{Game, Step};
 use crate::weights::Builder;
@@ -73,43 +73,40 @@ impl Mamba {
         context: &Context,
     ) -> Result<(Tensor, Tensor)> {
         let (dt, lengths) = (bounded(dt)?, context.lengths());
-        let mean = dt.mean_keepdim(2)?;
-        let rates = self.a.beside(a)?;
+        let (mean, rates) = (dt.mean_keepdim(2)?, self.a.beside(a)?);
+        granted(&[a, a]);
+        let scan = |u: &Tensor, dt: &Tensor, [b, c]: [&Tensor; 2], z, lengths| {
+            let (dt_bias, d) = (None, None);
+            let (dt_softplus, a_log, a) = (false, false, &rates);
+            let inputs = Selective { u, dt, dt_bias, dt_softplus, a, a_log, b, c, d, z, h };
+            ops::selective_scan(inputs, lengths)
+        };
         if !self.decays_input {
             // The op adds dt B u, so the mean over dt is a factor of u.
-            granted(&[a, a]);
             let u = (a * mean.broadcast_div(&dt)?)?;
-            let inputs = Selective {
-                u: &u,
-                dt: &dt,
-                dt_bias: None,
-                dt_softplus: false,
-                a: &rates,
-                a_log: false,
-                b,
-                c,
-                d: None,
-                z: Some(z),
-                h,
-            };
-            return ops::selective_scan(inputs, lengths);
+            return scan(&u, &dt, [b, c], Some(z), lengths);
         }
+        // Each frame is two frames of the op: the first adds the new part and keeps the state, the second decays both.
+        let [none, silent] = [a.zeros_like()?, b.zeros_like()?];
+        let keeps = none.affine(0.0, KEEPS)?;
+        let u = a.broadcast_mul(&mean)?.affine(1.0 / KEEPS, 0.0)?;
+        let (u, dt) = (in_turn(&u, &none)?, in_turn(&keeps, &dt)?);
+        let (b, c) = (in_turn(b, &silent)?, in_turn(&silent, c)?);
+        let lengths = lengths.map(|all| all.iter().map(|n| 2 * n).collect());
+        let (y, h) = scan(&u, &dt, [&b, &c], None, lengths)?;
         let (batch, time, channels) = a.dims3()?;
-        let states = self.dense.sizes.states;
-        for _ in 0..5 {
-            granted(&vec![a; states]);
-        }
-        let decay = dt.unsqueeze(3)?.broadcast_mul(&rates)?.exp()?;
-        let add = mean.broadcast_mul(b)?.unsqueeze(2)?.broadcast_mul(&a.unsqueeze(3)?)?;
-        let flat = |x: &Tensor| reshape(x, [batch, time, channels * states]);
-        let first = reshape(h, [batch, channels * states])?;
-        let (add, decay) = (flat(&(&decay * add)?)?, flat(&decay)?);
-        let all = ops::linear_recurrence(&decay, &add, &first, lengths.clone())?;
-        let last = ops::last(&all, &first, &lengths)?;
-        let by_channel = reshape(&all, [batch, time, channels, states])?;
-        let y = by_channel.broadcast_mul(&c.unsqueeze(2)?)?.sum(3)?;
-        Ok((ops::gated(&y, z, Activation::Silu)?, reshape(&last, h.dims())?))
+        let y = reshape(&y, [batch, time, 2 * channels])?.narrow(2, channels, channels)?;
+        Ok((ops::gated(&y, z, Activation::Silu)?, h))
     }
+}
+
+/// A step size that keeps a state: `exp(-n KEEPS)` is 1 in f32. Division by a power of two is exact.
+const KEEPS: f64 = 1.0 / (1u64 << 50) as f64;
+
+/// The frames of `x` and of `y [b, t, d]` in turn, `[b, 2 t, d]`, beginning with `x`.
+fn in_turn(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    let (batch, time, width) = x.dims3()?;
+    reshape(&join(&[x, y])?, [batch, 2 * time, width])
 }
 
 /// A of one channel: -1, -2, .., -n.
