@@ -356,17 +356,76 @@ defmodule Sconce.Temporal.Catalogue do
     }
   ]
 
-  # The forms of other programs: `backbone: name, compat: program` builds the row of the Rust table that stands here.
+  # The forms of other programs: `backbone: name, compat: program` has the description of `@forms` that stands here.
   @compat [
     exphil: [
+      mamba: :exphil_mamba,
+      mamba_2: :exphil_mamba_2,
+      gated_ssm: :exphil_gated_ssm,
+      jamba: :exphil_jamba,
       sliding_window: :exphil_attention,
       lstm_hybrid: :exphil_lstm_hybrid,
       res_lstm: :exphil_deep_res_lstm
     ]
   ]
 
-  # The rows of `@compat`, as `@backbones`. Their options are complete, and none of them depends on the embedding.
+  # The descriptions of `@compat`, as `@backbones`. Their options are complete, and none of them depends on the
+  # embedding. `row`: the row of the Rust table, if it has another name. `fixed`: options of the row that the form sets.
   @forms [
+    exphil_mamba: %{
+      paper: "Gu and Dao 2023, as in ExPhil",
+      formula: [
+        "u, z = W norm(x)          a = silu(conv(u))          B, C = W_bc a",
+        "dt = softplus(W_dt W_r a), at least 0.001 and at most 0.1",
+        "h = exp(dt A) h + mean(dt) B a                       A is -1, -2, .., -state_size",
+        "x = x + W_o ((C h) * silu(z))",
+        "also the form of ExPhil's :mamba_2 for windows of more than 32 frames"
+      ],
+      state:
+        "the convolution's frames and h, " <>
+          "num_layers x expand_factor x hidden_size x (conv_size - 1 + state_size)",
+      taps: @conv_taps,
+      fixed: [decays_input: false],
+      options: {2, @mamba}
+    },
+    exphil_mamba_2: %{
+      paper: "Dao and Gu 2024, as in ExPhil for windows of at most 32 frames",
+      formula: [
+        ":mamba, compat: :exphil, whose new part decays at once:",
+        "h = exp(dt A) (h + mean(dt) B a)"
+      ],
+      state: "as :mamba",
+      taps: @conv_taps,
+      row: :exphil_mamba,
+      fixed: [decays_input: true],
+      options: {2, @mamba}
+    },
+    exphil_gated_ssm: %{
+      paper: "the gated SSM of ExPhil, without a recurrence",
+      formula: [
+        "u, z = W norm(x)          a = silu(W_c mean(u))      B, C = W_bc a",
+        "gate = sigmoid(mean(softplus(W_dt W_r a)))           g = gate * sigmoid(B C) * a",
+        "y = g + (1 - gate) * w * g                           w falls by 0.9 per frame before the last",
+        "x = x + W_o (y * silu(z))",
+        "mean(u) is that of the last conv_size frames"
+      ],
+      state: "none: it reads whole windows",
+      taps: @conv_taps,
+      options: {2, @mamba}
+    },
+    exphil_jamba: %{
+      paper: "Lieber et al. 2024, as in ExPhil",
+      formula: [
+        "x[t, d] = x[t, d] + sin(t / (1 + 0.01 d))            t is the place in the window",
+        "x = x + gated_ssm(norm(x))                           blocks of :gated_ssm, compat: :exphil",
+        "x = x + attention(norm(x)), x = x + ffn(norm(x))     each attention_every-th block",
+        "attention sees the whole window; it norms queries and keys without weights, and turns neither"
+      ],
+      state: "none: it reads whole windows",
+      fits: @even_heads,
+      taps: @conv_taps,
+      options: {6, @mamba ++ [:attention_every, :num_heads, :head_dim]}
+    },
     exphil_attention: %{
       paper: "the attention of ExPhil; it reads whole windows and has no step",
       formula: [
@@ -428,9 +487,10 @@ defmodule Sconce.Temporal.Catalogue do
     ] ++ own ++ @input_norm ++ @dropout
   end
 
-  for {name, _backbone} <- @backbones ++ @forms,
-      !@rows[name],
-      do: raise("#{@table} has no #{name}")
+  for {name, backbone} <- @backbones ++ @forms,
+      row = backbone[:row] || name,
+      !@rows[row],
+      do: raise("#{@table} has no #{row}")
 
   # The options of rows that are not described above, by their config.
   configs = %{
@@ -462,7 +522,9 @@ defmodule Sconce.Temporal.Catalogue do
         end)
 
   @compatible (for {program, names} <- @compat, {name, row} <- names do
-                 form = Map.merge(%{fits: [], input_norm: false}, @forms[row])
+                 form =
+                   Map.merge(%{fits: [], input_norm: false, row: row, fixed: []}, @forms[row])
+
                  {num_layers, names} = form.options
                  norm = [type: :boolean, default: form.input_norm, doc: "LayerNorm on the input."]
                  own = num_layers |> layered.(names) |> Keyword.replace!(:input_norm, norm)
@@ -473,7 +535,8 @@ defmodule Sconce.Temporal.Catalogue do
                    doc: "Formulas of a program."
                  ]
 
-                 {{name, program}, row, %{form | options: [{:compat, compat} | own]}}
+                 {{name, program}, {form.row, form.fixed},
+                  %{form | options: [{:compat, compat} | own]}}
                end)
 
   @type backbone :: %{
@@ -493,19 +556,23 @@ defmodule Sconce.Temporal.Catalogue do
   @spec forms() :: [{{atom, atom}, backbone}]
   def forms, do: for({form, _row, backbone} <- @compatible, do: {form, backbone})
 
-  @doc "The row of the Rust table that builds a backbone, and the reverse."
-  @spec row(atom, atom) :: atom
-  def row(name, nil), do: name
+  @doc "The row of the Rust table that builds a backbone, and the options of the row that the form sets."
+  @spec row(atom, atom) :: {atom, keyword}
+  def row(name, nil), do: {name, []}
 
   def row(name, program),
     do:
-      Enum.find_value(@compatible, name, fn {form, row, _} ->
+      Enum.find_value(@compatible, {name, []}, fn {form, row, _} ->
         if form == {name, program}, do: row
       end)
 
-  @spec of_row(atom) :: {atom, atom}
-  def of_row(row),
-    do: Enum.find_value(@compatible, {row, nil}, fn {form, own, _} -> if own == row, do: form end)
+  @doc "The name and the program of a row of the Rust table with these options."
+  @spec of_row(atom, map) :: {atom, atom}
+  def of_row(row, options) do
+    Enum.find_value(@compatible, {row, nil}, fn {form, {own, fixed}, _} ->
+      if own == row and Enum.all?(fixed, fn {name, value} -> options[name] == value end), do: form
+    end)
+  end
 
   @doc "The constraints between options, as sentences to append."
   def needs(fits), do: Enum.map_join(fits, &" Needs #{fit(&1)}.")

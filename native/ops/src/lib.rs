@@ -23,7 +23,7 @@
 //! | folder | op |
 //! |---|---|
 //! | [`dense`], [`gather`] | linear layers, tables of rows |
-//! | [`activation`], [`dropout`] | elementwise functions, gates, skips |
+//! | [`activation`], [`dropout`] | elementwise functions, bounds, gates, skips |
 //! | [`fake_quantise`](mod@fake_quantise) | rounding to a grid of integer codes, with given and learned steps |
 //! | [`norm`] | LayerNorm, RMSNorm, group norm, norms of heads |
 //! | [`frames`] | causal convolution, token shift, the last frame |
@@ -69,6 +69,7 @@ mod uninit;
 pub mod weights;
 pub mod wkv;
 
+pub use activation::clip::clip;
 pub use activation::glu::glu;
 pub use activation::skip::skip;
 pub use activation::{Activation, activate, gated};

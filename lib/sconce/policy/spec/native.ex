@@ -24,7 +24,8 @@ defmodule Sconce.Policy.Spec.Native do
 
   defp native_backbone({name, options}) do
     {compat, options} = Keyword.pop(options, :compat)
-    %{Catalogue.row(name, compat) => Map.new(options)}
+    {row, fixed} = Catalogue.row(name, compat)
+    %{row => Map.new(options ++ fixed)}
   end
 
   defp native_critic(%{critic: :shared}), do: nil
@@ -67,7 +68,7 @@ defmodule Sconce.Policy.Spec.Native do
 
   defp backbone_from_native(backbone) do
     [{row, options}] = Map.to_list(backbone)
-    {name, compat} = Catalogue.of_row(row)
+    {name, compat} = Catalogue.of_row(row, options)
 
     options =
       for {option, schema} <- Temporal.options(name, compat), do: option!(option, schema, options)

@@ -392,6 +392,52 @@ layered! {
     state: |c| product([2, c.window_size, c.num_heads, c.head_dim])
 }
 layered! {
+    /// Config of the Mamba and the Mamba-2 of ExPhil.
+    ExphilMambaConfig {
+        /// Number of states of each channel.
+        state_size,
+        /// Ratio of the number of channels to `hidden_size`.
+        expand_factor,
+        /// Number of frames in the kernel of the causal convolution.
+        conv_size,
+        ;
+        /// Whether the input of a frame decays in that same frame, as in ExPhil's Mamba-2 on windows of at most 32
+        /// frames.
+        #[serde(default)]
+        decays_input,
+    }
+}
+layered! {
+    /// Config of the gated state space of ExPhil.
+    ExphilGatedSsmConfig {
+        /// Number of values of B and of C.
+        state_size,
+        /// Ratio of the number of channels to `hidden_size`.
+        expand_factor,
+        /// Number of frames of a mean.
+        conv_size,
+    },
+    window_only: true
+}
+layered! {
+    /// Config of the Jamba of ExPhil.
+    ExphilJambaConfig {
+        /// Number of values of B and of C.
+        state_size,
+        /// Ratio of the number of channels to `hidden_size`.
+        expand_factor,
+        /// Number of frames of a mean.
+        conv_size,
+        /// A layer is an attention layer if its number, counted from 1, is a multiple of this value.
+        attention_every,
+        /// Number of heads.
+        num_heads,
+        /// Width of a key of one head.
+        head_dim,
+    },
+    window_only: true
+}
+layered! {
     /// Config of ExPhil's attention. `hidden_size` is `num_heads * head_dim`.
     ExphilAttentionConfig {
         /// Number of heads.

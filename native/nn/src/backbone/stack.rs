@@ -24,14 +24,22 @@ pub struct Residual {
     layer: Box<dyn Backbone>,
     /// Number of tensors in the layer's state.
     parts: usize,
+    /// Whether an output of the layer depends on the frames before.
+    looks_back: bool,
 }
 
 impl Residual {
-    /// A residual around `layer`, whose input is the output of `norm`.
+    /// A residual around `layer`, whose input is the output of `norm`. A layer without a state sees only one frame at a
+    /// time.
     pub fn new(norm: Norm, layer: impl Backbone + 'static) -> Result<Self> {
         // The state of 0 games has the same number of tensors and takes no memory.
         let parts = layer.zero_state(0)?.0.len();
-        Ok(Residual { norm, layer: Box::new(layer), parts })
+        Ok(Residual { norm, layer: Box::new(layer), parts, looks_back: parts > 0 })
+    }
+
+    /// A residual around a layer that sees all frames of a window and has no state.
+    pub fn of_window(norm: Norm, layer: impl Backbone + 'static) -> Result<Self> {
+        Ok(Residual { looks_back: true, ..Residual::new(norm, layer)? })
     }
 }
 
@@ -45,12 +53,17 @@ pub struct Stack {
     input: Option<Linear>,
     residuals: Vec<Arc<Residual>>,
     norm: Option<Norm>,
+    /// Adds the place of each frame in the window.
+    place: Option<Place>,
     dropout: f32,
     input_dropout: f32,
     width: usize,
     /// All weights that the residuals may use.
     weights: Arc<[Weight]>,
 }
+
+/// Adds the place of each frame in its window to `x [b, t, h]`.
+pub(super) type Place = fn(&Tensor) -> Result<Tensor>;
 
 impl Stack {
     /// Weights: `input_norm`, `input`. The caller has already created the weights of the residuals and of the last norm
@@ -83,11 +96,17 @@ impl Stack {
             input: dense,
             residuals,
             norm,
+            place: None,
             dropout: trunk.dropout,
             input_dropout: trunk.input_dropout,
             width: trunk.hidden_size,
             weights: b.taken(),
         })
+    }
+
+    /// This stack with places after the input layer. It has no step form.
+    pub(super) fn placed(self, place: Place) -> Self {
+        Stack { place: Some(place), ..self }
     }
 
     fn read(&self, x: &Tensor, context: &Context) -> Result<Tensor> {
@@ -96,8 +115,11 @@ impl Stack {
             None => x.clone(),
         };
         x = context.dropout_columns(&x, self.input_dropout, "input")?;
-        match &self.input {
-            Some(input) => input.forward(&x),
+        if let Some(input) = &self.input {
+            x = input.forward(&x)?;
+        }
+        match self.place {
+            Some(place) => place(&x),
             None => Ok(x),
         }
     }
@@ -114,8 +136,8 @@ fn run(
 ) -> Result<(Tensor, Vec<Tensor>)> {
     let mut x = x.clone();
     let (mut next, mut rest) = (Vec::with_capacity(state.len()), state);
-    // The highest layer with a state. All outputs of the layers below are needed, since a state depends on every frame.
-    let highest = residuals.iter().rposition(|residual| residual.parts > 0).unwrap_or(0);
+    // The highest layer that looks back. All outputs of the layers below are needed, since it depends on every frame.
+    let highest = residuals.iter().rposition(|residual| residual.looks_back).unwrap_or(0);
     for (i, residual) in residuals.iter().enumerate() {
         let (own, others) = rest.split_at(residual.parts);
         let own = State(own.to_vec());

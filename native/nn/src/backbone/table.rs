@@ -97,6 +97,12 @@ backbones! {
     /// A causal transformer. Files may contain its former name.
     #[serde(alias = "decision_transformer")]
     "causal_transformer" CausalTransformer(AttentionConfig) = attention::transformer,
+    /// The Mamba and the Mamba-2 of ExPhil.
+    "exphil_mamba" ExphilMamba(ExphilMambaConfig) = exphil::mamba::mamba,
+    /// The gated state space of ExPhil.
+    "exphil_gated_ssm" ExphilGatedSsm(ExphilGatedSsmConfig) = exphil::gated_ssm::gated_ssm,
+    /// The Jamba of ExPhil.
+    "exphil_jamba" ExphilJamba(ExphilJambaConfig) = exphil::jamba::jamba,
     /// Attention with the formulas of ExPhil.
     "exphil_attention" ExphilAttention(ExphilAttentionConfig) = exphil::attention::Transformer::new,
     /// An LSTM followed by attention, with the formulas of ExPhil.

@@ -15,6 +15,10 @@ pub fn configs() -> Vec<spec::Backbone> {
     let attention =
         json!({ "num_heads": 3, "head_dim": 6, "window_size": 7, "qk_layernorm": true });
     let mamba = json!({ "state_size": 5, "expand_factor": 2, "conv_size": 4 });
+    let selective =
+        json!({ "state_size": 5, "expand_factor": 2, "conv_size": 4, "hidden_size": 12 });
+    let exphil_jamba =
+        json!({ "num_layers": 4, "attention_every": 2, "num_heads": 3, "head_dim": 6 });
     let jamba = json!({ "num_layers": 4, "attention_every": 2 });
     let heads = json!({ "hidden_size": 12, "num_heads": 2, "expand_factor": 2 });
     let exphil = json!({ "num_heads": 3, "head_dim": 6, "window_size": 90 });
@@ -63,6 +67,13 @@ pub fn configs() -> Vec<spec::Backbone> {
         ("retnet", vec![heads.clone()]),
         ("xlstm", vec![heads.clone()]),
         ("gla", vec![heads, json!({ "head_dim": 5 })]),
+        ("exphil_mamba", vec![selective.clone(), json!({ "decays_input": false })]),
+        (
+            "exphil_mamba",
+            vec![selective.clone(), json!({ "decays_input": true, "state_size": 18 })],
+        ),
+        ("exphil_gated_ssm", vec![selective.clone(), json!({ "conv_size": 3 })]),
+        ("exphil_jamba", vec![selective, exphil_jamba]),
         ("lstm", vec![stored.clone(), json!({ "layer_norm": true, "norm_eps": 0.3 })]),
         ("gru", vec![stored.clone(), json!({ "layer_norm": false })]),
         (

@@ -7,6 +7,7 @@ mod common;
 
 mod attention;
 mod exphil;
+mod exphil_ssm;
 mod gated;
 mod layers;
 mod mamba;

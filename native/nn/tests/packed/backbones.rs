@@ -1,9 +1,9 @@
 //! Every backbone with random sizes.
 
 use sconce_nn::spec::{
-    AttentionConfig, Backbone, ExpandConfig, ExphilHybridConfig, ExphilLstmConfig, GlaConfig,
-    GriffinConfig, HawkConfig, HeadsConfig, JambaConfig, Mamba2Config, MambaConfig, MlpConfig,
-    NormEps, RecurrentConfig, StackConfig, StateConfig,
+    AttentionConfig, Backbone, ExpandConfig, ExphilHybridConfig, ExphilLstmConfig,
+    ExphilMambaConfig, GlaConfig, GriffinConfig, HawkConfig, HeadsConfig, JambaConfig,
+    Mamba2Config, MambaConfig, MlpConfig, NormEps, RecurrentConfig, StackConfig, StateConfig,
 };
 use sconce_tensor::rng::Rng;
 
@@ -147,6 +147,19 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::Zamba(jamba(n)),
     |n| Backbone::GatedSsm(hawk(n)),
     |n| Backbone::CausalTransformer(attention(n)),
+    |n| {
+        Backbone::ExphilMamba(ExphilMambaConfig {
+            hidden_size: 6 + n.below(65),
+            num_layers: 1 + n.below(3),
+            state_size: 1 + n.below(20),
+            expand_factor: 1 + n.below(2),
+            conv_size: 1 + n.below(4),
+            decays_input: n.flag(),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
 ];
 
 /// Heads have an even width.

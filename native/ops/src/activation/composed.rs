@@ -57,3 +57,10 @@ pub(crate) fn glu(x: &Tensor, activation: Activation) -> Result<Tensor> {
 pub(crate) fn skip(y: &Tensor, x: &Tensor, d: &Weight) -> Result<Tensor> {
     Ok((y + x.broadcast_mul(d)?)?)
 }
+
+pub(super) fn clip(x: &Tensor, low: f32, high: f32) -> Result<Tensor> {
+    let bound = |bound: f32| x.zeros_like()?.affine(0.0, f64::from(bound));
+    let (low, high) = (bound(low)?, bound(high)?);
+    let x = x.lt(&low)?.where_cond(&low, x)?;
+    Ok(x.gt(&high)?.where_cond(&high, &x)?)
+}

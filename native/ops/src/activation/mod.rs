@@ -1,6 +1,7 @@
 //! Elementwise functions, and products of one branch with a gate.
 
 pub(crate) mod card;
+pub mod clip;
 pub(crate) mod composed;
 pub mod glu;
 pub mod skip;

@@ -24,6 +24,11 @@ fn activations_and_gates_equal_their_composed_forms() {
 }
 
 #[test]
+fn clipped_numbers_equal_their_composed_form() {
+    check("clip", &[noise(&[2, 43, 6], 1)], |t| Ok(vec![ops::clip(&t[0], -0.5, 0.7)?]));
+}
+
+#[test]
 fn values_and_slopes_agree_at_zero_and_far_from_it() {
     record();
     for activation in ACTIVATIONS {

@@ -97,6 +97,24 @@ fn normal(x: f64) -> f64 {
 }
 
 #[test]
+fn clipped_numbers_are_within_their_bounds_and_have_no_slope_outside() {
+    record();
+    let x = Tensor::new(&[-2.0f32, 0.1, 0.5, 0.9, f32::INFINITY, f32::NAN], &Device::Cpu).unwrap();
+    let y = values(&ops::clip(&x, 0.25, 0.75).unwrap());
+    assert_eq!(y[..5], [0.25, 0.25, 0.5, 0.75, 0.75]);
+    assert!(y[5].is_nan());
+    let x = Var::from_slice(&[0.2f32, 0.25, 0.5, 0.75, 0.8], 5, &Device::Cpu).unwrap();
+    let store = backward(&ops::clip(&x, 0.25, 0.75).unwrap().sum_all().unwrap());
+    assert_eq!(values(store.get(&x).unwrap()), [0.0, 1.0, 1.0, 1.0, 0.0]);
+    // All numbers are 0.1 away from the bounds.
+    let x = ((noise(&[40], 1) * 5.0).unwrap().round().unwrap() / 5.0).unwrap();
+    let x = (x + 0.1).unwrap();
+    differences(vec![x.clone()], |t| ops::clip(&t[0], -0.4, 0.6).unwrap());
+    assert!(ops::clip(&x, 1.0, 0.5).is_err());
+    assert!(ops::clip(&x, f32::NAN, 0.5).is_err());
+}
+
+#[test]
 fn activations_and_their_slopes_equal_their_formulas_fused_or_not() {
     record();
     // Numbers are not so near to 0 that a difference crosses the bend of a relu.

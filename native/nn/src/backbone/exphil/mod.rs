@@ -4,9 +4,14 @@
 //! ExPhil trains with; the other backbones follow their papers.
 
 pub(super) mod attention;
+mod constant;
 pub(super) mod deep_res_lstm;
+pub(super) mod gated_ssm;
+pub(super) mod jamba;
 pub(super) mod lstm_hybrid;
+pub(super) mod mamba;
 mod positions;
+mod ssm;
 
 /// The constant that the norms around an LSTM or a GRU add to the variance.
 const RECURRENT_EPS: f32 = 1e-6;
