@@ -7,9 +7,20 @@ import Config
 # This file is made from the table of Sconce.Config, and a test compares them.
 
 # config :sconce,
-#   # Device of policies, see Sconce.Device. Variables: SCONCE_DEVICE, CUDA_VISIBLE_DEVICES,
-#   # EXPHIL_GPU, EXLA_TARGET, XLA_TARGET.
+#   # Device of policies and runs, see Sconce.Device. Of several cards, as {:cuda, [0, 1]}, runs
+#   # of Sconce.Trainer use all, and others the first. Variables: SCONCE_DEVICE,
+#   # CUDA_VISIBLE_DEVICES, EXPHIL_GPU, EXLA_TARGET, XLA_TARGET.
 #   device: :cpu,
+#
+#   # How several cards of a run share its work: each batch is divided among them.
+#   distribution: :data_parallel,
+#
+#   # Precision of runs of Sconce.Trainer, as their option :precision. It overrides that of a
+#   # preset. Variables: SCONCE_PRECISION.
+#   precision: :f32,
+#
+#   # Type in which a run sums products. There is no other.
+#   accumulation_dtype: :f32,
 #
 #   # Largest share of a card's memory in use, see Sconce.GPU.Ledger. Variables:
 #   # SCONCE_MEMORY_FRACTION, EXPHIL_GPU_MEMORY_FRACTION, EXLA_MEMORY_FRACTION.
@@ -25,8 +36,8 @@ import Config
 #   # normal, see Sconce.Serving. Read at the start of such work. Variables: SCONCE_BACKGROUND.
 #   background: :nice,
 #
-#   # Preset of mix sconce.train, see Sconce.Preset. Variables: SCONCE_PRESET,
-#   # EXPHIL_DEFAULT_PRESET.
+#   # Preset of mix sconce.train, see Sconce.Preset; as text also exphil:quick and gpu:rtx_3090.
+#   # Variables: SCONCE_PRESET, EXPHIL_DEFAULT_PRESET.
 #   preset: nil,
 #
 #   # Path that mix sconce.import reads if none is given. Variables: EXPHIL_REPLAYS_DIR.

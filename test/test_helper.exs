@@ -13,11 +13,13 @@ without =
   end)
 
 exclude =
-  [:gpu, :nvml, :slow, cuda: not cuda, driver: not driver, card: found != :ok] ++
+  Sconce.GPU.exunit_exclude() ++
+    [:nvml, :slow, cuda: not cuda, driver: not driver, card: found != :ok] ++
     if(replays, do: [], else: [:replays]) ++ without
 
 IO.puts(
-  "Tests tagged :gpu, :nvml and :slow are excluded; run them with --include, as in --include gpu."
+  "Tests tagged :nvml and :slow are excluded, and without a usable card those tagged :gpu; " <>
+    "run them with --include, as in --include gpu."
 )
 
 unless replays do

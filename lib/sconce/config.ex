@@ -1,16 +1,24 @@
 defmodule Sconce.Config do
+  alias Sconce.Config.ExPhil
   alias Sconce.{Device, Options}
-  alias Sconce.Preset.Catalogue
+  alias Sconce.Preset.{Catalogue, Text}
 
   @presets Catalogue.names()
+  @other_presets Enum.map(@presets, &{:exphil, &1}) ++
+                   Enum.map(Keyword.keys(Catalogue.cards()), &{:gpu, &1})
   @priorities [:nice, :idle, :normal]
+  @precisions [:f32, :bf16, :f16]
 
-  # `variables` are environment variables and how each is parsed; the first variable with a value counts.
+  # `variables` are environment variables and how each is parsed; the first variable with a value counts. `exphil` is the
+  # key of `config :exphil` with the same meaning.
   @settings [
     device: [
-      type: Device.type(),
+      type: Device.run_type(),
       default: :cpu,
-      doc: "Device of policies, see `Sconce.Device`.",
+      exphil: :devices,
+      doc:
+        "Device of policies and runs, see `Sconce.Device`. Of several cards, as `{:cuda, [0, 1]}`, " <>
+          "runs of `Sconce.Trainer` use all, and others the first.",
       variables: [
         SCONCE_DEVICE: :device,
         CUDA_VISIBLE_DEVICES: :hidden,
@@ -18,6 +26,28 @@ defmodule Sconce.Config do
         EXLA_TARGET: :target,
         XLA_TARGET: :target
       ]
+    ],
+    distribution: [
+      type: {:in, [:data_parallel]},
+      default: :data_parallel,
+      exphil: :distribution,
+      doc: "How several cards of a run share its work: each batch is divided among them.",
+      variables: []
+    ],
+    precision: [
+      type: {:in, @precisions},
+      default: :f32,
+      exphil: :training_dtype,
+      doc:
+        "Precision of runs of `Sconce.Trainer`, as their option `:precision`. It overrides that of a preset.",
+      variables: [SCONCE_PRECISION: :precision]
+    ],
+    accumulation_dtype: [
+      type: {:in, [:f32]},
+      default: :f32,
+      exphil: :accumulation_dtype,
+      doc: "Type in which a run sums products. There is no other.",
+      variables: []
     ],
     memory_fraction: [
       type: :float,
@@ -52,9 +82,10 @@ defmodule Sconce.Config do
       variables: [SCONCE_BACKGROUND: :background]
     ],
     preset: [
-      type: {:or, [{:in, @presets}, nil]},
+      type: {:or, [{:in, @presets ++ @other_presets}, nil]},
       default: nil,
-      doc: "Preset of `mix sconce.train`, see `Sconce.Preset`.",
+      doc:
+        "Preset of `mix sconce.train`, see `Sconce.Preset`; as text also `exphil:quick` and `gpu:rtx_3090`.",
       variables: [SCONCE_PRESET: :preset, EXPHIL_DEFAULT_PRESET: :preset]
     ],
     replays: [
@@ -112,30 +143,32 @@ defmodule Sconce.Config do
     EDIFICE_PATH: "backbones are Sconce's own"
   ]
   @ignored_keys [
-    training_dtype: "the option :precision of a run sets it",
-    accumulation_dtype: "products are added in f32, norms in f64",
-    devices: "the option :device of a run sets them, as {:cuda, [0, 1]}",
-    distribution: "several devices of a run always share each batch"
+    training_dtype: "it is a key of config :exphil; config :sconce has precision",
+    devices: "it is a key of config :exphil; config :sconce has device, as {:cuda, [0, 1]}"
   ]
 
   setting_docs = fn {name, spec} ->
     variables = Enum.map_join(spec[:variables], ", ", fn {variable, _} -> "`#{variable}`" end)
-    "| `#{name}` | `#{inspect(spec[:default])}` | #{variables} | #{spec[:doc]} |"
+    key = if spec[:exphil], do: "`#{spec[:exphil]}`", else: ""
+    "| `#{name}` | `#{inspect(spec[:default])}` | #{variables} | #{key} | #{spec[:doc]} |"
   end
 
   @moduledoc """
   Settings that apply when a call does not set them as an option.
 
   An option of a call overrides an environment variable, which overrides the application environment
-  (`config :sconce, threads: 2`), which overrides the default.
+  (`config :sconce, threads: 2`), which overrides the key of `config :exphil`, which overrides the default.
 
-  | setting | default | variables, the first counts | meaning |
-  |---|---|---|---|
+  | setting | default | variables, the first counts | key of `config :exphil` | meaning |
+  |---|---|---|---|---|
   #{Enum.map_join(@settings, "\n", setting_docs)}
 
   `CUDA_VISIBLE_DEVICES` selects `:cpu` if it hides every GPU (empty or `-1`), and is ignored otherwise; `EXPHIL_GPU`
   is `0` or `1`; `SCONCE_DEVICE` may name a card, as in `cuda:1`; `EXLA_TARGET` and `XLA_TARGET` are `host`,
   `cpu`, or the kind of a GPU as in `cuda12`. `mix sconce.doctor` prints all settings of this machine.
+
+  `config :exphil, devices: [:cuda0, :cuda1], training_dtype: :bf16` sets two cards and bf16. A value that no run can
+  follow, such as `accumulation_dtype: :bf16`, is refused with the name of its key.
 
   ## No effect
 
@@ -147,7 +180,7 @@ defmodule Sconce.Config do
   #{Enum.map_join(@ignored ++ @ignored_keys, "\n", fn {name, why} -> "| `#{name}` | #{why} |" end)}
   """
 
-  @typedoc "`source` is `:default`, `:application`, or the name of a variable."
+  @typedoc "`source` is `:default`, `:exphil`, `:application`, or the name of a variable."
   @type setting :: %{name: atom, value: term, source: atom | String.t()}
 
   @doc """
@@ -273,24 +306,27 @@ defmodule Sconce.Config do
   Prints each setting with its value and its source, then invalid values, then variables and keys without effect:
 
   ```text
-  device          :cuda       EXLA_TARGET
-  memory_fraction 1.0         default
-  memory_budget   nil         default
-  threads         2           config :sconce
-  background      :nice       default
-  preset          nil         default
-  replays         nil         default
-  nvml            nil         default
+  device             :cuda           EXLA_TARGET
+  distribution       :data_parallel  default
+  precision          :bf16           config :exphil
+  accumulation_dtype :f32            default
+  memory_fraction    1.0             default
+  memory_budget      nil             default
+  threads            2               config :sconce
+  background         :nice           default
+  preset             nil             default
+  replays            nil             default
+  nvml               nil             default
   XLA_FLAGS --fast has no effect: Sconce has no XLA and compiles nothing at the start of a run
   ```
 
-      iex> ExUnit.CaptureIO.capture_io(&Sconce.Config.explain/0) =~ "memory_fraction 1.0         default"
+      iex> ExUnit.CaptureIO.capture_io(&Sconce.Config.explain/0) =~ "memory_fraction    1.0             default"
       true
   """
   @spec explain() :: :ok
   def explain do
     for %{name: name, value: value, source: source} = setting <- shown() do
-      columns = [String.pad_trailing("#{name}", 16), String.pad_trailing(inspect(value), 12)]
+      columns = [String.pad_trailing("#{name}", 19), String.pad_trailing(inspect(value), 16)]
       wrong = if setting[:wrong], do: " (wrong, see below)", else: ""
       IO.puts([columns, source_text(source), wrong])
     end
@@ -304,13 +340,26 @@ defmodule Sconce.Config do
   def wrong_text(setting), do: "#{source_text(setting.source)}: #{wrong_value(setting)}"
 
   @doc false
-  def wrong_value(%{name: name, value: value, wrong: expected}),
-    do: "#{name} cannot be #{inspect(value)}, #{expected}"
+  # A wrong key of another app is named as it is written there.
+  def wrong_value(%{name: name, value: value, wrong: expected} = setting),
+    do: "#{setting[:key] || name} cannot be #{inspect(value)}, #{expected}"
 
   @doc false
   def source_text(:default), do: "default"
   def source_text(:application), do: "config :sconce"
+  def source_text(:exphil), do: "config :exphil"
   def source_text(variable), do: variable
+
+  @doc false
+  # Returns whether `EXPHIL_GPU` says that there is a usable card; nil if it is not set.
+  @spec card_forced?() :: boolean | nil
+  def card_forced? do
+    case Enum.find(said(:device, @settings[:device]), &(&1.source == "EXPHIL_GPU")) do
+      nil -> nil
+      %{wrong: _expected} = wrong -> raise ArgumentError, wrong_text(wrong)
+      %{value: value} -> value == :cuda
+    end
+  end
 
   @doc false
   # Returns every environment variable that is read, including those without effect.
@@ -326,7 +375,7 @@ defmodule Sconce.Config do
     end
   end
 
-  # Returns the values of a setting in variables and in the application environment, by falling precedence.
+  # Returns the values of a setting in variables and in the environments of both applications, by falling precedence.
   defp said(name, spec) do
     variables =
       for {variable, how} <- spec[:variables],
@@ -335,7 +384,26 @@ defmodule Sconce.Config do
           value != :unset,
           do: setting(name, value, to_string(variable), spec, how)
 
-    variables ++ from_application(name, spec)
+    variables ++ from_application(name, spec) ++ from_exphil(name, spec)
+  end
+
+  defp from_exphil(name, spec) do
+    with key when key != nil <- spec[:exphil],
+         given when given != nil <- Application.get_env(:exphil, key) do
+      [exphil(name, key, given, spec)]
+    else
+      nil -> []
+    end
+  end
+
+  defp exphil(name, key, given, spec) do
+    with {:ok, value} <- ExPhil.convert(key, given),
+         {:ok, value} <- Options.fit(value, spec) do
+      %{name: name, value: value, source: :exphil}
+    else
+      :error ->
+        %{name: name, key: key, value: given, source: :exphil, wrong: ExPhil.expected(key)}
+    end
   end
 
   defp from_application(name, spec) do
@@ -363,7 +431,8 @@ defmodule Sconce.Config do
   defp right(:number, _given, _spec), do: "expected a positive integer"
   defp right(:share, _given, _spec), do: "expected a number from 0.01 to 1"
 
-  defp right(how, given, _spec) when how in [:device, :target, :preset, :background] do
+  defp right(how, given, _spec)
+       when how in [:device, :target, :preset, :background, :precision] do
     known = known(how)
 
     case Options.nearest(given, known) do
@@ -383,14 +452,19 @@ defmodule Sconce.Config do
   defp known(:device), do: Device.kinds()
   defp known(:preset), do: @presets
   defp known(:background), do: @priorities
+  defp known(:precision), do: @precisions
 
   # Parses the text of a variable. Returns `:unset` for a text without a value, and an invalid text unchanged:
   # `setting/5` marks it as wrong.
   defp read(:hidden, text), do: if(String.trim(text) in ["", "-1"], do: :cpu, else: :unset)
   defp read(_how, ""), do: :unset
   defp read(:text, text), do: text
-  defp read(:preset, text), do: Enum.find(@presets, text, &(to_string(&1) == text))
+
+  defp read(:preset, text),
+    do: Enum.find(@presets ++ @other_presets, text, &(Text.name(&1) == text))
+
   defp read(:background, text), do: Enum.find(@priorities, text, &(to_string(&1) == text))
+  defp read(:precision, text), do: Enum.find(@precisions, text, &(to_string(&1) == text))
   defp read(:flag, "0"), do: :cpu
   defp read(:flag, "1"), do: :cuda
   defp read(:target, "host"), do: :cpu

@@ -1,5 +1,6 @@
 defmodule Sconce.Corpus do
   alias Sconce.{Error, Figures, Game, Native, Options, Tensor}
+  alias Sconce.Corpus.Filters
   alias Sconce.Game.Declaration
   alias Sconce.Native.Call
   alias Sconce.Policy.{Head, Spec}
@@ -16,6 +17,54 @@ defmodule Sconce.Corpus do
       type: {:or, [:pos_integer, nil]},
       default: nil,
       doc: "Shorter games are skipped; `nil` is 600 frames for replays and 1 for other games."
+    ],
+    max_frames: [
+      type: {:or, [:pos_integer, nil]},
+      default: nil,
+      doc: "Longer games are skipped."
+    ],
+    stages: [
+      type: {:or, [{:list, {:or, [:non_neg_integer, :string]}}, nil]},
+      default: nil,
+      doc: "Games on other stages are skipped. A stage is a name, as in `stage_id/1`, or its id."
+    ],
+    characters: [
+      type: {:or, [{:list, {:or, [:non_neg_integer, :string]}}, nil]},
+      default: nil,
+      doc: "Games in which no player has one of these characters are skipped."
+    ],
+    min_damage_dealt: [
+      type: :float,
+      default: 0.0,
+      min: 0,
+      max: 1_000_000,
+      doc: "Games in which no player dealt this damage, in percent, are skipped."
+    ],
+    min_damage_taken: [
+      type: :float,
+      default: 0.0,
+      min: 0,
+      max: 1_000_000,
+      doc:
+        "Games in which no player took this damage are skipped; beside `:min_damage_dealt`, one player did both."
+    ],
+    humans: [
+      type: :boolean,
+      default: false,
+      doc: "Games with a player that is not human are skipped."
+    ],
+    unique: [
+      type: :boolean,
+      default: false,
+      doc:
+        "Skips a game with the same values as another, such as the recording of the other player. The same file is always imported once."
+    ],
+    min_quality: [
+      type: :float,
+      default: 0.0,
+      min: 0,
+      max: 100,
+      doc: "Games of a lower quality are skipped, see below."
     ],
     threads: [
       type: {:or, [:pos_integer, nil]},
@@ -113,7 +162,8 @@ defmodule Sconce.Corpus do
           seconds: float
         }
 
-  @reasons ~w(corrupt truncated not_two_players too_short duplicate unreadable fatal)a
+  @reasons ~w(corrupt truncated not_two_players too_short duplicate unreadable fatal stage not_human too_long
+              character damage quality)a
   @type reason :: unquote(Enum.reduce(@reasons, &{:|, [], [&1, &2]}))
   @reason_names Map.new(@reasons, &{Atom.to_string(&1), &1})
 
@@ -166,6 +216,26 @@ defmodule Sconce.Corpus do
   | `:not_found` | none of the files could be kept; no corpus is made, and `details` have `skipped` |
   | `:mismatch` | the folder `:into` contains something other than a corpus |
 
+  ## Filters
+
+  Games that the filters leave out are skipped with the reason `:stage`, `:character`, `:too_short`, `:too_long`,
+  `:damage`, `:not_human`, `:quality` or `:duplicate`; a later import reads them again. A run of `Sconce.Trainer` has the
+  same filters, so that a corpus may keep all games.
+
+  The quality of a game is a number from 0 to 100, the mean of four shares in percent, each at most 100:
+
+  | share | full |
+  |---|---|
+  | length | 3000 frames, 50 seconds |
+  | damage that the player with less dealt | 100 percent |
+  | frames on which the player with fewer holds a button or moves the main stick | a quarter of all frames |
+  | different action states of the player with fewer | 50 |
+
+  Damage is the sum of the increases of a player's percent. The damage that a player dealt is that which the other
+  player took from any source.
+
+  ## Dead imports
+
   The file `journal` in the folder names the open replays. If an import dies with its VM, the next one reads these
   replays last and one at a time, so that a second death has a known cause, and reports them as `interrupted`. A replay
   that was open at two deaths is skipped as `:fatal`, unless `:retry` is set.
@@ -207,8 +277,11 @@ defmodule Sconce.Corpus do
 
     least = if opts[:game] == :melee, do: 600, else: 1
 
+    filter = opts |> Map.new() |> Map.take(Filters.names() -- [:min_frames]) |> Filters.native()
+
     options = %{
       min_frames: opts[:min_frames] || least,
+      filter: filter,
       threads: opts[:threads] || 0,
       retry: opts[:retry]
     }
@@ -414,7 +487,10 @@ defmodule Sconce.Corpus do
 
   A folder of `embeddings.bin`, `labels.bin` and `manifest.jsonl`, as ExPhil writes them, opens read-only: its schema is
   `{:vector, n}` with the six heads of a controller, and its frames, in f32, f16 or bf16, stay on disk until they are in
-  a batch. Files that contradict their headers or the manifest are an error of kind `:corrupt`.
+  a batch. Frames of 288 numbers are those of the embedding `{:melee, layout: :packed}`: a policy that is trained on them
+  has this embedding, and plays frames of `Sconce.Frame`. Frames of another width have it if the option `:embedding` says
+  so, as in `{:melee, layout: :packed, queue_depth: 4, num_delays: 9}` for 336 numbers; otherwise the policy reads
+  vectors. Files that contradict their headers or the manifest are an error of kind `:corrupt`.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-open-" <> System.pid())
       iex> {:ok, _built} = Sconce.Corpus.build({:vector, 1}, [{[0.5], [1]}], into: dir, heads: [go: {:bernoulli, 1}])
@@ -433,6 +509,18 @@ defmodule Sconce.Corpus do
       {:ok, %__MODULE__{handle: handle, dir: dir, info: tidy(info)}}
     end
   end
+
+  # Numbers of a frame in ExPhil's default embedding, which are those of `{:melee, layout: :packed}`.
+  @packed 288
+
+  @doc false
+  # Returns the embedding that made the vectors of a corpus of ExPhil, or nil if it is not known.
+  @spec embedding(t) :: {:melee, keyword} | nil
+  def embedding(%__MODULE__{dir: dir, info: %{schema: {:vector, @packed}}}) do
+    if File.regular?(Path.join(dir, "embeddings.bin")), do: {:melee, layout: :packed}
+  end
+
+  def embedding(%__MODULE__{}), do: nil
 
   @doc """
   Returns the summary of a corpus.
@@ -557,6 +645,41 @@ defmodule Sconce.Corpus do
   end
 
   def character_id(other), do: Options.argument!("character", other, "a name")
+
+  # The stages of tournaments: their names and the ids that a replay has.
+  @stages [
+    {"Fountain of Dreams", 2},
+    {"Pokémon Stadium", 3},
+    {"Yoshi's Story", 8},
+    {"Dream Land", 28},
+    {"Battlefield", 31},
+    {"Final Destination", 32}
+  ]
+
+  @doc """
+  Returns the names of the tournament stages, which the option `:stages` accepts.
+
+      iex> Sconce.Corpus.stages() |> Enum.take(2)
+      ["Fountain of Dreams", "Pokémon Stadium"]
+  """
+  @spec stages() :: [String.t()]
+  def stages, do: for({name, _id} <- @stages, do: name)
+
+  @doc """
+  Returns the id of a tournament stage in a replay; the case of the name is ignored.
+
+      iex> Sconce.Corpus.stage_id("battlefield")
+      {:ok, 31}
+  """
+  @spec stage_id(String.t()) :: {:ok, non_neg_integer} | :error
+  def stage_id(name) when is_binary(name) do
+    found =
+      Enum.find(@stages, fn {stage, _id} -> String.downcase(stage) == String.downcase(name) end)
+
+    with {_name, id} <- found || :error, do: {:ok, id}
+  end
+
+  def stage_id(other), do: Options.argument!("stage", other, "a name")
 
   @doc false
   def unknown_character(name) do

@@ -22,7 +22,7 @@ defmodule Sconce.Device do
   | `:cuda`, `{:cuda, n}` | the first NVIDIA card, or card `n`, counted from 0 |
   | `{:cuda, [0, 1]}` | several cards, for a run only: see [Several cards](`m:Sconce.Trainer#module-several-cards`) |
   | `:auto` | the first card if it can be used, otherwise the CPU; decided once, and shown as `cpu (auto)` |
-  | `nil` | the device of `Sconce.Config`, by default the CPU |
+  | `nil` | the device of `Sconce.Config`, by default the CPU; of several cards the first, except for a run |
 
   A choice never falls back silently. If a card was asked for and cannot be used, the result is an error of kind
   `:unavailable`. Its details hold the `reason`, a remedy (`mend`), and the missing part as `cause`:
@@ -65,8 +65,8 @@ defmodule Sconce.Device do
   def resolve(choice, details \\ %{what: "option :device"})
 
   def resolve(nil, details) do
-    %{value: choice, source: source} = Config.fetch(:device)
-    resolve(choice, %{details | what: Config.source_text(source)})
+    {choice, details} = configured(details)
+    resolve(first(choice), details)
   end
 
   def resolve(:cpu, _details), do: {:ok, %__MODULE__{}}
@@ -95,6 +95,26 @@ defmodule Sconce.Device do
     [device: kind] = Options.validate!([device: other], device: [type: {:in, @kinds}])
     {:error, refused(%{reason: "#{kind} is not part of Sconce"}, details)}
   end
+
+  @doc false
+  # Resolves the device of a training run, which may have several cards.
+  @spec resolve_run(choice | nil, map) :: {:ok, t} | {:error, Error.t()}
+  def resolve_run(choice, details \\ %{what: "option :device"})
+
+  def resolve_run(nil, details) do
+    {choice, details} = configured(details)
+    resolve(choice, details)
+  end
+
+  def resolve_run(choice, details), do: resolve(choice, details)
+
+  defp configured(details) do
+    %{value: choice, source: source} = Config.fetch(:device)
+    {choice, %{details | what: Config.source_text(source)}}
+  end
+
+  defp first({:cuda, [index | _]}), do: {:cuda, index}
+  defp first(choice), do: choice
 
   # Applies the current memory limits before the card is used.
   defp usable(indices) do

@@ -14,7 +14,11 @@ defmodule Sconce.Events do
         threads: "compute threads",
         skipped_views: "views of a player that are shorter than a window and left out"
       ],
-      metadata: [precision: ~s(precision of the run, `"f32"`, `"tf32"`, `"bf16"` or `"f16"`)]
+      metadata: [
+        precision: ~s(precision of the run, `"f32"`, `"tf32"`, `"bf16"` or `"f16"`),
+        left_out:
+          "training views that options such as `:stages` left out, a map of counts by reason"
+      ]
     ],
     began: [
       doc:

@@ -1,6 +1,6 @@
 defmodule Sconce.GPU do
-  alias Sconce.{Device, Error, Native, Options}
-  alias Sconce.GPU.{Diagnosis, Driver, Ledger}
+  alias Sconce.{Config, Device, Error, Native, Options}
+  alias Sconce.GPU.{Diagnosis, Driver, Ledger, Params}
 
   @warn [
     threshold: [
@@ -13,6 +13,29 @@ defmodule Sconce.GPU do
   ]
   @free [
     required_mb: [type: :non_neg_integer, default: 0, doc: "Free memory that is needed, in MiB."]
+  ]
+  @checkpoint [
+    param_count: [
+      type: :non_neg_integer,
+      default: 1_000_000,
+      doc: "Number of weights of the policy."
+    ],
+    include_optimizer: [
+      type: :boolean,
+      default: true,
+      doc: "Whether the file holds the two moments of Adam."
+    ]
+  ]
+  @checkpoint_warning @checkpoint ++
+                        [
+                          threshold_mb: [
+                            type: :non_neg_integer,
+                            default: 500,
+                            doc: "Size from which a warning is returned, in MiB."
+                          ]
+                        ]
+  @diagnose [
+    verbose: [type: :boolean, default: true, doc: "Whether passed checks are printed too."]
   ]
   @estimate [
     param_count: [
@@ -110,6 +133,40 @@ defmodule Sconce.GPU do
   """
   @spec available?() :: boolean
   def available?, do: computes() == :ok
+
+  @doc """
+  Returns whether the driver reports a GPU. The build may lack CUDA nevertheless: `available?/0` returns whether policies
+  run on a GPU.
+
+      iex> Sconce.GPU.gpu_available?() == match?({:ok, count} when count > 0, Sconce.GPU.device_count())
+      true
+  """
+  @spec gpu_available?() :: boolean
+  def gpu_available?, do: match?({:ok, count} when count > 0, device_count())
+
+  @doc """
+  Returns the tags that `ExUnit` excludes on this machine: `[]` if policies run on a GPU, otherwise `[:gpu]`.
+
+  An app writes it into `test/test_helper.exs`, and its tests with the tag `:gpu` run exactly where a card is usable:
+
+      ExUnit.start(exclude: Sconce.GPU.exunit_exclude())
+
+  `EXPHIL_GPU` overrides what was found: `1` excludes nothing, `0` excludes `:gpu`. Another value raises
+  `ArgumentError`.
+
+      iex> Sconce.GPU.exunit_exclude() == if(Sconce.GPU.available?(), do: [], else: [:gpu])
+      true
+  """
+  @spec exunit_exclude() :: [:gpu]
+  def exunit_exclude do
+    usable? =
+      case Config.card_forced?() do
+        nil -> available?()
+        forced? -> forced?
+      end
+
+    if usable?, do: [], else: [:gpu]
+  end
 
   @doc false
   # `:ok`, or the error that says why policies do not run on a GPU.
@@ -340,6 +397,55 @@ defmodule Sconce.GPU do
   end
 
   @doc """
+  Returns the number of weights of a `Sconce.Policy`, or of tensors in maps, lists and tuples of any nesting. A tensor is
+  an Nx tensor, or a map of `data`, `shape` and `type`.
+
+      iex> bias = %{data: <<0::size(96)>>, shape: {3}, type: {:f, 32}}
+      iex> Sconce.GPU.count_params(%{dense: %{kernel: %{bias | shape: {3, 4}}, bias: bias}})
+      15
+  """
+  @spec count_params(Sconce.Policy.t() | map | list | tuple) :: non_neg_integer
+  def count_params(params), do: Params.count(params)
+
+  @doc """
+  Estimates the bytes of a checkpoint by ExPhil's rule: f32 weights and moments, 10 kB, plus 10 %.
+
+  #{Options.docs(@checkpoint)}
+
+      iex> Sconce.GPU.estimate_checkpoint_size(param_count: 1_000_000)
+      13211000
+  """
+  @spec estimate_checkpoint_size(keyword) :: non_neg_integer
+  def estimate_checkpoint_size(opts \\ []) do
+    opts = Options.validate!(opts, @checkpoint)
+    values = if opts[:include_optimizer], do: 3, else: 1
+    round(1.1 * (4 * values * opts[:param_count] + 10_000))
+  end
+
+  @doc """
+  Returns a warning if `estimate_checkpoint_size/1` reaches a size.
+
+  #{Options.docs(@checkpoint_warning)}
+
+      iex> Sconce.GPU.check_checkpoint_size_warning(param_count: 1_000_000)
+      :ok
+      iex> Sconce.GPU.check_checkpoint_size_warning(param_count: 50_000_000)
+      {:warning, "a checkpoint takes about 629 MB, which is slow to save and load: use smaller layers, or fewer"}
+  """
+  @spec check_checkpoint_size_warning(keyword) :: :ok | {:warning, String.t()}
+  def check_checkpoint_size_warning(opts \\ []) do
+    {[threshold_mb: threshold], own} =
+      opts |> Options.validate!(@checkpoint_warning) |> Keyword.split([:threshold_mb])
+
+    mb = round(estimate_checkpoint_size(own) / 1_048_576)
+    slow = "which is slow to save and load: use smaller layers, or fewer"
+
+    if mb < threshold,
+      do: :ok,
+      else: {:warning, "a checkpoint takes about #{format_mb(mb)}, #{slow}"}
+  end
+
+  @doc """
   Returns the load of a GPU in percent of the last sample period, which is between 1/6 second and 1 second: the time in
   which kernels ran (`gpu`), and in which memory was read or written (`memory`). A card with MIG instances does not
   report its load.
@@ -445,6 +551,30 @@ defmodule Sconce.GPU do
   """
   @spec diagnose() :: Diagnosis.t()
   def diagnose, do: Diagnosis.new()
+
+  @doc """
+  Prints the checks of `diagnose/0` and returns `:ok`, or the number of broken checks as `{:error, count}`. Without a
+  card that policies run on, the count is at least 1.
+
+  #{Options.docs(@diagnose)}
+
+      iex> ExUnit.CaptureIO.capture_io(fn ->
+      ...>   case Sconce.GPU.diagnose_cuda() do
+      ...>     :ok -> true = Sconce.GPU.available?()
+      ...>     {:error, count} -> true = count > 0
+      ...>   end
+      ...> end) =~ "driver"
+      true
+  """
+  @spec diagnose_cuda(keyword) :: :ok | {:error, pos_integer}
+  def diagnose_cuda(opts \\ []) do
+    [verbose: verbose?] = Options.validate!(opts, @diagnose)
+    %{available: available?, checks: checks} = diagnosis = diagnose()
+    broken = Enum.reject(checks, &(&1.state == :ok))
+    shown = if verbose?, do: checks, else: broken
+    if shown != [], do: IO.puts(to_string(%{diagnosis | checks: shown}))
+    if available?, do: :ok, else: {:error, max(Enum.count(broken, &(&1.state == :broken)), 1)}
+  end
 
   @doc """
   Formats a size in MiB.

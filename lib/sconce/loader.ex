@@ -1,14 +1,16 @@
 defmodule Sconce.Loader do
   alias Sconce.{Corpus, Error, Native, Options, Tensor}
+  alias Sconce.Corpus.Filters
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.Table
 
   # Sampling options, shared with training.
   @sampling Table.schema(
-              ~w(sampling weights balance action_oversample characters players mirror noise noise_scale
-                            previous_dropout frame_delay frame_delay_max neutral_weight transition_weight
-                            prefetch loader_threads loader_deadline_ms)a
+              ~w(sampling weights balance action_oversample oversample_column loss_on characters players stages
+                            min_frames max_frames min_damage_dealt min_damage_taken humans unique min_quality
+                            dual_port mirror noise noise_scale previous_dropout frame_delay frame_delay_max
+                            neutral_weight transition_weight prefetch loader_threads loader_deadline_ms)a
             )
 
   @stream [
@@ -180,8 +182,9 @@ defmodule Sconce.Loader do
   end
 
   @doc """
-  Returns the size of a stream with these options: `windows` and `steps_per_epoch` of an epoch, `batch_bytes`, and
-  `short_views`, the number of views that are left out because they are shorter than a window.
+  Returns the size of a stream with these options: `windows` and `steps_per_epoch` of an epoch, `batch_bytes`,
+  `short_views`, the number of views that are left out because they are shorter than a window, and `left_out`, the
+  numbers of views that filters such as `:stages` leave out, by reason.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-loader-info-" <> System.pid())
       iex> game = {List.duplicate(0.5, 50), List.duplicate(1, 50)}
@@ -209,18 +212,9 @@ defmodule Sconce.Loader do
   def native_sampling(options) do
     options
     |> Map.replace_lazy(:weights, &(&1 || []))
-    |> Map.replace_lazy(:players, &(&1 || []))
     |> Map.replace_lazy(:balance, &(&1 && to_string(&1)))
-    |> Map.replace_lazy(:characters, fn all -> Enum.map(all || [], &character!/1) end)
-  end
-
-  defp character!(id) when id in 0..255, do: id
-
-  defp character!(name) do
-    case Corpus.character_id(name) do
-      {:ok, id} -> id
-      :error -> raise ArgumentError, "option :characters: #{Corpus.unknown_character(name)}"
-    end
+    |> Map.replace_lazy(:oversample_column, &(&1 && to_string(&1)))
+    |> Filters.native()
   end
 
   defp native(opts) do
@@ -230,13 +224,14 @@ defmodule Sconce.Loader do
       Map.take(
         options,
         ~w(stride sampling weights balance action_oversample mirror noise noise_scale
-                           previous_dropout frame_delay_max seed)a
+                           previous_dropout frame_delay_max seed oversample_column loss_on)a
       )
 
     options
     |> Map.take(~w(batch_size start burn_in frame_delay queue_depth neutral_weight
-                   transition_weight characters players)a)
+                   transition_weight)a)
     |> Map.merge(%{
+      filter: Map.take(options, Filters.names()),
       sampler: Map.put(sampler, :window, options.window_size),
       loader: %{
         prefetch: options.prefetch,

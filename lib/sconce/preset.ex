@@ -42,6 +42,20 @@ defmodule Sconce.Preset do
   Presets on `cuda` are made for a GPU. Without a GPU, and without `device: :cpu`, a run ends with an error of kind
   `:unavailable`. With too little free memory the run ends with an error of kind `:out_of_memory`.
 
+  ## By card
+
+  `preset: {:gpu, :rtx_3090}` is `:gpu_standard` with the batch and the window that ExPhil's guide recommends for a card:
+
+  #{Text.cards()}
+
+  ## As in effect
+
+  ExPhil's command line changes some values after a preset is read, and its loss and its averages ignore others.
+  `preset: {:exphil, :gpu_quick}` has the values with which it trains in fact. They differ from those of the preset
+  `:gpu_quick` as follows:
+
+  #{Text.differences()}
+
   ## ExPhil's values
 
   Presets have the values with which ExPhil's command line trains, including its defaults: Adam, a constant rate of 1e-4,
@@ -53,7 +67,7 @@ defmodule Sconce.Preset do
   Of ExPhil's backbones #{Text.backbones()}. `augment` without probabilities uses ExPhil's defaults: 0.5 for mirror and
   0.3 for noise. A preset has `patience`, `min_delta` and `ema_decay` only if early stopping or EMA is on. The best
   checkpoint is always saved. `precision` is f32, as on ExPhil's command line; the bf16 of its library also rounds
-  weights, which are always f32 in Sconce. In Sconce every frame of a window has a loss, in ExPhil only the last one.
+  weights, which are always f32 in Sconce. `Sconce.Config` may set another precision.
   """
 
   # Bytes of a process that do not depend on the frames of a batch.
@@ -62,12 +76,15 @@ defmodule Sconce.Preset do
   @enforce_keys [:name, :for, :options, :ignored, :memory]
   defstruct @enforce_keys
 
+  @typedoc "Name of a preset, of a preset as in effect, or of a card."
+  @type name :: atom | {:exphil, atom} | {:gpu, atom}
+
   @typedoc """
   `options` of `Sconce.Trainer`, and the `ignored` values: name, value, reason. `memory` is the number of bytes that the
   run needs on a CPU, nil if the options change the model.
   """
   @type t :: %__MODULE__{
-          name: atom,
+          name: name,
           for: String.t(),
           options: keyword,
           ignored: [{atom, term, String.t()}],
@@ -93,26 +110,52 @@ defmodule Sconce.Preset do
   def names, do: Catalogue.names()
 
   @doc """
-  Returns a preset by its name, an atom or text. Raises `ArgumentError` for an unknown name.
+  Returns a preset by its name: an atom, `{:exphil, name}`, `{:gpu, card}`, or text such as `"production"`,
+  `"exphil:production"` and `"gpu:rtx_3090"`. Raises `ArgumentError` for an unknown name.
 
       iex> Sconce.Preset.get("production").options[:window_size]
       60
+      iex> Sconce.Preset.get({:exphil, :gpu_quick}).options |> Keyword.take([:lr_schedule, :loss_on])
+      [lr_schedule: :cosine_restarts, loss_on: :last]
+      iex> Sconce.Preset.get({:gpu, :rtx_3090})
+      #Sconce.Preset<gpu:rtx_3090 · mamba 256x2 · 20 epochs, batch 256, window 60 · cuda · a whole run on a card of 24 GB>
   """
-  @spec get(atom | String.t()) :: t
+  @spec get(name | String.t()) :: t
+  def get("exphil:" <> name), do: get({:exphil, name})
+  def get("gpu:" <> name), do: get({:gpu, name})
+
+  def get({:exphil, name}) do
+    found = known!(name, names())
+    new({:exphil, found}, Catalogue.fetch!(found), &Catalogue.in_effect/1)
+  end
+
+  def get({:gpu, name}) do
+    found = known!(name, Keyword.keys(Catalogue.cards()))
+    {memory, own} = Keyword.pop!(Catalogue.cards()[found], :memory)
+    preset = :gpu_standard |> get() |> merge(own)
+    %{preset | name: {:gpu, found}, for: "a whole run on a card of #{memory} GB"}
+  end
+
   def get(name) do
-    found = Enum.find(names(), &(&1 == name or Atom.to_string(&1) == name))
-    found || Options.known!(name, names(), "preset")
-    row = Catalogue.fetch!(found)
-    {options, ignored} = Catalogue.translate(row.values)
+    found = known!(name, names())
+    new(found, Catalogue.fetch!(found), &Catalogue.translate/1)
+  end
+
+  defp known!(name, names) do
+    Enum.find(names, &(&1 == name or Atom.to_string(&1) == name)) ||
+      Options.known!(name, names, "preset")
+  end
+
+  defp new(name, row, translate) do
+    {options, ignored} = translate.(row.values)
     device = if row[:device], do: [device: row.device], else: []
-    memory = row.megabytes * 1_000_000
 
     %__MODULE__{
-      name: found,
+      name: name,
       for: row.for,
       options: device ++ options,
       ignored: ignored,
-      memory: memory
+      memory: row.megabytes * 1_000_000
     }
   end
 
@@ -140,11 +183,23 @@ defmodule Sconce.Preset do
     }
   end
 
-  # Returns the options of restarts if the given schedule has no restarts.
+  # Returns the options of a preset that have no effect beside the given schedule, beside games that are walked, or beside
+  # a Spec.
   defp unmeant(given) do
-    if given[:lr_schedule] in [nil, :cosine_restarts],
-      do: [],
-      else: [:restart_period, :restart_mult]
+    restarts? = given[:lr_schedule] in [nil, :cosine_restarts]
+    cosine? = given[:lr_schedule] in [nil, :cosine]
+
+    [
+      restart_period: restarts?,
+      restart_mult: restarts?,
+      decay_steps: cosine?,
+      loss_on: given[:unroll] != :carry,
+      sampling: given[:unroll] != :carry,
+      action_oversample: given[:unroll] != :carry,
+      embedding: given[:spec] == nil
+    ]
+    |> Enum.reject(fn {_option, meant?} -> meant? end)
+    |> Keyword.keys()
   end
 
   @doc false
@@ -157,7 +212,8 @@ defmodule Sconce.Preset do
 
       {name, given} ->
         %{options: options} = name |> get() |> merge(given)
-        Keyword.take(options, model_names(options[:backbone]) ++ Keyword.keys(given))
+        model = [:embedding | model_names(options[:backbone])]
+        Keyword.take(options, model ++ Keyword.keys(given))
     end
   end
 
@@ -174,7 +230,7 @@ defmodule Sconce.Preset do
   @doc false
   # Returns the device of a preset, or an error if this machine cannot run the preset.
   def device(preset) do
-    with {:ok, device} <- Device.resolve(preset.options[:device], needs(preset)),
+    with {:ok, device} <- Device.resolve_run(preset.options[:device], needs(preset)),
          :ok <- check_memory(preset, Memory.free()),
          do: {:ok, device}
   end

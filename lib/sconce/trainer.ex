@@ -192,6 +192,7 @@ defmodule Sconce.Trainer do
   defp tell_ignored(nil), do: :ok
 
   defp tell_ignored(%{name: name, ignored: ignored}) do
+    name = Preset.Text.name(name)
     for row <- ignored, do: Logger.info("preset #{name}, no effect: #{Preset.Text.ignored(row)}")
   end
 

@@ -29,13 +29,22 @@ options!(
         "`:window`: windows from anywhere, each from a zero state. `:carry`: each row of the batch walks through whole games and carries its state from step to step.",
       type: {:in, [:window, :carry]}
     ],
+    loss_on: [
+      value: LossOn,
+      default: :all,
+      doc:
+        "Frames of a window that have a loss: `:all` after `:burn_in`, or the `:last` one, as in ExPhil.",
+      type: {:in, [:all, :last]},
+      needs: [unroll: [:window]]
+    ],
     burn_in: [
       value: usize,
       default: 0,
       doc:
         "Frames at the start of a window that carry no loss; with `unroll: :carry`, at the start of a game.",
       min: 0,
-      max: 65_535
+      max: 65_535,
+      needs: [loss_on: [:all]]
     ],
     frame_delay: [
       value: usize,
@@ -57,8 +66,8 @@ options!(
       value: Sampling,
       default: :shuffled,
       doc:
-        "How windows are drawn. `:shuffled`: each once an epoch. `:weighted`: games by `:weights`, with replacement. `:balanced`: own characters, or the values of `:balance`, equally often, with replacement. `:transitions`: shuffled, with windows around a changed action more often.",
-      type: {:in, [:shuffled, :weighted, :balanced, :transitions]}
+        "How windows are drawn. `:shuffled`: each once an epoch. `:weighted`: games by `:weights`, with replacement. `:balanced`: own characters, or the values of `:balance`, equally often, with replacement. The others are shuffled, with some frames more often: `:transitions` changed actions, `:buttons` actions with a pressed button, `:column` frames with another value than 0 in `:oversample_column`.",
+      type: {:in, [:shuffled, :weighted, :balanced, :transitions, :buttons, :column]}
     ],
     weights: [
       list: f64,
@@ -80,10 +89,18 @@ options!(
       value: f64,
       default: 3.0,
       doc:
-        "For `sampling: :transitions`: factor by which a changed action comes more often than any other.",
+        "For `sampling:` `:transitions`, `:buttons` and `:column`: factor by which these frames come more often than others.",
       min: 1,
       max: 1_000_000,
-      needs: [sampling: [:transitions]]
+      needs: [sampling: [:transitions, :buttons, :column]]
+    ],
+    oversample_column: [
+      optional: String,
+      default: nil,
+      doc:
+        "For `sampling: :column`: a column of the corpus such as `:reward`, read with the action, or a column of the frame.",
+      type: {:or, [:string, :atom, nil]},
+      needs: [sampling: [:column]]
     ],
     mix: [
       list: Mix,
@@ -118,6 +135,63 @@ options!(
       default: nil,
       doc: "Uses only views of players with these tags.",
       type: {:or, [{:list, :string}, nil]}
+    ],
+    stages: [
+      list: u16,
+      default: nil,
+      doc: "Uses only games on these stages, by name or id.",
+      type: {:or, [{:list, {:or, [:non_neg_integer, :string]}}, nil]}
+    ],
+    min_frames: [
+      optional: usize,
+      default: nil,
+      doc: "Uses only games of at least this many frames.",
+      min: 1,
+      max: 1_000_000_000
+    ],
+    max_frames: [
+      optional: usize,
+      default: nil,
+      doc: "Uses only games of at most this many frames.",
+      min: 1,
+      max: 1_000_000_000
+    ],
+    min_damage_dealt: [
+      value: f32,
+      default: 0.0,
+      doc: "Uses only views of players who dealt at least this damage, in percent.",
+      min: 0,
+      max: 1_000_000
+    ],
+    min_damage_taken: [
+      value: f32,
+      default: 0.0,
+      doc: "Uses only views of players who took at least this damage, in percent.",
+      min: 0,
+      max: 1_000_000
+    ],
+    humans: [
+      value: bool,
+      default: false,
+      doc: "Uses only games in which all players are human."
+    ],
+    unique: [
+      value: bool,
+      default: false,
+      doc: "Leaves out a game with the same values as another, such as the other player's recording."
+    ],
+    min_quality: [
+      value: f32,
+      default: 0.0,
+      doc: "Uses only games of at least this quality, from 0 to 100, see `Sconce.Corpus`.",
+      min: 0,
+      max: 100
+    ],
+    dual_port: [
+      value: bool,
+      default: true,
+      doc:
+        "Uses the views of both players of a game. With `false` only that of the lowest port, among those that the other options keep."
     ],
     mirror: [
       value: f32,
@@ -167,7 +241,7 @@ options!(
       value: f64,
       default: 0.1,
       doc:
-        "Share of the games that is held out for validation. The split comes first; `:characters` and `:players` then select views on each side.",
+        "Share of the games that is held out for validation. The split comes first; `:characters` and the other filters then select views on each side.",
       min: 0,
       max: 1
     ],

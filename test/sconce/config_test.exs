@@ -18,6 +18,9 @@ defmodule Sconce.ConfigTest do
     on_exit(fn ->
       forget()
       Application.put_all_env(sconce: before)
+
+      for {key, _value} <- Application.get_all_env(:exphil),
+          do: Application.delete_env(:exphil, key)
     end)
   end
 
@@ -43,6 +46,9 @@ defmodule Sconce.ConfigTest do
   test "without any source each setting has its default" do
     assert Config.settings() == [
              %{name: :device, value: :cpu, source: :default},
+             %{name: :distribution, value: :data_parallel, source: :default},
+             %{name: :precision, value: :f32, source: :default},
+             %{name: :accumulation_dtype, value: :f32, source: :default},
              %{name: :memory_fraction, value: 1.0, source: :default},
              %{name: :memory_budget, value: nil, source: :default},
              %{name: :threads, value: nil, source: :default},
@@ -158,6 +164,17 @@ defmodule Sconce.ConfigTest do
     end
   end
 
+  test "a preset as in effect and one for a card are named by text too" do
+    assert under([{"SCONCE_PRESET", "exphil:quick"}], :preset) ==
+             {{:exphil, :quick}, "SCONCE_PRESET"}
+
+    assert under([{"SCONCE_PRESET", "gpu:rtx_3090"}], :preset) ==
+             {{:gpu, :rtx_3090}, "SCONCE_PRESET"}
+
+    Application.put_env(:sconce, :preset, {:exphil, :full})
+    assert Config.get(:preset) == {:exphil, :full}
+  end
+
   test "a setting without effect is named, with the reason" do
     environment(%{"EXPHIL_MEMORY_LEDGER" => "1", "XLA_FLAGS" => "--fast"})
     environment(%{"SCONCE_THREAD" => "2", "SCONCE_QQQ" => "1", "SCONCE_CPU" => "avx3"})
@@ -171,7 +188,8 @@ defmodule Sconce.ConfigTest do
              {"SCONCE_THREAD", "2", "did you mean SCONCE_THREADS?"},
              {"SCONCE_CPU", "avx3", "expected portable, avx2 or avx512" <> _},
              {"config :sconce, thread", "2", "did you mean :threads?"},
-             {"config :sconce, training_dtype", ":bf16", "the option :precision of a run sets it"}
+             {"config :sconce, training_dtype", ":bf16",
+              "it is a key of config :exphil; config :sconce has precision"}
            ] = Config.ignored()
   end
 
@@ -184,6 +202,108 @@ defmodule Sconce.ConfigTest do
     assert output =~ ~r/^threads +2 +config :sconce$/m
     assert output =~ ~r/^preset +nil +default$/m
     assert output =~ ~r/^XLA_CACHE_PATH \/cache has no effect: Sconce has no XLA/m
+  end
+
+  describe "config :exphil" do
+    defp exphil(settings), do: Application.put_all_env(exphil: settings)
+
+    test "sets precision and devices, below config :sconce and variables" do
+      exphil(
+        training_dtype: :bf16,
+        accumulation_dtype: :f32,
+        devices: [:cuda0, :cuda1],
+        distribution: :data_parallel
+      )
+
+      assert Config.fetch(:precision) == %{name: :precision, value: :bf16, source: :exphil}
+      assert Config.fetch(:device) == %{name: :device, value: {:cuda, [0, 1]}, source: :exphil}
+      assert %{value: :f32, source: :exphil} = Config.fetch(:accumulation_dtype)
+      assert %{value: :data_parallel, source: :exphil} = Config.fetch(:distribution)
+
+      output = capture_io(fn -> assert Config.explain() == :ok end)
+      assert output =~ ~r/^device +{:cuda, \[0, 1\]} +config :exphil$/m
+      assert output =~ ~r/^precision +:bf16 +config :exphil$/m
+      assert output =~ ~r/^accumulation_dtype +:f32 +config :exphil$/m
+      refute output =~ "no effect"
+
+      Application.put_env(:sconce, :precision, :f16)
+      assert Config.fetch(:precision) == %{name: :precision, value: :f16, source: :application}
+      assert under([{"SCONCE_PRECISION", "f32"}], :precision) == {:f32, "SCONCE_PRECISION"}
+      assert under([{"EXPHIL_GPU", "0"}], :device) == {:cpu, "EXPHIL_GPU"}
+    end
+
+    test "names devices and types as ExPhil and Nx do" do
+      for {devices, device} <- [
+            {[:cpu], :cpu},
+            {[:cuda], :cuda},
+            {[:cuda0], {:cuda, 0}},
+            {["cuda:1"], {:cuda, 1}},
+            {[{:cuda, 1}, 0], {:cuda, [1, 0]}},
+            {nil, :cpu}
+          ] do
+        exphil(devices: devices)
+        assert {devices, Config.get(:device)} == {devices, device}
+      end
+
+      exphil(training_dtype: {:bf, 16}, accumulation_dtype: {:f, 32})
+      assert {Config.get(:precision), Config.get(:accumulation_dtype)} == {:bf16, :f32}
+    end
+
+    test "refuses each value that no run can follow, and names its key" do
+      for {key, value, setting, message} <- [
+            {:accumulation_dtype, :bf16, :accumulation_dtype,
+             "accumulation_dtype cannot be :bf16, expected :f32: products are summed in f32"},
+            {:training_dtype, :f64, :precision,
+             "training_dtype cannot be :f64, expected one of :f32, :bf16, :f16"},
+            {:distribution, :model_parallel, :distribution,
+             "distribution cannot be :model_parallel, expected :data_parallel: several cards share each batch"},
+            {:devices, [:cpu, :cuda0], :device,
+             "devices cannot be [:cpu, :cuda0], expected [:cpu], or cards as [:cuda0, :cuda1]"},
+            {:devices, [0, 0], :device,
+             "devices cannot be [0, 0], expected [:cpu], or cards as [:cuda0, :cuda1]"},
+            {:devices, :cuda0, :device,
+             "devices cannot be :cuda0, expected [:cpu], or cards as [:cuda0, :cuda1]"}
+          ] do
+        exphil([{key, value}])
+        message = "config :exphil: " <> message
+        assert_raise ArgumentError, message, fn -> Config.get(setting) end
+        assert capture_io(&Config.explain/0) =~ message <> "\n"
+        Application.delete_env(:exphil, key)
+      end
+
+      exphil(accumulation_dtype: :bf16)
+      run = [corpus: "nowhere", out: "run"]
+      assert_raise ArgumentError, ~r/^config :exphil: accumul/, fn -> Settings.new!(run) end
+    end
+
+    test "gives runs their precision, which an option overrides, and a preset does not" do
+      exphil(training_dtype: :bf16)
+      run = [corpus: "nowhere", out: "run"]
+      assert Settings.new!(run).options.precision == :bf16
+      assert Settings.new!(run ++ [preset: :quick]).options.precision == :bf16
+      assert Settings.new!(run ++ [precision: :f32]).options.precision == :f32
+      assert Settings.new!(run ++ [preset: :quick, precision: :f32]).options.precision == :f32
+      assert {_source, %{precision: :bf16}, _own} = Settings.measured!(nil, [], :plan)
+      resumed = Settings.new!(out: "run", resume: true)
+      refute Map.has_key?(resumed.options, :precision)
+      Application.delete_env(:exphil, :training_dtype)
+      assert Settings.new!(run).options.precision == :f32
+    end
+
+    test "gives a run all its cards, and a policy the first" do
+      exphil(devices: [:cuda0, :cuda1], distribution: :data_parallel)
+
+      assert Settings.new!(corpus: "nowhere", out: "run", preset: :gpu_quick).preset.options[
+               :device
+             ] == {:cuda, [0, 1]}
+
+      for resolve <- [&Device.resolve/1, &Device.resolve_run/1] do
+        case resolve.(nil) do
+          {:ok, device} -> assert device.kind == :cuda
+          {:error, error} -> assert Exception.message(error) =~ "device: config :exphil: "
+        end
+      end
+    end
   end
 
   describe "a missing device" do

@@ -2,6 +2,7 @@ defmodule Sconce.GPUTest do
   # Not async: all tests share the setting of the driver's library.
   use ExUnit.Case, async: false
 
+  import ExUnit.CaptureIO
   import Sconce.Test.Nvml
   import Sconce.Test.Scratch, only: [run: 4]
 
@@ -323,6 +324,67 @@ defmodule Sconce.GPUTest do
     end
   end
 
+  describe "the tags that ExUnit excludes" do
+    setup do
+      on_exit(fn -> System.delete_env("EXPHIL_GPU") end)
+    end
+
+    test "follow from the card, unless EXPHIL_GPU forces them" do
+      assert GPU.exunit_exclude() == if(GPU.available?(), do: [], else: [:gpu])
+
+      for {forced, excluded} <- [{"1", []}, {"0", [:gpu]}] do
+        System.put_env("EXPHIL_GPU", forced)
+        assert GPU.exunit_exclude() == excluded
+      end
+
+      System.put_env("EXPHIL_GPU", "yes")
+      wrong = ~s(EXPHIL_GPU: device cannot be "yes", expected 0 or 1)
+      assert_raise ArgumentError, wrong, &GPU.exunit_exclude/0
+    end
+  end
+
+  test "the driver's cards count as available, whether or not this build computes on them" do
+    fake!()
+    assert GPU.gpu_available?()
+    Application.put_env(:sconce, :nvml, "/nowhere/libnvidia-ml.so.1")
+    refute GPU.gpu_available?()
+  end
+
+  test "weights are counted in policies and in nested tensors" do
+    {:ok, policy} =
+      Sconce.Policy.init(embedding: {:vector, 2}, heads: [go: {:bernoulli, 1}], backbone: :mlp)
+
+    assert GPU.count_params(policy) == policy.num_weights
+    nx = fn shape -> %{__struct__: Nx.Tensor, shape: shape, data: nil, type: {:f, 32}} end
+    tree = %{"dense" => %{"kernel" => nx.({512, 256}), "bias" => [nx.({256}), {nx.({})}]}}
+    assert GPU.count_params(tree) == 512 * 256 + 256 + 1
+    assert GPU.count_params(%{__struct__: Axon.ModelState, data: tree}) == 131_329
+    assert_raise ArgumentError, ~r/^params: /, fn -> GPU.count_params(%{a: :b}) end
+  end
+
+  test "a checkpoint has weights and moments, and a large one a warning" do
+    size = &GPU.estimate_checkpoint_size/1
+    assert size.(param_count: 0) == 11_000
+    assert size.(param_count: 1000, include_optimizer: false) == round(1.1 * 14_000)
+    assert GPU.check_checkpoint_size_warning(param_count: 1000) == :ok
+
+    assert {:warning, text} = GPU.check_checkpoint_size_warning(threshold_mb: 12)
+    assert text =~ "about 13 MB"
+  end
+
+  test "the diagnosis prints all checks, or only the broken ones, and counts these" do
+    Application.put_env(:sconce, :nvml, "/nowhere/libnvidia-ml.so.1")
+    on_exit(fn -> Application.delete_env(:sconce, :nvml) end)
+    %{available: available?, checks: checks} = GPU.diagnose()
+    broken = Enum.count(checks, &(&1.state == :broken))
+    expected = if available?, do: :ok, else: {:error, max(broken, 1)}
+
+    text = capture_io(fn -> assert GPU.diagnose_cuda() == expected end)
+    for %{name: name} <- checks, do: assert(text =~ ~r/^#{name} /m)
+    text = capture_io(fn -> assert GPU.diagnose_cuda(verbose: false) == expected end)
+    for %{name: name, state: :ok} <- checks, do: refute(text =~ ~r/^#{name} /m)
+  end
+
   test "an index that is not the number of a card raises" do
     for wrong <- [-1, 1.0, "0", nil, :cuda] do
       assert_raise ArgumentError, fn -> GPU.memory_status(wrong) end
@@ -331,6 +393,8 @@ defmodule Sconce.GPUTest do
 
   describe "on a real GPU" do
     @describetag :nvml
+    # An emulated card has no driver to query.
+    if GPU.gpu_available?(), do: @describetag(:gpu)
 
     test "each query of each card has a plausible answer" do
       assert {:ok, count} = GPU.device_count()

@@ -125,6 +125,117 @@ defmodule Sconce.PresetTest do
 
   defp sorted(options), do: options |> Keyword.new() |> Enum.sort()
 
+  describe "presets as in effect" do
+    @effect [embedding: {:melee, layout: :packed}, dual_port: false, loss_on: :last] ++
+              [sampling: :buttons, action_oversample: 3.0]
+
+    test "have the values with which ExPhil's command line trains" do
+      for {name, {values, _ignored}} <- @table do
+        %{options: options, ignored: ignored} = Preset.get({:exphil, name})
+        {loss, options} = Keyword.pop!(options, :loss)
+        {smoothing, values} = Keyword.split(values, [:label_smoothing])
+        {ema, values} = Keyword.pop(values, :ema_decay)
+        {kept, _ignored} = Keyword.split(elem(@table[name], 1), [:keep_best])
+
+        schedule =
+          cond do
+            # The preset sets no schedule, and Mamba's default is one with restarts.
+            name in [:gpu_quick, :rtx4090_quick] ->
+              [lr_schedule: :cosine_restarts, restart_period: 1000, restart_mult: 2]
+
+            values[:lr_schedule] == :cosine ->
+              [decay_steps: 10_000]
+
+            true ->
+              []
+          end
+
+        expected =
+          Enum.reduce([values, kept, @effect, schedule], @everywhere, &Keyword.merge(&2, &1))
+
+        assert {name, sorted(options)} == {name, sorted(expected)}
+        expected = [focal_heads: :bernoulli] ++ Keyword.merge(@loss, smoothing)
+        assert {name, sorted(loss)} == {name, sorted(expected)}
+
+        assert List.keymember?(ignored, :ema_decay, 0) == (ema != nil)
+        dropout? = name in [:gpu_lstm_quick, :gpu_gru_quick, :gpu_attention_quick]
+        assert match?({_, 0.1, _}, List.keyfind(ignored, :dropout, 0)) == dropout?
+      end
+    end
+
+    test "are one table beside the catalogue's" do
+      table = Preset.Text.differences()
+
+      for row <- [
+            "| option | preset | as in effect | presets |",
+            "| `loss_on` | `:all` | `:last` | all |",
+            "| `sampling` | `:shuffled` | `:buttons` | all |",
+            "| `dual_port` | `true` | `false` | all |",
+            "| `embedding` | `:melee` | `{:melee, [layout: :packed]}` | all |",
+            "| `focal_heads` | `:all` | `:bernoulli` | all |",
+            "| `lr_schedule` | `:constant` | `:cosine_restarts` | `:gpu_quick`, `:rtx4090_quick` |"
+          ],
+          do: assert(String.contains?(table, row <> "\n"), row)
+
+      assert table =~ ~r/\| `decay_steps` \| `nil` \| `10000` \| `:standard`, /
+      assert table =~ ~r/\| `ema_decay` \| `0.999` \| `nil` \| `:full_cpu`, /
+    end
+
+    test "give way to options that exclude theirs" do
+      walked = Preset.merge(Preset.get("exphil:full"), unroll: :carry, lr_schedule: :constant)
+      for gone <- [:loss_on, :sampling, :decay_steps], do: refute(walked.options[gone])
+      spec = Spec.new(backbone: :gru)
+      refute Preset.merge(Preset.get({:exphil, :full}), spec: spec).options[:embedding]
+      assert {:melee, options} = Spec.new(preset: {:exphil, :gpu_quick}).embedding
+      assert options[:layout] == :packed
+    end
+
+    test "run on replays, with their names in the log" do
+      dir = tmp_dir!("preset")
+      :ok = Native.corpus_fixtures(Path.join(dir, "replays"))
+      {:ok, corpus} = Corpus.import(Path.join(dir, "replays"), into: Path.join(dir, "corpus"))
+      small = [batch_size: 2, window_size: 3, stride: 200, steps: 1, hidden_size: 8]
+      more = [head_hidden_size: 8, validation_stride: 500, evaluate: false, device: :cpu]
+      run = [corpus: corpus, out: Path.join(dir, "run"), preset: {:exphil, :gpu_gru_quick}]
+
+      log =
+        capture_log(fn ->
+          assert {:ok, report} = train(run ++ small ++ more)
+          assert %{loss_on: "last", dual_port: false, sampling: "buttons"} = report.options
+        end)
+
+      assert log =~ "preset exphil:gpu_gru_quick, no effect: dropout 0.1"
+    end
+  end
+
+  test "presets for cards have the batch and the window that are recommended for them" do
+    for {card, batch, window} <- [
+          {:rtx_3090, 256, 60},
+          {:rtx_4090, 256, 90},
+          {:rtx_5090, 512, 120},
+          {:a100_40gb, 512, 120},
+          {:a100_80gb, 1024, 180}
+        ] do
+      preset = Preset.get({:gpu, card})
+      own = Keyword.take(preset.options, [:batch_size, :window_size])
+      assert Enum.sort(own) == [batch_size: batch, window_size: window]
+      own = Keyword.drop(preset.options, [:batch_size, :window_size])
+      usual = Keyword.drop(Preset.get(:gpu_standard).options, [:batch_size, :window_size])
+      assert sorted(own) == sorted(usual)
+      assert preset.memory >= Preset.get(:gpu_standard).memory
+      assert Preset.get("gpu:#{card}") == preset
+      assert Preset.Text.cards() =~ "| `#{inspect(card)}` | "
+    end
+
+    assert_raise ArgumentError, ~r/unknown preset :rtx_309, did you mean :rtx_3090\?/, fn ->
+      Preset.get({:gpu, :rtx_309})
+    end
+
+    assert_raise ArgumentError, ~r/unknown preset :gpu_quik, did you mean :gpu_quick\?/, fn ->
+      Preset.get({:exphil, :gpu_quik})
+    end
+  end
+
   @tag :capture_log
   test "ExPhil's names of backbones map to the same backbones" do
     for {name, own} <- [

@@ -591,9 +591,12 @@ defmodule Sconce.TrainerTest do
     test "an option without effect beside the others raises, and names the option that it needs",
          context do
       values = [
+        :last,
+        5,
         [1.0],
         "x",
         2.0,
+        "x",
         [{"folder", 0.5}],
         5,
         0.5,
@@ -623,7 +626,13 @@ defmodule Sconce.TrainerTest do
       assert length(values) == length(Table.needs())
 
       for {{name, {other, _values}}, value} <- Enum.zip(Table.needs(), values) do
-        besides = [decay_steps: [lr_schedule: :constant], mix: [unroll: :carry]]
+        besides = [
+          decay_steps: [lr_schedule: :constant],
+          mix: [unroll: :carry],
+          loss_on: [unroll: :carry],
+          burn_in: [loss_on: :last]
+        ]
+
         beside = besides[name] || []
 
         assert_raise ArgumentError,
@@ -958,7 +967,7 @@ defmodule Sconce.TrainerTest do
           not Enum.any?([:max, :above, :below], &spec[&1]),
           do: name
 
-    assert Enum.sort(unbounded) == [:characters, :seed]
+    assert Enum.sort(unbounded) == [:characters, :seed, :stages]
   end
 
   describe "a run that begins with a policy" do

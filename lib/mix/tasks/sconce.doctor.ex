@@ -282,7 +282,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
 
   defp wrong_device(:ok) do
     setting = Enum.find(Config.shown(), &(&1.name == :device))
-    told = if Config.wrong() == [], do: Sconce.Device.resolve(nil)
+    told = if Config.wrong() == [], do: Sconce.Device.resolve_run(nil)
 
     case told do
       {:error, error} -> [{Config.source_text(setting.source), reason(error.details)}]

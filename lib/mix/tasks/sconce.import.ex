@@ -4,6 +4,24 @@ defmodule Mix.Tasks.Sconce.Import do
   @schema [
     into: [type: :path, doc: "Folder of the corpus, required."],
     min_frames: [type: :pos_integer, default: 600, doc: "Shorter games are left out."],
+    max_frames: [type: :pos_integer, doc: "Longer games are left out."],
+    stages: [
+      type: {:list, {:or, [:non_neg_integer, :string]}},
+      doc: "Keeps games on these stages, names or ids."
+    ],
+    characters: [
+      type: {:list, {:or, [:non_neg_integer, :string]}},
+      doc: "Keeps games in which a player has one of these characters."
+    ],
+    min_damage_dealt: [type: :float, doc: "Least damage that a player dealt, in percent."],
+    min_damage_taken: [type: :float, doc: "Least damage that the same player took, in percent."],
+    humans: [type: :boolean, default: false, doc: "Leaves out games with a computer player."],
+    unique: [
+      type: :boolean,
+      default: false,
+      doc: "Leaves out a game with the same values as another, such as a second recording."
+    ],
+    min_quality: [type: :float, doc: "Least quality of a game, from 0 to 100."],
     threads: [type: :pos_integer, doc: "Threads that read; by default one for each processor."],
     retry: [
       type: :boolean,
@@ -25,13 +43,14 @@ defmodule Mix.Tasks.Sconce.Import do
 
   #{Switches.docs(@schema)}
 
-  The output names each skipped file with the reason and counts the added games.
+  The output names each skipped file with the reason, and counts the added games
+  and the skipped files by reason.
   The exit status is 1 if files were found and none of them could be imported.
   """
 
   use Mix.Task
 
-  @usage "usage: mix sconce.import PATH... --into DIR [--min-frames N] [--threads N] [--retry]"
+  @usage "usage: mix sconce.import PATH... --into DIR [--min-frames N] [--stages NAME,NAME] [--threads N] [--retry]"
 
   @impl true
   def run(args), do: Switches.help?(args, __MODULE__) || add(args)
@@ -75,8 +94,14 @@ defmodule Mix.Tasks.Sconce.Import do
         "#{report.known} known, #{length(report.skipped)} skipped"
     )
 
+    if report.skipped != [], do: say.("skipped: #{by_reason(report.skipped)}")
     for {what, n} <- report.other_ids, n > 0, do: say.("#{n} #{what} have no row of their own")
     say.(inspect(corpus))
+  end
+
+  defp by_reason(skipped) do
+    counts = skipped |> Enum.frequencies_by(& &1.reason) |> Enum.sort()
+    Enum.map_join(counts, ", ", fn {reason, n} -> "#{n} #{reason}" end)
   end
 
   defp skipped(%{file: file, reason: reason, detail: detail}),

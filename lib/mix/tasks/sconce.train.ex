@@ -80,6 +80,8 @@ defmodule Mix.Tasks.Sconce.Train do
       $ mix sconce.train --preset standard --corpus corpus --out run
 
   The presets are #{@presets}.
+  `exphil:NAME` is a preset as ExPhil's command line trains in fact, and
+  `gpu:rtx_3090` one for a card, see `Sconce.Preset`.
   `Sconce.Preset` lists their values; a run logs the values without effect when it
   begins. Presets for a GPU need `--device cpu` on a machine without one. The
   default is the preset of `SCONCE_PRESET` or `EXPHIL_DEFAULT_PRESET`, see

@@ -29,11 +29,15 @@ defmodule Sconce.Config.Template do
   end
 
   defp setting({name, spec}) do
-    variables = Enum.map_join(spec[:variables], ", ", &to_string(elem(&1, 0)))
-    text = String.replace(spec[:doc], "`", "") <> " Variables: #{variables}."
+    text = String.replace(spec[:doc], "`", "") <> variables(spec[:variables])
     lines = for line <- wrap(text), do: "#   # #{line}"
     Enum.join(lines ++ ["#   #{name}: #{inspect(spec[:default])},"], "\n")
   end
+
+  defp variables([]), do: ""
+
+  defp variables(variables),
+    do: " Variables: #{Enum.map_join(variables, ", ", &to_string(elem(&1, 0)))}."
 
   defp wrap(text) do
     text

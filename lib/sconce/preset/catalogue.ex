@@ -247,7 +247,68 @@ defmodule Sconce.Preset.Catalogue do
     }
   ]
 
+  # Batch and window that ExPhil's guide recommends for a card with this memory in GB.
+  @cards [
+    rtx_3090: [memory: 24, batch_size: 256, window_size: 60],
+    rtx_4090: [memory: 24, batch_size: 256, window_size: 90],
+    rtx_5090: [memory: 32, batch_size: 512, window_size: 120],
+    a100_40gb: [memory: 40, batch_size: 512, window_size: 120],
+    a100_80gb: [memory: 80, batch_size: 1024, window_size: 180]
+  ]
+
+  # Options with which ExPhil's command line trains, regardless of the preset.
+  @in_effect [
+    embedding: {:melee, layout: :packed},
+    dual_port: false,
+    loss_on: :last,
+    sampling: :buttons,
+    action_oversample: 3.0
+  ]
+  @loss_in_effect [focal_heads: :bernoulli]
+  # Steps of a cosine, regardless of the length of the run.
+  @decay_steps 10_000
+  @no_dropout "ExPhil's loss runs the policy as in play, without dropout"
+  @no_ema "ExPhil averages once an epoch, which leaves an average close to the first weights"
+  @shown "ExPhil sets the previous action to zeros; Sconce shows it"
+
   def names, do: Keyword.keys(@presets)
+
+  @doc "Returns the recommendations for cards."
+  def cards, do: @cards
+
+  @doc """
+  Returns options and values without effect of `translate/1` as ExPhil's command line trains with them.
+  """
+  @spec in_effect(keyword) :: {keyword, [{atom, term, String.t()}]}
+  def in_effect(values) do
+    {options, ignored} = values |> with_schedule() |> translate()
+    {ema, options} = Keyword.pop(options, :ema_decay)
+    horizon = if options[:lr_schedule] == :cosine, do: [decay_steps: @decay_steps], else: []
+    dropout = if options[:backbone] in [:lstm, :gru, :sliding_window], do: 0.1, else: 0.0
+
+    gone = [
+      dropout != 0.0 && {:dropout, dropout, @no_dropout},
+      ema && {:ema_decay, ema, @no_ema},
+      {:use_prev_action, false, @shown}
+    ]
+
+    options =
+      options
+      |> Keyword.merge(@in_effect ++ horizon)
+      |> Keyword.update!(:loss, &Keyword.merge(&1, @loss_in_effect))
+
+    {options, ignored ++ Enum.filter(gone, & &1)}
+  end
+
+  # The defaults of Mamba override the schedule of a preset that names none.
+  defp with_schedule(values) do
+    if values[:backbone] == :mamba and values[:lr_schedule] == nil do
+      restarts = [lr_schedule: :cosine_restarts] ++ Keyword.take(@defaults, @restarts)
+      values ++ restarts
+    else
+      values
+    end
+  end
 
   @doc "Returns a preset: its purpose, its device, and its values under ExPhil's names."
   def fetch!(name), do: Keyword.fetch!(@presets, name)

@@ -5,10 +5,11 @@ defmodule Sconce.Preset.Text do
   alias Sconce.{Figures, Temporal}
   alias Sconce.Policy.Spec
   alias Sconce.Preset.Catalogue
+  alias Sconce.Trainer.Table
 
   @doc "A preset in one line."
   def summary(%{options: options} = preset) do
-    Enum.join([preset.name, model(options), run(options), preset.for], " · ")
+    Enum.join([name(preset.name), model(options), run(options), preset.for], " · ")
   end
 
   @doc "A preset in full: each option, then the values without effect."
@@ -16,8 +17,12 @@ defmodule Sconce.Preset.Text do
     {loss, options} = Keyword.pop(options, :loss, [])
     options = for {name, value} <- options, do: row(name, written(value))
     ignored = for value <- ignored, do: row("no effect", ignored(value))
-    Enum.join(["#{name}: #{what}\n", options, loss(loss), ignored])
+    Enum.join(["#{name(name)}: #{what}\n", options, loss(loss), ignored])
   end
+
+  @doc "The name of a preset as text, such as `exphil:quick`."
+  def name({kind, name}), do: "#{kind}:#{name}"
+  def name(name), do: to_string(name)
 
   @doc "Formats a value without effect, with the reason."
   def ignored({name, value, why}), do: "#{name} #{written(value)}: #{why}"
@@ -27,6 +32,66 @@ defmodule Sconce.Preset.Text do
     head = ["preset", "purpose", "model", "epochs, batch, window", "rate", "device", "memory"]
     rows = Enum.map(Catalogue.names(), &cells(&1, Catalogue.fetch!(&1)))
     Enum.map_join([head, List.duplicate("---", length(head)) | rows], "\n", &line/1)
+  end
+
+  @doc "The recommendations for cards as a Markdown table."
+  def cards do
+    head = ["card", "memory", "batch", "window"]
+
+    rows =
+      for {name, own} <- Catalogue.cards() do
+        ["`#{inspect(name)}`", "#{own[:memory]} GB", own[:batch_size], own[:window_size]]
+      end
+
+    Enum.map_join([head, List.duplicate("---", length(head)) | rows], "\n", &line/1)
+  end
+
+  @doc "The differences between presets and the same presets as in effect, as a Markdown table."
+  def differences do
+    head = ["option", "preset", "as in effect", "presets"]
+    names = Catalogue.names()
+
+    rows =
+      for(name <- names, difference <- differences(name), do: {difference, name})
+      |> Enum.group_by(&elem(&1, 0), &elem(&1, 1))
+      |> Enum.sort_by(fn {{option, _from, to}, found} -> {-length(found), option, inspect(to)} end)
+      |> Enum.map(fn {{option, from, to}, found} ->
+        [option, "`#{written(from)}`", "`#{written(to)}`", which(found, names)]
+      end)
+
+    Enum.map_join([head, List.duplicate("---", length(head)) | rows], "\n", &line/1)
+  end
+
+  defp which(all, all), do: "all"
+  defp which(found, _all), do: Enum.map_join(found, ", ", &"`#{inspect(&1)}`")
+
+  # Returns each option with another value: its name, its value in the preset and its value in effect.
+  defp differences(name) do
+    values = Catalogue.fetch!(name).values
+    {preset, _ignored} = Catalogue.translate(values)
+    {effect, _ignored} = Catalogue.in_effect(values)
+    {from, to} = {flat(preset), flat(effect)}
+
+    for option <- Enum.uniq(Keyword.keys(to) ++ Keyword.keys(from)),
+        from[option] != to[option],
+        do: {"`#{option}`", value(from, option), value(to, option)}
+  end
+
+  defp flat(options) do
+    {loss, options} = Keyword.pop!(options, :loss)
+    options ++ loss
+  end
+
+  # Returns the default of an option that a preset does not set.
+  defp value(options, option) do
+    defaults = [embedding: :melee] ++ Table.schema() ++ Table.group(:loss)
+
+    Keyword.get_lazy(options, option, fn ->
+      case defaults[option] do
+        spec when is_list(spec) -> spec[:default]
+        default -> default
+      end
+    end)
   end
 
   @doc "Returns the values that have another name or no effect in Sconce, as a Markdown table."

@@ -49,6 +49,32 @@ defmodule Sconce.Run.Settings do
   defp expanded([]),
     do: raise(ArgumentError, "option :teacher: expected at least one path, got: []")
 
+  @doc """
+  Adds the `:precision` of `Sconce.Config` to options that have none. Raises `ArgumentError` for a setting that no run can
+  follow.
+  """
+  @spec precision(keyword) :: keyword
+  def precision(options) do
+    for name <- [:accumulation_dtype, :distribution], do: Config.get(name)
+    Keyword.put_new_lazy(options, :precision, fn -> Config.get(:precision) end)
+  end
+
+  @doc """
+  Returns the settings of `Sconce.Config` that override options of a preset: a precision that is set anywhere, and the
+  cards that a preset on `:cuda` leaves open.
+  """
+  @spec over_preset(keyword) :: keyword
+  def over_preset(options) do
+    precision = Config.fetch(:precision)
+    device = Config.fetch(:device).value
+
+    if(precision.source == :default, do: [], else: [precision: precision.value]) ++
+      if(options[:device] == :cuda and match?({:cuda, _cards}, device),
+        do: [device: device],
+        else: []
+      )
+  end
+
   @doc "Adds the `:threads` of `Sconce.Config` to native options that have none."
   @spec threads(map) :: map
   def threads(options) do

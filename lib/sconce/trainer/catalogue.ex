@@ -32,7 +32,8 @@ defmodule Sconce.Trainer.Catalogue do
          preset: [
            type: :any,
            default: nil,
-           doc: "Name of a `Sconce.Preset`; given options override it."
+           doc:
+             "Name of a `Sconce.Preset`, also `{:exphil, name}` or `{:gpu, card}`; given options override it."
          ],
          spec: [type: :any, default: nil, doc: "A `Sconce.Policy.Spec` instead of its options."],
          options: [type: {:or, [:path, nil]}, default: nil, doc: "A file of options, see below."],

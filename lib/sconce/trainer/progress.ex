@@ -290,7 +290,8 @@ defmodule Sconce.Trainer.Progress do
       "  validation #{Figures.grouped(event.validation_frames)} of #{event.validation_games}",
       "  #{Figures.grouped(event.steps)} steps, #{Figures.grouped(event.epoch_steps)} an epoch",
       computed(event.precision),
-      skipped(event.skipped_views)
+      skipped(event.skipped_views),
+      left_out(Map.get(event, :left_out, %{}))
     ]
     |> IO.iodata_to_binary()
   end
@@ -308,6 +309,13 @@ defmodule Sconce.Trainer.Progress do
 
   defp skipped(0), do: ""
   defp skipped(n), do: "  (#{n} shorter than a window)"
+
+  defp left_out(counts) when counts == %{}, do: ""
+
+  defp left_out(counts) do
+    by_reason = Enum.map_join(Enum.sort(counts), ", ", fn {reason, n} -> "#{n} #{reason}" end)
+    "  (views left out: #{by_reason})"
+  end
 
   # Returns the columns of the heads if they fit into a line.
   defp fitting(event, progress) do

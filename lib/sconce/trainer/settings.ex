@@ -48,7 +48,7 @@ defmodule Sconce.Trainer.Settings do
 
   defp anew!(spec, own, preset) do
     spec = spec ++ attention_window(spec, own)
-    own = Options.validate!(own, @run)
+    own = own |> Run.Settings.precision() |> Options.validate!(@run)
     Optimiser.check!(own)
     Meant.check!(own, @training)
     own |> begun(spec) |> settings(own, preset, @loss)
@@ -140,7 +140,7 @@ defmodule Sconce.Trainer.Settings do
     {preset, opts} = opts |> known!() |> with_file() |> preset()
     {parts, own} = Keyword.split(opts, Spec.options() -- [:window_size])
     parts = parts ++ attention_window(parts, own)
-    own = Options.validate!(own, Catalogue.schema(:measured))
+    own = own |> Run.Settings.precision() |> Options.validate!(Catalogue.schema(:measured))
     Optimiser.check!(own)
 
     {source, device} =
@@ -181,9 +181,15 @@ defmodule Sconce.Trainer.Settings do
         {nil, opts}
 
       {name, opts} ->
-        preset = name |> Preset.get() |> Preset.merge(opts)
+        preset = name |> Preset.get() |> Preset.merge(opts) |> configured(opts)
         {preset, preset.options}
     end
+  end
+
+  # Settings override the preset where no option does.
+  defp configured(%{options: options} = preset, given) do
+    own = Keyword.drop(Run.Settings.over_preset(options), Keyword.keys(given))
+    %{preset | options: Keyword.merge(options, own)}
   end
 
   # `await/2` returns the error of an unusable device, like that of a missing corpus. A resumed run keeps its device
@@ -191,7 +197,7 @@ defmodule Sconce.Trainer.Settings do
   defp able({:ok, _} = source, nil, :as_before), do: {source, %{}}
 
   defp able({:ok, _} = source, preset, choice) do
-    case if(preset, do: Preset.device(preset), else: Device.resolve(choice)) do
+    case if(preset, do: Preset.device(preset), else: Device.resolve_run(choice)) do
       {:ok, device} -> {source, %{device: to_string(device)}}
       error -> {error, %{}}
     end
@@ -235,9 +241,10 @@ defmodule Sconce.Trainer.Settings do
   end
 
   defp source(corpus, nil, options) do
-    with {:ok, %Corpus{handle: handle}} <- open(corpus),
+    with {:ok, %Corpus{handle: handle} = opened} <- open(corpus),
          {:ok, %{schema: schema}} <- Native.corpus_info(handle) do
-      {:ok, {folder(corpus), schema |> own() |> Keyword.merge(options) |> Spec.new()}}
+      own = own(schema, options[:embedding] || Corpus.embedding(opened))
+      {:ok, {folder(corpus), own |> Keyword.merge(options) |> Spec.new()}}
     end
   end
 
@@ -248,16 +255,20 @@ defmodule Sconce.Trainer.Settings do
   defp open(%Corpus{} = corpus), do: {:ok, corpus}
   defp open(dir), do: dir |> folder() |> Corpus.open()
 
-  # Returns the embedding and the heads of the corpus.
-  defp own(%{name: "vector", size: size, heads: heads}) do
+  # Returns the embedding and the heads of the corpus. Vectors may be frames of Melee that are embedded already; their
+  # labels are those of a controller.
+  defp own(%{name: "vector"}, {:melee, _options} = melee), do: [embedding: melee]
+
+  defp own(%{name: "vector", size: size, heads: heads}, _vector) do
     heads = for [name, kind] <- heads, do: {name, Head.from_native(kind)}
 
     [embedding: {:vector, size}, heads: heads]
   end
 
-  defp own(%{name: "game", game: game}), do: [embedding: Declaration.from_native(game)]
+  defp own(%{name: "game", game: game}, _embedding),
+    do: [embedding: Declaration.from_native(game)]
 
-  defp own(_melee), do: []
+  defp own(_melee, _embedding), do: []
 
   defp native(options, loss) do
     options

@@ -17,8 +17,10 @@ use sconce_tensor::pool::{Class, MAX_THREADS};
 use sconce_tensor::{Error, Result, fs as files};
 use serde::{Deserialize, Serialize};
 
+use crate::column::Column;
 use crate::corpus::Corpus;
 use crate::corpus::Writer;
+use crate::filter::Filter;
 use crate::game::{GameInfo, OtherIds};
 use crate::journal::{Interrupted, Journal, MAX_DEATHS};
 use crate::melee;
@@ -31,11 +33,14 @@ use crate::tables::{self, Tables};
 const MANIFEST_EVERY: Duration = Duration::from_secs(1);
 
 /// Options of an import.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ImportOptions {
     /// Skips games with fewer frames.
     pub min_frames: usize,
+    /// Skips other games that it does not keep. A game is kept if it keeps the view of one of its players; both views are
+    /// imported.
+    pub filter: Filter,
     /// Reader threads, at most [`MAX_THREADS`]; 0 uses one per processor.
     pub threads: usize,
     /// Reads replays that an import otherwise skips as [`Reason::Fatal`].
@@ -44,7 +49,7 @@ pub struct ImportOptions {
 
 impl Default for ImportOptions {
     fn default() -> Self {
-        ImportOptions { min_frames: 600, threads: 0, retry: false }
+        ImportOptions { min_frames: 600, filter: Filter::default(), threads: 0, retry: false }
     }
 }
 
@@ -186,6 +191,7 @@ fn added(
         let (asked, most) = (options.threads as f64, MAX_THREADS as f64);
         return Err(Error::out_of_range("threads", asked, 0.0, most));
     }
+    options.filter.check(schema)?;
     let start = Instant::now();
     let writer = Writer::open(dir, schema)?;
     let found = writer.take_stock()?;
@@ -245,6 +251,8 @@ struct State {
     known: HashSet<String>,
     /// Digests claimed in this run, with the file that claimed each.
     claimed: HashMap<String, PathBuf>,
+    /// Digests of games by the digest of their values.
+    contents: HashMap<String, String>,
     /// Replays that may have killed an earlier import. They are read last, one at a time.
     suspects: Vec<PathBuf>,
     /// Digests of the suspects that were read in this run.
@@ -265,8 +273,10 @@ struct Ledger {
 impl State {
     fn new(games: &[GameInfo]) -> Self {
         let known = games.iter().map(|g| g.digest.clone()).collect();
+        let contents = games.iter().map(|game| (game.contents.clone(), game.digest.clone()));
         let (claimed, suspects, cleared) = Default::default();
-        State { known, claimed, suspects, cleared, done: 0, report: ImportReport::default() }
+        let (contents, report) = (contents.collect(), ImportReport::default());
+        State { known, claimed, contents, suspects, cleared, done: 0, report }
     }
 }
 
@@ -334,6 +344,12 @@ impl Job<'_> {
             Err(panic) => return Ok(Outcome::Skipped(Refusal::new(Reason::Corrupt, panic))),
         };
         drop(reading);
+        if let Some(refusal) = self.options.filter.refuse(&game.info, game.columns.as_slice()) {
+            return Ok(Outcome::Skipped(refusal));
+        }
+        if let Some(outcome) = self.copied(&game, &digest) {
+            return Ok(outcome);
+        }
         game.info.digest = digest;
         game.info.source =
             file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -369,6 +385,20 @@ impl Job<'_> {
         let first = state.claimed.entry(digest.to_owned()).or_insert_with(|| file.to_path_buf());
         (first != file).then(|| {
             let detail = format!("the same as {}", first.display());
+            Outcome::Skipped(Refusal::new(Reason::Duplicate, detail))
+        })
+    }
+
+    /// Skips a game whose values equal those of another one, if the filter asks for unique games.
+    fn copied(&self, game: &melee::Game, digest: &str) -> Option<Outcome> {
+        if !self.options.filter.unique {
+            return None;
+        }
+        let contents = sha256(game.columns.iter().map(Column::bytes));
+        let mut state = lock(&self.state);
+        let first = state.contents.entry(contents).or_insert_with(|| digest.to_owned());
+        (first != digest).then(|| {
+            let detail = "the same values as another game";
             Outcome::Skipped(Refusal::new(Reason::Duplicate, detail))
         })
     }

@@ -1,15 +1,16 @@
 //! Selects the windows of a batch. A window is computed from its index, so no list of windows is stored.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use sconce_tensor::rng::Rng;
-use sconce_tensor::{Error, Result, pool};
+use sconce_tensor::{Error, Result};
 
 use crate::augment::{self, Augment, delay, share};
 use crate::batch::{Batch, Look, Reader, fill};
 use crate::permutation::Permutation;
-use crate::sampling::{SamplerOptions, Sampling};
+use crate::preferred::{Preferred, Rule};
+use crate::sampling::{LossOn, SamplerOptions, Sampling};
 use crate::view::{View, verify};
 
 /// Checks the options, and that the reader can read the views.
@@ -26,27 +27,27 @@ pub(crate) fn check_views(views: &[View], reader: &Reader, options: &SamplerOpti
         return Err(Error::mismatch("mirror", "a game with a mirror", got));
     }
     let width = reader.embedding.raw_width();
-    if let Some(view) = views.iter().find(|v| v.raw_width() != width) {
-        return Err(Error::mismatch("corpus (numbers a frame)", width, view.raw_width()));
+    let embedded = |view: &View| view.schema().is_embedded_by(&reader.embedding);
+    if views.iter().any(embedded) {
+        check_embedded(reader, options)?;
     }
-    Ok(())
+    match views.iter().find(|view| view.raw_width() != width && !embedded(view)) {
+        Some(view) => Err(Error::mismatch("corpus (numbers a frame)", width, view.raw_width())),
+        None => Ok(()),
+    }
 }
 
-/// Returns the views whose own character (internal id after the first frame) and player tag are listed. An empty
-/// list allows all.
-pub fn select(views: Vec<View>, characters: &[u8], players: &[String]) -> Result<Vec<View>> {
-    let wanted = |view: &View| {
-        let character = view.character().is_some_and(|id| characters.contains(&id));
-        let player = view.tag().is_some_and(|tag| players.iter().any(|p| p == tag));
-        (characters.is_empty() || character) && (players.is_empty() || player)
-    };
-    let none = views.is_empty();
-    let views: Vec<View> = views.into_iter().filter(wanted).collect();
-    match views.is_empty() && !none {
-        true => Err(Error::not_found(format!(
-            "a view of characters {characters:?} and players {players:?} (empty: any)"
-        ))),
-        false => Ok(views),
+/// Refuses options that would need the raw values of frames that are embedded already.
+fn check_embedded(reader: &Reader, options: &SamplerOptions) -> Result<()> {
+    let got = "embedded frames";
+    if options.mirror > 0.0 {
+        return Err(Error::mismatch("mirror", "frames of replays", got));
+    }
+    let inputs = reader.embedding.queue_depth() > 1 || reader.embedding.num_delays() > 0;
+    let delayed = reader.delay > 0 || options.frame_delay_max.is_some_and(|max| max > 0);
+    match inputs && delayed {
+        true => Err(Error::mismatch("frame_delay", "0, as the frames have theirs stored", got)),
+        false => Ok(()),
     }
 }
 
@@ -68,7 +69,7 @@ enum Order {
     Shuffled,
     /// Cumulative sums of the views' weights.
     Weighted(Arc<[f64]>),
-    Transitions(Arc<Transitions>),
+    Preferred(Arc<Preferred>),
 }
 
 /// A window of a batch.
@@ -109,7 +110,9 @@ impl Sampler {
             Sampling::Shuffled => Order::Shuffled,
             Sampling::Weighted => Order::Weighted(sampler.game_weights()?),
             Sampling::Balanced => Order::Weighted(sampler.balanced_weights()?),
-            Sampling::Transitions => Order::Transitions(Arc::new(sampler.transitions()?)),
+            Sampling::Transitions | Sampling::Buttons | Sampling::Column => {
+                Order::Preferred(Arc::new(sampler.preferred()?))
+            }
         };
         Ok(sampler)
     }
@@ -176,12 +179,13 @@ impl Sampler {
         sums(sorts.iter().enumerate().map(weight).collect())
     }
 
-    fn transitions(&self) -> Result<Transitions> {
+    fn preferred(&self) -> Result<Preferred> {
         let oversample = self.options.action_oversample;
         if !(1.0..=f64::MAX).contains(&oversample) {
             return Err(Error::out_of_range("action_oversample", oversample, 1.0, f64::MAX));
         }
-        Transitions::find(&self.views, &self.reader, self.longest_delay(), oversample)
+        let rule = Rule::new(&self.options, &self.reader, &self.views)?;
+        Preferred::find(&self.views, &self.reader, self.longest_delay(), oversample, &rule)
     }
 
     /// The reader of the views.
@@ -275,12 +279,16 @@ impl Sampler {
                 let view = sums.partition_point(|&sum| sum <= at).min(sums.len() - 1);
                 (view, dice.places.below(b, self.starts(view) as u64) as usize)
             }
-            Order::Transitions(found) if share(&dice.choice, b) < found.share => {
+            Order::Preferred(found) if share(&dice.choice, b) < found.share => {
                 let (view, frame) = found.get(&dice.places, b);
-                let back = dice.places.below(b | 1 << 63, self.options.window as u64) as usize;
+                let window = self.options.window;
+                let back = match self.options.loss_on {
+                    LossOn::All => dice.places.below(b | 1 << 63, window as u64) as usize,
+                    LossOn::Last => window - 1,
+                };
                 (view, frame.saturating_sub(back).min(self.starts(view) - 1))
             }
-            Order::Shuffled | Order::Transitions(_) => {
+            Order::Shuffled | Order::Preferred(_) => {
                 let place = (dice.step_in_epoch * batch_size + b) % self.windows;
                 self.locate(dice.order.get(place), &dice.offsets)
             }
@@ -320,58 +328,4 @@ fn sums(weights: Vec<f64>) -> Result<Arc<[f64]>> {
         true => Ok(sums),
         false => Err(Error::out_of_range("sum of weights", total, f64::MIN_POSITIVE, f64::MAX)),
     }
-}
-
-/// Frames whose action differs from the previous action, four bytes each.
-#[derive(Debug)]
-struct Transitions {
-    /// The frames of all views, concatenated.
-    frames: Vec<u32>,
-    /// Count of frames in the views before each view.
-    before: Vec<usize>,
-    /// Share of the windows that are drawn around a frame in `frames`.
-    share: f64,
-}
-
-impl Transitions {
-    fn find(views: &[View], reader: &Reader, delay: usize, oversample: f64) -> Result<Self> {
-        let found: Vec<OnceLock<Result<Vec<u32>>>> =
-            views.iter().map(|_| OnceLock::new()).collect();
-        pool::for_each(views.len(), |i| {
-            let _ = found[i].set(changes(&views[i], reader, delay));
-        });
-        let (mut frames, mut before) = (vec![], vec![]);
-        for changes in found.into_iter().filter_map(OnceLock::into_inner) {
-            before.push(frames.len());
-            frames.extend(changes?);
-        }
-        let all: usize = views.iter().map(|view| view.len(delay)).sum();
-        // The remaining windows are drawn from all frames, including these.
-        let more = (oversample - 1.0) * frames.len() as f64 / all.max(1) as f64;
-        let share = more / (1.0 + more);
-        Ok(Transitions { frames, before, share })
-    }
-
-    /// View and frame of a random transition. At least one exists if `share` is not 0.
-    fn get(&self, rng: &Rng, place: u64) -> (usize, usize) {
-        let i = rng.below(place, self.frames.len() as u64) as usize;
-        let view = self.before.partition_point(|&b| b <= i) - 1;
-        (view, self.frames[i] as usize)
-    }
-}
-
-fn changes(view: &View, reader: &Reader, delay: usize) -> Result<Vec<u32>> {
-    let heads = &reader.heads;
-    let (mut now, mut last) = (vec![0.0; heads.num_labels()], vec![0.0; heads.num_labels()]);
-    let mut found = vec![];
-    for t in 0..view.len(delay) {
-        view.labels(t, reader.delay, false, heads, &mut now)?;
-        let known = t > 0 || view.labels_before(t, reader.delay, false, heads, &mut last)?;
-        if known && now != last {
-            found.push(t as u32);
-        }
-        std::mem::swap(&mut now, &mut last);
-    }
-    view.verify()?;
-    Ok(found)
 }

@@ -16,6 +16,22 @@ pub enum Sampling {
     Balanced,
     /// Windows are shuffled, but changes of action are drawn `action_oversample` times as often as other frames.
     Transitions,
+    /// Windows are shuffled, but frames whose action presses a button are drawn `action_oversample` times as often.
+    Buttons,
+    /// Windows are shuffled, but frames with another value than 0 in a column are drawn `action_oversample` times as
+    /// often.
+    Column,
+}
+
+/// Frames of a window that have a loss.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossOn {
+    /// All frames.
+    #[default]
+    All,
+    /// The last frame.
+    Last,
 }
 
 /// Options of sampling and augmentation.
@@ -33,8 +49,13 @@ pub struct SamplerOptions {
     pub weights: Vec<f64>,
     /// Column whose values in the first frames of games are balanced. `None` balances the own character.
     pub balance: Option<String>,
-    /// Factor on the frequency of action changes, at least 1.
+    /// Factor on the frequency of the frames that [`Sampling::Transitions`], [`Sampling::Buttons`] or
+    /// [`Sampling::Column`] prefers, at least 1.
     pub action_oversample: f64,
+    /// The column of [`Sampling::Column`]: an extra column of the corpus, or a column of a frame.
+    pub oversample_column: Option<String>,
+    /// Frames of a window that have a loss. Preferred frames are then drawn to these places.
+    pub loss_on: LossOn,
     /// Share of windows that are mirrored left to right, in `[0, 1]`.
     pub mirror: f32,
     /// Share of windows with noise on their continuous features, in `[0, 1]`.
@@ -50,6 +71,14 @@ pub struct SamplerOptions {
 }
 
 impl SamplerOptions {
+    /// Frames at the start of a window that have no loss, of which `burn_in` are asked for.
+    pub fn silent(&self, burn_in: usize) -> usize {
+        match self.loss_on {
+            LossOn::All => burn_in,
+            LossOn::Last => self.window.saturating_sub(1),
+        }
+    }
+
     /// Checks that there is one weight per game of the corpus.
     pub fn check_weights(&self, games: usize) -> Result<()> {
         match self.sampling == Sampling::Weighted && self.weights.len() != games {
@@ -71,6 +100,8 @@ impl Default for SamplerOptions {
             weights: vec![],
             balance: None,
             action_oversample: 3.0,
+            oversample_column: None,
+            loss_on: LossOn::All,
             mirror: 0.0,
             noise: 0.0,
             noise_scale: 0.01,

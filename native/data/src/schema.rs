@@ -328,6 +328,16 @@ impl Schema {
         }
     }
 
+    /// Whether the vectors are frames that `embedding` has embedded already: they have the width of a Melee embedding
+    /// without trained tables, and their labels are those of a controller. Corpora of ExPhil are such vectors.
+    pub fn is_embedded_by(&self, embedding: &Embedding) -> bool {
+        let game = embedding.game();
+        self.vector_size() == Some(embedding.continuous_width())
+            && embedding.num_ids() == 0
+            && Arc::ptr_eq(game, melee_game::game())
+            && self.chosen_by(&Heads::of_parts(game.parts(), HeadsKind::Independent))
+    }
+
     /// Count of views per game.
     pub fn views(&self) -> usize {
         match self.form {

@@ -59,6 +59,10 @@ impl View {
         &self.schema
     }
 
+    pub(crate) fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
     /// Index of the game in the corpus.
     pub fn game(&self) -> usize {
         self.game

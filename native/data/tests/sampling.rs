@@ -5,8 +5,8 @@ mod support;
 use std::collections::BTreeMap;
 
 use sconce_data::{
-    Batch, Corpus, Reader, Sampler, SamplerOptions, Sampling, Schema, Tracks, VectorGame, View,
-    select,
+    Batch, Corpus, Filter, LossOn, Mixture, Reader, Sampler, SamplerOptions, Sampling, Schema,
+    Tracks, VectorGame, View,
 };
 use sconce_fixtures::Fixture;
 use sconce_nn::heads::NONE;
@@ -106,6 +106,84 @@ fn windows_around_changes_are_drawn_more_often() {
     assert!(error.starts_with("action_oversample: 0.9 is outside 1.."), "{error}");
 }
 
+/// Games with one number per frame, of which each has a class and a bit. The bit is set in every `every`-th frame.
+fn pressed(lengths: &[usize], every: usize) -> (tempfile::TempDir, Corpus, Reader) {
+    let dir = tempfile::tempdir().unwrap();
+    let heads = vec![
+        ("way".to_owned(), HeadKind::Categorical(3)),
+        ("go".to_owned(), HeadKind::Bernoulli(1)),
+    ];
+    let game = |&n: &usize| VectorGame {
+        x: (0..n).map(|t| t as f32).collect(),
+        labels: (0..n).flat_map(|t| [(t % 3) as f32, (t % every == 0).into()]).collect(),
+    };
+    let games: Vec<_> = lengths.iter().map(game).collect();
+    let corpus = Corpus::build(&Schema::vectors(1, heads), &games, dir.path()).unwrap();
+    let reader = Reader::new(Embedding::vector(1), corpus.schema().heads(), 0);
+    (dir, corpus, reader)
+}
+
+#[test]
+fn frames_with_a_button_are_drawn_more_often_and_to_the_frame_that_has_the_loss() {
+    let (_dir, corpus, reader) = pressed(&[1000, 600], 40);
+    let last = |sampling, action_oversample, loss_on| {
+        let own = SamplerOptions { action_oversample, loss_on, ..options(sampling) };
+        let sampler = Sampler::new(views(&corpus), reader.clone(), own).unwrap();
+        let all = batches(&sampler, 40);
+        let windows = all.iter().flat_map(|b| b.labels.chunks(20));
+        windows.filter(|labels| labels[19] == 1.0).count() as f64 / 1280.0
+    };
+    // One frame of 40 has a button. With a factor of 9, 8 / 40 of what is drawn from all is drawn beside it.
+    let plain = last(Sampling::Shuffled, 3.0, LossOn::Last);
+    assert!((plain - 0.025).abs() < 0.015, "{plain}");
+    let often = last(Sampling::Buttons, 9.0, LossOn::Last);
+    let drawn = 0.2 / 1.2;
+    assert!((often - (drawn + (1.0 - drawn) * 0.025)).abs() < 0.04, "{often}");
+    // Where all frames have a loss, the button is anywhere in the window.
+    let anywhere = last(Sampling::Buttons, 9.0, LossOn::All);
+    assert!((anywhere - (drawn * 0.1 + (1.0 - drawn) * 0.025)).abs() < 0.03, "{anywhere}");
+    assert_eq!(
+        SamplerOptions { loss_on: LossOn::Last, ..options(Sampling::Shuffled) }.silent(3),
+        9
+    );
+    assert_eq!(options(Sampling::Shuffled).silent(3), 3);
+
+    let (_dir, corpus, reader) = counted(&[100], |_| 0.0);
+    let error = Sampler::new(views(&corpus), reader, options(Sampling::Buttons)).unwrap_err();
+    assert_eq!(error.to_string(), "sampling: buttons: expected a head of bits, got none");
+}
+
+#[test]
+fn frames_that_a_column_marks_are_drawn_more_often() {
+    let (_dir, corpus, reader) = melee(&[made(1), made(2)]);
+    let by = |name: Option<&str>| SamplerOptions {
+        oversample_column: name.map(str::to_owned),
+        action_oversample: 1000.0,
+        loss_on: LossOn::Last,
+        ..options(Sampling::Column)
+    };
+    let sampler = Sampler::new(views(&corpus), reader.clone(), by(Some("own.hitstun_frames_left")));
+    let mixture = Mixture::from(sampler.unwrap());
+    let mut raw = vec![0.0; views(&corpus)[0].raw_width()];
+    let at = reader.embedding.game().column("own.hitstun_frames_left").unwrap();
+    let (mut marked, mut all) = (0, 0);
+    for step in 0..20 {
+        for (view, start) in mixture.places(step, 32) {
+            view.raw(start + 9, &mut raw).unwrap();
+            marked += u32::from(raw[at] != 0.0);
+            all += 1;
+        }
+    }
+    // One frame of five has hitstun, and almost every window is drawn to one.
+    assert!(f64::from(marked) / f64::from(all) > 0.97, "{marked} of {all}");
+    let refused = |name| {
+        let error = Sampler::new(views(&corpus), reader.clone(), by(name)).unwrap_err();
+        error.to_string()
+    };
+    assert!(refused(Some("own.luck")).starts_with("column own.luck of a frame of melee"));
+    assert!(refused(None).contains("expected an oversample_column"));
+}
+
 fn melee(fixtures: &[Fixture]) -> (tempfile::TempDir, Corpus, Reader) {
     let (dir, corpus) = corpus(fixtures);
     let heads = Heads::controller(HeadsKind::Independent);
@@ -120,7 +198,11 @@ fn made(seed: u32) -> Fixture {
 fn characters_are_balanced_and_views_can_be_selected() {
     let (_dir, corpus, reader) = melee(&[made(1), made(2), made(3)]);
     let all = views(&corpus);
-    let of = |characters: &[u8], players: &[String]| select(all.clone(), characters, players);
+    let of = |characters: &[u8], players: &[String]| {
+        let (characters, players) = (characters.to_vec(), players.to_vec());
+        let filter = Filter { characters, players, ..Filter::default() };
+        filter.select(all.clone()).map(|(views, _)| views)
+    };
     // Three views of one character, one of the other.
     let few: Vec<View> = of(&[1], &[])
         .unwrap()

@@ -7,7 +7,8 @@ use std::thread;
 
 use rustler::{Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
 use sconce_data::{
-    Batch, Corpus, Draws, Flow, Loader, LoaderOptions, Reader, Sampler, SamplerOptions, select,
+    Batch, Corpus, Draws, Filter, Flow, LeftOut, Loader, LoaderOptions, Reader, Sampler,
+    SamplerOptions,
 };
 use sconce_nn::spec::Embedding;
 use sconce_tensor::pool::Class;
@@ -75,8 +76,7 @@ struct StreamOptions {
     queue_depth: usize,
     neutral_weight: f32,
     transition_weight: f32,
-    characters: Vec<u8>,
-    players: Vec<String>,
+    filter: Filter,
     sampler: SamplerOptions,
     loader: LoaderOptions,
     embedding: Option<Embedding>,
@@ -105,11 +105,11 @@ impl StreamOptions {
         self.loader.validate()
     }
 
-    fn sampler(&self, corpus: &Corpus) -> Result<Sampler> {
+    fn sampler(&self, corpus: &Corpus) -> Result<(Sampler, LeftOut)> {
         self.validate()?;
         self.sampler.check_weights(corpus.games().len())?;
         let games: Vec<usize> = (0..corpus.games().len()).collect();
-        let views = select(corpus.views(&games)?, &self.characters, &self.players)?;
+        let (views, left_out) = self.filter.select(corpus.views(&games)?)?;
         let schema = corpus.schema();
         let embedding = self.embedding.clone().unwrap_or_else(|| schema.embedding());
         let reader = Reader {
@@ -123,7 +123,7 @@ impl StreamOptions {
             let what = "a batch (batch_size x window_size x numbers of a frame)";
             return Err(Error::out_of_memory(what, bytes));
         }
-        Sampler::new(views, reader, self.sampler.clone())
+        Ok((Sampler::new(views, reader, self.sampler.clone())?, left_out))
     }
 }
 
@@ -142,16 +142,19 @@ struct StreamInfo {
     steps_per_epoch: u64,
     /// Number of views left out because they are shorter than a window.
     short_views: usize,
+    /// Numbers of views that the filters left out, by reason.
+    left_out: LeftOut,
     /// Bytes of a batch.
     batch_bytes: u64,
 }
 
 impl StreamInfo {
-    fn new(sampler: &Sampler, batch_size: usize) -> Self {
+    fn new(sampler: &Sampler, left_out: LeftOut, batch_size: usize) -> Self {
         StreamInfo {
             windows: sampler.windows(),
             steps_per_epoch: sampler.steps_per_epoch(batch_size),
             short_views: sampler.short_views(),
+            left_out,
             batch_bytes: sampler.reader().bytes(batch_size, sampler.options().window),
         }
     }
@@ -205,10 +208,11 @@ fn loader_open<'a>(
 }
 
 fn open(corpus: &CorpusHandle, options: StreamOptions, pid: &LocalPid) -> Result<(Opened, Served)> {
-    let sampler = options.sampler(&corpus.0)?;
-    let info = StreamInfo::new(&sampler, options.batch_size);
+    let (sampler, left_out) = options.sampler(&corpus.0)?;
+    let info = StreamInfo::new(&sampler, left_out, options.batch_size);
     let words = sampler.reader().heads.are_words();
-    let StreamOptions { batch_size, burn_in, start, .. } = options;
+    let StreamOptions { batch_size, start, .. } = options;
+    let burn_in = sampler.options().silent(options.burn_in);
     let draws = Draws::Windows { sampler: sampler.into(), batch_size, burn_in };
     let name = corpus.0.dir().display().to_string();
     let loader = Loader::start(name, draws, &options.loader, start)?;
@@ -278,8 +282,8 @@ fn loader_info<'a>(
         let (corpus, options) = (corpus.get()?, decode::<StreamOptions>(options)?);
         on_a_thread(env, reference, move |reply| {
             reply.run(|| {
-                let sampler = options.sampler(&corpus.0)?;
-                Ok(Data(StreamInfo::new(&sampler, options.batch_size)))
+                let (sampler, left_out) = options.sampler(&corpus.0)?;
+                Ok(Data(StreamInfo::new(&sampler, left_out, options.batch_size)))
             });
         })
     })

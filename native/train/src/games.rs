@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::AtomicBool;
 
-use sconce_data::{Corpus, Holdout, Share, View, select};
+use sconce_data::{Corpus, Filter, Holdout, LeftOut, Share, View};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::digest::hex;
 use sconce_tensor::{Error, Result, tensor};
@@ -16,8 +16,34 @@ use crate::options::TrainOptions;
 use crate::report::Event;
 use crate::source::{Mixed, sampling};
 
-/// Number of games, and their views.
-pub(crate) type Games = (usize, Vec<View>);
+/// The games of a side of the split.
+#[derive(Default)]
+pub(crate) struct Games {
+    /// Number of games that are used.
+    pub count: usize,
+    /// Their views.
+    pub views: Vec<View>,
+    /// Views that the filters left out.
+    pub left_out: LeftOut,
+}
+
+/// Conditions of a run on games and views.
+fn filter(options: &TrainOptions) -> Filter {
+    let data = &options.data;
+    Filter {
+        stages: data.stages.clone(),
+        characters: data.characters.clone(),
+        players: data.players.clone(),
+        min_frames: data.min_frames,
+        max_frames: data.max_frames,
+        min_damage_dealt: data.min_damage_dealt,
+        min_damage_taken: data.min_damage_taken,
+        humans: data.humans,
+        unique: data.unique,
+        min_quality: data.min_quality,
+        dual_port: data.dual_port,
+    }
+}
 
 /// Training and validation views, split by game.
 pub(crate) fn sides(
@@ -32,13 +58,15 @@ pub(crate) fn sides(
         let expected = "0 in a training run, as no corpus has player numbers";
         return Err(Error::mismatch("num_player_names", expected, spec.embedding.named()));
     }
+    let filter = filter(options);
     let some = |side: &str, corpus: &Corpus, games: &[usize]| -> Result<Games> {
-        let chosen = select(corpus.views(games)?, &options.data.characters, &options.data.players);
-        let views = chosen.map_err(|e| match e {
+        let chosen = filter.select(corpus.views(games)?);
+        let (views, left_out) = chosen.map_err(|e| match e {
             Error::NotFound { what } => Error::not_found(format!("{what} among the {side} games")),
             e => e,
         })?;
-        Ok((views.iter().map(View::game).collect::<HashSet<_>>().len(), views))
+        let count = views.iter().map(View::game).collect::<HashSet<_>>().len();
+        Ok(Games { count, views, left_out })
     };
     let all = |side: &str, corpus: &Corpus| {
         some(side, corpus, &(0..corpus.games().len()).collect::<Vec<_>>())
@@ -54,7 +82,7 @@ pub(crate) fn sides(
         return Ok((all("training", corpus)?, all("validation", &validation)?));
     }
     if options.data.val_split == 0.0 {
-        return Ok((all("training", corpus)?, (0, vec![])));
+        return Ok((all("training", corpus)?, Games::default()));
     }
     let (train, validation) =
         corpus.split(&Holdout::Fraction(options.data.val_split), options.machine.seed)?;
@@ -74,7 +102,7 @@ pub(crate) fn mixed(spec: &Spec, options: &TrainOptions, validation: &[View]) ->
         }
         let games: Vec<usize> = (0..corpus.games().len()).collect();
         let views = corpus.views(&games)?;
-        let views = select(views, &options.data.characters, &options.data.players)?;
+        let (views, _left_out) = filter(options).select(views)?;
         let to = mix.to.unwrap_or(mix.share);
         Ok((views, Share { from: mix.share, to, steps: options.mix_draws() }))
     });

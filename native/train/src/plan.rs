@@ -171,14 +171,14 @@ struct Data {
 impl Data {
     fn of(corpus: &Corpus, spec: &Spec, options: &TrainOptions) -> Result<Self> {
         eval::fits(corpus.schema(), spec)?;
-        let ((_, train), (_, validation)) = sides(corpus, spec, options)?;
+        let (train, validation) = sides(corpus, spec, options)?;
         let name = corpus.dir().display().to_string();
-        let source =
-            Source::new(&name, train, mixed(spec, options, &validation)?, spec, &[], options)?;
+        let mixed = mixed(spec, options, &validation.views)?;
+        let source = Source::new(&name, train.views, mixed, spec, &[], options)?;
         Ok(Data {
             epoch_steps: (source.steps_per_epoch() / options.optimiser.accumulation_steps).max(1),
             bytes: corpus.games().iter().map(|game| game.bytes).sum(),
-            validates: !validation.is_empty(),
+            validates: !validation.views.is_empty(),
         })
     }
 }

@@ -169,7 +169,8 @@ impl<'a> Learner<'a> {
         options: &'a TrainOptions,
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
-        let ((_, views), (_, validation)) = sides(corpus, spec, options)?;
+        let (train, validation) = sides(corpus, spec, options)?;
+        let views = train.views;
         let counts = eval::count(&views, &spec.heads, options.data.frame_delay, cancel)?;
         let new;
         let policy = match policy {
@@ -198,7 +199,7 @@ impl<'a> Learner<'a> {
         let source = Source::new(
             &name,
             views,
-            mixed(spec, options, &validation)?,
+            mixed(spec, options, &validation.views)?,
             spec,
             &embeddings,
             options,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use sconce_data::{Flow, View};
+use sconce_data::{Flow, LeftOut, View};
 use sconce_nn::Spec;
 use sconce_tensor::Precision;
 use sconce_tensor::digest::hex;
@@ -39,6 +39,8 @@ pub enum Event {
         threads: usize,
         /// Views that are too short to learn from.
         skipped_views: usize,
+        /// Training views that the filters left out, by reason.
+        left_out: LeftOut,
         /// Precision of the steps.
         precision: Precision,
     },

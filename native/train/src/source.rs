@@ -11,7 +11,7 @@ use sconce_nn::spec::{Embedding, Heads};
 use sconce_tensor::Result;
 
 use crate::objective;
-use crate::options::{DataOptions, Mode, TrainOptions};
+use crate::options::{Mode, TrainOptions};
 use crate::stop::go_on;
 
 /// Batches of a run.
@@ -53,8 +53,9 @@ impl Feed {
         heads: &Heads,
         options: &TrainOptions,
     ) -> Result<Self> {
-        let TrainOptions { data: DataOptions { batch_size, burn_in, .. }, .. } = *options;
+        let batch_size = options.data.batch_size;
         let sampling = sampling(options);
+        let burn_in = sampling.silent(options.data.burn_in);
         let reader = Reader {
             neutral_weight: options.data.neutral_weight,
             transition_weight: options.data.transition_weight,
@@ -191,6 +192,8 @@ pub(crate) fn sampling(options: &TrainOptions) -> SamplerOptions {
         weights: options.data.weights.clone(),
         balance: options.data.balance.clone(),
         action_oversample: options.data.action_oversample,
+        oversample_column: options.data.oversample_column.clone(),
+        loss_on: options.data.loss_on,
         mirror: options.data.mirror,
         noise: options.data.noise,
         noise_scale: options.data.noise_scale,
@@ -208,6 +211,7 @@ mod tests {
     use sconce_nn::spec::{HeadsKind, Melee};
 
     use super::*;
+    use crate::options::DataOptions;
 
     fn corpus(dir: &std::path::Path) -> Corpus {
         let replay = dir.join("game.slp");

@@ -50,6 +50,7 @@ defmodule Sconce.Trainer.ProgressTest do
     validation_frames: 0,
     threads: 1,
     skipped_views: 0,
+    left_out: %{},
     precision: "f32"
   }
   @epoch %{

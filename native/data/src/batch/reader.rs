@@ -232,6 +232,9 @@ impl Reader {
         row: FrameMut,
     ) -> Result<()> {
         let Look { mirror, delay, forget } = look;
+        if view.schema().is_embedded_by(&self.embedding) {
+            return self.read_embedded(view, t, look, row);
+        }
         let Scratch { raw, delay: delay_id, queue } = scratch;
         view.raw(t, raw)?;
         if forget {
@@ -256,6 +259,30 @@ impl Reader {
             view.queue(t, delay, mirror, &self.heads, row.queue)?;
         }
         view.labels(t, delay, mirror, &self.heads, row.labels)?;
+        *row.weight = self.weight(view, t, look, row.labels)?;
+        Ok(())
+    }
+
+    /// Reads a frame that is embedded already. Its latest inputs and its delay id are those that were stored.
+    fn read_embedded(&self, view: &View, t: usize, look: Look, row: FrameMut) -> Result<()> {
+        let Look { delay, forget, .. } = look;
+        view.raw(t, row.continuous)?;
+        let deep = self.embedding.queue_depth() > 1;
+        let known = match deep {
+            _ if forget => false,
+            true => view.labels_before(t, delay, false, &self.heads, row.previous)?,
+            false => view.previous(t, false, &self.heads, row.previous)?,
+        };
+        if !known {
+            row.previous.fill(NONE);
+        }
+        if forget {
+            let inputs = self.embedding.queue_place(row.continuous.len())?;
+            row.continuous[inputs].fill(0.0);
+        } else if self.queue_depth > 0 {
+            view.queue(t, delay, false, &self.heads, row.queue)?;
+        }
+        view.labels(t, delay, false, &self.heads, row.labels)?;
         *row.weight = self.weight(view, t, look, row.labels)?;
         Ok(())
     }

@@ -7,6 +7,10 @@ pub(crate) const NUM_CONTROLLER: usize = 6;
 pub(crate) const NUM_ITEM: usize = 6;
 pub(crate) const ITEM_SLOTS: usize = 5;
 
+/// Offsets of the percent and of the action id in a player's columns.
+pub(crate) const PERCENT: usize = 0;
+pub(crate) const ACTION: usize = 4;
+
 pub(crate) const FRAME: usize = 0;
 pub(crate) const ITEM_COUNT: usize = 1;
 

@@ -188,8 +188,7 @@ fn describe(start: &Start, frames: usize, columns: &[Column]) -> GameInfo {
     info
 }
 
-/// Offsets of the action id and the character id in a player's columns.
-const ACTION: usize = 4;
+/// Offset of the character id in a player's columns.
 const CHARACTER: usize = 5;
 
 fn first(columns: &[Column], place: usize) -> f32 {
@@ -204,7 +203,7 @@ fn count_others(stage: u16, columns: &[Column]) -> OtherIds {
     };
     let both = |field, rows| [0, 1].map(|p| beyond(place::player(p) + field, rows)).iter().sum();
     OtherIds {
-        actions: both(ACTION, ACTIONS),
+        actions: both(place::ACTION, ACTIONS),
         characters: both(CHARACTER, CHARACTERS),
         stages: u64::from(!STAGES.contains(&stage)),
     }
@@ -244,6 +243,7 @@ mod tests {
         let ours: Vec<_> = group(Group::Player).map(|f| f.name).collect();
         let theirs: Vec<_> = PLAYER_FIELDS.iter().map(|f| &*f.name).collect();
         assert_eq!(ours, theirs);
-        assert_eq!((ours[ACTION], ours[CHARACTER]), ("action", "character"));
+        assert_eq!((ours[place::PERCENT], ours[place::ACTION]), ("percent", "action"));
+        assert_eq!(ours[CHARACTER], "character");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sconce_data::Sampling;
+use sconce_data::{LossOn, Sampling};
 use sconce_tensor::Precision;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -65,7 +65,7 @@ macro_rules! options {
     };
 }
 
-others!(Mode, Sampling, Optimiser, LrSchedule, Precision, Direction);
+others!(Mode, Sampling, LossOn, Optimiser, LrSchedule, Precision, Direction);
 others!(Reduction, PosWeight, FocalHeads, Format, Steps, Pattern);
 
 include!("../../options.exs");

@@ -17,7 +17,7 @@ use super::saver::Saver;
 use super::state::Run;
 use super::watch::Watch;
 use crate::eval;
-use crate::games::{First, digest, first_policy, mixed, prior, sides};
+use crate::games::{First, Games, digest, first_policy, mixed, prior, sides};
 use crate::objective::teacher::digests;
 use crate::objective::{self, Companion, Objectives};
 use crate::options::{Mode, TrainOptions};
@@ -40,12 +40,13 @@ impl<'a> Run<'a> {
         cancel: &'a AtomicBool,
     ) -> Result<Self> {
         let mut saver = Saver::start(folder.clone(), machine.disk)?;
-        let ((train, train_views), (validation, validation_views)) = sides(corpus, spec, options)?;
+        let (train, validation) = sides(corpus, spec, options)?;
+        let Games { count, views: train_views, left_out } = train;
         let Devices { all: devices, sum } = (machine.devices)(options)?;
         let counts = eval::count(&train_views, &spec.heads, options.data.frame_delay, cancel)?;
-        let train = Side::new(train, &train_views, options.data.frame_delay);
-        let validation = Side::new(validation, &validation_views, options.data.frame_delay);
-        let validation = (validation, validation_views);
+        let train = Side::new(count, &train_views, options.data.frame_delay);
+        let Games { count, views, .. } = validation;
+        let validation = (Side::new(count, &views, options.data.frame_delay), views);
         let mixed = mixed(spec, options, &validation.1)?;
         let digest = digest(&train_views, &mixed, &validation.1);
         // A resumed run already has its weights, so it takes none from a policy file.
@@ -134,6 +135,7 @@ impl<'a> Run<'a> {
             validation_frames: validation.0.frames,
             threads: pool::threads(),
             skipped_views: source.short_views(),
+            left_out,
             precision: progress.precision,
         });
         let (asked, used) = (options.machine.precision, progress.precision);
