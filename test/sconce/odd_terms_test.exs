@@ -184,6 +184,8 @@ defmodule Sconce.OddTermsTest do
       {Sconce.Options, :nearest, [:a, [:b]]},
       {Sconce.Options, :validate!, [[a: 1], [a: [type: :integer]]]},
       {Sconce.Onnx, :export, [policy, @nowhere, []]},
+      {Sconce.Nx, :batches, [corpus, [window_size: 4]]},
+      {Sconce.Nx, :serving, [policy, [window_size: 4]]},
       {Policy, :forward, [policy, [[frame]], []]},
       {Policy, :info, [policy]},
       {Policy, :init, [spec, []]},
