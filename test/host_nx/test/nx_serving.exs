@@ -72,8 +72,8 @@ defmodule HostNx.ServingTest do
     :telemetry.attach(
       __MODULE__,
       [:nx, :serving, :execute, :stop],
-      fn _name, _measured, _meta, _config -> send(parent, :executed) end,
-      nil
+      &__MODULE__.executed/4,
+      parent
     )
 
     0..7
@@ -89,6 +89,8 @@ defmodule HostNx.ServingTest do
     # Eight requests fill a batch.
     refute_received :executed
   end
+
+  def executed(_name, _measurements, _metadata, parent), do: send(parent, :executed)
 
   test "serves a Sconce.Serving" do
     policy = policy!()
