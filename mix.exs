@@ -16,7 +16,9 @@ defmodule Sconce.MixProject do
       start_permanent: Mix.env() == :prod,
       deps: [],
       aliases: [bench: &bench/1],
-      test_ignore_filters: [&String.starts_with?(&1, ["test/host_app/", "test/support/"])],
+      test_ignore_filters: [
+        &String.starts_with?(&1, ["test/host_app/", "test/host_nx/", "test/support/"])
+      ],
       name: "Sconce",
       description:
         "Native policies for games: act 60 times a second, learn from replays and from play",
@@ -81,6 +83,7 @@ defmodule Sconce.MixProject do
         ],
         Compression: [Sconce.Compress, Sconce.Compress.Policy, Sconce.Compress.Search],
         Export: [Sconce.Onnx],
+        Nx: [Sconce.Nx],
         Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
         Tasks: [
           Mix.Tasks.Sconce.Bench,

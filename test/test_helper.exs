@@ -1,4 +1,5 @@
 replays = System.get_env("SCONCE_REPLAYS")
+nx = System.get_env("SCONCE_NX")
 
 # The tags to exclude follow from the build (with CUDA or without), the driver and the card.
 {:ok, %{cuda: cuda}} = Sconce.native_info()
@@ -15,7 +16,7 @@ without =
 exclude =
   Sconce.GPU.exunit_exclude() ++
     [:nvml, :slow, cuda: not cuda, driver: not driver, card: found != :ok] ++
-    if(replays, do: [], else: [:replays]) ++ without
+    if(replays, do: [], else: [:replays]) ++ if(nx, do: [], else: [:nx]) ++ without
 
 IO.puts(
   "Tests tagged :nvml and :slow are excluded, and without a usable card those tagged :gpu; " <>
@@ -24,6 +25,10 @@ IO.puts(
 
 unless replays do
   IO.puts("SCONCE_REPLAYS is not set: tests on real games are skipped.")
+end
+
+unless nx do
+  IO.puts("SCONCE_NX is not set: tests with Nx and Axon are skipped.")
 end
 
 for package <- without do

@@ -1,5 +1,5 @@
 defmodule Sconce.Action do
-  alias Sconce.{Error, Game}
+  alias Sconce.{Error, Game, Tensor}
   alias Sconce.Policy.{Head, Spec}
 
   @moduledoc """
@@ -12,8 +12,8 @@ defmodule Sconce.Action do
   | `shoulder` | 0..1 |
   | `input` | in a declared game, the parts of the input by name: flags as a map, numbers in the game's range |
   | `confidence` | 0..1 for `buttons`, `main`, `c`, `shoulder`, and `overall` |
-  | `choices` | the choice of each head, by the head's name in the Spec: a class, a list of bits, or a list of numbers |
-  | `logits` | nil, or with `logits: true` a list of numbers for each head; see below |
+  | `choices` | the choice of each head, by the head's name in the Spec: a class, a list of bits, or a list of numbers; with `as: :nx` a tensor: u16 of `{}` or `{n}`, or f32 of `{n}` |
+  | `logits` | nil, or with `logits: true` a list of numbers for each head, or a tensor f32 of `{n}`; see below |
   | `frame` | number of this decision in its session, from 1 |
 
   If the heads of a policy are not those of a controller, buttons, sticks and shoulder are nil, and
@@ -56,8 +56,8 @@ defmodule Sconce.Action do
           shoulder: float | nil,
           input: map | nil,
           confidence: %{Spec.head_name() => float},
-          choices: %{Spec.head_name() => non_neg_integer | [0 | 1] | [float]},
-          logits: %{Spec.head_name() => [float]} | nil,
+          choices: %{Spec.head_name() => non_neg_integer | [0 | 1] | [float] | struct},
+          logits: %{Spec.head_name() => [float] | struct} | nil,
           frame: pos_integer
         }
 
@@ -77,6 +77,27 @@ defmodule Sconce.Action do
       logits: logits && logits(spec, logits),
       frame: frame
     }
+  end
+
+  @doc false
+  # The same action with choices and logits as tensors.
+  @spec tensors(t) :: t
+  def tensors(%__MODULE__{choices: choices, logits: logits} = action),
+    do: %{action | choices: all(choices), logits: logits && all(logits)}
+
+  defp all(values), do: Map.new(values, fn {name, value} -> {name, tensor(value)} end)
+
+  defp tensor(class) when is_integer(class),
+    do: Tensor.from_binary(<<class::16-little>>, {:u, 16}, {})
+
+  defp tensor([number | _] = numbers) when is_float(number) do
+    data = for number <- numbers, into: <<>>, do: <<number::float-32-little>>
+    Tensor.from_binary(data, {:f, 32}, {length(numbers)})
+  end
+
+  defp tensor(bits) do
+    data = for bit <- bits, into: <<>>, do: <<bit::16-little>>
+    Tensor.from_binary(data, {:u, 16}, {length(bits)})
   end
 
   defp input(%{embedding: {%Game{} = game, _options}, heads: heads} = spec, choices),

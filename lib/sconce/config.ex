@@ -119,6 +119,7 @@ defmodule Sconce.Config do
     SCONCE_TARGET_DIR: "cargo's target folder",
     SCONCE_REPLAYS: "a folder of real games, for tests",
     SCONCE_PEERS: "a folder of peers, for benchmarks",
+    SCONCE_NX: "a folder with the sources of nx, axon, polaris, complex and telemetry, for tests",
     SCONCE_CPU: "portable, avx2 or avx512: the widest instructions, without a matrix unit",
     SCONCE_EMULATED_CARDS: "number of emulated cards, 1 by default",
     SCONCE_EMULATED_CARD_MB: "memory of all emulated cards, in MiB, 4096 by default",

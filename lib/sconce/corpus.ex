@@ -717,6 +717,20 @@ defmodule Sconce.Corpus do
   defp named(%{reason: reason} = skipped),
     do: %{skipped | reason: Map.fetch!(@reason_names, reason)}
 
+  @doc false
+  # The heads that match the labels, as `{name, kind}`.
+  @spec heads(t) :: {:ok, [{Spec.head_name(), tuple}]} | {:error, Error.t()}
+  def heads(%__MODULE__{handle: handle}) do
+    with {:ok, info} <- Native.corpus_info(handle), do: {:ok, heads_of(info.schema)}
+  end
+
+  defp heads_of(%{name: "vector", heads: heads}),
+    do: for([name, kind] <- heads, do: {Spec.local(name), Head.from_native(kind)})
+
+  defp heads_of(schema) do
+    for head <- Spec.new(embedding: schema(schema)).heads, do: {head.name, head.kind}
+  end
+
   defp tidy(info) do
     pairs = fn counts, value -> Enum.map(counts, &{value.(&1.value), &1.count}) end
 

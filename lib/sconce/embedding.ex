@@ -1,6 +1,7 @@
 defmodule Sconce.Embedding do
   alias Sconce.{Error, Frame, Game, Native, Options, Tensor}
   alias Sconce.Game.Declaration
+  import Sconce.Tensor, only: [is_tensor: 1]
 
   @size [type: :pos_integer, max: 65_536]
   @floats [type: {:list, :float}, required: true]
@@ -48,6 +49,13 @@ defmodule Sconce.Embedding do
       doc:
         "Shows the previous action. `false`: its place holds zeros, in training and in play, also if a frame gives " <>
           "a previous action. A queue needs `true`."
+    ]
+  ]
+  @embed [
+    as: [
+      type: {:in, [:auto, :binaries, :nx]},
+      default: :auto,
+      doc: "Form of the answer; `:auto` is tensors for a tensor."
     ]
   ]
   # The options that the packed layout takes.
@@ -321,14 +329,19 @@ defmodule Sconce.Embedding do
   Packs a frame as the raw row that the native side reads: 32-bit floats, little-endian.
 
   A Melee frame has any form that `Sconce.Frame.pack/1` takes. A vector is a binary or a list of numbers. Either
-  frame may also be an Nx tensor of the raw row.
+  frame may also be an Nx tensor of the raw row, `{n}`, or of more dimensions that are all 1 but the last.
 
       iex> Sconce.Embedding.pack({:vector, 2}, [1, -0.5])
       {:ok, <<0, 0, 128, 63, 0, 0, 0, 191>>}
   """
   @spec pack(like, term) :: {:ok, binary} | {:error, Error.t()}
-  def pack(embedding, %{__struct__: Nx.Tensor} = tensor),
-    do: pack(embedding, Tensor.floats(tensor))
+  def pack(embedding, tensor) when is_tensor(tensor) do
+    with {:ok, %{data: row, shape: shape}} <- Tensor.read(tensor, "frame", :frame, [:floats]) do
+      if Tuple.product(shape) == last(shape),
+        do: pack(embedding, row),
+        else: {:error, mismatch("a tensor of one frame", "the shape #{inspect(shape)}")}
+    end
+  end
 
   def pack({:normalised, own}, numbers), do: pack({:vector, length(own[:mean])}, numbers)
 
@@ -368,19 +381,86 @@ defmodule Sconce.Embedding do
     %Error{kind: :mismatch, op: :frame, details: %{what: "frame", expected: expected, got: got}}
   end
 
+  # The size of the last dimension; a number has one.
+  defp last({}), do: 1
+  defp last(shape), do: elem(shape, tuple_size(shape) - 1)
+
   @doc """
   Embeds one frame: returns the continuous features (32-bit floats, little-endian) and the ids of the table
   rows that follow them. The frame is checked as in a session.
 
       iex> Sconce.Embedding.embed({:vector, 2}, [1.0, 2.0])
       {:ok, {<<0, 0, 128, 63, 0, 0, 0, 64>>, []}}
+
+  If Nx is loaded, `frame` may be a tensor `{.., n}` of raw rows, of any number of dimensions. The answer is then two
+  tensors with the same leading dimensions and their names: f32 of `{.., features}`, and u32 of `{.., ids}`, which is
+  nil if the embedding has no trained tables. With `as: :nx` the frame of any other form gives tensors, too, and with
+  `as: :binaries` a tensor gives two binaries.
+
+  #{Options.docs(@embed)}
+
+  ```elixir
+  {:ok, {features, nil}} = Sconce.Embedding.embed({:vector, 4}, Nx.iota({32, 60, 4}))
+  Nx.shape(features) #=> {32, 60, 4}
+  ```
   """
-  @spec embed(like, term) :: {:ok, {binary, [non_neg_integer]}} | {:error, Error.t()}
-  def embed(embedding, frame) do
+  @spec embed(like, term, keyword) ::
+          {:ok, {binary | struct, [non_neg_integer] | binary | struct | nil}}
+          | {:error, Error.t()}
+  def embed(embedding, frame, opts \\ []) do
+    [as: as] = Options.validate!(opts, @embed)
+    if as == :nx, do: Tensor.nx!("option :as")
     native = to_native(embedding)
 
-    with {:ok, row} <- pack(embedding, frame) do
-      Native.embed(native, row)
+    with {:ok, rows, lead} <- rows(embedding, frame) do
+      case {as, lead} do
+        {:auto, nil} -> Native.embed(native, rows)
+        {:binaries, nil} -> Native.embed(native, rows)
+        {:binaries, _lead} -> Native.embed_many(native, rows)
+        {_nx, lead} -> tensors(Native.embed_many(native, rows), lead || [])
+      end
     end
   end
+
+  # Raw rows, and for a tensor its leading dimensions with their names.
+  defp rows(embedding, tensor) when is_tensor(tensor) do
+    with {:ok, %{data: rows, shape: shape, names: names}} <-
+           Tensor.read(tensor, "frames", :embed, [:floats]),
+         :ok <- width(embedding, last(shape)) do
+      sizes = shape |> Tuple.to_list() |> Enum.drop(-1)
+      {:ok, rows, Enum.zip(sizes, names ++ List.duplicate(nil, length(sizes)))}
+    end
+  end
+
+  defp rows(embedding, frame), do: with({:ok, row} <- pack(embedding, frame), do: {:ok, row, nil})
+
+  # A row of zeros of the same width is packed, because packing knows the width.
+  defp width(embedding, n) do
+    case pack(embedding, <<0::size(n * 32)>>) do
+      {:ok, _row} ->
+        :ok
+
+      {:error, %{details: details} = error} ->
+        {:error, %{error | op: :embed, details: %{details | what: "a row of the frames"}}}
+    end
+  end
+
+  defp tensors({:ok, {features, ids}}, lead) do
+    {sizes, names} = Enum.unzip(lead)
+    rows = Enum.product(sizes)
+
+    of = fn
+      # Nx has no empty tensor.
+      "", _type ->
+        nil
+
+      data, type ->
+        shape = List.to_tuple(sizes ++ [div(byte_size(data), 4 * rows)])
+        Tensor.from_binary(data, type, shape, names ++ [nil])
+    end
+
+    {:ok, {of.(features, {:f, 32}), of.(ids, {:u, 32})}}
+  end
+
+  defp tensors(error, _lead), do: error
 end

@@ -75,7 +75,7 @@ defmodule Sconce.Loader do
           ] ++ @sampling
 
   @moduledoc """
-  Batches of a corpus, for apps that train without `Sconce.Trainer`.
+  Batches of a corpus, for apps that train without `Sconce.Trainer`. For `Axon.Loop` see `Sconce.Nx.batches/2`.
 
   Native threads draw windows, embed and augment them, and prefetch a bounded number of batches for a `Stream`. A batch
   depends only on the options, the seed and its step. A stream draws from every game, so a run with the same options
@@ -299,7 +299,7 @@ defmodule Sconce.Loader do
   defp tensor(:binaries), do: &plain/3
 
   defp tensor(:nx) do
-    Tensor.nx?() || raise ArgumentError, "option :as: Nx is not loaded"
+    Tensor.nx!("option :as")
     &nx/3
   end
 

@@ -66,6 +66,7 @@ defmodule Sconce.Native do
   def embedding_schema(_embedding), do: unavailable(:embedding_schema)
   def game_check(_declaration), do: unavailable(:game)
   def embed(_embedding, _raw), do: unavailable(:embed)
+  def embed_many(_embedding, _rows), do: unavailable(:embed)
 
   # Policy
   def head_sizes(_kind), do: unavailable(:head)
@@ -83,6 +84,7 @@ defmodule Sconce.Native do
   def policy_info(_policy), do: unavailable(:info)
   def policy_weights(_policy), do: unavailable(:weights)
   def policy_weight(_policy, _name), do: unavailable(:weight)
+  def policy_put_weights(_policy, _reference, _weights), do: unavailable(:put_weights)
 
   def policy_forward(_policy, _reference, _rows, _shape, _given, _look),
     do: unavailable(:forward)

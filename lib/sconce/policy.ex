@@ -2,7 +2,8 @@ defmodule Sconce.Policy do
   # Over 500 lines, because the docs of its functions are the reference of the subject; their work is native.
   alias Sconce.{Device, Embedding, Error, Native, Options, Projection, Session}
   alias Sconce.Native.Call
-  alias Sconce.Policy.{Head, Spec, Widths}
+  alias Sconce.Policy.{Head, Spec, Tensors, Weights, Widths}
+  alias Sconce.Tensor
 
   @seed [type: :non_neg_integer, max: 2 ** 64 - 1]
   @device Device.option()
@@ -50,9 +51,10 @@ defmodule Sconce.Policy do
           "with several delays needs a number."
     ],
     state: [
-      type: {:or, [:string, nil]},
+      type: :any,
       default: nil,
-      doc: "State that an earlier call returned; `nil` at the start of games."
+      doc:
+        "State that an earlier call returned, a binary or a tensor; `nil` at the start of games."
     ],
     return_sequences: [
       type: :boolean,
@@ -70,6 +72,17 @@ defmodule Sconce.Policy do
       doc:
         "One or several vectors of `trunk_width` numbers. Their span is removed from the trunk vectors " <>
           "before the heads read them. Lists of numbers, a binary of 32-bit floats, or an Nx tensor."
+    ],
+    as: Tensors.option()
+  ]
+
+  @weights [
+    as: [
+      type: {:in, [:shapes, :binaries, :nx]},
+      default: :shapes,
+      doc:
+        "`:shapes` lists names and shapes. `:binaries` are maps of `data` (32-bit floats, little-endian and row-major), " <>
+          "`shape` and `type`, and `:nx` are Nx tensors."
     ]
   ]
 
@@ -84,6 +97,8 @@ defmodule Sconce.Policy do
 
   To play, open a `Sconce.Session` over a policy. `forward/3` and `step/3` return logits.
   """
+
+  import Sconce.Tensor, only: [is_tensor: 1]
 
   @enforce_keys [:ref, :device, :spec, :num_weights, :raw_width, :width, :trunk_width] ++
                   [:num_logits, :num_labels, :state_size, :bits]
@@ -114,13 +129,13 @@ defmodule Sconce.Policy do
 
   @typedoc """
   Results of a pass: `logits` of `shape` (32-bit floats, little-endian, row-major), the `state` after the last
-  frame, and the requested `taps`.
+  frame, and the requested `taps`. As tensors see "Tensors" in `forward/3`.
   """
   @type output :: %{
-          logits: binary,
+          logits: binary | struct,
           shape: tuple,
-          state: binary,
-          taps: %{optional(atom | String.t()) => %{data: binary, shape: tuple}}
+          state: binary | struct | nil,
+          taps: %{optional(atom | String.t()) => %{data: binary, shape: tuple} | struct}
         }
 
   @doc """
@@ -293,19 +308,63 @@ defmodule Sconce.Policy do
   end
 
   @doc """
-  Returns the names and shapes of all weights, sorted by name.
+  Returns the names and shapes of all weights, sorted by name, or with `:as` their values in a map by name.
+
+  #{Options.docs(@weights)}
 
       iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
       iex> {:ok, weights} = Sconce.Policy.weights(policy)
       iex> Enum.take(weights, 2)
       [{"backbone.layers.0.dense.bias", {8}}, {"backbone.layers.0.dense.weight", {8, 2}}]
+      iex> {:ok, values} = Sconce.Policy.weights(policy, as: :binaries)
+      iex> {:ok, bias} = Sconce.Policy.weight(policy, "heads.go_logits.bias")
+      iex> values["heads.go_logits.bias"] == %{data: bias, shape: {1}, type: {:f, 32}}
+      true
   """
-  @spec weights(t) :: {:ok, [{String.t(), tuple}]} | {:error, Error.t()}
-  def weights(%__MODULE__{ref: ref}) do
-    with {:ok, weights} <- Native.policy_weights(ref),
-         do: {:ok, for({name, dims} <- weights, do: {name, List.to_tuple(dims)})}
+  @spec weights(t, keyword) ::
+          {:ok, [{String.t(), tuple}] | %{String.t() => map | struct}} | {:error, Error.t()}
+  def weights(policy, opts \\ [])
+
+  def weights(%__MODULE__{} = policy, opts) do
+    [as: as] = Options.validate!(opts, @weights)
+    Weights.all(policy, as)
   end
+
+  @doc """
+  Returns a copy of the policy with other values of some weights, or of all: a map by name. The copy has the device and
+  the notes of the policy; the policy itself does not change.
+
+  A value has the shape of the weight. It is an Nx tensor of real numbers, a list of any nesting, a number, a map of
+  `data`, `shape` and `type` as `weights/2` returns it, or a binary of 32-bit floats, whose shape is that of the weight.
+  Numbers are rounded to 32 bits. Other names are an error of kind `:not_found`, other shapes one of kind `:mismatch`,
+  and values that are not finite one of kind `:non_finite`; each error names the weight. A replaced weight has no codes.
+
+      iex> spec = [embedding: {:vector, 2}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:bernoulli, 1}]]
+      iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
+      iex> {:ok, eager} = Sconce.Policy.put_weights(policy, %{"heads.go_logits.bias" => [2.5]})
+      iex> Sconce.Policy.weight(eager, "heads.go_logits.bias")
+      {:ok, <<2.5::float-32-little>>}
+      iex> {:error, error} = Sconce.Policy.put_weights(policy, %{"heads.go_logits.bias" => [2.5, 1.0]})
+      iex> Exception.message(error)
+      "put_weights: heads.go_logits.bias: expected the shape {1}, got {2}"
+
+  Weights that an app trains with Nx come back with `as: :nx`:
+
+  ```elixir
+  {:ok, weights} = Sconce.Policy.weights(policy, as: :nx)
+  scaled = Map.new(weights, fn {name, tensor} -> {name, Nx.multiply(tensor, 0.5)} end)
+  {:ok, scaled} = Sconce.Policy.put_weights(policy, scaled)
+  ```
+  """
+  @spec put_weights(t, %{String.t() => term}) :: {:ok, t} | {:error, Error.t()}
+  def put_weights(%__MODULE__{device: %Device{} = device} = policy, weights)
+      when is_map(weights) and not is_struct(weights) do
+    with {:ok, ref} <- Weights.put(policy, weights), do: wrap(ref, device)
+  end
+
+  def put_weights(%__MODULE__{device: %Device{}}, other),
+    do: Options.argument!("weights", other, "a map of values by name")
 
   @doc """
   Returns the values of one weight: 32-bit floats, little-endian, row-major. `weights/1` lists the names.
@@ -326,8 +385,8 @@ defmodule Sconce.Policy do
   @doc """
   Computes the logits of every frame, `{b, t, num_logits}`, or of the last frames only, `{b, num_logits}`.
 
-  `frames` are `b` lists of `t` frames each, in any form that `Sconce.Embedding.pack/2` takes, or one binary of raw
-  rows `[b, t, raw_width]`. Frames are checked as in a session. No previous action is filled in
+  `frames` are `b` lists of `t` frames each, in any form that `Sconce.Embedding.pack/2` takes, one binary of raw
+  rows `[b, t, raw_width]`, or an Nx tensor of them. Frames are checked as in a session. No previous action is filled in
   where a frame has none. A policy with a queue reads the previous actions of earlier frames, unless `queue` is given;
   with a delay, these actions are older than the latest inputs.
 
@@ -363,15 +422,45 @@ defmodule Sconce.Policy do
   With `project_out: u` the heads read `x - (x . u) u / (u . u)` instead of a trunk vector `x`, so that a direction
   found by a probe has no effect on the action. The whole span of several vectors is removed. The state does not
   change. A vector of another length is an error of kind `:mismatch`, and a vector of zeros of kind `:out_of_range`.
-  """
-  @spec forward(t, [[term]] | binary, keyword) :: {:ok, output} | {:error, Error.t()}
-  def forward(policy, frames, opts \\ []) do
-    options = Options.validate!(opts, @forward)
 
-    pass(policy, frames, options, fn rows, shape, given, look ->
-      Call.run(&Native.policy_forward(policy.ref, &1, rows, shape, given, look))
-    end)
+  ## Tensors
+
+  If Nx is loaded, `frames` may be a tensor of raw rows, and so may `:labels`, `:queue` and `:state`. Other types than
+  f32 are converted, for labels without loss. A tensor of fewer dimensions is one game or one frame; the logits have
+  the same leading dimensions and their names:
+
+  | frames | logits | with `return_sequences: false` |
+  |---|---|---|
+  | `{b, t, raw_width}` | `{b, t, num_logits}` | `{b, num_logits}` |
+  | `{t, raw_width}` | `{t, num_logits}` | `{num_logits}` |
+  | `{raw_width}` | `{num_logits}` | `{num_logits}` |
+
+  The state is `{b, state_size}`, or nil for a policy without memory, and taps have the shapes above, all in f32. With
+  `as: :nx` other frames give tensors, too, of the shapes for `{b, t, raw_width}`.
+
+  ```elixir
+  {:ok, policy} = Sconce.Policy.init(embedding: {:vector, 4}, heads: [move: {:categorical, 3}])
+  frames = Nx.broadcast(0.5, {32, 60, 4})
+  {:ok, %{logits: logits, state: state}} = Sconce.Policy.forward(policy, frames, return_sequences: false)
+  Nx.shape(logits) #=> {32, 3}
+  {:ok, next} = Sconce.Policy.step(policy, frames[[.., 0]], state: state)
+  ```
+
+  Tensors of `Nx.BinaryBackend` are read and made without a copy of their bytes on the side of Elixir; those of other
+  backends are copied to memory of the CPU. Without Nx, `as: :nx` raises `ArgumentError`.
+  """
+  @spec forward(t, [[term]] | binary | struct, keyword) :: {:ok, output} | {:error, Error.t()}
+  def forward(policy, frames, opts \\ []),
+    do: forward_of(policy, frames, :windows, Options.validate!(opts, @forward))
+
+  defp forward_of(policy, frames, kind, options) do
+    with {:ok, frames, options, form} <- Tensors.read(frames, kind, options),
+         {:ok, out} <- pass(policy, frames, options, &run(policy, &1, &2, &3, &4)),
+         do: {:ok, Tensors.write(out, form, kind == :windows and options[:return_sequences])}
   end
+
+  defp run(policy, rows, shape, given, look),
+    do: Call.run(&Native.policy_forward(policy.ref, &1, rows, shape, given, look))
 
   @doc false
   def forward_options, do: @forward
@@ -380,14 +469,14 @@ defmodule Sconce.Policy do
   # Computes a pass by `run`, a function of rows, shape, optional inputs, and requested outputs.
   @spec pass(
           t,
-          [[term]] | binary,
+          [[term]] | binary | Tensor.t(),
           keyword,
           (binary, tuple, tuple, map -> {:ok, tuple} | {:error, Error.t()})
         ) ::
           {:ok, output} | {:error, Error.t()}
   def pass(policy, frames, options, run) do
     with {:ok, rows, batch, time} <- rows(policy, frames, options[:batch]),
-         {:ok, given} <- given(policy, options),
+         {:ok, given} <- given(policy, options, {batch, time}),
          {:ok, {logits, state, taps}} <- run.(rows, {batch, time}, given, look(options)) do
       shape =
         if options[:return_sequences],
@@ -410,8 +499,8 @@ defmodule Sconce.Policy do
   @doc """
   Computes the logits of one more frame of each game, `{b, num_logits}`, from the `state:` of the previous call.
 
-  `frames` are a list of `b` frames, or one binary `[b, raw_width]`. The options are those of `forward/3`. Taps have
-  one frame, `{b, 1, ..}`.
+  `frames` are a list of `b` frames, one binary `[b, raw_width]`, or a tensor `{b, raw_width}` or `{raw_width}`. The
+  options are those of `forward/3`. Taps have one frame, `{b, 1, ..}`.
 
       iex> spec = [embedding: {:vector, 2}, hidden_size: 8, heads: [go: {:bernoulli, 1}]]
       iex> {:ok, policy} = Sconce.Policy.init(spec, seed: 1)
@@ -420,27 +509,43 @@ defmodule Sconce.Policy do
       iex> {next.shape, next.logits == first.logits}
       {{1, 1}, false}
   """
-  @spec step(t, [term] | binary, keyword) :: {:ok, output} | {:error, Error.t()}
+  @spec step(t, [term] | binary | struct, keyword) :: {:ok, output} | {:error, Error.t()}
   def step(policy, frames, opts \\ [])
 
   def step(%__MODULE__{} = policy, frames, opts) when length(frames) >= 0,
-    do: policy |> forward(Enum.map(frames, &[&1]), one_frame(opts)) |> last_frame()
+    do: step_of(policy, Enum.map(frames, &[&1]), Options.keyword!(opts))
 
   def step(%__MODULE__{} = policy, frames, opts) when is_binary(frames) do
     rows = div(byte_size(frames), 4 * policy.raw_width)
-    opts = opts |> one_frame() |> Keyword.put_new(:batch, max(rows, 1))
-    policy |> forward(frames, opts) |> last_frame()
+    step_of(policy, frames, opts |> Options.keyword!() |> Keyword.put_new(:batch, max(rows, 1)))
   end
 
+  def step(%__MODULE__{} = policy, frames, opts) when is_tensor(frames),
+    do: step_of(policy, frames, Options.keyword!(opts))
+
   def step(%__MODULE__{}, other, _opts),
-    do: {:error, mismatch("a list of frames or a binary", shown(other))}
+    do: {:error, mismatch("a list of frames, a binary or a tensor", shown(other))}
 
-  # The logits of all frames are requested, so that a second frame of a game can be detected.
-  defp one_frame(opts), do: opts |> Options.keyword!() |> Keyword.replace(:return_sequences, true)
+  defp step_of(policy, frames, opts) do
+    # The logits of all frames are requested, so that a second frame of a game can be detected.
+    options = opts |> Keyword.replace(:return_sequences, true) |> Options.validate!(@forward)
 
-  defp last_frame({:ok, %{shape: {b, 1, n}} = out}), do: {:ok, %{out | shape: {b, n}}}
-  defp last_frame({:ok, _}), do: {:error, mismatch("one frame of each game", "more frames")}
-  defp last_frame(error), do: error
+    with {:ok, frames, options, form} <- Tensors.read(frames, :frames, options),
+         {:ok, out} <- pass(policy, frames, options, &run(policy, &1, &2, &3, &4)),
+         {:ok, out} <- last_frame(out),
+         do: {:ok, Tensors.write(out, form, false)}
+  end
+
+  defp last_frame(%{shape: {b, 1, n}} = out), do: {:ok, %{out | shape: {b, n}}}
+  defp last_frame(_out), do: {:error, mismatch("one frame of each game", "more frames")}
+
+  defp rows(%{raw_width: width}, %Tensor{shape: {batch, time, width}, data: rows}, _batch),
+    do: {:ok, rows, batch, time}
+
+  defp rows(policy, %Tensor{shape: {_, _, width}}, _batch) do
+    [expected, got] = for n <- [policy.raw_width, width], do: "rows of #{n} numbers"
+    {:error, mismatch(expected, got)}
+  end
 
   defp rows(policy, rows, batch) when is_binary(rows) do
     time = div(byte_size(rows), 4 * policy.raw_width * batch)
@@ -463,7 +568,7 @@ defmodule Sconce.Policy do
   end
 
   defp rows(_policy, other, _batch),
-    do: {:error, mismatch("lists of frames or a binary", shown(other))}
+    do: {:error, mismatch("lists of frames, a binary or a tensor", shown(other))}
 
   # The length of a proper list, or nil.
   defp size(list) when length(list) >= 0, do: length(list)
@@ -486,14 +591,31 @@ defmodule Sconce.Policy do
     end
   end
 
-  defp given(policy, options) do
+  defp given(policy, options, {batch, time}) do
     type = Head.type(policy.spec.heads)
+    n = policy.num_labels
 
-    with {:ok, labels} <- labels(options[:labels], type),
-         {:ok, queue} <- labels(options[:queue], type),
+    with {:ok, labels} <- labels(options[:labels], type, "labels", {batch, time, n}),
+         {:ok, queue} <- labels(options[:queue], type, "queue", queue(policy, batch, time, n)),
+         {:ok, state} <- state(options[:state]),
          {:ok, project_out} <- Projection.pack(options[:project_out]),
-         do: {:ok, {labels, queue, options[:state], project_out}}
+         do: {:ok, {labels, queue, state, project_out}}
   end
+
+  defp queue(%{spec: %{embedding: {_kind, options}}}, batch, time, n) when is_list(options),
+    do: {batch, time, options[:queue_depth] || 1, n}
+
+  defp queue(_vector, batch, time, n), do: {batch, time, 1, n}
+
+  defp state(state) when is_nil(state) or is_binary(state), do: {:ok, state}
+
+  defp state(other),
+    do: Options.argument!("option :state", other, "a binary, a tensor or nil")
+
+  defp labels(%Tensor{} = labels, type, what, shape),
+    do: Tensors.labels(labels, type, shape, what)
+
+  defp labels(labels, type, _what, _shape), do: labels(labels, type)
 
   defp look(options) do
     %{

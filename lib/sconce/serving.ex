@@ -2,9 +2,11 @@ defmodule Sconce.Serving do
   alias Sconce.{Deadline, Device, Error, Events, Native, Options, Policy, Session}
   alias Sconce.Native.Call
   alias Sconce.Serving.Events, as: Told
-  alias Sconce.Policy.Spec
+  alias Sconce.Policy.{Spec, Tensors}
   alias Sconce.Serving.{Catalogue, Group, Lookup, Pass, Peer, Sender}
   alias Sconce.Session.{Proxy, Remote}
+
+  import Sconce.Tensor, only: [is_tensor: 1]
 
   @rejoin_ms 20
 
@@ -182,7 +184,7 @@ defmodule Sconce.Serving do
   Computes logits like `Sconce.Policy.forward/3`, for a caller that keeps the state: `state` is the state that the
   previous call returned, or `nil` at the start of games.
 
-  Frames, answer and options are those of `Sconce.Policy.forward/3`, without `:state`. A call with one frame
+  Frames, answer and options are those of `Sconce.Policy.forward/3`, tensors included, without `:state`. A call with one frame
   of each game uses the packed weights, if the heads are independent and no optional input or output is given. Its
   logits then differ from those of `Sconce.Policy.forward/3` as little as a session's. A further option is
 
@@ -195,11 +197,12 @@ defmodule Sconce.Serving do
       iex> {next.shape, byte_size(next.logits)}
       {{1, 1, 1}, 4}
   """
-  @spec forward(serving, [[term]] | binary, binary | nil, keyword) ::
+  @spec forward(serving, [[term]] | binary | struct, binary | struct | nil, keyword) ::
           {:ok, Policy.output()} | {:error, Error.t()}
   def forward(serving, frames, state \\ nil, opts \\ [])
 
-  def forward(_serving, _frames, state, _opts) when not (is_binary(state) or is_nil(state)) do
+  def forward(_serving, _frames, state, _opts)
+      when not (is_binary(state) or is_nil(state) or is_tensor(state)) do
     expected = "the state of the previous call or nil (options come after it)"
     Options.argument!("state", state, expected)
   end
@@ -210,12 +213,15 @@ defmodule Sconce.Serving do
     options = Options.validate!(opts, Catalogue.schema(:forward))
 
     {[deadline_ms: deadline_ms], options} = Keyword.split(options, [:deadline_ms])
-    pass = {frames, [state: state] ++ options}
 
-    serving
-    |> Lookup.find(:forward, deadline_ms, start)
-    |> forward_at(pass, deadline_ms, start)
-    |> Deadline.of_call(deadline_ms, start)
+    with {:ok, frames, options, form} <-
+           Tensors.read(frames, :windows, [state: state] ++ options),
+         {:ok, out} <-
+           serving
+           |> Lookup.find(:forward, deadline_ms, start)
+           |> forward_at({frames, options}, deadline_ms, start)
+           |> Deadline.of_call(deadline_ms, start),
+         do: {:ok, Tensors.write(out, form, options[:return_sequences])}
   end
 
   defp forward_at({:here, serving}, pass, deadline_ms, start),

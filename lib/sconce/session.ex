@@ -5,6 +5,8 @@ defmodule Sconce.Session do
   alias Sconce.Policy.Spec
   alias Sconce.Session.{Catalogue, Decision, Remote}
 
+  import Sconce.Tensor, only: [is_tensor: 1]
+
   @int8_bound 0.02
   @int4_bound 0.2
 
@@ -36,8 +38,8 @@ defmodule Sconce.Session do
 
   ## Frames
 
-  A frame is a `Sconce.Frame`, a map or a packed binary. For `{:vector, n}` it is a list of numbers, a binary or an Nx
-  tensor. A refused frame leaves the session unchanged.
+  A frame is a `Sconce.Frame`, a map, a packed binary, or an Nx tensor of the packed row, `{n}` or `{1, n}`. For
+  `{:vector, n}` it may be a list of numbers. A refused frame leaves the session unchanged.
 
   Melee policies read the previous action of a frame, and button thresholds depend on it. The previous action is
   the option `previous`, or else the frame's own, or else the session's own choice: the last choice, or with a
@@ -235,7 +237,7 @@ defmodule Sconce.Session do
   def act(%__MODULE__{spec: %Spec{}} = session, frame, opts) do
     with {:ok, asked} <- Decision.pack(session, frame, opts),
          {:ok, decision} <- Decision.make(asked, opts[:deadline_ms]) do
-      {:ok, action(session, decision)}
+      {:ok, action(session, decision, opts[:as])}
     end
   end
 
@@ -249,6 +251,9 @@ defmodule Sconce.Session do
   appears twice is `:busy` the second time. An entry may have its own options, `{session, frame, opts}`, except
   `:deadline_ms`, which applies to the whole call.
 
+  If Nx is loaded, `games` may also be `{sessions, frames}` with a tensor of one raw row for each session, `{n,
+  raw_width}`. The tensor is split without a copy; another shape is an error of kind `:mismatch` for each game.
+
   Up to 64 games are one native call. If that call is late, all of its games are unchanged. Sessions of a
   `Sconce.Serving` are decided by the serving, one by one if its steps are inline.
 
@@ -261,10 +266,17 @@ defmodule Sconce.Session do
 
   The options are those of `act/3`.
   """
-  @spec act_many([{t, term} | {t, term, keyword}], keyword) :: [
+  @spec act_many([{t, term} | {t, term, keyword}] | {[t], struct}, keyword) :: [
           {:ok, Action.t()} | {:error, Error.t()}
         ]
   def act_many(games, opts \\ [])
+
+  def act_many({sessions, frames}, opts) when length(sessions) >= 0 and is_tensor(frames) do
+    case Decision.rows(frames, length(sessions)) do
+      {:ok, rows} -> sessions |> Enum.zip(rows) |> act_many(opts)
+      error -> Enum.map(sessions, fn _session -> error end)
+    end
+  end
 
   def act_many(games, opts) when length(games) >= 0 do
     start = System.monotonic_time()
@@ -272,11 +284,11 @@ defmodule Sconce.Session do
     {deadline, opts} =
       opts |> Options.validate!(Catalogue.schema(:act)) |> Keyword.split([:deadline_ms])
 
-    asked = Enum.map(games, &asked(&1, opts))
+    {asked, forms} = games |> Enum.map(&asked(&1, opts)) |> Enum.unzip()
     answers = Decision.make_all(asked, deadline[:deadline_ms], start)
 
-    for {{session, _asked}, answer} <- Enum.zip(asked, answers),
-        do: with({:ok, decision} <- answer, do: {:ok, action(session, decision)})
+    for {{session, _asked}, form, answer} <- Enum.zip([asked, forms, answers]),
+        do: with({:ok, decision} <- answer, do: {:ok, action(session, decision, form)})
   end
 
   def act_many(games, _opts), do: Options.argument!("games", games, "a list of {session, frame}")
@@ -289,13 +301,16 @@ defmodule Sconce.Session do
     if Keyword.has_key?(own, :deadline_ms),
       do: raise(ArgumentError, "deadline_ms: give it to the whole call, not to one game")
 
-    {session, Decision.pack(session, frame, opts)}
+    {{session, Decision.pack(session, frame, opts)}, opts[:as]}
   end
 
   defp asked(other, _opts),
     do: Options.argument!("games", other, "{session, frame} or {session, frame, opts}")
 
-  defp action(session, decision), do: Action.new(session.spec, session.controller?, decision)
+  defp action(session, decision, form) do
+    action = Action.new(session.spec, session.controller?, decision)
+    if form == :nx, do: Action.tensors(action), else: action
+  end
 
   @doc """
   Resets a session to the start of a game. With the same seed, the same frames lead to the same choices again.

@@ -2,6 +2,8 @@ defmodule Sconce.SessionTest do
   # Not async: live sessions are counted per VM.
   use ExUnit.Case, async: false
 
+  import Sconce.Test.SomeNx
+
   alias Sconce.{Action, Error, Frame, Native, Policy, Session}
 
   doctest Session
@@ -200,28 +202,29 @@ defmodule Sconce.SessionTest do
     end
 
     test "accepts a list, a binary or a tensor" do
-      defmodule Elixir.Nx.Tensor do
-        defstruct [:data]
-      end
-
-      defmodule Elixir.Nx do
-        def as_type(tensor, {:f, 32}), do: tensor
-        def to_binary(tensor), do: tensor.data
-      end
-
       binary = <<0.5::float-32-little, -1.0::float-32-little>>
       session = open!(policy!())
 
-      [a, b, c] =
-        for frame <- [[0.5, -1], binary, struct(Nx.Tensor, data: binary)] do
-          :ok = Session.reset(session)
-          {:ok, action} = Session.act(session, frame)
-          action
-        end
+      with_nx(fn ->
+        frames =
+          [[0.5, -1], binary] ++ for shape <- [{2}, {1, 2}], do: tensor(binary, {:f, 32}, shape)
 
-      assert a == b and b == c
-    after
-      for module <- [Nx, Nx.Tensor], do: :code.delete(module) && :code.purge(module)
+        actions =
+          for frame <- frames do
+            :ok = Session.reset(session)
+            {:ok, action} = Session.act(session, frame)
+            action
+          end
+
+        assert [action] = Enum.uniq(actions)
+        :ok = Session.reset(session)
+        {:ok, tensors} = Session.act(session, binary, as: :nx, logits: true)
+        assert tensors.choices.move == tensor(<<action.choices.move::16-little>>, {:u, 16}, {})
+        assert %{type: {:f, 32}, shape: {4}} = tensors.logits.move
+
+        assert {:error, %Error{kind: :mismatch, details: %{got: "the shape {2, 1}"}}} =
+                 Session.act(session, tensor(binary, {:f, 32}, {2, 1}))
+      end)
     end
   end
 

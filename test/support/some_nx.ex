@@ -3,7 +3,7 @@ defmodule Sconce.Test.SomeNx do
 
   @doc "Defines `Nx` while `fun` runs. `as_type/2` knows no conversion."
   def with_nx(fun) do
-    tensor = quote do: defstruct([:data, :type, :shape])
+    tensor = quote do: defstruct([:data, :type, :shape, names: []])
 
     nx =
       quote do
@@ -12,6 +12,7 @@ defmodule Sconce.Test.SomeNx do
         def to_flat_list(%{type: {:u, 8}, data: data}), do: :binary.bin_to_list(data)
         def from_binary(data, type), do: struct(Nx.Tensor, data: data, type: type)
         def reshape(tensor, shape), do: %{tensor | shape: shape}
+        def reshape(tensor, shape, names: names), do: %{tensor | shape: shape, names: names}
       end
 
     modules = [{Nx.Tensor, tensor}, {Nx, nx}]

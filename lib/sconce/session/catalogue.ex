@@ -141,6 +141,11 @@ defmodule Sconce.Session.Catalogue do
            doc: "Milliseconds until the answer is an error of kind `:deadline`."
          ],
          logits: [type: :boolean, doc: "Whether this action includes its logits."],
+         as: [
+           type: {:in, [:terms, :nx]},
+           doc:
+             "Form of the `choices` and `logits` of the action: numbers and lists (`:terms`, the default), or Nx tensors."
+         ],
          project_out: [
            type: :any,
            doc:

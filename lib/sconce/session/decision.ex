@@ -2,7 +2,19 @@ defmodule Sconce.Session.Decision do
   @moduledoc false
   # Decisions of sessions, on this node or another: packs a request, submits it, and waits until the deadline.
 
-  alias Sconce.{Action, Deadline, Embedding, Error, Mask, Native, Options, Projection, Session}
+  alias Sconce.{
+    Action,
+    Deadline,
+    Embedding,
+    Error,
+    Mask,
+    Native,
+    Options,
+    Projection,
+    Session,
+    Tensor
+  }
+
   alias Sconce.Session.{Catalogue, Remote}
 
   # Maximum games of one native call.
@@ -25,6 +37,22 @@ defmodule Sconce.Session.Decision do
          do: {:ok, {session.ref, row, logits, overrides, project_out}}
   end
 
+  @doc "The rows of a tensor with one frame for each of `n` sessions."
+  @spec rows(struct, non_neg_integer) :: {:ok, [binary]} | {:error, Error.t()}
+  def rows(tensor, n) do
+    with {:ok, %{data: data, shape: shape}} <- Tensor.read(tensor, "frames", :act_many, [:floats]) do
+      case shape do
+        {^n, width} ->
+          bytes = 4 * width
+          {:ok, for(<<row::binary-size(bytes) <- data>>, do: row)}
+
+        _other ->
+          expected = "the shape {#{n}, raw_width}"
+          {:error, Tensor.misfit("frames", expected, inspect(shape), :act_many)}
+      end
+    end
+  end
+
   # Returns whether logits are requested, directions to project out, the given actions, and other overrides.
   defp options([], logits), do: {logits, nil, [], nil}
 
@@ -32,7 +60,9 @@ defmodule Sconce.Session.Decision do
     {call, rest} =
       opts
       |> Options.validate!(Catalogue.schema(:act))
-      |> Keyword.split([:logits, :deadline_ms, :project_out])
+      |> Keyword.split([:logits, :deadline_ms, :project_out, :as])
+
+    if call[:as] == :nx, do: Tensor.nx!("option :as")
 
     {actions, overrides} = Keyword.split(rest, [:previous, :queue, :choices, :mask])
     overrides = if overrides != [], do: Map.new(overrides)

@@ -1,6 +1,6 @@
 //! Embedding of frames: `Sconce.Embedding`, and the columns of `Sconce.Frame`.
 
-use rustler::{Binary, Encoder, Env, Term};
+use rustler::{Binary, Encoder, Env, NewBinary, Term};
 use sconce_game::Game;
 use sconce_nn::spec::Embedding;
 use sconce_tensor::{Error, Result, memory};
@@ -33,6 +33,45 @@ fn embed<'a>(env: Env<'a>, embedding: Term<'a>, raw: Binary<'a>) -> Term<'a> {
         embedding.embed(&raw, true, &mut continuous, &mut ids)?;
         Ok((to_binary(env, &continuous), ids).encode(env))
     })
+}
+
+/// Returns `{:ok, {continuous, ids}}` of consecutive raw rows, as binaries of f32 and of u32, with the checks of live
+/// frames.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn embed_many<'a>(env: Env<'a>, embedding: Term<'a>, rows: Binary<'a>) -> Term<'a> {
+    call(env, "embed", || {
+        let embedding = embedding_of(embedding)?;
+        let (raw, width, slots) =
+            (embedding.raw_width(), embedding.continuous_width(), embedding.num_ids());
+        let rows = from_binary("frames", &rows, f32::from_le_bytes)?;
+        let count = rows.len() / raw.max(1);
+        if rows.len() != count * raw {
+            let expected = format!("rows of {raw} numbers");
+            return Err(Error::mismatch("frames", expected, format!("{} numbers", rows.len())));
+        }
+        let mut continuous = numbers(count.saturating_mul(width))?;
+        let mut ids = vec![0; count.saturating_mul(slots)];
+        for (i, row) in rows.chunks_exact(raw.max(1)).enumerate() {
+            let features = continuous.get_mut(i * width..(i + 1) * width).unwrap_or_default();
+            let ids = ids.get_mut(i * slots..(i + 1) * slots).unwrap_or_default();
+            embedding.embed(row, true, features, ids)?;
+        }
+        Ok(Embedded { continuous, ids })
+    })
+}
+
+/// Features and ids of many frames.
+struct Embedded {
+    continuous: Vec<f32>,
+    ids: Vec<u32>,
+}
+
+impl Encoder for Embedded {
+    fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
+        let ids: &[u8] = bytemuck::cast_slice(&self.ids);
+        let ids: Term = NewBinary::from_slice(env, ids).into();
+        (to_binary(env, &self.continuous), ids).encode(env)
+    }
 }
 
 /// Decodes and validates an embedding, before memory is allocated for it.

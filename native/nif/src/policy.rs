@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use rustler::{Binary, Encoder, Env, Reference, Resource, ResourceArc, Term};
 use sconce_nn::checkpoint::bytes;
 use sconce_nn::packed::{PackedPolicy, Plan};
-use sconce_nn::policy::has_two_four;
+use sconce_nn::policy::{NewWeight, has_two_four};
 use sconce_nn::spec::{HeadKind, Heads};
 use sconce_nn::{Policy, Spec};
 use sconce_serve::pass::{Forward, Pass};
 use sconce_serve::{Encoding, Format, Model};
 use sconce_tensor::tensor::to_vec;
-use sconce_tensor::{Error, Result, device};
+use sconce_tensor::{Error, Result, device, memory};
 use serde_json::Value;
 
 use crate::border::{
@@ -263,6 +263,31 @@ fn policy_weight(env: Env, policy: Handle<PolicyHandle>, name: String) -> Term {
         let weight = policy.weights().get(&name);
         let weight = weight.ok_or_else(|| Error::not_found(format!("weight {name}")))?;
         Ok(Bytes(bytes(&to_vec(weight)?)))
+    })
+}
+
+/// A copy of the policy with other values of these weights, each `{name, shape or nil, numbers}`. Sends
+/// `{:ok, policy}` by message.
+// Dirty: copying the numbers of many weights takes too long for a scheduler.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn policy_put_weights<'a>(
+    env: Env<'a>,
+    policy: Handle<PolicyHandle>,
+    reference: Reference<'a>,
+    weights: Vec<(String, Option<Vec<usize>>, Binary<'a>)>,
+) -> Term<'a> {
+    perform(env, "put_weights", || {
+        let policy = policy.get()?;
+        let bytes = weights.iter().map(|(_, _, bytes)| bytes.len() as u64).sum();
+        memory::room("the weights of a policy", bytes)?;
+        let given = |(name, dims, bytes): (String, _, Binary)| {
+            let values = from_binary(&name, &bytes, f32::from_le_bytes)?;
+            Ok(NewWeight { name, dims, values })
+        };
+        let given = weights.into_iter().map(given).collect::<Result<Vec<_>>>()?;
+        pool::submit(env, "put_weights", reference, move || {
+            policy.policy()?.with_weights(given).map(PolicyHandle::new)
+        })
     })
 }
 

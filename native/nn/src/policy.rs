@@ -16,6 +16,7 @@ use crate::weights::{Builder, Frozen, Init, Source, Weight, Weights};
 use crate::{Error, Kind, Result, Spec, memory};
 
 pub(crate) mod matrices;
+mod new_weights;
 mod placed;
 mod recorded;
 mod room;
@@ -25,6 +26,7 @@ mod stored;
 mod trunks;
 
 pub use matrices::{LEAST_INPUTS, has_two_four, is_matrix, stored_bytes};
+pub use new_weights::NewWeight;
 pub use placed::Placed;
 pub use placed::words::words_of;
 pub use recorded::unrecorded;
