@@ -15,7 +15,7 @@ use sconce_tensor::rng::Rng;
 #[path = "packed/backbones.rs"]
 mod backbones;
 
-use backbones::{BACKBONES, Numbers};
+use backbones::{BACKBONES, FORMS, Numbers};
 
 struct Counting;
 
@@ -48,7 +48,7 @@ fn a_step_allocates_no_memory() -> Result<()> {
         (HeadsKind::Independent, Format::Int8(1.0)),
         (HeadsKind::Independent, Format::Int4(1.0)),
     ] {
-        for (i, backbone) in BACKBONES.iter().enumerate() {
+        for (i, backbone) in BACKBONES.iter().chain(FORMS).enumerate() {
             let n = &mut Numbers::new(i as u64);
             let embedding = Embedding::melee(Melee::default());
             let mut heads = Heads { prior: true, ..Heads::controller(kind) };

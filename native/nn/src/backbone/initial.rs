@@ -5,13 +5,14 @@ use std::ops::Range;
 use sconce_realtime::Packer;
 use sconce_tensor::tensor::contiguous;
 
-use super::{Cell, State};
+use super::State;
 use crate::Result;
 use crate::weights::{Builder, Init, Weight};
 
 /// Zeros, or vectors that are stored among the weights. Stored vectors are constants: training leaves them unchanged.
 pub(super) struct Initial {
-    cell: Cell,
+    /// Number of states of a layer: h, and c for an LSTM.
+    states: usize,
     layers: Range<usize>,
     hidden: usize,
     /// The vectors h of all layers, and c for an LSTM, one layer in a row. Empty if the state is zero.
@@ -19,31 +20,31 @@ pub(super) struct Initial {
 }
 
 impl Initial {
-    /// Weights if `stored`: `initial_state.h [layers, hidden]`, and `initial_state.c` for an LSTM. New ones are zero.
+    /// Weights if `stored`: `initial_state.h [layers, hidden]`, and `initial_state.c` for two `states`. New ones are zero.
     pub(super) fn new(
-        cell: Cell,
+        states: usize,
         stored: bool,
         [layers, hidden]: [usize; 2],
         b: &Builder,
     ) -> Result<Self> {
-        let names = if stored { &["h", "c"][..cell.states()] } else { &[] };
+        let names = if stored { &["h", "c"][..states] } else { &[] };
         let b = b.under("initial_state").constants();
         let weight = |name: &&str| b.get(name, &[layers, hidden], Init::Constant(0.0));
         let stored = names.iter().map(weight).collect::<Result<_>>()?;
-        Ok(Initial { cell, layers: 0..layers, hidden, stored })
+        Ok(Initial { states, layers: 0..layers, hidden, stored })
     }
 
     /// The part of one layer.
     pub(super) fn of_layer(&self, layer: usize) -> Self {
-        let Initial { cell, hidden, .. } = *self;
-        Initial { cell, layers: layer..layer + 1, hidden, stored: self.stored.clone() }
+        let Initial { states, hidden, .. } = *self;
+        Initial { states, layers: layer..layer + 1, hidden, stored: self.stored.clone() }
     }
 
     /// The initial state of `batch` games: h of each layer, each followed by c for an LSTM.
     pub(super) fn state(&self, batch: usize) -> Result<State> {
         let Initial { layers, hidden, .. } = self;
         if self.stored.is_empty() || batch == 0 {
-            return State::zeros(batch, &vec![*hidden; layers.len() * self.cell.states()]);
+            return State::zeros(batch, &vec![*hidden; layers.len() * self.states]);
         }
         let mut parts = Vec::with_capacity(layers.len() * self.stored.len());
         for layer in layers.clone() {

@@ -94,7 +94,7 @@ impl Recurrent {
                 dropout: config.dropout,
             }));
         }
-        let initial = Initial::new(cell, config.initial_state, [config.num_layers, h], b)?;
+        let initial = Initial::new(cell.states(), config.initial_state, [config.num_layers, h], b)?;
         let (input_dropout, weights) = (config.input_dropout, b.taken());
         Ok(Recurrent { cell, hidden_size: h, initial, input_norm, layers, input_dropout, weights })
     }

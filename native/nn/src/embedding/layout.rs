@@ -15,6 +15,8 @@ pub(super) struct Layout {
     pub(super) width: usize,
     /// Range of the inputs, newest first.
     pub(super) queue: Range<usize>,
+    /// Zeros in the place of the previous input.
+    pub(super) hidden: Range<usize>,
     pub(super) delay: Range<usize>,
     pub(super) slots: Vec<IdSlot>,
     /// Column and table of each id slot.
@@ -67,6 +69,7 @@ impl Layout {
             steps: vec![],
             width: 0,
             queue: 0..0,
+            hidden: 0..0,
             delay: 0..0,
             slots: vec![],
             lookups: vec![],
@@ -79,6 +82,9 @@ impl Layout {
                 layout.width = start.saturating_add(feature.width(game));
                 match feature {
                     Feature::Previous => layout.queue = start..layout.width,
+                    Feature::Zeros { name, .. } if name == "previous" => {
+                        layout.hidden = start..layout.width;
+                    }
                     // The previous input, which is the newest, directly precedes the queue; the range covers both.
                     Feature::Queue { inputs } if *inputs > 0 => layout.queue.end = layout.width,
                     Feature::Delay { .. } => layout.delay = start..layout.width,

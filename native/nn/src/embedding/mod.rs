@@ -307,6 +307,16 @@ impl Embedding {
         places.zip(inputs).try_for_each(|(place, labels)| self.input_features(labels, heads, place))
     }
 
+    /// Zeros fill the place of the previous input in features that were embedded elsewhere, if the vector hides it.
+    ///
+    /// # Shapes
+    /// `continuous [continuous_width]`
+    pub fn hide_previous(&self, continuous: &mut [f32]) {
+        if let Some(place) = continuous.get_mut(self.layout.hidden.clone()) {
+            place.fill(0.0);
+        }
+    }
+
     /// Whether the vector has features of the previous input.
     pub fn shows_previous(&self) -> bool {
         !self.layout.queue.is_empty()

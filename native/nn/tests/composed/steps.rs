@@ -8,7 +8,7 @@ use sconce_nn::spec::{Backbone, Embedding, Head, HeadKind, Heads, HeadsKind, Lay
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::rng::Rng;
 
-use crate::backbones::{configs, stepping};
+use crate::backbones::stepping;
 use crate::common::card;
 
 const GAMES: usize = 5;

@@ -76,30 +76,6 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     },
     |n| Backbone::SlidingWindow(attention(n)),
     |n| {
-        let AttentionConfig { hidden_size, num_layers, num_heads, .. } = attention(n);
-        Backbone::ExphilLstmHybrid(ExphilHybridConfig {
-            hidden_size,
-            num_layers,
-            num_heads,
-            head_dim: 6 + 2 * n.below(35),
-            window_size: 1 + n.below(40),
-            initial_state: n.flag(),
-            input_norm: n.flag(),
-            dropout: 0.1,
-            input_dropout: 0.1,
-        })
-    },
-    |n| {
-        Backbone::ExphilDeepResLstm(ExphilLstmConfig {
-            hidden_size: 6 + n.below(65),
-            num_layers: 1 + n.below(3),
-            initial_state: n.flag(),
-            input_norm: n.flag(),
-            dropout: 0.1,
-            input_dropout: 0.1,
-        })
-    },
-    |n| {
         Backbone::Mamba(MambaConfig {
             hidden_size: 6 + n.below(65),
             num_layers: 1 + n.below(3),
@@ -147,6 +123,34 @@ pub const BACKBONES: &[fn(&mut Numbers) -> Backbone] = &[
     |n| Backbone::Zamba(jamba(n)),
     |n| Backbone::GatedSsm(hawk(n)),
     |n| Backbone::CausalTransformer(attention(n)),
+];
+
+/// The forms of other programs that have a step.
+pub const FORMS: &[fn(&mut Numbers) -> Backbone] = &[
+    |n| {
+        let AttentionConfig { hidden_size, num_layers, num_heads, .. } = attention(n);
+        Backbone::ExphilLstmHybrid(ExphilHybridConfig {
+            hidden_size,
+            num_layers,
+            num_heads,
+            head_dim: 6 + 2 * n.below(35),
+            window_size: 1 + n.below(40),
+            initial_state: n.flag(),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
+    |n| {
+        Backbone::ExphilDeepResLstm(ExphilLstmConfig {
+            hidden_size: 6 + n.below(65),
+            num_layers: 1 + n.below(3),
+            initial_state: n.flag(),
+            input_norm: n.flag(),
+            dropout: 0.1,
+            input_dropout: 0.1,
+        })
+    },
     |n| {
         Backbone::ExphilMamba(ExphilMambaConfig {
             hidden_size: 6 + n.below(65),
@@ -227,7 +231,7 @@ fn attention(n: &mut Numbers) -> AttentionConfig {
         hidden_size: 6 + n.below(65),
         num_layers: 1 + n.below(3),
         num_heads: 1 + n.below(4),
-        head_dim: 6 + 2 * n.below(33),
+        head_dim: 2 + 2 * n.below(35),
         window_size: 1 + n.below(40),
         qk_layernorm: n.flag(),
         input_norm: n.flag(),

@@ -22,7 +22,10 @@ use sconce_tensor::{Kind, Precision, Result};
 mod backbones;
 mod stored;
 
-use backbones::{BACKBONES, Numbers};
+use backbones::{BACKBONES, FORMS, Numbers};
+
+/// The first seed of [`FORMS`], so that the other backbones keep theirs.
+const FORM_SEEDS: u64 = 1 << 32;
 
 fn embedding(n: &mut Numbers) -> Embedding {
     match n.below(3) {
@@ -38,12 +41,19 @@ fn spec(seed: u64, n: &mut Numbers, format: Format) -> Spec {
     let embedding = embedding(n);
     let heads = heads(n, &embedding);
     loop {
-        let backbone = BACKBONES[seed as usize % BACKBONES.len()](n);
+        let all = if seed < FORM_SEEDS { BACKBONES } else { FORMS };
+        let backbone = all[seed as usize % all.len()](n);
         let wide = backbone.output_size(embedding.width()) >= 16;
         if wide || !matches!(format, Format::Int8(_)) {
             return Spec { embedding, backbone, heads, critic: None };
         }
     }
+}
+
+/// This many seeds of each backbone.
+fn seeds(each: u64) -> impl Iterator<Item = u64> {
+    let forms = FORM_SEEDS..FORM_SEEDS + each * FORMS.len() as u64;
+    (0..each * BACKBONES.len() as u64).chain(forms)
 }
 
 fn format(n: &mut Numbers) -> Format {
@@ -227,7 +237,7 @@ impl Pair {
 
 #[test]
 fn steps_of_a_plan_equal_those_of_the_policy() -> Result<()> {
-    for seed in 0..30 * BACKBONES.len() as u64 {
+    for seed in seeds(30) {
         let n = &mut Numbers::new(seed);
         let format = format(n);
         let spec = spec(seed, n, format);
@@ -258,7 +268,7 @@ fn steps_of_a_plan_equal_those_of_the_policy() -> Result<()> {
 
 #[test]
 fn a_game_has_the_same_bits_alone_and_beside_others() -> Result<()> {
-    for seed in 0..15 * BACKBONES.len() as u64 {
+    for seed in seeds(15) {
         let n = &mut Numbers::new(1000 + seed);
         let format = format(n);
         let spec = spec(seed, n, format);

@@ -93,7 +93,7 @@ impl Transformer {
 impl Layer {
     fn forward(&self, x: &Tensor, context: &Context) -> Result<Tensor> {
         let (qkv, window) = (self.qkv.forward(x)?, &self.window);
-        let none = Cache::empty(window, x.dim(0)?)?;
+        let none = no_memory(window, &qkv)?;
         context.tap_with("attention_weights", || {
             attention_weights(&qkv, &none, window, context.lengths())
         })?;
@@ -106,6 +106,14 @@ impl Layer {
         let y = context.dropout(&self.ffn1.forward_then(&x, &self.ffn2)?, self.dropout, "ffn")?;
         self.norm2.forward(&add(&x, &y)?)
     }
+}
+
+/// The memory of an attention that has seen no frame, on the device and with the type of `qkv [b, t, ..]`.
+pub(super) fn no_memory(window: &Window, qkv: &Tensor) -> Result<Cache> {
+    let Cache { keys, values, seen } = Cache::empty(window, qkv.dim(0)?)?;
+    let memory = State(vec![keys, values, seen]).beside(qkv)?;
+    let [keys, values, seen] = memory.parts()?.clone();
+    Ok(Cache { keys, values, seen })
 }
 
 /// Runs layers `first..`. All frames of a layer below another one are read.

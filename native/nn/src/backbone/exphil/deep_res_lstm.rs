@@ -26,7 +26,7 @@ pub(in crate::backbone) fn stack(
     let (h, layers) = (config.hidden_size, config.num_layers);
     let one = RecurrentConfig { hidden_size: h, num_layers: 1, ..Default::default() };
     let norm = |b: Builder| Ok::<_, crate::Error>(Norm::layer(h, &b)?.with_eps(RECURRENT_EPS));
-    let initial = Initial::new(Cell::Lstm, config.initial_state, [layers, h], b)?;
+    let initial = Initial::new(Cell::Lstm.states(), config.initial_state, [layers, h], b)?;
     let residual = |i| {
         let b = b.under("layers").under(i);
         let lstm = Recurrent::new(Cell::Lstm, &one, h, &b.under("lstm"))?;

@@ -3,17 +3,17 @@
 use std::sync::{Arc, Mutex};
 
 use sconce_tensor::Tensor;
-use sconce_tensor::tensor::granted;
 
 use super::super::config::{ExphilGatedSsmConfig, ExphilJambaConfig, Layered};
-use super::super::stack::{Residual, Stack};
+use super::super::stack::{FeedForward, Residual, Stack};
 use super::super::{Backbone, Context, State};
+use super::attention::no_memory;
 use super::constant::Constant;
 use super::gated_ssm::GatedSsm;
-use super::places::placed;
+use super::positions::with_positions;
 use crate::Result;
 use crate::layer::{Linear, Norm};
-use crate::ops::attention::{Cache, Window};
+use crate::ops::attention::Window;
 use crate::ops::{self, Activation};
 use crate::weights::{Builder, Weight};
 
@@ -117,12 +117,8 @@ impl Backbone for Attention {
     }
 
     fn forward(&self, x: &Tensor, state: &State, context: &Context) -> Result<(Tensor, State)> {
-        let (batch, time, _) = x.dims3()?;
-        let (qkv, window) = (self.qkv(x)?, self.window(time)?);
-        let empty = Cache::empty(&window, batch)?;
-        let empty = State(vec![empty.keys, empty.values, empty.seen]).beside(&qkv)?;
-        let [keys, values, seen] = empty.parts()?.clone();
-        let empty = Cache { keys, values, seen };
+        let (qkv, window) = (self.qkv(x)?, self.window(x.dim(1)?)?);
+        let empty = no_memory(&window, &qkv)?;
         let y = match context.is_of_last() {
             true => ops::attention_of_last(&qkv, &empty, &window, false)?.0,
             false => ops::attention(&qkv, &empty, &window, context.lengths())?.0,
@@ -132,24 +128,6 @@ impl Backbone for Attention {
             None => y,
         };
         Ok((y, state.clone()))
-    }
-}
-
-/// `W_2 gelu(W_1 x)` with the exact GELU `x (1 + erf(x / sqrt 2)) / 2` (Hendrycks & Gimpel 2016).
-struct FeedForward {
-    up: Linear,
-    down: Linear,
-}
-
-impl Backbone for FeedForward {
-    fn zero_state(&self, _batch: usize) -> Result<State> {
-        Ok(State(vec![]))
-    }
-
-    fn forward(&self, x: &Tensor, state: &State, _context: &Context) -> Result<(Tensor, State)> {
-        let inner = self.up.forward(x)?;
-        granted(&[&inner]);
-        Ok((self.down.forward(&inner.gelu_erf()?)?, state.clone()))
     }
 }
 
@@ -180,10 +158,10 @@ pub(in super::super) fn jamba(
         }
         let attention = Attention::new(config, &b.under("attention"))?;
         residuals.push(Arc::new(Residual::of_window(norm("norm")?, attention)?));
-        let [up, down] = [dense("ffn1", h, FFN * h)?, dense("ffn2", FFN * h, h)?];
-        let ffn = FeedForward { up, down };
+        let up = dense("ffn1", h, FFN * h)?.activated(Activation::GeluErf);
+        let ffn = FeedForward::new(up, dense("ffn2", FFN * h, h)?);
         residuals.push(Arc::new(Residual::new(norm("ffn_norm")?, ffn)?));
     }
     let norm = Norm::layer(h, &b.under("norm"))?;
-    Ok(Stack::new(&trunk, input, residuals, Some(norm), b)?.placed(placed))
+    Ok(Stack::new(&trunk, input, residuals, Some(norm), b)?.placed(with_positions))
 }

@@ -38,7 +38,7 @@ pub(in crate::backbone) fn hybrid(
     let norm = config.input_norm.then(norm).transpose()?;
     let lstm = Recurrent::new(Cell::Lstm, &layers, input, &b.under("lstm"))?
         .reading(norm.map(|norm| norm.with_eps(RECURRENT_EPS)))
-        .starting(Initial::new(Cell::Lstm, config.initial_state, [num_layers, h], b)?);
+        .starting(Initial::new(Cell::Lstm.states(), config.initial_state, [num_layers, h], b)?);
     b.reserve("positions", &Window::table(config.head_dim, config.window_size))?;
     let window = Window::without_positions(config.num_heads, config.head_dim, config.window_size)?;
     let d = window.width();
