@@ -163,7 +163,7 @@ defmodule Sconce.Corpus do
         }
 
   @reasons ~w(corrupt truncated not_two_players too_short duplicate unreadable fatal stage not_human too_long
-              character damage quality)a
+              character player damage quality port)a
   @type reason :: unquote(Enum.reduce(@reasons, &{:|, [], [&1, &2]}))
   @reason_names Map.new(@reasons, &{Atom.to_string(&1), &1})
 
@@ -487,7 +487,8 @@ defmodule Sconce.Corpus do
 
   A folder of `embeddings.bin`, `labels.bin` and `manifest.jsonl`, as ExPhil writes them, opens read-only: its schema is
   `{:vector, n}` with the six heads of a controller, and its frames, in f32, f16 or bf16, stay on disk until they are in
-  a batch. Frames of 288 numbers are those of the embedding `{:melee, layout: :packed}`: a policy that is trained on them
+  a batch. Frames of 288 numbers are those of the embedding `{:melee, layout: :packed}`, with `previous_action: false` if the first of
+  them have no previous action, as ExPhil writes by default: a policy that is trained on them
   has this embedding, and plays frames of `Sconce.Frame`. Frames of another width have it if the option `:embedding` says
   so, as in `{:melee, layout: :packed, queue_depth: 4, num_delays: 9}` for 336 numbers; otherwise the policy reads
   vectors. Files that contradict their headers or the manifest are an error of kind `:corrupt`.
@@ -517,10 +518,50 @@ defmodule Sconce.Corpus do
   # Returns the embedding that made the vectors of a corpus of ExPhil, or nil if it is not known.
   @spec embedding(t) :: {:melee, keyword} | nil
   def embedding(%__MODULE__{dir: dir, info: %{schema: {:vector, @packed}}}) do
-    if File.regular?(Path.join(dir, "embeddings.bin")), do: {:melee, layout: :packed}
+    case hides_previous?(Path.join(dir, "embeddings.bin")) do
+      true -> {:melee, layout: :packed, previous_action: false}
+      false -> {:melee, layout: :packed}
+      nil -> nil
+    end
   end
 
   def embedding(%__MODULE__{}), do: nil
+
+  # Features of the previous action in a packed frame, and frames that tell whether they are used.
+  @previous 119
+  @previous_width 13
+  @looked_at 4096
+
+  # Whether the previous action is 0 in the first frames, as ExPhil writes it by default; nil if this is no such file.
+  defp hides_previous?(path) do
+    case File.open(path, [:read, :binary, :raw], &first_frames/1) do
+      {:ok, {:ok, frames, size}} -> all_hidden?(frames, size)
+      _other -> nil
+    end
+  end
+
+  # The first frames of an open file, and the bytes of a number.
+  defp first_frames(file) do
+    with {:ok, header} <- :file.read(file, 32),
+         <<"EMBD", 1::32-little, frames::64-little, @packed::64-little, rest::binary>> <- header,
+         <<kind::32-little, _::32>> = rest,
+         size = if(kind == 1, do: 4, else: 2),
+         {:ok, data} <- :file.pread(file, 32, min(frames, @looked_at) * @packed * size),
+         do: {:ok, data, size}
+  end
+
+  defp all_hidden?(frames, size) do
+    skipped = @previous * size
+    width = @previous_width * size
+    rest = @packed * size - skipped - width
+    zeros = :binary.copy(<<0>>, width)
+
+    previous =
+      for <<_::binary-size(skipped), own::binary-size(width), _::binary-size(rest) <- frames>>,
+        do: own
+
+    Enum.all?(previous, &(&1 == zeros))
+  end
 
   @doc """
   Returns the summary of a corpus.

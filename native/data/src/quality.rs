@@ -150,7 +150,7 @@ mod tests {
         let expected = 100.0 * (0.5 + 0.0 + 0.0 + 0.02) / 4.0;
         assert!((Figures::of(still.as_slice()).quality() - expected).abs() < 1e-3);
         let (damage, action) = (|row: usize| row as f32 / 20.0, |row: usize| (row % 60) as f32);
-        let button = |row: usize| f32::from(u8::from(row % 8 == 0));
+        let button = |row: usize| f32::from(u8::from(row.is_multiple_of(8)));
         let stick = |row: usize| if row % 8 == 4 { 0.9 } else { 0.5 };
         let mut given: Vec<(usize, &dyn Fn(usize) -> f32)> = vec![];
         for player in [0, 1] {

@@ -267,6 +267,7 @@ impl Reader {
     fn read_embedded(&self, view: &View, t: usize, look: Look, row: FrameMut) -> Result<()> {
         let Look { delay, forget, .. } = look;
         view.raw(t, row.continuous)?;
+        self.embedding.hide_previous(row.continuous);
         let deep = self.embedding.queue_depth() > 1;
         let known = match deep {
             _ if forget => false,
