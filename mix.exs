@@ -82,10 +82,11 @@ defmodule Sconce.MixProject do
           Sconce.PPO.Tuning
         ],
         Compression: [Sconce.Compress, Sconce.Compress.Policy, Sconce.Compress.Search],
-        Export: [Sconce.Onnx],
+        Export: [Sconce.Compat, Sconce.Onnx],
         Nx: [Sconce.Nx],
         Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
         Tasks: [
+          Mix.Tasks.Sconce.Adopt,
           Mix.Tasks.Sconce.Bench,
           Mix.Tasks.Sconce.Compare,
           Mix.Tasks.Sconce.Compress,

@@ -1,6 +1,6 @@
 defmodule Sconce.Policy do
   # Over 500 lines, because the docs of its functions are the reference of the subject; their work is native.
-  alias Sconce.{Device, Embedding, Error, Native, Options, Projection, Session}
+  alias Sconce.{Compat, Device, Embedding, Error, Native, Options, Projection, Session}
   alias Sconce.Native.Call
   alias Sconce.Policy.{Head, Spec, Tensors, Weights, Widths}
   alias Sconce.Tensor
@@ -190,6 +190,50 @@ defmodule Sconce.Policy do
   end
 
   @doc """
+  Imports a policy of ExPhil, Edifice or Axon. `Sconce.Compat` lists the files and the policies that can be read.
+
+  The notes say what was assumed, because the file does not say it. A policy that cannot be read exactly is an
+  error.
+
+  #{Options.docs(Compat.import_options())}
+
+      iex> path = "test/golden/exphil/mlp_small.bin"
+      iex> {:ok, policy, notes} = Sconce.Policy.import(path, from: :exphil)
+      iex> policy
+      #Sconce.Policy<melee packed 288 -> mlp 8 -> controller(81) · 10.6 k weights · cpu>
+      iex> List.last(notes)
+      "dropout: 0.0 instead of 0.1, which has no effect in ExPhil's training"
+
+  Kinds of error:
+
+    * `:not_found` - the file, a parameter or a value of the config does not exist;
+    * `:corrupt` - the file is cut off, its sizes are wrong, or it is no policy;
+    * `:mismatch` - a parameter has another shape, or Sconce has no such policy;
+    * `:non_finite` - a parameter is NaN or infinite;
+    * `:out_of_range`, `:out_of_memory` - the policy is too large.
+  """
+  @spec import(Path.t(), keyword) :: {:ok, t, [String.t()]} | {:error, Error.t()}
+  def import(path, opts \\ []), do: Compat.import(path, opts)
+
+  @doc """
+  Exports a policy in a format that ExPhil (`:axon`) or Edifice (`:safetensors`) reads, and returns the bytes. With a path
+  it writes the file atomically and returns `nil` instead.
+
+  The notes say where the importing app will differ, such as in initial states that Axon draws anew.
+
+      iex> {:ok, policy, _notes} = Sconce.Policy.import("test/golden/exphil/mlp_small.bin")
+      iex> {:ok, bytes, []} = Sconce.Policy.export(policy, :axon)
+      iex> byte_size(bytes) > 45_000
+      true
+
+  Kinds of error: `:mismatch`, ExPhil has no such policy; and those of `save/3`.
+  """
+  @spec export(t, :axon | :safetensors, Path.t() | nil) ::
+          {:ok, binary | nil, [String.t()]} | {:error, Error.t()}
+  def export(%__MODULE__{} = policy, format, path \\ nil),
+    do: Compat.export(policy, format, path)
+
+  @doc """
   Copies a policy to another device. The given policy stays valid. `nil`, or the device that already holds the
   weights, returns the policy itself.
 
@@ -212,9 +256,10 @@ defmodule Sconce.Policy do
   def to(%__MODULE__{device: %Device{}} = policy, choice),
     do: with({:ok, device} <- Device.resolve(choice), do: to(policy, device))
 
-  # Initialized and loaded weights are on the CPU first.
-  defp place(ref, %Device{kind: :cpu} = device), do: wrap(ref, device)
-  defp place(ref, device), do: move(ref, device)
+  @doc false
+  # Initialized, loaded and imported weights are on the CPU first.
+  def place(ref, %Device{kind: :cpu} = device), do: wrap(ref, device)
+  def place(ref, device), do: move(ref, device)
 
   defp move(ref, device) do
     with {:ok, ref} <- moved(ref, to_string(device)), do: wrap(ref, device)
@@ -456,7 +501,7 @@ defmodule Sconce.Policy do
   defp forward_of(policy, frames, kind, options) do
     with {:ok, frames, options, form} <- Tensors.read(frames, kind, options),
          {:ok, out} <- pass(policy, frames, options, &run(policy, &1, &2, &3, &4)),
-         do: {:ok, Tensors.write(out, form, kind == :windows and options[:return_sequences])}
+         do: {:ok, Tensors.write(out, form, options[:return_sequences])}
   end
 
   defp run(policy, rows, shape, given, look),

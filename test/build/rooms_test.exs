@@ -19,7 +19,9 @@ defmodule Sconce.Build.RoomsTest do
     "serve" => ~w(data nn realtime game tensor),
     "compress" => ~w(data nn realtime ops tensor),
     "onnx" => ~w(nn ops tensor),
-    "nif" => ~w(onnx compress play serve train data env fixtures nn realtime ops game tensor cuda)
+    "compat" => ~w(nn ops tensor),
+    "nif" =>
+      ~w(onnx compat compress play serve train data env fixtures nn realtime ops game tensor cuda)
   }
 
   # Dependencies that only these crates may name.

@@ -104,6 +104,7 @@ defmodule Sconce.OddTermsTest do
     %{play: play, played: played} = context
 
     [
+      {Sconce.Compat, :compare, [policy, @nowhere]},
       {Compress, :dequantise, [quantised()]},
       {Compress, :distillation_loss, [[[0.1, 0.2]], [[0.3, 0.4]], [target: [0]]]},
       {Compress, :fake_quantise, [[[0.1, 0.2]], [bits: 4]]},
@@ -191,7 +192,9 @@ defmodule Sconce.OddTermsTest do
       {Sconce.Onnx, :export, [policy, @nowhere, []]},
       {Sconce.Nx, :batches, [corpus, [window_size: 4]]},
       {Sconce.Nx, :serving, [policy, [window_size: 4]]},
+      {Policy, :export, [policy, :axon, nil]},
       {Policy, :forward, [policy, [[frame]], []]},
+      {Policy, :import, [@nowhere, []]},
       {Policy, :info, [policy]},
       {Policy, :init, [spec, []]},
       {Policy, :load, [@nowhere, []]},

@@ -8,6 +8,7 @@
 mod bench;
 mod border;
 mod coded;
+mod compat;
 mod compress;
 mod corpus;
 mod device;
