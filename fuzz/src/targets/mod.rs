@@ -4,6 +4,7 @@ mod checkpoint;
 mod corpus;
 mod frames;
 mod options;
+mod policy;
 mod replay;
 mod run;
 mod snapshot;
@@ -42,7 +43,7 @@ const MEMORY: usize = 200 << 20;
 pub const OF_INPUT: usize = 16;
 
 /// All targets.
-pub const ALL: [Target; 11] = [
+pub const ALL: [Target; 12] = [
     Target {
         name: "replay",
         seeds: replay::seeds,
@@ -129,6 +130,14 @@ pub const ALL: [Target; 11] = [
         mutate: tables::mutate,
         run: tables::run,
         stack: THREAD,
+        memory: MEMORY,
+    },
+    Target {
+        name: "policy",
+        seeds: policy::seeds,
+        mutate: policy::mutate,
+        run: policy::run,
+        stack: DIRTY,
         memory: MEMORY,
     },
 ];

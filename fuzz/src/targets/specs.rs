@@ -68,6 +68,7 @@ pub fn of_melee(name: &str) -> Spec {
         num_projectiles: 1,
         queue_depth: 2,
         num_delays: 3,
+        previous_action: true,
     };
     let mut heads = Heads::controller(HeadsKind::Autoregressive);
     heads.stream_size = 4;

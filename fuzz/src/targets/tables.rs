@@ -82,7 +82,7 @@ pub fn run(bytes: &[u8], dir: &Path) -> Result<()> {
     let name = if text.starts_with(b"{") { "game.jsonl" } else { "game.csv" };
     let (file, into) = (dir.join(name), dir.join("corpus"));
     fs::write(&file, text).map_err(Error::io(&file))?;
-    let options = ImportOptions { min_frames: 1, threads: 1, retry: false };
+    let options = ImportOptions { min_frames: 1, threads: 1, ..ImportOptions::default() };
     let never = AtomicBool::new(false);
     let report = import_tables(&game, &[file], &into, &options, &|_| (), &never)?;
     if report.added == 0 {
