@@ -77,7 +77,7 @@ defmodule Sconce.Preset do
   defstruct @enforce_keys
 
   @typedoc "Name of a preset, of a preset as in effect, or of a card."
-  @type name :: atom | {:exphil, atom} | {:gpu, atom}
+  @type name :: atom | {:exphil | :gpu, atom | String.t()}
 
   @typedoc """
   `options` of `Sconce.Trainer`, and the `ignored` values: name, value, reason. `memory` is the number of bytes that the

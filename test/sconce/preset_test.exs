@@ -126,8 +126,13 @@ defmodule Sconce.PresetTest do
   defp sorted(options), do: options |> Keyword.new() |> Enum.sort()
 
   describe "presets as in effect" do
-    @effect [embedding: {:melee, layout: :packed}, dual_port: false, loss_on: :last] ++
-              [sampling: :buttons, action_oversample: 3.0]
+    @effect [
+      embedding: {:melee, layout: :packed, previous_action: false},
+      dual_port: false,
+      loss_on: :last,
+      sampling: :buttons,
+      action_oversample: 3.0
+    ]
 
     test "have the values with which ExPhil's command line trains" do
       for {name, {values, _ignored}} <- @table do
@@ -171,12 +176,13 @@ defmodule Sconce.PresetTest do
             "| `loss_on` | `:all` | `:last` | all |",
             "| `sampling` | `:shuffled` | `:buttons` | all |",
             "| `dual_port` | `true` | `false` | all |",
-            "| `embedding` | `:melee` | `{:melee, [layout: :packed]}` | all |",
+            "| `embedding` | `:melee` | `{:melee, [layout: :packed, previous_action: false]}` | all |",
             "| `focal_heads` | `:all` | `:bernoulli` | all |",
             "| `lr_schedule` | `:constant` | `:cosine_restarts` | `:gpu_quick`, `:rtx4090_quick` |"
           ],
           do: assert(String.contains?(table, row <> "\n"), row)
 
+      assert File.read!("guides/exphil.livemd") =~ String.trim(table)
       assert table =~ ~r/\| `decay_steps` \| `nil` \| `10000` \| `:standard`, /
       assert table =~ ~r/\| `ema_decay` \| `0.999` \| `nil` \| `:full_cpu`, /
     end

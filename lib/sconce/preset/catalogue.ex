@@ -258,7 +258,7 @@ defmodule Sconce.Preset.Catalogue do
 
   # Options with which ExPhil's command line trains, regardless of the preset.
   @in_effect [
-    embedding: {:melee, layout: :packed},
+    embedding: {:melee, layout: :packed, previous_action: false},
     dual_port: false,
     loss_on: :last,
     sampling: :buttons,
@@ -269,7 +269,6 @@ defmodule Sconce.Preset.Catalogue do
   @decay_steps 10_000
   @no_dropout "ExPhil's loss runs the policy as in play, without dropout"
   @no_ema "ExPhil averages once an epoch, which leaves an average close to the first weights"
-  @shown "ExPhil sets the previous action to zeros; Sconce shows it"
 
   def names, do: Keyword.keys(@presets)
 
@@ -288,8 +287,7 @@ defmodule Sconce.Preset.Catalogue do
 
     gone = [
       dropout != 0.0 && {:dropout, dropout, @no_dropout},
-      ema && {:ema_decay, ema, @no_ema},
-      {:use_prev_action, false, @shown}
+      ema && {:ema_decay, ema, @no_ema}
     ]
 
     options =
