@@ -166,7 +166,7 @@ fn the_last_rollout_is_quantised_though_the_ramp_ends_with_the_run() {
 fn cart_pole_is_learned_with_four_bits() {
     let out = TempDir::new().unwrap();
     let given =
-        json!({"environments": 32, "rollout_steps": 64, "steps": 120_000, "minibatches": 4});
+        json!({"environments": 32, "rollout_steps": 64, "steps": 200_000, "minibatches": 4});
     let report = go(&options(given.clone()), out.path(), 0, false).unwrap();
     let best = Policy::load(&out.path().join("best.safetensors")).unwrap();
     assert!(is_on_grid(&best, Format::Int4));
