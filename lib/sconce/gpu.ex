@@ -553,27 +553,33 @@ defmodule Sconce.GPU do
   def diagnose, do: Diagnosis.new()
 
   @doc """
-  Prints the checks of `diagnose/0` and returns `:ok`, or the number of broken checks as `{:error, count}`. Without a
-  card that policies run on, the count is at least 1.
+  Prints the checks of `diagnose/0` and returns `:ok`, or an error of kind `:unavailable` with the number of `broken` checks in
+  its details. Without a card that policies run on, the number is at least 1.
 
   #{Options.docs(@diagnose)}
 
       iex> ExUnit.CaptureIO.capture_io(fn ->
       ...>   case Sconce.GPU.diagnose_cuda() do
       ...>     :ok -> true = Sconce.GPU.available?()
-      ...>     {:error, count} -> true = count > 0
+      ...>     {:error, error} -> true = error.details.broken > 0
       ...>   end
       ...> end) =~ "driver"
       true
   """
-  @spec diagnose_cuda(keyword) :: :ok | {:error, pos_integer}
+  @spec diagnose_cuda(keyword) :: :ok | {:error, Error.t()}
   def diagnose_cuda(opts \\ []) do
     [verbose: verbose?] = Options.validate!(opts, @diagnose)
     %{available: available?, checks: checks} = diagnosis = diagnose()
     broken = Enum.reject(checks, &(&1.state == :ok))
     shown = if verbose?, do: checks, else: broken
     if shown != [], do: IO.puts(to_string(%{diagnosis | checks: shown}))
-    if available?, do: :ok, else: {:error, max(Enum.count(broken, &(&1.state == :broken)), 1)}
+    if available?, do: :ok, else: {:error, undiagnosed(broken)}
+  end
+
+  defp undiagnosed(broken) do
+    count = max(Enum.count(broken, &(&1.state == :broken)), 1)
+    details = %{what: "a usable card", reason: "broken checks: #{count}", broken: count}
+    %Error{kind: :unavailable, op: :diagnose_cuda, details: details}
   end
 
   @doc """

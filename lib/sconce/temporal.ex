@@ -76,6 +76,7 @@ defmodule Sconce.Temporal do
       256
       iex> Sconce.Temporal.options(:gro)
       ** (ArgumentError) unknown backbone :gro, did you mean :gru?
+
       iex> Sconce.Temporal.options(:gru, :exphil)
       ** (ArgumentError) the :gru backbone has no form compat: :exphil
   """

@@ -212,8 +212,7 @@ defmodule Sconce.LoaderTest do
         queue_depth: 50,
         neutral_weight: 1.0,
         transition_weight: 1.0,
-        characters: [],
-        players: [],
+        filter: %{},
         sampler: sampler,
         loader: %{prefetch: 0, threads: 1, deadline_ms: 60_000, max_bytes: 1},
         embedding: nil

@@ -19,6 +19,8 @@ defmodule Sconce.Policy.SpecTest do
             hidden_size: 256,
             num_layers: 2,
             layer_norm: true,
+            norm_eps: 1.0e-5,
+            initial_state: false,
             input_norm: true,
             dropout: 0.1,
             input_dropout: +0.0} = spec.backbone

@@ -61,7 +61,6 @@ defmodule Sconce.Temporal.CompatTest do
       assert {^name, [{:compat, ^program} | _]} = policy.spec.backbone
       assert inspect(policy.spec) =~ "-> #{name} #{program} 12x"
       assert Spec.new(Spec.to_options(policy.spec)) == policy.spec
-      assert policy.spec != small(form) |> Spec.to_options() |> Keyword.delete(:compat) |> plain()
 
       path = Path.join(dir, "#{name}.safetensors")
       :ok = Policy.save(policy, path)
@@ -70,12 +69,6 @@ defmodule Sconce.Temporal.CompatTest do
       frames = [Enum.map(1..@window, &frame/1)]
       assert Policy.forward(loaded, frames) == Policy.forward(policy, frames)
     end
-  end
-
-  # The plain backbone with the options that it has.
-  defp plain(options) do
-    names = Keyword.keys(Temporal.options(options[:backbone])) ++ [:embedding, :backbone, :heads]
-    options |> Keyword.take(names) |> Spec.new()
   end
 
   test "a form that does not exist, and options that it has not, are refused by name" do
