@@ -1,6 +1,6 @@
 defmodule Sconce.Corpus do
   alias Sconce.{Error, Figures, Game, Native, Options, Tensor}
-  alias Sconce.Corpus.Filters
+  alias Sconce.Corpus.{Embedded, Filters}
   alias Sconce.Game.Declaration
   alias Sconce.Native.Call
   alias Sconce.Policy.{Head, Spec}
@@ -511,57 +511,13 @@ defmodule Sconce.Corpus do
     end
   end
 
-  # Numbers of a frame in ExPhil's default embedding, which are those of `{:melee, layout: :packed}`.
-  @packed 288
-
   @doc false
   # Returns the embedding that made the vectors of a corpus of ExPhil, or nil if it is not known.
   @spec embedding(t) :: {:melee, keyword} | nil
-  def embedding(%__MODULE__{dir: dir, info: %{schema: {:vector, @packed}}}) do
-    case hides_previous?(Path.join(dir, "embeddings.bin")) do
-      true -> {:melee, layout: :packed, previous_action: false}
-      false -> {:melee, layout: :packed}
-      nil -> nil
-    end
-  end
+  def embedding(%__MODULE__{dir: dir, info: %{schema: {:vector, width}}}),
+    do: Embedded.embedding(Path.join(dir, "embeddings.bin"), width)
 
   def embedding(%__MODULE__{}), do: nil
-
-  # Features of the previous action in a packed frame, and frames that tell whether they are used.
-  @previous 119
-  @previous_width 13
-  @looked_at 4096
-
-  # Whether the previous action is 0 in the first frames, as ExPhil writes it by default; nil if this is no such file.
-  defp hides_previous?(path) do
-    case File.open(path, [:read, :binary, :raw], &first_frames/1) do
-      {:ok, {:ok, frames, size}} -> all_hidden?(frames, size)
-      _other -> nil
-    end
-  end
-
-  # The first frames of an open file, and the bytes of a number.
-  defp first_frames(file) do
-    with {:ok, header} <- :file.read(file, 32),
-         <<"EMBD", 1::32-little, frames::64-little, @packed::64-little, rest::binary>> <- header,
-         <<kind::32-little, _::32>> = rest,
-         size = if(kind == 1, do: 4, else: 2),
-         {:ok, data} <- :file.pread(file, 32, min(frames, @looked_at) * @packed * size),
-         do: {:ok, data, size}
-  end
-
-  defp all_hidden?(frames, size) do
-    skipped = @previous * size
-    width = @previous_width * size
-    rest = @packed * size - skipped - width
-    zeros = :binary.copy(<<0>>, width)
-
-    previous =
-      for <<_::binary-size(skipped), own::binary-size(width), _::binary-size(rest) <- frames>>,
-        do: own
-
-    Enum.all?(previous, &(&1 == zeros))
-  end
 
   @doc """
   Returns the summary of a corpus.

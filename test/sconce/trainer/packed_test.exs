@@ -61,6 +61,29 @@ defmodule Sconce.Trainer.PackedTest do
     assert spec.(corpus: other).embedding == {:vector, 288}
   end
 
+  test "frames without a previous action are embedded without one, in training as in play",
+       context do
+    hidden = {:melee, layout: :packed, previous_action: false}
+    {:ok, recording} = Corpus.recording(context.ours, 0, 0)
+
+    frames =
+      for {frame, _labels} = one <- recording do
+        {:ok, {numbers, []}} = Embedding.embed(hidden, frame)
+        {floats(numbers), elem(embedded(one), 1)}
+      end
+
+    theirs = Exphil.write!(Path.join(context.dir, "hidden"), [{"game.slp", 1, frames}])
+    {:ok, opened} = if is_binary(theirs), do: Corpus.open(theirs), else: {:ok, theirs}
+    assert Corpus.embedding(opened) == hidden
+
+    # Stored inputs that the policy does not see in play are hidden from its training.
+    options = [batch_size: 1, window_size: 5, stride: 100, as: :binaries, embedding: hidden]
+    [batch | _] = context.theirs |> Loader.stream(options) |> Enum.take(1)
+
+    for row <- Enum.chunk_every(floats(batch.states.data), 288),
+        do: assert(Enum.slice(row, 119, 13) == List.duplicate(0.0, 13))
+  end
+
   test "a stream gives the stored numbers as embedded frames", context do
     options = [batch_size: 2, window_size: 5, stride: 100, as: :binaries]
     stored = context.theirs |> Loader.stream(options) |> Enum.take(3)
