@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Adopt do
-  alias Sconce.{Compat, Corpus, Policy, Session, Switches, Trainer}
+  alias Sconce.{Compat, Corpus, Files, Policy, Session, Switches, Trainer}
   alias Sconce.Trainer.{Progress, Report}
 
   @own [
@@ -64,10 +64,13 @@ defmodule Mix.Tasks.Sconce.Adopt do
       ]
 
       text = report |> List.flatten() |> Enum.join("\n") |> Kernel.<>("\n")
-      File.write!(Path.join(out, "report.txt"), text)
-      File.write!(Path.join(out, "session.exs"), session(checkpoint, info.notes["window_size"]))
       Mix.shell().info(text)
-      Mix.shell().info("#{checkpoint}, report.txt and session.exs are in #{out}")
+      script = session(checkpoint, info.notes["window_size"])
+
+      with :ok <- Files.write(Path.join(out, "report.txt"), text, :adopt),
+           :ok <- Files.write(Path.join(out, "session.exs"), script, :adopt),
+           do: Mix.shell().info("#{checkpoint}, report.txt and session.exs are in #{out}"),
+           else: ({:error, error} -> Switches.fail!(error, @schema))
     else
       {:error, error} -> Switches.fail!(error, @schema)
     end
@@ -100,8 +103,7 @@ defmodule Mix.Tasks.Sconce.Adopt do
     with {:ok, %{windows: windows, frames: frames, heads: heads}} <- Compat.compare(policy, path) do
       lines =
         for %{head: head, difference: difference, most: most} <- heads do
-          gap = :erlang.float_to_binary(difference, [:short])
-          "#{String.pad_trailing(head, 9)} #{gap} of at most #{Float.round(most, 2)}"
+          "#{String.pad_trailing(head, 9)} #{difference} of at most #{Float.round(most, 2)}"
         end
 
       title = "largest differences of logits, #{windows} windows of #{frames} frames"
@@ -131,17 +133,26 @@ defmodule Mix.Tasks.Sconce.Adopt do
     end
   end
 
-  # Sconce measures each form of a step when it packs a policy.
+  # Sconce measures a decision when it opens a session.
   defp cost(policy, window) do
     with {:ok, session} <- Session.open(policy, mode: :window, window_size: window) do
       :ok = Session.close(session)
       window = "#{round(session.window_us)} us in mode :window, as ExPhil decides"
-      {:ok, [window | stepped(session)]}
+      {:ok, [window | carried(policy)]}
     end
   end
 
-  defp stepped(%{step_us: us}) when us > 0, do: ["#{Float.round(us, 1)} us in mode :carry"]
-  defp stepped(_session), do: []
+  # A backbone that reads whole windows has no such mode.
+  defp carried(policy) do
+    case Session.open(policy, mode: :carry) do
+      {:ok, session} ->
+        :ok = Session.close(session)
+        ["#{Float.round(session.step_us, 1)} us in mode :carry"]
+
+      {:error, _window_only} ->
+        []
+    end
+  end
 
   defp session(checkpoint, window) do
     """

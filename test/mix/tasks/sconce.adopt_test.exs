@@ -28,6 +28,16 @@ defmodule Mix.Tasks.Sconce.AdoptTest do
     {{:ok, _session}, _binding} = Code.eval_file(Path.join(out, "session.exs"))
   end
 
+  test "a backbone that reads whole windows has no cost in mode :carry" do
+    cost = fn name ->
+      out = Path.join(tmp_dir!("adopt_cost"), name)
+      capture_io(fn -> Adopt.run([golden("#{name}.bin"), "--out", out]) end)
+    end
+
+    assert cost.("gru") =~ "us in mode :carry"
+    refute cost.("attention") =~ "us in mode :carry"
+  end
+
   test "plays recorded games and scores them" do
     dir = tmp_dir!("adopt_games")
     :ok = Native.corpus_fixtures(Path.join(dir, "all"))
