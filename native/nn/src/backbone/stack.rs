@@ -63,7 +63,7 @@ pub struct Stack {
 }
 
 /// Adds the place of each frame in its window to `x [b, t, h]`.
-pub(super) type Place = fn(&Tensor) -> Result<Tensor>;
+type Place = Box<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>;
 
 impl Stack {
     /// Weights: `input_norm`, `input`. The caller has already created the weights of the residuals and of the last norm
@@ -105,8 +105,11 @@ impl Stack {
     }
 
     /// This stack with places after the input layer. It has no step form.
-    pub(super) fn placed(self, place: Place) -> Self {
-        Stack { place: Some(place), ..self }
+    pub(super) fn placed(
+        self,
+        place: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static,
+    ) -> Self {
+        Stack { place: Some(Box::new(place)), ..self }
     }
 
     fn read(&self, x: &Tensor, context: &Context) -> Result<Tensor> {
@@ -118,7 +121,7 @@ impl Stack {
         if let Some(input) = &self.input {
             x = input.forward(&x)?;
         }
-        match self.place {
+        match &self.place {
             Some(place) => place(&x),
             None => Ok(x),
         }

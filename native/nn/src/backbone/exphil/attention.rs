@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sconce_tensor::Tensor;
 
-use super::positions::with_positions;
+use super::positions::Positions;
 use crate::Result;
 use crate::backbone::config::ExphilAttentionConfig;
 use crate::backbone::recompute::recomputed;
@@ -31,6 +31,7 @@ pub(in crate::backbone) struct Transformer {
     input_norm: Option<Norm>,
     input: Linear,
     layers: Vec<Arc<Layer>>,
+    positions: Positions,
     input_dropout: f32,
     weights: Arc<[Weight]>,
 }
@@ -75,6 +76,7 @@ impl Transformer {
             input_norm: config.input_norm.then(norm).transpose()?,
             input: dense([input, h], Activation::None, b.under("input"))?,
             layers: (0..config.num_layers).map(layer).collect::<Result<_>>()?,
+            positions: Positions::default(),
             input_dropout: config.input_dropout,
             weights: b.taken(),
         })
@@ -86,7 +88,7 @@ impl Transformer {
             None => x.clone(),
         };
         let x = context.dropout_columns(&x, self.input_dropout, "input")?;
-        with_positions(&self.input.forward(&x)?)
+        self.positions.add(&self.input.forward(&x)?)
     }
 }
 

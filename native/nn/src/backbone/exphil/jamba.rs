@@ -10,7 +10,7 @@ use super::super::{Backbone, Context, State};
 use super::attention::no_memory;
 use super::constant::Constant;
 use super::gated_ssm::GatedSsm;
-use super::positions::with_positions;
+use super::positions::Positions;
 use crate::Result;
 use crate::layer::{Linear, Norm};
 use crate::ops::attention::Window;
@@ -163,5 +163,6 @@ pub(in super::super) fn jamba(
         residuals.push(Arc::new(Residual::new(norm("ffn_norm")?, ffn)?));
     }
     let norm = Norm::layer(h, &b.under("norm"))?;
-    Ok(Stack::new(&trunk, input, residuals, Some(norm), b)?.placed(with_positions))
+    let positions = Positions::default();
+    Ok(Stack::new(&trunk, input, residuals, Some(norm), b)?.placed(move |x| positions.add(x)))
 }
