@@ -234,7 +234,7 @@ impl Sampler {
         fill(shards, |b, mut shard| {
             // An empty batch has one empty shard.
             let Some(&(view, Window { start, look, .. })) = windows.get(b) else { return Ok(()) };
-            let mut scratch = self.reader.scratch()?;
+            let mut scratch = self.reader.scratch(view)?;
             for k in 0..shard.len() {
                 let look = augment.look(look, b, k);
                 self.reader.read(view, start + k, look, &mut scratch, shard.row(k))?;

@@ -188,7 +188,7 @@ impl Tracks {
                 return Ok(());
             };
             let look = Look { mirror, delay, forget: false };
-            let mut scratch = self.reader.scratch()?;
+            let mut scratch = self.reader.scratch(&self.views[view])?;
             for k in 0..frames {
                 let look = augment.look(look, i, k);
                 self.reader.read(&self.views[view], start + k, look, &mut scratch, shard.row(k))?;

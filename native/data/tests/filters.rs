@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use sconce_data::{
-    Corpus, Filter, ImportOptions, ImportReport, LeftOut, Reason, Schema, VectorGame, View, import,
+    Corpus, Filter, Holdout, ImportOptions, ImportReport, LeftOut, Reason, Schema, VectorGame,
+    View, import,
 };
 use sconce_fixtures::{Fixture, Player};
 use sconce_nn::spec::HeadKind;
@@ -144,6 +145,32 @@ fn a_second_recording_of_a_game_is_left_out_on_request() {
     let (views, left_out) = kept(&corpus, &unique).unwrap();
     assert_eq!((views.len(), left_out), (2, BTreeMap::from([(Reason::Duplicate, 2)])));
     assert_eq!(game(&corpus, 0), usize::from(corpus.games()[0].source != "0.slp"));
+}
+
+#[test]
+fn recordings_of_a_game_are_on_the_same_side_of_a_split() {
+    let dir = tempfile::tempdir().unwrap();
+    let fixtures = [
+        Fixture { version: (3, 14), ..Fixture::default() },
+        Fixture { version: (3, 13), ..Fixture::default() },
+        Fixture { seed: 7, ..Fixture::default() },
+        Fixture { seed: 8, ..Fixture::default() },
+    ];
+    let paths: Vec<PathBuf> =
+        (0..).zip(&fixtures).map(|(i, f)| write(dir.path(), &format!("{i}.slp"), f)).collect();
+    imported(&paths, &dir.path().join("corpus"), Filter::default()).unwrap();
+    let corpus = Corpus::open(&dir.path().join("corpus")).unwrap();
+    let copies: Vec<usize> = (0..4)
+        .filter(|&i| ["0.slp", "1.slp"].contains(&corpus.games()[i].source.as_str()))
+        .collect();
+    let mut sides = [0, 0];
+    for seed in 0..20 {
+        let (train, validation) = corpus.split(&Holdout::Fraction(0.5), seed).unwrap();
+        let held = copies.iter().filter(|copy| validation.contains(copy)).count();
+        assert!(held == 0 || held == 2, "seed {seed}: {train:?} {validation:?}");
+        sides[held / 2] += 1;
+    }
+    assert!(sides[0] > 0 && sides[1] > 0, "{sides:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::AtomicBool;
 
-use sconce_data::{Corpus, Filter, Holdout, LeftOut, Share, View};
+use sconce_data::{Corpus, Filter, GameInfo, Holdout, LeftOut, Share, View};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::digest::hex;
 use sconce_tensor::{Error, Result, tensor};
@@ -74,8 +74,8 @@ pub(crate) fn sides(
     if let Some(dir) = &options.data.validation {
         let validation = Corpus::open(dir)?;
         fits(validation.schema(), spec)?;
-        let known: HashSet<_> = corpus.games().iter().map(|g| &g.digest).collect();
-        if let Some(game) = validation.games().iter().find(|g| known.contains(&g.digest)) {
+        let known = Known::new(corpus.games());
+        if let Some(game) = validation.games().iter().find(|game| known.has(game)) {
             let expected = "games that are not trained on";
             return Err(Error::mismatch("validation corpus", expected, &game.source));
         }
@@ -89,14 +89,29 @@ pub(crate) fn sides(
     Ok((some("training", corpus, &train)?, some("validation", corpus, &validation)?))
 }
 
+/// Games by their digests and by the digests of their values.
+struct Known<'a>(HashSet<&'a str>);
+
+impl<'a> Known<'a> {
+    fn new(games: impl IntoIterator<Item = &'a GameInfo>) -> Self {
+        let names = |game: &'a GameInfo| [game.digest.as_str(), game.contents.as_str()];
+        Known(games.into_iter().flat_map(names).filter(|digest| !digest.is_empty()).collect())
+    }
+
+    /// Whether this game, or a game with the same values, is among them.
+    fn has(&self, game: &GameInfo) -> bool {
+        self.0.contains(game.digest.as_str()) || self.0.contains(game.contents.as_str())
+    }
+}
+
 /// The views of corpora that are mixed in. A validation game among these views is refused.
 pub(crate) fn mixed(spec: &Spec, options: &TrainOptions, validation: &[View]) -> Result<Mixed> {
-    let measured: HashSet<_> = validation.iter().map(|view| &view.info().digest).collect();
+    let measured = Known::new(validation.iter().map(|view| view.info()));
     let parts = options.data.mix.iter().map(|mix| {
         let corpus = Corpus::open(&mix.corpus)?;
         fits(corpus.schema(), spec)?;
         check_columns(options, corpus.schema().beside())?;
-        if let Some(game) = corpus.games().iter().find(|game| measured.contains(&game.digest)) {
+        if let Some(game) = corpus.games().iter().find(|game| measured.has(game)) {
             let (expected, dir) = ("games that are not measured on", mix.corpus.display());
             return Err(Error::mismatch(format!("mix of {dir}"), expected, &game.source));
         }

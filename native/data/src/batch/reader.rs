@@ -52,6 +52,8 @@ pub(crate) struct Scratch {
     delay: Range<usize>,
     /// Present if the embedding reads more inputs than the previous action.
     queue: Option<Queue>,
+    /// Whether the view's frames are embedded already.
+    embedded: bool,
 }
 
 /// The latest inputs before the answer to a frame. Each frame drops the oldest input and adds one.
@@ -146,7 +148,7 @@ impl Reader {
         const SHARD: usize = 64;
         let shards = batch.shards(SHARD.min(window));
         fill(shards, |i, mut shard| {
-            let mut scratch = self.scratch()?;
+            let mut scratch = self.scratch(view)?;
             for k in 0..shard.len() {
                 self.read(view, range.start + i * SHARD + k, look, &mut scratch, shard.row(k))?;
             }
@@ -212,13 +214,14 @@ impl Reader {
         }
     }
 
-    /// Creates scratch space, which the caller of [`Self::read`] reuses for all frames of a window.
-    pub(crate) fn scratch(&self) -> Result<Scratch> {
+    /// Creates scratch space, which the caller of [`Self::read`] reuses for all frames of a window of this view.
+    pub(crate) fn scratch(&self, view: &View) -> Result<Scratch> {
         let continuous = self.embedding.continuous_width();
         Ok(Scratch {
             raw: vec![0.0; self.embedding.raw_width()],
             delay: self.embedding.delay_place(continuous)?,
             queue: Queue::new(self)?,
+            embedded: view.schema().is_embedded_by(&self.embedding),
         })
     }
 
@@ -232,10 +235,10 @@ impl Reader {
         row: FrameMut,
     ) -> Result<()> {
         let Look { mirror, delay, forget } = look;
-        if view.schema().is_embedded_by(&self.embedding) {
+        if scratch.embedded {
             return self.read_embedded(view, t, look, row);
         }
-        let Scratch { raw, delay: delay_id, queue } = scratch;
+        let Scratch { raw, delay: delay_id, queue, .. } = scratch;
         view.raw(t, raw)?;
         if forget {
             self.embedding.forget_previous(raw)?;

@@ -1,6 +1,6 @@
 //! Splits a corpus into training and validation games.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use sconce_tensor::rng::philox;
 use sconce_tensor::{Error, Result};
@@ -14,8 +14,8 @@ use super::open::Corpus;
 #[serde(rename_all = "snake_case")]
 pub enum Holdout {
     /// Holds out about this share of the games. With two or more games, each side gets at least one. A single game is
-    /// used for training, unless the share is 1. Games with the same digest count as one game: both
-    /// players of an ExPhil replay share a digest.
+    /// used for training, unless the share is 1. Games with the same digest or the same values count as one game: both
+    /// players of an ExPhil replay share a digest, and both players' recordings of a game have the same values.
     Fraction(f64),
     /// Holds out the games at these indices of [`Corpus::games`].
     Games(Vec<usize>),
@@ -23,8 +23,9 @@ pub enum Holdout {
 
 impl Corpus {
     /// Returns the indices of training games and of validation games. A game's side depends only on its digest
-    /// and the seed, so adding games does not move the others, with one exception. If the draw leaves a
-    /// side empty, the game closest to the threshold is moved there, and may move back when games are added.
+    /// and the seed, so adding games does not move the others, with two exceptions. If the draw leaves a
+    /// side empty, the game closest to the threshold is moved there, and may move back when games are added. A game
+    /// may move when a game with the same values is added.
     pub fn split(&self, holdout: &Holdout, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
         let held: HashSet<usize> = match holdout {
             Holdout::Games(games) => {
@@ -43,7 +44,8 @@ impl Corpus {
     }
 
     fn hold_out(&self, fraction: f64, seed: u64) -> HashSet<usize> {
-        let lots: Vec<u64> = self.games.iter().map(|game| lot(&game.digest, seed)).collect();
+        let mut lots: Vec<u64> = self.games.iter().map(|game| lot(&game.digest, seed)).collect();
+        self.draw_copies_together(&mut lots);
         // Games with the same digest have the same draw and stay together, so draws are counted, not games.
         let order = BTreeSet::from_iter(lots.iter().copied());
         let below = |&&lot: &&u64| (lot as f64) < fraction * u64::MAX as f64;
@@ -54,6 +56,21 @@ impl Corpus {
         }
         let held: HashSet<u64> = order.into_iter().take(count).collect();
         (0..lots.len()).filter(|&game| lots.get(game).is_some_and(|l| held.contains(l))).collect()
+    }
+
+    /// Gives games with the same values the least of their draws.
+    fn draw_copies_together(&self, lots: &mut [u64]) {
+        let mut least: HashMap<&str, u64> = HashMap::new();
+        let games = || self.games.iter().map(|game| game.contents.as_str());
+        for (contents, lot) in games().zip(lots.iter()) {
+            let least = least.entry(contents).or_insert(*lot);
+            *least = (*least).min(*lot);
+        }
+        // The values of games of older corpora are unknown.
+        least.remove("");
+        for (contents, lot) in games().zip(lots) {
+            *lot = least.get(contents).copied().unwrap_or(*lot);
+        }
     }
 }
 
