@@ -48,7 +48,7 @@ defmodule Sconce.Embedding do
       default: true,
       doc:
         "Shows the previous action. `false`: its place holds zeros, in training and in play, also if a frame gives " <>
-          "a previous action. A queue needs `true`."
+          "a previous action. A queue needs `true`. A `:prior` reads the previous action in any case."
     ]
   ]
   @embed [

@@ -3,7 +3,7 @@ defmodule Sconce.Loader do
   alias Sconce.Corpus.Filters
   alias Sconce.Native.Call
   alias Sconce.Policy.Spec
-  alias Sconce.Trainer.Table
+  alias Sconce.Trainer.{Meant, Table}
 
   # Sampling options, shared with training.
   @sampling Table.schema(
@@ -152,7 +152,7 @@ defmodule Sconce.Loader do
   @doc """
   Returns the batches of a corpus, given as a struct or by its folder, as a stream of `t:batch/0`.
 
-  Invalid options raise `ArgumentError` here; other errors raise when the stream runs.
+  Invalid options, and options without an effect beside the others, raise `ArgumentError` here; other errors raise when the stream runs.
 
   #{Options.docs(@stream)}
 
@@ -167,7 +167,7 @@ defmodule Sconce.Loader do
   """
   @spec stream(corpus | Path.t(), keyword) :: Enumerable.t()
   def stream(corpus, opts \\ []) do
-    opts = Options.validate!(opts, @stream)
+    opts = validate!(opts)
     tensor = tensor(opts[:as])
     options = native(opts)
 
@@ -197,10 +197,16 @@ defmodule Sconce.Loader do
   """
   @spec info(corpus | Path.t(), keyword) :: {:ok, map} | {:error, Error.t()}
   def info(corpus, opts \\ []) do
-    options = opts |> Options.validate!(@stream) |> native()
+    options = opts |> validate!() |> native()
 
     with {:ok, %Corpus{handle: handle}} <- corpus(corpus),
          do: Call.in_background(&Native.loader_info(handle, &1, options))
+  end
+
+  defp validate!(opts) do
+    opts = Options.validate!(opts, @stream)
+    Meant.check!(opts, @stream)
+    opts
   end
 
   @doc false

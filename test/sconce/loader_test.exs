@@ -243,7 +243,11 @@ defmodule Sconce.LoaderTest do
             {[characters: ["Foxx"]], ~r/no character "Foxx", did you mean "Fox"/},
             {[prefetch: 5000], ~r/option :prefetch/},
             {[start: 2 ** 48], ~r/option :start/},
-            {[action_oversample: 0.5], ~r/option :action_oversample/}
+            {[action_oversample: 0.5], ~r/option :action_oversample/},
+            {[action_oversample: 2.0],
+             ~r/:action_oversample has no effect with sampling: :shuffled/},
+            {[loss_on: :last, burn_in: 3], ~r/:burn_in has no effect with loss_on: :last/},
+            {[noise_scale: 0.5], ~r/:noise_scale has no effect with noise: 0.0/}
           ] do
         assert_raise ArgumentError, sentence, fn -> Loader.stream(corpus, opts) end
       end

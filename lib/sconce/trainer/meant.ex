@@ -4,9 +4,13 @@ defmodule Sconce.Trainer.Meant do
 
   alias Sconce.Trainer.Table
 
-  @doc "Raises `ArgumentError` for an option that differs from its default and has no effect."
+  @doc """
+  Raises `ArgumentError` for an option of the schema that differs from its default and has no effect, because of the
+  value of another option of the schema.
+  """
   def check!(settings, schema) do
     for {name, {other, values}} <- Table.needs(),
+        Keyword.has_key?(schema, name) and Keyword.has_key?(schema, other),
         settings[name] != schema[name][:default],
         not meant?(settings[other], values) do
       raise ArgumentError,
