@@ -338,7 +338,11 @@ defmodule Sconce.Trainer.Progress do
   end
 
   defp cells(event, heads, %{recent: recent, seconds: seconds}) do
-    by_head = Map.new(Map.get(event, :heads, []), &{Text.printable(&1.name, @most), &1.nll})
+    # Without validation a row is an epoch, whose heads have a loss.
+    by_head =
+      Map.new(Map.get(event, :heads, []), fn head ->
+        {Text.printable(head.name, @most), head[:nll] || head[:loss]}
+      end)
 
     [
       "#{event.epoch}",
