@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use sconce_tensor::metrics::METRICS;
 use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Result, memory, pool};
 use serde::{Deserialize, Serialize};
@@ -285,7 +286,9 @@ impl<D: Draw> Loader<D> {
     pub fn next(&mut self, cancel: &AtomicBool) -> Result<Drawn> {
         let asked = Instant::now();
         let made = self.take(asked, cancel);
-        self.waited += asked.elapsed();
+        let waited = asked.elapsed();
+        self.waited += waited;
+        METRICS.batch_wait.record(waited);
         let (step, drawn) = made?;
         let drawn = drawn?;
         self.taken = self.started.elapsed();
@@ -438,6 +441,11 @@ fn make<D: Draw>(
         })
     });
     count(&spent.making, began);
+    if let Ok(drawn) = &drawn {
+        METRICS.batches.add(1);
+        METRICS.batch_frames.add(drawn.batch.weights.len() as u64);
+        METRICS.batch_time.since(began);
+    }
     if !matches!(drawn, Err(Error::Cancelled)) {
         spent.made.fetch_add(1, Ordering::Relaxed);
     }

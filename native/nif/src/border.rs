@@ -28,7 +28,7 @@ mod value;
 
 pub(crate) use answer::{Answer, Bytes, Data};
 pub(crate) use binary::{from_binary, labels_from, labels_to, to_binary};
-pub(crate) use call::{call, inline, next_turn, perform, timed};
+pub(crate) use call::{call, inline, inline_counted, next_turn, perform, timed};
 pub(crate) use events::Events;
 #[cfg(feature = "fixtures")]
 pub(crate) use events::{MOST_EVENTS, MOST_PROGRESS};

@@ -18,6 +18,7 @@ mod gpu;
 mod league;
 mod loader;
 mod many;
+mod monitor;
 mod onnx;
 mod outbox;
 mod policy;

@@ -1,9 +1,12 @@
 //! Decisions of many sessions in one call: `Sconce.Session.act_many/2`.
 
+use std::time::Instant;
+
 use rustler::{Binary, Encoder, Env, Reference, Term};
 use sconce_serve::Deadline;
 use sconce_serve::session::{Call, Lane, Overrides, decide_many, lane};
 use sconce_tensor::Result;
+use sconce_tensor::metrics::METRICS;
 
 use crate::border::{Answer, Handle, Reply, call, decode, error, from_binary, guard, pool, timed};
 use crate::session::{Answered, SessionHandle, Taken, Ticket, closed, vectors};
@@ -133,7 +136,9 @@ impl Many {
                 Err(failure) => *outcome = Err(failure),
             }
         }
+        let start = Instant::now();
         decide_many(&mut calls);
+        METRICS.decision_time.since(start);
         for (outcome, call) in outcomes.into_iter().zip(calls) {
             *outcome = call.outcome;
         }

@@ -4,17 +4,19 @@ use std::borrow::Cow;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
 use sconce_nn::heads::Decision;
 use sconce_serve::Deadline;
 use sconce_serve::serving::GaveUp;
 use sconce_serve::session::{Lane, Options, Overrides, Session};
+use sconce_tensor::metrics::METRICS;
 use sconce_tensor::{Error, Result, memory};
 
 use crate::border::{
-    Bytes, Data, Handle, Handled, Reply, call, decode, error, from_binary, guard, inline, perform,
-    pool, to_binary,
+    Bytes, Data, Handle, Handled, Reply, call, decode, error, from_binary, guard, inline_counted,
+    perform, pool, to_binary,
 };
 use crate::policy::PolicyHandle;
 
@@ -282,13 +284,15 @@ fn session_act<'a>(
     };
     match prepared {
         Ok((request, taken, Ok(decider))) => decider.act(env, reference, request, taken, deadline),
-        Ok((request, mut taken, Err(Lane::Inline))) => inline(env, "act", || {
-            deadline.map_or(Ok(()), |deadline| deadline.check())?;
-            let session = taken.session()?;
-            session.decide(&request.raw, &request.overrides)?;
-            session.commit();
-            Ok(Answered::of(session, request.logits).encode(env))
-        }),
+        Ok((request, mut taken, Err(Lane::Inline))) => {
+            inline_counted(env, "act", METRICS.decision_time, || {
+                deadline.map_or(Ok(()), |deadline| deadline.check())?;
+                let session = taken.session()?;
+                session.decide(&request.raw, &request.overrides)?;
+                session.commit();
+                Ok(Answered::of(session, request.logits).encode(env))
+            })
+        }
         Ok((request, taken, Err(Lane::Worker))) => {
             queued(queue(env, reference, request, taken, deadline))
         }
@@ -309,11 +313,13 @@ impl Request {
         session: &mut Session,
         claim: impl FnOnce() -> bool,
     ) -> Result<Answered<'static>> {
+        let start = Instant::now();
         session.decide(&self.raw, &self.overrides)?;
         if !claim() {
             return Err(Error::Cancelled);
         }
         session.commit();
+        METRICS.decision_time.since(start);
         Ok(Answered::of(session, self.logits).into_owned())
     }
 }

@@ -17,6 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use sconce_tensor::metrics::METRICS;
 use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Result};
 
@@ -68,6 +69,7 @@ impl Deadline {
 type Job = Box<dyn FnOnce(Result<()>) + Send>;
 
 struct Entry {
+    queued: Instant,
     place: Reservation,
     deadline: Option<Deadline>,
     job: Job,
@@ -152,7 +154,8 @@ pub struct Permit<'a> {
 impl Permit<'_> {
     /// Queues a job in the reserved place. Does not wait.
     pub fn submit(self, deadline: Option<Deadline>, job: impl FnOnce(Result<()>) + Send + 'static) {
-        let entry = Entry { place: self.place, deadline, job: Box::new(job) };
+        let entry =
+            Entry { queued: Instant::now(), place: self.place, deadline, job: Box::new(job) };
         let refused = match &self.pool.sender {
             // Each entry in the channel holds a place, and the number of places is the channel's capacity, so `send`
             // does not wait.
@@ -175,8 +178,10 @@ impl Drop for Reservation {
 }
 
 fn work(receiver: &Receiver<Entry>, closing: &AtomicBool) {
-    for Entry { place, deadline, job } in receiver {
+    for Entry { queued, place, deadline, job } in receiver {
         drop(place);
+        METRICS.jobs.add(1);
+        METRICS.job_wait.since(queued);
         let start = match deadline {
             _ if closing.load(Ordering::Acquire) => Err(Error::Cancelled),
             Some(deadline) => deadline.check(),

@@ -15,6 +15,7 @@ use crate::device::memory::Memory;
 use crate::device::missing::Missing;
 use crate::memory::available::{Available, available};
 use crate::memory::refused::Refused;
+use crate::metrics::METRICS;
 
 /// The closed list of error kinds, the same in Rust and in `Sconce.Error` (a test compares them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -321,7 +322,10 @@ impl Error {
                 bytes: refused.bytes,
                 available: available(),
             },
-            None => Error::Panic { message: panic_message(payload.as_ref()) },
+            None => {
+                METRICS.panics.add(1);
+                Error::Panic { message: panic_message(payload.as_ref()) }
+            }
         }
     }
 

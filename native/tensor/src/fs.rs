@@ -256,7 +256,7 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Creates a partial file beside `path` that no other writer uses. Its name has the process id and a count. A name that
 /// exists belongs to a dead process with the same id, as happens in containers.
-fn create_partial(path: &Path) -> io::Result<(File, PathBuf)> {
+pub(crate) fn create_partial(path: &Path) -> io::Result<(File, PathBuf)> {
     loop {
         let partial = partial_path(path, COUNT.fetch_add(1, Ordering::Relaxed));
         match File::create_new(&partial) {

@@ -11,6 +11,7 @@ pub mod fs;
 pub mod header;
 pub mod mapped;
 pub mod memory;
+pub mod metrics;
 pub mod pool;
 pub mod precision;
 pub mod rng;

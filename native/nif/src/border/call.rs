@@ -1,9 +1,10 @@
 //! Runs the work of a NIF, times it and turns the result into a term.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustler::{Env, Term};
 use sconce_tensor::Result;
+use sconce_tensor::metrics::Times;
 
 use super::answer::Answer;
 use super::outcome::{atoms, error, guard, outcome};
@@ -35,14 +36,34 @@ pub(crate) fn inline<'a, T: Answer>(
     timed(env, || call(env, op, work))
 }
 
+/// Runs [`inline`] and counts its running time.
+pub(crate) fn inline_counted<'a, T: Answer>(
+    env: Env<'a>,
+    op: &str,
+    times: Times,
+    work: impl FnOnce() -> Result<T>,
+) -> Term<'a> {
+    timed_then(env, || call(env, op, work), |time| times.record(time))
+}
+
 /// Runs `call` and reports its running time to the scheduler.
 pub(crate) fn timed<'a>(env: Env<'a>, call: impl FnOnce() -> Term<'a>) -> Term<'a> {
+    timed_then(env, call, |_| ())
+}
+
+fn timed_then<'a>(
+    env: Env<'a>,
+    call: impl FnOnce() -> Term<'a>,
+    count: impl FnOnce(Duration),
+) -> Term<'a> {
     let start = Instant::now();
     let term = call();
+    let time = start.elapsed();
+    count(time);
     // A timeslice is 4000 reductions: about 40 us of plain Elixir, seldom over 100. At two percent per microsecond
     // other processes wait about as long behind such calls as behind plain Elixir. The millisecond that the
     // documentation of `enif_consume_timeslice` names would make them wait twenty times as long.
-    let percent = (2 * start.elapsed().as_micros()).clamp(1, 100) as i32;
+    let percent = (2 * time.as_micros()).clamp(1, 100) as i32;
     rustler::schedule::consume_timeslice(env, percent);
     term
 }

@@ -23,6 +23,7 @@ use std::time::Instant;
 use sconce_env::{EnvOptions, Host};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::device::Caching;
+use sconce_tensor::metrics::METRICS;
 use sconce_tensor::{Error, Result, device, memory, pool};
 use sconce_train::eval::pool_of;
 use sconce_train::run::Folder;
@@ -385,6 +386,7 @@ impl<'a> Run<'a> {
         }
         let rewards = self.rewards(&rollout.terms);
         let progress = &mut self.progress;
+        METRICS.env_steps.add(rollout.steps.saturating_sub(progress.steps));
         progress.updates += 1;
         progress.steps = rollout.steps;
         progress.seconds = self.clock.seconds();

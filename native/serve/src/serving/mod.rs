@@ -31,7 +31,7 @@ use sconce_tensor::pool::Class;
 use sconce_tensor::{Error, Kind, Result};
 use served::Served;
 use statistics::count;
-pub use statistics::{Counted, Histogram, Report, Snapshot, Statistics, Summary};
+pub use statistics::{Counted, Report, Snapshot, Statistics};
 
 use crate::model::Model;
 use crate::session::{Lane, Overrides, Session};
@@ -91,9 +91,9 @@ impl<R: Request> Serving<R> {
     /// Returns [`Error::Deadline`] if the deadline has passed before the call begins, and counts the request as late.
     pub fn check(&self, deadline: Option<Deadline>) -> Result<()> {
         let checked = deadline.map_or(Ok(()), |deadline| deadline.check());
-        let counters = &self.statistics.counters;
-        for counter in [&counters.requests, &counters.late] {
-            count(counter, u64::from(checked.is_err()));
+        if checked.is_err() {
+            self.statistics.admitted();
+            self.statistics.late();
         }
         checked
     }
@@ -101,17 +101,15 @@ impl<R: Request> Serving<R> {
     /// Does the part of a request that needs no worker: checks that the queue is not full and reads the frame. False if
     /// a worker must read the frame.
     pub fn ask(&self, session: &mut Session, raw: &[f32], overrides: &Overrides) -> Result<bool> {
-        let counters = &self.statistics.counters;
-        self.queue.check_room().inspect_err(|refusal| {
-            count(&counters.busy, u64::from(refusal.kind() == Kind::Busy));
-        })?;
+        self.queue.check_room().inspect_err(|refusal| self.refused(refusal))?;
         if is_long(overrides) {
             return Ok(false);
         }
         let asked = guard(|| session.ask(raw, overrides));
         let asked = asked.and_then(|asked| asked);
-        for counter in [&counters.requests, &counters.answered] {
-            count(counter, u64::from(asked.is_err()));
+        if asked.is_err() {
+            self.statistics.admitted();
+            count(&self.statistics.counters.answered, 1);
         }
         asked.map(|()| true)
     }
@@ -130,43 +128,45 @@ impl<R: Request> Serving<R> {
             return Ok(None);
         }
         let _inside = self.queue.enter()?;
-        count(&self.statistics.counters.requests, 1);
+        self.statistics.admitted();
         let start = Instant::now();
-        self.statistics.wait.record_time(Duration::ZERO);
+        self.statistics.waited(Duration::ZERO);
         let made = self.compute(1, || session.decide(raw, overrides));
         let made = made.and_then(|made| made);
         if made.is_ok() {
             session.commit();
         }
-        count(&self.statistics.counters.answered, 1);
-        self.statistics.latency.record_time(start.elapsed());
+        self.statistics.answered(start.elapsed());
         made.map(Some)
     }
 
     /// Queues a request of this caller. On failure the request is dismissed unanswered.
     pub fn submit(&self, caller: R::Caller, deadline: Option<Deadline>, request: R) -> Result<()> {
-        let counters = &self.statistics.counters;
         match self.queue.push(caller, deadline, request) {
             Ok(()) => {
-                count(&counters.requests, 1);
+                self.statistics.admitted();
                 Ok(())
             }
             Err((request, refusal)) => {
-                count(&counters.busy, u64::from(refusal.kind() == Kind::Busy));
+                self.refused(&refusal);
                 request.dismiss();
                 Err(refusal)
             }
         }
     }
 
+    fn refused(&self, refusal: &Error) {
+        if refusal.kind() == Kind::Busy {
+            self.statistics.busy();
+        }
+    }
+
     /// Removes a request from the queue after its caller has claimed it to give up. A request in a batch stays there.
     pub fn give_up(&self, caller: R::Caller, why: GaveUp, is: impl Fn(&R) -> bool) {
-        let counters = &self.statistics.counters;
-        let counter = match why {
-            GaveUp::Late => &counters.late,
-            GaveUp::Died => &counters.cancelled,
-        };
-        count(counter, 1);
+        match why {
+            GaveUp::Late => self.statistics.late(),
+            GaveUp::Died => count(&self.statistics.counters.cancelled, 1),
+        }
         drop(self.queue.remove(caller, is));
     }
 

@@ -32,10 +32,10 @@ impl<R: Request> Serving<R> {
     }
 
     fn refuse(&self, entry: Entry<R>, now: Instant) {
-        self.statistics.wait.record_time(entry.waited(now));
+        self.statistics.waited(entry.waited(now));
         let late = entry.deadline.map_or(Error::Cancelled, |deadline| deadline.error(now));
         if let Some(request) = claimed(entry.item) {
-            count(&self.statistics.counters.late, 1);
+            self.statistics.late();
             request.answer(Err(late));
         }
     }
@@ -46,7 +46,7 @@ impl<R: Request> Serving<R> {
         let (mut steps, mut windows) = (Vec::with_capacity(batch.ready.len()), vec![]);
         let mut passes = vec![];
         for mut entry in batch.ready.drain(..) {
-            self.statistics.wait.record_time(entry.waited(batch.at));
+            self.statistics.waited(entry.waited(batch.at));
             match entry.item.work() {
                 Ok(Work::Act { session, .. }) if session.steps() => steps.push(entry),
                 Ok(Work::Act { .. }) => windows.push(entry),
@@ -100,8 +100,7 @@ impl<R: Request> Serving<R> {
     ) {
         let Some(mut request) = claimed(entry.item) else { return };
         // Counted before the answer: the caller may read the statistics next.
-        count(&self.statistics.counters.answered, 1);
-        self.statistics.latency.record_time(entry.since.elapsed());
+        self.statistics.answered(entry.since.elapsed());
         // If the answer panics, the request is dropped, and the drop answers its caller.
         let answered = guard(|| {
             let answer = made.and_then(|made| commit(&mut request, made));

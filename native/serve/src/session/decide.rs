@@ -6,6 +6,7 @@ use sconce_nn::backbone::State;
 use sconce_nn::heads::Decision;
 use sconce_nn::policy::{Frames, Stepped};
 use sconce_nn::sampling::Draw;
+use sconce_tensor::metrics::METRICS;
 use sconce_tensor::{Error, Result};
 
 use super::carried::Carried;
@@ -65,6 +66,7 @@ impl Session {
         self.moments.advance(self.asked.way == Way::Plan);
         self.ring.push(frame);
         self.asked.way = Way::Made(0);
+        METRICS.decisions.add(1);
     }
 
     /// The decision that answers the last call, and its number from 1; the number is 0 if there is no decision.

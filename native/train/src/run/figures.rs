@@ -1,9 +1,10 @@
 //! The figures of steps: events, sums and the learning curve.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sconce_tensor::Result;
+use sconce_tensor::metrics::METRICS;
 
 use super::state::{Run, Waiting};
 use crate::gradients::{GradientReport, WeightGradient};
@@ -42,6 +43,9 @@ impl Run<'_> {
     fn account(&mut self, stepped: StepMetrics, made: Waiting) {
         let Waiting { step, learning_rate, pace, seconds } = made;
         self.progress.pace.add(pace);
+        METRICS.train_steps.add(1);
+        METRICS.train_frames.add(pace.frames);
+        METRICS.train_step_time.record(Duration::from_secs_f64(pace.seconds.max(0.0)));
         if stepped.learned {
             self.progress.recent_losses.add(&stepped.figures);
             self.progress.epoch_losses.add(&stepped.figures);
