@@ -16,6 +16,8 @@ defmodule Sconce.MixProject do
       start_permanent: Mix.env() == :prod,
       deps: [],
       aliases: [bench: &bench/1],
+      # An app without :inets does not start Sconce.Monitor.Endpoint.
+      xref: [exclude: [:inets]],
       test_ignore_filters: [
         &String.starts_with?(&1, ["test/host_app/", "test/host_nx/", "test/support/"])
       ],
@@ -84,6 +86,12 @@ defmodule Sconce.MixProject do
         Compression: [Sconce.Compress, Sconce.Compress.Policy, Sconce.Compress.Search],
         Export: [Sconce.Compat, Sconce.Onnx],
         Nx: [Sconce.Nx],
+        Watching: [
+          Sconce.Monitor,
+          Sconce.Monitor.Endpoint,
+          Sconce.Monitor.Metric,
+          Sconce.Monitor.Snapshot
+        ],
         Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
         Tasks: [
           Mix.Tasks.Sconce.Adopt,
@@ -103,12 +111,13 @@ defmodule Sconce.MixProject do
   end
 
   def application do
-    # If the host app has telemetry, it starts before Sconce. Sconce also runs without it. Tests serve files by TLS.
+    # If the host app has telemetry, it starts before Sconce. Sconce also runs without it, and without inets, whose server
+    # Sconce.Monitor.Endpoint starts. Tests serve files by TLS.
     tests = if Mix.env() == :test, do: [:ssl], else: []
 
     [
       mod: {Sconce.Application, []},
-      extra_applications: [:logger, telemetry: :optional] ++ tests
+      extra_applications: [:logger, telemetry: :optional, inets: :optional] ++ tests
     ]
   end
 

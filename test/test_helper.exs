@@ -38,6 +38,11 @@ end
 # The tests ignore settings of this shell.
 for name <- Sconce.Config.variables(), do: System.delete_env(name)
 
+# Runs of tests are not among the user's runs.
+monitored = Path.join(System.tmp_dir!(), "sconce-monitor-#{System.pid()}")
+Application.put_env(:sconce, :monitor_dir, monitored)
+System.at_exit(fn _status -> File.rm_rf!(monitored) end)
+
 # Tests run concurrently; work at background priority would yield to all of them.
 Application.put_env(:sconce, :background, :normal)
 :ok = Sconce.Native.Call.give_way()

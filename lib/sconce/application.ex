@@ -9,7 +9,8 @@ defmodule Sconce.Application do
       Sconce.Run.Keeper,
       {Registry, keys: :unique, name: Sconce.Serving.Registry},
       Sconce.Serving.Group,
-      {DynamicSupervisor, name: Sconce.Session.Proxies, strategy: :one_for_one}
+      {DynamicSupervisor, name: Sconce.Session.Proxies, strategy: :one_for_one},
+      Sconce.Monitor.Vm
     ]
 
     Supervisor.start_link(children, strategy: :one_for_one, name: Sconce.Supervisor)

@@ -94,12 +94,26 @@ defmodule Sconce.Config do
       doc: "Path that `mix sconce.import` reads if none is given.",
       variables: [EXPHIL_REPLAYS_DIR: :text]
     ],
+    monitor: [
+      type: :boolean,
+      default: true,
+      doc: "Whether this VM and its runs write the files that `mix sconce.monitor` reads.",
+      variables: [SCONCE_MONITOR: :switch]
+    ],
     nvml: [
       type: {:or, [:path, nil]},
       default: nil,
       doc:
         "Path of the driver's `libnvidia-ml.so.1` or its folder, if `Sconce.GPU` does not find it.",
       variables: [SCONCE_NVML: :text]
+    ],
+    monitor_dir: [
+      type: {:or, [:path, nil]},
+      default: nil,
+      doc:
+        "Folder in which each run and each VM keeps a file of its figures, for `mix sconce.monitor`; by default " <>
+          "`sconce` in `$XDG_STATE_HOME`, or else in `~/.local/state`.",
+      variables: [SCONCE_MONITOR_DIR: :text]
     ]
   ]
 
@@ -317,7 +331,9 @@ defmodule Sconce.Config do
   background         :nice           default
   preset             nil             default
   replays            nil             default
+  monitor            true            default
   nvml               nil             default
+  monitor_dir        nil             default
   XLA_FLAGS --fast has no effect: Sconce has no XLA and compiles nothing at the start of a run
   ```
 
@@ -381,7 +397,7 @@ defmodule Sconce.Config do
     variables =
       for {variable, how} <- spec[:variables],
           text = variable(variable),
-          value = read(how, text),
+          value <- [read(how, text)],
           value != :unset,
           do: setting(name, value, to_string(variable), spec, how)
 
@@ -428,7 +444,7 @@ defmodule Sconce.Config do
   end
 
   # Describes the valid values in the form of the source: as a term, or as the text of a variable.
-  defp right(:flag, _given, _spec), do: "expected 0 or 1"
+  defp right(how, _given, _spec) when how in [:flag, :switch], do: "expected 0 or 1"
   defp right(:number, _given, _spec), do: "expected a positive integer"
   defp right(:share, _given, _spec), do: "expected a number from 0.01 to 1"
 
@@ -468,6 +484,8 @@ defmodule Sconce.Config do
   defp read(:precision, text), do: Enum.find(@precisions, text, &(to_string(&1) == text))
   defp read(:flag, "0"), do: :cpu
   defp read(:flag, "1"), do: :cuda
+  defp read(:switch, "0"), do: false
+  defp read(:switch, "1"), do: true
   defp read(:target, "host"), do: :cpu
   defp read(how, text) when how in [:device, :target], do: device(text, how)
 
@@ -485,7 +503,7 @@ defmodule Sconce.Config do
     end
   end
 
-  defp read(:flag, text), do: text
+  defp read(how, text) when how in [:flag, :switch], do: text
 
   # `EXLA_TARGET` and `XLA_TARGET` may name a version, as in `cuda12`.
   defp device(text, :target),

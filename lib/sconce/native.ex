@@ -36,6 +36,16 @@ defmodule Sconce.Native do
   def background_given(_reference), do: unavailable(:background)
   def file_write(_path, _bytes), do: unavailable(:write)
 
+  # Monitor
+  def monitor_share(_path, _meta), do: unavailable(:monitor)
+  def monitor_open(_path, _meta, _slots), do: unavailable(:monitor)
+  def monitor_metric(_region, _kind, _name, _unit, _help), do: unavailable(:monitor)
+  def monitor_add(_region, _metric, _n), do: unavailable(:monitor)
+  def monitor_record(_region, _metric, _n), do: unavailable(:monitor)
+  def monitor_update(_region, _changes), do: unavailable(:monitor)
+  def monitor_beat(_region, _state), do: unavailable(:monitor)
+  def monitor_read(_region), do: unavailable(:monitor)
+
   # Device
   def device_check(_ordinals), do: unavailable(:device)
   def device_allow(_budget), do: unavailable(:device)

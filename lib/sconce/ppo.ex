@@ -217,6 +217,7 @@ defmodule Sconce.PPO do
     Run.start_link(
       %Run{
         settings: settings,
+        kind: "play",
         tag: :sconce_ppo,
         start: &native(&1, settings),
         named: &named/1,

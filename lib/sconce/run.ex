@@ -8,6 +8,7 @@ defmodule Sconce.Run do
   require Logger
 
   alias Sconce.{Device, Error, Events, Native, Options, Text}
+  alias Sconce.Monitor.RunFile
   alias Sconce.Native.Call
   alias Sconce.Run.{Callback, Keeper}
 
@@ -15,11 +16,13 @@ defmodule Sconce.Run do
   @farewell_ms 20_000
   # Milliseconds for which a supervisor waits for a run to end, more than `@farewell_ms`.
   @shutdown_ms 30_000
+  # Milliseconds between signs of life in the file of the run.
+  @beat_ms 1_000
   # Milliseconds for which a call waits for a run that is busy in its progress function.
   @call_ms 5_000
 
-  @enforce_keys [:settings, :tag, :start, :named, :complete]
-  defstruct [:settings, :tag, :start, :named, :complete] ++
+  @enforce_keys [:settings, :kind, :tag, :start, :named, :complete]
+  defstruct @enforce_keys ++
               [early: [], shown: [], telemetry?: false, begin: nil]
 
   @typedoc """
@@ -28,6 +31,7 @@ defmodule Sconce.Run do
   | key | content |
   |---|---|
   | `settings` | a struct or a map with `out` and `progress`, and perhaps `callback` |
+  | `kind` | the kind of the run, for people that watch it |
   | `tag` | the tag of messages |
   | `start` | starts the native work, given a reference; returns its task and a function that runs once it is over |
   | `named` | gives an event its name as an atom |
@@ -98,6 +102,7 @@ defmodule Sconce.Run do
       telemetry?: run.telemetry? and Events.telemetry?(),
       task: nil,
       over: nil,
+      file: RunFile.open(run.kind, run.settings.out),
       seen: %{},
       subscribers: %{},
       waiting: %{},
@@ -105,6 +110,7 @@ defmodule Sconce.Run do
       result: nil
     }
 
+    Process.send_after(self(), :beat, @beat_ms)
     {:ok, state, {:continue, :start}}
   end
 
@@ -166,6 +172,14 @@ defmodule Sconce.Run do
 
   def handle_info({:sconce, ref, answer}, %{ref: ref} = state),
     do: {:noreply, finish(state, reported(answer, state))}
+
+  def handle_info(:beat, %{result: nil} = state) do
+    RunFile.beat(state.file)
+    Process.send_after(self(), :beat, @beat_ms)
+    {:noreply, state}
+  end
+
+  def handle_info(:beat, state), do: {:noreply, state}
 
   def handle_info({:verdict, number, verdict}, state),
     do: {:noreply, answer(state, number, verdict)}
@@ -232,7 +246,7 @@ defmodule Sconce.Run do
   defp publish(state, event) do
     for {pid, _monitor} <- state.subscribers, do: tell(state, pid, event)
     if state.telemetry?, do: Events.execute(event, %{run: self(), out: state.settings.out})
-    show(state, state.settings.progress, event)
+    show(%{state | file: RunFile.event(state.file, event)}, state.settings.progress, event)
   end
 
   defp tell(state, pid, event), do: send(pid, {state.run.tag, self(), event})

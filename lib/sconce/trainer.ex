@@ -170,6 +170,7 @@ defmodule Sconce.Trainer do
   defp of(settings) do
     %Run{
       settings: settings,
+      kind: "imitation",
       tag: :sconce_trainer,
       start: &native(&1, settings),
       named: &named/1,

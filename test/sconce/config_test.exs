@@ -55,7 +55,9 @@ defmodule Sconce.ConfigTest do
              %{name: :background, value: :nice, source: :default},
              %{name: :preset, value: nil, source: :default},
              %{name: :replays, value: nil, source: :default},
-             %{name: :nvml, value: nil, source: :default}
+             %{name: :monitor, value: true, source: :default},
+             %{name: :nvml, value: nil, source: :default},
+             %{name: :monitor_dir, value: nil, source: :default}
            ]
 
     assert Config.ignored() == []

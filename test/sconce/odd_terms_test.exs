@@ -19,6 +19,7 @@ defmodule Sconce.OddTermsTest do
     Env,
     Error,
     League,
+    Monitor,
     Policy,
     PPO,
     Preset,
@@ -56,6 +57,10 @@ defmodule Sconce.OddTermsTest do
     serving = start_supervised!({Serving, policy: valued})
     rollout = start_supervised!({Rollout, serving: serving})
     {:ok, league} = League.play([:idle, :mixer], env: :duel, games: 2)
+    endpoint = start_supervised!({Monitor.Endpoint, port: 0})
+    {:ok, counter} = Monitor.counter("odd_terms_test_total")
+    {:ok, gauge} = Monitor.gauge("odd_terms_test")
+    {:ok, histogram} = Monitor.histogram("odd_terms_test_times")
 
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
     {:ok, range} = Trainer.find_learning_rate(policy.spec, range)
@@ -74,7 +79,11 @@ defmodule Sconce.OddTermsTest do
        serving: serving,
        rollout: rollout,
        gradients: gradients,
-       range: range
+       range: range,
+       endpoint: endpoint,
+       counter: counter,
+       gauge: gauge,
+       histogram: histogram
      }}
   end
 
@@ -185,6 +194,14 @@ defmodule Sconce.OddTermsTest do
       {Sconce.Game, :of!, [@game]},
       {Sconce.Loader, :info, [corpus, [window_size: 4]]},
       {Sconce.Loader, :stream, [corpus, [window_size: 4, as: :binaries]]},
+      {Monitor, :add, [context.counter, 1]},
+      {Monitor, :counter, ["odd_terms_total", []]},
+      {Monitor, :gauge, ["odd_terms", []]},
+      {Monitor, :histogram, ["odd_terms_times", []]},
+      {Monitor, :record, [context.histogram, 1]},
+      {Monitor, :set, [context.gauge, 1]},
+      {Monitor.Endpoint, :port, [context.endpoint]},
+      {Monitor.Endpoint, :start_link, [[port: 0]]},
       {Sconce.Options, :docs, [[a: [type: :atom]]]},
       {Sconce.Options, :known!, [:a, [:a], "option"]},
       {Sconce.Options, :nearest, [:a, [:b]]},

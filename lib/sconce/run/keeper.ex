@@ -15,6 +15,9 @@ defmodule Sconce.Run.Keeper do
   @doc "Registers a run to be stopped with this VM; a no-op while the application is not started."
   def keep(run), do: GenServer.cast(__MODULE__, {:keep, run})
 
+  @doc "Returns the number of registered runs."
+  def count, do: GenServer.call(__MODULE__, :count)
+
   @impl true
   def init(_opts) do
     Process.flag(:trap_exit, true)
@@ -26,6 +29,9 @@ defmodule Sconce.Run.Keeper do
     Process.monitor(run)
     {:noreply, MapSet.put(runs, run)}
   end
+
+  @impl true
+  def handle_call(:count, _from, runs), do: {:reply, MapSet.size(runs), runs}
 
   @impl true
   def handle_info({:DOWN, _monitor, :process, run, _reason}, runs),

@@ -1,0 +1,69 @@
+defmodule Sconce.Monitor.Catalogue do
+  @moduledoc false
+  # All metrics of Sconce: those that native code counts, in native/tensor/metrics.exs, and those that are sampled once a
+  # second, below.
+
+  @path Path.expand("../../../native/tensor/metrics.exs", __DIR__)
+  @external_resource @path
+
+  {:metrics!, _meta, [rows]} = @path |> File.read!() |> Code.string_to_quoted!()
+  @native for {_id, row} <- rows, do: Map.new(row)
+
+  @sampled [
+    {"sconce_cpu_ratio", :gauge, "", "CPU time of this process, as a share of all cores."},
+    {"sconce_machine_cpu_ratio", :gauge, "", "CPU time of the machine, as a share of all cores."},
+    {"sconce_memory_resident_bytes", :gauge, "bytes", "Memory of this process."},
+    {"sconce_memory_beam_bytes", :gauge, "bytes", "Part of it that the BEAM allocated."},
+    {"sconce_memory_available_bytes", :gauge, "bytes",
+     "Memory that this process can still take."},
+    {"sconce_run_queue", :gauge, "processes", "Processes of the BEAM that wait for a scheduler."},
+    {"sconce_runs", :gauge, "runs", "Runs of this VM."},
+    {"sconce_servings", :gauge, "servings", "Servings of this VM."}
+  ]
+
+  @serving [
+    {"sconce_serving_waiting", :gauge, "requests", "Requests in the queue."},
+    {"sconce_serving_requests_total", :counter, "requests", "Requests that were admitted."},
+    {"sconce_serving_answered_total", :counter, "requests", "Requests with an answer."},
+    {"sconce_serving_late_total", :counter, "requests", "Requests that missed their deadline."},
+    {"sconce_serving_busy_total", :counter, "requests", "Requests that a full queue refused."},
+    {"sconce_serving_latency_p50_seconds", :gauge, "s", "Median time to an answer."},
+    {"sconce_serving_latency_p99_seconds", :gauge, "s",
+     "99th percentile of the time to an answer."}
+  ]
+
+  @device [
+    {"sconce_device_memory_used_bytes", :gauge, "bytes", "Memory of the card in use."},
+    {"sconce_device_memory_total_bytes", :gauge, "bytes", "Memory of the card."},
+    {"sconce_device_utilisation_ratio", :gauge, "", "Share of the time in which a kernel ran."},
+    {"sconce_device_bandwidth_ratio", :gauge, "",
+     "Share of the time in which memory was read or written."},
+    {"sconce_device_temperature_celsius", :gauge, "C", "Temperature of the card."},
+    {"sconce_device_power_watts", :gauge, "W", "Power that the card draws."},
+    {"sconce_device_clock_hertz", :gauge, "Hz", "Clock of the card's multiprocessors."}
+  ]
+
+  @type metric :: %{name: String.t(), kind: atom, unit: String.t(), doc: String.t()}
+
+  @doc "Metrics that native code counts."
+  @spec native() :: [metric]
+  def native, do: @native
+
+  @doc "Metrics of the VM that are sampled."
+  @spec sampled() :: [metric]
+  def sampled, do: Enum.map(@sampled, &metric/1)
+
+  @doc "Metrics of each serving, with the label `serving`."
+  @spec serving() :: [metric]
+  def serving, do: Enum.map(@serving, &metric/1)
+
+  @doc "Metrics of each NVIDIA card, with the label `device`."
+  @spec device() :: [metric]
+  def device, do: Enum.map(@device, &metric/1)
+
+  @doc "All metrics."
+  @spec all() :: [metric]
+  def all, do: native() ++ sampled() ++ serving() ++ device()
+
+  defp metric({name, kind, unit, doc}), do: %{name: name, kind: kind, unit: unit, doc: doc}
+end

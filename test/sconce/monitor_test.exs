@@ -1,0 +1,306 @@
+defmodule Sconce.MonitorTest do
+  # Not async: the folder of the files is a setting of the application.
+  use ExUnit.Case, async: false
+
+  import Sconce.Test.Scratch, only: [tmp_dir!: 1, elixir_until: 2, run: 4]
+
+  alias Sconce.{Config, Corpus, Error, Monitor, Policy, Serving, Session, Trainer}
+  alias Sconce.Monitor.{Catalogue, Region, Snapshot, Vm}
+
+  doctest Monitor
+
+  @spec_options [
+    embedding: {:vector, 1},
+    backbone: :mlp,
+    hidden_sizes: [8],
+    heads: [fire: {:bernoulli, 1}]
+  ]
+
+  setup do
+    dir = tmp_dir!("monitor")
+    before = Application.get_env(:sconce, :monitor_dir)
+    Application.put_env(:sconce, :monitor_dir, dir)
+
+    on_exit(fn ->
+      if before,
+        do: Application.put_env(:sconce, :monitor_dir, before),
+        else: Application.delete_env(:sconce, :monitor_dir)
+    end)
+
+    [dir: dir]
+  end
+
+  defp values do
+    {:ok, values} = Monitor.read()
+    values
+  end
+
+  defp corpus(dir) do
+    games = for _game <- 1..3, do: {List.duplicate(0.5, 60), List.duplicate(1, 60)}
+    into = Path.join(dir, "corpus")
+    {:ok, corpus} = Corpus.build({:vector, 1}, games, into: into, heads: [fire: {:bernoulli, 1}])
+    corpus
+  end
+
+  defp trained(dir, opts \\ []) do
+    Trainer.start_link(
+      [corpus: corpus(dir), out: Path.join(dir, "run"), spec: Policy.Spec.new(@spec_options)] ++
+        [batch_size: 2, window_size: 10, stride: 10, steps: 20, val_split: 0] ++ opts
+    )
+  end
+
+  defp run_files(dir), do: dir |> Path.join("*.run") |> Path.wildcard()
+
+  defp read!(path) do
+    {:ok, snapshot} = Snapshot.open(path)
+    {snapshot, Map.new(snapshot.slots, &{&1.name, &1.value})}
+  end
+
+  describe "the catalogue" do
+    test "has distinct names, and native code counts its part of them" do
+      names = Enum.map(Monitor.catalogue(), & &1.name)
+      assert names == Enum.uniq(names)
+      values = values()
+      for %{name: name} <- Catalogue.native(), do: assert(is_map_key(values, name), name)
+    end
+
+    test "counts decisions, requests and late ones" do
+      {:ok, policy} = Policy.init(Policy.Spec.new(@spec_options), seed: 1)
+      {:ok, session} = Session.open(policy, seed: 1)
+      before = values()
+      for _frame <- 1..10, do: {:ok, _decision} = Session.act(session, [0.5])
+      {:ok, _answers} = Session.act_many([{session, [0.5]}]) |> then(&{:ok, &1})
+      after_ = values()
+      grown = &(after_[&1] - before[&1])
+      assert grown.("sconce_decisions_total") == 11
+      times = "sconce_decision_seconds"
+      assert after_[times].count - before[times].count == 11
+      assert after_[times].p50 > 100
+
+      {:ok, serving} = Serving.start_link(policy: policy, name: :monitored)
+      {:ok, session} = Serving.open(serving, seed: 1)
+      for _frame <- 1..5, do: {:ok, _decision} = Session.act(session, [0.5])
+      {:error, %Error{kind: :deadline}} = Session.act(session, [0.5], deadline_ms: 0)
+      last = values()
+      assert last["sconce_requests_total"] - after_["sconce_requests_total"] == 6
+      assert last["sconce_deadlines_missed_total"] - after_["sconce_deadlines_missed_total"] == 1
+      assert last["sconce_request_seconds"].count - after_["sconce_request_seconds"].count == 5
+
+      send(Vm, :sample)
+      :sys.get_state(Vm)
+      assert values()[~s(sconce_serving_requests_total{serving=":monitored"})] == 6
+      assert values()["sconce_servings"] >= 1
+      :ok = Serving.stop(serving)
+      send(Vm, :sample)
+      :sys.get_state(Vm)
+      refute is_map_key(values(), ~s(sconce_serving_requests_total{serving=":monitored"}))
+    end
+
+    test "samples this machine" do
+      send(Vm, :sample)
+      :sys.get_state(Vm)
+      values = values()
+      assert values["sconce_memory_resident_bytes"] > 1.0e7
+      assert values["sconce_memory_beam_bytes"] > 1.0e6
+      assert values["sconce_memory_available_bytes"] > 1.0e6
+      assert values["sconce_cpu_ratio"] in [nil] or values["sconce_cpu_ratio"] >= 0
+    end
+
+    test "counts bugs" do
+      before = values()["sconce_panics_total"]
+      {:error, %Error{kind: :panic}} = Sconce.Native.probe_panic("deliberate")
+      assert values()["sconce_panics_total"] == before + 1
+    end
+  end
+
+  describe "a metric of an app" do
+    test "is one for each name, and knows its kind" do
+      {:ok, counter} = Monitor.counter("monitor_test_total")
+      {:ok, same} = Monitor.counter("monitor_test_total")
+      for metric <- [counter, same, counter], do: :ok = Monitor.add(metric)
+      assert values()["monitor_test_total"] == 3
+      {:error, error} = Monitor.gauge("monitor_test_total")
+      assert Exception.message(error) =~ "kind of monitor_test_total: expected counter, got gauge"
+
+      {:ok, gauge} = Monitor.gauge("monitor_test_gauge", labels: [stage: ~s(a "b" \\ c)])
+      assert values()[~S|monitor_test_gauge{stage="a \"b\" \\ c"}|] == nil
+      Monitor.set(gauge, -0.25)
+      assert values()[~S|monitor_test_gauge{stage="a \"b\" \\ c"}|] == -0.25
+      Monitor.set(gauge, nil)
+      assert values()[~S|monitor_test_gauge{stage="a \"b\" \\ c"}|] == nil
+    end
+
+    test "is counted by many processes" do
+      {:ok, counter} = Monitor.counter("monitor_test_many_total")
+      add = fn -> for _n <- 1..1000, do: Monitor.add(counter, 2) end
+      1..8 |> Enum.map(fn _n -> Task.async(add) end) |> Task.await_many()
+      assert values()["monitor_test_many_total"] == 16_000
+    end
+
+    test "refuses what it cannot hold" do
+      {:ok, counter} = Monitor.counter("monitor_test_refused_total")
+      {:ok, gauge} = Monitor.gauge("monitor_test_refused")
+      {:ok, histogram} = Monitor.histogram("monitor_test_refused_times", unit: "ns")
+
+      for {call, text} <- [
+            {fn -> Monitor.add(counter, -1) end, ~r/n: expected a whole number/},
+            {fn -> Monitor.add(gauge, 1) end, ~r/metric: expected a counter/},
+            {fn -> Monitor.set(gauge, :high) end, ~r/value: expected a number or nil/},
+            {fn -> Monitor.set(gauge, Integer.pow(10, 400)) end, ~r/value: expected a number/},
+            {fn -> Monitor.record(histogram, 1.5) end, ~r/value: expected a whole number/},
+            {fn -> Monitor.record(counter, 1) end, ~r/metric: expected a histogram/},
+            {fn -> Monitor.counter("with space") end, ~r/name: expected letters/},
+            {fn -> Monitor.counter(:atom) end, ~r/name: expected letters/},
+            {fn -> Monitor.counter("a", labels: [b: <<0xFF>>]) end, ~r/label b/},
+            {fn -> Monitor.counter("a", unti: "ns") end, ~r/did you mean :unit/}
+          ] do
+        assert_raise ArgumentError, text, call
+      end
+
+      {:error, %Error{kind: :out_of_range}} =
+        Monitor.counter("monitor_test_long", doc: String.duplicate("x", 300))
+    end
+  end
+
+  describe "the text for Prometheus" do
+    test "has a line for each value, and buckets that only grow" do
+      {:ok, times} = Monitor.histogram("monitor_test_text_seconds", unit: "ns", doc: "A test.")
+      for n <- [500, 1_500, 3_000_000, 90_000_000_000], do: Monitor.record(times, n)
+      {:ok, text} = Monitor.prometheus()
+      assert text =~ "# HELP monitor_test_text_seconds A test.\n"
+      assert text =~ "# TYPE monitor_test_text_seconds histogram\n"
+
+      buckets =
+        for [_, bound, n] <-
+              Regex.scan(~r/^monitor_test_text_seconds_bucket{le="(.*)"} (\d+)$/m, text),
+            do: {bound, String.to_integer(n)}
+
+      counts = Enum.map(buckets, &elem(&1, 1))
+      assert counts == Enum.sort(counts)
+      assert List.first(buckets) == {"1.024e-6", 1}
+      assert List.last(buckets) == {"+Inf", 4}
+      assert text =~ "monitor_test_text_seconds_count 4\n"
+      assert text =~ "monitor_test_text_seconds_sum 90.003002\n"
+    end
+  end
+
+  describe "the file of a run" do
+    test "has its events, its curve and its end", %{dir: dir} do
+      {:ok, run} = trained(dir)
+      {:ok, report} = Trainer.await(run)
+      [path] = run_files(dir)
+      {snapshot, values} = read!(path)
+      assert snapshot.state == :done
+      assert values["start.steps"] == 20
+      assert values["step.step"] == 20
+      assert values["step.loss"] > 0
+      assert snapshot.meta["kind"] == "imitation"
+      assert snapshot.meta["out"] == Path.expand(report.out)
+      assert Path.basename(path) == snapshot.meta["id"] <> ".run"
+      curve = Enum.find(snapshot.slots, &(&1.name == "step.loss.curve"))
+      assert length(curve.value.points) == 20
+      assert Bitwise.band(File.stat!(path).mode, 0o777) == 0o600
+    end
+
+    test "says that it failed, and why", %{dir: dir} do
+      options = [corpus: Path.join(dir, "none"), out: Path.join(dir, "run"), val_split: 0]
+      {:ok, run} = Trainer.start_link(options ++ [spec: Policy.Spec.new(@spec_options)])
+      {:error, error} = Trainer.await(run)
+      {snapshot, values} = read!(hd(run_files(dir)))
+      assert snapshot.state == :failed
+      assert values["error"] == Exception.message(error)
+    end
+
+    test "is the same run with and without a file", %{dir: dir} do
+      bits = fn sub, monitor ->
+        Application.put_env(:sconce, :monitor, monitor)
+        here = Path.join(dir, sub)
+        {:ok, run} = trained(here)
+        {:ok, _report} = Trainer.await(run)
+        {:ok, policy} = Policy.load(Path.join(here, "run/last.safetensors"))
+        {:ok, weights} = Policy.weights(policy)
+        weights
+      end
+
+      watched = bits.("watched", true)
+      alone = bits.("alone", false)
+      Application.delete_env(:sconce, :monitor)
+      assert watched == alone
+      assert [_one] = run_files(dir)
+    end
+
+    test "goes on without a folder", %{dir: dir} do
+      file = Path.join(dir, "file")
+      File.write!(file, "no folder")
+      Application.put_env(:sconce, :monitor_dir, file)
+      {:ok, run} = trained(dir)
+      assert {:ok, _report} = Trainer.await(run)
+    end
+
+    test "shows the last values of a VM that was killed", %{dir: dir} do
+      # The folder of this test, in a VM of its own.
+      script = """
+      Application.put_env(:sconce, :monitor_dir, #{inspect(dir)})
+      {:ok, _} = Application.ensure_all_started(:sconce)
+      {:ok, games} = Sconce.Monitor.counter("killed_games_total")
+      for n <- Stream.iterate(1, & &1 + 1) do
+        Sconce.Monitor.add(games)
+        if n == 1000, do: File.write!(#{inspect(Path.join(dir, "due"))}, "")
+        if n > 1000, do: Process.sleep(100)
+      end
+      """
+
+      elixir_until(script, fn -> File.exists?(Path.join(dir, "due")) end)
+      [path] = dir |> Path.join("*.vm") |> Path.wildcard()
+      {snapshot, values} = read!(path)
+      assert values["killed_games_total"] >= 1000
+      assert Snapshot.life(snapshot) == :dead
+    end
+
+    test "of a VM goes at its normal end, and when a script halts", %{dir: dir} do
+      script = """
+      Application.put_env(:sconce, :monitor_dir, #{inspect(dir)})
+      {:ok, _} = Application.ensure_all_started(:sconce)
+      {:ok, _values} = Sconce.Monitor.read()
+      true = File.exists?(Sconce.Monitor.file())
+      """
+
+      ebin = Application.app_dir(:sconce, "ebin")
+
+      for ending <- ["", "System.stop(0); Process.sleep(:infinity)"] do
+        {output, status} = run("elixir", ["-pa", ebin, "-e", script <> ending], dir, [])
+        assert {status, Path.wildcard(Path.join(dir, "*.vm"))} == {0, []}, output
+      end
+    end
+
+    test "does not stay beyond a hundred", %{dir: dir} do
+      for n <- 1..120 do
+        path = Path.join(dir, String.pad_leading("#{n}", 8, "0") <> ".run")
+        File.write!(path, "")
+        File.touch!(path, n)
+      end
+
+      {:ok, run} = trained(dir)
+      {:ok, _report} = Trainer.await(run)
+      assert length(run_files(dir)) == 101
+      refute File.exists?(Path.join(dir, "00000020.run"))
+      assert File.exists?(Path.join(dir, "00000021.run"))
+    end
+  end
+
+  test "the setting is one of the table" do
+    assert %{value: true, source: :default} = Config.fetch(:monitor)
+    System.put_env("SCONCE_MONITOR", "0")
+    on_exit(fn -> System.delete_env("SCONCE_MONITOR") end)
+    assert %{value: false, source: "SCONCE_MONITOR"} = Config.fetch(:monitor)
+  end
+
+  test "a table that is full leaves the other values alone", %{dir: dir} do
+    {:ok, region} = Region.open(Path.join(dir, "0000000a.run"), %{kind: "test"}, 4)
+    values = for n <- 1..6, do: {:gauge, "g#{n}", "", "", n}
+    region = Region.write(region, values)
+    Region.write(region, [{:gauge, "g1", "", "", 10} | Enum.drop(values, 1)])
+    {_snapshot, values} = read!(region.path)
+    assert values == %{"g1" => 10.0, "g2" => 2.0, "g3" => 3.0, "g4" => 4.0}
+  end
+end
