@@ -380,9 +380,12 @@ fn policy_forward_between<'a>(
             let (of_rows, of_logits) = pass.numbers(policy.spec())?;
             let on = |what, pointer, len| Foreign::on(policy.device(), what, pointer, len);
             let (rows, logits) = (on("frames", rows, of_rows)?, on("logits", logits, of_logits)?);
-            // SAFETY: the caller has waited until the library has written both. `held` keeps both until the copies
-            // have finished, and before the answer only this call refers to the logits.
-            let made = unsafe { pass.run_between(&policy, &rows, &logits) };
+            // The references are borrowed until the copies have finished.
+            let made = held.read(|_held| {
+                // SAFETY: the caller has waited until the library has written both, and before the answer only this
+                // call refers to the logits. `held` keeps both.
+                unsafe { pass.run_between(&policy, &rows, &logits) }
+            });
             drop(held);
             made.map(Looked)
         })
