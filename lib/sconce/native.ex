@@ -102,6 +102,9 @@ defmodule Sconce.Native do
   def policy_forward(_policy, _reference, _rows, _shape, _given, _look),
     do: unavailable(:forward)
 
+  def policy_forward_between(_policy, _reference, _memory, _shape, _given, _look),
+    do: unavailable(:forward)
+
   # Session
   def session_open(_policy, _reference, _options, _project_out), do: unavailable(:open)
 
@@ -260,6 +263,11 @@ defmodule Sconce.Native do
   def probe_batch(_serving, _sleep_ms), do: unavailable(:probe_batch)
   def probe_hold(_serving), do: unavailable(:probe_hold)
   def probe_open(_gate), do: unavailable(:probe_open)
+  def probe_stall, do: unavailable(:probe_stall)
+  def probe_block(_device, _numbers), do: unavailable(:probe_block)
+  def probe_block_place(_block), do: unavailable(:probe_block_place)
+  def probe_block_read(_block), do: unavailable(:probe_block_read)
+  def probe_block_count, do: unavailable(:probe_block_count)
 
   defp unavailable(op) do
     reason = :persistent_term.get(@reason, "without the feature fixtures")

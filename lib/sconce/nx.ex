@@ -25,7 +25,8 @@ defmodule Sconce.Nx do
   `Sconce.Policy.put_weights/2`, `Sconce.Loader.stream/2`, `Sconce.Env.step/2`.
 
   Sconce computes on its own device and threads, with no compilation by Nx. Tensors of `Nx.BinaryBackend` cross without
-  a copy of their bytes on the side of Elixir; tensors of other backends are copied through memory of the CPU.
+  a copy of their bytes on the side of Elixir; tensors of other backends are copied through memory of the CPU. The frames
+  and logits of `Sconce.Policy.forward/3` and `step/3` stay on a card if they are tensors of EXLA there (`as: :card`).
   """
 
   @doc """

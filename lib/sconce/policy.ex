@@ -2,7 +2,7 @@ defmodule Sconce.Policy do
   # Over 500 lines, because the docs of its functions are the reference of the subject; their work is native.
   alias Sconce.{Compat, Device, Embedding, Error, Native, Options, Projection, Session}
   alias Sconce.Native.Call
-  alias Sconce.Policy.{Head, Spec, Tensors, Weights, Widths}
+  alias Sconce.Policy.{Head, OnCard, Spec, Tensors, Weights, Widths}
   alias Sconce.Tensor
 
   @seed [type: :non_neg_integer, max: 2 ** 64 - 1]
@@ -493,18 +493,35 @@ defmodule Sconce.Policy do
 
   Tensors of `Nx.BinaryBackend` are read and made without a copy of their bytes on the side of Elixir; those of other
   backends are copied to memory of the CPU. Without Nx, `as: :nx` raises `ArgumentError`.
+
+  Frames in memory of EXLA on the card of the policy (`EXLA.Backend`, client `:cuda`, the same card) are copied there, and
+  the logits are a new tensor of EXLA on that card, by default and with `as: :card`. `as: :card` refuses all other frames
+  by an error that names their backend; without it they cross through the CPU, as do all other outputs and inputs.
+  Frames of `{:vector, n}` never leave the card, unless a `:queue` is given; the CPU embeds those of other embeddings.
+  The call waits for EXLA's work on the frames, and has finished when it returns. It keeps both tensors even if the
+  caller dies, but no other process may deallocate or donate the frames (`Nx.backend_deallocate/1`) meanwhile. This path
+  needs Nx 0.8 or newer; `Sconce.Serving.forward/4` does not take it. It was tested on an emulated card with a stand-in
+  for EXLA, and has run neither on a real card nor with EXLA itself.
   """
   @spec forward(t, [[term]] | binary | struct, keyword) :: {:ok, output} | {:error, Error.t()}
   def forward(policy, frames, opts \\ []),
     do: forward_of(policy, frames, :windows, Options.validate!(opts, @forward))
 
   defp forward_of(policy, frames, kind, options) do
-    with {:ok, frames, options, form} <- Tensors.read(frames, kind, options),
-         {:ok, out} <- pass(policy, frames, options, &run(policy, &1, &2, &3, &4)),
-         do: {:ok, Tensors.write(out, form, options[:return_sequences])}
+    sequences? = options[:return_sequences]
+
+    with {:ok, frames, options, form} <- Tensors.read(frames, kind, options, policy),
+         run = &run(policy, {form, sequences?}, &1, {&2, &3, &4}),
+         {:ok, out} <- pass(policy, frames, options, run),
+         do: {:ok, Tensors.write(out, form, sequences?)}
   end
 
-  defp run(policy, rows, shape, given, look),
+  defp run(policy, {form, sequences?}, {:card, _tensor} = frames, {{batch, time}, _, _} = pass) do
+    lead = Tensors.lead({batch, time, policy.num_logits}, form.axes, sequences?)
+    OnCard.run(policy, frames, lead, pass)
+  end
+
+  defp run(policy, _form, rows, {shape, given, look}),
     do: Call.run(&Native.policy_forward(policy.ref, &1, rows, shape, given, look))
 
   @doc false
@@ -575,8 +592,9 @@ defmodule Sconce.Policy do
     # The logits of all frames are requested, so that a second frame of a game can be detected.
     options = opts |> Keyword.replace(:return_sequences, true) |> Options.validate!(@forward)
 
-    with {:ok, frames, options, form} <- Tensors.read(frames, :frames, options),
-         {:ok, out} <- pass(policy, frames, options, &run(policy, &1, &2, &3, &4)),
+    with {:ok, frames, options, form} <- Tensors.read(frames, :frames, options, policy),
+         {:ok, out} <-
+           pass(policy, frames, options, &run(policy, {form, false}, &1, {&2, &3, &4})),
          {:ok, out} <- last_frame(out),
          do: {:ok, Tensors.write(out, form, false)}
   end

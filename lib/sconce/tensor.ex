@@ -12,7 +12,7 @@ defmodule Sconce.Tensor do
   defstruct @enforce_keys ++ [names: []]
 
   @type type :: {atom, pos_integer}
-  @type t :: %__MODULE__{data: binary, shape: tuple, type: type, names: [atom]}
+  @type t :: %__MODULE__{data: binary | {:card, struct}, shape: tuple, type: type, names: [atom]}
 
   @doc "Whether the term is an Nx tensor."
   defguard is_tensor(term)
@@ -27,6 +27,24 @@ defmodule Sconce.Tensor do
     loaded!()
     type = tensor.type
 
+    with :ok <- real(tensor, what, op) do
+      type = if how == [:floats] or elem(type, 0) in [:f, :bf], do: {:f, 32}, else: type
+      {:ok, of(tensor, to_binary(tensor, type), type)}
+    end
+  end
+
+  @doc """
+  Reads a tensor of real numbers as 32-bit floats that stay in memory of its backend: the data is `{:card, tensor}`.
+  """
+  @spec read_there(struct, String.t(), atom) :: {:ok, t} | {:error, Error.t()}
+  def read_there(%{__struct__: Nx.Tensor} = tensor, what, op) do
+    loaded!()
+
+    with :ok <- real(tensor, what, op),
+         do: {:ok, of(tensor, {:card, apply(Nx, :as_type, [tensor, {:f, 32}])}, {:f, 32})}
+  end
+
+  defp real(%{type: type} = tensor, what, op) do
     cond do
       Map.get(tensor, :vectorized_axes, []) != [] ->
         {:error, misfit(what, "a tensor without vectorized axes", "some", op)}
@@ -35,17 +53,13 @@ defmodule Sconce.Tensor do
         {:error, misfit(what, "real numbers", "the type #{inspect(type)}", op)}
 
       true ->
-        type = if how == [:floats] or elem(type, 0) in [:f, :bf], do: {:f, 32}, else: type
-        names = Map.get(tensor, :names) || []
-
-        {:ok,
-         %__MODULE__{
-           data: to_binary(tensor, type),
-           shape: tensor.shape,
-           type: type,
-           names: names
-         }}
+        :ok
     end
+  end
+
+  defp of(tensor, data, type) do
+    names = Map.get(tensor, :names) || []
+    %__MODULE__{data: data, shape: tensor.shape, type: type, names: names}
   end
 
   @doc "Whether two shapes are equal, dimensions of one number aside."

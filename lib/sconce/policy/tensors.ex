@@ -7,21 +7,23 @@ defmodule Sconce.Policy.Tensors do
 
   alias Sconce.{Error, Tensor}
   alias Sconce.Compress.Numbers
+  alias Sconce.Policy.OnCard
 
   # The leading axes that frames may have, by their number of dimensions.
   @windows %{3 => [:batch, :time], 2 => [:time], 1 => []}
   @frames %{2 => [:batch], 1 => []}
 
   @typedoc "The form of the outputs: whether they are tensors, and the leading axes of the logits with their names."
-  @type form :: %{as: :binaries | :nx, axes: [{:batch | :time, atom}]}
+  @type form :: %{as: :binaries | :nx | :card, axes: [{:batch | :time, atom}]}
 
   @doc "The schema of the option `:as`."
   def option do
     [
-      type: {:in, [:auto, :binaries, :nx]},
+      type: {:in, [:auto, :binaries, :nx, :card]},
       default: :auto,
       doc:
-        "Form of the outputs: binaries, or Nx tensors. `:auto` is tensors if the frames are one; see \"Tensors\" below."
+        "Form of the outputs: binaries, or Nx tensors. `:auto` is tensors if the frames are one. `:card` demands that " <>
+          "frames and logits are tensors of EXLA on the policy's card. See \"Tensors\" below."
     ]
   end
 
@@ -29,28 +31,32 @@ defmodule Sconce.Policy.Tensors do
   Reads the inputs of a pass: frames of `:windows` (`[b, t, n]`, `[t, n]` or `[n]`) or single `:frames` (`[b, n]` or
   `[n]`), and the options that may be tensors. Other terms stay.
   """
-  @spec read(term, :windows | :frames, keyword) ::
+  @spec read(term, :windows | :frames, keyword, Sconce.Policy.t() | nil) ::
           {:ok, term, keyword, form} | {:error, Error.t()}
-  def read(frames, kind, options) do
+  def read(frames, kind, options, policy \\ nil) do
     {as, options} = Keyword.pop(options, :as, :auto)
-    if as == :nx, do: Tensor.nx!("option :as")
+    if as in [:nx, :card], do: Tensor.nx!("option :as")
 
-    with {:ok, frames, axes} <- frames(frames, kind),
+    with {:ok, as} <- OnCard.form(frames, as, policy),
+         {:ok, frames, axes} <- frames(frames, kind, as),
          {:ok, options} <- options(options) do
       as = if as == :auto, do: if(is_struct(frames, Tensor), do: :nx, else: :binaries), else: as
       {:ok, frames, options, %{as: as, axes: axes}}
     end
   end
 
-  defp frames(frames, kind) when is_tensor(frames) do
-    with {:ok, tensor} <- Tensor.read(frames, "frames", :forward, [:floats]),
+  defp frames(frames, kind, as) when is_tensor(frames) do
+    with {:ok, tensor} <- numbers(frames, as),
          {:ok, axes} <- axes(tensor.shape, kind) do
       {:ok, batched(tensor, axes), axes |> Enum.zip(tensor.names ++ [nil, nil]) |> Enum.to_list()}
     end
   end
 
-  defp frames(other, :windows), do: {:ok, other, [batch: nil, time: nil]}
-  defp frames(other, :frames), do: {:ok, other, [batch: nil]}
+  defp frames(other, :windows, _as), do: {:ok, other, [batch: nil, time: nil]}
+  defp frames(other, :frames, _as), do: {:ok, other, [batch: nil]}
+
+  defp numbers(frames, :card), do: Tensor.read_there(frames, "frames", :forward)
+  defp numbers(frames, _as), do: Tensor.read(frames, "frames", :forward, [:floats])
 
   defp axes(shape, kind) do
     axes = if kind == :windows, do: @windows, else: @frames
@@ -125,20 +131,29 @@ defmodule Sconce.Policy.Tensors do
   def write(out, %{as: :binaries}, _sequences?), do: out
 
   def write(%{logits: logits, state: state, shape: shape} = out, %{axes: axes}, sequences?) do
-    full = if tuple_size(shape) == 3, do: [:batch, :time], else: [:batch]
-    sizes = full |> Enum.zip(Tuple.to_list(shape)) |> Map.new()
-    axes = for {axis, name} <- axes, sequences? or axis == :batch, do: {sizes[axis], name}
-    {sizes, names} = Enum.unzip(axes ++ [{elem(shape, tuple_size(shape) - 1), nil}])
-    lead = List.to_tuple(sizes)
+    {lead, names} = lead(shape, axes, sequences?)
     games = elem(shape, 0)
+
+    logits =
+      if is_binary(logits), do: Tensor.from_binary(logits, {:f, 32}, lead, names), else: logits
 
     %{
       out
-      | logits: Tensor.from_binary(logits, {:f, 32}, lead, names),
+      | logits: logits,
         shape: lead,
         state: state(state, games),
         taps: Map.new(out.taps, fn {name, tap} -> {name, tap(tap)} end)
     }
+  end
+
+  @doc "The shape of logits as a tensor, and the names of its dimensions."
+  @spec lead(tuple, [{:batch | :time, atom}], boolean) :: {tuple, [atom]}
+  def lead(shape, axes, sequences?) do
+    full = if tuple_size(shape) == 3, do: [:batch, :time], else: [:batch]
+    sizes = full |> Enum.zip(Tuple.to_list(shape)) |> Map.new()
+    axes = for {axis, name} <- axes, sequences? or axis == :batch, do: {sizes[axis], name}
+    {sizes, names} = Enum.unzip(axes ++ [{elem(shape, tuple_size(shape) - 1), nil}])
+    {List.to_tuple(sizes), names}
   end
 
   # Nx has no empty tensor.

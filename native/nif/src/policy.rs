@@ -12,13 +12,14 @@ use sconce_nn::spec::{HeadKind, Heads};
 use sconce_nn::{Policy, Spec};
 use sconce_serve::pass::{Forward, Pass};
 use sconce_serve::{Encoding, Format, Model};
+use sconce_tensor::device::Foreign;
 use sconce_tensor::tensor::to_vec;
 use sconce_tensor::{Error, Result, device, memory};
 use serde_json::Value;
 
 use crate::border::{
-    Bytes, Handle, Handled, call, decode, encode, from_binary, inline, labels_from, perform, pool,
-    to_binary,
+    Bytes, Given as Kept, Handle, Handled, call, decode, encode, from_binary, inline, labels_from,
+    perform, pool, to_binary,
 };
 
 /// Maximum number of packed models that a policy keeps: each bound of int8 is a format of its own. A dropped model
@@ -305,10 +306,10 @@ fn head_sizes<'a>(env: Env<'a>, kind: Term<'a>) -> Term<'a> {
 pub(crate) type Given<'a> =
     (Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>, Option<Binary<'a>>);
 
-/// A pass over `rows [batch, time, raw_width]` (f32), with labels and queue in the format of `heads`.
+/// A pass over `rows [batch, time, raw_width]` (f32), if they are on the CPU, with labels and queue in the format of `heads`.
 pub(crate) fn pass<'a>(
     heads: &Heads,
-    rows: Binary<'a>,
+    rows: Option<Binary<'a>>,
     (batch, time): (usize, usize),
     (labels, queue, state, project_out): Given<'a>,
     look: Term<'a>,
@@ -320,7 +321,7 @@ pub(crate) fn pass<'a>(
         given.map(|binary| from_binary(what, &binary, f32::from_le_bytes)).transpose()
     };
     Ok(Pass {
-        rows: from_binary("frames", &rows, f32::from_le_bytes)?,
+        rows: numbers_of("frames", rows)?.unwrap_or_default(),
         batch,
         time,
         labels: labels_of("labels", labels)?,
@@ -346,8 +347,48 @@ fn policy_forward<'a>(
 ) -> Term<'a> {
     perform(env, "forward", || {
         let policy = policy.get()?;
-        let pass = pass(&policy.outline().spec().heads, rows, shape, given, look)?;
+        let pass = pass(&policy.outline().spec().heads, Some(rows), shape, given, look)?;
         pool::submit(env, "forward", reference, move || pass.run(&*policy.policy()?).map(Looked))
+    })
+}
+
+/// Memory of another library on a card: its address and its size in bytes.
+type Pointer = (u64, u64);
+
+/// [`policy_forward`] with rows and logits in memory of another library on the policy's card, which `held` keeps: terms
+/// with that library's references. The logits of the answer are empty.
+///
+/// The work holds the references, and drops them after its last copy. So neither the death of the caller nor a garbage
+/// collection frees the memory earlier.
+// Dirty: as for `policy_forward`.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn policy_forward_between<'a>(
+    env: Env<'a>,
+    policy: Handle<PolicyHandle>,
+    reference: Reference<'a>,
+    (rows, logits, held): (Pointer, Pointer, Term<'a>),
+    shape: (usize, usize),
+    given: Given<'a>,
+    look: Term<'a>,
+) -> Term<'a> {
+    perform(env, "forward", || {
+        let policy = policy.get()?;
+        let pass = pass(&policy.outline().spec().heads, None, shape, given, look)?;
+        let held = Kept::new(env, held);
+        pool::submit(env, "forward", reference, move || {
+            let policy = policy.policy()?;
+            let (of_rows, of_logits) = pass.numbers(policy.spec())?;
+            let on = |what, pointer, len| Foreign::on(policy.device(), what, pointer, len);
+            let (rows, logits) = (on("frames", rows, of_rows)?, on("logits", logits, of_logits)?);
+            // The references are borrowed until the copies have finished.
+            let made = held.read(|_held| {
+                // SAFETY: the caller has waited until the library has written both, and before the answer only this
+                // call refers to the logits. `held` keeps both.
+                unsafe { pass.run_between(&policy, &rows, &logits) }
+            });
+            drop(held);
+            made.map(Looked)
+        })
     })
 }
 

@@ -3,19 +3,23 @@
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use rustler::{Env, Reference, Resource, ResourceArc, Term};
+use rustler::{Binary, Env, Reference, Resource, ResourceArc, Term};
 use sconce_data::live_threads;
 use sconce_game::melee;
 use sconce_serve::session;
-use sconce_tensor::{Error, Kind, Result};
+use sconce_tensor::device::{self, launch};
+use sconce_tensor::pool::threads;
+use sconce_tensor::tensor::{bytes, to_vec};
+use sconce_tensor::{Device, Error, Kind, Result, Tensor};
 
 use crate::border::{
-    Answer, Bytes, Data, MOST_EVENTS, MOST_PROGRESS, Reply, Task, call, decode, inline, perform,
+    Answer, Bytes, Data, MOST_EVENTS, MOST_PROGRESS, Reply, Task, call, decode, from_binary,
+    inline, perform, pool,
 };
 use crate::loader::STREAMS;
 use crate::serving::ServingHandle;
@@ -94,8 +98,8 @@ fn probe_batch(env: Env, serving: ResourceArc<ServingHandle>, sleep_ms: Option<u
     })
 }
 
-/// Holds a batch until the gate is opened or dropped.
-struct Gate(Mutex<Option<SyncSender<()>>>);
+/// Holds work until the gate is opened or dropped.
+struct Gate(Mutex<Vec<SyncSender<()>>>);
 
 #[rustler::resource_impl]
 impl Resource for Gate {}
@@ -108,14 +112,96 @@ fn probe_hold(env: Env, serving: ResourceArc<ServingHandle>) -> Term {
         serving.0.with_next_batch(move || {
             let _ = wait.recv();
         });
-        Ok(ResourceArc::new(Gate(Mutex::new(Some(gate)))))
+        Ok(ResourceArc::new(Gate(Mutex::new(vec![gate]))))
     })
+}
+
+/// Holds the threads on which calls run, so that later calls wait in their queue until the gate is opened.
+#[rustler::nif]
+fn probe_stall(env: Env) -> Term {
+    call(env, "probe_stall", || {
+        let held = (0..threads()).map(|_| {
+            let (gate, wait) = sync_channel::<()>(0);
+            let work = move |_start: Result<()>| {
+                let _ = wait.recv();
+            };
+            pool::shared()?.permit()?.submit(None, work);
+            Ok(gate)
+        });
+        Ok(ResourceArc::new(Gate(Mutex::new(held.collect::<Result<_>>()?))))
+    })
+}
+
+/// 32-bit floats on a card, in place of memory of another library. As with such a library, writing them is queued in a
+/// stream of its own.
+struct Block {
+    device: Device,
+    numbers: Option<Tensor>,
+}
+
+/// Number of blocks alive in this VM.
+static BLOCKS: AtomicUsize = AtomicUsize::new(0);
+
+#[rustler::resource_impl]
+impl Resource for Block {}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        device::apart(&self.device, || {
+            self.numbers = None;
+            // The memory is freed at once. A failure leaves it to the stream's next wait.
+            let _ = self.device.synchronize();
+        });
+        BLOCKS.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Block {
+    fn numbers(&self) -> Result<&Tensor> {
+        device::attach(&self.device);
+        self.numbers.as_ref().ok_or_else(|| Error::not_found("a block"))
+    }
+}
+
+#[rustler::nif(schedule = "DirtyIo")]
+fn probe_block<'a>(env: Env<'a>, device: String, numbers: Binary<'a>) -> Term<'a> {
+    call(env, "probe_block", || {
+        let device = device::named(&device)?;
+        let numbers = from_binary("numbers", &numbers, f32::from_le_bytes)?;
+        let numbers =
+            device::apart(&device, || Tensor::from_slice(&numbers, numbers.len(), &device))?;
+        BLOCKS.fetch_add(1, Ordering::AcqRel);
+        Ok(ResourceArc::new(Block { device, numbers: Some(numbers) }))
+    })
+}
+
+/// Returns the address and the number of bytes of a block, without a wait for its numbers.
+#[rustler::nif]
+fn probe_block_place(env: Env, block: ResourceArc<Block>) -> Term {
+    call(env, "probe_block_place", || {
+        let numbers = block.numbers()?;
+        Ok((launch::pointer(numbers)?, bytes(numbers)))
+    })
+}
+
+/// Waits for the numbers of a block and returns them.
+#[rustler::nif(schedule = "DirtyIo")]
+fn probe_block_read(env: Env, block: ResourceArc<Block>) -> Term {
+    call(env, "probe_block_read", || {
+        let numbers = device::apart(&block.device, || Ok::<_, Error>(to_vec(block.numbers()?)?))?;
+        Ok(Bytes(numbers.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<_>>()))
+    })
+}
+
+#[rustler::nif]
+fn probe_block_count() -> usize {
+    BLOCKS.load(Ordering::Acquire)
 }
 
 #[rustler::nif]
 fn probe_open(env: Env, gate: ResourceArc<Gate>) -> Term {
     perform(env, "probe_open", || {
-        gate.0.lock().unwrap_or_else(|e| e.into_inner()).take();
+        gate.0.lock().unwrap_or_else(|e| e.into_inner()).clear();
         Ok(())
     })
 }

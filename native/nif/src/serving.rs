@@ -377,7 +377,7 @@ fn submit_forward<'a>(
     let deadline = deadline_ms.map(Deadline::after_ms);
     server.check(deadline)?;
     let model = server.model();
-    let pass = pass(&model.policy().spec().heads, rows, shape, given, look)?;
+    let pass = pass(&model.policy().spec().heads, Some(rows), shape, given, look)?;
     let (ticket, caller) = (Ticket::default(), env.pid());
     let waiting = Waiting::new(env, "forward", reference, ticket.clone(), &server.outbox);
     let handle = ResourceArc::new(TicketHandle { ticket, server: server.clone(), caller });

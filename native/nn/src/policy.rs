@@ -349,7 +349,16 @@ impl Policy {
     }
 
     fn passed(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Trunk, State)> {
-        let x = self.embed(frames)?;
+        self.passed_of(&self.input(frames)?, state, context)
+    }
+
+    fn passed_of(
+        &self,
+        placed: &Placed,
+        state: &State,
+        context: &Context,
+    ) -> Result<(Trunk, State)> {
+        let x = self.embedded(placed)?;
         context.tap("embedding", &x);
         self.trunks.forward(&x, state, context)
     }
@@ -364,7 +373,11 @@ impl Policy {
 
     /// The input of the heads for the last frame of each window, `[b, h]`, and the state after that frame.
     fn last(&self, frames: &Frames, state: &State, context: &Context) -> Result<(Trunk, State)> {
-        let (trunk, state) = self.passed(frames, state, &context.clone().of_last())?;
+        self.last_of(&self.input(frames)?, state, context)
+    }
+
+    fn last_of(&self, placed: &Placed, state: &State, context: &Context) -> Result<(Trunk, State)> {
+        let (trunk, state) = self.passed_of(placed, state, &context.clone().of_last())?;
         let last = trunk.select(|of| Ok(of.narrow(1, of.dim(1)? - 1, 1)?.squeeze(1)?))?;
         Ok((self.seen(last, context)?, state))
     }

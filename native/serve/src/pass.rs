@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use sconce_nn::Policy;
 use sconce_nn::backbone::{Context, State};
-use sconce_nn::heads::Decision;
+use sconce_nn::heads::{Decision, NONE};
 use sconce_nn::packed::{Frame, Game, Plan};
 use sconce_nn::policy::Frames;
 use sconce_nn::projection::Projection;
 use sconce_nn::sampling::Sampling;
 use sconce_nn::spec::HeadsKind;
+use sconce_nn::{Policy, Spec};
+use sconce_tensor::device::Foreign;
 use sconce_tensor::rng::Rng;
-use sconce_tensor::tensor::to_vec;
-use sconce_tensor::{Error, Result};
+use sconce_tensor::tensor::{read, to_vec};
+use sconce_tensor::{Error, Result, Tensor};
 use serde::Deserialize;
 
 use crate::frames::{self, Beyond, delay_of};
@@ -98,11 +99,75 @@ impl Pass {
 
     /// Runs the pass by the policy's own ops.
     pub fn run(&self, policy: &Policy) -> Result<Forward> {
-        let (batch, time) = (self.batch, self.time);
-        let spec = policy.spec();
+        let (logits, made) = self.made(policy, &self.frames(policy, &self.rows)?, None)?;
+        Ok(Forward { logits: to_vec(&logits)?, ..made })
+    }
+
+    /// [`run`](Self::run) with rows and logits in memory of another library on the policy's card. The logits of the
+    /// answer are empty. Rows that are the vector itself stay on the card; other rows are embedded by the CPU.
+    ///
+    /// # Safety
+    /// The rows have been written. Until this function returns, the memory of both is not freed, the rows are not
+    /// written, and nothing else reads or writes the logits.
+    pub unsafe fn run_between(
+        &self,
+        policy: &Policy,
+        rows: &Foreign,
+        logits: &Foreign,
+    ) -> Result<Forward> {
+        let (spec, numbers) = (policy.spec(), self.batch * self.time);
+        let there = match spec.embedding.is_vector() && self.queue.is_none() {
+            // SAFETY: the caller guarantees the memory.
+            true => Some(unsafe { rows.read((numbers, spec.embedding.raw_width())) }?),
+            false => None,
+        };
+        let (made, rest) = match there {
+            Some(there) if is_finite(&there)? => {
+                delay_of(policy, self.look.frame_delay)?;
+                let previous = vec![NONE; numbers * spec.heads.num_labels()];
+                let sizes =
+                    Frames { batch: self.batch, time: self.time, previous, ..Frames::default() };
+                self.made(policy, &sizes, Some(&there))?
+            }
+            // The check of the CPU names a number that is not finite.
+            // SAFETY: the caller guarantees the memory.
+            _ => self.made(policy, &self.frames(policy, &unsafe { rows.to_vec() }?)?, None)?,
+        };
+        // SAFETY: the caller guarantees the memory.
+        unsafe { logits.write(&made) }?;
+        Ok(rest)
+    }
+
+    /// Counts of numbers in the rows and in the logits of this pass.
+    ///
+    /// # Errors
+    /// `Mismatch` for a pass without frames, or with more than memory could hold.
+    pub fn numbers(&self, spec: &Spec) -> Result<(usize, usize)> {
+        let frames = self.batch.checked_mul(self.time).filter(|frames| *frames > 0);
+        let logits = if self.look.return_sequences { frames } else { Some(self.batch) };
+        let rows = frames.and_then(|n| n.checked_mul(spec.embedding.raw_width()));
+        let logits = logits.and_then(|n| n.checked_mul(spec.heads.num_logits()));
+        rows.zip(logits).ok_or_else(|| {
+            let got = format!("{} x {}", self.batch, self.time);
+            Error::mismatch("frames", "games of at least one frame", got)
+        })
+    }
+
+    fn frames(&self, policy: &Policy, rows: &[f32]) -> Result<Frames> {
         let delay = delay_of(policy, self.look.frame_delay)?;
         let beyond = Beyond { queue: self.queue.as_deref(), delay };
-        let frames = frames::embed(spec, &self.rows, batch, time, beyond)?;
+        frames::embed(policy.spec(), rows, self.batch, self.time, beyond)
+    }
+
+    /// The logits, and the other outputs. With `there` the features of the frames are on the policy's device.
+    fn made(
+        &self,
+        policy: &Policy,
+        frames: &Frames,
+        there: Option<&Tensor>,
+    ) -> Result<(Tensor, Forward)> {
+        let (batch, time) = (self.batch, self.time);
+        let spec = policy.spec();
         let labels = self.labels.as_deref();
         if let Some(labels) = labels {
             frames::check_actions(&spec.heads, labels, batch * time)?;
@@ -113,22 +178,23 @@ impl Pass {
             None => zero,
         };
         let context = self.context(policy)?;
-        let (logits, state) = match self.look.return_sequences {
-            true => policy.forward(&frames, labels, &state, &context)?,
-            false => {
-                let last = labels.map(|labels| last_labels(labels, batch, spec.heads.num_labels()));
-                policy.forward_last(&frames, last.as_deref(), &state, &context)?
+        let all = self.look.return_sequences;
+        let last = labels.filter(|_| !all);
+        let last = last.map(|labels| last_labels(labels, batch, spec.heads.num_labels()));
+        let labels = last.as_deref().or(labels);
+        let (logits, state) = match there {
+            Some(numbers) => {
+                policy.forward_numbers((numbers, frames), labels, &state, &context, !all)?
             }
+            None if all => policy.forward(frames, labels, &state, &context)?,
+            None => policy.forward_last(frames, labels, &state, &context)?,
         };
         let taps = context.taps()?.into_iter().map(|(name, value)| {
             let dims = value.dims().to_vec();
             Ok((name, dims, to_vec(&value)?))
         });
-        Ok(Forward {
-            logits: to_vec(&logits)?,
-            state: state.to_vec()?,
-            taps: taps.collect::<Result<_>>()?,
-        })
+        let taps = taps.collect::<Result<_>>()?;
+        Ok((logits, Forward { logits: vec![], state: state.to_vec()?, taps }))
     }
 }
 
@@ -331,6 +397,12 @@ fn merge(states: &[Vec<f32>], widths: &[usize]) -> Vec<f32> {
         at += width;
     }
     all
+}
+
+/// Whether every number of a contiguous tensor is finite. Copies one number to the host.
+fn is_finite(numbers: &Tensor) -> Result<bool> {
+    // 0 times a number that is not finite is NaN.
+    Ok(read(&(numbers * 0.0)?.sum_all()?, |sum| Ok(sum.iter().all(|v| *v == 0.0)))?)
 }
 
 /// The labels of the last frames, `[b, n]`, from `labels [b, t, n]`.

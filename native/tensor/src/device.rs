@@ -20,8 +20,8 @@ mod none;
 mod operand;
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    Caching, Graph, Shared, Uploads, Workspace, apart, attach, leave, memory, open, refusals,
-    release, settle, shrink,
+    Caching, Foreign, Graph, Shared, Uploads, Workspace, apart, attach, leave, memory, open,
+    refusals, release, settle, shrink,
 };
 #[cfg(feature = "cuda")]
 pub use ledger::Held;
@@ -115,8 +115,8 @@ fn all_reduce(_devices: &[Device]) -> Result<Box<dyn AllReduce>> {
 use none::look;
 #[cfg(not(feature = "cuda"))]
 pub use none::{
-    Caching, Graph, Held, Shared, Uploads, Workspace, apart, attach, leave, memory, open, refusals,
-    release, settle, shrink,
+    Caching, Foreign, Graph, Held, Shared, Uploads, Workspace, apart, attach, leave, memory, open,
+    refusals, release, settle, shrink,
 };
 #[cfg(all(test, not(feature = "cuda")))]
 use none::{grown, place};

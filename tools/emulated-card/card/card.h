@@ -115,7 +115,8 @@ struct Allocation {
   uintptr_t address;
   // Whether the memory exists, and whether its release was requested.
   bool there = false, freed = false;
-  // Its pool, if any.
+  // The card that allocated it, and its pool, if any.
+  int card = 0;
   Pool *pool = nullptr;
   // Whether it belongs to a graph, which has it at this address in each launch, in memory that the graph's streams
   // keep.

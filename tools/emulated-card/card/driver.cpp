@@ -537,11 +537,17 @@ DRIVER int cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Handle handle) 
 }
 DRIVER int cuPointerGetAttribute(void *value, int attribute, Pointer address) {
   return IN_CONTEXT({
-    constexpr int MEMORY_TYPE = 2;
-    check(attribute == MEMORY_TYPE, NOT_SUPPORTED);
-    const bool on_card = memory::around(address, 0);
+    constexpr int MEMORY_TYPE = 2, ORDINAL = 9, FIRST = 11, SIZE = 12;
+    const memory::Allocation *on_card = memory::around(address, 0);
     check(on_card || memory::pinned(reinterpret_cast<void *>(address), 0), INVALID_VALUE);
-    *static_cast<int *>(value) = int(on_card ? Memory::Card : Memory::Host);
+    check(attribute == MEMORY_TYPE || on_card, NOT_SUPPORTED);
+    switch (attribute) {
+    case MEMORY_TYPE: *static_cast<int *>(value) = int(on_card ? Memory::Card : Memory::Host); break;
+    case ORDINAL: *static_cast<int *>(value) = on_card->card; break;
+    case FIRST: *static_cast<Pointer *>(value) = on_card->address; break;
+    case SIZE: *static_cast<size_t *>(value) = on_card->bytes; break;
+    default: throw NOT_SUPPORTED;
+    }
   });
 }
 DRIVER int cuMemsetD8Async(Pointer to, unsigned char value, size_t count, Handle handle) {

@@ -155,6 +155,7 @@ uintptr_t address_of(size_t bytes) {
   const size_t count = (rounded(bytes) + PAGE - 1) / PAGE;
   const uintptr_t pages = pages_of(count), address = pages + count * PAGE - rounded(bytes);
   allocations[pages] = {pages, count, bytes, address};
+  allocations[pages].card = current_card();
   return address;
 }
 

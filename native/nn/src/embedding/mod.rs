@@ -116,6 +116,11 @@ impl Embedding {
         matches!(self.form, Form::Normalised(_))
     }
 
+    /// Whether a raw row is the vector itself.
+    pub fn is_vector(&self) -> bool {
+        matches!(self.form, Form::Vector(_))
+    }
+
     /// Statistics by which the numbers of a frame are normalised.
     pub fn normalisation(&self) -> Option<&Normalised> {
         match &self.form {

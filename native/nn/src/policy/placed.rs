@@ -39,16 +39,25 @@ impl Policy {
     /// # Errors
     /// `Mismatch` for another width, `Unavailable` for a policy that also reads ids or previous actions.
     pub fn placed(&self, continuous: &Tensor) -> Result<Placed> {
-        let (batch, width) = continuous.dims2()?;
-        if width != self.continuous {
-            return Err(Error::mismatch("continuous features", self.continuous, width));
+        if self.spec.heads.prior {
+            return Err(more_than_numbers());
         }
-        if !self.slots.is_empty() || self.spec.heads.prior {
-            let what = "frames of numbers alone".into();
-            let reason = "the policy also reads ids or previous actions".into();
-            return Err(Error::Unavailable { what, reason });
+        self.numbers(continuous, (continuous.dims2()?.0, 1))
+    }
+
+    /// Frames of continuous features `[b * t, continuous_width]` that are already on the device of the weights, without
+    /// the inputs of priors.
+    pub(super) fn numbers(&self, continuous: &Tensor, shape: (usize, usize)) -> Result<Placed> {
+        tensor::check_shape(
+            "continuous features",
+            &[shape.0 * shape.1, self.continuous],
+            continuous.dims(),
+        )?;
+        if !self.slots.is_empty() {
+            return Err(more_than_numbers());
         }
-        Ok(Placed { shape: (batch, 1), continuous: continuous.clone(), ids: vec![], prior: vec![] })
+        let continuous = tensor::moved(continuous, &self.place)?;
+        Ok(Placed { shape, continuous, ids: vec![], prior: vec![] })
     }
 
     /// Uploads frames to the device of the weights, without the inputs of priors.
@@ -119,6 +128,35 @@ impl Policy {
         })
     }
 
+    /// [`forward`](Self::forward), or with `only_last` [`forward_last`](Self::forward_last), of frames of numbers that
+    /// are already on the device of the weights. `frames` holds the sizes and the previous labels.
+    ///
+    /// # Shapes
+    /// `numbers [b * t, continuous_width]`.
+    ///
+    /// # Errors
+    /// `Unavailable` for a policy that also reads ids.
+    pub fn forward_numbers(
+        &self,
+        (numbers, frames): (&Tensor, &Frames),
+        labels: Option<&[f32]>,
+        state: &State,
+        context: &Context,
+        only_last: bool,
+    ) -> Result<(Tensor, State)> {
+        self.admitted(frames, context, || {
+            let placed = self.numbers(numbers, (frames.batch, frames.time))?;
+            if only_last {
+                let (last, state) = self.last_of(&placed, state, context)?;
+                Ok((self.heads.forward(&last, labels, &self.last_previous(frames))?, state))
+            } else {
+                let (trunk, state) = self.passed_of(&placed, state, context)?;
+                let trunk = self.seen(trunk, context)?;
+                Ok((self.heads.forward(&trunk, labels, &frames.previous)?, state))
+            }
+        })
+    }
+
     /// The input of the heads and the state after the last frame.
     pub(super) fn trunk_placed(
         &self,
@@ -128,6 +166,12 @@ impl Policy {
     ) -> Result<(Trunk, State)> {
         self.trunks.forward(&self.embedded(placed)?, state, context)
     }
+}
+
+fn more_than_numbers() -> Error {
+    let what = "frames of numbers alone".into();
+    let reason = "the policy also reads ids or previous actions".into();
+    Error::Unavailable { what, reason }
 }
 
 pub(super) mod words {

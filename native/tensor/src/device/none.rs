@@ -4,7 +4,7 @@ pub(super) mod launch;
 
 use std::convert::Infallible;
 
-use candle_core::{CudaDevice, Device, Tensor};
+use candle_core::{CudaDevice, Device, Shape, Tensor};
 
 use super::launch::Address;
 use super::{Memory, Missing, Owner};
@@ -161,6 +161,45 @@ impl Shared {
     /// # Safety
     /// No requirement in this build.
     pub unsafe fn read(&self) -> Vec<u32> {
+        match self.0 {}
+    }
+}
+
+/// Floats on a card in memory of another library.
+pub struct Foreign(Infallible);
+
+impl Foreign {
+    /// The `_len` floats at an address. Fails in this build.
+    pub fn on(
+        _device: &Device,
+        _what: &str,
+        (_address, _bytes): (Address, u64),
+        _len: usize,
+    ) -> Result<Self> {
+        Err(none(0))
+    }
+
+    /// Copies the floats to a new tensor on the card.
+    ///
+    /// # Safety
+    /// No requirement in this build.
+    pub unsafe fn read(&self, _shape: impl Into<Shape>) -> Result<Tensor> {
+        match self.0 {}
+    }
+
+    /// Copies the floats to the host.
+    ///
+    /// # Safety
+    /// No requirement in this build.
+    pub unsafe fn to_vec(&self) -> Result<Vec<f32>> {
+        match self.0 {}
+    }
+
+    /// Overwrites the floats.
+    ///
+    /// # Safety
+    /// No requirement in this build.
+    pub unsafe fn write(&self, _from: &Tensor) -> Result<()> {
         match self.0 {}
     }
 }

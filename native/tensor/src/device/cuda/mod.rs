@@ -4,6 +4,7 @@
 //! library also loads on machines without CUDA.
 
 mod card;
+mod foreign;
 mod graph;
 pub(super) mod launch;
 mod nccl;
@@ -30,6 +31,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 use card::Card;
 pub use card::{Caching, apart, attach, leave, memory, release, settle, shrink};
 pub(super) use card::{grown, place};
+pub use foreign::Foreign;
 pub use graph::{Graph, refusals};
 use nccl::Nccl;
 pub use shared::Shared;
