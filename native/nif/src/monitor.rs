@@ -5,7 +5,8 @@ use std::path::Path;
 
 use rustler::{Encoder, Env, NifTaggedEnum, NifUnitEnum, Resource, ResourceArc, Term};
 use sconce_tensor::Result;
-use sconce_tensor::metrics::{self, Kind, Metric, Region, State};
+use sconce_tensor::metrics::{Kind, Metric};
+use sconce_tensor::region::{self, Region, State};
 
 use crate::border::{Bytes, Handle, Handled, call, decode, perform};
 
@@ -85,7 +86,7 @@ enum Change {
 #[rustler::nif(schedule = "DirtyIo")]
 fn monitor_share<'a>(env: Env<'a>, path: Option<String>, meta: Term<'a>) -> Term<'a> {
     call(env, "monitor", || {
-        let region = metrics::share(path.as_deref().map(Path::new), &json(meta)?)?;
+        let region = region::share(path.as_deref().map(Path::new), &json(meta)?)?;
         Ok(ResourceArc::new(RegionHandle::Process(region)).encode(env))
     })
 }

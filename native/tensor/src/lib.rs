@@ -14,6 +14,7 @@ pub mod memory;
 pub mod metrics;
 pub mod pool;
 pub mod precision;
+pub mod region;
 pub mod rng;
 pub mod simd;
 pub mod tape;

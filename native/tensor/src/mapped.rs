@@ -193,7 +193,7 @@ mod fault {
         let size = PAGE.load(Ordering::SeqCst);
         let page = address - address % size;
         let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_ANONYMOUS;
-        // SAFETY: the page lies in a map of ours, which stays mapped. The new page is unmapped with the whole map.
+        // SAFETY: the page lies in a map that stays mapped. The new page is unmapped with the whole map.
         let put = unsafe { libc::mmap(page as *mut _, size, protection, flags, -1, 0) };
         put != libc::MAP_FAILED
     }

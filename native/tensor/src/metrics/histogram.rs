@@ -33,11 +33,11 @@ fn middle(bucket: usize) -> f64 {
 }
 
 /// Words of a histogram: the sum of its values, then the counts of its buckets.
-pub(super) const WORDS: usize = 1 + BUCKETS;
+pub(crate) const WORDS: usize = 1 + BUCKETS;
 
 /// Counts a value in the words of a histogram.
 #[inline]
-pub(super) fn record(words: &[AtomicU64], value: u64) {
+pub(crate) fn record(words: &[AtomicU64], value: u64) {
     if let Some((sum, counts)) = words.split_first()
         && let Some(count) = counts.get(bucket(value))
     {

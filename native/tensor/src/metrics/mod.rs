@@ -1,21 +1,61 @@
-//! Counters, gauges and histograms of a process, and the files by which other processes read them.
+//! Counters and histograms of a process.
 //!
 //! `metrics.exs` is the catalogue, which Elixir reads too. An update of [`METRICS`] is one or two atomic additions. The
-//! values lie in memory of this process until [`share`] moves them into a mapped file.
+//! values lie in memory of this process until [`crate::region::share`] moves them into a
+//! mapped file.
 
-mod histogram;
-mod region;
-mod words;
+pub(crate) mod histogram;
 
-use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub use histogram::{Counts, Histogram, Summary};
-pub use region::{Kind, Metric, Region, State};
 
-use crate::Result;
+/// Points of a series. A full one drops every second point.
+const POINTS: usize = 256;
+/// Words of a text.
+const TEXT: usize = 64;
+
+/// The kind of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Kind {
+    /// A number that only grows.
+    Counter = 1,
+    /// A number.
+    Gauge = 2,
+    /// A distribution of whole numbers.
+    Histogram = 3,
+    /// A curve.
+    Series = 4,
+    /// Words for people.
+    Text = 5,
+}
+
+impl Kind {
+    /// Words of a metric of this kind.
+    pub const fn words(self) -> usize {
+        match self {
+            Kind::Counter | Kind::Gauge => 1,
+            Kind::Histogram => histogram::WORDS,
+            Kind::Series => 3 + 2 * POINTS,
+            Kind::Text => 2 + TEXT,
+        }
+    }
+}
+
+/// The description of a metric.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Metric<'a> {
+    /// Its kind.
+    pub kind: Kind,
+    /// Name, with labels as in Prometheus.
+    pub name: &'a str,
+    /// Unit; `ns` for times.
+    pub unit: &'a str,
+    /// Meaning.
+    pub help: &'a str,
+}
 
 /// A number that only grows.
 #[derive(Debug, Clone, Copy)]
@@ -106,87 +146,35 @@ const OFFSETS: [usize; CATALOGUE.len() + 1] = {
     }
     offsets
 };
-const TOTAL: usize = OFFSETS[CATALOGUE.len()];
+/// Words of the catalogue.
+pub(crate) const WORDS: usize = OFFSETS[CATALOGUE.len()];
 
-/// The values before [`share`].
-static OWN: [AtomicU64; TOTAL] = [const { AtomicU64::new(0) }; TOTAL];
-/// The first of `TOTAL` words that are never freed.
+/// The values before [`move_to`].
+static OWN: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// The first of `WORDS` words that are never freed.
 static VALUES: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const OWN).cast_mut().cast());
-static SHARED: OnceLock<Region> = OnceLock::new();
 
 #[inline]
 fn values(at: usize, words: usize) -> &'static [AtomicU64] {
-    debug_assert!(at + words <= TOTAL);
+    debug_assert!(at + words <= WORDS);
     let first = VALUES.load(Ordering::Relaxed);
-    // SAFETY: `VALUES` points to `TOTAL` words of `OWN` or of `SHARED`, which are never freed, and all places come from
+    // SAFETY: `VALUES` points to `WORDS` words of `OWN` or of `move_to`, which are never freed, and all places come from
     // `OFFSETS`.
     unsafe { std::slice::from_raw_parts(first.add(at), words) }
 }
 
-/// The region of this process, in memory of its own until [`share`] gives it a file.
-///
-/// # Errors
-/// `OutOfMemory` without memory for it.
-pub fn own() -> Result<&'static Region> {
-    match SHARED.get() {
-        Some(region) => Ok(region),
-        None => share(None, ""),
-    }
-}
-
-/// Makes the region of this process, with the file `path`, and moves the catalogue's values there. Updates at this very
-/// moment may be lost. Later calls return the same region.
-///
-/// # Errors
-/// `Io` for a file that cannot be written, after which the values stay where they are.
-pub fn share(path: Option<&Path>, meta: &str) -> Result<&'static Region> {
-    static MAKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _one_at_a_time = MAKING.lock().unwrap_or_else(|e| e.into_inner());
-    if let Some(region) = SHARED.get() {
-        return Ok(region);
-    }
-    let region = Region::new(path, meta, SLOTS, TOTAL + MORE_WORDS)?;
-    let first = region.reserve(CATALOGUE, TOTAL)?;
-    for (word, own) in first.iter().zip(&OWN) {
+/// The values are in these words from now on, which have those of before. Updates at this very moment may be lost.
+pub(crate) fn move_to(words: &'static [AtomicU64]) {
+    assert!(words.len() >= WORDS);
+    for (word, own) in words.iter().zip(&OWN) {
         word.store(own.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    let region = SHARED.get_or_init(|| region);
-    let first = region.first(TOTAL)?;
-    VALUES.store(first.as_ptr().cast_mut(), Ordering::Release);
-    Ok(region)
+    VALUES.store(words.as_ptr().cast_mut(), Ordering::Release);
 }
-
-/// Metrics of a process: the catalogue's, and those of servings, sessions, devices and the app.
-const SLOTS: usize = 1024;
-/// Words for metrics outside the catalogue: sixteen histograms, and a thousand numbers.
-const MORE_WORDS: usize = 16 * histogram::WORDS + SLOTS;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn values_move_into_the_file_and_go_on_there() {
-        METRICS.panics.add(3);
-        METRICS.decision_time.record(Duration::from_micros(5));
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("1.vm");
-        let region = share(Some(&path), "{}").unwrap();
-        METRICS.panics.add(4);
-        METRICS.decision_time.record(Duration::from_micros(7));
-        assert_eq!(METRICS.panics.get(), 7);
-        let words = region::tests::file_words(&path);
-        let place = |name: &str| {
-            let i = CATALOGUE.iter().position(|metric| metric.name == name).unwrap();
-            region::tests::data_of(&words, i)
-        };
-        assert_eq!(words[place("sconce_panics_total")], 7);
-        let times = place("sconce_decision_seconds");
-        assert_eq!(words[times], 12_000);
-        assert_eq!(words[times + 1..times + histogram::WORDS].iter().sum::<u64>(), 2);
-        // A second call changes nothing.
-        assert!(std::ptr::eq(share(None, "{}").unwrap(), region));
-    }
 
     #[test]
     fn names_are_distinct_and_those_of_counters_and_times_end_as_prometheus_asks() {

@@ -17,13 +17,16 @@
 //! counts of its buckets. A series is a sequence number, odd during a write, the number of points, the stride, and the
 //! points, two f64 each. A text is a sequence number, its bytes, and the text.
 
+mod words;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::histogram;
-use super::words::Words;
+use words::Words;
+
+use crate::metrics::{self, CATALOGUE, Kind, Metric, WORDS as TOTAL, histogram};
 use crate::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SCONWTCH");
@@ -37,10 +40,6 @@ const ROW: usize = 32;
 const TEXTS: usize = 4;
 /// Bytes of the process' line in /proc.
 const MAX_STAT: u64 = 64 << 10;
-/// Points of a series. A full one drops every second point.
-const POINTS: usize = 256;
-/// Words of a text.
-const TEXT: usize = 64;
 
 /// Places in the header.
 mod at {
@@ -49,48 +48,7 @@ mod at {
     pub(super) const STATE: usize = 9;
 }
 
-/// What a metric counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Kind {
-    /// A number that only grows.
-    Counter = 1,
-    /// A number.
-    Gauge = 2,
-    /// A distribution of whole numbers.
-    Histogram = 3,
-    /// A curve.
-    Series = 4,
-    /// Words for people.
-    Text = 5,
-}
-
-impl Kind {
-    /// Words of a metric of this kind.
-    pub const fn words(self) -> usize {
-        match self {
-            Kind::Counter | Kind::Gauge => 1,
-            Kind::Histogram => histogram::WORDS,
-            Kind::Series => 3 + 2 * POINTS,
-            Kind::Text => 2 + TEXT,
-        }
-    }
-}
-
-/// The description of a metric.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Metric<'a> {
-    /// What it counts.
-    pub kind: Kind,
-    /// Name, with labels as in Prometheus.
-    pub name: &'a str,
-    /// Unit; `ns` for times.
-    pub unit: &'a str,
-    /// Meaning.
-    pub help: &'a str,
-}
-
-/// What became of the work that a region describes.
+/// The state of the work that a region describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum State {
@@ -130,7 +88,7 @@ impl Region {
     /// A region for `slots` metrics of together `data` words, with the file `path` or none, and a text about it.
     ///
     /// # Errors
-    /// `OutOfRange` for a text of more than 3,968 bytes, `Io` for a file that cannot be written.
+    /// `OutOfRange` for a text of more than 3,968 bytes, `NotFound` without the folder, `Io` for a file that cannot be written.
     pub fn new(path: Option<&Path>, meta: &str, slots: usize, data: usize) -> Result<Self> {
         let most = (HEADER - META) * size_of::<u64>();
         if meta.len() > most {
@@ -167,14 +125,8 @@ impl Region {
         self.words.path()
     }
 
-    /// Adds metrics and returns their words, which follow each other, in an empty region.
-    pub(super) fn reserve(&self, metrics: &[Metric], words: usize) -> Result<&[AtomicU64]> {
-        metrics.iter().try_for_each(|metric| self.metric(metric).map(drop))?;
-        self.first(words)
-    }
-
     /// The first words of the metrics.
-    pub(super) fn first(&self, words: usize) -> Result<&[AtomicU64]> {
+    fn first(&self, words: usize) -> Result<&[AtomicU64]> {
         let place = HEADER + self.slots * ROW;
         let first = self.words.all().get(place..).and_then(|data| data.get(..words));
         first.ok_or_else(|| Error::not_found("words of metrics"))
@@ -376,6 +328,32 @@ impl Region {
     }
 }
 
+static SHARED: OnceLock<Region> = OnceLock::new();
+
+/// Makes the region of this process, with the file `path`, and moves the catalogue's values there. Updates at this very
+/// moment may be lost. Later calls return the same region.
+///
+/// # Errors
+/// `Io` for a file that cannot be written, after which the values stay where they are.
+pub fn share(path: Option<&Path>, meta: &str) -> Result<&'static Region> {
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = MAKING.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(region) = SHARED.get() {
+        return Ok(region);
+    }
+    let region = Region::new(path, meta, SLOTS, TOTAL + MORE_WORDS)?;
+    CATALOGUE.iter().try_for_each(|metric| region.metric(metric).map(drop))?;
+    region.first(TOTAL)?;
+    let region = SHARED.get_or_init(|| region);
+    metrics::move_to(region.first(TOTAL)?);
+    Ok(region)
+}
+
+/// Metrics of a process: the catalogue's, and those of servings, sessions, devices and the app.
+const SLOTS: usize = 1024;
+/// Words for metrics outside the catalogue: sixteen histograms, and a thousand numbers.
+const MORE_WORDS: usize = 16 * histogram::WORDS + SLOTS;
+
 /// Bytes as words, filled with zeros.
 fn packed(bytes: &[u8], words: usize) -> Vec<u64> {
     let word = |chunk: &[u8]| {
@@ -403,10 +381,10 @@ fn start_ticks() -> u64 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
 
-    pub(crate) fn file_words(path: &Path) -> Vec<u64> {
+    fn file_words(path: &Path) -> Vec<u64> {
         words_of(&crate::fs::read(path, 16 << 20).unwrap())
     }
 
@@ -415,7 +393,7 @@ pub(super) mod tests {
     }
 
     /// Place of the words of a metric.
-    pub(crate) fn data_of(words: &[u64], i: usize) -> usize {
+    fn data_of(words: &[u64], i: usize) -> usize {
         words[HEADER + i * ROW + 1] as usize
     }
 
@@ -426,6 +404,29 @@ pub(super) mod tests {
     fn text(words: &[u64], at: usize, bytes: usize) -> String {
         let all: Vec<u8> = words[at..].iter().flat_map(|word| word.to_le_bytes()).collect();
         String::from_utf8(all[..bytes].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn values_move_into_the_file_and_go_on_there() {
+        metrics::METRICS.panics.add(3);
+        metrics::METRICS.decision_time.record(std::time::Duration::from_micros(5));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.vm");
+        let region = share(Some(&path), "{}").unwrap();
+        metrics::METRICS.panics.add(4);
+        metrics::METRICS.decision_time.record(std::time::Duration::from_micros(7));
+        assert_eq!(metrics::METRICS.panics.get(), 7);
+        let words = file_words(&path);
+        let place = |name: &str| {
+            let i = CATALOGUE.iter().position(|metric| metric.name == name).unwrap();
+            data_of(&words, i)
+        };
+        assert_eq!(words[place("sconce_panics_total")], 7);
+        let times = place("sconce_decision_seconds");
+        assert_eq!(words[times], 12_000);
+        assert_eq!(words[times + 1..times + histogram::WORDS].iter().sum::<u64>(), 2);
+        // A second call changes nothing.
+        assert!(std::ptr::eq(share(None, "{}").unwrap(), region));
     }
 
     #[test]
@@ -506,7 +507,7 @@ pub(super) mod tests {
         region.set(0, 3.0).unwrap();
         assert!(Region::new(None, &"x".repeat(4000), 1, 1).is_err());
         let nowhere = Path::new("/nonexistent/a.run");
-        assert_eq!(Region::new(Some(nowhere), "", 1, 1).unwrap_err().kind().name(), "io");
+        assert_eq!(Region::new(Some(nowhere), "", 1, 1).unwrap_err().kind().name(), "not_found");
     }
 
     #[test]
