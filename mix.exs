@@ -103,7 +103,9 @@ defmodule Sconce.MixProject do
           Mix.Tasks.Sconce.Eval,
           Mix.Tasks.Sconce.Export,
           Mix.Tasks.Sconce.Import,
+          Mix.Tasks.Sconce.Monitor,
           Mix.Tasks.Sconce.Play,
+          Mix.Tasks.Sconce.Runs,
           Mix.Tasks.Sconce.Train
         ]
       ]

@@ -43,6 +43,14 @@ import Config
 #   # Path that mix sconce.import reads if none is given. Variables: EXPHIL_REPLAYS_DIR.
 #   replays: nil,
 #
+#   # Whether this VM and its runs write the files that mix sconce.monitor reads. Variables:
+#   # SCONCE_MONITOR.
+#   monitor: true,
+#
 #   # Path of the driver's libnvidia-ml.so.1 or its folder, if Sconce.GPU does not find it.
 #   # Variables: SCONCE_NVML.
-#   nvml: nil
+#   nvml: nil,
+#
+#   # Folder in which each run and each VM keeps a file of its figures, for mix sconce.monitor; by
+#   # default sconce in $XDG_STATE_HOME, or else in ~/.local/state. Variables: SCONCE_MONITOR_DIR.
+#   monitor_dir: nil

@@ -165,6 +165,7 @@ defmodule Sconce.Run do
         do: %{state | asked: Callback.drop(state.asked)},
         else: state
 
+    state = %{state | file: RunFile.event(state.file, event)}
     state = publish(put_in(state.seen[event.event], event), event)
     if state.task, do: Call.heard(state.task)
     {:noreply, state}
@@ -174,7 +175,7 @@ defmodule Sconce.Run do
     do: {:noreply, finish(state, reported(answer, state))}
 
   def handle_info(:beat, %{result: nil} = state) do
-    RunFile.beat(state.file)
+    if RunFile.beat(state.file) == :stop and state.task, do: Native.train_stop(state.task)
     Process.send_after(self(), :beat, @beat_ms)
     {:noreply, state}
   end
@@ -224,13 +225,16 @@ defmodule Sconce.Run do
   defp finish(state, result) do
     result = with {:error, error} <- result, do: {:error, Device.elsewhere(error)}
     if state.over, do: state.over.()
+    done = %{event: :done, result: result}
+    # Before the answers: a script may end with one.
+    state = %{state | file: RunFile.event(state.file, done)}
 
     for {_id, {from, monitor}} <- state.waiting do
       Process.demonitor(monitor, [:flush])
       GenServer.reply(from, result)
     end
 
-    state = publish(%{state | asked: Callback.drop(state.asked)}, %{event: :done, result: result})
+    state = publish(%{state | asked: Callback.drop(state.asked)}, done)
     # Without the handle `task`, the native side frees its memory.
     %{state | result: result, waiting: %{}, task: nil}
   end
@@ -246,7 +250,7 @@ defmodule Sconce.Run do
   defp publish(state, event) do
     for {pid, _monitor} <- state.subscribers, do: tell(state, pid, event)
     if state.telemetry?, do: Events.execute(event, %{run: self(), out: state.settings.out})
-    show(%{state | file: RunFile.event(state.file, event)}, state.settings.progress, event)
+    show(state, state.settings.progress, event)
   end
 
   defp tell(state, pid, event), do: send(pid, {state.run.tag, self(), event})

@@ -1,6 +1,7 @@
 defmodule Mix.Tasks.Sconce.Train do
   alias Sconce.{Config, Device, Error, Native, Preset, Switches, Text, Trainer}
   alias Sconce.Trainer.{Catalogue, Curve, Progress, RangeTest, Report, Signals}
+  alias Sconce.Monitor.Detached
   alias Sconce.Trainer.Curve.Page
 
   @shortdoc "Trains a policy on a corpus"
@@ -22,7 +23,17 @@ defmodule Mix.Tasks.Sconce.Train do
       doc: "`cpu`, `cuda`, `cuda:1`, `cuda:0,1` or `auto`, see `Sconce.Device`."
     ],
     loss: [type: {:in, [:full, :plain]}, default: :full, doc: "`plain` is the NLL alone."],
-    verbose: [type: :boolean, default: false, doc: "Ends with the full report."]
+    verbose: [type: :boolean, default: false, doc: "Ends with the full report."],
+    detach: [
+      type: :boolean,
+      default: false,
+      doc: "Trains in the background, with its output in the file `OUT.log`, and returns at once."
+    ],
+    monitor: [
+      type: :boolean,
+      default: false,
+      doc: "The same, and watches the run; the run goes on when its view ends."
+    ]
   ]
   @before [
     plan: [
@@ -62,6 +73,13 @@ defmodule Mix.Tasks.Sconce.Train do
 
   `Sconce.Trainer` lists the options that may change; `guides/training.livemd`
   explains all options.
+
+      $ mix sconce.train --detach --corpus corpus --out run
+      $ mix sconce.monitor run
+      $ mix sconce.runs
+
+  watch it from any other terminal, and `mix sconce.runs stop ID` ends it with its
+  state saved.
 
   #{Switches.docs(@own)}
 
@@ -117,10 +135,35 @@ defmodule Mix.Tasks.Sconce.Train do
   @highest 8
 
   @impl true
-  def run(args), do: Switches.help?(args, __MODULE__) || args |> parse() |> act()
+  def run(args), do: Switches.help?(args, __MODULE__) || args |> parse() |> act(args)
 
-  defp act({:train, opts}), do: opts |> Keyword.pop(:verbose, false) |> train()
+  defp act({:train, opts}, args) do
+    {apart, opts} = Keyword.split(opts, [:detach, :monitor])
+
+    if apart[:detach] || apart[:monitor],
+      do: detached(args, opts[:out], apart),
+      else: opts |> Keyword.pop(:verbose, false) |> train()
+  end
+
+  defp act(measurement, _args), do: act(measurement)
   defp act({action, opts}), do: measure(action, Keyword.delete(opts, :verbose))
+
+  # The process of its own checks all options again, and says in the log what is wrong with the corpus, for example.
+  defp detached(args, out, apart) do
+    log = Path.expand(out) <> ".log"
+
+    case Detached.start("sconce.train", args -- ["--detach", "--monitor"], log) do
+      {:ok, pid} ->
+        Mix.shell().info("Process #{pid} trains #{out}; its output is in #{log}.")
+
+        if apart[:monitor],
+          do: Mix.Task.run("sconce.monitor", [out, "--wait", "60"]),
+          else: Mix.shell().info("mix sconce.monitor #{out} watches it.")
+
+      {:error, reason} ->
+        Mix.raise("--detach: #{reason}")
+    end
+  end
 
   defp measure(:plan, opts), do: print(opts, &Trainer.plan/1)
   defp measure(:tune, opts), do: print(opts, &Trainer.tune/1)

@@ -42,7 +42,7 @@ defmodule Sconce.Monitor.Files do
       details: %{what: "files of the monitor", reason: "the setting monitor is false"}
     }
 
-  @doc "What is known of this VM: node, host, command, time."
+  @doc "The place of this VM: node, host, command, time."
   @spec place() :: map
   def place do
     {:ok, host} = :inet.gethostname()

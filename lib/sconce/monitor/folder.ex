@@ -59,6 +59,10 @@ defmodule Sconce.Monitor.Folder do
     dated |> Enum.sort(:desc) |> Enum.take(@most) |> Enum.map(&elem(&1, 1))
   end
 
+  @doc "Returns the path of the file that asks a run to stop, by the path of its file."
+  @spec stop(Path.t()) :: Path.t()
+  def stop(run), do: Path.rootname(run) <> ".stop"
+
   @doc "Returns the path of a VM's file."
   @spec vm(Path.t(), non_neg_integer) :: Path.t()
   def vm(dir, os_pid), do: Path.join(dir, "#{os_pid}.vm")

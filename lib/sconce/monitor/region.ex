@@ -1,6 +1,6 @@
 defmodule Sconce.Monitor.Region do
   @moduledoc false
-  # A table of metrics that other processes read while this VM writes, see native/tensor/src/metrics/region.rs. Metrics
+  # A table of metrics that other processes read while this VM writes, see native/tensor/src/region/mod.rs. Metrics
   # are added when they are first written.
 
   alias Sconce.Native

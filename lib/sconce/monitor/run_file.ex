@@ -2,7 +2,7 @@ defmodule Sconce.Monitor.RunFile do
   @moduledoc false
   # The file by which others watch a run: numbers of its events as gauges, learning curves, and its end.
 
-  alias Sconce.Monitor.{Files, Region}
+  alias Sconce.Monitor.{Files, Folder, Region}
 
   @slots 128
   # Curves: measurements whose development says how a run goes.
@@ -88,8 +88,12 @@ defmodule Sconce.Monitor.RunFile do
   defp became({:ok, _report}), do: :done
   defp became({:error, _error}), do: :failed
 
-  @doc "Says that the run lives."
-  @spec beat(t | nil) :: :ok
-  def beat(nil), do: :ok
-  def beat(%__MODULE__{region: region}), do: Region.beat(region)
+  @doc "Says that the run lives, and returns whether someone has asked it to stop."
+  @spec beat(t | nil) :: :go_on | :stop
+  def beat(nil), do: :go_on
+
+  def beat(%__MODULE__{region: region}) do
+    Region.beat(region)
+    if File.rm(Folder.stop(region.path)) == :ok, do: :stop, else: :go_on
+  end
 end

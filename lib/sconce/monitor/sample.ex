@@ -1,6 +1,6 @@
 defmodule Sconce.Monitor.Sample do
   @moduledoc false
-  # Values that nothing counts: CPU, memory, cards, servings. What a machine does not tell is nil.
+  # Values that nothing counts: CPU, memory, cards, servings; nil for one that the machine does not tell.
 
   alias Sconce.{GPU, Memory, Serving}
   alias Sconce.Monitor.Catalogue

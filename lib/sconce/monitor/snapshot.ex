@@ -27,7 +27,7 @@ defmodule Sconce.Monitor.Snapshot do
 
   alias Sconce.{Error, Options}
   alias Sconce.Monitor.Folder
-  alias Sconce.Monitor.Snapshot.{Layout, Life, Slot}
+  alias Sconce.Monitor.Snapshot.{Histogram, Layout, Life, Slot}
 
   # The most bytes of a file.
   @most 16 * 1024 * 1024
@@ -67,87 +67,241 @@ defmodule Sconce.Monitor.Snapshot do
       :not_found
   """
   @spec open(Path.t()) :: {:ok, t} | {:error, Error.t()}
-  def open(path), do: path |> Options.path!() |> read(@tries)
+  def open(path) do
+    path = Options.path!(path)
 
-  defp read(path, tries) do
-    with {:ok, bytes} <- bytes(path), {:ok, snapshot} <- decode(bytes, path) do
-      torn =
-        for %{kind: kind, value: nil, name: name} <- snapshot.slots,
-            kind in [:series, :text],
-            do: name
+    with {:ok, %{type: type, size: size}} <- File.stat(path),
+         :ok <- readable(type, size),
+         {:ok, file} <- :file.open(path, [:read, :raw, :binary]) do
+      answer = read(file, path, @tries)
+      _ = :file.close(file)
+      answer
+    else
+      {:error, reason} -> failed(path, reason)
+    end
+  end
 
+  # Opening a pipe would wait for its writer.
+  defp readable(:regular, size) when size <= @most, do: :ok
+  defp readable(:regular, _size), do: {:error, "the file has more than #{@most} bytes"}
+  defp readable(_type, _size), do: {:error, "is not a file"}
+
+  defp read(file, path, tries) do
+    with {:ok, bytes} <- bytes(file),
+         {:ok, read} <- Layout.decode(bytes),
+         {:ok, torn} <- torn(file, read.slots) do
       if torn == [] or tries == 1 do
-        {:ok, snapshot}
+        {:ok, new(read, torn, path)}
       else
         Process.sleep(@pause_ms)
-        read(path, tries - 1)
+        read(file, path, tries - 1)
       end
-    end
-  end
-
-  defp bytes(path) do
-    with {:ok, %{type: :regular, size: size}} <- File.stat(path) |> named(path),
-         :ok <- if(size <= @most, do: :ok, else: corrupt(path, "the file has #{size} bytes")) do
-      File.read(path) |> named(path)
     else
-      {:ok, _other} -> corrupt(path, "it is no regular file")
-      error -> error
+      {:error, reason} -> failed(path, reason)
     end
   end
 
-  defp named({:error, :enoent}, path),
-    do: {:error, %Error{kind: :not_found, op: :monitor, details: %{what: path}}}
-
-  defp named({:error, reason}, path) do
-    details = %{path: path, reason: to_string(:file.format_error(reason))}
-    {:error, %Error{kind: :io, op: :monitor, details: details}}
+  defp bytes(file) do
+    case :file.pread(file, 0, @most) do
+      :eof -> {:ok, ""}
+      other -> other
+    end
   end
 
-  defp named(ok, _path), do: ok
+  # Returns the names of series and texts that their writer changed during the reading: the word that counts their
+  # writings is odd, or differs by now.
+  defp torn(file, slots) do
+    {names, read} =
+      Enum.unzip(for %{sequence: {at, word}, name: name} <- slots, do: {name, {at, word}})
 
-  defp corrupt(path, reason),
-    do: {:error, %Error{kind: :corrupt, op: :monitor, details: %{what: path, reason: reason}}}
-
-  defp decode(bytes, path) do
-    case Layout.decode(bytes) do
-      {:ok, header} ->
-        name = Path.basename(path)
-        kind = if Path.extname(name) == ".vm", do: :vm, else: :run
-
+    case :file.pread(file, for({at, _word} <- read, do: {8 * at, 8})) do
+      {:ok, words} ->
         {:ok,
-         %__MODULE__{
-           path: path,
-           kind: kind,
-           id: Path.rootname(name),
-           os_pid: header.os_pid,
-           ticks: header.ticks,
-           started_ms: header.started_ms,
-           heartbeat_ms: header.heartbeat_ms,
-           state: header.state,
-           read_us: System.monotonic_time(:microsecond),
-           meta: header.meta,
-           slots: header.slots,
-           by_name: Map.new(header.slots, &{&1.name, &1})
-         }}
+         for(
+           {name, {_at, word}, now} <- Enum.zip([names, read, words]),
+           rem(word, 2) == 1 or now != <<word::little-64>>,
+           do: name
+         )}
 
       {:error, reason} ->
-        corrupt(path, reason)
+        {:error, reason}
+    end
+  end
+
+  defp new(read, torn, path) do
+    slots =
+      for slot <- read.slots, do: if(slot.name in torn, do: %{slot | value: nil}, else: slot)
+
+    vm? = read.meta["kind"] == "vm"
+
+    %__MODULE__{
+      path: path,
+      kind: if(vm?, do: :vm, else: :run),
+      id: path |> Path.basename() |> Path.rootname(),
+      os_pid: read.os_pid,
+      ticks: read.ticks,
+      started_ms: read.started_ms,
+      heartbeat_ms: read.heartbeat_ms,
+      state: read.state,
+      read_us: System.monotonic_time(:microsecond),
+      meta: read.meta,
+      slots: slots,
+      by_name: Map.new(slots, &{&1.name, &1})
+    }
+  end
+
+  defp failed(path, :enoent), do: error(:not_found, %{what: path})
+
+  defp failed(path, reason) when is_atom(reason),
+    do: error(:io, %{path: path, reason: to_string(:file.format_error(reason))})
+
+  defp failed(path, reason), do: error(:corrupt, %{what: path, reason: reason})
+
+  defp error(kind, details), do: {:error, %Error{kind: kind, op: :monitor, details: details}}
+
+  @doc """
+  Returns whether the writer lives: its state if it ended, and otherwise
+
+    * `:running` - its process is there, and its heartbeat is not older than 10 seconds;
+    * `:dead` - its process is gone, or another one has its id: it was killed;
+    * `:silent` - its heartbeat is older, though its process is there or on another host.
+
+  `now_ms` is the Unix time, now by default.
+
+      iex> snapshot = %Sconce.Monitor.Snapshot{path: "a.run", kind: :run, id: "a", os_pid: 1, ticks: 0, started_ms: 0,
+      ...>   heartbeat_ms: 5_000, state: :running, meta: %{"host" => "elsewhere"}}
+      iex> for now <- [6_000, 60_000], do: Sconce.Monitor.Snapshot.life(snapshot, now)
+      [:running, :silent]
+      iex> Sconce.Monitor.Snapshot.life(%{snapshot | state: :done})
+      :done
+  """
+  @spec life(t, integer | nil) :: Life.t()
+  def life(snapshot, now_ms \\ nil)
+
+  def life(%__MODULE__{} = snapshot, now_ms) when is_integer(now_ms) or is_nil(now_ms) do
+    process = if snapshot.state == :running, do: Life.process(snapshot), else: :unknown
+    Life.of(snapshot, process, now_ms || System.os_time(:millisecond))
+  end
+
+  def life(%__MODULE__{}, now_ms), do: Options.argument!("now_ms", now_ms, "an integer")
+
+  @doc """
+  Returns the value of a figure, or nil if it is unknown: the number of a counter or a gauge, the bytes of a text, the
+  points `{x, y}` of a series, and the quantiles of a histogram, as `summary/2`.
+
+      iex> slot = %Sconce.Monitor.Snapshot.Slot{name: "step.loss", kind: :gauge, value: 1.5}
+      iex> snapshot = %Sconce.Monitor.Snapshot{path: "a.run", kind: :run, id: "a", os_pid: 1, ticks: 0, started_ms: 0,
+      ...>   heartbeat_ms: 0, state: :done, slots: [slot], by_name: %{"step.loss" => slot}}
+      iex> for name <- ["step.loss", "step.other"], do: Sconce.Monitor.Snapshot.value(snapshot, name)
+      [1.5, nil]
+  """
+  @spec value(t, String.t()) :: term
+  def value(%__MODULE__{by_name: by_name}, name) when is_binary(name) do
+    case by_name[name] do
+      %Slot{kind: :histogram, value: histogram} -> summed(histogram)
+      %Slot{kind: :series, value: %{points: points}} -> points
+      %Slot{value: value} -> value
+      nil -> nil
+    end
+  end
+
+  def value(%__MODULE__{}, name), do: Options.argument!("name", name, "a string")
+
+  @doc """
+  Returns the values that a histogram recorded after an earlier reading, or since its start: `count`, `mean`, `p50`,
+  `p95`, `p99` and `p999`; nil without such a histogram or without values. Times are in nanoseconds.
+
+      iex> histogram = %Sconce.Monitor.Snapshot.Histogram{sum: 30, counts: [{1, 10}, {20, 1}]}
+      iex> slot = %Sconce.Monitor.Snapshot.Slot{name: "a", kind: :histogram, value: histogram}
+      iex> snapshot = %Sconce.Monitor.Snapshot{path: "1.vm", kind: :vm, id: "1", os_pid: 1, ticks: 0, started_ms: 0,
+      ...>   heartbeat_ms: 0, state: :done, slots: [slot], by_name: %{"a" => slot}}
+      iex> Sconce.Monitor.Snapshot.summary(snapshot, "a").p95
+      20.0
+      iex> Sconce.Monitor.Snapshot.summary(snapshot, "a", snapshot)
+      nil
+  """
+  @spec summary(t, String.t(), t | nil) :: map | nil
+  def summary(now, name, before \\ nil)
+
+  def summary(%__MODULE__{by_name: by_name} = now, name, before) when is_binary(name) do
+    with %Slot{kind: :histogram, value: histogram} <- by_name[name],
+         %Histogram{} = recorded <- since(histogram, now, earlier(before), name),
+         do: summed(recorded),
+         else: (_none -> nil)
+  end
+
+  def summary(%__MODULE__{}, name, _before), do: Options.argument!("name", name, "a string")
+
+  defp earlier(nil), do: nil
+  defp earlier(%__MODULE__{} = before), do: before
+  defp earlier(other), do: Options.argument!("before", other, "a snapshot or nil")
+
+  defp since(histogram, _now, nil, _name), do: histogram
+
+  defp since(histogram, now, before, name) do
+    with true <- same?(now, before),
+         %Slot{kind: :histogram, value: earlier} <- before.by_name[name],
+         do: Histogram.since(histogram, earlier),
+         else: (_other -> nil)
+  end
+
+  defp summed(histogram) do
+    case Histogram.count(histogram) do
+      0 ->
+        nil
+
+      count ->
+        at = &Histogram.quantile(histogram, &1)
+
+        %{count: count, mean: Histogram.mean(histogram)}
+        |> Map.merge(%{p50: at.(0.5), p95: at.(0.95), p99: at.(0.99), p999: at.(0.999)})
     end
   end
 
   @doc """
-  Returns the value of a figure, nil if the snapshot has none of this name.
+  Returns the rate of a counter, or of the values of a histogram, between two readings, in 1/s. It is nil if one of
+  them lacks the figure, if they are of different writers, or if the later one is not later.
+
+      iex> slot = %Sconce.Monitor.Snapshot.Slot{name: "a", kind: :counter, value: 10}
+      iex> before = %Sconce.Monitor.Snapshot{path: "1.vm", kind: :vm, id: "1", os_pid: 1, ticks: 0, started_ms: 0,
+      ...>   heartbeat_ms: 0, state: :running, read_us: 0, slots: [slot], by_name: %{"a" => slot}}
+      iex> now = %{before | read_us: 2_000_000, by_name: %{"a" => %{slot | value: 30}}}
+      iex> {Sconce.Monitor.Snapshot.rate(now, before, "a"), Sconce.Monitor.Snapshot.rate(before, now, "a")}
+      {10.0, nil}
   """
-  @spec value(t, String.t()) :: term
-  def value(%__MODULE__{by_name: by_name}, name) do
-    with %Slot{value: value} <- by_name[name], do: value
+  @spec rate(t, t, String.t()) :: float | nil
+  def rate(%__MODULE__{} = now, %__MODULE__{} = before, name) when is_binary(name) do
+    with true <- same?(now, before),
+         true <- now.read_us > before.read_us,
+         value when value != nil <- total(now.by_name[name]),
+         earlier when earlier != nil and earlier <= value <- total(before.by_name[name]) do
+      (value - earlier) / ((now.read_us - before.read_us) / 1_000_000)
+    else
+      _unknown -> nil
+    end
   end
 
-  @doc """
-  Returns what became of the writer: `:running`, `:done`, `:failed`, `:stopped`, `:dead` without its process, or
-  `:silent` without a sign of life for ten seconds.
-  """
-  @spec life(t, integer) :: Life.t()
-  def life(%__MODULE__{} = snapshot, now_ms \\ System.os_time(:millisecond)),
-    do: Life.of(snapshot, Life.process(snapshot), now_ms)
+  def rate(%__MODULE__{}, %__MODULE__{}, name), do: Options.argument!("name", name, "a string")
+
+  defp total(%Slot{kind: :counter, value: value}), do: value
+  defp total(%Slot{kind: :histogram, value: histogram}), do: Histogram.count(histogram)
+  defp total(_other), do: nil
+
+  # Whether two readings are of one writer.
+  defp same?(a, b),
+    do: {a.path, a.os_pid, a.ticks, a.started_ms} == {b.path, b.os_pid, b.ticks, b.started_ms}
+
+  defimpl Inspect do
+    def inspect(%{slots: slots, meta: meta} = snapshot, _opts)
+        when is_list(slots) and is_map(meta) do
+      out = if is_binary(meta["out"]), do: " " <> Sconce.Text.printable(meta["out"], 60), else: ""
+      figures = Sconce.Figures.counted(length(slots), "figure")
+
+      "#Sconce.Monitor.Snapshot<#{snapshot.kind} #{snapshot.id} #{snapshot.state}#{out}, #{figures}>"
+    rescue
+      _built_by_hand -> "#Sconce.Monitor.Snapshot<invalid>"
+    end
+
+    def inspect(_built_by_hand, _opts), do: "#Sconce.Monitor.Snapshot<invalid>"
+  end
 end

@@ -1,7 +1,7 @@
 defmodule Sconce.Monitor.Snapshot.Histogram do
   @moduledoc false
   # A logarithmic histogram of a snapshot: the sum of its values and the buckets that have counts. The buckets are those
-  # of native/serve/src/serving/statistics.rs.
+  # of native/tensor/src/metrics/histogram.rs.
 
   import Bitwise
 
@@ -23,7 +23,7 @@ defmodule Sconce.Monitor.Snapshot.Histogram do
   Returns the middle of a bucket.
 
       iex> Enum.map([5, 64, 127, 128, 3775], &Sconce.Monitor.Snapshot.Histogram.middle/1)
-      [5.0, 64.0, 127.0, 129.0, 1.837468617248081e19]
+      [5.0, 64.0, 127.0, 129.0, 1.8374686479671624e19]
   """
   @spec middle(non_neg_integer) :: float
   def middle(bucket) do

@@ -1,0 +1,175 @@
+defmodule Sconce.Monitor.Graph do
+  @moduledoc false
+  # Drawings of numbers in characters: sparklines, bars and curves, in Unicode or ASCII.
+
+  @type style :: %{ascii: boolean, colour: boolean}
+
+  @blocks {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}
+  @letters {" ", ".", ".", ":", "-", "=", "+", "*", "#"}
+
+  @doc """
+  The latest `width` values, the oldest first, by height; an unknown value is a blank.
+
+      iex> Sconce.Monitor.Graph.sparkline([1, 2, nil, 9], 6, %{ascii: false, colour: false})
+      "  ▁▂ █"
+  """
+  @spec sparkline([number | nil], pos_integer, style) :: String.t()
+  def sparkline(values, width, style) do
+    values = Enum.take(values, -width)
+    {low, high} = range(values)
+    marks = if style.ascii, do: @letters, else: @blocks
+
+    text =
+      Enum.map_join(values, fn
+        nil -> " "
+        _value when high == low -> elem(marks, 4)
+        value -> elem(marks, 1 + round((value - low) / (high - low) * 7))
+      end)
+
+    String.pad_leading(text, width)
+  end
+
+  @doc """
+  A bar of a share from 0 to 1.
+
+      iex> Sconce.Monitor.Graph.bar(0.5, 8, %{ascii: true, colour: false})
+      "####----"
+  """
+  @spec bar(number | nil, pos_integer, style) :: String.t()
+  def bar(share, width, style) do
+    {full, empty} = if style.ascii, do: {"#", "-"}, else: {"█", "░"}
+    n = round(min(max(share || 0, 0), 1) * width)
+    String.duplicate(full, n) <> String.duplicate(empty, width - n)
+  end
+
+  @doc """
+  A curve through points `{x, y}`, of `width` and `height` characters with its axes: a column is the mean of its points.
+  """
+  @spec curve([{number, number}], pos_integer, pos_integer, style) :: [String.t()]
+  def curve(points, width, height, style) do
+    points = for {x, y} <- points, is_number(x) and is_number(y), do: {x, y}
+    {low, high} = points |> Enum.map(&elem(&1, 1)) |> range()
+    {first, last} = points |> Enum.map(&elem(&1, 0)) |> range()
+    labels = Enum.map([high, low], &number/1)
+    margin = labels |> Enum.map(&String.length/1) |> Enum.max()
+    {across, up} = {max(width - margin - 2, 1), max(height - 1, 1)}
+    columns = columns(points, first, last, across)
+
+    rows =
+      for row <- (up - 1)..0//-1 do
+        label = at_edge(row, up, labels) |> String.pad_leading(margin)
+        cells = Enum.map_join(0..(across - 1), &cell(columns[&1], row, {low, high}, up, style))
+        label <> if(style.ascii, do: " |", else: " │") <> cells
+      end
+
+    x = String.pad_leading(number(first), margin + 2)
+    rows ++ [x <> String.pad_leading(number(last), max(width - String.length(x), 1))]
+  end
+
+  defp at_edge(row, up, [high, low]) do
+    cond do
+      row == up - 1 -> high
+      row == 0 -> low
+      true -> ""
+    end
+  end
+
+  # The means of the points in each column, without gaps between columns that have some.
+  defp columns(points, first, last, across) do
+    place = fn x ->
+      if last == first, do: 0, else: trunc((x - first) / (last - first) * (across - 1))
+    end
+
+    points
+    |> Enum.group_by(fn {x, _y} -> place.(x) end, &elem(&1, 1))
+    |> Map.new(fn {column, ys} -> {column, Enum.sum(ys) / length(ys)} end)
+  end
+
+  defp cell(nil, _row, _range, _up, _style), do: " "
+
+  defp cell(y, row, {low, high}, up, style) do
+    height = if high == low, do: up / 2, else: (y - low) / (high - low) * (up - 0.01)
+
+    cond do
+      trunc(height) != row -> " "
+      style.ascii -> "*"
+      true -> elem(@blocks, 1 + trunc((height - row) * 8))
+    end
+  end
+
+  @doc "A histogram as rows `{label, share, count}` of at most `n` octaves around the most frequent ones."
+  @spec octaves([{number, non_neg_integer}], pos_integer) :: [{number, float, non_neg_integer}]
+  def octaves(counts, n) do
+    by_octave =
+      Enum.reduce(counts, %{}, fn {value, count}, sums ->
+        Map.update(sums, octave(value), count, &(&1 + count))
+      end)
+
+    most = by_octave |> Map.values() |> Enum.max(fn -> 1 end)
+
+    by_octave
+    |> Enum.sort_by(fn {_octave, count} -> -count end)
+    |> Enum.take(n)
+    |> Enum.sort()
+    |> Enum.map(fn {octave, count} -> {2 ** octave, count / most, count} end)
+  end
+
+  defp octave(value) when value < 1, do: 0
+  defp octave(value), do: value |> :math.log2() |> trunc()
+
+  defp range(values) do
+    case Enum.reject(values, &is_nil/1) do
+      [] -> {0, 0}
+      known -> Enum.min_max(known)
+    end
+  end
+
+  @doc """
+  A number in few characters; nil is `-`.
+
+      iex> Enum.map([nil, 0, 12, 1_234_567, 0.00123, 3.14159, 2.5e12], &Sconce.Monitor.Graph.number/1)
+      ["-", "0", "12", "1,234,567", "0.00123", "3.142", "2.5e12"]
+  """
+  @spec number(number | nil) :: String.t()
+  def number(nil), do: "-"
+  def number(n) when is_integer(n) and abs(n) >= 1_000_000_000_000, do: short(n / 1)
+  def number(n) when is_integer(n), do: Sconce.Figures.grouped(n)
+
+  def number(x) when x == 0, do: "0"
+  def number(x) when abs(x) >= 1.0e10 or abs(x) < 1.0e-4, do: short(x)
+
+  def number(x) when abs(x) >= 1000, do: x |> round() |> Sconce.Figures.grouped()
+
+  def number(x) do
+    digits = 3 - trunc(:math.floor(:math.log10(abs(x))))
+    text = :erlang.float_to_binary(x / 1, decimals: min(max(digits, 0), 8))
+    if text =~ ".", do: text |> String.trim_trailing("0") |> String.trim_trailing("."), else: text
+  end
+
+  defp short(x) do
+    [mantissa, exponent] = x |> :erlang.float_to_binary(scientific: 2) |> String.split("e")
+    mantissa = mantissa |> String.trim_trailing("0") |> String.trim_trailing(".")
+    "#{mantissa}e#{String.to_integer(exponent)}"
+  end
+
+  @doc """
+  A value with its unit.
+
+      iex> for {value, unit} <- [{1_500, "ns"}, {0.25, "s"}, {2.0e9, "bytes"}, {0.5, "ratio"}, {7, "games"}],
+      ...>     do: Sconce.Monitor.Graph.measure(value, unit)
+      ["1.5 us", "250 ms", "2.0 GB", "50 %", "7"]
+  """
+  @spec measure(number | nil, String.t()) :: String.t()
+  def measure(nil, _unit), do: "-"
+  def measure(value, "ns"), do: time(value / 1)
+  def measure(value, "s"), do: time(value * 1.0e9)
+  def measure(value, "bytes"), do: Sconce.Figures.size(value)
+  def measure(value, "ratio"), do: "#{number(Float.round(value * 100 / 1, 1))} %"
+  def measure(value, unit) when unit in ["C", "W"], do: "#{number(value)} #{unit}"
+  def measure(value, _unit), do: number(value)
+
+  defp time(ns) when ns < 1.0e3, do: "#{number(Float.round(ns, 1))} ns"
+  defp time(ns) when ns < 1.0e6, do: "#{number(Float.round(ns / 1.0e3, 2))} us"
+  defp time(ns) when ns < 1.0e9, do: "#{number(Float.round(ns / 1.0e6, 2))} ms"
+  defp time(ns), do: "#{number(Float.round(ns / 1.0e9, 2))} s"
+end
