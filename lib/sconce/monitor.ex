@@ -121,6 +121,10 @@ defmodule Sconce.Monitor do
     (is_binary(name) and name =~ ~r/\A[a-zA-Z_][a-zA-Z0-9_]{0,99}\z/) ||
       Options.argument!("name", name, "letters, digits and _")
 
+    for key <- [:unit, :doc] do
+      String.valid?(opts[key]) || Options.argument!("option #{inspect(key)}", opts[key], "text")
+    end
+
     name = name <> Prometheus.labels!(opts[:labels])
 
     with {:ok, %Region{ref: ref}} <- Vm.region(),

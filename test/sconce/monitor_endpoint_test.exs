@@ -8,7 +8,8 @@ defmodule Sconce.Monitor.EndpointTest do
 
   setup do
     endpoint = start_supervised!({Endpoint, port: 0})
-    [port: Endpoint.port(endpoint)]
+    {:ok, port} = Endpoint.port(endpoint)
+    [port: port]
   end
 
   # The answer to the bytes of a request.

@@ -30,6 +30,7 @@ defmodule Sconce.OddTermsTest do
   }
 
   alias Sconce.Env.CartPole
+  alias Sconce.Monitor.Snapshot
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
 
@@ -245,6 +246,12 @@ defmodule Sconce.OddTermsTest do
       {Session, :rollback, [:session, 0]},
       {Session, :snapshot, [:session]},
       {Session, :transfer, [:session, self()]},
+      {Snapshot, :life, [snapshot(), 1]},
+      {Snapshot, :list, [@nowhere]},
+      {Snapshot, :open, [@nowhere]},
+      {Snapshot, :rate, [snapshot(), snapshot(), "a"]},
+      {Snapshot, :summary, [snapshot(), "a", snapshot()]},
+      {Snapshot, :value, [snapshot(), "a"]},
       {Sconce.Temporal, :options, [:gru, nil]},
       {Sconce.Temporal, :taps, [:gru, nil]},
       {Trainer, :await, [run, 0]},
@@ -306,6 +313,15 @@ defmodule Sconce.OddTermsTest do
     ]
   end
 
+  defp snapshot do
+    times = [started_ms: 0, heartbeat_ms: 0, read_us: 0]
+
+    struct!(
+      Snapshot,
+      [path: "a", kind: :run, id: "a", os_pid: 1, ticks: 0, state: :running] ++ times
+    )
+  end
+
   defp searched(policy) do
     point = %{nll: 1.0, bytes: 4096, us: 1.0, counts: %{32 => 1, 8 => 0, 4 => 0}}
 
@@ -327,7 +343,8 @@ defmodule Sconce.OddTermsTest do
   end
 
   # Defined by `use GenServer`, which does not check its argument.
-  @theirs [{Trainer, :child_spec, 1}, {PPO, :child_spec, 1}, {Rollout, :child_spec, 1}]
+  @theirs [{Trainer, :child_spec, 1}, {PPO, :child_spec, 1}, {Rollout, :child_spec, 1}] ++
+            [{Monitor.Endpoint, :child_spec, 1}]
 
   test "each public function of each public module has a row here", context do
     rows = for {module, name, args} <- rows(context), do: {module, name, length(args)}

@@ -85,14 +85,13 @@ defmodule Mix.Tasks.Sconce.Monitor do
     watch = dir |> Watch.new(path) |> Watch.read()
     if path && watch.files[path] == nil, do: Mix.raise(watch.error || "#{path} is not readable")
 
-    device = Terminal.device()
-    device = if device && Terminal.size(device), do: device
-    opts = Keyword.put(opts, :device, device)
+    live? = not opts[:once] and opts[:record] == nil and Terminal.interactive?()
+    opts = Keyword.put(opts, :live, live?)
 
     cond do
       opts[:record] -> record(watch, opts)
       opts[:once] -> once(watch, path, opts)
-      device -> Terminal.screen(device, fn -> live(watch, path, opts) end)
+      live? -> Terminal.live(fn -> live(watch, path, opts) end)
       true -> printed(watch, path, opts)
     end
   end
@@ -170,10 +169,10 @@ defmodule Mix.Tasks.Sconce.Monitor do
   end
 
   defp live(watch, path, opts) do
-    Terminal.draw(picture(watch, path, size(opts), opts))
+    drawn = Terminal.draw(picture(watch, path, size(opts), opts))
 
-    case wait(round(opts[:interval] * 1000), opts[:device]) do
-      :quit -> :ok
+    case drawn == :ok && wait(round(opts[:interval] * 1000)) do
+      closed when closed in [false, :quit] -> :ok
       :read -> watch |> Watch.read() |> live(path, opts)
       {:show, 0} -> watch |> all() |> live(nil, opts)
       {:show, n} -> live(watch, shown(watch, n) || path, opts)
@@ -190,12 +189,12 @@ defmodule Mix.Tasks.Sconce.Monitor do
     Enum.at(runs ++ vms, n - 1)
   end
 
-  defp wait(ms, device) do
+  defp wait(ms) do
     receive do
       {:key, key} when key in ["q", "Q", "\e", <<3>>, <<4>>] -> :quit
       {:key, <<n>>} when n in ?0..?9 -> {:show, n - ?0}
-      {:key, :closed} -> if Terminal.size(device), do: :read, else: :quit
-      {:key, _other} -> wait(ms, device)
+      {:key, :closed} -> :quit
+      {:key, _other} -> wait(ms)
     after
       ms -> :read
     end
@@ -206,27 +205,14 @@ defmodule Mix.Tasks.Sconce.Monitor do
       columns: columns,
       rows: rows,
       now_ms: System.os_time(:millisecond),
-      colour: opts[:device] != nil and not opts[:plain] and System.get_env("NO_COLOR", "") == "",
-      ascii: opts[:ascii] or not unicode?()
+      colour: opts[:live] and not opts[:plain] and System.get_env("NO_COLOR", "") == "",
+      ascii: opts[:ascii] or not Terminal.unicode?()
     })
   end
 
   defp size(opts) do
-    {columns, rows} = (opts[:device] && Terminal.size(opts[:device])) || {80, 24}
+    {columns, rows} = (opts[:live] && Terminal.size()) || {80, 24}
     {opts[:columns] || columns, opts[:rows] || rows}
-  end
-
-  # As the C library reads the locale.
-  defp unicode? do
-    locale =
-      Enum.find_value(~w(LC_ALL LC_CTYPE LANG), "", fn name ->
-        case System.get_env(name, "") do
-          "" -> nil
-          text -> text
-        end
-      end)
-
-    locale =~ ~r/utf-?8/i
   end
 
   defp record(watch, opts) do

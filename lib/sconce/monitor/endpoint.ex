@@ -12,7 +12,7 @@ defmodule Sconce.Monitor.Endpoint do
       default: {127, 0, 0, 1},
       doc: "Address of the interface; `{0, 0, 0, 0}` is reachable from other machines."
     ],
-    name: [type: :any, default: nil, doc: "Name of the process, as in `GenServer`."]
+    name: [type: {:or, [nil, :atom]}, default: nil, doc: "Name of the process."]
   ]
 
   @moduledoc """
@@ -39,7 +39,8 @@ defmodule Sconce.Monitor.Endpoint do
   #{Options.docs(@options)}
 
       iex> {:ok, endpoint} = Sconce.Monitor.Endpoint.start_link(port: 0)
-      iex> Sconce.Monitor.Endpoint.port(endpoint) > 0
+      iex> {:ok, port} = Sconce.Monitor.Endpoint.port(endpoint)
+      iex> port > 0
       true
       iex> GenServer.stop(endpoint)
       :ok
@@ -54,13 +55,19 @@ defmodule Sconce.Monitor.Endpoint do
   Returns the port of a server.
 
       iex> {:ok, endpoint} = Sconce.Monitor.Endpoint.start_link(port: 0)
-      iex> is_integer(Sconce.Monitor.Endpoint.port(endpoint))
+      iex> {:ok, port} = Sconce.Monitor.Endpoint.port(endpoint)
+      iex> port in 1..65_535
       true
       iex> GenServer.stop(endpoint)
       :ok
   """
-  @spec port(GenServer.server()) :: :inet.port_number()
-  def port(endpoint), do: GenServer.call(endpoint, :port)
+  @spec port(GenServer.server()) :: {:ok, :inet.port_number()} | {:error, Error.t()}
+  def port(endpoint) do
+    Options.server?(endpoint) || Options.argument!("endpoint", endpoint, "a pid or a name")
+    GenServer.call(endpoint, :port)
+  catch
+    :exit, _gone -> {:error, %Error{kind: :cancelled, op: :monitor}}
+  end
 
   @impl true
   def init(opts) do
@@ -122,7 +129,7 @@ defmodule Sconce.Monitor.Endpoint do
   end
 
   @impl true
-  def handle_call(:port, _from, state), do: {:reply, state.port, state}
+  def handle_call(:port, _from, state), do: {:reply, {:ok, state.port}, state}
 
   @impl true
   def handle_info({:EXIT, httpd, reason}, %{httpd: httpd} = state), do: {:stop, reason, state}

@@ -2,6 +2,8 @@ defmodule Sconce.Monitor.Graph do
   @moduledoc false
   # Drawings of numbers in characters: sparklines, bars and curves, in Unicode or ASCII.
 
+  alias Sconce.Trainer.Curve.Plot
+
   @type style :: %{ascii: boolean, colour: boolean}
 
   @blocks {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}
@@ -42,60 +44,70 @@ defmodule Sconce.Monitor.Graph do
     String.duplicate(full, n) <> String.duplicate(empty, width - n)
   end
 
-  @doc """
-  A curve through points `{x, y}`, of `width` and `height` characters with its axes: a column is the mean of its points.
-  """
+  # Larger numbers would overflow when they are subtracted.
+  @largest 1.0e300
+
+  @doc "A curve through points `{x, y}`, of `width` and `height` characters with its axes; none without points."
   @spec curve([{number, number}], pos_integer, pos_integer, style) :: [String.t()]
   def curve(points, width, height, style) do
-    points = for {x, y} <- points, is_number(x) and is_number(y), do: {x, y}
-    {low, high} = points |> Enum.map(&elem(&1, 1)) |> range()
-    {first, last} = points |> Enum.map(&elem(&1, 0)) |> range()
+    points = for {x, y} <- points, is_number(x) and is_number(y), do: {clamped(x), clamped(y)}
+
+    if points == [], do: [], else: plotted(points, width, height, style)
+  end
+
+  defp clamped(value), do: value |> max(-@largest) |> min(@largest)
+
+  defp plotted(points, width, height, style) do
+    {xs, ys} = Enum.unzip(points)
+    {{low, high}, {first, last}} = {Enum.min_max(ys), Enum.min_max(xs)}
     labels = Enum.map([high, low], &number/1)
     margin = labels |> Enum.map(&String.length/1) |> Enum.max()
-    {across, up} = {max(width - margin - 2, 1), max(height - 1, 1)}
-    columns = columns(points, first, last, across)
+    {columns, rows} = {max(width - margin - 2, 1), max(height - 1, 1)}
+    # A character of Unicode has 2 x 4 dots.
+    {wide, tall} = if style.ascii, do: {columns, rows}, else: {2 * columns, 4 * rows}
 
-    rows =
-      for row <- (up - 1)..0//-1 do
-        label = at_edge(row, up, labels) |> String.pad_leading(margin)
-        cells = Enum.map_join(0..(across - 1), &cell(columns[&1], row, {low, high}, up, style))
-        label <> if(style.ascii, do: " |", else: " │") <> cells
+    dots =
+      points
+      |> Enum.map(fn {x, y} ->
+        {share(x, first, last) * (wide - 1), (1 - share(y, low, high)) * (tall - 1)}
+      end)
+      |> joined()
+
+    plot =
+      for row <- 0..(rows - 1) do
+        label = row |> label(rows, labels) |> String.pad_leading(margin)
+        label <> axis(style) <> Enum.map_join(0..(columns - 1), &dot(dots, &1, row, style))
       end
 
     x = String.pad_leading(number(first), margin + 2)
-    rows ++ [x <> String.pad_leading(number(last), max(width - String.length(x), 1))]
+    plot ++ [x <> String.pad_leading(number(last), max(width - String.length(x), 1))]
   end
 
-  defp at_edge(row, up, [high, low]) do
-    cond do
-      row == up - 1 -> high
-      row == 0 -> low
-      true -> ""
-    end
+  defp axis(%{ascii: true}), do: " |"
+  defp axis(_unicode), do: " ┤"
+
+  defp share(_value, low, high) when low == high, do: 0.5
+  defp share(value, low, high), do: (value / 2 - low / 2) / (high / 2 - low / 2)
+
+  # The dots on straight lines between neighbouring points.
+  defp joined([{x, y}]), do: MapSet.new([{round(x), round(y)}])
+
+  defp joined(places) do
+    for {{x, y}, {to_x, to_y}} <- Enum.zip(places, tl(places)),
+        n = max(1, ceil(max(abs(to_x - x), abs(to_y - y)))),
+        i <- 0..n,
+        into: MapSet.new(),
+        do: {round(x + (to_x - x) * i / n), round(y + (to_y - y) * i / n)}
   end
 
-  # The means of the points in each column, without gaps between columns that have some.
-  defp columns(points, first, last, across) do
-    place = fn x ->
-      if last == first, do: 0, else: trunc((x - first) / (last - first) * (across - 1))
-    end
+  defp dot(dots, column, row, %{ascii: true}),
+    do: if(MapSet.member?(dots, {column, row}), do: "*", else: " ")
 
-    points
-    |> Enum.group_by(fn {x, _y} -> place.(x) end, &elem(&1, 1))
-    |> Map.new(fn {column, ys} -> {column, Enum.sum(ys) / length(ys)} end)
-  end
+  defp dot(dots, column, row, _unicode), do: Plot.braille(dots, column, row)
 
-  defp cell(nil, _row, _range, _up, _style), do: " "
-
-  defp cell(y, row, {low, high}, up, style) do
-    height = if high == low, do: up / 2, else: (y - low) / (high - low) * (up - 0.01)
-
-    cond do
-      trunc(height) != row -> " "
-      style.ascii -> "*"
-      true -> elem(@blocks, 1 + trunc((height - row) * 8))
-    end
-  end
+  defp label(0, _rows, [high, _low]), do: high
+  defp label(row, rows, [_high, low]) when row == rows - 1, do: low
+  defp label(_row, _rows, _labels), do: ""
 
   @doc "A histogram as rows `{label, share, count}` of at most `n` octaves around the most frequent ones."
   @spec octaves([{number, non_neg_integer}], pos_integer) :: [{number, float, non_neg_integer}]

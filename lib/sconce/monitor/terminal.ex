@@ -1,89 +1,103 @@
 defmodule Sconce.Monitor.Terminal do
   @moduledoc false
-  # The terminal of a live view: its size, its alternate screen, and keys without Enter. Everything is undone at the end,
-  # also when the view fails.
+  # The terminal of a task: its size, its keys without an echo, and its alternate screen, which is left again whatever
+  # ends the work.
 
-  @enter "\e[?1049h\e[?25l"
-  @leave "\e[?25h\e[?1049l"
+  @enter "\e[?1049h\e[?25l\e[?7l\e[2J"
+  @leave "\e[?7h\e[?25h\e[?1049l"
 
-  @doc "The terminal that the output goes to; nil if it goes elsewhere."
-  @spec device() :: Path.t() | nil
-  def device do
-    # Programs that the VM starts have pipes and no controlling terminal, so they cannot tell; nor can `:io.columns/0` in
-    # all versions of OTP.
-    case File.read_link("/proc/#{System.pid()}/fd/1") do
-      {:ok, "/dev/pts/" <> _ = device} -> device
-      {:ok, "/dev/tty" <> _ = device} -> device
-      {:ok, _file_or_pipe} -> nil
-      {:error, _no_proc} -> if IO.ANSI.enabled?(), do: of_process()
-    end
+  @doc "Returns whether both input and output are a terminal."
+  @spec interactive?() :: boolean
+  def interactive?, do: IO.ANSI.enabled?() and size() != nil and device() != nil
+
+  @doc "Returns whether its locale is UTF-8."
+  @spec unicode?() :: boolean
+  def unicode? do
+    locale =
+      for name <- ~w(LC_ALL LC_CTYPE LANG), text = System.get_env(name), text != "", do: text
+
+    locale |> List.first("") |> String.downcase() =~ ~r/utf-?8/
   end
 
-  defp of_process do
-    case sh("ps -o tty= -p #{System.pid()}") do
-      {text, 0} -> with "/dev/" <> _ = device <- "/dev/" <> String.trim(text), do: device
-      _unknown -> nil
-    end
+  @doc "Returns columns and rows, or nil without a terminal."
+  @spec size() :: {pos_integer, pos_integer} | nil
+  def size do
+    with {:ok, columns} <- :io.columns(),
+         {:ok, rows} <- :io.rows(),
+         do: {columns, rows},
+         else: (_none -> nil)
   end
 
-  @doc "Columns and rows of a terminal; nil if it is gone."
-  @spec size(Path.t()) :: {pos_integer, pos_integer} | nil
-  def size(device) do
-    with {text, 0} <- sh("stty size < #{device}"),
-         [rows, columns] <- text |> String.split() |> Enum.map(&String.to_integer/1),
-         true <- rows > 0 and columns > 0 do
-      {columns, rows}
-    else
-      _no_terminal -> nil
+  # The device file of the input. A program that this VM starts has no controlling terminal, so /dev/tty is none.
+  defp device do
+    case File.read_link("/proc/self/fd/0") do
+      {:ok, "/dev/" <> name = path} when name != "null" -> path
+      {:error, :enoent} -> "/dev/tty"
+      _other -> nil
     end
   end
 
   @doc """
-  Runs `work` on the alternate screen. Keys arrive at the caller as `{:key, character}`, and as `{:key, :closed}` when
-  there are no more.
+  Runs `work` on the alternate screen. Each key arrives as the message `{:key, key}`, Ctrl-C as `"\\x03"`. SIGTERM
+  restores the terminal and ends the VM.
   """
-  @spec screen(Path.t(), (() -> result)) :: result when result: term
-  def screen(device, work) do
-    {saved, _status} = sh("stty -g < #{device}")
-    _ = sh("stty -icanon -echo min 1 < #{device}")
-    restore = fn -> restore(device, String.trim(saved)) end
-    System.at_exit(fn _status -> restore.() end)
-    IO.write(@enter)
-    reader = keys(self())
+  @spec live((() -> result)) :: result when result: term
+  def live(work) do
+    before = stty("-g")
+    if before, do: stty("-icanon -isig -echo min 1")
+    me = self()
+    reader = spawn(fn -> read(me) end)
+    restore = fn -> restore(before) end
+    trap = System.trap_signal(:sigterm, fn -> restore.() && System.halt(143) end)
+    write(@enter)
 
     try do
       work.()
     after
       Process.exit(reader, :kill)
+      with {:ok, id} <- trap, do: System.untrap_signal(:sigterm, id)
       restore.()
     end
   end
 
-  defp restore(device, saved) do
-    _ = if saved != "", do: sh("stty #{saved} < #{device}")
-    IO.write(@leave)
+  defp restore(before) do
+    write(@leave)
+    if before, do: stty(before)
+    true
   end
 
-  defp keys(view) do
-    spawn(fn ->
-      Stream.repeatedly(fn -> IO.getn("", 1) end)
-      |> Enum.find(fn
-        <<key::utf8>> -> send(view, {:key, <<key::utf8>>}) == nil
-        _end -> true
-      end)
-
-      send(view, {:key, :closed})
-    end)
+  @doc "Draws lines over the whole screen. Returns `:closed` if the terminal is gone."
+  @spec draw([iodata]) :: :ok | :closed
+  def draw(lines) do
+    text = for {line, row} <- Enum.with_index(lines, 1), do: ["\e[#{row};1H", line]
+    write(text)
   end
 
-  @doc "Draws lines in place of those before."
-  @spec draw([iodata]) :: :ok
-  def draw(lines), do: IO.write(["\e[H", Enum.intersperse(lines, "\e[K\r\n"), "\e[K\e[J"])
-
-  # A terminal that is closed is an error of `sh`, too.
-  defp sh(command) do
-    System.cmd("sh", ["-c", command], stderr_to_stdout: true)
+  defp write(text) do
+    case IO.write(text) do
+      :ok -> :ok
+      _closed -> :closed
+    end
   rescue
-    ErlangError -> {"", 127}
+    ErlangError -> :closed
+  end
+
+  defp read(receiver) do
+    case IO.getn("", 1) do
+      key when is_binary(key) ->
+        send(receiver, {:key, key})
+        read(receiver)
+
+      _end_of_input ->
+        send(receiver, {:key, :closed})
+    end
+  end
+
+  defp stty(args) do
+    # Device files have no character that a shell reads as its own.
+    case System.cmd("sh", ["-c", "stty #{args} < #{device()}"], stderr_to_stdout: true) do
+      {output, 0} -> String.trim(output)
+      _no_terminal -> nil
+    end
   end
 end

@@ -65,8 +65,8 @@ defmodule Sconce.Monitor.ViewTest do
     assert text =~ ~r/step\.loss +1\.25 /
     assert text =~ "note: checkpoint, step 200"
     # The axis of the curve.
-    assert text =~ ~r/^ *5 [│]/m
-    assert text =~ ~r/^ *0\.05 [│]/m
+    assert text =~ ~r/^ *5 [┤]/m
+    assert text =~ ~r/^ *0\.05 [┤]/m
     assert watch |> drawn(path, ascii: true) |> Enum.join("\n") =~ "*"
   end
 
