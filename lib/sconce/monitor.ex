@@ -22,12 +22,13 @@ defmodule Sconce.Monitor do
   @moduledoc """
   Counters, gauges and histograms of this VM and of an app, and the files by which other processes watch them.
 
-  Native code counts decisions, requests, batches, training steps and what else the catalogue below names; a process of
-  this application samples CPU, memory, cards and servings once a second. An update costs nanoseconds, takes no lock,
-  and goes on whether someone watches or not.
+  Native code counts decisions, requests, batches, training steps and the other metrics of the catalogue below, without
+  a lock; a process of this application samples CPU, memory, cards and servings once a second. All of it goes on whether
+  someone watches or not.
 
-  Each VM keeps its values in a mapped file, and each run has a file of its own. `mix sconce.monitor` draws them in a
-  terminal, reads nothing but these files, and still shows the last values of a VM that was killed. The files lie in
+  The values lie in memory. Once a second what has changed is written to a file of the VM, and each run has a file of its
+  own, so that neither a decision nor a training step waits for a disk. `mix sconce.monitor` draws the files in a terminal,
+  reads nothing else, and still shows the last values of a VM that was killed. The files lie in
   `$XDG_STATE_HOME/sconce` or `~/.local/state/sconce`, which only this user can read; the settings `:monitor_dir` and
   `:monitor` of `Sconce.Config` name another folder, and turn the files off. A VM's file is about 1 MB and is deleted at
   its normal end; a run's is about 170 kB, and the latest hundred stay.
@@ -81,7 +82,7 @@ defmodule Sconce.Monitor do
   @doc """
   Returns a counter of the app, a number that only grows. A second call with the same name returns the same counter.
 
-  The name has letters, digits and `_`, as in Prometheus. A VM has room for about 900 metrics of an app.
+  The name has letters, digits and `_`, as in Prometheus. A VM has room for 1,024 metrics: its own, seven for each serving, and those of the app.
 
   #{Options.docs(@metric)}
 

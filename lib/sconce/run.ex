@@ -208,7 +208,7 @@ defmodule Sconce.Run do
     end
 
     if state.over, do: state.over.()
-    :ok
+    RunFile.stopped(state.file)
   end
 
   def terminate(_reason, _state), do: :ok

@@ -152,6 +152,8 @@ defmodule Sconce.MonitorTest do
             {fn -> Monitor.counter("with space") end, ~r/name: expected letters/},
             {fn -> Monitor.counter(:atom) end, ~r/name: expected letters/},
             {fn -> Monitor.counter("a", labels: [b: <<0xFF>>]) end, ~r/label b/},
+            {fn -> Monitor.counter("a", labels: [le: 1]) end, ~r/label le/},
+            {fn -> Monitor.counter("a", labels: [a: 1, a: 2]) end, ~r/different labels/},
             {fn -> Monitor.counter("a", unti: "ns") end, ~r/did you mean :unit/}
           ] do
         assert_raise ArgumentError, text, call
@@ -177,6 +179,11 @@ defmodule Sconce.MonitorTest do
 
       counts = Enum.map(buckets, &elem(&1, 1))
       assert counts == Enum.sort(counts)
+      {:ok, sizes} = Monitor.histogram("monitor_test_sizes")
+      for n <- [1, 2, 4, 8, 8], do: Monitor.record(sizes, n)
+      {:ok, whole} = Monitor.prometheus()
+      assert whole =~ ~s(monitor_test_sizes_bucket{le="7"} 3\n)
+      assert whole =~ ~s(monitor_test_sizes_bucket{le="15"} 5\n)
       assert List.first(buckets) == {"1.024e-6", 1}
       assert List.last(buckets) == {"+Inf", 4}
       assert text =~ "monitor_test_text_seconds_count 4\n"
@@ -245,6 +252,8 @@ defmodule Sconce.MonitorTest do
       {:ok, games} = Sconce.Monitor.counter("killed_games_total")
       for n <- Stream.iterate(1, & &1 + 1) do
         Sconce.Monitor.add(games)
+        # The file is written once a second.
+        if n == 1000, do: Process.sleep(2_500)
         if n == 1000, do: File.write!(#{inspect(Path.join(dir, "due"))}, "")
         if n > 1000, do: Process.sleep(100)
       end
@@ -273,19 +282,89 @@ defmodule Sconce.MonitorTest do
       end
     end
 
-    test "does not stay beyond a hundred", %{dir: dir} do
-      for n <- 1..120 do
+    test "of an ended run does not stay beyond a hundred others", %{dir: dir} do
+      {:ok, region} = Region.open(Path.join(dir, "ffffffff.run"), %{kind: "test"}, 4)
+      Region.beat(region, :done)
+      ended = File.read!(region.path)
+      Region.beat(region, :running)
+      File.touch!(region.path, 1)
+
+      for n <- 1..119 do
         path = Path.join(dir, String.pad_leading("#{n}", 8, "0") <> ".run")
-        File.write!(path, "")
-        File.touch!(path, n)
+        File.write!(path, ended)
+        File.touch!(path, 1 + n)
       end
 
+      File.write!(Path.join(dir, "installer.run"), "of others")
       {:ok, run} = trained(dir)
       {:ok, _report} = Trainer.await(run)
-      assert length(run_files(dir)) == 101
-      refute File.exists?(Path.join(dir, "00000020.run"))
-      assert File.exists?(Path.join(dir, "00000021.run"))
+      # The running one is the oldest, and stays.
+      assert File.exists?(region.path)
+      refute File.exists?(Path.join(dir, "00000019.run"))
+      assert File.exists?(Path.join(dir, "00000020.run"))
+      assert File.exists?(Path.join(dir, "installer.run"))
     end
+
+    test "of a run that ends with its starter is not that of a killed one", %{dir: dir} do
+      parent = self()
+
+      {starter, monitor} =
+        spawn_monitor(fn ->
+          {:ok, run} = trained(dir, steps: 10_000_000)
+          :ok = Trainer.subscribe(run)
+          receive do: ({:sconce_trainer, ^run, %{event: :step}} -> send(parent, {:run, run}))
+          Process.sleep(:infinity)
+        end)
+
+      assert_receive {:run, run}, 20_000
+      ended = Process.monitor(run)
+      Process.exit(starter, :shutdown)
+      assert_receive {:DOWN, ^monitor, :process, _pid, _reason}
+      assert_receive {:DOWN, ^ended, :process, _pid, _reason}, 20_000
+      {snapshot, _values} = read!(hd(run_files(dir)))
+      assert snapshot.state == :stopped
+    end
+
+    test "leaves a folder of others as it is", %{dir: dir} do
+      shared = Path.join(dir, "shared")
+      File.mkdir_p!(shared)
+      File.chmod!(shared, 0o755)
+      Application.put_env(:sconce, :monitor_dir, shared)
+      {:ok, run} = trained(dir)
+      {:ok, _report} = Trainer.await(run)
+      assert Bitwise.band(File.stat!(shared).mode, 0o777) == 0o755
+      Application.put_env(:sconce, :monitor_dir, Path.join(dir, "new"))
+      {:ok, run} = trained(Path.join(dir, "again"))
+      {:ok, _report} = Trainer.await(run)
+      assert Bitwise.band(File.stat!(Path.join(dir, "new")).mode, 0o777) == 0o700
+    end
+  end
+
+  test "servings with odd and with long names have values of their own" do
+    {:ok, policy} = Policy.init(Policy.Spec.new(@spec_options), seed: 1)
+    long = String.duplicate("Long", 30)
+    names = [:"my bot", :"a\"b\\c", :"#{long}1", :"#{long}2"]
+    servings = for name <- names, do: elem(Serving.start_link(policy: policy, name: name), 1)
+    send(Vm, :sample)
+    :sys.get_state(Vm)
+    {:ok, text} = Monitor.prometheus()
+    lines = Regex.scan(~r/^sconce_serving_waiting\{serving="((?:[^"\\]|\\.)*)"\} \d/m, text)
+    assert length(Enum.uniq(lines)) >= 4
+    assert text =~ ~S|serving=":\"my bot\""|
+    for serving <- servings, do: :ok = Serving.stop(serving)
+  end
+
+  test "the process that samples outlives what it cannot sample, and its restart" do
+    before = Process.whereis(Vm)
+    send(Vm, :sample)
+    Application.put_env(:sconce, :monitor_dir, 5)
+    Process.exit(before, :kill)
+    Process.sleep(200)
+    assert pid = Process.whereis(Vm)
+    assert pid != before
+    send(Vm, :sample)
+    :sys.get_state(Vm)
+    assert values()["sconce_memory_resident_bytes"] > 1.0e7
   end
 
   test "the setting is one of the table" do
@@ -299,7 +378,7 @@ defmodule Sconce.MonitorTest do
     {:ok, region} = Region.open(Path.join(dir, "0000000a.run"), %{kind: "test"}, 4)
     values = for n <- 1..6, do: {:gauge, "g#{n}", "", "", n}
     region = Region.write(region, values)
-    Region.write(region, [{:gauge, "g1", "", "", 10} | Enum.drop(values, 1)])
+    region |> Region.write([{:gauge, "g1", "", "", 10} | Enum.drop(values, 1)]) |> Region.beat()
     {_snapshot, values} = read!(region.path)
     assert values == %{"g1" => 10.0, "g2" => 2.0, "g3" => 3.0, "g4" => 4.0}
   end

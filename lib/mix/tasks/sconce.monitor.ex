@@ -175,7 +175,7 @@ defmodule Mix.Tasks.Sconce.Monitor do
       closed when closed in [false, :quit] -> :ok
       :read -> watch |> Watch.read() |> live(path, opts)
       {:show, 0} -> watch |> all() |> live(nil, opts)
-      {:show, n} -> live(watch, shown(watch, n) || path, opts)
+      {:show, n} -> live(watch, shown(watch, n, opts) || path, opts)
     end
   end
 
@@ -183,15 +183,15 @@ defmodule Mix.Tasks.Sconce.Monitor do
   defp all(%Watch{only: nil} = watch), do: watch
   defp all(watch), do: Watch.read(%{watch | only: nil})
 
-  # The row of the overview: runs first, then VMs.
-  defp shown(watch, n) do
-    {runs, vms} = Enum.split_with(watch.order, &(watch.files[&1].now.kind == :run))
+  defp shown(watch, n, opts) do
+    {_columns, rows} = size(opts)
+    {runs, vms} = View.listed(watch, rows)
     Enum.at(runs ++ vms, n - 1)
   end
 
   defp wait(ms) do
     receive do
-      {:key, key} when key in ["q", "Q", "\e", <<3>>, <<4>>] -> :quit
+      {:key, key} when key in ["q", "Q", <<3>>, <<4>>] -> :quit
       {:key, <<n>>} when n in ?0..?9 -> {:show, n - ?0}
       {:key, :closed} -> :quit
       {:key, _other} -> wait(ms)

@@ -50,7 +50,7 @@ defmodule Mix.Tasks.Sconce.Runs do
     if watch.error, do: Mix.raise(watch.error)
     runs = for path <- watch.order, watch.files[path].now.kind == :run, do: path
     only = %{watch | order: runs, files: Map.take(watch.files, runs)}
-    view = %View{columns: 160, rows: length(runs) + 3, now_ms: System.os_time(:millisecond)}
+    view = %View{columns: 160, rows: 2 * length(runs) + 20, now_ms: System.os_time(:millisecond)}
 
     if runs == [] do
       Mix.shell().info("No run in #{dir}.")
@@ -59,8 +59,14 @@ defmodule Mix.Tasks.Sconce.Runs do
       |> View.lines(nil, view)
       |> Enum.drop(2)
       |> Enum.take(length(runs) + 1)
-      |> Enum.each(&Mix.shell().info(&1 |> IO.iodata_to_binary() |> String.trim_trailing()))
+      |> Enum.each(&Mix.shell().info(line_of(&1)))
     end
+  end
+
+  # Without the number of the row.
+  defp line_of(row) do
+    <<_number::binary-size(2), text::binary>> = IO.iodata_to_binary(row)
+    String.trim_trailing(text)
   end
 
   defp run!(dir, id) do
@@ -81,7 +87,7 @@ defmodule Mix.Tasks.Sconce.Runs do
     case Snapshot.life(run) do
       life when life in [:running, :silent] ->
         File.write!(Folder.stop(run.path), "")
-        Mix.shell().info("#{run.id} was asked to stop and saves its state.")
+        Mix.shell().info("#{run.id} is asked to stop and to save its state.")
         ended(run, System.monotonic_time(:millisecond) + @patience_ms)
 
       life ->
@@ -97,9 +103,15 @@ defmodule Mix.Tasks.Sconce.Runs do
          true <- System.monotonic_time(:millisecond) < deadline do
       ended(run, deadline)
     else
-      false -> Mix.raise("#{run.id} still runs: a long step or a save takes its time")
-      {:error, error} -> Mix.raise(Exception.message(error))
-      life -> Mix.shell().info("#{run.id}: #{life}.")
+      false ->
+        _ = File.rm(Folder.stop(run.path))
+        Mix.raise("#{run.id} still runs: a long step or a save takes its time")
+
+      {:error, error} ->
+        Mix.raise(Exception.message(error))
+
+      life ->
+        Mix.shell().info("#{run.id}: #{life}.")
     end
   end
 

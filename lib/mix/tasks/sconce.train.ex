@@ -152,7 +152,7 @@ defmodule Mix.Tasks.Sconce.Train do
   defp detached(args, out, apart) do
     log = Path.expand(out) <> ".log"
 
-    case Detached.start("sconce.train", args -- ["--detach", "--monitor"], log) do
+    case Detached.start("sconce.train", Enum.reject(args, &apart?/1), log) do
       {:ok, pid} ->
         Mix.shell().info("Process #{pid} trains #{out}; its output is in #{log}.")
 
@@ -164,6 +164,9 @@ defmodule Mix.Tasks.Sconce.Train do
         Mix.raise("--detach: #{reason}")
     end
   end
+
+  # With `--detach` the process would start another one.
+  defp apart?(arg), do: arg =~ ~r/\A--(detach|monitor)(=|\z)/
 
   defp measure(:plan, opts), do: print(opts, &Trainer.plan/1)
   defp measure(:tune, opts), do: print(opts, &Trainer.tune/1)
@@ -270,12 +273,18 @@ defmodule Mix.Tasks.Sconce.Train do
 
   defp meant!(opts, action) do
     own = [
+      train: [:detach, :monitor],
       tune: Keyword.keys(Catalogue.schema(:tune)),
       find_lr: [:svg | Keyword.keys(Catalogue.schema(:range))]
     ]
 
     for {other, names} <- own, other != action, name <- names, opts[name] != nil do
-      raise ArgumentError, "#{Switches.switch(name)} needs #{Switches.switch(other)}"
+      needs =
+        if other == :train,
+          do: "does not go with #{Switches.switch(action)}",
+          else: "needs #{Switches.switch(other)}"
+
+      raise ArgumentError, "#{Switches.switch(name)} #{needs}"
     end
   end
 

@@ -11,11 +11,11 @@ defmodule Sconce.Monitor.Detached do
     script = """
     log=$1; shift
     own=$(command -v setsid) || own=
-    $own nohup "$@" >"$log" 2>&1 </dev/null &
+    $own nohup "$@" >>"$log" 2>&1 </dev/null &
     echo $!
     """
 
-    with mix when mix != nil <- System.find_executable("mix") || {:error, "there is no mix"},
+    with mix when is_binary(mix) <- System.find_executable("mix") || {:error, "there is no mix"},
          :ok <- File.mkdir_p(Path.dirname(log)),
          :ok <- File.touch(log),
          {text, 0} <-
@@ -30,5 +30,7 @@ defmodule Sconce.Monitor.Detached do
       {:error, reason} -> {:error, reason}
       _no_shell -> {:error, "the shell could not start it"}
     end
+  rescue
+    ErlangError -> {:error, "there is no sh"}
   end
 end

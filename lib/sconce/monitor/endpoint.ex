@@ -23,8 +23,7 @@ defmodule Sconce.Monitor.Endpoint do
 
       children = [{Sconce.Monitor.Endpoint, port: 9568}]
 
-  A scrape answers in about a millisecond. At most 16 connections are open, and one that is idle for ten seconds is
-  closed. In a release the app lists `:inets` in its `:extra_applications`.
+  At most 16 connections are open; further ones wait. In a release the app lists `:inets` in its `:extra_applications`.
   """
 
   use Sconce.Server

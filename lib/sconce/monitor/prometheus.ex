@@ -16,11 +16,15 @@ defmodule Sconce.Monitor.Prometheus do
   def labels!(labels) do
     fields =
       for {name, value} <- labels do
-        (to_string(name) =~ ~r/\A[a-zA-Z_][a-zA-Z0-9_]{0,63}\z/ and text?(value)) ||
+        # Prometheus gives `le` and names that begin with `__` meanings of their own.
+        (to_string(name) =~ ~r/\A(?!__|le\z)[a-zA-Z_][a-zA-Z0-9_]{0,63}\z/ and text?(value)) ||
           Options.argument!("label #{name}", value, "a text of at most 100 bytes")
 
         ~s(#{name}="#{escaped(to_string(value))}")
       end
+
+    length(Enum.uniq_by(labels, &elem(&1, 0))) == length(labels) ||
+      Options.argument!("option :labels", labels, "different labels")
 
     "{#{Enum.join(fields, ",")}}"
   end
@@ -73,7 +77,7 @@ defmodule Sconce.Monitor.Prometheus do
         [
           base,
           "_bucket",
-          with_label(labels, number(2 ** bound / scale)),
+          with_label(labels, number(upper(bound, unit))),
           " ",
           number(below),
           "\n"
@@ -87,6 +91,10 @@ defmodule Sconce.Monitor.Prometheus do
       [base, "_count", labels, " ", number(count), "\n"]
     ]
   end
+
+  # Whole numbers below a power of two are at most one less.
+  defp upper(power, "ns"), do: 2 ** power / 1.0e9
+  defp upper(power, _unit), do: 2 ** power - 1
 
   # Values below a power of two, whose buckets end there: 64 buckets for each octave from 64 on.
   defp below(%Histogram{counts: counts}, power) do

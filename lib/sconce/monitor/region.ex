@@ -14,10 +14,10 @@ defmodule Sconce.Monitor.Region do
   @type change :: {metric, {:add | :count | :record, non_neg_integer}}
   @type metric :: {:counter | :gauge | :histogram | :series | :text, name :: String.t(), map}
 
-  @doc "The region of this VM, with a file or in memory alone. A VM has one region for its life."
+  @doc "The region of this VM, with a file or in memory alone. A VM has one region for its life, which may get another file."
   @spec of_vm(Path.t() | nil, map) :: {:ok, t} | {:error, Sconce.Error.t()}
   def of_vm(path, meta) do
-    with {:ok, ref} <- Native.monitor_share(path, flat(meta)),
+    with {:ok, {ref, path}} <- Native.monitor_share(path, flat(meta)),
          do: {:ok, %__MODULE__{ref: ref, path: path}}
   end
 
@@ -58,13 +58,10 @@ defmodule Sconce.Monitor.Region do
         {number, region}
 
       _new ->
-        number =
-          case Native.monitor_metric(region.ref, kind, name, unit, help) do
-            {:ok, number} -> number
-            {:error, _no_room} -> nil
-          end
-
-        {number, %{region | numbers: Map.put(numbers, name, number)}}
+        case Native.monitor_metric(region.ref, kind, name, unit, help) do
+          {:ok, number} -> {number, %{region | numbers: Map.put(numbers, name, number)}}
+          {:error, _no_room} -> {nil, region}
+        end
     end
   end
 
@@ -72,17 +69,14 @@ defmodule Sconce.Monitor.Region do
   @spec remove(t, [String.t()]) :: t
   def remove(%__MODULE__{numbers: numbers} = region, names) do
     {gone, numbers} = Map.split(numbers, names)
-    removed = for {_name, number} <- gone, number != nil, do: {:remove, number}
+    removed = for {_name, number} <- gone, do: {:remove, number}
     _ = Native.monitor_update(region.ref, removed)
     %{region | numbers: numbers}
   end
 
-  @doc "Says that the writer lives, and what became of its work."
-  @spec beat(t, :running | :done | :failed | :stopped) :: :ok
-  def beat(%__MODULE__{ref: ref}, became \\ :running) do
-    _ = Native.monitor_beat(ref, became)
-    :ok
-  end
+  @doc "Says that the writer lives, and what became of its work, and writes the file."
+  @spec beat(t, :running | :done | :failed | :stopped) :: :ok | {:error, Sconce.Error.t()}
+  def beat(%__MODULE__{ref: ref}, phase \\ :running), do: Native.monitor_beat(ref, phase)
 
   # Texts and integers, as the native side reads them.
   defp flat(meta),

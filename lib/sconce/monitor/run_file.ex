@@ -2,11 +2,13 @@ defmodule Sconce.Monitor.RunFile do
   @moduledoc false
   # The file by which others watch a run: numbers of its events as gauges, learning curves, and its end.
 
+  require Logger
+
   alias Sconce.Monitor.{Files, Folder, Region}
 
   @slots 128
   # Curves: measurements whose development says how a run goes.
-  @curves ~w(loss nll accuracy mean_return mean_length frames_per_second steps_per_second grad_norm
+  @curves ~w(loss avg_loss val_loss nll accuracy mean_return mean_length frames_per_second steps_per_second grad_norm
              learning_rate entropy approx_kl clip_fraction value_loss teacher_kl)a
 
   @enforce_keys [:region, :id]
@@ -24,17 +26,22 @@ defmodule Sconce.Monitor.RunFile do
          {:ok, region} <- Region.open(path, meta, @slots) do
       %__MODULE__{region: region, id: id}
     else
-      {:error, _error} -> nil
+      {:error, %{kind: :unavailable}} ->
+        nil
+
+      {:error, error} ->
+        Logger.info("the run has no file for mix sconce.monitor: #{Exception.message(error)}")
+        nil
     end
   end
 
-  @doc "Writes an event."
+  @doc "Writes an event. The file of others sees it at the next `beat/1`, and the last one at once."
   @spec event(t | nil, map) :: t | nil
   def event(nil, _event), do: nil
 
   def event(%__MODULE__{region: region} = file, %{event: :done, result: result}) do
     region = Region.write(region, ended(result))
-    Region.beat(region, became(result))
+    _ = Region.beat(region, phase(result))
     %{file | region: region}
   end
 
@@ -45,9 +52,7 @@ defmodule Sconce.Monitor.RunFile do
     values =
       Enum.flat_map(numbers, fn {key, value} -> values("#{name}.#{key}", key, value, at) end)
 
-    region = Region.write(region, note(event) ++ values)
-    Region.beat(region)
-    %{file | region: region}
+    %{file | region: Region.write(region, note(event) ++ values)}
   end
 
   defp values(name, key, value, at) when is_number(value) do
@@ -64,7 +69,7 @@ defmodule Sconce.Monitor.RunFile do
   defp curve?(key) when is_binary(key), do: Enum.any?(@curves, &(to_string(&1) == key))
   defp curve?(_key), do: false
 
-  # Events that people want to read of; the others come all the time.
+  # Events with a note. The others are frequent.
   @told [:began, :precision, :resumed, :out_of_memory, :validation, :checkpoint, :save_failed] ++
           [:callback_late, :saved, :failed]
 
@@ -84,16 +89,25 @@ defmodule Sconce.Monitor.RunFile do
 
   defp ended({:error, error}), do: [{:text, "error", "", "", Exception.message(error)}]
 
-  defp became({:ok, %{stopped: :stopped}}), do: :stopped
-  defp became({:ok, _report}), do: :done
-  defp became({:error, _error}), do: :failed
+  defp phase({:ok, %{stopped: :stopped}}), do: :stopped
+  defp phase({:ok, _report}), do: :done
+  defp phase({:error, _error}), do: :failed
 
   @doc "Says that the run lives, and returns whether someone has asked it to stop."
   @spec beat(t | nil) :: :go_on | :stop
   def beat(nil), do: :go_on
 
   def beat(%__MODULE__{region: region}) do
-    Region.beat(region)
+    _ = Region.beat(region)
     if File.rm(Folder.stop(region.path)) == :ok, do: :stop, else: :go_on
+  end
+
+  @doc "Says that the process of the run ended before the run was over."
+  @spec stopped(t | nil) :: :ok
+  def stopped(nil), do: :ok
+
+  def stopped(%__MODULE__{region: region}) do
+    _ = Region.beat(region, :stopped)
+    :ok
   end
 end

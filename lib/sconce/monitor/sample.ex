@@ -3,7 +3,7 @@ defmodule Sconce.Monitor.Sample do
   # Values that nothing counts: CPU, memory, cards, servings; nil for one that the machine does not tell.
 
   alias Sconce.{GPU, Memory, Serving}
-  alias Sconce.Monitor.Catalogue
+  alias Sconce.Monitor.{Catalogue, Prometheus}
   alias Sconce.Run.Keeper
 
   @enforce_keys [:cards]
@@ -114,11 +114,15 @@ defmodule Sconce.Monitor.Sample do
 
   defp clock(clocks), do: clocks.sm_mhz && clocks.sm_mhz * 1_000_000
 
-  @doc "The values of each serving of this VM, by its label."
-  @spec servings() :: [{String.t(), [value]}]
+  @doc "The values of each serving of this VM, by its process."
+  @spec servings() :: [{pid, [value]}]
   def servings do
-    for pid <- pids(), {:ok, stats} <- [Serving.stats(pid)] do
-      label = label(pid)
+    found = for pid <- pids(), {:ok, stats} <- [Serving.stats(pid)], do: {pid, name(pid), stats}
+    names = Enum.frequencies(for {_pid, name, _stats} <- found, do: name)
+
+    for {pid, name, stats} <- found do
+      # Two long names may begin alike.
+      name = if names[name] > 1, do: "#{name} #{text(pid)}", else: name
 
       values = %{
         "sconce_serving_waiting" => stats.waiting,
@@ -130,19 +134,21 @@ defmodule Sconce.Monitor.Sample do
         "sconce_serving_latency_p99_seconds" => seconds(stats.latency_us.p99)
       }
 
-      {label, valued(Catalogue.serving(), values, ~s({serving="#{label}"}))}
+      {pid, valued(Catalogue.serving(), values, Prometheus.labels!(serving: name))}
     end
   end
 
   defp pids,
     do: Registry.select(Serving.Registry, [{{:_, :"$1", :_}, [], [:"$1"]}]) |> Enum.uniq()
 
-  defp label(pid) do
+  defp name(pid) do
     case Process.info(pid, :registered_name) do
-      {:registered_name, name} -> name |> inspect() |> String.slice(0, 60)
-      _none -> pid |> :erlang.pid_to_list() |> List.to_string()
+      {:registered_name, name} -> name |> inspect() |> Sconce.Text.printable(60)
+      _none -> text(pid)
     end
   end
+
+  defp text(pid), do: pid |> :erlang.pid_to_list() |> List.to_string()
 
   defp seconds(nil), do: nil
   defp seconds(us), do: us / 1.0e6

@@ -3,9 +3,11 @@ defmodule Sconce.Monitor.View do
   # Draws what a watch has read: a table of all runs and VMs, or one of them. Pure: the same watch, time, size and style
   # give the same lines.
 
-  alias Sconce.{Figures, Text}
+  import Sconce.Monitor.View.Words
+
   alias Sconce.Monitor.{Graph, Snapshot, Watch}
   alias Sconce.Monitor.Snapshot.{Histogram, Slot}
+  alias Sconce.Text
 
   @enforce_keys [:columns, :rows, :now_ms]
   defstruct @enforce_keys ++ [colour: false, ascii: false]
@@ -75,17 +77,22 @@ defmodule Sconce.Monitor.View do
 
   # All
 
-  defp overview(watch, view) do
-    files = Enum.map(watch.order, &watch.files[&1])
-    {runs, vms} = Enum.split_with(files, &(&1.now.kind == :run))
-    room = max(view.rows - 6, 2)
-    vms_room = min(length(vms), max(div(room, 3), 3))
-    head = [{:title, "sconce monitor"}, " · #{clock(view.now_ms)} · ", {:dim, watch.dir}]
+  @doc "The files that the table of all shows in so many rows: runs, then VMs."
+  @spec listed(Watch.t(), pos_integer) :: {[Path.t()], [Path.t()]}
+  def listed(watch, rows) do
+    {runs, vms} = Enum.split_with(watch.order, &(watch.files[&1].now.kind == :run))
+    room = max(rows - 9, 2)
+    vms = Enum.take(vms, max(div(room, 3), 1))
+    {Enum.take(runs, max(room - length(vms), 1)), vms}
+  end
 
+  defp overview(watch, view) do
+    {runs, vms} = listed(watch, view.rows)
+    head = [{:title, "sconce monitor"}, " · #{clock(view.now_ms)} · ", {:dim, watch.dir}]
     error = if watch.error, do: [[{:bad, Text.printable(watch.error, 500)}]], else: []
 
     empty =
-      if files == [] and error == [],
+      if watch.order == [] and error == [],
         do: [
           [],
           [
@@ -95,23 +102,28 @@ defmodule Sconce.Monitor.View do
         ],
         else: []
 
+    hidden = length(watch.order) - length(runs) - length(vms)
+    more = if hidden > 0, do: [[{:dim, "… and #{hidden} older ones"}]], else: []
+
     [head] ++
       error ++
       empty ++
-      table(runs, room - vms_room, view, "runs", &run_row(&1, view), run_titles()) ++
-      table(vms, vms_room, view, "VMs", &vm_row(&1, view), vm_titles()) ++
-      [[], keys(view)]
+      table(runs, 1, watch, &run_row(&1, view), run_titles()) ++
+      table(vms, 1 + length(runs), watch, &vm_row(&1, view), vm_titles()) ++
+      more ++ [[], keys(view)]
   end
 
   defp keys(_view), do: [{:dim, "q ends · 1 to 9 opens a row · 0 shows all"}]
 
-  defp table([], _room, _view, _noun, _row, _titles), do: []
+  defp table([], _first, _watch, _row, _titles), do: []
 
-  defp table(files, room, _view, noun, row, titles) do
-    rows = files |> Enum.take(max(room, 1)) |> Enum.map(row)
-    more = length(files) - length(rows)
-    rest = if more > 0, do: [[{:dim, "… and #{more} more #{noun}"}]], else: []
-    [[], [{:title, titles}]] ++ rows ++ rest
+  # The first nine rows have a number, the key that opens them.
+  defp table(paths, first, watch, row, titles) do
+    rows =
+      for {path, n} <- Enum.with_index(paths, first),
+          do: [if(n < 10, do: "#{n} ", else: "  ") | row.(watch.files[path])]
+
+    [[], [{:title, "  " <> titles}]] ++ rows
   end
 
   defp run_titles,
@@ -448,93 +460,5 @@ defmodule Sconce.Monitor.View do
     [[], [{:title, "numbers"}]] ++ rows
   end
 
-  # Words
-
-  defp state(%{life: :dead}), do: "DEAD"
-  defp state(%{life: :silent}), do: "SILENT"
-  defp state(%{life: life}), do: to_string(life)
-
-  # What explains a watched process that says nothing.
-  defp lately(%{life: life, now: now} = file, view) do
-    seconds = max(view.now_ms - now.heartbeat_ms, 0) / 1000
-    seen = "last figures at #{clock(now.heartbeat_ms)}, #{duration(seconds)} ago"
-
-    cond do
-      life == :dead -> " · process gone (killed?), #{seen}"
-      life == :silent -> " · #{seen}"
-      file.lost && life == :running -> " · file gone, #{seen}"
-      true -> ""
-    end
-  end
-
-  defp meaning(%{life: :running}), do: :good
-  defp meaning(%{life: life}) when life in [:failed, :dead], do: :bad
-  defp meaning(%{life: :silent}), do: :warn
-  defp meaning(_ended), do: :dim
-
-  defp age(%{started_ms: start, heartbeat_ms: beat, state: :running}, %{now_ms: now}),
-    do: duration(max(max(now, beat) - start, 0) / 1000)
-
-  defp age(%{started_ms: start, heartbeat_ms: beat}, _view),
-    do: duration(max(beat - start, 0) / 1000)
-
-  defp duration(seconds) when seconds < 60, do: "#{trunc(seconds)} s"
-  defp duration(seconds) when seconds < 3600, do: "#{div(trunc(seconds), 60)} min"
-
-  defp duration(seconds) when seconds < 360_000 do
-    minutes = div(trunc(seconds), 60)
-    "#{div(minutes, 60)} h #{rem(minutes, 60)} min"
-  end
-
-  defp duration(seconds), do: "#{Figures.grouped(div(trunc(min(seconds, 1.0e12)), 86_400))} days"
-
-  # Any number may stand in the header of a file.
-  defp clock(ms) when ms in 0..4_000_000_000_000 do
-    {_date, {hour, minute, second}} =
-      ms |> div(1000) |> :calendar.system_time_to_local_time(:second)
-
-    Enum.map_join([hour, minute, second], ":", &String.pad_leading("#{&1}", 2, "0"))
-  end
-
-  defp clock(_ms), do: "-"
-
-  defp short(nil), do: "-"
-  defp short(n) when is_float(n) and abs(n) < 1.0e15, do: n |> round() |> short()
-  defp short(n) when is_integer(n), do: Figures.grouped(n)
-  defp short(n), do: Graph.number(n)
-
-  defp text(nil), do: "-"
-  defp text(text) when is_binary(text), do: Text.printable(text, 300)
-  defp text(other), do: other |> inspect() |> Text.printable(300)
-
-  defp short_name(name) do
-    name
-    |> text()
-    |> String.replace_prefix("sconce_", "")
-    |> String.replace_suffix("_seconds", "")
-    |> String.replace_suffix("_total", "")
-  end
-
-  defp unit(%{unit: "", name: name}),
-    do: if(String.contains?(name, "_ratio"), do: "ratio", else: "")
-
-  defp unit(%{unit: unit}), do: unit
-
-  defp gauge(%{now: now}, name) do
-    case Snapshot.value(now, name) do
-      value when is_number(value) -> value
-      _other -> nil
-    end
-  end
-
-  defp count(file, name) do
-    case Watch.latest(file, name) do
-      nil -> 0
-      histogram -> Histogram.count(histogram)
-    end
-  end
-
-  defp labels(slot), do: slot.name |> Slot.split() |> elem(1)
-  defp base(slot), do: slot.name |> Slot.split() |> elem(0)
   defp style(view), do: %{ascii: view.ascii, colour: view.colour}
 end

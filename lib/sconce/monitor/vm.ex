@@ -62,6 +62,14 @@ defmodule Sconce.Monitor.Vm do
   end
 
   defp share do
+    share_file()
+  rescue
+    _error -> Region.of_vm(nil, %{})
+  catch
+    :exit, _reason -> Region.of_vm(nil, %{})
+  end
+
+  defp share_file do
     meta = Map.merge(Files.place(), %{kind: "vm", name: name()})
 
     with {:ok, path} <- Files.new("#{System.pid()}.vm"),
@@ -75,10 +83,10 @@ defmodule Sconce.Monitor.Vm do
   end
 
   defp name do
-    case {Node.alive?(), System.argv()} do
-      {true, _argv} -> to_string(node())
-      {false, [task | _rest]} -> "mix #{String.slice(task, 0, 60)}"
-      {false, []} -> "pid #{System.pid()}"
+    case {Node.alive?(), Files.place().command} do
+      {true, _command} -> to_string(node())
+      {false, nil} -> "pid #{System.pid()}"
+      {false, command} -> String.slice(command, 0, 60)
     end
   end
 
@@ -88,34 +96,37 @@ defmodule Sconce.Monitor.Vm do
   @impl true
   def handle_info(:sample, %{} = state) do
     Process.send_after(self(), :sample, @every_ms)
-    {values, sample} = Sample.take(state.sample)
-    {served, servings} = servings(state.servings)
-    gone = Map.keys(state.servings) -- Map.keys(servings)
-    region = Region.remove(state.region, Enum.flat_map(gone, &state.servings[&1]))
-    region = Region.write(region, values ++ served)
-    Region.beat(region)
-    {:noreply, %{state | region: region, sample: sample, servings: servings}}
+    {:noreply, sampled(state)}
   end
 
   def handle_info(_other, state), do: {:noreply, state}
 
+  # What cannot be sampled now, as while a supervisor restarts its children, is sampled a second later.
+  defp sampled(state) do
+    {values, sample} = Sample.take(state.sample)
+    served = Sample.servings()
+    servings = Map.new(served, fn {pid, values} -> {pid, Enum.map(values, &elem(&1, 1))} end)
+    gone = Map.drop(state.servings, Map.keys(servings)) |> Map.values() |> List.flatten()
+    region = Region.remove(state.region, gone)
+    region = Region.write(region, values ++ Enum.flat_map(served, &elem(&1, 1)))
+    _ = Region.beat(region)
+    %{state | region: region, sample: sample, servings: servings}
+  rescue
+    _error -> state
+  catch
+    :exit, _reason -> state
+  end
+
   @impl true
-  def terminate(_reason, %{region: region}), do: leave(region)
-  def terminate(_reason, nil), do: :ok
+  def terminate(reason, %{region: region}) when reason in [:normal, :shutdown], do: leave(region)
+  def terminate(_crash, _state), do: :ok
 
   defp leave(%Region{path: nil}), do: :ok
 
   defp leave(%Region{path: path} = region) do
-    Region.beat(region, :done)
+    _ = Region.beat(region, :done)
     _ = File.rm(path)
     :ok
-  end
-
-  # Values of each serving, and the names of its metrics by serving.
-  defp servings(_before) do
-    found = Sample.servings()
-    names = for {label, values} <- found, into: %{}, do: {label, Enum.map(values, &elem(&1, 1))}
-    {Enum.flat_map(found, &elem(&1, 1)), names}
   end
 
   @doc "Names and meanings of all metrics that this VM writes."

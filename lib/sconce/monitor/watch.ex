@@ -66,7 +66,25 @@ defmodule Sconce.Monitor.Watch do
 
   defp unread(_watch, _readable), do: nil
 
+  # The file of what has ended does not change any more.
+  defp seen(%{life: life, lost: nil} = file, path)
+       when life in [:done, :failed, :stopped, :dead] do
+    if stamp(path) == file.stamp,
+      do: %{file | before: nil},
+      else: seen(%{file | life: :running}, path)
+  end
+
   defp seen(file, path) do
+    stamp = stamp(path)
+    with %{} = file <- read(file, path), do: Map.put(file, :stamp, stamp)
+  end
+
+  defp stamp(path) do
+    with {:ok, %{mtime: mtime, size: size, inode: inode}} <- File.stat(path),
+         do: {mtime, size, inode}
+  end
+
+  defp read(file, path) do
     case {Snapshot.open(path), file} do
       {{:ok, now}, nil} ->
         kept(%{now: now, before: nil, life: Snapshot.life(now), lost: nil, course: %{}})

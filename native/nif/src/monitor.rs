@@ -35,7 +35,7 @@ impl Deref for RegionHandle {
 }
 
 #[derive(NifUnitEnum)]
-enum Counts {
+enum MetricKind {
     Counter,
     Gauge,
     Histogram,
@@ -43,20 +43,20 @@ enum Counts {
     Text,
 }
 
-impl From<Counts> for Kind {
-    fn from(counts: Counts) -> Kind {
-        match counts {
-            Counts::Counter => Kind::Counter,
-            Counts::Gauge => Kind::Gauge,
-            Counts::Histogram => Kind::Histogram,
-            Counts::Series => Kind::Series,
-            Counts::Text => Kind::Text,
+impl From<MetricKind> for Kind {
+    fn from(kind: MetricKind) -> Kind {
+        match kind {
+            MetricKind::Counter => Kind::Counter,
+            MetricKind::Gauge => Kind::Gauge,
+            MetricKind::Histogram => Kind::Histogram,
+            MetricKind::Series => Kind::Series,
+            MetricKind::Text => Kind::Text,
         }
     }
 }
 
 #[derive(NifUnitEnum)]
-enum Became {
+enum Phase {
     Running,
     Done,
     Failed,
@@ -82,12 +82,13 @@ enum Change {
     Remove(usize),
 }
 
-/// Gives this process' metrics a file, or memory alone without a path, once for the life of the VM.
+/// Gives this process' metrics a file, or memory alone without a path. Returns the region and the path of its file.
 #[rustler::nif(schedule = "DirtyIo")]
 fn monitor_share<'a>(env: Env<'a>, path: Option<String>, meta: Term<'a>) -> Term<'a> {
     call(env, "monitor", || {
         let region = region::share(path.as_deref().map(Path::new), &json(meta)?)?;
-        Ok(ResourceArc::new(RegionHandle::Process(region)).encode(env))
+        let path = region.path().map(|path| path.display().to_string());
+        Ok((ResourceArc::new(RegionHandle::Process(region)), path).encode(env))
     })
 }
 
@@ -118,7 +119,7 @@ fn json(meta: Term) -> Result<String> {
 fn monitor_metric<'a>(
     env: Env<'a>,
     region: Handle<RegionHandle>,
-    kind: Counts,
+    kind: MetricKind,
     name: &str,
     unit: &str,
     help: &str,
@@ -141,7 +142,7 @@ fn monitor_record(env: Env, region: Handle<RegionHandle>, i: usize, n: u64) -> T
     perform(env, "monitor", || region.get()?.record(i, n))
 }
 
-/// Makes changes in their order, up to the first that fails.
+/// Makes changes in their order, and returns the error of the first that fails.
 #[rustler::nif]
 fn monitor_update<'a>(
     env: Env<'a>,
@@ -150,7 +151,8 @@ fn monitor_update<'a>(
 ) -> Term<'a> {
     perform(env, "monitor", || {
         let region = region.get()?;
-        changes.into_iter().try_for_each(|change| make(&region, change))
+        let made = changes.into_iter().map(|change| make(&region, change));
+        made.fold(Ok(()), Result::and)
     })
 }
 
@@ -169,19 +171,16 @@ fn make(region: &Region, change: Change) -> Result<()> {
     }
 }
 
-/// Says that the process lives, and what became of its work.
-#[rustler::nif]
-fn monitor_beat(env: Env, region: Handle<RegionHandle>, became: Became) -> Term {
-    let state = match became {
-        Became::Running => State::Running,
-        Became::Done => State::Done,
-        Became::Failed => State::Failed,
-        Became::Stopped => State::Stopped,
+/// Says that the process lives, and what became of its work, and writes the file.
+#[rustler::nif(schedule = "DirtyIo")]
+fn monitor_beat(env: Env, region: Handle<RegionHandle>, phase: Phase) -> Term {
+    let state = match phase {
+        Phase::Running => State::Running,
+        Phase::Done => State::Done,
+        Phase::Failed => State::Failed,
+        Phase::Stopped => State::Stopped,
     };
-    perform(env, "monitor", || {
-        region.get()?.beat(state);
-        Ok(())
-    })
+    perform(env, "monitor", || region.get()?.beat(state))
 }
 
 /// The bytes of a region, as its file has them.

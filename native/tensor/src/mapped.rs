@@ -123,33 +123,6 @@ fn fault_guard(file: &Arc<Mapped>) -> fault::Guard {
     fault::Guard { begin: bytes.start as usize, end: bytes.end as usize, cut: &raw const file.cut }
 }
 
-/// The range of a map that this process writes. While it exists, a page of it that a cut file no longer has, or that the
-/// disk has no room for, becomes a page of zeros of this process alone.
-#[derive(Debug)]
-pub(crate) struct Writable(usize);
-
-impl Writable {
-    /// # Errors
-    /// `Unavailable` for more ranges than [`MOST_WRITABLE`].
-    pub(crate) fn new(range: std::ops::Range<*const u8>) -> Result<Self> {
-        fault::watch();
-        let slot = fault::watch_writes(range.start as usize, range.end as usize);
-        slot.map(Writable).ok_or_else(|| Error::Unavailable {
-            what: "a map to write".into(),
-            reason: format!("{MOST_WRITABLE} are in use"),
-        })
-    }
-}
-
-impl Drop for Writable {
-    fn drop(&mut self) {
-        fault::unwatch_writes(self.0);
-    }
-}
-
-/// Maximum maps that are written at the same time.
-const MOST_WRITABLE: usize = 1024;
-
 #[cfg(unix)]
 mod fault {
     use std::cell::Cell;
@@ -157,46 +130,7 @@ mod fault {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 
-    use crate::mapped::{MOST, MOST_WRITABLE};
-
-    /// Begin and end of each map that is written; both 0 in a free place, the begin 1 in one that is being taken.
-    static WRITABLE: [[AtomicUsize; 2]; MOST_WRITABLE] =
-        [const { [const { AtomicUsize::new(0) }; 2] }; MOST_WRITABLE];
-
-    pub(super) fn watch_writes(begin: usize, end: usize) -> Option<usize> {
-        let order = Ordering::SeqCst;
-        let free =
-            |[first, _]: &[AtomicUsize; 2]| first.compare_exchange(0, 1, order, order).is_ok();
-        let i = WRITABLE.iter().position(free)?;
-        let [first, last] = WRITABLE.get(i)?;
-        last.store(end, order);
-        first.store(begin, order);
-        Some(i)
-    }
-
-    pub(super) fn unwatch_writes(i: usize) {
-        if let Some([first, last]) = WRITABLE.get(i) {
-            last.store(0, Ordering::SeqCst);
-            first.store(0, Ordering::SeqCst);
-        }
-    }
-
-    /// Whether the address lies in a map that is written.
-    fn is_written(address: usize) -> bool {
-        WRITABLE.iter().any(|[first, last]| {
-            (first.load(Ordering::SeqCst)..last.load(Ordering::SeqCst)).contains(&address)
-        })
-    }
-
-    /// Maps a page of zeros at the address.
-    fn put_page(address: usize, protection: libc::c_int) -> bool {
-        let size = PAGE.load(Ordering::SeqCst);
-        let page = address - address % size;
-        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_ANONYMOUS;
-        // SAFETY: the page lies in a map that stays mapped. The new page is unmapped with the whole map.
-        let put = unsafe { libc::mmap(page as *mut _, size, protection, flags, -1, 0) };
-        put != libc::MAP_FAILED
-    }
+    use crate::mapped::MOST;
 
     /// The address range of a map that a thread reads, and the flag to set if a page is missing.
     #[derive(Clone, Copy)]
@@ -274,12 +208,15 @@ mod fault {
             // SAFETY: the guarded map, and the flag beside it, live as long as the guard is set. The flag
             // is set before the page is mapped, so a reader that sees its zeros finds the flag set.
             unsafe { (*guard.cut).store(true, Ordering::SeqCst) };
-            if put_page(address, libc::PROT_READ) {
+            let size = PAGE.load(Ordering::SeqCst);
+            let page = address - address % size;
+            let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_ANONYMOUS;
+            // SAFETY: the page lies in our own read-only map, which stays mapped. The new page reads as
+            // zeros, and is unmapped with the whole map.
+            let put = unsafe { libc::mmap(page as *mut _, size, libc::PROT_READ, flags, -1, 0) };
+            if put != libc::MAP_FAILED {
                 return;
             }
-        }
-        if is_written(address) && put_page(address, libc::PROT_READ | libc::PROT_WRITE) {
-            return;
         }
         if let Some(before) = BEFORE.get() {
             // SAFETY: the arguments are exactly those that the kernel passed to this handler.
@@ -339,12 +276,6 @@ mod fault {
     }
 
     pub fn watch() {}
-
-    pub fn watch_writes(_begin: usize, _end: usize) -> Option<usize> {
-        Some(0)
-    }
-
-    pub fn unwatch_writes(_i: usize) {}
 
     pub fn within<T>(_guards: [Guard; MOST], work: impl FnOnce() -> T) -> T {
         work()

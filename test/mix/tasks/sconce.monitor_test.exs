@@ -46,7 +46,7 @@ defmodule Mix.Tasks.Sconce.MonitorTest do
       refute text =~ "\e"
     end
 
-    assert output(fn -> Monitor.run(["--once", "--ascii"]) end) =~ ~r/^#{id} imitation done/m
+    assert output(fn -> Monitor.run(["--once", "--ascii"]) end) =~ ~r/^1 #{id} imitation done/m
     list = output(fn -> Runs.run([]) end)
     assert list =~ ~r/^#{id} imitation done +30\/30/m
     assert list =~ report.out
@@ -146,9 +146,13 @@ defmodule Mix.Tasks.Sconce.MonitorTest do
     assert File.exists?(Path.join(out, "report.json")), File.read!(out <> ".log")
 
     assert_raise Mix.Error, ~r/--out/, fn -> Train.run(["--detach", "--corpus", "c"]) end
+
+    assert_raise Mix.Error, ~r/--detach does not go with --plan/, fn ->
+      Train.run(["--plan", "--detach"])
+    end
   end
 
-  test "the view of a VM needs no library and starts no application", context do
+  test "the view of a VM starts no application", context do
     {:ok, region} = Region.open(Path.join(context.state, "1.vm"), %{kind: "vm", name: "one"}, 8)
     Region.beat(region)
     {:ok, %Snapshot{kind: :vm}} = Snapshot.open(region.path)

@@ -76,8 +76,20 @@ defmodule Sconce.Monitor.ViewTest do
     watch = dir |> Watch.new() |> Watch.read()
     all_sizes(watch, nil)
     text = watch |> drawn(nil, []) |> Enum.join("\n")
-    assert text =~ ~r/^0000000a imitation running 250\/1,000 +1\.25/m
-    assert text =~ ~r/^0000000b imitation failed  - /m
+    assert text =~ ~r/^[12] 0000000a imitation running 250\/1,000 +1\.25/m
+    assert text =~ ~r/^[12] 0000000b imitation failed  - /m
+  end
+
+  test "rows have the numbers of their keys, and what has no room is counted", %{dir: dir} do
+    for n <- 1..30, do: run!(dir, String.pad_leading("#{n}", 8, "0"), training())
+    watch = dir |> Watch.new() |> Watch.read()
+    all_sizes(watch, nil)
+    {runs, []} = View.listed(watch, 24)
+    text = watch |> drawn(nil, []) |> Enum.join("\n")
+    third = runs |> Enum.at(2) |> Path.basename(".run")
+    assert text =~ ~r/^3 #{third}/m
+    assert text =~ "… and #{30 - length(runs)} older ones"
+    assert length(Regex.scan(~r/imitation/, text)) == length(runs)
   end
 
   test "nothing is said to be nothing, and a folder that cannot be read is named", %{dir: dir} do
@@ -143,9 +155,10 @@ defmodule Sconce.Monitor.ViewTest do
 
     for n <- 1..100, do: Sconce.Native.monitor_record(region.ref, histogram, 1000 * n)
     region = Region.write(region, values.(1))
+    Region.beat(region)
     watch = dir |> Watch.new(path) |> Watch.read()
     Process.sleep(20)
-    Region.write(region, values.(2))
+    region |> Region.write(values.(2)) |> Region.beat()
     watch = Watch.read(watch)
     all_sizes(watch, path)
     text = watch |> drawn(path, columns: 120, rows: 50) |> Enum.join("\n")
@@ -215,7 +228,7 @@ defmodule Sconce.Monitor.ViewTest do
 
     watch =
       Enum.reduce(1..300, watch, fn n, watch ->
-        Region.write(region, [{:gauge, "step.loss", "", "", n}])
+        region |> Region.write([{:gauge, "step.loss", "", "", n}]) |> Region.beat()
         Watch.read(watch)
       end)
 

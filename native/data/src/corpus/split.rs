@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::open::Corpus;
+use crate::game::GameInfo;
 
 /// The games held out for validation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,8 +46,8 @@ impl Corpus {
 
     fn hold_out(&self, fraction: f64, seed: u64) -> HashSet<usize> {
         let mut lots: Vec<u64> = self.games.iter().map(|game| lot(&game.digest, seed)).collect();
-        self.draw_copies_together(&mut lots);
-        // Games with the same digest have the same draw and stay together, so draws are counted, not games.
+        Self::draws_together(&self.games, &mut lots);
+        // Games that belong together have the same draw, so draws are counted, not games.
         let order = BTreeSet::from_iter(lots.iter().copied());
         let below = |&&lot: &&u64| (lot as f64) < fraction * u64::MAX as f64;
         let mut count = order.iter().filter(below).count();
@@ -58,19 +59,34 @@ impl Corpus {
         (0..lots.len()).filter(|&game| lots.get(game).is_some_and(|l| held.contains(l))).collect()
     }
 
-    /// Gives games with the same values the least of their draws.
-    fn draw_copies_together(&self, lots: &mut [u64]) {
-        let mut least: HashMap<&str, u64> = HashMap::new();
-        let games = || self.games.iter().map(|game| game.contents.as_str());
-        for (contents, lot) in games().zip(lots.iter()) {
-            let least = least.entry(contents).or_insert(*lot);
-            *least = (*least).min(*lot);
-        }
+    /// Gives games that belong together the least of their draws: those with the same digest or the same values, and
+    /// those that belong together with the same game.
+    fn draws_together(games: &[GameInfo], lots: &mut [u64]) {
+        let digest = |game: usize| games.get(game).map_or("", |game| &game.digest);
         // The values of games of older corpora are unknown.
-        least.remove("");
-        for (contents, lot) in games().zip(lots) {
-            *lot = least.get(contents).copied().unwrap_or(*lot);
+        let contents = |game: usize| match games.get(game) {
+            Some(game) if !game.contents.is_empty() => game.contents.as_str(),
+            _ => digest(game),
+        };
+        let before = lots.to_vec();
+        take_least(lots, digest);
+        take_least(lots, contents);
+        // Each round joins longer chains of games.
+        if lots != before {
+            Self::draws_together(games, lots);
         }
+    }
+}
+
+/// Gives all games with the same name the least of their draws.
+fn take_least<'a>(lots: &mut [u64], name: impl Fn(usize) -> &'a str) {
+    let mut least: HashMap<&str, u64> = HashMap::new();
+    for (game, lot) in lots.iter().enumerate() {
+        let least = least.entry(name(game)).or_insert(*lot);
+        *least = (*least).min(*lot);
+    }
+    for (game, lot) in lots.iter_mut().enumerate() {
+        *lot = least.get(name(game)).copied().unwrap_or(*lot);
     }
 }
 
@@ -83,4 +99,28 @@ fn lot(digest: &str, seed: u64) -> u64 {
     };
     let words = philox([word(0), word(1), word(2), word(3)], [seed as u32, (seed >> 32) as u32]);
     u64::from(words[0]) << 32 | u64::from(words[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn games_that_belong_together_through_others_have_one_draw() {
+        // Two players' views of a replay share a digest; another recording of one of them shares its values.
+        let games = [("d1", "c1"), ("d1", "c2"), ("d2", "c1"), ("d3", "c2"), ("d4", "")];
+        let game = |(digest, contents): (&str, &str)| GameInfo {
+            digest: digest.into(),
+            contents: contents.into(),
+            ..GameInfo::default()
+        };
+        let games = games.map(game).to_vec();
+        for seed in 0..50 {
+            let mut lots: Vec<u64> = games.iter().map(|game| lot(&game.digest, seed)).collect();
+            let least = lots[..4].iter().min().copied().unwrap();
+            let alone = lots[4];
+            Corpus::draws_together(&games, &mut lots);
+            assert_eq!(lots, [least, least, least, least, alone]);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! A table of metrics, which another process can read while this one writes.
+//! A table of metrics in memory, and a file with its words, which other processes read.
 //!
 //! All numbers are 64-bit words, little-endian. `Sconce.Monitor.Snapshot` reads them.
 //!
@@ -19,12 +19,12 @@
 
 mod words;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use words::Words;
+use words::Copy;
 
 use crate::metrics::{self, CATALOGUE, Kind, Metric, WORDS as TOTAL, histogram};
 use crate::{Error, Result};
@@ -78,10 +78,11 @@ struct Row {
 /// A table of metrics and their words.
 #[derive(Debug)]
 pub struct Region {
-    words: Words,
+    words: Box<[AtomicU64]>,
     slots: usize,
-    /// The table as this process knows it: other programs could write the shared one.
     rows: Mutex<Vec<Row>>,
+    /// The file, written by [`Region::beat`].
+    copy: Mutex<Option<Copy>>,
 }
 
 impl Region {
@@ -117,18 +118,32 @@ impl Region {
         ];
         words[..head.len()].copy_from_slice(&head);
         words[META..HEADER].copy_from_slice(&packed(meta.as_bytes(), HEADER - META));
-        Ok(Region { words: Words::new(path, &words)?, slots, rows: Mutex::default() })
+        let words = words.into_iter().map(AtomicU64::new).collect();
+        let region = Region { words, slots, rows: Mutex::default(), copy: Mutex::default() };
+        path.map_or(Ok(()), |path| region.attach(path))?;
+        Ok(region)
     }
 
     /// The file.
-    pub fn path(&self) -> Option<&Path> {
-        self.words.path()
+    pub fn path(&self) -> Option<PathBuf> {
+        self.copy().as_ref().map(|copy| copy.path().to_path_buf())
+    }
+
+    /// Gives the region a new file, which is written from now on.
+    pub fn attach(&self, path: &Path) -> Result<()> {
+        let words = self.numbers();
+        *self.copy() = Some(Copy::new(path, words)?);
+        Ok(())
+    }
+
+    fn copy(&self) -> MutexGuard<'_, Option<Copy>> {
+        self.copy.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// The first words of the metrics.
     fn first(&self, words: usize) -> Result<&[AtomicU64]> {
         let place = HEADER + self.slots * ROW;
-        let first = self.words.all().get(place..).and_then(|data| data.get(..words));
+        let first = self.words.get(place..).and_then(|data| data.get(..words));
         first.ok_or_else(|| Error::not_found("words of metrics"))
     }
 
@@ -164,7 +179,7 @@ impl Region {
             }
         };
         let words = kind.words();
-        if i >= self.slots || place + words > self.words.all().len() {
+        if i >= self.slots || place + words > self.words.len() {
             return Err(Error::out_of_range("metrics", i as f64 + 1.0, 0.0, i as f64));
         }
         let row = Row { kind, name: name.to_owned(), place, words, pushed: 0, used: true };
@@ -224,7 +239,7 @@ impl Region {
     /// Adds to a counter.
     pub fn add(&self, i: usize, n: u64) -> Result<()> {
         let (place, _) = self.place(&self.rows(), i, Kind::Counter)?;
-        if let Some(word) = self.words.all().get(place) {
+        if let Some(word) = self.words.get(place) {
             word.fetch_add(n, Ordering::Relaxed);
         }
         Ok(())
@@ -247,7 +262,7 @@ impl Region {
     /// Counts a value in a histogram.
     pub fn record(&self, i: usize, value: u64) -> Result<()> {
         let (place, words) = self.place(&self.rows(), i, Kind::Histogram)?;
-        if let Some(words) = self.words.all().get(place..place + words) {
+        if let Some(words) = self.words.get(place..place + words) {
             histogram::record(words, value);
         }
         Ok(())
@@ -260,8 +275,7 @@ impl Region {
         let Some(row) = rows.get_mut(i) else { return Ok(()) };
         let (room, pushed) = ((words - 3) / 2, row.pushed);
         row.pushed += 1;
-        let word =
-            |k: usize| self.words.all().get(place + k).map_or(0, |w| w.load(Ordering::Relaxed));
+        let word = |k: usize| self.words.get(place + k).map_or(0, |w| w.load(Ordering::Relaxed));
         let (mut points, mut stride) = ((word(1) as usize).min(room), word(2).max(1));
         if pushed % stride != 0 {
             return Ok(());
@@ -298,31 +312,38 @@ impl Region {
 
     /// Writes while the sequence number at `place` is odd.
     fn write(&self, place: usize, write: impl FnOnce()) {
-        let Some(sequence) = self.words.all().get(place) else { return };
+        let Some(sequence) = self.words.get(place) else { return };
         sequence.fetch_or(1, Ordering::Relaxed);
         fence(Ordering::Release);
         write();
         sequence.fetch_add(1, Ordering::Release);
     }
 
-    /// Says that the process lives, and what became of its work.
-    pub fn beat(&self, state: State) {
+    /// Says that the process lives, and what became of its work, and writes the file.
+    ///
+    /// # Errors
+    /// `Io` for a file that cannot be written, as on a full disk. The next call tries again.
+    pub fn beat(&self, state: State) -> Result<()> {
         self.store(at::HEARTBEAT, now());
         self.store(at::STATE, state as u64);
+        let mut copy = self.copy();
+        // No metric is added, and no text or curve is written, while the file is.
+        let _rows = self.rows();
+        copy.as_mut().map_or(Ok(()), |copy| copy.write(&self.words))
     }
 
     /// A copy of all bytes.
     pub fn read(&self) -> Vec<u8> {
-        fence(Ordering::Acquire);
-        self.words
-            .all()
-            .iter()
-            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes())
-            .collect()
+        words::bytes(&self.numbers())
+    }
+
+    fn numbers(&self) -> Vec<u64> {
+        let _rows = self.rows();
+        self.words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
     }
 
     fn store(&self, at: usize, value: u64) {
-        if let Some(word) = self.words.all().get(at) {
+        if let Some(word) = self.words.get(at) {
             word.store(value, Ordering::Release);
         }
     }
@@ -330,15 +351,16 @@ impl Region {
 
 static SHARED: OnceLock<Region> = OnceLock::new();
 
-/// Makes the region of this process, with the file `path`, and moves the catalogue's values there. Updates at this very
-/// moment may be lost. Later calls return the same region.
+/// Makes the region of this process, with the file `path`, and moves the catalogue's values there. Updates during the
+/// move are lost. A later call returns the same region, and gives it another file.
 ///
 /// # Errors
-/// `Io` for a file that cannot be written, after which the values stay where they are.
+/// `Io` for a file that cannot be written.
 pub fn share(path: Option<&Path>, meta: &str) -> Result<&'static Region> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = MAKING.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(region) = SHARED.get() {
+        path.map_or(Ok(()), |path| region.attach(path))?;
         return Ok(region);
     }
     let region = Region::new(path, meta, SLOTS, TOTAL + MORE_WORDS)?;
@@ -381,165 +403,4 @@ fn start_ticks() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn file_words(path: &Path) -> Vec<u64> {
-        words_of(&crate::fs::read(path, 16 << 20).unwrap())
-    }
-
-    fn words_of(bytes: &[u8]) -> Vec<u64> {
-        bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
-    }
-
-    /// Place of the words of a metric.
-    fn data_of(words: &[u64], i: usize) -> usize {
-        words[HEADER + i * ROW + 1] as usize
-    }
-
-    fn metric(kind: Kind, name: &str) -> Metric<'_> {
-        Metric { kind, name, unit: "ns", help: "a test" }
-    }
-
-    fn text(words: &[u64], at: usize, bytes: usize) -> String {
-        let all: Vec<u8> = words[at..].iter().flat_map(|word| word.to_le_bytes()).collect();
-        String::from_utf8(all[..bytes].to_vec()).unwrap()
-    }
-
-    #[test]
-    fn values_move_into_the_file_and_go_on_there() {
-        metrics::METRICS.panics.add(3);
-        metrics::METRICS.decision_time.record(std::time::Duration::from_micros(5));
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("1.vm");
-        let region = share(Some(&path), "{}").unwrap();
-        metrics::METRICS.panics.add(4);
-        metrics::METRICS.decision_time.record(std::time::Duration::from_micros(7));
-        assert_eq!(metrics::METRICS.panics.get(), 7);
-        let words = file_words(&path);
-        let place = |name: &str| {
-            let i = CATALOGUE.iter().position(|metric| metric.name == name).unwrap();
-            data_of(&words, i)
-        };
-        assert_eq!(words[place("sconce_panics_total")], 7);
-        let times = place("sconce_decision_seconds");
-        assert_eq!(words[times], 12_000);
-        assert_eq!(words[times + 1..times + histogram::WORDS].iter().sum::<u64>(), 2);
-        // A second call changes nothing.
-        assert!(std::ptr::eq(share(None, "{}").unwrap(), region));
-    }
-
-    #[test]
-    fn another_reader_of_the_file_finds_each_kind() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.run");
-        let region = Region::new(Some(&path), "{\"id\": \"ä\"}", 8, 10_000).unwrap();
-        let kinds = [Kind::Counter, Kind::Gauge, Kind::Histogram, Kind::Series, Kind::Text];
-        let names = ["c", "g{a=\"b\"}", "h", "s", "t"];
-        for (i, (kind, name)) in kinds.into_iter().zip(names).enumerate() {
-            assert_eq!(region.metric(&metric(kind, name)).unwrap(), i);
-            assert_eq!(region.metric(&metric(kind, name)).unwrap(), i, "again");
-        }
-        assert!(f64::from_bits(file_words(&path)[data_of(&file_words(&path), 1)]).is_nan());
-        region.add(0, 2).unwrap();
-        region.add(0, 40).unwrap();
-        region.set(1, -0.5).unwrap();
-        region.record(2, 7).unwrap();
-        region.push(3, 1.0, 2.5).unwrap();
-        region.tell(4, &"ä".repeat(1000)).unwrap();
-        region.beat(State::Failed);
-
-        let words = file_words(&path);
-        assert_eq!(words, words_of(&region.read()));
-        assert_eq!(words[..3], [MAGIC, VERSION, words.len() as u64]);
-        assert_eq!((words[3], words[6], words[7]), (u64::from(std::process::id()), 8, 5));
-        assert_eq!((words[9], text(&words, 16, words[10] as usize)), (2, "{\"id\": \"ä\"}".into()));
-        let row = HEADER + ROW;
-        assert_eq!((words[row], words[row + 2], words[row + 3]), (2, 1, 8 | 2 << 16 | 6 << 32));
-        assert_eq!(text(&words, row + 4, 16), "g{a=\"b\"}nsa test");
-        let data: Vec<usize> = (0..5).map(|i| data_of(&words, i)).collect();
-        assert_eq!((words[data[0]], f64::from_bits(words[data[1]])), (42, -0.5));
-        assert_eq!((words[data[2]], words[data[2] + 1 + 7]), (7, 1));
-        assert_eq!(words[data[3]..data[3] + 3], [2, 1, 1]);
-        assert_eq!(f64::from_bits(words[data[3] + 4]), 2.5);
-        assert_eq!((words[data[4]], words[data[4] + 1]), (2, 512));
-        assert_eq!(text(&words, data[4] + 2, 512), "ä".repeat(256));
-    }
-
-    #[test]
-    fn a_long_series_keeps_points_at_equal_distances_from_the_first_on() {
-        let region = Region::new(None, "", 1, 1000).unwrap();
-        region.metric(&metric(Kind::Series, "s")).unwrap();
-        for x in 0..10_000 {
-            region.push(0, f64::from(x), f64::from(2 * x)).unwrap();
-            let words = words_of(&region.read());
-            let place = data_of(&words, 0);
-            let (points, stride) = (words[place + 1] as usize, words[place + 2]);
-            for k in [0, points / 2, points - 1] {
-                let x = k as f64 * stride as f64;
-                let at = place + 3 + 2 * k;
-                assert_eq!([words[at], words[at + 1]].map(f64::from_bits), [x, 2.0 * x]);
-            }
-            let last = (points - 1) as u64 * stride;
-            assert!(last <= x as u64 && x as u64 - last < stride, "{x}: {points} {stride}");
-        }
-    }
-
-    #[test]
-    fn wrong_calls_are_errors_that_name_the_metric() {
-        let region = Region::new(None, "", 2, 4000).unwrap();
-        let kind = |name: &str, kind| region.metric(&metric(kind, name)).map_err(|e| e.to_string());
-        kind("n", Kind::Counter).unwrap();
-        assert_eq!(kind("n", Kind::Gauge).unwrap_err(), "kind of n: expected counter, got gauge");
-        assert_eq!(
-            region.set(0, 1.0).unwrap_err().to_string(),
-            "kind of n: expected gauge, got counter"
-        );
-        assert!(region.add(1, 1).is_err());
-        assert!(kind(&"n".repeat(300), Kind::Gauge).is_err());
-        kind("h", Kind::Histogram).unwrap();
-        assert!(kind("more", Kind::Gauge).is_err());
-        // The place of a removed metric is free for one of its size.
-        region.remove(0);
-        assert!(region.add(0, 1).is_err());
-        assert!(kind("t", Kind::Text).is_err());
-        assert_eq!(kind("g", Kind::Gauge).unwrap(), 0);
-        region.set(0, 3.0).unwrap();
-        assert!(Region::new(None, &"x".repeat(4000), 1, 1).is_err());
-        let nowhere = Path::new("/nonexistent/a.run");
-        assert_eq!(Region::new(Some(nowhere), "", 1, 1).unwrap_err().kind().name(), "not_found");
-    }
-
-    #[test]
-    fn a_file_that_is_cut_ends_no_writer() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.run");
-        let region = Region::new(Some(&path), "", 8, 10_000).unwrap();
-        region.metric(&metric(Kind::Counter, "c")).unwrap();
-        region.metric(&metric(Kind::Histogram, "h")).unwrap();
-        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
-        for n in 0..100 {
-            region.add(0, 1).unwrap();
-            region.record(1, n << 40).unwrap();
-            region.beat(State::Running);
-        }
-        assert!(words_of(&region.read()).contains(&100));
-        // Others are as they were.
-        let path = dir.path().join("b.run");
-        let region = Region::new(Some(&path), "", 8, 10_000).unwrap();
-        region.metric(&metric(Kind::Counter, "c")).unwrap();
-        region.add(0, 5).unwrap();
-        assert!(file_words(&path).contains(&5));
-    }
-
-    #[test]
-    fn only_this_user_can_read_the_file_and_no_part_of_another_is_left() {
-        use std::os::unix::fs::PermissionsExt;
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.run");
-        let _region = Region::new(Some(&path), "", 8, 100).unwrap();
-        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-    }
-}
+mod tests;

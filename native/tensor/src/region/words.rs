@@ -1,77 +1,84 @@
-//! Words of memory that a file shares with other processes, or that no file has.
+//! Words in memory, and a file that has them as of the last write.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use memmap2::{MmapMut, MmapOptions};
+use crate::fs::create_partial;
+use crate::{Error, Result};
 
-use crate::mapped::Writable;
-use crate::{Error, Result, fs::create_partial};
+/// Words of a page, the unit in which changes are written.
+const PAGE: usize = 512;
 
-/// Mapped words that this process writes. A file that is cut, or whose pages cannot be written, leaves the words as zeros
-/// of this process alone.
+/// A file with the words of a region. The words themselves lie in memory: a write to a mapped file may wait for the disk,
+/// and a decision or a training step must not.
 #[derive(Debug)]
-pub(super) struct Words {
-    // Dropped before the map.
-    _guard: Writable,
-    map: MmapMut,
-    path: Option<PathBuf>,
+pub(super) struct Copy {
+    file: File,
+    path: PathBuf,
+    /// The words that the file has.
+    written: Vec<u64>,
 }
 
-impl Words {
-    /// Maps `words`. They get the file `path`, which only this user can read and which exists from now on.
-    pub(super) fn new(path: Option<&Path>, words: &[u64]) -> Result<Self> {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let map = match path {
-            Some(path) => mapped_file(path, &bytes).map_err(Error::io(path))?,
-            None => {
-                let map = MmapMut::map_anon(bytes.len().max(1));
-                let mut map = map
-                    .map_err(|_| Error::out_of_memory("memory for metrics", bytes.len() as u64))?;
-                map[..bytes.len()].copy_from_slice(&bytes);
-                map
-            }
-        };
-        let _guard = Writable::new(map.as_ptr_range())?;
-        Ok(Words { _guard, map, path: path.map(Path::to_path_buf) })
-    }
-
-    #[inline]
-    pub(super) fn all(&self) -> &[AtomicU64] {
-        // SAFETY: the map starts at a page and has whole words of any bits, which this process accesses only as atomics;
-        // it lives as long as `self`.
-        unsafe {
-            std::slice::from_raw_parts(self.map.as_ptr().cast(), self.map.len() / size_of::<u64>())
+impl Copy {
+    /// Makes the file `path`, which only this user can read, and which is whole when it appears.
+    pub(super) fn new(path: &Path, words: Vec<u64>) -> Result<Self> {
+        let (file, partial) = create_partial(path).map_err(Error::io(path))?;
+        let renamed = fill(&file, &words).and_then(|()| fs::rename(&partial, path));
+        if let Err(error) = renamed {
+            // Report the first failure.
+            let _ = fs::remove_file(&partial);
+            return Err(Error::io(path)(error));
         }
+        Ok(Copy { file, path: path.to_path_buf(), written: words })
     }
 
-    /// The file.
-    pub(super) fn path(&self) -> Option<&Path> {
-        self.path.as_deref()
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the pages that have changed, or all if another program has changed the file's length.
+    pub(super) fn write(&mut self, words: &[AtomicU64]) -> Result<()> {
+        let length = self.file.metadata().map_err(Error::io(&self.path))?.len();
+        let whole = length == (words.len() * size_of::<u64>()) as u64;
+        for (i, (page, written)) in
+            words.chunks(PAGE).zip(self.written.chunks_mut(PAGE)).enumerate()
+        {
+            let now: Vec<u64> = page.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+            if whole && now == *written {
+                continue;
+            }
+            write_at(&self.file, &bytes(&now), (i * PAGE * size_of::<u64>()) as u64)
+                .map_err(Error::io(&self.path))?;
+            written.copy_from_slice(&now);
+        }
+        Ok(())
     }
 }
 
-fn mapped_file(path: &Path, bytes: &[u8]) -> io::Result<MmapMut> {
-    let (file, partial) = create_partial(path)?;
-    let map = fill(&file, bytes);
-    let renamed = map.and_then(|map| fs::rename(&partial, path).map(|()| map));
-    renamed.inspect_err(|_| {
-        // Report the first failure.
-        let _ = fs::remove_file(&partial);
-    })
-}
-
-fn fill(mut file: &File, bytes: &[u8]) -> io::Result<MmapMut> {
+fn fill(mut file: &File, words: &[u64]) -> io::Result<()> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
     }
-    // All blocks exist before the map: a write to a page without one can fail only by a signal.
-    file.write_all(bytes)?;
-    // SAFETY: this process accesses the map only as atomic words. Other programs may write them, too, and every value is
-    // valid; a file that they cut is the matter of `Writable`.
-    unsafe { MmapOptions::new().len(bytes.len()).map_mut(file) }
+    file.write_all(&bytes(words))
+}
+
+#[cfg(unix)]
+fn write_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, at)
+}
+
+#[cfg(not(unix))]
+fn write_at(mut file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    use std::io::Seek;
+    file.seek(io::SeekFrom::Start(at))?;
+    file.write_all(bytes)
+}
+
+/// Words as little-endian bytes.
+pub(super) fn bytes(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
