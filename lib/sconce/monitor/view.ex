@@ -77,7 +77,7 @@ defmodule Sconce.Monitor.View do
 
   # All
 
-  @doc "The files that the table of all shows in so many rows: runs, then VMs."
+  @doc "The files in the table of all, in a picture of this many rows: runs, then VMs."
   @spec listed(Watch.t(), pos_integer) :: {[Path.t()], [Path.t()]}
   def listed(watch, rows) do
     {runs, vms} = Enum.split_with(watch.order, &(watch.files[&1].now.kind == :run))
@@ -423,7 +423,7 @@ defmodule Sconce.Monitor.View do
     [[], [{:title, cells([{label, 20} | titles])}]] ++ rows
   end
 
-  # What all names begin with, up to the last `_`.
+  # The common beginning of all names, up to the last `_`.
   defp common([_one]), do: ""
 
   defp common([first | rest]) do

@@ -101,7 +101,7 @@ defmodule Sconce.Monitor.Vm do
 
   def handle_info(_other, state), do: {:noreply, state}
 
-  # What cannot be sampled now, as while a supervisor restarts its children, is sampled a second later.
+  # A failure, as while a supervisor restarts its children, leaves out this second.
   defp sampled(state) do
     {values, sample} = Sample.take(state.sample)
     served = Sample.servings()

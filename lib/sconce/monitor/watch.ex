@@ -1,6 +1,6 @@
 defmodule Sconce.Monitor.Watch do
   @moduledoc false
-  # What a view has read so far: the present and the previous snapshot of each file, and the course of its gauges and
+  # The readings of a view: the present and the previous snapshot of each file, and the course of its gauges and
   # rates. A file that vanishes or breaks stays with its last snapshot and the reason.
 
   alias Sconce.Monitor.{Folder, Snapshot}

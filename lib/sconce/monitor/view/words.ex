@@ -1,6 +1,6 @@
 defmodule Sconce.Monitor.View.Words do
   @moduledoc false
-  # What a view says of a file and its figures, in few characters.
+  # Short texts about a file and its figures.
 
   alias Sconce.{Figures, Text}
   alias Sconce.Monitor.{Graph, Snapshot, Watch}
@@ -10,7 +10,7 @@ defmodule Sconce.Monitor.View.Words do
   def state(%{life: :silent}), do: "SILENT"
   def state(%{life: life}), do: to_string(life)
 
-  # What explains a watched process that says nothing.
+  # Explains the silence of a watched process.
   def lately(%{life: life, now: now} = file, view) do
     seconds = max(view.now_ms - now.heartbeat_ms, 0) / 1000
     seen = "last figures at #{clock(now.heartbeat_ms)}, #{duration(seconds)} ago"
