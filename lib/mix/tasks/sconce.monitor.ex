@@ -13,12 +13,6 @@ defmodule Mix.Tasks.Sconce.Monitor do
       max: 3600,
       doc: "Seconds between two readings."
     ],
-    wait: [
-      type: :non_neg_integer,
-      default: 0,
-      max: 86_400,
-      doc: "Seconds to wait for a run that has not begun."
-    ],
     once: [type: :boolean, default: false, doc: "Prints one picture, and ends."],
     plain: [type: :boolean, default: false, doc: "Uses no colour."],
     ascii: [type: :boolean, default: false, doc: "Uses no characters beyond ASCII."],
@@ -81,7 +75,7 @@ defmodule Mix.Tasks.Sconce.Monitor do
 
   defp watch({opts, target}) do
     dir = opts[:dir] || Folder.path()
-    path = awaited(dir, target, opts, opts[:wait] * 5)
+    path = found(dir, target, opts)
     watch = dir |> Watch.new(path) |> Watch.read()
     if path && watch.files[path] == nil, do: Mix.raise(watch.error || "#{path} is not readable")
 
@@ -96,20 +90,6 @@ defmodule Mix.Tasks.Sconce.Monitor do
     end
   end
 
-  defp awaited(dir, target, opts, tries) do
-    case found(dir, target, opts) do
-      {:none, _why} when tries > 0 ->
-        Process.sleep(200)
-        awaited(dir, target, opts, tries - 1)
-
-      {:none, why} ->
-        Mix.raise(why)
-
-      path ->
-        path
-    end
-  end
-
   # The file of what is asked for; nil is everything.
   defp found(dir, nil, opts) do
     cond do
@@ -119,28 +99,26 @@ defmodule Mix.Tasks.Sconce.Monitor do
     end
   end
 
-  defp found(dir, target, opts) do
+  defp found(dir, target, _opts) do
     by_id = Path.join(dir, target <> ".run")
 
     cond do
       target =~ ~r/\A[0-9a-f]{8}\z/ and File.regular?(by_id) -> by_id
       String.ends_with?(target, [".run", ".vm"]) and File.regular?(target) -> target
-      path = of_folder(dir, Path.expand(target), opts[:wait] > 0) -> path
-      true -> {:none, "no run #{target} in #{dir}; mix sconce.runs lists them"}
+      path = of_folder(dir, Path.expand(target)) -> path
+      true -> Mix.raise("no run #{target} in #{dir}; mix sconce.runs lists them")
     end
   end
 
   defp latest(dir) do
     case dir |> snapshots() |> Enum.max_by(& &1.started_ms, fn -> nil end) do
-      nil -> {:none, "no run in #{dir}; one appears when mix sconce.train starts"}
+      nil -> Mix.raise("no run in #{dir}; one appears when mix sconce.train starts")
       run -> run.path
     end
   end
 
-  defp of_folder(dir, out, wait?) do
+  defp of_folder(dir, out) do
     same = dir |> snapshots() |> Enum.filter(&(&1.meta["out"] == out))
-    # One that waits means the next run of the folder, not one that has ended.
-    same = if wait?, do: Enum.filter(same, &(Snapshot.life(&1) == :running)), else: same
     with %{path: path} <- Enum.max_by(same, & &1.started_ms, fn -> nil end), do: path
   end
 

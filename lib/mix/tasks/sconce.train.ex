@@ -1,7 +1,7 @@
 defmodule Mix.Tasks.Sconce.Train do
   alias Sconce.{Config, Device, Error, Native, Preset, Switches, Text, Trainer}
   alias Sconce.Trainer.{Catalogue, Curve, Progress, RangeTest, Report, Signals}
-  alias Sconce.Monitor.Detached
+  alias Sconce.Monitor.{Detached, Snapshot}
   alias Sconce.Trainer.Curve.Page
 
   @shortdoc "Trains a policy on a corpus"
@@ -157,11 +157,23 @@ defmodule Mix.Tasks.Sconce.Train do
         Mix.shell().info("Process #{pid} trains #{out}; its output is in #{log}.")
 
         if apart[:monitor],
-          do: Mix.Task.run("sconce.monitor", [out, "--wait", "60"]),
+          do: watched(pid, out, log, System.os_time(:millisecond)),
           else: Mix.shell().info("mix sconce.monitor #{out} watches it.")
 
       {:error, reason} ->
         Mix.raise("--detach: #{reason}")
+    end
+  end
+
+  defp watched(pid, out, log, since) do
+    begun? = fn ->
+      {:ok, snapshots} = Snapshot.list()
+      Enum.any?(snapshots, &(&1.meta["out"] == Path.expand(out) and &1.started_ms >= since))
+    end
+
+    case Detached.await(pid, log, begun?) do
+      :ok -> Mix.Task.run("sconce.monitor", [out])
+      {:ended, last} -> Mix.raise("the run ended before it began, with this in #{log}:\n#{last}")
     end
   end
 

@@ -2,6 +2,46 @@ defmodule Sconce.Monitor.Detached do
   @moduledoc false
   # Starts a Mix task as a process of its own, which outlives this VM and its terminal.
 
+  alias Sconce.Text
+
+  # Milliseconds between two looks at a process, and lines of its log that are shown.
+  @look_ms 200
+  @most 20
+
+  @doc """
+  Waits until a process has begun: `begun?` is true. Returns the end of its log if it ends before.
+  """
+  @spec await(pos_integer, Path.t(), (() -> boolean)) :: :ok | {:ended, String.t()}
+  def await(pid, log, begun?) do
+    # The order counts: a process may begin and end between two looks.
+    alive? = alive?(pid)
+
+    cond do
+      begun?.() ->
+        :ok
+
+      alive? ->
+        Process.sleep(@look_ms)
+        await(pid, log, begun?)
+
+      true ->
+        {:ended, last(log)}
+    end
+  end
+
+  defp alive?(pid),
+    do: match?({_, 0}, System.cmd("kill", ["-0", "#{pid}"], stderr_to_stdout: true))
+
+  defp last(log) do
+    case File.read(log) do
+      {:ok, text} ->
+        text |> String.split("\n") |> Enum.take(-@most) |> Enum.join("\n") |> Text.lines()
+
+      {:error, _reason} ->
+        ""
+    end
+  end
+
   @doc """
   Starts `mix task args` in the background. Its output goes to the file `log`. Returns the process id of the system.
   """

@@ -145,6 +145,11 @@ defmodule Mix.Tasks.Sconce.MonitorTest do
     assert Enum.any?(1..500, ended?)
     assert File.exists?(Path.join(out, "report.json")), File.read!(out <> ".log")
 
+    # Without a terminal the view prints, and a run that ends at once is not waited for.
+    assert_raise Mix.Error, ~r/ended before it began.*manifest.json not found/s, fn ->
+      output(fn -> Train.run(["--monitor", "--corpus", context.dir, "--out", out <> "2"]) end)
+    end
+
     assert_raise Mix.Error, ~r/--out/, fn -> Train.run(["--detach", "--corpus", "c"]) end
 
     assert_raise Mix.Error, ~r/--detach does not go with --plan/, fn ->
