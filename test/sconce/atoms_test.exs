@@ -54,9 +54,11 @@ defmodule Sconce.AtomsTest do
   defp life(dir, n) do
     dir = Path.join(dir, to_string(n))
     game = {for(t <- 1..40, do: t / 40), for(t <- 1..40, do: [rem(t, 2), 0, rem(t, 3)])}
+    # Games with the same values would be on one side of the split.
+    other = put_elem(game, 0, for(t <- 1..40, do: t / 80))
 
     {:ok, corpus} =
-      Corpus.build({:vector, 1}, [game, game],
+      Corpus.build({:vector, 1}, [game, other],
         into: Path.join(dir, "corpus"),
         heads: heads(n)
       )

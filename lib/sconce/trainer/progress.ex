@@ -88,8 +88,8 @@ defmodule Sconce.Trainer.Progress do
   of kind `:cancelled` if the run is gone. Also accepts the options of `new/1`.
 
       iex> dir = Path.join(System.tmp_dir!(), "sconce-progress-" <> System.pid())
-      iex> game = {List.duplicate([0.5], 20), List.duplicate(1, 20)}
-      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, List.duplicate(game, 4), into: Path.join(dir, "corpus"), heads: [go: {:bernoulli, 1}])
+      iex> games = for n <- 1..4, do: {List.duplicate([n / 4], 20), List.duplicate(1, 20)}
+      iex> {:ok, corpus} = Sconce.Corpus.build({:vector, 1}, games, into: Path.join(dir, "corpus"), heads: [go: {:bernoulli, 1}])
       iex> small = [backbone: :mlp, hidden_sizes: [4], batch_size: 2, window_size: 4, steps: 2]
       iex> {:ok, run} = Sconce.Trainer.start_link([corpus: corpus, out: Path.join(dir, "run")] ++ small)
       iex> {:ok, device} = StringIO.open("")
