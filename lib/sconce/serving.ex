@@ -592,6 +592,8 @@ defmodule Sconce.Serving do
 
   @impl true
   def terminate(_reason, state) do
+    # Otherwise a caller of `stop/1` could still find the serving in its group.
+    if state.serving.group != nil, do: Group.leave(state.serving.group, self())
     Native.serving_stop(state.serving.ref)
     tell(state, :stop, %{})
   end
