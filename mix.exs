@@ -16,8 +16,6 @@ defmodule Sconce.MixProject do
       start_permanent: Mix.env() == :prod,
       deps: [],
       aliases: [bench: &bench/1],
-      # An app without :inets does not start Sconce.Monitor.Endpoint.
-      xref: [exclude: [:inets]],
       test_ignore_filters: [
         &String.starts_with?(&1, ["test/host_app/", "test/host_nx/", "test/support/"])
       ],

@@ -72,14 +72,16 @@ defmodule Mix.Tasks.Sconce.Runs do
   defp run!(dir, id) do
     path = Path.join(dir, id <> ".run")
 
-    with true <- id =~ ~r/\A[0-9a-f]{8}\z/, {:ok, run} <- Snapshot.open(path) do
-      run
-    else
-      false ->
-        Mix.raise("#{id}: an id has eight digits of 0-9 and a-f; mix sconce.runs lists them")
+    id =~ ~r/\A[0-9a-f]{8}\z/ ||
+      Mix.raise("#{id}: an id has eight digits of 0-9 and a-f; mix sconce.runs lists them")
 
-      {:error, error} ->
-        Mix.raise(Exception.message(error))
+    opened!(path)
+  end
+
+  defp opened!(path) do
+    case Snapshot.open(path) do
+      {:ok, run} -> run
+      {:error, error} -> Mix.raise(Exception.message(error))
     end
   end
 
@@ -97,21 +99,18 @@ defmodule Mix.Tasks.Sconce.Runs do
 
   defp ended(run, deadline) do
     Process.sleep(200)
+    life = Snapshot.life(opened!(run.path))
 
-    with {:ok, now} <- Snapshot.open(run.path),
-         life when life in [:running, :silent] <- Snapshot.life(now),
-         true <- System.monotonic_time(:millisecond) < deadline do
-      ended(run, deadline)
-    else
-      false ->
+    cond do
+      life not in [:running, :silent] ->
+        Mix.shell().info("#{run.id}: #{life}.")
+
+      System.monotonic_time(:millisecond) < deadline ->
+        ended(run, deadline)
+
+      true ->
         _ = File.rm(Folder.stop(run.path))
         Mix.raise("#{run.id} still runs: a long step or a save takes its time")
-
-      {:error, error} ->
-        Mix.raise(Exception.message(error))
-
-      life ->
-        Mix.shell().info("#{run.id}: #{life}.")
     end
   end
 
@@ -123,7 +122,7 @@ defmodule Mix.Tasks.Sconce.Runs do
     case Snapshot.life(run) do
       life when life in [:running, :silent] ->
         Process.sleep(@interval_ms)
-        tail(again(run), now)
+        tail(opened!(run.path), now)
 
       life when life in [:done, :stopped] ->
         Mix.shell().info("#{run.id}: #{life}.")
@@ -131,13 +130,6 @@ defmodule Mix.Tasks.Sconce.Runs do
       life ->
         why = Snapshot.value(run, "error") || "its process is gone"
         Mix.raise("#{run.id}: #{life}: #{Text.printable(why)}")
-    end
-  end
-
-  defp again(run) do
-    case Snapshot.open(run.path) do
-      {:ok, run} -> run
-      {:error, error} -> Mix.raise(Exception.message(error))
     end
   end
 

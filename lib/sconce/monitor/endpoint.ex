@@ -28,6 +28,8 @@ defmodule Sconce.Monitor.Endpoint do
 
   use Sconce.Server
 
+  # An app without :inets can compile this module, so calls of it are by `apply/3`.
+
   # Connections, and seconds of an idle one.
   @most_clients 16
   @idle_seconds 10
@@ -101,7 +103,7 @@ defmodule Sconce.Monitor.Endpoint do
       max_body_size: 1024
     ]
 
-    case :inets.start(:httpd, config, :stand_alone) do
+    case apply(:inets, :start, [:httpd, config, :stand_alone]) do
       {:ok, httpd} -> {:ok, httpd}
       {:error, reason} -> refused("port #{opts[:port]}", reason(reason))
     end
@@ -134,7 +136,7 @@ defmodule Sconce.Monitor.Endpoint do
   def handle_info({:EXIT, httpd, reason}, %{httpd: httpd} = state), do: {:stop, reason, state}
 
   @impl true
-  def terminate(_reason, %{httpd: httpd}), do: :inets.stop(:stand_alone, httpd)
+  def terminate(_reason, %{httpd: httpd}), do: apply(:inets, :stop, [:stand_alone, httpd])
 
   @doc false
   # Answers a request; called by `:httpd` with its record `mod`.

@@ -8,12 +8,12 @@ defmodule Sconce.Monitor.Metric do
   @enforce_keys [:ref, :number, :kind, :name]
   defstruct @enforce_keys
 
-  @opaque t :: %__MODULE__{
-            ref: reference,
-            number: non_neg_integer,
-            kind: :counter | :gauge | :histogram,
-            name: String.t()
-          }
+  @type t :: %__MODULE__{
+          ref: reference,
+          number: non_neg_integer,
+          kind: :counter | :gauge | :histogram,
+          name: String.t()
+        }
 
   defimpl Inspect do
     def inspect(metric, _opts), do: "#Sconce.Monitor.Metric<#{metric.kind} #{metric.name}>"

@@ -19,7 +19,7 @@ defmodule Sconce.Monitor.RunFile do
   @doc "Creates the file of a run with this folder; nil if there can be none."
   @spec open(String.t(), Path.t()) :: t | nil
   def open(kind, out) do
-    id = :crypto.strong_rand_bytes(4) |> Base.encode16(case: :lower)
+    id = Base.encode16(<<:rand.uniform(0x1_0000_0000) - 1::32>>, case: :lower)
     meta = Map.merge(Files.place(), %{kind: kind, id: id, out: Path.expand(out)})
 
     with {:ok, path} <- Files.new("#{id}.run"),

@@ -48,7 +48,7 @@ defmodule Sconce.Monitor.Terminal do
     me = self()
     reader = spawn(fn -> read(me) end)
     restore = fn -> restore(before) end
-    trap = System.trap_signal(:sigterm, fn -> restore.() && System.halt(143) end)
+    trap = System.trap_signal(:sigterm, fn -> ended(restore) end)
     write(@enter)
 
     try do
@@ -60,10 +60,14 @@ defmodule Sconce.Monitor.Terminal do
     end
   end
 
+  defp ended(restore) do
+    restore.()
+    System.halt(143)
+  end
+
   defp restore(before) do
     write(@leave)
     if before, do: stty(before)
-    true
   end
 
   @doc "Draws lines over the whole screen. Returns `:closed` if the terminal is gone."
@@ -74,10 +78,7 @@ defmodule Sconce.Monitor.Terminal do
   end
 
   defp write(text) do
-    case IO.write(text) do
-      :ok -> :ok
-      _closed -> :closed
-    end
+    IO.write(text)
   rescue
     ErlangError -> :closed
   end
