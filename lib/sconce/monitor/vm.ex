@@ -5,7 +5,7 @@ defmodule Sconce.Monitor.Vm do
 
   use Sconce.Server
 
-  alias Sconce.Monitor.{Catalogue, Files, Region, Sample}
+  alias Sconce.Monitor.{Files, Region, Sample}
 
   @every_ms 1_000
   @region {__MODULE__, :region}
@@ -128,7 +128,4 @@ defmodule Sconce.Monitor.Vm do
     _ = File.rm(path)
     :ok
   end
-
-  @doc "Names and meanings of all metrics that this VM writes."
-  defdelegate catalogue, to: Catalogue, as: :all
 end
