@@ -46,6 +46,11 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The text of a file of the kernel, as those of /proc, whose length reads as 0. `None` if it cannot be read.
+pub fn kernel(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
 /// Opens a file for appending, and creates it if it is missing.
 pub fn append(path: &Path) -> Result<File> {
     open_regular(path, OpenOptions::new().append(true).create(true)).map(|(file, _)| file)

@@ -38,8 +38,6 @@ const META: usize = 16;
 /// Words of a metric in the table, and the place of its texts among them.
 const ROW: usize = 32;
 const TEXTS: usize = 4;
-/// Bytes of the process' line in /proc.
-const MAX_STAT: u64 = 64 << 10;
 
 /// Places in the header.
 mod at {
@@ -395,8 +393,7 @@ fn now() -> u64 {
 
 /// The start of this process as Linux counts it: another process with the same id has another one.
 fn start_ticks() -> u64 {
-    let stat = crate::fs::read(Path::new("/proc/self/stat"), MAX_STAT).unwrap_or_default();
-    let stat = String::from_utf8_lossy(&stat);
+    let stat = crate::fs::kernel(Path::new("/proc/self/stat")).unwrap_or_default();
     // The second field is the name of the program, in brackets.
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     after_name.split_whitespace().nth(19).and_then(|ticks| ticks.parse().ok()).unwrap_or(0)
