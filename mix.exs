@@ -87,8 +87,10 @@ defmodule Sconce.MixProject do
         Watching: [
           Sconce.Monitor,
           Sconce.Monitor.Endpoint,
+          Sconce.Monitor.Events,
           Sconce.Monitor.Metric,
-          Sconce.Monitor.Snapshot
+          Sconce.Monitor.Snapshot,
+          Sconce.Monitor.Trace
         ],
         Devices: [Sconce.Device, Sconce.GPU, Sconce.GPU.Diagnosis, Sconce.GPU.Ledger],
         Tasks: [

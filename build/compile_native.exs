@@ -27,7 +27,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
   | `SCONCE_SKIP_NATIVE=1` | builds nothing, and leaves the library that is in place |
   | `SCONCE_CUDA=1` | supports NVIDIA cards; needs `bin/cuda-toolkit`; the library also loads without CUDA |
   | `SCONCE_CUDA=flash-attn` | supports NVIDIA cards, with flash attention |
-  | `SCONCE_PROFILE` | cargo's profile, `release` by default |
+  | `SCONCE_PROFILE` | cargo's profile, `release` by default; `profiling` keeps line tables and frame pointers |
   | `SCONCE_FEATURES` | cargo features, comma-separated; `fixtures` is added outside of `MIX_ENV=prod` |
   | `SCONCE_TARGET_DIR` | cargo's target folder, `target` beside `mix.exs` by default; for CUDA its subfolder `cuda` |
   | `CARGO` | the cargo to use |
@@ -182,7 +182,7 @@ defmodule Mix.Tasks.Compile.SconceNative do
     cargo = cargo!()
     Mix.shell().info("Building the native part of Sconce (#{profile()})")
 
-    case Cargo.run(cargo, cargo_args(), root(), environment) do
+    case Cargo.run(cargo, cargo_args(), root(), environment ++ frame_pointers()) do
       {0, diagnostics} ->
         Library.install(File.read!(built()), library())
         remember(fingerprint)
@@ -196,6 +196,12 @@ defmodule Mix.Tasks.Compile.SconceNative do
   defp remember(fingerprint) do
     File.mkdir_p!(Path.dirname(manifest()))
     File.write!(manifest(), fingerprint)
+  end
+
+  # A profiler follows frame pointers from a native function to its callers.
+  defp frame_pointers do
+    flags = "#{System.get_env("RUSTFLAGS")} -C force-frame-pointers=yes"
+    if profile() == "profiling", do: [{"RUSTFLAGS", String.trim(flags)}], else: []
   end
 
   defp environment, do: if(cuda?(), do: toolkit(), else: {:ok, []})

@@ -53,4 +53,8 @@ import Config
 #
 #   # Folder in which each run and each VM keeps a file of its figures, for mix sconce.monitor; by
 #   # default sconce in $XDG_STATE_HOME, or else in ~/.local/state. Variables: SCONCE_MONITOR_DIR.
-#   monitor_dir: nil
+#   monitor_dir: nil,
+#
+#   # File for a trace of this VM, written when it ends: spans of native threads for Perfetto, see
+#   # Sconce.Monitor.trace/2. Variables: SCONCE_TRACE.
+#   trace: nil

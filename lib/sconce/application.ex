@@ -6,6 +6,7 @@ defmodule Sconce.Application do
   @impl true
   def start(_type, _args) do
     children = [
+      Sconce.Monitor.Tracing,
       Sconce.Run.Keeper,
       {Registry, keys: :unique, name: Sconce.Serving.Registry},
       Sconce.Serving.Group,

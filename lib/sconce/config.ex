@@ -114,6 +114,14 @@ defmodule Sconce.Config do
         "Folder in which each run and each VM keeps a file of its figures, for `mix sconce.monitor`; by default " <>
           "`sconce` in `$XDG_STATE_HOME`, or else in `~/.local/state`.",
       variables: [SCONCE_MONITOR_DIR: :text]
+    ],
+    trace: [
+      type: {:or, [:path, nil]},
+      default: nil,
+      doc:
+        "File for a trace of this VM, written when it ends: spans of native threads for Perfetto, see " <>
+          "`Sconce.Monitor.trace/2`.",
+      variables: [SCONCE_TRACE: :text]
     ]
   ]
 
@@ -128,7 +136,8 @@ defmodule Sconce.Config do
     SCONCE_CUDA: "1: build for NVIDIA cards, too; flash-attn: with flash attention",
     SCONCE_CUDA_DIR:
       "folder of the toolkit that bin/cuda-toolkit lays out, ~/.cache/sconce by default",
-    SCONCE_PROFILE: "cargo's profile, release by default",
+    SCONCE_PROFILE:
+      "cargo's profile, release by default; profiling keeps line tables and frame pointers",
     SCONCE_FEATURES: "cargo features, comma-separated",
     SCONCE_TARGET_DIR: "cargo's target folder",
     SCONCE_REPLAYS: "a folder of real games, for tests",
@@ -334,6 +343,7 @@ defmodule Sconce.Config do
   monitor            true            default
   nvml               nil             default
   monitor_dir        nil             default
+  trace              nil             default
   XLA_FLAGS --fast has no effect: Sconce has no XLA and compiles nothing at the start of a run
   ```
 

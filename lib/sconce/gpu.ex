@@ -497,6 +497,39 @@ defmodule Sconce.GPU do
   @spec clocks(index) :: {:ok, %{atom => pos_integer | nil}} | {:error, Error.t()}
   def clocks(index \\ 0), do: ask(:clocks, index, &Native.gpu_clocks/2)
 
+  @throttles %{
+    "power_cap" => :power_cap,
+    "heat" => :heat,
+    "hardware" => :hardware,
+    "power_brake" => :power_brake,
+    "sync_boost" => :sync_boost,
+    "setting" => :setting
+  }
+
+  @doc """
+  Returns why a GPU runs below its clocks; an empty list if nothing holds it back, or if it has no work.
+
+  | reason | meaning |
+  |---|---|
+  | `:power_cap` | it draws as much power as it may |
+  | `:heat` | it is too hot |
+  | `:hardware` | it is too hot or draws too much, and the hardware has halved its clocks at least |
+  | `:power_brake` | the power supply has asked for less |
+  | `:sync_boost` | another GPU of its group runs slower |
+  | `:setting` | someone has set its clocks |
+
+      iex> case Sconce.GPU.throttling() do
+      ...>   {:ok, reasons} -> is_list(reasons)
+      ...>   {:error, error} -> error.kind in [:unavailable, :not_found]
+      ...> end
+      true
+  """
+  @spec throttling(index) :: {:ok, [atom]} | {:error, Error.t()}
+  def throttling(index \\ 0) do
+    with {:ok, reasons} <- ask(:throttling, index, &Native.gpu_throttle/2),
+         do: {:ok, Enum.map(reasons, &Map.fetch!(@throttles, &1))}
+  end
+
   @doc """
   Returns the processes that use a GPU, sorted by process id.
 

@@ -1,6 +1,6 @@
 defmodule Sconce.Monitor do
   alias Sconce.{Error, Native, Options}
-  alias Sconce.Monitor.{Catalogue, Metric, Prometheus, Region, Vm}
+  alias Sconce.Monitor.{Catalogue, Metric, Prometheus, Region, Trace, Vm}
   alias Sconce.Monitor.Snapshot.{Histogram, Layout}
 
   @metric [
@@ -191,6 +191,63 @@ defmodule Sconce.Monitor do
 
   defp done!(:ok), do: :ok
   defp done!({:error, error}), do: raise(error)
+
+  @trace [
+    to: [
+      type: {:or, [:path, nil]},
+      default: nil,
+      doc: "File for all spans, as JSON that Perfetto and Chrome's trace viewer open."
+    ]
+  ]
+
+  @doc """
+  Calls a function, and returns its result with the spans of native threads meanwhile: calls from Elixir, decisions, ops,
+  parts of training steps, loaders, servings.
+
+  Spans of the whole VM are recorded, also those of other processes. Several traces can run at the same time. A span that
+  began before the trace or has not ended with it is left out. All traces together keep about a million spans, 64 MiB. If
+  the library of NVTX is found, each span is a range of it too, which Nsight Systems shows. The setting `:trace`
+  (`SCONCE_TRACE`) names a file for a trace of the whole VM, written at its end.
+
+  An exception of the function ends the trace. If the file cannot be written, the result is returned all the same, and
+  the trace says why.
+
+  #{Options.docs(@trace)}
+
+      iex> {:ok, policy} = Sconce.Policy.init([embedding: {:vector, 4}, backbone: :mlp, hidden_sizes: [8], heads: [go: {:categorical, 2}]], seed: 1)
+      iex> {:ok, session} = Sconce.Session.open(policy)
+      iex> {:ok, {{:ok, _decision}, trace}} = Sconce.Monitor.trace(fn -> Sconce.Session.act(session, [1.0, 2.0, 3.0, 4.0]) end)
+      iex> Enum.find(trace.spans, &(&1.kind == :decision)).count
+      1
+  """
+  @spec trace((() -> result), keyword) :: {:ok, {result, Trace.t()}} | {:error, Error.t()}
+        when result: var
+  def trace(fun, opts \\ []) do
+    opts = Options.validate!(opts, @trace)
+    is_function(fun, 0) || Options.argument!("fun", fun, "a function without arguments")
+
+    with {:ok, handle} <- Native.monitor_trace() do
+      try do
+        result = fun.()
+        {:ok, {result, traced(handle, opts[:to])}}
+      after
+        # Ends the trace of a function that raised.
+        Native.monitor_trace_end(handle, false)
+      end
+    end
+  end
+
+  defp traced(handle, to) do
+    path = to && Path.expand(to)
+    {:ok, found} = Native.monitor_trace_end(handle, path != nil)
+    trace = Trace.of(found)
+
+    case path && Native.monitor_trace_write(handle, path) do
+      nil -> trace
+      :ok -> %{trace | path: path}
+      {:error, error} -> %{trace | error: error}
+    end
+  end
 
   @doc """
   Returns all values of this VM by their names.

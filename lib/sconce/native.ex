@@ -45,6 +45,10 @@ defmodule Sconce.Native do
   def monitor_update(_region, _changes), do: unavailable(:monitor)
   def monitor_beat(_region, _state), do: unavailable(:monitor)
   def monitor_read(_region), do: unavailable(:monitor)
+  def monitor_alive, do: unavailable(:monitor)
+  def monitor_trace, do: unavailable(:trace)
+  def monitor_trace_end(_trace, _keep), do: unavailable(:trace)
+  def monitor_trace_write(_trace, _path), do: unavailable(:trace)
 
   # Device
   def device_check(_ordinals), do: unavailable(:device)
@@ -170,6 +174,7 @@ defmodule Sconce.Native do
   def gpu_temperature(_reference, _at), do: unavailable(:temperature)
   def gpu_power(_reference, _at), do: unavailable(:power)
   def gpu_clocks(_reference, _at), do: unavailable(:clocks)
+  def gpu_throttle(_reference, _at), do: unavailable(:throttle)
   def gpu_processes(_reference, _at), do: unavailable(:processes)
   def gpu_abandon(_asked), do: unavailable(:abandon)
 

@@ -24,6 +24,7 @@ defmodule Sconce.GPUTest do
       temperature: &GPU.temperature/1,
       power: &GPU.power/1,
       clocks: &GPU.clocks/1,
+      throttling: &GPU.throttling/1,
       processes: &GPU.processes/1
     ]
   end
@@ -103,6 +104,13 @@ defmodule Sconce.GPUTest do
                   max_sm_mhz: 1980,
                   max_memory_mhz: 3201
                 }}
+    end
+
+    test "reasons for low clocks are named, and an idle card has none" do
+      folder = fake!(throttle: 1)
+      assert GPU.throttling() == {:ok, []}
+      set!(folder, throttle: 4 + 8 + 32)
+      assert GPU.throttling() == {:ok, [:power_cap, :heat, :hardware]}
     end
 
     test "each process is listed once, with all its kinds of work" do

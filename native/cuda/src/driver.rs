@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
@@ -107,6 +108,24 @@ pub struct Clocks {
     pub max_sm_mhz: Option<u32>,
     /// Maximum clock of the memory.
     pub max_memory_mhz: Option<u32>,
+}
+
+/// Why a GPU runs below its clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Throttle {
+    /// It draws as much power as it may.
+    PowerCap,
+    /// It is too hot, and the driver has lowered its clocks.
+    Heat,
+    /// It is too hot or draws too much, and the hardware has halved its clocks at least.
+    Hardware,
+    /// The power supply has asked for less.
+    PowerBrake,
+    /// Another GPU of its group runs slower.
+    SyncBoost,
+    /// Someone has set its clocks.
+    Setting,
 }
 
 /// A process that uses a GPU.
@@ -224,6 +243,27 @@ impl Driver {
                 max_sm_mhz: most(Clock::SM)?,
                 max_memory_mhz: most(Clock::Memory)?,
             })
+        })
+    }
+
+    /// Why a GPU runs below its clocks. A GPU without work gives no reason.
+    pub fn throttle(&self, index: u32) -> Result<Vec<Throttle>> {
+        const REASONS: [(ThrottleReasons, Throttle); 8] = [
+            (ThrottleReasons::SW_POWER_CAP, Throttle::PowerCap),
+            (ThrottleReasons::SW_THERMAL_SLOWDOWN, Throttle::Heat),
+            (ThrottleReasons::HW_THERMAL_SLOWDOWN, Throttle::Heat),
+            (ThrottleReasons::HW_SLOWDOWN, Throttle::Hardware),
+            (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, Throttle::PowerBrake),
+            (ThrottleReasons::SYNC_BOOST, Throttle::SyncBoost),
+            (ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, Throttle::Setting),
+            (ThrottleReasons::DISPLAY_CLOCK_SETTING, Throttle::Setting),
+        ];
+        self.ask(index, |device| {
+            let told = device.current_throttle_reasons()?;
+            let given = REASONS.iter().filter(|(reason, _)| told.contains(*reason));
+            let mut given: Vec<_> = given.map(|(_, throttle)| *throttle).collect();
+            given.dedup();
+            Ok(given)
         })
     }
 

@@ -8,7 +8,8 @@ mod driver;
 mod drivers;
 mod error;
 pub mod kernels;
+pub mod nvtx;
 
-pub use driver::{Card, Clocks, Driver, Memory, Power, Process, Utilization, Versions};
+pub use driver::{Card, Clocks, Driver, Memory, Power, Process, Throttle, Utilization, Versions};
 pub use drivers::{Drivers, RETRY};
 pub use error::{Cause, Error, Result};

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use sconce_cuda::{
-    Cause, Clocks, Drivers, Error, Memory, Power, Process, RETRY, Utilization, Versions,
+    Cause, Clocks, Drivers, Error, Memory, Power, Process, RETRY, Throttle, Utilization, Versions,
 };
 use tempfile::TempDir;
 
@@ -69,6 +69,22 @@ fn each_card_has_its_properties() {
     assert_eq!(first.uuid.as_deref(), Some("GPU-00000000-0000-0000-0000-000000000000"));
     assert!(!first.mig, "a card without instances");
     assert_eq!((second.index, second.compute_capability, second.mig), (1, Some((9, 0)), true));
+}
+
+#[test]
+fn reasons_for_low_clocks_are_named_and_idleness_is_none() {
+    let mut drivers = Drivers::new(RETRY);
+    // Bits of nvml.h: idle 0x1, the power cap 0x4, a slowdown by the hardware 0x8, heat 0x20 and 0x40.
+    for (bits, reasons) in [
+        ("0", vec![]),
+        ("1", vec![]),
+        ("5", vec![Throttle::PowerCap]),
+        ("104", vec![Throttle::Heat, Throttle::Hardware]),
+    ] {
+        let fake = Fake::new(&format!("throttle={bits}"));
+        let driver = drivers.driver(Some(&fake.library())).unwrap();
+        assert_eq!(driver.throttle(0).unwrap(), reasons, "{bits}");
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use sconce_tensor::metrics::METRICS;
 use sconce_tensor::pool::Class;
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result, memory, pool};
 use serde::{Deserialize, Serialize};
 
@@ -285,7 +286,10 @@ impl<D: Draw> Loader<D> {
     /// is checked only before the batch is begun. A cancelled call loses no batch.
     pub fn next(&mut self, cancel: &AtomicBool) -> Result<Drawn> {
         let asked = Instant::now();
-        let made = self.take(asked, cancel);
+        let made = {
+            let _span = trace::span(Kind::Wait, "wait for a batch");
+            self.take(asked, cancel)
+        };
         let waited = asked.elapsed();
         self.waited += waited;
         METRICS.batch_wait.record(waited);
@@ -424,6 +428,7 @@ fn make<D: Draw>(
     cancel: &AtomicBool,
 ) -> Result<Drawn> {
     let began = Instant::now();
+    let _span = trace::span(Kind::Step, "make a batch");
     let work = || loop {
         if cancel.load(Ordering::Relaxed) {
             return Err(Error::Cancelled);

@@ -76,6 +76,11 @@ fn gpu_clocks<'a>(env: Env<'a>, reference: Reference<'a>, (library, index): At) 
 }
 
 #[rustler::nif]
+fn gpu_throttle<'a>(env: Env<'a>, reference: Reference<'a>, (library, index): At) -> Term<'a> {
+    ask(env, "throttle", reference, library, move |driver| driver.throttle(index))
+}
+
+#[rustler::nif]
 fn gpu_processes<'a>(env: Env<'a>, reference: Reference<'a>, (library, index): At) -> Term<'a> {
     ask(env, "processes", reference, library, move |driver| driver.processes(index))
 }

@@ -2,13 +2,20 @@
 
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustler::{Encoder, Env, NifTaggedEnum, NifUnitEnum, Resource, ResourceArc, Term};
-use sconce_tensor::Result;
+use sconce_cuda::nvtx;
+use sconce_data::live_threads;
+use sconce_serve::session;
 use sconce_tensor::metrics::{Kind, Metric};
 use sconce_tensor::region::{self, Region, State};
+use sconce_tensor::trace::{self, Recording, Row, Trace};
+use sconce_tensor::{Error, Result};
+use serde::Serialize;
 
-use crate::border::{Bytes, Handle, Handled, call, decode, perform};
+use crate::border::{Bytes, Data, Handle, Handled, call, decode, perform, pool};
 
 /// A region of metrics: that of this process, or one of its own, whose file it keeps when it ends.
 pub(crate) enum RegionHandle {
@@ -181,6 +188,130 @@ fn monitor_beat(env: Env, region: Handle<RegionHandle>, phase: Phase) -> Term {
         Phase::Stopped => State::Stopped,
     };
     perform(env, "monitor", || region.get()?.beat(state))
+}
+
+/// Numbers of what is alive in this VM.
+#[derive(Serialize)]
+struct Alive {
+    sessions: usize,
+    loader_threads: usize,
+    jobs_waiting: usize,
+}
+
+#[rustler::nif]
+fn monitor_alive(env: Env) -> Term {
+    call(env, "monitor", || {
+        let (sessions, loader_threads) = (session::live(), live_threads());
+        Ok(Data(Alive { sessions, loader_threads, jobs_waiting: pool::waiting() }))
+    })
+}
+
+/// A trace, which ends with its handle if nothing ends it before.
+pub(crate) struct TraceHandle(Mutex<Tracing>);
+
+enum Tracing {
+    Running(Trace),
+    /// Spans that a file shall have.
+    Ended(Recording),
+    Gone,
+}
+
+impl TraceHandle {
+    fn lock(&self) -> MutexGuard<'_, Tracing> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[rustler::resource_impl]
+impl Resource for TraceHandle {}
+
+impl Handled for TraceHandle {
+    const NOUN: &'static str = "trace";
+}
+
+/// What a trace found. Times are nanoseconds.
+#[derive(Serialize)]
+struct Traced {
+    time: u64,
+    device_time: u64,
+    bytes: u64,
+    lost: u64,
+    threads: usize,
+    nvtx: Option<&'static str>,
+    spans: Vec<TracedRow>,
+}
+
+#[derive(Serialize)]
+struct TracedRow {
+    kind: &'static str,
+    name: String,
+    count: u64,
+    time: u64,
+    bytes: u64,
+}
+
+/// Starts a trace.
+#[rustler::nif(schedule = "DirtyIo")]
+fn monitor_trace(env: Env) -> Term {
+    call(env, "trace", || {
+        // Looks for the library now, not within the first span.
+        nvtx::found();
+        let running = Tracing::Running(trace::start());
+        Ok(ResourceArc::new(TraceHandle(Mutex::new(running))))
+    })
+}
+
+/// Ends a trace, and keeps its spans for a file if there will be one.
+#[rustler::nif(schedule = "DirtyIo")]
+fn monitor_trace_end(env: Env, handle: Handle<TraceHandle>, keep: bool) -> Term {
+    call(env, "trace", || {
+        let handle = handle.get()?;
+        let mut tracing = handle.lock();
+        let recording = match std::mem::replace(&mut *tracing, Tracing::Gone) {
+            Tracing::Running(trace) => trace.end(),
+            other => {
+                *tracing = other;
+                return Err(Error::not_found("trace that runs"));
+            }
+        };
+        let found = traced(&recording);
+        if keep {
+            *tracing = Tracing::Ended(recording);
+        }
+        Ok(Data(found))
+    })
+}
+
+/// Writes the spans that [`monitor_trace_end`] has kept, and frees them.
+#[rustler::nif(schedule = "DirtyIo")]
+fn monitor_trace_write(env: Env, handle: Handle<TraceHandle>, path: String) -> Term {
+    perform(env, "trace", || {
+        let handle = handle.get()?;
+        let mut tracing = handle.lock();
+        let Tracing::Ended(recording) = &*tracing else {
+            return Err(Error::not_found("trace that has ended"));
+        };
+        recording.write(Path::new(&path))?;
+        *tracing = Tracing::Gone;
+        Ok(())
+    })
+}
+
+fn traced(recording: &Recording) -> Traced {
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let row = |Row { kind, name, count, time, bytes }| {
+        let (kind, time) = (kind.name(), nanos(time));
+        TracedRow { kind, name, count, time, bytes }
+    };
+    Traced {
+        time: nanos(recording.time()),
+        device_time: nanos(recording.device_time()),
+        bytes: recording.bytes(),
+        lost: recording.lost,
+        threads: recording.threads.len(),
+        nvtx: nvtx::found(),
+        spans: recording.rows().into_iter().map(row).collect(),
+    }
 }
 
 /// The bytes of a region, as its file has them.

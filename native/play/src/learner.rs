@@ -18,6 +18,7 @@ use sconce_tensor::Result;
 use sconce_tensor::digest::of_file;
 use sconce_tensor::rng::Rng;
 use sconce_tensor::simd::add_assign;
+use sconce_tensor::trace::{self, Kind};
 use sconce_train::objective::teacher::{Factor, Lesson, Teacher, digests, named};
 use sconce_train::objective::{Companion, Denominators, Figures, Objective, Objectives};
 use sconce_train::step::{Stepper, Task};
@@ -207,6 +208,7 @@ impl Learner {
     /// # Errors
     /// `NonFinite` for a loss or a gradient that is not finite.
     pub fn learn(&mut self, segments: &[Segment], update: u64, done: f64) -> Result<Updated> {
+        let _span = trace::span(Kind::Step, "learn from a rollout");
         self.clipped.set(self.options.terms(done));
         if let Some(teacher) = &self.teacher {
             teacher.factor.set(self.options.teacher_weight(done));

@@ -122,6 +122,11 @@ impl Pool {
         }
     }
 
+    /// Number of jobs that wait for a thread.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Acquire)
+    }
+
     /// Queues a job. Returns [`Error::Busy`] if the queue is full; the job is then not called.
     pub fn try_submit(
         &self,

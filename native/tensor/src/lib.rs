@@ -19,6 +19,7 @@ pub mod rng;
 pub mod simd;
 pub mod tape;
 pub mod tensor;
+pub mod trace;
 pub mod trig;
 
 /// Candle's types for dependent crates, which do not depend on candle themselves.

@@ -8,6 +8,7 @@
  *   cuda=CODE      result of the call for CUDA's version
  *   memory=CODE    result of calls for memory
  *   sleep_ms=N     duration of a call for the temperature
+ *   throttle=BITS  reasons for low clocks
  *
  * Codes are those of nvmlReturn_t; layouts are those of nvml.h.
  */
@@ -158,6 +159,11 @@ int nvmlDeviceGetEnforcedPowerLimit(card *card, unsigned *milliwatts) {
 int nvmlDeviceGetClockInfo(card *card, unsigned clock, unsigned *mhz) {
   if (clock > 2) return NOT_SUPPORTED;
  *mhz = card->clocks[clock];
+  return SUCCESS;
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(card *card, unsigned long long *bits) {
+  *bits = (unsigned long long)setting("throttle", 0);
   return SUCCESS;
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rustler::{Env, Term};
 use sconce_tensor::Result;
 use sconce_tensor::metrics::Times;
+use sconce_tensor::trace::{self, Kind};
 
 use super::answer::Answer;
 use super::outcome::{atoms, error, guard, outcome};
@@ -12,14 +13,20 @@ use super::outcome::{atoms, error, guard, outcome};
 /// Returns `{:ok, answer}` or `{:error, %Sconce.Error{op: op}}`; a panic in `work` is an error of kind `:panic`.
 pub(crate) fn call<'a, T: Answer>(
     env: Env<'a>,
-    op: &str,
+    op: &'static str,
     work: impl FnOnce() -> Result<T>,
 ) -> Term<'a> {
+    let _span = trace::span(Kind::Call, op);
     outcome(env, op, guard(|| work()?.into_term(env)))
 }
 
 /// Returns `:ok` or `{:error, %Sconce.Error{op: op}}`, for work without a result.
-pub(crate) fn perform<'a>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<()>) -> Term<'a> {
+pub(crate) fn perform<'a>(
+    env: Env<'a>,
+    op: &'static str,
+    work: impl FnOnce() -> Result<()>,
+) -> Term<'a> {
+    let _span = trace::span(Kind::Call, op);
     match guard(work) {
         Ok(()) => atoms::ok().to_term(env),
         Err(failure) => error(env, op, &failure),
@@ -30,7 +37,7 @@ pub(crate) fn perform<'a>(env: Env<'a>, op: &str, work: impl FnOnce() -> Result<
 /// after many such calls.
 pub(crate) fn inline<'a, T: Answer>(
     env: Env<'a>,
-    op: &str,
+    op: &'static str,
     work: impl FnOnce() -> Result<T>,
 ) -> Term<'a> {
     timed(env, || call(env, op, work))
@@ -39,7 +46,7 @@ pub(crate) fn inline<'a, T: Answer>(
 /// Runs [`inline`] and counts its running time.
 pub(crate) fn inline_counted<'a, T: Answer>(
     env: Env<'a>,
-    op: &str,
+    op: &'static str,
     times: Times,
     work: impl FnOnce() -> Result<T>,
 ) -> Term<'a> {

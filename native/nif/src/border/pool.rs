@@ -32,10 +32,17 @@ impl LazyPool {
     }
 }
 
+static SHARED: LazyPool = LazyPool::new("sconce-worker");
+
 /// The pool of this VM, with as many threads as native computation uses.
 pub(crate) fn shared() -> Result<&'static Pool> {
-    static SHARED: LazyPool = LazyPool::new("sconce-worker");
     SHARED.pool(pool::threads())
+}
+
+/// Number of calls that wait for a thread of [`shared`].
+pub(crate) fn waiting() -> usize {
+    let started = SHARED.pool.get().and_then(|pool| pool.as_ref().ok());
+    started.map_or(0, Pool::waiting)
 }
 
 /// Queues `work`, whose result answers `reference`. Returns [`Error::Busy`] if the queue is full.

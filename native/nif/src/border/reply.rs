@@ -6,6 +6,7 @@ use rustler::env::SavedTerm;
 use rustler::thread::is_scheduler_thread;
 use rustler::types::LocalPid;
 use rustler::{Encoder, Env, OwnedEnv, Reference, Term};
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result};
 
 use super::answer::Answer;
@@ -56,7 +57,10 @@ impl Reply {
 
     /// Runs the work and sends its result; a panic inside is an error of kind `:panic`.
     pub(crate) fn run<T: Answer>(self, work: impl FnOnce() -> Result<T>) {
-        let result = guard(work);
+        let result = {
+            let _span = trace::span(Kind::Job, self.op);
+            guard(work)
+        };
         self.send(result);
     }
 

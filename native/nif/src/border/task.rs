@@ -8,6 +8,7 @@ use std::thread::Builder;
 
 use rustler::{Env, LocalPid, Monitor, Reference, Resource, ResourceArc};
 use sconce_tensor::pool::Class;
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result, device};
 
 use super::answer::Answer;
@@ -71,7 +72,10 @@ impl Task {
         let worker = named("").stack_size(STACK_BYTES).spawn(move || {
             Class::Background.enter_at_full_priority();
             let events = Events::new(receiver.recv().ok()?, unheard, questions);
-            let result = guard(|| work(&events, &cancelled));
+            let result = {
+                let _span = trace::span(Kind::Job, op);
+                guard(|| work(&events, &cancelled))
+            };
             Some((events.end(), result))
         });
         let unavailable =

@@ -2,6 +2,8 @@
 
 use candle_core::{Result, Tensor};
 
+use sconce_tensor::trace::{self, CardSpan, Kind};
+
 use crate::{op, tape};
 
 /// The card form of an op. All of its input tensors are contiguous and outside any graph.
@@ -33,15 +35,18 @@ pub(crate) fn apply(op: impl Op, inputs: &[&Tensor]) -> crate::Result<Tensor> {
 }
 
 /// Runs an op and returns its N outputs.
-pub(crate) fn apply_all<const N: usize>(
-    op: impl Op,
+pub(crate) fn apply_all<O: Op, const N: usize>(
+    op: O,
     inputs: &[&Tensor],
 ) -> crate::Result<[Tensor; N]> {
     let tensors = inputs.iter().map(|x| tape::contiguous(x)).collect::<crate::Result<Vec<_>>>()?;
     let wanted: Vec<bool> = tensors.iter().map(tape::wants).collect();
     let inputs: Vec<Tensor> = tensors.iter().map(Tensor::detach).collect();
     let track = wanted.contains(&true);
-    let (y, mut kept) = op.forward(&inputs, track)?;
+    let (y, mut kept) = {
+        let _span = spanned::<O>(Kind::Forward, &inputs);
+        op.forward(&inputs, track)?
+    };
     let others = kept.drain(..kept.len().min(N - 1));
     let outputs: Vec<Tensor> = std::iter::once(y.clone()).chain(others).collect();
     if track {
@@ -52,8 +57,16 @@ pub(crate) fn apply_all<const N: usize>(
             let dy = given.remove(0).map_or_else(|| y.zeros_like(), Ok)?;
             let (inputs, kept, d_others) = (&inputs[..], &kept[..], &given[..]);
             let pass = Pass { inputs, kept, y: &y, dy: &dy, d_others, wanted: &wanted };
+            let _span = spanned::<O>(Kind::Backward, inputs);
             Ok(op.backward(&pass)?)
         });
     }
     op::take(outputs)
+}
+
+/// The spans of an op, with the bytes of its inputs; those of its outputs are not known yet.
+fn spanned<O>(kind: Kind, inputs: &[Tensor]) -> Option<CardSpan> {
+    let device = inputs.first().filter(|_| trace::is_on())?.device();
+    let bytes = inputs.iter().map(|x| x.elem_count() * x.dtype().size_in_bytes());
+    Some(trace::on_card(device, kind, std::any::type_name::<O>(), bytes.sum::<usize>() as u64))
 }

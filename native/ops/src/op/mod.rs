@@ -5,6 +5,8 @@ pub(crate) mod card;
 use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, Shape, Storage, Tensor};
 
+use sconce_tensor::trace::{self, Kind, Span};
+
 use super::{tape, tensor};
 use crate::{Error, Result};
 
@@ -71,12 +73,15 @@ pub fn apply_all<const N: usize>(
 }
 
 /// [`apply_all`] for an op whose number of outputs depends on its input.
-pub fn apply_some(mut op: impl Op, inputs: &[&Tensor], shapes: &[Shape]) -> Result<Vec<Tensor>> {
+pub fn apply_some<O: Op>(mut op: O, inputs: &[&Tensor], shapes: &[Shape]) -> Result<Vec<Tensor>> {
     let tensors = inputs.iter().map(|x| tape::contiguous(x)).collect::<Result<Vec<_>>>()?;
     let wanted: Vec<bool> = tensors.iter().map(tape::wants).collect();
     let track = wanted.contains(&true);
     let inputs: Vec<Tensor> = tensors.iter().map(Tensor::detach).collect();
-    let made = tensor::with_all(&inputs, |slices| op.forward(slices, track))?;
+    let made = {
+        let _span = spanned::<O>(Kind::Forward, &inputs, shapes.iter().map(Shape::elem_count));
+        tensor::with_all(&inputs, |slices| op.forward(slices, track))?
+    };
     if made.len() != shapes.len() {
         return Err(Error::mismatch("outputs of an op", shapes.len(), made.len()));
     }
@@ -97,12 +102,26 @@ pub fn apply_some(mut op: impl Op, inputs: &[&Tensor], shapes: &[Shape]) -> Resu
     Ok(outputs)
 }
 
-fn backward(
-    op: &mut impl Op,
+/// A span of an op, with the bytes of its inputs and of all other numbers that it reads and writes.
+fn spanned<O>(kind: Kind, inputs: &[Tensor], numbers: impl Iterator<Item = usize>) -> Span {
+    if !trace::is_on() {
+        return Span::none();
+    }
+    let inputs = inputs.iter().map(Tensor::elem_count);
+    let numbers: usize = inputs.chain(numbers).sum();
+    trace::sized(kind, std::any::type_name::<O>(), (size_of::<f32>() * numbers) as u64)
+}
+
+fn backward<O: Op>(
+    op: &mut O,
     [inputs, outputs]: [&[Tensor]; 2],
     gradients: &[Option<Tensor>],
     wanted: &[bool],
 ) -> Result<Vec<Vec<f32>>> {
+    // Besides inputs it reads outputs and their gradients, and writes the gradients of its inputs.
+    let found = inputs.iter().zip(wanted).filter(|(_, wanted)| **wanted).map(|(x, _)| x);
+    let others = outputs.iter().chain(gradients.iter().flatten()).chain(found);
+    let _span = spanned::<O>(Kind::Backward, inputs, others.map(Tensor::elem_count));
     let given: Vec<Tensor> =
         gradients.iter().flatten().map(tensor::contiguous).collect::<Result<_>>()?;
     tensor::with_all(&given, |given| {

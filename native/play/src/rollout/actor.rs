@@ -7,6 +7,7 @@ use sconce_nn::packed::{Frame, Game, Plan};
 use sconce_nn::policy::Frames;
 use sconce_nn::sampling::Draw;
 use sconce_realtime::{Format, Scratch};
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result};
 
 /// A policy, and its weights packed for steps if it has no memory and rounds no inputs.
@@ -44,6 +45,7 @@ impl<'a> Actor<'a> {
         draw: Draw<'_>,
         desk: &mut Desk,
     ) -> Result<(Decision, State)> {
+        let _span = trace::span(Kind::Decision, "act");
         match &self.plan {
             Some(plan) => Ok((step(plan, frames, draw, desk)?, memory.clone())),
             None => self.policy.act(frames, memory, draw, &Context::default()),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sconce_env::{EnvOptions, EnvSpec, Episode, Numbers, Stepped, VectorEnv};
 use sconce_nn::sampling::Sampling;
 use sconce_tensor::rng::Rng;
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result};
 
 use super::frames::Outcome;
@@ -144,6 +145,7 @@ impl Arena {
 
     /// Steps with the learner's inputs; the results are those of its rows.
     pub(crate) fn step(&mut self, inputs: &[f32], out: &mut Stepped<'_>) -> Result<()> {
+        let _span = trace::span(Kind::Step, "environments");
         match &mut self.opposition {
             None => self.envs.step(inputs, out),
             Some(own) => own.step(&mut *self.envs, inputs, out),

@@ -18,6 +18,7 @@ use sconce_env::{EnvOptions, EnvSpec, Episode, Normaliser};
 use sconce_nn::Policy;
 use sconce_nn::spec::{Heads, Spec};
 use sconce_tensor::rng::Rng;
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result};
 
 pub(crate) use arena::score;
@@ -157,6 +158,7 @@ impl Player {
     /// # Errors
     /// `Mismatch` for a policy without a value, `NonFinite` for a logit, a value or a memory that is not finite.
     pub fn play(&mut self, policy: &Policy, rollout: Rollout) -> Result<Vec<Segment>> {
+        let _span = trace::span(Kind::Step, "rollout");
         let play = Play {
             policy,
             actor: Actor::of(policy)?,

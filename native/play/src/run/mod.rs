@@ -24,6 +24,7 @@ use sconce_env::{EnvOptions, Host};
 use sconce_nn::{Policy, Spec};
 use sconce_tensor::device::Caching;
 use sconce_tensor::metrics::METRICS;
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result, device, memory, pool};
 use sconce_train::eval::pool_of;
 use sconce_train::run::Folder;
@@ -290,6 +291,7 @@ impl<'a> Run<'a> {
     /// Learns from a rollout, which is played now unless it was played beside the last update.
     pub(crate) fn update(&mut self) -> Result<()> {
         let begun = Instant::now();
+        let _span = trace::span(Kind::Step, "update");
         self.look()?;
         if self.player.is_on_card() {
             return self.update_on_card(begun);
@@ -328,6 +330,7 @@ impl<'a> Run<'a> {
 
     /// Adds a rollout to the statistics, and computes its advantages.
     pub(crate) fn value(&mut self, played: &mut Played) -> Result<()> {
+        let _span = trace::span(Kind::Step, "advantages");
         if let Some(observed) = &played.observed {
             self.statistics.observe(observed)?;
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result};
 
 use super::queue::{Batch, Entry};
@@ -75,7 +76,10 @@ impl<R: Request> Serving<R> {
         if entries.is_empty() {
             return;
         }
-        let made = self.compute(entries.len(), || compute(&mut entries));
+        let made = {
+            let _span = trace::span(Kind::Step, "serve a batch");
+            self.compute(entries.len(), || compute(&mut entries))
+        };
         let made = made.unwrap_or_else(|error| {
             let again = || match &error {
                 Error::OutOfMemory { what, bytes, available } => {

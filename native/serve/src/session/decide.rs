@@ -7,6 +7,7 @@ use sconce_nn::heads::Decision;
 use sconce_nn::policy::{Frames, Stepped};
 use sconce_nn::sampling::Draw;
 use sconce_tensor::metrics::METRICS;
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result};
 
 use super::carried::Carried;
@@ -41,6 +42,7 @@ impl Session {
     /// Makes the next decision; the session is unchanged until [`Session::commit`]. A step of a plan allocates no
     /// memory, unless the call brings directions.
     pub fn decide(&mut self, raw: &[f32], overrides: &Overrides) -> Result<()> {
+        let _span = trace::span(Kind::Decision, "decide");
         self.ask(raw, overrides)?;
         let made = match self.asked.way {
             Way::Made(_) => return Ok(()),
@@ -97,6 +99,7 @@ pub struct Call<'a> {
 /// Runs [`Session::decide`] for each call; calls with the same plan step together. An error is the outcome of its own
 /// call and does not affect the others.
 pub fn decide_many(calls: &mut [Call<'_>]) {
+    let _span = trace::span(Kind::Decision, "decide many");
     for call in calls.iter_mut().filter(|call| !call.asked) {
         call.outcome = call.session.ask(call.raw, call.overrides);
     }

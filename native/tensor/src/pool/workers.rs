@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle, Thread};
 
 use super::Class;
 use crate::Precision;
+use crate::trace::{self, Span};
 
 /// Spins (about 100 us) of a worker that looks for the next job before sleeping. Waking takes about 50 us on a virtual
 /// machine, longer than the gap between two jobs of a training step. An owner that waits for the last shard spins as
@@ -101,7 +102,8 @@ impl Workers {
             panic: Mutex::default(),
         });
         self.queue.submit(job.clone(), (shards - 1).min(self.threads.len()));
-        job.take_shards();
+        // The owner's span is that of its work.
+        job.take_shards(|| None);
         self.queue.withdraw(&job);
         job.wait();
         let panic = job.panic.lock().unwrap_or_else(|e| e.into_inner()).take();
@@ -148,7 +150,8 @@ impl Queue {
     /// Runs jobs until the queue is closed. The loop of a worker.
     fn work(&self) {
         while let Some(job) = self.next() {
-            job.precision.during(|| job.take_shards());
+            job.precision
+                .during(|| job.take_shards(|| Some(trace::span(trace::Kind::Shards, "shards"))));
         }
     }
 
@@ -184,13 +187,15 @@ impl Job {
         self.next.load(Ordering::Relaxed) < self.shards
     }
 
-    /// Takes and runs shards until none is left.
-    fn take_shards(&self) {
+    /// Takes and runs shards until none is left. `begin` is called if there is one.
+    fn take_shards(&self, begin: impl Fn() -> Option<Span>) {
+        let mut span = None;
         loop {
             let shard = self.next.fetch_add(1, Ordering::Relaxed);
             if shard >= self.shards {
                 return;
             }
+            span = span.or_else(&begin);
             // SAFETY: this shard is not done, so the owner still waits and `work` is alive.
             let work = unsafe { &*self.work };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(shard))) {

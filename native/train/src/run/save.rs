@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use sconce_nn::Policy;
 use sconce_nn::checkpoint::{Optimiser, Snapshot};
+use sconce_tensor::trace;
 use sconce_tensor::{Error, Result};
 use serde_json::{Value, json};
 
@@ -47,6 +48,7 @@ impl Run<'_> {
 
     /// Starts to write copies of a policy and of the state; the run continues meanwhile.
     pub(super) fn save(&mut self, policy: Option<Draft>) -> Result<()> {
+        let _span = trace::span(trace::Kind::Step, "copies for a save");
         // Waiting ensures that at most one copy of the state exists.
         self.saver.wait(self.events);
         let step = self.progress.step;

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result, device};
 
 use super::state::Run;
@@ -98,6 +99,7 @@ impl Run<'_> {
     }
 
     fn update(&mut self, learning_rate: f64) -> Result<(Option<StepMetrics>, usize)> {
+        let _span = trace::span(Kind::Step, "training step");
         let parts = self.options.optimiser.accumulation_steps;
         let step = self.progress.step + 1;
         let looks =
@@ -135,7 +137,10 @@ impl Run<'_> {
 
     /// Learns from batch `draw`. `at_once` is the learning rate, given if the whole update may be launched at once.
     fn learn(&mut self, draw: u64, at_once: Option<f64>) -> Result<FromBatch> {
-        let loaded = self.source.draw(draw, self.cancel)?;
+        let loaded = {
+            let _span = trace::span(Kind::Step, "draw a batch");
+            self.source.draw(draw, self.cancel)?
+        };
         let (frames, update) = (loaded.frames, self.progress.step);
         let alone = self.options.optimiser.accumulation_steps == 1;
         let learn = || match at_once {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Precision, Result};
 
 use super::state::Run;
@@ -11,6 +12,7 @@ use crate::report::{Event, HeadNll};
 impl Run<'_> {
     pub(super) fn validate(&mut self) -> Result<()> {
         let began = Instant::now();
+        let _span = trace::span(Kind::Step, "validation");
         self.replicas.check()?;
         let policy = self.replicas.stepper().averaged()?;
         let (nll, changed, accuracy, by_head) = match self.validation.1.is_empty() {

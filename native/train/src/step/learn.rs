@@ -3,6 +3,7 @@
 use sconce_data::Batch;
 use sconce_ops::weights::Weights;
 use sconce_tensor::tape::{self, Gradients};
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result, Tensor, memory};
 
 use super::metrics::Learned;
@@ -72,7 +73,10 @@ impl Stepper<'_> {
                 None => denominators.insert(self.after_first_pass(&outputs.logits, batch)?),
             };
             let whole: Vec<_> = denominators.iter().map(|d| d.times(task.share)).collect();
-            let gradient = self.objectives.gradient(&outputs, batch, &whole, &mut total)?;
+            let gradient = {
+                let _span = trace::span(Kind::Step, "loss");
+                self.objectives.gradient(&outputs, batch, &whole, &mut total)?
+            };
             // A chunk of burn-in has a state but no gradient.
             if batch.weights.iter().all(|weight| *weight == 0.0) {
                 tape.forget();
@@ -82,6 +86,7 @@ impl Stepper<'_> {
                 self.learning.values().try_for_each(|w| w.gather(&store).map(drop))?;
             }
             // The loss is no node of the graph: its gradient at the logits starts the backward pass.
+            let _span = trace::span(Kind::Step, "backward pass");
             last = Some(tape::backward(&outputs.logits, gradient)?);
             Ok(())
         })?;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use sconce_data::Batch;
 use sconce_nn::backbone::{Context, State};
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Result, Tensor};
 
 use super::stepper::Stepper;
@@ -80,6 +81,7 @@ impl Stepper<'_> {
 
     /// Logits of a part.
     fn forward(&self, part: &Part<'_>, state: &State, task: Task<'_>) -> Result<(Tensor, State)> {
+        let _span = trace::span(Kind::Step, "forward pass");
         let context = Context::training(self.seed, task.draw).in_precision(self.precision);
         let mut context = context
             .chunk(part.window, part.range.start, part.range.len())

@@ -2,6 +2,7 @@
 
 use sconce_ops::weights::Weight;
 use sconce_tensor::simd::non_finite;
+use sconce_tensor::trace::{self, Kind};
 use sconce_tensor::{Error, Result, Tensor, tensor};
 
 use super::stepper::Stepper;
@@ -50,6 +51,7 @@ impl Stepper<'_> {
         if self.learned == 0.0 {
             return Ok(0.0);
         }
+        let _span = trace::span(Kind::Step, "update of weights");
         let sum = self.learned * self.scale();
         let at_once = match seen {
             Some(_) => None,

@@ -16,6 +16,7 @@ use candle_core::{CudaDevice, Device};
 use super::card::{alone, attach, shrink, within_budget};
 use super::nodes::{HostCopy, host_copy};
 use crate::error::panic_message;
+use crate::trace::{self, Kind};
 use crate::{Error, Result};
 
 /// Stack size of the recording thread. Candle walks and drops its graphs recursively.
@@ -29,6 +30,7 @@ const RECORDED: usize = 1;
 /// Candle owns the small constants that the work reads. Uploaded constants live as long as the thread that recorded
 /// them, so that thread waits until the graph is dropped. Layouts of strided operands live as long as the process.
 pub struct Graph {
+    card: CudaDevice,
     graph: ManuallyDrop<CudaGraph>,
     keeper: ManuallyDrop<Keeper>,
 }
@@ -60,6 +62,7 @@ impl Graph {
         let (told, recorded) = sync_channel(RECORDED);
         // No message is sent: dropping the sender is the signal.
         let (end, ended) = sync_channel::<()>(0);
+        let own = card.clone();
         let card = card.clone();
         let keep = move || {
             attach(&Device::Cuda(card.clone()));
@@ -82,7 +85,7 @@ impl Graph {
         match graph {
             Ok(Some(graph)) => {
                 let graph = ManuallyDrop::new(graph);
-                Ok(Some(Graph { graph, keeper: ManuallyDrop::new(keeper) }))
+                Ok(Some(Graph { card: own, graph, keeper: ManuallyDrop::new(keeper) }))
             }
             Ok(None) => {
                 keeper.end();
@@ -97,6 +100,8 @@ impl Graph {
 
     /// Replays the work, after all work that is already queued on the stream.
     pub fn play(&self) -> Result<()> {
+        let card = Device::Cuda(self.card.clone());
+        let _span = trace::on_card(&card, Kind::Forward, "graph", 0);
         Ok(self.graph.launch().w()?)
     }
 }
