@@ -16,7 +16,19 @@ defmodule Sconce.Monitor.Catalogue do
     {"sconce_memory_beam_bytes", :gauge, "bytes", "Part of it that the BEAM allocated."},
     {"sconce_memory_available_bytes", :gauge, "bytes",
      "Memory that this process can still take."},
+    {"sconce_memory_processes_bytes", :gauge, "bytes",
+     "Part of the BEAM's memory that its processes have."},
+    {"sconce_memory_binaries_bytes", :gauge, "bytes", "Part of it that binaries have."},
+    {"sconce_memory_mapped_bytes", :gauge, "bytes",
+     "Pages of files in the process' memory, such as corpora and packed weights."},
+    {"sconce_memory_native_bytes", :gauge, "bytes",
+     "Memory that neither the BEAM nor mapped files have: native code."},
+    {"sconce_page_faults_total", :counter, "faults",
+     "Pages of this process that had to be read from a disk."},
     {"sconce_run_queue", :gauge, "processes", "Processes of the BEAM that wait for a scheduler."},
+    {"sconce_sessions", :gauge, "sessions", "Sessions that are open."},
+    {"sconce_loader_threads", :gauge, "threads", "Threads that make batches."},
+    {"sconce_jobs_waiting", :gauge, "jobs", "Calls that wait for a native thread."},
     {"sconce_runs", :gauge, "runs", "Runs of this VM."},
     {"sconce_servings", :gauge, "servings", "Servings of this VM."}
   ]
@@ -40,7 +52,9 @@ defmodule Sconce.Monitor.Catalogue do
      "Share of the time in which memory was read or written."},
     {"sconce_device_temperature_celsius", :gauge, "C", "Temperature of the card."},
     {"sconce_device_power_watts", :gauge, "W", "Power that the card draws."},
-    {"sconce_device_clock_hertz", :gauge, "Hz", "Clock of the card's multiprocessors."}
+    {"sconce_device_clock_hertz", :gauge, "Hz", "Clock of the card's multiprocessors."},
+    {"sconce_device_throttled", :gauge, "",
+     "1 while heat, power or another card holds the clocks down, otherwise 0."}
   ]
 
   @type metric :: %{name: String.t(), kind: atom, unit: String.t(), doc: String.t()}

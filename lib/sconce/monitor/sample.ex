@@ -2,12 +2,12 @@ defmodule Sconce.Monitor.Sample do
   @moduledoc false
   # Values that nothing counts: CPU, memory, cards, servings; nil for one that the machine does not tell.
 
-  alias Sconce.{GPU, Memory, Serving}
-  alias Sconce.Monitor.{Catalogue, Prometheus}
+  alias Sconce.{GPU, Memory, Native, Serving}
+  alias Sconce.Monitor.{Catalogue, Events, Prometheus}
   alias Sconce.Run.Keeper
 
   @enforce_keys [:cards]
-  defstruct [:cards, :cpu, :machine]
+  defstruct [:cards, :cpu, :machine, throttled: %{}]
 
   @type t :: %__MODULE__{}
   @type value :: {atom, String.t(), String.t(), String.t(), number | nil}
@@ -28,35 +28,62 @@ defmodule Sconce.Monitor.Sample do
   @spec take(t) :: {[value], t}
   def take(%__MODULE__{} = before) do
     now = %{before | cpu: cpu(), machine: machine()}
+    status = status()
+    alive = alive()
+    beam = :erlang.memory(:total)
 
     sampled = %{
       "sconce_cpu_ratio" => share(before.cpu, now.cpu),
       "sconce_machine_cpu_ratio" => share(before.machine, now.machine),
-      "sconce_memory_resident_bytes" => resident(),
-      "sconce_memory_beam_bytes" => :erlang.memory(:total),
+      "sconce_memory_resident_bytes" => status["VmRSS"],
+      "sconce_memory_mapped_bytes" => status["RssFile"],
+      "sconce_memory_beam_bytes" => beam,
+      "sconce_memory_native_bytes" => status["RssAnon"] && max(status["RssAnon"] - beam, 0),
+      "sconce_memory_processes_bytes" => :erlang.memory(:processes),
+      "sconce_memory_binaries_bytes" => :erlang.memory(:binary),
+      "sconce_page_faults_total" => faults(),
       "sconce_memory_available_bytes" => Memory.free(),
       "sconce_run_queue" => :erlang.statistics(:total_run_queue_lengths),
+      "sconce_sessions" => alive[:sessions],
+      "sconce_loader_threads" => alive[:loader_threads],
+      "sconce_jobs_waiting" => alive[:jobs_waiting],
       "sconce_runs" => Keeper.count(),
       "sconce_servings" => length(pids())
     }
 
-    {valued(Catalogue.sampled(), sampled, "") ++ Enum.flat_map(now.cards, &card/1), now}
+    cards = Map.new(now.cards, &{"cuda:#{&1}", card(&1)})
+    throttled = Map.new(cards, fn {device, {_values, held}} -> {device, held} end)
+    now = %{now | throttled: Events.throttled(throttled, before.throttled)}
+    of_cards = Enum.flat_map(cards, fn {_device, {values, _held}} -> values end)
+    {valued(Catalogue.sampled(), sampled, "") ++ of_cards, now}
   end
 
   defp valued(catalogue, values, labels) do
+    # An unknown gauge is shown as unknown; an unknown counter is left out.
     for %{name: name, kind: kind, unit: unit, doc: doc} <- catalogue,
+        kind == :gauge or values[name] != nil,
         do: {kind, name <> labels, unit, doc, values[name]}
   end
 
   # A busy time and a whole time, in clock ticks of all cores.
   defp cpu do
+    with [user, system] <- of_stat([11, 12]), {_busy, whole} <- machine() do
+      {user + system, whole}
+    else
+      _unknown -> nil
+    end
+  end
+
+  defp faults do
+    with [faults] <- of_stat([9]), do: faults
+  end
+
+  # Fields of this process' line in /proc, behind the name of the program.
+  defp of_stat(fields) do
     with {:ok, stat} <- File.read("/proc/self/stat"),
-         [_pid_and_name, rest] <- String.split(stat, ") ", parts: 2),
-         fields = String.split(rest),
-         {:ok, user} <- Enum.fetch(fields, 11),
-         {:ok, system} <- Enum.fetch(fields, 12),
-         {_busy, whole} <- machine() do
-      {String.to_integer(user) + String.to_integer(system), whole}
+         [_pid_and_name, rest] <- String.split(stat, ") ", parts: 2) do
+      all = String.split(rest)
+      for field <- fields, do: all |> Enum.at(field) |> String.to_integer()
     else
       _unknown -> nil
     end
@@ -79,12 +106,21 @@ defmodule Sconce.Monitor.Sample do
 
   defp share(_before, _now), do: nil
 
-  defp resident do
-    with {:ok, status} <- File.read("/proc/self/status"),
-         [_, kilobytes] <- Regex.run(~r/^VmRSS:\s+(\d+) kB/m, status) do
-      1024 * String.to_integer(kilobytes)
+  defp alive do
+    case Native.monitor_alive() do
+      {:ok, alive} -> alive
+      {:error, _error} -> %{}
+    end
+  end
+
+  # The lines with bytes of this process' status.
+  defp status do
+    with {:ok, status} <- File.read("/proc/self/status") do
+      for [_, name, kilobytes] <- Regex.scan(~r/^(\w+):\s+(\d+) kB/m, status),
+          into: %{},
+          do: {name, 1024 * String.to_integer(kilobytes)}
     else
-      _unknown -> nil
+      _unknown -> %{}
     end
   end
 
@@ -98,6 +134,7 @@ defmodule Sconce.Monitor.Sample do
 
     memory = GPU.memory_status(index)
     use = GPU.utilization(index)
+    held = held(index)
 
     values = %{
       "sconce_device_memory_used_bytes" => told.(memory, &(&1.used_mb * 1_048_576)),
@@ -106,10 +143,21 @@ defmodule Sconce.Monitor.Sample do
       "sconce_device_bandwidth_ratio" => told.(use, & &1.memory/100),
       "sconce_device_temperature_celsius" => told.(GPU.temperature(index), & &1),
       "sconce_device_power_watts" => told.(GPU.power(index), & &1.draw_watts),
-      "sconce_device_clock_hertz" => told.(GPU.clocks(index), &clock/1)
+      "sconce_device_clock_hertz" => told.(GPU.clocks(index), &clock/1),
+      "sconce_device_throttled" => held && min(length(held), 1)
     }
 
-    valued(Catalogue.device(), values, ~s({device="cuda:#{index}"}))
+    load = told.(use, & &1.gpu)
+    {valued(Catalogue.device(), values, ~s({device="cuda:#{index}"})), {held || [], load}}
+  end
+
+  # Why the card runs slower than it could; a clock that someone has set is as it should be.
+  defp held(index) do
+    with {:ok, reasons} <- GPU.throttling(index) do
+      reasons -- [:setting]
+    else
+      {:error, _error} -> nil
+    end
   end
 
   defp clock(clocks), do: clocks.sm_mhz && clocks.sm_mhz * 1_000_000
