@@ -175,9 +175,10 @@ defmodule Sconce.Run do
     do: {:noreply, finish(state, reported(answer, state))}
 
   def handle_info(:beat, %{result: nil} = state) do
-    if RunFile.beat(state.file) == :stop and state.task, do: Native.train_stop(state.task)
+    {asked, file} = RunFile.beat(state.file)
+    if asked == :stop and state.task, do: Native.train_stop(state.task)
     Process.send_after(self(), :beat, @beat_ms)
-    {:noreply, state}
+    {:noreply, %{state | file: file}}
   end
 
   def handle_info(:beat, state), do: {:noreply, state}

@@ -1,4 +1,4 @@
-defmodule Sconce.Monitor.Terminal do
+defmodule Sconce.Terminal do
   @moduledoc false
   # The terminal of a task: its size, its keys without an echo, and its alternate screen, which is left again whatever
   # ends the work.
@@ -43,21 +43,22 @@ defmodule Sconce.Monitor.Terminal do
   """
   @spec live((() -> result)) :: result when result: term
   def live(work) do
-    before = stty("-g")
-    if before, do: stty("-icanon -isig -echo min 1")
-    me = self()
-    reader = spawn(fn -> read(me) end)
-    restore = fn -> restore(before) end
-    trap = System.trap_signal(:sigterm, fn -> ended(restore) end)
-    write(@enter)
+    keys("-icanon -isig -echo min 1", fn reset ->
+      restore = fn ->
+        write(@leave)
+        reset.()
+      end
 
-    try do
-      work.()
-    after
-      Process.exit(reader, :kill)
-      with {:ok, id} <- trap, do: System.untrap_signal(:sigterm, id)
-      restore.()
-    end
+      trap = System.trap_signal(:sigterm, fn -> ended(restore) end)
+      write(@enter)
+
+      try do
+        work.()
+      after
+        with {:ok, id} <- trap, do: System.untrap_signal(:sigterm, id)
+        write(@leave)
+      end
+    end)
   end
 
   defp ended(restore) do
@@ -65,9 +66,24 @@ defmodule Sconce.Monitor.Terminal do
     System.halt(143)
   end
 
-  defp restore(before) do
-    write(@leave)
-    if before, do: stty(before)
+  @doc "Runs `work` while each key arrives at once, as the message `{:key, key}`, without an echo. Ctrl-C stays the VM's."
+  @spec keys((() -> result)) :: result when result: term
+  def keys(work), do: keys("-icanon -echo min 1", fn _reset -> work.() end)
+
+  # If the terminal cannot be set, a key arrives with the end of its line.
+  defp keys(mode, work) do
+    before = stty("-g")
+    if before, do: stty(mode)
+    me = self()
+    reader = spawn(fn -> read(me) end)
+    reset = fn -> if before, do: stty(before) end
+
+    try do
+      work.(reset)
+    after
+      Process.exit(reader, :kill)
+      reset.()
+    end
   end
 
   @doc "Draws lines over the whole screen. Returns `:closed` if the terminal is gone."

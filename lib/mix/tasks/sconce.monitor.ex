@@ -1,5 +1,6 @@
 defmodule Mix.Tasks.Sconce.Monitor do
-  alias Sconce.Monitor.{Folder, Record, Snapshot, Terminal, View, Watch}
+  alias Sconce.Monitor.{Folder, Record, Snapshot, View, Watch}
+  alias Sconce.Terminal
   alias Sconce.Switches
 
   @schema [
@@ -94,7 +95,7 @@ defmodule Mix.Tasks.Sconce.Monitor do
   defp found(dir, nil, opts) do
     cond do
       opts[:latest] -> latest(dir)
-      opts[:vm] -> Folder.vm(dir, opts[:vm])
+      opts[:vm] -> Folder.vm(dir, opts[:vm]) || Mix.raise("no VM #{opts[:vm]} in #{dir}")
       true -> nil
     end
   end

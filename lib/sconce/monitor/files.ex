@@ -4,6 +4,7 @@ defmodule Sconce.Monitor.Files do
 
   alias Sconce.{Config, Error}
   alias Sconce.Monitor.{Folder, Snapshot}
+  alias Sconce.Monitor.Snapshot.Life
 
   # Files of runs that stay after their end, and of VMs that were killed.
   @kept %{".run" => 100, ".vm" => 10}
@@ -61,6 +62,7 @@ defmodule Sconce.Monitor.Files do
     %{
       node: if(Node.alive?(), do: node()),
       host: List.to_string(host),
+      pids: Life.pids(),
       command: if(System.argv() != [], do: String.slice(command, 0, 200)),
       started: System.os_time(:millisecond)
     }

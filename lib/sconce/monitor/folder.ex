@@ -1,6 +1,6 @@
 defmodule Sconce.Monitor.Folder do
   @moduledoc false
-  # The folder in which runs and VMs keep the files of their figures: `ID.run` of each run, `PID.vm` of each VM.
+  # The folder in which runs and VMs keep the files of their figures: `ID.run` of each run, `PID-ID.vm` of each VM.
 
   alias Sconce.{Config, Error}
 
@@ -48,7 +48,12 @@ defmodule Sconce.Monitor.Folder do
     end
   end
 
-  defp ours?(name), do: name =~ ~r/\A([0-9a-f]{8}\.run|[0-9]{1,10}\.vm)\z/
+  defp ours?(name), do: name =~ ~r/\A([0-9a-f]{8}\.run|[0-9]{1,10}-[0-9a-f]{8}\.vm)\z/
+
+  @doc "Returns a new id: eight hexadecimal digits. VMs of several machines or containers can have one process id."
+  @spec id() :: String.t()
+  # Not from `:crypto`, which is an application of its own.
+  def id, do: Base.encode16(<<:rand.uniform(0x1_0000_0000) - 1::32>>, case: :lower)
 
   defp newest(paths) do
     dated =
@@ -63,7 +68,11 @@ defmodule Sconce.Monitor.Folder do
   @spec stop(Path.t()) :: Path.t()
   def stop(run), do: Path.rootname(run) <> ".stop"
 
-  @doc "Returns the path of a VM's file."
-  @spec vm(Path.t(), non_neg_integer) :: Path.t()
-  def vm(dir, os_pid), do: Path.join(dir, "#{os_pid}.vm")
+  @doc "Returns the path of the latest file of a VM, nil if there is none."
+  @spec vm(Path.t(), non_neg_integer) :: Path.t() | nil
+  def vm(dir, os_pid) do
+    with {:ok, paths} <- files(dir),
+         do: Enum.find(paths, &String.starts_with?(Path.basename(&1), "#{os_pid}-")),
+         else: (_unread -> nil)
+  end
 end

@@ -4,23 +4,30 @@ defmodule Sconce.Monitor.RunFile do
 
   require Logger
 
-  alias Sconce.Monitor.{Files, Folder, Region}
+  alias Sconce.Monitor.{Files, Folder, Region, Vm}
 
   @slots 128
   # Curves: measurements whose development says how a run goes.
   @curves ~w(loss avg_loss val_loss nll accuracy mean_return mean_length frames_per_second steps_per_second grad_norm
              learning_rate entropy approx_kl clip_fraction value_loss teacher_kl)a
 
-  @enforce_keys [:region, :id]
-  defstruct [:region, :id]
+  # Curves of the machine and its cards over the steps of the run.
+  @machine ~w(sconce_cpu_ratio sconce_memory_resident_bytes sconce_device_utilisation_ratio
+              sconce_device_memory_used_bytes sconce_device_temperature_celsius sconce_device_throttled)
 
-  @type t :: %__MODULE__{region: Region.t(), id: String.t()}
+  @enforce_keys [:region, :id]
+  defstruct [:region, :id, at: 0]
+
+  @typedoc "`at` is the last step."
+  @type t :: %__MODULE__{region: Region.t(), id: String.t(), at: number}
 
   @doc "Creates the file of a run with this folder; nil if there can be none."
   @spec open(String.t(), Path.t()) :: t | nil
   def open(kind, out) do
-    id = Base.encode16(<<:rand.uniform(0x1_0000_0000) - 1::32>>, case: :lower)
+    id = Folder.id()
+    vm = Vm.file()
     meta = Map.merge(Files.place(), %{kind: kind, id: id, out: Path.expand(out)})
+    meta = if vm, do: Map.put(meta, :vm, Path.basename(vm)), else: meta
 
     with {:ok, path} <- Files.new("#{id}.run"),
          {:ok, region} <- Region.open(path, meta, @slots) do
@@ -47,13 +54,19 @@ defmodule Sconce.Monitor.RunFile do
 
   def event(%__MODULE__{region: region} = file, %{event: name} = event) do
     numbers = event |> Map.drop([:event, :figures]) |> Map.merge(event[:figures] || %{})
-    at = event[:step] || event[:steps]
+    at = number(event[:step]) || number(event[:steps])
 
     values =
       Enum.flat_map(numbers, fn {key, value} -> values("#{name}.#{key}", key, value, at) end)
 
-    %{file | region: Region.write(region, note(event) ++ values)}
+    %{
+      file
+      | region: Region.write(region, note(event) ++ values),
+        at: number(event[:step]) || file.at
+    }
   end
+
+  defp number(value), do: if(is_number(value), do: value)
 
   defp values(name, key, value, at) when is_number(value) do
     gauge = {:gauge, name, "", "", value}
@@ -93,14 +106,34 @@ defmodule Sconce.Monitor.RunFile do
   defp phase({:ok, _report}), do: :done
   defp phase({:error, _error}), do: :failed
 
-  @doc "Says that the run lives, and returns whether someone has asked it to stop."
-  @spec beat(t | nil) :: :go_on | :stop
-  def beat(nil), do: :go_on
+  @doc "Says that the run lives and how its machine is, and returns whether someone has asked it to stop."
+  @spec beat(t | nil) :: {:go_on | :stop, t | nil}
+  def beat(nil), do: {:go_on, nil}
 
-  def beat(%__MODULE__{region: region}) do
+  def beat(%__MODULE__{region: region} = file) do
+    region = Region.write(region, Enum.flat_map(Vm.machine(), &machine(&1, file.at)))
     _ = Region.beat(region)
-    if File.rm(Folder.stop(region.path)) == :ok, do: :stop, else: :go_on
+    asked = if File.rm(Folder.stop(region.path)) == :ok, do: :stop, else: :go_on
+    {asked, %{file | region: region}}
   end
+
+  # `sconce_device_power_watts{device="cuda:0"}` becomes `cuda:0.power_watts`, and a figure of the process `machine.cpu_ratio`.
+  defp machine({:gauge, name, unit, help, value}, at) when is_number(value) do
+    {base, owner} =
+      case String.split(name, ["{device=\"", "\"}"]) do
+        [base, device, ""] -> {base, device}
+        [base] -> {base, "machine"}
+      end
+
+    if base in @machine do
+      name = owner <> "." <> String.replace(base, ~r/^sconce_(device_)?/, "")
+      [{:gauge, name, unit, help, value}, {:series, name <> ".curve", unit, help, {at, value}}]
+    else
+      []
+    end
+  end
+
+  defp machine(_other, _at), do: []
 
   @doc "Says that the process of the run ended before the run was over."
   @spec stopped(t | nil) :: :ok

@@ -137,7 +137,7 @@ defmodule Sconce.Monitor.Snapshot do
     %__MODULE__{
       path: path,
       kind: if(vm?, do: :vm, else: :run),
-      id: path |> Path.basename() |> Path.rootname(),
+      id: path |> Path.basename() |> String.split(["-", "."]) |> hd(),
       os_pid: read.os_pid,
       ticks: read.ticks,
       started_ms: read.started_ms,

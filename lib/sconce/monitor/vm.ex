@@ -5,10 +5,14 @@ defmodule Sconce.Monitor.Vm do
 
   use Sconce.Server
 
-  alias Sconce.Monitor.{Files, Region, Sample}
+  alias Sconce.Monitor.{Events, Files, Folder, Region, Sample}
+  alias Sconce.Monitor.Snapshot.Layout
+  alias Sconce.Native
 
   @every_ms 1_000
   @region {__MODULE__, :region}
+  # A table with the last sample.
+  @machine __MODULE__
 
   def start_link(_opts), do: GenServer.start_link(__MODULE__, nil, name: __MODULE__)
 
@@ -31,6 +35,18 @@ defmodule Sconce.Monitor.Vm do
     :exit, _gone -> Region.of_vm(nil, %{})
   end
 
+  @doc """
+  The last sample of the machine and its cards, as `Sconce.Monitor.Sample.take/1` returns it; empty before the first.
+  """
+  @spec machine() :: [Sample.value()]
+  def machine do
+    [{:machine, values}] = :ets.lookup(@machine, :machine)
+    values
+  rescue
+    # The process has not started.
+    _error in [ArgumentError, MatchError] -> []
+  end
+
   @doc "The file of this VM, nil if it has none."
   @spec file() :: Path.t() | nil
   def file do
@@ -44,6 +60,7 @@ defmodule Sconce.Monitor.Vm do
   @impl true
   def init(nil) do
     Process.flag(:trap_exit, true)
+    :ets.new(@machine, [:named_table, :protected, read_concurrency: true])
     {:ok, nil, {:continue, :share}}
   end
 
@@ -72,7 +89,7 @@ defmodule Sconce.Monitor.Vm do
   defp share_file do
     meta = Map.merge(Files.place(), %{kind: "vm", name: name()})
 
-    with {:ok, path} <- Files.new("#{System.pid()}.vm"),
+    with {:ok, path} <- Files.new("#{System.pid()}-#{Folder.id()}.vm"),
          {:ok, region} <- Region.of_vm(path, meta) do
       # A Mix task and a script halt the VM, which does not end this process.
       System.at_exit(fn _status -> leave(region) end)
@@ -104,17 +121,25 @@ defmodule Sconce.Monitor.Vm do
   # A failure, as while a supervisor restarts its children, leaves out this second.
   defp sampled(state) do
     {values, sample} = Sample.take(state.sample)
+    :ets.insert(@machine, {:machine, values})
     served = Sample.servings()
     servings = Map.new(served, fn {pid, values} -> {pid, Enum.map(values, &elem(&1, 1))} end)
     gone = Map.drop(state.servings, Map.keys(servings)) |> Map.values() |> List.flatten()
     region = Region.remove(state.region, gone)
     region = Region.write(region, values ++ Enum.flat_map(served, &elem(&1, 1)))
     _ = Region.beat(region)
+    if Events.heard?(), do: tell(region)
     %{state | region: region, sample: sample, servings: servings}
   rescue
     _error -> state
   catch
     :exit, _reason -> state
+  end
+
+  defp tell(region) do
+    with {:ok, bytes} <- Native.monitor_read(region.ref),
+         {:ok, %{slots: slots}} <- Layout.decode(bytes),
+         do: Events.tell(slots)
   end
 
   @impl true

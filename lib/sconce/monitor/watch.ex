@@ -53,9 +53,13 @@ defmodule Sconce.Monitor.Watch do
 
   # With a run its VM is watched, too: its machine and servings.
   defp paths(%{only: path, dir: dir, files: files}) do
-    vm = with %{now: %{kind: :run, os_pid: pid}} <- files[path], do: Folder.vm(dir, pid)
+    vm = with %{now: %{kind: :run, meta: %{"vm" => name}}} <- files[path], do: vm(dir, name)
     {Enum.filter([path, vm], &is_binary/1), nil}
   end
+
+  # Any name may stand in a file.
+  defp vm(dir, name) when is_binary(name), do: Path.join(dir, Path.basename(name))
+  defp vm(_dir, _other), do: nil
 
   defp unread(%{only: path}, readable) when is_binary(path) do
     with false <- path in readable,

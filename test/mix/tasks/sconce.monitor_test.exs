@@ -58,7 +58,7 @@ defmodule Mix.Tasks.Sconce.MonitorTest do
     for {args, text} <- [
           {["0000000f", "--once"], "no run 0000000f in #{context.state}"},
           {["--latest", "--once"], "no run in #{context.state}"},
-          {["--vm", "1", "--once"], "1.vm"},
+          {["--vm", "1", "--once"], "no VM 1 in"},
           {["a", "b"], "expected one run"},
           {["--latest", "0000000f"], "expected one run"},
           {["--intervall", "1"], "did you mean --interval?"},
@@ -158,7 +158,9 @@ defmodule Mix.Tasks.Sconce.MonitorTest do
   end
 
   test "the view of a VM starts no application", context do
-    {:ok, region} = Region.open(Path.join(context.state, "1.vm"), %{kind: "vm", name: "one"}, 8)
+    {:ok, region} =
+      Region.open(Path.join(context.state, "1-0000000a.vm"), %{kind: "vm", name: "one"}, 8)
+
     Region.beat(region)
     {:ok, %Snapshot{kind: :vm}} = Snapshot.open(region.path)
 

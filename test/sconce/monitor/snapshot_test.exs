@@ -227,7 +227,7 @@ defmodule Sconce.Monitor.SnapshotTest do
     dir = tmp_dir!("figures")
     old = write!(dir, "00000001.run", [])
     File.touch!(old, 1_000_000)
-    write!(dir, "12.vm", [], meta: %{"kind" => "vm"})
+    write!(dir, "12-0000000a.vm", [], meta: %{"kind" => "vm"})
     File.write!(Path.join(dir, "00000002.run"), "cut")
     File.write!(Path.join(dir, "notes.txt"), "")
     {:ok, snapshots} = Snapshot.list(dir)

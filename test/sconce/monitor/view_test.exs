@@ -13,8 +13,9 @@ defmodule Sconce.Monitor.ViewTest do
     [dir: tmp_dir!("view")]
   end
 
-  defp run!(dir, id, values, became \\ :running) do
-    meta = %{kind: "imitation", id: id, out: Path.join(dir, "out-#{id}"), host: host()}
+  defp run!(dir, id, values, became \\ :running, meta \\ []) do
+    place = %{kind: "imitation", id: id, out: Path.join(dir, "out-#{id}"), host: host()}
+    meta = Enum.into(meta, place)
     {:ok, region} = Region.open(Path.join(dir, id <> ".run"), meta, 64)
     region = Region.write(region, values)
     Region.beat(region, became)
@@ -129,13 +130,13 @@ defmodule Sconce.Monitor.ViewTest do
     ]
 
     %{path: path} = run!(dir, "0000000a", values)
-    File.cp!(path, Path.join(dir, "4711.vm"))
+    File.cp!(path, Path.join(dir, "4711-0000000a.vm"))
     watch = dir |> Watch.new() |> Watch.read() |> Watch.read()
-    for shown <- [nil, path, Path.join(dir, "4711.vm")], do: all_sizes(watch, shown)
+    for shown <- [nil, path, Path.join(dir, "4711-0000000a.vm")], do: all_sizes(watch, shown)
   end
 
   test "a VM has times, servings and the app's own", %{dir: dir} do
-    path = Path.join(dir, "#{System.pid()}.vm")
+    path = Path.join(dir, "#{System.pid()}-0000000a.vm")
     {:ok, region} = Region.open(path, %{kind: "vm", name: "app", host: host()}, 64)
 
     values = fn n ->
@@ -214,8 +215,9 @@ defmodule Sconce.Monitor.ViewTest do
   end
 
   test "a run is shown with the machine of its VM", %{dir: dir} do
-    %{path: path} = run!(dir, "0000000a", training())
-    {:ok, vm} = Region.open(Folder.vm(dir, String.to_integer(System.pid())), %{kind: "vm"}, 8)
+    name = "#{System.pid()}-0000000b.vm"
+    {:ok, vm} = Region.open(Path.join(dir, name), %{kind: "vm"}, 8)
+    %{path: path} = run!(dir, "0000000a", training(), :running, vm: name)
     vm = Region.write(vm, [{:gauge, "sconce_cpu_ratio", "", "", 0.75}])
     Region.beat(vm)
     watch = dir |> Watch.new(path) |> Watch.read() |> Watch.read()

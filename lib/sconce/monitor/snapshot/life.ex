@@ -16,13 +16,37 @@ defmodule Sconce.Monitor.Snapshot.Life do
   def of(%{heartbeat_ms: beat}, _process, now_ms) when now_ms - beat > @silent_ms, do: :silent
   def of(_snapshot, _process, _now_ms), do: :running
 
-  @doc "Looks for the process of a snapshot; one of another host is `:unknown`."
-  @spec process(map) :: :there | :gone | :unknown
-  def process(%{os_pid: pid, ticks: ticks, meta: meta}) do
+  @doc "Looks for the process of a snapshot; one of another host or container is `:unknown`."
+  @spec process(map, Path.t()) :: :there | :gone | :unknown
+  def process(%{os_pid: pid, ticks: ticks, meta: meta}, proc \\ "/proc") do
     cond do
-      Map.get(meta, "host", host()) != host() -> :unknown
-      not File.exists?("/proc/self/stat") -> :unknown
-      true -> found(File.read("/proc/#{pid}/stat"), ticks)
+      Map.get(meta, "host", host()) != host() or Map.get(meta, "pids", pids()) != pids() ->
+        :unknown
+
+      not File.exists?(Path.join(proc, "self/stat")) ->
+        asked(pid)
+
+      true ->
+        found(File.read(Path.join(proc, "#{pid}/stat")), ticks)
+    end
+  end
+
+  # Without /proc the system tells by a signal that does nothing.
+  defp asked(pid) do
+    case System.cmd("kill", ["-0", "#{pid}"], stderr_to_stdout: true) do
+      {_nothing, 0} -> :there
+      {reason, _status} -> if reason =~ ~r/no such process/i, do: :gone, else: :unknown
+    end
+  rescue
+    _no_such_program -> :unknown
+  end
+
+  @doc "Returns the namespace of this VM's process id, nil if the system has none."
+  @spec pids() :: String.t() | nil
+  def pids do
+    case File.read_link("/proc/self/ns/pid") do
+      {:ok, name} -> name
+      {:error, _reason} -> nil
     end
   end
 
