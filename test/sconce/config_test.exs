@@ -57,7 +57,8 @@ defmodule Sconce.ConfigTest do
              %{name: :replays, value: nil, source: :default},
              %{name: :monitor, value: true, source: :default},
              %{name: :nvml, value: nil, source: :default},
-             %{name: :monitor_dir, value: nil, source: :default}
+             %{name: :monitor_dir, value: nil, source: :default},
+             %{name: :trace, value: nil, source: :default}
            ]
 
     assert Config.ignored() == []

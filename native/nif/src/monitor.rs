@@ -229,7 +229,7 @@ impl Handled for TraceHandle {
     const NOUN: &'static str = "trace";
 }
 
-/// What a trace found. Times are nanoseconds.
+/// The findings of a trace. Times are nanoseconds.
 #[derive(Serialize)]
 struct Traced {
     time: u64,

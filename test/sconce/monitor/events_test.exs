@@ -61,7 +61,7 @@ defmodule Sconce.Monitor.EventsTest do
     assert_receive {:told, [:sconce, :monitor, :app], %{value: 3}, %{name: ^name}}, 5_000
   end
 
-  test "servings and cards are told by their labels, and unknown values left out" do
+  test "servings and cards have their labels, and unknown values are left out" do
     Events.tell([
       slot(:gauge, ~S(sconce_serving_waiting{serving="my \"one\" \\ two"}), 4.0),
       slot(:gauge, ~s(sconce_device_power_watts{device="cuda:1"}), 230.0),
@@ -79,7 +79,7 @@ defmodule Sconce.Monitor.EventsTest do
     refute_received {:told, [:sconce, :monitor, :app], _words, _metadata}
   end
 
-  test "a low clock is told after five seconds under load, and when it is over" do
+  test "a low clock is an event after five seconds under load, and its end too" do
     told = fn counts, reasons, load ->
       Events.throttled(%{"cuda:0" => {reasons, load}}, counts)
     end

@@ -3,6 +3,7 @@
 //! On Linux available memory has three bounds: the free memory of the machine, the limits of the process's cgroups, and
 //! the limit of its address space (`ulimit -v`). If the system reports no bound, as on macOS, the answer is `None`.
 
+use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
@@ -130,7 +131,7 @@ impl Version {
 /// Reads a file of the kernel, whose metadata has length 0.
 #[allow(clippy::disallowed_methods)]
 fn read(dir: &Path, name: &str) -> Option<String> {
-    crate::fs::kernel(&dir.join(name))
+    fs::read_to_string(dir.join(name)).ok()
 }
 
 /// The number after `name` at the beginning of a line.
@@ -145,8 +146,6 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     /// Creates a root folder with these files.

@@ -192,3 +192,15 @@ fn only_this_user_can_read_the_file_and_no_part_of_another_is_left() {
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_start_of_the_process_is_that_of_proc() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("2.vm");
+    let region = Region::new(Some(&path), "{}", 1, 1).unwrap();
+    region.beat(State::Running).unwrap();
+    let stat = crate::fs::kernel(Path::new("/proc/self/stat")).unwrap();
+    let field = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap();
+    assert_eq!(file_words(&path)[5].to_string(), field);
+}

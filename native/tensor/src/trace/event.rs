@@ -1,8 +1,8 @@
-//! What a trace records.
+//! Spans and their kinds.
 
 use std::time::{Duration, Instant};
 
-/// What a span is.
+/// The kind of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A call from Elixir on its own thread.
@@ -50,7 +50,7 @@ impl Kind {
 /// A span that has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Event {
-    /// What it was.
+    /// Its kind.
     pub kind: Kind,
     /// Its name, or the name of the type of an op.
     pub name: &'static str,
