@@ -13,10 +13,13 @@ without =
       match?({_, 0}, System.cmd("python3", ["-c", "import #{package}"], stderr_to_stdout: true))
   end)
 
+chromium = Sconce.Test.Chromium.path()
+
 exclude =
   Sconce.GPU.exunit_exclude() ++
     [:nvml, :slow, cuda: not cuda, driver: not driver, card: found != :ok] ++
-    if(replays, do: [], else: [:replays]) ++ if(nx, do: [], else: [:nx]) ++ without
+    if(replays, do: [], else: [:replays]) ++
+    if(nx, do: [], else: [:nx]) ++ without ++ if(chromium, do: [], else: [:chromium])
 
 IO.puts(
   "Tests tagged :nvml and :slow are excluded, and without a usable card those tagged :gpu; " <>
@@ -33,6 +36,10 @@ end
 
 for package <- without do
   IO.puts("python3 has no #{package}: its tests are skipped.")
+end
+
+unless chromium do
+  IO.puts("There is no Chromium: tests of pages in a browser are skipped.")
 end
 
 # The tests ignore settings of this shell.

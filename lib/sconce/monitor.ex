@@ -1,7 +1,7 @@
 defmodule Sconce.Monitor do
   alias Sconce.{Error, Native, Options}
   alias Sconce.Monitor.{Catalogue, Metric, Prometheus, Region, Trace, Vm}
-  alias Sconce.Monitor.Snapshot.{Histogram, Layout}
+  alias Sconce.Monitor.Snapshot.Histogram
 
   @metric [
     unit: [type: :string, default: "", doc: "Unit, as in `\"ms\"`; `\"ns\"` for times."],
@@ -287,12 +287,7 @@ defmodule Sconce.Monitor do
   @spec prometheus() :: {:ok, String.t()} | {:error, Error.t()}
   def prometheus, do: with({:ok, slots} <- slots(), do: {:ok, Prometheus.text(slots)})
 
-  defp slots do
-    with {:ok, %Region{ref: ref}} <- Vm.region(), {:ok, bytes} <- Native.monitor_read(ref) do
-      {:ok, %{slots: slots}} = Layout.decode(bytes)
-      {:ok, slots}
-    end
-  end
+  defp slots, do: with({:ok, snapshot} <- Vm.snapshot(), do: {:ok, snapshot.slots})
 
   @doc """
   Returns the file in which other processes read the values of this VM, or nil if there is none.

@@ -1,15 +1,19 @@
 defmodule Sconce.Monitor.EndpointTest do
   use ExUnit.Case, async: true
 
-  alias Sconce.Error
-  alias Sconce.Monitor.Endpoint
+  import Sconce.Test.Scratch, only: [tmp_dir!: 1]
+
+  alias Sconce.{Error, Monitor}
+  alias Sconce.Monitor.{Endpoint, Json}
+  alias Sconce.Test.{Chromium, FiguresFile}
 
   doctest Endpoint
 
   setup do
-    endpoint = start_supervised!({Endpoint, port: 0})
+    dir = tmp_dir!("endpoint")
+    endpoint = start_supervised!({Endpoint, port: 0, dir: dir})
     {:ok, port} = Endpoint.port(endpoint)
-    [port: port]
+    [port: port, dir: dir]
   end
 
   # The answer to the bytes of a request.
@@ -28,7 +32,27 @@ defmodule Sconce.Monitor.EndpointTest do
     end
   end
 
-  defp get(port, path), do: answer(port, "GET #{path} HTTP/1.0\r\n\r\n")
+  defp get(port, path, host \\ "localhost"), do: ask(port, "GET", path, "Host: #{host}\r\n")
+
+  defp ask(port, method, path, head),
+    do: answer(port, "#{method} #{path} HTTP/1.1\r\n#{head}Connection: close\r\n\r\n")
+
+  defp code(answer) do
+    [_all, code] = Regex.run(~r/\AHTTP\/1\.\d (\d{3}) /, answer)
+    String.to_integer(code)
+  end
+
+  defp body(answer) do
+    [_head, body] = String.split(answer, "\r\n\r\n", parts: 2)
+    body
+  end
+
+  defp json(port) do
+    answer = get(port, "/monitor.json")
+    assert answer =~ ~r/content-type: application\/json/i
+    {:ok, document} = answer |> body() |> Json.decode()
+    document
+  end
 
   test "a scrape has the values", %{port: port} do
     answer = get(port, "/metrics")
@@ -40,11 +64,257 @@ defmodule Sconce.Monitor.EndpointTest do
   end
 
   test "other paths and methods are refused", %{port: port} do
-    assert get(port, "/") =~ "/metrics"
-    assert get(port, "/etc/passwd") =~ ~r/\AHTTP\/1\.\d 404/
-    assert get(port, "/../../etc/passwd") =~ ~r/\AHTTP\/1\.\d 40[04]/
-    post = "POST /metrics HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi"
-    refute answer(port, post) =~ ~r/\AHTTP\/1\.\d 200/
+    assert code(get(port, "/etc/passwd")) == 404
+    assert get(port, "/nothing") =~ "/monitor.json"
+    assert code(get(port, "/../../etc/passwd")) in [400, 404]
+
+    for method <- ~w(POST PUT DELETE PATCH),
+        path <- ["/", "/metrics", "/monitor.json", "/other"] do
+      answer = ask(port, method, path, "Host: localhost\r\nContent-Length: 0\r\n")
+      assert code(answer) == 405
+      assert answer =~ ~r/^allow: GET, HEAD\r$/mi
+    end
+
+    refute code(ask(port, "OPTIONS", "/", "Host: localhost\r\n")) in 200..299
+  end
+
+  @paths ~w(/ /index.html /metrics /monitor.json)
+
+  test "every path answers GET, HEAD without a body, and a query", %{port: port} do
+    for path <- @paths do
+      assert code(get(port, path)) == 200
+      assert code(get(port, path <> "?a=b")) == 200
+      head = ask(port, "HEAD", path, "Host: localhost\r\n")
+      assert code(head) == 200
+      assert body(head) == ""
+      assert head =~ ~r/^content-length: [1-9]\d+\r$/mi
+    end
+  end
+
+  test "every answer forbids other sources, guesses of its type, and copies", %{port: port} do
+    for path <- ["/nothing" | @paths], host <- ["localhost", "example.com"] do
+      answer = get(port, path, host)
+      assert answer =~ ~r/^content-security-policy: default-src 'none';.*connect-src 'self'/mi
+      refute answer =~ "unsafe"
+      assert answer =~ ~r/^x-content-type-options: nosniff\r$/mi
+      assert answer =~ ~r/^cache-control: no-store\r$/mi
+      refute answer =~ ~r/access-control-allow/i
+    end
+  end
+
+  test "the page is one file, whose style and script are those of its policy", %{port: port} do
+    page = get(port, "/")
+    assert page =~ ~r/content-type: text\/html; charset=utf-8/i
+    assert body(page) == body(get(port, "/index.html"))
+    refute page =~ "{{"
+    # Nothing is loaded, and no text from JSON becomes HTML.
+    refute body(page) =~ ~r/(src|href)="(?!data:|metrics"|monitor\.json")/
+    refute page =~ ~r/innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|@import/
+
+    for {tag, source} <- [{"style", "style-src"}, {"script", "script-src"}] do
+      [[_all, text]] = Regex.scan(~r/<#{tag}>(.*?)<\/#{tag}>/s, body(page))
+      hash = "sha256-" <> Base.encode64(:crypto.hash(:sha256, text))
+      assert page =~ "#{source} '#{hash}'", "in endpoint/http.ex, @#{tag} has to be #{hash}"
+    end
+  end
+
+  test "a request by the name of another site is refused", %{port: port} do
+    for name <- ~w(localhost LOCALHOST 127.0.0.1 [::1]), host <- [name, "#{name}:#{port}"] do
+      assert code(get(port, "/metrics", host)) == 200
+    end
+
+    others =
+      ~w(example.com localhost.example.com 127.0.0.1.example.com example.com:#{port}) ++
+        ["", "localhost@example.com", "example.com:localhost", "0.0.0.0", "localhost:80:90"]
+
+    for path <- ["/nothing" | @paths], host <- others do
+      assert code(get(port, path, host)) in [400, 403], inspect({path, host})
+    end
+
+    two = "Host: localhost\r\nHost: example.com\r\n"
+    assert code(ask(port, "GET", "/metrics", two)) == 403
+    assert code(answer(port, "GET /metrics HTTP/1.0\r\n\r\n")) == 403
+    assert code(answer(port, "GET http://example.com/metrics HTTP/1.0\r\n\r\n")) == 403
+  end
+
+  test "an endpoint for other machines accepts their names of it", %{dir: dir} do
+    options = [port: 0, address: {0, 0, 0, 0}, dir: dir]
+    endpoint = start_supervised!({Endpoint, options}, id: :open)
+    {:ok, port} = Endpoint.port(endpoint)
+    for host <- ["box.lan", "localhost:80"], do: assert(code(get(port, "/", host)) == 200)
+  end
+
+  describe "the JSON of the page" do
+    test "has the metrics of this VM", %{port: port} do
+      {:ok, games} = Monitor.counter("endpoint_test_total", unit: "games", doc: "Played games.")
+      {:ok, rating} = Monitor.gauge("endpoint_test_rating", labels: [who: ~S(<b>"a"\</b>)])
+      {:ok, lag} = Monitor.histogram("endpoint_test_lag_seconds", unit: "ns")
+      :ok = Monitor.add(games, 3)
+      :ok = Monitor.set(rating, 1520.5)
+      for ms <- 1..100, do: :ok = Monitor.record(lag, ms * 1_000_000)
+
+      document = json(port)
+      assert_in_delta document["time"], System.os_time(:millisecond), 60_000
+      assert %{"state" => "running", "pid" => pid} = document["vm"]
+      assert to_string(pid) == System.pid()
+      metrics = Map.new(document["metrics"], &{&1["base"], &1})
+
+      assert %{"kind" => "counter", "unit" => "games", "doc" => "Played games.", "value" => 3} =
+               metrics["endpoint_test_total"]
+
+      assert %{"app" => true, "labels" => %{"who" => ~S(<b>"a"\</b>)}, "value" => 1520.5} =
+               metrics["endpoint_test_rating"]
+
+      assert %{"unit" => "s", "value" => value} = metrics["endpoint_test_lag_seconds"]
+      assert value["count"] == 100
+      assert_in_delta value["mean"], 0.0505, 1.0e-6
+
+      for {key, seconds} <- [p50: 0.05, p95: 0.095, p99: 0.099, p999: 0.1],
+          do: assert_in_delta(value[to_string(key)], seconds, 0.01 * seconds)
+
+      assert %{"app" => false, "kind" => "counter"} = metrics["sconce_decisions_total"]
+    end
+
+    test "has the runs with their states, progress and curves", %{port: port, dir: dir} do
+      started = System.os_time(:millisecond) - 60_000
+      gone = [os_pid: 4_194_303, started_ms: started]
+      FiguresFile.write!(dir, "0000000a.run", training(), meta: meta("first"))
+      FiguresFile.write!(dir, "0000000b.run", training(), [meta: meta("second")] ++ gone)
+      failed = [{:text, "error", "no \xFF memory"}]
+      FiguresFile.write!(dir, "0000000c.run", failed, state: 2, meta: meta("third"))
+      File.write!(Path.join(dir, "0000000d.run"), "no file of figures")
+
+      runs = Map.new(json(port)["runs"], &{&1["id"], &1})
+      assert runs |> Map.keys() |> Enum.sort() == ~w(0000000a 0000000b 0000000c)
+      a = runs["0000000a"]
+      assert %{"state" => "running", "kind" => "imitation", "out" => "/runs/first"} = a
+      assert %{"step" => 250.0, "steps" => 1000.0, "share" => 0.25, "loss" => 1.25} = a
+      assert_in_delta a["left"], 180, 1.0e-6
+      assert a["command"] == "mix sconce.train --out first"
+      assert [%{"name" => "step.loss", "points" => points}] = a["curves"]
+      assert length(points) in 100..152
+      assert {hd(points), List.last(points)} == {[1.0, 5.0], [1000.0, 0.005]}
+      assert %{"name" => "step.step", "unit" => "", "value" => 250.0} in a["figures"]
+      assert %{"state" => "DEAD", "left" => nil, "seconds" => seconds} = runs["0000000b"]
+      assert seconds > 50
+
+      assert %{"state" => "failed", "error" => "no \\xFF memory", "share" => nil} =
+               runs["0000000c"]
+    end
+
+    test "has at most 24 runs, and counts the others", %{port: port, dir: dir} do
+      for n <- 10..39, do: FiguresFile.write!(dir, "000000#{n}.run", [{:gauge, "step.step", 1.0}])
+      document = json(port)
+      assert length(document["runs"]) == 24
+      assert document["hidden"] == 6
+    end
+
+    test "is read once for many pages", %{port: port, dir: dir} do
+      first = body(get(port, "/monitor.json"))
+      FiguresFile.write!(dir, "0000000a.run", training())
+      assert body(get(port, "/monitor.json")) == first
+      Process.sleep(1_000)
+      assert [%{"id" => "0000000a"}] = json(port)["runs"]
+    end
+
+    test "names a folder that cannot be read", %{dir: dir} do
+      file = Path.join(dir, "file")
+      File.write!(file, "")
+
+      {:ok, port} =
+        {Endpoint, port: 0, dir: file} |> start_supervised!(id: :file) |> Endpoint.port()
+
+      assert %{"runs" => [], "error" => error} = json(port)
+      assert error =~ "not a directory"
+    end
+  end
+
+  # Texts that would be elements, or end one, in a page that takes text for HTML.
+  @hostile [
+    "<script>document.title='owned'</script>",
+    ~s("><img src=x onerror="document.title='owned'">),
+    "</option></select><b id=owned>",
+    "${document.title='owned'}"
+  ]
+
+  @tag :chromium
+  @tag timeout: 180_000
+  test "a browser shows values, and no name becomes an element", %{port: port, dir: dir} do
+    for {text, n} <- Enum.with_index(@hostile) do
+      {:ok, gauge} = Monitor.gauge("endpoint_test_hostile", labels: [text: text], doc: text)
+      Monitor.set(gauge, n)
+      {:ok, answered} = Monitor.counter("sconce_serving_answered_total", labels: [serving: text])
+      Monitor.add(answered, 77)
+      meta = for key <- ~w(kind out host command), into: %{}, do: {key, text}
+      curve = for x <- 1..9, do: {x / 1, 1 / x}
+      figures = [{:gauge, text, 1.5}, {:text, "note", text}, {:text, "error", text}]
+      figures = figures ++ [{:series, text <> ".curve", curve}, {:series, text <> "2", curve}]
+      FiguresFile.write!(dir, "0000000#{n}.run", figures, meta: meta)
+    end
+
+    FiguresFile.write!(dir, "0000000a.run", training(), meta: meta("first"))
+
+    # Each run is the one whose details are drawn, by the address of the page.
+    pages =
+      for id <- ["0000000a" | Enum.map(0..3, &"0000000#{&1}")],
+          do: Chromium.elements("http://localhost:#{port}/##{id}", dir)
+
+    [first | _hostile] = pages
+    assert first =~ ~r/id="updated"[^>]*>updated \d\d:\d\d:\d\d</
+    assert first =~ ~r/>Run 0000000a</
+    assert first =~ "25 % · 250 of 1,000 · 3 min left"
+    assert first =~ ~r/<progress[^>]*aria-label="Progress of 0000000a"/
+    assert first =~ "step.loss: 0.005 at step 1,000, lowest 0.005 at 1,000, first 5"
+    assert first =~ ~r/<path d="M[\d. ]+L/
+    assert first =~ "● running"
+
+    for page <- pages do
+      refute page =~ ~r/<(img|b)\b/i
+      refute page =~ ~r/<title>owned/
+      assert length(Regex.scan(~r/<script\b/i, page)) == 1
+      assert page =~ "&lt;script&gt;document.title='owned'&lt;/script&gt;"
+      assert length(Regex.scan(~r/>77 answered</, page)) == length(@hostile)
+    end
+  end
+
+  @tag :chromium
+  test "a browser draws the page, wide and narrow", %{port: port, dir: dir} do
+    FiguresFile.write!(dir, "0000000a.run", training(), meta: meta("first"))
+
+    for {width, height} = size <- [{1280, 800}, {500, 844}] do
+      file = Path.join(dir, "page-#{width}.png")
+      Chromium.screenshot("http://127.0.0.1:#{port}/", file, size, dir)
+
+      assert <<0x89, "PNG\r\n\x1A\n", _::64, ^width::32, ^height::32, _::binary>> =
+               File.read!(file)
+
+      # One colour alone would be a few kB.
+      assert File.stat!(file).size > 15_000
+    end
+  end
+
+  defp training do
+    curve = for n <- 1..1000, do: {n / 1, 5 / n}
+
+    [
+      {:gauge, "start.steps", 1000.0},
+      {:gauge, "step.step", 250.0},
+      {:gauge, "step.seconds", 60.0},
+      {:gauge, "step.loss", 1.25},
+      {:text, "note", "checkpoint, step 200"},
+      {:series, "step.loss.curve", curve}
+    ]
+  end
+
+  defp meta(name) do
+    {:ok, host} = :inet.gethostname()
+
+    %{
+      "kind" => "imitation",
+      "out" => "/runs/#{name}",
+      "command" => "mix sconce.train --out #{name}",
+      "host" => to_string(host)
+    }
   end
 
   test "a port in use is an error that names it", %{port: port} do

@@ -1,5 +1,7 @@
 defmodule Sconce.Monitor.Endpoint do
-  alias Sconce.{Error, Monitor, Options}
+  alias Sconce.{Error, Options}
+  alias Sconce.Monitor.Endpoint.{Http, Reading}
+  alias Sconce.Monitor.Folder
 
   @options [
     port: [
@@ -12,16 +14,46 @@ defmodule Sconce.Monitor.Endpoint do
       default: {127, 0, 0, 1},
       doc: "Address of the interface; `{0, 0, 0, 0}` is reachable from other machines."
     ],
+    dir: [
+      type: {:or, [:path, nil]},
+      default: nil,
+      doc:
+        "Folder of the runs on the live page, by default that of the setting `:monitor_dir`, see `Sconce.Monitor`."
+    ],
     name: [type: {:or, [nil, :atom]}, default: nil, doc: "Name of the process."]
   ]
 
   @moduledoc """
-  A small HTTP server, OTP's own, from which Prometheus scrapes the values of `Sconce.Monitor` at `/metrics`.
-
-  It is off unless an app starts it, and serves this machine alone unless another `:address` is given. It knows no
-  users and no passwords: let a proxy in front of it check them.
+  A small HTTP server, OTP's own, with a live page for a browser and the values of `Sconce.Monitor` for Prometheus.
 
       children = [{Sconce.Monitor.Endpoint, port: 9568}]
+
+  It is off unless an app starts it. It answers GET and HEAD at these paths:
+
+  | path | answer |
+  |---|---|
+  | `/`, `/index.html` | the live page, one file that loads nothing else |
+  | `/monitor.json` | what the page shows: the metrics of this VM, and the runs that `mix sconce.monitor` lists |
+  | `/metrics` | the metrics in the text format of Prometheus |
+
+  The page asks for `/monitor.json` once a second while its tab is visible. The files of the runs are then read about once a
+  second, however many pages are open, and not at all without a page.
+
+  ## JSON
+
+  An object with `time` (Unix time in ms), `vm`, `metrics`, `runs` (the latest 24), `vms` (others of this folder), `hidden` (runs
+  and VMs that are left out), `folder` and `error`. A metric has `name`, `base`, `labels`, `app` (whether it belongs to the app),
+  `kind`, `unit`, `doc` and `value`; a histogram's value has `count`, `mean`, `p50`, `p95`, `p99` and `p999`. Times are in seconds.
+  Counters and histograms have their `rate` a second, and histograms the `latest` values, both since the previous reading. A run
+  has `id`, `kind`, `state`, `out`, `command`, `step`, `steps`, `share`, `left` (seconds), `loss`, `curves`, `figures`, `note` and
+  `error`. An unknown value is null.
+
+  ## Security
+
+  It serves this machine alone unless another `:address` is given. It knows no users and no passwords: let a proxy in front of
+  it check them. While it serves this machine alone, it refuses requests whose `Host` is not `localhost`, `127.0.0.1`, `[::1]` or the
+  `:address`, so that a page of another site cannot read from it by a name that it points here (DNS rebinding). A proxy sends one
+  of these names. At another `:address` each `Host` is accepted.
 
   At most 16 connections are open; further ones wait. In a release the app lists `:inets` in its `:extra_applications`.
   """
@@ -70,12 +102,22 @@ defmodule Sconce.Monitor.Endpoint do
     :exit, _gone -> {:error, %Error{kind: :cancelled, op: :monitor}}
   end
 
+  @doc false
+  # The text of `/monitor.json`.
+  @spec json(pid) :: {:ok, binary} | {:error, Error.t()}
+  def json(endpoint) do
+    GenServer.call(endpoint, :json)
+  catch
+    :exit, _busy_or_gone -> {:error, %Error{kind: :cancelled, op: :monitor}}
+  end
+
   @impl true
   def init(opts) do
     Process.flag(:trap_exit, true)
 
     with :ok <- inets(), {:ok, httpd} <- httpd(opts) do
-      {:ok, %{httpd: httpd, port: port_of(httpd, opts[:port])}}
+      reading = Reading.new(opts[:dir] || Folder.path())
+      {:ok, %{httpd: httpd, port: port_of(httpd, opts[:port]), reading: reading}}
     else
       {:error, error} -> {:stop, error}
     end
@@ -97,7 +139,9 @@ defmodule Sconce.Monitor.Endpoint do
       server_name: ~c"sconce",
       server_root: root,
       document_root: root,
-      modules: [__MODULE__],
+      modules: [Http],
+      # For `Http`, which finds it among the settings of a request.
+      sconce_endpoint: self(),
       max_clients: @most_clients,
       keep_alive_timeout: @idle_seconds,
       max_body_size: 1024
@@ -132,37 +176,16 @@ defmodule Sconce.Monitor.Endpoint do
   @impl true
   def handle_call(:port, _from, state), do: {:reply, {:ok, state.port}, state}
 
+  def handle_call(:json, _from, state) do
+    case Reading.json(state.reading, System.monotonic_time(:millisecond)) do
+      {:ok, text, reading} -> {:reply, {:ok, text}, %{state | reading: reading}}
+      {:error, error} -> {:reply, {:error, error}, state}
+    end
+  end
+
   @impl true
   def handle_info({:EXIT, httpd, reason}, %{httpd: httpd} = state), do: {:stop, reason, state}
 
   @impl true
   def terminate(_reason, %{httpd: httpd}), do: apply(:inets, :stop, [:stand_alone, httpd])
-
-  @doc false
-  # Answers a request; called by `:httpd` with its record `mod`.
-  def unquote(:do)(request) when elem(request, 0) == :mod do
-    {code, type, body} = answer(elem(request, 6), elem(request, 8))
-
-    head = [
-      code: code,
-      content_type: type,
-      content_length: body |> byte_size() |> Integer.to_charlist(),
-      cache_control: ~c"no-store"
-    ]
-
-    {:proceed, [response: {:response, head, [body]}]}
-  end
-
-  @text ~c"text/plain; charset=utf-8"
-
-  defp answer(~c"GET", path) when path in [~c"/metrics", ~c"/metrics/"] do
-    case Monitor.prometheus() do
-      {:ok, text} -> {200, ~c"text/plain; version=0.0.4; charset=utf-8", text}
-      {:error, error} -> {503, @text, Exception.message(error) <> "\n"}
-    end
-  end
-
-  defp answer(~c"GET", ~c"/"), do: {200, @text, "The values of Sconce are at /metrics.\n"}
-  defp answer(~c"GET", _other), do: {404, @text, "Not found: there are / and /metrics.\n"}
-  defp answer(_method, _path), do: {501, @text, "Only GET is answered.\n"}
 end

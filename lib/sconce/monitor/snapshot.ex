@@ -91,7 +91,7 @@ defmodule Sconce.Monitor.Snapshot do
          {:ok, read} <- Layout.decode(bytes),
          {:ok, torn} <- torn(file, read.slots) do
       if torn == [] or tries == 1 do
-        {:ok, new(read, torn, path)}
+        {:ok, decoded(read, path, torn)}
       else
         Process.sleep(@pause_ms)
         read(file, path, tries - 1)
@@ -128,7 +128,10 @@ defmodule Sconce.Monitor.Snapshot do
     end
   end
 
-  defp new(read, torn, path) do
+  @doc false
+  # A snapshot of what `Layout.decode/1` returns; figures that their writer changed during the reading are unknown.
+  @spec decoded(map, Path.t(), [String.t()]) :: t
+  def decoded(read, path, torn \\ []) do
     slots =
       for slot <- read.slots, do: if(slot.name in torn, do: %{slot | value: nil}, else: slot)
 

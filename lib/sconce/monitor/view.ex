@@ -5,8 +5,8 @@ defmodule Sconce.Monitor.View do
 
   import Sconce.Monitor.View.Words
 
-  alias Sconce.Monitor.{Graph, Snapshot, Watch}
-  alias Sconce.Monitor.Snapshot.{Histogram, Slot}
+  alias Sconce.Monitor.{Graph, Snapshot, Summary, Watch}
+  alias Sconce.Monitor.Snapshot.Histogram
   alias Sconce.Text
 
   @enforce_keys [:columns, :rows, :now_ms]
@@ -132,13 +132,13 @@ defmodule Sconce.Monitor.View do
         "folder"
 
   defp run_row(%{now: now} = run, view) do
-    {done, all} = progress(run)
+    {done, all} = Summary.progress(run)
     step = if all, do: "#{short(done)}/#{short(all)}", else: short(done)
 
     [
       cells([{now.id, 9}, {text(now.meta["kind"]), 10}]),
       {meaning(run), cells([{state(run), 8}])},
-      cells([{step, 17}, {Graph.number(main(run)), 9}, {age(now, view), 9}]),
+      cells([{step, 17}, {Graph.number(Summary.main(run)), 9}, {age(now, view), 9}]),
       text(now.meta["out"])
     ]
   end
@@ -185,7 +185,7 @@ defmodule Sconce.Monitor.View do
       progress_line(run, view)
     ]
 
-    curves = for slot <- now.slots, slot.kind == :series, curve?(slot), do: slot
+    curves = Summary.curves(run)
     figures = figures(run, view)
     notes = notes(now, view)
     machine = if vm, do: [machine(vm)], else: []
@@ -198,17 +198,14 @@ defmodule Sconce.Monitor.View do
       Enum.take(figures, rows) ++ [[]] ++ machine ++ notes ++ [keys(view)]
   end
 
-  defp curve?(%Slot{value: %{points: [_, _ | _]}}), do: true
-  defp curve?(_slot), do: false
-
   # The first curves side by side, if the terminal is wide.
   defp graphs(curves, view, height) when height >= 4 and curves != [] do
     n = min(length(curves), max(div(view.columns, 60), 1))
     width = div(view.columns, n) - 2
 
     drawn =
-      for curve <- curves |> Enum.sort_by(&rank/1) |> Enum.take(n) do
-        title = curve.name |> String.replace_suffix(".curve", "") |> String.pad_trailing(width)
+      for {name, curve} <- Enum.take(curves, n) do
+        title = String.pad_trailing(name, width)
         [title | Graph.curve(curve.value.points, width, height - 1, style(view))]
       end
 
@@ -221,20 +218,13 @@ defmodule Sconce.Monitor.View do
 
   defp graphs(_curves, _view, height), do: List.duplicate([], max(height, 0))
 
-  @first ~w(validation.nll step.loss update.mean_return epoch.val_loss epoch.avg_loss)
-  defp rank(%{name: name}) do
-    name = String.replace_suffix(name, ".curve", "")
-    Enum.find_index(@first, &(&1 == name)) || length(@first)
-  end
-
   # Gauges in two or more columns, each with its course.
-  defp figures(%{now: now, course: course}, view) do
-    gauges = for %{kind: :gauge, value: value} = slot <- now.slots, value != nil, do: slot
+  defp figures(%{course: course} = run, view) do
     per_line = max(div(view.columns, 40), 1)
     width = div(view.columns, per_line)
 
-    gauges
-    |> Enum.sort_by(&order/1)
+    run
+    |> Summary.gauges()
     |> Enum.map(fn slot ->
       line = Graph.sparkline(Enum.reverse(course[slot.name] || []), 8, style(view))
       name = slot.name |> text() |> filled(width - 20)
@@ -244,13 +234,6 @@ defmodule Sconce.Monitor.View do
     |> Enum.map(&[Enum.join(&1)])
   end
 
-  # The events that come all the time are first, and the start last.
-  defp order(%{name: name}) do
-    events = ~w(step update validation epoch evaluating)
-    event = name |> String.split(".") |> hd()
-    {Enum.find_index(events, &(&1 == event)) || 9, name}
-  end
-
   defp notes(now, _view) do
     for {name, meaning} <- [{"note", nil}, {"error", :bad}],
         said = Snapshot.value(now, name),
@@ -258,41 +241,24 @@ defmodule Sconce.Monitor.View do
         do: [{meaning, "#{name}: #{text(said)}"}]
   end
 
-  # The most steps of a progress bar. An atom is greater than every number.
-  @most 1_000_000_000_000_000
-
   defp progress_line(run, view) do
-    case progress(run) do
-      {done, all} when done >= 0 and done <= @most and all >= 1 and all <= @most ->
-        share = done / all
+    {done, all} = Summary.progress(run)
+
+    case Summary.share(run) do
+      nil ->
+        ["step #{short(done)}"]
+
+      share ->
         bar = Graph.bar(share, max(div(view.columns, 4), 8), style(view))
-        left = left(run, share)
+        left = Summary.left(run, share)
 
         [
           bar,
           " #{Graph.measure(share, "ratio")} · step #{short(done)} of #{short(all)}",
           if(left, do: " · #{duration(left)} left", else: "")
         ]
-
-      {done, _all} ->
-        ["step #{short(done)}"]
     end
   end
-
-  defp progress(run) do
-    done = gauge(run, "step.step") || gauge(run, "update.steps")
-    {done, gauge(run, "start.steps") || gauge(run, "step.steps")}
-  end
-
-  defp left(run, share) do
-    seconds = gauge(run, "step.seconds") || gauge(run, "update.seconds")
-
-    if run.life == :running and seconds && share > 0 and abs(seconds) < @most,
-      do: seconds / share * (1 - share)
-  end
-
-  defp main(run),
-    do: Enum.find_value(~w(validation.nll step.loss update.mean_return), &gauge(run, &1))
 
   # One VM
 

@@ -5,8 +5,7 @@ defmodule Sconce.Monitor.Vm do
 
   use Sconce.Server
 
-  alias Sconce.Monitor.{Events, Files, Folder, Region, Sample}
-  alias Sconce.Monitor.Snapshot.Layout
+  alias Sconce.Monitor.{Events, Files, Folder, Region, Sample, Snapshot}
   alias Sconce.Native
 
   @every_ms 1_000
@@ -45,6 +44,19 @@ defmodule Sconce.Monitor.Vm do
   rescue
     # The process has not started.
     _error in [ArgumentError, MatchError] -> []
+  end
+
+  @doc "A reading of this VM's metrics, from memory: it needs no file."
+  @spec snapshot() :: {:ok, Snapshot.t()} | {:error, Sconce.Error.t()}
+  def snapshot do
+    with {:ok, %Region{path: path} = region} <- region(),
+         {:ok, read} <- read(region),
+         do: {:ok, Snapshot.decoded(read, path || "#{System.pid()}.vm")}
+  end
+
+  defp read(region) do
+    with {:ok, bytes} <- Native.monitor_read(region.ref),
+         do: {:ok, _read} = Snapshot.Layout.decode(bytes)
   end
 
   @doc "The file of this VM, nil if it has none."
@@ -128,18 +140,12 @@ defmodule Sconce.Monitor.Vm do
     region = Region.remove(state.region, gone)
     region = Region.write(region, values ++ Enum.flat_map(served, &elem(&1, 1)))
     _ = Region.beat(region)
-    if Events.heard?(), do: tell(region)
+    with true <- Events.heard?(), {:ok, read} <- read(region), do: Events.tell(read.slots)
     %{state | region: region, sample: sample, servings: servings}
   rescue
     _error -> state
   catch
     :exit, _reason -> state
-  end
-
-  defp tell(region) do
-    with {:ok, bytes} <- Native.monitor_read(region.ref),
-         {:ok, %{slots: slots}} <- Layout.decode(bytes),
-         do: Events.tell(slots)
   end
 
   @impl true
