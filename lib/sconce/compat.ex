@@ -76,8 +76,9 @@ defmodule Sconce.Compat do
 
   ## In play
 
-  ExPhil asks with the last `window_size` frames. `Sconce.Session.open(policy, mode: :window)` does the same; the notes of
-  the policy hold the window.
+  ExPhil asks with the last `window_size` frames of its config, which is `"window_size"` in the notes of `Sconce.Policy.info/1`.
+  `Sconce.Session.open(policy, mode: :window, window_size: window)` does the same. Without `:window_size` a session reads 60 frames,
+  and decides otherwise.
   """
 
   @doc false

@@ -40,6 +40,10 @@ defmodule Mix.Tasks.Sconce.Adopt do
 
   @requirements ["app.config"]
 
+  @checkpoint "policy.safetensors"
+  # Logits that differ by more of the largest one are those of another policy.
+  @far 1.0e-3
+
   @impl true
   def run(args), do: Switches.help?(args, __MODULE__) || adopt(args)
 
@@ -49,12 +53,11 @@ defmodule Mix.Tasks.Sconce.Adopt do
 
     with {:ok, policy, notes} <- Policy.import(file, imported(opts)),
          :ok <- made(out),
-         checkpoint = Path.join(out, "policy.safetensors"),
          {:ok, info} <- Policy.info(policy),
-         :ok <- Policy.save(policy, checkpoint, notes: info.notes),
-         {:ok, answers} <- answers(policy, opts[:answers]),
-         {:ok, games} <- games(checkpoint, info.notes["window_size"], opts),
-         {:ok, cost} <- cost(policy, info.notes["window_size"]) do
+         window = info.notes["window_size"],
+         {:ok, answers, verdict} <- answers(policy, opts[:answers]),
+         {:ok, cost} <- cost(policy, window),
+         {:ok, games} <- written(policy, info.notes, &games(&1, window, opts), out) do
       report = [
         "#{file}\n  #{inspect(policy)}\n",
         section("assumed", notes),
@@ -65,15 +68,37 @@ defmodule Mix.Tasks.Sconce.Adopt do
 
       text = report |> List.flatten() |> Enum.join("\n") |> Kernel.<>("\n")
       Mix.shell().info(text)
-      script = session(checkpoint, info.notes["window_size"])
 
       with :ok <- Files.write(Path.join(out, "report.txt"), text, :adopt),
-           :ok <- Files.write(Path.join(out, "session.exs"), script, :adopt),
-           do: Mix.shell().info("#{checkpoint}, report.txt and session.exs are in #{out}"),
-           else: ({:error, error} -> Switches.fail!(error, @schema))
+           :ok <- Files.write(Path.join(out, "session.exs"), session(window), :adopt) do
+        Mix.shell().info(
+          "#{Path.join(out, @checkpoint)}, report.txt and session.exs are in #{out}"
+        )
+
+        if verdict == :far,
+          do: Mix.raise("the logits are not those of #{opts[:answers]}, see above")
+      else
+        {:error, error} -> Switches.fail!(error, @schema)
+      end
     else
       {:error, error} -> Switches.fail!(error, @schema)
     end
+  end
+
+  # A policy that was adopted before stays until `work`, which gets the file of the new one, has succeeded.
+  defp written(policy, notes, work, out) do
+    new = Path.join(out, "adopting-" <> @checkpoint)
+
+    with :ok <- Policy.save(policy, new, notes: notes),
+         {:ok, done} <- work.(new),
+         :ok <- File.rename(new, Path.join(out, @checkpoint)) do
+      {:ok, done}
+    else
+      {:error, %{} = error} -> {:error, error}
+      {:error, reason} -> Mix.raise("#{out}: #{:file.format_error(reason)}")
+    end
+  after
+    _ = File.rm(Path.join(out, "adopting-" <> @checkpoint))
   end
 
   defp parse!(args) do
@@ -97,7 +122,7 @@ defmodule Mix.Tasks.Sconce.Adopt do
 
   defp section(title, lines), do: ["#{title}" | Enum.map(lines, &"  #{&1}")] ++ [""]
 
-  defp answers(_policy, nil), do: {:ok, []}
+  defp answers(_policy, nil), do: {:ok, [], :none}
 
   defp answers(policy, path) do
     with {:ok, %{windows: windows, frames: frames, heads: heads}} <- Compat.compare(policy, path) do
@@ -107,7 +132,8 @@ defmodule Mix.Tasks.Sconce.Adopt do
         end
 
       title = "largest differences of logits, #{windows} windows of #{frames} frames"
-      {:ok, section(title, lines)}
+      far? = Enum.any?(heads, &(&1.difference > @far * max(1, &1.most)))
+      {:ok, section(title, lines), if(far?, do: :far, else: :near)}
     end
   end
 
@@ -115,7 +141,11 @@ defmodule Mix.Tasks.Sconce.Adopt do
     with {:ok, corpus} when corpus != nil <- corpus(opts),
          options = [mode: :window, window_size: window, progress: Progress.printer()],
          {:ok, report} <- Trainer.evaluate(checkpoint, corpus, options) do
-      {:ok, ["recorded games, windows of #{window} frames", Report.format(report), ""]}
+      skipped =
+        for %{file: file, reason: reason} <- (corpus.report || %{skipped: []}).skipped,
+            do: "skipped, #{reason}: #{file}"
+
+      {:ok, ["recorded games, windows of #{window} frames", Report.format(report), skipped, ""]}
     else
       {:ok, nil} -> {:ok, []}
       {:error, error} -> {:error, error}
@@ -127,9 +157,21 @@ defmodule Mix.Tasks.Sconce.Adopt do
 
     case {opts[:corpus], opts[:replays]} do
       {nil, nil} -> {:ok, nil}
-      {nil, replays} -> Corpus.import(replays, into: into)
+      {nil, replays} -> imported(replays, into)
       {corpus, nil} -> Corpus.open(corpus)
       {_corpus, _replays} -> Mix.raise("--corpus and --replays exclude each other")
+    end
+  end
+
+  # A corpus grows with each import, and games of an adoption before would be measured, too.
+  defp imported(replays, into) do
+    with {:ok, %{report: report, info: info} = corpus} <- Corpus.import(replays, into: into) do
+      others = info.games - report.added - report.known - report.adopted
+
+      if others > 0,
+        do:
+          Mix.raise("#{into} has #{others} games that are not in #{replays}: delete this folder"),
+        else: {:ok, corpus}
     end
   end
 
@@ -154,10 +196,10 @@ defmodule Mix.Tasks.Sconce.Adopt do
     end
   end
 
-  defp session(checkpoint, window) do
+  defp session(window) do
     """
     # Plays the policy as ExPhil does: each decision reads the last #{window} frames.
-    {:ok, policy} = Sconce.Policy.load(Path.join(__DIR__, #{inspect(Path.basename(checkpoint))}))
+    {:ok, policy} = Sconce.Policy.load(Path.join(__DIR__, #{inspect(@checkpoint)}))
     {:ok, session} = Sconce.Session.open(policy, mode: :window, window_size: #{window})
 
     # Once a frame, with a `Sconce.Frame` of the game:

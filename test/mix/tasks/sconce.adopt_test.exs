@@ -56,6 +56,48 @@ defmodule Mix.Tasks.Sconce.AdoptTest do
     assert said =~ "main_x"
   end
 
+  test "logits of another policy are no success" do
+    out = Path.join(tmp_dir!("adopt_far"), "lstm")
+    args = [golden("lstm.bin"), "--out", out, "--answers", golden("gru.answers.safetensors")]
+
+    said =
+      capture_io(fn ->
+        assert_raise Mix.Error, ~r/logits are not those of/, fn -> Adopt.run(args) end
+      end)
+
+    assert said =~ "largest differences of logits"
+    assert File.exists?(Path.join(out, "report.txt"))
+  end
+
+  test "what was adopted before stays if a later adoption fails, and its games are not measured again" do
+    dir = tmp_dir!("adopt_twice")
+    :ok = Native.corpus_fixtures(Path.join(dir, "all"))
+    [one, two | _] = Path.wildcard(dir <> "/all/valid*.slp")
+
+    for {path, folder} <- [{one, "one"}, {two, "two"}] do
+      File.mkdir_p!(Path.join(dir, folder))
+      File.cp!(path, Path.join([dir, folder, Path.basename(path)]))
+    end
+
+    out = Path.join(dir, "out")
+    run = fn file, games -> Adopt.run([golden(file), "--out", out, "--replays", games]) end
+    capture_io(fn -> run.("mlp_small.bin", Path.join(dir, "one")) end)
+    files = for name <- File.ls!(out), File.regular?(Path.join(out, name)), do: name
+    before = Map.new(files, &{&1, File.read!(Path.join(out, &1))})
+
+    for {games, reason} <- [
+          {"nope", ~r/nope/},
+          {Path.join(dir, "two"), ~r/1 games that are not in/}
+        ] do
+      capture_io(fn ->
+        assert_raise Mix.Error, reason, fn -> run.("gru.bin", games) end
+      end)
+
+      files = for name <- File.ls!(out), File.regular?(Path.join(out, name)), do: name
+      assert Map.new(files, &{&1, File.read!(Path.join(out, &1))}) == before
+    end
+  end
+
   test "a file that is no policy ends the task with its fault, and nothing is written" do
     out = Path.join(tmp_dir!("adopt_broken"), "out")
     run = fn args -> Adopt.run(args) end
