@@ -89,16 +89,17 @@ defmodule Mix.Tasks.Sconce.Adopt do
   defp written(policy, notes, work, out) do
     new = Path.join(out, "adopting-" <> @checkpoint)
 
-    with :ok <- Policy.save(policy, new, notes: notes),
-         {:ok, done} <- work.(new),
-         :ok <- File.rename(new, Path.join(out, @checkpoint)) do
+    with :ok <- Policy.save(policy, new, notes: notes), {:ok, done} <- work.(new) do
+      moved(new, Path.join(out, @checkpoint))
       {:ok, done}
-    else
-      {:error, %{} = error} -> {:error, error}
-      {:error, reason} -> Mix.raise("#{out}: #{:file.format_error(reason)}")
     end
   after
     _ = File.rm(Path.join(out, "adopting-" <> @checkpoint))
+  end
+
+  defp moved(from, to) do
+    with {:error, reason} <- File.rename(from, to),
+         do: Mix.raise("#{to}: #{:file.format_error(reason)}")
   end
 
   defp parse!(args) do
