@@ -177,7 +177,7 @@ defmodule Sconce.Monitor.EndpointTest do
 
     test "has the runs with their states, progress and curves", %{port: port, dir: dir} do
       started = System.os_time(:millisecond) - 60_000
-      gone = [os_pid: 4_194_303, started_ms: started]
+      gone = [os_pid: 4_194_303, started_ms: started, heartbeat_ms: started + 9_000]
       FiguresFile.write!(dir, "0000000a.run", training(), meta: meta("first"))
       FiguresFile.write!(dir, "0000000b.run", training(), [meta: meta("second")] ++ gone)
       failed = [{:text, "error", "no \xFF memory"}]
@@ -191,12 +191,13 @@ defmodule Sconce.Monitor.EndpointTest do
       assert %{"step" => 250.0, "steps" => 1000.0, "share" => 0.25, "loss" => 1.25} = a
       assert_in_delta a["left"], 180, 1.0e-6
       assert a["command"] == "mix sconce.train --out first"
-      assert [%{"name" => "step.loss", "points" => points}] = a["curves"]
-      assert length(points) in 100..152
+      assert [loss, memory] = a["curves"]
+      assert %{"name" => "step.loss", "unit" => "", "points" => points} = loss
+      assert %{"name" => "machine.memory", "unit" => "bytes"} = memory
+      assert length(points) in 100..121
       assert {hd(points), List.last(points)} == {[1.0, 5.0], [1000.0, 0.005]}
       assert %{"name" => "step.step", "unit" => "", "value" => 250.0} in a["figures"]
-      assert %{"state" => "DEAD", "left" => nil, "seconds" => seconds} = runs["0000000b"]
-      assert seconds > 50
+      assert %{"state" => "DEAD", "left" => nil, "seconds" => 9.0} = runs["0000000b"]
 
       assert %{"state" => "failed", "error" => "no \\xFF memory", "share" => nil} =
                runs["0000000c"]
@@ -209,12 +210,40 @@ defmodule Sconce.Monitor.EndpointTest do
       assert document["hidden"] == 6
     end
 
+    test "has the other VMs of the folder, and not this one again", %{dir: dir} do
+      cpu = [{:gauge, "sconce_cpu_ratio", 0.5}]
+      FiguresFile.write!(dir, "1-0000000a.vm", cpu, meta: %{"kind" => "vm", "name" => "other"})
+
+      own = Path.basename(Monitor.file() || "#{System.pid()}.vm")
+      FiguresFile.write!(dir, own, cpu, meta: %{"kind" => "vm", "name" => "own"})
+
+      {:ok, port} =
+        {Endpoint, port: 0, dir: dir} |> start_supervised!(id: :vms) |> Endpoint.port()
+
+      assert [%{"id" => "1", "name" => "other", "cpu" => 0.5}] = json(port)["vms"]
+    end
+
     test "is read once for many pages", %{port: port, dir: dir} do
       first = body(get(port, "/monitor.json"))
       FiguresFile.write!(dir, "0000000a.run", training())
       assert body(get(port, "/monitor.json")) == first
       Process.sleep(1_000)
       assert [%{"id" => "0000000a"}] = json(port)["runs"]
+    end
+
+    test "has the new content of a run that had ended", %{port: port, dir: dir} do
+      FiguresFile.write!(dir, "0000000a.run", [{:gauge, "step.step", 1.0}], state: 1)
+      assert [%{"step" => 1.0, "state" => "done"}] = json(port)["runs"]
+      Process.sleep(1_000)
+      assert [%{"step" => 1.0, "state" => "done"}] = json(port)["runs"]
+
+      FiguresFile.write!(dir, "0000000a.run", [{:gauge, "step.step", 22.0}],
+        state: 2,
+        started_ms: 1
+      )
+
+      Process.sleep(1_000)
+      assert [%{"step" => 22.0, "state" => "failed"}] = json(port)["runs"]
     end
 
     test "names a folder that cannot be read", %{dir: dir} do
@@ -302,6 +331,7 @@ defmodule Sconce.Monitor.EndpointTest do
       {:gauge, "step.seconds", 60.0},
       {:gauge, "step.loss", 1.25},
       {:text, "note", "checkpoint, step 200"},
+      {:series, "machine.memory.curve", [{1.0, 1.0e9}, {250.0, 2.0e9}], "bytes", ""},
       {:series, "step.loss.curve", curve}
     ]
   end

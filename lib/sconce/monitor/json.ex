@@ -141,7 +141,7 @@ defmodule Sconce.Monitor.Json do
   end
 
   @doc """
-  Encodes text, numbers, nil, booleans, lists, and pairs of an object in their order.
+  Encodes text, numbers, nil, booleans, lists, pairs of an object in their order, and what is `{:encoded, json}` already.
 
       iex> IO.iodata_to_binary(Sconce.Monitor.Json.encode({[{"a b", 1}, {"c", [nil, 0.5, "\\n"]}]}))
       ~S({"a b":1,"c":[null,0.5,"\\u000A"]})
@@ -153,6 +153,8 @@ defmodule Sconce.Monitor.Json do
 
   def encode(list) when is_list(list),
     do: [?[, list |> Enum.map(&encode/1) |> Enum.intersperse(?,), ?]]
+
+  def encode({:encoded, json}), do: json
 
   def encode({pairs}) do
     inner = for {key, value} <- pairs, do: [encode(key), ?:, encode(value)]

@@ -150,7 +150,8 @@ function tiles() {
     if (m.base !== 'sconce_device_utilisation_ratio') continue;
     const card = what => get(m.name.replace(m.base, 'sconce_device_' + what)).value;
     const beside = [[card('memory_used_bytes'), 'bytes'], [card('temperature_celsius'), 'C'], [card('power_watts'), 'W']];
-    add('card ' + m.name, 'Card ' + (m.labels.device || ''), m.value, 'ratio', beside.filter(b => typeof b[0] === 'number').map(b => measure(...b)).join(' · '));
+    add('card ' + m.name, 'Card ' + (m.labels.device || ''), m.value, 'ratio', beside.filter(b => typeof b[0] === 'number').map(b => measure(...b))
+      .concat(card('throttled') > 0 ? ['▲ throttled'] : []).join(' · '));
   }
   keyed($('tiles'), list, t => t.key, () => {
     const tile = el('div');
@@ -229,6 +230,7 @@ function ticks(low, high, most) {
   return list;
 }
 function curve(c) {
+  const value = y => measure(y, c.unit);
   const node = $('curve'), width = node.clientWidth || 400, height = 220;
   drawn = c;
   show(node, c);
@@ -237,13 +239,13 @@ function curve(c) {
   const first = Math.min(...xs), end = Math.max(...xs);
   let low = Math.min(...ys), high = Math.max(...ys);
   if (low === high) { low -= Math.abs(low) / 2 || 1; high += Math.abs(high) / 2 || 1; }
-  const labels = ticks(low, high, 5), left = 12 + 6.4 * Math.max(...labels.map(t => number(t).length), 3), bottom = height - 20;
+  const labels = ticks(low, high, 5), left = 12 + 6.4 * Math.max(...labels.map(t => value(t).length), 3), bottom = height - 20;
   const x = v => left + (width - left - 10) * (end > first ? (v - first) / (end - first) : 0.5), y = v => bottom - (bottom - 10) * (v - low) / (high - low);
   node.setAttribute('viewBox', '0 0 ' + width + ' ' + height);
   node.replaceChildren();
   for (const t of labels) {
     svg('line', {x1: left, x2: width - 10, y1: y(t), y2: y(t)}, node);
-    svg('text', {x: left - 6, y: y(t) + 4, 'text-anchor': 'end'}, node).textContent = number(t);
+    svg('text', {x: left - 6, y: y(t) + 4, 'text-anchor': 'end'}, node).textContent = value(t);
   }
   for (const t of ticks(first, end, Math.max(width / 100, 4))) svg('text', {x: x(t), y: height - 4, 'text-anchor': 'middle'}, node).textContent = number(t);
   const line = c.points.map((p, n) => (n ? 'L' : 'M') + x(p[0]).toFixed(1) + ' ' + y(p[1]).toFixed(1)).join('');
@@ -254,8 +256,8 @@ function curve(c) {
   svg('circle', {cx: x(px), cy: y(py), r: 3.5}, node);
   const lowest = c.points[ys.indexOf(Math.min(...ys))];
   const text = cursor === null
-    ? c.name + ': ' + number(py) + ' at step ' + number(px) + ', lowest ' + number(lowest[1]) + ' at ' + number(lowest[0]) + ', first ' + number(ys[0])
-    : c.name + ': ' + number(py) + ' at step ' + number(px);
+    ? c.name + ': ' + value(py) + ' at step ' + number(px) + ', lowest ' + value(lowest[1]) + ' at ' + number(lowest[0]) + ', first ' + value(ys[0])
+    : c.name + ': ' + value(py) + ' at step ' + number(px);
   $('curve-text').setAttribute('aria-live', cursor === null ? 'off' : 'polite');
   put($('curve-text'), text);
   node.setAttribute('aria-label', 'Curve of ' + text + '. The arrow keys read its points.');

@@ -7,7 +7,7 @@ defmodule Sconce.Monitor.Endpoint.Reading do
 
   alias Sconce.Error
   alias Sconce.Monitor.{Catalogue, Json, Snapshot, Summary, Vm, Watch}
-  alias Sconce.Monitor.Snapshot.{Histogram, Life, Slot}
+  alias Sconce.Monitor.Snapshot.{Histogram, Slot}
 
   # Milliseconds: a page asks once a second, and a timer may be early. Rates over a longer time say nothing about now.
   @every_ms 900
@@ -15,11 +15,11 @@ defmodule Sconce.Monitor.Endpoint.Reading do
   # Runs, VMs, and curves of a run in the text; points of a curve.
   @runs 24
   @vms 8
-  @curves 4
-  @points 150
+  @curves 8
+  @points 120
 
   @enforce_keys [:watch]
-  defstruct [:watch, :vm, :at_ms, :text]
+  defstruct [:watch, :vm, :at_ms, :text, ended: %{}]
 
   @type t :: %__MODULE__{}
 
@@ -40,37 +40,52 @@ defmodule Sconce.Monitor.Endpoint.Reading do
       life = Snapshot.life(now)
       vm = %{now: now, before: before, life: life, lost: nil, course: %{}}
       watch = Watch.read(reading.watch)
-      text = vm |> document(watch, System.os_time(:millisecond)) |> encoded()
-      {:ok, text, %{reading | vm: vm, watch: watch, at_ms: monotonic_ms, text: text}}
+      {files, vms} = watch |> files() |> Enum.split_with(&(&1.now.kind == :run))
+      runs = for file <- Enum.take(files, @runs), do: {file, encoded(file, reading.ended)}
+      # This VM is the first of the page and needs no row.
+      vms = Enum.reject(vms, &(Path.basename(&1.now.path) == Path.basename(now.path)))
+      hidden = max(length(files) - @runs, 0) + max(length(vms) - @vms, 0)
+      text = document(vm, watch, Enum.map(runs, &elem(&1, 1)), Enum.take(vms, @vms), hidden)
+      reading = %{reading | vm: vm, watch: watch, at_ms: monotonic_ms, ended: ended(runs)}
+      {:ok, text, %{reading | text: text}}
     end
   end
 
-  defp encoded(document), do: document |> Json.encode() |> IO.iodata_to_binary()
+  defp files(watch), do: for(path <- watch.order, do: watch.files[path])
 
-  defp document(vm, watch, now_ms) do
-    files = for path <- watch.order, do: watch.files[path]
-    {runs, vms} = Enum.split_with(files, &(&1.now.kind == :run))
-    # This VM is the first of the page and needs no row.
-    vms = Enum.reject(vms, &(&1.now.os_pid == vm.now.os_pid and here?(&1)))
-    hidden = max(length(runs) - @runs, 0) + max(length(vms) - @vms, 0)
+  # A run that has ended is encoded once, until its file changes.
+  defp encoded(%{now: %{path: path}, stamp: stamp} = run, ended) do
+    case ended do
+      %{^path => {^stamp, life, row}} when life == run.life -> row
+      _changed -> {:encoded, run |> run() |> Json.encode() |> IO.iodata_to_binary()}
+    end
+  end
 
+  defp ended(runs) do
+    for {%{life: life} = run, row} <- runs,
+        life not in [:running, :silent],
+        into: %{},
+        do: {run.now.path, {run.stamp, life, row}}
+  end
+
+  defp document(vm, watch, runs, vms, hidden) do
     {[
-       {"time", now_ms},
-       {"vm", vm(vm, now_ms)},
+       {"time", System.os_time(:millisecond)},
+       {"vm", vm(vm)},
        {"metrics", Enum.map(vm.now.slots, &metric(&1, vm))},
-       {"runs", runs |> Enum.take(@runs) |> Enum.map(&run(&1, now_ms))},
-       {"vms", vms |> Enum.take(@vms) |> Enum.map(&vm(&1, now_ms))},
+       {"runs", runs},
+       {"vms", Enum.map(vms, &vm/1)},
        {"hidden", hidden},
        {"folder", text(watch.dir)},
        {"error", watch.error && text(watch.error)}
      ]}
+    |> Json.encode()
+    |> IO.iodata_to_binary()
   end
 
-  defp here?(%{now: %{meta: meta}}), do: meta["host"] in [nil, Life.host()]
-
   # The fields that a run and a VM have in common.
-  defp writer(%{now: now} = file, now_ms) do
-    last = if now.state == :running, do: max(now_ms, now.heartbeat_ms), else: now.heartbeat_ms
+  defp writer(%{now: now} = file) do
+    present = if file.life == :running, do: System.os_time(:millisecond), else: now.heartbeat_ms
 
     [
       {"id", now.id},
@@ -80,12 +95,12 @@ defmodule Sconce.Monitor.Endpoint.Reading do
       {"command", said(now.meta["command"])},
       {"pid", now.os_pid},
       {"heartbeat", now.heartbeat_ms},
-      {"seconds", max(last - now.started_ms, 0) / 1000}
+      {"seconds", max(present - now.started_ms, 0) / 1000}
     ]
   end
 
-  defp vm(%{now: now} = vm, now_ms) do
-    {writer(vm, now_ms) ++
+  defp vm(%{now: now} = vm) do
+    {writer(vm) ++
        [
          {"name", said(now.meta["name"])},
          {"cpu", gauge(vm, "sconce_cpu_ratio")},
@@ -94,11 +109,11 @@ defmodule Sconce.Monitor.Endpoint.Reading do
        ]}
   end
 
-  defp run(%{now: now} = run, now_ms) do
+  defp run(%{now: now} = run) do
     {done, all} = Summary.progress(run)
     share = Summary.share(run)
 
-    {writer(run, now_ms) ++
+    {writer(run) ++
        [
          {"kind", said(now.meta["kind"])},
          {"out", said(now.meta["out"])},
@@ -114,8 +129,12 @@ defmodule Sconce.Monitor.Endpoint.Reading do
        ]}
   end
 
-  defp curve({name, %{value: %{points: points}}}),
-    do: {[{"name", text(name)}, {"points", for({x, y} <- thinned(points), do: [x, y])}]}
+  # A curve has the unit of the figure whose name it has.
+  defp curve({name, %{unit: unit, value: %{points: points}}}) do
+    points = for {x, y} <- thinned(points), do: [x, y]
+    unit = unit(%{unit: unit, name: name})
+    {[{"name", text(name)}, {"unit", text(unit)}, {"points", points}]}
+  end
 
   # Points at equal distances, and the last one.
   defp thinned(points) do
