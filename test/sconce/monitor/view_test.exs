@@ -3,7 +3,7 @@ defmodule Sconce.Monitor.ViewTest do
 
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
 
-  alias Sconce.Monitor.{Folder, Graph, Region, Snapshot, View, Watch}
+  alias Sconce.Monitor.{Graph, Region, Snapshot, View, Watch}
 
   doctest Graph
 
