@@ -31,7 +31,8 @@ defmodule Sconce.Monitor.Record do
     head = if columns && File.stat!(path).size == 0, do: [csv(["time", "id", "life" | columns])]
     text = [head || [] | Enum.map(readings(watch), &line(&1, columns))]
 
-    with :ok <- IO.binwrite(file, text), true <- File.exists?(path) || {:error, :enoent} do
+    # `IO.binwrite/2` raises in newer versions of Elixir.
+    with :ok <- :file.write(file, text), true <- File.exists?(path) || {:error, :enoent} do
       if over?(watch) do
         File.close(file)
       else
