@@ -25,12 +25,12 @@ defmodule Sconce.Monitor.Events do
   end
 
   @events [
-    vm: {"This VM.", [], Catalogue.native() ++ Catalogue.sampled()},
-    serving: {"Each serving.", [:serving], Catalogue.serving()},
-    device: {"Each NVIDIA card.", [:device], Catalogue.device()}
+    vm: {[], Catalogue.native() ++ Catalogue.sampled()},
+    serving: {[:serving], Catalogue.serving()},
+    device: {[:device], Catalogue.device()}
   ]
 
-  @measurements Map.new(@events, fn {event, {_doc, _tags, metrics}} ->
+  @measurements Map.new(@events, fn {event, {_tags, metrics}} ->
                   {event, Enum.map(metrics, &{&1, measured.(&1)})}
                 end)
 
@@ -79,7 +79,7 @@ defmodule Sconce.Monitor.Events do
   @spec definitions() :: [struct]
   def definitions do
     if Code.ensure_loaded?(Telemetry.Metrics) do
-      for {event, {_doc, tags, _metrics}} <- @events,
+      for {event, {tags, _metrics}} <- @events,
           {%{doc: doc, unit: unit}, measurements} <- @measurements[event],
           measurement <- measurements do
         # The compiler does not see this call, so a host without `telemetry_metrics` gets no warning.
