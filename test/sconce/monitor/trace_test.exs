@@ -85,7 +85,7 @@ defmodule Sconce.Monitor.TraceTest do
 
     assert %{kind: :decision, count: 10} = Enum.find(trace.spans, &(&1.name == "decide"))
     assert trace.path == nil
-    assert inspect(trace) =~ ~r/#Sconce.Monitor.Trace<.* us, a device computed in \d+ % of it/
+    assert inspect(trace) =~ ~r/#Sconce.Monitor.Trace<.* [um]s, a device computed in \d+ % of it/
     assert to_string(trace) =~ ~r/decision +decide +10 /
     assert Path.wildcard(Path.join(dir, "*")) == []
   end
