@@ -1,5 +1,6 @@
 defmodule Sconce.Compat do
   alias Sconce.{Device, Error, Native, Options, Policy}
+  alias Sconce.Compat.Origin
   alias Sconce.Native.Call
 
   @import [
@@ -98,10 +99,15 @@ defmodule Sconce.Compat do
       trust: opts[:trust]
     }
 
+    path = Options.path!(path)
+
     with {:ok, device} <- Device.resolve(opts[:device]),
-         {:ok, {ref, notes}} <- Native.policy_import(Options.path!(path), asked),
-         {:ok, policy} <- Policy.place(ref, device),
-         do: {:ok, policy, notes}
+         {:ok, {ref, notes}} <- Native.policy_import(path, asked),
+         {:ok, policy} <- Policy.place(ref, device) do
+      {:ok, policy, notes}
+    else
+      {:error, error} -> {:error, Origin.mend(error, path)}
+    end
   end
 
   defp config!(path) when is_binary(path), do: {%{}, Options.path!(path)}

@@ -46,6 +46,7 @@ defmodule Sconce.Native do
   def monitor_beat(_region, _state), do: unavailable(:monitor)
   def monitor_read(_region), do: unavailable(:monitor)
   def monitor_alive, do: unavailable(:monitor)
+  def monitor_sessions(_most), do: unavailable(:monitor)
   def monitor_trace, do: unavailable(:trace)
   def monitor_trace_end(_trace, _keep), do: unavailable(:trace)
   def monitor_trace_write(_trace, _path), do: unavailable(:trace)

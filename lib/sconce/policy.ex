@@ -185,8 +185,11 @@ defmodule Sconce.Policy do
     path = Options.path!(path)
 
     with {:ok, device} <- Device.resolve(device),
-         {:ok, ref} <- Native.policy_load(path),
-         do: place(ref, device)
+         {:ok, ref} <- Native.policy_load(path) do
+      place(ref, device)
+    else
+      {:error, error} -> {:error, Compat.Origin.mend(error, path)}
+    end
   end
 
   @doc """

@@ -136,6 +136,8 @@ defmodule Sconce.Preset do
     %{preset | name: {:gpu, found}, for: "a whole run on a card of #{memory} GB"}
   end
 
+  def get({family, _name}), do: Options.known!(family, [:exphil, :gpu], "family of presets")
+
   def get(name) do
     found = known!(name, names())
     new(found, Catalogue.fetch!(found), &Catalogue.translate/1)

@@ -154,8 +154,15 @@ defmodule Sconce.Session do
     with {:ok, project_out} <- Projection.pack(options[:project_out]),
          {:ok, ref, spec, info} <- open.({to_native(options), project_out, options[:snapshot]}) do
       {:ok, new(ref, local(ref, spec), options, info)}
+    else
+      {:error, error} -> {:error, mended(error)}
     end
   end
+
+  defp mended(%Error{kind: :mismatch, details: %{expected: ":window"} = details} = error),
+    do: %{error | details: Map.put(details, :mend, "mode: :window")}
+
+  defp mended(error), do: error
 
   # The names of heads arrive from another node as text.
   defp local(%Remote{}, spec), do: Spec.new(spec)

@@ -27,7 +27,7 @@ metrics!(
     kind: :counter,
     name: "sconce_deadlines_missed_total",
     unit: "requests",
-    doc: "Requests whose deadline passed."
+    doc: "Decisions and requests whose deadline passed."
   ],
   request_wait: [
     kind: :histogram,
@@ -40,6 +40,18 @@ metrics!(
     name: "sconce_request_seconds",
     unit: "ns",
     doc: "Time from a request to its answer."
+  ],
+  model_hits: [
+    kind: :counter,
+    name: "sconce_model_hits_total",
+    unit: "sessions",
+    doc: "Sessions and servings that found their policy packed."
+  ],
+  model_misses: [
+    kind: :counter,
+    name: "sconce_model_misses_total",
+    unit: "sessions",
+    doc: "Sessions and servings for which a policy was packed."
   ],
   panics: [
     kind: :counter,

@@ -55,7 +55,9 @@ defmodule Sconce.CompatTest do
 
   test "a file of parameters alone takes the config of an export, or a given one" do
     alone = golden("gru.weights.safetensors")
-    assert {:error, %Error{kind: :not_found, op: :import}} = Policy.import(alone)
+    assert {:error, %Error{kind: :not_found, op: :import} = error} = Policy.import(alone)
+    assert Exception.message(error) =~ "the config of a safetensors file not found"
+    assert Exception.message(error) =~ "to mend it: config: FILE, an export"
     {:ok, one, _notes} = Policy.import(alone, config: golden("gru.bin"))
 
     config = [
@@ -75,6 +77,40 @@ defmodule Sconce.CompatTest do
   defp weights(policy) do
     {:ok, weights} = Policy.weights(policy)
     weights
+  end
+
+  test "the error of a file of another writer names the function that reads it" do
+    {:ok, policy} = Policy.init([backbone: :gru, hidden_size: 8], seed: 1)
+    own = Path.join(tmp_dir!("compat_own"), "policy.safetensors")
+    :ok = Policy.save(policy, own)
+
+    for {read, file} <- [
+          {&Policy.load/1, golden("gru.bin")},
+          {&Policy.load/1, golden("gru.legacy.bin")},
+          {&Policy.load/1, golden("mlp_small_checkpoint.axon")},
+          {&Policy.load/1, golden("gru.weights.safetensors")},
+          {&Policy.import/1, own},
+          {&Policy.import(&1, config: [backbone: :gru]), own}
+        ] do
+      {:error, error} = read.(file)
+      other = if file == own, do: "Sconce.Policy.load/2", else: "Sconce.Policy.import/2"
+      assert Exception.message(error) =~ "to mend it: #{other}"
+    end
+
+    damaged = Path.join(Path.dirname(own), "damaged.safetensors")
+    File.write!(damaged, "hello")
+    {:error, error} = Policy.load(damaged)
+    refute Exception.message(error) =~ "to mend it"
+    {:error, error} = Policy.import(damaged)
+    refute Exception.message(error) =~ "to mend it"
+  end
+
+  test "a policy of whole windows names the mode that plays it" do
+    {:ok, policy, _notes} = Policy.import(golden("attention.bin"))
+    {:error, error} = Session.open(policy)
+
+    assert Exception.message(error) ==
+             "open: exphil_attention, which reads whole windows: expected :window, got :carry (to mend it: mode: :window)"
   end
 
   test "wrong options name the right one" do

@@ -65,6 +65,11 @@ defmodule Sconce.CorpusTest do
       replays: replays,
       into: into
     } do
+      {:error, error} = Corpus.open(replays)
+
+      assert Exception.message(error) =~
+               "a folder of replays, which mix sconce.import makes a corpus"
+
       assert {:ok, %Corpus{report: report} = corpus} = Corpus.import(replays, into: into)
       assert %{added: 9, known: 0, frames: 7200} = report
       assert Enum.map(report.skipped, & &1.reason) |> Enum.sort() == @skipped

@@ -354,6 +354,116 @@ defmodule Sconce.MonitorTest do
     for serving <- servings, do: :ok = Serving.stop(serving)
   end
 
+  describe "the table of sessions" do
+    # Metrics of sessions by their short names, of each session of this process.
+    defp sessions do
+      for _twice <- 1..2 do
+        send(Vm, :sample)
+        :sys.get_state(Vm)
+      end
+
+      {:ok, snapshot} = Vm.snapshot()
+      own = self() |> :erlang.pid_to_list() |> List.to_string()
+
+      for %{name: "sconce_session_" <> rest, value: value} <- snapshot.slots,
+          [_, name, number, ^own] <-
+            [Regex.run(~r/\A(\w+)\{session="(\d+)",owner="([^"]+)",policy="mlp"\}\z/, rest)],
+          reduce: %{} do
+        all -> put_in(all, [Access.key(String.to_integer(number), %{}), name], value)
+      end
+    end
+
+    test "counts the decisions of each one, the late ones, and their time" do
+      {:ok, policy} = Policy.init(Policy.Spec.new(@spec_options), seed: 1)
+      {:ok, first} = Session.open(policy)
+      {:ok, second} = Session.open(policy, lane: :worker)
+      {:ok, serving} = Serving.start_link(policy: policy)
+      {:ok, third} = Serving.open(serving)
+      {:ok, fourth} = Session.open(policy)
+      for _ <- 1..3, do: {:ok, _} = Session.act(first, [1.0])
+      for _ <- 1..2, do: {:ok, _} = Session.act(second, [1.0])
+      {:ok, _} = Session.act(third, [1.0])
+      [{:ok, _}, {:ok, _}] = Session.act_many([{first, [1.0]}, {second, [1.0]}])
+      missed = values()["sconce_deadlines_missed_total"]
+
+      for session <- [first, second, third],
+          do: {:error, %Error{kind: :deadline}} = Session.act(session, [1.0], deadline_ms: 0)
+
+      [{:error, _}, {:error, _}] =
+        Session.act_many([{first, [1.0]}, {fourth, [1.0]}], deadline_ms: 0)
+
+      assert values()["sconce_deadlines_missed_total"] - missed == 5
+
+      all = for {_number, figures} <- Enum.sort(sessions()), do: figures
+      assert Enum.map(all, & &1["decisions_total"]) == [4, 3, 1, 0]
+      assert Enum.map(all, & &1["late_total"]) == [2, 1, 1, 1]
+      assert hd(all)["rate"] == 0.0
+
+      # The next second has decisions.
+      for _ <- 1..5, do: {:ok, _} = Session.act(first, [1.0])
+      send(Vm, :sample)
+      :sys.get_state(Vm)
+      {:ok, snapshot} = Vm.snapshot()
+      own = Enum.filter(snapshot.slots, &(&1.name =~ "sconce_session_" and &1.value != nil))
+      assert Enum.any?(own, &(&1.name =~ "sconce_session_rate{" and &1.value > 0))
+      assert Enum.any?(own, &(&1.name =~ "sconce_session_time_seconds{" and &1.value > 0))
+
+      # Prometheus would keep a series of each session for ever.
+      {:ok, text} = Monitor.prometheus()
+      refute text =~ "sconce_session_"
+      assert text =~ "sconce_sessions "
+      for session <- [first, second, third, fourth], do: :ok = Session.close(session)
+      :ok = Serving.stop(serving)
+    end
+
+    test "has its present owner, and no session that is gone" do
+      {:ok, policy} = Policy.init(Policy.Spec.new(@spec_options), seed: 1)
+      parent = self()
+
+      owner =
+        spawn(fn ->
+          {:ok, session} = Session.open(policy)
+          :ok = Session.transfer(session, parent)
+          send(parent, {:session, session})
+          Process.sleep(:infinity)
+        end)
+
+      assert_receive {:session, session}
+      {:ok, _} = Session.act(session, [1.0])
+      assert [{_number, %{"decisions_total" => 1}}] = Map.to_list(sessions())
+      Process.exit(owner, :kill)
+      :ok = Session.close(session)
+      assert sessions() == %{}
+    end
+
+    test "has the busiest of many" do
+      {:ok, policy} = Policy.init(Policy.Spec.new(@spec_options), seed: 1)
+      many = for _ <- 1..40, do: elem(Session.open(policy), 1)
+      sessions()
+      busy = List.last(many)
+      for _ <- 1..7, do: {:ok, _} = Session.act(busy, [1.0])
+      send(Vm, :sample)
+      :sys.get_state(Vm)
+      {:ok, snapshot} = Vm.snapshot()
+
+      counts =
+        for %{name: "sconce_session_decisions_total" <> _, value: n} <- snapshot.slots, do: n
+
+      assert length(counts) == 24
+      assert 7 in counts
+      for session <- many, do: :ok = Session.close(session)
+    end
+  end
+
+  test "a policy is packed once for all its sessions" do
+    {:ok, policy} = Policy.init(Policy.Spec.new(@spec_options), seed: 1)
+    count = &values()["sconce_model_#{&1}_total"]
+    {hits, misses} = {count.("hits"), count.("misses")}
+    sessions = for _ <- 1..3, do: elem(Session.open(policy), 1)
+    assert {count.("hits") - hits, count.("misses") - misses} == {2, 1}
+    for session <- sessions, do: :ok = Session.close(session)
+  end
+
   test "the process that samples outlives what it cannot sample, and its restart" do
     before = Process.whereis(Vm)
     send(Vm, :sample)
@@ -379,6 +489,7 @@ defmodule Sconce.MonitorTest do
     values = for n <- 1..6, do: {:gauge, "g#{n}", "", "", n}
     region = Region.write(region, values)
     region |> Region.write([{:gauge, "g1", "", "", 10} | Enum.drop(values, 1)]) |> Region.beat()
+    assert region.left_out == MapSet.new(["g5", "g6"])
     {_snapshot, values} = read!(region.path)
     assert values == %{"g1" => 10.0, "g2" => 2.0, "g3" => 3.0, "g4" => 4.0}
   end

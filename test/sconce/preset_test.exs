@@ -237,6 +237,12 @@ defmodule Sconce.PresetTest do
       Preset.get({:gpu, :rtx_309})
     end
 
+    assert_raise ArgumentError,
+                 ~r/unknown family of presets :exfil, did you mean :exphil\?/,
+                 fn ->
+                   Preset.get({:exfil, :gpu_quick})
+                 end
+
     assert_raise ArgumentError, ~r/unknown preset :gpu_quik, did you mean :gpu_quick\?/, fn ->
       Preset.get({:exphil, :gpu_quik})
     end

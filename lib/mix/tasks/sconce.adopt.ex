@@ -1,5 +1,5 @@
 defmodule Mix.Tasks.Sconce.Adopt do
-  alias Sconce.{Compat, Corpus, Files, Policy, Session, Switches, Trainer}
+  alias Sconce.{Compat, Corpus, Figures, Files, Policy, Session, Switches, Trainer}
   alias Sconce.Trainer.{Progress, Report}
 
   @own [
@@ -132,7 +132,9 @@ defmodule Mix.Tasks.Sconce.Adopt do
           "#{String.pad_trailing(head, 9)} #{difference} of at most #{Float.round(most, 2)}"
         end
 
-      title = "largest differences of logits, #{windows} windows of #{frames} frames"
+      title =
+        "largest differences of logits, #{Figures.counted(windows, "window")} of #{Figures.counted(frames, "frame")}"
+
       far? = Enum.any?(heads, &(&1.difference > @far * max(1, &1.most)))
       {:ok, section(title, lines), if(far?, do: :far, else: :near)}
     end
@@ -146,7 +148,8 @@ defmodule Mix.Tasks.Sconce.Adopt do
         for %{file: file, reason: reason} <- (corpus.report || %{skipped: []}).skipped,
             do: "skipped, #{reason}: #{file}"
 
-      {:ok, ["recorded games, windows of #{window} frames", Report.format(report), skipped, ""]}
+      title = "recorded games, windows of #{Figures.counted(window, "frame")}"
+      {:ok, [title, Report.format(report), skipped, ""]}
     else
       {:ok, nil} -> {:ok, []}
       {:error, error} -> {:error, error}
@@ -171,7 +174,9 @@ defmodule Mix.Tasks.Sconce.Adopt do
 
       if others > 0,
         do:
-          Mix.raise("#{into} has #{others} games that are not in #{replays}: delete this folder"),
+          Mix.raise(
+            "#{into} has #{Figures.counted(others, "game")} beside those of #{replays}: delete this folder"
+          ),
         else: {:ok, corpus}
     end
   end
@@ -202,9 +207,11 @@ defmodule Mix.Tasks.Sconce.Adopt do
     # Plays the policy as ExPhil does: each decision reads the last #{window} frames.
     {:ok, policy} = Sconce.Policy.load(Path.join(__DIR__, #{inspect(@checkpoint)}))
     {:ok, session} = Sconce.Session.open(policy, mode: :window, window_size: #{window})
+    IO.inspect(session)
 
     # Once a frame, with a `Sconce.Frame` of the game:
     # {:ok, action} = Sconce.Session.act(session, frame)
+    {:ok, session}
     """
   end
 end

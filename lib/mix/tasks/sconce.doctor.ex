@@ -148,7 +148,7 @@ defmodule Mix.Tasks.Sconce.Doctor do
         n -> "#{n} of them have no recorded digest; all numbers in these are valid"
       end
 
-    size = "#{Figures.grouped(found.games)} games, #{Figures.size(found.bytes)}"
+    size = "#{Figures.counted(found.games, "game")}, #{Figures.size(found.bytes)}"
     "#{size} in #{Float.round(found.seconds, 1)} s: #{unknown}"
   end
 

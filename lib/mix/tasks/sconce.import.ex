@@ -89,7 +89,7 @@ defmodule Mix.Tasks.Sconce.Import do
     Enum.each(report.interrupted, &say.(interrupted(&1)))
 
     say.(
-      "added #{report.added} games (#{Figures.grouped(report.frames)} frames, " <>
+      "added #{Figures.counted(report.added, "game")} (#{Figures.grouped(report.frames)} frames, " <>
         "#{Figures.size(report.bytes)}) in #{Float.round(report.seconds, 1)} s, " <>
         "#{report.known} known, #{length(report.skipped)} skipped"
     )

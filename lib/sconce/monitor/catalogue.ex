@@ -44,6 +44,14 @@ defmodule Sconce.Monitor.Catalogue do
      "99th percentile of the time to an answer."}
   ]
 
+  @session [
+    {"sconce_session_decisions_total", :counter, "decisions", "Decisions of the session."},
+    {"sconce_session_rate", :gauge, "decisions/s", "Decisions a second, in the last one."},
+    {"sconce_session_time_seconds", :gauge, "s",
+     "Mean time of its decisions in the last second; unknown in a serving."},
+    {"sconce_session_late_total", :counter, "decisions", "Decisions whose deadline passed."}
+  ]
+
   @device [
     {"sconce_device_memory_used_bytes", :gauge, "bytes", "Memory of the card in use."},
     {"sconce_device_memory_total_bytes", :gauge, "bytes", "Memory of the card."},
@@ -56,6 +64,8 @@ defmodule Sconce.Monitor.Catalogue do
     {"sconce_device_throttled", :gauge, "",
      "1 while heat, power or another card holds the clocks down, otherwise 0."}
   ]
+
+  @sessions Enum.map(@session, &elem(&1, 0))
 
   @type metric :: %{name: String.t(), kind: atom, unit: String.t(), doc: String.t()}
 
@@ -71,13 +81,24 @@ defmodule Sconce.Monitor.Catalogue do
   @spec serving() :: [metric]
   def serving, do: Enum.map(@serving, &metric/1)
 
+  @doc """
+  Metrics of the busiest sessions, with the labels `session`, `owner` and `policy`. Prometheus and telemetry do not get
+  them, because each game would begin new series there.
+  """
+  @spec session() :: [metric]
+  def session, do: Enum.map(@session, &metric/1)
+
+  @doc "Whether a name, with or without labels, is that of a metric of sessions."
+  @spec session?(String.t()) :: boolean
+  def session?(name), do: hd(String.split(name, "{", parts: 2)) in @sessions
+
   @doc "Metrics of each NVIDIA card, with the label `device`."
   @spec device() :: [metric]
   def device, do: Enum.map(@device, &metric/1)
 
   @doc "All metrics."
   @spec all() :: [metric]
-  def all, do: native() ++ sampled() ++ serving() ++ device()
+  def all, do: native() ++ sampled() ++ serving() ++ session() ++ device()
 
   defp metric({name, kind, unit, doc}), do: %{name: name, kind: kind, unit: unit, doc: doc}
 end

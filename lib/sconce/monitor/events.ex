@@ -11,7 +11,7 @@ defmodule Sconce.Monitor.Events do
     name |> String.replace(~r/^sconce_(serving_|device_)?/, "") |> String.to_atom()
   end
 
-  @keys Map.new(Catalogue.all(), fn %{name: name} -> {name, key.(name)} end)
+  @keys Map.new(Catalogue.all() -- Catalogue.session(), fn %{name: name} -> {name, key.(name)} end)
 
   # Measurements of a metric: a histogram has several.
   measured = fn %{name: name, kind: kind} ->
@@ -117,7 +117,9 @@ defmodule Sconce.Monitor.Events do
   @spec tell([Slot.t()]) :: :ok
   def tell(slots) do
     slots
-    |> Enum.filter(&(&1.kind in [:counter, :gauge, :histogram]))
+    |> Enum.filter(
+      &(&1.kind in [:counter, :gauge, :histogram] and not Catalogue.session?(&1.name))
+    )
     |> Enum.group_by(&kind(&1.name))
     |> Enum.each(&execute/1)
   end

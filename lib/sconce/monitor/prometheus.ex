@@ -2,6 +2,7 @@ defmodule Sconce.Monitor.Prometheus do
   @moduledoc false
   # The text format of Prometheus, version 0.0.4.
 
+  alias Sconce.Monitor.Catalogue
   alias Sconce.Monitor.Snapshot.{Histogram, Slot}
   alias Sconce.Options
 
@@ -39,11 +40,13 @@ defmodule Sconce.Monitor.Prometheus do
     |> String.replace("\n", "\\n")
   end
 
-  @doc "Figures as text. Texts and curves have no form there, and unknown gauges no line."
+  @doc "Figures as text. Texts and curves have no form there, sessions are left out, and unknown gauges no line."
   @spec text([Slot.t()]) :: String.t()
   def text(slots) do
     slots
-    |> Enum.filter(&(&1.kind in [:counter, :gauge, :histogram]))
+    |> Enum.filter(
+      &(&1.kind in [:counter, :gauge, :histogram] and not Catalogue.session?(&1.name))
+    )
     |> Enum.group_by(&base(&1.name))
     |> Enum.sort()
     |> Enum.map(fn {base, [first | _rest] = same} ->

@@ -6,9 +6,15 @@ defmodule Sconce.Monitor.Region do
   alias Sconce.Native
 
   @enforce_keys [:ref]
-  defstruct [:ref, :path, numbers: %{}]
+  defstruct [:ref, :path, numbers: %{}, left_out: MapSet.new()]
 
-  @type t :: %__MODULE__{ref: reference, path: Path.t() | nil, numbers: map}
+  @typedoc "`left_out` has the names of metrics for which there is no room."
+  @type t :: %__MODULE__{
+          ref: reference,
+          path: Path.t() | nil,
+          numbers: map,
+          left_out: MapSet.t(String.t())
+        }
 
   @typedoc "A metric, and what becomes of it."
   @type change :: {metric, {:add | :count | :record, non_neg_integer}}
@@ -60,7 +66,7 @@ defmodule Sconce.Monitor.Region do
       _new ->
         case Native.monitor_metric(region.ref, kind, name, unit, help) do
           {:ok, number} -> {number, %{region | numbers: Map.put(numbers, name, number)}}
-          {:error, _no_room} -> {nil, region}
+          {:error, _no_room} -> {nil, %{region | left_out: MapSet.put(region.left_out, name)}}
         end
     end
   end

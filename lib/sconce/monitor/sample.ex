@@ -186,6 +186,58 @@ defmodule Sconce.Monitor.Sample do
     end
   end
 
+  # The most sessions that are shown.
+  @sessions 24
+
+  @doc """
+  The values of the busiest sessions of this VM, by their numbers, since the sample before, which is their sums and the
+  time; an empty map at first.
+  """
+  @spec sessions(map) :: {[{pos_integer, [value]}], map}
+  def sessions(before) do
+    now = System.monotonic_time(:microsecond)
+    seconds = (now - Map.get(before, :at, now)) / 1.0e6
+
+    rows =
+      case Native.monitor_sessions(@sessions) do
+        {:ok, rows} -> rows
+        {:error, _error} -> []
+      end
+
+    shown =
+      for {number, _, _, _, _, _, _} = row <- rows,
+          do: {number, session(row, before[number], seconds)}
+
+    sums =
+      Map.new(rows, fn {number, _, _, decisions, _, timed, nanos} ->
+        {number, {decisions, timed, nanos}}
+      end)
+
+    {shown, Map.put(sums, :at, now)}
+  end
+
+  defp session({number, policy, owner, decisions, late, timed, nanos}, before, seconds) do
+    {rate, time} =
+      case before do
+        {decided, calls, sum} when seconds > 0 ->
+          {(decisions - decided) / seconds,
+           if(timed > calls, do: (nanos - sum) / (timed - calls) / 1.0e9)}
+
+        _first ->
+          {nil, nil}
+      end
+
+    values = %{
+      "sconce_session_decisions_total" => decisions,
+      "sconce_session_rate" => rate,
+      "sconce_session_time_seconds" => time,
+      "sconce_session_late_total" => late
+    }
+
+    labels = Prometheus.labels!(session: number, owner: text(owner), policy: policy)
+    valued(Catalogue.session(), values, labels)
+  end
+
   defp pids,
     do: Registry.select(Serving.Registry, [{{:_, :"$1", :_}, [], [:"$1"]}]) |> Enum.uniq()
 

@@ -7,6 +7,7 @@ defmodule Sconce.Monitor.View do
 
   alias Sconce.Monitor.{Graph, Snapshot, Summary, Watch}
   alias Sconce.Monitor.Snapshot.Histogram
+  alias Sconce.Monitor.View.Columns
   alias Sconce.Text
 
   @enforce_keys [:columns, :rows, :now_ms]
@@ -55,8 +56,8 @@ defmodule Sconce.Monitor.View do
       |> List.wrap()
       |> Enum.map_reduce(view.columns, fn part, left ->
         {meaning, text} = if is_tuple(part), do: part, else: {nil, part}
-        text = text |> plain(view) |> String.slice(0, left)
-        {coloured(meaning, text, view), left - String.length(text)}
+        text = text |> plain(view) |> Columns.cut(left)
+        {coloured(meaning, text, view), left - Columns.width(text)}
       end)
 
     parts
@@ -138,7 +139,7 @@ defmodule Sconce.Monitor.View do
     [
       cells([{now.id, 9}, {text(now.meta["kind"]), 10}]),
       {meaning(run), cells([{state(run), 8}])},
-      cells([{step, 17}, {Graph.number(Summary.main(run)), 9}, {age(now, view), 9}]),
+      cells([{step, 17}, {Graph.number(Summary.main(run)), 9}, {age(run, view), 9}]),
       text(now.meta["out"])
     ]
   end
@@ -156,19 +157,13 @@ defmodule Sconce.Monitor.View do
         {Graph.measure(gauge(vm, "sconce_cpu_ratio"), "ratio"), 8},
         {Graph.measure(gauge(vm, "sconce_memory_resident_bytes"), "bytes"), 10},
         {Graph.number(Watch.rate(vm, "sconce_decisions_total")), 13},
-        {age(now, view), 9}
+        {age(vm, view), 9}
       ]),
       text(now.meta["name"])
     ]
   end
 
-  defp cells(cells), do: Enum.map_join(cells, fn {text, width} -> filled(text, width) end)
-
-  # A text cut and filled to a width, with a blank at its end.
-  defp filled(text, width) when width > 1,
-    do: text |> String.slice(0, width - 1) |> String.pad_trailing(width)
-
-  defp filled(_text, _width), do: ""
+  defp cells(cells), do: Enum.map_join(cells, fn {text, width} -> Columns.filled(text, width) end)
 
   # One run
 
@@ -178,7 +173,7 @@ defmodule Sconce.Monitor.View do
         {:title, "run #{now.id}"},
         " · #{text(now.meta["kind"])} · ",
         {meaning(run), state(run)},
-        " · #{age(now, view)}",
+        " · #{age(run, view)}",
         {meaning(run), lately(run, view)}
       ],
       [{:dim, "#{text(now.meta["out"])} · pid #{now.os_pid} · #{text(now.meta["host"])}"}],
@@ -227,7 +222,7 @@ defmodule Sconce.Monitor.View do
     |> Summary.gauges()
     |> Enum.map(fn slot ->
       line = Graph.sparkline(Enum.reverse(course[slot.name] || []), 8, style(view))
-      name = slot.name |> text() |> filled(width - 20)
+      name = slot.name |> text() |> Columns.filled(width - 20)
       name <> String.pad_leading(Graph.measure(slot.value, unit(slot)), 10) <> " " <> line <> " "
     end)
     |> Enum.chunk_every(per_line)
@@ -268,7 +263,7 @@ defmodule Sconce.Monitor.View do
         {:title, "VM #{now.id}"},
         " · #{text(now.meta["name"])} · ",
         {meaning(vm), state(vm)},
-        " · #{age(now, view)}",
+        " · #{age(vm, view)}",
         {meaning(vm), lately(vm, view)}
       ],
       [{:dim, "#{text(now.meta["host"])} · #{text(now.meta["command"] || now.meta["node"])}"}],
@@ -379,7 +374,7 @@ defmodule Sconce.Monitor.View do
     rows =
       slots
       |> Enum.group_by(&labels/1)
-      |> Enum.sort()
+      |> Enum.sort_by(fn {labels, _slots} -> Enum.map(labels, &natural(elem(&1, 1))) end)
       |> Enum.map(fn {labels, own} ->
         values = Map.new(own, &{base(&1), Graph.measure(&1.value, unit(&1))})
         name = Enum.map_join(labels, " ", &elem(&1, 1)) |> text()
@@ -387,6 +382,14 @@ defmodule Sconce.Monitor.View do
       end)
 
     [[], [{:title, cells([{label, 20} | titles])}]] ++ rows
+  end
+
+  # Numbers in the order of their values, before other texts.
+  defp natural(text) do
+    case Integer.parse(text) do
+      {number, ""} -> {0, number}
+      _other -> {1, text}
+    end
   end
 
   # The common beginning of all names, up to the last `_`.
@@ -416,7 +419,7 @@ defmodule Sconce.Monitor.View do
         name =
           slot.name
           |> short_name()
-          |> filled(width - 22)
+          |> Columns.filled(width - 22)
 
         String.pad_trailing(name <> Graph.measure(slot.value, unit(slot)) <> beside, width)
       end)

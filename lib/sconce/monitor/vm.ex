@@ -5,6 +5,8 @@ defmodule Sconce.Monitor.Vm do
 
   use Sconce.Server
 
+  require Logger
+
   alias Sconce.Monitor.{Events, Files, Folder, Region, Sample, Snapshot}
   alias Sconce.Native
 
@@ -82,7 +84,7 @@ defmodule Sconce.Monitor.Vm do
       {:ok, region} ->
         :persistent_term.put(@region, region)
         send(self(), :sample)
-        {:noreply, %{region: region, sample: Sample.new(), servings: %{}}}
+        {:noreply, %{region: region, sample: Sample.new(), sessions: %{}, shown: %{}}}
 
       # No native library: nothing counts.
       {:error, _error} ->
@@ -134,19 +136,28 @@ defmodule Sconce.Monitor.Vm do
   defp sampled(state) do
     {values, sample} = Sample.take(state.sample)
     :ets.insert(@machine, {:machine, values})
-    served = Sample.servings()
-    servings = Map.new(served, fn {pid, values} -> {pid, Enum.map(values, &elem(&1, 1))} end)
-    gone = Map.drop(state.servings, Map.keys(servings)) |> Map.values() |> List.flatten()
-    region = Region.remove(state.region, gone)
-    region = Region.write(region, values ++ Enum.flat_map(served, &elem(&1, 1)))
+    {sessions, sums} = Sample.sessions(state.sessions)
+    # By serving and by session.
+    shown = Map.new(Sample.servings() ++ sessions)
+    region = Region.remove(state.region, names(state.shown) -- names(shown))
+    region = Region.write(region, values ++ Enum.concat(Map.values(shown)))
+    if MapSet.size(state.region.left_out) == 0, do: full(region.left_out)
     _ = Region.beat(region)
     with true <- Events.heard?(), {:ok, read} <- read(region), do: Events.tell(read.slots)
-    %{state | region: region, sample: sample, servings: servings}
+    %{state | region: region, sample: sample, sessions: sums, shown: shown}
   rescue
     _error -> state
   catch
     :exit, _reason -> state
   end
+
+  defp full(left_out) do
+    for name <- Enum.take(left_out, 1),
+        do:
+          Logger.warning("#{name} and other metrics are not shown: the table of this VM is full")
+  end
+
+  defp names(shown), do: for({_owner, values} <- shown, value <- values, do: elem(value, 1))
 
   @impl true
   def terminate(reason, %{region: region}) when reason in [:normal, :shutdown], do: leave(region)

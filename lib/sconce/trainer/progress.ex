@@ -286,7 +286,7 @@ defmodule Sconce.Trainer.Progress do
   defp start(event) do
     [
       "#{Figures.grouped(event.weights)} weights",
-      "  training #{Figures.grouped(event.train_frames)} frames of #{event.train_games} games",
+      "  training #{Figures.grouped(event.train_frames)} frames of #{Figures.counted(event.train_games, "game")}",
       "  validation #{Figures.grouped(event.validation_frames)} of #{event.validation_games}",
       "  #{Figures.grouped(event.steps)} steps, #{Figures.grouped(event.epoch_steps)} an epoch",
       computed(event.precision),

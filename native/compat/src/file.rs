@@ -92,7 +92,7 @@ fn is_safetensors(bytes: &[u8]) -> bool {
 fn manifest(deflated: bool, rest: &[u8], trust: bool) -> Found<File<'_>> {
     let (length, rest) = rest.split_first_chunk::<4>().ok_or("the end of the file")?;
     let length = u32::from_be_bytes(*length) as usize;
-    let cut = || format!("{length} bytes of metadata, and {} are left", rest.len());
+    let cut = || format!("cut off: {length} bytes of metadata, and {} are left", rest.len());
     let (metadata, body) = rest.split_at_checked(length).ok_or_else(cut)?;
     let metadata = checked(term::decode(metadata).map_err(in_("metadata"))?, trust)?;
     let config = metadata.get("config").cloned().ok_or("metadata without a config")?;
@@ -114,7 +114,7 @@ fn serialized(bytes: &[u8], trust: bool) -> Found<Layers> {
     };
     let (length, rest) = rest.split_first_chunk::<8>().ok_or("the end of the file")?;
     let length = usize::try_from(u64::from_be_bytes(*length)).unwrap_or(usize::MAX);
-    let cut = || format!("{length} bytes of a term, and {} are left", rest.len());
+    let cut = || format!("cut off: {length} bytes of a term, and {} are left", rest.len());
     let (containers, buffers) = rest.split_at_checked(length).ok_or_else(cut)?;
     let containers = checked(term::decode(containers).map_err(in_("containers"))?, trust)?;
     let mut layers = Layers::default();
@@ -141,7 +141,8 @@ fn contained<'t>(
                 return Err(named("a vectorised tensor", path));
             }
             let bytes = offset.checked_add(size).and_then(|end| buffers.get(offset..end));
-            let bytes = bytes.ok_or_else(|| named("outside of the buffers", path))?;
+            let bytes =
+                bytes.ok_or_else(|| named("its numbers are beyond the end of the file", path))?;
             let leaf = Leaf::read(shape, kind, bytes).map_err(|fault| named(&fault, path))?;
             layers.add(path.join("."), leaf)
         }

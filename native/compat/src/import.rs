@@ -91,8 +91,7 @@ fn of_bytes(what: &str, bytes: &[u8], asked: &Asked) -> Result<Imported> {
     }
     config.extend(asked.config.clone());
     if config.is_empty() {
-        let reason = format!("a {} has no config: give one", kind.name());
-        return Err(Error::not_found(format!("{what}: {reason}")));
+        return Err(Error::not_found(format!("{what}: the config of a {}", kind.name())));
     }
     let Described { spec, variant, window_size, mut notes } =
         describe(&config, &layers, asked.zero_state)?;

@@ -142,7 +142,7 @@ fn the_forms_of_a_file_have_the_same_weights() {
     }
     // Parameters alone need a config, which may be that of another file.
     let alone = said("gru.weights.safetensors", &Asked::default());
-    assert!(alone.ends_with("a safetensors file has no config: give one not found"), "{alone}");
+    assert!(alone.ends_with("the config of a safetensors file not found"), "{alone}");
     let of = Asked { config_of: Some(golden("gru.bin")), ..Asked::default() };
     let policy = import(&golden("gru.weights.safetensors"), &of).unwrap().policy;
     assert_eq!(weights(&policy), weights(&read("gru.bin")));

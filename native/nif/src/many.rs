@@ -5,8 +5,8 @@ use std::time::Instant;
 use rustler::{Binary, Encoder, Env, Reference, Term};
 use sconce_serve::Deadline;
 use sconce_serve::session::{Call, Lane, Overrides, decide_many, lane};
-use sconce_tensor::Result;
 use sconce_tensor::metrics::METRICS;
+use sconce_tensor::{Error, Result};
 
 use crate::border::{Answer, Handle, Reply, call, decode, error, from_binary, guard, pool, timed};
 use crate::session::{Answered, SessionHandle, Taken, Ticket, closed, vectors};
@@ -33,7 +33,9 @@ fn session_act_many<'a>(
         let mut many = Many(asked.into_iter().map(|of| One::take(env, of, &ticket)).collect());
         match many.lane() {
             Lane::Inline => call(env, "act", || {
-                deadline.map_or(Ok(()), |deadline| deadline.check())?;
+                deadline
+                    .map_or(Ok(()), |deadline| deadline.check())
+                    .inspect_err(|_| many.late())?;
                 many.decide();
                 Ok(many.answers())
             }),
@@ -63,6 +65,9 @@ fn queue(
         // Only the claimant may change the sessions and answer.
         if !ticket.claim() {
             return reply.dismiss();
+        }
+        if matches!(decided, Err(Error::Deadline { .. })) {
+            many.late();
         }
         // The sessions are put back before the answer is sent: their owner may then call again.
         reply.send(decided.map(|()| many.answers()));
@@ -107,7 +112,9 @@ impl One {
         self.outcome?;
         let session = taken.session()?;
         session.commit();
-        Ok(Answered::of(session, self.logits).into_owned())
+        let answered = Answered::of(session, self.logits).into_owned();
+        taken.figures().decided();
+        Ok(answered)
     }
 }
 
@@ -138,10 +145,23 @@ impl Many {
         }
         let start = Instant::now();
         decide_many(&mut calls);
-        METRICS.decision_time.since(start);
+        let time = start.elapsed();
+        METRICS.decision_time.record(time);
+        let games = calls.len().max(1) as u32;
         for (outcome, call) in outcomes.into_iter().zip(calls) {
             *outcome = call.outcome;
         }
+        self.sessions().for_each(|taken| taken.figures().took(time / games));
+    }
+
+    fn sessions(&self) -> impl Iterator<Item = &Taken> {
+        self.0.iter().filter_map(|one| one.taken.as_ref().ok())
+    }
+
+    /// Counts the decisions, whose deadline has passed.
+    fn late(&self) {
+        METRICS.deadlines_missed.add(self.sessions().count() as u64);
+        self.sessions().for_each(|taken| taken.figures().late());
     }
 
     fn answers(self) -> Answers {

@@ -16,6 +16,7 @@ use sconce_tensor::{Error, Result};
 use serde::Serialize;
 
 use crate::border::{Bytes, Data, Handle, Handled, call, decode, perform, pool};
+use crate::session::figures::busiest;
 
 /// A region of metrics: that of this process, or one of its own, whose file it keeps when it ends.
 pub(crate) enum RegionHandle {
@@ -204,6 +205,12 @@ fn monitor_alive(env: Env) -> Term {
         let (sessions, loader_threads) = (session::live(), live_threads());
         Ok(Data(Alive { sessions, loader_threads, jobs_waiting: pool::waiting() }))
     })
+}
+
+/// The sessions that decided most since the last call, at most `most` of them, with their figures.
+#[rustler::nif]
+fn monitor_sessions(env: Env, most: usize) -> Term {
+    call(env, "monitor", || Ok(busiest(most).encode(env)))
 }
 
 /// A trace, which ends with its handle if nothing ends it before.

@@ -13,6 +13,7 @@ use sconce_nn::{Policy, Spec};
 use sconce_serve::pass::{Forward, Pass};
 use sconce_serve::{Encoding, Format, Model};
 use sconce_tensor::device::Foreign;
+use sconce_tensor::metrics::METRICS;
 use sconce_tensor::tensor::to_vec;
 use sconce_tensor::{Error, Result, device, memory};
 use serde_json::Value;
@@ -106,8 +107,10 @@ impl PolicyHandle {
         };
         let mut models = self.models.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, model)) = models.iter().find(|(of, _)| *of == format) {
+            METRICS.model_hits.add(1);
             return Ok(model.clone());
         }
+        METRICS.model_misses.add(1);
         let model = match &self.packed {
             Some(Packed { file, .. }) if file.layout().format == format => {
                 Model::of_plan(file.outline().clone(), file.plan().clone())?

@@ -148,6 +148,7 @@ impl Deliver for Queued {
                 let session = acting.taken.session();
                 let answer = session.map(|session| Answered::of(session, logits));
                 let message = reply.prepare(answer, process);
+                acting.taken.figures().decided();
                 // The session is put back before the answer is sent: its owner may then call again.
                 drop(acting);
                 message.send();
@@ -155,6 +156,9 @@ impl Deliver for Queued {
             (Ok(Answer::Forward(made)), _) => reply.prepare(Ok(Looked(made)), process).send(),
             (Ok(Answer::Act), _) => reply.prepare::<bool>(Err(Error::Cancelled), process).send(),
             (Err(failure), request) => {
+                if let (Error::Deadline { .. }, Queued::Act(acting)) = (&failure, &request) {
+                    acting.taken.figures().late();
+                }
                 drop(request);
                 reply.prepare::<bool>(Err(failure), process).send();
             }
@@ -208,10 +212,16 @@ impl Decider for Server {
         mut taken: Taken,
         deadline: Option<Deadline>,
     ) -> Term<'a> {
+        let figures = taken.figures().clone();
         let decided = guard(|| {
-            self.check(deadline)?;
+            self.check(deadline).inspect_err(|error| {
+                if let Error::Deadline { .. } = error {
+                    figures.late();
+                }
+            })?;
             let session = taken.session()?;
             let made = self.serving.act(session, &request.raw, &request.overrides)?;
+            let made = made.inspect(|()| figures.decided());
             Ok(made.map(|()| Answered::of(session, request.logits).encode(env)))
         });
         let told = |told: Result<Term<'a>>| told.unwrap_or_else(|e| error(env, "act", &e));

@@ -1,22 +1,25 @@
 //! Sessions: `Sconce.Session`, the memory of a running game.
 
-use std::borrow::Cow;
+mod answered;
+pub(crate) mod figures;
+
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use rustler::{Binary, Encoder, Env, LocalPid, Monitor, Reference, Resource, ResourceArc, Term};
-use sconce_nn::heads::Decision;
 use sconce_serve::Deadline;
 use sconce_serve::serving::GaveUp;
 use sconce_serve::session::{Lane, Options, Overrides, Session};
 use sconce_tensor::metrics::METRICS;
 use sconce_tensor::{Error, Result, memory};
 
+pub(crate) use self::answered::Answered;
+use self::figures::Figures;
 use crate::border::{
     Bytes, Data, Handle, Handled, Reply, call, decode, error, from_binary, guard, inline_counted,
-    perform, pool, to_binary,
+    perform, pool,
 };
 use crate::policy::PolicyHandle;
 
@@ -39,6 +42,7 @@ pub(crate) struct SessionHandle {
     owner: Mutex<Owner>,
     /// Makes the session's decisions, if a serving does so instead of the session's own lane.
     decider: Option<Arc<dyn Decider>>,
+    figures: Arc<Figures>,
 }
 
 /// The interface of a serving to its sessions.
@@ -117,6 +121,7 @@ impl SessionHandle {
     }
 
     fn close(&self) {
+        self.figures.close();
         let before = mem::replace(&mut *self.slot(), Slot::Closed);
         if let Slot::Working(ticket) = &before {
             self.give_up(ticket, GaveUp::Died);
@@ -130,8 +135,15 @@ impl SessionHandle {
     /// Gives up the decision of this ticket; true if it will not be made.
     fn give_up(&self, ticket: &Ticket, why: GaveUp) -> bool {
         let claimed = ticket.claim();
-        if claimed && let Some(decider) = &self.decider {
-            decider.give_up(self.owner().pid, why, ticket);
+        if claimed {
+            if matches!(why, GaveUp::Late) {
+                self.figures.late();
+            }
+            match &self.decider {
+                Some(decider) => decider.give_up(self.owner().pid, why, ticket),
+                None if matches!(why, GaveUp::Late) => METRICS.deadlines_missed.add(1),
+                None => {}
+            }
         }
         claimed
     }
@@ -146,10 +158,12 @@ impl SessionHandle {
         pid: LocalPid,
         decider: Option<Arc<dyn Decider>>,
     ) -> Result<ResourceArc<Self>> {
+        let figures = Figures::of(session.policy().spec().backbone.name(), pid);
         let handle = ResourceArc::new(SessionHandle {
             slot: Mutex::new(Slot::Idle(Box::new(session))),
             owner: Mutex::new(Owner { pid, monitor: None }),
             decider,
+            figures,
         });
         // The lock is held until the monitor is stored, so that `down` recognises the owner's death.
         let mut owner = handle.owner();
@@ -213,6 +227,10 @@ impl Taken {
 
     pub(crate) fn session(&mut self) -> Result<&mut Session> {
         self.session.as_deref_mut().ok_or_else(closed)
+    }
+
+    pub(crate) fn figures(&self) -> &Arc<Figures> {
+        &self.handle.figures
     }
 }
 
@@ -285,11 +303,17 @@ fn session_act<'a>(
     match prepared {
         Ok((request, taken, Ok(decider))) => decider.act(env, reference, request, taken, deadline),
         Ok((request, mut taken, Err(Lane::Inline))) => {
-            inline_counted(env, "act", METRICS.decision_time, || {
-                deadline.map_or(Ok(()), |deadline| deadline.check())?;
+            let figures = taken.figures().clone();
+            let count = |time| {
+                METRICS.decision_time.record(time);
+                figures.took(time);
+            };
+            inline_counted(env, "act", count, || {
+                in_time(deadline, &figures)?;
                 let session = taken.session()?;
                 session.decide(&request.raw, &request.overrides)?;
                 session.commit();
+                figures.decided();
                 Ok(Answered::of(session, request.logits).encode(env))
             })
         }
@@ -300,6 +324,14 @@ fn session_act<'a>(
     }
 }
 
+/// Returns the error of a deadline that has passed, and counts it.
+pub(crate) fn in_time(deadline: Option<Deadline>, figures: &Figures) -> Result<()> {
+    deadline.map_or(Ok(()), |deadline| deadline.check()).inspect_err(|_| {
+        METRICS.deadlines_missed.add(1);
+        figures.late();
+    })
+}
+
 pub(crate) struct Request {
     pub raw: Vec<f32>,
     pub overrides: Overrides,
@@ -308,18 +340,19 @@ pub(crate) struct Request {
 
 impl Request {
     /// Decides, and commits if the claim succeeds.
-    fn answer(
-        &self,
-        session: &mut Session,
-        claim: impl FnOnce() -> bool,
-    ) -> Result<Answered<'static>> {
+    fn answer(&self, taken: &mut Taken, claim: impl FnOnce() -> bool) -> Result<Answered<'static>> {
         let start = Instant::now();
+        let figures = taken.figures().clone();
+        let session = taken.session()?;
         session.decide(&self.raw, &self.overrides)?;
         if !claim() {
             return Err(Error::Cancelled);
         }
         session.commit();
-        METRICS.decision_time.since(start);
+        let time = start.elapsed();
+        METRICS.decision_time.record(time);
+        figures.decided();
+        figures.took(time);
         Ok(Answered::of(session, self.logits).into_owned())
     }
 }
@@ -342,49 +375,21 @@ fn queue(
             if taken.is_closed() {
                 return Err(closed());
             }
-            request.answer(taken.session()?, || {
+            request.answer(&mut taken, || {
                 claimed = ticket.claim();
                 claimed
             })
         });
+        let claimed = claimed || ticket.claim();
+        if claimed && matches!(result, Err(Error::Deadline { .. })) {
+            METRICS.deadlines_missed.add(1);
+            taken.figures().late();
+        }
         // The session is put back before the answer is sent: its owner may then call again.
         drop(taken);
-        if claimed || ticket.claim() { reply.send(result) } else { reply.dismiss() }
+        if claimed { reply.send(result) } else { reply.dismiss() }
     });
     Ok(())
-}
-
-/// A session's last answer.
-pub(crate) struct Answered<'s> {
-    decision: Cow<'s, Decision>,
-    frame: u64,
-    logits: bool,
-}
-
-impl<'s> Answered<'s> {
-    pub(crate) fn of(session: &'s Session, logits: bool) -> Self {
-        let (decision, frame) = session.last();
-        Answered { decision: Cow::Borrowed(decision), frame, logits }
-    }
-
-    pub(crate) fn into_owned(self) -> Answered<'static> {
-        Answered { decision: Cow::Owned(self.decision.into_owned()), ..self }
-    }
-}
-
-/// Encodes `{choices, confidence, logits or nil, frame}`.
-impl Encoder for Answered<'_> {
-    fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
-        let Decision { logits, choices, confidence } = &*self.decision;
-        let logits = self.logits.then(|| to_binary(env, logits));
-        // Bits and classes become integers. So do whole values of continuous heads; Elixir knows which heads those are.
-        let label = |label: &f32| match label.fract() == 0.0 && (0.0..65_536.0).contains(label) {
-            true => (*label as i64).encode(env),
-            false => label.encode(env),
-        };
-        let choices: Vec<Term> = choices.iter().map(label).collect();
-        (choices, confidence, logits, self.frame).encode(env)
-    }
 }
 
 /// Gives up waiting for a queued decision: true if it will not be made, false if its answer is in flight or has
@@ -462,6 +467,7 @@ fn session_transfer(env: Env, handle: Handle<SessionHandle>, pid: LocalPid) -> T
         let mut owner = handle.owner();
         let monitor = handle.monitor(Some(env), &pid).ok_or_else(|| Error::not_found("process"))?;
         let before = mem::replace(&mut *owner, Owner { pid, monitor: Some(monitor) });
+        handle.figures.belong_to(pid);
         drop(owner);
         if let Some(monitor) = before.monitor {
             handle.demonitor(Some(env), &monitor);

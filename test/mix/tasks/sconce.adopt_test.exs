@@ -87,7 +87,7 @@ defmodule Mix.Tasks.Sconce.AdoptTest do
 
     for {games, reason} <- [
           {"nope", ~r/nope/},
-          {Path.join(dir, "two"), ~r/1 games that are not in/}
+          {Path.join(dir, "two"), ~r/1 game beside those of/}
         ] do
       capture_io(fn ->
         assert_raise Mix.Error, reason, fn -> run.("gru.bin", games) end

@@ -6,6 +6,7 @@ defmodule Sconce.Monitor.ViewTest do
   alias Sconce.Monitor.{Graph, Region, Snapshot, View, Watch}
 
   doctest Graph
+  doctest View.Columns
 
   @sizes [{80, 24}, {160, 50}, {20, 5}, {41, 9}, {300, 100}]
 
@@ -144,6 +145,10 @@ defmodule Sconce.Monitor.ViewTest do
         {:counter, "sconce_decisions_total", "decisions", "", 1000 * n},
         {:gauge, "sconce_cpu_ratio", "", "", 0.5},
         {:gauge, "sconce_memory_resident_bytes", "bytes", "", 2.0e9},
+        {:counter, ~s(sconce_session_late_total{session="10",owner="<0.9.0>",policy="gru"}), "",
+         "", 10 * n},
+        {:counter, ~s(sconce_session_late_total{session="9",owner="<0.8.0>",policy="gru"}), "",
+         "", 3},
         {:gauge, ~s(sconce_serving_waiting{serving="MyApp"}), "requests", "", 3},
         {:counter, ~s(sconce_serving_requests_total{serving="MyApp"}), "", "", 77},
         {:counter, ~s(my_wins_total{stage="battlefield"}), "", "", 7},
@@ -170,6 +175,7 @@ defmodule Sconce.Monitor.ViewTest do
     assert text =~ ~r/^serving +waiting +requests/m
     assert text =~ ~r/^MyApp +3 +77/m
     assert text =~ ~r/^battlefield +7/m
+    assert text =~ ~r/^session +session_late.*\n9 <0.8.0> gru +3 *\n10 <0.9.0> gru +20/m
     assert text =~ ~r/my_other +42/
   end
 

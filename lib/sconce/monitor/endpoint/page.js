@@ -283,16 +283,21 @@ $('curve').addEventListener('keydown', event => {
 });
 $('chosen-curve').addEventListener('change', () => { cursor = null; runs(); });
 
-// Servings, metrics, VMs
+// Servings, sessions, metrics, VMs
 
-function servings() {
+// Sconce's own metrics with this label: an object for each of its values, with the metrics by their short names.
+function labelled(label) {
   const by = new Map();
   for (const m of data.metrics) {
-    if (m.app || m.labels.serving === undefined) continue;
-    if (!by.has(m.labels.serving)) by.set(m.labels.serving, {name: m.labels.serving});
-    by.get(m.labels.serving)[m.base.replace('sconce_serving_', '')] = m;
+    const name = m.labels[label];
+    if (m.app || name === undefined) continue;
+    if (!by.has(name)) by.set(name, {name, labels: m.labels});
+    by.get(name)[m.base.replace('sconce_' + label + '_', '')] = m;
   }
-  const list = [...by.values()].sort((a, b) => a.name < b.name ? -1 : 1);
+  return [...by.values()];
+}
+function servings() {
+  const list = labelled('serving').sort((a, b) => a.name < b.name ? -1 : 1);
   show($('servings'), list.length);
   keyed(body('servings'), list, s => s.name, () => {
     const tr = row(['', 'number', 'number', 'number', 'number', 'number', 'number', 'course wide']);
@@ -307,6 +312,22 @@ function servings() {
     [value('latency_p50_seconds', 's'), value('latency_p99_seconds', 's'), value('waiting'), late + value('late_total'), value('busy_total')]
       .forEach((text, n) => put(tr.children[n + 2], text));
     spark(tr.lastChild.firstChild, 'serving ' + s.name, rate, true);
+  });
+}
+function sessions() {
+  const list = labelled('session').sort((a, b) => a.name - b.name);
+  show($('sessions'), list.length);
+  keyed(body('sessions'), list, s => s.name, () => {
+    const tr = row(['', 'number', 'number', 'number', 'number', 'course wide']);
+    tr.firstChild.append(el('div'), el('div', 'soft small'));
+    tr.lastChild.append(sparkline());
+    return tr;
+  }, (tr, s) => {
+    const value = (key, unit) => measure((s[key] || {}).value, unit || ''), rate = (s.rate || {}).value;
+    put(tr.firstChild.firstChild, s.name); put(tr.firstChild.lastChild, s.labels.policy + ' · ' + s.labels.owner);
+    [number(rate), value('decisions_total'), value('time_seconds', 's'), value('late_total')]
+      .forEach((text, n) => put(tr.children[n + 1], text));
+    spark(tr.lastChild.firstChild, 'session ' + s.name, rate, true);
   });
 }
 function metrics(id, list) {
@@ -351,7 +372,7 @@ function draw() {
   put($('name'), vm.name || 'VM ' + vm.id);
   put($('about'), [vm.host, 'pid ' + vm.pid, vm.command !== vm.name && vm.command, 'up ' + duration(vm.seconds)].filter(Boolean).join(' · '));
   put($('folder'), data.folder);
-  tiles(); runs(); servings(); vms();
+  tiles(); runs(); servings(); sessions(); vms();
   const app = data.metrics.filter(m => m.app);
   show($('app'), app.length);
   metrics('app', app);

@@ -28,11 +28,11 @@ defmodule Sconce.Monitor.View.Words do
   def meaning(%{life: :silent}), do: :warn
   def meaning(_ended), do: :dim
 
-  def age(%{started_ms: start, heartbeat_ms: beat, state: :running}, %{now_ms: now}),
-    do: duration(max(max(now, beat) - start, 0) / 1000)
-
-  def age(%{started_ms: start, heartbeat_ms: beat}, _view),
-    do: duration(max(beat - start, 0) / 1000)
+  # The age of what has ended or is gone is that of its last sign.
+  def age(%{life: life, now: %{started_ms: start, heartbeat_ms: beat}}, %{now_ms: now}) do
+    last = if life in [:running, :silent], do: max(now, beat), else: beat
+    duration(max(last - start, 0) / 1000)
+  end
 
   def duration(seconds) when seconds < 60, do: "#{trunc(seconds)} s"
   def duration(seconds) when seconds < 3600, do: "#{div(trunc(seconds), 60)} min"

@@ -51,7 +51,8 @@ impl Corpus {
         if !dir.join(MANIFEST).exists() && exphil::is_there(dir) {
             return Corpus::open_exphil(dir);
         }
-        let Manifest { schema, games, other_ids, .. } = Manifest::read(dir)?;
+        let read = Manifest::read(dir).map_err(|error| of_replays(dir).unwrap_or(error));
+        let Manifest { schema, games, other_ids, .. } = read?;
         let shards = games.iter().map(|_| OnceLock::new()).collect();
         Ok(Corpus { dir: dir.to_path_buf(), schema, games, other_ids, shards })
     }
@@ -153,4 +154,14 @@ impl Corpus {
         let view = |player| View::new(shard.clone(), &self.schema, game, player);
         (0..self.schema.views()).map(view).collect()
     }
+}
+
+/// The error of a folder of replays, which are imported into a corpus first; `None` for any other folder.
+fn of_replays(dir: &Path) -> Option<Error> {
+    let replay = |entry: fs::DirEntry| {
+        entry.path().extension().is_some_and(|extension| extension.eq_ignore_ascii_case("slp"))
+    };
+    let here = !dir.join(MANIFEST).exists() && fs::read_dir(dir).ok()?.flatten().any(replay);
+    let what = "a folder of replays, which mix sconce.import makes a corpus of";
+    here.then(|| Error::mismatch(dir.display().to_string(), "a corpus", what))
 }

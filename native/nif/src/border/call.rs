@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use rustler::{Env, Term};
 use sconce_tensor::Result;
-use sconce_tensor::metrics::Times;
 use sconce_tensor::trace::{self, Kind};
 
 use super::answer::Answer;
@@ -47,10 +46,10 @@ pub(crate) fn inline<'a, T: Answer>(
 pub(crate) fn inline_counted<'a, T: Answer>(
     env: Env<'a>,
     op: &'static str,
-    times: Times,
+    count: impl FnOnce(Duration),
     work: impl FnOnce() -> Result<T>,
 ) -> Term<'a> {
-    timed_then(env, || call(env, op, work), |time| times.record(time))
+    timed_then(env, || call(env, op, work), count)
 }
 
 /// Runs `call` and reports its running time to the scheduler.

@@ -128,7 +128,8 @@ impl Backbone {
     /// `Mismatch` for a window-only backbone.
     pub fn check_carried(&self) -> Result<()> {
         if self.is_window_only() {
-            return Err(Error::mismatch(format!("memory of a {}", self.name()), "window", "carry"));
+            let what = format!("{}, which reads whole windows", self.name());
+            return Err(Error::mismatch(what, ":window", ":carry"));
         }
         Ok(())
     }
