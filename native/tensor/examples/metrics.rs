@@ -1,4 +1,5 @@
 //! Nanoseconds of an update of a metric, and of a span with and without a trace: medians of 101 rounds.
+//! `metrics counter N` and `metrics histogram N` make `N` updates alone, whose instructions `bench/instructions.py` counts.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -10,10 +11,19 @@ const ROUNDS: usize = 101;
 const UPDATES: u32 = 10_000;
 
 fn main() {
-    report("counter, one addition", || METRICS.batches.add(black_box(1)));
-    report("histogram, a known time", || {
-        METRICS.batch_time.record(black_box(Duration::from_micros(7)))
-    });
+    let counter = || METRICS.batches.add(black_box(1));
+    let histogram = || METRICS.batch_time.record(black_box(Duration::from_micros(7)));
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [metric, updates] = &args[..] {
+        let updates = updates.parse().expect("a number of updates");
+        return match metric.as_str() {
+            "counter" => (0..updates).for_each(|_: u64| counter()),
+            "histogram" => (0..updates).for_each(|_: u64| histogram()),
+            other => panic!("no metric {other}: counter or histogram"),
+        };
+    }
+    report("counter, one addition", counter);
+    report("histogram, a known time", histogram);
     report("reading of the clock", || _ = black_box(Instant::now()));
     report("span without a trace", || drop(trace::span(Kind::Step, black_box("a span"))));
     report_traced("span with a trace");
