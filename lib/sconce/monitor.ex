@@ -55,6 +55,14 @@ defmodule Sconce.Monitor do
   #{rows.(Catalogue.serving() ++ Catalogue.device())}
 
   Values of cards were not tried on a card.
+
+  The 24 busiest sessions have these, with the labels `session`, `owner` (its process) and `policy` (its backbone). The
+  terminal, the page and records show them; Prometheus and `Sconce.Monitor.Events` do not get them, because each game
+  would begin new series there.
+
+  | name | kind | unit | meaning |
+  |---|---|---|---|
+  #{rows.(Catalogue.session())}
   """
 
   @typedoc "The value of a counter or a gauge (nil if it is unknown), or a distribution in the unit of its metric."
@@ -82,7 +90,8 @@ defmodule Sconce.Monitor do
   @doc """
   Returns a counter of the app, a number that only grows. A second call with the same name returns the same counter.
 
-  The name has letters, digits and `_`, as in Prometheus. A VM has room for 1,024 metrics: its own, seven for each serving, and those of the app.
+  The name has letters, digits and `_`, as in Prometheus. A VM has room for 1,024 metrics: its own, seven for each serving,
+  four for each of at most 24 sessions, and those of the app.
 
   #{Options.docs(@metric)}
 
