@@ -14,12 +14,15 @@ without =
   end)
 
 chromium = Sconce.Test.Chromium.path()
+# Elsewhere `script` takes other arguments.
+pty = :os.type() == {:unix, :linux} and System.find_executable("script") != nil
 
 exclude =
   Sconce.GPU.exunit_exclude() ++
     [:nvml, :slow, cuda: not cuda, driver: not driver, card: found != :ok] ++
     if(replays, do: [], else: [:replays]) ++
-    if(nx, do: [], else: [:nx]) ++ without ++ if(chromium, do: [], else: [:chromium])
+    if(nx, do: [], else: [:nx]) ++ without ++ if(chromium, do: [], else: [:chromium]) ++
+    if(pty, do: [], else: [:pty])
 
 IO.puts(
   "Tests tagged :nvml and :slow are excluded, and without a usable card those tagged :gpu; " <>
@@ -40,6 +43,10 @@ end
 
 unless chromium do
   IO.puts("There is no Chromium: tests of pages in a browser are skipped.")
+end
+
+unless pty do
+  IO.puts("There is no script of util-linux: the test in a terminal is skipped.")
 end
 
 # The tests ignore settings of this shell.

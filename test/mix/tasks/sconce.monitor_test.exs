@@ -54,6 +54,40 @@ defmodule Mix.Tasks.Sconce.MonitorTest do
     assert output(fn -> Runs.run(["stop", id]) end) =~ "does not run any more: done"
   end
 
+  # `script` of util-linux makes a terminal; other systems have another program of this name.
+  @tag :pty
+  test "in a terminal the view has keys, and leaves the terminal as it was", context do
+    {:ok, report} = context.dir |> begin(steps: 30) |> Trainer.await()
+    command = "stty rows 24 columns 80; exec mix sconce.monitor --dir #{context.state}"
+    env = [{~c"TERM", ~c"xterm"}, {~c"SCONCE_SKIP_NATIVE", ~c"1"}, {~c"SHELL", ~c"/bin/sh"}]
+    args = ["-qec", command, "/dev/null"]
+    how = [:binary, :exit_status, :use_stdio, :stderr_to_stdout, args: args, env: env]
+    port = Port.open({:spawn_executable, System.find_executable("script")}, how)
+    first = until(port, "sconce monitor")
+    assert first =~ "\e[?1049h\e[?25l"
+    Port.command(port, "1")
+    assert until(port, "step 30 of 30") =~ "#{report.out}"
+    Port.command(port, "0")
+    until(port, "sconce monitor")
+    Port.command(port, "q")
+    assert until(port, :end) =~ "\e[?25h\e[?1049l"
+  end
+
+  # The output of a program up to a text, or to its end, which has to be without an error.
+  defp until(port, text, output \\ "") do
+    if text != :end and output =~ text do
+      output
+    else
+      receive do
+        {^port, {:data, data}} -> until(port, text, output <> data)
+        {^port, {:exit_status, 0}} when text == :end -> output
+        {^port, {:exit_status, status}} -> flunk("ended with #{status}: #{output}")
+      after
+        60_000 -> flunk("no #{inspect(text)} in #{inspect(output)}")
+      end
+    end
+  end
+
   test "what is not there is named", context do
     for {args, text} <- [
           {["0000000f", "--once"], "no run 0000000f in #{context.state}"},
