@@ -21,7 +21,9 @@ exclude =
   Sconce.GPU.exunit_exclude() ++
     [:nvml, :slow, cuda: not cuda, driver: not driver, card: found != :ok] ++
     if(replays, do: [], else: [:replays]) ++
-    if(nx, do: [], else: [:nx]) ++ without ++ if(chromium, do: [], else: [:chromium]) ++
+    if(nx, do: [], else: [:nx]) ++
+    without ++
+    if(chromium, do: [], else: [:chromium]) ++
     if(pty, do: [], else: [:pty])
 
 IO.puts(

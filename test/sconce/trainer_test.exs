@@ -1016,6 +1016,8 @@ defmodule Sconce.TrainerTest do
       for {more, said} <- [
             {[hidden_size: 12],
              ~r/weight backbone.* of .*best.safetensors: expected \[36\], got \[24\]/},
+            {[backbone: :mlp],
+             ~r/backbone of .*best.safetensors: expected mlp, that of the run, which a preset may have set, got gru/},
             {[freeze: [:backbon]],
              ~r/freeze: expected backbone, heads or a name under one of them, got backbon/},
             {[freeze: [:embedding]], ~r/freeze: expected backbone, heads/},

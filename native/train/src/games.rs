@@ -162,7 +162,13 @@ pub(crate) fn first_policy(
     let from = Policy::load(path)?;
     let what = |part: &str| format!("{part} of {}", path.display());
     if from.spec().embedding != spec.embedding {
-        return Err(Error::mismatch(what("embedding"), "that of the run", "another"));
+        let expected = "that of the run, which a preset may have set";
+        return Err(Error::mismatch(what("embedding"), expected, "another"));
+    }
+    let (own, other) = (spec.backbone.name(), from.spec().backbone.name());
+    if own != other {
+        let expected = format!("{own}, that of the run, which a preset may have set");
+        return Err(Error::mismatch(what("backbone"), expected, other));
     }
     let (mut weights, mut new) = (policy.weights().clone(), vec![]);
     for (name, weight) in &mut weights {
