@@ -9,7 +9,7 @@ defmodule Sconce.Monitor do
     labels: [
       type: :keyword,
       default: [],
-      doc: "Labels as in Prometheus, as in `[stage: \"battlefield\"]`."
+      doc: "Labels as in Prometheus, in any order, as in `[stage: \"battlefield\"]`."
     ]
   ]
 

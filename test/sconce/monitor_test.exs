@@ -8,6 +8,7 @@ defmodule Sconce.MonitorTest do
   alias Sconce.Monitor.{Catalogue, Region, Snapshot, Vm}
 
   doctest Monitor
+  doctest Monitor.Prometheus
 
   @spec_options [
     embedding: {:vector, 1},
@@ -128,6 +129,26 @@ defmodule Sconce.MonitorTest do
       assert values()[~S|monitor_test_gauge{stage="a \"b\" \\ c"}|] == -0.25
       Monitor.set(gauge, nil)
       assert values()[~S|monitor_test_gauge{stage="a \"b\" \\ c"}|] == nil
+    end
+
+    test "is the same with its labels in another order, and with an empty label" do
+      for {labels, n} <- [
+            {[b: "x", a: 1], 1},
+            {[a: "1", b: :x], 2},
+            {[b: "x", c: "", a: 1], 4},
+            {[a: ""], 8},
+            {[], 16}
+          ] do
+        {:ok, counter} = Monitor.counter("monitor_test_order_total", labels: labels)
+        :ok = Monitor.add(counter, n)
+      end
+
+      assert values()[~S|monitor_test_order_total{a="1",b="x"}|] == 7
+      assert values()["monitor_test_order_total"] == 24
+      {:ok, text} = Monitor.prometheus()
+
+      assert Regex.scan(~r/^monitor_test_order_total.*$/m, text) |> List.flatten() |> Enum.sort() ==
+               ["monitor_test_order_total 24", ~S|monitor_test_order_total{a="1",b="x"} 7|]
     end
 
     test "is counted by many processes" do
@@ -366,8 +387,8 @@ defmodule Sconce.MonitorTest do
       own = self() |> :erlang.pid_to_list() |> List.to_string()
 
       for %{name: "sconce_session_" <> rest, value: value} <- snapshot.slots,
-          [_, name, number, ^own] <-
-            [Regex.run(~r/\A(\w+)\{session="(\d+)",owner="([^"]+)",policy="mlp"\}\z/, rest)],
+          [_, name, ^own, number] <-
+            [Regex.run(~r/\A(\w+)\{owner="([^"]+)",policy="mlp",session="(\d+)"\}\z/, rest)],
           reduce: %{} do
         all -> put_in(all, [Access.key(String.to_integer(number), %{}), name], value)
       end

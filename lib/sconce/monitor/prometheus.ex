@@ -10,7 +10,13 @@ defmodule Sconce.Monitor.Prometheus do
   @times 10..36
   @numbers 0..30
 
-  @doc "Labels as they follow a name. Raises `ArgumentError` for a wrong name or value."
+  @doc """
+  Labels as they follow a name, sorted: their order makes no other metric, and an empty value is no label, as in Prometheus.
+  Raises `ArgumentError` for a wrong name or value.
+
+      iex> Sconce.Monitor.Prometheus.labels!(stage: "a", game: 1, note: "")
+      ~S({game="1",stage="a"})
+  """
   @spec labels!(keyword) :: String.t()
   def labels!([]), do: ""
 
@@ -21,13 +27,16 @@ defmodule Sconce.Monitor.Prometheus do
         (to_string(name) =~ ~r/\A(?!__|le\z)[a-zA-Z_][a-zA-Z0-9_]{0,63}\z/ and text?(value)) ||
           Options.argument!("label #{name}", value, "a text of at most 100 bytes")
 
-        ~s(#{name}="#{escaped(to_string(value))}")
+        {to_string(name), value |> to_string() |> escaped()}
       end
 
     length(Enum.uniq_by(labels, &elem(&1, 0))) == length(labels) ||
       Options.argument!("option :labels", labels, "different labels")
 
-    "{#{Enum.join(fields, ",")}}"
+    case for({name, value} <- Enum.sort(fields), value != "", do: ~s(#{name}="#{value}")) do
+      [] -> ""
+      given -> "{#{Enum.join(given, ",")}}"
+    end
   end
 
   defp text?(value) when is_atom(value) or is_number(value), do: true

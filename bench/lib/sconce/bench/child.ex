@@ -25,6 +25,10 @@ defmodule Sconce.Bench.Child do
     start(["elixir"] ++ code_paths() ++ ["-e", script], opts)
   end
 
+  @doc "Starts a VM that runs the script `file` with these arguments and this Sconce. Options are those of `elixir/2`."
+  @spec script(Path.t(), [String.t()], keyword) :: t
+  def script(file, args, opts \\ []), do: start(["elixir"] ++ code_paths() ++ [file | args], opts)
+
   @doc "Switches of `elixir` that add the modules of Sconce and of its benchmarks."
   @spec code_paths() :: [String.t()]
   def code_paths do

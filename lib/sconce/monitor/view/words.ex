@@ -90,6 +90,13 @@ defmodule Sconce.Monitor.View.Words do
     end
   end
 
-  def labels(slot), do: slot.name |> Slot.split() |> elem(1)
+  @subjects ~w(session serving device)
+
+  # Labels, those of Sconce's own subjects first.
+  def labels(slot) do
+    {_base, labels} = Slot.split(slot.name)
+    Enum.sort_by(labels, fn {name, _value} -> name not in @subjects end)
+  end
+
   def base(slot), do: slot.name |> Slot.split() |> elem(0)
 end
