@@ -97,6 +97,32 @@ defmodule Sconce.MonitorTest do
       refute is_map_key(values(), ~s(sconce_serving_requests_total{serving=":monitored"}))
     end
 
+    test "has servings with any name" do
+      {:ok, policy} = Policy.init(Policy.Spec.new(@spec_options), seed: 1)
+
+      names =
+        for text <- ["日本", "\"", "🎮\u202E\n"], do: String.to_atom(String.duplicate(text, 60))
+
+      servings =
+        for name <- names do
+          {:ok, serving} = Serving.start_link(policy: policy, name: name)
+          serving
+        end
+
+      send(Vm, :sample)
+      :sys.get_state(Vm)
+      values = values()
+
+      shown =
+        for {name, value} when value == 0 <- values,
+            {"sconce_serving_waiting", [{"serving", shown}]} <- [Snapshot.Slot.split(name)],
+            do: String.slice(shown, 0, 3)
+
+      assert [] == for(name <- names, do: name |> inspect() |> String.slice(0, 3)) -- shown
+      assert values["sconce_servings"] >= 3
+      for serving <- servings, do: :ok = Serving.stop(serving)
+    end
+
     test "samples this machine" do
       send(Vm, :sample)
       :sys.get_state(Vm)

@@ -2,9 +2,12 @@ defmodule Sconce.Monitor.Sample do
   @moduledoc false
   # Values that nothing counts: CPU, memory, cards, servings; nil for one that the machine does not tell.
 
-  alias Sconce.{GPU, Memory, Native, Serving}
+  alias Sconce.{GPU, Memory, Native, Serving, Text}
   alias Sconce.Monitor.{Catalogue, Events, Prometheus}
   alias Sconce.Run.Keeper
+
+  # Bytes of a serving's name, beside which its process id has room in a label.
+  @name_bytes 65
 
   @enforce_keys [:cards]
   defstruct [:cards, :cpu, :machine, throttled: %{}]
@@ -243,9 +246,15 @@ defmodule Sconce.Monitor.Sample do
 
   defp name(pid) do
     case Process.info(pid, :registered_name) do
-      {:registered_name, name} -> name |> inspect() |> Sconce.Text.printable(60)
+      {:registered_name, name} -> name |> inspect() |> short(60)
       _none -> text(pid)
     end
+  end
+
+  # A label has at most 100 bytes, and a name may have characters of several.
+  defp short(name, most) do
+    text = Text.printable(name, most)
+    if byte_size(text) <= @name_bytes, do: text, else: short(name, most - 10)
   end
 
   defp text(pid), do: pid |> :erlang.pid_to_list() |> List.to_string()
