@@ -6,8 +6,8 @@
 # A VM of its own has a serving with a hostile name, a session that acts meanwhile, and counters, gauges and histograms of an
 # app whose labels and docs have quotes, backslashes, newlines, control characters and letters of many languages. Its endpoint
 # has a free port, on which `peers/prometheus.py` runs: that script lists what it checks. The same labels in another order,
-# and labels without a value, must count in one series. With `--collisions` the app also asks for metrics that no scrape can
-# hold beside those that exist: another kind or unit of a name, and the names of a histogram's parts. Each must be an error.
+# and labels without a value, must count in one series. The app also asks for metrics that no scrape can hold beside those
+# that exist: another kind or unit of a name, the names of a histogram's parts, and those of Sconce. Each must be an error.
 # The status is 1 if a check fails.
 
 defmodule PrometheusBench do
@@ -15,7 +15,7 @@ defmodule PrometheusBench do
   alias Sconce.{Error, Monitor, Policy, Serving, Session}
 
   @boot_ms 60_000
-  @switches [python: :string, collisions: :boolean]
+  @switches [python: :string]
 
   # Values of labels, at most 100 bytes each.
   @hostile [
@@ -52,7 +52,7 @@ defmodule PrometheusBench do
   @name :"a \"b\" \\ c\nd {le=\"1\"} → 🎮"
 
   # This script is also the VM with the endpoint.
-  def main(["--app", dir | rest]), do: app(dir, rest == ["--collisions"])
+  def main(["--app", dir]), do: app(dir)
 
   def main(args) do
     {opts, []} = OptionParser.parse!(args, strict: @switches)
@@ -72,8 +72,7 @@ defmodule PrometheusBench do
   end
 
   defp checked(dir, opts) do
-    collisions = if opts[:collisions], do: ["--collisions"], else: []
-    child = Child.script(__ENV__.file, ["--app", dir | collisions])
+    child = Child.script(__ENV__.file, ["--app", dir])
 
     try do
       port = wait(Path.join(dir, "port"), child, @boot_ms)
@@ -100,13 +99,13 @@ defmodule PrometheusBench do
 
   # The VM with the endpoint
 
-  defp app(dir, collisions?) do
+  defp app(dir) do
     {:ok, _apps} = Application.ensure_all_started(:sconce)
     session = served()
     expected = metrics() ++ same()
     # The next sample has the metrics of the serving.
     Process.sleep(1_500)
-    File.write!(Path.join(dir, "said"), if(collisions?, do: collisions(), else: ""))
+    File.write!(Path.join(dir, "said"), collisions())
     File.write!(Path.join(dir, "expected.json"), Output.json(expected))
     {:ok, endpoint} = Monitor.Endpoint.start_link(port: 0)
     {:ok, port} = Monitor.Endpoint.port(endpoint)

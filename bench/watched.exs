@@ -36,8 +36,7 @@ defmodule Watched do
   @boot_ms 60_000
   @view_ms 60_000
   @run_ms 7_200_000
-  # Wide enough for the line with the time of the last figures.
-  @columns_of_once 120
+  @columns_of_once 80
 
   @columns [
     {"pair", 4, :right},
@@ -385,7 +384,7 @@ defmodule Watched do
     for pattern <-
           [
             ~r/^run #{id} · imitation · DEAD · /,
-            ~r/ · process gone \(killed\?\), last figures at #{clock}, \d+ s ago$/m,
+            ~r/^process gone \(killed\?\), last figures at #{clock}, \d+ s ago$/m,
             ~r/ · step #{step} of 1,000,000,000( |$)/m
           ] ++ figures,
         not (text =~ pattern),

@@ -1,6 +1,6 @@
 defmodule Sconce.Monitor do
   alias Sconce.{Error, Native, Options}
-  alias Sconce.Monitor.{Catalogue, Metric, Prometheus, Region, Trace, Vm}
+  alias Sconce.Monitor.{Catalogue, Metric, Names, Prometheus, Region, Trace, Vm}
   alias Sconce.Monitor.Snapshot.Histogram
 
   @metric [
@@ -90,7 +90,8 @@ defmodule Sconce.Monitor do
   @doc """
   Returns a counter of the app, a number that only grows. A second call with the same name returns the same counter.
 
-  The name has letters, digits and `_`, as in Prometheus. A VM has room for 1,024 metrics: its own, seven for each serving,
+  The name has letters, digits and `_`, as in Prometheus; all metrics of a name have one
+  kind and one unit. Name with labels, unit and doc have 224 bytes together. A VM has room for 1,024 metrics: its own, seven for each serving,
   four for each of at most 24 sessions, and those of the app.
 
   #{Options.docs(@metric)}
@@ -135,11 +136,12 @@ defmodule Sconce.Monitor do
       String.valid?(opts[key]) || Options.argument!("option #{inspect(key)}", opts[key], "text")
     end
 
-    name = name <> Prometheus.labels!(opts[:labels])
+    labelled = name <> Prometheus.labels!(opts[:labels])
 
-    with {:ok, %Region{ref: ref}} <- Vm.region(),
-         {:ok, number} <- Native.monitor_metric(ref, kind, name, opts[:unit], opts[:doc]),
-         do: {:ok, %Metric{ref: ref, number: number, kind: kind, name: name}}
+    with :ok <- Names.take(name, kind, opts[:unit]),
+         {:ok, %Region{ref: ref}} <- Vm.region(),
+         {:ok, number} <- Native.monitor_metric(ref, kind, labelled, opts[:unit], opts[:doc]),
+         do: {:ok, %Metric{ref: ref, number: number, kind: kind, name: labelled}}
   end
 
   @doc """

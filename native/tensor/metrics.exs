@@ -9,7 +9,7 @@ metrics!(
     kind: :histogram,
     name: "sconce_decision_seconds",
     unit: "ns",
-    doc: "Time of a call of a session that decides, for one game or many."
+    doc: "Time of a call of a session that decides, for one game or many; requests of servings have times of their own."
   ],
   requests: [
     kind: :counter,

@@ -3,8 +3,8 @@ defmodule Sconce.Monitor.EndpointTest do
 
   import Sconce.Test.Scratch, only: [tmp_dir!: 1]
 
-  alias Sconce.{Error, Monitor}
-  alias Sconce.Monitor.{Endpoint, Json}
+  alias Sconce.{Error, Monitor, Native}
+  alias Sconce.Monitor.{Endpoint, Json, Prometheus, Vm}
   alias Sconce.Test.{Chromium, FiguresFile}
 
   doctest Endpoint
@@ -269,11 +269,14 @@ defmodule Sconce.Monitor.EndpointTest do
   @tag :chromium
   @tag timeout: 180_000
   test "a browser shows values, and no name becomes an element", %{port: port, dir: dir} do
+    {:ok, region} = Vm.region()
+
     for {text, n} <- Enum.with_index(@hostile) do
       {:ok, gauge} = Monitor.gauge("endpoint_test_hostile", labels: [text: text], doc: text)
       Monitor.set(gauge, n)
-      {:ok, answered} = Monitor.counter("sconce_serving_answered_total", labels: [serving: text])
-      Monitor.add(answered, 77)
+      name = "sconce_serving_answered_total" <> Prometheus.labels!(serving: text)
+      {:ok, answered} = Native.monitor_metric(region.ref, :counter, name, "requests", "")
+      :ok = Native.monitor_add(region.ref, answered, 77)
       meta = for key <- ~w(kind out host command), into: %{}, do: {key, text}
       curve = for x <- 1..9, do: {x / 1, 1 / x}
       figures = [{:gauge, text, 1.5}, {:text, "note", text}, {:text, "error", text}]

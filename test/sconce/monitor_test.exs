@@ -177,6 +177,42 @@ defmodule Sconce.MonitorTest do
                ["monitor_test_order_total 24", ~S|monitor_test_order_total{a="1",b="x"} 7|]
     end
 
+    test "shares its name with no other kind or unit, and with no part of a histogram" do
+      {:ok, _} = Monitor.counter("monitor_test_taken_total", labels: [a: 1])
+      {:ok, _} = Monitor.counter("monitor_test_taken_total", labels: [a: 2])
+      {:ok, _} = Monitor.histogram("monitor_test_taken_seconds", unit: "ns")
+      {:ok, _} = Monitor.gauge("monitor_test_other_count")
+
+      for {kind, name, opts} <- [
+            {:gauge, "monitor_test_taken_total", [labels: [a: 3]]},
+            {:counter, "monitor_test_taken_total", [unit: "games"]},
+            {:histogram, "monitor_test_taken_seconds", []},
+            {:counter, "monitor_test_taken_seconds_count", []},
+            {:gauge, "monitor_test_taken_seconds_sum", []},
+            {:counter, "monitor_test_taken_seconds_bucket", [labels: [a: 1]]},
+            {:histogram, "monitor_test_other", []},
+            {:counter, "sconce_decision_seconds_count", []},
+            {:counter, "sconce_requests_total", [labels: [mine: true]]},
+            {:gauge, "sconce_serving_waiting", [labels: [serving: "mine"]]}
+          ] do
+        assert {:error, %Error{kind: :mismatch} = error} = apply(Monitor, kind, [name, opts])
+
+        said = Exception.message(error)
+        assert said =~ ~r/^monitor: ((kind|unit) of )?#{name}: expected /
+      end
+
+      names = for n <- 1..50, do: "monitor_test_raced_#{n}"
+
+      for name <- names do
+        kinds =
+          [:counter, :gauge]
+          |> Enum.map(&Task.async(fn -> elem(apply(Monitor, &1, [name]), 0) end))
+          |> Task.await_many()
+
+        assert Enum.sort(kinds) == [:error, :ok]
+      end
+    end
+
     test "is counted by many processes" do
       {:ok, counter} = Monitor.counter("monitor_test_many_total")
       add = fn -> for _n <- 1..1000, do: Monitor.add(counter, 2) end

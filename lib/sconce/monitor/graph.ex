@@ -109,7 +109,7 @@ defmodule Sconce.Monitor.Graph do
   defp label(row, rows, [_high, low]) when row == rows - 1, do: low
   defp label(_row, _rows, _labels), do: ""
 
-  @doc "A histogram as rows `{label, share, count}` of at most `n` octaves around the most frequent ones."
+  @doc "A histogram as rows `{label, share, count}` of at most `n` octaves in sequence, those with most values."
   @spec octaves([{number, non_neg_integer}], pos_integer) :: [{number, float, non_neg_integer}]
   def octaves(counts, n) do
     by_octave =
@@ -119,11 +119,21 @@ defmodule Sconce.Monitor.Graph do
 
     most = by_octave |> Map.values() |> Enum.max(fn -> 1 end)
 
-    by_octave
-    |> Enum.sort_by(fn {_octave, count} -> -count end)
-    |> Enum.take(n)
-    |> Enum.sort()
-    |> Enum.map(fn {octave, count} -> {2 ** octave, count / most, count} end)
+    for octave <-
+          by_octave |> Map.keys() |> Enum.min_max(fn -> {1, 0} end) |> window(by_octave, n) do
+      count = Map.get(by_octave, octave, 0)
+      {2 ** octave, count / most, count}
+    end
+  end
+
+  # The `n` octaves in sequence that have most values.
+  defp window({first, last}, by_octave, n) do
+    sum = fn from ->
+      Enum.sum(for octave <- from..(from + n - 1), do: Map.get(by_octave, octave, 0))
+    end
+
+    from = if last - first < n, do: first, else: Enum.max_by(first..(last - n + 1), sum)
+    from..min(last, from + n - 1)//1
   end
 
   defp octave(value) when value < 1, do: 0

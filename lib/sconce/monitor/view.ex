@@ -173,12 +173,17 @@ defmodule Sconce.Monitor.View do
         {:title, "run #{now.id}"},
         " · #{text(now.meta["kind"])} · ",
         {meaning(run), state(run)},
-        " · #{age(run, view)}",
-        {meaning(run), lately(run, view)}
-      ],
-      [{:dim, "#{text(now.meta["out"])} · pid #{now.os_pid} · #{text(now.meta["host"])}"}],
-      progress_line(run, view)
+        " · #{age(run, view)}"
+      ]
+      | silence(run, view)
     ]
+
+    head =
+      head ++
+        [
+          [{:dim, "#{text(now.meta["out"])} · pid #{now.os_pid} · #{text(now.meta["host"])}"}],
+          progress_line(run, view)
+        ]
 
     curves = Summary.curves(run)
     figures = figures(run, view)
@@ -222,8 +227,9 @@ defmodule Sconce.Monitor.View do
     |> Summary.gauges()
     |> Enum.map(fn slot ->
       line = Graph.sparkline(Enum.reverse(course[slot.name] || []), 8, style(view))
-      name = slot.name |> text() |> Columns.filled(width - 20)
-      name <> String.pad_leading(Graph.measure(slot.value, unit(slot)), 10) <> " " <> line <> " "
+      value = slot.value |> Graph.measure(unit(slot)) |> String.pad_leading(10)
+      name = slot.name |> text() |> Columns.filled(width - 10 - String.length(value))
+      name <> value <> " " <> line <> " "
     end)
     |> Enum.chunk_every(per_line)
     |> Enum.map(&[Enum.join(&1)])
@@ -255,6 +261,14 @@ defmodule Sconce.Monitor.View do
     end
   end
 
+  # A line of its own, because it must not be cut.
+  defp silence(file, view) do
+    case lately(file, view) do
+      "" -> []
+      lately -> [[{meaning(file), lately}]]
+    end
+  end
+
   # One VM
 
   defp vm(%{now: now} = vm, view) do
@@ -263,12 +277,19 @@ defmodule Sconce.Monitor.View do
         {:title, "VM #{now.id}"},
         " · #{text(now.meta["name"])} · ",
         {meaning(vm), state(vm)},
-        " · #{age(vm, view)}",
-        {meaning(vm), lately(vm, view)}
-      ],
-      [{:dim, "#{text(now.meta["host"])} · #{text(now.meta["command"] || now.meta["node"])}"}],
-      machine(vm)
+        " · #{age(vm, view)}"
+      ]
+      | silence(vm, view)
     ]
+
+    head =
+      head ++
+        [
+          [
+            {:dim, "#{text(now.meta["host"])} · #{text(now.meta["command"] || now.meta["node"])}"}
+          ],
+          machine(vm)
+        ]
 
     times = for %{kind: :histogram} = slot <- now.slots, count(vm, slot.name) > 0, do: slot
 

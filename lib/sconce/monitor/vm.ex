@@ -7,7 +7,7 @@ defmodule Sconce.Monitor.Vm do
 
   require Logger
 
-  alias Sconce.Monitor.{Events, Files, Folder, Region, Sample, Snapshot}
+  alias Sconce.Monitor.{Events, Files, Folder, Names, Region, Sample, Snapshot}
   alias Sconce.Native
 
   @every_ms 1_000
@@ -75,6 +75,7 @@ defmodule Sconce.Monitor.Vm do
   def init(nil) do
     Process.flag(:trap_exit, true)
     :ets.new(@machine, [:named_table, :protected, read_concurrency: true])
+    Names.new()
     {:ok, nil, {:continue, :share}}
   end
 
@@ -132,7 +133,7 @@ defmodule Sconce.Monitor.Vm do
 
   def handle_info(_other, state), do: {:noreply, state}
 
-  # A failure, as while a supervisor restarts its children, leaves out this second.
+  # A failure, as while a supervisor restarts its children, leaves out the values of this second.
   defp sampled(state) do
     {values, sample} = Sample.take(state.sample)
     :ets.insert(@machine, {:machine, values})
@@ -146,9 +147,14 @@ defmodule Sconce.Monitor.Vm do
     with true <- Events.heard?(), {:ok, read} <- read(region), do: Events.tell(read.slots)
     %{state | region: region, sample: sample, sessions: sums, shown: shown}
   rescue
-    _error -> state
+    _error -> alive(state)
   catch
-    :exit, _reason -> state
+    :exit, _reason -> alive(state)
+  end
+
+  defp alive(state) do
+    _ = Region.beat(state.region)
+    state
   end
 
   defp full(left_out) do

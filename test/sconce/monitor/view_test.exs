@@ -216,7 +216,10 @@ defmodule Sconce.Monitor.ViewTest do
     Process.sleep(200)
     watch = Watch.read(watch)
     assert watch |> drawn(path, columns: 120) |> hd() =~ "DEAD"
-    assert watch |> drawn(path, columns: 120) |> hd() =~ ~r/last figures at \d\d:\d\d:\d\d/
+
+    assert watch |> drawn(path, columns: 80) |> Enum.at(1) =~
+             ~r/last figures at \d\d:\d\d:\d\d, \d+ \w+ ago$/
+
     assert watch |> drawn(path, []) |> Enum.join() =~ "step 250 of 1,000"
   end
 

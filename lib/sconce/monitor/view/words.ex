@@ -16,9 +16,9 @@ defmodule Sconce.Monitor.View.Words do
     seen = "last figures at #{clock(now.heartbeat_ms)}, #{duration(seconds)} ago"
 
     cond do
-      life == :dead -> " · process gone (killed?), #{seen}"
-      life == :silent -> " · #{seen}"
-      file.lost && life == :running -> " · file gone, #{seen}"
+      life == :dead -> "process gone (killed?), #{seen}"
+      life == :silent -> seen
+      file.lost && life == :running -> "file gone, #{seen}"
       true -> ""
     end
   end
