@@ -1,105 +1,14 @@
 defmodule Sconce.Evolve.Archive do
   alias Sconce.{Error, Native, Options}
-  alias Sconce.Evolve.{Picture, Tensors}
+  alias Sconce.Evolve.{Catalogue, Picture, Tensors}
   alias Sconce.Native.Call
   alias Sconce.Trainer.Curve.Page
 
-  @new [
-    cells: [
-      type:
-        {:or,
-         [
-           {:tuple, [{:in, [:grid]}, {:list, :pos_integer}]},
-           {:tuple, [{:in, [:voronoi]}, :pos_integer]},
-           {:tuple, [{:in, [:centroids]}, {:list, {:list, :float}}]}
-         ]},
-      required: true,
-      doc:
-        "`{:grid, [64, 64]}` has 64 cells along each of two measures; `{:voronoi, 1000}` has 1000 centroids; " <>
-          "`{:centroids, rows}` has these."
-    ],
-    ranges: [
-      type: {:list, {:tuple, [:float, :float]}},
-      default: [],
-      doc: "Lowest and highest value of each measure; given centroids need none."
-    ],
-    solution_size: [type: :pos_integer, required: true, doc: "Numbers of a solution."],
-    samples: [
-      type: {:or, [:pos_integer, nil]},
-      default: nil,
-      doc: "Uniform samples from which centroids are computed; `nil` is 25 for each."
-    ],
-    seed: [
-      type: :non_neg_integer,
-      default: 0,
-      max: 2 ** 64 - 1,
-      doc: "Seed of these samples."
-    ],
-    learning_rate: [
-      type: :float,
-      default: 1.0,
-      min: 0,
-      max: 1,
-      doc:
-        "Share by which an accepted objective moves the threshold of its cell; below 1 the archive is that of CMA-MAE."
-    ],
-    threshold_min: [
-      type: {:or, [:float, nil]},
-      default: nil,
-      doc:
-        "Threshold of an empty cell; `nil` accepts every objective, and needs a learning rate of 1."
-    ],
-    qd_offset: [
-      type: :float,
-      default: 0.0,
-      doc:
-        "Subtracted from each objective in the QD score: the lowest objective that is possible."
-    ]
-  ]
-
-  @seed [type: :non_neg_integer, default: 0, max: 2 ** 64 - 1, doc: "Seed of the choice."]
-
-  @vary [
-    iso_sigma: [
-      type: :float,
-      default: 0.01,
-      min: 0,
-      max: 1.0e30,
-      doc: "Standard deviation of the noise of each number."
-    ],
-    line_sigma: [
-      type: :float,
-      default: 0.2,
-      min: 0,
-      max: 1.0e30,
-      doc: "Standard deviation of the step towards the second parent, as a share of the distance."
-    ],
-    bounds: [
-      type: {:or, [{:tuple, [:float, :float]}, nil]},
-      default: nil,
-      doc: "Lowest and highest number of a child."
-    ],
-    seed: Keyword.put(@seed, :doc, "Seed of parents and noise."),
-    generation: Keyword.put(@seed, :doc, "Number of the generation; each has noise of its own.")
-  ]
-
-  @novelty [
-    nearest: [type: :pos_integer, default: 15, max: 2 ** 31, doc: "Number of elites compared."]
-  ]
-
-  @svg [
-    title: [type: :string, default: "Archive", doc: "Heading."],
-    axes: [
-      type: {:tuple, [:string, :string]},
-      default: {"measure 0", "measure 1"},
-      doc: "Names of both measures."
-    ],
-    range: [
-      type: {:or, [{:tuple, [:float, :float]}, nil]},
-      default: nil,
-      doc: "Objectives of the first and the last color; `nil` is the range of all elites."
-    ]
-  ]
+  @new Catalogue.schema(:new)
+  @sample Catalogue.schema(:sample)
+  @vary Catalogue.schema(:vary)
+  @novelty Catalogue.schema(:novelty)
+  @svg Catalogue.schema(:svg)
 
   @moduledoc """
   The best solution that is known for each cell of a space of measures: an archive of elites (MAP-Elites, Mouret & Clune
@@ -284,7 +193,7 @@ defmodule Sconce.Evolve.Archive do
   @doc """
   Draws elites uniformly, with replacement. The answer is like that of `elites/1`.
 
-  #{Options.docs(seed: @seed)}
+  #{Options.docs(@sample)}
 
       iex> {:ok, archive} = Sconce.Evolve.Archive.new(cells: {:grid, [4]}, ranges: [{0, 1}], solution_size: 1)
       iex> {:error, error} = Sconce.Evolve.Archive.sample(archive, 2)
@@ -297,7 +206,7 @@ defmodule Sconce.Evolve.Archive do
   """
   @spec sample(t, pos_integer, keyword) :: {:ok, elites} | {:error, Error.t()}
   def sample(%__MODULE__{ref: ref} = archive, count, opts \\ []) do
-    [seed: seed] = Options.validate!(opts, seed: @seed)
+    [seed: seed] = Options.validate!(opts, @sample)
     count = Tensors.count!(count)
 
     with {:ok, columns} <- Call.in_background(&Native.archive_sample(ref, &1, count, seed)),
@@ -487,26 +396,18 @@ defmodule Sconce.Evolve.Archive do
 
     def inspect(%{cells: cells, measures: measures, solution_size: size} = archive, _opts)
         when is_integer(cells) and is_integer(measures) and is_integer(size) do
+      {filled, best} = figures(archive, Figures.counted(cells, "cell"))
       sizes = "#{Figures.counted(measures, "measure")} · solutions of #{Figures.grouped(size)}"
-      "#Sconce.Evolve.Archive<#{filled(archive)}#{sizes}#{best(archive)}>"
+      "#Sconce.Evolve.Archive<#{filled} · #{sizes}#{best}>"
     end
 
     def inspect(_built_by_hand, _opts), do: "#Sconce.Evolve.Archive<>"
 
-    defp filled(archive) do
+    defp figures(archive, cells) do
       case Archive.stats(archive) do
-        {:ok, stats} ->
-          "#{Figures.grouped(stats.elites)} of #{Figures.counted(stats.cells, "cell")} · "
-
-        {:error, _busy_or_elsewhere} ->
-          "#{Figures.counted(archive.cells, "cell")} · "
-      end
-    end
-
-    defp best(archive) do
-      case Archive.stats(archive) do
-        {:ok, %{best: best}} when best != nil -> " · best #{best}"
-        _none -> ""
+        {:ok, %{best: nil}} -> {"0 of #{cells}", ""}
+        {:ok, stats} -> {"#{Figures.grouped(stats.elites)} of #{cells}", " · best #{stats.best}"}
+        {:error, _busy_or_elsewhere} -> {cells, ""}
       end
     end
   end

@@ -85,7 +85,7 @@ fn report_search(evaluations: usize) -> Result<()> {
         rates.push(-((batches * BATCH) as f64) / start.elapsed().as_secs_f64() / 1e6);
         coverage = archive.stats().coverage;
     }
-    // About 100 vector instructions of eight lanes for eleven normal numbers and ten sines and cosines.
+    // Ten sines and cosines and about a hundred operations an arm, in vector code, with nothing else.
     println!(
         "arm, 64x64, batch {BATCH}: {} million evaluations a second (limit about 20 a thread), {:.1} % covered",
         figures(&mut rates, 2).replace('-', ""),

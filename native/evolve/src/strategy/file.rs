@@ -98,6 +98,10 @@ impl Strategy {
             }
         };
         let row = |name: &str| read(name, &[size]);
+        let least = |name: &str, least: f64| match row(name)? {
+            numbers if numbers.iter().all(|v| *v >= least) => Ok(numbers),
+            _ => Err(opened.corrupt(format!("{name} has a number below {least:e}"))),
+        };
         let matrix = |name: &str| read(name, &[size, size]);
         let mean = row("mean")?;
         let Manifest { method, population, sigma, learning_rate, seed, .. } = manifest;
@@ -110,13 +114,14 @@ impl Strategy {
         };
         strategy.model = match method {
             Method::OpenAiEs => Model::OpenAi(OpenAi {
-                moments: [row("first_moment")?, row("second_moment")?],
+                moments: [row("first_moment")?, least("second_moment", 0.0)?],
                 ..OpenAi::new(&mean, sigma, learning_rate)
             }),
-            Method::Snes => Model::Snes(Snes::new(&mean, &row("deviations")?)),
-            Method::SepCmaEs => {
-                Model::Sep(SepCma { paths: paths()?, variances: row("variances")? })
-            }
+            Method::Snes => Model::Snes(Snes::new(&mean, &least("deviations", 0.0)?)),
+            Method::SepCmaEs => Model::Sep(SepCma {
+                paths: paths()?,
+                variances: least("variances", f64::MIN_POSITIVE)?,
+            }),
             Method::CmaEs => Model::Full(Cma {
                 paths: paths()?,
                 covariance: matrix("covariance")?,
@@ -131,5 +136,57 @@ impl Strategy {
             None => None,
         };
         Ok(strategy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sconce_tensor::Kind;
+
+    #[test]
+    fn a_signed_file_with_an_invalid_state_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("strategy.safetensors");
+        let kind = |change: &dyn Fn(&mut Model), method| {
+            let options = StrategyOptions {
+                method,
+                population: None,
+                sigma: 1.0,
+                learning_rate: 0.1,
+                seed: 0,
+            };
+            let mut own = Strategy::new(&[0.0; 3], &options).unwrap();
+            change(&mut own.model);
+            own.save(&path).unwrap();
+            Strategy::load(&path).map(drop).map_err(|e| e.kind())
+        };
+        for value in [-1.0, f64::NAN, 1e200] {
+            let sep = kind(
+                &|model| match model {
+                    Model::Sep(own) => own.variances[1] = value,
+                    _ => panic!("another model"),
+                },
+                Method::SepCmaEs,
+            );
+            let adam = kind(
+                &|model| match model {
+                    Model::OpenAi(own) => own.moments[1][2] = value,
+                    _ => panic!("another model"),
+                },
+                Method::OpenAiEs,
+            );
+            let snes = kind(
+                &|model| match model {
+                    Model::Snes(own) => own.sigma[0] = value,
+                    _ => panic!("another model"),
+                },
+                Method::Snes,
+            );
+            assert_eq!([sep, adam, snes], [Err(Kind::Corrupt); 3], "{value}");
+        }
+        for method in [Method::Snes, Method::SepCmaEs, Method::CmaEs, Method::OpenAiEs] {
+            assert_eq!(kind(&|_model| (), method), Ok(()));
+        }
     }
 }
