@@ -113,6 +113,23 @@ fn a_refused_fitness_leaves_the_strategy_as_it_was() {
 }
 
 #[test]
+fn a_distribution_that_diverges_is_refused_and_stays_as_it_was() {
+    for method in [Method::Snes, Method::SepCmaEs, Method::CmaEs] {
+        let mut own = Strategy::new(&[0.0; 2], &options(method)).unwrap();
+        let refused = (0..20_000).find_map(|_| {
+            let before = own.clone();
+            // It grows without bound along the first number.
+            let fitness: Vec<f64> = own.ask().unwrap().chunks(2).map(|x| x[0].asinh()).collect();
+            own.tell(&fitness).err().map(|error| (error, before))
+        });
+        let (error, before) = refused.unwrap();
+        assert_eq!(error.kind(), Kind::OutOfRange, "{method:?}: {error}");
+        assert!(error.to_string().contains("of the strategy"), "{error}");
+        assert_eq!(own, before);
+    }
+}
+
+#[test]
 fn options_out_of_range_are_named() {
     let kind = |mean: &[f64], options: StrategyOptions| {
         Strategy::new(mean, &options).map_err(|e| e.kind()).err()
