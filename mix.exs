@@ -81,6 +81,7 @@ defmodule Sconce.MixProject do
           Sconce.PPO.Progress,
           Sconce.PPO.Tuning
         ],
+        Evolution: [Sconce.Evolve, Sconce.Evolve.Archive, Sconce.Evolve.Strategy],
         Compression: [Sconce.Compress, Sconce.Compress.Policy, Sconce.Compress.Search],
         Export: [Sconce.Compat, Sconce.Onnx],
         Nx: [Sconce.Nx],

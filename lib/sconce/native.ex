@@ -219,6 +219,30 @@ defmodule Sconce.Native do
   # League
   def league_play(_reference, _players, _world, _tournament), do: unavailable(:league)
 
+  # Archive
+  def archive_new(_reference, _options), do: unavailable(:archive)
+  def archive_load(_reference, _path), do: unavailable(:load)
+  def archive_save(_archive, _reference, _path), do: unavailable(:save)
+  def archive_add(_archive, _reference, _given), do: unavailable(:add)
+  def archive_merge(_archive, _reference, _other), do: unavailable(:merge)
+  def archive_stats(_archive), do: unavailable(:stats)
+  def archive_elites(_archive, _reference), do: unavailable(:elites)
+  def archive_sample(_archive, _reference, _count, _seed), do: unavailable(:sample)
+  def archive_retrieve(_archive, _reference, _measures), do: unavailable(:retrieve)
+  def archive_novelty(_archive, _reference, _measures, _nearest), do: unavailable(:novelty)
+  def archive_vary(_archive, _reference, _variation, _count, _stream), do: unavailable(:vary)
+  def archive_raster(_archive, _reference), do: unavailable(:svg)
+
+  # Strategy
+  def strategy_new(_reference, _mean, _options), do: unavailable(:strategy)
+  def strategy_load(_reference, _path), do: unavailable(:load)
+  def strategy_save(_strategy, _reference, _path), do: unavailable(:save)
+  def strategy_ask(_strategy, _reference), do: unavailable(:ask)
+  def strategy_tell(_strategy, _reference, _fitness), do: unavailable(:tell)
+  def strategy_info(_strategy, _reference), do: unavailable(:info)
+  def strategy_generation(_strategy), do: unavailable(:info)
+  def strategy_solutions(_strategy, _reference), do: unavailable(:info)
+
   # Compress
   def compress_quantise(_reference, _given, _shape, _grid), do: unavailable(:quantise)
 

@@ -18,10 +18,11 @@ defmodule Sconce.Build.RoomsTest do
     "play" => ~w(env train data nn realtime ops tensor cuda),
     "serve" => ~w(data nn realtime game tensor),
     "compress" => ~w(data nn realtime ops tensor),
+    "evolve" => ~w(tensor),
     "onnx" => ~w(nn ops tensor),
     "compat" => ~w(nn ops tensor),
     "nif" =>
-      ~w(onnx compat compress play serve train data env fixtures nn realtime ops game tensor cuda)
+      ~w(onnx compat compress evolve play serve train data env fixtures nn realtime ops game tensor cuda)
   }
 
   # Dependencies that only these crates may name.

@@ -30,6 +30,7 @@ defmodule Sconce.OddTermsTest do
   }
 
   alias Sconce.Env.CartPole
+  alias Sconce.Evolve.{Archive, Strategy}
   alias Sconce.Monitor.Snapshot
   alias Sconce.Policy.Spec
   alias Sconce.Trainer.{Compare, Curve, Gradients, Progress, RangeTest, Report}
@@ -63,6 +64,11 @@ defmodule Sconce.OddTermsTest do
     {:ok, gauge} = Monitor.gauge("odd_terms_test")
     {:ok, histogram} = Monitor.histogram("odd_terms_test_times")
 
+    cells = [cells: {:grid, [4, 4]}, ranges: [{0, 1}, {0, 1}], solution_size: 2]
+    {:ok, archive} = Archive.new(cells)
+    {:ok, _added} = Archive.add(archive, [[1.0, 2.0]], [0.5], [[0.3, 0.4]])
+    {:ok, strategy} = Strategy.new([0.0, 1.0], population: 4)
+
     range = [corpus: corpus, num_it: 3, batch_size: 2, window_size: 4, threads: 1]
     {:ok, range} = Trainer.find_learning_rate(policy.spec, range)
 
@@ -81,6 +87,8 @@ defmodule Sconce.OddTermsTest do
        rollout: rollout,
        gradients: gradients,
        range: range,
+       archive: archive,
+       strategy: strategy,
        endpoint: endpoint,
        counter: counter,
        gauge: gauge,
@@ -164,6 +172,27 @@ defmodule Sconce.OddTermsTest do
       {Env, :step, [env, [0]]},
       {Env, :steps, [env]},
       {Env, :trace, [policy, :cart_pole, [episodes: 1]]},
+      {Archive, :add, [context.archive, [[1.0, 2.0]], [0.5], [[0.3, 0.4]]]},
+      {Archive, :elites, [context.archive]},
+      {Archive, :load, [@nowhere, []]},
+      {Archive, :merge, [context.archive, context.archive]},
+      {Archive, :new, [[cells: {:grid, [4]}, ranges: [{0.0, 1.0}], solution_size: 2]]},
+      {Archive, :novelty, [context.archive, [[0.3, 0.4]], [nearest: 2]]},
+      {Archive, :retrieve, [context.archive, [[0.3, 0.4]]]},
+      {Archive, :sample, [context.archive, 2, [seed: 1]]},
+      {Archive, :save, [context.archive, @nowhere]},
+      {Archive, :stats, [context.archive]},
+      {Archive, :svg, [context.archive, []]},
+      {Archive, :vary, [context.archive, 2, [seed: 1]]},
+      {Archive, :write, [context.archive, @nowhere, []]},
+      {Strategy, :ask, [context.strategy]},
+      {Strategy, :best, [context.strategy]},
+      {Strategy, :info, [context.strategy]},
+      {Strategy, :load, [@nowhere, []]},
+      {Strategy, :mean, [context.strategy]},
+      {Strategy, :new, [[0.0, 1.0], [sigma: 0.5]]},
+      {Strategy, :save, [context.strategy, @nowhere]},
+      {Strategy, :tell, [context.strategy, [0.0, 1.0, 0.5, 0.2]]},
       {CartPole, :corpus, [[], [into: out <> ".cart"]]},
       {CartPole, :demonstrations, [[games: 1]]},
       {CartPole, :play, [policy, [episodes: 1]]},

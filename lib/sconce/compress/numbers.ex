@@ -9,13 +9,15 @@ defmodule Sconce.Compress.Numbers do
   defstruct @enforce_keys
 
   @type form :: :list | :map | :nx
+  @type type :: {atom, pos_integer}
   @type t :: %__MODULE__{data: binary, shape: tuple, form: form}
 
   @expected "nested lists of numbers, a map of :data, :shape and :type, or an Nx tensor"
   # The largest size of a dimension.
   @most 2 ** 40
-  # The largest float of 32 bits.
+  # The largest floats of 32 and of 64 bits.
   @most_float (2 - 2.0 ** -23) * 2.0 ** 127
+  @most_wide 1.7976931348623157e308
 
   @doc """
   Reads a tensor of this type; `what` names it in errors. Integers of lists and numbers of an Nx tensor are converted. A
@@ -25,7 +27,7 @@ defmodule Sconce.Compress.Numbers do
   def read(tensor, type \\ {:f, 32}, what, op)
 
   def read(%{__struct__: Nx.Tensor} = tensor, type, _what, _op)
-      when type == {:f, 32} or :erlang.map_get(:type, tensor) == type do
+      when elem(type, 0) == :f or :erlang.map_get(:type, tensor) == type do
     data = Tensor.to_binary(tensor, type)
     {:ok, %__MODULE__{data: data, shape: tensor.shape, form: :nx}}
   end
@@ -155,6 +157,8 @@ defmodule Sconce.Compress.Numbers do
   defp packed(number, {:f, 32}) when abs(number) <= @most_float,
     do: <<number::float-32-little>>
 
+  defp packed(number, {:f, 64}) when abs(number) <= @most_wide, do: <<number::float-64-little>>
+
   defp packed(true, {:u, 8}), do: <<1>>
   defp packed(false, {:u, 8}), do: <<0>>
 
@@ -167,6 +171,8 @@ defmodule Sconce.Compress.Numbers do
   defp packed(_other, _type), do: raise(ArgumentError)
 
   defp unpacked(data, {:f, 32}), do: for(<<v::float-32-little <- data>>, do: v)
+  defp unpacked(data, {:f, 64}), do: for(<<v::float-64-little <- data>>, do: v)
+  defp unpacked(data, {:u, 32}), do: for(<<v::32-little <- data>>, do: v)
   defp unpacked(data, {:s, 8}), do: for(<<v::signed-8 <- data>>, do: v)
   defp unpacked(data, {:u, 8}), do: :binary.bin_to_list(data)
 

@@ -15,6 +15,7 @@ mod corpus;
 mod device;
 mod embedding;
 mod env;
+mod evolve;
 mod gpu;
 mod league;
 mod loader;

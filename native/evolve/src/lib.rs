@@ -1,0 +1,40 @@
+//! Evolution of solutions, which are vectors of f32: archives of elites, variation, and evolution strategies.
+//!
+//! A higher objective is better, in archives and in strategies. Random numbers depend on a seed, a generation and an
+//! index, so the number of threads changes no bit of a result.
+
+#![warn(unreachable_pub)]
+
+mod archive;
+mod noise;
+mod saved;
+mod strategy;
+mod variation;
+
+pub use archive::{
+    Added, Archive, ArchiveOptions, Batch, Elites, Grid, Raster, Space, SpaceOptions, Stats,
+    Status, Voronoi,
+};
+use sconce_tensor::Error;
+pub use strategy::{Method, Strategy, StrategyOptions};
+pub use variation::{Variation, iso_line};
+
+/// Largest magnitude of an objective or a measure. No sum over cells and no squared distance of such numbers overflows.
+pub const MOST: f64 = 1e150;
+
+/// The first number that is not finite or exceeds [`MOST`], with its index.
+fn unbounded(numbers: &[f64]) -> Option<(usize, f64)> {
+    // Without a branch the loop compiles to vector code.
+    if numbers.iter().fold(true, |all, v| all & (v.abs() <= MOST)) {
+        return None;
+    }
+    numbers.iter().copied().enumerate().find(|(_, v)| v.is_nan() || v.abs() > MOST)
+}
+
+/// The error of a number that [`unbounded`] found.
+fn refused(what: String, value: f64) -> Error {
+    match value.is_finite() {
+        true => Error::out_of_range(what, value, -MOST, MOST),
+        false => Error::NonFinite { what, value },
+    }
+}

@@ -1,0 +1,258 @@
+defmodule Sconce.Evolve.ArchiveTest do
+  use ExUnit.Case, async: true
+  doctest Sconce.Evolve
+  doctest Sconce.Evolve.Archive
+
+  import Sconce.Test.Scratch
+
+  alias Sconce.Error
+  alias Sconce.Evolve.Archive
+
+  @grid [cells: {:grid, [8, 8]}, ranges: [{-1, 1}, {-1, 1}], solution_size: 2]
+
+  defp filled(opts \\ []) do
+    {:ok, archive} = Archive.new(Keyword.merge(@grid, opts))
+    solutions = for i <- 1..40, do: [:math.sin(i), :math.cos(3 * i)]
+    objectives = for i <- 1..40, do: rem(7 * i, 11) / 4
+    {:ok, _added} = Archive.add(archive, solutions, objectives, solutions)
+    archive
+  end
+
+  test "objectives and measures keep 64 bits, and solutions 32" do
+    {:ok, archive} = Archive.new(@grid)
+    {:ok, _added} = Archive.add(archive, [[0.1, 0.2]], [0.1], [[0.3, 0.7]])
+    {:ok, elites} = Archive.elites(archive)
+    assert {elites.objectives, elites.measures} == {[0.1], [[0.3, 0.7]]}
+
+    assert elites.solutions == [[0.10000000149011612, 0.20000000298023224]]
+  end
+
+  test "binaries are taken and given" do
+    archive = filled(as: :binaries)
+
+    solutions = %{
+      data: <<0.5::float-32-little, -0.5::float-32-little>>,
+      shape: {1, 2},
+      type: {:f, 32}
+    }
+
+    objectives = %{data: <<9.0::float-64-little>>, shape: {1}, type: {:f, 64}}
+
+    measures = %{
+      data: <<0.5::float-64-little, -0.5::float-64-little>>,
+      shape: {1, 2},
+      type: {:f, 64}
+    }
+
+    assert {:ok, added} = Archive.add(archive, solutions, objectives, measures)
+    assert %{data: <<status>>, shape: {1}, type: {:u, 8}} = added.status
+    assert status in [1, 2]
+    {:ok, %{found: found, elites: elites}} = Archive.retrieve(archive, measures)
+    assert found.data == <<1>>
+    assert elites.solutions == solutions
+    assert elites.objectives == objectives
+    assert {:ok, stats} = Archive.stats(archive)
+    {:ok, elites} = Archive.elites(archive)
+    assert elites.cells.shape == {stats.elites}
+    assert byte_size(elites.cells.data) == 4 * stats.elites
+  end
+
+  test "numbers that are not finite name their candidate, and nothing is stored" do
+    archive = filled()
+    before = Archive.elites(archive)
+    # Lists cannot hold such numbers.
+    nan = <<0, 0, 0, 0, 0, 0, 0xF8, 0x7F>>
+    objectives = %{data: <<9.0::float-64-little>> <> nan, shape: {2}, type: {:f, 64}}
+
+    assert {:error, %Error{kind: :non_finite} = error} =
+             Archive.add(archive, [[0, 0], [0, 0]], objectives, [[0, 0], [0, 0]])
+
+    assert Exception.message(error) == "add: the objective of candidate 1 is not finite (NaN)"
+
+    assert {:error, %Error{kind: :out_of_range}} =
+             Archive.add(archive, [[0, 0]], [1.0e200], [[0, 0]])
+
+    assert Archive.elites(archive) == before
+  end
+
+  test "wrong widths are errors with both numbers" do
+    archive = filled()
+
+    for {solutions, objectives, measures} <- [
+          {[[0.0]], [1.0], [[0.0, 0.0]]},
+          {[[0.0, 0.0]], [1.0, 2.0], [[0.0, 0.0]]},
+          {[[0.0, 0.0]], [1.0], [[0.0, 0.0], [0.0, 0.0]]},
+          {[[0.0, 0.0]], [1.0], [[0.0]]},
+          {[[0.0, 0.0]], [[1.0]], [[0.0, 0.0]]}
+        ] do
+      assert {:error, %Error{kind: :mismatch, op: :add}} =
+               Archive.add(archive, solutions, objectives, measures)
+    end
+
+    {:error, error} = Archive.add(archive, [[0.0, 0.0]], [1.0, 2.0], [[0.0, 0.0]])
+    assert Exception.message(error) =~ "expected 4, got 2"
+  end
+
+  test "an empty batch changes nothing" do
+    archive = filled()
+    before = Archive.elites(archive)
+    assert Archive.add(archive, [], [], []) == {:ok, %{status: [], improvement: []}}
+    assert Archive.elites(archive) == before
+  end
+
+  test "a saved archive is loaded with the same elites, and goes on equally" do
+    path = Path.join(tmp_dir!("archive"), "a.safetensors")
+
+    for opts <- [
+          [],
+          [cells: {:voronoi, 20}],
+          [cells: {:centroids, [[0.0, 0.5], [0.5, -0.5]]}],
+          [learning_rate: 0.2, threshold_min: -1]
+        ] do
+      archive = filled(opts)
+      assert :ok = Archive.save(archive, path)
+      assert {:ok, loaded} = Archive.load(path)
+      assert inspect(loaded) == inspect(archive)
+      assert Archive.elites(loaded) == Archive.elites(archive)
+      assert Archive.stats(loaded) == Archive.stats(archive)
+      more = fn archive -> Archive.add(archive, [[0.1, 0.1]], [2.0], [[0.1, 0.1]]) end
+      assert more.(loaded) == more.(archive)
+    end
+  end
+
+  test "a damaged file, another file and a missing one are errors of their kinds" do
+    path = Path.join(tmp_dir!("archive"), "a.safetensors")
+    :ok = Archive.save(filled(), path)
+    bytes = File.read!(path)
+    File.write!(path, binary_part(bytes, 0, byte_size(bytes) - 9))
+    assert {:error, %Error{kind: :corrupt, op: :load}} = Archive.load(path)
+    {:ok, strategy} = Sconce.Evolve.Strategy.new([0.0])
+    :ok = Sconce.Evolve.Strategy.save(strategy, path)
+    assert {:error, %Error{kind: :mismatch, op: :load}} = Archive.load(path)
+    assert {:error, %Error{kind: :not_found}} = Archive.load(path <> ".none")
+  end
+
+  test "a full disk keeps the old file" do
+    dir = tmp_dir!("archive")
+    path = Path.join(dir, "a")
+    File.write!(path, "old")
+
+    script = """
+    alias Sconce.Evolve.Archive
+    {:ok, archive} = Archive.new(cells: {:grid, [1]}, ranges: [{0, 1}], solution_size: 5000)
+    {:ok, _added} = Archive.add(archive, [List.duplicate(1.0, 5000)], [1.0], [[0.5]])
+    IO.inspect(Archive.save(archive, #{inspect(path)}))
+    """
+
+    assert {output, 0} = elixir_within(script, 4)
+    assert output =~ "kind: :io"
+    assert {File.read!(path), File.ls!(dir)} == {"old", ["a"]}
+  end
+
+  test "a second call is busy while another one has the archive" do
+    opts = [cells: {:grid, [1000, 1000]}, ranges: [{0, 1}, {0, 1}], solution_size: 1]
+    {:ok, archive} = Archive.new(opts)
+    count = 200_000
+
+    zeros = fn bits, shape ->
+      %{
+        data: :binary.copy(<<0::size(bits)>>, Tuple.product(shape)),
+        shape: shape,
+        type: {:f, bits}
+      }
+    end
+
+    numbers = fn seed ->
+      for i <- 1..(2 * count), into: <<>>, do: <<rem(i * seed, 9973) / 9973::float-64-little>>
+    end
+
+    measures = %{data: numbers.(7), shape: {count, 2}, type: {:f, 64}}
+
+    {:ok, _added} = Archive.add(archive, zeros.(32, {count, 1}), zeros.(64, {count}), measures)
+    tasks = for _ <- 1..2, do: Task.async(fn -> Archive.novelty(archive, measures) end)
+
+    # Novelty of 400,000 rows takes far longer than the start of both calls. One of them, and this one, is refused.
+    refused = busy(archive, 1000)
+    for task <- tasks, do: Task.shutdown(task, :brutal_kill)
+    assert {:error, %Error{kind: :busy, details: %{what: "archive"}}} = refused
+    assert inspect(archive) =~ "1,000,000 cells"
+  end
+
+  defp busy(archive, tries) do
+    case Archive.stats(archive) do
+      {:ok, _stats} when tries > 0 ->
+        Process.sleep(1)
+        busy(archive, tries - 1)
+
+      answer ->
+        answer
+    end
+  end
+
+  test "two archives merge to the best of both" do
+    [one, other] = [filled(), filled()]
+    {:ok, _added} = Archive.add(other, [[0.0, 0.0]], [50.0], [[0.0, 0.0]])
+    assert {:ok, 1} = Archive.merge(one, other)
+    assert {:ok, %{best: 50.0}} = Archive.stats(one)
+    {:ok, different} = Archive.new(Keyword.put(@grid, :cells, {:grid, [8, 9]}))
+    assert {:error, %Error{kind: :mismatch, op: :merge}} = Archive.merge(one, different)
+  end
+
+  test "a picture has the cells of the archive in their place" do
+    {:ok, archive} =
+      Archive.new(cells: {:grid, [4, 2]}, ranges: [{0, 4}, {-1, 1}], solution_size: 1)
+
+    {:ok, _added} =
+      Archive.add(archive, [[0], [0], [0]], [0.0, 1.0, 1.0], [[0.5, -0.5], [2.5, 0.5], [3.5, 0.5]])
+
+    {:ok, svg} = Archive.svg(archive, title: "A & B", axes: {"reach", "height"})
+    assert svg =~ "A &amp; B"
+    assert svg =~ "reach" and svg =~ "height"
+    assert svg =~ "3 of 8 cells, QD score 2"
+    # The frame begins at 76, 76 and has 480 pixels: cells of 120 x 240.
+    assert svg =~
+             ~s|<rect x="76.00" y="316.00" width="120.00" height="240.00" fill="rgb(49,18,98)"|
+
+    # Two neighbours of one color are one rectangle.
+    assert svg =~
+             ~s|<rect x="316.00" y="76.00" width="240.00" height="240.00" fill="rgb(253,231,37)"|
+
+    assert length(String.split(svg, "crispEdges")) == 1 + 2 + 48
+    assert {:ok, fixed} = Archive.svg(archive, range: {0, 2})
+    assert fixed =~ ~s|width="240.00" height="240.00" fill="rgb(32,150,128)"|
+  end
+
+  test "archives of centroids have pictures too, and those of three measures have none" do
+    {:ok, svg} = Archive.svg(filled(cells: {:voronoi, 20}))
+    assert svg =~ "of 20 cells"
+    assert length(String.split(svg, "crispEdges")) > 500
+
+    {:ok, archive} =
+      Archive.new(cells: {:grid, [2, 2, 2]}, ranges: [{0, 1}, {0, 1}, {0, 1}], solution_size: 1)
+
+    assert {:error, %Error{kind: :mismatch, op: :svg}} = Archive.svg(archive)
+    path = Path.join(tmp_dir!("archive"), "a.png")
+    assert {:error, %Error{kind: :mismatch}} = Archive.write(filled(), path)
+  end
+
+  test "wrong options raise and name the option" do
+    for {opts, name} <- [
+          {[cells: {:hexagon, 5}], "cells"},
+          {[solution_size: 0], "solution_size"},
+          {[learning_rate: 2], "learning_rate"},
+          {[as: :text], "as"}
+        ] do
+      assert_raise ArgumentError, ~r/option :#{name}/, fn ->
+        Archive.new(Keyword.merge(@grid, opts))
+      end
+    end
+
+    assert {:error, %Error{kind: :mismatch}} =
+             Archive.new(Keyword.put(@grid, :learning_rate, 0.5))
+
+    assert {:error, %Error{kind: :mismatch}} =
+             Archive.new(Keyword.put(@grid, :cells, {:grid, [8]}))
+
+    assert_raise ArgumentError, ~r/count/, fn -> Archive.sample(filled(), 0) end
+  end
+end
