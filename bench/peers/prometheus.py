@@ -204,6 +204,9 @@ def numbers(document):
     """Counters and numbers of values in the JSON: {(name, labels): [value]}. Different labels may be shown alike."""
     found = defaultdict(list)
     for metric in document["metrics"]:
+        # Single sessions are not for Prometheus, which would keep a series of each for ever.
+        if metric["base"].startswith("sconce_session_"):
+            continue
         labels = tuple(sorted((k, v) for k, v in metric["labels"].items() if v != ""))
         if metric["kind"] == "counter":
             found[metric["base"], labels].append(metric["value"])
