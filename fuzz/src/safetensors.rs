@@ -39,7 +39,7 @@ impl File {
     }
 
     /// The bytes of a tensor.
-    fn tensor(&self, name: &str) -> &[u8] {
+    pub fn tensor(&self, name: &str) -> &[u8] {
         let offset = |node: &Node| match node {
             Node::Raw(text) => text.parse::<usize>().ok(),
             _ => None,

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod corpus;
+mod evolve;
 mod frames;
 mod options;
 mod policy;
@@ -43,7 +44,7 @@ const MEMORY: usize = 200 << 20;
 pub const OF_INPUT: usize = 16;
 
 /// All targets.
-pub const ALL: [Target; 12] = [
+pub const ALL: [Target; 13] = [
     Target {
         name: "replay",
         seeds: replay::seeds,
@@ -139,6 +140,15 @@ pub const ALL: [Target; 12] = [
         run: policy::run,
         stack: DIRTY,
         memory: MEMORY,
+    },
+    Target {
+        name: "evolve",
+        seeds: evolve::seeds,
+        mutate: evolve::mutate,
+        run: evolve::run,
+        stack: THREAD,
+        // A file of few elites may have all cells that an archive can have.
+        memory: 2 << 30,
     },
 ];
 
