@@ -14,8 +14,10 @@ without =
   end)
 
 chromium = Sconce.Test.Chromium.path()
-# Elsewhere `script` takes other arguments.
-pty = :os.type() == {:unix, :linux} and System.find_executable("script") != nil
+# Other systems have another program of this name, and some containers have no pseudo-terminals.
+pty =
+  :os.type() == {:unix, :linux} and System.find_executable("script") != nil and
+    match?({_, 0}, System.cmd("script", ["-qec", "true", "/dev/null"], stderr_to_stdout: true))
 
 exclude =
   Sconce.GPU.exunit_exclude() ++
@@ -48,7 +50,7 @@ unless chromium do
 end
 
 unless pty do
-  IO.puts("There is no script of util-linux: the test in a terminal is skipped.")
+  IO.puts("script of util-linux makes no pseudo-terminal: the test in a terminal is skipped.")
 end
 
 # The tests ignore settings of this shell.
