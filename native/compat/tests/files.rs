@@ -50,9 +50,15 @@ const BROKEN: &[(&str, &str)] = &[
     ("infinity.bin", "non_finite main_x_logits.bias is not finite (inf)"),
     ("kmeans.legacy.bin", "mismatch kmeans_centers: expected nil, got sticks of K-means"),
     ("kmeans_17.bin", "mismatch kmeans_centers: expected nil, got sticks of K-means"),
-    ("length_metadata_huge.bin", "corrupt broken/length_metadata_huge.bin: 4294967295 bytes of "),
+    (
+        "length_metadata_huge.bin",
+        "corrupt broken/length_metadata_huge.bin: cut off: 4294967295 bytes of ",
+    ),
     ("length_metadata_short.bin", "corrupt broken/length_metadata_short.bin: metadata: "),
-    ("length_term_huge.bin", "corrupt broken/length_term_huge.bin: 18446744073709551615 bytes "),
+    (
+        "length_term_huge.bin",
+        "corrupt broken/length_term_huge.bin: cut off: 18446744073709551615 bytes ",
+    ),
     ("length_term_short.bin", "corrupt broken/length_term_short.bin: containers: "),
     ("missing_layer.bin", "not_found main_y_hidden.kernel not found"),
     ("missing_layer.legacy.bin", "not_found main_y_hidden.kernel not found"),
