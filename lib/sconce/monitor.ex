@@ -138,10 +138,11 @@ defmodule Sconce.Monitor do
 
     labelled = name <> Prometheus.labels!(opts[:labels])
 
-    with :ok <- Names.take(name, kind, opts[:unit]),
-         {:ok, %Region{ref: ref}} <- Vm.region(),
-         {:ok, number} <- Native.monitor_metric(ref, kind, labelled, opts[:unit], opts[:doc]),
-         do: {:ok, %Metric{ref: ref, number: number, kind: kind, name: labelled}}
+    Names.taking(name, kind, opts[:unit], fn ->
+      with {:ok, %Region{ref: ref}} <- Vm.region(),
+           {:ok, number} <- Native.monitor_metric(ref, kind, labelled, opts[:unit], opts[:doc]),
+           do: {:ok, %Metric{ref: ref, number: number, kind: kind, name: labelled}}
+    end)
   end
 
   @doc """

@@ -103,6 +103,10 @@ defmodule Sconce.CompatTest do
     refute Exception.message(error) =~ "to mend it"
     {:error, error} = Policy.import(damaged)
     refute Exception.message(error) =~ "to mend it"
+    {:ok, strategy} = Sconce.Evolve.Strategy.new([0.0, 0.0])
+    :ok = Sconce.Evolve.Strategy.save(strategy, damaged)
+    {:error, error} = Policy.load(damaged)
+    refute Exception.message(error) =~ "to mend it"
   end
 
   test "a policy of whole windows names the mode that plays it" do

@@ -201,6 +201,11 @@ defmodule Sconce.MonitorTest do
         assert said =~ ~r/^monitor: ((kind|unit) of )?#{name}: expected /
       end
 
+      # A metric that could not be made does not hold its name.
+      too_long = [doc: String.duplicate("x", 300)]
+      {:error, %Error{kind: :out_of_range}} = Monitor.counter("monitor_test_free", too_long)
+      {:ok, _} = Monitor.gauge("monitor_test_free")
+
       names = for n <- 1..50, do: "monitor_test_raced_#{n}"
 
       for name <- names do
@@ -572,7 +577,7 @@ defmodule Sconce.MonitorTest do
     values = for n <- 1..6, do: {:gauge, "g#{n}", "", "", n}
     region = Region.write(region, values)
     region |> Region.write([{:gauge, "g1", "", "", 10} | Enum.drop(values, 1)]) |> Region.beat()
-    assert region.left_out == MapSet.new(["g5", "g6"])
+    assert region.full == "g5"
     {_snapshot, values} = read!(region.path)
     assert values == %{"g1" => 10.0, "g2" => 2.0, "g3" => 3.0, "g4" => 4.0}
   end

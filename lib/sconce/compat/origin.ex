@@ -40,8 +40,14 @@ defmodule Sconce.Compat.Origin do
   end
 
   # Safetensors: the length of the header, and JSON.
-  defp writer(<<_length::little-64, ?{, _rest::binary>> = bytes),
-    do: if(bytes =~ ~s("sconce":), do: :sconce, else: :other)
+  defp writer(<<_length::little-64, ?{, _rest::binary>> = bytes) do
+    cond do
+      bytes =~ ~s("sconce":) -> :sconce
+      # An archive or a strategy.
+      bytes =~ ~s("sconce.) -> :unknown
+      true -> :other
+    end
+  end
 
   # A term, `Nx.serialize`, and an export whose metadata are a term.
   defp writer(<<131, _rest::binary>>), do: :other

@@ -48,7 +48,7 @@ defmodule Sconce.Monitor.Catalogue do
     {"sconce_session_decisions_total", :counter, "decisions", "Decisions of the session."},
     {"sconce_session_rate", :gauge, "decisions/s", "Decisions a second, in the last one."},
     {"sconce_session_time_seconds", :gauge, "s",
-     "Mean time of its decisions in the last second; unknown in a serving."},
+     "Mean time of its calls in the last second; unknown in a serving."},
     {"sconce_session_late_total", :counter, "decisions", "Decisions whose deadline passed."}
   ]
 

@@ -15,12 +15,25 @@ defmodule Sconce.Monitor.Names do
     :ok
   end
 
-  @doc "Takes a name for metrics of this kind and unit. Without a table, as the application has not started, all is allowed."
-  @spec take(String.t(), atom, String.t()) :: :ok | {:error, Error.t()}
-  def take(name, kind, unit) do
+  @doc """
+  Makes a metric of this kind and unit by `make`, which fails if there is no room for it. Without a table, as the
+  application has not started, every name is allowed.
+  """
+  @spec taking(String.t(), atom, String.t(), (() -> result)) :: result | {:error, Error.t()}
+        when result: {:ok, term} | {:error, Error.t()}
+  def taking(name, kind, unit, make) do
+    with taken when taken in [:known, :new] <- take(name, kind, unit),
+         {:error, error} <- make.() do
+      # The name of a metric that does not exist is free.
+      if taken == :new, do: :ets.delete(__MODULE__, name)
+      {:error, error}
+    end
+  end
+
+  defp take(name, kind, unit) do
     cond do
-      :ets.whereis(__MODULE__) == :undefined -> :ok
-      :ets.lookup(__MODULE__, name) == [{name, kind, unit}] -> :ok
+      :ets.whereis(__MODULE__) == :undefined -> :known
+      :ets.lookup(__MODULE__, name) == [{name, kind, unit}] -> :known
       other = other(name, kind) -> refused(name, kind, unit, other)
       true -> inserted(name, kind, unit)
     end
@@ -28,7 +41,7 @@ defmodule Sconce.Monitor.Names do
 
   defp inserted(name, kind, unit) do
     if :ets.insert_new(__MODULE__, {name, kind, unit}),
-      do: :ok,
+      do: :new,
       # Another process was first.
       else: take(name, kind, unit)
   end

@@ -6,14 +6,14 @@ defmodule Sconce.Monitor.Region do
   alias Sconce.Native
 
   @enforce_keys [:ref]
-  defstruct [:ref, :path, numbers: %{}, left_out: MapSet.new()]
+  defstruct [:ref, :path, numbers: %{}, full: nil]
 
-  @typedoc "`left_out` has the names of metrics for which there is no room."
+  @typedoc "`full` is the first metric for which there was no room, nil before."
   @type t :: %__MODULE__{
           ref: reference,
           path: Path.t() | nil,
           numbers: map,
-          left_out: MapSet.t(String.t())
+          full: String.t() | nil
         }
 
   @typedoc "A metric, and what becomes of it."
@@ -66,7 +66,7 @@ defmodule Sconce.Monitor.Region do
       _new ->
         case Native.monitor_metric(region.ref, kind, name, unit, help) do
           {:ok, number} -> {number, %{region | numbers: Map.put(numbers, name, number)}}
-          {:error, _no_room} -> {nil, %{region | left_out: MapSet.put(region.left_out, name)}}
+          {:error, _no_room} -> {nil, %{region | full: region.full || name}}
         end
     end
   end

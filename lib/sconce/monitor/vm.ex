@@ -142,7 +142,7 @@ defmodule Sconce.Monitor.Vm do
     shown = Map.new(Sample.servings() ++ sessions)
     region = Region.remove(state.region, names(state.shown) -- names(shown))
     region = Region.write(region, values ++ Enum.concat(Map.values(shown)))
-    if MapSet.size(state.region.left_out) == 0, do: full(region.left_out)
+    if state.region.full == nil and region.full, do: full(region.full)
     _ = Region.beat(region)
     with true <- Events.heard?(), {:ok, read} <- read(region), do: Events.tell(read.slots)
     %{state | region: region, sample: sample, sessions: sums, shown: shown}
@@ -157,11 +157,8 @@ defmodule Sconce.Monitor.Vm do
     state
   end
 
-  defp full(left_out) do
-    for name <- Enum.take(left_out, 1),
-        do:
-          Logger.warning("#{name} and other metrics are not shown: the table of this VM is full")
-  end
+  defp full(name),
+    do: Logger.warning("#{name} and others are not shown: the table of this VM's metrics is full")
 
   defp names(shown), do: for({_owner, values} <- shown, value <- values, do: elem(value, 1))
 

@@ -325,7 +325,7 @@ fn session_act<'a>(
 }
 
 /// Returns the error of a deadline that has passed, and counts it.
-pub(crate) fn in_time(deadline: Option<Deadline>, figures: &Figures) -> Result<()> {
+fn in_time(deadline: Option<Deadline>, figures: &Figures) -> Result<()> {
     deadline.map_or(Ok(()), |deadline| deadline.check()).inspect_err(|_| {
         METRICS.deadlines_missed.add(1);
         figures.late();

@@ -101,7 +101,7 @@ pub(crate) type Row = (u64, &'static str, LocalPid, u64, u64, u64, u64);
 
 /// The `most` sessions that decided most since the last call, and the older ones of several.
 pub(crate) fn busiest(most: usize) -> Vec<Row> {
-    // Whoever drops the last reference locks the list, so it is not locked below.
+    // The drop of a last reference locks the list. The list is not locked any more when that happens.
     let sessions: Vec<Arc<Figures>> = open().values().filter_map(Weak::upgrade).collect();
     let mut rows: Vec<(Reverse<u64>, Row)> = sessions.iter().map(|of| of.row()).collect();
     rows.sort_by_key(|(since, row)| (*since, row.0));
